@@ -33,6 +33,7 @@ from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import saving
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import MODEL
 
@@ -165,7 +166,7 @@ def save_first(out: pathlib.Path, path: pathlib.Path) -> None:
   config = settings(out, "")
   model, shape = player_lib.model(config, player_lib.tokenizer(config))
   primed.prime(model, shape, config.seed)
-  player_lib.save(model, shape, config, path)
+  saving.save(model, shape, config, path)
 
 
 def transcript(tokenizer, lesson: lessons.Lesson) -> sft.Transcript:

@@ -22,7 +22,7 @@ from ragrl_jax.learner import packing
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import profiling
+from ragrl_jax.run import profiling, saving
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
 
@@ -119,7 +119,7 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
 
   # ---- the model -----------------------------------------------------------------------------------------------------
   nnx.update(model, state.params)
-  player_lib.save(model, shape, config, run.workdir / "model")
+  saving.save(model, shape, config, run.workdir / "model")
   run.end(step, reached=done)
 
 

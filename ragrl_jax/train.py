@@ -25,8 +25,7 @@ from ragrl_jax.learner import packing
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch, group_sampler
-from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import profiling, progress, rewards, watch
+from ragrl_jax.run import profiling, progress, rewards, saving, watch
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import evaluations
@@ -121,7 +120,7 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
 
   # ---- the model -----------------------------------------------------------------------------------------------------
   nnx.update(player.model, policy(state.params))
-  player_lib.save(player.model, player.config, config, run.workdir / "model")
+  saving.save(player.model, player.config, config, run.workdir / "model")
   run.end(step, reached=done)
 
 

@@ -80,7 +80,7 @@ def test_signals_failed_tools_and_damaged_checkpoints_cost_no_finished_step(worl
   content = bytearray(newest.read_bytes())
   content[len(content) // 2] ^= 1
   newest.write_bytes(content)
-  with pytest.warns(UserWarning, match=f"damaged checkpoint.*{newest.name}.*Step 1 is sound"):
+  with pytest.warns(UserWarning, match=f"damaged checkpoint.*{newest.name}.*Step 1 is undamaged"):
     rows = list(start())
   assert [row["step"] for row in rows] == [2, 3, 4] and rows[-1]["seconds/step"] > 0
   assert [row["step"] for row in metrics_lib.read_metrics(tmp_path / "run")] == [0, 1, 2, 3, 4]

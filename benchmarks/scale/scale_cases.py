@@ -6,6 +6,7 @@ from typing import Any
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.shapes import SHAPES
+from ragrl_jax.plan import estimate as estimate_lib
 from ragrl_jax.plan import gpus, search, workload
 
 MODELS = ("qwen3-4b", "qwen2.5-7b", "qwen3-8b", "llama-3.1-8b", "qwen2.5-14b")
@@ -15,20 +16,20 @@ MARGIN = 0.1  # of a chip's memory, which a plan leaves free
 
 # By Google's product names: a v5p's name counts two cores per chip.
 SLICES = {
-  "v5e-64": search.Slice("v5e:8x8", 64),
-  "v5e-256": search.Slice("v5e:16x16", 256),
-  "2 × v5e-256": search.Slice("v5e:16x16", 512, 2),
-  "v6e-64": search.Slice("v6e:8x8", 64),
-  "v5p-64": search.Slice("v5p:2x4x4", 32),
-  "v5p-128": search.Slice("v5p:4x4x4", 64),
-  "v5p-512": search.Slice("v5p:4x8x8", 256),
-  "v5p-1024": search.Slice("v5p:8x8x8", 512),
-  "1 × H100": search.Slice("h100:1", 1),
-  "8 × H100": search.Slice("h100:8", 8),
-  "16 × H100": search.Slice("h100:2x8", 16),
-  "1 × H200": search.Slice("h200:1", 1),
-  "8 × H200": search.Slice("h200:8", 8),
-  "16 × H200": search.Slice("h200:2x8", 16),
+  "v5e-64": estimate_lib.Slice("v5e:8x8", 64),
+  "v5e-256": estimate_lib.Slice("v5e:16x16", 256),
+  "2 × v5e-256": estimate_lib.Slice("v5e:16x16", 512, 2),
+  "v6e-64": estimate_lib.Slice("v6e:8x8", 64),
+  "v5p-64": estimate_lib.Slice("v5p:2x4x4", 32),
+  "v5p-128": estimate_lib.Slice("v5p:4x4x4", 64),
+  "v5p-512": estimate_lib.Slice("v5p:4x8x8", 256),
+  "v5p-1024": estimate_lib.Slice("v5p:8x8x8", 512),
+  "1 × H100": estimate_lib.Slice("h100:1", 1),
+  "8 × H100": estimate_lib.Slice("h100:8", 8),
+  "16 × H100": estimate_lib.Slice("h100:2x8", 16),
+  "1 × H200": estimate_lib.Slice("h200:1", 1),
+  "8 × H200": estimate_lib.Slice("h200:8", 8),
+  "16 × H200": estimate_lib.Slice("h200:2x8", 16),
 }
 
 
@@ -125,7 +126,9 @@ def least(model: str, run: str, where: str) -> float:
 def estimate(model: str, run: str, where: str, choice: search.Choice):
   """The arithmetic's report on one plan."""
   config = RUNS[run].config()
-  return search.estimate(choice.into(config), SHAPES[model], SLICES[where], fill=FILL, drawn=RUNS[run].drawn(config))
+  return estimate_lib.estimate(
+    choice.into(config), SHAPES[model], SLICES[where], fill=FILL, drawn=RUNS[run].drawn(config)
+  )
 
 
 def missing(rows: Sequence[Mapping[str, Any]], level: str, *, on_gpus: bool = True) -> dict[str, Any] | None:

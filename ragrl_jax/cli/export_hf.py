@@ -21,7 +21,7 @@ from ragrl_jax.cli import commands
 from ragrl_jax.models import hf, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.run import player
+from ragrl_jax.run import player, saving
 from ragrl_jax.store import checkpoint as checkpoint_lib
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -124,7 +124,7 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
     model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(read_as or dtype)))
   model = restore(steps, step, model, shared=config.critic.kind == "shared")
   weights = evaluate.fingerprint(nnx.split(model)[1])
-  player.save(lora.merged(model), shape, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
+  saving.save(lora.merged(model), shape, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
   return Exported(steps.parent, step, shape.family, weights)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from ragrl_jax.cli import commands
 from ragrl_jax.models import peft, weights
 from ragrl_jax.prompting import added_tokens, load
-from ragrl_jax.run import player
+from ragrl_jax.run import player, saving
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
@@ -52,7 +52,7 @@ def main() -> int:
     raise ValueError(
       f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: they do not match."
     )
-  for name in player.TOKENIZER_FILES:
+  for name in saving.TOKENIZER_FILES:
     if (source / name).is_file():
       shutil.copyfile(source / name, out / name)
   if whole is not None:

@@ -1,1 +1,1 @@
-"""The decoder and the text encoders, with Hugging Face weights read and written."""
+"""The decoder and the text encoders, and the reading and writing of Hugging Face weights."""

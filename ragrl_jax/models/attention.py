@@ -36,20 +36,21 @@ def attend(
   block: int = BLOCK,
   mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
-  """Softmax attention to the tokens of the same segment: to the token and the earlier ones, or to all of them.
+  """Softmax attention within segments. Each token attends to itself and the earlier tokens, or to all tokens.
 
-  The platform decides: TPUs use the Splash kernel (`splash`) and GPUs a kernel of ours (`flash`), forward and backward,
-  packed rows and prefixes included; CPUs use the plain JAX code of this file.
+  TPUs use JAX's Splash kernel (`splash`), GPUs a kernel of this library (`flash`), and CPUs the plain JAX code of this
+  file. All support packed rows and prefixes, forward and backward.
 
   Args:
     q: [B, T, H, h].
     k, v: [B, T, KV, h]; H / KV neighbouring query heads share one key-value head.
     segment_ids: int [B, T]; 0 is padding, which attends to nothing and to which nothing attends.
-    prefix_ids: int [B, T], the segment that each token attends to besides its own (see `structs.Batch`); None for none.
+    prefix_ids: int [B, T], the segment that each token attends to besides its own (see `structs.Batch`). None: no
+      token has one.
     causal: whether later tokens are masked.
-    positions: int [B, T], the place of each token in its text, as for the rotary embedding; needed with a window.
-    window: number of tokens that a token attends to, from itself backwards by position, the prefix's included; an int
-      or int32 scalar. None for all.
+    positions: int [B, T], position of each token in its text, as for the rotary embedding; required with a window.
+    window: sliding window in tokens, an int or int32 scalar. A token attends to its own position and the window - 1
+      positions before it, in its segment and its prefix. None: no window.
     block: tokens per block of queries and of keys (the kernels have their own block sizes).
     mesh: shards rows and heads; None means one device of the default platform. CPUs then compute row by row.
 
@@ -104,7 +105,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _by_platform(run, sharded: bool, *arrays):
-  """Calls run(*arrays, row_major=…); on CPUs row by row, so that scores stay in cache and more blocks are skipped."""
+  """Calls run(*arrays, row_major=…). On CPUs it does so row by row: scores stay in cache, more blocks are skipped."""
 
   def rows(*arrays):
     one = lambda row: tuple(x[0] for x in run(*jax.tree.map(lambda x: x[None], row), row_major=_row_major))
@@ -145,7 +146,7 @@ def _scores(q, k, queries, keys, seen, row_major):
     mask = mask & (keys[2].positions[:, None, :] >= windows.least[:, :, None])
   if seen is not None:
     mask = mask & seen[None]
-  # Adding the mask is faster than `where` on CPUs: it is materialised once for all heads.
+  # Adding the mask is faster than `where` on CPUs: the mask is materialised once for all heads.
   return scores + row_major(jnp.where(mask, 0.0, MASKED))[:, None, :, None, :]
 
 
@@ -167,9 +168,9 @@ def _cut_ids(ids, i, block: int):
 def _needed(segment_ids, prefix_ids, causal: bool, block: int, windows: kernels.Windows | None = None):
   """For each block of queries, how many blocks of keys it needs, int [n], and an order [n, n] with these blocks first.
 
-  A pair of blocks is needed if, in some row, the ranges of their segment ids overlap, and windows reach so far. This is
-  exact for packed rows, whose ids ascend, without windows. Else it may include blocks that are not needed, and never
-  leaves one out.
+  A pair of blocks is needed if, in some row, the ranges of their segment ids overlap and the keys are within a window.
+  Without windows the result is exact for packed rows, whose ids ascend. In other cases it may include blocks that are
+  not needed, but it includes all that are.
   """
   n = segment_ids.shape[1] // block
   near = True if windows is None else windows.reach(block, block)

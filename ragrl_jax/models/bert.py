@@ -63,7 +63,7 @@ class BertConfig:
     """
     size = functools.partial(hf.whole, values, where=where)
     if hf.required(values, "model_type", where) not in ("bert", "dpr"):
-      raise ValueError(f"{where}: model_type {values['model_type']!r} is no BERT: it must be bert or dpr.")
+      raise ValueError(f"{where}: model_type {values['model_type']!r} is not a BERT: it must be bert or dpr.")
     hf.refuse(
       values,
       where,
@@ -149,8 +149,8 @@ class Bert(nnx.Module):
       tokens: int [B, T]; T <= `max_position`.
       mask: [B, T], 1 on the text.
       mesh: shards the texts; None means one device of the default platform.
-      types: int [B, T], the second text of a pair is 1; None for 0.
-      plain: tokens outside the text attend to it, too, and get states, as in transformers; otherwise they get zeros.
+      types: token types, int [B, T]: 1 on the second text of a pair. None: all are 0.
+      plain: as in transformers, padding tokens also attend to the text. Otherwise attention gives them zeros.
     """
     c = self.config
     kinds = self.types[:1][None] if types is None else self.types[...][types]
@@ -167,7 +167,7 @@ class Bert(nnx.Module):
 
 
 def _attend_from_all(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-  """Softmax attention [B, T, H, h] of every token, also of padding, to the tokens whose mask [B, T] is not 0."""
+  """Softmax attention [B, T, H, h] of every token, padding included, to the tokens whose mask [B, T] is not 0."""
   scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / q.shape[-1] ** 0.5
   scores = jnp.where((mask != 0)[:, None, None, :], scores, attention.MASKED)
   return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1).astype(v.dtype), v)
@@ -182,8 +182,9 @@ def load_bert(
     path: a folder with config.json and safetensors.
     pooler: whether to load the pooler; if not, its weights may be missing.
     dtype: dtype of weights and matmuls.
-    mesh: every device of it holds the whole encoder.
-    head: the first part of the names of tensors that the caller reads; "" for none.
+    mesh: each of its devices holds the whole encoder. None means one device of the default platform.
+    head: prefix, without its dot, of the names of tensors that the caller reads itself, such as "classifier"; "" for
+      none.
 
   Returns:
     (encoder, its config).

@@ -1,14 +1,15 @@
-"""The key-value cache in pages, and attention over it. The layout of a page is private to this file and the kernels'.
+"""The paged key-value cache, and attention over it. Only this file and the kernels know the layout of a page.
 
-A conversation's tokens lie in the pages that its table names, in order. Several tables may name one page: then nobody
-writes to it. A call writes its own tokens first, then attends to them and to what lay there before.
+A conversation's page table lists the pages that hold its tokens, in order. A page in several tables is shared and never
+written to. A call first writes the keys and values of its own tokens. Each of them then attends to the cached tokens of
+its conversation up to itself.
 
-GPUs and TPUs have kernels for it (`paged_gpu`, `paged_tpu`). In plain JAX, attention takes page after page with a
-running softmax. A page without a token of the row adds exact zeros, so a row's results depend on that row alone,
-however long the other rows are.
+GPUs and TPUs have kernels for this attention (`paged_gpu`, `paged_tpu`). Plain JAX reads one page after the other, with
+a running softmax. A page without tokens of a row adds exact zeros. So the result of a row does not depend on the length
+of the other rows.
 
-Keys and values may be int8, with one scale for each token and head. Attention then takes what the cache holds of every
-token, the call's own included: where a text was cut into calls changes nothing.
+Keys and values may be int8, with one scale per token and head. Attention then uses the quantized values of all tokens,
+the call's own included. So the result does not depend on how a text is divided into calls.
 """
 
 import dataclasses
@@ -23,27 +24,28 @@ from ragrl_jax.models import paged, paged_gpu, paged_tpu
 from ragrl_jax.models.config import EVERYTHING
 from ragrl_jax.parallel import mesh as mesh_lib
 
-Cache = tuple[jax.Array, ...]  # the pages of each layer; if they are int8, then the scales of each layer. See `Layout`
+Cache = tuple[jax.Array, ...]  # the pages of each layer; for int8, followed by the scales of each layer. See `Layout`
 
-DROPPED = np.iinfo(np.int32).max  # a position to which nothing is written
+DROPPED = np.iinfo(np.int32).max  # position of a token that is not written
 PLAIN, TRITON, RAGGED = "plain JAX", "Triton", "ragged paged attention"
-MODEL = "model"  # a dtype of keys and values: that of the matmuls
-SCALE = jnp.dtype(jnp.float32)  # of int8 keys and values
+MODEL = "model"  # a kv_dtype: keys and values have the dtype of the matmuls
+SCALE = jnp.dtype(jnp.float32)  # dtype of the scales of int8 keys and values
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """How a layer's pages lie in memory, and what attends to them.
+  """The layout of a layer's pages in memory, and the kernel that attends to them.
 
   Attributes:
-    kernel: PLAIN or TRITON for pages [P, 2, KV, page, h]; RAGGED, the TPU's, for [P, page, 2 · KV, h].
-    layers, heads, size: of the decoder: layers, key-value heads, width of a head.
-    page: tokens of a page.
-    dtype: of keys and values. int8 has scales beside the pages, float32 [P, 2, KV, page]. But PLAIN keeps int8 in pairs
-      of a key and a value, uint16 [P, page, KV, h], with scales [P, 1, KV, 2 · page]: XLA for TPUs writes to pairs in
-      place, and copies the whole cache to write to int8.
-    windows: of each layer, the tokens that it attends to, the newest included; None for all. () for all in all layers.
-      The cache keeps all.
+    kernel: PLAIN or TRITON, with pages [P, 2, KV, page, h]; or RAGGED, for TPUs, with pages [P, page, 2 · KV, h].
+    layers: number of the decoder's layers.
+    heads, size: number of key-value heads, and width of a head.
+    page: tokens per page.
+    dtype: dtype of keys and values. int8 pages have scales beside them, float32 [P, 2, KV, page]. PLAIN stores an int8
+      key and its value as a pair instead: uint16 [P, page, KV, h] with scales [P, 1, KV, 2 · page]. XLA for TPUs writes
+      pairs in place, but copies the whole cache to write int8.
+    windows: sliding window of each layer, in tokens, the newest included; None: the layer has none. (): no layer has
+      one. The cache keeps all tokens in any case.
   """
 
   kernel: str
@@ -67,31 +69,34 @@ class Layout:
 
   @property
   def passes(self) -> int:
-    """How often attention moves each byte of a page that it attends to."""
+    """Number of times that attention moves each byte of a page that it reads."""
     if self.kernel != PLAIN:
       return 1
-    # Plain JAX reads a page, writes a copy of it, and reads the copy: 3. As compiled for v5e, the copy of pairs is read
-    # twice, and keys and values in bfloat16, each as large as the pairs, are written and read: 2 + 2 + 2 + 2.
+    # Plain JAX reads a page, writes a copy of it, and reads the copy: 3. With pairs, as compiled for v5e, it reads the
+    # copy twice. It also writes and reads keys and values in bfloat16, each as large as the pairs: 2 + 2 + 2 + 2.
     return 8 if self.quantized else 3
 
   def most(self, tensor: int = 1) -> int | None:
-    """Pages of a replica on `tensor` devices from which on the kernel cannot address all; None if it always can."""
+    """Most pages per replica on `tensor` devices that the kernel addresses with 32 bits; None if it has no such limit.
+
+    It cannot address more pages than that, up to twice as many. For still more it uses 64 bits.
+    """
     if self.kernel != TRITON or not self.quantized:
       return None
     return paged_gpu.NEAR // (2 * self.heads // tensor * self.page * self.size)
 
   def check(self, pages: int, tensor: int = 1) -> None:
-    """Raises ValueError if the kernel cannot address so many pages of a replica on `tensor` devices."""
+    """Raises a ValueError if the kernel cannot address `pages` pages per replica on `tensor` devices."""
     most = self.most(tensor)
     if most is not None and most < pages <= 2 * most:
       raise ValueError(
-        f"config.rollout.kv_dtype='int8' with {pages:,} pages of {self.page} tokens a replica: a layer of them has 2 "
+        f"config.rollout.kv_dtype='int8' with {pages:,} pages of {self.page} tokens per replica: a layer of them has 2 "
         "to 4 GiB on a GPU, which the kernel cannot address. Set config.rollout.pages so that a replica has at most "
         f"{most:,}, raise config.rollout.mesh.tensor, or use 'model'."
       )
 
   def allocate(self, pages: int, sharding: jax.sharding.Sharding | None = None) -> Cache:
-    """An empty cache with so many pages."""
+    """An empty cache of `pages` pages, on the devices of `sharding`; None: the default device."""
     if self.kernel == RAGGED:
       shape = (pages, self.page, 2 * self.heads, self.size)
     else:
@@ -106,9 +111,9 @@ class Layout:
     """The `attend` of `Decoder.run` for tokens that follow the cached ones; its carry is the Cache.
 
     Args:
-      table: int32 [n, N], the pages of each sequence, in order; what follows the last one is any page.
+      table: int32 [n, N], the pages of each sequence, in order; entries after the last one may be any page.
       lengths: int32 [n], cached tokens of each sequence; the call's tokens come after them.
-      positions: int32 [n, t], ascending by one from `lengths`; DROPPED for a token that is not to be written.
+      positions: int32 [n, t], ascending by one from `lengths`; DROPPED for a token that is not written.
     """
     writes = [paged_tpu.write if self.kernel == RAGGED else _write] * 2
     if self.kernel == PLAIN and self.quantized:
@@ -137,16 +142,16 @@ class Layout:
 def layout(config, page: int, dtype, platform: str, tensor: int = 1, *, kv_dtype: str = MODEL) -> Layout:
   """The layout for a `DecoderConfig` on "cpu", "gpu" or "tpu".
 
-  A kernel that does not support the sizes is not chosen. JAX's kernel for TPUs knows one scale for all tokens, so int8
-  pages are plain JAX's there.
+  The kernel is PLAIN where that of the platform does not support the sizes. JAX's kernel for TPUs takes one scale for
+  all tokens, so int8 pages are PLAIN on TPUs.
 
   Args:
-    config: of the decoder.
-    page: tokens of a page.
-    dtype: of the matmuls.
-    platform: of the devices.
-    tensor: devices over which the heads of a replica are split.
-    kv_dtype: of keys and values: MODEL, which is `dtype`, or the name of another.
+    config: the decoder's config.
+    page: tokens per page.
+    dtype: dtype of the matmuls.
+    platform: platform of the devices.
+    tensor: number of devices over which the heads of a replica are split.
+    kv_dtype: dtype of keys and values: MODEL, which means `dtype`, or a dtype's name.
   """
   dtype, kernel, h = jnp.dtype(dtype), PLAIN, config.head_dim
   stored = dtype if kv_dtype == MODEL else jnp.dtype(kv_dtype)
@@ -167,7 +172,7 @@ def _write(pages, k, v, table, positions):
 
 
 def _write_pairs(pages, k, v, table, positions):
-  """As `_write`, of int8 keys and values to pages of pairs."""
+  """As `_write`, for int8 keys and values in pages of pairs."""
   return pages.at[_places(table, positions, *pages.shape[1::-1])].set(paged.pair(k, v), mode="drop")
 
 
@@ -183,14 +188,14 @@ def _places(table, positions, size, pages):
   """(page, slot) int32 [n, t] of these positions in pages of `size` tokens."""
   inside = positions < table.shape[1] * size
   page = jnp.take_along_axis(table, jnp.where(inside, positions // size, 0), axis=1)
-  return jnp.where(inside, page, pages), positions % size  # a page that does not exist: dropped
+  return jnp.where(inside, page, pages), positions % size  # page number `pages` does not exist: the write is dropped
 
 
 def _attend(q, k, v, pages, table, lengths, scales=None, window=None):
   """Attention of queries [n, t, H, h] to their own keys and values [n, t, KV, h] and to the `lengths` tokens before.
 
-  With a window, a query attends to as many tokens, itself included, and pages before all windows are not read.
-  `scales` of int8 keys and values: of k and of v [n, t, KV], and of the pages, which then hold pairs.
+  With a window, a query attends to the last `window` tokens, itself included. Pages before all windows are not read.
+  With int8, `scales` are those of k and of v, [n, t, KV] each, and those of the pages, which hold pairs.
   """
   n, t, heads, size = q.shape
   kv, block = k.shape[2], pages.shape[3 if scales is None else 1]
@@ -202,14 +207,14 @@ def _attend(q, k, v, pages, table, lengths, scales=None, window=None):
   causal = (back >= 0) if window is None else (back >= 0) & (back < window)
   start = _softmax(grouped, k, v, jnp.broadcast_to(causal[None], (n, t, t)), None, own)
   first = 0
-  if window is not None:  # the first page that some row's first query attends to; rows without tokens need no page
+  if window is not None:  # start at the first page in a window of some row; rows without tokens need no page
     filled = jnp.where(lengths > 0, lengths, lengths.max())
     first = jnp.maximum(filled.min() - window + 1, 0) // block
 
   def more(j, state):
     of_page = None
     if scales is None:
-      # Keys and values are read one after the other: a gather of both would be taken apart by two more copies.
+      # Keys and values are gathered separately: splitting one gather of both would take two more copies.
       keys, values = (pages.at[table[:, j], part].get(mode="clip") for part in (0, 1))  # [n, KV, page, h]
     else:
       keys, values = paged.unpair(pages.at[table[:, j]].get(mode="clip").transpose(0, 2, 1, 3))
@@ -231,7 +236,7 @@ def _softmax(q, k, v, mask, state, scales):
   The state is (running maximum, sum of weights, weighted values), in float32. It is None at first; in that call every
   query must attend to some key. `scales` are those of int8 keys and of values, [n, KV, s] each.
   """
-  k, v = (x.astype(q.dtype) for x in (k, v))  # exact: int8 has 7 bits beside its sign, bfloat16 has 8
+  k, v = (x.astype(q.dtype) for x in (k, v))  # exact: int8 has 7 bits and a sign, bfloat16 has 8 and a sign
   scores = jnp.einsum("nkgth,nksh->nkgts", q, k, preferred_element_type=jnp.float32) * (q.shape[-1] ** -0.5)
   if scales is not None:
     scores = scores * scales[0][:, :, None, None]
@@ -250,14 +255,14 @@ def _softmax(q, k, v, mask, state, scales):
 
 
 def copy(cache: Cache, source: jax.Array, target: jax.Array) -> Cache:
-  """Copies page `source[i]` to page `target[i]`, all at once; a target that does not exist is dropped."""
+  """Copies page `source[i]` to page `target[i]`, all at once; a target that does not exist is skipped."""
   return tuple(x.at[target].set(x.at[source].get(mode="clip"), mode="drop") for x in cache)
 
 
 def take(cache: Cache, pages: jax.Array) -> jax.Array:
-  """These pages of all layers, [n, L, …]. The host keeps them while others use the pages.
+  """Reads these pages of all layers, [n, L, …]: the host keeps their contents while other tokens use the pages.
 
-  Of int8 they are bytes, uint8 [n, L, B]: first those of the pages, then those of the scales.
+  int8 pages come as bytes, uint8 [n, L, B]: first those of the pages, then those of the scales.
   """
   found = [jnp.stack([x.at[pages].get(mode="clip") for x in part], axis=1) for part in _parts(cache)]
   if len(found) == 1:
@@ -267,7 +272,7 @@ def take(cache: Cache, pages: jax.Array) -> jax.Array:
 
 
 def put(cache: Cache, pages: jax.Array, saved: jax.Array) -> Cache:
-  """Writes what `take` gave to these pages, bit for bit; a page that does not exist is dropped."""
+  """Writes `saved`, from `take`, to these pages, bit for bit; a page that does not exist is skipped."""
   parts, given = _parts(cache), [saved]
   if len(parts) == 2:
     one = parts[0][0]

@@ -51,11 +51,11 @@ class DecoderConfig:
     max_position: the limit in config.json, in tokens; the decoder itself has no limit.
     eos_ids, bos_id: kept only for config.json; sampling uses the tokenizer's.
     window: tokens that a sliding layer attends to, the token itself included; None: no layer slides.
-    sliding: which layers slide, one bool a layer; empty: all, if there is a window.
+    sliding: which layers slide, one bool per layer; empty: all, if there is a window.
     local_rope_theta: rope_theta of Gemma's sliding layers, which have no scaling; None: there are none.
     query_scale: scores are divided by its square root; None: head_dim.
-    num_experts: experts of a layer; 0: the MLP is no mixture.
-    experts_per_token: how many of them compute a token.
+    num_experts: experts per layer; 0: the MLP is not a mixture.
+    experts_per_token: number of experts that compute a token.
     normalize_experts: whether the weights of a token's experts are divided by their sum.
   """
 
@@ -95,7 +95,7 @@ class DecoderConfig:
         f"multiple of num_kv_heads ({WHERE})."
       )
     if self.head_dim % 2:
-      raise ValueError(f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even ({WHERE}).")
+      raise ValueError(f"head_dim is {self.head_dim}: rotary positions rotate pairs, so it must be even ({WHERE}).")
     for name in ("rope_theta", "local_rope_theta", "query_scale"):
       if (value := getattr(self, name)) is not None and value <= 0:
         raise ValueError(f"{name} is {value}: it must be above 0 ({WHERE}).")
@@ -107,7 +107,7 @@ class DecoderConfig:
       )
 
   def _check_family(self) -> None:
-    """Refuses switches that the family does not have: transformers could not load such a model."""
+    """Refuses settings that the family does not have, since transformers could not load such a model."""
     f = self.traits
     if self.qk_norm != f.qk_norm or f.attention_bias not in (None, self.attention_bias):
       bias = {True: "has", False: "has no", None: "may have"}[f.attention_bias]
@@ -136,7 +136,7 @@ class DecoderConfig:
       )
     if (self.local_rope_theta is not None) != (allowed == "layers" and self.window is not None):
       raise ValueError(
-        f"local_rope_theta is {self.local_rope_theta}: sliding layers of gemma3_text have one, and no others ({WHERE})."
+        f"local_rope_theta is {self.local_rope_theta}: only sliding layers of gemma3_text have one ({WHERE})."
       )
 
   @property
@@ -151,15 +151,15 @@ class DecoderConfig:
 
   @property
   def reach(self) -> int:
-    """Number of positions that the model was made for, in tokens; with Llama's scaling, of the stretched ones."""
-    scaling = self.rope_scaling  # a linear scaling's max_position is the stretched one
+    """Number of positions that the model was made for, in tokens; with Llama's scaling, the number after scaling."""
+    scaling = self.rope_scaling  # with a linear scaling, max_position already is the number after scaling
     if isinstance(scaling, RopeScaling):
       return max(self.max_position, int(scaling.factor * scaling.original_max_position))
     return self.max_position
 
   @property
   def windows(self) -> tuple[int, ...]:
-    """Tokens that each layer attends to: its window, or EVERYTHING."""
+    """The number of tokens that each layer attends to: its window, or EVERYTHING."""
     slides = self.sliding or (self.window is not None,) * self.num_layers
     return tuple(self.window if each and self.window is not None else EVERYTHING for each in slides)
 

@@ -1,4 +1,4 @@
-"""A decoder's config.json: its settings by our names, and back. Settings that would be ignored are refused."""
+"""Converts a decoder's config.json to our settings, and back. Refuses settings that the decoder would ignore."""
 
 import functools
 import reprlib
@@ -8,14 +8,14 @@ from typing import Any
 from ragrl_jax.models import families, hf
 from ragrl_jax.models.families import FULL, SLIDING, Family
 
-LOCAL_THETA = 10_000.0  # of Gemma 3's sliding layers, where config.json leaves it out
-PATTERN = 6  # of Gemma 3's layers, every sixth attends to everything
+LOCAL_THETA = 10_000.0  # rope_theta of Gemma 3's sliding layers, if config.json has none
+PATTERN = 6  # every sixth layer of Gemma 3 attends to everything
 MOST_LAYERS = 10_000
-MISTRALS = 4096  # its window, where config.json leaves it out; null: it has none
+MISTRALS = 4096  # Mistral's window, if config.json has no such key; null there means no window
 
 
 def pattern(layers: int, every: int = PATTERN) -> tuple[bool, ...]:
-  """Which layers slide if every so many-th one does not."""
+  """Which layers slide, one bool per layer: all but every `every`-th."""
   return tuple((number + 1) % every != 0 for number in range(layers))
 
 
@@ -65,7 +65,7 @@ def _mlp(values, family: Family, where: str) -> dict[str, Any]:
   """d_ff, and the experts' settings."""
   if not family.experts:
     return dict(d_ff=hf.whole(values, "intermediate_size", where))
-  hf.refuse(values, where, decoder_sparse_step=(1,), mlp_only_layers=([],))  # layers have the same parameters here
+  hf.refuse(values, where, decoder_sparse_step=(1,), mlp_only_layers=([],))  # all layers have the same parameters
   size = functools.partial(hf.whole, values, where=where)
   return dict(
     d_ff=size("moe_intermediate_size"),
@@ -78,11 +78,11 @@ def _mlp(values, family: Family, where: str) -> dict[str, Any]:
 def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any]:
   """The settings of windows and of rotary positions."""
   kinds = values.get("layer_types")
-  if family.windows != "none" and layers > MOST_LAYERS:  # before anything of that size is made
+  if family.windows != "none" and layers > MOST_LAYERS:  # before anything of that size is allocated
     raise ValueError(f"{where}: num_hidden_layers is {layers}: it must be at most {MOST_LAYERS} in this family.")
   if family.windows != "layers":
     if kinds and (not isinstance(kinds, list) or any(kind != FULL for kind in kinds)):
-      raise ValueError(f"{where}: layer_types has {reprlib.repr(kinds)}: only {FULL} is computed here.")
+      raise ValueError(f"{where}: layer_types has {reprlib.repr(kinds)}: only {FULL} is supported.")
     window = None
     if family.windows == "all" and values.get("sliding_window", MISTRALS) is not None:
       window = hf.whole(values, "sliding_window", where, default=MISTRALS)
@@ -119,7 +119,7 @@ def write(config: Any, scaling: dict[str, Any] | None) -> dict[str, Any]:
     num_attention_heads=c.num_heads,
     num_key_value_heads=c.num_kv_heads,
     head_dim=c.head_dim,
-    intermediate_size=c.d_ff,  # of a mixture it has no use: every layer has experts
+    intermediate_size=c.d_ff,  # unused in a mixture: every layer has experts
     rms_norm_eps=c.norm_eps,
     tie_word_embeddings=c.tied,
     max_position_embeddings=c.max_position,

@@ -57,8 +57,7 @@ class Decoder(nnx.Module):
 
     # The embedding has the size of a layer's output (0.02 √D, about 0.2 at D = 128). With a smaller one the first
     # layers' outputs would dominate it. A tied unembedding then gives large logits; the final norm's small initial gain
-    # brings them near 0.
-    # A scaled embedding gets its size by the scaling; the final norm's gain is then 1.
+    # brings them near 0. A scaled embedding gets its size from the factor √D; the final norm's gain is then 1.
     scaled = config.traits.scaled_embedding
     self.embedding = rows(0.02 if scaled else 0.02 * config.d_model**0.5)
     if not config.tied:
@@ -98,7 +97,7 @@ class Decoder(nnx.Module):
       attend: called for each layer with the layer's number, q and k (normed and rotated) and v. The stacked layers are
         scanned, so it is traced once; separate layers come one after the other, with the number as an int.
       carry: state that `attend` receives and returns: a cache, or ().
-      layers_of: the parameters of each layer, where they are separate arrays; None for the stacked ones of `layers`.
+      layers_of: the parameters of each layer, if they are separate arrays; None for the stacked ones of `layers`.
 
     Returns:
       (hidden [B, T, D] after the final norm, carry).
@@ -118,8 +117,8 @@ class Decoder(nnx.Module):
 
     Args:
       x, positions, attend, carry, layers_of: see `run`.
-      routes: int [L, B, T, k], the experts to take in each layer; `experts.OWN` where the router chooses. None: it
-        chooses everywhere.
+      routes: int [L, B, T, k], the experts to use in each layer; `experts.OWN` where the router chooses. None: the
+        router chooses everywhere.
 
     Returns:
       (hidden, carry, the experts of each token, int32 [L, B, T, k], or None for a model without experts).
@@ -170,8 +169,8 @@ class Decoder(nnx.Module):
       positions: int [B, T]; by default each segment counts from 0.
       segment_ids: int [B, T]; 0 is padding. By default a row is one segment.
       prefix_ids: int [B, T], the segment that each token attends to besides its own; by default none.
-      routes: int [B, T, L · k], the experts to take in each layer in the state before each token, see `structs.Batch`;
-        by default the router chooses everywhere.
+      routes: int [B, T, L · k], the experts of each layer for the state before each token, see `structs.Batch`; by
+        default the router chooses everywhere.
     """
     if segment_ids is None:
       segment_ids = jnp.ones(tokens.shape, jnp.int32)
@@ -179,13 +178,13 @@ class Decoder(nnx.Module):
       positions = attention.segment_positions(segment_ids)
     attend = functools.partial(attention.attend, segment_ids=segment_ids, prefix_ids=prefix_ids, mesh=self.mesh)
     windows = self.config.windows
-    if min(windows) >= tokens.shape[1]:  # a row's texts are no longer than the row, so no window ends inside one
+    if min(windows) >= tokens.shape[1]:  # no text is longer than a window, so windows have no effect
       of_layer = lambda layer, q, k, v, carry: (attend(q, k, v), carry)
     else:
       sizes = jnp.asarray(windows, jnp.int32)
       of_layer = lambda layer, q, k, v, carry: (attend(q, k, v, positions=positions, window=sizes[layer]), carry)
     if routes is not None:
-      # Entry t speaks of the state at t - 1. A segment's first entry is OWN, so nothing is taken from another segment.
+      # Entry t belongs to the state at t - 1. A segment's first entry is OWN, so no segment uses another's entries.
       of_state = jnp.roll(routes, -1, axis=1).reshape(*tokens.shape, self.config.num_layers, -1)
       routes = of_state.transpose(2, 0, 1, 3)
     return self.run_routed(self.embed(tokens), positions, of_layer, (), routes=routes)[0]

@@ -57,7 +57,7 @@ class EncoderSettings:
 
 
 # Settings by a name that the folder's name contains. Sources: the models' cards; for E5's 256 tokens and DPR's CLS
-# state, Search-R1's retrieval server and FlashRAG. GTE's three sizes of BERT read queries and passages alike.
+# state, Search-R1's retrieval server and FlashRAG. GTE's three BERT models have no prefixes.
 PRESETS = {
   "e5": EncoderSettings("mean", True, "query: ", "passage: ", 256),
   "bge": EncoderSettings("cls", True, "Represent this sentence for searching relevant passages: ", "", 512),
@@ -80,8 +80,8 @@ def settings_for(path: str | os.PathLike, chosen: str | Mapping[str, Any] | Enco
 
   Args:
     path: the folder.
-    chosen: the settings, their fields, or a preset's name. With None, the preset whose name is in the folder's name is
-      used, else the folder's sentence-transformers files.
+    chosen: the settings, their fields, or a preset's name. None: the preset whose name is in the folder's name; without
+      one, the folder's sentence-transformers files.
 
   Raises:
     ValueError: the model's pooling is unknown or not supported.
@@ -98,7 +98,7 @@ def settings_for(path: str | os.PathLike, chosen: str | Mapping[str, Any] | Enco
     return EncoderSettings(**chosen)
   if chosen is not None:
     if chosen not in PRESETS:
-      raise ValueError(f"encoder settings {chosen!r}: there are {', '.join(PRESETS)}.")
+      raise ValueError(f"encoder settings {chosen!r}: it must be one of {', '.join(PRESETS)}.")
     return PRESETS[chosen]
   folder = pathlib.Path(path)
   for name, preset in PRESETS.items():
@@ -117,7 +117,7 @@ def _sentence_transformers(folder: pathlib.Path) -> EncoderSettings:
     )
   modules = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in hf.read_json(path, list)}
   if surplus := set(modules) - {"Transformer", "Pooling", "Normalize"}:
-    raise ValueError(f"{path}: the module {', '.join(sorted(surplus))} is not computed here.")
+    raise ValueError(f"{path}: the module {', '.join(sorted(surplus))} is not supported.")
   where = folder / modules["Pooling"] / "config.json"
   modes = hf.read_json(where)
   names = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
@@ -138,22 +138,28 @@ def _sentence_transformers(folder: pathlib.Path) -> EncoderSettings:
 
 
 def padded_length(size: int) -> int:
-  """The least of LENGTHS that holds so many tokens."""
+  """The smallest of LENGTHS that is at least `size`, in tokens; `size` is at most the last of them."""
   return next(length for length in LENGTHS if size <= length)
 
 
 def usual_batch() -> int:
-  """Texts computed together, if nobody says: on a CPU more than 8 are no faster."""
+  """Default number of texts per batch: 8 on a CPU, where larger batches are not faster, and else 64."""
   return 8 if jax.default_backend() == "cpu" else 64
 
 
 def mark_of(files: tensors.TensorFolder) -> str:
-  """A hash by which the weights of a folder are recognised."""
+  """A hash of a folder's weights: 16 hexadecimal digits."""
   return hashlib.sha256(files.fingerprint()).hexdigest()[:16]
 
 
 def pool(states: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
-  """Pools states [B, T, D] to float32 [B, D]. A row without tokens gives zeros (mean) or its first state."""
+  """Pools states [B, T, D] to float32 [B, D]. A row without tokens gives zeros (mean) or its first state.
+
+  Args:
+    states: the states of the tokens.
+    mask: [B, T], 1 on the text.
+    pooling: one of POOLINGS; "pooler" gives the state for BERT's pooler, which is that of "cls".
+  """
   states, mask = states.astype(jnp.float32), mask.astype(jnp.float32)
   if pooling == "mean":
     total = jnp.einsum("btd,bt->bd", states, mask, precision=jax.lax.Precision.HIGHEST)
@@ -223,7 +229,7 @@ class Encoder:
       ValueError: another kind.
     """
     if kind not in TOWERS:
-      raise ValueError(f"kind={kind!r}: a text is embedded as one of {', '.join(TOWERS)}.")
+      raise ValueError(f"kind={kind!r}: it must be one of {', '.join(TOWERS)}.")
     batch = batch or (min(8, self.batch) if kind == "query" else self.batch)
     if self._mesh is not None:
       batch += -batch % rules.ways(self._mesh, rules.MESH_AXES["batch"])
@@ -268,7 +274,7 @@ class Encoder:
 def vectors_of(
   settings: EncoderSettings, graphdef, params, tokens: jax.Array, mask: jax.Array, mesh: jax.sharding.Mesh | None = None
 ) -> jax.Array:
-  """Vectors, float32 [B, D], of token ids int [B, T] with a mask [B, T]; `mesh`: where an encoder's kernels run."""
+  """Vectors, float32 [B, D], of token ids int [B, T] with a mask [B, T]; `mesh` as for `Bert.hidden`."""
   model = nnx.merge(graphdef, params)
   if isinstance(model, bert.Bert):
     states = model.hidden(tokens, mask, mesh)
@@ -295,12 +301,12 @@ def load_encoder(
   """A text encoder from a Hugging Face folder: config.json, safetensors and tokenizer.
 
   Args:
-    path: folder of a BERT-type encoder or of an embedding decoder; of two towers, the one for queries.
+    path: folder of a BERT-type encoder or of an embedding decoder; with two towers, that of the queries.
     settings: see `settings_for`.
-    query_prefix: the instruction put before every query, if not that of the settings.
-    passage_path: folder of the tower for passages, if it is another one (DPR).
+    query_prefix: text put before every query; None: that of the settings.
+    passage_path: folder of the tower for passages, if that is a separate model (DPR).
     dtype: dtype of weights and matmuls; vectors are float32.
-    batch: number of passages encoded together; by default 8 on a CPU, where more are no faster, and else 64.
+    batch: number of passages encoded together; by default `usual_batch`.
     mesh: shards the texts over its devices.
 
   Raises:
@@ -317,7 +323,7 @@ def load_encoder(
   towers.setdefault("passage", towers["query"])
   models, texts, marks, sizes, limits = zip(*towers.values())
   if len(set(sizes)) > 1:
-    raise ValueError(f"{path} gives vectors of {sizes[0]}, {passage_path} of {sizes[1]}: two towers must agree.")
+    raise ValueError(f"{path} gives vectors of {sizes[0]}, {passage_path} of {sizes[1]}: they must agree.")
   chosen = dataclasses.replace(chosen, max_tokens=min(chosen.max_tokens, *limits))
   for text in texts:
     text.no_padding()
@@ -342,7 +348,7 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
     if settings.pooling == "pooler":
       raise ValueError(f"{folder}: a decoder has no pooler: use pooling='last' (encoder settings).")
     if "auto_map" in values:  # gte-Qwen2, for example, whose tokens attend to later ones
-      raise ValueError(f"{folder}: config.json names code of its own (auto_map), which is not computed here.")
+      raise ValueError(f"{folder}: config.json names its own code (auto_map), which is not supported.")
     model, shape = weights.load_pretrained(folder, dtype=dtype, mesh=mesh, head=False)
     return model, tokenizer_of(folder), mark, shape.d_model, shape.max_position
   model, shape = bert.load_bert(folder, pooler=settings.pooling == "pooler", dtype=dtype, mesh=mesh)
@@ -350,7 +356,11 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
 
 
 def tokenizer_of(folder: pathlib.Path):
-  """The folder's fast tokenizer; its post-processor adds the model's special tokens around a text."""
+  """The folder's fast tokenizer; its post-processor adds the model's special tokens around a text.
+
+  Raises:
+    ValueError: the folder has no tokenizer.
+  """
   import transformers  # slow to import, and only needed here
 
   if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model")):

@@ -1,8 +1,8 @@
 """A mixture of experts in place of the MLP: a router sends each token to some experts, and their outputs are summed.
 
-Tokens are sorted by expert, and each expert's matrices multiply its own tokens (`jax.lax.ragged_dot`), so no token is
-dropped and nothing has the size tokens × experts, except the router's logits. The mesh axis of "expert" splits the
-experts: a device computes its own experts for all tokens that it holds, and the devices' outputs are added up.
+Tokens are sorted by expert, and each expert's matrices multiply its own tokens (`jax.lax.ragged_dot`). So no token is
+dropped, and only the router's logits have the size tokens × experts. The mesh axis of "expert" splits the experts: a
+device computes its own experts for all tokens that it holds, and the devices' outputs are added up.
 
 Source: Shazeer et al. (arXiv 1701.06538) sec. 2; transformers, modeling_qwen3_moe.py.
 """
@@ -23,7 +23,7 @@ OWN = -1  # in place of an expert: the router chooses for this token
 def mlp(
   layer: Layer, x: jax.Array, mesh: jax.sharding.Mesh | None, chosen: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """(the experts' addition to the residual stream x [B, T, D], the experts of each token [B, T, k]).
+  """(what the experts add to the residual stream, [B, T, D], the experts of each token, int32 [B, T, k]).
 
   Args:
     layer: a layer with experts.
@@ -45,10 +45,10 @@ def route(
 
   Args:
     logits: the router's, [B, T, E].
-    count: experts per token: the likeliest ones.
+    count: number of experts per token; those with the largest logits are used.
     normalize: divide the weights, which are the experts' probabilities, by their sum.
-    chosen: int [B, T, count], experts to take instead; OWN where the router chooses. The weights are still the
-      router's, and differentiable.
+    chosen: int [B, T, count], experts to use instead; OWN where the router chooses. The weights are still the router's,
+      and differentiable.
   """
   probabilities = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
   experts = jax.lax.top_k(jax.lax.stop_gradient(probabilities), count)[1].astype(jnp.int32)
@@ -73,9 +73,10 @@ def mix(
     experts, weights: [B, T, k], see `route`.
     matrices: gate and up [E, D, F], down [E, F, D].
     activation: of the gate, one of `layers.ACTIVATIONS`.
-    mesh: the learner's; None inside a `shard_map` of the engine, whose mesh then splits the experts, or on one device.
+    mesh: the learner's mesh. None on one device, and inside a `shard_map` of the engine, whose mesh then splits the
+      experts.
   """
-  matrices = tuple(matrix.astype(x.dtype) for matrix in matrices)  # cast first: what the devices gather is smaller
+  matrices = tuple(matrix.astype(x.dtype) for matrix in matrices)  # cast first, so that devices gather less
   if mesh is not None:
     rows = rules.activation(mesh, ("batch", "length", None), x.shape)
   else:
@@ -101,7 +102,7 @@ def _local(x, experts, weights, matrices, *, activation: str, axis: str | None =
   own = experts.reshape(-1)
   if axis is not None:
     own = own - jax.lax.axis_index(axis) * held
-  own = jnp.where((own >= 0) & (own < held), own, held)  # what other devices hold comes last, in no group
+  own = jnp.where((own >= 0) & (own < held), own, held)  # other devices' experts come last, in no group
   order = jnp.argsort(own, stable=True)
   sizes = jnp.zeros(held + 1, jnp.int32).at[own].add(1)[:held]
   # [B · T · k, D]: each token once for each of its experts, in the experts' order.
@@ -109,7 +110,7 @@ def _local(x, experts, weights, matrices, *, activation: str, axis: str | None =
   narrow = lambda y: y.astype(x.dtype)
   wide = gated(narrow(_grouped(rows, gate, sizes)), narrow(_grouped(rows, up, sizes)), activation)
   out = _grouped(wide, down, sizes)
-  out = jnp.where((jnp.arange(len(own)) < sizes.sum())[:, None], out, 0.0)  # rows in no group may hold anything
+  out = jnp.where((jnp.arange(len(own)) < sizes.sum())[:, None], out, 0.0)  # rows in no group are undefined
   back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype), unique_indices=True)
   out = (_permute(out, back).reshape(B, T, k, D) * weights[..., None]).sum(axis=2)
   return narrow(out if axis is None else jax.lax.psum(out, axis))
@@ -121,7 +122,7 @@ def _permute(x, order):
 
 @jax.custom_vjp
 def _grouped(x, weight, sizes):
-  """x [N, in], sorted by group, times its group's matrix of weight [E, in, out]: float32 [N, out].
+  """Multiplies each row of x [N, in], sorted by group, by its group's matrix of weight [E, in, out]: float32 [N, out].
 
   As for the other matmuls (`layers.linear`), the gradient is rounded to x's dtype.
   """

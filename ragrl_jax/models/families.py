@@ -1,7 +1,7 @@
 """The families of decoders: what all models of a family have in common. A model's config has the rest.
 
-A new family is a line in FAMILIES here, one in `settings/playing.py`, and, if no family has such a layer yet, a switch
-of `Family` with its use in `models/layers.py` or `models/decoder.py`. CONTRIBUTING.md lists the tests.
+To add a family, add a line to FAMILIES and its name to `settings/playing.py`. If no family has such a layer yet, add a
+switch to `Family`, and use it in `models/layers.py` or `models/decoder.py`. CONTRIBUTING.md lists the tests.
 """
 
 import dataclasses
@@ -41,21 +41,21 @@ TENSORS = {
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """A family's switches. They decide its layers, and what its config.json may say.
+  """A family's switches. They determine its layers, and the settings that its config.json may have.
 
   Attributes:
     architecture: the class in transformers.
     qk_norm: whether each head of q and k has an RMSNorm before the rotation.
-    attention_bias: whether q, k and v have biases: always, never, or (None) as config.json says, and then o has one.
-    head_dim: of a config.json without it; None: d_model / num_heads.
-    tied: of a config.json that does not say it.
-    activation: the MLP's, as transformers names it.
-    windows: which layers may have a sliding window: no layer, all layers, or those of config.json's layer_types.
-    zero_norms: a norm's tensor is its gain - 1.
-    post_norms: the outputs of attention and MLP are normed too, before they are added to the residual stream.
-    scaled_embedding: the embedding is multiplied by √d_model.
-    query_scale: config.json says what the scores are divided by.
-    experts: the MLP is a mixture of experts.
+    attention_bias: whether q, k and v have biases. None: config.json decides, for q, k, v and o together.
+    head_dim: default of config.json's head_dim; None: d_model / num_heads.
+    tied: default of config.json's tie_word_embeddings.
+    activation: the MLP's activation, as transformers names it.
+    windows: which layers may have a sliding window: "none", "all", or "layers", those of config.json's layer_types.
+    zero_norms: whether a norm's tensor is its gain - 1.
+    post_norms: whether the outputs of attention and MLP are normed before they are added to the residual stream.
+    scaled_embedding: whether the embedding is multiplied by √d_model.
+    query_scale: whether config.json gives the divisor of the scores (query_pre_attn_scalar).
+    experts: whether the MLP is a mixture of experts.
     tensors: names of tensors that differ from TENSORS.
   """
 
@@ -114,8 +114,8 @@ def get(name: Any, where: str) -> Family:
   """
   if not isinstance(name, str) or name not in FAMILIES:
     raise ValueError(
-      f"{where}: {name!r} is no model family here: there are {', '.join(FAMILIES)}. A new one is added in {WHERE}; "
-      "CONTRIBUTING.md says how."
+      f"{where}: {name!r} is not a supported model family: it must be one of {', '.join(FAMILIES)}. To add a family, "
+      f"see {WHERE} and CONTRIBUTING.md."
     )
   return FAMILIES[name]
 

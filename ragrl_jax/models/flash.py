@@ -17,11 +17,12 @@ from ragrl_jax.models import kernels
 from ragrl_jax.models.kernels import Tokens, Windows
 
 MASKED = -1e30  # finite, so that a query without any key gives zeros and not NaN
-# Tokens of the block that a program holds, and of those that it streams, in 16 bits at head sizes of up to 128; else
-# fewer, for the same shared memory. The sizes are those of Triton's own tutorial, and fit into a smaller GPU's 99 KB.
+# Tokens of the block that a program holds, and of each block that it streams, for 16-bit dtypes and head sizes up to
+# 128. Other cases use fewer, for the same shared memory. The sizes are those of Triton's own tutorial, and fit into the
+# 99 KB of a smaller GPU.
 FORWARD, BACKWARD = (128, 64), (128, 32)
 WARPS, STAGES = 8, 2  # compiled for Hopper: no register is spilled at head sizes of 64 and 128 in 16 bits
-NARROWEST = 16  # the least size that the matrix units take; head sizes are padded to it or to a power of 2
+NARROWEST = 16  # smallest size that the matrix units take; head sizes are padded to it or to a power of 2
 
 
 def attend(
@@ -40,7 +41,7 @@ def attend(
 
   Args:
     mesh: each device computes its rows and heads, for its part of the rows' queries; None means one device.
-    windows: how far back the tokens attend; None for everything.
+    windows: how far back the tokens attend; None: no windows.
     interpret: run the kernels as plain JAX, on any device; for tests.
   """
   h = q.shape[3]
@@ -190,7 +191,7 @@ def _dot(a, b, *, trans_b: bool = False):
 
 
 def _mask(own, prefix, index, key_ids, key_index, causal: bool, least=None, positions=None):
-  """Whether queries (as a column) attend to keys (as a row), or turned: all arguments broadcast."""
+  """Bool mask: whether each query attends to each key. Queries are a column and keys a row, or the reverse."""
   mask = ((own == key_ids) | (prefix == key_ids)) & (own != 0)
   if least is not None:
     mask &= positions >= least
@@ -265,7 +266,7 @@ def _keys_kernel(
   key_index = pl.program_id(0) * k.shape[0] + jnp.arange(k.shape[0])
   (count, block), heads = _streaming(steps_ref), q_ref.shape[1]
 
-  def pair(step, state):  # scores are turned, [keys, queries], so that no sum is
+  def pair(step, state):  # scores are [keys, queries], so that no matmul needs a transposition
     dk, dv = state
     head, at = jax.lax.rem(step, heads), pl.ds(block(jax.lax.div(step, heads)) * streamed, streamed)
     q, gradient = q_ref[at, head, :], gradient_ref[at, head, :]

@@ -20,7 +20,7 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
   except OSError as error:
     raise ValueError(f"{path} cannot be read ({error.strerror}): it must be a file of a model folder.") from error
   except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number too long; or nested too deep
-    raise ValueError(f"{path} is no JSON ({error}): fetch or export the model folder again.") from error
+    raise ValueError(f"{path} is not JSON ({error}): fetch or export the model folder again.") from error
   if not isinstance(values, kind):
     raise ValueError(f"{path} holds a {type(values).__name__}: it must hold a {kind.__name__}.")
   return values
@@ -37,7 +37,7 @@ def whole(values: Mapping[str, Any], key: str, where: str, default: int | None =
   """values[key], a whole number from 1; `default` if it is missing or null.
 
   Raises:
-    ValueError: it is missing and there is no default, or it is no such number.
+    ValueError: it is missing and there is no default, or it is not such a number.
   """
   value = required(values, key, where) if default is None else values.get(key)
   if value is None:
@@ -48,7 +48,7 @@ def whole(values: Mapping[str, Any], key: str, where: str, default: int | None =
 
 
 def number(values: Mapping[str, Any], key: str, where: str) -> float:
-  """values[key] as a float. Raises a ValueError if it is missing or no finite number."""
+  """values[key] as a float. Raises a ValueError if it is missing or not a finite number."""
   value = required(values, key, where)
   if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
     raise ValueError(f"{where}: {key} is {reprlib.repr(value)}: it must be a number.")
@@ -59,7 +59,7 @@ def refuse(values: Mapping[str, Any], where: str, **allowed: tuple) -> None:
   """Raises a ValueError if a setting is given and its value is not one of the supported ones."""
   for key, choices in allowed.items():
     if key in values and values[key] is not None and values[key] not in choices:
-      raise ValueError(f"{where}: {key} is {values[key]!r}: only {' or '.join(map(repr, choices))} is computed here.")
+      raise ValueError(f"{where}: {key} is {values[key]!r}: only {' or '.join(map(repr, choices))} is supported.")
 
 
 def rope(values: Mapping[str, Any], where: str) -> tuple[float, str | None, dict[str, Any]]:
@@ -91,7 +91,7 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, str | None, dict
   if kind == "linear":
     return thetas.pop(), kind, dict(factor=need("factor"))
   if kind != "llama3":
-    raise ValueError(f"{where}: rope_type {kind!r}: only 'default', 'linear' and 'llama3' are computed here.")
+    raise ValueError(f"{where}: rope_type {kind!r}: only 'default', 'linear' and 'llama3' are supported.")
   return (
     thetas.pop(),
     kind,
@@ -109,8 +109,13 @@ def two_ropes(
 ) -> tuple[float, float, str | None, dict[str, Any]]:
   """(theta, theta of sliding layers, kind of the scaling or None, its settings) from either layout of config.json.
 
-  transformers 5 writes `rope_parameters` {full_attention: …, sliding_attention: …}. Earlier versions write the first as
-  other models do, and `rope_local_base_freq`; without it, `local` is meant.
+  transformers 5 writes `rope_parameters` {full_attention: …, sliding_attention: …}. Earlier versions write the settings
+  of full attention as `rope` describes, and the theta of sliding layers as `rope_local_base_freq`.
+
+  Args:
+    values: the contents of the config.json.
+    where: its path, for messages.
+    local: theta of sliding layers if config.json has none.
 
   Raises:
     ValueError: as `rope`, or the sliding layers have a scaling.
@@ -127,5 +132,5 @@ def two_ropes(
   base = values.get("rope_local_base_freq", None if sliding.get("rope_theta") is not None else local)
   slid, unwanted, _ = rope(dict(rope_parameters=sliding, rope_theta=base), f"{where}, sliding_attention")
   if unwanted is not None:
-    raise ValueError(f"{where}: sliding_attention has rope_type {unwanted!r}: only 'default' is computed here.")
+    raise ValueError(f"{where}: sliding_attention has rope_type {unwanted!r}: only 'default' is supported.")
   return theta, slid, kind, settings

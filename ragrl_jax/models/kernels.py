@@ -14,8 +14,8 @@ class Windows(NamedTuple):
   """How far back tokens attend; int32 [B, T] each.
 
   Attributes:
-    positions: the place of each token in its text.
-    least: the least position that the token attends to.
+    positions: position of each token in its text.
+    least: smallest position that the token attends to.
   """
 
   positions: jax.Array
@@ -23,7 +23,7 @@ class Windows(NamedTuple):
 
   @classmethod
   def of(cls, positions: jax.Array | None, window: int | jax.Array | None) -> "Windows | None":
-    """Of tokens at these positions that attend to `window` tokens, themselves included; None without a window.
+    """The windows of tokens at these positions, if each attends to `window` tokens, itself included. None: no window.
 
     Raises:
       ValueError: a window without positions.
@@ -35,21 +35,21 @@ class Windows(NamedTuple):
     return cls(positions, positions - window + 1)
 
   def reach(self, block_q: int, block_k: int) -> jax.Array:
-    """Which blocks of queries and of keys may be near enough, bool [B, queries / block_q, keys / block_k]."""
+    """Which pairs of blocks may be within a window, bool [B, queries / block_q, keys / block_k]."""
     B = self.least.shape[0]
     first, last = self.least.reshape(B, -1, block_q).min(axis=2), self.positions.reshape(B, -1, block_k).max(axis=2)
     return last[:, None, :] >= first[:, :, None]
 
 
 class Tokens(NamedTuple):
-  """What a kernel knows of its queries, or of its keys; int32 [B, T] each.
+  """What determines a kernel's mask, for its queries or for its keys; int32 [B, T] each.
 
   Attributes:
     segment_ids: 0 is padding.
     prefix_ids: the segment that a token attends to besides its own; its own if there is none.
-    index: the token's place in its row, on all devices.
-    first: the index of the first token of its segment.
-    windows: how far back it attends; None for everything.
+    index: index of the token in its whole row, which several devices may hold.
+    first: index of the first token of its segment.
+    windows: how far back it attends; None: no windows.
   """
 
   segment_ids: jax.Array
@@ -65,7 +65,7 @@ class Tokens(NamedTuple):
 
 
 def tokens(segment_ids: jax.Array, prefix_ids: jax.Array | None, windows: Windows | None = None) -> Tokens:
-  """Tokens of rows [B, T]. A segment's tokens are contiguous."""
+  """The `Tokens` of rows, from ids [B, T]. A segment's tokens are contiguous. None: no prefixes, and no windows."""
   index = jax.lax.broadcasted_iota(jnp.int32, segment_ids.shape, 1)
   starts = jnp.concatenate([jnp.ones_like(segment_ids[:, :1], bool), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1)
   first = jax.lax.cummax(jnp.where(starts, index, 0), axis=1)
@@ -88,9 +88,12 @@ def per_device(
 
   Args:
     local: attention of a device's rows and heads, for its part of the rows' queries, to the whole rows' keys.
-    multiple: the number of a device's queries per row is a multiple of it; rows are padded.
+    multiple: rows are padded until a device's number of queries per row is a multiple of it.
     mesh: None means one device.
-    windows: of the tokens; None without.
+    windows: windows of the tokens; None: no windows.
+
+  Returns:
+    [B, T, H, h], without the padding.
   """
   B, T, H, _ = q.shape
   queries, stretches = PartitionSpec(None, None, None, None), 1
@@ -126,10 +129,10 @@ def keys_for_all(k: jax.Array, v: jax.Array, heads: int, devices: int) -> tuple[
 
 
 def overlap(queries: jax.Array, keys: jax.Array, block_q: int, block_k: int) -> jax.Array:
-  """Which blocks of queries and of keys may hold the same id, bool [B, queries / block_q, keys / block_k].
+  """Which pairs of blocks may have an id in common, bool [B, queries / block_q, keys / block_k].
 
-  The ranges of the blocks' ids are compared, so this is exact for packed rows, whose ids ascend. For other rows it may
-  include pairs without a common id, and never leaves one out.
+  The ranges of the blocks' ids are compared. So the result is exact for packed rows, whose ids ascend. For other rows
+  it may include pairs without a common id, but it includes all pairs that have one.
 
   Args:
     queries, keys: ids [B, T]; 0 is padding.

@@ -161,7 +161,7 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
 
 
 def stored_gain(gain: float, config: DecoderConfig) -> float:
-  """An RMSNorm's parameter for this gain."""
+  """The value that an RMSNorm's parameter has for this gain."""
   return gain - 1.0 if config.traits.zero_norms else gain
 
 
@@ -171,7 +171,7 @@ def true_gain(stored: jax.Array, config: DecoderConfig) -> jax.Array:
 
 
 class Layer(nnx.Module):
-  """One layer: attention and an MLP, gated or of experts, each after an RMSNorm or between two. Matrices: [in, out]."""
+  """Attention, then a gated MLP or a mixture of experts, each after an RMSNorm or between two. Matrices: [in, out]."""
 
   def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, param_dtype):
     c, traits = config, config.traits
@@ -234,20 +234,20 @@ class Layer(nnx.Module):
     x = self.norm(x, "attention_norm")
     q, k, v = (self.project(x, name).reshape(*x.shape[:2], -1, c.head_dim) for name in ("q", "k", "v"))
     if c.qk_norm:
-      # Attention divides scores by √h. Where config.json has another divisor, the gain of q makes up for it.
+      # Attention divides scores by √h. If config.json has another divisor, the gain of q corrects this.
       scale = 1.0 if c.query_scale is None else (c.head_dim / c.query_scale) ** 0.5
       q, k = self.norm(q, "q_norm", scale), self.norm(k, "k_norm")
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
   def merge_heads(self, out):
-    """Attention's output [B, T, H, h] → its addition to the residual stream, [B, T, D]."""
+    """What attention adds to the residual stream, [B, T, D], from its output [B, T, H, h]."""
     out = self.project(out.reshape(*out.shape[:2], -1), "o")
     return self.norm(out, "attention_post_norm") if self.config.traits.post_norms else out
 
   def mlp(self, x):
-    """The gated MLP's addition to the residual stream: down(activation(gate y) · up y) with y = norm(x); [B, T, D].
+    """What the gated MLP adds to the residual stream: down(activation(gate y) · up y) with y = norm(x); [B, T, D].
 
-    A layer with experts has none; see `experts.mlp`.
+    For a layer with experts see `experts.mlp`.
     """
     traits = self.config.traits
     x = self.norm(x, "mlp_norm")

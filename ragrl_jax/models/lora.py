@@ -20,7 +20,7 @@ from flax import nnx
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import rules
 
-MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # of a `layers.Layer`; one with experts has the first four
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # of a `layers.Layer`; a layer with experts has the first four
 A, B = "{}_lora_a", "{}_lora_b"
 
 
@@ -29,15 +29,15 @@ class Adapter(nnx.Param):
 
 
 def matrices_of(model: Decoder) -> tuple[str, ...]:
-  """Those of MATRICES that the model has: an MLP of experts has none."""
+  """Those of MATRICES that the model has."""
   return tuple(name for name in MATRICES if hasattr(model.layers, name))
 
 
 def chosen(pattern: str, matrices: tuple[str, ...] = MATRICES) -> tuple[str, ...]:
-  """The matrices, of these, that a pattern selects, in their order.
+  """Those of `matrices` that a pattern selects, in their order.
 
   Raises:
-    ValueError: a word is no regular expression or matches no matrix, or the pattern is empty.
+    ValueError: a word is not a regular expression or matches no matrix, or the pattern is empty.
   """
   found = set()
   for word in pattern.split():
@@ -45,7 +45,7 @@ def chosen(pattern: str, matrices: tuple[str, ...] = MATRICES) -> tuple[str, ...
       names = [name for name in matrices if re.fullmatch(word, name)]
     except re.error as error:
       raise ValueError(
-        f"LoRA layers {pattern!r}: {word!r} is no regular expression ({error}) (config.model.lora.layers)."
+        f"LoRA layers {pattern!r}: {word!r} is not a regular expression ({error}) (config.model.lora.layers)."
       ) from error
     if not names:
       raise ValueError(
@@ -135,7 +135,7 @@ def split(model: nnx.Module) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
 def without(adapters: Any) -> Any:
   """Adapters without effect: with the same frozen weights they give the reference policy.
 
-  They are all zeros, so they share no memory with the adapters, whose memory an update donates.
+  They are zeros in memory of their own: an update donates the memory of the adapters.
   """
   return jax.tree.map(jnp.zeros_like, adapters)
 

@@ -1,7 +1,7 @@
 """Converts between our parameters, which are stacked over the layers, and a folder's tensors, one per layer.
 
-A table gives for each of our parameters the name of its tensor. `{}` stands for the layer's number, a second one for an
-expert's. Matrices under layers/ are transposed: [in, out] here, [out, in] in the files. Others have the same shape.
+A table gives the tensor's name for each of our parameters. The first `{}` in it is the layer's number, the second one
+the expert's. Matrices under layers/ are transposed: [in, out] here, [out, in] in the files. Others have the same shape.
 """
 
 import functools
@@ -17,7 +17,7 @@ from ragrl_jax.models.tensors import TensorFolder
 from ragrl_jax.parallel import rules
 
 Table = Mapping[str, str]
-PIECE = 2**26  # bytes of an array that are copied from the devices at a time
+PIECE = 2**26  # most bytes of an array that are copied from the devices at a time
 
 
 def named(tree: Any) -> Iterator[tuple[str, Any]]:
@@ -71,7 +71,12 @@ def refuse_surplus(files: TensorFolder, table: Table, abstract: Any, ignore: Cal
 def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None) -> Any:
   """Reads the tree of arrays that `abstract` describes.
 
-  With shardings, each device's part is read directly from disk; the host holds one part at a time.
+  Args:
+    files: the folder's tensors.
+    table: see the module's docstring.
+    abstract: the tree, with a shape and a dtype for each leaf.
+    shardings: a sharding for each leaf: each device's part is read directly from disk, and the host holds one part at a
+      time. None: all arrays are on the default device.
 
   Raises:
     ValueError: a tensor is missing or has another shape. All are checked before any memory is allocated.
@@ -116,9 +121,9 @@ def _read(files, entries, stacked: int, leaf, index: tuple[slice, ...]) -> np.nd
 
 
 def entries(table: Table, params: Any) -> list[tuple[str, tuple[int, ...], Callable[[], Iterator[np.ndarray]]]]:
-  """(name, shape, reader) of every tensor, for `tensors.write`. A reader gathers its tensor from all hosts.
+  """(name, shape, reader) of every tensor, for `tensors.write`.
 
-  So all hosts must call all readers, in the same order.
+  A reader gathers its tensor from all hosts, so all hosts must call all readers, in the same order.
   """
   found = []
   for name, leaf in named(params):
@@ -131,7 +136,7 @@ def entries(table: Table, params: Any) -> list[tuple[str, tuple[int, ...], Calla
 
 
 def hand_over(entries) -> None:
-  """Calls all readers without writing: what the other processes do while the first one writes the entries."""
+  """Calls all readers without writing. The other processes call it while process 0 writes the entries."""
   for _, _, read in entries:
     for _ in read():
       pass

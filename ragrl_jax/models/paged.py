@@ -10,7 +10,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 
 
 def over_heads(attend: Callable, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None) -> Callable:
-  """`attend(q, pages, table, lengths, scales)` on every device of a mesh, for the heads that the device holds.
+  """Wraps attend(q, pages, table, lengths, scales) so that each device of a mesh computes the heads that it holds.
 
   The axis "tensor" splits the heads: axis 2 of q [n, t, H, h] and of the pages and scales. Other axes do not split the
   arrays. Inside a `jax.shard_map` over other axes, the mesh is `jax.sharding.get_abstract_mesh()`.
@@ -41,7 +41,7 @@ def over_heads(attend: Callable, mesh: jax.sharding.Mesh | jax.sharding.Abstract
 
 
 def quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Keys or values [..., h] as int8 and one float32 scale a token and head: x ≈ int8 · scale.
+  """Keys or values [..., h] as int8, with one float32 scale per token and head: x ≈ int8 · scale.
 
   Returns:
     (int8 [..., h], scales [...]). The largest magnitude of each vector becomes 127; zeros stay zeros.

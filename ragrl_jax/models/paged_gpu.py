@@ -15,12 +15,12 @@ from jax.experimental.pallas import triton as plgpu
 
 from ragrl_jax.models import paged
 
-TILE = 64  # tokens of a page in a step of the running softmax; a page has a multiple of it, or fewer
-KEYS, VALUES = np.int32(0), np.int32(1)  # their places in a page
-ROWS = (16, 32, 64)  # queries of a program; a matrix product takes no fewer than 16
+TILE = 64  # tokens per step of the running softmax; a page has a multiple of them, or fewer
+KEYS, VALUES = np.int32(0), np.int32(1)  # their indices in a page
+ROWS = (16, 32, 64)  # queries per program; a matmul of tensor cores takes at least 16
 MASKED = -1e30  # finite: a tile may hold no token that a row attends to
 NEAR = 2**31  # bytes: Triton's offsets have 64 bits only for arrays above 4 GiB, and 32 signed ones below
-EXACT_ROWS = ROWS[:1]  # in float32, which tensor cores round, more of them do not fit into the registers
+EXACT_ROWS = ROWS[:1]  # for float32, which tensor cores would round: more rows do not fit into the registers
 
 
 def attend(
@@ -34,7 +34,7 @@ def attend(
   mesh: jax.sharding.Mesh | None = None,
   interpret: bool = False,
 ) -> jax.Array:
-  """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values lie in pages.
+  """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values are in pages.
 
   Query j of sequence i is at position lengths[i] + j. It attends to positions up to its own: the call's keys and values
   are in the pages already. A page, or a part of one, that no query attends to is not read.
@@ -63,12 +63,12 @@ def attend(
 
 
 def supports(page: int, size: int) -> bool:
-  """Whether the kernel takes pages of so many tokens and heads of this size."""
+  """Whether the kernel takes pages of `page` tokens and heads of width `size`."""
   return min(page, size) >= 16 and not page & (page - 1) and not size & (size - 1)
 
 
 def addresses(numbers: int) -> bool:
-  """Whether the kernel can address so many int8 of a layer and device."""
+  """Whether the kernel can address the pages of a layer, if they hold so many int8 numbers on a device."""
   return not NEAR < numbers <= 2 * NEAR
 
 
@@ -82,7 +82,7 @@ def _check(q, pages, table, lengths, scales) -> None:
   if not supports(page, h):
     raise ValueError(f"pages of {page} tokens and heads of {h}: both must be powers of two, at least 16.")
   if (pages.dtype == jnp.int8) != (scales is not None) or (scales is not None and scales.shape != pages.shape[:-1]):
-    raise ValueError(f"pages of int8, and only they, have scales {pages.shape[:-1]}: see paged.quantize.")
+    raise ValueError(f"int8 pages, and no others, have scales of shape {pages.shape[:-1]}: see paged.quantize.")
 
 
 def _local(q, pages, table, lengths, scales, *, window, interpret):
@@ -93,7 +93,10 @@ def _local(q, pages, table, lengths, scales, *, window, interpret):
   choices = EXACT_ROWS if q.dtype == jnp.float32 else ROWS
   rows = next((rows for rows in choices if rows >= queries), choices[-1])
   if scales is not None and not addresses(pages.size):
-    raise ValueError(f"int8 pages {pages.shape} have {pages.size / 2**30:.1f} GiB a layer and device: not from 2 to 4.")
+    raise ValueError(
+      f"int8 pages {pages.shape} have {pages.size / 2**30:.1f} GiB per device, and 2 to 4 GiB cannot be addressed: use "
+      "fewer pages."
+    )
   inputs = (q, pages, table, lengths) + (() if scales is None else (scales,))
   return pl.pallas_call(
     functools.partial(_kernel, rows=rows, window=window),
@@ -111,8 +114,8 @@ def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows, window):
   _, _, KV, page, _ = pages_ref.shape
   group, tile = H // KV, min(page, TILE)
   i, kv, block = (pl.program_id(axis) for axis in range(3))
-  # Row r is head r % group of token r // group: with 7 heads a group, row 8 is head 1 of token 1. Rows beyond the last
-  # repeat it: they write the same numbers to the same place.
+  # Row r is head r % group of token r // group: with 7 heads per group, row 8 is head 1 of token 1. Rows beyond the
+  # last one repeat it: they write the same numbers to the same place.
   row = jnp.minimum(block * rows + jnp.arange(rows, dtype=jnp.int32), t * group - 1)
   token, head = row // group, kv * group + jax.lax.rem(row, jnp.int32(group))
   place = (i, token[:, None], head[:, None], jnp.arange(h, dtype=jnp.int32)[None, :])
@@ -127,7 +130,7 @@ def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows, window):
     first = j * tile
     where, inside = table_ref[i, first // page], pl.ds(jax.lax.rem(first, jnp.int32(page)), tile)
     at = first + jnp.arange(tile, dtype=jnp.int32)
-    # Memory beyond the sequence's tokens may hold anything: zeros are taken instead of it.
+    # Memory beyond the sequence's tokens may hold anything, so zeros are loaded instead.
     real = jnp.broadcast_to((at < end)[:, None], (tile, h))
     load = lambda which: plgpu.load(pages_ref.at[where, which, kv, inside, :], mask=real, other=0)
     scale = lambda which: plgpu.load(scales_ref[0].at[where, which, kv, inside], mask=at < end, other=0)[None]

@@ -1,4 +1,4 @@
-"""Attention over pages of keys and values on TPUs, by JAX's ragged paged attention, and how pages are written.
+"""Attention over pages of keys and values on TPUs, by JAX's ragged paged attention, and writing to pages.
 
 A page holds keys and values of its tokens side by side, [page, 2 · KV, h]: key head 0, value head 0, key head 1, …
 """
@@ -11,13 +11,13 @@ from jax.experimental.pallas.ops.tpu import ragged_paged_attention
 
 from ragrl_jax.models import paged
 
-TOKENS = 512  # keys in a step of the running softmax
-QUERIES = 32  # tokens of a block of queries: each block reads all keys. A decoding block is one token.
-LANES = 128
+TOKENS = 512  # keys per step of the running softmax
+QUERIES = 32  # tokens per block of queries; each block reads all keys. When decoding, a block is one token.
+LANES = 128  # the width of a head must be a multiple of this
 
 
 def supports(heads: int, size: int, dtype) -> bool:
-  """Whether the kernel takes so many key-value heads a device, of this size, in this dtype."""
+  """Whether the kernel takes `heads` key-value heads per device, of width `size`, in this dtype."""
   words = 2 * heads * jnp.dtype(dtype).itemsize // 4  # heads of a token are packed into words of 32 bits
   packed = words in (1, 2, 4, 8) or words % 8 == 0
   return dtype in (jnp.bfloat16, jnp.float32) and size % LANES == 0 and packed
@@ -38,7 +38,7 @@ def attend(
   window: int | None = None,
   mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
-  """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values lie in pages.
+  """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values are in pages.
 
   Query j of sequence i is at position lengths[i] + j. It attends to positions up to its own: the call's keys and values
   are in the pages already (`write`).
@@ -46,7 +46,7 @@ def attend(
   Args:
     q: [n, t, H, h], rotated; the kernel scales scores by h^-0.5.
     pages: [P, page, 2 · KV, h] of one layer, with q's dtype. See `takes` for what the kernel supports.
-    table: int32 [n, N], the pages of each sequence in the order of their tokens. Others are not read.
+    table: int32 [n, N], the pages of each sequence in the order of their tokens. Entries beyond its tokens are ignored.
     lengths: int32 [n], tokens of each sequence before the call's.
     window: number of tokens that a query attends to, itself included; None for all.
     mesh: each device computes its heads, which the axis "tensor" splits; None means one device.
@@ -60,7 +60,7 @@ def attend(
   if not takes(q, pages, mesh):
     raise ValueError(
       f"q {q.dtype} {q.shape} and pages {pages.dtype} {pages.shape}: the kernel needs one dtype, bfloat16 or float32, "
-      f"heads of a multiple of {LANES}, and 1, 2, 4 or a multiple of 8 words of heads a device. See paged_tpu.takes."
+      f"heads of a multiple of {LANES}, and 1, 2, 4 or a multiple of 8 words of heads per device. See paged_tpu.takes."
     )
   return paged.over_heads(functools.partial(_local, window=window), mesh)(q, pages, table, lengths, None)
 
@@ -88,7 +88,8 @@ def write(pages: jax.Array, k: jax.Array, v: jax.Array, table: jax.Array, positi
 
   Args:
     pages: [P, page, 2 · KV, h].
-    table: int32 [n, N]. No two tokens of a call have the same place.
+    k, v: [n, t, KV, h].
+    table: int32 [n, N], see `attend`. No two tokens of a call may have the same place.
     positions: int32 [n, t]. A token whose position is N · page or more is dropped.
   """
   P, page, heads, h = pages.shape

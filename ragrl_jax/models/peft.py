@@ -18,7 +18,7 @@ from ragrl_jax.models.families import TENSORS as OF_MODEL
 from ragrl_jax.parallel import hosts, rules
 
 CONFIG, STEM = "adapter_config.json", "adapter_model"
-# Our matrix → the module's path in transformers; target_modules usually contains the path's last word.
+# Our matrix → the module's path in transformers; target_modules usually lists the paths' last words.
 MODULES = {name: OF_MODEL[f"layers/{name}"].removesuffix(".weight") for name in lora.MATRICES}
 TENSORS = {
   f"layers/{form.format(name)}": f"base_model.model.{module}.lora_{side}.weight"
@@ -63,7 +63,7 @@ def base(path: str | os.PathLike, otherwise: str) -> str:
   for folder in (named, otherwise):
     if folder and pathlib.Path(folder).is_dir():
       return folder
-  raise ValueError(f"{where}: the base model {named!r} is no folder here: set config.model.path to its folder.")
+  raise ValueError(f"{where}: the base model {named!r} is not a folder here: set config.model.path to its folder.")
 
 
 def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str) -> None:
@@ -123,7 +123,7 @@ def load_adapters(model: Decoder, path: str | os.PathLike) -> None:
   }
   if surplus := sorted(files.names() - known):
     raise ValueError(
-      f"{files.file(surplus[0])}: tensor {surplus[0]} is no adapter of a {model.config.family} model with "
+      f"{files.file(surplus[0])}: tensor {surplus[0]} is not an adapter of a {model.config.family} model with "
       f"{model.config.num_layers} layers, or {CONFIG} does not name its module ({len(surplus)} such tensors)."
     )
   shardings = None if model.mesh is None else rules.shardings(model.mesh, tree)
@@ -143,7 +143,7 @@ def _settings(values: Mapping[str, Any], where: str, model: Decoder) -> tuple[in
   for key in sorted(values.keys() - HARMLESS):
     if values[key]:
       raise ValueError(
-        f"{where}: {key} is {values[key]!r}: adapters with it are not computed here; train or convert them without."
+        f"{where}: {key} is {values[key]!r}: it is not supported; train or convert the adapters without it."
       )
   rank, alpha, targets = (hf.required(values, key, where) for key in ("r", "lora_alpha", "target_modules"))
   if not (isinstance(rank, int) and rank >= 1 and isinstance(alpha, int | float)):
@@ -164,7 +164,7 @@ def _matrices(targets: Any, where: str, model: Decoder) -> tuple[str, ...]:
       for word in words
     }
   except re.error as error:
-    raise ValueError(f"{where}: target_modules {targets!r} is no regular expression ({error}).") from error
+    raise ValueError(f"{where}: target_modules {targets!r} is not a regular expression ({error}).") from error
   for word, places in found.items():
     if not places:
       raise ValueError(

@@ -1,9 +1,9 @@
 """Scores of (query, passage) pairs, for reranking: a cross-encoder, and late interaction.
 
-A cross-encoder reads both texts at once; its score is the logit of BertForSequenceClassification with one label
-(cross-encoder/ms-marco-MiniLM-L-6-v2 and its kin). Late interaction reads them apart, gives each token a vector of
-length 1, and adds up for each token of the query its best inner product with a token of the passage (ColBERT, arXiv
-2004.12832 sec. 3; the files are those of ColBERTv2, arXiv 2112.01488).
+A cross-encoder encodes both texts together. Its score is the logit of BertForSequenceClassification with one label
+(such as cross-encoder/ms-marco-MiniLM-L-6-v2). Late interaction encodes them separately, with a vector of length 1 per
+token. Its score is the sum, over the query's tokens, of the best inner product with a token of the passage. Source:
+ColBERT (arXiv 2004.12832) sec. 3; the files are those of ColBERTv2 (arXiv 2112.01488).
 """
 
 import json
@@ -22,17 +22,17 @@ from ragrl_jax.models import bert, encoder, hf, tensors
 from ragrl_jax.structs import Passage
 
 KINDS = ("cross-encoder", "late-interaction")
-CUT = 512  # tokens that a cross-encoder reads of a pair, unless it is told otherwise
+CUT = 512  # default of a cross-encoder's max_tokens
 
 
 class _Padded:
-  """Rows of token ids, computed in a few compiled shapes: a fixed number of rows of one of `encoder.LENGTHS`."""
+  """Runs a function on rows of token ids in few compiled shapes: [batch, one of `encoder.LENGTHS`]."""
 
   def __init__(self, run: Callable[..., jax.Array], batch: int, longest: int):
     self._run, self._batch, self._longest = jax.jit(run), batch, longest
 
   def __call__(self, rows: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-    """The result of each row, which is a few int arrays [t] (ids first, then what goes with them)."""
+    """The result of each row. A row is a few int arrays [t]: the ids, then the function's other arguments."""
     buckets: dict[int, list[int]] = {}
     for i, row in enumerate(rows):
       buckets.setdefault(min(encoder.padded_length(len(row[0])), self._longest), []).append(i)
@@ -50,7 +50,7 @@ class _Padded:
 
 
 class CrossEncoder:
-  """Reads query and passage together. `scores` gives the model's logits: higher is better, of any size."""
+  """Encodes query and passage together. `scores` gives the model's logits, which are any numbers: higher is better."""
 
   def __init__(self, folder: pathlib.Path, *, max_tokens: int, title_separator: str, dtype: Any, batch: int):
     """Use `load_scorer`."""
@@ -85,11 +85,11 @@ class CrossEncoder:
 
 
 class LateInteraction:
-  """Reads query and passage apart, and compares their tokens.
+  """Encodes query and passage separately, and compares their tokens.
 
-  A query is [CLS], a mark, its tokens and [SEP], filled up with [MASK] to `query_tokens`: the masks' vectors count too.
-  No token attends to a [MASK]. A passage is [CLS], another mark, its tokens and [SEP]; the vectors of punctuation do
-  not count.
+  A query is [CLS], a mark, its tokens and [SEP], padded with [MASK] to `query_tokens` tokens. No token attends to a
+  [MASK], but the vectors of the masks count. A passage is [CLS], another mark, its tokens and [SEP]. The vectors of
+  punctuation do not count.
   """
 
   def __init__(self, folder: pathlib.Path, *, title_separator: str, dtype: Any, batch: int):
@@ -98,7 +98,7 @@ class LateInteraction:
     told = json.loads(where.read_text()) if where.is_file() else {}
     model, shape = bert.load_bert(folder, pooler=False, dtype=dtype, head="linear")
     files = tensors.TensorFolder(folder)
-    dim = files.shape("linear.weight")[0] if "linear.weight" in files.names() else 0  # `open` refuses its lack
+    dim = files.shape("linear.weight")[0] if "linear.weight" in files.names() else 0  # if it is missing, `open` raises
     weight = jnp.asarray(files.open("linear.weight", (dim, shape.d_model)), dtype)
     self._tokenizer, self._join = encoder.tokenizer_of(folder), title_separator
     self._tokenizer.no_padding()
@@ -136,7 +136,7 @@ class LateInteraction:
     found = self._run(rows)
     out = np.zeros(len(pairs), np.float32)
     for i, ((query, _), vectors, (_, _, counts)) in enumerate(zip(pairs, found, rows)):
-      # A token that does not count has the vector 0, and may not be the best one: products can be negative.
+      # Tokens that do not count are removed: their vectors are 0, and 0 is more than a negative product.
       products = asked[query][: self._query_tokens] @ vectors[: len(counts)][counts > 0].T
       out[i] = products.max(axis=1).sum()
     return out
@@ -157,7 +157,7 @@ class LateInteraction:
 
   def _id(self, token: str, folder: pathlib.Path) -> int:
     if (found := self._tokenizer.token_to_id(token)) is None:
-      raise ValueError(f"{folder}: its tokenizer has no token {token!r}, which late interaction puts into each text.")
+      raise ValueError(f"{folder}: its tokenizer has no token {token!r}, which late interaction adds to each text.")
     return found
 
 
@@ -176,19 +176,19 @@ def load_scorer(
   """A scorer from a Hugging Face folder.
 
   Args:
-    path: folder of a BERT with one label ("cross-encoder"), or of ColBERT: a BERT with `linear.weight` and, if it is
-      there, artifact.metadata ("late-interaction").
+    path: for "cross-encoder", the folder of a BERT with one label. For "late-interaction", that of a ColBERT: a BERT
+      with `linear.weight` and, optionally, artifact.metadata.
     kind: one of KINDS.
     title_separator: text between a passage's title and its text.
-    max_tokens: of a pair, for a cross-encoder; the longer of the two texts is cut first.
+    max_tokens: longest pair that a cross-encoder reads, in tokens; the longer text of a longer pair is cut first.
     dtype: dtype of weights and matmuls; scores are float32.
-    batch: pairs computed together; by default 8 on a CPU, and else 64.
+    batch: number of pairs computed together; by default `encoder.usual_batch`.
 
   Raises:
     ValueError: another kind, weights that do not fit it, or no tokenizer.
   """
   if kind not in KINDS:
-    raise ValueError(f"kind={kind!r}: a scorer is one of {', '.join(KINDS)}.")
+    raise ValueError(f"kind={kind!r}: it must be one of {', '.join(KINDS)}.")
   folder = pathlib.Path(path)
   hf.read_json(folder / "config.json")
   settings = dict(title_separator=title_separator, dtype=jnp.dtype(dtype), batch=batch or encoder.usual_batch())

@@ -1,13 +1,14 @@
 """Attention within segments, and to their prefixes, on TPUs, by JAX's Splash kernel; each device makes one call.
 
-The kernel's mask is: equal ids of query and key, and a function of the query's number and the key's index. So a token
-that attends to two segments gets the keys twice, first for its own segment and then for its prefix:
+The kernel lets a query attend to a key if their ids are equal and a function of the query's number and the key's index
+is true. So rows with prefixes pass their keys twice, first for each token's own segment and then for its prefix:
 
   segments  1 1 1|2 2|3 3    ids of the queries   2 2 2|3 3|3 3
   prefixes  1 1 1|1 1|1 1    ids of the keys      2 2 2|3 3|3 3   and, for the prefixes, 3 3 3|5 5|7 7
 
-Among the first keys the function takes those from the start of the query's segment to the query. Among the second ones
-it takes all: a prefix lies before the tokens that continue it. Pairs of blocks that hold no such pair are skipped.
+For the first keys the function is true from the start of the query's segment to the query. For the second ones it is
+always true, since a prefix lies before the tokens that continue it. A pair of blocks is skipped if no query of the one
+attends to a key of the other.
 """
 
 import functools
@@ -38,11 +39,13 @@ def attend(
   windows: Windows | None = None,
   interpret: bool = False,
 ) -> jax.Array:
-  """`attention.attend`; see there for the shapes. Rows with prefixes are causal and have LONGEST_SHARED tokens at most.
+  """`attention.attend`; see there for the shapes.
+
+  Rows with prefixes or windows must be causal, and have at most LONGEST_SHARED tokens.
 
   Args:
     mesh: each device computes its rows and heads, for its part of the rows' queries; None means one device.
-    windows: how far back the tokens attend; None for everything.
+    windows: how far back the tokens attend; None: no windows.
     interpret: run the kernel as plain JAX, on any device; for tests.
 
   Raises:
@@ -118,7 +121,7 @@ def _block(length: int) -> int:
 def _needed(queries: Tokens, keys: Tokens, causal: bool, *, shared: bool) -> jax.Array:
   """Which pairs of blocks have work in one of the device's rows, bool [n, m].
 
-  Every block of queries gets one of its keys at least: the kernel would divide by zero where it adds nothing up.
+  Every block of queries gets at least one block of keys; without any, the kernel would divide by zero.
   """
   block = _block(queries.index.shape[1])
   if (
@@ -127,7 +130,7 @@ def _needed(queries: Tokens, keys: Tokens, causal: bool, *, shared: bool) -> jax
     and queries.index.shape == keys.index.shape
     and keys.index.shape[1] <= 2 * block
   ):
-    # There is next to nothing to skip. With constants the compiler's schedule needs less memory (docs/log.md).
+    # Almost nothing could be skipped. With a constant the compiler's schedule needs less memory (docs/log.md).
     n = keys.index.shape[1] // block
     return jnp.tri(n, dtype=bool) if causal else jnp.ones((n, n), bool)
   last, start = queries.index[0, block - 1 :: block], keys.index[0, ::block]  # the same in all rows
@@ -154,7 +157,7 @@ def _kernel(needed: jax.Array, length: int, function, interpret: bool):
   small = jnp.int8 if max(needed.shape) <= 128 else jnp.int16  # the two tables are in the chip's small scalar memory
 
   def info(axis, numbers):
-    # For each pair the block to read: if nothing is computed, the block that is loaded already.
+    # The block to read for each pair; for a pair that is skipped, the block that is already loaded.
     at = jax.lax.broadcasted_iota(jnp.int32, needed.shape, axis)
     read = jax.lax.cummax(jnp.where(needed, at, -1), axis=axis)
     read = jnp.where(read < 0, jnp.argmax(needed, axis=axis, keepdims=True).astype(jnp.int32), read)

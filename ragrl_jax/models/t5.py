@@ -1,4 +1,4 @@
-"""T5's encoder-decoder (v1.0 and v1.1), for entailment judges: it reads a text and gives the first token's logits."""
+"""T5's encoder-decoder (v1.0 and v1.1), for entailment judges, which use the logits of the answer's first token."""
 
 import dataclasses
 import functools
@@ -69,7 +69,7 @@ class T5Config:
     """
     size = functools.partial(hf.whole, values, where=where)
     if hf.required(values, "model_type", where) != "t5":
-      raise ValueError(f"{where}: model_type {values['model_type']!r} is no T5: it must be t5.")
+      raise ValueError(f"{where}: model_type {values['model_type']!r} is not a T5: it must be t5.")
     hf.refuse(values, where, feed_forward_proj=tuple(ACTIVATIONS))
     # transformers 5 has a setting for the scale. In earlier versions a tied embedding implied the scale.
     scaled = values.get("scale_decoder_outputs", values.get("tie_word_embeddings", True))
@@ -96,7 +96,8 @@ def buckets(queries: int, keys: int, *, bidirectional: bool, num_buckets: int, m
   """Bucket of the learned relative-position bias for each (query, key) pair of positions, int [queries, keys].
 
   Small distances have a bucket each. Larger ones up to max_distance share buckets on a logarithmic scale. All distances
-  beyond it share the last bucket. Source: T5 (arXiv 1910.10683) sec. 2.1, and its public code.
+  beyond it share the last bucket. If bidirectional, the second half of the buckets is for keys after the query; if not,
+  these keys have bucket 0. Source: T5 (arXiv 1910.10683) sec. 2.1, and its public code.
   """
   offset = np.arange(keys)[None, :] - np.arange(queries)[:, None]
   first = np.zeros_like(offset)
@@ -173,7 +174,7 @@ class Stack(nnx.Module):
 
     Args:
       x: embedded tokens.
-      mask: bool [B, S], True on the text that the encoder reads, also in the decoder.
+      mask: bool [B, S], True on the encoder's text. The decoder gets the same mask, for its cross-attention.
       states: [B, S, D], the encoder's output; for the decoder only.
     """
     c, T = self.config, x.shape[1]

@@ -60,7 +60,7 @@ class TensorFolder:
   def _add(self, file: pathlib.Path) -> None:
     header, start = _read_header(file)
     room = file.stat().st_size - start
-    ends, last = 0, ""  # tensors are checked in order of their bytes: one that begins before the last end overlaps
+    ends, last = 0, ""  # tensors are checked in order of their bytes: one that begins before the previous end overlaps
     entries = [(name, *_entry(file, name, entry)) for name, entry in header.items() if name != "__metadata__"]
     for name, dtype, shape, begin, end in sorted(entries, key=lambda entry: entry[3:]):
       if end > room:
@@ -68,7 +68,7 @@ class TensorFolder:
           f"{file} is truncated: tensor {name} ends at byte {start + end}, the file has {start + room}. Fetch it again."
         )
       if begin < ends:
-        raise ValueError(f"{file}: tensors {last} and {name} lie on the same bytes. Fetch it again.")
+        raise ValueError(f"{file}: tensors {last} and {name} overlap. Fetch it again.")
       if name in self._entries:
         raise ValueError(f"tensor {name} is in {self._entries[name][0].name} and in {file}: remove one of them.")
       self._entries[name] = (file, dtype, shape, start + begin)
@@ -87,7 +87,7 @@ class TensorFolder:
     return self._entries[name][2]
 
   def fingerprint(self) -> bytes:
-    """Names, shapes and the first 64 bytes of every tensor: the same for equal weights, and cheap for any size."""
+    """Names, dtypes, shapes and the first 64 bytes of all tensors: equal for equal weights, and cheap for any size."""
     parts = []
     for name, (file, dtype, shape, offset) in sorted(self._entries.items()):
       with open(file, "rb") as stream:
@@ -148,14 +148,14 @@ def _read_header(file: pathlib.Path) -> tuple[dict, int]:
     raise ValueError(f"{file} is missing: the folder is incomplete, fetch it again.") from error
   if len(header) != length or not length:
     raise ValueError(
-      f"{file} is truncated or no safetensors file: its header must have {length} bytes. Fetch it again."
+      f"{file} is truncated or not a safetensors file: its header must have {length} bytes. Fetch it again."
     )
   try:
     entries = json.loads(header)
   except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number too long; or nested too deep
-    raise ValueError(f"{file} is no safetensors file ({error}). Fetch it again.") from error
+    raise ValueError(f"{file} is not a safetensors file ({error}). Fetch it again.") from error
   if not isinstance(entries, dict):
-    raise ValueError(f"{file} is no safetensors file: its header holds no object. Fetch it again.")
+    raise ValueError(f"{file} is not a safetensors file: its header is not an object. Fetch it again.")
   return entries, 8 + length
 
 

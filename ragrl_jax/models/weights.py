@@ -22,7 +22,7 @@ def config_of(path: str | os.PathLike) -> DecoderConfig:
   """The decoder config of a Hugging Face folder.
 
   Raises:
-    ValueError: the folder has no config.json, or that of a model which this decoder does not support.
+    ValueError: the folder has no config.json, or its config.json is of a model that this decoder does not support.
   """
   where = pathlib.Path(path) / "config.json"
   return DecoderConfig.from_hf(hf.read_json(where), str(where))
@@ -45,7 +45,7 @@ def load_pretrained(
     mesh: shards the weights over it (`parallel/rules.py`); each device's part is read directly from disk.
     compute_dtype: dtype of the matmuls; `dtype` by default.
     remat: see `Decoder`.
-    head: False leaves out the unembedding, for a decoder that embeds texts and may have been saved without it.
+    head: False leaves out the unembedding, for a decoder that embeds texts; its folder may lack the unembedding.
 
   Returns:
     (decoder, its config).
@@ -92,7 +92,7 @@ def copy_pretrained(
   shard_bytes: int = 5_000_000_000,
   added: Sequence[int] = (),
 ) -> DecoderConfig:
-  """Checks a folder and copies it, in our layout and one dtype. It holds one tensor at a time in memory.
+  """Checks a folder and copies it, in our layout and one dtype. One tensor at a time is in memory.
 
   Args:
     source: a Hugging Face folder.
@@ -100,7 +100,7 @@ def copy_pretrained(
     dtype: dtype of the stored weights.
     shard_bytes: largest size of a file, in bytes.
     added: ids of new tokens, which follow all others. Their rows of embedding and unembedding become the mean of the
-      rows before the first of them; rows that are missing are added.
+      rows before the first of them; missing rows are added.
 
   Returns:
     The decoder's config.
@@ -109,7 +109,7 @@ def copy_pretrained(
     ValueError: as `load_pretrained`, or the two folders are the same.
   """
   if pathlib.Path(source).resolve() == pathlib.Path(path).resolve():
-    raise ValueError(f"{path} is the folder that is read: write to another one.")
+    raise ValueError(f"{path} is also the folder to read from: write to another one.")
   config, files, table, _, abstract = _opened(source, head=True)
   entries, names = [], families.tensors(config.family)
   for name, leaf in mapping.named(abstract):
@@ -128,7 +128,7 @@ def copy_pretrained(
 
 
 def _with_rows(read, size: int, added: Sequence[int]) -> np.ndarray:
-  """A table of embeddings with `size` rows, of which those of added tokens are the mean of the ones before them."""
+  """An embedding table with `size` rows; the rows of added tokens are the mean of the rows before the first of them."""
   rows = np.asarray(read(), np.float32)
   mean = rows[: min(added)].mean(axis=0)
   grown = np.concatenate([rows, np.broadcast_to(mean, (size - len(rows), len(mean)))])
@@ -139,7 +139,7 @@ def _with_rows(read, size: int, added: Sequence[int]) -> np.ndarray:
 def save_pretrained(
   model: Decoder, config: DecoderConfig, path: str | os.PathLike, *, dtype=None, shard_bytes: int = 5_000_000_000
 ) -> None:
-  """Writes config.json and safetensors for `transformers`. The host holds at most one layer's tensor in memory.
+  """Writes config.json and safetensors for `transformers`. The host has at most one layer's tensor in memory.
 
   All processes of a run must call it; process 0 writes.
 

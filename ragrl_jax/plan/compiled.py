@@ -27,7 +27,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import aot, chips, collective_groups, launches, memory, search, switch, traffic
+from ragrl_jax.plan import aot, chips, collective_groups, estimate, launches, memory, switch, traffic
 from ragrl_jax.plan import index as index_lib
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import GRADIENT, Axes
@@ -320,7 +320,7 @@ class _Compiler:
     platform, tensor = here.devices.flat[0].platform, here.shape["tensor"]
     layout = cache_lib.layout(c, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
     layout.check(sizes.cache_pages, tensor)
-    self.conversation = search.conversation(config, self.load, layout, Axes(data=sizes.replicas, tensor=tensor))
+    self.conversation = estimate.conversation(config, self.load, layout, Axes(data=sizes.replicas, tensor=tensor))
     cache = jax.eval_shape(lambda: layout.allocate(pages))
     cache = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), cache)
     table = stops.Table(

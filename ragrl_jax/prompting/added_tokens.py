@@ -13,19 +13,19 @@ from ragrl_jax.prompting import huggingface
 def add(
   folder: str | os.PathLike, tokens: Sequence[str]
 ) -> tuple[transformers.PreTrainedTokenizerFast, tuple[int, ...]]:
-  """The folder's tokenizer with these tokens, each of which is one id everywhere. Nothing is written.
+  """Adds tokens to the folder's tokenizer. Each is always one id. Nothing is written to disk.
 
-  They are text, as every added token is that is no control token: what the model writes of them is kept and read.
+  The tokens are text and not control tokens: they stay in the text that the model writes.
 
   Args:
     folder: has a tokenizer.json.
     tokens: their texts.
 
   Returns:
-    (the tokenizer, for its `save_pretrained`; the ids of the tokens in order, which follow those that there were).
+    (the tokenizer, which has `save_pretrained`; the ids of the tokens in order, which follow all earlier ids).
 
   Raises:
-    ValueError: a token that is empty, holds white space, or is one already.
+    ValueError: a token is empty, contains white space, or is in the tokenizer already.
   """
   whole = huggingface.load_whole(folder)
   known = whole.get_vocab()

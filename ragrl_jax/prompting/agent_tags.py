@@ -1,4 +1,4 @@
-"""The tags of published search agents: players speak to them in these, adapters read their transcripts by these."""
+"""The tags of published search agents: recipes play the agents with them, and adapters parse transcripts with them."""
 
 import dataclasses
 import re
@@ -16,9 +16,9 @@ class AgentTags:
 
   Attributes:
     query, results: opening and closing tags.
-    answered: where the answer stands: in answer "tags", "boxed" (LaTeX's box) inside answer tags, or in a "box" alone.
-    thinks: it thinks in `<think>` tags of which both are in the transcript, so that a thought's faith can be scored.
-    others: further tags of its own.
+    answered: where the answer is. "tags": in answer tags. "boxed": in LaTeX's box, within answer tags. "box": in a box.
+    thinks: whether the transcript has both `<think>` tags of each thought, so that its faithfulness can be scored.
+    others: further tags.
   """
 
   query: Tags
@@ -35,7 +35,7 @@ _O1 = AgentTags(
 )
 AGENTS: Mapping[str, AgentTags] = {
   "search_r1": AgentTags(SEARCH, ("<information>", "</information>"), thinks=True),
-  "desa": AgentTags(SEARCH, ("<information>", "</information>"), thinks=True),  # on Search-R1's code, with its tags
+  "desa": AgentTags(SEARCH, ("<information>", "</information>"), thinks=True),  # built on Search-R1's code
   "research": AgentTags(SEARCH, ("<result>", "</result>"), "boxed", thinks=True),
   "autorefine": AgentTags(SEARCH, ("<documents>", "</documents>"), others=("<refine>",)),
   "r1_searcher": AgentTags(

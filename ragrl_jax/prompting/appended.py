@@ -2,8 +2,8 @@
 
 A conversation's tokens are never rendered again. Only what is new is rendered, so sampled tokens stay as they are:
 
-    the record ends with   … <|im_start|>assistant\\nRome<|im_end|>
-    and is continued by    \\n<|im_start|>user\\nWhy?<|im_end|>\\n<|im_start|>assistant\\n
+    the conversation ends with   … <|im_start|>assistant\\nRome<|im_end|>
+    and is continued by          \\n<|im_start|>user\\nWhy?<|im_end|>\\n<|im_start|>assistant\\n
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,24 +18,24 @@ _WORD = "probe"
 
 
 class Rewritten(ValueError):
-  """The template renders earlier turns differently now that others have followed."""
+  """The template renders earlier turns differently when later turns follow."""
 
 
 class Appender:
   """Renders what follows a model's turn.
 
   Args:
-    tokenizer: of the model, with a chat template or without one.
+    tokenizer: the model's tokenizer, with or without a chat template.
 
   Raises:
-    ValueError: the template shows nothing of an assistant's turn, or refuses it.
+    ValueError: the template leaves out the text of an assistant's turn, or refuses the turn.
   """
 
   def __init__(self, tokenizer: Tokenizer):
     self._tokenizer = tokenizer
     said = self._text([_ASKED, {"role": "assistant", "content": _WORD}], False, ())
     if (place := said.rfind(_WORD)) < 0:
-      raise ValueError("the chat template leaves out what the assistant says: no conversation can go on with it.")
+      raise ValueError("the chat template leaves out the assistant's text: no conversation can be continued with it.")
     self._closing = said[place + len(_WORD) :]
 
   def after(
@@ -45,7 +45,7 @@ class Appender:
 
     Args:
       messages: all of them, in the template's form.
-      kept: how many of them the conversation holds already.
+      kept: how many of them the conversation already has.
       tools: as the template presents them.
       ended: whether the model ended its turn itself, by EOS.
 
@@ -58,7 +58,7 @@ class Appender:
     if not after.startswith(before):
       raise Rewritten("the chat template renders earlier turns differently once others have followed")
     closing = self._ids(self._closing)
-    if ended and closing and closing[0] in self._tokenizer.eos_ids:  # the model has said it
+    if ended and closing and closing[0] in self._tokenizer.eos_ids:  # the model has sampled it
       closing = closing[1:]
     return closing + self._ids(after[len(before) :])
 
@@ -69,6 +69,6 @@ class Appender:
     return render(messages, open_turn=opened, **(dict(tools=list(tools)) if tools else {}))
 
   def _ids(self, text: str) -> list[int]:
-    """Ids of a template's text, in which control tokens are those tokens."""
+    """Ids of a template's text; control tokens in it become their own ids."""
     encode = getattr(self._tokenizer, "encode_template", self._tokenizer.encode)
     return [*encode(well_formed(text))]

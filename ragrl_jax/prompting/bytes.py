@@ -23,7 +23,7 @@ class ByteTokenizer:
     return bytes([token]) if 0 <= token < 256 else b""
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of the ids, as UTF-8; bytes that are no UTF-8 become U+FFFD."""
+    """The text of the ids, as UTF-8; bytes that are not UTF-8 become U+FFFD."""
     return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Finds tool calls in what a model says, strictly: what is no call in the template's format stays text."""
+"""Parses the tool calls of a model's turn, strictly: text that is not a call in the template's format stays text."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ _PARAMETER = re.compile(r"\s*<parameter=([^<>\s]+)>\n?(.*?)\n?</parameter>(?=\s*
 
 
 class Malformed(ValueError):
-  """What a model says begins like a call, or ends like one, and is none in the template's format. It says why."""
+  """A turn begins or ends like a call, but is not a call in the template's format. The message gives the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +29,12 @@ class ToolCall:
 def calls(
   text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]] | None = None
 ) -> tuple[str, list[ToolCall]]:
-  """(the text before the first call, the calls). What is no call in this format is text, and no call is made of it.
+  """(the text before the first call, the calls). If a call is malformed, all is text, and there are no calls.
 
   Args:
-    text: what the model has said in its turn.
-    form: of the calls.
-    functions: name → JSON schema of the parameters. XML calls do not say which values are texts: the schema does.
+    text: the model's turn.
+    form: the format of the calls.
+    functions: name → JSON schema of the parameters. XML calls do not mark which values are strings; the schema does.
   """
   try:
     before, made, _ = read(text, form, functions)
@@ -49,7 +49,7 @@ def read(
   """(the text before the first call, the calls, the text after the last one). Arguments as for `calls`.
 
   Raises:
-    Malformed: a call cannot be read; or there is anything but white space between two calls.
+    Malformed: a call cannot be parsed, or there is text between two calls.
   """
   if not form.marked:
     if not text.lstrip().startswith("{"):
@@ -69,7 +69,7 @@ def read(
 
 
 def _one(text: str, start: int, form: ToolFormat, functions: Mapping[str, Any]) -> tuple[list[ToolCall], int]:
-  """(the call that begins at `start`, or a few within its marks; where it ends)."""
+  """(the calls within the marks that begin at `start`, usually one; where they end)."""
   inside = start + len(form.begin)
   if form.kind == JSON:
     found, rest = _objects(text[inside:], form)
@@ -81,13 +81,13 @@ def _one(text: str, start: int, form: ToolFormat, functions: Mapping[str, Any]) 
   end = text.find(form.closing, inside)
   if end < 0:
     raise Malformed(f"the call does not end with {form.closing}: it was cut off")
-  # <function=f>…</function>, without marks around it: its end belongs to the call
+  # <function=f>…</function> without marks around it: the closing tag is part of the call
   body = text[inside:end] if form.begin else text[start : end + len(form.closing)]
   return _tags(body, form, functions), end + len(form.closing)
 
 
 def _objects(text: str, form: ToolFormat) -> tuple[list[ToolCall], str]:
-  """(the calls with which a text begins, what follows the last one without the white space before it)."""
+  """(the calls at the beginning of a text, the text after them without leading white space)."""
   at, made = 0, []
   while (rest := text[at:].lstrip()) and (rest[0] == "{" or not made):
     at = len(text) - len(rest)
@@ -109,7 +109,7 @@ def _decoded(text: str, at: int) -> tuple[Any, int]:
     raise Malformed(f"the call is no JSON: {error.msg} at its character {error.pos - at}") from None
   except RecursionError:
     raise Malformed("the call is no JSON: it is nested too deeply") from None
-  except ValueError as error:  # of the hooks below, or a number of thousands of digits
+  except ValueError as error:  # from the hooks below, or for a number with thousands of digits
     raise Malformed(f"the call is no JSON: {str(error)[:80]}") from None
 
 
@@ -128,7 +128,7 @@ _READ = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
 
 
 def _call(value: Any, form: ToolFormat) -> ToolCall:
-  """The call that a JSON value is. Llama 3 also writes "type": "function"; without arguments there are none."""
+  """The call of a JSON value. Llama 3 also writes "type": "function". Arguments may be missing."""
   if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
     raise Malformed('the call has no "name" with the function\'s name')
   others = value.keys() - {"name", form.arguments}
@@ -142,12 +142,12 @@ def _call(value: Any, form: ToolFormat) -> ToolCall:
 
 
 def _made(name: str, arguments: dict[str, Any]) -> ToolCall:
-  # JSON may spell half a surrogate pair, which no encoding takes.
+  # JSON may contain half a surrogate pair, which UTF-8 cannot encode.
   return ToolCall(well_formed(name), well_formed(json.dumps(arguments, ensure_ascii=False)))
 
 
 def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]]) -> list[ToolCall]:
-  """The calls of a text that holds nothing else."""
+  """The calls of a text that contains only calls."""
   at, made = 0, []
   while at < len(text) or not made:
     if (one := _FUNCTION.match(text, at)) is None:
@@ -178,7 +178,7 @@ def _parameters(body: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(text: str, schema: Any) -> Any:
-  """A parameter's value: the text itself, unless the schema names other types; then the JSON that it is, if it is."""
+  """A parameter's value: the text, or, if the schema excludes strings and the text is JSON, the JSON value."""
   kinds = _kinds(schema)
   if "null" in kinds and text == "null":
     return None
@@ -191,7 +191,7 @@ def _value(text: str, schema: Any) -> Any:
 
 
 def _kinds(schema: Any) -> set[str]:
-  """The JSON types that a schema names, its alternatives' included."""
+  """The JSON types of a schema, those of its alternatives included."""
   if not isinstance(schema, Mapping):
     return set()
   kinds = schema.get("type", ())
@@ -203,7 +203,7 @@ def _kinds(schema: Any) -> set[str]:
 
 
 def _json(text: str) -> Any:
-  """The value of a JSON text; None if it is none."""
+  """The value of a JSON text; None if the text is not JSON."""
   try:
     return json.loads(text)
   except (ValueError, RecursionError):

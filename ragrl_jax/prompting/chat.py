@@ -39,13 +39,13 @@ def plain(messages: Messages) -> str:
   return "\n\n".join(message["content"] for message in messages)
 
 
-NO_THOUGHTS = "<think>\n\n</think>\n\n"  # opens the turn of a model that is not to think; Qwen3's template has the same
+NO_THOUGHTS = "<think>\n\n</think>\n\n"  # opens a turn if thinking is "off", as in Qwen3's template
 THINKING = ("default", "on", "off")
 DATE = "2024-07-26"  # what templates write as today's date if nothing else is set; Llama 3's templates have the same
 
 
 def own(messages: Messages, *, open_turn: bool, known: Iterable[str], thinking: str = "default") -> str:
-  """The messages with this library's role markers, for models whose template rewrites earlier turns. Ours only append.
+  """The messages with this library's role markers, which never rewrite earlier turns as some templates do.
 
   Args:
     messages: role and content of each turn.
@@ -76,7 +76,7 @@ def stopped_clock(day: datetime.datetime) -> str:
 
 
 def disarmed(messages: Sequence[Mapping[str, Any]], control: Iterable[str]) -> list[dict[str, Any]]:
-  """The messages with a space inside every control token that a text in them spells out, so that it stays text."""
+  """The messages with a space inside every control token that their texts spell out, so that it stays text."""
   control = tuple(control)
 
   def inside(value):
@@ -97,11 +97,11 @@ def check_append_only(
 ) -> None:
   """Refuses a chat template that rewrites earlier turns, such as one that drops past `<think>` blocks.
 
-  A rollout only appends tokens. With such a template the model would be trained on texts that it never sees in use.
+  A rollout only appends tokens. With such a template, training would use texts that the template never produces.
 
   Args:
     tokenizer: any tokenizer; one without role markers passes.
-    probe: a conversation of the kind that is played.
+    probe: a conversation like those that are played.
     tools: as the template presents them.
 
   Raises:
@@ -122,9 +122,9 @@ def check_append_only(
 
 
 def _said(render: Callable[..., str], probe: Sequence[Mapping[str, Any]]):
-  """Yields (turn, the text up to its end) for every turn; an assistant's turn also in the form that is sampled.
+  """Yields (turn, the text up to its end) for every turn, and for an assistant's turn also the text as sampled.
 
-  How a call is sampled, only the template says: of a turn with one, the beginning is compared.
+  Only the template knows the sampled text of a call. So of a turn with calls, only the opening is compared.
   """
   for turn in range(1, len(probe) + 1):
     said = probe[turn - 1]

@@ -32,7 +32,7 @@ class HuggingFaceTokenizer:
     chat: render messages with role markers; False renders plain text.
     markers: "template" uses the folder's chat template (plain text if it has none); "own" uses this library's markers,
       which only append.
-    thinking: one of `chat.THINKING`; a template is told by the variable `enable_thinking`, which Qwen3's knows.
+    thinking: one of `chat.THINKING`; templates get it as the variable `enable_thinking`, which Qwen3's supports.
     date: YYYY-MM-DD, the day that a template gets from `strftime_now` in place of the clock's: the tokens of a
       conversation must not change at midnight.
 
@@ -78,8 +78,8 @@ class HuggingFaceTokenizer:
     for text in self.control:
       if control & set(self.encode(text)):
         raise ValueError(
-          f"{folder}: this {settings['model']['type']} tokenizer makes a control token of the text "
-          f"{text!r}, so a document could end a turn. Use a BPE tokenizer."
+          f"{folder}: this {settings['model']['type']} tokenizer encodes the text {text!r} as a "
+          "control token, so a document could end a turn. Use a BPE tokenizer."
         )
     if not chat or (markers == "template" and self._whole.chat_template is None):
       markers = None
@@ -100,7 +100,7 @@ class HuggingFaceTokenizer:
     return self._text.encode(well_formed(text), add_special_tokens=False).ids
 
   def encode_template(self, text: str) -> list[int]:
-    """Token ids of a part of a template's text: control tokens that it spells are those tokens. No BOS is added."""
+    """Token ids of a part of a template's text; control tokens in it become their own ids. No BOS is added."""
     return self._whole.encode(text, add_special_tokens=False)
 
   def token_bytes(self, token: int) -> bytes:
@@ -108,7 +108,7 @@ class HuggingFaceTokenizer:
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of the ids, as UTF-8; bytes that are no UTF-8 become U+FFFD."""
+    """The text of the ids, as UTF-8; bytes that are not UTF-8 become U+FFFD."""
     return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def template(
@@ -143,8 +143,8 @@ class HuggingFaceTokenizer:
       ) from error
 
   def render(self, messages: chat_lib.Messages, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
-    """Token ids of chat messages through the chat template, with BOS where the model wants one and the model's turn
-    open. `tools` as in `template`.
+    """Token ids of chat messages by the chat template, up to the start of the model's turn, with BOS if the model uses
+    one. `tools` as in `template`.
     """
     text = well_formed(self.template(messages, open_turn=True, tools=tools))
     if self.markers == "template":  # the template writes BOS itself
@@ -191,7 +191,7 @@ def _read(path: pathlib.Path) -> dict:
   try:
     return json.loads(path.read_text())
   except json.JSONDecodeError as error:
-    raise ValueError(f"{path}:{error.lineno}: no JSON ({error.msg}). Copy the model's own file there.") from None
+    raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg}). Copy the model's own file there.") from None
 
 
 def _nodes(settings):
@@ -216,9 +216,8 @@ def _all_bytes(whole, settings, size: int, added: Mapping[int, dict], control: s
     read = _read_sentencepiece
   else:
     raise ValueError(
-      f"a tokenizer with decoder {sorted(decoders)} cannot serve a policy: its pieces do not say which "
-      "bytes they stand for. Byte-level BPE and SentencePiece-type tokenizers do (WordPiece is for "
-      "encoders)."
+      f"a tokenizer with decoder {sorted(decoders)} cannot serve a policy: the bytes of its pieces are unknown. Use a "
+      "byte-level BPE or SentencePiece-type tokenizer (WordPiece is for encoders)."
     )
   table = [b""] * size
   for piece, i in whole.get_vocab().items():

@@ -29,10 +29,10 @@ def load_tokenizer(
     markers: "template", or "own" for this library's role markers, which never rewrite a turn.
     thinking: one of `chat.THINKING`, for a folder's chat messages.
     date: YYYY-MM-DD, the day that a folder's chat template writes as today's.
-    check: raises ValueError for a folder's chat template that cannot play the conversations that are to be played.
+    check: raises ValueError if a folder's chat template cannot render the conversations that will be played.
 
   Raises:
-    ValueError: `path_or_name` is none of the three, or the chat template rewrites earlier turns.
+    ValueError: `path_or_name` is none of the three, the tokenizer cannot be used, or `check` refuses its template.
   """
   if str(path_or_name) == "bytes":
     return ByteTokenizer()

@@ -1,4 +1,4 @@
-"""Conversations as token ids for servers that take chat messages: a special id marks the begin of every message."""
+"""Conversations as token ids for servers that take chat messages: a special id marks where each message begins."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,12 +8,12 @@ ROLES = ("system", "user", "assistant")
 
 
 class MarkedTokenizer:
-  """A tokenizer whose chats can be read back. Three further ids say whose message begins; they have no bytes.
+  """A tokenizer whose chats can be decoded to messages. Three further ids without bytes mark messages by role.
 
-  See `prompting.tokenizer.Tokenizer`. The base only counts and cuts: what the server makes of a text, it does itself.
+  See `prompting.tokenizer.Tokenizer`. The base tokenizer only counts and cuts tokens; the server uses its own.
 
   Args:
-    base: for the texts of messages.
+    base: tokenizer of the messages' texts.
   """
 
   def __init__(self, base: Tokenizer):
@@ -44,23 +44,23 @@ class MarkedTokenizer:
     ids: list[int] = []
     for message in messages:
       if message["role"] not in self._marks:
-        raise ValueError(f"a message of the role {message['role']!r}: it must be {', '.join(ROLES)}.")
+        raise ValueError(f"a message has the role {message['role']!r}: it must be one of {', '.join(ROLES)}.")
       ids += [self._marks[message["role"]], *self.encode(message["content"])]
     return [*ids, self._marks["assistant"]]
 
   def answered(self, text: str) -> list[int]:
-    """Ids of a user's message after the assistant's turn, and the mark of its next turn."""
+    """Ids of a user's message after the assistant's turn, and the mark of the assistant's next turn."""
     return [self._marks["user"], *self.encode(text), self._marks["assistant"]]
 
   def messages(self, ids: Sequence[int]) -> list[dict[str, str]]:
-    """The chat messages that the ids hold. The last one is what the assistant's open turn holds so far, "" for nothing.
+    """The chat messages of the ids. The last one is the assistant's open turn, whose text may be "".
 
     Raises:
       ValueError: the ids do not begin with a mark.
     """
     places = [place for place, token in enumerate(ids) if token in self._roles]
     if not places or places[0]:
-      raise ValueError("these ids are no chat: they begin with no role's mark. Start a conversation from messages.")
+      raise ValueError("these ids are not a chat: the first must be a role's mark. Start a conversation from messages.")
     ends = [*places[1:], len(ids)]
     return [
       dict(role=self._roles[ids[start]], content=self._base.decode(ids[start + 1 : end]))

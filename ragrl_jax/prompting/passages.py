@@ -1,6 +1,6 @@
 """Passages as text: the block that a search returns and its parser, the numbered list, and the cutting of long texts.
 
-Corpus text is data. Text in it that looks like a tag gets a space, so that no passage can open or close a tag.
+Corpus text is data. A space is added to text in it that looks like a tag, so that no passage can open or close a tag.
 """
 
 import re
@@ -15,7 +15,7 @@ _HEAD = re.compile(r"^(?=Doc \d+\(Title: )", re.MULTILINE)
 
 
 def neutral(text: str) -> str:
-  """The text with a space after the "<" of everything like a tag: `</information>`, `<answer>`, `<|im_end|>`."""
+  """The text with a space after the "<" of all that looks like a tag: `</information>`, `<answer>`, `<|im_end|>`."""
   return _TAG.sub("< ", text)
 
 
@@ -27,7 +27,7 @@ def block(
   Args:
     passages: best first; without passages the block is empty.
     tokenizer: counts tokens for max_passage_tokens.
-    max_passage_tokens: longest passage in tokens, with its head `Doc 1(Title: …) `. Longer ones are cut, tags never.
+    max_passage_tokens: longest passage in tokens, with its head `Doc 1(Title: …) `. Longer ones are cut; tags are not.
 
   Raises:
     ValueError: max_passage_tokens is set without a tokenizer, or is below 1.
@@ -81,13 +81,13 @@ def numbered(passages: Sequence[Passage], *, titles: bool = False) -> str:
 
 
 def gold_numbers(example: Example, by: str) -> list[int]:
-  """The numbers, as `numbered` shows them, of the passages that the answer rests on; empty where not known.
+  """The numbers, as in `numbered`, of the passages that the answer is based on; empty if they are unknown.
 
   Args:
-    example: with passages.
-    by: "supporting": those that the data marks. "substring": for each evidence sentence (the whole passage where a set
-      marks passages only), the first passage that holds it. Where none does, the numbers are not known: the authors'
-      code puts a -1 into the list, and pays for citing -1.
+    example: an example with passages.
+    by: "supporting": the passages that the data marks. "substring": for each evidence sentence, the first passage that
+      contains it; if the data marks only passages, their texts are the sentences. If no passage contains a sentence,
+      the numbers are unknown; the authors' code then adds a -1 to the list, and rewards citing -1.
 
   Source: ARENA (arXiv 2505.13258); "substring", its code.
   """
@@ -103,7 +103,7 @@ def gold_numbers(example: Example, by: str) -> list[int]:
 
 
 def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
-  """The text, or a beginning of it in whole characters, so that it encodes to at most max_tokens ids."""
+  """The text, cut after a whole character so that it encodes to at most max_tokens ids."""
   ids = tokenizer.encode(text)
   keep = max_tokens
   while len(ids) > max_tokens:  # a prefix can encode to more ids than it has in the whole text
@@ -113,7 +113,7 @@ def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
 
 
 def cut_middle(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
-  """The text without its middle if it has more than max_tokens ids: its beginning and its end, half of the ids each.
+  """The text; if it has more than max_tokens ids, its beginning and its end, each of half as many ids.
 
   Characters are never split.
 
@@ -147,7 +147,7 @@ def _entry(number: int, passage: Passage, tokenizer: Tokenizer | None, limit: in
 
 
 def _balanced(title: str) -> str:
-  """The title with unmatched parentheses as full-width ones, so that `parse_block` finds its end."""
+  """The title with full-width forms of unmatched parentheses, so that `parse_block` finds its end."""
   letters, open_at = list(title), []
   for i, letter in enumerate(title):
     if letter == "(":

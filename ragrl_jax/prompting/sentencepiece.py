@@ -11,15 +11,15 @@ from sentencepiece import sentencepiece_model_pb2
 from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.prompting import chat
 
-SPACE = "\u2581"  # stands for a space in pieces; the character itself is therefore decoded as a space, too
+SPACE = "\u2581"  # stands for a space in pieces, so the character itself is also decoded as a space
 
 
 class SentencePieceTokenizer:
   """Text ↔ ids by a SentencePiece model. See `prompting.tokenizer.Tokenizer`.
 
-  Many models put a space before the text and remove repeated spaces. Both are switched off here, since a text always
-  continues another one and must decode to itself. The model's normalisation (such as NFKC) stays as it was trained;
-  models made by `train` have none.
+  Many models put a space before a text and remove repeated spaces. Both are switched off here, since a text always
+  continues another one and must decode to itself. The model's own normalisation (such as NFKC) is kept; models made by
+  `train` have none.
 
   Args:
     path: the `.model` file.
@@ -69,7 +69,7 @@ class SentencePieceTokenizer:
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of the ids, as UTF-8; bytes that are no UTF-8 become U+FFFD."""
+    """The text of the ids, as UTF-8; bytes that are not UTF-8 become U+FFFD."""
     return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -94,8 +94,8 @@ def train(
 
   Args:
     lines: the texts; a line may contain newlines.
-    vocab_size: most pieces, including marks, 256 bytes and four control pieces (pad 0, unk 1, bos 2, eos 3); a small
-      corpus may give fewer.
+    vocab_size: largest number of pieces, including marks, 256 bytes and four control pieces (pad 0, unk 1, bos 2, eos
+      3); a small corpus may give fewer.
     marks: texts that are one piece each.
     path: the file to write (`something.model`).
     split_digits: make every digit a piece of its own.

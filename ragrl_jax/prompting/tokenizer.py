@@ -9,7 +9,7 @@ class Tokenizer(Protocol):
 
   Attributes:
     vocab_size: number of ids that the tokenizer knows; a model's embedding may have more rows.
-    pad_id: fills empty positions; padding is never recognised by this id.
+    pad_id: fills empty positions. It may equal an EOS id, so masks and not this id mark padding.
     eos_ids: all ids that end a turn.
     control_names: id → name of each control token, for display. Control tokens have no bytes and occur in no text.
   """

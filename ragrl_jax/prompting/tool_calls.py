@@ -1,13 +1,13 @@
-"""Tool calls in the format of a model's own chat template, which a rendered example shows.
+"""Finds the format of the tool calls of a model's own chat template, by rendering an example.
 
-Templates present the tools to the model and render calls that it has made; how a call reads in its turn differs:
+Templates show the tools to the model, and render the calls that it has made. These formats of a call are known:
 
     JSON     Qwen 2.5 and 3, Hermes   <tool_call>\\n{"name": "f", "arguments": {"x": 1}}\\n</tool_call>
     JSON     Llama 3                  {"name": "f", "parameters": {"x": 1}}
     TAGGED   Llama 3's own tools      <function=f>{"x": 1}</function>
     XML      Qwen3-Coder              <tool_call>\\n<function=f>\\n<parameter=x>\\n1\\n</parameter>\\n</function>…
 
-`call_texts` finds calls in what a model says.
+`call_texts` parses the calls of a model's turn.
 """
 
 import dataclasses
@@ -37,14 +37,14 @@ _PARAMETER = re.compile(rf"\s*<parameter={_KEY}>\s*{_VALUE}\s*</parameter>\s*")
 
 @dataclasses.dataclass(frozen=True)
 class ToolFormat:
-  """How a call reads in the model's turn: `begin`, the call, `end`.
+  """The format of a call in the model's turn: `begin`, the call, `end`.
 
   Attributes:
     begin, end: the marks around a call, without white space; empty if there are none.
-    arguments: the name of the arguments in a JSON call, where the function's is "name"; else empty.
+    arguments: the key of the arguments in a JSON call, where the function's key is "name"; else empty.
     kind: JSON, TAGGED or XML, see above.
-    head: what a turn with one call says before the function's name; empty if the name does not come first.
-    middle: what stands between the function's name and its arguments.
+    head: the text of a turn with one call before the function's name; empty if the name does not come first.
+    middle: the text between the function's name and its arguments.
   """
 
   begin: str
@@ -56,21 +56,21 @@ class ToolFormat:
 
   @property
   def marked(self) -> bool:
-    """Whether calls may follow text. Without marks the whole reply is calls, or none of it."""
+    """Whether calls may follow text. Without marks a reply is either calls only or text only."""
     return bool(self.begin) or self.kind != JSON
 
   @property
   def opening(self) -> str:
-    """What a call begins with."""
+    """The text with which a call begins."""
     return self.begin or ("{" if self.kind == JSON else _FUNCTION)
 
   @property
   def closing(self) -> str:
-    """What a call ends with; empty if there is no mark."""
+    """The text with which a call ends; empty if there is no mark."""
     return self.end or ("" if self.kind == JSON else _FUNCTION_END)
 
   def forced(self, name: str = "") -> str:
-    """The beginning of a turn that can only go on as a call: of this function, or of any.
+    """The beginning of a turn that must continue as a call: of this function, or of any if `name` is "".
 
     Raises:
       ValueError: calls of this format do not begin with the function's name.
@@ -81,7 +81,7 @@ class ToolFormat:
 
 
 def format_of(tokenizer: Tokenizer) -> ToolFormat | None:
-  """The format of the tokenizer's chat template; None if it has no template, or none for calls of the known kinds."""
+  """The format of calls in the tokenizer's chat template; None without a template, or if the format is unknown."""
   if not isinstance(tokenizer, Templated) or tokenizer.markers != "template":
     return None
   asked = [{"role": "user", "content": "A question?"}]
@@ -155,17 +155,21 @@ def _end_mark(rest: str, control: Sequence[str]) -> str | None:
 
 
 def messages(said: Sequence[Mapping[str, Any]], form: ToolFormat | None) -> list[dict[str, Any]]:
-  """Messages whose calls have their arguments as JSON text, as servers take them, in the form that templates take.
+  """Converts messages from the form of servers to that of templates: arguments of calls from JSON text to objects.
+
+  Args:
+    said: the messages, in the form of servers.
+    form: the format of the template's calls; None: it has none.
 
   Raises:
-    ValueError: arguments that are no JSON object; or calls, and a template without a format for them.
+    ValueError: the arguments of a call are not a JSON object; or there are calls, and `form` is None.
   """
   made = []
   for message in said:
     message = dict(message)
     if message.get("tool_calls"):
       if form is None:
-        raise ValueError("this model's chat template has no format for tool calls that could be read.")
+        raise ValueError("this model's chat template has no known format of tool calls: leave out tool_calls.")
       message["tool_calls"] = [_for_template(call) for call in message["tool_calls"]]
     made.append(message)
   return made

@@ -1,12 +1,12 @@
-"""Shows a model its tools, reads its calls and gives it their results: by its own chat template, or in our own form.
+"""Renders tools and their results for a model, and parses its calls, by its chat template or in this library's format.
 
-The sampled turns are never rendered again. After a turn with calls, only what the template appends to it is:
+Sampled turns are never rendered again. After a turn with calls, only the template's text after that turn is appended:
 
     sampled    <tool_call>\\n{"name": "f", "arguments": {"x": 1}}\\n</tool_call><|im_end|>
     appended   \\n<|im_start|>user\\n<tool_response>\\n3\\n</tool_response><|im_end|>\\n<|im_start|>assistant\\n
 
-A tokenizer without role markers, or with ours (config.prompting.markers), has no form of its own: there the tools are
-listed in words, and calls and results look like Hermes's.
+A tokenizer without role markers, or with this library's (config.prompting.markers), has no format for tools. A system
+message then lists the tools, and calls and results have the format of Hermes.
 """
 
 import functools
@@ -30,7 +30,7 @@ _OWN_PROMPT = (
 _VALUE = "ragrl probe value"  # marks the canonical call in a rendered conversation; no tool's schema contains it
 _ASKED = {"role": "user", "content": "A question?"}
 _THOUGHT = "<think>\nA thought.\n</think>\n\n"
-_RESPONSE = re.compile("<(?=/?tool_response>)")  # a result must not end itself
+_RESPONSE = re.compile("<(?=/?tool_response>)")  # a result must not contain the tags that enclose it
 _PYTHON_TAG = "<|python_tag|>"  # Llama 3 begins some calls with this control token
 
 
@@ -42,13 +42,13 @@ class ToolTurns:
     tools: as chat templates take them ({"type": "function", "function": {"name", "description", "parameters"}}).
 
   Attributes:
-    form: how calls read.
-    single: the template renders one call a turn at most.
-    beside: it renders what a turn says before its calls.
-    tokens: how many the tools add to a prompt.
+    form: the format of calls.
+    single: whether the template renders at most one call per turn.
+    beside: whether the template renders the text before the calls of a turn.
+    tokens: number of tokens that the tools add to a prompt.
 
   Raises:
-    ValueError: the chat template presents no tools, has no format of calls that can be read, or rewrites earlier turns.
+    ValueError: the chat template does not show the tools, has no known format of calls, or rewrites earlier turns.
   """
 
   def __init__(self, tokenizer: Any, tools: Sequence[Mapping[str, Any]]):
@@ -61,23 +61,23 @@ class ToolTurns:
       self._find()
     bare, shown = tokenizer.render([_ASKED]), self._prompt((("user", _ASKED["content"]),))
     self.tokens = len(shown if self.marked else tokenizer.render(shown)) - len(bare)
-    self._prompts = functools.lru_cache(4096)(self._prompt)  # the samples of a group ask the same
-    # What the canonical call's turn says after its argument, up to the end of the call.
+    self._prompts = functools.lru_cache(4096)(self._prompt)  # the samples of a group share a prompt
+    # The text of the canonical turn between its argument and the end of the turn.
     self._tail = self._tail_of() if self.marked else ""
 
   def prompt(self, messages: Messages) -> Sequence[Mapping[str, str]] | tuple[int, ...]:
-    """What `policy.start` takes: the messages, with the tools. Token ids, where there are role markers."""
+    """The messages with the tools, for `policy.start`: as token ids if there are role markers."""
     return self._prompts(tuple((message["role"], message["content"]) for message in messages))
 
   def calls(self, text: str, ids: Sequence[int] = ()) -> list[call_texts.ToolCall]:
-    """The calls of a turn, without what it thinks; none in a turn without a call.
+    """The calls of a turn, outside its thoughts; [] for a turn without a call.
 
     Args:
-      text: the turn's.
-      ids: its token ids, for control tokens that only calls begin with.
+      text: the turn's text.
+      ids: its token ids, to find control tokens with which only calls begin.
 
     Raises:
-      Malformed: it is no call in this format; it says why.
+      Malformed: a call does not have this format; the message gives the reason.
     """
     _, made, after = call_texts.read(spoken(text), self.form, self._functions)
     if made and not self.beside and not text.lstrip().startswith(self.form.opening):
@@ -89,7 +89,7 @@ class ToolTurns:
     return made
 
   def after(self, results: Sequence[tuple[str, str]], *, ended: bool) -> str | list[int]:
-    """What `talk.observe` takes after a turn with calls: the turn's end, the results, the next turn's start.
+    """The text or ids for `talk.observe` after a turn with calls: the turn's end, the results, the next turn's start.
 
     Args:
       results: (the tool's name, the result) of each call, in the calls' order.
@@ -100,7 +100,7 @@ class ToolTurns:
       return "".join(f"\n<tool_response>\n{text}\n</tool_response>\n" for _, text in results)
     whole = self._text([_ASKED, self._said(len(results)), *self._answers(results)], True)
     end, mark = 0, _VALUE + self._tail
-    for _ in results:  # counted, since a result may spell the mark, too
+    for _ in results:  # the calls come first, so the mark is found in them even if a result contains it
       end = whole.index(mark, end) + len(mark)
     ids = self._tokenizer.encode_template(well_formed(whole[end:]))
     return ids[1:] if ended and ids and ids[0] in self._tokenizer.eos_ids else ids
@@ -114,18 +114,18 @@ class ToolTurns:
     if form is None or name not in opened:
       lacks = "has no format of tool calls that can be read" if form is None else "does not show the tools to the model"
       raise ValueError(
-        f"this model's chat template {lacks}. Set prompting.markers='own': role markers and calls of ours."
+        f"this model's chat template {lacks}. Set prompting.markers='own', for this library's role markers and calls."
       )
     self.form = form
     self.beside = form.marked and "A thought." in self._text([_ASKED, {**self._said(1), "content": _THOUGHT}], False)
     thought = _THOUGHT.removeprefix("<think>\n") if opened.rstrip().endswith("<think>") else _THOUGHT
-    if not self.beside or opened.rstrip().endswith("</think>"):  # the model is not to think
+    if not self.beside or opened.rstrip().endswith("</think>"):  # the model does not think
       thought = ""
     asked = lambda: [{**self._said(1), "content": thought}, *self._answers([(name, "A result.")])]
     chat.check_append_only(self._tokenizer, [_ASKED, *asked(), *asked()], self._tools)
     try:
       self._text([_ASKED, self._said(2), *self._answers([(name, "1"), (name, "2")])], True)
-    except ValueError:  # Llama 3's says so itself
+    except ValueError:  # Llama 3's template refuses two calls
       self.single = True
 
   def _tail_of(self) -> str:
@@ -137,7 +137,7 @@ class ToolTurns:
     return turn[turn.rindex(_VALUE) + len(_VALUE) :].removesuffix(closing)
 
   def _said(self, number: int) -> dict[str, Any]:
-    """The canonical turn with this number of calls. What is appended to a turn does not depend on what it says."""
+    """The canonical turn with this number of calls. The text appended to a turn does not depend on the turn's text."""
     if self._native:
       function = dict(name="probe", arguments=dict(probe=_VALUE))
       calls = [dict(type="function", id=f"call_{i}", function=function) for i in range(number)]
@@ -165,5 +165,5 @@ class ToolTurns:
 
 
 def spoken(text: str) -> str:
-  """What a turn says besides its thoughts: what follows the last `</think>`, without a thought that never ends."""
+  """A turn's text without thoughts: what follows the last `</think>`, up to a `<think>` that is never closed."""
   return text.rpartition("</think>")[2].partition("<think>")[0]

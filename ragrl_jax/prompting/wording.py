@@ -1,12 +1,12 @@
-"""Wordings: texts with placeholders, this library's by name or a user's by file. Every prompt is one of them.
+"""Wordings: the texts of prompts, with placeholders. This library's are chosen by name, a user's own by file.
 
-Published prompts are their authors' sentences, and ours are paraphrases. A checkpoint that was trained on the authors'
-is asked in them by a file of the user's own: `config.switches.instructions=file:PATH`.
+This library's prompts paraphrase the published ones. For a checkpoint that was trained on the authors' prompt, put that
+prompt into a file, and set for example `config.switches.instructions=file:PATH`.
 
-A file is UTF-8 text. `{question}` stands for the question; which placeholders there are, the setting says. Other braces
-stay as they are, and `{{question}}` stands for `{question}`. A file whose first line is `[system]`, `[user]` or
-`[assistant]` holds a message of that role under each such line; any other file is one user message. The newline that
-ends the file, or the line before the next role, is not part of the text: for one, leave an empty line.
+A file is UTF-8 text. `{question}` stands for the question; each setting has its own placeholders. Other braces stay as
+they are, and `{{question}}` stands for the text `{question}`. A file whose first line is `[system]`, `[user]` or
+`[assistant]` has several messages, each under a line with its role. Any other file is one user message. The last
+newline of a message is not part of its text: to end a text with a newline, add an empty line.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Wording:
     return [dict(role=role, content=_filled(text, values)) for role, text in self.parts]
 
   def text(self, **values: str) -> str:
-    """The text of the only message, filled in likewise."""
+    """The text of the only message, with a value for each placeholder."""
     ((_, text),) = self.parts
     return _filled(text, values)
 
   @property
   def places(self) -> frozenset[str]:
-    """The names of its placeholders."""
+    """The names of the placeholders."""
     return frozenset(found[2] for _, text in self.parts for found in _PLACE.finditer(text) if found[2])
 
 
@@ -63,12 +63,12 @@ def chosen(
     choice: a key of `known`, or "file:PATH". The file is read at each call, not when the wording is used.
     known: this library's wordings by name.
     setting: its path, such as "config.switches.instructions", for messages.
-    needs: placeholders that a file must have. Ours may lack them: a bare question needs no passages.
-    may: placeholders that it may have besides.
-    roles: whether a file may hold several messages; without, its text is taken as it is.
+    needs: placeholders that a file must have. This library's wordings may lack them.
+    may: further placeholders that a file may have.
+    roles: whether a file may have several messages; if not, the whole file is one text.
 
   Raises:
-    ValueError: neither a known name nor a file that can be read; a placeholder that is missing or unknown.
+    ValueError: `choice` is neither a known name nor a readable file; or a placeholder is missing or unknown.
   """
   if not is_file(choice):
     if choice not in known:
@@ -81,11 +81,11 @@ def chosen(
   listed = ", ".join(f"{{{name}}}" for name in allowed) or "none"
   if unknown := sorted(found.places - allowed.keys()):
     raise ValueError(
-      f"{says}: {{{unknown[0]}}} is no placeholder here; there is {listed}. Write {{{{{unknown[0]}}}}} for these "
-      "letters themselves."
+      f"{says}: {{{unknown[0]}}} is not a placeholder here; there is {listed}. Write {{{{{unknown[0]}}}}} for this "
+      "text itself."
     )
   if missing := [name for name in needs if name not in found.places]:
-    raise ValueError(f"{says}: the placeholder {{{missing[0]}}} is missing in it.")
+    raise ValueError(f"{says}: the placeholder {{{missing[0]}}} is missing in the file.")
   return found
 
 
@@ -119,7 +119,7 @@ def _parted(text: str, says: str) -> Wording:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-  # One pass, and not str.format: a value may hold braces, and what it holds is never filled in.
+  # One pass, and not str.format: braces in a value are text and never placeholders.
   return _PLACE.sub(functools.partial(_place, values), text)
 
 

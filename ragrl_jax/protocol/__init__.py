@@ -1,1 +1,1 @@
-"""The server side of OpenAI's protocol: reads and checks requests, writes replies and errors."""
+"""The server side of OpenAI's protocol: parses and checks requests, and writes replies and errors."""

@@ -6,11 +6,18 @@ import json
 from collections.abc import Coroutine
 from typing import Any
 
-SLOW_S = 5.0  # most seconds for sending an error
+SLOW_S = 5.0  # time limit for sending an error, in seconds
 
 
 class Refused(Exception):
-  """A refused request: the HTTP status, a header, and the fields of OpenAI's error object."""
+  """A refused request.
+
+  Args:
+    status: the HTTP status.
+    message: the error, and what to change.
+    header: one header of the response; None: the usual one of the status, if any.
+    param, code: fields of OpenAI's error object.
+  """
 
   def __init__(
     self,
@@ -45,11 +52,11 @@ class Answer:
     self._send, self._kind, self._last, self._begun = send, kind, last, False
 
   async def whole(self, said: Any, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
-    """Sends JSON."""
+    """Sends a complete response: this value as JSON."""
     await self.text(json.dumps(said, ensure_ascii=False), b"application/json", status, *headers)
 
   async def text(self, said: str, kind: bytes, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
-    """Sends text with this content type."""
+    """Sends a complete response: this text, with the content type `kind`."""
     body = said.encode()
     head = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *headers]
     await self._send(dict(type="http.response.start", status=status, headers=head))
@@ -66,7 +73,7 @@ class Answer:
 
   async def refuse(self, refused: Refused) -> None:
     """Sends an error. If a stream has started, the error is its last event."""
-    with contextlib.suppress(TimeoutError):  # the client does not read, so we stop sending
+    with contextlib.suppress(TimeoutError):  # the client does not read the response, so sending stops
       async with asyncio.timeout(SLOW_S):
         if self._begun:
           await self.event(refused.body())
@@ -83,7 +90,12 @@ class Answer:
 
 
 async def answered(work: Coroutine[Any, Any, None], receive, timeout_s: float) -> None:
-  """Runs the work of a request whose body has been read. Cancels the work if the client disconnects.
+  """Runs the work of a request, and cancels it if the client disconnects.
+
+  Args:
+    work: the coroutine that sends the response.
+    receive: the `receive` of ASGI, from which the request's body has been read.
+    timeout_s: time limit in seconds.
 
   Raises:
     Refused: the time limit has passed, or the work refused the request.

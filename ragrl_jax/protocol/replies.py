@@ -18,7 +18,7 @@ class Piece:
   """A part of a reply.
 
   Attributes:
-    index: number of the reply.
+    index: index of the reply among all replies to the request.
     text: new text.
     ids, logprobs: new tokens and their log-probabilities.
     finish: why the reply ended, "stop" or "length"; empty if it has not ended.
@@ -38,8 +38,8 @@ class Replies:
 
   Args:
     asked: the request.
-    name: of the model.
-    version: of the weights; None omits it from the reply.
+    name: the model's name.
+    version: the version of the weights; None omits it from the reply.
     tokenizer: decodes single tokens.
   """
 
@@ -98,7 +98,7 @@ class Replies:
     return chunks
 
   def usage_chunk(self) -> dict[str, Any]:
-    """The last chunk of a stream, with the token counts, for a client that asked for them."""
+    """The last chunk of a stream, with the token counts. Only clients that ask for the counts get it."""
     return {**self._chunk(None), "usage": self._usage()}
 
   def _chunk(self, choice: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -151,9 +151,12 @@ class Replies:
 
 
 class _Held:
-  """Buffers a reply's text from where a tool call may begin. When the reply has ended, the call is parsed.
+  """Buffers a reply's text from the first position where a tool call may begin, and parses calls when the reply ends.
 
   A forced call begins in the prompt, so its whole reply is buffered.
+
+  Attributes:
+    calls: the calls of the reply; [] before its end.
   """
 
   def __init__(self, asked: Asked):
@@ -161,7 +164,7 @@ class _Held:
     self.calls: list[ToolCall] = []
 
   def feed(self, text: str, *, last: bool) -> str:
-    """Adds text; returns the new text that is certainly no tool call."""
+    """Adds text; returns the new text that is certainly not part of a tool call."""
     if (form := self._asked.tools) is None:
       return text
     self._text += text
@@ -174,7 +177,7 @@ class _Held:
 
 
 def _may_begin(text: str, form: ToolFormat) -> int:
-  """The position where a call begins or may begin, or of the white space before it."""
+  """Position where a call begins or may begin, or where the white space before it begins."""
   if not form.marked:
     return 0 if text.lstrip().startswith(form.opening) or not text.strip() else len(text)
   place = text.find(form.opening)

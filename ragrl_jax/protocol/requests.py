@@ -1,4 +1,4 @@
-"""Parses requests to an OpenAI-compatible server: JSON → `Asked`, or an error that says what to change."""
+"""Parses requests to an OpenAI-compatible server: JSON → `Asked`, or an error with what to change."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from ragrl_jax.structs import Sampling
 
 CHAT, TEXT = "chat", "text"
 ROLES = ("system", "developer", "user", "assistant", "tool")
-# Fields that are ignored, and fields of which only the neutral value is accepted.
+# Fields that are ignored, and fields that must have the value without effect.
 UNUSED = ("metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user")
 NEUTRAL = dict(
   best_of=(1,), echo=(False,), frequency_penalty=(0,), logit_bias=({},), modalities=(["text"],), presence_penalty=(0,),
@@ -43,19 +43,19 @@ class Asked:
     prompts: token ids of each prompt; a chat has one.
     n: replies per prompt.
     sampling: sampling parameters; temperature 0 is greedy. max_new_tokens is the limit per reply.
-    seed: of the random numbers, together with the numbers of the prompt and of the reply.
+    seed: seeds the random numbers, together with the index of the prompt and that of the reply.
     stops: strings that end a reply.
     keep_stop: whether the reply's text includes the stop string.
     stream, usage: whether the reply is streamed, and whether its last event has the token counts.
-    logprobs, token_ids: whether the reply includes them.
+    logprobs, token_ids: whether the reply includes log-probabilities, and token ids.
     tools: format of the tool calls to parse in a reply; None to parse none.
     functions: the callable tools: name → JSON schema of the parameters.
     ends: stop strings that stay in the text, such as the closing mark of a tool call if only one call is allowed.
     forced: the beginning of a forced tool call, which is also the end of the prompt. Empty if no call is forced.
     shown: the tools in the template's form.
-    messages: of a chat, in the template's form.
+    messages: the messages of a chat, in the template's form.
     opened: the beginning of the assistant's turn: a message to continue, or a forced call.
-    limited: whether the request limits the tokens of a reply itself.
+    limited: whether the request itself limits the tokens of a reply.
   """
 
   kind: str
@@ -84,11 +84,11 @@ class Served:
   """Properties of the server that requests are checked against.
 
   Attributes:
-    name: of the model; "" accepts any name.
-    tokenizer: of the model.
-    context: most tokens of a prompt and its reply together.
-    max_tokens: most tokens of a reply.
-    max_replies: most replies per request, over all its prompts.
+    name: the model's name; "" accepts any name.
+    tokenizer: the model's tokenizer.
+    context: largest number of tokens of a prompt and its reply together.
+    max_tokens: largest number of tokens of a reply.
+    max_replies: largest number of replies per request, over all its prompts.
     tools: format of the chat template's tool calls; None if the template has none.
   """
 
@@ -103,8 +103,14 @@ class Served:
 def read(body: bytes, kind: str, served: Served) -> Asked:
   """Parses a request.
 
+  Args:
+    body: the body of the HTTP request.
+    kind: CHAT or TEXT.
+    served: the server's properties.
+
   Raises:
-    Refused: the body is not JSON, or a field has a value that is not supported.
+    Refused: the body is not a JSON object; a field is unknown, or has a value that is not supported; or the server has
+      another model.
   """
   try:
     said: Any = json.loads(body)
@@ -157,13 +163,13 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
 
 
 class _Fields:
-  """Reads single fields."""
+  """Reads and checks single fields."""
 
   def __init__(self, said: Mapping[str, Any]):
     self._said = said
 
   def number(self, name: str, default: float, *, least: float, most: float, whole: bool = False) -> float:
-    """A number between `least` and `most`."""
+    """A number from `least` to `most`. Raises Refused if the field has another value."""
     value = self._said.get(name, default)
     kinds = int if whole else int | float
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
@@ -172,7 +178,7 @@ class _Fields:
     return value
 
   def flag(self, name: str) -> bool:
-    """True or false; a missing field is false."""
+    """True or false; a missing field is false. Raises Refused if the field has another value."""
     value = self._said.get(name, False)
     if not isinstance(value, bool):
       raise Refused(400, f"{name}={value!r:.80}: it must be true or false.", param=name)

@@ -32,7 +32,7 @@ class TextStream:
     self.stop: str | None = None
 
   def feed(self, ids: Sequence[int]) -> int:
-    """Takes tokens until a stop string is complete; returns their number, the completing token included."""
+    """Adds tokens until a stop string is complete. Returns the number of tokens added, the completing one included."""
     for number, token in enumerate(ids):
       before = len(self._data)
       self._data += self._tokenizer.token_bytes(token)
@@ -41,7 +41,7 @@ class TextStream:
     return len(ids)
 
   def piece(self, *, last: bool = False) -> str:
-    """The new text since the last call that no later token can change; with `last`, all the remaining text."""
+    """The new text since the last call, up to where later tokens may change it. With `last`: all remaining text."""
     end = self._end
     if end is None:
       end = len(self._data) if last else len(self._data) - self._held()
@@ -64,7 +64,7 @@ class TextStream:
     return True
 
   def _held(self) -> int:
-    """Length in bytes of the longest prefix of a stop string at the end of the bytes."""
+    """Length in bytes of the longest prefix of a stop string with which the bytes end; 0 if there is none."""
     longest = max(map(len, self._stops), default=1) - 1
     for length in range(min(longest, len(self._data)), 0, -1):
       if any(stop.startswith(bytes(self._data[-length:])) for stop in self._stops if len(stop) > length):

@@ -1,4 +1,4 @@
-"""Parses the tools of a chat request, and whether the model must call one."""
+"""Parses the tools of a chat request, and the request's choice whether the model must call one."""
 
 import dataclasses
 import re
@@ -29,9 +29,13 @@ NONE = Tools()
 
 
 def read(said: Mapping[str, Any], form: ToolFormat | None) -> Tools:
-  """Reads `tools`, `tool_choice` and `parallel_tool_calls`.
+  """Parses `tools`, `tool_choice` and `parallel_tool_calls`.
 
   To force a call, the prompt ends with the beginning of a call in the template's format. The rest is sampled.
+
+  Args:
+    said: the request.
+    form: format of the chat template's tool calls; None if the template has none.
 
   Raises:
     Refused: one of the fields has a value that is not supported.

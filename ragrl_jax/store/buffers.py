@@ -1,10 +1,10 @@
-"""Episodes as bytes, for the way from host to host: ids as int32, log-probabilities as float32, the rest as JSON.
+"""Episodes as bytes, to send them from host to host: ids as int32, log-probabilities as float32, the rest as JSON.
 
     sizes of the parts, int32 | ids | log-probabilities | routes | JSON
 
-Each part is compressed. The bytes of the numbers are sorted first, all lowest bytes, then all second ones and so on:
-ids are small and log-probabilities close to each other, so their high bytes repeat. A text that its ids give again is
-left out, and a passage that many episodes have found is written once.
+Each part is compressed. Before that, the bytes of the numbers are regrouped: all lowest bytes, then all second ones,
+and so on. Ids are small and log-probabilities are close to each other, so their high bytes repeat. A text that equals
+its decoded ids is left out. A passage that several episodes have found is written once.
 """
 
 import io
@@ -19,7 +19,7 @@ import numpy as np
 from ragrl_jax import structs
 from ragrl_jax.store import exact
 
-LEVEL = 1  # of the compression of numbers: higher ones save a hundredth, and take several times as long
+LEVEL = 1  # compression level of the numbers: higher levels save 1 %, and take several times as long
 PARTS = 4
 
 Decode = Callable[[Sequence[int]], str]
@@ -29,8 +29,8 @@ def pack(episodes: Sequence[structs.Episode], decode: Decode) -> bytes:
   """The episodes as bytes.
 
   Args:
-    episodes: what `unpack` returns, exactly, facts included.
-    decode: ids → text, the same where they are unpacked.
+    episodes: the episodes; `unpack` restores them exactly, facts included.
+    decode: ids → text; `unpack` must get the same function.
 
   Raises:
     ValueError: a fact that cannot be saved exactly (`store/exact.py`).
@@ -50,7 +50,7 @@ def pack(episodes: Sequence[structs.Episode], decode: Decode) -> bytes:
 
 
 def unpack(packed: bytes, decode: Decode) -> list[structs.Episode]:
-  """The episodes that `pack` packed."""
+  """The episodes from the bytes of `pack`; `decode` must be the same as for `pack`."""
   at, parts = 4 * PARTS, []
   for size in np.frombuffer(packed, "<i4", PARTS).tolist():
     parts.append(zlib.decompress(packed[at : at + size]))
@@ -86,7 +86,7 @@ _PLAIN = ("version", "ended", "failure", "prompt_index", "sample", "example_id")
 
 
 def _segment(segment: structs.Segment, decode: Decode, passages: dict[tuple, int]) -> list[Any]:
-  """What is left of a segment without its numbers; new passages are put into `passages`."""
+  """A segment without its numbers, as JSON values; adds its new passages to `passages`."""
   places = None
   if segment.found is not None:
     places = [passages.setdefault((p.id, p.title, p.text, p.score), len(passages)) for p in segment.found]

@@ -15,9 +15,9 @@ from ragrl_jax.store import addresses, jsonl
 FILE, CHANGES = "config.json", "changes.jsonl"
 WORDINGS = "wordings.json"  # the texts of settings that are "file:PATH", as they were when the run began
 
-# Patterns of the settings that do not change the trained weights, with the reason. All others do, or might change the
-# order of a sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate or a curriculum
-# depends on it.
+# Patterns of the settings that do not change the trained weights, each with the reason. All others may change them, if
+# only by the order of a sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate or a
+# curriculum depends on it.
 FREE = {
   "log.*": "only what is logged",
   "checkpoint.*": "only when it is saved",
@@ -37,7 +37,7 @@ FREE = {
   "retrieval.key_variable": "only the token of the same server",
 }
 
-RENAMED = {"rollout.block": "rollout.page"}  # settings that older runs know by another name
+RENAMED = {"rollout.block": "rollout.page"}  # settings that have another name in older runs
 RENAMED_STATE = {"supply": "group_sampler"}  # keys of host.json that older checkpoints have under another name
 
 
@@ -105,7 +105,7 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
   except (FileNotFoundError, AttributeError, ValueError) as error:
     raise ValueError(
       f"{path} is missing or damaged ({error}), so the settings of the checkpoints beside it are unknown. "
-      "Put it back, use another workdir, or remove it and go on by "
+      "Put it back, use another workdir, or remove it and resume with "
       "--accept_changes."
     ) from error
   now = _flat(values(config))
@@ -130,19 +130,19 @@ def refuse_others(workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]],
     said = "; ".join(f"config.{name} was {was!r}, is {now!r}" for name, (was, now) in sorted(bound.items())[:12])
     more = f"; and {len(bound) - 12} more" if len(bound) > 12 else ""
     raise ValueError(
-      f"{workdir} holds a run of other settings: {said}{more}. Put them back, use another workdir, or go on all the "
-      f"same by --accept_changes (accept_changes=True), which {CHANGES} then records."
+      f"{workdir} holds a run with other settings: {said}{more}. Put them back, use another workdir, or resume with "
+      f"--accept_changes (accept_changes=True); {CHANGES} then records the changes."
     )
 
 
 def record(workdir: pathlib.Path, step: int, changes: Mapping[str, tuple[Any, Any]]) -> None:
-  """Appends to the folder's changes.jsonl which settings changed at which step."""
+  """Appends the settings that changed at this step to the folder's changes.jsonl."""
   with open(workdir / CHANGES, "a", encoding="utf-8", newline="\n") as file:
     file.write(jsonl.line(dict(step=step, time=round(time.time(), 3), changes=changes)))
 
 
 def host_state(saved: Mapping[str, Any]) -> dict[str, Any]:
-  """A checkpoint's JSON part under the present names of its keys."""
+  """A checkpoint's JSON part, with the present names of its keys."""
   return {RENAMED_STATE.get(name, name): value for name, value in saved.items()}
 
 

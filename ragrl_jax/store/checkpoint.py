@@ -30,8 +30,8 @@ from jax.experimental import multihost_utils
 from ragrl_jax.parallel import hosts
 from ragrl_jax.store import heaps, sums
 
-UNFINISHED, DELETED, DAMAGED = ".tmp", ".deleted", ".damaged"  # suffixes of a step's folder that is no checkpoint
-STALE = "stale"  # folder of such weights in a checkpoint
+UNFINISHED, DELETED, DAMAGED = ".tmp", ".deleted", ".damaged"  # suffixes of a step's folder that is not a checkpoint
+STALE = "stale"  # folder, in a checkpoint, of the older weights that the next step is sampled with
 
 
 class Damaged(ValueError):
@@ -70,7 +70,7 @@ class Checkpoints:
       step: number of the step, and name of the folder.
       state: a pytree of arrays (a TrainState).
       host: JSON values only. Floats are restored bit for bit, tuples as lists.
-      stale: a pytree of arrays: older weights that the next step is sampled with, in place of the state's.
+      stale: older weights, a pytree of arrays, if the next step is sampled with them and not with the state's.
 
     Returns:
       The checkpoint's folder.
@@ -138,7 +138,7 @@ class Checkpoints:
     return self._arrays.restore(folder, args=ocp.args.StandardRestore(like())) if folder.is_dir() else None
 
   def host(self, step: int | None = None) -> dict[str, Any]:
-    """Only the host's JSON part, without a check of the sums: for reports, and for a restart before it reads arrays.
+    """Only the host's JSON part, whose checksum is not checked: for reports, and for a restart before it reads arrays.
 
     Raises:
       FileNotFoundError: no such checkpoint.
@@ -175,7 +175,7 @@ class Checkpoints:
     return wanted
 
   def _sound(self, steps: list[int]) -> int:
-    """The first of these steps that is undamaged, as host 0 finds it; renames the damaged ones before it."""
+    """The first undamaged one of these steps, which host 0 finds for all; renames the damaged ones before it."""
     if not steps:
       self._there(None)
     found = {}
@@ -190,7 +190,7 @@ class Checkpoints:
     if sound < 0:
       others = [step for step in self.steps() if step not in steps]
       raise Damaged(
-        f"no sound checkpoint: {said or 'see host 0'}. "
+        f"no undamaged checkpoint: {said or 'see host 0'}. "
         + (f"Others: {others}." if others else "Put the files back, or start in a new workdir.")
       )
     if said and not self._read_only:
@@ -200,7 +200,7 @@ class Checkpoints:
         self.path(step).rename(aside)
     if said:
       warnings.warn(
-        f"damaged checkpoint {said}. Step {sound} is sound and used instead; damaged checkpoints are kept as "
+        f"damaged checkpoint {said}. Step {sound} is undamaged and used instead; damaged checkpoints are kept as "
         f"STEP{DAMAGED}.",
         stacklevel=3,
       )
@@ -208,7 +208,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _writing(self, step: int):
-    """Turns Orbax's and the system's errors about a full disk into one line, and removes the unfinished checkpoint."""
+    """Removes the unfinished checkpoint after an error. A system's error, such as a full disk, becomes one line."""
     try:
       yield
     except Exception as error:
@@ -239,9 +239,9 @@ class Checkpoints:
     for name in sorted(saved.keys() | asked.keys()):
       if saved.get(name) != asked.get(name):
         raise ValueError(
-          f"{self.path(step)}: array {name} has shape {saved.get(name, 'nowhere')} there and "
-          f"{asked.get(name, 'nowhere')} in this run: config.model, config.optimizer or the parameters that are "
-          "trained have changed. Start from the config.json beside it, or in a new workdir."
+          f"{self.path(step)}: array {name} has shape {saved.get(name, 'none')} in the checkpoint and "
+          f"{asked.get(name, 'none')} in this run: config.model, config.optimizer or the trained parameters have "
+          "changed. Start with the run's config.json, or in a new workdir."
         )
 
 
@@ -266,11 +266,11 @@ def _to_disk(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _quiet():
-  """Stops Orbax from logging hundreds of lines of tracebacks of errors that it also raises.
+  """Stops Orbax from logging hundreds of lines of tracebacks for errors that it also raises.
 
-  When one write fails, tensorstore's other writes still end, in its own threads, and find Orbax's event loop closed.
-  They report this through `sys.unraisablehook`, even after this block. So after a failure the hook stays changed, until
-  the run, which cannot save, has ended.
+  When one write fails, tensorstore's other writes go on in its own threads, and find Orbax's event loop closed. They
+  report this through `sys.unraisablehook`, even after this block. So after a failure the hook stays changed until the
+  run, which cannot save, has ended.
   """
   logger, hook = logging.getLogger("absl"), sys.unraisablehook
   level = logger.level
@@ -291,7 +291,7 @@ def _errno(error: Exception) -> int | None:
 
 
 def _key(path) -> str:
-  """A tree path by its names alone, since an attribute of the state is a dictionary key in the checkpoint."""
+  """The names of a tree path. An attribute of the state is a dictionary key in the checkpoint, so kinds are ignored."""
   return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 

@@ -1,6 +1,6 @@
-"""The cache of compiled programs on disk: a second start reads them instead of compiling for half a minute.
+"""The cache of compiled programs on disk. A second start reads programs from it instead of compiling half a minute.
 
-It changes JAX settings of the whole process. So only launchers call `keep`; the library never does.
+`keep` changes JAX settings of the whole process. So only launchers call it; the library never does.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from tqdm import tqdm
 from ragrl_jax.parallel import hosts
 
 LIMIT = 4 << 30  # bytes on disk; beyond it JAX deletes the least recently used programs
-LEAST_S = 0.2  # programs that compile faster are not kept
-SILENT_S = 2.0  # compilations that are faster are not announced
+LEAST_S = 0.2  # programs that compile in less time are not kept
+SILENT_S = 2.0  # compilations that take less time are not announced
 EVENT = "/jax/core/compile/backend_compile_duration"
 
 
@@ -29,7 +29,7 @@ def keep() -> pathlib.Path | None:
   The cache is in `place()`. If JAX_COMPILATION_CACHE_DIR is set, that folder and JAX's own settings are used instead.
 
   Returns:
-    The folder. None if it cannot be used: a message on stderr says so, and the run goes on without a cache.
+    The folder. None if it cannot be used: a message on stderr gives the reason, and the run goes on without a cache.
   """
   if given := jax.config.jax_compilation_cache_dir:
     announce(given)
@@ -49,7 +49,7 @@ def keep() -> pathlib.Path | None:
 
 
 def place() -> pathlib.Path:
-  """The cache's folder: $XDG_CACHE_HOME or ~/.cache, /ragrl_jax/compiled, and a name for machines that compile alike.
+  """The cache's folder: ragrl_jax/compiled/KIND in $XDG_CACHE_HOME or ~/.cache; KIND names machines that compile alike.
 
   A CPU program uses instructions that another machine may lack. It also splits its sums by the number of threads, which
   JAX's own cache key ignores: with a program of another thread count, a run's last digits would differ.

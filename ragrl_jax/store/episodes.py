@@ -1,6 +1,6 @@
 """The log of a run's episodes, one JSON line per episode, for readers and for the report.
 
-A step's file, `episodes/step_000012.jsonl`, is whole or absent. A row holds:
+A step's file, `episodes/step_000012.jsonl`, is whole or absent. A row has these keys:
 
     step prompt_index sample version            which episode: step of training, prompt, sample in its group
     id question golds source hops gold_ids      the example
@@ -11,8 +11,8 @@ A step's file, `episodes/step_000012.jsonl`, is whole or absent. A row holds:
     facts ended failure                         answers of judges and probes; why the episode ended
     terms weights reward outcome advantage      unweighted terms (null: not scorable), their weights, the weighted sum
 
-An evaluation keeps its episodes, too, in `episodes.jsonl` beside its predictions: the same rows without token ids,
-log-probabilities and scores. `read_folder` reads either.
+An evaluation writes its episodes to `episodes.jsonl`, beside its predictions: the same rows without token ids,
+log-probabilities and scores. `read_folder` reads both.
 """
 
 import base64
@@ -30,8 +30,8 @@ from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.store import exact, jsonl, step_files
 
 FOLDER = "episodes"
-PLAYED = "episodes.jsonl"  # of an evaluation
-GOLDS = "gold_passages"  # in an example's meta: its supporting passages, where it has been made without its passages
+PLAYED = "episodes.jsonl"  # file of an evaluation
+GOLDS = "gold_passages"  # key of an example's meta: its supporting passages, if it was made without passages
 
 
 def row(
@@ -57,8 +57,8 @@ def row(
     reward: their weighted sum; None if the episode was not scored.
     outcome: unshaped correctness, 0 or 1.
     advantage: one number for the episode, or with a critic one per token (only those of model tokens are logged).
-    tokenizer: gives the text of each sampled token (`pieces`) and the names of control tokens (`control`), for pages to
-      show. Without it the row has neither.
+    tokenizer: gives the text of each sampled token (`pieces`) and the names of control tokens (`control`), for display.
+      Without it the row has neither.
 
   Raises:
     ValueError: the number of token advantages is not the episode's number of tokens.
@@ -101,11 +101,11 @@ def played(example: structs.Example, episode: structs.Episode) -> dict[str, Any]
 
 
 def gold_ids(example: structs.Example, episode: structs.Episode) -> list[str] | None:
-  """Ids of the gold passages: `meta["gold_ids"]`, which are the corpus's; else by content; None if unknown.
+  """Ids of the gold passages: those of `meta["gold_ids"]`, or else those found by content; None if there are none.
 
-  By content they are the example's supporting passages and every passage that the episode's searches returned from the
-  same article: with the title of one, or with its text where it has none. A paragraph's own id is made from its own
-  question, so that no corpus has it.
+  `meta["gold_ids"]` has ids of the corpus. By content, the gold passages are the example's supporting passages, and
+  those that the episode's searches found and whose `content` is equal. The id of a supporting passage is made from its
+  question, so no corpus has it.
   """
   if "gold_ids" in example.meta:
     return [str(i) for i in example.meta["gold_ids"]]
@@ -121,7 +121,7 @@ def searched(episode: structs.Episode) -> list[tuple[str, list[str]]]:
 
 
 def content(passage: structs.Passage) -> tuple[str, str]:
-  """What a passage is known by in another corpus: ("title", its title), or ("text", its text) if it has none."""
+  """The key of a passage across corpora: ("title", its title), or ("text", its text) if it has no title; normalized."""
   title = normalize(passage.title, "squad")
   return ("title", title) if title else ("text", normalize(passage.text, "squad"))
 
@@ -161,7 +161,7 @@ def parts(segment: Mapping[str, Any]) -> list[str]:
 
 
 def write_episodes(workdir: str | os.PathLike, step: int, rows: Iterable[Mapping[str, Any]]) -> pathlib.Path:
-  """Writes a step's rows to episodes/step_*.jsonl; a kill leaves the whole file or none. Returns the file's path."""
+  """Writes a step's rows to episodes/step_*.jsonl, whole or not at all. Returns the file's path."""
   path = step_files.path(pathlib.Path(workdir) / FOLDER, step)
   jsonl.write(path, rows)
   return path
@@ -180,12 +180,12 @@ def read_folder(folder: str | os.PathLike) -> Iterator[dict[str, Any]]:
   """The rows of a run's episodes, step by step, or those of an evaluation.
 
   Raises:
-    FileNotFoundError: the folder holds neither.
+    FileNotFoundError: the folder has neither.
     ValueError: see `read_episodes`.
   """
   found = [*steps(folder).values()] or [pathlib.Path(folder) / PLAYED]
   if not found[0].exists():
-    raise FileNotFoundError(f"{folder}: no episodes there: name a run's folder, or an evaluation's, with {PLAYED}.")
+    raise FileNotFoundError(f"{folder} has no episodes: name a run's folder, or an evaluation's, which has {PLAYED}.")
   for path in found:
     yield from jsonl.read(path, torn_end=path.name == PLAYED)
 
@@ -219,7 +219,7 @@ def episode_of(logged: Mapping[str, Any]) -> structs.Episode:
 
 
 def record(episode: structs.Episode) -> dict[str, Any]:
-  """The episode as JSON, to be trained on later. `of_record` restores it exactly, facts included."""
+  """The episode as JSON, for training on it later. `of_record` restores it exactly, facts included."""
   return {
     "id": episode.example_id,
     "prompt_index": episode.prompt_index,

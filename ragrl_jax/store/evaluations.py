@@ -10,7 +10,7 @@ FOLDER = "evaluations"
 
 
 def write(workdir: pathlib.Path, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-  """Writes the rows of one evaluation (`evaluation.harness.prediction`); a kill leaves the whole file or none."""
+  """Writes the rows of one evaluation (`evaluation.harness.prediction`); a killed call leaves the file as it was."""
   jsonl.write(step_files.path(pathlib.Path(workdir) / FOLDER, step), rows)
 
 

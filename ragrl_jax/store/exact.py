@@ -1,6 +1,6 @@
 """Encodes values as JSON and decodes them without loss: each value keeps its bits and its type.
 
-Values that JSON has are written as they are. Any other value is an object with one key, the value's kind:
+Values that JSON has are written as they are. Any other value becomes an object with one key, the value's kind:
 
     {"tuple": […]}  {"mapping": [[key, value], …]}  {"array": [dtype, shape, numbers]}  {"float": "nan"}
 """
@@ -59,4 +59,4 @@ def decode(value: Any) -> Any:
     return np.asarray([decode(number) for number in numbers], np.dtype(dtype)).reshape(shape)[()]
   if kind == "float":
     return float(held)
-  raise ValueError(f"{kind!r} is no kind of saved value: the file was not written by this library.")
+  raise ValueError(f"{kind!r} is not a kind of saved value: the file was not written by this library.")

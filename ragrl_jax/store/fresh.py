@@ -1,4 +1,4 @@
-"""Makes an empty folder for a command's results, and never removes files that the command did not make."""
+"""Makes an empty folder for a command's results, without removing files that the command did not make."""
 
 import pathlib
 import shutil
@@ -13,7 +13,7 @@ def folder(path: pathlib.Path) -> pathlib.Path:
     ValueError: the folder has files but no marker of an earlier call; or the path is not a folder.
   """
   if path.exists() and not path.is_dir():
-    raise ValueError(f"{path} is no folder: name a new one.")
+    raise ValueError(f"{path} is not a folder: name a new one.")
   if path.is_dir() and any(path.iterdir()):
     if not (path / MARKER).is_file():
       raise ValueError(

@@ -1,7 +1,8 @@
-"""The heaps of the C library (glibc), which keep what threads have freed.
+"""Limits the heaps (arenas) of the C library (glibc), which keep memory that threads have freed.
 
-A new thread gets one of up to eight heaps a core. Every heap keeps its largest use so far. Orbax starts some ten
-threads for each checkpoint, so a run's resident memory would grow until every heap has held a checkpoint's buffers.
+A new thread gets one of up to eight heaps per core. A heap keeps the most memory that it has held so far. Orbax starts
+some ten threads for each checkpoint, so a run's resident memory would grow until every heap has held a checkpoint's
+buffers.
 """
 
 import ctypes
@@ -17,7 +18,7 @@ def limit() -> bool:
 
   Call it at the start of a command: heaps that exist already stay. It changes the whole process, so only commands call
   it. A program that uses the library can set MALLOC_ARENA_MAX=2 instead. If the user has set that variable, or
-  glibc.malloc.arena_max in GLIBC_TUNABLES, their number holds. Other C libraries are left alone.
+  glibc.malloc.arena_max in GLIBC_TUNABLES, their number stays. With other C libraries nothing changes.
   """
   if "MALLOC_ARENA_MAX" in os.environ or "glibc.malloc.arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
     return False
@@ -26,7 +27,7 @@ def limit() -> bool:
 
 
 def trim() -> None:
-  """Returns freed memory to the operating system. Other C libraries than glibc are left alone."""
+  """Returns freed memory to the operating system. With C libraries other than glibc nothing happens."""
   if (library := _glibc()) is not None:
     library.malloc_trim(0)
 

@@ -22,7 +22,7 @@ def plain(value: Any) -> Any:
   A float32 is written with the fewest digits that identify it (0.1, not 0.10000000149011612).
 
   Raises:
-    ValueError: a value that is no number, text, list or mapping.
+    ValueError: a value that is not a number, text, list or mapping.
   """
   if value is None or isinstance(value, str | bool | int):
     return value
@@ -59,7 +59,7 @@ def read(path: str | os.PathLike, *, torn_end: bool = False) -> Iterator[dict[st
 
   Args:
     path: the file.
-    torn_end: skip an unfinished last line, which a kill may leave.
+    torn_end: skip an unfinished last line, which a killed process may leave.
 
   Raises:
     ValueError: a line is not a JSON object; the message names file and line.
@@ -79,9 +79,9 @@ def _offsets(path: str | os.PathLike, *, torn_end: bool) -> Iterator[tuple[int, 
       except ValueError as error:
         if torn_end and not whole:
           return
-        raise ValueError(f"{path}:{number}: not a JSON object ({error}); mend or delete the line.") from error
+        raise ValueError(f"{path}:{number}: not a JSON object ({error}); correct or delete the line.") from error
       if not isinstance(row, dict):
-        raise ValueError(f"{path}:{number}: a {type(row).__name__}, where a JSON object must be; delete the line.")
+        raise ValueError(f"{path}:{number}: a {type(row).__name__}, but it must be a JSON object; delete the line.")
       # A last line without a newline is unfinished, even if it happens to be valid JSON.
       if torn_end and not whole:
         return
@@ -112,7 +112,7 @@ def repair(path: str | os.PathLike, *, keep=lambda row: True) -> list[dict[str, 
 
 
 def cut(path: str | os.PathLike, rows: int) -> int:
-  """Truncates the file after its first `rows` whole lines; 0 if there is no file. Returns how many it then has."""
+  """Truncates the file after its first `rows` whole lines. Returns the number of lines left; 0 if there is no file."""
   path = pathlib.Path(path)
   if not path.exists():
     return 0
@@ -126,13 +126,13 @@ def cut(path: str | os.PathLike, rows: int) -> int:
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
-  """Adds the file's name to an OSError of the block, since the system's error about a full disk does not name it."""
+  """Adds the file's name to an OSError of the block: the system's error about a full disk, for example, has none."""
   try:
     yield
   except OSError as error:
-    if error.filename is not None or error.errno is None:  # it is named, or is not the system's
+    if error.filename is not None or error.errno is None:  # the file is named, or the error is not the system's
       raise
-    said = f"{error.strerror}: mend that (make room, for example), then start the same command again"
+    said = f"{error.strerror}: correct this (make room, for example), then start the same command again"
     raise OSError(error.errno, said, str(path)) from None
 
 
@@ -151,6 +151,6 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 
 def write(path: str | os.PathLike, rows: Iterable[Mapping[str, Any]]) -> None:
-  """Writes all rows; a kill leaves the whole file or none."""
+  """Writes all rows; a killed call leaves the file as it was."""
   with whole(path) as part, open(part, "w", encoding="utf-8", newline="\n") as file:
     file.writelines(line(row) for row in rows)

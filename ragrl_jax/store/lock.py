@@ -1,9 +1,9 @@
 """A lock that lets only one process at a time train or evaluate in a folder.
 
 The process locks the folder's run.lock by flock and writes its name into it. The system releases the lock when the
-process ends in any way. On some shared file systems such a lock holds within one machine only. So the holder also
+process ends in any way. On some shared file systems such a lock works only within one machine. So the holder also
 touches the file every few seconds. A process on another machine that finds a holder's name watches the file for a
-while: if it is still touched, the holder is alive.
+while: if the file is still touched, the holder is alive.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ BEAT_S, WATCHED_S = 5.0, 30.0
 
 
 class Held(ValueError):
-  """Another process writes to the folder."""
+  """Another process holds the folder."""
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def held(
 
   Args:
     folder: the folder; made if it does not exist.
-    beat_s: seconds between two touches of the file.
+    beat_s: the holder touches the file every `beat_s` seconds.
     watched_s: a holder on another machine that does not touch the file for this many seconds counts as dead.
 
   Yields:
@@ -48,7 +48,7 @@ def held(
   handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
   try:
     locked, owner = _locked(handle), _read(path)
-    # If flock succeeded and the file names a process of this machine, that process is dead: it would hold the lock.
+    # If flock succeeds although the file names a process of this machine, that process has ended.
     watched = owner and (locked is None or owner["machine"] != _machine())
     if locked is False or watched and _touched(path, beat_s, watched_s):
       raise Held(_said(path, owner))
@@ -90,7 +90,7 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
   """The holder that the file names; {} if none."""
   try:
     owner = json.loads(path.read_bytes() or b"{}")
-  except ValueError:  # an unfinished line after a kill, or a file that we did not write
+  except ValueError:  # an unfinished line after a kill, or a file from elsewhere
     return {}
   return owner if isinstance(owner, dict) and {"machine", "host", "pid", "since"} <= owner.keys() else {}
 

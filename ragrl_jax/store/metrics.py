@@ -20,8 +20,8 @@ class MetricWriter:
 
   A row is `{"step": n, "time": seconds since 1970, …}`. `step` is the number of optimiser steps done when the row was
   written, so a measurement before training has step 0. A value that is not finite is written as null, and `nulls`
-  counts them; `untracked` counts the rows, of this start, that dropped trackers lack. Keys of nested mappings are
-  joined by "/". Text goes to the JSON file only.
+  counts such values. `untracked` counts the rows since this start that dropped trackers lack. Keys of nested mappings
+  are joined by "/". Text goes to the JSON file only.
   """
 
   def __init__(
@@ -41,7 +41,7 @@ class MetricWriter:
       restored: the step that was restored. Later rows are removed, since the run writes them again. None means a new
         run: all old rows and event files are removed.
       tensorboard: whether to write event files, under `tensorboard/`.
-      trackers: other trackers, by the names of their switches.
+      trackers: other trackers, keys of `tracker_kinds.KINDS`.
       settings: the run's settings, for the trackers.
       silent: touch no file, because another host of the run writes.
     """
@@ -59,7 +59,7 @@ class MetricWriter:
 
   @classmethod
   def of_run(cls, workdir: str | os.PathLike, config, *, restored: int | None, silent: bool) -> "MetricWriter":
-    """The writer with the trackers that config.log switches on; they get the config without credentials."""
+    """The writer with the trackers that config.log turns on; they get the settings without credentials."""
     names = trackers_lib.chosen(config.log)
     return cls(
       workdir, restored=restored, tensorboard=False, trackers=names, settings=changes.values(config), silent=silent
@@ -130,7 +130,7 @@ def flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def _scalar(name: str, value: Any) -> int | float | str | None:
   """A Python scalar from a Python, NumPy or JAX scalar; None if it is not finite."""
   if name in ("step", "time", "nulls", "untracked"):
-    raise ValueError(f"metric {name!r}: the writer keeps this name for itself; call it something else.")
+    raise ValueError(f"metric {name!r}: the writer uses this name itself; give the metric another name.")
   if value is None or isinstance(value, str):
     return value
   array = np.asarray(value)

@@ -31,7 +31,7 @@ def damage(folder: str | os.PathLike) -> str:
         return f"{FILE}:{number} is damaged"
       sums[match[2]] = match[1]
     if unknown := set(_names(folder)) - sums.keys():
-      return f"{min(unknown)} is not in {FILE}, which was cut"
+      return f"{min(unknown)} is not in {FILE}, so {FILE} was cut off"
     for name, digest in zip(sums, _digests(folder, sums)):
       if digest != sums[name]:
         return f"{name} is not what was saved: its SHA-256 differs"

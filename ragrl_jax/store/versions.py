@@ -1,4 +1,4 @@
-"""Which code ran a training run, and on what: a line of versions.jsonl for every start."""
+"""Records the code and the devices of a training run: a line of versions.jsonl for every start."""
 
 import importlib.metadata
 import json
@@ -45,7 +45,7 @@ def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def library() -> dict[str, str | None]:
-  """{"ragrl_jax": its version, "commit": of its checkout, "-dirty" with changes; None if there is no way to know}."""
+  """{"ragrl_jax": its version, "commit": its commit, with "-dirty" if the checkout has changes; None if unknown}."""
   return {"ragrl_jax": ragrl_jax.__version__, "commit": _checkout() or _installed()}
 
 
@@ -56,12 +56,12 @@ def _checkout() -> str | None:
   command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
   try:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip() or None
-  except (OSError, subprocess.SubprocessError):  # no git here, or it refuses the folder
+  except (OSError, subprocess.SubprocessError):  # git is missing, or refuses the folder
     return None
 
 
 def _installed() -> str | None:
-  """The commit of `pip install git+…`, which pip notes."""
+  """The commit of `pip install git+…`, which pip records; None after another installation."""
   try:
     noted = importlib.metadata.distribution("ragrl_jax").read_text("direct_url.json")
   except importlib.metadata.PackageNotFoundError:

@@ -90,7 +90,7 @@ class Run:
       step: number of steps done.
       state, host: the checkpoint's arrays and JSON part.
       reached: whether the run has reached its goal, so that it will not be resumed.
-      stale: older weights that the next step is sampled with, in place of the state's.
+      stale: older weights, if the next step is sampled with them and not with the state's.
 
     Raises:
       lock.Held: another machine trains in this folder, too.
@@ -124,14 +124,14 @@ def opened(
 
   Args:
     workdir: the folder; made if it does not exist.
-    config: the present settings.
+    config: the settings of this start.
     resume: "auto" resumes if there is a checkpoint; "must" refuses a folder without one; "never" refuses a folder with
       a run in it.
     accept_changes: resume even if the settings have changed; the changes are recorded.
     say: prints a line for the user.
 
   Raises:
-    ValueError: `resume` is none of the three, or refuses the folder; or a changed setting would change the run.
+    ValueError: `resume` is not one of the three, or refuses the folder; or a changed setting would change the run.
     lock.Held: another process trains there.
   """
   if resume not in RESUME:

@@ -231,7 +231,7 @@ def test_chats_of_ids_can_be_read_back():
   assert tokenizer.messages([*ids, *tokenizer.encode("so far")])[-1]["content"] == "so far"
   with pytest.raises(ValueError, match="'tool'"):
     tokenizer.render([dict(role="tool", content="")])
-  with pytest.raises(ValueError, match="no chat"):
+  with pytest.raises(ValueError, match="not a chat"):
     tokenizer.messages(tokenizer.encode("text"))
 
 

@@ -191,4 +191,4 @@ def test_a_folder_without_episodes_is_named(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(sys, "argv", ["x", "--workdir", str(tmp_path), "--out", str(tmp_path / "out")])
   with pytest.raises(SystemExit) as ended:
     commands.guarded(export_traces.main)
-  assert ended.value.code == 2 and "no episodes there" in capsys.readouterr().err and not (tmp_path / "out").exists()
+  assert ended.value.code == 2 and "has no episodes" in capsys.readouterr().err and not (tmp_path / "out").exists()

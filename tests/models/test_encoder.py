@@ -218,7 +218,7 @@ def test_unsupported_sentence_transformers_settings_are_refused(modes, modules, 
 def test_invalid_settings_are_refused(folder, tmp_path):
   mean = dict(pooling="mean", normalize=True)
   for given, says in (
-    ("e6", "there are e5"),
+    ("e6", "it must be one of e5"),
     (dict(pooling="mean"), "normalize"),
     (mean | dict(pooling="max"), "max"),
     (mean | dict(prefix=""), "prefix"),
@@ -233,7 +233,7 @@ def test_invalid_settings_are_refused(folder, tmp_path):
 def test_folders_without_an_encoder_are_refused(folder, tmp_path):
   shapes = hf_folders.bert_shapes(hf_folders.BERT)
   for name, config, changed, says in (
-    ("roberta", hf_folders.BERT | dict(model_type="roberta"), {}, "model_type 'roberta' is no BERT"),
+    ("roberta", hf_folders.BERT | dict(model_type="roberta"), {}, "model_type 'roberta' is not a BERT"),
     ("relu", hf_folders.BERT | dict(hidden_act="relu"), {}, "hidden_act is 'relu'"),
     ("short", hf_folders.BERT, {"pooler.dense.weight": None}, "no tensor pooler.dense.weight"),
     ("more", hf_folders.BERT, {"adapter.weight": np.zeros(2, np.float32)}, "tensor adapter.weight has no place"),

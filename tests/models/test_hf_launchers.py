@@ -16,7 +16,7 @@ from ragrl_jax.cli import commands
 from ragrl_jax.learner import learner, settings
 from ragrl_jax.models import lora, mapping, peft, weights
 from ragrl_jax.prompting import load
-from ragrl_jax.run import player
+from ragrl_jax.run import player, saving
 from ragrl_jax.store import checkpoint
 
 
@@ -143,7 +143,7 @@ def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys)
   saved.save(3, dict(params=trained), dict(step=3))  # nothing of the base
   saved.close()
   nnx.update(model, trained)
-  player.save(model, model.config, config, tmp_path / "adapters")
+  saving.save(model, model.config, config, tmp_path / "adapters")
   assert peft.base(tmp_path / "adapters", "") == config.model.path
   assert (tmp_path / "adapters" / "tokenizer.json").exists()
 

@@ -77,7 +77,7 @@ def test_patterns(pattern, names):
   "pattern, says",
   [
     ("q_proj", "'q_proj' matches none of q, k"),
-    ("q (", "'\\(' is no regular"),
+    ("q (", "'\\(' is not a regular"),
     (" ", "names no matrix"),
     ("q lm_head", "'lm_head' matches none"),
   ],
@@ -264,7 +264,7 @@ def test_every_way_to_name_modules(targets, folder, tmp_path):
     (dict(r="4"), "r is '4'"),
     (dict(target_modules=["q_proj", "lm_head"]), "target module 'lm_head' names no matrix"),
     (dict(target_modules="q_proj"), "target module 'q_proj' names no matrix"),
-    (dict(target_modules="("), "'\\(' is no regular expression"),
+    (dict(target_modules="("), "'\\(' is not a regular expression"),
     (dict(target_modules=["down_proj", "layers.0.self_attn.q_proj"]), "names q_proj in some of 2 layers"),
   ],
 )
@@ -284,7 +284,7 @@ def test_unsupported_settings_are_refused(settings, says, folder, tmp_path):
       rf"adapter_model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4",
     ),
     ({}, {"lm_head.lora_A": np.zeros((4, 16), np.float32)}, "adapter_model.safetensors: tensor lm_head.lora_A is no"),
-    (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is no adapter.*does not name its module"),
+    (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is not an adapter.*does not name its module"),
   ],
 )
 def test_tensors_that_do_not_fit_are_refused(settings, tensors, says, folder, tmp_path):

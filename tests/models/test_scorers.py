@@ -67,7 +67,7 @@ def test_late_interaction_by_hand(colbert):
 
 
 def test_folders_with_mistakes(cross, colbert):
-  with pytest.raises(ValueError, match="a scorer is one of cross-encoder, late-interaction"):
+  with pytest.raises(ValueError, match="it must be one of cross-encoder, late-interaction"):
     scorers.load_scorer(cross, "poly-encoder")
   with pytest.raises(ValueError, match="linear.weight has no place"):
     scorers.load_scorer(colbert, "cross-encoder")

@@ -161,10 +161,10 @@ def test_a_truncated_file_is_named_with_its_tensor(folder, tmp_path):
   with pytest.raises(ValueError, match=r"model.safetensors is truncated: tensor model.* ends at byte"):
     weights.load_pretrained(tmp_path)
   for cut, says in (
-    (whole[:100], "truncated or no safetensors"),
-    (b"", "truncated or no safetensors"),
-    ((9).to_bytes(8, "little") + b"not json!", "no safetensors file"),
-    ((2).to_bytes(8, "little") + b"[]", "holds no object"),
+    (whole[:100], "truncated or not a safetensors"),
+    (b"", "truncated or not a safetensors"),
+    ((9).to_bytes(8, "little") + b"not json!", "not a safetensors file"),
+    ((2).to_bytes(8, "little") + b"[]", "header is not an object"),
     ((10).to_bytes(8, "little") + b'{"x":{ } }', "tensor x lacks dtype"),
   ):
     file.write_bytes(cut)
@@ -200,7 +200,7 @@ def test_unsupported_configs_are_refused():
   for change, says in [
     (
       dict(model_type="gpt2"),
-      "model_type: 'gpt2' is no model family here: there are qwen2, .*gemma3_text.*families.py",
+      "model_type: 'gpt2' is not a supported model family: it must be one of qwen2, .*gemma3_text.*families.py",
     ),
     (dict(model_type=None), "model_type is missing"),
     (dict(rope_theta=None), "no rope_theta"),
@@ -264,5 +264,5 @@ def test_config_files_that_cannot_be_read(tmp_path):
   with pytest.raises(ValueError, match="config.json is missing"):
     weights.load_pretrained(tmp_path)
   (tmp_path / "config.json").write_text("{")
-  with pytest.raises(ValueError, match="is no JSON"):
+  with pytest.raises(ValueError, match="is not JSON"):
     weights.load_pretrained(tmp_path)

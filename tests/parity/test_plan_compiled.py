@@ -4,7 +4,7 @@ import pytest
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.plan import compiled, search
+from ragrl_jax.plan import compiled, estimate, search
 from ragrl_jax.plan.memory import Axes
 
 pytestmark = pytest.mark.parity
@@ -36,7 +36,7 @@ def test_resident_bytes_are_those_of_the_compiled_programs(variant, quick):
   config = small(variant)
   report = compiled.check(config, "v5e:2x4", only=("learner: accumulate",))
   shape = DecoderConfig.from_shape(151_936, **SMALL)
-  said = search.estimate(config, shape, search.Slice("v5e:2x4", 8))
+  said = estimate.estimate(config, shape, estimate.Slice("v5e:2x4", 8))
   of = lambda name: sum(size for key, size in report.resident.items() if key.split(":")[0] == name)
   assert said.resident["learner"] == pytest.approx(of("learner"), rel=STAYS)
   assert said.resident["reference"] == of("reference")

@@ -7,11 +7,11 @@ import scale_cases as cases
 import scale_held as held
 import scale_page as page
 
-from ragrl_jax.plan import search
+from ragrl_jax.plan import estimate, search
 
 CASE = ("qwen2.5-7b", "lear", "v5e-64")
 ALL = dict(cases.SLICES)
-SMALLER = {"v6e-4": search.Slice("v6e:2x2", 4)}  # too small for either model
+SMALLER = {"v6e-4": estimate.Slice("v6e:2x2", 4)}  # too small for either model
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_of_equal_steps_the_plan_holds_most_conversations(plans):
   assert found.mesh["fsdp"] == 32
   config.rollout.kv_dtype = "int8"
   less = search.Choice(search.Axes(data=8, fsdp=4), 128, 128, 128, 256, 4)
-  less = search.estimate(less.into(config), cases.SHAPES[held.MODEL], cases.SLICES[case[1]], drawn=0.5)
+  less = estimate.estimate(less.into(config), cases.SHAPES[held.MODEL], cases.SLICES[case[1]], drawn=0.5)
   assert less.step_s == pytest.approx(found.step_s, rel=0.01) and less.conversations < 4 * held.BEFORE[case]
 
 

@@ -6,13 +6,13 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.shapes import SHAPES
-from ragrl_jax.plan import report_tables, search, workload
+from ragrl_jax.plan import estimate, report_tables, search, workload
 from ragrl_jax.plan.memory import Axes
 
 SHAPE = DecoderConfig(
   vocab_size=32_000, d_model=1024, num_layers=12, num_heads=8, num_kv_heads=4, head_dim=128, d_ff=4096, rope_theta=1e6
 )
-SLICE = search.Slice("v5e:4x4", 16)
+SLICE = estimate.Slice("v5e:4x4", 16)
 
 
 def small():
@@ -49,7 +49,7 @@ def test_only_meshes_that_divide_evenly():
   assert max(axes.tensor for axes in found) == 4  # because of the key-value heads
   assert max(axes.sequence for axes in found) == 8  # 1,024 tokens in blocks of 128
   assert Axes(data=4, fsdp=4) in found and Axes(fsdp=16) in found
-  twice = search.Slice("v5e:4x4", 32, 2)
+  twice = estimate.Slice("v5e:4x4", 32, 2)
   assert {choice.axes.data % 2 for choice in chosen(twice)} == {0}
 
 
@@ -65,7 +65,7 @@ def test_conversations_beside_the_train_state():
   def planned(kv_dtype, ahead=0):
     config = small()
     config.rollout.update(dict(kv_dtype=kv_dtype, ahead=ahead, page=64))
-    return search.estimate(search.Choice(Axes(fsdp=16), 16, 16, 32, 256, 4).into(config), SHAPE, SLICE)
+    return estimate.estimate(search.Choice(Axes(fsdp=16), 16, 16, 32, 256, 4).into(config), SHAPE, SLICE)
 
   report, narrow = planned("model"), planned("int8")
   stays, engine = report.resident["learner"] + report.resident["reference"], report.resident["engine: weights"]
@@ -95,11 +95,11 @@ def test_int8_on_tpus_costs_plain_attention_and_on_gpus_saves_half():
   def decoded(where, kv_dtype):
     config = small()
     config.rollout.kv_dtype = kv_dtype
-    report = search.estimate(search.Choice(Axes(data=where.chips), 16, 16, 32, 256).into(config), SHAPE, where)
+    report = estimate.estimate(search.Choice(Axes(data=where.chips), 16, 16, 32, 256).into(config), SHAPE, where)
     program = next(one for one in report.programs if one.name == "engine: decode")
     return program.hbm / config.rollout.chunk - report.resident["engine: weights"]
 
-  gpus = search.Slice("h200:8", 8)
+  gpus = estimate.Slice("h200:8", 8)
   assert decoded(gpus, "int8") / decoded(gpus, "model") == pytest.approx(132 / 256)
   assert decoded(SLICE, "int8") / decoded(SLICE, "model") == pytest.approx(8 * 132 / 256)
 
@@ -108,7 +108,7 @@ def test_the_best_plan_fits_and_no_other_that_fits_is_shorter():
   config = small()
   choice, report = search.best(config, SHAPE, SLICE, margin=0.1)
   assert report.needed <= 0.9 * report.chip.hbm
-  others = [search.estimate(other.into(config), SHAPE, SLICE) for other in chosen()]
+  others = [estimate.estimate(other.into(config), SHAPE, SLICE) for other in chosen()]
   least = min(other.step_s for other in others if other.needed <= 0.9 * other.chip.hbm)
   assert report.step_s <= search.EQUAL * least
   after, _ = search.best(config, SHAPE, SLICE, margin=0.1, refused=frozenset({choice}))
@@ -124,7 +124,7 @@ def test_nothing_fits_in_less_than_the_least():
 def test_more_chips_are_faster_and_the_steps_parts_add_up():
   config = small()
   report = search.best(config, SHAPE, SLICE, margin=0.1)[1]
-  more = search.best(config, SHAPE, search.Slice("v5e:8x8", 64), margin=0.1)[1]
+  more = search.best(config, SHAPE, estimate.Slice("v5e:8x8", 64), margin=0.1)[1]
   assert 3.0 < report.step_s / more.step_s < 5.0
   assert report.step_s == pytest.approx(sum(one.calls * report.seconds(one)[0] for one in report.programs))
   assert 0 < report.mfu <= 5 / 6  # of six passes two are scoring; remat's second forward pass does not count
@@ -132,24 +132,24 @@ def test_more_chips_are_faster_and_the_steps_parts_add_up():
 
 def test_only_gradients_cross_slices():
   config = search.Choice(Axes(data=2, fsdp=16), 32, 16, 32, 256).into(small())
-  report = search.estimate(config, SHAPE, search.Slice("v5e:4x4", 32, 2))
+  report = estimate.estimate(config, SHAPE, estimate.Slice("v5e:4x4", 32, 2))
   crossing = {one.name: one.dcn for one in report.programs if one.dcn}
   # a chip's sixteenth of the gradient, in float32
   assert crossing == {"learner: accumulate": pytest.approx(4 * report.parameters / 16, rel=0.01)}
   config = search.Choice(Axes(data=8, fsdp=4), 32, 16, 32, 256).into(small())
-  report = search.estimate(config, SHAPE, search.Slice("v5e:4x4", 32, 2))
+  report = estimate.estimate(config, SHAPE, estimate.Slice("v5e:4x4", 32, 2))
   # A chip's quarter; each of a slice's four chips sends a quarter of it to the other slice.
   assert report.programs[0].dcn == pytest.approx(4 * report.parameters / 4 / 4, rel=0.01)
 
 
 def test_only_gradients_leave_a_host_of_gpus():
-  two = search.Slice("h200:2x8", 16)
+  two = estimate.Slice("h200:2x8", 16)
   assert (two.host, two.hosts, two.islands) == (8, 2, 2)
   found = {choice.axes for choice in chosen(two)}
   assert {axes.data % 2 for axes in found} == {0} and Axes(data=4, fsdp=2, tensor=2) in found
   assert {axes.sequence for axes in found} == {1}  # attention needs whole rows
   config = search.Choice(Axes(data=2, fsdp=8), 32, 16, 32, 256).into(small())
-  report = search.estimate(config, SHAPE, two)
+  report = estimate.estimate(config, SHAPE, two)
   assert (report.hosts, report.slices) == (2, 1)
   # a GPU's eighth of the gradient, in float32
   crossing = {one.name: one.dcn for one in report.programs if one.dcn}
@@ -157,11 +157,11 @@ def test_only_gradients_leave_a_host_of_gpus():
 
 
 def test_the_size_of_a_gpu_host_is_that_of_its_topology():
-  one, eight = search.Slice("h200:1", 1), search.Slice("h200:8", 8)
+  one, eight = estimate.Slice("h200:1", 1), estimate.Slice("h200:8", 8)
   assert (one.host, one.hosts, eight.host, eight.hosts, SLICE.host, SLICE.hosts) == (1, 1, 8, 1, 4, 4)
   assert {choice.axes for choice in chosen(one)} == {Axes()}
   whole, spread = (
-    search.estimate(search.Choice(axes, 8, 16, 32, 256).into(small()), SHAPE, where)
+    estimate.estimate(search.Choice(axes, 8, 16, 32, 256).into(small()), SHAPE, where)
     for axes, where in ((Axes(), one), (Axes(tensor=4, data=2), eight))
   )
   # Every GPU of the host is a replica: all weights, an eighth of the conversations, and room for prompts.
@@ -172,26 +172,26 @@ def test_the_size_of_a_gpu_host_is_that_of_its_topology():
 
 def test_an_engine_spans_the_fewest_hosts_that_hold_it():
   """145 GB of bf16 weights: four chips of 32 GB are too few, eight suffice. Eight of 16 GB do not."""
-  config, model, where = small(), SHAPES["qwen2.5-72b"], search.Slice("v6e:16x16", 256)
-  assert (where.spans(4), where.spans(8), where.spans(3), search.Slice("v6e:2x2", 4).spans(8)) == (1, 2, 0, 0)
+  config, model, where = small(), SHAPES["qwen2.5-72b"], estimate.Slice("v6e:16x16", 256)
+  assert (where.spans(4), where.spans(8), where.spans(3), estimate.Slice("v6e:2x2", 4).spans(8)) == (1, 2, 0, 0)
   choice, report = search.best(config, model, where, margin=0.05)
   assert (choice.tensor, report.span, report.fewest, report.fits) == (8, 2, 2, True)
   assert "cache rows an engine, on 2 hosts" in report_tables.text(report)
   narrow = dataclasses.replace(choice, tensor=4, pages=0)
-  report = search.estimate(narrow.into(config), model, where)
+  report = estimate.estimate(narrow.into(config), model, where)
   said = report_tables.text(report)
   assert (report.span, report.fits) == (1, False) and "IT DOES NOT FIT" in said
   assert "weights do not fit on 1 host, but on 2 hosts: raise config.rollout.mesh.tensor" in said
-  v5e = search.Slice("v5e:16x16", 256)
+  v5e = estimate.Slice("v5e:16x16", 256)
   assert search.best(config, model, v5e, margin=0.05) is None
-  said = report_tables.text(search.estimate(choice.into(config), model, v5e))
+  said = report_tables.text(estimate.estimate(choice.into(config), model, v5e))
   assert "do not fit on 2 hosts, nor on more of them" in said and "key-value heads" in said
 
 
 def test_half_as_many_engines_have_twice_the_work_each():
   config, model = small(), dataclasses.replace(SHAPE, num_kv_heads=8)
   alone, two = (
-    search.estimate(search.Choice(Axes(fsdp=16), 32, lanes, 2 * lanes, 256, tensor, 64).into(config), model, SLICE)
+    estimate.estimate(search.Choice(Axes(fsdp=16), 32, lanes, 2 * lanes, 256, tensor, 64).into(config), model, SLICE)
     for lanes, tensor in ((16, 4), (32, 8))
   )
   program = lambda report, name: next(one for one in report.programs if one.name == name)

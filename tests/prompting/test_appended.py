@@ -61,5 +61,5 @@ def test_a_template_that_rewrites_is_told_of(tmp_path):
   with pytest.raises(Rewritten, match="earlier turns differently"):
     Appender(tokenizer).after([ASKED, thought, AGAIN, SAID, AGAIN], 2, ended=True)
   silent = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
-  with pytest.raises(ValueError, match="leaves out what the assistant says"):
+  with pytest.raises(ValueError, match="leaves out the assistant's text"):
     Appender(tokenizer_of(tmp_path / "silent", silent))

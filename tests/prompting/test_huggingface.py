@@ -154,7 +154,7 @@ def test_an_eos_id_beyond_the_vocabulary_is_refused(tmp_path):
 def test_a_broken_generation_config_is_named_with_its_line(tmp_path):
   folder = small.byte_level(tmp_path)
   (folder / "generation_config.json").write_text('{\n"eos_token_id": 1,,\n}')
-  with pytest.raises(ValueError, match=r"generation_config.json:2: no JSON"):
+  with pytest.raises(ValueError, match=r"generation_config.json:2: not JSON"):
     HuggingFaceTokenizer(folder)
 
 
@@ -165,7 +165,7 @@ def test_a_vocabulary_that_spells_its_control_tokens_is_refused(tmp_path):
   unigram.pre_tokenizer, unigram.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
   unigram.add_special_tokens(["<unk>", "</s>"])
   folder = small._write(tmp_path, unigram, dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="</s>"))
-  with pytest.raises(ValueError, match="Unigram tokenizer makes a control token of the text '</s>'"):
+  with pytest.raises(ValueError, match="Unigram tokenizer encodes the text '</s>' as a control token"):
     HuggingFaceTokenizer(folder)
 
 

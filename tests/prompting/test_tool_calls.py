@@ -165,5 +165,5 @@ def test_arguments_that_are_no_json_are_refused():
   for call in ({}, {"function": {"name": "f", "arguments": "{"}}, {"function": {"name": "f", "arguments": "[1]"}}, 3):
     with pytest.raises(ValueError, match="a tool call must be"):
       tool_calls.messages([{"role": "assistant", "content": "", "tool_calls": [call]}], QWENS)
-  with pytest.raises(ValueError, match="no format for tool calls"):
+  with pytest.raises(ValueError, match="no known format of tool calls"):
     tool_calls.messages([{"role": "assistant", "content": "", "tool_calls": [{}]}], None)

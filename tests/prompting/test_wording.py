@@ -49,7 +49,7 @@ def test_roles(tmp_path):
   ("text", "said"),
   [
     ("no place", "the placeholder {question} is missing"),
-    ("{question} {quesion}", "{quesion} is no placeholder here; there is {question}, {titles}. Write {{quesion}}"),
+    ("{question} {quesion}", "{quesion} is not a placeholder here; there is {question}, {titles}. Write {{quesion}}"),
     (" \n", "the file is empty"),
     ("[user]\n{question}\n[system]\n\n", "the message under [system] is empty"),
     (b"\xff{question}", "must be UTF-8 text (invalid start byte at byte 0)"),
@@ -84,7 +84,7 @@ def test_search_agents_take_instructions_and_notice_from_files(name, tmp_path):
   with pytest.raises(ValueError, match=r"instructions='papr': it must be 'paper', .* or 'file:PATH' \(config\.switch"):
     recipes.get(name, instructions="papr")
   with pytest.raises(
-    ValueError, match=r"config\.switches\.notice=file:.*{question} is no placeholder here; there is n"
+    ValueError, match=r"config\.switches\.notice=file:.*{question} is not a placeholder here; there is n"
   ):
     recipes.get(name, notice=file(tmp_path, "{question}"))
 

@@ -117,7 +117,7 @@ def test_a_file_fuses_indexes(folder):
     (dict(indexes=["bm25"], k=3), "unknown entries k"),
     (dict(indexes=["gone"]), "no index here"),
     (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
-    (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|a scorer is one of"),
+    (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|it must be one of cross-encoder"),
   ],
 )
 def test_files_with_mistakes(folder, card, says):

@@ -98,7 +98,7 @@ def test_invalid_calls_are_refused(tmp_path):
   with pytest.raises(FileNotFoundError, match=r"no checkpoint 2 in .*\[1\]"):
     checkpoints.restore(state(), step=2)
   other = dataclasses.replace(state(), params=dict(a=jnp.zeros((9, 4)), b=state().params["b"]))
-  with pytest.raises(ValueError, match=r"params/a has shape \(8, 4\) there and \(9, 4\)"):
+  with pytest.raises(ValueError, match=r"params/a has shape \(8, 4\) in the checkpoint and \(9, 4\)"):
     checkpoints.restore(other)
 
 
@@ -183,10 +183,10 @@ def test_a_damaged_checkpoint_is_replaced_by_the_newest_undamaged_one_with_a_war
   with pytest.raises(checkpoint.Damaged, match=r"checkpoints?.*3: .*SHA-256 differs\. Others: \[1, 2\]"):
     checkpoints.restore(state(), step=3)  # a step that is named is not replaced
   reader = checkpoint.Checkpoints(tmp_path, keep=1, read_only=True)
-  with pytest.warns(UserWarning, match="Step 1 is sound"):
+  with pytest.warns(UserWarning, match="Step 1 is undamaged"):
     assert reader.restore(state())[1] == dict(step=1)
   assert reader.steps() == [1, 2, 3]
-  with pytest.warns(UserWarning, match=r"3: state/.*differs; .*2: host\.json is missing\. Step 1 is sound") as said:
+  with pytest.warns(UserWarning, match=r"3: state/.*differs; .*2: host\.json is missing\. Step 1 is undamaged") as said:
     got, host = checkpoints.restore(state())
   assert len(said) == 1 and host == dict(step=1) and same(got, state(1))
   assert checkpoints.steps() == [1] and (tmp_path / "3.damaged").is_dir()
@@ -194,7 +194,7 @@ def test_a_damaged_checkpoint_is_replaced_by_the_newest_undamaged_one_with_a_war
   assert checkpoints.restore(state())[1] == dict(step=3)
   for step in (1, 3):
     flip(tmp_path / str(step) / sums.FILE)
-  with pytest.raises(checkpoint.Damaged, match="no sound checkpoint.*new workdir") as error:
+  with pytest.raises(checkpoint.Damaged, match="no undamaged checkpoint.*new workdir") as error:
     checkpoints.restore(state())
   assert "\n" not in str(error.value) and checkpoints.steps() == [1, 3]
 

@@ -71,5 +71,5 @@ def test_values_that_cannot_be_restored_are_refused(value):
 
 
 def test_another_kind_of_file_is_refused():
-  with pytest.raises(ValueError, match="no kind of saved value"):
+  with pytest.raises(ValueError, match="not a kind of saved value"):
     exact.decode({"pickle": "x"})

@@ -24,5 +24,5 @@ def test_an_empty_folder_can_be_used_and_a_file_cannot(tmp_path):
   (tmp_path / "empty").mkdir()
   assert (fresh.folder(tmp_path / "empty") / fresh.MARKER).is_file()
   (tmp_path / "file").write_text("text")
-  with pytest.raises(ValueError, match="is no folder"):
+  with pytest.raises(ValueError, match="is not a folder"):
     fresh.folder(tmp_path / "file")

@@ -1,0 +1,51 @@
+"""Saves a run's model and tokenizer as a folder that config.model.path can name."""
+
+import pathlib
+import shutil
+
+from ragrl_jax.models import lora, peft, weights
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import hosts
+from ragrl_jax.run import player
+
+TOKENIZER_FILES = (
+  "tokenizer.json",
+  "tokenizer.model",
+  "tokenizer_config.json",
+  "special_tokens_map.json",
+  "added_tokens.json",
+  "vocab.json",
+  "merges.txt",
+  "chat_template.jinja",
+  "generation_config.json",
+)
+
+
+def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=None) -> None:
+  """Saves model and tokenizer as a Hugging Face folder for config.model.path.
+
+  A model with adapters is saved as a PEFT folder for config.model.lora.path. If its base has new random weights, there
+  is no folder of the base, so the adapters are merged into it.
+
+  Args:
+    model: the model to save; adapters are always float32.
+    shape: the model's config.
+    config: the run's config, with the folder that the run started from.
+    out: the folder.
+    dtype: dtype of the stored weights; unchanged by default.
+  """
+  if lora.has(model) and config.model.path:
+    peft.save_adapters(model, out, base=str(pathlib.Path(config.model.path).resolve()))
+  else:
+    weights.save_pretrained(model, shape, out, dtype=dtype)
+  if not hosts.is_first():
+    return
+  source = pathlib.Path(config.prompting.tokenizer or config.model.path)
+  if source.is_file():
+    shutil.copyfile(source, out / "tokenizer.model")
+  for name in TOKENIZER_FILES:
+    if (source / name).is_file():
+      shutil.copyfile(source / name, out / name)
+  if (out / "config.json").exists() and not (out / "generation_config.json").exists():
+    weights.write_generation_config(out, shape.eos_ids or player.tokenizer(config).eos_ids, shape.bos_id)
