@@ -17,7 +17,7 @@ from ragrl_jax.store import workdir as run_lib
 if __name__ == "__main__":
   number, count, port = map(int, sys.argv[1:4])
   config = config_lib.default_config()
-  config.steps, config.checkpoint.keep = 1000, 1000
+  config.steps, config.checkpoint.keep = 1_000_000, 1000  # more than it can make before the signal
   jax.config.update("jax_num_cpu_devices", 1)
   with hosts.Joined(f"127.0.0.1:{port}", count, number, wait_s=120, heartbeat_s=60):
     with run_lib.opened(pathlib.Path(sys.argv[4]), config) as run:

@@ -93,8 +93,8 @@ def test_two_hosts_train_like_one_and_one_host_resumes_after_a_kill(tmp_path):
     children[1].send_signal(signal.SIGKILL)
     children[1].wait()
     killed = time.monotonic()
-    assert children[0].wait(timeout=60) != 0
-    assert time.monotonic() - killed < 45  # the heartbeat's ten seconds and JAX's own detection
+    assert children[0].wait(timeout=200) != 0
+    assert time.monotonic() - killed < 90  # the heartbeat's ten seconds; without it, JAX notices after a hundred
   finally:
     for child in children:
       child.kill()
@@ -179,7 +179,7 @@ def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_is_refused(t
         assert other.wait(timeout=120) == 1
         assert f"process {children[0].pid} on" in (tmp_path / "other" / "0.txt").read_text()
       children[1].send_signal(signal.SIGTERM)
-      assert [child.wait(timeout=60) for child in children] == [143, 143], (logs / "0.txt").read_text()[-3000:]
+      assert [child.wait(timeout=200) for child in children] == [143, 143], (logs / "0.txt").read_text()[-3000:]
     finally:
       for process in children:
         process.kill()
@@ -189,7 +189,7 @@ def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_is_refused(t
     said = (logs / "0.txt").read_text()
     assert f"step {last} is saved; the same command goes on from it" in said
     assert "is saved" not in (logs / "1.txt").read_text()
-  assert f"going on from step {saved[0]}, of at most 1000" in said
+  assert f"going on from step {saved[0]}, of at most 1000000" in said
 
 
 @pytest.mark.hosts  # three processes compile the step

@@ -115,6 +115,7 @@ class Link:
     self._gone, self._busy = threading.Event(), threading.Event()
     self._lost: int | None = None
     for number, connection in peers.items():
+      connection.settimeout(None)  # here, not in the thread: the first message may be sent before it runs
       _keep_alive(connection)
       threading.Thread(target=self._watch, args=(number, connection), name=f"host {number}", daemon=True).start()
 
@@ -172,7 +173,6 @@ class Link:
   def _watch(self, number: int, connection: socket.socket) -> None:
     """Reads what a host sends, until its connection ends. In a thread of its own."""
     try:
-      connection.settimeout(None)
       while True:
         self._messages.put(_message(connection))
     except (OSError, ValueError):  # it was closed there, or the machine is silent; what came is no message

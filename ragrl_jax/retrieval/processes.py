@@ -27,6 +27,8 @@ class Processes:
     self._work, self._arguments, self._count = work, arguments, count
     self._made = multiprocessing.get_context("spawn")
     self._running: dict[int, multiprocessing.process.BaseProcess] = {}
+    # Kept open: a restarted process, too, says that it is ready, and a closed pipe would end it.
+    self._pipes: dict[int, multiprocessing.connection.Connection] = {}
     self._asked: list[int] = []  # signals to handle
 
   def run(self, ready: Callable[[Any], None]) -> None:
@@ -40,8 +42,9 @@ class Processes:
       for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
     }
     try:
-      pipes = [self._start(row) for row in range(self._count)]
-      said = [self._begun(pipe) for pipe in pipes]
+      for row in range(self._count):
+        self._start(row)
+      said = [self._begun(pipe) for pipe in self._pipes.values()]
       if None not in said:
         ready(said[0])
         self._watch()
@@ -50,13 +53,12 @@ class Processes:
       for number, handler in handlers.items():
         signal.signal(number, handler)
 
-  def _start(self, row: int) -> multiprocessing.connection.Connection:
+  def _start(self, row: int) -> None:
     here, there = self._made.Pipe(duplex=False)
     process = self._made.Process(target=_begin, args=(self._work, self._arguments, row, there), name=f"server-{row}")
     process.start()
     there.close()
-    self._running[row] = process
-    return here
+    self._running[row], self._pipes[row] = process, here
 
   def _begun(self, pipe: multiprocessing.connection.Connection) -> Any:
     """The description that the process passed to `ready`; None if all processes must end."""

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from patience import reached
 
 from ragrl_jax import structs
 from ragrl_jax.engine import caster, lanes, messages
@@ -201,10 +202,18 @@ def test_decoding_copies_no_cache():
 
 
 def test_a_waiting_conversation_gives_up_its_lane():
-  # Six conversations over four lanes, and every search takes 20 ms. Waiting conversations must not hold lanes.
-  played = rollout(engine(), tools=kit.Tools(lambda _: 0.02))
-  played.run(requests(4, 4), step=0)
-  assert played.report.engine.occupancy > 0.3
+  # Six conversations over four lanes. No search ends before all six search, so a waiting one must not hold its lane.
+  searching = []
+
+  class Slow(kit.Tools):
+    async def search(self, query, k=None):
+      searching.append(query)
+      await reached(lambda: len(searching) >= 6)
+      return await super().search(query, k)
+
+  played = rollout(engine(), tools=Slow())
+  played.run(requests(3, 2), step=0)
+  assert kit.SIZES["lanes"] < 6 <= len(searching)
   assert played.report.wait_s > 0
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-import time
+import threading
 import types
 
 import asked
@@ -62,8 +62,8 @@ const press = (key) =>
   type("slow?");
   by("samples").value = "1";
   press("Enter");
-  await new Promise((done) => setTimeout(done, 100));
-  seen.waiting = texts(".waiting").length > 0;
+  do await new Promise((done) => setTimeout(done, 20)); while (!texts(".waiting").length);
+  seen.waiting = true;
   press("Escape");
   await answered();
   seen.stopped = texts("#answers article:first-child .callout");
@@ -77,7 +77,7 @@ const press = (key) =>
 class Judge:
   """Finds that every second step follows."""
 
-  pace = types.SimpleNamespace(workers=1, batch=8, deadline_s=5.0)
+  pace = types.SimpleNamespace(workers=1, batch=8, deadline_s=120.0)
 
   def judge(self, pairs):
     """See `judging.judge_api`."""
@@ -85,11 +85,14 @@ class Judge:
 
 
 class Towns(asked.Towns):
-  """Takes seconds where the query says so."""
+  """Takes until `over` where the query says so."""
+
+  def __init__(self, over):
+    self.over = over
 
   def search(self, queries, k):
     if any("slow" in query for query in queries):
-      time.sleep(2)
+      self.over.wait(PATIENCE)
     return super().search(queries, k)
 
 
@@ -122,8 +125,8 @@ async def body(receive):
 @contextlib.contextmanager
 def served(width, height=900, scheme="", actions=ACTIONS):
   """Gives a frame with a page that acts by itself, under its own policy: its address, and in `told` what it saw."""
-  judge = Judge()
-  tools = lambda: RetrievalTools(Towns(), top_k=2, judges={"": judge})
+  judge, over = Judge(), threading.Event()
+  tools = lambda: RetrievalTools(Towns(over), timeout_s=PATIENCE, top_k=2, judges={"": judge})
   askers = [asked.asker(says, name=name, judge=judge, tools=tools()) for name in ("out/run", "out/other run")]
   application = ask_page.Application(askers)
   text = application._page.replace("</body>", f"<script>{actions}</script></body>")
@@ -155,6 +158,7 @@ def served(width, height=900, scheme="", actions=ACTIONS):
     with running(framed) as port:
       yield types.SimpleNamespace(as_uri=lambda: f"http://127.0.0.1:{port}/host", told=told)
   finally:
+    over.set()
     for asker in askers:
       asker.close()
 

@@ -39,7 +39,7 @@ def config_of(place, url, recipe="search_r1", switches=None, **endpoint):
   config.retrieval.update(dict(index=str(place / "index"), top_k=1))
   config.rollout.update(dict(context=8192, max_new_tokens=200))
   config.endpoint.update(
-    dict(model="m", url=url, key_variable="", retries=1, timeout_s=5.0, deadline_s=10.0) | endpoint
+    dict(model="m", url=url, key_variable="", retries=1, timeout_s=60.0, deadline_s=120.0) | endpoint
   )
   return config
 

@@ -126,7 +126,7 @@ def test_the_commands(tmp_path):
       env=os.environ | dict(PYTHONPATH=str(ROOT)),
       capture_output=True,
       text=True,
-      timeout=120,
+      timeout=250,
     )
     assert done.returncode == 0 and says in done.stdout, done.stderr + done.stdout
   (first, *_) = readers.read_examples(tmp_path / "filter.jsonl.gz")

@@ -41,7 +41,7 @@ def test_a_seed_gives_one_plan_and_a_hundred_seeds_give_every_fault():
 
 def _client() -> httpx.Client:
   """Opens a connection for every call: a tool that failed closes its own, perhaps just when the next call begins."""
-  return httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+  return httpx.Client(timeout=60, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def test_tools_repeat_their_answers_and_fail_on_command():

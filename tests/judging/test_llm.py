@@ -1,5 +1,6 @@
 """The judge over HTTP, against a scripted server on a real socket."""
 
+import asyncio
 import base64
 import contextlib
 import gzip
@@ -9,6 +10,7 @@ import threading
 import time
 
 import pytest
+from patience import reached
 from scripted_server import completion, serving
 from starlette.responses import Response
 
@@ -18,7 +20,7 @@ from ragrl_jax.judging.verdict_cache import Cached
 
 
 def judge(endpoint, **changed):
-  quick = dict(model="m", prompt="information_think", timeout_s=5.0, retries=2, concurrency=4, backoff_s=0.01)
+  quick = dict(model="m", prompt="information_think", timeout_s=60.0, retries=2, concurrency=4, backoff_s=0.01)
   return llm.LLM(endpoint=endpoint, **quick | changed)
 
 
@@ -128,7 +130,7 @@ def test_an_invalid_retry_after_is_ignored(said):
 
 def test_a_retry_after_beyond_the_deadline_is_not_waited_for():
   with serving(lambda messages, n: Response("later", 429, headers={"retry-after": "86400"})) as (endpoint, server):
-    with pytest.raises(judge_api.JudgeFailed, match="status 429: 'later'; the deadline of 15 s is spent"):
+    with pytest.raises(judge_api.JudgeFailed, match="status 429: 'later'; the deadline of 180 s is spent"):
       judge(endpoint).judge([("p", "c")])
   assert len(server.asked) == 1
 
@@ -164,9 +166,10 @@ def dribbling(start):
 def test_a_server_that_drips_bytes_is_given_up_within_the_deadline(start):
   with dribbling(start) as endpoint:
     began = time.monotonic()
-    with pytest.raises(judge_api.JudgeFailed, match="after 2 calls: NoAnswerInTime"):
+    # The first call may take the time of both.
+    with pytest.raises(judge_api.JudgeFailed, match="after [12] calls?: NoAnswerInTime"):
       judge(endpoint, timeout_s=0.2, retries=1).judge([("p", "c")])
-    assert time.monotonic() - began < 20  # it would continue for ever
+    assert time.monotonic() - began < 100  # it would continue for ever
 
 
 @pytest.mark.parametrize(
@@ -189,12 +192,12 @@ def test_an_answer_without_a_verdict_is_none_and_not_retried():
 
 
 def test_a_slow_server_is_given_up_within_the_deadline():
-  with serving(lambda messages, n: (30.0, "1")) as (endpoint, server):
+  with serving(lambda messages, n: (300.0, "1")) as (endpoint, server):
     began = time.monotonic()
     with pytest.raises(judge_api.JudgeFailed, match="NoAnswerInTime"):
       judge(endpoint, timeout_s=0.2, retries=2).judge([("p", "c")])
-    assert time.monotonic() - began < 20
-  assert 1 <= len(server.asked) <= 3
+    assert time.monotonic() - began < 100
+  assert len(server.asked) <= 3
 
 
 def test_no_server_at_the_address():
@@ -210,7 +213,11 @@ def test_a_failure_names_its_pairs_and_returns_the_other_verdicts():
 
 
 def test_calls_at_a_time_are_limited():
-  with serving(lambda messages, n: (0.3, "1")) as (endpoint, server):
+  async def three_have_come():
+    await reached(lambda: server.most >= 3)
+    await asyncio.sleep(0.1)  # for a fourth one
+
+  with serving(lambda messages, n: (three_have_come, "1")) as (endpoint, server):
     made = judge(endpoint, concurrency=3)
     threads = [threading.Thread(target=made.judge, args=([("p", f"{t} {i}") for i in range(4)],)) for t in range(3)]
     for thread in threads:

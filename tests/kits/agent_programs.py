@@ -6,6 +6,7 @@ import json
 import time
 
 import httpx
+from patience import until
 
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}]
 
@@ -127,22 +128,22 @@ SEEN = {}  # what `look` was answered
 
 def look(task):
   """Sends the requests that the endpoint refuses, and one for a stream."""
-  post = lambda page, **how: httpx.post(f"{task.base_url}/{page}", **dict(timeout=20) | how)
+  post = lambda page, **how: httpx.post(f"{task.base_url}/{page}", **dict(timeout=60) | how)
   chat = dict(messages=[user("x")])
   root = task.base_url.rsplit("/", 2)[0]
   SEEN.update(
     url=task.base_url,
     host=post("chat/completions", json=chat, headers=dict(host="elsewhere")),
     site=post("chat/completions", json=chat, headers=dict(origin="http://elsewhere")),
-    key=httpx.post(f"{root}/0123456789abcdef/v1/chat/completions", json=chat),
+    key=httpx.post(f"{root}/0123456789abcdef/v1/chat/completions", json=chat, timeout=60),
     n=post("chat/completions", json=chat | dict(n=2)),
     search=post("search", json=dict(query=3)),
     k=post("search", json=dict(query="x", k=1000)),
     page=post("embeddings", json={}),
-    get=httpx.get(f"{task.base_url}/chat/completions"),
-    models=httpx.get(f"{task.base_url}/models"),
+    get=httpx.get(f"{task.base_url}/chat/completions", timeout=60),
+    models=httpx.get(f"{task.base_url}/models", timeout=60),
   )
-  with httpx.stream("POST", f"{task.base_url}/chat/completions", json=chat | dict(stream=True)) as said:
+  with httpx.stream("POST", f"{task.base_url}/chat/completions", json=chat | dict(stream=True), timeout=60) as said:
     SEEN["stream"] = [line for line in said.iter_lines() if line]
   return "done"
 
@@ -151,8 +152,9 @@ RUNNING, MOST = set(), []  # of `slow`: episodes that run, and how many there we
 
 
 def slow(task):
-  """Takes its time, and asks nothing."""
+  """Takes its time until two have run at the same time, and asks nothing."""
   RUNNING.add(task.id)
   MOST.append(len(RUNNING))
-  time.sleep(0.05)
+  until(lambda: max(MOST) > 1)
+  time.sleep(0.05)  # for a third one
   RUNNING.discard(task.id)

@@ -29,7 +29,8 @@ def continuation(text, **more):
 class Scripted:
   """Answers every call with `answer(messages, number of the call)`; the messages are a text for a text completion.
 
-  The answer is a text, a status, a dict, bytes, a Response, or a pair (seconds to wait, one of these).
+  The answer is a text, a status, a dict, bytes, a Response, or a pair (seconds to wait, or a coroutine function that
+  is awaited first; one of these).
 
   Attributes:
     asked: the calls' bodies.
@@ -49,7 +50,7 @@ class Scripted:
     try:
       said = self.answer(body["messages"] if "messages" in body else body["prompt"], len(self.asked))
       if isinstance(said, tuple):
-        await asyncio.sleep(said[0])
+        await (said[0]() if callable(said[0]) else asyncio.sleep(said[0]))
         said = said[1]
     finally:
       self.running -= 1

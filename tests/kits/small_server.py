@@ -15,7 +15,7 @@ from ragrl_jax.testing import small_engine as kit
 
 MODEL, LIMITS = "small", openai_server.Limits()
 # One client, since making one takes longer than many a request; a connection for every call.
-CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
+CLIENT = httpx.Client(timeout=280, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
 
 
 @contextlib.contextmanager

@@ -2,12 +2,17 @@
 
 import asyncio
 import json
+import sys
 import threading
 import time
+import types
 from typing import Annotated, Any, Literal
+
+from patience import reached, until
 
 CALLS: list[str] = []  # names, in the order in which calls began
 SEEN = threading.Event()  # set by `waits`
+WAITS = types.SimpleNamespace(slow=asyncio.sleep, sleeps=time.sleep)  # how `slow` and `sleeps` spend their seconds
 
 
 def add(a: int, b: int = 1) -> int:
@@ -25,15 +30,43 @@ def add(a: int, b: int = 1) -> int:
 async def slow(seconds: float) -> str:
   """Takes its time on the event loop."""
   CALLS.append("slow")
-  await asyncio.sleep(seconds)
+  await WAITS.slow(seconds)
   return f"slept {seconds:g}"
 
 
 def sleeps(seconds: float) -> str:
   """Takes its time in a thread."""
   CALLS.append("sleeps")
-  time.sleep(seconds)
+  WAITS.sleeps(seconds)
   return f"slept {seconds:g}"
+
+
+def meeting(monkeypatch, count):
+  """Calls of `slow` and `sleeps` last until `count` of them run at the same time.
+
+  Returns:
+    A list of how many ran, which grows whenever one begins.
+  """
+  running, most, here = [], [], sys.modules[__name__]
+
+  def begin():
+    running.append(None)
+    most.append(len(running))
+
+  async def slept(_):
+    begin()
+    await reached(lambda: max(most) >= count)
+    await asyncio.sleep(0.1)  # for one too many
+    running.pop()
+
+  def sleep(_):
+    begin()
+    until(lambda: max(most) >= count)
+    time.sleep(0.1)
+    running.pop()
+
+  monkeypatch.setattr(here, "WAITS", types.SimpleNamespace(slow=slept, sleeps=sleep))
+  return most
 
 
 def capital(country: str) -> str:

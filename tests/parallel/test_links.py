@@ -52,7 +52,19 @@ def test_the_end_of_either_host_is_one_error():
       first.send("begin")
 
 
-def test_a_collective_that_fails_with_the_connection_tells_the_cause():
+def test_a_slow_host_has_time_from_the_first_message_on(monkeypatch):
+  """The limits of making a connection end with it, even if the thread that watches it has not run yet."""
+  monkeypatch.setattr(links.threading.Thread, "start", lambda thread: None)
+  one, two = socket.socketpair()
+  with one, two:
+    one.settimeout(links.HELLO_S)
+    monkeypatch.setattr(links, "_keep_alive", lambda connection: None)  # a pair of sockets has no packets
+    links.Link(0, {1: one})
+    assert one.gettimeout() is None
+
+
+def test_a_collective_that_fails_with_the_connection_tells_the_cause(monkeypatch):
+  monkeypatch.setattr(links, "NOTICE_S", 60.0)
   first, _, (_, theirs) = pair()
   with pytest.raises(links.Lost, match="host 1") as raised, first.busy():
     threading.Timer(0.2, end, [theirs]).start()
@@ -82,7 +94,7 @@ def test_a_process_that_cannot_raise_the_loss_is_ended(monkeypatch, capfd):
   end(theirs)
   assert not ended.wait(0.3)
   with first.busy():
-    assert ended.wait(5)
+    assert ended.wait(60)
   assert "error: host 1, which runs an engine" in capfd.readouterr().err
 
 

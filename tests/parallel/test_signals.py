@@ -1,9 +1,11 @@
 """The first signal is recorded, the second one ends the process."""
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -11,7 +13,8 @@ from ragrl_jax.parallel import hosts, signals
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_the_first_signal_is_recorded_and_the_handlers_are_restored(number, code, capfd):
+def test_the_first_signal_is_recorded_and_the_handlers_are_restored(number, code, capfd, monkeypatch):
+  monkeypatch.setattr(signals, "SOON_S", 60.0)  # however long this thread is stopped between the two
   before = [signal.getsignal(number) for number in signals.SIGNALS]
   with signals.Signals() as received:
     assert received.caught() == 0
@@ -21,6 +24,20 @@ def test_the_first_signal_is_recorded_and_the_handlers_are_restored(number, code
   assert [signal.getsignal(number) for number in signals.SIGNALS] == before
   assert capfd.readouterr().err.count(f"{number.name}: the step under way is finished and saved first") == 1
   assert hosts.Stopped(number).code == code
+
+
+def test_a_signal_that_came_soon_is_the_first_one_however_late_it_is_read(monkeypatch):
+  """The watching thread is held up after it has read the first one, as on a busy machine."""
+  write, read_late, ended = os.write, threading.Event(), []
+  monkeypatch.setattr(signals, "SOON_S", 0.05)
+  monkeypatch.setattr(signals.os, "write", lambda *told: read_late.wait(60) and write(*told))
+  monkeypatch.setattr(signals.os, "_exit", ended.append)
+  with signals.Signals():
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    read_late.set()
+  assert not ended
 
 
 def test_other_threads_install_no_handlers():
@@ -55,4 +72,4 @@ def test_a_second_signal_ends_the_process_during_a_computation():
     while "a second signal ends at once" not in busy.stderr.readline():
       pass
     busy.send_signal(signal.SIGTERM)
-    assert busy.wait(timeout=30) == 143
+    assert busy.wait(timeout=100) == 143

@@ -144,7 +144,7 @@ def test_a_program_that_dies_or_hangs_is_named(tokenizer):
   began = time.monotonic()
   with pytest.raises(structs.ToolFailed, match=r"hangs gave no result within 0.3 s \(config.switches.timeout_s\)"):
     played("hangs", ChatPolicy(tokenizer, ["x"]), timeout_s=0.3)
-  assert time.monotonic() - began < 20
+  assert time.monotonic() - began < 50
   with pytest.raises(structs.ToolFailed, match="odd: it returned int: it must be a text, None or a mapping"):
     played("odd", ChatPolicy(tokenizer, []))
   with pytest.raises(structs.ToolFailed, match="the index is gone"):
@@ -190,7 +190,7 @@ def test_a_run_that_ends_does_not_wait_for_programs():
   with pytest.raises(RuntimeError, match="a bug"):
     rollout.run(kit.requests(3, 1), step=0)
   rollout.close()
-  assert time.monotonic() - began < 30
+  assert time.monotonic() - began < 50
 
 
 # ---- kinds of rewards --------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def test_the_endpoint_answers_its_episode_alone(tokenizer):
   parts = [json.loads(line.removeprefix("data: ")) for line in seen["stream"][:-1]]
   assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts) == "Italy is there"
   assert seen["stream"][-1] == "data: [DONE]" and seen["url"].startswith("http://127.0.0.1:")
-  late = httpx.post(f"{seen['url']}/chat/completions", json=dict(messages=[]))
+  late = httpx.post(f"{seen['url']}/chat/completions", json=dict(messages=[]), timeout=60)
   assert late.status_code == 410 and "no episode" in late.json()["error"]["message"]
 
 

@@ -93,7 +93,7 @@ def test_the_launcher(tmp_path):
   ]
   try:
     for more in ([], [f"--answers={tmp_path}/answers", f"--url={server.url}", "--model=m"]):
-      done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=120)
+      done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=250)
       assert done.returncode == 0, done.stderr
   finally:
     server.close()
@@ -126,7 +126,7 @@ def test_the_generators_launcher(tmp_path):
       ],
       capture_output=True,
       text=True,
-      timeout=120,
+      timeout=250,
     )
     assert done.returncode == 0, done.stderr
     made[name] = list(readers.read_examples(tmp_path / f"{name}.jsonl"))

@@ -4,10 +4,12 @@ import asyncio
 import dataclasses
 import json
 import time
+import types
 
 import pytest
 import small_tokenizers
 import tool_functions
+from patience import reached
 from scripted_chat import ChatPolicy
 
 from ragrl_jax import recipes, structs
@@ -187,11 +189,11 @@ def test_a_failed_tool_is_an_observation_or_a_mask(tokenizer):
 
 
 def test_the_deadline_is_told_to_the_model(tokenizer):
-  replies = [call("slow", seconds=30) + call("sleeps", seconds=30), ANSWER]
+  replies = [call("slow", seconds=120) + call("sleeps", seconds=120), ANSWER]
   begin = time.monotonic()
   _, episode, _ = played(tokenizer, replies, timeout_s=0.2)
   late = "failed: no answer within 0.2 s (config.switches.timeout_s)"
-  assert results(episode) == [[f"error: slow {late}", f"error: sleeps {late}"]] and time.monotonic() - begin < 10
+  assert results(episode) == [[f"error: slow {late}", f"error: sleeps {late}"]] and time.monotonic() - begin < 60
 
 
 def test_a_tools_text_is_neither_answer_nor_call_nor_end(tokenizer):
@@ -260,10 +262,11 @@ def test_rewards(tokenizer):
 # ---- at the same time ------------------------------------------------------------------------------------------------
 
 
-def test_the_calls_of_a_turn_take_the_time_of_one(tokenizer):
-  begin = time.monotonic()
-  _, episode, _ = played(tokenizer, [call("slow", seconds=0.5) * 2 + call("sleeps", seconds=0.5) * 2, ANSWER])
-  assert results(episode) == [["slept 0.5"] * 4] and 0.5 <= time.monotonic() - begin < 1.4
+def test_the_calls_of_a_turn_run_at_the_same_time(tokenizer, monkeypatch):
+  most = tool_functions.meeting(monkeypatch, 4)
+  replies = [call("slow", seconds=0.5) * 2 + call("sleeps", seconds=0.5) * 2, ANSWER]
+  _, episode, _ = played(tokenizer, replies, timeout_s=200.0)
+  assert results(episode) == [["slept 0.5"] * 4] and max(most) == 4
 
 
 class Turns:
@@ -287,15 +290,20 @@ class Turns:
 
 def calling(function, turns):
   """The play with this tool and these turns."""
-  box = toolbox.Toolbox([tool.of_function(function)], timeout_s=20, retries=0, at_once=64)
+  box = toolbox.Toolbox([tool.of_function(function)], timeout_s=200, retries=0, at_once=64)
   limits = dict(max_turns=2, max_calls=4, max_result_tokens=9, masks=True)
   return play_lib.build(Prompt("none"), Parser(), box, lambda tokenizer: turns, **limits)
 
 
 @pytest.mark.slow  # compiles the engine's programs
-def test_the_engine_goes_on_while_tools_run():
-  """Episode 0 waits a second for its tool. The others, which begin with it, are sampled to their ends meanwhile."""
-  ended = []
+def test_the_engine_goes_on_while_tools_run(monkeypatch):
+  """Episode 0 waits for its tool until the others, which begin with it, have been sampled to their ends."""
+  ended, others = [], [1]
+
+  async def slept(seconds):
+    await reached(lambda: not seconds or len(ended) == others[0])
+
+  monkeypatch.setattr(tool_functions, "WAITS", types.SimpleNamespace(slow=slept))
 
   async def play(example, policy, tools):
     number = int(example.id.removeprefix("e"))
@@ -308,6 +316,7 @@ def test_the_engine_goes_on_while_tools_run():
   try:
     rollout.run(kit.requests(2, 1), step=0)  # compiles
     ended.clear()
+    others[0] = 3
     episodes = rollout.run(kit.requests(4, 1), step=1)
   finally:
     rollout.close()
@@ -331,7 +340,7 @@ def test_a_run_that_ends_does_not_wait_for_tools():
   with pytest.raises(RuntimeError, match="a bug"):
     rollout.run(kit.requests(2, 1), step=0)
   rollout.close()
-  assert time.monotonic() - begin < 30
+  assert time.monotonic() - begin < 50
 
 
 def test_a_failed_tool_is_masked_in_a_rollout():

@@ -54,10 +54,9 @@ def test_build_then_serve_then_search(tmp_path):
   serving = launch("serve_retriever.py", "--index", index, "--port", port, "--max_topk", 5)
   try:
     remote = None
-    for _ in range(400):
+    while remote is None:
       try:
         remote = load_index(f"http://127.0.0.1:{port}", retries=0)
-        break
       except ToolFailed:
         assert serving.poll() is None, serving.communicate()
         time.sleep(0.05)

@@ -9,10 +9,13 @@ import time
 import httpx
 import pytest
 import uvicorn
+from patience import until
 
 from ragrl_jax.retrieval import server
 from ragrl_jax.retrieval.guard import Guard
 from ragrl_jax.structs import Passage
+
+LONG_S = 120.0  # only ends a test that would hang
 
 
 class Slow:
@@ -27,7 +30,7 @@ class Slow:
   def search(self, queries, k):
     self.asked.append((list(queries), k))
     self.began.set()
-    self.go.wait(20)
+    self.go.wait(LONG_S)
     if "bad" in queries:
       raise ValueError("bad")
     return [[Passage(query, "", query, 1.0)] * k for query in queries]
@@ -51,14 +54,33 @@ def running(retriever=None, limits=None, guard=None, host="127.0.0.1"):
 
 
 def connected(port, said=b""):
-  connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+  connection = socket.create_connection(("127.0.0.1", port), timeout=LONG_S)
   connection.sendall(said)
   return connection
 
 
 def post(port, *queries, k=1, **headers):
   address = f"http://127.0.0.1:{port}/retrieve"
-  return httpx.post(address, json=dict(queries=queries, topk=k), headers=headers, timeout=20)
+  return httpx.post(address, json=dict(queries=queries, topk=k), headers=headers, timeout=LONG_S)
+
+
+@contextlib.contextmanager
+def connected_at_once(state, said):
+  """A connection whose first bytes arrive together with it, whatever the scheduler does to this thread."""
+  halted, go = threading.Event(), threading.Event()
+  state.servers[0].get_loop().call_soon_threadsafe(lambda: (halted.set(), go.wait(LONG_S)))
+  assert halted.wait(LONG_S)
+  try:
+    connection = connected(state.servers[0].sockets[0].getsockname()[1], said)
+  finally:
+    go.set()
+  with connection:
+    yield connection
+
+
+def waiting(state):
+  """Number of queries that the server has queued."""
+  return state.config.app._work["/retrieve"].waiting
 
 
 def request(body=b'{"queries": ["q"], "topk": 1}', *headers, host="localhost"):
@@ -73,7 +95,7 @@ def test_half_open_connections_are_closed_for_a_new_one():
   with running(guard=Guard(max_connections=20)) as (port, _), contextlib.ExitStack() as open_:
     for i in range(100):
       open_.enter_context(connected(port, HALF[i % 3]))
-    assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=20).status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=LONG_S).status_code == 200
 
 
 def test_a_new_client_is_refused_if_all_others_wait_for_answers():
@@ -81,23 +103,22 @@ def test_a_new_client_is_refused_if_all_others_wait_for_answers():
   with running(slow, guard=Guard(max_connections=2)) as (port, state), contextlib.ExitStack() as open_:
     for _ in range(2):
       open_.enter_context(connected(port, request()))
-    slow.began.wait(20)
-    while len(state.server_state.tasks) < 2:
-      time.sleep(0.005)
+    slow.began.wait(LONG_S)
+    until(lambda: len(state.server_state.tasks) == 2)
     with connected(port) as third:
       assert third.recv(1000).startswith(b"HTTP/1.1 503") and third.recv(10) == b""
 
 
 @pytest.mark.parametrize("half", HALF, ids=["silent", "headers", "body"])
 def test_deadlines_of_headers_and_bodies(half):
-  with running(guard=Guard(header_s=0.1, body_s=0.1)) as (port, _), connected(port, half) as connection:
+  with running(guard=Guard(header_s=0.1, body_s=0.1)) as (_, state), connected_at_once(state, half) as connection:
     assert connection.recv(1000).startswith(b"HTTP/1.1 408") and connection.recv(10) == b""
 
 
 def test_a_second_request_that_drips_is_cut_off_too():
   slow = Slow()
   slow.go.set()
-  with running(slow, guard=Guard(header_s=0.2)) as (port, _), connected(port, request()) as connection:
+  with running(slow, guard=Guard(header_s=0.2)) as (_, state), connected_at_once(state, request()) as connection:
     assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
     with pytest.raises(OSError):  # the server closes it during the loop
       for _ in range(2000):
@@ -107,8 +128,9 @@ def test_a_second_request_that_drips_is_cut_off_too():
 
 def test_waiting_for_an_answer_has_no_deadline():
   slow = Slow()
-  with running(slow, guard=Guard(header_s=0.05, body_s=0.05)) as (port, _), connected(port, request()) as connection:
-    slow.began.wait(20)
+  guard = Guard(header_s=0.05, body_s=0.05)
+  with running(slow, guard=guard) as (_, state), connected_at_once(state, request()) as connection:
+    slow.began.wait(LONG_S)
     time.sleep(0.2)
     slow.go.set()
     assert connection.recv(1000).startswith(b"HTTP/1.1 200")
@@ -118,15 +140,13 @@ def test_waiting_for_an_answer_has_no_deadline():
 def test_the_server_stops_quickly_whatever_its_clients_do(half):
   slow = Slow()
   with running(slow, guard=Guard(grace_s=0.2)) as (port, state), connected(port, half):
-    while not state.server_state.connections:
-      time.sleep(0.005)
+    until(lambda: state.server_state.connections)
     if half == request():
-      slow.began.wait(20)
+      slow.began.wait(LONG_S)
     state.should_exit = True
     began = time.monotonic()
-    while state.server_state.tasks and time.monotonic() < began + 20:
-      time.sleep(0.005)
-    assert time.monotonic() - began < 10  # not the twenty seconds of the search
+    until(lambda: not state.server_state.tasks)
+    assert time.monotonic() - began < LONG_S / 2  # not as long as the search
   assert server.configured(slow).timeout_graceful_shutdown <= 4
 
 
@@ -134,15 +154,13 @@ def test_queries_of_clients_that_left_are_not_searched():
   slow = Slow()
   with running(slow, server.Limits(workers=1, batch=4)) as (port, state):
     first = connected(port, request())
-    slow.began.wait(20)
+    slow.began.wait(LONG_S)
     body = b'{"queries": [' + b",".join([b'"x"'] * 300) + b'], "topk": 100}'
     left = [connected(port, request(body)) for _ in range(10)]
-    while len(state.server_state.tasks) < 11:
-      time.sleep(0.005)
+    until(lambda: waiting(state) == 3000)
     for connection in left:
       connection.close()
-    while len(state.server_state.tasks) > 1:
-      time.sleep(0.005)
+    until(lambda: len(state.server_state.tasks) == 1)
     slow.go.set()
     assert post(port, "last").json() == dict(result=[[dict(id="last", contents="last")]])
     first.close()
@@ -153,13 +171,11 @@ def test_a_short_request_does_not_wait_for_a_long_one():
   slow, limits = Slow(), server.Limits(workers=1, batch=8)
   with running(slow, limits) as (port, state), concurrent.futures.ThreadPoolExecutor(2) as pool:
     long = pool.submit(post, port, *["long"] * 200)
-    slow.began.wait(20)
+    slow.began.wait(LONG_S)
     short = pool.submit(post, port, "short")
-    while len(state.server_state.tasks) < 2:
-      time.sleep(0.005)
-    time.sleep(0.3)  # a task exists before its body is read and its query is queued
+    until(lambda: waiting(state) == 200 - 8 + 1)
     slow.go.set()
-    assert short.result(20).status_code == 200 and len(long.result(20).json()["result"]) == 200
+    assert short.result(LONG_S).status_code == 200 and len(long.result(LONG_S).json()["result"]) == 200
   assert "short" in [query for queries, _ in slow.asked[:4] for query in queries]
 
 
@@ -167,14 +183,12 @@ def test_concurrent_requests_are_one_search_with_their_own_answers():
   slow = Slow()
   with running(slow, server.Limits(workers=1)) as (port, state), concurrent.futures.ThreadPoolExecutor(8) as pool:
     first = pool.submit(post, port, "first")
-    slow.began.wait(20)
+    slow.began.wait(LONG_S)
     others = [pool.submit(post, port, f"q{i}", "bad" if i == 3 else "x", k=2 if i == 5 else 1) for i in range(6)]
-    while len(state.server_state.tasks) < 7:
-      time.sleep(0.005)
-    time.sleep(0.3)  # a task exists before its body is read and its queries are queued
+    until(lambda: waiting(state) == 12)
     slow.go.set()
-    answers = [other.result(20) for other in others]
-    assert first.result(20).status_code == 200
+    answers = [other.result(LONG_S) for other in others]
+    assert first.result(LONG_S).status_code == 200
   assert [answer.status_code for answer in answers] == [200, 200, 200, 500, 200, 200]
   assert all(answer.json()["result"][0][0]["id"] == f"q{i}" for i, answer in enumerate(answers) if i != 3)
   assert sorted(len(queries) for queries, _ in slow.asked) == sorted([1, 10, 2, 2, 2, 2, 2, 2])  # together, k=2, alone
@@ -185,9 +199,8 @@ def test_too_many_waiting_queries_are_refused_with_a_retry_time():
   with running(slow, server.Limits(workers=1, max_waiting=3)) as (port, state), contextlib.ExitStack() as open_:
     for i in range(2):  # one is searched, one waits
       open_.enter_context(connected(port, request(b'{"queries": ["a", "b"]}')))
-      slow.began.wait(20)
-      while len(state.server_state.tasks) < i + 1:
-        time.sleep(0.005)
+      slow.began.wait(LONG_S)
+      until(lambda i=i: waiting(state) == 2 * i)
     refused = post(port, "c", "d")
     assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
     assert "ask again" in refused.json()["error"]

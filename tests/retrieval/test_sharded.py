@@ -95,7 +95,7 @@ def test_a_part_that_is_down_is_waited_for_and_then_named(tmp_path):
   split = parts(tmp_path, "bm25", of=2)
   said = []
   with serving(split[0]) as (first, _), serving(split[1]) as (second, servers):
-    settings = dict(timeout_s=5.0, retries=0, backoff_s=0.01, wait_s=0.6, say=said.append)
+    settings = dict(timeout_s=60.0, retries=0, backoff_s=0.01, wait_s=0.6, say=said.append)
     together = ShardedRetriever([RemoteRetriever(address, **settings) for address in (*first, *second)])
     assert together.search(["fact1"], 2)[0]
     servers[0].should_exit = True

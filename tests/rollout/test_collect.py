@@ -4,14 +4,31 @@ import asyncio
 import itertools
 import threading
 import time
+import types
 
 import jax.numpy as jnp
 import pytest
+from patience import reached, until
 
 from ragrl_jax import structs
-from ragrl_jax.rollout import dispatch, multihost
+from ragrl_jax.rollout import collect, dispatch, multihost, timed_tools
 from ragrl_jax.testing import small_engine as kit
 from ragrl_jax.testing.small_engine import engine, requests, rollout
+
+
+def blocked(played):
+  """Whether the running thread waits for a message, as a function. Patches the rollout's dispatch."""
+  serve, waits = played.dispatch.serve, []
+
+  def served(wait_s=0.0):
+    waits.append(wait_s > 0)
+    try:
+      return serve(wait_s)
+    finally:
+      waits.pop()
+
+  played.dispatch.serve = served
+  return lambda: waits[-1:] == [True]
 
 
 def test_episodes_come_in_the_order_of_their_requests():
@@ -106,7 +123,7 @@ def test_a_task_left_over_from_an_episode_opens_no_conversation():
     if example.id == "e0":
       tasks.append(asyncio.create_task(late()))
       raise structs.ToolFailed("no index")
-    await asyncio.sleep(0.1)
+    await reached(lambda: refused)
     return policy.start([1, 2, 3]).end("answer")
 
   tasks = []
@@ -118,7 +135,18 @@ def test_a_task_left_over_from_an_episode_opens_no_conversation():
 
 def test_the_engine_sleeps_while_all_rows_wait():
   # More episodes than rows, and every row waits for a search: the thread must not spin.
-  played = rollout(engine(), tools=kit.Tools(lambda _: 0.2))
+  searching = []
+
+  class Slow(kit.Tools):
+    async def search(self, query, k=None):
+      searching.append(query)
+      if len(searching) <= kit.SIZES["rows"]:
+        await reached(lambda: len(searching) == kit.SIZES["rows"] and waits())
+        await asyncio.sleep(0.2)
+      return await super().search(query, k)
+
+  played = rollout(engine(), tools=Slow())
+  waits = blocked(played)
   steps, step = [], played.engine.step
   played.engine.step = lambda: steps.append(1) or step()
   played.run(requests(4, 4), step=0)
@@ -126,10 +154,24 @@ def test_the_engine_sleeps_while_all_rows_wait():
   assert len(steps) < 200 and played.report.wait_s > 0.2
 
 
-def test_waits_for_verdicts_and_for_searches_are_reported_apart():
+def test_waits_for_verdicts_and_for_searches_are_reported_apart(monkeypatch):
+  """By a clock that only the tools move: all four search for 0.15 s, then all four are judged for 0.3 s."""
+  now, come = [0.0], []
+  for module in (collect, timed_tools):
+    monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
+
+  async def all_wait(count, then):
+    come.append(then)
+    await reached(lambda: len(come) >= count and waits())
+    now[0] = then
+
   class Tools(kit.Tools):
+    async def search(self, query, k=None):
+      await all_wait(4, then=0.15)
+      return ()
+
     async def judge(self, pairs, term=""):
-      await asyncio.sleep(0.3)
+      await all_wait(8, then=0.45)
       return (1.0,) * len(pairs)
 
   async def play(example, policy, tools):
@@ -137,9 +179,10 @@ def test_waits_for_verdicts_and_for_searches_are_reported_apart():
     await tools.judge([("a", "b")])
     return policy.start([1, 2, 3]).end("answer")
 
-  played = rollout(engine(), play, tools=Tools(lambda _: 0.15))
+  played = rollout(engine(), play, tools=Tools())
+  waits = blocked(played)
   played.run(requests(2, 2), step=0)
-  assert 0.25 < played.report.judge_wait_s and 0.1 < played.report.wait_s < 0.25
+  assert (played.report.wait_s, played.report.judge_wait_s) == (pytest.approx(0.15), pytest.approx(0.3))
   metrics = played.report.metrics()
   assert metrics["tool_wait_s"] == played.report.wait_s + played.report.judge_wait_s
 
@@ -186,7 +229,7 @@ def test_an_interruption_is_not_repeated_by_episodes_that_ended_meanwhile(count,
   def interrupt(episode):
     told.append(episode)
     for _ in range(count):  # all have ended, and the others wait for this thread
-      assert ended.acquire(timeout=20)
+      assert ended.acquire(timeout=60)
     raise KeyboardInterrupt
 
   async def at_once(example, policy, tools):
@@ -216,43 +259,60 @@ def test_plays_that_sample_nothing_or_build_their_own_episode():
 
 
 def test_the_report_gives_the_time_of_each_part():
-  played = rollout(engine(), tools=kit.Tools(lambda _: 0.03))
-  episodes = played.run(requests(2, 2), step=0)
-  metrics = played.report.metrics()
-  said = sum(len(s.ids) for e in episodes for s in e.segments if s.owner == "model")
-  assert metrics["sampled_tokens"] == said
-  assert metrics["episodes"] == 4 and metrics["episodes_failed"] == 0
-  assert 0.02 < metrics["tool_wait_s"] < metrics["rollout_s"]
-  parts = metrics["decode_s"] + metrics["prefill_s"] + metrics["tool_wait_s"]
-  assert 0.5 * metrics["rollout_s"] < parts <= metrics["rollout_s"]
-  assert 0 < metrics["lane_occupancy"] <= 1
-  assert metrics["tokens_per_s"] == pytest.approx(said / metrics["rollout_s"])
+  class Slow(kit.Tools):
+    async def search(self, query, k=None):
+      await reached(waits)
+      await asyncio.sleep(0.03)
+      return await super().search(query, k)
+
+  played, shares = rollout(engine(), tools=Slow()), []
+  waits = blocked(played)
+  while not shares or shares[-1] <= 0.5:  # the scheduler may stop the thread between two parts, but not in every run
+    episodes = played.run(requests(2, 2), step=0)
+    metrics = played.report.metrics()
+    said = sum(len(s.ids) for e in episodes for s in e.segments if s.owner == "model")
+    assert metrics["sampled_tokens"] == said
+    assert metrics["episodes"] == 4 and metrics["episodes_failed"] == 0
+    assert 0.03 < metrics["tool_wait_s"] < metrics["rollout_s"]
+    parts = metrics["decode_s"] + metrics["prefill_s"] + metrics["tool_wait_s"]
+    assert 0 < metrics["lane_occupancy"] <= 1 and parts <= metrics["rollout_s"]
+    assert metrics["tokens_per_s"] == pytest.approx(said / metrics["rollout_s"])
+    shares.append(parts / metrics["rollout_s"])
+    assert len(shares) < 20, shares
 
 
 def test_other_work_is_done_while_every_conversation_waits():
-  asked, tape = requests(2, 2), []
+  asked, tape, left = requests(2, 2), [], [None]
   plain = rollout(engine()).run(asked, step=0)
 
   def pieces():
-    for _ in range(200):
+    while left:
+      if left[0] is not None:  # the run has ended
+        left.pop()
       tape.append((threading.get_ident(), played.engine.busy))
       time.sleep(0.001)
       yield jnp.float32(1.0)
     return "done"
 
-  played = rollout(engine(), tools=kit.Tools(lambda _: 0.05))
+  class Slow(kit.Tools):
+    async def search(self, query, k=None):
+      done = len(tape)
+      await reached(lambda: len(tape) >= done + 20)
+      return await super().search(query, k)
+
+  played = rollout(engine(), tools=Slow())
   played.few = 0.0  # never while lanes sample
   work = dispatch.Work(pieces())
   beside = played.run(asked, step=0, beside=work)
   assert [kit.drawn(e) for e in beside] == [kit.drawn(e) for e in plain]
-  # On this thread, only while the engine had nothing to sample, and within the time it would have waited.
-  assert 10 < len(tape) and set(tape) == {(threading.get_ident(), False)}
-  assert 0.05 < played.report.beside_s < played.report.seconds and played.report.wait_s < 0.05
-  done = len(tape)
-  assert work.finish() == "done" and len(tape) == 200 > done
+  # On this thread, only while the engine had nothing to sample, and in place of every wait.
+  assert set(tape) == {(threading.get_ident(), False)}
+  assert 0.02 < played.report.beside_s < played.report.seconds and played.report.wait_s == 0.0
+  done, left[:] = len(tape), [1, 2, 3]
+  assert work.finish() == "done" and len(tape) == done + 3
 
 
-def test_other_work_takes_its_turns_once_few_lanes_draw():
+def test_other_work_takes_its_turns_once_few_lanes_draw(monkeypatch):
   """Four conversations sample 4, 4, 4 and 40 tokens. From the second chunk on, one of four lanes samples."""
 
   async def play(example, policy, tools):
@@ -261,7 +321,20 @@ def test_other_work_takes_its_turns_once_few_lanes_draw():
     return talk.end()
 
   plain = rollout(engine(), play, max_new_tokens=40).run(requests(4, 1), step=0)
-  played, tape = rollout(engine(), play, max_new_tokens=40), []
+  played, tape, turns = rollout(engine(), play, max_new_tokens=40), [], []
+  post, step = played.dispatch.post, played.engine.step
+
+  def posted(function, *args):
+    post(function, *args)
+    turns.extend(args if getattr(function, "__name__", "") == "submit" else ())
+
+  def stepped():  # the first chunk waits for all four, so that every run has the same chunks
+    until(lambda: len(turns) == 4)
+    played.dispatch.serve()
+    return step()
+
+  monkeypatch.setattr(played.dispatch, "post", posted)
+  monkeypatch.setattr(played.engine, "step", stepped)
 
   def pieces():
     while True:
@@ -271,6 +344,7 @@ def test_other_work_takes_its_turns_once_few_lanes_draw():
   for few in (0.5, 0.0):
     played.few = few
     tape.clear()
+    turns.clear()
     episodes = played.run(requests(4, 1), step=0, beside=dispatch.Work(pieces()))
     assert [kit.drawn(e) for e in episodes] == [kit.drawn(e) for e in plain]
     chunks = played.report.engine.chunks
@@ -285,7 +359,7 @@ def test_a_later_batch_draws_in_the_lanes_that_an_earlier_one_leaves_idle():
 
   async def play(example, policy, tools):
     if example.id == "e0":
-      await asyncio.sleep(0.3)
+      await reached(lambda: len(ended) == 8)  # the whole later batch
     return await kit.play(example, policy, tools)
 
   first, later = requests(1, 2), requests(2, 4, first=2)
@@ -383,9 +457,10 @@ def test_a_bug_in_other_work_ends_the_run_and_leaves_the_engine_usable():
     yield
     raise FloatingPointError("not finite")
 
-  played = rollout(engine(), tools=kit.Tools(lambda _: 0.02))
+  played = rollout(engine(), tools=kit.Tools(lambda _: 600.0))
   with pytest.raises(FloatingPointError):
     played.run(requests(2, 2), step=0, beside=dispatch.Work(pieces()))
+  played.tools = kit.Tools()
   assert not played.engine.busy and len(played.run(requests(2, 2), step=0)) == 4
 
 

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from patience import until
 
 from ragrl_jax import structs
 from ragrl_jax.judging import judge_api
@@ -57,7 +58,7 @@ def test_searching_without_a_retriever_names_the_setting():
 
 def test_searches_collect_while_the_worker_is_busy():
   release = threading.Event()
-  retriever = Retriever(lambda queries, k: release.wait(5) and None)
+  retriever = Retriever(lambda queries, k: release.wait(60) and None)
 
   async def staggered():
     tools = RetrievalTools(retriever, workers=1, max_batch=3)
@@ -73,7 +74,9 @@ def test_searches_collect_while_the_worker_is_busy():
 
 
 def test_a_deadline_fails_its_searches():
-  got = ask(RetrievalTools(Retriever(lambda *_: time.sleep(0.3)), timeout_s=0.05), "a", "b")
+  over = threading.Event()
+  got = ask(RetrievalTools(Retriever(lambda *_: over.wait(60) and None), timeout_s=0.05), "a", "b")
+  over.set()
   assert all(isinstance(x, ToolFailed) and "0.05 s" in str(x) for x in got)
 
 
@@ -128,6 +131,7 @@ def test_a_running_search_does_not_keep_the_process_alive():
     release.wait(60)
 
   got = ask(RetrievalTools(Retriever(stuck), timeout_s=0.05), "a")
+  until(lambda: threads)  # its thread may start after the deadline
   assert isinstance(got[0], ToolFailed) and threads[0].is_alive() and threads[0].daemon
   release.set()
 
@@ -193,9 +197,10 @@ def test_a_failed_judge_fails_the_episodes_that_asked():
 
 
 def test_a_judge_that_does_not_answer_in_time_fails():
-  judge = Judge(deadline_s=0.05)
-  judge.judge = lambda pairs: time.sleep(0.3)
+  judge, over = Judge(deadline_s=0.05), threading.Event()
+  judge.judge = lambda pairs: over.wait(60)
   (got,) = verdicts(judge, [("a", "a")])
+  over.set()
   assert isinstance(got, ToolFailed) and "config.judge.timeout_s" in str(got)
 
 

@@ -88,7 +88,7 @@ def test_the_tokens_are_those_of_a_rollout(greedy):
 class Judge:
   """Finds that a claim follows if the basis holds its last word."""
 
-  pace = types.SimpleNamespace(workers=1, batch=8, deadline_s=5.0)
+  pace = types.SimpleNamespace(workers=1, batch=8, deadline_s=120.0)
 
   def judge(self, pairs):
     """See `judging.judge_api`."""

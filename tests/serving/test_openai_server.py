@@ -3,14 +3,15 @@
 import concurrent.futures
 import contextlib
 import json
+import socket
 import threading
-import time
 
 import httpx
 import jax
 import numpy as np
 import pytest
 from flax import nnx
+from patience import until
 from small_server import CLIENT, MODEL, drawn, post, serving, stream
 
 from ragrl_jax import structs
@@ -214,7 +215,7 @@ class Held:
 
   def step(self):
     self.steps += 1
-    self.go.wait(20)
+    self.go.wait(120)
     return self.inner.step()
 
 
@@ -222,28 +223,28 @@ def waiting(url):
   return CLIENT.get(url.replace("/v1", "/health")).json()["waiting"]
 
 
-def until(holds):
-  end = time.monotonic() + 20
-  while not holds():
-    assert time.monotonic() < end
-    time.sleep(0.005)
-
-
-def test_limits_of_body_queue_and_time():
+def test_limits_of_body_and_queue():
   held = Held()
-  limits = Limits(max_bytes=400, max_waiting=2, timeout_s=0.5)
+  limits = Limits(max_bytes=400, max_waiting=2)
   with serving(held, limits=limits) as (url, _), concurrent.futures.ThreadPoolExecutor() as pool:
     status, said = post(url, "completions", prompt="x" * 400)
     assert status == 413 and "400 bytes" in said["error"]["message"]
-    late = pool.submit(post, url, "completions", prompt="a", n=2)
+    two = pool.submit(post, url, "completions", prompt="a", n=2)
     until(lambda: waiting(url) == 2)
     status, said = post(url, "completions", prompt="a")
     assert status == 429 and said["error"]["type"] == "rate_limit_error"
-    status, said = late.result()
+    held.go.set()
+    assert two.result()[0] == 200 and waiting(url) == 0
+
+
+def test_the_time_limit_ends_a_request_and_frees_its_lanes():
+  held = Held()
+  with serving(held, limits=Limits(timeout_s=0.5)) as (url, _):
+    status, said = post(url, "completions", prompt="a", n=2)
     assert status == 504 and "0.5 s" in said["error"]["message"] and said["error"]["type"] == "server_error"
     held.go.set()
     until(lambda: waiting(url) == 0 and not held.inner._conversations)
-    assert post(url, "completions", prompt="a")[0] == 200
+    until(lambda: post(url, "completions", prompt="a")[0] == 200)  # a busy machine may need longer than 0.5 s
 
 
 def test_a_key_is_wanted_where_there_is_one():
@@ -258,8 +259,11 @@ def test_a_key_is_wanted_where_there_is_one():
 def test_a_client_that_leaves_frees_its_lane():
   held = Held()
   with serving(held) as (url, _):
-    with pytest.raises(httpx.ReadTimeout):
-      httpx.post(f"{url}/completions", json=dict(model=MODEL, prompt="a", max_tokens=80), timeout=0.3)
+    body = json.dumps(dict(model=MODEL, prompt="a", max_tokens=80)).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as client:
+      client.sendall(head + body)
+      until(lambda: held.steps)
     until(lambda: waiting(url) == 0)
     held.go.set()
     until(lambda: not held.inner._conversations)
@@ -293,11 +297,12 @@ def test_weights_change_between_replies_and_drop_none():
 
   asked = dict(prompt=PROMPT, max_tokens=40, seed=0, return_token_ids=True)
   try:
-    with serving(held, reload=reload) as (url, _), concurrent.futures.ThreadPoolExecutor() as pool:
+    with serving(held, reload=reload) as (url, application), concurrent.futures.ThreadPoolExecutor() as pool:
       old = pool.submit(stream, url, "completions", **asked)
       until(lambda: held.steps)
       change = pool.submit(CLIENT.post, f"{url}/weights", json=dict(step=40))
-      until(lambda: time.sleep(0.05) or not change.done())
+      until(lambda: application._gate._shut)  # it waits for the old reply; later ones wait for it
+      assert not change.done()
       new = [pool.submit(post, url, "completions", **asked) for _ in range(3)]
       until(lambda: waiting(url) == 4)
       held.go.set()

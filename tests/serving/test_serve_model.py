@@ -6,11 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import httpx
 import pytest
 from flax import nnx
+from patience import until
 from small_server import drawn
 
 from ragrl_jax import config as config_lib
@@ -26,6 +26,13 @@ SIZES = [
 ]
 
 
+def answers(client):
+  try:
+    return client.get("/health").status_code == 200
+  except httpx.ConnectError:
+    return False
+
+
 @pytest.mark.slow  # starts a process that compiles an engine
 def test_a_folder_is_served_and_read_again(tmp_path):
   weights.save_pretrained(kit.model(), kit.CONFIG, tmp_path / "model")
@@ -39,13 +46,8 @@ def test_a_folder_is_served_and_read_again(tmp_path):
   try:
     line = server.stdout.readline()
     assert line == f"http://127.0.0.1:{port}/v1 serves model, version 0, context 96\n", line + server.stderr.read()
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-      for _ in range(400):
-        try:
-          client.get("/health")
-          break
-        except httpx.ConnectError:
-          time.sleep(0.05)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+      until(lambda: answers(client))
       client.headers["authorization"] = "Bearer sesame"
       asked = dict(model="model", prompt="Question?", max_tokens=30, temperature=0, return_token_ids=True)
       ask = lambda: client.post("/v1/completions", json=asked).json()["choices"][0]["token_ids"]
@@ -64,7 +66,7 @@ def test_a_folder_is_served_and_read_again(tmp_path):
       assert refused.status_code == 400 and "other shapes" in refused.json()["error"]["message"]
       assert ask() == after
     server.send_signal(signal.SIGTERM)
-    assert server.wait(20) in (0, -signal.SIGTERM)
+    assert server.wait(100) in (0, -signal.SIGTERM)
   finally:
     server.kill()
     server.communicate()

@@ -20,7 +20,12 @@ def child(folder, *words, **environment) -> list[float]:
   kept = {name: value for name, value in os.environ.items() if name not in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")}
   command = [sys.executable, str(CHILD), str(folder), *words]
   done = subprocess.run(
-    command, env=kept | dict(PYTHONPATH=str(ROOT)) | environment, capture_output=True, text=True, timeout=60, check=True
+    command,
+    env=kept | dict(PYTHONPATH=str(ROOT)) | environment,
+    capture_output=True,
+    text=True,
+    timeout=250,
+    check=True,
   )
   return [float(word) for word in done.stdout.split()]
 

@@ -43,7 +43,7 @@ def response(body, *headers, status="200 OK"):
   return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def post(url, seconds=5.0, max_bytes=20_000, **settings):
+def post(url, seconds=60.0, max_bytes=20_000, **settings):
   return http.post_json(url, dict(a="é"), deadline=time.monotonic() + seconds, max_bytes=max_bytes, **settings)
 
 
@@ -58,7 +58,7 @@ def test_a_reply():
 
 def test_a_get():
   with peer(response(b"[]")) as (url, asked):
-    assert http.get_json(url, deadline=time.monotonic() + 5, max_bytes=10).body == []
+    assert http.get_json(url, deadline=time.monotonic() + 60, max_bytes=10).body == []
   assert asked[0][0].startswith(b"GET /page")
 
 
@@ -78,7 +78,7 @@ def test_one_deadline_covers_the_whole_call(start, drip):
     begun = time.monotonic()
     with pytest.raises(http.NoAnswerInTime, match="no whole answer within"):
       post(url, 0.2)
-    assert time.monotonic() - begun < 20  # it would drip for ever
+    assert time.monotonic() - begun < 50  # it would drip for ever
 
 
 def test_silence_ends_at_the_deadline_too():

@@ -20,7 +20,7 @@ STDIO = f"{sys.executable} {KIT}"
 
 
 def box(where, **how):
-  how = dict(timeout_s=30.0, retries=0, at_once=64, backoff_s=0.05) | how
+  how = dict(timeout_s=120.0, retries=0, at_once=64, backoff_s=0.05) | how
   return Toolbox(mcp_servers.tools_of(where, 60.0), **how)
 
 
@@ -50,7 +50,7 @@ def over_http(port):
     end = time.monotonic() + 60
     while time.monotonic() < end:
       try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
         return running[-1]
       except OSError:
         time.sleep(0.05)
@@ -107,14 +107,18 @@ def test_what_the_server_refuses_is_told_to_the_model():
 @pytest.mark.agents
 def test_calls_share_one_session_and_run_at_the_same_time():
   toolbox, begin = box(STDIO), time.monotonic()
-  found = called(toolbox, *[("slow", dict(seconds=1))] * 8)
-  assert {one.text for one in found} == {"slept 1"} and time.monotonic() - begin < 4
+  found = called(toolbox, *[("slow", dict(seconds=5))] * 8)
+  assert {one.text for one in found} == {"slept 5"} and time.monotonic() - begin < 35  # one after the other: 40
   numbers = called(toolbox, *[("process", {})] * 4)
   assert len({one.text for one in numbers}) == 1 and int(numbers[0].text) != os.getpid()
   # A slow call has its own deadline; the session goes on.
-  slow, quick = called(box(STDIO, timeout_s=0.5), ("slow", dict(seconds=30)), ("process", {}))
-  assert slow == Result("slow failed: no answer within 0.5 s (config.switches.timeout_s)", FAILED)
-  assert quick == numbers[0] and called(toolbox, ("process", {})) == [numbers[0]]
+  quick = []
+  while numbers[0] not in quick:  # a busy machine may be late, but not always
+    slow, *others = called(box(STDIO, timeout_s=0.5), ("slow", dict(seconds=120)), ("process", {}))
+    assert slow == Result("slow failed: no answer within 0.5 s (config.switches.timeout_s)", FAILED)
+    quick += others
+    assert len(quick) < 20
+  assert called(toolbox, ("process", {})) == [numbers[0]]
 
 
 @pytest.mark.agents
@@ -146,18 +150,18 @@ def test_a_killed_http_server_is_found_again(over_http):
 
 @pytest.mark.agents
 @pytest.mark.parametrize(
-  "where, says",
+  "where, timeout_s, says",
   [
-    ("/no/such/file", "FileNotFoundError"),
-    ("true", "Connection closed"),
-    ("sleep 60", r"it gave no list of its tools within 1 s \(config.switches.timeout_s\)"),
-    ("http://127.0.0.1:9/mcp", "ConnectError"),
-    ("''", "has an empty entry"),
+    ("/no/such/file", 60.0, "FileNotFoundError"),
+    ("true", 60.0, "Connection closed"),
+    ("sleep 600", 1.0, r"it gave no list of its tools within 1 s \(config.switches.timeout_s\)"),
+    ("http://127.0.0.1:9/mcp", 60.0, "ConnectError"),
+    ("''", 60.0, "has an empty entry"),
   ],
 )
-def test_servers_that_cannot_be_used_are_named_at_the_start(where, says):
+def test_servers_that_cannot_be_used_are_named_at_the_start(where, timeout_s, says):
   with pytest.raises(ValueError, match=f"config.switches.mcp.*{says}"):
-    mcp_servers.tools_of(where, 1.0)
+    mcp_servers.tools_of(where, timeout_s)
 
 
 @pytest.mark.agents
@@ -169,7 +173,7 @@ def test_servers_end_with_the_process():
   )
   done = subprocess.run([sys.executable, "-c", program, STDIO], capture_output=True, text=True, timeout=120)
   assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-  end = time.monotonic() + 10
+  end = time.monotonic() + 60
   while time.monotonic() < end and pathlib.Path(f"/proc/{int(done.stdout)}").exists():
     time.sleep(0.1)
   with pytest.raises(ProcessLookupError):

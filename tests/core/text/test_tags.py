@@ -100,13 +100,13 @@ def test_sections():
 
 def test_linear_in_the_length():
   text = "<a>" * 200_000 + "<" * 200_000
-  start = time.perf_counter()
+  start = time.thread_time()  # other work of this machine is not counted
   tags.pairs(text, "a")
   tags.first_match(text, ("a", "b"))
   tags.without(text, "b")
   tags.sections(text, ("a", "b"))
   # A quadratic pattern would take minutes. The bound is on the order of growth, not on speed.
-  assert time.perf_counter() - start < 20.0
+  assert time.thread_time() - start < 20.0
 
 
 def test_unknown_opening():
