@@ -253,7 +253,7 @@ def test_what_was_said_and_found_is_kept(tmp_path):
     back, was = episodes.episode_of(row), episode(example)
     bare = lambda segment: dataclasses.replace(segment, ids=(), logprobs=())
     assert back.segments == tuple(map(bare, was.segments)) and (back.ended, back.facts) == (was.ended, was.facts)
-  with pytest.raises(FileNotFoundError, match="name a run's folder, or an evaluation's, with episodes.jsonl"):
+  with pytest.raises(FileNotFoundError, match="name a run's folder, or an evaluation's, which has episodes.jsonl"):
     next(episodes.read_folder(tmp_path / "nowhere"))
   (tmp_path / "episodes.jsonl").unlink()  # as in a folder of an older version
   assert evaluate(tmp_path, play=None)["n"] == 9  # all is answered there
