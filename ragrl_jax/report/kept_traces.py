@@ -77,7 +77,7 @@ def read(folder: pathlib.Path, lines: set[int]) -> dict[int, bytes]:
         try:
           row = json.loads(line)
         except ValueError as error:
-          raise ValueError(f"{path}:{number + 1}: not a JSON object ({error}); repair or delete the line.") from error
+          raise ValueError(f"{path}:{number + 1}: not a JSON object ({error}); correct or delete the line.") from error
         found[number] = zlib.compress(json.dumps(compact(row)).encode())
   return found
 
