@@ -12,6 +12,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.lanes import FULL
@@ -65,6 +66,8 @@ class EngineThread:
     self.error: BaseException | None = None
     self._turns: dict[int, _Turn] = {}  # unfinished turns, by conversation
     self._over = False
+    # A turn that comes before the error is queued, and the thread tells it; a turn that comes later is told at once.
+    self._order = threading.Lock()
     self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
   def start(self) -> None:
@@ -81,13 +84,15 @@ class EngineThread:
 
   def open(self, message: Open) -> None:
     """See `Engine.open`."""
-    self.dispatch.post(self.engine.open, message)
+    self.dispatch.post(self._use, self.engine.open, message)
 
   def submit(self, turn: Turn, hear: Hear) -> None:
     """Starts a turn. `hear` is called with every slice, the last one included."""
-    self.dispatch.post(self._submit, turn, hear)
-    if self.error is not None:  # the thread has ended, so nothing reads the queue
-      hear(self.error)
+    with self._order:
+      if self.error is None:
+        self.dispatch.post(self._submit, turn, hear)
+        return
+    hear(self.error)
 
   def close_conversation(self, number: int) -> None:
     """Ends a conversation and its turn. No more slices follow."""
@@ -95,7 +100,7 @@ class EngineThread:
 
   def leave(self, group: Group) -> None:
     """See `Engine.leave`."""
-    self.dispatch.post(self.engine.leave, group)
+    self.dispatch.post(self._use, self.engine.leave, group)
 
   # ---- on the thread -------------------------------------------------------------------------------------------------
 
@@ -108,22 +113,32 @@ class EngineThread:
             for ended in self.engine.step():
               self._after(ended)
     except BaseException as error:  # passed to all waiting turns, and to `failed`
-      self.error = error
+      with self._order:
+        self.error = error
       logging.exception("the engine has failed")
       for turn in self._turns.values():
         turn.hear(error)
+      self.dispatch.serve()  # turns that were queued since the engine's last step
       self.failed(error)
 
   def _end(self) -> None:
     self._over = True
 
+  def _use(self, method: Callable[..., None], *args: Any) -> None:
+    """Calls a method of the engine, unless the engine has failed."""
+    if self.error is None:
+      method(*args)
+
   def _submit(self, turn: Turn, hear: Hear) -> None:
+    if self.error is not None:
+      hear(self.error)
+      return
     self._turns[turn.conversation] = _Turn(turn, hear, turn.budget)
     self.engine.submit(dataclasses.replace(turn, budget=min(turn.budget, self.engine.sizes.ahead)))
 
   def _close(self, number: int) -> None:
     self._turns.pop(number, None)
-    self.engine.close(number)
+    self._use(self.engine.close, number)
 
   def _after(self, ended: TurnEnded) -> None:
     """Continues a turn after a slice, unless the turn is complete."""

@@ -1,12 +1,15 @@
 """Turns in slices are the whole turns, also where a compiled stop string begins in one slice and ends in the next."""
 
+import contextlib
 import queue
+import types
 
 import pytest
 from small_server import drawn
 
 from ragrl_jax.engine.messages import Open, Turn
 from ragrl_jax.rollout.conversation import key_of
+from ragrl_jax.rollout.dispatch import Dispatch
 from ragrl_jax.serving.engine_thread import EngineThread
 from ragrl_jax.testing import small_engine as kit
 
@@ -66,3 +69,37 @@ def test_many_turns_share_the_lanes_slice_by_slice():
   found = in_slices(engine, keys, budget=30, accept=engine.stops.mask(kit.STOPS[:2]))
   assert [one[:3] for one in found] == whole
   assert max(slices for *_, slices in found) == 4 and len({stop for _, _, stop in whole}) > 1
+
+
+def test_every_turn_hears_the_engines_error_once():
+  def step():
+    raise RuntimeError("the device is lost")
+
+  class Late(Dispatch):
+    """Lets a turn come after the last call of the queue is served, and before the error is known."""
+
+    @contextlib.contextmanager
+    def serving(self):
+      with super().serving():
+        try:
+          yield
+        finally:
+          self.ended = True
+
+    def serve(self, wait_s=0.0):
+      served = super().serve(wait_s)
+      if getattr(self, "ended", False):
+        self.ended = False
+        thread.submit(Turn(1), heard[1].append)
+      return served
+
+  heard = [[], [], []]
+  engine = types.SimpleNamespace(
+    check=lambda: None, busy=True, step=step, submit=lambda turn: None, sizes=types.SimpleNamespace(ahead=8)
+  )
+  thread = EngineThread(engine, Late())
+  thread.submit(Turn(0), heard[0].append)
+  thread.start()
+  thread._thread.join(60)
+  thread.submit(Turn(2), heard[2].append)
+  assert [[str(said) for said in one] for one in heard] == [["the device is lost"]] * 3
