@@ -251,19 +251,16 @@ def test_no_request_is_lost_when_the_index_is_exchanged(tmp_path, folder):
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
       thread.start()
-    while len(found) < 20:
-      time.sleep(0.01)
+    until(lambda: len(found) >= 20)
     (tmp_path / "next").symlink_to(new)
     os.replace(tmp_path / "next", link)
     assert reloading.reload() is None
     exchanged, after = time.monotonic(), len(found)
-    while len(found) < after + 20:
-      time.sleep(0.01)
+    until(lambda: len(found) >= after + 20)
     link.unlink()
     assert "no index here" in reloading.reload()  # the index is kept
     after_failure = len(found)
-    while len(found) < after_failure + 20:
-      time.sleep(0.01)
+    until(lambda: len(found) >= after_failure + 20)
     stop.set()
     for thread in threads:
       thread.join()
