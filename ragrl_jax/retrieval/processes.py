@@ -73,6 +73,16 @@ class Processes:
       raise ValueError(said)
     return said
 
+  def _why(self, row: int) -> str:
+    """Why a process that has ended could not start, as " It said: …"; "" if it had started, or said nothing."""
+    fine, said = True, None
+    while self._pipes[row].poll():
+      try:
+        fine, said = self._pipes[row].recv()
+      except EOFError:
+        break
+    return "" if fine else f" It said: {said}"
+
   def _ends(self) -> bool:
     return signal.SIGTERM in self._asked or signal.SIGINT in self._asked
 
@@ -85,7 +95,9 @@ class Processes:
       multiprocessing.connection.wait([process.sentinel for process in self._running.values()], timeout=0.2)
       for row, process in list(self._running.items()):
         if process.exitcode is not None and not self._ends():
-          logging.warning("server process %d ended with %s: it is started again.", process.pid, process.exitcode)
+          logging.warning(
+            "server process %d ended with %s: it is started again.%s", process.pid, process.exitcode, self._why(row)
+          )
           time.sleep(PAUSE_S)
           self._start(row)
 

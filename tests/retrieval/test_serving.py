@@ -324,3 +324,32 @@ def test_processes_share_a_port_and_reload_together(tmp_path, folder):
     running.terminate()
     _, errors = running.communicate(timeout=120)
   assert running.returncode == 0 and "is started again" in errors and "Traceback" not in errors
+
+
+LOADS_ONCE = """
+import os, pathlib, sys
+from ragrl_jax.retrieval.processes import Processes
+
+def work(loaded, row, *, ready):
+  if loaded.exists():
+    raise ValueError("wiki has no index.json: build it again.")
+  loaded.touch()
+  ready("loaded")
+  os._exit(3)
+
+if __name__ == "__main__":
+  Processes(work, (pathlib.Path(sys.argv[1]),), 1).run(print)
+"""
+
+
+def test_a_process_that_cannot_start_again_says_why(tmp_path):
+  (tmp_path / "serves.py").write_text(LOADS_ONCE)
+  command = [sys.executable, tmp_path / "serves.py", tmp_path / "loaded"]
+  running = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | dict(PYTHONPATH=str(ROOT)), text=True)
+  try:
+    first, second = running.stderr.readline(), running.stderr.readline()
+  finally:
+    running.terminate()
+    running.communicate(timeout=120)
+  assert first.endswith("ended with 3: it is started again.\n")
+  assert second.endswith("ended with 0: it is started again. It said: wiki has no index.json: build it again.\n")
