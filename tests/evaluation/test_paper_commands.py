@@ -1,0 +1,146 @@
+"""The commands of the papers' tables: they parse, write into folders of their own, and their runs are found again."""
+
+import re
+import shlex
+import sys
+
+import paper_runs
+import pytest
+from absl import flags
+from ml_collections import config_flags
+
+from ragrl_jax import recipes
+from ragrl_jax.cli import configs
+from ragrl_jax.cli import main as main_lib
+from ragrl_jax.evaluation.tables import commands_of, filling, layout, papers, results
+
+
+def test_given_passages_fill_arenas_row_alone(tmp_path):
+  checkpoint = paper_runs.model(tmp_path / "model", "qwen2.5-7b")
+  for number, variant in enumerate(("research", "research,given")):
+    paper_runs.evaluation(
+      tmp_path / str(number), f"released:{variant}", [paper_runs.row(0)], checkpoint=checkpoint, data="hotpotqa.jsonl"
+    )
+  searched, given = (results.read(tmp_path / name).facts for name in "01")
+  (arena,) = [row.run for row in papers.PAPERS["arena"].tables[0].rows if row.name == "ReSearch-7B"]
+  (veritas,) = [run for paper, table, name, run in every_row() if (paper.name, table.name, name) == (
+    "veritas", "Table 2", "ReSearch-7B-Instruct")]  # fmt: skip
+  assert filling.fits(arena, given) and not filling.fits(arena, searched)
+  assert filling.fits(veritas, searched) and not filling.fits(veritas, given)
+
+
+def every_row():
+  for paper in papers.PAPERS.values():
+    for table in paper.tables:
+      for row in table.rows:
+        if row.run is not None:
+          yield paper, table, row.name, row.run
+        if row.versus is not None:
+          yield paper, table, row.name + filling.VERSUS, row.versus
+
+
+def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
+  """A run made by a row's commands fills that row, and of its table no other."""
+  made = {}
+  for number, (paper, table, name, run) in enumerate(every_row()):
+    column = next(column for column in table.columns if not column.why_not and not column.average)
+    key = (run, column.sets, column.flags, paper.name)
+    if (known := made.get(str(key))) is None:
+      known = made[str(key)] = results.read(_made(tmp_path / str(number), run, column))
+    filled = filling._assigned(table, [known], False)
+    named = [one for one, found in filled.items() if found]
+    same = [one for _, of, one, other in every_row() if of is table and other == run]
+    assert sorted(named) == sorted(same), f"{paper.name}, {table.name}, {name}: {named}"
+
+
+def _made(folder, run, column):
+  (name,) = column.sets
+  data = f"{name}.jsonl"
+  if run.system:
+    said = dict(recipe="transcripts", system=run.system, model=run.models[0] if run.models else None, data=data)
+    return paper_runs.written(folder / "out", [paper_runs.row(0)], said)
+  placeholders = {"INDEX": "out/index"}
+  words = lambda *found: [placeholders.get(word, word) for word in found]
+  if run.train:
+    flags_ = [flag for flag in (*run.needs, *run.train_flags) if "TRAIN" not in flag]
+    sft = "sft" in run.train.partition(":")[2].split(",")
+    checkpoint = paper_runs.trained(folder / "run", run.train, run.models[0], *(() if sft else words(*flags_)))
+    if run.checkpoint:
+      checkpoint = checkpoint / "checkpoints" / str(run.checkpoint)
+  elif run.models[0] in layout.SERVED:
+    checkpoint = None
+  else:
+    checkpoint = paper_runs.model(folder / "model", run.models[0])
+  given = (*run.needs, *run.flags, *column.flags)
+  judged = any("judge.kind" in flag for flag in given)
+  rows = [paper_runs.row(0)]
+  served = {} if checkpoint else dict(model=layout.SERVED[run.models[0]], endpoint=dict(url="http://x/v1"))
+  return paper_runs.evaluation(
+    folder / "out", run.evaluate, rows, checkpoint=checkpoint, data=data, flags=given, judged=judged, **served
+  )
+
+
+@pytest.mark.parametrize(
+  ("name", "model"),
+  [
+    ("gpt-4o", "gpt-4o"),
+    ("gpt-4o-2024-08-06", "gpt-4o"),
+    ("gpt-4o-mini", "gpt-4o-mini"),  # another model, under its own name
+    ("o1-mini", "o1-mini"),
+    ("deepseek-ai/DeepSeek-R1", "deepseek-r1"),
+    ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
+    ("Qwen2.5-7B", "qwen2.5-7b-base"),
+    ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+  ],
+)
+def test_a_served_model_has_the_tables_name(tmp_path, name, model):
+  served = dict(model=name, endpoint=dict(url="http://x/v1"))
+  paper_runs.evaluation(tmp_path, "arena:direct", [paper_runs.row(0)], checkpoint=None, data="musique.jsonl", **served)
+  assert results.read(tmp_path).facts["model"] == model
+
+
+def test_the_commands_parse(monkeypatch):
+  """Every printed command: its subcommand, config, settings and data set are there."""
+  commands = {}
+  for paper, table, _, run in every_row():
+    for column in table.columns:
+      if not column.why_not and not column.average:
+        commands[commands_of.evaluation(paper, column, run)] = column
+    if train := commands_of.training(paper, run):
+      commands[train] = None
+  parsed = set()
+  for command, column in commands.items():
+    words = shlex.split(command)
+    assert words[0] == "ragrl" and words[1] in main_lib.COMMANDS
+    given = dict(word.removeprefix("--").split("=", 1) for word in words[2:])
+    if column is not None:
+      name = given["data"]
+      assert results.set_of(name.rpartition("/")[2]) or results.set_of(name) == column.sets[0], command
+    settings = tuple(word for word in words[2:] if word.startswith("--config"))
+    if words[1] == "score" or settings in parsed:
+      continue
+    parsed.add(settings)
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=values, lock_config=True)
+    argv = configs.with_paths(["ragrl", *settings], ["config"])
+    monkeypatch.setattr(sys, "argv", argv)
+    values(argv)
+    config = values.config
+    recipe = recipes.get(config.recipe, config.preset, **config.switches.to_dict())
+    assert recipe.name == config.recipe, command
+    if words[1] != "sft":  # settings without which it cannot run
+      assert config.retrieval.index or not recipe.searches or recipe.needs_passages, command
+      assert config.retrieval.query_encoder or not recipe.encodes, command
+  assert len(parsed) > 50
+
+
+def test_no_two_commands_write_into_one_folder():
+  places = {}
+  for paper, table, _, run in every_row():
+    for column in table.columns:
+      if not column.why_not and not column.average:
+        command = commands_of.evaluation(paper, column, run)
+        places.setdefault(re.search(r"--out=(\S+)", command)[1], set()).add(command)
+    if train := commands_of.training(paper, run):
+      places.setdefault(re.search(r"--workdir=(\S+)", train)[1], set()).add(train)
+  assert not [commands for commands in places.values() if len(commands) > 1] and len(places) > 800
