@@ -110,6 +110,7 @@ class Paper:
     claims: the tested claims.
     shown: the two measures in the figure, the upper one first.
     warm: measure → least value on the development questions, at which the warm start ends.
+    short_warm: the goals of `warm` that the short claim needs; all if empty.
     settles: whether an arm ends when its reward has stopped rising, but not before step `least`; else after all steps.
     every: steps between the curve's measurements.
     searches: whether there is a corpus to search.
@@ -130,6 +131,7 @@ class Paper:
   claims: Sequence[Claim]
   shown: tuple[str, str]
   warm: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(em=WARM_EM))
+  short_warm: Mapping[str, float] = dataclasses.field(default_factory=dict)
   settles: bool = True
   least: int = 0
   every: int = 4
@@ -146,7 +148,8 @@ def short(paper: Paper) -> Paper:
 
   rl = dict(paper.rl, steps=SHORT_STEPS)
   made = dict(arms=dict(paper=paper.arms["paper"]), tests={first: paper.tests[first]}, settles=False)
-  return dataclasses.replace(paper, claims=(claim,), rl=rl, questions=questions, every=SHORT_STEPS, **made)
+  made |= dict(every=SHORT_STEPS, warm=paper.short_warm or paper.warm)
+  return dataclasses.replace(paper, claims=(claim,), rl=rl, questions=questions, **made)
 
 
 def settings(paper: Paper, folder: pathlib.Path, seed: int, *parts: Mapping[str, Any]):

@@ -118,6 +118,7 @@ PAPER = miniature.Paper(
   tests=dict(mixed={}),
   measure=measure,
   warm=dict(em_known=WARM_EM, unknown_read=WARM_EM),
+  short_warm=dict(unknown_read=WARM_EM),
   settles=False,
   claims=(
     Claim("searches rise in stage 1", Side("paper", "searches", step=STAGE_TWO - 1), Side("warm", "searches")),
