@@ -249,7 +249,7 @@ def main():
     if args.only in (None, "equal"):
       episodes = equal(np.random.default_rng(3))
       once = {name: python for name, python in pythons.items() if name != "apart"}
-      work = dict(packing=dict(rows=16, lengths=[256]), shares=False)
+      work = dict(packing=dict(rows=GROUP, lengths=[256]), shares=False)  # the micro-batch of the other sides
       found.append(workload("equal", episodes, work, folder, args, once))
       show(found[-1], "random tokens; aim 1.0 of torch")
     if args.only in (None, "real"):
