@@ -115,10 +115,9 @@ PAPER = miniature.Paper(
       Side("paper", "in_shape"),
       Side("warm", "in_shape"),
       least=0.1,
+      short=True,
     ),
-    Claim(
-      "more exact reference lists than before RL", Side("paper", "cited"), Side("warm", "cited"), least=0.1, short=True
-    ),
+    Claim("more exact reference lists than before RL", Side("paper", "cited"), Side("warm", "cited"), least=0.1),
     Claim("EM is higher than before RL", Side("paper", "em"), Side("warm", "em"), least=0.1),
     Claim("F1 is higher than before RL", Side("paper", "f1"), Side("warm", "f1"), least=0.1),
     Claim("EM is higher than of naive GRPO", Side("paper", "em"), Side("naive", "em"), least=0.02),
