@@ -46,7 +46,7 @@ SFT = dict(
   sft=dict(environment_weight=0.0),
   optimizer=base_reader.OPTIMIZER | dict(learning_rate=2e-3, warmup_steps=20),
 )
-SHORT_TEST, SHORT_STEPS = 300, 12  # of `short`
+SHORT_TEST, SHORT_DEVELOPMENT, SHORT_PROMPTS, SHORT_STEPS = 300, 100, 8, 12  # of `short`; prompts of a step
 WARM_EM = 0.9  # on one-hop development questions, twice in a row: the goal of a warm start
 WINDOW, PATIENCE, RISE = 4, 3, 0.01  # an arm ends when PATIENCE means of WINDOW steps' rewards brought nothing
 
@@ -144,9 +144,11 @@ def short(paper: Paper) -> Paper:
   (claim,), first = [claim for claim in paper.claims if claim.short], next(iter(paper.tests))
 
   def questions(world, seed):
-    return {name: some[:SHORT_TEST] if name == first else some for name, some in paper.questions(world, seed).items()}
+    limits = {first: SHORT_TEST, "development": SHORT_DEVELOPMENT}
+    return {name: some[: limits.get(name)] for name, some in paper.questions(world, seed).items()}
 
-  rl = dict(paper.rl, steps=SHORT_STEPS)
+  rollout = dict(paper.rl.get("rollout", {}), prompts_per_step=SHORT_PROMPTS)
+  rl = dict(paper.rl, steps=SHORT_STEPS, rollout=rollout)
   made = dict(arms=dict(paper=paper.arms["paper"]), tests={first: paper.tests[first]}, settles=False)
   made |= dict(every=SHORT_STEPS, warm=paper.short_warm or paper.warm)
   return dataclasses.replace(paper, claims=(claim,), rl=rl, questions=questions, **made)
