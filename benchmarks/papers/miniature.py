@@ -142,8 +142,8 @@ class Paper:
 def short(paper: Paper) -> Paper:
   """The paper's arm and its short claim only, with few steps and questions: minutes, to see that it holds here.
 
-  The claim is about sampled answers: the greedy one is often the same for all questions of a kind, so a few steps change
-  it for all of them, or for none.
+  The claim is about sampled answers: the greedy one often has the same form for all questions, so a few steps change it
+  for all of them, or for none.
   """
   (claim,), first = [claim for claim in paper.claims if claim.short], next(iter(paper.tests))
   sampled = lambda side: dataclasses.replace(side, test=first + SAMPLED)
