@@ -150,8 +150,9 @@ def short(paper: Paper) -> Paper:
   claim = dataclasses.replace(claim, side=sampled(claim.side), other=sampled(claim.other))
 
   def questions(world, seed):
-    limits = {first: SHORT_TEST, "development": SHORT_DEVELOPMENT}
-    return {name: some[: limits.get(name)] for name, some in paper.questions(world, seed).items()}
+    asked = dict(paper.questions(world, seed))
+    spread = slice(None, None, len(asked[first]) // SHORT_TEST)  # a test may consist of parts, one after the other
+    return asked | {first: asked[first][spread][:SHORT_TEST], "development": asked["development"][:SHORT_DEVELOPMENT]}
 
   made = dict(arms=dict(paper=paper.arms["paper"]), tests={first: paper.tests[first]}, settles=False)
   made |= dict(rl=dict(paper.rl, steps=SHORT_STEPS), every=SHORT_STEPS, warm=paper.short_warm or paper.warm)
