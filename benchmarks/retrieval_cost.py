@@ -151,12 +151,13 @@ def main() -> int:
   for name in mesh:
     gib = [f"{cells[name][part] / 2**30:.2f}" for part in ("resident", "temporaries", "left")]
     lines.append(f"| {name.replace('@', ' on ')} | " + " | ".join(gib) + f" | {cells[name]['bound']} |")
-  lines += ["", f"Not run: {', '.join(missing)}." if missing else ""]
+  if missing:
+    lines += ["", f"Not run: {', '.join(missing)}."]
   print("\n".join(lines))
   if given.docs:
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text("\n".join([before.rstrip(), "", BEGIN, "", *lines, END]) + after)
+    PAGE.write_text("\n".join([before.rstrip(), "", BEGIN, "", *lines, "", END]) + after)
   return 0
 
 

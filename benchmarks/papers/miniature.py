@@ -53,7 +53,10 @@ WINDOW, PATIENCE, RISE = 4, 3, 0.01  # an arm ends when PATIENCE means of WINDOW
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-  """One side of a claim: an arm's mean of `measure` on `test`, at the end or at a step, greedy."""
+  """One side of a claim: an arm's mean of `measure` on `test`, at the end or at a step.
+
+  Answers are greedy, unless the test's name ends with SAMPLED.
+  """
 
   arm: str
   measure: str
@@ -154,9 +157,17 @@ def short(paper: Paper) -> Paper:
     spread = slice(None, None, len(asked[first]) // SHORT_TEST)  # a test may consist of parts, one after the other
     return asked | {first: asked[first][spread][:SHORT_TEST], "development": asked["development"][:SHORT_DEVELOPMENT]}
 
-  made = dict(arms=dict(paper=paper.arms["paper"]), tests={first: paper.tests[first]}, settles=False)
-  made |= dict(rl=dict(paper.rl, steps=SHORT_STEPS), every=SHORT_STEPS, warm=paper.short_warm or paper.warm)
-  return dataclasses.replace(paper, claims=(claim,), questions=questions, **made)
+  return dataclasses.replace(
+    paper,
+    claims=(claim,),
+    questions=questions,
+    arms=dict(paper=paper.arms["paper"]),
+    tests={first: paper.tests[first]},
+    rl=dict(paper.rl, steps=SHORT_STEPS),
+    warm=paper.short_warm or paper.warm,
+    settles=False,
+    every=SHORT_STEPS,
+  )
 
 
 def settings(paper: Paper, folder: pathlib.Path, seed: int, *parts: Mapping[str, Any]):
