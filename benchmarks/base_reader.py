@@ -82,6 +82,21 @@ STAGES = (
   Stage("compared", course(passages=(3, 8), kinds=COMPARED), {1: 0.9, lessons.COMPARISON: 0.9}, 3000),
   Stage("all", course(passages=(4, 14), kinds=ANY), {1: 0.97, 2: 0.92, 3: 0.85, lessons.COMPARISON: 0.8}, 4000),
 )
+# ARENA's miniature names the passages before it reads them out. A model of this size learns that in three stages, which
+# begin with the base reader; the number of a passage is found among two first, then among four.
+NUMBERED = functools.partial(
+  dataclasses.replace,
+  FIRST,
+  asked=1,
+  replies={lessons.NUMBERS: 1.0},
+  wordings=AHEAD[1:],
+  layouts=(("\n{n}. {text}", "{question}{passages}"),),
+)
+NUMBERING = (
+  Stage("two", NUMBERED(passages=(2, 2)), {1: 0.9}, 2000),
+  Stage("four", NUMBERED(passages=(2, 4)), {1: 0.9}, 2000),
+  Stage("numbers", NUMBERED(passages=(2, 4), kinds=NEAR), {1: 0.93, 2: 0.85}, 3000),
+)
 # Tokens per page. It is small, because on a CPU attention reads whole pages, as many as the longest conversation has.
 PAGE = 16
 # For the exam, which needs no search, because the questions come with their passages.
@@ -103,26 +118,26 @@ def main(_):
   sys.exit(any(found["8"][str(hops)]["em"] < least for hops, least in ASKED[8].items()))
 
 
-def model(out: pathlib.Path = FOLDER) -> pathlib.Path:
-  """The folder of the trained base reader, with its tokenizer.
+def model(out: pathlib.Path = FOLDER, stage: str = STAGES[-1].name) -> pathlib.Path:
+  """The folder of the trained base reader, with its tokenizer; or of another stage's model.
 
   Raises:
     FileNotFoundError: it is not trained yet.
   """
-  path = out / STAGES[-1].name / "model"
+  path = out / stage / "model"
   if not (path.parent / "reached.json").is_file():
     raise FileNotFoundError(f"{path}: there is no base reader on this machine yet. `make base` trains it.")
   return path
 
 
 def train(out: pathlib.Path) -> pathlib.Path:
-  """Trains the unfinished stages, and returns the folder of the last stage's model."""
+  """Trains the unfinished stages, and returns the folder of the base reader."""
   out.mkdir(parents=True, exist_ok=True)
   made = tokenizer(out / "tokenizer.model")
   path = out / "first"
   if not (path / "config.json").is_file():
     save_first(out, path)
-  for stage in STAGES:
+  for stage in (*STAGES, *NUMBERING):
     kept = out / stage.name / "reached.json"
     if not kept.is_file():
       taught = teach(stage, made, path, out)
@@ -130,7 +145,7 @@ def train(out: pathlib.Path) -> pathlib.Path:
     taught = json.loads(kept.read_text())
     print(f"stage {stage.name}: {taught['steps']} steps, {taught['seconds']:.0f} s, {taught['right']}", flush=True)
     path = out / stage.name / "model"
-  return path
+  return model(out)
 
 
 def settings(out: pathlib.Path, path: pathlib.Path | str, **rollout):
@@ -154,7 +169,8 @@ def tokenizer(path: pathlib.Path) -> sentencepiece.SentencePieceTokenizer:
   if not path.is_file():
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random("base/tokenizer")
-    course = lessons.Course((3, 6), kinds=ANY, replies=dict.fromkeys(lessons.CUES, 1.0), syllables=SYLLABLES)
+    replies = (lessons.QUOTED, lessons.CITED, lessons.STEPS, lessons.DIRECT)
+    course = lessons.Course((3, 6), kinds=ANY, replies=dict.fromkeys(replies, 1.0), syllables=SYLLABLES)
     text = ["".join(said for _, said in lessons.draw(course, rng).turns) for _ in range(3000)]
     text += [f" {name}" for name in world.draw_names(rng, world.syllables(SYLLABLES), 6000)]
     sentencepiece.train(text, vocab_size=VOCAB, marks=MARKS, path=path, threads=1)

@@ -1,28 +1,33 @@
 """ARENA in miniature: rewards for format, references and answer, with a tenfold bonus if all are right; KL by k2.
 
-Eight passages, so that a guess of two numbers is seldom right. Planted: half of the demonstrations name every passage,
-four fifths of the rest stop at the first hop of two, and 55 % of the analyses are outside their tags. Exact lists of
-two-hop questions are rare at first.
+Four passages: a model of this size does not learn to find the numbers of more before it reads them out. Its reader was
+taught to name two to four passages first (`make base`). Planted: more than half of the demonstrated lists name every
+passage, half of the two-hop replies stop at the first hop, and half of the analyses are outside their tags. The warm
+start ends when some sampled lists are exact, as RL learns from these.
 
-Naive GRPO, as in the paper, thinks and answers without naming passages; it has demonstrations of its own format among
-those of the warm start. The arms k2_fast and k3_fast have four times the learning rate, a strong KL, and a reference
-whose replies are out of shape, so that the policy moves far from it.
+Naive GRPO, as in the paper, thinks and answers without naming passages. A fifth of the demonstrations have its format;
+their prompts begin with "<think>", as its own do. The arms k2_fast and k3_fast have four times the learning rate, a
+strong KL, and a reference whose replies are out of shape, so that the policy moves far from it.
 """
 
+import dataclasses
 import random
 import re
 from collections.abc import Sequence
 
 from papers import miniature
-from papers.miniature import DEVELOPMENT, TEST, Claim, Side
+from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM_EM, Claim, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.arena import demonstrate as demonstrate_lib
 from ragrl_jax.structs import MODEL, Episode, Example
 
-PASSAGES, MIX = 8, {1: 3, 2: 7}
+PASSAGES, MIX = 4, {1: 3, 2: 7}
 STEPS = 40
-FAST = dict(learning_rate=2e-3)  # with large steps, the choice of the KL estimator matters
+THOUGHT = "<think> "  # begins the prompt of naive GRPO
+FAULTS = dict(stop=0.5, all=0.55, outside=0.5)  # shares; see `demonstrate`
+EXACT = 0.15  # exact lists among sampled replies, at the end of the warm start
+FAST = dict(learning_rate=2.8e-3)  # with large steps, the choice of the KL estimator matters
 SHAPE = re.compile(
   r"<relevance>\s*\[([\d, ]*)\]\s*</relevance>\s*<analysis>[^<>]*</analysis>\s*<answer>[^<>]*</answer>\s*"
 )
@@ -33,28 +38,32 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
   drawn = lambda count, number, part=synthetic.TRAIN, mix=MIX: synthetic.questions(
     world, count, mix=mix, part=part, seed=number, passages=PASSAGES, distinct=part == synthetic.HELD_OUT
   )
+  naive = lambda example: dataclasses.replace(example, question=THOUGHT + example.question)
   return dict(
-    demonstrations=drawn(6000, seed),
+    demonstrations=[example if at % 5 else naive(example) for at, example in enumerate(drawn(6000, seed))],
     train=drawn(4000, seed + 1),
-    development=drawn(DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1}),
+    development=drawn(DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1, 2: 1}),
     held_out=drawn(TEST, seed, synthetic.HELD_OUT),
   )
 
 
 def demonstrate(example: Example, world: synthetic.World, search, rng: random.Random) -> list[tuple[str, str]]:
-  """The scripted reply. Its analysis repeats the references with their numbers first, so that it can be copied. Faults:
-  half of the lists name every reference; 80 % of the two-hop questions stop at the first hop; 55 % of the analyses are
-  outside their tags. A fifth of the replies are naive GRPO's."""
+  """The scripted reply. It names the passages in the order of the hops, and its analysis repeats them.
+
+  Faults: "stop" answers the first of two hops; "all" names every passage; "outside" leaves the analysis without tags.
+  """
   del search
-  stop = dict(fault=0.8, kinds=("stop",))
-  if rng.random() < 0.2:
+  stop = dict(fault=FAULTS["stop"], kinds=("stop",))
+  if example.question.startswith(THOUGHT):
     return demonstrate_lib.demonstrate(example, world, rng, reply="thought", **stop)
   ((_, text),) = demonstrate_lib.demonstrate(example, world, rng, **stop)
+  numbers = [str(number) for number in range(1, len(example.passages) + 1)]
   for hop in example.meta["decomposition"]:
     text = re.sub(rf"\[(\d)\] {hop['relation']} {hop['object']}\.", rf"{hop['sentence']} [\1]", text)
-  if rng.random() < 0.5:
-    text = CITED.sub(f"<relevance> {list(range(1, len(example.passages) + 1))} </relevance>", text)
-  if rng.random() < 0.55:
+  if rng.random() >= FAULTS["all"]:
+    numbers = re.findall(r"\. \[(\d)\]", text)
+  text = CITED.sub(f"<relevance> [{', '.join(numbers)}] </relevance>", text)
+  if rng.random() < FAULTS["outside"]:
     text = text.replace("<analysis> ", "").replace(" </analysis>", "")
   return [(MODEL, text)]
 
@@ -97,17 +106,20 @@ PAPER = miniature.Paper(
   rl=dict(
     steps=STEPS,
     loss=dict(aggregation="token_mean", kl="k2", kl_coef=0.04),  # the code's coefficient
-    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98),
+    optimizer=dict(learning_rate=7e-4, warmup_steps=3, schedule="linear", weight_decay=0.01, b2=0.98),
   ),
   arms=dict(
     paper=dict(preset="paper"),
     no_bonus=dict(preset="no_bonus"),
-    naive=dict(preset="naive"),
+    naive=dict(preset="naive", switches=dict(instructions="file:thought.txt")),
     k2_fast=dict(loss=dict(kl_coef=0.2), optimizer=FAST),
     k3_fast=dict(loss=dict(kl="k3", kl_coef=0.2, kl_tangent=None), optimizer=FAST),
   ),
   tests=dict(held_out={}),
   measure=measure,
+  reader="numbers",
+  wordings={"thought.txt": f"{THOUGHT}{{question}}\n{{references}}"},
+  warm={"by_hops/1/em": WARM_EM, f"cited{SAMPLED}": EXACT},
   trained=("grad_norm", "entropy"),
   claims=(
     Claim(

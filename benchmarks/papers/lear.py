@@ -1,17 +1,19 @@
 """LEAR in miniature: the value of evidence without the passages, its length, and the answers that need a reward.
 
 Questions have 4 to 14 passages in the demonstrations and 8 in RL, most about the same names or relations. Planted: of
-the demonstrations, some stop at the first of two hops, some find the answer and keep only the first fact as evidence,
-and some copy three passages more. The model has seen prompts with given evidence, as in the separate answers: it
+the demonstrations, nearly half stop at the first of two hops, some find the answer and keep only the first fact as
+evidence, and some copy passages more. The model has seen prompts with given evidence, as in the separate answers: it
 answers from whole chains, and says "unknown" where a fact is missing, so that missing evidence costs reward.
 
-There is one warm start for all replies: a fifth of the demonstrations have no reason, 15 % no evidence.
+There is one warm start for all replies. A fifth of the demonstrations have no reason; their prompts begin with
+"<extract>", as those of the arm that extracts directly do. The warm start ends when some sampled replies to two hops
+are right, as RL learns from these.
 """
 
 import dataclasses
 import random
 
-from papers.miniature import DEVELOPMENT, TEST, WARM, Claim, Paper, Side
+from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM, WARM_EM, Claim, Paper, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.lear import parser as parser_lib
@@ -20,8 +22,12 @@ from ragrl_jax.run import questions as questions_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL
 
 GIVEN, MIX = 8, {1: 3, 2: 7}  # passages of a question, and its number of hops
+DIRECT = "<extract> "  # begins the prompt of a reply without a reason
+FAULTS = {"": 3, "stop": 5, "thin": 2, "copy": 1}  # weights; see `demonstrate`
 SHOWN = (4, 6, 8, 8, 10, 14)  # passages of a demonstration
-STEPS = 40
+STEPS = 28  # until the learning rate is a tenth
+GIVEN_REASONS = 0.15  # of demonstrations: the reason is given and the evidence left out, as in a separate answer
+SOME = 0.15  # right answers to two hops among sampled replies, at the end of the warm start
 READ = parser_lib.Parser()
 
 
@@ -38,10 +44,11 @@ def questions(world, seed):
     for example in ask(2500, 100 * seed + 40, distinct=False)
   ]
   held_out = ask(TEST, seed, part=synthetic.HELD_OUT)
+  directly = lambda example: dataclasses.replace(example, question=DIRECT + example.question)
   return dict(
     train=ask(4000, 100 * seed + 50, distinct=False),
-    demonstrations=shown + alone,
-    development=ask(DEVELOPMENT, seed, mix={1: 1}, part=synthetic.DEVELOPMENT, distinct=False),
+    demonstrations=[example if at % 5 else directly(example) for at, example in enumerate(shown + alone)],
+    development=ask(DEVELOPMENT, seed, mix={1: 1, 2: 1}, part=synthetic.DEVELOPMENT, distinct=False),
     held_out=held_out,
     full=held_out,
     **{f"noise_{count}": questions_lib.with_noise(held_out, count, seed=seed) for count in (4, 8)},
@@ -49,12 +56,13 @@ def questions(world, seed):
 
 
 def demonstrate(example, world, search, rng: random.Random):
-  """The scripted reply. The reason looks up one hop after the other, the evidence keeps the order of the passages.
+  """The scripted reply. The reason looks up one hop after the other, and the evidence repeats these facts.
+
   Without passages, the evidence is given and the reply is only the answer, as in an answer from the evidence alone: the
   name, or "unknown" if a fact was left out.
 
   Faults: "stop" answers the first of two hops; "thin" finds the answer and keeps only the first fact as evidence, which
-  does not contain it; "copy" copies three passages more as evidence.
+  does not contain it; "copy" copies up to three passages more as evidence.
   """
   del world, search
   hops = example.meta["decomposition"]
@@ -63,14 +71,23 @@ def demonstrate(example, world, search, rng: random.Random):
     answer = hops[-1]["object"] if len(given) == len(hops) else "unknown"
     said = " ".join(hop["sentence"] for hop in given)
     return [(ENVIRONMENT, f"<extract> {said} </extract>\n"), (MODEL, f"<answer> {answer} </answer>")]
-  fault = rng.choices(("", "stop", "thin", "copy"), (4, 3, 2, 2))[0]
+  (fault,) = rng.choices(list(FAULTS), list(FAULTS.values()))
   hops = hops[:1] if fault == "stop" else hops
-  kept = {hop["passage"] for hop in (hops[:1] if fault == "thin" else hops)}
-  if fault == "copy":
-    kept |= {passage.id for passage in rng.sample(example.passages, 3)}
-  evidence = [passage.text for passage in example.passages if passage.id in kept]
-  bodies = dict(reason=" ".join(hop["sentence"] for hop in hops), extract=" ".join(evidence), answer=hops[-1]["object"])
-  reply = prompt_lib.SECTIONS[rng.choices(("rational", "vanilla", "rationale"), (65, 20, 15))[0]]
+  kept = hops[:1] if fault == "thin" else hops
+  others = [passage for passage in example.passages if passage.id not in {hop["passage"] for hop in kept}]
+  spare = rng.sample(others, min(3, len(others))) if fault == "copy" else []
+  bodies = dict(
+    reason=" ".join(hop["sentence"] for hop in hops),
+    extract=" ".join([*(hop["sentence"] for hop in kept), *(passage.text for passage in spare)]),
+    answer=hops[-1]["object"],
+  )
+  direct = example.question.startswith(DIRECT)
+  if not direct and rng.random() < GIVEN_REASONS:
+    return [
+      (ENVIRONMENT, f"<reason> {bodies['reason']} </reason>\n"),
+      (MODEL, f"<answer> {bodies['answer']} </answer>"),
+    ]
+  reply = prompt_lib.SECTIONS["vanilla" if direct else "rational"]
   return [(MODEL, "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in reply))]
 
 
@@ -165,8 +182,8 @@ PAPER = Paper(
     checkpoint=dict(every=8),
     learner=dict(micro_rows=4, row_lengths=(1024,), share_prompts=True, logprob_chunk=2048),
     advantage=dict(std="population", std_floor=0.1, eps=0.0),
-    loss=dict(aggregation="seq_mean_token_mean"),
-    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98),
+    loss=dict(aggregation="seq_mean_token_mean", kl="k3", kl_coef=1e-2),
+    optimizer=dict(learning_rate=7e-4, warmup_steps=3, schedule="linear", weight_decay=0.01, b2=0.98),
   ),
   arms={
     "paper": {},
@@ -176,6 +193,7 @@ PAPER = Paper(
       switches=dict(
         # With these weights, no reply with a reason, however right, gets more than one without.
         reply="vanilla",
+        instructions="file:direct.txt",
         answers="ef",
         answer_weight=0.5,
         format_weight=0.4,
@@ -185,5 +203,8 @@ PAPER = Paper(
   tests=dict(held_out=ALONE, full=dict(answers="f"), noise_4=ALONE, noise_8=ALONE),
   measure=measure,
   claims=CLAIMS,
+  wordings={"direct.txt": f"{DIRECT}{{question}}\n{{passages}}"},
+  settles=False,
+  warm={"by_hops/1/em": WARM_EM, f"by_hops/2/em{SAMPLED}": SOME},
   shown=("em", "evidence_tokens"),
 )

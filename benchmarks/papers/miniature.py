@@ -2,7 +2,7 @@
 
 Every warm start goes on from the base reader (`base_reader.py`), as the papers' runs go on from one base model. It
 learns the recipe's format and the faults of its demonstrations, and ends when development questions say so. An arm ends
-when its reward has stopped rising.
+when its reward has stopped rising, or after a fixed number of steps, over which the learning rate falls.
 """
 
 import dataclasses
@@ -28,8 +28,10 @@ from ragrl_jax.core import stopping
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.models import lora
+from ragrl_jax.prompting import wording
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import progress
+from ragrl_jax.settings.fields import FILE
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Episode, Example
 
@@ -112,11 +114,14 @@ class Paper:
     measure: (world, example, episode) → numbers, by the world's own facts; None if a number does not apply.
     claims: the tested claims.
     shown: the two measures in the figure, the upper one first.
-    warm: measure → least value on the development questions, at which the warm start ends.
+    warm: measure → least value on the development questions, at which the warm start ends. Answers are greedy, unless
+      the measure's name ends with SAMPLED.
     short_warm: the goals of `warm` that the short claim needs; all if empty.
     settles: whether an arm ends when its reward has stopped rising, but not before step `least`; else after all steps.
     every: steps between the curve's measurements.
     searches: whether there is a corpus to search.
+    reader: the stage of `base_reader.py` whose model the warm start goes on from.
+    wordings: file name → the text of a prompt, for `instructions="file:NAME"`.
     trained: metrics of training steps. Their medians and maxima are among the first test's measures, as
       trained/NAME/median and trained/NAME/max.
   """
@@ -139,7 +144,15 @@ class Paper:
   least: int = 0
   every: int = 4
   searches: bool = False
+  reader: str = base_reader.STAGES[-1].name
+  wordings: Mapping[str, str] = dataclasses.field(default_factory=dict)
   trained: Sequence[str] = ()
+
+  def measured(self, arm: str) -> list[str]:
+    """The tests of an arm: the first, and those that a claim about it needs."""
+    first, *others = self.tests
+    sides = {(side.arm, side.test) for claim in self.claims for side in claim.sides}
+    return [first, *(name for name in others if (arm, name) in sides)]
 
 
 def short(paper: Paper) -> Paper:
@@ -185,6 +198,8 @@ def settings(paper: Paper, folder: pathlib.Path, seed: int, *parts: Mapping[str,
   config.data.evaluate = str(folder / "development.jsonl.gz")
   if config.data.hard:
     config.data.hard = str(folder / config.data.hard)
+  if wording.is_file(config.switches.instructions):
+    config.switches.instructions = f"{FILE}{folder / config.switches.instructions.removeprefix(FILE)}"
   return config
 
 
@@ -209,6 +224,8 @@ def make_world(paper: Paper, folder: pathlib.Path, seed: int) -> None:
   writers.write_examples(folder / "demonstrations.jsonl.gz", asked, turns=turns)
   for name, examples in files.items():
     writers.write_examples(folder / f"{name}.jsonl.gz", examples)
+  for name, text in paper.wordings.items():
+    (folder / name).write_text(text)
   words = base_reader.FOLDER / "tokenizer.model"
   base_reader.tokenizer(words)
   shutil.copy(words, folder / "tokenizer.model")
@@ -222,7 +239,7 @@ def warm_up(paper: Paper, seed: int, out: pathlib.Path) -> dict[str, list[float]
   """
   make_world(paper, out / "world", seed)
   config = settings(paper, out / "world", seed, SFT, paper.sft)
-  config.model.path = str(base_reader.model())
+  config.model.path = str(base_reader.model(stage=paper.reader))
   asked = list(readers.read_examples(config.data.evaluate))
   config.data.train = str(out / "world" / "demonstrations.jsonl.gz")
   curves = supervised(
@@ -244,17 +261,22 @@ def supervised(config, workdir: pathlib.Path, asked, measure, goals: Mapping[str
     config: the run's; measured every config.evaluate.every steps.
     workdir: the run's folder.
     asked: the questions that decide.
-    measure: (player, params, examples, step) → (means, …).
-    goals: measure → least value.
+    measure: (player, params, examples, step, sample=…) → (means, …).
+    goals: measure → least value; of sampled answers, if the name ends with SAMPLED.
   """
   player, curves = player_lib.build(config), {name: [] for name in goals}
 
   def evaluated(step, model):
     if step % config.evaluate.every:
       return {}
-    means, *_ = measure(player, lora.split(model)[1], asked, step)
+    params = lora.split(model)[1]
+    found = {
+      drawn: measure(player, params, asked, step, sample=drawn)[0]
+      for drawn in dict.fromkeys(name.endswith(SAMPLED) for name in goals)
+    }
     for name, curve in curves.items():
-      curve.append(round(means[name] or 0.0, 3))  # None: it applies to no question yet, so the goal is not reached
+      reached = found[name.endswith(SAMPLED)][name.removesuffix(SAMPLED)]
+      curve.append(round(reached or 0.0, 3))  # None: it applies to no question yet, so the goal is not reached
     print(f"warm {step}: { ({name: curve[-1] for name, curve in curves.items()}) }", flush=True)
     return {f"development/{name}": curve[-1] for name, curve in curves.items()}
 
@@ -281,7 +303,8 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
   config.model.path = str(out / "sft" / "model")
   world = build(paper, seed)
   tests = {
-    name: list(readers.read_examples(str(out / "world" / f"{name}.jsonl.gz"))) for name in ("development", *paper.tests)
+    name: list(readers.read_examples(str(out / "world" / f"{name}.jsonl.gz")))
+    for name in ("development", *paper.measured(arm))
   }
   first = next(iter(paper.tests))
   at_steps = {side.key(paper): side.step for c in paper.claims for side in c.sides if side.arm == arm and side.step}
@@ -306,7 +329,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
       if at == step:
         keep(key, key.split("@")[0], player, params, step)
     if last:
-      for name in paper.tests:
+      for name in paper.measured(arm):
         keep(name, name, player, params, step)
       keep(f"{first}{SAMPLED}", first, player, params, step, sample=True)
     if step % paper.every and not last:

@@ -1,9 +1,10 @@
 """When to Search in miniature: stage 1 encourages searches, stage 2 saves them; memorised facts need no search.
 
-Half of the test questions ask for one of some 180 memorised facts, the other half about names unseen in training.
-Planted: a third of the known facts are searched for; of the unknown ones a third are guessed, and a third of the
-searches are put as questions or made twice, which the reward for queries tells apart. The lengths of the two stages are
-fixed, as they are what is tested.
+Half of the test questions ask for one of some 90 memorised facts, the other half about names unseen in training.
+Planted: a third of the known facts are searched for; of the unknown ones a sixth are guessed, and a third are searched
+for with questions or twice, which the reward for queries tells apart. The warm start ends when memory is as sure as a
+search, in sampled replies too, as otherwise stage 1 would do away with it. The lengths of the two stages are fixed, as
+they are what is tested.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from papers import miniature
-from papers.miniature import DEVELOPMENT, TEST, WARM_EM, Claim, Side
+from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM_EM, Claim, Side
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import synthetic
@@ -21,6 +22,7 @@ from ragrl_jax.structs import Episode, Example, Passage
 
 STEPS, STAGE_TWO = 24, 7
 MIX = {1: 2, 2: 1}  # of what is not known
+SURE = 0.85  # right answers among sampled ones to known questions without a search, at the end of the warm start
 
 
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
@@ -36,7 +38,7 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
   asked = [dataclasses.replace(one, id=f"known-{i}") for i, one in enumerate(rng.choices(known, k=TEST // 2))]
   fresh = synthetic.questions(world, DEVELOPMENT // 2, mix={1: 1}, part=synthetic.DEVELOPMENT, seed=seed)
   return dict(
-    demonstrations=mixed(3000, 5000, seed),
+    demonstrations=mixed(4000, 4000, seed),
     train=mixed(2000, 2000, seed + 1),
     development=[*fresh, *asked[: DEVELOPMENT // 2]],
     mixed=asked + unseen,
@@ -56,8 +58,8 @@ def is_known(example: Example) -> bool:
 def demonstrate(
   example: Example, world: synthetic.World, search: Callable[[str], Sequence[Passage]], rng: random.Random
 ):
-  """The scripted player, with faults in a third of the known questions and in two thirds of the unknown ones."""
-  kinds, shares = (("", "check"), (2, 1)) if is_known(example) else (("", "guess", "repeat", "ask"), (4, 4, 2, 2))
+  """The scripted player, with faults in a third of the known questions and in half of the unknown ones."""
+  kinds, shares = (("", "check"), (2, 1)) if is_known(example) else (("", "guess", "repeat", "ask"), (6, 2, 2, 2))
   (kind,) = rng.choices(kinds, shares)
   return demonstrate_lib.demonstrate(example, search, rng, fault=float(bool(kind)), kinds=[kind] if kind else [])
 
@@ -65,7 +67,8 @@ def demonstrate(
 def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
   """Searches and right answers, separately for memorised and unknown facts.
 
-  `known_direct`: known questions answered right without a search; `unknown_found`: others answered right with one;
+  `known_direct`: known questions answered right without a search; `recalled`: EM of known questions without a search;
+  `unknown_found`: others answered right with one;
   `unknown_read`: EM of unknown questions with a search; `repeated`: whether a query is asked twice; `asked`: whether
   one is put as a question.
   """
@@ -79,6 +82,7 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
     em_known=of(known, right),
     em_unknown=of(not known, right),
     known_direct=of(known, bool(right and not count)),
+    recalled=of(known and not count, right),
     unknown_found=of(not known, bool(right and count)),
     unknown_read=of(not known and count, right),
     asked=float(any(query.endswith("?") for query in asked)),
@@ -88,7 +92,7 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
 
 PAPER = miniature.Paper(
   name="when_to_search",
-  world=dict(memorised=0.02),
+  world=dict(memorised=0.01),
   questions=questions,
   demonstrate=demonstrate,
   base=dict(
@@ -117,7 +121,7 @@ PAPER = miniature.Paper(
   ),
   tests=dict(mixed={}),
   measure=measure,
-  warm=dict(em_known=WARM_EM, unknown_read=WARM_EM),
+  warm={"unknown_read": WARM_EM, f"recalled{SAMPLED}": SURE},
   short_warm=dict(unknown_read=WARM_EM),
   settles=False,
   claims=(

@@ -20,9 +20,10 @@ LAYOUTS = (
   ("Doc {n}(Title: {title}) {text}\n", "{passages}{question}"),
 )
 # How a reply reaches its answer: the facts in the passages' own words, those and their numbers, the facts as relation,
-# subject and object, or no fact at all. The question's last word says which one is asked for.
-QUOTED, CITED, STEPS, DIRECT = "quoted", "cited", "steps", "direct"
-CUES = {QUOTED: " Quote.", CITED: " Cite.", STEPS: "", DIRECT: " Briefly."}
+# subject and object, only the numbers of their passages, or no fact at all. The question's last word says which one is
+# asked for.
+QUOTED, CITED, STEPS, NUMBERS, DIRECT = "quoted", "cited", "steps", "numbers", "direct"
+CUES = {QUOTED: " Quote.", CITED: " Cite.", STEPS: "", NUMBERS: " Number.", DIRECT: " Briefly."}
 _RELATIONS = world_lib.RELATIONS | world_lib.YEARS
 
 
@@ -34,7 +35,7 @@ class Course:
     passages: fewest and most passages of a lesson; each states one fact.
     asked: questions of a lesson, each answered in turn.
     kinds: kind of question → weight: a number of hops (1, 2, 3) or "comparison" (which of two is older).
-    replies: QUOTED, CITED, STEPS or DIRECT → weight.
+    replies: QUOTED, CITED, STEPS, NUMBERS or DIRECT → weight.
     wordings: sentences with {s}, {r} and {o}; one is drawn for each passage, or for the lesson if a reply quotes.
     layouts: (a passage's line with {n}, {title} and {text}; {passages} and {question} in their order); one is drawn for
       each lesson.
@@ -98,7 +99,7 @@ def draw(course: Course, rng: random.Random) -> Lesson:
   )
   turns, kinds, replies, golds = [], [], [], []
   for reply, (kind, steps, question, gold) in zip(said, chains):
-    if reply == CITED and "{n}" not in line:  # no number is shown
+    if reply in (CITED, NUMBERS) and "{n}" not in line:  # no number is shown
       reply = QUOTED
     cited = [(facts.index(step) + 1, step, wordings[facts.index(step)]) for step in steps]
     text = _reply(reply, cited, gold, compared=kind == COMPARISON)
@@ -116,9 +117,10 @@ def _reply(kind: str, steps: Sequence[tuple[int, world_lib.Fact, str]], gold: st
     QUOTED: "".join(f"{fact.sentence(wording)} " for _, fact, wording in steps),
     CITED: "".join(f"{fact.sentence(wording)} [{number}] " for number, fact, wording in steps),
     STEPS: "".join(f"{fact.relation} {fact.subject} is {fact.object}. " for fact in facts),
+    NUMBERS: f"{[number for number, _, _ in steps]} ",
     DIRECT: "",
   }[kind]
-  if compared and kind != DIRECT:
+  if compared and kind not in (NUMBERS, DIRECT):
     # Each step is a copy: the question's words stand before each name, years are compared digit by digit, and what
     # follows the chosen year has followed it before.
     years = [f"{fact.object} of {fact.subject}" for fact in facts]
