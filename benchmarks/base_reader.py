@@ -95,7 +95,7 @@ NUMBERED = functools.partial(
 NUMBERING = (
   Stage("two", NUMBERED(passages=(2, 2)), {1: 0.9}, 2000),
   Stage("four", NUMBERED(passages=(2, 4)), {1: 0.9}, 2000),
-  Stage("numbers", NUMBERED(passages=(2, 4), kinds=NEAR), {1: 0.93, 2: 0.85}, 3000),
+  Stage("numbers", NUMBERED(passages=(2, 4), kinds=NEAR), {1: 0.93, 2: 0.7}, 3000),
 )
 # Tokens per page. It is small, because on a CPU attention reads whole pages, as many as the longest conversation has.
 PAGE = 16
