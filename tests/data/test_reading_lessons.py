@@ -94,6 +94,17 @@ def test_passages_are_as_many_as_asked_and_numbered():
       assert cited and all(lines[number] == sentence for sentence, number in cited)
 
 
+def test_numbers_alone_name_the_passages_of_the_facts():
+  for seed in range(30):
+    layouts, kinds = lessons.LAYOUTS[:1], {1: 1.0, 2: 1.0}
+    named = drawn(seed, layouts=layouts, kinds=kinds, replies={lessons.NUMBERS: 1.0})
+    quoted = drawn(seed, layouts=layouts, kinds=kinds, replies={lessons.QUOTED: 1.0}, wordings=(world.BESIDE,))
+    lines = re.findall(r"\[\d\] (.+)\n", quoted.turns[0][1])
+    for (_, reply), (_, other), gold in zip(named.turns[1::2], quoted.turns[1::2], named.golds, strict=True):
+      numbers = [lines.index(sentence) + 1 for sentence in re.findall(r" ([^.]+\.)(?= )", other)]
+      assert numbers and reply == f" {numbers} Answer: {gold}"
+
+
 def test_names_and_facts_are_drawn_anew():
   names = [set(re.findall(r"[A-Z][a-z]{5,}", drawn(seed).turns[0][1])) for seed in range(50)]
   shared = sum(len(one & other) for one in names for other in names if one is not other)

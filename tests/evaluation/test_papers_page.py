@@ -1,6 +1,7 @@
 """The papers' table states the verdict on every claim that was run, with its interval, and says which were not run."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -122,6 +123,35 @@ def test_every_side_of_a_claim_is_an_arm_and_a_test(module):
     for side in claim.sides:
       assert side.arm in (miniature.WARM, *paper.arms) and side.test in ("", *paper.tests), claim.text
     assert claim.least or claim.text, "an effect is stated before the runs"
+
+
+def test_an_arm_takes_the_tests_of_its_claims_only():
+  assert lear.PAPER.measured("paper") == ["held_out", "full", "noise_4", "noise_8"]
+  assert lear.PAPER.measured("answers_r") == lear.PAPER.measured(miniature.WARM) == ["held_out"]
+
+
+def test_a_goal_is_of_greedy_or_of_sampled_answers(monkeypatch):
+  """A warm start ends when each goal was reached twice in a row; of sampled answers if its name says so."""
+  goals = {"em": 0.9, f"em{miniature.SAMPLED}": 0.5, "cited": 0.2}
+  greedy, sampled = iter([0.95] * 4), iter([0.3, 0.5, 0.4, 0.6])
+
+  def measure(player, params, asked, step, *, sample):
+    return dict(em=next(sampled if sample else greedy), cited=None if step == 25 else 0.3), {}
+
+  def sft(config, workdir, *, evaluate, reached):
+    for step in range(1, 101):
+      yield evaluate(step, "model")
+      assert not reached({})
+
+  monkeypatch.setattr(miniature.player_lib, "build", lambda config: None)
+  monkeypatch.setattr(miniature.lora, "split", lambda model: (None, model))
+  monkeypatch.setattr(miniature.sft, "sft", sft)
+  config = types.SimpleNamespace(evaluate=types.SimpleNamespace(every=25))
+  curves = miniature.supervised(config, None, [], measure, goals)
+  assert curves == {"em": [0.95] * 4, f"em{miniature.SAMPLED}": [0.3, 0.5, 0.4, 0.6], "cited": [0.0, 0.3, 0.3, 0.3]}
+  assert not miniature.ended(curves, goals)
+  curves[f"em{miniature.SAMPLED}"].append(0.5)
+  assert miniature.ended(curves, goals)
 
 
 def test_an_arm_ends_when_its_reward_has_stopped_rising():
