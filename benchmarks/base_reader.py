@@ -83,20 +83,21 @@ STAGES = (
   Stage("all", course(passages=(4, 14), kinds=ANY), {1: 0.97, 2: 0.92, 3: 0.85, lessons.COMPARISON: 0.8}, 4000),
 )
 # ARENA's miniature names the passages before it reads them out. A model of this size learns that in three stages, which
-# begin with the base reader; the number of a passage is found among two first, then among four. Half of the replies
-# quote, so that the model does not forget it.
+# begin with the base reader: the number of a passage is found among two first, then among four. In the last stage most
+# replies quote, as the others made the model forget it.
 NUMBERED = functools.partial(
   dataclasses.replace,
   FIRST,
   asked=1,
-  replies={lessons.NUMBERS: 1.0, lessons.QUOTED: 1.0},
+  replies={lessons.NUMBERS: 1.0},
   wordings=AHEAD[1:],
   layouts=(("\n{n}. {text}", "{question}{passages}"),),
 )
+QUOTING = {lessons.NUMBERS: 2.0, lessons.QUOTED: 3.0}
 NUMBERING = (
-  Stage("two", NUMBERED(passages=(2, 2)), {1: 0.95}, 2000),
-  Stage("four", NUMBERED(passages=(2, 4)), {1: 0.95}, 2000),
-  Stage("numbers", NUMBERED(passages=(2, 4), kinds=NEAR), {1: 0.95, 2: 0.85}, 3000),
+  Stage("two", NUMBERED(passages=(2, 2)), {1: 0.9}, 2000),
+  Stage("four", NUMBERED(passages=(2, 4)), {1: 0.9}, 2000),
+  Stage("numbers", NUMBERED(passages=(2, 4), kinds=NEAR, replies=QUOTING), {1: 0.85, 2: 0.75}, 3000),
 )
 # Tokens per page. It is small, because on a CPU attention reads whole pages, as many as the longest conversation has.
 PAGE = 16
