@@ -1,8 +1,8 @@
 """ARENA in miniature: rewards for format, references and answer, with a tenfold bonus if all are right; KL by k2.
 
 Four passages: a model of this size does not learn to find the numbers of more before it reads them out. Its reader was
-taught to name two to four passages first (`make base`). Planted: more than half of the demonstrated lists name every
-passage, half of the two-hop replies stop at the first hop, and half of the analyses are outside their tags. The warm
+taught to name two to four passages first (`make base`). Planted: two fifths of the demonstrated lists name every
+passage, two fifths of the two-hop replies stop at the first hop, and half of the analyses are outside their tags. The warm
 start ends when some sampled lists are exact, as RL learns from these.
 
 Naive GRPO, as in the paper, thinks and answers without naming passages. A fifth of the demonstrations have its format;
@@ -23,10 +23,10 @@ from ragrl_jax.recipes.arena import demonstrate as demonstrate_lib
 from ragrl_jax.structs import MODEL, Episode, Example
 
 PASSAGES, MIX = 4, {1: 3, 2: 7}
-STEPS = 40
+STEPS = 28  # until the learning rate is a tenth
 THOUGHT = "<think> "  # begins the prompt of naive GRPO
-FAULTS = dict(stop=0.5, all=0.55, outside=0.5)  # shares; see `demonstrate`
-EXACT = 0.15  # exact lists among sampled replies, at the end of the warm start
+FAULTS = dict(stop=0.4, all=0.4, outside=0.5)  # shares; see `demonstrate`
+EXACT = 0.1  # exact lists among sampled replies, at the end of the warm start
 FAST = dict(learning_rate=2.8e-3)  # with large steps, the choice of the KL estimator matters
 SHAPE = re.compile(
   r"<relevance>\s*\[([\d, ]*)\]\s*</relevance>\s*<analysis>[^<>]*</analysis>\s*<answer>[^<>]*</answer>\s*"
@@ -118,6 +118,7 @@ PAPER = miniature.Paper(
   tests=dict(held_out={}),
   measure=measure,
   reader="numbers",
+  settles=False,
   wordings={"thought.txt": f"{THOUGHT}{{question}}\n{{references}}"},
   warm={"by_hops/1/em": WARM_EM, f"cited{SAMPLED}": EXACT},
   trained=("grad_norm", "entropy"),
