@@ -2,8 +2,8 @@
 
 Four passages: a model of this size does not learn to find the numbers of more before it reads them out. Its reader was
 taught to name two to four passages first (`make base`). Planted: two fifths of the demonstrated lists name every
-passage, two fifths of the two-hop replies stop at the first hop, and half of the analyses are outside their tags. The warm
-start ends when some sampled lists are exact, as RL learns from these.
+passage, two fifths of the two-hop replies stop at the first hop, and half of the analyses are outside their tags. The
+warm start ends when some sampled lists are exact, as RL learns from these.
 
 Naive GRPO, as in the paper, thinks and answers without naming passages. A fifth of the demonstrations have its format;
 their prompts begin with "<think>", as its own do. The arms k2_fast and k3_fast have four times the learning rate, a
