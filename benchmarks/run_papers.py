@@ -21,7 +21,7 @@ from papers.miniature import run as run_one
 PAPERS = ("care", "arena", "veritas", "lear", "when_to_search")
 
 OUT = flags.DEFINE_string("out", "out/papers", "Folder for the runs.")
-SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2", "3", "4"], "Which seeds.")
+SEEDS = flags.DEFINE_list("seeds", [str(seed) for seed in range(page.SEEDS)], "Which seeds.")
 ONLY = flags.DEFINE_list("papers", list(PAPERS), "Which papers.")
 ARMS = flags.DEFINE_list("arms", [], "Which arms; all if empty.")
 MINUTES = flags.DEFINE_float("minutes", 0.0, "Start no run that would end after this many minutes; 0: no limit.")

@@ -14,6 +14,7 @@ from papers.miniature import SAMPLED, WARM, Claim, Paper, Side
 from ragrl_jax.store import jsonl
 
 RUNS = "papers.jsonl.gz"
+SEEDS = 5
 Rows = Mapping[tuple[str, str, int], Mapping[str, Any]]
 
 
@@ -217,7 +218,13 @@ def write(papers: Mapping[str, Paper], rows: Rows, docs: pathlib.Path) -> None:
   lines = "".join(jsonl.line(rows[key]) for key in kept)
   (docs / RUNS).write_bytes(gzip.compress(lines.encode(), mtime=0))  # the same runs give the same bytes
   kept = {key: rows[key] for key in kept}
-  text = PAGE.format(summary=summary(papers, kept), table=tables(papers, kept), notes=notes(papers, kept))
+  text = PAGE.format(
+    summary=summary(papers, kept),
+    finished=len(kept),
+    runs=SEEDS * len(order),
+    table=tables(papers, kept),
+    notes=notes(papers, kept),
+  )
   (docs / "papers.md").write_text(text, encoding="utf-8")
   figure(papers, kept, docs / "papers.png")
 
@@ -227,10 +234,12 @@ PAGE = """# Five papers' claims, in miniature
 `make papers` (`python benchmarks/run_papers.py --docs`) writes this page from the runs in `papers.jsonl.gz`, whatever
 the result. All runs go on from one base reader, a decoder of 1M parameters (`make base`). For every paper and
 seed there is a made-up world, and all arms start from one warm start in the paper's format, with faults on purpose. An
-arm ends when its reward has stopped rising. Claims are measured with the facts of the made-up world (which passage
-states which fact), never with the judge that gave the reward. Questions are about names that training never saw.
+arm ends when its reward has stopped rising, or after a fixed number of steps. Claims are measured with the facts of the
+made-up world (which passage states which fact), never with the judge that gave the reward. Questions are about names
+that training never saw.
 
-{summary}.
+{summary}. {finished} of {runs} runs are finished; `make papers` continues with the others. A claim with one seed has no
+interval, so it is neither shown nor refuted.
 
 {table}
 
