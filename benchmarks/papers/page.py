@@ -238,7 +238,9 @@ arm ends when its reward has stopped rising, or after a fixed number of steps. C
 made-up world (which passage states which fact), never with the judge that gave the reward. Questions are about names
 that training never saw.
 
-{summary}. {finished} of {runs} runs are finished; `make papers` continues with the others. A claim with one seed has no
+{summary}.
+
+{finished} of {runs} runs are finished; `make papers` continues with the others. A claim with one seed has no
 interval, so it is neither shown nor refuted.
 
 {table}
