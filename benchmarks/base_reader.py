@@ -171,7 +171,7 @@ def tokenizer(path: pathlib.Path) -> sentencepiece.SentencePieceTokenizer:
   if not path.is_file():
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random("base/tokenizer")
-    replies = (lessons.QUOTED, lessons.CITED, lessons.STEPS, lessons.DIRECT)
+    replies = (lessons.QUOTED, lessons.CITED, lessons.STEPS, lessons.DIRECT)  # numbers are marks, and need no text
     course = lessons.Course((3, 6), kinds=ANY, replies=dict.fromkeys(replies, 1.0), syllables=SYLLABLES)
     text = ["".join(said for _, said in lessons.draw(course, rng).turns) for _ in range(3000)]
     text += [f" {name}" for name in world.draw_names(rng, world.syllables(SYLLABLES), 6000)]

@@ -10,7 +10,6 @@ their prompts begin with "<think>", as its own do. The arms k2_fast and k3_fast 
 strong KL, and a reference whose replies are out of shape, so that the policy moves far from it.
 """
 
-import dataclasses
 import random
 import re
 from collections.abc import Sequence
@@ -38,9 +37,8 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
   drawn = lambda count, number, part=synthetic.TRAIN, mix=MIX: synthetic.questions(
     world, count, mix=mix, part=part, seed=number, passages=PASSAGES, distinct=part == synthetic.HELD_OUT
   )
-  naive = lambda example: dataclasses.replace(example, question=THOUGHT + example.question)
   return dict(
-    demonstrations=[example if at % 5 else naive(example) for at, example in enumerate(drawn(6000, seed))],
+    demonstrations=miniature.mixed_in(drawn(6000, seed), THOUGHT),
     train=drawn(4000, seed + 1),
     development=drawn(DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1, 2: 1}),
     held_out=drawn(TEST, seed, synthetic.HELD_OUT),

@@ -13,7 +13,7 @@ are right, as RL learns from these.
 import dataclasses
 import random
 
-from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM, WARM_EM, Claim, Paper, Side
+from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM, WARM_EM, Claim, Paper, Side, mixed_in
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.lear import parser as parser_lib
@@ -44,10 +44,9 @@ def questions(world, seed):
     for example in ask(2500, 100 * seed + 40, distinct=False)
   ]
   held_out = ask(TEST, seed, part=synthetic.HELD_OUT)
-  directly = lambda example: dataclasses.replace(example, question=DIRECT + example.question)
   return dict(
     train=ask(4000, 100 * seed + 50, distinct=False),
-    demonstrations=[example if at % 5 else directly(example) for at, example in enumerate(shown + alone)],
+    demonstrations=mixed_in(shown + alone, DIRECT),
     development=ask(DEVELOPMENT, seed, mix={1: 1, 2: 1}, part=synthetic.DEVELOPMENT, distinct=False),
     held_out=held_out,
     full=held_out,

@@ -148,7 +148,7 @@ class Paper:
   wordings: Mapping[str, str] = dataclasses.field(default_factory=dict)
   trained: Sequence[str] = ()
 
-  def measured(self, arm: str) -> list[str]:
+  def tests_of(self, arm: str) -> list[str]:
     """The tests of an arm: the first, and those that a claim about it needs."""
     first, *others = self.tests
     sides = {(side.arm, side.test) for claim in self.claims for side in claim.sides}
@@ -285,6 +285,12 @@ def supervised(config, workdir: pathlib.Path, asked, measure, goals: Mapping[str
   return curves
 
 
+def mixed_in(examples: Sequence[Example], mark: str) -> list[Example]:
+  """The examples, of which every fifth has its question after `mark`: its reply is to have another arm's format."""
+  marked = lambda example: dataclasses.replace(example, question=mark + example.question)
+  return [example if at % 5 else marked(example) for at, example in enumerate(examples)]
+
+
 def ended(curves: Mapping[str, Sequence[float]], goals: Mapping[str, float]) -> bool:
   """Whether each goal was reached twice in a row."""
   return all(stopping.holds(curves[name], least) for name, least in goals.items())
@@ -304,7 +310,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
   world = build(paper, seed)
   tests = {
     name: list(readers.read_examples(str(out / "world" / f"{name}.jsonl.gz")))
-    for name in ("development", *paper.measured(arm))
+    for name in ("development", *paper.tests_of(arm))
   }
   first = next(iter(paper.tests))
   at_steps = {side.key(paper): side.step for c in paper.claims for side in c.sides if side.arm == arm and side.step}
@@ -329,7 +335,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
       if at == step:
         keep(key, key.split("@")[0], player, params, step)
     if last:
-      for name in paper.measured(arm):
+      for name in paper.tests_of(arm):
         keep(name, name, player, params, step)
       keep(f"{first}{SAMPLED}", first, player, params, step, sample=True)
     if step % paper.every and not last:

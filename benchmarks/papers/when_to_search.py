@@ -68,9 +68,8 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
   """Searches and right answers, separately for memorised and unknown facts.
 
   `known_direct`: known questions answered right without a search; `recalled`: EM of known questions without a search;
-  `unknown_found`: others answered right with one;
-  `unknown_read`: EM of unknown questions with a search; `repeated`: whether a query is asked twice; `asked`: whether
-  one is put as a question.
+  `unknown_found`: others answered right with one; `unknown_read`: EM of unknown questions with a search; `repeated`:
+  whether a query is asked twice; `asked`: whether one is put as a question.
   """
   known, count = is_known(example), episode.num_searches
   asked = [search.query or "" for search in episode.searches]

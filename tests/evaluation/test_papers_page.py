@@ -126,8 +126,8 @@ def test_every_side_of_a_claim_is_an_arm_and_a_test(module):
 
 
 def test_an_arm_takes_the_tests_of_its_claims_only():
-  assert lear.PAPER.measured("paper") == ["held_out", "full", "noise_4", "noise_8"]
-  assert lear.PAPER.measured("answers_r") == lear.PAPER.measured(miniature.WARM) == ["held_out"]
+  assert lear.PAPER.tests_of("paper") == ["held_out", "full", "noise_4", "noise_8"]
+  assert lear.PAPER.tests_of("answers_r") == lear.PAPER.tests_of(miniature.WARM) == ["held_out"]
 
 
 def test_a_goal_is_of_greedy_or_of_sampled_answers(monkeypatch):
