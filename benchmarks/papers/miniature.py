@@ -48,7 +48,7 @@ SFT = dict(
   sft=dict(environment_weight=0.0),
   optimizer=base_reader.OPTIMIZER | dict(learning_rate=2e-3, warmup_steps=20),
 )
-SHORT_TEST, SHORT_DEVELOPMENT, SHORT_STEPS = 300, 100, 12  # of `short`
+SHORT_TEST, SHORT_DEVELOPMENT, SHORT_STEPS = 300, 100, 8  # of `short`
 WARM_EM = 0.9  # on one-hop development questions, twice in a row: the goal of a warm start
 WINDOW, PATIENCE, RISE = 4, 3, 0.01  # an arm ends when PATIENCE means of WINDOW steps' rewards brought nothing
 
@@ -80,7 +80,7 @@ class Claim:
     least: smallest side - other (other - side with `lower`), stated before the runs; negative if `side` must only be
       not much worse.
     note: what was tried, for the page.
-    short: whether `make papers-short` tests it: one claim a paper, of the paper's arm against the warm start.
+    short: whether `make papers-short` tests it: one claim a paper, of the paper's arm against the warm start or a number.
   """
 
   text: str
@@ -124,6 +124,7 @@ class Paper:
     wordings: file name → the text of a prompt, for `instructions="file:NAME"`.
     trained: metrics of training steps. Their medians and maxima are among the first test's measures, as
       trained/NAME/median and trained/NAME/max.
+    greedy: whether tests are answered greedily, too. The first is always answered as in training.
   """
 
   name: str
@@ -147,6 +148,7 @@ class Paper:
   reader: str = base_reader.STAGES[-1].name
   wordings: Mapping[str, str] = dataclasses.field(default_factory=dict)
   trained: Sequence[str] = ()
+  greedy: bool = True
 
   def tests_of(self, arm: str) -> list[str]:
     """The tests of an arm: the first, and those that a claim about it needs."""
@@ -162,7 +164,7 @@ def short(paper: Paper) -> Paper:
   for all of them, or for none.
   """
   (claim,), first = [claim for claim in paper.claims if claim.short], next(iter(paper.tests))
-  sampled = lambda side: dataclasses.replace(side, test=first + SAMPLED)
+  sampled = lambda side: dataclasses.replace(side, test=first + SAMPLED) if isinstance(side, Side) else side
   claim = dataclasses.replace(claim, side=sampled(claim.side), other=sampled(claim.other))
 
   def questions(world, seed):
@@ -180,6 +182,8 @@ def short(paper: Paper) -> Paper:
     warm=paper.short_warm or paper.warm,
     settles=False,
     every=SHORT_STEPS,
+    trained=(),
+    greedy=False,
   )
 
 
@@ -335,7 +339,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
       if at == step:
         keep(key, key.split("@")[0], player, params, step)
     if last:
-      for name in paper.tests_of(arm):
+      for name in paper.tests_of(arm) if paper.greedy else []:
         keep(name, name, player, params, step)
       keep(f"{first}{SAMPLED}", first, player, params, step, sample=True)
     if step % paper.every and not last:
@@ -367,7 +371,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
   )
   if arm == WARM:
     result["warm"] = warmed
-  else:
+  elif paper.trained:
     result["reached"][first] |= trained(paper.trained, rows())
   (workdir / "result.json").write_text(json.dumps(result))
   return result
