@@ -9,6 +9,7 @@ DOCS_VENV ?= .venv-docs-$(NAME)
 AGENTS_VENV ?= .venv-agents-$(NAME)
 WORKERS ?= 2
 RUN = $(VENV)/bin/python
+SHORT = $(RUN) benchmarks/run_papers.py --short --seeds 0,1
 # Python compiles what it imports; compiling every installed file first takes longer than the rest.
 NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 PIP = $(NEWEST_PIP) --constraint constraints.txt
@@ -18,7 +19,7 @@ FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore
 # defaults, as users do. Tests start many processes, so Python keeps the bytecode even where the environment forbids it.
 quickly = PYTHONDONTWRITEBYTECODE= XLA_FLAGS="$$XLA_FLAGS $$($(1) tests/xla_flags.py)"
 
-.PHONY: help quickstart test test-newest browser long faults hosts parity agents real lint docs notebook coverage bench gpu base papers papers-short scale
+.PHONY: help quickstart test test-newest browser long faults hosts parity agents real lint docs notebook coverage bench gpu base papers papers-short papers-machines scale
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -128,10 +129,12 @@ base: $(VENV)/.ready  ## the small reader with which all miniatures begin: under
 papers: $(VENV)/.ready  ## five papers' claims in miniature, after make base: takes hours; MINUTES=60 for a part
 	$(RUN) benchmarks/run_papers.py --docs --minutes $(or $(MINUTES),0)
 
-papers-short: $(VENV)/.ready  ## one claim a paper on 1 thread, on 2, and with AVX2 instructions: the same verdicts
-	$(RUN) benchmarks/run_papers.py --short --seeds 0,1 --out out/papers_short/1_thread
-	$(RUN) benchmarks/run_papers.py --short --seeds 0,1 --out out/papers_short/2_threads --threads 2
-	XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=AVX2" $(RUN) benchmarks/run_papers.py --short --seeds 0,1 --out out/papers_short/AVX2
+papers-short: $(VENV)/.ready  ## one claim a paper, after make base: a quarter of an hour on 2 cores; fails if one is not shown
+	$(SHORT) --out out/papers_short/1_thread
+
+papers-machines: papers-short  ## papers-short again, with 2 threads a run and with AVX2 instructions: the same verdicts
+	$(SHORT) --out out/papers_short/2_threads --threads 2
+	XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=AVX2" $(SHORT) --out out/papers_short/AVX2
 
 scale: $(PARITY_VENV)/.ready-parity  ## the best plan for every TPU slice, with a lower bound of its step time: half an hour; MINUTES=3 for a part
 	$(PARITY_VENV)/bin/python benchmarks/scale/run.py --docs --minutes $(or $(MINUTES),0)

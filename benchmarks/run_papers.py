@@ -3,7 +3,7 @@
 Each paper and seed has a made-up world and one warm start, from which every arm starts its RL steps. Finished runs are
 not repeated, including those in docs/papers.jsonl.gz; a killed run continues from its last checkpoint. As many runs as
 there are cores run in parallel, each on its own core (results depend on the number of threads). The table uses the
-finished runs; --docs writes docs/papers.md, .jsonl.gz and .png.
+finished runs; --docs writes docs/papers.md, .jsonl.gz and .png. --short fails if a claim is not shown.
 """
 
 import importlib
@@ -66,6 +66,8 @@ def main(_):
     page.write(papers, rows, ROOT / "docs")
   if failed:
     raise SystemExit(f"failed: {', '.join('/'.join(map(str, run)) for run in failed)}; see {out}/PAPER/SEED/ARM.log.")
+  if SHORT.value and (missed := page.not_shown(papers, rows)):
+    raise SystemExit(f"not shown: {'; '.join(missed)}.")
 
 
 def papers_of(names) -> dict:

@@ -48,7 +48,7 @@ SFT = dict(
   sft=dict(environment_weight=0.0),
   optimizer=base_reader.OPTIMIZER | dict(learning_rate=2e-3, warmup_steps=20),
 )
-SHORT_TEST, SHORT_DEVELOPMENT, SHORT_STEPS = 300, 100, 8  # of `short`
+SHORT_TEST, SHORT_DEVELOPMENT, SHORT_STEPS = 300, 100, 6  # of `short`
 WARM_EM = 0.9  # on one-hop development questions, twice in a row: the goal of a warm start
 WINDOW, PATIENCE, RISE = 4, 3, 0.01  # an arm ends when PATIENCE means of WINDOW steps' rewards brought nothing
 

@@ -147,6 +147,16 @@ def summary(papers: Mapping[str, Paper], rows: Rows) -> str:
   return f"{len(said)} claims: " + ", ".join(f"{said.count(kind)} {kind}" for kind in dict.fromkeys(sorted(said)))
 
 
+def not_shown(papers: Mapping[str, Paper], rows: Rows) -> list[str]:
+  """The claims whose verdict is not "shown", or that are not run."""
+  return [
+    f"{paper.name}: {claim.text}"
+    for paper in papers.values()
+    for claim in paper.claims
+    if (found := judged(paper, claim, rows)) is None or found["verdict"] != "shown"
+  ]
+
+
 def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
   """Notes on claims that are not confirmed, and each arm's values on the first test."""
   parts = []

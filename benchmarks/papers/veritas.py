@@ -4,7 +4,7 @@ Questions of two and three hops. Planted: half of the demonstrations stop after 
 first, and a third, drawn apart from these, think after a search what they thought before it. The rewarded judge
 compares words and accepts a thought if nearly all of its words are in the results, whatever they say there: a single
 name from the results fools it. The measure is whether the thought states a fact from the passages that the search
-found. The weights are four times the paper's (0.05 and 0.02), since a run has some 5,000 episodes, not half a million;
+found. The weights are four times the paper's (0.05 and 0.02), since a run has some 2,500 episodes, not half a million;
 the arm `heavy` has four times as much again.
 """
 
@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from papers import miniature
-from papers.miniature import DEVELOPMENT, TEST, Claim, Side
+from papers.miniature import DEVELOPMENT, TEST, WARM_EM, Claim, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.veritas import demonstrate as demonstrate_lib
@@ -22,7 +22,7 @@ from ragrl_jax.structs import Episode, Example, Passage
 
 MIX = {2: 2, 3: 1}
 STOPPED, UNFAITHFUL = 0.5, 0.35  # shares of the demonstrations, drawn independently
-STEPS, RAMP = 40, (6, 12)  # paper: 1005 steps, the ramp from 331 to 497
+STEPS, RAMP = 20, (4, 8)  # paper: 1005 steps, the ramp from 331 to 497
 INFORMATION = dict(information_think_weight=0.2)
 WEIGHTS = dict(INFORMATION, think_answer_weight=0.08)
 HEAVY = dict(information_think_weight=0.8, think_answer_weight=0.32)
@@ -35,7 +35,7 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
   return dict(
     demonstrations=[*drawn(5000, seed), *drawn(1000, seed + 2, mix={1: 1})],
     train=drawn(4000, seed + 1),
-    development=drawn(DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1}),
+    development=drawn(DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1, 2: 1, 3: 1}),
     held_out=drawn(TEST, seed, synthetic.HELD_OUT),
   )
 
@@ -90,6 +90,7 @@ PAPER = miniature.Paper(
   world={},
   questions=questions,
   demonstrate=demonstrate,
+  warm={"by_hops/1/em": WARM_EM},
   base=dict(
     switches=dict(instructions="none", max_searches=4),
     retrieval=dict(top_k=1),
@@ -116,7 +117,7 @@ PAPER = miniature.Paper(
       minibatches=2,
     ),
     critic=dict(kind="own", learning_rate=1e-3, clip=0.5, warmup_steps=2),
-    optimizer=dict(learning_rate=5e-4, warmup_steps=5, weight_decay=0.01, b2=0.98),
+    optimizer=dict(learning_rate=8e-4, warmup_steps=4, schedule="linear", weight_decay=0.01, b2=0.98),
   ),
   arms=dict(
     paper=dict(preset="paper", switches=WEIGHTS),
