@@ -80,7 +80,7 @@ class Claim:
     least: smallest side - other (other - side with `lower`), stated before the runs; negative if `side` must only be
       not much worse.
     note: what was tried, for the page.
-    short: whether `make papers-short` tests it: one claim a paper, of the paper's arm against the warm start or a number.
+    short: whether `make papers-short` tests it: one claim a paper, of its own arm against the warm start or a number.
   """
 
   text: str
