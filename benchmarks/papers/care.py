@@ -203,7 +203,13 @@ PAPER = miniature.Paper(
       Side("no_retrieval", "quoted"),
       least=0.1,
     ),
-    Claim("… and more than before RL", Side("paper", "quoted"), Side("warm", "quoted"), least=0.1, short=True),
+    Claim(
+      "quotes that are all in the context: more replies than before RL",
+      Side("paper", "quoted"),
+      Side("warm", "quoted"),
+      least=0.1,
+      short=True,
+    ),
     Claim(
       "sentences that the answer needs are quoted more often than before RL",
       Side("paper", "evidence"),

@@ -116,7 +116,7 @@ class Paper:
     shown: the two measures in the figure, the upper one first.
     warm: measure → least value on the development questions, at which the warm start ends. Answers are greedy, unless
       the measure's name ends with SAMPLED.
-    short_warm: the goals of `warm` that the short claim needs; all if empty.
+    short_warm: the goals of `short`, fewer or lower, as its claim needs no more; those of `warm` if empty.
     settles: whether an arm ends when its reward has stopped rising, but not before step `least`; else after all steps.
     every: steps between the curve's measurements.
     searches: whether there is a corpus to search.
