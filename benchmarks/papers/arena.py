@@ -119,7 +119,6 @@ PAPER = miniature.Paper(
   settles=False,
   wordings={"thought.txt": f"{THOUGHT}{{question}}\n{{references}}"},
   warm={"by_hops/1/em": WARM_EM, f"cited{SAMPLED}": EXACT},
-  short_warm={"by_hops/1/em": 0.6},
   trained=("grad_norm", "entropy"),
   claims=(
     Claim(

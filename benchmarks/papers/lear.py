@@ -210,6 +210,5 @@ PAPER = Paper(
   wordings={"direct.txt": f"{DIRECT}{{question}}\n{{passages}}"},
   settles=False,
   warm={"by_hops/1/em": WARM_EM, f"by_hops/2/em{SAMPLED}": SOME},
-  short_warm={"by_hops/1/em": WARM_EM},
   shown=("em", "evidence_tokens"),
 )

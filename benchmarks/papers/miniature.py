@@ -48,7 +48,7 @@ SFT = dict(
   sft=dict(environment_weight=0.0),
   optimizer=base_reader.OPTIMIZER | dict(learning_rate=2e-3, warmup_steps=20),
 )
-SHORT_TEST, SHORT_DEVELOPMENT, SHORT_STEPS = 300, 100, 6  # of `short`
+SHORT_TEST, SHORT_DEVELOPMENT, SHORT_WARM, SHORT_STEPS = 300, 100, 0.6, 8  # of `short`
 WARM_EM = 0.9  # on one-hop development questions, twice in a row: the goal of a warm start
 WINDOW, PATIENCE, RISE = 4, 3, 0.01  # an arm ends when PATIENCE means of WINDOW steps' rewards brought nothing
 
@@ -115,8 +115,7 @@ class Paper:
     claims: the tested claims.
     shown: the two measures in the figure, the upper one first.
     warm: measure → least value on the development questions, at which the warm start ends. Answers are greedy, unless
-      the measure's name ends with SAMPLED.
-    short_warm: the goals of `short`, fewer or lower, as its claim needs no more; those of `warm` if empty.
+      the measure's name ends with SAMPLED. The first says whether the format is learnt.
     settles: whether an arm ends when its reward has stopped rising, but not before step `least`; else after all steps.
     every: steps between the curve's measurements.
     searches: whether there is a corpus to search.
@@ -140,7 +139,6 @@ class Paper:
   claims: Sequence[Claim]
   shown: tuple[str, str]
   warm: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(em=WARM_EM))
-  short_warm: Mapping[str, float] = dataclasses.field(default_factory=dict)
   settles: bool = True
   least: int = 0
   every: int = 4
@@ -179,7 +177,7 @@ def short(paper: Paper) -> Paper:
     arms=dict(paper=paper.arms["paper"]),
     tests={first: paper.tests[first]},
     rl=dict(paper.rl, steps=SHORT_STEPS),
-    warm=paper.short_warm or paper.warm,
+    warm={next(iter(paper.warm)): SHORT_WARM},
     settles=False,
     every=SHORT_STEPS,
     trained=(),

@@ -121,7 +121,6 @@ PAPER = miniature.Paper(
   tests=dict(mixed={}),
   measure=measure,
   warm={"unknown_read": WARM_EM, f"recalled{SAMPLED}": SURE},
-  short_warm=dict(unknown_read=WARM_EM),
   settles=False,
   claims=(
     Claim("searches rise in stage 1", Side("paper", "searches", step=STAGE_TWO - 1), Side("warm", "searches")),

@@ -169,7 +169,7 @@ def test_an_arm_ends_when_its_reward_has_stopped_rising():
 
 @pytest.mark.parametrize("module", [care, arena, veritas, lear, when_to_search])
 def test_a_short_paper_tests_one_claim_of_its_own_arm(module):
-  """Its warm start ends at the same measures or at fewer, and not later."""
+  """Its warm start has the first goal only, and a lower one."""
   paper = miniature.short(module.PAPER)
   (claim,) = paper.claims
   assert claim.side.arm == "paper" and set(paper.arms) == {"paper"}
