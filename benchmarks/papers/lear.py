@@ -115,13 +115,8 @@ CLAIMS = [
     Side("paper", "em", FULL),
     least=-0.03,
   ),
-  Claim(
-    "at a compression of 5 or more (passages / evidence, sums of tokens)",
-    Side("paper", "compression_total"),
-    5.0,
-    short=True,
-  ),
-  Claim("RL raises EM from the evidence", Side("paper", "em"), Side(WARM, "em"), least=0.1),
+  Claim("at a compression of 5 or more (passages / evidence, sums of tokens)", Side("paper", "compression_total"), 5.0),
+  Claim("RL raises EM from the evidence", Side("paper", "em"), Side(WARM, "em"), least=0.1, short=True),
   Claim(
     "RL raises the share of evidence that states every fact needed",
     Side("paper", "states_all"),
@@ -211,4 +206,5 @@ PAPER = Paper(
   settles=False,
   warm={"by_hops/1/em": WARM_EM, f"by_hops/2/em{SAMPLED}": SOME},
   shown=("em", "evidence_tokens"),
+  short_hops=1,  # in a few steps, two hops are not learnt: few sampled replies are right at first
 )

@@ -80,7 +80,7 @@ class Claim:
     least: smallest side - other (other - side with `lower`), stated before the runs; negative if `side` must only be
       not much worse.
     note: what was tried, for the page.
-    short: whether `make papers-short` tests it: one claim a paper, of its own arm against the warm start or a number.
+    short: whether `make papers-short` tests it: one claim a paper, of its own arm against the warm start.
   """
 
   text: str
@@ -124,6 +124,7 @@ class Paper:
     trained: metrics of training steps. Their medians and maxima are among the first test's measures, as
       trained/NAME/median and trained/NAME/max.
     greedy: whether tests are answered greedily, too. The first is always answered as in training.
+    short_hops: the number of hops of the questions of `short`; 0 for any.
   """
 
   name: str
@@ -147,6 +148,7 @@ class Paper:
   wordings: Mapping[str, str] = dataclasses.field(default_factory=dict)
   trained: Sequence[str] = ()
   greedy: bool = True
+  short_hops: int = 0
 
   def tests_of(self, arm: str) -> list[str]:
     """The tests of an arm: the first, and those that a claim about it needs."""
@@ -162,11 +164,13 @@ def short(paper: Paper) -> Paper:
   for all of them, or for none.
   """
   (claim,), first = [claim for claim in paper.claims if claim.short], next(iter(paper.tests))
-  sampled = lambda side: dataclasses.replace(side, test=first + SAMPLED) if isinstance(side, Side) else side
+  sampled = lambda side: dataclasses.replace(side, test=first + SAMPLED)
   claim = dataclasses.replace(claim, side=sampled(claim.side), other=sampled(claim.other))
 
   def questions(world, seed):
     asked = dict(paper.questions(world, seed))
+    for name in ("train", first) if paper.short_hops else ():
+      asked[name] = [example for example in asked[name] if example.hops == paper.short_hops]
     spread = slice(None, None, len(asked[first]) // SHORT_TEST)  # a test may consist of parts, one after the other
     return asked | {first: asked[first][spread][:SHORT_TEST], "development": asked["development"][:SHORT_DEVELOPMENT]}
 

@@ -172,8 +172,7 @@ def test_a_short_paper_tests_one_claim_of_its_own_arm(module):
   """Its warm start has the first goal only, and a lower one."""
   paper = miniature.short(module.PAPER)
   (claim,) = paper.claims
-  assert claim.side.arm == "paper" and set(paper.arms) == {"paper"}
-  assert {side.arm for side in claim.sides} <= {"paper", miniature.WARM}
+  assert {side.arm for side in claim.sides} == {"paper", miniature.WARM} and set(paper.arms) == {"paper"}
   assert {side.key(paper) for side in claim.sides} == {test + miniature.SAMPLED for test in paper.tests}
   assert paper.rl["steps"] < module.PAPER.rl["steps"]
   assert paper.warm and all(least <= module.PAPER.warm[name] for name, least in paper.warm.items())
