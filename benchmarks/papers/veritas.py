@@ -105,6 +105,7 @@ PAPER = miniature.Paper(
     steps=STEPS,
     switches=dict(ramp_start=RAMP[0], ramp_end=RAMP[1]),
     rollout=dict(prompts_per_step=128, group_size=1),
+    learner=dict(micro_rows=9),  # a minibatch's 64 episodes fill 17 rows
     advantage=dict(kind="gae", gamma=1.0, lam=1.0, whiten=True),
     loss=dict(
       aggregation="token_mean",
