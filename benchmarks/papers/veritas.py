@@ -174,6 +174,6 @@ PAPER = miniature.Paper(
     ),
     Claim("four times the weights lower EM", Side("heavy", "em"), Side("paper", "em"), least=0.02, lower=True),
   ),
-  shown=("faithful", "em"),
+  shown=("faithful", "by_hops/2/em"),  # one hop is answered worse after RL, as the policy searches once more
   searches=True,
 )
