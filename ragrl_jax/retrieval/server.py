@@ -114,6 +114,7 @@ def _serve(
   # It reloads in a thread, so that requests are answered meanwhile.
   signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reload, daemon=True).start())
   config = configured(reloading, port=0, metrics=metrics, **settings)
+  listener.listen()  # uvicorn listens, too, but a client may connect as soon as the server says that it is ready
   ready(dict(reloading.describe()))
   try:
     uvicorn.Server(config).run(sockets=[listener])

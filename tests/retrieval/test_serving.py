@@ -272,6 +272,23 @@ def test_no_request_is_lost_when_the_index_is_exchanged(tmp_path, folder):
   assert len(late) >= 20 and all(words == {"new"} for words in late)
 
 
+def test_a_client_can_connect_as_soon_as_the_server_says_so(folder):
+  class Connected(Exception):
+    pass
+
+  def say(line):
+    port = int(line.split()[0].rpartition(":")[2])
+    socket.create_connection(("127.0.0.1", port), timeout=120).close()
+    raise Connected
+
+  handler = signal.getsignal(signal.SIGHUP)
+  try:
+    with pytest.raises(Connected):
+      server.serve(functools.partial(load_index, folder), port=0, say=say)
+  finally:
+    signal.signal(signal.SIGHUP, handler)
+
+
 @pytest.mark.slow  # starts processes
 @pytest.mark.timeout(900)
 def test_processes_share_a_port_and_reload_together(tmp_path, folder):
