@@ -139,7 +139,7 @@ class Paper:
   measure: Callable[[synthetic.World, Example, Episode], Mapping[str, float | None]]
   claims: Sequence[Claim]
   shown: tuple[str, str]
-  warm: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(em=WARM_EM))
+  warm: Mapping[str, float]
   settles: bool = True
   least: int = 0
   every: int = 4
