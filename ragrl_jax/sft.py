@@ -79,7 +79,9 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
   rows, lengths = config.learner.micro_rows, config.learner.row_lengths
   if drawn is None:
     transcripts = [
-      tokenised(recipe, example, tokenizer, config.sft.environment_weight, most=config.sft.max_tokens)
+      tokenised(
+        recipe, example, tokenizer, config.sft.environment_weight, most=config.sft.max_tokens, longest=max(lengths)
+      )
       for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)
     ]
     drawn = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
@@ -135,11 +137,22 @@ def planned(config):
   return config
 
 
-def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: float, *, most: int = 0) -> Transcript:
+def tokenised(
+  recipe, example: structs.Example, tokenizer, environment_weight: float, *, most: int = 0, longest: int = 0
+) -> Transcript:
   """(ids, weights) of one transcript. The prompt has the environment's weight.
 
-  A transcript of more than `most` tokens is cut at the end, unless `most` is 0. A model turn without a stop string is
-  followed by EOS, which is trained too. Otherwise the model would not learn to end it.
+  A model turn without a stop string is followed by EOS, which is trained too. Otherwise the model would not learn to
+  end it.
+
+  Args:
+    recipe, example, tokenizer: of the transcript.
+    environment_weight: weight of the tokens that the model did not write.
+    most: a transcript of more tokens is cut at the end; 0: none is.
+    longest: the longest row in tokens; 0: any.
+
+  Raises:
+    ValueError: an example without turns, or a transcript that does not fit into the longest row.
   """
   if "turns" not in example.meta:
     raise ValueError(
@@ -153,7 +166,14 @@ def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: f
     said = [*segment.ids, *tokenizer.eos_ids[:1]] if ends else segment.ids
     ids += said
     weights += [1.0 if segment.owner == structs.MODEL else environment_weight] * len(said)
-  return (ids[:most], weights[:most]) if most else (ids, weights)
+  if most:
+    ids, weights = ids[:most], weights[:most]
+  if longest and len(ids) > longest:
+    raise ValueError(
+      f"the transcript of example {example.id!r} has {len(ids)} tokens, the longest row {longest}: raise "
+      "config.learner.row_lengths, or cut transcripts with config.sft.max_tokens."
+    )
+  return ids, weights
 
 
 def batches(

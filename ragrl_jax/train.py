@@ -83,11 +83,12 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
 
   # ---- 3. 4. 5. state, sampler and logs are restored -----------------------------------------------------------------
   state, first, done = _restored(rooms, run, config.seed)
-  history, step, saving_s = [], first, 0.0
+  step, saving_s = first, 0.0
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
   log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not leads)
   with signals.Signals() as received, log as writer, profiled:
+    history = watch.start(metrics_lib.read_metrics(run.workdir) if leads else [])
     if evaluate is not None and first == 0:
       yield writer.write(0, progress.evaluated(evaluate, 0, player, policy(state.params)))
     for step in range(first + 1, first + 1 if done else steps + 1):
@@ -130,6 +131,7 @@ def _restored(rooms: rooms_lib.Rooms, run: run_lib.Run, seed: int) -> tuple[Trai
   state, host = run.restore(rooms.learner.init(seed, keep=False))
   first, done = run.restored or 0, False
   if host is not None:
+    state = rooms.learner.resumed(state)
     # ---- 4. the group sampler's cursor and groups --------------------------------------------------------------------
     rooms.sampler.restore(host[rooms_lib.SAMPLER])
     done = host["reached"]  # a kill came after the last step, before the model was saved

@@ -45,6 +45,8 @@ BAD = [
   ("model.lora.rank", -1),
   ("rollout.top_p", 1.5),
   ("learner.row_lengths", (0,)),
+  ("learner.row_lengths", (64, 64)),
+  ("reward.overlong_limit", 30),  # without a buffer
   ("loss.dual_clip", "much"),
   ("loss.importance_cap", -1.0),
   ("mesh.data", 0),
@@ -127,7 +129,13 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (judge | {"judge.prompt": "nonsense"}, "config.judge.prompt", playing),
     (judge, "config.judge.path is empty", playing),
     (judge | {"judge.path": "owner/name"}, "config.judge.path='owner/name': there is no such folder", playing),
-    (care | {"optimizer.warmup_steps": 101}, "warmup_steps=101", (training, tuning)),
+    (care | {"optimizer.warmup_steps": 101}, "optimizer.warmup_steps=101", (training, tuning)),
+    (care | {"critic.warmup_steps": 101}, "config.critic.warmup_steps=101", (training,)),
+    (
+      care | {"model.lora.rank": 4, "model.lora.layers": "q vv"},
+      "'vv' matches none of.*config.model.lora",
+      (training, tuning),
+    ),
     (
       care | {"model.path": "owner/name"},
       "config.model.path='owner/name': there is no such folder",

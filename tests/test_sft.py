@@ -40,6 +40,9 @@ def test_a_long_transcript_loses_its_end():
   cut = sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, most=20)
   assert cut == (whole[:20], weights[:20]) and len(whole) > 20
   assert sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, most=len(whole)) == (whole, weights)
+  assert sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, most=20, longest=20) == cut
+  with pytest.raises(ValueError, match="'q' has .* tokens, the longest row 20.*row_lengths.*config.sft.max_tokens"):
+    sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, longest=20)
 
 
 def test_a_batch_counts_transcripts_whatever_their_length():

@@ -1,5 +1,7 @@
 """Groups of samples for the same prompt: their sizes, and which of them carry a learning signal."""
 
+from collections.abc import Iterable
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
@@ -9,6 +11,12 @@ from ragrl_jax.core.masked import AnyArray
 # A reward is a sum of terms, and equal sums may differ in their last bits. Differences up to this share of the group's
 # largest reward count as rounding.
 TOLERANCE = 4 * float(np.finfo(np.float32).eps)
+
+
+def equal(values: Iterable[float]) -> bool:
+  """Whether numbers of one group are equal up to rounding; on the host."""
+  found = np.asarray([*values], np.float32)
+  return float(np.ptp(found)) <= TOLERANCE * float(np.abs(found).max())
 
 
 def same_group(group_ids: Int[AnyArray, "B"]) -> Bool[Array, "B B"]:

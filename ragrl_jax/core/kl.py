@@ -75,7 +75,7 @@ def adapted_coefficient(
 ) -> float:
   """The next KL coefficient of the adaptive controller.
 
-  coefficient * (1 + clip(measured / target - 1, +-limit) * num_sequences / horizon)
+  coefficient * max(0, 1 + clip(measured / target - 1, +-limit) * num_sequences / horizon)
 
   Args:
     coefficient: the present coefficient.
@@ -88,4 +88,4 @@ def adapted_coefficient(
   Source: Ziegler et al. (arXiv 1909.08593) sec. 2.2.
   """
   error = min(max(measured / target - 1.0, -limit), limit)
-  return coefficient * (1.0 + error * num_sequences / horizon)
+  return coefficient * max(0.0, 1.0 + error * num_sequences / horizon)

@@ -10,6 +10,7 @@ or a KL penalty in the reward must be computed before the advantages).
 
 import dataclasses
 import functools
+import math
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -278,9 +279,9 @@ class Learner:
     return self._steered(state, metrics), metrics
 
   def _numbers(self, found, per_epoch: int, done: int) -> dict[str, float]:
-    """Means over the optimiser steps that the policy took."""
-    if not found:  # only the critic learned
-      return dict.fromkeys((*step.SUMS, "grad_norm", "update_norm", "skipped", "nonfinite_in_a_row"), 0.0)
+    """Means over the optimiser steps that the policy took; if only the critic learned, no measure of the policy."""
+    if not found:
+      return dict(skipped=0.0, nonfinite_in_a_row=0.0)
     mean = lambda name, part=found: float(np.mean([m[name] for m in part]))
     metrics = {name: mean(name) for name in found[0] if name != "bad_gradients"}
     return metrics | dict(
@@ -294,7 +295,8 @@ class Learner:
   def _steered(self, state: TrainState, metrics: dict[str, float]) -> TrainState:
     """The state with the next KL coefficient of the adaptive controller."""
     s = self.settings
-    if not s.kl_target:
+    # Without a measured KL the coefficient stays: the step was skipped, or only the critic learned.
+    if not s.kl_target or not math.isfinite(metrics.get("kl", math.nan)):
       return state
     coefficient = kl_lib.adapted_coefficient(
       float(state.kl_coef),
@@ -303,7 +305,11 @@ class Learner:
       horizon=s.kl_horizon,
       num_sequences=int(metrics["sequences"]),
     )
-    return dataclasses.replace(state, kl_coef=jax.device_put(np.float32(coefficient), state.kl_coef.sharding))
+    return _weighed(state, coefficient)
+
+  def resumed(self, state: TrainState) -> TrainState:
+    """A restored state with the settings' KL coefficient, which may have changed since; an adaptive one is kept."""
+    return state if self.settings.kl_target else _weighed(state, self.settings.kl_coef)
 
   def place(self, batch: Batch) -> Batch:
     """The batch on the mesh's devices, rows spread over them."""
@@ -337,6 +343,10 @@ class Learner:
       adapters=self.adapters,
     )
     return {name: float(x) for name, x in counts.items() if name not in NOT_SHOWN} | dict(flops=needed)
+
+
+def _weighed(state: TrainState, coefficient: float) -> TrainState:
+  return dataclasses.replace(state, kl_coef=jax.device_put(np.float32(coefficient), state.kl_coef.sharding))
 
 
 def drain(steps: Generator) -> Any:

@@ -35,7 +35,8 @@ def make(settings: OptimizerSettings, head: OptimizerSettings | None = None) -> 
   """The optimiser. It takes gradients of the whole step and returns updates.
 
   The tree tells the kind of each parameter. A decoder stacks its layers, so below `layers` matrices have three axes
-  [L, in, out], and norms and biases two. Outside, embedding and head have two axes and the final norm one.
+  [L, in, out], those of experts four [L, E, in, out], and norms and biases two. Outside, embedding and head have two
+  axes and the final norm one.
 
   Args:
     settings: settings for the model.
@@ -53,10 +54,10 @@ def _chain(s: OptimizerSettings) -> optax.GradientTransformation:
   rate = learning_rate(s)
   inner = optax.adamw(rate, b1=s.b1, b2=s.b2, weight_decay=s.weight_decay, mask=decayed)
   if s.kind == "muon":
-    # [L, in, out]: each layer's matrix is orthogonalised separately.
-    each_layer = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+    # [L, in, out] and [L, E, in, out]: each matrix is orthogonalised separately.
+    each = lambda x: contrib.MuonDimensionNumbers(reduction_axis=x.ndim - 2, output_axis=x.ndim - 1)
     muon = optax.chain(
-      contrib.scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: each_layer, tree)),
+      contrib.scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree.map(each, tree)),
       optax.stateless_with_tree_map(lambda update, _: update * _width_scale(update)),
       optax.add_decayed_weights(s.weight_decay),
       optax.scale_by_learning_rate(lambda step: s.muon_scale * rate(step)),
@@ -105,4 +106,4 @@ def _in_layers(path) -> bool:
 
 
 def _is_hidden_matrix(path, x) -> bool:
-  return _in_layers(path) and x.ndim == 3
+  return _in_layers(path) and x.ndim in (3, 4)

@@ -94,15 +94,21 @@ def rows(episode: structs.Episode, rewards: Sequence[float]) -> list[Item]:
   """
   if not episode.starts:
     return [of_episode(episode, rewards)]
-  found, at = [], 0
+  parts: list[tuple[tuple[structs.Segment, ...], list[float]]] = []
+  at, unplaced = 0, 0.0
   for segments in episode.conversations:
     said = [segment for segment in segments if segment.owner == structs.MODEL]
-    part = dataclasses.replace(episode, segments=segments, starts=())
+    earned, at = [*rewards[at : at + len(said)]], at + len(said)
     if any(segment.ids for segment in said):
-      item = of_episode(part, rewards[at : at + len(said)])
-      found.append(dataclasses.replace(item, episode=(episode.prompt_index, episode.sample)))
-    at += len(said)
-  return found
+      earned[0] += unplaced
+      unplaced = 0.0
+      parts.append((segments, earned))
+    elif parts:  # nothing was sampled here, so the reward goes to the last token before it, or to the next conversation
+      parts[-1][1][-1] += sum(earned)
+    else:
+      unplaced += sum(earned)
+  made = [of_episode(dataclasses.replace(episode, segments=part, starts=()), earned) for part, earned in parts]
+  return [dataclasses.replace(item, episode=(episode.prompt_index, episode.sample)) for item in made]
 
 
 def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:

@@ -160,8 +160,14 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
       "config.learner.row_lengths, or set config.learner.share_prompts=False."
     )
   critic = run.critic
+  of_policy = optimizer_from_config(config)
+  if critic.warmup_steps > of_policy.total_steps:
+    raise ValueError(
+      f"config.critic.warmup_steps={critic.warmup_steps}: it must lie between 0 and the run's {of_policy.total_steps} "
+      "steps."
+    )
   own = dataclasses.replace(
-    optimizer_from_config(config), kind="adamw", learning_rate=critic.learning_rate, warmup_steps=critic.warmup_steps
+    of_policy, kind="adamw", learning_rate=critic.learning_rate, warmup_steps=critic.warmup_steps
   )
   return Settings(
     objective=objective,

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import rules
 
@@ -28,9 +29,9 @@ class Adapter(nnx.Param):
   """A parameter of an adapter. Training changes these only; every other `nnx.Param` of the model is frozen."""
 
 
-def matrices_of(model: Decoder) -> tuple[str, ...]:
-  """Those of MATRICES that the model has."""
-  return tuple(name for name in MATRICES if hasattr(model.layers, name))
+def matrices(config: DecoderConfig) -> tuple[str, ...]:
+  """Those of MATRICES that a model of this shape has."""
+  return MATRICES[:4] if config.num_experts else MATRICES
 
 
 def chosen(pattern: str, matrices: tuple[str, ...] = MATRICES) -> tuple[str, ...]:
@@ -97,7 +98,7 @@ def add(model: Decoder, *, rank: int, alpha: float, layers: str, seed: int) -> N
   """
   if rank < 1:
     raise ValueError(f"LoRA rank {rank}: it must be at least 1 (config.model.lora.rank).")
-  names, key = chosen(layers, matrices_of(model)), jax.random.key(seed)
+  names, key = chosen(layers, matrices(model.config)), jax.random.key(seed)
   tree = shapes(model, names, rank)
   found = {}
   for name, leaf in tree["layers"].items():

@@ -154,7 +154,7 @@ def _settings(values: Mapping[str, Any], where: str, model: Decoder) -> tuple[in
 def _matrices(targets: Any, where: str, model: Decoder) -> tuple[str, ...]:
   """The matrices that target_modules selects: as in PEFT, a regular expression of paths, or a list of path ends."""
   words = [targets] if isinstance(targets, str) else targets
-  layers, modules = model.config.num_layers, {name: MODULES[name] for name in lora.matrices_of(model)}
+  layers, modules = model.config.num_layers, {name: MODULES[name] for name in lora.matrices(model.config)}
   try:
     finds = lambda word, path: (
       re.fullmatch(word, path) is not None if isinstance(targets, str) else f".{path}".endswith(f".{word}")

@@ -217,6 +217,7 @@ def check_engine(config, *, training: bool = False) -> None:
     ValueError: see `check`.
   """
   check_context(config)
+  _check_adapters(config)
   _check_mesh(config, training=training)
   _check_sizes(config)
 
@@ -243,7 +244,13 @@ def check_sft(config) -> None:
   trackers.check(trackers.chosen(config.log))
   learner_settings.from_config(config, objective="sft")
   learner_settings.optimizer_from_config(config, total_steps=config.steps)
+  _check_adapters(config)
   _check_mesh(config, training=True)
+
+
+def _check_adapters(config) -> None:
+  if config.model.lora.rank:
+    lora.chosen(config.model.lora.layers, lora.matrices(_shape(config)))
 
 
 def _check_mesh(config, *, training: bool) -> None:

@@ -88,7 +88,8 @@ def throughput(
     "bottleneck": max(seconds, key=seconds.get),
     "learner_flops_per_second": operations / seconds["update"],
   }
-  mfu = flops.mfu(operations, seconds["update"], jax.device_count(), jax.devices()[0])
+  devices = 1 if learner.mesh is None else learner.mesh.size
+  mfu = flops.mfu(operations, seconds["update"], devices, jax.devices()[0])
   return found if mfu is None else found | {"mfu": mfu}
 
 

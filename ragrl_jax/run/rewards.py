@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ragrl_jax import structs
+from ragrl_jax.core import groups as groups_lib
 from ragrl_jax.core.rewards import overlong as overlong_lib
 from ragrl_jax.learner import packing
 from ragrl_jax.store import episodes as episodes_lib
@@ -174,7 +175,7 @@ def summarise(scored: Sequence[Scored]) -> dict[str, float]:
     "response_tokens": mean([one.episode.num_model_tokens for one in known]),
     "episode_tokens": mean([one.episode.num_tokens for one in known]),
     "advantage_abs": mean([abs(one.advantage) for one in known if one.advantage is not None]),
-    "zero_spread_groups": mean([len({one.reward for one in group}) == 1 for group in groups.values()]),
+    "zero_spread_groups": mean([groups_lib.equal(one.reward for one in group) for group in groups.values()]),
     "failed_share": mean([one.episode.ended == "failed" for one in scored]),
     "unscorable": float(len(scored) - len(known)),
     "unjudged": float(sum(one.outcome is None and one.episode.ended != "failed" for one in scored)),

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ragrl_jax.recipes.recipe import Recipe
 
@@ -41,6 +42,12 @@ def kept(history: Sequence[Mapping[str, float]], metrics: Mapping[str, float]) -
   return [*history[: Limits.first], metrics]
 
 
+def start(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, float]]:
+  """The history of a run that is resumed, from the rows of its earlier steps, oldest first."""
+  known = lambda row: {name: value for name, value in row.items() if value is not None}  # None: it was not finite
+  return [known(row) for row in rows if row["step"]][: Limits.first]
+
+
 def warnings(
   history: Sequence[Mapping[str, float]], *, searches_expected: bool = False, limits: Limits | None = None
 ) -> dict[str, str]:
@@ -52,7 +59,7 @@ def warnings(
   Args:
     history: the metrics of every step so far, oldest first, or of those that `kept` keeps. Missing metrics are ignored.
       Used are zero_advantage_share, searches (mean per episode), entropy, kl, response_tokens (mean per episode),
-      mask_coverage, mismatch, clip_fraction, skipped, groups/trained and groups/missing.
+      mask_coverage, mismatch, clip_fraction, skipped, groups/trained and groups/missing, episodes and unscorable.
     searches_expected: whether the recipe searches.
     limits: the thresholds; `Limits()` if None.
   """
@@ -72,6 +79,14 @@ def warnings(
       f"none of the {get('groups/drawn', 0):.0f} groups drawn had a spread: the step trained on nothing and left the "
       "parameters as they were. Raise config.rollout.group_size, temperature or filter.max_draws, or choose "
       "questions that are sometimes answered rightly.",
+    )
+    return found
+  if get("episodes") and get("unscorable") == get("episodes"):
+    say(
+      "nothing_scored",
+      True,
+      f"none of the {get('episodes', 0):.0f} episodes could be scored: {get('failed_share', 0):.0%} failed, and judges "
+      "gave no verdict on the others, so the step trained on nothing. See the log for the tool's or judge's errors.",
     )
     return found
   say(

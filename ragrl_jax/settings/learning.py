@@ -60,7 +60,7 @@ class Loss(Section):
   kl_horizon: int = setting(10_000, least=1)  # sequences the KL controller averages over
   entropy_coef: float = 0.0  # this times the mean entropy is subtracted from the loss
   # largest importance weight that corrects for the sampler's mismatch; None: no weights
-  importance_cap: float | None = setting(None, above=0)
+  importance_cap: float | None = setting(None, least=1)
   epochs: int = setting(1, least=1)  # passes over one batch of episodes
   minibatches: int = setting(1, least=1)  # optimiser steps per pass, each on its own prompts
 
@@ -83,7 +83,7 @@ class Critic(Section):
   kind: str = setting("none", choices=("none", "own", "shared"))
   learning_rate: float = setting(1e-5, least=0)  # of AdamW; its other settings are those of config.optimizer
   warmup_steps: int = setting(0, least=0)  # optimiser steps
-  clip: float | None = 0.5  # largest change of a value in an update, in reward units; None: no clip
+  clip: float | None = setting(0.5, least=0)  # largest change of a value in an update, in reward units; None: no clip
   coef: float = setting(0.5, least=0)  # shared critic: this times the value loss is added to the policy's loss
   alone_steps: int = setting(0, least=0)  # own critic: optimiser steps at the start that train only the critic
 
@@ -96,7 +96,15 @@ class Reward(Section):
 
   overlong_limit: int = setting(0, least=0)  # model tokens of an episode; 0: no penalty
   overlong_buffer: int = setting(0, least=0)  # model tokens before the limit over which the penalty grows
-  overlong_factor: float = 1.0  # the penalty at the limit, in reward units
+  overlong_factor: float = setting(1.0, least=0)  # the penalty at the limit, in reward units
+
+  def rules(self) -> Rules:
+    """See `Checked.rules`."""
+    yield (
+      not self.overlong_limit or 1 <= self.overlong_buffer <= self.overlong_limit,
+      f"config.reward.overlong_buffer={self.overlong_buffer}: it must lie between 1 and overlong_limit="
+      f"{self.overlong_limit}.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +142,11 @@ class Learner(Section):
     """See `Checked.rules`."""
     lengths = self.row_lengths
     yield (
-      isinstance(lengths, tuple) and 1 <= len(lengths) <= 3 and all(type(x) is int and x >= 1 for x in lengths),
-      f"config.learner.row_lengths={lengths}: one to three lengths in tokens; each is compiled once.",
+      isinstance(lengths, tuple)
+      and 1 <= len(set(lengths)) == len(lengths) <= 3
+      and all(type(x) is int and x >= 2 for x in lengths),
+      f"config.learner.row_lengths={lengths}: one to three different lengths in tokens, at least 2 each; each is "
+      "compiled once.",
     )
 
 

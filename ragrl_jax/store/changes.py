@@ -16,8 +16,8 @@ FILE, CHANGES = "config.json", "changes.jsonl"
 WORDINGS = "wordings.json"  # the texts of settings that are "file:PATH", as they were when the run began
 
 # Patterns of the settings that do not change the trained weights, each with the reason. All others may change them, if
-# only by the order of a sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate or a
-# curriculum depends on it.
+# only by the order of a sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate, a
+# curriculum or the last step's sampling (rollout.ahead) depends on it.
 FREE = {
   "log.*": "only what is logged",
   "checkpoint.*": "only when it is saved",
@@ -148,7 +148,8 @@ def host_state(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_free(name: str, config) -> bool:
   if name == "steps":
-    return config.optimizer.schedule not in ("cosine", "linear") and not config.data.hard
+    falls = config.optimizer.schedule in ("cosine", "linear")
+    return not falls and not config.data.hard and not config.rollout.ahead
   return any(fnmatch.fnmatchcase(name, pattern) for pattern in FREE)
 
 

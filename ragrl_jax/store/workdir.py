@@ -37,9 +37,10 @@ class Run:
     latest, finished = (int(x) for x in multihost_utils.broadcast_one_to_all(np.asarray(found, np.int32)))
     self._latest, self.finished = latest, bool(finished)
     if self.finished:
+      all_steps, goal = f"it has its {latest} steps", f"it reached its goal at step {latest}"
+      more = "; raise config.steps to go on" if latest >= config.steps else ""
       say(
-        f"{workdir} is finished: it has its {latest} steps, and model/ holds the result. Nothing was trained; raise "
-        "config.steps to go on."
+        f"{workdir} is finished: {all_steps if more else goal}, and model/ holds the result. Nothing was trained{more}."
       )
 
   def _found(self, resume: str, accept_changes: bool) -> tuple[int, bool]:

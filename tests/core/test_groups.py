@@ -17,7 +17,8 @@ def test_equal_up_to_rounding_is_constant():
   # 0.1 + 0.2 and 0.3 differ in the last bit of float32, which is not a spread. A difference of 1e-4 is one.
   x = jnp.array([0.1, 0.3], jnp.float32) + jnp.array([0.2, 0.0], jnp.float32)
   both = jnp.array([0, 0])
-  assert groups.constant(x, both).all()
+  assert groups.constant(x, both).all() and groups.equal([0.1 + 0.2, 0.3, 0.3])
+  assert not groups.equal([0.3, 0.3001]) and groups.equal([0.0, 0.0]) and groups.equal([-2.0])
   assert not groups.constant(jnp.array([0.3, 0.3001]), both).any()
   # A large common part neither hides a real difference nor turns rounding into one.
   assert not groups.constant(jnp.array([100.0, 100.01]), both).any()

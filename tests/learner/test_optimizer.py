@@ -11,7 +11,9 @@ from ragrl_jax.learner.settings import OptimizerSettings
 PARAMS = dict(
   embedding=jnp.ones((6, 4)),
   final_norm=jnp.ones(4),
-  layers=dict(q=jnp.ones((2, 4, 6)), q_norm=jnp.ones((2, 4)), q_bias=jnp.ones((2, 6))),
+  layers=dict(
+    q=jnp.ones((2, 4, 6)), q_norm=jnp.ones((2, 4)), q_bias=jnp.ones((2, 6)), experts_up=jnp.ones((2, 3, 4, 6))
+  ),
 )
 
 
@@ -42,11 +44,21 @@ def test_rates_by_hand():
 
 def test_which_parameters_decay_and_which_use_muon():
   assert optimizer.decayed(PARAMS) == dict(
-    embedding=True, final_norm=False, layers=dict(q=True, q_norm=False, q_bias=False)
+    embedding=True, final_norm=False, layers=dict(q=True, q_norm=False, q_bias=False, experts_up=True)
   )
   assert optimizer.kinds(PARAMS) == dict(
-    embedding="adamw", final_norm="adamw", layers=dict(q="muon", q_norm="adamw", q_bias="adamw")
+    embedding="adamw", final_norm="adamw", layers=dict(q="muon", q_norm="adamw", q_bias="adamw", experts_up="muon")
   )
+
+
+def test_muon_takes_each_expert_as_a_matrix_of_its_own():
+  rows = jax.random.normal(jax.random.key(0), (2, 3, 4, 6))
+  made = optimizer.make(OptimizerSettings(kind="muon", learning_rate=1e-2, weight_decay=0.0, clip_norm=0.0))
+  step = lambda name, tree: made.update(tree, made.init(tree), tree)[0]["layers"][name]
+  experts = step("experts_up", dict(layers=dict(experts_up=rows)))
+  for number in range(3):
+    alone = step("q", dict(layers=dict(q=rows[:, number])))
+    np.testing.assert_allclose(experts[:, number], alone, rtol=1e-4, atol=1e-6)
 
 
 def test_adapters_are_matrices_for_adamw():

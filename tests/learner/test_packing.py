@@ -69,6 +69,12 @@ def test_every_conversation_of_an_episode_is_an_item():
     np.testing.assert_array_equal(getattr(first, name), getattr(alone, name))
   assert second.tokens.tolist() == [12, 13, 50] and second.rewards.tolist() == [0, 0, 1.0]
   assert first.episode == second.episode == (4, 1) and alone.episode is None
+  # A conversation without a sampled token passes its reward on: to the one before, or else to the next.
+  silent = dataclasses.replace(said, ids=(), logprobs=())
+  for order, want in (((said, silent), 4.0), ((silent, said), 4.0)):
+    pair = dataclasses.replace(one, segments=(prompt, order[0], prompt, order[1]), starts=(2,))
+    (kept,) = packing.rows(pair, (1.0, 3.0))
+    assert kept.rewards.tolist() == [0, 0, want]
   packed = packing.pack_items([alone, first, second], rows=1, lengths=(16,))
   assert packed.by_episode() == [[packed.spans[0]], list(packed.spans[1:])]
   both = packing.join([packing.pack_items([alone], rows=1, lengths=(16,)), packed])

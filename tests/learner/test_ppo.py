@@ -104,7 +104,8 @@ def test_the_critic_can_learn_alone_first():
   before = jax.tree.map(np.asarray, state.params)
   for done in (1, 2):
     state, metrics = small.update(learner, state, batches)
-    assert (int(state.critic.step), int(state.step), metrics["policy_loss"]) == (done, 0, 0.0)
+    assert (int(state.critic.step), int(state.step), metrics["skipped"]) == (done, 0, 0.0)
+    assert "policy_loss" not in metrics and "entropy" not in metrics  # nothing of the policy was measured
   assert small.distance(before, state.params) == 0.0
   state, _ = small.update(learner, state, batches)
   assert (int(state.critic.step), int(state.step)) == (3, 1) and small.distance(before, state.params) > 0
@@ -156,6 +157,14 @@ def test_the_kl_coefficient_is_adapted_to_its_target():
   assert second["kl"] > 1e-9 and second["kl_coef"] == pytest.approx(0.1 * (1 - 0.2 * 0.12))
   want = kl_lib.adapted_coefficient(second["kl_coef"], second["kl"], target=1e-9, horizon=100, num_sequences=12)
   assert float(state.kl_coef) == pytest.approx(want, rel=1e-6)
+  # A skipped step has no KL, and leaves the coefficient as it was.
+  state = dataclasses.replace(state, params=jax.tree.map(lambda x: x * jnp.nan, state.params))
+  state, third = small.update(learner, state, batches)
+  assert third["skipped"] == 1 and np.isnan(third["kl"]) and float(state.kl_coef) == pytest.approx(want, rel=1e-6)
+  # On resuming, an adaptive coefficient is kept; a fixed one is the settings'.
+  assert learner.resumed(state) is state
+  fixed = small.learner(Settings(logprob_chunk=64, kl="k2", kl_coef=0.7))
+  assert float(fixed.resumed(state).kl_coef) == pytest.approx(0.7)
 
 
 def test_importance_weights_correct_for_the_sampler():

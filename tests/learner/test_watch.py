@@ -55,6 +55,22 @@ def test_warnings_relative_to_the_first_steps(change, name):
   assert watch.warnings([CALM] * 4 + [CALM | change]) == {}  # too early to know what is normal
 
 
+def test_a_resumed_run_is_compared_with_the_first_steps_of_the_run():
+  rows = [dict(step=0, **{"evaluation/em": 0.2}), *(dict(CALM, step=step, kl=None) for step in range(1, 9))]
+  history = watch.kept(watch.start(rows), CALM | dict(entropy=0.05))
+  assert len(history) == 6 and "kl" not in history[0]
+  assert list(watch.warnings(history)) == ["entropy_collapse"]
+  assert watch.start([]) == []
+
+
+def test_a_step_without_a_score_says_so_and_nothing_else():
+  nothing = CALM | dict(
+    episodes=8.0, unscorable=8.0, failed_share=0.25, mask_coverage=0.0, response_tokens=float("nan")
+  )
+  found = watch.warnings([CALM] * 5 + [nothing])
+  assert list(found) == ["nothing_scored"] and "none of the 8 episodes" in found["nothing_scored"]
+
+
 def test_no_searches_is_normal_without_a_tool():
   assert watch.warnings([CALM | dict(searches=0.0)]) == {}
 

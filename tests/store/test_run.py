@@ -95,6 +95,8 @@ def test_settings_that_change_the_run_are_refused_by_name_and_others_are_not(old
     opened(old, settings_of(steps=8, optimizer__schedule="cosine"))  # the rate falls towards the last step
   with pytest.raises(ValueError, match="config.data.hard was '', is 'h'; config.steps was 9, is"):
     opened(old, settings_of(steps=8, data__hard="h"))  # a curriculum may reach its end at the last step
+  with pytest.raises(ValueError, match="config.rollout.ahead was 0, is 1; config.steps was 9, is"):
+    opened(old, settings_of(steps=8, rollout__ahead=1))  # the last step's groups are never sampled ahead
   many = settings_of(**(CHANGED | FREE))
   with pytest.raises(ValueError, match="and 1[0-9] more") as error:
     opened(old, many)
@@ -171,8 +173,10 @@ def test_a_finished_run_is_reported(tmp_path, reached, more):
     assert made.restore(jax.tree.map(jnp.copy, STATE))[1]["reached"] == reached
     made.end(5, reached=reached)
   made, (said,) = opened(tmp_path, settings_of(steps=5))
-  assert made.finished and "is finished: it has its 5 steps" in said
-  assert opened(tmp_path, settings_of(steps=6))[0].finished == more  # a run that has reached its goal is not continued
+  assert made.finished and "is finished: it has its 5 steps" in said and "raise config.steps" in said
+  made, said = opened(tmp_path, settings_of(steps=6))  # a run that has reached its goal is not continued
+  assert made.finished == more
+  assert [text for text in said if "reached its goal at step 5" in text and "raise" not in text] == said * more
 
 
 def test_a_renamed_key_of_an_older_checkpoint_is_read_under_its_present_name(tmp_path):
