@@ -75,6 +75,10 @@ def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
       at = _skip(text, at + 1)
     elif text[at : at + 1] != "]":
       raise ValueError(f"{where}: after a row there must be ',' or ']', not {text[at : at + 20]!r}.")
+  if rest := text[_skip(text, at + 1) :]:
+    raise ValueError(
+      f"{path}: after the array's ']' there must be nothing, not {rest[:20]!r}: are these two files in one?"
+    )
 
 
 def _skip(text: str, at: int) -> int:

@@ -1,6 +1,8 @@
 """Reads questions from files and from the Hugging Face hub as Examples."""
 
+import collections
 import glob
+import itertools
 import pathlib
 import random
 from collections.abc import Iterator
@@ -34,8 +36,9 @@ def read_examples(path: str | pathlib.Path, *, max_examples: int = 0) -> Iterato
   if not str(path):
     raise ValueError("no file to read questions from: name one (config.data.train, config.data.evaluate).")
   number = 0
+  seen: dict[tuple[str, str], str] = {}
   for source, placed in _sources(str(path)):
-    for example in _examples(source, placed):
+    for example in _examples(source, placed, seen):
       yield example
       number += 1
       if number == max_examples:
@@ -44,26 +47,39 @@ def read_examples(path: str | pathlib.Path, *, max_examples: int = 0) -> Iterato
     raise ValueError(f"{path}: there are no questions in it (config.data).")
 
 
-def _examples(source: str, placed: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Example]:
-  seen = {}
+def _examples(
+  source: str, placed: Iterator[tuple[str, dict[str, Any]]], seen: dict[tuple[str, str], str]
+) -> Iterator[Example]:
   for number, (where, row) in enumerate(placed):
     try:
       example = layouts.example(row, identity=f"{source}-{number}", source=source)
     except ValueError as error:
       raise ValueError(f"{where}: {error}") from error
-    if example.id in seen:
-      raise ValueError(f"{where}: the id {example.id!r} occurs twice, first at {seen[example.id]}: ids must be unique.")
-    seen[example.id] = where
+    key = example.source, example.id
+    if key in seen:
+      raise ValueError(
+        f"{where}: the id {example.id!r} occurs twice, first at {seen[key]}: ids must be unique within a source "
+        f"({example.source!r})."
+      )
+    seen[key] = where
     yield example
 
 
 def _sources(path: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any]]]]]:
-  """Yields (name, rows with their locations) for every source that the path names."""
-  for part in path.split(",") if not pathlib.Path(path).exists() else [path]:
+  """Yields (name, rows with their locations) for every source that the path names.
+
+  A file's name is that of its source. Files of the same name, such as nq/test.jsonl and hotpotqa/test.jsonl, also have
+  their folder's.
+  """
+  parts = path.split(",") if not pathlib.Path(path).exists() else [path]
+  found = [[] if part.startswith("hf:") else files(part) for part in parts]
+  stem = lambda file: file.name.partition(".")[0]
+  stems = collections.Counter(stem(file) for file in dict.fromkeys(itertools.chain(*found)))
+  for part, named in zip(parts, found):
     if part.startswith("hf:"):
       yield _from_hub(part)
-    else:
-      yield from ((file.name.partition(".")[0], json_rows.read_rows(file)) for file in files(part))
+    for file in named:
+      yield stem(file) if stems[stem(file)] == 1 else f"{file.parent.name}/{stem(file)}", json_rows.read_rows(file)
 
 
 def files(path: str | pathlib.Path) -> list[pathlib.Path]:
@@ -114,4 +130,6 @@ def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
       raise ValueError(f"{path!r}: it has {len(table)} rows, so draw at most that many (config.data).")
     numbers = sorted(random.Random(f"sample/{path}").sample(numbers, int(count)))
     table = table.select(numbers)
-  return pathlib.PurePath(name).name, ((f"{path} row {number}", row) for number, row in zip(numbers, table))
+  # The subsets of a repository may use the same ids, as FlashRAG's do.
+  source = pathlib.PurePath(name).name + (f"/{subset}" if subset else "")
+  return source, ((f"{path} row {number}", row) for number, row in zip(numbers, table))

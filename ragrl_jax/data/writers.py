@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, TextIO
 
+from ragrl_jax.store.episodes import GOLDS
 from ragrl_jax.structs import Example, Passage
 
 
@@ -46,9 +47,11 @@ def write_passages(path: str | pathlib.Path, passages: Iterable[Passage]) -> Non
 
 
 def to_row(example: Example) -> dict[str, Any]:
-  """The example in our own layout."""
-  meta = dict(example.meta)
-  if example.evidence:
+  """The example in our own layout. Evidence is written with its passages only, as it names their positions."""
+  meta = {
+    name: value for name, value in example.meta.items() if name != GOLDS
+  }  # passages of the source, not of the row
+  if example.evidence and example.passages:
     meta["evidence"] = [list(pair) for pair in example.evidence]
   return dict(
     id=example.id,

@@ -70,7 +70,12 @@ class ExactFirst:
     """See `judge_api.Judge`."""
     verdicts: judge_api.Verdicts = list(Exact().judge(pairs))
     rest = [i for i, verdict in enumerate(verdicts) if not verdict]
-    for i, verdict in zip(rest, self._judge.judge([pairs[i] for i in rest]) if rest else (), strict=True):
+    try:
+      asked = self._judge.judge([pairs[i] for i in rest]) if rest else ()
+    except judge_api.JudgeFailed as error:
+      error.answered |= {pair: verdict for pair, verdict in zip(judge_api.checked(pairs), verdicts) if verdict}
+      raise
+    for i, verdict in zip(rest, asked, strict=True):
       verdicts[i] = verdict
     return verdicts
 

@@ -62,7 +62,7 @@ class Parser:
 
     Text that the model writes between <information> tags is not a search result, and its tags are not actions.
     """
-    said = tags.without(text, "information")
+    said = tags.without(text, "information", mentioned_in="think")
     found = tags.last(said, self.actions) if self.action == "last" else tags.first_match(said, self.actions)
     return None if found is None else (found.name, found.body.strip())
 
@@ -73,7 +73,7 @@ class Parser:
 
   def answer(self, text: str) -> str | None:
     """The last complete answer in the text, or None. "" is an answer."""
-    found = tags.last(tags.without(text, "information"), "answer")
+    found = tags.last(tags.without(text, "information", mentioned_in="think"), "answer")
     return None if found is None else found.body.strip()
 
   def stop(self, text: str) -> str:
@@ -151,7 +151,9 @@ def in_shape(episode: Episode) -> bool:
 
 def thought(turns: Sequence[Segment]) -> list[str]:
   """The bodies of the model's think blocks, in order. A block inside another section does not count."""
-  said = (tags.without(segment.text, "information") for segment in turns if segment.owner == MODEL)
+  said = (
+    tags.without(segment.text, "information", mentioned_in="think") for segment in turns if segment.owner == MODEL
+  )
   return [part.body for text in said for part in tags.outer(text, ("think", *_ACTIONS)) if part.name == "think"]
 
 

@@ -56,9 +56,9 @@ def f1(
 
 # F1 as in each published script, except for texts without a unit (see `f1`).
 F1_OF: Mapping[str, Scorer] = dict(
-  squad=f1,  # also FlashRAG's and MuSiQue's
+  squad=f1,  # also MuSiQue's
   longbench=f1,  # qa_f1_score
-  hotpotqa=functools.partial(f1, yes_no_rule=True),  # also 2WikiMultihopQA's
+  hotpotqa=functools.partial(f1, yes_no_rule=True),  # also 2WikiMultihopQA's and FlashRAG's
   arena=functools.partial(f1, style="spaced"),
   filco=functools.partial(f1, style="filco", unit="char"),
   care_reward=functools.partial(f1, style="none", unit="word_set"),

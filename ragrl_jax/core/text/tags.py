@@ -1,5 +1,6 @@
 """Finds tag pairs in a model's text. Tags are plain text here. Every function is linear in the text's length."""
 
+import bisect
 import dataclasses
 import functools
 import re
@@ -77,21 +78,34 @@ def outer(text: str, names: str | Sequence[str]) -> list[Pair]:
   return kept[::-1]
 
 
-def without(text: str, name: str) -> str:
-  """The text without its `<name>…</name>` blocks; a block that is never closed extends to the end of the text."""
+def without(text: str, name: str, *, mentioned_in: str = "") -> str:
+  """The text without its `<name>…</name>` blocks; a block that is never closed extends to the end of the text.
+
+  Args:
+    text: the model's text.
+    name: the tag.
+    mentioned_in: an opening tag that is never closed is a mere mention inside a pair of this name.
+  """
   if f"<{name}>" not in text:
     return text
-  kept, at, inside = [], 0, False
+  kept, at, opened = [], 0, []
   for tag in _pattern((name,)).finditer(text):
-    closing = bool(tag.group(1))
-    if not closing and not inside:
-      kept.append(text[at : tag.start()])
-      inside = True
-    elif closing and inside:
-      at, inside = tag.end(), False
-  if not inside:
-    kept.append(text[at:])
-  return "".join(kept)
+    if not tag.group(1):
+      opened.append(tag)
+    elif opened:
+      kept.append(text[at : opened[0].start()])
+      at, opened = tag.end(), []
+  around = pairs(text, mentioned_in) if opened and mentioned_in else []
+  # The last pair that begins before the tag is the only one that can surround it.
+  inside = lambda tag: (
+    bool(before := bisect.bisect(around, tag.start(), key=_start)) and (tag.start() < around[before - 1].end)
+  )
+  end = next((tag.start() for tag in opened if not inside(tag)), len(text))
+  return "".join([*kept, text[at:end]])
+
+
+def _start(pair: Pair) -> int:
+  return pair.start
 
 
 def sections(text: str, names: Sequence[str]) -> list[Pair] | None:

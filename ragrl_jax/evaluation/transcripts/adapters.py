@@ -4,8 +4,9 @@
     read as        ("model", "<search>q</search>"), ("environment", "<information>d</information>"),
                    ("model", "<answer>a</answer>")
 
-A block of results directly after a query belongs to the environment. Any other block was written by the model, and does
-not count. A text without the adapter's tags, or with the tags of another system, is an error and never scores zero.
+A block of results directly after a query belongs to the environment, as a notice after a turn without an action does.
+Any other block was written by the model, and does not count. A text without the adapter's tags, or with the tags of
+another system, is an error and never scores zero.
 """
 
 import re
@@ -15,6 +16,8 @@ from ragrl_jax.structs import ENVIRONMENT, MODEL
 
 Turns = list[tuple[str, str]]
 _ASSISTANT = re.compile(r"<\|im_start\|>assistant\n|<\|start_header_id\|>assistant<\|end_header_id\|>\n+")
+# What Search-R1's environment, and those built on it, say after a turn without an action. It explains the tags.
+_NOTICE = re.compile(r"(\s*My previous action is invalid\..*?Let me try again\.\s*)", re.DOTALL)
 _ENDS = re.compile(r"(?:<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|\s)+\Z")
 
 
@@ -35,7 +38,7 @@ def turns(text: str, system: str) -> Turns:
     text = text[start.end() :]
   text = _ENDS.sub("", text)
   found: Turns = []
-  opening = re.compile(re.escape(adapter.query[1]) + r"\s*" + re.escape(adapter.results[0]))
+  opening = _opening(adapter)
   while begun := opening.search(text):
     said, after = text[: begun.start()] + adapter.query[1], text[begun.end() :]
     inside, text = _results(after, adapter)
@@ -45,7 +48,16 @@ def turns(text: str, system: str) -> Turns:
     found.pop()
   spoken = "".join(part for owner, part in found if owner == MODEL)
   _check(spoken, system, adapter)
-  return [_translated(owner, part, adapter) for owner, part in found]
+  return [turn for owner, part in found for turn in _translated(owner, part, adapter)]
+
+
+def searched(text: str, system: str) -> bool:
+  """Whether the text has a query that is followed by results."""
+  return _opening(AGENTS[system]).search(text) is not None
+
+
+def _opening(adapter: AgentTags) -> re.Pattern:
+  return re.compile(re.escape(adapter.query[1]) + r"\s*" + re.escape(adapter.results[0]))
 
 
 def _results(text: str, adapter: AgentTags) -> tuple[str, str]:
@@ -75,10 +87,17 @@ def _check(spoken: str, system: str, adapter: AgentTags) -> None:
     )
 
 
-def _translated(owner: str, text: str, adapter: AgentTags) -> tuple[str, str]:
+def _translated(owner: str, text: str, adapter: AgentTags) -> Turns:
+  """The turns of a part: one, or more if notices of the environment are in it."""
   if owner == ENVIRONMENT:
     inside = re.sub(r"</?information>", " ", text)
-    return owner, f"\n\n<information>{inside}</information>\n\n"
+    return [(owner, f"\n\n<information>{inside}</information>\n\n")]
+  pieces = enumerate(_NOTICE.split(text))  # every second one is a notice
+  return [(ENVIRONMENT, said) if at % 2 else (MODEL, _said(said, adapter)) for at, said in pieces if said or not at]
+
+
+def _said(text: str, adapter: AgentTags) -> str:
+  """The model's text with our tags."""
   for mine, ours in zip(adapter.query, SEARCH):
     text = text.replace(mine, ours)
   for mine, ours in zip(adapter.results, ("<information>", "</information>")):
@@ -87,7 +106,7 @@ def _translated(owner: str, text: str, adapter: AgentTags) -> tuple[str, str]:
     text += f"{ANSWER[0]}{answer}{ANSWER[1]}"
   if adapter.answered == "boxed":
     text = re.sub(r"<answer>(.*?)</answer>", _unboxed, text, flags=re.DOTALL)
-  return owner, text
+  return text
 
 
 def _unboxed(found: re.Match) -> str:

@@ -14,7 +14,7 @@ from ragrl_jax.prompting import agent_tags
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
-from ragrl_jax.structs import Episode, Example
+from ragrl_jax.structs import MODEL, Episode, Example
 
 TEXTS = ("transcript", "response", "output", "generation", "Output", "messages")
 ANSWERS = ("prediction", "pred", "pred_ans")
@@ -93,7 +93,7 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
     if example.id in found:
       raise ValueError(f"{where}: question {example.id!r} has a transcript already, {places[example.id]}.")
     found[example.id], places[example.id] = _episode(where, row, example, recipe, system), where
-    queries += sum("</search>" in segment.text for segment in found[example.id].segments[1:])
+    queries += sum("</search>" in one.text for one in found[example.id].segments[1:] if one.owner == MODEL)
   if missing := [example.id for example in examples if example.id not in found]:
     raise ValueError(
       f"{path}: {len(missing)} of {len(examples)} questions have no transcript (first {missing[0]!r}): give --data a "
@@ -135,22 +135,23 @@ def _episode(where: str, row: Mapping[str, Any], example: Example, recipe, syste
   if not isinstance(text, str):
     raise ValueError(f"{where}: the transcript is a {type(text).__name__}; it must be a text or a list of messages.")
   try:
-    return Episode.from_text(recipe, example, adapters.turns(_without_prompt(text, row, example), system))
+    return Episode.from_text(recipe, example, adapters.turns(_without_prompt(text, row, example, system), system))
   except ValueError as error:
     raise ValueError(f"{where}: {error}") from error
 
 
-def _without_prompt(text: str, row: Mapping[str, Any], example: Example) -> str:
+def _without_prompt(text: str, row: Mapping[str, Any], example: Example, system: str) -> str:
   """The text after the prompt. The prompt is the row's, or the text up to the question, as in these systems' prompts.
 
-  Prompts explain the tags, and some have an example with an answer. Neither must be taken for the model's text.
+  Prompts explain the tags, and some have an example with an answer. Neither must be taken for the model's text. After a
+  search, the question is not the prompt's: the model repeats it.
   """
   prompt = row.get("prompt")
   if isinstance(prompt, str) and prompt and text.startswith(prompt):
     return text[len(prompt) :]
   asked = re.escape(_question(example.question)).replace(r"\ ", r"\s+")
   found = re.search(rf"(?:question|user):\s*{asked}\s*\??\s*(?:assistant:)?", text, re.IGNORECASE)
-  return text[found.end() :] if found else text
+  return text[found.end() :] if found and not adapters.searched(text[: found.start()], system) else text
 
 
 def _joined(where: str, messages: Sequence[Any]) -> str:

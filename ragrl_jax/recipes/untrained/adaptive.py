@@ -1,5 +1,6 @@
 """Adaptive-RAG: answers a question without documents, with one search or with several, depending on its complexity."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from ragrl_jax.core.text import tags
@@ -13,6 +14,13 @@ _CLAIMS = (
   "General knowledge is enough to answer the question; no document is needed.",
   "One search for documents is enough to answer the question.",
 )
+
+
+def labelled(text: str) -> str:
+  """The label in a text: the text itself, or the last capital A, B or C that is a word; B without one."""
+  if (whole := text.strip().upper()) in ROUTES:
+    return whole
+  return next(iter(re.findall(r"\b[ABC]\b", text)[::-1]), "B")
 
 
 def build(
@@ -39,7 +47,7 @@ def build(
       said = await talk.generate(stop=(NEED,))
       before.append(talk.end())
       found = tags.last(said.text, "need")
-      label = next((letter for letter in (found.body.upper() if found else "") if letter in ROUTES), "B")
+      label = labelled(found.body if found else "")
     answered = await routes[label](example, policy, tools)
     return asides.joined(*before, answered, ended=answered.ended, complexity=label)
 

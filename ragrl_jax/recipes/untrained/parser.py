@@ -46,7 +46,7 @@ class Parser:
 
   def answer(self, text: str) -> str | None:
     """The last complete answer in the text, or None. The model's text between <information> tags does not count."""
-    found = tags.last(tags.without(text, "information"), ("answer",))
+    found = tags.last(tags.without(text, "information", mentioned_in="think"), ("answer",))
     return None if found is None else found.body.strip()
 
   def stop(self, text: str) -> str:

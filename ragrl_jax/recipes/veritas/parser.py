@@ -47,7 +47,7 @@ def steps(turns: Sequence[Segment]) -> Steps:
   query_thought: str | None = None
   for place, segment in enumerate(turns):
     if segment.owner == MODEL:
-      said = tags.without(segment.text, "information")
+      said = tags.without(segment.text, "information", mentioned_in="think")
       blocks = tags.outer(said, _NAMES)
       thoughts = [block for block in blocks if block.name == "think" and block.body.strip()]
       if unread is not None:

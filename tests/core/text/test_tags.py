@@ -71,6 +71,21 @@ def test_without(text, expected):
   assert tags.without(text, "a") == expected
 
 
+@pytest.mark.parametrize(
+  ("text", "expected"),
+  [
+    ("<t>the <a> says so</t>4", "<t>the <a> says so</t>4"),  # a mention
+    ("<t>the <a> and <a></t><a>4", "<t>the <a> and <a></t>"),  # two mentions, then a block to the end
+    ("<a>1<t>2</t>3", ""),
+    ("<t>1<a>2", "<t>1"),  # the outer pair is not complete
+    ("<a>0</a><t>1<a>2</t>3", "<t>1<a>2</t>3"),
+    ("<t>1<a>2</t><a>3</a>4", "<t>14"),  # closed after all
+  ],
+)
+def test_without_keeps_mentions(text, expected):
+  assert tags.without(text, "a", mentioned_in="t") == expected
+
+
 def test_without_leaves_no_opening_tag():
   for text in texts(2000, 2):
     left = tags.without(text, "a")
