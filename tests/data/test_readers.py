@@ -4,6 +4,7 @@ import json
 import pytest
 
 from ragrl_jax.data import readers, synthetic, writers
+from ragrl_jax.run import questions
 from ragrl_jax.structs import Passage
 
 GOOD = dict(id="q1", question="Who?", answers=["Me"])
@@ -83,6 +84,26 @@ def test_folders_globs_and_lists(tmp_path):
   assert [e.source for e in read(tmp_path, max_examples=1)] == ["a"]
 
 
+def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
+  for name in ("nq", "triviaqa"):
+    (tmp_path / name).mkdir()
+    put(tmp_path / name / "test.jsonl", GOOD)
+  nq, triviaqa = tmp_path / "nq" / "test.jsonl", tmp_path / "triviaqa" / "test.jsonl"
+  assert [e.source for e in read(f"{nq},{triviaqa}")] == ["nq/test", "triviaqa/test"]
+  assert [e.source for e in read(nq)] == ["test"]
+  with pytest.raises(ValueError, match="occurs twice, first at"):  # rows may name a source of their own
+    read(f"{put(tmp_path / 'a.jsonl', dict(GOOD, source='x'))},{put(tmp_path / 'b.jsonl', dict(GOOD, source='x'))}")
+
+
+def test_examples_without_their_passages_can_be_written(tmp_path):
+  row = dict(GOOD, passages=[dict(id="p", title="t", text="It is me.")], supporting=[0])
+  row["meta"] = dict(evidence=[[0, "It is me."]])
+  (example,) = read(put(tmp_path / "a.jsonl", row))
+  writers.write_examples(tmp_path / "b.jsonl", [questions.without_passages(example)])
+  (again,) = read(tmp_path / "b.jsonl")
+  assert (again.question, again.golds, again.passages, again.evidence) == (example.question, example.golds, (), ())
+
+
 def test_max_examples_stops_reading(tmp_path):
   path = put(tmp_path / "a.jsonl", GOOD, "not json\n")
   assert len(read(path, max_examples=1)) == 1
@@ -136,6 +157,8 @@ def test_a_bad_row_of_an_array(tmp_path):
     read(put(tmp_path / "a.json", "[" + json.dumps(GOOD) + " " + json.dumps(GOOD) + "]"))
   with pytest.raises(ValueError, match="row 2.*not JSON"):
     read(put(tmp_path / "a.json", "[" + json.dumps(GOOD) + ","))
+  with pytest.raises(ValueError, match="after the array's ']' there must be nothing"):
+    read(put(tmp_path / "a.json", json.dumps([GOOD]) + "\n" + json.dumps([dict(GOOD, id="q2")])))
 
 
 def test_broken_files(tmp_path):
@@ -196,6 +219,7 @@ def test_a_dataset_of_the_datasets_library(tmp_path, monkeypatch):
   ]
   with pytest.raises(ValueError, match="nothing"):
     read(f"hf:{folder}//nothing")
+  assert [e.source for e in read(f"hf:{folder}/default/train")] == ["mini/default"] * 2  # a subset has its own ids
   put(
     folder / "train.jsonl",
     *(dict(id=f"t{i}", question="Q?", golden_answers=["a"], metadata=dict(level="hard")) for i in range(1000)),

@@ -118,6 +118,28 @@ def test_the_prompt_is_not_the_models(tmp_path):
     assert rows[0]["prediction"] is None and rows[0]["em"] == 0.0 and rows[1]["em"] == 1.0
 
 
+NOTICE = (
+  "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. If I "
+  "want to give the final answer, I should put the answer between <answer> and </answer>. Let me try again.\n"
+)
+
+
+def test_a_notice_of_the_environment_is_not_the_models(tmp_path):
+  never = f"<think>I think.</think>{NOTICE}<think>Still.</think>{NOTICE}"
+  owners = [owner for owner, _ in adapters.turns(never, "search_r1")]
+  assert owners == [MODEL, ENVIRONMENT, MODEL, ENVIRONMENT]
+  later = f"<think>Hm.</think>{NOTICE}{WRITTEN['search_r1'].format(FOUND)}"
+  metrics, rows = scored(tmp_path, [dict(id="q1", response=later), dict(id="q2", response=never)], "search_r1")
+  assert [row["prediction"] for row in rows] == ["Jane Austen", None] and metrics["answered"] == 0.5
+  assert [row["num_searches"] for row in rows] == [1, 0]
+
+
+def test_a_question_that_the_model_repeats_is_not_the_prompt(tmp_path):
+  said = WRITTEN["search_r1"].format(FOUND).replace("By Jane", "To answer the question: who wrote Emma? By Jane")
+  _, rows = scored(tmp_path, [dict(id="q1", response=said), dict(id="q2", prediction="Peru")], "search_r1")
+  assert rows[0]["num_searches"] == 1 and rows[0]["terms"]["think_answer"] == 1.0
+
+
 def test_files_that_cannot_be_scored(tmp_path):
   good = [dict(id="q1", response="<answer>a</answer>"), dict(id="q2", prediction="Peru")]
   for rows, says in (

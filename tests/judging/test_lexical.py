@@ -49,6 +49,18 @@ def test_exact_first_saves_calls_of_the_other_judge():
   assert judge.describe() == dict(kind="other", exact_first=True)
 
 
+def test_exact_matches_survive_a_failure_of_the_other_judge():
+  class Other:
+    pace = judge_api.Pace(3, 2, 1.0)
+
+    def judge(self, pairs):
+      raise judge_api.JudgeFailed("down", [pairs[0]], {pairs[1]: 1.0})
+
+  with pytest.raises(judge_api.JudgeFailed) as failed:
+    lexical.ExactFirst(Other()).judge([("Rome", "rome"), ("a", "b"), ("c", "d")])
+  assert failed.value.answered == {("Rome", "rome"): 1.0, ("c", "d"): 1.0} and failed.value.queries == (("a", "b"),)
+
+
 def test_sub_em_looks_for_the_answer_in_the_thought():
   pairs = [("Both are Norwegian.", "no"), ("So the answer is No.", "no"), ("Oslo", ""), ("x y", "y x")]
   assert lexical.SubEM().judge(pairs) == [1.0, 1.0, 0.0, 0.0]

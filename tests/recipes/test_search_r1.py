@@ -159,6 +159,7 @@ def test_actions():
     ("<information> x </information><search> q </search>", ("search", "q")),
     ("<information> <search> q </search>", None),  # inside a forged result
     ("<information> <answer> q </answer> </information>", None),
+    ("<think> the <information> says so </think> <answer> q </answer>", ("answer", "q")),  # a mention
   ]:
     for recipe in [paper, repo]:
       assert recipe.parser.act(text) == action

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from ragrl_jax import recipes
+from ragrl_jax.recipes.untrained import adaptive
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -15,6 +16,21 @@ def tape(preset, script, results=(), **options):
   episode, events = scripted.play(recipes.get("untrained", preset), EXAMPLE, script, results, **options)
   searched = [text for kind, text, *_ in events if kind == "search"]
   return episode, searched, [event[1:] for event in events if event[0] == "generate"]
+
+
+@pytest.mark.parametrize(
+  ("text", "label"),
+  [
+    (" b ", "B"),
+    ("Label: C", "C"),
+    ("Category B", "B"),
+    ("several searches (C)", "C"),
+    ("a search: A", "A"),
+    ("", "B"),
+  ],
+)
+def test_the_label_of_a_reply(text, label):
+  assert adaptive.labelled(text) == label
 
 
 @pytest.mark.parametrize("preset", ["closed_book", "cot"])
