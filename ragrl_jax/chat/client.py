@@ -46,7 +46,7 @@ class Completion:
     cut: whether the answer was cut off before its end.
     stop: the stop string that ended it, if the server says so; else "". It is not part of the text.
     tokens_in, tokens_out: the server's token counts of question and answer; None if it reports none.
-    logprobs: (text, log-probability) of each token, if they were asked for.
+    logprobs: (text in UTF-8, log-probability) of each token, if they were asked for.
   """
 
   content: str
@@ -55,7 +55,7 @@ class Completion:
   stop: str = ""
   tokens_in: int | None = None
   tokens_out: int | None = None
-  logprobs: Sequence[tuple[str, float]] = ()
+  logprobs: Sequence[tuple[bytes, float]] = ()
 
 
 class Client:
@@ -210,18 +210,27 @@ def _read(body: Any) -> Completion | None:
   )
 
 
-def _logprobs(said: Any) -> tuple[tuple[str, float], ...]:
-  """(text, log-probability) of each token, as chats or texts have them; empty if they are missing or unreadable."""
+def _logprobs(said: Any) -> tuple[tuple[bytes, float], ...]:
+  """(text in UTF-8, log-probability) of each token, as chats or texts have them; () if missing or unreadable."""
   if not isinstance(said, dict):
     return ()
   if isinstance(said.get("content"), list):
-    pairs = [(one.get("token"), one.get("logprob")) for one in said["content"] if isinstance(one, dict)]
+    # A token that is a part of a character has no text of its own, only bytes.
+    pairs = [(_bytes(one) or one.get("token"), one.get("logprob")) for one in said["content"] if isinstance(one, dict)]
   else:
     tokens, values = said.get("tokens"), said.get("token_logprobs")
     pairs = [*zip(tokens, values)] if isinstance(tokens, list) and isinstance(values, list) else []
-  if not all(isinstance(token, str) and isinstance(value, int | float) for token, value in pairs):
+  if not all(isinstance(token, str | bytes) and isinstance(value, int | float) for token, value in pairs):
     return ()
-  return tuple((well_formed(token), float(value)) for token, value in pairs)
+  encoded = lambda token: token if isinstance(token, bytes) else well_formed(token).encode()
+  return tuple((encoded(token), float(value)) for token, value in pairs)
+
+
+def _bytes(token: dict[str, Any]) -> bytes | None:
+  """The bytes of a chat's token; None if it has none."""
+  given = token.get("bytes")
+  fine = isinstance(given, list) and all(type(one) is int and 0 <= one < 256 for one in given)
+  return bytes(given) if fine else None
 
 
 def _is_here(host: str) -> bool:

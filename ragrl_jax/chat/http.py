@@ -168,7 +168,7 @@ async def _answer(
 
 
 def _parsed(raw: bytes, headers: Mapping[str, str]) -> Any:
-  coding = headers.get("content-encoding", "identity")
+  coding = headers.get("content-encoding") or "identity"
   if coding != "identity":
     raise NotJSON(f"the answer is compressed ({coding!r:.40}), which was not asked for")
   try:

@@ -101,7 +101,7 @@ class Engine:
   def reset(self) -> None:
     """Discards every conversation and turn: after an error, and for new weights."""
     self._conversations: dict[int, ConversationState] = {}  # by the callers' numbers
-    self._replica_of: dict[Group | None, int] = {}
+    self._replica_of: dict[Group, tuple[int, int]] = {}  # (replica, number of samples that have not come yet)
     self._packed[:] = 0
     self._table[:] = 0
     self._replicas = [
@@ -188,12 +188,12 @@ class Engine:
     return self._conversations[number]
 
   def _replica_for(self, group: Group | None) -> int:
-    """Replicas take turns; all samples of a group get the replica of the first one."""
-    if group in self._replica_of:
-      return self._replica_of[group]
-    number = next(self._next)
-    if group is not None:
-      self._replica_of[group] = number
+    """Replicas take turns; all samples of a group get the replica of the first one. Called once for each sample."""
+    if group is None:
+      return next(self._next)
+    number, missing = self._replica_of.pop(group, None) or (next(self._next), group.size)
+    if missing > 1:
+      self._replica_of[group] = number, missing - 1
     return number
 
   def _release_closed(self, conversation: ConversationState) -> None:

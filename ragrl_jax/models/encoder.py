@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.models import bert, families, hf, tensors, weights
 from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Passage
@@ -259,7 +260,9 @@ class Encoder:
 
   def _ids(self, texts: Sequence[str], kind: str) -> list[list[int]]:
     prefix = self._settings.query_prefix if kind == "query" else self._settings.passage_prefix
-    return [encoding.ids for encoding in self._tokenizers[kind].encode_batch([prefix + text for text in texts])]
+    return [
+      encoding.ids for encoding in self._tokenizers[kind].encode_batch([well_formed(prefix + text) for text in texts])
+    ]
 
   def _padded(self, rows: Sequence[Sequence[int]], length: int, batch: int, kind: str) -> np.ndarray:
     tokens, mask = np.zeros((batch, length), np.int32), np.zeros((batch, length), np.int32)

@@ -143,7 +143,11 @@ def _call(value: Any, form: ToolFormat) -> ToolCall:
 
 def _made(name: str, arguments: dict[str, Any]) -> ToolCall:
   # JSON may contain half a surrogate pair, which UTF-8 cannot encode.
-  return ToolCall(well_formed(name), well_formed(json.dumps(arguments, ensure_ascii=False)))
+  try:
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+  except ValueError:  # Python's parser reads 1e999 as infinity
+    raise Malformed("a number in the arguments is not finite") from None
+  return ToolCall(well_formed(name), well_formed(text))
 
 
 def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]]) -> list[ToolCall]:
@@ -205,6 +209,6 @@ def _kinds(schema: Any) -> set[str]:
 def _json(text: str) -> Any:
   """The value of a JSON text; None if the text is not JSON."""
   try:
-    return json.loads(text)
+    return json.loads(text, parse_constant=_no_constant)
   except (ValueError, RecursionError):
     return None

@@ -6,6 +6,8 @@ import json
 from collections.abc import Coroutine
 from typing import Any
 
+from ragrl_jax.core.text.surrogates import well_formed
+
 SLOW_S = 5.0  # time limit for sending an error, in seconds
 
 
@@ -57,14 +59,14 @@ class Answer:
 
   async def text(self, said: str, kind: bytes, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
     """Sends a complete response: this text, with the content type `kind`."""
-    body = said.encode()
+    body = well_formed(said).encode()
     head = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *headers]
     await self._send(dict(type="http.response.start", status=status, headers=head))
     await self._send(dict(type="http.response.body", body=body))
 
   async def event(self, said: Any) -> None:
     """Streams a value as a server-sent event or as a line of JSON. The first event starts the response."""
-    data = json.dumps(said, ensure_ascii=False).encode()
+    data = well_formed(json.dumps(said, ensure_ascii=False)).encode()
     await self._more(b"data: " + data + b"\n\n" if self._kind.startswith(b"text/event-stream") else data + b"\n")
 
   async def end(self) -> None:

@@ -1,5 +1,6 @@
 """Responses of an OpenAI-compatible server: complete replies, and the chunks of streamed replies."""
 
+import codecs
 import dataclasses
 import secrets
 import time
@@ -55,7 +56,7 @@ class Replies:
     number = len(asked.prompts) * asked.n
     self._held = [_Held(asked) for _ in range(number)]
     self._begun: set[int] = set()
-    self._text_offset = [0] * number
+    self._read = [_Read() for _ in range(number)]
     self._tokens = 0
 
   def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -137,17 +138,24 @@ class Replies:
         content = [dict(token=t, logprob=x, bytes=list(b), top_logprobs=[]) for t, x, b in entries]
         made["logprobs"] = dict(content=content, refusal=None)
       else:
-        made["logprobs"] = self._of_text(piece, texts)
+        offsets = [self._read[piece.index].feed(one) for one in data]
+        made["logprobs"] = dict(tokens=texts, token_logprobs=piece.logprobs, top_logprobs=None, text_offset=offsets)
     if self._asked.token_ids:
       made["token_ids"] = piece.ids
     return made
 
-  def _of_text(self, piece: Piece, texts: Sequence[str]) -> dict[str, Any]:
-    offsets = []
-    for text in texts:
-      offsets.append(self._text_offset[piece.index])
-      self._text_offset[piece.index] += len(text)
-    return dict(tokens=texts, token_logprobs=piece.logprobs, top_logprobs=None, text_offset=offsets)
+
+class _Read:
+  """Counts the characters of a reply, whose tokens may begin or end within a character."""
+
+  def __init__(self):
+    self._decoder, self._length = codecs.getincrementaldecoder("utf-8")(errors="replace"), 0
+
+  def feed(self, token: bytes) -> int:
+    """The offset of the token in the reply's text, in characters."""
+    at = self._length
+    self._length += len(self._decoder.decode(token))
+    return at
 
 
 class _Held:

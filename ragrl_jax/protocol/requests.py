@@ -31,6 +31,7 @@ OF_CHAT = {
   *("continue_final_message", "add_generation_prompt"),
 }
 MAX_STOPS, MAX_STOP = 16, 256  # number of stop strings, characters in each
+COLDEST = 1e-6  # temperatures below are greedy
 COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for text completions
 
 
@@ -139,7 +140,7 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
     prompts,
     int(n),
     Sampling(
-      field.number("temperature", 1.0, least=0, most=2),
+      _temperature(field.number("temperature", 1.0, least=0, most=2)),
       max(int(field.number("top_k", 0, least=-1, most=2**31 - 1, whole=True)), 0),  # -1 and 0 both keep all tokens
       field.number("top_p", 1.0, least=0, most=1) or 1e-9,  # 0 keeps only the most likely token
       _length(said, field, kind, served, max(map(len, prompts))),
@@ -160,6 +161,11 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
     "" if chat is None else chat.opened,
     any(name in said for name in ("max_tokens", "max_completion_tokens")),
   )
+
+
+def _temperature(asked: float) -> float:
+  """0, which is greedy, instead of a temperature whose logits would overflow."""
+  return asked if asked >= COLDEST else 0.0
 
 
 class _Fields:

@@ -29,7 +29,7 @@ def load_index(
   Args:
     path: a folder made by `build_index`, the address of a retriever ("http://host:port"), the comma-separated addresses
       of all parts of a corpus, a recording (FILE.jsonl of `replay.Recorder`), or a file that fuses or reranks indexes
-      (FUSED.json, see `fusion`). The indexes of FUSED.json get the arguments below.
+      (FUSED.json, see `fusion`). The indexes of FUSED.json get the arguments below, except encoder and options.
     encoder: for a dense index: the encoder, or its folder if it was moved; None loads the encoder that the index names.
     search: for a dense index, "faiss" or "device" (exact search on the accelerators).
     options: FAISS's search parameters, such as "nprobe=64"; None uses those of the index.
@@ -56,8 +56,12 @@ def load_index(
   if where.endswith(".json"):
     from ragrl_jax.retrieval import fusion
 
-    def part(name, **given):  # only parts that are servers get the arguments for servers
-      return load_index(name, **given, **(remote if "://" in os.fspath(name) else {}))
+    if encoder is not None or options is not None:
+      raise ValueError(f"{where}: encoder and options belong to one index, not to a file that joins several.")
+
+    def part(name, **given):  # only servers, and files that may name some, get the arguments for servers
+      takes = "://" in os.fspath(name) or os.fspath(name).endswith(".json")
+      return load_index(name, **given, **(remote if takes else {}))
 
     settings = dict(search=search, device_dtype=device_dtype, threads=threads, dispatch=dispatch)
     return fusion.load(where, part, **settings, verify_bytes=verify_bytes)

@@ -137,6 +137,8 @@ class Application:
         found = await answer  # at the deadline it is cancelled, which removes the request's texts from the queue
     except ToolFailed as error:
       raise _Refused(502, str(error)) from error
+    except ValueError as error:  # such as a query that a recording does not have
+      raise _Refused(400, str(error)) from error
     except TimeoutError:
       raise _Refused(504, f"no answer within {asked.timeout_s:g} s: send fewer texts, or ask later.") from None
     except asyncio.CancelledError:

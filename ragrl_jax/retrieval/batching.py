@@ -131,11 +131,14 @@ class Batcher:
     """For each part its results, or the exception that it raised."""
     try:
       texts = [text for part in parts for text in part.request.texts[part.start : part.stop]]
-      results = iter(self._work(texts, parts[0].request.key))
-      return [
-        [self._render(next(results), part.request.option) for _ in range(part.start, part.stop)] for part in parts
-      ]
+      results = list(self._work(texts, parts[0].request.key))
+      if len(results) != len(texts):
+        raise ValueError(f"the retriever gave {len(results)} answers to {len(texts)} texts.")
+      each = iter(results)
+      return [[self._render(next(each), part.request.option) for _ in range(part.start, part.stop)] for part in parts]
     except Exception as error:  # noqa: BLE001  (raised again by the requests' futures)
+      if isinstance(error, StopIteration):  # a bug in the retriever; a future takes no StopIteration
+        error = RuntimeError("the retriever raised StopIteration")
       return [error] if len(parts) == 1 else [found for part in parts for found in self._found([part])]
 
   def _done(self, parts: list[_Part], found: list[list[Any] | Exception], seconds: float) -> None:

@@ -209,8 +209,9 @@ def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) ->
     return False
   if not (out / REQUEST).is_file():
     raise ValueError(f"{out}: the folder has files that build_index did not write: choose another folder.")
-  before, finished = json.loads((out / REQUEST).read_text()), (out / INDEX).is_file()
-  differs = {name for name in request if before.get(name) != json.loads(json.dumps(request[name]))}
+  before, finished = json.loads((out / REQUEST).read_text(encoding="utf-8")), (out / INDEX).is_file()
+  asked = json.loads(json.dumps(request))
+  differs = {name for name in asked.keys() | before.keys() if before.get(name) != asked.get(name)}
   if not differs:
     return finished
   same_vectors = differs <= {"factory", "options", "oversample"}

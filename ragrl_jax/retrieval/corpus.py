@@ -189,7 +189,7 @@ def _row(passage: Passage) -> bytes:
 def read_card(path: pathlib.Path, names: Iterable[str]) -> dict:
   """Reads a file written by `write_json`. Raises ValueError if the file is damaged or lacks one of these entries."""
   try:
-    card = json.loads(path.read_text())
+    card = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path}: not valid JSON ({error}): copy the index again, or build it again.") from None
   if missing := [name for name in names if not isinstance(card, dict) or name not in card]:
@@ -200,5 +200,5 @@ def read_card(path: pathlib.Path, names: Iterable[str]) -> dict:
 def write_json(path: pathlib.Path, value) -> None:
   """Writes the value atomically: an incomplete file never exists."""
   partial = path.with_name(path.name + ".partial")
-  partial.write_text(json.dumps(value, indent=1, ensure_ascii=False))
+  partial.write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
   os.replace(partial, path)

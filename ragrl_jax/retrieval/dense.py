@@ -136,7 +136,7 @@ def encode_corpus(
     ValueError: the dtype is unknown, or the encoder's vectors have the wrong size or are not finite.
   """
   notes = folder / PROGRESS
-  done = json.loads(notes.read_text()) if notes.is_file() else dict(rows=0, max_norm=0.0)
+  done = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else dict(rows=0, max_norm=0.0)
   if done["rows"]:
     vectors = vectors_lib.mapped(folder, mode="r+")
   else:

@@ -83,7 +83,7 @@ class HashingEncoder:
   @classmethod
   def load(cls, path: pathlib.Path) -> HashingEncoder:
     """Reads what `save` wrote."""
-    stored = json.loads(path.read_text())
+    stored = json.loads(path.read_text(encoding="utf-8"))
     settings = {name: value for name, value in stored["settings"].items() if name != "kind"}
     return cls(stored["frequencies"], rows=stored["rows"], mean_length=stored["mean_length"], **settings)
 
@@ -93,11 +93,11 @@ class HashingEncoder:
     return math.log1p((self._rows - df + 0.5) / (df + 0.5)) if df else 0.0
 
   def queries(self, texts: Sequence[str]) -> np.ndarray:
-    """float32 `[n, D]`: a vector of length 1 for each query."""
+    """float32 `[n, D]`: a vector for each query."""
     return self._vectors([collections.Counter(self._words(text)) for text in texts])
 
   def passages(self, passages: Sequence[Passage]) -> np.ndarray:
-    """float32 `[n, D]`: a vector of length 1 for each passage; words of the title count `title_weight` times."""
+    """float32 `[n, D]`: a vector for each passage; words of the title count `title_weight` times."""
     weights = []
     for passage in passages:
       counts: collections.Counter = collections.Counter(self._words(passage.text))

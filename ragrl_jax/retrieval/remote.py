@@ -260,10 +260,10 @@ def _item(item: Any) -> Passage:
     document = dict(contents=document)
   if not isinstance(document, dict) or not isinstance(document.get("contents", document.get("text")), str):
     raise _Bad(f'a result is not {{"document": {{"id", "contents"}}, "score"}}: {reprlib.repr(item)}')
-  if "contents" in document:
-    title, text = from_contents(document["contents"])
-  else:
+  if isinstance(document.get("text"), str) and (isinstance(document.get("title"), str) or "contents" not in document):
     title, text = document.get("title"), document["text"]
+  else:
+    title, text = from_contents(document["contents"])
   if score is not None:
     score = _number(score)
   title = title if isinstance(title, str) else ""

@@ -47,7 +47,7 @@ def count_rows(path: str | os.PathLike) -> int:
   if path.suffix == ".parquet":
     return _opened(path).metadata.num_rows
   with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-    lines = sum(1 for raw in file if raw.strip())
+    lines = sum(1 for _ in _whole(path, file))
   return lines - path.name.removesuffix(".gz").endswith(".tsv")  # its header
 
 

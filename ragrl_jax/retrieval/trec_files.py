@@ -178,7 +178,11 @@ def _write(path: str | os.PathLike, lines: Iterator[str]) -> None:
   path = pathlib.Path(path)
   partial = path.with_name(path.name + ".partial")
   try:
-    with gzip.open(partial, "wt") if path.suffix == ".gz" else open(partial, "w", encoding="utf-8") as file:
+    with (
+      gzip.open(partial, "wt", encoding="utf-8")
+      if path.suffix == ".gz"
+      else open(partial, "w", encoding="utf-8") as file
+    ):
       file.writelines(lines)
     os.replace(partial, path)
   finally:

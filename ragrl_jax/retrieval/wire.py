@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ragrl_jax.retrieval.corpus import contents
+from ragrl_jax.retrieval.corpus import contents, from_contents
 from ragrl_jax.structs import Passage
 
 
@@ -183,5 +183,7 @@ def _timeout(said: dict[str, Any], limits: Limits) -> float:
 
 
 def _hit(passage: Passage, with_scores: bool) -> dict[str, Any]:
-  document = dict(id=passage.id, contents=contents(passage))
+  document, text = dict(id=passage.id, contents=contents(passage)), (passage.title, passage.text)
+  if from_contents(document["contents"]) != text:  # such as an untitled passage of several lines
+    document |= dict(title=passage.title, text=passage.text)
   return dict(document=document, score=passage.score) if with_scores else document

@@ -96,7 +96,10 @@ class Work:
 
 
 class _Into:
-  """Puts any exception of its block into a future, so that it is raised in the thread that asked."""
+  """Puts any exception of its block into a future, so that it is raised in the thread that asked.
+
+  Ctrl-C is raised in the serving thread: the thread that asked may run an event loop, which it would end.
+  """
 
   def __init__(self, future: concurrent.futures.Future):
     self._future = future
@@ -105,9 +108,11 @@ class _Into:
     pass
 
   def __exit__(self, kind, error, trace) -> bool:
-    if error is not None:
-      self._future.set_exception(error)
-    return error is not None  # True: the serving thread continues
+    if error is None:
+      return False
+    goes_on = isinstance(error, Exception)
+    self._future.set_exception(error if goes_on else RuntimeError(f"interrupted by {kind.__name__}"))
+    return goes_on  # True: the serving thread continues
 
 
 def _answer(future: concurrent.futures.Future, function: Callable[..., Any], args: tuple) -> None:

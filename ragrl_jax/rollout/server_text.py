@@ -24,10 +24,11 @@ def ended(reply: Completion, accept: Sequence[str], opened: str = "") -> tuple[s
   """
   text = reply.content
   # First the text itself: the server may have ignored a stop string, or kept it in the text.
-  found = min(((at, stop) for stop in accept if (at := text.find(stop)) >= 0), default=None)
+  # The stop that is complete first counts, as in the engine.
+  found = min(((at + len(stop), stop) for stop in accept if (at := text.find(stop)) >= 0), default=None)
   if found is not None:
-    at, stop = found
-    return text[: at + len(stop)], stop
+    end, stop = found
+    return text[:end], stop
   if reply.cut:
     return text, CUT
   if reply.stop in accept:
@@ -56,20 +57,19 @@ def whole(ids: Sequence[int], tokenizer: Any) -> str:
 
 
 def of_tokens(
-  theirs: Sequence[tuple[str, float]], text: str, ids: Sequence[int], tokenizer: Any
+  theirs: Sequence[tuple[bytes, float]], text: str, ids: Sequence[int], tokenizer: Any
 ) -> tuple[float, ...] | None:
   """The log-probability of each of our tokens: the smallest one of the server's tokens that overlap it.
 
   A stop string that the server left out has log-probability 0. None if the server sent none, or if its tokens do not
   form the text.
   """
-  said = [(token.encode(), value) for token, value in theirs]
-  joined, wanted = b"".join(token for token, _ in said), text.encode()
+  joined, wanted = b"".join(token for token, _ in theirs), text.encode()
   shared = min(len(joined), len(wanted))
-  if not said or joined[:shared] != wanted[:shared]:
+  if not theirs or joined[:shared] != wanted[:shared]:
     return () if not text else None
   # By bytes, because the server's tokens and ours have different boundaries.
-  by_byte = [value for token, value in said for _ in token][: len(wanted)]
+  by_byte = [value for token, value in theirs for _ in token][: len(wanted)]
   by_byte += [0.0] * (len(wanted) - len(by_byte))
   found, at = [], 0
   for token in ids:

@@ -236,5 +236,9 @@ def _set(future: asyncio.Future, answer: Any = None, error: BaseException | None
     return
   if error is None:
     future.set_result(answer)
-  else:
-    future.set_exception(error)
+    return
+  # A future takes no StopIteration, and an error that is no Exception would end the event loop.
+  if not isinstance(error, Exception) or isinstance(error, StopIteration):
+    raised, error = error, RuntimeError(f"{type(error).__name__}: {error}")
+    error.__cause__ = raised
+  future.set_exception(error)

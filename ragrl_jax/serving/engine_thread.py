@@ -41,6 +41,10 @@ class Slice:
 Hear = Callable[[Slice | BaseException], bool]
 
 
+class Closed(RuntimeError):
+  """The thread was closed; unfinished and later turns are told so."""
+
+
 class EngineThread:
   """The thread that runs every JAX program of an engine, from `start` to `close`.
 
@@ -102,7 +106,23 @@ class EngineThread:
     """See `Engine.leave`."""
     self.dispatch.post(self._use, self.engine.leave, group)
 
+  def alone(self, function: Callable[..., Any], *args: Any) -> Any:
+    """The function's result, called on the thread when the slices under way have ended.
+
+    All clients must have left. The slice of a client that has disconnected is still under way.
+    """
+    return self.dispatch.call(self._alone, function, args)
+
   # ---- on the thread -------------------------------------------------------------------------------------------------
+
+  def _alone(self, function: Callable[..., Any], args: tuple) -> Any:
+    while self.engine.busy:
+      self._step()
+    return function(*args)
+
+  def _step(self) -> None:
+    for ended in self.engine.step():
+      self._after(ended)
 
   def _run(self) -> None:
     try:
@@ -110,16 +130,18 @@ class EngineThread:
         while not self._over:
           self.dispatch.serve(wait_s=0.0 if self.engine.busy else WAIT_S)
           if self.engine.busy:
-            for ended in self.engine.step():
-              self._after(ended)
+            self._step()
+        raise Closed("the server was closed.")
     except BaseException as error:  # passed to all waiting turns, and to `failed`
       with self._order:
         self.error = error
-      logging.exception("the engine has failed")
+      if not isinstance(error, Closed):
+        logging.exception("the engine has failed")
       for turn in self._turns.values():
         turn.hear(error)
       self.dispatch.serve()  # turns that were queued since the engine's last step
-      self.failed(error)
+      if not isinstance(error, Closed):
+        self.failed(error)
 
   def _end(self) -> None:
     self._over = True

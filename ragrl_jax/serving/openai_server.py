@@ -191,7 +191,7 @@ class Application:
       raise Refused(400, "this server cannot load other weights.")
     async with self._gate.alone():
       # Shielded: the engine's thread loads the weights even if this client disconnects.
-      change = asyncio.ensure_future(asyncio.to_thread(self._thread.dispatch.call, self._reload, step))
+      change = asyncio.ensure_future(asyncio.to_thread(self._thread.alone, self._reload, step))
       try:
         version = await asyncio.shield(change)
       except (ValueError, OSError) as error:

@@ -116,7 +116,7 @@ def fault(value: Any, schema: Any, where: str = "the arguments") -> str:
     return f"{where} must be one of {json.dumps(schema['enum'], ensure_ascii=False)}, not {_shown(value)}"
   if "const" in schema and not _same(value, schema["const"]):
     return f"{where} must be {json.dumps(schema['const'], ensure_ascii=False)}, not {_shown(value)}"
-  kinds = schema.get("type", ())
+  kinds = schema.get("type") or ()
   kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
   if kinds and not any(_is(value, kind) for kind in kinds):
     return f"{where} must be of type {' or '.join(kinds)}, not {_shown(value)}"
@@ -130,7 +130,7 @@ def fault(value: Any, schema: Any, where: str = "the arguments") -> str:
 
 def _fault_of_object(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> str:
   properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-  if missing := [name for name in schema.get("required", ()) if name not in value]:
+  if missing := [name for name in schema.get("required") or () if name not in value]:
     return f"{where} must have {missing[0]!r}"
   for name, one in value.items():
     if name not in properties and others is False:
@@ -143,6 +143,8 @@ def _fault_of_object(value: dict[str, Any], schema: Mapping[str, Any], where: st
 def _is(value: Any, kind: str) -> bool:
   if isinstance(value, bool):  # in Python, True is an int; in JSON, true is not a number
     return kind == "boolean"
+  if kind == "integer" and isinstance(value, float):
+    return value.is_integer()  # JSON Schema: 3.0 is an integer
   types_of = dict(string=str, integer=int, number=(int, float), null=type(None), array=list, object=dict)
   return isinstance(value, types_of.get(kind, ()))
 

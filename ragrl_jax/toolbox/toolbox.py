@@ -63,7 +63,10 @@ class Toolbox:
     """
     if name not in self.tools:
       return f"there is no tool {name!r:.80}: there is {', '.join(self.tools)}"
-    found = schemas.fault(json.loads(arguments), self.tools[name].parameters)
+    try:
+      found = schemas.fault(json.loads(arguments), self.tools[name].parameters)
+    except RecursionError:
+      found = "the arguments are nested too deep"
     return f"{name}: {found}" if found else ""
 
   async def call(self, name: str, arguments: str) -> Result:

@@ -174,6 +174,7 @@ def test_thoughts_call_nothing(tmp_path):
     ("qwen", CALL.replace('{"query": "Rome"}', '"Rome"'), '"arguments" must be an object'),
     ("qwen", CALL.replace('"Rome"', '"Rome", "query": "Paris"'), "a name stands in an object twice"),
     ("qwen", CALL.replace('"Rome"', "NaN"), "NaN is no number"),
+    ("qwen", CALL.replace('"Rome"', "1e999"), "a number in the arguments is not finite"),
     ("qwen", CALL.replace('"Rome"', "1" * 5000), "the call is no JSON"),
     ("qwen", CALL.replace('"Rome"', "[" * 100_000), "nested too deeply"),
     ("qwen", "<tool_call>search</tool_call>", "there is no JSON object in the call|the call is no JSON"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ragrl_jax
-from ragrl_jax.retrieval import build, build_index, dense, load_index, vectors
+from ragrl_jax.retrieval import build, build_index, chunks, dense, load_index, vectors
 from ragrl_jax.retrieval.hashing import HashingEncoder
 from ragrl_jax.structs import Passage
 
@@ -56,6 +56,15 @@ elif stage == "end":
   build.write_json = lambda path, value: stuck() if path.name == build.INDEX else write(path, value)
 build_index(corpus, "hashing", out, **settings)
 """
+
+
+@pytest.mark.parametrize("more", [dict(chunks=chunks.Chunks(2)), dict(shard=(1, 2))])
+def test_an_index_of_chunks_or_of_a_part_is_not_that_of_the_whole(tmp_path, more):
+  build_index(some(20), "bm25", tmp_path, progress=False, **more)
+  with pytest.raises(ValueError, match=rf"another request \(other {next(iter(more))}\)"):
+    build_index(some(20), "bm25", tmp_path, progress=False)
+  build_index(some(20), "bm25", tmp_path, progress=False, overwrite=True)
+  assert len(load_index(tmp_path).search(["fact"], 50)[0]) == 20
 
 
 @pytest.mark.slow  # starts a process and kills it

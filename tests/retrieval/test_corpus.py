@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from ragrl_jax.retrieval import rows as rows_lib
 from ragrl_jax.retrieval.corpus import ROWS, Corpus, checksum, contents, from_contents, store
 from ragrl_jax.retrieval.corpus_files import read_passages
 from ragrl_jax.structs import Passage
@@ -92,6 +93,8 @@ def test_a_cut_gz_is_refused(tmp_path):
   (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
   with pytest.raises(ValueError, match=r"cut.jsonl.gz:\d+: the compressed file is cut or broken"):
     list(read_passages(tmp_path / "cut.jsonl.gz"))
+  with pytest.raises(ValueError, match=r"cut.jsonl.gz:\d+: the compressed file is cut or broken"):
+    rows_lib.count_rows(tmp_path / "cut.jsonl.gz")
   (tmp_path / "no.jsonl.gz").write_bytes(b'{"id": "a", "text": "plain text"}\n')
   with pytest.raises(ValueError, match=r"no.jsonl.gz:1: the compressed file"):
     list(read_passages(tmp_path / "no.jsonl.gz"))

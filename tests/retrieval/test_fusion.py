@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import scorer_folders
 
+from ragrl_jax import config as config_lib
 from ragrl_jax.models import scorers
 from ragrl_jax.retrieval import build_index, fusion, load_index
+from ragrl_jax.retrieval import remote as remote_lib
+from ragrl_jax.run import surroundings
 from ragrl_jax.structs import Passage
 
 
@@ -107,6 +110,25 @@ def test_a_file_fuses_indexes(folder):
   assert found.search(["word3 fact 17", "title 2"], 5) == want.search(["word3 fact 17", "title 2"], 5)
   assert found.describe() == want.describe() and found.describe()["parts"][1]["kind"] == "dense"
   assert [p.id for p in found.read([("p7", "")], 1)[0]] == ["p7"]
+  with pytest.raises(ValueError, match="belong to one index"):
+    load_index(folder / "both.json", options="nprobe=4")
+
+
+def test_servers_in_nested_files_get_the_settings_of_servers(folder, monkeypatch):
+  got = []
+
+  def connected(address, **settings):
+    got.append((address, settings))
+    return load_index(folder / "bm25")
+
+  monkeypatch.setattr(remote_lib, "RemoteRetriever", connected)
+  (folder / "inner.json").write_text(json.dumps(dict(indexes=["http://there:1", "bm25"])))
+  (folder / "outer.json").write_text(json.dumps(dict(indexes=["inner.json", "http://here:1"])))
+  config = config_lib.default_config().retrieval
+  config.index, config.timeout_s = str(folder / "outer.json"), 7.0
+  load_index(config.index, **surroundings.remote(config))
+  assert [address for address, _ in got] == ["http://there:1", "http://here:1"]
+  assert all(settings["timeout_s"] == 7.0 for _, settings in got)
 
 
 @pytest.mark.parametrize(

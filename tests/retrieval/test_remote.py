@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from patience import until
 
-from ragrl_jax.retrieval import api, build_index, load_index, server
+from ragrl_jax.retrieval import api, build_index, load_index, server, wire
 from ragrl_jax.retrieval import remote as remote_lib
 from ragrl_jax.retrieval.remote import RemoteRetriever
 from ragrl_jax.structs import Passage, ToolFailed
@@ -96,6 +96,14 @@ def test_client_and_server_return_the_results_of_the_index(served):
   many = [f"word{i % 4}" for i in range(10)]  # more than the server accepts in one request, so they are sent in batches
   assert RemoteRetriever(address, batch=4).search(many, 3) == index.search(many, 3)
   assert remote.describe()["server"]["retriever"]["kind"] == "bm25"
+
+
+@pytest.mark.parametrize("title, text", [("", "one\ntwo"), ("", '"quoted"'), ("", "one"), ("T", "x\ny"), ("a  b", "x")])
+def test_a_passage_is_the_same_after_the_way_over_http(title, text):
+  passage = Passage("p", title, text, 0.5)
+  assert remote_lib._item(json.loads(json.dumps(wire._hit(passage, True)))) == passage
+  ordinary = wire._hit(Passage("p", "T", "x"), False)
+  assert ordinary == dict(id="p", contents='"T"\nx')  # Search-R1's form
 
 
 def test_both_forms_of_the_protocol(served):
@@ -188,6 +196,8 @@ def test_requests_have_search_r1s_form():
     ([hit(0, 2), hit(1, 1.5)], [Passage("d0", "Title 0", "text 0", 2.0), Passage("d1", "Title 1", "text 1", 1.5)]),
     ([dict(id=7, contents='"T"\nx')], [Passage("7", "T", "x", None)]),  # without scores
     ([dict(id="a", title="T", text="x")], [Passage("a", "T", "x", None)]),
+    ([dict(id="a", contents="x\ny", title="", text="x\ny")], [Passage("a", "", "x\ny", None)]),  # untitled
+    ([dict(id="a", contents='"T"\nx', text="y")], [Passage("a", "T", "x", None)]),
     ([dict(document='"T"\nx', score=0.5)], [Passage("", "T", "x", 0.5)]),  # a rerank server: plain text
     ([dict(document=dict(contents='"T"\nx'))], [Passage("", "T", "x", None)]),  # a search engine: no id
     (["plain"], [Passage("", "", "plain", None)]),

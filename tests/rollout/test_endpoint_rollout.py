@@ -40,7 +40,7 @@ class Asked:
     said = self.says(question, len(self.asked)) if callable(self.says) else self.says
     if isinstance(said, Exception):
       raise said
-    return Completion(said, tokens_in=7, tokens_out=3, logprobs=((said, -1.0),) if said else ())
+    return Completion(said, tokens_in=7, tokens_out=3, logprobs=((said.encode(), -1.0),) if said else ())
 
 
 class Tools:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ragrl_jax.chat import client
 from ragrl_jax.chat.client import Completion
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.rollout import server_text
@@ -29,16 +30,24 @@ def test_the_end_of_a_turn(reply, opened, text, stop):
   assert server_text.ended(reply, STOPS, opened) == (text, stop)
 
 
+def test_the_stop_that_is_complete_first_counts():
+  assert server_text.ended(Completion("x <a> b </a>"), ("<a> b </a>", "b")) == ("x <a> b", "b")
+
+
 def test_log_probabilities_go_to_our_tokens():
   tokenizer = ByteTokenizer()
   of = lambda theirs, text: server_text.of_tokens(theirs, text, tokenizer.encode(text), tokenizer)
   # "é" has two bytes, which share a token's value; the stop string "!" was left out by the server.
-  assert of([("aé", -1.0), ("b", -2.0)], "aéb!") == (-1.0, -1.0, -1.0, -2.0, 0.0)
-  assert of([("ab", -1.0), ("cd", -3.0)], "abc") == (-1.0, -1.0, -3.0)  # cut within a token
-  assert of([], "") == () and of([], "a") is None and of([("x", -1.0)], "a") is None
+  assert of([("aé".encode(), -1.0), (b"b", -2.0)], "aéb!") == (-1.0, -1.0, -1.0, -2.0, 0.0)
+  assert of([(b"ab", -1.0), (b"cd", -3.0)], "abc") == (-1.0, -1.0, -3.0)  # cut within a token
+  assert of([], "") == () and of([], "a") is None and of([(b"x", -1.0)], "a") is None
+  # Each byte of "é" is a token, whose text alone is no character.
+  entry = lambda byte, value: dict(token="\ufffd", bytes=[byte], logprob=value)
+  theirs = client._logprobs(dict(content=[*map(entry, "é".encode(), (-1.0, -2.0)), dict(token="b", logprob=-3.0)]))
+  assert of(theirs, "éb") == (-1.0, -2.0, -3.0)
 
   class Pairs(ByteTokenizer):
     def token_bytes(self, token):
       return b"xx"
 
-  assert server_text.of_tokens([("x", -1.0), ("xxx", -4.0)], "xxxx", (1, 1), Pairs()) == (-4.0, -4.0)
+  assert server_text.of_tokens([(b"x", -1.0), (b"xxx", -4.0)], "xxxx", (1, 1), Pairs()) == (-4.0, -4.0)

@@ -11,6 +11,7 @@ from patience import until
 from ragrl_jax import structs
 from ragrl_jax.judging import judge_api
 from ragrl_jax.retrieval.api import RetrievalFailed
+from ragrl_jax.rollout import dispatch
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.structs import Passage, ToolFailed
 
@@ -105,6 +106,36 @@ def test_a_failure_of_the_whole_batch_fails_all_of_it(error):
 def test_a_bug_in_a_retriever_is_raised_in_every_caller():
   got = ask(RetrievalTools(Retriever(lambda queries, k: 1 // 0)), "a", "b")
   assert all(isinstance(x, ZeroDivisionError) for x in got)
+
+
+@pytest.mark.parametrize("raised", [StopIteration(), SystemExit(3), KeyboardInterrupt()])
+def test_what_no_event_loop_can_raise_is_raised_as_another_error(raised):
+  def answer(queries, k):
+    raise raised
+
+  (error,) = ask(RetrievalTools(Retriever(answer)), "a")
+  assert type(error) is RuntimeError and type(raised).__name__ in str(error) and error.__cause__ is raised
+
+
+def test_an_interruption_ends_the_thread_that_serves():
+  calls, told = dispatch.Dispatch(), []
+
+  def interrupted():
+    raise KeyboardInterrupt
+
+  def asking():
+    try:
+      calls.call(interrupted)
+    except RuntimeError as error:
+      told.append(str(error))
+
+  with pytest.raises(KeyboardInterrupt), calls.serving():
+    thread = threading.Thread(target=asking)
+    thread.start()
+    while True:
+      calls.serve(wait_s=60)
+  thread.join()
+  assert told == ["interrupted by KeyboardInterrupt"]
 
 
 def test_too_few_answers_are_a_failure():

@@ -10,7 +10,7 @@ from small_server import drawn
 from ragrl_jax.engine.messages import Open, Turn
 from ragrl_jax.rollout.conversation import key_of
 from ragrl_jax.rollout.dispatch import Dispatch
-from ragrl_jax.serving.engine_thread import EngineThread
+from ragrl_jax.serving.engine_thread import Closed, EngineThread
 from ragrl_jax.testing import small_engine as kit
 
 IDS = kit.TOKENIZER.encode("Question?")
@@ -69,6 +69,36 @@ def test_many_turns_share_the_lanes_slice_by_slice():
   found = in_slices(engine, keys, budget=30, accept=engine.stops.mask(kit.STOPS[:2]))
   assert [one[:3] for one in found] == whole
   assert max(slices for *_, slices in found) == 4 and len({stop for _, _, stop in whole}) > 1
+
+
+def test_a_call_alone_waits_for_the_slices_of_clients_that_left():
+  engine, heard = kit.engine(), queue.SimpleQueue()
+  thread = EngineThread(engine)
+  thread.start()
+  try:
+    thread.open(Open(0, tuple(IDS), (7, 0)))
+    thread.submit(Turn(0, budget=30), lambda one: heard.put(one) or True)
+    assert heard.get(timeout=60).stop is None  # the next slice is under way
+    thread.close_conversation(0)
+    assert thread.alone(lambda: engine.busy) is False
+  finally:
+    thread.close()
+    engine.reset()
+
+
+def test_closing_tells_turns_that_are_under_way_and_later_ones():
+  engine, first, late = kit.engine(), queue.SimpleQueue(), []
+  thread = EngineThread(engine, failed=late.append)
+  thread.start()
+  thread.open(Open(0, tuple(IDS), (7, 0)))
+  thread.submit(Turn(0, budget=10_000), lambda one: first.put(one) or True)
+  first.get(timeout=60)
+  thread.close()
+  engine.reset()
+  said = [first.get() for _ in range(first.qsize())]
+  assert isinstance(said[-1], Closed) and late == []  # the engine has not failed
+  thread.submit(Turn(1, budget=1), late.append)
+  assert late == [thread.error]
 
 
 def test_every_turn_hears_the_engines_error_once():

@@ -1,5 +1,6 @@
 """The server's replies are the engine's own tokens, whole or streamed, and its refusals say what to change."""
 
+import codecs
 import concurrent.futures
 import contextlib
 import json
@@ -64,8 +65,25 @@ def test_tokens_and_logprobs_are_the_engines_own(own, server):
     text = post(server, "completions", prompt=PROMPT, max_tokens=40, logprobs=0, return_token_ids=True, **how)[1]
     (choice,) = text["choices"]
     assert (choice["token_ids"], choice["logprobs"]["token_logprobs"]) == own[name][:2]
+    # A token's text begins where the decoded text before it ends, also within a character.
+    raw = [kit.TOKENIZER.token_bytes(token) for token in own[name][0]]
+    starts = [
+      len(codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(raw[:at]))) for at in range(len(raw))
+    ]
+    assert choice["logprobs"]["text_offset"] == starts
     assert choice["prompt_token_ids"] == IDS and "".join(choice["logprobs"]["tokens"])[:5] == choice["text"][:5]
   assert len({tuple(one[0]) for one in own.values()}) == 4
+
+
+def test_a_temperature_near_zero_is_greedy(own, server):
+  said = post(server, "chat/completions", **ASKED, temperature=5e-38)[1]
+  assert said["choices"][0]["token_ids"] == own["greedy"][0]
+
+
+def test_names_with_half_a_surrogate_pair_are_refused(server):
+  body = json.dumps(ASKED | {"model": MODEL, "\ud800": 1})  # ASCII, so the half is escaped
+  said = CLIENT.post(f"{server}/chat/completions", content=body)
+  assert said.status_code == 400 and "unknown field" in said.json()["error"]["message"]
 
 
 def test_a_streamed_reply_is_the_whole_one(own, server):

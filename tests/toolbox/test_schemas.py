@@ -97,3 +97,5 @@ def test_a_servers_schemas_may_hold_more_than_is_checked():
   assert fault(3, oneOf=[dict(type="string"), dict(type="integer")]) == ""
   assert schemas.fault(dict(x=1), dict(properties=dict(x=False))) == "'x' must be left out"
   assert schemas.fault(dict(x=1), dict(properties=dict(x=True))) == ""
+  assert fault(3, type=None) == "" and schemas.fault(dict(x=1), dict(required=None)) == ""
+  assert fault(3.0, type="integer") == "" and fault(3.5, type="integer") != "" and fault(True, type="integer") != ""

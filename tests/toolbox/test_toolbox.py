@@ -48,6 +48,11 @@ def test_the_models_mistakes_are_told_and_never_tried_again():
     Result("capital: I do not know Spain", REFUSED),
   ]
   assert tool_functions.CALLS == ["capital"]  # the others did not reach their tools
+  listing = tool.Tool("listing", "", dict(type="object", properties=dict(x=dict(type="array"))), None)
+  deep = '{"x": ' + "[" * 700 + "]" * 700 + "}"
+  assert Toolbox([listing], timeout_s=1.0, retries=0, at_once=1).wrong("listing", deep) == (
+    "listing: the arguments are nested too deep"
+  )
 
 
 def test_failures_are_tried_again():
