@@ -297,6 +297,8 @@ def config_of(checkpoint: str | pathlib.Path):
     ValueError: the checkpoint has no run with a config.json.
   """
   if (folder := run_of(checkpoint)) is None:
+    if not pathlib.Path(checkpoint).exists():
+      raise ValueError(f"{checkpoint}: there is no such folder (--checkpoint).")
     raise ValueError(f"{checkpoint}: it does not belong to a run with a config.json: give --config.")
   config = config_lib.of_run(folder)
   if other := changes.reworded(folder, config):

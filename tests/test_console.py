@@ -93,7 +93,7 @@ def test_configs_are_found_by_name(monkeypatch, tmp_path):
   ]
   found = configs.with_paths(argv, ["config", "sft_config"])
   assert found == [
-    argv[0], "--config", configs.path("arena:smoke"), *argv[3:5], f"--sft_config={configs.path('care')}", "--config"
+    argv[0], f"--config={configs.path('arena:smoke')}", *argv[3:5], f"--sft_config={configs.path('care')}", "--config"
   ]  # fmt: skip
   assert configs.with_paths(argv, []) == argv
 

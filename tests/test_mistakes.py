@@ -128,6 +128,9 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     ),
     (judge | {"judge.prompt": "nonsense"}, "config.judge.prompt", playing),
     (judge, "config.judge.path is empty", playing),
+    (care | {"judge.kind": "llm"}, "config.judge.model is empty", playing),
+    ({"retrieval.index": "/nowhere/index"}, "config.retrieval.index='/nowhere/index': no index here", playing),
+    (care | {"data.train": "/nowhere/a.jsonl"}, "config.data.train=/nowhere/a.jsonl: there is no file", (training,)),
     (judge | {"judge.path": "owner/name"}, "config.judge.path='owner/name': there is no such folder", playing),
     (care | {"optimizer.warmup_steps": 101}, "optimizer.warmup_steps=101", (training, tuning)),
     (care | {"critic.warmup_steps": 101}, "config.critic.warmup_steps=101", (training,)),
@@ -149,11 +152,17 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     with config.unlocked():
       config.switches = change.get("switches", {})
     for run in runs:
-      with pytest.raises(ValueError, match=says):
+      with pytest.raises((ValueError, FileNotFoundError), match=says):
         run(config)
 
 
 # ---- model, tokenizer, devices ---------------------------------------------------------------------------------------
+
+
+def test_a_run_of_an_unregistered_recipe_names_the_way_out():
+  for of in (recipes.switches, recipes.presets, recipes.get):
+    with pytest.raises(ValueError, match="no recipe 'quoter'.*--config with the file that registers it"):
+      of("quoter")
 
 
 def test_a_hub_name_is_not_a_folder():

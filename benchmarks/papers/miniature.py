@@ -48,7 +48,7 @@ SFT = dict(
   sft=dict(environment_weight=0.0),
   optimizer=base_reader.OPTIMIZER | dict(learning_rate=2e-3, warmup_steps=20),
 )
-SHORT_TEST, SHORT_DEVELOPMENT, SHORT_WARM, SHORT_STEPS = 300, 100, 0.6, 8  # of `short`
+SHORT_TEST, SHORT_DEVELOPMENT, SHORT_WARM = 200, 60, 0.6  # of `short`
 WARM_EM = 0.9  # on one-hop development questions, twice in a row: the goal of a warm start
 WINDOW, PATIENCE, RISE = 4, 3, 0.01  # an arm ends when PATIENCE means of WINDOW steps' rewards brought nothing
 
@@ -125,6 +125,8 @@ class Paper:
       trained/NAME/median and trained/NAME/max.
     greedy: whether tests are answered greedily, too. The first is always answered as in training.
     short_hops: the number of hops of the questions of `short`; 0 for any.
+    short_steps: the steps of `short`.
+    times: number of measurements in a row at which the warm start's goals must be reached.
   """
 
   name: str
@@ -149,6 +151,8 @@ class Paper:
   trained: Sequence[str] = ()
   greedy: bool = True
   short_hops: int = 0
+  short_steps: int = 8
+  times: int = 2
 
   def tests_of(self, arm: str) -> list[str]:
     """The tests of an arm: the first, and those that a claim about it needs."""
@@ -180,10 +184,11 @@ def short(paper: Paper) -> Paper:
     questions=questions,
     arms=dict(paper=paper.arms["paper"]),
     tests={first: paper.tests[first]},
-    rl=dict(paper.rl, steps=SHORT_STEPS),
+    rl=dict(paper.rl, steps=paper.short_steps),
     warm={next(iter(paper.warm)): SHORT_WARM},
     settles=False,
-    every=SHORT_STEPS,
+    every=paper.short_steps,
+    times=1,
     trained=(),
     greedy=False,
   )
@@ -248,20 +253,21 @@ def warm_up(paper: Paper, seed: int, out: pathlib.Path) -> dict[str, list[float]
   config.model.path = str(base_reader.model(stage=paper.reader))
   asked = list(readers.read_examples(config.data.evaluate))
   config.data.train = str(out / "world" / "demonstrations.jsonl.gz")
-  curves = supervised(
-    config, out / "sft", asked, functools.partial(measured, paper, build(paper, seed), config, ""), paper.warm
-  )
-  if not ended(curves, paper.warm):
+  measure = functools.partial(measured, paper, build(paper, seed), config, "")
+  curves = supervised(config, out / "sft", asked, measure, paper.warm, times=paper.times)
+  if not ended(curves, paper.warm, paper.times):
     last = {name: curve[-1] for name, curve in curves.items()}
     raise RuntimeError(
       f"{paper.name}, seed {seed}: the warm start reached {last} in {config.steps} steps. It must reach "
-      f"{dict(paper.warm)}, twice in a row."
+      f"{dict(paper.warm)}, at {paper.times} measurements in a row."
     )
   return curves
 
 
-def supervised(config, workdir: pathlib.Path, asked, measure, goals: Mapping[str, float]) -> dict[str, list[float]]:
-  """Fine-tunes until each goal was reached twice in a row, at most config.steps; the curve of each on `asked`.
+def supervised(
+  config, workdir: pathlib.Path, asked, measure, goals: Mapping[str, float], *, times: int = 2
+) -> dict[str, list[float]]:
+  """Fine-tunes until each goal was reached `times` in a row, at most config.steps; the curve of each on `asked`.
 
   Args:
     config: the run's; measured every config.evaluate.every steps.
@@ -269,6 +275,7 @@ def supervised(config, workdir: pathlib.Path, asked, measure, goals: Mapping[str
     asked: the questions that decide.
     measure: (player, params, examples, step, sample=…) → (means, …).
     goals: measure → least value; of sampled answers, if the name ends with SAMPLED.
+    times: number of measurements in a row.
   """
   player, curves = player_lib.build(config), {name: [] for name in goals}
 
@@ -286,7 +293,7 @@ def supervised(config, workdir: pathlib.Path, asked, measure, goals: Mapping[str
     print(f"warm {step}: { ({name: curve[-1] for name, curve in curves.items()}) }", flush=True)
     return {f"development/{name}": curve[-1] for name, curve in curves.items()}
 
-  for _ in sft.sft(config, workdir, evaluate=evaluated, reached=lambda row: ended(curves, goals)):
+  for _ in sft.sft(config, workdir, evaluate=evaluated, reached=lambda row: ended(curves, goals, times)):
     pass
   return curves
 
@@ -297,9 +304,9 @@ def mixed_in(examples: Sequence[Example], mark: str) -> list[Example]:
   return [example if at % 5 else marked(example) for at, example in enumerate(examples)]
 
 
-def ended(curves: Mapping[str, Sequence[float]], goals: Mapping[str, float]) -> bool:
-  """Whether each goal was reached twice in a row."""
-  return all(stopping.holds(curves[name], least) for name, least in goals.items())
+def ended(curves: Mapping[str, Sequence[float]], goals: Mapping[str, float], times: int = 2) -> bool:
+  """Whether each goal was reached `times` in a row."""
+  return all(stopping.holds(curves[name], least, times=times) for name, least in goals.items())
 
 
 def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ type=bridge.
 
 import json
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from ragrl_jax.cli import commands, index_flags
 from ragrl_jax.data import readers
@@ -23,6 +23,7 @@ ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure only questions who
 
 def main(argv):
   """Runs `ragrl recall`."""
+  logging.set_verbosity(logging.WARNING)  # faiss reports which libraries it tries
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}")
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))

@@ -15,7 +15,7 @@ import os
 import pathlib
 from typing import Any
 
-from absl import app, flags
+from absl import app, flags, logging
 from tqdm import tqdm
 
 from ragrl_jax import retrieval
@@ -36,6 +36,7 @@ BATCH = 256  # questions searched together
 
 def main(argv):
   """Runs `ragrl audit`."""
+  logging.set_verbosity(logging.WARNING)  # faiss reports which libraries it tries
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}")
   folder = pathlib.Path(INDEX.value) / "corpus"

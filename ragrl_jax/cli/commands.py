@@ -181,6 +181,8 @@ def _said(error: BaseException, argv: list[str]) -> str:
     ]
     if lines:
       return str(one) if isinstance(one, ValueError) else f"{file[1].split(':')[0]}:{lines[-1]}: {_text(one)}"
+  if file and "no attribute 'get_config'" in _text(error):
+    return f"{file[1].split(':')[0]}: it has no function get_config(variant), which returns the config."
   if isinstance(error, AttributeError | KeyError):  # of the settings: 'stepz' Did you mean "steps" …
     name = re.match(r"'(\w+)'", _text(error))
     word = next((word for word in argv if name and re.match(rf"--?[\w.]*\.{name[1]}(\.|=|$)", word)), "a setting")

@@ -49,20 +49,20 @@ def with_paths(argv: list[str], names: list[str]) -> list[str]:
   Raises:
     ValueError: the package has no config of this name. The message names the flag.
   """
-  words, found = list(argv), re.compile(rf"--?({'|'.join(names)})(=(.*))?", re.DOTALL)
   if not names:
-    return words
-  for at, word in enumerate(words):
+    return list(argv)
+  words, left, found = [], list(argv), re.compile(rf"--?({'|'.join(names)})(=(.*))?", re.DOTALL)
+  while left:
+    word = left.pop(0)
     match = found.fullmatch(word)
-    if not match or (match[2] is None and at + 1 == len(words)):
+    if not match or (match[2] is None and not left):
+      words.append(word)
       continue
+    given = left.pop(0) if match[2] is None else match[3]  # --config arena is the same as --config=arena
     try:
-      if match[2] is None:  # --config arena
-        words[at + 1] = path(words[at + 1])
-      else:
-        words[at] = f"--{match[1]}={path(match[3])}"
+      words.append(f"--{match[1]}={path(given)}")
     except ValueError as error:
-      raise ValueError(f"--{match[1]}={match[3] or words[at + 1]}: {error}") from None
+      raise ValueError(f"--{match[1]}={given}: {error}") from None
   return words
 
 

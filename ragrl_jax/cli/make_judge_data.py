@@ -71,6 +71,9 @@ def main(argv):
   if not EPISODES.value or not OUT.value:
     raise app.UsageError("give --episodes and --out, or --compare.")
   pairs = drawn(config)
+  if not pairs:
+    raise ValueError(f"--episodes={EPISODES.value}: its episodes have no pair of the term {TERM.value}.")
+  distil.split(pairs, HELD_OUT.value, seed=config.seed)  # refuses too many held-out pairs before the judge is paid
   labelled = distil.labelled(pairs, judged(judge, pairs))
   for name, part in zip(("train", "held_out"), distil.split(labelled, HELD_OUT.value, seed=config.seed), strict=True):
     path = pathlib.Path(OUT.value) / f"{name}.jsonl.gz"

@@ -32,5 +32,5 @@ def main(argv):
 
 def start() -> None:
   """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["data", "out"])
+  flags.mark_flag_as_required("data")
   commands.run(main)

@@ -102,6 +102,18 @@ def files(path: str | pathlib.Path) -> list[pathlib.Path]:
   return [found]
 
 
+def check(path: str, setting: str) -> None:
+  """Refuses a path that names a file that does not exist. Data sets on the hub are not looked for.
+
+  Raises:
+    FileNotFoundError: there is no such file; the message names the setting.
+  """
+  for part in path.split(",") if not pathlib.Path(path).exists() else [path]:
+    for file in () if part.startswith("hf:") else files(part):
+      if not file.exists():
+        raise FileNotFoundError(f"{setting}={path}: there is no file {file}.")
+
+
 def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
   name, _, split = path.removeprefix("hf:").rpartition("/")
   split, drawn, count = split.partition("~")

@@ -31,7 +31,7 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
   """Devices of a topology, such as "v5e:2x4", "v5p:4x4x4" or "h200:2x8", to make a mesh of and compile for.
 
   Raises:
-    RuntimeError: the compiler is not installed.
+    gpus.CompilerMissing: the compiler is not installed.
     ValueError: the compiler does not know the topology.
   """
   if gpus.is_gpu(topology):
@@ -50,7 +50,7 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
       "or v5p:4x4x4."
     ) from error
   except (ImportError, FileNotFoundError, RuntimeError) as error:
-    raise RuntimeError("compiling for TPUs needs libtpu: pip install 'ragrl_jax[tpu]'.") from error
+    raise gpus.CompilerMissing("compiling for TPUs needs libtpu: pip install 'ragrl_jax[tpu]'.") from error
   return list(found.devices)
 
 

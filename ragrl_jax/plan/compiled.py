@@ -71,7 +71,7 @@ def check(
 
   Raises:
     ValueError: an invalid config or topology; the message says why.
-    RuntimeError: the compiler is missing.
+    gpus.CompilerMissing: the compiler is not installed.
   """
   chips.of(topology)  # checked before a compiler for another kind of chip is requested
   config_lib.validate(config)

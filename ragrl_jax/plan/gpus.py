@@ -106,6 +106,10 @@ def hosts(topology: str) -> tuple[int, int]:
   return int(found[1] or 1), int(found[2])
 
 
+class CompilerMissing(NotImplementedError):
+  """The compiler for these devices is not installed: libtpu, or JAX's CUDA plugin."""
+
+
 def target(kind: str) -> str:
   """The compiler's description of one GPU, as text; `kind` is a key of `GPUS`."""
   chip = chips.CHIPS[kind]
@@ -116,7 +120,7 @@ def devices(topology: str) -> list[jax.Device]:
   """The GPUs of a topology, to make a mesh of and compile for; those of a host are neighbours.
 
   Raises:
-    RuntimeError: the CUDA plugin is not installed.
+    CompilerMissing: the CUDA plugin is not installed.
     ValueError: not a topology of GPUs.
   """
   number, each = hosts(topology)
@@ -130,7 +134,7 @@ def devices(topology: str) -> list[jax.Device]:
   except jax.errors.JaxRuntimeError:
     raise
   except (ImportError, RuntimeError) as error:
-    raise RuntimeError(
+    raise CompilerMissing(
       "compiling for GPUs needs JAX's CUDA plugin in JAX's version: "
       f"pip install 'ragrl_jax[gpu-check]' jax-cuda12-plugin=={jax.__version__}."
     ) from error

@@ -191,7 +191,7 @@ def alone(index: Index, topology: str) -> Alone:
 
   Raises:
     ValueError: the topology is unknown.
-    RuntimeError: the compiler is missing.
+    gpus.CompilerMissing: the compiler is not installed.
   """
   chips.of(topology)
   devices = aot.devices(topology)

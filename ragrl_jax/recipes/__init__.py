@@ -73,12 +73,12 @@ def switches(name: str) -> dict[str, Any]:
   """The `switches` of a config: every switch of the recipe by name, unset. A switch that is set, there or by
   `--config.switches.NAME=value`, overrides the preset's.
   """
-  return {switch: config_dict.placeholder(kinds[0]) for switch, kinds in fields.kinds(RECIPES[name].Switches).items()}
+  return {switch: config_dict.placeholder(kinds[0]) for switch, kinds in fields.kinds(_room(name).Switches).items()}
 
 
 def presets(name: str) -> tuple[str, ...]:
   """The presets of a recipe except "paper", which changes none of its switches."""
-  return tuple(preset for preset in RECIPES[name].PRESETS if preset != "paper")
+  return tuple(preset for preset in _room(name).PRESETS if preset != "paper")
 
 
 def configure(
@@ -120,7 +120,14 @@ def get(name: str, variant: str | None = None, **switches: Any) -> Recipe:
   Raises:
     ValueError: an unknown name, preset or switch, or a value that the switch does not accept.
   """
-  if name not in RECIPES:
-    raise ValueError(f"there is no recipe {name!r}: use one of {', '.join(RECIPES)} (config.recipe).")
-  room = RECIPES[name]
+  room = _room(name)
   return room.build(recipe_lib.chosen(name, room.Switches, room.PRESETS, variant, switches))
+
+
+def _room(name: str) -> Any:
+  if name not in RECIPES:
+    raise ValueError(
+      f"there is no recipe {name!r}: use one of {', '.join(RECIPES)} (config.recipe). For a recipe of your own, give "
+      "--config with the file that registers it."
+    )
+  return RECIPES[name]

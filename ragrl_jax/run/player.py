@@ -13,6 +13,7 @@ from flax import nnx
 
 from ragrl_jax import judging, recipes
 from ragrl_jax import settings as settings_lib
+from ragrl_jax.data import readers
 from ragrl_jax.engine import engine as engine_lib
 from ragrl_jax.engine import sizes as engine_sizes
 from ragrl_jax.engine import stops, team
@@ -207,6 +208,9 @@ def check(config, *, training: bool = True) -> None:
     trackers.check(trackers.chosen(config.log))
     learner_settings.from_config(config)
     learner_settings.optimizer_from_config(config)
+    for name in ("train", "hard", "evaluate"):
+      if path := config.data[name]:
+        readers.check(path, f"config.data.{name}")
   check_engine(config, training=training)
 
 
@@ -230,6 +234,9 @@ def check_tools(config, recipe: Recipe) -> None:
       "launchers/build_index.py, or the http://… address of a retriever."
     )
   surroundings.remote(config.retrieval)
+  index = config.retrieval.index
+  if index and "://" not in index and not pathlib.Path(index).exists():
+    raise ValueError(f"config.retrieval.index={index!r}: no index here: build one with launchers/build_index.py.")
   if recipe.encodes and not config.retrieval.query_encoder:
     raise ValueError(
       f"config.retrieval.query_encoder is empty, but the recipe {recipe.name} compares the vectors of queries: name "
@@ -293,6 +300,9 @@ def _check_judges(config, recipe: Recipe) -> None:
   for term, judge in judging.chosen(config.judge, config.judges, recipe.judged).items():
     where = f"config.judges.{term}.wording" if term else "config.judge.wording"
     prompts.get(judge["prompt"], judge["wording"], setting=where)
+    if judge["kind"] == "llm" and not judge["model"]:
+      setting = f"config.judges.{term}.model" if term else "config.judge.model"
+      raise ValueError(f"{setting} is empty: name the model that the judge's server is to use.")
     if judge["kind"] in ("nli", "reward_model"):
       setting = f"config.judges.{term}.path" if term else "config.judge.path"
       if not judge["path"]:

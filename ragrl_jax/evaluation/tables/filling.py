@@ -249,7 +249,7 @@ def _empty(paper: Paper, column: Column, row: Row, run: Run | None, here: Sequen
   if column.average or run is None:
     return {}
   if MEASURES[column.measure].judged and run.system:
-    return dict(why_not="it needs a judge: `ragrl judge --results FOLDER` asks one about the answers")
+    return dict(why_not="it needs a judge: `ragrl judge --config=arena --config.judge.kind=llm … --results FOLDER`")
   if len(here) > 1 and MEASURES[column.measure].of is None:
     return dict(why_not=f"{len(here)} runs, but this measure is for one run")
   if here:

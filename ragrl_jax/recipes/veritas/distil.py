@@ -110,7 +110,9 @@ def split(examples: Sequence[Example], held_out: int, *, seed: int) -> tuple[lis
     taken.add(source)
     kept += counts[source]
   if len(taken) == len(order):
-    raise ValueError(f"held_out={held_out} of {len(examples)} pairs: no question would be left to train on.")
+    raise ValueError(
+      f"held_out={held_out} of {len(examples)} pairs: no question would be left to train on. Lower it (--held_out)."
+    )
   place = {source: number for number, source in enumerate(order)}
   shuffled = sorted(examples, key=lambda example: place[example.source])
   return [e for e in shuffled if e.source not in taken], [e for e in shuffled if e.source in taken]
