@@ -117,7 +117,7 @@ class Paper:
     warm: measure → least value on the development questions, at which the warm start ends. Answers are greedy, unless
       the measure's name ends with SAMPLED. The first says whether the format is learnt.
     settles: whether an arm ends when its reward has stopped rising, but not before step `least`; else after all steps.
-    every: steps between the curve's measurements.
+    every: steps between the curve's measurements; 0: there is no curve.
     searches: whether there is a corpus to search.
     reader: the stage of `base_reader.py` whose model the warm start goes on from.
     wordings: file name → the text of a prompt, for `instructions="file:NAME"`.
@@ -126,7 +126,6 @@ class Paper:
     greedy: whether tests are answered greedily, too. The first is always answered as in training.
     short_hops: the number of hops of the questions of `short`; 0 for any.
     short_steps: the steps of `short`.
-    times: number of measurements in a row at which the warm start's goals must be reached.
   """
 
   name: str
@@ -151,8 +150,7 @@ class Paper:
   trained: Sequence[str] = ()
   greedy: bool = True
   short_hops: int = 0
-  short_steps: int = 8
-  times: int = 2
+  short_steps: int = 6
 
   def tests_of(self, arm: str) -> list[str]:
     """The tests of an arm: the first, and those that a claim about it needs."""
@@ -187,8 +185,7 @@ def short(paper: Paper) -> Paper:
     rl=dict(paper.rl, steps=paper.short_steps),
     warm={next(iter(paper.warm)): SHORT_WARM},
     settles=False,
-    every=paper.short_steps,
-    times=1,
+    every=0,
     trained=(),
     greedy=False,
   )
@@ -254,20 +251,18 @@ def warm_up(paper: Paper, seed: int, out: pathlib.Path) -> dict[str, list[float]
   asked = list(readers.read_examples(config.data.evaluate))
   config.data.train = str(out / "world" / "demonstrations.jsonl.gz")
   measure = functools.partial(measured, paper, build(paper, seed), config, "")
-  curves = supervised(config, out / "sft", asked, measure, paper.warm, times=paper.times)
-  if not ended(curves, paper.warm, paper.times):
+  curves = supervised(config, out / "sft", asked, measure, paper.warm)
+  if not ended(curves, paper.warm):
     last = {name: curve[-1] for name, curve in curves.items()}
     raise RuntimeError(
       f"{paper.name}, seed {seed}: the warm start reached {last} in {config.steps} steps. It must reach "
-      f"{dict(paper.warm)}, at {paper.times} measurements in a row."
+      f"{dict(paper.warm)}, twice in a row."
     )
   return curves
 
 
-def supervised(
-  config, workdir: pathlib.Path, asked, measure, goals: Mapping[str, float], *, times: int = 2
-) -> dict[str, list[float]]:
-  """Fine-tunes until each goal was reached `times` in a row, at most config.steps; the curve of each on `asked`.
+def supervised(config, workdir: pathlib.Path, asked, measure, goals: Mapping[str, float]) -> dict[str, list[float]]:
+  """Fine-tunes until each goal was reached twice in a row, at most config.steps; the curve of each on `asked`.
 
   Args:
     config: the run's; measured every config.evaluate.every steps.
@@ -275,7 +270,6 @@ def supervised(
     asked: the questions that decide.
     measure: (player, params, examples, step, sample=…) → (means, …).
     goals: measure → least value; of sampled answers, if the name ends with SAMPLED.
-    times: number of measurements in a row.
   """
   player, curves = player_lib.build(config), {name: [] for name in goals}
 
@@ -293,7 +287,7 @@ def supervised(
     print(f"warm {step}: { ({name: curve[-1] for name, curve in curves.items()}) }", flush=True)
     return {f"development/{name}": curve[-1] for name, curve in curves.items()}
 
-  for _ in sft.sft(config, workdir, evaluate=evaluated, reached=lambda row: ended(curves, goals, times)):
+  for _ in sft.sft(config, workdir, evaluate=evaluated, reached=lambda row: ended(curves, goals)):
     pass
   return curves
 
@@ -304,9 +298,9 @@ def mixed_in(examples: Sequence[Example], mark: str) -> list[Example]:
   return [example if at % 5 else marked(example) for at, example in enumerate(examples)]
 
 
-def ended(curves: Mapping[str, Sequence[float]], goals: Mapping[str, float], times: int = 2) -> bool:
-  """Whether each goal was reached `times` in a row."""
-  return all(stopping.holds(curves[name], least, times=times) for name, least in goals.items())
+def ended(curves: Mapping[str, Sequence[float]], goals: Mapping[str, float]) -> bool:
+  """Whether each goal was reached twice in a row."""
+  return all(stopping.holds(curves[name], least) for name, least in goals.items())
 
 
 def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
@@ -351,7 +345,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
       for name in paper.tests_of(arm) if paper.greedy else []:
         keep(name, name, player, params, step)
       keep(f"{first}{SAMPLED}", first, player, params, step, sample=True)
-    if step % paper.every and not last:
+    if not paper.every or (step % paper.every and not last):
       return {}
     means, _ = measured(paper, world, config, first, player, params, tests["development"], step)
     return {f"evaluation/{key}": value for key, value in means.items() if value is not None}

@@ -60,7 +60,7 @@ class CachedClient:
     path = self.folder / name[:2] / f"{name}.json"
     if path.exists():
       self._heard = True
-      return Completion(**json.loads(path.read_text(encoding="utf-8"))["reply"])
+      return _read(json.loads(path.read_text(encoding="utf-8"))["reply"])
     try:
       reply = await asyncio.wrap_future(client_lib.daemon(lambda: self._client.ask(question, **sampling)))
     except client_lib.NoCompletion as failure:
@@ -72,5 +72,18 @@ class CachedClient:
       raise
     self._heard = True
     with jsonl.whole(path) as part:
-      part.write_text(json.dumps(dict(question=named, reply=dataclasses.asdict(reply))), encoding="utf-8")
+      part.write_text(json.dumps(dict(question=named, reply=_written(reply))), encoding="utf-8")
     return reply
+
+
+def _written(reply: Completion) -> dict[str, Any]:
+  """The reply as JSON: the tokens' bytes in hexadecimal."""
+  said = {name: value for name, value in dataclasses.asdict(reply).items() if name != "logprobs"}
+  return said | dict(token_logprobs=[(token.hex(), value) for token, value in reply.logprobs])
+
+
+def _read(said: dict[str, Any]) -> Completion:
+  tokens = said.pop("token_logprobs", None)
+  if tokens is None:  # an older file, whose tokens are texts
+    tokens = [(token.encode().hex(), value) for token, value in said.pop("logprobs", ())]
+  return Completion(**said | dict(logprobs=tuple((bytes.fromhex(token), value) for token, value in tokens)))
