@@ -106,8 +106,7 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
         rewards.write(run.workdir, step, scored, player.tokenizer)
       row, saving_s = writer.write(step, metrics), 0.0
       # ---- its checkpoint --------------------------------------------------------------------------------------------
-      done = bool(reached(row))
-      last = done or step == steps
+      last = (done := bool(reached(row))) or step == steps
       if step % save_every == 0 or last:
         began = time.perf_counter()
         run.save(step, state, rooms.saved(), reached=done, stale=rooms.stale)
@@ -189,7 +188,6 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
         rooms.stale = player.engine.weights if hosts.count() == 1 else None  # each host has its own, so it is not saved
   with clock("update"):
     state, learned = learning.finish()
-  metrics = rewards.summarise(scored) | taken.metrics | learned
-  metrics |= progress.seconds_of(clock, rooms.sampler.reported())
+  metrics = rewards.summarise(scored) | taken.metrics | learned | progress.seconds_of(clock, rooms.sampler.reported())
   metrics |= progress.throughput(metrics, player.config, learner, taken.episodes)
   return state, scored, metrics, failed

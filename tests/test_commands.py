@@ -125,7 +125,7 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
     ),
     (("--config", "zzz:smoke", "--workdir=x"), "--config=zzz:smoke: there is no config 'zzz'. Use one of agent, arena"),
     (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, grpo"),
-    (("--config", "search_r1:smokey", "--workdir=x"), "^[^ ]*configs/search_r1.py:smokey: use smoke, sft, grpo"),
+    (("--config", "search_r1:smokey", "--workdir=x"), "^error: [^ ]*configs/search_r1.py:smokey: use smoke, sft, grpo"),
   ],
 )
 def test_wrong_flags_are_refused(parse, words, says):
@@ -149,6 +149,7 @@ def test_a_faulty_config_file_is_named_with_its_line(parse, tmp_path):
   )
   assert f"{file}:6: " in parse(f"--config={file}", "--workdir=x")[1]
   assert f"{file}:6: " in parse("--config", str(file), "--workdir=x")[1]
+  file = tmp_path / "other.py"
   file.write_text("from ragrl_jax import recipes\n")
   assert f"{file}: it has no function get_config" in parse("--config", str(file), "--workdir=x")[1]
 

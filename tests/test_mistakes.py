@@ -342,8 +342,8 @@ def test_an_evaluation_uses_the_runs_own_settings(tmp_path):
   assert read.is_locked and read.learner.row_lengths == config.learner.row_lengths
   config_lib.validate(read)
   read.switches.action = "first"  # a setting that the run did not set can still be set
-  for bad in (tmp_path, tmp_path / "nowhere"):
-    with pytest.raises(ValueError, match="give --config"):
+  for bad, says in ((tmp_path, "give --config"), (tmp_path / "nowhere", "there is no such folder")):
+    with pytest.raises(ValueError, match=says):
       evaluate.config_of(bad)
   written = json.loads((run / "config.json").read_text())
   (run / "config.json").write_text(json.dumps(written | dict(stepz=3)))

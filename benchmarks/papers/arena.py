@@ -147,5 +147,4 @@ PAPER = miniature.Paper(
     Claim("… and EM is higher than with k3", Side("k2_fast", "em"), Side("k3_fast", "em"), least=0.02),
   ),
   shown=("cited", "em"),
-  short_steps=8,
 )

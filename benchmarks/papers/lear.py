@@ -207,6 +207,5 @@ PAPER = Paper(
   settles=False,
   warm={"by_hops/1/em": WARM_EM, f"by_hops/2/em{SAMPLED}": SOME},
   shown=("em", "evidence_tokens"),
-  short_steps=8,
   short_hops=1,  # in a few steps, two hops are not learnt: few sampled replies are right at first
 )

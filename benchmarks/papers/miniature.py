@@ -48,7 +48,7 @@ SFT = dict(
   sft=dict(environment_weight=0.0),
   optimizer=base_reader.OPTIMIZER | dict(learning_rate=2e-3, warmup_steps=20),
 )
-SHORT_TEST, SHORT_DEVELOPMENT, SHORT_WARM = 200, 60, 0.6  # of `short`
+SHORT_TEST, SHORT_DEVELOPMENT, SHORT_WARM, SHORT_STEPS = 300, 100, 0.6, 8  # of `short`
 WARM_EM = 0.9  # on one-hop development questions, twice in a row: the goal of a warm start
 WINDOW, PATIENCE, RISE = 4, 3, 0.01  # an arm ends when PATIENCE means of WINDOW steps' rewards brought nothing
 
@@ -125,7 +125,6 @@ class Paper:
       trained/NAME/median and trained/NAME/max.
     greedy: whether tests are answered greedily, too. The first is always answered as in training.
     short_hops: the number of hops of the questions of `short`; 0 for any.
-    short_steps: the steps of `short`.
   """
 
   name: str
@@ -150,7 +149,6 @@ class Paper:
   trained: Sequence[str] = ()
   greedy: bool = True
   short_hops: int = 0
-  short_steps: int = 6
 
   def tests_of(self, arm: str) -> list[str]:
     """The tests of an arm: the first, and those that a claim about it needs."""
@@ -182,7 +180,7 @@ def short(paper: Paper) -> Paper:
     questions=questions,
     arms=dict(paper=paper.arms["paper"]),
     tests={first: paper.tests[first]},
-    rl=dict(paper.rl, steps=paper.short_steps),
+    rl=dict(paper.rl, steps=SHORT_STEPS),
     warm={next(iter(paper.warm)): SHORT_WARM},
     settles=False,
     every=0,

@@ -31,7 +31,9 @@ def main(argv):
     column, given, value = ONLY.value.partition("=")
     if not given:
       raise app.UsageError(f"--only={ONLY.value}: write COLUMN=VALUE.")
-    examples = [example for example in examples if str(example.meta.get(column)) == value]
+    own = {"hops", "source"}  # fields of an example; all other columns of a row are in its meta
+    of = lambda example: getattr(example, column) if column in own else example.meta.get(column)
+    examples = [example for example in examples if str(of(example)) == value]
     if not examples:
       raise ValueError(f"--only={ONLY.value}: no row of {DATA.value} has this value.")
   examples = index_flags.with_passages(examples)

@@ -101,7 +101,11 @@ async def _session(askers: list[ask_checkpoint.Asker], example: structs.Example 
   failed, earlier, terminal = False, [], sys.stdin.isatty()
   if terminal:
     print("Enter one question per line; an empty line ends.")
-  while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
+  while read := await asyncio.to_thread(sys.stdin.readline):
+    if not (line := read.strip()):
+      if terminal:
+        break
+      continue
     text = ask_checkpoint.in_conversation(earlier, line) if CONVERSATION.value else line
     failed |= await _ask(askers, structs.Example(str(uuid.uuid4()), text, ()), earlier, line)
   return failed

@@ -1,5 +1,6 @@
 """Splits a set of examples at random into parts."""
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ def split(examples: Sequence[Example], shares: Sequence[float], *, seed: int = 0
   Raises:
     ValueError: fewer than two shares, one that is not above 0, or a part that would be empty.
   """
-  if len(shares) < 2 or min(shares) <= 0:
+  if len(shares) < 2 or not all(0 < share < math.inf for share in shares):
     raise ValueError(f"shares={list(shares)}: there must be at least two, all above 0.")
   places = random.Random(f"split/{seed}").sample(range(len(examples)), len(examples))
   ends = [round(sum(shares[: number + 1]) / sum(shares) * len(examples)) for number in range(len(shares))]

@@ -136,16 +136,21 @@ def _chain(world: World, part: str, hops: int, difficulty: str, rng: random.Rand
   return dict(question=question + ", step by step?", gold=way[0].upper() + way[1:] + ".", steps=steps)
 
 
+TRIES = 10_000  # to draw two subjects that differ
+
+
 def _compare(world: World, part: str, rng: random.Random) -> dict:
   if not world.settings.years:
     raise ValueError("comparison questions need a world with years: build(years=True).")
   kinds, facts = world.parts[part].kinds, world.parts[part].facts
   relation = rng.choice(sorted(world_lib.YEARS))
-  while True:
+  for _ in range(TRIES):
     pair = rng.sample(kinds[world.relations[relation][0]], 2)
     years = [int(facts[name, relation]) for name in pair]
     if years[0] != years[1]:
       break
+  else:
+    raise ValueError(f"the world's {world.relations[relation][0]} have one year: raise the number of entities.")
   earlier = rng.random() < 0.5
   gold = pair[(years[0] > years[1]) == earlier]
   question = world_lib.comparison_question(pair, relation, earlier=earlier)

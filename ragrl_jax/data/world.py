@@ -250,6 +250,8 @@ def _part(rng: random.Random, names: list[str], relations: Mapping[str, tuple[st
 
 def _other(rng: random.Random, kinds: Mapping[str, Sequence[str]], kind: str, *excluded: str) -> str:
   """A random entity or year of this kind that is not excluded."""
+  if kind != YEAR and not set(kinds[kind]) - set(excluded):
+    raise ValueError(f"the world has only {len(kinds[kind])} of the kind {kind!r}: raise the number of entities.")
   while True:
     chosen = str(rng.randrange(1800, 2000)) if kind == YEAR else rng.choice(kinds[kind])
     if chosen not in excluded:

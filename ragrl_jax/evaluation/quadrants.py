@@ -1,7 +1,7 @@
 """Compares two evaluations question by question: right in both, in one, in none. Also a curve over top-k."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import stats
@@ -141,16 +141,28 @@ def curve(results: Mapping[str, tuple[Mapping[str, Any], Rows]], measure: str) -
     found.append(
       dict(
         folder=folder,
-        top_k=((metrics["settings"].get("retrieval") or {}).get("top_k") or 0),
+        top_k=_top_k(metrics["settings"].get("retrieval")),
         n=len(known),
         mean=statistics.fmean(values),
         low=low,
         high=high,
-        response_tokens=statistics.fmean(row["response_tokens"] for row, _ in known),
-        given_tokens=statistics.fmean(row["episode_tokens"] - row["response_tokens"] for row, _ in known),
+        response_tokens=_mean_known(row["response_tokens"] for row, _ in known),
+        given_tokens=_mean_known(
+          row["episode_tokens"] - row["response_tokens"] for row, _ in known if row["response_tokens"] is not None
+        ),
       )
     )
   return sorted(found, key=lambda row: (row["top_k"], row["folder"]))
+
+
+def _top_k(retrieval: Any) -> int:
+  """The number of passages of an evaluation's retriever; 0 if it is not known, as of transcripts from elsewhere."""
+  return (retrieval.get("top_k") or 0) if isinstance(retrieval, Mapping) else 0
+
+
+def _mean_known(numbers: Iterable[float | None]) -> float | None:
+  known = [number for number in numbers if number is not None]
+  return statistics.fmean(known) if known else None
 
 
 def need_text(found: Mapping[str, Mapping[str, float | None]]) -> str:
@@ -175,7 +187,8 @@ def curve_text(found: Sequence[Mapping[str, Any]], measure: str) -> str:
   lines = [("top-k", measure, "95 %", "reply's tokens", "given tokens", "n", "folder")]
   for row in found:
     between = f"{row['low']:.3f} to {row['high']:.3f}"
-    tokens = (f"{row[name]:.1f}" for name in ("response_tokens", "given_tokens"))
+    given = (row[name] for name in ("response_tokens", "given_tokens"))
+    tokens = ("–" if number is None else f"{number:.1f}" for number in given)
     lines.append((str(row["top_k"]), f"{row['mean']:.3f}", between, *tokens, str(row["n"]), row["folder"]))
   return _table(lines)
 
@@ -183,6 +196,8 @@ def curve_text(found: Sequence[Mapping[str, Any]], measure: str) -> str:
 def _paired(first: Rows, second: Rows) -> tuple[dict[Any, Mapping[str, Any]], dict[Any, Mapping[str, Any]]]:
   """The rows by (set, id)."""
   left, right = ({(row["source"] or "", row["id"]): row for row in rows} for rows in (first, second))
+  if len(left) < len(first) or len(right) < len(second):
+    raise ValueError("a side has several answers to a question: give one evaluation of each set for each side.")
   if left.keys() != right.keys():
     raise ValueError(
       f"the evaluations have different questions: {len(left.keys() - right.keys())} are only in the first, "

@@ -114,8 +114,14 @@ def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> Mapping[str
   recipe = settings["recipe"]
   if recipe not in recipes.RECIPES:
     raise ValueError(f"{first}: its recipe {recipe!r} is not one of this package: {', '.join(recipes.RECIPES)}.")
-  if not recipes.get(recipe, settings["preset"], **settings["switches"]).trainable:
+  made = recipes.get(recipe, settings["preset"], **settings["switches"])
+  if not made.trainable:
     raise ValueError(f"{first}: {recipe} joins several conversations in an episode: no policy can be trained on it.")
+  if recipe == "agent" or made.tool_tokens is not None:
+    raise ValueError(
+      f"{first}: the prompts of {recipe} hold tools or a program's own messages, which transcripts do not have: SFT "
+      "would train on other prompts."
+    )
   return settings
 
 

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,8 +103,12 @@ def settings_for(path: str | os.PathLike, chosen: str | Mapping[str, Any] | Enco
       raise ValueError(f"encoder settings {chosen!r}: it must be one of {', '.join(PRESETS)}.")
     return PRESETS[chosen]
   folder = pathlib.Path(path)
+  kind = hf.read_json(folder / "config.json").get("model_type") if (folder / "config.json").is_file() else ""
   for name, preset in PRESETS.items():
-    if name in folder.resolve().name.lower():
+    # A part of the name: a folder of the hub's cache is named by a hash, which may contain "e5". A decoder's first
+    # state has seen one token only, so the presets of encoders do not fit e5-mistral.
+    named = re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", folder.resolve().name.lower())
+    if named and (preset.pooling == "last" or kind not in families.FAMILIES):
       return preset
   return _sentence_transformers(folder)
 
@@ -127,7 +132,7 @@ def _sentence_transformers(folder: pathlib.Path) -> EncoderSettings:
     raise ValueError(f"{where}: pooling by {', '.join(on) or 'nothing'}: it must be one of {', '.join(names)}.")
   lengths, prompts = folder / "sentence_bert_config.json", folder / "config_sentence_transformers.json"
   length = hf.read_json(lengths).get("max_seq_length") if lengths.exists() else None
-  prompts = hf.read_json(prompts).get("prompts", {}) if prompts.exists() else {}
+  prompts = hf.read_json(prompts).get("prompts") or {} if prompts.exists() else {}
   return EncoderSettings(
     names[on[0]],
     "Normalize" in modules,

@@ -83,6 +83,14 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, str | None, dict
     )
   if len(thetas) > 1:
     raise ValueError(f"{where}: rope_theta is {' and '.join(map(str, sorted(thetas)))}: keep the right one.")
+  both = [
+    {"type": given.get("rope_type", given.get("type", "default"))}
+    | {name: value for name, value in given.items() if name not in ("rope_type", "type", "rope_theta")}
+    for given in (new, old)
+    if given
+  ]
+  if len(both) == 2 and both[0] != both[1]:
+    raise ValueError(f"{where}: rope_parameters and rope_scaling disagree: keep the right one.")
   settings = new if len(new) > 1 else old
   kind = settings.get("rope_type", settings.get("type", "default"))
   if kind == "default":

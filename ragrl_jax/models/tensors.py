@@ -199,15 +199,21 @@ def write(
   )
   for name, shard in zip(names, shards):
     _write_file(folder / f"{name}.partial", shard, dtype)
-  for name in names:
-    os.replace(folder / f"{name}.partial", folder / name)
+  # Without the index, shards of which only some are new are refused. It comes last.
   index = folder / f"{stem}.safetensors.index.json"
   index.unlink(missing_ok=True)
+  for old in (*folder.glob(f"{stem}.safetensors"), *folder.glob(f"{stem}-*-of-*.safetensors")):
+    if old.name not in names:  # other readers might take it instead
+      old.unlink()
+  for name in names:
+    os.replace(folder / f"{name}.partial", folder / name)
   if len(names) > 1:
     weight_map = {entry[0]: name for name, shard in zip(names, shards) for entry in shard}
     total = sum(_bytes(shape, dtype) for _, shape, _ in entries)
     text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2)
-    index.write_text(text + "\n", encoding="utf-8")
+    partial = index.with_name(index.name + ".partial")
+    partial.write_text(text + "\n", encoding="utf-8")
+    os.replace(partial, index)
 
 
 def _bytes(shape: Sequence[int], dtype: np.dtype) -> int:

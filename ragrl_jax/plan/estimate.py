@@ -33,7 +33,7 @@ class Slice:
   @functools.cached_property
   def host(self) -> int:
     """Number of chips of a host."""
-    return gpus.hosts(self.topology)[1] if gpus.is_gpu(self.topology) else TPUS
+    return gpus.hosts(self.topology)[1] if gpus.is_gpu(self.topology) else min(TPUS, self.chips)
 
   @functools.cached_property
   def hosts(self) -> int:

@@ -166,7 +166,7 @@ def _parts(config, shape, where, made):
       learners[mine] = estimate.learner_part(light, shape, where, made, settings, choice.axes)
     if theirs not in engines:
       light.rollout.lanes, light.rollout.rows, light.rollout.pages = choice.lanes, choice.rows, choice.pages
-      light.rollout.mesh.tensor = choice.tensor
+      light.rollout.mesh.tensor, light.rollout.mesh.replicas = choice.tensor, 0
       engines[theirs] = estimate.engine_part(light, shape, where, made)
     yield choice, learners[mine], engines[theirs]
 

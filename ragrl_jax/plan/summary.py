@@ -187,7 +187,7 @@ class Report:
       free=self.free,
       conversations=self.conversations,
       reserved_rows=self.reserved_rows,
-      tokens_per_second=self.tokens / self.step_s,
+      tokens_per_second=self.tokens / self.step_s if self.step_s else 0.0,
       mfu=self.mfu,
     )
     for row, program in zip(found["programs"], self.programs):

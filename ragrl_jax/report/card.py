@@ -18,12 +18,15 @@ from ragrl_jax import recipes
 from ragrl_jax.data import readers
 from ragrl_jax.report import metric_tables, panels, traces
 from ragrl_jax.report import page as page_lib
+from ragrl_jax.settings import fields
 from ragrl_jax.store import changes, metrics, sums, versions
 
 _SIGNS = re.compile("([" + re.escape("".join(sorted(set(string.punctuation) - set(" ,.'\"-/%=?;")))) + "])")
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # GitHub's Markdown makes links of bare addresses
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _LOCAL = re.compile(r"[~./]|[A-Za-z]:\\")
+_FOLDERS = re.compile(r"(?<!\S)[~./][^\s|]*/")
+_ADDRESS = re.compile(r"(localhost|[\w-]+(\.[\w-]+)+):\d+(/|$)")
 # Settings that the card shows elsewhere, or that are paths on the machine.
 _ELSEWHERE = ("recipe", "preset", "switches*", "data.train", "data.hard", "data.evaluate", "model.path", "steps")
 SETS = {"train": "trained on", "hard": "trained on, hard", "evaluate": "held out during training"}
@@ -177,10 +180,13 @@ def _settings(run: pathlib.Path, config, baseline: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
   """A setting's value for the card: only the last part of a path, and no address."""
-  if isinstance(value, str) and "://" in value:
+  if isinstance(value, str) and ("://" in value or _ADDRESS.match(value)):
     return "an address"
-  if isinstance(value, str) and "/" in value and (_LOCAL.match(value) or pathlib.Path(value).exists()):
-    value = pathlib.PurePath(value).name
+  if isinstance(value, str):
+    value = value.removeprefix(fields.FILE)
+    if "/" in value and (_LOCAL.match(value) or pathlib.Path(value).exists()):
+      value = pathlib.PurePath(value).name
+    value = _FOLDERS.sub("", value)  # of each word, as in a command
   return markdown(page_lib.said(value))
 
 

@@ -71,12 +71,14 @@ def _read(path: pathlib.Path, most_bytes: int) -> list[_Group]:
   for row in jsonl.read(path):
     group = groups.get(row["prompt_index"])
     if group is None:
-      first = row["segments"][0]
+      first = next(iter(row["segments"]), {"ids": [], "text": ""})  # none: it failed before its prompt was made
       group = groups[row["prompt_index"]] = _Group(
         {name: row.get(name) for name in ("prompt_index", "id", "question", "golds", "hops")},
         {"tokens": len(first["ids"])} | _text(first),
         samples=[] if spent <= most_bytes else None,
       )
+    if not group.prompt["tokens"] and row["segments"]:
+      group.prompt = {"tokens": len(row["segments"][0]["ids"])} | _text(row["segments"][0])
     group.ends.append((row["reward"], row["outcome"], row["ended"]))
     if group.samples is not None:
       group.samples.append(zlib.compress(json.dumps(compact(row)).encode()))
@@ -137,6 +139,8 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
   golds = set(row.get("gold_ids") or ())
   verdicts = iter(searches.verdicts(*searches.in_row(row)))
   segments = []
+  if row["segments"] and row["segments"][0].get("found") is not None:
+    next(verdicts)  # of a search before the prompt
   for segment in row["segments"][1:]:
     item = {"owner": segment["owner"], "tokens": len(segment["ids"])}
     if segment["owner"] == structs.MODEL:

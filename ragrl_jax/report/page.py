@@ -98,7 +98,8 @@ def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> l
   for name, label in FIGURES:
     before, after = (summary.get(f"{name}_{when}", (summary.get(when) or {}).get(name)) for when in ("before", "after"))
     if after is None and held_out:
-      before, after = held_out[0].get(f"evaluation/{name}"), held_out[-1].get(f"evaluation/{name}")
+      before = held_out[0].get(f"evaluation/{name}") if len(held_out) > 1 else None
+      after = held_out[-1].get(f"evaluation/{name}")
     if after or before:  # no figures on searches for a recipe that never searches
       found.append({"label": label, "before": before, "after": after})
   return found

@@ -42,7 +42,7 @@ def pack(episodes: Sequence[structs.Episode], decode: Decode) -> bytes:
       logprobs += segment.logprobs
       routes.append(segment.routes)
     segments = [_segment(segment, decode, passages) for segment in episode.segments]
-    rows.append([*(getattr(episode, name) for name in _PLAIN), exact.encode(episode.facts), segments])
+    rows.append([*(getattr(episode, name) for name in _PLAIN), episode.starts, exact.encode(episode.facts), segments])
   texts = json.dumps([rows, list(passages)], separators=(",", ":")).encode()
   numbers = _squeezed(np.asarray(ids, "<i4")), _squeezed(np.asarray(logprobs, "<f4"))
   parts = *numbers, zlib.compress(b"".join(routes), LEVEL), zlib.compress(texts)
@@ -76,9 +76,12 @@ def unpack(packed: bytes, decode: Decode) -> list[structs.Episode]:
 
   return [
     structs.Episode(
-      tuple(segment(one) for one in segments), facts=exact.decode(facts), **dict(zip(_PLAIN, plain, strict=True))
+      tuple(segment(one) for one in segments),
+      facts=exact.decode(facts),
+      starts=tuple(starts),
+      **dict(zip(_PLAIN, plain, strict=True)),
     )
-    for *plain, facts, segments in rows
+    for *plain, starts, facts, segments in rows
   ]
 
 

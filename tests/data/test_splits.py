@@ -16,7 +16,7 @@ def test_every_question_is_in_exactly_one_part():
   assert [len(part) for part in splits.split(EXAMPLES, [1, 1, 2])] == [25, 25, 51]
 
 
-@pytest.mark.parametrize(("shares", "number"), [([1], 9), ([1, 0], 9), ([99, 1], 3)])
+@pytest.mark.parametrize(("shares", "number"), [([1], 9), ([1, 0], 9), ([99, 1], 3), ([1, float("nan")], 9)])
 def test_shares_that_split_nothing_are_refused(shares, number):
   with pytest.raises(ValueError, match="share"):
     splits.split(EXAMPLES[:number], shares)

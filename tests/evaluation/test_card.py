@@ -91,6 +91,8 @@ def test_settings_are_compared_with_the_presets(tmp_path):
     log__wandb=True,
     prompting__tokenizer="/data/me/words.model",
     retrieval__index="http://10.0.0.7:8000",
+    judge__endpoint="10.0.0.7:8000/v1",
+    judge__wording="file:/data/me/words.txt",
   )
   lines = section(written(other), "Settings").splitlines()
   assert [line for line in lines if line.startswith("| `")] == [
@@ -98,6 +100,8 @@ def test_settings_are_compared_with_the_presets(tmp_path):
     "| `loss.kl_coef` | 0.5 | 0.04 |",
     '| `prompting.tokenizer` | "words.model" | "" |',
     '| `retrieval.index` | an address | "" |',
+    '| `judge.wording` | "words.txt" | "" |',
+    '| `judge.endpoint` | an address | "" |',
   ]
 
 

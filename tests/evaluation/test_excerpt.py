@@ -113,6 +113,20 @@ def test_control_tokens_differ_from_text_that_spells_them():
   assert said["control"] == {0: "<|im_end|>"} and seen["parts"] == ["", "<|x|>", "a<|x|>b", "<|y|>", ""]
 
 
+def test_an_episode_that_failed_before_its_prompt(tmp_path):
+  failed = row(0, 0) | dict(segments=[], ended="failed", reward=None, outcome=None, advantage=None)
+  episodes.write_episodes(tmp_path, 1, [failed, row(0, 1)])
+  (group,) = excerpt.excerpt(tmp_path)["steps"][0]["groups"]
+  assert group["prompt"]["text"] == "prompt" and [one["segments"] == [] for one in group["samples"]] == [True, False]
+
+
+def test_a_search_before_the_prompt_has_a_verdict_of_its_own():
+  logged = row(0, 1)
+  logged["segments"][0] |= dict(query="first", found=[dict(id="g", title="t", text="x", score=None)])
+  logged["segments"][2]["found"] = [dict(id="h", title="t", text="x", score=1)]
+  assert excerpt.compact(logged)["segments"][1]["verdict"] == "no gold"
+
+
 def test_the_fields_of_a_sample():
   sample = excerpt.compact(row(0, 1))
   said, seen = sample["segments"]  # the group holds the prompt once

@@ -82,6 +82,18 @@ def test_the_curve_by_hand():
   assert (five["response_tokens"], five["given_tokens"]) == (10.0, 90.0)
 
 
+def test_transcripts_from_elsewhere_have_no_tokens():
+  bare = [row("1", 1.0, response_tokens=None, episode_tokens=None)]
+  (found,) = quadrants.curve({"k": (dict(settings=dict(retrieval="e5, top 3")), bare)}, "outcome")
+  assert found["top_k"] == 0 and found["response_tokens"] is None
+  assert "–" in quadrants.curve_text([found], "outcome")
+
+
+def test_two_answers_to_a_question_are_refused():
+  with pytest.raises(ValueError, match="several answers to a question"):
+    quadrants.crossed([*WITH, WITH[0]], WITHOUT, "outcome")
+
+
 def test_as_text():
   assert quadrants.crossed_text(quadrants.crossed(WITH[:1], WITHOUT[-1:], "outcome")).splitlines() == [
     "set   both    first only   second only   neither   n",

@@ -175,6 +175,14 @@ def test_presets_by_the_name_of_the_folder(name, pooling, query, tmp_path):
   assert settings.pooling == pooling and settings.query_prefix.startswith(query) and settings.normalize
 
 
+@pytest.mark.parametrize("name, kind", [("0a1b2c3e5f60", "bert"), ("e5-mistral-7b-instruct", "mistral")])
+def test_names_that_only_look_like_a_presets(name, kind, tmp_path):
+  sentence_transformers(tmp_path / name, dict(pooling_mode_lasttoken=True), ("Transformer", "Pooling"))
+  (tmp_path / name / "config.json").write_text(json.dumps(dict(model_type=kind)))
+  settings = encoder.settings_for(tmp_path / name, None)
+  assert settings.pooling == "last" and not settings.normalize and settings.query_prefix == ""
+
+
 def sentence_transformers(path, modes, modules=("Transformer", "Pooling", "Normalize"), prompts=None):
   (path / "1_Pooling").mkdir(parents=True)
   (path / "modules.json").write_text(

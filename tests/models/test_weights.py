@@ -55,8 +55,10 @@ def test_saving_one_file_over_shards_leaves_no_index(folder, tmp_path):
   model, config = weights.load_pretrained(folder)
   weights.save_pretrained(model, config, tmp_path, shard_bytes=3000)
   weights.save_pretrained(model, config, tmp_path)
-  assert not (tmp_path / "model.safetensors.index.json").exists()
+  assert [file.name for file in tmp_path.glob("*safetensors*")] == ["model.safetensors"]
   equal(model, weights.load_pretrained(tmp_path)[0])
+  weights.save_pretrained(model, config, tmp_path, shard_bytes=3000)
+  assert not (tmp_path / "model.safetensors").exists()  # transformers would load it instead of the shards
 
 
 def test_bfloat16_on_disk_and_in_memory(folder, tmp_path):
@@ -207,6 +209,10 @@ def test_unsupported_configs_are_refused():
     (dict(hidden_size=None), "hidden_size is missing"),
     (dict(rope_parameters=dict(rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
     (dict(rope_scaling=dict(type="yarn", factor=4.0)), "rope_type 'yarn'"),
+    (
+      dict(rope_parameters=dict(rope_type="default"), rope_scaling=dict(type="linear", factor=4.0)),
+      "rope_parameters and rope_scaling disagree",
+    ),
     (dict(rope_scaling=dict(rope_type="llama3", factor=4.0)), "low_freq_factor is missing"),
     (dict(use_sliding_window=True), "use_sliding_window is True"),
     (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),

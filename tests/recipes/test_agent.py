@@ -267,10 +267,12 @@ def test_wrong_switches_are_refused_before_anything_runs(switches, says):
 
 
 @pytest.mark.parametrize(
-  "returned", [3, dict(answer=3), dict(reward="x"), dict(reward=float("nan")), dict(more=object())]
+  "returned",
+  [3, dict(answer=3), dict(reward="x"), dict(reward=float("nan")), dict(reward=10**400), dict(more=object())]
+  + [dict(rewrites=2), dict(error="x")],
 )
 def test_results_that_cannot_be_read(returned):
-  with pytest.raises(ValueError, match="must be|no JSON"):
+  with pytest.raises(ValueError, match="must be|no JSON|uses for its own counts"):
     task_lib.read(returned)
 
 

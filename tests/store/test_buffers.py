@@ -41,10 +41,17 @@ EPISODES = [
     prompt_index=7,
     sample=1,
     example_id="q1",
+    starts=(3,),
   ),
   structs.Episode((), ended="failed", failure="the index is down"),
   structs.Episode((structs.Segment(MODEL, (), ""), segment(ENVIRONMENT, "found", query="Kel", found=FOUND[:1]))),
 ]
+
+
+def test_no_field_of_an_episode_is_forgotten():
+  assert {*buffers._PLAIN, "segments", "facts", "starts"} == {
+    field.name for field in dataclasses.fields(structs.Episode)
+  }
 
 
 def test_every_bit_is_restored():

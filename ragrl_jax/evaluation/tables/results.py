@@ -104,8 +104,8 @@ def _by_set(folder: pathlib.Path, data: str, rows) -> dict[str, list]:
   parts, found = data.split(","), {}
   if len(parts) == 1:
     # A file's own name comes first: the folders above it may name anything.
-    name = set_of(pathlib.PurePath(data).name) or set_of(data)
-    return {name: list(rows)} if name else {}
+    if name := set_of(pathlib.PurePath(data).name) or set_of(data):
+      return {name: list(rows)}
   for row in rows:
     if name := set_of(row["source"] or ""):
       found.setdefault(name, []).append(row)
@@ -185,7 +185,7 @@ def _model(
       name = MODELS.get((str(kind), width, layers))
       theta = config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta")
       if name is not None and theta == 10000:
-        return _DISTILLED.get(name, name), said
+        return _DISTILLED.get(name), said
       if name is not None:
         return (f"{name}-base" if kind == "qwen2" and config.get("eos_token_id") == _BASE_ENDS else name), said
   return None, said

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,11 +98,14 @@ class Result:
   facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+OWN = frozenset({"error", "rewrites"})  # facts that the recipe itself adds
+
+
 def read(returned: Any) -> Result:
   """Reads what a program returned: a text, None, or a mapping with "answer", "reward" and other JSON values (facts).
 
   Raises:
-    ValueError: the value is none of these, or "reward" is not a finite number.
+    ValueError: the value is none of these, "reward" is not a finite number, or a fact has a name of OWN.
   """
   if returned is None or isinstance(returned, str):
     return Result(returned)
@@ -110,9 +114,11 @@ def read(returned: Any) -> Result:
   answer, reward = returned.get("answer"), returned.get("reward")
   if not (answer is None or isinstance(answer, str)):
     raise ValueError(f"its answer is {answer!r:.80}: it must be a text or None.")
-  number = isinstance(reward, int | float) and reward == reward and abs(reward) != float("inf")
+  number = isinstance(reward, int | float) and -sys.float_info.max <= reward <= sys.float_info.max
   if not (reward is None or number):
     raise ValueError(f"its reward is {reward!r:.80}: it must be a finite number or None.")
+  if taken := sorted(OWN & returned.keys()):
+    raise ValueError(f"it returned {taken[0]!r}, a name that the recipe uses for its own counts: use another one.")
   try:
     facts = json.loads(json.dumps({key: value for key, value in returned.items() if key not in ("answer", "reward")}))
   except (TypeError, ValueError, RecursionError) as error:

@@ -43,7 +43,7 @@ async def reasoned(examples: Sequence[Example], backbone: Chat, *, words: wordin
     words: see `asked`; None: the default prompt.
 
   Fates: "kept"; "no references" (the data marks none, so the model is not asked); "no answer" (none in time; it can be
-  asked again); "out of shape" (an empty text, or one with a tag of the format).
+  asked again); "cut off" (by the token limit); "out of shape" (an empty text, or one with a tag of the format).
 
   Source: ARENA (arXiv 2505.13258), baselines.
   """
@@ -56,6 +56,8 @@ async def reasoned(examples: Sequence[Example], backbone: Chat, *, words: wordin
       return "no references", None
     shown = dict(references=passages.numbered(example.passages), relevance_ids=str(golds), answer=example.golds[0])
     reply = await backbone.ask(words.messages(question=example.question, **shown))
+    if reply.cut:
+      return "cut off", None
     thought = reply.content.rpartition("</think>")[2].strip()
     text = f"<relevance> {golds} </relevance>\n<analysis> {thought} </analysis>\n<answer> {example.golds[0]} </answer>"
     return ("kept", [(MODEL, text)]) if thought and Parser(SECTIONS["cited"]).in_shape(text) else ("out of shape", None)

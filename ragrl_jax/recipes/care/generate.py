@@ -80,11 +80,17 @@ async def transcript(
   if not facts or not all(quotes.exact(fact, context) for fact in facts):
     return "no evidence", None
   asked = reason.messages(context="\n\n".join(context), question=example.question)
-  thought, answer = read(await reasoner.ask(asked))
+  said = await reasoner.ask(asked)
+  if said.cut:
+    return "cut off", None
+  thought, answer = read(said)
   if not thought or answer is None or not qa.exact_match(answer, example.golds):
     return "wrong answer", None
   asked = insert.messages(question=example.question, reasoning=thought, evidence="\n".join(facts))
-  reply = (await inserter.ask(asked)).content.strip()
+  inserted = await inserter.ask(asked)
+  if inserted.cut:
+    return "cut off", None
+  reply = inserted.content.strip()
   if _TAG.search(reply):
     return "tags", None
   if not all(fact in reply for fact in facts):
