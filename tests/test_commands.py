@@ -141,7 +141,7 @@ def test_a_config_is_found_by_its_name(parse, monkeypatch, tmp_path):
     assert found.recipe == "search_r1" and found.steps == 7
 
 
-def test_a_faulty_config_file_is_named_with_its_line(parse, tmp_path):
+def test_a_faulty_config_file_is_named_with_its_line(parse, tmp_path, monkeypatch):
   file = tmp_path / "mine.py"
   file.write_text(
     "from ragrl_jax import config as config_lib\n\n\ndef get_config(_=''):\n"
@@ -150,6 +150,7 @@ def test_a_faulty_config_file_is_named_with_its_line(parse, tmp_path):
   assert f"{file}:6: " in parse(f"--config={file}", "--workdir=x")[1]
   assert f"{file}:6: " in parse("--config", str(file), "--workdir=x")[1]
   file = tmp_path / "other.py"
+  monkeypatch.delitem(sys.modules, "config_config")  # ml_collections loads every file into one module
   file.write_text("from ragrl_jax import recipes\n")
   assert f"{file}: it has no function get_config" in parse("--config", str(file), "--workdir=x")[1]
 

@@ -157,7 +157,9 @@ def _alone(text, made):
 def test_a_decoder_with_code_of_its_own_is_refused(tmp_path):
   config = hf_folders.DECODERS["qwen3"] | dict(auto_map=dict(AutoModel="modeling.Model"))
   with pytest.raises(ValueError, match="auto_map"):
-    encoder.load_encoder(folder_of(tmp_path / "gte-Qwen2-tiny", config, {}))
+    encoder.load_encoder(
+      folder_of(tmp_path / "gte-Qwen2-tiny", config, {}), settings=dict(pooling="last", normalize=True)
+    )
 
 
 @pytest.mark.parametrize(
