@@ -147,6 +147,10 @@ def test_seeds_are_averaged_by_question(tmp_path):
   assert cell.value == 0.75 and cell.n == 4 and len(cell.evaluations) == 2  # questions at 1, 1, .5, .5
   assert cell.deviation == pytest.approx(0.5 / 2**0.5)  # of the runs' means, 1 and .5
   assert "0.750 ± 0.354 [" in writing.markdown(PAPER, filled)
+  # A question that failed in one seed has the value of the other.
+  failed = [*rows(2)[:3], paper_runs.row(3, ended="failed")]
+  cell = filling.fill(PAPER, [read("a", rows(4)), read("f", failed)])[0].cells[0][0]
+  assert cell.n == 4 and cell.value == (1 + 1 + 0.5 + 1) / 4
   with pytest.raises(ValueError, match="several runs fill a cell of hotpotqa .4, 3 questions."):
     filling.fill(PAPER, [read("a", rows(4)), read("c", rows(3)[:3])])
 

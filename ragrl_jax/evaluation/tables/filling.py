@@ -142,37 +142,45 @@ def _of_cell(column: Column, row: Row, of_row: Mapping[str, Sequence[Evaluation]
 
 
 def _scores(column: Column, evaluations: Sequence[Evaluation]) -> Scores:
-  """The scores of a column's questions, each the mean over the evaluations; empty unless every set has some."""
+  """The scores of a column's questions, each the mean over the evaluations; empty unless every set has some.
+
+  A question whose value is unknown in one evaluation (it failed, or the judge gave no verdict) has the mean of the
+  others.
+  """
   runs = _runs(column, evaluations)
   found: Scores = {}
   for name in column.sets:
-    parts = [{key: value for key, value in run.items() if key[0] == name} for run in runs]
-    parts = [part for part in parts if part]
+    parts = [(one, {key: value for key, value in run.items() if key[0] == name}) for one, run in runs]
+    parts = [(one, part) for one, part in parts if part]
     if not parts:
       return {}
-    keys = set(parts[0])
-    if any(set(part) != keys for part in parts):
+    asked = [one.asked.get(name, frozenset(key[1] for key in part)) for one, part in parts]
+    if len(set(asked)) > 1:
       raise ValueError(
-        f"several runs fill a cell of {name} ({', '.join(str(len(part)) for part in parts)} questions), but they have "
+        f"several runs fill a cell of {name} ({', '.join(str(len(ids)) for ids in asked)} questions), but they have "
         "different questions: give runs of one set of questions."
       )
-    found |= {key: sum(part[key] for part in parts) / len(parts) for key in keys}
+    of: dict[Any, list[float]] = {}
+    for _, part in parts:
+      for key, value in part.items():
+        of.setdefault(key, []).append(value)
+    found |= {key: sum(values) / len(values) for key, values in of.items()}
   return found
 
 
-def _runs(column: Column, evaluations: Sequence[Evaluation]) -> list[Scores]:
-  """The scores of each evaluation that has some in this column."""
+def _runs(column: Column, evaluations: Sequence[Evaluation]) -> list[tuple[Evaluation, Scores]]:
+  """The evaluations that have scores in this column, with these."""
   if column.why_not or (measure := MEASURES[column.measure]).of is None:
     return []
   runs = []
   for one in _of_column(column, evaluations):
     rows = [(name, row) for name in column.sets for row in one.sets.get(name, ())]
-    runs.append({(name, row["id"]): value for name, row in rows if (value := measure.of(row)) is not None})
-  return [run for run in runs if run]
+    runs.append((one, {(name, row["id"]): value for name, row in rows if (value := measure.of(row)) is not None}))
+  return [(one, run) for one, run in runs if run]
 
 
 def _deviation(column: Column, evaluations: Sequence[Evaluation]) -> float | None:
-  means = [statistics.fmean(run.values()) for run in _runs(column, evaluations)]
+  means = [statistics.fmean(run.values()) for _, run in _runs(column, evaluations)]
   return statistics.stdev(means) if len(means) > 1 and len(column.sets) == 1 and column.both is None else None
 
 

@@ -52,6 +52,7 @@ class Evaluation:
     metrics: metrics.json.
     sets: data set → its rows.
     audit: the result of `corpus_audit.beside`; None without an audit.
+    asked: data set → the ids of all its questions, failed ones included.
   """
 
   folder: str
@@ -60,6 +61,7 @@ class Evaluation:
   metrics: Mapping[str, Any]
   sets: Mapping[str, Sequence[Mapping[str, Any]]]
   audit: Mapping[str, Any] | None = None
+  asked: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
 
 def read(folder: str | pathlib.Path) -> Evaluation:
@@ -90,7 +92,10 @@ def read(folder: str | pathlib.Path) -> Evaluation:
       "not belong together; run the evaluation again."
     )
   sets, audit = _by_set(folder, str(settings["data"]), known), corpus_audit.beside(folder, known)
-  return Evaluation(str(folder), _facts(folder, settings), known, metrics, sets, audit)
+  asked = {
+    name: frozenset(row["id"] for row in part) for name, part in _by_set(folder, str(settings["data"]), rows).items()
+  }
+  return Evaluation(str(folder), _facts(folder, settings), known, metrics, sets, audit, asked)
 
 
 def set_of(text: str) -> str | None:

@@ -40,7 +40,7 @@ def untrained(preset: str, model: str, **where: Any) -> Run:
   """An untrained method, with a judge beside its other scores. It thinks as the model does, unless `where` says how."""
   config = f"untrained:{preset}" if preset else "untrained"
   if preset == "closed_book":
-    return Run(config, models=(model,), flags=JUDGE)
+    return Run(config, models=(model,), where={"thinking": None, **where}, flags=JUDGE)
   return Run(config, models=(model,), where={"retrieval.top_k": 5, "thinking": None, **where}, needs=INDEX, flags=JUDGE)
 
 
