@@ -128,18 +128,3 @@ def test_attacks():
   assert recipe.outcome(odd, Episode.from_text(recipe, odd, [])) == 0.0
   with pytest.raises(ValueError, match="method='best'.*'rag'"):
     recipes.get("untrained", method="best")
-
-
-@pytest.mark.parametrize(
-  ("orders", "points"),
-  [
-    (("Passage 1", "Passage 2"), [1.0, 0.0]),
-    (("Passage 2", "Passage 2"), [0.5, 0.5]),  # the orders contradict each other
-    (("Passage 2", "no idea"), [0.5, 0.5]),
-  ],
-)
-def test_sure_prefers_a_summary_only_if_both_orders_do(orders, points):
-  replies = ["<answer>a</answer><answer>b</answer>", "s1", "s2", "False", "False", *orders]
-  example = dataclasses.replace(EXAMPLE, passages=(FILM,))
-  episode, _ = scripted.play(recipes.get("untrained", "sure,given"), example, replies, [])
-  assert episode.facts["points"] == points

@@ -30,8 +30,8 @@ def build(prompt: Prompt, *, search: bool, max_passage_tokens: int | None):
   """The coroutine. The fact `answer` is one of the facts `candidates`, whose `points` are a fact, too.
 
   A candidate gets 1 point if its summary is judged valid. Against each other candidate it gets 1 point if its summary
-  is preferred, and 0.5 if the two orders contradict each other or a reply names neither. The first of equal candidates
-  wins.
+  is preferred, and 0.5 if the two orders contradict each other or both replies name neither. The first of equal
+  candidates wins.
 
   Source: SuRe (arXiv 2404.13081) sec. 3, with its two candidates.
   """
@@ -60,12 +60,9 @@ def build(prompt: Prompt, *, search: bool, max_passage_tokens: int | None):
     verdicts = await asyncio.gather(*(asides.ask(policy, text) for text in (*valid, *orders)))
     said = [asides.spoken(verdict) for verdict in verdicts]
     points = [float((match := _TRUTH.search(text)) is not None and match[1].lower() == "true") for text in said[:2]]
-    preferred = sum(
-      _preferred(text) * sign for text, sign in zip(said[2:], (1, -1))
-    )  # 2: both name the first candidate
+    preferred = sum(_preferred(text) * sign for text, sign in zip(said[2:], (1, -1)))  # above 0: the first candidate
     points = [
-      point + (float(wins) if abs(preferred) == 2 else 0.5)
-      for point, wins in zip(points, (preferred > 0, preferred < 0))
+      point + (0.5 if not preferred else float(wins)) for point, wins in zip(points, (preferred > 0, preferred < 0))
     ]
     best = candidates[max(range(CANDIDATES), key=lambda one: points[one])]
     return asides.joined(first, *written, *verdicts, ended="answer", answer=best, candidates=candidates, points=points)
