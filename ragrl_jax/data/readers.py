@@ -71,7 +71,7 @@ def _sources(path: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any
   A file's name is that of its source. Files of the same name, such as nq/test.jsonl and hotpotqa/test.jsonl, also have
   their folder's.
   """
-  parts = path.split(",") if not pathlib.Path(path).exists() else [path]
+  parts = _parts(path)
   found = [[] if part.startswith("hf:") else files(part) for part in parts]
   stem = lambda file: file.name.partition(".")[0]
   stems = collections.Counter(stem(file) for file in dict.fromkeys(itertools.chain(*found)))
@@ -102,13 +102,18 @@ def files(path: str | pathlib.Path) -> list[pathlib.Path]:
   return [found]
 
 
+def _parts(path: str) -> list[str]:
+  """The sources that commas separate; a file may have commas in its name."""
+  return [path] if pathlib.Path(path).exists() else path.split(",")
+
+
 def check(path: str, setting: str) -> None:
   """Refuses a path that names a file that does not exist. Data sets on the hub are not looked for.
 
   Raises:
     FileNotFoundError: there is no such file; the message names the setting.
   """
-  for part in path.split(",") if not pathlib.Path(path).exists() else [path]:
+  for part in _parts(path):
     for file in () if part.startswith("hf:") else files(part):
       if not file.exists():
         raise FileNotFoundError(f"{setting}={path}: there is no file {file}.")

@@ -71,13 +71,12 @@ def _read(path: pathlib.Path, most_bytes: int) -> list[_Group]:
   for row in jsonl.read(path):
     group = groups.get(row["prompt_index"])
     if group is None:
-      first = next(iter(row["segments"]), {"ids": [], "text": ""})  # none: it failed before its prompt was made
       group = groups[row["prompt_index"]] = _Group(
         {name: row.get(name) for name in ("prompt_index", "id", "question", "golds", "hops")},
-        {"tokens": len(first["ids"])} | _text(first),
+        {"tokens": 0, "text": ""},
         samples=[] if spent <= most_bytes else None,
       )
-    if not group.prompt["tokens"] and row["segments"]:
+    if not group.prompt["tokens"] and row["segments"]:  # a sample without segments failed before its prompt was made
       group.prompt = {"tokens": len(row["segments"][0]["ids"])} | _text(row["segments"][0])
     group.ends.append((row["reward"], row["outcome"], row["ended"]))
     if group.samples is not None:
