@@ -70,6 +70,6 @@ def test_commands_of_a_wheel_start_outside_of_a_checkout(wheel, tmp_path):
   done = ragrl(
     "train", "--config", "arena:smoke", "--workdir", "run", "--config.data.train=none.jsonl", "--config.data.evaluate="
   )
-  assert done.returncode == 2 and "config.model.path: name the folder" in done.stderr, done.stderr
+  assert done.returncode == 2 and "there is no file none.jsonl" in done.stderr, done.stderr
   done = ragrl("train", "--config", "arenas", "--workdir", "run")
   assert done.returncode == 2 and "did you mean arena" in done.stderr, done.stderr
