@@ -116,9 +116,10 @@ def play(out: pathlib.Path, papers, todo: list) -> list:
 
 
 def base_of(run) -> list:
-  """The runs that this run needs: the warm start of its seed, unless it is one."""
+  """The warm starts that this run needs, in order. In short runs, that of seed 0 serves the other seeds."""
   paper, arm, seed = run
-  return [] if arm == WARM else [(paper, WARM, seed)]
+  shared = [(paper, WARM, 0)] if SHORT.value and seed else []
+  return shared if arm == WARM else [*shared, (paper, WARM, seed)]
 
 
 def start(out: pathlib.Path, run, cores) -> subprocess.Popen:

@@ -125,6 +125,7 @@ class Paper:
       trained/NAME/median and trained/NAME/max.
     greedy: whether tests are answered greedily, too. The first is always answered as in training.
     short_hops: the number of hops of the questions of `short`; 0 for any.
+    one_world: whether all seeds have the world and the warm start of seed 0, and only questions of their own.
   """
 
   name: str
@@ -149,6 +150,7 @@ class Paper:
   trained: Sequence[str] = ()
   greedy: bool = True
   short_hops: int = 0
+  one_world: bool = False
 
   def tests_of(self, arm: str) -> list[str]:
     """The tests of an arm: the first, and those that a claim about it needs."""
@@ -158,7 +160,7 @@ class Paper:
 
 
 def short(paper: Paper) -> Paper:
-  """The paper's arm and its short claim only, with few steps and questions: minutes, to see that it holds here.
+  """The paper's arm and its short claim only, with few steps and questions and one warm start for all seeds: minutes.
 
   The claim is about sampled answers: the greedy one often has the same form for all questions, so a few steps change it
   for all of them, or for none.
@@ -186,6 +188,7 @@ def short(paper: Paper) -> Paper:
     every=0,
     trained=(),
     greedy=False,
+    one_world=True,
   )
 
 
@@ -210,7 +213,7 @@ def settings(paper: Paper, folder: pathlib.Path, seed: int, *parts: Mapping[str,
 
 
 def build(paper: Paper, seed: int) -> synthetic.World:
-  return synthetic.build(synthetic.Settings(seed=seed, **(WORLD | dict(paper.world))))
+  return synthetic.build(synthetic.Settings(seed=0 if paper.one_world else seed, **(WORLD | dict(paper.world))))
 
 
 def make_world(paper: Paper, folder: pathlib.Path, seed: int) -> None:
@@ -240,10 +243,16 @@ def make_world(paper: Paper, folder: pathlib.Path, seed: int) -> None:
 def warm_up(paper: Paper, seed: int, out: pathlib.Path) -> dict[str, list[float]]:
   """Makes the world and fine-tunes the base reader on its demonstrations; the curve of each of `paper.warm`.
 
+  With `paper.one_world`, seeds other than 0 take the weights of seed 0, and there are no curves.
+
   Raises:
     RuntimeError: the goal was not reached within SFT's steps.
   """
   make_world(paper, out / "world", seed)
+  if paper.one_world and seed:
+    if not (out / "sft").is_symlink():
+      (out / "sft").symlink_to(pathlib.Path("..", "0", "sft"))
+    return {}
   config = settings(paper, out / "world", seed, SFT, paper.sft)
   config.model.path = str(base_reader.model(stage=paper.reader))
   asked = list(readers.read_examples(config.data.evaluate))

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
+from ragrl_jax.evaluation import comparison
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import compile_cache, jsonl
 from ragrl_jax.store import episodes as episodes_lib
@@ -71,7 +72,7 @@ def table(sets, average) -> str:
   """One line per set, one column per term: the share, and the number of pairs."""
   shown = lambda numbers: "–" if numbers["faithful"] is None else f"{numbers['faithful']:.3f} ({numbers['pairs']})"
   cells = [("", *average)]
-  cells += [(name or "(no name)", *map(shown, terms.values())) for name, terms in sets.items()]
+  cells += [(name or comparison.NAMELESS, *map(shown, terms.values())) for name, terms in sets.items()]
   if len(sets) > 1:
     cells.append(("macro average", *("–" if value is None else f"{value:.3f}" for value in average.values())))
   widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]

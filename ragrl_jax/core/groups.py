@@ -9,14 +9,14 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from ragrl_jax.core.masked import AnyArray
 
 # A reward is a sum of terms, and equal sums may differ in their last bits. Differences up to this share of the group's
-# largest reward count as rounding.
-TOLERANCE = 4 * float(np.finfo(np.float32).eps)
+# largest reward count as rounding, and so do differences up to LEAST, which is what terms that cancel each other leave.
+TOLERANCE, LEAST = 4 * float(np.finfo(np.float32).eps), 1e-12
 
 
 def equal(values: Iterable[float]) -> bool:
   """Whether numbers of one group are equal up to rounding; on the host."""
   found = np.asarray([*values], np.float32)
-  return float(np.ptp(found)) <= TOLERANCE * float(np.abs(found).max())
+  return float(np.ptp(found)) <= max(LEAST, TOLERANCE * float(np.abs(found).max()))
 
 
 def same_group(group_ids: Int[AnyArray, "B"]) -> Bool[Array, "B B"]:
@@ -45,7 +45,7 @@ def constant(
   low = jnp.where(same, x[None, :], jnp.inf).min(axis=1)
   high = jnp.where(same, x[None, :], -jnp.inf).max(axis=1)
   rounding = TOLERANCE * jnp.maximum(jnp.abs(high), jnp.abs(low))
-  return high - low <= jnp.maximum(rounding, jnp.float32(tolerance))
+  return high - low <= jnp.maximum(rounding, jnp.float32(max(LEAST, tolerance)))
 
 
 def informative(

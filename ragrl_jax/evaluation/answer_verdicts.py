@@ -6,6 +6,7 @@ from typing import Any
 
 from ragrl_jax import judging
 from ragrl_jax.core.metrics import qa, stats
+from ragrl_jax.evaluation import comparison
 from ragrl_jax.store import jsonl
 
 FILE, SUMMARY = "judged.jsonl", "judged.json"
@@ -73,7 +74,8 @@ def totals(rows: Rows, verdicts: Rows) -> dict[str, dict[str, Any]]:
   if len(found) > 1 and len(scored) == len(found):
     mean = lambda key: sum(of[key] for of in scored) / len(scored)
     several = {key: mean(key) for key in ("accuracy", "em", "agreement")}
-    found[""] = dict(n=sum(of["n"] for of in scored), unjudged=sum(of["unjudged"] for of in scored), **several)
+    total = dict(n=sum(of["n"] for of in scored), unjudged=sum(of["unjudged"] for of in scored), **several)
+    found = comparison.named(found) | {"": total}
   return found
 
 
@@ -98,7 +100,7 @@ def text(found: Mapping[str, Mapping[str, Any]]) -> str:
   for name, of in found.items():
     shares = [f"{of[key]:.3f}" if key in of else "–" for key in ("accuracy", "em", "agreement")]
     between = "{:.3f} to {:.3f}".format(*of["interval"]) if "interval" in of else "–"
-    named = name or ("macro average" if len(found) > 1 and name == list(found)[-1] else "(no name)")
-    lines.append((named, shares[0], between, *shares[1:], str(of["n"]), str(of["unjudged"])))
+    what = name or ("macro average" if len(found) > 1 and name == list(found)[-1] else comparison.NAMELESS)
+    lines.append((what, shares[0], between, *shares[1:], str(of["n"]), str(of["unjudged"])))
   widths = [max(map(len, column)) for column in zip(*lines)]
   return "\n".join("   ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)

@@ -11,6 +11,7 @@ from ragrl_jax.core.metrics import stats
 
 Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
 _SOME = ("em_spaced", "f1_spaced", "judged")  # measures that only some recipes or evaluations have
+NAMELESS = "(no name)"  # a set whose questions have no source
 _COLUMNS = dict(em="em", f1="f1", cover_em="cover_em", outcome="outcome", searches="num_searches")
 
 
@@ -46,6 +47,11 @@ def _scores(row: Mapping[str, Any]) -> dict[str, float]:
   found |= {name: row[name] for name in _SOME if name in row}
   found |= {f"terms/{name}": value for name, value in row["terms"].items()}
   return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def named(of_set: Mapping[str, Any]) -> dict[str, Any]:
+  """The same, with a name for the set without one. A total over several sets can then have the key ""."""
+  return {name or NAMELESS: one for name, one in of_set.items()}
 
 
 def macro(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -171,7 +177,7 @@ def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str], *, a
   for measure, found in compared.items():
     cells = [(measure, *systems)]
     for name, means in found["sets"].items():
-      cells.append((name or "(no name)", *map(_mean, means, found["deviations"][name])))
+      cells.append((name or NAMELESS, *map(_mean, means, found["deviations"][name])))
     if len(found["sets"]) > 1:
       cells.append(("macro average", *map(_mean, found["macro"], found["macro_deviation"])))
     if found["questions"]:

@@ -11,7 +11,7 @@ from typing import Any
 from ragrl_jax.core.metrics import qa, stats
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.core.text.phrases import Phrases
-from ragrl_jax.evaluation import answer_recall
+from ragrl_jax.evaluation import answer_recall, comparison
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example, Passage
@@ -149,7 +149,7 @@ def audited(
   for example, one in zip(examples, rows):
     of_set.setdefault(example.source, []).append(one)
   if len(of_set) > 1:
-    of_set[""] = rows
+    of_set = comparison.named(of_set) | {"": rows}
   top_k = None if found is None else k
   sets = {name: totals(some, top_k) for name, some in of_set.items()}
   return dict(passages=held.passages, top_k=top_k, sets=sets), rows

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import stats
+from ragrl_jax.evaluation import comparison
 
 CLASSES = ("both", "first only", "second only", "neither")
 _CLASS = dict(zip(((True, True), (True, False), (False, True), (False, False)), CLASSES))
@@ -60,7 +61,7 @@ def crossed(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, floa
   if not classes:
     raise ValueError(f"no question has a value of {measure!r} in both evaluations.")
   if len(classes) > 1:
-    classes[""] = [found for name in list(classes) for found in classes[name]]
+    classes = comparison.named(classes) | {"": [found for of in classes.values() for found in of]}
   return {
     name: {kind: found.count(kind) / len(found) for kind in CLASSES} | {"n": len(found)}
     for name, found in sorted(classes.items())
@@ -99,7 +100,7 @@ def need(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float |
   if not kinds:
     raise ValueError(f"no question has a value of {measure!r} in both evaluations.")
   if len(kinds) > 1:
-    kinds[""] = [found for name in list(kinds) for found in kinds[name]]
+    kinds = comparison.named(kinds) | {"": [found for of in kinds.values() for found in of]}
   return {name: _need(found) for name, found in sorted(kinds.items())}
 
 

@@ -130,6 +130,8 @@ def _sentence_transformers(folder: pathlib.Path) -> EncoderSettings:
   on = [key for key, value in modes.items() if key.startswith("pooling_mode_") and value]
   if len(on) != 1 or on[0] not in names:
     raise ValueError(f"{where}: pooling by {', '.join(on) or 'nothing'}: it must be one of {', '.join(names)}.")
+  if not modes.get("include_prompt", True):
+    raise ValueError(f"{where}: include_prompt=false is not supported: here a prompt's tokens are always pooled.")
   lengths, prompts = folder / "sentence_bert_config.json", folder / "config_sentence_transformers.json"
   length = hf.read_json(lengths).get("max_seq_length") if lengths.exists() else None
   prompts = hf.read_json(prompts).get("prompts") or {} if prompts.exists() else {}

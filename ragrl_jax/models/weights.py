@@ -16,6 +16,7 @@ from ragrl_jax.models import families, hf, lora, mapping, tensors
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts, rules
+from ragrl_jax.store import jsonl
 
 
 def config_of(path: str | os.PathLike) -> DecoderConfig:
@@ -164,7 +165,8 @@ def write_generation_config(path: str | os.PathLike, eos_ids: Sequence[int], bos
   ids = list(eos_ids)
   values = dict(bos_token_id=bos_id, eos_token_id=ids[0] if len(ids) == 1 else ids)
   values = {name: value for name, value in values.items() if value is not None}
-  (pathlib.Path(path) / "generation_config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+  with jsonl.whole(pathlib.Path(path) / "generation_config.json") as part:
+    part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def _write(config: DecoderConfig, entries, path: str | os.PathLike, dtype: np.dtype, shard_bytes: int) -> None:

@@ -54,7 +54,7 @@ def _of_mesh(form: str) -> list[list[int]]:
   return places.reshape(-1, math.prod(sizes[name] for name in chosen)).tolist()
 
 
-def between_hosts(kind: str, size: float, line: str, each: int) -> float:
+def between_hosts(kind: str, size: float, line: str, each: int, devices: int) -> float:
   """Bytes that a GPU sends over the network in one execution of a collective; 0 if it stays within hosts.
 
   The GPUs of a host share the traffic: each receives a part by its own adapter, and passes it on by NVLink. If h hosts
@@ -65,9 +65,10 @@ def between_hosts(kind: str, size: float, line: str, each: int) -> float:
     size: bytes of the gathered, scattered, summed or exchanged array on one GPU.
     line: the text that lists the groups of devices.
     each: number of GPUs per host. The mesh's devices are in the order of the hosts.
+    devices: number of GPUs of the mesh, which are one group if the text lists none.
   """
   most = 0.0
-  for group in of(line):
+  for group in of(line) or [list(range(devices))]:
     members = [place // each for place in group]
     hosts = len(set(members))
     if hosts == 1:

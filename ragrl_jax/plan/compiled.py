@@ -75,9 +75,9 @@ def check(
   """
   chips.of(topology)  # checked before a compiler for another kind of chip is requested
   config_lib.validate(config)
+  model_shape = shape_of(config, shape)
   devices = aot.devices(topology, slices)
   mesh = mesh_lib.make(devices, **config.mesh.to_dict())
-  model_shape = shape_of(config, shape)
   blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths)
   heads = dict(heads=model_shape.num_heads, kv_heads=model_shape.num_kv_heads)
   rules.check(mesh.shape, **heads, vocab=model_shape.vocab_size, experts=model_shape.num_experts, **blocks)
@@ -206,16 +206,16 @@ class _Compiler:
         collectives=kinds,
         calls=calls,
         turns=turns,
-        **links(text, moved, turns, pages),
+        **links(text, moved, turns, pages, devices),
       )
     )
 
-  def _on_gpus(self, text: str, moved: list[aot.Collective], turns: int, pages: float) -> dict[str, Any]:
+  def _on_gpus(self, text: str, moved: list[aot.Collective], turns: int, pages: float, devices: int) -> dict[str, Any]:
     """A program's traffic between hosts of GPUs, from the groups of its collectives, its launches and its bytes."""
     crossing: dict[str, int] = {}
     network, each = 0.0, self.mesh.local_mesh.size
     for one in moved:
-      if sent := collective_groups.between_hosts(one.kind, one.bytes, one.groups, each):
+      if sent := collective_groups.between_hosts(one.kind, one.bytes, one.groups, each, devices):
         crossing[one.kind] = crossing.get(one.kind, 0) + one.times
         network += sent * one.times
     launched = dataclasses.asdict(launches.launches(text, turns))

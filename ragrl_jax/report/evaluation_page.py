@@ -92,7 +92,10 @@ def _metrics(folder: pathlib.Path) -> dict[str, Any]:
       f"{folder}: no {missing[0]} here, so this is not a finished evaluation. Name a "
       "folder that `ragrl evaluate` has finished (with several seeds, one of its folders seed_0, seed_1, …)."
     )
-  found = json.loads(path.read_text(encoding="utf-8"))
+  try:
+    found = json.loads(path.read_text(encoding="utf-8"))
+  except ValueError as error:
+    raise ValueError(f"{path} is damaged ({error}): delete it and run `ragrl evaluate` again.") from None
   return found | {"settings": found.get("settings") or {}}
 
 

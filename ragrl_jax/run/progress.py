@@ -83,13 +83,14 @@ def throughput(
     scored=metrics["tokens"],
     adapters=learner.adapters,
   )
+  learning = seconds["scoring"] + seconds["update"]  # the old and the reference policy's passes are in scoring
   found = {
     "tokens_per_second": sum(lengths) / step,
     "bottleneck": max(seconds, key=seconds.get),
-    "learner_flops_per_second": operations / seconds["update"],
+    "learner_flops_per_second": operations / learning,
   }
   devices = 1 if learner.mesh is None else learner.mesh.size
-  mfu = flops.mfu(operations, seconds["update"], devices, jax.devices()[0])
+  mfu = flops.mfu(operations, learning, devices, jax.devices()[0])
   return found if mfu is None else found | {"mfu": mfu}
 
 

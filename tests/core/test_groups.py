@@ -23,6 +23,9 @@ def test_equal_up_to_rounding_is_constant():
   # A large common part neither hides a real difference nor turns rounding into one.
   assert not groups.constant(jnp.array([100.0, 100.01]), both).any()
   assert groups.constant(jnp.array([0.0, 0.0]), both).all()
+  # Terms that cancel leave less than a rounding of theirs, but more than one of the sum.
+  left = [0.0, 0.1 + 0.2 - 0.3]
+  assert left[1] > 0 and groups.constant(jnp.array(left), both).all() and groups.equal(left)
 
 
 def test_informative_groups_keep_all_their_episodes():

@@ -45,6 +45,8 @@ def test_verdicts_by_hand():
   assert lines[0].split()[0] == "set" and lines[-1].startswith(("macro average", "nq", "tqa"))
   assert any(line.split() == "nq 0.500 0.000 to 1.000 0.250 0.750 4 0".split() for line in lines)
   assert answer_verdicts.totals(ROWS[6:], found[5:])["tqa"] == dict(n=0, unjudged=1)
+  of = answer_verdicts.totals([{**one, "source": one["source"].replace("tqa", "")} for one in ROWS], found)
+  assert (of["(no name)"]["n"], of["nq"]["n"], of[""]["n"]) == (1, 4, 5)
 
 
 def test_verdicts_are_read_with_the_predictions(tmp_path):

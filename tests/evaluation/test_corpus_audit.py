@@ -1,5 +1,6 @@
 """What a corpus holds of what questions need, by hand; the command; and the tables' notes."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -83,6 +84,13 @@ def test_the_index_is_measured_on_what_it_can_find():
     lines[0].split("   ")[0] == "set"
     and lines[3].split() == "(all) 4 3 0.667 0.500 0.500 0.500 0.000 1.000 0.167".split()
   )
+  nameless = [dataclasses.replace(ASKED[0], source=""), *ASKED[1:]]
+  assert {name: of["questions"] for name, of in corpus_audit.audited(nameless, held)[0]["sets"].items()} == {
+    "": 4,
+    "(no name)": 1,
+    "a": 1,
+    "b": 2,
+  }
   without, _ = corpus_audit.audited(ASKED, held)
   assert "recall" not in corpus_audit.text(without) and without["top_k"] is None
 

@@ -82,6 +82,9 @@ def test_what_is_no_finished_evaluation(folders, tmp_path):
   (tmp_path / "predictions.jsonl").write_text("")
   with pytest.raises(ValueError, match="no metrics.json here, so this is not a finished evaluation"):
     evaluation_page.gather([tmp_path])
+  (tmp_path / "metrics.json").write_text('{"n": 1')
+  with pytest.raises(ValueError, match=r"metrics.json is damaged .*: delete it and run `ragrl evaluate` again"):
+    evaluation_page.gather([tmp_path])
   with pytest.raises(ValueError, match="3 evaluations.*one or two; `ragrl compare` takes more"):
     evaluation_page.gather([folders[0]] * 3)
   with pytest.raises(ValueError, match="given twice"):

@@ -176,3 +176,17 @@ def test_a_short_paper_tests_one_claim_of_its_own_arm(module):
   assert {side.key(paper) for side in claim.sides} == {test + miniature.SAMPLED for test in paper.tests}
   assert paper.rl["steps"] < module.PAPER.rl["steps"]
   assert paper.warm and all(least <= module.PAPER.warm[name] for name, least in paper.warm.items())
+
+
+def test_seeds_of_a_short_paper_share_the_world_and_the_warm_start(monkeypatch, tmp_path):
+  """The questions are their own. A second call, after a kill, finds the link."""
+  monkeypatch.setattr(miniature, "make_world", lambda paper, folder, seed: folder.mkdir(parents=True, exist_ok=True))
+  paper = miniature.short(lear.PAPER)
+  worlds = [miniature.build(paper, seed) for seed in (0, 1)]
+  asked = [paper.questions(world, seed)["held_out"] for seed, world in enumerate(worlds)]
+  assert worlds[0].passages == worlds[1].passages != miniature.build(lear.PAPER, 1).passages
+  assert {example.question for example in asked[0]} != {example.question for example in asked[1]}
+  (tmp_path / "0" / "sft" / "model").mkdir(parents=True)
+  for _ in range(2):
+    assert miniature.warm_up(paper, 1, tmp_path / "1") == {}
+    assert (tmp_path / "1" / "sft" / "model").resolve() == (tmp_path / "0" / "sft" / "model").resolve()

@@ -32,6 +32,12 @@ def test_four_classes_by_hand():
     quadrants.crossed(WITH, WITHOUT, "em")
 
 
+def test_a_set_without_a_name_is_not_lost_in_the_total():
+  some = [row("1", 1.0, num_searches=0), row("2", 0.0, source=None, num_searches=0)]
+  for found in (quadrants.crossed(some, some, "outcome"), quadrants.need(some, some, "outcome")):
+    assert {name: of["n"] for name, of in found.items()} == {"": 2, "(no name)": 1, "nq": 1}
+
+
 def test_a_recipes_measure_is_crossed_too():
   one = [row("1", 0.0, measures=dict(reason_recall=1.0)), row("2", 0.0, measures=dict(reason_recall=None))]
   found = quadrants.crossed(one, one, "measure/reason_recall")

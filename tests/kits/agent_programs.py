@@ -48,6 +48,16 @@ def forgets(task):
   return second["content"]
 
 
+def retries(task):
+  """Its first request is too long. The search before it belongs to the request that is answered."""
+  task.search("Rome", 1)
+  try:
+    ask(task, [user(task.question + " and why?" * 100)])
+  except httpx.HTTPStatusError as error:
+    assert error.response.json()["error"]["code"] == "context_length_exceeded"
+  return ask(task, [user(task.question)])["content"]
+
+
 def shortens(task):
   messages = [user(task.question)]
   messages += [dict(role="assistant", content=ask(task, messages)["content"]), user("Well?")]

@@ -216,6 +216,7 @@ def test_settings_of_sentence_transformers(tmp_path):
   "modes, modules, says",
   [
     (dict(pooling_mode_max_tokens=True), ("Transformer", "Pooling"), "pooling by pooling_mode_max_tokens"),
+    (dict(pooling_mode_cls_token=True, include_prompt=False), ("Transformer", "Pooling"), "include_prompt=false"),
     (dict(pooling_mode_mean_tokens=True), ("Transformer", "Pooling", "Dense"), "the module Dense"),
   ],
 )

@@ -42,6 +42,7 @@ WITHIN, ACROSS, ALL = (
     ("all-gather", ALL, 4, 100),  # the same half, divided among the host's four GPUs
     ("reduce-scatter", ALL, 4, 100),
     ("all-reduce", ALL, 4, 200),  # scattered and gathered
+    ("all-gather", "replica_groups={}", 4, 100),
     ("all-gather", ALL, 2, 300),  # four hosts of two: three quarters, divided between two GPUs
     ("all-to-all", ALL, 4, 400),  # a GPU's own data for the other host's GPUs
     ("collective-permute", "source_target_pairs={{0,1},{3,4}}", 4, 800),
@@ -49,7 +50,7 @@ WITHIN, ACROSS, ALL = (
   ],
 )
 def test_bytes_between_hosts(kind, where, each, expected):
-  assert collective_groups.between_hosts(kind, 800, where, each) == expected
+  assert collective_groups.between_hosts(kind, 800, where, each, 8) == expected
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,8 @@ def test_the_policys_limits_are_no_failure(tokenizer):
   assert recipe.score(EXAMPLE, episode) == dict(answer=0.0)
   _, episode = played("talks", ChatPolicy(tokenizer, ["x"] * 9, room=80))
   assert episode.ended == "budget" and 1 <= episode.facts["requests"] < 9
+  _, episode = played("retries", ChatPolicy(tokenizer, ["Italy"], room=120), search=True)
+  assert episode.facts["answer"] == "Italy" and not episode.starts and episode.segments[0].query == "Rome"
   _, episode = played("silent", ChatPolicy(tokenizer, []))
   assert episode.ended == "silent" and episode.num_model_tokens == 0 and episode.facts["answer"] == "Italy"
 

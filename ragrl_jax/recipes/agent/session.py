@@ -167,6 +167,7 @@ class Session:
       most = asked.sampling.max_new_tokens if asked.limited else None
       segment = await record.talk.generate(stop=stops, max_new_tokens=most)
       if not segment.ids:
+        self._forget(record)
         raise self._full()
       self.requests += 1
       return self._said(record, asked, segment)
@@ -203,6 +204,7 @@ class Session:
       query, found = self._observed()
       if not record.talk.observe(new, query=query, found=found):
         raise self._full()
+      self._found = []
       return record
     if self._records:
       self.rewrites.append(why[0])
@@ -210,10 +212,18 @@ class Session:
         self.failure = self.failure or f"the program rewrote its conversation: {why[0]}"
         message = f"{why[0]} A conversation may only grow (config.switches.rewritten='split' trains on both)."
         raise Refused(400, message, param="messages", code="history_rewritten")
-    begun = self._observed()
+    begun, self._found = self._observed(), []
     record = _Record(self._policy.start(list(asked.prompts[0])), asked.kind, [], json.dumps(asked.shown), begun)
     self._records.append(record)
     return record
+
+  def _forget(self, record: _Record) -> None:
+    """Drops a conversation whose first request left no room for a reply. A shorter request can then begin one."""
+    if len(record.talk.segments) > 1:
+      return
+    self._records.remove(record)
+    query, found = record.begun
+    self._found = [] if query is None or found is None else [(query, found)]
 
   def _new(self, record: _Record, asked: Asked) -> list[int] | str:
     """The token ids that a request appends to a conversation; or a text: why it does not continue the conversation."""
@@ -251,10 +261,9 @@ class Session:
 
   def _observed(self) -> tuple[str | None, tuple[structs.Passage, ...] | None]:
     """(queries, passages) of the searches since the last turn."""
-    searches, self._found = self._found, []
-    if not searches:
+    if not self._found:
       return None, None
-    return "; ".join(query for query, _ in searches), tuple(passage for _, found in searches for passage in found)
+    return "; ".join(query for query, _ in self._found), tuple(passage for _, found in self._found for passage in found)
 
   def _full(self) -> Refused:
     self.ended = "budget"
@@ -282,7 +291,7 @@ class Session:
       example: chat messages of the question. They are the prompt if the program sent no request.
     """
     if not self._records:
-      return self._policy.start(example).end("silent", **facts)
+      return self._policy.start(example).end(self.ended or "silent", **facts)
     segments, starts = [], []
     for record in self._records:
       starts.append(len(segments))

@@ -20,7 +20,7 @@ TIME = (
     "the largest part. The report names the largest median over all steps except the first, which compiles",
   ),
   Metric("tokens_per_second", "tokens/s", "tokens of the step's episodes / `seconds/step`"),
-  Metric("learner_flops_per_second", "FLOP/s", "operations of the update per second"),
+  Metric("learner_flops_per_second", "FLOP/s", "the learner's operations / (`seconds/scoring` + `seconds/update`)"),
   Metric("mfu", "share", "`learner_flops_per_second` relative to the hardware's peak, if it is known"),
   Metric(
     "engine/rollout_s engine/decode_s engine/prefill_s engine/tool_wait_s engine/beside_s",
