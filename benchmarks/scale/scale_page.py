@@ -261,7 +261,7 @@ in `scale.jsonl`. **Nothing here was run on a TPU or GPU**: no time is a measure
 - A real step takes longer. Kernels do not reach the peak. Collectives overlap only partly with computation. An axis of
   the mesh does not have all links of a chip, and an all-reduce, which counts once here, sends nearly twice its size.
   Engines wait for their longest episodes (here all have the mean length). Judges, retrievers and groups that dynamic
-  sampling discards cost nothing here. The critic's values before its update are left out.
+  sampling discards cost nothing here.
 - `jax_optimization_level` is O1 where the versions below say so. For TPUs it compiles four times as fast as O2, which
   runs use; it does not overlap collectives and needs other temporaries (`log.md`). GPUs' programs are compiled as runs
   compile them: UNKNOWN is JAX's default.

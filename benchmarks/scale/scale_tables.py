@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import scale_cases as cases
 
+from ragrl_jax.plan import estimate
+
 GIB = 2**30
 
 
@@ -91,6 +93,7 @@ def parts(rows) -> str:
         show("learner: apply"),
         show("learner critic: accumulate"),
         show("learner: score"),
+        show(estimate.VALUES),
         show("engine: prefill"),
         show("engine: decode"),
         f"{sent['calls'] * sent['sent'] / 1e9:,.0f}",
@@ -106,6 +109,7 @@ def parts(rows) -> str:
       "update, s",
       "critic's gradient, s",
       "scoring, s",
+      "critic's values, s",
       "prefill, s",
       "decode, s",
       "gradient's ICI or NVLink, GB",

@@ -241,6 +241,7 @@ class _Compiler:
     trained = dict(learner=made.trained) | ({} if made.critic is None else {"learner critic": made.critic})
     for name, one in trained.items():
       self._trained(name, one, block, calls=(cut.count, cut.updates), work=3 * cut.forward + remat, tokens=chip_tokens)
+    passes = dict(calls=cut.count // settings.epochs, work=cut.forward, hbm=self._train_bytes(chip_tokens) / 4)
     scores = settings.scores_old + settings.needs_reference
     if settings.needs_reference and not made.adapters:
       self.resident["reference"] = _bytes(made.trained.params)
@@ -248,10 +249,11 @@ class _Compiler:
       self.add(
         "learner: score",
         lambda: made._score.lower(made.trained.params, made.trained.frozen, block),
-        calls=scores * cut.count // settings.epochs,
-        work=cut.forward,
-        hbm=self._train_bytes(chip_tokens) / 4,
+        **passes | dict(calls=scores * passes["calls"]),
       )
+    if settings.critic.kind != "none":
+      critic = made.critic or made.trained
+      self.add(estimate.VALUES, lambda: made._values.lower(critic.params, critic.frozen, block), **passes)
 
   def _trained(self, name: str, trained: Trained, block: Batch, *, calls, work: float, tokens: float) -> None:
     """Compiles `accumulate` and `apply` of one model, and adds its resident bytes."""

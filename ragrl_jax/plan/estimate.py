@@ -13,6 +13,7 @@ from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import Axes
 from ragrl_jax.plan.summary import Conversation, Program, Report
 
+VALUES = "learner critic: values"
 TPUS = 4  # chips per TPU host, as libtpu counts hosts
 
 
@@ -136,8 +137,9 @@ def learner_part(config: Any, shape: Any, where: Slice, made: load_lib.Load, set
   traffic = load_lib.train_bytes(
     shape, dataclasses.asdict(axes), temporaries.chip_tokens(config, axes), width=2, remat=True, parameters=whole
   )
-  # Only the data axis spans islands. The gradient is summed within each first, then each chip sends its part.
-  between = 4.0 * mine * where.islands / axes.data * (where.islands > 1)
+  # Only the data axis spans islands. The gradient is summed within each first. Then each chip's part is scattered over
+  # the islands and gathered, so that a chip sends it 2 (h - 1) / h times over h islands.
+  between = 4.0 * mine * where.islands / axes.data * 2 * (where.islands - 1) / where.islands
   found = [
     Program(
       "learner: accumulate",
@@ -163,18 +165,20 @@ def learner_part(config: Any, shape: Any, where: Slice, made: load_lib.Load, set
       ),
       dataclasses.replace(update, name="learner critic: apply"),
     ]
-  if scores := settings.scores_old + settings.needs_reference:
-    found.append(
-      Program(
-        "learner: score",
-        0.0,
-        temporaries.score_room(shape, config, axes),
-        flops=cut.forward / axes.size,
-        hbm=traffic / 4,
-        sent=temporaries.score_sent(shape, config, axes),
-        calls=scores * cut.count // settings.epochs,
+  passes = {"learner: score": settings.scores_old + settings.needs_reference, VALUES: settings.critic.kind != "none"}
+  for name, number in passes.items():
+    if number:
+      found.append(
+        Program(
+          name,
+          0.0,
+          temporaries.score_room(shape, config, axes, head=name != VALUES),
+          flops=cut.forward / axes.size,
+          hbm=traffic / 4,
+          sent=temporaries.score_sent(shape, config, axes, head=name != VALUES),
+          calls=number * cut.count // settings.epochs,
+        )
       )
-    )
   stays = memory.of_learner(shape, axes, reference=settings.needs_reference, critic=critic)
   return Part(stays, tuple(found), load_lib.passes(settings) * cut.whole / axes.size)
 

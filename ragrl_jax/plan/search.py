@@ -160,7 +160,7 @@ def _parts(config, shape, where, made):
   engines: dict[Any, estimate.Part] = {}
   light = _light(config.to_dict())
   for choice in choices(config, shape, where, made):
-    mine, theirs = (choice.axes, choice.micro_rows), (choice.tensor, choice.lanes)
+    mine, theirs = (choice.axes, choice.micro_rows), (choice.tensor, choice.lanes, choice.rows, choice.pages)
     if mine not in learners:
       light.learner.micro_rows, light.learner.logprob_chunk = choice.micro_rows, choice.logprob_chunk
       learners[mine] = estimate.learner_part(light, shape, where, made, settings, choice.axes)

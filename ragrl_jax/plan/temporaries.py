@@ -33,10 +33,10 @@ def accumulate_room(shape: Any, config: Any, axes: Axes, *, head: bool = True) -
   return WIDE * counted(c, axes).all + inputs + max(layer, head * _head_room(c, config, axes, tokens, copies=2))
 
 
-def score_room(shape: Any, config: Any, axes: Axes) -> float:
-  """Bytes of temporaries for one block's log-probabilities."""
+def score_room(shape: Any, config: Any, axes: Axes, *, head: bool = True) -> float:
+  """Bytes of temporaries for one block's log-probabilities, or without the head for a critic's values."""
   tokens = chip_tokens(config, axes)
-  return max(_layer_room(shape, axes, tokens), _head_room(shape, config, axes, tokens, copies=1))
+  return max(_layer_room(shape, axes, tokens), head * _head_room(shape, config, axes, tokens, copies=1))
 
 
 def _layer_room(c, axes, tokens):
@@ -73,10 +73,10 @@ def accumulate_sent(shape: Any, config: Any, axes: Axes, *, head: bool = True) -
   return sent + 3 * _keys_sent(c, axes, tokens) + head * (2 * NARROW + WIDE) * _hidden(c, axes, tokens)
 
 
-def score_sent(shape: Any, config: Any, axes: Axes) -> float:
-  """Bytes that a chip sends for one block's log-probabilities."""
+def score_sent(shape: Any, config: Any, axes: Axes, *, head: bool = True) -> float:
+  """Bytes that a chip sends for one block's log-probabilities, or without the head for a critic's values."""
   c, tokens = shape, chip_tokens(config, axes)
-  sent = 2 * WIDE * tokens * c.d_model * (axes.fsdp * axes.tensor > 1) + NARROW * _hidden(c, axes, tokens)
+  sent = 2 * WIDE * tokens * c.d_model * (axes.fsdp * axes.tensor > 1) + head * NARROW * _hidden(c, axes, tokens)
   if axes.fsdp > 1:
     sent += c.num_layers * layer_matrices(c) / axes.tensor * NARROW
   if axes.tensor > 1:

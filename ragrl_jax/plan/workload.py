@@ -94,16 +94,18 @@ def held(config: Any, load: Load) -> int:
   r = config.rollout
   pages = lambda tokens: math.ceil(tokens / r.page)
   prompt = pages(load.length - load.drawn)
-  return (prompt // r.group_size if config.learner.share_prompts else prompt) + pages(load.drawn) + 1
+  return (math.ceil(prompt / r.group_size) if config.learner.share_prompts else prompt) + pages(load.drawn) + 1
 
 
 def passes(settings: Any) -> int:
   """The learner's work in a step, in forward passes: three per epoch (backward counts two), plus the scoring passes.
 
-  Remat's second forward pass does not count. A critic with its own decoder needs as much as the policy.
+  Remat's second forward pass does not count. A critic with its own decoder needs as much as the policy. Every critic
+  first computes its values.
   """
   s = settings
-  return 3 * s.epochs * (1 + (s.critic.kind == "own")) + s.scores_old + s.needs_reference
+  scoring = s.scores_old + s.needs_reference + (s.critic.kind != "none")
+  return 3 * s.epochs * (1 + (s.critic.kind == "own")) + scoring
 
 
 def train_bytes(

@@ -53,7 +53,7 @@ def test_blocks_end_with_their_mini_batch():
   "variant, passes",
   [
     ("grpo", 3 + 1 + 1),  # two steps per batch need the old policy's scores, k3 the reference's
-    ("ppo", 6 + 1 + 1),  # a critic learns too
+    ("ppo", 6 + 1 + 1 + 1),  # a critic learns too, and computes its values first
   ],
 )
 def test_passes_that_settings_need(variant, passes):
@@ -84,8 +84,9 @@ def test_the_engines_calls():
 
 
 def test_pages_that_a_conversation_holds():
-  # 40 tokens of prompt and 10 drawn, in pages of 8: 5 and 2, and one that the next token goes to.
-  for shared, want in ((False, 5 + 2 + 1), (True, 5 // 4 + 2 + 1)):
+  # 40 tokens of prompt and 10 drawn, in pages of 8: 5 and 2, and one that the next token goes to. A shared prompt's are
+  # divided among 4 samples, and rounded up.
+  for shared, want in ((False, 5 + 2 + 1), (True, 2 + 2 + 1)):
     config = made(share_prompts=shared)
     config.rollout.page = 8
     assert load_lib.held(config, load_lib.load(config, fill=0.5, drawn=0.2)) == want

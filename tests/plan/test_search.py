@@ -140,6 +140,9 @@ def test_only_gradients_cross_slices():
   report = estimate.estimate(config, SHAPE, estimate.Slice("v5e:4x4", 32, 2))
   # A chip's quarter; each of a slice's four chips sends a quarter of it to the other slice.
   assert report.programs[0].dcn == pytest.approx(4 * report.parameters / 4 / 4, rel=0.01)
+  # Between four slices a chip sends its part, a half of a quarter, 2 · 3 / 4 times.
+  report = estimate.estimate(config, SHAPE, estimate.Slice("v5e:2x4", 32, 4))
+  assert report.programs[0].dcn == pytest.approx(1.5 * 4 * report.parameters / 4 / 2, rel=0.01)
 
 
 def test_only_gradients_leave_a_host_of_gpus():
