@@ -64,7 +64,8 @@ def _made(folder, run, column):
   if run.train:
     flags_ = [flag for flag in (*run.needs, *run.train_flags) if "TRAIN" not in flag]
     sft = "sft" in run.train.partition(":")[2].split(",")
-    checkpoint = paper_runs.trained(folder / "run", run.train, run.models[0], *(() if sft else words(*flags_)))
+    kept = [flag for flag in flags_ if not sft or flag in run.train_flags]  # transcripts need no index
+    checkpoint = paper_runs.trained(folder / "run", run.train, run.models[0], *words(*kept))
     if run.checkpoint:
       checkpoint = checkpoint / "checkpoints" / str(run.checkpoint)
   elif run.models[0] in layout.SERVED:

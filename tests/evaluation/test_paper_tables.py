@@ -175,22 +175,50 @@ def test_runs_with_noise_or_other_passages_are_in_their_own_columns_alone(tmp_pa
   assert rag[0].value == 1.0 and len(rag[0].evaluations) == 1 and 0.0 in values(tables_["Figure 5"])
 
 
+def test_answers_of_the_same_weights_are_no_seeds(tmp_path):
+  """Questions one at a time, or with gold sentences: the same greedy answers. Table 5 has the seconds of the former."""
+  run = paper_runs.trained(tmp_path / "run", "lear", "qwen2.5-1.5b")
+  folders = [
+    paper_runs.evaluation(tmp_path / name, "lear:inference", [paper_runs.row(0)], checkpoint=run, data="nq.jsonl")
+    for name in ("alone", "batched")
+  ]
+  untimed = json.loads((folders[1] / "metrics.json").read_text())
+  del untimed["latency"]
+  (folders[1] / "metrics.json").write_text(json.dumps(untimed))
+  tables_ = {one.table.name: one for one in filling.fill(papers.PAPERS["lear"], [*map(results.read, folders)])}
+  of_run = lambda table: tables_[table].cells[-1][0]
+  assert of_run("Table 5").value == 0.2 and of_run("Table 4, 1.5B").deviation is None
+  other = paper_runs.trained(tmp_path / "other", "lear", "qwen2.5-1.5b")
+  folders.append(
+    paper_runs.evaluation(tmp_path / "e", "lear:inference", [paper_runs.row(0)], checkpoint=other, data="nq.jsonl")
+  )
+  tables_ = {one.table.name: one for one in filling.fill(papers.PAPERS["lear"], [*map(results.read, folders)])}
+  assert of_run("Table 4, 1.5B").deviation == 0.0  # two runs
+
+
 def test_shares_of_two_runs_by_hand(tmp_path):
-  """Rational evidence recalls questions 0, 1; vanilla 0, 2: a quarter each way."""
+  """Rational evidence recalls questions 0, 1; vanilla 0, 2: a quarter each way. The rationale recalls three."""
   read = []
-  for name, right in (("", (0, 1)), ("vanilla", (0, 2))):
-    run = paper_runs.trained(tmp_path / f"run{name}", f"lear:sft,{name}".rstrip(","), "qwen2.5-1.5b")
-    found = [paper_runs.row(i, answer_recall=float(i in right)) for i in range(4)]
-    config = f"lear:{name}".rstrip(":")
+  for name, right in (("study_rational", (0, 1)), ("study_vanilla", (0, 2))):
+    run = paper_runs.trained(tmp_path / f"run{name}", f"lear:sft,{name}", "qwen2.5-1.5b")
+    found = [
+      paper_runs.row(i, answer_recall=float(i in right), measures=dict(reason_recall=float(i < 3))) for i in range(4)
+    ]
+    config = f"lear:{name}"
     read.append(
       results.read(paper_runs.evaluation(tmp_path / f"e{name}", config, found, checkpoint=run, data="hotpotqa.jsonl"))
     )
   of = lambda given: next(one for one in filling.fill(papers.PAPERS["lear"], given) if one.table.name == "Figure 2")
   cells = of(read).cells[0]
   assert [cell.value for cell in cells[4:]] == [25.0] * 4 and cells[5].published == "14.49%"
-  assert len(cells[5].evaluations) == 2 and cells[0].value is None and "--config=lear " in cells[0].command
+  assert (
+    len(cells[5].evaluations) == 2 and cells[0].value is None and "--config=lear:study_rational " in cells[0].command
+  )
   alone = of(read[:1]).cells[0]
-  assert alone[5].value is None and "--config=lear:vanilla" in alone[5].command  # the other half is missing
+  assert alone[5].value is None and "--config=lear:study_vanilla" in alone[5].command  # the other half is missing
+  study = filling.fill(papers.PAPERS["lear"], read)[0]
+  assert [cells[1].value for cells in study.cells] == [50.0, 50.0, 75.0]
+  assert "Rationale: share of rationales that hold a gold answer" in writing.markdown(papers.PAPERS["lear"], [study])
 
 
 def test_a_judge_may_be_asked_in_either_way(tmp_path):

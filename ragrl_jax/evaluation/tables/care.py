@@ -4,33 +4,29 @@ from ragrl_jax.evaluation.tables.layout import Column, Paper, Run, Table, column
 
 SETS = {"multifieldqa": "MFQA", "hotpotqa": "HotpotQA", "2wiki": "2WikiMQA", "musique": "MuSiQue"}
 LLAMA, SEVEN, FOURTEEN = "llama-3.1-8b", "qwen2.5-7b", "qwen2.5-14b"
-LONG = (
-  "--config.data.cut_middle=True",
-  "--config.rollout.context=34816",
-  "--config.rollout.lanes=16",
-  "--config.rollout.rows=16",
-)
 NONE = "the paper has no released checkpoint for this model"
 CRAG = "CRAG's evaluator and web search are not here"
+UNMARKED = ("--config.switches.unmarked=True",)  # a reply without `Answer:` is the answer as a whole
+WHOLE = {"switches.unmarked": True}
 BY_RL = {"trained.sft.environment_weight": 0.3}  # the default, which fine-tuning sets to 0
 
 
 def original(model: str) -> Run:
-  """The untrained model, without CARE's instructions."""
-  bare = "--config.switches.instructions=none"
-  return Run("care", models=(model,), where={"switches.instructions": "none"}, flags=(*LONG, bare))
+  """The untrained model, without CARE's instructions. Its whole reply is the answer."""
+  return Run("care:original,longbench", models=(model,))
 
 
 def trained(preset: str = "", model: str = SEVEN) -> Run:
   """A policy trained by RL from the warm start."""
   config = f"care:{preset}" if preset else "care"
+  asked = f"care:{preset},longbench" if preset else "care:longbench"
   data = ("--config.data.train=DROP.jsonl.gz",) + (
     ("--config.data.hard=MS_MARCO.jsonl.gz",) if preset != "easy_only" else ()
   )
-  return Run(config, config, (model,), BY_RL, flags=LONG, train_flags=data, start="WARM_START_FOLDER")
+  return Run(asked, config, (model,), BY_RL | WHOLE, flags=UNMARKED, train_flags=data, start="WARM_START_FOLDER")
 
 
-WARM = Run("care", "care:sft", (SEVEN,), {"trained.sft.environment_weight": 0.0}, flags=LONG)
+WARM = Run("care:longbench", "care:sft", (SEVEN,), {"trained.sft.environment_weight": 0.0} | WHOLE, flags=UNMARKED)
 R1_SEARCHER, RESEARCH = Run(system="r1_searcher"), Run(system="research")
 
 REAL = {

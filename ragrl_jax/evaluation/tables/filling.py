@@ -62,7 +62,8 @@ class Filled:
 def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = False) -> list[Filled]:
   """Fills every table of the paper.
 
-  Several evaluations of one cell (seeds) count as one: the score of a question is their mean.
+  Several evaluations of one cell (seeds) count as one: the score of a question is their mean. Equal answers of the same
+  weights are no seeds: the first evaluation counts.
 
   Args:
     paper: the tables.
@@ -76,7 +77,7 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
   filled = []
   for table in paper.tables:
     of_row = _assigned(table, evaluations, any_model)
-    scores = {row.name: [_of_cell(column, row, of_row) for column in table.columns] for row in table.rows}
+    scores = {row.name: [_of_cell(column, row, of_row) for column in table.of_row(row)] for row in table.rows}
     filled.append(Filled(table, _adjusted([list(_row(paper, table, row, of_row, scores)) for row in table.rows])))
     used |= {id(one) for column in table.columns for found in of_row.values() for one in _of_column(column, found)}
   for one in evaluations:
@@ -173,10 +174,28 @@ def _runs(column: Column, evaluations: Sequence[Evaluation]) -> list[tuple[Evalu
   if column.why_not or (measure := MEASURES[column.measure]).of is None:
     return []
   runs = []
-  for one in _of_column(column, evaluations):
+  for one in _distinct(_of_column(column, evaluations)):
     rows = [(name, row) for name in column.sets for row in one.sets.get(name, ())]
     runs.append((one, {(name, row["id"]): value for name, row in rows if (value := measure.of(row)) is not None}))
   return [(one, run) for one, run in runs if run]
+
+
+def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+  """The evaluations, of which those with equal answers of the same weights count once.
+
+  A row may need such a pair: one that also measures its evidence, or asks one question at a time.
+  """
+  found: list[Evaluation] = []
+  for one in evaluations:
+    if not (one.facts.get("checkpoint") and any(_same(one, other) for other in found)):
+      found.append(one)
+  return found
+
+
+def _same(one: Evaluation, other: Evaluation) -> bool:
+  facts = lambda evaluation: {**evaluation.facts, "evidence": None}
+  said = lambda evaluation: {(row["source"], row["id"]): row["prediction"] for row in evaluation.rows}
+  return facts(one) == facts(other) and said(one) == said(other)
 
 
 def _deviation(column: Column, evaluations: Sequence[Evaluation]) -> float | None:
@@ -212,18 +231,19 @@ def _row(
   scores: Mapping[str, Sequence[Scores]],
 ) -> Iterator[Cell]:
   """The cells of one row."""
-  for place, (column, printed) in enumerate(zip(table.columns, table.published(row))):
+  for place, (column, printed) in enumerate(zip(table.of_row(row), table.published(row))):
     if column.why_not:
       yield Cell(printed, why_not=column.why_not)
       continue
     measure, here = MEASURES[column.measure], _of_column(column, of_row[row.name])
-    second = _of_column(column, of_row[row.name + VERSUS]) if column.both else []
+    second = _distinct(_of_column(column, of_row[row.name + VERSUS])) if column.both else []
     scale = table.scale if measure.share else 1.0
-    alone = len(here) == 1 and len(here[0].sets) == 1  # a measure of a whole evaluation is of one data set
-    if measure.of is None and alone and here[0].metrics.get(measure.whole) is not None:
-      value = here[0].metrics[measure.whole]
-      yield Cell(printed, value * scale, n=here[0].metrics["n"], evaluations=(here[0],))
+    whole = [one for one in here if one.metrics.get(measure.whole) is not None] if measure.of is None else []
+    if len(whole) == 1 and len(whole[0].sets) == 1:  # a measure of a whole evaluation is of one data set
+      value = whole[0].metrics[measure.whole]
+      yield Cell(printed, value * scale, n=whole[0].metrics["n"], evaluations=(whole[0],))
       continue
+    here = here if measure.of is None else _distinct(here)
     mine = scores[row.name][place]
     if not mine:
       other = bool(here and column.both and not second)  # the row's own run is there, the second one is not

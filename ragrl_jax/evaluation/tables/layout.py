@@ -50,6 +50,7 @@ class Row:
     against: name of the row for the paired test.
     section: the heading above the row.
     versus: a second run with the same questions, for columns with `both`.
+    measure: a name in `measures.MEASURES` instead of the columns' measure.
   """
 
   name: str
@@ -59,6 +60,7 @@ class Row:
   against: str = ""
   section: str = ""
   versus: Run | None = None
+  measure: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +113,12 @@ class Table:
   scale: float = 1.0
   digits: int = 3
   transposed: bool = False
+
+  def of_row(self, row: Row) -> tuple[Column, ...]:
+    """The columns, with the row's own measure if it has one."""
+    if not row.measure:
+      return self.columns
+    return tuple(dataclasses.replace(column, measure=row.measure) for column in self.columns)
 
   def published(self, row: Row) -> tuple[str | None, ...]:
     """The printed number of every column; None where there is none."""
@@ -207,6 +215,7 @@ def rows(
   *,
   against: Mapping[str, str] | str = "",
   versus: Mapping[str, Run] | None = None,
+  measures: Mapping[str, str] | None = None,
 ) -> tuple[Row, ...]:
   """The rows of a table from a block of text.
 
@@ -215,6 +224,7 @@ def rows(
     filled: name → its run, or the reason why no run fills the row.
     against: name → the row for the paired test; a single name is for all other rows.
     versus: name → the second run of the row.
+    measures: name → the row's own measure.
   """
   found, section = [], ""
   for line in block.strip().splitlines():
@@ -233,5 +243,6 @@ def rows(
     run = filled[name]
     base = against.get(name, "") if isinstance(against, Mapping) else against if against != name else ""
     reason = dict(why_not=run) if isinstance(run, str) else dict(run=run)
-    made.append(Row(name, numbers, section=section, against=base, versus=(versus or {}).get(name), **reason))
+    own = dict(versus=(versus or {}).get(name), measure=(measures or {}).get(name, ""))
+    made.append(Row(name, numbers, section=section, against=base, **own, **reason))
   return tuple(made)

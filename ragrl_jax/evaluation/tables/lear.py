@@ -18,14 +18,15 @@ def trained(preset: str = "", model: str = SMALL, *flags: str) -> Run:
 
 def generator(model: str, top_k: int) -> Run:
   """A generator fine-tuned to answer from passages, with or without them."""
-  none = ("--config.switches.top_k=0",) if top_k == 0 else INDEX
-  return Run("lear:generator", "lear:sft,generator", (model,), BY_SFT | {"switches.top_k": top_k}, flags=none)
+  none = ("--config.switches.top_k=0",) if top_k == 0 else ()
+  facts = BY_SFT | {"switches.top_k": top_k, "trained.switches.top_k": (5, None) if top_k else 0}
+  needs = () if top_k == 0 else INDEX
+  return Run("lear:generator", "lear:sft,generator", (model,), facts, needs=needs, flags=none, train_flags=none)
 
 
 def extractor(reply: str) -> Run:
   """An extractor fine-tuned on the study's transcripts."""
-  config = f"lear:{reply}" if reply else "lear"
-  return Run(config, f"lear:sft,{reply}".rstrip(","), (SMALL,), BY_SFT, flags=INDEX)
+  return Run(f"lear:{reply}", f"lear:sft,{reply}", (SMALL,), BY_SFT, needs=INDEX)
 
 
 def filco(model: str, *flags: str) -> Run:
@@ -86,14 +87,19 @@ Vanilla Evidence  | 70.79% 60.55%
 Rational Evidence | 75.24% 67.74%
 Rationale         | 77.30% 71.48%
 """,
-  {"Vanilla Evidence": extractor("vanilla"), "Rational Evidence": extractor(""), "Rationale": extractor("rationale")},
+  {
+    "Vanilla Evidence": extractor("study_vanilla"),
+    "Rational Evidence": extractor("study_rational"),
+    "Rationale": extractor("study_rational"),
+  },
   against="Vanilla Evidence",
+  measures={"Rationale": "reason_recall"},
 )
 
 RECALLED = rows(
   "Rational and vanilla | - - - - | - 14.49% 7.30% -",
-  {"Rational and vanilla": extractor("")},
-  versus={"Rational and vanilla": extractor("vanilla")},
+  {"Rational and vanilla": extractor("study_rational")},
+  versus={"Rational and vanilla": extractor("study_vanilla")},
 )
 
 LATENCY = rows(

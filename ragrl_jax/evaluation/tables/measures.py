@@ -83,6 +83,9 @@ MEASURES: Mapping[str, Measure] = {
   ),
   "think_answer": Measure("Think-Ans", "the term think_answer: Sub-EM, or the judge's verdict", _term("think_answer")),
   "answer_recall": Measure("AR", "share of evidence that holds a gold answer", _column("answer_recall")),
+  "reason_recall": Measure(
+    "AR", "share of rationales that hold a gold answer", lambda row: (row.get("measures") or {}).get("reason_recall")
+  ),
   "compression": Measure("CR", "passage tokens per evidence token, mean over questions", _compression, share=False),
   "evidence_bleu": Measure("BLEU", "sacreBLEU of the evidence, 0 to 100", whole="evidence_bleu", share=False),
   "evidence_rouge_l": Measure("ROUGE-L", "ROUGE-L F1 of the evidence", whole="evidence_rouge_l"),

@@ -200,6 +200,7 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
     for column in table.columns
     if not column.why_not
   ]
+  scored += [f"{row.name}: {MEASURES[row.measure].style}" for row in table.rows if row.measure]
   styles = dict.fromkeys(note.partition(" ")[2] if len(table.columns) > 3 else note for note in scored)
   tests = sorted(
     {f"{row.name} against {row.against}" for row, cells in zip(table.rows, one.cells) for c in cells if c.p is not None}
