@@ -91,10 +91,10 @@ def read(folder: str | pathlib.Path) -> Evaluation:
       f"{folder}: {harness.METRICS} is of {metrics['n']} questions, {harness.PREDICTIONS} has {len(known)}: they do "
       "not belong together; run the evaluation again."
     )
-  sets, audit = _by_set(folder, str(settings["data"]), known), corpus_audit.beside(folder, known)
-  asked = {
-    name: frozenset(row["id"] for row in part) for name, part in _by_set(folder, str(settings["data"]), rows).items()
-  }
+  every = _by_set(str(settings["data"]), rows)
+  sets = {name: some for name, part in every.items() if (some := [row for row in part if row["ended"] != "failed"])}
+  asked = {name: frozenset(row["id"] for row in part) for name, part in every.items()}
+  audit = corpus_audit.beside(folder, known)
   return Evaluation(str(folder), _facts(folder, settings), known, metrics, sets, audit, asked)
 
 
@@ -104,7 +104,7 @@ def set_of(text: str) -> str | None:
   return found[0] if len(found) == 1 else None
 
 
-def _by_set(folder: pathlib.Path, data: str, rows) -> dict[str, list]:
+def _by_set(data: str, rows) -> dict[str, list]:
   """The rows of each data set. The set is found in the address of the questions, or else in each row's source."""
   parts, found = data.split(","), {}
   if len(parts) == 1:
