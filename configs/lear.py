@@ -42,7 +42,7 @@ def get_config(variant: str = ""):
   config.loss.update(
     dict(
       aggregation="seq_mean_token_mean",  # paper: a mean over sequences of one ratio each; see ratio
-      ratio="token",  # the paper prints "sequence"
+      ratio="token",  # the paper prints the quotient of the sequences' probabilities, which is not offered
       clip_low=0.2,
       clip_high=0.2,  # paper
       kl="k3",

@@ -14,10 +14,11 @@ import pytest
 
 from ragrl_jax import structs
 from ragrl_jax.cli import tables
-from ragrl_jax.evaluation.tables import filling, layout, papers, results, writing
+from ragrl_jax.evaluation.tables import filling, layout, measures, papers, results, writing
 from ragrl_jax.evaluation.transcripts import foreign_rows
 from ragrl_jax.prompting import agent_tags
 
+OWN = "--config.data.own_passages=False"
 COLUMNS = layout.columns({"hotpotqa": "HotpotQA", "musique": "MuSiQue"}, ("em_spaced",), average="Avg.")
 OURS = layout.Run("arena", "arena", ("qwen2.5-7b",), flags=("--config.rollout.top_p=0.5",))
 TABLE = layout.Table(
@@ -165,6 +166,7 @@ def test_runs_with_noise_or_other_passages_are_in_their_own_columns_alone(tmp_pa
     )
   )
   noisy = [read(f"n{k}", "lear:inference", run, f"--config.data.noise={k}", right=k < 4) for k in (0, 8)]
+  noisy.append(read("searched", "lear:inference", run, OWN))
   tables_ = {one.table.name: one for one in filling.fill(papers.PAPERS["lear"], noisy)}
   values = lambda one: [cell.value for cells in one.cells for cell in cells if cell.value is not None]
   assert values(tables_["Figure 6"]) == [100.0, 0.0] and values(tables_["Table 4, 1.5B"])[0] == 100.0
@@ -176,24 +178,54 @@ def test_runs_with_noise_or_other_passages_are_in_their_own_columns_alone(tmp_pa
 
 
 def test_answers_of_the_same_weights_are_no_seeds(tmp_path):
-  """Questions one at a time, or with gold sentences: the same greedy answers. Table 5 has the seconds of the former."""
-  run = paper_runs.trained(tmp_path / "run", "lear", "qwen2.5-1.5b")
-  folders = [
-    paper_runs.evaluation(tmp_path / name, "lear:inference", [paper_runs.row(0)], checkpoint=run, data="nq.jsonl")
-    for name in ("alone", "batched")
-  ]
-  untimed = json.loads((folders[1] / "metrics.json").read_text())
-  del untimed["latency"]
-  (folders[1] / "metrics.json").write_text(json.dumps(untimed))
-  tables_ = {one.table.name: one for one in filling.fill(papers.PAPERS["lear"], [*map(results.read, folders)])}
-  of_run = lambda table: tables_[table].cells[-1][0]
-  assert of_run("Table 5").value == 0.2 and of_run("Table 4, 1.5B").deviation is None
-  other = paper_runs.trained(tmp_path / "other", "lear", "qwen2.5-1.5b")
-  folders.append(
-    paper_runs.evaluation(tmp_path / "e", "lear:inference", [paper_runs.row(0)], checkpoint=other, data="nq.jsonl")
-  )
-  tables_ = {one.table.name: one for one in filling.fill(papers.PAPERS["lear"], [*map(results.read, folders)])}
-  assert of_run("Table 4, 1.5B").deviation == 0.0  # two runs
+  """With and without gold sentences the greedy answers are the same. Table 5's seconds are those without an answer."""
+  runs_ = [paper_runs.trained(tmp_path / name, "lear", "qwen2.5-1.5b") for name in ("run", "other")]
+
+  def read(name, run, *flags):
+    of = dict(checkpoint=run, data="nq.jsonl", flags=(OWN, *flags))
+    return results.read(paper_runs.evaluation(tmp_path / name, "lear:inference", [paper_runs.row(0)], **of))
+
+  given = [read("plain", runs_[0]), read("marked", runs_[0], "--config.data.evidence=nq_dev.jsonl")]
+  given.append(read("timed", runs_[0], "--config.switches.answers="))
+  cell = lambda name: {one.table.name: one for one in filling.fill(papers.PAPERS["lear"], given)}[name].cells[-1][0]
+  assert cell("Table 5").value == 0.2 and cell("Table 4, 1.5B").deviation is None
+  assert len(cell("Table 4, 1.5B").evaluations) == 1
+  given.append(read("seed", runs_[1]))
+  assert cell("Table 4, 1.5B").deviation == 0.0  # two runs
+
+
+def test_verdicts_are_pooled_over_pairs():
+  """Three verdicts in two episodes. An episode without a pair changes nothing, though its term is 0."""
+  measure = measures.MEASURES["information_think"]
+  rows_ = [dict(pooled=dict(information_think=pairs)) for pairs in ((2.0, 2), (0.0, 1))]
+  scores = measure.scores(rows_)
+  assert sum(scores) / 2 == pytest.approx(2 / 3) and scores[0] > scores[1]
+  more = measure.scores([*rows_, dict(pooled=dict(information_think=(0.0, 0))), dict(pooled={})])
+  assert sum(more) / 4 == pytest.approx(2 / 3) and more[2] == more[3] == pytest.approx(2 / 3)
+  assert measure.scores(rows_[:0]) == [] and measure.scores([dict(pooled={}), {}]) == [None, None]
+
+
+def test_lear_searches_for_passages_even_if_questions_bring_some():
+  """HotpotQA's rows do. Figure 6 adds noise to the passages that its questions bring."""
+  for table in papers.PAPERS["lear"].tables:
+    searching = [OWN in column.flags for column in table.columns if not column.why_not]
+    assert all(searching) or table.name == "Figure 6" and not any(searching), table.name
+
+
+def test_reasoning_models_think_in_when_to_searchs_tables():
+  for table in papers.PAPERS["when_to_search"].tables:
+    for row in table.rows:
+      for run in (row.run, row.versus):
+        if run is not None and run.evaluate.startswith("untrained") and run.models[0].startswith("qwen3"):
+          plain = "w/o think" in row.name
+          assert run.where["thinking"] == ("off" if plain else "on"), row.name
+          assert ("no_thinking" if plain else "thinking") in run.evaluate.partition(":")[2].split(","), row.name
+
+
+def test_care_without_its_curriculum_loads_no_hard_questions():
+  runs_ = {row.name: row.run for table in papers.PAPERS["care"].tables for row in table.rows}
+  hard = lambda name: any("data.hard" in flag for flag in runs_[name].train_flags)
+  assert hard("CARE") and not hard("No Ret.") and not hard("No Cur.")
 
 
 def test_shares_of_two_runs_by_hand(tmp_path):
@@ -205,9 +237,8 @@ def test_shares_of_two_runs_by_hand(tmp_path):
       paper_runs.row(i, answer_recall=float(i in right), measures=dict(reason_recall=float(i < 3))) for i in range(4)
     ]
     config = f"lear:{name}"
-    read.append(
-      results.read(paper_runs.evaluation(tmp_path / f"e{name}", config, found, checkpoint=run, data="hotpotqa.jsonl"))
-    )
+    of = dict(checkpoint=run, data="hotpotqa.jsonl", flags=(OWN,))
+    read.append(results.read(paper_runs.evaluation(tmp_path / f"e{name}", config, found, **of)))
   of = lambda given: next(one for one in filling.fill(papers.PAPERS["lear"], given) if one.table.name == "Figure 2")
   cells = of(read).cells[0]
   assert [cell.value for cell in cells[4:]] == [25.0] * 4 and cells[5].published == "14.49%"

@@ -20,9 +20,8 @@ def trained(preset: str = "", model: str = SEVEN) -> Run:
   """A policy trained by RL from the warm start."""
   config = f"care:{preset}" if preset else "care"
   asked = f"care:{preset},longbench" if preset else "care:longbench"
-  data = ("--config.data.train=DROP.jsonl.gz",) + (
-    ("--config.data.hard=MS_MARCO.jsonl.gz",) if preset != "easy_only" else ()
-  )
+  hard = () if preset in ("easy_only", "no_retrieval") else ("--config.data.hard=MS_MARCO.jsonl.gz",)
+  data = ("--config.data.train=DROP.jsonl.gz", *hard)
   return Run(asked, config, (model,), BY_RL | WHOLE, flags=UNMARKED, train_flags=data, start="WARM_START_FOLDER")
 
 

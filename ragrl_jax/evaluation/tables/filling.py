@@ -171,12 +171,13 @@ def _scores(column: Column, evaluations: Sequence[Evaluation]) -> Scores:
 
 def _runs(column: Column, evaluations: Sequence[Evaluation]) -> list[tuple[Evaluation, Scores]]:
   """The evaluations that have scores in this column, with these."""
-  if column.why_not or (measure := MEASURES[column.measure]).of is None:
+  if column.why_not or (measure := MEASURES[column.measure]).whole:
     return []
   runs = []
   for one in _distinct(_of_column(column, evaluations)):
-    rows = [(name, row) for name in column.sets for row in one.sets.get(name, ())]
-    runs.append((one, {(name, row["id"]): value for name, row in rows if (value := measure.of(row)) is not None}))
+    parts = [(name, one.sets.get(name, ())) for name in column.sets]
+    scored = [(name, row["id"], value) for name, rows in parts for row, value in zip(rows, measure.scores(rows))]
+    runs.append((one, {(name, id): value for name, id, value in scored if value is not None}))
   return [(one, run) for one, run in runs if run]
 
 
@@ -238,12 +239,12 @@ def _row(
     measure, here = MEASURES[column.measure], _of_column(column, of_row[row.name])
     second = _distinct(_of_column(column, of_row[row.name + VERSUS])) if column.both else []
     scale = table.scale if measure.share else 1.0
-    whole = [one for one in here if one.metrics.get(measure.whole) is not None] if measure.of is None else []
-    if len(whole) == 1 and len(whole[0].sets) == 1:  # a measure of a whole evaluation is of one data set
-      value = whole[0].metrics[measure.whole]
-      yield Cell(printed, value * scale, n=whole[0].metrics["n"], evaluations=(whole[0],))
+    wholes = [(one, value) for one in here if measure.whole and (value := measure.of_whole(one.metrics)) is not None]
+    if len(wholes) == 1 and len(wholes[0][0].sets) == 1:  # a measure of a whole evaluation is of one data set
+      ((one, value),) = wholes
+      yield Cell(printed, value * scale, n=one.metrics["n"], evaluations=(one,))
       continue
-    here = here if measure.of is None else _distinct(here)
+    here = here if measure.whole else _distinct(here)
     mine = scores[row.name][place]
     if not mine:
       other = bool(here and column.both and not second)  # the row's own run is there, the second one is not
@@ -278,7 +279,7 @@ def _empty(paper: Paper, column: Column, row: Row, run: Run | None, here: Sequen
     return {}
   if MEASURES[column.measure].judged and run.system:
     return dict(why_not="it needs a judge: `ragrl judge --config=arena --config.judge.kind=llm … --results FOLDER`")
-  if len(here) > 1 and MEASURES[column.measure].of is None:
+  if len(here) > 1 and MEASURES[column.measure].whole:
     return dict(why_not=f"{len(here)} runs, but this measure is for one run")
   if here:
     return dict(why_not=f"{', '.join(one.folder for one in here)}: no value of this measure")
@@ -317,6 +318,12 @@ def _foreign(paper: Paper, one: Evaluation) -> str:
     found = (
       f"its questions are {', '.join(one.sets)}" if one.sets else f"{facts['data']} names no data set of the tables"
     )
+    asked = [column for table in paper.tables if own[0] in table.rows for column in table.columns]
+    needed = [{**NO_NOISE, **column.where} for column in asked if column.sets[0] in one.sets]
+    if needed:
+      unmet = (f"{name}={facts.get(name)}, not {value}" for name, value in needed[0].items())
+      unmet = [said for said, fact in zip(unmet, needed[0].items()) if not _holds(facts, *fact)]
+      found += f", but with {', '.join(unmet)}" if unmet else ""
     return f"{what} belongs into the row {own[0].name!r}, but fills none of its columns: {found}."
   if fitting:
     return (

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import qa
@@ -17,8 +17,9 @@ class Measure:
   Attributes:
     label: the column's second heading.
     style: a description of how it is scored.
-    of: row of predictions → score, or None if it is unknown; None for a measure of whole evaluations.
-    whole: name in metrics.json, for a measure that is not a mean over questions.
+    of: row of predictions → score, or None if it is unknown; None for a measure with `whole` or `pooled`.
+    whole: name in metrics.json, or a quotient NAME/NAME, for a measure that is not a mean over questions.
+    pooled: a term whose verdicts are pooled over the pairs of all questions (`Recipe.pooled`).
     judged: whether it needs a judge's verdicts, from the run or from `ragrl judge`.
     share: whether the value is between 0 and 1, so that a table may print it times 100.
   """
@@ -29,6 +30,27 @@ class Measure:
   whole: str = ""
   judged: bool = False
   share: bool = True
+  pooled: str = ""
+
+  def of_whole(self, metrics: Mapping[str, Any]) -> float | None:
+    """The value of a measure with `whole`; None if metrics.json lacks it."""
+    value, per = (metrics.get(name) if name else 1.0 for name in self.whole.partition("/")[::2])
+    return value / per if value is not None and per else None
+
+  def scores(self, rows: Sequence[Row]) -> list[float | None]:
+    """The scores of a set's questions, whose mean is the measure; None if a score is unknown.
+
+    A pooled measure is m = Σ sums / Σ numbers. A question with the sum s of n verdicts has the score m + (s - m n) / n̄,
+    where n̄ is the mean of n: the mean of these scores is m, and their spread is that of the ratio to first order. So a
+    question without a pair changes nothing.
+    """
+    if self.pooled:
+      pairs = [(row.get("pooled") or {}).get(self.pooled, (0.0, 0)) for row in rows]
+      number = sum(count for _, count in pairs)
+      mean = sum(value for value, _ in pairs) / number if number else 0.0
+      return [mean + (value - mean * count) * len(pairs) / number if number else None for value, count in pairs]
+    assert self.of is not None
+    return [self.of(row) for row in rows]
 
 
 def _answer(metric: Callable[..., float], **style: Any) -> Callable[[Row], float]:
@@ -74,14 +96,15 @@ MEASURES: Mapping[str, Measure] = {
   "format": Measure("format", "share of replies in the recipe's format", _term("format")),
   "relevance": Measure("relevance", "the term relevance: cited references against the gold ones", _term("relevance")),
   "information_think": Measure(
-    "Info-Think", "the term information_think: verdicts on (results, thought), mean over a question's pairs",
-    _term("information_think"),
+    "Info-Think", "verdicts on (results, thought), mean over the pairs of all questions", pooled="information_think"
   ),
   "think_search": Measure(
-    "Think-Search", "the term think_search: verdicts on (thought, query), mean over a question's pairs",
-    _term("think_search"),
+    "Think-Search", "verdicts on (thought, query), mean over the pairs of all questions", pooled="think_search"
   ),
-  "think_answer": Measure("Think-Ans", "the term think_answer: Sub-EM, or the judge's verdict", _term("think_answer")),
+  "think_answer": Measure(
+    "Think-Ans", "Sub-EM of (thought, answer), or the judge's verdict, mean over the pairs of all questions",
+    pooled="think_answer",
+  ),
   "answer_recall": Measure("AR", "share of evidence that holds a gold answer", _column("answer_recall")),
   "reason_recall": Measure(
     "AR", "share of rationales that hold a gold answer", lambda row: (row.get("measures") or {}).get("reason_recall")
@@ -89,7 +112,7 @@ MEASURES: Mapping[str, Measure] = {
   "compression": Measure("CR", "passage tokens per evidence token, mean over questions", _compression, share=False),
   "evidence_bleu": Measure("BLEU", "sacreBLEU of the evidence, 0 to 100", whole="evidence_bleu", share=False),
   "evidence_rouge_l": Measure("ROUGE-L", "ROUGE-L F1 of the evidence", whole="evidence_rouge_l"),
-  "latency": Measure(
-    "seconds", "median seconds from a question to its answer, one at a time", whole="latency", share=False
+  "pace": Measure(
+    "seconds", "seconds a question, of all questions together", whole="seconds/seconds_cover", share=False
   ),
 }  # fmt: skip

@@ -14,6 +14,7 @@ SETS = {
   "bamboogle": "Bamboogle",
 }
 FOUR, EIGHT, THREE, SEVEN = "qwen3-4b", "qwen3-8b", "qwen2.5-3b", "qwen2.5-7b"
+REASONING = (FOUR, EIGHT)
 NEEDS = (
   "--config.retrieval.index=INDEX",
   "--config.retrieval.query_encoder=ENCODER_FOLDER",
@@ -36,12 +37,18 @@ def trained(preset: str = "", model: str = FOUR, step: int = 0) -> Run:
   return Run(config, config, (model,), needs=NEEDS, checkpoint=step)
 
 
-def untrained(preset: str, model: str, **where: Any) -> Run:
-  """An untrained method, with a judge beside its other scores. It thinks as the model does, unless `where` says how."""
-  config = f"untrained:{preset}" if preset else "untrained"
+def untrained(preset: str, model: str, thinking: str = "") -> Run:
+  """An untrained method, with a judge beside its other scores.
+
+  A reasoning model thinks, unless `thinking` is "off".
+  """
+  thinking = thinking or ("on" if model in REASONING else "")
+  words = [word for word in (preset, {"on": "thinking", "off": "no_thinking", "": ""}[thinking]) if word]
+  config = f"untrained:{','.join(words)}".rstrip(":")
+  where: dict[str, Any] = {"thinking": thinking or None}
   if preset == "closed_book":
-    return Run(config, models=(model,), where={"thinking": None, **where}, flags=JUDGE)
-  return Run(config, models=(model,), where={"retrieval.top_k": 5, "thinking": None, **where}, needs=INDEX, flags=JUDGE)
+    return Run(config, models=(model,), where=where, flags=JUDGE)
+  return Run(config, models=(model,), where=where | {"retrieval.top_k": 5}, needs=INDEX, flags=JUDGE)
 
 
 def elsewhere(system: str, model: str) -> Run:
@@ -55,8 +62,8 @@ def stages(block: str, model: str):
     block,
     {
       "Zero-shot": untrained("closed_book", model),
-      "Naive": untrained("thinking", model, thinking="on"),
-      "Naive w/o think": untrained("no_thinking", model, thinking="off"),
+      "Naive": untrained("", model),
+      "Naive w/o think": untrained("", model, "off"),
       "Stage one (1)": BY_STEPS,
       "Stage one (2)": BY_STEPS,
       "Stage one (3)": BY_STEPS,
@@ -171,7 +178,9 @@ w/o r_a       | 0.48 2.02 | 0.52 1.93 | 0.69 2.03 | 0.55 2.09 | 0.19 2.48 | 0.54
 
 def by_top_k(model: str) -> Run:
   """Plain RAG with as many passages as a column says."""
-  return Run("untrained", models=(model,), where={"thinking": None}, needs=INDEX)
+  thinks = model in REASONING
+  config = "untrained:thinking" if thinks else "untrained"
+  return Run(config, models=(model,), where={"thinking": "on" if thinks else None}, needs=INDEX)
 
 
 TOP_K = rows(

@@ -75,7 +75,7 @@ def _row(recipe, example: Example, episode: Episode, system: str) -> dict[str, A
   if "answer" in episode.facts:  # an answer without a transcript
     return row | dict(terms={}, outcome=row["em"], num_searches=None, ended="answer")
   if not agent_tags.AGENTS[system].thinks:
-    row["terms"] = dict(row["terms"]) | {"think_answer": None}
+    row |= dict(terms=dict(row["terms"]) | {"think_answer": None}, pooled={})
   return row
 
 
