@@ -27,6 +27,7 @@ from ragrl_jax.run.progress import Evaluate
 from ragrl_jax.store import addresses, changes, evaluations
 from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import metrics as metrics_lib
+from ragrl_jax.store import workdir as workdir_lib
 
 
 def evaluate(
@@ -132,6 +133,23 @@ def load(config, player: player_lib.Sampler, source: Source) -> None:
   nnx.update(player.model, params)
 
 
+# Settings that change the answers. They are stored with a score if they are not the default.
+OTHERS = (
+  "model.dtype",
+  "prompting.chat",
+  "prompting.date",
+  "prompting.markers",
+  "prompting.tokenizer",
+  "retrieval.query_encoder",
+  "rollout.kv_dtype",
+)
+
+
+def _at(config, name: str) -> Any:
+  section, _, last = name.partition(".")
+  return config[section][last]
+
+
 def _described(config, player: player_lib.Answerer, *, sample: bool) -> dict[str, Any]:
   """The settings that are stored with a score. All results in a folder must have the same ones."""
   # Settings that only change the speed, such as lanes and chunks, are not included.
@@ -142,8 +160,12 @@ def _described(config, player: player_lib.Answerer, *, sample: bool) -> dict[str
     index = addresses.without_credentials(config.retrieval.index)
     retrieval = dict(index=index, top_k=config.retrieval.top_k, **player.retriever.describe())
   texts = changes.digests(changes.wordings(config))
+  other = {name: _at(config, name) for name in OTHERS if _at(config, name) != _at(config_lib.default_config(), name)}
+  if config.data.noise:  # it draws the passages
+    other["seed"] = config.seed
   return dict(
     **(dict(wordings=texts) if texts else {}),
+    **(dict(other=other) if other else {}),
     recipe=config.recipe,
     preset=config.preset,
     switches=dict(player.recipe.switches),
@@ -165,9 +187,9 @@ def _described(config, player: player_lib.Answerer, *, sample: bool) -> dict[str
 def evaluator(
   config, examples: Sequence[structs.Example] | None = None, *, workdir: str | pathlib.Path | None = None
 ) -> Evaluate:
-  """For `train(evaluate=…)`: measures held-out questions at the end, and every config.evaluate.every steps if set.
+  """For `train(evaluate=…)`: measures held-out questions at config.steps, and every config.evaluate.every steps if set.
 
-  Step 0 is included: the weights before training.
+  Step 0 is included: the weights before training. A run that `reached` ends earlier is not measured at its end.
 
   Args:
     config: the run's config.
@@ -233,17 +255,20 @@ def batch_of(config) -> int:
 def locate(checkpoint: str | pathlib.Path) -> Source:
   """(folder of a model or of adapters, None, 0), or (None, folder of a run's checkpoints, step).
 
+  A run's `model/` is older than its newest checkpoint if the run was continued and has not ended again.
+
   Raises:
     FileNotFoundError: there is no model and no checkpoint.
   """
   path = pathlib.Path(checkpoint)
-  for folder in (path, path / "model"):
-    if ((folder / "config.json").exists() or peft.is_folder(folder)) and any(folder.glob("*.safetensors")):
-      return folder, None, 0
-  if path.name.isdigit() and path.parent.name == "checkpoints" and path.is_dir():
-    return None, path.parent, int(path.name)
   run = path if path.name == "checkpoints" else path / "checkpoints"
   steps = [int(step.name) for step in run.iterdir() if step.name.isdigit()] if run.is_dir() else []
+  for folder in (path, path / "model"):
+    if ((folder / "config.json").exists() or peft.is_folder(folder)) and any(folder.glob("*.safetensors")):
+      if folder == path or not steps or workdir_lib.ended(path) >= max(steps):
+        return folder, None, 0
+  if path.name.isdigit() and path.parent.name == "checkpoints" and path.is_dir():
+    return None, path.parent, int(path.name)
   if not steps:
     raise FileNotFoundError(
       f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), a run's folder, or a "
@@ -341,12 +366,13 @@ def _as_trained(config, path: pathlib.Path) -> None:
 
 def _restored(config, player: player_lib.Sampler, run: pathlib.Path, step: int) -> Any:
   """The policy's trained parameters of a run's checkpoint."""
-  # A checkpoint is a whole train state. The learner knows its structure, and the policy's part of it.
-  learner = learner_lib.Learner(
-    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh
-  )
   checkpoints = checkpoint_lib.Checkpoints(run, keep=config.checkpoint.keep, read_only=True)
   try:
+    # A checkpoint is a whole train state. The learner knows its structure, and the policy's part of it.
+    objective = "sft" if changes.is_supervised(checkpoints.host(step)) else "policy"
+    settings = settings_lib.from_config(config, objective=objective)
+    optimizer = settings_lib.optimizer_from_config(config)
+    learner = learner_lib.Learner(player.model, settings, optimizer, mesh=player.mesh)
     state, _ = checkpoints.restore(learner.init(config.seed, keep=False), step)
   finally:
     checkpoints.close()

@@ -101,7 +101,7 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
       # One mini-batch per step. Nothing needs to be scored first, and the weights take the place of advantages.
       with profiled(step):
         ready = learner.prepare(state, [pack(drawn(step - 1), rows=rows, lengths=lengths)])
-        state, metrics = learner_lib.drain(learner.train(state, ready))
+        state, metrics = learner_lib.drain(learner.train(state, ready, checkpoint=str(run.checkpoints.latest() or "")))
       if evaluate is not None:
         nnx.update(model, state.params)
         metrics |= evaluate(step, model)

@@ -96,9 +96,7 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
         state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
       # ---- its row ---------------------------------------------------------------------------------------------------
       history = watch.kept(history, metrics)
-      metrics = metrics | watch.of_training(
-        history, player.recipe, steps, searches_expected=player.retriever is not None
-      )
+      metrics = metrics | watch.of_training(history, player.recipe, steps, searches_expected=player.recipe.searches)
       metrics |= {"seconds/checkpoint": saving_s} if saving_s else {}  # of the previous step
       if evaluate is not None:
         metrics |= progress.evaluated(evaluate, step, player, policy(state.params))
@@ -178,7 +176,7 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
       ready = learner.prepare(state, packed)
       scored = rewards.with_advantages([one for part in parts for one in part], ready.packed)
     # → optimiser steps. Meanwhile the engine may sample the next step's groups with the weights it has.
-    learning = dispatch.Work(learner.train(state, ready, checkpoint=str(run.checkpoints.latest())))
+    learning = dispatch.Work(learner.train(state, ready, checkpoint=str(run.checkpoints.latest() or "")))
   if rooms.sampler.under_way:
     with clock("rollout"):
       try:

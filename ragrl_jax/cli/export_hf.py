@@ -22,6 +22,7 @@ from ragrl_jax.models import hf, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.run import player, saving
+from ragrl_jax.store import changes
 from ragrl_jax.store import checkpoint as checkpoint_lib
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -122,7 +123,8 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
   else:
     shape = shape_of(config)
     model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(read_as or dtype)))
-  model = restore(steps, step, model, shared=config.critic.kind == "shared")
+  supervised = changes.is_supervised(hf.read_json(steps / str(step) / "host.json"))
+  model = restore(steps, step, model, shared=config.critic.kind == "shared" and not supervised)
   weights = evaluate.fingerprint(nnx.split(model)[1])
   saving.save(lora.merged(model), shape, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
   return Exported(steps.parent, step, shape.family, weights)

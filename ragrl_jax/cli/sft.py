@@ -38,7 +38,8 @@ def run(config):
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
     for metrics in sft.sft(config, WORKDIR.value, say=tqdm.write, **host_flags.going_on()):
       bar.update(metrics["step"] - bar.n)
-      bar.set_postfix_str(f"loss {metrics['loss']:.3f} grad norm {metrics['grad_norm']:.2f}")
+      if "grad_norm" in metrics:  # not in a step without a trained token
+        bar.set_postfix_str(f"loss {metrics['loss']:.3f} grad norm {metrics['grad_norm']:.2f}")
   if hosts.is_first():
     print(f"{WORKDIR.value}/model")
 

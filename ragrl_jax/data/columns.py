@@ -87,7 +87,8 @@ def passage(value: Any, where: str) -> Passage:
   title = value.get("title") or ""
   if not isinstance(title, str):
     raise ValueError(f"the title of {where!r} must be text, this is {title!r}.")
-  return Passage(str(value.get("id") or passage_id(title, value["text"])), title, value["text"])
+  name = value.get("id")
+  return Passage(passage_id(title, value["text"]) if name in (None, "") else str(name), title, value["text"])
 
 
 def question(row: Row, column: str = "question") -> str:

@@ -3,6 +3,7 @@
 import collections
 import glob
 import itertools
+import os
 import pathlib
 import random
 from collections.abc import Iterator
@@ -104,7 +105,8 @@ def files(path: str | pathlib.Path) -> list[pathlib.Path]:
 
 def _parts(path: str) -> list[str]:
   """The sources that commas separate; a file may have commas in its name."""
-  return [path] if pathlib.Path(path).exists() else path.split(",")
+  # Path.exists raises an error for a list that is too long to be a name.
+  return [path] if os.path.exists(path) else path.split(",")
 
 
 def check(path: str, setting: str) -> None:

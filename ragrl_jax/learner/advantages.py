@@ -123,7 +123,8 @@ def _discounted(rewards, masks, values, settings, length) -> tuple[list[np.ndarr
   rows = max(8, 1 << (len(rewards) - 1).bit_length())
   lay = lambda arrays, dtype: _padded(arrays, rows, length, dtype)
   guesses = np.zeros((rows, length), np.float32) if values is None else lay(values, np.float32)
-  found = _gae(settings.gamma, settings.lam)(lay(rewards, np.float32), guesses, lay(masks, bool))
+  lam = settings.lam if settings.kind == "gae" else 1.0  # REINFORCE++ has no λ
+  found = _gae(settings.gamma, lam)(lay(rewards, np.float32), guesses, lay(masks, bool))
   advantages, returns = (np.asarray(x) for x in found)
   cut = lambda x: [x[i, : len(m)] for i, m in enumerate(masks)]
   return cut(advantages), cut(returns)

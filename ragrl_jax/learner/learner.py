@@ -374,11 +374,12 @@ def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: 
   # `bad_gradients` is in the order of the leaves, so the message can name the parameters to look at.
   names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
   where = [name for name, is_bad in zip(names, last["bad_gradients"]) if is_bad]
+  kl = " or raise config.loss.kl_coef" if settings.needs_reference and settings.kl_in == "loss" and not what else ""
   raise NonFinite(
     f"{what}{last['nonfinite_in_a_row']:.0f} optimiser steps in a row had a gradient that is not finite (loss "
     f"{float(last['loss'])}, {len(where)} of {len(names)} parameters, first {', '.join(where[:3]) or 'none'}). "
     f"None of them was applied. Last good checkpoint: {checkpoint or 'none yet'}. Lower "
-    "config.optimizer.learning_rate or raise config.loss.kl_coef, and start again from it."
+    f"config.optimizer.learning_rate{kl}, and start again from it."
   )
 
 

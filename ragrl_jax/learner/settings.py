@@ -167,7 +167,11 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
       "steps."
     )
   own = dataclasses.replace(
-    of_policy, kind="adamw", learning_rate=critic.learning_rate, warmup_steps=critic.warmup_steps
+    of_policy,
+    kind="adamw",
+    learning_rate=critic.learning_rate,
+    warmup_steps=critic.warmup_steps,
+    total_steps=of_policy.total_steps + critic.alone_steps,
   )
   return Settings(
     objective=objective,
@@ -181,8 +185,11 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
 
 
 def optimizer_from_config(config: Any, *, total_steps: int | None = None) -> OptimizerSettings:
-  """The optimiser's settings for a run of `total_steps` steps (config.steps · epochs · minibatches if None)."""
+  """The optimiser's settings for a run of `total_steps` steps of the policy.
+
+  If None, config.steps · epochs · minibatches, without those in which only the critic learns.
+  """
   run = run_settings.of(config)
   if total_steps is None:
-    total_steps = run.steps * run.loss.epochs * run.loss.minibatches
+    total_steps = max(1, run.steps * run.loss.epochs * run.loss.minibatches - run.critic.alone_steps)
   return OptimizerSettings(total_steps=total_steps, **vars(run.optimizer))

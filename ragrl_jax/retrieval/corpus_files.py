@@ -37,7 +37,7 @@ def files_of(path: str | os.PathLike) -> list[pathlib.Path]:
     FileNotFoundError: there is no such file, or the folder has none.
   """
   given = os.fspath(path)
-  if "," in given and not pathlib.Path(given).exists():
+  if "," in given and not os.path.exists(given):  # Path.exists raises an error for a list that is too long for a name
     return [file for part in given.split(",") for file in files_of(part.strip())]
   place = pathlib.Path(given)
   if place.is_file():

@@ -47,7 +47,16 @@ class _Around:
     self._first = first
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
-    """See `reading.read`; the first retriever opens the documents."""
+    """See `reading.read`; the first retriever opens the documents.
+
+    Raises:
+      ValueError: it cannot open documents.
+    """
+    if not hasattr(self._first, "read"):
+      raise ValueError(
+        f"the first retriever ({type(self._first).__name__}) opens no documents: name first a folder of build_index or "
+        "the address of launchers/serve_retriever.py."
+      )
     return self._first.read(asked, k)
 
   def close(self) -> None:

@@ -64,6 +64,7 @@ class MultiHostRollout:
   @contextlib.contextmanager
   def session(self, *, greedy: bool = False) -> Iterator["MultiHostSession | FollowingSession"]:
     """See `Rollout.session`."""
+    self.report = Timings()
     with contextlib.nullcontext() if self.team is None else self.team.session():
       if self.team is not None and not self.team.leads:
         # A leading host checks the weights when its episodes begin. This host begins no episodes.

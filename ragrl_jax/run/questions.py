@@ -244,7 +244,8 @@ def with_noise(examples: Sequence[structs.Example], count: int, *, seed: int) ->
   """
   if not count:
     return list(examples)
-  pool = list({(passage.title, passage.text): passage for example in examples for passage in example.passages}.values())
+  found = {(passage.title, passage.text): passage for example in examples for passage in example.passages}
+  pool = [found[key] for key in sorted(found)]
   return [_noisy(example, count, pool, random.Random(f"noise/{seed}/{example.id}")) for example in examples]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from ragrl_jax import judging, retrieval
+from ragrl_jax.judging import local
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.retrieval import encoders
 from ragrl_jax.rollout import dispatch
@@ -50,8 +51,13 @@ def _encode(folder: str, queue: dispatch.Dispatch):
 
 
 def _longest(settings) -> float:
-  """Longest duration of a search in seconds: its calls, the wait for a retriever that is down, and a last call."""
-  return settings.timeout_s * (settings.retries + 2) + settings.wait_s * bool(remote(settings))
+  """Longest duration of a search in seconds: its calls, the wait for a retriever that is down, and a last call.
+
+  A search in this process may have to wait for the accelerator, as a local judge may.
+  """
+  longest = settings.timeout_s * (settings.retries + 2) + settings.wait_s * bool(remote(settings))
+  here = bool(settings.query_encoder) or not settings.index.startswith(("http://", "https://"))
+  return max(longest, local.DEADLINE_S) if here else longest
 
 
 def remote(settings) -> dict[str, Any]:

@@ -37,7 +37,8 @@ FREE = {
   "retrieval.key_variable": "only the token of the same server",
 }
 
-RENAMED = {"rollout.block": "rollout.page"}  # settings that have another name in older runs
+HELD_OUT = ("evaluate.", "data.evaluate", "data.noise", "data.cut_middle")  # they change the held-out metrics
+
 RENAMED_STATE = {"supply": "group_sampler"}  # keys of host.json that older checkpoints have under another name
 
 
@@ -101,7 +102,7 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
   try:
     saved = json.loads(path.read_text(encoding="utf-8"))
     was = _flat(values(config_lib.default_config()))
-    was |= {RENAMED.get(name, name): value for name, value in _flat(saved).items()}
+    was |= {config_lib.RENAMED.get(name, name): value for name, value in _flat(saved).items()}
   except (FileNotFoundError, AttributeError, ValueError) as error:
     raise ValueError(
       f"{path} is missing or damaged ({error}), so the settings of the checkpoints beside it are unknown. "
@@ -146,7 +147,14 @@ def host_state(saved: Mapping[str, Any]) -> dict[str, Any]:
   return {RENAMED_STATE.get(name, name): value for name, value in saved.items()}
 
 
+def is_supervised(host: Mapping[str, Any]) -> bool:
+  """Whether a checkpoint with this JSON part is of fine-tuning: its state has no critic, even if the config has one."""
+  return "group_sampler" not in host_state(host)
+
+
 def _is_free(name: str, config) -> bool:
+  if str(config.switches.get("settle_metric")).startswith("evaluation/") and name.startswith(HELD_OUT):
+    return False  # the second stage begins when a held-out metric settles
   if name == "steps":
     falls = config.optimizer.schedule in ("cosine", "linear")
     return not falls and not config.data.hard and not config.rollout.ahead

@@ -17,6 +17,12 @@ RESUME = ("auto", "must", "never")
 FINISHED = "finished.json"  # written after the last checkpoint and model/
 
 
+def ended(workdir: pathlib.Path) -> int:
+  """The step at which the run ended, to which its model/ belongs; -1 if it has not ended."""
+  path = workdir / FINISHED
+  return json.loads(path.read_text(encoding="utf-8"))["step"] if path.exists() else -1
+
+
 class Run:
   """A run's opened folder; `opened` makes it.
 

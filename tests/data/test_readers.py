@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from ragrl_jax.data import readers, synthetic, writers
+from ragrl_jax.data import columns, readers, synthetic, writers
 from ragrl_jax.run import questions
 from ragrl_jax.structs import Passage
 
@@ -82,6 +82,13 @@ def test_folders_globs_and_lists(tmp_path):
   assert [e.source for e in read(f"{tmp_path}/*.jsonl*")] == ["a", "b"]
   assert [e.source for e in read(f"{second},{first}")] == ["b", "a"]
   assert [e.source for e in read(tmp_path, max_examples=1)] == ["a"]
+  with pytest.raises(ValueError, match="'q1' occurs twice"):  # a list that is too long for a file's name is read
+    read(",".join([str(first)] * 200))
+
+
+def test_a_passage_may_have_the_id_0():
+  passage = lambda name: columns.passage(dict(id=name, text="t"), "x").id
+  assert (passage(0), passage("0")) == ("0", "0") and passage(None) == passage("") != "0"
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):

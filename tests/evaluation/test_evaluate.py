@@ -137,6 +137,46 @@ def test_a_runs_checkpoint_scores_as_its_exported_model(place, whole):
   assert by_run["settings"]["weights"] == metrics["settings"]["weights"]
 
 
+def test_a_fine_tuned_checkpoint_has_no_critic_though_its_config_has_one(place, whole):
+  (place, config, player), (_, got) = place, whole
+  config = config.copy_and_resolve_references()
+  config.advantage.kind, config.critic.kind = "gae", "own"
+  tuned = settings_lib.from_config(config, objective="sft")
+  learner = learner_lib.Learner(player.model, tuned, settings_lib.optimizer_from_config(config))
+  saved = checkpoint.Checkpoints(place / "tuned" / "checkpoints", keep=2)
+  saved.save(3, learner.init(0), host=dict(step=3, reached=False))
+  saved.close()
+  (place / "tuned" / "config.json").write_text(config.to_json())
+  run(place, config, "by_tuned", checkpoint="tuned")
+  assert predictions(place / "by_tuned") == got
+
+
+def test_other_prompts_and_other_noise_are_another_evaluation(place, whole):
+  place, config, _ = place
+  assert whole[0]["settings"]["other"] == {"prompting.chat": False, "prompting.tokenizer": "bytes"}
+  for name, change in (("prompting.markers", "own"), ("rollout.kv_dtype", "int8")):
+    other = config.copy_and_resolve_references()
+    section, _, last = name.partition(".")
+    other[section][last] = change
+    with pytest.raises(ValueError, match=f"other settings .other: .*{name}"):
+      run(place, other, "whole")
+
+
+def test_a_continued_runs_older_model_is_not_taken(tmp_path):
+  (tmp_path / "model").mkdir()
+  for name in ("config.json", "model.safetensors"):
+    (tmp_path / "model" / name).write_text("{}")
+  assert evaluate.locate(tmp_path) == (tmp_path / "model", None, 0)
+  (tmp_path / "checkpoints" / "100").mkdir(parents=True)
+  (tmp_path / "finished.json").write_text(json.dumps(dict(step=100, reached=False)))
+  assert evaluate.locate(tmp_path) == (tmp_path / "model", None, 0)
+  (tmp_path / "finished.json").unlink()  # the run goes on
+  assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 100)
+  (tmp_path / "checkpoints" / "150").mkdir()
+  assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 150)
+  assert evaluate.locate(tmp_path / "model") == (tmp_path / "model", None, 0)  # asked for by name
+
+
 def test_where_checkpoints_are_found(place, tmp_path):
   place, _, _ = place
   assert evaluate.locate(place / "model") == (place / "model", None, 0)

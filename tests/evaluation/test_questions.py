@@ -91,6 +91,7 @@ def test_noise_depends_on_its_key_and_positions_stay_right():
   assert questions.with_noise(examples, 0, seed=0) == examples
   noisy = questions.with_noise(examples, 2, seed=0)
   assert questions.with_noise(examples[:], 2, seed=0) == noisy != questions.with_noise(examples, 2, seed=1)
+  assert questions.with_noise(examples[::-1], 2, seed=0)[::-1] == noisy
   more = questions.with_noise(examples, 4, seed=0)
   for before, after, longer in zip(examples, noisy, more):
     assert len(after.passages) == 4 and len({p.text for p in after.passages}) == 4

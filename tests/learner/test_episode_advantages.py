@@ -47,6 +47,17 @@ def test_group_relative_by_hand():
   assert metrics["return_mean"] > 0
 
 
+def test_reinforce_plus_plus_has_no_lambda():
+  """A config's λ may be left from PPO."""
+  found = [
+    advantages.assign(small.packed(earning()), AdvantageSettings(kind="reinforce_plus_plus", lam=lam))
+    for lam in (0.5, 1.0)
+  ]
+  assert found[0][1] == found[1][1]
+  one, other = read(found[0][0]), read(found[1][0])
+  assert all(np.array_equal(one[key], other[key]) for key in one)
+
+
 @pytest.mark.parametrize("credit", ["episode", "turn"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_packing_changes_nothing(kind, credit):

@@ -58,6 +58,10 @@ def test_settings_come_from_the_config():
   sft = settings.from_config(config, objective="sft")
   assert (sft.kl, sft.temperature, sft.needs_reference) == ("none", 1.0, False)
   assert settings.optimizer_from_config(config, total_steps=7).total_steps == 7
+  config.advantage.kind = "gae"
+  config.critic.update(dict(kind="own", alone_steps=20))  # the policy's rate falls over its own steps
+  assert settings.optimizer_from_config(config).total_steps == 180
+  assert settings.from_config(config).critic.optimizer.total_steps == 200
 
 
 def test_rows_with_shared_prompts_have_a_length_that_the_kernels_accept():

@@ -1,6 +1,7 @@
 """Fusion and reranking: scores by hand, files that name them, and what passes through."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -56,6 +57,9 @@ def test_a_passage_keeps_its_text_and_blank_queries_find_nothing():
   assert fused.search(["q", " "], 3) == [[Passage("a", "", "text of a", 1 / 61)], []]
   assert fused.read([("a", "")], 1) == [[Passage("a", "", "text of a", 1.0)]]
   assert [part["kind"] for part in fused.describe()["parts"]] == ["scripted"] * 2
+  closed = fusion.Fused([types.SimpleNamespace(search=None)])  # such as a recording
+  with pytest.raises(ValueError, match="the first retriever .SimpleNamespace. opens no documents"):
+    closed.read([("a", "")], 1)
 
 
 @pytest.mark.parametrize(

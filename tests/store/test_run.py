@@ -103,6 +103,27 @@ def test_settings_that_change_the_run_are_refused_by_name_and_others_are_not(old
   assert "\n" not in str(error.value) and "config.log" not in str(error.value)
 
 
+def test_held_out_settings_are_not_free_if_a_stage_waits_for_a_held_out_metric(tmp_path):
+  def settings(**more):
+    config = settings_of(**more)
+    config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em")
+    return config
+
+  with workdir.opened(tmp_path, settings(), say=lambda text: None) as made:
+    made.restore(jax.tree.map(jnp.copy, STATE))
+    made.save(5, STATE, {})
+  with pytest.raises(ValueError, match="config.evaluate.every was"):
+    opened(tmp_path, settings(evaluate__every=7))
+  opened(tmp_path, settings(log__tensorboard=False))
+
+
+def test_a_renamed_setting_of_an_older_run_is_read(tmp_path):
+  written = json.loads(settings_of(rollout__page=64).to_json_best_effort())
+  written["rollout"]["block"] = written["rollout"].pop("page")
+  (tmp_path / "config.json").write_text(json.dumps(written))
+  assert config_lib.of_run(tmp_path).rollout.page == 64
+
+
 def test_every_pattern_of_free_settings_matches_a_setting():
   config = config_lib.default_config()
   with config.judges.unlocked():
