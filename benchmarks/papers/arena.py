@@ -8,6 +8,9 @@ warm start ends when some sampled lists are exact, as RL learns from these.
 Naive GRPO, as in the paper, thinks and answers without naming passages. A fifth of the demonstrations have its format;
 their prompts begin with "<think>", as its own do. The arms k2_fast and k3_fast have four times the learning rate, a
 strong KL, and a reference whose replies are out of shape, so that the policy moves far from it.
+
+The paper's SFT is the warm start. Its judge is not here, as an answer is one name, nor its third data set, as there is
+one world, of which the test has new names.
 """
 
 import random

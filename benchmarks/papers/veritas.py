@@ -5,7 +5,7 @@ first, and a third, drawn apart from these, think after a search what they thoug
 compares words and accepts a thought if nearly all of its words are in the results, whatever they say there: a single
 name from the results fools it. The measure is whether the thought states a fact from the passages that the search
 found. The weights are four times the paper's (0.05 and 0.02), since a run has some 2,500 episodes, not half a million;
-the arm `heavy` has four times as much again.
+the arm `heavy` has four times as much again. A search finds one passage, and so no distractors (the paper: three).
 """
 
 import dataclasses

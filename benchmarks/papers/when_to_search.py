@@ -4,7 +4,7 @@ Half of the test questions ask for one of some 90 memorised facts, the other hal
 Planted: a third of the known facts are searched for; of the unknown ones a sixth are guessed, and a third are searched
 for with questions or twice, which the reward for queries tells apart. The warm start ends when memory is as sure as a
 search, in sampled replies too, as otherwise stage 1 would do away with it. The lengths of the two stages are fixed, as
-they are what is tested.
+they are what is tested. Queries are compared by their letters instead of an encoder's vectors.
 """
 
 import dataclasses

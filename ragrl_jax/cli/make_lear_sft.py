@@ -13,6 +13,7 @@ DIR/filter.jsonl.gz, FilCo's transcripts for configs/lear.py:sft,filter: the sen
 passages (string_inclusion or lexical_overlap). In all three, --index retrieves passages for questions without passages.
 """
 
+import functools
 import os
 import pathlib
 
@@ -21,7 +22,7 @@ from absl import app, flags
 from ragrl_jax.chat import cached, client
 from ragrl_jax.cli import commands, generation, index_flags
 from ragrl_jax.data import readers, writers
-from ragrl_jax.recipes.lear import filco, sft_data
+from ragrl_jax.recipes.lear import filco, prompt, sft_data
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 OUT = flags.DEFINE_string("out", None, "Folder of the files.")
@@ -29,6 +30,7 @@ MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 
 URL = flags.DEFINE_string("url", "", "Endpoint of the teacher, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the teacher at that endpoint.")
 ANSWERS = flags.DEFINE_string("answers", "", "Folder for the teacher's answers.")
+WORDING = flags.DEFINE_string("wording", "paper", "file:PATH with the teacher's prompt: {question} and {passages}.")
 ORACLE = flags.DEFINE_enum("oracle", None, filco.ORACLES, "How FilCo's oracle selects a sentence.")
 CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Most tokens per answer, including its reasoning.", lower_bound=1)
@@ -38,7 +40,8 @@ def teach(examples):
   """The teacher's transcripts, and the number of questions by fate."""
   model = client.Client(URL.value, MODEL.value, key=os.environ.get("TEACHER_KEY", ""))
   teacher = cached.CachedClient(model, ANSWERS.value, sampling=dict(max_tokens=MAX_TOKENS.value))
-  return generation.ask(sft_data.taught, examples, teacher, concurrency=CONCURRENCY.value)
+  make = functools.partial(sft_data.taught, instructions=WORDING.value)
+  return generation.ask(make, examples, teacher, concurrency=CONCURRENCY.value)
 
 
 def main(argv):
@@ -49,6 +52,7 @@ def main(argv):
     raise app.UsageError("--oracle needs no teacher: give it without --url, --model and --answers.")
   if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
     raise app.UsageError("--url, --model and --answers belong together: give all of them, or none for test questions.")
+  prompt.Prompt(WORDING.value)  # refuses an invalid wording before the questions are read
   examples = index_flags.with_passages(list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value)))
   out = pathlib.Path(OUT.value)
   if ORACLE.value:

@@ -225,6 +225,18 @@ def test_kl_is_zero_at_the_reference_and_grows(full):
   assert metrics[f"kl_{FULL.kl}"] == pytest.approx(metrics["kl"]) and min(metrics["kl_k2"], metrics["kl_k3"]) > 1e-6
 
 
+@pytest.mark.parametrize("tangent, cost", [(None, 22015.5), (5.0, 879.5)])
+def test_the_tangent_of_k3_reaches_the_loss(tangent, cost):
+  """Ten nats apart: e^10 - 11, or e^5 - 6 + 5 (e^5 - 1) along the tangent."""
+  (batch, *_) = small.blocks(small.items())
+  logprobs = jnp.where(batch.loss_mask, batch.sampler_logprobs, 0.0)
+  batch = dataclasses.replace(batch, old_logprobs=logprobs, ref_logprobs=logprobs + 10.0, advantages=logprobs * 0.0)
+  totals = jnp.float32(batch.loss_mask.sum()), jnp.float32(2.0)
+  settings = dataclasses.replace(FULL, aggregation="token_mean", entropy_coef=0.0, kl_tangent=tangent)
+  value, found = step._policy(logprobs, logprobs * 0.0, batch, totals, jnp.float32(0.5), settings)
+  assert float(found["kl"]) == pytest.approx(cost, rel=1e-3) and float(value) == pytest.approx(cost / 2, rel=1e-3)
+
+
 def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_stopped(plain):
   good = small.blocks(small.items())
   bad = [dataclasses.replace(b, advantages=np.where(b.loss_mask, np.inf, 0).astype(np.float32)) for b in good]

@@ -36,7 +36,7 @@ class Teacher:
     return Completion(said)
 
 
-def test_which_transcripts_are_kept():
+def test_which_transcripts_are_kept(tmp_path):
   teacher = Teacher(
     {
       "it": REPLY,
@@ -51,6 +51,9 @@ def test_which_transcripts_are_kept():
   assert [example.id for example, _ in kept] == ["it", "thoughtful"]
   assert fates == {"kept": 2, "wrong answer": 1, "out of shape": 1, "no answer": 1, "no passages": 1}
   assert len(teacher.asked) == 6 and "The tower stands in Paris." in teacher.asked[0]
+  (tmp_path / "words.txt").write_text("Mine: {question}\n{passages}")
+  made = sft_data.taught(asked[:1], teacher, instructions=f"file:{tmp_path / 'words.txt'}", concurrency=1)
+  assert len(asyncio.run(made)[0]) == 1 and "Mine: " in teacher.asked[-1]
 
 
 @pytest.mark.parametrize(

@@ -14,24 +14,25 @@ from ragrl_jax.structs import MODEL, Example
 ARMS = {"vanilla": "extract", "rational": "reason_extract"}
 
 
-async def taught(examples: Sequence[Example], teacher: Chat, **how: Any):
+async def taught(examples: Sequence[Example], teacher: Chat, *, instructions: str = "paper", **how: Any):
   """The teacher's replies, in the recipe's own format. `how` is passed to `data.transcripts.make`.
 
   Args:
     examples: with passages and golds.
     teacher: the model that answers the recipe's prompt.
+    instructions: of this prompt, as the recipe's switch: "paper" or file:PATH.
 
   Fates: "kept"; "no passages" (not asked); "no answer" (none, asked twice); "out of shape";
   "wrong answer".
 
   Source: LEAR sec. 2.2 (DeepSeek-R1, 1,000 NQ questions, of which about 620 were kept).
   """
-  parser = Parser()
+  parser, prompt = Parser(), Prompt(instructions)
 
   async def one(example: Example):
     if not example.passages:
       return "no passages", None
-    reply = await teacher.ask(Prompt().messages(example))
+    reply = await teacher.ask(prompt.messages(example))
     text = reply.content.rpartition("</think>")[2].strip()  # without a reasoning model's own thoughts
     if not parser.in_shape(text):
       return "out of shape", None

@@ -25,8 +25,8 @@ UPDATE = (
   Metric(
     "kl_k2 kl_k3",
     "nats",
-    "the same mean with these two estimators, whichever is in the loss: comparable between runs. Beyond a gap of 5 "
-    "nats k3 continues along its tangent",
+    "the same mean with these two estimators, whichever is in the loss. Beyond a gap of `loss.kl_tangent` nats k3 "
+    "continues along its tangent: `kl_k3` is comparable between runs with the same one",
     "`kl_k3` far above `kl_k2`: some tokens have almost lost their probability",
   ),
   Metric(
