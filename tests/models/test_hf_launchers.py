@@ -164,8 +164,9 @@ def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys)
   assert status == 2 and "write to another one" in complaint
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_export_of_a_policy_with_a_value_head(tmp_path, monkeypatch, capsys, rank):
+@pytest.mark.parametrize("rank, tuned", [(0, False), (2, False), (0, True)])
+def test_export_of_a_policy_with_a_value_head(tmp_path, monkeypatch, capsys, rank, tuned):
+  """A fine-tuned checkpoint of the same config has no value head."""
   config = config_lib.default_config()
   config.model.path, config.prompting.chat = str(model_folder(tmp_path / "base")), False
   config.model.lora.update(dict(rank=rank, layers="q down"))
@@ -179,7 +180,8 @@ def test_export_of_a_policy_with_a_value_head(tmp_path, monkeypatch, capsys, ran
   (tmp_path / "run").mkdir()
   (tmp_path / "run" / "config.json").write_text(config.to_json_best_effort())
   saved = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", keep=1)
-  saved.save(3, dict(params=params), dict(step=3))
+  host = dict(step=3) | ({} if tuned else dict(group_sampler={}))
+  saved.save(3, dict(params=trained.policy(params) if tuned else params), host)
   saved.close()
   status, _, complaint = run("export_hf", monkeypatch, capsys, checkpoint=tmp_path / "run", out=tmp_path / "out")
   assert status == 0, complaint
