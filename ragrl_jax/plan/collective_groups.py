@@ -7,15 +7,18 @@ import numpy as np
 
 # There are three forms. These are the same groups of four devices: {{0,2},{1,3}} lists them. [2,2]<=[2,2]T(1,0) puts
 # the numbers 0 to 3 into two rows and two columns, and transposes them. mesh['a'=2,'b'=2] {'a'} names a mesh's axis.
+# The mesh's devices are numbered row by row, or as device_ids=([2,2]T(1,0)) says.
+MESH = re.compile(r"mesh\[(.*?)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? ?\{(.*?)\}")
 FORMS = re.compile(
   r"(?:replica_groups|source_target_pairs)="
-  r"(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[.*?\] ?\{.*?\})"
+  rf"(\{{\{{.*?\}}\}}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|{MESH.pattern})"
 )
+LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=(?!\{\}).{,160}")
 
 
 def text(line: str) -> str:
   """The part of an instruction that lists its groups of devices; "" if all devices are one group."""
-  found = FORMS.search(line)
+  found = FORMS.search(line) or LISTED.search(line)
   return found[0] if found else ""
 
 
@@ -27,6 +30,10 @@ def of(line: str) -> list[list[int]]:
   """
   found = FORMS.search(line)
   if not found:
+    if listed := LISTED.search(line):
+      raise ValueError(
+        f"cannot read the groups of a collective: {listed[0]}. Add the form to plan/collective_groups.py."
+      )
     return []
   if found[1].startswith("{"):
     return [_numbers(group) for group in re.findall(r"\{([\d,]+)\}", found[1])]
@@ -43,14 +50,19 @@ def _numbers(part: str) -> list[int]:
 
 
 def _of_mesh(form: str) -> list[list[int]]:
-  """The groups along axes of a mesh, whose devices are numbered row by row."""
-  mesh, axes = re.fullmatch(r"mesh\[(.*?)\] ?\{(.*?)\}", form).groups()
+  """The groups along axes of a mesh."""
+  found = MESH.fullmatch(form)
+  assert found is not None
+  mesh, rows, turned, axes = found.groups()
   sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh)}
   chosen = re.findall(r"'([^']+)'", axes)
   if ":" in axes or "device" in mesh or not set(chosen) <= set(sizes):
     raise ValueError(f"cannot read the groups of a collective: {form}. Add the form to plan/collective_groups.py.")
   order = [list(sizes).index(name) for name in (*(name for name in sizes if name not in chosen), *chosen)]
-  places = np.arange(math.prod(sizes.values())).reshape(list(sizes.values())).transpose(order)
+  places = np.arange(math.prod(sizes.values()))
+  if rows:
+    places = places.reshape(_numbers(rows)).transpose(_numbers(turned) if turned else None)
+  places = places.reshape(list(sizes.values())).transpose(order)
   return places.reshape(-1, math.prod(sizes[name] for name in chosen)).tolist()
 
 

@@ -13,6 +13,12 @@ from ragrl_jax.plan import aot, collective_groups
     ("replica_groups=[4,2]<=[2,4]T(1,0), to_apply=%add", [[0, 4], [1, 5], [2, 6], [3, 7]]),
     ("replica_groups=mesh['a'=2,'b'=4] {'b'}, use_global_device_ids=true", [[0, 1, 2, 3], [4, 5, 6, 7]]),
     ("replica_groups=mesh['a'=2,'b'=2,'c'=2] {'a','c'}, to_apply=%add", [[0, 1, 4, 5], [2, 3, 6, 7]]),
+    (
+      "replica_groups=mesh['a'=1,'b'=4,'c'=1,'d'=2], device_ids=([2,4]T(1,0)) {'b'}, use_global_device_ids=true",
+      [[0, 1, 2, 3], [4, 5, 6, 7]],
+    ),
+    ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}", [[0, 4], [1, 5], [2, 6], [3, 7]]),
+    ("replica_groups=mesh['a'=2,'b'=2], device_ids=([4]) {'a'}", [[0, 2], [1, 3]]),
     ("channel_id=1, source_target_pairs={{0,1},{1,0}}", [[0, 1], [1, 0]]),
     ("replica_groups={}, to_apply=%add", []),
   ],
@@ -22,9 +28,12 @@ def test_the_forms_of_a_group(text, expected):
   assert collective_groups.of(line) == expected and collective_groups.of(collective_groups.text(line)) == expected
 
 
-def test_an_unknown_form_is_refused():
+@pytest.mark.parametrize("form", ["mesh['a'=8] {'a':(2)4}", "mesh['a'=8], other=1 {'a'}", "new(1,2)"])
+def test_an_unknown_form_is_refused(form):
+  """It must not pass for one group of all devices."""
+  line = f"%x = f32[8] all-gather(%y), replica_groups={form}, dimensions={{0}}"
   with pytest.raises(ValueError, match="cannot read"):
-    collective_groups.of("replica_groups=mesh['a'=8] {'a':(2)4}")
+    collective_groups.of(collective_groups.text(line))
 
 
 WITHIN, ACROSS, ALL = (
