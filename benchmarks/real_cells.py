@@ -112,7 +112,7 @@ def evaluations() -> dict[Evaluation, set[str]]:
 
 
 def _rank(one: Evaluation) -> int:
-  """The recipes and the baselines come first, then the arms of their ablations, then questions one at a time."""
+  """The recipes and the baselines come first, then the arms of their ablations, then those for their seconds."""
   alone = "evaluate.batch" in dict(one.flags)
   return 2 if alone else int(one.training is not None and one.training.config not in MAIN)
 

@@ -160,7 +160,8 @@ def _described(config, player: player_lib.Answerer, *, sample: bool) -> dict[str
     index = addresses.without_credentials(config.retrieval.index)
     retrieval = dict(index=index, top_k=config.retrieval.top_k, **player.retriever.describe())
   texts = changes.digests(changes.wordings(config))
-  other = {name: _at(config, name) for name in OTHERS if _at(config, name) != _at(config_lib.default_config(), name)}
+  default = config_lib.default_config()
+  other = {name: value for name in OTHERS if (value := _at(config, name)) != _at(default, name)}
   if config.data.noise:  # it draws the passages
     other["seed"] = config.seed
   return dict(

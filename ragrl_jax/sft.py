@@ -92,7 +92,7 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
   # ---- 3. the train state is restored --------------------------------------------------------------------------------
   state, host = run.restore(learner.init(config.seed, keep=False))
   first, done = run.restored or 0, host is not None and host["reached"]
-  step = first
+  step, saved = first, first
   log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not hosts.is_first())
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
       # One mini-batch per step. Nothing needs to be scored first, and the weights take the place of advantages.
       with profiled(step):
         ready = learner.prepare(state, [pack(drawn(step - 1), rows=rows, lengths=lengths)])
-        state, metrics = learner_lib.drain(learner.train(state, ready, checkpoint=str(run.checkpoints.latest() or "")))
+        state, metrics = learner_lib.drain(learner.train(state, ready, checkpoint=str(saved or "")))
       if evaluate is not None:
         nnx.update(model, state.params)
         metrics |= evaluate(step, model)
@@ -112,6 +112,7 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
       last = done or step == steps
       if step % save_every == 0 or last:
         run.save(step, state, {}, reached=done)
+        saved = step
       yield row
       if last:
         break

@@ -61,7 +61,7 @@ def _of_mesh(form: str) -> list[list[int]]:
   order = [list(sizes).index(name) for name in (*(name for name in sizes if name not in chosen), *chosen)]
   places = np.arange(math.prod(sizes.values()))
   if rows:
-    places = places.reshape(_numbers(rows)).transpose(_numbers(turned) if turned else None)
+    places = places.reshape(_numbers(rows)).transpose(_numbers(turned or "") or None)
   places = places.reshape(list(sizes.values())).transpose(order)
   return places.reshape(-1, math.prod(sizes[name] for name in chosen)).tolist()
 

@@ -138,8 +138,8 @@ def learner_part(config: Any, shape: Any, where: Slice, made: load_lib.Load, set
     shape, dataclasses.asdict(axes), temporaries.chip_tokens(config, axes), width=2, remat=True, parameters=whole
   )
   # Only the data axis spans islands. The gradient is summed within each first. Then each chip's part is scattered over
-  # the islands and gathered, so that a chip sends it 2 (h - 1) / h times over h islands.
-  between = 4.0 * mine * where.islands / axes.data * 2 * (where.islands - 1) / where.islands
+  # the islands and gathered, so that a chip sends it, mine · h / data, 2 (h - 1) / h times over h islands.
+  between = 2 * 4.0 * mine * (where.islands - 1) / axes.data
   found = [
     Program(
       "learner: accumulate",

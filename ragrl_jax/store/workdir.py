@@ -19,8 +19,13 @@ FINISHED = "finished.json"  # written after the last checkpoint and model/
 
 def ended(workdir: pathlib.Path) -> int:
   """The step at which the run ended, to which its model/ belongs; -1 if it has not ended."""
+  return _end(workdir).get("step", -1)
+
+
+def _end(workdir: pathlib.Path) -> dict[str, Any]:
+  """The contents of finished.json; {} if the run has not ended."""
   path = workdir / FINISHED
-  return json.loads(path.read_text(encoding="utf-8"))["step"] if path.exists() else -1
+  return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 class Run:
@@ -64,8 +69,7 @@ class Run:
       self._changes = changes.differences(workdir, self._config)
     if not accept_changes:
       changes.refuse_others(workdir, self._changes, self._config)
-    path = workdir / FINISHED
-    end = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    end = _end(workdir)
     return latest, end.get("step") == latest and (end["reached"] or latest >= self._config.steps)
 
   def restore(self, state: Any) -> tuple[Any, dict[str, Any] | None]:

@@ -184,7 +184,7 @@ def _runs(column: Column, evaluations: Sequence[Evaluation]) -> list[tuple[Evalu
 def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
   """The evaluations, of which those with equal answers of the same weights count once.
 
-  A row may need such a pair: one that also measures its evidence, or asks one question at a time.
+  A row may need such a pair: one of them also measures its evidence.
   """
   found: list[Evaluation] = []
   for one in evaluations:
@@ -321,8 +321,9 @@ def _foreign(paper: Paper, one: Evaluation) -> str:
     asked = [column for table in paper.tables if own[0] in table.rows for column in table.columns]
     needed = [{**NO_NOISE, **column.where} for column in asked if column.sets[0] in one.sets]
     if needed:
-      unmet = (f"{name}={facts.get(name)}, not {value}" for name, value in needed[0].items())
-      unmet = [said for said, fact in zip(unmet, needed[0].items()) if not _holds(facts, *fact)]
+      unmet = [
+        f"{name}={facts.get(name)}, not {value}" for name, value in needed[0].items() if not _holds(facts, name, value)
+      ]
       found += f", but with {', '.join(unmet)}" if unmet else ""
     return f"{what} belongs into the row {own[0].name!r}, but fills none of its columns: {found}."
   if fitting:

@@ -37,15 +37,16 @@ def trained(preset: str = "", model: str = FOUR, step: int = 0) -> Run:
   return Run(config, config, (model,), needs=NEEDS, checkpoint=step)
 
 
-def untrained(preset: str, model: str, thinking: str = "") -> Run:
-  """An untrained method, with a judge beside its other scores.
-
-  A reasoning model thinks, unless `thinking` is "off".
-  """
+def _asked(preset: str, model: str, thinking: str = "") -> tuple[str, dict[str, Any]]:
+  """(config, facts) of an untrained method. A reasoning model thinks, unless `thinking` is "off"."""
   thinking = thinking or ("on" if model in REASONING else "")
   words = [word for word in (preset, {"on": "thinking", "off": "no_thinking", "": ""}[thinking]) if word]
-  config = f"untrained:{','.join(words)}".rstrip(":")
-  where: dict[str, Any] = {"thinking": thinking or None}
+  return f"untrained:{','.join(words)}".rstrip(":"), {"thinking": thinking or None}
+
+
+def untrained(preset: str, model: str, thinking: str = "") -> Run:
+  """An untrained method, with a judge beside its other scores. For `thinking` see `_asked`."""
+  config, where = _asked(preset, model, thinking)
   if preset == "closed_book":
     return Run(config, models=(model,), where=where, flags=JUDGE)
   return Run(config, models=(model,), where=where | {"retrieval.top_k": 5}, needs=INDEX, flags=JUDGE)
@@ -178,9 +179,8 @@ w/o r_a       | 0.48 2.02 | 0.52 1.93 | 0.69 2.03 | 0.55 2.09 | 0.19 2.48 | 0.54
 
 def by_top_k(model: str) -> Run:
   """Plain RAG with as many passages as a column says."""
-  thinks = model in REASONING
-  config = "untrained:thinking" if thinks else "untrained"
-  return Run(config, models=(model,), where={"thinking": "on" if thinks else None}, needs=INDEX)
+  config, where = _asked("", model)
+  return Run(config, models=(model,), where=where, needs=INDEX)
 
 
 TOP_K = rows(
