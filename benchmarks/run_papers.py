@@ -1,9 +1,10 @@
 """Five papers' claims, re-tested in miniature: python benchmarks/run_papers.py [--docs] [--minutes 60] [--seeds 0,1,2]
 
 Each paper and seed has a made-up world and one warm start, from which every arm starts its RL steps. Finished runs are
-not repeated, including those in docs/papers.jsonl.gz; a killed run continues from its last checkpoint. As many runs as
-there are cores run in parallel, each on its own core (results depend on the number of threads). The table uses the
-finished runs; --docs writes docs/papers.md, .jsonl.gz and .png. --short fails if a claim is not shown.
+not repeated, including those in docs/papers.jsonl.gz, unless the other runs of their seed need a new warm start. A
+killed run continues from its last checkpoint. As many runs as there are cores run in parallel, each on its own core
+(results depend on the number of threads). The table uses the finished runs; --docs writes docs/papers.md, .jsonl.gz and
+.png. --short fails if a claim is not shown.
 """
 
 import importlib
@@ -53,8 +54,9 @@ def main(_):
     for arm in (WARM, *papers[paper].arms)
     if arm == WARM or not ARMS.value or arm in ARMS.value
   ]
-  failed = play(out, papers, [run for run in work if run not in kept])
+  kept = page.comparable(kept, work, lambda run: made(out, run))
   kept = {key: row for key, row in kept.items() if key[0] in papers}
+  failed = play(out, papers, [run for run in work if run not in kept])
   rows = kept | {
     key: row
     for path in sorted(out.glob("*/*/*/result.json"))
@@ -84,14 +86,15 @@ def play(out: pathlib.Path, papers, todo: list) -> list:
   free = [cores[at : at + THREADS.value] for at in range(0, len(cores) - THREADS.value + 1, THREADS.value)]
   free = free[: JOBS.value] if JOBS.value else free
   result = lambda paper, arm, seed: out / paper / str(seed) / arm / "result.json"
-  made = lambda paper, _, seed: (out / paper / str(seed) / "sft" / "model").is_dir()
   todo = [run for run in todo if not result(*run).is_file()]
   # A warm start without weights on this machine must be trained again.
-  todo = list(dict.fromkeys([*(base for run in todo for base in base_of(run) if not made(*base)), *todo]))
+  todo = list(dict.fromkeys([*(base for run in todo for base in base_of(run) if not made(out, base)), *todo]))
   total = len(todo)
   while todo or running:
     late = MINUTES.value and time.monotonic() - began > 60 * (MINUTES.value - RUN_MINUTES)
-    ready = [] if late else [run for run in todo if all(made(*base) and base not in running for base in base_of(run))]
+    ready = (
+      [] if late else [run for run in todo if all(made(out, base) and base not in running for base in base_of(run))]
+    )
     if ready and free:
       chosen, core = ready[0], free.pop(0)
       todo = [run for run in todo if run != chosen]
@@ -113,6 +116,12 @@ def play(out: pathlib.Path, papers, todo: list) -> list:
         if process.returncode:
           todo = [other for other in todo if run not in base_of(other)]
   return failed
+
+
+def made(out: pathlib.Path, run) -> bool:
+  """Whether the warm start of the run's paper and seed is on this machine."""
+  paper, _, seed = run
+  return (out / paper / str(seed) / "sft" / "model").is_dir()
 
 
 def base_of(run) -> list:

@@ -4,7 +4,7 @@ import gzip
 import importlib
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -15,16 +15,31 @@ from ragrl_jax.store import jsonl
 
 RUNS = "papers.jsonl.gz"
 SEEDS = 5
-Rows = Mapping[tuple[str, str, int], Mapping[str, Any]]
+Run = tuple[str, str, int]  # paper, arm, seed
+Rows = Mapping[Run, Mapping[str, Any]]
 
 
-def read_rows(path: pathlib.Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+def read_rows(path: pathlib.Path) -> dict[Run, dict[str, Any]]:
   """{(paper, arm, seed): a run's result} from a file with one per line, .gz or not; empty if there is no file."""
   if not path.is_file():
     return {}
   text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
   rows = map(json.loads, text.splitlines())
   return {(row["paper"], row["arm"], row["seed"]): row for row in rows}
+
+
+def comparable(rows: Rows, work: Sequence[Run], made: Callable[[Run], bool]) -> Rows:
+  """The rows without those of an unfinished paper and seed whose warm start is not on this machine.
+
+  All runs of a paper and seed go on from one warm start. A new one is not the same on another machine.
+
+  Args:
+    rows: finished runs.
+    work: all runs wanted.
+    made: whether the warm start of a run is on this machine.
+  """
+  again = {run[::2] for run in work if run not in rows and not made(run)}
+  return {run: row for run, row in rows.items() if run[::2] not in again}
 
 
 def values(rows: Rows, paper: Paper, side: Side | float, seed: int, *, sampled: bool = False) -> np.ndarray | None:

@@ -112,6 +112,15 @@ def test_claims_that_are_not_shown_are_named():
   assert page.not_shown(dict(care=paper), found) == ["care: less", "care: x"]
 
 
+def test_runs_of_a_seed_are_not_mixed_with_those_of_another_warm_start():
+  # Seed 0 is finished, seeds 1 and 2 lack a run each. The warm start of seed 2 is here, that of seed 1 is not.
+  found = rows((ones(0.9), ones(0.6)), (ones(0.9), ones(0.6)), (ones(0.9), ones(0.6)))
+  work = [("care", arm, seed) for seed in range(3) for arm in ("paper", "easy_only")]
+  del found["care", "paper", 1], found["care", "paper", 2]
+  kept = page.comparable(found, work, lambda run: run[2] == 2)
+  assert set(kept) == {("care", "paper", 0), ("care", "easy_only", 0), ("care", "easy_only", 2)}
+
+
 def test_runs_are_read_as_they_were_written(tmp_path):
   claims = (BETTER,)
   paper, found = dataclasses.replace(care.PAPER, claims=claims), rows((ones(0.5), ones(0.2)), (ones(0.6), ones(0.2)))
