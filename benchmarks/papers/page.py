@@ -267,8 +267,8 @@ training never saw.
 
 {summary}.
 
-{finished} of {runs} runs are finished. `make papers` runs what is missing. A claim with one seed has no interval, so it is
-neither shown nor refuted.
+{finished} of {runs} runs are finished. `make papers` runs what is missing. A claim with one seed has no interval, so it
+is neither shown nor refuted.
 
 {table}
 

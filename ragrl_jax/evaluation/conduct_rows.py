@@ -28,7 +28,7 @@ def row(example: structs.Example, episode: structs.Episode, said: str | None) ->
   asked = [(s.query or "", [f"{p.title}\n{p.text}" for p in s.found or ()]) for s in episode.searches]
   stringless = qa.YES_NO & {gold.lower() for gold in example.golds}
   held = any(qa.has_answer(f"{passage.title} {passage.text}", example.golds) for passage in found)
-  by_gold = answer_recall.gold_scores(example, found, len(found)) if found else None
+  by_gold = answer_recall.gold_scores(example, found, max(len(found), 1)) if asked else None
   words = qa.overlap(said or "", example.golds)
   return dict(
     precision=words.precision,

@@ -45,6 +45,9 @@ def test_a_row_by_hand():
   )
   both = conduct_rows.row(example, played(("x", [PARIS, OSLO]), logprobs=[0.0]), None)
   assert (both["found_answer"], both["found_gold"], both["confidence"], both["recall"]) == (1.0, 1.0, 1.0, 0.0)
+  nothing = conduct_rows.row(example, played(("x", [])), "in Oslo")
+  assert (nothing["found_answer"], nothing["found_gold"]) == (0.0, 0.0)
+  assert conduct_rows.row(example, played(), "in Oslo")["found_gold"] is None
 
 
 def test_what_is_not_known_is_none():

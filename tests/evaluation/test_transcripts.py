@@ -90,9 +90,15 @@ def test_the_model_cannot_write_its_own_results():
   turns = adapters.turns(text, "search_r1")
   assert [owner for owner, _ in turns] == [MODEL, ENVIRONMENT, MODEL] and "x" in turns[1][1]
   # Search-R1's code cuts long results with their closing tag: they end before the next thought.
-  cut = "<search>q</search>\n\n<information>Doc 1\n<think>so</think>\n<answer>b</answer>"
-  turns = adapters.turns(cut, "search_r1")
-  assert turns[1] == (ENVIRONMENT, "\n\n<information>Doc 1</information>\n\n") and turns[2][1].startswith("\n<think>so")
+  for gap in ("", "\n"):
+    cut = f"<search>q</search>\n\n<information>Doc 1{gap}<think>so</think>\n"
+    turns = adapters.turns(f"{cut}<answer>b</answer>", "search_r1")
+    assert turns[1] == (ENVIRONMENT, "\n\n<information>Doc 1</information>\n\n")
+    assert turns[2] == (MODEL, f"{gap}<think>so</think>\n<answer>b</answer>")
+    again = adapters.turns(f"{cut}<search>r</search>\n\n<information>Doc 2{gap}<answer>b</answer>", "search_r1")
+    assert [owner for owner, _ in again] == [MODEL, ENVIRONMENT] * 2 + [MODEL]
+  refined = "<search>q</search><documents>Doc 1<refine>x</refine><answer>b</answer>"
+  assert adapters.turns(refined, "autorefine")[-1] == (MODEL, "<refine>x</refine><answer>b</answer>")
 
 
 def test_boxes():

@@ -95,7 +95,7 @@ def odd(task):
 
 async def coroutine(task):
   said = await asyncio.to_thread(ask, task, [user(task.question)])
-  return dict(answer=said["content"], reward=0.25, steps=[1, 2])
+  return dict(answer=said["content"], reward=0.25, steps=[1, 2], why="It says so.")
 
 
 def text(task):

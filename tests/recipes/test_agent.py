@@ -200,7 +200,8 @@ def test_a_run_that_ends_does_not_wait_for_programs():
 
 def test_coroutines_and_what_a_program_returns(tokenizer):
   recipe, episode = played("coroutine", ChatPolicy(tokenizer, ["Rome"]), reward="program")
-  assert episode.facts == dict(answer="Rome", requests=1, tool_calls=0, searches=0, reward=0.25, steps=[1, 2])
+  counts = dict(requests=1, tool_calls=0, searches=0)
+  assert episode.facts == dict(answer="Rome", reward=0.25, steps=[1, 2], why="It says so.", **counts)
   assert recipe.score(EXAMPLE, episode) == dict(answer=0.25) and recipe.outcome(EXAMPLE, episode) == 0.0
 
 
@@ -271,7 +272,7 @@ def test_wrong_switches_are_refused_before_anything_runs(switches, says):
 @pytest.mark.parametrize(
   "returned",
   [3, dict(answer=3), dict(reward="x"), dict(reward=float("nan")), dict(reward=10**400), dict(more=object())]
-  + [dict(rewrites=2), dict(error="x")],
+  + [dict(rewrites=2), dict(error="x"), dict(searches=7)],
 )
 def test_results_that_cannot_be_read(returned):
   with pytest.raises(ValueError, match="must be|no JSON|uses for its own counts"):

@@ -8,8 +8,10 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.evaluation import harness
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.recipes.untrained import flare
 from ragrl_jax.run import player, rewards
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage, Segment
 from ragrl_jax.testing import scripted
 
 FILM, TOWN = Passage("a", "Norsk", "Its seat is Oslo. It is old."), Passage("b", "Oslo", "Ann Lee leads it.")
@@ -117,6 +119,14 @@ def test_flare_searches_for_an_unlikely_sentence_without_its_unlikeliest_words()
   # Bytes as tokens: all that was written but the sentences that stand.
   wasted = sum(len(text) for text, _ in script) - len(kept)
   assert recipes.get("untrained", "flare").measures(EXAMPLE, episode) == dict(draft_tokens=wasted) and wasted > 20
+
+
+@pytest.mark.parametrize("said", [b"Caf\xe9 \xe9\xe9\xe9.", b"Caf\xe9 is open."])
+def test_flare_cuts_a_draft_with_broken_characters_after_its_sentence(said):
+  ids = tuple(said + b" Next one")
+  tokenizer = ByteTokenizer()
+  draft = Segment(MODEL, ids, tokenizer.decode(ids), logprobs=(0.0,) * len(ids))
+  assert bytes(flare._first(draft, tokenizer).ids) == said
 
 
 def test_flare_keeps_drafts_when_no_search_is_left_and_ends():

@@ -269,6 +269,13 @@ def test_what_the_figures_show():
   assert paper.measures(EXAMPLE, unasked)["f1_from_reason"] is None
 
 
+@pytest.mark.parametrize("preset, absent", [("rationale", "evidence"), ("vanilla", "reason")])
+def test_a_reply_without_the_section_has_no_answer_from_it(preset, absent):
+  recipe = recipes.get("lear", preset)
+  episode = Episode.from_text(recipe, EXAMPLE, [("model", "<answer> Paris </answer>")], facts=FACTS)
+  assert recipe.measures(EXAMPLE, episode)[f"f1_from_{absent}"] is None
+
+
 def test_passages_are_searched_for_where_there_are_none():
   bare = dataclasses.replace(EXAMPLE, passages=())
   episode, tape = scripted.play(recipes.get("lear", "answers_f"), bare, [said()], [PASSAGES])

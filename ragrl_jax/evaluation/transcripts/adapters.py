@@ -63,12 +63,12 @@ def _opening(adapter: AgentTags) -> re.Pattern:
 def _results(text: str, adapter: AgentTags) -> tuple[str, str]:
   """(the block's contents, the text after it)."""
   closed = text.find(adapter.results[1])
-  nexts = (THOUGHT[0], adapter.query[0], ANSWER[0])
-  cut = min((place for tag in nexts if (place := text.find(f"\n{tag}")) >= 0), default=-1)
+  nexts = "|".join(map(re.escape, (THOUGHT[0], adapter.query[0], ANSWER[0], *adapter.others)))
+  cut = re.search(rf"\n?(?:{nexts})", text)  # a line break that was results' may have been cut off, too
   following = text.find(adapter.results[0])
   if closed >= 0 and (following < 0 or closed < following):
     return text[:closed], text[closed + len(adapter.results[1]) :]
-  return (text, "") if cut < 0 else (text[:cut], text[cut:])
+  return (text, "") if cut is None else (text[: cut.start()], text[cut.start() :])
 
 
 def _check(spoken: str, system: str, adapter: AgentTags) -> None:

@@ -291,15 +291,15 @@ class Session:
       example: chat messages of the question. They are the prompt if the program sent no request.
     """
     if not self._records:
-      return self._policy.start(example).end(self.ended or "silent", **facts)
+      return dataclasses.replace(self._policy.start(example).end(self.ended or "silent"), facts=facts)
     segments, starts = [], []
     for record in self._records:
       starts.append(len(segments))
       prompt, *rest = record.talk.segments
       query, found = record.begun
       segments += [dataclasses.replace(prompt, query=query, found=found), *rest]
-    ended = [record.talk.end(self.ended or None, **facts) for record in self._records]
-    return dataclasses.replace(ended[-1], segments=tuple(segments), starts=tuple(starts[1:]))
+    ended = [record.talk.end(self.ended or None) for record in self._records]
+    return dataclasses.replace(ended[-1], segments=tuple(segments), starts=tuple(starts[1:]), facts=facts)
 
 
 def _key(message: Mapping[str, Any]) -> Key:

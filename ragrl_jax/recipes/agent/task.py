@@ -98,7 +98,7 @@ class Result:
   facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-OWN = frozenset({"error", "rewrites"})  # facts that the recipe itself adds
+OWN = frozenset({"error", "rewrites", "requests", "tool_calls", "searches"})  # facts that the recipe itself adds
 
 
 def read(returned: Any) -> Result:

@@ -115,9 +115,11 @@ class Reward:
 
   def measures(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """The curves of Fig. 5 (F1 of the three answers, lengths), EM of the answer from the evidence, and the recall of
-    the reason (Table 1). None for an answer that was not probed."""
+    the reason (Table 1). None for an answer that was not probed, or from a section that replies do not have."""
     text, facts = episode.model_text, episode.facts
-    said = {letter: self._said(letter, episode, text) for letter in "ref"}
+    sections = self.parser.sections
+    absent = {letter for letter, (section, _) in PROBES.items() if sections and section not in sections}
+    said = {letter: None if letter in absent else self._said(letter, episode, text) for letter in "ref"}
     f1 = {letter: None if one is None else qa.f1(one, example.golds) for letter, one in said.items()}
     reason = self.parser.section(text, "reason")
     return dict(

@@ -1,7 +1,6 @@
 """FLARE: writes sentence by sentence. A sentence with an unlikely token becomes a query, and is written again."""
 
 import dataclasses
-import itertools
 import math
 import re
 
@@ -77,8 +76,9 @@ def _first(said: Segment, tokenizer) -> Segment:
   found = _SENTENCE.match(said.text)
   if found is None or (END in said.text and "<answer>" in found[0]):
     return said if said.stop != "length" else dataclasses.replace(said, stop="")
-  sizes = itertools.accumulate(len(tokenizer.token_bytes(token)) for token in said.ids)
-  keep = next(number for number, size in enumerate(sizes, 1) if size >= len(found[0].encode()))
+  # Compared as text: bytes that are not UTF-8 have another length there.
+  texts = (tokenizer.decode(said.ids[:number]) for number in range(1, len(said.ids)))
+  keep = next((number for number, text in enumerate(texts, 1) if len(text) >= found.end()), len(said.ids))
   ids = said.ids[:keep]
   return Segment(MODEL, ids, tokenizer.decode(ids), logprobs=said.logprobs[:keep])
 
