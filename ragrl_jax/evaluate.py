@@ -371,8 +371,10 @@ def _restored(config, player: player_lib.Sampler, run: pathlib.Path, step: int) 
   try:
     # A checkpoint is a whole train state. The learner knows its structure, and the policy's part of it.
     objective = "sft" if changes.is_supervised(checkpoints.host(step)) else "policy"
-    settings = settings_lib.from_config(config, objective=objective)
-    optimizer = settings_lib.optimizer_from_config(config)
+    # The run's own settings fit together: its warm-up may be longer than the run of this config.
+    trained = config_lib.of_run(run.parent) if (run.parent / "config.json").exists() else config
+    settings = settings_lib.from_config(trained, objective=objective)
+    optimizer = settings_lib.optimizer_from_config(trained)
     learner = learner_lib.Learner(player.model, settings, optimizer, mesh=player.mesh)
     state, _ = checkpoints.restore(learner.init(config.seed, keep=False), step)
   finally:

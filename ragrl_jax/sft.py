@@ -21,6 +21,7 @@ from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import packing
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts, signals
+from ragrl_jax.prompting import appended
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import profiling, saving
 from ragrl_jax.store import metrics as metrics_lib
@@ -143,8 +144,8 @@ def tokenised(
 ) -> Transcript:
   """(ids, weights) of one transcript. The prompt has the environment's weight.
 
-  A model turn without a stop string is followed by EOS, which is trained too. Otherwise the model would not learn to
-  end it.
+  A model turn without a stop string is followed by the EOS of its chat template, which is trained too. Otherwise the
+  model would not learn to end it.
 
   Args:
     recipe, example, tokenizer: of the transcript.
@@ -164,7 +165,7 @@ def tokenised(
   ids, weights = [], []
   for segment in episode.segments:
     ends = segment.owner == structs.MODEL and segment.stop == "eos"
-    said = [*segment.ids, *tokenizer.eos_ids[:1]] if ends else segment.ids
+    said = [*segment.ids, appended.Appender(tokenizer).end_of_turn()] if ends else segment.ids
     ids += said
     weights += [1.0 if segment.owner == structs.MODEL else environment_weight] * len(said)
   if most:

@@ -96,7 +96,7 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
         state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
       # ---- its row ---------------------------------------------------------------------------------------------------
       history = watch.kept(history, metrics)
-      metrics = metrics | watch.of_training(history, player.recipe, steps, searches_expected=player.recipe.searches)
+      metrics |= watch.of_training(history, player.recipe, steps, mixed=bool(config.data.hard))
       metrics |= {"seconds/checkpoint": saving_s} if saving_s else {}  # of the previous step
       if evaluate is not None:
         metrics |= progress.evaluated(evaluate, step, player, policy(state.params))

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import small_tokenizers
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings, sft
 from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.structs import Example
 
 
@@ -19,6 +21,20 @@ def test_a_turn_without_a_stop_string_is_trained_to_end_with_eos():
   size = len(text) + 1
   assert ids[-1] == end and tokenizer.decode(ids[-size:]) == text
   assert weights[-size:] == [1.0] * size and set(weights[:-size]) == {0.3}
+
+
+def test_a_turn_ends_with_the_eos_of_its_chat_template(tmp_path):
+  """Llama 3's folders name the end of a text first, Gemma 3's that of pre-training. Turns end with another id."""
+  folder = small_tokenizers.llama3(tmp_path)
+  settings = json.loads((folder / "generation_config.json").read_text())
+  (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=settings["eos_token_id"][::-1])))
+  tokenizer = HuggingFaceTokenizer(folder)
+  care, text = recipes.get("care"), "<think> so </think> Answer: Rome"
+  example = Example("q", "Where?", ("Rome",), meta=dict(turns=[["model", text]]))
+  messages = [*care.prompt.messages(example), dict(role="assistant", content=text)]
+  ids, _ = sft.tokenised(care, example, tokenizer, 0.0)
+  assert ids == tokenizer.encode_template(tokenizer.template(messages, open_turn=False))
+  assert ids[-1] != tokenizer.eos_ids[0]
 
 
 def test_a_turn_that_a_stop_string_ends_has_no_eos():

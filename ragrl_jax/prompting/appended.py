@@ -38,6 +38,14 @@ class Appender:
       raise ValueError("the chat template leaves out the assistant's text: no conversation can be continued with it.")
     self._closing = said[place + len(_WORD) :]
 
+  def end_of_turn(self) -> int:
+    """The EOS with which the template ends a model's turn; the tokenizer's first one if it writes none.
+
+    The first EOS of a folder may be another one: Llama 3's is the end of a text, Gemma 3's that of pre-training.
+    """
+    closing = self._ids(self._closing)
+    return closing[0] if closing and closing[0] in self._tokenizer.eos_ids else self._tokenizer.eos_ids[0]
+
   def after(
     self, messages: Sequence[Mapping[str, Any]], kept: int, tools: Sequence[Any] = (), *, ended: bool
   ) -> list[int]:

@@ -140,14 +140,14 @@ class Recipe:
         total += weight * term
     return float(total)
 
-  def cut_short(self, steps: int) -> dict[str, tuple[float, float]]:
+  def cut_short(self, steps: int, *, mixed: bool = True) -> dict[str, tuple[float, float]]:
     """Weights whose schedule is longer than the run: {term: (weight at the run's end, final weight)}.
 
-    The share of easy questions is included as "easy_share". The result is empty if the stages depend on metrics
-    (`next_recipe`), because their steps are not known in advance.
+    The share of easy questions is included as "easy_share" if the run has hard ones (`mixed`). The result is empty if
+    the stages depend on metrics (`next_recipe`), because their steps are not known in advance.
     """
     end, last = dict(self.weights(steps)), dict(self.weights(_AT_LAST))
-    if self.mixture is not None:
+    if mixed and self.mixture is not None:
       end["easy_share"], last["easy_share"] = self.mixture(steps, steps), self.mixture(_AT_LAST, steps)
     return {} if self.next_recipe else {name: (end[name], last[name]) for name in last if end[name] != last[name]}
 

@@ -147,17 +147,18 @@ def warnings(
 
 
 def of_training(
-  history: Sequence[Mapping[str, float]], recipe: Recipe, steps: int, *, searches_expected: bool
+  history: Sequence[Mapping[str, float]], recipe: Recipe, steps: int, *, mixed: bool = True
 ) -> dict[str, str]:
   """`warnings` as metrics, "warning/NAME" → text, and at the first step a warning if `steps` is too short.
 
   Args:
-    history, searches_expected: as for `warnings`.
-    recipe: its weights may change with the steps.
+    history: as for `warnings`.
+    recipe: searches are expected if it searches; its weights may change with the steps.
     steps: number of steps of the whole run.
+    mixed: whether the run mixes easy with hard questions.
   """
-  found = warnings(history, searches_expected=searches_expected)
-  if len(history) == 1 and (cut_short := recipe.cut_short(steps)):
+  found = warnings(history, searches_expected=recipe.searches)
+  if len(history) == 1 and (cut_short := recipe.cut_short(steps, mixed=mixed)):
     weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in cut_short.items())
     found["schedule"] = (
       f"the run ends before the recipe's schedule does: at step {steps} there is {weights}. Raise config.steps, "

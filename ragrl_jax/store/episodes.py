@@ -97,7 +97,7 @@ def played(example: structs.Example, episode: structs.Episode) -> dict[str, Any]
     {name: value for name, value in item.items() if name not in ("ids", "logprobs")} for item in full["segments"]
   ]
   kept = ("version", "id", "question", "golds", "source", "hops", "gold_ids", "ended", "failure", "facts")
-  return {name: full[name] for name in kept} | dict(segments=segments)
+  return {name: full[name] for name in kept} | dict(segments=segments, **_starts(episode))
 
 
 def gold_ids(example: structs.Example, episode: structs.Episode) -> list[str] | None:

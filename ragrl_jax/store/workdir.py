@@ -42,20 +42,20 @@ class Run:
     self.workdir, self.restored = workdir, None
     self._config, self._still_held, self._say, self._changes = config, still_held, say, {}
     self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
-    found = (-1, False)
+    found = (-1, False, False)
     if hosts.is_first():  # host 0 decides for all: a later host could already see what this one writes
       found = self._found(resume, accept_changes)
-    latest, finished = (int(x) for x in multihost_utils.broadcast_one_to_all(np.asarray(found, np.int32)))
+    latest, finished, reached = (int(x) for x in multihost_utils.broadcast_one_to_all(np.asarray(found, np.int32)))
     self._latest, self.finished = latest, bool(finished)
     if self.finished:
       all_steps, goal = f"it has its {latest} steps", f"it reached its goal at step {latest}"
-      more = "; raise config.steps to go on" if latest >= config.steps else ""
+      more = "; raise config.steps to go on" if not reached else ""
       say(
         f"{workdir} is finished: {all_steps if more else goal}, and model/ holds the result. Nothing was trained{more}."
       )
 
-  def _found(self, resume: str, accept_changes: bool) -> tuple[int, bool]:
-    """(newest step or -1, whether the run ended there); a ValueError if the run must not be resumed from it."""
+  def _found(self, resume: str, accept_changes: bool) -> tuple[int, bool, bool]:
+    """(newest step or -1, whether the run ended there, whether by its goal); a ValueError if it must not be resumed."""
     latest, workdir = self.checkpoints.latest(), self.workdir
     if resume == "must" and latest is None:
       raise ValueError(f"--resume=must, but {workdir} has no checkpoint: check that it is the right folder.")
@@ -64,13 +64,14 @@ class Run:
     ):
       raise ValueError(f"--resume=never, but {workdir} holds a run already: use another workdir.")
     if latest is None:
-      return -1, False
+      return -1, False, False
     if not (accept_changes and not (workdir / changes.FILE).exists()):
       self._changes = changes.differences(workdir, self._config)
     if not accept_changes:
       changes.refuse_others(workdir, self._changes, self._config)
     end = _end(workdir)
-    return latest, end.get("step") == latest and (end["reached"] or latest >= self._config.steps)
+    ended, reached = end.get("step") == latest, end.get("reached", False)
+    return latest, ended and (reached or latest >= self._config.steps), ended and reached
 
   def restore(self, state: Any) -> tuple[Any, dict[str, Any] | None]:
     """(state, host part) of the newest undamaged checkpoint; (the given state, None) for a new run.

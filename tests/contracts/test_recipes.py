@@ -148,9 +148,14 @@ def scored_by(name):
 def test_a_run_too_short_for_its_schedule_is_warned_about(name, preset, steps, cut_short):
   found = recipes.get(name, preset).cut_short(steps)
   assert found == {term: pytest.approx(weights) for term, weights in cut_short.items()}
-  message = watch.of_training([{}], recipes.get(name, preset), steps, searches_expected=False)
+  message = watch.of_training([{}], recipes.get(name, preset), steps)
   assert list(message) == ["warning/schedule"] * bool(cut_short)
-  assert not watch.of_training([{}] * 2, recipes.get(name), 2, searches_expected=False)  # only before the first step
+  assert not watch.of_training([{}] * 2, recipes.get(name), 2)  # only before the first step
+
+
+def test_the_share_of_easy_questions_is_no_schedule_without_hard_ones():
+  warned = lambda **how: watch.of_training([{}], recipes.get("care", "repo"), 350, **how)
+  assert "easy_share" in warned()["warning/schedule"] and not warned(mixed=False)
 
 
 def test_a_stage_that_begins_by_a_trigger_has_no_fixed_step():

@@ -129,8 +129,10 @@ def test_a_runs_checkpoint_scores_as_its_exported_model(place, whole):
   saved = checkpoint.Checkpoints(place / "run" / "checkpoints", keep=2)
   saved.save(3, learner.init(0), host=dict(step=3))
   saved.close()
-  (place / "run" / "config.json").write_text(config.to_json())
-  other = config.copy_and_resolve_references()
+  trained, other = config.copy_and_resolve_references(), config.copy_and_resolve_references()
+  trained.steps, trained.optimizer.warmup_steps = 9, 5
+  (place / "run" / "config.json").write_text(trained.to_json())
+  other.steps = 2  # shorter than the warm-up: the optimizer is that of the run
   other.model.shape.update(dict(d_model=32, num_layers=2))  # the checkpoint decides which model is loaded
   by_run = run(place, other, "by_run", checkpoint="run")
   assert predictions(place / "by_run") == got

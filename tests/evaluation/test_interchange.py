@@ -183,6 +183,7 @@ def test_an_evaluations_episodes_have_texts_only_and_several_conversations_are_k
   check(found)
   (other,) = found["subagent_trajectories"]
   assert [step["message"] for step in other["steps"]] == ["Again", "No"] and len(found["steps"]) == 3
+  assert episodes.episode_of(episodes.played(example, split)).starts == (4,)  # an evaluation's row, too
   assert other["steps"][1]["metrics"]["prompt_token_ids"] == [1, 2]
   assert [m["conversation"] for m in interchange.flat(row, about)["messages"]] == [0, 0, 0, 0, 1, 1]
 

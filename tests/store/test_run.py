@@ -194,7 +194,8 @@ def test_a_finished_run_is_reported(tmp_path, reached, more):
     assert made.restore(jax.tree.map(jnp.copy, STATE))[1]["reached"] == reached
     made.end(5, reached=reached)
   made, (said,) = opened(tmp_path, settings_of(steps=5))
-  assert made.finished and "is finished: it has its 5 steps" in said and "raise config.steps" in said
+  ended = "it reached its goal at step 5" if reached else "it has its 5 steps"
+  assert made.finished and f"is finished: {ended}" in said and ("raise config.steps" in said) != reached
   made, said = opened(tmp_path, settings_of(steps=6))  # a run that has reached its goal is not continued
   assert made.finished == more
   assert [text for text in said if "reached its goal at step 5" in text and "raise" not in text] == said * more
