@@ -360,8 +360,9 @@ def _as_trained(config, path: pathlib.Path) -> None:
     return
   trained = json.loads(path.read_text(encoding="utf-8"))
   # Each of these changes the train state: layers, adapters, moments, a critic.
-  for name in ("model", "optimizer", "loss", "advantage", "critic"):
-    config[name].update(trained[name])
+  with config.unlocked():  # a model's shape may have further fields
+    for name in ("model", "optimizer", "loss", "advantage", "critic"):
+      config[name].update(trained[name])
   config.prompting.tokenizer = config.prompting.tokenizer or trained["prompting"]["tokenizer"]
 
 

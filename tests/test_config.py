@@ -4,6 +4,8 @@ import json
 import pathlib
 
 import pytest
+from absl import flags
+from ml_collections import config_flags
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import settings
@@ -65,6 +67,15 @@ def test_sections_check_themselves():
 
 def test_defaults_are_valid():
   config_lib.validate(config_lib.default_config())
+
+
+def test_a_setting_that_may_be_none_can_be_set_on_the_command_line():
+  values, file = flags.FlagValues(), pathlib.Path(__file__).parents[1] / "configs" / "arena.py"
+  words = ["train", f"--config={file}:k3", "--config.loss.kl_tangent=5", "--config.loss.dual_clip=3"]
+  config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=words)
+  values(words)
+  assert (values.config.loss.kl_tangent, values.config.loss.dual_clip) == (5.0, 3.0)
+  assert config_lib.default_config().loss.dual_clip is None  # defaults are not shared
 
 
 def test_a_misspelt_field_gets_a_suggestion():

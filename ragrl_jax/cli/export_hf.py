@@ -78,8 +78,9 @@ def settings_of(run: pathlib.Path):
   written = hf.read_json(run / "config.json")
   config = config_lib.default_config()
   config.seed = written["seed"]
-  for name in ("model", "prompting", "critic"):
-    config[name].update(written[name])
+  with config.unlocked():  # a shape may have further fields
+    for name in ("model", "prompting", "critic"):
+      config[name].update(written[name])
   config.prompting.chat = False  # nothing is rendered here
   return config
 
@@ -115,7 +116,8 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
     ValueError: the checkpoint is damaged, or it is of another model.
   """
   path = pathlib.Path(checkpoint)
-  _, steps, step = evaluate.locate(path if path.name.isdigit() else path / "checkpoints")
+  is_step = path.name.isdigit() and path.parent.name == "checkpoints"
+  _, steps, step = evaluate.locate(path if is_step else path / "checkpoints")
   checkpoint_lib.refuse_damaged(steps / str(step))
   config = settings_of(steps.parent)
   if config.model.lora.rank or config.model.lora.path:

@@ -2,8 +2,8 @@
 
   python launchers/judge_answers.py --config configs/arena.py:judge --config.judge.model=… --results OUT [--results …]
 
-The judge is config.judge. Its prompt (config.judge.prompt) must compare answers with the right ones: answer_hits or
-answer_means. Prints the judge's accuracy and exact match by set. Each folder of launchers/evaluate.py or
+The judge is config.judge. Its prompt (config.judge.prompt) must compare answers with the right ones: answer or
+correctness. Prints the judge's accuracy and exact match by set. Each folder of launchers/evaluate.py or
 launchers/score_transcripts.py gets judged.jsonl (one row per answer) and judged.json. `ragrl compare --measures
 judged`, `ragrl quadrants --measure judged` and the judge's columns of `ragrl tables` read them. With config.judge.cache
 set, the command continues after a kill.

@@ -94,7 +94,8 @@ def write(
 def differing(config, baseline: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
   """The settings that affect training and differ from the baseline: (setting, run's value, baseline's value) for each.
 
-  Switches are compared with those of the preset. The baseline's value is None if the baseline lacks the setting.
+  Switches are compared with those of the preset; of a recipe that the package does not have, all are listed. The
+  baseline's value is None if the baseline lacks the setting.
 
   Args:
     config: the run's settings.
@@ -107,9 +108,9 @@ def differing(config, baseline: Mapping[str, Any]) -> list[tuple[str, Any, Any]]
     for path, value in page_lib.flat(config.to_dict())
     if value != was.get(path) and not any(fnmatch.fnmatchcase(path, pattern) for pattern in free)
   ]
-  preset = recipes.get(config.recipe, config.preset).switches
+  preset = recipes.get(config.recipe, config.preset).switches if config.recipe in recipes.RECIPES else {}
   given = {name: value for name, value in config.switches.to_dict().items() if value is not None}
-  return [(f"switches.{n}", v, preset[n]) for n, v in given.items() if v != preset[n]] + found
+  return [(f"switches.{n}", v, preset.get(n)) for n, v in given.items() if v != preset.get(n)] + found
 
 
 def _lead(config, base: str, *, tuned: bool) -> str:

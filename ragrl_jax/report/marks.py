@@ -142,7 +142,9 @@ def _cite(said: str, own: list[Span], before, spans, cited) -> None:
   """Marks citations in the model's text, and the cited passages: those of the newest search, or of the prompt."""
   newest = next((place for place in reversed(range(len(before))) if before[place].get("found")), None)
   prompt = before[0]["text"] if before else ""
-  lines = {int(one[1]): one.span() for one in _NUMBERED.finditer(prompt)} if newest is None else {}
+  lines = (
+    {int(one[1]): one.span() for one in _NUMBERED.finditer(prompt)} if newest is None and (0, None) in spans else {}
+  )
   for one in _CITED.finditer(said):
     numbers = [int(number) for number in re.findall(r"\d+", one[0])]
     named = []

@@ -105,6 +105,11 @@ def test_settings_are_compared_with_the_presets(tmp_path):
   ]
 
 
+def test_switches_of_a_users_own_recipe_are_listed(tmp_path):
+  text = written(run(tmp_path / "own", recipe="quoter", switches={"quote_weight": 0.5}))
+  assert "| `switches.quote_weight` | 0.5 |" in section(text, "Settings")
+
+
 def test_scores_have_n_and_intervals(tmp_path):
   folder = run(tmp_path / "run", recipe="veritas", retrieval__index=str(tmp_path), judge__kind="lexical")
   before = dict(n=300, em=0.2, em_interval=[0.15, 0.25], searches=0.0)

@@ -84,6 +84,13 @@ def test_citations_of_a_prompts_numbered_references():
   assert only(found[1]) == [("[1]", "cite", "cites 1. Oda was born in Velmar.")]
 
 
+def test_a_prompt_after_a_search_without_results_is_not_cited():
+  made = row("As rule [1] says, Velmar.", prompt="Rules:\n1. cite\nWhere?")
+  made["segments"][0] |= dict(query="who", found=[])
+  first, said = marks.marked(made)
+  assert first == {"found": []} and not only(said)
+
+
 def test_overlapping_spans_keep_the_first():
   spans = [(2, 6, "found", "one"), (4, 9, "near", "two"), (9, 9, "cite", "empty"), (0, 1, "cite", "three")]
   assert marks.runs("abcdefghij", spans) == [["a", "cite", "three"], ["b"], ["cdef", "found", "one"], ["ghij"]]

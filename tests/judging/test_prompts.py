@@ -1,7 +1,11 @@
 """The prompts of judges, and how their answers are read."""
 
+import pathlib
+import re
+
 import pytest
 
+from ragrl_jax.cli import judge_answers
 from ragrl_jax.judging import judge_api, prompts
 
 
@@ -121,3 +125,14 @@ def test_answers_are_listed():
 
 def test_marks_differ_between_wordings():
   assert len({prompt.mark for prompt in prompts.PROMPTS.values()}) == len(prompts.PROMPTS)
+
+
+def test_documented_prompts_exist():
+  root = pathlib.Path(__file__).parents[2]
+  pages = [*root.glob("docs/**/*.md"), *root.glob("ragrl_jax/**/*.md"), *root.glob("ragrl_jax/**/*.py")]
+  named = {
+    name for page in pages for name in re.findall(r"judge\.prompt=[\"']?(\w+)", page.read_text(encoding="utf-8"))
+  }
+  assert len(named) > 1 and named <= prompts.PROMPTS.keys()
+  of_answers = [name for name, prompt in prompts.PROMPTS.items() if prompt.of_answers]
+  assert " or\n".join(of_answers) in judge_answers.__doc__

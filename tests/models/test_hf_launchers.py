@@ -12,7 +12,8 @@ import pytest
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.cli import commands
+from ragrl_jax import evaluate
+from ragrl_jax.cli import commands, export_hf
 from ragrl_jax.learner import learner, settings
 from ragrl_jax.models import lora, mapping, peft, weights
 from ragrl_jax.prompting import load
@@ -114,11 +115,13 @@ def test_export(tmp_path, monkeypatch, capsys):
   graphdef, params = nnx.split(model)
   trained = nnx.merge(graphdef, jax.tree.map(lambda x: x + 1.0, params))
   made = learner.Learner(trained, settings.from_config(config), settings.optimizer_from_config(config))
-  run_folder = tmp_path / "run"
+  run_folder = tmp_path / "0"  # a run's folder may be named by its seed
   with_state = checkpoint.Checkpoints(run_folder / "checkpoints", keep=2)
   with_state.save(7, made.init(0), dict(step=7))
   with_state.close()
   (run_folder / "config.json").write_text(config.to_json_best_effort())
+  saving.save(trained, player.model(config, player.tokenizer(config))[1], config, run_folder / "model")
+  (run_folder / "finished.json").write_text(json.dumps(dict(step=7, reached=False)))
   for source, number in ((run_folder, "out"), (run_folder / "checkpoints" / "7", "again")):
     status, out, complaint = run("export_hf", monkeypatch, capsys, checkpoint=source, out=tmp_path / number)
     assert status == 0, complaint
@@ -128,6 +131,16 @@ def test_export(tmp_path, monkeypatch, capsys):
       np.testing.assert_array_equal(a + 1.0, b, err_msg=name)
     assert (tmp_path / number / "tokenizer.json").exists()
     assert json.loads((tmp_path / number / "generation_config.json").read_text()) == dict(eos_token_id=256)
+
+
+def test_further_fields_of_a_shape_are_exported(tmp_path):
+  config = config_lib.default_config()
+  with config.unlocked():
+    config.model.shape.update(family="qwen3_moe", num_experts=4, experts_per_token=2)
+  (tmp_path / "config.json").write_text(config.to_json_best_effort())
+  assert export_hf.settings_of(tmp_path).model.shape.num_experts == 4
+  evaluate._as_trained(other := config_lib.default_config(), tmp_path / "config.json")
+  assert other.model.shape.experts_per_token == 2 and other.is_locked
 
 
 def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys):
