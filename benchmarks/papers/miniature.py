@@ -125,6 +125,7 @@ class Paper:
       trained/NAME/median and trained/NAME/max.
     greedy: whether tests are answered greedily, too. The first is always answered as in training.
     short_hops: the number of hops of the questions of `short`; 0 for any.
+    short_warm: the goals of the warm start of `short`; by default the first of `warm`, but lower.
     one_world: whether all seeds have the world and the warm start of seed 0, and only questions of their own.
   """
 
@@ -150,6 +151,7 @@ class Paper:
   trained: Sequence[str] = ()
   greedy: bool = True
   short_hops: int = 0
+  short_warm: Mapping[str, float] = dataclasses.field(default_factory=dict)
   one_world: bool = False
 
   def tests_of(self, arm: str) -> list[str]:
@@ -183,7 +185,7 @@ def short(paper: Paper) -> Paper:
     arms=dict(paper=paper.arms["paper"]),
     tests={first: paper.tests[first]},
     rl=dict(paper.rl, steps=SHORT_STEPS),
-    warm={next(iter(paper.warm)): SHORT_WARM},
+    warm=paper.short_warm or {next(iter(paper.warm)): SHORT_WARM},
     settles=False,
     every=0,
     trained=(),
