@@ -75,7 +75,10 @@ def test_a_setting_that_may_be_none_can_be_set_on_the_command_line():
   config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=words)
   values(words)
   assert (values.config.loss.kl_tangent, values.config.loss.dual_clip) == (5.0, 3.0)
-  assert config_lib.default_config().loss.dual_clip is None  # defaults are not shared
+  config = config_lib.default_config()
+  assert config.loss.dual_clip is None  # defaults are not shared
+  with pytest.raises(TypeError, match="dual_clip"):
+    config.loss.dual_clip = "much"
 
 
 def test_a_misspelt_field_gets_a_suggestion():

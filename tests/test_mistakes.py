@@ -47,7 +47,7 @@ BAD = [
   ("learner.row_lengths", (0,)),
   ("learner.row_lengths", (64, 64)),
   ("reward.overlong_limit", 30),  # without a buffer
-  ("loss.dual_clip", "much"),
+  ("loss.dual_clip", 0.5),
   ("loss.importance_cap", -1.0),
   ("mesh.data", 0),
   ("rollout.temperature", float("nan")),

@@ -1,11 +1,11 @@
 """The prompts of judges, and how their answers are read."""
 
+import ast
 import pathlib
 import re
 
 import pytest
 
-from ragrl_jax.cli import judge_answers
 from ragrl_jax.judging import judge_api, prompts
 
 
@@ -135,4 +135,5 @@ def test_documented_prompts_exist():
   }
   assert len(named) > 1 and named <= prompts.PROMPTS.keys()
   of_answers = [name for name, prompt in prompts.PROMPTS.items() if prompt.of_answers]
-  assert " or\n".join(of_answers) in judge_answers.__doc__
+  command = (root / "ragrl_jax" / "cli" / "judge_answers.py").read_text(encoding="utf-8")
+  assert " or\n".join(of_answers) in ast.get_docstring(ast.parse(command))
