@@ -3,7 +3,6 @@
 The settings themselves, with types, defaults and units, are in `settings/`.
 """
 
-import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -19,18 +18,7 @@ Config = Any  # an ml_collections.ConfigDict; a type checker would see its attri
 
 def default_config() -> Config:
   """All settings at their defaults. The config is locked: a misspelt name raises an error with a suggestion."""
-  config = ml_collections.ConfigDict(fields.plain(settings.Settings()), convert_dict=True)
-  _type_optional(config, settings.Settings)
-  return config.lock()
-
-
-def _type_optional(config: Config, record: Any) -> None:
-  """Gives each setting that may be None its other type; otherwise the command line could not set it."""
-  for name, (kind, *others) in fields.kinds(record).items():
-    if dataclasses.is_dataclass(kind):
-      _type_optional(config[name], kind)
-    elif others:
-      config[name] = ml_collections.FieldReference(config[name], field_type=kind)
+  return ml_collections.ConfigDict(fields.plain(settings.Settings()), convert_dict=True).lock()
 
 
 def load(path: str | pathlib.Path, variant: str = "") -> Config:

@@ -9,6 +9,7 @@ from ml_collections import config_flags
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import settings
+from ragrl_jax.cli import commands  # noqa: F401  (it registers how flags are read)
 from ragrl_jax.settings import fields
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "default_config.json"  # the settings before they were dataclasses
@@ -70,15 +71,29 @@ def test_defaults_are_valid():
 
 
 def test_a_setting_that_may_be_none_can_be_set_on_the_command_line():
-  values, file = flags.FlagValues(), pathlib.Path(__file__).parents[1] / "configs" / "arena.py"
-  words = ["train", f"--config={file}:k3", "--config.loss.kl_tangent=5", "--config.loss.dual_clip=3"]
-  config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=words)
-  values(words)
-  assert (values.config.loss.kl_tangent, values.config.loss.dual_clip) == (5.0, 3.0)
+  file = pathlib.Path(__file__).parents[1] / "configs" / "search_r1.py"
+
+  def read(*words):
+    values, words = flags.FlagValues(), ["train", f"--config={file}:ppo", *words]
+    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=words)
+    values(words)
+    return values.config
+
+  config = read("--config.loss.kl_tangent=5", "--config.loss.dual_clip=3", "--config.critic.clip=None")
+  assert (config.loss.kl_tangent, config.loss.dual_clip, config.critic.clip) == (5.0, 3.0, None)
+  config_lib.validate(config)
+  with pytest.raises(flags.IllegalFlagValueError, match="much"):
+    read("--config.loss.dual_clip=much")
+  with pytest.raises(ValueError, match="config.loss.clip_low=None: it must be a finite number"):
+    config_lib.validate(read("--config.loss.clip_low=None"))
+
+
+def test_a_section_takes_the_settings_of_another_config():
+  rules = config_lib.default_config()
+  rules.loss.dual_clip = 3.0
   config = config_lib.default_config()
-  assert config.loss.dual_clip is None  # defaults are not shared
-  with pytest.raises(TypeError, match="dual_clip"):
-    config.loss.dual_clip = "much"
+  config.loss.update(rules.loss)
+  assert config.loss == rules.loss and config_lib.default_config().loss.dual_clip is None
 
 
 def test_a_misspelt_field_gets_a_suggestion():

@@ -49,7 +49,21 @@ class Whole(flags.IntegerParser):
     return int(value)
 
 
+class Number(flags.FloatParser):
+  """Reads numbers, and "None" for the settings that may be None. The settings' check refuses None for all others."""
+
+  def convert(self, argument):
+    """Reads a number, or None, from the flag's text.
+
+    Raises:
+      ValueError: the text is neither.
+    """
+    return None if argument == "None" else super().convert(argument)
+
+
 config_flags.register_flag_parser_for_type(int, Whole())
+config_flags.register_flag_parser_for_type(float, Number())
+config_flags.register_flag_parser_for_type(type(None), Number())
 
 
 def run(main) -> None:
