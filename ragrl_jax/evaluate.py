@@ -197,10 +197,19 @@ def evaluator(
     examples: the questions; by default those of config.data.evaluate.
     workdir: the run's folder, in which the answers of each step are stored for the report; None stores nothing.
 
+  Raises:
+    ValueError: the questions cannot be read or do not fit, or a stage waits for a metric that is never measured.
+
   Returns:
     (step, player, params) → the metrics under "evaluation/"; empty at a step that is not measured.
   """
   steps, every, batch = config.steps, config.evaluate.every, batch_of(config)
+  settles = str(config.switches.get("settle_metric"))
+  if settles.startswith("evaluation/") and not every:
+    raise ValueError(
+      f"config.evaluate.every=0 with config.switches.settle_metric={settles!r}: the metric would be measured only at the "
+      "run's end, so its stage would never begin. Set config.evaluate.every."
+    )
   if examples is None:
     examples = questions.testing(config, config.data.evaluate, max_examples=config.evaluate.examples)
     questions.check_passages(

@@ -62,7 +62,7 @@ def sft(
     ValueError, lock.Held, learner.NonFinite, hosts.Stopped: as train.train does.
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
-  config_lib.validate(config)
+  config_lib.validate(config, training=False)  # it plays no episodes, and `tokenised` refuses long transcripts
   config = planned(config)
   with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
     if not run.finished:

@@ -69,6 +69,12 @@ def train(
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   config_lib.validate(config)
+  settles = str(config.switches.get("settle_metric"))
+  if settles.startswith("evaluation/") and evaluate is None:
+    raise ValueError(
+      f"config.switches.settle_metric={settles!r}: no held-out questions are measured during the run, so its stage would "
+      "never begin. Set config.data.evaluate and config.evaluate.every, or pass `evaluate`."
+    )
   with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
     if not run.finished:
       yield from _trained(config, run, evaluate, reached, profiling.Profile(run.workdir, profile, of=config.steps))

@@ -106,6 +106,25 @@ def test_the_judge_of_a_single_term_is_checked_too():
     config_lib.validate(config)
 
 
+def test_a_judge_of_a_term_that_nobody_asks_for_is_refused():
+  config = config_lib.load(pathlib.Path(__file__).parents[1] / "configs" / "veritas.py", "em,smoke")
+  config.retrieval.index, config.mesh.data = "http://a:1", 1
+  player_lib.check(config)  # this arm asks no judge, but `ragrl faithfulness` may
+  with config.unlocked():
+    config.judges.information_thinks = dict(kind="exact")
+  with pytest.raises(
+    ValueError, match="config.judges.information_thinks: no judge is asked for this term.*think_answer"
+  ):
+    player_lib.check(config)
+
+
+def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only():
+  config = config_lib.default_config()
+  config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em")
+  with pytest.raises(ValueError, match="config.evaluate.every=0 with config.switches.settle_metric='evaluation/em'"):
+    evaluate.evaluator(config, [])
+
+
 def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothing_loads, tmp_path):
   (tmp_path / "config.json").write_text("{}")  # enough of a model folder to be found
   (tmp_path / "model.safetensors").write_bytes(b"")
@@ -145,6 +164,12 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
       (training, tuning),
     ),
     (care | {"loss.kl": "k1"}, "pulls nowhere", (training,)),
+    (care | {"model.param_dtype": "bfloat16"}, "config.model.param_dtype='bfloat16' without", (training, tuning)),
+    (
+      {"recipe": "when_to_search", "switches": dict(settle_metric="evaluation/em")},
+      "config.switches.settle_metric='evaluation/em': no held-out questions are measured",
+      (training,),
+    ),
     (care | {"critic.kind": "own"}, "needs a critic", (training,)),
   ):
     config = config_lib.default_config()

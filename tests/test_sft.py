@@ -72,6 +72,14 @@ def test_a_batch_counts_transcripts_whatever_their_length():
   assert sum(tokens[:3]) == sum(tokens[3:]) == trained and tokens[:3] != tokens[3:]
 
 
+def test_rows_need_not_hold_episodes_which_are_not_played(tmp_path):
+  config = config_lib.default_config()
+  config.recipe = "care"
+  config.rollout.context, config.learner.row_lengths = 1024, (512,)
+  with pytest.raises(ValueError, match="config.prompting.tokenizer is empty"):  # no setting is refused
+    list(sft.sft(config, tmp_path))
+
+
 def test_epochs_say_how_many_steps(tmp_path):
   rows = tmp_path / "sft.jsonl"
   rows.write_text("".join(json.dumps(dict(question="Q?", answers=["a"], turns=[])) + "\n" for _ in range(23)))

@@ -26,7 +26,7 @@ def main(argv):
   logging.set_verbosity(logging.WARNING)
   heaps.limit()
   compile_cache.keep()
-  commands.ready(CONFIG.value, "workdir", WORKDIR.value)
+  commands.ready(CONFIG.value, "workdir", WORKDIR.value, training=False)  # no episodes that rows must hold
   with host_flags.joined():
     run(CONFIG.value)
 

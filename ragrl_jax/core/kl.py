@@ -75,7 +75,9 @@ def adapted_coefficient(
 ) -> float:
   """The next KL coefficient of the adaptive controller.
 
-  coefficient * max(0, 1 + clip(measured / target - 1, +-limit) * num_sequences / horizon)
+  coefficient * (1 + clip(measured / target - 1, +-limit) * min(1, num_sequences / horizon))
+
+  The share is at most 1, because a coefficient of 0 would stay 0, and a negative one would reward divergence.
 
   Args:
     coefficient: the present coefficient.
@@ -88,4 +90,4 @@ def adapted_coefficient(
   Source: Ziegler et al. (arXiv 1909.08593) sec. 2.2.
   """
   error = min(max(measured / target - 1.0, -limit), limit)
-  return coefficient * max(0.0, 1.0 + error * num_sequences / horizon)
+  return coefficient * (1.0 + error * min(1.0, num_sequences / horizon))

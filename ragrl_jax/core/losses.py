@@ -51,8 +51,8 @@ def policy_loss(
 
   Returns:
     (loss, metrics): clip_fraction (share of tokens whose clipped branch is the larger loss), dual_clip_fraction, ratio
-    (mean) and old_kl (mean of the k3 estimate of KL(old || policy), in nats). All metrics are means over tokens, with
-    the denominator of token_mean.
+    (mean) and old_kl (mean of the tokens' k3 estimate of KL(old || policy), in nats). All metrics are means over tokens,
+    with the denominator of token_mean.
 
   Raises:
     ValueError: unknown ratio or aggregation, a negative bound, or a dual_clip of 1 or less.
@@ -64,6 +64,7 @@ def policy_loss(
   on = masked.as_bool(mask)
   advantages = jax.lax.stop_gradient(masked.keep(advantages, on))
   gap = masked.keep(logprobs, on) - jax.lax.stop_gradient(masked.keep(old_logprobs, on))
+  moved = jnp.clip(gap, -MAX_LOG_RATIO, MAX_LOG_RATIO)  # of tokens, also if a sequence's share one ratio
   if ratio == "sequence":
     length = masked.segment_sums(jnp.ones(gap.shape, jnp.float32), on, segment_ids)
     gap = masked.segment_sums(gap, on, segment_ids) / jnp.maximum(length, 1.0)
@@ -85,7 +86,7 @@ def policy_loss(
     clip_fraction=share(clipped > plain),
     dual_clip_fraction=share(dual),
     ratio=share(rho),
-    old_kl=share(rho - 1.0 - gap),
+    old_kl=share(jnp.expm1(moved) - moved),  # e^gap - 1 - gap would lose its digits by cancellation
   )
   return aggregate(loss, on, aggregation, segment_ids=segment_ids, totals=totals, norm=norm), metrics
 

@@ -15,6 +15,7 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
@@ -104,9 +105,9 @@ class Learner:
     )
     self.critic = None
     if s.critic.kind == "own":
-      # It starts as a copy of the policy with merged adapters. All its parameters are trained.
+      # It starts as a copy of the policy with merged adapters. All its parameters are trained, so they are float32.
       self.critic = Trained(
-        _built(lambda model: Critic(nnx.clone(lora.merged(model))), model),
+        _built(lambda model: Critic(_as_float32(nnx.clone(lora.merged(model)))), model),
         optimizer_lib.make(s.critic.optimizer),
         functools.partial(step.value_objective, settings=s),
         names=("loss",),
@@ -240,8 +241,8 @@ class Learner:
 
     Returns:
       (state, metrics). Means are over the trained tokens of an optimiser step, and over the steps if there are several.
-      Exceptions: skipped (a sum), nonfinite_in_a_row (the last one) and mismatch (the first epoch's, because later
-      policies are not the one that sampled). If no token is trained, the state is unchanged and `tokens` is 0.
+      Exceptions: skipped (a sum) and nonfinite_in_a_row (the last one). If no token is trained, the state is unchanged,
+      `tokens` is 0, and measures of the policy are left out.
 
     Raises:
       NonFinite: settings.max_nonfinite steps in succession were skipped.
@@ -250,7 +251,7 @@ class Learner:
     counts = blocks_lib.whole_batch(ready.counts)
     # Without trained tokens there is no step: AdamW would change parameters even for a gradient of zeros.
     if not counts["tokens"]:
-      return state, dict.fromkeys(step.SUMS, 0.0) | ready.metrics | self._counted(counts)
+      return state, ready.metrics | self._counted(counts) | self._numbers([], int(state.step))
     # The first optimiser steps train only the critic. Steps that it has taken in earlier updates count.
     alone = s.critic.alone_steps - int(state.critic.step) if s.critic.alone_steps else 0
     found, of_critic = [], []
@@ -274,18 +275,16 @@ class Learner:
     _refuse_nonfinite(found, self.trained.params, s, checkpoint)
     if self.critic is not None:
       _refuse_nonfinite(of_critic, self.critic.params, s, checkpoint, what="critic: ")
-    metrics = self._numbers(found, len(parts), int(done)) | _critic_numbers(of_critic)
+    metrics = self._numbers(found, int(done)) | _critic_numbers(of_critic)
     metrics |= ready.metrics | self._counted(counts) | dict(kl_coef=float(state.kl_coef))
     return self._steered(state, metrics), metrics
 
-  def _numbers(self, found, per_epoch: int, done: int) -> dict[str, float]:
-    """Means over the optimiser steps that the policy took; if only the critic learned, no measure of the policy."""
+  def _numbers(self, found, done: int) -> dict[str, float]:
+    """Means over the optimiser steps that the policy took; if it took none, no measure of the policy."""
     if not found:
       return dict(skipped=0.0, nonfinite_in_a_row=0.0)
-    mean = lambda name, part=found: float(np.mean([m[name] for m in part]))
-    metrics = {name: mean(name) for name in found[0] if name != "bad_gradients"}
-    return metrics | dict(
-      mismatch=mean("mismatch", found[:per_epoch]),
+    names = step.computed(self.settings) | {"grad_norm", "update_norm"}
+    return {name: float(np.mean([m[name] for m in found])) for name in sorted(names)} | dict(
       skipped=float(sum(m["skipped"] for m in found)),
       nonfinite_in_a_row=float(found[-1]["nonfinite_in_a_row"]),
       optimizer_step=float(done),
@@ -376,8 +375,8 @@ def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: 
   where = [name for name, is_bad in zip(names, last["bad_gradients"]) if is_bad]
   kl = " or raise config.loss.kl_coef" if settings.needs_reference and settings.kl_in == "loss" and not what else ""
   raise NonFinite(
-    f"{what}{last['nonfinite_in_a_row']:.0f} optimiser steps in a row had a gradient that is not finite (loss "
-    f"{float(last['loss'])}, {len(where)} of {len(names)} parameters, first {', '.join(where[:3]) or 'none'}). "
+    f"{what}{last['nonfinite_in_a_row']:.0f} optimiser steps in a row had a gradient or an update that is not "
+    f"finite (loss {float(last['loss'])}, {len(where)} of {len(names)} parameters, first {', '.join(where[:3]) or 'none'}). "
     f"None of them was applied. Last good checkpoint: {checkpoint or 'none yet'}. Lower "
     f"config.optimizer.learning_rate{kl}, and start again from it."
   )
@@ -386,6 +385,12 @@ def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: 
 def _whole(x: jax.Array) -> np.ndarray:
   """An array that may be distributed over several hosts."""
   return np.asarray(x if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True))
+
+
+def _as_float32(model: nnx.Module) -> nnx.Module:
+  """The model with parameters of 32 bits; a base that only adapters change may have fewer."""
+  nnx.update(model, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), nnx.state(model, nnx.Param)))
+  return model
 
 
 def _built(make, model: nnx.Module) -> nnx.Module:

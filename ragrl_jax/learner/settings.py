@@ -166,6 +166,12 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
       f"config.critic.warmup_steps={critic.warmup_steps}: it must lie between 0 and the run's {of_policy.total_steps} "
       "steps."
     )
+  total = run.steps * run.loss.epochs * run.loss.minibatches
+  if critic.alone_steps >= total:
+    raise ValueError(
+      f"config.critic.alone_steps={critic.alone_steps}: the run has only {total} optimiser steps (steps · epochs · "
+      "minibatches), so the policy would never learn. Lower it, or raise config.steps."
+    )
   own = dataclasses.replace(
     of_policy,
     kind="adamw",

@@ -37,6 +37,18 @@ SUMS = (
   "value_loss",
 )
 
+
+def computed(settings: Settings) -> set[str]:
+  """The names of SUMS that mean something with these settings. The others stay 0, and are not reported."""
+  s, names = settings, {"loss", "entropy"}
+  if s.objective == "policy":
+    names |= {"policy_loss", "clip_fraction", "ratio", "old_kl", "mismatch"}
+    names |= {"dual_clip_fraction"} if s.dual_clip is not None else set()
+    names |= {"importance", "importance_capped"} if s.importance_cap is not None else set()
+    names |= {"kl", "kl_k2", "kl_k3"} if s.kl != "none" else set()
+  return names | ({"value_loss"} if s.critic.kind == "shared" else set())
+
+
 # (model, batch, totals [2], kl_coef) → (this block's share of the loss, its metrics)
 Objective = Callable[[Any, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 
@@ -85,8 +97,9 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   share = lambda x: masked.total(jax.lax.stop_gradient(x), mask) / jnp.maximum(totals[0], 1e-6)
   # With one step per batch the current policy is the old one: the ratio is 1, and its gradient the policy gradient.
   old = masked.keep(batch.old_logprobs, mask) if s.scores_old else jax.lax.stop_gradient(logprobs)
-  # Sampler and learner compute the same log-probabilities with different programs; this measures the difference.
-  found = dict(mismatch=share(jnp.abs(logprobs - masked.keep(batch.sampler_logprobs, mask))))
+  # Sampler and learner compute the same log-probabilities with different programs; this measures the difference. The
+  # old policy's, because the present one may have taken steps on this batch.
+  found = dict(mismatch=share(jnp.abs(old - masked.keep(batch.sampler_logprobs, mask))))
   weights = None
   if s.importance_cap is not None:
     weights = importance.importance_weights(old, batch.sampler_logprobs, mask, cap=s.importance_cap)
@@ -164,7 +177,9 @@ def zeros(params: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, jax.Array
 def apply(
   state: TrainState, grads: Any, sums: dict[str, jax.Array], optimizer: optax.GradientTransformation
 ) -> tuple[TrainState, dict[str, jax.Array]]:
-  """One optimiser step with the accumulated gradient. If it is not finite, the step is skipped and the state unchanged.
+  """One optimiser step with the accumulated gradient.
+
+  If loss, gradient or update is not finite, the step is skipped and the state unchanged.
 
   Returns:
     (state, metrics): `sums` with grad_norm (before clipping), update_norm, skipped (0 or 1), nonfinite_in_a_row
@@ -177,6 +192,8 @@ def apply(
   # Zeros replace values that are not finite, so the optimiser's arithmetic has no NaN; its result is not used.
   safe = jax.tree.map(lambda g: jnp.where(finite, g, jnp.zeros_like(g)), grads)
   updates, opt_state = optimizer.update(safe, state.opt_state, state.params)
+  update_norm = optax.tree.norm(updates)
+  finite &= jnp.isfinite(update_norm)
   pick = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
   skipped = (~finite).astype(jnp.int32)
   new = dataclasses.replace(
@@ -189,7 +206,7 @@ def apply(
   )
   metrics = sums | dict(
     grad_norm=optax.tree.norm(grads),
-    update_norm=jnp.where(finite, optax.tree.norm(updates), 0.0),
+    update_norm=jnp.where(finite, update_norm, 0.0),
     skipped=skipped,
     nonfinite_in_a_row=new.nonfinite,
     bad_gradients=bad,

@@ -27,6 +27,7 @@ from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import chat, load
 from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.recipes.veritas import recipe as veritas
 from ragrl_jax.rollout import collect, dispatch, multihost
 from ragrl_jax.run import devices as devices_lib
 from ragrl_jax.run import surroundings
@@ -208,6 +209,7 @@ def check(config, *, training: bool = True) -> None:
     trackers.check(trackers.chosen(config.log))
     learner_settings.from_config(config)
     learner_settings.optimizer_from_config(config)
+    _check_masters(config)
     for name in ("train", "hard", "evaluate"):
       if path := config.data[name]:
         readers.check(path, f"config.data.{name}")
@@ -251,8 +253,19 @@ def check_sft(config) -> None:
   trackers.check(trackers.chosen(config.log))
   learner_settings.from_config(config, objective="sft")
   learner_settings.optimizer_from_config(config, total_steps=config.steps)
+  _check_masters(config)
   _check_adapters(config)
   _check_mesh(config, training=True)
+
+
+def _check_masters(config) -> None:
+  # A step changes a weight by about the learning rate. Of 1 with steps of 1e-6, bfloat16 keeps 1.
+  if config.model.param_dtype != "float32" and not (config.model.lora.rank or config.model.lora.path):
+    raise ValueError(
+      f"config.model.param_dtype={config.model.param_dtype!r} without adapters: the trained weights must be float32, "
+      "because changes as small as a learning rate are lost in this dtype. Set it to 'float32' (config.model.dtype is "
+      "that of the matmuls), or train adapters (config.model.lora.rank)."
+    )
 
 
 def _check_adapters(config) -> None:
@@ -297,6 +310,11 @@ def _shape(config) -> DecoderConfig:
 
 
 def _check_judges(config, recipe: Recipe) -> None:
+  known = {*recipe.judged, *veritas.JUDGED}  # `ragrl faithfulness` asks the latter of any recipe's episodes
+  if unknown := sorted(set(config.judges) - known):
+    raise ValueError(
+      f"config.judges.{unknown[0]}: no judge is asked for this term. Terms are {', '.join(sorted(known))}."
+    )
   for term, judge in judging.chosen(config.judge, config.judges, recipe.judged).items():
     where = f"config.judges.{term}.wording" if term else "config.judge.wording"
     prompts.get(judge["prompt"], judge["wording"], setting=where)

@@ -9,7 +9,8 @@ from ragrl_jax.recipes.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """Thresholds of the warnings. Shares are in 0..1. A metric's start is its median over the first `first` steps.
+  """Thresholds of the warnings. Shares are in 0..1. A metric's start is its median over the first `first` steps
+  that trained the policy.
 
   Attributes:
     first: number of steps that define the start, at least 1.
@@ -39,13 +40,20 @@ def kept(history: Sequence[Mapping[str, float]], metrics: Mapping[str, float]) -
 
   A history of all steps would grow as long as the run lasts.
   """
-  return [*history[: Limits.first], metrics]
+  earlier = _starting(history, Limits.first)
+  return [*(earlier or history[:1]), metrics]
 
 
 def start(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, float]]:
   """The history of a run that is resumed, from the rows of its earlier steps, oldest first."""
   known = lambda row: {name: value for name, value in row.items() if value is not None}  # None: it was not finite
-  return [known(row) for row in rows if row["step"]][: Limits.first]
+  steps = [known(row) for row in rows if row["step"]]
+  return _starting(steps, Limits.first) or steps[:1]
+
+
+def _starting(rows: Sequence[Mapping[str, float]], count: int) -> list[Mapping[str, float]]:
+  """The first rows of steps that trained the policy. The others do not show how it began."""
+  return [row for row in rows if "entropy" in row and row.get("groups/trained") != 0][:count]
 
 
 def warnings(
@@ -54,7 +62,8 @@ def warnings(
   """The warnings about the last step, {name: message}; empty if there are none.
 
   A step without any search, or with advantages that are all 0, gives a warning at once: such a run trains nothing, and
-  no other sign shows it. Warnings that compare with the start of the run come after `limits.first` steps.
+  no other sign shows it. Warnings that compare with the start of the run come after `limits.first` steps that
+  trained the policy.
 
   Args:
     history: the metrics of every step so far, oldest first, or of those that `kept` keeps. Missing metrics are ignored.
@@ -139,10 +148,10 @@ def warnings(
   say(
     "skipped",
     get("skipped", 0.0) > 0,
-    "the gradient was not finite and the step was skipped: parameters and optimiser are as they were.",
+    "gradient or update was not finite and the step was skipped: parameters and optimiser are as they were.",
   )
-  if len(history) > limits.first:
-    _against_first(history, limits, say)
+  if len(start := _starting(history[:-1], limits.first)) == limits.first:
+    _against_first(start, now, limits, say)
   return found
 
 
@@ -167,12 +176,11 @@ def of_training(
   return {f"warning/{name}": text for name, text in found.items()}
 
 
-def _against_first(history, limits, say) -> None:
+def _against_first(rows, now, limits, say) -> None:
   """The warnings that compare the last step with the start of the run."""
-  now = history[-1]
 
   def first(name: str) -> float | None:
-    values = sorted(step[name] for step in history[: limits.first] if name in step and step.get("groups/trained") != 0)
+    values = sorted(step[name] for step in rows if name in step)
     return values[len(values) // 2] if values else None
 
   entropy, start = now.get("entropy"), first("entropy")

@@ -37,7 +37,7 @@ FREE = {
   "retrieval.key_variable": "only the token of the same server",
 }
 
-HELD_OUT = ("evaluate.", "data.evaluate", "data.noise", "data.cut_middle")  # they change the held-out metrics
+HELD_OUT = ("evaluate.", "data.evaluate", "data.evidence", "data.noise", "data.cut_middle")  # they change the held-out metrics
 
 RENAMED_STATE = {"supply": "group_sampler"}  # keys of host.json that older checkpoints have under another name
 
@@ -153,8 +153,10 @@ def is_supervised(host: Mapping[str, Any]) -> bool:
 
 
 def _is_free(name: str, config) -> bool:
-  if str(config.switches.get("settle_metric")).startswith("evaluation/") and name.startswith(HELD_OUT):
-    return False  # the second stage begins when a held-out metric settles
+  # The second stage may begin when a held-out metric settles, and that is also measured at config.steps.
+  settles = str(config.switches.get("settle_metric")).startswith("evaluation/")
+  if settles and (name == "steps" or name.startswith(HELD_OUT)):
+    return False
   if name == "steps":
     falls = config.optimizer.schedule in ("cosine", "linear")
     return not falls and not config.data.hard and not config.rollout.ahead

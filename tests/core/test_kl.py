@@ -135,5 +135,5 @@ def test_adapted_coefficient_by_hand():
   # On target, the coefficient stays. Below the target, it falls.
   assert kl.adapted_coefficient(0.5, 0.1, target=0.1, horizon=1000, num_sequences=100) == pytest.approx(0.5)
   assert kl.adapted_coefficient(0.5, 0.09, target=0.1, horizon=100, num_sequences=100) == pytest.approx(0.45)
-  # It never becomes a reward for divergence: 1 - 0.2 · 10 < 0.
-  assert kl.adapted_coefficient(0.5, 0.0, target=0.1, horizon=100, num_sequences=1000) == 0.0
+  # More sequences than the horizon count as the horizon: 1 - 0.2 · 10 < 0 would reward divergence, and 0 would stay 0.
+  assert kl.adapted_coefficient(0.5, 0.0, target=0.1, horizon=100, num_sequences=1000) == pytest.approx(0.4)

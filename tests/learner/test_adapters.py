@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_learner as kit
+from flax import nnx
 
 from ragrl_jax.learner.learner import Learner
-from ragrl_jax.learner.settings import Settings
+from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, Settings
 from ragrl_jax.models import lora
 from ragrl_jax.parallel import rules
 
@@ -40,6 +41,17 @@ def test_supervised_steps_train_adapters_and_nothing_else():
     losses.append(metrics["loss"])
   assert losses[-1] < losses[0] - 0.01
   assert jax.tree.map(lambda x: np.asarray(x).tobytes(), made.trained.frozen) == before
+
+
+def test_a_critic_over_a_base_of_16_bits_is_trained_in_32():
+  model = kit.model()
+  nnx.update(model, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), nnx.state(model, nnx.Param)))
+  lora.add(model, rank=4, alpha=8.0, layers="q v", seed=0)
+  critic = CriticSettings(kind="own", optimizer=kit.OPTIMIZER)
+  settings = Settings(logprob_chunk=64, advantage=AdvantageSettings(kind="gae"), critic=critic)
+  state = Learner(model, settings, kit.OPTIMIZER).init(0)
+  assert {leaf.dtype for leaf in jax.tree.leaves((state.params, state.critic.params))} == {jnp.dtype("float32")}
+  assert model.embedding[...].dtype == jnp.bfloat16  # the base itself is as it was
 
 
 def test_policy_steps_move_away_from_the_base_which_is_the_reference():

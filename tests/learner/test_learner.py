@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import small_learner as small
 from flax import nnx
@@ -190,6 +191,27 @@ def test_tokens_with_positive_advantage_become_likelier(plain):
   assert moved[batch.advantages > 0].mean() > 0.01 > -0.01 > moved[batch.advantages < 0].mean()
 
 
+def test_only_what_the_settings_compute_is_reported(plain, full):
+  batches = small.blocks(small.items())
+  for made, there in ((plain, False), (full, True)):
+    _, metrics = small.update(made, made.init(0), batches)
+    assert {"loss", "ratio", "mismatch", "entropy", "grad_norm"} <= metrics.keys()
+    assert ("kl" in metrics) == ("kl_k3" in metrics) == there == (made.settings.kl != "none")
+    assert ("importance" in metrics) == (made.settings.importance_cap is not None)
+    assert ("dual_clip_fraction" in metrics) == (made.settings.dual_clip is not None)
+    assert "value_loss" not in metrics
+
+
+def test_the_mismatch_is_that_of_the_policy_that_sampled(plain):
+  """Steps on the same batch change the policy, not what the sampler computed."""
+  learner = small.learner(Settings(logprob_chunk=64, minibatches=4, epochs=2))
+  items, state = small.items(12), plain.init(0)
+  (batch,) = small.blocks(items)
+  scored = dataclasses.replace(batch, sampler_logprobs=np.asarray(plain.score(state.params, batch)))
+  state, metrics = small.update(learner, learner.init(0), *([scored] for _ in range(4)))
+  assert int(state.step) == 8 and metrics["ratio"] != 1.0 and metrics["mismatch"] < 1e-5
+
+
 def test_several_updates_on_one_batch_keep_the_old_policy(full):
   batches = small.blocks(small.items())
   state, metrics = small.update(full, full.init(0), batches)
@@ -256,11 +278,22 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_stopped(plain):
     small.update(plain, state, bad, checkpoint="run/checkpoints/7")
 
 
+def test_an_update_that_is_not_finite_is_skipped_too(plain):
+  """As of parameters with 16 bits, whose squared gradients are 0 or infinite."""
+  optimizer = optax.stateless(lambda updates, _: jax.tree.map(lambda u: u.at[(0,) * u.ndim].set(jnp.nan), updates))
+  state = dataclasses.replace(plain.init(0), opt_state=optimizer.init(plain.params))
+  grads = jax.tree.map(jnp.ones_like, state.params)
+  after, metrics = step.apply(state, grads, dict(loss=jnp.float32(1.0)), optimizer)
+  assert metrics["skipped"] == 1 and metrics["update_norm"] == 0 and int(after.step) == 0
+  assert small.distance(state.params, after.params) == 0.0
+
+
 def test_a_batch_without_scores_changes_nothing(plain):
   state = plain.init(0)
   before = jax.tree.map(np.asarray, state)
   state, metrics = small.update(plain, state, small.blocks([]))
   assert metrics["tokens"] == 0 and small.distance(before, state) == 0.0
+  assert not {"loss", "entropy", "ratio", "mismatch"} & metrics.keys()  # nothing was measured
   with pytest.raises(ValueError, match="at least one block"):
     small.update(plain, state, [])
 

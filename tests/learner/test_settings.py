@@ -64,6 +64,16 @@ def test_settings_come_from_the_config():
   assert settings.from_config(config).critic.optimizer.total_steps == 200
 
 
+def test_the_critic_cannot_learn_alone_to_the_end():
+  config = config_lib.default_config()
+  config.advantage.kind = "gae"
+  config.critic.update(dict(kind="own", alone_steps=config.steps))
+  with pytest.raises(ValueError, match="config.critic.alone_steps=100: the run has only 100 optimiser steps"):
+    settings.from_config(config)
+  config.steps += 1
+  assert settings.optimizer_from_config(config).total_steps == 1 and settings.from_config(config)
+
+
 def test_rows_with_shared_prompts_have_a_length_that_the_kernels_accept():
   config = config_lib.default_config()
   config.learner.update(dict(row_lengths=(131_072,), share_prompts=True))

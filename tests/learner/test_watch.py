@@ -55,6 +55,16 @@ def test_warnings_relative_to_the_first_steps(change, name):
   assert watch.warnings([CALM] * 4 + [CALM | change]) == {}  # too early to know what is normal
 
 
+def test_steps_that_train_no_policy_do_not_count_as_the_start():
+  """As while only the critic learns, or while a draw finds no group with a spread."""
+  empty = {name: value for name, value in CALM.items() if name != "entropy"}
+  history = []
+  for row in [empty] * 4 + [dict(CALM, **{"groups/trained": 0.0})] * 3 + [CALM] * 5 + [CALM | dict(entropy=0.001)]:
+    history = watch.kept(history, row)
+  assert len(history) == 6 and list(watch.warnings(history)) == ["entropy_collapse"]
+  assert len(watch.kept(watch.kept([], empty), empty)) == 2  # the first step is told from later ones
+
+
 def test_a_resumed_run_is_compared_with_the_first_steps_of_the_run():
   rows = [dict(step=0, **{"evaluation/em": 0.2}), *(dict(CALM, step=step, kl=None) for step in range(1, 9))]
   history = watch.kept(watch.start(rows), CALM | dict(entropy=0.05))

@@ -112,8 +112,9 @@ def test_held_out_settings_are_not_free_if_a_stage_waits_for_a_held_out_metric(t
   with workdir.opened(tmp_path, settings(), say=lambda text: None) as made:
     made.restore(jax.tree.map(jnp.copy, STATE))
     made.save(5, STATE, {})
-  with pytest.raises(ValueError, match="config.evaluate.every was"):
-    opened(tmp_path, settings(evaluate__every=7))
+  for more in (dict(evaluate__every=7), dict(data__evidence="x.jsonl"), dict(steps=700)):
+    with pytest.raises(ValueError, match=f"config.{next(iter(more)).replace('__', '.')} was"):
+      opened(tmp_path, settings(**more))
   opened(tmp_path, settings(log__tensorboard=False))
 
 

@@ -19,7 +19,7 @@ UPDATE = (
   Metric(
     "kl",
     "nats",
-    'mean of tokens of the estimator `loss.kl` of KL(policy ‖ reference); 0 if it is "none"',
+    'mean of tokens of the estimator `loss.kl` of KL(policy ‖ reference)',
     "above 1 nat: the policy is far from its reference; raise `loss.kl_coef`",
   ),
   Metric(
@@ -32,10 +32,10 @@ UPDATE = (
   Metric(
     "old_kl",
     "nats",
-    "mean of tokens of r − 1 − ln r: how far the updates of one step moved the policy",
+    "mean of tokens of r − 1 − ln r, with each token's own r: how far the updates of one step moved the policy",
     "above 0.05: too many updates per batch, or too high a learning rate. 0 with one update per batch",
   ),
-  Metric("ratio", "ratio", "mean of tokens of r", "far from 1: as above"),
+  Metric("ratio", "ratio", "mean of tokens of r; with `loss.ratio=sequence`, of the sequences' r", "far from 1: as above"),
   Metric(
     "entropy",
     "nats",
@@ -77,7 +77,7 @@ UPDATE = (
   Metric(
     "mismatch",
     "nats",
-    "mean of tokens of abs(log-probability as scored by the learner − as sampled)",
+    "mean of tokens of abs(log-probability as scored by the learner before its steps − as sampled)",
     "f32: 1e-6; bf16: 1e-2. Above 0.05 the two differ in weights, temperature or dtype. With stale groups it includes"
     " the policy's last step",
   ),
@@ -93,7 +93,7 @@ UPDATE = (
   Metric(
     "skipped",
     "count",
-    "optimiser steps skipped because the gradient was not finite",
+    "optimiser steps skipped because gradient or update was not finite",
     "above 0: see `nonfinite_in_a_row`",
   ),
   Metric("nonfinite_in_a_row", "count", "skipped steps in a row", "at `learner.max_nonfinite` the run stops"),
