@@ -21,9 +21,8 @@ from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import lora, peft
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect
-from ragrl_jax.run import endpoint_player, questions, rewards
+from ragrl_jax.run import endpoint_player, progress, questions, rewards
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.run.progress import Evaluate
 from ragrl_jax.store import addresses, changes, evaluations
 from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import metrics as metrics_lib
@@ -187,7 +186,7 @@ def _described(config, player: player_lib.Answerer, *, sample: bool) -> dict[str
 
 def evaluator(
   config, examples: Sequence[structs.Example] | None = None, *, workdir: str | pathlib.Path | None = None
-) -> Evaluate:
+) -> progress.Evaluate:
   """For `train(evaluate=…)`: measures held-out questions at config.steps, and every config.evaluate.every steps if set.
 
   Step 0 is included: the weights before training. A run that `reached` ends earlier is not measured at its end.
@@ -204,12 +203,7 @@ def evaluator(
     (step, player, params) → the metrics under "evaluation/"; empty at a step that is not measured.
   """
   steps, every, batch = config.steps, config.evaluate.every, batch_of(config)
-  settles = str(config.switches.get("settle_metric"))
-  if settles.startswith("evaluation/") and not every:
-    raise ValueError(
-      f"config.evaluate.every=0 with config.switches.settle_metric={settles!r}: the metric would be measured only at the "
-      "run's end, so its stage would never begin. Set config.evaluate.every."
-    )
+  progress.check_settling(config, measured=bool(every))
   if examples is None:
     examples = questions.testing(config, config.data.evaluate, max_examples=config.evaluate.examples)
     questions.check_passages(

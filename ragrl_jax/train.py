@@ -46,9 +46,9 @@ def train(
 ) -> Iterator[dict[str, Any]]:
   """Trains until `config.steps`, starting from the workdir's last checkpoint; yields each step's metrics.
 
-  A generator, so progress bars and early stops stay outside the loop. On several hosts (`parallel/hosts.py`), all call
-  it with the same config and a workdir that all can see: each plays its own prompts, all train, the first one logs.
-  SIGTERM, Ctrl-C and a failed tool end it after saving the last finished step.
+  A generator, so progress bars and early stops stay outside the loop. On several hosts, all call it with one config and
+  a workdir that all see: each plays its own prompts, all train, the first one logs. SIGTERM, Ctrl-C and a failed tool
+  end it after saving the last finished step.
 
   Args:
     config: see ragrl_jax/config.py.
@@ -56,10 +56,9 @@ def train(
     evaluate: (step, player, params) → more metrics for the step's row (evaluate.evaluator makes one); called after
       every step, and before training with step 0.
     reached: a step's row → whether the run has reached its goal. It then ends as it would at config.steps.
-    resume: "auto", "must" or "never" resume from a checkpoint.
+    resume: "auto", "must" or "never" resume from a checkpoint; `say` receives a message, also if the run is finished.
     accept_changes: resume although settings have changed (store/changes.py); the changes are recorded.
     profile: steps of which JAX's profiler writes a trace to `workdir`/profile.
-    say: receives a message if the run resumes or is finished already.
 
   Raises:
     ValueError: invalid settings or questions, or a workdir that holds a run with other settings.
@@ -69,12 +68,7 @@ def train(
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   config_lib.validate(config)
-  settles = str(config.switches.get("settle_metric"))
-  if settles.startswith("evaluation/") and evaluate is None:
-    raise ValueError(
-      f"config.switches.settle_metric={settles!r}: no held-out questions are measured during the run, so its stage would "
-      "never begin. Set config.data.evaluate and config.evaluate.every, or pass `evaluate`."
-    )
+  progress.check_settling(config, measured=evaluate is not None)
   with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
     if not run.finished:
       yield from _trained(config, run, evaluate, reached, profiling.Profile(run.workdir, profile, of=config.steps))

@@ -121,7 +121,10 @@ def test_a_judge_of_a_term_that_nobody_asks_for_is_refused():
 def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only():
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em")
-  with pytest.raises(ValueError, match="config.evaluate.every=0 with config.switches.settle_metric='evaluation/em'"):
+  with pytest.raises(
+    ValueError,
+    match="config.switches.settle_metric='evaluation/em': .*Set config.data.evaluate and config.evaluate.every",
+  ):
     evaluate.evaluator(config, [])
 
 

@@ -51,8 +51,8 @@ def policy_loss(
 
   Returns:
     (loss, metrics): clip_fraction (share of tokens whose clipped branch is the larger loss), dual_clip_fraction, ratio
-    (mean) and old_kl (mean of the tokens' k3 estimate of KL(old || policy), in nats). All metrics are means over tokens,
-    with the denominator of token_mean.
+    (mean) and old_kl (mean of the tokens' k3 estimate of KL(old || policy), in nats). All are means over tokens, with
+    the denominator of token_mean.
 
   Raises:
     ValueError: unknown ratio or aggregation, a negative bound, or a dual_clip of 1 or less.

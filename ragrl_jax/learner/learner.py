@@ -375,8 +375,8 @@ def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: 
   where = [name for name, is_bad in zip(names, last["bad_gradients"]) if is_bad]
   kl = " or raise config.loss.kl_coef" if settings.needs_reference and settings.kl_in == "loss" and not what else ""
   raise NonFinite(
-    f"{what}{last['nonfinite_in_a_row']:.0f} optimiser steps in a row had a gradient or an update that is not "
-    f"finite (loss {float(last['loss'])}, {len(where)} of {len(names)} parameters, first {', '.join(where[:3]) or 'none'}). "
+    f"{what}{last['nonfinite_in_a_row']:.0f} optimiser steps in a row had a gradient or an update that is not finite "
+    f"(loss {float(last['loss'])}, {len(where)} of {len(names)} parameters, first {', '.join(where[:3]) or 'none'}). "
     f"None of them was applied. Last good checkpoint: {checkpoint or 'none yet'}. Lower "
     f"config.optimizer.learning_rate{kl}, and start again from it."
   )
@@ -387,7 +387,7 @@ def _whole(x: jax.Array) -> np.ndarray:
   return np.asarray(x if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True))
 
 
-def _as_float32(model: nnx.Module) -> nnx.Module:
+def _as_float32(model: Decoder) -> Decoder:
   """The model with parameters of 32 bits; a base that only adapters change may have fewer."""
   nnx.update(model, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), nnx.state(model, nnx.Param)))
   return model

@@ -54,6 +54,16 @@ def seconds_of(clock: Clock, played: timings.Timings) -> dict[str, float]:
   return {f"engine/{name}": value for name, value in played.metrics().items()} | clock.report()
 
 
+def check_settling(config, *, measured: bool) -> None:
+  """Raises a ValueError if a stage waits for a held-out metric, which is not measured during the run."""
+  metric = config.switches.get("settle_metric")
+  if str(metric).startswith("evaluation/") and not measured:
+    raise ValueError(
+      f"config.switches.settle_metric={metric!r}: no held-out questions are measured during the run, so its next stage "
+      "would never begin. Set config.data.evaluate and config.evaluate.every, or pass `evaluate` to train."
+    )
+
+
 def evaluated(evaluate: Evaluate, step: int, player: Player, params: Any) -> dict[str, Any]:
   """The metrics of `evaluate`, and the seconds it took if it measured anything."""
   began = time.perf_counter()

@@ -74,8 +74,7 @@ class Loss(Section):
     yield (
       self.kl_target == 0 or self.kl_coef > 0,
       f"config.loss.kl_target={self.kl_target} with config.loss.kl_coef={self.kl_coef}: the controller multiplies the "
-      "coefficient, and 0 would stay 0. Set kl_coef above 0 and name an estimator (config.loss.kl), or set kl_target to "
-      "0.",
+      "coefficient, and 0 would stay 0. Set kl_coef above 0 and an estimator (config.loss.kl), or kl_target to 0.",
     )
 
 

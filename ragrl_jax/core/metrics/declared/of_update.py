@@ -19,7 +19,7 @@ UPDATE = (
   Metric(
     "kl",
     "nats",
-    'mean of tokens of the estimator `loss.kl` of KL(policy ‖ reference)',
+    "mean of tokens of the estimator `loss.kl` of KL(policy ‖ reference)",
     "above 1 nat: the policy is far from its reference; raise `loss.kl_coef`",
   ),
   Metric(
@@ -35,7 +35,9 @@ UPDATE = (
     "mean of tokens of r − 1 − ln r, with each token's own r: how far the updates of one step moved the policy",
     "above 0.05: too many updates per batch, or too high a learning rate. 0 with one update per batch",
   ),
-  Metric("ratio", "ratio", "mean of tokens of r; with `loss.ratio=sequence`, of the sequences' r", "far from 1: as above"),
+  Metric(
+    "ratio", "ratio", "mean of tokens of r; with `loss.ratio=sequence`, of their sequence's r", "far from 1: as above"
+  ),
   Metric(
     "entropy",
     "nats",
