@@ -42,6 +42,11 @@ def main() -> int:
   parser.add_argument("--threads", type=int, default=None, help="threads of FAISS; all cores by default")
   parser.add_argument("--overwrite", action="store_true", help="replace an index that was built with other arguments")
   arguments = vars(parser.parse_args())
+  unused = lambda names: [f"--{name}" for name in names if arguments[name] != parser.get_default(name)]
+  if not arguments["chunk_tokens"] and (given := unused(("chunk_overlap", "chunk_tokenizer"))):
+    parser.error(f"{', '.join(given)} without --chunk_tokens: only chunks have these; give it, or leave them out")
+  if arguments["encoder"] == "bm25" and (given := unused(("factory", "options", "oversample", "dtype"))):
+    parser.error(f"{', '.join(given)} with --encoder bm25: only a dense index has these, so leave them out")
   tokens, overlap, tokenizer = (arguments.pop(f"chunk_{name}") for name in ("tokens", "overlap", "tokenizer"))
   chunks = Chunks(tokens, overlap, tokenizer) if tokens else None
   compile_cache.keep()

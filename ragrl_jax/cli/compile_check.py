@@ -13,7 +13,7 @@ import json
 import os
 import sys
 
-from absl import flags
+from absl import app, flags
 from ml_collections import config_flags
 
 from ragrl_jax.cli import commands
@@ -52,6 +52,8 @@ def main(_):
   if CONFIG.value is None:
     if index is None:
       raise ValueError("give --config to compile a run, --passages to compile an index, or both.")
+    if of_run := [f"--{one.name}" for one in (SLICES, SHAPE, FILL, DRAWN, ONLY) if one.present]:
+      raise app.UsageError(f"{', '.join(of_run)} without --config: only a run has these. Give it, or leave them out.")
     found = index_lib.alone(index, TOPOLOGY.value)
     print(json.dumps(found.to_json(), indent=1) if JSON.value else found.text())
     sys.exit(not found.fits)

@@ -5,12 +5,13 @@
 Prints for each set, and on average over the sets, the share of faithful pairs: (results, thought), (thought, query) and
 (thought, answer). The judges are those of config.judge and config.judges.TERM. (thought, answer) is judged by Sub-EM
 by default (config.judges.think_answer.kind). --episodes is a folder of launchers/evaluate.py, a glob of such folders
-('out/a/*', one per set), or a run's folder. FILE (JSON) also gets the counts: all pairs, incomplete pairs (which count
-0), pairs without a verdict, and episodes without a pair (which are in no mean). With config.judge.cache set, the
-command continues after a kill.
+('out/a/*', one per set), or a run's folder; the model must write its thoughts between <think> and </think>. FILE (JSON)
+also gets the counts: all pairs, incomplete pairs (which count 0), pairs without a verdict, and episodes without a pair
+(which are in no mean). With config.judge.cache set, the command continues after a kill.
 """
 
 import glob
+import itertools
 import json
 import pathlib
 
@@ -21,9 +22,9 @@ from tqdm import tqdm
 from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.evaluation import comparison
+from ragrl_jax.evaluation.transcripts import played_rows
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import compile_cache, jsonl
-from ragrl_jax.store import episodes as episodes_lib
 
 TERMS = ("information_think", "think_search", "think_answer")
 
@@ -40,12 +41,13 @@ def main(argv):
   folders = sorted(folder for folder in glob.glob(EPISODES.value) if pathlib.Path(folder).is_dir())
   if not folders:
     raise FileNotFoundError(f"--episodes={EPISODES.value}: there is no such folder.")
+  rows = itertools.chain(*[played_rows.read(folder) for folder in folders])
   compile_cache.keep()
   config = CONFIG.value
   by_term = {term: dict(config.judges.get(term, {})) for term in JUDGED.value}
   if "think_answer" in by_term and not by_term["think_answer"].get("kind"):
     by_term["think_answer"]["kind"] = "sub_em"
-  judges = judging.of_terms(config.judge, by_term, JUDGED.value, dtype=config.model.dtype)
+  judges = judging.of_steps(config.judge, by_term, JUDGED.value, dtype=config.model.dtype)
   if unjudged := [term for term in JUDGED.value if term not in judges]:
     raise app.UsageError(f"{unjudged[0]} has no judge: set config.judge.kind or config.judges.{unjudged[0]}.kind.")
   with tqdm(unit="pair") as bar:
@@ -55,7 +57,6 @@ def main(argv):
       bar.total = of
       bar.update(done - bar.n)
 
-    rows = (row for folder in folders for row in episodes_lib.read_folder(folder))
     sets = measured.measured(rows, {term: judges[term] for term in JUDGED.value}, progress=progress)
   average = measured.macro(sets)
   if OUT.value:

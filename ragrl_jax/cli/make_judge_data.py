@@ -25,6 +25,7 @@ from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import raters
+from ragrl_jax.evaluation.transcripts import played_rows
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.store import compile_cache
 from ragrl_jax.store import episodes as episodes_lib
@@ -59,7 +60,7 @@ def main(argv):
     raters.write_sheet(SHEET.value, ((pair.id, distil.asked(pair)) for pair in pairs))
     print(f"{SHEET.value}: {len(pairs)} pairs; put 1 or 0 into the column label")
     return
-  judges = judging.of_terms(config.judge, config.judges, [TERM.value], dtype=config.model.dtype)
+  judges = judging.of_steps(config.judge, config.judges, [TERM.value], dtype=config.model.dtype)
   if (judge := judges.get(TERM.value)) is None:
     raise app.UsageError("config.judge.kind='none': choose the judge that labels the pairs, or is compared.")
   if COMPARE.value:
@@ -85,7 +86,7 @@ def main(argv):
 
 def drawn(config) -> list:
   """The first --max_pairs of the episodes' pairs, shuffled by config.seed. A larger number includes a smaller one."""
-  pairs = distil.pairs(map(episodes_lib.episode_of, episodes_lib.read_folder(EPISODES.value)), TERM.value)
+  pairs = distil.pairs(map(episodes_lib.episode_of, played_rows.read(EPISODES.value)), TERM.value)
   random.Random(config.seed).shuffle(pairs)
   return pairs[: MAX_PAIRS.value]
 

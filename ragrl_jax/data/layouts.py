@@ -106,7 +106,11 @@ def hotpotqa(row: Row, identity: str, source: str) -> Example:
 
 
 def musique(row: Row, identity: str, source: str) -> Example:
-  """MuSiQue's rows as published: paragraphs with is_supporting, a decomposition, aliases."""
+  """MuSiQue's rows as published: paragraphs with is_supporting, a decomposition, aliases.
+
+  MuSiQue-Full has each question twice under one id, with and without all its supporting paragraphs. The id of the
+  unanswerable one gets "/unanswerable".
+  """
   passages, supporting, place = [], [], {}
   for i, paragraph in enumerate(columns.listed(row, "paragraphs")):
     if not isinstance(paragraph, Mapping) or not isinstance(paragraph.get("paragraph_text"), str):
@@ -122,8 +126,9 @@ def musique(row: Row, identity: str, source: str) -> Example:
   answers = [*columns.golds(row, "answer"), *columns.listed(row, "answer_aliases")]
   meta = dict(decomposition=steps, answerable=row.get("answerable", True))
   evidence = tuple((i, passages[i].text) for i in supporting)
+  name = columns.identified(row, ("id",), identity)
   return Example(
-    columns.identified(row, ("id",), identity),
+    f"{name}/unanswerable" if meta["answerable"] is False else name,
     columns.question(row),
     columns.golds(dict(answer=answers), "answer"),
     tuple(passages),

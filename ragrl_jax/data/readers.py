@@ -69,18 +69,23 @@ def _examples(
 def _sources(path: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any]]]]]:
   """Yields (name, rows with their locations) for every source that the path names.
 
-  A file's name is that of its source. Files of the same name, such as nq/test.jsonl and hotpotqa/test.jsonl, also have
-  their folder's.
+  A file's name without its suffix is that of its source. Files of the same name, such as nq/test.jsonl and
+  hotpotqa/test.jsonl, also have their folder's.
   """
   parts = _parts(path)
   found = [[] if part.startswith("hf:") else files(part) for part in parts]
-  stem = lambda file: file.name.partition(".")[0]
-  stems = collections.Counter(stem(file) for file in dict.fromkeys(itertools.chain(*found)))
+  stems = collections.Counter(_stem(file) for file in dict.fromkeys(itertools.chain(*found)))
   for part, named in zip(parts, found):
     if part.startswith("hf:"):
       yield _from_hub(part)
     for file in named:
-      yield stem(file) if stems[stem(file)] == 1 else f"{file.parent.name}/{stem(file)}", json_rows.read_rows(file)
+      stem = _stem(file)
+      yield stem if stems[stem] == 1 else f"{file.parent.name}/{stem}", json_rows.read_rows(file)
+
+
+def _stem(file: pathlib.Path) -> str:
+  """The name without its suffix. A version stays: musique_ans_v1.0_dev.jsonl and …_train.jsonl are two sources."""
+  return file.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
 
 
 def files(path: str | pathlib.Path) -> list[pathlib.Path]:

@@ -11,7 +11,7 @@ from ragrl_jax import settings as settings_lib
 from ragrl_jax.judging import prompts
 from ragrl_jax.judging.judge_api import Judge, references
 
-__all__ = ["KINDS", "Judge", "chosen", "load", "of_terms", "references", "unset"]
+__all__ = ["KINDS", "Judge", "chosen", "load", "of_steps", "of_terms", "references", "unset"]
 
 KINDS = settings_lib.JUDGES
 
@@ -70,8 +70,36 @@ def of_terms(
   Raises:
     ValueError: see `load`; or a field that config.judge does not have.
   """
+  return _loaded(chosen(settings, by_term, terms), here)
+
+
+def of_steps(
+  settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str], **here: Any
+) -> dict[str, Judge]:
+  """The judges of the steps of episodes, by term. Arguments as for `of_terms`.
+
+  A judge is asked with the prompt of config.judges.TERM.prompt; without one, with that of config.judge.prompt if it is
+  of this term, as information_think_bare is of information_think; else with the prompt named like the term.
+
+  Raises:
+    ValueError: see `of_terms`; or the prompt of a term asks about right answers.
+  """
+  found = chosen(settings, by_term, terms)
+  del found[""]
+  for term, its in found.items():
+    if not by_term.get(term, {}).get("prompt") and not its["prompt"].startswith(term):
+      its["prompt"] = term
+    if prompts.get(its["prompt"]).of_answers:
+      raise ValueError(
+        f"config.judges.{term}.prompt={its['prompt']!r}: it compares an answer with right answers, but {term} is about "
+        f"two steps of an episode. Use {term!r}, or leave it out."
+      )
+  return _loaded(found, here)
+
+
+def _loaded(by_term: Mapping[str, Mapping[str, Any]], here: Mapping[str, Any]) -> dict[str, Judge]:
   made, judges = [], {}
-  for term, its in chosen(settings, by_term, terms).items():
+  for term, its in by_term.items():
     judge = next((judge for known, judge in made if known == its), None)
     if judge is None and (judge := load(its, **here)) is not None:
       made.append((its, judge))

@@ -31,16 +31,29 @@ def calls(
 ) -> tuple[str, list[ToolCall]]:
   """(the text before the first call, the calls). If a call is malformed, all is text, and there are no calls.
 
+  A call inside a thought is a draft, and part of the text.
+
   Args:
     text: the model's turn.
     form: the format of the calls.
     functions: name → JSON schema of the parameters. XML calls do not mark which values are strings; the schema does.
   """
+  start, end = outside(text)
   try:
-    before, made, _ = read(text, form, functions)
+    before, made, _ = read(text[start:end], form, functions)
   except Malformed:
     return text, []
-  return (before.rstrip(), made) if made else (text, [])
+  return ((text[:start] + before).rstrip(), made) if made else (text, [])
+
+
+def outside(text: str) -> tuple[int, int]:
+  """Where a turn's text without its thoughts begins and ends: after the last `</think>`, before a `<think>` that is
+  never closed.
+  """
+  start = text.rfind("</think>")
+  start = 0 if start < 0 else start + len("</think>")
+  opened = text.find("<think>", start)
+  return start, len(text) if opened < 0 else opened
 
 
 def read(

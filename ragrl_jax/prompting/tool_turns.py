@@ -166,4 +166,5 @@ class ToolTurns:
 
 def spoken(text: str) -> str:
   """A turn's text without thoughts: what follows the last `</think>`, up to a `<think>` that is never closed."""
-  return text.rpartition("</think>")[2].partition("<think>")[0]
+  start, end = call_texts.outside(text)
+  return text[start:end]

@@ -185,15 +185,21 @@ class _Held:
 
 
 def _may_begin(text: str, form: ToolFormat) -> int:
-  """Position where a call begins or may begin, or where the white space before it begins."""
+  """Position where a call begins or may begin, or where the white space before it begins. No call is in a thought."""
+  start, end = call_texts.outside(text)
+  said, thinks = text[start:end], end < len(text)
   if not form.marked:
-    return 0 if text.lstrip().startswith(form.opening) or not text.strip() else len(text)
-  place = text.find(form.opening)
+    if said.lstrip().startswith(form.opening) or not (said.strip() or thinks):
+      return start
+    return len(text)
+  place = said.find(form.opening)
   if place < 0:
-    most = min(len(form.opening) - 1, len(text))
-    held = next((length for length in range(most, 0, -1) if form.opening.startswith(text[-length:])), 0)
-    place = len(text) - held
-  return len(text[:place].rstrip())
+    if thinks:
+      return len(text)
+    most = min(len(form.opening) - 1, len(said))
+    held = next((length for length in range(most, 0, -1) if form.opening.startswith(said[-length:])), 0)
+    place = len(said) - held
+  return len(text[: start + place].rstrip())
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

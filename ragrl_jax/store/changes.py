@@ -37,7 +37,8 @@ FREE = {
   "retrieval.key_variable": "only the token of the same server",
 }
 
-HELD_OUT = ("evaluate.", "data.evaluate", "data.evidence", "data.noise", "data.cut_middle")  # they change the held-out metrics
+# They change the held-out metrics.
+HELD_OUT = ("evaluate.", "data.evaluate", "data.evidence", "data.noise", "data.cut_middle")
 
 RENAMED_STATE = {"supply": "group_sampler"}  # keys of host.json that older checkpoints have under another name
 

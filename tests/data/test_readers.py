@@ -102,6 +102,22 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
     read(f"{put(tmp_path / 'a.jsonl', dict(GOOD, source='x'))},{put(tmp_path / 'b.jsonl', dict(GOOD, source='x'))}")
 
 
+def test_a_version_in_a_files_name_belongs_to_the_source(tmp_path):
+  put(tmp_path / "musique_ans_v1.0_dev.jsonl", GOOD)
+  put(tmp_path / "musique_ans_v1.0_train.jsonl.gz", GOOD)
+  assert [e.source for e in read(tmp_path)] == ["musique_ans_v1.0_dev", "musique_ans_v1.0_train"]
+  both = [put(tmp_path / f"nq.{part}.json", GOOD) for part in ("train", "test")]
+  assert [e.source for e in read(",".join(map(str, both)))] == ["nq.train", "nq.test"]
+
+
+def test_both_halves_of_musique_full(tmp_path):
+  row = dict(id="2hop__1_2", question="Who?", answer="Ann", paragraphs=[dict(title="T", paragraph_text="Ann.")])
+  path = put(tmp_path / "musique_full_v1.0_dev.jsonl", dict(row, answerable=True), dict(row, answerable=False))
+  known, unknown = read(path)
+  assert (known.id, unknown.id) == ("2hop__1_2", "2hop__1_2/unanswerable")
+  assert (known.meta["answerable"], unknown.meta["answerable"]) == (True, False)
+
+
 def test_examples_without_their_passages_can_be_written(tmp_path):
   row = dict(GOOD, passages=[dict(id="p", title="t", text="It is me.")], supporting=[0])
   row["meta"] = dict(evidence=[[0, "It is me."]])

@@ -382,3 +382,20 @@ def flagged(monkeypatch):
     return tables.main
 
   return called
+
+
+@pytest.mark.parametrize(
+  "data", ["/home/me/hotpotqa_project/qa", "/home/me/musique/qa/*_dev.jsonl.gz", "/data/qa/*_dev.jsonl.gz"]
+)
+def test_sets_of_one_folder_are_told_apart_by_their_rows_whatever_the_folder_is_called(tmp_path, data):
+  def sets(*sources):
+    rows = [paper_runs.row(number, source=source) for number, source in enumerate(sources)]
+    settings = dict(recipe="arena", data=data)
+    paper_runs.written(tmp_path, rows, settings)
+    return {name: [row["id"] for row in some] for name, some in results.read(tmp_path).sets.items()}
+
+  assert sets("nq", "triviaqa_dev", "musique", "nq") == dict(nq=["q0", "q3"], triviaqa=["q1"], musique=["q2"])
+  assert sets("nq") == dict(nq=["q0"]) and sets("mine", "other") == {}
+  assert sets("test") == {"hotpotqa": dict(hotpotqa=["q0"]), "musique": dict(musique=["q0"])}.get(
+    results.set_of(data), {}
+  )

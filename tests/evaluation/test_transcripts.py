@@ -152,6 +152,11 @@ def test_files_that_cannot_be_scored(tmp_path):
     (good[:1], "1 of 2 questions have no transcript .first 'q2'"),
     ([*good, good[0]], "transcripts.jsonl:3: question 'q1' has a transcript already, .*:1"),
     ([dict(id="q9", response="x")], "transcripts.jsonl:1: its id 'q9'.*match 0 questions"),
+    # A system that numbers its outputs in an order of its own.
+    (
+      [dict(id="q2", question="Who wrote Emma?", prediction="a"), good[1]],
+      "transcripts.jsonl:1: its id 'q2' is that of the question 'Where is Lima.'.*remove its id or its question",
+    ),
     ([dict(id="q1", text="x"), good[1]], "transcripts.jsonl:1: it has none of transcript"),
     ([dict(id="q1", response="Austen"), good[1]], "transcripts.jsonl:1: none of search_r1's tags"),
     ([dict(id="q1", response=7), good[1]], "transcripts.jsonl:1: the transcript is a int"),

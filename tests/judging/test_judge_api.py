@@ -65,3 +65,18 @@ def test_load_refuses():
   ):
     with pytest.raises(ValueError, match=f"config.judge.{named}"):
       judging.load(settings(**changed))
+
+
+def test_the_judge_of_a_step_is_asked_with_the_terms_own_prompt():
+  llm = settings(kind="llm", model="m", endpoint="http://localhost:1", prompt="correctness")
+  terms = ("information_think", "think_search")
+  named = lambda base, **by_term: {
+    term: judge.describe()["prompt"] for term, judge in judging.of_steps(base, by_term, terms).items()
+  }
+  assert named(llm) == dict(information_think="information_think", think_search="think_search")
+  bare = dict(information_think="information_think_bare", think_search="think_search")
+  assert named(llm | dict(prompt="information_think_bare")) == bare
+  assert named(llm, information_think=dict(prompt="information_think_bare"), think_search=dict(prompt=None)) == bare
+  with pytest.raises(ValueError, match="config.judges.think_search.prompt='answer'.*Use 'think_search'"):
+    judging.of_steps(llm, dict(think_search=dict(prompt="answer")), terms)
+  assert judging.of_steps(settings(), {}, terms) == {}

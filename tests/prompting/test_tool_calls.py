@@ -95,6 +95,7 @@ def test_control_tokens_in_arguments_stay_text(tmp_path):
   assert tokenizer.render(said).count(end) == 2  # of the two turns, none of the argument
 
 
+F, G = '<tool_call>{"name": "f"}</tool_call>', ToolCall("f", "{}")
 PLACE = "<tool_call>\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>\n</tool_call>"
 
 
@@ -112,6 +113,11 @@ PLACE = "<tool_call>\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>
     (QWENS, '<tool_call>{"name": "f", "arg</tool_call>', None, []),
     (QWENS, '<tool_call>{"name": "f", "arguments": 3}</tool_call>', None, []),
     (QWENS, '<tool_call>{"name": "f"}', None, []),  # it was cut off
+    (QWENS, f"<think>I write <tool_call> now</think>\n{F}", "<think>I write <tool_call> now</think>", [G]),
+    (QWENS, f"<think>draft: {F} no</think>\nIt is 3.", None, []),
+    (QWENS, f"<think>draft {F}</think>\n{F}", f"<think>draft {F}</think>", [G]),
+    (QWENS, f"So: {F}<think>or {F}", "So:", [G]),
+    (LLAMAS, '<think>{"name": "g"}</think> {"name": "f"}', '<think>{"name": "g"}</think>', [G]),
     (LLAMAS, '{"name": "f", "parameters": {"x": 1}}', "", [ToolCall("f", '{"x": 1}')]),
     (LLAMAS, '{"name": "f"}; {"name": "g"}', "", [ToolCall("f", "{}"), ToolCall("g", "{}")]),
     (LLAMAS, 'I call {"name": "f"}', None, []),

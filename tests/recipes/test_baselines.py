@@ -139,6 +139,19 @@ def test_flare_keeps_drafts_when_no_search_is_left_and_ends():
   assert queries == [] and episode.model_text == "Dr. A is <answer> Dr. Lee </answer>" and episode.ended == "answer"
 
 
+def test_flares_answer_may_span_several_sentences():
+  example = dataclasses.replace(EXAMPLE, golds=("The U.S. Senator",))
+  script = drafts("It is <answer> The U.S. And", " SENATOR </answer>", " Senator </answer>", low=("SENATOR",))
+  for searches, drawn in ((0, [script[0], script[2]]), (2, script)):  # 2: a search stands within the answer
+    how = dict(example=example, switches=dict(max_searches=searches))
+    recipe, episode, *_ = play("flare", drawn, [[FILM], [TOWN]], **how)
+    assert episode.ended == "answer" and episode.num_searches == searches
+    assert row(recipe, example, episode)["prediction"] == "The U.S. Senator"
+    assert recipe.outcome(example, episode) == 1.0
+  _, episode, *_ = play("flare", [ANSWER], switches=dict(max_searches=0))
+  assert "answer" not in episode.facts  # the turn has it
+
+
 @pytest.mark.parametrize(
   ("label", "script", "queries"),
   [

@@ -9,6 +9,7 @@ import time
 import pytest
 
 import ragrl_jax
+from ragrl_jax.cli import build_index
 from ragrl_jax.retrieval import load_index
 from ragrl_jax.structs import ToolFailed
 
@@ -66,6 +67,23 @@ def test_build_then_serve_then_search(tmp_path):
   finally:
     serving.terminate()
     serving.communicate()
+
+
+@pytest.mark.parametrize(
+  "given, says",
+  [
+    (["--chunk_overlap=8"], "--chunk_overlap without --chunk_tokens"),
+    (["--chunk_tokenizer=folder"], "--chunk_tokenizer without --chunk_tokens"),
+    (["--factory=HNSW8", "--dtype=int8"], "--factory, --dtype with --encoder bm25"),
+    (["--options=nprobe=8"], "--options with --encoder bm25"),
+  ],
+)
+def test_flags_that_an_index_would_ignore_are_refused(tmp_path, monkeypatch, capsys, given, says):
+  arguments = ["ragrl index", f"--corpus={tmp_path}/c.jsonl", "--encoder=bm25", f"--out={tmp_path}/i"]
+  monkeypatch.setattr(sys, "argv", [*arguments, *given])
+  with pytest.raises(SystemExit) as ended:
+    build_index.main()
+  assert ended.value.code == 2 and says in capsys.readouterr().err
 
 
 @pytest.mark.slow  # starts processes

@@ -105,16 +105,20 @@ def set_of(text: str) -> str | None:
 
 
 def _by_set(data: str, rows) -> dict[str, list]:
-  """The rows of each data set. The set is found in the address of the questions, or else in each row's source."""
-  parts, found = data.split(","), {}
-  if len(parts) == 1:
-    # A file's own name comes first: the folders above it may name anything.
-    if name := set_of(pathlib.PurePath(data).name) or set_of(data):
-      return {name: list(rows)}
+  """The rows of each data set. Rows of several sources are told apart by these. A single source's set is named by the
+  file of the questions, by the source, or by the whole address; folders above a file may name anything.
+  """
+  found: dict[str, list] = {}
   for row in rows:
     if name := set_of(row["source"] or ""):
       found.setdefault(name, []).append(row)
-  return found
+  one = len({row["source"] for row in rows}) < 2
+  if "," in data or (found and not one):
+    return found
+  name = set_of(pathlib.PurePath(data).name)
+  if name is None and (data.startswith("hf:") or (one and not found)):
+    name = set_of(data)
+  return found if name is None else {name: list(rows)}
 
 
 def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:

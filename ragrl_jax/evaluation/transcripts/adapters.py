@@ -40,9 +40,9 @@ def turns(text: str, system: str) -> Turns:
   found: Turns = []
   opening = _opening(adapter)
   while begun := opening.search(text):
-    said, after = text[: begun.start()] + adapter.query[1], text[begun.end() :]
+    asked, after = text[: begun.start()] + adapter.query[1], text[begun.end() :]
     inside, text = _results(after, adapter)
-    found += [(MODEL, said), (ENVIRONMENT, inside)]
+    found += [(MODEL, asked), (ENVIRONMENT, inside)]
   found.append((MODEL, text))
   if not found[-1][1].strip() and len(found) > 1:
     found.pop()
@@ -90,13 +90,18 @@ def _check(spoken: str, system: str, adapter: AgentTags) -> None:
 def _translated(owner: str, text: str, adapter: AgentTags) -> Turns:
   """The turns of a part: one, or more if notices of the environment are in it."""
   if owner == ENVIRONMENT:
-    inside = re.sub(r"</?information>", " ", text)
-    return [(owner, f"\n\n<information>{inside}</information>\n\n")]
+    return [(owner, block(text))]
   pieces = enumerate(_NOTICE.split(text))  # every second one is a notice
-  return [(ENVIRONMENT, said) if at % 2 else (MODEL, _said(said, adapter)) for at, said in pieces if said or not at]
+  return [(ENVIRONMENT, part) if at % 2 else (MODEL, said(part, adapter)) for at, part in pieces if part or not at]
 
 
-def _said(text: str, adapter: AgentTags) -> str:
+def block(inside: str) -> str:
+  """The environment's text with these results, in our tags."""
+  inside = re.sub(r"</?information>", " ", inside)
+  return f"\n\n<information>{inside}</information>\n\n"
+
+
+def said(text: str, adapter: AgentTags) -> str:
   """The model's text with our tags."""
   for mine, ours in zip(adapter.query, SEARCH):
     text = text.replace(mine, ours)

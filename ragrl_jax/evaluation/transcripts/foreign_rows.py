@@ -49,8 +49,8 @@ def score(
     The metrics as written.
 
   Raises:
-    ValueError: a transcript cannot be read (with file and line), has no question or a question with another
-      transcript; a question has no transcript; or the whole file has queries but no results.
+    ValueError: a transcript cannot be read (with file and line), has no question, an id of another question, or a
+      question with another transcript; a question has no transcript; or the whole file has queries but no results.
   """
   path, out = pathlib.Path(path), pathlib.Path(out)
   recipe = recipes.get("veritas", "em_ta")  # Search-R1's tags; thoughts against answers, without a judge
@@ -108,9 +108,16 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
 
 
 def _example(where: str, row: Mapping[str, Any], by_id, by_question) -> Example:
-  if "id" in row and str(row["id"]) in by_id:
-    return by_id[str(row["id"])]
-  same = by_question.get(_question(str(row.get("question", ""))), [])
+  asked = _question(str(row.get("question") or ""))
+  if "id" in row and (example := by_id.get(str(row["id"]))) is not None:
+    # Systems that number their own outputs may have another order than the data.
+    if asked and asked != _question(example.question):
+      raise ValueError(
+        f"{where}: its id {row['id']!r} is that of the question {example.question!r} of --data, but its question is "
+        f"{row['question']!r}: remove its id or its question, whichever is not of --data."
+      )
+    return example
+  same = by_question.get(asked, [])
   if len(same) != 1:
     raise ValueError(
       f"{where}: its id {row.get('id')!r} and question {row.get('question')!r} match {len(same)} questions of --data; "

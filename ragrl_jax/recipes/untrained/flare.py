@@ -3,20 +3,24 @@
 import dataclasses
 import math
 import re
+from typing import Any
 
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.untrained.parser import END
+from ragrl_jax.recipes import answered
+from ragrl_jax.recipes.untrained.parser import END, Parser
 from ragrl_jax.recipes.untrained.prompt import Prompt
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Policy, Segment, Tools
 
 SENTENCE_TOKENS, SENTENCES = 64, 32  # most tokens of a draft, most sentences of an answer
+_PARSER = Parser("flare")
 _SENTENCE = re.compile(r"\s*\S.*?[.!?](?=\s)", re.DOTALL)
 
 
 def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, sure_above: float, mask_below: float):
   """The coroutine. The episode has the kept sentences and their documents, but no drafts.
 
-  The fact `draft_tokens` counts the model's other tokens: rejected drafts, and text after a sentence.
+  The fact `draft_tokens` counts the model's other tokens: rejected drafts, and text after a sentence. The fact `answer`
+  is set if the answer spans several sentences ("U.S. Senator"), because turns are otherwise read separately.
 
   Args:
     max_searches: most searches; then every draft is kept.
@@ -64,9 +68,12 @@ def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, 
       if searches < max_searches and min(said.logprobs, default=0.0) < math.log(sure_above):
         searches += 1
         said, part = await informed(_query(said, tokenizer, mask_below) or question)
-    return dataclasses.replace(
-      part, segments=tuple(record), ended=ended, facts=dict(draft_tokens=sampled - len(written))
-    )
+    facts: dict[str, Any] = dict(draft_tokens=sampled - len(written))
+    whole = dataclasses.replace(part, segments=tuple(record), ended=ended, facts=facts)
+    answer = _PARSER.answer(tokenizer.decode(written))
+    if answer is not None and answer != answered.last_answer(_PARSER, whole):
+      facts["answer"] = answer
+    return whole
 
   return play
 

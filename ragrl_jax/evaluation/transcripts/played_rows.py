@@ -1,0 +1,71 @@
+"""Reads logged episodes whose steps are to be judged, with Search-R1's tags in their turns, whichever agent played."""
+
+import json
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ragrl_jax import recipes
+from ragrl_jax.evaluation.answer_files import METRICS, SETTINGS
+from ragrl_jax.evaluation.transcripts import adapters
+from ragrl_jax.prompting.agent_tags import AGENTS, AgentTags
+from ragrl_jax.store import changes
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.structs import MODEL
+
+STEPPED = ("search_r1", "veritas", "released")  # recipes with thoughts, queries and answers in tags of their own
+# Recipes without a search, with another one, or with thoughts in other tags: their steps would all count 0.
+OTHERS = ("agent", "arena", "care", "lear", "tool_agent", "untrained", "when_to_search")
+
+
+def read(folder: str | pathlib.Path) -> Iterator[dict[str, Any]]:
+  """The rows of `store.episodes.read_folder`, with the turns of released agents in Search-R1's tags.
+
+  Raises:
+    ValueError: the folder's settings name a recipe of OTHERS, or a released agent that does not mark its thoughts.
+    FileNotFoundError: see `read_folder`.
+  """
+  settings = _settings(pathlib.Path(folder))
+  recipe = settings.get("recipe")
+  if recipe in OTHERS:
+    raise ValueError(_refusal(folder, f"recipe {recipe!r}"))
+  rows = episodes_lib.read_folder(folder)
+  if recipe != "released":
+    return rows
+  chosen = (settings.get("switches") or {}).get("agent")
+  agent = recipes.get("released", settings.get("preset"), agent=chosen).switches["agent"]
+  if not AGENTS[agent].thinks:
+    raise ValueError(_refusal(folder, f"agent {agent!r}"))
+  return (_translated(row, AGENTS[agent]) for row in rows)
+
+
+def _refusal(folder: str | pathlib.Path, whose: str) -> str:
+  agents = ", ".join(name for name, tags in AGENTS.items() if tags.thinks)
+  return (
+    f"{folder}: these episodes are of {whose}, which does not write each thought between <think> and </think>, then a "
+    "query or an answer, so its steps cannot be judged. Name folders of search_r1, veritas, released with an agent of "
+    f"{agents}, or `ragrl score` (--episodes)."
+  )
+
+
+def _settings(folder: pathlib.Path) -> Mapping[str, Any]:
+  """The settings of an evaluation, of `ragrl score`, or of a run; empty if there are none."""
+  for name in (SETTINGS, METRICS, changes.FILE):
+    if (path := folder / name).is_file():
+      found = json.loads(path.read_text(encoding="utf-8"))
+      return found.get("settings", {}) if name == METRICS else found
+  return {}
+
+
+def _translated(row: Mapping[str, Any], tags: AgentTags) -> dict[str, Any]:
+  prompt, *turns = row["segments"]
+  return {**row, "segments": [prompt, *(turn | dict(text=_text(turn, tags)) for turn in turns)]}
+
+
+def _text(turn: Mapping[str, Any], tags: AgentTags) -> str:
+  text = turn["text"]
+  if turn["owner"] == MODEL:
+    return adapters.said(text, tags)
+  if turn.get("found") is None:  # a notice
+    return text
+  return adapters.block(text.strip().removeprefix(tags.results[0]).removesuffix(tags.results[1]))

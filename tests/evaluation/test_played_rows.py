@@ -1,0 +1,114 @@
+"""Steps of played agents: read as those of the same transcript, or refused, but never counted as 0."""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from scripted_server import serving
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
+from ragrl_jax.data import writers
+from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation.transcripts import foreign_rows, played_rows
+from ragrl_jax.judging import lexical
+from ragrl_jax.prompting.agent_tags import AGENTS
+from ragrl_jax.recipes.veritas import distil, measured
+from ragrl_jax.store import episodes
+from ragrl_jax.structs import Example, Passage
+from ragrl_jax.testing import played, scripted
+
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLE = Example("1", "Who leads Norsk?", ("Ann Lee",), source="nq")
+SCRIPT = (
+  "<think> I need the leader of Norsk. </think><search> leader of Norsk </search>",
+  r"<think> Ann Lee leads it. </think><answer> It is \boxed{Ann Lee} </answer>",
+)
+TERMS = dict(information_think=lexical.Lexical(0.5), think_search=lexical.Lexical(0.5), think_answer=lexical.SubEM())
+
+
+def evaluated(out, agent="research", script=SCRIPT):
+  """The folder of an evaluation of a released agent, and the played episode."""
+  recipe = recipes.get("released", agent)
+  episode, _ = scripted.play(recipe, EXAMPLE, list(script), [[Passage("a", "Norsk", "Ann Lee leads it.")]])
+  settings = dict(recipe="released", preset=agent, switches=dict(recipe.switches))
+  harness.evaluate([EXAMPLE], played.by_example(lambda example: episode), recipe, out, settings=settings)
+  return episode
+
+
+def test_a_played_agents_steps_are_those_of_its_scored_transcript(tmp_path):
+  episode = evaluated(tmp_path / "played")
+  text = "".join(segment.text for segment in episode.turns)
+  (tmp_path / "t.jsonl").write_text(json.dumps(dict(id="1", transcript=text)))
+  scored = foreign_rows.score(tmp_path / "t.jsonl", [EXAMPLE], tmp_path / "scored", system="research", settings={})
+  found = {name: measured.measured(played_rows.read(tmp_path / name), TERMS)["nq"] for name in ("played", "scored")}
+  assert found["played"] == found["scored"] and scored["pooled"]["think_answer"] == 1.0
+  assert {term: of["faithful"] for term, of in found["played"].items()} == dict.fromkeys(TERMS, 1.0)
+  pairs = {
+    name: distil.pairs(map(episodes.episode_of, played_rows.read(tmp_path / name))) for name in ("played", "scored")
+  }
+  assert pairs["played"] == pairs["scored"] and "result>" not in pairs["played"][0].passages[0].text
+
+
+def test_an_agent_that_does_not_mark_its_thoughts_is_refused(tmp_path):
+  for agent in (name for name, tags in AGENTS.items() if not tags.thinks):
+    evaluated(tmp_path / agent, agent, [r"<answer> \boxed{x} </answer>"])
+    with pytest.raises(ValueError, match=f"agent '{agent}'.*cannot be judged.*search_r1, desa, research"):
+      played_rows.read(tmp_path / agent)
+
+
+def test_other_recipes_are_refused_by_their_settings(tmp_path):
+  assert {*played_rows.STEPPED, *played_rows.OTHERS} == set(recipes.RECIPES)
+  for number, name in enumerate(recipes.RECIPES):
+    folder = tmp_path / name
+    episodes.write_episodes(folder, 1, [])
+    if number % 2:  # a run's folder
+      config = config_lib.load(ROOT / "configs" / f"{name}.py", "")
+      (folder / "config.json").write_text(config.to_json_best_effort())
+    else:
+      (folder / "settings.json").write_text(json.dumps(dict(recipe=name)))
+    if name in played_rows.STEPPED:
+      assert list(played_rows.read(folder)) == []
+    else:
+      with pytest.raises(ValueError, match=f"recipe '{name}'.*--episodes"):
+        played_rows.read(folder)
+  config = config_lib.load(ROOT / "configs" / "released.py", "search_o1")
+  (tmp_path / "released" / "config.json").write_text(config.to_json_best_effort())
+  (tmp_path / "released" / "settings.json").unlink(missing_ok=True)
+  with pytest.raises(ValueError, match="agent 'search_o1'"):
+    played_rows.read(tmp_path / "released")
+
+
+@pytest.mark.slow  # four starts of a process
+def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
+  """With the config of another recipe, whose judge has one prompt."""
+  evaluated(tmp_path / "out")
+  evaluated(tmp_path / "silent", "r1_searcher", [r"<answer> \boxed{x} </answer>"])
+  with serving(lambda messages, n: "1") as (endpoint, server):
+
+    def say(name, *given):
+      judge = dict(kind="llm", model="m", endpoint=endpoint)
+      flags = [f"--config.judge.{field}={value}" for field, value in judge.items()]
+      command = [sys.executable, str(ROOT / "launchers" / f"{name}.py"), f"--config={ROOT}/configs/search_r1.py:smoke"]
+      return subprocess.run([*command, *flags, *given], capture_output=True, text=True)
+
+    said = say("faithfulness", f"--episodes={tmp_path}/out")
+    assert said.stdout.splitlines()[1].split() == ["nq", "1.000", "(1)", "1.000", "(1)", "1.000", "(1)"], said.stderr
+    thought, query = (body["messages"][-1]["content"] for body in server.asked)
+    assert "Does this reasoning take the retrieved information into account?" in thought
+    assert "Does the query clearly follow from the reasoning" in query
+    pairs = distil.pairs(map(episodes.episode_of, played_rows.read(tmp_path / "out")), "think_search")
+    labelled = [dataclasses.replace(pair, golds=("1",)) for pair in pairs]
+    writers.write_examples(tmp_path / "pairs.jsonl", labelled)
+    said = say("make_judge_data", "--term=think_search", f"--compare={tmp_path}/pairs.jsonl")
+    assert json.loads(said.stdout)["consistency"] == 1.0, said.stderr
+    assert server.asked[2]["messages"] == server.asked[1]["messages"]
+  for name, *given in (
+    ("faithfulness", f"--episodes={tmp_path}/*"),
+    ("make_judge_data", f"--episodes={tmp_path}/silent", f"--sheet={tmp_path}/sheet.csv"),
+  ):
+    said = say(name, *given)
+    assert said.returncode == 2 and "agent 'r1_searcher'" in said.stderr and said.stdout == ""

@@ -1,0 +1,65 @@
+"""Tool calls of a reply, whole and streamed in pieces: a call inside a thought is text, and is never held back."""
+
+import pytest
+
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tool_calls import ToolFormat
+from ragrl_jax.prompting.tool_turns import OWN
+from ragrl_jax.protocol import replies, requests
+from ragrl_jax.structs import Sampling
+
+CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>'
+BARE = '{"name": "search", "parameters": {"query": "x"}}'
+LLAMAS = ToolFormat("", "", "parameters")
+
+
+def asked(form):
+  how = dict(stream=True, usage=False, logprobs=False, token_ids=False)
+  return requests.Asked(requests.CHAT, ((1,),), 1, Sampling(0.0, 0, 1.0, 100), 0, (), False, tools=form, **how)
+
+
+def made(form):
+  return replies.Replies(asked(form), "m", None, ByteTokenizer())
+
+
+def streamed(text, form):
+  """(the text after each piece of one character, the calls at the end)."""
+  reply, shown, calls = made(form), [""], []
+  for at, sign in enumerate(text, 1):
+    for chunk in reply.events(replies.Piece(0, sign, (1,), (0.0,), "stop" if at == len(text) else "")):
+      delta = chunk["choices"][0]["delta"]
+      calls += delta.get("tool_calls", ())
+      shown.append(shown[-1] + (delta.get("content") or ""))
+  return shown, calls
+
+
+@pytest.mark.parametrize(
+  ("form", "text", "content", "number"),
+  [
+    (OWN, f"<think>I write <tool_call> now</think>\n{CALL}", "<think>I write <tool_call> now</think>", 1),
+    (OWN, f"<think>draft: {CALL} hm, no</think>\nThe answer is 3.", None, 0),
+    (OWN, f"<think>draft {CALL}</think>\n{CALL}\n{CALL}", f"<think>draft {CALL}</think>", 2),
+    (OWN, f"The prompt opened it: {CALL}</think> So {CALL}", f"The prompt opened it: {CALL}</think> So", 1),
+    (OWN, f"<think>never closed {CALL}", None, 0),
+    (OWN, f"Let me see. \n{CALL}", "Let me see.", 1),
+    (OWN, "It is <b>, <tool", None, 0),
+    (LLAMAS, f"<think>{BARE}</think>\n{BARE}", f"<think>{BARE}</think>", 1),
+    (LLAMAS, f"<think>{BARE}</think> It is 3.", None, 0),
+    (LLAMAS, BARE, None, 1),
+  ],
+)
+def test_calls_are_read_outside_thoughts(form, text, content, number):
+  content = content or ("" if number else text)
+  message = made(form).whole([replies.Piece(0, text, (1,), (0.0,), "stop")])["choices"][0]["message"]
+  assert (message["content"] or "", len(message.get("tool_calls", ()))) == (content, number)
+  shown, calls = streamed(text, form)
+  assert (shown[-1], len(calls)) == (content, number)
+
+
+def test_nothing_of_a_thought_is_held_back():
+  thought = f"<think>draft {CALL} <too"
+  reply, shown = made(OWN), ""
+  for sign in thought:
+    *_, chunk = reply.events(replies.Piece(0, sign, (1,), (0.0,)))
+    shown += chunk["choices"][0]["delta"].get("content", "")
+  assert shown == thought
