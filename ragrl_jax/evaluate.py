@@ -107,7 +107,7 @@ def evaluate(
   )
 
 
-# (folder of a model or of adapters, None, 0), or (None, folder of a run's checkpoints, step); see `locate`.
+# (folder of a model or of adapters, None, its step), or (None, folder of a run's checkpoints, step); see `locate`.
 Source = tuple[pathlib.Path | None, pathlib.Path | None, int]
 
 
@@ -257,9 +257,10 @@ def batch_of(config) -> int:
 
 
 def locate(checkpoint: str | pathlib.Path) -> Source:
-  """(folder of a model or of adapters, None, 0), or (None, folder of a run's checkpoints, step).
+  """(folder of a model or of adapters, None, its step), or (None, folder of a run's checkpoints, step).
 
-  A run's `model/` is older than its newest checkpoint if the run was continued and has not ended again.
+  A run's `model/` is older than its newest checkpoint if the run was continued and has not ended again. Its step is that
+  of the run's end; that of a folder outside a run is 0.
 
   Raises:
     FileNotFoundError: there is no model and no checkpoint.
@@ -270,7 +271,7 @@ def locate(checkpoint: str | pathlib.Path) -> Source:
   for folder in (path, path / "model"):
     if ((folder / "config.json").exists() or peft.is_folder(folder)) and any(folder.glob("*.safetensors")):
       if folder == path or not steps or workdir_lib.ended(path) >= max(steps):
-        return folder, None, 0
+        return folder, None, max(0, workdir_lib.ended(folder.parent))
   if path.name.isdigit() and path.parent.name == "checkpoints" and path.is_dir():
     return None, path.parent, int(path.name)
   if not steps:

@@ -111,6 +111,7 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
     ((CONFIG, "--workdirr=x"), "'workdirr'. Did you mean: workdir"),
     ((CONFIG,), "--workdir is missing"),
     (("--workdir=x",), "--config is missing"),
+    (("--workdir=x", "--config.steps=3"), "--config is missing: there is no config to change"),
     (("--config=configs/none.py", "--workdir=x"), "--config=configs/none.py: there is no such file; .* arena.py"),
     (
       ("--config=configs/none.py", "--workdir=x", "--config.steps=3"),
@@ -168,10 +169,30 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_flag(tmp_path):
 @pytest.mark.slow  # starts a process that imports everything
 def test_a_launcher_as_a_user_calls_it(tmp_path):
   command = [sys.executable, LAUNCHERS / "train.py", CONFIG, f"--workdir={tmp_path}/run", "--config.model.dtype=bf16"]
-  told = subprocess.run(command, cwd=ROOT, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
+  how = dict(cwd=ROOT, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
+  told = subprocess.run(command, **how)
   assert told.returncode == 2 and told.stdout == ""
   assert told.stderr == "error: config.model.dtype='bf16': it must be 'float32', 'bfloat16' or 'float16'.\n"
+  told = subprocess.run([*command[:2], f"{CONFIG},sft", *command[3:]], **how)
+  assert told.returncode == 2 and "the variant 'sft' of --config has the settings of `ragrl sft`" in told.stderr
   assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow  # starts processes that import everything
+def test_evaluation_without_a_checkpoint_asks_for_one_first(tmp_path):
+  command = [sys.executable, LAUNCHERS / "evaluate.py", "--data=x", f"--out={tmp_path}/out"]
+  for words in ((), ("--config.steps=3",)):
+    told = subprocess.run(
+      [*command, *words], cwd=ROOT, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True
+    )
+    assert told.returncode == 2 and "--checkpoint" in told.stderr and told.stderr.count("\n") == 1, told.stderr
+
+
+@pytest.mark.slow  # starts a process that imports everything
+def test_the_help_of_a_command_with_default_configs_does_not_show_them_whole():
+  command = [sys.executable, LAUNCHERS / "quickstart.py", "--help"]
+  told = subprocess.run(command, cwd=ROOT, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
+  assert told.returncode == 0 and len(told.stdout.splitlines()) < 25
 
 
 @pytest.mark.slow  # starts a process that imports everything

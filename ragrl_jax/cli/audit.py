@@ -40,6 +40,8 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}")
   folder = pathlib.Path(INDEX.value) / "corpus"
+  if INDEX.value and "://" not in INDEX.value and not pathlib.Path(INDEX.value).exists():
+    raise app.UsageError(f"--index={INDEX.value}: no index here. Name a folder of `ragrl index`, or an address.")
   stored = bool(INDEX.value) and folder.is_dir()
   if not CORPUS.value and not stored:
     raise app.UsageError("give --index=FOLDER, or --corpus=FILE and optionally the --index of a remote retriever.")

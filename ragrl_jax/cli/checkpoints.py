@@ -38,7 +38,7 @@ def reopen(config, made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> 
     checkpoint: a run's folder, or one of its steps. If `opened` got a model's folder, a model's folder.
 
   Returns:
-    The version of the weights: the step, or for a model's folder one more than before.
+    The version of the weights: the step, or for a model's folder outside a run one more than before.
 
   Raises:
     ValueError: the weights have other shapes.
@@ -53,6 +53,6 @@ def reopen(config, made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> 
   shapes = lambda tree: {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(tree)}
   if shapes(params) != shapes(lora.split(made.model)[1]):
     raise ValueError(f"{folder}: its weights have other shapes than the served ones. Restart the server.")
-  made.engine.load(params, version=made.engine.version + 1)
+  made.engine.load(params, version=step or made.engine.version + 1)
   nnx.update(made.model, params)
   return made.engine.version

@@ -201,6 +201,10 @@ def _said(error: BaseException, argv: list[str]) -> str:
     name = re.match(r"'(\w+)'", _text(error))
     word = next((word for word in argv if name and re.match(rf"--?[\w.]*\.{name[1]}(\.|=|$)", word)), "a setting")
     return f"{word.split('=')[0]}: there is no such setting: {_text(error)}"
+  unset = re.match(r"Unknown command line flag '(\w*config)\.", _text(error))  # known only once the config is read
+  if unset and not file:
+    way = ", or a --checkpoint whose run has one" * ("checkpoint" in flags.FLAGS)
+    return f"--{unset[1]} is missing{way}: there is no config to change (--help shows an example)."
   found = re.match(r"flag --(\w+)=None: Flag --\w+ must have a value", str(error))
   return f"--{found[1]} is missing (--help shows an example)." if found else str(error)
 
@@ -225,7 +229,8 @@ def usage(module: types.ModuleType) -> str:
   shown = {id(flag): flag for value in values if (flag := _flag(value)) is not None}
   lines = [inspect.cleandoc(as_called(module.__doc__ or "")), ""]
   for flag in shown.values():
-    default = "" if flag.default in (None, "", []) else f" [{flag.default}]".replace(str(configs.folder()), "configs")
+    no_text = flag.default in (None, "", []) or not isinstance(flag.default, str | int | float | list)  # or a config
+    default = "" if no_text else f" [{flag.default}]".replace(str(configs.folder()), "configs")
     lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
   if any(config_flags.config_flags.is_config_flag(flag) for flag in shown.values()):
     lines.append(

@@ -73,5 +73,10 @@ def asked(metrics) -> str:
 def start() -> None:
   """Reads the flags and runs `main`."""
   sys.argv = configs.with_config(sys.argv, "run_config")
-  flags.mark_flags_as_required(["data", "out", "config"])
+  flags.mark_flags_as_required(["data", "out"])
+  flags.register_validator(
+    "config",
+    lambda given: given is not None,
+    "give a --checkpoint, or a --config for a model without a run or behind a server (--help shows examples).",
+  )
   commands.run(main)

@@ -23,6 +23,12 @@ def main(argv):
   """Runs `ragrl train`."""
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
+  variant = flags.FLAGS["config"].config_filename.partition(":")[2]
+  if tuned := {"sft", "reward_model"}.intersection(variant.split(",")):
+    raise app.UsageError(
+      f"the variant {tuned.pop()!r} of --config has the settings of `ragrl sft`, which fine-tunes. `ragrl train` learns "
+      "from rewards: leave it out."
+    )
   logging.set_verbosity(logging.WARNING)
   heaps.limit()
   compile_cache.keep()

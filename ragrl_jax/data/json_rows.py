@@ -20,7 +20,7 @@ def read_rows(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
   if not path.name.endswith(SUFFIXES):
     raise ValueError(f"{path}: rows are read from {', '.join(SUFFIXES)}; convert the file or rename it.")
   if not path.is_file():
-    raise FileNotFoundError(f"{path}: there is no such file (config.data).")
+    raise FileNotFoundError(f"{path}: there is no such file (config.data, --data).")
   if path.name.endswith((".json", ".json.gz")):
     found = _of_array(path, _whole(path))
   else:

@@ -45,7 +45,7 @@ def read_examples(path: str | pathlib.Path, *, max_examples: int = 0) -> Iterato
       if number == max_examples:
         return
   if not number:
-    raise ValueError(f"{path}: there are no questions in it (config.data).")
+    raise ValueError(f"{path}: there are no questions in it (config.data, --data).")
 
 
 def _examples(
@@ -103,7 +103,7 @@ def files(path: str | pathlib.Path) -> list[pathlib.Path]:
   if not found.exists() and glob.has_magic(str(path)):
     matches = [pathlib.Path(match) for match in sorted(glob.glob(str(path)))]
     if not matches:
-      raise FileNotFoundError(f"{path}: no file matches (config.data).")
+      raise FileNotFoundError(f"{path}: no file matches (config.data, --data).")
     return matches
   return [found]
 
@@ -131,11 +131,13 @@ def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
   split, drawn, count = split.partition("~")
   name, _, subset = name.rpartition("/")
   if drawn and not count.isdecimal():
-    raise ValueError(f"{path!r}: after ~ there must be the number of rows to draw, such as {split}~1000 (config.data).")
+    raise ValueError(
+      f"{path!r}: after ~ there must be the number of rows to draw, such as {split}~1000 (config.data, --data)."
+    )
   if not name or not split:
     raise ValueError(
       f"{path!r}: a Hugging Face dataset is named hf:NAME/SUBSET/SPLIT, with an empty subset for the default one, "
-      "e.g. hf:hotpotqa/hotpot_qa/distractor/validation or hf:owner/name//train (config.data)."
+      "e.g. hf:hotpotqa/hotpot_qa/distractor/validation or hf:owner/name//train (config.data, --data)."
     )
   import datasets  # takes a second or two, and files do not need it
 
@@ -151,7 +153,7 @@ def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
   numbers = range(len(table))
   if drawn:
     if int(count) > len(table):
-      raise ValueError(f"{path!r}: it has {len(table)} rows, so draw at most that many (config.data).")
+      raise ValueError(f"{path!r}: it has {len(table)} rows, so draw at most that many (config.data, --data).")
     numbers = sorted(random.Random(f"sample/{path}").sample(numbers, int(count)))
     table = table.select(numbers)
   # The subsets of a repository may use the same ids, as FlashRAG's do.

@@ -1,7 +1,7 @@
 """Warnings from a run's metrics: signs that the run learns nothing or becomes unstable."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.recipes.recipe import Recipe
@@ -57,7 +57,11 @@ def _starting(rows: Sequence[Mapping[str, float]], count: int) -> list[Mapping[s
 
 
 def warnings(
-  history: Sequence[Mapping[str, float]], *, searches_expected: bool = False, limits: Limits | None = None
+  history: Sequence[Mapping[str, float]],
+  *,
+  searches_expected: bool = False,
+  switches: Collection[str] = (),
+  limits: Limits | None = None,
 ) -> dict[str, str]:
   """The warnings about the last step, {name: message}; empty if there are none.
 
@@ -70,6 +74,7 @@ def warnings(
       Used are zero_advantage_share, searches (mean per episode), entropy, kl, response_tokens (mean per episode),
       mask_coverage, mismatch, clip_fraction, skipped, groups/trained and groups/missing, episodes and unscorable.
     searches_expected: whether the recipe searches.
+    switches: the names of the recipe's switches, so that messages name no other.
     limits: the thresholds; `Limits()` if None.
   """
   if not history:
@@ -127,7 +132,8 @@ def warnings(
     "little_trained",
     "mask_coverage" in now and now["mask_coverage"] < limits.mask_coverage_floor,
     f"only {get('mask_coverage', 0):.1%} of the tokens are trained: the rest are prompts and retrieved text. Lower "
-    "config.switches.max_passage_tokens or config.retrieval.top_k, or raise config.rollout.context.",
+    f"{'config.switches.max_passage_tokens or ' * ('max_passage_tokens' in switches)}config.retrieval.top_k, or raise "
+    "config.rollout.context.",
   )
   say(
     "mismatch",
@@ -166,7 +172,7 @@ def of_training(
     steps: number of steps of the whole run.
     mixed: whether the run mixes easy with hard questions.
   """
-  found = warnings(history, searches_expected=recipe.searches)
+  found = warnings(history, searches_expected=recipe.searches, switches=recipe.switches)
   if len(history) == 1 and (cut_short := recipe.cut_short(steps, mixed=mixed)):
     weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in cut_short.items())
     found["schedule"] = (

@@ -162,6 +162,7 @@ def test_the_command(tmp_path):
   said = say(f"--corpus={tmp_path}/corpus.jsonl", *data)
   assert said.returncode == 0 and "recall" not in said.stdout, said.stderr
   assert say(*data).stderr.startswith("error: give --index=FOLDER, or --corpus=FILE")
+  assert "--index=/nowhere: no index here" in say("--index=/nowhere", *data).stderr
   assert "--data is missing" in say(f"--corpus={tmp_path}/corpus.jsonl").stderr
 
 

@@ -171,7 +171,7 @@ def test_a_continued_runs_older_model_is_not_taken(tmp_path):
   assert evaluate.locate(tmp_path) == (tmp_path / "model", None, 0)
   (tmp_path / "checkpoints" / "100").mkdir(parents=True)
   (tmp_path / "finished.json").write_text(json.dumps(dict(step=100, reached=False)))
-  assert evaluate.locate(tmp_path) == (tmp_path / "model", None, 0)
+  assert evaluate.locate(tmp_path) == (tmp_path / "model", None, 100)  # the version of its weights
   (tmp_path / "finished.json").unlink()  # the run goes on
   assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 100)
   (tmp_path / "checkpoints" / "150").mkdir()

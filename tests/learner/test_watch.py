@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from ragrl_jax import recipes
 from ragrl_jax.run import watch
 
 CALM = dict(
@@ -53,6 +54,12 @@ def test_warnings_at_once(change, name, word):
 def test_warnings_relative_to_the_first_steps(change, name):
   assert list(watch.warnings([CALM] * 5 + [CALM | change])) == [name]
   assert watch.warnings([CALM] * 4 + [CALM | change]) == {}  # too early to know what is normal
+
+
+def test_a_message_names_a_switch_only_if_the_recipe_has_it():
+  for name, has in (("search_r1", True), ("tool_agent", False)):
+    found = watch.of_training([CALM | dict(mask_coverage=0.001)], recipes.get(name), 10)
+    assert ("config.switches.max_passage_tokens" in found["warning/little_trained"]) == has
 
 
 def test_steps_that_train_no_policy_do_not_count_as_the_start():
