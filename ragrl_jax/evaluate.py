@@ -259,8 +259,8 @@ def batch_of(config) -> int:
 def locate(checkpoint: str | pathlib.Path) -> Source:
   """(folder of a model or of adapters, None, its step), or (None, folder of a run's checkpoints, step).
 
-  A run's `model/` is older than its newest checkpoint if the run was continued and has not ended again. Its step is that
-  of the run's end; that of a folder outside a run is 0.
+  A run's `model/` is older than its newest checkpoint if the run was continued and has not ended again. Its step is
+  the run's last; that of a folder outside a run is 0.
 
   Raises:
     FileNotFoundError: there is no model and no checkpoint.

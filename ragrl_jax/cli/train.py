@@ -26,8 +26,8 @@ def main(argv):
   variant = flags.FLAGS["config"].config_filename.partition(":")[2]
   if tuned := {"sft", "reward_model"}.intersection(variant.split(",")):
     raise app.UsageError(
-      f"the variant {tuned.pop()!r} of --config has the settings of `ragrl sft`, which fine-tunes. `ragrl train` learns "
-      "from rewards: leave it out."
+      f"the variant {tuned.pop()!r} of --config has the settings of `ragrl sft`, which fine-tunes. `ragrl train` "
+      "learns from rewards: leave it out."
     )
   logging.set_verbosity(logging.WARNING)
   heaps.limit()

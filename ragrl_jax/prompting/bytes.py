@@ -11,7 +11,7 @@ class ByteTokenizer:
 
   vocab_size = 258
   pad_id = 257
-  eos_ids = (256,)
+  eos_ids, bos = (256,), ()
   control_names = {256: "<eos>", 257: "<pad>"}
 
   def encode(self, text: str) -> list[int]:

@@ -75,14 +75,20 @@ def stopped_clock(day: datetime.datetime) -> str:
   return f"{{%- macro strftime_now(format) -%}}{{{{ format{codes} }}}}{{%- endmacro -%}}"
 
 
+def disarmed_text(text: str, control: Iterable[str]) -> str:
+  """The text with a space inside every control token that it spells out, so that it stays text."""
+  for token in control:
+    text = text.replace(token, f"{token[0]} {token[1:]}")
+  return text
+
+
 def disarmed(messages: Sequence[Mapping[str, Any]], control: Iterable[str]) -> list[dict[str, Any]]:
-  """The messages with a space inside every control token that their texts spell out, so that it stays text."""
+  """The messages with `disarmed_text` for all texts in them, but not for the roles."""
   control = tuple(control)
 
   def inside(value):
     if isinstance(value, str):
-      for token in control:
-        value = value.replace(token, f"{token[0]} {token[1:]}")
+      value = disarmed_text(value, control)
     elif isinstance(value, Mapping):  # a tool call: its arguments
       value = {inside(key): inside(one) for key, one in value.items()}
     elif isinstance(value, Sequence):

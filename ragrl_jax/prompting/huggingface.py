@@ -1,6 +1,7 @@
 """Tokenizers from Hugging Face folders: byte-level BPE (Qwen, Llama 3) and SentencePiece types (Llama 2)."""
 
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -18,14 +19,17 @@ from ragrl_jax.prompting import chat as chat_lib
 SPACE = "\u2581"  # stands for a space in pieces of SentencePiece types
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 _TAG = re.compile(r"</?[A-Za-z][\w-]*>")
+# Tags that mark a text or a turn in any folder that calls them special. Source: Llama 2 and Gemma 2 and 3.
+_MARKS = re.compile(r"</?s>|<(bos|eos|pad|unk|mask|image_soft_token|(start|end)_of_(turn|image|audio))>")
 
 
 class HuggingFaceTokenizer:
   """Text ↔ ids by a fast tokenizer in a local folder. See `prompting.tokenizer.Tokenizer`.
 
   There are two kinds of added tokens. *Control* tokens (`<|im_start|>`, BOS, EOS, padding …) have no bytes, and
-  `encode` never returns them: `<|im_end|>` in a corpus is encoded as letters. All other added tokens (`<think>` and
-  other tags, even those that the folder marks as special) are text.
+  `encode` never returns them: `<|im_end|>` in a corpus is encoded as letters. All other added tokens are text, such as
+  `<think>` and other tags, even those that the folder marks as special. But a special tag that the chat template writes
+  around a user's message is a control token, such as Gemma's `<start_of_turn>`.
 
   Args:
     folder: contains tokenizer.json; generation_config.json (or config.json) names the EOS ids.
@@ -37,6 +41,7 @@ class HuggingFaceTokenizer:
       conversation must not change at midnight.
 
   Attributes:
+    bos: see `prompting.tokenizer.Tokenizer`.
     control: the texts of the control tokens.
     markers: the role markers in use; None for plain text.
 
@@ -75,6 +80,9 @@ class HuggingFaceTokenizer:
     self.control_names = {i: self._whole.convert_ids_to_tokens(i) for i in sorted(control)}
     self._bytes = _all_bytes(self._whole, settings, self.vocab_size, added, control)
     self._text = _continuing(settings, control)
+    whole = self._whole("a", return_special_tokens_mask=True)
+    put = itertools.takewhile(lambda pair: pair[1], zip(whole["input_ids"], whole["special_tokens_mask"]))
+    self.bos = tuple(i for i, _ in put)
     for text in self.control:
       if control & set(self.encode(text)):
         raise ValueError(
@@ -86,8 +94,29 @@ class HuggingFaceTokenizer:
     self.markers = markers
 
   def _control(self, added: Mapping[int, dict]) -> set[int]:
-    named = {*self.eos_ids, self.pad_id, *self._named()}
-    return named | {i for i, a in added.items() if a["special"] and not _TAG.fullmatch(a["content"])}
+    named, special = {*self.eos_ids, self.pad_id, *self._named()}, {i: a for i, a in added.items() if a["special"]}
+    turn, begin = self._around()
+    is_text = lambda tag: _TAG.fullmatch(tag) and not _MARKS.fullmatch(tag) and tag not in turn
+    return named | {i for i, a in special.items() if not is_text(a["content"]) or begin.startswith(a["content"])}
+
+  def _around(self) -> tuple[str, str]:
+    """What the folder's template writes for a user's message, and what begins the assistant's turn after it.
+
+    Only the beginning of that turn is a mark: templates of reasoning models go on with `<think>`, which is text.
+    """
+    try:
+      turn, both = (
+        self._whole.apply_chat_template(
+          [{"role": "user", "content": "probe"}],
+          chat_template=self._clock + self._whole.get_chat_template(),
+          tokenize=False,
+          add_generation_prompt=opened,
+        )
+        for opened in (False, True)
+      )
+    except Exception:  # noqa: BLE001  (no template, or one that does not render this; `template` tells why)
+      return "", ""
+    return turn, both.removeprefix(turn).lstrip()
 
   def _named(self) -> set[int]:
     """Ids of the tokenizer's named special tokens (bos, eos, …), without lists like additional_special_tokens."""
@@ -101,7 +130,7 @@ class HuggingFaceTokenizer:
 
   def encode_template(self, text: str) -> list[int]:
     """Token ids of a part of a template's text; control tokens in it become their own ids. No BOS is added."""
-    return self._whole.encode(text, add_special_tokens=False)
+    return self._whole.encode(well_formed(text), add_special_tokens=False)
 
   def token_bytes(self, token: int) -> bytes:
     """The bytes that a token id stands for; empty for control tokens and for ids outside the vocabulary."""
@@ -146,13 +175,8 @@ class HuggingFaceTokenizer:
     """Token ids of chat messages by the chat template, up to the start of the model's turn, with BOS if the model uses
     one. `tools` as in `template`.
     """
-    text = well_formed(self.template(messages, open_turn=True, tools=tools))
-    if self.markers == "template":  # the template writes BOS itself
-      return self._whole.encode(text, add_special_tokens=False)
-    ids = self._whole.encode(text)
-    while ids and ids[-1] in self.eos_ids:  # some tokenizers append EOS
-      ids.pop()
-    return ids
+    ids = self.encode_template(self.template(messages, open_turn=True, tools=tools))
+    return ids if self.markers == "template" else [*self.bos, *ids]  # a template writes BOS itself
 
 
 def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFast:
@@ -212,8 +236,10 @@ def _all_bytes(whole, settings, size: int, added: Mapping[int, dict], control: s
   if "ByteLevel" in decoders:
     byte_of = {letter: byte for byte, letter in _byte_letters().items()}
     read = lambda piece: b"".join(bytes([byte_of[c]]) if c in byte_of else c.encode() for c in piece)
+    of_added = str.encode
   elif decoders & {"Metaspace", "ByteFallback"}:
     read = _read_sentencepiece
+    of_added = lambda text: text.replace(SPACE, " ").encode()  # Gemma's added tokens include runs of spaces
   else:
     raise ValueError(
       f"a tokenizer with decoder {sorted(decoders)} cannot serve a policy: the bytes of its pieces are unknown. Use a "
@@ -222,7 +248,7 @@ def _all_bytes(whole, settings, size: int, added: Mapping[int, dict], control: s
   table = [b""] * size
   for piece, i in whole.get_vocab().items():
     if i not in control:
-      table[i] = added[i]["content"].encode() if i in added else read(piece)
+      table[i] = of_added(added[i]["content"]) if i in added else read(piece)
   return table
 
 

@@ -17,7 +17,7 @@ class MarkedTokenizer:
   """
 
   def __init__(self, base: Tokenizer):
-    self._base, self.pad_id, self.eos_ids = base, base.pad_id, base.eos_ids
+    self._base, self.pad_id, self.eos_ids, self.bos = base, base.pad_id, base.eos_ids, ()  # the server writes its own
     self._marks = {role: base.vocab_size + number for number, role in enumerate(ROLES)}
     self._roles = {mark: role for role, mark in self._marks.items()}
     self.vocab_size = base.vocab_size + len(ROLES)

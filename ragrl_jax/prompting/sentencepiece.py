@@ -44,7 +44,7 @@ class SentencePieceTokenizer:
     self.vocab_size = self._pieces.get_piece_size()
     self.eos_ids = (eos,)
     self.pad_id = pad if pad >= 0 else eos
-    self._bos = [self._pieces.bos_id()] if bos else []
+    self.bos = (self._pieces.bos_id(),) if bos else ()
     self.control_names = {
       i: self._pieces.id_to_piece(i)
       for i in range(self.vocab_size)
@@ -74,7 +74,7 @@ class SentencePieceTokenizer:
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Token ids of chat messages as bare text, after BOS where the model has one."""
-    return self._bos + self.encode(chat.plain(messages))
+    return [*self.bos, *self.encode(chat.plain(messages))]
 
 
 def train(

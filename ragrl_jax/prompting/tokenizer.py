@@ -11,12 +11,14 @@ class Tokenizer(Protocol):
     vocab_size: number of ids that the tokenizer knows; a model's embedding may have more rows.
     pad_id: fills empty positions. It may equal an EOS id, so masks and not this id mark padding.
     eos_ids: all ids that end a turn.
+    bos: ids that stand before a whole text, BOS or none. `encode` leaves them out.
     control_names: id → name of each control token, for display. Control tokens have no bytes and occur in no text.
   """
 
   vocab_size: int
   pad_id: int
   eos_ids: tuple[int, ...]
+  bos: tuple[int, ...]
   control_names: Mapping[int, str]
 
   def encode(self, text: str) -> list[int]:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.prompting import tool_calls
 from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.prompting.tool_calls import ToolFormat
@@ -256,7 +257,7 @@ def _texts(said: Mapping[str, Any], served: Served) -> tuple[tuple[int, ...], ..
 
 def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
   if isinstance(prompt, str):
-    ids = served.tokenizer.encode(prompt)
+    ids = _whole(prompt, served.tokenizer)
   elif isinstance(prompt, list) and all(type(i) is int for i in prompt):
     ids = prompt
     if wrong := next((i for i in ids if not 0 <= i < served.tokenizer.vocab_size), None):
@@ -267,6 +268,13 @@ def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
   if not ids:
     raise Refused(400, "the prompt is empty: it must have at least one token.", param="prompt")
   return tuple(ids)
+
+
+def _whole(prompt: str, tokenizer: Tokenizer) -> list[int]:
+  """The ids of a text that the client has rendered: control tokens that it names count as such, and BOS is first."""
+  encode = getattr(tokenizer, "encode_template", tokenizer.encode)
+  ids, bos = [*encode(well_formed(prompt))], tokenizer.bos
+  return ids if tuple(ids[: len(bos)]) == bos else [*bos, *ids]
 
 
 @dataclasses.dataclass(frozen=True)

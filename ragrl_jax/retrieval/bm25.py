@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
@@ -123,9 +124,7 @@ def build(
   Raises:
     ValueError: k1 or b is outside its range, or the corpus has no words.
   """
-  if k1 < 0 or not 0 <= b <= 1:
-    raise ValueError(f"k1={k1}, b={b}: k1 must not be negative and b must lie in [0, 1].")
-  words, vocabulary, documents = Words(stemmer=stemmer, stopwords=stopwords), {}, []
+  words, vocabulary, documents = checked(k1=k1, b=b, stemmer=stemmer, stopwords=stopwords), {}, []
   for passage in tqdm(corpus, total=len(corpus), desc="bm25", unit=" passages", disable=not progress):
     ids = [vocabulary.setdefault(word, len(vocabulary)) for word in words(title_and_text(passage))]
     documents.append(np.array(ids, dtype=np.int32))
@@ -139,6 +138,17 @@ def build(
     _keep(index.scores, rows)
   index.save(folder, allow_pickle=False, show_progress=False)
   return dict(words=words.settings)
+
+
+def checked(*, k1: float = 0.9, b: float = 0.4, stemmer: str = "", stopwords: str = "english") -> Words:
+  """The words of these options of `build`.
+
+  Raises:
+    ValueError: an option is of a wrong type or outside its range.
+  """
+  if not all(type(value) in (int, float) for value in (k1, b)) or not 0 <= k1 < math.inf or not 0 <= b <= 1:
+    raise ValueError(f"k1={k1!r}, b={b!r}: they must be numbers; k1 must not be negative and b must lie in [0, 1].")
+  return Words(stemmer=stemmer, stopwords=stopwords)
 
 
 def _keep(scores: dict[str, Any], rows: range) -> None:

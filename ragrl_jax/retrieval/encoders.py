@@ -9,18 +9,25 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ragrl_jax.retrieval import bm25
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.hashing import HashingEncoder
 from ragrl_jax.structs import Passage
 
 FITTED = "encoder.json"
+OPTIONS = {
+  "bm25": ("k1", "b", "stemmer", "stopwords"),
+  "hashing": ("dim", "seed", "title_weight", "k1", "b"),
+  "model": ("settings", "query_prefix", "passage_path", "dtype", "batch"),
+}
 
 
 def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | None) -> dict[str, Any]:
   """The encoder's entry in build.json and index.json (JSON).
 
   Raises:
-    ValueError: `encoder` is not a known name, a model's folder or an encoder.
+    ValueError: `encoder` is not a known name, a model's folder or an encoder, or it has no such option. Values of
+      options are checked for "bm25" and "hashing".
   """
   options = dict(options or {})
   if not isinstance(encoder, str | os.PathLike):
@@ -34,9 +41,14 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
       f"encoder_options={options!r:.200}: they must be JSON, since they are stored with the index; otherwise pass "
       "an encoder object."
     ) from None
+  # Wrong options are found now, before the corpus is stored.
   if str(encoder) == "bm25":
+    _check("bm25", options)
+    bm25.checked(**options)
     return dict(kind="bm25", options=options)
   if str(encoder) == "hashing":
+    _check("hashing", options)
+    HashingEncoder({}, rows=0, mean_length=0.0, **options)
     return dict(kind="hashing", options=options)
   path = pathlib.Path(encoder)
   if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(encoder)):
@@ -50,7 +62,14 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
       f"encoder={str(encoder)!r}: it must be 'bm25', 'hashing', or a folder with a config.json and "
       "safetensors of a BERT-type encoder or of a decoder for embeddings."
     )
+  _check("model", options)
   return dict(kind="model", path=str(path.resolve()), options=options)
+
+
+def _check(kind: str, options: Mapping[str, Any]) -> None:
+  if unknown := sorted(map(str, options.keys() - set(OPTIONS[kind]))):
+    known = ", ".join(OPTIONS[kind])
+    raise ValueError(f"encoder_options: unknown {', '.join(unknown)}: for this encoder ({kind}) use only {known}.")
 
 
 def fitted(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import math
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +24,41 @@ from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval.corpus import read_card
 from ragrl_jax.structs import Passage
 
-FUSIONS = ("rrf", "weighted")
-ENTRIES = ("indexes", "fusion", "weights", "depth", "rrf_k", "rerank")
+FUSIONS, DTYPES = ("rrf", "weighted"), ("float32", "bfloat16", "float16")
+
+
+def _number(value: Any) -> bool:
+  return type(value) in (int, float) and -math.inf < value < math.inf
+
+
+def _count(value: Any) -> bool:
+  return type(value) is int and value >= 1
+
+
+def _texts(value: Any) -> bool:
+  return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+
+
+# Entries of a file and of its "rerank": name → (test of the value, what it must be). null means the same as missing
+# where the default is None.
+_TEXT, _COUNT = (lambda value: isinstance(value, str), "a text"), (_count, "a whole number of at least 1")
+ENTRIES = {
+  "indexes": (_texts, "a list of the folders or addresses of at least one index"),
+  "fusion": (lambda value: value in FUSIONS, f"one of {', '.join(FUSIONS)}"),
+  "weights": (lambda value: isinstance(value, list) and all(map(_number, value)), "a list of numbers, one per index"),
+  "depth": _COUNT,
+  "rrf_k": (_number, "a number"),
+  "rerank": (lambda value: isinstance(value, dict), "an object with a kind and the path of a model"),
+}
+RERANK = {
+  "kind": _TEXT,
+  "path": _TEXT,
+  "depth": _COUNT,
+  "title_separator": _TEXT,
+  "max_tokens": _COUNT,
+  "dtype": (lambda value: value in DTYPES, f"one of {', '.join(DTYPES)}"),
+  "batch": _COUNT,
+}
 
 
 class Scorer(Protocol):
@@ -207,16 +241,14 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
     **settings: further arguments of `load_index`; `dispatch` also runs the scorer.
 
   Raises:
-    ValueError: the file has an unknown or a missing entry, or an index cannot be loaded.
+    ValueError: the file has an unknown, missing or wrong entry, or an index or a scorer cannot be loaded.
   """
   path = pathlib.Path(path)
   card = read_card(path, ("indexes",))
-  if unknown := sorted(card.keys() - set(ENTRIES)):
-    raise ValueError(f"{path}: unknown entries {', '.join(unknown)}: use only {', '.join(ENTRIES)}.")
-  names = card.pop("indexes")
-  if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-    raise ValueError(f"{path}: indexes={names!r}: it must list the folders or addresses of at least one index.")
-  again = card.pop("rerank", None)
+  _check(path, card, ENTRIES)
+  names, again = card.pop("indexes"), card.pop("rerank", None)
+  if again is not None:
+    _check(path, again, RERANK, "rerank.")
   parts = [open_index(name if "://" in name else path.parent / name, **settings) for name in names]
   found = parts[0] if len(parts) == 1 and not card else Fused(parts, **card)
   if again is None:
@@ -230,3 +262,14 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
     )
   folder, kind, depth = path.parent / options.pop("path"), options.pop("kind"), options.pop("depth", 50)
   return Reranked(found, scorers.load_scorer(folder, kind, **options), depth=depth, dispatch=settings.get("dispatch"))
+
+
+def _check(path: pathlib.Path, given: Mapping[str, Any], known: Mapping[str, Any], within: str = "") -> None:
+  """Raises ValueError for an entry that is not known, or whose value does not fit."""
+  if unknown := sorted(given.keys() - known.keys()):
+    some = ", ".join(within + name for name in unknown)
+    raise ValueError(f"{path}: unknown entries {some}: use only {', '.join(known)}.")
+  for name, value in given.items():
+    fits, words = known[name]
+    if not fits(value) and not (value is None and name in ("weights", "rerank", "batch")):
+      raise ValueError(f"{path}: {within}{name}={value!r:.80}: it must be {words}.")

@@ -52,12 +52,21 @@ class HashingEncoder:
       rows: number of passages.
       mean_length: mean number of words in a passage; a title's word counts `title_weight` times.
       dim: length of a vector, a multiple of 16.
-      seed: seed of the words' codes.
+      seed: seed of the words' codes, from 0 to 2^64 - 1.
       title_weight: weight of a word in the title relative to one in the text.
-      k1, b: BM25's saturation and length normalisation.
+      k1, b: BM25's saturation (at least 0) and length normalisation (0 to 1).
+
+    Raises:
+      ValueError: a setting is of a wrong type or outside its range.
     """
-    if dim < NONZEROS or dim % NONZEROS:
-      raise ValueError(f"dim={dim}: the hashing encoder's dimension must be a multiple of {NONZEROS}.")
+    if type(dim) is not int or dim < NONZEROS or dim % NONZEROS:
+      raise ValueError(f"dim={dim!r}: the hashing encoder's dimension must be a multiple of {NONZEROS}.")
+    if type(seed) is not int or not 0 <= seed < 1 << 64:
+      raise ValueError(f"seed={seed!r}: the hashing encoder's seed must be a whole number from 0 to 2^64 - 1.")
+    for name, value, most in (("title_weight", title_weight, math.inf), ("k1", k1, math.inf), ("b", b, 1)):
+      if type(value) not in (int, float) or not 0 <= value <= most or value == math.inf:
+        words = "from 0 to 1" if most == 1 else "of at least 0"
+        raise ValueError(f"{name}={value!r}: it must be a number {words} (the hashing encoder's settings).")
     self.dim = dim
     self.settings = dict(kind="hashing", dim=dim, seed=seed, title_weight=title_weight, k1=k1, b=b)
     self._frequencies, self._rows, self._mean_length = frequencies, rows, mean_length

@@ -39,6 +39,14 @@ class Outage:
     """Ends all waiting."""
     self._closed.set()
 
+  def over(self) -> None:
+    """Ends the outage, since a search has succeeded: a later outage is waited for again."""
+    with self._lock:
+      if self._since is None or self._poll is not None:  # a thread that polls ends the outage itself
+        return
+      since, self._since = self._since, None
+    self._again(since)
+
   def wait(self, why: str) -> int | None:
     """Returns when the server answers, when wait_s is over, or when `close` is called.
 
@@ -75,6 +83,9 @@ class Outage:
         return None
       silent, pause = silent + 1, min(2 * pause, LAST_PAUSE_S)
     if self._since is not None:
-      self._say(f"{self._name} answers again after {time.monotonic() - self._since:.1f} s.")
+      self._again(self._since)
       self._since = None
     return silent
+
+  def _again(self, since: float) -> None:
+    self._say(f"{self._name} answers again after {time.monotonic() - since:.1f} s.")

@@ -177,6 +177,7 @@ class RemoteRetriever:
       was_away = looks > 0
       found = self._tries(texts, k, page, tried, give_up)
     if found is not None:
+      self._outage.over()
       return found
     some = ", ".join(f"{text!r:.80}" for text in texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
     *before, why = tried.reasons

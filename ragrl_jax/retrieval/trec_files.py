@@ -33,6 +33,8 @@ def read_queries(path: str | os.PathLike) -> dict[str, str]:
   else:
     pairs = ((where, [_first(row, *QUERY_IDS), _first(row, "text", "query")]) for where, row in read_rows(path))
   for where, columns in pairs:
+    if type(columns[0]) is int:  # MTEB's ids may be numbers, in the qrels too
+      columns[0] = str(columns[0])
     if len(columns) != 2 or not all(isinstance(value, str) and value.strip() for value in columns):
       raise ValueError(f'{where}: a query must be {{"_id", "text"}}, or an id, a tab and the text.')
     if columns[0] in found:

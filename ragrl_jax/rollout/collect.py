@@ -213,7 +213,7 @@ class Session:
     self.error: BaseException | None = None
     self.tasks: set[asyncio.Task] = set()
     self._occupancy = 1.0  # share of the last chunk's lane steps that sampled a token
-    self._unfinished, self._over = 0, False
+    self._unfinished, self._over, self._cancelling = 0, False, False
 
   def start(self, requests: Sequence[Request], *, step: int) -> Started:
     """Starts episodes behind those that were started before. `finish` returns them.
@@ -351,15 +351,22 @@ class Session:
 
   def _done(self, started: Started, number: int, task: asyncio.Task) -> None:
     self.tasks.discard(task)
-    if task.cancelled():  # cancelled by `_cancel`, because the run is over
+    if self._cancelling and task.cancelled():  # because the run is over
       return
-    if task.exception() is not None:
+    if task.cancelled():
+      name = started.requests[number].example.id
+      error = RuntimeError(
+        f"the play of {name!r} was cancelled (asyncio.CancelledError): something that it awaits was cancelled. Catch "
+        "this error in the play; a ToolFailed in its place ends only the episode."
+      )
+      self.rollout.dispatch.post(self._fail, error)
+    elif task.exception() is not None:
       self.rollout.dispatch.post(self._fail, task.exception())
     else:
       self.rollout.dispatch.post(self._keep, started, number, task.result())
 
   def _cancel(self, stopped: threading.Event) -> None:
-    tasks = list(self.tasks)
+    self._cancelling, tasks = True, list(self.tasks)
     for task in tasks:
       task.cancel()
     # Plays may clean up when they are cancelled, so the engine is reset only after they have ended.

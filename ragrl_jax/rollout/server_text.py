@@ -1,10 +1,12 @@
 """Analyses a server's text: where it ends, its stop string, and the log-probabilities of our tokens in it."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from ragrl_jax.chat.client import Completion
+from ragrl_jax.prompting import chat
 
 EOS, CUT = "eos", ""
 TAIL = 64  # characters before a turn in which the turn's tag may have been opened
@@ -50,10 +52,21 @@ def _open_at(text: str, stop: str) -> int:
 
 
 def whole(ids: Sequence[int], tokenizer: Any) -> str:
-  """The text of the ids, with the names of control tokens. A server of text completions continues it."""
-  names = tokenizer.control_names
-  parts = (names[token].encode() if token in names else tokenizer.token_bytes(token) for token in ids)
-  return b"".join(parts).decode(errors="replace")
+  """The text of the ids, with the names of control tokens. A server of text completions continues it.
+
+  BOS at the beginning is left out, because servers put it before a text. A control token that is spelled in a text
+  gets a space inside, as in messages: the server could not tell it from the token.
+  """
+  names, bos = tokenizer.control_names, tokenizer.bos
+  ids = ids[len(bos) :] if tuple(ids[: len(bos)]) == bos else ids
+  parts = []
+  for control, run in itertools.groupby(ids, key=lambda token: token in names):
+    if control:
+      parts += [names[token] for token in run]
+    else:
+      text = b"".join(map(tokenizer.token_bytes, run)).decode(errors="replace")
+      parts.append(chat.disarmed_text(text, getattr(tokenizer, "control", ())))
+  return "".join(parts)
 
 
 def of_tokens(

@@ -102,7 +102,8 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
     return
   if error is None:
     future.set_result(result)
-  elif isinstance(error, SystemExit | KeyboardInterrupt | StopIteration):  # a future cannot hold StopIteration
+  elif isinstance(error, SystemExit | KeyboardInterrupt | StopIteration | asyncio.CancelledError):
+    # A future cannot hold StopIteration. A CancelledError is that of the tool's own tasks: nobody cancels a thread.
     future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
   else:
     future.set_exception(error)

@@ -91,10 +91,13 @@ class Toolbox:
           return Result(await tool.run(json.loads(json.dumps(arguments))))
       except Refused as refused:
         return Result(f"{tool.name}: {refused}", REFUSED)
-      except Exception as error:  # noqa: BLE001  (the tool is the user's, so any error is a failure of the tool)
+      except (Exception, asyncio.CancelledError) as error:  # any error of the user's tool is its failure
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+          raise  # this call is cancelled, and not a task inside the tool
         if isinstance(error, TimeoutError) and limit.expired():
           why = f"no answer within {self._timeout_s:g} s (config.switches.timeout_s)"
         else:
-          why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+          why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(": ")
     tries = f" in {self._retries + 1} tries" if self._retries else ""
     return Result(f"{tool.name} failed{tries}: {why}", FAILED)

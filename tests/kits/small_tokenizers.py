@@ -69,6 +69,12 @@ HERMES_TOOLS = (
   '{"name": "{{ m.name }}", "content": {{ m.content | tojson }}}\n</tool_response>{% else %}{{ m.content }}{% endif %}'
   "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# What Gemma 3's does: special tags around each turn, and BOS before the first.
+GEMMA = (
+  "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
+  "{{ m.content | trim }}<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+GEMMA_CONTROL = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>")
 LLAMA_CONTROL = (
   *("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
   *("<|eot_id|>", "<|eom_id|>", "<|python_tag|>"),
@@ -124,23 +130,42 @@ def llama3(folder, *, template=LLAMA_TOOLS):
 
 def llama_like(folder, *, cls="PreTrainedTokenizerFast"):
   """A folder like Llama 2's: pieces with U+2581, byte pieces, a space before each text, BOS before each prompt."""
-  bpe = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-  bpe.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-  bpe.decoder = decoders.Sequence(
-    [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-  )
-  byte_pieces = [f"<0x{i:02X}>" for i in range(256)]
-  bpe.train_from_iterator(
-    LINES,
-    trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>", "<s>", "</s>", *byte_pieces], show_progress=False),
-  )
-  settings = json.loads(bpe.to_str())  # in such files the byte pieces are not added tokens
-  settings["added_tokens"] = [a for a in settings["added_tokens"] if a["content"] not in byte_pieces]
-  bpe = tokenizers.Tokenizer.from_str(json.dumps(settings))
+  first = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+  bpe = _pieces(first, ["<unk>", "<s>", "</s>"], decoders.Strip(" ", 1, 0))
   bpe.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 1)])
   return _write(
     folder, bpe, dict(tokenizer_class=cls, eos_token="</s>", bos_token="<s>", unk_token="<unk>", add_bos_token=True)
   )
+
+
+def gemma_like(folder, *, template=GEMMA):
+  """A folder like Gemma 3's: special tags around turns, runs of spaces as added tokens, BOS before each prompt."""
+  bpe = _pieces(normalizers.Replace(" ", "\u2581"), GEMMA_CONTROL)
+  bpe.add_tokens([tokenizers.AddedToken("\u2581" * n, special=False, normalized=False) for n in (2, 3)])
+  bpe.post_processor = processors.TemplateProcessing("<bos> $A", "<bos> $A <bos> $B", [("<bos>", 2)])
+  settings = dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="<eos>", bos_token="<bos>", unk_token="<unk>")
+  return _write(
+    folder,
+    bpe,
+    dict(settings, pad_token="<pad>", chat_template=template),
+    dict(eos_token_id=[1, GEMMA_CONTROL.index("<end_of_turn>")]),
+  )
+
+
+def _pieces(normalizer, control, *decoding):
+  """A BPE tokenizer of SentencePiece's type: pieces with U+2581, byte pieces, the control tokens first."""
+  bpe = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+  bpe.normalizer = normalizer
+  bpe.decoder = decoders.Sequence(
+    [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), *decoding]
+  )
+  byte_pieces = [f"<0x{i:02X}>" for i in range(256)]
+  bpe.train_from_iterator(
+    LINES, trainers.BpeTrainer(vocab_size=600, special_tokens=[*control, *byte_pieces], show_progress=False)
+  )
+  settings = json.loads(bpe.to_str())  # in such files the byte pieces are not added tokens
+  settings["added_tokens"] = [a for a in settings["added_tokens"] if a["content"] not in byte_pieces]
+  return tokenizers.Tokenizer.from_str(json.dumps(settings))
 
 
 def small_sentencepiece(path):

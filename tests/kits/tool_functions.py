@@ -41,6 +41,25 @@ def sleeps(seconds: float) -> str:
   return f"slept {seconds:g}"
 
 
+async def hangs_up() -> str:
+  """Awaits a task that somebody else cancels, as a library does when it closes a connection."""
+  CALLS.append("hangs_up")
+  task = asyncio.create_task(asyncio.sleep(60))
+  asyncio.get_running_loop().call_soon(task.cancel)
+  await task
+  return "unreachable"
+
+
+def hangs_up_in_a_thread() -> str:
+  """The same in a thread, with an event loop of its own."""
+  CALLS.append("hangs_up_in_a_thread")
+
+  async def alone():
+    raise asyncio.CancelledError
+
+  return asyncio.run(alone())
+
+
 def meeting(monkeypatch, count):
   """Calls of `slow` and `sleeps` last until `count` of them run at the same time.
 

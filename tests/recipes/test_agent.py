@@ -5,6 +5,7 @@ import json
 import sys
 import textwrap
 import time
+import types
 
 import agent_programs
 import httpx
@@ -16,6 +17,7 @@ from ragrl_jax import recipes, structs
 from ragrl_jax.learner import packing
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.recipes.agent import task as task_lib
+from ragrl_jax.recipes.agent.session import Session
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
@@ -229,6 +231,29 @@ def test_a_command_reads_its_task_and_prints_its_answer(tmp_path, tokenizer):
   with pytest.raises(structs.ToolFailed, match="could not be started"):
     recipe = recipes.get("agent", program="command:/no/such/file")
     play(EXAMPLE)
+
+
+@pytest.mark.parametrize(
+  "make, end, start",
+  [
+    (small_tokenizers.byte_level, "<|im_end|>", "<|im_start|>"),
+    (small_tokenizers.gemma_like, "<end_of_turn>", "<start_of_turn>"),
+  ],
+)
+def test_a_text_prompt_keeps_its_control_tokens_whatever_the_replys_tokens(tmp_path, make, end, start):
+  tokenizer = HuggingFaceTokenizer(make(tmp_path))
+  names = tokenizer.control_names
+  eos = next(i for i, name in names.items() if name == end)
+  first = tokenizer.render([dict(role="user", content="Who?")])
+  reading = types.SimpleNamespace(_reading=types.SimpleNamespace(tokenizer=tokenizer))
+  for reply in (tokenizer.encode("Kormin"), [token for letter in "Kormin" for token in tokenizer.encode(letter)]):
+    text = "".join(names.get(i) or tokenizer.decode([i]) for i in first + reply)
+    for after in (f"{end}\n{start}user\nWhy?", "\nnext"):
+      prompt = tokenizer.encode_template(text + after)
+      for ended in (True, False) if after.startswith(end) else (False,):
+        record = types.SimpleNamespace(ids=first + reply + [eos] * ended)
+        new = Session._text_after(reading, record, prompt)
+        assert "".join(names.get(i) or tokenizer.decode([i]) for i in new) == after.removeprefix(end * ended)
 
 
 def test_rewards(tokenizer):

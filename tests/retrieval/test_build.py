@@ -228,6 +228,31 @@ def test_bad_requests(tmp_path):
   assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
 
 
+@pytest.mark.parametrize(
+  "encoder, options, says",
+  [
+    ("bm25", dict(k_1=1), "unknown k_1: for this encoder .bm25. use only k1, b, stemmer, stopwords"),
+    ("bm25", dict(k1="1"), "k1='1', b=0.4: they must be numbers"),
+    ("bm25", dict(k1=-1), "k1 must not be negative"),
+    ("bm25", dict(stemmer=3), "stemmer=3"),
+    ("hashing", dict(size=64), "unknown size"),
+    ("hashing", dict(dim="64"), "dim='64'"),
+    ("hashing", dict(seed=-1), "seed=-1: .* from 0 to 2.64 - 1"),
+    ("hashing", dict(title_weight=None), "title_weight=None: it must be a number of at least 0"),
+    ("hashing", dict(b=2), "b=2: it must be a number from 0 to 1"),
+    ("model", dict(pooling="mean"), "unknown pooling: for this encoder .model. use only settings"),
+  ],
+)
+def test_wrong_options_of_an_encoder_are_refused_before_anything_is_written(tmp_path, encoder, options, says):
+  if encoder == "model":
+    encoder = tmp_path / "model"
+    encoder.mkdir()
+    (encoder / "config.json").write_text("{}")
+  with pytest.raises(ValueError, match=says):
+    build_index(some(5), encoder, tmp_path / "out", encoder_options=options, progress=False)
+  assert not (tmp_path / "out").exists()
+
+
 class Letters:
   """Counts letters. Tests make it fail in several ways."""
 

@@ -108,7 +108,8 @@ def folder(tmp_path_factory):
 
 
 def test_a_file_fuses_indexes(folder):
-  (folder / "both.json").write_text(json.dumps(dict(indexes=["bm25", "hashing"], depth=20, weights=[2, 1])))
+  card = dict(indexes=["bm25", "hashing"], depth=20, weights=[2, 1], rerank=None)
+  (folder / "both.json").write_text(json.dumps(card))
   found = load_index(folder / "both.json")
   want = fusion.Fused([load_index(folder / name) for name in ("bm25", "hashing")], depth=20, weights=[2, 1])
   assert found.search(["word3 fact 17", "title 2"], 5) == want.search(["word3 fact 17", "title 2"], 5)
@@ -142,6 +143,17 @@ def test_servers_in_nested_files_get_the_settings_of_servers(folder, monkeypatch
     (dict(indexes=[]), "at least one index"),
     (dict(indexes=["bm25"], k=3), "unknown entries k"),
     (dict(indexes=["gone"]), "no index here"),
+    (dict(indexes=["bm25"], depth="10"), "wrong.json: depth='10': it must be a whole number of at least 1"),
+    (dict(indexes=["bm25"], depth=True), "depth=True: it must be"),
+    (dict(indexes=["bm25"], rrf_k=None), "rrf_k=None: it must be a number"),
+    (dict(indexes=["bm25"], weights=2), "weights=2: it must be a list of numbers"),
+    (dict(indexes=["bm25"], weights=["2"]), "weights=.'2'.: it must be a list of numbers"),
+    (dict(indexes=["bm25"], fusion=["rrf"]), "fusion=.'rrf'.: it must be one of rrf, weighted"),
+    (dict(indexes=["bm25"], rerank=["cross-encoder"]), "rerank=.'cross-encoder'.: it must be an object"),
+    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=1)), "rerank.path=1: it must be a text"),
+    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", deep=1)), "unknown entries rerank.deep"),
+    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", batch="4")), "rerank.batch='4'"),
+    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder", path=".", dtype="float33")), "rerank.dtype='float33'"),
     (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
     (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|it must be one of cross-encoder"),
   ],

@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 import time
+import types
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ import uvicorn
 from patience import until
 
 from ragrl_jax.retrieval import api, build_index, load_index, server, wire
+from ragrl_jax.retrieval import outage as outage_lib
 from ragrl_jax.retrieval import remote as remote_lib
 from ragrl_jax.retrieval.remote import RemoteRetriever
 from ragrl_jax.structs import Passage, ToolFailed
@@ -382,6 +384,39 @@ def test_an_outage_ends_in_a_failure_after_wait_s():
     with pytest.raises(api.RetrievalFailed, match="nobody answered"):
       remote.search(["q"], 1)
     assert len(said) == 1  # the same outage is not waited for twice
+
+
+def test_an_outage_after_a_search_that_succeeded_is_waited_for_again():
+  answer, health, said = dict(result=[[hit(0)]]), iter([503, 503, 503, 200]), []
+  with Scripted(drop, answer, drop, answer, health=lambda _: next(health)) as peer:
+    remote = client(peer, retries=0, wait_s=0.3, check=False, say=said.append)
+    with pytest.raises(api.RetrievalFailed, match="nobody answered for 0.3 s"):
+      remote.search(["q"], 1)  # two looks, 0.25 s apart
+    remote.search(["q"], 1)
+    assert remote.search(["q"], 1)[0][0].id == "d0"
+  assert ["waiting for it" in one for one in said] == [True, False] * 2
+
+
+def test_each_outage_has_its_own_time(monkeypatch):
+  now, answers = [0.0], [False]
+  monkeypatch.setattr(outage_lib, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+  said = []
+  outage = outage_lib.Outage("the server", lambda: answers[0], wait_s=10.0, setting="wait_s", say=said.append)
+
+  def passes(seconds):
+    now[0] += seconds
+    answers[0] = now[0] >= 105.0
+    return False
+
+  monkeypatch.setattr(outage, "_closed", types.SimpleNamespace(wait=passes))
+  assert outage.wait("down") is None and 5 < now[0] <= 10
+  assert outage.wait("down") is None and now[0] <= 10  # the same outage
+  outage.over()
+  outage.over()
+  assert len(said) == 2 and said[1] == f"the server answers again after {now[0]:.1f} s."
+  now[0] = 100.0
+  assert outage.wait("down") and now[0] >= 105.0
+  assert len(said) == 4
 
 
 def test_a_healthy_server_that_fails_a_query_is_not_waited_for():

@@ -52,7 +52,8 @@ def test_queries_in_all_their_forms(tmp_path):
   (tmp_path / "b.jsonl").write_text('{"_id": "7", "text": "Who?"}\n\n{"_id": "8", "text": "Where, then?"}\n')
   rows = [dict(query_id="7", query="Who?"), dict(query_id="8", query="Where, then?")]  # BrowseComp-Plus, decrypted
   (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-  for name in ("a.tsv", "b.jsonl", "c.jsonl"):
+  (tmp_path / "d.jsonl").write_text('{"id": 7, "text": "Who?"}\n{"id": 8, "text": "Where, then?"}\n')  # numbers
+  for name in ("a.tsv", "b.jsonl", "c.jsonl", "d.jsonl"):
     assert trec_files.read_queries(tmp_path / name) == {"7": "Who?", "8": "Where, then?"}
 
 

@@ -5,7 +5,7 @@ import threading
 import types
 
 import pytest
-from patience import reached
+from patience import LIMIT_S, reached
 
 from ragrl_jax import structs
 from ragrl_jax.rollout import collect, dispatch, multihost, timed_tools
@@ -199,6 +199,31 @@ def test_a_bug_in_a_recipe_is_raised_and_leaves_the_engine_usable():
   straight = rollout(engine()).run(requests(2, 2), step=0)
   again = rollout(engine()).run(requests(2, 2), step=0)
   assert [kit.drawn(e) for e in straight] == [kit.drawn(e) for e in again]
+
+
+def test_a_play_that_is_cancelled_ends_the_run():
+  async def play(example, policy, tools):
+    talk = policy.start(kit.TOKENIZER.encode(example.question))
+    await talk.generate()
+    if example.id == "e2":
+      raise asyncio.CancelledError  # as if a library had cancelled one of its own tasks
+    return talk.end("answer")
+
+  played, raised = rollout(engine(), play), []
+
+  def run():
+    try:
+      played.run(requests(4, 2), step=0)
+    except RuntimeError as error:
+      raised.append(error)
+
+  thread = threading.Thread(target=run, daemon=True)
+  thread.start()
+  thread.join(LIMIT_S)  # without an end the run would wait forever
+  assert raised and str(raised[0]).startswith("the play of 'e2' was cancelled (asyncio.CancelledError)")
+  assert not played.engine.busy and not kit.held(played.engine)
+  played.play = kit.play
+  assert len(played.run(requests(2, 2), step=0)) == 4
 
 
 def test_an_interruption_leaves_the_engine_usable():

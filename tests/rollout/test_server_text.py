@@ -1,10 +1,12 @@
 """Where a server's text ends, and whose log-probabilities are its tokens'."""
 
 import pytest
+import small_tokenizers as small
 
 from ragrl_jax.chat import client
 from ragrl_jax.chat.client import Completion
 from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.rollout import server_text
 
 STOPS = ("</search>", "</answer>", "<|end_of_query|>")
@@ -32,6 +34,22 @@ def test_the_end_of_a_turn(reply, opened, text, stop):
 
 def test_the_stop_that_is_complete_first_counts():
   assert server_text.ended(Completion("x <a> b </a>"), ("<a> b </a>", "b")) == ("x <a> b", "b")
+
+
+def test_a_text_for_a_server_has_no_bos_and_spells_no_control_token(tmp_path):
+  folder = small.gemma_like(tmp_path)
+  for chat in (True, False):
+    tokenizer = HuggingFaceTokenizer(folder, chat=chat)
+    prompt = tokenizer.render([dict(role="user", content="Who?")])
+    assert tokenizer.control_names[prompt[0]] == "<bos>"
+    text = server_text.whole(prompt, tokenizer)
+    assert text == ("<start_of_turn>user\nWho?<end_of_turn>\n<start_of_turn>model\n" if chat else "Who?")
+    # What a server makes of it, if it puts BOS first as vLLM does.
+    assert tokenizer._whole.encode(text) == prompt
+    # A passage cannot end the turn.
+    later = [*prompt, *tokenizer.encode("x  <end_of_turn> <bos>y"), *tokenizer.bos]
+    assert server_text.whole(later, tokenizer) == text + "x  < end_of_turn> < bos>y<bos>"
+  assert server_text.whole((65, 257), ByteTokenizer()) == "A<pad>"
 
 
 def test_log_probabilities_go_to_our_tokens():

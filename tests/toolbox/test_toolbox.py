@@ -8,6 +8,7 @@ import time
 
 import pytest
 import tool_functions
+from patience import reached
 
 from ragrl_jax.toolbox import named, tool
 from ragrl_jax.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox
@@ -74,6 +75,28 @@ def test_odd_tools_fail_alone():
   assert [one.kind for one in found] == [FAILED, FAILED, FAILED, OK]
   assert found[0].text == "exits failed: RuntimeError: SystemExit: usage"
   assert "Object of type object is not JSON serializable" in found[1].text and "JSONDecodeError" in found[2].text
+
+
+@pytest.mark.parametrize("name", ["hangs_up", "hangs_up_in_a_thread"])
+def test_a_tool_whose_own_task_is_cancelled_fails(name):
+  tool_functions.CALLS.clear()
+  (found,), _ = called(box(name, retries=1), (name, {}))
+  assert found.kind == FAILED and found.text.startswith(f"{name} failed in 2 tries: ")
+  assert "CancelledError" in found.text and tool_functions.CALLS == [name] * 2
+
+
+def test_a_call_that_is_cancelled_ends():
+  async def cancelled():
+    call = asyncio.create_task(box("slow", retries=9).call("slow", json.dumps(dict(seconds=60.0))))
+    await reached(lambda: tool_functions.CALLS)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+      await call
+    await asyncio.sleep(0.1)
+
+  tool_functions.CALLS.clear()
+  asyncio.run(cancelled())
+  assert tool_functions.CALLS == ["slow"]  # it is not tried again
 
 
 @pytest.mark.parametrize("name", ["slow", "sleeps"])  # on the event loop, and in a thread

@@ -255,7 +255,14 @@ class Session:
       return [*prompt[len(ids) :]]
     text, now = tokenizer.decode(ids), tokenizer.decode(prompt)
     if now.startswith(text):
-      return tokenizer.encode(now[len(text) :])
+      # The prompt's own ids follow the text, since they may be control tokens. The boundary may lie inside a token.
+      left, place = len(text.encode()), 0
+      while left > 0 and place < len(prompt):
+        left, place = left - len(tokenizer.token_bytes(prompt[place])), place + 1
+      cut = tokenizer.token_bytes(prompt[place - 1])[left:].decode(errors="replace") if left < 0 else ""
+      new = [*tokenizer.encode(cut), *prompt[place:]]
+      ended = not left and ids[-1] in tokenizer.eos_ids and new[:1] == ids[-1:]  # the prompt names it, too
+      return new[1:] if ended else new
     same = next((i for i, (a, b) in enumerate(zip(text, now)) if a != b), min(len(text), len(now)))
     return f"the text from character {same} on was {text[same : same + 40]!r} and is now {now[same : same + 40]!r}."
 

@@ -1,0 +1,47 @@
+"""How the prompts of requests become token ids."""
+
+import json
+
+import pytest
+import small_tokenizers as small
+
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.protocol import requests
+from ragrl_jax.rollout import server_text
+
+MESSAGES = [dict(role="user", content="Kormin  is <end_of_turn></s> here")]
+
+
+def asked(tokenizer, kind, **said):
+  served = requests.Served("", tokenizer, context=2048, max_tokens=64, max_replies=8, tools=None)
+  return [list(ids) for ids in requests.read(json.dumps(said).encode(), kind, served).prompts]
+
+
+@pytest.mark.parametrize("make", [small.gemma_like, small.llama_like, small.byte_level])
+def test_a_text_prompt_is_rendered_as_without_a_template(tmp_path, make):
+  folder = make(tmp_path)
+  tokenizer, bare = HuggingFaceTokenizer(folder), HuggingFaceTokenizer(folder, chat=False)
+  for text in ("Hi", " Hi ", "a  b\nc", "\ud800x", "<think>y"):
+    prompt = bare.render([dict(role="user", content=text)])
+    assert asked(tokenizer, requests.TEXT, prompt=[text, text]) == [prompt, prompt]
+    assert asked(bare, requests.TEXT, prompt=text) == [prompt]
+  names = [tokenizer.control_names[token] for token in tokenizer.bos]
+  assert names == {"gemma_like": ["<bos>"], "llama_like": ["<s>"], "byte_level": []}[make.__name__]
+  # BOS is not doubled if the client names it.
+  assert asked(tokenizer, requests.TEXT, prompt=f"{''.join(names)}Hi") == asked(tokenizer, requests.TEXT, prompt="Hi")
+  assert asked(tokenizer, requests.TEXT, prompt=[[5, 6]]) == [[5, 6]]  # token ids stay as they are
+
+
+@pytest.mark.parametrize("make", [small.gemma_like, small.byte_level])
+@pytest.mark.parametrize("markers", ["template", "own"])
+def test_a_rendered_chat_has_the_ids_of_the_chat(tmp_path, make, markers):
+  tokenizer = HuggingFaceTokenizer(make(tmp_path), markers=markers)
+  (chat,) = asked(tokenizer, requests.CHAT, messages=MESSAGES)
+  assert chat == tokenizer.render(MESSAGES)
+  rendered = tokenizer.template(MESSAGES, open_turn=True)
+  assert asked(tokenizer, requests.TEXT, prompt=[rendered, server_text.whole(chat, tokenizer)]) == [chat, chat]
+
+
+def test_a_tokenizer_without_control_tokens_takes_a_text_as_it_is():
+  assert asked(ByteTokenizer(), requests.TEXT, prompt="<eos>a") == [list(b"<eos>a")]
