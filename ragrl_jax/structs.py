@@ -83,7 +83,8 @@ class Episode:
     version: version of the weights that sampled all its tokens.
     ended: why it ended: the name of a stop string ("answer" and others), "eos", "length" (the turn's token budget ran
       out), "budget" (no room for the next turn), "searches" (the last allowed generation gave no answer), "turns" (it
-      called tools instead), "failed".
+      called tools instead), "requests" (an agent's program asked too often), "silent" (the program asked nothing),
+      "failed".
     failure: error message of the tool that failed, if ended == "failed". Such an episode is masked and counted, never
       scored.
     prompt_index: running number of the prompt in this run; episodes with the same one are a group.

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 import pathlib
+import re
 import runpy
 import subprocess
 import sys
@@ -35,6 +36,12 @@ def test_every_symbol_is_documented_and_every_link_has_a_target(tmp_path):
   assert "policy_loss(" in (source / "reference" / "ragrl_jax.core.md").read_text()
   readme = (source / "readme.md").read_text()
   assert "(recipes/arena.md)" in readme and "(reference/ragrl_jax.md#train)" in readme  # rewritten links
+
+
+def test_commands_in_the_pages_have_the_flags_that_they_need():
+  pages = [ROOT / "README.md", *(ROOT / "docs" / "howto").glob("*.md")]
+  given = [words for page in pages for words in re.findall(r"ragrl tables (--[^`\n]*)", page.read_text("utf-8"))]
+  assert len(given) > 2 and all("--paper" in words for words in given), given
 
 
 def test_a_symbol_without_a_docstring_is_named(tmp_path):

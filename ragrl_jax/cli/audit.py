@@ -23,7 +23,7 @@ from ragrl_jax.cli import commands
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import corpus_audit, corpus_parts
 from ragrl_jax.retrieval import corpus_files
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import folders, jsonl
 
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
 CORPUS = flags.DEFINE_string("corpus", "", "Corpus: files or a folder; not needed with an index's folder.")
@@ -45,6 +45,8 @@ def main(argv):
   stored = bool(INDEX.value) and folder.is_dir()
   if not CORPUS.value and not stored:
     raise app.UsageError("give --index=FOLDER, or --corpus=FILE and optionally the --index of a remote retriever.")
+  if OUT.value:
+    folders.refuse_others(OUT.value, folders.EVALUATION, folders.SCORES)
   index = retrieval.load_index(INDEX.value) if INDEX.value else None  # errors show before the corpus is read
   examples = list(readers.read_examples(",".join(DATA.value)))
   if stored and not CORPUS.value:

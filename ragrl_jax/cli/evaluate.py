@@ -20,7 +20,7 @@ from ragrl_jax import evaluate
 from ragrl_jax.cli import commands, configs
 from ragrl_jax.report import metric_tables
 from ragrl_jax.run import devices
-from ragrl_jax.store import compile_cache
+from ragrl_jax.store import compile_cache, folders
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Hugging Face folder, run's folder, or RUN/checkpoints/STEP.")
@@ -40,6 +40,7 @@ def main(argv):
   logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
   commands.ready(CONFIG.value, "out", OUT.value, training=False)
+  folders.refuse_others(OUT.value, folders.EVALUATION, folders.SCORES)  # before a model is loaded
   if BEST.value and not CHECKPOINT.value:
     raise app.UsageError("--best chooses among a run's checkpoints: give the run with --checkpoint.")
   checkpoint = evaluate.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value

@@ -22,7 +22,7 @@ from ragrl_jax.models import hf, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.run import player, saving
-from ragrl_jax.store import changes
+from ragrl_jax.store import changes, folders
 from ragrl_jax.store import checkpoint as checkpoint_lib
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -113,8 +113,9 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
 
   Raises:
     FileNotFoundError: there is no such checkpoint.
-    ValueError: the checkpoint is damaged, or it is of another model.
+    ValueError: the checkpoint is damaged, or it is of another model; or `out` holds a run, an evaluation or an index.
   """
+  folders.refuse_others(out)
   path = pathlib.Path(checkpoint)
   is_step = path.name.isdigit() and path.parent.name == "checkpoints"
   _, steps, step = evaluate.locate(path if is_step else path / "checkpoints")

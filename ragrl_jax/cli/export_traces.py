@@ -7,9 +7,12 @@ the token ids and log-probabilities of each step. docs/howto/tracking.md describ
 """
 
 import json
+import pathlib
 
 from ragrl_jax.cli import commands
+from ragrl_jax.data import writers
 from ragrl_jax.report import interchange
+from ragrl_jax.store import episodes
 
 
 def main() -> int:
@@ -19,6 +22,8 @@ def main() -> int:
   parser.add_argument("--format", default="jsonl", choices=tuple(interchange.FORMS))
   parser.add_argument("--out", required=True, help="the file to write")
   arguments = parser.parse_args()
+  read = [pathlib.Path(arguments.workdir) / episodes.PLAYED, *episodes.steps(arguments.workdir).values()]
+  writers.refuse_inputs([arguments.out], read)
   number = interchange.write(arguments.workdir, arguments.format, arguments.out)
   print(json.dumps(dict(episodes=number, format=arguments.format, file=arguments.out)))
   return 0

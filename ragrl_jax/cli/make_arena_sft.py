@@ -50,6 +50,7 @@ def main(argv):
       "--url, --model and --answers belong together: give all of them, or none to write only answers."
     )
   sft_data.asked(WORDING.value)  # refuses an invalid wording before the questions are read
+  writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
   if not URL.value:
     writers.write_examples(OUT.value, examples, turns=sft_data.direct(examples))

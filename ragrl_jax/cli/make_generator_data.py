@@ -30,6 +30,7 @@ def main(argv):
   """Runs `ragrl make-lear-generator`."""
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}")
+  writers.refuse_inputs([OUT.value], [*readers.named(DATA.value), *([PREDICTIONS.value] if PREDICTIONS.value else [])])
   examples, turns = list(readers.read_examples(DATA.value)), None
   if PREDICTIONS.value:
     examples = generator.from_evidence(examples, jsonl.read(PREDICTIONS.value))

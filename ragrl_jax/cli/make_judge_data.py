@@ -72,8 +72,6 @@ def main(argv):
   if not EPISODES.value or not OUT.value:
     raise app.UsageError("give --episodes and --out, or --compare.")
   pairs = drawn(config)
-  if not pairs:
-    raise ValueError(f"--episodes={EPISODES.value}: its episodes have no pair of the term {TERM.value}.")
   distil.split(pairs, HELD_OUT.value, seed=config.seed)  # refuses too many held-out pairs before the judge is paid
   labelled = distil.labelled(pairs, judged(judge, pairs))
   for name, part in zip(("train", "held_out"), distil.split(labelled, HELD_OUT.value, seed=config.seed), strict=True):
@@ -85,8 +83,14 @@ def main(argv):
 
 
 def drawn(config) -> list:
-  """The first --max_pairs of the episodes' pairs, shuffled by config.seed. A larger number includes a smaller one."""
+  """The first --max_pairs of the episodes' pairs, shuffled by config.seed. A larger number includes a smaller one.
+
+  Raises:
+    ValueError: there is no pair.
+  """
   pairs = distil.pairs(map(episodes_lib.episode_of, played_rows.read(EPISODES.value)), TERM.value)
+  if not pairs:
+    raise ValueError(f"--episodes={EPISODES.value}: its episodes have no pair of the term {TERM.value}.")
   random.Random(config.seed).shuffle(pairs)
   return pairs[: MAX_PAIRS.value]
 

@@ -53,24 +53,25 @@ def main(argv):
   if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
     raise app.UsageError("--url, --model and --answers belong together: give all of them, or none for test questions.")
   prompt.Prompt(WORDING.value)  # refuses an invalid wording before the questions are read
-  examples = index_flags.with_passages(list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value)))
   out = pathlib.Path(OUT.value)
+  names = ["filter"] if ORACLE.value else sft_data.ARMS if URL.value else ["answerable"]
+  files = [out / f"{name}.jsonl.gz" for name in names]
+  writers.refuse_inputs(files, readers.named(DATA.value))
+  examples = index_flags.with_passages(list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value)))
   if ORACLE.value:
     made = filco.demonstrations(examples, ORACLE.value)
-    writers.write_examples(
-      out / "filter.jsonl.gz", [example for example, _ in made], turns=[turns for _, turns in made]
-    )
-    print(f"{len(made)} of {len(examples)}: {out / 'filter.jsonl.gz'}")
+    writers.write_examples(files[0], [example for example, _ in made], turns=[turns for _, turns in made])
+    print(f"{len(made)} of {len(examples)}: {files[0]}")
     return
   if not URL.value:
     kept = sft_data.answerable(examples)
-    writers.write_examples(out / "answerable.jsonl.gz", kept)
-    print(f"{len(kept)} of {len(examples)}: {out / 'answerable.jsonl.gz'}")
+    writers.write_examples(files[0], kept)
+    print(f"{len(kept)} of {len(examples)}: {files[0]}")
     return
   kept, fates = teach(examples)
-  for name, reply in sft_data.ARMS.items():
+  for file, reply in zip(files, sft_data.ARMS.values(), strict=True):
     turns = [sft_data.arm(turns, reply) for _, turns in kept]
-    writers.write_examples(out / f"{name}.jsonl.gz", [example for example, _ in kept], turns=turns)
+    writers.write_examples(file, [example for example, _ in kept], turns=turns)
   generation.report(fates, out)
 
 

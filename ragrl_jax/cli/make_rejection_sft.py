@@ -30,6 +30,7 @@ def main(argv):
   folders = sorted(path for one in RESULTS.value for path in glob.glob(one) if pathlib.Path(path).is_dir())
   if not folders:
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: there is no such folder.")
+  writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value))
   kept, fates = right_transcripts.kept(folders, examples, most=MOST.value)
   for fate, count in fates.most_common():

@@ -63,6 +63,7 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}")
   words = generate.wordings(REASONER_WORDING.value, INSERTER_WORDING.value)
+  writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
   reasoner = model(REASONER_URL.value, REASONER_MODEL.value, "REASONER_KEY")
   inserter = model(INSERTER_URL.value, INSERTER_MODEL.value, "INSERTER_KEY")

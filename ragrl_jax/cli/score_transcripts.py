@@ -31,7 +31,8 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: everything is given as --flag=value.")
   examples = list(readers.read_examples(DATA.value))
-  said = dict(data=DATA.value, model=MODEL.value, transcripts=TRANSCRIPTS.value, retrieval=RETRIEVER.value)
+  retriever = RETRIEVER.value or "not known"  # None would say that the system does not search
+  said = dict(data=DATA.value, model=MODEL.value, transcripts=TRANSCRIPTS.value, retrieval=retriever)
   metrics = foreign_rows.score(TRANSCRIPTS.value, examples, OUT.value, system=SYSTEM.value, settings=said)
   print(metric_tables.one(metrics))
   print(f"{OUT.value}/metrics.json")

@@ -24,6 +24,7 @@ def main(argv):
     shares = [float(share) for share in SHARES.value]
   except ValueError:
     raise app.UsageError(f"--shares={','.join(SHARES.value)}: these must be numbers.") from None
+  writers.refuse_inputs(OUT.value, readers.named(DATA.value))
   parts = splits.split(list(readers.read_examples(DATA.value)), shares, seed=SEED.value)
   for path, part in zip(OUT.value, parts):
     writers.write_examples(path, part)

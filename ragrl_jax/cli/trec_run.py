@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from ragrl_jax.cli import commands
 from ragrl_jax.core.metrics import trec
+from ragrl_jax.data import writers
 from ragrl_jax.retrieval import load_index, trec_files
 
 BATCH = 256  # queries searched together
@@ -35,6 +36,8 @@ def main() -> int:
     raise ValueError("--index and --queries: give both to search, or none to read the file of --run.")
   if not given.index and not given.qrels:
     raise ValueError("--qrels is missing: a run file without qrels cannot be scored.")
+  if given.index:
+    writers.refuse_inputs([given.run], filter(None, (given.queries, given.qrels)), flag="--run")
   judgements = trec_files.read_qrels(given.qrels) if given.qrels else None
   names = given.measures.split(",")
   trec.means({}, {}, names)  # refuses an unknown measure before the search

@@ -114,16 +114,24 @@ def _parts(path: str) -> list[str]:
   return [path] if os.path.exists(path) else path.split(",")
 
 
+def named(path: str) -> list[pathlib.Path]:
+  """All files that a path names (see `read_examples`); none for data sets on the hub.
+
+  Raises:
+    FileNotFoundError: see `files`.
+  """
+  return [file for part in _parts(path) if not part.startswith("hf:") for file in files(part)]
+
+
 def check(path: str, setting: str) -> None:
   """Refuses a path that names a file that does not exist. Data sets on the hub are not looked for.
 
   Raises:
     FileNotFoundError: there is no such file; the message names the setting.
   """
-  for part in _parts(path):
-    for file in () if part.startswith("hf:") else files(part):
-      if not file.exists():
-        raise FileNotFoundError(f"{setting}={path}: there is no file {file}.")
+  for file in named(path):
+    if not file.exists():
+      raise FileNotFoundError(f"{setting}={path}: there is no file {file}.")
 
 
 def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:

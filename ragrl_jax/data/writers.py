@@ -46,6 +46,27 @@ def write_passages(path: str | pathlib.Path, passages: Iterable[Passage]) -> Non
       file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
+def refuse_inputs(
+  outs: Iterable[str | pathlib.Path], inputs: Iterable[str | pathlib.Path], *, flag: str = "--out"
+) -> None:
+  """Refuses to write a file that is also read, or that is named twice.
+
+  Args:
+    outs: the files to write.
+    inputs: the files that are read, such as `readers.named(path)`.
+    flag: the flag that names the files to write.
+
+  Raises:
+    ValueError: writing would overwrite one of these files.
+  """
+  taken = dict.fromkeys((pathlib.Path(path).resolve() for path in inputs), "is read, too")
+  for out in outs:
+    place = pathlib.Path(out).resolve()
+    if place in taken:
+      raise ValueError(f"{flag}={out}: this file {taken[place]}, so it would be overwritten: name another one.")
+    taken[place] = "is named twice"
+
+
 def to_row(example: Example) -> dict[str, Any]:
   """The example in our own layout. Evidence is written with its passages only, as it names their positions."""
   meta = {

@@ -25,6 +25,7 @@ from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.group_sampler import TooManyFailures, refuse_failures
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import folders as folders_lib
 from ragrl_jax.store import jsonl, lock
 
 WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
@@ -192,10 +193,13 @@ def evaluate(
     The metrics as written: `summarise`, seconds, peak memory and settings.
 
   Raises:
-    ValueError: `out` holds predictions with other settings or for other questions, or another process writes there.
+    ValueError: `out` holds predictions with other settings or for other questions, or something else than an
+      evaluation; or another process writes there.
     TooManyFailures: a tool is down. Finished answers are kept, and the same call continues after them.
   """
   folders = seeds_lib.folders(out, seeds)
+  for folder in (out, *folders):  # before the lock's file is written there
+    folders_lib.refuse_others(folder, folders_lib.EVALUATION, folders_lib.SCORES)
   # A seed's answers do not depend on the number of seeds.
   ownership = [dict(settings) | ({} if seeds == 1 else dict(sample=seed)) for seed in range(seeds)]
   with contextlib.ExitStack() as stack:

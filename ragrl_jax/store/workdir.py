@@ -11,7 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ragrl_jax.parallel import hosts
-from ragrl_jax.store import changes, checkpoint, jsonl, lock, metrics, versions
+from ragrl_jax.store import changes, checkpoint, folders, jsonl, lock, metrics, versions
 
 RESUME = ("auto", "must", "never")
 FINISHED = "finished.json"  # written after the last checkpoint and model/
@@ -143,7 +143,8 @@ def opened(
     say: prints a line for the user.
 
   Raises:
-    ValueError: `resume` is not one of the three, or refuses the folder; or a changed setting would change the run.
+    ValueError: `resume` is not one of the three, or refuses the folder; the folder holds something else than a run; or
+      a changed setting would change the run.
     lock.Held: another process trains there.
   """
   if resume not in RESUME:
@@ -151,5 +152,6 @@ def opened(
   if not hosts.is_first():
     yield Run(workdir, config, lambda: None, lambda text: None, resume=resume, accept_changes=accept_changes)
     return
+  folders.refuse_others(workdir, folders.RUN, flag="--workdir")
   with lock.held(workdir) as still_held:
     yield Run(workdir, config, still_held, say, resume=resume, accept_changes=accept_changes)

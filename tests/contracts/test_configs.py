@@ -231,3 +231,16 @@ def test_smoke_changes_sizes_only(path):
   full.loss.minibatches = small.loss.minibatches  # a smoke run has fewer prompts to divide
   for rule in ("recipe", "preset", "switches", "loss", "advantage", "optimizer", "retrieval"):
     assert full[rule] == small[rule], rule
+
+
+def test_smoke_replaces_the_judges_that_the_page_names():
+  replaced = {}
+  for name, variant in [*((path.stem, "") for path in FILES if path.stem != "quickstart"), ("arena", "judge")]:
+    made = load(CONFIGS / f"{name}.py").get_config
+    full, small = made(variant), made(f"{variant},smoke".strip(","))
+    if full.judge.kind != small.judge.kind:
+      replaced[f"{name}:{variant}".strip(":")] = small.judge.kind
+  assert replaced == {"veritas": "lexical", "when_to_search": "exact", "arena:judge": "exact"}
+  page = (CONFIGS.parent / "docs" / "howto" / "model.md").read_text(encoding="utf-8")
+  small = page.partition("## Try it small")[2]
+  assert all(f"`{word}`" in small for pair in replaced.items() for word in pair)

@@ -161,6 +161,9 @@ def test_the_command(tmp_path):
   assert [row["passages"] for row in jsonl.read(tmp_path / "out" / "audit.jsonl")] == [2, 0, None, 1]
   said = say(f"--corpus={tmp_path}/corpus.jsonl", *data)
   assert said.returncode == 0 and "recall" not in said.stdout, said.stderr
+  said = say(f"--index={tmp_path}/index", *data, f"--out={tmp_path}/index")
+  assert said.returncode == 2 and "this folder holds an index (index.json)" in said.stderr
+  assert not (tmp_path / "index" / "audit.json").exists()
   assert say(*data).stderr.startswith("error: give --index=FOLDER, or --corpus=FILE")
   assert "--index=/nowhere: no index here" in say("--index=/nowhere", *data).stderr
   assert "--data is missing" in say(f"--corpus={tmp_path}/corpus.jsonl").stderr

@@ -1,6 +1,7 @@
 """core/metrics/declared lists every metric that is logged, and docs/metrics.md shows the list."""
 
 import pathlib
+import re
 import runpy
 
 from ragrl_jax import structs
@@ -43,6 +44,14 @@ def test_every_metric_is_explained():
       assert f"`{name}`" in page, f"docs/metrics.md does not explain {name}"
   written = runpy.run_path(str(ROOT / "docs" / "site" / "metrics.py"))["written"]
   assert written(page) == page, "python docs/site/metrics.py writes the tables as they are declared"
+
+
+def test_every_ending_is_explained():
+  (metric,) = [metric for metric in declared.TABLES["episodes"] if metric.names == "ended/WHY"]
+  endings = "answer eos length budget searches turns requests silent extract failed".split()
+  assert all(f"`{why}`" in metric.meaning for why in endings)
+  sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "ragrl_jax" / "recipes").rglob("*.py"))
+  assert set(re.findall(r'(?:\.end\(|\bended = |\bwhy = |\bended or )"(\w+)"', sources)) <= {*endings}
 
 
 def test_the_search_for_metric_names_finds_some():

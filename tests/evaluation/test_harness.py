@@ -245,6 +245,16 @@ def test_results_of_another_evaluation_are_not_continued(tmp_path):
   assert len(rows(tmp_path)) == 10
 
 
+@pytest.mark.parametrize("mark", ["metrics.jsonl", "index.json"])
+@pytest.mark.parametrize("place, seeds", [("", 1), ("", 2), ("seed_1", 2)])
+def test_a_run_or_an_index_is_not_written_into(tmp_path, mark, place, seeds):
+  (tmp_path / place).mkdir(exist_ok=True)
+  (tmp_path / place / mark).write_text("{}")
+  with pytest.raises(ValueError, match=rf"this folder holds an? (run|index) \({mark}\).*name another folder"):
+    evaluate(tmp_path, seeds=seeds)
+  assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [mark]
+
+
 def test_what_was_said_and_found_is_kept(tmp_path):
   evaluate(tmp_path)
   kept = list(episodes.read_folder(tmp_path))

@@ -188,6 +188,16 @@ def test_an_evaluations_episodes_have_texts_only_and_several_conversations_are_k
   assert [m["conversation"] for m in interchange.flat(row, about)["messages"]] == [0, 0, 0, 0, 1, 1]
 
 
+def test_the_episodes_themselves_are_not_overwritten(folder, monkeypatch, capsys):
+  file = next(iter(episodes.steps(folder).values()))
+  before = file.read_bytes()
+  monkeypatch.setattr(sys, "argv", ["x", "--workdir", str(folder), "--out", str(file)])
+  with pytest.raises(SystemExit) as ended:
+    commands.guarded(export_traces.main)
+  assert ended.value.code == 2 and f"--out={file}: this file is read, too" in capsys.readouterr().err
+  assert file.read_bytes() == before
+
+
 def test_a_folder_without_episodes_is_named(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(sys, "argv", ["x", "--workdir", str(tmp_path), "--out", str(tmp_path / "out")])
   with pytest.raises(SystemExit) as ended:

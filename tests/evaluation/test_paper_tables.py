@@ -301,6 +301,10 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
   ):
     with pytest.raises(ValueError, match=says):
       filling.fill(PAPER, [other])
+  nameless = results.Evaluation("F", one.facts | dict(model="qwen2.5-1.5b"), one.rows, one.metrics, {})
+  for any_model, says in ((False, "--any_model lets other models"), (True, "names no data set of the tables")):
+    with pytest.raises(ValueError, match=says):
+      filling.fill(PAPER, [nameless], any_model=any_model)
   cell = filling.fill(PAPER, [change(model="qwen2.5-1.5b")], any_model=True)[0].cells[0][0]
   assert cell.value == 1.0 and "model qwen2.5-1.5b" in writing.described(cell.evaluations[0])
 

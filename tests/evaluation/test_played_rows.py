@@ -106,6 +106,10 @@ def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
     said = say("make_judge_data", "--term=think_search", f"--compare={tmp_path}/pairs.jsonl")
     assert json.loads(said.stdout)["consistency"] == 1.0, said.stderr
     assert server.asked[2]["messages"] == server.asked[1]["messages"]
+  evaluated(tmp_path / "bare", script=[r"<answer> \boxed{x} </answer>"])
+  said = say("make_judge_data", f"--episodes={tmp_path}/bare", f"--sheet={tmp_path}/sheet.csv")
+  assert said.returncode == 2 and "have no pair of the term information_think" in said.stderr
+  assert not (tmp_path / "sheet.csv").exists()
   for name, *given in (
     ("faithfulness", f"--episodes={tmp_path}/*"),
     ("make_judge_data", f"--episodes={tmp_path}/silent", f"--sheet={tmp_path}/sheet.csv"),

@@ -1,9 +1,13 @@
 """Transcripts of other systems: one of each by hand, and what cannot be read."""
 
 import json
+import pathlib
+import subprocess
+import sys
 
 import pytest
 
+from ragrl_jax.data import writers
 from ragrl_jax.evaluation.transcripts import adapters, foreign_rows
 from ragrl_jax.judging import lexical
 from ragrl_jax.prompting import agent_tags
@@ -11,6 +15,7 @@ from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
 
+ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = [
   Example("q1", "Who wrote Emma?", ("Jane Austen",), source="nq"),
   Example("q2", "Where is Lima?", ("Peru",), source="nq"),
@@ -144,6 +149,41 @@ def test_a_question_that_the_model_repeats_is_not_the_prompt(tmp_path):
   said = WRITTEN["search_r1"].format(FOUND).replace("By Jane", "To answer the question: who wrote Emma? By Jane")
   _, rows = scored(tmp_path, [dict(id="q1", response=said), dict(id="q2", prediction="Peru")], "search_r1")
   assert rows[0]["num_searches"] == 1 and rows[0]["terms"]["think_answer"] == 1.0
+
+
+def test_what_a_transcript_lacks_is_unknown(tmp_path):
+  rows = [dict(id="q1", response=WRITTEN["search_r1"].format(FOUND)), dict(id="q2", response="<think>Hm.</think>")]
+  metrics, found = scored(tmp_path, rows, "search_r1")
+  assert [row["confidence"] for row in found] == [None, None]  # it has no log-probabilities
+  assert not {"confidence", "ece", "brier"} & metrics.keys()
+  assert [row["ended"] for row in found] == ["answer", "eos"] and metrics["ended"] == dict(answer=1, eos=1)
+  assert [row["ended"] for row in episodes.read_folder(tmp_path / "out")] == ["answer", "eos"]
+
+
+def test_scores_are_not_written_into_an_evaluation_or_over_the_transcripts(tmp_path):
+  rows = [dict(id="q1", prediction="a"), dict(id="q2", prediction="Peru")]
+  out = tmp_path / "out"
+  for mark in ("settings.json", "seed_0/settings.json", "metrics.jsonl", "index.json"):
+    (out / mark).parent.mkdir(parents=True, exist_ok=True)
+    (out / mark).write_text("{}")
+    with pytest.raises(ValueError, match=rf"--out=.*: this folder holds an? \w+ \({mark}\)"):
+      scored(tmp_path, rows, "search_r1")
+    (out / mark).unlink()
+  assert scored(tmp_path, rows, "search_r1")[0]["em"] == 0.5
+  assert scored(tmp_path, [rows[0], dict(id="q2", prediction="Chile")], "search_r1")[0]["em"] == 0.0  # once more
+  with pytest.raises(ValueError, match="predictions.jsonl: this file is read, too"):
+    foreign_rows.score(out / "predictions.jsonl", EXAMPLES, out, system="search_r1", settings=dict(data="nq.jsonl"))
+
+
+@pytest.mark.slow  # starts two processes
+def test_the_command_does_not_know_a_retriever_that_nobody_named(tmp_path):
+  (tmp_path / "t.jsonl").write_text(json.dumps(dict(id="q1", response=WRITTEN["search_r1"].format(FOUND))) + "\n")
+  writers.write_examples(tmp_path / "q.jsonl", EXAMPLES[:1])
+  words = [f"--{name}={tmp_path}/{file}" for name, file in dict(transcripts="t.jsonl", data="q.jsonl", out="o").items()]
+  command = [sys.executable, ROOT / "launchers" / "score_transcripts.py", "--system=search_r1", *words]
+  for more, says in (([], "not known"), (["--retriever=BM25, top 3"], "BM25, top 3")):
+    told = subprocess.run([*command, *more], capture_output=True, text=True)
+    assert told.returncode == 0 and f"retrieval: {says}\n" in told.stdout, told.stderr
 
 
 def test_files_that_cannot_be_scored(tmp_path):

@@ -204,6 +204,22 @@ def test_export_of_a_policy_with_a_value_head(tmp_path, monkeypatch, capsys, ran
     np.testing.assert_allclose(leaf, want[name], atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("mark", ["metrics.jsonl", "settings.json", "metrics.json", "index.json"])
+def test_a_model_is_not_written_into_a_run_an_evaluation_or_an_index(tmp_path, monkeypatch, capsys, mark):
+  out = tmp_path / "out"
+  out.mkdir()
+  (out / "config.json").write_text('{"seed": 0}')
+  (out / mark).write_text("{}")
+  (tmp_path / "run" / "checkpoints" / "1").mkdir(parents=True)
+  for name, given in (
+    ("import_hf", dict(model=model_folder(tmp_path / "in"))),
+    ("export_hf", dict(checkpoint=tmp_path / "run")),
+  ):
+    status, _, complaint = run(name, monkeypatch, capsys, out=out, **given)
+    assert status == 2 and f"--out={out}: this folder holds" in complaint and f"({mark})" in complaint
+    assert (out / "config.json").read_text() == '{"seed": 0}' and len(list(out.iterdir())) == 2
+
+
 def test_export_of_nothing(tmp_path, monkeypatch, capsys):
   status, _, complaint = run("export_hf", monkeypatch, capsys, checkpoint=tmp_path, out=tmp_path / "out")
   assert status == 2 and "RUN/checkpoints/STEP" in complaint

@@ -185,6 +185,14 @@ def test_what_must_be_there_and_what_must_not(old, tmp_path):
     opened(old, settings_of(steps=9), resume="yes")
 
 
+@pytest.mark.parametrize("mark", ["settings.json", "predictions.jsonl", "index.json"])
+def test_a_run_does_not_begin_in_an_evaluation_or_an_index(tmp_path, mark):
+  (tmp_path / mark).write_text("{}")
+  with pytest.raises(ValueError, match=rf"--workdir=.*: this folder holds .* \({mark}\)"):
+    opened(tmp_path, settings_of())
+  assert [path.name for path in tmp_path.iterdir()] == [mark]
+
+
 @pytest.mark.parametrize("reached, more", [(False, False), (True, True)])
 def test_a_finished_run_is_reported(tmp_path, reached, more):
   with workdir.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:

@@ -82,7 +82,7 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
     used |= {id(one) for column in table.columns for found in of_row.values() for one in _of_column(column, found)}
   for one in evaluations:
     if id(one) not in used:
-      raise ValueError(f"--runs={one.folder}: {_foreign(paper, one)}")
+      raise ValueError(f"--runs={one.folder}: {_foreign(paper, one, any_model)}")
   return filled
 
 
@@ -305,15 +305,15 @@ def _tested(mine: Scores, base: Scores, column: Column) -> tuple[float | None, i
   return stats.paired_permutation([mine[key] for key in shared], [base[key] for key in shared])[1], len(shared)
 
 
-def _foreign(paper: Paper, one: Evaluation) -> str:
+def _foreign(paper: Paper, one: Evaluation, any_model: bool) -> str:
   """Why an evaluation fills no row."""
   facts = one.facts
-  what = (
-    f"system {facts['system']}" if facts.get("system") else f"recipe {facts['recipe']}, preset {facts.get('preset')}"
-  )
+  played = f"recipe {facts['recipe']}, preset {facts.get('preset')}"
+  what = f"system {facts['system']}" if facts.get("system") else played
   rows = [row for table in paper.tables for row in table.rows if row.run is not None]
   fitting = [row for row in rows if fits(row.run, facts)]
   own = [row for row in fitting if not row.run.models or facts["model"] in row.run.models]
+  own = own or (fitting if any_model else [])
   if own:
     found = (
       f"its questions are {', '.join(one.sets)}" if one.sets else f"{facts['data']} names no data set of the tables"

@@ -1,5 +1,6 @@
 """Scores a file of transcripts or predictions of another system, and writes it as an evaluation's folder."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -7,19 +8,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
-from ragrl_jax.data import json_rows
+from ragrl_jax.data import json_rows, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.transcripts import adapters
 from ragrl_jax.prompting import agent_tags
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import folders, jsonl
 from ragrl_jax.structs import MODEL, Episode, Example
 
 TEXTS = ("transcript", "response", "output", "generation", "Output", "messages")
 ANSWERS = ("prediction", "pred", "pred_ans")
-# Columns that are unknown: the tokenizer and the corpus are other ones, and a block of results is one text.
-_UNKNOWN = ("prompt_tokens", "response_tokens", "episode_tokens", "wasted_searches", "stale_searches", "found_gold")
+# Columns that are unknown: the tokenizer and the corpus are other ones, a block of results is one text, and transcripts
+# have no log-probabilities.
+_UNKNOWN = (
+  "prompt_tokens",
+  "response_tokens",
+  "episode_tokens",
+  "wasted_searches",
+  "stale_searches",
+  "found_gold",
+  "confidence",
+)
 
 
 def score(
@@ -35,8 +45,8 @@ def score(
   For a system that thinks in `<think>` tags, out/episodes.jsonl has its turns, for `ragrl faithfulness` to judge.
 
   A row of the file has an "id" or a "question" of the examples, and either a text (one of TEXTS; a list of chat
-  messages is joined from the assistant's first) or an answer (one of ANSWERS; null scores 0). Counts of tokens and
-  wasted searches are unknown.
+  messages is joined from the assistant's first) or an answer (one of ANSWERS; null scores 0). Counts of tokens,
+  wasted searches and the confidence are unknown.
 
   Args:
     path: the file (.jsonl or .json, also .gz).
@@ -50,9 +60,12 @@ def score(
 
   Raises:
     ValueError: a transcript cannot be read (with file and line), has no question, an id of another question, or a
-      question with another transcript; a question has no transcript; or the whole file has queries but no results.
+      question with another transcript; a question has no transcript; the whole file has queries but no results; or
+      `out` holds an evaluation, a run, an index or the transcripts under a name that is written.
   """
   path, out = pathlib.Path(path), pathlib.Path(out)
+  folders.refuse_others(out, folders.SCORES)
+  writers.refuse_inputs([out / name for name in (harness.PREDICTIONS, harness.METRICS, episodes_lib.PLAYED)], [path])
   recipe = recipes.get("veritas", "em_ta")  # Search-R1's tags; thoughts against answers, without a judge
   episodes = _episodes(path, examples, recipe, system)
   rows = [_row(recipe, example, episodes[example.id], system) for example in examples]
@@ -142,9 +155,11 @@ def _episode(where: str, row: Mapping[str, Any], example: Example, recipe, syste
   if not isinstance(text, str):
     raise ValueError(f"{where}: the transcript is a {type(text).__name__}; it must be a text or a list of messages.")
   try:
-    return Episode.from_text(recipe, example, adapters.turns(_without_prompt(text, row, example, system), system))
+    found = Episode.from_text(recipe, example, adapters.turns(_without_prompt(text, row, example, system), system))
   except ValueError as error:
     raise ValueError(f"{where}: {error}") from error
+  # An episode that was played ends by the name of what it did, a transcript by its stop string.
+  return dataclasses.replace(found, ended="answer") if found.ended == agent_tags.ANSWER[1] else found
 
 
 def _without_prompt(text: str, row: Mapping[str, Any], example: Example, system: str) -> str:

@@ -72,7 +72,9 @@ EPISODES = (
     "ended/WHY",
     "share",
     "share of episodes with this ending: `answer`, `eos`, `length` (a turn's budget), `budget` (no room for another "
-    "turn), `searches` (the last allowed turn did not answer), `failed`",
+    "turn), `searches` (the last allowed turn did not answer), `turns` (it called tools instead), `requests` (an "
+    "agent's program asked too often), `silent` (the program asked nothing), `extract` (LEAR's evidence), `failed`; "
+    "else the stop string of the last turn",
     "`length` and `budget` should be rare; raise `rollout.max_new_tokens`, `rollout.context`",
   ),
   Metric("episodes", "count", "episodes trained on in this step"),

@@ -1,0 +1,55 @@
+"""No command writes over the questions that it reads."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from ragrl_jax.data import readers, writers
+from ragrl_jax.structs import Example
+
+ROOT = pathlib.Path(__file__).parents[2]
+ASKED = [Example(f"q{number}", "Where?", ("here",)) for number in range(4)]
+
+
+def test_a_file_that_is_read_or_named_twice_is_refused(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for name in ("a.jsonl", "b.jsonl"):
+    writers.write_examples(name, ASKED)
+  (tmp_path / "link.jsonl").symlink_to("a.jsonl")
+  for data in ("a.jsonl", "hf:owner/name//train,b.jsonl,./a.jsonl", "[ab].jsonl", str(tmp_path), "link.jsonl"):
+    with pytest.raises(ValueError, match=r"--out=.*a\.jsonl: this file is read, too, .*: name another one"):
+      writers.refuse_inputs(["new.jsonl", tmp_path / "a.jsonl"], readers.named(data))
+  with pytest.raises(ValueError, match=r"--run=\./c\.jsonl: this file is named twice"):
+    writers.refuse_inputs(["c.jsonl", "./c.jsonl"], [], flag="--run")
+  writers.refuse_inputs(["c.jsonl", "d.jsonl"], readers.named("a.jsonl,b.jsonl"))
+
+
+ENDPOINTS = [f"--{who}_{what}=x" for who in ("reasoner", "inserter") for what in ("url", "model")]
+
+
+@pytest.mark.slow  # starts a process
+@pytest.mark.parametrize(
+  "command, data, out, more",
+  [
+    ("split_questions", "q.jsonl", "q.jsonl", ["--out=other.jsonl"]),
+    ("split_questions", "q.jsonl", "new.jsonl", ["--out=new.jsonl"]),
+    ("make_arena_sft", "q.jsonl", "q.jsonl", []),
+    ("make_generator_data", "q.jsonl", "q.jsonl", []),
+    ("make_generator_data", "q.jsonl", "predictions.jsonl", ["--predictions=predictions.jsonl"]),
+    ("make_rejection_sft", "q.jsonl", "q.jsonl", ["--results=."]),
+    ("make_sft_data", "q.jsonl", "q.jsonl", ["--answers=answers", *ENDPOINTS]),
+    ("make_lear_sft", "answerable.jsonl.gz", ".", []),
+  ],
+)
+def test_the_commands_keep_their_inputs(tmp_path, command, data, out, more):
+  for name in ("q.jsonl", "predictions.jsonl", "answerable.jsonl.gz"):
+    writers.write_examples(tmp_path / name, ASKED)
+  before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+  words = [sys.executable, ROOT / "launchers" / f"{command}.py", f"--data={data}", f"--out={out}", *more]
+  environment = os.environ | dict(PYTHONPATH=str(ROOT))
+  told = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+  assert told.returncode == 2 and "so it would be overwritten: name another one" in told.stderr, told.stderr
+  assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
