@@ -187,5 +187,5 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
   with clock("update"):
     state, learned = learning.finish()
   metrics = rewards.summarise(scored) | taken.metrics | learned | progress.seconds_of(clock, rooms.sampler.reported())
-  metrics |= progress.throughput(metrics, player.config, learner, taken.episodes)
+  metrics |= progress.throughput(metrics, learner, taken.episodes)
   return state, scored, metrics, failed

@@ -217,9 +217,17 @@ def test_chat_without_a_template_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "context, scaling, fits", [(128, None, True), (129, None, False), (256, 4.0, True), (257, 4.0, False)]
+  "context, factor, original, fits",
+  [
+    (128, None, None, True),
+    (129, None, None, False),
+    (256, 2.0, 128, True),  # stretched by its user
+    (257, 2.0, 128, False),
+    (128, 32.0, 8, True),  # as Llama 3.2, whose number of positions is that after scaling
+    (129, 32.0, 8, False),
+  ],
 )
-def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context, scaling, fits):
+def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context, factor, original, fits):
   values = dict(
     model_type="llama",
     vocab_size=9,
@@ -230,9 +238,13 @@ def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context
     rms_norm_eps=1e-6,
     rope_theta=1e4,
     max_position_embeddings=128,
-    rope_scaling=scaling
+    rope_scaling=factor
     and dict(
-      rope_type="llama3", factor=scaling, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+      rope_type="llama3",
+      factor=factor,
+      low_freq_factor=1.0,
+      high_freq_factor=4.0,
+      original_max_position_embeddings=original,
     ),
   )
   (tmp_path / "config.json").write_text(json.dumps(values))

@@ -129,7 +129,7 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
   supervised = changes.is_supervised(hf.read_json(steps / str(step) / "host.json"))
   model = restore(steps, step, model, shared=config.critic.kind == "shared" and not supervised)
   weights = evaluate.fingerprint(nnx.split(model)[1])
-  saving.save(lora.merged(model), shape, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
+  saving.save(lora.merged(model, dtype), shape, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
   return Exported(steps.parent, step, shape.family, weights)
 
 

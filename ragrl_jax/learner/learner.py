@@ -107,7 +107,7 @@ class Learner:
     if s.critic.kind == "own":
       # It starts as a copy of the policy with merged adapters. All its parameters are trained, so they are float32.
       self.critic = Trained(
-        _built(lambda model: Critic(_as_float32(nnx.clone(lora.merged(model)))), model),
+        _built(lambda model: Critic(_as_float32(nnx.clone(lora.merged(model, jnp.float32)))), model),
         optimizer_lib.make(s.critic.optimizer),
         functools.partial(step.value_objective, settings=s),
         names=("loss",),

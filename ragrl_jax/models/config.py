@@ -151,9 +151,10 @@ class DecoderConfig:
 
   @property
   def reach(self) -> int:
-    """Number of positions that the model was made for, in tokens; with Llama's scaling, the number after scaling."""
-    scaling = self.rope_scaling  # with a linear scaling, max_position already is the number after scaling
-    if isinstance(scaling, RopeScaling):
+    """Number of positions that the model was made for, in tokens, after the scaling of its rope."""
+    scaling = self.rope_scaling
+    # Published folders count after scaling, as Llama 3.2's 131,072. One that a user stretched still has the old number.
+    if isinstance(scaling, RopeScaling) and self.max_position <= scaling.original_max_position:
       return max(self.max_position, int(scaling.factor * scaling.original_max_position))
     return self.max_position
 

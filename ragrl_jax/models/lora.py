@@ -9,6 +9,7 @@ Source: Hu et al. (arXiv 2106.09685) sec. 4.1. A is initialised as in PEFT; B is
 effect.
 """
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -141,8 +142,13 @@ def without(adapters: Any) -> Any:
   return jax.tree.map(jnp.zeros_like, adapters)
 
 
-def merged(model: Decoder) -> Decoder:
-  """An equivalent model without adapters: W + alpha / rank · A B, computed in float32, stored in W's dtype."""
+def merged(model: Decoder, dtype: Any = None) -> Decoder:
+  """An equivalent model without adapters: W + alpha / rank · A B, computed in float32.
+
+  Args:
+    model: is not changed.
+    dtype: dtype of the sums; by default W's. What adapters have learnt is often less than a step of 16 bits.
+  """
   model = nnx.merge(*nnx.split(model))  # new modules with the same variables; below, variables are only replaced
   if not has(model):
     return model
@@ -150,7 +156,8 @@ def merged(model: Decoder) -> Decoder:
   for name in MATRICES:
     if hasattr(layers, A.format(name)):
       a, b = getattr(layers, A.format(name)), getattr(layers, B.format(name))
-      both = _sum(getattr(layers, name)[...], a[...], b[...], layers.lora_alpha / a.shape[-1])
+      matrix = getattr(layers, name)[...]
+      both = _sum(matrix, a[...], b[...], layers.lora_alpha / a.shape[-1], jnp.dtype(dtype or matrix.dtype))
       setattr(layers, name, nnx.Param(both))
       delattr(layers, A.format(name))
       delattr(layers, B.format(name))
@@ -158,7 +165,7 @@ def merged(model: Decoder) -> Decoder:
   return model
 
 
-@jax.jit
-def _sum(matrix, a, b, scale):
+@functools.partial(jax.jit, static_argnums=4)
+def _sum(matrix, a, b, scale, dtype):
   both = jnp.einsum("lir,lro->lio", a, b, precision=jax.lax.Precision.HIGHEST) * scale
-  return (matrix.astype(jnp.float32) + both).astype(matrix.dtype)
+  return (matrix.astype(jnp.float32) + both).astype(dtype)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from ragrl_jax.models import hf, lora, mapping, tensors
@@ -128,6 +129,18 @@ def load_adapters(model: Decoder, path: str | os.PathLike) -> None:
     )
   shardings = None if model.mesh is None else rules.shardings(model.mesh, tree)
   lora.attach(model, mapping.load(files, TENSORS, tree, shardings)["layers"], alpha)
+
+
+def add_zeros(model: Decoder, path: str | os.PathLike) -> None:
+  """Adds adapters of a folder's shapes to the model, in place: zeros, for a plan. The folder's tensors are not read.
+
+  Raises:
+    ValueError: see `load_adapters`.
+  """
+  where = pathlib.Path(path) / CONFIG
+  rank, alpha, names = _settings(hf.read_json(where), str(where), model)
+  tree = lora.shapes(model, names, rank)["layers"]
+  lora.attach(model, {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in tree.items()}, alpha)
 
 
 def _settings(values: Mapping[str, Any], where: str, model: Decoder) -> tuple[int, float, tuple[str, ...]]:

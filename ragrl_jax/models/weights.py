@@ -151,7 +151,7 @@ def save_pretrained(
     dtype: dtype of the stored weights; by default that of the model.
     shard_bytes: largest size of a file, in bytes.
   """
-  params = nnx.split(lora.merged(model))[1]
+  params = nnx.split(lora.merged(model, dtype))[1]
   dtype = np.dtype(jax.tree.leaves(params)[0].dtype if dtype is None else dtype)
   entries = mapping.entries(families.tensors(config.family), params)
   if not hosts.is_first():

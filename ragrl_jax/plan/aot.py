@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 from jax.experimental import topologies
@@ -187,3 +188,8 @@ def arrays(types: str) -> list[tuple[int, int]]:
     (math.prod(int(n) for n in sizes.split(",") if n), BITS.get(kind) or int(re.search(r"\d+", kind)[0]))
     for kind, sizes in re.findall(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]", types)
   ]
+
+
+def on_chip(tree: Any) -> int:
+  """Bytes on one chip of a tree of arrays or ShapeDtypeStructs with shardings."""
+  return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -21,7 +21,7 @@ from ragrl_jax.learner import learner, step
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import hf, lora
+from ragrl_jax.models import hf, lora, peft
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
@@ -93,7 +93,7 @@ def check(
   if index is not None:
     compiled.index(index)
   if not only or switch.NAME in only:
-    compiled.programs.append(switch.program(model, config.rollout, mesh, here, compiled.resident["engine: weights"]))
+    compiled.programs.append(switch.program(model, config.rollout, mesh, here))
   assert compiled.conversation is not None  # `engine` counts it, whatever is compiled
   return Report(
     topology,
@@ -144,6 +144,8 @@ def abstract_model(config, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> Dec
     )
     if settings.lora.rank:
       lora.add(made, rank=settings.lora.rank, alpha=settings.lora.alpha, layers=settings.lora.layers, seed=0)
+    elif settings.lora.path:
+      peft.add_zeros(made, settings.lora.path)
     return made
 
   model = nnx.eval_shape(make)
@@ -235,16 +237,20 @@ class _Compiler:
     cut = load_lib.blocks(config, self.shape, self.load)
     block = self._block(cut.rows, cut.length, config.learner.share_prompts)
     remat = cut.forward * bool(config.model.remat)
-    self.needed_flops = load_lib.passes(settings) * cut.whole / mesh.size
+    self.needed_flops = load_lib.needed(settings, cut, self.load, made.adapters) / mesh.size
     chip_tokens = cut.rows * cut.length / (mesh.shape["data"] * mesh.shape["fsdp"] * mesh.shape["sequence"])
 
     trained = dict(learner=made.trained) | ({} if made.critic is None else {"learner critic": made.critic})
     for name, one in trained.items():
-      self._trained(name, one, block, calls=(cut.count, cut.updates), work=3 * cut.forward + remat, tokens=chip_tokens)
-    passes = dict(calls=cut.count // settings.epochs, work=cut.forward, hbm=self._train_bytes(chip_tokens) / 4)
+      work = 3 * cut.forward + remat
+      if made.adapters and one is made.trained:
+        work += 6.0 * made.adapters * cut.rows * cut.length - cut.matrices
+      self._trained(name, one, block, calls=(cut.count, cut.updates), work=work, tokens=chip_tokens)
+    hbm = self._train_bytes(chip_tokens, _count(made.trained.params)) / 4
+    passes = dict(calls=cut.count // settings.epochs, work=cut.forward, hbm=hbm)
     scores = settings.scores_old + settings.needs_reference
     if settings.needs_reference and not made.adapters:
-      self.resident["reference"] = _bytes(made.trained.params)
+      self.resident["reference"] = aot.on_chip(made.trained.params)
     if scores:
       self.add(
         "learner: score",
@@ -263,23 +269,23 @@ class _Compiler:
     sums = dict.fromkeys(("loss",) if "critic" in name else step.SUMS, number())
     grads = state.params
     self.resident |= {
-      f"{name}: parameters": _bytes(state.params) + _bytes(trained.frozen),
-      f"{name}: moments": _bytes(state.opt_state),
-      GRADIENT: max(_bytes(grads), self.resident.get(GRADIENT, 0)),  # one at a time
+      f"{name}: parameters": aot.on_chip(state.params) + aot.on_chip(trained.frozen),
+      f"{name}: moments": aot.on_chip(state.opt_state),
+      GRADIENT: max(aot.on_chip(grads), self.resident.get(GRADIENT, 0)),  # one at a time
     }
     self.add(
       f"{name}: accumulate",
       lambda: trained.accumulate.lower(grads, sums, state.params, trained.frozen, block, number(2), state.kl_coef),
       calls=calls[0],
       work=work,
-      hbm=self._train_bytes(tokens),
+      hbm=self._train_bytes(tokens, _count(state.params)),
     )
     self.add(
       f"{name}: apply",
       lambda: trained.apply.lower(state, grads, sums),
       calls=calls[1],
       work=0.0,
-      hbm=7.0 * _bytes(grads),
+      hbm=7.0 * aot.on_chip(grads),
     )
 
   def _block(self, rows: int, length: int, shared: bool) -> Batch:
@@ -294,7 +300,7 @@ class _Compiler:
       fields["routes"] = jax.ShapeDtypeStruct(size, jnp.int16, sharding=at)
     return Batch(**fields | ({} if shared else dict(prefix_ids=None)))
 
-  def _train_bytes(self, tokens: float) -> float:
+  def _train_bytes(self, tokens: float, parameters: int) -> float:
     settings = self.config.model
     return load_lib.train_bytes(
       self.shape,
@@ -302,7 +308,7 @@ class _Compiler:
       tokens,
       width=jnp.dtype(settings.dtype).itemsize,
       remat=bool(settings.remat),
-      parameters=_count(nnx.state(self.model)),
+      parameters=parameters,
     )
 
   def engine(self) -> None:
@@ -332,7 +338,7 @@ class _Compiler:
     )
     how = dict(chunk=r.chunk, speculate=r.speculate, routes=c.num_layers * c.experts_per_token)
     made = programs.Programs(graphdef, table, layout, **how, mesh=here)
-    self.resident |= {"engine: weights": _bytes(weights), "engine: cache": _bytes(cache)}
+    self.resident |= {"engine: weights": aot.on_chip(weights), "engine: cache": aot.on_chip(cache)}
     split = jax.sharding.NamedSharding(here, programs.SPLIT)
     ints = lambda rows, *size: jax.ShapeDtypeStruct((rows * sizes.replicas, *size), jnp.int32, sharding=split)
     work = load_lib.engine(
@@ -341,12 +347,12 @@ class _Compiler:
       self.load,
       engines,
       replicas=sizes.replicas,
-      weights=_bytes(weights),
-      cache=_bytes(cache),
+      weights=aot.on_chip(weights),
+      cache=aot.on_chip(cache),
       tokens=sizes.cache_pages * sizes.page,
       passes=layout.passes,
     )
-    fill = dict(work=work.fill_flops, hbm=work.fill_bytes, pages=work.fill_bytes - _bytes(weights))
+    fill = dict(work=work.fill_flops, hbm=work.fill_bytes, pages=work.fill_bytes - aot.on_chip(weights))
     for name, calls, (width, n) in zip(("prefill", "extend"), (work.fills, 0), sizes.widths.items()):
       arguments = ints(n, width), ints(n, 2), ints(n, sizes.table)
       self.add(
@@ -363,7 +369,7 @@ class _Compiler:
       work=work.chunk_flops,
       hbm=work.chunk_bytes,
       turns=r.chunk,
-      pages=work.chunk_bytes - r.chunk * _bytes(weights),
+      pages=work.chunk_bytes - r.chunk * aot.on_chip(weights),
     )
 
   def index(self, index: index_lib.Index) -> None:
@@ -377,11 +383,6 @@ class _Compiler:
 
 def _on_tpus(text: str, *_) -> dict[str, Any]:
   return dict(dcn=float(aot.between_slices(text)))
-
-
-def _bytes(tree: Any) -> int:
-  """Bytes on one chip of a tree of arrays or ShapeDtypeStructs with shardings."""
-  return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _count(tree: Any) -> int:

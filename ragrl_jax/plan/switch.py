@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 import jax
-from flax import nnx
 
 from ragrl_jax.engine import caster
+from ragrl_jax.models import lora
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.plan import aot
@@ -15,7 +15,7 @@ from ragrl_jax.plan.summary import SWITCH, Program
 NAME = f"{SWITCH}: weights"
 
 
-def program(model: Any, rollout: Any, mesh: jax.sharding.Mesh, here: jax.sharding.Mesh, weights: float) -> Program:
+def program(model: Any, rollout: Any, mesh: jax.sharding.Mesh, here: jax.sharding.Mesh) -> Program:
   """The programs of all leaves as one: the largest temporaries, and the sum of bytes sent.
 
   Args:
@@ -23,19 +23,21 @@ def program(model: Any, rollout: Any, mesh: jax.sharding.Mesh, here: jax.shardin
     rollout: config.rollout.
     mesh: the learner's mesh.
     here: the engine's mesh; `mesh` itself on one host.
-    weights: bytes of the engine's weights per chip.
+
+  Only trained weights are copied at every step: those that adapters leave as they were are copied once.
   """
   began = time.perf_counter()
   sizes = rollout.mesh.to_dict()
   every = None if here is mesh else mesh_lib.engines(mesh, **sizes)
   cast = caster.Caster(model.dtype, model.config.num_layers, mesh_lib.of_engine(here, **sizes), every=every, own=True)
   room, sent, known = 0, 0.0, {}
-  for _, one in cast.programs(rules.place(mesh, nnx.state(model))):
+  params = rules.place(mesh, lora.split(model)[1])
+  for _, one in cast.programs(params):
     # Leaves of one shape and sharding, such as gate and up, have the same program.
     if (key := repr(one)) not in known:
       known[key] = counted(one.function.lower(one.argument).compile())
     room, sent = max(room, known[key][0]), sent + known[key][1]
-  return Program(NAME, time.perf_counter() - began, room, hbm=weights, sent=sent)
+  return Program(NAME, time.perf_counter() - began, room, hbm=aot.on_chip(cast.abstract(params)), sent=sent)
 
 
 def counted(compiled: Any) -> tuple[int, float]:

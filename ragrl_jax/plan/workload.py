@@ -66,6 +66,7 @@ class Blocks:
     updates: number of optimiser steps.
     forward: operations of a forward pass over a full block, on all chips together.
     whole: operations of a forward pass over all packed tokens without padding, on all chips together.
+    matrices: the part of `forward` in matrices and head. Their weights' gradient costs as much; adapters do without.
   """
 
   rows: int
@@ -74,6 +75,7 @@ class Blocks:
   updates: int
   forward: float
   whole: float
+  matrices: float
 
 
 def blocks(config: Any, shape: Any, load: Load) -> Blocks:
@@ -82,8 +84,9 @@ def blocks(config: Any, shape: Any, load: Load) -> Blocks:
   size, parts = rows * length, config.loss.minibatches
   count = parts * max(1, math.ceil(load.packed / parts / size)) * config.loss.epochs
   whole = dict(tokens=load.packed, pairs=load.pairs, scored=load.episodes * load.drawn)
-  full = flops.forward(shape, **{name: value * size / load.packed for name, value in whole.items()})
-  return Blocks(rows, length, count, parts * config.loss.epochs, full, flops.forward(shape, **whole))
+  block = {name: value * size / load.packed for name, value in whole.items()}
+  full, matrices = flops.forward(shape, **block), flops.forward(shape, **block | dict(pairs=0.0))
+  return Blocks(rows, length, count, parts * config.loss.epochs, full, flops.forward(shape, **whole), matrices)
 
 
 def held(config: Any, load: Load) -> int:
@@ -108,6 +111,20 @@ def passes(settings: Any) -> int:
   return 3 * s.epochs * (1 + (s.critic.kind == "own")) + scoring
 
 
+def needed(settings: Any, cut: Blocks, load: Load, adapters: int) -> float:
+  """Operations of the learner in a step, on all chips together: its passes, without remat and padding.
+
+  With adapters of `a` parameters the matrices' gradient is left out, and each pass needs 2 a · tokens more
+  (learner/flops.py). The reference has none.
+  """
+  whole = passes(settings) * cut.whole
+  if not adapters:
+    return whole
+  share = load.packed / (cut.rows * cut.length)  # of a block
+  more = 3 * settings.epochs + settings.scores_old + (settings.critic.kind == "shared")
+  return whole - settings.epochs * cut.matrices * share + more * 2.0 * adapters * load.packed
+
+
 def train_bytes(
   shape: Any, axes: Mapping[str, int], tokens: float, *, width: int, remat: bool, parameters: int
 ) -> float:
@@ -122,7 +139,7 @@ def train_bytes(
     tokens: tokens of the block on one chip.
     width: bytes per number in the matmuls' dtype.
     remat: whether the backward pass recomputes layers.
-    parameters: number of the model's parameters.
+    parameters: number of the trained parameters.
   """
   c, passes, tensor = shape, 3 + remat, axes["tensor"]
   weights = c.num_layers * memory.layer_matrices(c) / tensor * width * passes

@@ -10,7 +10,6 @@ import jax
 from ragrl_jax import structs
 from ragrl_jax.learner import flops
 from ragrl_jax.learner.learner import Learner
-from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.rollout import timings
 from ragrl_jax.run.player import Player
 
@@ -71,36 +70,24 @@ def evaluated(evaluate: Evaluate, step: int, player: Player, params: Any) -> dic
   return found | {"seconds/evaluate": time.perf_counter() - began} if found else {}
 
 
-def throughput(
-  metrics: dict[str, Any], shape: DecoderConfig, learner: Learner, episodes: Sequence[structs.Episode]
-) -> dict[str, Any]:
+def throughput(metrics: dict[str, Any], learner: Learner, episodes: Sequence[structs.Episode]) -> dict[str, Any]:
   """Tokens per second of the whole step, the learner's share of the hardware's peak, and the slowest phase.
 
   Args:
-    metrics: the step's metrics: its seconds, and `tokens`, the number of trained tokens.
-    shape: the decoder's config.
+    metrics: the step's metrics: its seconds, and the learner's `flops`.
     learner: the learner that made the update.
     episodes: the episodes that the step trained on.
   """
   seconds = {name.removeprefix("seconds/"): value for name, value in metrics.items() if name.startswith("seconds/")}
   step = seconds.pop("step")
-  lengths = [episode.num_tokens for episode in episodes]
-  operations = flops.update(
-    shape,
-    learner.settings,
-    tokens=sum(lengths),
-    pairs=sum(n * (n + 1) / 2 for n in lengths),  # causal attention: token n attends to n tokens
-    scored=metrics["tokens"],
-    adapters=learner.adapters,
-  )
   learning = seconds["scoring"] + seconds["update"]  # the old and the reference policy's passes are in scoring
   found = {
-    "tokens_per_second": sum(lengths) / step,
+    "tokens_per_second": sum(episode.num_tokens for episode in episodes) / step,
     "bottleneck": max(seconds, key=seconds.get),
-    "learner_flops_per_second": operations / learning,
+    "learner_flops_per_second": metrics["flops"] / learning,
   }
   devices = 1 if learner.mesh is None else learner.mesh.size
-  mfu = flops.mfu(operations, learning, devices, jax.devices()[0])
+  mfu = flops.mfu(metrics["flops"], learning, devices, jax.devices()[0])
   return found if mfu is None else found | {"mfu": mfu}
 
 

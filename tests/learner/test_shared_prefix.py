@@ -1,5 +1,7 @@
 """A prompt computed once for its group gives the same loss and gradient."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import small_learner as small
 from ragrl_jax.learner import blocks as blocks_lib
 from ragrl_jax.learner import packing
 from ragrl_jax.learner.settings import Settings
+from ragrl_jax.run import progress
 
 # Sequence means, entropies and a temperature, so that everything that reads segments or positions is used.
 SETTINGS = Settings(aggregation="seq_mean_token_mean", entropy_coef=0.1, temperature=0.8, logprob_chunk=64)
@@ -72,3 +75,17 @@ def test_an_update_and_empty_blocks_use_the_same_program(learner):
   assert jax.tree.structure(filler) == jax.tree.structure(blocks[0])
   state, metrics = small.update(learner, learner.init(0), [*blocks, filler])
   assert metrics["tokens"] == blocks[0].loss_mask.sum() and np.isfinite(metrics["loss"])
+
+
+def test_the_learners_speed_counts_a_shared_prompt_once():
+  learner = small.learner(SETTINGS)
+  seconds = {"seconds/step": 3.0, "seconds/rollout": 0.5, "seconds/scoring": 0.5, "seconds/update": 2.0}
+  episodes, found = [types.SimpleNamespace(num_tokens=len(item.tokens)) for item in groups()], []
+  for shared in (False, True):
+    packed = packing.pack_items(groups(), rows=4, lengths=(40,), share_prefix=shared)
+    metrics = small.update(learner, learner.init(0), packed)[1] | seconds
+    speed = progress.throughput(metrics, learner, episodes)
+    assert speed["learner_flops_per_second"] * 2.5 == metrics["flops"]
+    assert speed["tokens_per_second"] * 3.0 == sum(episode.num_tokens for episode in episodes)
+    found.append(metrics["flops"])
+  assert found[1] < 0.8 * found[0]

@@ -162,6 +162,22 @@ def test_a_bfloat16_base_has_float32_adapters():
     assert np.abs(logits(rounded) - exact).mean() < 0.1
 
 
+def test_what_adapters_learnt_over_a_base_of_16_bits_is_saved(tmp_path):
+  """As learnt with small rates: most changes are less than a step of bfloat16."""
+  model = fresh(param_dtype=jnp.bfloat16)
+  _, adapters, _ = lora.split(model)
+  nnx.update(model, jax.tree.map(lambda x: 0.01 * x, adapters))
+  base = dict(mapping.named(nnx.split(model)[1]))
+  weights.save_pretrained(model, model.config, tmp_path, dtype=np.float32)
+  got = dict(mapping.named(nnx.split(weights.load_pretrained(tmp_path)[0])[1]))
+  for name in lora.MATRICES:
+    if (a := base.get(f"layers/{name}_lora_a")) is not None:
+      change = np.einsum("lir,lro->lio", a, base[f"layers/{name}_lora_b"]) * model.layers.lora_alpha / a.shape[-1]
+      want = np.asarray(base[f"layers/{name}"], np.float32) + change
+      assert 0 < np.abs(change).max() < 0.01
+      np.testing.assert_allclose(got[f"layers/{name}"], want, atol=1e-6, err_msg=name)
+
+
 def test_adapters_are_sharded_as_their_matrices(tmp_path):
   mesh = mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2)
   model = fresh(mesh=mesh, drawn=False)

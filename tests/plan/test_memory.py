@@ -6,7 +6,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import compiled, memory
+from ragrl_jax.plan import aot, compiled, memory
 from ragrl_jax.plan.memory import Axes
 
 SHAPE = DecoderConfig(
@@ -52,7 +52,7 @@ def test_parameters_as_the_rules_shard_them(family, tied, axes):
   mesh = mesh_lib.make(jax.devices(), data=axes.data, fsdp=axes.fsdp, tensor=axes.tensor, sequence=axes.sequence)
   model = compiled.abstract_model(config_lib.default_config(), shape, mesh)
   placed = rules.place(mesh, nnx.state(model, nnx.Param))
-  assert 4 * memory.counted(shape, axes).all == compiled._bytes(placed)
+  assert 4 * memory.counted(shape, axes).all == aot.on_chip(placed)
 
 
 def test_resident_bytes():

@@ -1,6 +1,7 @@
 import pytest
 
 from ragrl_jax import config as config_lib
+from ragrl_jax.learner import flops
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.plan import workload as load_lib
@@ -99,3 +100,15 @@ def test_training_bytes():
   token = 6 * 8 + (2 * 2 + 2 * 1) * 4 / 2 + 3 * 16 / 2
   activations = 2 * 100 * 2 * token * 2 * 4  # written and read, by layer and pass
   assert found == pytest.approx(weights + gradient + activations + 2 * 2 * 4 * 100 * 10 / 2)
+
+
+@pytest.mark.parametrize("kl, epochs", [("none", 1), ("k3", 2)])
+def test_adapters_need_no_gradient_of_the_matrices(kl, epochs):
+  config = made(share_prompts=True)
+  config.loss.update(dict(kl=kl, kl_coef=0.1 if kl != "none" else 0.0, epochs=epochs))
+  load = load_lib.load(config, fill=0.5, drawn=0.2)
+  settings, cut = settings_lib.from_config(config), load_lib.blocks(config, SHAPE, load)
+  for adapters in (0, 84):
+    sizes = dict(tokens=load.packed, pairs=load.pairs, scored=load.episodes * load.drawn, adapters=adapters)
+    want = flops.update(SHAPE, settings, **sizes)
+    assert load_lib.needed(settings, cut, load, adapters) == pytest.approx(want)

@@ -7,10 +7,12 @@ from flax import nnx
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.engine.caster import Caster
+from ragrl_jax.models import lora, peft
 from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import compiled, switch
+from ragrl_jax.plan import aot, compiled, switch
 
 SHAPE = DecoderConfig(
   vocab_size=1024, d_model=128, num_layers=4, num_heads=8, num_kv_heads=4, head_dim=16, d_ff=384, rope_theta=1e4
@@ -35,7 +37,7 @@ def programs(replicas, tensor, learner):
 )
 def test_a_leaf_at_a_time_and_no_second_copy(replicas, tensor, learner):
   found, weights = programs(replicas, tensor, learner)
-  whole = compiled._bytes(weights)  # of the engine, on a device
+  whole = aot.on_chip(weights)  # of the engine, on a device
   assert len({name for name, *_ in found}) == len(found) and {"embedding", "layers/gate"} < {name for name, *_ in found}
   made = 0
   for name, step, leaf in found:
@@ -50,8 +52,23 @@ def test_a_leaf_at_a_time_and_no_second_copy(replicas, tensor, learner):
 def test_the_switch_is_counted_as_one_program_of_the_plan():
   mesh, config = mesh_lib.make(jax.devices(), data=1, fsdp=8), config_lib.default_config()
   model = compiled.abstract_model(config, SHAPE, mesh)
-  one = switch.program(model, config.rollout, mesh, mesh, 1.0)
+  one = switch.program(model, config.rollout, mesh, mesh)
   # Every device of the learner has an eighth of a leaf and every replica gets the whole: all of it is sent.
   sizes = [x.size for x in jax.tree.leaves(nnx.state(model))]
   assert one.name == "switch: weights" and one.sent >= sum(sizes)
   assert one.temporaries <= 2.1 * 2 * max(sizes) + 4096
+
+
+def test_only_adapters_are_sent_if_only_they_are_trained(tmp_path):
+  mesh, config = mesh_lib.make(jax.devices(), data=1, fsdp=8), config_lib.default_config()
+  config.model.lora.update(dict(rank=8, layers="q down"))
+  model = compiled.abstract_model(config, SHAPE, mesh)
+  one = switch.program(model, config.rollout, mesh, mesh)
+  assert 0 < one.sent <= 4 * 4 * sum(leaf.size for leaf in jax.tree.leaves(lora.split(model)[1])) and one.hbm > 0
+  # A folder's adapters have the same sizes; its tensors are not read.
+  made = Decoder(SHAPE, rngs=nnx.Rngs(0))
+  lora.add(made, rank=8, alpha=16.0, layers="q down", seed=0)
+  peft.save_adapters(made, tmp_path, base="")
+  config.model.lora.update(dict(rank=0, path=str(tmp_path)))
+  sizes = lambda decoder: jax.tree.map(lambda leaf: leaf.shape, lora.split(decoder)[1])
+  assert sizes(compiled.abstract_model(config, SHAPE, mesh)) == sizes(model)
