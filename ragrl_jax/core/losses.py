@@ -64,12 +64,12 @@ def policy_loss(
   on = masked.as_bool(mask)
   advantages = jax.lax.stop_gradient(masked.keep(advantages, on))
   gap = masked.keep(logprobs, on) - jax.lax.stop_gradient(masked.keep(old_logprobs, on))
-  moved = jnp.clip(gap, -MAX_LOG_RATIO, MAX_LOG_RATIO)  # of tokens, also if a sequence's share one ratio
+  limited = lambda x: jnp.clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+  rho = jnp.exp(near := limited(gap))
+  moved = rho - 1.0 - near  # of tokens, also if those of a sequence share one ratio
   if ratio == "sequence":
     length = masked.segment_sums(jnp.ones(gap.shape, jnp.float32), on, segment_ids)
-    gap = masked.segment_sums(gap, on, segment_ids) / jnp.maximum(length, 1.0)
-  gap = jnp.clip(gap, -MAX_LOG_RATIO, MAX_LOG_RATIO)
-  rho = jnp.exp(gap)
+    rho = jnp.exp(limited(masked.segment_sums(gap, on, segment_ids) / jnp.maximum(length, 1.0)))
   plain = -advantages * rho
   clipped = -advantages * jnp.clip(rho, 1.0 - clip_low, 1.0 + clip_high)
   loss = jnp.maximum(plain, clipped)  # pessimistic: clipping never lowers the loss
@@ -83,10 +83,7 @@ def policy_loss(
   tokens, _ = divisors(on, segment_ids, totals)
   share = lambda x: jax.lax.stop_gradient(masked.total(x, on) / tokens)
   metrics = dict(
-    clip_fraction=share(clipped > plain),
-    dual_clip_fraction=share(dual),
-    ratio=share(rho),
-    old_kl=share(jnp.expm1(moved) - moved),  # e^gap - 1 - gap would lose its digits by cancellation
+    clip_fraction=share(clipped > plain), dual_clip_fraction=share(dual), ratio=share(rho), old_kl=share(moved)
   )
   return aggregate(loss, on, aggregation, segment_ids=segment_ids, totals=totals, norm=norm), metrics
 

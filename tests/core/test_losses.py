@@ -98,15 +98,14 @@ def test_sequence_ratio_by_hand():
   np.testing.assert_allclose(jax.grad(f)(gaps), [[-np.exp(0.3) / 4, 0.0, -np.exp(0.3) / 4, np.exp(-0.1)]], rtol=1e-5)
 
 
-@pytest.mark.parametrize("deviation", [0.1, 1e-3, 1e-4])
-def test_the_kl_to_the_old_policy_is_that_of_tokens_whatever_the_ratio(deviation):
-  gaps = np.random.default_rng(0).normal(0, deviation, (8, 200)).astype(np.float32)
+def test_the_kl_to_the_old_policy_is_that_of_tokens_whatever_the_ratio():
+  gaps = np.random.default_rng(0).normal(0, 0.1, (8, 200)).astype(np.float32)
   wide = gaps.astype(np.float64)
   ones = np.ones_like(gaps)
   how = dict(clip_low=0.2, clip_high=0.2, aggregation="token_mean", segment_ids=ones.astype(np.int32))
   for ratio in ("token", "sequence"):
     _, metrics = losses.policy_loss(gaps, 0 * gaps, ones, ones, ratio=ratio, **how)
-    assert metrics["old_kl"] == pytest.approx(np.mean(np.expm1(wide) - wide), rel=1e-2), ratio
+    assert metrics["old_kl"] == pytest.approx(np.mean(np.expm1(wide) - wide), rel=1e-3), ratio
 
 
 CASES = [(a, *how) for a in AGGREGATIONS for how in (("token", None), ("sequence", 3.0))]
