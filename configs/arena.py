@@ -8,7 +8,7 @@ Variants, joined by commas: smoke (tiny sizes, same rules); repo (as in the auth
 accuracies f1 and judge; no_bonus; the baselines naive (GRPO, think and answer) and direct (only answers, with sft); k3
 instead of k2; without_hotpotqa, without_2wiki, without_musique (trained on the other two sets, tested on this one).
 Expect: not run yet at this size. The paper has EM .628 / .660 / .400 on HotpotQA / 2WikiMultihopQA / MuSiQue; trained
-        without the tested set .578 (2WikiMultihopQA) and .394 to .404 (MuSiQue).
+        without the tested set .568 (HotpotQA) and .578 (2WikiMultihopQA). It has no run without MuSiQue.
 """
 
 from ragrl_jax import config as config_lib

@@ -55,6 +55,9 @@ def get_config(variant: str = ""):
       clip_norm=1.0,
     )
   )
+  if "repo" in chosen and "ppo" not in chosen:  # the authors' GRPO script: 10 updates a step, of 256 of 2,560 episodes
+    config.loss.update(dict(minibatches=10, entropy_coef=0.001))
+    config.optimizer.warmup_steps = 2860  # the same share of the updates
   if "ppo" in chosen:  # the authors' PPO script, v0.2
     config.rollout.group_size = 1
     config.advantage.update(dict(kind="gae", gamma=1.0, lam=1.0, whiten=True))

@@ -1,4 +1,4 @@
-"""`ragrl make-arena-sft` from a checkout; the code is in ragrl_jax/cli/make_rejection_sft.py."""
+"""`ragrl make-rejection-sft` from a checkout; the code is in ragrl_jax/cli/make_rejection_sft.py."""
 
 from ragrl_jax.cli import main
 

@@ -19,6 +19,7 @@ class AgentTags:
     answered: where the answer is. "tags": in answer tags. "boxed": in LaTeX's box, within answer tags. "box": in a box.
     thinks: whether the transcript has both `<think>` tags of each thought, so that its faithfulness can be scored.
     others: further tags.
+    asks: whether its data end each question with "?", as Search-R1's do.
   """
 
   query: Tags
@@ -26,6 +27,7 @@ class AgentTags:
   answered: str = "tags"
   thinks: bool = False
   others: tuple[str, ...] = ()
+  asks: bool = False
 
 
 _O1 = AgentTags(
@@ -34,10 +36,11 @@ _O1 = AgentTags(
   answered="box",
 )
 AGENTS: Mapping[str, AgentTags] = {
-  "search_r1": AgentTags(SEARCH, ("<information>", "</information>"), thinks=True),
-  "desa": AgentTags(SEARCH, ("<information>", "</information>"), thinks=True),  # built on Search-R1's code
+  "search_r1": AgentTags(SEARCH, ("<information>", "</information>"), thinks=True, asks=True),
+  # Both are built on Search-R1's code.
+  "desa": AgentTags(SEARCH, ("<information>", "</information>"), thinks=True, asks=True),
+  "autorefine": AgentTags(SEARCH, ("<documents>", "</documents>"), others=("<refine>",), asks=True),
   "research": AgentTags(SEARCH, ("<result>", "</result>"), "boxed", thinks=True),
-  "autorefine": AgentTags(SEARCH, ("<documents>", "</documents>"), others=("<refine>",)),
   "r1_searcher": AgentTags(
     ("<|begin_of_query|>", "<|end_of_query|>"), ("<|begin_of_documents|>", "<|end_of_documents|>")
   ),

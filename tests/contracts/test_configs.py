@@ -244,3 +244,14 @@ def test_smoke_replaces_the_judges_that_the_page_names():
   page = (CONFIGS.parent / "docs" / "howto" / "model.md").read_text(encoding="utf-8")
   small = page.partition("## Try it small")[2]
   assert all(f"`{word}`" in small for pair in replaced.items() for word in pair)
+
+
+def test_the_authors_updates_of_search_r1():
+  """Each of 256 episodes: ten a step for groups of five, two for PPO, which has no groups."""
+  for variant, number, entropy in (("repo", 10, 0.001), ("repo,ppo", 2, 0.001), ("", 2, 0.0)):
+    config = config_lib.load(CONFIGS / "search_r1.py", variant)
+    assert (config.loss.minibatches, config.loss.entropy_coef) == (number, entropy), variant
+    updates = config.steps * number
+    assert config.optimizer.warmup_steps / updates == pytest.approx(0.285, abs=0.001)
+    if "repo" in variant:
+      assert config.rollout.prompts_per_step * config.rollout.group_size == number * 256

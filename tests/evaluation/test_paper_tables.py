@@ -206,10 +206,13 @@ def test_verdicts_are_pooled_over_pairs():
 
 
 def test_lear_searches_for_passages_even_if_questions_bring_some():
-  """HotpotQA's rows do. Figure 6 adds noise to the passages that its questions bring."""
+  """HotpotQA's rows do. Figure 6 adds noise to the passages that questions bring; the study's questions have theirs."""
   for table in papers.PAPERS["lear"].tables:
     searching = [OWN in column.flags for column in table.columns if not column.why_not]
-    assert all(searching) or table.name == "Figure 6" and not any(searching), table.name
+    brings = table.name in ("Table 1", "Figure 2", "Figure 6")
+    assert all(searching) and not brings or brings and not any(searching), table.name
+    if table.name in ("Table 1", "Figure 2"):
+      assert all(column.data == f"{column.sets[0]}_answerable.jsonl.gz" for column in table.columns)
 
 
 def test_reasoning_models_think_in_when_to_searchs_tables():

@@ -147,6 +147,18 @@ def test_a_reading_sees_the_reasoning_and_falls_silent():
   assert digest.shortened(steps, AGENTS["search_o1"]) == ("Question: q\n...\n2 <|begin_search_query|>\n...\n5\n6\n7\n8")
 
 
+@pytest.mark.parametrize(
+  "agent, ends", [("search_r1", True), ("desa", True), ("autorefine", True), ("research", False)]
+)
+def test_questions_end_as_in_the_agents_data(agent, ends, tmp_path):
+  (tmp_path / "words.txt").write_text("Q: {question}\n")
+  asked = dataclasses.replace(EXAMPLE, question=" who wrote it ")
+  recipe = recipes.get("released", agent=agent, instructions=f"file:{tmp_path}/words.txt")
+  assert recipe.prompt.messages(asked)[0]["content"] == "Q: who wrote it" + "?" * ends
+  whole = dataclasses.replace(EXAMPLE, question="who wrote it?")
+  assert recipe.prompt.messages(whole)[0]["content"] == "Q: who wrote it?"
+
+
 def test_wordings_come_from_files(tmp_path):
   prompt, reading = tmp_path / "prompt.txt", tmp_path / "reading.txt"
   prompt.write_text("[system]\nBe brief.\n[user]\nQ {question}, \\boxed{}")

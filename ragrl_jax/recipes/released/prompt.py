@@ -22,13 +22,15 @@ class Prompt:
 
   def __init__(self, agent: str = "search_r1", instructions: str = "paper"):
     tags = AGENTS[agent]
+    self._asks = tags.asks
     known = {"paper": _told(agent, tags), "short": _short(tags), "none": "{question}"}
     setting = "config.switches.instructions"
     self._wording = wording.chosen(instructions, known, setting=setting, needs=("question",))
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode."""
-    return self._wording.messages(question=example.question.strip())
+    question = example.question.strip()
+    return self._wording.messages(question=question + "?" * (self._asks and not question.endswith("?")))
 
 
 def _told(agent: str, tags: AgentTags) -> str:
