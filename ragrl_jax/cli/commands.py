@@ -229,8 +229,8 @@ def usage(module: types.ModuleType) -> str:
   shown = {id(flag): flag for value in values if (flag := _flag(value)) is not None}
   lines = [inspect.cleandoc(as_called(module.__doc__ or "")), ""]
   for flag in shown.values():
-    no_text = flag.default in (None, "", []) or not isinstance(flag.default, str | int | float | list)  # or a config
-    default = "" if no_text else f" [{flag.default}]".replace(str(configs.folder()), "configs")
+    plain = flag.default not in (None, "", []) and not config_flags.config_flags.is_config_flag(flag)
+    default = "" if not plain else f" [{flag.default}]".replace(str(configs.folder()), "configs")
     lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
   if any(config_flags.config_flags.is_config_flag(flag) for flag in shown.values()):
     lines.append(

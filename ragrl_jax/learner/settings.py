@@ -166,8 +166,7 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
       f"config.critic.warmup_steps={critic.warmup_steps}: it must lie between 0 and the run's {of_policy.total_steps} "
       "steps."
     )
-  total = run.steps * run.loss.epochs * run.loss.minibatches
-  if critic.alone_steps >= total:
+  if critic.alone_steps >= (total := _updates(run)):
     raise ValueError(
       f"config.critic.alone_steps={critic.alone_steps}: the run has only {total} optimiser steps (steps · epochs · "
       "minibatches), so the policy would never learn. Lower it, or raise config.steps."
@@ -197,5 +196,10 @@ def optimizer_from_config(config: Any, *, total_steps: int | None = None) -> Opt
   """
   run = run_settings.of(config)
   if total_steps is None:
-    total_steps = max(1, run.steps * run.loss.epochs * run.loss.minibatches - run.critic.alone_steps)
+    total_steps = max(1, _updates(run) - run.critic.alone_steps)
   return OptimizerSettings(total_steps=total_steps, **vars(run.optimizer))
+
+
+def _updates(run: run_settings.Settings) -> int:
+  """The run's optimiser steps."""
+  return run.steps * run.loss.epochs * run.loss.minibatches

@@ -237,7 +237,7 @@ class _Compiler:
     cut = load_lib.blocks(config, self.shape, self.load)
     block = self._block(cut.rows, cut.length, config.learner.share_prompts)
     remat = cut.forward * bool(config.model.remat)
-    self.needed_flops = load_lib.needed(settings, cut, self.load, made.adapters) / mesh.size
+    self.needed_flops = load_lib.needed(self.shape, settings, cut, self.load, made.adapters) / mesh.size
     chip_tokens = cut.rows * cut.length / (mesh.shape["data"] * mesh.shape["fsdp"] * mesh.shape["sequence"])
 
     trained = dict(learner=made.trained) | ({} if made.critic is None else {"learner critic": made.critic})
@@ -338,7 +338,8 @@ class _Compiler:
     )
     how = dict(chunk=r.chunk, speculate=r.speculate, routes=c.num_layers * c.experts_per_token)
     made = programs.Programs(graphdef, table, layout, **how, mesh=here)
-    self.resident |= {"engine: weights": aot.on_chip(weights), "engine: cache": aot.on_chip(cache)}
+    held, cached = aot.on_chip(weights), aot.on_chip(cache)
+    self.resident |= {"engine: weights": held, "engine: cache": cached}
     split = jax.sharding.NamedSharding(here, programs.SPLIT)
     ints = lambda rows, *size: jax.ShapeDtypeStruct((rows * sizes.replicas, *size), jnp.int32, sharding=split)
     work = load_lib.engine(
@@ -347,12 +348,12 @@ class _Compiler:
       self.load,
       engines,
       replicas=sizes.replicas,
-      weights=aot.on_chip(weights),
-      cache=aot.on_chip(cache),
+      weights=held,
+      cache=cached,
       tokens=sizes.cache_pages * sizes.page,
       passes=layout.passes,
     )
-    fill = dict(work=work.fill_flops, hbm=work.fill_bytes, pages=work.fill_bytes - aot.on_chip(weights))
+    fill = dict(work=work.fill_flops, hbm=work.fill_bytes, pages=work.fill_bytes - held)
     for name, calls, (width, n) in zip(("prefill", "extend"), (work.fills, 0), sizes.widths.items()):
       arguments = ints(n, width), ints(n, 2), ints(n, sizes.table)
       self.add(
@@ -369,7 +370,7 @@ class _Compiler:
       work=work.chunk_flops,
       hbm=work.chunk_bytes,
       turns=r.chunk,
-      pages=work.chunk_bytes - r.chunk * aot.on_chip(weights),
+      pages=work.chunk_bytes - r.chunk * held,
     )
 
   def index(self, index: index_lib.Index) -> None:

@@ -35,6 +35,11 @@ class Load:
     """Tokens of all episodes; a shared prompt counts in each of them."""
     return int(self.episodes * self.length)
 
+  @property
+  def sizes(self) -> dict[str, float]:
+    """What `learner/flops.py` counts operations by, for all packed tokens."""
+    return dict(tokens=self.packed, pairs=self.pairs, scored=self.episodes * self.drawn)
+
 
 def load(config: Any, *, fill: float = 0.5, drawn: float = 0.5) -> Load:
   """The tokens of a step with this config.
@@ -83,10 +88,9 @@ def blocks(config: Any, shape: Any, load: Load) -> Blocks:
   rows, length = config.learner.micro_rows, max(config.learner.row_lengths)
   size, parts = rows * length, config.loss.minibatches
   count = parts * max(1, math.ceil(load.packed / parts / size)) * config.loss.epochs
-  whole = dict(tokens=load.packed, pairs=load.pairs, scored=load.episodes * load.drawn)
-  block = {name: value * size / load.packed for name, value in whole.items()}
+  block = {name: value * size / load.packed for name, value in load.sizes.items()}
   full, matrices = flops.forward(shape, **block), flops.forward(shape, **block | dict(pairs=0.0))
-  return Blocks(rows, length, count, parts * config.loss.epochs, full, flops.forward(shape, **whole), matrices)
+  return Blocks(rows, length, count, parts * config.loss.epochs, full, flops.forward(shape, **load.sizes), matrices)
 
 
 def held(config: Any, load: Load) -> int:
@@ -111,18 +115,13 @@ def passes(settings: Any) -> int:
   return 3 * s.epochs * (1 + (s.critic.kind == "own")) + scoring
 
 
-def needed(settings: Any, cut: Blocks, load: Load, adapters: int) -> float:
+def needed(shape: Any, settings: Any, cut: Blocks, load: Load, adapters: int) -> float:
   """Operations of the learner in a step, on all chips together: its passes, without remat and padding.
 
-  With adapters of `a` parameters the matrices' gradient is left out, and each pass needs 2 a · tokens more
-  (learner/flops.py). The reference has none.
+  Adapters need no gradient of the matrices (`flops.update`). Without them, a critic of its own counts as much as the
+  policy (`passes`).
   """
-  whole = passes(settings) * cut.whole
-  if not adapters:
-    return whole
-  share = load.packed / (cut.rows * cut.length)  # of a block
-  more = 3 * settings.epochs + settings.scores_old + (settings.critic.kind == "shared")
-  return whole - settings.epochs * cut.matrices * share + more * 2.0 * adapters * load.packed
+  return flops.update(shape, settings, **load.sizes, adapters=adapters) if adapters else passes(settings) * cut.whole
 
 
 def train_bytes(

@@ -49,6 +49,12 @@ AGENTS: Mapping[str, AgentTags] = {
 }
 
 
+def asked(question: str) -> str:
+  """The question as in Search-R1's data: it ends with "?"."""
+  question = question.strip()
+  return question if question.endswith("?") else f"{question}?"
+
+
 def boxed(text: str) -> str | None:
   """The inside of the last complete `\\boxed{…}`, without LaTeX's `\\text{…}` and escapes; None if there is none."""
   at = text.rfind(r"\boxed{")

@@ -114,7 +114,7 @@ class HuggingFaceTokenizer:
         )
         for opened in (False, True)
       )
-    except Exception:  # noqa: BLE001  (no template, or one that does not render this; `template` tells why)
+    except (ValueError, TypeError, jinja2.TemplateError):  # none, or one that does not render this: `template` says why
       return "", ""
     return turn, both.removeprefix(turn).lstrip()
 

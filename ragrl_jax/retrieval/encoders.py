@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from ragrl_jax.retrieval import bm25
@@ -15,11 +16,6 @@ from ragrl_jax.retrieval.hashing import HashingEncoder
 from ragrl_jax.structs import Passage
 
 FITTED = "encoder.json"
-OPTIONS = {
-  "bm25": ("k1", "b", "stemmer", "stopwords"),
-  "hashing": ("dim", "seed", "title_weight", "k1", "b"),
-  "model": ("settings", "query_prefix", "passage_path", "dtype", "batch"),
-}
 
 
 def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -43,11 +39,11 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
     ) from None
   # Wrong options are found now, before the corpus is stored.
   if str(encoder) == "bm25":
-    _check("bm25", options)
+    _check("bm25", options, bm25.checked)
     bm25.checked(**options)
     return dict(kind="bm25", options=options)
   if str(encoder) == "hashing":
-    _check("hashing", options)
+    _check("hashing", options, HashingEncoder, given=("rows", "mean_length"))
     HashingEncoder({}, rows=0, mean_length=0.0, **options)
     return dict(kind="hashing", options=options)
   path = pathlib.Path(encoder)
@@ -62,14 +58,20 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
       f"encoder={str(encoder)!r}: it must be 'bm25', 'hashing', or a folder with a config.json and "
       "safetensors of a BERT-type encoder or of a decoder for embeddings."
     )
-  _check("model", options)
+  from ragrl_jax.models.encoder import load_encoder  # takes a while, and bm25 and hashing do not need it
+
+  _check("model", options, load_encoder, given=("mesh",))
   return dict(kind="model", path=str(path.resolve()), options=options)
 
 
-def _check(kind: str, options: Mapping[str, Any]) -> None:
-  if unknown := sorted(map(str, options.keys() - set(OPTIONS[kind]))):
-    known = ", ".join(OPTIONS[kind])
-    raise ValueError(f"encoder_options: unknown {', '.join(unknown)}: for this encoder ({kind}) use only {known}.")
+def _check(kind: str, options: Mapping[str, Any], made_by: Callable[..., Any], given: Collection[str] = ()) -> None:
+  """Refuses an option that is no keyword of `made_by`, or one that is `given` by the index."""
+  keywords = [p.name for p in inspect.signature(made_by).parameters.values() if p.kind is p.KEYWORD_ONLY]
+  known = [name for name in keywords if name not in given]
+  if unknown := sorted(map(str, options.keys() - set(known))):
+    raise ValueError(
+      f"encoder_options: unknown {', '.join(unknown)}: for this encoder ({kind}) use only {', '.join(known)}."
+    )
 
 
 def fitted(

@@ -22,9 +22,10 @@ import numpy as np
 
 from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval.corpus import read_card
+from ragrl_jax.settings import DTYPES
 from ragrl_jax.structs import Passage
 
-FUSIONS, DTYPES = ("rrf", "weighted"), ("float32", "bfloat16", "float16")
+FUSIONS = ("rrf", "weighted")
 
 
 def _number(value: Any) -> bool:

@@ -12,6 +12,7 @@ from ragrl_jax.learner import flops
 from ragrl_jax.learner.learner import Learner
 from ragrl_jax.rollout import timings
 from ragrl_jax.run.player import Player
+from ragrl_jax.store import changes
 
 # (step, player, params) → more metrics for the step's row, such as an evaluation's
 Evaluate = Callable[[int, Player, Any], dict[str, Any]]
@@ -55,11 +56,11 @@ def seconds_of(clock: Clock, played: timings.Timings) -> dict[str, float]:
 
 def check_settling(config, *, measured: bool) -> None:
   """Raises a ValueError if a stage waits for a held-out metric, which is not measured during the run."""
-  metric = config.switches.get("settle_metric")
-  if str(metric).startswith("evaluation/") and not measured:
+  if changes.waits_for_held_out(config) and not measured:
     raise ValueError(
-      f"config.switches.settle_metric={metric!r}: no held-out questions are measured during the run, so its next stage "
-      "would never begin. Set config.data.evaluate and config.evaluate.every, or pass `evaluate` to train."
+      f"config.switches.settle_metric={config.switches.settle_metric!r}: no held-out questions are measured during the "
+      "run, so its next stage would never begin. Set config.data.evaluate and config.evaluate.every, or pass "
+      "`evaluate` to train."
     )
 
 

@@ -153,10 +153,14 @@ def is_supervised(host: Mapping[str, Any]) -> bool:
   return "group_sampler" not in host_state(host)
 
 
+def waits_for_held_out(config) -> bool:
+  """Whether a stage begins when a metric of held-out questions settles."""
+  return str(config.switches.get("settle_metric")).startswith("evaluation/")
+
+
 def _is_free(name: str, config) -> bool:
-  # The second stage may begin when a held-out metric settles, and that is also measured at config.steps.
-  settles = str(config.switches.get("settle_metric")).startswith("evaluation/")
-  if settles and (name == "steps" or name.startswith(HELD_OUT)):
+  # Held-out questions are also measured at config.steps.
+  if waits_for_held_out(config) and (name == "steps" or name.startswith(HELD_OUT)):
     return False
   if name == "steps":
     falls = config.optimizer.schedule in ("cosine", "linear")

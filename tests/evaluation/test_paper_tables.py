@@ -391,9 +391,7 @@ def flagged(monkeypatch):
   return called
 
 
-@pytest.mark.parametrize(
-  "data", ["/home/me/hotpotqa_project/qa", "/home/me/musique/qa/*_dev.jsonl.gz", "/data/qa/*_dev.jsonl.gz"]
-)
+@pytest.mark.parametrize("data", ["hotpotqa_project/qa", "musique/qa/*_dev.jsonl.gz", "data/qa/*_dev.jsonl.gz"])
 def test_sets_of_one_folder_are_told_apart_by_their_rows_whatever_the_folder_is_called(tmp_path, data):
   def sets(*sources):
     rows = [paper_runs.row(number, source=source) for number, source in enumerate(sources)]

@@ -111,4 +111,4 @@ def test_adapters_need_no_gradient_of_the_matrices(kl, epochs):
   for adapters in (0, 84):
     sizes = dict(tokens=load.packed, pairs=load.pairs, scored=load.episodes * load.drawn, adapters=adapters)
     want = flops.update(SHAPE, settings, **sizes)
-    assert load_lib.needed(settings, cut, load, adapters) == pytest.approx(want)
+    assert load_lib.needed(SHAPE, settings, cut, load, adapters) == pytest.approx(want)

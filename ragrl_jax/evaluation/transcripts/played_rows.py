@@ -43,8 +43,8 @@ def _refusal(folder: str | pathlib.Path, whose: str) -> str:
   agents = ", ".join(name for name, tags in AGENTS.items() if tags.thinks)
   return (
     f"{folder}: these episodes are of {whose}, which does not write each thought between <think> and </think>, then a "
-    "query or an answer, so its steps cannot be judged. Name folders of search_r1, veritas, released with an agent of "
-    f"{agents}, or `ragrl score` (--episodes)."
+    "query or an answer, so its steps cannot be judged. Name folders of "
+    f"{', '.join(STEPPED)} with an agent of {agents}, or `ragrl score` (--episodes)."
   )
 
 

@@ -1,7 +1,7 @@
 """The prompt: think, search and answer in an agent's own tags, in our words or those of the user's file."""
 
 from ragrl_jax.prompting import wording
-from ragrl_jax.prompting.agent_tags import AGENTS, AgentTags
+from ragrl_jax.prompting.agent_tags import AGENTS, AgentTags, asked
 from ragrl_jax.structs import Example
 
 INSTRUCTIONS = ("paper", "short", "none")
@@ -29,8 +29,7 @@ class Prompt:
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode."""
-    question = example.question.strip()
-    return self._wording.messages(question=question + "?" * (self._asks and not question.endswith("?")))
+    return self._wording.messages(question=asked(example.question) if self._asks else example.question.strip())
 
 
 def _told(agent: str, tags: AgentTags) -> str:

@@ -1,6 +1,7 @@
 """The prompt: think, search, read, answer, each in its tags."""
 
 from ragrl_jax.prompting import wording
+from ragrl_jax.prompting.agent_tags import asked
 from ragrl_jax.structs import Example
 
 INSTRUCTIONS = {
@@ -53,7 +54,4 @@ class Prompt:
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode."""
-    question = example.question.strip()
-    if not question.endswith("?"):
-      question += "?"
-    return self._wording.messages(question=question)
+    return self._wording.messages(question=asked(example.question))

@@ -12,17 +12,25 @@ from ragrl_jax.recipes.untrained.prompt import Prompt
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Policy, Segment, Tools
 
 SENTENCE_TOKENS, SENTENCES = 64, 32  # most tokens of a draft, most sentences of an answer
-_PARSER = Parser("flare")
 _SENTENCE = re.compile(r"\s*\S.*?[.!?](?=\s)", re.DOTALL)
 
 
-def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, sure_above: float, mask_below: float):
+def build(
+  prompt: Prompt,
+  parser: Parser,
+  *,
+  max_searches: int,
+  max_passage_tokens: int | None,
+  sure_above: float,
+  mask_below: float,
+):
   """The coroutine. The episode has the kept sentences and their documents, but no drafts.
 
   The fact `draft_tokens` counts the model's other tokens: rejected drafts, and text after a sentence. The fact `answer`
   is set if the answer spans several sentences ("U.S. Senator"), because turns are otherwise read separately.
 
   Args:
+    prompt, parser: the method's.
     max_searches: most searches; then every draft is kept.
     sure_above: a draft is kept if all its tokens have at least this probability.
     mask_below: less likely tokens are left out of the query.
@@ -70,8 +78,8 @@ def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, 
         said, part = await informed(_query(said, tokenizer, mask_below) or question)
     facts: dict[str, Any] = dict(draft_tokens=sampled - len(written))
     whole = dataclasses.replace(part, segments=tuple(record), ended=ended, facts=facts)
-    answer = _PARSER.answer(tokenizer.decode(written))
-    if answer is not None and answer != answered.last_answer(_PARSER, whole):
+    answer = parser.answer(tokenizer.decode(written))
+    if answer is not None and answer != answered.last_answer(parser, whole):
       facts["answer"] = answer
     return whole
 

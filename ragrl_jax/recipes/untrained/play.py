@@ -16,7 +16,7 @@ def build(prompt: Prompt, parser: Parser, switches):
     return sure.build(prompt, search=search, **cut)
   if method == "flare":
     limits = dict(sure_above=switches.sure_above, mask_below=switches.mask_below)
-    return flare.build(prompt, max_searches=searches, **limits, **cut)
+    return flare.build(prompt, parser, max_searches=searches, **limits, **cut)
   looped = functools.partial(loop.build, **cut)
   words = "paper" if wording.is_file(switches.instructions) else switches.instructions  # a file is the first prompt's
   if method in refine.REFINED:

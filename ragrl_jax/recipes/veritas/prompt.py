@@ -1,6 +1,7 @@
 """The prompt: reason about new information, search for what is missing, then answer, each in its tags."""
 
 from ragrl_jax.prompting import wording
+from ragrl_jax.prompting.agent_tags import asked
 from ragrl_jax.structs import Example
 
 INSTRUCTIONS = {
@@ -32,7 +33,4 @@ class Prompt:
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode."""
-    question = example.question.strip()
-    if not question.endswith("?"):
-      question += "?"
-    return self._wording.messages(question=question)
+    return self._wording.messages(question=asked(example.question))
