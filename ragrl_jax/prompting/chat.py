@@ -85,17 +85,19 @@ def disarmed_text(text: str, control: Iterable[str]) -> str:
 def disarmed(messages: Sequence[Mapping[str, Any]], control: Iterable[str]) -> list[dict[str, Any]]:
   """The messages with `disarmed_text` for all texts in them, but not for the roles."""
   control = tuple(control)
+  inside = lambda name, value: value if name == "role" else disarmed_value(value, control)
+  return [{name: inside(name, value) for name, value in message.items()} for message in messages]
 
-  def inside(value):
-    if isinstance(value, str):
-      value = disarmed_text(value, control)
-    elif isinstance(value, Mapping):  # a tool call: its arguments
-      value = {inside(key): inside(one) for key, one in value.items()}
-    elif isinstance(value, Sequence):
-      value = [inside(one) for one in value]
-    return value
 
-  return [{name: value if name == "role" else inside(value) for name, value in message.items()} for message in messages]
+def disarmed_value(value: Any, control: Sequence[str]) -> Any:
+  """A JSON value with `disarmed_text` for all texts and keys in it: a call's arguments, or the schema of a tool."""
+  if isinstance(value, str):
+    return disarmed_text(value, control)
+  if isinstance(value, Mapping):
+    return {disarmed_value(key, control): disarmed_value(one, control) for key, one in value.items()}
+  if isinstance(value, Sequence):
+    return [disarmed_value(one, control) for one in value]
+  return value
 
 
 def check_append_only(

@@ -154,6 +154,7 @@ class HuggingFaceTokenizer:
       ValueError: the template refuses these messages.
     """
     messages = chat_lib.disarmed(messages, self.control)
+    tools = chat_lib.disarmed_value(tools, self.control)  # an MCP server or a client has written them
     if self.markers is None:
       return chat_lib.plain(messages)
     if self.markers == "own":

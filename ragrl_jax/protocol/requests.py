@@ -305,7 +305,7 @@ def _chat(said: Mapping[str, Any], served: Served, tools: Tools) -> _Chat:
     told: list[Any] = tool_calls.messages(read, served.tools)
     render: Any = served.tokenizer.render
     ids = render(told, list(tools.shown)) if tools.shown else render(told)
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:  # refused by the template, or nested too deeply
     raise Refused(400, " ".join(str(error).split()), param="messages") from None
   ids = [*ids, *served.tokenizer.encode(opened)]
   if not ids:

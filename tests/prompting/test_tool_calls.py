@@ -95,6 +95,32 @@ def test_control_tokens_in_arguments_stay_text(tmp_path):
   assert tokenizer.render(said).count(end) == 2  # of the two turns, none of the argument
 
 
+@pytest.mark.parametrize(
+  "make, template, tokens",
+  [
+    (small_tokenizers.byte_level, QWEN, ("<|im_end|>", "<|im_start|>", "<|endoftext|>")),
+    (small_tokenizers.byte_level, small_tokenizers.HERMES_TOOLS, ("<|im_end|>", "<|im_start|>")),
+    (small_tokenizers.llama3, small_tokenizers.LLAMA_TOOLS, ("<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")),
+  ],
+)
+def test_control_tokens_in_tool_definitions_stay_text(tmp_path, make, template, tokens):
+  # An MCP server or a client could otherwise end the system turn and open one of its own. The definition has the same
+  # control tokens as one without any: those of the template.
+  tokenizer, asked = HuggingFaceTokenizer(make(tmp_path, template=template)), [dict(role="user", content="?")]
+
+  def control(text):
+    field = {"type": "string", "description": text, "enum": [text], "default": {text: [text, 1, None]}}
+    schema = {"type": "object", "title": text, "properties": {"x": field, text: {"type": "string"}}}
+    tool = {"type": "function", "function": {"name": "f" + text, "description": text, "parameters": schema}}
+    ids = tokenizer.render(asked, [tool, {"type": "function", "role": text, "function": {"name": "g"}}])
+    assert text in "".join(tokenizer.decode(ids).split()) and '"g"' in tokenizer.decode(ids)
+    return [i for i in ids if i in tokenizer.control_names]
+
+  assert set(tokens) <= set(tokenizer.control)
+  for token in tokens:
+    assert control(token) == control("words")
+
+
 F, G = '<tool_call>{"name": "f"}</tool_call>', ToolCall("f", "{}")
 PLACE = "<tool_call>\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>\n</tool_call>"
 
