@@ -1,14 +1,17 @@
 """A program's requests become one episode: its tokens are those that were sampled, and what goes wrong is named."""
 
 import asyncio
+import gc
 import json
 import sys
 import textwrap
+import threading
 import time
 import types
 
 import agent_programs
 import httpx
+import patience
 import pytest
 import small_tokenizers
 from scripted_chat import ChatPolicy
@@ -318,6 +321,19 @@ def test_the_endpoint_answers_its_episode_alone(tokenizer):
   assert seen["stream"][-1] == "data: [DONE]" and seen["url"].startswith("http://127.0.0.1:")
   late = httpx.post(f"{seen['url']}/chat/completions", json=dict(messages=[]), timeout=60)
   assert late.status_code == 410 and "no episode" in late.json()["error"]["message"]
+
+
+def test_the_endpoint_ends_with_its_recipe(tokenizer):
+  serving = lambda: {thread for thread in threading.enumerate() if thread.name == "gateway"}
+  gc.collect()
+  before = serving()
+  recipe, _ = played("loop", ChatPolicy(tokenizer, ["Italy"]), search=True)
+  (mine,) = serving() - before
+  again = scripted.run(recipe.play(EXAMPLE, ChatPolicy(tokenizer, ["Rome"]), Tools()))
+  assert again.segments[-1].text == "Rome" and mine.is_alive()  # one server for all episodes
+  del recipe
+  gc.collect()
+  patience.until(lambda: not mine.is_alive())
 
 
 def test_programs_run_a_few_at_a_time(tokenizer):

@@ -14,6 +14,7 @@ import logging
 import secrets
 import threading
 import time
+import weakref
 from typing import Any
 
 import uvicorn
@@ -33,11 +34,11 @@ STARTED_S = 30.0  # seconds that the server has to start
 # Seconds that an idle connection stays open. Clients close theirs much earlier, so no request is sent on a connection
 # that the server is closing.
 KEPT_S = 3600
-GUARD = guard.Guard(header_s=120.0, body_s=120.0)  # long: clients run on this machine, which may be busy
+GUARD = guard.Guard(header_s=120.0, body_s=120.0, read_s=120.0)  # long: clients run on this machine, which may be busy
 
 
 class Gateway:
-  """An ASGI application. A daemon thread serves it from the first episode until the process ends."""
+  """An ASGI application. A thread serves it from the first episode until nothing refers to the gateway any more."""
 
   def __init__(self):
     self._sessions: dict[str, tuple[Session, Reading, float]] = {}
@@ -73,9 +74,11 @@ class Gateway:
     with self._lock:
       if self._port:
         return
-      config = guard.configured(self, host="127.0.0.1", port=0, guard=GUARD)
+      # A proxy, because the thread must not keep the gateway.
+      config = guard.configured(weakref.proxy(self), host="127.0.0.1", port=0, guard=GUARD)
       config.timeout_keep_alive = KEPT_S
       server = uvicorn.Server(config)
+      weakref.finalize(self, setattr, server, "should_exit", True)
       thread = threading.Thread(target=server.run, name="gateway", daemon=True)
       thread.start()
       end = time.monotonic() + STARTED_S
