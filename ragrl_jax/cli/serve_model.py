@@ -5,7 +5,8 @@ docs/howto/serve.md lists the fields. Lanes, context and cache come from the run
 --config.rollout.lanes=64 changes a setting. A Hugging Face folder needs no run; --config.rollout.context=8192 sets the
 length of a conversation.
 
-POST /v1/weights with {} loads the newest checkpoint of the run after the running replies have ended.
+POST /v1/weights with {} loads the newest checkpoint of the run after the running replies have ended, if they end within
+--drain_s.
 
 By default, all users of this machine can connect, and no other machine. --host 0.0.0.0 opens the server to other
 machines. Then --key_variable NAME names the environment variable with the key that clients must send.
@@ -46,6 +47,9 @@ MAX_WAITING = flags.DEFINE_integer(
 TIMEOUT_S = flags.DEFINE_float(
   "timeout_s", LIMITS.timeout_s, "Most seconds for a request, including waiting.", lower_bound=0.1
 )
+DRAIN_S = flags.DEFINE_float(
+  "drain_s", LIMITS.drain_s, "Most seconds that new weights make new requests wait for running replies.", lower_bound=0
+)
 
 
 def main(argv):
@@ -73,7 +77,7 @@ def main(argv):
 
   thread = engine_thread.EngineThread(made.engine)
   limits = openai_server.Limits(
-    MAX_BYTES.value, MAX_TOKENS.value, MAX_REPLIES.value, MAX_WAITING.value, TIMEOUT_S.value
+    MAX_BYTES.value, MAX_TOKENS.value, MAX_REPLIES.value, MAX_WAITING.value, TIMEOUT_S.value, DRAIN_S.value
   )
   application = openai_server.Application(
     thread, name, limits, reload=reload, key=key, local=guard.is_loopback(HOST.value)

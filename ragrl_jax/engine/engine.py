@@ -172,10 +172,12 @@ class Engine:
     self._replicas[conversation.replica].submit(conversation)
 
   def close(self, number: int) -> None:
-    """Ends a conversation, after its present turn if there is one. After `reset` it is closed already."""
+    """Ends a conversation, after its present turn if that has begun. After `reset` it is closed already."""
     conversation = self._conversations.get(number)
     if conversation is not None:
       conversation.closed = True
+      if conversation.turn is not None and self._replicas[conversation.replica].withdraw(conversation):
+        conversation.turn = None
       self._release_closed(conversation)
 
   def leave(self, group: Group) -> None:

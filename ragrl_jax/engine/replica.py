@@ -87,6 +87,13 @@ class Replica:
     else:
       self._waiting.append(conversation)
 
+  def withdraw(self, conversation: ConversationState) -> bool:
+    """Whether the conversation was a new episode that waited. Then it waits no longer."""
+    waited = conversation in self._waiting
+    if waited:
+      self._waiting.remove(conversation)
+    return waited
+
   def leave(self, group: Group) -> None:
     """One sample of the group will not share its prompt, or shares it already."""
     for prompt in self.prompts.leave(group):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hmac
 import ipaddress
+import math
 import resource
 import urllib.parse
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+LEAST = 16 << 10  # bytes; see `Guard.read_s`
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -24,6 +26,8 @@ class Guard:
   Attributes:
     header_s: seconds for the headers of a request, from the start of the connection or of a further request.
     body_s: seconds for the body, after the headers.
+    read_s: seconds in which a client must read 16 KiB of the answer that waits for it, or the rest of it. Otherwise its
+      connection is dropped.
     max_connections: most connections at a time. A new connection replaces the one that has been idle, or sending a
       request, for longest. If all connections wait for answers, the new one is refused with status 503.
     grace_s: seconds for answers in progress when the server shuts down.
@@ -31,6 +35,7 @@ class Guard:
 
   header_s: float = 10.0
   body_s: float = 30.0
+  read_s: float = 30.0
   max_connections: int = 2048
   grace_s: float = 3.0
 
@@ -46,7 +51,7 @@ class _Guarded(H11Protocol):
 
   def connection_made(self, transport):
     super().connection_made(transport)
-    self._phase = self._timer = None
+    self._phase = self._timer = self._reader = None
     if len(self.connections) > self.guard.max_connections:
       oldest = next(iter(self.replaceable), None)
       if oldest is None:
@@ -67,6 +72,16 @@ class _Guarded(H11Protocol):
   def connection_lost(self, exc):
     super().connection_lost(exc)
     self._enter("closed")
+    self._stop_watching()
+
+  def pause_writing(self):
+    super().pause_writing()
+    self._watch()
+
+  def resume_writing(self):
+    super().resume_writing()
+    if not self.transport.is_closing():  # a closing one is watched to its end
+      self._stop_watching()
 
   def shutdown(self):
     if self._phase == "body":
@@ -76,7 +91,7 @@ class _Guarded(H11Protocol):
 
   def timeout_keep_alive_handler(self):
     super().timeout_keep_alive_handler()
-    self.loop.call_later(self.guard.header_s, self.transport.abort)  # in case the client never reads its answer
+    self._look()
 
   def drop(self):
     """Closes the connection at once. Unsent data is lost."""
@@ -109,6 +124,22 @@ class _Guarded(H11Protocol):
     self.replaceable.pop(self, None)
     if phase in ("head", "body", "idle"):
       self.replaceable[self] = None
+    elif phase == "closed":  # the socket stays open until the client has read the rest
+      self._watch()
+
+  def _watch(self, unread=math.inf):
+    """Drops the client if it has not read enough since `unread` bytes waited for it."""
+    left = self.transport.get_write_buffer_size()
+    self._stop_watching()
+    if left > unread - LEAST:
+      self.drop()
+    elif left:
+      self._reader = self.loop.call_later(self.guard.read_s, self._watch, left)
+
+  def _stop_watching(self):
+    if self._reader is not None:
+      self._reader.cancel()
+      self._reader = None
 
   def _late(self):
     self.transport.write(LATE)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 from ragrl_jax.engine.lanes import FULL
@@ -16,6 +17,9 @@ from ragrl_jax.serving.engine_thread import EngineThread, Slice
 
 async def draw(thread: EngineThread, asked: Asked) -> AsyncGenerator[Piece, None]:
   """Yields the pieces of all replies as they are sampled. The last piece of a reply has the reason for its end.
+
+  A reply leaves the engine at its own end, so more replies than the engine has rows follow each other, and nobody waits
+  for a client that reads slowly.
 
   Close the iterator if you leave it early: then sampling stops after the current chunk.
 
@@ -38,7 +42,8 @@ async def draw(thread: EngineThread, asked: Asked) -> AsyncGenerator[Piece, None
         thread.open(Open(number, prompt, conversation.key_of(asked.seed, 0, place, sample, 0), group=group))
         opened.append(number)
         text = TextStream(tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=asked.ends)
-        thread.submit(_turn(number, asked, thread), _Reply(place * asked.n + sample, text, asked.stops, tell))
+        over = functools.partial(thread.close_conversation, number)
+        thread.submit(_turn(number, asked, thread), _Reply(place * asked.n + sample, text, asked.stops, tell, over))
         left += 1
     while left:
       piece = await heard.get()
@@ -71,6 +76,7 @@ class _Reply:
   text: TextStream
   stops: Sequence[str]
   tell: Callable[[Piece | BaseException], None]
+  over: Callable[[], None]
 
   def __call__(self, heard: Slice | BaseException) -> bool:
     """See `engine_thread.Hear`."""
@@ -82,6 +88,8 @@ class _Reply:
       finish = "stop"
     elif heard.stop is not None:
       finish = "length"
+    if finish:
+      self.over()
     text = self.text.piece(last=bool(finish))
     stop = self.text.stop if self.text.stop in self.stops else None
     self.tell(Piece(self.index, text, heard.ids[:kept], heard.logprobs[:kept], finish, stop))

@@ -27,13 +27,14 @@ class Gate:
         asyncio.get_running_loop().create_task(self._tell())
 
   @contextlib.asynccontextmanager
-  async def alone(self) -> AsyncIterator[None]:
-    """Blocks other tasks, and enters when all tasks inside have left."""
+  async def alone(self, within_s: float) -> AsyncIterator[None]:
+    """Blocks other tasks, and enters when all tasks inside have left. Raises TimeoutError if that takes longer."""
     async with self._changed:
       await self._changed.wait_for(lambda: not self._shut)
       self._shut = True
       try:
-        await self._changed.wait_for(lambda: not self._inside)
+        async with asyncio.timeout(within_s):
+          await self._changed.wait_for(lambda: not self._inside)
       except BaseException:
         self._shut = False
         self._changed.notify_all()

@@ -5,8 +5,8 @@
     POST /v1/weights                             {} or {"step": 40}: newer weights of the same run
 
 Requests enter idle lanes of the running engine. Errors are one line of JSON in OpenAI's form: 400 for an invalid or
-unsupported request, 401 for a missing key, 413 for a long body, 429 for too many replies at a time, 504 after the time
-limit. If a stream has started, the error is its last event.
+unsupported request, 401 for a missing key, 413 for a long body, 429 for too many replies at a time, 503 if replies run
+too long for new weights, 504 after the time limit. If a stream has started, the error is its last event.
 """
 
 import asyncio
@@ -48,6 +48,7 @@ class Limits:
     max_replies: most replies per request: number of prompts times n.
     max_waiting: most replies, over all requests, that are being sampled or waiting.
     timeout_s: most seconds per request, including waiting.
+    drain_s: most seconds that new weights make new requests wait for the replies that run.
   """
 
   max_bytes: int = 8 << 20
@@ -55,6 +56,7 @@ class Limits:
   max_replies: int = 64
   max_waiting: int = 1024
   timeout_s: float = 600.0
+  drain_s: float = 120.0
 
 
 class Application:
@@ -116,7 +118,7 @@ class Application:
     headers = dict(scope["headers"])
     if refused := guard_lib.unwelcome(headers, local=self._local):
       raise Refused(*refused)
-    if scope["path"] != "/health" and not guard_lib.has_key(headers, self._key):
+    if not guard_lib.has_key(headers, self._key):
       raise Refused(401, "wrong or missing key: send Authorization: Bearer KEY.", code="invalid_api_key")
     wanted = PAGES.get(scope["path"], "GET" if scope["path"].startswith("/v1/models/") else None)
     if wanted is None:
@@ -189,16 +191,23 @@ class Application:
       raise Refused(400, 'the body must be {} for the newest weights of the run, or {"step": 40}.')
     if self._reload is None:
       raise Refused(400, "this server cannot load other weights.")
-    async with self._gate.alone():
-      # Shielded: the engine's thread loads the weights even if this client disconnects.
-      change = asyncio.ensure_future(asyncio.to_thread(self._thread.alone, self._reload, step))
-      try:
-        version = await asyncio.shield(change)
-      except (ValueError, OSError) as error:
-        raise Refused(400, " ".join(str(error).split())) from None
-      finally:
-        await asyncio.wait([change])
+    try:
+      async with self._gate.alone(self._limits.drain_s):
+        version = await self._loaded(step)
+    except TimeoutError:
+      message = f"replies still run after {self._limits.drain_s:g} s, so the weights stay: ask again later."
+      raise Refused(503, message) from None
     await answer.whole(dict(object="weights", version=version))
+
+  async def _loaded(self, step: int | None) -> int:
+    # Shielded: the engine's thread loads the weights even if this client disconnects.
+    change = asyncio.ensure_future(asyncio.to_thread(self._thread.alone, self._reload, step))
+    try:
+      return await asyncio.shield(change)
+    except (ValueError, OSError) as error:
+      raise Refused(400, " ".join(str(error).split())) from None
+    finally:
+      await asyncio.wait([change])
 
 
 def server(application: Application, *, host: str, port: int, guard: Guard | None = None) -> uvicorn.Server:

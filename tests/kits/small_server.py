@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import threading
 import time
 import types
@@ -19,13 +20,15 @@ CLIENT = httpx.Client(timeout=280, limits=httpx.Limits(max_connections=None, max
 
 
 @contextlib.contextmanager
-def running(application):
+def running(application, guard=None):
   """Gives the port on which the ASGI application is served."""
-  server = openai_server.server(application, host="127.0.0.1", port=0)
+  server = openai_server.server(application, host="127.0.0.1", port=0, guard=guard)
   thread = threading.Thread(target=server.run)
   thread.start()
   while not server.started:
     time.sleep(0.005)
+  if guard is not None:  # clients that do not read are soon noticed
+    server.servers[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
   try:
     yield server.servers[0].sockets[0].getsockname()[1]
   finally:
@@ -34,13 +37,13 @@ def running(application):
 
 
 @contextlib.contextmanager
-def serving(engine=None, *, limits=LIMITS, **more):
+def serving(engine=None, *, limits=LIMITS, guard=None, **more):
   """Gives ("http://127.0.0.1:PORT/v1", the application) over a small engine."""
   thread = engine_thread.EngineThread(engine or kit.engine())
   thread.start()
   try:
     application = openai_server.Application(thread, MODEL, limits, local=True, **more)
-    with running(application) as port:
+    with running(application, guard) as port:
       yield f"http://127.0.0.1:{port}/v1", application
   finally:
     thread.close()

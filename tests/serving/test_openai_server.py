@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 
 import httpx
 import jax
@@ -18,6 +19,7 @@ from small_server import CLIENT, MODEL, drawn, post, serving, stream
 from ragrl_jax import structs
 from ragrl_jax.engine import lanes
 from ragrl_jax.learner import forward, packing
+from ragrl_jax.retrieval import guard
 from ragrl_jax.serving.openai_server import Limits
 from ragrl_jax.testing import small_engine as kit
 
@@ -270,22 +272,91 @@ def test_a_key_is_wanted_where_there_is_one():
     for headers in (None, dict(authorization="Bearer sesam"), dict(authorization="Bearer")):
       status, said = post(url, "completions", headers, prompt="a")
       assert status == 401 and said["error"]["code"] == "invalid_api_key" and "sesame" not in str(said)
-    assert post(url, "completions", dict(authorization="Bearer sesame"), prompt="a")[0] == 200
-    assert CLIENT.get(url.replace("/v1", "/health")).status_code == 200
+    known = dict(authorization="Bearer sesame")
+    assert post(url, "completions", known, prompt="a")[0] == 200
+    health = url.replace("/v1", "/health")
+    assert CLIENT.get(health).status_code == 401 and CLIENT.get(health, headers=known).json()["status"] == "ok"
+
+
+@contextlib.contextmanager
+def asked_by(url, buffer=None, **body):
+  """A client that has sent a request and reads nothing; `buffer` is the size of its receive buffer."""
+  body = json.dumps(dict(model=MODEL, prompt="a") | body).encode()
+  head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+  with socket.socket() as client:
+    if buffer:
+      client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    client.connect(("127.0.0.1", httpx.URL(url).port))
+    client.sendall(head + body)
+    yield client
 
 
 def test_a_client_that_leaves_frees_its_lane():
   held = Held()
   with serving(held) as (url, _):
-    body = json.dumps(dict(model=MODEL, prompt="a", max_tokens=80)).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-    with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as client:
-      client.sendall(head + body)
+    with asked_by(url, max_tokens=80):
       until(lambda: held.steps)
     until(lambda: waiting(url) == 0)
     held.go.set()
     until(lambda: not held.inner._conversations)
     assert held.steps <= 2  # the chunk that was being drawn, of ten
+
+
+def test_replies_that_wait_end_when_their_client_leaves():
+  held = Held()
+  with serving(held) as (url, _):
+    with asked_by(url, n=64, max_tokens=80):
+      until(lambda: held.steps and waiting(url) == 64)
+    until(lambda: waiting(url) == 0)
+    held.go.set()
+    until(lambda: not held.inner._conversations)
+    assert held.steps <= 4  # of six rows on four lanes: the chunk that was being drawn, and one for the other two
+
+
+# ---- more replies than rows, and clients that do not read ------------------------------------------------------------
+
+
+def test_more_replies_than_rows_follow_each_other(server):
+  # Six rows. Each reply is the engine's own, whatever its place in the queue; 64 is the limit of a request.
+  engine, how = kit.engine(), dict(seed=5, max_tokens=12, return_token_ids=True)
+  said = post(server, "completions", prompt=PROMPT, n=9, **how)[1]["choices"]
+  own = [drawn(engine, IDS, seed=5, sample=sample)[0] for sample in range(9)]
+  assert [choice["token_ids"] for choice in said] == own
+  prompts = [f"{PROMPT}{'!' * number}" for number in range(9)]
+  said = post(server, "completions", prompt=prompts, **how)[1]["choices"]
+  own = [drawn(engine, kit.TOKENIZER.encode(p), seed=5, place=place)[0] for place, p in enumerate(prompts)]
+  assert [choice["token_ids"] for choice in said] == own
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    many = [pool.submit(stream, server, "completions", prompt="a", n=64, max_tokens=4) for _ in range(3)]
+    assert [len({chunk["choices"][0]["index"] for chunk in one.result()}) for one in many] == [64] * 3
+  assert waiting(server) == 0 and not engine._conversations
+
+
+def test_a_client_that_does_not_read_holds_no_row_and_is_dropped():
+  # 64 replies of 80 tokens with log-probabilities are some 500 kB of events; the buffers hold about 80 kB.
+  held, got = Held(), b""
+  with serving(held, guard=guard.Guard(read_s=1.0)) as (url, _):
+    with asked_by(url, buffer=1, n=64, max_tokens=80, stream=True, logprobs=1) as deaf:
+      until(lambda: held.steps and waiting(url) == 64)
+      held.go.set()
+      assert post(url, "completions", prompt="a", max_tokens=2)[0] == 200  # others are answered meanwhile
+      until(lambda: not held.inner._conversations and waiting(url) == 0)
+      deaf.settimeout(60)
+      with contextlib.suppress(ConnectionResetError):  # what had arrived, and then the end
+        while part := deaf.recv(1 << 20):
+          got += part
+  assert got.startswith(b"HTTP/1.1 200 OK") and b"[DONE]" not in got
+
+
+def test_a_slow_reader_keeps_its_stream():
+  with serving(guard=guard.Guard(read_s=0.5)) as (url, _):
+    asked = dict(model=MODEL, prompt="a", n=64, max_tokens=80, stream=True, logprobs=1)
+    with CLIENT.stream("POST", f"{url}/completions", json=asked) as said:
+      got = b""
+      for part in said.iter_raw(32 << 10):  # some 16 parts: several times `read_s`, with 32 KiB in much less
+        got += part
+        time.sleep(0.1)
+    assert got.endswith(b"data: [DONE]\n\n") and len(got) > 300_000
 
 
 def test_an_engine_that_fails_is_told_to_all():
@@ -337,6 +408,24 @@ def test_weights_change_between_replies_and_drop_none():
       assert post(url, "completions", **asked)[1]["choices"][0]["token_ids"] == said["choices"][0]["token_ids"]
   finally:
     held.inner.load(first, version=first_version)
+
+
+def test_new_weights_wait_for_running_replies_for_a_limited_time():
+  held, loaded = Held(), []
+  with (
+    serving(held, reload=loaded.append, limits=Limits(drain_s=0.2)) as (url, application),
+    concurrent.futures.ThreadPoolExecutor() as pool,
+  ):
+    running = pool.submit(post, url, "completions", prompt="a")
+    until(lambda: held.steps)
+    refused = CLIENT.post(f"{url}/weights", json={})
+    assert refused.status_code == 503 and "0.2 s" in refused.json()["error"]["message"]
+    assert not application._gate._shut and not loaded  # whoever waited goes on
+    later = pool.submit(post, url, "completions", prompt="a")
+    until(lambda: waiting(url) == 2)
+    held.go.set()
+    assert running.result()[0] == later.result()[0] == 200
+    assert CLIENT.post(f"{url}/weights", json={}).status_code == 200 and loaded == [None]
 
 
 COMPILING = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/backend_compile_duration")
