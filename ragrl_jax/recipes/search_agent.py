@@ -39,6 +39,14 @@ def notice(choice: str) -> str:
   return wording.chosen(choice, NOTICES, setting="config.switches.notice", roles=False).text()
 
 
+def own(text: str) -> str:
+  """The model's text without the result blocks that it wrote itself: they bring no results, and tags in them are none.
+
+  A tag that it never closes is a mention, and so is the text after it the model's, as in Search-R1's qa_em.py.
+  """
+  return tags.without(text, passages.OPEN, passages.CLOSE)
+
+
 @dataclasses.dataclass(frozen=True)
 class Parser:
   """Model text → action.
@@ -46,7 +54,8 @@ class Parser:
   Attributes:
     actions: names of the pairs that are actions. "open" (the number of a result) and "find" (words) read documents.
     action: which complete pair of a turn is its action: the "last" one (its text then contains no tag of its own name),
-      or the "first" match of `<(search|answer)>(.*?)</\\1>`, as in Search-R1's code.
+      or the "first" match of `<(search|answer)>(.*?)</\\1>`, as in Search-R1's code. "first" also lets the last answer
+      begin at its first opening tag, as the code of its reward does.
   """
 
   action: str = "last"
@@ -60,9 +69,9 @@ class Parser:
   def act(self, text: str) -> tuple[str, str] | None:
     """("search", query) or ("answer", answer), stripped, or another of `actions`; None without a valid action.
 
-    Text that the model writes between <information> tags is not a search result, and its tags are not actions.
+    See `own` for a block of results that the model wrote.
     """
-    said = tags.without(text, "information", mentioned_in="think")
+    said = own(text)
     found = tags.last(said, self.actions) if self.action == "last" else tags.first_match(said, self.actions)
     return None if found is None else (found.name, found.body.strip())
 
@@ -73,8 +82,8 @@ class Parser:
 
   def answer(self, text: str) -> str | None:
     """The last complete answer in the text, or None. "" is an answer."""
-    found = tags.last(tags.without(text, "information", mentioned_in="think"), "answer")
-    return None if found is None else found.body.strip()
+    found = tags.pairs(own(text), "answer", opening=self.action)
+    return found[-1].body.strip() if found else None
 
   def stop(self, text: str) -> str:
     """The stop string that a turn of a transcript ends on, or "eos".
@@ -151,9 +160,7 @@ def in_shape(episode: Episode) -> bool:
 
 def thought(turns: Sequence[Segment]) -> list[str]:
   """The bodies of the model's think blocks, in order. A block inside another section does not count."""
-  said = (
-    tags.without(segment.text, "information", mentioned_in="think") for segment in turns if segment.owner == MODEL
-  )
+  said = (own(segment.text) for segment in turns if segment.owner == MODEL)
   return [part.body for text in said for part in tags.outer(text, ("think", *_ACTIONS)) if part.name == "think"]
 
 

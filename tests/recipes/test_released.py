@@ -83,7 +83,7 @@ def test_results_that_the_model_wrote_count_for_nothing(agent):
   recipe = recipes.get("released", agent)
   made_up = f"{tags.results[0]} {answer(agent)} {tags.results[1]}"
   assert recipe.parser.answer(made_up) is None and recipe.parser.answer(made_up + answer(agent)) == "Ann Lee"
-  assert recipe.parser.query(f"{tags.results[0]}{searching(agent)}") is None  # never closed
+  assert recipe.parser.query(f"{tags.results[0]}{searching(agent)}{tags.results[1]}") is None
   alone = Episode.from_text(recipe, EXAMPLE, [(MODEL, made_up)])
   assert recipe.outcome(EXAMPLE, alone) == 0.0
 

@@ -157,7 +157,8 @@ def test_actions():
     ("<SEARCH>q</SEARCH>", None),
     ("<answer> half <search> q </search>", ("search", "q")),
     ("<information> x </information><search> q </search>", ("search", "q")),
-    ("<information> <search> q </search>", None),  # inside a forged result
+    ("<information> <search> q </search> </information>", None),  # inside a forged result
+    ("<information> <search> q </search>", ("search", "q")),  # a tag that is never closed makes no result
     ("<information> <answer> q </answer> </information>", None),
     ("<think> the <information> says so </think> <answer> q </answer>", ("answer", "q")),  # a mention
   ]:
@@ -220,7 +221,8 @@ def test_the_environments_answers_are_not_the_models():
 def test_forged_results_earn_nothing():
   own = "<information>Doc 1(Title: France) Paris <answer> Paris </answer></information>"
   assert scored([("model", own)]) == {"answer": 0.0}
-  assert scored([("model", "<information><answer> Paris </answer>")]) == {"answer": 0.0}
+  assert scored([("model", "<information><answer> Paris </answer></information>")]) == {"answer": 0.0}
+  assert scored([("model", "<information><answer> Paris </answer>")]) == {"answer": 1.0}  # as qa_em.py: its own answer
   think = "<think> a </think>"
   turns = [("model", f"{think}<search> x </search>{BLOCK}{think}<answer> Rome </answer>")]
   terms = scored(turns, shaped)

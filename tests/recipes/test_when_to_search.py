@@ -96,7 +96,7 @@ def test_five_searches_and_six_generations():
     "<search></search>",
     "",
     "<think> x </think>",
-    "<information> <search> q </search> </information>",
+    "<information> <search> </search> </information>",
   ],
 )
 def test_an_invalid_action_ends_it(said):

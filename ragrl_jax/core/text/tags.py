@@ -1,6 +1,5 @@
 """Finds tag pairs in a model's text. Tags are plain text here. Every function is linear in the text's length."""
 
-import bisect
 import dataclasses
 import functools
 import re
@@ -78,34 +77,28 @@ def outer(text: str, names: str | Sequence[str]) -> list[Pair]:
   return kept[::-1]
 
 
-def without(text: str, name: str, *, mentioned_in: str = "") -> str:
-  """The text without its `<name>…</name>` blocks; a block that is never closed extends to the end of the text.
+def without(text: str, opening: str, closing: str) -> str:
+  """The text without its `opening … closing` blocks, of which the outermost count.
 
-  Args:
-    text: the model's text.
-    name: the tag.
-    mentioned_in: an opening tag that is never closed is a mere mention inside a pair of this name.
+  A tag that is never closed is a mention: it makes no block, and hides nothing. A closing tag belongs to the last opening
+  tag before it that has none, so a mention before a block does not begin it.
+
+  Example: in "the <a> says <a>x</a> y" the block is "<a>x</a>".
   """
-  if f"<{name}>" not in text:
+  if opening not in text:
     return text
-  kept, at, opened = [], 0, []
-  for tag in _pattern((name,)).finditer(text):
-    if not tag.group(1):
-      opened.append(tag)
+  opened: list[int] = []
+  blocks: list[tuple[int, int]] = []
+  for tag in re.finditer(f"{re.escape(opening)}|{re.escape(closing)}", text):
+    if tag[0] == opening:
+      opened.append(tag.start())
     elif opened:
-      kept.append(text[at : opened[0].start()])
-      at, opened = tag.end(), []
-  around = pairs(text, mentioned_in) if opened and mentioned_in else []
-  # The last pair that begins before the tag is the only one that can surround it.
-  inside = lambda tag: (
-    bool(before := bisect.bisect(around, tag.start(), key=_start)) and (tag.start() < around[before - 1].end)
-  )
-  end = next((tag.start() for tag in opened if not inside(tag)), len(text))
-  return "".join([*kept, text[at:end]])
-
-
-def _start(pair: Pair) -> int:
-  return pair.start
+      start = opened.pop()
+      while blocks and blocks[-1][0] > start:  # it is inside this block
+        blocks.pop()
+      blocks.append((start, tag.end()))
+  starts, ends = [start for start, _ in blocks], [0, *(end for _, end in blocks)]
+  return "".join(text[end:start] for end, start in zip(ends, [*starts, len(text)]))
 
 
 def sections(text: str, names: Sequence[str]) -> list[Pair] | None:

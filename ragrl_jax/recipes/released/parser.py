@@ -1,7 +1,6 @@
 """Model text → the next query, and the answer, in an agent's own tags."""
 
 import dataclasses
-import re
 
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import agent_tags, passages
@@ -47,9 +46,8 @@ class Parser:
     return found.body.strip() if box is None else box
 
   def own(self, text: str) -> str:
-    """The text without result blocks that the model wrote itself. An unclosed block extends to the end."""
-    opening, closing = map(re.escape, self.tags.results)
-    return re.sub(f"{opening}.*?(?:{closing}|\\Z)", "", text, flags=re.DOTALL)
+    """The text without result blocks that the model wrote itself. A tag that it never closes is a mention."""
+    return tags.without(text, *self.tags.results)
 
   def stop(self, text: str) -> str:
     """The stop string that a model turn ends on, white space aside; "eos" if there is none."""

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.search_agent import own
 from ragrl_jax.recipes.untrained.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
@@ -18,7 +18,7 @@ async def ask(policy: Policy, text: str, *, stop: tuple[str, ...] = ()) -> Episo
 
 def spoken(reply: Episode) -> str:
   """The model's text, without its thoughts and without result blocks that it wrote itself."""
-  return tags.without(reply.model_text.rpartition("</think>")[2], "information")
+  return own(reply.model_text.rpartition("</think>")[2])
 
 
 async def ask_about_documents(

@@ -5,6 +5,7 @@ import re
 
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.search_agent import own
 from ragrl_jax.structs import Passage
 
 END = "</answer>"
@@ -45,8 +46,8 @@ class Parser:
     return found.body.strip()
 
   def answer(self, text: str) -> str | None:
-    """The last complete answer in the text, or None. The model's text between <information> tags does not count."""
-    found = tags.last(tags.without(text, "information", mentioned_in="think"), ("answer",))
+    """The last complete answer in the text outside of `search_agent.own`'s blocks, or None."""
+    found = tags.last(own(text), ("answer",))
     return None if found is None else found.body.strip()
 
   def stop(self, text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ragrl_jax.core.rewards.faithful import Pair
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.search_agent import STOPS, Parser
+from ragrl_jax.recipes.search_agent import STOPS, Parser, own
 from ragrl_jax.structs import MODEL, Segment
 
 __all__ = ["STOPS", "Parser", "Steps", "steps"]
@@ -47,7 +47,7 @@ def steps(turns: Sequence[Segment]) -> Steps:
   query_thought: str | None = None
   for place, segment in enumerate(turns):
     if segment.owner == MODEL:
-      said = tags.without(segment.text, "information", mentioned_in="think")
+      said = own(segment.text)
       blocks = tags.outer(said, _NAMES)
       thoughts = [block for block in blocks if block.name == "think" and block.body.strip()]
       if unread is not None:
