@@ -32,8 +32,8 @@ def get_config(variant: str = ""):
   asked = sum(int(train.rpartition("~")[2]) for train in trained)
   # One epoch. The code holds out 500 of the 25,000 questions of all three sets.
   config.steps = (asked if held_out else asked - 500) // 256
-  config.data.train = ",".join(trained)
-  config.data.evaluate = ",".join(test for name, (_, test) in SETS.items() if held_out in (None, name))
+  tested = [test for name, (_, test) in SETS.items() if held_out in (None, name)]
+  config_lib.own_sets(config, train=",".join(trained), evaluate=",".join(tested))
   if "judge" in chosen:  # a smoke test needs no server
     model = dict(kind="llm", model="gpt-4o-2024-11-20", cache="out/verdicts.sqlite")
     config.judge.update(prompt="answer", **(dict(kind="exact") if "smoke" in chosen else model))

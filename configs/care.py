@@ -17,10 +17,13 @@ def get_config(variant: str = ""):
   apart = (("repo", "mean", "easy_only"), ("repo", "no_retrieval"), ("sft", "longbench"))
   config, chosen = recipes.configure("care", variant, "sft", "longbench", one_of=apart)
   config.steps = 350  # paper
-  config.data.train = "hf:ucinlp/drop//train"  # the easy set; paper and code: DROP
-  config.data.hard = "hf:microsoft/ms_marco/v2.1/train~100000"  # paper: MS MARCO; code: MuSiQue
+  easy, hard = "hf:ucinlp/drop//train", "hf:microsoft/ms_marco/v2.1/train~100000"  # paper
+  if "repo" in chosen:
+    easy, hard = "hf:sheryc/DROP_processed//train", "hf:sheryc/MuSiQue_processed//train"
+  if {"easy_only", "no_retrieval"} & set(chosen):
+    hard = ""
+  config_lib.own_sets(config, train=easy, hard=hard, evaluate="hf:hotpotqa/hotpot_qa/distractor/validation")
   config.data.drop_unanswerable = True  # a third of MS MARCO
-  config.data.evaluate = "hf:hotpotqa/hotpot_qa/distractor/validation"
   config.data.drop_long = True  # a question whose context is cut on the right may be unanswerable
   config.model.update(dict(dtype="bfloat16", remat=True))
   config.rollout.update(
@@ -53,11 +56,7 @@ def get_config(variant: str = ""):
   config.learner.update(dict(micro_rows=4, row_lengths=(4096, 8192), share_prompts=True, logprob_chunk=1024))
   config.checkpoint.every = 50
   config.evaluate.every = 50
-  if {"easy_only", "no_retrieval"} & set(chosen):
-    config.data.hard = ""
   if "repo" in chosen:
-    config.data.train = "hf:sheryc/DROP_processed//train"
-    config.data.hard = "hf:sheryc/MuSiQue_processed//train"
     config.rollout.prompts_per_step = 512
     config.loss.update(dict(aggregation="token_mean", kl_coef=1e-2, entropy_coef=1e-3))
   if "sft" in chosen:  # paper: LLaMA-Factory's defaults; with its 7,739 transcripts 363 steps

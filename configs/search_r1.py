@@ -17,8 +17,8 @@ ALGORITHMS = ("grpo", "ppo", "sft")
 def get_config(variant: str = ""):
   config, chosen = recipes.configure("search_r1", variant, "sft", one_of=(ALGORITHMS,))
   config.steps = 1005  # code; 500 in the paper's text
-  config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train,hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa/train"
-  config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/test"
+  nq, hotpotqa = "hf:RUC-NLPIR/FlashRAG_datasets/nq", "hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa"
+  config_lib.own_sets(config, train=f"{nq}/train,{hotpotqa}/train", evaluate=f"{nq}/test")
   config.model.update(dict(dtype="bfloat16", remat=True))
   config.retrieval.top_k = 3  # paper and code
   config.rollout.update(
@@ -55,7 +55,10 @@ def get_config(variant: str = ""):
       clip_norm=1.0,
     )
   )
+  if "format" in chosen and "ppo" not in chosen:
+    config.optimizer.learning_rate = 5e-7  # the authors' script, v0.3
   if "repo" in chosen and "ppo" not in chosen:  # the authors' GRPO script: 10 updates a step, of 256 of 2,560 episodes
+    config.rollout.top_p = 0.95
     config.loss.update(dict(minibatches=10, entropy_coef=0.001))
     config.optimizer.warmup_steps = 2860  # the same share of the updates
   if "ppo" in chosen:  # the authors' PPO script, v0.2

@@ -18,8 +18,8 @@ ARMS = ("em", "em_it", "em_ta", "em_format", "reward_model")
 def get_config(variant: str = ""):
   config, chosen = recipes.configure("veritas", variant, one_of=(ARMS,))
   config.steps = 1005  # Search-R1's code
-  config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train,hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa/train"
-  config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/test"
+  nq, hotpotqa = "hf:RUC-NLPIR/FlashRAG_datasets/nq", "hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa"
+  config_lib.own_sets(config, train=f"{nq}/train,{hotpotqa}/train", evaluate=f"{nq}/test")
   config.model.update(dict(dtype="bfloat16", remat=True))
   config.retrieval.top_k = 3  # paper
   config.judge.max_tokens = 1536  # room for three passages of 166 tokens, a whole turn and a question of some 130

@@ -17,8 +17,8 @@ def get_config(variant: str = ""):
   config, chosen = recipes.configure("when_to_search", variant, "table")
   config.steps = 500  # paper
   # The paper trains on four fifths of a set and validates on the rest: launchers/split_questions.py makes both files.
-  config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa/train"
-  config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa/dev"
+  two_wiki = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa"
+  config_lib.own_sets(config, train=f"{two_wiki}/train", evaluate=f"{two_wiki}/dev")
   config.prompting.markers = "own"  # Qwen3's template drops earlier thoughts
   config.model.update(dict(dtype="bfloat16", remat=True))
   config.retrieval.top_k = 5  # paper

@@ -6,6 +6,7 @@ The settings themselves, with types, defaults and units, are in `settings/`.
 import importlib.util
 import json
 import pathlib
+import types
 from typing import Any
 
 import ml_collections
@@ -80,6 +81,19 @@ def _set_ones(values: dict[str, Any]) -> ml_collections.ConfigDict:
       if value is not None
     }
   )
+
+
+def own_sets(config: Config, *, train: str, **others: str) -> None:
+  """Sets a config file's own questions: `config.data.train`, and others that belong to it, such as `hard` or `evaluate`.
+
+  Once config.data.train names other questions, the others are empty unless they are set, too: whoever names their own
+  questions reads no set that they did not name.
+  """
+  config.data.train = train
+  named = config.data.get_ref("train")
+  for name, path in others.items():
+    beside = types.SimpleNamespace(fn=lambda now, path=path: path if now == train else "", args=())
+    config.data[name] = ml_collections.FieldReference(named, op=beside)  # a value that is set replaces the reference
 
 
 SMOKE = dict(

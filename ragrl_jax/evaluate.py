@@ -205,7 +205,8 @@ def evaluator(
   steps, every, batch = config.steps, config.evaluate.every, batch_of(config)
   progress.check_settling(config, measured=bool(every))
   if examples is None:
-    examples = questions.testing(config, config.data.evaluate, max_examples=config.evaluate.examples)
+    what = dict(max_examples=config.evaluate.examples, setting="config.data.evaluate")
+    examples = questions.testing(config, config.data.evaluate, **what)
     questions.check_passages(
       config, player_lib.recipe(config), examples, f"config.data.evaluate={config.data.evaluate}"
     )

@@ -25,7 +25,7 @@ from ragrl_jax.learner import packing
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch, group_sampler
-from ragrl_jax.run import profiling, progress, rewards, saving, watch
+from ragrl_jax.run import profiling, progress, questions, rewards, saving, watch
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import evaluations
@@ -71,6 +71,7 @@ def train(
   progress.check_settling(config, measured=evaluate is not None)
   with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
     if not run.finished:
+      say(questions.named(config))
       yield from _trained(config, run, evaluate, reached, profiling.Profile(run.workdir, profile, of=config.steps))
 
 

@@ -10,6 +10,7 @@ from ml_collections import config_flags
 from ragrl_jax import config as config_lib
 from ragrl_jax import settings
 from ragrl_jax.cli import commands  # noqa: F401  (it registers how flags are read)
+from ragrl_jax.run import questions
 from ragrl_jax.settings import fields
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "default_config.json"  # the settings before they were dataclasses
@@ -71,15 +72,32 @@ def test_defaults_are_valid():
   config_lib.validate(config_lib.default_config())
 
 
+def read(*words, name="search_r1:ppo"):
+  name, _, variant = name.partition(":")
+  file = pathlib.Path(__file__).parents[1] / "configs" / f"{name}.py"
+  values, words = flags.FlagValues(), ["train", f"--config={file}:{variant}", *words]
+  config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=words)
+  values(words)
+  return values.config
+
+
+def test_a_users_questions_are_the_only_ones_read():
+  named = lambda *words, name="care:smoke": questions.named(read(*words, name=name))
+  mine = "--config.data.train=mine.jsonl"
+  assert "hf:microsoft/ms_marco" in named() and "hf:hotpotqa" in named()
+  alone = "questions: config.data.train=mine.jsonl, config.data.hard=none, config.data.evaluate=none"
+  assert named(mine) == alone == named(mine, "--config.data.evaluate=")
+  assert named("--config.data.evaluate=", mine) == alone
+  assert "config.data.hard=hard.jsonl, config.data.evaluate=none" in named(mine, "--config.data.hard=hard.jsonl")
+  both = "--config.data.hard=hf:microsoft/ms_marco/v2.1/train~100000"  # the paper's, by the user's own word
+  assert "hf:microsoft/ms_marco" in named(mine, both) and "hf:microsoft/ms_marco" in named(both, mine)
+  dev = named("--config.data.evaluate=dev.jsonl")
+  assert "train=hf:ucinlp/drop" in dev and "hard=hf:microsoft" in dev and "evaluate=dev.jsonl" in dev
+  for name in ("arena", "lear", "veritas", "when_to_search", "search_r1"):
+    assert named(mine, name=name) == alone, name
+
+
 def test_a_setting_that_may_be_none_can_be_set_on_the_command_line():
-  file = pathlib.Path(__file__).parents[1] / "configs" / "search_r1.py"
-
-  def read(*words):
-    values, words = flags.FlagValues(), ["train", f"--config={file}:ppo", *words]
-    config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=words)
-    values(words)
-    return values.config
-
   config = read("--config.loss.kl_tangent=5", "--config.loss.dual_clip=3", "--config.critic.clip=None")
   assert (config.loss.kl_tangent, config.loss.dual_clip, config.critic.clip) == (5.0, 3.0, None)
   config_lib.validate(config)

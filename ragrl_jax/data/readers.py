@@ -15,7 +15,9 @@ from ragrl_jax.data import json_rows, layouts
 from ragrl_jax.structs import Example
 
 
-def read_examples(path: str | pathlib.Path, *, max_examples: int = 0) -> Iterator[Example]:
+def read_examples(
+  path: str | pathlib.Path, *, max_examples: int = 0, setting: str = "config.data, --data"
+) -> Iterator[Example]:
   """Streams the examples of one or more files or Hugging Face data sets.
 
   Rows may be our own (`layouts.ours`), FlashRAG's, those of HotpotQA, 2WikiMultihopQA, MuSiQue and LongBench as
@@ -27,6 +29,7 @@ def read_examples(path: str | pathlib.Path, *, max_examples: int = 0) -> Iterato
       commas between them. "hf:NAME/SUBSET/SPLIT~COUNT" draws COUNT rows at random, always the same ones (the first
       rows of a set may be of one kind).
     max_examples: stop after this number; 0 reads all.
+    setting: what names the path, for the message on a set that the hub does not give.
 
   Raises:
     FileNotFoundError: there is no such file.
@@ -38,7 +41,7 @@ def read_examples(path: str | pathlib.Path, *, max_examples: int = 0) -> Iterato
     raise ValueError("no file to read questions from: name one (config.data.train, config.data.evaluate).")
   number = 0
   seen: dict[tuple[str, str], str] = {}
-  for source, placed in _sources(str(path)):
+  for source, placed in _sources(str(path), setting):
     for example in _examples(source, placed, seen):
       yield example
       number += 1
@@ -66,7 +69,7 @@ def _examples(
     yield example
 
 
-def _sources(path: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any]]]]]:
+def _sources(path: str, setting: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any]]]]]:
   """Yields (name, rows with their locations) for every source that the path names.
 
   A file's name without its suffix is that of its source. Files of the same name, such as nq/test.jsonl and
@@ -77,7 +80,7 @@ def _sources(path: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any
   stems = collections.Counter(_stem(file) for file in dict.fromkeys(itertools.chain(*found)))
   for part, named in zip(parts, found):
     if part.startswith("hf:"):
-      yield _from_hub(part)
+      yield _from_hub(part, setting)
     for file in named:
       stem = _stem(file)
       yield stem if stems[stem] == 1 else f"{file.parent.name}/{stem}", json_rows.read_rows(file)
@@ -134,7 +137,7 @@ def check(path: str, setting: str) -> None:
       raise FileNotFoundError(f"{setting}={path}: there is no file {file}.")
 
 
-def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
+def _from_hub(path: str, setting: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
   name, _, split = path.removeprefix("hf:").rpartition("/")
   split, drawn, count = split.partition("~")
   name, _, subset = name.rpartition("/")
@@ -154,9 +157,8 @@ def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
   except (OSError, httpx.HTTPError) as error:
     why = " ".join(str(error).split())
     raise ValueError(
-      f"{path!r}: it cannot be loaded from the Hugging Face hub ({why}). Name a file instead "
-      "(config.data.train=FILE.jsonl, config.data.evaluate=FILE.jsonl or nothing), or let this machine "
-      "reach the hub."
+      f"{path!r}: it cannot be loaded from the Hugging Face hub ({why}). Name a file instead ({setting}), or let this "
+      "machine reach the hub."
     ) from error
   numbers = range(len(table))
   if drawn:

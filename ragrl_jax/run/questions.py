@@ -42,6 +42,12 @@ def training(config, recipe: Recipe, tokenizer) -> tuple[list[structs.Example], 
   )
 
 
+def named(config) -> str:
+  """The sets that a run reads, for its first line: by setting, "none" for an empty one."""
+  sets = (f"config.data.{name}={config.data[name] or 'none'}" for name in ("train", "hard", "evaluate"))
+  return f"questions: {', '.join(sets)}"
+
+
 def check_passages(config, recipe: Recipe, examples: Sequence[structs.Example], what: str) -> None:
   """Refuses questions without the passages that the recipe's prompt shows.
 
@@ -113,8 +119,8 @@ def check_room(config, tokenizer, recipe: Recipe, examples: Sequence[structs.Exa
   )
 
 
-def _read(config, path: str, max_examples: int) -> list[structs.Example]:
-  examples = readers.read_examples(path, max_examples=max_examples)
+def _read(config, path: str, max_examples: int, setting: str) -> list[structs.Example]:
+  examples = readers.read_examples(path, max_examples=max_examples, setting=setting)
   return [example if config.data.own_passages else without_passages(example) for example in examples]
 
 
@@ -134,7 +140,7 @@ def without_passages(example: structs.Example) -> structs.Example:
 
 
 def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[structs.Example]:
-  examples = _read(config, path, config.data.max_examples)
+  examples = _read(config, path, config.data.max_examples, what)
   if config.data.drop_unanswerable:
     examples = [example for example in examples if example.meta.get("answerable", True)]
     if not examples:
@@ -187,17 +193,18 @@ def _cut(example: structs.Example, tokenizer, recipe: Recipe, room: int) -> stru
   return example
 
 
-def testing(config, path: str, *, max_examples: int) -> list[structs.Example]:
+def testing(config, path: str, *, max_examples: int, setting: str = "--data") -> list[structs.Example]:
   """The questions for evaluating a model, with gold sentences from config.data.evidence and noise by config.data.noise.
 
   Args:
     config: all settings.
     path: the questions; see `readers.read_examples`.
     max_examples: stop after this number; 0 reads all.
+    setting: what names the path, for messages.
   """
-  examples = _read(config, path, max_examples)
+  examples = _read(config, path, max_examples, setting)
   if config.data.evidence:
-    examples = with_evidence(examples, list(readers.read_examples(config.data.evidence)))
+    examples = with_evidence(examples, list(readers.read_examples(config.data.evidence, setting="config.data.evidence")))
   return with_noise(examples, config.data.noise, seed=config.seed)
 
 

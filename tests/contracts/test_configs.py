@@ -1,6 +1,7 @@
 """Every file under configs/ gives valid settings in every variant, and names a recipe that accepts its switches."""
 
 import importlib.util
+import json
 import pathlib
 
 import pytest
@@ -47,7 +48,7 @@ VARIANTS = {
     "longbench",
     "original,longbench",
   ),
-  "search_r1": ("", "smoke", "repo", "ppo", "ppo,r1", "sft", "sft,smoke"),
+  "search_r1": ("", "smoke", "repo", "format", "ppo", "ppo,format,repo", "ppo,r1", "sft", "sft,smoke"),
   "tool_agent": ("", "smoke"),
   "released": ("", "smoke", "research,given", "simpledeepsearcher,smoke"),
   "untrained": (
@@ -182,6 +183,24 @@ def test_arenas_k3_is_the_published_one(variant, kl, tangent):
   assert (loss.kl, loss.kl_tangent) == (kl, tangent)
 
 
+@pytest.mark.parametrize(
+  ("variant", "top_p", "learning_rate"),
+  # The authors' GRPO scripts leave ppo_trainer.yaml's 0.95; those of PPO (v0.2, v0.3) set 1. v0.3's format has 5e-7 in
+  # GRPO, 1e-6 in PPO.
+  [
+    ("", 1.0, 1e-6),
+    ("repo", 0.95, 1e-6),
+    ("repo,format", 0.95, 5e-7),
+    ("format", 1.0, 5e-7),
+    ("ppo,repo", 1.0, 1e-6),
+    ("ppo,repo,format", 1.0, 1e-6),
+  ],
+)
+def test_search_r1_samples_and_learns_as_the_authors_scripts(variant, top_p, learning_rate):
+  config = load(CONFIGS / "search_r1.py").get_config(variant)
+  assert (config.rollout.top_p, config.optimizer.learning_rate) == (top_p, learning_rate)
+
+
 @pytest.mark.parametrize("variant", ["judge", "naive,judge", "direct,judge"])
 def test_any_reply_of_arena_can_be_judged(variant):
   config = load(CONFIGS / "arena.py").get_config(variant)
@@ -191,6 +210,26 @@ def test_any_reply_of_arena_can_be_judged(variant):
   reply = "<think>By [1].</think>" * ("naive" in variant) + "<answer>Ann Lee</answer>"
   episode, tape = scripted.play(recipe, example, [reply], verdicts=(1.0,))
   assert ("judge", (("Ann", "Ann Lee"),)) in tape and recipe.score(example, episode)["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_whose_own_questions_are_named_reads_no_others(path):
+  """Not even the paper's hard or held-out ones, unless they are named, too."""
+  for variant in VARIANTS.get(path.stem, ("", "smoke", "repo")):
+    hub = lambda config: [key for key, value in config.data.items() if str(value).startswith("hf:")]
+    fresh = lambda: load(path).get_config(variant)
+    config, before = fresh(), hub(fresh())
+    config.data.train = "mine.jsonl"
+    assert hub(config) == [] and "hf:" not in json.dumps(config.to_dict()), variant
+    for name in ("hard", "evaluate"):
+      config.data[name] = f"my_{name}.jsonl"
+      assert config.data[name] == f"my_{name}.jsonl" and config.data.train == "mine.jsonl"
+    own = fresh()
+    own.data.evaluate = "dev.jsonl"  # another held-out set leaves the training as it was
+    assert own.data.train == fresh().data.train and own.data.hard == fresh().data.hard
+    again = config_lib.default_config()
+    again.data.update(fresh().data)
+    assert again.data.to_dict() == fresh().data.to_dict() and hub(fresh()) == before
 
 
 def test_no_retrieval_has_no_curriculum():

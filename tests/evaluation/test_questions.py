@@ -1,10 +1,11 @@
 import json
+import sys
 import types
 
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import evaluate, recipes
 from ragrl_jax.data import writers
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.run import questions
@@ -20,11 +21,31 @@ def made(folder, recipe="care", context=1000, **data):
   for name, examples in (("short", short), ("mixed", short + long), ("long", long)):
     writers.write_examples(folder / f"{name}.jsonl", examples)
   config.data.update(
-    {key: str(folder / f"{value}.jsonl") if isinstance(value, str) else value for key, value in data.items()}
+    {
+      key: str(folder / f"{value}.jsonl") if isinstance(value, str) and ":" not in value else value
+      for key, value in data.items()
+    }
   )
   config.rollout.update(dict(context=context, max_new_tokens=100, prompts_per_step=5))
   player = types.SimpleNamespace(tokenizer=ByteTokenizer(), recipe=recipes.get(recipe, instructions="none"))
   return questions.training(config, player.recipe, player.tokenizer)
+
+
+def test_a_set_that_the_hub_does_not_give_is_named_by_its_setting(tmp_path, monkeypatch):
+  def refuse(*names, **options):
+    raise OSError("no network")
+
+  monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=refuse))
+  away = "hf:owner/name//train"
+  for data, setting in ((dict(train="short", hard=away), "hard"), (dict(train=away), "train")):
+    with pytest.raises(ValueError, match=rf"{away}.*no network.*Name a file instead \(config.data.{setting}\)"):
+      made(tmp_path, **data)
+  config = config_lib.default_config()
+  config.data.evaluate = away
+  with pytest.raises(ValueError, match=r"Name a file instead \(config.data.evaluate\)"):
+    evaluate.evaluator(config)
+  with pytest.raises(ValueError, match=r"Name a file instead \(--data\)"):
+    questions.testing(config, away, max_examples=0)
 
 
 def test_prompts_that_are_too_long_are_left_out(tmp_path):
