@@ -188,8 +188,8 @@ def trained(training: Training, out: pathlib.Path, reader: pathlib.Path):
     sets = [f"{name}_train" for name in ("hotpotqa", "2wikimultihopqa", "musique") if name != held_out]
   else:
     sets = [TRAINED_ON.get(recipe, "hotpotqa_train")]
-  config.data.update(dict(train=",".join(map(file, sets)), evaluate="", drop_long=True))
-  config.data.hard = file(HARD) if config.data.hard else ""
+  hard = file(HARD) if config.data.hard else ""  # before `train`, with which the config's own one would go
+  config.data.update(dict(train=",".join(map(file, sets)), hard=hard, evaluate="", drop_long=True))
   searching(config, "2wiki" if recipe == "when_to_search" else "hotpotqa", out)
   config.model.path = str(reader)
   config.steps = 1

@@ -18,7 +18,8 @@ def get_config(variant: str = ""):
   config, chosen = recipes.configure("lear", variant, "sft", one_of=(recipes.presets("lear"),))
   config.steps = 618  # one epoch of NQ's 79,168 questions
   nq = "hf:RUC-NLPIR/FlashRAG_datasets/nq"
-  config_lib.own_sets(config, train=f"{nq}/train", evaluate=f"{nq}/dev")  # 8,757; the 3,610 of nq/test are for the tables
+  # nq/dev has 8,757 questions; the 3,610 of nq/test are for the tables.
+  config_lib.own_sets(config, train=f"{nq}/train", evaluate=f"{nq}/dev")
   config.data.drop_long = True
   config.retrieval.top_k = 5  # paper: DPR, 100-word chunks of the 2018 Wikipedia
   config.model.update(dict(dtype="bfloat16", remat=True))

@@ -84,7 +84,7 @@ def _set_ones(values: dict[str, Any]) -> ml_collections.ConfigDict:
 
 
 def own_sets(config: Config, *, train: str, **others: str) -> None:
-  """Sets a config file's own questions: `config.data.train`, and others that belong to it, such as `hard` or `evaluate`.
+  """Sets a config file's own questions: `config.data.train`, and others that belong to it, such as `hard`, `evaluate`.
 
   Once config.data.train names other questions, the others are empty unless they are set, too: whoever names their own
   questions reads no set that they did not name.

@@ -204,7 +204,9 @@ def testing(config, path: str, *, max_examples: int, setting: str = "--data") ->
   """
   examples = _read(config, path, max_examples, setting)
   if config.data.evidence:
-    examples = with_evidence(examples, list(readers.read_examples(config.data.evidence, setting="config.data.evidence")))
+    examples = with_evidence(
+      examples, list(readers.read_examples(config.data.evidence, setting="config.data.evidence"))
+    )
   return with_noise(examples, config.data.noise, seed=config.seed)
 
 

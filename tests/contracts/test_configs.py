@@ -1,5 +1,6 @@
 """Every file under configs/ gives valid settings in every variant, and names a recipe that accepts its switches."""
 
+import functools
 import importlib.util
 import json
 import pathlib
@@ -217,7 +218,7 @@ def test_whose_own_questions_are_named_reads_no_others(path):
   """Not even the paper's hard or held-out ones, unless they are named, too."""
   for variant in VARIANTS.get(path.stem, ("", "smoke", "repo")):
     hub = lambda config: [key for key, value in config.data.items() if str(value).startswith("hf:")]
-    fresh = lambda: load(path).get_config(variant)
+    fresh = functools.partial(load(path).get_config, variant)
     config, before = fresh(), hub(fresh())
     config.data.train = "mine.jsonl"
     assert hub(config) == [] and "hf:" not in json.dumps(config.to_dict()), variant

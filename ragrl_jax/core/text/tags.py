@@ -80,8 +80,8 @@ def outer(text: str, names: str | Sequence[str]) -> list[Pair]:
 def without(text: str, opening: str, closing: str) -> str:
   """The text without its `opening … closing` blocks, of which the outermost count.
 
-  A tag that is never closed is a mention: it makes no block, and hides nothing. A closing tag belongs to the last opening
-  tag before it that has none, so a mention before a block does not begin it.
+  A tag that is never closed is a mention: it makes no block, and hides nothing. A closing tag belongs to the last
+  opening tag before it that has none, so a mention before a block does not begin it.
 
   Example: in "the <a> says <a>x</a> y" the block is "<a>x</a>".
   """

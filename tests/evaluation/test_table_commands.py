@@ -1,0 +1,69 @@
+"""The commands that `ragrl tables` prints make what their tables show."""
+
+import pathlib
+import re
+
+import pytest
+from absl import flags
+from ml_collections import config_flags
+
+from ragrl_jax import recipes, structs
+from ragrl_jax.cli import commands  # noqa: F401  (it registers how flags are read)
+from ragrl_jax.evaluation.tables import commands_of, papers
+from ragrl_jax.testing import scripted
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+
+
+def _kept(run):
+  """(the config of a row's training, the steps of which its folder has checkpoints at the end)."""
+  name, _, variant = run.train.partition(":")
+  words = ["train", f"--config={CONFIGS / f'{name}.py'}:{variant}", *run.needs, *run.train_flags]
+  values = flags.FlagValues()
+  config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=words)
+  values(words)
+  config = values.config
+  saved = [step for step in range(1, config.steps + 1) if step % config.checkpoint.every == 0 or step == config.steps]
+  return config, saved[-config.checkpoint.keep :]
+
+
+@pytest.mark.parametrize("name", papers.PAPERS)
+def test_printed_commands_keep_the_checkpoints_that_their_tables_evaluate(name):
+  paper, printed = papers.PAPERS[name], {}
+  named = [(table, run) for table in paper.tables for row in table.rows for run in (row.run, row.versus)]
+  for table, run in ((table, run) for table, run in named if run is not None and run.train):
+    command = commands_of.training(paper, run)
+    (folder,) = re.findall("--workdir=(\\S+)", command)
+    assert printed.setdefault(folder, command) == command, folder  # two commands would train into one folder
+    if not any("=TRANSCRIPTS" in word for word in command.split()):
+      config, kept = _kept(run)
+      if run.checkpoint:
+        assert run.checkpoint in kept and f"/checkpoints/{run.checkpoint} " in commands_of.evaluation(
+          paper, table.columns[0], run
+        )
+      if any("--best" in flag for flag in run.flags):
+        measured = range(config.evaluate.every, config.steps + 1, config.evaluate.every)
+        assert config.evaluate.every and set(measured) <= set(kept), table.name
+      if paper.name == "when_to_search" and table.name.startswith("Table 1"):  # its rows of stage one, by hand
+        assert set(range(30, 301, 30)) <= set(kept)
+
+
+def test_iter_retgen_makes_when_to_searchs_three_searches():
+  paper = papers.PAPERS["when_to_search"]
+  (table,) = [table for table in paper.tables if table.name == "Table 3"]
+  (row,) = [row for row in table.rows if row.name == "Iter-RetGen"]
+  assert {table.published(row)[place] for place, one in enumerate(table.columns) if one.measure == "searches"} == {
+    "3.00"
+  }
+  command = commands_of.evaluation(paper, table.columns[0], row.run)
+  (most,) = re.findall("--config.switches.max_searches=(\\d+)", command)
+  # A search for the question, then one after every answer while any is left.
+  recipe = recipes.get("untrained", "iter_retgen", max_searches=int(most))
+  passage = structs.Passage("1", "T", "A text.")
+  example = structs.Example("1", "Who?", ("Ann",))
+  episode, _ = scripted.play(recipe, example, ["<answer> Ann </answer>"] * 4, [[passage]] * 4)
+  assert episode.num_searches == 3
+  rows = [
+    row.name for other in papers.PAPERS.values() for one in other.tables for row in one.rows if "RetGen" in row.name
+  ]
+  assert rows == ["Iter-RetGen"]  # no other paper's table has it
