@@ -42,6 +42,7 @@ OURS = (
   "judges.",
   "data.train",
   "data.hard",
+  "checkpoint.",
   "retrieval.index",
   "retrieval.query_encoder",
 )  # settings of this benchmark

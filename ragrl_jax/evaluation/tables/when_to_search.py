@@ -65,7 +65,8 @@ def untrained(preset: str, model: str, thinking: str = "", searches: int = 0) ->
 
 def elsewhere(system: str, model: str) -> Run:
   """Transcripts of a released agent, or its checkpoint played with the paper's five passages a search."""
-  return Run(system=system, models=(model,), where={"retrieval.top_k": (5, None)})
+  five = ("--config.retrieval.top_k=5",)  # of the evaluation that plays it
+  return Run(system=system, models=(model,), where={"retrieval.top_k": (5, None)}, flags=five)
 
 
 def stages(block: str, model: str):
