@@ -4,13 +4,14 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ragrl_jax.core import masked
 from ragrl_jax.core.masked import AnyArray, Mask
 from ragrl_jax.core.spread import ONE_DEVICE, Spread
 
-MASKED = -1e30  # logit of padding rows of the vocabulary: finite, so that they get p = 0 and no NaN
+MASKED = -1e30  # logit of rows of the vocabulary that are padding or have no token: finite, so they get p = 0, no NaN
+Ranges = tuple[tuple[int, int], ...]  # (first, end) of rows of the vocabulary without a token
 
 
 def from_logits(logits: Float[AnyArray, "*s V"], tokens: Int[AnyArray, "*s"]) -> Float[Array, "*s"]:
@@ -27,6 +28,20 @@ def entropy(logits: Float[AnyArray, "*s V"]) -> Float[Array, "*s"]:
   return -jnp.where(logp > -jnp.inf, jnp.exp(logp) * logp, 0.0).sum(axis=-1)
 
 
+def without(logits: Float[AnyArray, "*s V"], tokenless: Ranges) -> Float[Array, "*s V"]:
+  """The logits with MASKED in these rows of the vocabulary: softmax is then over the rows that have a token."""
+  logits = jnp.asarray(logits)
+  if not tokenless:
+    return logits
+  real = _have_tokens(jnp.arange(logits.shape[-1], dtype=jnp.int32), tokenless)
+  return jnp.where(real.reshape((1,) * (logits.ndim - 1) + (-1,)), logits, MASKED)
+
+
+def _have_tokens(rows: Int[Array, "v"], tokenless: Ranges) -> Bool[Array, "v"]:
+  inside = [(rows >= first) & (rows < end) for first, end in tokenless]
+  return ~functools.reduce(jnp.logical_or, inside)
+
+
 def chunked(
   hidden: Float[AnyArray, "R T D"],
   unembedding: Float[AnyArray, "V D"],
@@ -36,6 +51,7 @@ def chunked(
   chunk: int,
   temperature: float = 1.0,
   spread: Spread = ONE_DEVICE,
+  tokenless: Ranges = (),
 ) -> tuple[Float[Array, "R T"], Float[Array, "R T"]]:
   """Log-probability of each target, and entropy of its distribution, from hidden states; differentiable.
 
@@ -53,6 +69,7 @@ def chunked(
       the vocabulary holds its part of the logits of n times as many tokens.
     temperature: divides the logits, > 0.
     spread: the sharding of the arrays on a mesh.
+    tokenless: rows without a token. They have no probability, and no target is among them.
 
   Returns:
     (logprobs, entropies) in nats, float32, zeros where the mask is 0.
@@ -70,31 +87,32 @@ def chunked(
     chunk,
     float(temperature),
     spread,
+    tokenless,
   )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
-def _scores(hidden, unembedding, targets, on, chunk, temperature, spread):
-  return _forward(hidden, unembedding, targets, on, chunk, temperature, spread)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
+def _scores(hidden, unembedding, targets, on, *static):
+  return _forward(hidden, unembedding, targets, on, *static)[0]
 
 
-def _forward(hidden, unembedding, targets, on, chunk, temperature, spread):
-  f = functools.partial(_forward_here, chunk=chunk, temperature=temperature, spread=spread)
+def _forward(hidden, unembedding, targets, on, chunk, temperature, spread, tokenless):
+  f = functools.partial(_forward_here, chunk=chunk, temperature=temperature, spread=spread, tokenless=tokenless)
   logprobs, entropies, log_norms = spread.over(f, "hwtt", "ttt")(hidden, unembedding, targets, on)
   return (logprobs, entropies), (hidden, unembedding, targets, on, log_norms, entropies)
 
 
-def _backward(chunk, temperature, spread, residuals, cotangents):
-  f = functools.partial(_backward_here, chunk=chunk, temperature=temperature, spread=spread)
+def _backward(chunk, temperature, spread, tokenless, residuals, cotangents):
+  f = functools.partial(_backward_here, chunk=chunk, temperature=temperature, spread=spread, tokenless=tokenless)
   return *spread.over(f, "hwtttttt", "hw")(*residuals, *cotangents), None, None
 
 
 _scores.defvjp(_forward, _backward)
 
 
-def _forward_here(hidden, unembedding, targets, on, *, chunk, temperature, spread):
+def _forward_here(hidden, unembedding, targets, on, *, chunk, temperature, spread, tokenless):
   """(log-probabilities, entropies, log-sum-exps) [R, T] on one device, slab by slab."""
-  weights, rows, real = spread.piece(unembedding.astype(hidden.dtype))
+  weights, rows, real = _piece(unembedding.astype(hidden.dtype), spread, tokenless)
   cut, join = _slabs(on, chunk, spread)
 
   def slab(_, now):
@@ -118,13 +136,25 @@ def _forward_here(hidden, unembedding, targets, on, *, chunk, temperature, sprea
 
 
 def _backward_here(
-  hidden, unembedding, targets, on, log_norms, entropies, by_logprob, by_entropy, *, chunk, temperature, spread
+  hidden,
+  unembedding,
+  targets,
+  on,
+  log_norms,
+  entropies,
+  by_logprob,
+  by_entropy,
+  *,
+  chunk,
+  temperature,
+  spread,
+  tokenless,
 ):
   """Gradients of hidden and unembedding on one device. Recomputes the logits slab by slab.
 
   With logits z, dlogp/dz = onehot - p and dH/dz = -p (log p + H).
   """
-  weights, rows, real = spread.piece(unembedding.astype(hidden.dtype))
+  weights, rows, real = _piece(unembedding.astype(hidden.dtype), spread, tokenless)
   cut, join = _slabs(on, chunk, spread)
 
   def slab(sums, now):
@@ -174,6 +204,15 @@ def _slabs(on, chunk, spread):
     return jnp.take_along_axis(x, along(back, x), axis=1)  # a gather: XLA's scatter is slow
 
   return cut, join
+
+
+def _piece(unembedding, spread, tokenless):
+  """`Spread.piece`, whose mask also leaves out rows without a token."""
+  weights, rows, real = spread.piece(unembedding)
+  if tokenless:
+    have = _have_tokens(rows, tokenless)
+    real = have if real is None else real & have
+  return weights, rows, real
 
 
 def _logits(h, weights, temperature, real):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ragrl_jax.core import logprobs as logprobs_lib
 from ragrl_jax.core import sampling
 from ragrl_jax.engine import drafts
 from ragrl_jax.engine import stops as stops_lib
@@ -194,6 +195,7 @@ class Programs:
       (((1,), (1,)), ((), ())),
       preferred_element_type=jnp.float32,
     )
+    logits = logprobs_lib.without(logits, model.tokenless)
     number = jnp.take_along_axis(numbers, done[None] + places.T, axis=0, mode="clip").T
     each = lambda x: jnp.broadcast_to(x[:, None], tokens.shape).reshape(-1)  # a lane's value, for each of its places
     drawn, logprobs = sampling.draw(

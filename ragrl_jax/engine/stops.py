@@ -73,6 +73,7 @@ class Stops:
   Attributes:
     names: the stops by number: the strings, then "eos".
     table: the device arrays for `advance`.
+    rows: as given.
 
   Raises:
     ValueError: a string is empty, "eos" or given twice; there are too many; or the vocabulary has more ids than rows.
@@ -80,6 +81,7 @@ class Stops:
 
   def __init__(self, tokenizer: Tokenizer, strings: Sequence[str], *, rows: int):
     _check(strings, rows, tokenizer)
+    self.rows = rows
     self.names = (*strings, EOS)
     self._bit = {name: 1 << i for i, name in enumerate(self.names)}
     # Embedding rows beyond the vocabulary are padding: they have no bytes and change no state.

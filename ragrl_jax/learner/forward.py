@@ -46,6 +46,7 @@ def scores(
     chunk=chunk,
     temperature=temperature,
     spread=rules.head(model.mesh, hidden, weights),
+    tokenless=model.tokenless,
   )
   logprobs, entropies = (jnp.roll(x, 1, axis=1) for x in found)
   return logprobs, entropies

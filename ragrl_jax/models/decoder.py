@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ragrl_jax.core import logprobs
 from ragrl_jax.models import attention, experts, layers
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import rules
@@ -26,6 +27,8 @@ class Decoder(nnx.Module):
     lm_head: [V, D]; only if the config is not tied.
     layers: one `Layer` whose parameters carry a leading axis of num_layers.
     final_norm: [D].
+    tokenless: ranges (first, end) of rows of the vocabulary without a token (`prompting.tokenizer.tokenless`): sampler
+      and learner give them no probability. Whoever knows the tokenizer sets it.
   """
 
   def __init__(
@@ -49,6 +52,7 @@ class Decoder(nnx.Module):
       mesh: shards activations by the rules of `parallel/rules.py`; None adds no sharding constraints.
     """
     self.config, self.dtype, self.remat, self.mesh = config, jnp.dtype(dtype), remat, mesh
+    self.tokenless: logprobs.Ranges = ()
     param_dtype = jnp.dtype(param_dtype)
 
     def rows(scale):
@@ -194,6 +198,7 @@ class Decoder(nnx.Module):
   ) -> jax.Array:
     """Logits, float32 [B, T, V]. For tests and small inputs: training uses `hidden` and never stores [B, T, V]."""
     x = self.hidden(tokens, positions, segment_ids)
-    return jax.lax.dot_general(
+    logits = jax.lax.dot_general(
       x, self.unembedding().astype(x.dtype), (((2,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
+    return logprobs.without(logits, self.tokenless)

@@ -68,7 +68,9 @@ class HuggingFaceTokenizer:
     settings = json.loads(self._whole.backend_tokenizer.to_str())
     self.eos_ids = _eos_ids(pathlib.Path(folder), self._whole)
     self.pad_id = self.eos_ids[0] if self._whole.pad_token_id is None else self._whole.pad_token_id
-    self.vocab_size = 1 + max(self._whole.get_vocab().values())
+    ids = set(self._whole.get_vocab().values())
+    self.vocab_size = 1 + max(ids)
+    self.missing = frozenset(range(self.vocab_size)) - ids
     if max(self.eos_ids) >= self.vocab_size:
       raise ValueError(
         f"{folder}: EOS id {max(self.eos_ids)}, but the tokenizer knows {self.vocab_size} ids; correct "

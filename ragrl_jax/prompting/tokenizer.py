@@ -8,7 +8,7 @@ class Tokenizer(Protocol):
   """Text ↔ ids. The text of a sequence is the concatenation of its tokens' bytes.
 
   Attributes:
-    vocab_size: number of ids that the tokenizer knows; a model's embedding may have more rows.
+    vocab_size: the ids are below it; a model's embedding may have more rows.
     pad_id: fills empty positions. It may equal an EOS id, so masks and not this id mark padding.
     eos_ids: all ids that end a turn.
     bos: ids that stand before a whole text, BOS or none. `encode` leaves them out.
@@ -35,3 +35,15 @@ class Tokenizer(Protocol):
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Ids of chat messages by the template, with the generation prompt, and with BOS if the model uses one."""
+
+
+def tokenless(tokenizer: Tokenizer, rows: int) -> tuple[tuple[int, int], ...]:
+  """Ranges (first, end) of a model's rows that stand for no token: beyond the tokenizer's ids, or between them.
+
+  A tokenizer whose ids have gaps names them: `missing`, a collection of ids.
+  """
+  missing = {*getattr(tokenizer, "missing", ()), *range(tokenizer.vocab_size, rows)}.difference(tokenizer.eos_ids)
+  # Of 3, 4, 5 and 9: the runs begin at 3 and 9, and end before 6 and 10.
+  firsts = sorted(i for i in missing if i - 1 not in missing)
+  ends = sorted(i + 1 for i in missing if i + 1 not in missing)
+  return tuple(zip(firsts, ends))

@@ -88,6 +88,7 @@ class Served:
   Attributes:
     name: the model's name; "" accepts any name.
     tokenizer: the model's tokenizer.
+    rows: token ids of a prompt are below it: rows of the model's embedding.
     context: largest number of tokens of a prompt and its reply together.
     max_tokens: largest number of tokens of a reply.
     max_replies: largest number of replies per request, over all its prompts.
@@ -96,6 +97,7 @@ class Served:
 
   name: str
   tokenizer: Tokenizer
+  rows: int
   context: int
   max_tokens: int
   max_replies: int
@@ -260,8 +262,8 @@ def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
     ids = _whole(prompt, served.tokenizer)
   elif isinstance(prompt, list) and all(type(i) is int for i in prompt):
     ids = prompt
-    if wrong := next((i for i in ids if not 0 <= i < served.tokenizer.vocab_size), None):
-      message = f"the prompt has the token id {wrong}: this model's ids are 0 to {served.tokenizer.vocab_size - 1}."
+    if wrong := next((i for i in ids if not 0 <= i < served.rows), None):
+      message = f"the prompt has the token id {wrong}: this model's ids are 0 to {served.rows - 1}."
       raise Refused(400, message, param="prompt")
   else:
     raise Refused(400, "prompt must be a text, a list of token ids, or a list of either.", param="prompt")

@@ -26,6 +26,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import chat, load
+from ragrl_jax.prompting.tokenizer import tokenless
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.recipes.veritas import recipe as veritas
 from ragrl_jax.rollout import collect, dispatch, multihost
@@ -149,6 +150,7 @@ def mesh(config) -> jax.sharding.Mesh | None:
 def model(config, tokenizer, mesh: jax.sharding.Mesh | None = None) -> tuple[Decoder, DecoderConfig]:
   """The decoder of config.model.path, or a new one of config.model.shape, on the mesh, with its adapters."""
   made, shape = _base(config, tokenizer, mesh)
+  made.tokenless = tokenless(tokenizer, shape.vocab_size)
   settings = config.model.lora
   if settings.path:
     peft.load_adapters(made, settings.path)
@@ -178,8 +180,7 @@ def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
     shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat, mesh=mesh
   )
   if mesh is not None:
-    params = nnx.state(made)
-    nnx.update(made, jax.device_put(params, rules.shardings(mesh, params)))
+    nnx.update(made, jax.device_put(nnx.state(made), rules.shardings(mesh, nnx.state(made))))
   return made, shape
 
 

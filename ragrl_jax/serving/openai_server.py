@@ -87,6 +87,7 @@ class Application:
     self._served = Served(
       name,
       engine.tokenizer,
+      engine.stops.rows,
       engine.context,
       min(limits.max_tokens or engine.context, engine.context),
       limits.max_replies,

@@ -58,6 +58,36 @@ def test_gradients_are_those_of_the_whole(inputs):
   np.testing.assert_array_equal(got[0][MASK == 0], 0.0)  # untrained places get no gradient
 
 
+def test_rows_without_a_token_by_hand():
+  # Softmax of (log 1, log 2, log 5, log 7) without row 1 is (1, 5, 7) / 13.
+  weights, ones = jnp.log(jnp.array([[1.0], [2.0], [5.0], [7.0]])), jnp.ones((1, 1, 1))
+  args = jnp.array([[2]]), jnp.array([[1]])
+  got = logprobs.chunked(ones, weights, *args, chunk=1, tokenless=((1, 2),))
+  p = np.array([1, 5, 7]) / 13
+  np.testing.assert_allclose(np.ravel(got), [np.log(5 / 13), -(p * np.log(p)).sum()], rtol=1e-6)
+  whole = logprobs.without(weights[None, :, 0], ((1, 2),))
+  np.testing.assert_allclose(logprobs.from_logits(whole, jnp.array([2])), [np.log(5 / 13)], rtol=1e-6)
+  np.testing.assert_allclose(logprobs.entropy(whole), [-(p * np.log(p)).sum()], rtol=1e-6)
+
+
+def test_rows_without_a_token_are_as_if_they_were_not_there(inputs):
+  hidden, weights, _ = inputs
+  mask, kept = jnp.asarray(MASK), np.array([0, 1, 4, 5, 6, 7])  # rows 2, 3 and 8 to 10 have no token
+  targets = np.random.default_rng(0).integers(0, len(kept), (R, T))
+  g = jax.random.normal(jax.random.key(5), (2, R, T))
+
+  def pulled(w, ids, **more):
+    f = lambda h, w: logprobs.chunked(h, w, jnp.asarray(ids), mask, chunk=6, temperature=0.7, **more)
+    found, back = jax.jit(lambda h, w: jax.vjp(f, h, w))(hidden, w)
+    return found, back(tuple(g))
+
+  (found, (of_hidden, of_weights)) = pulled(weights, kept[targets], tokenless=((2, 4), (8, 11)))
+  (want, (hidden_want, weights_want)) = pulled(weights[kept], targets)
+  for a, b in zip((*found, of_hidden, of_weights[kept]), (*want, hidden_want, weights_want)):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(np.delete(of_weights, kept, axis=0), 0.0)
+
+
 def test_gradients_are_the_derivatives(inputs):
   hidden, weights, targets = inputs
   f = jax.jit(lambda h, w: logprobs.chunked(h, w, targets, jnp.asarray(MASK), chunk=9))

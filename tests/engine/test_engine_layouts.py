@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from ragrl_jax import structs
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.sizes import Sizes
+from ragrl_jax.learner import forward as learner_forward
+from ragrl_jax.learner import packing
 from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import rules
@@ -80,3 +83,26 @@ def test_adapters_are_loaded_again_and_their_frozen_base_is_cast_once():
       np.testing.assert_allclose(said.logprobs, table[places, np.array(said.ids)], atol=1e-5)
   assert made._kv.weights.layers[1]["q"][...] is first
   assert [program._cache_size() for program in programs] == compiled
+
+
+@pytest.mark.slow  # compiles another engine, and the learner's forward pass
+def test_rows_without_a_token_are_never_drawn_and_have_no_probability():
+  # A third of the rows, between and beyond the tokenizer's ids: without the mask a third of these tokens would be such.
+  model, temperature = Decoder(kit.CONFIG, rngs=nnx.Rngs(0)), 0.7
+  model.tokenless = ((20, 100), (258, 264))
+  graphdef, params = nnx.split(model)
+  made = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES, speculate=2))
+  made.load(params, version=1)
+  forward = jax.jit(model)
+  for how in (dict(temperature=temperature), dict(temperature=0.0), dict(top_k=250), dict(top_k=40, top_p=0.9)):
+    for episode in rollout(made, **how).run(requests(2, 4), step=0):
+      said = [i for segment in episode.segments if segment.owner == structs.MODEL for i in segment.ids]
+      assert said and not any(first <= i < end for i in said for first, end in model.tokenless)
+      ours, single = kit.scored(episode, how.get("temperature") or 1.0, forward=forward)
+      np.testing.assert_allclose(ours, single, atol=1e-4)
+  (episode, *_) = rollout(made, temperature=temperature).run(requests(1, 1), step=0)
+  packed = packing.pack_items([packing.of_episode(episode, (0.0,) * 3)], rows=1, lengths=(kit.CONTEXT,))
+  scored, entropies = learner_forward.scores(model, packed.blocks[0], temperature=temperature, chunk=16)
+  mask = np.asarray(packed.blocks[0].loss_mask).astype(bool)
+  np.testing.assert_allclose(np.asarray(scored)[mask], kit.scored(episode, temperature, forward=forward)[0], atol=1e-4)
+  assert np.asarray(entropies)[mask].max() < np.log(264 - 86)

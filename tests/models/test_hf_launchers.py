@@ -112,6 +112,7 @@ def test_export(tmp_path, monkeypatch, capsys):
   config = config_lib.default_config()
   config.model.path, config.prompting.chat = str(model_folder(tmp_path / "in")), False
   model, _ = player.model(config, player.tokenizer(config))
+  assert model.tokenless == ((257, 300),)  # rows without a token, which are exported as they are
   graphdef, params = nnx.split(model)
   trained = nnx.merge(graphdef, jax.tree.map(lambda x: x + 1.0, params))
   made = learner.Learner(trained, settings.from_config(config), settings.optimizer_from_config(config))

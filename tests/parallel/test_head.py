@@ -23,7 +23,7 @@ def arrays(vocab):
   return normal(R, T, D), 0.5 * normal(vocab, D), targets, jnp.asarray(mask), normal(2, R, T)
 
 
-def run(mesh, vocab):
+def run(mesh, vocab, tokenless=()):
   hidden, weights, targets, mask, weigh = arrays(vocab)
   spread = rules.head(mesh, hidden, weights)
   if mesh is not None:
@@ -33,7 +33,9 @@ def run(mesh, vocab):
 
   @jax.jit
   def f(hidden, weights):
-    call = lambda h, w: logprobs.chunked(h, w, targets, mask, chunk=3, temperature=0.7, spread=spread)
+    call = lambda h, w: logprobs.chunked(
+      h, w, targets, mask, chunk=3, temperature=0.7, spread=spread, tokenless=tokenless
+    )
     found, back = jax.vjp(call, hidden, weights)
     return found, back(tuple(weigh))
 
@@ -53,6 +55,18 @@ def test_a_mesh_computes_what_one_device_computes(vocab, sizes):
   mesh = mesh_lib.make(jax.devices(), **{"data": 1, **sizes})
   for one, two in zip(jax.tree.leaves(run(None, vocab)), jax.tree.leaves(run(mesh, vocab)), strict=True):
     np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [dict(fsdp=4, tensor=2), dict(fsdp=2, tensor=2, sequence=2)])
+def test_rows_without_a_token_on_a_mesh(sizes):
+  # Ranges across the devices' pieces: of 17 rows, 4 or 8 to a device.
+  mesh, tokenless = mesh_lib.make(jax.devices(), **{"data": 1, **sizes}), ((0, 3), (15, 19), (30, 34))
+  (one, back), (two, back_two) = run(None, 34, tokenless), run(mesh, 34, tokenless)
+  for a, b in zip((*one, *back), (*two, *back_two), strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+  *_, targets, mask, _ = arrays(34)
+  missing = np.isin(targets, [*range(3), *range(15, 19), *range(30, 34)])
+  assert (one[0][mask & ~missing] > run(None, 34)[0][0][mask & ~missing]).all()  # the others share the mass
 
 
 def test_the_sharding_of_the_head():

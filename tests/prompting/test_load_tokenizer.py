@@ -1,5 +1,6 @@
 """Loading tokenizers of every kind, and the text of token sequences that no text encodes to."""
 
+import json
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.prompting.load import load_tokenizer
 from ragrl_jax.prompting.sentencepiece import SentencePieceTokenizer
+from ragrl_jax.prompting.tokenizer import tokenless
 
 
 def test_each_kind_is_recognised_by_its_files(tmp_path):
@@ -19,6 +21,28 @@ def test_each_kind_is_recognised_by_its_files(tmp_path):
   assert isinstance(load_tokenizer(str(tmp_path)), SentencePieceTokenizer)
   small.byte_level(tmp_path)  # a folder with both, like Llama 2's
   assert isinstance(load_tokenizer(str(tmp_path)), HuggingFaceTokenizer)
+
+
+def test_the_rows_of_a_model_without_a_token(tmp_path):
+  # 258 ids. A model of 264 rows has six more; one of 258 rows has none.
+  assert tokenless(ByteTokenizer(), 264) == ((258, 264),) and tokenless(ByteTokenizer(), 258) == ()
+  folder = small.byte_level(tmp_path)
+  assert tokenless(HuggingFaceTokenizer(folder), HuggingFaceTokenizer(folder).vocab_size) == ()
+  # Two rows between the pieces and the added tokens, as in cl100k, whose 100,256 pieces are followed by id 100,257.
+  file = folder / "tokenizer.json"
+  settings = json.loads(file.read_text())
+  gap = settings["added_tokens"][0]["id"]
+  for token in settings["added_tokens"]:
+    token["id"] += 2
+    settings["model"]["vocab"][token["content"]] = token["id"]
+  file.write_text(json.dumps(settings))
+  (folder / "generation_config.json").write_text("{}")
+  tokenizer = HuggingFaceTokenizer(folder)
+  size = tokenizer.vocab_size
+  assert tokenless(tokenizer, size + 5) == ((gap, gap + 2), (size, size + 5))
+  assert tokenizer.decode([gap, size + 1]) == ""
+  tokenizer.eos_ids = (*tokenizer.eos_ids, gap)  # whatever ends a turn may be drawn
+  assert tokenless(tokenizer, size) == ((gap + 1, gap + 2),)
 
 
 @pytest.mark.parametrize("name", ["", "nowhere", "Qwen/Qwen2.5-7B", "bytes.model"])

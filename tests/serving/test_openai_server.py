@@ -136,6 +136,15 @@ def test_several_prompts_and_replies(own, server):
   assert [parts[i] for i in range(4)] == [choice["token_ids"] for choice in said["choices"]]
 
 
+def test_ids_of_rows_without_a_token_are_accepted_and_shown_as_nothing(server):
+  # The model has 264 rows, the tokenizer 258 ids.
+  ids = [*IDS, 258, 263]
+  said = post(server, "completions", prompt=ids, max_tokens=5, temperature=0, return_token_ids=True)[1]
+  own = drawn(kit.engine(), ids, budget=5, temperature=0.0)[0]
+  assert said["choices"][0]["prompt_token_ids"] == ids and said["choices"][0]["token_ids"] == own
+  assert kit.TOKENIZER.decode(ids) == PROMPT
+
+
 def test_a_chat_goes_on_with_the_assistants_message(server):
   begun = dict(role="assistant", content="Well, ")
   asked = ASKED | dict(messages=[*ASKED["messages"], begun], temperature=0, max_tokens=12)
@@ -195,7 +204,7 @@ MESSAGES = dict(messages=ASKED["messages"])
     ("chat/completions", dict(MESSAGES, stop="\ud800"), 400, "surrogate"),
     ("chat/completions", dict(MESSAGES, tempersture=1), 400, "unknown field 'tempersture'"),
     ("completions", dict(prompt=""), 400, "the prompt is empty"),
-    ("completions", dict(prompt=[1, 258]), 400, "token id 258"),
+    ("completions", dict(prompt=[1, 264]), 400, "the prompt has the token id 264: this model's ids are 0 to 263"),
     ("completions", dict(prompt=[1, "a"]), 400, "prompt must be"),
     ("completions", dict(prompt=["a"] * 65), 400, "65 prompts: at most 64"),
     ("completions", dict(prompt=["a"] * 9, n=8), 400, "at most 64 replies per request"),

@@ -40,7 +40,7 @@ class Reading:
 
   def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]):
     self.tokenizer, self.stops, self.appender = tokenizer, tuple(stops), Appender(tokenizer)
-    self.served = Served("", tokenizer, UNLIMITED, UNLIMITED, 1, tool_calls.format_of(tokenizer))
+    self.served = Served("", tokenizer, tokenizer.vocab_size, UNLIMITED, UNLIMITED, 1, tool_calls.format_of(tokenizer))
 
 
 @dataclasses.dataclass
