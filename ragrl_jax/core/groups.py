@@ -53,8 +53,8 @@ def informative(
 ) -> Bool[Array, "B"]:
   """The keep-mask of dynamic sampling: True for episodes of groups whose values differ by more than the tolerance.
 
-  Use the unshaped outcome as values rather than the reward: shaped rewards differ even if all answers are right, or all
-  are wrong.
+  With a shaped reward as values, groups differ even if all answers are right, or all are wrong; the unshaped outcome as
+  values leaves these out, as DAPO does.
 
   Source: DAPO (arXiv 2503.14476) sec. 3.2. DAPO and verl keep a group of one; here it is dropped, as it has no signal.
   """

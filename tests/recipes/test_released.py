@@ -96,6 +96,12 @@ def test_a_turn_without_an_action_gets_a_notice(agent):
                                           "end"]  # fmt: skip
 
 
+@pytest.mark.parametrize("agent", ["search_r1", "desa", "autorefine"])
+def test_an_empty_query_is_searched_for_as_in_search_r1s_code(agent):
+  _, episode, tape = play(agent, [searching(agent, "  "), answer(agent)], [[]])
+  assert ("search", "") in tape and episode.num_searches == 1 and episode.ended == "answer"
+
+
 @pytest.mark.parametrize("agent", ["research", "r1_searcher"])
 def test_other_agents_end_there(agent):
   recipe, episode, _ = play(agent, ["Hm."])

@@ -76,7 +76,14 @@ def test_self_ask():
 
 
 @pytest.mark.parametrize(
-  ("said", "searched"), [("<need> Yes. </need>", [QUESTION]), ("<need> no </need>", []), ("<need></need>", [])]
+  ("said", "searched"),
+  [
+    ("<need> Yes. </need>", [QUESTION]),
+    ("<need> no </need>", []),
+    ("<need></need>", []),
+    ("<need> no, not yet; eyes </need>", []),  # "yes" is a word of its own
+    ("<need> Well, yes: there is no other way </need>", [QUESTION]),  # the first of the two decides
+  ],
 )
 def test_skr_searches_if_it_says_so(said, searched):
   episode, found, turns = tape("skr", [said, ANSWER], [[FILM]])

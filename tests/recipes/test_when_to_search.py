@@ -252,6 +252,8 @@ def test_the_trigger():
   assert settled() is settled(0.1) is settled(0.1, 0.2) is settled(0.1, 0.2, 0.3) is settled(0.1, 0.0, 0.2) is None
   assert settled(0.1, 0.1, 0.0) == 60 and settled(0.1, None, 0.1, 0.0, 0.5) == 90  # steps without an evaluation
   assert settled(0.1, 0.12, 0.11, 0.13, gain=0.05) == 60 and settled(0.1, 0.0, patience=1) == 30
+  nan, endless = float("nan"), float("inf")  # unknown values, which every comparison would answer with no
+  assert settled(nan, 0.1, 0.1, 0.0) == 90 == settled(0.1, 0.1, endless, 0.0) and settled(nan, 0.1) is None
   with pytest.raises(ValueError, match="patience=0"):
     settled(patience=0)
   recipe = recipes.get("when_to_search", settle_metric="evaluation/em", settle_patience=2)

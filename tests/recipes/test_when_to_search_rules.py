@@ -59,6 +59,8 @@ def test_query_words_of_a_title_are_no_question():
   [
     ("Who Framed Roger Rabbit director", (), 0.0),  # the question names the film
     ("What Women Want cast", (Passage("1", "What Women Want", "A film."),), 0.0),  # what was found has the title
+    ("What Women Want cast", (Passage("1", "What Women Want (2000 film)", "A film."),), 0.0),  # Wikipedia's title of it
+    ("what women want", (Passage("1", "Women (2000 film)", "A film."),), -1.0),  # one word excuses nothing
     ("What Women Want cast", (), -1.0),
     ("who directed Who Framed Roger Rabbit", (), -1.0),
   ],

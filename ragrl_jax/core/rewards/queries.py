@@ -9,6 +9,7 @@ import numpy as np
 _WORD = re.compile(r"\w+(?:'\w+)*")
 _APOSTROPHES = str.maketrans("’ʼ", "''")  # \w matches the second one as a letter
 _NAME = re.compile(r"[A-Z][\w'’]*(?:[ -]+[A-Z][\w'’]*)+")
+_QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
 INTERROGATIVES = frozenset("what who whom whose which when where why how".split())
 FUNCTION_WORDS = INTERROGATIVES | frozenset(
   "a about after against all also am an and any are as at be been before being between both but by can could did do "
@@ -28,7 +29,8 @@ def is_keywords(query: str, titles: Sequence[str] = (), *, max_words: int = 12, 
   Args:
     query: the query.
     titles: names of at least two words. A word of the query that belongs to one of them, as in "Who Framed Roger Rabbit
-      director", is neither a question word nor a function word.
+      director", is neither a question word nor a function word. Wikipedia's qualifier at a title's end, as in "(2000
+      film)", may be missing.
     max_words, max_share: see above.
 
   Source: When to Search (sec. 3.3) names such rules and publishes none; these are ours.
@@ -37,7 +39,8 @@ def is_keywords(query: str, titles: Sequence[str] = (), *, max_words: int = 12, 
   words = _words(plain)
   if not words or len(words) > max_words or "?" in re.split(r"\w", plain)[-1]:
     return False
-  free = _without(words, [_words(title) for title in titles])
+  names = [name for title in titles for name in (title, _QUALIFIER.sub("", title))]
+  free = _without(words, [_words(name) for name in names])
   return INTERROGATIVES.isdisjoint(free) and sum(word in FUNCTION_WORDS for word in free) <= max_share * len(words)
 
 

@@ -27,12 +27,16 @@ class Parser:
     return (self.tags.query[1],) if self.tags.answered == "box" else (self.tags.query[1], END)
 
   def query(self, text: str) -> str | None:
-    """The last query of a turn, with single spaces; None without a query."""
+    """The last query of a turn, with single spaces; None without a query.
+
+    An empty one is a query for Search-R1 and the agents on its code, which search for it, and none for the others.
+    """
     opening, closing = self.tags.query
     said, closed, _ = self.own(text).rpartition(closing)
     if not closed or opening not in said:
       return None
-    return " ".join(said.rpartition(opening)[2].split()) or None
+    query = " ".join(said.rpartition(opening)[2].split())
+    return query if query or PLAYED[self.agent].notice else None
 
   def answer(self, text: str) -> str | None:
     """The last complete answer in a turn, or None. A box before a query does not count."""

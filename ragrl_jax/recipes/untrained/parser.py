@@ -17,6 +17,7 @@ _ENDS = {
   "filco": ("</extract>",),
 }  # stop strings of its other turns
 _TAG = re.compile(r"</?\w+>")
+_YES_NO = re.compile(r"\b(?:yes|no)\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Parser:
     if found is None or found.name == "answer" or not found.body.strip():
       return None
     if self.method == "skr":
-      return question if "yes" in found.body.lower() else None
+      said = _YES_NO.search(found.body.lower())  # its first word of the two
+      return question if said and said[0] == "yes" else None
     return found.body.strip()
 
   def answer(self, text: str) -> str | None:

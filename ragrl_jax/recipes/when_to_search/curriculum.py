@@ -1,5 +1,6 @@
 """Finds the start of the second stage: a fixed step, or the step at which held-out answers have stopped improving."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ def settled(rows: Sequence[Mapping[str, Any]], *, metric: str, patience: int, ga
   a run that was never killed.
 
   Args:
-    rows: rows of metrics.jsonl, oldest first. Rows without the metric are ignored.
+    rows: rows of metrics.jsonl, oldest first. Rows without the metric, or with one that is not finite, are ignored.
     metric: for example "evaluation/em"; higher is better.
     patience: evaluations without a rise, at least 1.
     gain: smallest rise that counts, in the metric's units.
@@ -24,7 +25,9 @@ def settled(rows: Sequence[Mapping[str, Any]], *, metric: str, patience: int, ga
   if patience < 1:
     raise ValueError(f"patience={patience}: it must be at least 1 evaluation.")
   seen: list[tuple[int, float]] = [
-    (row["step"], row[metric]) for row in rows if isinstance(row.get(metric), int | float)
+    (row["step"], row[metric])
+    for row in rows
+    if isinstance(row.get(metric), int | float) and math.isfinite(row[metric])
   ]
   for end in range(patience + 1, len(seen) + 1):
     before, last = seen[: end - patience], seen[end - patience : end]
