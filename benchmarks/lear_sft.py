@@ -113,6 +113,7 @@ def settings(out: pathlib.Path, variant: str):
   config.seed, config.log.tensorboard = SEED.value, False
   config.model.update(dict(dtype="float32", remat=False, shape=QUICKSTART.model.shape))
   config.prompting.update(dict(tokenizer=str(out / "world" / "tokenizer.model"), chat=False))
+  config.sft.update(dict(batch=0, epochs=0, warmup_share=0.0))  # `tuned` sets the steps
   return config
 
 

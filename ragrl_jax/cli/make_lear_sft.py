@@ -21,6 +21,7 @@ from absl import app, flags
 
 from ragrl_jax.chat import cached, client
 from ragrl_jax.cli import commands, generation, index_flags
+from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.lear import filco, prompt, sft_data
 
@@ -32,6 +33,9 @@ MODEL = flags.DEFINE_string("model", "", "Name of the teacher at that endpoint."
 ANSWERS = flags.DEFINE_string("answers", "", "Folder for the teacher's answers.")
 WORDING = flags.DEFINE_string("wording", "paper", "file:PATH with the teacher's prompt: {question} and {passages}.")
 ORACLE = flags.DEFINE_enum("oracle", None, filco.ORACLES, "How FilCo's oracle selects a sentence.")
+RECALL = flags.DEFINE_enum(
+  "recall", "words", list(qa.CONTAINS), "How test questions hold an answer: as whole words, or as letters inside words."
+)
 CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Most tokens per answer, including its reasoning.", lower_bound=1)
 
@@ -64,7 +68,7 @@ def main(argv):
     print(f"{len(made)} of {len(examples)}: {files[0]}")
     return
   if not URL.value:
-    kept = sft_data.answerable(examples)
+    kept = sft_data.answerable(examples, RECALL.value)
     writers.write_examples(files[0], kept)
     print(f"{len(kept)} of {len(examples)}: {files[0]}")
     return

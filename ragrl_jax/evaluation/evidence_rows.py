@@ -34,6 +34,8 @@ def rouge_l(evidence: Sequence[str], golds: Sequence[str]) -> float:
 def row(recipe, example, episode) -> dict[str, Any]:
   """The columns of evidence and of the recipe's own measures in a row of predictions; empty for a failed episode.
 
+  The evidence holds a gold as whole words, unless the recipe's switch `recall` says otherwise.
+
   Lengths are in the policy's tokens, from the episode's facts; None if they are missing there.
   """
   if episode.ended == "failed":
@@ -45,7 +47,7 @@ def row(recipe, example, episode) -> dict[str, Any]:
   return found | dict(
     evidence=said,
     gold_evidence=gold(example),
-    answer_recall=qa.cover_em(said, example.golds),
+    answer_recall=float(qa.CONTAINS[recipe.switches.get("recall", "words")](said, example.golds)),
     evidence_tokens=episode.facts.get("evidence_tokens"),
     passage_tokens=episode.facts.get("passage_tokens"),
   )

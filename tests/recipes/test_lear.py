@@ -248,6 +248,17 @@ def test_an_answer_that_is_never_closed_is_none():
   assert paper.score(EXAMPLE, episode)["answer"] == pytest.approx(2 / 3)
 
 
+def test_a_tag_that_the_reason_mentions_is_no_answer():
+  """Neither open nor closed: the answer is the section after the others, in F1 and in EM."""
+  for reason in ("I end with <answer> and its text.", "Not <answer>Oslo</answer>, though."):
+    text = said(reason=reason)
+    assert paper.parser.answer(text) == "Paris"
+    episode = Episode.from_text(paper, EXAMPLE, [("model", text)], facts=FACTS)
+    assert paper.outcome(EXAMPLE, episode) == paper.score(EXAMPLE, episode)["answer"] == 1.0
+  assert paper.parser.answer("<reason>only <answer>Oslo</answer></reason>") is None
+  assert paper.parser.answer("<reason>never closed <answer>Paris</answer>") == "Paris"
+
+
 def test_what_the_figures_show():
   """Fig. 5: F1 of the three answers, by hand, and the sections' lengths; Table 1: recall of the reason."""
   episode = Episode.from_text(

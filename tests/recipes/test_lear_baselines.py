@@ -7,7 +7,7 @@ import pytest
 
 from ragrl_jax import recipes
 from ragrl_jax.core.metrics import declared
-from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation import evidence_rows, harness
 from ragrl_jax.recipes.lear import filco
 from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage
@@ -33,6 +33,10 @@ def test_filcos_oracles_by_hand():
   )
   nothing = dataclasses.replace(EXAMPLE, golds=("Oslo",))
   assert filco.oracle(nothing, "lexical_overlap") is None is filco.oracle(nothing, "string_inclusion")
+  # "no" is a word of the second sentence, and only letters of the first.
+  known = Passage("3", "", "It is a known monolith. There is no other.")
+  asked = dataclasses.replace(EXAMPLE, golds=("no",), passages=(known,))
+  assert filco.oracle(asked, "string_inclusion") == "There is no other."
   with pytest.raises(ValueError, match="string_inclusion or lexical_overlap"):
     filco.oracle(EXAMPLE, "best")
   ((example, turns),) = filco.demonstrations([EXAMPLE, nothing], "string_inclusion")
@@ -79,6 +83,17 @@ def test_the_study_asks_for_no_answer_and_cuts_the_evidence(preset):
   assert recipe.measures(EXAMPLE, episode)["reason_recall"] == (1.0 if reason else None)
 
 
+def test_recall_is_by_whole_words():
+  """Evidence and reason hold "no" only inside words: not recalled, unless the switch asks for letters."""
+  asked = dataclasses.replace(EXAMPLE, golds=("no",))
+  for recall, value in (("words", 0.0), ("letters", 1.0)):
+    recipe = recipes.get("lear", "study_rational", recall=recall)
+    said = [("model", "<reason>It is known.</reason><extract>A monolith.</extract>")]
+    episode = Episode.from_text(recipe, asked, said, facts=dict(reason_tokens=3, evidence_tokens=2, passage_tokens=9))
+    assert recipe.outcome(asked, episode) == recipe.measures(asked, episode)["reason_recall"] == value
+    assert evidence_rows.row(recipe, asked, episode)["answer_recall"] == value
+
+
 def test_the_evidence_that_is_cut_is_what_the_probe_sees():
   recipe = recipes.get("lear", "inference", max_evidence_words=2)
   said = "<reason>r</reason><extract> It is in Paris.</extract>"
@@ -99,11 +114,15 @@ GOOD = "The tower is asked for. Passage 1 says where it stands, and 2 speaks of 
 HONEST = f"<reason>{GOOD}</reason><extract>{SENTENCE}</extract><answer>Paris</answer>"
 # trick → (reply, whether the three answers are right)
 TRICKS = {
-  "shape_alone": (f"<reason>{GOOD}</reason><extract>The tower is tall.</extract><answer></answer>", False),
+  "beside_the_point": (f"<reason>{GOOD}</reason><extract>It is tall.</extract><answer></answer>", False),
   "bare_answer": (f"<reason>{GOOD}</reason><extract>Paris</extract><answer>Paris</answer>", True),
   "made_up": (
     f"<reason>{GOOD}</reason><extract>Gustave Eiffel erected his monument near Seine, Paris</extract>"
     "<answer>Paris</answer>",
+    True,
+  ),
+  "copied_reason": (
+    f"<reason>{PASSAGES[0].text} {PASSAGES[1].text}</reason><extract>{SENTENCE}</extract><answer>Paris</answer>",
     True,
   ),
   "padded_reason": (f"<reason>{'hm so ' * 40}</reason><extract>{SENTENCE}</extract><answer>Paris</answer>", True),

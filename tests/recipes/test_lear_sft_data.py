@@ -9,7 +9,8 @@ import sys
 import pytest
 from test_care_sft_data import Server
 
-from ragrl_jax import recipes, retrieval
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes, retrieval, sft
 from ragrl_jax.chat.client import Completion
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.lear import sft_data
@@ -42,15 +43,18 @@ def test_which_transcripts_are_kept(tmp_path):
       "it": REPLY,
       "thoughtful": f"<think> <answer>Rome</answer> </think>\n{REPLY}\n",
       "tagged": REPLY + REPLY,
+      # A heading, a fence and remarks around the sections are no reason to drop a right answer.
+      "fenced": f"## Solution\n```xml\n{REPLY.replace('</reason>', '</reason>Evidence:')}\n```\nI hope it helps.",
       "wrong": REPLY.replace(">Paris", ">x"),
       "gone": ToolFailed("x"),
     }
   )
-  asked = [*map(named, ("it", "thoughtful", "wrong", "tagged", "gone")), named("bare", passages=())]
+  asked = [*map(named, ("it", "thoughtful", "wrong", "tagged", "gone", "fenced")), named("bare", passages=())]
   kept, fates = asyncio.run(sft_data.taught(asked, teacher, concurrency=2))
-  assert [example.id for example, _ in kept] == ["it", "thoughtful"]
-  assert fates == {"kept": 2, "wrong answer": 1, "out of shape": 1, "no answer": 1, "no passages": 1}
-  assert len(teacher.asked) == 6 and "The tower stands in Paris." in teacher.asked[0]
+  assert [example.id for example, _ in kept] == ["it", "thoughtful", "fenced"]
+  assert kept[2][1] == [("model", REPLY.replace("</extract>", "</extract>\n"))]
+  assert fates == {"kept": 3, "wrong answer": 1, "out of shape": 1, "no answer": 1, "no passages": 1}
+  assert len(teacher.asked) == 7 and "The tower stands in Paris." in teacher.asked[0]
   (tmp_path / "words.txt").write_text("Mine: {question}\n{passages}")
   made = sft_data.taught(asked[:1], teacher, instructions=f"file:{tmp_path / 'words.txt'}", concurrency=1)
   assert len(asyncio.run(made)[0]) == 1 and "Mine: " in teacher.asked[-1]
@@ -77,6 +81,29 @@ def test_arms_are_parts_of_one_reply(reply, preset, text):
 def test_answerable():
   far = named("far", passages=PASSAGES[1:])
   assert sft_data.answerable([named("it"), far, named("bare", passages=())]) == [named("it")]
+  # "no" is a word of neither passage, only letters of "known": HotpotQA's 71 "no" questions would all be admitted.
+  inside = Example("n", "Is it?", ("no",), (Passage("1", "", "A known monolith."),))
+  assert sft_data.answerable([inside]) == [] and sft_data.answerable([inside], "letters") == [inside]
+
+
+def test_every_row_of_a_table_is_trained_for_equal_epochs(tmp_path):
+  """By transcripts, not tokens: Zero's without passages take as many steps as Full's. The study has three epochs."""
+  for name, passages in (("full", PASSAGES), ("zero", ())):
+    asked = [named(f"q{i}", passages=passages) for i in range(48)]
+    writers.write_examples(tmp_path / f"{name}.jsonl", asked, turns=[[("model", "<answer> Paris </answer>")]] * 48)
+  for variant, file, steps in (
+    ("generator", "full", 2),  # 24 at a time
+    ("generator", "zero", 2),
+    ("filter", "full", 2),
+    ("study_vanilla", "full", 12),  # 15 at a time: four steps, three times
+    ("study_rational", "full", 12),
+  ):
+    config = config_lib.load(ROOT / "configs" / "lear.py", f"sft,{variant}")
+    config.data.train = str(tmp_path / f"{file}.jsonl")
+    assert sft.planned(config).steps == steps, variant
+  config = config_lib.load(ROOT / "configs" / "lear.py")
+  assert config.evaluate.examples == 0  # the best checkpoint on the whole development set
+  assert config.checkpoint.keep * config.checkpoint.every >= config.steps and config.evaluate.every == 50
 
 
 @pytest.mark.long  # starts two processes

@@ -103,6 +103,10 @@ def has_answer(text: str, golds: Sequence[str]) -> bool:
   return any(f" {wanted} " in words for wanted in normalize_all(_tuple(golds), "squad") if wanted)
 
 
+# How a gold is looked for in a longer text: as whole words, or as letters, also inside words (sub-EM).
+CONTAINS: Mapping[str, Callable[[str, Sequence[str]], bool | float]] = dict(words=has_answer, letters=cover_em)
+
+
 def _tuple(golds: Sequence[str]) -> tuple[str, ...]:
   return (golds,) if isinstance(golds, str) else golds if isinstance(golds, tuple) else tuple(golds)
 

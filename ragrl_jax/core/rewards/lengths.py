@@ -12,7 +12,7 @@ def rationale(reason: int, evidence: int, *, tau: float) -> float:
     reason, evidence: lengths, at least 0.
     tau: above 0; a smaller tau makes the curve steeper around equal lengths.
 
-  Source: LEAR sec. 3.3.
+  Source: LEAR sec. 3.2.
   """
   if reason <= 0 or evidence <= 0:
     return 0.0
@@ -30,7 +30,7 @@ def evidence(evidence: int, passages: int, *, omega: float, gamma: float) -> flo
     omega: the compression that gets the full reward.
     gamma: at least 0; a smaller gamma lowers the reward less below omega, and 0 does not lower it.
 
-  Source: LEAR sec. 3.3.
+  Source: LEAR sec. 3.2.
   """
   if evidence <= 0 or passages <= 0:
     return 0.0

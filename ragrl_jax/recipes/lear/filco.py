@@ -13,8 +13,8 @@ _END = re.compile(r"(?<=[.!?])\s+")
 def oracle(example: Example, by: str) -> str | None:
   """The sentence of the example's passages that a filter should keep; None if there is none.
 
-  "string_inclusion": the first sentence that contains a gold. "lexical_overlap": the sentence with the largest F1 with
-  a gold, the first of equal ones; None if no sentence shares a word with a gold.
+  "string_inclusion": the first sentence that contains a gold as whole words. "lexical_overlap": the sentence with the
+  largest F1 with a gold, the first of equal ones; None if no sentence shares a word with a gold.
 
   Raises:
     ValueError: `by` is not in ORACLES.
@@ -25,7 +25,7 @@ def oracle(example: Example, by: str) -> str | None:
     raise ValueError(f"oracle {by!r}: use {' or '.join(ORACLES)}.")
   found = [sentence for passage in example.passages for sentence in _END.split(passage.text.strip()) if sentence]
   if by == "string_inclusion":
-    return next((sentence for sentence in found if qa.cover_em(sentence, example.golds)), None)
+    return next((sentence for sentence in found if qa.has_answer(sentence, example.golds)), None)
   best = max(found, key=lambda sentence: qa.f1(sentence, example.golds), default=None)
   return best if best is not None and qa.f1(best, example.golds) else None
 

@@ -41,11 +41,18 @@ class Parser(sections.Parser):
     )
 
   def pair(self, text: str, name: str) -> tags.Pair | None:
-    """The first complete section of this name, anywhere in the text.
+    """The first complete section of this name, anywhere in the text; an answer only outside of the other sections.
 
     A reason counts as missing if an extract begins before its end. The answer from the reason alone continues from all
     text up to that end, and must not see the evidence.
     """
+    if name == "answer":  # a reason may speak of the tag
+      read = text
+      for other in tags.outer(text, NAMES[:2]):
+        read = f"{read[: other.start]}{' ' * (other.end - other.start)}{read[other.end :]}"
+      found = super().pair(read, name)
+      body = slice(found.start + len("<answer>"), found.end - len(END)) if found else slice(0)
+      return dataclasses.replace(found, body=text[body]) if found else None
     found = super().pair(text, name)
     return None if found and name == "reason" and "<extract>" in text[: found.end] else found
 

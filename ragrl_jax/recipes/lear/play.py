@@ -39,8 +39,10 @@ def build(
   ends = {"answer": (END,), "extract": (EXTRACTED,)}[stop_at] if parser.sections else ()
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    facts: dict[str, Any] = {}
     if top_k and not example.passages:
       example = dataclasses.replace(example, passages=await tools.search(example.question, top_k))
+      facts["retrieved"] = [(passage.title, passage.text) for passage in example.passages]
     talk = policy.start(prompt.messages(example))
     said = await talk.generate(stop=ends)
     found = {name: spans.find(policy.tokenizer, said.ids, parser, name) for name in ("reason", "extract")}
@@ -48,7 +50,7 @@ def build(
       found["extract"] = spans.whole(policy.tokenizer, said.ids)
     if max_evidence_words and (extract := found["extract"]):
       found["extract"] = spans.cut(policy.tokenizer, extract, parser.written(said.text), max_evidence_words)
-    facts: dict[str, Any] = dict(passage_tokens=count(policy.tokenizer, prompt.context(example)))
+    facts["passage_tokens"] = count(policy.tokenizer, prompt.context(example))
     for fact, name in (("reason_tokens", "reason"), ("evidence_tokens", parser.evidence or "extract")):
       facts[fact] = span.body_tokens if (span := found.get(name)) else 0
     probes = {}

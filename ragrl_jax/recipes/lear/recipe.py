@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from ragrl_jax.core.metrics import qa
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.lear import play as play_lib
 from ragrl_jax.recipes.lear.parser import END, EXTRACTED, Parser
@@ -38,6 +39,8 @@ class Switches(recipe_lib.Switches):
   length_weight: float = 0.1
   format_weight: float = 0.1
   max_evidence_words: int | None = setting(None, least=1)  # longer evidence is cut
+  # how evidence and reason hold a gold: as whole "words", or as "letters", also inside words
+  recall: str = setting("words", choices=tuple(qa.CONTAINS))
   guarded: bool = False  # True: the replies of README.md's "Unearned reward" earn nothing
 
   def rules(self) -> Rules:
@@ -94,6 +97,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     omega=switches.omega,
     weights=weights,
     max_evidence_words=switches.max_evidence_words,
+    recall=switches.recall,
     guarded=switches.guarded,
   )
   play = play_lib.build(

@@ -25,6 +25,7 @@ class Reward:
     tau, gamma, omega: see `core.rewards.lengths`.
     weights: the weight of each term.
     max_evidence_words: the evidence is cut after this number of words; None: it is not cut.
+    recall: how a text holds a gold, a key of `qa.CONTAINS`.
     guarded: all terms are 0 if `unearned` finds a trick.
   """
 
@@ -39,11 +40,13 @@ class Reward:
     omega: float,
     weights: Mapping[str, float],
     max_evidence_words: int | None,
+    recall: str,
     guarded: bool,
   ):
     self.parser, self.answers, self.unit = parser, answers, unit
     self.tau, self.gamma, self.omega = tau, gamma, omega
     self.term_weights = dict(weights)
+    self.holds = qa.CONTAINS[recall]
     self.max_evidence_words, self.guarded = max_evidence_words, guarded
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
@@ -52,7 +55,7 @@ class Reward:
     The answer of a missing section scores 0. If a section is present but its probe's answer or its length is not among
     the facts, the term is None, because it cannot be scored. A reply out of shape has length 0.
 
-    Source: LEAR sec. 3.3.
+    Source: LEAR sec. 3.2.
     """
     if episode.ended == "failed":
       return dict.fromkeys(TERMS)
@@ -97,7 +100,7 @@ class Reward:
   def outcome(self, example: Example, episode: Episode) -> float:
     """Exact match of the answer, 0 or 1, unshaped. With stop_at="extract" it is the answer from the evidence."""
     if not self.answers:
-      return qa.cover_em(self.evidence(example, episode), example.golds)
+      return float(self.holds(self.evidence(example, episode), example.golds))
     said = episode.facts["answer"] if "answer" in episode.facts else self.parser.answer(episode.model_text)
     return qa.exact_match(said or "", example.golds)
 
@@ -108,10 +111,7 @@ class Reward:
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
     """The tricks of README.md's "Unearned reward", and whether the episode uses each."""
-    text = episode.model_text
-    answers = {letter: self._said(letter, episode, text) or "" for letter in self.answers}
-    right = any(qa.f1(said, example.golds) for said in answers.values())
-    return unearned.tricks(example, episode, self.parser, right=right)
+    return unearned.tricks(example, episode, self.parser)
 
   def measures(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """The curves of Fig. 5 (F1 of the three answers, lengths), EM of the answer from the evidence, and the recall of
@@ -129,5 +129,5 @@ class Reward:
       em_from_evidence=None if said["e"] is None else qa.exact_match(said["e"], example.golds),
       reason_tokens=facts.get("reason_tokens"),
       extract_tokens=facts.get("evidence_tokens"),
-      reason_recall=None if reason is None else qa.cover_em(reason, example.golds),
+      reason_recall=None if reason is None else float(self.holds(reason, example.golds)),
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 from ragrl_jax.chat.cached import Chat
 from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.text import tags
 from ragrl_jax.data import transcripts as transcripts_lib
 from ragrl_jax.recipes.lear.parser import Parser
 from ragrl_jax.recipes.lear.prompt import SECTIONS, Prompt
@@ -33,7 +34,9 @@ async def taught(examples: Sequence[Example], teacher: Chat, *, instructions: st
     if not example.passages:
       return "no passages", None
     reply = await teacher.ask(prompt.messages(example))
-    text = reply.content.rpartition("</think>")[2].strip()  # without a reasoning model's own thoughts
+    said = reply.content.rpartition("</think>")[2]  # without a reasoning model's own thoughts
+    # Headings, code fences and remarks around the sections are left out.
+    text = "\n".join(f"<{pair.name}>{pair.body}</{pair.name}>" for pair in tags.pairs(said, parser.sections))
     if not parser.in_shape(text):
       return "out of shape", None
     if not qa.exact_match(parser.answer(text) or "", example.golds):
@@ -49,6 +52,7 @@ def arm(turns: transcripts_lib.Turns, reply: str) -> transcripts_lib.Turns:
   return [(MODEL, "\n".join(f"<{name}> {Parser().section(text, name)} </{name}>" for name in SECTIONS[reply]))]
 
 
-def answerable(examples: Sequence[Example]) -> list[Example]:
-  """Examples with a passage that contains a gold; the study is tested on these."""
-  return [e for e in examples if any(qa.cover_em(passage.text, e.golds) for passage in e.passages)]
+def answerable(examples: Sequence[Example], recall: str = "words") -> list[Example]:
+  """Examples with a passage that contains a gold, as words or letters (`qa.CONTAINS`); the study is tested on these."""
+  holds = qa.CONTAINS[recall]
+  return [e for e in examples if any(holds(passage.text, e.golds) for passage in e.passages)]

@@ -1,0 +1,260 @@
+"""Whether evidence was taken from the passages, by words alone: the rules of README.md, "Unearned reward"."""
+
+import dataclasses
+import functools
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.structs import Passage
+
+# Words that carry no content of a sentence: articles, prepositions, pronouns, auxiliaries, and words of telling.
+STOP = frozenset(
+  """a about after all also an and are as at be because been before being both but by can could did do does during each
+  for from had has have he her hers him his how i if in into is it its just may me more most my no nor not of on once
+  one only or other our over own s she should so some such t than that the their them then there these they this those
+  through to too under until up very was we were what when where which while who whom whose why will with would you
+  your according answer based mentioned mentions passage passages document documents question said say says source
+  state stated states text therefore thus 的 是 了 在 有 哪 里 什 么 谁""".split()
+)
+NEGATIONS = frozenset(("no", "not", "never", "nor", "t", "without", "cannot"))
+SPARE = 5  # one of this many content words of a paraphrase may be the model's own
+
+# Not after initials and titles, as in "Dr. J. R. R. Tolkien".
+_ENDS = re.compile(r"(?<!\b\w\.)(?<!\b[A-Z]\w\.)(?<=[.!?])[\s\"'”’)\]]+|(?<=[。！？])|[\n•…]+|\.\.\.")
+_CLAUSES = re.compile(r"[,;]? (?:and|but|while|whereas) |[,;] ")
+_SOURCE = r"(?:passage|document|doc|source|text)s?"
+_CITED = re.compile(
+  rf"^\W*(?:(?:according to|in|from|as) )?(?:the )?{_SOURCE}[\s(\[#]*\d*[)\]]*|^\W*\d+[.):\]]\s", re.IGNORECASE
+)
+_ABSTAINS = re.compile(
+  rf"\b(?:{_SOURCE}|context|none of (?:them|these))\b[^.!?]*(?:\b(?:not|no|nothing|none|cannot|lacks?)|n['’]t)\b"
+  rf"|\b(?:no|none|nothing|neither)\b[^.!?]*\b(?:{_SOURCE}|context|relevant|information)\b",
+  re.IGNORECASE,
+)
+_SEPARATOR = re.compile(r"(?<=\d),(?=\d{3})")
+_LETTERS = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff"  # Thai, Japanese, Chinese: written without spaces
+_WORD = re.compile(rf"[{_LETTERS}]|[^\W_{_LETTERS}]+")
+
+
+def words(text: str) -> tuple[str, ...]:
+  """The words of a text without articles, case, accents and forms of Unicode; letters where words have no spaces."""
+  text = unicodedata.normalize("NFKD", _SEPARATOR.sub("", text)).casefold()
+  found = _WORD.findall("".join(letter for letter in text if not unicodedata.combining(letter)))
+  return tuple(word for word in found if word not in ("a", "an", "the"))
+
+
+def content(found: Sequence[str]) -> frozenset[str]:
+  """The words without STOP. Words with the same first five letters agree; numbers agree as a whole."""
+  return frozenset(
+    word if any(map(str.isdigit, word)) else word[:5] for word in found if word not in STOP and word not in NEGATIONS
+  )
+
+
+def sentences(text: str) -> list[str]:
+  """The sentences and lines of a text that have a word."""
+  return [part for part in _ENDS.split(text) if part and words(part)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+  """One sentence of a passage, or two that follow each other, after the passage's title."""
+
+  title: tuple[str, ...]
+  words: tuple[str, ...]
+  content: frozenset[str]
+  single: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+  """The passages in the form in which evidence is compared with them.
+
+  Attributes:
+    streams: title and text of each passage, as words with spaces around them.
+    lines, contents: each sentence, in the same form, and its content.
+    windows: see `Window`.
+    content: the content of all passages.
+  """
+
+  streams: tuple[str, ...]
+  lines: frozenset[str]
+  contents: frozenset[frozenset[str]]
+  windows: tuple[Window, ...]
+  content: frozenset[str]
+
+
+@functools.lru_cache(maxsize=256)  # the samples of a group have the same passages
+def sources(passages: tuple[Passage, ...]) -> Sources:
+  """The sources of these passages."""
+  streams, lines, windows = [], [], []
+  for passage in passages:
+    title, parts = words(passage.title), [words(part) for part in sentences(passage.text)]
+    streams.append(_line((*title, *itertools.chain(*parts))))
+    lines += map(_line, parts)
+    for first, then in zip(parts, [*parts[1:], ()]):
+      for said, single in (((*title, *first), True), ((*title, *first, *then), False)):
+        windows.append(Window(title, said, content(said), single))
+  return Sources(
+    streams=tuple(streams),
+    lines=frozenset(lines),
+    contents=frozenset(content(line.split()) for line in lines),
+    windows=tuple(windows),
+    content=frozenset().union(*(window.content for window in windows)),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+  """A sentence of the evidence, or a clause of it, with the windows that it was taken from; () if there are none."""
+
+  words: tuple[str, ...]
+  content: frozenset[str]
+  taken: tuple[Window, ...]
+  abstains: bool
+
+  @property
+  def titled(self) -> tuple[str, ...]:
+    """Its words, and the titles of the passages that it was taken from."""
+    return (*self.words, *itertools.chain(*(window.title for window in self.taken)))
+
+
+class Judge:
+  """Compares evidence for one question with its passages.
+
+  Args:
+    passages: as they were shown.
+    question: its words are no source of evidence.
+    golds: right answers.
+  """
+
+  def __init__(self, passages: tuple[Passage, ...], question: str, golds: Sequence[str]):
+    self.sources = sources(passages)
+    self.asked = content(words(question))
+    self.gold = frozenset().union(*(content(words(gold)) for gold in golds))
+    self.yes_no = all(gold.strip().lower() in qa.YES_NO for gold in golds)
+    self.golds = () if self.yes_no else tuple(_line(words(gold)) for gold in golds if words(gold))
+    self.holds = any(self.has(tuple(stream.split())) for stream in self.sources.streams)
+
+  def tricks(self, evidence: str) -> dict[str, bool]:
+    """The tricks "bare_answer", "made_up" and "beside_the_point" of README.md, and whether the evidence uses each."""
+    units = [unit for sentence in sentences(evidence) for unit in self.units(sentence)]
+    honest = any(unit.abstains for unit in units) and self.silent()
+    taken = [unit for unit in units if unit.taken]
+    own = [unit for unit in units if not unit.taken and not unit.content <= self.gold | self.asked]
+    size = lambda found: sum(len(unit.words) for unit in found if not (honest and unit.abstains))
+    bare = not taken and self.has(words(evidence)) and not any(unit.content - self.gold for unit in units)
+    made_up = bool(units) and not bare and (not (taken or honest) or 3 * size(own) > size(units))
+    beside = not (bare or made_up or honest or self.answers(taken))
+    return dict(bare_answer=bare, made_up=made_up, beside_the_point=beside)
+
+  def has(self, found: tuple[str, ...]) -> bool:
+    """Whether the words hold an answer; "yes" and "no" are not looked for."""
+    return any(gold in _line(found) for gold in self.golds)
+
+  def silent(self) -> bool:
+    """Whether the passages do not answer the question: they hold no answer, or for "yes" and "no" little of it."""
+    return 2 * len(self.asked & self.sources.content) < len(self.asked) if self.yes_no else not self.holds
+
+  def answers(self, taken: Sequence[Unit]) -> bool:
+    """Whether the evidence that was taken from passages is about the question, and holds an answer if passages do.
+
+    A unit is about the question if it, or the title of its passage, has a content word of the question, or of another
+    unit that is about it: the steps of a chain are connected by what they share.
+    """
+    reached, about, left = self.asked, [], list(taken)
+    while found := [unit for unit in left if content(unit.titled) & reached]:
+      about += found
+      left = [unit for unit in left if unit not in found]
+      reached = reached.union(*(content(unit.titled) - self.gold for unit in found))
+    if self.holds:
+      together = tuple(itertools.chain(*(unit.words for unit in taken if unit in about)))
+      return self.has(together) or any(self.has(window.title) for unit in about for window in unit.taken)
+    covered = frozenset().union(*(content(unit.titled) for unit in about)) & self.asked
+    return bool(about) and 2 * len(covered) >= len(self.asked & self.sources.content)
+
+  def units(self, sentence: str) -> list[Unit]:
+    """The sentence as one unit if it was taken from the passages as a whole, else its clauses."""
+    whole = self.unit(sentence)
+    parts = [] if whole.taken else [self.unit(part) for part in _CLAUSES.split(sentence) if words(part)]
+    return parts if any(part.taken for part in parts) else [whole]
+
+  def unit(self, text: str) -> Unit:
+    """A sentence or clause without its reference to a passage, and where it was taken from."""
+    abstains, text = bool(_ABSTAINS.search(text)), _CITED.sub("", text).strip()
+    return Unit(words(text), content(words(text)), () if abstains else self.taken(text), abstains)
+
+  def taken(self, text: str) -> tuple[Window, ...]:
+    """The windows that a sentence was taken from; () if there are none.
+
+    Taken are: a whole sentence of a passage, or successive words with content beside the answer; words of one or two
+    successive sentences in their order, if two of them are content beside the answer; and a paraphrase (`paraphrased`).
+    Except for a whole sentence, there must be an answer, or a content word that is not the question's.
+    """
+    said, line = words(text), _line(words(text))
+    stems, beside = content(said), content(said) - self.gold
+    if line not in self.sources.lines and not (beside - self.asked or self.has(said) and self.gold - self.asked):
+      return ()
+    windows = [window for window in self.sources.windows if stems <= window.content]
+    for window in windows:
+      together = line in _line(window.words) and (beside or line in self.sources.lines)
+      if together or (len(beside) >= 2 and _in_order(said, window.words)):
+        return (window,)
+    names = content([word for part in text.split()[1:] if part[:1].isupper() for word in words(part)])
+    denied = bool(NEGATIONS & set(said))
+    alike = ((window,) for window in self.sources.windows if bool(NEGATIONS & set(window.words)) == denied)
+    found = itertools.chain(alike, self._joined(stems))
+    return next((places for places in found if self.paraphrased(stems, names, places)), ())
+
+  def _joined(self, said: frozenset[str]) -> Iterator[tuple[Window, ...]]:
+    """Pairs of sentences that share a word of the evidence which is neither of the question nor the answer."""
+    new = said - self.asked - self.gold
+    near = [window for window in self.sources.windows if window.single and window.content & new]
+    return (pair for pair in itertools.combinations(near, 2) if pair[0].content & pair[1].content & new)
+
+  def paraphrased(self, said: frozenset[str], names: frozenset[str], places: tuple[Window, ...]) -> bool:
+    """Whether the content words of a sentence are those of the windows.
+
+    Its answer, its words from the question, its numbers and its names must be there, and of the other words all but one
+    in SPARE. And it must have a word that is neither in the question nor in the answer, or repeat a whole sentence:
+    otherwise it may just be the question with an answer.
+    """
+    source = frozenset().union(*(window.content for window in places))
+    own = said - source
+    if own & (self.asked | self.gold | names) or any(map(_number, own)) or len(own) * SPARE > len(said):
+      return False
+    return bool((said & source) - self.asked - self.gold) or len(said) > 1 and said in self.sources.contents
+
+
+def quoted(said: tuple[str, ...], passages: tuple[Passage, ...], run: int = 4) -> int:
+  """Number of the words that are in runs of at least `run` successive words of a passage."""
+  runs = lambda found: [found[at : at + run] for at in range(len(found) - run + 1)]
+  known = {part for stream in sources(passages).streams for part in runs(tuple(stream.split()))}
+  return len({at + place for at, part in enumerate(runs(said)) if part in known for place in range(run)})
+
+
+def size(passages: tuple[Passage, ...]) -> int:
+  """Number of words of the passages, with their titles."""
+  return sum(len(stream.split()) for stream in sources(passages).streams)
+
+
+def _number(word: str) -> bool:
+  return any(map(str.isdigit, word))
+
+
+def _line(found: Sequence[str]) -> str:
+  return f" {' '.join(found)} "
+
+
+def _in_order(said: tuple[str, ...], source: tuple[str, ...]) -> bool:
+  """Whether the source has the words in this order, without leaving out a negation between the first and the last."""
+  at, first = 0, None
+  for word in said:
+    try:
+      at = source.index(word, at) + 1
+    except ValueError:
+      return False
+    first = at - 1 if first is None else first
+  return not (NEGATIONS & set(source[first:at])) - set(said)

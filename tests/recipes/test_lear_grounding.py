@@ -1,0 +1,157 @@
+"""Which evidence was taken from the passages: honest and cheating evidence, by hand."""
+
+import os
+import pathlib
+
+import pytest
+
+from ragrl_jax import recipes
+from ragrl_jax.data import readers
+from ragrl_jax.recipes.lear import grounding
+from ragrl_jax.structs import Episode, Example, Passage
+
+HERE = pathlib.Path(os.environ.get("RAGRL_DATA") or pathlib.Path(__file__).parents[3] / "shared" / "data") / "qa"
+PAPER, GUARDED = recipes.get("lear"), recipes.get("lear", guarded=True)
+REASON = "The question asks for one fact. The first passage seems to have it, the others less so."
+OSLO = (
+  Passage(
+    "1",
+    "Harald Hardrada",
+    "Harald III was king of Norway from 1046 to 1066. Harald III founded Oslo. He died at Stamford Bridge.",
+  ),
+  Passage("2", "Oslo", "Oslo is the capital of Norway. The city lies at a fjord and has 700,000 inhabitants."),
+  Passage("3", "Bergen", "Olaf III founded Bergen in 1070. It was the largest town of Norway."),
+)
+BERGEN = (
+  Passage("1", "Bergen", "Olaf III founded Bergen in 1070. Harald III fought in Sicily."),
+  Passage("2", "Oslo", "Oslo is the capital of Norway."),
+)
+FILM = (
+  Passage("1", "Film X", "Film X is a 1990 drama film directed by John Smith."),
+  Passage("2", "John Smith", "John Smith (born 4 May 1950) is an American director and writer."),
+  Passage("3", "Film Y", "Film Y is a comedy directed by Ann Lee."),
+)
+SAME = (
+  Passage("1", "Scott Derrickson", "Scott Derrickson (born July 16, 1966) is an American director and producer."),
+  Passage("2", "Ed Wood", "Edward Davis Wood Jr. was an American filmmaker, actor, writer and producer."),
+  Passage("3", "Tyler", "Tyler is a town."),
+)
+WORLD = (
+  Passage("1", "Rhône", "Die Rhône entspringt in der Schweiz. Sie ist 812 km lang."),
+  Passage("2", "北京", "北京是中华人民共和国的首都。上海是最大的城市。"),
+  Passage("3", "Lord", "The book was written by J. R. R. Tolkien. Dr. Smith did not write it."),
+)
+FOUNDER = ("Who founded the city of Oslo?", "Harald III", OSLO)
+UNTOLD = ("Who founded the city of Oslo?", "Sigurd", BERGEN)
+BORN = ("When was the director of Film X born?", "4 May 1950", FILM)
+NATION = ("Were Scott Derrickson and Ed Wood of the same nationality?", "yes", SAME)
+PEOPLE = ("How many inhabitants does Oslo have?", "700,000", OSLO)
+RIVER = ("How long is the Rhône?", "812 km", WORLD)
+CAPITAL = ("中华人民共和国的首都是哪里?", "北京", WORLD)
+AUTHOR = ("Who wrote the book?", "J. R. R. Tolkien", WORLD)
+
+HONEST = [
+  (FOUNDER, "Harald III founded Oslo."),  # a whole sentence, with two words beside the answer
+  (FOUNDER, "HARALD III FOUNDED OSLO"),
+  (FOUNDER, "“Harald III founded Oslo.”"),
+  (FOUNDER, "According to passage 1, Harald III founded Oslo."),
+  (FOUNDER, "- Harald III founded Oslo\n- Oslo is the capital of Norway"),
+  (FOUNDER, "Oslo was founded by Harald III."),  # the words of a whole sentence
+  (FOUNDER, "Harald III, king of Norway from 1046 to 1066, founded Oslo."),  # of two successive ones
+  (FOUNDER, "Harald III founded Oslo. So the answer is Harald III."),
+  (UNTOLD, "The passages do not say."),
+  (UNTOLD, "None of the passages mentions who founded Oslo."),
+  (BORN, "Film X is a 1990 drama film directed by John Smith. John Smith was born 4 May 1950."),
+  (BORN, "The director of Film X is John Smith, who was born 4 May 1950."),
+  (BORN, "Film X: directed by John Smith; John Smith: born 4 May 1950"),
+  (NATION, "Scott Derrickson is an American director. Ed Wood was an American filmmaker."),
+  (NATION, "Scott Derrickson is an American director and producer, and Ed Wood was an American filmmaker."),
+  (PEOPLE, "The city has 700000 inhabitants."),
+  (RIVER, "Die Rhone ist 812 km lang."),  # the title instead of the pronoun, without its accent
+  (CAPITAL, "北京是中华人民共和国的首都。"),
+  (AUTHOR, "The book was written by J. R. R. Tolkien."),
+]
+CHEATING = [
+  (FOUNDER, "made_up", "The one who founded the city of Oslo is Harald III"),  # the question with an answer
+  (FOUNDER, "made_up", "Oslo was founded in 1048 by Harald III."),
+  (FOUNDER, "made_up", "Bishop Harald III founded a large trading town there."),
+  (FOUNDER, "bare_answer", "Harald III"),
+  (FOUNDER, "bare_answer", "It is Harald III."),
+  (FOUNDER, "beside_the_point", "Oslo is the capital of Norway."),
+  (FOUNDER, "beside_the_point", "Olaf III founded Bergen in 1070."),
+  (FOUNDER, "beside_the_point", "Harald III was king of Norway from 1046 to 1066."),  # has the answer, not the fact
+  (FOUNDER, "made_up", "The passages do not say."),  # they do
+  (UNTOLD, "made_up", "Sigurd founded Oslo."),
+  (UNTOLD, "made_up", "Sigurd founded Bergen in 1070."),  # the answer in place of another name
+  (("Who founded Oslo?", "Harald III", BERGEN), "beside_the_point", "Harald III founded Oslo, the capital of Norway."),
+  (("Who founded Oslo?", "Harald III", BERGEN), "beside_the_point", "Harald III fought in Sicily."),
+  (BORN, "made_up", "The director of Film X was born on 4 May 1950."),
+  (BORN, "made_up", "Film X was directed by Ann Lee, who was born 4 May 1950."),
+  (BORN, "beside_the_point", "Film Y is a comedy directed by Ann Lee."),
+  (NATION, "beside_the_point", "Tyler is a town."),
+  (NATION, "made_up", "Scott Derrickson and Ed Wood were of the same nationality."),
+  (NATION, "made_up", "Scott Derrickson is a French director. Ed Wood was a French filmmaker."),
+  (PEOPLE, "made_up", "Oslo has 800,000 inhabitants."),
+  (RIVER, "made_up", "Die Rhône ist 900 km lang."),
+  (CAPITAL, "beside_the_point", "上海是最大的城市。"),
+  (("Who wrote the book?", "Smith", WORLD), "made_up", "Dr. Smith did write it in England."),
+]
+
+
+def played(asked, evidence, reason=REASON):
+  question, gold, passages = asked
+  example = Example("1", question, (gold,), passages)
+  text = f"<reason>{reason}</reason><extract>{evidence}</extract><answer>{gold}</answer>"
+  facts = dict(reason_tokens=40, evidence_tokens=9, passage_tokens=200, reason_answer=gold, extract_answer=gold)
+  return example, Episode.from_text(PAPER, example, [("model", text)], facts=facts)
+
+
+def earned(asked, evidence, **more):
+  """(the guarded reward, the unguarded one, the tricks that are logged)."""
+  example, episode = played(asked, evidence, **more)
+  found = {name for name, used in PAPER.unearned(example, episode).items() if used}
+  assert found == {name for name, used in GUARDED.unearned(example, episode).items() if used}
+  return *(recipe.reward(recipe.score(example, episode), 1) for recipe in (GUARDED, PAPER)), found
+
+
+@pytest.mark.parametrize(("asked", "evidence"), HONEST)
+def test_honest_evidence_is_paid(asked, evidence):
+  guarded, plain, found = earned(asked, evidence)
+  assert guarded == plain > 0.9 and not found
+
+
+@pytest.mark.parametrize(("asked", "trick", "evidence"), CHEATING)
+def test_invented_evidence_is_not(asked, trick, evidence):
+  guarded, plain, found = earned(asked, evidence)
+  assert guarded == 0.0 < plain and found == {trick}
+
+
+def test_a_reason_that_copies_all_passages_earns_nothing():
+  everything = " ".join(passage.text for passage in OSLO)
+  assert earned(FOUNDER, "Harald III founded Oslo.", reason=everything)[::2] == (0.0, {"copied_reason"})
+  quoting = f'{REASON} Passage 1 says "Harald III founded Oslo." Passage 3 is about Bergen: "Olaf III founded Bergen".'
+  assert not earned(FOUNDER, "Harald III founded Oslo.", reason=quoting)[2]
+
+
+def test_retrieved_passages_are_the_source():
+  """A question without passages gets them by a search; `play` keeps them as a fact, since the question has none."""
+  example, episode = played(FOUNDER, "Harald III founded Oslo.")
+  bare = Example("1", FOUNDER[0], (FOUNDER[1],))
+  facts = dict(episode.facts) | dict(retrieved=[(passage.title, passage.text) for passage in OSLO])
+  found = Episode.from_text(PAPER, bare, [("model", episode.model_text)], facts=facts)
+  assert PAPER.unearned(bare, found) == PAPER.unearned(example, episode)
+  assert PAPER.unearned(bare, Episode.from_text(PAPER, bare, [("model", episode.model_text)]))["made_up"]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not HERE.is_dir(), reason=f"no real questions in {HERE}: set RAGRL_DATA")
+def test_supporting_sentences_of_real_sets_are_paid():
+  """Of 200 questions each: the marked sentences are honest evidence, a template of question and answer is not."""
+  for name in ("hotpotqa_dev", "2wikimultihopqa_dev"):
+    asked = [e for e in readers.read_examples(HERE / f"{name}.jsonl.gz", max_examples=200) if e.evidence]
+    judges = [grounding.Judge(e.passages, e.question, e.golds) for e in asked]
+    refused = [any(one.tricks(" ".join(s for _, s in e.evidence)).values()) for one, e in zip(judges, asked)]
+    paid = [
+      not any(one.tricks(f"The answer to {e.question} is {e.golds[0]}.").values()) for one, e in zip(judges, asked)
+    ]
+    assert sum(refused) <= 0.04 * len(asked) and sum(paid) <= 0.02 * len(asked), name
