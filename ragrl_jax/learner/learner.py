@@ -86,8 +86,8 @@ class Learner:
       settings: the objective.
       optimizer: the optimizer's settings.
       mesh: devices that share rows and parameters; None: one device.
-      reference: trained parameters of the reference policy, if the objective needs one. By default the model without
-        its adapters or, if it has none, its present parameters: those arrays, not a copy.
+      reference: trained parameters of the reference policy, if the objective needs one. By default the model's present
+        parameters, those arrays and not a copy; with settings.reference "base" the model without its adapters.
     """
     s = settings
     self.settings, self.mesh, self.model_config = s, mesh, model.config
@@ -116,9 +116,9 @@ class Learner:
       )
     self.adapters = lora.size(model)
     self.reference = reference
-    # With adapters it is the frozen base. Otherwise it is the initial parameters, and the state gets a copy of them.
+    # The initial parameters, of which the state gets a copy. So stored adapters and merged ones have the same reference.
     if s.needs_reference and reference is None:
-      self.reference = lora.without(self.params) if lora.has(model) else self.params
+      self.reference = lora.without(self.params) if s.reference == "base" else self.params
     self._score, self._values = jax.jit(self._scored), jax.jit(self._valued)
 
   def _scored(self, params, frozen, batch):

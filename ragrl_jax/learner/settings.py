@@ -159,6 +159,11 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
       f"most {splash.LONGEST_SHARED} tokens, as the TPU's attention kernel takes them. Lower "
       "config.learner.row_lengths, or set config.learner.share_prompts=False."
     )
+  if run.loss.reference == "base" and not (run.model.lora.path or run.model.lora.rank):
+    raise ValueError(
+      "config.loss.reference='base' without adapters: the policy that the run starts from is the base. Leave it at "
+      "'start', or train adapters (config.model.lora)."
+    )
   critic = run.critic
   of_policy = optimizer_from_config(config)
   if critic.warmup_steps > of_policy.total_steps:

@@ -249,7 +249,7 @@ class _Compiler:
     hbm = self._train_bytes(chip_tokens, _count(made.trained.params)) / 4
     passes = dict(calls=cut.count // settings.epochs, work=cut.forward, hbm=hbm)
     scores = settings.scores_old + settings.needs_reference
-    if settings.needs_reference and not made.adapters:
+    if settings.needs_reference:
       self.resident["reference"] = aot.on_chip(made.trained.params)
     if scores:
       self.add(

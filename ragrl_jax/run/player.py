@@ -174,12 +174,11 @@ def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
       )
     return made, shape
   shape = DecoderConfig.from_shape(tokenizer.vocab_size, **settings.shape.to_dict())
-  if mesh is not None:
-    rules.check_vocab(mesh.shape["tensor"], shape.vocab_size, "config.mesh.tensor")
   made = Decoder(
     shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat, mesh=mesh
   )
   if mesh is not None:
+    rules.check_vocab(mesh.shape["tensor"], shape.vocab_size, "config.mesh.tensor")
     nnx.update(made, jax.device_put(nnx.state(made), rules.shardings(mesh, nnx.state(made))))
   return made, shape
 

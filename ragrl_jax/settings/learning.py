@@ -54,6 +54,8 @@ class Loss(Section):
   kl: str = setting("none", choices=("none", *kl_lib.ESTIMATORS))  # estimator of the penalty; "none": no penalty
   kl_in: str = setting("loss", choices=("loss", "reward"))  # whether the penalty is in the loss or in the reward
   kl_coef: float = setting(0.0, least=0)
+  # whom the penalty pulls back to: the policy that the run starts from, or the model without its adapters
+  reference: str = setting("start", choices=("start", "base"))
   # nats between the two log-probabilities beyond which k3 follows its tangent; None: e^gap everywhere, as published
   kl_tangent: float | None = setting(5.0, above=0)
   kl_target: float = setting(0.0, least=0)  # nats per token that kl_coef is steered to; 0: kl_coef is fixed

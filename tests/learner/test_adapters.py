@@ -54,11 +54,37 @@ def test_a_critic_over_a_base_of_16_bits_is_trained_in_32():
   assert model.embedding[...].dtype == jnp.bfloat16  # the base itself is as it was
 
 
-def test_policy_steps_move_away_from_the_base_which_is_the_reference():
-  made = learner(kl="k3", kl_coef=0.1)
+def test_the_reference_is_the_policy_at_the_start_however_it_is_stored():
+  # What was learnt before, as adapters or merged: KL is 0 at the first step, and afterwards the same, in loss and reward.
+  model, draw = kit.model(), np.random.default_rng(0)
+  lora.add(model, rank=4, alpha=8.0, layers="q v|down", seed=0)
+  begun = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.1, x.shape), x.dtype), nnx.state(model, lora.Adapter))
+  nnx.update(model, begun)
+  settings = Settings(logprob_chunk=64, kl="k3", kl_coef=0.1)
+  batches = kit.blocks(kit.items())
+  of_base = kit.learner().score(kit.learner().params, batches[0])
+  made, whole = (Learner(one, settings, kit.OPTIMIZER) for one in (model, lora.merged(model)))
+  np.testing.assert_allclose(
+    made.score(made.reference, batches[0]), whole.score(whole.reference, batches[0]), atol=1e-5
+  )
+  assert np.abs(np.asarray(made.score(made.reference, batches[0])) - of_base).max() > 1e-3
+  state, first = kit.update(made, made.init(0, keep=False), batches)
+  assert first["kl"] == 0.0 and kit.update(whole, whole.init(0), batches)[1]["kl"] == 0.0
+  kept = jax.tree.map(np.asarray, made.reference)
+  state, second = kit.update(made, state, batches)
+  assert second["kl"] > 0.0
+  jax.tree.map(np.testing.assert_array_equal, kept, jax.tree.map(np.asarray, made.reference))
+  # A run that goes on reads the same adapters: it has this reference, whatever its state.
+  again = Learner(model, settings, kit.OPTIMIZER)
+  np.testing.assert_array_equal(again.score(again.reference, batches[0]), made.score(made.reference, batches[0]))
+
+
+def test_policy_steps_move_away_from_the_base_which_is_the_reference_on_request():
+  made = learner(kl="k3", kl_coef=0.1, reference="base")
   batches = kit.blocks(kit.items())
   base = kit.learner()
   of_base = base.score(base.params, batches[0])
+  assert kit.update(made, made.init(0), batches)[1]["kl"] == 0.0  # new adapters have no effect yet
   state = made.init(0)
   draw = np.random.default_rng(0)  # as after some training
   begun = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.1, x.shape), x.dtype), state.params)

@@ -187,7 +187,7 @@ def test_importance_weights_correct_for_the_sampler():
     importance.importance_weights(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.ones((1, 2)), cap=0.5)
 
 
-def test_only_adapters_are_trained_and_the_reference_is_the_base():
+def test_only_adapters_are_trained_and_with_new_ones_the_reference_is_the_base():
   model = small.model()
   lora.add(model, rank=2, alpha=4.0, layers="q v", seed=0)
   settings = Settings(logprob_chunk=64, kl="k3", kl_coef=0.1, critic=CriticSettings("shared", FAST), advantage=GAE)

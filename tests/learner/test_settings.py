@@ -74,6 +74,15 @@ def test_the_critic_cannot_learn_alone_to_the_end():
   assert settings.optimizer_from_config(config).total_steps == 1 and settings.from_config(config)
 
 
+def test_the_base_is_a_reference_only_of_adapters():
+  config = config_lib.default_config()
+  config.loss.update(dict(kl="k3", kl_coef=0.1, reference="base"))
+  with pytest.raises(ValueError, match="config.loss.reference='base' without adapters"):
+    settings.from_config(config)
+  config.model.lora.rank = 4
+  assert settings.from_config(config).reference == "base"
+
+
 def test_rows_with_shared_prompts_have_a_length_that_the_kernels_accept():
   config = config_lib.default_config()
   config.learner.update(dict(row_lengths=(131_072,), share_prompts=True))
