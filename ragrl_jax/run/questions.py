@@ -1,6 +1,7 @@
 """Loads and checks the questions of a config for training, in their order, and for evaluation."""
 
 import dataclasses
+import logging
 import random
 from collections.abc import Sequence
 
@@ -140,11 +141,12 @@ def without_passages(example: structs.Example) -> structs.Example:
 
 
 def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[structs.Example]:
-  examples = _read(config, path, config.data.max_examples, what)
+  examples = every = _read(config, path, config.data.max_examples, what)
   if config.data.drop_unanswerable:
     examples = [example for example in examples if example.meta.get("answerable", True)]
     if not examples:
       raise ValueError(f"{what}={path}: all its questions are marked as unanswerable (config.data.drop_unanswerable).")
+    _say_left_out(what, path, len(every) - len(examples), len(every), "drop_unanswerable")
   check_passages(config, recipe, examples, f"{what}={path}")
   check_scores(recipe, examples, f"{what}={path}")
   if not config.data.drop_long:
@@ -154,10 +156,16 @@ def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[st
   fitting = [e for e in examples if prompt_tokens(recipe, tokenizer, e) <= room]
   if not fitting:
     raise ValueError(
-      f"{path}: no prompt of its {len(examples)} questions fits into the {room} tokens that "
+      f"{what}={path}: no prompt of its {len(examples)} questions fits into the {room} tokens that "
       "config.rollout.context leaves after max_new_tokens: raise it, or show fewer passages."
     )
+  _say_left_out(what, path, len(examples) - len(fitting), len(examples), "drop_long")
   return fitting
+
+
+def _say_left_out(what: str, path: str, left: int, of: int, rule: str) -> None:
+  if left:
+    logging.warning("%s=%s: %d of %d questions are left out (config.data.%s=True).", what, path, left, of, rule)
 
 
 def fitting(config, player: Answerer, examples: Sequence[structs.Example]) -> Sequence[structs.Example]:

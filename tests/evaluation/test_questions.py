@@ -48,9 +48,11 @@ def test_a_set_that_the_hub_does_not_give_is_named_by_its_setting(tmp_path, monk
     questions.testing(config, away, max_examples=0)
 
 
-def test_prompts_that_are_too_long_are_left_out(tmp_path):
-  assert len(made(tmp_path, train="mixed")[0]) == 7
+def test_prompts_that_are_too_long_are_left_out(tmp_path, caplog):
+  assert len(made(tmp_path, train="mixed")[0]) == 7 and not caplog.records
   assert [e.id for e in made(tmp_path, train="mixed", drop_long=True)[0]] == ["s0", "s1", "s2", "s3"]
+  said = f"config.data.train={tmp_path / 'mixed.jsonl'}: 3 of 7 questions are left out (config.data.drop_long=True)."
+  assert [record.getMessage() for record in caplog.records] == [said]
   with pytest.raises(ValueError, match="900 tokens"):
     made(tmp_path, train="long", drop_long=True)
 

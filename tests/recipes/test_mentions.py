@@ -8,6 +8,7 @@ no format. Live, a turn ends at its first </answer>, so an answer after an unclo
 import pytest
 
 from ragrl_jax import recipes
+from ragrl_jax.evaluation.transcripts import adapters
 from ragrl_jax.prompting.agent_tags import AGENTS
 from ragrl_jax.structs import MODEL, Episode, Example, Passage
 from ragrl_jax.testing import scripted
@@ -109,3 +110,15 @@ def test_the_preset_repo_reads_nested_answers_as_its_code():
     ("<answer>a</answer><answer>b <answer>c", "a", "a"),
   ):
     assert (paper.parser.answer(said), repo.parser.answer(said)) == (ours, theirs)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_transcript_is_read_as_the_agent_that_plays(agent):
+  recipe = recipes.get("released", agent)
+  results, query, answer = tags_of(recipe)
+  for said in mentions(results[0], answer):
+    assert recipe.parser.answer(said) == "Oslo"
+    before = f"{query[0]} q {query[1]} {results[0]} Its capital is Oslo. {results[1]}"
+    for text, count in ((said, 1), (before + said, 3)):
+      turns = adapters.turns(text, agent)
+      assert len(turns) == count and recipes.get("search_r1").parser.answer(turns[-1][1]) == "Oslo", said
