@@ -10,6 +10,7 @@ import pytest
 from ragrl_jax import recipes
 from ragrl_jax.evaluation.transcripts import adapters
 from ragrl_jax.prompting.agent_tags import AGENTS
+from ragrl_jax.recipes.veritas import parser as veritas
 from ragrl_jax.structs import MODEL, Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -122,3 +123,16 @@ def test_a_transcript_is_read_as_the_agent_that_plays(agent):
     for text, count in ((said, 1), (before + said, 3)):
       turns = adapters.turns(text, agent)
       assert len(turns) == count and recipes.get("search_r1").parser.answer(turns[-1][1]) == "Oslo", said
+
+
+def test_thoughts_around_a_mention_are_thoughts():
+  guarded = recipes.get("search_r1", guarded=True)
+  stages = recipes.get("when_to_search", "exact")
+  for said in mentions("<information>", ANSWERS["tags"]):
+    episode = Episode.from_text(guarded, EXAMPLE, [(MODEL, said)])
+    assert guarded.score(EXAMPLE, episode) == dict(answer=1.0) and not guarded.unearned(EXAMPLE, episode)["unthought"]
+    (pair,) = veritas.steps(episode.turns).think_answer
+    assert pair[1] == "Oslo" and pair[0]
+    # When to Search's format has tags of results only around results: −1, and the answer is right all the same.
+    terms = stages.score(EXAMPLE, Episode.from_text(stages, EXAMPLE, [(MODEL, said)]))
+    assert terms == dict(answer_explore=1.0, answer_economise=1.0, search=0.0, format=-1.0), said
