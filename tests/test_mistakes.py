@@ -361,8 +361,10 @@ def test_an_unreachable_hub_gives_the_setting_to_change(monkeypatch):
     raise ConnectionError("Couldn't reach 'owner/name' on the Hub (LocalEntryNotFoundError)")
 
   monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=gone))
-  with pytest.raises(ValueError, match=r"hf:owner/name//dev.*config.data.evaluate=FILE.jsonl or nothing"):
+  with pytest.raises(ValueError, match=r"hf:owner/name//dev.*Name a file instead \(config.data, --data\)"):
     list(readers.read_examples("hf:owner/name//dev"))
+  with pytest.raises(ValueError, match=r"hf:owner/name//dev.*\(config.data.hard, which may be empty\)"):
+    list(readers.read_examples("hf:owner/name//dev", setting="config.data.hard"))
 
 
 # ---- files and messages ----------------------------------------------------------------------------------------------

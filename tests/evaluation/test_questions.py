@@ -37,12 +37,12 @@ def test_a_set_that_the_hub_does_not_give_is_named_by_its_setting(tmp_path, monk
 
   monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=refuse))
   away = "hf:owner/name//train"
-  for data, setting in ((dict(train="short", hard=away), "hard"), (dict(train=away), "train")):
+  for data, setting in ((dict(train="short", hard=away), "hard, which may be empty"), (dict(train=away), "train")):
     with pytest.raises(ValueError, match=rf"{away}.*no network.*Name a file instead \(config.data.{setting}\)"):
       made(tmp_path, **data)
   config = config_lib.default_config()
   config.data.evaluate = away
-  with pytest.raises(ValueError, match=r"Name a file instead \(config.data.evaluate\)"):
+  with pytest.raises(ValueError, match=r"Name a file instead \(config.data.evaluate, which may be empty\)"):
     evaluate.evaluator(config)
   with pytest.raises(ValueError, match=r"Name a file instead \(--data\)"):
     questions.testing(config, away, max_examples=0)
