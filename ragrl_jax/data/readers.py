@@ -158,8 +158,8 @@ def _from_hub(path: str, setting: str) -> tuple[str, Iterator[tuple[str, dict[st
     why = " ".join(str(error).split())
     spare = ", which may be empty" if setting in ("config.data.hard", "config.data.evaluate") else ""
     raise ValueError(
-      f"{path!r}: it cannot be loaded from the Hugging Face hub ({why}). Name a file instead ({setting}{spare}), or let "
-      "this machine reach the hub."
+      f"{path!r}: it cannot be loaded from the Hugging Face hub ({why}). Name a file instead ({setting}{spare}), "
+      "or let this machine reach the hub."
     ) from error
   numbers = range(len(table))
   if drawn:
