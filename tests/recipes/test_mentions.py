@@ -62,6 +62,10 @@ def test_a_mention_loses_no_answer(name, preset):
     if name in ("search_r1", "veritas", "released", "untrained"):
       assert recipe.outcome(EXAMPLE, Episode.from_text(recipe, EXAMPLE, [(MODEL, said)])) == 1.0, said
 
+  if name != "care":  # its answer is all that follows "Answer:"
+    across = f"<think> It opens with {results[0]} </think>{answer}, and closes with {results[1]}."
+    assert recipe.parser.answer(across) == "Oslo"  # no block begins in a thought and ends outside
+
 
 SEARCHING = [(name, preset) for name, preset in EVERY if name in ("search_r1", "veritas", "when_to_search", "released")]
 SEARCHING = [(name, preset) for name, preset in SEARCHING if preset not in ("r1", "given")]

@@ -77,22 +77,36 @@ def outer(text: str, names: str | Sequence[str]) -> list[Pair]:
   return kept[::-1]
 
 
-def without(text: str, opening: str, closing: str) -> str:
+def without(text: str, opening: str, closing: str, *, thought: str = "think") -> str:
   """The text without its `opening … closing` blocks, of which the outermost count.
 
   A tag that is never closed is a mention: it makes no block, and hides nothing. A closing tag belongs to the last
-  opening tag before it that has none, so a mention before a block does not begin it.
+  opening tag before it that has none, so a mention before a block does not begin it. A block and a complete thought do
+  not cross: tags of which one is inside and one outside of the thought are mentions.
+
+  Args:
+    text: the model's text.
+    opening, closing: the tags.
+    thought: the name of a thought's tags.
 
   Example: in "the <a> says <a>x</a> y" the block is "<a>x</a>".
   """
   if opening not in text:
     return text
+  thoughts = pairs(text, thought)
+  begin, end = {pair.start for pair in thoughts}, {pair.end for pair in thoughts}
   opened: list[int] = []
   blocks: list[tuple[int, int]] = []
-  for tag in re.finditer(f"{re.escape(opening)}|{re.escape(closing)}", text):
-    if tag[0] == opening:
+  for tag in re.finditer(f"{re.escape(opening)}|{re.escape(closing)}|(</?{re.escape(thought)}>)", text):
+    if tag[1]:
+      if tag.start() in begin:
+        opened.append(-1)  # the beginning of a thought
+      elif tag.end() in end:
+        while opened.pop() >= 0:  # tags that it opened and did not close
+          pass
+    elif tag[0] == opening:
       opened.append(tag.start())
-    elif opened:
+    elif opened and opened[-1] >= 0:
       start = opened.pop()
       while blocks and blocks[-1][0] > start:  # it is inside this block
         blocks.pop()
