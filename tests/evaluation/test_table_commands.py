@@ -9,7 +9,7 @@ from ml_collections import config_flags
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.cli import commands  # noqa: F401  (it registers how flags are read)
-from ragrl_jax.evaluation.tables import commands_of, papers
+from ragrl_jax.evaluation.tables import commands_of, filling, papers
 from ragrl_jax.testing import scripted
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
@@ -67,3 +67,14 @@ def test_iter_retgen_makes_when_to_searchs_three_searches():
     row.name for other in papers.PAPERS.values() for one in other.tables for row in one.rows if "RetGen" in row.name
   ]
   assert rows == ["Iter-RetGen"]  # no other paper's table has it
+
+
+def test_agents_beside_when_to_search_read_five_passages():
+  (table,) = [table for table in papers.PAPERS["when_to_search"].tables if table.name == "Table 3"]
+  agents = [row.run for row in table.rows if row.run is not None and row.run.system]
+  assert len(agents) == 4
+  for run in agents:
+    played = {"recipe": "released", "switches.agent": run.system, "switches.documents": "search"}
+    assert filling.fits(run, played | {"retrieval.top_k": 5}) and not filling.fits(run, played | {"retrieval.top_k": 3})
+    assert filling.fits(run, {"recipe": "transcripts", "system": run.system})  # of transcripts it is not known
+    assert "--config.retrieval.top_k=5" in run.flags
