@@ -116,7 +116,7 @@ class Learner:
       )
     self.adapters = lora.size(model)
     self.reference = reference
-    # The initial parameters, of which the state gets a copy. So stored adapters and merged ones have the same reference.
+    # The initial parameters, of which the state gets a copy: stored adapters and merged ones have one reference.
     if s.needs_reference and reference is None:
       self.reference = lora.without(self.params) if s.reference == "base" else self.params
     self._score, self._values = jax.jit(self._scored), jax.jit(self._valued)

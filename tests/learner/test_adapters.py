@@ -55,7 +55,7 @@ def test_a_critic_over_a_base_of_16_bits_is_trained_in_32():
 
 
 def test_the_reference_is_the_policy_at_the_start_however_it_is_stored():
-  # What was learnt before, as adapters or merged: KL is 0 at the first step, and afterwards the same, in loss and reward.
+  # What was learnt before is in adapters or merged: KL is 0 at the first step, and the reference stays as it is.
   model, draw = kit.model(), np.random.default_rng(0)
   lora.add(model, rank=4, alpha=8.0, layers="q v|down", seed=0)
   begun = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.1, x.shape), x.dtype), nnx.state(model, lora.Adapter))
