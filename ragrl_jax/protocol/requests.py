@@ -1,6 +1,7 @@
 """Parses requests to an OpenAI-compatible server: JSON → `Asked`, or an error with what to change."""
 
 import dataclasses
+import functools
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -102,6 +103,13 @@ class Served:
   max_tokens: int
   max_replies: int
   tools: ToolFormat | None
+
+  @functools.cached_property
+  def longest(self) -> int:
+    """Most characters of a prompt: as many as the longest tokens that fit into the context have."""
+    tokenizer = self.tokenizer
+    names = max(map(len, tokenizer.control_names.values()), default=0)
+    return self.context * max(names, *(len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)))
 
 
 def read(body: bytes, kind: str, served: Served) -> Asked:
@@ -259,6 +267,7 @@ def _texts(said: Mapping[str, Any], served: Served) -> tuple[tuple[int, ...], ..
 
 def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
   if isinstance(prompt, str):
+    _check_characters(len(prompt), served, "prompt")
     ids = _whole(prompt, served.tokenizer)
   elif isinstance(prompt, list) and all(type(i) is int for i in prompt):
     ids = prompt
@@ -270,6 +279,19 @@ def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
   if not ids:
     raise Refused(400, "the prompt is empty: it must have at least one token.", param="prompt")
   return tuple(ids)
+
+
+def _check_characters(number: int, served: Served, param: str) -> None:
+  """Refuses a prompt that cannot fit into the context. Tokenizing it could take minutes and gigabytes."""
+  if number > served.longest:
+    message = f"the prompt has {number} characters: prompt and reply together may have {served.context} tokens."
+    raise Refused(400, message, param=param, code="context_length_exceeded")
+
+
+def _characters(message: Mapping[str, Any]) -> int:
+  """Characters of a message's texts, with its calls as JSON."""
+  text = lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+  return sum(len(text(value)) for value in message.values())
 
 
 def _whole(prompt: str, tokenizer: Tokenizer) -> list[int]:
@@ -304,6 +326,7 @@ def _chat(said: Mapping[str, Any], served: Served, tools: Tools) -> _Chat:
     message = "add_generation_prompt=false needs continue_final_message=true, since a reply is the assistant's turn."
     raise Refused(400, message, param="add_generation_prompt")
   try:
+    _check_characters(len(opened) + sum(map(_characters, [*read, dict(tools=tools.shown)])), served, "messages")
     told: list[Any] = tool_calls.messages(read, served.tools)
     render: Any = served.tokenizer.render
     ids = render(told, list(tools.shown)) if tools.shown else render(told)

@@ -192,6 +192,8 @@ class Application:
       raise Refused(400, 'the body must be {} for the newest weights of the run, or {"step": 40}.')
     if self._reload is None:
       raise Refused(400, "this server cannot load other weights.")
+    if self._gate.shut:  # one after the other would keep all requests out
+      raise Refused(409, "other weights are being loaded: ask again later.")
     try:
       async with self._gate.alone(self._limits.drain_s):
         version = await self._loaded(step)

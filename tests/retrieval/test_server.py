@@ -5,12 +5,14 @@ import contextlib
 import socket
 import threading
 import time
+import types
 
 import httpx
 import pytest
 import uvicorn
 from patience import until
 
+from ragrl_jax.retrieval import guard as guard_lib
 from ragrl_jax.retrieval import server
 from ragrl_jax.retrieval.guard import Guard
 from ragrl_jax.structs import Passage
@@ -263,3 +265,27 @@ def test_pages_of_other_sites_are_refused(origin, status):
   slow.go.set()
   with running(slow) as (port, _):
     assert post(port, "q", origin=origin.format(port=port)).status_code == status
+
+
+@pytest.mark.parametrize(
+  "waiting, dropped",
+  [
+    ((300_000, 283_616, 270_000), True),  # 16,384 bytes read in the first period, then 13,616
+    ((300_000, 283_000, 0), False),
+    ((300_000, 0), False),
+    ((9_000, 8_000), True),  # neither 16 KiB nor the rest
+  ],
+)
+def test_a_client_must_read_its_answer(waiting, dropped):
+  made, sizes, timers = object.__new__(guard_lib.protocol(Guard(read_s=7.0))), iter(waiting), []
+  made.transport = types.SimpleNamespace(get_write_buffer_size=lambda: next(sizes))
+  made.loop = types.SimpleNamespace(
+    call_later=lambda *given: timers.append(given) or types.SimpleNamespace(cancel=lambda: None)
+  )
+  made._reader, made.drop = None, lambda: timers.append("dropped")
+  made._watch()
+  for _ in waiting[1:]:
+    seconds, look, unread = timers.pop()
+    assert seconds == 7.0
+    look(unread)
+  assert timers == (["dropped"] if dropped else [])

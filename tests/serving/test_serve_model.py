@@ -49,9 +49,10 @@ def test_a_folder_is_served_and_read_again(tmp_path):
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
       until(lambda: answers(client))
       client.headers["authorization"] = "Bearer sesame"
-      asked = dict(model="model", prompt="Question?", max_tokens=30, temperature=0, return_token_ids=True)
+      asked = dict(model="model", prompt="Who?", max_tokens=30, temperature=0, return_token_ids=True)
       ask = lambda: client.post("/v1/completions", json=asked).json()["choices"][0]["token_ids"]
-      assert ask() == drawn(kit.engine(), kit.TOKENIZER.encode("Question?"), budget=30, temperature=0.0)[0]
+      # None of these greedy tokens is one of the six rows without a token, which this engine here would also draw.
+      assert ask() == drawn(kit.engine(), kit.TOKENIZER.encode("Who?"), budget=30, temperature=0.0)[0]
       before = ask()
       weights.save_pretrained(kit.model(1), kit.CONFIG, tmp_path / "model")
       assert client.post("/v1/weights", json={}).json() == dict(object="weights", version=1)
