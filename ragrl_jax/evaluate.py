@@ -37,6 +37,7 @@ def evaluate(
   *,
   sample: bool = False,
   seeds: int = 1,
+  chosen_by: str = "",
   progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> dict[str, Any]:
   """Scores every question of `data` once; writes out/predictions.jsonl and out/metrics.json; returns the latter.
@@ -53,6 +54,7 @@ def evaluate(
     sample: sample the answers.
     seeds: number of answers to each question, with different random numbers. Seed 0 answers as `sample` does. With
       several seeds, the results are in `out`/seed_0 and so on, and out/metrics.json has means and deviations.
+    chosen_by: the metric by which `best` chose the checkpoint, stored with the score.
     progress: called with (answers, total).
 
   Raises:
@@ -92,6 +94,7 @@ def evaluate(
     answers = dict(model=config.endpoint.model, endpoint=dict(player.described))
 
   # ---- 3. the questions: earlier results with the same settings are continued ----------------------------------------
+  answers |= dict(chosen_by=chosen_by) if chosen_by else {}
   settings = dict(**answers, data=str(data), questions=len(examples), **_described(config, player, sample=sample))
   return harness.evaluate(
     examples,

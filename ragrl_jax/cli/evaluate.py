@@ -53,7 +53,7 @@ def main(argv):
       bar.total = of
       bar.update(done - bar.n)
 
-    how = dict(sample=SAMPLE.value, seeds=SEEDS.value, progress=progress)
+    how = dict(sample=SAMPLE.value, seeds=SEEDS.value, chosen_by=BEST.value, progress=progress)
     metrics = evaluate.evaluate(CONFIG.value, checkpoint, DATA.value, OUT.value, **how)
   print(metric_tables.one(metrics))
   if CONFIG.value.endpoint.model:

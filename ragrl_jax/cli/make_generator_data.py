@@ -11,16 +11,20 @@ launchers/evaluate.py. All three are for --config configs/lear.py:generator. --i
 without passages. Without it, the transcripts of such questions have no passages, for the closed-book row.
 """
 
+import pathlib
+
 from absl import app, flags
 
 from ragrl_jax.cli import commands, index_flags
 from ragrl_jax.data import readers, writers
+from ragrl_jax.evaluation import evidence_rows
+from ragrl_jax.evaluation.tables import results
 from ragrl_jax.recipes.lear import generator
 from ragrl_jax.store import jsonl
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 PREDICTIONS = flags.DEFINE_string(
-  "predictions", "", "Predictions of an evaluation; their evidence replaces the passages."
+  "predictions", "", "Predictions of a finished evaluation; their evidence replaces the passages."
 )
 TURNS = flags.DEFINE_bool("turns", True, "Write transcripts; --noturns writes only the questions with their passages.")
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]")
@@ -33,7 +37,9 @@ def main(argv):
   writers.refuse_inputs([OUT.value], [*readers.named(DATA.value), *([PREDICTIONS.value] if PREDICTIONS.value else [])])
   examples, turns = list(readers.read_examples(DATA.value)), None
   if PREDICTIONS.value:
-    examples = generator.from_evidence(examples, jsonl.read(PREDICTIONS.value))
+    predictions = list(jsonl.read(PREDICTIONS.value))
+    by = evidence_rows.digest(predictions, results.read(pathlib.Path(PREDICTIONS.value).parent).metrics["settings"])
+    examples = generator.from_evidence(examples, predictions, by)
   else:
     examples = index_flags.with_passages(examples)
     turns = generator.demonstrations(examples) if TURNS.value else None

@@ -1,7 +1,9 @@
 """Measures of the evidence in an episode: overlap with the gold sentences, recall of the gold answers, and length."""
 
+import hashlib
+import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import qa
@@ -40,7 +42,9 @@ def row(recipe, example, episode) -> dict[str, Any]:
   """
   if episode.ended == "failed":
     return {}
-  found = {} if recipe.measures is None else dict(measures=dict(recipe.measures(example, episode)))
+  found: dict[str, Any] = {} if recipe.measures is None else dict(measures=dict(recipe.measures(example, episode)))
+  if "extraction" in example.meta:  # its passage is evidence that another policy extracted
+    found["extraction"] = example.meta["extraction"]
   if recipe.evidence is None:
     return found
   said = recipe.evidence(example, episode)
@@ -51,6 +55,12 @@ def row(recipe, example, episode) -> dict[str, Any]:
     evidence_tokens=episode.facts.get("evidence_tokens"),
     passage_tokens=episode.facts.get("passage_tokens"),
   )
+
+
+def digest(rows: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
+  """A hash that identifies an extraction: of the evidence in its rows, whatever their order, and of its settings."""
+  said = sorted((row.get("source") or "", str(row["id"]), row.get("evidence") or "") for row in rows)
+  return hashlib.sha256(json.dumps([said, settings], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -5,7 +5,7 @@ import json
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.cli import configs
-from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation import evidence_rows, harness
 from ragrl_jax.evaluation.tables import results
 
 SHAPES = {name: shape for shape, name in results.MODELS.items()}
@@ -71,6 +71,13 @@ def evaluation(folder, name, rows, *, checkpoint, data, flags=(), judged=False, 
     own_passages=None if config.data.own_passages else False,
   ) | settings  # fmt: skip
   return written(folder, rows, said)
+
+
+def read(folder, extracted, rows, **of):
+  """The folder of an evaluation of LEAR's generator that read the evidence of another one."""
+  by = evidence_rows.digest(extracted.rows, extracted.metrics["settings"])
+  extraction = dict(by=by, passage_tokens=600, evidence_tokens=20)
+  return evaluation(folder, "lear:generator", [one | dict(extraction=extraction) for one in rows], **of)
 
 
 def written(folder, rows, settings):

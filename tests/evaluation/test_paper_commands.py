@@ -46,7 +46,7 @@ def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
     column = next(column for column in table.columns if not column.why_not and not column.average)
     key = (run, column.sets, column.flags, paper.name)
     if (known := made.get(str(key))) is None:
-      known = made[str(key)] = results.read(_made(tmp_path / str(number), run, column))
+      known = made[str(key)] = results.linked(_made(tmp_path / str(number), run, column))[-1]
     filled = filling._assigned(table, [known], False)
     named = [one for one, found in filled.items() if found]
     same = [one for _, of, one, other in every_row() if of is table and other == run]
@@ -54,6 +54,16 @@ def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
 
 
 def _made(folder, run, column):
+  """The evaluations of a cell, the one that fills it last."""
+  if run.reads is None:
+    return [results.read(_evaluated(folder, run, column))]
+  (extracted,) = _made(folder / "extracted", run.reads, column)
+  checkpoint = paper_runs.trained(folder / "run", run.train, run.models[0], *run.train_flags)
+  rows, data = [paper_runs.row(0)], f"{column.sets[0]}.jsonl"
+  return [extracted, results.read(paper_runs.read(folder / "out", extracted, rows, checkpoint=checkpoint, data=data))]
+
+
+def _evaluated(folder, run, column):
   (name,) = column.sets
   data = f"{name}.jsonl"
   if run.system:
@@ -74,7 +84,7 @@ def _made(folder, run, column):
     checkpoint = paper_runs.model(folder / "model", run.models[0])
   given = (*run.needs, *run.flags, *column.flags)
   judged = any("judge.kind" in flag for flag in given)
-  rows = [paper_runs.row(0)]
+  rows = [paper_runs.row(0, evidence="yes") if run.evaluate.startswith("lear:") else paper_runs.row(0)]
   served = {} if checkpoint else dict(model=layout.SERVED[run.models[0]], endpoint=dict(url="http://x/v1"))
   return paper_runs.evaluation(
     folder / "out", run.evaluate, rows, checkpoint=checkpoint, data=data, flags=given, judged=judged, **served
@@ -106,19 +116,20 @@ def test_the_commands_parse(monkeypatch):
   for paper, table, _, run in every_row():
     for column in table.columns:
       if not column.why_not and not column.average:
-        commands[commands_of.evaluation(paper, column, run)] = column
+        commands |= dict.fromkeys(commands_of.evaluation(paper, column, run).split(" && "), column)
+        commands |= dict.fromkeys(filter(None, (column.made, run.made)))
     if train := commands_of.training(paper, run):
       commands[train] = None
   parsed = set()
   for command, column in commands.items():
     words = shlex.split(command)
     assert words[0] == "ragrl" and words[1] in main_lib.COMMANDS
-    given = dict(word.removeprefix("--").split("=", 1) for word in words[2:])
+    given = dict(word.removeprefix("--").partition("=")[::2] for word in words[2:])
     if column is not None:
       name = given["data"]
       assert results.set_of(name.rpartition("/")[2]) or results.set_of(name) == column.sets[0], command
     settings = tuple(word for word in words[2:] if word.startswith("--config"))
-    if words[1] == "score" or settings in parsed:
+    if words[1] in ("score", "make-lear-sft", "make-lear-generator") or settings in parsed:
       continue
     parsed.add(settings)
     values = flags.FlagValues()
@@ -140,8 +151,8 @@ def test_no_two_commands_write_into_one_folder():
   for paper, table, _, run in every_row():
     for column in table.columns:
       if not column.why_not and not column.average:
-        command = commands_of.evaluation(paper, column, run)
-        places.setdefault(re.search(r"--out=(\S+)", command)[1], set()).add(command)
+        for command in commands_of.evaluation(paper, column, run).split(" && "):
+          places.setdefault(re.search(r"--out=(\S+)", command)[1], set()).add(command)
     if train := commands_of.training(paper, run):
       places.setdefault(re.search(r"--workdir=(\S+)", train)[1], set()).add(train)
   assert not [commands for commands in places.values() if len(commands) > 1] and len(places) > 800

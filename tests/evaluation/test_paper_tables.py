@@ -159,14 +159,19 @@ def test_seeds_are_averaged_by_question(tmp_path):
 def test_runs_with_noise_or_other_passages_are_in_their_own_columns_alone(tmp_path):
   """Figure 6's runs with noise are no seeds of Table 4's, nor Figure 5's with ten passages of Table 3's."""
   run = paper_runs.trained(tmp_path / "run", "lear", "qwen2.5-1.5b")
+  generator = paper_runs.trained(tmp_path / "generator", "lear:sft,generator", "qwen2.5-1.5b")
   plain = paper_runs.model(tmp_path / "plain", "qwen2.5-3b")
   read = lambda name, config, of, *flags, **more: results.read(
     paper_runs.evaluation(
       tmp_path / name, config, [paper_runs.row(0, **more)], checkpoint=of, data="nq.jsonl", flags=flags
     )
   )
-  noisy = [read(f"n{k}", "lear:inference", run, f"--config.data.noise={k}", right=k < 4) for k in (0, 8)]
-  noisy.append(read("searched", "lear:inference", run, OWN))
+  noisy = []
+  for name, flag, right in (("n0", "--config.data.noise=0", 1), ("n8", "--config.data.noise=8", 0), ("own", OWN, 1)):
+    noisy.append(read(name, "lear:inference", run, flag, evidence="e"))  # one evidence: they differ in their settings
+    rows_ = [paper_runs.row(0, right=right)]
+    of = dict(checkpoint=generator, data="nq.jsonl")
+    noisy.append(results.read(paper_runs.read(tmp_path / f"read_{name}", noisy[-1], rows_, **of)))
   tables_ = {one.table.name: one for one in filling.fill(papers.PAPERS["lear"], noisy)}
   values = lambda one: [cell.value for cells in one.cells for cell in cells if cell.value is not None]
   assert values(tables_["Figure 6"]) == [100.0, 0.0] and values(tables_["Table 4, 1.5B"])[0] == 100.0
@@ -179,19 +184,18 @@ def test_runs_with_noise_or_other_passages_are_in_their_own_columns_alone(tmp_pa
 
 def test_answers_of_the_same_weights_are_no_seeds(tmp_path):
   """With and without gold sentences the greedy answers are the same. Table 5's seconds are those without an answer."""
-  runs_ = [paper_runs.trained(tmp_path / name, "lear", "qwen2.5-1.5b") for name in ("run", "other")]
+  runs_ = [paper_runs.trained(tmp_path / name, "lear:sft,study_vanilla", "qwen2.5-1.5b") for name in ("run", "other")]
 
   def read(name, run, *flags):
     of = dict(checkpoint=run, data="nq.jsonl", flags=(OWN, *flags))
-    return results.read(paper_runs.evaluation(tmp_path / name, "lear:inference", [paper_runs.row(0)], **of))
+    rows_ = [paper_runs.row(0, answer_recall=1.0, evidence="e")]
+    return results.read(paper_runs.evaluation(tmp_path / name, "lear:study_vanilla", rows_, **of))
 
   given = [read("plain", runs_[0]), read("marked", runs_[0], "--config.data.evidence=nq_dev.jsonl")]
-  given.append(read("timed", runs_[0], "--config.switches.answers="))
-  cell = lambda name: {one.table.name: one for one in filling.fill(papers.PAPERS["lear"], given)}[name].cells[-1][0]
-  assert cell("Table 5").value == 0.2 and cell("Table 4, 1.5B").deviation is None
-  assert len(cell("Table 4, 1.5B").evaluations) == 1
+  cell = lambda: filling.fill(papers.PAPERS["lear"], given)[0].cells[0][0]
+  assert cell().deviation is None and len(cell().evaluations) == 1
   given.append(read("seed", runs_[1]))
-  assert cell("Table 4, 1.5B").deviation == 0.0  # two runs
+  assert cell().deviation == 0.0  # two runs
 
 
 def test_verdicts_are_pooled_over_pairs():
@@ -212,7 +216,7 @@ def test_lear_searches_for_passages_even_if_questions_bring_some():
     brings = table.name in ("Table 1", "Figure 2", "Figure 6")
     assert all(searching) and not brings or brings and not any(searching), table.name
     if table.name in ("Table 1", "Figure 2"):
-      assert all(column.data == f"{column.sets[0]}_answerable.jsonl.gz" for column in table.columns)
+      assert all(column.data == f"out/lear/data/{column.sets[0]}/answerable.jsonl.gz" for column in table.columns)
 
 
 def test_reasoning_models_think_in_when_to_searchs_tables():

@@ -10,18 +10,24 @@ _APART = re.compile(r"--config\.(?:switches|retrieval|rollout|evaluate)\.(top_k|
 
 
 def evaluation(paper: Paper, column: Column, run: Run) -> str:
-  """The command whose result fills a cell."""
+  """The command whose result fills a cell; for a run that reads evidence, all from its extraction, joined by "&&"."""
   (name,) = column.sets
   data = column.data or paper.data.get(name) or SETS[name][1]
   out = _folder(paper, run)
-  parts = [out, *([f"step{run.checkpoint}"] if run.checkpoint else []), name, *_apart(run.flags)]
-  place = "-".join([*parts, *(re.sub(r"[^a-z0-9]+", "", flag.rpartition("=")[2].lower()) for flag in column.flags)])
+  place = _place(paper, column, run)
+  if run.reads is not None:
+    extracted = _place(paper, column, run.reads)
+    asked = f"{extracted}/asked.jsonl.gz"
+    words = [f"--data={data}", f"--predictions={extracted}/predictions.jsonl", f"--out={asked}"]
+    read = ["ragrl", "evaluate", f"--config={run.evaluate}", f"--checkpoint={out}", f"--data={asked}"]
+    steps = [_line(["ragrl", "make-lear-generator", *words]), _line([*read, f"--out={extracted}/read"])]
+    return " && ".join([evaluation(paper, column, run.reads), *steps])
   if run.system:
     words = ["ragrl", "score", f"--system={run.system}", f"--transcripts={name}.jsonl", f"--data={data}"]
     return _line([*words, *(f"--model={model}" for model in run.models[:1]), f"--out={place}"])
   step = f"/checkpoints/{run.checkpoint}" if run.checkpoint else ""
   checkpoint = f"{out}{step}" if run.train else _model(run)
-  answers = [f"--checkpoint={checkpoint}"]
+  answers = [f"--checkpoint={checkpoint}", *([f"--best={run.best}"] if run.best else [])]
   if not run.train and run.models and run.models[0] in SERVED:
     answers = [f"--config.endpoint.model={SERVED[run.models[0]]}", "--config.prompting.tokenizer=ANY_TOKENIZER_FOLDER"]
   words = ["ragrl", "evaluate", f"--config={run.evaluate}", *answers, f"--data={data}"]
@@ -34,8 +40,15 @@ def training(paper: Paper, run: Run | None) -> str:
     return ""
   command = "sft" if "sft" in run.train.partition(":")[2].split(",") else "train"
   words = ["ragrl", command, f"--config={run.train}", f"--workdir={_folder(paper, run)}"]
-  needs = ("--config.data.train=TRANSCRIPTS.jsonl.gz",) if command == "sft" else run.needs
+  needs = (f"--config.data.train={run.transcripts}",) if command == "sft" else run.needs
   return _line([*words, f"--config.model.path={run.start or _model(run)}", *needs, *run.train_flags])
+
+
+def _place(paper: Paper, column: Column, run: Run) -> str:
+  """The folder of an evaluation."""
+  parts = [_folder(paper, run), *([f"step{run.checkpoint}"] if run.checkpoint else []), *column.sets]
+  parts += [*_apart(run.flags), *(re.sub(r"[^a-z0-9]+", "", flag.rpartition("=")[2].lower()) for flag in column.flags)]
+  return "-".join(parts)
 
 
 def _folder(paper: Paper, run: Run) -> str:

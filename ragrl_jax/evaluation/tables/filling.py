@@ -7,7 +7,7 @@ from typing import Any
 
 from ragrl_jax import recipes
 from ragrl_jax.core.metrics import stats
-from ragrl_jax.evaluation.tables import commands_of
+from ragrl_jax.evaluation.tables import commands_of, results
 from ragrl_jax.evaluation.tables.layout import Column, Paper, Row, Run, Table
 from ragrl_jax.evaluation.tables.measures import MEASURES
 from ragrl_jax.evaluation.tables.results import Evaluation
@@ -73,15 +73,19 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
   Raises:
     ValueError: an evaluation fills no row of this paper, or evaluations of one cell have different questions.
   """
+  evaluations = results.linked(evaluations)
   used: set[int] = set()
   filled = []
   for table in paper.tables:
     of_row = _assigned(table, evaluations, any_model)
     scores = {row.name: [_of_cell(column, row, of_row) for column in table.of_row(row)] for row in table.rows}
     filled.append(Filled(table, _adjusted([list(_row(paper, table, row, of_row, scores)) for row in table.rows])))
-    used |= {id(one) for column in table.columns for found in of_row.values() for one in _of_column(column, found)}
+    used |= {
+      id(one.facts) for column in table.columns for found in of_row.values() for one in _of_column(column, found)
+    }
+  used |= {id(one.facts.get("reads")) for one in evaluations}
   for one in evaluations:
-    if id(one) not in used:
+    if id(one.facts) not in used:
       raise ValueError(f"--runs={one.folder}: {_foreign(paper, one, any_model)}")
   return filled
 
@@ -96,7 +100,7 @@ def _assigned(table: Table, evaluations: Sequence[Evaluation], any_model: bool) 
   found: dict[str, list[Evaluation]] = {name: [] for name in wanted}
   for one in evaluations:
     fitting = [name for name, run in runs.items() if fits(run, one.facts)]
-    exact = [name for name in fitting if not runs[name].models or one.facts["model"] in runs[name].models]
+    exact = [name for name in fitting if _of_model(runs[name], one.facts)]
     for name in exact or (fitting[:1] if any_model else []):
       found[name].append(one)
   return found
@@ -109,12 +113,30 @@ def fits(run: Run, facts: Mapping[str, Any]) -> bool:
     found = played or facts.get("system") == run.system
     where = {"switches.documents": ("search", None)} | dict(run.where)  # None: transcripts from elsewhere
     return found and all(_holds(facts, *fact) for fact in where.items())
-  if facts.get("system") or bool(run.train) != facts["trained"] or run.checkpoint != facts["step"]:
+  if facts.get("system") or bool(run.train) != facts["trained"]:
+    return False
+  if run.checkpoint != facts["step"] and (not run.best or facts.get("chosen_by") != run.best):
+    return False
+  reads = facts.get("reads")  # the facts of the evaluation whose evidence it reads
+  if (reads is None) != (run.reads is None) or run.reads is not None and not fits(run.reads, reads or {}):
     return False
   wanted: dict[str, Any] = dict(_chosen(run.evaluate))
   if run.train:
     wanted |= {f"trained.{name}": value for name, value in _chosen(run.train).items()}
   return all(_holds(facts, *fact) for fact in (wanted | dict(run.where)).items())
+
+
+def _of_model(run: Run, facts: Mapping[str, Any]) -> bool:
+  """Whether the models of an evaluation that fits a row are the row's."""
+  own = not run.models or facts["model"] in run.models
+  return own and (run.reads is None or _of_model(run.reads, facts["reads"]))
+
+
+def _conditions(column: Column, one: Evaluation) -> list[tuple[Mapping[str, Any], str, Any]]:
+  """(facts, name, required value) of a column's conditions. Those of evidence are those of its extraction."""
+  of = one.facts.get("reads") or one.facts
+  conditions = [(of, *fact) for fact in {**NO_NOISE, **column.where}.items()]
+  return conditions + [(one.facts, *fact) for fact in NO_NOISE.items() if of is not one.facts]
 
 
 def _chosen(config: str) -> dict[str, str]:
@@ -220,7 +242,7 @@ def _of_column(column: Column, evaluations: Sequence[Evaluation]) -> list[Evalua
     for one in evaluations
     if (not judged or "judge" in map(one.facts.get, _JUDGES) or any("judged" in row for row in one.rows))
     and any(one.sets.get(name) for name in column.sets)
-    and all(_holds(one.facts, *fact) for fact in {**NO_NOISE, **column.where}.items())
+    and all(_holds(*condition) for condition in _conditions(column, one))
   ]
 
 
@@ -312,24 +334,28 @@ def _foreign(paper: Paper, one: Evaluation, any_model: bool) -> str:
   what = f"system {facts['system']}" if facts.get("system") else played
   rows = [row for table in paper.tables for row in table.rows if row.run is not None]
   fitting = [row for row in rows if fits(row.run, facts)]
-  own = [row for row in fitting if not row.run.models or facts["model"] in row.run.models]
+  own = [row for row in fitting if _of_model(row.run, facts)]
   own = own or (fitting if any_model else [])
   if own:
     found = (
       f"its questions are {', '.join(one.sets)}" if one.sets else f"{facts['data']} names no data set of the tables"
     )
     asked = [column for table in paper.tables if own[0] in table.rows for column in table.columns]
-    needed = [{**NO_NOISE, **column.where} for column in asked if column.sets[0] in one.sets]
+    needed = [_conditions(column, one) for column in asked if column.sets[0] in one.sets]
     if needed:
-      unmet = [
-        f"{name}={facts.get(name)}, not {value}" for name, value in needed[0].items() if not _holds(facts, name, value)
-      ]
+      unmet = [f"{name}={of.get(name)}, not {value}" for of, name, value in needed[0] if not _holds(of, name, value)]
       found += f", but with {', '.join(unmet)}" if unmet else ""
     return f"{what} belongs into the row {own[0].name!r}, but fills none of its columns: {found}."
   if fitting:
     return (
       f"{what} belongs into the row {fitting[0].name!r}, but its model is {facts['model'] or 'not known here'}, not "
       f"{' or '.join(fitting[0].run.models)}: --any_model lets other models fill a row, and says so below the table."
+    )
+  if any(row.run.reads is not None and fits(row.run.reads, facts) for row in rows):
+    return (
+      f"{what} extracts evidence that a generator must read, as in the paper, and none of the given runs reads this: "
+      f"`ragrl make-lear-generator --predictions={one.folder}/predictions.jsonl …`, then `ragrl evaluate "
+      "--config=lear:generator`; give both folders."
     )
   trained = [row for row in rows if row.run.train.partition(":")[0] == facts["recipe"]]
   if trained and not facts["trained"] and not facts.get("system"):

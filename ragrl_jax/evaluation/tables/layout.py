@@ -23,6 +23,10 @@ class Run:
     train_flags: flags of the training's command.
     start: the model that the training starts from, if it is not the model itself.
     checkpoint: the evaluated step in RUN/checkpoints; 0 for the end of the training.
+    best: the metric of held-out questions that chooses the checkpoint (`ragrl evaluate --best`), where the paper takes
+      the best one; "" for the end of the training. The end still fits; a note names the checkpoint.
+    transcripts, made: the file of fine-tuning, and the command that makes it.
+    reads: the run that extracted the evidence from which this one answers, instead of passages.
     system: the adapter of the transcripts, for another system.
   """
 
@@ -35,6 +39,10 @@ class Run:
   train_flags: tuple[str, ...] = ()
   start: str = ""
   checkpoint: int = 0
+  best: str = ""
+  transcripts: str = "TRANSCRIPTS.jsonl.gz"
+  made: str = ""
+  reads: "Run | None" = None
   system: str = ""
 
 
@@ -71,9 +79,10 @@ class Column:
     head: the data set's heading.
     measure: a name in `measures.MEASURES`.
     sets: names in `SETS`; an average has several.
-    where: required facts of the cell's evaluation, in addition to the row's (see `Run`).
+    where: required facts of the cell's evaluation, in addition to the row's (see `Run`); of the one that extracted the
+      evidence, if the row's run reads some.
     flags: flags of the evaluation's command for these facts.
-    data: questions in the command, if they are not those of `SETS`.
+    data, made: questions in the command, if they are not those of `SETS`, and the command that makes their file.
     why_not: the reason if no evaluation can fill the column.
     both: (whether the row's run is right, whether its second run is right): the column is the share of such questions.
   """
@@ -84,6 +93,7 @@ class Column:
   where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   flags: tuple[str, ...] = ()
   data: str = ""
+  made: str = ""
   why_not: str = ""
   both: tuple[bool, bool] | None = None
 

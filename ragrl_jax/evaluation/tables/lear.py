@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ragrl_jax.evaluation.tables.layout import SETS as QUESTIONS
 from ragrl_jax.evaluation.tables.layout import Column, Paper, Run, Table, columns, quadrants, rows
 
 SETS = {"nq": "NQ", "triviaqa": "TQA", "hotpotqa": "HotpotQA"}
@@ -10,22 +11,25 @@ INDEX = ("--config.retrieval.index=DPR_INDEX",)
 BY_RL = {"trained.sft.environment_weight": 0.3}  # the default, which fine-tuning sets to 0
 BY_SFT = {"trained.sft.environment_weight": 0.0}
 OTHERS = "a released compressor or extractor, which is not here"
-
-
-# A test's answers are taken from the evidence. Table 5 has the seconds of the extraction alone, 64 questions at a time.
-ANSWERED, UNANSWERED = {"switches.answers": "e"}, {"switches.answers": ""}
+# Only the extraction, 64 questions at a time: these are Table 5's seconds, and a generator reads its evidence.
+UNANSWERED = {"switches.answers": ""}
 TIMED = ("--config.switches.answers=", "--config.evaluate.batch=64")
+# The paper takes the best checkpoint on NQ's development set: by the answer that the reward pays.
+BEST = {"answers_r": "evaluation/measure/f1_from_reason", "answers_f": "evaluation/em"}
+FROM_EVIDENCE = "evaluation/measure/em_from_evidence"
+NQ = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train"
+DATA = "out/lear/data"
+STUDIED = (
+  f"ragrl make-lear-sft --data={NQ}~1000 --index=DPR_INDEX --out={DATA} --answers={DATA}/teacher --url=TEACHER_URL "
+  "--model=deepseek-reasoner"
+)
 
 
-def trained(preset: str = "", model: str = SMALL, *, timed: bool = False) -> Run:
-  """An extractor trained by RL. It stops after the evidence, and answers from the evidence alone."""
+def trained(preset: str = "", model: str = SMALL) -> Run:
+  """An extractor trained by RL. It stops after the evidence."""
   config = f"lear:{preset}" if preset else "lear"
-  return _extracted("lear:inference", config, model, BY_RL, timed)
-
-
-def _extracted(config: str, train: str, model: str, facts, timed: bool) -> Run:
-  facts, flags = (facts | UNANSWERED, TIMED) if timed else (facts | ANSWERED, ())
-  return Run(config, train, (model,), facts, needs=INDEX, flags=flags)
+  facts, best = BY_RL | UNANSWERED, BEST.get(preset, FROM_EVIDENCE)
+  return Run("lear:inference", config, (model,), facts, needs=INDEX, flags=TIMED, best=best)
 
 
 def generator(model: str, top_k: int) -> Run:
@@ -33,22 +37,35 @@ def generator(model: str, top_k: int) -> Run:
   none = ("--config.switches.top_k=0",) if top_k == 0 else ()
   facts = BY_SFT | {"switches.top_k": top_k, "trained.switches.top_k": (5, None) if top_k else 0}
   needs = () if top_k == 0 else INDEX
-  return Run("lear:generator", "lear:sft,generator", (model,), facts, needs=needs, flags=none, train_flags=none)
+  file = f"{DATA}/{'generator' if top_k else 'closed'}.jsonl.gz"
+  made = f"ragrl make-lear-generator --data={NQ}{' --index=DPR_INDEX' if top_k else ''} --out={file}"
+  of = dict(needs=needs, flags=none, train_flags=none, transcripts=file, made=made)
+  return Run("lear:generator", "lear:sft,generator", (model,), facts, **of)
+
+
+def read(extraction: Run) -> Run:
+  """The generator of `Full`, which answers from extracted evidence. The extraction may have asked for answers, too."""
+  where = {name: value for name, value in extraction.where.items() if name not in UNANSWERED}
+  reads = dataclasses.replace(extraction, where=where)
+  return dataclasses.replace(generator(extraction.models[0], 5), reads=reads, needs=())
 
 
 def extractor(reply: str) -> Run:
   """An extractor fine-tuned on the study's transcripts."""
-  return Run(f"lear:{reply}", f"lear:sft,{reply}", (SMALL,), BY_SFT, needs=INDEX)
+  file = f"{DATA}/{reply.removeprefix('study_')}.jsonl.gz"
+  return Run(f"lear:{reply}", f"lear:sft,{reply}", (SMALL,), BY_SFT, needs=INDEX, transcripts=file, made=STUDIED)
 
 
-def filco(model: str, *, timed: bool = False) -> Run:
-  """A filter fine-tuned on sentences that an oracle selects. The policy answers from the filtered text."""
-  return _extracted("lear:filter", "lear:sft,filter", model, BY_SFT, timed)
+def filco(model: str) -> Run:
+  """A filter fine-tuned on sentences that an oracle selects."""
+  made = f"ragrl make-lear-sft --data={NQ} --index=DPR_INDEX --oracle=string_inclusion --out={DATA}"
+  of = dict(needs=INDEX, flags=TIMED, transcripts=f"{DATA}/filter.jsonl.gz", made=made)
+  return Run("lear:filter", "lear:sft,filter", (model,), BY_SFT | UNANSWERED, **of)
 
 
-def thoughts(model: str, *, timed: bool = False) -> Run:
-  """An untrained model that answers from its own chain of thought alone."""
-  return _extracted("lear:thoughts", "", model, {}, timed)
+def thoughts(model: str) -> Run:
+  """An untrained model, whose own chain of thought is the evidence."""
+  return Run("lear:thoughts", "", (model,), UNANSWERED, needs=INDEX, flags=TIMED)
 
 
 def methods(model: str) -> dict[str, Run | str]:
@@ -58,9 +75,9 @@ def methods(model: str) -> dict[str, Run | str]:
     "Zero": generator(model, 0),
     "Full": generator(model, 5),
     **named,
-    "FilCo": filco(model),
-    "CoT": thoughts(model),
-    "LEAR": trained("", model),
+    "FilCo": read(filco(model)),
+    "CoT": read(thoughts(model)),
+    "LEAR": read(trained("", model)),
   }
 
 
@@ -72,7 +89,11 @@ def searched(found: tuple[Column, ...]) -> tuple[Column, ...]:
 
 def answerable(found: tuple[Column, ...]) -> tuple[Column, ...]:
   """The columns of the study, whose test questions have a gold answer in their passages. Source: sec. 2.2."""
-  return tuple(dataclasses.replace(one, data=f"{one.sets[0]}_answerable.jsonl.gz") for one in found)
+  made = "ragrl make-lear-sft --data={} --noown_passages --index=DPR_INDEX --out={}"
+  of = lambda name: dict(
+    data=f"{DATA}/{name}/answerable.jsonl.gz", made=made.format(QUESTIONS[name][1], f"{DATA}/{name}")
+  )
+  return tuple(dataclasses.replace(one, **of(one.sets[0])) for one in found)
 
 
 MAIN_SMALL = """
@@ -131,7 +152,7 @@ FilCo | 0.64 0.82 0.59 0.68
 CoT   | 0.55 0.70 0.71 0.65
 LEAR  | 0.35 0.41 0.43 0.40
 """,
-  {"FilCo": filco(SMALL, timed=True), "CoT": thoughts(SMALL, timed=True), "LEAR": trained(timed=True)},
+  {"FilCo": filco(SMALL), "CoT": thoughts(SMALL), "LEAR": trained()},
 )
 
 ANSWERS = rows(
@@ -144,12 +165,12 @@ Evidence+Full Ctx           | 40.44 57.26 20.23 39.31
 Evidence+Rationale+Full Ctx | 41.14 56.84 20.46 39.48
 """,
   {
-    "Rationale": trained("answers_r"),
-    "Evidence": trained("answers_e"),
-    "Full Ctx": trained("answers_f"),
-    "Evidence+Rationale": trained("answers_er"),
-    "Evidence+Full Ctx": trained("answers_ef"),
-    "Evidence+Rationale+Full Ctx": trained(),
+    "Rationale": read(trained("answers_r")),
+    "Evidence": read(trained("answers_e")),
+    "Full Ctx": read(trained("answers_f")),
+    "Evidence+Rationale": read(trained("answers_er")),
+    "Evidence+Full Ctx": read(trained("answers_ef")),
+    "Evidence+Rationale+Full Ctx": read(trained()),
   },
   against="Evidence+Rationale+Full Ctx",
 )
@@ -159,10 +180,19 @@ NOISE = rows(
 FilCo | - - - - - - - - - -
 LEAR  | - - - - - - - - - -
 """,
-  {"FilCo": filco(SMALL), "LEAR": trained()},
+  {"FilCo": read(filco(SMALL)), "LEAR": read(trained())},
 )
 BY_NOISE = tuple(
-  Column(f"{SETS[name]}, +{k}", "em", (name,), {"noise": k}, (f"--config.data.noise={k}",), f"{name}_asked.jsonl.gz")
+  Column(
+    f"{SETS[name]}, +{k}",
+    "em",
+    (name,),
+    {"noise": k},
+    (f"--config.data.noise={k}",),
+    f"{DATA}/{name}_asked.jsonl.gz",
+    made=f"ragrl make-lear-generator --data={QUESTIONS[name][1]} --index=DPR_INDEX --noturns "
+    f"--out={DATA}/{name}_asked.jsonl.gz",
+  )
   for name in ("nq", "triviaqa")
   for k in (0, 2, 4, 6, 8)
 )

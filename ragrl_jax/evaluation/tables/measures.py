@@ -77,6 +77,7 @@ def _accuracy(row: Row) -> float | None:
 
 
 def _compression(row: Row) -> float | None:
+  row = row.get("extraction") or row  # of the evidence that was read
   return row["passage_tokens"] / row["evidence_tokens"] if row.get("evidence_tokens") else None
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.evaluation import answer_verdicts, corpus_audit, harness
+from ragrl_jax.evaluation import answer_verdicts, corpus_audit, evidence_rows, harness
 from ragrl_jax.evaluation.tables.layout import SETS
 from ragrl_jax.store import jsonl
 
@@ -47,7 +47,8 @@ class Evaluation:
       "model" is a name in MODELS or None, and "shape" describes the model in words. "system" is the system of other
       transcripts. "step" is the checkpoint's step, 0 for the end. "trained" says whether the config.json of the
       checkpoint's run exists; its settings are "trained.…", and "trained.sets" are its data sets. "verdicts" is the
-      judge of `ragrl judge`.
+      judge of `ragrl judge`. "reads" are the facts of the evaluation that extracted the evidence which it read
+      (`linked`).
     rows: predictions.jsonl without failed questions, with the verdicts of `ragrl judge` if there are any.
     metrics: metrics.json.
     sets: data set → its rows.
@@ -96,6 +97,32 @@ def read(folder: str | pathlib.Path) -> Evaluation:
   asked = {name: frozenset(row["id"] for row in part) for name, part in every.items()}
   audit = corpus_audit.beside(folder, known)
   return Evaluation(str(folder), _facts(folder, settings), known, metrics, sets, audit, asked)
+
+
+def linked(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+  """The evaluations; those of evidence with the facts of its extraction, which is found by its contents.
+
+  Raises:
+    ValueError: the extraction is not among them, or an evaluation reads evidence of several.
+  """
+  facts = {
+    evidence_rows.digest(one.rows, one.metrics["settings"]): one.facts
+    for one in evaluations
+    if any("evidence" in row for row in one.rows)
+  }
+  found = []
+  for one in evaluations:
+    read = {(row.get("extraction") or {}).get("by") for row in one.rows}
+    if read <= {None}:
+      found.append(one)
+      continue
+    if len(read) > 1 or not read <= facts.keys():
+      raise ValueError(
+        f"--runs={one.folder}: it answers from evidence of {len(read)} extractions, and {len(read & facts.keys())} of "
+        "them are among the runs: evaluate the evidence of one extraction at a time, and give --runs=FOLDER of both."
+      )
+    found.append(dataclasses.replace(one, facts={**one.facts, "reads": facts[read.pop()]}))
+  return found
 
 
 def set_of(text: str) -> str | None:

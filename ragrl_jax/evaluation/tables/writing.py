@@ -86,7 +86,7 @@ tr:has(+.ours)>*{border-bottom:0;padding-bottom:0}.ours td{color:var(--ours)}td:
 code{font-size:12px}ol,ul{margin:4px 0;padding-left:2rem}li{margin:3px 0}summary{cursor:pointer;color:var(--dim)}
 details{margin:10px 0}.small{font-size:13px;color:var(--dim)}@media(max-width:600px){tbody th{min-width:32vw;
 white-space:normal;overflow-wrap:break-word}h1{font-size:24px}}"""
-COMMANDS = ("Train first", "Commands that fill a cell")
+COMMANDS = ("Make first", "Train first", "Commands that fill a cell")
 OPEN = ("How ours are scored", "Our runs", "Paired tests")  # notes that are not folded
 
 
@@ -209,12 +209,11 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
     "two-sided; by question a permutation test, for an average Wilcoxon's signed ranks over the sets; in brackets as "
     "Holm adjusts it for all tests of the table"
   )
-  trained = dict.fromkeys(
-    command
-    for row, cells in zip(table.rows, one.cells)
-    for run in (row.run, row.versus)
-    if any(cell.command for cell in cells) and (command := commands_of.training(paper, run))
-  )
+  lacks = [(row, column) for row, cells in zip(table.rows, one.cells) for column, cell in zip(table.columns, cells)
+           if cell.command]  # fmt: skip
+  needed = [run for row, _ in lacks for named in (row.run, row.versus) if named for run in (named.reads, named) if run]
+  trained = dict.fromkeys(command for run in needed if (command := commands_of.training(paper, run)))
+  made = dict.fromkeys([*(run.made for run in needed), *(column.made for _, column in lacks)])
   empty = [f"{row.name}: {row.why_not}" for row in table.rows if row.why_not]
   lacking = dict.fromkeys(
     f"{row.name}, {column.head}: {cell.why_not}" if not column.why_not else f"{column.head}: {cell.why_not}"
@@ -227,6 +226,7 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
     "Our runs": list(evaluated.values()),
     "What their corpora hold": list(audited.values()),
     "Paired tests": [f"{test} ({kinds})" for test in tests],
+    "Make first": [command for command in made if command],
     "Train first": list(trained),
     "Commands that fill a cell": list(_numbers(one)),
     "Rows and cells without a run": [*empty, *lacking],
@@ -247,6 +247,8 @@ def described(one: Evaluation) -> str:
     "failed": one.metrics.get("failed"),
     "model": facts["model"] or facts.get("shape") or "not known here",
     "checkpoint": settings.get("checkpoint"),
+    "chosen by": settings.get("chosen_by"),
+    "evidence of": _extraction(facts.get("reads")),
     "retriever": _said(retrieval)
     if retrieval
     else "not known"
@@ -262,6 +264,12 @@ def described(one: Evaluation) -> str:
     "switches unlike the preset's:": _said(_changed(settings)),
   }
   return "; ".join(f"{name} {value}" for name, value in parts.items() if value) + f"; in {one.folder}"
+
+
+def _extraction(facts: Mapping[str, Any] | None) -> str | None:
+  """What extracted the evidence that was read."""
+  names = ("recipe", "preset", "model", "checkpoint", "chosen_by", "noise")
+  return None if facts is None else _said({name: facts.get(name) or None for name in names})
 
 
 def _changed(settings: Mapping[str, Any]) -> dict[str, Any]:
