@@ -5,19 +5,22 @@
 A passage is relevant if it contains a right answer as whole words. A question's own passages are measured without a
 search. --noown_passages drops them, and also measures the search for gold documents (`gold_…`: the articles of the
 supporting passages). LEAR's Table 3 has Recall and nDCG by answer for HotpotQA's bridge questions only: --only
-type=bridge.
+type=bridge. With --out, each question's scores and the settings are kept in a folder for `ragrl tables`.
 """
 
 import json
+import pathlib
 
 from absl import app, flags, logging
 
 from ragrl_jax.cli import commands, index_flags
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_recall
+from ragrl_jax.store import addresses, folders
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
+OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json, for `ragrl tables`.")
 ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure only questions whose rows have this value.")
 
 
@@ -26,6 +29,8 @@ def main(argv):
   logging.set_verbosity(logging.WARNING)  # faiss reports which libraries it tries
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}")
+  if OUT.value:
+    folders.refuse_others(OUT.value, folders.SCORES)
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
   if ONLY.value:
     column, given, value = ONLY.value.partition("=")
@@ -41,6 +46,17 @@ def main(argv):
     raise ValueError(f"{bare} of {len(examples)} questions have no passages: give a retriever with --index.")
   found = answer_recall.measured(examples, [example.passages for example in examples], index_flags.TOP_K.value)
   print(json.dumps(found, indent=1))
+  if OUT.value:
+    index = (
+      dict(index=addresses.without_credentials(index_flags.INDEX.value), **index_flags.retriever().describe())
+      if index_flags.INDEX.value
+      else None
+    )
+    own = None if index_flags.OWN.value else False
+    settings = dict(
+      data=DATA.value, only=ONLY.value or None, top_k=index_flags.TOP_K.value, own_passages=own, retrieval=index
+    )
+    answer_recall.write(pathlib.Path(OUT.value), examples, found, settings)
 
 
 def start() -> None:

@@ -1,6 +1,7 @@
 """Flags of the commands that retrieve passages for questions without passages."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from absl import flags
@@ -14,6 +15,12 @@ OWN = flags.DEFINE_bool("own_passages", True, "--noown_passages: drop the questi
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages to retrieve per question.", lower_bound=1)
 
 
+@functools.cache
+def retriever():
+  """The retriever of --index."""
+  return retrieval.load_index(INDEX.value)
+
+
 def with_passages(examples: Sequence[Example]) -> list[Example]:
   """The examples. With an index, examples without passages get retrieved ones.
 
@@ -24,7 +31,7 @@ def with_passages(examples: Sequence[Example]) -> list[Example]:
   bare = [number for number, example in enumerate(examples) if not example.passages]
   if not INDEX.value or not bare:
     return list(examples)
-  found = retrieval.load_index(INDEX.value).search([examples[number].question for number in bare], TOP_K.value)
+  found = retriever().search([examples[number].question for number in bare], TOP_K.value)
   passages = {number: tuple(hits) for number, hits in zip(bare, found)}
   return [
     dataclasses.replace(example, passages=passages.get(number, example.passages))

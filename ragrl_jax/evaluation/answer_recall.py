@@ -1,11 +1,16 @@
 """Measures how well a retriever finds passages that contain an answer, and the gold documents."""
 
+import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ragrl_jax.core.metrics import qa, retrieval, stats
+from ragrl_jax.evaluation import answer_files
 from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example, Passage
 
+SYSTEM = "retrieval"  # the name of retrieval alone among the systems of the papers' tables
 METRICS = dict(recall=retrieval.recall, ndcg=retrieval.ndcg, mrr=retrieval.reciprocal_rank)
 
 
@@ -39,6 +44,29 @@ def measured(examples: Sequence[Example], found: Sequence[Sequence[Passage]], k:
     raise ValueError("there are no questions: recall is a mean over questions.")
   scores = [answer_scores(example, passages, k) for example, passages in zip(examples, found, strict=True)]
   return means(scores, k) | gold_means([gold_scores(*pair, k) for pair in zip(examples, found)], k)
+
+
+def write(
+  out: pathlib.Path, examples: Sequence[Example], found: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+  """Writes the scores of each question by its answers as a folder that `ragrl tables` reads, of the system SYSTEM.
+
+  Args:
+    out: the folder; it is created.
+    examples: the questions with the passages that were measured.
+    found: the result of `measured`.
+    settings: all that the scores depend on, "data" and "top_k" among it.
+  """
+  rows = [
+    dict(id=example.id, question=example.question, golds=example.golds, prediction=None, ended="retrieved")
+    | dict(source=example.source, terms=answer_scores(example, example.passages, settings["top_k"]))
+    for example in examples
+  ]
+  out.mkdir(parents=True, exist_ok=True)
+  jsonl.write(out / answer_files.PREDICTIONS, rows)
+  answer_files.write_json(
+    out / answer_files.METRICS, dict(found, settings=dict(settings, recipe=SYSTEM, system=SYSTEM))
+  )
 
 
 def answer_scores(example: Example, passages: Sequence[Passage], k: int) -> dict[str, float]:

@@ -4,6 +4,7 @@ import pytest
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.evaluation import answer_recall
+from ragrl_jax.evaluation.tables import filling, papers, results
 from ragrl_jax.structs import Example, Passage
 
 
@@ -20,6 +21,28 @@ def test_recall_and_ndcg_by_hand():
   assert deeper["ndcg@3"] == pytest.approx(gain / (1 + 1 / math.log2(3)))
   with pytest.raises(ValueError, match="no questions"):
     answer_recall.measured([], [], 5)
+
+
+def test_a_folder_of_recall_fills_lears_table_three(tmp_path):
+  """By the ids' split, and for HotpotQA by bridge questions alone: two questions, one with a hit at rank two."""
+  hit, miss = Passage("1", "", "It is in Paris."), Passage("2", "", "A comparison of Parisians.")
+  asked = [
+    Example(f"dev_{i}", "Where?", ("Paris",), found, source="hotpotqa") for i, found in ((0, (miss, hit)), (7, (miss,)))
+  ]
+  measured = answer_recall.measured(asked, [example.passages for example in asked], 5)
+  fill = lambda name: {
+    one.table.name: one for one in filling.fill(papers.PAPERS["lear"], [results.read(tmp_path / name)])
+  }
+  for name, only in (("bridge", "type=bridge"), ("all", None)):
+    settings = dict(
+      data="hf:x/hotpotqa/dev", only=only, top_k=5, own_passages=False, retrieval=dict(index="i", kind="bm25")
+    )
+    answer_recall.write(tmp_path / name, asked, measured, settings)
+  (cells,) = fill("bridge")["Table 3"].cells
+  filled = {cell.published: cell.value for cell in cells if cell.value is not None}
+  assert filled == {"28.45": 50.0, "22.39": pytest.approx(100 / math.log2(3) / 2)}
+  with pytest.raises(ValueError, match="row 'DPR', but fills none of its columns.*only=None, not type=bridge"):
+    fill("all")
 
 
 def test_whole_words():

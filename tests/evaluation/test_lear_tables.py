@@ -1,10 +1,21 @@
 """LEAR's tables: which runs fill a row, and that their commands run as printed."""
 
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
 import paper_runs
 import pytest
 
-from ragrl_jax.evaluation.tables import filling, papers, results, writing
+from ragrl_jax import retrieval
+from ragrl_jax.data import writers
+from ragrl_jax.evaluation.tables import commands_of, filling, papers, results, writing
+from ragrl_jax.structs import Example, Passage
 
+ROOT = pathlib.Path(__file__).parents[2]
 OWN = "--config.data.own_passages=False"
 
 
@@ -72,3 +83,54 @@ def test_answers_of_the_extractor_itself_fill_no_row(tmp_path):
       paper_runs.evaluation(tmp_path / name, "lear:inference", [paper_runs.row(0, evidence="e")], **of)
     )
     assert not any(filling.fits(row.run, step.facts) for row in papers.PAPERS["lear"].tables[5].rows)
+
+
+@pytest.mark.long  # fourteen processes, of which six compile a small model
+def test_the_commands_run_as_printed_in_miniature(tmp_path):
+  """From the data to a filled table: all commands of three rows, for models of random weights (variant `smoke`)."""
+  passages = [Passage(str(i), f"Town {i}", f"Town {i} was founded by Olaf {i}. It is old.") for i in range(12)]
+  writers.write_passages(tmp_path / "corpus.jsonl", passages)
+  retrieval.build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index", progress=False)
+  for split, numbers in (("train", range(8)), ("test", range(8, 12))):
+    asked = [Example(f"{split}_{i}", f"Who founded Town {i}?", (f"Olaf {i}",), source="nq") for i in numbers]
+    writers.write_examples(tmp_path / f"nq_{split}.jsonl", asked)
+  main = papers.PAPERS["lear"].tables[3]
+  runs = {row.name: row.run for row in main.rows if row.name in ("Full", "FilCo", "LEAR")}
+  needed = [run for named in runs.values() for run in (named.reads, named) if run]
+  commands = [run.made for run in needed if run.made]
+  commands += [commands_of.training(papers.PAPERS["lear"], run) for run in needed]
+  for run in runs.values():
+    commands += commands_of.evaluation(papers.PAPERS["lear"], main.columns[0], run).split(" && ")
+  small = {
+    r"hf:RUC-NLPIR/FlashRAG_datasets/nq/(\w+)": rf"{tmp_path}/nq_\1.jsonl",
+    "DPR_INDEX": f"{tmp_path}/index",
+    "--config.model.path=QWEN2.5-1.5B_FOLDER": "--config.prompting.tokenizer=bytes",
+    "--checkpoint": "--config.prompting.tokenizer=bytes --checkpoint",
+    "=out/lear": f"={tmp_path}/out",
+    r"--config=(lear:\S+)": r"--config=\1,smoke",
+    r"--config=lear ": "--config=lear:smoke ",
+  }
+  own = [
+    f"--config.data.{name}={tmp_path}/nq_{split}.jsonl" for name, split in (("train", "train"), ("evaluate", "test"))
+  ]
+  quickly = subprocess.run(
+    [sys.executable, str(ROOT / "tests" / "xla_flags.py")], capture_output=True, text=True
+  ).stdout
+  environment = os.environ | {"XLA_FLAGS": quickly.strip()}  # on one device
+  program = [sys.executable, "-c", "from ragrl_jax.cli import main; main.main()"]
+  folders = []
+  for command in dict.fromkeys(commands):
+    for pattern, by in small.items():
+      command = re.sub(pattern, by, command)
+    words = shlex.split(command)[1:]
+    given = own if words[0] == "train" else []  # the config names NQ's sets on the hub
+    done = subprocess.run([*program, *words, *given], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, f"{command}\n{done.stderr[-2000:]}"
+    if words[0] == "evaluate":
+      folders += [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
+  evaluations = [results.read(folder) for folder in folders]
+  assert [one.facts.get("chosen_by") for one in evaluations].count("evaluation/measure/em_from_evidence") == 1
+  filled = {one.table.name: one for one in filling.fill(papers.PAPERS["lear"], evaluations, any_model=True)}
+  cells = {row.name: found for row, found in zip(main.rows, filled["Table 4, 1.5B"].cells)}
+  assert {name for name, found in cells.items() if found[0].value is not None} == set(runs)
+  assert {cells[name][0].n for name in runs} == {4}

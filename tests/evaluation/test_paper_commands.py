@@ -129,7 +129,7 @@ def test_the_commands_parse(monkeypatch):
       name = given["data"]
       assert results.set_of(name.rpartition("/")[2]) or results.set_of(name) == column.sets[0], command
     settings = tuple(word for word in words[2:] if word.startswith("--config"))
-    if words[1] in ("score", "make-lear-sft", "make-lear-generator") or settings in parsed:
+    if words[1] in ("score", "recall", "make-lear-sft", "make-lear-generator") or settings in parsed:
       continue
     parsed.add(settings)
     values = flags.FlagValues()

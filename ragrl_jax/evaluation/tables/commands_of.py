@@ -3,6 +3,7 @@
 import re
 import shlex
 
+from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.evaluation.tables.layout import SERVED, SETS, Column, Paper, Run
 
 # Settings by which runs of the same configs differ: their values are in the names of folders.
@@ -22,6 +23,8 @@ def evaluation(paper: Paper, column: Column, run: Run) -> str:
     read = ["ragrl", "evaluate", f"--config={run.evaluate}", f"--checkpoint={out}", f"--data={asked}"]
     steps = [_line(["ragrl", "make-lear-generator", *words]), _line([*read, f"--out={extracted}/read"])]
     return " && ".join([evaluation(paper, column, run.reads), *steps])
+  if run.system == answer_recall.SYSTEM:
+    return _line(["ragrl", "recall", f"--data={data}", f"--out={place}", *run.flags, *column.flags])
   if run.system:
     words = ["ragrl", "score", f"--system={run.system}", f"--transcripts={name}.jsonl", f"--data={data}"]
     return _line([*words, *(f"--model={model}" for model in run.models[:1]), f"--out={place}"])
@@ -47,6 +50,7 @@ def training(paper: Paper, run: Run | None) -> str:
 def _place(paper: Paper, column: Column, run: Run) -> str:
   """The folder of an evaluation."""
   parts = [_folder(paper, run), *([f"step{run.checkpoint}"] if run.checkpoint else []), *column.sets]
+  parts += [column.where["split"]] if "split" in column.where else []
   parts += [*_apart(run.flags), *(re.sub(r"[^a-z0-9]+", "", flag.rpartition("=")[2].lower()) for flag in column.flags)]
   return "-".join(parts)
 

@@ -110,6 +110,8 @@ MEASURES: Mapping[str, Measure] = {
   "reason_recall": Measure(
     "AR", "share of rationales that hold a gold answer", lambda row: (row.get("measures") or {}).get("reason_recall")
   ),
+  "recall": Measure("Recall", "share of questions with a gold among the first passages", _term("recall")),
+  "ndcg": Measure("NDCG", "nDCG of the first passages, relevant if they hold a gold", _term("ndcg")),
   "compression": Measure("CR", "passage tokens per evidence token, mean over questions", _compression, share=False),
   "evidence_bleu": Measure("BLEU", "sacreBLEU of the evidence, 0 to 100", whole="evidence_bleu", share=False),
   "evidence_rouge_l": Measure("ROUGE-L", "ROUGE-L F1 of the evidence", whole="evidence_rouge_l"),

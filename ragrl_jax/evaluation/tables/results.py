@@ -47,8 +47,8 @@ class Evaluation:
       "model" is a name in MODELS or None, and "shape" describes the model in words. "system" is the system of other
       transcripts. "step" is the checkpoint's step, 0 for the end. "trained" says whether the config.json of the
       checkpoint's run exists; its settings are "trained.…", and "trained.sets" are its data sets. "verdicts" is the
-      judge of `ragrl judge`. "reads" are the facts of the evaluation that extracted the evidence which it read
-      (`linked`).
+      judge of `ragrl judge`. "split" is the part of the data set (`_split`). "reads" are the facts of the evaluation
+      that extracted the evidence which it read (`linked`).
     rows: predictions.jsonl without failed questions, with the verdicts of `ragrl judge` if there are any.
     metrics: metrics.json.
     sets: data set → its rows.
@@ -96,7 +96,8 @@ def read(folder: str | pathlib.Path) -> Evaluation:
   sets = {name: some for name, part in every.items() if (some := [row for row in part if row["ended"] != "failed"])}
   asked = {name: frozenset(row["id"] for row in part) for name, part in every.items()}
   audit = corpus_audit.beside(folder, known)
-  return Evaluation(str(folder), _facts(folder, settings), known, metrics, sets, audit, asked)
+  facts = _facts(folder, settings) | dict(split=_split(rows))
+  return Evaluation(str(folder), facts, known, metrics, sets, audit, asked)
 
 
 def linked(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -161,6 +162,12 @@ def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
   known, found["shape"] = _model(settings, place, trained)
   found["model"] = _served(settings) or settings.get("model") or known
   return found
+
+
+def _split(rows: Sequence[Mapping[str, Any]]) -> str | None:
+  """The part of a data set by FlashRAG's ids, such as "dev_17"; None if they do not agree."""
+  found = {str(row["id"]).partition("_")[0] for row in rows}
+  return found.pop() if len(found) == 1 and found <= {"train", "dev", "test"} else None
 
 
 def _flat(value: Mapping[str, Any], prefix: str = ""):
