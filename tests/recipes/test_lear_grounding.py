@@ -50,6 +50,24 @@ RIVER = ("How long is the Rhône?", "812 km", WORLD)
 CAPITAL = ("中华人民共和国的首都是哪里?", "北京", WORLD)
 AUTHOR = ("Who wrote the book?", "J. R. R. Tolkien", WORLD)
 
+OPEN = (
+  "who won the 2019 us open golf",
+  "Gary Woodland",
+  (
+    Passage(
+      "1",
+      "U.S. Open",
+      "The 2019 U.S. Open was won by Gary Woodland at Pebble Beach. He finished at 13-under par, three strokes ahead "
+      "of Brooks Koepka.",
+    ),
+  ),
+)
+MOSCOW = (
+  "Какой город является столицей России?",
+  "Москва",
+  (Passage("1", "Москва", "Москва является столицей России."), Passage("2", "Казань", "Казань стоит на Волге.")),
+)
+
 HONEST = [
   (FOUNDER, "Harald III founded Oslo."),  # a whole sentence, with two words beside the answer
   (FOUNDER, "HARALD III FOUNDED OSLO"),
@@ -69,6 +87,9 @@ HONEST = [
   (PEOPLE, "The city has 700000 inhabitants."),
   (RIVER, "Die Rhone ist 812 km lang."),  # the title instead of the pronoun, without its accent
   (CAPITAL, "北京是中华人民共和国的首都。"),
+  (OPEN, "Gary Woodland won the 2019 U.S. Open at Pebble Beach."),
+  (OPEN, "Gary Woodland finished at 13-under par, three strokes ahead of Brooks Koepka."),  # instead of the pronoun
+  (MOSCOW, "Москва является столицей России."),
   (AUTHOR, "The book was written by J. R. R. Tolkien."),
 ]
 CHEATING = [
@@ -85,12 +106,17 @@ CHEATING = [
   (UNTOLD, "made_up", "Sigurd founded Bergen in 1070."),  # the answer in place of another name
   (("Who founded Oslo?", "Harald III", BERGEN), "beside_the_point", "Harald III founded Oslo, the capital of Norway."),
   (("Who founded Oslo?", "Harald III", BERGEN), "beside_the_point", "Harald III fought in Sicily."),
+  (("Who founded Oslo?", "Harald III", BERGEN), "made_up", "Harald III founded Bergen in 1070."),  # from the next one
   (BORN, "made_up", "The director of Film X was born on 4 May 1950."),
   (BORN, "made_up", "Film X was directed by Ann Lee, who was born 4 May 1950."),
   (BORN, "beside_the_point", "Film Y is a comedy directed by Ann Lee."),
   (NATION, "beside_the_point", "Tyler is a town."),
   (NATION, "made_up", "Scott Derrickson and Ed Wood were of the same nationality."),
   (NATION, "made_up", "Scott Derrickson is a French director. Ed Wood was a French filmmaker."),
+  (OPEN, "made_up", "Gary Woodland won the 2019 US Open golf."),
+  (OPEN, "made_up", "He finished at 13-under par, three strokes ahead of Gary Woodland."),  # instead of a name
+  (OPEN, "made_up", "Tiger Woods won it at Augusta. 2019 Gary Woodland."),
+  (MOSCOW, "beside_the_point", "Казань стоит на Волге."),
   (PEOPLE, "made_up", "Oslo has 800,000 inhabitants."),
   (RIVER, "made_up", "Die Rhône ist 900 km lang."),
   (CAPITAL, "beside_the_point", "上海是最大的城市。"),

@@ -20,10 +20,11 @@ STOP = frozenset(
   state stated states text therefore thus 的 是 了 在 有 哪 里 什 么 谁""".split()
 )
 NEGATIONS = frozenset(("no", "not", "never", "nor", "t", "without", "cannot"))
+PRONOUNS = frozenset(("he", "she", "it", "they", "him", "her", "them", "his", "its", "their", "this", "who", "which"))
 SPARE = 5  # one of this many content words of a paraphrase may be the model's own
 
 # Not after initials and titles, as in "Dr. J. R. R. Tolkien".
-_ENDS = re.compile(r"(?<!\b\w\.)(?<!\b[A-Z]\w\.)(?<=[.!?])[\s\"'”’)\]]+|(?<=[。！？])|[\n•…]+|\.\.\.")
+_ENDS = re.compile(r"(?<!\b[^\W\d_]\.)(?<!\b[A-Z]\w\.)(?<=[.!?])[\s\"'”’)\]]+|(?<=[。！？])|[\n•…]+|\.\.\.")
 _CLAUSES = re.compile(r"[,;]? (?:and|but|while|whereas) |[,;] ")
 _SOURCE = r"(?:passage|document|doc|source|text)s?"
 _CITED = re.compile(
@@ -75,7 +76,7 @@ class Sources:
   Attributes:
     streams: title and text of each passage, as words with spaces around them.
     lines, contents: each sentence, in the same form, and its content.
-    windows: see `Window`.
+    windows: see `Window`; single sentences first.
     content: the content of all passages.
   """
 
@@ -101,7 +102,7 @@ def sources(passages: tuple[Passage, ...]) -> Sources:
     streams=tuple(streams),
     lines=frozenset(lines),
     contents=frozenset(content(line.split()) for line in lines),
-    windows=tuple(windows),
+    windows=tuple(sorted(windows, key=lambda window: not window.single)),
     content=frozenset().union(*(window.content for window in windows)),
   )
 
@@ -178,7 +179,8 @@ class Judge:
   def units(self, sentence: str) -> list[Unit]:
     """The sentence as one unit if it was taken from the passages as a whole, else its clauses."""
     whole = self.unit(sentence)
-    parts = [] if whole.taken else [self.unit(part) for part in _CLAUSES.split(sentence) if words(part)]
+    swapped = self._swapped(whole.words, whole.content)
+    parts = [] if whole.taken or swapped else [self.unit(part) for part in _CLAUSES.split(sentence) if words(part)]
     return parts if any(part.taken for part in parts) else [whole]
 
   def unit(self, text: str) -> Unit:
@@ -197,16 +199,26 @@ class Judge:
     stems, beside = content(said), content(said) - self.gold
     if line not in self.sources.lines and not (beside - self.asked or self.has(said) and self.gold - self.asked):
       return ()
-    windows = [window for window in self.sources.windows if stems <= window.content]
-    for window in windows:
+    swapped = self._swapped(said, stems)
+    windows = [window for window in self.sources.windows if window.single or not swapped]
+    for window in (window for window in windows if stems <= window.content):
       together = line in _line(window.words) and (beside or line in self.sources.lines)
       if together or (len(beside) >= 2 and _in_order(said, window.words)):
         return (window,)
     names = content([word for part in text.split()[1:] if part[:1].isupper() for word in words(part)])
     denied = bool(NEGATIONS & set(said))
-    alike = ((window,) for window in self.sources.windows if bool(NEGATIONS & set(window.words)) == denied)
-    found = itertools.chain(alike, self._joined(stems))
+    alike = ((window,) for window in windows if bool(NEGATIONS & set(window.words)) == denied)
+    found = itertools.chain(alike, () if swapped else self._joined(stems))
     return next((places for places in found if self.paraphrased(stems, names, places)), ())
+
+  def _swapped(self, said: tuple[str, ...], stems: frozenset[str]) -> bool:
+    """Whether a sentence of a passage has all but the answer: it was put there, unless it replaces a pronoun."""
+    answer, rest = stems & self.gold, stems - self.gold
+    return bool(answer) and any(
+      rest <= window.content and not answer <= window.content and not PRONOUNS & set(window.words) - set(said)
+      for window in self.sources.windows
+      if window.single
+    )
 
   def _joined(self, said: frozenset[str]) -> Iterator[tuple[Window, ...]]:
     """Pairs of sentences that share a word of the evidence which is neither of the question nor the answer."""
