@@ -31,7 +31,8 @@ def calls(
 ) -> tuple[str, list[ToolCall]]:
   """(the text before the first call, the calls). If a call is malformed, all is text, and there are no calls.
 
-  A call inside a thought is a draft, and part of the text.
+  A call inside a thought is a draft, and part of the text. Clients get what this finds. So arguments that are a JSON
+  object as text, an empty text or null are accepted, too; for `read` they are an error of the model.
 
   Args:
     text: the model's turn.
@@ -40,7 +41,7 @@ def calls(
   """
   start, end = outside(text)
   try:
-    before, made, _ = read(text[start:end], form, functions)
+    before, made, _ = read(text[start:end], dataclasses.replace(form, lenient=True), functions)
   except Malformed:
     return text, []
   return ((text[:start] + before).rstrip(), made) if made else (text, [])
@@ -149,6 +150,8 @@ def _call(value: Any, form: ToolFormat) -> ToolCall:
     known = f'"name" and "{form.arguments}"'
     raise Malformed(f'the call has "{min(others)[:40]}": it must have {known} alone')
   arguments = value.get(form.arguments, {})
+  if form.lenient and not isinstance(arguments, dict):
+    arguments = {} if arguments in ("", None) else _json(arguments) if isinstance(arguments, str) else arguments
   if not isinstance(arguments, dict):
     raise Malformed(f'"{form.arguments}" must be an object')
   return _made(value["name"], arguments)

@@ -45,6 +45,7 @@ class ToolFormat:
     kind: JSON, TAGGED or XML, see above.
     head: the text of a turn with one call before the function's name; empty if the name does not come first.
     middle: the text between the function's name and its arguments.
+    lenient: whether a JSON call's arguments may also be a text of JSON, an empty text or null.
   """
 
   begin: str
@@ -53,6 +54,7 @@ class ToolFormat:
   kind: str = JSON
   head: str = ""
   middle: str = ""
+  lenient: bool = False
 
   @property
   def marked(self) -> bool:

@@ -121,6 +121,28 @@ def test_control_tokens_in_tool_definitions_stay_text(tmp_path, make, template, 
     assert control(token) == control("words")
 
 
+@pytest.mark.parametrize(
+  "given, arguments",
+  [
+    (r'"{\"query\": \"Rome\", \"k\": 3}"', dict(query="Rome", k=3)),
+    ('""', {}),
+    ("null", {}),
+    ('"Rome"', None),
+    ('"[1]"', None),
+    ("[1]", None),
+    ("3", None),
+    (r'"{\"k\": NaN}"', None),
+  ],
+)
+def test_a_reply_to_a_client_may_give_arguments_as_text(given, arguments):
+  text = f'<tool_call>{{"name": "search", "arguments": {given}}}</tool_call>'
+  before, found = call_texts.calls(text, QWENS)
+  assert [json.loads(call.arguments) for call in found] == ([] if arguments is None else [arguments])
+  assert before == ("" if found else text)
+  with pytest.raises(call_texts.Malformed, match="must be an object"):  # the policy in training is told
+    call_texts.read(text, QWENS)
+
+
 F, G = '<tool_call>{"name": "f"}</tool_call>', ToolCall("f", "{}")
 PLACE = "<tool_call>\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>\n</tool_call>"
 
