@@ -9,6 +9,7 @@ import pytest
 from absl import flags
 from ml_collections import config_flags
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.cli import configs
 from ragrl_jax.cli import main as main_lib
@@ -117,7 +118,7 @@ def test_the_commands_parse(monkeypatch):
     for column in table.columns:
       if not column.why_not and not column.average:
         commands |= dict.fromkeys(commands_of.evaluation(paper, column, run).split(" && "), column)
-        commands |= dict.fromkeys(filter(None, (column.made, run.made)))
+        commands |= dict.fromkeys(part for made in (column.made, run.made) for part in made.split(" && ") if part)
     if train := commands_of.training(paper, run):
       commands[train] = None
   parsed = set()
@@ -129,7 +130,19 @@ def test_the_commands_parse(monkeypatch):
       name = given["data"]
       assert results.set_of(name.rpartition("/")[2]) or results.set_of(name) == column.sets[0], command
     settings = tuple(word for word in words[2:] if word.startswith("--config"))
-    if words[1] in ("score", "recall", "make-lear-sft", "make-lear-generator") or settings in parsed:
+    if (
+      words[1]
+      in (
+        "score",
+        "recall",
+        "make-lear-sft",
+        "make-lear-generator",
+        "make-care-sft",
+        "make-arena-sft",
+        "make-rejection-sft",
+      )
+      or settings in parsed
+    ):
       continue
     parsed.add(settings)
     values = flags.FlagValues()
@@ -144,6 +157,21 @@ def test_the_commands_parse(monkeypatch):
       assert config.retrieval.index or not recipe.searches or recipe.needs_passages, command
       assert config.retrieval.query_encoder or not recipe.encodes, command
   assert len(parsed) > 50
+
+
+def test_transcripts_are_made_by_a_printed_command():
+  """Every fine-tuning reads a file, in a folder that a command of the listing writes."""
+  tuned = {
+    str(run): run for *_, one in every_row() for run in (one, one.reads) if run and "sft" in run.train.split(":")[-1]
+  }
+  assert len(tuned) > 10
+  for run in tuned.values():
+    (out,) = re.findall(r"--out=(\S+)", run.made.rpartition(" && ")[2])
+    assert run.transcripts in (out, f"{out}/{run.transcripts.rpartition('/')[2]}"), run.made
+    data = dict(word.removeprefix("--").partition("=")[::2] for word in shlex.split(run.made))["data"]
+    train = run.train.partition(":")[0]
+    known = config_lib.load(configs.path(train)).data.train
+    assert all(part.partition("~")[0] in known for part in data.split(",")) or train == "care", data
 
 
 def test_no_two_commands_write_into_one_folder():

@@ -18,6 +18,11 @@ JUDGE = (
 )
 ASKED = ("--config.switches.correctness=judge", *JUDGE[1:])  # the judge's flags in the recipe `untrained`
 BY_RL = {"trained.sft.environment_weight": 0.3}  # the default, which fine-tuning sets to 0
+# The questions of configs/arena.py.
+ASKED_OF = (
+  "hf:hotpotqa/hotpot_qa/distractor/train~10000,hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa/train~10000,"
+  "hf:dgslibisey/MuSiQue//train~5000"
+)
 ALL, WM, HM = "2wiki,hotpotqa,musique", "2wiki,musique", "hotpotqa,musique"
 
 
@@ -32,7 +37,12 @@ def trained(preset: str = "", variant: str = "", model: str = QWEN, kl: str = "k
 def fine_tuned(preset: str) -> Run:
   """A policy fine-tuned on transcripts."""
   where = {"trained.sft.environment_weight": 0.0}
-  return Run(_config(preset), _config(f"sft,{preset}".rstrip(",")), (QWEN,), where, flags=JUDGE)
+  file = f"out/arena/data/{preset or 'reasoned'}.jsonl.gz"
+  made = f"ragrl make-arena-sft --data={ASKED_OF} --out={file}"
+  if not preset:  # the backbone writes the reasoning
+    made += f" --answers=out/arena/data/backbone --url=BACKBONE_URL --model={QWEN}"
+  of = dict(flags=JUDGE, transcripts=file, made=made)
+  return Run(_config(preset), _config(f"sft,{preset}".rstrip(",")), (QWEN,), where, **of)
 
 
 def untrained(model: str) -> Run:

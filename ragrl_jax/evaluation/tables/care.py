@@ -25,7 +25,17 @@ def trained(preset: str = "", model: str = SEVEN) -> Run:
   return Run(asked, config, (model,), BY_RL | WHOLE, flags=UNMARKED, train_flags=data, start="WARM_START_FOLDER")
 
 
-WARM = Run("care:longbench", "care:sft", (SEVEN,), {"trained.sft.environment_weight": 0.0} | WHOLE, flags=UNMARKED)
+WARM = Run(
+  "care:longbench",
+  "care:sft",
+  (SEVEN,),
+  {"trained.sft.environment_weight": 0.0} | WHOLE,
+  flags=UNMARKED,
+  transcripts="out/care/data/sft.jsonl.gz",
+  made="ragrl make-care-sft --data=hf:hotpotqa/hotpot_qa/distractor/train --out=out/care/data/sft.jsonl.gz "
+  "--answers=out/care/data/models --reasoner_url=REASONER_URL --reasoner_model=deepseek-reasoner "
+  "--inserter_url=INSERTER_URL --inserter_model=deepseek-chat",
+)
 R1_SEARCHER, RESEARCH = Run(system="r1_searcher"), Run(system="research")
 
 REAL = {

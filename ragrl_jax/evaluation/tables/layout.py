@@ -40,7 +40,7 @@ class Run:
   start: str = ""
   checkpoint: int = 0
   best: str = ""
-  transcripts: str = "TRANSCRIPTS.jsonl.gz"
+  transcripts: str = ""
   made: str = ""
   reads: "Run | None" = None
   system: str = ""

@@ -13,6 +13,8 @@ SETS = {
 }
 SEVEN_SETS = columns(SETS, ("em",), average="Avg.")
 INDEX = ("--config.retrieval.index=INDEX",)
+FLASHRAG = "hf:RUC-NLPIR/FlashRAG_datasets"
+TRAINED_ON = f"{FLASHRAG}/nq/train,{FLASHRAG}/hotpotqa/train"  # the questions of configs/search_r1.py
 NO_SFT = "no config fine-tunes on bare answers to questions without passages"
 
 
@@ -40,8 +42,15 @@ def r1(model: str) -> Run:
 
 
 def rejection(model: str) -> Run:
-  """A model fine-tuned on its own correct samples: `ragrl make-rejection-sft`."""
-  return Run("search_r1", "search_r1:sft", (model,), {"trained.sft.environment_weight": 0.0}, needs=INDEX)
+  """A model fine-tuned on its own correct samples of the training questions, five for each."""
+  out = f"out/search_r1/data/{model}"
+  made = (
+    f"ragrl evaluate --config=search_r1 --checkpoint={model.upper()}_FOLDER --seeds=5 --data={TRAINED_ON} "
+    f"--out={out}/sampled {INDEX[0]} && ragrl make-rejection-sft --results='{out}/sampled/seed_*' --data={TRAINED_ON} "
+    f"--out={out}/right.jsonl.gz"
+  )
+  of = dict(needs=INDEX, transcripts=f"{out}/right.jsonl.gz", made=made)
+  return Run("search_r1", "search_r1:sft", (model,), {"trained.sft.environment_weight": 0.0}, **of)
 
 
 def baselines(size: str) -> dict[str, Run | str]:
