@@ -3,7 +3,6 @@
 Read `evaluate` for a checkpoint on disk, `evaluator` for the held-out questions during training.
 """
 
-import hashlib
 import json
 import logging
 import pathlib
@@ -18,7 +17,7 @@ from ragrl_jax import judging, recipes, structs
 from ragrl_jax.evaluation import harness
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.models import lora, peft
+from ragrl_jax.models import lora, peft, tensors
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import endpoint_player, progress, questions, rewards
@@ -353,13 +352,8 @@ def _play(player: player_lib.Answerer, *, greedy: bool = True) -> harness.Play:
 
 
 def fingerprint(params: Any) -> str:
-  """A hash that identifies weights: of the first and the last thousand values of every array, in the tree's order."""
-  digest = hashlib.sha256()
-  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-    flat = leaf.reshape(-1)
-    digest.update(f"{jax.tree_util.keystr(path)}{leaf.shape}{leaf.dtype}".encode())
-    digest.update(jax.device_get(flat[:1000]).tobytes() + jax.device_get(flat[-1000:]).tobytes())
-  return digest.hexdigest()[:16]
+  """`tensors.fingerprint` of a tree of weights."""
+  return tensors.fingerprint({jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)})
 
 
 def _as_trained(config, path: pathlib.Path) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ragrl_jax.judging import judge_api
-from ragrl_jax.models.tensors import TensorFolder
 
 LENGTHS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)  # tokens; rows are padded to one
 DEADLINE_S = 600.0  # a batch may have to wait while the accelerator compiles, decodes or updates
@@ -60,8 +57,3 @@ class Rows:
     for i, row in enumerate(rows):
       tokens[i, : len(row)], mask[i, : len(row)] = row, 1
     return np.asarray(self._compute(tokens, mask))
-
-
-def mark(path: str | os.PathLike, **names: str) -> str:
-  """A hash of a folder's weights, the same for equal weights. `names`: see `TensorFolder`, for other file names."""
-  return hashlib.sha256(TensorFolder(path, **names).fingerprint()).hexdigest()[:16]

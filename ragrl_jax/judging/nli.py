@@ -11,7 +11,7 @@ import jax
 from flax import nnx
 
 from ragrl_jax.judging import judge_api, local
-from ragrl_jax.models import t5
+from ragrl_jax.models import t5, tensors
 from ragrl_jax.prompting import load
 
 
@@ -61,7 +61,7 @@ class NLI:
     self._rows = local.Rows(
       lambda tokens, mask: run(params, tokens, mask), batch=batch, max_tokens=max_tokens, dispatch=dispatch
     )
-    self.pace, self._mark = self._rows.pace, local.mark(folder)
+    self.pace, self._mark = self._rows.pace, tensors.TensorFolder(folder).fingerprint()
 
   def describe(self) -> dict[str, Any]:
     """The settings that are stored with every verdict: digest of the weights, threshold, longest input in tokens."""

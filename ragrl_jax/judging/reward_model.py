@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax.judging import judge_api, local, prompts
-from ragrl_jax.models import lora, peft, weights
+from ragrl_jax.models import lora, peft, tensors, weights
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import load, passages
 
@@ -60,11 +60,11 @@ class RewardModel:
     if labels[0] == labels[1]:
       raise ValueError(f"{path}: its tokenizer begins {' and '.join(self._prompt.labels)} with the same token.")
     model, _ = weights.load_pretrained(folder, dtype=jnp.dtype(dtype), mesh=mesh)
-    self._mark = local.mark(folder)
+    self._mark = tensors.TensorFolder(folder).fingerprint()
     if folder != path:
       peft.load_adapters(model, path)
       model = lora.merged(model)
-      self._mark += local.mark(path, stem=peft.STEM, config=peft.CONFIG)
+      self._mark += "+" + tensors.TensorFolder(path, stem=peft.STEM, config=peft.CONFIG).fingerprint()
     graphdef, params = nnx.split(model)
     run = jax.jit(lambda params, tokens, mask: _preferred(nnx.merge(graphdef, params), tokens, mask, labels))
     self._rows = local.Rows(

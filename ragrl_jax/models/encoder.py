@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import os
 import pathlib
 import re
@@ -153,11 +152,6 @@ def padded_length(size: int) -> int:
 def usual_batch() -> int:
   """Default number of texts per batch: 8 on a CPU, where larger batches are not faster, and else 64."""
   return 8 if jax.default_backend() == "cpu" else 64
-
-
-def mark_of(files: tensors.TensorFolder) -> str:
-  """A hash of a folder's weights: 16 hexadecimal digits."""
-  return hashlib.sha256(files.fingerprint()).hexdigest()[:16]
 
 
 def pool(states: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
@@ -353,7 +347,7 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
   """(model, tokenizer, hash of the weights, vector length, longest text in tokens)."""
   folder = pathlib.Path(path)
   values = hf.read_json(folder / "config.json")
-  mark = mark_of(tensors.TensorFolder(folder))
+  mark = tensors.TensorFolder(folder).fingerprint()
   if values.get("model_type") in families.FAMILIES:
     if settings.pooling == "pooler":
       raise ValueError(f"{folder}: a decoder has no pooler: use pooling='last' (encoder settings).")

@@ -63,7 +63,7 @@ class CrossEncoder:
     self._tokenizer.no_padding()
     self._tokenizer.enable_truncation(most)
     self.settings = dict(
-      kind="cross-encoder", max_tokens=most, title_separator=title_separator, weights=encoder.mark_of(files)
+      kind="cross-encoder", max_tokens=most, title_separator=title_separator, weights=files.fingerprint()
     )
     graphdef, params = nnx.split(model)
 
@@ -116,7 +116,7 @@ class LateInteraction:
       query_tokens=self._query_tokens,
       passage_tokens=self._passage_tokens,
       title_separator=title_separator,
-      weights=encoder.mark_of(files),
+      weights=files.fingerprint(),
     )
     graphdef, params = nnx.split(model)
 
