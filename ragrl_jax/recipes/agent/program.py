@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ragrl_jax.recipes.agent.task import Task
-from ragrl_jax.toolbox import named
+from ragrl_jax.toolbox import named, tool
 
 COMMAND = "command:"
 MOST_BYTES = 1 << 20  # most bytes that a command may print
@@ -42,8 +42,6 @@ class Program:
     if name.startswith(COMMAND) and not self._command:
       raise ValueError(f"config.switches.program={name!r}: there is no command after {COMMAND!r}.")
     self._function = None if self._command else named.function_of(name, "config.switches.program")
-    self._loop: asyncio.AbstractEventLoop | None = None  # runs the `async def` functions
-    self._lock = threading.Lock()
 
   async def run(self, task: Task) -> Any:
     """Runs the program on a task, and returns what the program returns.
@@ -61,8 +59,8 @@ class Program:
     if self._function is None:
       return self._process(task)
     if inspect.iscoroutinefunction(self._function):
-      coroutine = self._guarded(self._function, task)
-      return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._coroutines()))
+      # All programs share the tools' loop: they may keep HTTP clients, which belong to one loop.
+      return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._guarded(self._function, task), tool.loop()))
     return self._thread(self._function, task)
 
   async def _guarded(self, function: Callable[[Task], Awaitable[Any]], task: Task) -> Any:
@@ -116,14 +114,6 @@ class Program:
     except (ValueError, RecursionError):
       return lines[-1]
     return value if value is None or isinstance(value, dict | str) else lines[-1]
-
-  def _coroutines(self) -> asyncio.AbstractEventLoop:
-    """The event loop of `async def` functions, in a daemon thread. It is shared, so episodes can share HTTP clients."""
-    with self._lock:
-      if self._loop is None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="programs", daemon=True).start()
-      return self._loop
 
   def _raised(self, error: BaseException) -> str:
     words = " ".join(str(error).split())[:300]
