@@ -213,10 +213,7 @@ def _check_names(said: Mapping[str, Any], kind: str) -> None:
 
 
 def _length(said: Mapping[str, Any], field: _Fields, kind: str, served: Served, prompt: int) -> int:
-  room = served.context - prompt
-  if room < 1:
-    message = f"the prompt has {prompt} tokens: prompt and reply together may have {served.context}."
-    raise Refused(400, message, param="messages" if kind == CHAT else "prompt", code="context_length_exceeded")
+  room = _room(prompt, served, "messages" if kind == CHAT else "prompt")
   name = "max_completion_tokens" if "max_completion_tokens" in said else "max_tokens"
   if name not in said:
     return min(room, served.max_tokens, COMPLETION_TOKENS if kind == TEXT else room)
@@ -225,6 +222,14 @@ def _length(said: Mapping[str, Any], field: _Fields, kind: str, served: Served, 
     message = f"{name}={asked}: at most {room}, since the prompt has {prompt} of {served.context} tokens."
     raise Refused(400, message, param=name, code="context_length_exceeded")
   return asked
+
+
+def _room(prompt: int, served: Served, param: str) -> int:
+  """Tokens for the reply to a prompt of so many tokens. Raises Refused if there are none."""
+  if prompt >= served.context:
+    message = f"the prompt has {prompt} tokens: prompt and reply together may have {served.context}."
+    raise Refused(400, message, param=param, code="context_length_exceeded")
+  return served.context - prompt
 
 
 def _stops(said: Mapping[str, Any]) -> tuple[str, ...]:
@@ -267,7 +272,7 @@ def _texts(said: Mapping[str, Any], served: Served) -> tuple[tuple[int, ...], ..
 
 def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
   if isinstance(prompt, str):
-    _check_characters(len(prompt), served, "prompt")
+    _check_fits(prompt, served, "prompt")
     ids = _whole(prompt, served.tokenizer)
   elif isinstance(prompt, list) and all(type(i) is int for i in prompt):
     ids = prompt
@@ -278,20 +283,28 @@ def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
     raise Refused(400, "prompt must be a text, a list of token ids, or a list of either.", param="prompt")
   if not ids:
     raise Refused(400, "the prompt is empty: it must have at least one token.", param="prompt")
+  _room(len(ids), served, "prompt")  # at once: further prompts are not tokenized
   return tuple(ids)
 
 
-def _check_characters(number: int, served: Served, param: str) -> None:
-  """Refuses a prompt that cannot fit into the context. Tokenizing it could take minutes and gigabytes."""
-  if number > served.longest:
-    message = f"the prompt has {number} characters: prompt and reply together may have {served.context} tokens."
+def _check_fits(text: str, served: Served, param: str) -> None:
+  """Refuses a prompt that is far too long for the context, before it is tokenized: 8 MB take 12 s and 1.5 GB.
+
+  A long text's beginning is tokenized first. With more than twice the context's tokens in it, the whole cannot fit.
+  """
+  most = 16 * served.context
+  if len(text) > most and (
+    len(text) > served.longest or len(served.tokenizer.encode(text[:most])) > 2 * served.context
+  ):
+    message = f"the prompt has {len(text)} characters: prompt and reply together may have {served.context} tokens."
     raise Refused(400, message, param=param, code="context_length_exceeded")
 
 
-def _characters(message: Mapping[str, Any]) -> int:
-  """Characters of a message's texts, with its calls as JSON."""
-  text = lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-  return sum(len(text(value)) for value in message.values())
+def _texts_of(message: Mapping[str, Any]) -> str:
+  """A message's texts, with its calls as JSON."""
+  return "".join(
+    value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in message.values()
+  )
 
 
 def _whole(prompt: str, tokenizer: Tokenizer) -> list[int]:
@@ -326,7 +339,7 @@ def _chat(said: Mapping[str, Any], served: Served, tools: Tools) -> _Chat:
     message = "add_generation_prompt=false needs continue_final_message=true, since a reply is the assistant's turn."
     raise Refused(400, message, param="add_generation_prompt")
   try:
-    _check_characters(len(opened) + sum(map(_characters, [*read, dict(tools=tools.shown)])), served, "messages")
+    _check_fits("".join([*map(_texts_of, read), _texts_of(dict(tools=tools.shown)), opened]), served, "messages")
     told: list[Any] = tool_calls.messages(read, served.tools)
     render: Any = served.tokenizer.render
     ids = render(told, list(tools.shown)) if tools.shown else render(told)

@@ -194,20 +194,15 @@ MESSAGES = dict(messages=ASKED["messages"])
     ("chat/completions", dict(MESSAGES, max_tokens=90), 400, "at most 84, since the prompt has 12 of 96"),
     ("chat/completions", dict(MESSAGES, max_tokens=97), 400, "max_tokens=97: it must be a whole number from 1 to 96"),
     ("chat/completions", dict(messages=[dict(role="user", content="x" * 96)]), 400, "the prompt has 96 tokens"),
-    # Not even the longest tokens ("<eos>" has five letters) could fit, so nothing is tokenized.
+    # More than 16 characters for each token of the context, and too many tokens in the first of them.
+    ("chat/completions", dict(messages=[dict(role="user", content="x" * 1537)]), 400, "characters: prompt and reply"),
+    ("chat/completions", dict(messages=[dict(role="user", content="", name="x" * 1537)]), 400, "characters: prompt"),
     (
-      "chat/completions",
-      dict(messages=[dict(role="user", content="x" * 481)]),
+      "completions",
+      dict(prompt=["a", "x" * 1537]),
       400,
-      "characters: prompt and reply together may",
+      "the prompt has 1537 characters: prompt and reply together may",
     ),
-    (
-      "chat/completions",
-      dict(messages=[dict(role="user", content="", name="x" * 481)]),
-      400,
-      "characters: prompt and reply together may",
-    ),
-    ("completions", dict(prompt=["a", "x" * 481]), 400, "the prompt has 481 characters: prompt and reply together may"),
     ("chat/completions", dict(MESSAGES, tools=[dict(function=dict(name="f"))]), 400, "no known format of tool calls"),
     ("chat/completions", dict(MESSAGES, frequency_penalty=0.5), 400, "frequency_penalty=0.5 is not supported"),
     ("chat/completions", dict(MESSAGES, top_logprobs=3), 400, "top_logprobs=3 is not supported"),

@@ -45,3 +45,23 @@ def test_a_rendered_chat_has_the_ids_of_the_chat(tmp_path, make, markers):
 
 def test_a_tokenizer_without_control_tokens_takes_a_text_as_it_is():
   assert asked(ByteTokenizer(), requests.TEXT, prompt="<eos>a") == [list(b"<eos>a")]
+
+
+def test_long_prompts_are_refused_before_they_are_tokenized(tmp_path, monkeypatch):
+  tokenizer, seen = HuggingFaceTokenizer(small.byte_level(tmp_path)), []
+  for name in ("encode", "encode_template"):
+    plain = getattr(tokenizer, name)
+    monkeypatch.setattr(tokenizer, name, lambda text, plain=plain: seen.append(len(text)) or plain(text))
+  long = "The spouse of Danbel is Kormin. " * 100_000
+  for kind, said in (
+    (requests.TEXT, dict(prompt=[long] * 4)),
+    (requests.CHAT, dict(messages=[dict(role="user", content="?"), dict(role="user", content=long)])),
+  ):
+    with pytest.raises(requests.Refused, match="characters: prompt and reply together may have 2048 tokens"):
+      asked(tokenizer, kind, **said)
+  assert max(seen, default=0) <= 16 * 2048
+  # Of several prompts that seem to fit, the first that does not ends the request.
+  seen.clear()
+  with pytest.raises(requests.Refused, match="the prompt has [0-9]+ tokens: prompt and reply together may have 2048"):
+    asked(tokenizer, requests.TEXT, prompt=[long[: 15 * 2048]] * 4)
+  assert len(seen) == 1
