@@ -16,10 +16,16 @@ __all__ = ["KINDS", "Judge", "chosen", "load", "of_steps", "of_terms", "referenc
 KINDS = settings_lib.JUDGES
 
 WORDS = ("exact", "sub_em", "sub_em_words", "lexical")  # kinds that compare words and need no model
+ASKED = ("llm", "reward_model")  # kinds that are asked a question in words
 
 
 def load(
-  settings: Mapping[str, Any], *, dtype: str = "float32", mesh: Any = None, dispatch: Callable[..., Any] | None = None
+  settings: Mapping[str, Any],
+  *,
+  dtype: str = "float32",
+  mesh: Any = None,
+  dispatch: Callable[..., Any] | None = None,
+  decoders: dict[Any, Any] | None = None,
 ) -> Judge | None:
   """Loads the judge of config.judge; None for "none".
 
@@ -31,23 +37,24 @@ def load(
     dtype: dtype of weights and matmuls, for judges that run in this process.
     mesh: the devices that share the weights.
     dispatch: `dispatch(function, *arguments)` runs work on the accelerators; by default the calling thread does.
+    decoders: reward models that other terms have loaded; a loaded one is added.
 
   Raises:
     ValueError: an unknown kind, or invalid settings.
   """
-  kind, prompt = settings["kind"], prompts.get(settings["prompt"], settings["wording"])
+  kind, prompt = settings["kind"], prompts.get(settings["prompt"])
   if kind not in KINDS:
     raise ValueError(f"config.judge.kind={kind!r}: it must be one of {', '.join(KINDS)}.")
   if kind == "none":
     return None
-  judge = _made(kind, settings, dict(dtype=dtype, mesh=mesh, dispatch=dispatch))
+  judge = _made(kind, settings, dict(dtype=dtype, mesh=mesh, dispatch=dispatch), {} if decoders is None else decoders)
   if kind in WORDS:  # cheaper than a look-up in the cache
     return judge
   if settings["cache"]:
     from ragrl_jax.judging.verdict_cache import Cached
 
     judge = Cached(judge, settings["cache"])
-  if prompt.of_answers and kind != "nli":
+  if prompt.of_answers and kind in ASKED:
     from ragrl_jax.judging.lexical import ExactFirst
 
     judge = ExactFirst(judge)
@@ -59,7 +66,7 @@ def of_terms(
 ) -> dict[str, Judge]:
   """The judges of a run by reward term, with the judge of config.judge under "".
 
-  Terms with the same settings share one judge.
+  Terms with the same settings share one judge, and reward models that differ in their question share the weights.
 
   Args:
     settings: config.judge.
@@ -68,7 +75,7 @@ def of_terms(
     **here: keyword arguments of `load`.
 
   Raises:
-    ValueError: see `load`; or a field that config.judge does not have.
+    ValueError: see `load` and `chosen`.
   """
   return _loaded(chosen(settings, by_term, terms), here)
 
@@ -76,29 +83,14 @@ def of_terms(
 def of_steps(
   settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str], **here: Any
 ) -> dict[str, Judge]:
-  """The judges of the steps of episodes, by term. Arguments as for `of_terms`.
-
-  A judge is asked with the prompt of config.judges.TERM.prompt; without one, with that of config.judge.prompt if it is
-  of this term, as information_think_bare is of information_think; else with the prompt named like the term.
-
-  Raises:
-    ValueError: see `of_terms`; or the prompt of a term asks about right answers.
-  """
+  """As `of_terms`, without the judge of config.judge, which need not be loadable."""
   found = chosen(settings, by_term, terms)
   del found[""]
-  for term, its in found.items():
-    if not by_term.get(term, {}).get("prompt") and not its["prompt"].startswith(term):
-      its["prompt"] = term
-    if prompts.get(its["prompt"]).of_answers:
-      raise ValueError(
-        f"config.judges.{term}.prompt={its['prompt']!r}: it compares an answer with right answers, but {term} is about "
-        f"two steps of an episode. Use {term!r}, or leave it out."
-      )
   return _loaded(found, here)
 
 
 def _loaded(by_term: Mapping[str, Mapping[str, Any]], here: Mapping[str, Any]) -> dict[str, Judge]:
-  made, judges = [], {}
+  made, judges, here = [], {}, {**here, "decoders": {}}
   for term, its in by_term.items():
     judge = next((judge for known, judge in made if known == its), None)
     if judge is None and (judge := load(its, **here)) is not None:
@@ -111,14 +103,69 @@ def _loaded(by_term: Mapping[str, Mapping[str, Any]], here: Mapping[str, Any]) -
 def chosen(
   settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
-  """The settings of each judge of a run, by term. Loads nothing. Arguments and errors are those of `of_terms`."""
+  """The settings of each judge of a run, by term, with config.judge's under "". Loads nothing.
+
+  The judge of a step (`prompts.STEPS`) is asked the question of this step: that of config.judges.TERM.prompt; without
+  one, that of config.judge.prompt if it is about this step, as information_think_bare is about information_think; else
+  the one named like the term. Other terms are asked config.judge.prompt. A wording belongs to the question that it was
+  given for: config.judge.wording to config.judge.prompt, unless it is a folder, which has a file for each question.
+
+  Args:
+    settings, by_term, terms: see `of_terms`.
+
+  Raises:
+    ValueError: a field that config.judge does not have; a question or a kind that is not about the term's step; or a
+      wording that no judge is asked in.
+  """
   found = {}
   for term in ("", *terms):
     changed = {field: value for field, value in by_term.get(term, {}).items() if value is not None}
     if unknown := sorted(set(changed) - set(settings)):
       raise ValueError(f"config.judges.{term} sets {', '.join(unknown)}: use fields of config.judge.")
-    found[term] = {**settings, **changed}
+    its = {**settings, **changed}
+    if term in prompts.STEPS:
+      if not changed.get("prompt") and not its["prompt"].startswith(term):
+        its["prompt"] = term
+      _check_step(term, its)
+    if "wording" not in changed and its["prompt"] != settings["prompt"] and not prompts.is_folder(its["wording"]):
+      its["wording"] = ""
+    found[term] = its
+  _check_wordings(settings, by_term, found)
   return found
+
+
+def _check_step(term: str, its: Mapping[str, Any]) -> None:
+  if its["kind"] == "exact":
+    raise ValueError(
+      f"the judge of {term} is of kind 'exact', which compares an answer with right answers, but {term} is about two "
+      f"steps of an episode: choose another kind (config.judge.kind, config.judges.{term}.kind)."
+    )
+  if prompts.get(its["prompt"]).of_answers or not its["prompt"].startswith(term):
+    raise ValueError(
+      f"config.judges.{term}.prompt={its['prompt']!r}: this is another question; {term} is about two steps of an "
+      f"episode. Use {term!r}, or leave it out."
+    )
+
+
+def _check_wordings(settings, by_term, found) -> None:
+  """Refuses a wording in which nothing is asked."""
+  for term, its in found.items():
+    given = by_term.get(term, {}).get("wording") if term else settings["wording"]
+    if not given or prompts.is_folder(given):
+      continue
+    asked = {name: one for name, one in found.items() if name == term or (name and not term)}
+    if not term and len(asked) > 1:  # config.judge itself is not asked if the terms have judges
+      del asked[""]
+    if not any(one["kind"] in (*ASKED, "none") and one["wording"] == given for one in asked.values()):
+      said = ", ".join(
+        f"{name or 'config.judge'}: {one['kind']}" + f" asks {one['prompt']!r}" * (one["kind"] in ASKED)
+        for name, one in asked.items()
+      )
+      raise ValueError(
+        f"config.{f'judges.{term}' if term else 'judge'}.wording={given}: this is a wording of the question "
+        f"{its['prompt']!r}, but nothing is asked in it ({said}). Give it to the term that it is for "
+        "(config.judges.TERM.wording), or name a folder with a file QUESTION.txt for each question."
+      )
 
 
 def unset(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +176,7 @@ def unset(settings: Mapping[str, Any]) -> dict[str, Any]:
   return {field: config_dict.placeholder(type(value)) for field, value in settings.items()}
 
 
-def _made(kind: str, settings: Mapping[str, Any], here: Mapping[str, Any]) -> Judge:
+def _made(kind: str, settings: Mapping[str, Any], here: Mapping[str, Any], decoders: dict[Any, Any]) -> Judge:
   chosen = lambda *names: {name: settings[name] for name in names}
   if kind == "llm":
     from ragrl_jax.judging.llm import LLM
@@ -150,4 +197,8 @@ def _made(kind: str, settings: Mapping[str, Any], here: Mapping[str, Any]) -> Ju
     return NLI(settings["path"], **local)
   from ragrl_jax.judging.reward_model import RewardModel
 
-  return RewardModel(settings["path"], **chosen("prompt", "wording"), **local)
+  labels = prompts.get(settings["prompt"]).labels
+  key = (settings["path"], labels, *(settings[name] for name in ("threshold", "batch", "max_tokens")))
+  if (known := decoders.get(key)) is None:
+    known = decoders[key] = RewardModel(settings["path"], **chosen("prompt", "wording"), **local)
+  return known.asking(settings["prompt"], settings["wording"])

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import unicodedata
 from collections.abc import Callable
 
 from ragrl_jax.core.text.surrogates import well_formed
@@ -20,8 +19,26 @@ from ragrl_jax.prompting.passages import neutral
 
 Messages = list[dict[str, str]]
 
-# A 1 or 0 that stands alone: not part of a (Latin) word or a longer number, without sign, fraction or percent sign.
-_DIGIT = re.compile(r"(?<![A-Za-z0-9_.,+\-\u2010-\u2013\u2212])[01](?![A-Za-z0-9_]|[.,]\d|\s*%)")
+STEPS = ("information_think", "think_search", "think_answer")  # terms about two steps of an episode
+
+# A sentence or line that says nothing but the verdict: "1", "**Score: 0**", "So the answer is 1.", '"score": 1,'.
+# A digit after another word ("not 1", "Doc 1", "<1") or before one ("1 of ten", "1 percent") is no verdict.
+_OPENS = r"(?:[\s\"'`*_\[({]|<\w+>|\$?\\boxed\{|[-•]\s)*"
+_LABEL = r"((?:[^\d\n]{0,80}?(?:[:=：→]|->|[是为]|\b(?:is|score|verdict|answer|output|rating|label)\b))?)"
+_CLOSES = r"[\"'`*_\])}]"
+_ONLY = re.compile(rf"{_LABEL}{_OPENS}([01])(?:(?<=1)/1)?(?:{_CLOSES}|[\s.,!。$]|</\w+>)*", re.I)
+# The digit leads, and its reason follows in the same sentence: "1, because …", "0 – the thought ignores …".
+_AFTER = rf"(?:[.,;:!]{_CLOSES}*|\s[-–—])\s+(?!\d|of\b|out\b|or\b)|\s+(?:because|since|as)\b|\s+\((?!of\b|out\b|\d)"
+_LEADS = re.compile(rf"{_LABEL}{_OPENS}([01]){_CLOSES}*(?:{_AFTER})", re.I)
+_UNSURE = re.compile(
+  r"\b(?:not?|never|nor|neither|cannot|doubt|if|unless|when|or|than|would|should|could|may|might)\b|n['’]t\b", re.I
+)
+_LONG = 400  # characters; a longer sentence is no verdict
+_SENTENCES = re.compile(r"\n|(?<=[.!?。])\s+(?=[^\W\d_])")
+_FENCE = re.compile(r"^[^\S\n]*```\w*[^\S\n]*$", re.MULTILINE)
+_SECOND = re.compile(r"^[^\w\n]*2[.)]\s", re.MULTILINE)  # the second item of a list, whose first begins with 1
+_NUMBER = re.compile(r"^[^\w\n]*(?:[2-9]|\d\d+)[^\w\n]*$", re.MULTILINE)  # a line with another number alone
+_MEANINGS = re.compile(r"(?<!\w)([01])\s*[:=]\s*\w")  # "1: relevant, 0: irrelevant"
 _BEGINS = re.compile(r"\W*(yes|no)\b")
 _YES_NO = re.compile(r"\b(?:yes|no)\b")
 
@@ -56,8 +73,9 @@ def get(name: str, wording: str = "", *, setting: str = "config.judge.wording") 
 
   Args:
     name: a key of PROMPTS. It determines the meaning of premise and claim, and the parser of the answer.
-    wording: file:PATH with the user's own wording (prompting/wording.py); "": the default wording. The file must have
-      the placeholders {premise} and {claim}, or {golds} and {answer} if answers are judged.
+    wording: file:PATH with the user's own wording (prompting/wording.py), or with a folder of them, where that of this
+      prompt is NAME.txt; "": the default wording. The file must have the placeholders {premise} and {claim}, or {golds}
+      and {answer} if answers are judged.
     setting: the path of `wording` in the config, for messages.
 
   Raises:
@@ -68,17 +86,40 @@ def get(name: str, wording: str = "", *, setting: str = "config.judge.wording") 
   prompt = PROMPTS[name]
   if not wording:
     return prompt
+  if is_folder(wording):
+    others = sorted({file.stem for file in wording_lib.path_of(wording).glob("*.txt")} - PROMPTS.keys())
+    if others:
+      raise ValueError(f"{setting}={wording}: {others[0]}.txt is named after no question: {', '.join(PROMPTS)}.")
+    wording = f"{wording}/{name}.txt"
   words = wording_lib.chosen(wording, {"": ""}, setting=setting, needs=prompt.values("", ""))
   return dataclasses.replace(prompt, messages=lambda premise, claim: words.messages(**prompt.values(premise, claim)))
 
 
+def is_folder(wording: str) -> bool:
+  """Whether a wording names a folder with a file for each question."""
+  return wording_lib.is_file(wording) and wording_lib.path_of(wording).is_dir()
+
+
 def read_digit(text: str) -> float | None:
-  """1 or 0 if it is the only number in the answer, even if repeated; None with any other number, in any script."""
-  answer = _answer(text)
-  said, rest = set(_DIGIT.findall(answer)), _DIGIT.sub("", answer)
-  if len(said) != 1 or any(unicodedata.category(sign).startswith("N") for sign in rest):
+  """1 or 0 if the answer begins or ends with it, alone or after a label, and nowhere gives the other one; else None.
+
+  The rest of the answer may explain the digit and have other numbers in it.
+  """
+  answer = _FENCE.sub("", _answer(text))
+  parts = [part for part in _SENTENCES.split(answer) if re.search(r"\w", part)]
+  if not parts or _NUMBER.search(answer):
     return None
-  return float(said.pop())
+  first, *others = [_digit(_ONLY.fullmatch(part)) if len(part) < _LONG else None for part in parts]
+  if _SECOND.search(answer) or len(set(_MEANINGS.findall(answer))) > 1:
+    first = None if others else first
+  elif first is None:
+    first = _digit(_LEADS.match(parts[0][:_LONG]))
+  told = {first, *others} - {None}
+  return float(told.pop()) if len(told) == 1 and {first, *others[-1:]} != {None} else None
+
+
+def _digit(found: re.Match[str] | None) -> str | None:
+  return None if found is None or _UNSURE.search(found[1]) else found[2]
 
 
 def read_word(text: str) -> float | None:
@@ -150,7 +191,7 @@ def _think_search(premise: str, claim: str) -> Messages:
     "search block below came right after the think block.",
     _tagged("think", premise),
     _tagged("search", claim),
-    "Does the query clearly follow from the reasoning, that is, does it ask for what the reasoning found missing?",
+    "Is the query clearly based on the reasoning, and does it follow from it?",
     "does",
   )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,7 +36,7 @@ class RewardModel:
   Raises:
     ValueError: the folder has no decoder or no tokenizer, or the tokenizer begins both words with the same token.
 
-  Source: VERITAS sec. 3.2: Qwen2.5-14B-Instruct with LoRA, which emits only the digit.
+  Source: VERITAS sec. 4: Qwen2.5-14B-Instruct with LoRA, which emits only the digit.
   """
 
   def __init__(
@@ -71,6 +72,12 @@ class RewardModel:
       lambda tokens, mask: run(params, tokens, mask), batch=batch, max_tokens=max_tokens, dispatch=dispatch
     )
     self.pace = self._rows.pace
+
+  def asking(self, prompt: str, wording: str = "") -> RewardModel:
+    """The same weights with another question, whose labels must be the same."""
+    other = copy.copy(self)
+    other._prompt, other._name = prompts.get(prompt, wording), prompt
+    return other
 
   def describe(self) -> dict[str, Any]:
     """The settings that are stored with every verdict: digests of weights and wording, threshold, longest input."""

@@ -10,13 +10,18 @@ from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.structs import Example, Passage
 
 OPEN, CLOSE = "<information>", "</information>"
-_TAG = re.compile(r"<(?=/?\|?[A-Za-z_][\w.|:-]*\s*/?>)")
+# Tags, and the marks of chat formats that are none: <|im_end|>, DeepSeek's <｜Assistant｜>, Mistral's [INST].
+_TAG = re.compile(
+  r"(?:<(?=/?[|｜]?[A-Za-z_][\w.|｜▁:-]*\s*/?>)"
+  r"|\[(?=/?(?:INST|IMG|THINK|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT))\]))"
+)
 _HEAD = re.compile(r"^(?=Doc \d+\(Title: )", re.MULTILINE)
 
 
 def neutral(text: str) -> str:
-  """The text with a space after the "<" of all that looks like a tag: `</information>`, `<answer>`, `<|im_end|>`."""
-  return _TAG.sub("< ", text)
+  """The text with a space after the "<" of all that looks like a tag or a chat format's mark: `</information>`,
+  `<|im_end|>`, `<｜Assistant｜>`; also after the "[" of `[INST]`."""
+  return _TAG.sub(r"\g<0> ", text)
 
 
 def block(

@@ -94,8 +94,13 @@ def is_file(choice: str) -> bool:
   return choice.startswith(FILE)
 
 
+def path_of(choice: str) -> pathlib.Path:
+  """The path in "file:PATH"."""
+  return pathlib.Path(choice.removeprefix(FILE)).expanduser()
+
+
 def _read(choice: str, says: str) -> str:
-  path = pathlib.Path(choice.removeprefix(FILE)).expanduser()
+  path = path_of(choice)
   try:
     text = path.read_text(encoding="utf-8-sig")
   except UnicodeDecodeError as error:

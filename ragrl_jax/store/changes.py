@@ -58,6 +58,8 @@ def write(workdir: pathlib.Path, config) -> None:
 def wordings(config) -> dict[str, str]:
   """Setting → the text of its file, of each setting that is "file:PATH" (prompting/wording.py).
 
+  A folder of wordings has one entry SETTING/NAME.txt for each file.
+
   Raises:
     ValueError: a file that cannot be read.
   """
@@ -65,8 +67,9 @@ def wordings(config) -> dict[str, str]:
   for name, value in _flat(values(config)).items():
     if isinstance(value, str) and value.startswith(fields.FILE):
       path = pathlib.Path(value.removeprefix(fields.FILE)).expanduser()
+      files = {f"{name}/{file.name}": file for file in sorted(path.glob("*.txt"))} if path.is_dir() else {name: path}
       try:
-        found[name] = path.read_text(encoding="utf-8-sig")
+        found |= {setting: file.read_text(encoding="utf-8-sig") for setting, file in files.items()}
       except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ValueError(f"config.{name}={value}: the file cannot be read ({why}).") from None

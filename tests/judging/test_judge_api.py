@@ -80,3 +80,49 @@ def test_the_judge_of_a_step_is_asked_with_the_terms_own_prompt():
   with pytest.raises(ValueError, match="config.judges.think_search.prompt='answer'.*Use 'think_search'"):
     judging.of_steps(llm, dict(think_search=dict(prompt="answer")), terms)
   assert judging.of_steps(settings(), {}, terms) == {}
+
+
+def test_a_wording_belongs_to_its_question(tmp_path):
+  mine, other = (f"file:{tmp_path / name}" for name in ("it.txt", "ts.txt"))
+  (tmp_path / "it.txt").write_text("Considered? {premise} {claim}", encoding="utf-8")
+  (tmp_path / "ts.txt").write_text("Based on? {premise} {claim}", encoding="utf-8")
+  llm = settings(kind="llm", model="m", endpoint="http://localhost:1", wording=mine)
+  terms = ("information_think", "think_search", "think_answer")
+  used = lambda base, terms=terms, **by_term: {
+    term: (its["prompt"], its["wording"]) for term, its in judging.chosen(base, by_term, terms).items()
+  }
+  # config.judge.wording is that of config.judge.prompt (information_think); the other questions keep their own words.
+  own = dict(think_search=("think_search", ""), think_answer=("think_answer", ""))
+  assert used(llm) == {"": ("information_think", mine), "information_think": ("information_think", mine), **own}
+  assert used(llm, think_search=dict(wording=other))["think_search"] == ("think_search", other)
+  assert used(llm | dict(prompt="think_search"))["information_think"] == ("information_think", "")
+  marks = {judge.describe()["wording"] for judge in judging.of_terms(llm, {}, terms).values()}
+  assert len(marks) == 3
+  # Other terms of a recipe are asked config.judge.prompt, so in its wording.
+  assert used(llm, ("helpful",))["helpful"] == ("information_think", mine)
+
+  for base, some, by_term, named in (
+    (llm, ("think_search",), {}, f"config.judge.wording={mine}.*'information_think'.*think_search: llm asks"),
+    (llm, terms[:1], dict(information_think=dict(kind="sub_em")), "nothing is asked in it .information_think: sub_em"),
+    (llm | dict(wording=""), terms, dict(think_answer=dict(kind="nli", wording=other)), "config.judges.think_answer.w"),
+    (llm, terms, dict(think_search=dict(prompt="information_think")), "another question; think_search is about"),
+    (settings(kind="exact"), terms, {}, "compares an answer with right answers, but information_think is about"),
+    (settings(kind="lexical", wording=mine), (), {}, "config.judge.wording.*config.judge: lexical"),
+  ):
+    with pytest.raises(ValueError, match=named):
+      judging.chosen(base, by_term, some)
+
+
+def test_a_folder_has_a_wording_for_each_question(tmp_path):
+  for name in ("information_think", "think_search"):
+    (tmp_path / f"{name}.txt").write_text(f"{name}: {{premise}} {{claim}}", encoding="utf-8")
+  llm = settings(kind="llm", model="m", endpoint="http://localhost:1", wording=f"file:{tmp_path}")
+  judges = judging.of_steps(llm, {}, ("information_think", "think_search"))
+  said = {term: judge._prompt.messages("P", "C")[0]["content"] for term, judge in judges.items()}
+  assert said == dict(information_think="information_think: P C", think_search="think_search: P C")
+  with pytest.raises(ValueError, match="think_answer.txt: the file cannot be read"):
+    judging.of_steps(llm, {}, ("think_answer",))
+  assert judging.of_steps(llm, dict(think_answer=dict(kind="sub_em")), ("think_answer",))  # asks nothing
+  (tmp_path / "think-answer.txt").write_text("{premise} {claim}", encoding="utf-8")
+  with pytest.raises(ValueError, match="think-answer.txt is named after no question"):
+    judging.of_steps(llm, {}, ("think_search",))

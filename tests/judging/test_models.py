@@ -8,6 +8,7 @@ import pytest
 import sentencepiece
 from flax import nnx
 
+from ragrl_jax import config, judging
 from ragrl_jax.judging import nli, prompts, reward_model
 from ragrl_jax.models import lora, peft, t5, weights
 
@@ -114,6 +115,15 @@ def test_reward_model_from_adapters(decoder_folder, tmp_path):
     judge = reward_model.RewardModel(tmp_path / str(number), prompt="information_think", threshold=0.0, max_tokens=1024)
     same = judge.judge([(PREMISE, CLAIM)])[0] == pytest.approx(plain.judge([(PREMISE, CLAIM)])[0], abs=1e-6)
     assert same == (scale == 0.0) and judge.describe()["weights"] != plain.describe()["weights"]
+
+
+def test_terms_share_the_weights_of_a_reward_model(decoder_folder):
+  base = config.default_config().judge.to_dict() | dict(kind="reward_model", path=str(decoder_folder))
+  first, second = judging.of_steps(base, {}, ("information_think", "think_search")).values()
+  assert first._rows is second._rows and first.describe() != second.describe()
+  assert (first.describe()["prompt"], second.describe()["prompt"]) == ("information_think", "think_search")
+  other = judging.of_steps(base, dict(think_search=dict(max_tokens=64)), ("information_think", "think_search"))
+  assert len({judge._rows for judge in other.values()}) == 2
 
 
 def test_weights_and_wording_identify_a_judge(t5_folder, decoder_folder):
