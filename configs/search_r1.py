@@ -18,7 +18,7 @@ def get_config(variant: str = ""):
   config, chosen = recipes.configure("search_r1", variant, "sft", one_of=(ALGORITHMS,))
   config.steps = 1005  # code; 500 in the paper's text
   nq, hotpotqa = "hf:RUC-NLPIR/FlashRAG_datasets/nq", "hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa"
-  config_lib.own_sets(config, train=f"{nq}/train,{hotpotqa}/train", evaluate=f"{nq}/test")
+  config_lib.own_sets(config, train=f"{nq}/train,{hotpotqa}/train", evaluate=f"{nq}/dev")  # no test set
   config.model.update(dict(dtype="bfloat16", remat=True))
   config.retrieval.top_k = 3  # paper and code
   config.rollout.update(

@@ -19,7 +19,7 @@ def get_config(variant: str = ""):
   config, chosen = recipes.configure("veritas", variant, one_of=(ARMS,))
   config.steps = 1005  # Search-R1's code
   nq, hotpotqa = "hf:RUC-NLPIR/FlashRAG_datasets/nq", "hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa"
-  config_lib.own_sets(config, train=f"{nq}/train,{hotpotqa}/train", evaluate=f"{nq}/test")
+  config_lib.own_sets(config, train=f"{nq}/train,{hotpotqa}/train", evaluate=f"{nq}/dev")  # no test set
   config.model.update(dict(dtype="bfloat16", remat=True))
   config.retrieval.top_k = 3  # paper
   config.judge.max_tokens = 1536  # room for three passages of 166 tokens, a whole turn and a question of some 130
@@ -27,8 +27,6 @@ def get_config(variant: str = ""):
   if chosen_switches["task"] == "agent" and chosen_switches["judge_information"]:
     config.judge.kind = "lexical" if "smoke" in chosen else "reward_model"  # paper: a distilled one of 14B
   config.judges = {term: judging.unset(config.judge) for term in JUDGED}  # each term may have its own judge
-  for term in ("think_search", "think_answer"):
-    config.judges[term].prompt = term
   config.rollout.update(
     dict(
       prompts_per_step=512,

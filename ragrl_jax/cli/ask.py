@@ -48,12 +48,15 @@ def main(argv):
   devices.found()
   made = [(CONFIG.value, CHECKPOINT.value)]
   if AGAINST.value:
-    made.append((evaluate.config_of(AGAINST.value), AGAINST.value))
+    other = evaluate.config_of(AGAINST.value)
+    if other.judge.kind == "none":  # both get the same judge
+      other.judge, other.judges = CONFIG.value.judge, CONFIG.value.judges
+    made.append((other, AGAINST.value))
   example = _example(CONFIG.value, " ".join(argv[1:]).strip())
   askers = []
   try:
     for config, checkpoint in made:
-      askers.append(ask_checkpoint.Asker(config, checkpoints.opened(config, checkpoint), checkpoint))
+      askers.append(ask_checkpoint.Asker(config, _opened(config, checkpoint), checkpoint))
     if PAGE.value:
       _page(askers)
     failed = not PAGE.value and asyncio.run(_session(askers, example))
@@ -61,6 +64,10 @@ def main(argv):
     for asker in askers:
       asker.close()
   sys.exit(1 if failed else 0)
+
+
+def _opened(config, checkpoint: str):
+  return checkpoints.opened(config, checkpoint, judged=ask_checkpoint.judged(config))
 
 
 def _page(askers: list[ask_checkpoint.Asker]) -> None:
@@ -95,7 +102,7 @@ def _example(config, question: str) -> structs.Example | None:
 
 
 async def _session(askers: list[ask_checkpoint.Asker], example: structs.Example | None) -> bool:
-  """Asks the question, or each line of the input. Returns whether an answer failed."""
+  """Asks the question, or each line of the input. Returns whether an answer failed, or a verdict did not come."""
   if example is not None:
     return await _ask(askers, example, [])
   failed, earlier, terminal = False, [], sys.stdin.isatty()
@@ -125,13 +132,16 @@ async def _ask(askers, example: structs.Example, earlier: list[tuple[str, str]],
       seed=SEED.value,
       tell=(lambda event: None) if quiet else shown.tell,
     )
-    failed |= any(answer["ended"] == "failed" for answer in answers)
+    unjudged = [answer["no_verdict"] for answer in answers if answer["no_verdict"]]
+    failed |= bool(unjudged) or any(answer["ended"] == "failed" for answer in answers)
     if JSON.value:
       for answer in answers:
         print(json.dumps(dict(checkpoint=asker.name) | answer, ensure_ascii=False), flush=True)
     elif SAMPLES.value > 1:
       for one in ask_checkpoint.agreement([answer["answer"] for answer in answers]):
         shown.line(f"{one['count']} of {SAMPLES.value}", "no answer" if one["answer"] is None else one["answer"])
+      if unjudged:
+        shown.line("no verdict", f"on steps of {len(unjudged)} of {SAMPLES.value} answers: {unjudged[0]}", "bad")
     if not place:
       earlier.append((said, answers[0]["answer"] or "none"))
   return failed

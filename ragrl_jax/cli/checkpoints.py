@@ -1,6 +1,7 @@
 """Opens checkpoints for the commands that sample from them, and exchanges their weights."""
 
 import pathlib
+from collections.abc import Sequence
 
 import jax
 from flax import nnx
@@ -11,20 +12,23 @@ from ragrl_jax.models import lora
 from ragrl_jax.run import player as player_lib
 
 
-def opened(config, checkpoint: str | pathlib.Path, *, playing: bool = True) -> player_lib.Sampler:
+def opened(
+  config, checkpoint: str | pathlib.Path, *, playing: bool = True, judged: Sequence[str] = ()
+) -> player_lib.Sampler:
   """A checkpoint, ready to sample. The config's model becomes the checkpoint's.
 
   Args:
     config: as in `evaluate.evaluate`.
     checkpoint: as in `evaluate.evaluate`.
     playing: make a `Player` of the config's recipe. False: make only a `Sampler`, without retriever and judges.
+    judged: terms that need a judge although the recipe asks none about them.
 
   Raises:
     ValueError, FileNotFoundError: as in `evaluate.evaluate`.
   """
   config_lib.validate(config, training=False)
   source = evaluate.chosen(config, checkpoint)
-  made = player_lib.build(config, training=False) if playing else player_lib.sampler(config)
+  made = player_lib.build(config, training=False, judged=judged) if playing else player_lib.sampler(config)
   evaluate.load(config, made, source)
   return made
 

@@ -8,6 +8,7 @@ import argparse
 import functools
 import inspect
 import linecache
+import logging
 import os
 import pathlib
 import re
@@ -24,6 +25,7 @@ from ragrl_jax.cli.main import COMMANDS
 
 OURS = str(pathlib.Path(config_lib.__file__).resolve().parent) + os.sep
 CONFIG_HELP = "A config of the package, such as arena or arena:smoke, or the path of a file."
+os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it advises to install PyTorch, which is not needed
 SHARED_FLAGS = ("host_flags", "index_flags", "generation")  # modules whose flags several commands have
 
 
@@ -81,6 +83,7 @@ def call(main) -> None:
 
 def guarded(function, *arguments, shown: bool = False, **named):
   """Calls the function. A user's mistake, or a run that had to stop, ends the process with one line."""
+  logging.getLogger("httpx").setLevel(logging.WARNING)  # it reports every request
   try:
     return function(*arguments, **named)
   except Exception as error:

@@ -44,6 +44,9 @@ def main(argv):
   if BEST.value and not CHECKPOINT.value:
     raise app.UsageError("--best chooses among a run's checkpoints: give the run with --checkpoint.")
   checkpoint = evaluate.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value
+  of_sets = lambda data: {part.partition("~")[0].strip() for part in data.split(",")}
+  if BEST.value and of_sets(DATA.value) & of_sets(evaluate.config_of(CHECKPOINT.value).data.evaluate):
+    logging.warning("--best=%s was measured on this set: its score is that of the set it was chosen on.", BEST.value)
   if checkpoint is not None:
     evaluate.locate(checkpoint)
     devices.found()

@@ -2,12 +2,14 @@
 
   python launchers/faithfulness.py --config configs/veritas.py --config.judge.kind=llm … --episodes DIR [--out FILE]
 
-Prints for each set, and on average over the sets, the share of faithful pairs: (results, thought), (thought, query) and
-(thought, answer). The judges are those of config.judge and config.judges.TERM. (thought, answer) is judged by Sub-EM
-by default (config.judges.think_answer.kind). --episodes is a folder of launchers/evaluate.py, a glob of such folders
-('out/a/*', one per set), or a run's folder; the model must write its thoughts between <think> and </think>. FILE (JSON)
-also gets the counts: all pairs, incomplete pairs (which count 0), pairs without a verdict, and episodes without a pair
-(which are in no mean). With config.judge.cache set, the command continues after a kill.
+Prints for each system and set, and on average over the sets, the share of faithful pairs: (results, thought), (thought,
+query) and (thought, answer). The judges are those of config.judge and config.judges.TERM. (thought, answer) is judged
+by Sub-EM by default (config.judges.think_answer.kind). --episodes is a folder of launchers/evaluate.py, a glob of such
+folders ('out/a/*', one per set), or a run's folder; the model must write its thoughts between <think> and </think>.
+The folders' recorded settings tell systems apart. FILE (JSON) also gets the counts: all pairs, incomplete pairs (which
+count 0), pairs without a verdict (in no mean, as the rest of their episodes), and episodes without a pair (in no mean);
+and the verdicts, from which launchers/tables.py computes the agreement of judges. With config.judge.cache set, the
+command continues after a kill.
 """
 
 import glob
@@ -21,7 +23,7 @@ from tqdm import tqdm
 
 from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
-from ragrl_jax.evaluation import comparison
+from ragrl_jax.evaluation import comparison, seeds
 from ragrl_jax.evaluation.transcripts import played_rows
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import compile_cache, jsonl
@@ -38,10 +40,10 @@ def main(argv):
   """Runs `ragrl faithfulness`."""
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
-  folders = sorted(folder for folder in glob.glob(EPISODES.value) if pathlib.Path(folder).is_dir())
-  if not folders:
+  folders = [part for folder in sorted(glob.glob(EPISODES.value)) for part in seeds.parts(pathlib.Path(folder))]
+  if not (folders := [folder for folder in folders if folder.is_dir()]):
     raise FileNotFoundError(f"--episodes={EPISODES.value}: there is no such folder.")
-  rows = itertools.chain(*[played_rows.read(folder) for folder in folders])
+  groups = played_rows.systems(folders)
   compile_cache.keep()
   config = CONFIG.value
   by_term = {term: dict(config.judges.get(term, {})) for term in JUDGED.value}
@@ -50,6 +52,24 @@ def main(argv):
   judges = judging.of_steps(config.judge, by_term, JUDGED.value, dtype=config.model.dtype)
   if unjudged := [term for term in JUDGED.value if term not in judges]:
     raise app.UsageError(f"{unjudged[0]} has no judge: set config.judge.kind or config.judges.{unjudged[0]}.kind.")
+  judges = {term: judges[term] for term in JUDGED.value}
+  systems = [_system(group, judges) for group in groups]
+  if OUT.value:
+    described = {term: dict(judge.describe()) for term, judge in judges.items()}
+    with jsonl.whole(OUT.value) as part:
+      part.write_text(json.dumps(dict(judges=described, systems=systems), indent=1), encoding="utf-8")
+  for one in systems:
+    if len(systems) > 1:
+      print(f"{', '.join(one['folders'])}:")
+    print(table(one["sets"], one["macro"]))
+  every = [numbers for one in systems for terms in one["sets"].values() for numbers in terms.values()]
+  judged, unread = (sum(one[count] for one in every) for count in ("judged", "unjudged"))
+  print(f"{judged} pairs judged, {unread} without a verdict")
+  generation.settle(unread, judged + unread, "pairs", again=generation.of_judges(config.judge, by_term))
+
+
+def _system(folders, judges) -> dict:
+  """The result for the folders of one system: their digests, and the measures by set."""
   with tqdm(unit="pair") as bar:
 
     def progress(term: str, done: int, of: int) -> None:
@@ -57,21 +77,20 @@ def main(argv):
       bar.total = of
       bar.update(done - bar.n)
 
-    sets = measured.measured(rows, {term: judges[term] for term in JUDGED.value}, progress=progress)
-  average = measured.macro(sets)
-  if OUT.value:
-    described = {term: dict(judges[term].describe()) for term in JUDGED.value}
-    with jsonl.whole(OUT.value) as part:
-      part.write_text(json.dumps(dict(sets=sets, macro=average, judges=described), indent=1), encoding="utf-8")
-  print(table(sets, average))
-  every = [numbers for terms in sets.values() for numbers in terms.values()]
-  unread = sum(numbers["unjudged"] for numbers in every)
-  generation.settle(unread, unread + sum(numbers["pairs"] for numbers in every), "pairs")
+    rows = itertools.chain(*[played_rows.read(folder) for folder in folders])
+    sets = measured.measured(rows, judges, progress=progress)
+  digests = {str(folder): played_rows.digest(folder) for folder in folders}
+  return dict(folders=digests, sets=sets, macro=measured.macro(sets))
 
 
 def table(sets, average) -> str:
-  """One line per set, one column per term: the share, and the number of pairs."""
-  shown = lambda numbers: "–" if numbers["faithful"] is None else f"{numbers['faithful']:.3f} ({numbers['pairs']})"
+  """One line per set, one column per term: the share, and the number of pairs, also of those without a verdict."""
+
+  def shown(numbers) -> str:
+    more = f"; {numbers['unjudged']} unjudged" if numbers["unjudged"] else ""
+    share = "–" if numbers["faithful"] is None else f"{numbers['faithful']:.3f}"
+    return f"{share} ({numbers['pairs']}{more})" if numbers["pairs"] or more else share
+
   cells = [("", *average)]
   cells += [(name or comparison.NAMELESS, *map(shown, terms.values())) for name, terms in sets.items()]
   if len(sets) > 1:

@@ -2,6 +2,8 @@
 
 import asyncio
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from absl import flags
 from tqdm import tqdm
@@ -30,13 +32,26 @@ def report(fates, out) -> None:
   for fate, count in fates.most_common():
     print(f"{count:7d}  {fate}")
   print(out)
-  settle(fates[transcripts.NO_ANSWER], fates.total(), "questions")
+  settle(fates[transcripts.NO_ANSWER], fates.total(), "questions", again=AGAIN)
 
 
-def settle(missing: int, total: int, what: str) -> None:
-  """Ends the process with 1 if more than --max_missing of the total is missing."""
+AGAIN = "The same command asks only for the missing answers again."
+
+
+def of_judges(settings, judged: Mapping[str, Mapping[str, Any]]) -> str:
+  """What the same command asks again, if some verdicts are missing.
+
+  Args:
+    settings: config.judge.
+    judged: config.judges.
+  """
+  cached = settings["cache"] or any(its.get("cache") for its in judged.values())
+  return AGAIN if cached else "The same command asks about all of them again: config.judge.cache names no file."
+
+
+def settle(missing: int, total: int, what: str, *, again: str) -> None:
+  """Ends the process with 1 if more than --max_missing of the total is missing. `again`: what to do about it."""
   if missing > MAX_MISSING.value * total:
     sys.exit(
-      f"{missing} of {total} {what} got no answer, more than --max_missing={MAX_MISSING.value:g} of them. The "
-      "others are written; the same command asks only for the missing answers again."
+      f"{missing} of {total} {what} got no answer, more than --max_missing={MAX_MISSING.value:g} of them. {again}"
     )

@@ -17,7 +17,7 @@ import numpy as np
 from ragrl_jax.cli import commands
 from ragrl_jax.models import peft, weights
 from ragrl_jax.prompting import added_tokens, load
-from ragrl_jax.run import player, saving
+from ragrl_jax.run import saving
 from ragrl_jax.store import folders
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -34,7 +34,7 @@ def main() -> int:
   parser.add_argument("--shard_bytes", type=int, default=5_000_000_000, help="most bytes per file")
   arguments = parser.parse_args()
   source, out = pathlib.Path(arguments.model), pathlib.Path(arguments.out)
-  player.check_folder("--model", str(source))
+  surroundings.check_folder("--model", str(source))
   folders.refuse_others(out)
   tokenizer = load.load_tokenizer(source)
   wanted = arguments.add_tokens.split()

@@ -62,7 +62,7 @@ def main(argv):
     print(f"{folder}\n{answer_verdicts.text(sets)}\n")
     unread += sum(row["verdict"] is None for row in found)
     total += len(found)
-  generation.settle(unread, total, "answers")
+  generation.settle(unread, total, "answers", again=generation.of_judges(CONFIG.value.judge, {}))
 
 
 def start() -> None:

@@ -63,11 +63,12 @@ def main(argv):
   judges = judging.of_steps(config.judge, config.judges, [TERM.value], dtype=config.model.dtype)
   if (judge := judges.get(TERM.value)) is None:
     raise app.UsageError("config.judge.kind='none': choose the judge that labels the pairs, or is compared.")
+  again = generation.of_judges(config.judge, config.judges)
   if COMPARE.value:
     pairs = list(readers.read_examples(COMPARE.value))
     found = judged(judge, pairs)
     print(json.dumps(distil.agreement(pairs, found), indent=1))
-    generation.settle(found.count(None), len(pairs), "pairs")
+    generation.settle(found.count(None), len(pairs), "pairs", again=again)
     return
   if not EPISODES.value or not OUT.value:
     raise app.UsageError("give --episodes and --out, or --compare.")
@@ -79,7 +80,7 @@ def main(argv):
     writers.write_examples(path, part, turns=distil.transcripts(part))
     print(f"{path}: {len(part)} pairs, {sum(pair.golds == ('1',) for pair in part)} of them 1")
   print(f"{len(pairs) - len(labelled)} pairs got no verdict")
-  generation.settle(len(pairs) - len(labelled), len(pairs), "pairs")
+  generation.settle(len(pairs) - len(labelled), len(pairs), "pairs", again=again)
 
 
 def drawn(config) -> list:

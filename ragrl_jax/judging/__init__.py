@@ -105,8 +105,8 @@ def chosen(
 ) -> dict[str, dict[str, Any]]:
   """The settings of each judge of a run, by term, with config.judge's under "". Loads nothing.
 
-  The judge of a step (`prompts.STEPS`) is asked the question of this step: that of config.judges.TERM.prompt; without
-  one, that of config.judge.prompt if it is about this step, as information_think_bare is about information_think; else
+  A term of `prompts.TERMS` is asked its own question: that of config.judges.TERM.prompt; without
+  one, that of config.judge.prompt if it is about this term, as information_think_bare is about information_think; else
   the one named like the term. Other terms are asked config.judge.prompt. A wording belongs to the question that it was
   given for: config.judge.wording to config.judge.prompt, unless it is a folder, which has a file for each question.
 
@@ -114,7 +114,7 @@ def chosen(
     settings, by_term, terms: see `of_terms`.
 
   Raises:
-    ValueError: a field that config.judge does not have; a question or a kind that is not about the term's step; or a
+    ValueError: a field that config.judge does not have; a question or a kind that is not about the term; or a
       wording that no judge is asked in.
   """
   found = {}
@@ -123,10 +123,10 @@ def chosen(
     if unknown := sorted(set(changed) - set(settings)):
       raise ValueError(f"config.judges.{term} sets {', '.join(unknown)}: use fields of config.judge.")
     its = {**settings, **changed}
-    if term in prompts.STEPS:
+    if term in prompts.TERMS:
       if not changed.get("prompt") and not its["prompt"].startswith(term):
         its["prompt"] = term
-      _check_step(term, its)
+      _check_term(term, its)
     if "wording" not in changed and its["prompt"] != settings["prompt"] and not prompts.is_folder(its["wording"]):
       its["wording"] = ""
     found[term] = its
@@ -134,16 +134,16 @@ def chosen(
   return found
 
 
-def _check_step(term: str, its: Mapping[str, Any]) -> None:
+def _check_term(term: str, its: Mapping[str, Any]) -> None:
   if its["kind"] == "exact":
     raise ValueError(
-      f"the judge of {term} is of kind 'exact', which compares an answer with right answers, but {term} is about two "
-      f"steps of an episode: choose another kind (config.judge.kind, config.judges.{term}.kind)."
+      f"the judge of {term} is of kind 'exact', which compares an answer with right answers, but {term} has another "
+      f"question: choose another kind (config.judge.kind, config.judges.{term}.kind)."
     )
   if prompts.get(its["prompt"]).of_answers or not its["prompt"].startswith(term):
     raise ValueError(
-      f"config.judges.{term}.prompt={its['prompt']!r}: this is another question; {term} is about two steps of an "
-      f"episode. Use {term!r}, or leave it out."
+      f"config.judges.{term}.prompt={its['prompt']!r}: this is not the question of {term}. Use {term!r}, or leave it "
+      "out."
     )
 
 

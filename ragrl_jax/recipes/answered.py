@@ -54,7 +54,7 @@ def judged(play: Play, parser: Parser) -> Play:
   async def play_and_judge(example: Example, policy: Policy, tools: Tools) -> Episode:
     episode = await play(example, policy, tools)
     said = last_answer(parser, episode)
-    if not said or qa.exact_match(said, example.golds):
+    if not said or not example.golds or qa.exact_match(said, example.golds):  # a question by `ragrl ask` has no golds
       return episode
     (verdict,) = await tools.judge([(references(example.golds), said)])
     return dataclasses.replace(episode, facts={**episode.facts, "correct": verdict})

@@ -3,8 +3,7 @@
 import dataclasses
 import math
 import pathlib
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -17,7 +16,6 @@ from ragrl_jax.data import readers
 from ragrl_jax.engine import engine as engine_lib
 from ragrl_jax.engine import sizes as engine_sizes
 from ragrl_jax.engine import stops, team
-from ragrl_jax.judging import prompts
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.models import lora, peft, weights
@@ -28,7 +26,6 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import chat, load
 from ragrl_jax.prompting.tokenizer import tokenless
 from ragrl_jax.recipes.recipe import Recipe
-from ragrl_jax.recipes.veritas import recipe as veritas
 from ragrl_jax.rollout import collect, dispatch, multihost
 from ragrl_jax.run import devices as devices_lib
 from ragrl_jax.run import surroundings
@@ -94,7 +91,7 @@ def tokenizer(config):
       ".model file that holds the tokenizer."
     )
   if not config.prompting.tokenizer:
-    check_folder("config.model.path", where)
+    surroundings.check_folder("config.model.path", where)
   how = config.prompting
   check = recipe(config).tool_tokens or chat.check_append_only
   made = load.load_tokenizer(
@@ -106,16 +103,6 @@ def tokenizer(config):
       "for bare text, or, for a Hugging Face folder, config.prompting.markers='own' for this library's role markers."
     )
   return made
-
-
-def check_folder(setting: str, where: str) -> None:
-  """Raises a ValueError that names the setting, unless the folder exists."""
-  if not pathlib.Path(where).is_dir():
-    hub = re.fullmatch(r"[\w.-]+/[\w.-]+", where)
-    raise ValueError(
-      f"{setting}={where!r}: there is no such folder, and models are read from folders (config.json, *.safetensors, "
-      "tokenizer)." + (f" If it is a name on the hub: `hf download {where} --local-dir FOLDER`." if hub else "")
-    )
 
 
 def recipe(config) -> Recipe:
@@ -163,7 +150,7 @@ def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
   settings = config.model
   dtype, param_dtype = jnp.dtype(settings.dtype), jnp.dtype(settings.param_dtype)
   if settings.path:
-    check_folder("config.model.path", settings.path)
+    surroundings.check_folder("config.model.path", settings.path)
     made, shape = weights.load_pretrained(
       settings.path, dtype=param_dtype, compute_dtype=dtype, remat=settings.remat, mesh=mesh
     )
@@ -244,7 +231,7 @@ def check_tools(config, recipe: Recipe) -> None:
       f"config.retrieval.query_encoder is empty, but the recipe {recipe.name} compares the vectors of queries: name "
       "the folder of an encoder, or compare their characters (config.switches.similarity='ngrams')."
     )
-  _check_judges(config, recipe)
+  surroundings.check_judges(config, recipe.judged)
 
 
 def check_sft(config) -> None:
@@ -305,27 +292,8 @@ def _shape(config) -> DecoderConfig:
   """The decoder's shape, from its folder, or from the config for a new model, whose vocabulary is not known yet."""
   if not config.model.path:
     return DecoderConfig.from_shape(1, **config.model.shape.to_dict())
-  check_folder("config.model.path", config.model.path)
+  surroundings.check_folder("config.model.path", config.model.path)
   return weights.config_of(config.model.path)
-
-
-def _check_judges(config, recipe: Recipe) -> None:
-  known = {*recipe.judged, *veritas.JUDGED}  # `ragrl faithfulness` asks the latter of any recipe's episodes
-  if unknown := sorted(set(config.judges) - known):
-    raise ValueError(
-      f"config.judges.{unknown[0]}: no judge is asked for this term. Terms are {', '.join(sorted(known))}."
-    )
-  for term, judge in judging.chosen(config.judge, config.judges, recipe.judged).items():
-    where = f"config.judges.{term}.wording" if term else "config.judge.wording"
-    prompts.get(judge["prompt"], judge["wording"], setting=where)
-    if judge["kind"] == "llm" and not judge["model"]:
-      setting = f"config.judges.{term}.model" if term else "config.judge.model"
-      raise ValueError(f"{setting} is empty: name the model that the judge's server is to use.")
-    if judge["kind"] in ("nli", "reward_model"):
-      setting = f"config.judges.{term}.path" if term else "config.judge.path"
-      if not judge["path"]:
-        raise ValueError(f"{setting} is empty: name the folder of the judge's model.")
-      check_folder(setting, judge["path"])
 
 
 def check_context(config) -> None:
@@ -339,22 +307,24 @@ def check_context(config) -> None:
     )
 
 
-def build(config, *, seed: int | None = None, training: bool = True) -> Player:
+def build(config, *, seed: int | None = None, training: bool = True, judged: Sequence[str] = ()) -> Player:
   """Builds a player from a config. Its engine is warmed up at the first use.
 
   Args:
     config: all settings; they are checked before weights and index are read.
     seed: seed of the sampling; config.seed by default.
     training: whether a learner will be made from the same config.
+    judged: terms that need a judge although the recipe asks none about them.
 
   Raises:
     ValueError: see `check` and `tokenizer`; or an input cannot be read.
   """
   check(config, training=training)
+  surroundings.check_judges(config, (*recipe(config).judged, *judged))
   made, members = _sampler(config)
   chosen, queue = made.recipe, dispatch.Dispatch()
   here = None if made.mesh is None else made.mesh.local_mesh  # judges do not wait for other hosts
-  retriever, judges, used = surroundings.tools(config, chosen, queue, here)
+  retriever, judges, used = surroundings.tools(config, chosen, queue, here, judged=judged)
   rollout = collect.Rollout(
     made.engine,
     chosen.play,

@@ -1,21 +1,24 @@
 """Builds the tools of episodes from a config: retriever, judges, encoder of queries."""
 
 import os
-from collections.abc import Mapping
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
 from ragrl_jax import judging, retrieval
-from ragrl_jax.judging import local
+from ragrl_jax.judging import local, prompts
 from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.recipes.veritas import recipe as veritas
 from ragrl_jax.retrieval import encoders
 from ragrl_jax.rollout import dispatch
 from ragrl_jax.rollout import tools as tools_lib
 
 
 def tools(
-  config, recipe: Recipe, queue: dispatch.Dispatch, mesh: jax.sharding.Mesh | None = None
+  config, recipe: Recipe, queue: dispatch.Dispatch, mesh: jax.sharding.Mesh | None = None, *, judged: Sequence[str] = ()
 ) -> tuple[Any, Mapping[str, judging.Judge], tools_lib.RetrievalTools]:
   """(retriever or None, judges by term, the tools of episodes that use them).
 
@@ -24,13 +27,15 @@ def tools(
     recipe: the recipe.
     queue: to the thread that dispatches JAX programs.
     mesh: the devices of judges that run in this process.
+    judged: terms that need a judge although the recipe asks none about them.
   """
   retriever = None
   if config.retrieval.index:
     # Searches come from a pool of threads. Encoders and on-device indexes must run on the thread that runs the engine.
     retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **remote(config.retrieval))
+  terms = tuple(dict.fromkeys((*recipe.judged, *judged)))
   judges = judging.of_terms(
-    config.judge, config.judges, recipe.judged, dtype=config.model.dtype, mesh=mesh, dispatch=queue.call
+    config.judge, config.judges, terms, dtype=config.model.dtype, mesh=mesh, dispatch=queue.call
   )
   used = tools_lib.RetrievalTools(
     retriever,
@@ -74,3 +79,38 @@ def remote(settings) -> dict[str, Any]:
       f"the environment variable {settings.key_variable!r} holds no token (config.retrieval.key_variable)."
     )
   return dict(timeout_s=settings.timeout_s, retries=settings.retries, wait_s=settings.wait_s, key=key)
+
+
+def check_folder(setting: str, where: str) -> None:
+  """Raises a ValueError that names the setting, unless the folder exists."""
+  if not pathlib.Path(where).is_dir():
+    hub = re.fullmatch(r"[\w.-]+/[\w.-]+", where)
+    raise ValueError(
+      f"{setting}={where!r}: there is no such folder, and models are read from folders (config.json, *.safetensors, "
+      "tokenizer)." + (f" If it is a name on the hub: `hf download {where} --local-dir FOLDER`." if hub else "")
+    )
+
+
+def check_judges(config, terms: Sequence[str]) -> None:
+  """Raises a ValueError if a judge's settings are invalid, or a term has none. Loads nothing."""
+  known = {*terms, *veritas.JUDGED}  # `ragrl faithfulness` asks the latter of any recipe's episodes
+  if unknown := sorted(set(config.judges) - known):
+    raise ValueError(
+      f"config.judges.{unknown[0]}: no judge is asked for this term. Terms are {', '.join(sorted(known))}."
+    )
+  for term, judge in judging.chosen(config.judge, config.judges, terms).items():
+    if term and judge["kind"] == "none":
+      raise ValueError(f"the recipe asks a judge about {term}: set config.judge.kind, or config.judges.{term}.kind.")
+    if judge["kind"] in judging.ASKED:
+      own = term and config.judges.get(term, {}).get("wording")
+      prompts.get(
+        judge["prompt"], judge["wording"], setting=f"config.judges.{term}.wording" if own else "config.judge.wording"
+      )
+    if judge["kind"] == "llm" and not judge["model"]:
+      setting = f"config.judges.{term}.model" if term else "config.judge.model"
+      raise ValueError(f"{setting} is empty: name the model that the judge's server is to use.")
+    if judge["kind"] in ("nli", "reward_model"):
+      setting = f"config.judges.{term}.path" if term else "config.judge.path"
+      if not judge["path"]:
+        raise ValueError(f"{setting} is empty: name the folder of the judge's model.")
+      check_folder(setting, judge["path"])

@@ -8,8 +8,8 @@ An event is a dict with "event", "sample" (the number of the answer), and these 
     found        query, passages: {id, title, text, score}
     notice       text: other text of the environment
     judging      pairs: number of steps sent to a judge
-    answer       answer, ended, failure, outcome, searches, tokens, seconds, version, trace (see
-                 `report.kept_traces.compact`), episode (see `store.episodes.played`)
+    answer       answer, ended, failure, no_verdict (why a step got no verdict, ""), outcome, searches, tokens, seconds,
+                 version, trace (see `report.kept_traces.compact`), episode (see `store.episodes.played`)
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ragrl_jax import structs
 from ragrl_jax.core.rewards import faithful
@@ -27,6 +27,7 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.recipes.veritas import parser as veritas
 from ragrl_jax.report import kept_traces, marks
 from ragrl_jax.rollout import collect, conversation
+from ragrl_jax.rollout.timed_tools import EpisodeTools
 from ragrl_jax.run import questions
 from ragrl_jax.run.player import Player
 from ragrl_jax.serving.engine_thread import EngineThread
@@ -55,12 +56,18 @@ def agreement(answers: Sequence[str | None]) -> list[dict[str, Any]]:
   return [dict(answer=first[key], count=count, share=count / len(keys)) for key, count in counted]
 
 
+def judged(config) -> tuple[str, ...]:
+  """The terms about steps for which the config names a judge."""
+  kind = lambda term: config.judges.get(term, {}).get("kind") or config.judge.kind
+  return tuple(term for term in marks.JUDGED if kind(term) not in ("none", "exact"))  # "exact" compares answers
+
+
 class Asker:
   """A checkpoint that answers questions. Its engine runs in its own thread until `close`.
 
   Args:
     config: the settings from which the player was made.
-    player: with weights.
+    player: with weights, and with a judge for each term of `judged`.
     name: of the checkpoint, to show to users.
   """
 
@@ -122,8 +129,8 @@ class Asker:
       reserve=rollout.reserve,
       example_id=example.id,
     )
-    tools: Any = _Tools(rollout.tools, watch.tell)
-    episode = await collect.played(rollout.play, collect.Request(example, 0, sample), watch.policy, tools)
+    tools = _Tools(rollout.tools, watch.tell)
+    episode = await collect.played(rollout.play, collect.Request(example, 0, sample), watch.policy, cast(Any, tools))
     watch.look()
     episode = await self._judged(episode, tools)
     row = episodes.played(example, episode)
@@ -133,6 +140,7 @@ class Asker:
       answer=harness.answer(recipe, episode),
       ended=episode.ended,
       failure=episode.failure,
+      no_verdict=tools.no_verdict,
       outcome=recipe.outcome(example, episode) if example.golds and episode.ended != "failed" else None,
       searches=episode.num_searches,
       tokens=episode.num_model_tokens,
@@ -144,17 +152,16 @@ class Asker:
     tell(event)
     return event
 
-  async def _judged(self, episode: structs.Episode, tools: Any) -> structs.Episode:
-    """The episode with verdicts on its steps. Asks the judge, if there is one and the recipe has not asked it."""
-    if not self.player.judges or episode.ended == "failed" or any(name in episode.facts for name in marks.JUDGED):
+  async def _judged(self, episode: structs.Episode, tools: "_Tools") -> structs.Episode:
+    """The episode with verdicts on its steps. Asks the judges, if there are any, what the recipe has not asked."""
+    if episode.ended == "failed":
       return episode
     steps, facts = veritas.steps(episode.turns), dict(episode.facts)
     for name in marks.JUDGED:
-      if pairs := faithful.whole(getattr(steps, name)):
-        try:
-          facts[name] = await tools.judge(pairs, name)
-        except structs.ToolFailed as failure:
-          facts[structs.NO_VERDICT] = str(failure)
+      if name in self.player.judges and name not in facts and (pairs := faithful.whole(getattr(steps, name))):
+        facts[name] = await tools.judge(pairs, name)
+    if tools.no_verdict:
+      facts[structs.NO_VERDICT] = tools.no_verdict
     return dataclasses.replace(episode, facts=facts)
 
 
@@ -193,10 +200,10 @@ class _Watch:
 
 
 class _Tools:
-  """Reports searches and judgements before they start."""
+  """Reports searches and judgements before they start. A judge that fails gives no verdict, and ends no answer."""
 
   def __init__(self, tools: structs.Tools, tell: Callable[..., None]):
-    self._tools, self._tell = tools, tell
+    self._tools, self._tell, self.no_verdict = tools, tell, ""
 
   def __getattr__(self, name: str) -> Any:
     return getattr(self._tools, name)
@@ -209,4 +216,10 @@ class _Tools:
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
     """See `structs.Tools`."""
     self._tell("judging", pairs=len(pairs))
-    return await self._tools.judge(pairs, term)
+    own = EpisodeTools(self._tools)
+    try:
+      return await own.judge(pairs, term)
+    except structs.ToolFailed:
+      return (None,) * len(pairs)
+    finally:
+      self.no_verdict = self.no_verdict or own.no_verdict

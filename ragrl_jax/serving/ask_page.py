@@ -54,7 +54,12 @@ class Application:
     self._askers, self._limits, self._waiting = askers, limits, 0
     recipe = askers[0].player.recipe
     facts = [("Recipe", recipe.name), ("Model", _size(askers[0].player)), ("Searches", _index(askers[0]))]
-    facts.append(("Judge", "judges every answer's steps" if askers[0].player.judges else "none (config.judge.kind)"))
+    facts.append(
+      (
+        "Judge",
+        "judges every answer's steps" if ask_checkpoint.judged(askers[0].config) else "none (config.judge.kind)",
+      )
+    )
     names = [asker.name for asker in askers]
     self._page = rendering.asking_page(names, facts, samples=SAMPLES, longest=limits.longest)
 

@@ -113,14 +113,19 @@ class LiveText:
       verdict = None if step["verdict"] is None else step["verdict"] >= 0.5
       tone = "good" if verdict else "bad" if verdict is not None else "found"
       self.line("judged", f"{VERDICTS[verdict]} · {STEPS[step['term']]}: {step['claim']}", tone)
+    if event["no_verdict"]:
+      self.line("no verdict", event["no_verdict"], "bad")
     if event["failure"]:
       self.line("failed", event["failure"], "bad")
     self.line("answer", "none" if event["answer"] is None else event["answer"], "bold")
     outcome = event["outcome"]
     right = "" if outcome is None else "; right" if outcome > 0 else "; wrong"
+    steps = event["trace"]["judged"]
+    unread = sum(step["verdict"] is None for step in steps)
+    unread = f"; no verdict on {unread} of {len(steps)} steps" if unread else ""
     count = lambda number, word: f"{number} {word}{('es' if word.endswith('ch') else 's') * (number != 1)}"
     words = [count(event["searches"], "search"), count(event["tokens"], "token"), f"{event['seconds']:.1f} s"]
-    self.line("", f"{', '.join(words)}; ended by {event['ended'] or 'nothing'}{right}", "found")
+    self.line("", f"{', '.join(words)}; ended by {event['ended'] or 'nothing'}{right}{unread}", "found")
 
   def line(self, name: str, text: str, style: str = "") -> None:
     """Prints a line of text after its name."""

@@ -99,7 +99,8 @@ def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
     assert said.stdout.splitlines()[1].split() == ["nq", "1.000", "(1)", "1.000", "(1)", "1.000", "(1)"], said.stderr
     thought, query = (body["messages"][-1]["content"] for body in server.asked)
     assert "Does this reasoning take the retrieved information into account?" in thought
-    assert "Does the query clearly follow from the reasoning" in query
+    assert "Is the query clearly based on the reasoning, and does it follow from it?" in query
+    assert "HTTP Request" not in said.stderr and "PyTorch" not in said.stderr
     pairs = distil.pairs(map(episodes.episode_of, played_rows.read(tmp_path / "out")), "think_search")
     labelled = [dataclasses.replace(pair, golds=("1",)) for pair in pairs]
     writers.write_examples(tmp_path / "pairs.jsonl", labelled)
@@ -116,3 +117,25 @@ def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
   ):
     said = say(name, *given)
     assert said.returncode == 2 and "agent 'r1_searcher'" in said.stderr and said.stdout == ""
+
+
+def test_only_folders_of_one_system_are_pooled(tmp_path):
+  """The recorded settings decide, and not the names: weights, switches and retriever, but not the questions or seeds."""
+
+  def folder(name, *ids, **settings):
+    (tmp_path / name).mkdir(parents=True)
+    (tmp_path / name / "metrics.json").write_text(json.dumps(dict(settings=settings)))
+    (tmp_path / name / "episodes.jsonl").write_text("".join(json.dumps(dict(source="nq", id=id)) + "\n" for id in ids))
+    return tmp_path / name
+
+  how = dict(recipe="search_r1", weights="a", sampling="greedy", retrieval=dict(top_k=3))
+  nq, hotpot = folder("x/nq", "1", data="nq", **how), folder("y/hotpot", "2", data="hotpotqa", **how)
+  other = folder("x/hotpot", "2", data="hotpotqa", **how | dict(weights="b"))
+  wider = folder("x/wider", "3", data="nq", **how | dict(retrieval=dict(top_k=5)))
+  unknown = [folder(f"score_{name}", "1", data="nq", recipe="transcripts", system="desa", model=None) for name in "ab"]
+  drawn = [folder(f"seed_{n}", "1", **how | dict(sampling=dict(temperature=1.0, seed=n))) for n in range(2)]
+  given = [nq, hotpot, other, wider, *unknown, *drawn]
+  assert played_rows.systems(given) == [[nq, hotpot], [other], [wider], *([one] for one in unknown), drawn]
+  again = folder("x/again", "1", data="nq", **how)
+  with pytest.raises(ValueError, match="nq and .*again have answers of one system to the same question '1'"):
+    played_rows.systems([nq, again])

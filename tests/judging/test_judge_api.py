@@ -105,8 +105,8 @@ def test_a_wording_belongs_to_its_question(tmp_path):
     (llm, ("think_search",), {}, f"config.judge.wording={mine}.*'information_think'.*think_search: llm asks"),
     (llm, terms[:1], dict(information_think=dict(kind="sub_em")), "nothing is asked in it .information_think: sub_em"),
     (llm | dict(wording=""), terms, dict(think_answer=dict(kind="nli", wording=other)), "config.judges.think_answer.w"),
-    (llm, terms, dict(think_search=dict(prompt="information_think")), "another question; think_search is about"),
-    (settings(kind="exact"), terms, {}, "compares an answer with right answers, but information_think is about"),
+    (llm, terms, dict(think_search=dict(prompt="information_think")), "not the question of think_search"),
+    (settings(kind="exact"), terms, {}, "compares an answer with right answers, but information_think has"),
     (settings(kind="lexical", wording=mine), (), {}, "config.judge.wording.*config.judge: lexical"),
   ):
     with pytest.raises(ValueError, match=named):

@@ -34,18 +34,28 @@ def rows():
     yield episodes.played(example, Episode.from_text(recipe, example, TURNS[name]))
 
 
+def counted(found):
+  """The measures without the verdicts themselves."""
+  return {
+    name: {term: {k: v for k, v in of.items() if k != "verdicts"} for term, of in s.items()}
+    for name, s in found.items()
+  }
+
+
 def test_faithfulness_by_hand():
   judges = dict(information_think=lexical.Lexical(0.5), think_answer=lexical.SubEM())
-  found = measured.measured(rows(), judges)
+  found = counted(measured.measured(rows(), judges))
   # nq: two results, one without a thought behind it; answers in "founded by Harald III", after "the founder of Oslo",
   # and in the letters of "know nothing". pop: nobody searched, and one of two answered.
   assert found["nq"] == dict(
-    information_think=dict(faithful=0.5, pairs=2, incomplete=1, unjudged=0, without=1),
-    think_answer=dict(faithful=pytest.approx(2 / 3), pairs=3, incomplete=0, unjudged=0, without=0),
+    information_think=dict(faithful=0.5, pairs=2, incomplete=1, judged=1, unjudged=0, left_out=0, without=1),
+    think_answer=dict(
+      faithful=pytest.approx(2 / 3), pairs=3, incomplete=0, judged=3, unjudged=0, left_out=0, without=0
+    ),
   )
   assert found["pop"] == dict(
-    information_think=dict(faithful=None, pairs=0, incomplete=0, unjudged=0, without=2),
-    think_answer=dict(faithful=1.0, pairs=1, incomplete=0, unjudged=0, without=1),
+    information_think=dict(faithful=None, pairs=0, incomplete=0, judged=0, unjudged=0, left_out=0, without=2),
+    think_answer=dict(faithful=1.0, pairs=1, incomplete=0, judged=1, unjudged=0, left_out=0, without=1),
   )
   assert measured.macro(found) == dict(information_think=None, think_answer=pytest.approx(5 / 6))
   words = measured.measured(rows(), dict(think_answer=lexical.SubEM(words=True)))
@@ -57,8 +67,22 @@ def test_a_pair_without_a_verdict_is_in_no_mean():
     def judge(self, pairs):
       return [None] * len(pairs)
 
-  found = measured.measured(rows(), dict(information_think=Refuses()))
-  assert found["nq"]["information_think"] == dict(faithful=0.0, pairs=1, incomplete=1, unjudged=1, without=1)
+  found = counted(measured.measured(rows(), dict(information_think=Refuses())))
+  # Of two episodes with results, one lacks its verdict, so it is left out; the other has no thought behind them.
+  assert found["nq"]["information_think"] == dict(
+    faithful=0.0, pairs=1, incomplete=1, judged=0, unjudged=1, left_out=1, without=1
+  )
+  both = [SEARCH, RESULTS, SEARCH, RESULTS, READ]  # the first results have no thought about them that comes first
+  recipe, example = recipes.get("search_r1"), Example("both", "Who?", ("x",), source="nq")
+  one = [
+    episodes.played(
+      example, Episode.from_text(recipe, example, [*both[:2], ("model", "<search> a </search>"), *both[3:]])
+    )
+  ]
+  # Its incomplete pair alone would make .0 of what may be .5: nothing is known, so nothing is counted.
+  assert counted(measured.measured(one, dict(information_think=Refuses())))["nq"]["information_think"] == dict(
+    faithful=None, pairs=0, incomplete=0, judged=0, unjudged=1, left_out=1, without=0
+  )
 
 
 def test_failed_episodes_are_left_out():
@@ -82,8 +106,11 @@ def test_the_commands(tmp_path):
   config = f"--config={ROOT / 'configs' / 'veritas.py'}:smoke"
   said = say("faithfulness", config, f"--episodes={tmp_path}/out", f"--out={tmp_path}/f.json")
   assert said.splitlines()[1].split() == ["nq", "0.500", "(2)", "1.000", "(2)", "0.667", "(3)"]
+  assert said.splitlines()[-1] == "6 pairs judged, 0 without a verdict" and "HTTP" not in said
   written = json.loads((tmp_path / "f.json").read_text())
-  assert written["judges"]["think_answer"] == dict(kind="sub_em") and written["macro"]["think_search"] == 1.0
+  (system,) = written["systems"]
+  assert written["judges"]["think_answer"] == dict(kind="sub_em") and system["macro"]["think_search"] == 1.0
+  assert [*system["folders"]] == [f"{tmp_path}/out"] and len(system["sets"]["nq"]["think_answer"]["verdicts"]) == 3
 
   sheet = tmp_path / "sheet.csv"
   say("make_judge_data", config, "--term=think_answer", f"--episodes={tmp_path}/out", f"--sheet={sheet}")

@@ -8,7 +8,9 @@ import types
 import asked
 import pytest
 
-from ragrl_jax import structs
+from ragrl_jax import recipes, structs
+from ragrl_jax.judging import judge_api
+from ragrl_jax.report import marks
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.serving import ask_checkpoint, live_text
 from ragrl_jax.structs import Example
@@ -101,6 +103,74 @@ def test_a_judge_reads_the_steps_of_a_recipe_that_has_none():
   assert sum(event["event"] == "judging" for event in told) == 3 and answer["outcome"] == 0
   verdicts = {step["term"]: step["verdict"] for step in answer["trace"]["judged"]}
   assert verdicts == dict(think_search=0.0, information_think=0.0, think_answer=1.0)
+
+
+class Asked(Judge):
+  """Records its pairs, and answers with what the test says; an error is raised."""
+
+  def __init__(self, says):
+    self.says, self.pairs = says, []
+
+  def judge(self, pairs):
+    """See `judging.judge_api`."""
+    self.pairs += pairs
+    if isinstance(self.says, Exception):
+      raise self.says
+    return [self.says] * len(pairs)
+
+
+def test_each_step_is_judged_by_the_judge_of_its_kind():
+  judges = {name: Asked(1.0) for name in ("", *marks.JUDGED)}
+  (answer,), _ = ask(asked.asker(asked.SEARCHED, judge=judges))
+  thought = 'It says "Kormin was born in Tolper." [1]'
+  assert judges[""].pairs == []
+  assert judges["think_search"].pairs == [("I look it up.", "birthplace of Kormin")]
+  assert judges["think_answer"].pairs == [(thought, "Tolper")]
+  ((results, claim),) = judges["information_think"].pairs
+  assert results.startswith("Doc 1(Title: Kormin)") and claim == thought
+  assert not answer["no_verdict"] and len(answer["trace"]["judged"]) == 3
+
+
+@pytest.mark.parametrize(
+  "says,why",
+  [(judge_api.JudgeFailed("no verdict: the server is down"), "the server is down"), (None, "could not be read")],
+)
+def test_a_verdict_that_did_not_come_is_told_with_its_reason(says, why):
+  file = io.StringIO()
+  judges = {name: Asked(says if name == "think_search" else 1.0) for name in marks.JUDGED}
+  shown = live_text.LiveText(file)
+  with contextlib.closing(asked.asker(asked.SEARCHED, judge=judges)) as asker:
+    (answer,) = asyncio.run(asker.ask(QUESTION, tell=shown.tell))
+  assert answer["ended"] == "answer" and why in answer["no_verdict"] == answer["episode"]["facts"][structs.NO_VERDICT]
+  assert {step["term"]: step["verdict"] for step in answer["trace"]["judged"]} == dict(
+    information_think=1.0, think_search=None, think_answer=1.0
+  )
+  lines = file.getvalue().splitlines()
+  assert "     judged │ no verdict · query after its thought: birthplace of Kormin" in lines
+  assert any(line.startswith(" no verdict │ ") and why in line for line in lines)
+  assert lines[-1].endswith("ended by answer; right; no verdict on 1 of 3 steps")
+
+
+def test_the_judge_of_a_recipe_that_fails_ends_no_answer():
+  judge = Asked(judge_api.JudgeFailed("the server is down"))
+  veritas = recipes.get("veritas", None, instructions="none")  # asks about (results, thought) itself
+  (answer,), _ = ask(asked.asker(asked.SEARCHED, recipe=veritas, judge=judge))
+  assert (answer["answer"], answer["ended"], answer["no_verdict"]) == ("Tolper", "answer", "the server is down")
+  assert len(judge.pairs) == 3 and [step["verdict"] for step in answer["trace"]["judged"]] == [None] * 3
+
+
+def test_the_answer_to_a_question_without_right_answers_is_not_judged():
+  judge = Asked(1.0)
+  for recipe, switches, text in (
+    ("arena", dict(accuracy="judge"), "<analysis>see 1</analysis>\n<answer>Tolper</answer>"),
+    ("when_to_search", dict(similarity="ngrams"), "<think>I know</think><answer>Tolper</answer>"),
+    ("untrained", dict(correctness="judge", method="closed_book"), "<answer>Tolper</answer>"),
+  ):
+    recipe = recipes.get(recipe, None, **switches)
+    (answer,), _ = ask(
+      asked.asker((text,), recipe=recipe, judge={"": judge}), Example("q", "Where?", (), tuple(asked.TOWNS))
+    )
+    assert answer["ended"] != "failed" and judge.pairs == [], recipe.name
 
 
 def test_a_search_that_fails_ends_the_answer():

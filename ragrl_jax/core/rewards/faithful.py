@@ -41,8 +41,9 @@ def share(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> fl
 def pooled(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> tuple[float, int]:
   """(sum of the verdicts, number of pairs), for a mean over the pairs of many episodes: Σ sums / Σ numbers.
 
-  An episode without a pair contributes nothing here, while `share` gives it 0: "no pair" is not "unfaithful". A pair
-  without a verdict is left out. An incomplete pair counts 0, as in `share`.
+  An episode without a pair contributes nothing here, while `share` gives it 0: "no pair" is not "unfaithful". An
+  incomplete pair counts 0, as in `share`. An episode with a missing verdict contributes nothing, as `share` gives it
+  None: without its other pairs, the incomplete ones would lower the mean.
 
   Args:
     pairs, verdicts: see `share`.
@@ -50,11 +51,9 @@ def pooled(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> t
   Raises:
     ValueError: see `share`.
   """
-  asked = whole(pairs)
-  verdicts = [None] * len(asked) if verdicts is None else verdicts
-  _check(asked, verdicts)
-  known = [verdict for verdict in verdicts if verdict is not None]
-  return float(sum(known)), len(pairs) - len(asked) + len(known)
+  if share(pairs, verdicts) is None:
+    return 0.0, 0
+  return float(sum(verdict for verdict in verdicts or () if verdict is not None)), len(pairs)
 
 
 def states(premise: str | None, claim: str | None, *, words: bool = False) -> float:

@@ -1,8 +1,9 @@
 """Reads logged episodes whose steps are to be judged, with Search-R1's tags in their turns, whichever agent played."""
 
+import hashlib
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
@@ -37,6 +38,50 @@ def read(folder: str | pathlib.Path) -> Iterator[dict[str, Any]]:
   if not AGENTS[agent].thinks:
     raise ValueError(_refusal(folder, f"agent {agent!r}"))
   return (_translated(row, AGENTS[agent]) for row in rows)
+
+
+# The recorded settings of an evaluation that tell systems apart. Its questions, seed and judges do not.
+_WHO = (
+  *("recipe", "preset", "switches", "system", "model", "endpoint", "weights", "retrieval", "noise", "own_passages"),
+  *("cut_middle", "thinking", "max_new_tokens", "context", "reserve", "wordings", "other"),
+)
+
+
+def systems(folders: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
+  """The folders of each system. Folders without settings, runs, and transcripts of no known model stand alone.
+
+  Raises:
+    ValueError: see `read`; or two folders of one system have the same questions, and are not seeds of an evaluation.
+  """
+  found: dict[str, list[pathlib.Path]] = {}
+  for folder in folders:
+    read(folder)  # refuses a folder before a judge is paid
+    settings = _settings(folder)
+    known = settings.get("weights") or settings.get("model")
+    who = {name: settings[name] for name in _WHO if name in settings} if isinstance(known, str) else str(folder)
+    drawn = settings.get("sampling")
+    how = {**drawn, "seed": None} if isinstance(drawn, Mapping) else drawn
+    found.setdefault(json.dumps([who, how], sort_keys=True), []).append(folder)
+  for group in found.values():
+    asked: dict[Any, pathlib.Path] = {}
+    seeds = isinstance(_settings(group[0]).get("sampling"), Mapping)
+    for folder in group if len(group) > 1 and not seeds else ():
+      for row in episodes_lib.read_folder(folder):
+        if (other := asked.setdefault((row["source"], row["id"]), folder)) is not folder:
+          raise ValueError(
+            f"{other} and {folder} have answers of one system to the same question {row['id']!r}, and both would be "
+            "counted: name one of them, or run the command for each (--episodes)."
+          )
+  return list(found.values())
+
+
+def digest(folder: pathlib.Path) -> str:
+  """SHA-256 of an evaluation's episodes; "" for a run."""
+  path = folder / episodes_lib.PLAYED
+  if not path.is_file():
+    return ""
+  with open(path, "rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _refusal(folder: str | pathlib.Path, whose: str) -> str:

@@ -18,7 +18,7 @@ def build(prompt: Prompt, parser: Parser, *, stops: Sequence[str], judge: bool):
     said = await talk.generate(stop=stops)
     episode = talk.end("answer" if said.stop in stops else None)  # frees its pages while the judge reads
     answer = parser.answer(episode.model_text)
-    if not judge or not answer or qa.exact_match(answer, example.golds, style="spaced"):
+    if not judge or not answer or not example.golds or qa.exact_match(answer, example.golds, style="spaced"):
       return episode
     (verdict,) = await tools.judge([(references(example.golds), answer)])
     return dataclasses.replace(episode, facts=dict(correct=verdict))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from ragrl_jax.core.text import tags
 from ragrl_jax.recipes.untrained import asides
 from ragrl_jax.recipes.untrained.prompt import Prompt
-from ragrl_jax.structs import Episode, Example, Policy, Tools
+from ragrl_jax.structs import Episode, Example, Policy, ToolFailed, Tools
 
 ROUTES = {"A": "closed_book", "B": "rag", "C": "ircot"}  # label of the paper's classifier → method
 NEED = "</need>"
@@ -31,7 +31,8 @@ def build(
   Args:
     prompt: asks the model for the label.
     routes: label → the coroutine that answers.
-    classifier: "model": the policy gives the label; "judge": the judge is asked about two claims on the question.
+    classifier: "model": the policy gives the label; "judge": the judge is asked about two claims on the question. A
+      question without its verdict fails, since no label is known.
 
   Source: Adaptive-RAG (arXiv 2403.14403) sec. 3.2. Its classifier is a T5 model that was trained for it.
   """
@@ -40,8 +41,10 @@ def build(
     before = []
     if classifier == "judge":
       question = f"Question: {example.question.strip()}"
-      alone, once = await tools.judge([(question, claim) for claim in _CLAIMS])
-      label = "A" if (alone or 0) >= 0.5 else "B" if (once or 0) >= 0.5 else "C"
+      alone, once = await tools.judge([(question, claim) for claim in _CLAIMS], "complexity")
+      if alone is None or (once is None and alone < 0.5):
+        raise ToolFailed("the judge gave no verdict on the complexity of the question")
+      label = "A" if alone >= 0.5 else "B" if once and once >= 0.5 else "C"
     else:
       talk = policy.start(prompt.messages(example))
       said = await talk.generate(stop=(NEED,))

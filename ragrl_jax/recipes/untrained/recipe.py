@@ -80,6 +80,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     weights=reward.weights,
     outcome=reward.outcome,
     switches=switches,
+    judged=("complexity",) if method == "adaptive" and switches.classifier == "judge" else (),
     evidence=refine.evidence if method in refine.REFINED else None,
     searches=switches.max_searches > 0 and not given,
     needs_passages=given,

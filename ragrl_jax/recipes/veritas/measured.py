@@ -1,5 +1,6 @@
 """Measures the faithfulness of logged episodes: a judge is asked about their pairs, set by set (VERITAS, Table 1)."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -9,14 +10,16 @@ from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.recipes.veritas.parser import steps
 from ragrl_jax.store import episodes as episodes_lib
 
+Sets = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
 
 def measured(
   rows: Iterable[Mapping[str, Any]],
   judges: Mapping[str, judge_api.Judge],
   *,
   progress: Callable[[str, int, int], None] = lambda term, done, of: None,
-) -> dict[str, dict[str, dict[str, float | None]]]:
-  """Asks the judges about every distinct pair.
+) -> dict[str, dict[str, dict[str, Any]]]:
+  """Asks the judges about every distinct pair of a system's episodes.
 
   Args:
     rows: rows of logged episodes (`store.episodes.read_folder`). Failed episodes are left out.
@@ -25,8 +28,10 @@ def measured(
 
   Returns:
     {set: {term: measures}}. The measures are "faithful": mean verdict over the pairs (None without pairs); "pairs":
-    their number; "incomplete": pairs that lack a side, and count 0; "unjudged": pairs without a verdict, which are in
-    no mean; "without": episodes without a pair, which are in no mean, because they are not unfaithful.
+    their number, and "incomplete": those of them that lack a side, and count 0; "judged" and "unjudged": pairs with and
+    without a verdict; "left_out": episodes with a pair without a verdict, which are in no mean; "without": episodes
+    without a pair, which are in no mean, because they are not unfaithful; "verdicts": {hash of a complete pair: its
+    verdict, or None}.
 
   Raises:
     JudgeFailed: see `distil.verdicts`.
@@ -49,21 +54,28 @@ def _asked(term: str, judge: judge_api.Judge, found, progress) -> dict[tuple[str
   return dict(zip(pairs, distil.verdicts(judge, list(pairs), progress=done) if pairs else (), strict=True))
 
 
-def _pooled(episodes, verdicts) -> dict[str, float | None]:
-  whole = [[verdicts[pair] for pair in faithful.whole(pairs)] for pairs in episodes]
-  numbers = [faithful.pooled(pairs, said) for pairs, said in zip(episodes, whole)]
+def _pooled(episodes, verdicts) -> dict[str, Any]:
+  whole = [faithful.whole(pairs) for pairs in episodes]
+  said = [[verdicts[pair] for pair in pairs] for pairs in whole]
+  numbers = [faithful.pooled(pairs, its) for pairs, its in zip(episodes, said)]
   value, number = sum(value for value, _ in numbers), sum(number for _, number in numbers)
-  complete = sum(map(len, whole))
   return dict(
     faithful=value / number if number else None,
     pairs=number,
-    incomplete=sum(map(len, episodes)) - complete,
-    unjudged=complete - sum(verdict is not None for said in whole for verdict in said),
+    incomplete=sum(len(pairs) - len(its) for pairs, its in zip(episodes, said) if None not in its),
+    unjudged=sum(its.count(None) for its in said),
+    judged=sum(len(its) - its.count(None) for its in said),
+    left_out=sum(None in its for its in said),
     without=sum(not pairs for pairs in episodes),
+    verdicts={_hash(pair): verdicts[pair] for pairs in whole for pair in pairs},
   )
 
 
-def macro(sets: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> dict[str, float | None]:
+def _hash(pair: tuple[str, str]) -> str:
+  return hashlib.sha256("\0".join(pair).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def macro(sets: Sets) -> dict[str, float | None]:
   """{term: mean of the sets' values} with equal weights; None if a set has no pair."""
   values: dict[str, list[float | None]] = {}
   for terms in sets.values():

@@ -44,7 +44,7 @@ def build(
     known: dict[str, Any] = {}
     said = last_answer(parser, episode) or ""
     answer = to_judge(said, example.golds)
-    if judge and answer and not qa.exact_match(said, example.golds):
+    if judge and answer and example.golds and not qa.exact_match(said, example.golds):
       # Texts are normalised, as for the paper's judge. This gives fewer different pairs, so fewer calls.
       golds = [normalize(gold, "squad") or gold for gold in example.golds]
       (known["correct"],) = await tools.judge([(references(golds), answer)])

@@ -66,6 +66,7 @@ class Answer {
     this.done = event;
     this.root.replaceChildren();
     if (event.failure) element("p", "callout", event.failure, this.root);
+    if (event.no_verdict) element("p", "callout", `No verdict on some steps: ${event.no_verdict}`, this.root);
     const chips = element("div", "chips", null, this.root);
     for (const text of [plural(event.searches, "search"), plural(event.tokens, "token"), `${event.seconds.toFixed(1)} s`,
       `ended by ${event.ended || "nothing"}`, `weights of version ${event.version}`]) element("span", "chip", text, chips);
