@@ -120,7 +120,7 @@ def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
 
 
 def test_only_folders_of_one_system_are_pooled(tmp_path):
-  """The recorded settings decide, and not the names: weights, switches and retriever, but not the questions or seeds."""
+  """The recorded settings decide, not the names: weights, switches and retriever, but not the questions or seeds."""
 
   def folder(name, *ids, **settings):
     (tmp_path / name).mkdir(parents=True)

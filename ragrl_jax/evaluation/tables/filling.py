@@ -300,7 +300,8 @@ def _empty(paper: Paper, column: Column, row: Row, run: Run | None, here: Sequen
   if column.average or run is None:
     return {}
   if MEASURES[column.measure].judged and run.system:
-    return dict(why_not="it needs a judge: `ragrl judge --config=arena --config.judge.kind=llm … --results FOLDER`")
+    config = "when_to_search" if paper.name == "when_to_search" else "arena:judge"  # each paper's own question
+    return dict(why_not=f"it needs a judge: `ragrl judge --config={config} --config.judge.model=NAME --results FOLDER`")
   if len(here) > 1 and MEASURES[column.measure].whole:
     return dict(why_not=f"{len(here)} runs, but this measure is for one run")
   if here:
