@@ -2,8 +2,8 @@ r"""Seconds to fingerprint weights: every value of a folder's tensors, and of ar
 
 Run:    python benchmarks/fingerprint.py [--gigabytes 3] [--folder WHERE_THERE_IS_ROOM]
 
-Writes a folder of random bfloat16 tensors, and reads it twice: the second time from the operating system's cache. Prints
-GB/s, and the seconds for 7.6 billion parameters of 16 bits (15.2 GB) at this pace. The aim is 10 s.
+Writes a folder of random bfloat16 tensors, and reads it twice: the second time from the cache of the operating system.
+Prints GB/s, and the seconds for 7.6 billion parameters of 16 bits (15.2 GB) at this pace. The aim is 10 s.
 """
 
 import argparse
