@@ -2,22 +2,27 @@
 
     python launchers/import_hf.py --model Qwen2.5-3B/ --out models/qwen2.5-3b [--dtype bfloat16] [--adapters PEFT/]
 
+--model may also be a GGUF file, or a wheel or zip with one, of Llama, Qwen2, Qwen3 or Gemma 3 (pip install
+'ragrl_jax[gguf]'): its weights are dequantised, and its tokenizer and chat template come from its metadata.
 With --adapters, a PEFT folder's LoRA is merged into the weights. With --add_tokens "<retrieval> </retrieval>", each of
 these texts becomes a token, whose embedding is the mean of the other embeddings. Nothing is downloaded. Prints a
 summary as one line of JSON.
 """
 
+import contextlib
 import json
 import pathlib
 import shutil
+import tempfile
+from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
 
 from ragrl_jax.cli import commands
-from ragrl_jax.models import peft, weights
-from ragrl_jax.prompting import added_tokens, load
-from ragrl_jax.run import saving
+from ragrl_jax.models import gguf_file, peft, weights
+from ragrl_jax.prompting import added_tokens, gguf_tokenizer, load
+from ragrl_jax.run import saving, surroundings
 from ragrl_jax.store import folders
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -26,7 +31,7 @@ DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.f
 def main() -> int:
   """Runs `ragrl import`."""
   parser = commands.Parser(__doc__)
-  parser.add_argument("--model", required=True, help="folder with config.json, safetensors and tokenizer")
+  parser.add_argument("--model", required=True, help="folder with config.json, safetensors and tokenizer; or GGUF file")
   parser.add_argument("--out", required=True, help="folder to write; a run's config.model.path")
   parser.add_argument("--adapters", help="PEFT folder to merge into the model")
   parser.add_argument("--add_tokens", default="", help="new tokens, separated by spaces")
@@ -34,8 +39,28 @@ def main() -> int:
   parser.add_argument("--shard_bytes", type=int, default=5_000_000_000, help="most bytes per file")
   arguments = parser.parse_args()
   source, out = pathlib.Path(arguments.model), pathlib.Path(arguments.out)
-  surroundings.check_folder("--model", str(source))
+  if not gguf_file.holds(source):
+    surroundings.check_folder("--model", str(source))
   folders.refuse_others(out)
+  with _folder(source, out, DTYPES[arguments.dtype]) as folder:
+    _write(arguments, folder, out)
+  return 0
+
+
+@contextlib.contextmanager
+def _folder(source: pathlib.Path, out: pathlib.Path, dtype) -> Iterator[pathlib.Path]:
+  """`source`, or for a GGUF file a folder of its contents beside `out`, for as long as it is needed."""
+  if not gguf_file.holds(source):
+    yield source
+    return
+  out.parent.mkdir(parents=True, exist_ok=True)
+  with gguf_file.opened(source) as file, tempfile.TemporaryDirectory(dir=out.parent, prefix=".gguf-") as made:
+    gguf_file.write(file, made, dtype)
+    gguf_tokenizer.save(file.fields, file.where, made)
+    yield pathlib.Path(made)
+
+
+def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
   tokenizer = load.load_tokenizer(source)
   wanted = arguments.add_tokens.split()
   whole, added = added_tokens.add(source, wanted) if wanted else (None, ())
@@ -76,7 +101,6 @@ def main() -> int:
       )
     )
   )
-  return 0
 
 
 def start() -> None:

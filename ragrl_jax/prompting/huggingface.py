@@ -193,7 +193,7 @@ def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFas
       f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."
       "tokenizer); `AutoTokenizer.from_pretrained(…).save_pretrained(folder)` writes one."
     )
-  return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+  return transformers.PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
 
 
 def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:

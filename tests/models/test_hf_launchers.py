@@ -65,6 +65,27 @@ def test_import(tmp_path, monkeypatch, capsys):
   assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
 
 
+def test_import_of_a_gguf_file(tmp_path, monkeypatch, capsys):
+  pytest.importorskip("gguf")
+  import gguf_files  # needs gguf
+
+  config = hf_folders.DECODERS["qwen2"] | dict(vocab_size=259)
+  tensors = {name: hf_folders.tensor(name, shape) for name, shape in hf_folders.decoder_shapes(config).items()}
+  path = gguf_files.write(tmp_path / "m.gguf", config, tensors)
+  where = dict(model=path, out=tmp_path / "new" / "out", dtype="float32")
+  status, out, err = run("import_hf", monkeypatch, capsys, **where)
+  assert status == 0, err
+  said = json.loads(out)
+  assert (said["family"], said["token_ids"], said["eos_ids"]) == ("qwen2", 259, [258])
+  got, _ = weights.load_pretrained(tmp_path / "new" / "out")
+  np.testing.assert_array_equal(got.embedding[...], tensors["model.embed_tokens.weight"])
+  assert load.load_tokenizer(tmp_path / "new" / "out").eos_ids == (258,)
+  assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]  # what was unpacked is gone
+  path.write_bytes(path.read_bytes()[:999])
+  status, _, err = run("import_hf", monkeypatch, capsys, **where)
+  assert status == 2 and "m.gguf is not a whole GGUF file" in err.splitlines()[-1]
+
+
 @pytest.mark.parametrize("rows", [300, 257])  # there is room for both tokens, or for none
 def test_tokens_are_added(tmp_path, monkeypatch, capsys, rows):
   folder = model_folder(tmp_path / "in", rows)

