@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable
 
+from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.judging import judge_api
 from ragrl_jax.prompting import wording as wording_lib
@@ -232,8 +233,10 @@ def _answer_hits(premise: str, claim: str) -> Messages:
 
 
 def _by_line(premise: str, claim: str) -> dict[str, str]:
-  golds = "\n".join(f"- {_data(gold)}" for gold in judge_api.golds(premise))
-  return dict(golds=golds, answer=_data(" ".join(claim.split())))
+  """Normalised as in the paper (When to Search), whichever recipe or command asks, so that a table's rows are alike."""
+  plain = lambda text: normalize(text, "squad") or " ".join(text.split())
+  golds = "\n".join(f"- {_data(plain(gold))}" for gold in judge_api.golds(premise))
+  return dict(golds=golds, answer=_data(plain(claim)))
 
 
 def _answer_means(premise: str, claim: str) -> Messages:

@@ -164,7 +164,10 @@ def test_answers_are_listed():
   premise = judge_api.references(["Paris", "the City\nof Light"])
   assert "['Paris', 'the City of Light']" in prompts.get("answer").messages(premise, "Paname")[-1]["content"]
   text = prompts.get("correctness").messages(premise, "Pa\nname")[-1]["content"]
-  assert "- Paris\n- the City of Light\n" in text and "Pa name\n" in text
+  assert "- paris\n- city of light\n" in text and "pa name\n" in text  # the paper's judge reads normalised texts
+  same = prompts.get("correctness").messages(judge_api.references(["u.s. navy"]), "american navy")
+  assert same == prompts.get("correctness").messages(judge_api.references(["The U.S. Navy"]), "The American Navy.")
+  assert "- The The\n" in prompts.get("correctness").messages(judge_api.references(["The The"]), "?")[-1]["content"]
 
 
 def test_marks_differ_between_wordings():
