@@ -56,6 +56,7 @@ ReSearch-7B-Base               | 0.396 0.606 0.442 0.406 0.447 0.217 0.432 0.422
 ReSearch-7B-Instruct           | 0.415 0.640 0.450 0.435 0.476 0.223 0.424 0.438
 Search-R1-7B-Base-PPO w/Format | 0.488 0.644 0.469 0.436 0.412 0.187 0.403 0.434
 Search-R1-7B-Base-PPO          | 0.480 0.638 0.457 0.433 0.382 0.196 0.432 0.431
+Search-R1's public checkpoint  | - - - - - - - -
 # VERITAS-R1
 EM+Info-Think                  | 0.486 0.650 0.463 0.445 0.423 0.206 0.456 0.447
 EM+Think-Ans                   | 0.482 0.658 0.464 0.445 0.420 0.189 0.416 0.439
@@ -77,6 +78,7 @@ EM+Info-Think+Think-Ans        | 0.484 0.645 0.466 0.446 0.419 0.192 0.464 0.445
     "ReSearch-7B-Instruct": elsewhere("research", "qwen2.5-7b"),
     "Search-R1-7B-Base-PPO w/Format": trained("em_format"),
     "Search-R1-7B-Base-PPO": trained("em"),
+    "Search-R1's public checkpoint": elsewhere("search_r1", BASE),
     "EM+Info-Think": trained("em_it"),
     "EM+Think-Ans": trained("em_ta"),
     "EM+Info-Think+Think-Ans": trained(""),
