@@ -66,6 +66,11 @@ class Parser:
     """The stop strings of a turn: the closing tags of all actions."""
     return tuple(f"</{name}>" for name in self.actions)
 
+  @property
+  def facts(self) -> dict[str, str]:
+    """What an episode's record says about how it was read: the action, unless it is the usual one."""
+    return {} if self.action == "last" else dict(action=self.action)
+
   def act(self, text: str) -> tuple[str, str] | None:
     """("search", query) or ("answer", answer), stripped, or another of `actions`; None without a valid action.
 

@@ -70,7 +70,7 @@ def judged(row: Mapping[str, Any]) -> list[dict[str, Any]]:
   facts = row["facts"]
   if not any(name in facts for name in JUDGED):
     return []
-  steps = veritas.steps(episodes.episode_of(row).turns)
+  steps = veritas.steps(episodes.episode_of(row).turns, facts.get("action", "last"))
   return [
     {"term": name, "claim": claim, "basis": basis, "verdict": verdict}
     for name in JUDGED

@@ -156,7 +156,8 @@ class Asker:
     """The episode with verdicts on its steps. Asks the judges, if there are any, what the recipe has not asked."""
     if episode.ended == "failed":
       return episode
-    steps, facts = veritas.steps(episode.turns), dict(episode.facts)
+    facts = dict(episode.facts)
+    steps = veritas.steps(episode.turns, facts.get("action", "last"))
     for name in marks.JUDGED:
       if name in self.player.judges and name not in facts and (pairs := faithful.whole(getattr(steps, name))):
         facts[name] = await tools.judge(pairs, name)

@@ -15,7 +15,7 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import Episode, Example, Passage
-from ragrl_jax.testing import played
+from ragrl_jax.testing import played, scripted
 
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = ("environment", passages.block([Passage("1", "Oslo", "Harald III founded it.")]))
@@ -124,3 +124,20 @@ def test_the_commands(tmp_path):
   (tmp_path / "a.csv").write_text((tmp_path / "b.csv").read_text().replace("no,0", "no,1"))
   said = json.loads(say("compare", f"--verdicts={tmp_path}/a.csv", f"--verdicts={tmp_path}/b.csv"))
   assert said["n"] == 3 and len(said["pairs"]) == 1 and "fleiss_kappa_interval" in said
+
+
+@pytest.mark.parametrize("name", ["search_r1", "veritas"])
+def test_nested_answers_are_read_as_in_play(tmp_path, name):
+  """Search-R1's code (preset `repo`) takes "x <answer> Oslo", other presets "Oslo"."""
+  said = "<think> It is Oslo. </think><answer>x <answer> Oslo </answer>"
+  example = Example("1", "Where?", ("x",), source="nq")
+  for preset, read, faithful in (
+    ("em_ta" if name == "veritas" else "paper", "Oslo", 1.0),
+    ("repo", "x <answer> Oslo", 0.0),
+  ):
+    preset = f"em_ta,{preset}" if preset == "repo" and name == "veritas" else preset
+    recipe = recipes.get(name, preset)
+    episode, _ = scripted.play(recipe, example, [said], [])
+    found = measured.measured([episodes.played(example, episode)], dict(think_answer=lexical.SubEM()))
+    assert recipe.parser.answer(said) == read and found["nq"]["think_answer"]["faithful"] == faithful
+    assert name == "search_r1" or recipe.pooled(example, episode)["think_answer"] == (faithful, 1)

@@ -15,7 +15,7 @@ def build(prompt: Prompt, parser: Parser, *, notice: str, max_searches: int, max
       said = await talk.generate(stop=parser.stops)
       action = parser.act(said.text)
       if action is not None and action[0] == "answer":
-        return talk.end("answer")
+        return talk.end("answer", **parser.facts)
       if turn == max_searches:
         break
       read = None if action is None else await reader.act(*action)
@@ -26,8 +26,8 @@ def build(prompt: Prompt, parser: Parser, *, notice: str, max_searches: int, max
         shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
         went_on = talk.observe(shown, query=query, found=found)
       if not went_on:
-        return talk.end("budget")
-    return talk.end("searches")
+        return talk.end("budget", **parser.facts)
+    return talk.end("searches", **parser.facts)
 
   return play
 

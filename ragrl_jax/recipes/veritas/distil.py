@@ -20,7 +20,7 @@ def pairs(episodes: Iterable[Episode], term: str = "information_think") -> list[
   """The distinct complete pairs of the episodes, without labels. `source` is the question of the episode."""
   found: dict[tuple[str, str], Example] = {}
   for episode in episodes:
-    for premise, claim in faithful.whole(getattr(steps(episode.turns), term)):
+    for premise, claim in faithful.whole(getattr(steps(episode.turns, episode.facts.get("action", "last")), term)):
       name = f"{episode.example_id}/{len(found)}"
       found.setdefault(
         (premise, claim), Example(name, claim, (), (Passage("1", "", premise),), source=episode.example_id)

@@ -39,7 +39,7 @@ def measured(
   found: dict[str, list[dict[str, tuple[faithful.Pair, ...]]]] = {}
   for row in rows:
     if row["ended"] != "failed":
-      its = steps(episodes_lib.episode_of(row).turns)
+      its = steps(episodes_lib.episode_of(row).turns, row["facts"].get("action", "last"))
       found.setdefault(row["source"] or "", []).append({term: getattr(its, term) for term in judges})
   verdicts = {term: _asked(term, judge, found, progress) for term, judge in judges.items()}
   return {

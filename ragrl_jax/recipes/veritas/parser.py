@@ -32,8 +32,8 @@ class Steps:
   spoken: tuple[int | None, ...]
 
 
-def steps(turns: Sequence[Segment]) -> Steps:
-  """Reads the pairs from the segments of an episode, without the prompt.
+def steps(turns: Sequence[Segment], action: str = "last") -> Steps:
+  """Reads the pairs from the segments of an episode, without the prompt, as `Parser(action)` did in play.
 
   Results are only in segments of the environment. A result block that the model writes itself is ignored, including
   thoughts, queries and answers in it. Tags that are never closed, thoughts inside a query or an answer, and empty
@@ -54,10 +54,11 @@ def steps(turns: Sequence[Segment]) -> Steps:
         begins = thoughts and thoughts[0] == blocks[0]
         read.append((unread, thoughts[0].body.strip() if begins else None, place))
         unread = None
-      if (answer := tags.last(said, "answer")) is not None:
+      if answers := tags.pairs(said, "answer", opening=action):
+        answer = answers[-1]
         before = _last_before(thoughts, answer.start)
         answered = [(latest if before is None else before, answer.body.strip() or None)]
-      query = tags.last(said, "search")
+      query = tags.last(said, "search") if action == "last" else tags.first_match(said, "search")
       query_thought = None if query is None else _last_before(thoughts, query.start)
       latest = thoughts[-1].body.strip() if thoughts else latest
     elif segment.found is not None:

@@ -34,7 +34,7 @@ def build(
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk = policy.start(prompt.messages(example))
     episode = talk.end(await search_and_answer(talk, policy, tools))  # frees its pages while the judge reads
-    return dataclasses.replace(episode, facts=await verdicts(episode, tools))
+    return dataclasses.replace(episode, facts=parser.facts | await verdicts(episode, tools))
 
   async def search_and_answer(talk: Conversation, policy: Policy, tools: Tools) -> str:
     for turn in range(max_searches + 1):  # n searches, n + 1 generations: the last one can only answer
@@ -56,7 +56,7 @@ def build(
 
   async def verdicts(episode: Episode, tools: Tools) -> dict[str, tuple[float | None, ...]]:
     """For each judged term, one verdict for each of its complete pairs, in order."""
-    found = steps(episode.turns)
+    found = steps(episode.turns, parser.action)
     pairs = {name: faithful.whole(getattr(found, name)) for name in judged}
     answers = await asyncio.gather(*(tools.judge(some, term) for term, some in pairs.items() if some))
     told = iter(answers)

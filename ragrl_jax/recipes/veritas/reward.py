@@ -57,7 +57,7 @@ class Reward:
     """
     if episode.ended == "failed":
       return dict.fromkeys(self.weights(0))
-    found = steps(episode.turns)
+    found = steps(episode.turns, self.parser.action)
     right = self.outcome(example, episode)
     terms: dict[str, float | None] = dict(answer=0.0 if self.guarded and unthought(episode) else right)
     for name in FAITHFUL:
@@ -83,7 +83,7 @@ class Reward:
     """The tricks that this reward pays for, and whether the episode uses them (README.md, "Unearned reward")."""
     if episode.ended == "failed":
       return {}
-    right, said = self.outcome(example, episode) == 1.0, tricks.found(steps(episode.turns))
+    right, said = self.outcome(example, episode) == 1.0, tricks.found(steps(episode.turns, self.parser.action))
     found = dict(unthought=right and unthought(episode))
     if "information_think" in self.judged:
       found |= {trick: trick in said["information_think"] for trick in tricks.OF_INFORMATION}
@@ -102,7 +102,7 @@ class Reward:
     del example  # only the episode's results and thoughts are needed
     if episode.ended == "failed":
       return {}
-    found = steps(episode.turns)
+    found = steps(episode.turns, self.parser.action)
     numbers = {
       name: faithful.pooled(getattr(found, name), self._verdicts(name, found, episode)) for name in self.judged
     }
@@ -118,7 +118,7 @@ class Reward:
     """
     if self.score(example, episode)["information_think"] is None:
       return {}
-    found = steps(episode.turns)
+    found = steps(episode.turns, self.parser.action)
     places = {
       place: number
       for number, place in enumerate(place for place, segment in enumerate(episode.turns) if segment.owner == MODEL)
