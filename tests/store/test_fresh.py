@@ -1,3 +1,7 @@
+import shutil
+import subprocess
+import sys
+
 import pytest
 
 from ragrl_jax.store import fresh
@@ -6,18 +10,60 @@ from ragrl_jax.store import fresh
 def test_a_folder_with_other_files_is_refused(tmp_path):
   (tmp_path / "thesis").mkdir()
   (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
-  with pytest.raises(ValueError, match="did not make.*Nothing was touched: name a new folder"):
+  with pytest.raises(ValueError, match="was not written by this command.*Nothing was touched: name a new folder"):
     fresh.folder(tmp_path)
   assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
   assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
 
 
-def test_a_folder_made_by_the_same_program_is_emptied(tmp_path):
-  path = fresh.folder(tmp_path / "out" / "run")
-  (path / "checkpoints").mkdir()
+def made(path):
+  """A folder with the results of a command that has ended."""
+  (fresh.folder(path) / "checkpoints").mkdir()
+  (path / "checkpoints" / "1").write_text("weights")
   (path / "metrics.jsonl").write_text("{}")
+  fresh.keep(path)
+  return path
+
+
+def test_a_folder_made_by_the_same_program_is_emptied(tmp_path):
+  path = made(tmp_path / "out" / "run")
   assert fresh.folder(path) == path
   assert [left.name for left in path.iterdir()] == [fresh.MARKER]
+
+
+def test_later_files_copies_and_links_are_kept(tmp_path):
+  added, changed, whole = made(tmp_path / "added"), made(tmp_path / "changed"), made(tmp_path / "whole")
+  (added / "checkpoints" / "notes.txt").write_text("mine")
+  (changed / "metrics.jsonl").write_text("{} mine")
+  shutil.copytree(whole, tmp_path / "copy")  # with the marker and the times, as `cp -a` does
+  (tmp_path / "link").symlink_to(whole)
+  for name, said in {
+    "added": "checkpoints/notes.txt .* was not written",
+    "changed": "metrics.jsonl .* was changed since",
+    "copy": "not written by this command",
+    "link": "is a symbolic link",
+  }.items():
+    with pytest.raises(ValueError, match=said):
+      fresh.folder(tmp_path / name)
+    assert (tmp_path / name / "checkpoints" / "1").read_text() == "weights"
+  assert (added / "checkpoints" / "notes.txt").read_text() == "mine"
+
+
+def test_a_link_to_somebodys_folder_is_not_followed(tmp_path):
+  (tmp_path / "thesis").mkdir()
+  (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+  path = made(tmp_path / "run")
+  (path / "data").symlink_to(tmp_path / "thesis")
+  fresh.keep(path)  # made while the command ran
+  fresh.folder(path)
+  assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
+
+
+def test_a_command_that_fails_lists_its_files(tmp_path):
+  lines = "from ragrl_jax.store import fresh", f"p = fresh.folder(pathlib.Path({str(tmp_path / 'run')!r}))"
+  program = "; ".join(["import pathlib", *lines, "(p / 'a').write_text('x')", "1 / 0"])
+  assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 1
+  assert [left.name for left in fresh.folder(tmp_path / "run").iterdir()] == [fresh.MARKER]
 
 
 def test_an_empty_folder_can_be_used_and_a_file_cannot(tmp_path):
