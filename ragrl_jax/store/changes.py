@@ -173,12 +173,7 @@ def _is_free(name: str, config) -> bool:
 
 def values(config) -> dict[str, Any]:
   """The settings as JSON values, without credentials."""
-  return json.loads(
-    config.to_json_best_effort(),
-    object_hook=lambda values: {
-      name: addresses.without_credentials(value) if isinstance(value, str) else value for name, value in values.items()
-    },
-  )
+  return addresses.everywhere(json.loads(config.to_json_best_effort()))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

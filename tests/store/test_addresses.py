@@ -1,6 +1,6 @@
 """Credentials in an address are never shown."""
 
-from ragrl_jax.store.addresses import without_credentials
+from ragrl_jax.store.addresses import everywhere, without_credentials
 
 
 def test_addresses_are_shown_without_credentials():
@@ -12,7 +12,17 @@ def test_addresses_are_shown_without_credentials():
     ("from http://me:s3cret@one/ and ftp://s3cret@two: a@b", "from http://one/ and ftp://two: a@b"),
     ('{"index": "http://me:s3cret@host", "mail": "a@b"}', '{"index": "http://host", "mail": "a@b"}'),
     ('{"index": "http://host", "mail": "a@b"}', '{"index": "http://host", "mail": "a@b"}'),
+    ("http://host/retrieve?api_key=s3cret", "http://host/retrieve"),
+    ("http://host/v1?top=3&access_token=s3cret&x=a@b#frag", "http://host/v1?top=3&x=a@b#frag"),
+    ("http://a?X-Amz-Signature=s3cret,http://b/v1?sig=s3%20cret&k=2", "http://a,http://b/v1?k=2"),
+    ("('http://host/?Password=s3,cret#token=s3cret', 3)", "('http://host/', 3)"),
+    ("http://host/v1?question=why&k=3 ?key=shown", "http://host/v1?question=why&k=3 ?key=shown"),
     ("hf:name/subset/split", "hf:name/subset/split"),
     ("", ""),
   ]:
     assert without_credentials(text) == shown
+
+
+def test_texts_anywhere_in_a_value_are_shown_without_credentials():
+  told = dict(a=["http://me:s3cret@host", dict(b=("http://host?key=s3cret", 3, None))])
+  assert everywhere(told) == dict(a=["http://host", dict(b=["http://host", 3, None])])
