@@ -29,11 +29,11 @@ def contexts(value: Any) -> list[tuple[str, list[str]]]:
   """[(title, sentences), …] from [[title, sentences], …], from a dict of the two columns, from a list of dicts with
   these keys, or from any of these as JSON text."""
   value = unpacked(value, "context")
-  if isinstance(value, Mapping):
-    value = list(zip(value.get("title", ()), value.get("sentences", value.get("content", ())), strict=False))
   made = []
-  for i, item in enumerate(value):
-    title, sentences = (item.get("title"), item.get("sentences")) if isinstance(item, Mapping) else tuple(item)[:2]
+  if isinstance(value, Mapping) and "sentences" not in value:
+    value = dict(title=value.get("title"), sentences=value.get("content"))
+  for i, pair in enumerate(_pairs(value, "title", "sentences", "context")):
+    title, sentences = pair if len(pair) == 2 else (None, None)
     if not isinstance(title, str) or not isinstance(sentences, Sequence) or isinstance(sentences, str):
       raise ValueError(f"'context[{i}]' must be a title and a list of sentences.")
     made.append((title, [str(sentence) for sentence in sentences]))
@@ -43,12 +43,18 @@ def contexts(value: Any) -> list[tuple[str, list[str]]]:
 def facts(value: Any) -> list[tuple[str, int]]:
   """[(title, sentence number), …] from the same kinds of values as in `contexts`."""
   value = unpacked(value or (), "supporting_facts")
-  if isinstance(value, Mapping):
-    value = list(zip(value.get("title", ()), value.get("sent_id", ()), strict=False))
-  pairs = [(item.get("title"), item.get("sent_id")) if isinstance(item, Mapping) else tuple(item) for item in value]
+  pairs = _pairs(value, "title", "sent_id", "supporting_facts")
   if not all(len(p) == 2 and isinstance(p[0], str) and isinstance(p[1], int) for p in pairs):
     raise ValueError("'supporting_facts' must be a list of [title, sentence number] pairs.")
   return pairs
+
+
+def _pairs(value: Sequence | Mapping, first: str, second: str, column: str) -> list[tuple[Any, ...]]:
+  """Pairs from a dict of two columns, or from a list of pairs or of dicts; what is none of these becomes ()."""
+  if isinstance(value, Mapping):
+    return list(zip(listed(value, first, column), listed(value, second, column), strict=False))
+  read = lambda item: (item.get(first), item.get(second)) if isinstance(item, Mapping) else tuple(item)[:2]
+  return [read(item) if isinstance(item, Mapping | list | tuple) else () for item in value]
 
 
 def unpacked(value: Any, column: str) -> Any:
@@ -56,7 +62,7 @@ def unpacked(value: Any, column: str) -> Any:
   if isinstance(value, str):
     try:
       value = json.loads(value)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
       raise ValueError(f"{column!r} is text, but not JSON: {error}.") from error
   if not isinstance(value, Sequence | Mapping) or isinstance(value, str):
     raise ValueError(f"{column!r} must be a list or an object, this is {type(value).__name__}.")
@@ -116,10 +122,11 @@ def identified(row: Row, columns: Sequence[str], default: str) -> str:
   return str(found)
 
 
-def listed(row: Row, column: str) -> list:
-  """A column that holds a list; one that is missing is empty."""
+def listed(row: Row, column: str, within: str = "") -> list:
+  """A column that holds a list; one that is missing is empty. `within`: the column whose value `row` is."""
   value = row.get(column)
   if value is not None and not isinstance(value, list | tuple):
+    column = f"{within}.{column}" if within else column
     raise ValueError(f"{column!r} must be a list, this is {value!r:.80}.")
   return list(value or ())
 

@@ -1,5 +1,6 @@
 """Reads the JSON rows of a file, each with its location: .jsonl, or .json (lines or one array), plain or .gz."""
 
+import collections
 import gzip
 import json
 import pathlib
@@ -59,7 +60,7 @@ def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
   if text[start : start + 1] != "[":
     yield from _of_lines(path, enumerate(text.split("\n"), 1))  # not splitlines, because a string may contain U+2028
     return
-  decoder, at, line, counted = json.JSONDecoder(), _skip(text, start + 1), 1, 0
+  decoder, at, line, counted = json.JSONDecoder(object_pairs_hook=_unique), _skip(text, start + 1), 1, 0
   number = 0
   while text[at : at + 1] != "]":
     number += 1
@@ -67,7 +68,7 @@ def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
     where = f"{path}:{line} (row {number})"
     try:
       row, at = decoder.raw_decode(text, at)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError also for numbers of thousands of digits
       raise ValueError(f"{where}: not JSON: {error}.") from error
     yield where, row
     at = _skip(text, at)
@@ -89,9 +90,18 @@ def _skip(text: str, at: int) -> int:
 
 def _parsed(where: str, line: str) -> Any:
   try:
-    return json.loads(line)
-  except (json.JSONDecodeError, RecursionError) as error:
+    return json.loads(line, object_pairs_hook=_unique)
+  except (ValueError, RecursionError) as error:  # as above
     raise ValueError(f"{where}: not JSON: {error}.") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """The object; JSON allows a name to occur twice, and then readers differ in which value they take."""
+  made = dict(pairs)
+  if len(made) < len(pairs):
+    twice = next(name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1)
+    raise ValueError(f"the name {twice!r:.80} occurs twice in one object")
+  return made
 
 
 def _kind(value: Any) -> str:

@@ -45,7 +45,8 @@ def ours(row: Row, identity: str, source: str) -> Example:
   meta = columns.mapping(row, "meta")
   known = {"id", "question", "answers", "passages", "supporting", "hops", "meta", "source"}
   meta |= {column: value for column, value in row.items() if column not in known}
-  pairs = meta.pop("evidence", ())
+  pairs = columns.listed(meta, "evidence", "meta")
+  meta.pop("evidence", None)
   if not all(isinstance(p, Sequence) and len(p) == 2 and isinstance(p[1], str) for p in pairs):
     raise ValueError("'meta.evidence' must be a list of [position, sentence] pairs.")
   evidence = tuple((columns.position(place, len(passages), "meta.evidence"), sentence) for place, sentence in pairs)
@@ -67,7 +68,8 @@ def flashrag(row: Row, identity: str, source: str) -> Example:
   meta = columns.mapping(row, "metadata")
   choices, golds = row.get("choices"), row["golden_answers"]
   if choices and isinstance(golds, list) and all(isinstance(gold, int) for gold in golds):
-    golds = [columns.listed(row, "choices")[columns.position(gold, len(choices), "golden_answers")] for gold in golds]
+    choices = columns.listed(row, "choices")
+    golds = [choices[columns.position(gold, len(choices), "golden_answers")] for gold in golds]
   golds = columns.golds(dict(golden_answers=golds), "golden_answers")
   name, question = columns.identified(row, ("id",), identity), columns.question(row)
   rest = {c: v for c, v in row.items() if c not in ("id", "question", "golden_answers", "metadata")}
@@ -115,14 +117,17 @@ def musique(row: Row, identity: str, source: str) -> Example:
   for i, paragraph in enumerate(columns.listed(row, "paragraphs")):
     if not isinstance(paragraph, Mapping) or not isinstance(paragraph.get("paragraph_text"), str):
       raise ValueError(f"'paragraphs[{i}]' must be an object with a text 'paragraph_text'.")
-    passages.append(columns.made(paragraph.get("title") or "", paragraph["paragraph_text"]))
+    if not isinstance(title := paragraph.get("title") or "", str) or not isinstance(paragraph.get("idx", i), str | int):
+      raise ValueError(f"'paragraphs[{i}]' must have a text as 'title' and a number as 'idx'.")
+    passages.append(columns.made(title, paragraph["paragraph_text"]))
     place[paragraph.get("idx", i)] = i
     if paragraph.get("is_supporting"):
       supporting.append(i)
-  steps = [
-    dict(question=step.get("question"), answer=step.get("answer"), passage=place.get(step.get("paragraph_support_idx")))
-    for step in columns.listed(row, "question_decomposition")
-  ]
+  steps = []
+  for step in columns.listed(row, "question_decomposition"):
+    if not isinstance(step, Mapping) or not isinstance(at := step.get("paragraph_support_idx"), str | int | None):
+      raise ValueError("'question_decomposition' must be a list of objects with a number 'paragraph_support_idx'.")
+    steps.append(dict(question=step.get("question"), answer=step.get("answer"), passage=place.get(at)))
   answers = [*columns.golds(row, "answer"), *columns.listed(row, "answer_aliases")]
   meta = dict(decomposition=steps, answerable=row.get("answerable", True))
   evidence = tuple((i, passages[i].text) for i in supporting)
@@ -166,7 +171,7 @@ def drop(row: Row, identity: str, source: str) -> Example:
   if not isinstance(row["passage"], str):
     raise ValueError(f"'passage' must be text, this is {row['passage']!r:.80}.")
   answers = columns.mapping(row, "answers_spans")
-  types = list(dict.fromkeys(columns.listed(answers, "types")))
+  types = list(dict.fromkeys(map(str, columns.listed(answers, "types", "answers_spans"))))
   meta = dict(section_id=row.get("section_id"), answer_types=types)
   golds = columns.golds(dict(spans=answers.get("spans")), "spans")
   if types == ["span"] and len(golds) == len(answers["spans"]):

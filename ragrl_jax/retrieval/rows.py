@@ -66,7 +66,7 @@ def _json(path: pathlib.Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[tu
   for number, raw in lines:
     try:
       row = json.loads(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
       raise ValueError(f"{path}:{number}: not a line of JSON in UTF-8: {error}.") from None
     yield f"{path}:{number}", row
 
