@@ -6,8 +6,12 @@ import functools
 import json
 import os
 import shlex
+import shutil
+import sys
 from typing import Any
 
+from ragrl_jax.store import addresses
+from ragrl_jax.toolbox import relay
 from ragrl_jax.toolbox.tool import Refused, Tool, loop
 
 CLOSED = -32000  # the SDK's error code for a closed connection
@@ -38,6 +42,7 @@ def tools_of(where: str, timeout_s: float) -> tuple[Tool, ...]:
     atexit.register(server.close)
     return listed
   server.close()
+  where, why = map(addresses.without_credentials, (where, why))
   raise ValueError(f"config.switches.mcp: the MCP server {where!r} cannot be used: {why}.")
 
 
@@ -48,7 +53,7 @@ class Server:
     where: see `tools_of`.
 
   Raises:
-    ValueError: the SDK is not installed, or the command is empty.
+    ValueError: the SDK is not installed, or there is no such command.
   """
 
   def __init__(self, where: str):
@@ -63,7 +68,10 @@ class Server:
       command, *arguments = shlex.split(where) or [""]
       if not command:
         raise ValueError("config.switches.mcp has an empty entry: name commands or addresses, separated by |.")
-      self._where = mcp.StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
+      if shutil.which(command) is None:
+        raise ValueError(f"config.switches.mcp: there is no command {command!r}: name an executable file.")
+      relayed = ["-I", relay.__file__, command, *arguments]
+      self._where = mcp.StdioServerParameters(command=sys.executable, args=relayed, env=dict(os.environ))
     self._opened: asyncio.Future[Any] | None = None  # its result is the connected client
     self._holding: asyncio.Task[None] | None = None
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import dataclasses
 import inspect
 import json
@@ -12,6 +13,9 @@ from typing import Any
 
 from ragrl_jax.toolbox import schemas
 
+LONGEST = 1 << 20  # most characters of a result; `config.switches.max_result_tokens` cuts it further
+# The futures of a call's threads. One that is not done after the call's time limit still runs.
+THREADS: contextvars.ContextVar[list[asyncio.Future[Any]]] = contextvars.ContextVar("threads")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -67,16 +71,29 @@ def of_function(function: Callable[..., Any]) -> Tool:
       if inspect.iscoroutinefunction(function):
         result = await function(**arguments)
       else:
-        result = await _in_thread(function, arguments)
+        thread = _in_thread(function, arguments)
+        THREADS.get([]).append(thread)
+        result = await asyncio.shield(thread)
     except ValueError as error:
       if type(error) is not ValueError:
         raise
-      raise Refused(" ".join(str(error).split()) or "the arguments are not accepted") from error
+      raise Refused(" ".join(str(error)[:LONGEST].split()) or "the arguments are not accepted") from error
     except SystemExit as error:  # a tool must not end the event loop or the run
       raise RuntimeError(f"SystemExit: {error}") from error
-    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    return result[:LONGEST] if isinstance(result, str) else _json(result)
 
   return Tool(getattr(function, "__name__", str(function)), description, parameters, run)
+
+
+def _json(value: Any) -> str:
+  """The value as JSON, not much further than LONGEST characters."""
+  parts, size = [], 0
+  for part in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+    parts.append(part)
+    size += len(part)
+    if size > LONGEST:
+      break
+  return "".join(parts)
 
 
 def _in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> asyncio.Future[Any]:
@@ -120,3 +137,12 @@ def loop() -> asyncio.AbstractEventLoop:
       _LOOPS.append(asyncio.new_event_loop())
       threading.Thread(target=_LOOPS[0].run_forever, name="toolbox", daemon=True).start()
     return _LOOPS[0]
+
+
+async def blocker(patience_s: float) -> str:
+  """The name of the task that blocks `loop()`, if the loop gives no sign within this time; else ""."""
+  sign = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop()))
+  if (await asyncio.wait({sign}, timeout=patience_s))[0]:
+    return ""
+  running = asyncio.current_task(loop())
+  return "a task" if running is None else running.get_name()

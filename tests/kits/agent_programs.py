@@ -79,6 +79,18 @@ def hangs(task):
   time.sleep(60)
 
 
+def sleeps(task):
+  time.sleep(1.5)
+
+
+async def never_awaits(task):
+  time.sleep(1.5)
+
+
+async def at_once(task):
+  return "Italy"
+
+
 def talks(task):
   messages = [user(task.question)]
   while True:

@@ -46,6 +46,12 @@ def picture() -> list:
   return ["The town:", Image(data=b"none", format="png")]
 
 
+@server.tool()
+def long(letters: int) -> str:
+  """Gives a long text."""
+  return "x" * letters
+
+
 if __name__ == "__main__":
   if len(sys.argv) > 1:
     server.run("streamable-http", port=int(sys.argv[1]))

@@ -164,3 +164,19 @@ def defaulted(when: Any = threading):
 
 def unknown(what: "Nowhere"):  # the annotation cannot be read
   """An annotation without a meaning."""
+
+
+async def never_awaits(seconds: float) -> str:
+  """Blocks the event loop of the tools."""
+  time.sleep(seconds)
+  return "done"
+
+
+def long_text(letters: int) -> str:
+  """A text of this length."""
+  return "word " * (letters // 5)
+
+
+def long_list(numbers: int) -> list[int]:
+  """A list of this length."""
+  return list(range(numbers))

@@ -1,8 +1,10 @@
 """A program's requests become one episode: its tokens are those that were sampled, and what goes wrong is named."""
 
 import asyncio
+import contextlib
 import gc
 import json
+import resource
 import sys
 import textwrap
 import threading
@@ -19,6 +21,7 @@ from scripted_chat import ChatPolicy
 from ragrl_jax import recipes, structs
 from ragrl_jax.learner import packing
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.recipes.agent import program as program_lib
 from ragrl_jax.recipes.agent import task as task_lib
 from ragrl_jax.recipes.agent.session import Session
 from ragrl_jax.run import rewards
@@ -347,3 +350,49 @@ def test_programs_run_a_few_at_a_time(tokenizer):
 
   scripted.run(all_of_them())
   assert len(agent_programs.MOST) == 6 and max(agent_programs.MOST) == 2
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_command_that_prints_without_end_is_stopped(stream):
+  program = program_lib.Program(
+    f"command:{sys.executable} -c \"import sys\nwhile True: sys.{stream}.write('word ' * 10000)\""
+  )
+  task = task_lib.Task("q", "Q?", (), "http://127.0.0.1:1/v1", timeout_s=300.0)
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux
+  with pytest.raises(program_lib.Died, match=f"printed more than {1 << 20} bytes"):
+    asyncio.run(program.run(task))
+  assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
+
+
+def test_long_answers_and_facts_are_not_kept():
+  long = "word " * (1 << 20)
+  assert task_lib.read(long).answer == task_lib.read(dict(answer=long)).answer == long[: 1 << 20]
+  with pytest.raises(ValueError, match="its facts have 5242[0-9]+ characters as JSON"):
+    task_lib.read(dict(answer="x", log=long))
+
+
+def test_functions_that_hang_are_bounded_and_a_coroutine_that_never_awaits_is_named(monkeypatch):
+  monkeypatch.setattr(program_lib, "MOST_LATE", 2)
+  monkeypatch.setattr(program_lib, "LOOP_S", 0.2)
+  task = task_lib.Task("q", "Q?", (), "http://127.0.0.1:1/v1", timeout_s=0.1)
+  hanging, blocking, fine = (
+    program_lib.Program(f"agent_programs:{name}") for name in ("sleeps", "never_awaits", "at_once")
+  )
+
+  async def all_of_them():
+    before = threading.active_count()
+    for said in ["gave no result within 0.1 s"] * 2 + ["2 earlier calls still run in their threads"] * 3:
+      with pytest.raises(program_lib.Died, match=said):
+        await hanging.run(task)
+    assert threading.active_count() <= before + 2
+    held = asyncio.gather(blocking.run(task), fine.run(task), return_exceptions=True)
+    assert "never_awaits is an `async def` that does not await" in str((await held)[1])
+
+  asyncio.run(all_of_them())
+
+  async def later():
+    while True:  # the threads end, and the loop runs again
+      with contextlib.suppress(program_lib.Died):
+        return await fine.run(task)
+
+  assert asyncio.run(later()) == "Italy"

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pathlib
+import resource
 import signal
 import socket
 import subprocess
@@ -74,7 +75,7 @@ def test_a_servers_tools_are_listed_and_called(monkeypatch, over_http):
   monkeypatch.setenv("TOWN_SECRET", "x1")  # a server by command has this process's environment
   for where in (f"{STDIO} ", over_http[0]):
     toolbox = box(where)
-    assert list(toolbox.tools) == ["born", "slow", "die", "process", "secret", "picture"]
+    assert list(toolbox.tools) == ["born", "slow", "die", "process", "secret", "picture", "long"]
     shown = toolbox.tools["born"].shown["function"]
     assert shown["description"] == "Where somebody was born." and shown["parameters"]["required"] == ["name"]
     found = called(
@@ -152,7 +153,7 @@ def test_a_killed_http_server_is_found_again(over_http):
 @pytest.mark.parametrize(
   "where, timeout_s, says",
   [
-    ("/no/such/file", 60.0, "FileNotFoundError"),
+    ("/no/such/file", 60.0, "there is no command '/no/such/file'"),
     ("true", 60.0, "Connection closed"),
     ("sleep 600", 1.0, r"it gave no list of its tools within 1 s \(config.switches.timeout_s\)"),
     ("http://127.0.0.1:9/mcp", 60.0, "ConnectError"),
@@ -162,6 +163,17 @@ def test_a_killed_http_server_is_found_again(over_http):
 def test_servers_that_cannot_be_used_are_named_at_the_start(where, timeout_s, says):
   with pytest.raises(ValueError, match=f"config.switches.mcp.*{says}"):
     mcp_servers.tools_of(where, timeout_s)
+
+
+@pytest.mark.agents
+def test_a_message_of_any_length_is_not_kept():
+  toolbox = box(f"{STDIO}  ")
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux
+  (short,), (long,) = called(toolbox, ("long", dict(letters=1 << 18))), called(toolbox, ("long", dict(letters=10**8)))
+  assert len(short.text) == 1 << 18
+  assert long == Result("long failed: ConnectionError: the MCP server closed the connection", FAILED)
+  assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
+  assert called(toolbox, ("born", dict(name="Danbel")))[0].kind == OK  # a new server
 
 
 @pytest.mark.agents

@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -11,6 +12,7 @@ import tool_functions
 from patience import reached
 
 from ragrl_jax.toolbox import named, tool
+from ragrl_jax.toolbox import toolbox as toolbox_lib
 from ragrl_jax.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox
 
 
@@ -146,3 +148,36 @@ def test_functions_are_found_by_name(tmp_path):
   assert named.function_of(f"{tmp_path}/mine.py:f", "config.switches.tools")(3) == 3
   with pytest.raises(ValueError, match="config.switches.tools='.*mine.py:g': .* has no function g"):
     named.function_of(f"{tmp_path}/mine.py:g", "config.switches.tools")
+
+
+def test_threads_of_tools_that_hang_are_counted_and_bounded():
+  # 5 calls of 3 tries each are 15 threads, if each try may have one; at_once=2 allows two.
+  before, toolbox = threading.active_count(), box("sleeps", "add", timeout_s=0.2, retries=2, at_once=2)
+  found, _ = called(toolbox, *[("sleeps", dict(seconds=4.0))] * 5)
+  assert {one.kind for one in found} == {FAILED} and threading.active_count() <= before + 2 + 1  # and the tools' loop
+  assert "2 calls still run in their threads after their time limit" in found[-1].text
+  (found,), _ = called(toolbox, ("add", dict(a=1)))
+  assert found.kind == FAILED and "config.switches.at_once" in found.text
+  end = time.monotonic() + 60
+  while found.kind == FAILED and time.monotonic() < end:  # the threads end, and their permits come back
+    time.sleep(0.2)
+    (found,), _ = called(toolbox, ("add", dict(a=1)))
+  assert found == Result("2", OK)
+
+
+def test_an_async_tool_that_never_awaits_is_named(monkeypatch):
+  monkeypatch.setattr(toolbox_lib, "BLOCKED_S", 0.2)
+  toolbox = box("never_awaits", "add", timeout_s=0.2)
+  found, _ = called(toolbox, ("never_awaits", dict(seconds=1.5)), ("add", dict(a=1)))
+  assert [one.kind for one in found] == [FAILED, FAILED]
+  assert "never_awaits is an `async def` that has not awaited anything" in found[1].text
+  time.sleep(1.5)
+  (found,), _ = called(toolbox, ("add", dict(a=1)))
+  assert found == Result("2", OK)  # the loop runs again
+
+
+def test_long_results_are_cut_before_they_are_kept():
+  found, _ = called(
+    box("long_text", "long_list"), ("long_text", dict(letters=3 << 20)), ("long_list", dict(numbers=10**6))
+  )
+  assert len(found[0].text) == len(found[1].text) == tool.LONGEST and found[1].text.startswith("[0, 1, 2, ")

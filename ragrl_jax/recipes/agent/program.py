@@ -16,6 +16,8 @@ from ragrl_jax.toolbox import named, tool
 
 COMMAND = "command:"
 MOST_BYTES = 1 << 20  # most bytes that a command may print
+MOST_LATE = 128  # most functions that still run in their threads after their time limit
+LOOP_S = 1.0  # seconds in which the event loop of `async def` functions must give a sign
 
 
 class Died(Exception):
@@ -42,18 +44,22 @@ class Program:
     if name.startswith(COMMAND) and not self._command:
       raise ValueError(f"config.switches.program={name!r}: there is no command after {COMMAND!r}.")
     self._function = None if self._command else named.function_of(name, "config.switches.program")
+    self._threads: list[tuple[threading.Thread, asyncio.Future[Any]]] = []
 
   async def run(self, task: Task) -> Any:
     """Runs the program on a task, and returns what the program returns.
 
     Raises:
-      Died: the program raised an error, exited with a status other than 0, or took longer than `task.timeout_s`.
+      Died: the program raised an error, exited with a status other than 0, or took longer than `task.timeout_s`; or
+        MOST_LATE earlier calls still run.
     """
     try:
       return await asyncio.wait_for(self._run(task), task.timeout_s)
     except TimeoutError:
-      limit = f"{task.timeout_s:g} s (config.switches.timeout_s)"
-      raise Died(f"the program {self.name} gave no result within {limit}.") from None
+      why = f"gave no result within {task.timeout_s:g} s (config.switches.timeout_s)"
+      if inspect.iscoroutinefunction(self._function) and (who := await tool.blocker(LOOP_S)):
+        why += f": {who} is an `async def` that does not await, so that no other one can run"
+      raise Died(f"the program {self.name} {why}.") from None
 
   def _run(self, task: Task) -> Awaitable[Any]:
     if self._function is None:
@@ -64,12 +70,20 @@ class Program:
     return self._thread(self._function, task)
 
   async def _guarded(self, function: Callable[[Task], Awaitable[Any]], task: Task) -> Any:
+    if current := asyncio.current_task():
+      current.set_name(self.name)  # for the message of a program that blocks the loop
     try:
       return await function(task)
     except (Exception, SystemExit) as error:  # the function is the user's, so any error fails only this episode
       raise Died(self._raised(error)) from error
 
   def _thread(self, function: Callable[[Task], Any], task: Task) -> asyncio.Future[Any]:
+    self._threads = [one for one in self._threads if one[0].is_alive()]
+    if (late := sum(given.done() for _, given in self._threads)) >= MOST_LATE:
+      raise Died(
+        f"the program {self.name} is not started: {late} earlier calls still run in their threads after their time "
+        "limit. Give what it waits for a time limit of its own."
+      )
     loop = asyncio.get_running_loop()
     given = loop.create_future()
 
@@ -84,7 +98,9 @@ class Program:
         loop.call_soon_threadsafe(_settle, given, result, died)
 
     # A daemon thread instead of a pool: Python waits for a pool's threads at exit, and a program may hang.
-    threading.Thread(target=work, name="program", daemon=True).start()
+    thread = threading.Thread(target=work, name="program", daemon=True)
+    self._threads.append((thread, given))
+    thread.start()
     return given
 
   async def _process(self, task: Task) -> Any:
@@ -97,15 +113,12 @@ class Program:
     except OSError as error:
       raise Died(f"the program {self.name} could not be started: {error}.") from None
     try:
-      said, errors = await process.communicate(task.json().encode() + b"\n")
+      said, errors = await self._talk(process, task.json().encode() + b"\n")
     finally:
-      with contextlib.suppress(ProcessLookupError):  # the process and its children have ended
-        os.killpg(process.pid, signal.SIGKILL)
+      self._kill(process)
     if process.returncode:
       last = errors.decode(errors="replace").strip().splitlines()[-1:] or [""]
       raise Died(f"the program {self.name} ended with status {process.returncode}: {last[0][:300]}")
-    if len(said) > MOST_BYTES:
-      raise Died(f"the program {self.name} printed {len(said)} bytes: it may print at most {MOST_BYTES}.")
     lines = said.decode(errors="replace").strip().splitlines()
     if not lines:
       return None
@@ -114,6 +127,41 @@ class Program:
     except (ValueError, RecursionError):
       return lines[-1]
     return value if value is None or isinstance(value, dict | str) else lines[-1]
+
+  async def _talk(self, process: asyncio.subprocess.Process, task: bytes) -> list[bytes]:
+    """Sends the task; returns what the process prints and its errors, once it has ended.
+
+    Raises:
+      Died: the process printed too much. It is killed, and the rest is not kept.
+    """
+    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+    assert stdin and stdout and stderr
+
+    async def send() -> None:
+      with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it does not read its task
+        stdin.write(task)
+        await stdin.drain()
+        stdin.close()
+
+    async def read(stream: asyncio.StreamReader) -> bytes:
+      said = bytearray()
+      while part := await stream.read(1 << 16):
+        if len(said) <= MOST_BYTES:
+          said += part
+        elif process.returncode is None:
+          self._kill(process)
+      return bytes(said)
+
+    _, *said = await asyncio.gather(send(), read(stdout), read(stderr))
+    await process.wait()
+    if max(map(len, said)) > MOST_BYTES:
+      raise Died(f"the program {self.name} printed more than {MOST_BYTES} bytes, the most that it may print.")
+    return said
+
+  @staticmethod
+  def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):  # the process and its children have ended
+      os.killpg(process.pid, signal.SIGKILL)
 
   def _raised(self, error: BaseException) -> str:
     words = " ".join(str(error).split())[:300]

@@ -98,6 +98,7 @@ class Result:
   facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+LONGEST = 1 << 20  # most characters of an answer, whose rest is cut off, and of all facts as JSON
 OWN = frozenset({"error", "rewrites", "requests", "tool_calls", "searches"})  # facts that the recipe itself adds
 
 
@@ -108,7 +109,7 @@ def read(returned: Any) -> Result:
     ValueError: the value is none of these, "reward" is not a finite number, or a fact has a name of OWN.
   """
   if returned is None or isinstance(returned, str):
-    return Result(returned)
+    return Result(returned and returned[:LONGEST])
   if not isinstance(returned, Mapping):
     raise ValueError(f"it returned {type(returned).__name__}: it must be a text, None or a mapping with 'answer'.")
   answer, reward = returned.get("answer"), returned.get("reward")
@@ -120,7 +121,9 @@ def read(returned: Any) -> Result:
   if taken := sorted(OWN & returned.keys()):
     raise ValueError(f"it returned {taken[0]!r}, a name that the recipe uses for its own counts: use another one.")
   try:
-    facts = json.loads(json.dumps({key: value for key, value in returned.items() if key not in ("answer", "reward")}))
+    facts = json.dumps({key: value for key, value in returned.items() if key not in ("answer", "reward")})
   except (TypeError, ValueError, RecursionError) as error:
     raise ValueError(f"its facts are no JSON ({error}): return only JSON values.") from None
-  return Result(answer, None if reward is None else float(reward), facts)
+  if len(facts) > LONGEST:
+    raise ValueError(f"its facts have {len(facts)} characters as JSON: they may have {LONGEST}.")
+  return Result(answer and answer[:LONGEST], None if reward is None else float(reward), json.loads(facts))
