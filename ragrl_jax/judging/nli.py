@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from ragrl_jax.core.text import beginnings
 from ragrl_jax.judging import judge_api, local
 from ragrl_jax.models import t5, tensors
 from ragrl_jax.prompting import load
@@ -78,8 +79,9 @@ class NLI:
   def _row(self, premise: str, claim: str) -> list[int] | None:
     # Like T5's own tokenizer: white space is collapsed, and a space is put in front. Pieces never cross a space.
     ids = lambda text: self._tokenizer.encode(" " + " ".join(text.split()))
-    end = ids(f"hypothesis: {claim}") + [self._tokenizer.eos_ids[0]]
-    start = ids(f"premise: {premise}")
+    short = lambda text: beginnings.for_ids(text, self._rows.max_tokens, ids)
+    end = ids(f"hypothesis: {short(claim)}") + [self._tokenizer.eos_ids[0]]
+    start = ids(f"premise: {short(premise)}")
     room = self._rows.max_tokens - len(end)
     return start[:room] + end if room > 0 else None
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ragrl_jax.core.text import beginnings
 from ragrl_jax.judging import judge_api, local, prompts
 from ragrl_jax.models import lora, peft, tensors, weights
 from ragrl_jax.models.decoder import Decoder
@@ -100,6 +101,9 @@ class RewardModel:
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
     tokens, limit = self._tokenizer, self._rows.max_tokens
+    if beginnings.for_ids(claim, limit, tokens.encode) != claim:
+      return None  # longer than a whole row
+    premise = passages.cut(premise, tokens, limit)
     ids = tokens.render(self._prompt.messages(premise, claim))
     while len(ids) > limit:
       room = len(tokens.encode(premise)) - (len(ids) - limit)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from ragrl_jax.core.text import beginnings
 from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.models import bert, families, hf, tensors, weights
 from ragrl_jax.parallel import rules
@@ -261,9 +262,9 @@ class Encoder:
 
   def _ids(self, texts: Sequence[str], kind: str) -> list[list[int]]:
     prefix = self._settings.query_prefix if kind == "query" else self._settings.passage_prefix
-    return [
-      encoding.ids for encoding in self._tokenizers[kind].encode_batch([well_formed(prefix + text) for text in texts])
-    ]
+    tokenizer, most = self._tokenizers[kind], self._settings.max_tokens
+    shown = [well_formed(beginnings.for_rows(prefix + text, most, tokenizer)) for text in texts]
+    return [encoding.ids for encoding in tokenizer.encode_batch(shown)]
 
   def _padded(self, rows: Sequence[Sequence[int]], length: int, batch: int, kind: str) -> np.ndarray:
     tokens, mask = np.zeros((batch, length), np.int32), np.zeros((batch, length), np.int32)

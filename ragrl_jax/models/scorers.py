@@ -6,6 +6,7 @@ token. Its score is the sum, over the query's tokens, of the best inner product 
 ColBERT (arXiv 2004.12832) sec. 3; the files are those of ColBERTv2 (arXiv 2112.01488).
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from ragrl_jax.core.text import beginnings
 from ragrl_jax.models import bert, encoder, hf, tensors
 from ragrl_jax.structs import Passage
 
@@ -59,7 +61,7 @@ class CrossEncoder:
     weight = jnp.asarray(files.open("classifier.weight", (1, shape.d_model)), dtype)
     bias = jnp.asarray(files.open("classifier.bias", (1,)), dtype)
     self._tokenizer, self._join = encoder.tokenizer_of(folder), title_separator
-    most = min(max_tokens, shape.max_position)
+    self._most = most = min(max_tokens, shape.max_position)
     self._tokenizer.no_padding()
     self._tokenizer.enable_truncation(most)
     self.settings = dict(
@@ -76,7 +78,8 @@ class CrossEncoder:
 
   def scores(self, pairs: Sequence[tuple[str, Passage]]) -> np.ndarray:
     """float32 [n]: the logit of each (query, passage)."""
-    texts = [(query, _text(passage, self._join)) for query, passage in pairs]
+    short = functools.partial(beginnings.for_rows, tokens=self._most, tokenizer=self._tokenizer)
+    texts = [(short(query), short(_text(passage, self._join))) for query, passage in pairs]
     rows = [
       (np.array(one.ids), np.ones(len(one.ids), np.int32), np.array(one.type_ids))
       for one in self._tokenizer.encode_batch(texts)
@@ -152,7 +155,8 @@ class LateInteraction:
     return ids, np.ones(len(ids), np.int32), (~np.isin(ids, self._dropped)).astype(np.int32)
 
   def _marked(self, text: str, mark: int, most: int) -> np.ndarray:
-    ids = self._tokenizer.encode(text).ids  # [CLS] … [SEP]
+    read = lambda text: self._tokenizer.encode(text).ids  # [CLS] … [SEP]
+    ids = read(beginnings.for_ids(text, most, read))
     return np.array([ids[0], mark, *ids[1:-1][: most - 3], ids[-1]])
 
   def _id(self, token: str, folder: pathlib.Path) -> int:

@@ -3,9 +3,11 @@
 Corpus text is data. A space is added to text in it that looks like a tag, so that no passage can open or close a tag.
 """
 
+import dataclasses
 import re
 from collections.abc import Sequence
 
+from ragrl_jax.core.text import beginnings
 from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.structs import Example, Passage
 
@@ -108,13 +110,32 @@ def gold_numbers(example: Example, by: str) -> list[int]:
 
 
 def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
-  """The text, cut after a whole character so that it encodes to at most max_tokens ids."""
+  """The text, cut after a whole character so that it encodes to at most max_tokens ids.
+
+  No more of a text of any length is tokenized than a few times max_tokens (`core.text.beginnings`).
+  """
+  text = beginnings.for_ids(text, max_tokens, tokenizer.encode)
   ids = tokenizer.encode(text)
   keep = max_tokens
   while len(ids) > max_tokens:  # a prefix can encode to more ids than it has in the whole text
     text = b"".join(map(tokenizer.token_bytes, ids[:keep])).decode(errors="ignore")
     ids, keep = tokenizer.encode(text), keep - 1
   return text
+
+
+def shortened(example: Example, tokenizer: Tokenizer, max_tokens: int) -> Example:
+  """The example; each of its texts that has more than max_tokens ids may be cut, and has more than max_tokens still.
+
+  A prompt that shows such a text is too long, and it is not tokenized as a whole to find this out.
+  """
+  short = lambda text: beginnings.for_ids(text, max_tokens, tokenizer.encode)
+  texts = [example.question, *(text for passage in example.passages for text in (passage.title, passage.text))]
+  if max(map(len, texts)) <= beginnings.LETTERS * max_tokens:
+    return example
+  shown = tuple(
+    dataclasses.replace(passage, title=short(passage.title), text=short(passage.text)) for passage in example.passages
+  )
+  return dataclasses.replace(example, question=short(example.question), passages=shown)
 
 
 def cut_middle(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
@@ -124,6 +145,9 @@ def cut_middle(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
 
   Source: LongBench's prediction code, which cuts the whole prompt in this way.
   """
+  head = beginnings.for_ids(text, max_tokens, tokenizer.encode)
+  if 2 * len(head) < len(text):  # the middle of a very long text is not tokenized; it is left out in any case
+    text = head + text[-len(head) :]
   ids = tokenizer.encode(text)
   keep = max_tokens
   while len(ids) > max_tokens:  # see `cut`
@@ -138,7 +162,10 @@ def _line(text: str) -> str:
 
 
 def _entry(number: int, passage: Passage, tokenizer: Tokenizer | None, limit: int | None) -> str:
-  title, text = _balanced(_line(passage.title)), _HEAD.sub(" ", neutral(passage.text).strip())
+  title, text = passage.title, passage.text
+  if limit is not None:  # before the signs of a text of any length are looked at
+    title, text = (beginnings.for_ids(one.lstrip(), limit, tokenizer.encode) for one in (title, text))
+  title, text = _balanced(_line(title)), _HEAD.sub(" ", neutral(text).strip())
   head = f"Doc {number}(Title: {title})"
   entry = f"{head} {text}".rstrip()
   if limit is None:

@@ -14,6 +14,7 @@ from ragrl_jax.structs import Passage
 
 MARK = "#"  # separates a document's id from the passage's number: "d#0"
 _WORD = re.compile(r"\S+")
+BLOCK = 1 << 20  # characters of a document that are tokenized at a time; a block ends before white space
 Spans = Callable[[str], list[tuple[int, int]]]
 
 
@@ -69,7 +70,19 @@ class Chunks:
     read = tokenizers.Tokenizer.from_file(str(self._file))
     read.no_truncation()
     read.no_padding()
-    return lambda text: read.encode(text, add_special_tokens=False).offsets
+    places = lambda text: read.encode(text, add_special_tokens=False).offsets
+
+    def spans(text: str) -> list[tuple[int, int]]:
+      found, start = [], 0
+      while start < len(text):
+        end = start + BLOCK
+        if end < len(text):
+          end = max(text.rfind(" ", start + 1, end), text.rfind("\n", start + 1, end), 0) or end
+        found += [(start + a, start + b) for a, b in places(text[start:end])]
+        start = end
+      return found
+
+    return spans
 
 
 def pieces(text: str, spans: list[tuple[int, int]], tokens: int, overlap: int) -> list[str]:

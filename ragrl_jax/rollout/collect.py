@@ -16,6 +16,7 @@ from typing import Any
 from ragrl_jax import structs
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Group
+from ragrl_jax.prompting import passages
 from ragrl_jax.rollout import conversation
 from ragrl_jax.rollout.dispatch import Dispatch, Work
 from ragrl_jax.rollout.engine_client import EngineClient
@@ -44,7 +45,8 @@ async def played(play: Play, request: Request, policy: conversation.Policy, tool
   """
   own: Any = EpisodeTools(tools)
   try:
-    episode = await play(request.example, policy, own)
+    example = passages.shortened(request.example, policy.tokenizer, policy.client.context)
+    episode = await play(example, policy, own)
   except structs.ToolFailed as failure:  # the only exception that ends an episode and not the run
     episode = policy.failed(str(failure) or type(failure).__name__)
   finally:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import structs
+from ragrl_jax.core.text import beginnings
 from ragrl_jax.engine import lanes
 from ragrl_jax.engine.messages import Group, Turn
 from ragrl_jax.rollout.engine_client import EngineClient
@@ -86,6 +87,9 @@ class Policy:
       ValueError: an empty prompt.
     """
     messages = len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    if messages:  # a prompt beyond the context ends the episode in any case
+      short = lambda text: beginnings.for_ids(text, self.client.context, self.texts.encode)
+      prompt = [{**message, "content": short(message["content"])} for message in prompt]
     ids = self.texts.render(prompt) if messages else tuple(int(i) for i in prompt)
     if not ids:
       raise ValueError("policy.start() got an empty prompt: it must have at least one token.")
@@ -199,6 +203,9 @@ class Conversation:
     Returns False, and appends nothing, if there is no room for it and another turn.
     """
     self._check_idle("observe")
+    if isinstance(text, str) and beginnings.for_ids(text, self.room(), self._policy.texts.encode) != text:
+      self._full = True  # it has more tokens than there is room
+      return False
     ids = self._policy.texts.encode(text) if isinstance(text, str) else tuple(int(i) for i in text)
     text = text if isinstance(text, str) else self._policy.tokenizer.decode(ids)
     # The prompt is never cut. Text that does not fit is not appended, and the episode can end.

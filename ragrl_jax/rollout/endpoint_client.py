@@ -12,6 +12,7 @@ from typing import Any
 
 from ragrl_jax.chat.cached import CachedClient
 from ragrl_jax.chat.client import Completion
+from ragrl_jax.core.text import beginnings
 from ragrl_jax.engine import lanes
 from ragrl_jax.engine.messages import Group, Turn, TurnEnded
 from ragrl_jax.prompting.marked import MarkedTokenizer
@@ -149,6 +150,7 @@ class EndpointClient:
     self.usage.add(reply)
     text, stop = server_text.ended(reply, accept, opened)
     # The server's tokens are unknown, or belong to another vocabulary. Ours only count the text, and decode to it.
+    text = beginnings.for_ids(text, self.context, self.tokenizer.encode)  # no limit of ours binds the server
     said = tuple(self.tokenizer.encode(text))
     ids += said
     logprobs = server_text.of_tokens(reply.logprobs, text, said, self.tokenizer) if server.logprobs else ()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 from ragrl_jax.judging.judge_api import Judge
 from ragrl_jax.structs import Passage, ToolFailed
+
+LONGEST = 1 << 20  # most characters of a passage's title and of its text, more than fit into a context
 
 
 class RetrievalTools:
@@ -49,8 +52,12 @@ class RetrievalTools:
       )
     self.top_k, self._encode, self._retriever = top_k, encode, retriever
     limits = dict(max_batch=max_batch, timeout_s=timeout_s, setting="config.retrieval.timeout_s")
-    self._searches = _Batches(lambda queries, k: retriever.search(queries, k), "search", workers=workers, **limits)
-    self._readings = _Batches(lambda asked, k: retriever.read(asked, k), "open or find", workers=workers, **limits)
+    self._searches = _Batches(
+      lambda queries, k: _short(retriever.search(queries, k)), "search", workers=workers, **limits
+    )
+    self._readings = _Batches(
+      lambda asked, k: _short(retriever.read(asked, k)), "open or find", workers=workers, **limits
+    )
     if encode is not None:
       self._vectors = _Batches(lambda texts, _: _unit(encode(texts)), "the encoder of queries", workers=1, **limits)
     judges = dict(judges or {})
@@ -111,6 +118,12 @@ class RetrievalTools:
         "(config.retrieval.query_encoder), or compare characters (config.switches.similarity='ngrams')."
       )
     return tuple(await asyncio.gather(*(self._vectors.ask(text, 0) for text in texts)))
+
+
+def _short(answers: Sequence[Sequence[Passage]]) -> list[list[Passage]]:
+  """The passages, cut to LONGEST characters: text of any length would stop the event loop that formats it."""
+  cut = lambda one: dataclasses.replace(one, title=one.title[:LONGEST], text=one.text[:LONGEST])
+  return [[cut(one) if max(len(one.title), len(one.text)) > LONGEST else one for one in found] for found in answers]
 
 
 def _verdicts(judge: Judge) -> "_Batches":

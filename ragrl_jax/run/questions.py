@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.text import beginnings
 from ragrl_jax.data import readers, stream
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.recipe import Recipe
@@ -110,7 +111,7 @@ def check_room(config, tokenizer, recipe: Recipe, examples: Sequence[structs.Exa
   """
   sizes = []
   for example in examples:
-    sizes.append(prompt_tokens(recipe, tokenizer, example))
+    sizes.append(prompt_tokens(recipe, tokenizer, passages.shortened(example, tokenizer, config.rollout.context)))
     if sizes[-1] < config.rollout.context:
       return
   raise ValueError(
@@ -153,7 +154,8 @@ def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[st
     check_room(config, tokenizer, recipe, examples, f"{what}={path}")
     return examples
   room = config.rollout.context - config.rollout.max_new_tokens
-  fitting = [e for e in examples if prompt_tokens(recipe, tokenizer, e) <= room]
+  fits = lambda example: prompt_tokens(recipe, tokenizer, passages.shortened(example, tokenizer, room)) <= room
+  fitting = [example for example in examples if fits(example)]
   if not fitting:
     raise ValueError(
       f"{what}={path}: no prompt of its {len(examples)} questions fits into the {room} tokens that "
@@ -186,7 +188,13 @@ def fitting(config, player: Answerer, examples: Sequence[structs.Example]) -> Se
 
 
 def _cut(example: structs.Example, tokenizer, recipe: Recipe, room: int) -> structs.Example:
-  while (over := prompt_tokens(recipe, tokenizer, example) - room) > 0:
+  most = 2 * beginnings.LETTERS * 4 * room
+  if any(len(p.text) > most for p in example.passages):  # first to four times the room, as it is not tokenized whole
+    short = lambda p: dataclasses.replace(p, text=passages.cut_middle(p.text, tokenizer, 4 * room))
+    example = dataclasses.replace(
+      example, passages=tuple(short(p) if len(p.text) > most else p for p in example.passages)
+    )
+  while (over := prompt_tokens(recipe, tokenizer, passages.shortened(example, tokenizer, 4 * room)) - room) > 0:
     sizes = [len(tokenizer.encode(passage.text)) for passage in example.passages]
     size = max(sizes, default=0)
     if not size:

@@ -177,3 +177,28 @@ def test_evaluation_prompts_that_are_too_long_are_cut_in_the_middle():
   config.rollout.context = 50
   with pytest.raises(ValueError, match="'t'.*longer than the 10"):
     questions.fitting(config, player, [two])
+
+
+class Spy(ByteTokenizer):
+  """Knows the longest text that was tokenized."""
+
+  longest = 0
+
+  def encode(self, text):
+    self.longest = max(self.longest, len(text))
+    return super().encode(text)
+
+
+def test_questions_and_passages_of_any_length_are_not_tokenized_whole():
+  config, spy = config_lib.default_config(), Spy()
+  config.rollout.update(dict(context=140, max_new_tokens=40))
+  player = types.SimpleNamespace(tokenizer=spy, recipe=recipes.get("care", instructions="none", titles=False))
+  huge = "Long text. " * 10**6
+  config.data.cut_middle = True
+  (cut,) = questions.fitting(config, player, [Example("l", "Who?", ("a",), (Passage("p", "", huge),))])
+  assert len(spy.render(player.recipe.prompt.messages(cut))) == 100
+  with pytest.raises(ValueError, match="its question alone is"):
+    questions.fitting(config, player, [Example("l", huge, ("a",), PASSAGES[:1])])
+  with pytest.raises(ValueError, match="config.rollout.context"):
+    questions.check_room(config, spy, player.recipe, [Example("l", huge, ("a",))], "Q")
+  assert spy.longest < 100_000

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import resource
 import time
 import types
 
@@ -351,3 +352,34 @@ def test_a_failed_tool_is_masked_in_a_rollout():
     rollout.close()
   assert episode.ended == "failed" and episode.failure == "exits failed: RuntimeError: SystemExit: usage"
   assert recipes.get("tool_agent").score(EXAMPLE, episode) == dict(answer=None)
+
+
+def test_a_result_of_100_mb_neither_stops_the_loop_nor_fills_the_memory(tokenizer, monkeypatch):
+  text = "word " * (10**8 // 5)  # made before the memory is measured
+
+  def huge() -> str:
+    """Gives a long text."""
+    return text
+
+  monkeypatch.setattr(tool_functions, "huge", huge, raising=False)
+  recipe = recipes.get("tool_agent", tools="tool_functions:huge", retries=0, max_result_tokens=512)
+  gaps = []
+
+  async def beats():
+    while True:
+      begin = time.perf_counter()
+      await asyncio.sleep(0.001)
+      gaps[-1] = max(gaps[-1], time.perf_counter() - begin)
+
+  async def play():
+    gaps.append(0.0)
+    beating = asyncio.create_task(beats())
+    episode = await recipe.play(EXAMPLE, ChatPolicy(tokenizer, [call("huge"), ANSWER]), Tools())
+    beating.cancel()
+    return episode
+
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux
+  while not gaps or (min(gaps) >= 0.05 and len(gaps) < 10):  # a busy machine may be late, but not always
+    episode = scripted.run(play())
+  assert results(episode)[0][0].startswith("word word") and len(tokenizer.encode(results(episode)[0][0])) <= 512
+  assert min(gaps) < 0.05 and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10

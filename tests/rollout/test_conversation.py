@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,9 @@ from ragrl_jax.engine.messages import Open, Turn, TurnEnded
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.rollout.conversation import Policy, TextCache
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Sampling
 from ragrl_jax.testing import small_engine as kit
 from ragrl_jax.testing.small_engine import engine, requests, rollout
 
@@ -286,3 +289,23 @@ def test_invalid_calls_are_refused():
     return episode
 
   run_one(play)
+
+
+def test_texts_of_any_length_are_not_tokenized_whole():
+  class Spy(ByteTokenizer):
+    longest = 0
+
+    def encode(self, text):
+      self.longest = max(self.longest, len(text))
+      return super().encode(text)
+
+  spy = Spy()
+  client = types.SimpleNamespace(tokenizer=spy, context=100, open=lambda *_, **__: 0, close=lambda _: None, version=0)
+  make = lambda: Policy(
+    client, TextCache(spy), keys=(0, 0, 0, 0), sampling=Sampling(1.0, 0, 1.0, 8), group=None, reserve=1
+  )
+  talk = make().start([dict(role="user", content="Who?")])
+  room = talk.room()
+  assert not talk.observe("x" * 10**7) and talk.room() == room and talk.end().ended == "budget"
+  assert make().start([dict(role="user", content="Who? " * 10**6)]).room() < 1
+  assert spy.longest < 10_000

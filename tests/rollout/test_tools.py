@@ -33,6 +33,12 @@ def ask(tools, *queries, **options):
   return asyncio.run(all_of_them())
 
 
+def test_passages_of_any_length_are_cut():
+  long = Passage("p", "T" * (2 << 20), "x" * (3 << 20), 0.5)
+  ((found,),) = ask(RetrievalTools(Retriever(lambda queries, k: [[long]])), "a")
+  assert found == Passage("p", "T" * (1 << 20), "x" * (1 << 20), 0.5)
+
+
 def test_simultaneous_searches_are_one_batch():
   retriever = Retriever()
   got = ask(RetrievalTools(retriever, top_k=2), "a", "b", "c")

@@ -28,7 +28,7 @@ from ragrl_jax.retrieval import guard
 
 PAGES = {"chat/completions": "POST", "completions": "POST", "search": "POST", "models": "GET"}
 DONE = b"data: [DONE]\n\n"
-MAX_BYTES = 8 << 20  # most bytes of a request's body
+MAX_BYTES = 2 << 20  # most bytes of a request's body, all of which is tokenized: some 500,000 tokens
 MOST = 100  # most passages per search
 STARTED_S = 30.0  # seconds that the server has to start
 # Seconds that an idle connection stays open. Clients close theirs much earlier, so no request is sent on a connection

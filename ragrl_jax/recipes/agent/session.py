@@ -11,11 +11,13 @@ conversation (its own training row), or is refused.
 
 import asyncio
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import structs
+from ragrl_jax.core.text import beginnings
 from ragrl_jax.prompting import tool_calls
 from ragrl_jax.prompting.appended import Appender, Rewritten
 from ragrl_jax.prompting.tokenizer import Tokenizer
@@ -241,12 +243,22 @@ class Session:
       return f"messages[{len(keys)}] ({record.keys[len(keys)][0]}) and the later ones are missing."
     ended = record.last.stop == "eos"
     try:
-      new = self._reading.appender.after(asked.messages, len(record.keys), asked.shown, ended=ended)
+      new = self._reading.appender.after(
+        self._short(asked.messages, record), len(record.keys), asked.shown, ended=ended
+      )
     except Rewritten as error:
       return f"{error} (prompting.markers='own' only appends)."
     except ValueError as error:
       return " ".join(str(error).split())
     return [*new, *self._reading.tokenizer.encode(asked.opened)]
+
+  def _short(self, messages: Sequence[Mapping[str, Any]], record: _Record) -> list[Mapping[str, Any]]:
+    """The messages; a new one that is longer than the room is cut, and is too long still."""
+    short = functools.partial(
+      beginnings.for_ids, tokens=max(record.talk.room(), 0), encode=self._reading.tokenizer.encode
+    )
+    new = ({**message, "content": short(message["content"])} for message in messages[len(record.keys) :])
+    return [*messages[: len(record.keys)], *new]
 
   def _text_after(self, record: _Record, prompt: Sequence[int]) -> list[int] | str:
     """`_new` for a text request: it must begin with the conversation's tokens, or with their text."""

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from ragrl_jax.core.text import beginnings
 from ragrl_jax.prompting import passages
 from ragrl_jax.prompting.agent_tags import AGENTS
 from ragrl_jax.structs import Passage
@@ -43,7 +44,9 @@ class Agent:
     if self.documents == "heads":
       whole = passages.block(found, tokenizer=tokenizer, max_passage_tokens=limit).strip()
       return whole.removeprefix(passages.OPEN).removesuffix(passages.CLOSE)
-    lines = [passages.neutral(f"{one.title}\n{one.text}".strip()) for one in found]
+    whole = (f"{one.title}\n{one.text}".strip() for one in found)
+    short = (beginnings.for_ids(line, limit, tokenizer.encode) if limit else line for line in whole)
+    lines = [passages.neutral(line) for line in short]
     if self.documents == "counted":
       lines = [f"({number}){' '.join(line.split())}" for number, line in enumerate(lines, 1)]
     return self.between.join(passages.cut(line, tokenizer, limit) if limit else line for line in lines)

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from ragrl_jax.core.text import tags
+from ragrl_jax.core.text import beginnings, tags
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.untrained import asides
 from ragrl_jax.recipes.untrained.parser import END
@@ -11,6 +11,7 @@ from ragrl_jax.recipes.untrained.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
 REFINED = {"recomp": "summary", "filco": "extract"}  # method → the tag of the refined text
+MOST_COUNTED = 1 << 14  # tokens of documents beyond which the counts of an episode do not go
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -42,7 +43,8 @@ def build(prompt: Prompt, reader: Prompt, method: str, *, search: bool, max_pass
     left = (Passage("refined", "", text),) if text else ()
     talk = policy.start(reader.over(dataclasses.replace(example, passages=left), left))
     said = await talk.generate(stop=(END,))
-    count = lambda text: len(policy.tokenizer.encode(text))
+    encode = policy.tokenizer.encode
+    count = lambda text: len(encode(beginnings.for_ids(text, MOST_COUNTED, encode)))
     return asides.joined(
       first,
       talk.end(),
