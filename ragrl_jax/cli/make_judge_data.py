@@ -1,16 +1,17 @@
 """Makes the training data of VERITAS's reward model, and tests the model:
 
   python launchers/make_judge_data.py --config configs/veritas.py --config.judge.kind=llm … --episodes RUN --out DIR
-  python launchers/make_judge_data.py --config configs/veritas.py --config.judge.path=MODEL --compare HELD_OUT
+  python launchers/make_judge_data.py --config configs/veritas.py --config.judge.path=MODEL --compare HELD_OUT --out DIR
   python launchers/make_judge_data.py --config configs/veritas.py --episodes RUN --sheet SHEET.csv --max_pairs 100
 
 The first takes pairs from the episodes of a run or an evaluation, (results, thought) by default (--term), and lets the
 config's judge label them. It writes DIR/train.jsonl.gz for launchers/sft.py --config configs/veritas.py:reward_model,
-and DIR/held_out.jsonl.gz. The second prints the agreement of the config's judge with labels. Pairs without a verdict
-are asked once more at the end. If more than a share of --max_missing still has none, the exit status is 1. With
-config.judge.cache set, both continue after a kill, which loses at most the last 256 pairs. The third writes the first
---max_pairs pairs of the first command for people to label. launchers/compare.py --verdicts compares these sheets with
-each other and with judges.
+DIR/held_out.jsonl.gz, and DIR/labels.json, which says whose labels these are. The second prints the agreement of the
+config's judge with labels, those of HELD_OUT or of a sheet (.csv); with --out, launchers/tables.py reads it from DIR.
+Pairs without a verdict are asked once more at the end. If more than a share of --max_missing still has none, the exit
+status is 1. With config.judge.cache set, both continue after a kill, which loses at most the last 256 pairs. The third
+writes the first --max_pairs pairs of the first command, or of --compare HELD_OUT, for people to label.
+launchers/compare.py --verdicts compares these sheets with each other and with judges.
 """
 
 import json
@@ -24,10 +25,10 @@ from tqdm import tqdm
 from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
-from ragrl_jax.evaluation import raters
+from ragrl_jax.evaluation import judge_rows, raters
 from ragrl_jax.evaluation.transcripts import played_rows
 from ragrl_jax.recipes.veritas import distil
-from ragrl_jax.store import compile_cache
+from ragrl_jax.store import compile_cache, folders
 from ragrl_jax.store import episodes as episodes_lib
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
@@ -35,14 +36,16 @@ EPISODES = flags.DEFINE_string(
   "episodes", "", "Folder of a run, whose episodes/step_*.jsonl are read, or of an evaluation, with episodes.jsonl."
 )
 SHEET = flags.DEFINE_string("sheet", "", "CSV of pairs for people to label, instead of --out.")
-COMPARE = flags.DEFINE_string("compare", "", "Labelled pairs, FILE.jsonl[.gz], instead of --episodes and --out.")
+COMPARE = flags.DEFINE_string(
+  "compare", "", "Labelled pairs, FILE.jsonl[.gz] or a sheet FILE.csv, instead of --episodes."
+)
 TERM = flags.DEFINE_enum(
   "term",
   "information_think",
   ["information_think", "think_search", "think_answer"],
   "Term whose pairs are taken; its judge (config.judges) labels them, or is compared.",
 )
-OUT = flags.DEFINE_string("out", "", "Folder of train.jsonl.gz and held_out.jsonl.gz.")
+OUT = flags.DEFINE_string("out", "", "Folder of the labelled pairs, or of the judge's agreement with them.")
 MAX_PAIRS = flags.DEFINE_integer("max_pairs", 27_000, "Most pairs to label, drawn at random.", lower_bound=1)
 HELD_OUT = flags.DEFINE_integer("held_out", 3_000, "Pairs kept from training, or a few more.", lower_bound=1)
 
@@ -54,9 +57,9 @@ def main(argv):
   compile_cache.keep()
   config = CONFIG.value
   if SHEET.value:
-    if not EPISODES.value:
-      raise app.UsageError("give --episodes: the pairs of the sheet come from them.")
-    pairs = drawn(config)
+    if not EPISODES.value and not COMPARE.value:
+      raise app.UsageError("give --episodes or --compare: the pairs of the sheet come from them.")
+    pairs = list(readers.read_examples(COMPARE.value))[: MAX_PAIRS.value] if COMPARE.value else drawn(config)
     raters.write_sheet(SHEET.value, ((pair.id, distil.asked(pair)) for pair in pairs))
     print(f"{SHEET.value}: {len(pairs)} pairs; put 1 or 0 into the column label")
     return
@@ -65,9 +68,15 @@ def main(argv):
     raise app.UsageError("config.judge.kind='none': choose the judge that labels the pairs, or is compared.")
   again = generation.of_judges(config.judge, config.judges)
   if COMPARE.value:
-    pairs = list(readers.read_examples(COMPARE.value))
+    by_hand = COMPARE.value.endswith(".csv")
+    pairs = judge_rows.by_hand(COMPARE.value) if by_hand else list(readers.read_examples(COMPARE.value))
+    if OUT.value:
+      folders.refuse_others(OUT.value, folders.SCORES)
     found = judged(judge, pairs)
     print(json.dumps(distil.agreement(pairs, found), indent=1))
+    if OUT.value:
+      its = judging.chosen(config.judge, config.judges, [TERM.value])[TERM.value]
+      judge_rows.write(OUT.value, COMPARE.value, pairs, found, judge.describe(), its["path"])
     generation.settle(found.count(None), len(pairs), "pairs", again=again)
     return
   if not EPISODES.value or not OUT.value:
@@ -79,6 +88,7 @@ def main(argv):
     path = pathlib.Path(OUT.value) / f"{name}.jsonl.gz"
     writers.write_examples(path, part, turns=distil.transcripts(part))
     print(f"{path}: {len(part)} pairs, {sum(pair.golds == ('1',) for pair in part)} of them 1")
+  judge_rows.write_labels(OUT.value, dict(judge.describe(), by="judge", term=TERM.value, max_pairs=MAX_PAIRS.value))
   print(f"{len(pairs) - len(labelled)} pairs got no verdict")
   generation.settle(len(pairs) - len(labelled), len(pairs), "pairs", again=again)
 

@@ -2,7 +2,8 @@
 
   python launchers/tables.py --paper arena --runs out/arena/test --runs 'out/arena/baselines/*'
 
-Each --runs is a folder that launchers/evaluate.py or launchers/score_transcripts.py wrote, or a glob of such folders.
+Each --runs is a folder that launchers/evaluate.py or launchers/score_transcripts.py wrote, a file of verdicts on such a
+folder's episodes (launchers/faithfulness.py --out), or a glob of them.
 The stored settings of a run determine its row and columns, not the name of its folder. Below a table are the settings
 of each run, and the commands that fill its empty cells. Without --runs all commands are printed.
 """
@@ -14,11 +15,13 @@ from absl import app, flags
 
 from ragrl_jax.cli import commands
 from ragrl_jax.evaluation import seeds
-from ragrl_jax.evaluation.tables import filling, papers, results, writing
+from ragrl_jax.evaluation.tables import filling, papers, results, step_verdicts, writing
 from ragrl_jax.store import jsonl
 
 PAPER = flags.DEFINE_enum("paper", None, list(papers.PAPERS), "The paper.")
-RUNS = flags.DEFINE_multi_string("runs", [], "Folder of an evaluation, or a glob of such folders; several times.")
+RUNS = flags.DEFINE_multi_string(
+  "runs", [], "Folder of an evaluation, a file of `ragrl faithfulness`, or a glob; several times."
+)
 TABLE = flags.DEFINE_multi_string("table", [], "Only tables whose name begins with this, such as 'Table 3'.")
 FORMAT = flags.DEFINE_enum("format", "markdown", list(writing.FORMATS), "Output format.")
 OUT = flags.DEFINE_string("out", None, "File to write; without it the tables are printed.")
@@ -30,7 +33,9 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: each run is given as --runs=FOLDER.")
   paper = papers.PAPERS[PAPER.value]
-  evaluations = [results.read(folder) for folder in folders(RUNS.value)]
+  paths = [pathlib.Path(path) for path in folders(RUNS.value)]
+  evaluations = [results.read(path) for path in paths if not path.is_file()]
+  evaluations = step_verdicts.joined(evaluations, [path for path in paths if path.is_file()])
   filled = filling.fill(paper, evaluations, any_model=ANY_MODEL.value)
   if TABLE.value:
     names = [one.table.name for one in filled]
@@ -47,7 +52,7 @@ def main(argv):
 
 
 def folders(patterns: list[str]) -> list[str]:
-  """The folders that the patterns name, and the seeds' folders in them, each once, in order.
+  """The folders and files that the patterns name, and the seeds' folders in them, each once, in order.
 
   Raises:
     FileNotFoundError: a pattern matches no folder.

@@ -39,7 +39,9 @@ SECOND = {
 @pytest.mark.parametrize("paper,name", SECOND)
 def test_published_numbers_against_a_second_reading(paper, name):
   (table,) = [table for table in papers.PAPERS[paper].tables if table.name == name]
-  by_column = [" ".join(words) for words in zip(*(row.published.split() for row in table.rows))]
+  by_column = [
+    " ".join(words) for words in zip(*(row.published.split() for row in table.rows if set(row.published) - set("- ")))
+  ]
   assert by_column == SECOND[paper, name]
 
 

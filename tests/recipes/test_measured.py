@@ -37,7 +37,7 @@ def rows():
 def counted(found):
   """The measures without the verdicts themselves."""
   return {
-    name: {term: {k: v for k, v in of.items() if k != "verdicts"} for term, of in s.items()}
+    name: {term: {k: v for k, v in of.items() if k not in ("verdicts", "questions")} for term, of in s.items()}
     for name, s in found.items()
   }
 
@@ -68,9 +68,10 @@ def test_a_pair_without_a_verdict_is_in_no_mean():
       return [None] * len(pairs)
 
   found = counted(measured.measured(rows(), dict(information_think=Refuses())))
-  # Of two episodes with results, one lacks its verdict, so it is left out; the other has no thought behind them.
+  # Of two episodes with results, one lacks its verdict; the other has no thought behind them. Alone it would make .0 of
+  # what may be .5, so without any verdict nothing is known.
   assert found["nq"]["information_think"] == dict(
-    faithful=0.0, pairs=1, incomplete=1, judged=0, unjudged=1, left_out=1, without=1
+    faithful=None, pairs=1, incomplete=1, judged=0, unjudged=1, left_out=1, without=1
   )
   both = [SEARCH, RESULTS, SEARCH, RESULTS, READ]  # the first results have no thought about them that comes first
   recipe, example = recipes.get("search_r1"), Example("both", "Who?", ("x",), source="nq")

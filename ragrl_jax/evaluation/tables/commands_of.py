@@ -5,13 +5,35 @@ import shlex
 
 from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.evaluation.tables.layout import SERVED, SETS, Column, Paper, Run
+from ragrl_jax.evaluation.tables.measures import MEASURES
 
 # Settings by which runs of the same configs differ: their values are in the names of folders.
-_APART = re.compile(r"--config\.(?:switches|retrieval|rollout|evaluate)\.(top_k|group_size|batch|instructions)=(.*)")
+_APART = re.compile(
+  r"--config\.(?:(?:switches|retrieval|rollout|evaluate)\.)?(top_k|group_size|batch|instructions|steps)=(.*)"
+)
+
+# The judges of the steps of transcripts (`measures.Measure.steps`): flags of `ragrl faithfulness`.
+JUDGES = {
+  "llm": (
+    *("--config.judge.kind=llm", f"--config.judge.model={SERVED['claude-4.5-sonnet']}"),
+    *("--config.judge.endpoint=ENDPOINT", "--terms=information_think", "--terms=think_search"),
+  ),
+  "automatic": (
+    *("--config.judge.kind=reward_model", "--config.judge.path=JUDGE_FOLDER"),
+    *("--config.judges.think_search.kind=nli", "--config.judges.think_search.path=NLI_FOLDER"),
+  ),
+  "nli": (
+    *("--config.judges.think_answer.kind=nli", "--config.judges.think_answer.path=NLI_FOLDER"),
+    "--terms=think_answer",
+  ),
+}
+RATERS = "veritas:reward_model"  # the evaluation of a judge: its verdicts on labelled pairs
 
 
 def evaluation(paper: Paper, column: Column, run: Run) -> str:
-  """The command whose result fills a cell; for a run that reads evidence, all from its extraction, joined by "&&"."""
+  """The command whose result fills a cell; joined by "&&", for a run that reads evidence all from its extraction, and
+  for verdicts on the steps of transcripts all from their scoring.
+  """
   (name,) = column.sets
   data = column.data or paper.data.get(name) or SETS[name][1]
   out = _folder(paper, run)
@@ -27,7 +49,16 @@ def evaluation(paper: Paper, column: Column, run: Run) -> str:
     return _line(["ragrl", "recall", f"--data={data}", f"--out={place}", *run.flags, *column.flags])
   if run.system:
     words = ["ragrl", "score", f"--system={run.system}", f"--transcripts={name}.jsonl", f"--data={data}"]
-    return _line([*words, *(f"--model={model}" for model in run.models[:1]), f"--out={place}"])
+    steps = [_line([*words, *(f"--model={model}" for model in run.models[:1]), f"--out={place}"])]
+    asked = ["ragrl", "faithfulness", "--config=veritas", f"--episodes={place}"]
+    steps += [_line([*asked, *JUDGES[name], f"--out={place}-{name}.json"]) for name in MEASURES[column.measure].steps]
+    return " && ".join(steps)
+  if run.evaluate == RATERS:
+    served = SERVED.get(run.models[0])
+    folder = f"{out}/model" if run.train else _model(run)
+    judge = dict(kind="llm", model=served, endpoint="ENDPOINT") if served else dict(kind="reward_model", path=folder)
+    words = ["ragrl", "make-judge-data", "--config=veritas", *(f"--config.judge.{k}={v}" for k, v in judge.items())]
+    return _line([*words, f"--compare={data}", f"--out={place}"])
   step = f"/checkpoints/{run.checkpoint}" if run.checkpoint else ""
   checkpoint = f"{out}{step}" if run.train else _model(run)
   answers = [f"--checkpoint={checkpoint}", *([f"--best={run.best}"] if run.best else [])]
@@ -41,7 +72,7 @@ def training(paper: Paper, run: Run | None) -> str:
   """The command of the run that a row's evaluations need; "" for an untrained model."""
   if run is None or not run.train:
     return ""
-  command = "sft" if "sft" in run.train.partition(":")[2].split(",") else "train"
+  command = "sft" if run.transcripts else "train"
   words = ["ragrl", command, f"--config={run.train}", f"--workdir={_folder(paper, run)}"]
   needs = (f"--config.data.train={run.transcripts}",) if command == "sft" else run.needs
   return _line([*words, f"--config.model.path={run.start or _model(run)}", *needs, *run.train_flags])
@@ -50,7 +81,7 @@ def training(paper: Paper, run: Run | None) -> str:
 def _place(paper: Paper, column: Column, run: Run) -> str:
   """The folder of an evaluation."""
   parts = [_folder(paper, run), *([f"step{run.checkpoint}"] if run.checkpoint else []), *column.sets]
-  parts += [column.where["split"]] if "split" in column.where else []
+  parts += [str(column.where[fact]) for fact in ("split", "labels.max_pairs", "labels.by") if fact in column.where]
   parts += [*_apart(run.flags), *(re.sub(r"[^a-z0-9]+", "", flag.rpartition("=")[2].lower()) for flag in column.flags)]
   return "-".join(parts)
 

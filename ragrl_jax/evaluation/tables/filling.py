@@ -264,7 +264,9 @@ def _row(
     wholes = [(one, value) for one in here if measure.whole and (value := measure.of_whole(one.metrics)) is not None]
     if len(wholes) == 1 and len(wholes[0][0].sets) == 1:  # a measure of a whole evaluation is of one data set
       ((one, value),) = wholes
-      yield Cell(printed, value * scale, n=one.metrics["n"], evaluations=(one,))
+      bounds = one.metrics.get(f"{measure.whole}_interval") or ()
+      number = one.metrics.get(f"{measure.whole}_pairs", one.metrics["n"])
+      yield Cell(printed, value * scale, *(scale * bound for bound in bounds), n=number, evaluations=(one,))
       continue
     here = here if measure.whole else _distinct(here)
     mine = scores[row.name][place]
@@ -302,6 +304,8 @@ def _empty(paper: Paper, column: Column, row: Row, run: Run | None, here: Sequen
   if MEASURES[column.measure].judged and run.system:
     config = "when_to_search" if paper.name == "when_to_search" else "arena:judge"  # each paper's own question
     return dict(why_not=f"it needs a judge: `ragrl judge --config={config} --config.judge.model=NAME --results FOLDER`")
+  if run.system and MEASURES[column.measure].steps:
+    return dict(command=commands_of.evaluation(paper, column, run))
   if len(here) > 1 and MEASURES[column.measure].whole:
     return dict(why_not=f"{len(here)} runs, but this measure is for one run")
   if here:

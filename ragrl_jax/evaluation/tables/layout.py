@@ -171,6 +171,8 @@ class Paper:
 SERVED: Mapping[str, str] = {
   "gpt-4o": "gpt-4o-2024-11-20",
   "openai-o1": "o1-2024-12-17",
+  "claude-3.7-sonnet": "claude-3-7-sonnet-20250219",
+  "claude-4.5-sonnet": "claude-sonnet-4-5-20250929",
   "deepseek-r1": "deepseek-reasoner",
 }
 
@@ -186,6 +188,7 @@ SETS: Mapping[str, tuple[re.Pattern[str], str]] = {
   "bamboogle": (re.compile(r"bamboogle"), f"{_FLASHRAG}/bamboogle/test"),
   "multifieldqa": (re.compile(r"multifieldqa|mfqa"), "multifieldqa_en.jsonl"),
   "cofca": (re.compile(r"cofca"), "cofca.jsonl"),
+  "pairs": (re.compile(r"pairs.of.steps"), "PAIRS/held_out.jsonl.gz"),  # of `ragrl make-judge-data`
 }
 
 

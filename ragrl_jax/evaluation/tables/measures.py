@@ -9,6 +9,10 @@ from ragrl_jax.core.metrics import qa
 
 Row = Mapping[str, Any]
 
+# Term → the kinds of the two judges that VERITAS's Table 1 compares, and the kind that its other tables use.
+COMPARED = dict(information_think=("llm", "reward_model"), think_search=("llm", "nli"), think_answer=("sub_em", "nli"))
+AUTOMATIC = dict(information_think="reward_model", think_search="nli", think_answer="sub_em")
+
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
@@ -22,6 +26,7 @@ class Measure:
     pooled: a term whose verdicts are pooled over the pairs of all questions (`Recipe.pooled`).
     judged: whether it needs a judge's verdicts, from the run or from `ragrl judge`.
     share: whether the value is between 0 and 1, so that a table may print it times 100.
+    steps: the judges of `commands_of.JUDGES` whose verdicts on the steps of transcripts it needs.
   """
 
   label: str
@@ -31,6 +36,7 @@ class Measure:
   judged: bool = False
   share: bool = True
   pooled: str = ""
+  steps: tuple[str, ...] = ()
 
   def of_whole(self, metrics: Mapping[str, Any]) -> float | None:
     """The value of a measure with `whole`; None if metrics.json lacks it."""
@@ -76,9 +82,27 @@ def _accuracy(row: Row) -> float | None:
   return row["terms"]["accuracy"] if "accuracy" in row["terms"] else row["outcome"]
 
 
+def _consistent(row: Row) -> float:
+  return float(row["prediction"] in row["golds"])
+
+
 def _compression(row: Row) -> float | None:
   row = row.get("extraction") or row  # of the evidence that was read
   return row["passage_tokens"] / row["evidence_tokens"] if row.get("evidence_tokens") else None
+
+
+def _compared() -> dict[str, Measure]:
+  """TERM/KIND, TERM_agreement and TERM_kappa of the judges of `COMPARED` (`step_verdicts`)."""
+  found = {}
+  for term, kinds in COMPARED.items():
+    by = {kind: "automatic" if kind == AUTOMATIC[term] else kind for kind in kinds}
+    for kind, judge in by.items():
+      style = f"verdicts of {kind}, mean over the pairs of all questions"
+      found[f"{term}/{kind}"] = Measure("", style, pooled=f"{term}/{kind}", steps=(judge,))
+    for name, what in (("agreement", "share of equal verdicts"), ("kappa", "Fleiss's kappa")):
+      style = f"{what} of {' and '.join(kinds)}, over the distinct pairs"
+      found[f"{term}_{name}"] = Measure("", style, whole=f"{term}_{name}", steps=tuple(by.values()))
+  return found
 
 
 _SQUAD = "SQuAD's normalisation"
@@ -97,14 +121,16 @@ MEASURES: Mapping[str, Measure] = {
   "format": Measure("format", "share of replies in the recipe's format", _term("format")),
   "relevance": Measure("relevance", "the term relevance: cited references against the gold ones", _term("relevance")),
   "information_think": Measure(
-    "Info-Think", "verdicts on (results, thought), mean over the pairs of all questions", pooled="information_think"
+    "Info-Think", "verdicts on (results, thought), mean over the pairs of all questions", pooled="information_think",
+    steps=("automatic",),
   ),
   "think_search": Measure(
-    "Think-Search", "verdicts on (thought, query), mean over the pairs of all questions", pooled="think_search"
+    "Think-Search", "verdicts on (thought, query), mean over the pairs of all questions", pooled="think_search",
+    steps=("automatic",),
   ),
   "think_answer": Measure(
     "Think-Ans", "Sub-EM of (thought, answer), or the judge's verdict, mean over the pairs of all questions",
-    pooled="think_answer",
+    pooled="think_answer", steps=("automatic",),
   ),
   "answer_recall": Measure("AR", "share of evidence that holds a gold answer", _column("answer_recall")),
   "reason_recall": Measure(
@@ -118,4 +144,7 @@ MEASURES: Mapping[str, Measure] = {
   "pace": Measure(
     "seconds", "seconds a question, of all questions together", whole="seconds/seconds_cover", share=False
   ),
+  "consistency": Measure("", "share of pairs on which the judge says what the label says", _consistent),
+  "judge_kappa": Measure("", "Cohen's kappa of the judge and the labels", whole="kappa", share=False),
+  **_compared(),
 }  # fmt: skip

@@ -19,6 +19,7 @@ MODELS: Mapping[tuple[str, int, int], str] = {
   ("qwen2", 5120, 48): "qwen2.5-14b",
   ("qwen3", 2560, 36): "qwen3-4b",
   ("qwen3", 4096, 36): "qwen3-8b",
+  ("qwen3", 5120, 40): "qwen3-14b",
   ("llama", 4096, 32): "llama-3.1-8b",
 }
 # How servers name the models of the tables.
@@ -26,9 +27,11 @@ _SERVED: Sequence[tuple[re.Pattern[str], str]] = (
   (re.compile(r"gpt-4o(-\d.*)?"), "gpt-4o"),
   (re.compile(r"(openai-)?o1(-\d.*)?"), "openai-o1"),
   (re.compile(r"deepseek-(r1|reasoner)"), "deepseek-r1"),
+  (re.compile(r"claude-(3[-.]7-sonnet|sonnet-3[-.]7).*"), "claude-3.7-sonnet"),
+  (re.compile(r"claude-(4[-.]5-sonnet|sonnet-4[-.]5).*"), "claude-4.5-sonnet"),
   (re.compile(r"(qwen2\.5-(?:1\.5|3|7|14)b)-instruct"), r"\1"),
   (re.compile(r"(qwen2\.5-(?:1\.5|3|7|14)b)"), r"\1-base"),
-  (re.compile(r"(qwen3-[48]b)"), r"\1"),
+  (re.compile(r"(qwen3-(?:4|8|14)b)"), r"\1"),
   (re.compile(r"(llama-3\.1-8b)-instruct"), r"\1"),
   (re.compile(r"deepseek-r1-distill-qwen-7b"), "r1-distill-qwen-7b"),
 )

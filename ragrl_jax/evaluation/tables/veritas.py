@@ -1,6 +1,11 @@
 """VERITAS's tables (OpenReview mZ0gGlXe1F): the published numbers, and the run for each row."""
 
-from ragrl_jax.evaluation.tables.layout import Column, Paper, Run, Table, columns, rows
+from collections.abc import Mapping
+from typing import Any
+
+from ragrl_jax.evaluation.tables.commands_of import RATERS
+from ragrl_jax.evaluation.tables.layout import SERVED, Column, Paper, Run, Table, columns, rows
+from ragrl_jax.evaluation.tables.measures import COMPARED
 from ragrl_jax.evaluation.tables.search_r1 import NO_SFT, r1, rejection, untrained
 
 SETS = {
@@ -86,12 +91,14 @@ EM+Info-Think+Think-Ans        | 0.484 0.645 0.466 0.446 0.419 0.192 0.464 0.445
   against="Search-R1-7B-Base-PPO",
 )
 
+PUBLIC = "Search-R1's public checkpoint"
 ARMS = {
   "Search-R1 (Baseline)": trained("em"),
   "+ Format (Baseline)": trained("em_format"),
   "VERITAS Info-Think": trained("em_it"),
   "VERITAS Think-Ans": trained("em_ta"),
   "VERITAS Info-Think+Think-Ans": trained(""),
+  PUBLIC: elsewhere("search_r1", BASE),
 }
 FAITHFUL = {
   "em": """
@@ -158,35 +165,84 @@ AGENTS = {
   "DeSA-3B": elsewhere("desa", "qwen2.5-3b"),
   "DeSA-7B": elsewhere("desa", "qwen2.5-7b"),
 }
-JUDGED = (
-  "an LLM's, a reward model's or an NLI model's verdicts on pairs: `ragrl make-judge-data`, `ragrl compare --verdicts`"
-)
 
 
 def meta(name: str) -> tuple[Column, ...]:
   """The columns of the meta-evaluation of one set."""
   found = [Column("task", "em", (name,))]
-  for dimension, first, second, measure in (
+  for dimension, first, second, term in (
     ("Info-Think", "LLMaaJ", "RM", "information_think"),
     ("Think-Search", "LLMaaJ", "NLI", "think_search"),
     ("Think-Ans", "SubEM", "NLI", "think_answer"),
   ):
-    for label in (first, second, "Agree.", "Kappa"):
-      reason = "" if label == "SubEM" else JUDGED
-      found.append(Column(f"{dimension} {label}", measure, (name,), why_not=reason))
+    of = [f"{term}/{kind}" for kind in COMPARED[term]] + [f"{term}_agreement", f"{term}_kappa"]
+    heads = (first, second, "Agree.", "Kappa")
+    found += [Column(f"{dimension} {head}", measure, (name,)) for head, measure in zip(heads, of)]
   return tuple(found)
 
 
-RATER = "`ragrl make-judge-data --compare` prints consistency and Cohen's kappa; they are no evaluation of answers"
-RATERS = tuple(Column(head, "information_think", ("nq",), why_not=RATER) for head in ("Consistency", "Kappa"))
+LABELLER = SERVED["claude-3.7-sonnet"]
+OF_JUDGES = "ragrl make-judge-data --config=veritas"
 
 
-def raters(block: str) -> tuple:
-  """The rows of a table of judges; none is an evaluation."""
-  return rows(block, {line.partition("|")[0].strip(): RATER for line in block.strip().splitlines()})
+def pairs(number: int) -> str:
+  """The folder of labelled pairs, of which the paper had this number."""
+  return f"out/veritas/pairs-{number}"
 
 
-PRELIMINARY = raters("""
+def labelled(number: int, held_out: int) -> str:
+  """The command that labels pairs of Search-R1's trajectories."""
+  judge = f"--config.judge.kind=llm --config.judge.model={LABELLER} --config.judge.endpoint=ENDPOINT"
+  return f"{OF_JUDGES} {judge} --episodes=RUN --max_pairs={number} --held_out={held_out} --out={pairs(number)}"
+
+
+def raters(where: Mapping[str, Any], data: str, made: str) -> tuple[Column, ...]:
+  """The columns of a table of judges."""
+  heads = {"Consistency": "consistency", "Kappa": "judge_kappa"}
+  return tuple(Column(head, measure, ("pairs",), where=where, data=data, made=made) for head, measure in heads.items())
+
+
+def of_size(number: int, held_out: int) -> tuple[Column, ...]:
+  """The columns of judges against Claude 3.7."""
+  where = {"labels.model": "~3-7-sonnet", "labels.max_pairs": number}
+  return raters(where, f"{pairs(number)}/held_out.jsonl.gz", labelled(number, held_out))
+
+
+SHEET = "out/veritas/labelled_by_hand.csv"
+BY_HAND = raters(
+  {"labels.by": "person"},
+  SHEET,
+  f"{OF_JUDGES} --compare={pairs(27_000)}/held_out.jsonl.gz --sheet={SHEET} --max_pairs=100",
+)
+
+
+def judge(model: str, number: int = 0, held_out: int = 0, steps: int = 0) -> Run:
+  """A judge that is compared with labels; with a number of pairs, one that was trained on them but the held-out."""
+  if not number:
+    return Run(RATERS, models=(model,))
+  return Run(
+    RATERS, RATERS, (model,), {"labels.trained_on": ("these", None)}, train_flags=(f"--config.steps={steps}",),
+    transcripts=f"{pairs(number)}/train.jsonl.gz", made=labelled(number, held_out),
+  )  # fmt: skip
+
+
+def judges(names: Mapping[str, str], number: int, held_out: int, steps: int) -> dict[str, Run]:
+  """Name of a row → its judge: untrained, "+ LoRA" trained, or behind a server."""
+  found = {}
+  for name, model in names.items():
+    found[name] = judge(model)
+    if model not in SERVED:
+      found[f"{name} + LoRA"] = judge(model, number, held_out, steps)
+  return found
+
+
+CLAUDES = {"Claude-3.7-Sonnet": "claude-3.7-sonnet", "Claude-4.5-Sonnet": "claude-4.5-sonnet"}
+QWENS = {"Qwen2.5-7B-Inst": "qwen2.5-7b", "Qwen2.5-14B-Inst": "qwen2.5-14b"}
+QWEN3S = {f"Qwen3-{size}B": f"qwen3-{size}b" for size in (4, 8, 14)}
+LARGE = (27_000, 3_000, 780)  # pairs, those held out, and steps of three epochs
+
+PRELIMINARY = rows(
+  """
 Qwen2.5-7B-Inst               | 0.718 0.436
 Qwen2.5-7B-Inst + LoRA        | 0.847 0.694
 Qwen2.5-14B-Inst              | 0.784 0.568
@@ -198,20 +254,28 @@ Qwen3-8B + LoRA               | 0.852 0.704
 Qwen3-14B                     | 0.818 0.636
 Qwen3-14B + LoRA              | 0.876 0.751
 Claude-3.7-Sonnet             | 0.951 0.915
-""")
-SCALED = raters("""
+""",
+  judges({**QWENS, **QWEN3S, "Claude-3.7-Sonnet": "claude-3.7-sonnet"}, 8_000, 2_000, 195),
+)
+SCALED = rows(
+  """
 Qwen2.5-7B-Inst               | 0.687 0.374
 Qwen2.5-7B-Inst + LoRA        | 0.874 0.747
 Qwen2.5-14B-Inst              | 0.753 0.506
 Qwen2.5-14B-Inst + LoRA       | 0.899 0.797
 Claude-3.7-Sonnet             | 0.920 0.840
 Claude-4.5-Sonnet             | 0.915 0.829
-""")
-HUMAN = raters("""
+""",
+  judges({**QWENS, **CLAUDES}, *LARGE),
+)
+HUMAN = rows(
+  """
 Claude-3.7-Sonnet             | 0.850 0.699
 Claude-4.5-Sonnet             | 0.870 0.739
 Fine-tuned Qwen2.5-14B-Inst   | 0.910 0.819
-""")
+""",
+  judges(CLAUDES, *LARGE) | {"Fine-tuned Qwen2.5-14B-Inst": judge("qwen2.5-14b", *LARGE)},
+)
 
 
 def seven(measure: str) -> tuple[Column, ...]:
@@ -235,7 +299,7 @@ PAPER = Paper(
         f"Table 3, {TITLES[measure]}",
         f"{TITLES[measure]} of five arms",
         seven(measure),
-        rows(block, ARMS, against="Search-R1 (Baseline)"),
+        rows(f"{block}{PUBLIC} | - - - - - - - -", ARMS, against="Search-R1 (Baseline)"),
       )
       for measure, block in FAITHFUL.items()
     ),
@@ -252,9 +316,9 @@ PAPER = Paper(
       )
       for measure, block in RAMP.items()
     ),
-    Table("Table 9", "judges against Claude 3.7, 6,000 pairs for training", RATERS, PRELIMINARY),
-    Table("Table 10", "judges against Claude 3.7, 24,000 pairs for training", RATERS, SCALED),
-    Table("Table 11", "judges against an author, 100 pairs", RATERS, HUMAN),
+    Table("Table 9", "judges against Claude 3.7, 6,000 pairs for training", of_size(8_000, 2_000), PRELIMINARY),
+    Table("Table 10", "judges against Claude 3.7, 24,000 pairs for training", of_size(27_000, 3_000), SCALED),
+    Table("Table 11", "judges against an author, 100 pairs", BY_HAND, HUMAN),
   ),
   {
     "Figure 1": "Table 1's numbers as bars",

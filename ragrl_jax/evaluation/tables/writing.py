@@ -259,6 +259,8 @@ def described(one: Evaluation) -> str:
     "decoding": _said(settings["sampling"]) if settings.get("sampling") else None,
     "judges": _said(settings["judges"]) if settings.get("judges") else "none",
     "verdicts on answers by": _said(facts["verdicts"]) if facts.get("verdicts") else None,
+    "steps judged by": _said(facts.get("steps_judged_by")) if facts.get("steps_judged_by") else None,
+    "labels": _said(settings["labels"]) if settings.get("labels") else None,
     "system": facts.get("system"),
     "noise": facts.get("noise") or None,
     "switches unlike the preset's:": _said(_changed(settings)),

@@ -1,5 +1,6 @@
 """Measures the faithfulness of logged episodes: a judge is asked about their pairs, set by set (VERITAS, Table 1)."""
 
+import collections
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -27,23 +28,26 @@ def measured(
     progress: called with (term, number of judged pairs, number of all pairs).
 
   Returns:
-    {set: {term: measures}}. The measures are "faithful": mean verdict over the pairs (None without pairs); "pairs":
-    their number, and "incomplete": those of them that lack a side, and count 0; "judged" and "unjudged": pairs with and
-    without a verdict; "left_out": episodes with a pair without a verdict, which are in no mean; "without": episodes
-    without a pair, which are in no mean, because they are not unfaithful; "verdicts": {hash of a complete pair: its
-    verdict, or None}.
+    {set: {term: measures}}. The measures are "faithful": mean verdict over the pairs (None without pairs, or if no
+    verdict came); "pairs": their number, and "incomplete": those of them that lack a side, and count 0; "judged" and
+    "unjudged": pairs with and without a verdict; "left_out": episodes with a pair without a verdict, which are in no
+    mean; "without": episodes without a pair, which are in no mean, because they are not unfaithful; "verdicts": {hash
+    of a complete pair: its verdict, or None}; "questions": {id: (sum of its verdicts, number of its pairs)}, without
+    questions that were played several times.
 
   Raises:
     JudgeFailed: see `distil.verdicts`.
   """
   found: dict[str, list[dict[str, tuple[faithful.Pair, ...]]]] = {}
+  asked: dict[str, list[str]] = {}
   for row in rows:
     if row["ended"] != "failed":
       its = steps(episodes_lib.episode_of(row).turns, row["facts"].get("action", "last"))
       found.setdefault(row["source"] or "", []).append({term: getattr(its, term) for term in judges})
+      asked.setdefault(row["source"] or "", []).append(row["id"])
   verdicts = {term: _asked(term, judge, found, progress) for term, judge in judges.items()}
   return {
-    name: {term: _pooled([one[term] for one in of_set], verdicts[term]) for term in judges}
+    name: {term: _pooled(asked[name], [one[term] for one in of_set], verdicts[term]) for term in judges}
     for name, of_set in sorted(found.items())
   }
 
@@ -54,20 +58,24 @@ def _asked(term: str, judge: judge_api.Judge, found, progress) -> dict[tuple[str
   return dict(zip(pairs, distil.verdicts(judge, list(pairs), progress=done) if pairs else (), strict=True))
 
 
-def _pooled(episodes, verdicts) -> dict[str, Any]:
+def _pooled(ids, episodes, verdicts) -> dict[str, Any]:
   whole = [faithful.whole(pairs) for pairs in episodes]
   said = [[verdicts[pair] for pair in pairs] for pairs in whole]
   numbers = [faithful.pooled(pairs, its) for pairs, its in zip(episodes, said)]
+  played = collections.Counter(ids)
   value, number = sum(value for value, _ in numbers), sum(number for _, number in numbers)
+  judged, unjudged = sum(len(its) - its.count(None) for its in said), sum(its.count(None) for its in said)
+  known = number and (judged or not unjudged)  # without any verdict, the incomplete pairs alone would be a mean of 0
   return dict(
-    faithful=value / number if number else None,
+    faithful=value / number if known else None,
     pairs=number,
     incomplete=sum(len(pairs) - len(its) for pairs, its in zip(episodes, said) if None not in its),
-    unjudged=sum(its.count(None) for its in said),
-    judged=sum(len(its) - its.count(None) for its in said),
+    unjudged=unjudged,
+    judged=judged,
     left_out=sum(None in its for its in said),
     without=sum(not pairs for pairs in episodes),
     verdicts={_hash(pair): verdicts[pair] for pairs in whole for pair in pairs},
+    questions={id: of for id, of in zip(ids, numbers) if known and played[id] == 1},
   )
 
 

@@ -1,0 +1,205 @@
+"""VERITAS's tables of judges: their commands run as printed, and verdicts fill the row whose episodes they judge."""
+
+import csv
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import judge_folders
+import pytest
+from scripted_server import serving
+
+from ragrl_jax.data import writers
+from ragrl_jax.evaluation import judge_rows
+from ragrl_jax.evaluation.tables import commands_of, filling, papers, results, step_verdicts
+from ragrl_jax.evaluation.transcripts import foreign_rows
+from ragrl_jax.structs import Example, Passage
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAPER = papers.PAPERS["veritas"]
+NUMBERS = range(12)
+
+
+def said(number):
+  """A transcript of Search-R1, whose answer is right but for question 3."""
+  found = f"<information>Doc 1(Title: Town {number}) Town {number} was founded by Olaf {number}.</information>"
+  asked = f"<think> Who founded Town {number}? </think><search> founder of Town {number} </search>"
+  return (
+    f"{asked}{found}<think> Olaf {number} did. </think><answer> {'Knut' if number == 3 else f'Olaf {number}'} </answer>"
+  )
+
+
+def questions():
+  return [Example(f"test_{n}", f"Who founded Town {n}?", (f"Olaf {n}",), source="nq") for n in NUMBERS]
+
+
+def transcripts(path):
+  path.write_text("".join(json.dumps(dict(id=f"test_{n}", transcript=said(n))) + "\n" for n in NUMBERS))
+  return path
+
+
+def scored(folder):
+  settings = dict(data="nq.jsonl", model="qwen2.5-7b-base")
+  path = transcripts(folder.with_suffix(".jsonl"))
+  foreign_rows.score(path, questions(), folder, system="search_r1", settings=settings)
+  return results.read(folder)
+
+
+def verdicts(path, one, given):
+  """A file of `ragrl faithfulness`: per term (kind, {question's number: verdict on its one pair})."""
+  judged = {
+    term: dict(
+      verdicts={str(n): v for n, v in its.items()},
+      questions={f"test_{n}": (v or 0.0, int(v is not None)) for n, v in its.items()},
+    )
+    for term, (_, its) in given.items()
+  }
+  folders = {"elsewhere": step_verdicts.played_rows.digest(pathlib.Path(one.folder))}
+  file = dict(judges={term: dict(kind=kind) for term, (kind, _) in given.items()})
+  path.write_text(json.dumps(file | dict(systems=[dict(folders=folders, sets=dict(nq=judged))])))
+  return path
+
+
+def cells(evaluations, table, row):
+  """Heading → cell of a row."""
+  (one,) = [one for one in filling.fill(PAPER, evaluations, any_model=True) if one.table.name == table]
+  place = [of.name for of in one.table.rows].index(row)
+  return {column.head: cell for column, cell in zip(one.table.columns, one.cells[place])}
+
+
+def test_verdicts_fill_the_evaluation_whose_episodes_they_judge(tmp_path):
+  one = scored(tmp_path / "out")
+  # The LLM says 1 to questions 0 to 5, the model to 2 to 5, and nothing to question 11: they agree on 9 of 11.
+  llm = {n: float(n < 6) for n in NUMBERS}
+  model = {n: None if n == 11 else float(2 <= n < 6) for n in NUMBERS}
+  files = [
+    verdicts(tmp_path / "a.json", one, dict(information_think=("llm", llm))),
+    verdicts(tmp_path / "b.json", one, dict(information_think=("reward_model", model))),
+  ]
+  found = cells(step_verdicts.joined([one], files), "Table 1, NQ", "SearchR1-7B-PPO")
+  assert found["task"].value == pytest.approx(11 / 12) and found["Info-Think LLMaaJ"].value == 0.5
+  assert found["Info-Think RM"].value == pytest.approx(4 / 11)  # the missing verdict is no 0
+  agreed = found["Info-Think Agree."]
+  assert agreed.value == pytest.approx(9 / 11) and agreed.n == 11 and agreed.low < agreed.value < agreed.high
+  # Fleiss: of 22 labels 10 are 1, so chance agrees on (10/22)² + (12/22)².
+  chance = (10 / 22) ** 2 + (12 / 22) ** 2
+  assert found["Info-Think Kappa"].value == pytest.approx((9 / 11 - chance) / (1 - chance))
+  assert found["Think-Search NLI"].value is None and "ragrl faithfulness" in found["Think-Search NLI"].command
+  public = "Search-R1's public checkpoint"
+  assert cells([one], "Table 3, Info-Think", public)["NQ"].value is None
+  assert cells(step_verdicts.joined([one], files), "Table 3, Info-Think", public)["NQ"].value == pytest.approx(4 / 11)
+  assert cells([one], "Table 2", public)["NQ"].value == pytest.approx(11 / 12)
+  assert cells([one], "Table 2", "Search-R1-7B-Base-PPO")["NQ"].value is None  # a training by our own recipe
+
+  with pytest.raises(ValueError, match="b.json: .*a.json has llm verdicts on information_think"):
+    step_verdicts.joined([one], [files[0], verdicts(tmp_path / "b.json", one, dict(information_think=("llm", llm)))])
+  with open(tmp_path / "out" / "episodes.jsonl", "a") as file:
+    file.write("\n")
+  with pytest.raises(ValueError, match="a.json: its verdicts are on episodes of no given run"):
+    step_verdicts.joined([one], files[:1])
+  with pytest.raises(ValueError, match="neither an evaluation's folder nor a file of"):
+    step_verdicts.joined([one], [transcripts(tmp_path / "x.jsonl")])
+
+
+def test_a_judge_is_compared_with_the_labels_beside_its_pairs(tmp_path):
+  """Two of three labels are the judge's, and a pair without a verdict is in no number."""
+  pairs = [Example(str(n), f"Claim {n}", (str(n % 2),), (Passage("1", "", "P"),)) for n in range(4)]
+  writers.write_examples(tmp_path / "held_out.jsonl.gz", pairs)
+  path, judge = str(tmp_path / "held_out.jsonl.gz"), dict(kind="llm", model="claude-sonnet-4-5", endpoint="")
+  labels = dict(kind="llm", model="claude-3-7-sonnet-20250219", by="judge", max_pairs=27_000)
+  judge_rows.write_labels(tmp_path, labels)
+  judge_rows.write(tmp_path / "out", path, pairs, [0.0, 1.0, 1.0, None], judge, "")
+  found = cells([results.read(tmp_path / "out")], "Table 10", "Claude-4.5-Sonnet")
+  assert found["Consistency"].value == pytest.approx(2 / 3) and found["Consistency"].n == 3
+  # Cohen: the labels have 1 of 3, the judge 2 of 3: chance agrees on 4 of 9. (2/3 − 4/9) / (5/9) = .4
+  assert found["Kappa"].value == pytest.approx(0.4) and found["Kappa"].low is not None
+  (tmp_path / "labels.json").write_text(json.dumps(labels | dict(files={"held_out.jsonl.gz": "of other pairs"})))
+  judge_rows.write(tmp_path / "other", path, pairs, [0.0, 1.0, 1.0, None], judge, "")
+  with pytest.raises(ValueError, match="fills none of its columns.*labels.model=None"):
+    cells([results.read(tmp_path / "other")], "Table 10", "Claude-4.5-Sonnet")
+
+
+def run(command, small):
+  """Runs a printed command with other inputs and fewer pairs; returns its words."""
+  for pattern, by in small.items():
+    command = re.sub(pattern, by, command)
+  words = shlex.split(command)[1:]
+  quickly = subprocess.run(
+    [sys.executable, str(ROOT / "tests" / "xla_flags.py")], capture_output=True, text=True
+  ).stdout
+  program = [sys.executable, "-c", "from ragrl_jax.cli import main; main.main()"]
+  environment = os.environ | {"XLA_FLAGS": quickly.strip()}
+  done = subprocess.run([*program, *words], capture_output=True, text=True, env=environment)
+  assert done.returncode == 0, f"{command}\n{done.stderr[-2000:]}"
+  assert "HTTP Request" not in done.stderr and "PyTorch was not found" not in done.stderr
+  return words
+
+
+def even(messages, number):
+  """The scripted judge: 1 for even towns."""
+  found = re.findall(r"Olaf (\d+) did|founder of Town (\d+)", messages[-1]["content"])[-1]
+  return str(int(int("".join(found)) % 2 == 0))
+
+
+@pytest.mark.long  # twelve processes, of which seven compile a small model
+def test_the_commands_run_as_printed_in_miniature(tmp_path):
+  """From transcripts to filled Tables 1, 9 and 11, with a scripted judge and models of random weights."""
+  writers.write_examples(tmp_path / "nq.jsonl.gz", questions())
+  transcripts(tmp_path / "said.jsonl")
+  tables = {one.name: one for one in PAPER.tables}
+  named = lambda table, row: next(one for one in tables[table].rows if one.name == row)
+  row = named("Table 1, NQ", "SearchR1-7B-PPO")
+  commands = [
+    part
+    for column in tables["Table 1, NQ"].columns
+    for part in commands_of.evaluation(PAPER, column, row.run).split(" && ")
+  ]
+  judged = [("Table 9", name) for name in ("Qwen2.5-7B-Inst", "Qwen2.5-7B-Inst + LoRA", "Claude-3.7-Sonnet")] + [
+    ("Table 11", "Claude-4.5-Sonnet")
+  ]
+  made, compared = [labelled := PAPER.tables[-2].columns[0].made], []
+  for table, name in judged:
+    of, column = named(table, name).run, tables[table].columns[0]
+    made += [one for one in (of.made, column.made, commands_of.training(PAPER, of)) if one]
+    compared.append(commands_of.evaluation(PAPER, column, of))
+  with serving(even) as (endpoint, _):
+    small = {
+      "ENDPOINT": endpoint,
+      "JUDGE_FOLDER|QWEN2.5-7B_FOLDER": str(judge_folders.decoder(tmp_path / "decoder")),
+      "NLI_FOLDER": str(judge_folders.t5(tmp_path / "t5")),
+      r"hf:RUC-NLPIR/FlashRAG_datasets/nq/test": f"{tmp_path}/nq.jsonl.gz",
+      "=nq.jsonl": f"={tmp_path}/said.jsonl",
+      "=out/": f"={tmp_path}/out/",
+      "RUN": f"{tmp_path}/out/veritas/search_r1-qwen2.5-7b-base-nq",
+      "held_out=\\d+": "held_out=4",
+      "--config=veritas:reward_model": "--config=veritas:reward_model,smoke",
+      "--config.steps=195": "--config.steps=2",
+    }
+    outs = []
+    for command in dict.fromkeys([*commands, *made]):
+      words = run(command, small)
+      if words[0] in ("score", "faithfulness"):
+        outs += [pathlib.Path(word.removeprefix("--out=")) for word in words if word.startswith("--out=")]
+    sheet = tmp_path / "out" / "veritas" / "labelled_by_hand.csv"
+    with open(sheet, encoding="utf-8-sig", newline="") as file:
+      rows = list(csv.DictReader(file))
+    with open(sheet, "w", newline="") as file:
+      out = csv.DictWriter(file, rows[0].keys())
+      out.writeheader()
+      out.writerows(dict(one, label="01"[number % 2]) for number, one in enumerate(rows))
+    for command in compared:
+      outs += [pathlib.Path(word.removeprefix("--out=")) for word in run(command, small) if word.startswith("--out=")]
+  assert labelled in commands + made
+  files = [path for path in outs if path.is_file()]
+  evaluations = step_verdicts.joined([results.read(path) for path in outs if path.is_dir()], files)
+  found = cells(evaluations, "Table 1, NQ", row.name)
+  assert len(found) == 13 and all(cell.value is not None for cell in found.values())
+  assert found["Info-Think LLMaaJ"].value == found["Think-Search LLMaaJ"].value == 0.5
+  assert found["Think-Ans SubEM"].value == found["task"].value == pytest.approx(11 / 12)
+  for table, name in judged:
+    assert all(cell.value is not None for cell in cells(evaluations, table, name).values()), name
+  assert cells(evaluations, "Table 9", "Claude-3.7-Sonnet")["Consistency"].value == 1.0  # the labeller itself
