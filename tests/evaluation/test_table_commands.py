@@ -9,7 +9,7 @@ from ml_collections import config_flags
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.cli import commands  # noqa: F401  (it registers how flags are read)
-from ragrl_jax.evaluation.tables import commands_of, filling, papers
+from ragrl_jax.evaluation.tables import commands_of, filling, layout, papers
 from ragrl_jax.testing import scripted
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
@@ -78,3 +78,19 @@ def test_agents_beside_when_to_search_read_five_passages():
     assert filling.fits(run, played | {"retrieval.top_k": 5}) and not filling.fits(run, played | {"retrieval.top_k": 3})
     assert filling.fits(run, {"recipe": "transcripts", "system": run.system})  # of transcripts it is not known
     assert "--config.retrieval.top_k=5" in run.flags
+
+
+def test_no_test_set_selects_a_checkpoint():
+  """Held-out questions of a training whose best checkpoint is evaluated are none of its table's questions."""
+  chosen = 0
+  for paper, table in ((one, table) for one in papers.PAPERS.values() for table in one.tables):
+    named = [(column, name) for column in table.columns for name in column.sets]
+    sets = {column.data or paper.data.get(name) or layout.SETS[name][1] for column, name in named}
+    for row in (row for row in table.rows if row.run is not None):
+      for run in (run for run in (row.run.reads, row.run) if run is not None and run.train):
+        assert bool(run.best) or not any("--best" in flag for flag in run.flags)  # else the last checkpoint
+        if run.best or (paper.name in ("veritas", "search_r1") and not run.transcripts):
+          chosen += 1
+          measured = _kept(run)[0].data.evaluate
+          assert measured and not set(measured.split(",")) & sets, (paper.name, table.name, row.name)
+  assert chosen > 20
