@@ -10,11 +10,12 @@ of each run, and the commands that fill its empty cells. Without --runs all comm
 
 import glob
 import pathlib
+import sys
 
 from absl import app, flags
 
 from ragrl_jax.cli import commands
-from ragrl_jax.evaluation import seeds
+from ragrl_jax.evaluation import harness, seeds
 from ragrl_jax.evaluation.tables import filling, papers, results, step_verdicts, writing
 from ragrl_jax.store import jsonl
 
@@ -54,6 +55,8 @@ def main(argv):
 def folders(patterns: list[str]) -> list[str]:
   """The folders and files that the patterns name, and the seeds' folders in them, each once, in order.
 
+  A pattern's other matches are left out, and printed: trained runs, labelled pairs and sheets lie beside evaluations.
+
   Raises:
     FileNotFoundError: a pattern matches no folder.
   """
@@ -62,7 +65,12 @@ def folders(patterns: list[str]) -> list[str]:
     names = sorted(glob.glob(pattern)) or ([pattern] if pathlib.Path(pattern).exists() else [])
     if not names:
       raise FileNotFoundError(f"--runs={pattern}: there is no such folder.")
-    found |= dict.fromkeys(str(part) for name in names for part in seeds.parts(pathlib.Path(name)))
+    named = [part for name in names for part in seeds.parts(pathlib.Path(name))]
+    kept = [part for part in named if (part / harness.METRICS).is_file() or part.suffix == ".json"]
+    if kept and len(named) > len(kept):
+      rest = ", ".join(str(part) for part in named if part not in kept)
+      print(f"--runs={pattern}: no evaluations, left out: {rest}", file=sys.stderr)
+    found |= dict.fromkeys(map(str, kept or named))
   return list(found)
 
 

@@ -13,6 +13,7 @@ import judge_folders
 import pytest
 from scripted_server import serving
 
+from ragrl_jax.cli import tables as tables_command
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import judge_rows
 from ragrl_jax.evaluation.tables import commands_of, filling, papers, results, step_verdicts
@@ -121,6 +122,16 @@ def test_a_judge_is_compared_with_the_labels_beside_its_pairs(tmp_path):
   judge_rows.write(tmp_path / "other", path, pairs, [0.0, 1.0, 1.0, None], judge, "")
   with pytest.raises(ValueError, match="fills none of its columns.*labels.model=None"):
     cells([results.read(tmp_path / "other")], "Table 10", "Claude-4.5-Sonnet")
+
+
+def test_a_pattern_leaves_out_what_lies_beside_evaluations(tmp_path, capsys):
+  """The printed commands put trained runs, labelled pairs and sheets into the same folder."""
+  scored(tmp_path / "out")  # and out.jsonl beside it
+  (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+  (tmp_path / "out-llm.json").write_text("{}")
+  assert tables_command.folders([f"{tmp_path}/*"]) == [f"{tmp_path}/out", f"{tmp_path}/out-llm.json"]
+  assert f"left out: {tmp_path}/out.jsonl, {tmp_path}/run" in capsys.readouterr().err
+  assert tables_command.folders([f"{tmp_path}/run"]) == [f"{tmp_path}/run"]  # named alone: `results.read` refuses it
 
 
 def run(command, small):
