@@ -1,21 +1,30 @@
 """Writes the files of an evaluation: predictions.jsonl, episodes.jsonl, settings.json. A kill loses no finished answer.
 
 Rows are appended in the order in which the answers end, each with the `index` of its question. When all rows exist,
-both files are sorted into the questions' order.
+both files are sorted into the questions' order. An evaluation is known by the digests of its contents (weights,
+questions, index), not by their paths.
 """
 
 import json
+import logging
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import structs
+from ragrl_jax.data import digests
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 
 PREDICTIONS, METRICS, SETTINGS = "predictions.jsonl", "metrics.json", "settings.json"
+CONTENTS = "contents"  # the setting with the digests of the questions
+PLACES = {
+  "checkpoint": "weights",
+  "data": CONTENTS,
+}  # setting that names a place → the one that identifies what is there
+AGAIN = "choose another --out, or delete the folder"
 _INDEX = re.compile(rb'\{"index": ?(\d+),')
 
 
@@ -24,8 +33,10 @@ class AnswerFiles:
 
   Args:
     out: the folder; it is created if needed.
-    settings: everything that the answers depend on.
+    settings: everything that the answers depend on; the digests of the questions are added.
     examples: all questions.
+    again: (question, its kept episode, its row) → its row with new scores. It is called for all kept answers if only
+      fields differ that scores read (`digests.SCORED`). None: such an evaluation is refused.
 
   Attributes:
     rows: index of the question → its row of predictions.jsonl.
@@ -34,15 +45,21 @@ class AnswerFiles:
     ValueError: the folder has answers with other settings or to other questions, or too few episodes.
   """
 
-  def __init__(self, out: pathlib.Path, settings: Mapping[str, Any], examples: Sequence[structs.Example]):
+  def __init__(
+    self,
+    out: pathlib.Path,
+    settings: Mapping[str, Any],
+    examples: Sequence[structs.Example],
+    again: Callable[[structs.Example, structs.Episode, Mapping[str, Any]], dict[str, Any]] | None = None,
+  ):
     self.out = out
+    settings = jsonl.plain({CONTENTS: digests.of(examples), **settings})
     out.mkdir(parents=True, exist_ok=True)
     found = jsonl.repair(out / PREDICTIONS)
     # Rows without an index come from an older version, which wrote them in the questions' order.
     self.rows = {row.get("index", place): row for place, row in enumerate(found)}
-    if found:
-      _check(out, self.rows, settings, examples)
-    else:
+    stale = _stale(out, settings) if found else ()
+    if not found:
       write_json(out / SETTINGS, settings)
     # The episode is written before the row, so only the last episode can lack its row.
     if jsonl.cut(out / episodes_lib.PLAYED, len(found)) < len(found) < len(examples):
@@ -50,6 +67,9 @@ class AnswerFiles:
         f"{out / episodes_lib.PLAYED} holds fewer episodes than {PREDICTIONS} has rows, as evaluations of older "
         "versions do: choose another --out, or delete the folder."
       )
+    if stale:
+      self._score_again(stale, examples, again)
+      write_json(out / SETTINGS, settings)
     self._files = [open(out / name, "ab") for name in (episodes_lib.PLAYED, PREDICTIONS)]
 
   def add(self, index: int, row: Mapping[str, Any], scored: rewards.Scored) -> None:
@@ -60,6 +80,31 @@ class AnswerFiles:
       file.write(jsonl.line(line).encode())
       file.flush()
     self.rows[index] = numbered
+
+  def _score_again(self, stale: Sequence[str], examples: Sequence[structs.Example], again) -> None:
+    """Replaces questions and scores in both files. A killed call leaves the old ones, or is repeated by the next."""
+    if again is None:
+      raise ValueError(_differs(self.out, stale))
+    logging.warning(
+      "%s: the questions differ in their %s from those that were scored: its %d kept answers are scored again, without "
+      "playing.",
+      self.out,
+      ", ".join(stale),
+      len(self.rows),
+    )
+    played, told = self.out / episodes_lib.PLAYED, self.out / PREDICTIONS
+    rows = {}
+    with jsonl.whole(told) as part_told, jsonl.whole(played) as part_played:
+      with open(part_played, "wb") as file:
+        for place, logged in enumerate(jsonl.read(played)):
+          index = logged.get("index", place)
+          example, episode = examples[index], episodes_lib.episode_of(logged)
+          rows[index] = {"index": index, **again(example, episode, self.rows[index])}
+          file.write(jsonl.line({"index": index, **episodes_lib.played(example, episode)}).encode())
+      if missing := self.rows.keys() - rows.keys():
+        raise ValueError(f"{played}: the episode of question {min(missing) + 1} is missing: {AGAIN}.")
+      part_told.write_bytes("".join(jsonl.line(row) for row in rows.values()).encode())
+    self.rows = rows
 
   def close(self) -> None:
     """Closes the files. A later AnswerFiles can continue them."""
@@ -97,21 +142,48 @@ def write_json(path: pathlib.Path, values: Mapping[str, Any]) -> None:
     part.write_text(json.dumps(jsonl.plain(values), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _check(out: pathlib.Path, rows: Mapping[int, Mapping], settings, examples: Sequence[structs.Example]) -> None:
-  """Refuses to continue the answers of another evaluation."""
+def _stale(out: pathlib.Path, settings: Mapping[str, Any]) -> list[str]:
+  """The fields of the questions that only scores read and that differ from the kept ones.
+
+  Raises:
+    ValueError: the answers are those of another evaluation; the message says what differs.
+  """
   path = out / SETTINGS
   before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-  settings = jsonl.plain(settings)
-  differ = [name for name in sorted({*before, *settings}) if before.get(name) != settings.get(name)]
-  if differ:
+  was, now = compared(before), compared(settings)
+  names = [name for name in sorted({*was, *now} - {CONTENTS}) if was.get(name) != now.get(name)]
+  if names:
     raise ValueError(
-      f"{out} holds predictions made with other settings ({', '.join(f'{n}: {before.get(n)!r}' for n in differ)}; now "
-      f"{', '.join(repr(settings.get(n)) for n in differ)}): choose another --out, or delete the folder."
+      f"{out} holds predictions made with other settings ({', '.join(f'{n}: {before.get(n)!r}' for n in names)}; now "
+      f"{', '.join(repr(settings.get(n)) for n in names)}): {AGAIN}."
     )
-  for line, (index, row) in enumerate(rows.items(), 1):
-    asked = examples[index] if index < len(examples) else None
-    if asked is None or (row["id"], row["question"]) != (asked.id, asked.question):
-      raise ValueError(
-        f"{out / PREDICTIONS}:{line}: this prediction is for another question than the data's row {index + 1}: "
-        "choose another --out, or delete the folder."
-      )
+  old, new = before.get(CONTENTS) or {}, settings[CONTENTS]
+  differ = [name for name in new if old.get(name) != new[name]]
+  if others := [name for name in differ if name not in digests.SCORED]:
+    raise ValueError(_differs(out, others))
+  return differ
+
+
+def compared(settings: Mapping[str, Any]) -> dict[str, Any]:
+  """The settings by which an evaluation is known: without places whose contents have digests among them."""
+  found = {name: value for name, value in settings.items() if PLACES.get(name) not in settings}
+  if isinstance(retrieval := found.get("retrieval"), Mapping):
+    found["retrieval"] = placeless(retrieval)
+  return found
+
+
+def placeless(described: Any) -> Any:
+  """A retriever's description without paths; without an address, if its server describes itself."""
+  if isinstance(described, list | tuple):
+    return [placeless(one) for one in described]
+  if not isinstance(described, Mapping):
+    return described
+  places = {"index", "path"} | ({"address"} if described.get("server") else set())
+  return {name: placeless(value) for name, value in described.items() if name not in places}
+
+
+def _differs(out: pathlib.Path, fields: Sequence[str]) -> str:
+  return (
+    f"{out} holds predictions for other questions than the data's: their {', '.join(fields)} differ, on which the "
+    f"answers or their judge's verdicts depend: {AGAIN}."
+  )

@@ -16,7 +16,7 @@ Ask = Callable[[list[tuple[str, str]]], list[float | None]]  # (right answers, g
 
 
 def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:
-  """One row per prediction: source, id, prediction and verdict.
+  """One row per prediction: source, id, golds, prediction and verdict.
 
   A question without an answer gets 0; the judge is not asked. A failed question has no row. Equal pairs are asked once.
 
@@ -29,7 +29,13 @@ def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:
   asked = list(dict.fromkeys(pair for pair in pairs if pair[1].strip()))
   verdicts = dict(zip(asked, ask(asked), strict=True)) if asked else {}
   return [
-    dict(source=row["source"], id=row["id"], prediction=row["prediction"], verdict=verdicts.get(pair, 0.0))
+    dict(
+      source=row["source"],
+      id=row["id"],
+      golds=row["golds"],
+      prediction=row["prediction"],
+      verdict=verdicts.get(pair, 0.0),
+    )
     for row, pair in zip(known, pairs)
   ]
 
@@ -38,7 +44,7 @@ def beside(folder: pathlib.Path, rows: Rows) -> list[Mapping[str, Any]]:
   """The predictions of a folder, with a column `judged` if it has verdicts (None: not judged, or failed).
 
   Raises:
-    ValueError: a verdict was given on another answer than the prediction.
+    ValueError: a verdict was given on another answer than the prediction, or with other golds.
   """
   if not (folder / FILE).is_file():
     return list(rows)
@@ -46,10 +52,10 @@ def beside(folder: pathlib.Path, rows: Rows) -> list[Mapping[str, Any]]:
   found: list[Mapping[str, Any]] = []
   for row in rows:
     its = verdicts.get((row["source"], row["id"]))
-    if its is not None and its["prediction"] != row["prediction"]:
+    if its is not None and (its["prediction"], its.get("golds")) != (row["prediction"], list(row["golds"])):
       raise ValueError(
-        f"{folder / FILE}: the verdict on question {row['id']!r} was given on another answer than the prediction: run "
-        "`ragrl judge` again, or delete the file."
+        f"{folder / FILE}: the verdict on question {row['id']!r} was given on another answer than the prediction, or "
+        "with other golds: run `ragrl judge` again, or delete the file."
       )
     found.append({**row, "judged": None if its is None else its["verdict"]})
   return found

@@ -118,10 +118,11 @@ def compare(results: Mapping[str, Rows], *, alternative: str = "two-sided") -> d
   if len(results) < 2:
     raise ValueError(f"{len(results)} evaluation given: at least two are needed for a comparison.")
   names = list(results)
-  asked = {name: {(row["source"], row["id"]) for row in results[name]} for name in names}
+  asked = {name: {(row["source"], row["id"]): asked_of(row) for row in results[name]} for name in names}
   for name in names[1:]:
+    refuse_others(asked[names[0]], asked[name], f"{names[0]} and {name}")
     if asked[name] != asked[names[0]]:
-      alone = len(asked[names[0]] - asked[name]), len(asked[name] - asked[names[0]])
+      alone = len(asked[names[0]].keys() - asked[name]), len(asked[name].keys() - asked[names[0]])
       raise ValueError(
         f"{names[0]} and {name} were asked different questions: {alone[0]} are only in the first, "
         f"{alone[1]} only in the second."
@@ -134,6 +135,25 @@ def compare(results: Mapping[str, Rows], *, alternative: str = "two-sided") -> d
   if not measures:
     raise ValueError(f"{', '.join(names)}: no measure has a value for every system on every set.")
   return {measure: _compared(systems, measure, alternative) for measure in measures}
+
+
+def asked_of(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+  """What a row's scores are of: its question and golds."""
+  return row.get("question", ""), tuple(row.get("golds", ()))
+
+
+def refuse_others(first: Mapping[Any, Any], second: Mapping[Any, Any], what: str) -> None:
+  """Refuses two evaluations that have other questions or golds (`asked_of`) under the same (set, id).
+
+  Raises:
+    ValueError: the message names the first such question.
+  """
+  for key in first.keys() & second.keys():
+    if first[key] != second[key]:
+      raise ValueError(
+        f"{what}: question {key[1]!r} has {first[key]!r} in the first and {second[key]!r} in the second: scores of "
+        "different questions or golds are not compared. Run the evaluation of one of them again with the same data."
+      )
 
 
 def _compared(systems: Sequence[Sequence[tuple[Any, Any]]], measure: str, alternative: str) -> dict[str, Any]:

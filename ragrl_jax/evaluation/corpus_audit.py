@@ -76,7 +76,7 @@ def row(example: Example, held: Holdings) -> dict[str, Any]:
   """The row of one question: which answers and gold documents the corpus has.
 
   Returns:
-    source, id: of the question.
+    source, id, question, golds: of the question.
     passages: the number of passages that contain a gold as whole words (`qa.has_answer`), at most MANY. With several
       golds, that of the most frequent one. None if the answer is yes or no, or is empty after normalising: it cannot be
       searched as a string.
@@ -86,7 +86,7 @@ def row(example: Example, held: Holdings) -> dict[str, Any]:
       of PIECE words are in passages, so other chunks of the same text count.
   """
   answers, documents = _answers(example), _documents(example)
-  found: dict[str, Any] = dict(source=example.source, id=example.id)
+  found: dict[str, Any] = dict(source=example.source, id=example.id, question=example.question, golds=example.golds)
   found["passages"] = max(held.phrases[answer] for answer in answers) if answers else None
   found["gold"] = len(documents) or len(_ids(example))
   pieces = [[held.phrases[piece] > 0 for piece in _pieces(text)] for _, text in documents if text]
@@ -183,7 +183,7 @@ def beside(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> dict[str,
     exact match of the questions with an answer in some passage, and of the others; None without such questions.
 
   Raises:
-    ValueError: the audit lacks some of these questions.
+    ValueError: the audit lacks some of these questions, or has others under their ids.
   """
   if not (folder / AUDIT).is_file():
     return None
@@ -196,6 +196,12 @@ def beside(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> dict[str,
       f"{missing[0][1]!r}: run `ragrl audit` on the evaluation's --data, or delete the file."
     )
   own = [by_question[key] for key in keys]
+  for audit, row in zip(own, rows):
+    if (audit.get("question"), audit.get("golds")) != (row["question"], list(row["golds"])):
+      raise ValueError(
+        f"{folder / AUDIT}: question {row['id']!r} has another text or other golds there than in the evaluation: run "
+        "`ragrl audit` again, or delete the file."
+      )
   scores: dict[bool, list[float]] = {True: [], False: []}
   for audit, row in zip(own, rows):
     if audit["passages"] is not None:

@@ -17,9 +17,10 @@ import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa, searches, stats
+from ragrl_jax.data import digests
 from ragrl_jax.evaluation import comparison, conduct_rows, evidence_rows
 from ragrl_jax.evaluation import seeds as seeds_lib
-from ragrl_jax.evaluation.answer_files import METRICS, AnswerFiles, write_json
+from ragrl_jax.evaluation.answer_files import AGAIN, METRICS, AnswerFiles, write_json
 from ragrl_jax.evaluation.answer_files import PREDICTIONS as PREDICTIONS
 from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.group_sampler import TooManyFailures, refuse_failures
@@ -84,6 +85,25 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
     **evidence_rows.row(recipe, example, episode),
     **conduct_rows.row(example, episode, said),
   }
+
+
+# Columns that need token ids or log-probabilities, which kept episodes lack. They do not depend on the right answers.
+_OF_TOKENS = ("prompt_tokens", "response_tokens", "episode_tokens", "confidence")
+
+
+def scored_again(recipe, example: structs.Example, episode: structs.Episode, row: Mapping[str, Any]) -> dict[str, Any]:
+  """The row of a kept answer with the scores of a question whose right answers have changed.
+
+  Raises:
+    ValueError: a judge compared this answer with the old golds in play (`Recipe.judges_golds`).
+  """
+  if recipe.judges_golds and tuple(row["golds"]) != example.golds and row["ended"] != "failed":
+    raise ValueError(
+      f"question {example.id!r}: its golds differ from those with which a judge compared the kept answer, so its "
+      f"verdict does not hold: {AGAIN}."
+    )
+  (scored,) = rewards.score(recipe, [example], [episode], 0)
+  return prediction(recipe, scored) | {name: row[name] for name in _OF_TOKENS if name in row}
 
 
 def _in_style(style: str, measure: Callable[..., float | None]) -> dict[str, float | None]:
@@ -170,7 +190,8 @@ def evaluate(
 
   Rows are appended as the answers end, and sorted into input order at the end. The rows of episodes.jsonl
   (`store.episodes.played`) have the texts, passages and verdicts. A killed run continues where it stopped: examples
-  with a row are not played again.
+  with a row are not played again. If only their right answers or other fields that scores read have changed
+  (`data.digests`), the kept answers are scored again.
 
   With several seeds, each has its own folder with these files (`out`/seed_0 and so on), and `out` has the metrics.json
   of all of them (`seeds.over_seeds`). More seeds can be added later.
@@ -181,7 +202,7 @@ def evaluate(
     recipe: parses answers and scores episodes.
     out: the folder; it is created if needed.
     settings: everything that the scores depend on (checkpoint, data, recipe, retrieval, sampling); stored in
-      metrics.json.
+      metrics.json with the digests of the questions.
     batch: episodes played at a time. With batch 1 the metrics have `latency`: the median seconds from a question to its
       scored answer, over the questions played by this call (the first one includes compilation).
     seeds: number of answers to each question, which `play` samples with different random numbers.
@@ -201,10 +222,12 @@ def evaluate(
   for folder in (out, *folders):  # before the lock's file is written there
     folders_lib.refuse_others(folder, folders_lib.EVALUATION, folders_lib.SCORES)
   # A seed's answers do not depend on the number of seeds.
-  ownership = [dict(settings) | ({} if seeds == 1 else dict(sample=seed)) for seed in range(seeds)]
+  settings = dict(settings, contents=digests.of(examples))
+  ownership = [settings | ({} if seeds == 1 else dict(sample=seed)) for seed in range(seeds)]
   with contextlib.ExitStack() as stack:
     stack.enter_context(lock.held(out))
-    files = [AnswerFiles(folder, own, examples) for folder, own in zip(folders, ownership)]
+    again = functools.partial(scored_again, recipe)
+    files = [AnswerFiles(folder, own, examples, again) for folder, own in zip(folders, ownership)]
     for one in files:
       stack.callback(one.close)
     asked = [

@@ -199,6 +199,8 @@ def _paired(first: Rows, second: Rows) -> tuple[dict[Any, Mapping[str, Any]], di
   left, right = ({(row["source"] or "", row["id"]): row for row in rows} for rows in (first, second))
   if len(left) < len(first) or len(right) < len(second):
     raise ValueError("a side has several answers to a question: give one evaluation of each set for each side.")
+  of = lambda rows: {key: comparison.asked_of(row) for key, row in rows.items()}
+  comparison.refuse_others(of(left), of(right), "the evaluations")
   if left.keys() != right.keys():
     raise ValueError(
       f"the evaluations have different questions: {len(left.keys() - right.keys())} are only in the first, "

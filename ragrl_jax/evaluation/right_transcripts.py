@@ -9,7 +9,7 @@ from typing import Any
 
 from ragrl_jax import recipes
 from ragrl_jax.data.transcripts import Turns
-from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation import comparison, harness
 from ragrl_jax.run import questions
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
@@ -59,6 +59,11 @@ def kept(
       place = (row["source"] or "", row["id"])
       if place not in known:
         raise ValueError(f"{folder}: question {row['id']!r} is not in --data: give it the evaluation's questions.")
+      if comparison.asked_of(row) != (known[place].question, known[place].golds):
+        raise ValueError(
+          f"{folder}: question {row['id']!r} has another text or other golds there than in --data, so it is not known "
+          "which answers are right: give the evaluation's questions, or run the evaluation again (it scores again)."
+        )
       turns = [(segment["owner"], segment["text"]) for segment in logged["segments"][1:]]
       fate = _fate(row, logged, turns, found.get(place, []), most)
       fates[fate] += 1

@@ -87,6 +87,7 @@ class Recipe:
       The sum divided by the number, over many episodes, is logged as pooled/TERM. An episode without pairs counts 0 in
       the term, and is left out here. None: no term is such a mean.
     judged: terms for which `play` asks a judge by the term's name. Each may have its own judge (config.judges).
+    judges_golds: `play` asks a judge about the question's golds, so its verdicts hold for these golds only.
     unearned: (example, episode) → {trick: whether the episode uses it}, for tricks that the published reward pays
       although they are not worth it (the recipe's README, "Unearned reward"). `guarded` does not change it. The shares
       are logged as unearned/TRICK. None: no such trick is known.
@@ -120,6 +121,7 @@ class Recipe:
   style: str = "squad"
   pooled: Callable[[structs.Example, structs.Episode], Mapping[str, tuple[float, int]]] | None = None
   judged: Sequence[str] = ()
+  judges_golds: bool = False
   unearned: Callable[[structs.Example, structs.Episode], Mapping[str, bool]] | None = None
   measures: Callable[[structs.Example, structs.Episode], Mapping[str, float | None]] | None = None
   next_recipe: Callable[[Sequence[Mapping[str, Any]]], "Recipe"] | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval.api import Retriever
+from ragrl_jax.store import sums
 from ragrl_jax.structs import Passage
 
 
@@ -65,8 +66,8 @@ class Replay:
       self._answers.setdefault(query, {}).setdefault(k, found)
 
   def describe(self) -> dict[str, Any]:
-    """The settings that are stored with every score: the recording and its number of queries."""
-    return dict(kind="replay", recording=self._path.name, queries=len(self._answers))
+    """The settings that are stored with every score: number of queries and digest of the recording."""
+    return dict(kind="replay", queries=len(self._answers), sha256=sums.digest(self._path))
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """See `api.Retriever`. A query recorded with a larger k serves a smaller one.

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import comparison
+from ragrl_jax.evaluation import comparison, quadrants
 from ragrl_jax.structs import Example, Passage
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -197,3 +197,13 @@ def test_the_command(tmp_path):
   assert said.returncode == 0 and "0.750 ± 0.354" in said.stdout, said.stderr  # s1: .5 and 1
   said = say(f"--verdicts={tmp_path}/one.jsonl.gz", f"--verdicts={tmp_path}/two.jsonl.gz")
   assert json.loads(said.stdout) | dict(n=4, agreement=0.75) == json.loads(said.stdout), said.stderr
+
+
+def test_the_same_ids_with_other_golds_are_not_compared():
+  """Two evaluations of q1, before and after its golds were corrected."""
+  one = [dict(row, question="Where?", golds=["Rome"]) for row in rows(1)]
+  two = [dict(row, golds=["Paris"]) for row in one]
+  with pytest.raises(ValueError, match="has .*Rome.* in the first and .*Paris.* in the second"):
+    comparison.compare({"a": one, "b": two})
+  with pytest.raises(ValueError, match="different questions or golds are not compared"):
+    quadrants.crossed(one, two, "em")

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from ragrl_jax import recipes, structs
+from ragrl_jax.data import digests
 from ragrl_jax.evaluation import harness
 from ragrl_jax.report import metric_tables
 from ragrl_jax.rollout.collect import Request
@@ -97,7 +98,11 @@ def test_means_by_hand(tmp_path):
   assert m["macro"]["searches"] == pytest.approx((0.5 + 0.4) / 2)
   assert m["terms"] == {"answer": pytest.approx(6 / 9)}
   assert m["ended"]["failed"] == 1 and sum(m["ended"].values()) == 10
-  assert m["settings"] == {"checkpoint": "m"} and m["seconds_cover"] == 10 and m["peak_memory"]["host"] > 2**20
+  assert (
+    m["settings"] == {"checkpoint": "m", "contents": digests.of(EXAMPLES)}
+    and m["seconds_cover"] == 10
+    and m["peak_memory"]["host"] > 2**20
+  )
 
 
 def test_one_source_has_no_average_over_sources(tmp_path):
@@ -216,7 +221,7 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
   assert "means ± sample deviations over 2 seeds" in (said := metric_tables.one(m))
   assert "Exact match                    0.250 ± 0.000  [0.0" in said
   one = json.loads((tmp_path / "seed_1" / "metrics.json").read_text())
-  assert one["em"] == 0.25 and one["settings"] == {"checkpoint": "m", "sample": 1}
+  assert one["em"] == 0.25 and one["settings"] == {"checkpoint": "m", "sample": 1, "contents": digests.of(EXAMPLES[:4])}
   assert [row["em"] for row in rows(tmp_path / "seed_1")] == [0.0, 1.0, 0.0, 0.0]
   # A third seed is added, and only that one is played. It has question 2 right.
   more = evaluate(tmp_path, EXAMPLES[:4], play=sampled, seeds=3)
@@ -238,11 +243,65 @@ def test_results_of_another_evaluation_are_not_continued(tmp_path):
   with pytest.raises(ValueError, match="other settings.*checkpoint: 'm'; now 'other'"):
     evaluate(tmp_path, checkpoint="other")
   others = [dataclasses.replace(EXAMPLES[0], question="Why?"), *EXAMPLES[1:]]
-  with pytest.raises(ValueError, match=r"predictions\.jsonl:1: .*another question"):
+  with pytest.raises(ValueError, match="other questions than the data's: their questions differ.*another --out"):
     evaluate(tmp_path, examples=others)
-  with pytest.raises(ValueError, match=r"predictions\.jsonl:5: .*the data's row 5"):
+  with pytest.raises(ValueError, match="their ids, questions, passages"):
     evaluate(tmp_path, examples=EXAMPLES[:4])
+  shown = structs.Passage("1", "t", "another text")
+  for field, change in dict(passages=dict(passages=(shown,)), options=dict(meta=dict(choices=["a"]))).items():
+    with pytest.raises(ValueError, match=f"their {field} differ"):
+      evaluate(tmp_path, examples=[dataclasses.replace(EXAMPLES[0], **change), *EXAMPLES[1:]])
   assert len(rows(tmp_path)) == 10
+
+
+def regold(town, number=10):
+  """The questions with other golds."""
+  return [dataclasses.replace(one, golds=(town.format(one.id[1:]),)) for one in EXAMPLES[:number]]
+
+
+@pytest.mark.parametrize("after", [None, 7])
+def test_kept_answers_are_scored_again_if_only_golds_have_changed(tmp_path, caplog, after):
+  """q6 and q7 say "town 6 hall": with these golds the two are right, and q0 to q5 ("Town 0.") are not."""
+  killed(tmp_path, after=after) if after else evaluate(tmp_path)
+  before = {row["id"]: row for row in rows(tmp_path)}
+  asked = []
+
+  def counted(some, at_once):
+    asked.extend(one.example.id for group in some for one in group)
+    return play(some, at_once)
+
+  m = evaluate(tmp_path, examples=regold("town {} hall"), play=counted)
+  assert len(asked) == (3 if after else 0) and not set(asked) & set(before)  # no kept answer is played again
+  assert m["em"] == pytest.approx(2 / 9) and "their golds" in caplog.text and "without playing" in caplog.text
+  assert m["em"] == evaluate(tmp_path / "new", examples=regold("town {} hall"))["em"]
+  columns = lambda folder: [{name: value for name, value in row.items()} for row in rows(folder)]
+  assert columns(tmp_path) == columns(tmp_path / "new")  # lengths in tokens included
+  strip = lambda folder: list(episodes.read_folder(folder))
+  assert strip(tmp_path) == strip(tmp_path / "new")
+  assert evaluate(tmp_path, examples=regold("Lyon"), play=play)["em"] == 0.0
+
+
+def test_moved_and_renamed_contents_are_the_same_evaluation(tmp_path):
+  """The weights' digest decides, not the checkpoint's path; a renamed file changes only the name of the set."""
+  first = evaluate(tmp_path, weights="abc", data="a/dev.jsonl", retrieval=dict(index="a/index", checksum="c"))
+  moved = dict(weights="abc", checkpoint="elsewhere", data="b/dev.jsonl", retrieval=dict(index="b/index", checksum="c"))
+  assert evaluate(tmp_path, play=None, **moved)["em"] == first["em"]
+  named = [dataclasses.replace(one, source="dev2") for one in EXAMPLES]
+  assert list(evaluate(tmp_path, examples=named, play=None, **moved)["by_source"]) == ["dev2"]
+  with pytest.raises(ValueError, match="retrieval"):
+    evaluate(tmp_path, examples=named, play=None, **moved | dict(retrieval=dict(index="b/index", checksum="d")))
+  with pytest.raises(ValueError, match="weights: 'abc'; now 'other'"):
+    evaluate(tmp_path, examples=named, play=None, **moved | dict(weights="other"))
+
+
+def test_verdicts_on_answers_do_not_outlive_their_golds(tmp_path):
+  judged = dataclasses.replace(RECIPE, judges_golds=True)
+  score = lambda examples: harness.evaluate(examples, play, judged, tmp_path, settings={})
+  score(EXAMPLES[:3])
+  with pytest.raises(ValueError, match="'q0': its golds differ.*verdict does not hold.*another --out"):
+    score(regold("Lyon", 3))
+  assert [row["golds"] for row in rows(tmp_path)] == [["town 0"], ["town 1"], ["town 2"]]  # nothing was changed
+  assert score([dataclasses.replace(one, supporting=()) for one in EXAMPLES[:3]])["n"] == 3  # no judge read these
 
 
 @pytest.mark.parametrize("mark", ["metrics.jsonl", "index.json"])

@@ -79,6 +79,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     prompt=prompt,
     parser=parser,
     play=answered.judged(play, parser) if kind == "judge" else play,
+    judges_golds=kind == "judge",
     stops=stops,
     score=reward.score,
     weights=reward.weights,

@@ -53,6 +53,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     prompt=prompt,
     parser=parser,
     play=play,
+    judges_golds=switches.accuracy == "judge",
     stops=stops,
     score=guard.score if switches.guarded else reward.score,
     weights=reward.weights,

@@ -70,6 +70,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     prompt=prompt,
     parser=parser,
     play=answered.judged(play, parser) if judges else play,
+    judges_golds=judges,
     stops=parser.stops,
     score=reward.score,
     weights=reward.weights,

@@ -100,6 +100,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     prompt=prompt,
     parser=parser,
     play=answered.judged(play, parser) if switches.reward == "judge" else play,
+    judges_golds=switches.reward == "judge",
     stops=parser.stops,
     score=reward.score,
     weights=reward.weights,

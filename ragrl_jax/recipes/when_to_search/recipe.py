@@ -87,6 +87,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     prompt=prompt,
     parser=parser,
     play=play,
+    judges_golds=judged,
     stops=STOPS,
     score=reward.score,
     weights=reward.weights,
