@@ -35,6 +35,9 @@ def load(path: str | pathlib.Path, variant: str = "") -> Config:
 RENAMED = {"rollout.block": "rollout.page"}  # settings that have another name in older runs; the section is the same
 
 
+OBJECTIVE = "objective"  # key of a run's config.json that is no setting: its kind, "rl" or "sft"
+
+
 def of_run(folder: str | pathlib.Path) -> Config:
   """The settings of a run, from its config.json.
 
@@ -52,7 +55,7 @@ def of_run(folder: str | pathlib.Path) -> Config:
     raise ValueError(f"{path}: this is not a run's config.json, which launchers/train.py and sft.py write.")
   config = default_config()
   with config.unlocked():
-    _take(config, written, str(path))
+    _take(config, {name: value for name, value in written.items() if name != OBJECTIVE}, str(path))
   return config.lock()
 
 

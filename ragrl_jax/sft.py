@@ -64,7 +64,9 @@ def sft(
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   config_lib.validate(config, training=False)  # it plays no episodes, and `tokenised` refuses long transcripts
   config = planned(config)
-  with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
+  with run_lib.opened(
+    pathlib.Path(workdir), config, objective="sft", resume=resume, accept_changes=accept_changes, say=say
+  ) as run:
     if not run.finished:
       profiled = profiling.Profile(run.workdir, profile, of=config.steps)
       yield from _tuned(config, run, drawn, evaluate, reached, profiled)

@@ -69,7 +69,9 @@ def train(
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   config_lib.validate(config)
   progress.check_settling(config, measured=evaluate is not None)
-  with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
+  with run_lib.opened(
+    pathlib.Path(workdir), config, objective="rl", resume=resume, accept_changes=accept_changes, say=say
+  ) as run:
     if not run.finished:
       say(questions.named(config))
       yield from _trained(config, run, evaluate, reached, profiling.Profile(run.workdir, profile, of=config.steps))

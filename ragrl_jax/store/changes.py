@@ -1,5 +1,6 @@
 """A run's config.json: writes the settings, and decides which of them may change when the run is resumed."""
 
+import contextlib
 import fnmatch
 import hashlib
 import json
@@ -43,8 +44,8 @@ HELD_OUT = ("evaluate.", "data.evaluate", "data.evidence", "data.noise", "data.c
 RENAMED_STATE = {"supply": "group_sampler"}  # keys of host.json that older checkpoints have under another name
 
 
-def write(workdir: pathlib.Path, config) -> None:
-  """Writes the settings to config.json, as ASCII, and the user's own wordings to wordings.json.
+def write(workdir: pathlib.Path, config, objective: str) -> None:
+  """Writes the settings and the run's kind to config.json, as ASCII, and the user's own wordings to wordings.json.
 
   Addresses are written without user and password.
   """
@@ -52,7 +53,7 @@ def write(workdir: pathlib.Path, config) -> None:
     with jsonl.whole(workdir / WORDINGS) as part:
       part.write_text(json.dumps(texts, indent=1, ensure_ascii=False), encoding="utf-8")
   with jsonl.whole(workdir / FILE) as part:
-    part.write_text(json.dumps(values(config), indent=1), encoding="ascii")
+    part.write_text(json.dumps(values(config) | {config_lib.OBJECTIVE: objective}, indent=1), encoding="ascii")
 
 
 def wordings(config) -> dict[str, str]:
@@ -105,6 +106,7 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
   path = workdir / FILE
   try:
     saved = json.loads(path.read_text(encoding="utf-8"))
+    saved.pop(config_lib.OBJECTIVE, None)
     was = _flat(values(config_lib.default_config()))
     was |= {config_lib.RENAMED.get(name, name): value for name, value in _flat(saved).items()}
   except (FileNotFoundError, AttributeError, ValueError) as error:
@@ -122,6 +124,23 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
     for name, pair in found.items()
     if pair[0] != pair[1]
   }
+
+
+def refuse_other_kind(workdir: pathlib.Path, objective: str) -> None:
+  """Refuses to continue a run of another kind. No flag allows it: the checkpoints hold other states.
+
+  Raises:
+    ValueError: the folder's config.json has another kind ("rl" or "sft").
+  """
+  found = None
+  with contextlib.suppress(OSError, ValueError, AttributeError):  # `differences` refuses a missing or damaged file
+    found = json.loads((workdir / FILE).read_text(encoding="utf-8")).get(config_lib.OBJECTIVE)
+  if found not in (None, objective):
+    commands = dict(rl="ragrl train", sft="ragrl sft")
+    raise ValueError(
+      f"{workdir} holds a run of the kind {found!r}, this is one of {objective!r}: continue it with "
+      f"`{commands.get(found, found)}`, or use another workdir (--workdir)."
+    )
 
 
 def refuse_others(workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]], config) -> None:

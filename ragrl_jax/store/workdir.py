@@ -38,8 +38,10 @@ class Run:
     restored: the step from which the run was resumed; None before `restore`, and for a new run.
   """
 
-  def __init__(self, workdir: pathlib.Path, config, still_held, say, *, resume: str, accept_changes: bool):
-    self.workdir, self.restored = workdir, None
+  def __init__(
+    self, workdir: pathlib.Path, config, still_held, say, *, objective: str, resume: str, accept_changes: bool
+  ):
+    self.workdir, self.restored, self._objective = workdir, None, objective
     self._config, self._still_held, self._say, self._changes = config, still_held, say, {}
     self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
     found = (-1, False, False)
@@ -65,6 +67,7 @@ class Run:
       raise ValueError(f"--resume=never, but {workdir} holds a run already: use another workdir.")
     if latest is None:
       return -1, False, False
+    changes.refuse_other_kind(workdir, self._objective)
     if not (accept_changes and not (workdir / changes.FILE).exists()):
       self._changes = changes.differences(workdir, self._config)
     if not accept_changes:
@@ -89,7 +92,7 @@ class Run:
       self._say(f"{self.workdir}: going on from step {self.restored}, of at most {self._config.steps}")
     if hosts.is_first():
       (self.workdir / FINISHED).unlink(missing_ok=True)
-      changes.write(self.workdir, self._config)
+      changes.write(self.workdir, self._config, self._objective)
       versions.record(self.workdir, self.restored)
       if self._changes:
         changes.record(self.workdir, self.restored, self._changes)
@@ -128,6 +131,7 @@ def opened(
   workdir: pathlib.Path,
   config,
   *,
+  objective: str = "rl",
   resume: str = "auto",
   accept_changes: bool = False,
   say: Callable[[str], None] = print,
@@ -137,6 +141,7 @@ def opened(
   Args:
     workdir: the folder; made if it does not exist.
     config: the settings of this start.
+    objective: the run's kind, "rl" or "sft". config.json keeps it, and it decides what may continue the run.
     resume: "auto" resumes if there is a checkpoint; "must" refuses a folder without one; "never" refuses a folder with
       a run in it.
     accept_changes: resume even if the settings have changed; the changes are recorded.
@@ -150,8 +155,16 @@ def opened(
   if resume not in RESUME:
     raise ValueError(f"resume={resume!r}: it must be one of {', '.join(RESUME)} (--resume).")
   if not hosts.is_first():
-    yield Run(workdir, config, lambda: None, lambda text: None, resume=resume, accept_changes=accept_changes)
+    yield Run(
+      workdir,
+      config,
+      lambda: None,
+      lambda text: None,
+      objective=objective,
+      resume=resume,
+      accept_changes=accept_changes,
+    )
     return
   folders.refuse_others(workdir, folders.RUN, flag="--workdir")
   with lock.held(workdir) as still_held:
-    yield Run(workdir, config, still_held, say, resume=resume, accept_changes=accept_changes)
+    yield Run(workdir, config, still_held, say, objective=objective, resume=resume, accept_changes=accept_changes)

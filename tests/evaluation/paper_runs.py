@@ -51,7 +51,9 @@ def trained(folder, name, of, *flags):
   """The folder of a finished run."""
   config = config_of(name, *flags)
   model(folder / "model", of)
-  (folder / "config.json").write_text(config.to_json_best_effort())
+  tuned = {"sft", "reward_model"} & {*name.partition(":")[2].split(",")}
+  settings = json.loads(config.to_json_best_effort()) | dict(objective="sft" if tuned else "rl")
+  (folder / "config.json").write_text(json.dumps(settings))
   return folder
 
 

@@ -411,3 +411,28 @@ def test_sets_of_one_folder_are_told_apart_by_their_rows_whatever_the_folder_is_
   assert sets("test") == {"hotpotqa": dict(hotpotqa=["q0"]), "musique": dict(musique=["q0"])}.get(
     results.set_of(data), {}
   )
+
+
+@pytest.mark.parametrize("name, row", [
+  ("arena", "ARENA-Qwen-7B"), ("arena:sft", "Qwen-7B-SFT-reasoning"), ("arena:sft,repo", "Qwen-7B-SFT-reasoning"),
+  ("arena:sft,direct,repo", "Qwen-7B-SFT-direct"),
+])  # fmt: skip
+@pytest.mark.parametrize("weight", ["0.0", "0.3", "1.0"])
+def test_the_recorded_kind_of_a_run_decides_its_row(tmp_path, name, row, weight):
+  """A setting of fine-tuning that RL never reads, or its value in the authors' code, changes no row."""
+  run = paper_runs.trained(tmp_path / "run", name, "qwen2.5-7b", f"--config.sft.environment_weight={weight}")
+  asked = name.replace("sft,", "").replace(":sft", "")
+  rows = [paper_runs.row(i, em_spaced=1.0, f1_spaced=1.0) for i in range(2)]
+  made = paper_runs.evaluation(tmp_path / "out", asked, rows, checkpoint=run, data="hotpotqa.jsonl")
+  (main,) = [one for one in filling.fill(papers.PAPERS["arena"], [results.read(made)]) if one.table.name == "Table 3"]
+  filled = [its.name for its, cells in zip(main.table.rows, main.cells) if any(cell.value for cell in cells)]
+  assert filled == [row]
+
+
+def test_a_run_that_fills_no_row_is_told_what_each_row_lacks(tmp_path):
+  run = paper_runs.trained(tmp_path / "run", "search_r1", "qwen2.5-7b")
+  made = paper_runs.evaluation(tmp_path / "out", "search_r1", [paper_runs.row(0)], checkpoint=run, data="nq.jsonl")
+  with pytest.raises(ValueError, match="fills no row.*Search-R1-base.*: preset='paper', not 'ppo'"):
+    filling.fill(papers.PAPERS["search_r1"], [results.read(made)])
+  with pytest.raises(ValueError, match="Rejection Sampling.*: trained.objective='rl', not 'sft'"):
+    filling.fill(papers.PAPERS["search_r1"], [results.read(made)])

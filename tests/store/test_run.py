@@ -252,3 +252,9 @@ def test_lone_surrogates_and_passwords_are_written_so_that_they_can_be_read(tmp_
   assert saved["judges"]["answer"]["endpoint"] == "http://c"
   assert changes.differences(tmp_path, config) == {}
   assert config.retrieval.index.startswith("http://user")  # unchanged for use
+
+
+@pytest.mark.parametrize("accept_changes", [False, True])
+def test_a_run_of_another_kind_is_not_continued(old, accept_changes):
+  with pytest.raises(ValueError, match="a run of the kind 'rl', this is one of 'sft': continue it with `ragrl train`"):
+    opened(old, settings_of(steps=9), objective="sft", accept_changes=accept_changes)

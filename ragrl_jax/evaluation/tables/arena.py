@@ -17,7 +17,6 @@ JUDGE = (
   "--config.judge.endpoint=http://JUDGE/v1",
 )
 ASKED = ("--config.switches.correctness=judge", *JUDGE[1:])  # the judge's flags in the recipe `untrained`
-BY_RL = {"trained.sft.environment_weight": 0.3}  # the default, which fine-tuning sets to 0
 # The questions of configs/arena.py.
 ASKED_OF = (
   "hf:hotpotqa/hotpot_qa/distractor/train~10000,hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa/train~10000,"
@@ -28,15 +27,16 @@ ALL, WM, HM = "2wiki,hotpotqa,musique", "2wiki,musique", "hotpotqa,musique"
 
 def trained(preset: str = "", variant: str = "", model: str = QWEN, kl: str = "k2", sets: str = ALL) -> Run:
   """A policy trained by RL, evaluated under its preset with EM, F1 and a judge."""
-  where: Mapping[str, Any] = BY_RL | {"trained.loss.kl": kl, "trained.sets": sets}
+  where: Mapping[str, Any] = {"trained.loss.kl": kl, "trained.sets": sets}
   if preset != "naive":  # all of these presets ask for the same reply: a policy may be tested under any of them
     where = where | {"preset": ("paper", "f1", "judge", "no_bonus"), "switches.reply": "cited"}
   return Run(_config(preset), _config(variant or preset), (model,), where, flags=JUDGE)
 
 
 def fine_tuned(preset: str) -> Run:
-  """A policy fine-tuned on transcripts."""
-  where = {"trained.sft.environment_weight": 0.0}
+  """A policy fine-tuned on transcripts, with the settings of the paper or of the authors' code (preset "repo")."""
+  either = (preset or "paper", f"repo,{preset}".rstrip(","))
+  where = {"preset": either, "trained.preset": either}
   file = f"out/arena/data/{preset or 'reasoned'}.jsonl.gz"
   made = f"ragrl make-arena-sft --data={ASKED_OF} --out={file}"
   if not preset:  # the backbone writes the reasoning

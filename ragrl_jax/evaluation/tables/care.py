@@ -8,7 +8,6 @@ NONE = "the paper has no released checkpoint for this model"
 CRAG = "CRAG's evaluator and web search are not here"
 UNMARKED = ("--config.switches.unmarked=True",)  # a reply without `Answer:` is the answer as a whole
 WHOLE = {"switches.unmarked": True}
-BY_RL = {"trained.sft.environment_weight": 0.3}  # the default, which fine-tuning sets to 0
 
 
 def original(model: str) -> Run:
@@ -22,14 +21,14 @@ def trained(preset: str = "", model: str = SEVEN) -> Run:
   asked = f"care:{preset},longbench" if preset else "care:longbench"
   hard = () if preset in ("easy_only", "no_retrieval") else ("--config.data.hard=MS_MARCO.jsonl.gz",)
   data = ("--config.data.train=DROP.jsonl.gz", *hard)
-  return Run(asked, config, (model,), BY_RL | WHOLE, flags=UNMARKED, train_flags=data, start="WARM_START_FOLDER")
+  return Run(asked, config, (model,), WHOLE, flags=UNMARKED, train_flags=data, start="WARM_START_FOLDER")
 
 
 WARM = Run(
   "care:longbench",
   "care:sft",
   (SEVEN,),
-  {"trained.sft.environment_weight": 0.0} | WHOLE,
+  WHOLE,
   flags=UNMARKED,
   transcripts="out/care/data/sft.jsonl.gz",
   made="ragrl make-care-sft --data=hf:hotpotqa/hotpot_qa/distractor/train --out=out/care/data/sft.jsonl.gz "

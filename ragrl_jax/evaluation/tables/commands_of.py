@@ -68,11 +68,16 @@ def evaluation(paper: Paper, column: Column, run: Run) -> str:
   return _line([*words, f"--out={place}", *run.needs, *run.flags, *column.flags])
 
 
+def objective(run: Run) -> str:
+  """The kind of a row's training (`config.OBJECTIVE`): "sft" if it reads transcripts, else "rl"."""
+  return "sft" if run.transcripts else "rl"
+
+
 def training(paper: Paper, run: Run | None) -> str:
   """The command of the run that a row's evaluations need; "" for an untrained model."""
   if run is None or not run.train:
     return ""
-  command = "sft" if run.transcripts else "train"
+  command = dict(rl="train", sft="sft")[objective(run)]
   words = ["ragrl", command, f"--config={run.train}", f"--workdir={_folder(paper, run)}"]
   needs = (f"--config.data.train={run.transcripts}",) if command == "sft" else run.needs
   return _line([*words, f"--config.model.path={run.start or _model(run)}", *needs, *run.train_flags])

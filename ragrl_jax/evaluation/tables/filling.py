@@ -108,22 +108,31 @@ def _assigned(table: Table, evaluations: Sequence[Evaluation], any_model: bool) 
 
 def fits(run: Run, facts: Mapping[str, Any]) -> bool:
   """Whether an evaluation fits a row, with any model."""
+  return not _unmet(run, facts)
+
+
+def _unmet(run: Run, facts: Mapping[str, Any]) -> str:
+  """The first fact of an evaluation that does not fit a row, in words; "" if all do."""
   if run.system:
     played = facts.get("recipe") == "released" and facts.get("switches.agent") == run.system
     found = played or facts.get("system") == run.system
     where = {"switches.documents": ("search", None)} | dict(run.where)  # None: transcripts from elsewhere
-    return found and all(_holds(facts, *fact) for fact in where.items())
+    if not found:
+      return f"it is not of the system {run.system}"
+    return next((f"{name}={facts.get(name)!r}" for name, value in where.items() if not _holds(facts, name, value)), "")
   if facts.get("system") or bool(run.train) != facts["trained"]:
-    return False
+    return f"it is not of {'a run' if run.train else 'an untrained model'}"
   if run.checkpoint != facts["step"] and (not run.best or facts.get("chosen_by") != run.best):
-    return False
+    return f"step={facts['step']}, not {run.checkpoint or run.best or 'the end'}"
   reads = facts.get("reads")  # the facts of the evaluation whose evidence it reads
   if (reads is None) != (run.reads is None) or run.reads is not None and not fits(run.reads, reads or {}):
-    return False
+    return "the evaluation whose evidence it reads"
   wanted: dict[str, Any] = dict(_chosen(run.evaluate))
   if run.train:
+    wanted |= {"trained.objective": commands_of.objective(run)}
     wanted |= {f"trained.{name}": value for name, value in _chosen(run.train).items()}
-  return all(_holds(facts, *fact) for fact in (wanted | dict(run.where)).items())
+  unmet = ((name, value) for name, value in (wanted | dict(run.where)).items() if not _holds(facts, name, value))
+  return next((f"{name}={facts.get(name)!r}, not {value!r}" for name, value in unmet), "")
 
 
 def _of_model(run: Run, facts: Mapping[str, Any]) -> bool:
@@ -368,4 +377,8 @@ def _foreign(paper: Paper, one: Evaluation, any_model: bool) -> str:
       f"{what}: no row of {paper.name}'s tables is of an untrained model in this recipe, and no config.json of a run "
       f"is beside its checkpoint {facts.get('checkpoint')}; copy the run's config.json into the evaluation's folder."
     )
-  return f"{what} fills no row of {paper.name}'s tables; leave it out, or see `ragrl tables --paper {paper.name}`."
+  unmet: dict[str, dict[str, None]] = {}  # by the first unmet fact: several rows may lack the same
+  for row in rows:
+    unmet.setdefault(_unmet(row.run, facts), {})[row.name] = None
+  said = "; ".join(f"{', '.join(names)}: {why}" for why, names in unmet.items())
+  return f"{what} fills no row of {paper.name}'s tables; leave it out. What each row lacks first: {said}."

@@ -8,8 +8,6 @@ from ragrl_jax.evaluation.tables.layout import Column, Paper, Run, Table, column
 SETS = {"nq": "NQ", "triviaqa": "TQA", "hotpotqa": "HotpotQA"}
 SMALL, LARGE = "qwen2.5-1.5b", "qwen2.5-7b"
 INDEX = ("--config.retrieval.index=DPR_INDEX",)
-BY_RL = {"trained.sft.environment_weight": 0.3}  # the default, which fine-tuning sets to 0
-BY_SFT = {"trained.sft.environment_weight": 0.0}
 OTHERS = "a released compressor or extractor, which is not here"
 # Only the extraction, 64 questions at a time: these are Table 5's seconds, and a generator reads its evidence.
 UNANSWERED = {"switches.answers": ""}
@@ -28,14 +26,14 @@ STUDIED = (
 def trained(preset: str = "", model: str = SMALL) -> Run:
   """An extractor trained by RL. It stops after the evidence."""
   config = f"lear:{preset}" if preset else "lear"
-  facts, best = BY_RL | UNANSWERED, BEST.get(preset, FROM_EVIDENCE)
+  facts, best = UNANSWERED, BEST.get(preset, FROM_EVIDENCE)
   return Run("lear:inference", config, (model,), facts, needs=INDEX, flags=TIMED, best=best)
 
 
 def generator(model: str, top_k: int) -> Run:
   """A generator fine-tuned to answer from passages, with or without them."""
   none = ("--config.switches.top_k=0",) if top_k == 0 else ()
-  facts = BY_SFT | {"switches.top_k": top_k, "trained.switches.top_k": (5, None) if top_k else 0}
+  facts = {"switches.top_k": top_k, "trained.switches.top_k": (5, None) if top_k else 0}
   needs = () if top_k == 0 else INDEX
   file = f"{DATA}/{'generator' if top_k else 'closed'}.jsonl.gz"
   made = f"ragrl make-lear-generator --data={NQ}{' --index=DPR_INDEX' if top_k else ''} --out={file}"
@@ -53,14 +51,14 @@ def read(extraction: Run) -> Run:
 def extractor(reply: str) -> Run:
   """An extractor fine-tuned on the study's transcripts."""
   file = f"{DATA}/{reply.removeprefix('study_')}.jsonl.gz"
-  return Run(f"lear:{reply}", f"lear:sft,{reply}", (SMALL,), BY_SFT, needs=INDEX, transcripts=file, made=STUDIED)
+  return Run(f"lear:{reply}", f"lear:sft,{reply}", (SMALL,), needs=INDEX, transcripts=file, made=STUDIED)
 
 
 def filco(model: str) -> Run:
   """A filter fine-tuned on sentences that an oracle selects."""
   made = f"ragrl make-lear-sft --data={NQ} --index=DPR_INDEX --oracle=string_inclusion --out={DATA}"
   of = dict(needs=INDEX, flags=TIMED, transcripts=f"{DATA}/filter.jsonl.gz", made=made)
-  return Run("lear:filter", "lear:sft,filter", (model,), BY_SFT | UNANSWERED, **of)
+  return Run("lear:filter", "lear:sft,filter", (model,), UNANSWERED, **of)
 
 
 def thoughts(model: str) -> Run:

@@ -50,7 +50,7 @@ def rejection(model: str) -> Run:
     f"--out={out}/right.jsonl.gz"
   )
   of = dict(needs=INDEX, transcripts=f"{out}/right.jsonl.gz", made=made)
-  return Run("search_r1", "search_r1:sft", (model,), {"trained.sft.environment_weight": 0.0}, **of)
+  return Run("search_r1", "search_r1:sft", (model,), **of)
 
 
 def baselines(size: str) -> dict[str, Run | str]:
