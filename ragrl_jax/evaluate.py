@@ -20,7 +20,7 @@ from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import lora, peft, tensors
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect
-from ragrl_jax.run import endpoint_player, progress, questions, rewards
+from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import addresses, changes, evaluations
 from ragrl_jax.store import checkpoint as checkpoint_lib
@@ -127,8 +127,13 @@ def chosen(config, checkpoint: str | pathlib.Path) -> Source:
 
 
 def load(config, player: player_lib.Sampler, source: Source) -> None:
-  """Loads the checkpoint's weights into the engine and the model."""
+  """Loads the checkpoint's weights into the engine and the model.
+
+  Raises:
+    ValueError: its adapters were trained on another base than the one that was read.
+  """
   folder, run, step = source
+  player.base = player.base or contents.base(config)
   params = lora.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
   player.engine.load(params, version=step)
   nnx.update(player.model, params)
@@ -223,6 +228,7 @@ def evaluator(
       keep(workdir, step, player.recipe, scored)
     return harness.flat(metrics)
 
+  setattr(evaluate_step, "contents", contents.of_questions(examples))  # noqa: B010 - a function has no such field
   return evaluate_step
 
 
@@ -360,11 +366,13 @@ def _as_trained(config, path: pathlib.Path) -> None:
   """Copies from the run's config the settings that define the checkpoint's arrays, and the tokenizer."""
   if not path.exists():
     return
-  trained = json.loads(path.read_text(encoding="utf-8"))
+  trained, given = json.loads(path.read_text(encoding="utf-8")), config.model.path
   # Each of these changes the train state: layers, adapters, moments, a critic.
   with config.unlocked():  # a model's shape may have further fields
     for name in ("model", "optimizer", "loss", "advantage", "critic"):
       config[name].update(trained[name])
+  if given and not pathlib.Path(config.model.path).is_dir():  # the run's base has moved
+    config.model.path = given
   config.prompting.tokenizer = config.prompting.tokenizer or trained["prompting"]["tokenizer"]
 
 
@@ -373,7 +381,9 @@ def _restored(config, player: player_lib.Sampler, run: pathlib.Path, step: int) 
   checkpoints = checkpoint_lib.Checkpoints(run, keep=config.checkpoint.keep, read_only=True)
   try:
     # A checkpoint is a whole train state. The learner knows its structure, and the policy's part of it.
-    objective = "sft" if changes.is_supervised(checkpoints.host(step)) else "policy"
+    host = checkpoints.host(step)
+    peft.refuse_other_base(run / str(step), host.get("base", ""), config.model.path, player.base)
+    objective = "sft" if changes.is_supervised(host) else "policy"
     # The run's own settings fit together: its warm-up may be longer than the run of this config.
     trained = config_lib.of_run(run.parent) if (run.parent / "config.json").exists() else config
     settings = settings_lib.from_config(trained, objective=objective)

@@ -22,8 +22,8 @@ from ragrl_jax.learner import packing
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.prompting import appended
+from ragrl_jax.run import contents, profiling, saving
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import profiling, saving
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
 
@@ -80,14 +80,14 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
   optimizer = settings_lib.optimizer_from_config(config, total_steps=steps)
   tokenizer, recipe = player_lib.tokenizer(config), player_lib.recipe(config)
   rows, lengths = config.learner.micro_rows, config.learner.row_lengths
+  found = contents.of_folders(config) if hosts.is_first() else {}
   if drawn is None:
-    transcripts = [
-      tokenised(
-        recipe, example, tokenizer, config.sft.environment_weight, most=config.sft.max_tokens, longest=max(lengths)
-      )
-      for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)
-    ]
+    examples = list(readers.read_examples(config.data.train, max_examples=config.data.max_examples))
+    found["data.train"] = contents.of_questions(examples)
+    how = dict(most=config.sft.max_tokens, longest=max(lengths))
+    transcripts = [tokenised(recipe, one, tokenizer, config.sft.environment_weight, **how) for one in examples]
     drawn = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
+  run.compare(found)
   mesh = player_lib.mesh(config)
   model, shape = player_lib.model(config, tokenizer, mesh)
   learner = learner_lib.Learner(model, settings, optimizer, mesh=mesh)
@@ -125,7 +125,7 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
 
   # ---- the model -----------------------------------------------------------------------------------------------------
   nnx.update(model, state.params)
-  saving.save(model, shape, config, run.workdir / "model")
+  saving.save(model, shape, config, run.workdir / "model", base=run.base)
   run.end(step, reached=done)
 
 

@@ -81,7 +81,9 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
   # ---- 2. the rooms are built ----------------------------------------------------------------------------------------
   steps, save_every, log_every = config.steps, config.checkpoint.every, config.log.episodes_every
   leads = hosts.is_first()  # the first host logs for all
-  rooms = rooms_lib.build(config)
+  if held_out := getattr(evaluate, "contents", None):
+    run.compare({"data.evaluate": held_out})
+  rooms = rooms_lib.build(config, run)
   player, policy = rooms.player, rooms.learner.policy
 
   # ---- 3. 4. 5. state, sampler and logs are restored -----------------------------------------------------------------
@@ -121,7 +123,7 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
 
   # ---- the model -----------------------------------------------------------------------------------------------------
   nnx.update(player.model, policy(state.params))
-  saving.save(player.model, player.config, config, run.workdir / "model")
+  saving.save(player.model, player.config, config, run.workdir / "model", base=run.base)
   run.end(step, reached=done)
 
 

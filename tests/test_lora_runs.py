@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, sft, train
+from ragrl_jax.cli import checkpoints, export_hf
 from ragrl_jax.models import peft, weights
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.testing import tiny_world
@@ -62,3 +63,33 @@ def test_supervised_then_rl_then_an_evaluation(tmp_path):
   config.model.path, config.model.lora.path = str(tmp_path / "base"), str(tmp_path / "whole" / "model")
   model, _ = player_lib.model(config, player_lib.tokenizer(config))
   assert found["n"] == 4 and found["settings"]["weights"] == evaluate.fingerprint(nnx.split(model)[1])
+
+  # Another base under the same path is refused everywhere; the base at another place is taken.
+  config = tiny_world.config(tmp_path, get_config)
+  config.model.path, config.model.lora.path = str(tmp_path / "base"), str(warm)
+  config.loss.kl, config.loss.kl_coef, config.steps = "k3", 0.01, 3
+  played = config.copy_and_resolve_references()
+  server = checkpoints.opened(played, tmp_path / "whole" / "checkpoints", playing=False)
+  file, step = tmp_path / "base" / "model.safetensors", tmp_path / "whole" / "checkpoints" / "2"
+  changed = bytearray(base)
+  changed[-1000] ^= 1
+  file.write_bytes(changed)
+  with pytest.raises(ValueError, match=r"config\.model\.path \(its contents\) was .*--accept_changes"):
+    next(train.train(config, tmp_path / "whole"))
+  with pytest.raises(ValueError, match="trained on other weights than those in"):
+    export_hf.export(step, tmp_path / "exported", dtype="float32")
+  with pytest.raises(ValueError, match="trained on other weights than those in"):
+    checkpoints.opened(config.copy_and_resolve_references(), step, playing=False)
+  with pytest.raises(ValueError, match="trained on other weights than those in"):
+    checkpoints.opened(config.copy_and_resolve_references(), tmp_path / "whole" / "model", playing=False)
+  assert checkpoints.reopen(played, server, step) == 2  # the served base is still the one of the training
+  file.write_bytes(base)
+  (tmp_path / "base").rename(tmp_path / "moved")
+  config.model.path = str(tmp_path / "moved")
+  checkpoints.opened(config.copy_and_resolve_references(), step, playing=False)
+  assert [metrics["step"] for metrics in train.train(config, tmp_path / "whole")] == [3]
+  before = (warm / "adapter_model.safetensors").read_bytes()
+  (warm / "adapter_model.safetensors").write_bytes(before[:-1] + bytes([before[-1] ^ 1]))  # of the reference policy
+  config.steps = 4
+  with pytest.raises(ValueError, match=r"config\.model\.lora\.path \(its contents\)"):
+    next(train.train(config, tmp_path / "whole"))

@@ -9,6 +9,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate
 from ragrl_jax.models import lora
+from ragrl_jax.run import contents
 from ragrl_jax.run import player as player_lib
 
 
@@ -53,6 +54,8 @@ def reopen(config, made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> 
     evaluate.load(config, made, (folder, run, step))
     return step
   again = player_lib.model(config, made.tokenizer, made.mesh)[0]
+  if contents.base(config) != made.base:
+    raise ValueError(f"{config.model.path}: the base of the served adapters was replaced. Restart the server.")
   params = lora.split(again)[1]
   shapes = lambda tree: {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(tree)}
   if shapes(params) != shapes(lora.split(made.model)[1]):

@@ -18,7 +18,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate
 from ragrl_jax.cli import commands
-from ragrl_jax.models import hf, lora, weights
+from ragrl_jax.models import hf, lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.run import player, saving
@@ -126,7 +126,9 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
   else:
     shape = shape_of(config)
     model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(read_as or dtype)))
-  supervised = changes.is_supervised(hf.read_json(steps / str(step) / "host.json"))
+  host = hf.read_json(steps / str(step) / "host.json")
+  peft.refuse_other_base(steps / str(step), host.get("base", ""), config.model.path)
+  supervised = changes.is_supervised(host)
   model = restore(steps, step, model, shared=config.critic.kind == "shared" and not supervised)
   weights = evaluate.fingerprint(nnx.split(model)[1])
   saving.save(lora.merged(model, dtype), shape, config, pathlib.Path(out), dtype=jnp.dtype(dtype))

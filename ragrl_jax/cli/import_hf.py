@@ -71,7 +71,7 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
     if source.resolve() == out.resolve():
       raise ValueError(f"{out} is also the source folder: write to another one (--out).")
     model, config = weights.load_pretrained(source)
-    peft.load_adapters(model, arguments.adapters)
+    peft.load_adapters(model, arguments.adapters, base=source)
     weights.save_pretrained(model, config, out, **how)
   else:
     config = weights.copy_pretrained(source, out, added=added, **how)

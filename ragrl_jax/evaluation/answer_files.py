@@ -14,6 +14,7 @@ from typing import Any
 
 from ragrl_jax import structs
 from ragrl_jax.data import digests
+from ragrl_jax.retrieval import api
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
@@ -168,18 +169,8 @@ def compared(settings: Mapping[str, Any]) -> dict[str, Any]:
   """The settings by which an evaluation is known: without places whose contents have digests among them."""
   found = {name: value for name, value in settings.items() if PLACES.get(name) not in settings}
   if isinstance(retrieval := found.get("retrieval"), Mapping):
-    found["retrieval"] = placeless(retrieval)
+    found["retrieval"] = api.placeless(retrieval)
   return found
-
-
-def placeless(described: Any) -> Any:
-  """A retriever's description without paths; without an address, if its server describes itself."""
-  if isinstance(described, list | tuple):
-    return [placeless(one) for one in described]
-  if not isinstance(described, Mapping):
-    return described
-  places = {"index", "path"} | ({"address"} if described.get("server") else set())
-  return {name: placeless(value) for name, value in described.items() if name not in places}
 
 
 def _differs(out: pathlib.Path, fields: Sequence[str]) -> str:

@@ -64,7 +64,7 @@ class RewardModel:
     model, _ = weights.load_pretrained(folder, dtype=jnp.dtype(dtype), mesh=mesh)
     self._mark = tensors.TensorFolder(folder).fingerprint()
     if folder != path:
-      peft.load_adapters(model, path)
+      peft.load_adapters(model, path, base=folder)
       model = lora.merged(model)
       self._mark += "+" + tensors.TensorFolder(path, stem=peft.STEM, config=peft.CONFIG).fingerprint()
     graphdef, params = nnx.split(model)

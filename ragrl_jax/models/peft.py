@@ -19,6 +19,7 @@ from ragrl_jax.models.families import TENSORS as OF_MODEL
 from ragrl_jax.parallel import hosts, rules
 
 CONFIG, STEM = "adapter_config.json", "adapter_model"
+BASE = "base_fingerprint"  # metadata of adapter_model.safetensors: `TensorFolder.fingerprint` of the base
 # Our matrix → the module's path in transformers; target_modules usually lists the paths' last words.
 MODULES = {name: OF_MODEL[f"layers/{name}"].removesuffix(".weight") for name in lora.MATRICES}
 TENSORS = {
@@ -67,13 +68,14 @@ def base(path: str | os.PathLike, otherwise: str) -> str:
   raise ValueError(f"{where}: the base model {named!r} is not a folder here: set config.model.path to its folder.")
 
 
-def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str) -> None:
+def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerprint: str = "") -> None:
   """Writes a folder for `peft`, in float32. All processes of a run must call it; process 0 writes.
 
   Args:
     model: a decoder with adapters, on any devices.
     path: the folder, made if need be.
     base: the base model's folder, written as base_model_name_or_path.
+    fingerprint: `TensorFolder.fingerprint` of the base on which they were trained; "" records none.
   """
   names = [name for name in lora.MATRICES if hasattr(model.layers, lora.A.format(name))]
   rank, alpha = getattr(model.layers, lora.A.format(names[0])).shape[-1], model.layers.lora_alpha
@@ -83,7 +85,8 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str) -> None
     return
   folder = pathlib.Path(path)
   folder.mkdir(parents=True, exist_ok=True)
-  tensors.write(folder, entries, np.float32, shard_bytes=2**62, stem=STEM)  # PEFT does not read shards
+  metadata = {BASE: fingerprint} if fingerprint else None
+  tensors.write(folder, entries, np.float32, shard_bytes=2**62, stem=STEM, metadata=metadata)  # PEFT reads no shards
   values = dict(
     peft_type="LORA",
     task_type="CAUSAL_LM",
@@ -108,16 +111,23 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str) -> None
   os.replace(partial, folder / CONFIG)
 
 
-def load_adapters(model: Decoder, path: str | os.PathLike) -> None:
+def load_adapters(model: Decoder, path: str | os.PathLike, *, base: str | os.PathLike = "") -> None:
   """Adds a folder's adapters to the model, in place: in float32, sharded over the model's mesh if it has one.
 
+  Args:
+    model: the base, without adapters.
+    path: the folder of the adapters.
+    base: the folder of the base, which is compared with the record of the training; "" compares nothing.
+
   Raises:
-    ValueError: the folder is missing; a setting is not supported; a tensor is missing, surplus or of another shape; or
-      the model has adapters already.
+    ValueError: the folder is missing; the adapters were trained on another base; a setting is not supported; a tensor
+      is missing, surplus or of another shape; or the model has adapters already.
   """
   where = pathlib.Path(path) / CONFIG
   rank, alpha, names = _settings(hf.read_json(where), str(where), model)
   files = tensors.TensorFolder(path, stem=STEM, config=CONFIG)
+  if base:
+    refuse_other_base(path, files.metadata.get(BASE, ""), base)
   tree = lora.shapes(model, names, rank)
   known = {
     tensor for name, leaf in mapping.named(tree) for tensor, _ in mapping.tensor_names(TENSORS, name, leaf.shape)
@@ -129,6 +139,25 @@ def load_adapters(model: Decoder, path: str | os.PathLike) -> None:
     )
   shardings = None if model.mesh is None else rules.shardings(model.mesh, tree)
   lora.attach(model, mapping.load(files, TENSORS, tree, shardings)["layers"], alpha)
+
+
+def refuse_other_base(adapters: str | os.PathLike, recorded: str, base: str | os.PathLike, found: str = "") -> None:
+  """Refuses adapters on another base than the one that they were trained on.
+
+  Args:
+    adapters: their folder or checkpoint, for the message.
+    recorded: fingerprint of the base in training; "" if it is not known, as for adapters from elsewhere.
+    base: the base's folder.
+    found: the fingerprint of `base`; "" reads it from the folder.
+
+  Raises:
+    ValueError: the fingerprints differ.
+  """
+  if recorded and (found := found or tensors.TensorFolder(base).fingerprint()) != recorded:
+    raise ValueError(
+      f"{adapters}: these adapters were trained on other weights than those in {base} (fingerprint {recorded[:12]}, "
+      f"not {found[:12]}): put the base model of the training there (config.model.path)."
+    )
 
 
 def add_zeros(model: Decoder, path: str | os.PathLike) -> None:

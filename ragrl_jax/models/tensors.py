@@ -42,6 +42,7 @@ class TensorFolder:
     """
     self.path, self._config = pathlib.Path(path), config
     self._entries: dict[str, tuple[pathlib.Path, str, tuple[int, ...], int, int]] = {}
+    self.metadata: dict[str, Any] = {}  # of all files' headers
     index, file = self.path / f"{stem}.safetensors.index.json", self.path / f"{stem}.safetensors"
     if index.exists():
       weight_map = hf.required(hf.read_json(index), "weight_map", str(index))
@@ -65,7 +66,9 @@ class TensorFolder:
     header, start = _read_header(file)
     room = file.stat().st_size - start
     ends, last = 0, ""  # tensors are checked in order of their bytes: one that begins before the previous end overlaps
-    entries = [(name, *_entry(file, name, entry)) for name, entry in header.items() if name != "__metadata__"]
+    metadata = header.pop("__metadata__", None)
+    self.metadata |= metadata if isinstance(metadata, dict) else {}
+    entries = [(name, *_entry(file, name, entry)) for name, entry in header.items()]
     for name, dtype, shape, begin, end in sorted(entries, key=lambda entry: entry[3:]):
       if end > room:
         raise ValueError(
@@ -199,6 +202,7 @@ def write(
   *,
   shard_bytes: int,
   stem: str = "model",
+  metadata: Mapping[str, str] | None = None,
 ) -> None:
   """Writes a folder's tensors one after the other, with one of them in memory at a time.
 
@@ -210,6 +214,7 @@ def write(
     dtype: dtype of the stored tensors: float32, float16 or bfloat16.
     shard_bytes: largest size of a file, in bytes; a tensor is never split.
     stem: the file's name without ".safetensors".
+    metadata: more entries of the files' metadata.
 
   Raises:
     ValueError: another dtype, or an array that does not have its entry's shape.
@@ -231,7 +236,7 @@ def write(
     else [f"{stem}-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
   )
   for name, shard in zip(names, shards):
-    _write_file(folder / f"{name}.partial", shard, dtype)
+    _write_file(folder / f"{name}.partial", shard, dtype, metadata or {})
   # Without the index, shards of which only some are new are refused. It comes last.
   index = folder / f"{stem}.safetensors.index.json"
   index.unlink(missing_ok=True)
@@ -253,8 +258,8 @@ def _bytes(shape: Sequence[int], dtype: np.dtype) -> int:
   return dtype.itemsize * math.prod(shape)
 
 
-def _write_file(file: pathlib.Path, entries, dtype: np.dtype) -> None:
-  header, at = {"__metadata__": {"format": "pt"}}, 0
+def _write_file(file: pathlib.Path, entries, dtype: np.dtype, metadata: Mapping[str, str]) -> None:
+  header, at = {"__metadata__": {"format": "pt", **metadata}}, 0
   for name, shape, _ in entries:
     end = at + _bytes(shape, dtype)
     header[name], at = dict(dtype=NAMES[dtype], shape=list(shape), data_offsets=[at, end]), end

@@ -90,3 +90,15 @@ def each(queries: Sequence[str], k: int, search: Callable[[list[str]], Answers])
     for i, found in zip(asked, search([queries[i] for i in asked]), strict=True):
       answers[i] = found
   return answers
+
+
+def placeless(described: Any) -> Any:
+  """A retriever's description without paths. A server that describes its retriever is known by that, not by address."""
+  if isinstance(described, list | tuple):
+    return [placeless(one) for one in described]
+  if not isinstance(described, Mapping):
+    return described
+  server = described.get("server")
+  if isinstance(server, Mapping) and server.get("retriever"):
+    return placeless(server["retriever"])
+  return {name: placeless(value) for name, value in described.items() if name not in ("index", "path")}

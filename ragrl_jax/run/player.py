@@ -52,6 +52,7 @@ class Sampler:
     config: the decoder's config.
     engine: has no weights until `engine.load(params, version)`.
     mesh: the devices of all hosts that share weights and rows; None for one device.
+    base: fingerprint of the frozen base of adapters, see `evaluate.load`; "" without adapters.
   """
 
   tokenizer: Any
@@ -60,6 +61,7 @@ class Sampler:
   config: DecoderConfig
   engine: engine_lib.Engine
   mesh: jax.sharding.Mesh | None
+  base: str = dataclasses.field(default="", kw_only=True)
 
 
 @dataclasses.dataclass
@@ -140,7 +142,7 @@ def model(config, tokenizer, mesh: jax.sharding.Mesh | None = None) -> tuple[Dec
   made.tokenless = tokenless(tokenizer, shape.vocab_size)
   settings = config.model.lora
   if settings.path:
-    peft.load_adapters(made, settings.path)
+    peft.load_adapters(made, settings.path, base=config.model.path)
   elif settings.rank:
     lora.add(made, rank=settings.rank, alpha=settings.alpha, layers=settings.layers, seed=config.seed)
   return made, shape
@@ -225,7 +227,10 @@ def check_tools(config, recipe: Recipe) -> None:
   surroundings.remote(config.retrieval)
   index = config.retrieval.index
   if index and "://" not in index and not pathlib.Path(index).exists():
-    raise ValueError(f"config.retrieval.index={index!r}: no index here: build one with launchers/build_index.py.")
+    raise ValueError(
+      f"config.retrieval.index={index!r}: no index here ({pathlib.Path(index).absolute()}): build one with "
+      "launchers/build_index.py, or name its folder; a run's relative paths begin at the folder it was trained in."
+    )
   if recipe.encodes and not config.retrieval.query_encoder:
     raise ValueError(
       f"config.retrieval.query_encoder is empty, but the recipe {recipe.name} compares the vectors of queries: name "

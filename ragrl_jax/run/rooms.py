@@ -10,8 +10,8 @@ from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import group_sampler
+from ragrl_jax.run import contents, questions, rewards
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import questions, rewards
 from ragrl_jax.store import workdir as run_lib
 
 SAMPLER = "group_sampler"  # the group sampler's key in checkpoints
@@ -35,14 +35,25 @@ class Rooms:
     return {SAMPLER: self.sampler.saved()}
 
 
-def build(config) -> Rooms:
-  """The rooms and the settings of a step. All settings and questions are checked before weights and index are read."""
+def build(config, run: run_lib.Run | None = None) -> Rooms:
+  """The rooms and the settings of a step. All settings and questions are checked before weights and index are read.
+
+  Args:
+    config: all settings.
+    run: compares the contents of questions, models and index with those of its last start.
+  """
   player_lib.check(config)
   objective, optimizer = settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
   examples, draws = questions.training(config, player_lib.recipe(config), player_lib.tokenizer(config))
+  if run is not None and hosts.is_first():
+    found = contents.of_folders(config, player_lib.recipe(config).judged)
+    asked = contents.of_questions(examples)
+    run.compare(found | {f"data.{name}": asked for name in ("train", "hard") if config.data[name]})
   rollout, rows, limits = config.rollout, config.learner, config.reward
   penalty = rewards.overlong(limit=limits.overlong_limit, buffer=limits.overlong_buffer, factor=limits.overlong_factor)
   player = player_lib.build(config)
+  if run is not None and hosts.is_first() and player.retriever is not None:
+    run.compare({"retrieval.index": contents.of_retriever(player.retriever)})
   if player.recipe.paced is not None:
     player.recipe = player.recipe.paced(len(examples) / rollout.prompts_per_step)
   sampler = group_sampler.GroupSampler(

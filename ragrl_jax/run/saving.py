@@ -22,7 +22,7 @@ TOKENIZER_FILES = (
 )
 
 
-def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=None) -> None:
+def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=None, *, base: str = "") -> None:
   """Saves model and tokenizer as a Hugging Face folder for config.model.path.
 
   A model with adapters is saved as a PEFT folder for config.model.lora.path. If its base has new random weights, there
@@ -34,9 +34,10 @@ def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=
     config: the run's config, with the folder that the run started from.
     out: the folder.
     dtype: dtype of the stored weights; unchanged by default.
+    base: fingerprint of the base of adapters, see `peft.save_adapters`.
   """
   if lora.has(model) and config.model.path:
-    peft.save_adapters(model, out, base=str(pathlib.Path(config.model.path).resolve()))
+    peft.save_adapters(model, out, base=str(pathlib.Path(config.model.path).resolve()), fingerprint=base)
   else:
     weights.save_pretrained(model, shape, out, dtype=dtype)
   if not hosts.is_first():

@@ -82,7 +82,12 @@ def remote(settings) -> dict[str, Any]:
 
 
 def check_folder(setting: str, where: str) -> None:
-  """Raises a ValueError that names the setting, unless the folder exists."""
+  """Raises a ValueError that names the setting, unless the folder exists and is not a run's."""
+  if (pathlib.Path(where) / "checkpoints").is_dir() and not any(pathlib.Path(where).glob("*.safetensors")):
+    raise ValueError(
+      f"{setting}={where!r}: this is a run's folder: use {where}/model of a finished run, or write a model's folder "
+      f"with `ragrl export --checkpoint {where} --out FOLDER`. Adapters are named by config.model.lora.path."
+    )
   if not pathlib.Path(where).is_dir():
     hub = re.fullmatch(r"[\w.-]+/[\w.-]+", where)
     raise ValueError(

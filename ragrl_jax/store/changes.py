@@ -14,6 +14,7 @@ from ragrl_jax.settings import fields
 from ragrl_jax.store import addresses, jsonl
 
 FILE, CHANGES = "config.json", "changes.jsonl"
+CONTENTS = "contents.json"  # setting → digest of the files that it names (run/contents.py)
 WORDINGS = "wordings.json"  # the texts of settings that are "file:PATH", as they were when the run began
 
 # Patterns of the settings that do not change the trained weights, each with the reason. All others may change them, if
@@ -143,6 +144,12 @@ def refuse_other_kind(workdir: pathlib.Path, objective: str) -> None:
     )
 
 
+def contents_of(workdir: pathlib.Path) -> dict[str, str]:
+  """Setting → digest of the files that it named when the run was last started; {} for older runs."""
+  path = workdir / CONTENTS
+  return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def refuse_others(workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]], config) -> None:
   """Refuses to resume if the changes would change what is trained.
 
@@ -181,6 +188,7 @@ def waits_for_held_out(config) -> bool:
 
 
 def _is_free(name: str, config) -> bool:
+  name = name.partition(" (")[0]  # "data.train (its contents)"
   # Held-out questions are also measured at config.steps.
   if waits_for_held_out(config) and (name == "steps" or name.startswith(HELD_OUT)):
     return False

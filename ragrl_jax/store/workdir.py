@@ -35,6 +35,7 @@ class Run:
     workdir: the folder.
     checkpoints: its checkpoints.
     finished: whether the run has already reached its end, so that there is nothing to do.
+    contents: setting → digest of the files that it names, on the first host (`compare`).
     restored: the step from which the run was resumed; None before `restore`, and for a new run.
   """
 
@@ -43,6 +44,7 @@ class Run:
   ):
     self.workdir, self.restored, self._objective = workdir, None, objective
     self._config, self._still_held, self._say, self._changes = config, still_held, say, {}
+    self._accept_changes, self._was, self.contents = accept_changes, {}, {}
     self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
     found = (-1, False, False)
     if hosts.is_first():  # host 0 decides for all: a later host could already see what this one writes
@@ -70,11 +72,40 @@ class Run:
     changes.refuse_other_kind(workdir, self._objective)
     if not (accept_changes and not (workdir / changes.FILE).exists()):
       self._changes = changes.differences(workdir, self._config)
-    if not accept_changes:
-      changes.refuse_others(workdir, self._changes, self._config)
+    self._was = changes.contents_of(workdir)
+    if not accept_changes:  # a place that moved is compared by its contents, in `compare`
+      moved = {name for name, pair in self._changes.items() if name in self._was and all(pair)}
+      changes.refuse_others(
+        workdir, {name: pair for name, pair in self._changes.items() if name not in moved}, self._config
+      )
     end = _end(workdir)
     ended, reached = end.get("step") == latest, end.get("reached", False)
     return latest, ended and (reached or latest >= self._config.steps), ended and reached
+
+  def compare(self, found: Mapping[str, str]) -> None:
+    """Compares the files that settings name with those of the run's last start. `restore` records them.
+
+    Args:
+      found: setting → digest. Equal contents at another place are no change; other contents at the same place are one.
+
+    Raises:
+      ValueError: contents have changed that would change what is trained, without `accept_changes`.
+    """
+    for name, digest in found.items():
+      if self._was.get(name) == digest:
+        self._changes.pop(name, None)
+      elif name in self._was:
+        self._changes[f"{name} (its contents)"] = self._was[name], digest
+    self.contents |= found
+    if not self._accept_changes:
+      checked = {name: pair for name, pair in self._changes.items() if name.partition(" (")[0] in found}
+      changes.refuse_others(self.workdir, checked, self._config)
+
+  @property
+  def base(self) -> str:
+    """Fingerprint of the base's weights, which adapters are trained on; "" without adapters."""
+    adapted = self._config.model.lora.rank or self._config.model.lora.path
+    return self.contents.get("model.path", "").partition("+")[0] if adapted else ""
 
   def restore(self, state: Any) -> tuple[Any, dict[str, Any] | None]:
     """(state, host part) of the newest undamaged checkpoint; (the given state, None) for a new run.
@@ -83,6 +114,8 @@ class Run:
       state: the initial state, before the first step; its arrays are freed before those of a checkpoint are read.
     """
     host = None
+    if not self._accept_changes and hosts.is_first():  # places whose contents were not compared
+      changes.refuse_others(self.workdir, self._changes, self._config)
     if self._latest >= 0:
       like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
       jax.tree.map(lambda x: x.delete(), state)  # two copies of parameters and moments would need twice the memory
@@ -93,6 +126,8 @@ class Run:
     if hosts.is_first():
       (self.workdir / FINISHED).unlink(missing_ok=True)
       changes.write(self.workdir, self._config, self._objective)
+      with jsonl.whole(self.workdir / changes.CONTENTS) as part:
+        part.write_text(json.dumps(self.contents, indent=1), encoding="ascii")
       versions.record(self.workdir, self.restored)
       if self._changes:
         changes.record(self.workdir, self.restored, self._changes)
@@ -112,7 +147,8 @@ class Run:
     """
     self._still_held()
     if self.checkpoints.latest() != step:
-      self.checkpoints.save(step, state, dict(step=step, reached=reached, **host), stale=stale)
+      base = dict(base=self.base) if self.base else {}
+      self.checkpoints.save(step, state, dict(step=step, reached=reached, **base, **host), stale=stale)
 
   def leave(self, step: int, state: Any, host: Mapping[str, Any], *, stale: Any = None) -> None:
     """Saves a checkpoint because the run stops before its last step, and tells the user."""

@@ -43,9 +43,11 @@ def test_holdings_by_hand():
   held = corpus_audit.holdings(ASKED, iter(CORPUS))
   rows = [corpus_audit.row(example, held) for example in ASKED]
   assert held.passages == 3 and [row["passages"] for row in rows] == [2, 0, None, 1]
-  assert rows[0] == dict(source="a", id="q0", passages=2, gold=1, by_title=[1, 1], by_text=[0, 1])
-  assert rows[1] == dict(source="a", id="q1", passages=0, gold=1, by_title=[0, 1], by_text=[1, 1])
-  assert rows[2] == dict(source="b", id="q2", passages=None, gold=2, by_id=[1, 2])
+  asked = lambda row: {key: value for key, value in row.items() if key not in ("question", "golds")}
+  assert rows[0]["question"] == "Capital of France?" and rows[0]["golds"] == ("Paris",)
+  assert asked(rows[0]) == dict(source="a", id="q0", passages=2, gold=1, by_title=[1, 1], by_text=[0, 1])
+  assert asked(rows[1]) == dict(source="a", id="q1", passages=0, gold=1, by_title=[0, 1], by_text=[1, 1])
+  assert asked(rows[2]) == dict(source="b", id="q2", passages=None, gold=2, by_id=[1, 2])
   found = corpus_audit.summarise(rows)
   assert (found["questions"], found["with_string"], found["answerable"]) == (4, 3, pytest.approx(2 / 3))
   assert found["held_by"] == {"0": 1, "1": 1, "2 to 9": 1, "10 to 99": 0, "100 or more": 0}
@@ -104,9 +106,9 @@ def test_tables_say_what_the_corpus_holds(tmp_path):
   run = paper_runs.trained(tmp_path / "run", "arena", "qwen2.5-7b")
   asked = [paper_runs.row(i, right=i < 3) for i in range(4)]
   folder = paper_runs.evaluation(tmp_path / "e", "arena", asked, checkpoint=run, data="hotpotqa.jsonl")
-  audit = lambda id, source, passages: dict(source=source, id=id, passages=passages, gold=0)
+  audit = lambda row, passages: {**row, "source": row["source"] or "", "passages": passages, "gold": 0}
   of = lambda rows: dict(passages=7, top_k=None, sets={}, rows=rows)
-  rows = [audit(row["id"], row["source"] or "", count) for row, count in zip(asked, (5, 1, 0, 0))]
+  rows = [audit(row, count) for row, count in zip(asked, (5, 1, 0, 0))]
   write(folder, of(4), rows)
   one = results.read(folder)
   # Right are 0, 1 and 2: both of the answerable, one of the others.
@@ -116,6 +118,9 @@ def test_tables_say_what_the_corpus_holds(tmp_path):
   assert "50.0 % of these have an answer in some passage; EM 1.000 with an answer in a passage" in text
   write(folder, of(3), rows[1:])
   with pytest.raises(ValueError, match="audit.json: 1 of the evaluation's 4 questions are not in the audit"):
+    results.read(folder)
+  write(folder, of(4), [rows[0] | dict(golds=["no"]), *rows[1:]])
+  with pytest.raises(ValueError, match="'q0' has another text or other golds there"):
     results.read(folder)
 
 

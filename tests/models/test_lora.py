@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from ragrl_jax.models import layers, lora, mapping, peft, weights
+from ragrl_jax.models import layers, lora, mapping, peft, tensors, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -326,3 +326,22 @@ def test_families_share_the_names():
     modules = [module for module in peft.MODULES.values() if not (experts and ".mlp." in module)]
     assert len(modules) == (4 if experts else 7)
     assert {f"{module.format(i)}.weight" for module in modules for i in range(2)} <= set(tensors), name
+
+
+def test_adapters_on_another_base_are_refused(tmp_path):
+  """One weight of the base changes by one unit in the last place: the fingerprint covers every value."""
+  base, model = fresh(rank=0), fresh()
+  weights.save_pretrained(base, base.config, tmp_path / "base")
+  mark = tensors.TensorFolder(tmp_path / "base").fingerprint()
+  peft.save_adapters(model, tmp_path / "a", base="", fingerprint=mark)
+  peft.load_adapters(fresh(rank=0), tmp_path / "a", base=tmp_path / "base")
+  (tmp_path / "base").rename(tmp_path / "moved")
+  peft.load_adapters(fresh(rank=0), tmp_path / "a", base=tmp_path / "moved")
+  file = tmp_path / "moved" / "model.safetensors"
+  data = bytearray(file.read_bytes())
+  data[-1000] ^= 1
+  file.write_bytes(data)
+  with pytest.raises(ValueError, match=f"trained on other weights than those in .*moved .fingerprint {mark[:12]}, not"):
+    peft.load_adapters(fresh(rank=0), tmp_path / "a", base=tmp_path / "moved")
+  peft.save_adapters(model, tmp_path / "elsewhere", base="")  # adapters of other libraries have no record
+  peft.load_adapters(fresh(rank=0), tmp_path / "elsewhere", base=tmp_path / "moved")

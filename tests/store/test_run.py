@@ -244,7 +244,7 @@ def test_lone_surrogates_and_passwords_are_written_so_that_they_can_be_read(tmp_
     judge__endpoint="https://me@x/v1",
     judges__answer=dict(endpoint="http://a:b@c"),
   )
-  changes.write(tmp_path, config)
+  changes.write(tmp_path, config, "rl")
   text = (tmp_path / changes.FILE).read_text(encoding="ascii")
   assert "half \\ud800" in text and "user" not in text and "p%40ss" not in text
   saved = json.loads(text)
@@ -258,3 +258,33 @@ def test_lone_surrogates_and_passwords_are_written_so_that_they_can_be_read(tmp_
 def test_a_run_of_another_kind_is_not_continued(old, accept_changes):
   with pytest.raises(ValueError, match="a run of the kind 'rl', this is one of 'sft': continue it with `ragrl train`"):
     opened(old, settings_of(steps=9), objective="sft", accept_changes=accept_changes)
+
+
+def test_contents_decide_and_not_places(tmp_path):
+  """Settings that name files are compared by the digests of these files, as `run/contents.py` gives them."""
+  settings = lambda **given: settings_of(**dict(steps=9, data__train="a.jsonl", model__path="base") | given)
+
+  def go_on(config, save=0, accept_changes=False, **found):
+    with workdir.opened(tmp_path, config, accept_changes=accept_changes, say=lambda text: None) as made:
+      made.compare({"model.path": found.get("model", "m+t"), "data.train": found.get("train", "q")})
+      made.restore(jax.tree.map(jnp.copy, STATE))
+      if save:
+        made.save(save, STATE, {})
+    return (tmp_path / changes.CHANGES).read_text() if (tmp_path / changes.CHANGES).exists() else ""
+
+  config = settings(model__lora__rank=4)
+  go_on(config, save=5)
+  assert checkpoint.Checkpoints(tmp_path / "checkpoints", keep=2).host(5)["base"] == "m"  # the weights' part of it
+  assert go_on(config) == ""
+  moved = settings(model__lora__rank=4, data__train="/elsewhere/b.jsonl", model__path="/elsewhere/base")
+  assert go_on(moved) == "" and go_on(config) == ""  # moved, and moved back
+  for path in (config, moved):
+    with pytest.raises(ValueError, match=r"config\.data\.train \(its contents\) was 'q', is 'p'.*--accept_changes"):
+      go_on(path, train="p")
+    with pytest.raises(ValueError, match=r"config\.model\.path \(its contents\) was 'm\+t', is 'n\+t'"):
+      go_on(path, model="n+t")
+  with pytest.raises(ValueError, match="config.data.train was 'a.jsonl', is 'b.jsonl'"):  # nothing was compared
+    with workdir.opened(tmp_path, settings(model__lora__rank=4, data__train="b.jsonl"), say=lambda text: None) as made:
+      made.restore(jax.tree.map(jnp.copy, STATE))
+  assert '"data.train (its contents)":["q","p"]' in go_on(config, train="p", accept_changes=True)
+  assert "p" in go_on(config, train="p")  # the new contents are the run's now

@@ -39,6 +39,11 @@ def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str
         f"question {example.id!r} of the source {example.source!r} has no evidence among the predictions: make them by "
         "launchers/evaluate.py with configs/lear.py for these questions."
       )
+    if row.get("question", example.question) != example.question:
+      raise ValueError(
+        f"question {example.id!r} of the source {example.source!r} is {example.question!r}, and its prediction answers "
+        f"{row['question']!r}: give the questions of the evaluation (--data)."
+      )
     passage = Passage(f"{example.id}-evidence", "", evidence)
     meta = {**example.meta, "extraction": dict(by=by, **{name: row.get(name) for name in LENGTHS})}
     found.append(dataclasses.replace(example, passages=(passage,), supporting=(), evidence=(), meta=meta))

@@ -1,0 +1,81 @@
+"""Digests of the files that a run's settings name: a resumed run compares them, whatever the files' paths are."""
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from ragrl_jax import judging, structs
+from ragrl_jax.data import digests
+from ragrl_jax.models import peft, tensors
+from ragrl_jax.retrieval import api
+from ragrl_jax.store import sums
+
+_READ = (".json", ".jinja", ".model", ".txt")  # files of a model's folder that are read beside the weights
+
+
+def of_folders(config, terms: Sequence[str] | None = None) -> dict[str, str]:
+  """Setting → digest of its folder: the models and tokenizers that training reads but does not train.
+
+  With full fine-tuning too: the reference policy of a KL is read from config.model.path.
+
+  Args:
+    config: all settings.
+    terms: the recipe's judged terms; None for fine-tuning, which has no judges and no encoder of queries.
+  """
+  named = {"model.path": config.model.path, "model.lora.path": config.model.lora.path}
+  named["prompting.tokenizer"] = config.prompting.tokenizer
+  if terms is not None:
+    named["retrieval.query_encoder"] = config.retrieval.query_encoder
+    for term, judge in judging.chosen(config.judge, config.judges, terms).items():
+      own = term and config.judges.get(term, {}).get("path")
+      named[f"judges.{term}.path" if own else "judge.path"] = (
+        judge["path"] if judge["kind"] in ("nli", "reward_model") else ""
+      )
+  return {setting: digest for setting, place in named.items() if place and (digest := of_folder(place))}
+
+
+def of_folder(place: str) -> str:
+  """Digest of a model's folder or file: "WEIGHTS+REST"; "" if there is none. Its path does not matter.
+
+  WEIGHTS is `TensorFolder.fingerprint`, of adapters and model. REST is of the configs and the tokenizer.
+  """
+  path = pathlib.Path(place)
+  if path.is_file():
+    return "+" + sums.digest(path)[:16]
+  if not path.is_dir():
+    return ""
+  weights = []
+  for names in (dict(stem="model", config="config.json"), dict(stem=peft.STEM, config=peft.CONFIG)):
+    if any(path.glob(f"{names['stem']}.safetensors*")):
+      weights.append(tensors.TensorFolder(path, **names).fingerprint())
+  rest = hashlib.sha256()
+  for file in sorted(path.rglob("*")):
+    if file.suffix in _READ and not file.name.endswith(".index.json"):
+      content = file.read_bytes()
+      if file.name == peft.CONFIG:  # the base's path
+        content = json.dumps(dict(json.loads(content), base_model_name_or_path=""), sort_keys=True).encode()
+      rest.update(f"{file.relative_to(path).as_posix()} {len(content)} ".encode() + content)
+  return f"{'-'.join(weights)}+{rest.hexdigest()[:16]}"
+
+
+def of_questions(examples: Sequence[structs.Example]) -> str:
+  """Digest of questions, passages, golds and options, without the names of their sets."""
+  fields = digests.of(examples)
+  return _hash({name: fields[name] for name in sorted(fields) if name != "sets"})
+
+
+def of_retriever(retriever: Any) -> str:
+  """Digest of a retriever's description: checksum of the passages, index, encoder and its weights."""
+  return _hash(api.placeless(retriever.describe()))
+
+
+def base(config) -> str:
+  """Fingerprint of the frozen base of config.model's adapters; "" without adapters or without a folder."""
+  adapted = config.model.path and (config.model.lora.rank or config.model.lora.path)
+  return tensors.TensorFolder(config.model.path).fingerprint() if adapted else ""
+
+
+def _hash(value: Any) -> str:
+  return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]

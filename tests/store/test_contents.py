@@ -1,0 +1,85 @@
+"""Digests of the files that a run's settings name: contents decide, not places."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.models import peft, tensors
+from ragrl_jax.retrieval import api
+from ragrl_jax.run import contents, surroundings
+from ragrl_jax.structs import Example, Passage
+
+
+def model(folder, value=0.0):
+  folder.mkdir(parents=True)
+  (folder / "config.json").write_text("{}")
+  (folder / "tokenizer.json").write_text('{"a": 1}')
+  (folder / "README.md").write_text(str(folder))  # is not read
+  tensors.write(folder, [("w", (3,), lambda: np.array([1.0, 2.0, value], np.float32))], np.float32, shard_bytes=10**9)
+  return folder
+
+
+def test_a_folder_is_its_weights_and_what_is_read_beside_them(tmp_path):
+  one = model(tmp_path / "a" / "one")
+  assert contents.of_folder(str(model(tmp_path / "b" / "two"))) == contents.of_folder(str(one))
+  assert contents.of_folder(str(one)).partition("+")[0] == tensors.TensorFolder(one).fingerprint()
+  found = {contents.of_folder(str(one)), contents.of_folder(str(model(tmp_path / "c", value=1e-30)))}
+  (one / "tokenizer.json").write_text('{"a": 2}')
+  found.add(contents.of_folder(str(one)))
+  (one / "1_Pooling").mkdir()
+  (one / "1_Pooling" / "config.json").write_text("{}")  # of an encoder
+  found.add(contents.of_folder(str(one)))
+  assert len(found) == 4
+  shutil.move(one / "model.safetensors", one / "adapter_model.safetensors")
+  (one / peft.CONFIG).write_text(json.dumps(dict(base_model_name_or_path="x", r=4)))
+  first = contents.of_folder(str(one))
+  (one / peft.CONFIG).write_text(json.dumps(dict(base_model_name_or_path="y", r=4)))
+  assert contents.of_folder(str(one)) == first  # the base's path is no content; the rank is
+  (one / peft.CONFIG).write_text(json.dumps(dict(base_model_name_or_path="y", r=8)))
+  assert contents.of_folder(str(one)) != first
+  assert contents.of_folder(str(tmp_path / "none")) == ""
+
+
+def test_every_model_that_training_reads_is_compared(tmp_path):
+  folders = {
+    name: str(model(tmp_path / name, value)) for value, name in enumerate(("base", "lora", "encoder", "judge"))
+  }
+  config = config_lib.default_config()
+  config.model.path, config.model.lora.path = folders["base"], folders["lora"]
+  config.retrieval.query_encoder = folders["encoder"]
+  config.judge.kind, config.judge.prompt = "nli", "think_answer"
+  config.judge.path = folders["judge"]
+  assert contents.of_folders(config, ()) == {
+    "model.path": contents.of_folder(folders["base"]),
+    "model.lora.path": contents.of_folder(folders["lora"]),
+    "retrieval.query_encoder": contents.of_folder(folders["encoder"]),
+    "judge.path": contents.of_folder(folders["judge"]),
+  }
+  assert contents.of_folders(config).keys() == {"model.path", "model.lora.path"}  # fine-tuning asks no judge
+  assert contents.base(config) == tensors.TensorFolder(folders["base"]).fingerprint()
+
+
+def test_questions_are_their_texts_golds_and_passages():
+  of = lambda source="s", golds=("yes",), text="t": contents.of_questions(
+    [Example(f"{source}-1", "Q?", golds, (Passage("p", "T", text),), (), source)]
+  )
+  assert of() == of(source="renamed") and len({of(), of(golds=("no",)), of(text="u")}) == 3
+
+
+def test_a_described_server_is_known_by_its_retriever():
+  index = dict(kind="bm25", checksum="c")
+  remote = lambda address, server: dict(kind="remote", address=address, server=server)
+  one = api.placeless(remote("http://a", dict(status="ok", retriever=index, limits=dict(rows=1))))
+  assert one == api.placeless(remote("http://b", dict(status="ok", retriever=index, limits=dict(rows=2)))) == index
+  assert api.placeless(remote("http://a", {})) != api.placeless(
+    remote("http://b", {})
+  )  # they say nothing of themselves
+
+
+def test_a_runs_folder_is_no_model(tmp_path):
+  (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+  with pytest.raises(ValueError, match=r"config.model.path='.*run': this is a run's folder: use .*run/model.* export"):
+    surroundings.check_folder("config.model.path", str(tmp_path / "run"))
