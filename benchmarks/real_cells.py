@@ -11,6 +11,7 @@ import real_reader
 
 from ragrl_jax import recipes
 from ragrl_jax.data import readers
+from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.evaluation.tables import layout, papers
 from ragrl_jax.run import player as player_lib
 
@@ -113,9 +114,8 @@ def evaluations() -> dict[Evaluation, set[str]]:
 
 
 def _rank(one: Evaluation) -> int:
-  """The recipes and the baselines come first, then the arms of their ablations, then those for their seconds."""
-  alone = "evaluate.batch" in dict(one.flags)
-  return 2 if alone else int(one.training is not None and one.training.config not in MAIN)
+  """The recipes and the baselines come first, then the arms of their ablations."""
+  return int(one.training is not None and one.training.config not in MAIN)
 
 
 def data(one: Evaluation, out: pathlib.Path) -> pathlib.Path:
@@ -141,7 +141,8 @@ def _of_table(table: layout.Table) -> Iterator[Evaluation]:
       continue
     for row in table.rows:
       for run in (row.run, row.versus):
-        if run is not None and not run.checkpoint:  # a checkpoint within a long training does not exist here
+        # A checkpoint within a long training does not exist here. `ragrl recall` plays nothing.
+        if run is not None and not run.checkpoint and run.system != answer_recall.SYSTEM:
           yield _evaluation(run, column)
 
 

@@ -34,7 +34,7 @@ def test_what_a_cell_asks_for_is_kept_and_what_is_not_here_replaced():
   assert not one.data.own_passages and one.data.max_examples == 200
   given = real_cells.asked(by_name["untrained-sure-given-correctness_judge-musique"], out, 200)
   assert given.data.own_passages and not given.retrieval.index and given.judge.kind == "exact"
-  noisy = by_name["lear--lear-inference-noise_8-nq"]
+  noisy = by_name["lear-sft-generator--lear-generator-noise_8-nq"]
   assert real_cells.asked(noisy, out, 200).data.noise == 8 and real_cells.data(noisy, out).name == "nq_asked.jsonl.gz"
   group = real_cells.trained(real_cells.Training("search_r1:grpo", (("rollout.group_size", "3"),)), out, out)
   assert group.rollout.group_size == 3 and group.data.train.endswith("hotpotqa_train.jsonl.gz")

@@ -119,19 +119,23 @@ def _unmet(run: Run, facts: Mapping[str, Any]) -> str:
     where = {"switches.documents": ("search", None)} | dict(run.where)  # None: transcripts from elsewhere
     if not found:
       return f"it is not of the system {run.system}"
-    return next((f"{name}={facts.get(name)!r}" for name, value in where.items() if not _holds(facts, name, value)), "")
+    return _first_unmet(where, facts)
   if facts.get("system") or bool(run.train) != facts["trained"]:
     return f"it is not of {'a run' if run.train else 'an untrained model'}"
   if run.checkpoint != facts["step"] and (not run.best or facts.get("chosen_by") != run.best):
-    return f"step={facts['step']}, not {run.checkpoint or run.best or 'the end'}"
+    return f"step={facts['step'] or 'the end'}, not {run.checkpoint or run.best or 'the end'}"
   reads = facts.get("reads")  # the facts of the evaluation whose evidence it reads
   if (reads is None) != (run.reads is None) or run.reads is not None and not fits(run.reads, reads or {}):
-    return "the evaluation whose evidence it reads"
+    return "it reads evidence of another evaluation, or none"
   wanted: dict[str, Any] = dict(_chosen(run.evaluate))
   if run.train:
     wanted |= {"trained.objective": commands_of.objective(run)}
     wanted |= {f"trained.{name}": value for name, value in _chosen(run.train).items()}
-  unmet = ((name, value) for name, value in (wanted | dict(run.where)).items() if not _holds(facts, name, value))
+  return _first_unmet(wanted | dict(run.where), facts)
+
+
+def _first_unmet(wanted: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+  unmet = ((name, value) for name, value in wanted.items() if not _holds(facts, name, value))
   return next((f"{name}={facts.get(name)!r}, not {value!r}" for name, value in unmet), "")
 
 
@@ -377,8 +381,10 @@ def _foreign(paper: Paper, one: Evaluation, any_model: bool) -> str:
       f"{what}: no row of {paper.name}'s tables is of an untrained model in this recipe, and no config.json of a run "
       f"is beside its checkpoint {facts.get('checkpoint')}; copy the run's config.json into the evaluation's folder."
     )
-  unmet: dict[str, dict[str, None]] = {}  # by the first unmet fact: several rows may lack the same
-  for row in rows:
+  unmet: dict[str, dict[str, None]] = {}  # rows of this recipe by the first unmet fact; several may lack the same
+  kind = lambda run: (bool(run.train), run.evaluate.partition(":")[0])
+  near = [row for row in rows if not row.run.system and kind(row.run) == (facts["trained"], facts["recipe"])]
+  for row in near or rows:
     unmet.setdefault(_unmet(row.run, facts), {})[row.name] = None
   said = "; ".join(f"{', '.join(names)}: {why}" for why, names in unmet.items())
   return f"{what} fills no row of {paper.name}'s tables; leave it out. What each row lacks first: {said}."
