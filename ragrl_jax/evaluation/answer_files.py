@@ -16,6 +16,7 @@ from ragrl_jax import structs
 from ragrl_jax.data import digests
 from ragrl_jax.retrieval import api
 from ragrl_jax.run import rewards
+from ragrl_jax.settings import fields
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 
@@ -168,9 +169,16 @@ def _stale(out: pathlib.Path, settings: Mapping[str, Any]) -> list[str]:
 def compared(settings: Mapping[str, Any]) -> dict[str, Any]:
   """The settings by which an evaluation is known: without places whose contents have digests among them."""
   found = {name: value for name, value in settings.items() if PLACES.get(name) not in settings}
+  if "wordings" in found:  # digests of the texts of all "file:PATH"
+    found = json.loads(json.dumps(found), object_hook=_without_paths)
   if isinstance(retrieval := found.get("retrieval"), Mapping):
     found["retrieval"] = api.placeless(retrieval)
   return found
+
+
+def _without_paths(values: dict[str, Any]) -> dict[str, Any]:
+  is_file = lambda value: isinstance(value, str) and value.startswith(fields.FILE)
+  return {name: fields.FILE if is_file(value) else value for name, value in values.items()}
 
 
 def _differs(out: pathlib.Path, fields: Sequence[str]) -> str:

@@ -14,8 +14,8 @@ MAX_SIGNS = 400  # characters of a question or an answer
 def gather(workdir: pathlib.Path, *, max_rows: int = MAX_ROWS) -> dict[str, Any] | None:
   """The page's table; None unless the run has stored the answers of two evaluations.
 
-  Questions are matched by set and id. Questions that failed in either evaluation are left out. Questions whose exact
-  match changed come first, so that a shortened table keeps what was learned and what was lost.
+  Questions are matched by set, id, text and golds. Questions that failed in either evaluation are left out. Questions
+  whose exact match changed come first, so that a shortened table keeps what was learned and what was lost.
 
   Args:
     workdir: the run's folder.
@@ -38,8 +38,9 @@ def gather(workdir: pathlib.Path, *, max_rows: int = MAX_ROWS) -> dict[str, Any]
   return {"steps": (first, last), "counts": counts, "rows": rows[:max_rows], "left_out": max(len(rows) - max_rows, 0)}
 
 
-def _by_question(path: pathlib.Path) -> dict[tuple[str, str], Mapping[str, Any]]:
-  return {(row.get("source") or "", row["id"]): row for row in jsonl.read(path) if row["ended"] != "failed"}
+def _by_question(path: pathlib.Path) -> dict[Any, Mapping[str, Any]]:
+  rows = (row for row in jsonl.read(path) if row["ended"] != "failed")
+  return {(row.get("source") or "", row["id"], row.get("question"), tuple(row.get("golds", ()))): row for row in rows}
 
 
 def _row(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 def joined(paths: Sequence[pathlib.Path]) -> tuple[list[tuple[Row, ...]], int]:
   """(for each question, its rows of all files with their `line`; number of rows without a partner).
 
-  Questions are matched by set and id, in the order of the first file.
+  Questions are matched by set, id, text and golds, in the order of the first file.
 
   Raises:
     ValueError: a damaged file, or two evaluations without a common question.
@@ -28,7 +28,9 @@ def joined(paths: Sequence[pathlib.Path]) -> tuple[list[tuple[Row, ...]], int]:
   found = []
   for path in paths:
     rows = (dict(row, line=line) for line, row in enumerate(jsonl.read(path, torn_end=True)))
-    found.append({(row.get("source") or "", row["id"]): row for row in rows})
+    found.append(
+      {(row.get("source") or "", row["id"], row.get("question"), tuple(row.get("golds", ()))): row for row in rows}
+    )
   common = [tuple(of[key] for of in found) for key in found[0] if all(key in of for of in found[1:])]
   if not common:
     raise ValueError(f"{' and '.join(map(str, paths))}: they have no question in common.")

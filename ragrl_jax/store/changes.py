@@ -60,21 +60,26 @@ def write(workdir: pathlib.Path, config, objective: str) -> None:
 def wordings(config) -> dict[str, str]:
   """Setting → the text of its file, of each setting that is "file:PATH" (prompting/wording.py).
 
-  A folder of wordings has one entry SETTING/NAME.txt for each file.
+  A folder of wordings has one entry SETTING/NAME.txt for each file; functions FILE.py:NAME of a switch have one entry
+  SETTING/FILE.py for each file.
 
   Raises:
     ValueError: a file that cannot be read.
   """
   found = {}
   for name, value in _flat(values(config)).items():
+    files = {}
+    if isinstance(value, str) and name.startswith("switches."):
+      programs = (pathlib.Path(part.strip().rpartition(":")[0]) for part in value.split(","))
+      files = {f"{name}/{path.name}": path for path in programs if path.suffix == ".py" and path.is_file()}
     if isinstance(value, str) and value.startswith(fields.FILE):
       path = pathlib.Path(value.removeprefix(fields.FILE)).expanduser()
       files = {f"{name}/{file.name}": file for file in sorted(path.glob("*.txt"))} if path.is_dir() else {name: path}
-      try:
-        found |= {setting: file.read_text(encoding="utf-8-sig") for setting, file in files.items()}
-      except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ValueError(f"config.{name}={value}: the file cannot be read ({why}).") from None
+    try:
+      found |= {setting: file.read_text(encoding="utf-8-sig") for setting, file in files.items()}
+    except (OSError, UnicodeDecodeError) as error:
+      why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+      raise ValueError(f"config.{name}={value}: the file cannot be read ({why}).") from None
   return found
 
 
@@ -118,13 +123,20 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
     ) from error
   now = _flat(values(config))
   texts = {f"{name} (its text)": pair for name, pair in reworded(workdir, config).items()}
+  kept, read = wordings_of(workdir), wordings(config)
+  moved = {name.partition("/")[0] for name in kept.keys() & read.keys()} if kept.keys() == read.keys() else set()
   nothing = object()
   found = {name: (was.get(name, nothing), now.get(name, nothing)) for name in [*now, *(was.keys() - now.keys())]}
   return texts | {
     name: tuple(None if value is nothing else value for value in pair)
     for name, pair in found.items()
-    if pair[0] != pair[1]
+    if pair[0] != pair[1] and not (name in moved and all(map(_is_file, pair)))
   }
+
+
+def _is_file(value: Any) -> bool:
+  """Whether a setting's value is a file whose text is compared (`wordings`), so that its path does not matter."""
+  return isinstance(value, str) and value.startswith(fields.FILE)
 
 
 def refuse_other_kind(workdir: pathlib.Path, objective: str) -> None:

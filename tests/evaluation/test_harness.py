@@ -290,6 +290,11 @@ def test_moved_and_renamed_contents_are_the_same_evaluation(tmp_path):
   assert list(evaluate(tmp_path, examples=named, play=None, **moved)["by_source"]) == ["dev2"]
   with pytest.raises(ValueError, match="retrieval"):
     evaluate(tmp_path, examples=named, play=None, **moved | dict(retrieval=dict(index="b/index", checksum="d")))
+  worded = lambda text, path: moved | dict(wordings={"judge.wording": text}, switches=dict(w=f"file:{path}"))
+  evaluate(tmp_path / "w", **worded("1", "a.txt"))
+  evaluate(tmp_path / "w", play=None, **worded("1", "b.txt"))
+  with pytest.raises(ValueError, match="wordings"):
+    evaluate(tmp_path / "w", play=None, **worded("2", "a.txt"))
   with pytest.raises(ValueError, match="weights: 'abc'; now 'other'"):
     evaluate(tmp_path, examples=named, play=None, **moved | dict(weights="other"))
 

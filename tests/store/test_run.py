@@ -165,12 +165,28 @@ def test_a_wording_that_changes_is_another_setting(tmp_path):
     "switches.instructions": "Mine: {question}",
   }
   opened(tmp_path / "run", config)
+  moved = f"file:{words.rename(tmp_path / 'moved.txt')}"
+  opened(tmp_path / "run", settings_of(switches__instructions=moved, judge__wording=moved))
   words.write_text("Mine: {question}!")
   with pytest.raises(ValueError, match=r"config\.switches\.instructions \(its text\) was '\w{16}', is '\w{16}'"):
     opened(tmp_path / "run", config)
   opened(tmp_path / "run", config, accept_changes=True)
   words.unlink()
   with pytest.raises(ValueError, match=r"config\.\w+\.\w+=file:.*words\.txt: the file cannot be read \(No such"):
+    opened(tmp_path / "run", config)
+
+
+def test_a_program_that_changes_is_another_setting(tmp_path):
+  """Functions of the user's own files, FILE.py:NAME, decide what is trained."""
+  program = tmp_path / "tools.py"
+  program.write_text("def one(): return 1")
+  config = settings_of(switches__tools=f"{program}:one, {program}:two, json:dumps")
+  with workdir.opened(tmp_path / "run", config, say=lambda text: None) as made:
+    made.restore(jax.tree.map(jnp.copy, STATE))
+    made.save(5, STATE, {})
+  opened(tmp_path / "run", config)
+  program.write_text("def one(): return 2")
+  with pytest.raises(ValueError, match=r"config\.switches\.tools/tools\.py \(its text\) was '\w{16}'"):
     opened(tmp_path / "run", config)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.evaluation import answer_verdicts, corpus_audit, evidence_rows, harness
+from ragrl_jax.evaluation import answer_verdicts, comparison, corpus_audit, evidence_rows, harness
 from ragrl_jax.evaluation.tables.layout import SETS
 from ragrl_jax.store import jsonl
 
@@ -56,7 +56,7 @@ class Evaluation:
     metrics: metrics.json.
     sets: data set → its rows.
     audit: the result of `corpus_audit.beside`; None without an audit.
-    asked: data set → the ids of all its questions, failed ones included.
+    asked: data set → (id, `comparison.asked_of`) of all its questions, failed ones included.
   """
 
   folder: str
@@ -65,7 +65,7 @@ class Evaluation:
   metrics: Mapping[str, Any]
   sets: Mapping[str, Sequence[Mapping[str, Any]]]
   audit: Mapping[str, Any] | None = None
-  asked: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+  asked: Mapping[str, frozenset[Any]] = dataclasses.field(default_factory=dict)
 
 
 def read(folder: str | pathlib.Path) -> Evaluation:
@@ -97,7 +97,7 @@ def read(folder: str | pathlib.Path) -> Evaluation:
     )
   every = _by_set(str(settings["data"]), rows)
   sets = {name: some for name, part in every.items() if (some := [row for row in part if row["ended"] != "failed"])}
-  asked = {name: frozenset(row["id"] for row in part) for name, part in every.items()}
+  asked = {name: frozenset((row["id"], comparison.asked_of(row)) for row in part) for name, part in every.items()}
   audit = corpus_audit.beside(folder, known)
   facts = _facts(folder, settings) | dict(split=_split(rows))
   return Evaluation(str(folder), facts, known, metrics, sets, audit, asked)
