@@ -11,6 +11,7 @@ import json
 import tempfile
 import time
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -34,6 +35,7 @@ def main() -> None:
     tensors.write(folder, entries, block.dtype, shard_bytes=2_000_000_000)
     files, total = tensors.TensorFolder(folder), count * block.nbytes / 1e9
     held = {f"layer.{i}": jnp.array(files.open(f"layer.{i}", shape), copy=True) for i in range(count)}
+    jax.block_until_ready(held)
     found = dict(gigabytes=round(total, 2))
     for name, run in dict(
       folder=files.fingerprint, folder_again=files.fingerprint, arrays=lambda: tensors.fingerprint(held)

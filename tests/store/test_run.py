@@ -304,3 +304,14 @@ def test_contents_decide_and_not_places(tmp_path):
       made.restore(jax.tree.map(jnp.copy, STATE))
   assert '"data.train (its contents)":["q","p"]' in go_on(config, train="p", accept_changes=True)
   assert "p" in go_on(config, train="p")  # the new contents are the run's now
+
+
+def test_other_held_out_questions_are_recorded_and_do_not_stop_a_run(tmp_path):
+  for digest in "ab":
+    with workdir.opened(tmp_path, settings_of(steps=9), say=lambda text: None) as made:
+      made.compare({"data.evaluate": digest})
+      made.restore(jax.tree.map(jnp.copy, STATE))
+      if digest == "a":
+        made.save(5, STATE, {})
+  (row,) = map(json.loads, (tmp_path / changes.CHANGES).read_text().splitlines())
+  assert row["changes"] == {"data.evaluate (its contents)": ["a", "b"]}
