@@ -81,7 +81,6 @@ def settings_of(run: pathlib.Path):
   with config.unlocked():  # a shape may have further fields
     for name in ("model", "prompting", "critic"):
       config[name].update(written[name])
-  config.prompting.chat = False  # nothing is rendered here
   return config
 
 
@@ -121,10 +120,12 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
   _, steps, step = evaluate.locate(path if is_step else path / "checkpoints")
   checkpoint_lib.refuse_damaged(steps / str(step))
   config = settings_of(steps.parent)
+  bare = config.copy_and_resolve_references()
+  bare.prompting.chat = False  # nothing is rendered here, so the template is not checked
   if config.model.lora.rank or config.model.lora.path:
-    model, shape = player.model(config, player.tokenizer(config))
+    model, shape = player.model(bare, player.tokenizer(bare))
   else:
-    shape = shape_of(config)
+    shape = shape_of(bare)
     model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(read_as or dtype)))
   host = hf.read_json(steps / str(step) / "host.json")
   peft.refuse_other_base(steps / str(step), host.get("base", ""), config.model.path)

@@ -40,6 +40,13 @@ TABLE = {
   "layers/mlp_norm_bias": "encoder.layer.{}.output.LayerNorm.bias",
 }
 
+# Settings that are read or refused below; those of the pooler are notes of the first BERTs.
+KNOWN = hf.HARMLESS | set(
+  "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings hidden_act "
+  "type_vocab_size layer_norm_eps position_embedding_type projection_dim is_decoder directionality tie_word_embeddings "
+  "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type".split()
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
@@ -71,7 +78,9 @@ class BertConfig:
       position_embedding_type=("absolute",),
       projection_dim=(0,),
       is_decoder=(False,),
+      directionality=("bidi",),
     )
+    hf.refuse_unknown(values, where, KNOWN)
     return cls(
       vocab_size=size("vocab_size"),
       d_model=size("hidden_size"),

@@ -32,7 +32,8 @@ def read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     values, where, mlp_bias=(False,), use_sliding_window=(False,), **{family.activation_key: (family.activation,)}
   )
   hf.refuse(values, where, attn_logit_softcapping=(None,), final_logit_softcapping=(None,))
-  hf.refuse(values, where, use_bidirectional_attention=(False,))
+  hf.refuse(values, where, use_bidirectional_attention=(False,), is_causal=(True,))
+  _refuse_unknown(values, family, where)
   d_model, num_heads, num_layers = size("hidden_size"), size("num_attention_heads"), size("num_hidden_layers")
   eos = values.get("eos_token_id")
   eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
@@ -59,6 +60,31 @@ def read(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     **_mlp(values, family, where),
     **_attention(values, family, num_layers, where),
   )
+
+
+# Settings that are read, or refused, in this module or in `hf.rope`.
+KNOWN = hf.HARMLESS | set(
+  "vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim intermediate_size "
+  "rms_norm_eps tie_word_embeddings max_position_embeddings rope_theta rope_scaling rope_parameters layer_types "
+  "hidden_act hidden_activation attention_bias mlp_bias is_causal partial_rotary_factor use_sliding_window".split()
+)
+_OF_WINDOWS = {"sliding_window", "max_window_layers"}
+_OF_GEMMA = set(
+  "sliding_window_pattern rope_local_base_freq query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping "
+  "use_bidirectional_attention".split()
+)
+_OF_EXPERTS = set(
+  "moe_intermediate_size num_experts num_local_experts num_experts_per_tok norm_topk_prob decoder_sparse_step "
+  "mlp_only_layers router_aux_loss_coef output_router_logits".split()
+)
+
+
+def _refuse_unknown(values, family: Family, where: str) -> None:
+  known = set(KNOWN)
+  if family.windows != "none" or "Qwen" in family.architecture:  # Qwen's windows are off by use_sliding_window
+    known |= _OF_WINDOWS
+  known |= (_OF_GEMMA if family.windows == "layers" else set()) | (_OF_EXPERTS if family.experts else set())
+  hf.refuse_unknown(values, where, known)
 
 
 def _mlp(values, family: Family, where: str) -> dict[str, Any]:

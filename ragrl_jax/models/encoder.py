@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import os
 import pathlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,11 +14,11 @@ from flax import nnx
 
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.core.text.surrogates import well_formed
-from ragrl_jax.models import bert, families, hf, tensors, weights
+from ragrl_jax.models import bert, encoder_settings, families, hf, tensors, weights
+from ragrl_jax.models.encoder_settings import EncoderSettings
 from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Passage
 
-POOLINGS = ("mean", "cls", "pooler", "last")
 # Texts are padded to one of these lengths: 16, 32, 48, 64, 80, …, 128, 160, …, 256, 320, …, 8192.
 LENGTHS = (
   16,
@@ -29,120 +28,6 @@ LENGTHS = (
   8192,
 )
 TOWERS = ("query", "passage")
-
-
-@dataclasses.dataclass(frozen=True)
-class EncoderSettings:
-  """How a text becomes a vector. An index stores these settings, since its vectors depend on all of them.
-
-  Attributes:
-    pooling: "mean" of the text's token states, "cls" the first token's state, "pooler" BERT's tanh layer on the first
-      token's state, "last" the last token's state.
-    normalize: divide by the L2 norm, so that inner products are cosines.
-    query_prefix, passage_prefix: text put before every query and every passage.
-    max_tokens: longer texts are truncated to this length, special tokens included.
-    title_separator: text between a passage's title and its text.
-  """
-
-  pooling: str
-  normalize: bool
-  query_prefix: str = ""
-  passage_prefix: str = ""
-  max_tokens: int = 512
-  title_separator: str = "\n"
-
-  def __post_init__(self):
-    if self.pooling not in POOLINGS:
-      raise ValueError(f"pooling {self.pooling!r}: it must be one of {', '.join(POOLINGS)} (encoder settings).")
-    if not 1 <= self.max_tokens <= LENGTHS[-1]:
-      raise ValueError(f"max_tokens is {self.max_tokens}: it must be 1 to {LENGTHS[-1]} (encoder settings).")
-
-
-# Settings by a name that the folder's name contains. Sources: the models' cards; for E5's 256 tokens and DPR's CLS
-# state, Search-R1's retrieval server and FlashRAG. GTE's three BERT models have no prefixes.
-PRESETS = {
-  "e5": EncoderSettings("mean", True, "query: ", "passage: ", 256),
-  "bge": EncoderSettings("cls", True, "Represent this sentence for searching relevant passages: ", "", 512),
-  "gte": EncoderSettings("mean", True, "", "", 512),
-  "minilm": EncoderSettings("mean", True, "", "", 256, " "),
-  # transformers calls the first token's state DPR's pooler output: its towers have no tanh layer.
-  "dpr": EncoderSettings("cls", False, "", "", 256, " [SEP] "),
-  "qwen3-embedding": EncoderSettings(
-    "last",
-    True,
-    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
-    "",
-    8192,
-  ),
-}
-
-
-def settings_for(path: str | os.PathLike, chosen: str | Mapping[str, Any] | EncoderSettings | None) -> EncoderSettings:
-  """The settings of the model in a folder.
-
-  Args:
-    path: the folder.
-    chosen: the settings, their fields, or a preset's name. None: the preset whose name is in the folder's name; without
-      one, the folder's sentence-transformers files.
-
-  Raises:
-    ValueError: the model's pooling is unknown or not supported.
-  """
-  if isinstance(chosen, EncoderSettings):
-    return chosen
-  if isinstance(chosen, Mapping):
-    known = {field.name for field in dataclasses.fields(EncoderSettings)}
-    if wrong := sorted(set(chosen) - known) or sorted({"pooling", "normalize"} - set(chosen)):
-      raise ValueError(
-        f"encoder settings: {', '.join(wrong)} is unknown or missing: pooling and normalize must be given, and only "
-        f"{', '.join(sorted(known))} may be."
-      )
-    return EncoderSettings(**chosen)
-  if chosen is not None:
-    if chosen not in PRESETS:
-      raise ValueError(f"encoder settings {chosen!r}: it must be one of {', '.join(PRESETS)}.")
-    return PRESETS[chosen]
-  folder = pathlib.Path(path)
-  kind = hf.read_json(folder / "config.json").get("model_type") if (folder / "config.json").is_file() else ""
-  for name, preset in PRESETS.items():
-    # A part of the name: a folder of the hub's cache is named by a hash, which may contain "e5". A decoder's first
-    # state has seen one token only, so the presets of encoders do not fit e5-mistral.
-    named = re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", folder.resolve().name.lower())
-    if named and (preset.pooling == "last" or kind not in families.FAMILIES):
-      return preset
-  return _sentence_transformers(folder)
-
-
-def _sentence_transformers(folder: pathlib.Path) -> EncoderSettings:
-  """The settings in modules.json and the files beside it (sentence-transformers' format)."""
-  path = folder / "modules.json"
-  if not path.exists():
-    raise ValueError(
-      f"{folder}: this encoder's pooling is unknown: there is no modules.json, and the folder's name contains none of "
-      f"{', '.join(PRESETS)}. Give its settings, for example settings='e5'."
-    )
-  modules = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in hf.read_json(path, list)}
-  if surplus := set(modules) - {"Transformer", "Pooling", "Normalize"}:
-    raise ValueError(f"{path}: the module {', '.join(sorted(surplus))} is not supported.")
-  where = folder / modules["Pooling"] / "config.json"
-  modes = hf.read_json(where)
-  names = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
-  on = [key for key, value in modes.items() if key.startswith("pooling_mode_") and value]
-  if len(on) != 1 or on[0] not in names:
-    raise ValueError(f"{where}: pooling by {', '.join(on) or 'nothing'}: it must be one of {', '.join(names)}.")
-  if not modes.get("include_prompt", True):
-    raise ValueError(f"{where}: include_prompt=false is not supported: here a prompt's tokens are always pooled.")
-  lengths, prompts = folder / "sentence_bert_config.json", folder / "config_sentence_transformers.json"
-  length = hf.read_json(lengths).get("max_seq_length") if lengths.exists() else None
-  prompts = hf.read_json(prompts).get("prompts") or {} if prompts.exists() else {}
-  return EncoderSettings(
-    names[on[0]],
-    "Normalize" in modules,
-    prompts.get("query", ""),
-    prompts.get("passage", prompts.get("document", "")),
-    length or 512,
-    " ",
-  )
 
 
 def padded_length(size: int) -> int:
@@ -161,7 +46,7 @@ def pool(states: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
   Args:
     states: the states of the tokens.
     mask: [B, T], 1 on the text.
-    pooling: one of POOLINGS; "pooler" gives the state for BERT's pooler, which is that of "cls".
+    pooling: one of `encoder_settings.POOLINGS`; "pooler" gives the state for BERT's pooler, which is that of "cls".
   """
   states, mask = states.astype(jnp.float32), mask.astype(jnp.float32)
   if pooling == "mean":
@@ -263,8 +148,10 @@ class Encoder:
   def _ids(self, texts: Sequence[str], kind: str) -> list[list[int]]:
     prefix = self._settings.query_prefix if kind == "query" else self._settings.passage_prefix
     tokenizer, most = self._tokenizers[kind], self._settings.max_tokens
-    shown = [well_formed(beginnings.for_rows(prefix + text, most, tokenizer)) for text in texts]
-    return [encoding.ids for encoding in tokenizer.encode_batch(shown)]
+    # Stripped, as in sentence-transformers.
+    whole = [well_formed(beginnings.for_rows((prefix + text).strip(), most, tokenizer)) for text in texts]
+    whole = [text.lower() for text in whole] if self._settings.lower_case else whole
+    return [encoding.ids for encoding in tokenizer.encode_batch(whole)]
 
   def _padded(self, rows: Sequence[Sequence[int]], length: int, batch: int, kind: str) -> np.ndarray:
     tokens, mask = np.zeros((batch, length), np.int32), np.zeros((batch, length), np.int32)
@@ -307,7 +194,7 @@ def load_encoder(
 
   Args:
     path: folder of a BERT-type encoder or of an embedding decoder; with two towers, that of the queries.
-    settings: see `settings_for`.
+    settings: see `encoder_settings.settings_for`.
     query_prefix: text put before every query; None: that of the settings.
     passage_path: folder of the tower for passages, if that is a separate model (DPR).
     dtype: dtype of weights and matmuls; vectors are float32.
@@ -317,9 +204,7 @@ def load_encoder(
   Raises:
     ValueError: an unknown architecture, weights that do not fit it, no tokenizer, or unknown settings.
   """
-  chosen = settings_for(path, settings)
-  if query_prefix is not None:
-    chosen = dataclasses.replace(chosen, query_prefix=query_prefix)
+  chosen = encoder_settings.settings_for(path, settings, query_prefix)
   towers = {
     kind: _tower(folder, chosen, jnp.dtype(dtype), mesh)
     for kind, folder in zip(TOWERS, (path, passage_path))
@@ -352,8 +237,6 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
   if values.get("model_type") in families.FAMILIES:
     if settings.pooling == "pooler":
       raise ValueError(f"{folder}: a decoder has no pooler: use pooling='last' (encoder settings).")
-    if "auto_map" in values:  # gte-Qwen2, for example, whose tokens attend to later ones
-      raise ValueError(f"{folder}: config.json names its own code (auto_map), which is not supported.")
     model, shape = weights.load_pretrained(folder, dtype=dtype, mesh=mesh, head=False)
     return model, tokenizer_of(folder), mark, shape.d_model, shape.max_position
   model, shape = bert.load_bert(folder, pooler=settings.pooling == "pooler", dtype=dtype, mesh=mesh)
@@ -363,11 +246,20 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
 def tokenizer_of(folder: pathlib.Path):
   """The folder's fast tokenizer; its post-processor adds the model's special tokens around a text.
 
+  It makes text lower case if tokenizer_config.json says do_lower_case.
+
   Raises:
     ValueError: the folder has no tokenizer.
   """
-  import transformers  # slow to import, and only needed here
+  import tokenizers  # slow to import, and only needed here
+  import transformers
 
   if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model")):
     raise ValueError(f"{folder} has no tokenizer (tokenizer.json or vocab.txt): copy the model's own there.")
-  return transformers.AutoTokenizer.from_pretrained(folder, use_fast=True).backend_tokenizer
+  found = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True)
+  made = found.backend_tokenizer
+  if found.init_kwargs.get("do_lower_case") and made.encode("A").ids != made.encode("a").ids:
+    # A flag that transformers only reads for tokenizers of its class BertTokenizer.
+    parts = [] if made.normalizer is None else [made.normalizer]
+    made.normalizer = tokenizers.normalizers.Sequence([*parts, tokenizers.normalizers.Lowercase()])
+  return made

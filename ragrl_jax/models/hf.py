@@ -3,7 +3,7 @@
 import json
 import pathlib
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
@@ -62,6 +62,40 @@ def refuse(values: Mapping[str, Any], where: str, **allowed: tuple) -> None:
       raise ValueError(f"{where}: {key} is {values[key]!r}: only {' or '.join(map(repr, choices))} is supported.")
 
 
+# Settings of config.json that no model's outputs depend on, as written by transformers 4 and 5, and the ids that
+# tokenizers have too. Settings of generation are those of `generate`, which is not used here.
+HARMLESS = frozenset(
+  "architectures model_type transformers_version torch_dtype dtype name_or_path tokenizer_class use_cache return_dict "
+  "output_hidden_states output_attentions output_past torchscript use_bfloat16 tf_legacy_loss xla_device "
+  "attn_implementation cache_implementation chunk_size_feed_forward gradient_checkpointing initializer_range "
+  "initializer_factor pretraining_tp finetuning_task task_specific_params problem_type id2label label2id num_labels "
+  "classifier_dropout attention_dropout hidden_dropout hidden_dropout_prob attention_probs_dropout_prob dropout_rate "
+  "bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id unk_token_id decoder_start_token_id "
+  "max_length min_length max_new_tokens do_sample early_stopping num_beams num_beam_groups diversity_penalty "
+  "temperature top_k top_p typical_p min_p repetition_penalty length_penalty no_repeat_ngram_size "
+  "encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores return_dict_in_generate prefix "
+  "forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
+  "begin_suppress_tokens unsloth_version unsloth_fixed model_name sentence_transformers transformers.js_config".split()
+)
+
+
+def refuse_unknown(values: Mapping[str, Any], where: str, known: Collection[str]) -> None:
+  """Raises a ValueError for a setting that is on, and neither known nor harmless: it may change what a model computes.
+
+  Null, false, 0 and empty values are off. Names that begin with "_" are transformers' own notes.
+  """
+  for key, value in values.items():
+    if value and key not in known and not key.startswith("_"):
+      raise ValueError(
+        f"{where}: {key} is {reprlib.repr(value)}: this setting is not supported, and it may change what the model "
+        "computes. If it does not, remove it from the file."
+      )
+
+
+_ROPE = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}
+_SCALED = {"default": set(), "linear": {"factor"}, "llama3": {"factor", "low_freq_factor", "high_freq_factor"}}
+
+
 def rope(values: Mapping[str, Any], where: str) -> tuple[float, str | None, dict[str, Any]]:
   """(theta, kind of the scaling or None, its settings) from either layout of config.json.
 
@@ -93,13 +127,18 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, str | None, dict
     raise ValueError(f"{where}: rope_parameters and rope_scaling disagree: keep the right one.")
   settings = new if len(new) > 1 else old
   kind = settings.get("rope_type", settings.get("type", "default"))
+  if settings.get("type", kind) != kind:
+    raise ValueError(f"{where}: rope scaling has rope_type {kind!r} and type {settings['type']!r}: keep the right one.")
+  for given in (values, settings):
+    refuse(given, where, partial_rotary_factor=(1,))
+  if kind not in _SCALED:
+    raise ValueError(f"{where}: rope_type {kind!r}: only {', '.join(map(repr, _SCALED))} are supported.")
+  refuse_unknown(settings, f"{where}, rope scaling", _ROPE | _SCALED[kind])
   if kind == "default":
     return thetas.pop(), None, {}
   need = lambda key: number(settings, key, f"{where}, rope scaling")
   if kind == "linear":
     return thetas.pop(), kind, dict(factor=need("factor"))
-  if kind != "llama3":
-    raise ValueError(f"{where}: rope_type {kind!r}: only 'default', 'linear' and 'llama3' are supported.")
   return (
     thetas.pop(),
     kind,

@@ -23,6 +23,12 @@ ACTIVATIONS = {
   "gated-silu": (jax.nn.silu, True),
 }
 MASKED = -1e30
+_HEADS = ("shared.weight", "lm_head.weight")
+KNOWN = hf.HARMLESS | set(
+  "vocab_size d_model d_kv d_ff num_layers num_decoder_layers num_heads relative_attention_num_buckets n_positions "
+  "relative_attention_max_distance layer_norm_epsilon feed_forward_proj dense_act_fn is_gated_act is_encoder_decoder "
+  "scale_decoder_outputs tie_word_embeddings".split()
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +42,7 @@ class T5Config:
     num_buckets: number of buckets of relative positions.
     max_distance: distance in tokens from which all positions share the last bucket.
     scaled: whether hidden states are divided by √d_model before the unembedding (true in v1.0).
-    tied: whether the embedding is also the unembedding (true in v1.0).
+    tied: whether the embedding is also the unembedding (true in v1.0, unless the folder has another one).
     start_id: token id with which the decoder starts.
   """
 
@@ -62,7 +68,7 @@ class T5Config:
     Args:
       values: its contents.
       where: its path, for messages.
-      own_head: whether the folder contains an unembedding.
+      own_head: whether the folder contains an unembedding that differs from the embedding.
 
     Raises:
       ValueError: another model, or an MLP that is not supported.
@@ -71,6 +77,7 @@ class T5Config:
     if hf.required(values, "model_type", where) != "t5":
       raise ValueError(f"{where}: model_type {values['model_type']!r} is not a T5: it must be t5.")
     hf.refuse(values, where, feed_forward_proj=tuple(ACTIVATIONS))
+    hf.refuse_unknown(values, where, KNOWN)
     # transformers 5 has a setting for the scale. In earlier versions a tied embedding implied the scale.
     scaled = values.get("scale_decoder_outputs", values.get("tie_word_embeddings", True))
     start = values.get("decoder_start_token_id", values.get("pad_token_id"))
@@ -87,7 +94,7 @@ class T5Config:
       max_distance=size("relative_attention_max_distance", default=128),
       norm_eps=float(values.get("layer_norm_epsilon", 1e-6)),
       scaled=scaled,
-      tied=scaled or not own_head,
+      tied=not own_head,
       start_id=0 if start is None else start,
     )
 
@@ -227,7 +234,7 @@ class T5(nnx.Module):
 
 def _table(c: T5Config) -> dict[str, str]:
   """Our parameter names → the folder's tensor names."""
-  table = {"embedding": "shared.weight", "lm_head": "lm_head.weight"}
+  table = dict(zip(("embedding", "lm_head"), _HEADS))
   gated = ACTIVATIONS[c.mlp][1]
   for stack, mlp in (("encoder", 1), ("decoder", 2)):
     block = f"{stack}.block.{{}}.layer"
@@ -266,7 +273,8 @@ def load_t5(
   folder = pathlib.Path(path)
   where = folder / "config.json"
   values, files = hf.read_json(where), tensors.TensorFolder(folder)
-  config = T5Config.from_hf(values, str(where), own_head="lm_head.weight" in files.names())
+  own = "lm_head.weight" in files.names() and not ("shared.weight" in files.names() and files.equal(*_HEADS))
+  config = T5Config.from_hf(values, str(where), own_head=own)
   mapping.refuse_layers(files, str(where), num_layers=config.num_layers, num_decoder_layers=config.num_decoder_layers)
   table = _table(config)
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: T5(config, param_dtype=dtype, dtype=dtype)))
@@ -277,5 +285,8 @@ def load_t5(
     or (config.tied and name == "lm_head.weight")
   )
   mapping.refuse_surplus(files, table, abstract, ignore, "T5")
+  for copy in sorted(name for name in files.names() if name.endswith("embed_tokens.weight")):
+    if not files.equal(copy, _HEADS[0]):
+      raise ValueError(f"{files.file(copy)}: {copy} differs from {_HEADS[0]}, but a T5 has one embedding.")
   shardings = None if mesh is None else rules.shardings(mesh, abstract)
   return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings)), config

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import logging
 import os
 import pathlib
 from collections.abc import Sequence
@@ -22,11 +23,46 @@ from ragrl_jax.store import jsonl
 def config_of(path: str | os.PathLike) -> DecoderConfig:
   """The decoder config of a Hugging Face folder.
 
+  An unembedding in the folder that differs from the embedding is used, even if config.json calls the two tied.
+
   Raises:
     ValueError: the folder has no config.json, or its config.json is of a model that this decoder does not support.
   """
-  where = pathlib.Path(path) / "config.json"
-  return DecoderConfig.from_hf(hf.read_json(where), str(where))
+  folder = pathlib.Path(path)
+  where = folder / "config.json"
+  if not where.is_file() and (folder / "adapter_config.json").is_file():
+    raise ValueError(
+      f"{folder} holds adapters: give it as config.model.lora.path, and their base as config.model.path."
+    )
+  values = hf.read_json(where)
+  if "model_type" not in values and "recipe" in values:
+    inside = folder / "model"
+    there = (
+      f"use {inside}" if inside.is_dir() else f"`ragrl export --checkpoint {folder} --out FOLDER` writes its model"
+    )
+    raise ValueError(f"{folder} is a run's folder, not a model's: {there}.")
+  config = DecoderConfig.from_hf(values, str(where))
+  stamps = tuple((str(file), file.stat().st_mtime_ns) for file in sorted(folder.glob("model*.safetensors*")))
+  if config.tied and stamps and _own_head(folder, stamps):
+    return dataclasses.replace(config, tied=False)
+  return config
+
+
+@functools.lru_cache(maxsize=16)
+def _own_head(folder: pathlib.Path, stamps: tuple) -> bool:
+  """Whether the folder has an unembedding with other values than the embedding; `stamps` are its files' times."""
+  files = tensors.TensorFolder(folder)
+  head, names = families.TENSORS["lm_head"], files.names()
+  for embedding in (families.TENSORS["embedding"], families.TENSORS["embedding"].removeprefix("model.")):
+    if {head, embedding} <= names and not files.equal(head, embedding):
+      logging.warning(
+        "%s: config.json ties the unembedding to the embedding, but %s differs from it: it is used, and trained and "
+        "saved apart.",
+        folder,
+        head,
+      )
+      return True
+  return False
 
 
 def load_pretrained(
@@ -161,11 +197,20 @@ def save_pretrained(
 
 
 def write_generation_config(path: str | os.PathLike, eos_ids: Sequence[int], bos_id: int | None) -> None:
-  """Writes generation_config.json with the ids that end a turn. Without it, servers use config.json's ids."""
-  ids = list(eos_ids)
-  values = dict(bos_token_id=bos_id, eos_token_id=ids[0] if len(ids) == 1 else ids)
+  """Writes the ids that end a turn to generation_config.json, beside what it has. Servers end replies by them.
+
+  A file that names all of them is left as it is.
+  """
+  file = pathlib.Path(path) / "generation_config.json"
+  values = hf.read_json(file) if file.is_file() else dict(bos_token_id=bos_id)
+  named = values.get("eos_token_id")
+  named = named if isinstance(named, list) else [named]
+  if file.is_file() and set(eos_ids) <= set(named):
+    return
+  ids = list(dict.fromkeys([*(i for i in named if i is not None), *eos_ids]))
+  values = {**values, "eos_token_id": ids[0] if len(ids) == 1 else ids}
   values = {name: value for name, value in values.items() if value is not None}
-  with jsonl.whole(pathlib.Path(path) / "generation_config.json") as part:
+  with jsonl.whole(file) as part:
     part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 

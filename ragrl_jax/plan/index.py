@@ -14,7 +14,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ragrl_jax.learner import flops
-from ragrl_jax.models import bert, encoder
+from ragrl_jax.models import bert, encoder, encoder_settings
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.plan import aot, chips, gpus, launches, traffic
 from ragrl_jax.plan.summary import Program
@@ -101,10 +101,10 @@ def encode(
     devices: devices that each hold the whole encoder.
     texts: texts per batch, on all devices together.
     tokens: tokens per text; nearly all passages of 100 words have at most 192.
-    pooling: see `encoder.EncoderSettings`.
+    pooling: see `encoder_settings.EncoderSettings`.
   """
   mesh = mesh_lib.make(devices)
-  settings = encoder.EncoderSettings(pooling, True)
+  settings = encoder_settings.EncoderSettings(pooling, True)
   make = lambda: bert.Bert(shape, pooler=False, param_dtype=jnp.bfloat16, dtype=jnp.bfloat16)
   graphdef, abstract = nnx.split(nnx.eval_shape(make))
   whole, spread = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))

@@ -43,7 +43,7 @@ class Appender:
 
     The first EOS of a folder may be another one: Llama 3's is the end of a text, Gemma 3's that of pre-training.
     """
-    closing = self._ids(self._closing)
+    closing = self._ids(self._closing.lstrip())  # Llama 2's template writes a space before EOS
     return closing[0] if closing and closing[0] in self._tokenizer.eos_ids else self._tokenizer.eos_ids[0]
 
   def after(
@@ -65,7 +65,7 @@ class Appender:
     after = self._text(messages, True, tools)
     if not after.startswith(before):
       raise Rewritten("the chat template renders earlier turns differently once others have followed")
-    closing = self._ids(self._closing)
+    closing = self._ids(self._closing.lstrip() if ended else self._closing)
     if ended and closing and closing[0] in self._tokenizer.eos_ids:  # the model has sampled it
       closing = closing[1:]
     return closing + self._ids(after[len(before) :])

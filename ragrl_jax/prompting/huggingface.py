@@ -15,6 +15,7 @@ import transformers
 
 from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.prompting import chat as chat_lib
+from ragrl_jax.prompting import declared
 
 SPACE = "\u2581"  # stands for a space in pieces of SentencePiece types
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -26,13 +27,14 @@ _MARKS = re.compile(r"</?s>|<(bos|eos|pad|unk|mask|image_soft_token|(start|end)_
 class HuggingFaceTokenizer:
   """Text ↔ ids by a fast tokenizer in a local folder. See `prompting.tokenizer.Tokenizer`.
 
-  There are two kinds of added tokens. *Control* tokens (`<|im_start|>`, BOS, EOS, padding …) have no bytes, and
+  All EOS ids end a turn, and so does the token with which the markers end the assistant's turn, whatever the folder calls
+  EOS. There are two kinds of added tokens. *Control* tokens (`<|im_start|>`, BOS, EOS, padding …) have no bytes, and
   `encode` never returns them: `<|im_end|>` in a corpus is encoded as letters. All other added tokens are text, such as
   `<think>` and other tags, even those that the folder marks as special. But a special tag that the chat template writes
   around a user's message is a control token, such as Gemma's `<start_of_turn>`.
 
   Args:
-    folder: contains tokenizer.json; generation_config.json (or config.json) names the EOS ids.
+    folder: contains tokenizer.json, or a SentencePiece tokenizer.model with the files that declare its settings.
     chat: render messages with role markers; False renders plain text.
     markers: "template" uses the folder's chat template (plain text if it has none); "own" uses this library's markers,
       which only append.
@@ -66,7 +68,17 @@ class HuggingFaceTokenizer:
       raise ValueError(f"markers={markers!r}: it must be 'template' or 'own' (config.prompting.markers).")
     self._whole = load_whole(folder)
     settings = json.loads(self._whole.backend_tokenizer.to_str())
+    added = {a["id"]: a for a in settings["added_tokens"]}
+    if not chat or (markers == "template" and self._whole.chat_template is None):
+      markers = None
+    self.markers = markers
     self.eos_ids = _eos_ids(pathlib.Path(folder), self._whole)
+    if (end := self._end_of_turn(added)) is not None and end not in self.eos_ids:
+      self.eos_ids += (end,)
+      say = (
+        f"{folder}: the role markers end a turn with {added[end]['content']}, which is no EOS there; it ends turns too."
+      )
+      declared.say_once(say)
     self.pad_id = self.eos_ids[0] if self._whole.pad_token_id is None else self._whole.pad_token_id
     ids = set(self._whole.get_vocab().values())
     self.vocab_size = 1 + max(ids)
@@ -76,7 +88,6 @@ class HuggingFaceTokenizer:
         f"{folder}: EOS id {max(self.eos_ids)}, but the tokenizer knows {self.vocab_size} ids; correct "
         "eos_token_id in generation_config.json, or give the model's own tokenizer."
       )
-    added = {a["id"]: a for a in settings["added_tokens"]}
     control = self._control(added)
     self.control = tuple(sorted(added[i]["content"] for i in control if i in added))
     self.control_names = {i: self._whole.convert_ids_to_tokens(i) for i in sorted(control)}
@@ -85,15 +96,35 @@ class HuggingFaceTokenizer:
     whole = self._whole("a", return_special_tokens_mask=True)
     put = itertools.takewhile(lambda pair: pair[1], zip(whole["input_ids"], whole["special_tokens_mask"]))
     self.bos = tuple(i for i, _ in put)
+    _check_bos(pathlib.Path(folder), bool(self.bos))
     for text in self.control:
       if control & set(self.encode(text)):
         raise ValueError(
           f"{folder}: this {settings['model']['type']} tokenizer encodes the text {text!r} as a "
           "control token, so a document could end a turn. Use a BPE tokenizer."
         )
-    if not chat or (markers == "template" and self._whole.chat_template is None):
-      markers = None
-    self.markers = markers
+
+  def _end_of_turn(self, added: Mapping[int, dict]) -> int | None:
+    """The added token that the role markers write directly after the assistant's text; None if there is none."""
+    said = [dict(role="user", content="A question?"), dict(role="assistant", content="probe")]
+    if self.markers == "own":
+      text = chat_lib.own(said, open_turn=False, known=[a["content"] for a in added.values() if a["special"]])
+    else:
+      text = "" if self.markers is None else self._rendered(said, False)
+    closing = self.encode_template(text.rpartition("probe")[2].lstrip())
+    return closing[0] if closing and closing[0] in added else None
+
+  def _rendered(self, messages: chat_lib.Messages, opened: bool) -> str:
+    """The messages by the folder's template; "" if it cannot render them (`template` says why)."""
+    try:
+      return self._whole.apply_chat_template(
+        messages,
+        chat_template=self._clock + self._whole.get_chat_template(),
+        tokenize=False,
+        add_generation_prompt=opened,
+      )
+    except (ValueError, TypeError, jinja2.TemplateError):
+      return ""
 
   def _control(self, added: Mapping[int, dict]) -> set[int]:
     named, special = {*self.eos_ids, self.pad_id, *self._named()}, {i: a for i, a in added.items() if a["special"]}
@@ -106,18 +137,7 @@ class HuggingFaceTokenizer:
 
     Only the beginning of that turn is a mark: templates of reasoning models go on with `<think>`, which is text.
     """
-    try:
-      turn, both = (
-        self._whole.apply_chat_template(
-          [{"role": "user", "content": "probe"}],
-          chat_template=self._clock + self._whole.get_chat_template(),
-          tokenize=False,
-          add_generation_prompt=opened,
-        )
-        for opened in (False, True)
-      )
-    except (ValueError, TypeError, jinja2.TemplateError):  # none, or one that does not render this: `template` says why
-      return "", ""
+    turn, both = (self._rendered([{"role": "user", "content": "probe"}], opened) for opened in (False, True))
     return turn, both.removeprefix(turn).lstrip()
 
   def _named(self) -> set[int]:
@@ -188,7 +208,8 @@ def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFas
   Raises:
     ValueError: the folder has none.
   """
-  if not (pathlib.Path(folder) / "tokenizer.json").is_file():
+  files = ("tokenizer.json", declared.SENTENCEPIECE)
+  if not any((pathlib.Path(folder) / name).is_file() for name in files):
     raise ValueError(
       f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."
       "tokenizer); `AutoTokenizer.from_pretrained(…).save_pretrained(folder)` writes one."
@@ -197,15 +218,8 @@ def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFas
 
 
 def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:
-  """All EOS ids: those of generation_config.json, or else config.json, then the tokenizer's own."""
-  ids = []
-  for name in ("generation_config.json", "config.json"):
-    if (folder / name).is_file():
-      named = _read(folder / name).get("eos_token_id")
-      ids += [] if named is None else [named] if isinstance(named, int) else named
-      break
-  if whole.eos_token_id is not None:
-    ids.append(whole.eos_token_id)
+  """All EOS ids: those that the model's files declare, then the tokenizer's own."""
+  ids = [*declared.eos_ids(folder), *([] if whole.eos_token_id is None else [whole.eos_token_id])]
   if not ids:
     raise ValueError(
       f"{folder}: no EOS id in generation_config.json, config.json or the tokenizer, so no turn could "
@@ -214,11 +228,14 @@ def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:
   return tuple(dict.fromkeys(ids))
 
 
-def _read(path: pathlib.Path) -> dict:
-  try:
-    return json.loads(path.read_text())
-  except json.JSONDecodeError as error:
-    raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg}). Copy the model's own file there.") from None
+def _check_bos(folder: pathlib.Path, put: bool) -> None:
+  """Says if tokenizer_config.json and tokenizer.json disagree about BOS; the latter decides, as in transformers 5."""
+  told = declared.read(folder / declared.CONFIG).get("add_bos_token")
+  if told is not None and bool(told) != put and (folder / "tokenizer.json").is_file():
+    declared.say_once(
+      f"{folder}: add_bos_token is {told!r} in {declared.CONFIG}, but tokenizer.json puts {'a' if put else 'no'} BOS "
+      "before a text: tokenizer.json decides. Chat templates write their own BOS."
+    )
 
 
 def _nodes(settings):

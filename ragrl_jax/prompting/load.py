@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ragrl_jax.prompting import chat as chat_lib
+from ragrl_jax.prompting import declared
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.sentencepiece import SentencePieceTokenizer
 from ragrl_jax.prompting.tokenizer import Tokenizer
@@ -23,8 +24,9 @@ def load_tokenizer(
   """Loads a tokenizer.
 
   Args:
-    path_or_name: a Hugging Face folder with tokenizer.json, a SentencePiece `.model` file (or a folder with
-      tokenizer.model and no tokenizer.json), or "bytes".
+    path_or_name: a Hugging Face folder with tokenizer.json, or with a SentencePiece tokenizer.model and a file that
+      declares its settings; a SentencePiece `.model` file, or a folder with tokenizer.model alone; or "bytes". A model
+      alone says nothing of BOS, so none is put before a text.
     chat: render messages by the folder's chat template if it has one; False renders plain text.
     markers: "template", or "own" for this library's role markers, which never rewrite a turn.
     thinking: one of `chat.THINKING`, for a folder's chat messages.
@@ -37,15 +39,18 @@ def load_tokenizer(
   if str(path_or_name) == "bytes":
     return ByteTokenizer()
   path = pathlib.Path(path_or_name)
-  if (path / "tokenizer.json").is_file():
+  pieces = path / declared.SENTENCEPIECE
+  if (path / "tokenizer.json").is_file() or (
+    pieces.is_file() and any((path / name).is_file() for name in declared.BESIDE)
+  ):
     # Imported here: transformers takes a second to import, and the other tokenizers do not need it.
     from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
     tokenizer = HuggingFaceTokenizer(path, chat=chat, markers=markers, thinking=thinking, date=date)
     check(tokenizer)
     return tokenizer
-  if (path / "tokenizer.model").is_file():
-    path = path / "tokenizer.model"
+  if pieces.is_file():
+    return SentencePieceTokenizer(pieces, eos_ids=declared.eos_ids(path))
   if path.is_file() and path.suffix == ".model":
     return SentencePieceTokenizer(path)
   raise ValueError(

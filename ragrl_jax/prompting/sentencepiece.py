@@ -24,12 +24,13 @@ class SentencePieceTokenizer:
   Args:
     path: the `.model` file.
     bos: put BOS before a prompt (for Llama; not for models made by `train`).
+    eos_ids: ids that end a turn beside the model's own EOS, which comes last.
 
   Raises:
     ValueError: the file is not a SentencePiece model, or the model has no EOS piece.
   """
 
-  def __init__(self, path: str | os.PathLike, *, bos: bool = False):
+  def __init__(self, path: str | os.PathLike, *, bos: bool = False, eos_ids: Sequence[int] = ()):
     proto = sentencepiece_model_pb2.ModelProto()
     try:
       proto.ParseFromString(pathlib.Path(path).read_bytes())
@@ -39,11 +40,16 @@ class SentencePieceTokenizer:
     except (message.DecodeError, RuntimeError) as error:  # RuntimeError: the library refuses the model
       raise ValueError(f"{path}: not a SentencePiece model ({error}). Give the file that its trainer wrote.") from None
     eos, pad = self._pieces.eos_id(), self._pieces.pad_id()
-    if eos < 0:
+    if eos < 0 and not eos_ids:
       raise ValueError(f"{path}: the model has no EOS piece, so no turn could end. Train it with eos_id >= 0.")
     self.vocab_size = self._pieces.get_piece_size()
-    self.eos_ids = (eos,)
-    self.pad_id = pad if pad >= 0 else eos
+    self.eos_ids = tuple(dict.fromkeys([*eos_ids, *([eos] if eos >= 0 else [])]))
+    for i in self.eos_ids:
+      if i >= self.vocab_size or not (self._pieces.is_control(i) or self._pieces.is_unknown(i)):
+        raise ValueError(
+          f"{path}: EOS id {i} of the model's folder is no control piece here, so no text may end by it."
+        )
+    self.pad_id = pad if pad >= 0 else self.eos_ids[0]
     self.bos = (self._pieces.bos_id(),) if bos else ()
     self.control_names = {
       i: self._pieces.id_to_piece(i)

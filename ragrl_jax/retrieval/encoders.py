@@ -107,13 +107,13 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
     path = pathlib.Path(given or card["encoder"]["path"])
     if not path.is_dir():
       raise ValueError(f"{folder}: its encoder is no longer at {path}: pass load_index(…, encoder=FOLDER).")
-    encoder = load_model(path, **card["encoder"]["options"])
+    encoder = load_model(path, stored=card["encoder"]["settings"], **card["encoder"]["options"])
   else:
     raise ValueError(f"{folder}: it was built with an encoder object: pass the object, load_index(…, encoder=…).")
   settings, stored = dict(encoder.settings), card["encoder"]["settings"]
   differs = [
     f"{name}: {settings.get(name)!r}, the index {stored.get(name)!r}"
-    for name in sorted({*settings, *stored} - {"path"})
+    for name in sorted(stored.keys() - {"path"})
     if settings.get(name) != stored.get(name)
   ]
   if differs or encoder.dim != card["dim"]:
@@ -127,13 +127,24 @@ def called(card: Mapping[str, Any]) -> str:
   return pathlib.Path(chosen["path"]).name if chosen["kind"] == "model" else chosen["kind"]
 
 
-def load_model(path: str | os.PathLike, *, spread: bool = False, **options: Any) -> Encoder:
-  """A Flax text encoder from a Hugging Face folder. `spread`: split each batch over this process's devices."""
+def load_model(
+  path: str | os.PathLike, *, spread: bool = False, stored: Mapping[str, Any] | None = None, **options: Any
+) -> Encoder:
+  """A Flax text encoder from a Hugging Face folder.
+
+  Args:
+    path: the folder.
+    spread: split each batch over this process's devices.
+    stored: the settings that an index stores. They decide, whatever the folder declares or is called now.
+    **options: those of `models.encoder.load_encoder`.
+  """
   import jax  # imported here, since only such an index needs JAX and the models
 
-  from ragrl_jax.models import encoder
+  from ragrl_jax.models import encoder, encoder_settings
   from ragrl_jax.parallel import mesh
 
+  if stored is not None:
+    options |= dict(settings=encoder_settings.stored(stored), query_prefix=None)
   devices = jax.local_devices()
   if spread and len(devices) > 1:
     options["mesh"] = mesh.make(devices)

@@ -23,7 +23,7 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.prompting import chat, load
+from ragrl_jax.prompting import chat, declared, load
 from ragrl_jax.prompting.tokenizer import tokenless
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import collect, dispatch, multihost
@@ -356,6 +356,7 @@ def sampler(config) -> Sampler:
 
 def _sampler(config) -> tuple[Sampler, team.Team | None]:
   chosen, encoding, devices = recipe(config), tokenizer(config), mesh(config)
+  declared.say_sampling(config.model.path, config.rollout.sampling.to_dict())
   decoder, shape = model(config, encoding, devices)
   automaton = stops.Stops(encoding, chosen.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)

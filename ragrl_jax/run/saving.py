@@ -7,7 +7,7 @@ from ragrl_jax.models import lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts
-from ragrl_jax.run import player
+from ragrl_jax.prompting import load
 
 TOKENIZER_FILES = (
   "tokenizer.json",
@@ -48,5 +48,8 @@ def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=
   for name in TOKENIZER_FILES:
     if (source / name).is_file():
       shutil.copyfile(source / name, out / name)
-  if (out / "config.json").exists() and not (out / "generation_config.json").exists():
-    weights.write_generation_config(out, shape.eos_ids or player.tokenizer(config).eos_ids, shape.bos_id)
+  if (out / "config.json").exists():
+    how = config.prompting
+    where = how.tokenizer or config.model.path
+    tokenizer = load.load_tokenizer(where, chat=how.chat, markers=how.markers, check=lambda _: None)
+    weights.write_generation_config(out, (*shape.eos_ids, *tokenizer.eos_ids), shape.bos_id)

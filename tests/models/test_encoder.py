@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragrl_jax.models import bert, encoder
+from ragrl_jax.models import bert, encoder, encoder_settings
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.structs import Passage
 
@@ -31,7 +31,9 @@ def folder(tmp_path_factory):
 def mean(folder):
   return encoder.load_encoder(
     folder,
-    settings=encoder.EncoderSettings("mean", False, "query: ", "passage: ", max_tokens=16, title_separator=" "),
+    settings=encoder_settings.EncoderSettings(
+      "mean", False, "query: ", "passage: ", max_tokens=16, title_separator=" "
+    ),
     batch=4,
   )
 
@@ -160,85 +162,6 @@ def test_a_decoder_with_code_of_its_own_is_refused(tmp_path):
     encoder.load_encoder(
       folder_of(tmp_path / "gte-Qwen2-tiny", config, {}), settings=dict(pooling="last", normalize=True)
     )
-
-
-@pytest.mark.parametrize(
-  "name, pooling, query",
-  [
-    ("e5-base-v2", "mean", "query: "),
-    ("bge-large-en-v1.5", "cls", "Represent this sentence"),
-    ("gte-base", "mean", ""),
-    ("Qwen3-Embedding-0.6B", "last", "Instruct: Given a web search query"),
-    ("All-MiniLM-L6", "mean", ""),
-  ],
-)
-def test_presets_by_the_name_of_the_folder(name, pooling, query, tmp_path):
-  settings = encoder.settings_for(tmp_path / name, None)
-  assert settings.pooling == pooling and settings.query_prefix.startswith(query) and settings.normalize
-
-
-@pytest.mark.parametrize("name, kind", [("0a1b2c3e5f60", "bert"), ("e5-mistral-7b-instruct", "mistral")])
-def test_names_that_only_look_like_a_presets(name, kind, tmp_path):
-  sentence_transformers(tmp_path / name, dict(pooling_mode_lasttoken=True), ("Transformer", "Pooling"))
-  (tmp_path / name / "config.json").write_text(json.dumps(dict(model_type=kind)))
-  settings = encoder.settings_for(tmp_path / name, None)
-  assert settings.pooling == "last" and not settings.normalize and settings.query_prefix == ""
-
-
-def sentence_transformers(path, modes, modules=("Transformer", "Pooling", "Normalize"), prompts=None):
-  (path / "1_Pooling").mkdir(parents=True)
-  (path / "modules.json").write_text(
-    json.dumps(
-      [
-        dict(idx=i, name=str(i), path=f"{i}_{name}" if i else "", type=f"sentence_transformers.models.{name}")
-        for i, name in enumerate(modules)
-      ]
-    )
-  )
-  (path / "1_Pooling" / "config.json").write_text(json.dumps(dict(word_embedding_dimension=16) | modes))
-  (path / "sentence_bert_config.json").write_text(json.dumps(dict(max_seq_length=200)))
-  (path / "config_sentence_transformers.json").write_text(json.dumps(dict(prompts=prompts or {})))
-
-
-def test_settings_of_sentence_transformers(tmp_path):
-  sentence_transformers(
-    tmp_path / "x",
-    dict(pooling_mode_cls_token=True, pooling_mode_mean_tokens=False),
-    prompts=dict(query="Q: ", document="D: "),
-  )
-  want = encoder.EncoderSettings("cls", True, "Q: ", "D: ", 200, " ")
-  assert encoder.settings_for(tmp_path / "x", None) == want
-  sentence_transformers(tmp_path / "y", dict(pooling_mode_lasttoken=True), modules=("Transformer", "Pooling"))
-  assert encoder.settings_for(tmp_path / "y", None) == encoder.EncoderSettings("last", False, "", "", 200, " ")
-
-
-@pytest.mark.parametrize(
-  "modes, modules, says",
-  [
-    (dict(pooling_mode_max_tokens=True), ("Transformer", "Pooling"), "pooling by pooling_mode_max_tokens"),
-    (dict(pooling_mode_cls_token=True, include_prompt=False), ("Transformer", "Pooling"), "include_prompt=false"),
-    (dict(pooling_mode_mean_tokens=True), ("Transformer", "Pooling", "Dense"), "the module Dense"),
-  ],
-)
-def test_unsupported_sentence_transformers_settings_are_refused(modes, modules, says, tmp_path):
-  sentence_transformers(tmp_path / "x", modes, modules)
-  with pytest.raises(ValueError, match=says):
-    encoder.settings_for(tmp_path / "x", None)
-
-
-def test_invalid_settings_are_refused(folder, tmp_path):
-  mean = dict(pooling="mean", normalize=True)
-  for given, says in (
-    ("e6", "it must be one of e5"),
-    (dict(pooling="mean"), "normalize"),
-    (mean | dict(pooling="max"), "max"),
-    (mean | dict(prefix=""), "prefix"),
-    (mean | dict(max_tokens=0), "max_tokens is 0"),
-  ):
-    with pytest.raises(ValueError, match=says):
-      encoder.settings_for(folder, given)
-  with pytest.raises(ValueError, match="this encoder.s pooling is unknown"):
-    encoder.settings_for(tmp_path, None)
 
 
 def test_folders_without_an_encoder_are_refused(folder, tmp_path):

@@ -63,7 +63,7 @@ def test_buckets_by_hand():
 
 
 def test_old_files_have_copies_that_are_not_read(tmp_path):
-  rows = np.ones((29, 16), np.float32)
+  rows = hf_folders.tensor("shared.weight", (29, 16))
   extra = {
     "encoder.embed_tokens.weight": rows,
     "lm_head.weight": rows,
@@ -71,6 +71,13 @@ def test_old_files_have_copies_that_are_not_read(tmp_path):
   }
   model, config = t5.load_t5(folder_of(tmp_path, "v1.0", **extra))
   assert config.tied and not hasattr(model, "lm_head")
+  # An unembedding of its own is used, whatever config.json says. T5 has no second embedding.
+  head = {"lm_head.weight": rows * 2}
+  model, config = t5.load_t5(folder_of(tmp_path / "own", "v1.0", **head))
+  assert config.scaled and not config.tied
+  np.testing.assert_array_equal(model.lm_head[...], rows * 2)
+  with pytest.raises(ValueError, match="encoder.embed_tokens.weight differs from shared.weight"):
+    t5.load_t5(folder_of(tmp_path / "two", "v1.0", **{"encoder.embed_tokens.weight": rows * 2}))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import transformers
 from flax import nnx
 from safetensors.numpy import load_file
 
@@ -136,6 +137,40 @@ def test_names_without_a_head_and_a_tied_copy(tmp_path):
   equal(want, weights.load_pretrained(hf_folders.write(tmp_path / "copy", config, shapes, **copy))[0])
 
 
+def test_an_unembedding_that_differs_from_a_tied_embedding_is_used_and_kept(tmp_path, caplog):
+  """As transformers does. Merged adapters with a trained head, or grown vocabularies, leave such folders."""
+  config = hf_folders.DECODERS["qwen3"]
+  assert config["tie_word_embeddings"]
+  shapes = hf_folders.decoder_shapes(config)
+  head = hf_folders.tensor("another head", shapes["model.embed_tokens.weight"])
+  source = hf_folders.write(tmp_path / "in", config, shapes, **{"lm_head.weight": head})
+  model, read = weights.load_pretrained(source)
+  assert not read.tied and not weights.config_of(source).tied
+  np.testing.assert_array_equal(model.unembedding(), head)
+  assert caplog.text.count("lm_head.weight differs from it: it is used") == 1  # said once
+  weights.save_pretrained(model, read, tmp_path / "saved")
+  weights.copy_pretrained(source, tmp_path / "copied", dtype=np.float32)
+  for name in ("saved", "copied"):
+    assert json.loads((tmp_path / name / "config.json").read_text())["tie_word_embeddings"] is False
+    np.testing.assert_array_equal(load_file(tmp_path / name / "model.safetensors")["lm_head.weight"], head)
+  # A decoder that embeds texts has no head. A folder that is replaced is read again.
+  assert weights.load_pretrained(source, head=False)[1].tied
+  same = {"lm_head.weight": hf_folders.tensor("model.embed_tokens.weight", head.shape)}
+  assert weights.config_of(hf_folders.write(source, config, shapes, **same)).tied
+
+
+def test_folders_that_are_no_models_are_named(tmp_path):
+  (tmp_path / "config.json").write_text(json.dumps(dict(recipe="search_r1", model=dict(path=""))))
+  with pytest.raises(ValueError, match="is a run's folder.*`ragrl export --checkpoint .* --out FOLDER`"):
+    weights.config_of(tmp_path)
+  (tmp_path / "model").mkdir()
+  (tmp_path / "model" / "adapter_config.json").write_text("{}")
+  with pytest.raises(ValueError, match=f"a run's folder, not a model's: use {tmp_path / 'model'}"):
+    weights.config_of(tmp_path)
+  with pytest.raises(ValueError, match="holds adapters: give it as config.model.lora.path"):
+    weights.config_of(tmp_path / "model")
+
+
 def broken_tensors(tmp_path, **changed):
   return hf_folders.write(tmp_path, QWEN, SHAPES, **changed)
 
@@ -215,6 +250,23 @@ def test_unsupported_configs_are_refused():
     ),
     (dict(rope_scaling=dict(rope_type="llama3", factor=4.0)), "low_freq_factor is missing"),
     (dict(use_sliding_window=True), "use_sliding_window is True"),
+    # A key that changes the computation and is not read: models with long contexts, without positions, with own code.
+    (dict(partial_rotary_factor=0.5), "partial_rotary_factor is 0.5"),
+    (dict(rope_scaling=dict(type="linear", factor=2.0, partial_rotary_factor=0.5)), "partial_rotary_factor is 0.5"),
+    (dict(rope_scaling=dict(rope_type="default", type="mrope")), "rope_type 'default' and type 'mrope'"),
+    (
+      dict(rope_scaling=dict(rope_type="linear", factor=2.0, mrope_section=[1])),
+      r"rope scaling: mrope_section is \[1\]",
+    ),
+    (dict(rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=1000.0)), "rope_type 'dynamic'"),
+    (dict(auto_map=dict(AutoModel="modeling.Model")), "auto_map is .* may change what the model computes"),
+    (dict(no_rope_layers=[1, 0]), r"no_rope_layers is \[1, 0\]"),
+    (dict(dual_chunk_attention_config=dict(chunk_size=9)), "dual_chunk_attention_config is"),
+    (dict(quantization_config=dict(quant_method="awq")), "quantization_config is"),
+    (dict(is_causal=False), "is_causal is False"),
+    (dict(num_experts=4), "num_experts is 4"),
+    (dict(a_new_key=1), "a_new_key is 1"),
+    (hf_folders.DECODERS["llama"] | dict(sliding_window=8), "sliding_window is 8"),
     (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),
     (dict(layer_types=["full_attention", "sliding_attention"]), "sliding_attention"),
     (MOE | dict(mlp_only_layers=[0]), r"mlp_only_layers is \[0\]"),
@@ -235,6 +287,15 @@ def test_unsupported_configs_are_refused():
     where = "" if "experts_per_token" in says else "folder/config.json.*"
     with pytest.raises(ValueError, match=f"{where}{says}"):
       DecoderConfig.from_hf(QWEN | change, "folder/config.json")
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_all_that_transformers_writes_by_default_is_known(family):
+  """Keys that are off, transformers' notes and settings of `generate` are harmless, too."""
+  written = transformers.AutoConfig.for_model(family).to_dict()
+  more = dict(temperature=0.6, unsloth_version="1", _sliding_window_pattern=6, a_new_key=None, another=False)
+  theirs = DecoderConfig.from_hf({**written, "rope_theta": 1e6, "rope_parameters": None, **more})
+  assert theirs.family == family and theirs.num_layers == written["num_hidden_layers"]
 
 
 def test_both_layouts_of_rope_settings_are_equal():

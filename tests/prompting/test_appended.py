@@ -63,3 +63,33 @@ def test_a_template_that_rewrites_is_told_of(tmp_path):
   silent = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
   with pytest.raises(ValueError, match="leaves out the assistant's text"):
     Appender(tokenizer_of(tmp_path / "silent", silent))
+
+
+@pytest.mark.parametrize("markers", ["template", "own"])
+def test_the_token_with_which_the_markers_end_a_turn_ends_turns(tmp_path, markers, caplog):
+  """A base model's folder: ChatML, with <|endoftext|> as EOS. SFT's targets, rollouts and servers take it from here."""
+  generation = {"eos_token_id": None}
+  folder = small_tokenizers.byte_level(tmp_path, generation=generation)
+  settings = json.loads((folder / "tokenizer_config.json").read_text()) | dict(eos_token="<|endoftext|>")
+  (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+  tokenizer = HuggingFaceTokenizer(folder, markers=markers)
+  ids = {name: tokenizer.encode_template(name)[0] for name in ("<|endoftext|>", "<|im_end|>")}
+  assert tokenizer.eos_ids == (ids["<|endoftext|>"], ids["<|im_end|>"])
+  assert Appender(tokenizer).end_of_turn() == ids["<|im_end|>"]
+  assert HuggingFaceTokenizer(folder, markers=markers).eos_ids == tokenizer.eos_ids
+  assert caplog.text.count("end a turn with <|im_end|>") == 1  # said once
+  assert HuggingFaceTokenizer(folder, chat=False).eos_ids == (ids["<|endoftext|>"],)  # bare text has no such turns
+  # The model ended its turn itself, so nothing is repeated.
+  new = Appender(tokenizer).after([ASKED, SAID, AGAIN], 2, ended=True)
+  assert ids["<|im_end|>"] not in new[:1] and new.count(ids["<|im_end|>"]) == 1
+
+
+def test_a_space_before_eos_belongs_to_the_template(tmp_path):
+  spaced = (
+    "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %} {{ eos_token }}{% endif %}\n{% endfor %}"
+  )
+  appender = Appender(tokenizer := tokenizer_of(tmp_path, spaced))
+  (end,) = tokenizer.encode_template("<|im_end|>")
+  assert appender.end_of_turn() == end
+  assert end not in appender.after([ASKED, SAID, AGAIN], 2, ended=True)
+  assert appender.after([ASKED, SAID, AGAIN], 2, ended=False).count(end) == 1

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 import small_tokenizers as small
+import transformers
 
+from ragrl_jax.prompting import declared
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.prompting.load import load_tokenizer
@@ -89,3 +91,63 @@ def test_eos_and_control_tokens_leave_no_gap_in_the_text(tmp_path):
   start, end = tokenizer.encode("<think>")[0], tokenizer.eos_ids[0]
   ids = [start, *tokenizer.encode("a"), end, tokenizer.pad_id, *tokenizer.encode("b"), tokenizer.vocab_size + 5]
   assert tokenizer.decode(ids) == "<think>ab"
+
+
+LLAMA = dict(tokenizer_class="LlamaTokenizer", bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+@pytest.mark.parametrize(
+  "told, bos",
+  [
+    (dict(add_bos_token=True), (1,)),
+    (dict(add_bos_token=False), ()),
+    (dict(add_bos_token=True, add_eos_token=True), (1,)),  # no EOS before a reply
+  ],
+)
+def test_a_sentencepiece_folder_does_what_its_files_declare(told, bos, tmp_path):
+  pieces = small.dummy_prefix_sentencepiece(tmp_path / "tokenizer.model")
+  added = {"480": dict(content="<|im_end|>", special=True)}
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(LLAMA | told | dict(added_tokens_decoder=added)))
+  (tmp_path / "special_tokens_map.json").write_text(json.dumps(dict(eos_token="<|im_end|>")))
+  made = load_tokenizer(tmp_path, chat=False)
+  theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+  assert made.eos_ids == (theirs.eos_token_id,) and made.bos == bos
+  ids = made.render([dict(role="user", content="Kormin has")])
+  assert ids == [i for i in theirs("Kormin has")["input_ids"] if i != theirs.eos_token_id] and ids[:1] != [480]
+  for text in (" The spouse  of Danbel", "x\n\n12 \u00e9\U0001f600"):
+    assert made.encode(text) == pieces.encode(text) and made.decode(made.encode(text)) == text
+
+
+def test_a_model_alone_takes_the_eos_ids_of_its_folder(tmp_path):
+  small.small_sentencepiece(tmp_path / "tokenizer.model")  # pad 0, unk 1, bos 2, eos 3
+  assert load_tokenizer(tmp_path).eos_ids == (3,) and load_tokenizer(tmp_path).bos == ()
+  (tmp_path / "config.json").write_text(json.dumps(dict(eos_token_id=2)))
+  assert load_tokenizer(tmp_path).eos_ids == (2, 3)
+  (tmp_path / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[0, 3])))
+  assert load_tokenizer(tmp_path).eos_ids == (0, 3)
+  (tmp_path / "generation_config.json").write_text(json.dumps(dict(eos_token_id=99)))
+  with pytest.raises(ValueError, match="EOS id 99 .* is no control piece"):
+    load_tokenizer(tmp_path)
+  (tmp_path / "generation_config.json").write_text(json.dumps(dict(eos_token_id="</s>")))
+  with pytest.raises(ValueError, match="eos_token_id is '</s>': it must be an id"):
+    load_tokenizer(tmp_path)
+
+
+def test_files_that_disagree_about_bos_are_named(tmp_path, caplog):
+  folder = small.llama_like(tmp_path)
+  settings = json.loads((folder / "tokenizer_config.json").read_text()) | dict(add_bos_token=False)
+  (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+  assert load_tokenizer(folder).bos == (1,) and "add_bos_token is False" in caplog.text
+  assert transformers.AutoTokenizer.from_pretrained(str(folder))("a")["input_ids"][0] == 1
+
+
+def test_declared_sampling_is_said_where_it_differs(tmp_path, caplog):
+  told = dict(temperature=0.6, top_p=1.0, top_k=20, repetition_penalty=1.0, do_sample=True, eos_token_id=1)
+  (tmp_path / "generation_config.json").write_text(json.dumps(told))
+  for _ in range(2):
+    declared.say_sampling(str(tmp_path), dict(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=5))
+  (line,) = [record.message for record in caplog.records]
+  assert "has temperature=0.6, top_k=20: not used; config.rollout.sampling has temperature=1.0, top_p=1.0" in line
+  declared.say_sampling(str(tmp_path), dict(temperature=0.6, top_p=1.0, top_k=20))
+  declared.say_sampling("", {})
+  assert len(caplog.records) == 1

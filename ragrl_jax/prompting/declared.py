@@ -1,0 +1,81 @@
+"""What a model's folder declares about its tokenizer and about generation, as far as no tokenizer library reads it."""
+
+import functools
+import json
+import logging
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+CONFIG, SENTENCEPIECE = "tokenizer_config.json", "tokenizer.model"
+# Beside a SentencePiece model, these files declare BOS, added tokens and a chat template.
+BESIDE = (CONFIG, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
+# generation_config.json's settings of sampling → the values with which they change nothing.
+NEUTRAL = {
+  "temperature": (1,),
+  "top_p": (1,),
+  "top_k": (0, -1),
+  "min_p": (0,),
+  "typical_p": (1,),
+  "epsilon_cutoff": (0,),
+  "eta_cutoff": (0,),
+  "repetition_penalty": (1,),
+  "no_repeat_ngram_size": (0,),
+}
+
+
+def read(path: pathlib.Path) -> dict[str, Any]:
+  """The object in a JSON file; {} if there is no file. Raises ValueError if it holds no JSON object."""
+  if not path.is_file():
+    return {}
+  try:
+    values = json.loads(path.read_text(encoding="utf-8"))
+  except json.JSONDecodeError as error:
+    raise ValueError(f"{path}:{error.lineno}: not JSON ({error.msg}). Copy the model's own file there.") from None
+  if not isinstance(values, dict):
+    raise ValueError(
+      f"{path} holds a {type(values).__name__}: it must hold an object. Copy the model's own file there."
+    )
+  return values
+
+
+def eos_ids(folder: pathlib.Path) -> tuple[int, ...]:
+  """The EOS ids of generation_config.json, or, if it names none, of config.json.
+
+  Raises:
+    ValueError: a file names something else than ids.
+  """
+  for name in ("generation_config.json", "config.json"):
+    named = read(folder / name).get("eos_token_id")
+    ids = [] if named is None else named if isinstance(named, list) else [named]
+    if not all(type(i) is int and i >= 0 for i in ids):
+      raise ValueError(f"{folder / name}: eos_token_id is {named!r}: it must be an id or a list of ids.")
+    if ids:
+      return tuple(ids)
+  return ()
+
+
+def say_sampling(folder: str, ours: Mapping[str, Any]) -> None:
+  """Says which sampling settings of generation_config.json are not used, since a run's own decide; "" is no folder.
+
+  Args:
+    folder: the model's.
+    ours: the run's settings, by the same names.
+  """
+  told = read(pathlib.Path(folder) / "generation_config.json") if folder else {}
+  differ = [
+    f"{name}={told[name]!r}"
+    for name, off in NEUTRAL.items()
+    if told.get(name) is not None
+    and told[name] != ours.get(name, off[0])
+    and not (name not in ours and told[name] in off)
+  ]
+  if differ:
+    mine = ", ".join(f"{name}={ours[name]!r}" for name in ours if name in NEUTRAL)
+    say_once(f"{folder}: generation_config.json has {', '.join(differ)}: not used; config.rollout.sampling has {mine}.")
+
+
+@functools.lru_cache(maxsize=1024)
+def say_once(message: str) -> None:
+  """Logs a message, once in a process."""
+  logging.warning("%s", message)
