@@ -1,7 +1,7 @@
-"""How a text becomes a vector: what an encoder's folder declares comes first, a family's defaults only where it is silent.
+"""How a text becomes a vector: what an encoder's folder declares, and a family's defaults only where it is silent.
 
-The files are those of sentence-transformers: modules.json with the folders of its modules, sentence_bert_config.json and
-config_sentence_transformers.json. Their meaning is that of sentence-transformers 5.
+The files are those of sentence-transformers 5, with its meaning: modules.json and the folders of its modules,
+sentence_bert_config.json and config_sentence_transformers.json.
 """
 
 import dataclasses

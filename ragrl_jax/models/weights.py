@@ -202,7 +202,7 @@ def write_generation_config(path: str | os.PathLike, eos_ids: Sequence[int], bos
   A file that names all of them is left as it is.
   """
   file = pathlib.Path(path) / "generation_config.json"
-  values = hf.read_json(file) if file.is_file() else dict(bos_token_id=bos_id)
+  values = dict(bos_token_id=bos_id) | (hf.read_json(file) if file.is_file() else {})
   named = values.get("eos_token_id")
   named = named if isinstance(named, list) else [named]
   if file.is_file() and set(eos_ids) <= set(named):

@@ -72,7 +72,7 @@ def say_sampling(folder: str, ours: Mapping[str, Any]) -> None:
   ]
   if differ:
     mine = ", ".join(f"{name}={ours[name]!r}" for name in ours if name in NEUTRAL)
-    say_once(f"{folder}: generation_config.json has {', '.join(differ)}: not used; config.rollout.sampling has {mine}.")
+    say_once(f"{folder}: generation_config.json has {', '.join(differ)}: not used; config.rollout has {mine}.")
 
 
 @functools.lru_cache(maxsize=1024)

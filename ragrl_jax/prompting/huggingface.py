@@ -27,8 +27,9 @@ _MARKS = re.compile(r"</?s>|<(bos|eos|pad|unk|mask|image_soft_token|(start|end)_
 class HuggingFaceTokenizer:
   """Text ↔ ids by a fast tokenizer in a local folder. See `prompting.tokenizer.Tokenizer`.
 
-  All EOS ids end a turn, and so does the token with which the markers end the assistant's turn, whatever the folder calls
-  EOS. There are two kinds of added tokens. *Control* tokens (`<|im_start|>`, BOS, EOS, padding …) have no bytes, and
+  All EOS ids end a turn, and so does the token with which the role markers end the assistant's turn.
+
+  There are two kinds of added tokens. *Control* tokens (`<|im_start|>`, BOS, EOS, padding …) have no bytes, and
   `encode` never returns them: `<|im_end|>` in a corpus is encoded as letters. All other added tokens are text, such as
   `<think>` and other tags, even those that the folder marks as special. But a special tag that the chat template writes
   around a user's message is a control token, such as Gemma's `<start_of_turn>`.

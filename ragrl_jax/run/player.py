@@ -356,7 +356,7 @@ def sampler(config) -> Sampler:
 
 def _sampler(config) -> tuple[Sampler, team.Team | None]:
   chosen, encoding, devices = recipe(config), tokenizer(config), mesh(config)
-  declared.say_sampling(config.model.path, config.rollout.sampling.to_dict())
+  declared.say_sampling(config.model.path, config.rollout.to_dict())
   decoder, shape = model(config, encoding, devices)
   automaton = stops.Stops(encoding, chosen.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)

@@ -1,4 +1,4 @@
-"""An encoder's settings: what the folder's files declare, under any name, and a family's defaults where they are silent."""
+"""An encoder's settings: what its folder declares, under any name, and a family's defaults where it is silent."""
 
 import json
 import shutil

@@ -147,7 +147,7 @@ def test_declared_sampling_is_said_where_it_differs(tmp_path, caplog):
   for _ in range(2):
     declared.say_sampling(str(tmp_path), dict(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=5))
   (line,) = [record.message for record in caplog.records]
-  assert "has temperature=0.6, top_k=20: not used; config.rollout.sampling has temperature=1.0, top_p=1.0" in line
+  assert "has temperature=0.6, top_k=20: not used; config.rollout has temperature=1.0, top_p=1.0" in line
   declared.say_sampling(str(tmp_path), dict(temperature=0.6, top_p=1.0, top_k=20))
   declared.say_sampling("", {})
   assert len(caplog.records) == 1
