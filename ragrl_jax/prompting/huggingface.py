@@ -215,7 +215,9 @@ def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFas
       f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."
       "tokenizer); `AutoTokenizer.from_pretrained(…).save_pretrained(folder)` writes one."
     )
-  return transformers.PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+  if (pathlib.Path(folder) / "tokenizer.json").is_file():  # as it says, whatever the model's type
+    return transformers.PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+  return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
 def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:

@@ -94,10 +94,11 @@ def test_judges_take_their_question_from_a_file(name, tmp_path):
   ours = prompts.get(name)
   first, second = ours.values("", "")
   mine = prompts.get(name, file(tmp_path, f"[system]\nJudge.\n[user]\n{{{first}}} / {{{second}}}"))
-  system, user = mine.messages("a </think>", "b {claim}")
+  system, user = mine.messages("x </think>", "b {claim}")
   assert system == dict(role="system", content="Judge.")
   left, right = user["content"].split(" / ")
-  assert "a" in left and "</think>" not in left and right == "b {claim}"
+  # When to Search's judge sees normalised answers (its prompt), which have no punctuation.
+  assert "x" in left and "</think>" not in left and right == ("b claim" if name == "correctness" else "b {claim}")
   assert (mine.read, mine.labels, mine.of_answers) == (ours.read, ours.labels, ours.of_answers)
   assert mine.mark != ours.mark
   with pytest.raises(ValueError, match=rf"config\.judges\.x\.wording=file:.*{{{second}}} is missing"):
