@@ -436,3 +436,16 @@ def test_a_run_that_fills_no_row_is_told_what_each_row_lacks(tmp_path):
     filling.fill(papers.PAPERS["search_r1"], [results.read(made)])
   with pytest.raises(ValueError, match="Rejection Sampling.*: trained.objective='rl', not 'sft'"):
     filling.fill(papers.PAPERS["search_r1"], [results.read(made)])
+
+
+def test_scores_of_other_golds_are_no_pairs(tmp_path):
+  """Two of the four questions had other golds when the untrained model was scored."""
+  runs(tmp_path, sets=("hotpotqa",))
+  rows = [paper_runs.row(i, right=False) | (dict(golds=["no"]) if i < 2 else {}) for i in range(4)]
+  paper_runs.evaluation(tmp_path / "y_hotpotqa", "arena:direct", rows, checkpoint=tmp_path / "plain", data="hotpotqa")
+  (table,) = filling.fill(PAPER, [results.read(tmp_path / name) for name in ("x_hotpotqa", "y_hotpotqa")])
+  assert (table.cells[0][0].n, table.cells[0][0].paired) == (4, 2)
+  again = [paper_runs.row(i, right=False) for i in range(4)]
+  paper_runs.evaluation(tmp_path / "z", "arena:direct", again, checkpoint=tmp_path / "plain", data="hotpotqa")
+  with pytest.raises(ValueError, match="several runs fill a cell of hotpotqa .* different questions"):  # no seeds
+    filling.fill(PAPER, [results.read(tmp_path / name) for name in ("y_hotpotqa", "z")])

@@ -15,7 +15,7 @@ from ragrl_jax.evaluation.tables.results import Evaluation
 VERSUS = " / versus"
 _JUDGES = ("switches.correctness", "switches.accuracy")  # switches that may ask a judge about the answer
 NO_NOISE: Mapping[str, Any] = {"noise": (0, None)}  # the default of a column's condition
-Scores = dict[tuple[str, str], float]  # (data set, question's id) → score
+Scores = dict[tuple[str, str], float]  # (data set, `results.asked`) → score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +211,9 @@ def _runs(column: Column, evaluations: Sequence[Evaluation]) -> list[tuple[Evalu
   runs = []
   for one in _distinct(_of_column(column, evaluations)):
     parts = [(name, one.sets.get(name, ())) for name in column.sets]
-    scored = [(name, row["id"], value) for name, rows in parts for row, value in zip(rows, measure.scores(rows))]
+    scored = [
+      (name, results.asked(row), value) for name, rows in parts for row, value in zip(rows, measure.scores(rows))
+    ]
     runs.append((one, {(name, id): value for name, id, value in scored if value is not None}))
   return [(one, run) for one, run in runs if run]
 
@@ -230,7 +232,7 @@ def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
 def _same(one: Evaluation, other: Evaluation) -> bool:
   facts = lambda evaluation: {**evaluation.facts, "evidence": None}
-  said = lambda evaluation: {(row["source"], row["id"]): row["prediction"] for row in evaluation.rows}
+  said = lambda evaluation: {(row["source"], results.asked(row)): row["prediction"] for row in evaluation.rows}
   return facts(one) == facts(other) and said(one) == said(other)
 
 

@@ -56,7 +56,7 @@ class Evaluation:
     metrics: metrics.json.
     sets: data set → its rows.
     audit: the result of `corpus_audit.beside`; None without an audit.
-    asked: data set → (id, `comparison.asked_of`) of all its questions, failed ones included.
+    asked: data set → `asked` of all its questions, failed ones included.
   """
 
   folder: str
@@ -65,7 +65,7 @@ class Evaluation:
   metrics: Mapping[str, Any]
   sets: Mapping[str, Sequence[Mapping[str, Any]]]
   audit: Mapping[str, Any] | None = None
-  asked: Mapping[str, frozenset[Any]] = dataclasses.field(default_factory=dict)
+  asked: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
 
 def read(folder: str | pathlib.Path) -> Evaluation:
@@ -97,10 +97,15 @@ def read(folder: str | pathlib.Path) -> Evaluation:
     )
   every = _by_set(str(settings["data"]), rows)
   sets = {name: some for name, part in every.items() if (some := [row for row in part if row["ended"] != "failed"])}
-  asked = {name: frozenset((row["id"], comparison.asked_of(row)) for row in part) for name, part in every.items()}
+  of_sets = {name: frozenset(map(asked, part)) for name, part in every.items()}
   audit = corpus_audit.beside(folder, known)
   facts = _facts(folder, settings) | dict(split=_split(rows))
-  return Evaluation(str(folder), facts, known, metrics, sets, audit, asked)
+  return Evaluation(str(folder), facts, known, metrics, sets, audit, of_sets)
+
+
+def asked(row: Mapping[str, Any]) -> str:
+  """What identifies a row's question within its set: id, text and golds. Scores of other golds are not paired."""
+  return f"{row['id']} {comparison.asked_of(row)}"
 
 
 def linked(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
