@@ -90,6 +90,7 @@ agents: $(AGENTS_VENV)/.ready-agents  ## public agent libraries, MCP servers and
 
 real: $(PARITY_VENV)/.ready-parity  ## real questions and corpora (RAGRL_DATA, or ../shared/data), the papers' tables: MINUTES=60 for a part
 	$(PARITY_VENV)/bin/python -m pytest -m real
+	$(PARITY_VENV)/bin/python benchmarks/answer_rule.py
 	$(PARITY_VENV)/bin/python benchmarks/real_retrieval.py
 	$(PARITY_VENV)/bin/python benchmarks/real_audit.py
 	$(PARITY_VENV)/bin/python benchmarks/real_tables.py --docs --minutes $(or $(MINUTES),0)

@@ -2,10 +2,11 @@
 
   python launchers/answer_recall.py --data QUESTIONS --index INDEX --top_k 5 [--noown_passages] [--only type=bridge]
 
-A passage is relevant if it contains a right answer as whole words. A question's own passages are measured without a
-search. --noown_passages drops them, and also measures the search for gold documents (`gold_…`: the articles of the
-supporting passages). LEAR's Table 3 has Recall and nDCG by answer for HotpotQA's bridge questions only: --only
-type=bridge. With --out, each question's scores and the settings are kept in a folder for `ragrl tables`.
+A passage is relevant if its text contains a right answer, by the rule of DPR's script (--titles: title or text). A
+question's own passages are measured without a search. --noown_passages drops them, and also measures the search for
+gold documents (`gold_…`: the articles of the supporting passages). LEAR's Table 3 has Recall and nDCG by answer for
+HotpotQA's bridge questions only: --only type=bridge. With --out, each question's scores and the settings are kept in a
+folder for `ragrl tables`.
 """
 
 import json
@@ -21,6 +22,7 @@ from ragrl_jax.store import addresses, folders
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json, for `ragrl tables`.")
+TITLES = flags.DEFINE_bool("titles", False, "Search answers in titles too, and not in texts alone as DPR's script.")
 ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure only questions whose rows have this value.")
 
 
@@ -44,7 +46,8 @@ def main(argv):
   examples = index_flags.with_passages(examples)
   if bare := sum(not example.passages for example in examples):
     raise ValueError(f"{bare} of {len(examples)} questions have no passages: give a retriever with --index.")
-  found = answer_recall.measured(examples, [example.passages for example in examples], index_flags.TOP_K.value)
+  passages, k = [example.passages for example in examples], index_flags.TOP_K.value
+  found = answer_recall.measured(examples, passages, k, titles=TITLES.value)
   print(json.dumps(found, indent=1))
   if OUT.value:
     index = (
@@ -54,7 +57,7 @@ def main(argv):
     )
     own = None if index_flags.OWN.value else False
     settings = dict(
-      data=DATA.value, only=ONLY.value or None, top_k=index_flags.TOP_K.value, own_passages=own, retrieval=index
+      data=DATA.value, only=ONLY.value or None, top_k=k, titles=TITLES.value, own_passages=own, retrieval=index
     )
     answer_recall.write(pathlib.Path(OUT.value), examples, found, settings)
 

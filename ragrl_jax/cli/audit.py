@@ -31,6 +31,7 @@ DATA = flags.DEFINE_multi_string("data", None, "Questions: FILE.jsonl[.gz], a gl
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages that the index finds per question.", lower_bound=1)
 OUT = flags.DEFINE_string("out", "", "Folder for audit.json and audit.jsonl, such as an evaluation's.")
 WORKERS = flags.DEFINE_integer("workers", os.cpu_count() or 1, "Processes that read an index's corpus.", lower_bound=1)
+TITLES = flags.DEFINE_bool("titles", False, "Search answers in titles too, and not in texts alone as DPR's script.")
 BATCH = 256  # questions searched together
 
 
@@ -50,15 +51,16 @@ def main(argv):
   index = retrieval.load_index(INDEX.value) if INDEX.value else None  # errors show before the corpus is read
   examples = list(readers.read_examples(",".join(DATA.value)))
   if stored and not CORPUS.value:
-    held = corpus_parts.of_folder(examples, folder, WORKERS.value)
+    held = corpus_parts.of_folder(examples, folder, WORKERS.value, titles=TITLES.value)
   else:
-    held = corpus_audit.holdings(examples, tqdm(corpus_files.read_passages(CORPUS.value), unit=" passages"))
+    passages = tqdm(corpus_files.read_passages(CORPUS.value), unit=" passages")
+    held = corpus_audit.holdings(examples, passages, titles=TITLES.value)
   found = None
   if index is not None:
     found, asked = [], [example.question for example in examples]
     for start in tqdm(range(0, len(asked), BATCH), desc="search"):
       found += index.search(asked[start : start + BATCH], TOP_K.value)
-  summary, rows = corpus_audit.audited(examples, held, found, k=TOP_K.value)
+  summary, rows = corpus_audit.audited(examples, held, found, k=TOP_K.value, titles=TITLES.value)
   described: dict[str, Any] = dict(index.describe()) if index is not None else dict(corpus=CORPUS.value)
   summary = dict(data=DATA.value, retrieval=described, **summary)
   if OUT.value:

@@ -14,13 +14,15 @@ SYSTEM = "retrieval"  # the name of retrieval alone among the systems of the pap
 METRICS = dict(recall=retrieval.recall, ndcg=retrieval.ndcg, mrr=retrieval.reciprocal_rank)
 
 
-def measured(examples: Sequence[Example], found: Sequence[Sequence[Passage]], k: int) -> dict[str, float]:
+def measured(
+  examples: Sequence[Example], found: Sequence[Sequence[Passage]], k: int, *, titles: bool = False
+) -> dict[str, float]:
   """Recall@k, nDCG@k and MRR@k over the questions, by answer and by gold document, with 95 % bootstrap intervals.
 
-  By answer, a passage is relevant if it (or its title) contains a gold as whole words. Recall is the share of questions
-  with a relevant passage among the first k. nDCG has one grade. Its ideal ranking has the retrieved relevant passages
-  first, because the number of relevant passages in the corpus is unknown. A question without a relevant passage counts
-  0 in all three.
+  By answer, a passage is relevant if its text contains a gold (`qa.has_answer`). Recall is the share of questions with
+  a relevant passage among the first k. nDCG has one grade. Its ideal ranking has the retrieved relevant passages first,
+  because the number of relevant passages in the corpus is unknown. A question without a relevant passage counts 0 in
+  all three.
 
   By gold document (`gold_…`), the documents are those of `meta["gold_ids"]`, or else the articles of the supporting
   passages (`store.episodes.content`). Recall is the share of a question's documents among the first k. A second passage
@@ -31,6 +33,7 @@ def measured(examples: Sequence[Example], found: Sequence[Sequence[Passage]], k:
     examples: the questions.
     found: the passages of each question, best first.
     k: number of counted ranks.
+    titles: search the golds in titles too. DPR's script searches texts alone.
 
   Returns:
     n, recall@k, ndcg@k, mrr@k; gold_n, gold_recall@k, gold_ndcg@k, gold_mrr@k; each measure with `_interval`.
@@ -42,7 +45,7 @@ def measured(examples: Sequence[Example], found: Sequence[Sequence[Passage]], k:
   """
   if not examples:
     raise ValueError("there are no questions: recall is a mean over questions.")
-  scores = [answer_scores(example, passages, k) for example, passages in zip(examples, found, strict=True)]
+  scores = [answer_scores(*pair, k, titles=titles) for pair in zip(examples, found, strict=True)]
   return means(scores, k) | gold_means([gold_scores(*pair, k) for pair in zip(examples, found)], k)
 
 
@@ -55,11 +58,12 @@ def write(
     out: the folder; it is created.
     examples: the questions with the passages that were measured.
     found: the result of `measured`.
-    settings: all that the scores depend on, "data" and "top_k" among it.
+    settings: all that the scores depend on, "data", "top_k" and "titles" among it.
   """
+  score = lambda example: answer_scores(example, example.passages, settings["top_k"], titles=settings["titles"])
   rows = [
     dict(id=example.id, question=example.question, golds=example.golds, prediction=None, ended="retrieved")
-    | dict(source=example.source, terms=answer_scores(example, example.passages, settings["top_k"]))
+    | dict(source=example.source, terms=score(example))
     for example in examples
   ]
   out.mkdir(parents=True, exist_ok=True)
@@ -69,11 +73,16 @@ def write(
   )
 
 
-def answer_scores(example: Example, passages: Sequence[Passage], k: int) -> dict[str, float]:
+def searched(passage: Passage, *, titles: bool = False) -> str:
+  """The text of a passage in which answers are searched."""
+  return f"{passage.title}\n{passage.text}" if titles else passage.text
+
+
+def answer_scores(example: Example, passages: Sequence[Passage], k: int, *, titles: bool = False) -> dict[str, float]:
   """{"recall", "ndcg", "mrr"} of a question by its answers. Each is 0 without a relevant passage."""
   ranks = [str(rank) for rank in range(len(passages))]
   relevance = {
-    rank: int(qa.has_answer(f"{passage.title} {passage.text}", example.golds))
+    rank: int(qa.has_answer(searched(passage, titles=titles), example.golds))
     for rank, passage in zip(ranks[:k], passages)
   }
   scores = {name: metric(ranks, relevance, k) or 0.0 for name, metric in METRICS.items()}

@@ -16,8 +16,8 @@ def row(example: structs.Example, episode: structs.Episode, said: str | None) ->
 
   precision, recall: of the answer's words (`qa.overlap`); 0 without an answer.
   repeated_searches, stale_searches: see `core.metrics.searches`. Passages are compared by title and text.
-  found_answer: whether a retrieved passage contains a gold as whole words. None without a search, or if the gold is yes
-  or no.
+  found_answer: whether a retrieved passage's text contains a gold (`qa.has_answer`). None without a search, or if the
+  gold is yes or no.
   found_gold: the share of the gold documents (`answer_recall.gold_scores`) among the retrieved passages. None without a
   search, or if the documents are unknown.
   confidence: see `confidence`.
@@ -26,8 +26,7 @@ def row(example: structs.Example, episode: structs.Episode, said: str | None) ->
     return {}
   found = [passage for search in episode.searches for passage in search.found or ()]
   asked = [(s.query or "", [f"{p.title}\n{p.text}" for p in s.found or ()]) for s in episode.searches]
-  stringless = qa.YES_NO & {gold.lower() for gold in example.golds}
-  held = any(qa.has_answer(f"{passage.title} {passage.text}", example.golds) for passage in found)
+  held = any(qa.has_answer(passage.text, example.golds) for passage in found)
   by_gold = answer_recall.gold_scores(example, found, max(len(found), 1)) if asked else None
   words = qa.overlap(said or "", example.golds)
   return dict(
@@ -35,7 +34,7 @@ def row(example: structs.Example, episode: structs.Episode, said: str | None) ->
     recall=words.recall,
     repeated_searches=searches.repeated_searches(asked),
     stale_searches=searches.stale_searches(asked),
-    found_answer=None if stringless or not asked else float(held),
+    found_answer=float(held) if asked and qa.searchable(example.golds) else None,
     found_gold=None if by_gold is None else by_gold["recall"],
     confidence=confidence(episode),
   )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import qa, stats
-from ragrl_jax.core.text.normalize import normalize
+from ragrl_jax.core.text import tokens
 from ragrl_jax.core.text.phrases import Phrases
 from ragrl_jax.evaluation import answer_recall, comparison
 from ragrl_jax.store import episodes as episodes_lib
@@ -17,7 +17,7 @@ from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example, Passage
 
 MANY = 100  # counts of passages with an answer stop here
-PIECE = 10  # words in a piece of a gold document's text
+PIECE = 10  # tokens in a piece of a gold document's text
 SAMPLE = 2000  # passages from which word frequencies are estimated
 AUDIT, ROWS = "audit.json", "audit.jsonl"  # in an evaluation's folder
 HELD = {"0": 0, "1": 1, "2 to 9": 2, "10 to 99": 10, "100 or more": MANY}  # label → smallest number of passages
@@ -28,9 +28,9 @@ class Holdings:
   """Answers and gold documents found in a corpus.
 
   Attributes:
-    phrases: normalised answer or piece of text → number of passages that contain it: at most MANY for answers, 1 for
-      pieces.
-    titles: normalised titles of gold documents that occur in the corpus.
+    phrases: answer or piece of text (`tokens.joined`) → number of passages that contain it: at most MANY for answers,
+      1 for pieces.
+    titles: titles (`tokens.joined`) of gold documents that occur in the corpus.
     ids: gold ids that occur in the corpus.
     passages: number of passages.
   """
@@ -46,30 +46,31 @@ class Holdings:
     return Holdings(phrases, self.titles | other.titles, self.ids | other.ids, self.passages + other.passages)
 
 
-def holdings(examples: Sequence[Example], passages: Iterable[Passage]) -> Holdings:
+def holdings(examples: Sequence[Example], passages: Iterable[Passage], *, titles: bool = False) -> Holdings:
   """Searches the questions' answers and gold documents in one pass over the passages.
 
   Args:
     examples: the questions.
     passages: the corpus; it is read as a stream.
+    titles: search the answers in titles too (`answer_recall.searched`).
   """
   documents = [document for example in examples for document in _documents(example)]
   enough = {piece: 1 for _, text in documents for piece in _pieces(text)}
   enough |= {answer: MANY for example in examples for answer in _answers(example)}
   wanted_titles = {title for title, _ in documents if title}
   wanted_ids = {name for example in examples for name in _ids(example)}
-  stream, titles, ids, number = iter(passages), set(), set(), 0
+  stream, called, ids, number = iter(passages), set(), set(), 0
   head = list(itertools.islice(stream, SAMPLE))
-  phrases = Phrases(enough, map(_words, head))
+  phrases = Phrases(enough, (tokens.joined(passage.text) for passage in head))
   for passage in itertools.chain(head, stream):
     number += 1
-    phrases.add(_words(passage))
-    title = normalize(passage.title, "squad")
+    phrases.add(tokens.joined(answer_recall.searched(passage, titles=titles)))
+    title = tokens.joined(passage.title)
     if title in wanted_titles:
-      titles.add(title)
+      called.add(title)
     if passage.id in wanted_ids:
       ids.add(passage.id)
-  return Holdings(phrases.counts, frozenset(titles), frozenset(ids), number)
+  return Holdings(phrases.counts, frozenset(called), frozenset(ids), number)
 
 
 def row(example: Example, held: Holdings) -> dict[str, Any]:
@@ -77,13 +78,12 @@ def row(example: Example, held: Holdings) -> dict[str, Any]:
 
   Returns:
     source, id, question, golds: of the question.
-    passages: the number of passages that contain a gold as whole words (`qa.has_answer`), at most MANY. With several
-      golds, that of the most frequent one. None if the answer is yes or no, or is empty after normalising: it cannot be
-      searched as a string.
+    passages: the number of passages that contain a gold (`qa.has_answer`), at most MANY. With several golds, that of
+      the most frequent one. None if the answer is yes or no: it cannot be searched as a string.
     gold: number of gold documents.
     by_title, by_text, by_id: [gold documents that the corpus has, gold documents with a title, a text, an id of the
       corpus (meta.gold_ids)]; left out if the second number is 0. A text counts as found if at least half of its runs
-      of PIECE words are in passages, so other chunks of the same text count.
+      of PIECE tokens are in passages, so other chunks of the same text count.
   """
   answers, documents = _answers(example), _documents(example)
   found: dict[str, Any] = dict(source=example.source, id=example.id, question=example.question, golds=example.golds)
@@ -125,7 +125,12 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def audited(
-  examples: Sequence[Example], held: Holdings, found: Sequence[Sequence[Passage]] | None = None, *, k: int = 5
+  examples: Sequence[Example],
+  held: Holdings,
+  found: Sequence[Sequence[Passage]] | None = None,
+  *,
+  k: int = 5,
+  titles: bool = False,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
   """The audit of a corpus, and of an index over it.
 
@@ -134,16 +139,18 @@ def audited(
     held: the answers and gold documents found in the corpus.
     found: the passages that the index finds for each question, best first; None without an index.
     k: number of counted ranks.
+    titles: as in `holdings`.
 
   Returns:
-    (summary, rows). The summary has passages, top_k, and sets: {source: `totals`}; with several sources, "" has all
-    questions. The rows are from `row`. With an index they also have by_answer (`answer_recall.answer_scores`; None if
-    the answer cannot be searched) and by_gold (`answer_recall.gold_scores`; None if the documents are unknown).
+    (summary, rows). The summary has passages, top_k, titles, and sets: {source: `totals`}; with several sources, "" has
+    all questions. The rows are from `row`. With an index they also have by_answer (`answer_recall.answer_scores`; None
+    if the answer cannot be searched) and by_gold (`answer_recall.gold_scores`; None if the documents are unknown).
   """
   rows = [row(example, held) for example in examples]
   for number, one in enumerate(rows if found is not None else ()):
     given, passages = examples[number], found[number]
-    one["by_answer"] = None if one["passages"] is None else answer_recall.answer_scores(given, passages, k)
+    known = one["passages"] is not None
+    one["by_answer"] = answer_recall.answer_scores(given, passages, k, titles=titles) if known else None
     one["by_gold"] = answer_recall.gold_scores(given, passages, k)
   of_set: dict[str, list[dict[str, Any]]] = {}
   for example, one in zip(examples, rows):
@@ -152,7 +159,7 @@ def audited(
     of_set = comparison.named(of_set) | {"": rows}
   top_k = None if found is None else k
   sets = {name: totals(some, top_k) for name, some in of_set.items()}
-  return dict(passages=held.passages, top_k=top_k, sets=sets), rows
+  return dict(passages=held.passages, top_k=top_k, titles=titles, sets=sets), rows
 
 
 def totals(rows: Sequence[Mapping[str, Any]], k: int | None) -> dict[str, Any]:
@@ -244,20 +251,16 @@ def text(summary: Mapping[str, Any]) -> str:
   return "\n".join([*table, f"{summary['passages']} passages"])
 
 
-def _words(passage: Passage) -> str:
-  return normalize.__wrapped__(f"{passage.title} {passage.text}", "squad")  # not cached: a passage is read once
-
-
 def _answers(example: Example) -> list[str]:
-  """The normalised golds; empty if one is yes or no, because many passages contain these words without answering."""
-  golds = [normalize(gold, "squad") for gold in example.golds]
-  return [] if qa.YES_NO & set(golds) else list(dict.fromkeys(filter(None, golds)))
+  """The golds as tokens; empty if one is yes or no, because many passages contain these words without answering."""
+  golds = map(tokens.joined, example.golds if qa.searchable(example.golds) else ())
+  return list(dict.fromkeys(filter(None, golds)))
 
 
 def _documents(example: Example) -> list[tuple[str, str]]:
-  """(normalised title, normalised text) of each gold passage."""
+  """(title, text) of each gold passage, as tokens."""
   golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(episodes_lib.GOLDS, ())]
-  return list(dict.fromkeys((normalize(gold.title, "squad"), normalize(gold.text, "squad")) for gold in golds))
+  return list(dict.fromkeys((tokens.joined(gold.title), tokens.joined(gold.text)) for gold in golds))
 
 
 def _ids(example: Example) -> list[str]:
@@ -265,7 +268,7 @@ def _ids(example: Example) -> list[str]:
 
 
 def _pieces(text: str) -> list[str]:
-  """The text's runs of PIECE words; a shorter rest only if the text has no other."""
+  """The text's runs of PIECE tokens; a shorter rest only if the text has no other."""
   words = text.split()
   runs = [words[start : start + PIECE] for start in range(0, len(words), PIECE)]
   whole = [run for run in runs if len(run) == PIECE] or runs

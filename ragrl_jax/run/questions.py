@@ -260,7 +260,8 @@ def with_noise(examples: Sequence[structs.Example], count: int, *, seed: int) ->
 
   The draw depends only on (seed, id) and the set, not on the order of the questions. A larger count draws the same
   passages as a smaller one, and more. Passages that an example already has are not drawn. Neither are passages that
-  contain one of its golds as whole words, because they would not be noise ("yes" and "no" are not checked).
+  contain one of its golds (`qa.has_answer`, in title or text), because they would not be noise ("yes" and "no" are not
+  checked).
 
   Raises:
     ValueError: the set has too few other passages.
@@ -276,8 +277,8 @@ def with_noise(examples: Sequence[structs.Example], count: int, *, seed: int) ->
 
 def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage], rng: random.Random):
   own = {(passage.title, passage.text) for passage in example.passages}
-  golds = [gold for gold in example.golds if gold.strip().lower() not in qa.YES_NO]
-  unfit = lambda drawn: (drawn.title, drawn.text) in own or qa.has_answer(f"{drawn.title} {drawn.text}", golds)
+  golds = [gold for gold in example.golds if qa.searchable([gold])]
+  unfit = lambda drawn: (drawn.title, drawn.text) in own or qa.has_answer(f"{drawn.title}\n{drawn.text}", golds)
   order = list(range(len(example.passages)))  # the current positions of the example's own passages
   mixed = list(example.passages)
   for _ in range(count):

@@ -5,7 +5,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from ragrl_jax.core.metrics import evidence
-from ragrl_jax.core.text.normalize import normalize, normalize_all
+from ragrl_jax.core.text import tokens
+from ragrl_jax.core.text.normalize import kept, normalize, normalize_all
 
 UNITS = ("word", "char", "word_set")
 YES_NO = frozenset(("yes", "no", "noanswer"))
@@ -15,8 +16,8 @@ Scorer = Callable[[str, Sequence[str]], float]
 def exact_match(prediction: str, golds: Sequence[str], *, style: str = "squad") -> float:
   """1 if the normalised prediction equals a normalised gold, else 0.
 
-  If both normalise to the empty text ("?" and "the"), they match only if they were the same, non-empty text. The
-  published scripts always count such a pair as a match.
+  Two texts that normalise to nothing ("?", "The.") match if what is left before that is the same (`normalize.kept`).
+  The published scripts count any two of them as a match.
 
   Args:
     prediction: the answer.
@@ -86,21 +87,36 @@ def overlap(
 def cover_em(prediction: str, golds: Sequence[str], *, style: str = "squad") -> float:
   """1 if a normalised gold is a substring of the normalised prediction, else 0. Also called accuracy and sub-EM.
 
-  A gold that normalises to the empty text is in no prediction, with the one exception of `exact_match`.
+  A gold that normalises to nothing ("The") is searched as whole words in its own case.
   """
   golds, text = _tuple(golds), normalize(prediction, style)
-  if not text:
-    return float(_stated(prediction, golds, style))
-  return float(prediction in golds or any(wanted and wanted in text for wanted in normalize_all(golds, style)))
+  normal = normalize_all(golds, style)
+  if text and (prediction in golds or any(wanted and wanted in text for wanted in normal)):
+    return 1.0
+  bare = [tokens.joined(gold, cased=True) for gold, wanted in zip(golds, normal) if not wanted]
+  if bare and tokens.holds(tokens.joined(prediction, cased=True), bare):
+    return 1.0
+  return float(not text and _stated(prediction, golds, style))
 
 
 def has_answer(text: str, golds: Sequence[str]) -> bool:
-  """Whether the text holds a gold as whole words, both normalised: "in Paris." holds "Paris", "comparison" does not.
+  """Whether the text holds a gold, by DPR's rule: the gold's tokens (`tokens.joined`), one after the other.
+
+  "in Paris." holds "Paris", "comparison" does not. DPR's script searches a passage's text, not its title.
 
   Source: DPR's evaluation (arXiv 2004.04906), by which a retrieved passage is a positive one.
   """
-  words = f" {normalize(text, 'squad')} "
-  return any(f" {wanted} " in words for wanted in normalize_all(_tuple(golds), "squad") if wanted)
+  return tokens.holds(tokens.joined(text), _all_joined(_tuple(golds)))
+
+
+def searchable(golds: Sequence[str]) -> bool:
+  """Whether passages can be searched for the golds: not for yes or no, which say nothing without the question."""
+  return YES_NO.isdisjoint(normalize_all(_tuple(golds), "squad"))
+
+
+@functools.lru_cache(maxsize=64)  # the golds of a question, for each of its passages
+def _all_joined(golds: tuple[str, ...]) -> tuple[str, ...]:
+  return tuple(map(tokens.joined, golds))
 
 
 # How a gold is looked for in a longer text: as whole words, or as letters, also inside words (sub-EM).
@@ -112,9 +128,9 @@ def _tuple(golds: Sequence[str]) -> tuple[str, ...]:
 
 
 def _stated(prediction: str, golds: tuple[str, ...], style: str) -> bool:
-  """Whether the prediction is not empty, becomes empty by normalising, and equals a gold before normalising."""
-  said = prediction.strip().lower()
-  return bool(said) and any(said == gold.strip().lower() and not normalize(gold, style) for gold in golds)
+  """Whether the prediction, which normalises to nothing, equals a gold that does, in what is left before that."""
+  said = kept(prediction, style)
+  return bool(said) and any(said == kept(gold, style) and not normalize(gold, style) for gold in golds)
 
 
 @functools.lru_cache(maxsize=64)  # F1 and `overlap` of one answer

@@ -4,6 +4,8 @@ import functools
 import re
 import string
 
+from ragrl_jax.core.text import forms
+
 STYLES = ("squad", "spaced", "filco", "none")
 
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -23,6 +25,9 @@ def normalize(text: str, style: str) -> str:
   "filco": lower case; the words a, an, the removed; white space collapsed; punctuation stays.
   "none": the text unchanged.
 
+  Unlike in the scripts, every text first gets the one form of `forms.composed`, so that answers are equal however their
+  letters are encoded. This changes only texts that are not in Unicode's usual form.
+
   Example: "The_U.S." is "theus" in squad (without the underscore, "The" is no word of its own) and "u s" in spaced.
 
   Raises:
@@ -32,6 +37,7 @@ def normalize(text: str, style: str) -> str:
     FilCo's eval.py for "filco", whose function that removes punctuation is never called; CARE's training reward for
     "none".
   """
+  text = forms.composed(text)
   if style == "none":
     return text
   if style not in STYLES:
@@ -47,6 +53,18 @@ def normalize(text: str, style: str) -> str:
   elif style != "filco":
     text = text.translate(_DELETE if style == "squad" else _SPACE)
   return " ".join(_ARTICLE.sub(" ", text).split())
+
+
+def kept(text: str, style: str) -> str:
+  """`normalize`; of a text of which it leaves nothing, what the last step leaves that leaves something.
+
+  So "The." is "the", and "?" is "?": such answers are equal only to themselves.
+  """
+  if found := normalize(text, style):
+    return found
+  lower = " ".join(forms.composed(text).lower().split())
+  marks = {"squad": _DELETE, "spaced": _SPACE}.get(style, {})
+  return " ".join(lower.translate(marks).split()) or lower
 
 
 @functools.lru_cache(maxsize=64)  # the golds of a question, whatever the number of metrics

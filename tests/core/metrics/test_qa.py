@@ -1,6 +1,10 @@
 import collections
+import itertools
 import json
 import pathlib
+import re
+import string
+import unicodedata
 
 import hypothesis
 import hypothesis.strategies as st
@@ -62,7 +66,32 @@ def test_texts_that_normalise_to_nothing(measure, style):
   assert measure("?", ["the"], style=style) == 0.0
   assert measure("", [""], style=style) == 0.0
   assert measure("the the ", ["The The"], style=style) == 1.0  # these texts are equal even so
+  assert measure("(A).", ["a"], style=style) == measure(" ? ", ["?"], style=style) == 1.0
+  assert measure("A", ["B", "an"], style=style) == measure("?!", ["!"], style=style) * (measure is not qa.cover_em) == 0
   assert measure("anything", [""], style=style) == 0.0
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("measure", [qa.exact_match, qa.f1, qa.cover_em])
+@pytest.mark.parametrize("text", ["Caf\u00e9 \u00c5ngstr\u00f6m", "\u1e69", "\ud55c\uad6d", "\u0958", "\u00bd \u304c"])
+def test_forms_of_unicode_are_equal(measure, style, text):
+  forms = [unicodedata.normalize(form, text) for form in ("NFC", "NFD")]
+  for said, gold in itertools.product(forms, forms):
+    assert measure(said, [gold], style=style) == measure(said, ["x", gold], style=style) == 1.0
+    assert qa.has_answer(f"in {said}, so", [gold])
+  wide = "".join(chr(ord(one) + 0xFEE0) for one in "Paris1994")  # full-width letters and digits
+  assert measure(wide, ["Paris1994"], style=style) == measure("\ufb01ne", ["fine"], style=style) == 1.0
+  assert measure("m\u00b2", ["m2"], style=style) == measure("m", ["2"])  # a square is no number
+
+
+def test_answers_of_signs_alone_are_themselves():
+  for one in ("\U0001f600", "\u2013", "\u3002", "\u2026", "?", "A", "The"):
+    for metric in (qa.exact_match, qa.f1, qa.cover_em):
+      assert metric(one, [one]) == 1.0 and metric("x", [one]) == metric(one, ["x"]) == 0.0
+    assert qa.has_answer(f"They say {one} now", [one])
+  # An article is searched in its own case: otherwise it were in every sentence.
+  assert qa.cover_em("It is hepatitis A", ["A"]) == 1.0 and qa.cover_em("a liver", ["A"]) == 0.0
+  assert qa.cover_em("Rated A+", ["a"]) == 0.0
 
 
 def test_cover_exact_match():
@@ -97,6 +126,7 @@ def test_a_gold_is_normalised_once_for_all_metrics():
   assert normalize_all.cache_info().misses == 2
 
 
+ASCII_MARKS = string.punctuation
 # Few words and characters, so that many are shared; signs and letters that lower case or normalising treats apart.
 TEXT = st.lists(
   st.sampled_from(
@@ -111,13 +141,22 @@ TEXT = st.lists(
 def test_scores_are_the_plain_formulas(prediction, golds, style, unit, rule):
   """Every gold on its own, with nothing counted once for several."""
   normal = lambda text: normalize.__wrapped__(text, style)
+  marks = {"squad": ("", ASCII_MARKS), "spaced": (" ", ASCII_MARKS + "‘’´`")}.get(style, ("", ""))
+
+  def left(text):  # the last step that leaves something: without punctuation, else lower case
+    text = " ".join(unicodedata.normalize("NFC", text).lower().split())
+    return " ".join("".join(marks[0] if one in marks[1] else one for one in text).split()) or text
+
+  split = re.compile(r"[^\W_]+|[^\w\s]|_").findall
+  spaced = lambda text: " ".join(["", *split(unicodedata.normalize("NFD", text)), ""])
   ours, best = normal(prediction), dict(em=0.0, cover=0.0, f1=0.0)
   for gold in golds:
     theirs = normal(gold)
-    said = prediction.strip().lower()
-    same = ours == theirs if ours and theirs else not ours and not theirs and said == gold.strip().lower() != ""
+    same = ours == theirs if ours and theirs else not ours and not theirs and left(prediction) == left(gold) != ""
     best["em"] = max(best["em"], float(same))
     best["cover"] = max(best["cover"], float(same or theirs != "" and theirs in ours))
+    if theirs == "" != gold.strip("\0 \n") and spaced(gold) in spaced(prediction):
+      best["cover"] = 1.0
     if rule and ours != theirs and (ours in qa.YES_NO or theirs in qa.YES_NO):
       continue
     best["f1"] = max(best["f1"], 1.0 if same else plain_f1(ours, theirs, unit))
