@@ -26,6 +26,7 @@ from ragrl_jax.settings import DTYPES
 from ragrl_jax.structs import Passage
 
 FUSIONS = ("rrf", "weighted")
+Key = tuple[str, str, str]  # id, title and text
 
 
 def _number(value: Any) -> bool:
@@ -101,8 +102,19 @@ class _Around:
         part.close()
 
 
+def _checksum(part: api.Retriever) -> str | None:
+  """The checksum of a retriever's corpus, or of its server's; None if it is unknown."""
+  described: Any = part.describe()
+  for name in ("server", "retriever"):
+    described = described.get(name, described) if isinstance(described, Mapping) else {}
+  return described.get("checksum") if isinstance(described, Mapping) else None
+
+
 class Fused(_Around):
-  """Fuses the rankings of several retrievers. Passages with the same id are the same passage.
+  """Fuses the rankings of several retrievers. Passages with the same id, title and text are the same passage.
+
+  If two parts have corpora with different checksums, and an id is in both, the later one's passage has the number of
+  its part before its id ("1:17"). Servers and recordings that tell no checksum keep their ids.
 
   "rrf" (reciprocal rank fusion, Cormack et al. 2009): a passage's score is the sum of weight / (rrf_k + rank) over the
   rankings that have it, with ranks from 1. "weighted" (convex combination, arXiv 2210.11934): the score is the sum of
@@ -139,6 +151,7 @@ class Fused(_Around):
     super().__init__(parts[0])
     self._parts, self._fusion, self._weights = list(parts), fusion, weights
     self._depth, self._rrf_k = depth, rrf_k
+    self._checksums = [_checksum(part) for part in parts]
 
   def describe(self) -> dict[str, Any]:
     """The settings that are stored with every score: those of the fusion and of every part."""
@@ -152,33 +165,43 @@ class Fused(_Around):
 
     If that corpus is not on this machine, they are in the order in which they were found, retriever by retriever.
     """
-    return api.each(queries, k, lambda texts: self._search(texts, k))
+    return api.each(queries, k, self._search)
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
     rankings = [part.search(texts, max(self._depth, k)) for part in self._parts]
     return [self._fused(found, k) for found in zip(*rankings, strict=True)]
 
   def _fused(self, rankings: Sequence[list[Passage]], k: int) -> list[Passage]:
-    scores: dict[str, float] = collections.defaultdict(float)
-    passages: dict[str, Passage] = {}
-    for weight, found in zip(self._weights, rankings):
+    scores: dict[Key, float] = collections.defaultdict(float)
+    passages: dict[Key, Passage] = {}
+    for number, (weight, found) in enumerate(zip(self._weights, rankings)):
       for passage, points in zip(found, self._points(found), strict=True):
-        passages.setdefault(passage.id, passage)
-        scores[passage.id] += weight * points
-    best = sorted(passages, key=lambda name: -scores[name])  # stable
+        name = self._name(number, passage.id)
+        key = (name, passage.title, passage.text)
+        passages.setdefault(key, dataclasses.replace(passage, id=name))
+        scores[key] += weight * points
+    best = sorted(passages, key=lambda key: -scores[key])  # stable
     if row_of := getattr(self._first, "row_of", None):
       best = self._by_rows(best, scores, k, row_of)
-    return [dataclasses.replace(passages[name], score=scores[name]) for name in best[:k]]
+    return [dataclasses.replace(passages[key], score=scores[key]) for key in best[:k]]
+
+  def _name(self, number: int, name: str) -> str:
+    """The id of a passage of this part: not one of another corpus before it."""
+    for before, part in zip(self._checksums[:number], self._parts):
+      if self._checksums[number] and before and before != self._checksums[number] and hasattr(part, "row_of"):
+        if part.row_of(name) is not None:
+          return f"{self._checksums.index(self._checksums[number])}:{name}"
+    return name
 
   @staticmethod
-  def _by_rows(best: list[str], scores: Mapping[str, float], k: int, row_of: Callable[[str], int | None]) -> list[str]:
+  def _by_rows(best: list[Key], scores: Mapping[Key, float], k: int, row_of: Callable[[str], int | None]) -> list[Key]:
     """The first k passages and those that tie with the last. Equal scores are in the order of the first corpus."""
-    out: list[str] = []
-    for _, tied in itertools.groupby(best, key=lambda name: scores[name]):
+    out: list[Key] = []
+    for _, tied in itertools.groupby(best, key=lambda key: scores[key]):
       some = list(tied)
       if len(some) > 1:
-        rows = {name: row_of(name) for name in some}
-        some.sort(key=lambda name: (rows[name] is None, rows[name] or 0))
+        rows = {key: row_of(key[0]) for key in some}
+        some.sort(key=lambda key: (rows[key] is None, rows[key] or 0))
       out += some
       if len(out) >= k:
         break
@@ -221,7 +244,7 @@ class Reranked(_Around):
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """See `api.Retriever`. Returns at most `depth` passages. Passages of equal score keep the retriever's order."""
-    return api.each(queries, k, lambda texts: self._search(texts, k))
+    return api.each(queries, k, self._search)
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
     found = self._first.search(texts, self._depth)
@@ -250,6 +273,7 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
   names, again = card.pop("indexes"), card.pop("rerank", None)
   if again is not None:
     _check(path, again, RERANK, "rerank.")
+  _refuse_circles(path, ())
   parts = [open_index(name if "://" in name else path.parent / name, **settings) for name in names]
   found = parts[0] if len(parts) == 1 and not card else Fused(parts, **card)
   if again is None:
@@ -263,6 +287,16 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
     )
   folder, kind, depth = path.parent / options.pop("path"), options.pop("kind"), options.pop("depth", 50)
   return Reranked(found, scorers.load_scorer(folder, kind, **options), depth=depth, dispatch=settings.get("dispatch"))
+
+
+def _refuse_circles(path: pathlib.Path, within: tuple[pathlib.Path, ...]) -> None:
+  """Raises ValueError if the file is among its own indexes, or among theirs."""
+  here = path.resolve()
+  if here in within:
+    raise ValueError(f"{path}: it is among its own indexes: name other indexes in {within[-1].name}.")
+  for name in read_card(here, ("indexes",))["indexes"]:
+    if isinstance(name, str) and name.endswith(".json") and (here.parent / name).is_file():
+      _refuse_circles(here.parent / name, (*within, here))
 
 
 def _check(path: pathlib.Path, given: Mapping[str, Any], known: Mapping[str, Any], within: str = "") -> None:

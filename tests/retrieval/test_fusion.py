@@ -57,7 +57,7 @@ def test_a_passage_keeps_its_text_and_blank_queries_find_nothing():
   assert fused.search(["q", " "], 3) == [[Passage("a", "", "text of a", 1 / 61)], []]
   assert fused.read([("a", "")], 1) == [[Passage("a", "", "text of a", 1.0)]]
   assert [part["kind"] for part in fused.describe()["parts"]] == ["scripted"] * 2
-  closed = fusion.Fused([types.SimpleNamespace(search=None)])  # such as a recording
+  closed = fusion.Fused([types.SimpleNamespace(search=None, describe=dict)])  # such as a recording
   with pytest.raises(ValueError, match="the first retriever .SimpleNamespace. opens no documents"):
     closed.read([("a", "")], 1)
 
@@ -105,6 +105,33 @@ def folder(tmp_path_factory):
   for encoder in ("bm25", "hashing"):
     build_index(PASSAGES, encoder, where / encoder, progress=False)
   return where
+
+
+@pytest.mark.parametrize("second", ["bm25", "hashing"])
+def test_equal_ids_of_two_corpora_are_two_passages(tmp_path, second):
+  corpora = [[Passage(str(i), "", f"alpha beta {name}{i}") for i in range(6)] for name in ("one", "two")]
+  corpora[1].append(Passage("z", "", "alpha gamma"))
+  for passages, encoder in zip(corpora, ("bm25", second)):
+    build_index(passages, encoder, tmp_path / passages[0].text[-4:], progress=False)
+  (tmp_path / "both.json").write_text(json.dumps(dict(indexes=["one0", "two0"])))
+  found = load_index(tmp_path / "both.json").search(["alpha beta"], 20)[0]
+  assert {(p.id, p.text) for p in found} == {
+    *((p.id, p.text) for p in corpora[0]), *((f"1:{p.id}", p.text) for p in corpora[1][:6]), ("z", "alpha gamma"),
+  }  # fmt: skip
+  assert all(p.score <= 1 / 61 for p in found)  # no passage has the ranks of two
+  # Without a checksum the contents decide.
+  by_text = [Scripted(("a", 1.0), ("b", 0.5)), Scripted(("a", 2.0), ("b", 1.0))]
+  by_text[1]._found[1] = Passage("b", "", "other text", 1.0)
+  (found,) = fusion.Fused(by_text).search(["q"], 9)
+  assert [(p.id, p.score) for p in found] == [("a", 2 / 61), ("b", 1 / 62), ("b", 1 / 62)]
+
+
+def test_a_file_that_names_itself_is_refused(tmp_path):
+  for names in (["a.json"], ["./b.json", "../" + tmp_path.name + "/a.json"]):
+    for name, other in zip("ab", [*names, "a.json"]):
+      (tmp_path / f"{name}.json").write_text(json.dumps(dict(indexes=[other])))
+    with pytest.raises(ValueError, match="a.json: it is among its own indexes"):
+      load_index(tmp_path / "a.json")
 
 
 def test_a_file_fuses_indexes(folder):
