@@ -81,13 +81,13 @@ def checked(queries: Sequence[str], k: int) -> list[str]:
   return queries
 
 
-def each(queries: Sequence[str], k: int, search: Callable[[list[str]], Answers]) -> Answers:
+def each(queries: Sequence[str], k: int, search: Callable[[list[str], int], Answers]) -> Answers:
   """Checks the arguments. Answers blank queries with empty lists, and all other queries by one call of `search`."""
   queries = checked(queries, k)
   asked = [i for i, query in enumerate(queries) if query.strip()]
   answers: Answers = [[] for _ in queries]
   if asked:
-    for i, found in zip(asked, search([queries[i] for i in asked]), strict=True):
+    for i, found in zip(asked, search([queries[i] for i in asked], int(k)), strict=True):
       answers[i] = found
   return answers
 

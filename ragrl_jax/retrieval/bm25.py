@@ -14,7 +14,7 @@ from tqdm import tqdm
 from ragrl_jax.retrieval import api, reading
 from ragrl_jax.retrieval.corpus import Corpus
 from ragrl_jax.retrieval.ranking import ordered
-from ragrl_jax.retrieval.words import Words, title_and_text
+from ragrl_jax.retrieval.words import Words, say_wordless, title_and_text
 from ragrl_jax.structs import Passage
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 class BM25Retriever:
   """Ranks the passages that share a word with the query by BM25 (Lucene's idf) over title and text."""
 
-  def __init__(self, corpus: Corpus, index: bm25s.BM25, words: Words, shard: Mapping[str, Any] | None = None):
-    self._corpus, self._index, self._words, self._shard = corpus, index, words, shard
+  def __init__(
+    self, corpus: Corpus, index: bm25s.BM25, words: Words, wordless: int, shard: Mapping[str, Any] | None = None
+  ):
+    self._corpus, self._index, self._words, self._wordless, self._shard = corpus, index, words, wordless, shard
 
   @classmethod
   def load(
@@ -45,9 +47,11 @@ class BM25Retriever:
       shard: which part of a corpus it is; None for a whole corpus.
 
     Raises:
-      ValueError: the files do not match.
+      ValueError: the files do not match, or their words are those of another version's rule.
     """
     import bm25s
+
+    words = Words.of(settings["words"], folder)
 
     index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
     columns = len(index.scores["indptr"]) - 1
@@ -56,7 +60,7 @@ class BM25Retriever:
         f"{pathlib.Path(folder) / 'vocab.index.json'}: {len(index.vocab_dict)} words, but the scores are for "
         f"{columns}: copy the index again, or build it again."
       )
-    return cls(corpus, index, Words(**settings["words"]), shard)
+    return cls(corpus, index, words, settings["wordless"], shard)
 
   def describe(self) -> dict[str, Any]:
     """The settings that are stored with every score: kind, options, and the corpus with its checksum."""
@@ -65,6 +69,7 @@ class BM25Retriever:
       k1=self._index.k1,
       b=self._index.b,
       words=self._words.settings,
+      wordless=self._wordless,
       rows=len(self._corpus),
       checksum=self._corpus.checksum,
       **(dict(shard=self._shard) if self._shard else {}),
@@ -80,10 +85,16 @@ class BM25Retriever:
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """The k best passages for each query, best first, with scores. See `retrieval.api`."""
-    return api.each(queries, k, lambda texts: [self._search(text, k) for text in texts])
+    return api.each(queries, k, self._search_all)
 
-  def _search(self, query: str, k: int) -> list[Passage]:
-    ids = [self._index.vocab_dict[word] for word in self._words(query) if word in self._index.vocab_dict]
+  def _search_all(self, texts: Sequence[str], k: int) -> api.Answers:
+    words = [self._words(text) for text in texts]
+    if without := [text for text, found in zip(texts, words) if not found]:
+      say_wordless("queries", len(without), len(texts), without[0])
+    return [self._search(found, k) for found in words]
+
+  def _search(self, words: Sequence[str], k: int) -> list[Passage]:
+    ids = [self._index.vocab_dict[word] for word in words if word in self._index.vocab_dict]
     if not ids:
       return []
     scores = self._index.get_scores_from_ids(ids)
@@ -103,6 +114,7 @@ def build(
   b: float = 0.4,
   stemmer: str = "",
   stopwords: str = "english",
+  pattern: str = "two",
   rows: range | None = None,
   progress: bool = True,
 ) -> dict[str, Any]:
@@ -114,7 +126,7 @@ def build(
     corpus: the passages. Word statistics are counted over all of them.
     folder: where the files are written.
     k1, b: BM25's saturation (at least 0) and length normalisation (0 to 1).
-    stemmer, stopwords: see `words.Words`.
+    stemmer, stopwords, pattern: see `words.Words`.
     rows: rows of the passages that searches return; None for all.
     progress: show progress bars.
 
@@ -124,9 +136,12 @@ def build(
   Raises:
     ValueError: k1 or b is outside its range, or the corpus has no words.
   """
-  words, vocabulary, documents = checked(k1=k1, b=b, stemmer=stemmer, stopwords=stopwords), {}, []
+  words = checked(k1=k1, b=b, stemmer=stemmer, stopwords=stopwords, pattern=pattern)
+  vocabulary, documents, wordless, example = {}, [], 0, ""
   for passage in tqdm(corpus, total=len(corpus), desc="bm25", unit=" passages", disable=not progress):
     ids = [vocabulary.setdefault(word, len(vocabulary)) for word in words(title_and_text(passage))]
+    if not ids and (rows is None or len(documents) in rows):
+      wordless, example = wordless + 1, example or title_and_text(passage)
     documents.append(np.array(ids, dtype=np.int32))
   if not vocabulary:
     raise ValueError("no passage has a word that BM25 indexes (two letters or more, no stop word): check the corpus.")
@@ -137,10 +152,13 @@ def build(
   if rows is not None:
     _keep(index.scores, rows)
   index.save(folder, allow_pickle=False, show_progress=False)
-  return dict(words=words.settings)
+  say_wordless("passages", wordless, len(documents) if rows is None else len(rows), example)
+  return dict(words=words.settings, wordless=wordless)
 
 
-def checked(*, k1: float = 0.9, b: float = 0.4, stemmer: str = "", stopwords: str = "english") -> Words:
+def checked(
+  *, k1: float = 0.9, b: float = 0.4, stemmer: str = "", stopwords: str = "english", pattern: str = "two"
+) -> Words:
   """The words of these options of `build`.
 
   Raises:
@@ -148,7 +166,7 @@ def checked(*, k1: float = 0.9, b: float = 0.4, stemmer: str = "", stopwords: st
   """
   if not all(type(value) in (int, float) for value in (k1, b)) or not 0 <= k1 < math.inf or not 0 <= b <= 1:
     raise ValueError(f"k1={k1!r}, b={b!r}: they must be numbers; k1 must not be negative and b must lie in [0, 1].")
-  return Words(stemmer=stemmer, stopwords=stopwords)
+  return Words(stemmer=stemmer, stopwords=stopwords, pattern=pattern)
 
 
 def _keep(scores: dict[str, Any], rows: range) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ragrl_jax.core.text.tokens import pattern
 from ragrl_jax.store import sums
 from ragrl_jax.structs import Passage
 
+RULE = 2  # of "words"; recorded, so that no build goes on by another one
 MARK = "#"  # separates a document's id from the passage's number: "d#0"
-_WORD = re.compile(r"\S+")
 BLOCK = 1 << 20  # characters of a document that are tokenized at a time; a block ends before white space
 Spans = Callable[[str], list[tuple[int, int]]]
 
@@ -26,7 +26,7 @@ class Chunks:
     tokens: most tokens of a passage, counted in the tokenized document. A passage tokenized alone may have one or two
       more.
     overlap: tokens that a passage shares with the previous one.
-    tokenizer: "words" (separated by white space), or a folder with a tokenizer.json.
+    tokenizer: "words" (separated by white space; in scripts without spaces, signs), or a folder with a tokenizer.json.
   """
 
   tokens: int
@@ -47,7 +47,7 @@ class Chunks:
     """JSON, stored with the index."""
     made = dict(tokens=self.tokens, overlap=self.overlap)
     if self.tokenizer == "words":
-      return dict(made, tokenizer="words")
+      return dict(made, tokenizer="words", rule=RULE)
     return dict(made, tokenizer=self._file.parent.name, sha256=sums.digest(self._file))
 
   def cut(self, documents: Iterable[Passage]) -> Iterator[Passage]:
@@ -64,7 +64,8 @@ class Chunks:
   def _spans(self) -> Spans:
     """A function from a text to its tokens' places in it."""
     if self.tokenizer == "words":
-      return lambda text: [match.span() for match in _WORD.finditer(text)]
+      word = pattern(r"[UNSPACED][MARKS]*|[^\sUNSPACED]+")
+      return lambda text: [match.span() for match in word.finditer(text)]
     import tokenizers  # comes with transformers
 
     read = tokenizers.Tokenizer.from_file(str(self._file))

@@ -70,7 +70,7 @@ class DenseRetriever:
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """The k best passages for each query, best first, with scores. See `retrieval.api`."""
-    return api.each(queries, k, lambda texts: self._search(texts, k))
+    return api.each(queries, k, self._search)
 
   def embed(self, texts: Sequence[str], kind: str) -> list[tuple[np.ndarray, int]]:
     """(float32 [dim], number of tokens) of each text, embedded as a "query" or as a "passage" without a title."""

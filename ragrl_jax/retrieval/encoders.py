@@ -13,6 +13,7 @@ from typing import Any
 from ragrl_jax.retrieval import bm25
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.hashing import HashingEncoder
+from ragrl_jax.retrieval.words import RULE
 from ragrl_jax.structs import Passage
 
 FITTED = "encoder.json"
@@ -41,11 +42,11 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
   if str(encoder) == "bm25":
     _check("bm25", options, bm25.checked)
     bm25.checked(**options)
-    return dict(kind="bm25", options=options)
+    return dict(kind="bm25", options=options, words=RULE)
   if str(encoder) == "hashing":
     _check("hashing", options, HashingEncoder, given=("rows", "mean_length"))
     HashingEncoder({}, rows=0, mean_length=0.0, **options)
-    return dict(kind="hashing", options=options)
+    return dict(kind="hashing", options=options, words=RULE)
   path = pathlib.Path(encoder)
   if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(encoder)):
     here = path.name

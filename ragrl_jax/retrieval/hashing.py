@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ragrl_jax.retrieval.corpus import write_json
-from ragrl_jax.retrieval.words import Words
+from ragrl_jax.retrieval.words import RULE, Words, say_wordless, title_and_text
 from ragrl_jax.structs import Passage
 
 NONZEROS = 16
@@ -68,7 +68,7 @@ class HashingEncoder:
         words = "from 0 to 1" if most == 1 else "of at least 0"
         raise ValueError(f"{name}={value!r}: it must be a number {words} (the hashing encoder's settings).")
     self.dim = dim
-    self.settings = dict(kind="hashing", dim=dim, seed=seed, title_weight=title_weight, k1=k1, b=b)
+    self.settings = dict(kind="hashing", dim=dim, seed=seed, title_weight=title_weight, k1=k1, b=b, rule=RULE)
     self._frequencies, self._rows, self._mean_length = frequencies, rows, mean_length
     self._words = Words(pattern="all")
 
@@ -76,11 +76,15 @@ class HashingEncoder:
   def fit(cls, passages: Iterable[Passage], *, title_weight: float = 2.0, **settings) -> HashingEncoder:
     """The encoder for a corpus: counts its words in one pass."""
     words, frequencies, length, rows = Words(pattern="all"), collections.Counter(), 0.0, 0
+    wordless, example = 0, ""
     for passage in passages:
       title, text = words(passage.title), words(passage.text)
+      if not (title or text):
+        wordless, example = wordless + 1, example or title_and_text(passage)
       frequencies.update(dict.fromkeys([*title, *text], 1))
       length += title_weight * len(title) + len(text)
       rows += 1
+    say_wordless("passages", wordless, rows, example)
     return cls(dict(frequencies), rows=rows, mean_length=length / max(rows, 1), title_weight=title_weight, **settings)
 
   def save(self, path: pathlib.Path) -> None:
@@ -91,9 +95,10 @@ class HashingEncoder:
 
   @classmethod
   def load(cls, path: pathlib.Path) -> HashingEncoder:
-    """Reads what `save` wrote."""
+    """Reads what `save` wrote. Raises ValueError if its words are those of another version's rule."""
     stored = json.loads(path.read_text(encoding="utf-8"))
-    settings = {name: value for name, value in stored["settings"].items() if name != "kind"}
+    settings = {name: value for name, value in stored["settings"].items() if name not in ("kind", "rule")}
+    Words.of(dict(rule=stored["settings"].get("rule", 1)), path)
     return cls(stored["frequencies"], rows=stored["rows"], mean_length=stored["mean_length"], **settings)
 
   def idf(self, word: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ragrl_jax.core.text import forms
 from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval.chunks import document_of
 from ragrl_jax.retrieval.corpus import Corpus
@@ -72,4 +73,4 @@ def _mark(passage: Passage) -> tuple[str, str] | None:
 
 
 def _plain(text: str) -> str:
-  return " ".join(text.split()).casefold()
+  return " ".join(forms.composed(text).split()).casefold()

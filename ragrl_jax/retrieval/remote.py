@@ -152,7 +152,7 @@ class RemoteRetriever:
     Raises:
       RetrievalFailed: no valid answer within retries, deadline and wait; the message names the queries.
     """
-    return api.each(queries, k, lambda texts: self._in_batches(texts, k, "/retrieve"))
+    return api.each(queries, k, lambda texts, k: self._in_batches(texts, k, "/retrieve"))
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """See `reading.read`. Raises RetrievalFailed as `search` does; a server without the page /read fails at once."""

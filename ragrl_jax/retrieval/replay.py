@@ -75,7 +75,7 @@ class Replay:
     Raises:
       ValueError: a query was not recorded with at least this k.
     """
-    return api.each(queries, k, lambda texts: [self._recorded(text, k) for text in texts])
+    return api.each(queries, k, lambda texts, k: [self._recorded(text, k) for text in texts])
 
   def _recorded(self, query: str, k: int) -> list[Passage]:
     recorded = self._answers.get(query, {})

@@ -56,7 +56,7 @@ class ShardedRetriever:
     Raises:
       RetrievalFailed: a part gave no valid answer; the message names it.
     """
-    return api.each(queries, k, lambda texts: self._search(texts, k))
+    return api.each(queries, k, self._search)
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """See `reading.read`. If a document is split over two parts, only the part with the opened passage is read."""

@@ -87,6 +87,63 @@ def test_composed_and_decomposed_letters_are_equal():
   assert Words()("Caf\u00e9") == Words()("Cafe\u0301") == ["caf\u00e9"]
 
 
+WORLD = [  # text, then queries that find it
+  ("日本の首都は東京です", "首都", "日本の首都はどこですか", "東京"),
+  ("北京是中国的城市。雨", "中国", "北京", "雨"),
+  ("서울은 대한민국의 수도이다", "서울", "대한민국", "\u1109\u1165\u110b\u116e\u11af"),  # the last one decomposed
+  ("हिन्दी भाषा भारत में", "हिन्दी भाषा", "भाषा"),
+  ("กรุงเทพมหานครเป็นเมืองหลวง", "กรุงเทพ", "เมืองหลวง"),
+  ("İstanbul büyük bir şehir, IŞIK", "istanbul", "İSTANBUL", "i\u0307stanbul", "ışık", "s\u0327ehir"),
+  ("القاهرة عاصمة مصر", "القَاهِرَة", "مِصْر", "مـصر", "\ufee3\ufebc\ufeae"),  # marks, tatweel, glyphs
+  ("أحمد شوقي", "احمد", "\u0627\u0654حمد"),
+  ("ירושלים בירה", "יְרוּשָׁלַיִם"),
+  ("Москва́ столица России", "москва", "МОСКВА", "Росси́и"),
+  ("ﬁne ＮＨＫ co\u00adoperate", "fine", "nhk", "cooperate"),
+  ("ខ្មែរ ភាសា", "ខ្មែរ"),
+]
+
+
+def test_text_of_the_world_is_found(tmp_path, caplog):
+  passages = [Passage(str(i), "", row[0]) for i, row in enumerate(WORLD)] + [
+    Passage("x", "", "?! 😀"),
+    Passage("y", "", "the"),
+  ]
+  build_index(passages, "bm25", tmp_path / "i", progress=False)
+  assert "2 of 14 passages have no words to search by, such as '?! 😀'" in caplog.text
+  index = load_index(tmp_path / "i")
+  assert index.describe()["wordless"] == 2
+  for i, (_, *queries) in enumerate(WORLD):
+    for found in index.search(queries, np.int64(1)):
+      assert found and found[0].id == str(i), queries
+  assert index.search(["the", "?!", "首都"], 1)[:2] == [[], []]
+  assert "2 of 3 queries have no words to search by, such as 'the'" in caplog.text
+  assert Words()("NHK東京 x 雨") == ["nhk", "東京", "東", "京", "雨"]
+  assert Words(pattern="all")("vitamin C, é") == ["vitamin", "c", "é"] and Words()("vitamin C, é") == ["vitamin"]
+
+
+def test_words_of_another_rule_are_refused(tmp_path):
+  for kind, file in (("bm25", "index.json"), ("hashing", "encoder.json")):
+    build_index(world(5, seed=0), kind, tmp_path / kind, progress=False)
+    assert json.loads((tmp_path / kind / "build.json").read_text())["encoder"]["words"] == 2
+    for one in {file, "build.json"}:  # as an earlier version wrote them
+      text = (tmp_path / kind / one).read_text()
+      (tmp_path / kind / one).write_text(re.sub('"(rule|words)": 2', r'"\1": 1', text))
+    with pytest.raises(ValueError, match="rule 1, this version has rule 2: build it again"):
+      load_index(tmp_path / kind, verify_bytes=0)
+    with pytest.raises(ValueError, match="another request .other encoder."):
+      build_index(world(5, seed=0), kind, tmp_path / kind, progress=False)
+
+
+def test_english_words_are_those_of_bm25s():
+  old = lambda text: [w for w in re.findall(r"(?u)\b\w\w+\b", text.lower()) if w not in STOPWORDS_EN]
+  for text in (
+    "Don't stop_it, 3.5% of A's!",
+    "naïve Curaçao—based “quotes” é, O’Neil’s €5 x² 50½",
+    "The U.S.A. 1558–1603",
+  ):
+    assert Words()(text) == old(text)
+
+
 def test_files_are_reproducible_memory_mapped_and_never_unpickled(tmp_path):
   for name in ("a", "b"):
     build_index(world(50, seed=0), "bm25", tmp_path / name, progress=False)

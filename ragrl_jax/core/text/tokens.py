@@ -62,7 +62,7 @@ def words(text: str) -> list[str]:
   """The words of a text: runs of letters, digits, marks and underscores. In scripts without spaces each sign is one."""
   if text.isascii():
     return _ASCII_WORD.findall(text)
-  return pattern(r"(?=\w)[UNSPACED][MARKS]*|(?![UNSPACED])\w(?:(?![UNSPACED])[\wMARKS])*").findall(text)
+  return pattern(r"(?=\w)[UNSPACED][MARKS]*|[^\WUNSPACED]+(?:[MARKS]+[^\WUNSPACED]*)*").findall(text)
 
 
 def cuts(text: str, place: int) -> bool:
