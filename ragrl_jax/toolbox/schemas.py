@@ -128,6 +128,24 @@ def fault(value: Any, schema: Any, where: str = "the arguments") -> str:
   return ""
 
 
+def fitted(value: Any, schema: Any) -> Any:
+  """A valid value, with 3.0 and 1e3 as the whole numbers that the schema wants: Python functions tell them apart."""
+  if not isinstance(schema, Mapping):
+    return value
+  for way in (*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())):
+    if not fault(value, way):
+      return fitted(value, way)
+  kinds = schema.get("type") or ()
+  whole = kinds == "integer" or "integer" in kinds and "number" not in kinds
+  if isinstance(value, float) and value.is_integer():
+    same = [one for one in schema.get("enum") or () if _same(one, value)]
+    return same[0] if same else int(value) if whole else value
+  if isinstance(value, dict):
+    properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    return {name: fitted(one, properties.get(name, others)) for name, one in value.items()}
+  return [fitted(one, schema.get("items", {})) for one in value] if isinstance(value, list) else value
+
+
 def _fault_of_object(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> str:
   properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
   if missing := [name for name in schema.get("required") or () if name not in value]:

@@ -84,7 +84,8 @@ class Toolbox:
     """
     if wrong := self.wrong(name, arguments):
       return Result(wrong, REFUSED)
-    tried = self._tried(self.tools[name], json.loads(arguments))
+    tool = self.tools[name]
+    tried = self._tried(tool, schemas.fitted(json.loads(arguments), tool.parameters))
     work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(tried, loop()))
     try:
       while True:

@@ -99,3 +99,15 @@ def test_a_servers_schemas_may_hold_more_than_is_checked():
   assert schemas.fault(dict(x=1), dict(properties=dict(x=True))) == ""
   assert fault(3, type=None) == "" and schemas.fault(dict(x=1), dict(required=None)) == ""
   assert fault(3.0, type="integer") == "" and fault(3.5, type="integer") != "" and fault(True, type="integer") != ""
+
+
+def test_whole_numbers_fit_integers():
+  _, schema = schemas.of_function(tool_functions.typed)
+  given = GIVEN | dict(number=2.0, mode=3.0, scores={"c": [1e3, 2]}, size=4.0, what={"x": 1.0})
+  assert not schemas.fault(given, schema)
+  found = schemas.fitted(given, schema)
+  kinds = [
+    type(one) for one in (found["number"], found["mode"], *found["scores"]["c"], found["size"], found["what"]["x"])
+  ]
+  assert found == given and kinds == [float, int, int, int, int, float]
+  assert schemas.fitted({"x": 1.0}, True) == {"x": 1.0} and schemas.fitted(2.0, dict(type=["integer", "number"])) == 2.0

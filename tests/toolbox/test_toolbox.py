@@ -34,7 +34,7 @@ def called(toolbox, *calls):
 def test_results_are_texts_or_json():
   typed = dict(text="é", number=1, sure=False, mode=3, names=[], scores={}, many=[])
   (sum_, said, whole), _ = called(
-    box("add", "capital", "typed"), ("add", dict(a=2)), ("capital", dict(country="Italy")), ("typed", typed)
+    box("add", "capital", "typed"), ("add", dict(a=2.0)), ("capital", dict(country="Italy")), ("typed", typed)
   )
   assert sum_ == Result("3", OK) and said.text.startswith("Rome is the capital.")
   assert json.loads(whole.text) == typed | dict(size=None, what=None, nothing=None, either="x") and "é" in whole.text
