@@ -1,13 +1,16 @@
 """Reads the columns of a row of a data set. An invalid value raises a ValueError that names the column."""
 
+import ast
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.structs import Passage
 
 Row = Mapping[str, Any]
+_LISTED = re.compile(r"(?:array\()?[\[({]\s*(?:[\"'\])}]|None\b|null\b)")  # how a list of texts begins as text
 
 
 def passage_id(title: str, text: str) -> str:
@@ -106,12 +109,39 @@ def question(row: Row, column: str = "question") -> str:
 
 
 def golds(row: Row, column: str) -> tuple[str, ...]:
-  """The right answers, each once; one text is one answer."""
+  """The right answers, each once; one text is one answer, and a list of texts that arrives as text is unpacked."""
   golds = row[column]
   golds = [golds] if isinstance(golds, str) else golds
+  if isinstance(golds, Sequence):
+    golds = [one for gold in golds for one in (_listed(gold, column) if isinstance(gold, str) else [gold])]
   if not isinstance(golds, Sequence) or not golds or not all(isinstance(g, str) and g.strip() for g in golds):
-    raise ValueError(f"{column!r} must hold at least one answer, each of them text; this is {golds!r}.")
+    raise ValueError(f"{column!r} must hold at least one answer, each of them text; this is {golds!r:.200}.")
   return tuple(dict.fromkeys(golds))
+
+
+def _listed(text: str, column: str) -> list[str]:
+  """The texts of a list in JSON or as Python prints it, or this text alone.
+
+  Raises:
+    ValueError: it is an object, an empty list, or a list that cannot be read without doubt, as NumPy prints it.
+  """
+  bare = text.strip()
+  if bare[-1:] not in tuple("])}") or not _LISTED.match(bare):
+    return [text]
+  try:
+    value = json.loads(bare)
+  except (ValueError, RecursionError):
+    try:
+      value = ast.literal_eval(bare)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+      value = None
+    if "".join(bare.split()) != "".join(repr(value).split()):  # two texts without a comma would be read as one
+      value = None
+  if isinstance(value, list | tuple | set) and value and all(isinstance(one, str) for one in value):
+    return sorted(value) if isinstance(value, set) else list(value)
+  if value is None and bare[0] in "({":  # such as ("Heroes")
+    return [text]
+  raise ValueError(f"{column!r} is a list as text, {text!r:.80}: write it as a list of texts.")
 
 
 def identified(row: Row, columns: Sequence[str], default: str) -> str:

@@ -121,6 +121,35 @@ def test_plain():
   assert (got.id, got.golds, got.meta) == ("set-0", ("x",), dict(views=3))
 
 
+@pytest.mark.parametrize(
+  ("written", "golds"),
+  [
+    ('["x", "y"]', ("x", "y")),  # PopQA's possible answers
+    ("['x', 'y']", ("x", "y")),  # str(list), as in a CSV file
+    (["['x','y']", "z"], ("x", "y", "z")),
+    ("""["it's", 'b"']""", ("it's", 'b"')),
+    ("('x', 'y')", ("x", "y")),
+    ("{'y', 'x'}", ("x", "y")),
+    # These are answers: they are no lists of texts.
+    *(
+      (text, (text,))
+      for text in ("[1, 2]", "[0, 1)", "[a, b]", "f(x) = [x]", "('Til Tuesday)", "(a)", "['Round Midnight")
+    ),
+  ],
+)
+def test_lists_that_arrive_as_text_are_unpacked(written, golds):
+  for column in ("answers", "golden_answers", "answer"):
+    assert read({"question": "Q?", column: written}).golds == golds
+
+
+@pytest.mark.parametrize(
+  "written", ["['x' 'y']", "[]", "['x', 1]", '{"value": "x"}', "array(['x'], dtype=object)", "[None]"]
+)
+def test_lists_as_text_that_cannot_be_read_are_refused(written):
+  with pytest.raises(ValueError, match="'answers' is a list as text"):  # NumPy's have no comma: Python reads "xy"
+    read(dict(question="Q?", answers=written))
+
+
 def test_unknown_columns_go_to_meta():
   got = read(dict(id=7, question="Q?", answers=["x"], views=3, meta=dict(a=1)))
   assert (got.id, got.meta) == ("7", dict(a=1, views=3))
