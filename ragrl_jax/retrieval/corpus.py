@@ -27,6 +27,7 @@ def contents(passage: Passage) -> str:
 def from_contents(text: str) -> tuple[str, str]:
   """(title, text). The first line is the title, without its double quotes; a single line without quotes is the text."""
   first, newline, rest = text.partition("\n")
+  first = first.removesuffix("\r") if newline else first
   quoted = len(first) >= 2 and first[0] == first[-1] == '"'
   if not newline and not quoted:
     return "", text

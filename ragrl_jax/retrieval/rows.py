@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import os
 import pathlib
-import sys
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+_VALUE = re.compile(r'\t(?:"((?:[^"]|"")*)"(?=\t|$)|([^\t]*))')
 KINDS = (".jsonl", ".jsonl.gz", ".parquet", ".tsv", ".tsv.gz")
 
 
@@ -72,20 +72,23 @@ def _json(path: pathlib.Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[tu
 
 
 def _tsv(path: pathlib.Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[str, dict[str, str]]]:
-  """Rows with the header's columns. Values may be in double quotes, but a row is always one line."""
+  """Rows with the header's columns. A row is always one line.
+
+  A value may be in double quotes, with two for each inside; other double quotes are those of the text.
+  """
   header: list[str] = []
-  csv.field_size_limit(sys.maxsize)
   for number, raw in lines:
     try:
-      (values,) = csv.reader([raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")], delimiter="\t")
-    except (UnicodeDecodeError, csv.Error, ValueError) as error:
+      line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
       raise ValueError(f"{path}:{number}: not a line of tab-separated UTF-8: {error}.") from None
+    found = [quoted.replace('""', '"') if quoted else plain for quoted, plain in _VALUE.findall(f"\t{line}")]
     if not header:
-      header = values
-    elif len(values) != len(header):
-      raise ValueError(f"{path}:{number}: {len(values)} columns, but the first line names {len(header)}.")
+      header = found
+    elif len(found) != len(header):
+      raise ValueError(f"{path}:{number}: {len(found)} columns, but the first line names {len(header)}.")
     else:
-      yield f"{path}:{number}", dict(zip(header, values))
+      yield f"{path}:{number}", dict(zip(header, found))
 
 
 def _opened(path: pathlib.Path):

@@ -90,6 +90,26 @@ def test_a_changed_file_among_several_is_another_corpus(tmp_path):
     build_index(both, "bm25", tmp_path / "i", progress=False)
 
 
+def test_quotes_of_tab_separated_values(tmp_path):
+  # In quotes are values that begin and end with one, with two for each inside; all other quotes are the text's own.
+  raw = 'id\ttitle\ttext\r\n1\t"Heroes" is a song\t"a ""b"" \t c"\r\n2\t\tsay "x"\r\n3\t"T\t12" disc\n4\t""\t"""q"""\n'
+  (tmp_path / "q.tsv").write_bytes(raw.encode())
+  assert list(corpus_files.read_passages(tmp_path / "q.tsv")) == [
+    Passage("1", '"Heroes" is a song', 'a "b" \t c'),
+    Passage("2", "", 'say "x"'),
+    Passage("3", '"T', '12" disc'),
+    Passage("4", "", '"q"'),
+  ]
+  lines(tmp_path / "c.jsonl", [dict(id="1", contents='"T"\r\nthe text\r\n')])
+  assert list(corpus_files.read_passages(tmp_path / "c.jsonl")) == [Passage("1", "T", "the text\r\n")]
+
+
+def test_chunks_of_scripts_without_spaces():
+  cut = lambda text: [p.text for p in chunks.Chunks(3).cut([Passage("d", "", text)])]
+  assert cut("東京は首都。NHK now") == ["東京は", "首都。NHK", "now"]
+  assert cut("ก\u0e34นข้าว x") == ["ก\u0e34นข\u0e49", "าว x"]  # marks stay with their letters
+
+
 def test_chunks_by_hand():
   # Five words in pieces of three that share one: a b c, c d e. A piece "e" alone would have nothing new.
   documents = [Passage("d", "T", " a b\nc  d e "), Passage("#1", "", ""), Passage("f", "", "x")]
