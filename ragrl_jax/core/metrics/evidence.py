@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Collection, Hashable, Sequence
 
+from ragrl_jax.core.text import forms
+
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
@@ -43,8 +45,8 @@ def joint(answer: Overlap, facts: Overlap) -> Overlap:
 
 def quoted(span: str, context: str) -> bool:
   """Whether the context contains the span word for word; any white space counts as one space."""
-  span = " ".join(span.split())
-  return bool(span) and span in " ".join(context.split())
+  span = " ".join(forms.composed(span).split())
+  return bool(span) and span in " ".join(forms.composed(context).split())
 
 
 def compression(evidence: int, context: int) -> float:

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-_WORD = re.compile(r"\w+(?:'\w+)*")
+from ragrl_jax.core.text import forms
+
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")  # "whatIsIt" and "what_is_it" are three words
 _APOSTROPHES = str.maketrans("’ʼ", "''")  # \w matches the second one as a letter
 _NAME = re.compile(r"[A-Z][\w'’]*(?:[ -]+[A-Z][\w'’]*)+")
 _QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
@@ -36,7 +39,7 @@ def is_keywords(query: str, titles: Sequence[str] = (), *, max_words: int = 12, 
   Source: When to Search (sec. 3.3) names such rules and publishes none; these are ours.
   """
   plain = unicodedata.normalize("NFKC", query).translate(_APOSTROPHES).lower()
-  words = _words(plain)
+  words = _words(query)
   if not words or len(words) > max_words or "?" in re.split(r"\w", plain)[-1]:
     return False
   names = [name for title in titles for name in (title, _QUALIFIER.sub("", title))]
@@ -50,7 +53,7 @@ def names_in(question: str) -> list[str]:
 
 
 def _words(text: str) -> list[str]:
-  plain = unicodedata.normalize("NFKC", text).translate(_APOSTROPHES).lower()
+  plain = _CAMEL.sub(" ", unicodedata.normalize("NFKC", text)).translate(_APOSTROPHES).lower()
   return [word.partition("'")[0] for word in _WORD.findall(plain)]
 
 
@@ -74,11 +77,14 @@ CONCISE: Mapping[str, Callable[..., bool]] = {
 
 
 def ngram_vectors(texts: Sequence[str], n: int = 3) -> np.ndarray:
-  """Counts of character n-grams, [texts, n-grams]; texts in lower case, with single spaces and a space at each end."""
+  """Counts of character n-grams, [texts, n-grams]; texts as `forms.plain`, with single spaces and a space at each end.
+
+  Underscores count as spaces. So full-width letters and look-alikes make no other query.
+  """
   places: dict[str, int] = {}
   rows = []
   for text in texts:
-    padded = f" {' '.join(text.lower().split())} ".ljust(n)
+    padded = f" {' '.join(forms.plain(text).replace('_', ' ').split())} ".ljust(n)
     rows.append([places.setdefault(padded[i : i + n], len(places)) for i in range(len(padded) - n + 1)])
   return np.stack([np.bincount(row, minlength=len(places)) for row in rows]) if rows else np.zeros((0, 0))
 

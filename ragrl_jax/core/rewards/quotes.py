@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ragrl_jax.core.text import forms
+
 SOFT = 0.85  # the threshold in CARE's code
 JUNK_FROM = 200  # in quotes of at least this many characters, difflib ignores "popular" characters
 _WORD = re.compile(r"\w+")
@@ -14,8 +16,8 @@ MOST_ANCHORS = 4_000_000  # largest number of pairs of positions with an equal r
 
 
 def collapse(text: str) -> str:
-  """The text with each run of white space replaced by one space, and none at its ends."""
-  return " ".join(text.split())
+  """The text in one form of Unicode (`forms.composed`), with single spaces and none at its ends."""
+  return " ".join(forms.composed(text).split())
 
 
 def exact(quote: str, contexts: Sequence[str]) -> bool:
@@ -113,8 +115,8 @@ class _Index:
   """A context's characters, pairs of neighbouring characters, and starts and ends of its words."""
 
   def __init__(self, context: str):
-    words = context.lower().split()
-    self.text = " ".join(words)
+    self.text = collapse(context.lower())
+    words = self.text.split()
     lengths = np.fromiter(map(len, words), np.int64, len(words))
     self.ends = np.cumsum(lengths + 1) - 1
     self.starts = self.ends - lengths

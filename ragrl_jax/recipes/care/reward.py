@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
+from ragrl_jax.core.text import forms
 from ragrl_jax.recipes.care.parser import Parser
 from ragrl_jax.recipes.care.prompt import Prompt
 from ragrl_jax.structs import Episode, Example
@@ -85,7 +86,7 @@ class Reward:
     if self.mode == "repo":
       if not said:
         return SILENCE
-      shown = self.prompt.messages(example)[-1]["content"]
+      shown = forms.composed(self.prompt.messages(example)[-1]["content"])  # as the parser's quotes are
       return sum(1.0 if quote in shown else 0.5 * quotes.soft(quote, shown) for quote in said) / len(said)
     shown = self.prompt.context(example)
     real = [self._stands(quote, shown) for quote in said]

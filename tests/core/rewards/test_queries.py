@@ -65,3 +65,12 @@ def test_mean_similarity_by_hand():
   assert queries.mean_similarity([[0.0, 0.0], [1.0, 0.0]]) == 0.0 == queries.mean_similarity([[1.0]])
   with pytest.raises(ValueError, match="finite"):
     queries.mean_similarity([[1.0], [float("nan")]])
+
+
+def test_forms_of_a_query_are_no_other_query():
+  wide = "".join(chr(ord(one) + 0xFEE0) if one.isalpha() else one for one in "capital of france")
+  for other in (wide, "c\u0430pit\u0430l of fr\u0430nce", "Capital_of_France"):  # full-width, Cyrillic a, underscores
+    assert queries.mean_similarity(queries.ngram_vectors(["capital of france", other])) == pytest.approx(1.0)
+  for question in ("what_is_the_capital_of_the_country_france", "whatIsTheCapitalOfTheCountryFrance"):
+    assert not queries.is_keywords(question)
+  assert queries.is_keywords("iPhone_14 release")

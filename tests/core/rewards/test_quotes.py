@@ -107,3 +107,14 @@ def test_long_quotes_get_the_plain_windows_verdicts():
     assert quotes.soft(quote, context) == verdict, (quote, context)
     found += verdict
   assert 2 < found < 10
+
+
+def test_forms_of_unicode_are_equal_in_quotes():
+  for one, other in (
+    ("Cafe\u0301 au lait", "Caf\u00e9 au lait"),
+    ("ＮＨＫ is one", "NHK is one"),
+    ("ﬁne day now", "fine day now"),
+  ):
+    for quote, context in ((one, f"so {other} ."), (other, f"so {one} .")):
+      assert quotes.exact(quote, [context]) and quotes.whole_words(quote, [context], 3)
+      assert quotes.soft(quote, context, 1.0)
