@@ -17,7 +17,7 @@ from ragrl_jax import judging, recipes, structs
 from ragrl_jax.evaluation import harness
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.models import lora, peft, tensors
+from ragrl_jax.models import hub, lora, peft, tensors
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards
@@ -46,8 +46,9 @@ def evaluate(
 
   Args:
     config: recipe, retrieval and sizes (ragrl_jax/config.py). The checkpoint's model replaces its model.
-    checkpoint: a Hugging Face folder, a PEFT folder with adapters, a run's folder (its finished `model/`, else its
-      newest checkpoint), or one step of a run, RUN/checkpoints/40. None: the model of config.endpoint answers.
+    checkpoint: a Hugging Face folder, a PEFT folder with adapters, a name on the hub, a run's folder (its finished
+      `model/`, else its newest checkpoint), or one step of a run, RUN/checkpoints/40. None: the model of
+      config.endpoint answers.
     data: questions, as in config.data.train; config.data.max_examples limits them.
     out: the folder of the results.
     sample: sample the answers.
@@ -64,12 +65,13 @@ def evaluate(
   sample = sample or seeds > 1
   config_lib.validate(config, training=False)
   recipe = player_lib.recipe(config)
-  config, out = config.copy_and_resolve_references(), pathlib.Path(out)
+  config, out = hub.pinned(config), pathlib.Path(out)
   if (checkpoint is None) != bool(config.endpoint.model):
     raise ValueError(
       "either a checkpoint answers (--checkpoint) or a model behind a server (config.endpoint.model): name one of them."
     )
   # ---- 1. settings and questions: everything that can be refused before weights and index are read ------------------
+  checkpoint = checkpoint if checkpoint is None else hub.with_commit(checkpoint, "--checkpoint")
   source = None if checkpoint is None else chosen(config, checkpoint)
   if source is None:
     endpoint_player.check(config)
@@ -118,8 +120,9 @@ def chosen(config, checkpoint: str | pathlib.Path) -> Source:
   folder, run, step = locate(checkpoint)
   if folder is not None:
     adapters = peft.is_folder(folder)
-    config.model.path = peft.base(folder, config.model.path) if adapters else str(folder)
-    config.model.lora.update(dict(rank=0, path=str(folder) if adapters else ""))
+    where = hub.with_commit(str(checkpoint), "--checkpoint") if hub.is_name(checkpoint) else str(folder)
+    config.model.path = peft.base(folder, config.model.path) if adapters else where
+    config.model.lora.update(dict(rank=0, path=where if adapters else ""))
   else:
     assert run is not None
     _as_trained(config, run.parent / "config.json")
@@ -275,6 +278,8 @@ def locate(checkpoint: str | pathlib.Path) -> Source:
     FileNotFoundError: there is no model and no checkpoint.
   """
   path = pathlib.Path(checkpoint)
+  if hub.is_name(path) and not path.exists():
+    return hub.folder(path, "--checkpoint", part="config"), None, 0
   run = path if path.name == "checkpoints" else path / "checkpoints"
   steps = [int(step.name) for step in run.iterdir() if step.name.isdigit()] if run.is_dir() else []
   for folder in (path, path / "model"):
@@ -285,8 +290,8 @@ def locate(checkpoint: str | pathlib.Path) -> Source:
     return None, path.parent, int(path.name)
   if not steps:
     raise FileNotFoundError(
-      f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), a run's folder, or a "
-      "step of a run, RUN/checkpoints/STEP (--checkpoint)."
+      f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), OWNER/NAME on the "
+      "hub, a run's folder, or a step of a run, RUN/checkpoints/STEP (--checkpoint)."
     )
   return None, run, max(steps)
 
@@ -371,7 +376,8 @@ def _as_trained(config, path: pathlib.Path) -> None:
   with config.unlocked():  # a model's shape may have further fields
     for name in ("model", "optimizer", "loss", "advantage", "critic"):
       config[name].update(trained[name])
-  if given and not pathlib.Path(config.model.path).is_dir():  # the run's base has moved
+  moved = not pathlib.Path(config.model.path).is_dir() and not hub.is_name(config.model.path)
+  if given and moved:  # the run's base has moved
     config.model.path = given
   config.prompting.tokenizer = config.prompting.tokenizer or trained["prompting"]["tokenizer"]
 

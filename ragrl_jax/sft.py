@@ -20,6 +20,7 @@ from ragrl_jax.data import readers
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import packing
 from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.models import hub
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.prompting import appended
 from ragrl_jax.run import contents, profiling, saving
@@ -63,7 +64,7 @@ def sft(
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   config_lib.validate(config, training=False)  # it plays no episodes, and `tokenised` refuses long transcripts
-  config = planned(config)
+  config = planned(hub.pinned(config, workdir))
   with run_lib.opened(
     pathlib.Path(workdir), config, objective="sft", resume=resume, accept_changes=accept_changes, say=say
   ) as run:

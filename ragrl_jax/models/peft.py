@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ragrl_jax.models import hf, lora, mapping, tensors
+from ragrl_jax.models import hf, hub, lora, mapping, tensors
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.families import TENSORS as OF_MODEL
 from ragrl_jax.parallel import hosts, rules
@@ -55,16 +55,19 @@ def is_folder(path: str | os.PathLike) -> bool:
 
 
 def base(path: str | os.PathLike, otherwise: str) -> str:
-  """The base model's folder, as named in adapter_config.json; `otherwise` if that folder does not exist.
+  """The base model that adapter_config.json names, if it is a folder here; else `otherwise`; else its name on the hub.
 
   Raises:
-    ValueError: neither folder exists.
+    ValueError: there is none of them.
   """
   where = pathlib.Path(path) / CONFIG
-  named = hf.read_json(where).get("base_model_name_or_path") or ""
+  values = hf.read_json(where)
+  named, revision = values.get("base_model_name_or_path") or "", values.get("revision")
   for folder in (named, otherwise):
-    if folder and pathlib.Path(folder).is_dir():
+    if folder and (pathlib.Path(folder).is_dir() or (folder == otherwise and hub.is_name(folder))):
       return folder
+  if hub.is_name(named):
+    return f"{named}@{revision}" if revision else named
   raise ValueError(f"{where}: the base model {named!r} is not a folder here: set config.model.path to its folder.")
 
 
@@ -74,9 +77,10 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
   Args:
     model: a decoder with adapters, on any devices.
     path: the folder, made if need be.
-    base: the base model's folder, written as base_model_name_or_path.
+    base: the base model's folder or its name on the hub, written as base_model_name_or_path.
     fingerprint: `TensorFolder.fingerprint` of the base on which they were trained; "" records none.
   """
+  known, commit = hub.parts(base) if hub.is_name(base) else (str(pathlib.Path(base).resolve()), "")
   names = [name for name in lora.MATRICES if hasattr(model.layers, lora.A.format(name))]
   rank, alpha = getattr(model.layers, lora.A.format(names[0])).shape[-1], model.layers.lora_alpha
   entries = mapping.entries(TENSORS, lora.split(model)[1])
@@ -90,7 +94,8 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
   values = dict(
     peft_type="LORA",
     task_type="CAUSAL_LM",
-    base_model_name_or_path=base,
+    base_model_name_or_path=known,
+    revision=commit or None,
     r=rank,
     lora_alpha=int(alpha) if alpha.is_integer() else alpha,
     target_modules=[MODULES[name].rsplit(".", 1)[-1] for name in names],
@@ -153,7 +158,10 @@ def refuse_other_base(adapters: str | os.PathLike, recorded: str, base: str | os
   Raises:
     ValueError: the fingerprints differ.
   """
-  if recorded and (found := found or tensors.TensorFolder(base).fingerprint()) != recorded:
+  if (
+    recorded
+    and (found := found or tensors.TensorFolder(hub.folder(base, "config.model.path")).fingerprint()) != recorded
+  ):
     raise ValueError(
       f"{adapters}: these adapters were trained on other weights than those in {base} (fingerprint {recorded[:12]}, "
       f"not {found[:12]}): put the base model of the training there (config.model.path)."

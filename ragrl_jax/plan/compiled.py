@@ -6,7 +6,6 @@ the compiler, operations and HBM traffic from `plan/workload.py`.
 
 import dataclasses
 import math
-import pathlib
 import time
 from typing import Any
 
@@ -21,7 +20,7 @@ from ragrl_jax.learner import learner, step
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import hf, lora, peft
+from ragrl_jax.models import hub, lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
@@ -125,8 +124,7 @@ def shape_of(config, name: str) -> DecoderConfig:
       raise ValueError(f"shape {name!r}: it must be one of {', '.join(SHAPES)}.")
     return SHAPES[name]
   if config.model.path:
-    where = pathlib.Path(config.model.path) / "config.json"
-    return DecoderConfig.from_hf(hf.read_json(where), str(where))
+    return weights.config_of(hub.folder(config.model.path, "config.model.path", part="config"))
   return DecoderConfig.from_shape(151_936, **config.model.shape.to_dict())
 
 
@@ -145,7 +143,7 @@ def abstract_model(config, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> Dec
     if settings.lora.rank:
       lora.add(made, rank=settings.lora.rank, alpha=settings.lora.alpha, layers=settings.lora.layers, seed=0)
     elif settings.lora.path:
-      peft.add_zeros(made, settings.lora.path)
+      peft.add_zeros(made, hub.folder(settings.lora.path, "config.model.lora.path", part="config"))
     return made
 
   model = nnx.eval_shape(make)

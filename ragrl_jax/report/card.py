@@ -16,6 +16,7 @@ import huggingface_hub
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.data import readers
+from ragrl_jax.models import hub
 from ragrl_jax.report import metric_tables, panels, traces
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.settings import fields
@@ -67,7 +68,8 @@ def write(
   config = config_lib.of_run(run)
   if base and not _HUB.fullmatch(base):
     raise ValueError(f"--base_model={base}: name a model of the hub, as in OWNER/NAME.")
-  base = base or _hub_name(config.model.path)
+  known, commit = hub.parts(config.model.path)
+  base = base or (known if commit else "")
   rows = [row for row in metrics.read_metrics(run) if 0 < row["step"] <= step]
   tuned = bool(rows) and not any("reward" in row for row in rows)
   head = huggingface_hub.ModelCardData(
@@ -256,12 +258,6 @@ def _limits(config, scores) -> list[str]:
 def _model(config) -> str:
   path = config.model.path
   return pathlib.PurePath(path).name if path else page_lib.model_of(config.model.to_dict())
-
-
-def _hub_name(path: str) -> str:
-  """OWNER/NAME of a model in the hub's local cache (…/models--OWNER--NAME/…); "" for other folders."""
-  found = re.search(r"models--([\w.-]+?)--([\w.-]+)", path)
-  return f"{found[1]}/{found[2]}" if found else ""
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

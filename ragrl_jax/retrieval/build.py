@@ -80,7 +80,9 @@ def build_index(
   out = pathlib.Path(out)
   if not isinstance(corpus, str | os.PathLike | Corpus):
     corpus = tuple(corpus)
-  chosen = encoders.named(encoder, encoder_options)
+  request = out / REQUEST
+  before = json.loads(request.read_text(encoding="utf-8")) if request.is_file() and not overwrite else {}
+  chosen = encoders.named(encoder, encoder_options, before.get("encoder"))
   request = dict(
     format=FORMAT,
     corpus=_source(corpus),

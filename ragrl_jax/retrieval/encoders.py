@@ -6,10 +6,10 @@ import inspect
 import json
 import os
 import pathlib
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from ragrl_jax.models import hub
 from ragrl_jax.retrieval import bm25
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.hashing import HashingEncoder
@@ -19,11 +19,17 @@ from ragrl_jax.structs import Passage
 FITTED = "encoder.json"
 
 
-def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def named(
+  encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | None, before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
   """The encoder's entry in build.json and index.json (JSON).
 
+  Args:
+    encoder, options: as for `build_index`.
+    before: the entry of an earlier call. The hub's commits in it are kept.
+
   Raises:
-    ValueError: `encoder` is not a known name, a model's folder or an encoder, or it has no such option. Values of
+    ValueError: `encoder` is not a known name, a model or an encoder, or it has no such option. Values of
       options are checked for "bm25" and "hashing".
   """
   options = dict(options or {})
@@ -47,22 +53,24 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
     _check("hashing", options, HashingEncoder, given=("rows", "mean_length"))
     HashingEncoder({}, rows=0, mean_length=0.0, **options)
     return dict(kind="hashing", options=options, words=RULE)
-  path = pathlib.Path(encoder)
-  if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(encoder)):
-    here = path.name
+  if not hub.is_name(encoder) and not (pathlib.Path(encoder) / "config.json").is_file():
     raise ValueError(
-      f"encoder={str(encoder)!r}: there is no such folder. If it is a name on the Hugging Face hub, "
-      f"download it (hf download {encoder} --local-dir {here}) and pass the folder: --encoder {here}."
-    )
-  if not (path / "config.json").is_file():
-    raise ValueError(
-      f"encoder={str(encoder)!r}: it must be 'bm25', 'hashing', or a folder with a config.json and "
-      "safetensors of a BERT-type encoder or of a decoder for embeddings."
+      f"encoder={str(encoder)!r}: it must be 'bm25', 'hashing', or a folder (or OWNER/NAME on the hub) with a "
+      "config.json and safetensors of a BERT-type encoder or of a decoder for embeddings."
     )
   from ragrl_jax.models.encoder import load_encoder  # takes a while, and bm25 and hashing do not need it
 
   _check("model", options, load_encoder, given=("mesh",))
-  return dict(kind="model", path=str(path.resolve()), options=options)
+
+  def at(where: str | os.PathLike, known: Any) -> str:
+    if not hub.is_name(where):
+      return str(pathlib.Path(where).resolve())
+    return hub.stored(known, str(where), "encoder") or hub.with_commit(str(where), "encoder")
+
+  before = before or {}
+  if second := options.get("passage_path"):
+    options["passage_path"] = at(second, before.get("options", {}).get("passage_path"))
+  return dict(kind="model", path=at(encoder, before.get("path")), options=options)
 
 
 def _check(kind: str, options: Mapping[str, Any], made_by: Callable[..., Any], given: Collection[str] = ()) -> None:
@@ -105,10 +113,11 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
   elif given is not None and not isinstance(given, str | os.PathLike):
     encoder = given
   elif kind == "model":
-    path = pathlib.Path(given or card["encoder"]["path"])
-    if not path.is_dir():
+    path = given or card["encoder"]["path"]
+    if not pathlib.Path(path).is_dir() and not hub.is_name(path):
       raise ValueError(f"{folder}: its encoder is no longer at {path}: pass load_index(…, encoder=FOLDER).")
-    encoder = load_model(path, stored=card["encoder"]["settings"], **card["encoder"]["options"])
+    options = dict(card["encoder"]["options"], stored=card["encoder"]["settings"])
+    encoder = load_model(path, setting=f"{folder}, encoder", **options)
   else:
     raise ValueError(f"{folder}: it was built with an encoder object: pass the object, load_index(…, encoder=…).")
   settings, stored = dict(encoder.settings), card["encoder"]["settings"]
@@ -125,16 +134,22 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
 def called(card: Mapping[str, Any]) -> str:
   """The name of an index's encoder: that of its folder, else its kind. `card` is the contents of index.json."""
   chosen = card["encoder"]
-  return pathlib.Path(chosen["path"]).name if chosen["kind"] == "model" else chosen["kind"]
+  return pathlib.Path(chosen["path"]).name.partition("@")[0] if chosen["kind"] == "model" else chosen["kind"]
 
 
 def load_model(
-  path: str | os.PathLike, *, spread: bool = False, stored: Mapping[str, Any] | None = None, **options: Any
+  path: str | os.PathLike,
+  *,
+  setting: str = "encoder",
+  spread: bool = False,
+  stored: Mapping[str, Any] | None = None,
+  **options: Any,
 ) -> Encoder:
-  """A Flax text encoder from a Hugging Face folder.
+  """A Flax text encoder from a Hugging Face folder or a name on the hub.
 
   Args:
-    path: the folder.
+    path: the folder or name.
+    setting: what names it, for messages.
     spread: split each batch over this process's devices.
     stored: the settings that an index stores. They decide, whatever the folder declares or is called now.
     **options: those of `models.encoder.load_encoder`.
@@ -149,4 +164,6 @@ def load_model(
   devices = jax.local_devices()
   if spread and len(devices) > 1:
     options["mesh"] = mesh.make(devices)
-  return encoder.load_encoder(path, **options)
+  if options.get("passage_path"):
+    options["passage_path"] = hub.folder(options["passage_path"], setting)
+  return encoder.load_encoder(hub.folder(path, setting), **options)

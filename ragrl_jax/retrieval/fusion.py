@@ -278,14 +278,20 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
   found = parts[0] if len(parts) == 1 and not card else Fused(parts, **card)
   if again is None:
     return found
-  from ragrl_jax.models import scorers  # imported here, since only this needs JAX and the models
+  from ragrl_jax.models import hub, scorers  # imported here, since only this needs JAX and the models
 
   options = dict(again)
   if missing := [name for name in ("kind", "path") if name not in options]:
     raise ValueError(
       f"{path}: rerank.{missing[0]} is missing: give a kind ({', '.join(scorers.KINDS)}) and the path of a model."
     )
-  folder, kind, depth = path.parent / options.pop("path"), options.pop("kind"), options.pop("depth", 50)
+  where, kind, depth = options.pop("path"), options.pop("kind"), options.pop("depth", 50)
+  folder = path.parent / where
+  if hub.is_name(where) and not folder.is_dir():
+    if not hub.parts(where)[1]:
+      known = hub.with_commit(where, f"{path}: rerank.path")
+      raise ValueError(f"{path}: rerank.path={where!r} may become another model: write its commit too, {known!r}.")
+    folder = hub.folder(where, f"{path}: rerank.path")
   return Reranked(found, scorers.load_scorer(folder, kind, **options), depth=depth, dispatch=settings.get("dispatch"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ragrl_jax import judging, structs
 from ragrl_jax.data import digests
-from ragrl_jax.models import peft, tensors
+from ragrl_jax.models import hub, peft, tensors
 from ragrl_jax.retrieval import api
 from ragrl_jax.store import sums
 
@@ -33,15 +33,20 @@ def of_folders(config, terms: Sequence[str] | None = None) -> dict[str, str]:
       named[f"judges.{term}.path" if own else "judge.path"] = (
         judge["path"] if judge["kind"] in ("nli", "reward_model") else ""
       )
-  return {setting: digest for setting, place in named.items() if place and (digest := of_folder(place))}
+  return {setting: digest for setting, place in named.items() if place and (digest := of_folder(place, setting))}
 
 
-def of_folder(place: str) -> str:
+def of_folder(place: str, setting: str = "") -> str:
   """Digest of a model's folder or file: "WEIGHTS+REST"; "" if there is none. Its path does not matter.
 
-  WEIGHTS is `TensorFolder.fingerprint`, of adapters and model. REST is of the configs and the tokenizer.
+  WEIGHTS is `TensorFolder.fingerprint`, of adapters and model. REST is of the configs and the tokenizer,
+  or the commit of a name on the hub.
   """
   path = pathlib.Path(place)
+  if hub.is_name(place):  # its folder has the files that were asked for so far
+    path = hub.folder(place, f"config.{setting}", part="tokenizer" if setting == "prompting.tokenizer" else "model")
+    if setting == "prompting.tokenizer":
+      return f"+{path.name}"
   if path.is_file():
     return "+" + sums.digest(path)[:16]
   if not path.is_dir():
@@ -50,6 +55,8 @@ def of_folder(place: str) -> str:
   for names in (dict(stem="model", config="config.json"), dict(stem=peft.STEM, config=peft.CONFIG)):
     if any(path.glob(f"{names['stem']}.safetensors*")):
       weights.append(tensors.TensorFolder(path, **names).fingerprint())
+  if hub.is_name(place):
+    return f"{'-'.join(weights)}+{path.name}"
   rest = hashlib.sha256()
   for file in sorted(path.rglob("*")):
     if file.suffix in _READ and not file.name.endswith(".index.json"):
@@ -74,7 +81,7 @@ def of_retriever(retriever: Any) -> str:
 def base(config) -> str:
   """Fingerprint of the frozen base of config.model's adapters; "" without adapters or without a folder."""
   adapted = config.model.path and (config.model.lora.rank or config.model.lora.path)
-  return tensors.TensorFolder(config.model.path).fingerprint() if adapted else ""
+  return tensors.TensorFolder(hub.folder(config.model.path, "config.model.path")).fingerprint() if adapted else ""
 
 
 def _hash(value: Any) -> str:

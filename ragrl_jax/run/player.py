@@ -18,7 +18,7 @@ from ragrl_jax.engine import sizes as engine_sizes
 from ragrl_jax.engine import stops, team
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import lora, peft, weights
+from ragrl_jax.models import hub, lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts, rules
@@ -92,12 +92,16 @@ def tokenizer(config):
       "config.prompting.tokenizer is empty and so is config.model.path: name the folder or the "
       ".model file that holds the tokenizer."
     )
-  if not config.prompting.tokenizer:
-    surroundings.check_folder("config.model.path", where)
+  setting, part = ("prompting.tokenizer", "tokenizer") if config.prompting.tokenizer else ("model.path", "config")
   how = config.prompting
   check = recipe(config).tool_tokens or chat.check_append_only
   made = load.load_tokenizer(
-    where, chat=how.chat, markers=how.markers, thinking=how.thinking, date=how.date, check=check
+    hub.folder(where, f"config.{setting}", part=part),
+    chat=how.chat,
+    markers=how.markers,
+    thinking=how.thinking,
+    date=how.date,
+    check=check,
   )
   if config.prompting.chat and where != "bytes" and getattr(made, "markers", None) is None:
     raise ValueError(
@@ -142,7 +146,8 @@ def model(config, tokenizer, mesh: jax.sharding.Mesh | None = None) -> tuple[Dec
   made.tokenless = tokenless(tokenizer, shape.vocab_size)
   settings = config.model.lora
   if settings.path:
-    peft.load_adapters(made, settings.path, base=config.model.path)
+    base = hub.folder(config.model.path, "config.model.path") if config.model.path else ""
+    peft.load_adapters(made, hub.folder(settings.path, "config.model.lora.path"), base=base)
   elif settings.rank:
     lora.add(made, rank=settings.rank, alpha=settings.alpha, layers=settings.layers, seed=config.seed)
   return made, shape
@@ -152,9 +157,12 @@ def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
   settings = config.model
   dtype, param_dtype = jnp.dtype(settings.dtype), jnp.dtype(settings.param_dtype)
   if settings.path:
-    surroundings.check_folder("config.model.path", settings.path)
     made, shape = weights.load_pretrained(
-      settings.path, dtype=param_dtype, compute_dtype=dtype, remat=settings.remat, mesh=mesh
+      hub.folder(settings.path, "config.model.path"),
+      dtype=param_dtype,
+      compute_dtype=dtype,
+      remat=settings.remat,
+      mesh=mesh,
     )
     if shape.vocab_size < tokenizer.vocab_size:
       raise ValueError(
@@ -234,7 +242,7 @@ def check_tools(config, recipe: Recipe) -> None:
   if recipe.encodes and not config.retrieval.query_encoder:
     raise ValueError(
       f"config.retrieval.query_encoder is empty, but the recipe {recipe.name} compares the vectors of queries: name "
-      "the folder of an encoder, or compare their characters (config.switches.similarity='ngrams')."
+      "an encoder, a folder or a name on the hub, or compare their characters (config.switches.similarity='ngrams')."
     )
   surroundings.check_judges(config, recipe.judged)
 
@@ -297,8 +305,7 @@ def _shape(config) -> DecoderConfig:
   """The decoder's shape, from its folder, or from the config for a new model, whose vocabulary is not known yet."""
   if not config.model.path:
     return DecoderConfig.from_shape(1, **config.model.shape.to_dict())
-  surroundings.check_folder("config.model.path", config.model.path)
-  return weights.config_of(config.model.path)
+  return weights.config_of(hub.folder(config.model.path, "config.model.path", part="config"))
 
 
 def check_context(config) -> None:
@@ -356,7 +363,8 @@ def sampler(config) -> Sampler:
 
 def _sampler(config) -> tuple[Sampler, team.Team | None]:
   chosen, encoding, devices = recipe(config), tokenizer(config), mesh(config)
-  declared.say_sampling(config.model.path, config.rollout.to_dict())
+  base = hub.folder(config.model.path, "config.model.path", part="config") if config.model.path else ""
+  declared.say_sampling(str(base), config.rollout.to_dict())
   decoder, shape = model(config, encoding, devices)
   automaton = stops.Stops(encoding, chosen.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)

@@ -3,7 +3,7 @@
 import pathlib
 import shutil
 
-from ragrl_jax.models import lora, peft, weights
+from ragrl_jax.models import hub, lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts
@@ -37,12 +37,12 @@ def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=
     base: fingerprint of the base of adapters, see `peft.save_adapters`.
   """
   if lora.has(model) and config.model.path:
-    peft.save_adapters(model, out, base=str(pathlib.Path(config.model.path).resolve()), fingerprint=base)
+    peft.save_adapters(model, out, base=config.model.path, fingerprint=base)
   else:
     weights.save_pretrained(model, shape, out, dtype=dtype)
   if not hosts.is_first():
     return
-  source = pathlib.Path(config.prompting.tokenizer or config.model.path)
+  source = hub.folder(config.prompting.tokenizer or config.model.path, "config.model.path", part="tokenizer")
   if source.is_file():
     shutil.copyfile(source, out / "tokenizer.model")
   for name in TOKENIZER_FILES:
@@ -50,6 +50,5 @@ def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=
       shutil.copyfile(source / name, out / name)
   if (out / "config.json").exists():
     how = config.prompting
-    where = how.tokenizer or config.model.path
-    tokenizer = load.load_tokenizer(where, chat=how.chat, markers=how.markers, check=lambda _: None)
+    tokenizer = load.load_tokenizer(source, chat=how.chat, markers=how.markers, check=lambda _: None)
     weights.write_generation_config(out, (*shape.eos_ids, *tokenizer.eos_ids), shape.bos_id)

@@ -1,8 +1,6 @@
 """Builds the tools of episodes from a config: retriever, judges, encoder of queries."""
 
 import os
-import pathlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +8,7 @@ import jax
 
 from ragrl_jax import judging, retrieval
 from ragrl_jax.judging import local, prompts
+from ragrl_jax.models import hub
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.recipes.veritas import recipe as veritas
 from ragrl_jax.retrieval import encoders
@@ -51,7 +50,7 @@ def _encode(folder: str, queue: dispatch.Dispatch):
   """Texts → vectors, computed on the thread that runs the engine; None without an encoder."""
   if not folder:
     return None
-  encoder = encoders.load_model(folder)
+  encoder = encoders.load_model(folder, setting="config.retrieval.query_encoder")
   return lambda texts: queue.call(encoder.queries, list(texts))
 
 
@@ -81,21 +80,6 @@ def remote(settings) -> dict[str, Any]:
   return dict(timeout_s=settings.timeout_s, retries=settings.retries, wait_s=settings.wait_s, key=key)
 
 
-def check_folder(setting: str, where: str) -> None:
-  """Raises a ValueError that names the setting, unless the folder exists and is not a run's."""
-  if (pathlib.Path(where) / "checkpoints").is_dir() and not any(pathlib.Path(where).glob("*.safetensors")):
-    raise ValueError(
-      f"{setting}={where!r}: this is a run's folder: use {where}/model of a finished run, or write a model's folder "
-      f"with `ragrl export --checkpoint {where} --out FOLDER`. Adapters are named by config.model.lora.path."
-    )
-  if not pathlib.Path(where).is_dir():
-    hub = re.fullmatch(r"[\w.-]+/[\w.-]+", where)
-    raise ValueError(
-      f"{setting}={where!r}: there is no such folder, and models are read from folders (config.json, *.safetensors, "
-      "tokenizer)." + (f" If it is a name on the hub: `hf download {where} --local-dir FOLDER`." if hub else "")
-    )
-
-
 def check_judges(config, terms: Sequence[str]) -> None:
   """Raises a ValueError if a judge's settings are invalid, or a term has none. Loads nothing."""
   known = {*terms, *veritas.JUDGED}  # `ragrl faithfulness` asks the latter of any recipe's episodes
@@ -117,5 +101,5 @@ def check_judges(config, terms: Sequence[str]) -> None:
     if judge["kind"] in ("nli", "reward_model"):
       setting = f"config.judges.{term}.path" if term else "config.judge.path"
       if not judge["path"]:
-        raise ValueError(f"{setting} is empty: name the folder of the judge's model.")
-      check_folder(setting, judge["path"])
+        raise ValueError(f"{setting} is empty: name the judge's model, a folder or OWNER/NAME on the hub.")
+      hub.folder(judge["path"], setting, part="config")

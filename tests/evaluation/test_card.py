@@ -58,7 +58,7 @@ def test_the_card_says_what_the_run_was(tmp_path):
     recipe="care",
     data__train=f"{data},hf:owner/name//train",
     data__evaluate=str(tmp_path / "gone.jsonl"),
-    model__path="/data/me/.cache/hub/models--Qwen--Qwen2.5-3B/snapshots/abc",
+    model__path="/data/me/.cache/hub/models--Qwen--Qwen2.5-3B/snapshots/" + "ab" * 20,
   )
   versions.record(folder, None)
   text = written(folder, step=4, licence="apache-2.0")

@@ -1,10 +1,15 @@
-"""A stand-in for the Hugging Face hub on loopback: it makes repositories and takes commits."""
+"""A stand-in for the Hugging Face hub on loopback: it makes repositories and takes commits, and it serves models."""
 
 import base64
 import contextlib
+import hashlib
 import http.server
 import json
+import re
 import threading
+import time
+
+from huggingface_hub import constants
 
 
 class Hub(http.server.ThreadingHTTPServer):
@@ -15,6 +20,11 @@ class Hub(http.server.ThreadingHTTPServer):
     made: the bodies of requests for a new repository.
     files: path → content of every file that was committed.
     seen: the paths of all requests.
+    revisions: OWNER/NAME → revision or commit → commit, of the models that it serves.
+    trees: commit → {path: content}.
+    gated: OWNER/NAME of the models whose files it refuses.
+    broken: path → bytes after which the connection ends, in the next answers with this file.
+    ranges: the Range of every request for a part of a file.
   """
 
   daemon_threads = True
@@ -22,10 +32,20 @@ class Hub(http.server.ThreadingHTTPServer):
   def __init__(self, token):
     super().__init__(("127.0.0.1", 0), Handler)
     self.token, self.made, self.files, self.seen = token, [], {}, []
+    self.revisions, self.trees, self.gated, self.broken, self.ranges = {}, {}, set(), {}, []
 
   @property
   def address(self):
     return f"http://127.0.0.1:{self.server_port}"
+
+  def serve(self, name, folder, revision="main", **more):
+    """Makes the files of a folder, and more {path: content}, a commit to which the revision points; returns it."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files |= {path: content.encode() for path, content in more.items()}
+    commit = hashlib.sha1(repr((name, sorted(files.items()))).encode()).hexdigest()
+    self.trees[commit] = files
+    self.revisions.setdefault(name, {}).update({revision: commit, commit: commit})
+    return commit
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -55,19 +75,79 @@ class Handler(http.server.BaseHTTPRequestHandler):
     return self.answer(404, {"error": f"no {self.path} here"})
 
   def do_GET(self):
-    self.server.seen.append(self.path)
-    self.answer(404, {"error": f"no {self.path} here"})
+    hub, path = self.server, self.path.partition("?")[0]
+    hub.seen.append(self.path)
+    asked = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path)
+    file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+    if not asked and not file:
+      return self.answer(404, {"error": f"no {self.path} here"})
+    name, revision = asked.group(1, 3) if asked else file.group(1, 2)
+    if name not in hub.revisions:
+      return self.answer(401, {"error": "Invalid username or password."}, **{"X-Error-Code": "RepoNotFound"})
+    if (commit := hub.revisions[name].get(revision or "main")) is None:
+      return self.answer(404, {"error": "Invalid rev id"}, **{"X-Error-Code": "RevisionNotFound"})
+    files = hub.trees[commit]
+    if asked and asked[2] == "tree":
+      return self.answer(200, [dict(type="file", path=p, size=len(c), oid=_etag(c)) for p, c in files.items()])
+    if asked:
+      siblings = [dict(rfilename=path, size=len(content)) for path, content in files.items()]
+      return self.answer(200, dict(id=name, sha=commit, siblings=siblings, tags=[]))
+    if name in hub.gated:
+      return self.answer(403, {"error": "Access is restricted"}, **{"X-Error-Code": "GatedRepo"})
+    if file[3] not in files:
+      return self.answer(404, {"error": "Entry not found"}, **{"X-Error-Code": "EntryNotFound"})
+    self.file(file[3], files[file[3]], commit)
 
-  def answer(self, status, body):
+  do_HEAD = do_GET
+
+  def file(self, path, content, commit):
+    hub, size = self.server, len(content)
+    first = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+    start = int(first[1]) if first else 0
+    if first:
+      hub.ranges.append(first[0])
+    self.send_response(206 if first else 200)
+    self.send_header("ETag", f'"{_etag(content)}"')
+    self.send_header("X-Repo-Commit", commit)
+    self.send_header("Content-Length", str(size - start))
+    if first:
+      self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
+    self.end_headers()
+    if self.command == "GET":
+      self.wfile.write(content[start : hub.broken.get(path)])
+
+  def answer(self, status, body, **headers):
     data = json.dumps(body).encode()
     self.send_response(status)
+    for name, value in headers.items():
+      self.send_header(name, value)
     self.send_header("Content-Type", "application/json")
     self.send_header("Content-Length", str(len(data)))
     self.end_headers()
-    self.wfile.write(data)
+    if self.command != "HEAD":
+      self.wfile.write(data)
 
   def log_message(self, *_):
     pass
+
+
+def _etag(content):
+  return hashlib.sha1(content).hexdigest()
+
+
+@contextlib.contextmanager
+def reached(monkeypatch, cache):
+  """A running hub that huggingface_hub takes for the public one, with its cache in a new folder."""
+  with serving() as made:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "ENDPOINT", made.address)
+    monkeypatch.setattr(
+      constants, "HUGGINGFACE_CO_URL_TEMPLATE", made.address + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 512)
+    monkeypatch.setattr(time, "sleep", lambda s: None)
+    yield made
 
 
 @contextlib.contextmanager

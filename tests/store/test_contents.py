@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.models import peft, tensors
+from ragrl_jax.models import hub, peft, tensors
 from ragrl_jax.retrieval import api
-from ragrl_jax.run import contents, surroundings
+from ragrl_jax.run import contents
 from ragrl_jax.structs import Example, Passage
 
 
@@ -82,4 +82,4 @@ def test_a_described_server_is_known_by_its_retriever():
 def test_a_runs_folder_is_no_model(tmp_path):
   (tmp_path / "run" / "checkpoints").mkdir(parents=True)
   with pytest.raises(ValueError, match=r"config.model.path='.*run': this is a run's folder: use .*run/model.* export"):
-    surroundings.check_folder("config.model.path", str(tmp_path / "run"))
+    hub.folder(tmp_path / "run", "config.model.path")
