@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ragrl_jax.core.text import forms
+from ragrl_jax.core.text import forms, tokens
 
 SOFT = 0.85  # the threshold in CARE's code
 JUNK_FROM = 200  # in quotes of at least this many characters, difflib ignores "popular" characters
-_WORD = re.compile(r"\w+")
 MOST_ANCHORS = 4_000_000  # largest number of pairs of positions with an equal rare character that `_stretches` follows
 
 
@@ -30,8 +29,8 @@ def exact(quote: str, contexts: Sequence[str]) -> bool:
 
 
 def words(text: str) -> int:
-  """The number of words: runs of letters, digits and underscores. Other signs, visible or not, are no words."""
-  return len(_WORD.findall(text))
+  """The number of words (`tokens.words`); in scripts without spaces, of letters. Other signs are no words."""
+  return len(tokens.words(text))
 
 
 def whole_words(quote: str, contexts: Sequence[str], least: int) -> bool:
@@ -47,10 +46,9 @@ def whole_words(quote: str, contexts: Sequence[str], least: int) -> bool:
   quote = collapse(quote)
   if not quote or words(quote) < least:
     return False
-  # A sign at an end is no part of a word, so anything may stand beside it.
-  before, after = r"(?<!\w)" * quote[0].isalnum(), r"(?!\w)" * quote[-1].isalnum()
-  found = re.compile(before + re.escape(quote) + after)
-  return any(found.search(text) is not None for text in _collapsed(tuple(contexts)))
+  found, size = re.compile(f"(?={re.escape(quote)})"), len(quote)
+  places = ((text, one.start()) for text in _collapsed(tuple(contexts)) for one in found.finditer(text))
+  return any(not (tokens.cuts(text, at) or tokens.cuts(text, at + size)) for text, at in places)
 
 
 @functools.lru_cache(maxsize=8192)  # samples of a group often have the same quotes

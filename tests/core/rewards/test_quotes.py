@@ -118,3 +118,8 @@ def test_forms_of_unicode_are_equal_in_quotes():
     for quote, context in ((one, f"so {other} ."), (other, f"so {one} .")):
       assert quotes.exact(quote, [context]) and quotes.whole_words(quote, [context], 3)
       assert quotes.soft(quote, context, 1.0)
+
+
+def test_quotes_of_scripts_without_spaces_are_whole_words():
+  assert quotes.whole_words("首都は東京", ["日本の首都は東京です"], 3) and quotes.words("首都は東京") == 5
+  assert not quotes.whole_words("हिन", ["हिन्दी भाषा"], 1) and quotes.whole_words("हिन्दी", ["हिन्दी भाषा"], 1)
