@@ -11,7 +11,7 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes.untrained import flare
 from ragrl_jax.run import player, rewards
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage, Segment
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage, Segment, ToolFailed
 from ragrl_jax.testing import scripted
 
 FILM, TOWN = Passage("a", "Norsk", "Its seat is Oslo. It is old."), Passage("b", "Oslo", "Ann Lee leads it.")
@@ -165,9 +165,15 @@ def test_adaptive_rag_takes_a_route(label, script, queries):
   recipe, episode, asked, found = play("adaptive", [f"<need> {label} </need>", *script], results)
   assert found == queries and episode.facts["complexity"] == label and len(asked) == 2
   assert episode.num_searches == len(queries) and recipe.outcome(EXAMPLE, episode) == 1.0
-  verdicts = {"A": [1.0, 1.0], "B": [0.2, 0.7], "C": [None, 0.1]}[label]
+  verdicts = {"A": [1.0, 1.0], "B": [0.2, 0.7], "C": [0.2, 0.1]}[label]
   _, episode, asked, found = play("adaptive", script, results, switches=dict(classifier="judge"), verdicts=verdicts)
   assert found == queries and episode.facts["complexity"] == label and len(asked) == 1
+
+
+@pytest.mark.parametrize("verdicts", [[None, 0.1], [0.2, None]])
+def test_adaptive_rag_takes_no_route_without_a_verdict(verdicts):  # which is no "no"
+  with pytest.raises(ToolFailed, match="the judge gave no verdict on the complexity"):
+    play("adaptive", [ANSWER], [[FILM]], switches=dict(classifier="judge"), verdicts=verdicts)
 
 
 def test_adaptive_rag_without_a_label_searches_once():
