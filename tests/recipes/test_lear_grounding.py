@@ -62,6 +62,16 @@ OPEN = (
     ),
   ),
 )
+FIRST = (
+  "Who was born first, Conrad Hilton or J. Willard Marriott?",
+  "Conrad Hilton",
+  (
+    Passage("1", "Conrad Hilton", "Conrad Hilton (December 25, 1887 – January 3, 1979) was a hotelier."),
+    Passage(
+      "2", "J. Willard Marriott", "J. Willard Marriott (September 17, 1900 – August 13, 1985) was a businessman."
+    ),
+  ),
+)
 MOSCOW = (
   "Какой город является столицей России?",
   "Москва",
@@ -89,6 +99,7 @@ HONEST = [
   (CAPITAL, "北京是中华人民共和国的首都。"),
   (OPEN, "Gary Woodland won the 2019 U.S. Open at Pebble Beach."),
   (OPEN, "Gary Woodland finished at 13-under par, three strokes ahead of Brooks Koepka."),  # instead of the pronoun
+  (FIRST, "Conrad Hilton was born December 25, 1887 and J. Willard Marriott on September 17, 1900."),
   (MOSCOW, "Москва является столицей России."),
   (AUTHOR, "The book was written by J. R. R. Tolkien."),
 ]
@@ -116,6 +127,8 @@ CHEATING = [
   (OPEN, "made_up", "Gary Woodland won the 2019 US Open golf."),
   (OPEN, "made_up", "He finished at 13-under par, three strokes ahead of Gary Woodland."),  # instead of a name
   (OPEN, "made_up", "Tiger Woods won it at Augusta. 2019 Gary Woodland."),
+  (FIRST, "made_up", "Conrad Hilton was born first."),
+  (FIRST, "made_up", "Conrad Hilton was born in 1850 and J. Willard Marriott in 1901."),
   (MOSCOW, "beside_the_point", "Казань стоит на Волге."),
   (PEOPLE, "made_up", "Oslo has 800,000 inhabitants."),
   (RIVER, "made_up", "Die Rhône ist 900 km lang."),

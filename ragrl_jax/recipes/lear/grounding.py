@@ -21,6 +21,7 @@ STOP = frozenset(
 )
 NEGATIONS = frozenset(("no", "not", "never", "nor", "t", "without", "cannot"))
 PRONOUNS = frozenset(("he", "she", "it", "they", "him", "her", "them", "his", "its", "their", "this", "who", "which"))
+IMPLIED = frozenset(("born", "died"))  # encyclopedias write these as dates in brackets
 SPARE = 5  # one of this many content words of a paraphrase may be the model's own
 
 # Not after initials and titles, as in "Dr. J. R. R. Tolkien".
@@ -234,7 +235,7 @@ class Judge:
     otherwise it may just be the question with an answer.
     """
     source = frozenset().union(*(window.content for window in places))
-    own = said - source
+    own = said - source - IMPLIED
     if own & (self.asked | self.gold | names) or any(map(_number, own)) or len(own) * SPARE > len(said):
       return False
     return bool((said & source) - self.asked - self.gold) or len(said) > 1 and said in self.sources.contents
