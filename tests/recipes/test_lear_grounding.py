@@ -78,7 +78,133 @@ MOSCOW = (
   (Passage("1", "Москва", "Москва является столицей России."), Passage("2", "Казань", "Казань стоит на Волге.")),
 )
 
+
+def about(question, gold, *passages):
+  return question, gold, tuple(Passage(title, title, text) for title, text in passages)
+
+
+GRASS = about(
+  "Wer schrieb den Roman „Die Blechtrommel“?",
+  "Günter Grass",
+  ("Die Blechtrommel", "Die Blechtrommel ist ein Roman von Günter Grass. Er erschien 1959 im Luchterhand Verlag."),
+  ("Günter Grass", "Günter Grass wurde 1927 in Danzig geboren."),
+  ("Heinrich Böll", "Heinrich Böll schrieb den Roman Ansichten eines Clowns."),
+)
+VILLAGE = about("Wie viele Einwohner hat Kleinstadt?", "4000", ("Kleinstadt", "Kleinstadt ist ein fiktiver Ort."))
+CANBERRA = about(
+  "Quelle est la capitale de l'Australie ?",
+  "Canberra",
+  ("Australie", "L'Australie est un pays d'Océanie. Sa capitale est Canberra."),
+  ("Sydney", "Sydney est la ville la plus peuplée d'Australie."),
+)
+FUJI = about(
+  "日本で一番高い山は何ですか?",
+  "富士山",
+  ("富士山", "富士山は日本で一番高い山である。標高は3776メートル。"),
+  ("北岳", "北岳は日本で二番目に高い山である。"),
+)
+DREAM = about(
+  "谁是《红楼梦》的作者?",
+  "曹雪芹",
+  ("红楼梦", "《红楼梦》是中国古典小说，作者是曹雪芹。"),
+  ("西游记", "《西游记》的作者是吴承恩。"),
+)
+SEOUL = about(
+  "대한민국의 수도는 어디인가?",
+  "서울",
+  ("서울", "서울특별시는 대한민국의 수도이자 최대 도시이다."),
+  ("부산", "부산은 대한민국 제2의 도시이다."),
+)
+HANOI = about(
+  "Thủ đô của Việt Nam là gì?",
+  "Hà Nội",
+  ("Hà Nội", "Hà Nội là thủ đô của nước Việt Nam. Thành phố nằm bên sông Hồng."),
+  ("Huế", "Huế là thành phố ở miền Trung."),
+)
+BRASILIA = about(
+  "Qual é a capital do Brasil?",
+  "Brasília",
+  ("Brasília", "Brasília é a capital federal do Brasil e a sede do governo."),
+  ("São Paulo", "São Paulo é a maior cidade do Brasil."),
+)
+INSULIN = about(
+  "who discovered insulin",
+  "Frederick Banting",
+  (
+    "Insulin",
+    "Insulin is a hormone. It was discovered by Frederick Banting and Charles Best at the University of Toronto in "
+    "1921. It did not cure diabetes.",
+  ),
+)
+MOONS = about(
+  "How many moons does Mars have?", "two", ("Mars", "It has two moons, Phobos and Deimos. Mars has no rings.")
+)
+TREATY = about(
+  "Which country did not sign the treaty?",
+  "Norway",
+  ("Treaty", "Sweden and Denmark signed the treaty in 1397. Norway did not sign the treaty."),
+)
+HASTINGS = about(
+  "who won the battle of hastings",
+  "William the Conqueror",
+  (
+    "Battle of Hastings",
+    "The Battle of Hastings was fought in 1066 between the army of William the Conqueror and an English army. William "
+    "won a decisive victory.",
+  ),
+)
+ETHANOL = about(
+  "What is the boiling point of ethanol?",
+  "78.37 °C",
+  ("Ethanol", "Formula: C2H6O | Boiling point: 78.37 °C | Melting point: −114.1 °C"),
+)
+LINUX = about(
+  "Where did the creator of Linux study?",
+  "University of Helsinki",
+  ("Linux", "The kernel was first released in 1991 by Linus Torvalds."),
+  ("Linus Torvalds", "He attended the University of Helsinki between 1988 and 1996."),
+)
+CURIE = about(
+  "What award did Marie Curie win in 1911?",
+  "Nobel Prize in Chemistry",
+  (
+    "Marie Curie",
+    "Marie Curie won the 1903 Nobel Prize in Physics with Pierre Curie. She won the 1911 Nobel Prize in Chemistry for "
+    "the discovery of polonium.",
+  ),
+)
+SINGER = about(
+  "What nationality is the singer of X?",
+  "America",
+  ("X", "X is sung by Ann Roe."),
+  ("Ann Roe", "Ann Roe is an American singer."),
+  ("Map", "America is a continent."),
+)
+AMIS = about(
+  "Who is the wife of the director of Titanic?",
+  "Suzy Amis",
+  ("Titanic", "Titanic is a 1997 American epic film directed by James Cameron."),
+  ("James Cameron", "James Cameron is a filmmaker. He married Suzy Amis in 2000."),
+)
+
 HONEST = [
+  (GRASS, "Laut Textstelle 1: Die Blechtrommel ist ein Roman von Günter Grass."),
+  (VILLAGE, "Die Passagen enthalten keine Angabe dazu."),
+  (CANBERRA, "La capitale de l'Australie est Canberra."),  # for "sa"
+  (FUJI, "富士山は日本で一番高い山です。"),  # another ending
+  (DREAM, "作者是曹雪芹"),
+  (SEOUL, "서울특별시는 대한민국의 수도이자 최대 도시이다."),
+  (HANOI, "Hà Nội là thủ đô của nước Việt Nam."),
+  (BRASILIA, "Brasília é a capital federal do Brasil."),
+  (INSULIN, "Frederick Banting and Charles Best discovered insulin at the University of Toronto in 1921."),
+  (MOONS, "Mars has 2 moons, Phobos and Deimos."),
+  (TREATY, "Norway didn't sign the treaty."),
+  (HASTINGS, "William the Conqueror won a decisive victory at the Battle of Hastings."),  # for "William"
+  (ETHANOL, "Ethanol: Boiling point: 78.37 °C"),
+  (LINUX, "Linus Torvalds attended the University of Helsinki between 1988 and 1996."),  # the chain's last step alone
+  (CURIE, "In 1911, Marie Curie won the Nobel Prize in Chemistry for the discovery of polonium."),
+  (SINGER, "X is sung by Ann Roe. Ann Roe is an American singer."),  # "America" with an ending
+  (AMIS, "Titanic was directed by James Cameron, who married Suzy Amis in 2000."),
   (FOUNDER, "Harald III founded Oslo."),  # a whole sentence, with two words beside the answer
   (FOUNDER, "HARALD III FOUNDED OSLO"),
   (FOUNDER, "“Harald III founded Oslo.”"),
@@ -104,6 +230,23 @@ HONEST = [
   (AUTHOR, "The book was written by J. R. R. Tolkien."),
 ]
 CHEATING = [
+  (GRASS, "made_up", "Günter Grass schrieb den Roman Ansichten eines Clowns."),
+  (GRASS, "beside_the_point", "Günter Grass wurde 1927 in Danzig geboren."),
+  (CANBERRA, "made_up", "Canberra est la ville la plus peuplée d'Australie."),
+  (FUJI, "made_up", "北岳は日本で一番高い山である。"),
+  (FUJI, "made_up", "富士山は日本で二番目に高い山である。"),
+  (DREAM, "made_up", "《西游记》的作者是曹雪芹。"),
+  (SEOUL, "made_up", "서울은 대한민국 제2의 도시이다."),
+  (HANOI, "made_up", "Huế là thủ đô của nước Việt Nam."),  # a name at the start is no word of its own
+  (BRASILIA, "made_up", "Brasília é a maior cidade do Brasil."),  # "Brasil" is not "Brasília"
+  (INSULIN, "made_up", "Frederick Banting did not discover insulin at the University of Toronto in 1921."),
+  (MOONS, "beside_the_point", "Mars has no moons, Phobos and two."),  # the "no" of the rings
+  (TREATY, "made_up", "Norway signed the treaty in 1397."),
+  (HASTINGS, "made_up", "William the Conqueror won the Battle of Hastings."),  # the question with the answer
+  (ETHANOL, "made_up", "Melting point: 78.37 °C"),
+  (CURIE, "made_up", "She won the 1903 Nobel Prize in Chemistry."),  # the other sentence's year
+  (AMIS, "made_up", "Suzy Amis starred in Titanic directed by James Cameron."),
+  (AMIS, "made_up", "Titanic was directed by Steven Spielberg, who married Suzy Amis."),
   (FOUNDER, "made_up", "The one who founded the city of Oslo is Harald III"),  # the question with an answer
   (FOUNDER, "made_up", "Oslo was founded in 1048 by Harald III."),
   (FOUNDER, "made_up", "Bishop Harald III founded a large trading town there."),

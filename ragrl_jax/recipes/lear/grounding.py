@@ -17,42 +17,65 @@ STOP = frozenset(
   one only or other our over own s she should so some such t than that the their them then there these they this those
   through to too under until up very was we were what when where which while who whom whose why will with would you
   your according answer based mentioned mentions passage passages document documents question said say says source
-  state stated states text therefore thus 的 是 了 在 有 哪 里 什 么 谁""".split()
+  state stated states text therefore thus
+  de la le les du des un une el los las en et est es il der das den dem ein eine und ist von im di van het een l d
+  sa sein seine ihr ihre su sus sua suo
+  的 是 了 在 有 哪 里 什 么 谁""".split()
 )
-NEGATIONS = frozenset(("no", "not", "never", "nor", "t", "without", "cannot"))
-PRONOUNS = frozenset(("he", "she", "it", "they", "him", "her", "them", "his", "its", "their", "this", "who", "which"))
-IMPLIED = frozenset(("born", "died"))  # encyclopedias write these as dates in brackets
+NEGATIONS = frozenset(
+  """no not never nor without cannot nicht kein keine pas non niet geen nao nie inte ikke degil khong
+  не ليس لا لم 不 没 未 無 な""".split()
+)
+PRONOUNS = frozenset(
+  """he she it they him her them his its their this who which il elle sa er sie es sein seine ihr ihre su sus""".split()
+)
+NUMERALS = {
+  word: str(number)
+  for number, word in enumerate("two three four five six seven eight nine ten eleven twelve".split(), 2)
+}
 SPARE = 5  # one of this many content words of a paraphrase may be the model's own
 
 # Not after initials and titles, as in "Dr. J. R. R. Tolkien".
-_ENDS = re.compile(r"(?<!\b[^\W\d_]\.)(?<!\b[A-Z]\w\.)(?<=[.!?])[\s\"'”’)\]]+|(?<=[。！？])|[\n•…]+|\.\.\.")
-_CLAUSES = re.compile(r"[,;]? (?:and|but|while|whereas) |[,;] ")
+_ENDS = re.compile(r"(?<!\b[^\W\d_]\.)(?<!\b[A-Z]\w\.)(?<=[.!?])[\s\"'”’)\]]+|(?<=[。！？।؟])|[\n•…|]+|\.\.\.")
+_CLAUSES = re.compile(r"[,;]? (?:and|but|while|whereas) |[,;:] |(?<=[.!?]) |[，；：]")
 _SOURCE = r"(?:passage|document|doc|source|text)s?"
 _CITED = re.compile(
   rf"^\W*(?:(?:according to|in|from|as) )?(?:the )?{_SOURCE}[\s(\[#]*\d*[)\]]*|^\W*\d+[.):\]]\s", re.IGNORECASE
 )
-_ABSTAINS = re.compile(
+_ABSTAINS = re.compile(  # the last lines: German, French and Spanish; Chinese and Japanese
   rf"\b(?:{_SOURCE}|context|none of (?:them|these))\b[^.!?]*(?:\b(?:not|no|nothing|none|cannot|lacks?)|n['’]t)\b"
-  rf"|\b(?:no|none|nothing|neither)\b[^.!?]*\b(?:{_SOURCE}|context|relevant|information)\b",
+  rf"|\b(?:no|none|nothing|neither)\b[^.!?]*\b(?:{_SOURCE}|context|relevant|information)\b"
+  r"|\b(?:passag|dokument|document|text|quelle|kontext|contexte?|pasaje)\w*\b[^.!?]*"
+  r"\b(?:nicht|kein\w*|pas|aucun\w*|ning\w+)\b"
+  r"|[文落料][^。]*(?:没有|未|ない|ません)",
   re.IGNORECASE,
 )
 _SEPARATOR = re.compile(r"(?<=\d),(?=\d{3})")
+# Encyclopedias write "born" and "died" as dates in brackets.
+_LIFE = re.compile(r"\((?:born )?([^()]{,40}\b\d{3,4}) ?[-–—] ?(?:died )?([^()]{,40}\b\d{3,4})\)")
+_CONTRACTED = re.compile(r"n['’]t\b")
 _LETTERS = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff"  # Thai, Japanese, Chinese: written without spaces
+_LETTER, _HIRAGANA = re.compile(f"[{_LETTERS}]"), re.compile("[\u3040-\u309f]")
 _WORD = re.compile(rf"[{_LETTERS}]|[^\W_{_LETTERS}]+")
 
 
 def words(text: str) -> tuple[str, ...]:
   """The words of a text without articles, case, accents and forms of Unicode; letters where words have no spaces."""
-  text = unicodedata.normalize("NFKD", _SEPARATOR.sub("", text)).casefold()
-  found = _WORD.findall("".join(letter for letter in text if not unicodedata.combining(letter)))
-  return tuple(word for word in found if word not in ("a", "an", "the"))
+  text = _CONTRACTED.sub(" not", _LIFE.sub(r" born \1 died \2 ", _SEPARATOR.sub("", text)))
+  text = unicodedata.normalize("NFKD", text).casefold()
+  found: list[str] = _WORD.findall("".join(letter for letter in text if not unicodedata.combining(letter)))
+  return tuple(NUMERALS.get(word, word) for word in found if word not in ("a", "an", "the"))
 
 
 def content(found: Sequence[str]) -> frozenset[str]:
-  """The words without STOP. Words with the same first five letters agree; numbers agree as a whole."""
-  return frozenset(
-    word if any(map(str.isdigit, word)) else word[:5] for word in found if word not in STOP and word not in NEGATIONS
-  )
+  """The words without STOP. Words with the same first five letters agree; numbers agree as a whole.
+
+  Where words have no spaces, each two successive letters are a word. Hiragana is left out: it writes endings.
+  """
+  kept = ["" if word in STOP or word in NEGATIONS or _HIRAGANA.fullmatch(word) else word for word in found]
+  pairs = (one + two for one, two in itertools.pairwise(kept) if _LETTER.fullmatch(one) and _LETTER.fullmatch(two))
+  stems = (word if _number(word) else word[:5] for word in kept if word and not _LETTER.fullmatch(word))
+  return frozenset(itertools.chain(stems, pairs))
 
 
 def sentences(text: str) -> list[str]:
@@ -98,11 +121,13 @@ def sources(passages: tuple[Passage, ...]) -> Sources:
     lines += map(_line, parts)
     for first, then in zip(parts, [*parts[1:], ()]):
       for said, single in (((*title, *first), True), ((*title, *first, *then), False)):
-        windows.append(Window(title, said, content(said), single))
+        windows.append(
+          Window(title, said, content(title) | content(first) | (frozenset() if single else content(then)), single)
+        )
   return Sources(
     streams=tuple(streams),
     lines=frozenset(lines),
-    contents=frozenset(content(line.split()) for line in lines),
+    contents=frozenset((*(content(line.split()) for line in lines), *(one.content for one in windows if one.single))),
     windows=tuple(sorted(windows, key=lambda window: not window.single)),
     content=frozenset().union(*(window.content for window in windows)),
   )
@@ -136,8 +161,13 @@ class Judge:
     self.sources = sources(passages)
     self.asked = content(words(question))
     self.gold = frozenset().union(*(content(words(gold)) for gold in golds))
+    self.spelt = frozenset(word for gold in golds for word in words(gold) if len(word) >= 5)
     self.yes_no = all(gold.strip().lower() in qa.YES_NO for gold in golds)
-    self.golds = () if self.yes_no else tuple(_line(words(gold)) for gold in golds if words(gold))
+    found = () if self.yes_no else [words(gold) for gold in golds if words(gold)]
+    # An answer of five letters may have an ending, as "America" has in "American".
+    self.golds = tuple(
+      _line(gold).rstrip() if len(gold[-1]) >= 5 and gold[-1].isalpha() else _line(gold) for gold in found
+    )
     self.holds = any(self.has(tuple(stream.split())) for stream in self.sources.streams)
 
   def tricks(self, evidence: str) -> dict[str, bool]:
@@ -164,16 +194,20 @@ class Judge:
     """Whether the evidence that was taken from passages is about the question, and holds an answer if passages do.
 
     A unit is about the question if it, or the title of its passage, has a content word of the question, or of another
-    unit that is about it: the steps of a chain are connected by what they share.
+    unit that is about it: the steps of a chain are connected by what they share. So is a title that is mentioned in a
+    passage whose own title is in the question.
     """
-    reached, about, left = self.asked, [], list(taken)
+    titled = [(content(one.title), one.content) for one in self.sources.windows if content(one.title)]
+    asked = [said for title, said in titled if title <= self.asked]
+    reached = self.asked.union(*(title - self.gold for title, _ in titled if any(title <= said for said in asked)))
+    about, left = [], list(taken)
     while found := [unit for unit in left if content(unit.titled) & reached]:
       about += found
       left = [unit for unit in left if unit not in found]
       reached = reached.union(*(content(unit.titled) - self.gold for unit in found))
     if self.holds:
       together = tuple(itertools.chain(*(unit.words for unit in taken if unit in about)))
-      return self.has(together) or any(self.has(window.title) for unit in about for window in unit.taken)
+      return self.has(together) or any(self.has(unit.taken[0].title) for unit in about if len(unit.taken) == 1)
     covered = frozenset().union(*(content(unit.titled) for unit in about)) & self.asked
     return bool(about) and 2 * len(covered) >= len(self.asked & self.sources.content)
 
@@ -187,7 +221,8 @@ class Judge:
   def unit(self, text: str) -> Unit:
     """A sentence or clause without its reference to a passage, and where it was taken from."""
     abstains, text = bool(_ABSTAINS.search(text)), _CITED.sub("", text).strip()
-    return Unit(words(text), content(words(text)), () if abstains else self.taken(text), abstains)
+    taken = self.taken(text)
+    return Unit(words(text), content(words(text)), taken, abstains and not taken)
 
   def taken(self, text: str) -> tuple[Window, ...]:
     """The windows that a sentence was taken from; () if there are none.
@@ -198,45 +233,64 @@ class Judge:
     """
     said, line = words(text), _line(words(text))
     stems, beside = content(said), content(said) - self.gold
-    if line not in self.sources.lines and not (beside - self.asked or self.has(said) and self.gold - self.asked):
+    if line not in self.sources.lines and not (stems - self.asked):
       return ()
     swapped = self._swapped(said, stems)
-    windows = [window for window in self.sources.windows if window.single or not swapped]
+    spelt = [word for word in said if word in self.spelt]
+    windows = [
+      window
+      for window in self.sources.windows
+      if (window.single or not swapped) and all(any(w.startswith(word) for w in window.words) for word in spelt)
+    ]
     for window in (window for window in windows if stems <= window.content):
       together = line in _line(window.words) and (beside or line in self.sources.lines)
       if together or (len(beside) >= 2 and _in_order(said, window.words)):
         return (window,)
-    names = content([word for part in text.split()[1:] if part[:1].isupper() for word in words(part)])
-    denied = bool(NEGATIONS & set(said))
-    alike = ((window,) for window in windows if bool(NEGATIONS & set(window.words)) == denied)
-    found = itertools.chain(alike, () if swapped else self._joined(stems))
-    return next((places for places in found if self.paraphrased(stems, names, places)), ())
+    names = content([word for part in text.split() if part[:1].isupper() for word in words(part)])
+    denied = _denied(said)
+    alike = (
+      (window,) for window in windows if denied <= (there := _denied(window.words)) and bool(denied) == bool(there)
+    )
+    joined = () if swapped or denied else self._joined(stems)
+    spare = 0 if swapped else len(stems) // SPARE
+    found = itertools.chain(((place, spare) for place in alike), ((pair, 0) for pair in joined))
+    return next((places for places, most in found if self.paraphrased(stems, names, places, most)), ())
 
   def _swapped(self, said: tuple[str, ...], stems: frozenset[str]) -> bool:
-    """Whether a sentence of a passage has all but the answer: it was put there, unless it replaces a pronoun."""
-    answer, rest = stems & self.gold, stems - self.gold
-    return bool(answer) and any(
-      rest <= window.content and not answer <= window.content and not PRONOUNS & set(window.words) - set(said)
-      for window in self.sources.windows
-      if window.single
+    """Whether a sentence of a passage has all but the answer, or has other numbers: they were put there.
+
+    The answer was not if it replaces a pronoun, or its own short form: a word of it without another name beside it.
+    """
+    single = [window for window in self.sources.windows if window.single]
+    lacks = lambda part: [one for one in single if stems - part <= one.content and not part <= one.content]
+    answer, numbers = stems & self.gold, frozenset(filter(_number, stems))
+    return any(any(map(_number, one.content - stems)) for one in lacks(numbers)) or any(
+      not PRONOUNS & set(one.words) - set(said)
+      and not any(beside <= stems for beside in _beside(answer, one.words[len(one.title) :]))
+      for one in lacks(answer)
     )
 
   def _joined(self, said: frozenset[str]) -> Iterator[tuple[Window, ...]]:
-    """Pairs of sentences that share a word of the evidence which is neither of the question nor the answer."""
+    """Pairs of sentences that share a title's word that the evidence has, neither of the question nor the answer."""
     new = said - self.asked - self.gold
     near = [window for window in self.sources.windows if window.single and window.content & new]
-    return (pair for pair in itertools.combinations(near, 2) if pair[0].content & pair[1].content & new)
+    pairs = itertools.combinations(near, 2)
+    return (
+      (a, b)
+      for a, b in pairs
+      if a.content & b.content & new & (content((*a.title, *b.title)) if a.title != b.title else new)
+    )
 
-  def paraphrased(self, said: frozenset[str], names: frozenset[str], places: tuple[Window, ...]) -> bool:
+  def paraphrased(self, said: frozenset[str], names: frozenset[str], places: tuple[Window, ...], spare: int) -> bool:
     """Whether the content words of a sentence are those of the windows.
 
-    Its answer, its words from the question, its numbers and its names must be there, and of the other words all but one
-    in SPARE. And it must have a word that is neither in the question nor in the answer, or repeat a whole sentence:
+    Its answer, its words from the question, its numbers and its names must be there, and of the other words all but
+    `spare`. And it must have a word that is neither in the question nor in the answer, or repeat a whole sentence:
     otherwise it may just be the question with an answer.
     """
     source = frozenset().union(*(window.content for window in places))
-    own = said - source - IMPLIED
-    if own & (self.asked | self.gold | names) or any(map(_number, own)) or len(own) * SPARE > len(said):
+    own = said - source
+    if own & (self.asked | self.gold | names) or any(map(_number, own)) or len(own) > spare:
       return False
     return bool((said & source) - self.asked - self.gold) or len(said) > 1 and said in self.sources.contents
 
@@ -259,6 +313,17 @@ def _number(word: str) -> bool:
 
 def _line(found: Sequence[str]) -> str:
   return f" {' '.join(found)} "
+
+
+def _denied(found: Sequence[str]) -> set[str]:
+  """The stems that follow negations; "" where none does."""
+  after = (content(found[at + 1 : at + 2]) for at, word in enumerate(found) if word in NEGATIONS)
+  return {stem for stems in after for stem in stems or ("",)}
+
+
+def _beside(stems: frozenset[str], found: tuple[str, ...]) -> list[frozenset[str]]:
+  """The content of each of these words in a sentence, with the words beside it."""
+  return [content(found[max(0, at - 1) : at + 2]) for at, word in enumerate(found) if content((word,)) & stems]
 
 
 def _in_order(said: tuple[str, ...], source: tuple[str, ...]) -> bool:
