@@ -79,6 +79,7 @@ def evaluate(
     player_lib.check(config, training=False)
   examples = questions.testing(config, data, max_examples=config.data.max_examples)
   questions.check_passages(config, recipe, examples, str(data))
+  questions.say_trained_on(config, examples, f"--data={data}", hub=False)
 
   # ---- 2. the rooms are built, with weights or a server's address ----------------------------------------------------
   if source is None:
@@ -215,11 +216,11 @@ def evaluator(
   steps, every, batch = config.steps, config.evaluate.every, batch_of(config)
   progress.check_settling(config, measured=bool(every))
   if examples is None:
-    what = dict(max_examples=config.evaluate.examples, setting="config.data.evaluate")
-    examples = questions.testing(config, config.data.evaluate, **what)
-    questions.check_passages(
-      config, player_lib.recipe(config), examples, f"config.data.evaluate={config.data.evaluate}"
-    )
+    most = config.evaluate.examples
+    examples = questions.testing(config, config.data.evaluate, max_examples=most, setting="config.data.evaluate")
+    what = f"config.data.evaluate={config.data.evaluate}"
+    questions.check_passages(config, player_lib.recipe(config), examples, what)
+    questions.say_trained_on(config, examples, what, hub=True)
 
   def evaluate_step(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
     due = step == steps or (every and step % every == 0)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from ragrl_jax import retrieval
 from ragrl_jax.cli import commands
-from ragrl_jax.data import readers
+from ragrl_jax.data import digests, readers
 from ragrl_jax.evaluation import corpus_audit, corpus_parts
 from ragrl_jax.retrieval import corpus_files
 from ragrl_jax.store import folders, jsonl
@@ -31,6 +31,9 @@ DATA = flags.DEFINE_multi_string("data", None, "Questions: FILE.jsonl[.gz], a gl
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages that the index finds per question.", lower_bound=1)
 OUT = flags.DEFINE_string("out", "", "Folder for audit.json and audit.jsonl, such as an evaluation's.")
 WORKERS = flags.DEFINE_integer("workers", os.cpu_count() or 1, "Processes that read an index's corpus.", lower_bound=1)
+TRAIN = flags.DEFINE_multi_string(
+  "train", [], "Questions that a model is trained on: those of --data among them are told."
+)
 TITLES = flags.DEFINE_bool("titles", False, "Search answers in titles too, and not in texts alone as DPR's script.")
 BATCH = 256  # questions searched together
 
@@ -62,12 +65,17 @@ def main(argv):
       found += index.search(asked[start : start + BATCH], TOP_K.value)
   summary, rows = corpus_audit.audited(examples, held, found, k=TOP_K.value, titles=TITLES.value)
   described: dict[str, Any] = dict(index.describe()) if index is not None else dict(corpus=CORPUS.value)
+  trained = digests.also_in(examples, readers.read_examples(",".join(TRAIN.value))) if TRAIN.value else []
+  summary |= dict(trained_on=len(trained)) if TRAIN.value else {}
   summary = dict(data=DATA.value, retrieval=described, **summary)
   if OUT.value:
     jsonl.write(pathlib.Path(OUT.value) / corpus_audit.ROWS, rows)
     with jsonl.whole(pathlib.Path(OUT.value) / corpus_audit.AUDIT) as part:
       part.write_text(json.dumps(jsonl.plain(summary), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
   print(corpus_audit.text(summary))
+  if TRAIN.value:
+    such = f", such as {trained[0].question!r}" if trained else ""
+    print(f"{len(trained)} of the {len(examples)} questions are also in --train{such}.")
 
 
 def start() -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ragrl_jax.core.text import forms
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import Example
 
@@ -37,3 +38,10 @@ def _fields(example: Example) -> Iterator[tuple[str, Any]]:
   documents = [(gold.title, gold.text) for gold in meta.get(episodes.GOLDS, ())]
   yield "marks", (example.supporting, example.evidence, meta.get("gold_ids"), documents)
   yield "sets", (example.source, example.hops)
+
+
+def also_in(examples: Iterable[Example], others: Iterable[Example]) -> list[Example]:
+  """The examples whose question others ask too, without forms of Unicode, case, white space and question mark."""
+  same = lambda example: " ".join(forms.plain(example.question).rstrip("? .").split())
+  known = {same(other) for other in others}
+  return [example for example in examples if same(example) in known]

@@ -31,6 +31,8 @@ from ragrl_jax.store import jsonl, lock
 
 WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
 
+LONGEST_REPLY = 200  # characters that are shown of a reply without an answer
+SHOWN = 2  # such replies
 FEWEST = 64  # smallest number of episodes over which the share of failures is computed
 
 # (requests grouped by question, episodes at a time) → their episodes as they end, in any order. An episode has the
@@ -65,6 +67,7 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
     "question": example.question,
     "golds": example.golds,
     "prediction": said,
+    "unanswered": None if failed or said is not None else _unanswered(example, episode),
     "em": measure(qa.exact_match),
     "f1": measure(qa.f1),
     "cover_em": measure(qa.cover_em),
@@ -85,6 +88,12 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
     **evidence_rows.row(recipe, example, episode),
     **conduct_rows.row(example, episode, said),
   }
+
+
+def _unanswered(example: structs.Example, episode: structs.Episode) -> dict[str, Any]:
+  """How a reply without an answer looks: its beginning, and whether the model's text contains a gold."""
+  text = "\n".join(segment.text for segment in episode.segments if segment.owner == structs.MODEL)
+  return dict(reply=" ".join(text[:LONGEST_REPLY].split()), has_gold=qa.has_answer(text, example.golds))
 
 
 # Columns that need token ids or log-probabilities, which kept episodes lack. They do not depend on the right answers.
@@ -310,6 +319,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   Returns:
     n (scored), failed, unjudged (scored, but without an outcome, and in no mean of it); em, f1, cover_em and outcome,
     each with `_interval`; char_f1, em_spaced and f1_spaced (if the recipe's style is "spaced"), answered (share),
+    unanswered (replies without an answer: their number, those of them with a gold in the text, and the first ones),
     searches, wasted_searches (None if gold passages are unknown), response_tokens, terms, pooled (`Recipe.pooled`),
     ended (counts); the measures of `evidence_rows.summarise` and `conduct_rows.summarise`; by_hops and by_source:
     {value: {n, em, em_interval, f1, searches}}; with several sources, macro: the mean of their means
@@ -325,6 +335,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if any(name in row for row in known):
       metrics[name] = _mean([row[name] for row in known])
   metrics["answered"] = _mean([row["prediction"] is not None for row in known])
+  silent = [row["unanswered"] for row in known if row.get("unanswered")]
+  held = sum(one["has_gold"] for one in silent)
+  metrics["unanswered"] = dict(replies=len(silent), with_gold=held, seen=[one["reply"] for one in silent[:SHOWN]])
   metrics["searches"] = _mean([row["num_searches"] for row in known])
   metrics["wasted_searches"] = _mean([row["wasted_searches"] for row in known])
   metrics["response_tokens"] = _mean([row["response_tokens"] for row in known])

@@ -138,6 +138,7 @@ def one(metrics: Mapping[str, Any]) -> str:
     lines.append(
       f"{metrics['unjudged']:.10g} answers got no verdict from the judge and are not in 'Correct by the recipe'."
     )
+  lines += unanswered(metrics)
   settings = metrics.get("settings") or {}
   for name in ("retrieval", "sampling", "checkpoint"):
     if name in settings:
@@ -149,6 +150,16 @@ def one(metrics: Mapping[str, Any]) -> str:
   if "latency" in metrics:
     lines.append(f"{metrics['latency']:.3f} s from a question to its answer, one at a time (median)")
   return "\n".join(lines)
+
+
+def unanswered(metrics: Mapping[str, Any]) -> list[str]:
+  """Lines about replies without an answer: how many, how many of them contain a gold, and how they look."""
+  found = metrics.get("unanswered") or {}
+  if not found.get("replies"):
+    return []
+  head = f"{found['replies']:.10g} replies have no answer that the recipe can read"
+  head += f"; {found['with_gold']:.10g} of them contain a gold."
+  return [head, *(f"  such as {reply!r}" for reply in found.get("seen", ()))]
 
 
 def _said(value: Any) -> str:

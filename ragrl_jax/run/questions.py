@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text import beginnings
-from ragrl_jax.data import readers, stream
+from ragrl_jax.data import digests, readers, stream
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run.player import Answerer
@@ -224,6 +224,31 @@ def testing(config, path: str, *, max_examples: int, setting: str = "--data") ->
       examples, list(readers.read_examples(config.data.evidence, setting="config.data.evidence"))
     )
   return with_noise(examples, config.data.noise, seed=config.seed)
+
+
+def say_trained_on(config, examples: Sequence[structs.Example], what: str, *, hub: bool) -> None:
+  """Warns if questions of an evaluation are among those of config.data.train or config.data.hard.
+
+  Args:
+    config: the config of the run that trained the model.
+    examples: the questions of the evaluation.
+    what: names them in the message.
+    hub: also read training sets of the Hugging Face hub; else only files that are there.
+  """
+  for name in ("train", "hard"):
+    path = config.data[name]
+    try:
+      others = readers.read_examples(path) if path and (hub or "hf:" not in path) else ()
+      found = digests.also_in(examples, others)
+    except FileNotFoundError:  # the model was trained elsewhere
+      logging.info("%s: not compared with config.data.%s=%s, which is not here.", what, name, path)
+      continue
+    if found:
+      logging.warning(
+        "%s: %d of its %d questions are also in config.data.%s=%s, such as %r: their scores may be memory. "
+        "Leave them out of one of the two sets.",
+        what, len(found), len(examples), name, path, found[0].question[:200],
+      )  # fmt: skip
 
 
 def with_evidence(examples: Sequence[structs.Example], originals: Sequence[structs.Example]) -> list[structs.Example]:

@@ -87,6 +87,9 @@ def test_means_by_hand(tmp_path):
   assert (m["n"], m["failed"]) == (9, 1)
   assert m["em"] == pytest.approx(6 / 9) and m["cover_em"] == pytest.approx(8 / 9)
   assert m["f1"] == pytest.approx((6 + 2 * 0.8) / 9) and m["answered"] == pytest.approx(8 / 9)
+  # Question 8 (see `episode`).
+  assert m["unanswered"] == dict(replies=1, with_gold=0, seen=["I do not know"])
+  assert "1 replies have no answer that the recipe can read" in metric_tables.one(m)
   assert m["searches"] == pytest.approx(4 / 9) and m["wasted_searches"] == 0
   low, high = m["em_interval"]
   assert 0.2 < low < 6 / 9 < high <= 1

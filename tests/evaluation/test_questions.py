@@ -72,6 +72,26 @@ def test_unanswerable_questions_are_left_out(tmp_path):
     kept()
 
 
+@pytest.mark.parametrize("setting", ["train", "hard"])
+def test_questions_that_were_trained_on_are_told(tmp_path, caplog, setting):
+  config = config_lib.default_config()
+  config.data[setting] = str(tmp_path / "train.jsonl")
+  trained = [Example("t1", "Who wrote  Emma?", ("Jane Austen",)), Example("t2", "Where is \uff21\uff11?", ("here",))]
+  writers.write_examples(tmp_path / "train.jsonl", trained)
+  # Other ids, case, spaces, question marks and forms of Unicode; the third one asks something else.
+  asked = [Example(str(i), text, ("x",)) for i, text in enumerate(("who wrote emma", "Where is A1?", "Who wrote it?"))]
+  questions.say_trained_on(config, asked, "--data=DEV", hub=False)
+  (said,) = caplog.messages
+  assert f"--data=DEV: 2 of its 3 questions are also in config.data.{setting}=" in said and "'who wrote emma'" in said
+  caplog.clear()
+  questions.say_trained_on(config, asked[2:], "--data=DEV", hub=False)
+  config.data[setting] = "hf:owner/name//train"  # no network for an evaluation
+  questions.say_trained_on(config, asked, "--data=DEV", hub=False)
+  config.data[setting] = str(tmp_path / "gone.jsonl")
+  questions.say_trained_on(config, asked, "--data=DEV", hub=False)
+  assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_easy_and_hard_questions(tmp_path):
   examples, draws = made(tmp_path, context=4000, train="short", hard="long")
   assert [e.id[0] for e in examples] == list("sssslll")

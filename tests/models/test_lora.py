@@ -232,8 +232,10 @@ def test_a_folder_is_read_back(folder, tmp_path):
 
 
 def test_where_the_base_is_found(folder, tmp_path):
-  with pytest.raises(ValueError, match="adapter_config.json: the base model 'models/base'.*config.model.path"):
-    peft.base(folder, "")
+  assert peft.base(folder, "") == "models/base"  # no folder here, so it is a name on the hub
+  gone = changed(folder, tmp_path / "gone", dict(base_model_name_or_path="/gone/base"))
+  with pytest.raises(ValueError, match="adapter_config.json: the base model '/gone/base'.*config.model.path"):
+    peft.base(gone, "")
   assert peft.base(folder, str(tmp_path)) == str(tmp_path)  # it has been moved
   peft.save_adapters(fresh(), tmp_path / "here", base=str(folder))
   assert peft.base(tmp_path / "here", str(tmp_path)) == str(folder)

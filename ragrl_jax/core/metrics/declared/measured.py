@@ -73,6 +73,7 @@ HELD_OUT = (
     "recipe",
   ),
   Metric("answered", "share", "share of questions with an answer"),
+  Metric("unanswered/replies unanswered/with_gold", "count", "replies without an answer; those that contain a gold"),
   Metric("searches", "searches", "mean per question"),
   Metric(
     "wasted_searches",
@@ -89,8 +90,8 @@ HELD_OUT = (
   Metric(
     "found_answer found_gold",
     "share",
-    "over questions with a search: share with a gold answer as whole words in a retrieved passage (without yes/no "
-    "questions); mean share of the gold documents found, if they are known",
+    "over questions with a search: share with a gold answer in the text of a retrieved passage, by DPR's rule (without "
+    "yes/no questions); mean share of the gold documents found, if they are known",
   ),
   Metric("response_tokens", "tokens", "mean per question"),
   Metric("given_tokens", "tokens", "mean per question: the prompt's and the results'"),
