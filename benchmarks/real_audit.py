@@ -3,7 +3,7 @@
 Each set of questions is audited on its own corpus with BM25, as `ragrl audit` does. Sets without their own passages are
 audited on all corpora together. The last line is the speed of the audit: it searches for the answers and gold documents
 of all questions in a stream of --passages passages, which repeats the corpora with changed words. --docs writes the
-tables to docs/audits.md. Needs the folder of questions and corpora: RAGRL_DATA, or ../shared/data beside this
+tables to docs/corpus_audits.md. Needs the folder of questions and corpora: RAGRL_DATA, or ../shared/data beside this
 repository.
 """
 
@@ -23,9 +23,9 @@ from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Passage
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "audits.md"
+PAGE = ROOT / "docs" / "corpus_audits.md"
 OUT = flags.DEFINE_string("out", "out/real_audit", "Folder of the indexes.")
-DOCS = flags.DEFINE_bool("docs", False, "Write docs/audits.md.")
+DOCS = flags.DEFINE_bool("docs", False, "Write docs/corpus_audits.md.")
 PASSAGES = flags.DEFINE_integer("passages", 500_000, "Passages of the timed stream; 0: no timing.")
 CORPORA = {  # corpus → its sets of questions
   "hotpotqa": ("hotpotqa_dev", "hotpotqa_fullwiki_dev"),

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+from huggingface_hub import errors
 
 from ragrl_jax.data import json_rows, layouts
 from ragrl_jax.structs import Example
@@ -154,7 +154,7 @@ def _from_hub(path: str, setting: str) -> tuple[str, Iterator[tuple[str, dict[st
 
   try:
     table = datasets.load_dataset(name, subset or None, split=split)
-  except (OSError, httpx.HTTPError) as error:
+  except (OSError, errors.HTTPError) as error:
     why = " ".join(str(error).split())
     spare = ", which may be empty" if setting in ("config.data.hard", "config.data.evaluate") else ""
     raise ValueError(
