@@ -71,9 +71,8 @@ def train(
   config_lib.validate(config)
   config = hub.pinned(config, workdir)
   progress.check_settling(config, measured=evaluate is not None)
-  with run_lib.opened(
-    pathlib.Path(workdir), config, objective="rl", resume=resume, accept_changes=accept_changes, say=say
-  ) as run:
+  how = dict(resume=resume, accept_changes=accept_changes, say=say)
+  with run_lib.opened(pathlib.Path(workdir), config, objective="rl", **how) as run:
     if not run.finished:
       say(questions.named(config))
       yield from _trained(config, run, evaluate, reached, profiling.Profile(run.workdir, profile, of=config.steps))

@@ -20,7 +20,7 @@ def quickstart(workdir: pathlib.Path, *flags: str) -> subprocess.CompletedProces
 def test_it_does_not_empty_a_folder_it_did_not_make(tmp_path):
   (tmp_path / "thesis.tex").write_text("years of work")
   done = quickstart(tmp_path)
-  assert done.returncode != 0 and "did not make" in done.stderr
+  assert done.returncode != 0 and "thesis.tex" in done.stderr and "Nothing was touched" in done.stderr
   assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 

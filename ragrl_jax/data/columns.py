@@ -135,7 +135,8 @@ def _listed(text: str, column: str) -> list[str]:
       value = ast.literal_eval(bare)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
       value = None
-    if "".join(bare.split()) != "".join(repr(value).split()):  # two texts without a comma would be read as one
+    # Two texts without a comma would be read as one, and lose two quotes. A set is printed in any order.
+    if sorted("".join(bare.split())) != sorted("".join(repr(value).split())):
       value = None
   if isinstance(value, list | tuple | set) and value and all(isinstance(one, str) for one in value):
     return sorted(value) if isinstance(value, set) else list(value)

@@ -109,7 +109,6 @@ def test_a_run_has_a_judge_a_term(endpoint, monkeypatch):
     "think_search": "lexical",
     "think_answer": "lexical",
   }
-  assert judges["think_search"] is judges[""] is not judges["think_answer"]
   assert judges["think_answer"].judge(PAIRS[:1]) == [0.0] != judges["think_search"].judge(PAIRS[:1])
   assert len(judges["information_think"].judge(PAIRS)) == len(PAIRS)
   # A judge that no term uses is not loaded. config.judge may be "none" while single terms have judges.

@@ -47,12 +47,11 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   parser = Parser(SECTIONS[switches.reply], shape=switches.shape)
   reward = Reward(parser, switches.gold_ids, switches.strict_ids, switches.bonus, switches.accuracy)
   guard, stops = Guard(reward), (parser.stops if switches.stop_at_answer else ())
-  play = play_lib.build(prompt, parser, stops=stops, judge=switches.accuracy == "judge")
   return recipe_lib.Recipe(
     name="arena",
     prompt=prompt,
     parser=parser,
-    play=play,
+    play=play_lib.build(prompt, parser, stops=stops, judge=switches.accuracy == "judge"),
     judges_golds=switches.accuracy == "judge",
     stops=stops,
     score=guard.score if switches.guarded else reward.score,
