@@ -51,6 +51,17 @@ VARIANTS = {
   ),
   "search_r1": ("", "smoke", "repo", "format", "ppo", "ppo,format,repo", "ppo,r1", "sft", "sft,smoke"),
   "tool_agent": ("", "smoke"),
+  "small": (
+    "",
+    "smoke",
+    "care",
+    "lear",
+    "search_r1",
+    "veritas",
+    "when_to_search,exact,ngrams",
+    "arena,sft",
+    "arena,gpu",
+  ),
   "released": ("", "smoke", "research,given", "simpledeepsearcher,smoke"),
   "untrained": (
     "",
