@@ -35,6 +35,7 @@ COMMANDS = {
   "push": ("push_hf", "write a Hugging Face folder with a model card, and upload it if asked"),
   "judge": ("judge_answers", "ask a judge about the answers of finished evaluations"),
   "faithfulness": ("faithfulness", "judge the steps of logged episodes, set by set"),
+  "demonstrate": ("demonstrate", "write transcripts for SFT from questions with supporting passages, without a model"),
   "make-arena-sft": ("make_arena_sft", "make the transcripts of ARENA's SFT baselines"),
   "make-care-sft": ("make_sft_data", "make the transcripts of CARE's warm start"),
   "make-judge-data": ("make_judge_data", "label the pairs that train or test VERITAS's reward model"),

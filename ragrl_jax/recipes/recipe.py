@@ -102,6 +102,9 @@ class Recipe:
     searches: `play` may search, so it needs a retriever.
     needs_passages: the prompt shows the question's own passages. With `searches`, a question without passages gets
       retrieved ones.
+    script: (example, segments so far with the prompt first, random numbers) → the model's next text in a demonstration
+      (`ragrl demonstrate`), from the supporting passages of the example's row. Raises `scripts.NotShown`. None: the
+      recipe has no demonstrations.
     trainable: an episode is one conversation, or says where the others begin (`Episode.starts`). False: an episode
       joins several conversations, so the recipe can only be evaluated.
   """
@@ -130,6 +133,7 @@ class Recipe:
   encodes: bool = False
   searches: bool = False
   needs_passages: bool = False
+  script: Callable[[structs.Example, Sequence[structs.Segment], random.Random], str] | None = None
   trainable: bool = True
 
   def reward(self, terms: Mapping[str, float | None], step: int) -> float | None:

@@ -8,7 +8,7 @@ The tape records everything in order, so that a test can compare it with a liter
 
 import asyncio
 import concurrent.futures
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.prompting.bytes import ByteTokenizer
@@ -20,24 +20,31 @@ class ScriptedPolicy:
 
   Args:
     script: the model's texts, one per turn. A text without a stop string ends with "eos". A pair (text,
-      log-probability of each byte) can replace a text, for plays that use log-probabilities; the default is 0.
-    room: bytes that fit into the context.
+      log-probability of each token) can replace a text, for plays that use log-probabilities; the default is 0. A
+      function of the conversation's segments can replace the list.
+    room: tokens that fit into the context.
+    tokenizer: makes the ids; None: one token per byte.
 
   Attributes:
     tape: the events: ("start", prompt), ("generate", stops, text), ("observe", text), ("fork", text),
       ("search", query), ("judge", pairs), ("embed", texts), ("full", text), ("end", why).
-    tokenizer: one token per byte.
   """
 
-  def __init__(self, script: Sequence[str | tuple[str, Sequence[float]]], *, room: int = 100_000):
-    self.tokenizer = ByteTokenizer()
-    self.script = list(script)
+  def __init__(
+    self,
+    script: Sequence[str | tuple[str, Sequence[float]]] | Callable[[Sequence[Segment]], str],
+    *,
+    room: int = 100_000,
+    tokenizer: Any = None,
+  ):
+    self.tokenizer = tokenizer or ByteTokenizer()
+    self.script = script if callable(script) else list(script)
     self.tape: list[tuple] = []
     self.room = room
 
   def start(self, prompt: Sequence[Mapping[str, str]] | Sequence[int]) -> "ScriptedConversation":
     """See `structs.Policy`."""
-    text = bytes(prompt).decode() if isinstance(prompt[0], int) else "".join(m["content"] for m in prompt)
+    text = self.tokenizer.decode(prompt) if isinstance(prompt[0], int) else "".join(m["content"] for m in prompt)
     self.tape.append(("start", text))
     return ScriptedConversation(self, text)
 
@@ -47,10 +54,13 @@ class ScriptedConversation:
 
   def __init__(self, policy: ScriptedPolicy, prompt: str):
     self.policy = policy
-    self.segments = (Segment(ENVIRONMENT, tuple(prompt.encode()), prompt),)
+    self.segments = (Segment(ENVIRONMENT, self._ids(prompt), prompt),)
+
+  def _ids(self, text: str) -> tuple[int, ...]:
+    return tuple(self.policy.tokenizer.encode(text))
 
   def room(self) -> int:
-    """Bytes left in the context."""
+    """Tokens left in the context."""
     return self.policy.room - sum(len(s.ids) for s in self.segments)
 
   async def generate(
@@ -60,32 +70,34 @@ class ScriptedConversation:
     if self.room() < 1:
       self.policy.tape.append(("full", ""))
       return Segment(MODEL, (), "", stop="budget")
-    drawn = self.policy.script.pop(0)
-    text, logprobs = (drawn, (0.0,) * len(drawn.encode())) if isinstance(drawn, str) else drawn
+    script = self.policy.script
+    drawn = script(self.segments) if callable(script) else script.pop(0)
+    text, logprobs = (drawn, None) if isinstance(drawn, str) else drawn
     ends = [(text.find(s) + len(s), s) for s in stop if s in text]
     end, why = min(ends, default=(len(text), "eos"))
     text = text[:end]
     self.policy.tape.append(("generate", tuple(stop), text))
-    said = Segment(MODEL, tuple(text.encode()), text, tuple(logprobs[: len(text.encode())]), why)
+    ids = self._ids(text)
+    said = Segment(MODEL, ids, text, (0.0,) * len(ids) if logprobs is None else tuple(logprobs[: len(ids)]), why)
     self.segments += (said,)
     return said
 
   def observe(
     self, text: str | Sequence[int], *, query: str | None = None, found: Sequence[Passage] | None = None
   ) -> bool:
-    """Appends text of the environment, or its bytes; False if it does not fit."""
-    text = text if isinstance(text, str) else bytes(text).decode()
+    """Appends text of the environment, or its ids; False if it does not fit."""
+    text = text if isinstance(text, str) else self.policy.tokenizer.decode(text)
     found = None if found is None else tuple(found)
-    if len(text.encode()) >= self.room():
+    if len(self._ids(text)) >= self.room():
       self.policy.tape.append(("full", text))
       return False
     self.policy.tape.append(("observe", text))
-    self.segments += (Segment(ENVIRONMENT, tuple(text.encode()), text, query=query, found=found),)
+    self.segments += (Segment(ENVIRONMENT, self._ids(text), text, query=query, found=found),)
     return True
 
   def fork(self, at: int) -> "ScriptedConversation":
-    """A new conversation that begins with the first `at` bytes of this one."""
-    text = bytes([i for s in self.segments for i in s.ids][:at]).decode()
+    """A new conversation that begins with the first `at` tokens of this one."""
+    text = self.policy.tokenizer.decode([i for s in self.segments for i in s.ids][:at])
     self.policy.tape.append(("fork", text))
     return ScriptedConversation(self.policy, text)
 

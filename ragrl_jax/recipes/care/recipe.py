@@ -1,10 +1,11 @@
 """CARE (EMNLP 2025): see README.md."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.care import curriculum
+from ragrl_jax.recipes.care import curriculum, script
 from ragrl_jax.recipes.care import play as play_lib
 from ragrl_jax.recipes.care.parser import READINGS, Parser
 from ragrl_jax.recipes.care.prompt import ASKED, INSTRUCTIONS, Prompt
@@ -73,6 +74,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     outcome=reward.outcome,
     switches=switches,
     evidence=reward.evidence,
+    script=functools.partial(script.script, which=switches.answer),
     mixture=curriculum.build(rate=switches.easy_rate, floor=switches.easy_floor, total=switches.easy_steps),
     unearned=reward.unearned,
     needs_passages=True,

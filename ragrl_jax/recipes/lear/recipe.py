@@ -1,11 +1,13 @@
 """LEAR (Learning to Extract Rational Evidence): see README.md."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.lear import play as play_lib
+from ragrl_jax.recipes.lear import script
 from ragrl_jax.recipes.lear.parser import END, EXTRACTED, Parser
 from ragrl_jax.recipes.lear.prompt import INSTRUCTIONS, SECTIONS, Prompt
 from ragrl_jax.recipes.lear.reward import Reward
@@ -122,6 +124,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     evidence=None if switches.reply == "direct" else reward.evidence,
     unearned=None if switches.reply == "direct" else reward.unearned,
     measures=None if switches.reply == "direct" else reward.measures,
+    script=functools.partial(script.script, reply=switches.reply),
     searches=switches.top_k > 0,
     needs_passages=switches.top_k > 0,
   )

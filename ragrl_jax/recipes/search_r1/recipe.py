@@ -1,12 +1,14 @@
 """Search-R1 (arXiv 2503.09516): see README.md."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from ragrl_jax.prompting import wording
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.search_agent import NOTICES
 from ragrl_jax.recipes.search_r1 import play as play_lib
+from ragrl_jax.recipes.search_r1 import script
 from ragrl_jax.recipes.search_r1.parser import BROWSING, Parser
 from ragrl_jax.recipes.search_r1.prompt import BROWSE_NOTICE, INSTRUCTIONS, Prompt
 from ragrl_jax.recipes.search_r1.reward import Reward
@@ -80,5 +82,6 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     outcome=reward.outcome,
     switches=switches,
     unearned=reward.unearned,
+    script=functools.partial(script.script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
   )

@@ -7,7 +7,7 @@ from typing import Any
 from ragrl_jax.judging import prompts
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.search_agent import NOTICES, notice
-from ragrl_jax.recipes.veritas import distil
+from ragrl_jax.recipes.veritas import distil, script
 from ragrl_jax.recipes.veritas import play as play_lib
 from ragrl_jax.recipes.veritas.parser import STOPS, Parser
 from ragrl_jax.recipes.veritas.prompt import INSTRUCTIONS, Prompt
@@ -140,5 +140,6 @@ def build(switches: Switches, epoch: float = PAPERS_EPOCH) -> recipe_lib.Recipe:
     credit=reward.credit if switches.turn_credit else None,
     unearned=reward.unearned,
     paced=functools.partial(build, switches),
+    script=functools.partial(script.script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
   )

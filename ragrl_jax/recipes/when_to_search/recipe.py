@@ -1,12 +1,13 @@
 """Learning When to Search: see README.md."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.when_to_search import curriculum
+from ragrl_jax.recipes.when_to_search import curriculum, script
 from ragrl_jax.recipes.when_to_search import play as play_lib
 from ragrl_jax.recipes.when_to_search.parser import STOPS, Parser
 from ragrl_jax.recipes.when_to_search.prompt import INSTRUCTIONS, Prompt
@@ -96,6 +97,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     unearned=reward.unearned,
     next_recipe=next_recipe if switches.settle_metric else None,
     encodes=encoded,
+    script=functools.partial(script.script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
   )
   return recipe

@@ -1,0 +1,55 @@
+"""Writes demonstrations for launchers/sft.py, without a model, from questions with marked supporting passages:
+
+  python launchers/demonstrate.py --config configs/arena.py --data QUESTIONS --out SFT.jsonl.gz --examples 500
+  python launchers/demonstrate.py --config configs/search_r1.py --data QUESTIONS --out SFT.jsonl.gz \
+    --config.retrieval.index=INDEX --config.model.path=QWEN_FOLDER
+  python launchers/sft.py --config configs/search_r1.py:sft --config.data.train=SFT.jsonl.gz --workdir out/sft
+
+The recipe's script plays the model: it searches in the index of config.retrieval, quotes the sentence with the answer,
+and answers. The recipe is arena, care, lear, search_r1, veritas or when_to_search. A question that cannot be shown this
+way is left out and counted. The tokenizer of the model, if it is named, cuts passages as training does; without one,
+four bytes count as a token. config.seed draws the questions.
+"""
+
+import asyncio
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.cli import commands, generation
+from ragrl_jax.data import readers, writers
+from ragrl_jax.evaluation import demonstrations
+
+CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.")
+EXAMPLES = flags.DEFINE_integer("examples", 0, "Most transcripts to write; 0 writes all.", lower_bound=0)
+
+
+def main(argv):
+  """Runs `ragrl demonstrate`."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
+  logging.set_verbosity(logging.WARNING)
+  config_lib.validate(CONFIG.value, training=False)
+  writers.refuse_inputs([OUT.value], readers.named(DATA.value))
+  maker = demonstrations.Maker(CONFIG.value)
+  examples = list(readers.read_examples(DATA.value, max_examples=CONFIG.value.data.max_examples))
+  with tqdm(total=EXAMPLES.value or len(examples), unit="transcript") as bar:
+    kept, fates = asyncio.run(maker.many(examples, EXAMPLES.value, lambda done: bar.update(done - bar.n)))
+  if not kept:
+    why = "; ".join(f"{count}: {fate}" for fate, count in fates.most_common())
+    raise ValueError(
+      f"--data={DATA.value}: none of {len(examples)} questions can be demonstrated ({why}): rows must have `answers`, "
+      "`passages`, and in `supporting` the positions of those that state the answer."
+    )
+  writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
+  generation.report(fates, OUT.value)
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  flags.mark_flags_as_required(["config", "data", "out"])
+  commands.run(main)

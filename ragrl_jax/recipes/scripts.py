@@ -1,0 +1,141 @@
+"""What scripts of the recipes share: the sentences that answer an example, and the next query of a search agent.
+
+A script plays the model's part in a demonstration (`Recipe.script`). It knows the supporting passages of the row.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.rewards.queries import FUNCTION_WORDS
+from ragrl_jax.prompting import passages
+from ragrl_jax.structs import Example, Segment
+
+_SENTENCES = re.compile(r"(?<!\b[^\W\d_]\.)(?<!\b[A-Z]\w\.)(?<=[.!?])\s+|\n+|(?<=[。！？।؟])")
+_WORDS = re.compile(r"\w+(?:[-'’.,]\w+)*")
+MOST_KEYWORDS = 12
+
+
+class NotShown(Exception):
+  """The example cannot be demonstrated. The text is the reason; examples are counted by it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+  """A sentence that the answer is based on.
+
+  Attributes:
+    number: number of its passage, from 1: in the prompt, or among the results of a search.
+    title: the passage's title.
+    sentence: as the passage shows it, word for word.
+    golds: what the sentence says of the answer: the golds, or the answer to a step of the decomposition; () if unknown.
+    question: the step's question, or the whole one.
+  """
+
+  number: int
+  title: str
+  sentence: str
+  golds: tuple[str, ...]
+  question: str
+
+
+def facts(example: Example) -> tuple[Fact, ...]:
+  """One fact of each supporting passage, in the order of the decomposition, or the one with the answer last.
+
+  Raises:
+    NotShown: no passage is marked as supporting, or no sentence of those has the answer (unless it is yes or no).
+  """
+  if not example.golds or not example.supporting:
+    raise NotShown("no answer in the row" if not example.golds else "no passage marked as supporting")
+  found = list(_of_steps(example))
+  if {fact.number - 1 for fact in found} != {*example.supporting}:
+    found = [_fact(example, place, example.golds, example.question) for place in sorted({*example.supporting})]
+    found.sort(key=lambda fact: bool(fact.golds))
+  if qa.searchable(example.golds) and not qa.has_answer(found[-1].sentence, example.golds):
+    raise NotShown("no sentence of a supporting passage has the answer")
+  return tuple(found)
+
+
+def answer(example: Example) -> str:
+  """The gold that the last fact's sentence has; the first one if it has none."""
+  said = facts(example)[-1].sentence
+  return next((gold for gold in example.golds if qa.has_answer(said, [gold])), example.golds[0])
+
+
+def keywords(text: str, but: str = "") -> str:
+  """The text's words without function words and those of `but`; at most MOST_KEYWORDS."""
+  left_out = {word.lower() for word in _WORDS.findall(but)}
+  found = [word for word in _WORDS.findall(text) if word.lower() not in FUNCTION_WORDS | left_out]
+  return " ".join(found[:MOST_KEYWORDS])
+
+
+def next_query(example: Example, segments: Sequence[Segment]) -> tuple[list[Fact], str]:
+  """(facts that the last results state and no earlier ones did, the next query; "" when every fact was found).
+
+  Queries are the question, or those of the decomposition; then the title of the missing passage.
+
+  Raises:
+    NotShown: see `facts`; or no query finds a fact.
+  """
+  left, new, asked = facts(example), [], set()
+  for search in (segment for segment in segments if segment.found is not None):
+    read = [(fact, _told(fact, search)) for fact in left]
+    left, new = [fact for fact, told in read if told is None], [told for _, told in read if told is not None]
+    asked.add(search.query)
+  if not left:
+    return new, ""
+  title, question = left[0].title, left[0].question
+  for query in (question, f"{title} {keywords(question, title)}".strip(), title):
+    if query and query not in asked and keywords(query) not in asked:
+      return new, query
+  raise NotShown("the searches do not find the supporting passages")
+
+
+def quoted(told: Iterable[Fact], name: str) -> str:
+  """The facts as text: `NAME 2 says: …`, one after the other."""
+  return " ".join(f"{name} {fact.number} says: {fact.sentence}" for fact in told)
+
+
+def _of_steps(example: Example) -> Iterable[Fact]:
+  """The facts of a decomposition as in MuSiQue: {"question", "answer", "passage": position}; #1 is the first answer."""
+  known, answers = example.meta.get("decomposition"), []
+  steps = known if isinstance(known, list) else []
+  for step in steps:
+    if not isinstance(step, Mapping) or step.get("passage") not in example.supporting:
+      return
+    question = str(step.get("question") or example.question).replace(" >> ", " ")
+    for number, said in enumerate(answers, 1):
+      question = question.replace(f"#{number}", said)
+    answers.append(str(step.get("answer") or ""))
+    golds = example.golds if len(answers) == len(steps) else (answers[-1],)
+    yield _fact(example, step["passage"], golds, question)
+
+
+def _fact(example: Example, place: int, golds: Sequence[str], question: str) -> Fact:
+  passage = example.passages[place]
+  marked = [sentence for at, sentence in example.evidence if at == place and sentence.strip() in passage.text]
+  sentence = _sentence(marked or [passage.text], golds, question)
+  golds = tuple(golds) if qa.has_answer(sentence, golds) else ()
+  return Fact(place + 1, passage.title, sentence, golds, question)
+
+
+def _sentence(texts: Sequence[str], golds: Sequence[str], question: str) -> str:
+  """The sentence with a gold that has most of the question's keywords; without a gold if there is none."""
+  asked = {*keywords(question).lower().split()}
+  shared = lambda part: len(asked & {word.lower() for word in _WORDS.findall(part)})
+  parts = [part.strip() for text in texts for part in _SENTENCES.split(text) if part.strip()] or [""]
+  return passages.neutral(max(parts, key=lambda part: (qa.has_answer(part, golds), shared(part))))
+
+
+def _told(fact: Fact, search: Segment) -> Fact | None:
+  """The fact as these results state it: in its own words, else in those of the passage with its title; or None."""
+  own = lambda passage: fact.sentence if fact.sentence in passages.neutral(passage.text) else ""
+  same = lambda passage: fact.title and fact.title.casefold() == passage.title.casefold()
+  theirs = lambda passage: _sentence([passage.text], fact.golds, fact.question) if same(passage) else ""
+  for said in (own, theirs):
+    for number, passage in enumerate(search.found or (), 1):
+      sentence = said(passage)
+      if sentence and sentence in search.text and (not fact.golds or qa.has_answer(sentence, fact.golds)):
+        return dataclasses.replace(fact, number=number, sentence=sentence)
+  return None
