@@ -18,7 +18,7 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
 from ragrl_jax.structs import Example, Passage
 
-LONGEST = dict(sentence=240, paragraph=1000)  # characters of a passage
+LONGEST = dict(sentence=200, paragraph=1000)  # characters of a passage
 SHORTEST = 30
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"“(])")
 
