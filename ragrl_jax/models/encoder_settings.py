@@ -162,16 +162,18 @@ def _family(folder: pathlib.Path, declared: Mapping[str, Sourced]) -> tuple[str,
       found.append((max(matches, key=len), where))
   if config.get("model_type") == "dpr":
     found.insert(0, ("dpr", "config.json"))
-  for family, where in found[:1]:
+  misfits = ""  # a tokenizer may be another model's
+  for family, where in found:
     preset = PRESETS[family]
     differs = any(declared[name][0] != getattr(preset, name) for name in ("pooling", "normalize") if name in declared)
     # A decoder's first state has seen one token only, so the presets of encoders do not fit e5-mistral.
     decodes = config.get("model_type", "qwen3" if preset.pooling == "last" else "bert") in families.FAMILIES
     if differs or decodes != (preset.pooling == "last"):
-      return "", "", f"; {where} says {family}, but this model differs from it, so nothing is taken from it"
-    others = sorted({other for other, _ in found} - {family})
-    return family, where, f"; not {', '.join(others)}, as its name says" if others else ""
-  return "", "", ""
+      misfits += f"; {where} says {family}, but this model differs from it, so nothing is taken from it"
+      continue
+    others = sorted({other for other, _ in found} - {family}) if not misfits else []
+    return family, where, misfits + (f"; not {', '.join(others)}, as its name says" if others else "")
+  return "", "", misfits
 
 
 def _declared(folder: pathlib.Path) -> dict[str, Sourced]:

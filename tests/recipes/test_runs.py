@@ -30,7 +30,7 @@ def test_two_steps(world, tmp_path, name):
   config.switches.instructions = "none"
   if name == "veritas":  # one judge for each of two terms
     config.switches.judge_answer = True
-    config.judges.think_answer.update(dict(kind="exact"))
+    config.judges.think_answer.threshold = 1.0
     epoch = len(list(readers.read_examples(config.data.train))) / config.rollout.prompts_per_step
     config.switches.update(dict(ramp_start_epochs=0.0, ramp_end_epochs=2 / epoch))  # full in step 2
   if name == "when_to_search":
