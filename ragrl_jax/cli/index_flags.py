@@ -5,6 +5,7 @@ import functools
 from collections.abc import Sequence
 
 from absl import flags
+from tqdm import tqdm
 
 from ragrl_jax import retrieval
 from ragrl_jax.run import questions
@@ -13,6 +14,8 @@ from ragrl_jax.structs import Example
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
 OWN = flags.DEFINE_bool("own_passages", True, "--noown_passages: drop the questions' own passages.")
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages to retrieve per question.", lower_bound=1)
+
+BATCH = 256  # questions per search
 
 
 @functools.cache
@@ -31,8 +34,13 @@ def with_passages(examples: Sequence[Example]) -> list[Example]:
   bare = [number for number, example in enumerate(examples) if not example.passages]
   if not INDEX.value or not bare:
     return list(examples)
-  found = retriever().search([examples[number].question for number in bare], TOP_K.value)
-  passages = {number: tuple(hits) for number, hits in zip(bare, found)}
+  passages: dict[int, tuple] = {}
+  with tqdm(total=len(bare), desc="retrieve", unit=" questions") as bar:
+    for start in range(0, len(bare), BATCH):
+      batch = bare[start : start + BATCH]
+      found = retriever().search([examples[number].question for number in batch], TOP_K.value)
+      passages |= {number: tuple(hits) for number, hits in zip(batch, found, strict=True)}
+      bar.update(len(batch))
   return [
     dataclasses.replace(example, passages=passages.get(number, example.passages))
     for number, example in enumerate(examples)

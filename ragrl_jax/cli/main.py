@@ -15,6 +15,7 @@ COMMANDS = {
   "sft": ("sft", "fine-tune a policy on transcripts"),
   "evaluate": ("evaluate", "score a checkpoint on a set of questions"),
   "index": ("build_index", "build an index from a corpus"),
+  "retrieve": ("retrieve", "attach an index's passages to questions"),
   "ask": ("ask", "ask a checkpoint a question, on the command line or on a page"),
   "serve-index": ("serve_retriever", "serve an index over HTTP"),
   "serve-model": ("serve_model", "serve a checkpoint over HTTP, with OpenAI's API"),

@@ -136,5 +136,5 @@ def _check_passages(settings: Mapping[str, Any], examples: Sequence[Example]) ->
   if recipe.needs_passages and bare:
     raise ValueError(
       f"--data: {bare} of its {len(examples)} questions have no passages, but {recipe.name}'s prompt shows passages, "
-      "which the evaluation retrieved. Evaluate questions with passages (launchers/make_generator_data.py --noturns)."
+      "which the evaluation retrieved. Evaluate questions with passages: `ragrl retrieve` attaches an index's."
     )

@@ -230,14 +230,14 @@ def check_tools(config, recipe: Recipe) -> None:
   if recipe.searches and not recipe.needs_passages and not config.retrieval.index:
     raise ValueError(
       f"config.retrieval.index is empty, but the recipe {recipe.name} searches: name a folder of "
-      "launchers/build_index.py, or the http://… address of a retriever."
+      "`ragrl index`, or the http://… address of a retriever."
     )
   surroundings.remote(config.retrieval)
   index = config.retrieval.index
   if index and "://" not in index and not pathlib.Path(index).exists():
     raise ValueError(
       f"config.retrieval.index={index!r}: no index here ({pathlib.Path(index).absolute()}): build one with "
-      "launchers/build_index.py, or name its folder; a run's relative paths begin at the folder it was trained in."
+      "`ragrl index`, or name its folder; a run's relative paths begin at the folder it was trained in."
     )
   if recipe.encodes and not config.retrieval.query_encoder:
     raise ValueError(

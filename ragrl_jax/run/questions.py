@@ -68,12 +68,12 @@ def check_passages(config, recipe: Recipe, examples: Sequence[structs.Example], 
   if recipe.searches and not config.retrieval.index:
     raise ValueError(
       f"{what}: {bare} of its {len(examples)} questions have no passages, and {recipe.name} has "
-      "no retriever: set config.retrieval.index, or name questions with `passages`."
+      "no retriever: set config.retrieval.index (`ragrl index` builds one), or attach passages with `ragrl retrieve`."
     )
   if not recipe.searches and bare == len(examples):
     raise ValueError(
       f"{what}: none of its {len(examples)} questions has passages, which {recipe.name} needs: "
-      "nothing in this set can be scored. Name one whose rows have `passages`."
+      "nothing in this set can be scored. Name one whose rows have `passages`: `ragrl retrieve` attaches an index's."
     )
 
 
@@ -93,7 +93,8 @@ def check_scores(recipe: Recipe, examples: Sequence[structs.Example], what: str)
   unknown = ", ".join(name for name, value in terms.items() if value is None)
   raise ValueError(
     f"{what}: nothing in this set can be scored: {recipe.name}'s {unknown} is not known for any of its "
-    f"{len(examples)} questions. Name one whose rows mark the `supporting` passages."
+    f"{len(examples)} questions. Name one whose rows mark the `supporting` passages "
+    "(`ragrl retrieve` marks them where rows know their gold passages)."
   )
 
 

@@ -1,0 +1,61 @@
+"""Attaches an index's passages to questions: rows for the recipes whose prompts show passages (ARENA, CARE, LEAR, RAG).
+
+  python launchers/retrieve.py --data QUESTIONS --index INDEX --top_k 5 --out ASKED.jsonl.gz [--noown_passages]
+
+Questions that have passages keep them; --noown_passages replaces them. `supporting` marks the retrieved passages that
+the row knows as gold: by `gold_ids`, or else by the articles of the supporting passages that it loses. Other rows have no
+marks, because a passage with the answer need not support it; ARENA cannot score such rows.
+"""
+
+import dataclasses
+
+from absl import app, flags
+
+from ragrl_jax.cli import commands, index_flags
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.data import readers, writers
+from ragrl_jax.store import episodes
+from ragrl_jax.structs import Example
+
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
+OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]")
+
+
+def marked(example: Example) -> Example:
+  """The example with `supporting` and `evidence` at the passages that are known as gold; unchanged if it has marks."""
+  if example.supporting:
+    return example
+  ids = {str(name) for name in example.meta.get("gold_ids") or ()}
+  articles = {episodes.content(gold) for gold in example.meta.get(episodes.GOLDS, ())}
+  gold = lambda passage: passage.id in ids if ids else episodes.content(passage) in articles
+  supporting = tuple(place for place, passage in enumerate(example.passages) if gold(passage))
+  evidence = tuple(
+    (place, sentence)
+    for _, sentence in example.evidence
+    for place in [next((i for i, passage in enumerate(example.passages) if sentence in passage.text), None)]
+    if place is not None
+  )
+  return dataclasses.replace(example, supporting=supporting, evidence=evidence)
+
+
+def main(argv):
+  """Runs `ragrl retrieve`."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}")
+  writers.refuse_inputs([OUT.value], readers.named(DATA.value))
+  examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
+  examples = [marked(example) for example in index_flags.with_passages(examples)]
+  writers.write_examples(OUT.value, examples)
+  right = sum(any(qa.has_answer(p.text, example.golds) for p in example.passages) for example in examples)
+  print(
+    f"{OUT.value}: {len(examples)} questions, {sum(bool(e.passages) for e in examples)} with passages, {right} with an "
+    f"answer in a passage ({right / max(len(examples), 1):.1%}), {sum(bool(e.supporting) for e in examples)} with "
+    "marked supporting passages"
+  )
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  flags.mark_flags_as_required(["data", "index", "out"])
+  commands.run(main)
