@@ -23,9 +23,10 @@ OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]")
 
 
 def marked(example: Example) -> Example:
-  """The example with `supporting` and `evidence` at the passages that are known as gold; unchanged if it has marks."""
-  if example.supporting:
-    return example
+  """The example, whose passages were retrieved, with the known gold ones in `supporting`.
+
+  Gold sentences that no passage holds are left out of `evidence`, which names their passages.
+  """
   ids = {str(name) for name in example.meta.get("gold_ids") or ()}
   articles = {episodes.content(gold) for gold in example.meta.get(episodes.GOLDS, ())}
   gold = lambda passage: passage.id in ids if ids else episodes.content(passage) in articles
@@ -45,7 +46,9 @@ def main(argv):
     raise app.UsageError(f"unknown argument {argv[1]!r}")
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
-  examples = [marked(example) for example in index_flags.with_passages(examples)]
+  own = [bool(index_flags.OWN.value and example.passages) for example in examples]
+  found = index_flags.with_passages(examples)
+  examples = [example if kept else marked(example) for example, kept in zip(found, own, strict=True)]
   writers.write_examples(OUT.value, examples)
   right = sum(any(qa.has_answer(p.text, example.golds) for p in example.passages) for example in examples)
   print(

@@ -38,6 +38,7 @@ ENDPOINTS = [f"--{who}_{what}=x" for who in ("reasoner", "inserter") for what in
     ("split_questions", "q.jsonl", "new.jsonl", ["--out=new.jsonl"]),
     ("make_arena_sft", "q.jsonl", "q.jsonl", []),
     ("make_generator_data", "q.jsonl", "q.jsonl", []),
+    ("retrieve", "q.jsonl", "q.jsonl", ["--index=none"]),
     ("make_generator_data", "q.jsonl", "predictions.jsonl", ["--predictions=predictions.jsonl"]),
     ("make_rejection_sft", "q.jsonl", "q.jsonl", ["--results=."]),
     ("make_sft_data", "q.jsonl", "q.jsonl", ["--answers=answers", *ENDPOINTS]),
