@@ -309,7 +309,7 @@ MARKED = [dataclasses.replace(example, supporting=(0,)) for example in SHOWN]
 @pytest.mark.parametrize("name", ["arena", "care"])
 def test_questions_without_passages_for_a_recipe_that_shows_them(name):
   config, recipe = config_lib.default_config(), recipes.get(name)
-  with pytest.raises(ValueError, match="data.jsonl: none of its 3 questions has passages.*nothing.*scored.*`ragrl retrieve`"):
+  with pytest.raises(ValueError, match="data.jsonl: none of its 3 questions has passages.*`ragrl retrieve`"):
     questions.check_passages(config, recipe, BARE, "data.jsonl")
   questions.check_passages(config, recipe, BARE[:1] + SHOWN, "data.jsonl")
 

@@ -3,8 +3,8 @@
   python launchers/retrieve.py --data QUESTIONS --index INDEX --top_k 5 --out ASKED.jsonl.gz [--noown_passages]
 
 Questions that have passages keep them; --noown_passages replaces them. `supporting` marks the retrieved passages that
-the row knows as gold: by `gold_ids`, or else by the articles of the supporting passages that it loses. Other rows have no
-marks, because a passage with the answer need not support it; ARENA cannot score such rows.
+the row knows as gold: by `gold_ids`, or else by the articles of the supporting passages that it loses. Other rows have
+no marks, because a passage with the answer need not support it; ARENA cannot score such rows.
 """
 
 import dataclasses
