@@ -90,8 +90,8 @@ class Asker:
     recipe = self.player.recipe
     if recipe.needs_passages and not example.passages and not (recipe.searches and self.player.retriever):
       raise ValueError(
-        f"{recipe.name} needs questions with passages: take one from a file (--data FILE --id ID; `ragrl retrieve` writes "
-        "one), or use a checkpoint of a recipe that searches an index (config.retrieval.index)."
+        f"{recipe.name} needs questions with passages: take one from a file (--data FILE --id ID; `ragrl retrieve` "
+        "writes one), or use a checkpoint of a recipe that searches an index (config.retrieval.index)."
       )
     questions.check_room(self.config, self.player.tokenizer, recipe, [example], "the question")
 
