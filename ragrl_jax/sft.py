@@ -18,7 +18,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import structs
 from ragrl_jax.data import readers
 from ragrl_jax.learner import learner as learner_lib
-from ragrl_jax.learner import packing
+from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import hub
 from ragrl_jax.parallel import hosts, signals
@@ -29,6 +29,7 @@ from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
 
 Transcript = tuple[list[int], list[float]]  # ids and weights
+FIRST, SEEN = 8, 512  # steps, or transcripts, from which row lengths are chosen
 FILL = 0.92  # share of a block that packing fills reliably; more would often need a second block
 
 
@@ -80,16 +81,19 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
   settings = settings_lib.from_config(config, objective="sft")
   optimizer = settings_lib.optimizer_from_config(config, total_steps=steps)
   tokenizer, recipe = player_lib.tokenizer(config), player_lib.recipe(config)
-  rows, lengths = config.learner.micro_rows, config.learner.row_lengths
+  rows, lengths, mesh = config.learner.micro_rows, tuple(config.learner.row_lengths), player_lib.mesh(config)
   found = contents.of_folders(config) if hosts.is_first() else {}
   if drawn is None:
     examples = list(readers.read_examples(config.data.train, max_examples=config.data.max_examples))
     found["data.train"] = contents.of_questions(examples)
-    how = dict(most=config.sft.max_tokens, longest=max(lengths))
+    how = dict(most=config.sft.max_tokens, longest=max(lengths, default=0))
     transcripts = [tokenised(recipe, one, tokenizer, config.sft.environment_weight, **how) for one in examples]
+    if not config.sft.batch:  # as many as fit into a block, whose size depends on all of them
+      lengths = row_lengths(config, mesh, [transcripts[:SEEN]])
     drawn = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
   run.compare(found)
-  mesh = player_lib.mesh(config)
+  if config.sft.batch or not lengths:
+    lengths = row_lengths(config, mesh, [drawn(step) for step in range(min(steps, FIRST))])
   model, shape = player_lib.model(config, tokenizer, mesh)
   learner = learner_lib.Learner(model, settings, optimizer, mesh=mesh)
 
@@ -179,6 +183,16 @@ def tokenised(
       "config.learner.row_lengths, or cut transcripts with config.sft.max_tokens."
     )
   return ids, weights
+
+
+def row_lengths(config, mesh, steps: Sequence[Sequence[Transcript]]) -> tuple[int, ...]:
+  """The row lengths for these transcripts of a few steps; see `row_layout.chosen`."""
+  return row_layout.chosen(
+    [[packing.of_demonstration(*one) for one in some] for some in steps],
+    rows=config.learner.micro_rows,
+    lengths=tuple(config.learner.row_lengths),
+    multiple=1 if mesh is None else mesh.shape["sequence"],
+  )
 
 
 def batches(

@@ -21,7 +21,6 @@ from typing import Any
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.learner import packing
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.models import hub
 from ragrl_jax.parallel import hosts, signals
@@ -136,7 +135,7 @@ def _restored(rooms: rooms_lib.Rooms, run: run_lib.Run, seed: int) -> tuple[Trai
   if host is not None:
     state = rooms.learner.resumed(state)
     # ---- 4. the group sampler's cursor and groups --------------------------------------------------------------------
-    rooms.sampler.restore(host[rooms_lib.SAMPLER])
+    rooms.restore(host)
     done = host["reached"]  # a kill came after the last step, before the model was saved
     if rooms.ahead:
       rooms.stale = run.checkpoints.stale(first, lambda: _loaded(rooms, state, first))
@@ -160,7 +159,7 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
     # The schedule depends on the run's metrics. Rows after the restored step are cut, so a resumed run does the same.
     seen = metrics_lib.read_metrics(run.workdir) if hosts.is_first() else []
     player.recipe = player.recipe.next_recipe(hosts.exchange(seen)[0])
-  with rooms_lib.saving_what_is_done(run, step - 1, state, rooms.sampler):
+  with rooms_lib.saving_what_is_done(run, step - 1, state, rooms):
     with clock("weights"):
       if rooms.stale is not None:
         player.engine.load(rooms.stale, version=step - 2)
@@ -178,7 +177,7 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
       scored = rewards.score(player.recipe, examples, taken.episodes, step, penalty=rooms.penalty)
       parts = rewards.by_prompts(scored, rooms.minibatches)
       # → rows and spans → scores on the device → advantages in the same rows, read back through the spans
-      packed = [packing.pack_items(rewards.items(part), **rooms.packing) for part in parts]
+      packed = rooms.pack([rewards.items(part) for part in parts])
       ready = learner.prepare(state, packed)
       scored = rewards.with_advantages([one for part in parts for one in part], ready.packed)
     # → optimiser steps. Meanwhile the engine may sample the next step's groups with the weights it has.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ragrl_jax import structs
+from ragrl_jax.learner import row_layout
 from ragrl_jax.structs import Batch
 
 UNROUTED = -1  # in place of an expert: the model's own router chooses (models/experts.py)
@@ -181,7 +182,7 @@ def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int =
 def pack_items(
   items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False, routes: int = 0
 ) -> Packed:
-  """First-fit decreasing into blocks of `rows` rows.
+  """Best-fit decreasing into blocks of `rows` rows, see `row_layout.best`.
 
   Args:
     items: in a fixed order, on which the blocks depend.
@@ -197,16 +198,9 @@ def pack_items(
   Raises:
     ValueError: an item longer than the longest row, or impossible rows or lengths.
   """
-  lengths = check(rows, lengths)
-  # Everything in a unit shares a row: one item, or a group's beginning with the rest of its items.
-  whole = [[Piece(number, 0, len(item.tokens))] for number, item in enumerate(items)]
-  units = families(items, lengths[0]) if share_prefix else whole
-  sizes = [sum(piece.stop - piece.start for piece in unit) for unit in units]
-  # Rows are chosen by sizes alone. Tokens are copied once, after the place of each piece is known.
-  laid = _fit(sizes, [items[unit[0].item].name for unit in units], rows, lengths)
   blocks, spans = [], {}
-  for length, members in laid:
-    pieces = [[piece for unit in row for piece in units[unit]] for row in members]
+  # Rows are chosen by sizes alone. Tokens are copied once, after the place of each piece is known.
+  for length, pieces in row_layout.best(items, rows=rows, lengths=lengths, share_prefix=share_prefix):
     spans |= _spans(items, pieces, block=len(blocks))
     blocks.append(_block(items, pieces, length, share_prefix, routes))
   several = [item.episode for item in items] if any(item.episode is not None for item in items) else []
@@ -224,111 +218,7 @@ def join(parts: Sequence[Packed]) -> Packed:
   return Packed(blocks, spans, several if any(one is not None for one in several) else [])
 
 
-class Piece(NamedTuple):
-  """Tokens start:stop of the item with this number, stored as one segment.
-
-  A piece that starts at 0 is complete. A later one continues its group's shared beginning, positions included.
-  """
-
-  item: int
-  start: int
-  stop: int
-
-
-def families(items: Sequence[Item], longest: int) -> list[list[Piece]]:
-  """Pieces that must share a row: for each group the common beginning of its items, then the rest of each item.
-
-  Each item keeps the last common token, so that the state that predicts its first own token is in its own segment. A
-  group that does not fit into a row of `longest` tokens is split into several families.
-  """
-  groups: dict[int, list[int]] = {}  # in the order of each group's first item
-  for number, item in enumerate(items):
-    groups.setdefault(item.group_id, []).append(number)
-  units = []
-  size = lambda number: len(items[number].tokens)
-  for members in groups.values():
-    # a b c|d and a b c|e share a b. Each keeps c, the token before its first trained one.
-    common = _common([items[number] for number in members]) - 1
-    if common < 1 or len(members) == 1:
-      units += [[Piece(number, 0, size(number))] for number in members]
-      continue
-    # First-fit decreasing again, of the items' own parts into the rows of one group.
-    fitting: list[list[int]] = []
-    room: list[int] = []  # room in each family's row, after the shared beginning
-    for number in sorted(members, key=lambda number: -size(number)):
-      own = size(number) - common
-      at = next((i for i, left in enumerate(room) if left >= own), None)
-      if at is None:
-        at = len(room)
-        fitting.append([])
-        room.append(longest - common)
-      fitting[at].append(number)
-      room[at] -= own
-    for some in fitting:
-      if len(some) == 1:  # the only item of its group in this row
-        units.append([Piece(some[0], 0, size(some[0]))])
-      else:
-        units.append([Piece(some[0], 0, common), *(Piece(number, common, size(number)) for number in some)])
-  return units
-
-
-def _common(items: Sequence[Item]) -> int:
-  """Number of leading tokens that all items have in common, before any trained token."""
-  lengths = [int(np.argmax(x.loss_mask)) if x.loss_mask.any() else len(x.tokens) for x in items]
-  begins = np.stack([x.tokens[: min(lengths)] for x in items])
-  # argmin gives the first position at which they differ; for an all-True row it would give 0.
-  same = (begins == begins[:1]).all(axis=0)
-  return int(same.size if same.all() else np.argmin(same))
-
-
-def check(rows: int, lengths: Sequence[int]) -> tuple[int, ...]:
-  """The lengths, longest first.
-
-  Raises:
-    ValueError: no row, or not one to three different lengths of at least 2.
-  """
-  if rows < 1:
-    raise ValueError(f"rows={rows}: a block needs at least one row (config.learner.micro_rows).")
-  different = tuple(sorted(set(lengths), reverse=True))
-  if not 1 <= len(different) <= 3 or len(different) != len(lengths) or different[-1] < 2:
-    raise ValueError(
-      f"row lengths {tuple(lengths)}: one to three different numbers of tokens, at least 2 each "
-      "(config.learner.row_lengths)."
-    )
-  return different
-
-
-def _fit(
-  sizes: Sequence[int], names: Sequence[str], rows: int, lengths: tuple[int, ...]
-) -> list[tuple[int, list[list[int]]]]:
-  """Which units share a row: (T, one list of unit numbers per row) per block.
-
-  Each unit goes to the first row with room for it. A new block of rows is opened, at the smallest length that fits the
-  unit, only if no open row has room.
-  """
-  blocks: list[tuple[int, list[list[int]]]] = []
-  room: list[int] = []  # free tokens of every open row, in the order of the blocks
-  # Long units come first, and short ones fill the gaps. Equal sizes keep their order, so rows are deterministic.
-  for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
-    size = sizes[i]
-    if size > lengths[0]:
-      raise ValueError(
-        f"{names[i]} has {size} tokens, the longest row {lengths[0]}: raise config.learner.row_lengths to at "
-        "least config.rollout.context, or lower the latter."
-      )
-    at = next((r for r, left in enumerate(room) if left >= size), None)
-    if at is None:
-      at = len(room)
-      length = min(t for t in lengths if t >= size)
-      blocks.append((length, [[] for _ in range(rows)]))
-      room += [length] * rows
-    blocks[at // rows][1][at % rows].append(i)
-    room[at] -= size
-  # Without items there is one block, the smallest, because every host must run the same programs.
-  return blocks or [(lengths[-1], [[] for _ in range(rows)])]
-
-
-def _spans(items: Sequence[Item], pieces: Sequence[Sequence[Piece]], *, block: int) -> dict[int, Span]:
+def _spans(items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], *, block: int) -> dict[int, Span]:
   """Item → the span of its own piece, for one block's rows of pieces."""
   found = {}
   for row, members in enumerate(pieces):
@@ -341,7 +231,7 @@ def _spans(items: Sequence[Item], pieces: Sequence[Sequence[Piece]], *, block: i
 
 
 def _block(
-  items: Sequence[Item], pieces: Sequence[Sequence[Piece]], length: int, share_prefix: bool, routes: int
+  items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], length: int, share_prefix: bool, routes: int
 ) -> Batch:
   """One block, from the pieces in each of its rows."""
   shape = (len(pieces), length)

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from ragrl_jax import settings as run_settings
+from ragrl_jax.learner import row_layout
 from ragrl_jax.models import splash
 from ragrl_jax.settings import Advantage as AdvantageSettings
 from ragrl_jax.settings import Critic, Learner, Loss, Optimizer, Rollout
@@ -78,7 +79,8 @@ class Settings(Loss):
 
   Attributes:
     objective: "policy" (clipped surrogate) or "sft" (weighted log-likelihood; `Batch.advantages` holds the weights).
-    norm: divisor of seq_mean_token_sum_norm in tokens; a config gives the longest row length.
+    norm: divisor of seq_mean_token_sum_norm in tokens; a config gives the longest row length, or its
+      context if row lengths are chosen from the data.
     advantage: how rewards become advantages; None: the batches hold advantages already.
     critic: PPO's.
     temperature: the sampler's; the learner scores with the same one.
@@ -153,7 +155,7 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
   shared: dict[str, Any] = dict(logprob_chunk=run.learner.logprob_chunk, max_nonfinite=run.learner.max_nonfinite)
   if objective == "sft":
     return Settings(objective="sft", **shared)
-  if run.learner.share_prompts and max(run.learner.row_lengths) > splash.LONGEST_SHARED:
+  if run.learner.share_prompts and row_layout.longest_row(run) > splash.LONGEST_SHARED:
     raise ValueError(
       f"config.learner.share_prompts=True with row_lengths={run.learner.row_lengths}: rows with shared prompts have at "
       f"most {splash.LONGEST_SHARED} tokens, as the TPU's attention kernel takes them. Lower "
@@ -185,7 +187,7 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
   )
   return Settings(
     objective=objective,
-    norm=float(max(run.learner.row_lengths)),
+    norm=float(max(run.learner.row_lengths, default=run.rollout.context)),
     temperature=run.rollout.temperature,
     advantage=run.advantage,
     critic=CriticSettings(critic.kind, own, critic.clip, critic.coef, critic.alone_steps),

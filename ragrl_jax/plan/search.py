@@ -6,6 +6,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from ragrl_jax.learner import row_layout
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.plan import chips, estimate, gpus, memory
 from ragrl_jax.plan import workload as load_lib
@@ -55,7 +56,7 @@ def choices(config: Any, shape: Any, where: estimate.Slice, load: load_lib.Load)
     where: the run's chips.
     load: the tokens of a step.
   """
-  length, chunk_ = max(config.learner.row_lengths), config.learner.logprob_chunk
+  length, chunk_ = row_layout.longest_row(config), config.learner.logprob_chunk
   r = config.rollout
   spare, episodes = r.rows // r.lanes, -(-r.prompts_per_step * r.group_size // where.hosts)
   most_sequence = 1 if gpus.is_gpu(where.topology) else where.chips

@@ -8,6 +8,7 @@ each collective, on one chip.
 
 from typing import Any
 
+from ragrl_jax.learner import row_layout
 from ragrl_jax.plan.memory import Axes, counted, layer_matrices, mlp_width
 
 NARROW, WIDE = 2.0, 4.0  # bytes of bfloat16 and float32
@@ -15,7 +16,7 @@ NARROW, WIDE = 2.0, 4.0  # bytes of bfloat16 and float32
 
 def chip_tokens(config: Any, axes: Axes) -> float:
   """Tokens of a block on one chip."""
-  return config.learner.micro_rows * max(config.learner.row_lengths) / (axes.shares * axes.sequence)
+  return config.learner.micro_rows * row_layout.longest_row(config) / (axes.shares * axes.sequence)
 
 
 def accumulate_room(shape: Any, config: Any, axes: Axes, *, head: bool = True) -> float:

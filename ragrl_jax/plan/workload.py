@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ragrl_jax.learner import flops
+from ragrl_jax.learner import flops, row_layout
 from ragrl_jax.plan import memory
 from ragrl_jax.settings import PREFILL_ROWS
 
@@ -85,7 +85,7 @@ class Blocks:
 
 def blocks(config: Any, shape: Any, load: Load) -> Blocks:
   """The blocks of a step with this config, for a decoder of this shape."""
-  rows, length = config.learner.micro_rows, max(config.learner.row_lengths)
+  rows, length = config.learner.micro_rows, row_layout.longest_row(config)
   size, parts = rows * length, config.loss.minibatches
   count = parts * max(1, math.ceil(load.packed / parts / size)) * config.loss.epochs
   block = {name: value * size / load.packed for name, value in load.sizes.items()}

@@ -16,6 +16,7 @@ from ragrl_jax.data import readers
 from ragrl_jax.engine import engine as engine_lib
 from ragrl_jax.engine import sizes as engine_sizes
 from ragrl_jax.engine import stops, team
+from ragrl_jax.learner import row_layout
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.models import hub, lora, peft, weights
@@ -276,7 +277,7 @@ def _check_adapters(config) -> None:
 def _check_mesh(config, *, training: bool) -> None:
   devices, shape = mesh(config), _shape(config)
   platform = (devices_lib.found() if devices is None else devices.devices.flat)[0].platform
-  slides = shape.window is not None and shape.window < max(config.learner.row_lengths)
+  slides = shape.window is not None and shape.window < row_layout.longest_row(config)
   if training and platform == "tpu" and config.learner.share_prompts and slides:
     raise ValueError(
       f"config.learner.share_prompts=True with a model whose layers have a window of {shape.window} tokens: the TPU's "

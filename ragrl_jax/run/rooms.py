@@ -3,10 +3,11 @@
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.learner import learner as learner_lib
+from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import group_sampler
@@ -14,7 +15,7 @@ from ragrl_jax.run import contents, questions, rewards
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import workdir as run_lib
 
-SAMPLER = "group_sampler"  # the group sampler's key in checkpoints
+SAMPLER, ROWS = "group_sampler", "row_lengths"  # keys in checkpoints
 
 
 @dataclasses.dataclass
@@ -28,11 +29,27 @@ class Rooms:
   minibatches: int  # optimiser steps in one pass, each on its share of the prompts
   packing: dict[str, Any]  # how rows are packed, see packing.pack_items
   ahead: bool  # whether one version of the weights samples two steps, the second one beside the update
+  unmeasured: dict[str, int] | None  # what row_layout.chosen needs besides items; None after it was called
   stale: Any = None  # those weights, if a tool failed before the second step was sampled
 
   def saved(self) -> dict[str, Any]:
     """The host's part of a checkpoint; the train state is the other part."""
-    return {SAMPLER: self.sampler.saved()}
+    return {SAMPLER: self.sampler.saved(), ROWS: [*self.packing["lengths"]]}
+
+  def pack(self, parts: Sequence[Sequence[packing.Item]]) -> list[packing.Packed]:
+    """The rows of each optimiser step's items. Their lengths are chosen, or checked, at the first call with items."""
+    if self.unmeasured is not None and any(parts):
+      how = dict(rows=self.packing["rows"], share_prefix=self.packing["share_prefix"], **self.unmeasured)
+      self.packing["lengths"] = row_layout.chosen(parts, lengths=self.packing["lengths"], **how)
+      self.unmeasured = None
+    lengths = self.packing["lengths"] or (row_layout.longest(**self.unmeasured),)
+    return [packing.pack_items(part, **self.packing | dict(lengths=lengths)) for part in parts]
+
+  def restore(self, host: Mapping[str, Any]) -> None:
+    """Goes on from the host's part of a checkpoint."""
+    self.sampler.restore(host[SAMPLER])
+    if not self.packing["lengths"] and host[ROWS]:
+      self.packing["lengths"], self.unmeasured = tuple(host[ROWS]), None
 
 
 def build(config, run: run_lib.Run | None = None) -> Rooms:
@@ -76,25 +93,26 @@ def build(config, run: run_lib.Run | None = None) -> Rooms:
     minibatches=objective.minibatches,
     packing=dict(
       rows=rows.micro_rows,
-      lengths=rows.row_lengths,
+      lengths=tuple(rows.row_lengths),
       share_prefix=rows.share_prompts,
       routes=player.config.num_layers * player.config.experts_per_token,
     ),
     ahead=rollout.ahead > 0,
+    unmeasured=dict(context=rollout.context, multiple=1 if player.mesh is None else player.mesh.shape["sequence"]),
   )
 
 
 @contextlib.contextmanager
-def saving_what_is_done(run: run_lib.Run, step: int, state: Any, sampler: group_sampler.GroupSampler) -> Iterator[None]:
+def saving_what_is_done(run: run_lib.Run, step: int, state: Any, rooms: Rooms) -> Iterator[None]:
   """Saves the last finished step before an error ends the run, unless it has a checkpoint already.
 
   On several hosts it does so only for errors that all hosts raise. For other errors, saving would wait for ever.
   """
-  before = copy.copy(sampler)
+  before = copy.copy(rooms.sampler)
   try:
     yield
   except BaseException as error:
-    sampler.close()
+    rooms.sampler.close()
     if step and isinstance(error, Exception if hosts.count() == 1 else group_sampler.TooManyFailures):
-      run.leave(step, state, {SAMPLER: before.saved()})
+      run.leave(step, state, rooms.saved() | {SAMPLER: before.saved()})
     raise

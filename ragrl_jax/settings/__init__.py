@@ -134,7 +134,7 @@ class Settings(Section):
 
   def check_rows(self) -> None:
     """Raises a ValueError unless the learner's rows hold whole episodes. Evaluation packs no rows."""
-    if max(self.learner.row_lengths) < self.rollout.context:
+    if self.learner.row_lengths and max(self.learner.row_lengths) < self.rollout.context:
       raise ValueError(
         f"config.learner.row_lengths={self.learner.row_lengths}: the longest must hold an episode of "
         f"config.rollout.context={self.rollout.context} tokens."

@@ -140,7 +140,7 @@ class Learner(Section):
   PATH = "learner"
 
   micro_rows: int = setting(8, least=1)  # rows of one accumulation block
-  row_lengths: tuple[int, ...] = (512,)  # T: tokens of a row; at most three lengths
+  row_lengths: tuple[int, ...] = ()  # T: tokens of a row; at most three lengths; (): chosen from the first step's data
   share_prompts: bool = False  # compute a group's prompt once per row; saves work where prompts are long
   logprob_chunk: int = setting(512, least=1)  # tokens whose logits a device holds at once
   max_nonfinite: int = setting(3, least=1)  # skipped steps in succession before the run stops
@@ -150,10 +150,10 @@ class Learner(Section):
     lengths = self.row_lengths
     yield (
       isinstance(lengths, tuple)
-      and 1 <= len(set(lengths)) == len(lengths) <= 3
+      and len(set(lengths)) == len(lengths) <= 3
       and all(type(x) is int and x >= 2 for x in lengths),
-      f"config.learner.row_lengths={lengths}: one to three different lengths in tokens, at least 2 each; each is "
-      "compiled once.",
+      f"config.learner.row_lengths={lengths}: one to three different lengths in tokens, at least 2 each, because "
+      "each is compiled; or (), and they are chosen from the data.",
     )
 
 

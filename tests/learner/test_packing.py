@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragrl_jax import structs
-from ragrl_jax.learner import packing
+from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.run import rewards
 
 NAMES = [f.name for f in dataclasses.fields(structs.Batch)]
@@ -152,20 +152,28 @@ def test_the_first_token_is_never_trained():
   np.testing.assert_array_equal(batch.advantages, [[0, 1, 1, 0, 2, 2]])
 
 
-def test_first_fit_decreasing_by_hand():
-  # Sizes 3, 5, 2, 4 in rows of 8, two per block: 5 → row 0, 4 → row 1, 3 → row 0 (full), 2 → row 1.
-  (batch,) = packing.pack_items([of_size(n, i) for i, n in enumerate((3, 5, 2, 4))], rows=2, lengths=(8,)).blocks
-  np.testing.assert_array_equal(batch.group_ids, [[1] * 5 + [0] * 3, [3] * 4 + [2] * 2 + [-1] * 2])
-  np.testing.assert_array_equal(batch.segment_ids, [[1] * 5 + [2] * 3, [1] * 4 + [2] * 2 + [0] * 2])
+def packed_groups(sizes, **how):
+  """The group, which is the item's number, of each place: one array per block."""
+  return [b.group_ids for b in packing.pack_items([of_size(n, i) for i, n in enumerate(sizes)], **how).blocks]
 
 
-def test_rows_of_an_open_block_are_filled_before_a_new_block_is_opened():
-  # The 10 opens a block of T 12 with two rows. 7 fits into its second row, 4 into the rest of that row. Both 6 fit
-  # nowhere there and open a block of T 6. No third block is needed.
-  batches = packing.pack_items([of_size(n, i) for i, n in enumerate((7, 10, 4, 6, 6))], rows=2, lengths=(6, 12)).blocks
-  assert [b.tokens.shape for b in batches] == [(2, 12), (2, 6)]
-  np.testing.assert_array_equal(batches[0].group_ids[1], [0] * 7 + [2] * 4 + [-1])
-  assert (batches[1].segment_ids == 1).all()
+def test_best_fit_decreasing_by_hand():
+  # Rows of 9, one per block: 6 → row 0, 5 → row 1; 3 → row 0, which it fills, though row 1 has more room; 2 → row 1.
+  first, second = packed_groups((3, 6, 2, 5), rows=1, lengths=(9,))
+  np.testing.assert_array_equal(first, [[1] * 6 + [0] * 3])
+  np.testing.assert_array_equal(second, [[3] * 5 + [2] * 2 + [-1] * 2])
+
+
+def test_the_units_of_the_last_block_are_spread_over_its_rows():
+  # One row of 12 would hold all. Over two rows, 5 + 2 and 4 + 1, they fit into a block of T 7: 14 places, not 24.
+  (block,) = packed_groups((5, 4, 2, 1), rows=2, lengths=(7, 12))
+  np.testing.assert_array_equal(block, [[0] * 5 + [3] + [-1], [1] * 4 + [2] * 2 + [-1]])
+
+
+def test_the_length_with_the_fewest_places_is_the_main_one():
+  # Three items of 4 fill a row of 12; in rows of 6 each is alone: 12 places against 18. Four of 3 are equal: 12 and 12.
+  assert [b.shape for b in packed_groups((4, 4, 4), rows=1, lengths=(6, 12))] == [(1, 12)]
+  assert [b.shape for b in packed_groups((5, 5, 5), rows=1, lengths=(5, 12))] == [(1, 5)] * 3
 
 
 @settings(max_examples=40, deadline=None)
@@ -311,8 +319,64 @@ def test_a_sample_alone_in_its_row_shares_nothing():
     for n in range(3)
   ]
   # Each sample keeps the last prompt token. 4 tokens are shared, 3 are each one's own, and 4 + 3 + 3 fill a row of 10.
-  assert packing.families(made, 10) == [
-    [packing.Piece(0, 0, 4), packing.Piece(0, 4, 7), packing.Piece(1, 4, 7)],
-    [packing.Piece(2, 0, 7)],
+  assert row_layout.families(made, 10) == [
+    [row_layout.Piece(0, 0, 4), row_layout.Piece(0, 4, 7), row_layout.Piece(1, 4, 7)],
+    [row_layout.Piece(2, 0, 7)],
   ]
-  assert packing.families(made, 9) == [[packing.Piece(n, 0, 7)] for n in range(3)]
+  assert row_layout.families(made, 9) == [[row_layout.Piece(n, 0, 7)] for n in range(3)]
+
+
+def groups_like_real_ones(draw, groups):
+  """Groups of 8 replies to one prompt, with the lengths of ARENA's on four sentences at 135M."""
+  size = lambda mean, spread, low, high: int(np.clip(draw.normal(mean, spread), low, high))
+  made = []
+  for group in range(groups):
+    prompt = draw.integers(0, 9999, size(224, 30, 150, 330))
+    for _ in range(8):
+      ids = np.concatenate([prompt, draw.integers(0, 9999, size(63, 13, 36, 96))]).astype(np.int32)
+      zeros = np.zeros(len(ids), np.float32)
+      made.append(packing.Item(ids, np.arange(len(ids)) >= len(prompt), zeros, zeros, group))
+  return made
+
+
+def computed(steps, **how):
+  """(tokens, places) of the steps' blocks."""
+  blocks = [block for items in steps for block in packing.pack_items(items, **how).blocks]
+  return sum(int((b.segment_ids > 0).sum()) for b in blocks), sum(b.tokens.size for b in blocks)
+
+
+@pytest.mark.parametrize("rows", (1, 2, 4))
+def test_rows_of_chosen_lengths_are_full(rows):
+  draw = np.random.default_rng(rows)
+  # The lengths come from the first step alone; the next ones have other prompts and replies.
+  steps = [groups_like_real_ones(draw, 16) for _ in range(6)]
+  how = dict(rows=rows, share_prefix=True)
+  chosen = row_layout.chosen(steps[:1], context=448, **how)
+  assert max(chosen) >= 448 and all(t % 128 == 0 for t in chosen) and len(chosen) <= 2
+  tokens, places = computed(steps, lengths=chosen, **how)
+  assert tokens >= 0.9 * places
+  # Rows of 1,024 are filled to .71; rows of 512 are full, but a group's prompt is in three of them.
+  assert all(computed(steps, lengths=(given,), **how)[1] > 1.25 * places for given in (512, 1024))
+  # Transcripts, one sequence each: 287 ± 33 tokens, 32 a step.
+  steps = [[of_size(int(n), i) for i, n in enumerate(draw.normal(287, 33, 32).clip(192, 380))] for _ in range(12)]
+  tokens, places = computed(steps, rows=rows, lengths=row_layout.chosen(steps[:8], rows=rows))
+  assert tokens >= 0.9 * places
+
+
+def test_given_lengths_are_kept_with_a_word_about_their_waste(caplog):
+  # Rows of 128 hold one of 70 each: 1,280 places. Chosen ones have up to 4 · 70 tokens, so at most 384: five each.
+  items = [of_size(70, n) for n in range(10)]
+  assert row_layout.chosen([items], rows=1, lengths=(128,)) == (128,)
+  (said,) = caplog.messages
+  assert "row_lengths=(128,): the rows of 10 sequences of 70 to 70 tokens have 1280 places, with (384,) they" in said
+  caplog.clear()
+  assert row_layout.chosen([items], rows=1, lengths=(150,)) == (150,)  # two in a row: 750 places
+  assert not caplog.messages
+  assert row_layout.chosen([items], rows=1, multiple=48) == (384,)
+  assert "(384,) are chosen from 10 sequences of 70 to 70 tokens; rows are 91 % full" in caplog.text
+
+
+def test_a_chosen_row_holds_the_context_and_no_more_than_four():
+  assert [row_layout.longest(n) for n in (100, 448, 4096, 5000)] == [512, 1792, 4096, 5120]
+  assert row_layout.longest(448, multiple=48) == 1920  # of 384
+  assert row_layout.chosen([[of_size(10)]], rows=1, context=300) == (128, 384)
