@@ -29,7 +29,7 @@ from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
 
 Transcript = tuple[list[int], list[float]]  # ids and weights
-FIRST, SEEN = 8, 512  # steps, or transcripts, from which row lengths are chosen
+FIRST, SEEN = 8, 512  # row lengths are chosen from this many steps; without a batch size, of this many transcripts
 FILL = 0.92  # share of a block that packing fills reliably; more would often need a second block
 
 
@@ -88,12 +88,13 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
     found["data.train"] = contents.of_questions(examples)
     how = dict(most=config.sft.max_tokens, longest=max(lengths, default=0))
     transcripts = [tokenised(recipe, one, tokenizer, config.sft.environment_weight, **how) for one in examples]
-    if not config.sft.batch:  # as many as fit into a block, whose size depends on all of them
-      lengths = row_lengths(config, mesh, [transcripts[:SEEN]])
+    # Each part is spread over the whole file, which may be sorted by length.
+    parts = -(-len(transcripts) // (config.sft.batch or SEEN))
+    lengths = row_lengths(config, mesh, [transcripts[part::parts] for part in range(min(parts, FIRST))])
     drawn = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
-  run.compare(found)
-  if config.sft.batch or not lengths:
+  elif not lengths:
     lengths = row_lengths(config, mesh, [drawn(step) for step in range(min(steps, FIRST))])
+  run.compare(found)
   model, shape = player_lib.model(config, tokenizer, mesh)
   learner = learner_lib.Learner(model, settings, optimizer, mesh=mesh)
 

@@ -4,14 +4,17 @@ import json
 import pathlib
 import shutil
 import signal
+import types
 
 import pytest
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import sft, train
+from ragrl_jax.learner import packing
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import group_sampler
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.testing import tiny_world
 
@@ -54,6 +57,8 @@ def on(step, do):
 def test_signals_failed_tools_and_damaged_checkpoints_cost_no_finished_step(world, tmp_path, monkeypatch, ahead):
   config, said = settings(world), []
   config.rollout.ahead = ahead
+  if not ahead:
+    config.learner.row_lengths = ()  # chosen at step 1, and kept by every later start
   start = lambda **given: train.train(config, tmp_path / "run", say=said.append, **given)
 
   with pytest.raises(hosts.Stopped) as stopped:
@@ -109,6 +114,7 @@ def test_a_run_that_has_reached_its_goal_is_over(world, tmp_path, variant, begin
 @pytest.mark.slow  # a run of fine-tuning
 def test_fine_tuning_that_a_signal_ended_is_resumed(world, tmp_path):
   config = settings(world, "sft")
+  config.learner.row_lengths = ()
   with pytest.raises(hosts.Stopped) as stopped:
     list(sft.sft(config, tmp_path / "run", evaluate=on(2, lambda: signal.raise_signal(signal.SIGINT))))
   assert stopped.value.code == 130
@@ -143,3 +149,25 @@ def test_evaluation_and_checkpoints_are_timed(world, tmp_path):
   before, first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
   assert before["seconds/evaluate"] >= 0 and first["seconds/evaluate"] >= 0 and "seconds/evaluate" not in second
   assert second["seconds/checkpoint"] > 0 and "seconds/checkpoint" not in first
+
+
+def test_chosen_row_lengths_are_those_of_the_first_step():
+  """Later replies may have other lengths, which would be other programs, and rows in another order."""
+  sampler = types.SimpleNamespace(saved=lambda: "groups", restore=lambda saved: None)
+  packs = dict(rows=1, lengths=(), share_prefix=False, routes=0)
+  rooms = lambda **how: rooms_lib.Rooms(
+    None, sampler, None, None, 1, packs | how, ahead=False, unmeasured=dict(context=200, multiple=1)
+  )
+  of = lambda *sizes: [packing.of_demonstration([7] * size, [1.0] * size, n) for n, size in enumerate(sizes)]
+  shapes = lambda parts: [block.tokens.shape for part in parts for block in part.blocks]
+
+  whole = rooms()
+  assert shapes(whole.pack([[]])) == [(1, 896)] and whole.saved() == dict(group_sampler="groups", row_lengths=[])
+  assert shapes(whole.pack([of(120, 130)])) == [(1, 256)] and whole.saved()["row_lengths"] == [256]
+  assert shapes(whole.pack([of(250, 200)])) == [(1, 256)] * 2
+  resumed = rooms()
+  resumed.restore(json.loads(json.dumps(whole.saved())))
+  assert shapes(resumed.pack([of(250, 200)])) == [(1, 256)] * 2  # chosen now, they were 512
+  given = rooms(lengths=(300,))
+  given.restore(whole.saved())
+  assert shapes(given.pack([of(250)])) == [(1, 300)]
