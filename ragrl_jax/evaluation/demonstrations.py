@@ -104,7 +104,8 @@ class Maker:
 
   def fault(self, example: structs.Example, episode: structs.Episode) -> str | None:
     """Why the episode is no demonstration: too long, not right, out of shape, or with a trick; None if it is one."""
-    said = [len(segment.ids) for segment in episode.turns if segment.owner == structs.MODEL]
+    turns = [segment for segment in episode.turns if segment.owner == structs.MODEL]
+    said = [len(segment.ids) + (segment.stop == "eos") for segment in turns]  # the model would sample EOS, too
     if episode.ended == "budget" or not said:
       return "longer than config.rollout.context"
     if max(said) > self.longest:

@@ -37,6 +37,7 @@ ENDPOINTS = [f"--{who}_{what}=x" for who in ("reasoner", "inserter") for what in
     ("split_questions", "q.jsonl", "q.jsonl", ["--out=other.jsonl"]),
     ("split_questions", "q.jsonl", "new.jsonl", ["--out=new.jsonl"]),
     ("make_arena_sft", "q.jsonl", "q.jsonl", []),
+    ("demonstrate", "q.jsonl", "q.jsonl", ["--config=arena"]),
     ("make_generator_data", "q.jsonl", "q.jsonl", []),
     ("retrieve", "q.jsonl", "q.jsonl", ["--index=none"]),
     ("make_generator_data", "q.jsonl", "predictions.jsonl", ["--predictions=predictions.jsonl"]),

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from ragrl_jax import retrieval, structs
+from ragrl_jax import retrieval, sft, structs
 from ragrl_jax.cli import configs
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import demonstrations
@@ -74,7 +74,10 @@ def test_a_demonstration_is_right_in_shape_and_without_tricks(name, index):
   kept, fates = played(made, ONE_HOP, TWO_HOPS)
   assert len(kept) == 2, fates
   for example, turns in kept:
-    episode = structs.Episode.from_text(made.recipe, example, turns)  # as SFT reads it
+    episode = structs.Episode.from_text(made.recipe, example, turns)
+    shown = dataclasses.replace(example, meta=dict(turns=turns))
+    ids, weights = sft.tokenised(made.recipe, shown, made.tokenizer, 0.0)  # SFT reads it, and trains the model's text
+    assert bytes(i for i, weight in zip(ids, weights) if weight and i < 256).decode() == episode.model_text
     terms = made.recipe.score(example, episode)
     assert terms.get("format", 1.0) == 1.0
     if name.split(":")[0] == "arena" and "relevance" in terms:
@@ -140,9 +143,15 @@ def test_rows_that_cannot_be_shown_are_counted_by_reason(index):
   }
   yes = dataclasses.replace(ONE_HOP, question="Is Weber the builder of the bridge of Linz?", golds=("yes",))
   assert len(played(maker("care", index), yes)[0]) == 1  # no passage says "yes"
-  made = maker("arena", index)
-  made.longest = 20
-  assert played(made, ONE_HOP) == ([], {"left out: a turn longer than config.rollout.max_new_tokens": 1})
+  for name, eos in (("arena", 0), ("care", 1)):  # CARE's reply ends with EOS, which takes a token
+    made = maker(name, index)
+    size = len(played(made, ONE_HOP)[0][0][1][0][1]) + eos  # without a tokenizer, one byte is one id
+    made.longest = size
+    assert len(played(made, ONE_HOP)[0]) == 1
+    made.longest = size - 1
+    assert played(made, ONE_HOP) == ([], {"left out: a turn longer than config.rollout.max_new_tokens": 1})
+  made.room = 50
+  assert played(made, ONE_HOP) == ([], {"left out: longer than config.rollout.context": 1})
 
 
 def test_a_recipe_gives_its_whole_reward_or_the_row_is_left_out(index):
