@@ -83,7 +83,7 @@ def evaluate(
 
   # ---- 2. the rooms are built, with weights or a server's address ----------------------------------------------------
   if source is None:
-    player = endpoint_player.build(config, out / "answers")
+    player = endpoint_player.build(config, out / "answers.sqlite")
   else:
     player = player_lib.build(config, training=False)
   examples = questions.fitting(config, player, examples)

@@ -2,15 +2,13 @@
 
 import asyncio
 import dataclasses
-import hashlib
-import json
-import pathlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ragrl_jax.chat import client as client_lib
 from ragrl_jax.chat.client import Completion
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import cache
 
 SETTINGS = frozenset({401, 404})  # a wrong key, address or model: the server would refuse every question
 DEAD = 32  # failures before the first answer, after which the server counts as down
@@ -24,19 +22,26 @@ class Chat(Protocol):
 
 
 class CachedClient:
-  """Asks a model and stores its answers, one file each. The name is a hash of question, model and sampling.
+  """Asks a model and stores its answers, with their questions, by question, model and sampling.
 
   Args:
     client: asks the model.
-    folder: for the answers.
+    answers: the file of answers (`store.cache`).
+    setting: the setting or flag that names the file, for messages.
     sampling: temperature, max_tokens, … under the server's names.
   """
 
   def __init__(
-    self, client: client_lib.Client, folder: str | pathlib.Path, *, sampling: Mapping[str, Any] | None = None
+    self,
+    client: client_lib.Client,
+    answers: str | os.PathLike,
+    *,
+    sampling: Mapping[str, Any] | None = None,
+    setting: str = "--answers",
   ):
-    self.folder, self.sampling = pathlib.Path(folder), dict(sampling or {})
-    self._client, self._failures, self._heard = client, 0, False  # _heard: whether any question has been answered
+    self.sampling = dict(sampling or {})
+    self._client, self._answers = client, cache.Cache(answers, setting)
+    self._failures, self._heard = 0, False  # _heard: whether any question has been answered
 
   async def ask(
     self, question: Sequence[Mapping[str, str]] | str, *, draw: Sequence[int] = (), **sampling: Any
@@ -54,36 +59,29 @@ class CachedClient:
         The job should stop, since no question would be answered.
     """
     sampling = self.sampling | sampling
-    asked = self._client.payload(question, **sampling)
-    named = asked | ({"draw": list(draw)} if draw else {})
-    name = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
-    path = self.folder / name[:2] / f"{name}.json"
-    if path.exists():
-      self._heard = True
-      return _read(json.loads(path.read_text(encoding="utf-8"))["reply"])
-    try:
-      reply = await asyncio.wrap_future(client_lib.daemon(lambda: self._client.ask(question, **sampling)))
-    except client_lib.NoCompletion as failure:
-      self._failures += 1
-      if not self._heard and (failure.status in SETTINGS or self._failures >= DEAD):
-        raise ConnectionError(
-          f"{failure}. Check the address, the model and the key, and that the server is running."
-        ) from failure
-      raise
+    named = self._client.payload(question, **sampling) | ({"draw": list(draw)} if draw else {})
+    key = cache.key(named)
+    known = self._answers.get([key])
+    if not known:
+      try:
+        reply = await asyncio.wrap_future(client_lib.daemon(lambda: self._client.ask(question, **sampling)))
+      except client_lib.NoCompletion as failure:
+        self._failures += 1
+        if not self._heard and (failure.status in SETTINGS or self._failures >= DEAD):
+          raise ConnectionError(
+            f"{failure}. Check the address, the model and the key, and that the server is running."
+          ) from failure
+        raise
+      known = self._answers.add({key: dict(question=named, reply=_written(reply))})
     self._heard = True
-    with jsonl.whole(path) as part:
-      part.write_text(json.dumps(dict(question=named, reply=_written(reply))), encoding="utf-8")
-    return reply
+    return _read(known[key]["reply"])
 
 
 def _written(reply: Completion) -> dict[str, Any]:
   """The reply as JSON: the tokens' bytes in hexadecimal."""
-  said = {name: value for name, value in dataclasses.asdict(reply).items() if name != "logprobs"}
-  return said | dict(token_logprobs=[(token.hex(), value) for token, value in reply.logprobs])
+  return dataclasses.asdict(reply) | dict(logprobs=[(token.hex(), value) for token, value in reply.logprobs])
 
 
-def _read(said: dict[str, Any]) -> Completion:
-  tokens = said.pop("token_logprobs", None)
-  if tokens is None:  # an older file, whose tokens are texts
-    tokens = [(token.encode().hex(), value) for token, value in said.pop("logprobs", ())]
-  return Completion(**said | dict(logprobs=tuple((bytes.fromhex(token), value) for token, value in tokens)))
+def _read(fields: dict[str, Any]) -> Completion:
+  logprobs = tuple((bytes.fromhex(token), value) for token, value in fields["logprobs"])
+  return Completion(**fields | dict(logprobs=logprobs))

@@ -1,10 +1,10 @@
 """Makes the data of ARENA's SFT baselines for launchers/sft.py:
 
   python launchers/make_arena_sft.py --data QUESTIONS --out SFT.jsonl.gz
-  python launchers/make_arena_sft.py --data QUESTIONS --out SFT.jsonl.gz --answers DIR --url URL --model NAME
+  python launchers/make_arena_sft.py --data QUESTIONS --out SFT.jsonl.gz --answers CACHE --url URL --model NAME
 
 The first writes only answers, for --config configs/arena.py:sft,direct. The second also asks the backbone, behind an
-OpenAI-compatible endpoint, for the reasoning, for --config configs/arena.py:sft. Its answers are cached in DIR, so a
+OpenAI-compatible endpoint, for the reasoning, for --config configs/arena.py:sft. Its answers are cached in CACHE, so a
 second call asks only for missing ones. The API key is read from the environment variable BACKBONE_KEY.
 """
 
@@ -23,7 +23,7 @@ OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.")
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 URL = flags.DEFINE_string("url", "", "Endpoint of the backbone, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the backbone at that endpoint.")
-ANSWERS = flags.DEFINE_string("answers", "", "Folder for the backbone's answers.")
+ANSWERS = flags.DEFINE_string("answers", "", "File for the backbone's answers.")
 WORDING = flags.DEFINE_string(
   "wording", "paper", "file:PATH with its prompt: {question}, {references}, {relevance_ids} and {answer}."
 )

@@ -1,12 +1,12 @@
 """Makes the data of LEAR's study of vanilla, rational and rationale evidence for launchers/sft.py:
 
-  python launchers/make_lear_sft.py --data QUESTIONS --out DIR --answers KEPT --url URL --model NAME
+  python launchers/make_lear_sft.py --data QUESTIONS --out DIR --answers CACHE --url URL --model NAME
   python launchers/make_lear_sft.py --data QUESTIONS --out DIR
   python launchers/make_lear_sft.py --data QUESTIONS --out DIR --oracle string_inclusion
 
 The first asks a teacher, behind an OpenAI-compatible endpoint, to reason, extract and answer. It writes reason and
 evidence of correct answers in two forms, DIR/vanilla.jsonl.gz (only the evidence) and DIR/rational.jsonl.gz, for
---config configs/lear.py:sft,study_vanilla and :sft,study_rational. The teacher's answers are cached in KEPT, so a
+--config configs/lear.py:sft,study_vanilla and :sft,study_rational. The teacher's answers are cached in CACHE, so a
 second call asks only for missing ones. The API key is read from the environment variable TEACHER_KEY. The second writes
 the test questions, DIR/answerable.jsonl.gz: those with a right answer in a passage. The third writes
 DIR/filter.jsonl.gz, FilCo's transcripts for configs/lear.py:sft,filter: the sentence that the oracle selects from the
@@ -30,7 +30,7 @@ OUT = flags.DEFINE_string("out", None, "Folder of the files.")
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 URL = flags.DEFINE_string("url", "", "Endpoint of the teacher, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the teacher at that endpoint.")
-ANSWERS = flags.DEFINE_string("answers", "", "Folder for the teacher's answers.")
+ANSWERS = flags.DEFINE_string("answers", "", "File for the teacher's answers.")
 WORDING = flags.DEFINE_string("wording", "paper", "file:PATH with the teacher's prompt: {question} and {passages}.")
 ORACLE = flags.DEFINE_enum("oracle", None, filco.ORACLES, "How FilCo's oracle selects a sentence.")
 RECALL = flags.DEFINE_enum(

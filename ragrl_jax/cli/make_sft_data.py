@@ -1,10 +1,11 @@
 r"""Makes CARE's warm start with two models behind OpenAI-compatible endpoints:
 
-  python launchers/make_sft_data.py --data QUESTIONS --out SFT.jsonl.gz --answers DIR \
+  python launchers/make_sft_data.py --data QUESTIONS --out SFT.jsonl.gz --answers CACHE \
     --reasoner_url URL --reasoner_model NAME --inserter_url URL --inserter_model NAME
 
-The questions must have passages and gold sentences, as in HotpotQA. The models' answers are cached in DIR, so a second
-call asks only for missing ones. The API keys are read from the environment variables REASONER_KEY and INSERTER_KEY.
+The questions must have passages and gold sentences, as in HotpotQA. The models' answers are cached in the file CACHE, so
+a second call asks only for missing ones. The API keys are read from the environment variables REASONER_KEY and
+INSERTER_KEY.
 """
 
 import functools
@@ -20,7 +21,7 @@ from ragrl_jax.recipes.care import generate
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.")
-ANSWERS = flags.DEFINE_string("answers", None, "Folder for the models' answers.")
+ANSWERS = flags.DEFINE_string("answers", None, "File for the models' answers.")
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
 TIMEOUT_S = flags.DEFINE_float("timeout_s", 600.0, "Time limit of one call.", lower_bound=0.01)

@@ -64,7 +64,7 @@ def build(config, keep: pathlib.Path) -> EndpointPlayer:
 
   Args:
     config: all settings.
-    keep: folder for the server's answers, unless config.endpoint.cache names one.
+    keep: file for the server's answers, unless config.endpoint.cache names one.
 
   Raises:
     ValueError: see `check`; or an input cannot be read.
@@ -77,7 +77,7 @@ def build(config, keep: pathlib.Path) -> EndpointPlayer:
   retriever, judges, tools = surroundings.tools(config, recipe, queue)
   client = _client(endpoint)
   server = endpoint_client.Server(
-    cached.CachedClient(client, endpoint.cache or keep, sampling=dict(endpoint.more)),
+    cached.CachedClient(client, endpoint.cache or keep, sampling=dict(endpoint.more), setting="config.endpoint.cache"),
     endpoint.protocol,
     rollout.context,
     limit=endpoint.limit,

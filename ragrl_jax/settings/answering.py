@@ -25,7 +25,7 @@ class Endpoint(Section):
   omit: str = ""  # fields that the server refuses, separated by commas: temperature, top_p, stop
   more: Mapping[str, Any] = fields.mapping()  # further fields of every call, such as reasoning_effort
   logprobs: bool = False  # request log-probabilities, for recipes that use them
-  cache: str = ""  # folder that caches answers between evaluations; empty: a folder of this evaluation
+  cache: str = ""  # file that caches answers between evaluations; empty: a file of this evaluation
   concurrency: int = setting(16, least=1)  # most calls at the same time
   timeout_s: float = setting(600.0, above=0)  # most seconds of a call
   deadline_s: float = setting(1800.0, above=0)  # most seconds of all calls for one answer, including waits

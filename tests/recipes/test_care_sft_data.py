@@ -2,8 +2,10 @@
 
 import asyncio
 import collections
+import contextlib
 import json
 import pathlib
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -94,7 +96,9 @@ def serve():
 def endpoint(server, model, folder, **settings):
   sampling = settings.pop("sampling", None)
   quick = dict(timeout_s=60.0, deadline_s=60.0, retries=2, backoff_s=0.01)
-  return cached.CachedClient(client.Client(server.url, model, **quick | settings), folder, sampling=sampling)
+  return cached.CachedClient(
+    client.Client(server.url, model, **quick | settings), folder / "answers", sampling=sampling
+  )
 
 
 def run(server, examples, folder, **settings):
@@ -238,4 +242,6 @@ def test_the_launcher(serve, tmp_path):
   assert "1  kept" in done.stdout and "1  wrong answer" in done.stdout and "1  no answer" in done.stdout
   (made,) = readers.read_examples(tmp_path / "sft.jsonl.gz")
   assert made.id == "good" and made.meta["turns"][0][1].startswith("<think>\nFirst: <retrieval>The tower")
-  assert json.loads(next((tmp_path / "answers").glob("*/*.json")).read_text())["question"]["max_tokens"] == 4096
+  with contextlib.closing(sqlite3.connect(tmp_path / "answers")) as connection:
+    kept = [json.loads(value) for (value,) in connection.execute("SELECT value FROM entries")]
+  assert {answer["question"]["max_tokens"] for answer in kept} == {4096} and kept[0]["reply"]["content"]
