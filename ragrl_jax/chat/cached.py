@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ragrl_jax.chat import client as client_lib
 from ragrl_jax.chat.client import Completion
-from ragrl_jax.store import cache
+from ragrl_jax.store import disk_cache
 
 SETTINGS = frozenset({401, 404})  # a wrong key, address or model: the server would refuse every question
 DEAD = 32  # failures before the first answer, after which the server counts as down
@@ -26,7 +26,7 @@ class CachedClient:
 
   Args:
     client: asks the model.
-    answers: the file of answers (`store.cache`).
+    answers: the file of answers (`store.disk_cache`).
     setting: the setting or flag that names the file, for messages.
     sampling: temperature, max_tokens, … under the server's names.
   """
@@ -40,7 +40,7 @@ class CachedClient:
     setting: str = "--answers",
   ):
     self.sampling = dict(sampling or {})
-    self._client, self._answers = client, cache.Cache(answers, setting)
+    self._client, self._answers = client, disk_cache.Cache(answers, setting)
     self._failures, self._heard = 0, False  # _heard: whether any question has been answered
 
   async def ask(
@@ -60,7 +60,7 @@ class CachedClient:
     """
     sampling = self.sampling | sampling
     named = self._client.payload(question, **sampling) | ({"draw": list(draw)} if draw else {})
-    key = cache.key(named)
+    key = disk_cache.key(named)
     known = self._answers.get([key])
     if not known:
       try:

@@ -3,9 +3,8 @@ r"""Makes CARE's warm start with two models behind OpenAI-compatible endpoints:
   python launchers/make_sft_data.py --data QUESTIONS --out SFT.jsonl.gz --answers CACHE \
     --reasoner_url URL --reasoner_model NAME --inserter_url URL --inserter_model NAME
 
-The questions must have passages and gold sentences, as in HotpotQA. The models' answers are cached in the file CACHE, so
-a second call asks only for missing ones. The API keys are read from the environment variables REASONER_KEY and
-INSERTER_KEY.
+The questions must have passages and gold sentences, as in HotpotQA. The answers are stored in the file CACHE: a second
+call asks only for missing ones. The API keys are read from the environment variables REASONER_KEY and INSERTER_KEY.
 """
 
 import functools

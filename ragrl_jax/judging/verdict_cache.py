@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.judging import judge_api
-from ragrl_jax.store import cache
+from ragrl_jax.store import disk_cache
 
 
 class Cached:
-  """A judge with its verdicts in a file (`store.cache`), by the judge's description and the pair. None is not stored.
+  """A judge with its verdicts in a file (`store.disk_cache`), by its description and the pair. None is not stored.
 
   Args:
     judge: judges the pairs that are not in the file.
@@ -23,7 +23,7 @@ class Cached:
 
   def __init__(self, judge: judge_api.Judge, path: str | os.PathLike):
     self._judge, self.pace, self._identity = judge, judge.pace, judge.describe()
-    self._cache = cache.Cache(path, "config.judge.cache")
+    self._cache = disk_cache.Cache(path, "config.judge.cache")
 
   def describe(self) -> Mapping[str, Any]:
     """The settings that are stored with every verdict: those of the judge behind the cache."""
@@ -34,7 +34,7 @@ class Cached:
     return judge_api.each(pairs, self._verdicts)
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
-    keys = {pair: cache.key(self._identity, *pair) for pair in pairs}
+    keys = {pair: disk_cache.key(self._identity, *pair) for pair in pairs}
     known = self._cache.get(keys.values())
     if new := [pair for pair in pairs if keys[pair] not in known]:
       try:

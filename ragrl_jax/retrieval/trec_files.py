@@ -1,4 +1,4 @@
-"""Reads and writes TREC's run and qrels files, the qrels of BEIR and MTEB, and queries.
+"""Reads and writes TREC's run files; reads its qrels, the qrels of BEIR and MTEB, and queries.
 
 run     QUERY Q0 PASSAGE RANK SCORE NAME       TREC
 qrels   QUERY 0 PASSAGE GRADE                  TREC
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.retrieval.rows import read_rows
+from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Passage
 
 QUERY_IDS, HEADS = ("_id", "id", "query_id"), ("query-id", "query_id")
@@ -57,12 +58,6 @@ def read_qrels(path: str | os.PathLike) -> dict[str, dict[str, int]]:
   return found
 
 
-def write_qrels(path: str | os.PathLike, judgements: Mapping[str, Mapping[str, int]]) -> None:
-  """Writes judgements in TREC's form."""
-  pairs = ((query, name, grade) for query, grades in judgements.items() for name, grade in grades.items())
-  _write(path, (f"{_word(query)} 0 {_word(name)} {grade}\n" for query, name, grade in pairs))
-
-
 def read_run(path: str | os.PathLike) -> dict[str, dict[str, float]]:
   """{query id: {passage id: score}}. Ranks are ignored, because scores determine the order (`core.metrics.trec`).
 
@@ -102,7 +97,10 @@ def write_run(path: str | os.PathLike, answers: Mapping[str, Sequence[Passage]],
           raise ValueError(f"the passage {passage.id!r} has no score: a run needs the scores of its retriever.")
         yield f"{_word(query)} Q0 {_word(passage.id)} {rank} {passage.score!r} {_word(name)}\n"
 
-  _write(path, lines())
+  path = pathlib.Path(path)
+  with jsonl.whole(path) as part:
+    with gzip.open(part, "wt", encoding="utf-8") if path.suffix == ".gz" else open(part, "w", encoding="utf-8") as file:
+      file.writelines(lines())
 
 
 def _judged(path: str | os.PathLike) -> Iterator[tuple[str, str, str, object]]:
@@ -173,19 +171,3 @@ def _word(name: str) -> str:
   if not name or name.split() != [name]:
     raise ValueError(f"the id {name!r:.80} contains white space, which separates the columns of a TREC file.")
   return name
-
-
-def _write(path: str | os.PathLike, lines: Iterator[str]) -> None:
-  """Writes the file atomically."""
-  path = pathlib.Path(path)
-  partial = path.with_name(path.name + ".partial")
-  try:
-    with (
-      gzip.open(partial, "wt", encoding="utf-8")
-      if path.suffix == ".gz"
-      else open(partial, "w", encoding="utf-8") as file
-    ):
-      file.writelines(lines)
-    os.replace(partial, path)
-  finally:
-    partial.unlink(missing_ok=True)

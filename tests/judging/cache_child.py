@@ -7,7 +7,7 @@ import os
 import sys
 
 from ragrl_jax.judging import judge_api, verdict_cache
-from ragrl_jax.store import cache
+from ragrl_jax.store import disk_cache
 
 
 class Judge:
@@ -21,7 +21,7 @@ class Judge:
 
 
 def work(path, start):
-  cache._BUSY_S = 60.0  # a printed number must already be stored
+  disk_cache._BUSY_S = 60.0  # a printed number must already be stored
   judge, number = verdict_cache.Cached(Judge(), path), start
   while True:
     judge.judge([("p", str(number + i)) for i in range(10)])

@@ -15,7 +15,7 @@ import pytest
 
 from ragrl_jax.judging import judge_api
 from ragrl_jax.judging.verdict_cache import Cached
-from ragrl_jax.store import cache
+from ragrl_jax.store import disk_cache
 
 
 class Judge:
@@ -179,10 +179,7 @@ def test_random_bytes_give_no_wrong_verdict_and_no_low_level_error(tmp_path, sou
   try:
     rng, truth = random.Random(0), [int(claim) / 100 for _, claim in PAIRS]
     for case in range(8):
-      file, raw = (
-        tmp_path / str(case),
-        bytearray(sound if case % 4 else sound[:-1000]),
-      )  # less than a page: its pairs are asked about
+      file, raw = (tmp_path / str(case), bytearray(sound if case % 4 else sound[:-1000]))
       for _ in range(1 + case % 3):
         raw[rng.randrange(200 if case % 2 else len(raw))] = rng.randrange(256)
       file.write_bytes(raw)
@@ -203,7 +200,7 @@ def test_a_file_damaged_under_a_run_is_set_aside_once(tmp_path, caplog, sound):
 
 
 def test_a_locked_file_is_skipped_with_a_warning(tmp_path, monkeypatch, caplog, sound):
-  monkeypatch.setattr(cache, "_BUSY_S", 0.02)
+  monkeypatch.setattr(disk_cache, "_BUSY_S", 0.02)
   (tmp_path / "v").write_bytes(sound)
   judge = Judge(0.5)
   made, other = Cached(judge, tmp_path / "v"), sqlite3.connect(tmp_path / "v", isolation_level=None)
