@@ -257,7 +257,7 @@ def seeds_interval(
     raise ValueError(f"scores [runs, questions] of the same questions are needed, these are {x.shape} and {y.shape}.")
   _check(level)
   # [resamples, runs of both]: each run's mean over the drawn questions
-  means = resampling.row_means(np.concatenate([x, y]).T, resamples=resamples, seed=seed)
+  means = resampling.means(np.concatenate([x, y]).T, resamples=resamples, seed=seed)
   ours = resampling.run_weights(len(x), resamples=resamples, seed=seed + 1)
   theirs = resampling.run_weights(len(y), resamples=resamples, seed=seed + 2)
   drawn = (means[:, : len(x)] * ours).sum(axis=1) - (means[:, len(x) :] * theirs).sum(axis=1)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from ragrl_jax.core.metrics import resampling, stats
+from ragrl_jax.core.metrics import stats
 
 
 def test_cohen_by_hand():
@@ -140,7 +140,6 @@ def test_bootstrap_of_many_items_and_of_many_different_ones():
   """Both ways of drawing fit the normal interval: counts of few values, and values that are all different."""
   few = [1.0] * 30_000 + [0.0] * 70_000
   many = list(np.linspace(0.0, 1.0, 2000))
-  assert len(set(many)) > resampling.FEW
   for values in (few, many):
     low, high = stats.bootstrap_interval(values, seed=0)
     half = 1.96 * np.std(values) / math.sqrt(len(values))
