@@ -96,7 +96,6 @@ class Application:
       said = dict(status="ok", retriever=dict(self._retriever.describe()), limits=dataclasses.asdict(self._limits))
       return json.dumps(said, ensure_ascii=False).encode()
     if page == "/metrics":
-      self._metrics.look()
       return self._metrics.page()
     if page == "/v1/models":
       return wire.models(self._model)

@@ -18,15 +18,14 @@ reloads the index.
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import uvicorn
 
 from ragrl_jax.retrieval import guard as guard_lib
@@ -34,7 +33,7 @@ from ragrl_jax.retrieval.api import Retriever
 from ragrl_jax.retrieval.application import Application
 from ragrl_jax.retrieval.guard import Guard, is_loopback
 from ragrl_jax.retrieval.processes import Processes
-from ragrl_jax.retrieval.prometheus import SLOTS, Metrics
+from ragrl_jax.retrieval.prometheus import FOLDER, Metrics
 from ragrl_jax.retrieval.reloading import Reloading
 from ragrl_jax.retrieval.wire import LIMITS, Limits
 
@@ -85,23 +84,25 @@ def serve(
     if processes == 1:
       _serve(load, listener, settings, ready=lambda description: say(f"{name} serves {description}"))
       return
-    rows = multiprocessing.get_context("spawn").RawArray("d", processes * SLOTS)
     ready = lambda description: say(f"{name} serves {description} in {processes} processes")
-    Processes(_serve, (load, listener, settings, rows), processes).run(ready)
+    with tempfile.TemporaryDirectory(prefix="ragrl-metrics-") as folder:
+      Processes(_serve, (load, listener, settings, folder), processes).run(ready)
 
 
 def _serve(
   load: Callable[[], Retriever],
   listener: socket.socket,
   settings: dict[str, Any],
-  rows: Any = None,
+  folder: str = "",
   row: int = 0,
   *,
   ready: Callable[[dict[str, Any]], None],
 ) -> None:
-  """Serves in this process. `rows`: counters shared by the processes; this process has row `row`."""
+  """Serves in this process, the one of number `row`. `folder`: for the metrics of several processes."""
   reloading = Reloading(load)
-  metrics = Metrics(None if rows is None else np.frombuffer(rows).reshape(-1, SLOTS), row)
+  if folder:
+    os.environ[FOLDER] = folder
+  metrics = Metrics()
   metrics.loaded(reloading.loaded, reload=False)
 
   def reload() -> None:

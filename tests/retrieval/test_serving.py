@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import uvicorn
 from patience import until
+from prometheus_client import parser
 
 from ragrl_jax.retrieval import batching, build_index, load_index, prometheus, server
 from ragrl_jax.retrieval.reloading import Reloading
@@ -155,15 +156,15 @@ def test_metrics_count_requests_texts_and_seconds(folder):
   assert said.headers["content-type"].startswith("text/plain; version=0.0.4")
   lines = said.text.splitlines()
   for line in (
-    'ragrl_requests_total{page="/retrieve",status="200"} 3',
-    'ragrl_requests_total{page="/retrieve",status="400"} 1',
-    'ragrl_requests_total{page="other",status="404"} 1',
-    'ragrl_texts_total{page="/retrieve"} 6',
-    'ragrl_texts_total{page="/v1/embeddings"} 1',
-    'ragrl_request_seconds_bucket{page="/retrieve",le="+Inf"} 4',
-    'ragrl_request_seconds_count{page="/retrieve"} 4',
-    'ragrl_batch_seconds_count{page="/v1/embeddings"} 1',
-    "ragrl_waiting_texts 0",
+    'ragrl_requests_total{page="/retrieve",status="200"} 3.0',
+    'ragrl_requests_total{page="/retrieve",status="400"} 1.0',
+    'ragrl_requests_total{page="other",status="404"} 1.0',
+    'ragrl_texts_total{page="/retrieve"} 6.0',
+    'ragrl_texts_total{page="/v1/embeddings"} 1.0',
+    'ragrl_request_seconds_bucket{le="+Inf",page="/retrieve"} 4.0',
+    'ragrl_request_seconds_count{page="/retrieve"} 4.0',
+    'ragrl_batch_seconds_count{page="/v1/embeddings"} 1.0',
+    "ragrl_waiting_texts 0.0",
     "# TYPE ragrl_request_seconds histogram",
   ):
     assert line in lines, line
@@ -171,32 +172,55 @@ def test_metrics_count_requests_texts_and_seconds(folder):
   assert memory > 10e6
 
 
-def test_metrics_are_the_sums_of_all_processes():
-  rows = np.zeros((2, prometheus.SLOTS))
-  first, second = prometheus.Metrics(rows, 0), prometheus.Metrics(rows, 1)
-  for seconds in (0.004, 0.005, 0.3, 99):  # at most .005: two; at most .5: three; more than 30: one
-    first.request("/retrieve", 200, seconds, waiting=2)
-  second.request("/retrieve", 200, 0.2, waiting=3)
-  first.loaded(50.0, reload=False)
-  second.loaded(40.0, reload=True)
-  text = first.page().decode()
+COUNTS = """
+import sys
+from ragrl_jax.retrieval import prometheus
+
+metrics = prometheus.Metrics()
+for seconds in eval(sys.argv[1]):
+  metrics.request("/retrieve", 200, seconds, waiting=int(sys.argv[2]))
+metrics.loaded(float(sys.argv[3]), reload=sys.argv[3] == "40")
+print(metrics.page().decode(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_metrics_are_the_sums_of_all_processes(tmp_path):
+  def counted(*given):
+    running = subprocess.Popen(
+      [sys.executable, "-c", COUNTS, *map(str, given)],
+      env=os.environ | {"PYTHONPATH": str(ROOT), prometheus.FOLDER: str(tmp_path)},
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    lines = []
+    while line := running.stdout.readline().rstrip("\n"):
+      lines.append(line)
+    return running, lines
+
+  first, _ = counted([0.004, 0.005, 0.3, 99], 2, 50)  # at most .005: two; at most .5: three; more than 30: one
+  second, lines = counted([0.2], 3, 40)
   for line in (
-    'ragrl_requests_total{page="/retrieve",status="200"} 5',
-    'ragrl_request_seconds_bucket{page="/retrieve",le="0.005"} 2',
-    'ragrl_request_seconds_bucket{page="/retrieve",le="0.25"} 3',
-    'ragrl_request_seconds_bucket{page="/retrieve",le="30.0"} 4',
-    'ragrl_request_seconds_bucket{page="/retrieve",le="+Inf"} 5',
-    "ragrl_waiting_texts 5",
-    "ragrl_reloads_total 1",
-    "ragrl_index_loaded_timestamp_seconds 40",
+    'ragrl_requests_total{page="/retrieve",status="200"} 5.0',
+    'ragrl_request_seconds_bucket{le="0.005",page="/retrieve"} 2.0',
+    'ragrl_request_seconds_bucket{le="0.25",page="/retrieve"} 3.0',
+    'ragrl_request_seconds_bucket{le="30.0",page="/retrieve"} 4.0',
+    'ragrl_request_seconds_bucket{le="+Inf",page="/retrieve"} 5.0',
+    "ragrl_waiting_texts 5.0",
+    "ragrl_reloads_total 1.0",
+    "ragrl_index_loaded_timestamp_seconds 40.0",
   ):
-    assert line in text.splitlines(), line
-  again = prometheus.Metrics(rows, 0)  # the first process was started again: its counts stay, its queue is empty
-  assert "ragrl_waiting_texts 3" in again.page().decode() and 'status="200"} 5' in again.page().decode()
+    assert line in lines, line
+  first.communicate("")  # it ends: its counts stay, its queue and its index do not
+  second.communicate("")
+  third, lines = counted([0.1], 0, 60)
+  third.communicate("")
+  assert "ragrl_waiting_texts 0.0" in lines and "ragrl_index_loaded_timestamp_seconds 60.0" in lines
+  assert 'ragrl_requests_total{page="/retrieve",status="200"} 6.0' in lines
 
 
 def test_prometheus_own_parser_reads_the_page():
-  parser = pytest.importorskip("prometheus_client.parser")
   metrics = prometheus.Metrics()
   metrics.request("/retrieve", 200, 0.2, waiting=0)
   families = {family.name: family for family in parser.text_string_to_metric_families(metrics.page().decode())}
@@ -326,7 +350,7 @@ def test_processes_share_a_port_and_reload_together(tmp_path, folder):
     for _ in range(8):  # each on a new connection, so that both processes answer
       assert ask("/retrieve", queries=["fact1"]).json()["result"][0][0]["id"].startswith("new")
     texts = next(line for line in ask("/metrics").text.splitlines() if line.startswith("ragrl_texts_total"))
-    assert texts == 'ragrl_texts_total{page="/retrieve"} 9'
+    assert texts == 'ragrl_texts_total{page="/retrieve"} 9.0'
     pgrep = ["pgrep", "-P", str(running.pid), "-f", "spawn_main"]
     children = lambda: subprocess.run(pgrep, capture_output=True, text=True).stdout.split()
     first, other = children()
