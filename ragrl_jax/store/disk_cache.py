@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-_MARK = 0x72616772  # the application_id of our files
+_MARK = 0x72616763  # the application_id of our files
 _CREATE = f"""BEGIN IMMEDIATE; PRAGMA application_id={_MARK};
 CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB, checksum BLOB) WITHOUT ROWID; COMMIT"""
 _BUSY_S = 10.0  # longest wait for another process's lock
@@ -80,7 +80,7 @@ class Cache:
     with self._lock:
       self._unsaved = {**values, **self._unsaved}
       unsaved = dict(self._unsaved)
-    rows = [(key, text := json.dumps(value).encode(), _checksum(key, text)) for key, value in unsaved.items()]
+    rows = ((key, text := json.dumps(value).encode(), _checksum(key, text)) for key, value in unsaved.items())
     write = lambda connection: connection.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?)", rows)
     if self._use(write, None) is not None:
       with self._lock:

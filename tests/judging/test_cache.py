@@ -215,9 +215,11 @@ def test_a_locked_file_is_skipped_with_a_warning(tmp_path, monkeypatch, caplog, 
   assert Cached(Judge(), tmp_path / "v").judge([("p", "new")]) == [0.503] and not list(tmp_path.glob("v.*"))
 
 
-def test_files_of_another_kind_are_refused(tmp_path):
+@pytest.mark.parametrize("mark", [0, 0x72616772])  # the second: verdicts of version 0.2
+def test_files_of_another_kind_are_refused(tmp_path, mark):
   with sqlite3.connect(tmp_path / "other") as connection:
-    connection.execute("CREATE TABLE history (url TEXT)")
+    connection.execute("CREATE TABLE verdicts (key BLOB, verdict REAL)")
+    connection.execute(f"PRAGMA application_id={mark}")
   connection.close()
   before = (tmp_path / "other").read_bytes()
   for place, why in (("other", "another kind"), (".", "directory"), ("other/v", "irectory|exists")):
