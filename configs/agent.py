@@ -1,7 +1,7 @@
 r"""Trains an external agent: a program that talks to an OpenAI-compatible endpoint.
 
 Run:    python launchers/train.py --config configs/agent.py --workdir OUT --config.switches.program=my_agent.py:run \
-          --config.model.path=QWEN_FOLDER --config.data.train=QUESTIONS [--config.switches.search=True \
+          --config.model.path=Qwen/Qwen3-4B --config.data.train=QUESTIONS [--config.switches.search=True \
           --config.retrieval.index=INDEX]
 Variants: smoke (tiny sizes, same rules).
 Expect: not run yet at this size. On the made-up world, benchmarks/foreign_agents.py prints the table.

@@ -1,7 +1,7 @@
 r"""CARE (EMNLP 2025): quote the context while reasoning, then answer. 7B to 14B, long contexts, no search.
 
-Run:    python launchers/train.py --config configs/care.py --workdir OUT --config.model.path=SFT_FOLDER
-        SFT before it: launchers/make_sft_data.py, launchers/sft.py --config configs/care.py:sft, launchers/export_hf.py
+Run:    python launchers/train.py --config configs/care.py --workdir OUT --config.model.path=MERGED
+        Before it: launchers/make_sft_data.py, launchers/sft.py --config configs/care.py:sft, launchers/export_hf.py
 Variants, joined by commas: smoke (tiny sizes, same rules), sft (the warm start), repo (as in the authors' code), mean
 (rewards the share of real quotes), the ablations no_retrieval and easy_only, longbench (the sizes of the authors'
 tests, for launchers/evaluate.py), original (an evaluation without instructions on the format).

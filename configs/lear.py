@@ -1,7 +1,7 @@
 r"""LEAR: reason, extract evidence, answer. Qwen2.5-1.5B or 7B, five retrieved passages.
 
 Run:    python launchers/train.py --config configs/lear.py --workdir OUT \
-          --config.model.path=QWEN_FOLDER --config.retrieval.index=DPR_INDEX
+          --config.model.path=Qwen/Qwen2.5-1.5B-Instruct --config.retrieval.index=DPR_INDEX
         evaluate.py --config configs/lear.py:inference stops at </extract> and answers from the evidence.
 Variants, joined by commas: smoke (tiny sizes, same rules), sft, inference; vanilla, rationale and generator (other
 replies); study_vanilla and study_rational (the study of sec. 2.2); filter and thoughts (FilCo, CoT);

@@ -1,8 +1,8 @@
 r"""Learning When to Search: search only if it pays. Qwen3-4B or 8B, 2WikiMultihopQA, Wikipedia of September 2025, DAPO.
 
 Run:    python launchers/train.py --config configs/when_to_search.py --workdir OUT \
-          --config.model.path=QWEN_FOLDER --config.retrieval.index=INDEX_OR_ADDRESS \
-          --config.retrieval.query_encoder=QWEN3_EMBEDDING_FOLDER --config.judge.endpoint=http://JUDGE/v1
+          --config.model.path=Qwen/Qwen3-4B --config.retrieval.index=INDEX_OR_ADDRESS \
+          --config.retrieval.query_encoder=Qwen/Qwen3-Embedding-0.6B --config.judge.endpoint=http://JUDGE/v1
 Variants, joined by commas: smoke (tiny sizes, same rules); table (the KL of the paper's table; its text has none);
         exact (no judge), printed (the printed similarity), ngrams (no encoder); the ablations
         no_search_reward, no_stage_one, no_stage_two, no_answer_reward, unified.

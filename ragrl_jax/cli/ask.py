@@ -27,7 +27,7 @@ from ragrl_jax.serving import ask_checkpoint, ask_page, live_text
 from ragrl_jax.store import compile_cache
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Run's folder, RUN/checkpoints/STEP, or Hugging Face folder.")
+CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
 AGAINST = flags.DEFINE_string("against", "", "A second checkpoint that gets the same questions.")
 DATA = flags.DEFINE_string("data", "", "File with the question: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 ID = flags.DEFINE_string("id", "", "Id of the question in --data; by default the first question.")

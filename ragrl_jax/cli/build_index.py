@@ -1,6 +1,6 @@
 r"""Builds an index from a corpus. After a kill, the same command continues where it stopped.
 
-    python launchers/build_index.py --corpus FILE.jsonl[.gz] --encoder bm25|hashing|FOLDER --out DIR
+    python launchers/build_index.py --corpus FILE.jsonl[.gz] --encoder bm25|hashing|MODEL --out DIR
     python launchers/build_index.py --corpus wiki.jsonl.gz --encoder e5-base-v2/ --factory IVF4096,PQ96 \
         --options nprobe=64 --dtype float16 --out wiki_e5
 """
@@ -19,7 +19,7 @@ def main() -> int:
   """Runs `ragrl index`."""
   parser = commands.Parser(__doc__)
   parser.add_argument("--corpus", required=True, help="files or a folder: JSON lines, Parquet, TSV, BEIR's")
-  parser.add_argument("--encoder", required=True, help="bm25, hashing, or a Hugging Face folder")
+  parser.add_argument("--encoder", required=True, help="bm25, hashing, or a model's folder or Hugging Face name")
   parser.add_argument("--out", required=True)
   parser.add_argument("--factory", default="Flat", help="FAISS factory string of a dense index (default: exact)")
   parser.add_argument("--options", default="", help="FAISS search parameters, such as nprobe=64 or efSearch=128")

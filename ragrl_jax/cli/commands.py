@@ -238,7 +238,7 @@ def usage(module: types.ModuleType) -> str:
     lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
   if any(config_flags.config_flags.is_config_flag(flag) for flag in shown.values()):
     lines.append(
-      "  --config.A.B=VALUE any setting of ragrl_jax/config.py: --config.model.path=FOLDER,\n"
+      "  --config.A.B=VALUE any setting of ragrl_jax/config.py: --config.model.path=FOLDER_OR_NAME,\n"
       "                     --config.data.train=FILE, --config.retrieval.index=FOLDER, --config.steps=100"
     )
   return "\n".join([*lines, "  --traceback        show where an error was raised", "  --helpfull         all flags"])

@@ -2,7 +2,7 @@
 
   python launchers/demonstrate.py --config configs/arena.py --data QUESTIONS --out SFT.jsonl.gz --examples 500
   python launchers/demonstrate.py --config configs/search_r1.py --data QUESTIONS --out SFT.jsonl.gz \
-    --config.retrieval.index=INDEX --config.model.path=QWEN_FOLDER
+    --config.retrieval.index=INDEX --config.model.path=Qwen/Qwen2.5-7B
   python launchers/sft.py --config configs/search_r1.py:sft --config.data.train=SFT.jsonl.gz --workdir out/sft
 
 The recipe's script plays the model: it searches in the index of config.retrieval, quotes the sentence with the answer,

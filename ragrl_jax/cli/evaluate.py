@@ -23,7 +23,7 @@ from ragrl_jax.run import devices
 from ragrl_jax.store import compile_cache, folders
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Hugging Face folder, run's folder, or RUN/checkpoints/STEP.")
+CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
 BEST = flags.DEFINE_string(
   "best", "", "Evaluate the run's checkpoint with the highest value of this metric, such as evaluation/em."
 )

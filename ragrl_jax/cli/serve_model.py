@@ -2,8 +2,8 @@
 
 POST /v1/chat/completions and /v1/completions, streamed or not, sample tokens and log-probabilities as in training.
 docs/howto/serve.md lists the fields. Lanes, context and cache come from the run's config.json;
---config.rollout.lanes=64 changes a setting. A Hugging Face folder needs no run; --config.rollout.context=8192 sets the
-length of a conversation.
+--config.rollout.lanes=64 changes a setting. A model's folder or Hugging Face name needs no run;
+--config.rollout.context=8192 sets the length of a conversation.
 
 POST /v1/weights with {} loads the newest checkpoint of the run after the running replies have ended, if they end within
 --drain_s.
@@ -28,7 +28,7 @@ from ragrl_jax.store import compile_cache
 
 LIMITS = openai_server.Limits()
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Hugging Face folder, run's folder, or RUN/checkpoints/STEP.")
+CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
 BEST = flags.DEFINE_string(
   "best", "", "Serve the run's checkpoint with the highest value of this metric, such as evaluation/em."
 )

@@ -32,7 +32,7 @@ def main() -> int:
   parser.add_argument("--port", type=int, default=8000)
   parser.add_argument("--key_variable", default="", help="environment variable with the token that requests must send")
   parser.add_argument("--processes", type=int, default=1, help="number of server processes, each with the whole index")
-  parser.add_argument("--encoder", default=None, help="folder of the encoder, if it has moved")
+  parser.add_argument("--encoder", default=None, help="folder or Hugging Face name of the encoder, if it has moved")
   parser.add_argument("--options", default=None, help="FAISS search parameters; by default those of the build")
   parser.add_argument("--search", default="faiss", choices=("faiss", "device"), help="device: exact, on accelerators")
   parser.add_argument("--threads", type=int, default=None, help="threads of FAISS per search; all cores by default")

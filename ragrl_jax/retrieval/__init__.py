@@ -30,7 +30,7 @@ def load_index(
     path: a folder made by `build_index`, the address of a retriever ("http://host:port"), the comma-separated addresses
       of all parts of a corpus, a recording (FILE.jsonl of `replay.Recorder`), or a file that fuses or reranks indexes
       (FUSED.json, see `fusion`). The indexes of FUSED.json get the arguments below, except encoder and options.
-    encoder: for a dense index: the encoder, or its folder if it was moved; None loads the encoder that the index names.
+    encoder: for a dense index: the encoder, or its folder or hub name if it was moved; None loads the one of the index.
     search: for a dense index, "faiss" or "device" (exact search on the accelerators).
     options: FAISS's search parameters, such as "nprobe=64"; None uses those of the index.
     device_dtype: dtype of the vectors on the accelerators: "float32", "bfloat16" or "int8". It affects memory and

@@ -53,7 +53,7 @@ def build_index(
 
   Args:
     corpus: files or a folder (`corpus_files`), or the passages themselves. Ids must be unique.
-    encoder: "bm25", "hashing" (dense, without weights), a Hugging Face folder, or an `api.Encoder`.
+    encoder: "bm25", "hashing" (dense, without weights), a model's folder or Hugging Face name, or an `api.Encoder`.
     out: the folder of the index.
     factory: FAISS's factory string for a dense index: "Flat" (exact), "HNSW32", "IVF1024,PQ64", …
     options: FAISS's search parameters, such as "nprobe=32" or "efSearch=128".

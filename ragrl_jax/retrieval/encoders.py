@@ -102,7 +102,7 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
   Args:
     card: the contents of index.json.
     folder: the index's folder.
-    given: the encoder, or its folder if it was moved; None loads the encoder that the index names.
+    given: the encoder, or its folder or hub name if it was moved; None loads the encoder that the index names.
 
   Raises:
     ValueError: there is no encoder, or the vectors were made by another one.
@@ -115,7 +115,7 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
   elif kind == "model":
     path = given or card["encoder"]["path"]
     if not pathlib.Path(path).is_dir() and not hub.is_name(path):
-      raise ValueError(f"{folder}: its encoder is no longer at {path}: pass load_index(…, encoder=FOLDER).")
+      raise ValueError(f"{folder}: its encoder is no longer at {path}: name it (load_index(…, encoder=PATH_OR_NAME)).")
     options = dict(card["encoder"]["options"], stored=card["encoder"]["settings"])
     encoder = load_model(path, setting=f"{folder}, encoder", **options)
   else:

@@ -114,7 +114,7 @@ class RetrievalTools:
     """See `structs.Tools`. Raises ToolFailed if there is no answer in time."""
     if self._encode is None:
       raise ValueError(
-        "this run has no encoder of queries, but its recipe compares their vectors: name its folder "
+        "this run has no encoder of queries, but its recipe compares their vectors: name one "
         "(config.retrieval.query_encoder), or compare characters (config.switches.similarity='ngrams')."
       )
     return tuple(await asyncio.gather(*(self._vectors.ask(text, 0) for text in texts)))

@@ -90,8 +90,8 @@ def tokenizer(config):
   where = config.prompting.tokenizer or config.model.path
   if not where:
     raise ValueError(
-      "config.prompting.tokenizer is empty and so is config.model.path: name the folder or the "
-      ".model file that holds the tokenizer."
+      "config.prompting.tokenizer is empty and so is config.model.path: name the folder, the "
+      "Hugging Face name or the .model file that holds the tokenizer."
     )
   setting, part = ("prompting.tokenizer", "tokenizer") if config.prompting.tokenizer else ("model.path", "config")
   how = config.prompting

@@ -53,7 +53,7 @@ class Lora(Section):
   rank: int = 0  # 0: all parameters are trained; else only the adapters, in float32
   alpha: float = 16.0  # the adapters' output is scaled by alpha / rank
   layers: str = "q k v o gate up down"  # matrices with adapters: words, each a regular expression (models/lora.py)
-  path: str = ""  # PEFT folder to start from; it determines rank, alpha and layers
+  path: str = ""  # PEFT folder or Hugging Face name to start from; it determines rank, alpha and layers
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -74,7 +74,7 @@ class Model(Section):
 
   PATH = "model"
 
-  path: str = ""  # Hugging Face folder to start from; empty: a new model of `shape`
+  path: str = ""  # folder or Hugging Face name to start from; empty: a new model of `shape`
   shape: Shape = Shape()
   param_dtype: str = setting("float32", choices=DTYPES)  # dtype of the stored (master) weights
   dtype: str = setting("float32", choices=DTYPES)  # dtype of the matmuls; bfloat16 on accelerators
@@ -88,7 +88,7 @@ class Prompting(Section):
 
   PATH = "prompting"
 
-  tokenizer: str = ""  # folder or sentencepiece file; empty: the model's folder
+  tokenizer: str = ""  # folder, Hugging Face name or sentencepiece file; empty: the model's
   chat: bool = True  # render messages with the tokenizer's chat template; False: bare text
   # "own": the library's role markers, for a template that rewrites earlier turns
   markers: str = setting("template", choices=("template", "own"))
@@ -142,7 +142,7 @@ class Retrieval(Section):
   timeout_s: float = setting(30.0, above=0)  # most seconds of a call
   retries: int = setting(3, least=0)  # retries of a failed call
   wait_s: float = setting(300.0, least=0)  # most seconds to wait for a retriever that stopped answering
-  query_encoder: str = ""  # folder of an encoder, for recipes that compare queries with each other
+  query_encoder: str = ""  # folder or Hugging Face name of an encoder, for recipes that compare queries with each other
   # the run stops if a tool failed in more than this share of a step's episodes
   max_failed_share: float = setting(0.1, least=0, most=1)
 
@@ -157,7 +157,7 @@ class Judge(Section):
   prompt: str = "information_think"  # the question to the judge: a name in judging/prompts.py
   # llm, reward_model: the wording of the question; "": the default wording
   wording: str = setting("", choices=("",), files=True)
-  path: str = ""  # nli: folder of a T5; reward_model: folder of a decoder, or of its adapters
+  path: str = ""  # folder or Hugging Face name; nli: of a T5; reward_model: of a decoder or its adapters
   endpoint: str = ""  # llm: "http(s)://host/v1" of an OpenAI-compatible server; empty: OpenAI's server
   model: str = ""  # llm: the model's name at the server
   key_variable: str = "OPENAI_API_KEY"  # llm: environment variable with the key; the key is never stored
