@@ -25,6 +25,7 @@ BESIDE = {
   "config": {"settings"},
   "store": {"parallel"},
   "chat": {"store"},
+  "models": {"prompting"},
   "serving": {"evaluation", "report"},
   "cli": {"train", "sft", "evaluate"},
 }

@@ -17,6 +17,7 @@ from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.models import bert, encoder_settings, families, hf, tensors, weights
 from ragrl_jax.models.encoder_settings import EncoderSettings
 from ragrl_jax.parallel import rules
+from ragrl_jax.prompting import declared
 from ragrl_jax.structs import Passage
 
 # Texts are padded to one of these lengths: 16, 32, 48, 64, 80, …, 128, 160, …, 256, 320, …, 8192.
@@ -249,14 +250,14 @@ def tokenizer_of(folder: pathlib.Path):
   It makes text lower case if tokenizer_config.json says do_lower_case.
 
   Raises:
-    ValueError: the folder has no tokenizer.
+    ValueError: the folder has no tokenizer, or one whose added tokens have other ids than its files declare.
   """
   import tokenizers  # slow to import, and only needed here
   import transformers
 
   if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model")):
     raise ValueError(f"{folder} has no tokenizer (tokenizer.json or vocab.txt): copy the model's own there.")
-  found = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True)
+  found = declared.loaded(folder, lambda: transformers.AutoTokenizer.from_pretrained(folder, use_fast=True))
   made = found.backend_tokenizer
   if found.init_kwargs.get("do_lower_case") and made.encode("A").ids != made.encode("a").ids:
     # A flag that transformers only reads for tokenizers of its class BertTokenizer.

@@ -4,10 +4,10 @@ import functools
 import json
 import logging
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-CONFIG, SENTENCEPIECE = "tokenizer_config.json", "tokenizer.model"
+CONFIG, JSON, SENTENCEPIECE = "tokenizer_config.json", "tokenizer.json", "tokenizer.model"
 # Beside a SentencePiece model, these files declare BOS, added tokens and a chat template.
 BESIDE = (CONFIG, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
 # generation_config.json's settings of sampling → the values with which they change nothing.
@@ -37,6 +37,34 @@ def read(path: pathlib.Path) -> dict[str, Any]:
       f"{path} holds a {type(values).__name__}: it must hold an object. Copy the model's own file there."
     )
   return values
+
+
+def loaded(folder: pathlib.Path, load: Callable[[], Any]) -> Any:
+  """The tokenizer that `load` makes of the folder, whose added tokens have the ids that the folder's files declare.
+
+  transformers gives new tokens the ids that follow the vocabulary, whatever these files say.
+
+  Raises:
+    ValueError: a token has another id than a file says, or a file says it in another form.
+  """
+  try:
+    told = [("added_tokens.json", *pair) for pair in read(folder / "added_tokens.json").items()]
+    told += [(CONFIG, a["content"], i) for i, a in (read(folder / CONFIG).get("added_tokens_decoder") or {}).items()]
+    told += [(JSON, a["content"], a["id"]) for a in read(folder / JSON).get("added_tokens") or ()]
+  except (AttributeError, TypeError, KeyError) as error:
+    raise ValueError(
+      f"{folder}: its added tokens cannot be read ({error!r}): {JSON} must have a list of tokens with content and id, "
+      f"{CONFIG} an object of ids with such tokens. Copy the model's own files there."
+    ) from None
+  ids = (tokenizer := load()).get_vocab()
+  for name, text, i in told:
+    if str(has := ids.get(text, "none")) != str(i):
+      raise ValueError(
+        f"{folder / name}: the token {text!r} has the id {i}, but by all files together it has {has}: it must be the "
+        f"same. Copy the model's own files there, or write the token with its id into {JSON} (both model.vocab and "
+        "added_tokens)."
+      )
+  return tokenizer
 
 
 def eos_ids(folder: pathlib.Path) -> tuple[int, ...]:

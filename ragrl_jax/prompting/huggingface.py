@@ -207,17 +207,18 @@ def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFas
   """The folder's fast tokenizer as `transformers` has it.
 
   Raises:
-    ValueError: the folder has none.
+    ValueError: the folder has none, or one whose added tokens have other ids than its files declare.
   """
-  files = ("tokenizer.json", declared.SENTENCEPIECE)
-  if not any((pathlib.Path(folder) / name).is_file() for name in files):
+  path = pathlib.Path(folder)
+  as_it_says = (path / declared.JSON).is_file()  # whatever the model's type
+  if not as_it_says and not (path / declared.SENTENCEPIECE).is_file():
     raise ValueError(
       f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."
       "tokenizer); `AutoTokenizer.from_pretrained(…).save_pretrained(folder)` writes one."
     )
-  if (pathlib.Path(folder) / "tokenizer.json").is_file():  # as it says, whatever the model's type
-    return transformers.PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-  return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+  kind = transformers.PreTrainedTokenizerFast if as_it_says else transformers.AutoTokenizer
+  more = {} if as_it_says else dict(trust_remote_code=False)
+  return declared.loaded(path, lambda: kind.from_pretrained(str(folder), local_files_only=True, **more))
 
 
 def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:

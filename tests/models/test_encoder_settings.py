@@ -223,3 +223,14 @@ def test_do_lower_case_makes_capitals_small(where, tmp_path):
   made = encoder.load_encoder(folder)
   assert made._ids(["Paris", " paris\n"], "query") == [[2, 4, 3]] * 2
   assert made.settings["lower_case"] == (where == "sentence_bert_config.json")
+
+
+def test_an_encoders_added_tokens_have_the_ids_that_its_files_declare(tmp_path):
+  hf_folders.give_words(tmp_path, WORDS)
+  file = tmp_path / "tokenizer_config.json"
+  told = json.loads(file.read_text())
+  file.write_text(json.dumps(told | dict(added_tokens_decoder={"7": dict(content="[Q]", special=True)})))
+  assert encoder.tokenizer_of(tmp_path).encode("[Q]", add_special_tokens=False).ids == [7]
+  file.write_text(json.dumps(told | dict(added_tokens_decoder={"9": dict(content="[Q]", special=True)})))
+  with pytest.raises(ValueError, match=r"'\[Q\]' has the id 9, but by all files together it has 7"):
+    encoder.tokenizer_of(tmp_path)

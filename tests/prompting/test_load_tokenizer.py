@@ -1,6 +1,7 @@
 """Loading tokenizers of every kind, and the text of token sequences that no text encodes to."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -116,6 +117,56 @@ def test_a_sentencepiece_folder_does_what_its_files_declare(told, bos, tmp_path)
   assert ids == [i for i in theirs("Kormin has")["input_ids"] if i != theirs.eos_token_id] and ids[:1] != [480]
   for text in (" The spouse  of Danbel", "x\n\n12 \u00e9\U0001f600"):
     assert made.encode(text) == pieces.encode(text) and made.decode(made.encode(text)) == text
+
+
+def folder_of(kind, folder):
+  """A tokenizer's folder, the first free id, and an added token's text and id."""
+  if kind == "byte_level":
+    return small.byte_level(folder), 383, "<|im_end|>", 380
+  folder.mkdir()
+  small.dummy_prefix_sentencepiece(folder / "tokenizer.model")
+  (folder / "tokenizer_config.json").write_text(json.dumps(LLAMA))
+  return folder, 480, "</s>", 2
+
+
+def declare(folder, name, tokens):
+  file = folder / name
+  told = json.loads(file.read_text()) if file.is_file() else {}
+  if name == "tokenizer_config.json":
+    told["added_tokens_decoder"] = {i: dict(content=text, special=True) for text, i in tokens.items()}
+  file.write_text(json.dumps(told if name == "tokenizer_config.json" else tokens))
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece"])
+@pytest.mark.parametrize("name", ["added_tokens.json", "tokenizer_config.json"])
+def test_added_tokens_have_the_ids_that_the_files_declare_or_are_refused(kind, name, tmp_path):
+  folder, free, known, i = folder_of(kind, tmp_path / "x")
+  declare(folder, name, {"<x>": free + 1, "<y>": free, known: i})
+  tokenizer = load_tokenizer(folder)
+  assert tokenizer.encode_template("<y><x>") == [free, free + 1] and tokenizer.encode_template(known) == [i]
+  for text, told, has in (("<x>", free + 7, free), (known, free, i), ("<x>", i, "")):  # that id is another token's
+    declare(folder, name, {text: told})
+    says = f"{name}: the token {text!r} has the id {told}, but by all files together it has {has}"
+    with pytest.raises(ValueError, match=re.escape(says)):
+      load_tokenizer(folder)
+
+
+def test_added_tokens_that_get_no_such_id_or_cannot_be_read_are_refused(tmp_path):
+  folder = small.byte_level(tmp_path / "two")  # transformers does not read the one file beside the other
+  declare(folder, "tokenizer_config.json", {"<x>": 383})
+  declare(folder, "added_tokens.json", {"<y>": 384})
+  with pytest.raises(ValueError, match="'<y>' has the id 384, but by all files together it has none"):
+    load_tokenizer(folder)
+  folder = small.byte_level(tmp_path / "shifted")
+  whole = json.loads((folder / "tokenizer.json").read_text())
+  whole["added_tokens"] = [added | dict(id=added["id"] + 5) for added in whole["added_tokens"]]
+  (folder / "tokenizer.json").write_text(json.dumps(whole))
+  with pytest.raises(ValueError, match=r"endoftext.* has the id 383, but .* 378: .*write the token with its id into"):
+    load_tokenizer(folder)
+  folder = small.byte_level(tmp_path / "list")
+  (folder / "tokenizer_config.json").write_text(json.dumps(dict(added_tokens_decoder=["<x>"])))
+  with pytest.raises(ValueError, match="added tokens cannot be read.*an object of ids with such tokens"):
+    load_tokenizer(folder)
 
 
 def test_a_model_alone_takes_the_eos_ids_of_its_folder(tmp_path):
