@@ -344,6 +344,10 @@ def config_of(checkpoint: str | pathlib.Path):
   if (folder := run_of(checkpoint)) is None:
     if not pathlib.Path(checkpoint).exists():
       raise ValueError(f"{checkpoint}: there is no such folder (--checkpoint).")
+    here = pathlib.Path(checkpoint)
+    for name, what in (("metrics.json", "an evaluation"), ("index.json", "an index")):
+      if (here / name).is_file() and not (here / "config.json").is_file():
+        raise ValueError(f"{here}: it is the folder of {what}: name a run, one of its checkpoints or a model instead.")
     raise ValueError(f"{checkpoint}: it does not belong to a run with a config.json: give --config.")
   config = config_lib.of_run(folder)
   if other := changes.reworded(folder, config):

@@ -342,6 +342,34 @@ def test_questions_that_cannot_be_rewarded():
     questions.check_scores(recipes.get(name), SHOWN + MARKED, "data.jsonl")
 
 
+@pytest.mark.parametrize(
+  "terms, says",
+  [
+    ({"found": 1.0}, "weights() names the term 'quote', but score() returned 'found'"),
+    ({"quotes": 1.0}, "weights() names the term 'quote', but score() returned 'quotes'"),
+    ("quote", "weights() names the term 'quote', but score() returned str"),
+    (None, "score() returned NoneType"),
+    ({}, "score() returned no term"),
+  ],
+)
+def test_a_reward_without_its_terms_is_refused_before_the_run(terms, says):
+  own = dataclasses.replace(
+    recipes.get("arena"), score=lambda example, episode: terms, weights=lambda step: {"quote": 1}
+  )
+  with pytest.raises(ValueError, match=re.escape(says)):
+    questions.check_reward(own, SHOWN[0], "data.jsonl")
+
+
+def test_a_reward_that_fails_at_an_empty_reply_is_named_by_file_and_line(caplog):
+  own = dataclasses.replace(recipes.get("arena"), score=lambda example, episode: {"quote": "".split()[0]})
+  questions.check_reward(own, SHOWN[0], "data.jsonl")
+  assert re.search(r"test_mistakes\.py:\d+: IndexError: list index out of range", caplog.text)
+  caplog.clear()
+  for name in recipes.RECIPES:
+    questions.check_reward(recipes.get(name), (SHOWN + MARKED)[-1], "data.jsonl")
+  assert not caplog.records
+
+
 @pytest.mark.parametrize("which", ["train", "evaluate"])
 def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
   writers.write_examples(tmp_path / "asked.jsonl", BARE)
@@ -451,3 +479,16 @@ def resolves(names, config, switches) -> bool:
       return False
     config = config[name]
   return True
+
+
+@pytest.mark.parametrize("name, what", [("metrics.json", "an evaluation"), ("index.json", "an index")])
+def test_another_folder_as_a_checkpoint_is_named(tmp_path, name, what):
+  (tmp_path / name).write_text("{}")
+  with pytest.raises(ValueError, match=f"it is the folder of {what}: name a run"):
+    evaluate.config_of(tmp_path)
+
+
+def test_a_corpus_as_an_index_is_named(tmp_path):
+  (tmp_path / "corpus.jsonl").write_text('{"id": "1", "title": "", "text": "words"}\n')
+  with pytest.raises(ValueError, match="If the file is a corpus, build an index of it"):
+    retrieval.load_index(tmp_path / "corpus.jsonl")

@@ -183,6 +183,19 @@ def _entry(file: pathlib.Path, name: str, entry: Any) -> tuple[str, tuple[int, .
   return dtype, tuple(shape), *offsets
 
 
+class _Twice(Exception):
+  """A name occurs twice in an object."""
+
+
+def _unique(pairs: Sequence[tuple[str, Any]], file: pathlib.Path) -> dict[str, Any]:
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    names = [name for name, _ in pairs]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise _Twice(f"{file}: its header names {twice!r} twice. Fetch it again.")
+  return found
+
+
 def _read_header(file: pathlib.Path) -> tuple[dict, int]:
   """The header and the byte at which the data begins."""
   try:
@@ -196,7 +209,9 @@ def _read_header(file: pathlib.Path) -> tuple[dict, int]:
       f"{file} is truncated or not a safetensors file: its header must have {length} bytes. Fetch it again."
     )
   try:
-    entries = json.loads(header)
+    entries = json.loads(header, object_pairs_hook=lambda pairs: _unique(pairs, file))
+  except _Twice as error:
+    raise ValueError(str(error)) from None
   except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number too long; or nested too deep
     raise ValueError(f"{file} is not a safetensors file ({error}). Fetch it again.") from error
   if not isinstance(entries, dict):

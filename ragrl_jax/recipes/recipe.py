@@ -137,10 +137,20 @@ class Recipe:
   trainable: bool = True
 
   def reward(self, terms: Mapping[str, float | None], step: int) -> float | None:
-    """The weighted sum of the terms; None if a term with a weight cannot be scored."""
+    """The weighted sum of the terms; None if a term with a weight cannot be scored.
+
+    Raises:
+      ValueError: `score` did not return a term that `weights` names.
+    """
     total = 0.0
     for name, weight in self.weights(step).items():
       if weight:
+        if not isinstance(terms, Mapping) or name not in terms:
+          given = ", ".join(map(repr, terms)) if isinstance(terms, Mapping) else type(terms).__name__
+          raise ValueError(
+            f"recipe {self.name}: weights() names the term {name!r}, but score() returned {given or 'no term'}: it "
+            "must return a dict with every term of weights()."
+          )
         if (term := terms[name]) is None:
           return None
         total += weight * term

@@ -11,6 +11,11 @@ from ragrl_jax.retrieval.api import Encoder, Retriever
 
 __all__ = ["build_index", "load_index"]
 
+# What index.json must have; the types of JSON.
+LEXICAL = {"bm25.words": dict, "bm25.wordless": int}
+DENSE = {"encoder.settings": dict, "factory": str, "options": str, "dtype": str, "dim": int, "oversample": int}
+DENSE["max_norm"] = (int, float)
+
 
 def load_index(
   path: str | os.PathLike,
@@ -77,7 +82,7 @@ def load_index(
 def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads, dispatch, verify_bytes) -> Retriever:
   from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index, seal
   from ragrl_jax.retrieval.build import FORMAT, INDEX, REQUEST, made_of
-  from ragrl_jax.retrieval.corpus import Corpus, read_card
+  from ragrl_jax.retrieval.corpus import Corpus, check_card, read_card
 
   if not (folder / INDEX).is_file():
     why = (
@@ -86,7 +91,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
       else "build one with launchers/build_index.py (config.retrieval.index, --index)"
     )
     raise ValueError(f"{folder}: no index here: {why}.")
-  card = read_card(folder / INDEX, ("corpus", "encoder"))
+  card = read_card(folder / INDEX, {"corpus.checksum": str, "encoder.kind": str})
   if card.get("format") != FORMAT:
     raise ValueError(f"{folder}: index format {card.get('format')!r}, this version reads {FORMAT}: build it again.")
   corpus = Corpus(folder / "corpus")
@@ -96,6 +101,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
       f"({corpus.checksum[:12]}, not {card['corpus']['checksum'][:12]}): build it again."
     )
   lexical = card["encoder"]["kind"] == "bm25"
+  check_card(folder / INDEX, card, LEXICAL if lexical else DENSE)
   vectors = None if lexical else dense.open_vectors(folder, rows=len(corpus), dim=card["dim"])
   seal.check(folder, card.get("files"), verify_bytes=verify_bytes)
   if lexical:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from ragrl_jax.retrieval import api, reading
+from ragrl_jax.retrieval import api, reading, seal
 from ragrl_jax.retrieval.corpus import Corpus
 from ragrl_jax.retrieval.ranking import ordered
 from ragrl_jax.retrieval.words import Words, say_wordless, title_and_text
@@ -51,13 +51,14 @@ class BM25Retriever:
     """
     import bm25s
 
+    folder = pathlib.Path(folder)
     words = Words.of(settings["words"], folder)
-
-    index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
-    columns = len(index.scores["indptr"]) - 1
+    with seal.opening(folder):
+      index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
+      columns = _columns(index, rows=len(corpus) if shard is None else None)
     if len(index.vocab_dict) != columns:
       raise ValueError(
-        f"{pathlib.Path(folder) / 'vocab.index.json'}: {len(index.vocab_dict)} words, but the scores are for "
+        f"{folder / 'vocab.index.json'}: {len(index.vocab_dict)} words, but the scores are for "
         f"{columns}: copy the index again, or build it again."
       )
     return cls(corpus, index, words, settings["wordless"], shard)
@@ -97,7 +98,8 @@ class BM25Retriever:
     ids = [self._index.vocab_dict[word] for word in words if word in self._index.vocab_dict]
     if not ids:
       return []
-    scores = self._index.get_scores_from_ids(ids)
+    with seal.opening(self._corpus.path.parent / "bm25"):
+      scores = self._index.get_scores_from_ids(ids)
     hits = np.flatnonzero(scores > 0)  # leave out passages without any of the words
     if len(hits) > k:
       # Keep all passages that tie with the k-th one: `ordered` orders them by row.
@@ -167,6 +169,20 @@ def checked(
   if not all(type(value) in (int, float) for value in (k1, b)) or not 0 <= k1 < math.inf or not 0 <= b <= 1:
     raise ValueError(f"k1={k1!r}, b={b!r}: they must be numbers; k1 must not be negative and b must lie in [0, 1].")
   return Words(stemmer=stemmer, stopwords=stopwords, pattern=pattern)
+
+
+def _columns(index: bm25s.BM25, *, rows: int | None) -> int:
+  """The number of words with scores. Raises ValueError if the arrays do not fit together, or the corpus's rows."""
+  places, scores = index.scores["indptr"], index.scores["data"]
+  if not all(isinstance(place, int) for place in index.vocab_dict.values()):
+    raise ValueError("vocab.index.json: places of words must be whole numbers")
+  if places.ndim != 1 or not len(places) or places[0] != 0 or (np.diff(places) < 0).any() or places[-1] != len(scores):
+    raise ValueError("indptr.csc.index.npy does not fit data.csc.index.npy")
+  if len(index.scores["indices"]) != len(scores):
+    raise ValueError("indices.csc.index.npy does not fit data.csc.index.npy")
+  if rows is not None and index.scores["num_docs"] != rows:
+    raise ValueError(f"params.index.json: {index.scores['num_docs']} passages, but the corpus has {rows}")
+  return len(places) - 1
 
 
 def _keep(scores: dict[str, Any], rows: range) -> None:

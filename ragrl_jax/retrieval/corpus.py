@@ -9,11 +9,12 @@ import json
 import os
 import pathlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from tqdm import tqdm
 
+from ragrl_jax.retrieval import seal
 from ragrl_jax.structs import Passage
 
 ROWS, OFFSETS, IDS, CARD = "passages.jsonl", "offsets.npy", "ids.npy", "corpus.json"
@@ -50,10 +51,14 @@ class Corpus:
     self.path = pathlib.Path(path)
     if not (self.path / CARD).is_file():
       raise ValueError(f"{self.path}: no corpus is stored here ({CARD} is missing): build the index again.")
-    card = read_card(self.path / CARD, ("rows", "checksum"))
+    card = read_card(self.path / CARD, dict(rows=int, checksum=str))
     self.checksum = card["checksum"]
-    self._offsets = np.load(self.path / OFFSETS, mmap_mode="r", allow_pickle=False)
-    size = (self.path / ROWS).stat().st_size
+    with seal.opening(self.path / OFFSETS):
+      self._offsets = np.load(self.path / OFFSETS, mmap_mode="r", allow_pickle=False)
+      if self._offsets.dtype != np.int64 or self._offsets.ndim != 1 or not len(self._offsets):
+        raise ValueError(f"{self._offsets.dtype} {list(self._offsets.shape)}, but it must be int64, one per passage")
+    with seal.opening(self.path / ROWS):
+      size = (self.path / ROWS).stat().st_size
     if len(self._offsets) != card["rows"] + 1 or int(self._offsets[-1]) != size:
       raise ValueError(
         f"{self.path}: {ROWS} has {size} bytes, but {int(self._offsets[-1])} were written: "
@@ -69,8 +74,9 @@ class Corpus:
   def __getitem__(self, row: int) -> Passage:
     if not 0 <= row < len(self):
       raise IndexError(f"row {row} of a corpus of {len(self)} passages")
-    raw = self._rows[int(self._offsets[row]) : int(self._offsets[row + 1])].tobytes()
-    return Passage(*json.loads(raw))
+    with seal.opening(self.path / ROWS):
+      name, title, text = json.loads(self._rows[int(self._offsets[row]) : int(self._offsets[row + 1])].tobytes())
+      return Passage(name, title, text)
 
   def __iter__(self) -> Iterator[Passage]:
     return (self[row] for row in range(len(self)))
@@ -89,7 +95,10 @@ class Corpus:
       if self._by_id is None:
         if not (self.path / IDS).is_file():
           raise ValueError(f"{self.path}: {IDS} is missing, so that no document can be opened: build the index again.")
-        hashes = np.load(self.path / IDS, mmap_mode="r", allow_pickle=False)
+        with seal.opening(self.path / IDS):
+          hashes = np.load(self.path / IDS, mmap_mode="r", allow_pickle=False)
+          if hashes.dtype != np.uint64 or hashes.shape != (len(self),):
+            raise ValueError(f"{hashes.dtype} {list(hashes.shape)}, but it must be uint64 [{len(self)}]")
         rows = np.argsort(hashes, kind="stable").astype(np.uint32 if len(hashes) < 1 << 32 else np.int64)
         self._by_id = hashes[rows], rows
     hashes, rows = self._by_id
@@ -187,15 +196,38 @@ def _row(passage: Passage) -> bytes:
   return json.dumps([passage.id, passage.title, passage.text], ensure_ascii=False).encode() + b"\n"
 
 
-def read_card(path: pathlib.Path, names: Iterable[str]) -> dict:
-  """Reads a file written by `write_json`. Raises ValueError if the file is damaged or lacks one of these entries."""
+def read_card(path: pathlib.Path, entries: Mapping[str, type | tuple[type, ...]]) -> dict:
+  """Reads a file written by `write_json`.
+
+  Args:
+    path: the file.
+    entries: see `check_card`.
+
+  Raises:
+    ValueError: the file is not JSON, or an entry is missing or of another type.
+  """
   try:
     card = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
-    raise ValueError(f"{path}: not valid JSON ({error}): copy the index again, or build it again.") from None
-  if missing := [name for name in names if not isinstance(card, dict) or name not in card]:
-    raise ValueError(f"{path}: {missing[0]!r} is missing: copy the index again, or build it again.")
+    raise ValueError(f"{path}: not valid JSON ({error}): {seal.AGAIN}.") from None
+  check_card(path, card, entries)
   return card
+
+
+def check_card(path: pathlib.Path, card: object, entries: Mapping[str, type | tuple[type, ...]]) -> None:
+  """Checks the contents of a card. entries: name of an entry ("corpus.checksum" is one of "corpus") → its types.
+
+  Raises:
+    ValueError: an entry is missing or of another type.
+  """
+  for name, types in entries.items():
+    value = card
+    for part in name.split("."):
+      if not isinstance(value, dict) or part not in value:
+        raise ValueError(f"{path}: {name!r} is missing: {seal.AGAIN}.")
+      value = value[part]
+    if not isinstance(value, types) or isinstance(value, bool):
+      raise ValueError(f"{path}: {name!r} is {value!r:.80}, which is of another type: {seal.AGAIN}.")
 
 
 def write_json(path: pathlib.Path, value) -> None:

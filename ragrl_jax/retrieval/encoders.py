@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from ragrl_jax.models import hub
-from ragrl_jax.retrieval import bm25
+from ragrl_jax.retrieval import bm25, seal
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.hashing import HashingEncoder
 from ragrl_jax.retrieval.words import RULE
@@ -109,7 +109,8 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
   """
   kind = card["encoder"]["kind"]
   if kind == "hashing":
-    encoder = HashingEncoder.load(folder / FITTED)
+    with seal.opening(folder / FITTED):
+      encoder = HashingEncoder.load(folder / FITTED)
   elif given is not None and not isinstance(given, str | os.PathLike):
     encoder = given
   elif kind == "model":

@@ -268,7 +268,7 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
     ValueError: the file has an unknown, missing or wrong entry, or an index or a scorer cannot be loaded.
   """
   path = pathlib.Path(path)
-  card = read_card(path, ("indexes",))
+  card = read_card(path, dict(indexes=object))
   _check(path, card, ENTRIES)
   names, again = card.pop("indexes"), card.pop("rerank", None)
   if again is not None:
@@ -300,7 +300,7 @@ def _refuse_circles(path: pathlib.Path, within: tuple[pathlib.Path, ...]) -> Non
   here = path.resolve()
   if here in within:
     raise ValueError(f"{path}: it is among its own indexes: name other indexes in {within[-1].name}.")
-  for name in read_card(here, ("indexes",))["indexes"]:
+  for name in read_card(here, dict(indexes=list))["indexes"]:
     if isinstance(name, str) and name.endswith(".json") and (here.parent / name).is_file():
       _refuse_circles(here.parent / name, (*within, here))
 

@@ -100,7 +100,11 @@ def _read(path: pathlib.Path) -> tuple[list[tuple[str, int, list[Passage]]], int
       try:
         row = json.loads(raw)
         if number > 1 or "retriever" not in row:  # the first line describes the recorded retriever
-          rows.append((row["query"], row["k"], [Passage(*fields) for fields in row["passages"]]))
+          found = [Passage(str(name), str(title), str(text), score) for name, title, text, score in row["passages"]]
+          rows.append((str(row["query"]), int(row["k"]), found))
       except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f'{path}:{number}: no record {{"query", "k", "passages"}} ({error}).') from None
+        raise ValueError(
+          f'{path}:{number}: no record {{"query", "k", "passages"}} ({type(error).__name__}: {error}). If the file is '
+          "a corpus, build an index of it (`ragrl index`) and name its folder."
+        ) from None
   return rows, whole

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ragrl_jax.store import sums
 
 PARTS = ("corpus/*", "bm25/*", "encoder.json", "vectors.npy", "scales.npy", "index.faiss")
 AGAIN = "copy the index again, or build it again with --overwrite"
+
+
+@contextlib.contextmanager
+def opening(path: pathlib.Path) -> Iterator[None]:
+  """Names a file that cannot be read.
+
+  Raises:
+    ValueError: the body failed; the message names the file, and says what to do.
+  """
+  try:
+    yield
+  except Exception as error:  # noqa: BLE001 – NumPy, bm25s and FAISS raise all kinds, SyntaxError among them
+    why = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
+    raise ValueError(f"{path}: it cannot be read ({why:.300}): {AGAIN}.") from None
 
 
 def sealed(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
@@ -39,6 +54,8 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]] | None, *
       folder,
     )
     return
+  with opening(folder / "index.json"):
+    files = {str(name): dict(bytes=int(of["bytes"]), sha256=str(of["sha256"])) for name, of in files.items()}
   for name, stored in files.items():
     path = folder / name
     if not path.is_file():

@@ -13,6 +13,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ragrl_jax.retrieval import seal
+
 FILE, SCALES = "vectors.npy", "scales.npy"
 DTYPES = ("float32", "float16", "bfloat16", "int8")
 LARGEST = 127  # the largest code
@@ -71,11 +73,22 @@ def create(folder: pathlib.Path, dtype: str, shape: tuple[int, int]) -> Any:
 
 
 def mapped(folder: str | os.PathLike, *, mode: Any = "r") -> Any:
-  """The stored vectors, memory-mapped: an array or an `Int8`. Both have `vectors[rows]` and `vectors.shape`."""
+  """The stored vectors, memory-mapped: an array or an `Int8`. Both have `vectors[rows]` and `vectors.shape`.
+
+  Raises:
+    ValueError: a file is not such an array.
+  """
   folder = pathlib.Path(folder)
-  found = np.load(folder / FILE, mmap_mode=mode, allow_pickle=False)
+  with seal.opening(folder / FILE):
+    found = np.load(folder / FILE, mmap_mode=mode, allow_pickle=False)
+    if found.dtype not in (np.float32, np.float16, np.uint16, np.int8):
+      raise ValueError(f"numbers of type {found.dtype}")
   if found.dtype == np.uint16:
     return found.view(ml_dtypes.bfloat16)
   if found.dtype == np.int8:
-    return Int8(found, np.load(folder / SCALES, mmap_mode=mode, allow_pickle=False))
+    with seal.opening(folder / SCALES):
+      scales = np.load(folder / SCALES, mmap_mode=mode, allow_pickle=False)
+      if scales.dtype != np.float32 or scales.shape != found.shape[:1]:
+        raise ValueError(f"{scales.dtype} {list(scales.shape)}, but it must be float32 {list(found.shape[:1])}")
+    return Int8(found, scales)
   return found

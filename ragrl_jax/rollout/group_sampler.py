@@ -318,8 +318,8 @@ def refuse_failures(episodes: Sequence[Episode], share: float, unjudged_share: f
   if len(failed) > share * len(episodes):
     raise TooManyFailures(
       f"{len(failed)} of {len(episodes)} episodes failed, more than config.retrieval.max_failed_share={share}. The "
-      f"first said: {failed[0].rstrip('.')}. See that the retriever answers, or raise "
-      "config.retrieval.timeout_s and retries (config.endpoint's, for a model behind a server)."
+      f"first said: {failed[0].rstrip('.')}. See that what it names answers (retriever, tool, agent's "
+      "program or model's server), or raise its timeout_s and retries (of config.retrieval, switches or endpoint)."
     )
   if len(unjudged) > unjudged_share * len(episodes):
     raise TooManyFailures(

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import random
+import traceback
 from collections.abc import Sequence
 
 from ragrl_jax import structs
@@ -98,6 +99,28 @@ def check_scores(recipe: Recipe, examples: Sequence[structs.Example], what: str)
   )
 
 
+def check_reward(recipe: Recipe, example: structs.Example, what: str) -> None:
+  """Scores an empty reply, so that slips in a reward of the user's own are found before anything is loaded.
+
+  An exception is only logged, with its file and line: a reward may need more than an empty reply.
+
+  Raises:
+    ValueError: `score` does not return the terms of `weights`.
+  """
+  episode = structs.Episode.from_text(recipe, example, [(structs.MODEL, "")])
+  try:
+    terms = recipe.score(example, episode)
+  except Exception as error:  # noqa: BLE001 – a user's function may raise anything
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    logging.warning(
+      "%s: recipe %s cannot score an empty reply to question %r (%s:%s: %s: %s). If a reply can be empty, the run will "
+      "end there.",
+      what, recipe.name, example.id, at.filename, at.lineno, type(error).__name__, error,
+    )  # fmt: skip
+  else:
+    recipe.reward(terms, 1)
+
+
 def prompt_tokens(recipe: Recipe, tokenizer, example: structs.Example) -> int:
   """Number of tokens of the example's prompt, with the tools that it shows."""
   tools = 0 if recipe.tool_tokens is None else recipe.tool_tokens(tokenizer)
@@ -151,6 +174,7 @@ def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[st
     _say_left_out(what, path, len(every) - len(examples), len(every), "drop_unanswerable")
   check_passages(config, recipe, examples, f"{what}={path}")
   check_scores(recipe, examples, f"{what}={path}")
+  check_reward(recipe, examples[0], f"{what}={path}")
   if not config.data.drop_long:
     check_room(config, tokenizer, recipe, examples, f"{what}={path}")
     return examples

@@ -167,6 +167,7 @@ def summarise(scored: Sequence[Scored]) -> dict[str, float]:
   groups: dict[int, list[Scored]] = {}
   for one in known:
     groups.setdefault(one.episode.prompt_index, []).append(one)
+  equal = [groups_lib.equal(one.reward for one in group) for group in groups.values() if len(group) > 1]
   mean = lambda values: float(np.mean(values)) if len(values) else float("nan")
   metrics = {
     "reward": mean([one.reward for one in known]),
@@ -175,12 +176,13 @@ def summarise(scored: Sequence[Scored]) -> dict[str, float]:
     "response_tokens": mean([one.episode.num_model_tokens for one in known]),
     "episode_tokens": mean([one.episode.num_tokens for one in known]),
     "advantage_abs": mean([abs(one.advantage) for one in known if one.advantage is not None]),
-    "zero_spread_groups": mean([groups_lib.equal(one.reward for one in group) for group in groups.values()]),
     "failed_share": mean([one.episode.ended == "failed" for one in scored]),
     "unscorable": float(len(scored) - len(known)),
     "unjudged": float(sum(one.outcome is None and one.episode.ended != "failed" for one in scored)),
     "episodes": float(len(scored)),
   }
+  if equal:
+    metrics["zero_spread_groups"] = mean(equal)
   for name in scored[0].weights if scored else ():
     metrics[f"term/{name}"] = mean([one.terms[name] for one in known if one.terms[name] is not None])
     metrics[f"weight/{name}"] = float(scored[0].weights[name])

@@ -20,6 +20,7 @@ class Limits:
     length_share: shortest responses as a share of their start; the longest are start / length_share.
     zero_advantage_share: highest share of trained tokens with advantage 0.
     mask_coverage_floor: lowest share of trained tokens among all tokens.
+    spread_share: lowest share of groups with a spread at the first step.
     mismatch_ceiling: highest mean |learner's - sampler's log-probability|, nats.
     clip_ceiling: highest share of clipped tokens.
   """
@@ -31,6 +32,7 @@ class Limits:
   length_share: float = 0.33
   zero_advantage_share: float = 0.9
   mask_coverage_floor: float = 0.02
+  spread_share: float = 0.05
   mismatch_ceiling: float = 0.05
   clip_ceiling: float = 0.3
 
@@ -164,7 +166,7 @@ def warnings(
 def of_training(
   history: Sequence[Mapping[str, float]], recipe: Recipe, steps: int, *, mixed: bool = True
 ) -> dict[str, str]:
-  """`warnings` as metrics, "warning/NAME" → text, and at the first step a warning if `steps` is too short.
+  """`warnings` as metrics, "warning/NAME" → text, and at the first step warnings of a poor start or too few `steps`.
 
   Args:
     history: as for `warnings`.
@@ -173,6 +175,8 @@ def of_training(
     mixed: whether the run mixes easy with hard questions.
   """
   found = warnings(history, searches_expected=recipe.searches, switches=recipe.switches)
+  if len(history) == 1 and (few := _few_spreads(history[0])) and "no_signal" not in found:
+    found["few_spreads"] = few
   if len(history) == 1 and (cut_short := recipe.cut_short(steps, mixed=mixed)):
     weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in cut_short.items())
     found["schedule"] = (
@@ -180,6 +184,18 @@ def of_training(
       f"or lower the step in config.switches ({recipe.name}'s README says which one)."
     )
   return {f"warning/{name}": text for name, text in found.items()}
+
+
+def _few_spreads(row: Mapping[str, float]) -> str:
+  """The warning that hardly any group can be learnt from, or ""."""
+  share = 1.0 - max(row.get("zero_spread_groups", 0.0), row.get("groups/discarded_share", 0.0))
+  if share >= Limits.spread_share:
+    return ""
+  return (
+    f"{share:.1%} of the groups have replies of different rewards, and only those teach. Fine-tune the model first "
+    "(`ragrl demonstrate` writes transcripts, `ragrl sft` learns them), raise config.rollout.group_size or "
+    "temperature, or choose questions that are sometimes answered rightly."
+  )
 
 
 def _against_first(rows, now, limits, say) -> None:

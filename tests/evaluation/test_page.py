@@ -352,3 +352,11 @@ def test_hostile_text_is_not_executed(page, tmp_path):
   episode = dom[dom.index('class="segment model"') : dom.index('id="settings"')]
   assert "No advantage in this step" in dom and 'class="ramp"' not in dom
   assert "\\u{202e}\\u{200b}" in episode and not re.search("[\u202e\u200b\u2028]", episode)
+
+
+def test_a_wrong_answers_row_does_not_colour_its_question_and_gold():
+  style = (rendering.TEMPLATES / "page.css").read_text(encoding="utf-8")
+  assert style.index(".wrong { color") < style.index(".answers tr { color: inherit; }")
+  assert all(
+    '"table", "answers' in (rendering.TEMPLATES / f"{name}.js").read_text() for name in ("answers", "questions")
+  )

@@ -56,6 +56,17 @@ def test_warnings_relative_to_the_first_steps(change, name):
   assert watch.warnings([CALM] * 4 + [CALM | change]) == {}  # too early to know what is normal
 
 
+def test_few_spreads_at_the_first_step():
+  of = lambda row: watch.of_training([row], recipes.get("search_r1"), 10)
+  for row in (dict(zero_spread_groups=0.97), {"zero_spread_groups": 0.0, "groups/discarded_share": 0.96}):
+    assert "of the groups" in of(CALM | row)["warning/few_spreads"]
+  for row in (dict(zero_spread_groups=0.9), {}):  # episodes without siblings have no groups
+    assert "warning/few_spreads" not in of(CALM | row)
+  assert "warning/few_spreads" not in watch.of_training([CALM] * 2, recipes.get("search_r1"), 10)
+  found = of(CALM | dict(zero_spread_groups=1.0, zero_advantage_share=1.0))
+  assert "warning/no_signal" in found and "warning/few_spreads" not in found
+
+
 def test_a_message_names_a_switch_only_if_the_recipe_has_it():
   for name, has in (("search_r1", True), ("tool_agent", False)):
     found = watch.of_training([CALM | dict(mask_coverage=0.001)], recipes.get(name), 10)

@@ -38,6 +38,13 @@ def changed(header, **entry):
   return header | {Q0: header[Q0] | entry}
 
 
+def test_a_tensor_that_is_named_twice(rewritten):
+  header = json.dumps(rewritten.header)
+  path = rewritten(f'{header[:-1]}, "{Q0}": {json.dumps(rewritten.header[Q0])}}}'.encode())
+  with pytest.raises(ValueError, match=f"model.safetensors: its header names '{Q0}' twice"):
+    weights.load_pretrained(path)
+
+
 @pytest.mark.parametrize(
   "entry, says",
   [

@@ -1,4 +1,5 @@
 import json
+import random
 import shutil
 
 import numpy as np
@@ -129,3 +130,76 @@ def test_a_newer_format_and_unknown_settings_are_refused(folder):
   (folder / "index.json").write_text(json.dumps(dict(card, format=2)))
   with pytest.raises(ValueError, match="index format 2, this version reads 1"):
     load_index(folder)
+
+
+@pytest.mark.parametrize(
+  "name, value, says",
+  [
+    ("dim", "512", "'dim' is '512', which is of another type"),
+    ("factory", None, "'factory' is None"),
+    ("corpus", [], "'corpus.checksum' is missing"),
+    ("encoder", dict(kind="hashing"), "'encoder.settings' is missing"),
+    ("max_norm", True, "'max_norm' is True"),
+    ("files", dict(vectors=3), "it cannot be read"),
+  ],
+)
+def test_an_entry_of_another_type_is_named(folder, name, value, says):
+  card = json.loads((folder / "index.json").read_text())
+  (folder / "index.json").write_text(json.dumps({**card, name: value}))
+  with pytest.raises(ValueError, match=f"index.json: {says}"):
+    load_index(folder)
+
+
+def test_damaged_arrays_are_named_without_digests(folder, lexical, tmp_path):
+  without_digests(folder)
+  without_digests(lexical)
+  for index, name, array in [
+    (lexical, "corpus/offsets.npy", np.zeros((2, 2))),
+    (lexical, "bm25/indptr.csc.index.npy", np.array([0, 3, 1])),
+    (lexical, "bm25/indices.csc.index.npy", np.zeros(2, np.int32)),
+    (folder, "vectors.npy", np.zeros((12, 512))),
+  ]:
+    kept = (index / name).read_bytes()
+    np.save(index / name, array)
+    with pytest.raises(ValueError, match=name.rpartition("/")[2] + ".*" + "copy the index again"):
+      load_index(index).search(["word3"], 2)
+    (index / name).write_bytes(kept)
+  changed(folder / "corpus" / "passages.jsonl", b'["p3"', b'{"p3"')
+  with pytest.raises(ValueError, match="passages.jsonl: it cannot be read"):
+    load_index(folder).search(["word3"], 2)
+
+
+def test_a_faiss_file_cut_short_is_named(tmp_path):
+  many = [Passage(f"p{i}", "", f"word{i} other{i % 17}") for i in range(200)]
+  folder = build_index(many, "hashing", tmp_path / "ivf", factory="IVF20,Flat", progress=False)
+  without_digests(folder)
+  raw = (folder / "index.faiss").read_bytes()
+  for kept in (b"", raw[:3], raw[:100], raw[: len(raw) // 2], b"XXXX" + raw[4:]):
+    (folder / "index.faiss").write_bytes(kept)
+    with pytest.raises(ValueError, match="index.faiss: it cannot be read .*copy the index again"):
+      load_index(folder)
+
+
+@pytest.mark.parametrize("kind", ["bm25", "hashing"])
+def test_no_damage_ends_in_a_raw_error(kind, tmp_path):
+  """Bytes of every file are lost or changed, with and without digests: one line names the folder, or it still works."""
+  draw = random.Random(0)
+  whole = build_index(PASSAGES, kind, tmp_path / "whole", progress=False)
+  names = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
+  for number in range(120):
+    folder = tmp_path / str(number)
+    shutil.copytree(whole, folder)
+    if number % 2:
+      without_digests(folder)
+    path = folder / draw.choice(names)
+    raw = bytearray(path.read_bytes())
+    at = draw.randrange(len(raw))
+    if draw.random() < 0.5:
+      raw = raw[:at]
+    else:
+      raw[at : at + draw.randrange(1, 9)] = draw.randbytes(draw.randrange(0, 9))
+    path.write_bytes(raw)
+    try:
+      load_index(folder).search(["word3 fact", "word5"], 3)
+    except ValueError as error:
+      assert str(folder) in str(error), (path, error)

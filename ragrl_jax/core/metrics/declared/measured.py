@@ -141,6 +141,7 @@ HELD_OUT = (
 WARNINGS = (
   Metric("no_groups few_groups", "text", "no group, or too few groups, had a spread within `rollout.filter.max_draws`"),
   Metric("no_signal little_signal", "text", "all advantages, or over 90 % of them, are 0"),
+  Metric("few_spreads", "text", "fewer than 5 % of the groups had a spread at the first step"),
   Metric("no_searches searches_vanish", "text", "no episode searched; searches fell below a third of the first steps'"),
   Metric("little_trained", "text", "`mask_coverage` below 0.02"),
   Metric("mismatch", "text", "above 0.05 nats"),
