@@ -1,30 +1,37 @@
-"""Scores only whether the answer is right, for recipes that are evaluated and not trained."""
+"""Scores only the last answer, for recipes without a reward of their own: agents and untrained baselines."""
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.judging import references
+from ragrl_jax.recipes.parts import Play
 from ragrl_jax.recipes.recipe import Parser
 from ragrl_jax.structs import MODEL, Episode, Example, Policy, Tools
 
-Play = Callable[[Example, Policy, Tools], Awaitable[Episode]]
 
-
+@dataclasses.dataclass(frozen=True)
 class Reward:
   """Scores one episode by its last answer. Each turn is read separately.
 
-  Args:
+  Attributes:
     parser: reads the model's text.
-    judged: whether the judge decides about answers that equal no gold.
+    kind: "em"; "f1"; or "judge": the judge decides about answers that equal no gold.
   """
 
-  def __init__(self, parser: Parser, *, judged: bool):
-    self.parser, self.judged = parser, judged
+  parser: Parser
+  kind: Any = "em"
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """`answer` 0 or 1; None if a tool failed after all retries."""
-    return dict(answer=None if episode.ended == "failed" else self.outcome(example, episode))
+    """`answer` 0 to 1; None if a tool failed, or if a verdict is missing."""
+    return dict(answer=None if episode.ended == "failed" else self.earned(example, episode))
+
+  def earned(self, example: Example, episode: Episode) -> float | None:
+    """The term `answer` of an episode that did not fail."""
+    if self.kind == "f1":
+      return qa.f1(last_answer(self.parser, episode), example.golds)
+    return self.outcome(example, episode)
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step."""
@@ -34,10 +41,23 @@ class Reward:
   def outcome(self, example: Example, episode: Episode) -> float | None:
     """Whether the last answer is right, 0 or 1; None if a verdict is missing."""
     said = last_answer(self.parser, episode)
-    if not self.judged or not said or qa.exact_match(said, example.golds):
+    if self.kind != "judge" or not said or qa.exact_match(said, example.golds):
       return qa.exact_match(said, example.golds)
     verdict = episode.facts.get("correct")
     return None if verdict is None else float(verdict >= 0.5)
+
+
+def fields(play: Play, reward: Reward) -> dict[str, Any]:
+  """The fields of `Recipe` that play and score an episode; a judge gives its verdict in play."""
+  judges = reward.kind == "judge"
+  return dict(
+    parser=reward.parser,
+    play=judged(play, reward.parser) if judges else play,
+    judges_golds=judges,
+    score=reward.score,
+    weights=reward.weights,
+    outcome=reward.outcome,
+  )
 
 
 def last_answer(parser: Parser, episode: Episode) -> str:

@@ -204,15 +204,3 @@ def chosen(
     if switch not in known:
       raise ValueError(f"{name} has no switch {switch!r}: use one of {', '.join(known)} (config.switches).")
   return kind(**changes | {switch: value for switch, value in switches.items() if value is not None})
-
-
-def draw_fault(kinds: Sequence[str], known: Sequence[str], share: float, rng: random.Random) -> str:
-  """Draws the fault of a scripted demonstration: one of `kinds` with probability `share`, otherwise "".
-
-  Raises:
-    ValueError: one of the kinds is not in `known`.
-  """
-  for kind in kinds:
-    if kind not in known:
-      raise ValueError(f"fault kind {kind!r}: use {', '.join(known)}.")
-  return rng.choice(list(kinds)) if rng.random() < share else ""

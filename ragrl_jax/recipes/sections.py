@@ -6,11 +6,11 @@ ARENA's and LEAR's parsers build on it; each adds the rules of its own format.
 import dataclasses
 
 from ragrl_jax.core.text import tags
-from ragrl_jax.structs import Passage
+from ragrl_jax.recipes import parts
 
 
 @dataclasses.dataclass(frozen=True)
-class Parser:
+class Parser(parts.Parser):
   """Model text → its sections.
 
   Attributes:
@@ -34,11 +34,3 @@ class Parser:
   def answer(self, text: str) -> str | None:
     """The body of the answer's section, stripped; None if there is none."""
     return self.section(text, "answer")
-
-  def stop(self, text: str) -> str:
-    """The stop string that a model turn ends on, white space aside; "eos" if there is none."""
-    return next((stop for stop in self.stops if text.rstrip().endswith(stop)), "eos")
-
-  def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
-    """The model never searches, so all text of the environment is a notice."""
-    return None, None

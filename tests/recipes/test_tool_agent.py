@@ -18,9 +18,10 @@ from ragrl_jax.learner import packing
 from ragrl_jax.prompting.call_texts import ToolCall
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.prompting.tool_turns import OWN
+from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.tool_agent import play as play_lib
 from ragrl_jax.recipes.tool_agent.parser import Parser
-from ragrl_jax.recipes.tool_agent.prompt import Prompt
+from ragrl_jax.recipes.tool_agent.prompt import INSTRUCTIONS
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 from ragrl_jax.testing import scripted
 from ragrl_jax.testing import small_engine as kit
@@ -293,7 +294,7 @@ def calling(function, turns):
   """The play with this tool and these turns."""
   box = toolbox.Toolbox([tool.of_function(function)], timeout_s=200, retries=0, at_once=64)
   limits = dict(max_turns=2, max_calls=4, max_result_tokens=9, masks=True)
-  return play_lib.build(Prompt("none"), Parser(), box, lambda tokenizer: turns, **limits)
+  return play_lib.build(Prompt("none", INSTRUCTIONS), Parser(), box, lambda tokenizer: turns, **limits)
 
 
 @pytest.mark.slow  # compiles the engine's programs

@@ -1,29 +1,20 @@
 """Reads transcripts. In a run, the program itself returns its answer."""
 
-from collections.abc import Sequence
+import dataclasses
 
-from ragrl_jax.structs import Passage
+from ragrl_jax.recipes import parts
 
 
-class Parser:
-  """Reads model text.
+@dataclasses.dataclass(frozen=True)
+class Parser(parts.Parser):
+  """Reads model text. stops: the stop strings that requests may use."""
 
-  Args:
-    stops: the stop strings that requests may use.
-  """
-
-  def __init__(self, stops: Sequence[str] = ()):
-    self.stops = tuple(stops)
+  stops: tuple[str, ...] = ()
 
   def stop(self, text: str) -> str:
-    """The stop string that the text ends with, or "eos"."""
-    return next((stop for stop in sorted(self.stops, key=len, reverse=True) if text.endswith(stop)), "eos")
+    """The longest stop string that the text ends with, or "eos"."""
+    return max((stop for stop in self.stops if text.endswith(stop)), key=len, default="eos")
 
   def answer(self, text: str) -> str | None:
     """The whole text; None if it is empty."""
     return text.strip() or None
-
-  def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
-    """(None, None): only the program knows which texts are search results."""
-    del said, text
-    return None, None

@@ -8,8 +8,8 @@ from typing import Any
 from ragrl_jax import structs
 from ragrl_jax.recipes.agent import program as program_lib
 from ragrl_jax.recipes.agent import task as task_lib
-from ragrl_jax.recipes.agent.prompt import Prompt
 from ragrl_jax.recipes.agent.session import Reading, Session
+from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.structs import Episode, Example
 
 

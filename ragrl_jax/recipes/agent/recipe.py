@@ -9,8 +9,8 @@ from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.agent import play as play_lib
 from ragrl_jax.recipes.agent import program as program_lib
 from ragrl_jax.recipes.agent.parser import Parser
-from ragrl_jax.recipes.agent.prompt import Prompt
 from ragrl_jax.recipes.agent.reward import KINDS, Reward
+from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Episode, Example
 from ragrl_jax.toolbox import named
@@ -59,11 +59,10 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     ValueError: the program or the reward function does not exist.
   """
   stops = tuple(stop for stop in switches.stops.split("|") if stop)
-  prompt, parser = Prompt(), Parser(stops)
+  prompt, parser = Prompt("none", {"none": "{question}"}), Parser(stops)
   kind = switches.reward
   if kind not in KINDS:
     kind = named.function_of(kind, "config.switches.reward")
-  reward = Reward(parser, kind)
   play = play_lib.build(
     program_lib.Program(switches.program),
     prompt,
@@ -77,14 +76,9 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   return recipe_lib.Recipe(
     name="agent",
     prompt=prompt,
-    parser=parser,
-    play=answered.judged(play, parser) if kind == "judge" else play,
-    judges_golds=kind == "judge",
     stops=stops,
-    score=reward.score,
-    weights=reward.weights,
-    outcome=reward.outcome,
     switches=switches,
     measures=measures,
     searches=switches.search,
+    **answered.fields(play, Reward(parser, kind)),
   )

@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
+from ragrl_jax.recipes import faults
 from ragrl_jax.recipes.arena.prompt import SECTIONS
-from ragrl_jax.recipes.recipe import draw_fault
 from ragrl_jax.structs import MODEL, Example
 
 FAULTS = ("stop", "wrong")
@@ -40,17 +40,8 @@ def demonstrate(
   if reply not in SECTIONS:
     raise ValueError(f"reply={reply!r}: use {', '.join(SECTIONS)}.")
   place = {passage.id: number for number, passage in enumerate(example.passages, 1)}
-  steps = [(place[hop["passage"]], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
-  answer = example.golds[0]
-  kind = draw_fault(kinds, FAULTS, fault, rng)
-  if kind == "stop" and len(steps) > 1:
-    steps = steps[: rng.randint(1, len(steps) - 1)]
-    answer = steps[-1][2]
-  elif kind == "wrong":
-    number = rng.randint(1, len(example.passages))
-    stated = world.stated[example.passages[number - 1].id]
-    if stated:
-      steps, answer = [(number, stated[0].relation, stated[0].object)], stated[0].object
+  _, hops, answer = faults.drawn(example, kinds, FAULTS, fault, rng, world)
+  steps = [(place[hop["passage"]], hop["relation"], hop["object"]) for hop in hops]
   cited = sorted({number for number, _, _ in steps})
   analysis = " ".join(f"[{number}] {relation} {found}." for number, relation, found in steps)
   thought = " ".join(f"{relation} {found}." for _, relation, found in steps)

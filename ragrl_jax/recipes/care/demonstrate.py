@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
-from ragrl_jax.recipes.recipe import draw_fault
+from ragrl_jax.recipes import faults
 from ragrl_jax.structs import MODEL, Example
 
 FAULTS = ("stop", "wrong", "misquote", "silent")
@@ -31,17 +31,9 @@ def demonstrate(
   Raises:
     ValueError: a kind is not in FAULTS.
   """
-  steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in example.meta["decomposition"]]
-  answer = example.golds[0]
-  kind = draw_fault(kinds, FAULTS, fault, rng)
-  if kind == "stop" and len(steps) > 1:
-    steps = steps[: rng.randint(1, len(steps) - 1)]
-    answer = steps[-1][2]
-  elif kind == "wrong":
-    passage = rng.choice([passage for passage in example.passages if world.stated[passage.id]])
-    fact, sentence = world.stated[passage.id][0], world.sentences[passage.id][0]
-    steps, answer = [(fact.relation, fact.subject, fact.object, sentence)], fact.object
-  elif kind == "misquote":
+  kind, hops, answer = faults.drawn(example, kinds, FAULTS, fault, rng, world)
+  steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in hops]
+  if kind == "misquote":
     names = world.parts[example.meta["part"]].names
     steps = [(r, s, o, sentence.replace(o, rng.choice([n for n in names if n != o]))) for r, s, o, sentence in steps]
   quote = "" if kind == "silent" else " <retrieval> {} </retrieval>"

@@ -5,7 +5,7 @@ import re
 
 from ragrl_jax.core.rewards import quotes
 from ragrl_jax.core.text import tags
-from ragrl_jax.structs import Passage
+from ragrl_jax.recipes import parts
 
 OPEN, CLOSE, ANSWER = "<think>", "</think>", "Answer:"
 READINGS = ("last", "first", "whole")
@@ -13,7 +13,7 @@ _QUOTE_TAG = re.compile("</?retrieval>")
 
 
 @dataclasses.dataclass(frozen=True)
-class Parser:
+class Parser(parts.Parser):
   """
   Attributes:
     which: "last": the answer follows the last "Answer:" after the thinking. "first": it follows the first "Answer:"
@@ -69,12 +69,3 @@ class Parser:
     if at < 0:
       return (text.strip() or None) if self.unmarked else None
     return text[at + len(ANSWER) :].strip()
-
-  def stop(self, text: str) -> str:
-    """Always "eos", because a reply ends by itself."""
-    del text  # no stop string ends it
-    return "eos"
-
-  def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
-    """The recipe never searches, so all text of the environment is a notice."""
-    return None, None

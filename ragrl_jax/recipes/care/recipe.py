@@ -4,9 +4,9 @@ import dataclasses
 import functools
 from typing import Any
 
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.care import curriculum, script
-from ragrl_jax.recipes.care import play as play_lib
 from ragrl_jax.recipes.care.parser import READINGS, Parser
 from ragrl_jax.recipes.care.prompt import ASKED, INSTRUCTIONS, Prompt
 from ragrl_jax.recipes.care.reward import Reward
@@ -58,8 +58,8 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     prompt,
     parser,
     accuracy=switches.accuracy,
-    retrieval=switches.retrieval,
-    weights=weights,
+    mode=switches.retrieval,
+    term_weights=weights,
     quote_words=switches.quote_words,
     guarded=switches.guarded,
   )
@@ -67,7 +67,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     name="care",
     prompt=prompt,
     parser=parser,
-    play=play_lib.build(prompt),
+    play=parts.one_turn(prompt),
     stops=(),
     score=reward.score,
     weights=reward.weights,

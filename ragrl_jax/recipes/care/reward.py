@@ -1,5 +1,6 @@
 """The reward: for the answer, the format, and quotes that occur in the context."""
 
+import dataclasses
 from collections.abc import Mapping
 
 from ragrl_jax.core.metrics import qa
@@ -15,36 +16,26 @@ GUARDED_WORDS = 4  # least words of a quote, with `guarded`
 GUARDED_SHARE = 0.5  # largest share of the context's words in the quotes, with `guarded`
 
 
+@dataclasses.dataclass(frozen=True)
 class Reward:
   """Scores one episode.
 
-  Args:
+  Attributes:
     prompt, parser: make the prompt, and read the reply.
     accuracy: "f1" or "set_f1" (see `score`).
-    retrieval: "strict", "mean" or "repo" (see `retrieval`).
-    weights: the weight of each term.
+    mode: "strict", "mean" or "repo" (see `retrieval`).
+    term_weights: the weight of each term.
     quote_words: least words of a quote, which must also not cut a word; 0: any text of the context is a quote.
     guarded: the tricks of `unearned` earn nothing.
   """
 
-  def __init__(
-    self,
-    prompt: Prompt,
-    parser: Parser,
-    *,
-    accuracy: str,
-    retrieval: str,
-    weights: Mapping[str, float],
-    quote_words: int = 0,
-    guarded: bool = False,
-  ):
-    self.prompt = prompt
-    self.parser = parser
-    self.accuracy = accuracy
-    self.mode = retrieval
-    self.term_weights = dict(weights)
-    self.quote_words = max(quote_words, GUARDED_WORDS) if guarded else quote_words
-    self.guarded = guarded
+  prompt: Prompt
+  parser: Parser
+  accuracy: str
+  mode: str
+  term_weights: Mapping[str, float]
+  quote_words: int
+  guarded: bool
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`accuracy` 0 to 1, `format` 0 or 1, `retrieval` 0 to 1.
@@ -95,9 +86,8 @@ class Reward:
     return float(all(real)) if self.mode == "strict" else sum(real) / len(real)
 
   def _stands(self, quote: str, shown: tuple[str, ...]) -> bool:
-    if self.quote_words:
-      return quotes.whole_words(quote, shown, self.quote_words)
-    return quotes.exact(quote, shown)
+    words = max(self.quote_words, GUARDED_WORDS) if self.guarded else self.quote_words
+    return quotes.whole_words(quote, shown, words) if words else quotes.exact(quote, shown)
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
     """The tricks that earn format and retrieval without evidence, and whether the episode uses each; see README.md.

@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
+from ragrl_jax.recipes import faults
 from ragrl_jax.recipes.lear.prompt import SECTIONS
-from ragrl_jax.recipes.recipe import draw_fault
 from ragrl_jax.structs import MODEL, Example
 
 FAULTS = ("stop", "wrong", "copy")
@@ -42,16 +42,8 @@ def demonstrate(
   """
   if reply not in SECTIONS:
     raise ValueError(f"reply={reply!r}: use {', '.join(SECTIONS)}.")
-  steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in example.meta["decomposition"]]
-  answer = example.golds[0]
-  kind = draw_fault(kinds, FAULTS, fault, rng)
-  if kind == "stop" and len(steps) > 1:
-    steps = steps[: rng.randint(1, len(steps) - 1)]
-    answer = steps[-1][2]
-  elif kind == "wrong":
-    passage = rng.choice([passage for passage in example.passages if world.stated[passage.id]])
-    fact, sentence = world.stated[passage.id][0], world.sentences[passage.id][0]
-    steps, answer = [(fact.relation, fact.subject, fact.object, sentence)], fact.object
+  kind, hops, answer = faults.drawn(example, kinds, FAULTS, fault, rng, world)
+  steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in hops]
   evidence = " ".join(sentence for *_, sentence in steps)
   if kind == "copy":
     evidence = " ".join(passage.text for passage in example.passages)

@@ -97,7 +97,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     tau=switches.tau,
     gamma=switches.gamma,
     omega=switches.omega,
-    weights=weights,
+    term_weights=weights,
     max_evidence_words=switches.max_evidence_words,
     recall=switches.recall,
     guarded=switches.guarded,

@@ -1,5 +1,6 @@
 """The reward: for three answers, a long reason, short evidence, and the format."""
 
+import dataclasses
 from collections.abc import Mapping
 
 from ragrl_jax.core.metrics import qa
@@ -14,40 +15,32 @@ PROBES = {"r": ("reason", "reason_answer"), "e": ("extract", "extract_answer")}
 STYLES = {"word": "squad", "char": "filco"}  # unit of F1 → how answers are normalised for it
 
 
+@dataclasses.dataclass(frozen=True)
 class Reward:
   """Scores one episode.
 
-  Args:
+  Attributes:
     parser: reads the model's text.
     answers: the answers that are scored: "f" of the full reply, "r" from the reason, "e" from the evidence; "": none,
       and the outcome is whether the evidence contains a gold.
     unit: unit of F1, "word" or "char".
     tau, gamma, omega: see `core.rewards.lengths`.
-    weights: the weight of each term.
+    term_weights: the weight of each term.
     max_evidence_words: the evidence is cut after this number of words; None: it is not cut.
     recall: how a text holds a gold, a key of `qa.CONTAINS`.
     guarded: all terms are 0 if `unearned` finds a trick.
   """
 
-  def __init__(
-    self,
-    parser: Parser,
-    *,
-    answers: str,
-    unit: str,
-    tau: float,
-    gamma: float,
-    omega: float,
-    weights: Mapping[str, float],
-    max_evidence_words: int | None,
-    recall: str,
-    guarded: bool,
-  ):
-    self.parser, self.answers, self.unit = parser, answers, unit
-    self.tau, self.gamma, self.omega = tau, gamma, omega
-    self.term_weights = dict(weights)
-    self.holds = qa.CONTAINS[recall]
-    self.max_evidence_words, self.guarded = max_evidence_words, guarded
+  parser: Parser
+  answers: str
+  unit: str
+  tau: float
+  gamma: float
+  omega: float
+  term_weights: Mapping[str, float]
+  max_evidence_words: int | None
+  recall: str
+  guarded: bool
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`answer` 0 to 1, the mean F1 of the scored answers; `length` 0 to 1; `format` 0 or 1.
@@ -100,7 +93,7 @@ class Reward:
   def outcome(self, example: Example, episode: Episode) -> float:
     """Exact match of the answer, 0 or 1, unshaped. With stop_at="extract" it is the answer from the evidence."""
     if not self.answers:
-      return float(self.holds(self.evidence(example, episode), example.golds))
+      return float(qa.CONTAINS[self.recall](self.evidence(example, episode), example.golds))
     said = episode.facts["answer"] if "answer" in episode.facts else self.parser.answer(episode.model_text)
     return qa.exact_match(said or "", example.golds)
 
@@ -129,5 +122,5 @@ class Reward:
       em_from_evidence=None if said["e"] is None else qa.exact_match(said["e"], example.golds),
       reason_tokens=facts.get("reason_tokens"),
       extract_tokens=facts.get("evidence_tokens"),
-      reason_recall=None if reason is None else float(self.holds(reason, example.golds)),
+      reason_recall=None if reason is None else float(qa.CONTAINS[self.recall](reason, example.golds)),
     )

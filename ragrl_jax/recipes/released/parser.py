@@ -4,6 +4,7 @@ import dataclasses
 
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import agent_tags, passages
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes.released.agents import PLAYED
 from ragrl_jax.structs import Passage
 
@@ -11,7 +12,7 @@ END = agent_tags.ANSWER[1]
 
 
 @dataclasses.dataclass(frozen=True)
-class Parser:
+class Parser(parts.Parser):
   """Reads the replies of an agent of `agent_tags.AGENTS`."""
 
   agent: str = "search_r1"
@@ -52,10 +53,6 @@ class Parser:
   def own(self, text: str) -> str:
     """The text without result blocks that the model wrote itself. A tag that it never closes is a mention."""
     return tags.without(text, *self.tags.results)
-
-  def stop(self, text: str) -> str:
-    """The stop string that a model turn ends on, white space aside; "eos" if there is none."""
-    return next((stop for stop in self.stops if text.rstrip().endswith(stop)), "eos")
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
     """(query, passages) of a result block; (None, None) for a notice. A block in a foreign format is one passage."""

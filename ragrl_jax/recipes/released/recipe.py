@@ -54,8 +54,7 @@ def unrecorded(example: Example, episode: Episode) -> dict[str, float | None]:
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   prompt, parser = Prompt(switches.agent, switches.instructions), Parser(switches.agent)
-  judges, given = switches.correctness == "judge", switches.documents == "given"
-  reward = answered.Reward(parser, judged=judges)
+  given = switches.documents == "given"
   play = play_lib.build(
     prompt,
     parser,
@@ -68,15 +67,10 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   return recipe_lib.Recipe(
     name="released",
     prompt=prompt,
-    parser=parser,
-    play=answered.judged(play, parser) if judges else play,
-    judges_golds=judges,
     stops=parser.stops,
-    score=reward.score,
-    weights=reward.weights,
-    outcome=reward.outcome,
     switches=switches,
     searches=switches.max_searches > 0 and not given,
     measures=unrecorded if PLAYED[switches.agent].digests else None,
     needs_passages=given,
+    **answered.fields(play, answered.Reward(parser, switches.correctness)),
   )

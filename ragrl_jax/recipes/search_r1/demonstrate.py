@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from ragrl_jax.data.synthetic import World
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.recipe import draw_fault
+from ragrl_jax.recipes import faults
 from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 
@@ -44,13 +44,10 @@ def demonstrate(
     ValueError: a kind is not in FAULTS.
   """
   steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
-  fault_kind = draw_fault(kinds, FAULTS, fault, rng)
-  answer, asked = example.golds[0], list(steps)
+  fault_kind, hops, answer = faults.drawn(example, kinds, FAULTS, fault, rng)
+  asked = steps[: len(hops)]
   if fault_kind == "guess":
     asked, answer = [], rng.choice(_of_same_kind(world, example))
-  elif fault_kind == "stop" and len(steps) > 1:
-    asked = steps[: rng.randint(1, len(steps) - 1)]
-    answer = asked[-1][2]
   elif fault_kind == "wrong":
     at = rng.randrange(len(steps))
     others = [r for r in world.relations_of(world.relations[steps[at][1]][0]) if r != steps[at][1]]

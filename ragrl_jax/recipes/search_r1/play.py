@@ -1,8 +1,8 @@
 """The episode: think, search and read in turn, then answer."""
 
 from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.search_r1.parser import Parser
-from ragrl_jax.recipes.search_r1.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
 

@@ -1,9 +1,5 @@
 """The prompt: think, search, read, answer, each in its tags."""
 
-from ragrl_jax.prompting import wording
-from ragrl_jax.prompting.agent_tags import asked
-from ragrl_jax.structs import Example
-
 INSTRUCTIONS = {
   "paper": (
     "You will be asked a question. Whenever you have read something new, the question included, reason about it first, "
@@ -39,19 +35,3 @@ BROWSE_NOTICE = (
   "between <open> and </open>; to find words in the open document, the words between <find> and </find>; to answer, I "
   "put the answer between <answer> and </answer>. Another try.\n"
 )
-
-
-class Prompt:
-  """One user message, or the messages of the user's file.
-
-  Args:
-    instructions: a key of INSTRUCTIONS ("none" shows only the question, for models that learn by SFT), or file:PATH.
-  """
-
-  def __init__(self, instructions: str = "paper"):
-    setting = "config.switches.instructions"
-    self._wording = wording.chosen(instructions, INSTRUCTIONS, setting=setting, needs=("question",))
-
-  def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode."""
-    return self._wording.messages(question=asked(example.question))

@@ -6,11 +6,12 @@ from typing import Any
 
 from ragrl_jax.prompting import wording
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.search_agent import NOTICES
 from ragrl_jax.recipes.search_r1 import play as play_lib
 from ragrl_jax.recipes.search_r1 import script
 from ragrl_jax.recipes.search_r1.parser import BROWSING, Parser
-from ragrl_jax.recipes.search_r1.prompt import BROWSE_NOTICE, INSTRUCTIONS, Prompt
+from ragrl_jax.recipes.search_r1.prompt import BROWSE_NOTICE, INSTRUCTIONS
 from ragrl_jax.recipes.search_r1.reward import Reward
 from ragrl_jax.settings.fields import setting
 
@@ -54,7 +55,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
-  prompt = Prompt(switches.instructions)
+  prompt = Prompt(switches.instructions, INSTRUCTIONS, marked=True)
   parser = Parser(switches.action, (*BROWSING, "answer") if switches.browse else ("search", "answer"))
   reward = Reward(
     parser,

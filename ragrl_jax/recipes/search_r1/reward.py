@@ -1,5 +1,6 @@
 """The reward: for a right answer; in the preset `format` also for the format and for finding the gold."""
 
+import dataclasses
 from collections.abc import Mapping
 
 from ragrl_jax.core.metrics import qa
@@ -9,10 +10,11 @@ from ragrl_jax.recipes.search_r1.parser import Parser
 from ragrl_jax.structs import Episode, Example
 
 
+@dataclasses.dataclass(frozen=True)
 class Reward:
   """Scores one episode. Only the model's own words are read as its answer, and never the prompt's.
 
-  Args:
+  Attributes:
     parser: reads them.
     use_format: score the terms "format" and "retrieval" too.
     structure_weight: pay for an episode in shape.
@@ -21,22 +23,12 @@ class Reward:
     guarded: pay for none of the tricks of `unearned`.
   """
 
-  def __init__(
-    self,
-    parser: Parser,
-    *,
-    use_format: bool,
-    structure_weight: float,
-    final_share: float,
-    retrieval_weight: float,
-    guarded: bool,
-  ):
-    self.parser = parser
-    self.use_format = use_format
-    self.structure_weight = structure_weight
-    self.final_share = final_share
-    self.retrieval_weight = retrieval_weight
-    self.guarded = guarded
+  parser: Parser
+  use_format: bool
+  structure_weight: float
+  final_share: float
+  retrieval_weight: float
+  guarded: bool
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`answer` 0 or 1; `format` 0 to 1; `retrieval` 0 or 1. None if a tool had failed.

@@ -10,8 +10,8 @@ from ragrl_jax import structs
 from ragrl_jax.prompting import passages
 from ragrl_jax.prompting.call_texts import Malformed, ToolCall
 from ragrl_jax.prompting.tool_turns import ToolTurns
+from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.tool_agent.parser import Parser
-from ragrl_jax.recipes.tool_agent.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Passage, Segment
 from ragrl_jax.toolbox.tool import Tool
 from ragrl_jax.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox

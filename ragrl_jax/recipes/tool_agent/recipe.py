@@ -7,10 +7,10 @@ from typing import Any
 from ragrl_jax.prompting.tool_turns import ToolTurns
 from ragrl_jax.recipes import answered
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.tool_agent import play as play_lib
 from ragrl_jax.recipes.tool_agent.parser import Parser
-from ragrl_jax.recipes.tool_agent.prompt import INSTRUCTIONS, Prompt
-from ragrl_jax.recipes.tool_agent.reward import KINDS, Reward
+from ragrl_jax.recipes.tool_agent.prompt import INSTRUCTIONS
 from ragrl_jax.settings.fields import Rules, setting
 from ragrl_jax.structs import Episode, Example
 from ragrl_jax.toolbox import mcp_servers, named
@@ -28,7 +28,7 @@ class Switches(recipe_lib.Switches):
   search: bool = True  # the search of the run's own index (config.retrieval) is a tool
   tools: str = ""  # Python functions, FILE.py:FUNCTION or MODULE:FUNCTION, separated by commas
   mcp: str = ""  # MCP servers, commands or http addresses, separated by |
-  reward: str = setting("em", choices=KINDS)  # of the final answer
+  reward: str = setting("em", choices=("em", "f1", "judge"))  # of the final answer
   failure: str = setting("observe", choices=("observe", "mask"))  # a tool failed: show the error, or drop the episode
   max_turns: int = setting(4, least=0)  # most turns with calls; the turn after them must answer
   max_calls: int = setting(4, least=1)  # most calls per turn; with 1, a turn ends at the end of its call
@@ -75,8 +75,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     ValueError: as in `toolbox_of`.
   """
   toolbox = toolbox_of(switches)
-  prompt, parser = Prompt(switches.instructions), Parser(STOPS if switches.max_calls == 1 else ())
-  reward = Reward(parser, switches.reward)
+  prompt, parser = Prompt(switches.instructions, INSTRUCTIONS), Parser(STOPS if switches.max_calls == 1 else ())
   made: dict[Any, ToolTurns] = {}  # by tokenizer
 
   def turns_of(tokenizer: Any) -> ToolTurns:
@@ -94,19 +93,13 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     max_result_tokens=switches.max_result_tokens,
     masks=switches.failure == "mask",
   )
-
   return recipe_lib.Recipe(
     name="tool_agent",
     prompt=prompt,
-    parser=parser,
-    play=answered.judged(play, parser) if switches.reward == "judge" else play,
-    judges_golds=switches.reward == "judge",
     stops=parser.stops,
-    score=reward.score,
-    weights=reward.weights,
-    outcome=reward.outcome,
     switches=switches,
     measures=measures,
     tool_tokens=lambda tokenizer: turns_of(tokenizer).tokens,
     searches=switches.search,
+    **answered.fields(play, answered.Reward(parser, switches.reward)),
   )

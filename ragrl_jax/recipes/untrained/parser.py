@@ -5,6 +5,7 @@ import re
 
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes.search_agent import own
 from ragrl_jax.structs import Passage
 
@@ -21,7 +22,7 @@ _YES_NO = re.compile(r"\b(?:yes|no)\b")
 
 
 @dataclasses.dataclass(frozen=True)
-class Parser:
+class Parser(parts.Parser):
   """Reads the replies of a method of `prompt.METHODS`."""
 
   method: str = "rag"
@@ -51,10 +52,6 @@ class Parser:
     """The last complete answer in the text outside of `search_agent.own`'s blocks, or None."""
     found = tags.last(own(text), ("answer",))
     return None if found is None else found.body.strip()
-
-  def stop(self, text: str) -> str:
-    """The stop string that a model turn ends on, white space aside; "eos" if there is none."""
-    return next((stop for stop in self.stops if text.rstrip().endswith(stop)), "eos")
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
     """(the model's query, or None if the question itself was the query; passages) of a result block."""

@@ -68,18 +68,11 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   method, given = switches.method, switches.documents == "given"
   prompt, parser = Prompt(method, switches.instructions, switches.documents), Parser(method)
-  play, judges = play_lib.build(prompt, parser, switches), switches.correctness == "judge"
-  reward = answered.Reward(parser, judged=judges)
+  play = play_lib.build(prompt, parser, switches)
   return recipe_lib.Recipe(
     name="untrained",
     prompt=prompt,
-    parser=parser,
-    play=answered.judged(play, parser) if judges else play,
-    judges_golds=judges,
     stops=parser.stops,
-    score=reward.score,
-    weights=reward.weights,
-    outcome=reward.outcome,
     switches=switches,
     judged=("complexity",) if method == "adaptive" and switches.classifier == "judge" else (),
     evidence=refine.evidence if method in refine.REFINED else None,
@@ -87,4 +80,5 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     needs_passages=given,
     measures=unrecorded if method == "flare" else None,
     trainable=method not in JOINED,
+    **answered.fields(play, answered.Reward(parser, switches.correctness)),
   )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from ragrl_jax.data.world import World
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.recipe import draw_fault
+from ragrl_jax.recipes import faults
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 
 FAULTS = ("skip", "ignore", "stop")
@@ -36,11 +36,8 @@ def demonstrate(
   Raises:
     ValueError: a kind is not in FAULTS.
   """
-  steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
-  answer, kind = example.golds[0], draw_fault(kinds, FAULTS, fault, rng)
-  if kind == "stop" and len(steps) > 1:
-    steps = steps[: rng.randint(1, len(steps) - 1)]
-    answer = steps[-1][2]
+  kind, hops, answer = faults.drawn(example, kinds, FAULTS, fault, rng)
+  steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in hops]
   plan = " ".join(relation for _, relation, _ in steps)
   turns, thought = [], f"<think> {plan} </think>"
   for number, (subject, relation, found) in enumerate(steps, 1):

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.judging import judge_api, prompts
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes.veritas.parser import steps
-from ragrl_jax.structs import MODEL, Episode, Example, Passage, Policy, Tools
+from ragrl_jax.structs import MODEL, Episode, Example, Passage
 
 
 def pairs(episodes: Iterable[Episode], term: str = "information_think") -> list[Example]:
@@ -167,42 +168,10 @@ class Prompt:
     return self._prompt.messages(*asked(example))
 
 
-class Parser:
+class Parser(parts.Parser):
   """Reads a digit."""
 
   def answer(self, text: str) -> str | None:
     """The digit of the verdict, "0" or "1"; None if it cannot be read."""
     verdict = prompts.read_digit(text)
     return None if verdict is None else str(int(verdict))
-
-  def stop(self, text: str) -> str:
-    """Always "eos", because a verdict ends by itself."""
-    return "eos"
-
-  def observed(self, said: str, text: str):
-    """Always (None, None): the judge does not search."""
-    return None, None
-
-
-def build(prompt: Prompt):
-  """The coroutine that asks for one digit."""
-
-  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    del tools  # the recipe judges without tools
-    talk = policy.start(prompt.messages(example))
-    await talk.generate()
-    return talk.end()
-
-  return play
-
-
-def score(example: Example, episode: Episode) -> dict[str, float | None]:
-  """`answer`: 1 if the digit is the label."""
-  if episode.ended == "failed":
-    return dict(answer=None)
-  return dict(answer=outcome(example, episode))
-
-
-def outcome(example: Example, episode: Episode) -> float:
-  """1 if the digit is the label, else 0."""
-  return float(Parser().answer(episode.model_text) in example.golds)

@@ -1,9 +1,5 @@
 """The prompt: reason about new information, search for what is missing, then answer, each in its tags."""
 
-from ragrl_jax.prompting import wording
-from ragrl_jax.prompting.agent_tags import asked
-from ragrl_jax.structs import Example
-
 INSTRUCTIONS = {
   "paper": (
     "Answer the question below. Reason between <think> and </think> first, and again every time new information has "
@@ -18,19 +14,3 @@ INSTRUCTIONS = {
   ),
   "none": "{question}",
 }
-
-
-class Prompt:
-  """One user message, or the messages of the user's file.
-
-  Args:
-    instructions: a key of INSTRUCTIONS ("none" shows only the question, for models that learn by SFT), or file:PATH.
-  """
-
-  def __init__(self, instructions: str = "paper"):
-    setting = "config.switches.instructions"
-    self._wording = wording.chosen(instructions, INSTRUCTIONS, setting=setting, needs=("question",))
-
-  def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode."""
-    return self._wording.messages(question=asked(example.question))

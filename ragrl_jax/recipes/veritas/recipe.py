@@ -5,12 +5,14 @@ import functools
 from typing import Any
 
 from ragrl_jax.judging import prompts
+from ragrl_jax.recipes import answered, parts
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.search_agent import NOTICES, notice
 from ragrl_jax.recipes.veritas import distil, script
 from ragrl_jax.recipes.veritas import play as play_lib
 from ragrl_jax.recipes.veritas.parser import STOPS, Parser
-from ragrl_jax.recipes.veritas.prompt import INSTRUCTIONS, Prompt
+from ragrl_jax.recipes.veritas.prompt import INSTRUCTIONS
 from ragrl_jax.recipes.veritas.reward import Reward
 from ragrl_jax.settings.fields import Rules, setting
 
@@ -94,18 +96,9 @@ def build(switches: Switches, epoch: float = PAPERS_EPOCH) -> recipe_lib.Recipe:
   """The recipe with these switches. epoch: steps of one pass over the questions."""
   if switches.task == "judge":
     asks = distil.Prompt(switches.judge_prompt, switches.judge_wording)
-    return recipe_lib.Recipe(
-      name="veritas",
-      prompt=asks,
-      parser=distil.Parser(),
-      play=distil.build(asks),
-      stops=(),
-      score=distil.score,
-      weights=lambda step: dict(answer=1.0),
-      outcome=distil.outcome,
-      switches=switches,
-    )
-  prompt, parser = Prompt(switches.instructions), Parser(switches.action)
+    scored = answered.fields(parts.one_turn(asks), answered.Reward(distil.Parser()))
+    return recipe_lib.Recipe(name="veritas", prompt=asks, stops=(), switches=switches, **scored)
+  prompt, parser = Prompt(switches.instructions, INSTRUCTIONS, marked=True), Parser(switches.action)
   judged = tuple(term for term, switch in JUDGED.items() if switches[switch])
   reward = Reward(
     parser,

@@ -1,5 +1,6 @@
 """The reward: for a right answer and, after a warm-up, for steps that follow from their basis."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ragrl_jax.core import schedules
@@ -13,10 +14,11 @@ from ragrl_jax.structs import MODEL, Episode, Example
 FAITHFUL = ("information_think", "think_answer", "think_search")
 
 
+@dataclasses.dataclass(frozen=True)
 class Reward:
   """Scores one episode.
 
-  Args:
+  Attributes:
     parser: reads the model's text.
     faithful_weights: the full weights of the terms FAITHFUL.
     ramp: (T1, T2), in steps from 1: the last step that rewards only the answer, and the first with the full weights.
@@ -27,26 +29,14 @@ class Reward:
     guarded: the tricks of `unearned` earn nothing.
   """
 
-  def __init__(
-    self,
-    parser: Parser,
-    *,
-    faithful_weights: Mapping[str, float],
-    ramp: tuple[int, int],
-    judged: Sequence[str],
-    sub_em: str,
-    structure_weight: float,
-    final_share: float,
-    guarded: bool,
-  ):
-    self.parser = parser
-    self.faithful_weights = faithful_weights
-    self.ramp = ramp
-    self.judged = judged
-    self.sub_em = sub_em
-    self.structure_weight = structure_weight
-    self.final_share = final_share
-    self.guarded = guarded
+  parser: Parser
+  faithful_weights: Mapping[str, float]
+  ramp: tuple[int, int]
+  judged: Sequence[str]
+  sub_em: str
+  structure_weight: float
+  final_share: float
+  guarded: bool
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`answer` 0 or 1, the terms FAITHFUL 0 to 1 (means over an episode's pairs), `format` if it has a weight.

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.recipe import draw_fault
+from ragrl_jax.recipes import faults
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 
 FAULTS = ("guess", "check", "repeat", "ask")
@@ -34,8 +34,7 @@ def demonstrate(
   Raises:
     ValueError: a kind is not in FAULTS.
   """
-  steps = example.meta["decomposition"]
-  kind = draw_fault(kinds, FAULTS, fault, rng)
+  kind, steps, answer = faults.drawn(example, kinds, FAULTS, fault, rng)
   if kind == "guess":
     subject = steps[-1]["subject"]
     return [(MODEL, f"<think> {subject} </think><reflect> {subject} </reflect><answer> {subject} </answer>")]
@@ -52,7 +51,7 @@ def demonstrate(
     said = f"<reflect> {_fact(step)} </reflect>"
   if not asked:
     said += f"<reflect> {thought} </reflect>"
-  return [*turns, (MODEL, f"{said}<answer> {example.golds[0]} </answer>")]
+  return [*turns, (MODEL, f"{said}<answer> {answer} </answer>")]
 
 
 def _fact(step) -> str:

@@ -7,8 +7,8 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.judging import references
 from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.when_to_search.parser import STOPS, Parser, last_answer
-from ragrl_jax.recipes.when_to_search.prompt import Prompt
 from ragrl_jax.recipes.when_to_search.reward import to_judge
 from ragrl_jax.structs import Episode, Example, Policy, Tools
 

@@ -1,8 +1,5 @@
 """The prompt: think first, search only if needed, reflect, answer."""
 
-from ragrl_jax.prompting import wording
-from ragrl_jax.structs import Example
-
 INSTRUCTIONS = {
   "paper": (
     "Answer the question by this protocol.\n"
@@ -27,17 +24,3 @@ INSTRUCTIONS = {
   ),
   "none": "{question}",
 }
-
-
-class Prompt:
-  """The chat messages that open an episode."""
-
-  def __init__(self, instructions: str = "paper"):
-    """instructions: a key of INSTRUCTIONS ("none" shows only the question, for SFT-trained models), or file:PATH."""
-    self._wording = wording.chosen(
-      instructions, INSTRUCTIONS, setting="config.switches.instructions", needs=("question",)
-    )
-
-  def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode: one user message, or the messages of the user's file."""
-    return self._wording.messages(question=example.question.strip())

@@ -7,10 +7,11 @@ from typing import Any
 
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.when_to_search import curriculum, script
 from ragrl_jax.recipes.when_to_search import play as play_lib
 from ragrl_jax.recipes.when_to_search.parser import STOPS, Parser
-from ragrl_jax.recipes.when_to_search.prompt import INSTRUCTIONS, Prompt
+from ragrl_jax.recipes.when_to_search.prompt import INSTRUCTIONS
 from ragrl_jax.recipes.when_to_search.reward import ANSWER, Reward
 from ragrl_jax.settings.fields import setting
 
@@ -53,7 +54,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   judged, encoded = switches.correctness == "judge", switches.similarity == "encoder"
-  prompt, parser = Prompt(switches.instructions), Parser()
+  prompt, parser = Prompt(switches.instructions, INSTRUCTIONS), Parser()
   reward = Reward(
     parser,
     beta=switches.beta,

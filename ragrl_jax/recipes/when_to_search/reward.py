@@ -1,5 +1,6 @@
 """The reward: for the answer (depending on the number of searches), for queries, and for the format."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from ragrl_jax.core import schedules
@@ -13,10 +14,11 @@ TERMS = ("answer_explore", "answer_economise", "search", "format")
 ANSWER = ("staged", "unified", "none")
 
 
+@dataclasses.dataclass(frozen=True)
 class Reward:
   """Scores one episode.
 
-  Args:
+  Attributes:
     parser: reads the model's text.
     beta: value of a search in the answer's terms.
     answer: "staged" (see `weights`), "unified" (both dependencies at once) or "none".
@@ -29,30 +31,16 @@ class Reward:
     guarded: the tricks of `unearned` earn nothing: see README.md, "Unearned reward".
   """
 
-  def __init__(
-    self,
-    parser: Parser,
-    *,
-    beta: float,
-    answer: str,
-    stage_two_from: int | None,
-    judged: bool,
-    search_weight: float,
-    concise: Callable[..., bool],
-    encoded: bool,
-    halve: bool,
-    guarded: bool,
-  ):
-    self.parser = parser
-    self.beta = beta
-    self.answer = answer
-    self.stage_two_from = stage_two_from
-    self.judged = judged
-    self.search_weight = search_weight
-    self.concise = concise
-    self.encoded = encoded
-    self.halve = halve
-    self.guarded = guarded
+  parser: Parser
+  beta: float
+  answer: str
+  stage_two_from: int | None
+  judged: bool
+  search_weight: float
+  concise: Callable[..., bool]
+  encoded: bool
+  halve: bool
+  guarded: bool
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """The terms, with RC executed searches and β = 0.3.
