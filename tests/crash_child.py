@@ -4,6 +4,7 @@ import os
 import pathlib
 
 import conftest  # noqa: F401  (the tests' settings, the compilation cache among them)
+from huggingface_hub import constants
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import train
@@ -13,12 +14,21 @@ from ragrl_jax.testing import tiny_world
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def main(world: pathlib.Path, workdir: pathlib.Path, steps: int, ahead: int, errors: pathlib.Path) -> None:
-  """Runs the tiny world to its last step, or goes on with the run in `workdir`. Appends stderr to `errors`."""
+def main(
+  world: pathlib.Path, workdir: pathlib.Path, steps: int, ahead: int, errors: pathlib.Path, model="", hub=None
+) -> None:
+  """Runs the tiny world to its last step, or goes on with the run in `workdir`. Appends stderr to `errors`.
+
+  `model` is config.model.path; it has the tokenizer, too. `hub` are huggingface_hub's constants (`hub.places`).
+  """
   os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
   config = tiny_world.config(world, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
   config.steps, config.rollout.ahead = steps, ahead
   config.loss.kl, config.loss.kl_coef = "k2", 0.01  # so that a reference policy is restored too
+  if model:
+    config.model.path, config.prompting.tokenizer = model, ""
+  for name, value in (hub or {}).items():
+    setattr(constants, name, value)
   recipe = player.recipe
   player.recipe = lambda config: tiny_world.rewarding(recipe(config))
   list(train.train(config, workdir))

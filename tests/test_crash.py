@@ -1,14 +1,21 @@
 """A run that is killed at any moment resumes as if nothing had happened."""
 
+import json
+import pathlib
 import random
 import signal
 import time
 
 import crash_child
+import hub as hub_kit
 import pytest
 from forks import FORKS
 
+from ragrl_jax import config as config_lib
+from ragrl_jax.run import player, saving
 from ragrl_jax.testing import tiny_world
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -27,21 +34,12 @@ def world(tmp_path_factory):
 def test_a_run_that_is_killed_repeatedly_ends_bit_for_bit_like_an_undisturbed_one(world, tmp_path, ahead, steps, kills):
   errors = tmp_path / "errors"
 
-  def start(workdir):
-    child = FORKS.Process(target=crash_child.main, args=(world, workdir, steps, ahead, errors))
-    child.start()
-    return child
-
-  def end(child):
-    child.join(timeout=600)
-    assert child.exitcode == 0, errors.read_text()[-2000:]
-
   def kill_repeatedly(workdir):
     """Number of kills; a start may reach its end before this process sees that its moment has come."""
     rng, killed = random.Random(0), 0
     while killed < kills:
       steps_before = newest(workdir)
-      child = start(workdir)
+      child = start(world, workdir, steps, ahead, errors)
       if killed % 2:  # as soon as there is an unfinished checkpoint
         kill_when(child, lambda: unfinished(workdir))
       else:  # some time after it has made a step
@@ -52,12 +50,55 @@ def test_a_run_that_is_killed_repeatedly_ends_bit_for_bit_like_an_undisturbed_on
       killed += 1
     return killed
 
-  end(start(tmp_path / "whole"))
+  end(start(world, tmp_path / "whole", steps, ahead, errors), errors)
   tries = (tmp_path / f"killed_{number}" for number in range(5))
   killed = next((workdir for workdir in tries if kill_repeatedly(workdir) == kills), None)
   assert killed, "no run was killed often enough: all reached their end before"
-  end(start(killed))
+  end(start(world, killed, steps, ahead, errors), errors)
   assert tiny_world.assert_same(tmp_path / "whole", killed) == steps
+
+
+@pytest.mark.slow  # four processes
+def test_a_killed_run_on_a_hub_name_goes_on_with_its_commit(world, tmp_path):
+  """Also when the branch has moved, and from the cache when the hub is gone. The KL's reference is read again, too."""
+  errors, run = tmp_path / "errors", tmp_path / "run"
+
+  def begun(workdir, *model):
+    return start(world, workdir, 6, 0, errors, *model)
+
+  first, second = (weights(world, tmp_path / str(seed), seed) for seed in (0, 1))
+  end(begun(tmp_path / "whole", str(first)), errors)
+  with hub_kit.serving() as server:
+    there = hub_kit.places(server.address, tmp_path / "cache")
+    commit = server.serve("org/tiny", first)
+    for step in (1, 2):
+      kill_when(child := begun(run, "org/tiny", there), lambda step=step: newest(run) >= step)
+      assert child.exitcode == -signal.SIGKILL, errors.read_text()[-2000:]
+      assert json.loads((run / "config.json").read_text())["model"]["path"] == f"org/tiny@{commit}"
+      assert server.serve("org/tiny", second) != commit
+  end(begun(run, "org/tiny", there), errors)  # without a hub
+  assert f"the commit that is stored is used, {commit}" in errors.read_text()
+  assert tiny_world.assert_same(tmp_path / "whole", run) == 6
+  assert (run / "model" / "tokenizer.model").read_bytes() == (first / "tokenizer.model").read_bytes()
+
+
+def start(*given):
+  child = FORKS.Process(target=crash_child.main, args=given)
+  child.start()
+  return child
+
+
+def end(child, errors):
+  child.join(timeout=600)
+  assert child.exitcode == 0, errors.read_text()[-2000:]
+
+
+def weights(world, folder, seed):
+  """A folder with a new model and the world's tokenizer."""
+  config = tiny_world.config(world, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
+  config.seed = seed
+  saving.save(*player.model(config, player.tokenizer(config)), config, folder)
+  return folder
 
 
 def newest(workdir) -> int:

@@ -139,15 +139,17 @@ def _etag(content):
 def reached(monkeypatch, cache):
   """A running hub that huggingface_hub takes for the public one, with its cache in a new folder."""
   with serving() as made:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(constants, "ENDPOINT", made.address)
-    monkeypatch.setattr(
-      constants, "HUGGINGFACE_CO_URL_TEMPLATE", made.address + "/{repo_id}/resolve/{revision}/{filename}"
-    )
+    for name, value in places(made.address, cache).items():
+      monkeypatch.setattr(constants, name, value)
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 512)
     monkeypatch.setattr(time, "sleep", lambda s: None)
     yield made
+
+
+def places(address, cache):
+  """The constants by which huggingface_hub takes this address for the public hub's, {name: value}."""
+  template = address + "/{repo_id}/resolve/{revision}/{filename}"
+  return dict(HF_HUB_OFFLINE=False, HF_HUB_CACHE=str(cache), ENDPOINT=address, HUGGINGFACE_CO_URL_TEMPLATE=template)
 
 
 @contextlib.contextmanager
