@@ -1,7 +1,9 @@
 """The layout of a paper's table: its columns and rows, the published numbers, and the run for each row."""
 
 import dataclasses
+import pathlib
 import re
+import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -259,3 +261,70 @@ def rows(
     own = dict(versus=(versus or {}).get(name), measure=(measures or {}).get(name, ""))
     made.append(Row(name, numbers, section=section, against=base, **own, **reason))
   return tuple(made)
+
+
+def paper(
+  name: str, runs: Mapping[str, Run | str], columns_of: Mapping[str, tuple[Column, ...]] | None = None
+) -> Paper:
+  """The paper whose published numbers are in NAME.toml beside this file.
+
+  The file has `title`, `source`, `others` and `data` of `Paper`; `sets`, name in SETS → heading; and `tables`, name →
+  a table's `title`, `rows` (see `read_rows`), `against`, columns, `scale`, `digits` and `transposed`. Columns are
+  `measures`, of all `sets` unless the table names its own, and the heading `average`; or a name in `columns_of`.
+  `every_table` has defaults.
+
+  Args:
+    name: the paper's name.
+    runs: name in the rows → the run without its model, or the reason why no run fills the row.
+    columns_of: name in the tables → columns.
+  """
+  of = tomllib.loads(pathlib.Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
+  tables = []
+  for table, own in of["tables"].items():
+    given = of.get("every_table", {}) | own
+    made = read_rows(given.pop("rows"), runs, given.pop("against", ""))
+    sets, measures, average = given.pop("sets", of["sets"]), given.pop("measures", ()), given.pop("average", "")
+    if "columns" in given:
+      found = (columns_of or {})[given.pop("columns")]
+    else:
+      found = columns({one: of["sets"][one] for one in sets}, tuple(measures), average=average)
+    tables.append(Table(table, columns=found, rows=made, **given))
+  return Paper(name, of["title"], tuple(tables), of["others"], of["source"], of.get("data", {}))
+
+
+def read_rows(text: str, runs: Mapping[str, Run | str], against: str = "") -> tuple[Row, ...]:
+  """The rows of a table, a line each: NAME | RUN MODEL versus=RUN measure=MEASURE against ROW | NUMBERS.
+
+  Args:
+    text: the lines, in which all but name, run and numbers may be left out; "# HEADING" begins a section.
+    runs: RUN → the run without its model, or the reason why no run fills the row.
+    against: the row with which all others are compared, unless they name one.
+
+  Raises:
+    ValueError: a row's run is not in `runs`.
+  """
+  found, section = [], ""
+  for line in text.strip().splitlines():
+    if line.startswith("# "):
+      section = line[2:].strip()
+      continue
+    row, filled, numbers = (part.strip() for part in line.split("|", 2))
+    filled, _, base = filled.partition(" against ")
+    named, model = ([word for word in filled.split() if "=" not in word] + [""])[:2]
+    own = dict(word.split("=") for word in filled.split() if "=" in word)
+    if unknown := {named, own.get("versus", named)} - runs.keys():
+      raise ValueError(f"{row}: {', '.join(unknown)} is none of the runs {', '.join(runs)}.")
+    run, versus = _of(runs[named], model), _of(runs[own["versus"]], model) if "versus" in own else None
+    why = dict(why_not=run) if isinstance(run, str) else dict(run=run)
+    base = base or (against if against != row else "")
+    of = dict(section=section, against=base, versus=versus, measure=own.get("measure", ""))
+    found.append(Row(row, numbers.replace("|", " "), **why, **of))
+  return tuple(found)
+
+
+def _of(run: Run | str, model: str) -> Run | str:
+  """The run of a model, whose name replaces {model} in the run's texts."""
+  if isinstance(run, str) or not model:
+    return run
+  texts = {name: getattr(run, name).format(model=model, MODEL=model.upper()) for name in ("transcripts", "made")}
+  return dataclasses.replace(run, models=(model,), reads=run.reads and _of(run.reads, model), **texts)
