@@ -343,7 +343,7 @@ def config_of(checkpoint: str | pathlib.Path):
   """
   if (folder := run_of(checkpoint)) is None:
     if not pathlib.Path(checkpoint).exists():
-      raise ValueError(f"{checkpoint}: there is no such folder (--checkpoint).")
+      raise ValueError(f"{checkpoint}: there is no such folder (--checkpoint), and a model on the hub needs --config.")
     here = pathlib.Path(checkpoint)
     for name, what in (("metrics.json", "an evaluation"), ("index.json", "an index")):
       if (here / name).is_file() and not (here / "config.json").is_file():

@@ -114,6 +114,15 @@ def stored(known: Any, where: str, setting: str) -> str:
   return known
 
 
+def in_cache(where: str | os.PathLike) -> pathlib.Path:
+  """The folder of a name with its commit in the hub's cache, if its config.json is there; other paths as they are."""
+  import huggingface_hub
+
+  repo, commit = parts(where)
+  found = huggingface_hub.try_to_load_from_cache(repo, "config.json", revision=commit) if commit else None
+  return pathlib.Path(found).parent if isinstance(found, str) else pathlib.Path(where)
+
+
 def pinned(config: Any, workdir: str | os.PathLike | None = None) -> Any:
   """A copy of the config in which names have their commits: those of the run in `workdir`, else the present ones.
 

@@ -104,7 +104,7 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
   small = {
     r"hf:RUC-NLPIR/FlashRAG_datasets/nq/(\w+)": rf"{tmp_path}/nq_\1.jsonl",
     "DPR_INDEX": f"{tmp_path}/index",
-    "--config.model.path=QWEN2.5-1.5B_FOLDER": "--config.prompting.tokenizer=bytes",
+    "--config.model.path=Qwen/Qwen2.5-1.5B-Instruct": "--config.prompting.tokenizer=bytes",
     "--checkpoint": "--config.prompting.tokenizer=bytes --checkpoint",
     "=out/lear": f"={tmp_path}/out",
     r"--config=(lear:\S+)": r"--config=\1,smoke",

@@ -7,13 +7,14 @@ import sys
 import paper_runs
 import pytest
 from absl import flags
+from huggingface_hub import constants
 from ml_collections import config_flags
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.cli import configs
 from ragrl_jax.cli import main as main_lib
-from ragrl_jax.evaluation.tables import commands_of, filling, layout, papers, results
+from ragrl_jax.evaluation.tables import commands_of, filling, layout, papers, results, writing
 
 
 def test_given_passages_fill_arenas_row_alone(tmp_path):
@@ -159,6 +160,26 @@ def test_the_commands_parse(monkeypatch):
       assert config.retrieval.index or not recipe.searches or recipe.needs_passages, command
       assert config.retrieval.query_encoder or not recipe.encodes, command
   assert len(parsed) > 50
+
+
+def test_the_commands_name_public_models_or_say_what_a_folder_is():
+  assert set(results.MODELS.values()) <= layout.HUB.keys()
+  for paper in papers.PAPERS.values():
+    for one in filling.fill(paper, []):
+      notes = writing.notes_of(paper, one)
+      printed = " ".join(note for title in writing.COMMANDS for _, note in notes.get(title, []))
+      said = {note.partition(":")[0] for _, note in notes.get("Folders in the commands", [])}
+      assert set(re.findall(r"[A-Z_]+_FOLDER", printed)) == said, one.table.name
+
+
+def test_an_evaluation_of_a_hub_name_has_the_model_in_the_cache(tmp_path, monkeypatch):
+  commit, cache = "ab" * 20, tmp_path / "cache"
+  monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+  name = f"Qwen/Qwen2.5-7B@main@{commit}"
+  paper_runs.evaluation(tmp_path / "out", "arena:direct", [paper_runs.row(0)], checkpoint=name, data="musique.jsonl")
+  assert results.read(tmp_path / "out").facts["model"] is None
+  paper_runs.model(cache / "models--Qwen--Qwen2.5-7B" / "snapshots" / commit, "qwen2.5-7b-base")
+  assert results.read(tmp_path / "out").facts["model"] == "qwen2.5-7b-base"
 
 
 def test_transcripts_are_made_by_a_printed_command():

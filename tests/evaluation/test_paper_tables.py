@@ -106,7 +106,8 @@ def test_a_missing_run_has_its_command(tmp_path):
     "--config.rollout.top_p=0.5`" in text
   )
   assert (
-    "1. `ragrl train --config=arena --workdir=out/made/arena-qwen2.5-7b --config.model.path=QWEN2.5-7B_FOLDER`" in text
+    "1. `ragrl train --config=arena --workdir=out/made/arena-qwen2.5-7b --config.model.path=Qwen/Qwen2.5-7B-Instruct`"
+    in text
   )
 
 
@@ -373,7 +374,7 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
   main([])
   out = capsys.readouterr().out
   assert "| ARENA-Qwen-7B | ours | 1.000 [1.000, 1.000] n 4 | 1.000 [1.000, 1.000] n 4 | → 4 |" in out  # nobody judged
-  assert "--config.endpoint.model=gpt-4o-2024-11-20 --config.prompting.tokenizer=ANY_TOKENIZER_FOLDER" in out
+  assert "--config.endpoint.model=gpt-4o-2024-11-20 --config.prompting.tokenizer=Qwen/Qwen2.5-7B-Instruct" in out
   assert "## Figure 2" not in out
   main = called(paper="arena", runs=[], format="csv", out=str(tmp_path / "all.csv"))
   main([])

@@ -180,7 +180,7 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
   with serving(even) as (endpoint, _):
     small = {
       "ENDPOINT": endpoint,
-      "JUDGE_FOLDER|QWEN2.5-7B_FOLDER": str(judge_folders.decoder(tmp_path / "decoder")),
+      "JUDGE_FOLDER|Qwen/Qwen2.5-7B-Instruct": str(judge_folders.decoder(tmp_path / "decoder")),
       "NLI_FOLDER": str(judge_folders.t5(tmp_path / "t5")),
       r"hf:RUC-NLPIR/FlashRAG_datasets/nq/test": f"{tmp_path}/nq.jsonl.gz",
       "=nq.jsonl": f"={tmp_path}/said.jsonl",

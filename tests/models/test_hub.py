@@ -231,6 +231,8 @@ def test_adapters_name_their_base_by_its_commit_and_are_found_again(server, mode
   assert asked.model.path.startswith(f"{NAME}@") and not asked.model.lora.path
   asked.prompting.chat = False
   player.model(asked, player.tokenizer(asked))
+  with pytest.raises(ValueError, match="org/tiny: there is no such folder.*a model on the hub needs --config"):
+    evaluate.config_of(NAME)
 
 
 def test_an_index_stores_the_commit_of_its_encoder(server, model, tmp_path):

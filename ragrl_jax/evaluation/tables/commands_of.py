@@ -4,7 +4,7 @@ import re
 import shlex
 
 from ragrl_jax.evaluation import answer_recall
-from ragrl_jax.evaluation.tables.layout import SERVED, SETS, Column, Paper, Run
+from ragrl_jax.evaluation.tables.layout import HUB, SERVED, SETS, Column, Paper, Run
 from ragrl_jax.evaluation.tables.measures import MEASURES
 
 # Settings by which runs of the same configs differ: their values are in the names of folders.
@@ -55,15 +55,17 @@ def evaluation(paper: Paper, column: Column, run: Run) -> str:
     return " && ".join(steps)
   if run.evaluate == RATERS:
     served = SERVED.get(run.models[0])
-    folder = f"{out}/model" if run.train else _model(run)
-    judge = dict(kind="llm", model=served, endpoint="ENDPOINT") if served else dict(kind="reward_model", path=folder)
+    path = f"{out}/model" if run.train else HUB.get(run.models[0])
+    judge = dict(kind="llm", model=served, endpoint="ENDPOINT") if served else dict(kind="reward_model", path=path)
     words = ["ragrl", "make-judge-data", "--config=veritas", *(f"--config.judge.{k}={v}" for k, v in judge.items())]
     return _line([*words, f"--compare={data}", f"--out={place}"])
   step = f"/checkpoints/{run.checkpoint}" if run.checkpoint else ""
-  checkpoint = f"{out}{step}" if run.train else _model(run)
-  answers = [f"--checkpoint={checkpoint}", *([f"--best={run.best}"] if run.best else [])]
-  if not run.train and run.models and run.models[0] in SERVED:
-    answers = [f"--config.endpoint.model={SERVED[run.models[0]]}", "--config.prompting.tokenizer=ANY_TOKENIZER_FOLDER"]
+  if not run.train and run.models[0] in SERVED:
+    any_tokenizer = f"--config.prompting.tokenizer={HUB['qwen2.5-7b']}"
+    answers = [f"--config.endpoint.model={SERVED[run.models[0]]}", any_tokenizer]
+  else:
+    checkpoint = f"{out}{step}" if run.train else HUB[run.models[0]]
+    answers = [f"--checkpoint={checkpoint}", *([f"--best={run.best}"] if run.best else [])]
   words = ["ragrl", "evaluate", f"--config={run.evaluate}", *answers, f"--data={data}"]
   return _line([*words, f"--out={place}", *run.needs, *run.flags, *column.flags])
 
@@ -80,7 +82,7 @@ def training(paper: Paper, run: Run | None) -> str:
   command = dict(rl="train", sft="sft")[objective(run)]
   words = ["ragrl", command, f"--config={run.train}", f"--workdir={_folder(paper, run)}"]
   needs = (f"--config.data.train={run.transcripts}",) if command == "sft" else run.needs
-  return _line([*words, f"--config.model.path={run.start or _model(run)}", *needs, *run.train_flags])
+  return _line([*words, f"--config.model.path={run.start or HUB[run.models[0]]}", *needs, *run.train_flags])
 
 
 def _place(paper: Paper, column: Column, run: Run) -> str:
@@ -98,10 +100,6 @@ def _folder(paper: Paper, run: Run) -> str:
 
 def _apart(flags: tuple[str, ...]) -> list[str]:
   return [f"{match[1].replace('_', '')}{match[2]}" for flag in flags if (match := _APART.fullmatch(flag))]
-
-
-def _model(run: Run) -> str:
-  return f"{run.models[0].upper()}_FOLDER" if run.models else "MODEL_FOLDER"
 
 
 def _line(words: list[str]) -> str:

@@ -169,6 +169,20 @@ class Paper:
   data: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+# Name in `results.MODELS` → the model's name on the Hugging Face hub.
+HUB: Mapping[str, str] = {
+  **{f"qwen2.5-{size}b": f"Qwen/Qwen2.5-{size}B-Instruct" for size in ("1.5", 3, 7, 14)},
+  **{f"qwen2.5-{size}b-base": f"Qwen/Qwen2.5-{size}B" for size in (3, 7, 14)},
+  **{f"qwen3-{size}b": f"Qwen/Qwen3-{size}B" for size in (4, 8, 14)},
+  "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
+  "r1-distill-qwen-7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
+}
+# Models in the commands that the hub lacks, or has as pickles only → what they are.
+FOLDERS: Mapping[str, str] = {
+  "JUDGE_FOLDER": "model/ of Table 10's training of Qwen/Qwen2.5-14B-Instruct; the paper's judge is not public",
+  "NLI_FOLDER": "google/t5_xxl_true_nli_mixture, model and tokenizer saved by transformers as safetensors",
+  "WARM_START_FOLDER": "the run of `ragrl sft --config=care:sft`, written by `ragrl export`",
+}
 # Model behind an API → the name that is asked for in the commands. `results.MODELS` has those in folders.
 SERVED: Mapping[str, str] = {
   "gpt-4o": "gpt-4o-2024-11-20",

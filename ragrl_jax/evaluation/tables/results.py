@@ -9,6 +9,7 @@ from typing import Any
 
 from ragrl_jax.evaluation import answer_verdicts, comparison, corpus_audit, evidence_rows, harness
 from ragrl_jax.evaluation.tables.layout import SETS
+from ragrl_jax.models import hub
 from ragrl_jax.store import jsonl
 
 # (model_type, hidden_size, num_hidden_layers) of a model's config.json → its name in the tables.
@@ -224,7 +225,7 @@ def _model(
   config.json is here)."""
   folders = [settings.get("checkpoint"), run, (trained.get("model") or {}).get("path")]
   said = None
-  for place in [pathlib.Path(folder) for folder in folders if folder]:
+  for place in [hub.in_cache(folder) for folder in folders if folder]:
     for file in (place / "config.json", place / "model" / "config.json"):
       if not file.is_file():
         continue

@@ -1,6 +1,6 @@
 """Search-R1's tables (arXiv 2503.09516v5): the published numbers, and the run for each row."""
 
-from ragrl_jax.evaluation.tables.layout import Paper, Run, Table, columns, rows
+from ragrl_jax.evaluation.tables.layout import HUB, Paper, Run, Table, columns, rows
 
 SETS = {
   "nq": "NQ",
@@ -45,7 +45,7 @@ def rejection(model: str) -> Run:
   """A model fine-tuned on its own correct samples of the training questions, five for each."""
   out = f"out/search_r1/data/{model}"
   made = (
-    f"ragrl evaluate --config=search_r1 --checkpoint={model.upper()}_FOLDER --seeds=5 --data={TRAINED_ON} "
+    f"ragrl evaluate --config=search_r1 --checkpoint={HUB[model]} --seeds=5 --data={TRAINED_ON} "
     f"--out={out}/sampled {INDEX[0]} && ragrl make-rejection-sft --results='{out}/sampled/seed_*' --data={TRAINED_ON} "
     f"--out={out}/right.jsonl.gz"
   )

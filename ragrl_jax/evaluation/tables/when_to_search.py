@@ -17,7 +17,7 @@ FOUR, EIGHT, THREE, SEVEN = "qwen3-4b", "qwen3-8b", "qwen2.5-3b", "qwen2.5-7b"
 REASONING = (FOUR, EIGHT)
 NEEDS = (
   "--config.retrieval.index=INDEX",
-  "--config.retrieval.query_encoder=ENCODER_FOLDER",
+  "--config.retrieval.query_encoder=Qwen/Qwen3-Embedding-0.6B",
   "--config.judge.endpoint=http://JUDGE/v1",
 )
 INDEX = ("--config.retrieval.index=INDEX",)

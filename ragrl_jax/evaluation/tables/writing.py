@@ -10,7 +10,7 @@ from ragrl_jax import recipes
 from ragrl_jax.evaluation import corpus_audit
 from ragrl_jax.evaluation.tables import commands_of
 from ragrl_jax.evaluation.tables.filling import Cell, Filled
-from ragrl_jax.evaluation.tables.layout import Paper, Row
+from ragrl_jax.evaluation.tables.layout import FOLDERS, Paper, Row
 from ragrl_jax.evaluation.tables.measures import MEASURES
 from ragrl_jax.evaluation.tables.results import Evaluation
 from ragrl_jax.store import jsonl
@@ -221,6 +221,7 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
     for column, cell in zip(table.columns, cells)
     if cell.why_not
   )
+  printed = " ".join([*made, *trained, *_numbers(one)])
   found = {
     "How ours are scored": list(styles) if evaluated else [],
     "Our runs": list(evaluated.values()),
@@ -229,6 +230,7 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
     "Make first": [command for command in made if command],
     "Train first": list(trained),
     "Commands that fill a cell": list(_numbers(one)),
+    "Folders in the commands": [f"{name}: {what}" for name, what in FOLDERS.items() if name in printed],
     "Rows and cells without a run": [*empty, *lacking],
   }
   return {title: list(enumerate(notes, 1)) for title, notes in found.items() if notes}
