@@ -52,7 +52,7 @@ def of_run(folder: str | pathlib.Path) -> Config:
   except (OSError, ValueError, RecursionError) as error:
     raise ValueError(f"{path}: this is not a run's config.json ({error}).") from error
   if not isinstance(written, dict) or not {"recipe", "rollout"} <= written.keys():
-    raise ValueError(f"{path}: this is not a run's config.json, which launchers/train.py and sft.py write.")
+    raise ValueError(f"{path}: this is not a run's config.json, which `ragrl train` and `sft` write.")
   config = default_config()
   with config.unlocked():
     _take(config, {name: value for name, value in written.items() if name != OBJECTIVE}, str(path))

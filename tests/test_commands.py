@@ -1,5 +1,6 @@
 """How commands start and end: one line for a user's mistake, a traceback for a bug, flags named in messages."""
 
+import ast
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ from ml_collections import config_flags
 
 from ragrl_jax import structs
 from ragrl_jax.cli import commands
+from ragrl_jax.cli import main as main_lib
 from ragrl_jax.data import readers
 from ragrl_jax.learner import learner
 
@@ -23,6 +25,16 @@ def test_every_launcher_ends_by_the_same_rules():
   for file in LAUNCHERS.glob("*.py"):
     text = (ROOT / "ragrl_jax" / "cli" / file.name).read_text()
     assert "commands.run(main)" in text or "commands.call(main)" in text, file.name
+
+
+def test_messages_name_commands_as_ragrl():
+  for file in (ROOT / "ragrl_jax").rglob("*.py"):
+    tree = ast.parse(file.read_text())
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for node in ast.walk(tree):
+      if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+        assert not re.search(r"launchers/\w+\.py", node.value), f"{file}:{node.lineno}: write `ragrl NAME`"
+        assert set(re.findall(r"`ragrl ([a-z]\S*?)(?=[ `])", node.value)) <= main_lib.COMMANDS.keys(), node.value
 
 
 def raises(error):

@@ -52,7 +52,7 @@ class Maker:
       )
     if recipe.searches and not recipe.needs_passages and not config.retrieval.index:
       raise ValueError(
-        f"config.retrieval.index is empty, and {recipe.name} searches: name a folder of build_index or an address."
+        f"config.retrieval.index is empty, and {recipe.name} searches: name an index's folder or an address."
       )
     known = bool(config.prompting.tokenizer or config.model.path)
     size = 1 if known else BYTES

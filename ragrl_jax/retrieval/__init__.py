@@ -86,9 +86,9 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
 
   if not (folder / INDEX).is_file():
     why = (
-      "its build did not finish: run the same build_index command again to continue it"
+      "its build did not finish: run the same `ragrl index` command again to continue it"
       if (folder / REQUEST).is_file()
-      else "build one with launchers/build_index.py (config.retrieval.index, --index)"
+      else "build one with `ragrl index` (config.retrieval.index, --index)"
     )
     raise ValueError(f"{folder}: no index here: {why}.")
   card = read_card(folder / INDEX, {"corpus.checksum": str, "encoder.kind": str})

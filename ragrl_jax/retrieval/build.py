@@ -210,7 +210,7 @@ def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) ->
   if not out.exists() or not any(out.iterdir()):
     return False
   if not (out / REQUEST).is_file():
-    raise ValueError(f"{out}: the folder has files that build_index did not write: choose another folder.")
+    raise ValueError(f"{out}: the folder has files that `ragrl index` did not write: choose another folder.")
   before, finished = json.loads((out / REQUEST).read_text(encoding="utf-8")), (out / INDEX).is_file()
   asked = json.loads(json.dumps(request))
   differs = {name for name in asked.keys() | before.keys() if before.get(name) != asked.get(name)}

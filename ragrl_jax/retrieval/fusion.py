@@ -90,8 +90,8 @@ class _Around:
     """
     if not hasattr(self._first, "read"):
       raise ValueError(
-        f"the first retriever ({type(self._first).__name__}) opens no documents: name first a folder of build_index or "
-        "the address of launchers/serve_retriever.py."
+        f"the first retriever ({type(self._first).__name__}) opens no documents: name first an index's folder or "
+        "the address of `ragrl serve-index`."
       )
     return self._first.read(asked, k)
 

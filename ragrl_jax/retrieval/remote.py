@@ -120,8 +120,7 @@ class RemoteRetriever:
     except http.CallFailed as error:
       raise api.RetrievalFailed(
         f"no retriever answers at {self._shown} ({addresses.without_credentials(str(error))}): start it with "
-        "launchers/serve_retriever.py, "
-        "or correct config.retrieval.index."
+        "`ragrl serve-index`, or correct config.retrieval.index."
       ) from error
     if reply.status in (404, 405):
       return {}

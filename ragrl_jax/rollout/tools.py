@@ -73,7 +73,7 @@ class RetrievalTools:
     """
     if self._retriever is None:
       raise ValueError(
-        "this run has no retriever, but its recipe searches: name a folder of build_index or an address "
+        "this run has no retriever, but its recipe searches: name an index's folder or an address "
         "(config.retrieval.index), or questions that bring their passages (config.data)."
       )
     return tuple(await self._searches.ask(query, self.top_k if k is None else k))
@@ -95,8 +95,8 @@ class RetrievalTools:
   async def _read(self, name: str, words: str, k: int | None) -> tuple[Passage, ...]:
     if not hasattr(self._retriever, "read"):
       raise ValueError(
-        "this run's retriever opens no documents, but its recipe does: name a folder of build_index or the address of "
-        "launchers/serve_retriever.py (config.retrieval.index)."
+        "this run's retriever opens no documents, but its recipe does: name an index's folder or the address of "
+        "`ragrl serve-index` (config.retrieval.index)."
       )
     return tuple(await self._readings.ask((name, words), self.top_k if k is None else k))
 

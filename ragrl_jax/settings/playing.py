@@ -135,7 +135,7 @@ class Retrieval(Section):
 
   PATH = "retrieval"
 
-  # folder of build_index, the http://… address of a retriever, or comma-separated addresses of all parts of a corpus
+  # an index's folder, the http://… address of a retriever, or comma-separated addresses of all parts of a corpus
   index: str = ""
   key_variable: str = ""  # environment variable with the token for these addresses; "": no token
   top_k: int = setting(3, least=1)  # passages per search

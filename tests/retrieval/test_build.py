@@ -85,7 +85,7 @@ def test_a_killed_build_is_continued_and_gives_the_same_index(tmp_path, stage, d
   assert child.stdout.readline() == "stuck\n"
   child.send_signal(signal.SIGKILL)
   child.wait()
-  with pytest.raises(ValueError, match="did not finish: run the same build_index command again"):
+  with pytest.raises(ValueError, match="did not finish: run the same `ragrl index` command again"):
     load_index(tmp_path / "out")
   encoded, passages = [], HashingEncoder.passages
   monkeypatch.setattr(

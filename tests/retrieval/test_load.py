@@ -17,7 +17,7 @@ def folder(tmp_path):
 
 
 def test_a_missing_index_is_refused(tmp_path):
-  with pytest.raises(ValueError, match="no index here: build one with launchers/build_index.py"):
+  with pytest.raises(ValueError, match="no index here: build one with `ragrl index`"):
     load_index(tmp_path / "nowhere")
 
 

@@ -443,7 +443,7 @@ def test_a_missing_server_is_reported_with_advice():
   with socket.socket() as taken:
     taken.bind(("127.0.0.1", 0))
     address = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(api.RetrievalFailed, match="no retriever answers at .*launchers/serve_retriever.py"):
+    with pytest.raises(api.RetrievalFailed, match="no retriever answers at .*`ragrl serve-index`"):
       load_index(address)
     with pytest.raises(api.RetrievalFailed, match="'what was asked' from .* after 2 calls: ConnectError"):
       RemoteRetriever(address, check=False, retries=1, backoff_s=0.01).search(["what was asked"], 1)

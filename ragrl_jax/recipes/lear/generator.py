@@ -37,7 +37,7 @@ def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str
     if evidence is None:
       raise ValueError(
         f"question {example.id!r} of the source {example.source!r} has no evidence among the predictions: make them by "
-        "launchers/evaluate.py with configs/lear.py for these questions."
+        "`ragrl evaluate --config=lear` for these questions."
       )
     if row.get("question", example.question) != example.question:
       raise ValueError(
