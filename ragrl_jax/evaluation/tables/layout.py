@@ -340,5 +340,5 @@ def _of(run: Run | str, model: str) -> Run | str:
   """The run of a model, whose name replaces {model} in the run's texts."""
   if isinstance(run, str) or not model:
     return run
-  texts = {name: getattr(run, name).format(model=model, MODEL=model.upper()) for name in ("transcripts", "made")}
+  texts = {name: getattr(run, name).format(model=model, hub=HUB.get(model, "")) for name in ("transcripts", "made")}
   return dataclasses.replace(run, models=(model,), reads=run.reads and _of(run.reads, model), **texts)
