@@ -41,7 +41,11 @@ def _fields(example: Example) -> Iterator[tuple[str, Any]]:
 
 
 def also_in(examples: Iterable[Example], others: Iterable[Example]) -> list[Example]:
-  """The examples whose question others ask too, without forms of Unicode, case, white space and question mark."""
-  same = lambda example: " ".join(forms.plain(example.question).rstrip("? .").split())
-  known = {same(other) for other in others}
-  return [example for example in examples if same(example) in known]
+  """The examples whose question others ask too (`asked`)."""
+  known = {asked(other.question) for other in others}
+  return [example for example in examples if asked(example.question) in known]
+
+
+def asked(question: str) -> str:
+  """A question without forms of Unicode, case, white space and question mark, as questions are compared."""
+  return " ".join(forms.plain(question).rstrip("? .").split())

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.rewards import faithful, quotes
-from ragrl_jax.core.text import tags
+from ragrl_jax.core.text import forms, tags
 from ragrl_jax.recipes.veritas import parser as veritas
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import MODEL
@@ -44,6 +44,7 @@ def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:
   }
   for place, segment in enumerate(segments):
     texts |= {(place, number): one["text"] for number, one in enumerate(segment.get("found") or ())}
+  texts = {key: _seen(text) for key, text in texts.items()}
   names = {key: _name(segments, *key) for key in texts}
   spans: dict[tuple[int, int | None], list[Span]] = {key: [] for key in texts}
   cited: set[tuple[int, int | None]] = set()
@@ -51,7 +52,7 @@ def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     if segment["owner"] == MODEL:
       own = spans[place, None] = []
       _quote(segment["text"], own, texts, names, spans)
-      _cite(segment["text"], own, segments[:place], spans, cited)
+      _cite(_seen(segment["text"]), own, segments[:place], spans, cited)
   made = []
   for place, segment in enumerate(segments):
     if segment.get("found") is None:
@@ -63,6 +64,11 @@ def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:
       ]
       made.append({"found": found})
   return made
+
+
+def _seen(text: str) -> str:
+  """The text with its signs as `forms.typed` has them, except for signs that it writes as none or several."""
+  return text.translate({ord(sign): typed for sign in set(text) if len(typed := forms.typed(sign)) == 1})
 
 
 def judged(row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -102,7 +108,7 @@ def _name(segments, place: int, number: int | None) -> str:
 def _quote(said: str, own: list[Span], texts, names, spans) -> None:
   """Marks quotes in the model's text and in their sources."""
   for start, end, tagged in _quotes(said):
-    quote, kind, where = said[start:end], "missing" if tagged else "", "stands in no passage"
+    quote, kind, where = _seen(said[start:end]), "missing" if tagged else "", "stands in no passage"
     for flags, better in ((0, "found"), (re.IGNORECASE, "near")):
       pattern = re.compile(r"\s+".join(map(re.escape, quote.split())), flags)
       hits = {key: hit for key, text in texts.items() if (hit := pattern.search(text))}

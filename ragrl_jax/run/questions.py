@@ -279,7 +279,7 @@ def say_trained_on(config, examples: Sequence[structs.Example], what: str, *, hu
 def with_evidence(examples: Sequence[structs.Example], originals: Sequence[structs.Example]) -> list[structs.Example]:
   """Gives examples without gold sentences those of the original with the same question.
 
-  Questions are compared without case, white space and question mark. The sentences need not occur in the example's own
+  Questions are compared by `digests.asked`. The sentences need not occur in the example's own
   passages, so all of them refer to its first passage.
 
   Raises:
@@ -287,13 +287,14 @@ def with_evidence(examples: Sequence[structs.Example], originals: Sequence[struc
 
   Source: CARE sec. 4.3, which compares quotes on LongBench's HotpotQA with HotpotQA's own supporting facts.
   """
-  asked = lambda example: " ".join(example.question.lower().rstrip("? ").split())
   known = {
-    asked(original): tuple((0, sentence) for _, sentence in original.evidence)
+    digests.asked(original.question): tuple((0, sentence) for _, sentence in original.evidence)
     for original in originals
     if original.evidence
   }
-  found = [e if e.evidence else dataclasses.replace(e, evidence=known.get(asked(e), ())) for e in examples]
+  found = [
+    e if e.evidence else dataclasses.replace(e, evidence=known.get(digests.asked(e.question), ())) for e in examples
+  ]
   if not any(example.evidence for example in found):
     raise ValueError(
       f"none of {len(examples)} questions occurs in the set with gold sentences "

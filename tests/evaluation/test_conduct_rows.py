@@ -25,6 +25,7 @@ def test_repeated_and_stale_searches_by_hand():
   asked = [("capital of France", ["a"]), ("the France, capital of!", ["a", "b"]), ("Norway", ["b"]), ("Peru", [])]
   assert searches.repeated_searches(asked) == 1  # the same words
   assert searches.stale_searches(asked) == 1  # b was shown; nothing found is not stale
+  assert searches.repeated_searches([("O'Neill 1939-40", []), ("１９３９–４０ O’Neill", [])]) == 1
   assert searches.repeated_searches([]) == searches.stale_searches([]) == 0
 
 

@@ -46,6 +46,15 @@ def test_a_quote_is_marked_where_it_was_written_and_where_it_stands():
   assert only(first) == [("Oda Kelmut was\nborn in Velmar.", "found", "quoted by the model")] and only(second) == []
 
 
+def test_a_quote_as_it_is_printed_stands_where_it_was_typed():
+  found = marked(PASSAGES, "<quote>Oda\u00a0Kelmut was born in Ｖｅｌｍａｒ.</quote> See ［２］.")
+  assert [(kind, where) for _, kind, where in only(found[2])] == [
+    ("found", "stands in passage 1, Oda"),
+    ("cite", "cites passage 2"),
+  ]
+  assert only(found[1]["found"][0]) == [("Oda Kelmut was\nborn in Velmar.", "found", "quoted by the model")]
+
+
 def test_a_quote_in_other_letters_or_nearly_so():
   found = marked(
     PASSAGES,

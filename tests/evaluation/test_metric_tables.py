@@ -29,8 +29,13 @@ def of(*searches, golds=("g1", "g2")):
     ([("x", ["g1"]), (" X ", ["g2"])], ["gold", "repeat"]),  # for any result
     # g2 is new, g1 is not.
     ([("a", ["g1"]), ("b", ["g1", "g2"])], ["gold", "gold"]),
-    # A query that differs only in case and spaces is a repetition, even if it finds something new.
+    # A query that differs only in case, spaces and forms of Unicode is a repetition, even if it finds something new.
     ([("Where is  Kel", ["x"]), (" where is kel ", ["g1"])], ["no gold", "repeat"]),
+    ([("O'Neill's \"1939-40\"", ["x"]), ("O’Neill‘s\u00a0“１９３９–４０”", ["g1"])], ["no gold", "repeat"]),
+    (
+      [("capital_of_Kel", ["x"]), ("c\u0430pital of Kel", ["g1"])],
+      ["no gold", "repeat"],
+    ),  # as in When to Search's reward
   ],
 )
 def test_verdicts_on_searches(searches, verdicts):

@@ -108,12 +108,12 @@ def test_easy_and_hard_questions(tmp_path):
 def test_gold_sentences_come_from_the_original_question():
   whole = Passage("", "", "Passage 1:\nParis\nIt is large. It is old.")
   asked = [
-    Example("l1", "What is  large", ("Paris",), (whole,)),
+    Example("l1", "What’s  “large”", ("Paris",), (whole,)),
     Example("l2", "Else?", ("x",), (whole,)),
     Example("l3", "Own?", ("x",), (whole,), evidence=((0, "It is old."),)),
   ]
   originals = [
-    Example("h1", "what is large?", ("Paris",), PASSAGES, (1,), evidence=((1, "It is large."),)),
+    Example("h1", 'what\'s "large"?', ("Paris",), PASSAGES, (1,), evidence=((1, "It is large."),)),
     Example("h2", "Else?", ("x",), PASSAGES),
     Example("h3", "Own?", ("x",), PASSAGES, evidence=((2, "No."),)),
   ]

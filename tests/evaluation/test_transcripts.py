@@ -53,7 +53,7 @@ def test_each_system_is_read(tmp_path, system):
   owners = [owner for owner, _ in adapters.turns(text, system)]
   assert owners == [MODEL, ENVIRONMENT, MODEL]
   metrics, rows = scored(
-    tmp_path, [dict(id="q1", response=text), dict(question="where is lima", prediction=None)], system
+    tmp_path, [dict(id="q1", response=text), dict(question="where is\u00a0ｌｉｍａ", prediction=None)], system
   )
   assert rows[0]["prediction"] == "Jane Austen" and rows[0]["em"] == 1.0 and rows[0]["num_searches"] == 1
   assert rows[1]["prediction"] is None and rows[1]["em"] == 0.0 and rows[1]["num_searches"] is None

@@ -12,6 +12,7 @@ from ragrl_jax.judging import judge_api, lexical
     ("Basel Basel", "basel", 1.0),
     ("Basel", "basel basel bern", 0.5),  # distinct words: repetition earns nothing
     ("", "basel", 0.0),
+    ("O’Brien’s well–known ｎｏｖｅｌ", "O'Brien's well-known novel", 1.0),
     ("What is it and how?", "what is it, and how", 0.0),  # stop words do not count
   ],
 )

@@ -7,9 +7,11 @@ import types
 
 import pytest
 import unearned
+from printed import printed
 
 from ragrl_jax import recipes
 from ragrl_jax.core.rewards import quotes as quotes_lib
+from ragrl_jax.core.text import forms
 from ragrl_jax.data import layouts, stream, synthetic
 from ragrl_jax.recipes.care import demonstrate as quoting
 from ragrl_jax.structs import Episode, Example, Passage
@@ -32,6 +34,17 @@ def said(*quotes, answer="Paris", after=""):
 def scored(text, recipe=paper, example=EXAMPLE):
   terms = recipe.score(example, Episode.from_text(recipe, example, [("model", text)]))
   return terms, recipe.reward(terms, 0)
+
+
+def test_a_quote_as_it_is_printed_is_the_quote_as_it_is_typed():
+  typed = """It's the "best-known" tower of 1889-90, as O'Brien says."""
+  for shown, quote in ((typed, printed(typed)), (printed(typed), typed), (printed(typed), printed(typed, wide=False))):
+    more = " Far away lies another town, of which no sentence was quoted by anyone until now."
+    example = dataclasses.replace(EXAMPLE, passages=(Passage("1", "Tower", shown + more),))
+    for preset in ("paper", "repo", "mean"):
+      for guarded in (False, True):
+        assert scored(said(quote[5:]), recipes.get("care", preset, guarded=guarded), example)[0]["retrieval"] == 1.0
+    assert paper.parser.quotes(said(quote)) == [" ".join(forms.composed(quote).split())]  # kept as it was written
 
 
 def test_published_fixtures():

@@ -4,6 +4,7 @@ import os
 import pathlib
 
 import pytest
+from printed import printed
 
 from ragrl_jax import recipes
 from ragrl_jax.data import readers
@@ -306,6 +307,18 @@ def test_honest_evidence_is_paid(asked, evidence):
 def test_invented_evidence_is_not(asked, trick, evidence):
   guarded, plain, found = earned(asked, evidence)
   assert guarded == 0.0 < plain and found == {trick}
+
+
+def as_printed(passages):
+  return tuple(Passage(one.id, printed(one.title, wide=False), printed(one.text, wide=False)) for one in passages)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_evidence_as_it_is_printed_is_judged_as_it_is_typed(wide):
+  for asked, *trick, evidence in (*HONEST, *CHEATING):
+    question, gold, passages = asked
+    for shown, text in ((passages, printed(evidence, wide=wide)), (as_printed(passages), evidence)):
+      assert earned((question, gold, shown), text)[2] == set(trick), (text, shown)
 
 
 def test_a_reason_that_copies_all_passages_earns_nothing():

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from ragrl_jax import recipes
-from ragrl_jax.recipes.untrained import adaptive
+from ragrl_jax.recipes.untrained import adaptive, refine
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -105,6 +105,12 @@ def test_full_contexts_end():
   room = len(recipes.get("untrained").prompt.messages(EXAMPLE)[0]["content"]) + 10
   episode, _, said = tape("paper", [], [[FILM]], room=room)
   assert episode.ended == "budget" and said == [] and episode.num_searches == 0
+
+
+def test_sentences_are_copied_whatever_their_case_spaces_and_signs():
+  shown = (Passage("a", "O’Neill", "It’s by the “Lee” – a\nfirm. Nobody knows."),)
+  text = "o'neill It's by the \"Lee\" - a firm. It's by LEE. NOBODY knows. "
+  assert refine.copied(text, shown) == ["o'neill It's by the \"Lee\" - a firm.", "NOBODY knows."]
 
 
 @pytest.mark.parametrize("preset", recipes.RECIPES["untrained"].PRESETS)

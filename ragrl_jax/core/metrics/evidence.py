@@ -1,9 +1,7 @@
-"""Metrics of the use of evidence: passages named, and quotes found in them. Searches: searches.py."""
+"""Metrics of the use of evidence: passages named, its length. Searches: searches.py."""
 
 import dataclasses
 from collections.abc import Collection, Hashable, Sequence
-
-from ragrl_jax.core.text import forms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +39,6 @@ def joint(answer: Overlap, facts: Overlap) -> Overlap:
   precision, recall = answer.precision * facts.precision, answer.recall * facts.recall
   f1 = 2.0 * precision * recall / (precision + recall) if precision + recall else 0.0
   return Overlap(precision, recall, f1, answer.exact * facts.exact)
-
-
-def quoted(span: str, context: str) -> bool:
-  """Whether the context contains the span word for word; any white space counts as one space."""
-  span = " ".join(forms.composed(span).split())
-  return bool(span) and span in " ".join(forms.composed(context).split())
 
 
 def compression(evidence: int, context: int) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.core.rewards import queries
 from ragrl_jax.core.text.normalize import normalize
 
 NEW_GOLD, NO_GOLD, REPEAT, UNKNOWN = "gold", "no gold", "repeat", "unknown"
@@ -20,12 +21,12 @@ def in_row(row: Mapping[str, Any]) -> tuple[Searches, Collection[str] | None]:
 def verdicts(searches: Searches, golds: Collection[str] | None) -> list[str]:
   """One verdict for each executed search.
 
-  "repeat": the query was asked before, ignoring case and spaces. "gold": it returned a gold passage not yet shown.
+  "repeat": the query was asked before (`queries.plain`). "gold": it returned a gold passage not yet shown.
   "no gold": it returned none. "unknown": no repeat, and the gold passages are not known (None).
   """
   asked, shown, found = set(), set(), []
   for query, brought in searches:
-    query = " ".join(query.lower().split())
+    query = queries.plain(query)
     new = set(brought) & set(golds or ()) - shown
     found.append(REPEAT if query in asked else UNKNOWN if golds is None else NEW_GOLD if new else NO_GOLD)
     asked.add(query)
@@ -35,7 +36,7 @@ def verdicts(searches: Searches, golds: Collection[str] | None) -> list[str]:
 
 def repeated_searches(searches: Searches) -> int:
   """Number of searches whose query has the same words as an earlier one, in any order, without articles and marks."""
-  asked = [frozenset(normalize(query, STYLE).split()) for query, _ in searches]
+  asked = [frozenset(normalize(queries.plain(query), STYLE).split()) for query, _ in searches]
   return len(asked) - len(set(asked))
 
 

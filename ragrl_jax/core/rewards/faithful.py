@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ragrl_jax.core.masked import Number
 from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.text import forms
 from ragrl_jax.core.text.normalize import normalize
 
 # (premise, claim): the text a step is based on, and the step. None if the episode has no such block.
@@ -71,8 +72,8 @@ def states(premise: str | None, claim: str | None, *, words: bool = False) -> fl
 
 
 def copied(premise: str | None, claim: str | None) -> bool:
-  """Whether the claim is nothing but a run of the premise's words, both normalised as in SQuAD."""
-  return states(premise, claim, words=True) == 1.0
+  """Whether the claim is nothing but a run of the premise's words, both `forms.typed` and normalised as in SQuAD."""
+  return states(forms.typed(premise or ""), forms.typed(claim or ""), words=True) == 1.0
 
 
 def _check(asked: Sequence[tuple[str, str]], verdicts: Sequence[Number | None]) -> None:

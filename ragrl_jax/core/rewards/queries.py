@@ -10,8 +10,7 @@ from ragrl_jax.core.text import forms
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")  # "whatIsIt" and "what_is_it" are three words
-_APOSTROPHES = str.maketrans("’ʼ", "''")  # \w matches the second one as a letter
-_NAME = re.compile(r"[A-Z][\w'’]*(?:[ -]+[A-Z][\w'’]*)+")
+_NAME = re.compile(r"[A-Z][\w']*(?:[ -]+[A-Z][\w']*)+")
 _QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
 INTERROGATIVES = frozenset("what who whom whose which when where why how".split())
 FUNCTION_WORDS = INTERROGATIVES | frozenset(
@@ -38,9 +37,8 @@ def is_keywords(query: str, titles: Sequence[str] = (), *, max_words: int = 12, 
 
   Source: When to Search (sec. 3.3) names such rules and publishes none; these are ours.
   """
-  plain = unicodedata.normalize("NFKC", query).translate(_APOSTROPHES).lower()
   words = _words(query)
-  if not words or len(words) > max_words or "?" in re.split(r"\w", plain)[-1]:
+  if not words or len(words) > max_words or "?" in re.split(r"\w", _whole(query))[-1]:
     return False
   names = [name for title in titles for name in (title, _QUALIFIER.sub("", title))]
   free = _without(words, [_words(name) for name in names])
@@ -49,12 +47,16 @@ def is_keywords(query: str, titles: Sequence[str] = (), *, max_words: int = 12, 
 
 def names_in(question: str) -> list[str]:
   """Runs of two or more capitalised words in a question, except at its start: names, perhaps titles."""
+  question = forms.typed(question)
   return [found.group() for found in _NAME.finditer(question) if question[: found.start()].strip()]
 
 
+def _whole(text: str) -> str:
+  return forms.typed(unicodedata.normalize("NFKC", text))
+
+
 def _words(text: str) -> list[str]:
-  plain = _CAMEL.sub(" ", unicodedata.normalize("NFKC", text)).translate(_APOSTROPHES).lower()
-  return [word.partition("'")[0] for word in _WORD.findall(plain)]
+  return [word.partition("'")[0] for word in _WORD.findall(_CAMEL.sub(" ", _whole(text)).lower())]
 
 
 def _without(words: list[str], titles: Sequence[list[str]]) -> list[str]:
@@ -76,15 +78,17 @@ CONCISE: Mapping[str, Callable[..., bool]] = {
 }
 
 
-def ngram_vectors(texts: Sequence[str], n: int = 3) -> np.ndarray:
-  """Counts of character n-grams, [texts, n-grams]; texts as `forms.plain`, with single spaces and a space at each end.
+def plain(query: str) -> str:
+  """The form in which queries are compared: `forms.plain`, with single spaces. Underscores count as spaces."""
+  return " ".join(forms.plain(query).replace("_", " ").split())
 
-  Underscores count as spaces. So full-width letters and look-alikes make no other query.
-  """
+
+def ngram_vectors(texts: Sequence[str], n: int = 3) -> np.ndarray:
+  """Counts of character n-grams, [texts, n-grams]; texts as `plain`, with a space at each end."""
   places: dict[str, int] = {}
   rows = []
   for text in texts:
-    padded = f" {' '.join(forms.plain(text).replace('_', ' ').split())} ".ljust(n)
+    padded = f" {plain(text)} ".ljust(n)
     rows.append([places.setdefault(padded[i : i + n], len(places)) for i in range(len(padded) - n + 1)])
   return np.stack([np.bincount(row, minlength=len(places)) for row in rows]) if rows else np.zeros((0, 0))
 

@@ -19,12 +19,17 @@ def collapse(text: str) -> str:
   return " ".join(forms.composed(text).split())
 
 
+def plain(text: str) -> str:
+  """The form in which quotes are compared: `collapse` and `forms.typed`."""
+  return collapse(forms.typed(text))
+
+
 def exact(quote: str, contexts: Sequence[str]) -> bool:
-  """Whether one of the contexts contains the quote; any white space counts as one space. False for an empty quote.
+  """Whether one of the contexts contains the quote, both in the form of `plain`. False for an empty quote.
 
   A quote that spans two contexts is in neither.
   """
-  quote = collapse(quote)
+  quote = plain(quote)
   return bool(quote) and any(quote in text for text in _collapsed(tuple(contexts)))
 
 
@@ -43,7 +48,7 @@ def whole_words(quote: str, contexts: Sequence[str], least: int) -> bool:
 
   Example: "tower stands in" is in "The tower stands in Paris." with least=3, "ower stands in Paris" is not.
   """
-  quote = collapse(quote)
+  quote = plain(quote)
   if not quote or words(quote) < least:
     return False
   found, size = re.compile(f"(?={re.escape(quote)})"), len(quote)
@@ -55,7 +60,7 @@ def whole_words(quote: str, contexts: Sequence[str], least: int) -> bool:
 def soft(quote: str, context: str, threshold: float = SOFT) -> bool:
   """Whether some window of the context, with as many words as the quote, is similar to the quote.
 
-  Similar means SequenceMatcher(None, window, quote).ratio() >= threshold, both in lower case and with single spaces.
+  Similar means SequenceMatcher(None, window, quote).ratio() >= threshold, both as `plain`, in lower case.
 
   The result is the same as with every window tried, but most windows are skipped by three bounds:
 
@@ -77,7 +82,7 @@ def soft(quote: str, context: str, threshold: float = SOFT) -> bool:
 
   Source: the reward of CARE's code; benchmarks/quotes.py compares the two.
   """
-  quote = collapse(quote.lower())
+  quote = plain(quote.lower())
   indexed = _index(context)
   size = quote.count(" ") + 1
   if not quote or size > len(indexed.starts):
@@ -113,7 +118,7 @@ class _Index:
   """A context's characters, pairs of neighbouring characters, and starts and ends of its words."""
 
   def __init__(self, context: str):
-    self.text = collapse(context.lower())
+    self.text = plain(context.lower())
     words = self.text.split()
     lengths = np.fromiter(map(len, words), np.int64, len(words))
     self.ends = np.cumsum(lengths + 1) - 1
@@ -127,7 +132,7 @@ _index = functools.lru_cache(maxsize=64)(_Index)  # the samples of a group share
 
 @functools.lru_cache(maxsize=64)
 def _collapsed(contexts: tuple[str, ...]) -> tuple[str, ...]:
-  return tuple(map(collapse, contexts))
+  return tuple(map(plain, contexts))
 
 
 def _codes(text: str) -> np.ndarray:

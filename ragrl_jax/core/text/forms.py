@@ -6,6 +6,13 @@ import unicodedata
 _PRESENTED = re.compile("[\ufb00-\uffef]")  # ligatures, glyphs of Arabic, full-width and half-width signs
 # Letters of other alphabets that look like a Latin one, in lower case, and these Latin letters.
 _ALIKE = str.maketrans("аԁеһіјӏорԛѕсуѵԝхɡοανρıօ", "adehijlopqscyvwxgoavpio")
+# What a keyboard types for quotation marks, hyphens, dashes and the minus, spaces and dots. The rest is not seen.
+_SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_TYPED = str.maketrans(
+  "‘’‚‛ʼ“”„‟\u2010\u2011\u2012\u2013\u2014\u2015\u2212" + _SPACES,
+  "'''''\"\"\"\"-------" + " " * len(_SPACES),
+  "\u00ad\u200b\u2060\ufeff",
+) | {ord("…"): "..."}
 
 
 def composed(text: str) -> str:
@@ -21,6 +28,14 @@ def composed(text: str) -> str:
   return unicodedata.normalize("NFC", text)
 
 
+def typed(text: str) -> str:
+  """`composed`, with quotation marks, hyphens, dashes, minus signs and spaces as a keyboard types them.
+
+  For copies of a text: "O’Brien – 1879" is "O'Brien - 1879". Soft hyphens and signs without width are left out.
+  """
+  return text if text.isascii() else composed(text).translate(_TYPED)
+
+
 def plain(text: str) -> str:
-  """A stricter form, for texts that must not pass as different: NFKC, without case, look-alikes as Latin letters."""
-  return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).translate(_ALIKE)
+  """A stricter form, for texts that must not pass as different: `typed`, NFKC, no case, look-alikes as Latin."""
+  return typed(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())).translate(_ALIKE)

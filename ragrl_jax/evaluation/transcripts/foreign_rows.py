@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
-from ragrl_jax.data import json_rows, writers
+from ragrl_jax.data import digests, json_rows, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.transcripts import adapters
 from ragrl_jax.prompting import agent_tags
@@ -99,7 +99,7 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
     raise ValueError("--data: several of these sets use the same ids: score one set at a time.")
   by_question: dict[str, list[Example]] = {}
   for example in examples:
-    by_question.setdefault(_question(example.question), []).append(example)
+    by_question.setdefault(digests.asked(example.question), []).append(example)
   found, places, queries = {}, {}, 0
   for where, row in json_rows.read_rows(path):
     example = _example(where, row, by_id, by_question)
@@ -121,10 +121,10 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
 
 
 def _example(where: str, row: Mapping[str, Any], by_id, by_question) -> Example:
-  asked = _question(str(row.get("question") or ""))
+  asked = digests.asked(str(row.get("question") or ""))
   if "id" in row and (example := by_id.get(str(row["id"]))) is not None:
     # Systems that number their own outputs may have another order than the data.
-    if asked and asked != _question(example.question):
+    if asked and asked != digests.asked(example.question):
       raise ValueError(
         f"{where}: its id {row['id']!r} is that of the question {example.question!r} of --data, but its question is "
         f"{row['question']!r}: remove its id or its question, whichever is not of --data."
@@ -137,10 +137,6 @@ def _example(where: str, row: Mapping[str, Any], by_id, by_question) -> Example:
       "they must match one."
     )
   return same[0]
-
-
-def _question(text: str) -> str:
-  return " ".join(text.lower().split()).rstrip("? ")
 
 
 def _episode(where: str, row: Mapping[str, Any], example: Example, recipe, system: str) -> Episode:
@@ -171,7 +167,7 @@ def _without_prompt(text: str, row: Mapping[str, Any], example: Example, system:
   prompt = row.get("prompt")
   if isinstance(prompt, str) and prompt and text.startswith(prompt):
     return text[len(prompt) :]
-  asked = re.escape(_question(example.question)).replace(r"\ ", r"\s+")
+  asked = re.escape(" ".join(example.question.split()).rstrip("? ")).replace(r"\ ", r"\s+")
   found = re.search(rf"(?:question|user):\s*{asked}\s*\??\s*(?:assistant:)?", text, re.IGNORECASE)
   return text[found.end() :] if found and not adapters.searched(text[: found.start()], system) else text
 

@@ -2,6 +2,7 @@
 
 import re
 
+from ragrl_jax.core.text import forms
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.arena.reward import Reward
 from ragrl_jax.structs import Episode, Example
@@ -34,8 +35,8 @@ class Guard:
     terms = self.reward.score(example, episode)
     paid = any(terms[name] != 0.0 for name in ("accuracy", "relevance") if name in terms)  # None: it may be
     shaped = terms["format"] == 1.0
-    analysis = " ".join(parser.section(text, name) or "" for name in ("analysis", "think"))
-    cited = set(_NUMBER.findall(parser.section(text, "relevance") or ""))
+    analysis = " ".join(forms.typed(parser.section(text, name) or "") for name in ("analysis", "think"))
+    cited = set(_NUMBER.findall(forms.typed(parser.section(text, "relevance") or "")))
     golds = {str(number) for number in passages.gold_numbers(example, self.reward.gold_ids)}
     reasons = len(parser.sections) == 1 or len(_WORD.findall(analysis)) >= LEAST_WORDS
     return dict(

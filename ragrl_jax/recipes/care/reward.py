@@ -77,7 +77,7 @@ class Reward:
     if self.mode == "repo":
       if not said:
         return SILENCE
-      shown = forms.composed(self.prompt.messages(example)[-1]["content"])  # as the parser's quotes are
+      shown, said = forms.typed(self.prompt.messages(example)[-1]["content"]), list(map(forms.typed, said))
       return sum(1.0 if quote in shown else 0.5 * quotes.soft(quote, shown) for quote in said) / len(said)
     shown = self.prompt.context(example)
     real = [self._stands(quote, shown) for quote in said]

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.text import forms
 from ragrl_jax.structs import Passage
 
 # Words that carry no content of a sentence: articles, prepositions, pronouns, auxiliaries, and words of telling.
@@ -36,14 +37,14 @@ NUMERALS = {
 SPARE = 5  # one of this many content words of a paraphrase may be the model's own
 
 # Not after initials and titles, as in "Dr. J. R. R. Tolkien".
-_ENDS = re.compile(r"(?<!\b[^\W\d_]\.)(?<!\b[A-Z]\w\.)(?<=[.!?])[\s\"'”’)\]]+|(?<=[。！？।؟])|[\n•…|]+|\.\.\.")
-_CLAUSES = re.compile(r"[,;]? (?:and|but|while|whereas) |[,;:] |(?<=[.!?]) |[，；：]")
+_ENDS = re.compile(r"(?<!\b[^\W\d_]\.)(?<!\b[A-Z]\w\.)(?<=[.!?])[\s\"'“”‘’)\]]+|(?<=[。！？।؟])|[\n•…|]+|\.\.\.")
+_CLAUSES = re.compile(r"[,;]?\s(?:and|but|while|whereas)\s|[,;:]\s|(?<=[.!?])\s|[，；：]")
 _SOURCE = r"(?:passage|document|doc|source|text)s?"
 _CITED = re.compile(
   rf"^\W*(?:(?:according to|in|from|as) )?(?:the )?{_SOURCE}[\s(\[#]*\d*[)\]]*|^\W*\d+[.):\]]\s", re.IGNORECASE
 )
 _ABSTAINS = re.compile(  # the last lines: German, French and Spanish; Chinese and Japanese
-  rf"\b(?:{_SOURCE}|context|none of (?:them|these))\b[^.!?]*(?:\b(?:not|no|nothing|none|cannot|lacks?)|n['’]t)\b"
+  rf"\b(?:{_SOURCE}|context|none of (?:them|these))\b[^.!?]*(?:\b(?:not|no|nothing|none|cannot|lacks?)|n't)\b"
   rf"|\b(?:no|none|nothing|neither)\b[^.!?]*\b(?:{_SOURCE}|context|relevant|information)\b"
   r"|\b(?:passag|dokument|document|text|quelle|kontext|contexte?|pasaje)\w*\b[^.!?]*"
   r"\b(?:nicht|kein\w*|pas|aucun\w*|ning\w+)\b"
@@ -52,8 +53,8 @@ _ABSTAINS = re.compile(  # the last lines: German, French and Spanish; Chinese a
 )
 _SEPARATOR = re.compile(r"(?<=\d),(?=\d{3})")
 # Encyclopedias write "born" and "died" as dates in brackets.
-_LIFE = re.compile(r"\((?:born )?([^()]{,40}\b\d{3,4}) ?[-–—] ?(?:died )?([^()]{,40}\b\d{3,4})\)")
-_CONTRACTED = re.compile(r"n['’]t\b")
+_LIFE = re.compile(r"\((?:born )?([^()]{,40}\b\d{3,4}) ?- ?(?:died )?([^()]{,40}\b\d{3,4})\)")
+_CONTRACTED = re.compile(r"n't\b")
 _LETTERS = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff"  # Thai, Japanese, Chinese: written without spaces
 _LETTER, _HIRAGANA = re.compile(f"[{_LETTERS}]"), re.compile("[\u3040-\u309f]")
 _WORD = re.compile(rf"[{_LETTERS}]|[^\W_{_LETTERS}]+")
@@ -61,7 +62,7 @@ _WORD = re.compile(rf"[{_LETTERS}]|[^\W_{_LETTERS}]+")
 
 def words(text: str) -> tuple[str, ...]:
   """The words of a text without articles, case, accents and forms of Unicode; letters where words have no spaces."""
-  text = _CONTRACTED.sub(" not", _LIFE.sub(r" born \1 died \2 ", _SEPARATOR.sub("", text)))
+  text = _CONTRACTED.sub(" not", _LIFE.sub(r" born \1 died \2 ", _SEPARATOR.sub("", forms.typed(text))))
   text = unicodedata.normalize("NFKD", text).casefold()
   found: list[str] = _WORD.findall("".join(letter for letter in text if not unicodedata.combining(letter)))
   return tuple(NUMERALS.get(word, word) for word in found if word not in ("a", "an", "the"))
@@ -220,6 +221,7 @@ class Judge:
 
   def unit(self, text: str) -> Unit:
     """A sentence or clause without its reference to a passage, and where it was taken from."""
+    text = forms.typed(text)
     abstains, text = bool(_ABSTAINS.search(text)), _CITED.sub("", text).strip()
     taken = self.taken(text)
     return Unit(words(text), content(words(text)), taken, abstains and not taken)

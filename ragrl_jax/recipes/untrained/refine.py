@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+from ragrl_jax.core.rewards import quotes
 from ragrl_jax.core.text import beginnings, tags
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.untrained import asides
@@ -58,11 +59,10 @@ def build(prompt: Prompt, reader: Prompt, method: str, *, search: bool, max_pass
 
 
 def copied(text: str, documents: tuple[Passage, ...]) -> list[str]:
-  """The distinct sentences of the text that occur verbatim in a document. White space and case are ignored."""
-  plain = lambda words: " ".join(words.lower().split())
-  sources = [plain(f"{passages.neutral(one.title)}\n{passages.neutral(one.text)}") for one in documents]
+  """The distinct sentences of the text that a document contains (`quotes.exact`), whatever their case."""
+  sources = [f"{passages.neutral(one.title)}\n{passages.neutral(one.text)}".lower() for one in documents]
   sentences = dict.fromkeys(part.strip() for part in _END.split(text))
-  return [one for one in sentences if one and any(plain(one) in source for source in sources)]
+  return [one for one in sentences if quotes.exact(one.lower(), sources)]
 
 
 def evidence(example: Example, episode: Episode) -> str:

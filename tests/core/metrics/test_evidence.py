@@ -12,13 +12,6 @@ def test_overlap_by_hand():
   assert evidence.overlap([], []) == evidence.Overlap(1.0, 1.0, 1.0, 1.0)
 
 
-def test_quoted():
-  context = "One two\n  three four."
-  assert evidence.quoted("two three", context)
-  assert not evidence.quoted("Two three", context)
-  assert not evidence.quoted("  ", context)
-
-
 def test_compression_and_recall():
   assert evidence.compression(25, 100) == 0.25
   assert evidence.compression(25, 0) == 0.0

@@ -24,6 +24,8 @@ TABLE = [
   ("[1 5]", 0.0),
   ("[01, 5]", 0.0),
   ("[-1, 5]", 0.5),
+  ("［１，\u00a05］", 1.0),  # full-width, as models write them in Chinese and Japanese
+  ("[\u22121,\u202f5]", 0.5),
 ]
 LENIENT = [("[1.0,5.0]", 1.0), ("[true,5]", 1.0), ("[1e0, 5]", 1.0)]
 

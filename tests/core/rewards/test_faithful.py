@@ -47,4 +47,5 @@ def test_pooled_counts_pairs_and_not_episodes():
 def test_copied():
   found = "Doc 1(Title: Oslo) Harald III founded it."
   assert faithful.copied(found, "Harald III founded it!") and faithful.copied(found, "oslo harald")
+  assert faithful.copied("by the O’Neill–Lee line", "the O'Neill-Lee line")
   assert not faithful.copied(found, "Oslo was founded by Harald III.") and not faithful.copied(found, ".")

@@ -114,6 +114,8 @@ def test_forms_of_unicode_are_equal_in_quotes():
     ("Cafe\u0301 au lait", "Caf\u00e9 au lait"),
     ("ＮＨＫ is one", "NHK is one"),
     ("ﬁne day now", "fine day now"),
+    ("the “well‑known” O’Brien’s – 1939", "the \"well-known\" O'Brien's - 1939"),
+    ("3\u00a0000 km at\u202f−5 °C…", "3 000 km at -5 °C..."),
   ):
     for quote, context in ((one, f"so {other} ."), (other, f"so {one} .")):
       assert quotes.exact(quote, [context]) and quotes.whole_words(quote, [context], 3)

@@ -78,8 +78,9 @@ HELD_OUT = (
   Metric(
     "wasted_searches",
     "searches",
-    "mean per question. A search is wasted if it repeats a query (ignoring case and spaces) or finds no new gold "
-    "passage. Gold are the ids that the data names in the corpus, else the articles of the supporting passages",
+    "mean per question. A search is wasted if it repeats a query (ignoring case, spaces and forms of Unicode) or "
+    "finds no new gold passage. Gold are the ids that the data names in the corpus, else the articles of the "
+    "supporting passages",
   ),
   Metric(
     "repeated_searches stale_searches",
