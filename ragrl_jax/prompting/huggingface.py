@@ -216,9 +216,12 @@ def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFas
       f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."
       "tokenizer); `AutoTokenizer.from_pretrained(…).save_pretrained(folder)` writes one."
     )
-  kind = transformers.PreTrainedTokenizerFast if as_it_says else transformers.AutoTokenizer
-  more = {} if as_it_says else dict(trust_remote_code=False)
-  return declared.loaded(path, lambda: kind.from_pretrained(str(folder), local_files_only=True, **more))
+  here = str(folder)
+  if as_it_says:
+    fast = transformers.PreTrainedTokenizerFast
+    return declared.loaded(path, lambda: fast.from_pretrained(here, local_files_only=True))
+  auto = transformers.AutoTokenizer
+  return declared.loaded(path, lambda: auto.from_pretrained(here, local_files_only=True, trust_remote_code=False))
 
 
 def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:
