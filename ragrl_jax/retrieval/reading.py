@@ -22,7 +22,7 @@ def read(corpus: Corpus, asked: Sequence[tuple[str, str]], k: int) -> api.Answer
   Args:
     corpus: the passages.
     asked: (passage id, words). If words is "", the answer is the passage and its neighbours. Otherwise it is the
-      document's passages that contain the words; case and white space are ignored.
+      document's passages that contain the words; case, white space and forms of Unicode are ignored.
     k: most passages in an answer.
 
   Returns:
@@ -73,4 +73,4 @@ def _mark(passage: Passage) -> tuple[str, str] | None:
 
 
 def _plain(text: str) -> str:
-  return " ".join(forms.composed(text).split()).casefold()
+  return " ".join(forms.typed(text).split()).casefold()
