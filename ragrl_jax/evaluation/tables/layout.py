@@ -297,11 +297,9 @@ def paper(
   for table, own in of["tables"].items():
     given = of.get("every_table", {}) | own
     made = read_rows(given.pop("rows"), runs, given.pop("against", ""))
-    sets, measures, average = given.pop("sets", of["sets"]), given.pop("measures", ()), given.pop("average", "")
-    if "columns" in given:
-      found = (columns_of or {})[given.pop("columns")]
-    else:
-      found = columns({one: of["sets"][one] for one in sets}, tuple(measures), average=average)
+    sets, measures, average, named = (given.pop(key, None) for key in ("sets", "measures", "average", "columns"))
+    heads = {one: of["sets"][one] for one in sets or of["sets"]} if not named else {}
+    found = (columns_of or {})[named] if named else columns(heads, tuple(measures), average=average or "")
     tables.append(Table(table, columns=found, rows=made, **given))
   return Paper(name, of["title"], tuple(tables), of["others"], of["source"], of.get("data", {}))
 
