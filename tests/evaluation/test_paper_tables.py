@@ -20,17 +20,18 @@ from ragrl_jax.prompting import agent_tags
 
 OWN = "--config.data.own_passages=False"
 COLUMNS = layout.columns({"hotpotqa": "HotpotQA", "musique": "MuSiQue"}, ("em_spaced",), average="Avg.")
-OURS = layout.Run("arena", "arena", ("qwen2.5-7b",), flags=("--config.rollout.top_p=0.5",))
-TABLE = layout.Table(
-  "Table 9",
-  "a table",
-  COLUMNS,
-  layout.rows(
-    "# Group\nours & co | 0.9 0.8 0.85\nplain | 0.4 - 0.3\nclosed | 0.1 / -",
-    {"ours & co": OURS, "plain": layout.Run("arena:direct", models=("qwen2.5-7b",)), "closed": "an API"},
-    against={"ours & co": "plain"},
-  ),
-)
+RUNS = {
+  "ours": layout.Run("arena", "arena", flags=("--config.rollout.top_p=0.5",)),
+  "direct": layout.Run("arena:direct"),
+  "api": "an API",
+}
+ROWS = """
+# Group
+ours & co | ours qwen2.5-7b against plain | 0.9 | 0.8 0.85
+plain     | direct qwen2.5-7b             | 0.4 | - 0.3
+closed    | api                           | 0.1 | / -
+"""
+TABLE = layout.Table("Table 9", "a table", COLUMNS, layout.rows(ROWS, RUNS))
 PAPER = layout.Paper("made", "Made <up>", (TABLE,), {"Figure 1": "a drawing"}, "nowhere")
 
 
@@ -348,14 +349,24 @@ def test_a_released_checkpoint_that_was_played_fills_the_row_of_its_transcripts(
 
 
 def test_a_table_refuses_what_cannot_be_right():
-  for block, runs_, says in (
-    ("a | 1", {"a": "why"}, "Table 9, a: 1 numbers, 3 columns"),
-    ("a | 1 2 3", {"b": "why"}, "rows without a run or a reason, or the other way round: a, b"),
+  for block, says in (
+    ("a | api | 1", "Table 9, a: 1 numbers, 3 columns"),
+    ("a | b | 1 2 3", "a: b is none of the runs ours, direct, api"),
+    ("a | ours versus=b | 1 2 3", "a: b is none of the runs"),
+    ("a | api against c | 1 2 3", "compared with 'c', which is no row"),
   ):
     with pytest.raises(ValueError, match=says):
-      layout.Table("Table 9", "t", COLUMNS, layout.rows(block, runs_))
-  with pytest.raises(ValueError, match="compared with 'c', which is no row"):
-    layout.Table("Table 9", "t", COLUMNS, layout.rows("a | 1 2 3", {"a": "why"}, against={"a": "c"}))
+      layout.Table("Table 9", "t", COLUMNS, layout.rows(block, RUNS))
+
+
+def test_a_line_names_the_runs_of_its_row():
+  made = layout.Run("", "x", transcripts="{model}.jsonl", made="--checkpoint={hub}", reads=RUNS["ours"])
+  block = "a | made qwen2.5-7b versus=direct measure=f1 | 1\nb | api | -\nc | direct against a | 2"
+  a, b, c = layout.rows(block, {**RUNS, "made": made}, against="b")
+  assert (a.run.models, a.run.reads.models, a.versus.models) == (("qwen2.5-7b",),) * 3 and a.measure == "f1"
+  assert (a.run.transcripts, a.run.made) == ("qwen2.5-7b.jsonl", "--checkpoint=Qwen/Qwen2.5-7B-Instruct")
+  assert (b.run, b.why_not, c.run) == (None, "an API", RUNS["direct"])
+  assert [row.against for row in (a, b, c)] == ["b", "", "a"]
 
 
 def test_the_page_lists_every_table():

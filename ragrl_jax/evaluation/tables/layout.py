@@ -238,54 +238,15 @@ def columns(heads: Mapping[str, str], measures: tuple[str, ...], *, average: str
   return tuple(found)
 
 
-def rows(
-  block: str,
-  filled: Mapping[str, Run | str],
-  *,
-  against: Mapping[str, str] | str = "",
-  versus: Mapping[str, Run] | None = None,
-  measures: Mapping[str, str] | None = None,
-) -> tuple[Row, ...]:
-  """The rows of a table from a block of text.
-
-  Args:
-    block: one line "NAME | NUMBERS" per row. Indented lines have further numbers. "# HEADING" begins a section.
-    filled: name → its run, or the reason why no run fills the row.
-    against: name → the row for the paired test; a single name is for all other rows.
-    versus: name → the second run of the row.
-    measures: name → the row's own measure.
-  """
-  found, section = [], ""
-  for line in block.strip().splitlines():
-    if line.startswith("# "):
-      section = line[2:].strip()
-    elif line.startswith(" "):
-      found[-1] = (*found[-1][:2], f"{found[-1][2]} {line.replace('|', ' ').strip()}")
-    else:
-      name, _, numbers = line.partition("|")
-      found.append((section, name.strip(), numbers.replace("|", " ").strip()))
-  unknown = filled.keys() ^ {name for _, name, _ in found}
-  if unknown:
-    raise ValueError(f"rows without a run or a reason, or the other way round: {', '.join(sorted(unknown))}.")
-  made = []
-  for section, name, numbers in found:
-    run = filled[name]
-    base = against.get(name, "") if isinstance(against, Mapping) else against if against != name else ""
-    reason = dict(why_not=run) if isinstance(run, str) else dict(run=run)
-    own = dict(versus=(versus or {}).get(name), measure=(measures or {}).get(name, ""))
-    made.append(Row(name, numbers, section=section, against=base, **own, **reason))
-  return tuple(made)
-
-
 def paper(
   name: str, runs: Mapping[str, Run | str], columns_of: Mapping[str, tuple[Column, ...]] | None = None
 ) -> Paper:
   """The paper whose published numbers are in NAME.toml beside this file.
 
   The file has `title`, `source`, `others` and `data` of `Paper`; `sets`, name in SETS → heading; and `tables`, name →
-  a table's `title`, `rows` (see `read_rows`), `against`, columns, `scale`, `digits` and `transposed`. Columns are
-  `measures`, of all `sets` unless the table names its own, and the heading `average`; or a name in `columns_of`.
-  `every_table` has defaults.
+  a table's `title`, `rows`, `against`, columns, `scale`, `digits` and `transposed`. Columns are a name in `columns_of`;
+  or `measures` of all `sets`, unless the table names its own, with the heading of an `average`; or `quadrants`, the
+  names of two runs. `every_table` has defaults.
 
   Args:
     name: the paper's name.
@@ -295,16 +256,17 @@ def paper(
   of = tomllib.loads(pathlib.Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
   tables = []
   for table, own in of["tables"].items():
-    given = of.get("every_table", {}) | own
-    made = read_rows(given.pop("rows"), runs, given.pop("against", ""))
-    sets, measures, average, named = (given.pop(key, None) for key in ("sets", "measures", "average", "columns"))
-    heads = {one: of["sets"][one] for one in sets or of["sets"]} if not named else {}
-    found = (columns_of or {})[named] if named else columns(heads, tuple(measures), average=average or "")
-    tables.append(Table(table, columns=found, rows=made, **given))
+    given = dict(quadrants=(), average="", columns="", sets=of.get("sets"), measures=()) | of["every_table"] | own
+    made = rows(given.pop("rows"), runs, given.pop("against", ""))
+    names, halves, named = (given.pop(key) for key in ("sets", "quadrants", "columns"))
+    heads = {} if named else {one: of["sets"][one] for one in names}
+    measures, average = tuple(given.pop("measures")), given.pop("average")
+    found = quadrants(heads, *measures, *halves) if halves else columns(heads, measures, average=average)
+    tables.append(Table(table, columns=(columns_of or {})[named] if named else found, rows=made, **given))
   return Paper(name, of["title"], tuple(tables), of["others"], of["source"], of.get("data", {}))
 
 
-def read_rows(text: str, runs: Mapping[str, Run | str], against: str = "") -> tuple[Row, ...]:
+def rows(text: str, runs: Mapping[str, Run | str], against: str = "") -> tuple[Row, ...]:
   """The rows of a table, a line each: NAME | RUN MODEL versus=RUN measure=MEASURE against ROW | NUMBERS.
 
   Args:
