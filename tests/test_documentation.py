@@ -44,6 +44,18 @@ def test_commands_in_the_pages_have_the_flags_that_they_need():
   assert len(given) > 2 and all("--paper" in words for words in given), given
 
 
+def test_the_files_that_show_an_audits_findings_exist():
+  page = (ROOT / "docs" / "audits.md").read_text(encoding="utf-8")
+  shown = [line.split("|")[-2].strip() for line in page.splitlines() if line.startswith("| ")]
+  named = [name for cell in shown for name in re.findall(r"[\w/]+\.(?:py|md)", cell)]
+  assert len(named) > 80
+  folder = ROOT
+  for name in named:  # also of the package, or of the folder before it
+    found = [place for place in (ROOT / name, ROOT / "ragrl_jax" / name, folder / name) if place.is_file()]
+    assert found, name
+    folder = found[0].parent
+
+
 def test_a_symbol_without_a_docstring_is_named(tmp_path):
   (tmp_path / "made").mkdir()
   (tmp_path / "made" / "__init__.py").write_text('"""Made."""\n')

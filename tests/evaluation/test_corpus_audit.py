@@ -161,7 +161,9 @@ def test_the_command(tmp_path):
     return subprocess.run(command, capture_output=True, text=True)
 
   data = [f"--data={tmp_path}/{source}.jsonl.gz" for source in "ab"]
-  said = say(f"--index={tmp_path}/index", *data, "--top_k=1", "--titles", f"--out={tmp_path}/out")
+  train = f"--train={tmp_path}/b.jsonl.gz"
+  said = say(f"--index={tmp_path}/index", *data, "--top_k=1", "--titles", train, f"--out={tmp_path}/out")
+  assert "of the 4 questions are also in --train, such as " in said.stdout
   assert said.returncode == 0 and "(all)" in said.stdout and "3 passages" in said.stdout, said.stderr
   summary = json.loads((tmp_path / "out" / "audit.json").read_text())
   assert summary["sets"][""]["answerable"] == pytest.approx(2 / 3) and summary["retrieval"]["kind"] == "bm25"

@@ -7,12 +7,14 @@ import pytest
 from absl import flags
 from ml_collections import config_flags
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, structs
 from ragrl_jax.cli import commands  # noqa: F401  (it registers how flags are read)
 from ragrl_jax.evaluation.tables import commands_of, filling, layout, papers
 from ragrl_jax.testing import scripted
 
-CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+ROOT = pathlib.Path(__file__).parents[2]
+CONFIGS = ROOT / "configs"
 
 
 def _kept(run):
@@ -80,6 +82,21 @@ def test_agents_beside_when_to_search_read_five_passages():
     assert "--config.retrieval.top_k=5" in run.flags
 
 
+def test_a_missing_verdict_names_the_judge_of_the_papers_own_question():
+  for name, config in (("when_to_search", "when_to_search"), ("arena", "arena:judge")):
+    cells = [cell for one in filling.fill(papers.PAPERS[name], []) for found in one.cells for cell in found]
+    said = {cell.why_not for cell in cells if "ragrl judge" in cell.why_not}
+    assert said and all(f"`ragrl judge --config={config} " in text for text in said)
+    assert config_lib.load(CONFIGS / f"{name}.py", config.partition(":")[2]).judge.prompt in ("correctness", "answer")
+
+
+def test_the_page_counts_as_figure_four_does():
+  (figure,) = [table for table in papers.PAPERS["when_to_search"].tables if table.name == "Figure 4"]
+  page = ROOT / "ragrl_jax" / "recipes" / "when_to_search" / "README.md"
+  (measure,) = re.findall(r"quadrants\.py [^`]*--measure (\w+)", page.read_text(encoding="utf-8"))
+  assert {column.measure for column in figure.columns} == {measure}
+
+
 def test_no_test_set_selects_a_checkpoint():
   """Held-out questions of a training whose best checkpoint is evaluated are none of its table's questions."""
   chosen = 0
@@ -91,6 +108,8 @@ def test_no_test_set_selects_a_checkpoint():
         assert bool(run.best) or not any("--best" in flag for flag in run.flags)  # else the last checkpoint
         if run.best or (paper.name in ("veritas", "search_r1") and not run.transcripts):
           chosen += 1
-          measured = _kept(run)[0].data.evaluate
+          config = _kept(run)[0]
+          assert not run.best or config.evaluate.examples == 0, row.name  # all of them
+          measured = config.data.evaluate
           assert measured and not set(measured.split(",")) & sets, (paper.name, table.name, row.name)
   assert chosen > 20

@@ -170,6 +170,12 @@ def test_answers_are_listed():
   assert "- The The\n" in prompts.get("correctness").messages(judge_api.references(["The The"]), "?")[-1]["content"]
 
 
+def test_a_query_must_follow_from_the_thought_and_no_more():
+  # The paper's question; once it also had to ask for what the thought found missing.
+  (asked,) = re.findall(r"[^.\n]*\?", prompts.get("think_search").messages("Oslo.", "Bergen")[-1]["content"])
+  assert asked.strip() == "Is the query clearly based on the reasoning, and does it follow from it?"
+
+
 def test_marks_differ_between_wordings():
   assert len({prompt.mark for prompt in prompts.PROMPTS.values()}) == len(prompts.PROMPTS)
 
