@@ -80,7 +80,7 @@ hosts: $(VENV)/.ready  ## four processes train like one; needs an otherwise idle
 	$(RUN) -m pytest -m hosts
 
 faults: $(VENV)/.ready  ## runs with seeded faults end like undisturbed ones: PLANS=100 FIRST=0; then a long run (SOAK=0: none)
-	$(RUN) tests/faults/run.py --plans $(or $(PLANS),100) --first $(or $(FIRST),0) --soak=$(or $(SOAK),1)
+	PYTHONPATH=tests/kits $(RUN) tests/faults/run.py --plans $(or $(PLANS),100) --first $(or $(FIRST),0) --soak=$(or $(SOAK),1)
 
 parity: $(PARITY_VENV)/.ready-parity  ## agreement with transformers and torch, in an environment of its own
 	$(PARITY_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m parity tests/parity

@@ -147,7 +147,6 @@ def load(config, player: player_lib.Sampler, source: Source) -> None:
 OTHERS = (
   "model.dtype",
   "prompting.chat",
-  "prompting.date",
   "prompting.markers",
   "prompting.tokenizer",
   "retrieval.query_encoder",

@@ -79,7 +79,7 @@ def train(
 
 def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Iterator[dict[str, Any]]:
   # ---- 2. the rooms are built ----------------------------------------------------------------------------------------
-  steps, save_every, log_every = config.steps, config.checkpoint.every, config.log.episodes_every
+  steps, save_every = config.steps, config.checkpoint.every
   leads = hosts.is_first()  # the first host logs for all
   if held_out := getattr(evaluate, "contents", None):
     run.compare({"data.evaluate": held_out})
@@ -105,7 +105,7 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
       metrics |= {"seconds/checkpoint": saving_s} if saving_s else {}  # of the previous step
       if evaluate is not None:
         metrics |= progress.evaluated(evaluate, step, player, policy(state.params))
-      if leads and log_every and step % log_every == 0:
+      if leads:
         rewards.write(run.workdir, step, scored, player.tokenizer)
       row, saving_s = writer.write(step, metrics), 0.0
       # ---- its checkpoint --------------------------------------------------------------------------------------------

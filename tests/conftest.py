@@ -12,6 +12,7 @@ import threading
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+sys.path.append(str(pathlib.Path(__file__).parent / "kits"))  # for the tests' own processes, which import this file
 
 import jax
 import psutil

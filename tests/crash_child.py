@@ -4,12 +4,12 @@ import os
 import pathlib
 
 import conftest  # noqa: F401  (the tests' settings, the compilation cache among them)
+import tiny_world
 from huggingface_hub import constants
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import train
 from ragrl_jax.run import player
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -11,12 +11,12 @@ import sys
 
 import conftest  # noqa: F401  (the tests' settings, the compilation cache among them)
 import jax
+import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, train
 from ragrl_jax.parallel import hosts
 from ragrl_jax.run import player
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 

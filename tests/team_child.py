@@ -13,6 +13,7 @@ import sys
 
 import conftest  # noqa: F401  (the tests' settings, the compilation cache among them)
 import jax
+import small_engine as kit
 from flax import nnx
 
 from ragrl_jax.engine import team
@@ -21,7 +22,6 @@ from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.rollout import dispatch, multihost
-from ragrl_jax.testing import small_engine as kit
 
 # Eight pages hold two conversations and some: others are swapped out in the midst of their turns.
 SIZES = kit.SIZES | dict(lanes=4, rows=8, pages=8)

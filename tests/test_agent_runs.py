@@ -3,11 +3,11 @@
 import pathlib
 
 import pytest
+import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import train
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -51,10 +51,6 @@ def test_sections_check_themselves():
     (lambda: settings.Loss(dual_clip=1.0), "config.loss.dual_clip=1.0: it must be None or a number above 1."),
     (lambda: settings.Loss(kl_target=0.1), "config.loss.kl_target=0.1 with config.loss.kl_coef=0.0: the controller"),
     (lambda: settings.Prompting(chat=1), "config.prompting.chat=1: it must be True or False."),
-    (
-      lambda: settings.Prompting(date="26.07.2024"),
-      "config.prompting.date='26.07.2024': it must be a day as YYYY-MM-DD",
-    ),
     (lambda: settings.Data(train=None), "config.data.train=None: it must be a text, such as ''."),
     (lambda: settings.Rollout(ahead=True), "config.rollout.ahead=True: it must be 0 or 1."),
     (lambda: settings.Settings(steps=2.5), "config.steps=2.5: it must be a whole number, such as 100."),

@@ -9,11 +9,11 @@ import time
 import crash_child
 import hub as hub_kit
 import pytest
+import tiny_world
 from forks import FORKS
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.run import player, saving
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 

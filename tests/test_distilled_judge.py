@@ -5,6 +5,7 @@ import pathlib
 import shutil
 
 import pytest
+import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import judging, sft
@@ -16,7 +17,6 @@ from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.structs import Example, Passage
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROMPT, MARKS = "information_think_bare", ("<information>", "</information>", "<think>", "</think>")

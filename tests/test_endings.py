@@ -7,6 +7,7 @@ import signal
 import types
 
 import pytest
+import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import sft, train
@@ -16,7 +17,6 @@ from ragrl_jax.rollout import group_sampler
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.store import metrics as metrics_lib
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -11,13 +11,13 @@ import time
 
 import hosts_child
 import pytest
+import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import multihost
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import metrics as metrics_lib
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 TWO = dict(data=2, fsdp=2)

@@ -4,6 +4,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import tiny_world
 from flax import nnx
 from safetensors.numpy import load_file
 
@@ -12,7 +13,6 @@ from ragrl_jax import evaluate, sft, train
 from ragrl_jax.cli import checkpoints, export_hf
 from ragrl_jax.models import peft, weights
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 

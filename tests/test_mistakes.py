@@ -494,5 +494,5 @@ def test_another_folder_as_a_checkpoint_is_named(tmp_path, name, what):
 
 def test_a_corpus_as_an_index_is_named(tmp_path):
   (tmp_path / "corpus.jsonl").write_text('{"id": "1", "title": "", "text": "words"}\n')
-  with pytest.raises(ValueError, match="If the file is a corpus, build an index of it"):
+  with pytest.raises(ValueError, match="no index here: build one with"):
     retrieval.load_index(tmp_path / "corpus.jsonl")

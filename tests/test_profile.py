@@ -5,11 +5,11 @@ import pathlib
 import jax
 import jax.numpy as jnp
 import pytest
+import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import sft, train
 from ragrl_jax.run import profiling, progress
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 

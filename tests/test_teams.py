@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 import team_child
+import tiny_world
 from safetensors.numpy import load_file
 from test_hosts import check_equal, end_all, free_port, sampled, start, start_all
 
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.store import metrics as metrics_lib
-from ragrl_jax.testing import tiny_world
 
 pytestmark = pytest.mark.hosts  # two to four processes at a time
 CHILD = pathlib.Path(team_child.__file__)

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 import small_tokenizers
+import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import train
@@ -14,7 +15,6 @@ from ragrl_jax.prompting.tool_turns import ToolTurns
 from ragrl_jax.run import player, questions
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import ENVIRONMENT
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 

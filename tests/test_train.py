@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import sft, train
@@ -16,7 +17,6 @@ from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import checkpoint
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -138,19 +138,3 @@ def gae(
   zeros = jnp.zeros(on.shape[0], jnp.float32)
   _, advantages = jax.lax.scan(step, (zeros, zeros), (rewards.T, values.T, on.T), reverse=True)
   return advantages.T, masked.keep(advantages.T + values, on)
-
-
-def reinforce_plus_plus(
-  rewards: Shaped[AnyArray, "B T"], mask: Mask, *, gamma: Number
-) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-  """Discounted returns-to-go over trained tokens, whitened over the whole batch. It needs no critic and no groups.
-
-  Untrained tokens are skipped as in `gae`: a reward after retrieved text still reaches the tokens before that text.
-
-  Returns:
-    (advantages whitened over the mask, returns), zeros on untrained tokens.
-
-  Source: REINFORCE++ (arXiv 2501.03262) sec. 3.
-  """
-  returns, _ = gae(rewards, jnp.zeros(jnp.shape(rewards), jnp.float32), mask, gamma=gamma, lam=1.0)
-  return masked.whiten(returns, mask), returns

@@ -71,11 +71,11 @@ def _k3(gap: Float[Array, "*s"], tangent: Number | None) -> Float[Array, "*s"]:
 
 
 def adapted_coefficient(
-  coefficient: Number, measured: Number, *, target: Number, horizon: int, num_sequences: int, limit: Number = 0.2
+  coefficient: Number, measured: Number, *, target: Number, num_sequences: int, horizon: int = 10_000
 ) -> float:
   """The next KL coefficient of the adaptive controller.
 
-  coefficient * (1 + clip(measured / target - 1, +-limit) * min(1, num_sequences / horizon))
+  coefficient * (1 + clip(measured / target - 1, +-0.2) * min(1, num_sequences / horizon))
 
   The share is at most 1, because a coefficient of 0 would stay 0, and a negative one would reward divergence.
 
@@ -83,11 +83,10 @@ def adapted_coefficient(
     coefficient: the present coefficient.
     measured: this step's mean KL per token, in nats.
     target: the desired KL per token, in nats, > 0.
-    horizon: number of sequences over which the controller corrects an error.
     num_sequences: number of sequences in this step.
-    limit: largest relative error that one step reacts to.
+    horizon: number of sequences over which the controller corrects an error.
 
   Source: Ziegler et al. (arXiv 1909.08593) sec. 2.2.
   """
-  error = min(max(measured / target - 1.0, -limit), limit)
+  error = min(max(measured / target - 1.0, -0.2), 0.2)
   return coefficient * (1.0 + error * min(1.0, num_sequences / horizon))

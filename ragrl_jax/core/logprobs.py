@@ -14,13 +14,6 @@ MASKED = -1e30  # logit of rows of the vocabulary that are padding or have no to
 Ranges = tuple[tuple[int, int], ...]  # (first, end) of rows of the vocabulary without a token
 
 
-def from_logits(logits: Float[AnyArray, "*s V"], tokens: Int[AnyArray, "*s"]) -> Float[Array, "*s"]:
-  """log softmax(logits)[tokens], float32, in nats."""
-  logits = jnp.asarray(logits).astype(jnp.float32)
-  at = jnp.take_along_axis(logits, jnp.asarray(tokens)[..., None], axis=-1)[..., 0]
-  return at - jax.nn.logsumexp(logits, axis=-1)
-
-
 def entropy(logits: Float[AnyArray, "*s V"]) -> Float[Array, "*s"]:
   """Entropy of softmax(logits): -sum_v p_v log p_v, float32, in nats."""
   logp = jax.nn.log_softmax(jnp.asarray(logits).astype(jnp.float32), axis=-1)

@@ -1,7 +1,6 @@
 """Schedules as pure functions of the step: ramps, stages, mixing probabilities. Steps count from 0."""
 
 import bisect
-import math
 from collections.abc import Sequence
 
 from ragrl_jax.core.masked import Number
@@ -34,9 +33,3 @@ def stage(step: Number, boundaries: Sequence[Number]) -> int:
 def decay(step: Number, total: Number, *, rate: Number = 1.0, floor: Number = 0.0) -> float:
   """max(floor, 1 - rate * step / total): CARE's share of easy questions (paper, Algorithm 1; floor 0.5 in its code)."""
   return float(max(floor, 1.0 - rate * step / total))
-
-
-def cosine(step: Number, total: Number, *, final: Number = 0.0) -> float:
-  """Cosine decay: 1 at step 0, `final` from step `total` on, half a cosine between."""
-  done = min(max(step / total, 0.0), 1.0) if total > 0 else 1.0
-  return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * done))

@@ -14,8 +14,6 @@ from ragrl_jax.core import advantages as core
 from ragrl_jax.learner.packing import Packed, Span
 from ragrl_jax.learner.settings import AdvantageSettings
 
-FOUND = ("return_mean", "value_mean", "explained_variance")  # metrics that `assign` returns
-
 
 def assign(
   packed: Packed,

@@ -43,28 +43,6 @@ def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
   )
 
 
-def empty(rows: int, length: int, *, shares: bool = False, routes: int = 0) -> Batch:
-  """A block of padding, with prefix_ids, or with this number of routes a token, if the other blocks have them."""
-  # Many fields share one array of zeros: blocks are never modified, and `dataclasses.replace` makes changed copies.
-  ints, floats = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.float32)
-  return Batch(
-    tokens=ints,
-    segment_ids=ints,
-    positions=ints,
-    loss_mask=np.zeros((rows, length), bool),
-    advantages=floats,
-    rewards=floats,
-    sampler_logprobs=floats,
-    old_logprobs=floats,
-    ref_logprobs=floats,
-    values=floats,
-    returns=floats,
-    group_ids=ints - 1,
-    prefix_ids=ints if shares else None,
-    routes=np.full((rows, length, routes), -1, np.int16) if routes else None,
-  )
-
-
 def cut(batches: Sequence[Batch], sizes: Sequence[int]) -> list[list[Batch]]:
   """A flat list cut into lists of these sizes."""
   rest = iter(batches)

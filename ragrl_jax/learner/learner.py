@@ -298,11 +298,7 @@ class Learner:
     if not s.kl_target or not math.isfinite(metrics.get("kl", math.nan)):
       return state
     coefficient = kl_lib.adapted_coefficient(
-      float(state.kl_coef),
-      metrics["kl"],
-      target=s.kl_target,
-      horizon=s.kl_horizon,
-      num_sequences=int(metrics["sequences"]),
+      float(state.kl_coef), metrics["kl"], target=s.kl_target, num_sequences=int(metrics["sequences"])
     )
     return _weighed(state, coefficient)
 

@@ -41,7 +41,8 @@ def plain(messages: Messages) -> str:
 
 NO_THOUGHTS = "<think>\n\n</think>\n\n"  # opens a turn if thinking is "off", as in Qwen3's template
 THINKING = ("default", "on", "off")
-DATE = "2024-07-26"  # what templates write as today's date if nothing else is set; Llama 3's templates have the same
+# What templates write as today's date, as Llama 3's do: a conversation's tokens must not change at midnight.
+DATE = datetime.date(2024, 7, 26)
 
 
 def own(messages: Messages, *, open_turn: bool, known: Iterable[str], thinking: str = "default") -> str:
@@ -66,12 +67,12 @@ def own(messages: Messages, *, open_turn: bool, known: Iterable[str], thinking: 
   return text + (opening("assistant") if open_turn else "")
 
 
-def stopped_clock(day: datetime.datetime) -> str:
-  """A Jinja macro to put before a chat template: its `strftime_now` writes `day` instead of the current time.
+def stopped_clock() -> str:
+  """A Jinja macro to put before a chat template: its `strftime_now` writes DATE instead of the current time.
 
   transformers passes no functions to templates, so each code of strftime is replaced in the macro's text.
   """
-  codes = "".join(f" | replace('%{code}', {day.strftime(f'%{code}')!r})" for code in "aAbBdejmyYHIMSp")
+  codes = "".join(f" | replace('%{code}', {DATE.strftime(f'%{code}')!r})" for code in "aAbBdejmyYHIMSp")
   return f"{{%- macro strftime_now(format) -%}}{{{{ format{codes} }}}}{{%- endmacro -%}}"
 
 

@@ -1,6 +1,5 @@
 """Tokenizers from Hugging Face folders: byte-level BPE (Qwen, Llama 3) and SentencePiece types (Llama 2)."""
 
-import datetime
 import itertools
 import json
 import os
@@ -40,8 +39,6 @@ class HuggingFaceTokenizer:
     markers: "template" uses the folder's chat template (plain text if it has none); "own" uses this library's markers,
       which only append.
     thinking: one of `chat.THINKING`; templates get it as the variable `enable_thinking`, which Qwen3's supports.
-    date: YYYY-MM-DD, the day that a template gets from `strftime_now` in place of the clock's: the tokens of a
-      conversation must not change at midnight.
 
   Attributes:
     bos: see `prompting.tokenizer.Tokenizer`.
@@ -54,17 +51,11 @@ class HuggingFaceTokenizer:
   """
 
   def __init__(
-    self,
-    folder: str | os.PathLike,
-    *,
-    chat: bool = True,
-    markers: str = "template",
-    thinking: str = "default",
-    date: str = chat_lib.DATE,
+    self, folder: str | os.PathLike, *, chat: bool = True, markers: str = "template", thinking: str = "default"
   ):
     if thinking not in chat_lib.THINKING:
       raise ValueError(f"thinking={thinking!r}: it must be 'default', 'on' or 'off' (config.prompting.thinking).")
-    self._thinking, self._clock = thinking, chat_lib.stopped_clock(datetime.datetime.fromisoformat(date))
+    self._thinking, self._clock = thinking, chat_lib.stopped_clock()
     if markers not in ("template", "own"):
       raise ValueError(f"markers={markers!r}: it must be 'template' or 'own' (config.prompting.markers).")
     self._whole = load_whole(folder)

@@ -18,7 +18,6 @@ def load_tokenizer(
   chat: bool = True,
   markers: str = "template",
   thinking: str = "default",
-  date: str = chat_lib.DATE,
   check: Callable[[Tokenizer], Any] = chat_lib.check_append_only,
 ) -> Tokenizer:
   """Loads a tokenizer.
@@ -30,7 +29,6 @@ def load_tokenizer(
     chat: render messages by the folder's chat template if it has one; False renders plain text.
     markers: "template", or "own" for this library's role markers, which never rewrite a turn.
     thinking: one of `chat.THINKING`, for a folder's chat messages.
-    date: YYYY-MM-DD, the day that a folder's chat template writes as today's.
     check: raises ValueError if a folder's chat template cannot render the conversations that will be played.
 
   Raises:
@@ -46,7 +44,7 @@ def load_tokenizer(
     # Imported here: transformers takes a second to import, and the other tokenizers do not need it.
     from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
-    tokenizer = HuggingFaceTokenizer(path, chat=chat, markers=markers, thinking=thinking, date=date)
+    tokenizer = HuggingFaceTokenizer(path, chat=chat, markers=markers, thinking=thinking)
     check(tokenizer)
     return tokenizer
   if pieces.is_file():

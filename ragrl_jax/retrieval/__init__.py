@@ -33,8 +33,8 @@ def load_index(
 
   Args:
     path: a folder made by `build_index`, the address of a retriever ("http://host:port"), the comma-separated addresses
-      of all parts of a corpus, a recording (FILE.jsonl of `replay.Recorder`), or a file that fuses or reranks indexes
-      (FUSED.json, see `fusion`). The indexes of FUSED.json get the arguments below, except encoder and options.
+      of all parts of a corpus, or a file that fuses or reranks indexes (FUSED.json, see `fusion`). The indexes of
+      FUSED.json get the arguments below, except encoder and options.
     encoder: for a dense index: the encoder, or its folder or hub name if it was moved; None loads the one of the index.
     search: for a dense index, "faiss" or "device" (exact search on the accelerators).
     options: FAISS's search parameters, such as "nprobe=64"; None uses those of the index.
@@ -72,10 +72,6 @@ def load_index(
     return fusion.load(where, part, **settings, verify_bytes=verify_bytes)
   if remote:
     raise ValueError(f"{sorted(remote)}: these settings are for a retriever at an address, but {where!r} is not one.")
-  if where.endswith(".jsonl"):
-    from ragrl_jax.retrieval.replay import Replay
-
-    return Replay(where)
   return _local(pathlib.Path(where), encoder, search, options, device_dtype, threads, dispatch, verify_bytes)
 
 

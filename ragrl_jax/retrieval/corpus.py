@@ -108,17 +108,6 @@ class Corpus:
         return int(rows[place])
     return None
 
-  def verify(self) -> None:
-    """Reads the whole corpus once. Raises ValueError if the passages have changed since they were stored."""
-    digest = hashlib.sha256()
-    for start in range(0, len(self._rows), 1 << 24):
-      digest.update(self._rows[start : start + (1 << 24)].tobytes())
-    if digest.hexdigest() != self.checksum:
-      raise ValueError(
-        f"{self.path}: the passages have changed since they were indexed (checksum "
-        f"{digest.hexdigest()[:12]}, not {self.checksum[:12]}): build the index again."
-      )
-
 
 def store(
   passages: Iterable[Passage], path: str | os.PathLike, *, unique: bool = False, progress: bool = True

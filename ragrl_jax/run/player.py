@@ -101,7 +101,6 @@ def tokenizer(config):
     chat=how.chat,
     markers=how.markers,
     thinking=how.thinking,
-    date=how.date,
     check=check,
   )
   if config.prompting.chat and where != "bytes" and getattr(made, "markers", None) is None:

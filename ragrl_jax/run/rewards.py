@@ -52,18 +52,15 @@ class Scored:
     return self.reward is not None and self.episode.num_model_tokens > 0
 
 
-def overlong(*, limit: int, buffer: int, factor: float) -> Penalty | None:
+def overlong(*, limit: int, buffer: int) -> Penalty | None:
   """DAPO's penalty for episodes in which the model wrote too much. None if there is no limit (0).
 
   Args:
     limit, buffer: model tokens, see `core.rewards.overlong`.
-    factor: the largest penalty.
   """
   if not limit:
     return None
-  return lambda episode: overlong_lib.overlong_penalty(
-    episode.num_model_tokens, limit=limit, buffer=buffer, factor=factor
-  )
+  return lambda episode: overlong_lib.overlong_penalty(episode.num_model_tokens, limit=limit, buffer=buffer)
 
 
 def score(

@@ -67,7 +67,7 @@ def build(config, run: run_lib.Run | None = None) -> Rooms:
     asked = contents.of_questions(examples)
     run.compare(found | {f"data.{name}": asked for name in ("train", "hard") if config.data[name]})
   rollout, rows, limits = config.rollout, config.learner, config.reward
-  penalty = rewards.overlong(limit=limits.overlong_limit, buffer=limits.overlong_buffer, factor=limits.overlong_factor)
+  penalty = rewards.overlong(limit=limits.overlong_limit, buffer=limits.overlong_buffer)
   player = player_lib.build(config)
   if run is not None and hosts.is_first() and player.retriever is not None:
     run.compare({"retrieval.index": contents.of_retriever(player.retriever)})

@@ -59,7 +59,6 @@ class Loss(Section):
   # nats between the two log-probabilities beyond which k3 follows its tangent; None: e^gap everywhere, as published
   kl_tangent: float | None = setting(5.0, above=0)
   kl_target: float = setting(0.0, least=0)  # nats per token that kl_coef is steered to; 0: kl_coef is fixed
-  kl_horizon: int = setting(10_000, least=1)  # sequences the KL controller averages over
   entropy_coef: float = 0.0  # this times the mean entropy is subtracted from the loss
   # largest importance weight that corrects for the sampler's mismatch; None: no weights
   importance_cap: float | None = setting(None, least=1)
@@ -101,9 +100,8 @@ class Reward(Section):
 
   PATH = "reward"
 
-  overlong_limit: int = setting(0, least=0)  # model tokens of an episode; 0: no penalty
+  overlong_limit: int = setting(0, least=0)  # model tokens of an episode, where the penalty is 1; 0: no penalty
   overlong_buffer: int = setting(0, least=0)  # model tokens before the limit over which the penalty grows
-  overlong_factor: float = setting(1.0, least=0)  # the penalty at the limit, in reward units
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -204,7 +202,6 @@ class Log(Section):
 
   PATH = "log"
 
-  episodes_every: int = setting(1, least=0)  # steps between two logged steps; 0: no episodes are logged
   tensorboard: bool = True
   wandb: bool = False  # offline, unless the environment variable WANDB_MODE says otherwise
   trackio: bool = False  # on this machine, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL is set

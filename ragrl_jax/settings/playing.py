@@ -1,7 +1,6 @@
 """Settings for playing episodes: model, prompts, questions, retriever, judge, rollout, each with unit and meaning."""
 
 import dataclasses
-import datetime
 from collections.abc import Mapping
 from typing import Any
 
@@ -95,20 +94,6 @@ class Prompting(Section):
   # for reasoning models: "off" opens the model's turn with an empty <think> block, as Qwen3's template does; with "on"
   # and "default" the model thinks as it was trained (a template may handle "on" and "off" itself)
   thinking: str = setting("default", choices=("default", "on", "off"))
-  # YYYY-MM-DD: the day that a chat template writes as today's, as Llama 3.2's does. It is fixed, since a run that is
-  # resumed on another day must see the same prompts. The default is also that of Llama 3's templates.
-  date: str = "2024-07-26"
-
-  def rules(self) -> Rules:
-    """See `Checked.rules`."""
-    yield _is_day(self.date), self.refusal("date", self.date, "a day as YYYY-MM-DD, such as '2024-07-26'")
-
-
-def _is_day(text: str) -> bool:
-  try:
-    return datetime.date.fromisoformat(text).isoformat() == text
-  except ValueError:
-    return False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import uvicorn
 
-from ragrl_jax.retrieval import build_index, load_index, replay, server
+from ragrl_jax.retrieval import build_index, load_index, server
 from ragrl_jax.structs import Passage
 
 WORDS = (
@@ -55,14 +55,6 @@ def remote(tmp, stack):
   return load_index(f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}")
 
 
-def replayed(tmp, stack):
-  del stack
-  recorder = replay.Recorder(load_index(built(tmp, "hashing")), tmp / "answers.jsonl")
-  for k in (K, 1000):
-    recorder.search([*QUERIES, "  amber\tbridge ", "xyzzy"], k)
-  return load_index(tmp / "answers.jsonl")
-
-
 def dense(search="faiss", device_dtype="float32", **settings):
   return lambda tmp, stack: load_index(built(tmp, "hashing", **settings), search=search, device_dtype=device_dtype)
 
@@ -88,7 +80,6 @@ RETRIEVERS = {
   "device int8": dense(search="device", device_dtype="int8"),
   "fused": fused,
   "remote": remote,
-  "replay": replayed,
 }
 
 
@@ -183,4 +174,4 @@ def test_several_threads_at_once(retriever):
 
 
 def test_it_describes_itself(retriever):
-  assert retriever.describe()["kind"] in ("bm25", "dense", "fused", "remote", "replay")
+  assert retriever.describe()["kind"] in ("bm25", "dense", "fused", "remote")

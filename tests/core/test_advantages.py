@@ -108,13 +108,3 @@ def test_gae_lam_zero_is_the_temporal_difference():
   # lam 0: A_t = r_t + gamma V_t' - V_t.
   got, _ = advantages.gae(jnp.ones((1, 3)), jnp.array([[1.0, 2.0, 4.0]]), jnp.ones((1, 3)), gamma=1.0, lam=0.0)
   np.testing.assert_allclose(got, [[2.0, 3.0, -3.0]], rtol=1e-6)
-
-
-def test_reinforce_plus_plus_by_hand():
-  # gamma .5; row 0 has a retrieved token between its two trained ones: returns to go (.5, 1). Row 1: 0.
-  rewards = jnp.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-  mask = jnp.array([[1, 0, 1], [1, 0, 0]])
-  got, returns = advantages.reinforce_plus_plus(rewards, mask, gamma=0.5)
-  np.testing.assert_allclose(returns, [[0.5, 0.0, 1.0], [0.0, 0.0, 0.0]], rtol=1e-6)
-  # Whitened over the three tokens: mean .5, unbiased variance (0 + .25 + .25) / 2 = .25.
-  np.testing.assert_allclose(got, [[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0]], atol=1e-6)

@@ -24,10 +24,3 @@ def test_decay_by_hand():
   assert schedules.decay(175, 350) == 0.5
   assert schedules.decay(350, 350) == 0.0 and schedules.decay(400, 350) == 0.0
   assert schedules.decay(300, 350, floor=0.5) == 0.5
-
-
-def test_cosine_by_hand():
-  assert schedules.cosine(0, 10) == 1.0
-  assert schedules.cosine(5, 10, final=0.1) == pytest.approx(0.55)  # the mean of 1 and 0.1
-  assert schedules.cosine(10, 10, final=0.1) == pytest.approx(0.1)
-  assert schedules.cosine(99, 10, final=0.1) == pytest.approx(0.1)

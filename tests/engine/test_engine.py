@@ -5,8 +5,10 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+import small_engine as kit
 from flax import nnx
 from patience import reached
+from small_engine import engine, requests, rollout
 
 from ragrl_jax import structs
 from ragrl_jax.engine import caster, lanes, messages
@@ -15,8 +17,6 @@ from ragrl_jax.engine.messages import Open, Turn
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.rollout import conversation
-from ragrl_jax.testing import small_engine as kit
-from ragrl_jax.testing.small_engine import engine, requests, rollout
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

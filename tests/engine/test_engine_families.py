@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_engine as kit
 from flax import nnx
+from small_engine import requests, rollout
 
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.sizes import Sizes
@@ -12,8 +14,6 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.testing import small_engine as kit
-from ragrl_jax.testing.small_engine import requests, rollout
 
 SHAPE = dict(d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=48, rope_theta=1e4)
 # Windows shorter than the prompts of about 10 tokens, than an extension, and than a page of 16.

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_engine as kit
 from flax import nnx
+from small_engine import requests, rollout
 
 from ragrl_jax import structs
 from ragrl_jax.engine.engine import Engine
@@ -14,8 +16,6 @@ from ragrl_jax.learner import packing
 from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import rules
-from ragrl_jax.testing import small_engine as kit
-from ragrl_jax.testing.small_engine import requests, rollout
 
 
 @pytest.mark.slow  # compiles another engine

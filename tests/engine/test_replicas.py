@@ -6,7 +6,9 @@ import re
 import jax
 import numpy as np
 import pytest
+import small_engine as kit
 from flax import nnx
+from small_engine import requests, rollout
 
 from ragrl_jax.engine import sizes as sizes_lib
 from ragrl_jax.engine.caster import Caster
@@ -20,8 +22,6 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.plan import aot
 from ragrl_jax.settings import Rollout
-from ragrl_jax.testing import small_engine as kit
-from ragrl_jax.testing.small_engine import requests, rollout
 
 SHAPE = DecoderConfig(
   vocab_size=264, d_model=64, num_layers=2, num_heads=16, num_kv_heads=8, head_dim=8, d_ff=96, rope_theta=1e4

@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_engine as kit
 from flax import nnx
+from small_engine import requests, rollout
 
 from ragrl_jax import structs
 from ragrl_jax.engine.engine import Engine
@@ -18,8 +20,6 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.store import buffers
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.testing import small_engine as kit
-from ragrl_jax.testing.small_engine import requests, rollout
 
 L, K = 2, 3  # layers, experts of a token
 CONFIG = DecoderConfig.from_shape(

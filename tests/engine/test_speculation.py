@@ -6,7 +6,9 @@ import functools
 import jax
 import numpy as np
 import pytest
+import small_engine as kit
 from flax import nnx
+from small_engine import requests, rollout
 
 from ragrl_jax import structs
 from ragrl_jax.engine import drafts, lanes
@@ -17,8 +19,6 @@ from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.settings import Rollout
-from ragrl_jax.testing import small_engine as kit
-from ragrl_jax.testing.small_engine import requests, rollout
 
 STOPS = ("ef", "`a", "</search>", "mno", "tuv")
 K = 4

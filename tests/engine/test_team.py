@@ -5,6 +5,7 @@ import threading
 import jax
 import numpy as np
 import pytest
+import small_engine as kit
 from flax import nnx
 from linked import pair
 
@@ -13,7 +14,6 @@ from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.parallel import links
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.testing import small_engine as kit
 
 MESH = mesh_lib.of_engine(mesh_lib.make(jax.devices()[:2], data=2), tensor=2)
 SIZES = kit.SIZES | dict(rows=8, pages=8)

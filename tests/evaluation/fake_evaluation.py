@@ -4,9 +4,10 @@ import pathlib
 import random
 import sys
 
+import played
+
 from ragrl_jax import recipes, structs
 from ragrl_jax.evaluation import harness
-from ragrl_jax.testing import played
 
 PEOPLE = ("Oda Kelmut", "Ravi Sund", "Ilse Varro", "Tam Bask", "Nele Ostrow", "Jun Hael")
 TOWNS = ("Velmar", "Tosk", "Brennau", "Ulm-on-Lake", "Osterra")

@@ -7,7 +7,7 @@ import runpy
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import declared
 from ragrl_jax.evaluation import harness
-from ragrl_jax.learner import advantages, blocks, learner, packing, settings, step
+from ragrl_jax.learner import blocks, learner, packing, settings, step
 from ragrl_jax.report import panels
 from ragrl_jax.rollout import timings
 from ragrl_jax.run import rewards, watch
@@ -25,7 +25,8 @@ def logged():
   scored = rewards.Scored(example, EPISODE, ones, ones, 1.0, 1.0, (1.0,), 0.5)
   packed = packing.pack_items([packing.of_episode(EPISODE, (0.5,))], rows=1, lengths=(8,))
   counted = blocks.whole_batch([blocks.count(packed.blocks, settings.Settings())])
-  names = [*step.SUMS, *learner.OF_CRITIC, *advantages.FOUND, *rewards.summarise([scored])]
+  names = [*step.SUMS, *learner.OF_CRITIC, "return_mean", "value_mean", "explained_variance"]
+  names += rewards.summarise([scored])
   names += [f"engine/{name}" for name in timings.Timings().metrics()]
   names += [name for name in counted if name not in learner.NOT_SHOWN]
   return [*names, *harness.flat(harness.summarise([]))]
@@ -80,4 +81,5 @@ def test_every_warning_is_declared():
     [calm] * 6 + [dict(entropy=9.0)],
   ]
   found = {name for history in histories for name in watch.warnings(history, searches_expected=True)}
-  assert found | {"schedule"} == set(declared.names("warnings"))  # the recipes' tests cover "schedule"
+  # The tests of the recipes and of `watch.of_training` cover the other two.
+  assert found | {"schedule", "few_spreads"} == set(declared.names("warnings"))

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import time
 
+import played
 import pytest
 
 from ragrl_jax import recipes, structs
@@ -11,7 +12,6 @@ from ragrl_jax.report import metric_tables
 from ragrl_jax.rollout.collect import Request
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes, lock
-from ragrl_jax.testing import played
 
 RECIPE = recipes.get("search_r1")
 EXAMPLES = [

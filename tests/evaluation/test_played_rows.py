@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import played
 import pytest
 from scripted_server import serving
 
@@ -19,7 +20,7 @@ from ragrl_jax.prompting.agent_tags import AGENTS
 from ragrl_jax.recipes.veritas import distil, measured
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import Example, Passage
-from ragrl_jax.testing import played, scripted
+from ragrl_jax.testing import scripted
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLE = Example("1", "Who leads Norsk?", ("Ann Lee",), source="nq")

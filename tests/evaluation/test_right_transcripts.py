@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import played
 import pytest
 
 from ragrl_jax import recipes, sft
@@ -12,7 +13,6 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import harness, right_transcripts
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
-from ragrl_jax.testing import played
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = [Example("1", "Who?", ("Ann",), source="nq"), Example("2", "Where?", ("Oslo",), source="nq")]

@@ -16,9 +16,9 @@ import child
 import plans
 import record
 import servers
+import tiny_world
 
 from ragrl_jax.retrieval import corpus_files
-from ragrl_jax.testing import tiny_world
 
 SIGNALS = dict(kill=signal.SIGKILL, damage=signal.SIGKILL, term=signal.SIGTERM, interrupt=signal.SIGINT)
 SPOILS = ("outage", "garbage", "half", "slow")  # faults of a tool's requests

@@ -5,7 +5,7 @@ import json
 import pathlib
 import random
 
-from ragrl_jax.testing import tiny_world
+import tiny_world
 
 TIMED = ("seconds/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/", "time")
 

@@ -1,4 +1,5 @@
-"""Runs seeded plans of faults against a small run: python tests/faults/run.py [--plans 100] [--first 0] [--seed N]
+"""Runs seeded plans of faults against a small run:
+PYTHONPATH=tests/kits python tests/faults/run.py [--plans 100] [--first 0] [--seed N]
 
 Every run must end with exactly the files of the undisturbed run. If a fault stops it, its last line must say why, and
 after the fault it must resume from its newest undamaged checkpoint. --seed repeats one plan and keeps its folder. At
@@ -36,7 +37,10 @@ def main(_):
       print(told(outcome), flush=True)
       if outcome.problem:
         failed.append(seed)
-        print(f"      python tests/faults/run.py --seed {seed}; its folder: {folder / str(seed)}", flush=True)
+        print(
+          f"      PYTHONPATH=tests/kits python tests/faults/run.py --seed {seed}; folder: {folder / str(seed)}",
+          flush=True,
+        )
     print(
       f"{len(seeds) - len(failed)} of {len(seeds)} plans as they must be, {time.monotonic() - begin:.0f} s"
       + (f"; not {', '.join(map(str, failed))}" if failed else ""),

@@ -1,6 +1,6 @@
 """The config of the small search run: python launchers/train.py --config tests/faults/small_search.py:WORLD_FOLDER
 
-It needs tests/faults on the path: the tests set it; otherwise set PYTHONPATH=tests/faults.
+It needs tests/faults and tests/kits on the path: the tests set it; otherwise set PYTHONPATH=tests/faults:tests/kits.
 
 The quickstart's settings over the tiny world, with retriever and judge over HTTP. A failed tool stops the run, because
 leaving episodes out would change the weights without an error.
@@ -9,9 +9,9 @@ leaving episodes out would change the weights without an error.
 import pathlib
 
 import plans
+import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.testing import tiny_world
 
 QUICKSTART = pathlib.Path(__file__).parents[2] / "configs" / "quickstart.py"
 TIMEOUT_S = 4.0  # of one call of a tool

@@ -8,11 +8,11 @@ import time
 import types
 
 import httpx
+import small_engine as kit
 
 from ragrl_jax.engine import lanes, messages
 from ragrl_jax.rollout import conversation
 from ragrl_jax.serving import engine_thread, openai_server
-from ragrl_jax.testing import small_engine as kit
 
 MODEL, LIMITS = "small", openai_server.Limits()
 # One client, since making one takes longer than many a request; a connection for every call.

@@ -144,18 +144,16 @@ def test_mini_batches_are_steps_of_their_own():
 
 def test_the_kl_coefficient_is_adapted_to_its_target():
   learner = small.learner(
-    Settings(
-      logprob_chunk=64, kl="k2", kl_coef=0.1, kl_target=1e-9, kl_horizon=100, advantage=AdvantageSettings(std="none")
-    )
+    Settings(logprob_chunk=64, kl="k2", kl_coef=0.1, kl_target=1e-9, advantage=AdvantageSettings(std="none"))
   )
   batches, state = small.packed(earning()), learner.init(0)
   state, first = small.update(learner, state, batches)
   assert first["kl_coef"] == pytest.approx(0.1) and first["kl"] < 1e-9
-  # At the reference KL is 0: clip(0 / target - 1, -0.2) = -0.2, for 12 of 100 sequences.
-  assert float(state.kl_coef) == pytest.approx(0.1 * (1 - 0.2 * 0.12))
+  # At the reference KL is 0: clip(0 / target - 1, -0.2) = -0.2, for 12 of 10,000 sequences.
+  assert float(state.kl_coef) == pytest.approx(0.1 * (1 - 0.2 * 0.0012))
   state, second = small.update(learner, state, batches)
-  assert second["kl"] > 1e-9 and second["kl_coef"] == pytest.approx(0.1 * (1 - 0.2 * 0.12))
-  want = kl_lib.adapted_coefficient(second["kl_coef"], second["kl"], target=1e-9, horizon=100, num_sequences=12)
+  assert second["kl"] > 1e-9 and second["kl_coef"] == pytest.approx(0.1 * (1 - 0.2 * 0.0012))
+  want = kl_lib.adapted_coefficient(second["kl_coef"], second["kl"], target=1e-9, num_sequences=12)
   assert float(state.kl_coef) == pytest.approx(want, rel=1e-6)
   # A skipped step has no KL, and leaves the coefficient as it was.
   state = dataclasses.replace(state, params=jax.tree.map(lambda x: x * jnp.nan, state.params))

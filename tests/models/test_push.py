@@ -7,13 +7,13 @@ import sys
 import hub
 import huggingface_hub
 import pytest
+import tiny_world
 from huggingface_hub import constants
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, train
 from ragrl_jax.cli import commands, push_hf
 from ragrl_jax.models import weights
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[2]
 

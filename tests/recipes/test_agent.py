@@ -15,6 +15,7 @@ import agent_programs
 import httpx
 import patience
 import pytest
+import small_engine as kit
 import small_tokenizers
 from scripted_chat import ChatPolicy
 
@@ -28,7 +29,6 @@ from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 from ragrl_jax.testing import scripted
-from ragrl_jax.testing import small_engine as kit
 
 EXAMPLE = Example("q1", "Where is Rome?", ("Italy",))
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Rome"}}\n</tool_call>'

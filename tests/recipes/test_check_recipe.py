@@ -4,10 +4,11 @@ import asyncio
 import dataclasses
 
 import pytest
+import small_engine
 
 from ragrl_jax import recipes, structs, testing
 from ragrl_jax.structs import Example, Passage
-from ragrl_jax.testing import scripted, small_engine
+from ragrl_jax.testing import scripted
 
 FACT = "Its capital is Paris."
 EXAMPLE = Example(

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import played
 import pytest
 
 from ragrl_jax import recipes
@@ -15,7 +16,7 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import Episode, Example, Passage
-from ragrl_jax.testing import played, scripted
+from ragrl_jax.testing import scripted
 
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = ("environment", passages.block([Passage("1", "Oslo", "Harald III founded it.")]))

@@ -4,11 +4,11 @@ import math
 import pathlib
 
 import pytest
+import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import train
 from ragrl_jax.data import readers, synthetic, writers
-from ragrl_jax.testing import tiny_world
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 

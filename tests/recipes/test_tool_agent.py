@@ -8,6 +8,7 @@ import time
 import types
 
 import pytest
+import small_engine as kit
 import small_tokenizers
 import tool_functions
 from patience import reached
@@ -24,7 +25,6 @@ from ragrl_jax.recipes.tool_agent.parser import Parser
 from ragrl_jax.recipes.tool_agent.prompt import INSTRUCTIONS
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 from ragrl_jax.testing import scripted
-from ragrl_jax.testing import small_engine as kit
 from ragrl_jax.toolbox import tool, toolbox
 
 EXAMPLE = Example("q1", "Where is Rome?", ("Italy",))

@@ -4,6 +4,7 @@ import codecs
 import json
 
 import pytest
+import small_engine as kit
 import small_tokenizers
 from small_server import post, serving
 
@@ -17,7 +18,6 @@ from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.prompting.tool_calls import ToolFormat
 from ragrl_jax.protocol import requests
 from ragrl_jax.structs import Example, Passage
-from ragrl_jax.testing import small_engine as kit
 from ragrl_jax.toolbox import schemas
 
 FORM = ToolFormat("<tool_call>", "</tool_call>", "arguments", head='<tool_call>\n{"name": "', middle='", "arguments": ')

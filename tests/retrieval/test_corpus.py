@@ -113,7 +113,6 @@ def test_what_is_stored_is_read_back(tmp_path_factory, passages):
   assert list(kept) == passages and len(kept) == len(passages)
   assert [Corpus(folder)[i] for i in reversed(range(len(passages)))] == passages[::-1]
   assert kept.checksum == checksum(passages)
-  kept.verify()
 
 
 @hypothesis.settings(max_examples=50, deadline=None)
@@ -137,13 +136,9 @@ def test_offsets_and_passages_are_memory_mapped(tmp_path):
     kept[100]
 
 
-def test_changed_or_truncated_passages_are_detected(tmp_path):
+def test_truncated_passages_are_detected(tmp_path):
   kept = store((Passage(str(i), "", f"text {i}") for i in range(9)), tmp_path, progress=False)
-  raw = (tmp_path / ROWS).read_bytes()
-  (tmp_path / ROWS).write_bytes(raw.replace(b"text 4", b"TEXT 4"))
-  with pytest.raises(ValueError, match="changed since they were indexed"):
-    Corpus(tmp_path).verify()
-  (tmp_path / ROWS).write_bytes(raw[:-5])
+  (tmp_path / ROWS).write_bytes((tmp_path / ROWS).read_bytes()[:-5])
   with pytest.raises(ValueError, match="the copy is incomplete"):
     Corpus(tmp_path)
   assert kept.checksum

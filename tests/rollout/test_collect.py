@@ -5,12 +5,12 @@ import threading
 import types
 
 import pytest
+import small_engine as kit
 from patience import LIMIT_S, reached
+from small_engine import engine, requests, rollout
 
 from ragrl_jax import structs
 from ragrl_jax.rollout import collect, dispatch, multihost, timed_tools
-from ragrl_jax.testing import small_engine as kit
-from ragrl_jax.testing.small_engine import engine, requests, rollout
 
 
 def blocked(played):

@@ -7,12 +7,12 @@ import time
 
 import jax.numpy as jnp
 import pytest
+import small_engine as kit
 from patience import reached, until
+from small_engine import engine, requests, rollout
 
 from ragrl_jax import structs
 from ragrl_jax.rollout import dispatch, multihost
-from ragrl_jax.testing import small_engine as kit
-from ragrl_jax.testing.small_engine import engine, requests, rollout
 
 
 def test_other_work_is_done_while_every_conversation_waits():

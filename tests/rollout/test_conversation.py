@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_engine as kit
 from flax import nnx
+from small_engine import engine, requests, rollout
 
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn, TurnEnded
@@ -19,8 +21,6 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.rollout.conversation import Policy, TextCache
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Sampling
-from ragrl_jax.testing import small_engine as kit
-from ragrl_jax.testing.small_engine import engine, requests, rollout
 
 
 def run_one(play, sizes=None, samples=1, prompts=1, **settings):

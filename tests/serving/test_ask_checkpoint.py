@@ -7,6 +7,7 @@ import types
 
 import asked
 import pytest
+import small_engine as kit
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.judging import judge_api
@@ -14,7 +15,6 @@ from ragrl_jax.report import marks
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.serving import ask_checkpoint, live_text
 from ragrl_jax.structs import Example
-from ragrl_jax.testing import small_engine as kit
 
 QUESTION = Example("q", "Where was Kormin born?", ("Tolper",))
 

@@ -5,13 +5,13 @@ import queue
 import types
 
 import pytest
+import small_engine as kit
 from small_server import drawn
 
 from ragrl_jax.engine.messages import Open, Turn
 from ragrl_jax.rollout.conversation import key_of
 from ragrl_jax.rollout.dispatch import Dispatch
 from ragrl_jax.serving.engine_thread import Closed, EngineThread
-from ragrl_jax.testing import small_engine as kit
 
 IDS = kit.TOKENIZER.encode("Question?")
 

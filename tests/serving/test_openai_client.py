@@ -3,12 +3,12 @@
 import json
 
 import pytest
+import small_engine as kit
 import small_tokenizers
 from small_server import MODEL, ScriptedEngine, drawn, serving
 
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.serving.openai_server import Limits
-from ragrl_jax.testing import small_engine as kit
 
 openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.slow  # the package builds its types at the first call

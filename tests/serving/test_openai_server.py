@@ -11,6 +11,7 @@ import httpx
 import jax
 import numpy as np
 import pytest
+import small_engine as kit
 from flax import nnx
 from patience import until
 from small_server import CLIENT, MODEL, drawn, post, serving, stream
@@ -20,7 +21,6 @@ from ragrl_jax.engine import lanes
 from ragrl_jax.learner import forward, packing
 from ragrl_jax.retrieval import guard
 from ragrl_jax.serving.openai_server import Limits
-from ragrl_jax.testing import small_engine as kit
 
 PROMPT = "Question 1??"
 ASKED = dict(messages=[dict(role="user", content=PROMPT)], max_tokens=40, return_token_ids=True, logprobs=True)

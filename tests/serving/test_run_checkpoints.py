@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
+import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, train
 from ragrl_jax.cli import checkpoints
-from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -9,6 +9,7 @@ import sys
 
 import httpx
 import pytest
+import small_engine as kit
 from flax import nnx
 from patience import until
 from small_server import drawn
@@ -18,7 +19,6 @@ from ragrl_jax import evaluate
 from ragrl_jax.cli import configs, serve_config
 from ragrl_jax.models import weights
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.testing import small_engine as kit
 
 ROOT = pathlib.Path(__file__).parents[2]
 SIZES = [

@@ -1,7 +1,7 @@
-"""Metrics of the use of evidence: passages named, its length. Searches: searches.py."""
+"""Metrics of the use of evidence: passages named. Searches: searches.py."""
 
 import dataclasses
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,14 +39,3 @@ def joint(answer: Overlap, facts: Overlap) -> Overlap:
   precision, recall = answer.precision * facts.precision, answer.recall * facts.recall
   f1 = 2.0 * precision * recall / (precision + recall) if precision + recall else 0.0
   return Overlap(precision, recall, f1, answer.exact * facts.exact)
-
-
-def compression(evidence: int, context: int) -> float:
-  """Length of the evidence divided by the context's, both in one unit; 0 for an empty context."""
-  return evidence / context if context > 0 else 0.0
-
-
-def recall_at(ranked: Sequence[Hashable], golds: Collection[Hashable], k: int) -> float:
-  """Share of the golds among the first k; 0 without golds."""
-  golds = set(golds)
-  return len(golds & set(ranked[:k])) / len(golds) if golds else 0.0

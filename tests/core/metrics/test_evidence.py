@@ -12,13 +12,6 @@ def test_overlap_by_hand():
   assert evidence.overlap([], []) == evidence.Overlap(1.0, 1.0, 1.0, 1.0)
 
 
-def test_compression_and_recall():
-  assert evidence.compression(25, 100) == 0.25
-  assert evidence.compression(25, 0) == 0.0
-  assert evidence.recall_at(["a", "b", "c"], ["c", "a"], 2) == 0.5
-  assert evidence.recall_at(["a"], [], 2) == 0.0
-
-
 def test_joint_of_answer_and_facts_by_hand():
   # Facts: 2 named, 1 of 3 gold: precision 1/2, recall 1/3. Answer: precision 2/3, recall 1. Joint: 1/3, 1/3, F1 1/3.
   facts = evidence.overlap([("A", 0), ("B", 1)], [("A", 0), ("C", 0), ("D", 2)])

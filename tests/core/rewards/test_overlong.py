@@ -17,20 +17,17 @@ from ragrl_jax.core.rewards.overlong import overlong_penalty
 )
 def test_the_papers_numbers(tokens, want):
   assert overlong_penalty(tokens, limit=20_480, buffer=4096) == want
-  assert overlong_penalty(tokens, limit=20_480, buffer=4096, factor=0.5) == want / 2
 
 
 def test_the_penalty_is_never_positive_and_grows_with_length():
-  found = [overlong_penalty(n, limit=50, buffer=20, factor=0.3) for n in range(70)]
-  assert found == sorted(found, reverse=True) and found[0] == 0.0 and found[-1] == -0.3
+  found = [overlong_penalty(n, limit=50, buffer=20) for n in range(70)]
+  assert found == sorted(found, reverse=True) and found[0] == 0.0 and found[-1] == -1.0
   # A buffer as long as the limit penalises from the first token on. A buffer of one token gives a step.
   assert overlong_penalty(1, limit=4, buffer=4) == -0.25
   assert [overlong_penalty(n, limit=4, buffer=1) for n in (3, 4)] == [0.0, -1.0]
 
 
-@pytest.mark.parametrize(
-  "given", [dict(limit=10, buffer=0), dict(limit=10, buffer=11), dict(limit=10, buffer=5, factor=-1.0)]
-)
-def test_settings_that_divide_by_zero_or_reward_length_are_refused(given):
-  with pytest.raises(ValueError, match="buffer=|factor="):
+@pytest.mark.parametrize("given", [dict(limit=10, buffer=0), dict(limit=10, buffer=11)])
+def test_settings_that_divide_by_zero_are_refused(given):
+  with pytest.raises(ValueError, match="buffer="):
     overlong_penalty(3, **given)
