@@ -14,11 +14,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.append(str(pathlib.Path(__file__).parent / "kits"))  # for the tests' own processes, which import this file
 
+import declared
 import jax
 import psutil
 import pytest
 
-from ragrl_jax.core.metrics import declared
 from ragrl_jax.store import metrics
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -55,12 +55,12 @@ LONGEST = (
 
 @pytest.fixture(autouse=True)
 def only_declared_metrics(request, monkeypatch):
-  """Fails a test whose run writes a metric that core/metrics/declared does not declare."""
+  """Fails a test whose run writes a metric that docs/metrics.md does not explain."""
   write = metrics.MetricWriter.write
 
   def checked(self, step, values):
     odd = declared.undeclared(name for name, _ in metrics.flat(values))
-    assert not odd, f"declare these metrics in ragrl_jax/core/metrics/declared: {', '.join(odd)}"
+    assert not odd, f"explain these metrics in docs/metrics.md: {', '.join(odd)}"
     return write(self, step, values)
 
   if request.path.parent.name not in ("store", "evaluation"):  # tests there write made-up rows

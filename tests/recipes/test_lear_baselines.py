@@ -3,10 +3,10 @@
 import dataclasses
 import pathlib
 
+import declared
 import pytest
 
 from ragrl_jax import recipes
-from ragrl_jax.core.metrics import declared
 from ragrl_jax.evaluation import evidence_rows, harness
 from ragrl_jax.recipes.lear import filco
 from ragrl_jax.run import rewards
