@@ -137,7 +137,7 @@ def _of_paper(paper: layout.Paper) -> list[Evaluation]:
 
 def _of_table(table: layout.Table) -> Iterator[Evaluation]:
   for column in table.columns:
-    if column.why_not or column.average or column.sets[0] not in FILES:
+    if column.average or column.sets[0] not in FILES:
       continue
     for row in table.rows:
       for run in (row.run, row.versus):

@@ -25,12 +25,8 @@ def contents(paper: Paper) -> str:
       if row.run is None:
         why.setdefault(row.why_not, []).append(row.name)
     lacking = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in why.items())
-    columns = sorted(
-      {f"columns {column.why_not}" for column in table.columns if column.why_not} - {f"columns {w}" for w in why}
-    )
     filled = sum(row.run is not None for row in table.rows)
-    note = "; ".join([lacking, *columns] if lacking else columns)
-    lines.append(f"| {table.name} | {table.title} | {filled} of {len(table.rows)} | {note} |")
+    lines.append(f"| {table.name} | {table.title} | {filled} of {len(table.rows)} | {lacking} |")
   lines += ["", "Not among these:", "", *(f"- {name}: {reason}." for name, reason in paper.others.items())]
   return "\n".join([*lines, "", f"Published numbers: {paper.source}.", ""])
 

@@ -45,7 +45,7 @@ def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
   """A run made by a row's commands fills that row, and of its table no other."""
   made = {}
   for number, (paper, table, name, run) in enumerate(every_row()):
-    column = next(column for column in table.columns if not column.why_not and not column.average)
+    column = next(column for column in table.columns if not column.average)
     key = (run, column.sets, column.flags, paper.name)
     if (known := made.get(str(key))) is None:
       known = made[str(key)] = results.linked(_made(tmp_path / str(number), run, column))[-1]
@@ -60,7 +60,7 @@ def _made(folder, run, column):
   if run.reads is None:
     return [results.read(_evaluated(folder, run, column))]
   (extracted,) = _made(folder / "extracted", run.reads, column)
-  checkpoint = paper_runs.trained(folder / "run", run.train, run.models[0], *run.train_flags)
+  checkpoint = paper_runs.trained(folder / "run", run.train, run.model, *run.train_flags)
   rows, data = [paper_runs.row(0)], f"{column.sets[0]}.jsonl"
   return [extracted, results.read(paper_runs.read(folder / "out", extracted, rows, checkpoint=checkpoint, data=data))]
 
@@ -69,7 +69,7 @@ def _evaluated(folder, run, column):
   (name,) = column.sets
   data = f"{name}.jsonl"
   if run.system:
-    said = dict(recipe="transcripts", system=run.system, model=run.models[0] if run.models else None, data=data)
+    said = dict(recipe="transcripts", system=run.system, model=run.model or None, data=data)
     return paper_runs.written(folder / "out", [paper_runs.row(0)], said)
   placeholders = {"INDEX": "out/index"}
   words = lambda *found: [placeholders.get(word, word) for word in found]
@@ -77,17 +77,17 @@ def _evaluated(folder, run, column):
     flags_ = [flag for flag in (*run.needs, *run.train_flags) if "TRAIN" not in flag]
     sft = bool(run.transcripts)
     kept = [flag for flag in flags_ if not sft or flag in run.train_flags]  # transcripts need no index
-    checkpoint = paper_runs.trained(folder / "run", run.train, run.models[0], *words(*kept))
+    checkpoint = paper_runs.trained(folder / "run", run.train, run.model, *words(*kept))
     if run.checkpoint:
       checkpoint = checkpoint / "checkpoints" / str(run.checkpoint)
-  elif run.models[0] in layout.SERVED:
+  elif run.model in layout.SERVED:
     checkpoint = None
   else:
-    checkpoint = paper_runs.model(folder / "model", run.models[0])
+    checkpoint = paper_runs.model(folder / "model", run.model)
   given = (*run.needs, *run.flags, *column.flags)
   judged = any("judge.kind" in flag for flag in given)
   rows = [paper_runs.row(0, evidence="yes") if run.evaluate.startswith("lear:") else paper_runs.row(0)]
-  served = {} if checkpoint else dict(model=layout.SERVED[run.models[0]], endpoint=dict(url="http://x/v1"))
+  served = {} if checkpoint else dict(model=layout.SERVED[run.model], endpoint=dict(url="http://x/v1"))
   return paper_runs.evaluation(
     folder / "out", run.evaluate, rows, checkpoint=checkpoint, data=data, flags=given, judged=judged, **served
   )
@@ -117,7 +117,7 @@ def test_the_commands_parse(monkeypatch):
   commands = {}
   for paper, table, _, run in every_row():
     for column in table.columns:
-      if not column.why_not and not column.average:
+      if not column.average:
         commands |= dict.fromkeys(commands_of.evaluation(paper, column, run).split(" && "), column)
         commands |= dict.fromkeys(part for made in (column.made, run.made) for part in made.split(" && ") if part)
     if train := commands_of.training(paper, run):
@@ -201,7 +201,7 @@ def test_no_two_commands_write_into_one_folder():
   places = {}
   for paper, table, _, run in every_row():
     for column in table.columns:
-      if not column.why_not and not column.average:
+      if not column.average:
         for command in commands_of.evaluation(paper, column, run).split(" && "):
           places.setdefault(re.search(r"--out=(\S+)", command)[1], set()).add(command)
     if train := commands_of.training(paper, run):

@@ -217,7 +217,7 @@ def test_lear_searches_for_passages_even_if_questions_bring_some():
     if table.name == "Table 3":  # retrieval alone, by another command
       assert all("--noown_passages" in row.run.flags for row in table.rows)
       continue
-    searching = [OWN in column.flags for column in table.columns if not column.why_not]
+    searching = [OWN in column.flags for column in table.columns]
     brings = table.name in ("Table 1", "Figure 2", "Figure 6")
     assert all(searching) and not brings or brings and not any(searching), table.name
     if table.name in ("Table 1", "Figure 2"):
@@ -228,7 +228,7 @@ def test_reasoning_models_think_in_when_to_searchs_tables():
   for table in papers.PAPERS["when_to_search"].tables:
     for row in table.rows:
       for run in (row.run, row.versus):
-        if run is not None and run.evaluate.startswith("untrained") and run.models[0].startswith("qwen3"):
+        if run is not None and run.evaluate.startswith("untrained") and run.model.startswith("qwen3"):
           plain = "w/o think" in row.name
           assert run.where["thinking"] == ("off" if plain else "on"), row.name
           assert ("no_thinking" if plain else "thinking") in run.evaluate.partition(":")[2].split(","), row.name
@@ -363,7 +363,7 @@ def test_a_line_names_the_runs_of_its_row():
   made = layout.Run("", "x", transcripts="{model}.jsonl", made="--checkpoint={hub}", reads=RUNS["ours"])
   block = "a | made qwen2.5-7b versus=direct measure=f1 | 1\nb | api | -\nc | direct against a | 2"
   a, b, c = layout.rows(block, {**RUNS, "made": made}, against="b")
-  assert (a.run.models, a.run.reads.models, a.versus.models) == (("qwen2.5-7b",),) * 3 and a.measure == "f1"
+  assert {a.run.model, a.run.reads.model, a.versus.model} == {"qwen2.5-7b"} and a.measure == "f1"
   assert (a.run.transcripts, a.run.made) == ("qwen2.5-7b.jsonl", "--checkpoint=Qwen/Qwen2.5-7B-Instruct")
   assert (b.run, b.why_not, c.run) == (None, "an API", RUNS["direct"])
   assert [row.against for row in (a, b, c)] == ["b", "", "a"]

@@ -49,22 +49,22 @@ def evaluation(paper: Paper, column: Column, run: Run) -> str:
     return _line(["ragrl", "recall", f"--data={data}", f"--out={place}", *run.flags, *column.flags])
   if run.system:
     words = ["ragrl", "score", f"--system={run.system}", f"--transcripts={name}.jsonl", f"--data={data}"]
-    steps = [_line([*words, *(f"--model={model}" for model in run.models[:1]), f"--out={place}"])]
+    steps = [_line([*words, *([f"--model={run.model}"] if run.model else []), f"--out={place}"])]
     asked = ["ragrl", "faithfulness", "--config=veritas", f"--episodes={place}"]
     steps += [_line([*asked, *JUDGES[name], f"--out={place}-{name}.json"]) for name in MEASURES[column.measure].steps]
     return " && ".join(steps)
   if run.evaluate == RATERS:
-    served = SERVED.get(run.models[0])
-    path = f"{out}/model" if run.train else HUB.get(run.models[0])
+    served = SERVED.get(run.model)
+    path = f"{out}/model" if run.train else HUB.get(run.model)
     judge = dict(kind="llm", model=served, endpoint="ENDPOINT") if served else dict(kind="reward_model", path=path)
     words = ["ragrl", "make-judge-data", "--config=veritas", *(f"--config.judge.{k}={v}" for k, v in judge.items())]
     return _line([*words, f"--compare={data}", f"--out={place}"])
   step = f"/checkpoints/{run.checkpoint}" if run.checkpoint else ""
-  if not run.train and run.models[0] in SERVED:
+  if not run.train and run.model in SERVED:
     any_tokenizer = f"--config.prompting.tokenizer={HUB['qwen2.5-7b']}"
-    answers = [f"--config.endpoint.model={SERVED[run.models[0]]}", any_tokenizer]
+    answers = [f"--config.endpoint.model={SERVED[run.model]}", any_tokenizer]
   else:
-    checkpoint = f"{out}{step}" if run.train else HUB[run.models[0]]
+    checkpoint = f"{out}{step}" if run.train else HUB[run.model]
     answers = [f"--checkpoint={checkpoint}", *([f"--best={run.best}"] if run.best else [])]
   words = ["ragrl", "evaluate", f"--config={run.evaluate}", *answers, f"--data={data}"]
   return _line([*words, f"--out={place}", *run.needs, *run.flags, *column.flags])
@@ -82,7 +82,7 @@ def training(paper: Paper, run: Run | None) -> str:
   command = dict(rl="train", sft="sft")[objective(run)]
   words = ["ragrl", command, f"--config={run.train}", f"--workdir={_folder(paper, run)}"]
   needs = (f"--config.data.train={run.transcripts}",) if command == "sft" else run.needs
-  return _line([*words, f"--config.model.path={run.start or HUB[run.models[0]]}", *needs, *run.train_flags])
+  return _line([*words, f"--config.model.path={run.start or HUB[run.model]}", *needs, *run.train_flags])
 
 
 def _place(paper: Paper, column: Column, run: Run) -> str:
@@ -95,7 +95,9 @@ def _place(paper: Paper, column: Column, run: Run) -> str:
 
 def _folder(paper: Paper, run: Run) -> str:
   name = run.system or (run.train or run.evaluate).replace(":", "-").replace(",", "-")
-  return "-".join([f"out/{paper.name}/{name}", *run.models[:1], *_apart((*run.needs, *run.train_flags))])
+  return "-".join(
+    [f"out/{paper.name}/{name}", *([run.model] if run.model else []), *_apart((*run.needs, *run.train_flags))]
+  )
 
 
 def _apart(flags: tuple[str, ...]) -> list[str]:

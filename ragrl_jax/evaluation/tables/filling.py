@@ -141,7 +141,7 @@ def _first_unmet(wanted: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 def _of_model(run: Run, facts: Mapping[str, Any]) -> bool:
   """Whether the models of an evaluation that fits a row are the row's."""
-  own = not run.models or facts["model"] in run.models
+  own = run.model in ("", facts["model"])
   return own and (run.reads is None or _of_model(run.reads, facts["reads"]))
 
 
@@ -163,8 +163,8 @@ def _holds(facts: Mapping[str, Any], name: str, wanted: Any) -> bool:
   value = facts.get(name)
   if isinstance(wanted, tuple):
     return value in wanted
-  if isinstance(wanted, str) and wanted.startswith(("~", "!~")):
-    return (wanted.lstrip("!~") in str(value).lower()) != wanted.startswith("!")
+  if isinstance(wanted, str) and wanted.startswith("~"):
+    return wanted[1:] in str(value).lower()
   return value == wanted
 
 
@@ -206,7 +206,7 @@ def _scores(column: Column, evaluations: Sequence[Evaluation]) -> Scores:
 
 def _runs(column: Column, evaluations: Sequence[Evaluation]) -> list[tuple[Evaluation, Scores]]:
   """The evaluations that have scores in this column, with these."""
-  if column.why_not or (measure := MEASURES[column.measure]).whole:
+  if (measure := MEASURES[column.measure]).whole:
     return []
   runs = []
   for one in _distinct(_of_column(column, evaluations)):
@@ -249,8 +249,6 @@ def _adjusted(rows: Sequence[Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:
 
 
 def _of_column(column: Column, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-  if column.why_not:
-    return []
   judged = MEASURES[column.measure].judged
   return [
     one
@@ -270,9 +268,6 @@ def _row(
 ) -> Iterator[Cell]:
   """The cells of one row."""
   for place, (column, printed) in enumerate(zip(table.of_row(row), table.published(row))):
-    if column.why_not:
-      yield Cell(printed, why_not=column.why_not)
-      continue
     measure, here = MEASURES[column.measure], _of_column(column, of_row[row.name])
     second = _distinct(_of_column(column, of_row[row.name + VERSUS])) if column.both else []
     scale = table.scale if measure.share else 1.0
@@ -369,7 +364,7 @@ def _foreign(paper: Paper, one: Evaluation, any_model: bool) -> str:
   if fitting:
     return (
       f"{what} belongs into the row {fitting[0].name!r}, but its model is {facts['model'] or 'not known here'}, not "
-      f"{' or '.join(fitting[0].run.models)}: --any_model lets other models fill a row, and says so below the table."
+      f"{fitting[0].run.model}: --any_model lets other models fill a row, and says so below the table."
     )
   if any(row.run.reads is not None and fits(row.run.reads, facts) for row in rows):
     return (

@@ -17,9 +17,9 @@ class Run:
   Attributes:
     evaluate: config and variant of the evaluation, such as "arena:f1"; "" for transcripts made elsewhere.
     train: config and variant of the training; "" for an untrained model.
-    models: names in `results.MODELS`; any of them fits.
+    model: a name in `results.MODELS` or SERVED; "" for any.
     where: facts of the evaluation (`results.Evaluation.facts`) → required value, or a tuple of allowed values. "~TEXT"
-      requires that the fact contains TEXT, "!~TEXT" that it does not.
+      requires that the fact contains TEXT.
     flags: flags of the evaluation's command.
     needs: flags of both commands: the required indexes and judges.
     train_flags: flags of the training's command.
@@ -34,7 +34,7 @@ class Run:
 
   evaluate: str = ""
   train: str = ""
-  models: tuple[str, ...] = ()
+  model: str = ""
   where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   flags: tuple[str, ...] = ()
   needs: tuple[str, ...] = ()
@@ -85,7 +85,6 @@ class Column:
       evidence, if the row's run reads some.
     flags: flags of the evaluation's command for these facts.
     data, made: questions in the command, if they are not those of `SETS`, and the command that makes their file.
-    why_not: the reason if no evaluation can fill the column.
     both: (whether the row's run is right, whether its second run is right): the column is the share of such questions.
   """
 
@@ -96,7 +95,6 @@ class Column:
   flags: tuple[str, ...] = ()
   data: str = ""
   made: str = ""
-  why_not: str = ""
   both: tuple[bool, bool] | None = None
 
   @property
@@ -301,4 +299,4 @@ def _of(run: Run | str, model: str) -> Run | str:
   if isinstance(run, str) or not model:
     return run
   texts = {name: getattr(run, name).format(model=model, hub=HUB.get(model, "")) for name in ("transcripts", "made")}
-  return dataclasses.replace(run, models=(model,), reads=run.reads and _of(run.reads, model), **texts)
+  return dataclasses.replace(run, model=model, reads=run.reads and _of(run.reads, model), **texts)

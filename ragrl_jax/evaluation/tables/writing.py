@@ -153,8 +153,7 @@ def grid(one: Filled) -> tuple[list[str], Lines]:
 
 
 def _head(column) -> str:
-  label = "" if column.why_not else MEASURES[column.measure].label
-  return f"{column.head} {label}".strip()
+  return f"{column.head} {MEASURES[column.measure].label}".strip()
 
 
 def _ours(one: Filled, row: Row, cell: Cell, numbers: Mapping[str, int]) -> str:
@@ -196,9 +195,7 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
     if found.audit is not None
   }
   scored = [
-    f"{column.head} {MEASURES[column.measure].label}: {MEASURES[column.measure].style}"
-    for column in table.columns
-    if not column.why_not
+    f"{column.head} {MEASURES[column.measure].label}: {MEASURES[column.measure].style}" for column in table.columns
   ]
   scored += [f"{row.name}: {MEASURES[row.measure].style}" for row in table.rows if row.measure]
   styles = dict.fromkeys(note.partition(" ")[2] if len(table.columns) > 3 else note for note in scored)
@@ -216,7 +213,7 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
   made = dict.fromkeys([*(run.made for run in needed), *(column.made for _, column in lacks)])
   empty = [f"{row.name}: {row.why_not}" for row in table.rows if row.why_not]
   lacking = dict.fromkeys(
-    f"{row.name}, {column.head}: {cell.why_not}" if not column.why_not else f"{column.head}: {cell.why_not}"
+    f"{row.name}, {column.head}: {cell.why_not}"
     for row, cells in zip(table.rows, one.cells)
     for column, cell in zip(table.columns, cells)
     if cell.why_not
