@@ -58,6 +58,10 @@ class Filled:
   table: Table
   cells: tuple[tuple[Cell, ...], ...]
 
+  def each(self) -> list[tuple[Row, Column, Cell]]:
+    """Every cell with its row and column, row by row."""
+    return [(row, *one) for row, cells in zip(self.table.rows, self.cells) for one in zip(self.table.columns, cells)]
+
 
 def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = False) -> list[Filled]:
   """Fills every table of the paper.
@@ -267,7 +271,7 @@ def _row(
   scores: Mapping[str, Sequence[Scores]],
 ) -> Iterator[Cell]:
   """The cells of one row."""
-  for place, (column, printed) in enumerate(zip(table.of_row(row), table.published(row))):
+  for place, (column, printed) in enumerate(zip(table.of_row(row), row.published)):
     measure, here = MEASURES[column.measure], _of_column(column, of_row[row.name])
     second = _distinct(_of_column(column, of_row[row.name + VERSUS])) if column.both else []
     scale = table.scale if measure.share else 1.0

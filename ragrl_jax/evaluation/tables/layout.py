@@ -54,7 +54,7 @@ class Row:
 
   Attributes:
     name: as printed.
-    published: the printed numbers, one per column, separated by spaces; "-" for a missing number.
+    published: the printed number of each column; None where there is none.
     run: the run that fills the row; None if no run can.
     why_not: the reason if no run can.
     against: name of the row for the paired test.
@@ -64,7 +64,7 @@ class Row:
   """
 
   name: str
-  published: str
+  published: tuple[str | None, ...]
   run: Run | None = None
   why_not: str = ""
   against: str = ""
@@ -130,16 +130,12 @@ class Table:
       return self.columns
     return tuple(dataclasses.replace(column, measure=row.measure) for column in self.columns)
 
-  def published(self, row: Row) -> tuple[str | None, ...]:
-    """The printed number of every column; None where there is none."""
-    return tuple(None if word in NOT_PRINTED else word for word in row.published.split())
-
   def __post_init__(self):
     """Raises ValueError if a row has not one number per column, or is compared with an unknown row."""
     names = {row.name for row in self.rows}
     for row in self.rows:
-      if len(row.published.split()) != len(self.columns):
-        raise ValueError(f"{self.name}, {row.name}: {len(row.published.split())} numbers, {len(self.columns)} columns.")
+      if len(row.published) != len(self.columns):
+        raise ValueError(f"{self.name}, {row.name}: {len(row.published)} numbers, {len(self.columns)} columns.")
       if row.against and row.against not in names:
         raise ValueError(f"{self.name}, {row.name}: it is compared with {row.against!r}, which is no row.")
       if (row.run is None) != bool(row.why_not):
@@ -290,7 +286,8 @@ def rows(text: str, runs: Mapping[str, Run | str], against: str = "") -> tuple[R
     why = dict(why_not=run) if isinstance(run, str) else dict(run=run)
     base = base or (against if against != row else "")
     of = dict(section=section, against=base, versus=versus, measure=own.get("measure", ""))
-    found.append(Row(row, numbers.replace("|", " "), **why, **of))
+    published = tuple(None if word in NOT_PRINTED else word for word in numbers.replace("|", " ").split())
+    found.append(Row(row, published, **why, **of))
   return tuple(found)
 
 

@@ -40,17 +40,16 @@ def csv_text(paper: Paper, filled: Sequence[Filled]) -> str:
   numbers_of = "published ours deviation low high n p p_holm pairs against"
   lines.writerow(f"paper table row column measure style {numbers_of} runs settings command note".split())
   for one in filled:
-    for row, cells in zip(one.table.rows, one.cells):
-      for column, cell in zip(one.table.columns, cells):
-        measure = MEASURES[column.measure]
-        numbers = [cell.value, cell.deviation, cell.low, cell.high, cell.n or None]
-        numbers += [cell.p, cell.adjusted, cell.paired or None]
-        lines.writerow(
-          [paper.name, one.table.name, row.name, column.head, column.measure, measure.style, cell.published or ""]
-          + ["" if number is None else f"{number:.6g}" for number in numbers]
-          + [row.against if cell.p is not None else "", " ".join(found.folder for found in cell.evaluations)]
-          + [" | ".join(map(described, cell.evaluations)), cell.command, row.why_not or cell.why_not]
-        )
+    for row, column, cell in one.each():
+      measure = MEASURES[column.measure]
+      numbers = [cell.value, cell.deviation, cell.low, cell.high, cell.n or None]
+      numbers += [cell.p, cell.adjusted, cell.paired or None]
+      lines.writerow(
+        [paper.name, one.table.name, row.name, column.head, column.measure, measure.style, cell.published or ""]
+        + ["" if number is None else f"{number:.6g}" for number in numbers]
+        + [row.against if cell.p is not None else "", " ".join(found.folder for found in cell.evaluations)]
+        + [" | ".join(map(described, cell.evaluations)), cell.command, row.why_not or cell.why_not]
+      )
   return out.getvalue()
 
 
@@ -163,7 +162,7 @@ def _ours(one: Filled, row: Row, cell: Cell, numbers: Mapping[str, int]) -> str:
   bounds = "" if cell.low is None else f" [{cell.low:.{digits}f}, {cell.high:.{digits}f}]"
   spread = "" if cell.deviation is None else f" ± {cell.deviation:.{digits}f}"
   test = "" if cell.p is None else f" p {_p(cell.p)}"
-  if cell.p is not None and sum(other.p is not None for cells in one.cells for other in cells) > 1:
+  if cell.p is not None and sum(other.p is not None for *_, other in one.each()) > 1:
     test += f" ({_p(cell.adjusted)})"
   return f"{cell.value:.{digits}f}{spread}{bounds} n {cell.n}{test}"
 
@@ -174,55 +173,36 @@ def _p(value: float | None) -> str:
 
 def _numbers(one: Filled) -> dict[str, int]:
   """Command → the number shown in its cells."""
-  found = dict.fromkeys(cell.command for cells in one.cells for cell in cells if cell.command)
+  found = dict.fromkeys(cell.command for *_, cell in one.each() if cell.command)
   return {command: number for number, command in enumerate(found, 1)}
 
 
 def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
   """The notes below each table, {title: [(number, note)]}. Tables without notes are left out."""
-  table = one.table
-  evaluated = {
-    (row.name, found.folder): f"{row.name}: {described(found)}"
-    for row, cells in zip(table.rows, one.cells)
-    for cell in cells
-    for found in cell.evaluations
-  }
-  audited = {
-    (row.name, found.folder): f"{row.name}: {corpus_audit.said(found.audit)}; in {found.folder}"
-    for row, cells in zip(table.rows, one.cells)
-    for cell in cells
-    for found in cell.evaluations
-    if found.audit is not None
-  }
-  scored = [
-    f"{column.head} {MEASURES[column.measure].label}: {MEASURES[column.measure].style}" for column in table.columns
-  ]
+  table, each = one.table, one.each()
+  runs = {(row.name, run.folder): (row.name, run) for row, _, cell in each for run in cell.evaluations}
+  measured = [(column.head, MEASURES[column.measure]) for column in table.columns]
+  scored = [f"{head} {measure.label}: {measure.style}" for head, measure in measured]
   scored += [f"{row.name}: {MEASURES[row.measure].style}" for row in table.rows if row.measure]
   styles = dict.fromkeys(note.partition(" ")[2] if len(table.columns) > 3 else note for note in scored)
-  tests = sorted(
-    {f"{row.name} against {row.against}" for row, cells in zip(table.rows, one.cells) for c in cells if c.p is not None}
-  )
+  tests = sorted({f"{row.name} against {row.against}" for row, _, cell in each if cell.p is not None})
   kinds = (
     "two-sided; by question a permutation test, for an average Wilcoxon's signed ranks over the sets; in brackets as "
     "Holm adjusts it for all tests of the table"
   )
-  lacks = [(row, column) for row, cells in zip(table.rows, one.cells) for column, cell in zip(table.columns, cells)
-           if cell.command]  # fmt: skip
+  lacks = [(row, column) for row, column, cell in each if cell.command]
   needed = [run for row, _ in lacks for named in (row.run, row.versus) if named for run in (named.reads, named) if run]
   trained = dict.fromkeys(command for run in needed if (command := commands_of.training(paper, run)))
   made = dict.fromkeys([*(run.made for run in needed), *(column.made for _, column in lacks)])
   empty = [f"{row.name}: {row.why_not}" for row in table.rows if row.why_not]
-  lacking = dict.fromkeys(
-    f"{row.name}, {column.head}: {cell.why_not}"
-    for row, cells in zip(table.rows, one.cells)
-    for column, cell in zip(table.columns, cells)
-    if cell.why_not
-  )
+  lacking = dict.fromkeys(f"{row.name}, {column.head}: {cell.why_not}" for row, column, cell in each if cell.why_not)
   printed = " ".join([*made, *trained, *_numbers(one)])
   found = {
-    "How ours are scored": list(styles) if evaluated else [],
-    "Our runs": list(evaluated.values()),
-    "What their corpora hold": list(audited.values()),
+    "How ours are scored": list(styles) if runs else [],
+    "Our runs": [f"{name}: {described(run)}" for name, run in runs.values()],
+    "What their corpora hold": [
+      f"{name}: {corpus_audit.said(run.audit)}; in {run.folder}" for name, run in runs.values() if run.audit is not None
+    ],
     "Paired tests": [f"{test} ({kinds})" for test in tests],
     "Make first": [command for command in made if command],
     "Train first": list(trained),
