@@ -1,8 +1,10 @@
 """The commands of the papers' tables: they parse, write into folders of their own, and their runs are found again."""
 
+import pathlib
 import re
 import shlex
 import sys
+import tomllib
 
 import paper_runs
 import pytest
@@ -195,6 +197,17 @@ def test_transcripts_are_made_by_a_printed_command():
     train = run.train.partition(":")[0]
     known = config_lib.load(configs.path(train)).data.train
     assert all(part.partition("~")[0] in known for part in data.split(",")) or train == "care", data
+
+
+def test_every_run_fills_a_row():
+  """A run that no row names, or columns that no table names, would be dead text."""
+  rooms = (arena, care, lear, search_r1, veritas, when_to_search)
+  named = [pathlib.Path(room.__file__).with_suffix(".toml").read_text(encoding="utf-8") for room in rooms]
+  words = {word for text in named for word in re.findall(r"[|=] ?(\w+)", text)}
+  assert not {name for room in rooms for name in room.RUNS} - words
+  of = lambda room: tomllib.loads(named[rooms.index(room)])["tables"].values()
+  for room in (care, lear, veritas, when_to_search):
+    assert {table["columns"] for table in of(room) if "columns" in table} == room.COLUMNS.keys()
 
 
 def test_no_two_commands_write_into_one_folder():

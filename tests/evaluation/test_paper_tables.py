@@ -14,7 +14,7 @@ import pytest
 
 from ragrl_jax import structs
 from ragrl_jax.cli import tables
-from ragrl_jax.evaluation.tables import filling, layout, measures, papers, results, writing
+from ragrl_jax.evaluation.tables import filling, layout, measures, papers, published, results, writing
 from ragrl_jax.evaluation.transcripts import foreign_rows
 from ragrl_jax.prompting import agent_tags
 
@@ -31,7 +31,7 @@ ours & co | ours qwen2.5-7b against plain | 0.9 | 0.8 0.85
 plain     | direct qwen2.5-7b             | 0.4 | - 0.3
 closed    | api                           | 0.1 | / -
 """
-TABLE = layout.Table("Table 9", "a table", COLUMNS, layout.rows(ROWS, RUNS))
+TABLE = layout.Table("Table 9", "a table", COLUMNS, published.rows(ROWS, RUNS))
 PAPER = layout.Paper("made", "Made <up>", (TABLE,), {"Figure 1": "a drawing"}, "nowhere")
 
 
@@ -356,13 +356,13 @@ def test_a_table_refuses_what_cannot_be_right():
     ("a | api against c | 1 2 3", "compared with 'c', which is no row"),
   ):
     with pytest.raises(ValueError, match=says):
-      layout.Table("Table 9", "t", COLUMNS, layout.rows(block, RUNS))
+      layout.Table("Table 9", "t", COLUMNS, published.rows(block, RUNS))
 
 
 def test_a_line_names_the_runs_of_its_row():
   made = layout.Run("", "x", transcripts="{model}.jsonl", made="--checkpoint={hub}", reads=RUNS["ours"])
   block = "a | made qwen2.5-7b versus=direct measure=f1 | 1\nb | api | -\nc | direct against a | 2"
-  a, b, c = layout.rows(block, {**RUNS, "made": made}, against="b")
+  a, b, c = published.rows(block, {**RUNS, "made": made}, against="b")
   assert {a.run.model, a.run.reads.model, a.versus.model} == {"qwen2.5-7b"} and a.measure == "f1"
   assert (a.run.transcripts, a.run.made) == ("qwen2.5-7b.jsonl", "--checkpoint=Qwen/Qwen2.5-7B-Instruct")
   assert (b.run, b.why_not, c.run) == (None, "an API", RUNS["direct"])

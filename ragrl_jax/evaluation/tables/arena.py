@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ragrl_jax.evaluation.tables.layout import Run, paper
+from ragrl_jax.evaluation.tables.layout import Run
+from ragrl_jax.evaluation.tables.published import paper
 
 JUDGE = (
   "--config.switches.accuracy=judge",
@@ -49,24 +50,22 @@ def _config(variant: str) -> str:
 
 
 BACKBONE = " --answers=out/arena/data/backbone --url=BACKBONE_URL --model={model}"  # it writes the reasoning
-PAPER = paper(
-  "arena",
-  {
-    "direct": Run("arena:direct", flags=JUDGE),  # untrained, from the given passages
-    "closed_book": Run("untrained:closed_book", flags=ASKED),
-    "sure": Run("untrained:sure,given", flags=ASKED),
-    "self_ask": Run("untrained:self_ask,given", flags=ASKED),
-    "r1_searcher": released("r1_searcher"),
-    "simpledeepsearcher": released("simpledeepsearcher"),
-    "research": released("research"),
-    "sft_direct": fine_tuned("direct"),
-    "sft_reasoning": fine_tuned("", BACKBONE),
-    "naive": trained("naive", kl="k3"),
-    "k3": trained(variant="k3", kl="k3"),
-    "judge": trained("judge"),
-    "f1": trained("f1"),
-    "without_hotpotqa": trained(variant="without_hotpotqa", sets="2wiki,musique"),
-    "without_2wiki": trained(variant="without_2wiki", sets="hotpotqa,musique"),
-    "arena": trained(),
-  },
-)
+RUNS: dict[str, Run | str] = {
+  "direct": Run("arena:direct", flags=JUDGE),  # untrained, from the given passages
+  "closed_book": Run("untrained:closed_book", flags=ASKED),
+  "sure": Run("untrained:sure,given", flags=ASKED),
+  "self_ask": Run("untrained:self_ask,given", flags=ASKED),
+  "r1_searcher": released("r1_searcher"),
+  "simpledeepsearcher": released("simpledeepsearcher"),
+  "research": released("research"),
+  "sft_direct": fine_tuned("direct"),
+  "sft_reasoning": fine_tuned("", BACKBONE),
+  "naive": trained("naive", kl="k3"),
+  "k3": trained(variant="k3", kl="k3"),
+  "judge": trained("judge"),
+  "f1": trained("f1"),
+  "without_hotpotqa": trained(variant="without_hotpotqa", sets="2wiki,musique"),
+  "without_2wiki": trained(variant="without_2wiki", sets="hotpotqa,musique"),
+  "arena": trained(),
+}
+PAPER = paper("arena", RUNS)

@@ -1,6 +1,7 @@
 """The runs and columns of CARE's tables (EMNLP 2025); care.toml has the published numbers."""
 
-from ragrl_jax.evaluation.tables.layout import Column, Run, paper
+from ragrl_jax.evaluation.tables.layout import Column, Run
+from ragrl_jax.evaluation.tables.published import paper
 
 UNMARKED = ("--config.switches.unmarked=True",)  # a reply without `Answer:` is the answer as a whole
 WHOLE = {"switches.unmarked": True}

@@ -1,13 +1,9 @@
 """The layout of a paper's table: its columns and rows, the published numbers, and the run for each row."""
 
 import dataclasses
-import pathlib
 import re
-import tomllib
 from collections.abc import Mapping
 from typing import Any
-
-NOT_PRINTED = ("/", "-", "–")  # cells without a number in papers; also our mark for a number that the text lacks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +162,7 @@ class Paper:
 # Name in `results.MODELS` → the model's name on the Hugging Face hub.
 HUB: Mapping[str, str] = {
   **{f"qwen2.5-{size}b": f"Qwen/Qwen2.5-{size}B-Instruct" for size in ("1.5", 3, 7, 14)},
-  **{f"qwen2.5-{size}b-base": f"Qwen/Qwen2.5-{size}B" for size in (3, 7, 14)},
+  **{f"qwen2.5-{size}b-base": f"Qwen/Qwen2.5-{size}B" for size in ("1.5", 3, 7, 14)},
   **{f"qwen3-{size}b": f"Qwen/Qwen3-{size}B" for size in (4, 8, 14)},
   "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
   "r1-distill-qwen-7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
@@ -230,70 +226,3 @@ def columns(heads: Mapping[str, str], measures: tuple[str, ...], *, average: str
   if average:
     found += [Column(average, measure, tuple(heads)) for measure in measures]
   return tuple(found)
-
-
-def paper(
-  name: str, runs: Mapping[str, Run | str], columns_of: Mapping[str, tuple[Column, ...]] | None = None
-) -> Paper:
-  """The paper whose published numbers are in NAME.toml beside this file.
-
-  The file has `title`, `source`, `others` and `data` of `Paper`; `sets`, name in SETS → heading; and `tables`, name →
-  a table's `title`, `rows`, `against`, columns, `scale`, `digits` and `transposed`. Columns are a name in `columns_of`;
-  or `measures` of all `sets`, unless the table names its own, with the heading of an `average`; or `quadrants`, the
-  names of two runs. `every_table` has defaults.
-
-  Args:
-    name: the paper's name.
-    runs: name in the rows → the run without its model, or the reason why no run fills the row.
-    columns_of: name in the tables → columns.
-  """
-  of = tomllib.loads(pathlib.Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
-  tables = []
-  for table, own in of["tables"].items():
-    given = dict(quadrants=(), average="", columns="", sets=of.get("sets"), measures=()) | of["every_table"] | own
-    made = rows(given.pop("rows"), runs, given.pop("against", ""))
-    names, halves, named = (given.pop(key) for key in ("sets", "quadrants", "columns"))
-    heads = {} if named else {one: of["sets"][one] for one in names}
-    measures, average = tuple(given.pop("measures")), given.pop("average")
-    found = quadrants(heads, *measures, *halves) if halves else columns(heads, measures, average=average)
-    tables.append(Table(table, columns=(columns_of or {})[named] if named else found, rows=made, **given))
-  return Paper(name, of["title"], tuple(tables), of["others"], of["source"], of.get("data", {}))
-
-
-def rows(text: str, runs: Mapping[str, Run | str], against: str = "") -> tuple[Row, ...]:
-  """The rows of a table, a line each: NAME | RUN MODEL versus=RUN measure=MEASURE against ROW | NUMBERS.
-
-  Args:
-    text: the lines, in which all but name, run and numbers may be left out; "# HEADING" begins a section.
-    runs: RUN → the run without its model, or the reason why no run fills the row.
-    against: the row with which all others are compared, unless they name one.
-
-  Raises:
-    ValueError: a row's run is not in `runs`.
-  """
-  found, section = [], ""
-  for line in text.strip().splitlines():
-    if line.startswith("# "):
-      section = line[2:].strip()
-      continue
-    row, filled, numbers = (part.strip() for part in line.split("|", 2))
-    filled, _, base = filled.partition(" against ")
-    named, model = ([word for word in filled.split() if "=" not in word] + [""])[:2]
-    own = dict(word.split("=") for word in filled.split() if "=" in word)
-    if unknown := {named, own.get("versus", named)} - runs.keys():
-      raise ValueError(f"{row}: {', '.join(unknown)} is none of the runs {', '.join(runs)}.")
-    run, versus = _of(runs[named], model), _of(runs[own["versus"]], model) if "versus" in own else None
-    why = dict(why_not=run) if isinstance(run, str) else dict(run=run)
-    base = base or (against if against != row else "")
-    of = dict(section=section, against=base, versus=versus, measure=own.get("measure", ""))
-    published = tuple(None if word in NOT_PRINTED else word for word in numbers.replace("|", " ").split())
-    found.append(Row(row, published, **why, **of))
-  return tuple(found)
-
-
-def _of(run: Run | str, model: str) -> Run | str:
-  """The run of a model, whose name replaces {model} in the run's texts."""
-  if isinstance(run, str) or not model:
-    return run
-  texts = {name: getattr(run, name).format(model=model, hub=HUB.get(model, "")) for name in ("transcripts", "made")}
-  return dataclasses.replace(run, model=model, reads=run.reads and _of(run.reads, model), **texts)

@@ -3,7 +3,8 @@
 import dataclasses
 
 from ragrl_jax.evaluation.tables.layout import SETS as QUESTIONS
-from ragrl_jax.evaluation.tables.layout import Column, Run, columns, paper, quadrants
+from ragrl_jax.evaluation.tables.layout import Column, Run, columns, quadrants
+from ragrl_jax.evaluation.tables.published import paper
 
 SETS = {"nq": "NQ", "triviaqa": "TQA", "hotpotqa": "HotpotQA"}
 INDEX = ("--config.retrieval.index=DPR_INDEX",)

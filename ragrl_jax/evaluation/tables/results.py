@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.evaluation import answer_verdicts, comparison, corpus_audit, evidence_rows, harness
-from ragrl_jax.evaluation.tables.layout import SETS
+from ragrl_jax.evaluation.tables.layout import HUB, SETS
 from ragrl_jax.models import hub
 from ragrl_jax.store import jsonl
 
@@ -23,19 +23,15 @@ MODELS: Mapping[tuple[str, int, int], str] = {
   ("qwen3", 5120, 40): "qwen3-14b",
   ("llama", 4096, 32): "llama-3.1-8b",
 }
-# How servers name the models of the tables.
-_SERVED: Sequence[tuple[re.Pattern[str], str]] = (
-  (re.compile(r"gpt-4o(-\d.*)?"), "gpt-4o"),
-  (re.compile(r"(openai-)?o1(-\d.*)?"), "openai-o1"),
-  (re.compile(r"deepseek-(r1|reasoner)"), "deepseek-r1"),
-  (re.compile(r"claude-(3[-.]7-sonnet|sonnet-3[-.]7).*"), "claude-3.7-sonnet"),
-  (re.compile(r"claude-(4[-.]5-sonnet|sonnet-4[-.]5).*"), "claude-4.5-sonnet"),
-  (re.compile(r"(qwen2\.5-(?:1\.5|3|7|14)b)-instruct"), r"\1"),
-  (re.compile(r"(qwen2\.5-(?:1\.5|3|7|14)b)"), r"\1-base"),
-  (re.compile(r"(qwen3-(?:4|8|14)b)"), r"\1"),
-  (re.compile(r"(llama-3\.1-8b)-instruct"), r"\1"),
-  (re.compile(r"deepseek-r1-distill-qwen-7b"), "r1-distill-qwen-7b"),
-)
+# How servers name the models of the tables that are not on the hub.
+_SERVED: Mapping[str, re.Pattern[str]] = {
+  "gpt-4o": re.compile(r"gpt-4o(-\d.*)?"),
+  "openai-o1": re.compile(r"(openai-)?o1(-\d.*)?"),
+  "deepseek-r1": re.compile(r"deepseek-(r1|reasoner)"),
+  "claude-3.7-sonnet": re.compile(r"claude-(3[-.]7-sonnet|sonnet-3[-.]7).*"),
+  "claude-4.5-sonnet": re.compile(r"claude-(4[-.]5-sonnet|sonnet-4[-.]5).*"),
+}
+_ON_HUB = {name.rpartition("/")[2].lower(): model for model, name in HUB.items()}
 _DISTILLED = {"qwen2.5-7b": "r1-distill-qwen-7b"}  # the same shape with RoPE's θ of Qwen2.5-Math
 _BASE_ENDS = 151643  # eos_token_id of Qwen2.5's base models; the instruct models have 151645
 _NEEDED = ("id", "question", "golds", "prediction", "terms", "ended", "source")
@@ -214,8 +210,7 @@ def _served(settings: Mapping[str, Any]) -> str | None:
   if not settings.get("endpoint"):
     return None
   name = str(settings.get("model")).rpartition("/")[2].lower()
-  fitting = ((pattern.fullmatch(name), known) for pattern, known in _SERVED)
-  return next((match.expand(known) for match, known in fitting if match is not None), None)
+  return _ON_HUB.get(name) or next((model for model, said in _SERVED.items() if said.fullmatch(name)), None)
 
 
 def _model(

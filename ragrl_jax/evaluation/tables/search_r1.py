@@ -1,6 +1,7 @@
 """The runs in the rows of Search-R1's tables (arXiv 2503.09516v5); search_r1.toml has the published numbers."""
 
-from ragrl_jax.evaluation.tables.layout import Run, paper
+from ragrl_jax.evaluation.tables.layout import Run
+from ragrl_jax.evaluation.tables.published import paper
 
 INDEX = ("--config.retrieval.index=INDEX",)
 FLASHRAG = "hf:RUC-NLPIR/FlashRAG_datasets"

@@ -5,8 +5,9 @@ from typing import Any
 
 from ragrl_jax.evaluation.tables import search_r1
 from ragrl_jax.evaluation.tables.commands_of import RATERS
-from ragrl_jax.evaluation.tables.layout import SERVED, Column, Run, paper
+from ragrl_jax.evaluation.tables.layout import SERVED, Column, Run
 from ragrl_jax.evaluation.tables.measures import COMPARED
+from ragrl_jax.evaluation.tables.published import paper
 
 JUDGES = (
   "--config.judge.kind=reward_model",

@@ -1,6 +1,7 @@
 """The runs and columns of Learning When to Search's tables; when_to_search.toml has the published numbers."""
 
-from ragrl_jax.evaluation.tables.layout import Column, Run, paper
+from ragrl_jax.evaluation.tables.layout import Column, Run
+from ragrl_jax.evaluation.tables.published import paper
 
 INDEX = ("--config.retrieval.index=INDEX",)
 NEEDS = (
