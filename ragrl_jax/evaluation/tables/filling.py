@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
@@ -83,7 +83,9 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
   for table in paper.tables:
     of_row = _assigned(table, evaluations, any_model)
     scores = {row.name: [_of_cell(column, row, of_row) for column in table.of_row(row)] for row in table.rows}
-    filled.append(Filled(table, _adjusted([list(_row(paper, table, row, of_row, scores)) for row in table.rows])))
+    places = range(len(table.columns))
+    cells = [[_cell(paper, table, row, place, of_row, scores) for place in places] for row in table.rows]
+    filled.append(Filled(table, _adjusted(cells)))
     used |= {
       id(one.facts) for column in table.columns for found in of_row.values() for one in _of_column(column, found)
     }
@@ -263,52 +265,50 @@ def _of_column(column: Column, evaluations: Sequence[Evaluation]) -> list[Evalua
   ]
 
 
-def _row(
+def _cell(
   paper: Paper,
   table: Table,
   row: Row,
+  place: int,
   of_row: Mapping[str, Sequence[Evaluation]],
   scores: Mapping[str, Sequence[Scores]],
-) -> Iterator[Cell]:
-  """The cells of one row."""
-  for place, (column, printed) in enumerate(zip(table.of_row(row), row.published)):
-    measure, here = MEASURES[column.measure], _of_column(column, of_row[row.name])
-    second = _distinct(_of_column(column, of_row[row.name + VERSUS])) if column.both else []
-    scale = table.scale if measure.share else 1.0
-    wholes = [(one, value) for one in here if measure.whole and (value := measure.of_whole(one.metrics)) is not None]
-    if len(wholes) == 1 and len(wholes[0][0].sets) == 1:  # a measure of a whole evaluation is of one data set
-      ((one, value),) = wholes
-      bounds = one.metrics.get(f"{measure.whole}_interval") or ()
-      number = one.metrics.get(f"{measure.whole}_pairs", one.metrics["n"])
-      yield Cell(printed, value * scale, *(scale * bound for bound in bounds), n=number, evaluations=(one,))
-      continue
-    here = here if measure.whole else _distinct(here)
-    mine = scores[row.name][place]
-    if not mine:
-      other = bool(here and column.both and not second)  # the row's own run is there, the second one is not
-      run, found = (row.versus, second) if other else (row.run, here)
-      yield Cell(printed, **_empty(paper, column, row, run, found))
-      continue
-    base = scores[row.against][place] if row.against else {}
-    p, paired = _tested(mine, base, column)
-    if column.average:
-      means = list(_means(mine, column).values())
-      yield Cell(printed, scale * sum(means) / len(means), n=len(means), p=p, paired=paired, evaluations=tuple(here))
-      continue
-    values = [mine[key] for key in sorted(mine)]
-    low, high = stats.bootstrap_interval(values, seed=0)
-    deviation = _deviation(column, here)
-    yield Cell(
-      printed,
-      scale * sum(values) / len(values),
-      scale * low,
-      scale * high,
-      len(values),
-      p,
-      deviation=None if deviation is None else scale * deviation,
-      paired=paired,
-      evaluations=(*here, *second),
-    )
+) -> Cell:
+  """The cell of a row at a column's place."""
+  column, printed = table.of_row(row)[place], row.published[place]
+  measure, here = MEASURES[column.measure], _of_column(column, of_row[row.name])
+  second = _distinct(_of_column(column, of_row[row.name + VERSUS])) if column.both else []
+  scale = table.scale if measure.share else 1.0
+  wholes = [(one, value) for one in here if measure.whole and (value := measure.of_whole(one.metrics)) is not None]
+  if len(wholes) == 1 and len(wholes[0][0].sets) == 1:  # a measure of a whole evaluation is of one data set
+    ((one, value),) = wholes
+    bounds = one.metrics.get(f"{measure.whole}_interval") or ()
+    number = one.metrics.get(f"{measure.whole}_pairs", one.metrics["n"])
+    return Cell(printed, value * scale, *(scale * bound for bound in bounds), n=number, evaluations=(one,))
+  here = here if measure.whole else _distinct(here)
+  mine = scores[row.name][place]
+  if not mine:
+    other = bool(here and column.both and not second)  # the row's own run is there, the second one is not
+    run, found = (row.versus, second) if other else (row.run, here)
+    return Cell(printed, **_empty(paper, column, row, run, found))
+  base = scores[row.against][place] if row.against else {}
+  p, paired = _tested(mine, base, column)
+  if column.average:
+    means = list(_means(mine, column).values())
+    return Cell(printed, scale * sum(means) / len(means), n=len(means), p=p, paired=paired, evaluations=tuple(here))
+  values = [mine[key] for key in sorted(mine)]
+  low, high = stats.bootstrap_interval(values, seed=0)
+  deviation = _deviation(column, here)
+  return Cell(
+    printed,
+    scale * sum(values) / len(values),
+    scale * low,
+    scale * high,
+    len(values),
+    p,
+    deviation=None if deviation is None else scale * deviation,
+    paired=paired,
+    evaluations=(*here, *second),
+  )
 
 
 def _empty(paper: Paper, column: Column, row: Row, run: Run | None, here: Sequence[Evaluation]) -> dict[str, str]:

@@ -14,8 +14,8 @@ NOT_PRINTED = ("/", "-", "–")  # cells without a number in papers; also our ma
 def paper(name: str, runs: Mapping[str, Run | str], named: Mapping[str, tuple[Column, ...]] | None = None) -> Paper:
   """The paper whose published numbers are in NAME.toml beside this file.
 
-  The file has `title`, `source`, `others` and `data` of `Paper`; `sets`, name in SETS → heading; and `tables`, name →
-  a table's `title`, `scale`, `digits` and `transposed`, its `rows` and `against` as in the function `rows`, and its
+  The file has `title`, `source`, `others` and `data` of `Paper`; `sets`, name in SETS → heading; and `tables`, "NAME:
+  TITLE" → a table's `scale`, `digits` and `transposed`, its `rows` and `against` as in the function `rows`, and its
   columns. These are the `measures` on all `sets`, unless the table has its own `sets`, with an `average` under this
   heading; or `quadrants` of one measure and two runs' names; or `columns`, a name in `named`. `every_table` has
   defaults.
@@ -31,7 +31,7 @@ def paper(name: str, runs: Mapping[str, Run | str], named: Mapping[str, tuple[Co
     given = file["every_table"] | own
     found = _columns(given, file.get("sets", {}), named or {})
     made = rows(given.pop("rows"), runs, given.pop("against", ""))
-    tables.append(Table(table, columns=found, rows=made, **given))
+    tables.append(Table(*table.split(": ", 1), found, made, **given))
   return Paper(name, file["title"], tuple(tables), file["others"], file["source"], file.get("data", {}))
 
 
