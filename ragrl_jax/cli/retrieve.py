@@ -7,37 +7,16 @@ the row knows as gold: by `gold_ids`, or else by the articles of the supporting 
 no marks, because a passage with the answer need not support it; ARENA cannot score such rows.
 """
 
-import dataclasses
-
 from absl import app, flags
 
 from ragrl_jax.cli import commands, index_flags
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
-from ragrl_jax.store import episodes
-from ragrl_jax.structs import Example
+from ragrl_jax.run import questions
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]")
-
-
-def marked(example: Example) -> Example:
-  """The example, whose passages were retrieved, with the known gold ones in `supporting`.
-
-  Gold sentences that no passage holds are left out of `evidence`, which names their passages.
-  """
-  ids = {str(name) for name in example.meta.get("gold_ids") or ()}
-  articles = {episodes.content(gold) for gold in example.meta.get(episodes.GOLDS, ())}
-  gold = lambda passage: passage.id in ids if ids else episodes.content(passage) in articles
-  supporting = tuple(place for place, passage in enumerate(example.passages) if gold(passage))
-  evidence = tuple(
-    (place, sentence)
-    for _, sentence in example.evidence
-    for place in [next((i for i, passage in enumerate(example.passages) if sentence in passage.text), None)]
-    if place is not None
-  )
-  return dataclasses.replace(example, supporting=supporting, evidence=evidence)
 
 
 def main(argv):
@@ -48,7 +27,7 @@ def main(argv):
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
   own = [bool(index_flags.OWN.value and example.passages) for example in examples]
   found = index_flags.with_passages(examples)
-  examples = [example if kept else marked(example) for example, kept in zip(found, own, strict=True)]
+  examples = [example if kept else questions.marked(example) for example, kept in zip(found, own, strict=True)]
   writers.write_examples(OUT.value, examples)
   right = sum(any(qa.has_answer(p.text, example.golds) for p in example.passages) for example in examples)
   print(

@@ -165,6 +165,24 @@ def without_passages(example: structs.Example) -> structs.Example:
   )
 
 
+def marked(example: structs.Example) -> structs.Example:
+  """The example, whose passages were retrieved, with the known gold ones in `supporting`.
+
+  Gold sentences that no passage holds are left out of `evidence`, which names their passages.
+  """
+  ids = {str(name) for name in example.meta.get("gold_ids") or ()}
+  articles = {episodes.content(gold) for gold in example.meta.get(episodes.GOLDS, ())}
+  gold = lambda passage: passage.id in ids if ids else episodes.content(passage) in articles
+  supporting = tuple(place for place, passage in enumerate(example.passages) if gold(passage))
+  evidence = tuple(
+    (place, sentence)
+    for _, sentence in example.evidence
+    for place in [next((i for i, passage in enumerate(example.passages) if sentence in passage.text), None)]
+    if place is not None
+  )
+  return dataclasses.replace(example, supporting=supporting, evidence=evidence)
+
+
 def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[structs.Example]:
   examples = every = _read(config, path, config.data.max_examples, what)
   if config.data.drop_unanswerable:

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from ragrl_jax import retrieval, structs
-from ragrl_jax.cli import retrieve
 from ragrl_jax.data import readers, writers
+from ragrl_jax.run import questions
 from ragrl_jax.store import episodes
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -23,10 +23,10 @@ def example(**fields):
 
 def test_only_known_gold_passages_are_marked():
   both = dict(passages=(PARIS, OSLO))
-  assert retrieve.marked(example(**both)).supporting == ()  # Oslo is in a passage, but no one says that it supports
-  assert retrieve.marked(example(**both, meta=dict(gold_ids=[2]))).supporting == (1,)
+  assert questions.marked(example(**both)).supporting == ()  # Oslo is in a passage, but no one says that it supports
+  assert questions.marked(example(**both, meta=dict(gold_ids=[2]))).supporting == (1,)
   lost = structs.Passage("x", "norway", "An older text of the article.")
-  found = retrieve.marked(
+  found = questions.marked(
     example(**both, meta={episodes.GOLDS: (lost,)}, evidence=((0, OSLO.text), (0, "In no passage.")))
   )
   assert found.supporting == (1,) and found.evidence == ((1, OSLO.text),)

@@ -330,15 +330,17 @@ class Compilations:
     self.open = False
 
 
-def test_no_compilation_after_warm_up(plain):
-  state = plain.init(0)
+def test_no_compilation_after_warm_up():
+  learner = small.learner()
+  state = learner.init(0)
   both = lambda seed, n: small.blocks(small.items(n, seed=seed), lengths=(24, 12))
   with Compilations() as cold:
-    state, _ = small.update(plain, state, both(0, 16))
+    for length in (24, 12):
+      state, _ = small.update(learner, state, small.blocks(small.items(16), lengths=(length,)))
   assert cold.count > 0  # the counter works: two row lengths were new
   with Compilations() as warm:
     for seed, n in ((1, 3), (2, 16), (3, 40), (4, 9)):
-      state, _ = small.update(plain, state, both(seed, n))
+      state, _ = small.update(learner, state, both(seed, n))
   assert warm.count == 0
 
 
