@@ -35,39 +35,36 @@ def evaluation(paper: Paper, column: Column, run: Run) -> str:
   for verdicts on the steps of transcripts all from their scoring.
   """
   (name,) = column.sets
-  data = column.data or paper.data.get(name) or SETS[name][1]
-  out = _folder(paper, run)
-  place = _place(paper, column, run)
+  questions = column.data or paper.data.get(name) or SETS[name][1]
+  out, place = _folder(paper, run), _place(paper, column, run)
+  data, to = f"--data={questions}", f"--out={place}"
   if run.reads is not None:
     extracted = _place(paper, column, run.reads)
     asked = f"{extracted}/asked.jsonl.gz"
-    words = [f"--data={data}", f"--predictions={extracted}/predictions.jsonl", f"--out={asked}"]
-    read = ["ragrl", "evaluate", f"--config={run.evaluate}", f"--checkpoint={out}", f"--data={asked}"]
-    steps = [_line(["ragrl", "make-lear-generator", *words]), _line([*read, f"--out={extracted}/read"])]
-    return " && ".join([evaluation(paper, column, run.reads), *steps])
+    made = _ragrl("make-lear-generator", data, f"--predictions={extracted}/predictions.jsonl", f"--out={asked}")
+    read = ("evaluate", f"--config={run.evaluate}", f"--checkpoint={out}", f"--data={asked}", f"--out={extracted}/read")
+    return " && ".join([evaluation(paper, column, run.reads), made, _ragrl(*read)])
   if run.system == answer_recall.SYSTEM:
-    return _line(["ragrl", "recall", f"--data={data}", f"--out={place}", *run.flags, *column.flags])
+    return _ragrl("recall", data, to, *run.flags, *column.flags)
   if run.system:
-    words = ["ragrl", "score", f"--system={run.system}", f"--transcripts={name}.jsonl", f"--data={data}"]
-    steps = [_line([*words, *([f"--model={run.model}"] if run.model else []), f"--out={place}"])]
-    asked = ["ragrl", "faithfulness", "--config=veritas", f"--episodes={place}"]
-    steps += [_line([*asked, *JUDGES[name], f"--out={place}-{name}.json"]) for name in MEASURES[column.measure].steps]
-    return " && ".join(steps)
+    words = (f"--transcripts={name}.jsonl", data, run.model and f"--model={run.model}", to)
+    asked = ("faithfulness", "--config=veritas", f"--episodes={place}")
+    steps = [_ragrl(*asked, *JUDGES[one], f"--out={place}-{one}.json") for one in MEASURES[column.measure].steps]
+    return " && ".join([_ragrl("score", f"--system={run.system}", *words), *steps])
+  served = SERVED.get(run.model)
   if run.evaluate == RATERS:
-    served = SERVED.get(run.model)
     path = f"{out}/model" if run.train else HUB.get(run.model)
     judge = dict(kind="llm", model=served, endpoint="ENDPOINT") if served else dict(kind="reward_model", path=path)
-    words = ["ragrl", "make-judge-data", "--config=veritas", *(f"--config.judge.{k}={v}" for k, v in judge.items())]
-    return _line([*words, f"--compare={data}", f"--out={place}"])
-  step = f"/checkpoints/{run.checkpoint}" if run.checkpoint else ""
-  if not run.train and run.model in SERVED:
+    of_judge = [f"--config.judge.{name}={value}" for name, value in judge.items()]
+    return _ragrl("make-judge-data", "--config=veritas", *of_judge, f"--compare={questions}", to)
+  if served and not run.train:
     any_tokenizer = f"--config.prompting.tokenizer={HUB['qwen2.5-7b']}"
-    answers = [f"--config.endpoint.model={SERVED[run.model]}", any_tokenizer]
+    answers = (f"--config.endpoint.model={served}", any_tokenizer)
   else:
+    step = f"/checkpoints/{run.checkpoint}" if run.checkpoint else ""
     checkpoint = f"{out}{step}" if run.train else HUB[run.model]
-    answers = [f"--checkpoint={checkpoint}", *([f"--best={run.best}"] if run.best else [])]
-  words = ["ragrl", "evaluate", f"--config={run.evaluate}", *answers, f"--data={data}"]
-  return _line([*words, f"--out={place}", *run.needs, *run.flags, *column.flags])
+    answers = (f"--checkpoint={checkpoint}", run.best and f"--best={run.best}")
+  return _ragrl("evaluate", f"--config={run.evaluate}", *answers, data, to, *run.needs, *run.flags, *column.flags)
 
 
 def objective(run: Run) -> str:
@@ -80,9 +77,10 @@ def training(paper: Paper, run: Run | None) -> str:
   if run is None or not run.train:
     return ""
   command = dict(rl="train", sft="sft")[objective(run)]
-  words = ["ragrl", command, f"--config={run.train}", f"--workdir={_folder(paper, run)}"]
   needs = (f"--config.data.train={run.transcripts}",) if command == "sft" else run.needs
-  return _line([*words, f"--config.model.path={run.start or HUB[run.model]}", *needs, *run.train_flags])
+  start = f"--config.model.path={run.start or HUB[run.model]}"
+  words = (f"--config={run.train}", f"--workdir={_folder(paper, run)}", start, *needs, *run.train_flags)
+  return _ragrl(command, *words)
 
 
 def _place(paper: Paper, column: Column, run: Run) -> str:
@@ -95,14 +93,13 @@ def _place(paper: Paper, column: Column, run: Run) -> str:
 
 def _folder(paper: Paper, run: Run) -> str:
   name = run.system or (run.train or run.evaluate).replace(":", "-").replace(",", "-")
-  return "-".join(
-    [f"out/{paper.name}/{name}", *([run.model] if run.model else []), *_apart((*run.needs, *run.train_flags))]
-  )
+  return "-".join(filter(None, [f"out/{paper.name}/{name}", run.model, *_apart((*run.needs, *run.train_flags))]))
 
 
 def _apart(flags: tuple[str, ...]) -> list[str]:
   return [f"{match[1].replace('_', '')}{match[2]}" for flag in flags if (match := _APART.fullmatch(flag))]
 
 
-def _line(words: list[str]) -> str:
-  return shlex.join(words)
+def _ragrl(*words: str) -> str:
+  """The command line of these words without empty ones."""
+  return shlex.join(["ragrl", *filter(None, words)])
