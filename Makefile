@@ -55,7 +55,7 @@ $(DOCS_VENV)/.ready-docs: pyproject.toml setup.py constraints.txt
 quickstart real-model bench: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 
 quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on this machine
-	$(RUN) launchers/quickstart.py --workdir out/quickstart
+	$(RUN) -m ragrl_jax quickstart --workdir out/quickstart
 
 real-model: $(VENV)/.ready  ## train a real 135M model on real questions, in an hour on 2 cores: SYSTEM=arena; goes on after a kill
 	$(RUN) benchmarks/real_model/run.py --workdir out/real_model --system $(or $(SYSTEM),arena) --seed $(or $(SEED),0)
@@ -70,7 +70,7 @@ test-newest:  ## the same tests and the quickstart with the newest versions, wit
 	@$(NEWEST_VENV)/bin/python --version
 	@$(NEWEST_VENV)/bin/python -m pip list --format freeze --disable-pip-version-check | tr '\n' ' '; echo
 	$(call quickly,$(NEWEST_VENV)/bin/python) $(NEWEST_VENV)/bin/python -m pytest $(FAST)
-	$(NEWEST_VENV)/bin/python launchers/quickstart.py --workdir out/quickstart-newest
+	$(NEWEST_VENV)/bin/python -m ragrl_jax quickstart --workdir out/quickstart-newest
 
 browser: $(VENV)/.ready  ## the pages in Chromium, which is installed if possible; screenshots in out/browser/
 	@chromium=$$(.ci/chromium) || { echo "no browser: the page was not opened"; exit 0; }; \

@@ -1,7 +1,7 @@
 """Times the opening of a report page in Chromium, until its questions are drawn and can be searched.
 
     python tests/evaluation/fake_evaluation.py out/fake 50000 long
-    python launchers/report.py --workdir out/fake/before --workdir out/fake/after --out out/fake/two.html
+    ragrl report --workdir out/fake/before --workdir out/fake/after --out out/fake/two.html
     CHROMIUM=$(.ci/chromium) python benchmarks/page_opening.py out/fake/two.html
 
 This process serves the page to a headless browser, with a script that reports times: from the start of the navigation

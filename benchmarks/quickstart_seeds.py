@@ -57,7 +57,8 @@ def folder(out: pathlib.Path, seed: int, machine: str) -> pathlib.Path:
 def run_all(out: pathlib.Path, pairs: list[tuple[int, str]]) -> None:
   """Runs the quickstart for each (seed, machine) that has no summary yet."""
   missing = [pair for pair in pairs if not (folder(out, *pair) / "summary.json").is_file()]
-  command = lambda seed, workdir: [sys.executable, "launchers/quickstart.py", f"--workdir={workdir}", f"--seed={seed}"]
+  ragrl = [sys.executable, "-m", "ragrl_jax"]
+  command = lambda seed, workdir: [*ragrl, "quickstart", f"--workdir={workdir}", f"--seed={seed}"]
   jobs = [(machine, seed, folder(out, seed, machine).resolve()) for seed, machine in missing]
   machines.run(
     [machines.Job(machine, command(seed, workdir), workdir.with_suffix(".log")) for machine, seed, workdir in jobs],

@@ -62,7 +62,7 @@ def served(checkout: pathlib.Path, index: pathlib.Path) -> tuple[subprocess.Pope
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
-  command = [sys.executable, checkout / "launchers" / "serve_retriever.py", "--index", index, "--port", str(port)]
+  command = [sys.executable, "-m", "ragrl_jax", "serve-index", "--index", index, "--port", str(port)]
   server = subprocess.Popen(command, env=os.environ | dict(PYTHONPATH=str(checkout)), stdout=subprocess.DEVNULL)
   while True:
     try:

@@ -1,6 +1,6 @@
 r"""Trains an external agent: a program that talks to an OpenAI-compatible endpoint.
 
-Run:    python launchers/train.py --config configs/agent.py --workdir OUT --config.switches.program=my_agent.py:run \
+Run:    ragrl train --config agent --workdir OUT --config.switches.program=my_agent.py:run \
           --config.model.path=Qwen/Qwen3-4B --config.data.train=QUESTIONS [--config.switches.search=True \
           --config.retrieval.index=INDEX]
 Variants: smoke (tiny sizes, same rules).

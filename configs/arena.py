@@ -2,8 +2,8 @@ r"""ARENA (arXiv 2505.13258): name the useful references, analyse, answer. 7B or
 
 The settings that differ from the defaults in ragrl_jax/settings/. Next: ragrl_jax/recipes/arena/prompt.py.
 
-Run:    python launchers/train.py --config configs/arena.py --workdir OUT --config.model.path=Qwen/Qwen2.5-7B-Instruct
-        SFT baselines: launchers/make_arena_sft.py, then launchers/sft.py --config configs/arena.py:sft,direct or :sft
+Run:    ragrl train --config arena --workdir OUT --config.model.path=Qwen/Qwen2.5-7B-Instruct
+        SFT baselines: ragrl make-arena-sft, then ragrl sft --config arena:sft,direct or :sft
 Variants, joined by commas: smoke (tiny sizes, same rules); repo (as in the authors' code; with sft also their SFT); the
 accuracies f1 and judge; no_bonus; the baselines naive (GRPO, think and answer) and direct (only answers, with sft); k3
 instead of k2; without_hotpotqa, without_2wiki, without_musique (trained on the other two sets, tested on this one).

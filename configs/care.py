@@ -1,10 +1,10 @@
 r"""CARE (EMNLP 2025): quote the context while reasoning, then answer. 7B to 14B, long contexts, no search.
 
-Run:    python launchers/train.py --config configs/care.py --workdir OUT --config.model.path=MERGED
-        Before it: launchers/make_sft_data.py, launchers/sft.py --config configs/care.py:sft, launchers/export_hf.py
+Run:    ragrl train --config care --workdir OUT --config.model.path=MERGED
+        Before it: ragrl make-care-sft, ragrl sft --config care:sft, ragrl export
 Variants, joined by commas: smoke (tiny sizes, same rules), sft (the warm start), repo (as in the authors' code), mean
 (rewards the share of real quotes), the ablations no_retrieval and easy_only, longbench (the sizes of the authors'
-tests, for launchers/evaluate.py), original (an evaluation without instructions on the format).
+tests, for ragrl evaluate), original (an evaluation without instructions on the format).
 Expect: not run yet at this size. The paper's Qwen2.5-7B goes from F1 45.79 to 56.81 on four LongBench sets, and from
         58.38 to 64.56 on CofCA.
 """

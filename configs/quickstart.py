@@ -7,7 +7,7 @@ Expect: exact match on held-out questions from about 0.4 after the warm start to
 The demonstrations of the warm start are faulty on purpose: two thirds of those that need two searches stop after the
 first. RL with exact match as its only reward discovers that a second search earns more.
 
-Both stages end when they reach their goal (launchers/quickstart.py); `steps` is only the upper limit. No learning rate
+Both stages end when they reach their goal (ragrl quickstart); `steps` is only the upper limit. No learning rate
 schedule depends on the end.
 """
 

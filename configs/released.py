@@ -1,7 +1,7 @@
 r"""Released search agents in their own protocols: Search-R1, DeSA, AutoRefine, ReSearch, R1-Searcher, Search-o1 and
 SimpleDeepSearcher. For evaluation.
 
-Run:    python launchers/evaluate.py --config configs/released.py:research --config.retrieval.index=INDEX_OR_ADDRESS \
+Run:    ragrl evaluate --config released:research --config.retrieval.index=INDEX_OR_ADDRESS \
           --checkpoint agentrl/ReSearch-Qwen-7B-Instruct --config.switches.instructions=file:prompt.txt \
           --data hotpotqa.jsonl.gz --out OUT
 Variants, joined by commas: smoke (tiny sizes, same rules); search_r1, desa, autorefine, research, r1_searcher,

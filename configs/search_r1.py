@@ -1,10 +1,10 @@
 r"""Search-R1 (arXiv 2503.09516): reason, search, read, answer. Qwen2.5-3B or 7B, NQ + HotpotQA, the 2018 Wikipedia.
 
-Run:    python launchers/train.py --config configs/search_r1.py --workdir OUT \
+Run:    ragrl train --config search_r1 --workdir OUT \
           --config.model.path=Qwen/Qwen2.5-7B --config.retrieval.index=INDEX_OR_ADDRESS
 Variants, joined by commas: smoke (tiny sizes, same rules), ppo (a critic instead of groups), format (rewards the
           format), repo (as in the authors' code), r1 (trained without search), browse (opens documents, finds words in
-          them), sft (on transcripts: launchers/sft.py).
+          them), sft (on transcripts: ragrl sft).
 Expect: not run yet at this size. The paper has .431 EM on average over seven sets for 7B by PPO.
 """
 

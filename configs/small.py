@@ -1,8 +1,8 @@
 r"""A recipe's rules for a small model (0.1 to 0.6B) and short passages, on two CPU cores or on one GPU.
 
-Run:    python launchers/train.py --config configs/small.py:arena --workdir OUT --config.model.path=WARM/model \
+Run:    ragrl train --config small:arena --workdir OUT --config.model.path=WARM/model \
           --config.data.train=TRAIN --config.data.evaluate=DEVELOPMENT
-        First the warm start: launchers/demonstrate.py, then launchers/sft.py --config configs/small.py:arena,sft
+        First the warm start: ragrl demonstrate, then ragrl sft --config small:arena,sft
 Variants, joined by commas: first the recipe (arena if none; care, lear, search_r1, veritas, when_to_search), then sft,
 gpu (larger steps and paragraphs, bfloat16), smoke (tiny sizes) and the recipe's own variants.
 Expect: docs/real_model.md, from benchmarks/real_model/run.py.

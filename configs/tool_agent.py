@@ -1,6 +1,6 @@
 r"""An agent that calls tools in its model's own format: the run's search, Python functions, MCP servers.
 
-Run:    python launchers/train.py --config configs/tool_agent.py --workdir OUT --config.model.path=Qwen/Qwen3-4B \
+Run:    ragrl train --config tool_agent --workdir OUT --config.model.path=Qwen/Qwen3-4B \
           --config.data.train=QUESTIONS --config.retrieval.index=INDEX [--config.switches.tools=my_tools.py:add \
           --config.switches.mcp="python server.py|http://127.0.0.1:8000/mcp"]
 Variants: smoke (tiny sizes, same rules).

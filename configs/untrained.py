@@ -1,7 +1,7 @@
 r"""Untrained baselines: closed book, chain of thought, RAG, IRCoT, Iter-RetGen, self-ask, SKR, SuRe, FLARE,
 Adaptive-RAG, prompted RECOMP and FilCo. For evaluation.
 
-Run:    python launchers/evaluate.py --config configs/untrained.py --checkpoint Qwen/Qwen2.5-7B-Instruct \
+Run:    ragrl evaluate --config untrained --checkpoint Qwen/Qwen2.5-7B-Instruct \
           --config.retrieval.index=INDEX_OR_ADDRESS --data hotpotqa.jsonl.gz --out OUT
 Variants, joined by commas: smoke (tiny sizes, same rules); in place of RAG closed_book, cot, ircot, iter_retgen,
 self_ask, skr, sure, flare, adaptive, recomp or filco; given (the question's own passages, no search); thinking or

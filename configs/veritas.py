@@ -1,11 +1,11 @@
 r"""VERITAS (OpenReview mZ0gGlXe1F): search, and think about what was found. Qwen2.5-7B base, NQ + HotpotQA.
 
-Run:    python launchers/train.py --config configs/veritas.py --workdir OUT \
+Run:    ragrl train --config veritas --workdir OUT \
           --config.model.path=Qwen/Qwen2.5-7B --config.retrieval.index=INDEX_OR_ADDRESS \
           --config.judge.kind=reward_model --config.judge.path=RM/model
-        RM: the run of launchers/sft.py --config configs/veritas.py:reward_model.
+        RM: the run of ragrl sft --config veritas:reward_model.
 Variants, joined by commas: smoke (tiny sizes, same rules); one of the arms em, em_it, em_ta, em_format; no_ramp; repo;
-        or reward_model (for launchers/sft.py on the pairs of launchers/make_judge_data.py).
+        or reward_model (for ragrl sft on the pairs of ragrl make-judge-data).
 Expect: not run yet at this size. The paper has .445 EM on average over seven sets, .447 for em_it.
 """
 

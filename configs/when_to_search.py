@@ -1,6 +1,6 @@
 r"""Learning When to Search: search only if it pays. Qwen3-4B or 8B, 2WikiMultihopQA, Wikipedia of September 2025, DAPO.
 
-Run:    python launchers/train.py --config configs/when_to_search.py --workdir OUT \
+Run:    ragrl train --config when_to_search --workdir OUT \
           --config.model.path=Qwen/Qwen3-4B --config.retrieval.index=INDEX_OR_ADDRESS \
           --config.retrieval.query_encoder=Qwen/Qwen3-Embedding-0.6B --config.judge.endpoint=http://JUDGE/v1
 Variants, joined by commas: smoke (tiny sizes, same rules); table (the KL of the paper's table; its text has none);
@@ -16,7 +16,7 @@ from ragrl_jax import recipes
 def get_config(variant: str = ""):
   config, chosen = recipes.configure("when_to_search", variant, "table")
   config.steps = 500  # paper
-  # The paper trains on four fifths of a set and validates on the rest: launchers/split_questions.py makes both files.
+  # The paper trains on four fifths of a set and validates on the rest: ragrl split makes both files.
   two_wiki = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa"
   config_lib.own_sets(config, train=f"{two_wiki}/train", evaluate=f"{two_wiki}/dev")
   config.prompting.markers = "own"  # Qwen3's template drops earlier thoughts

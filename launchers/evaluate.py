@@ -1,4 +1,4 @@
-"""`ragrl evaluate` from a checkout; the code is in ragrl_jax/cli/evaluate.py."""
+"""`ragrl evaluate`, run by this path: on a TPU VM or a cluster."""
 
 from ragrl_jax.cli import main
 

@@ -1,4 +1,4 @@
-"""`ragrl quickstart` from a checkout; the code is in ragrl_jax/cli/quickstart.py."""
+"""`ragrl quickstart`, run by this path: on a TPU VM or a cluster."""
 
 from ragrl_jax.cli import main
 

@@ -1,4 +1,4 @@
-"""`ragrl sft` from a checkout; the code is in ragrl_jax/cli/sft.py."""
+"""`ragrl sft`, run by this path: on a TPU VM or a cluster."""
 
 from ragrl_jax.cli import main
 

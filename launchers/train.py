@@ -1,4 +1,4 @@
-"""`ragrl train` from a checkout; the code is in ragrl_jax/cli/train.py."""
+"""`ragrl train`, run by this path: on a TPU VM or a cluster."""
 
 from ragrl_jax.cli import main
 

@@ -23,7 +23,7 @@ def default_config() -> Config:
 
 
 def load(path: str | pathlib.Path, variant: str = "") -> Config:
-  """The settings of a config file, given as in the launchers' `--config=PATH:VARIANT`."""
+  """The settings of a config file, given as in `--config=PATH:VARIANT`."""
   spec = importlib.util.spec_from_file_location(f"config_{pathlib.Path(path).stem}", path)
   if spec is None or spec.loader is None:
     raise ValueError(f"{path}: this is not a file of settings, such as configs/arena.py.")

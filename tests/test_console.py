@@ -1,4 +1,4 @@
-"""The console script: its commands, their modules and launchers, and its errors."""
+"""The console script: its commands, their modules, and its errors."""
 
 import ast
 import pathlib
@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 import ragrl_jax
-from ragrl_jax.cli import commands, configs, main
+from ragrl_jax.cli import configs, main
 
 ROOT = pathlib.Path(__file__).parents[1]
 CLI = ROOT / "ragrl_jax" / "cli"
@@ -33,14 +33,15 @@ def ragrl(monkeypatch, capsys):
   return called
 
 
-def test_every_command_has_a_module_and_a_thin_launcher():
-  modules = [module for module, _ in main.COMMANDS.values()]
-  assert sorted(modules) == sorted(file.stem for file in (ROOT / "launchers").glob("*.py"))
-  for module in modules:
+def test_every_command_has_a_module():
+  for module, _ in main.COMMANDS.values():
     defined = [node.name for node in ast.parse((CLI / f"{module}.py").read_text()).body if hasattr(node, "name")]
-    assert {"main", "start"} <= set(defined), module
-    launcher = (ROOT / "launchers" / f"{module}.py").read_text()
-    assert len(launcher.splitlines()) <= 12 and f'main.start("{module}")' in launcher, module
+    assert "main" in defined, module
+
+
+def test_launchers_run_commands_by_path():
+  for file in (ROOT / "launchers").glob("*.py"):
+    assert f'main.start("{main.COMMANDS[file.stem][0]}")' in file.read_text()
 
 
 def test_a_command_receives_its_own_flags(ragrl):
@@ -96,14 +97,6 @@ def test_configs_are_found_by_name(monkeypatch, tmp_path):
     argv[0], f"--config={configs.path('arena:smoke')}", *argv[3:5], f"--sft_config={configs.path('care')}", "--config"
   ]  # fmt: skip
   assert configs.with_paths(argv, []) == argv
-
-
-def test_help_shows_the_command_as_it_was_called(monkeypatch):
-  text = "Trains: python launchers/train.py --config configs/arena.py:sft; then launchers/make_sft_data.py"
-  monkeypatch.setattr(sys, "argv", ["ragrl train"])
-  assert commands.as_called(text) == "Trains: ragrl train --config arena:sft; then ragrl make-care-sft"
-  monkeypatch.setattr(sys, "argv", ["launchers/train.py"])
-  assert commands.as_called(text).startswith(text) and "`ragrl train` is the same" in commands.as_called(text)
 
 
 def test_listing_the_commands_does_not_import_jax():

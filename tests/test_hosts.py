@@ -205,7 +205,9 @@ def test_supervised_fine_tuning_on_two_hosts_is_ones(tmp_path):
   for count in (1, 2):
     port, workdir = free_port(), tmp_path / str(count)
     command = [
-      ROOT / "launchers" / "sft.py",
+      "-m",
+      "ragrl_jax",
+      "sft",
       f"--config={ROOT}/configs/quickstart.py:sft",
       f"--workdir={workdir}",
       *changed,

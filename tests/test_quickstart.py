@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def quickstart(workdir: pathlib.Path, *flags: str) -> subprocess.CompletedProcess:
-  command = [sys.executable, ROOT / "launchers" / "quickstart.py", f"--workdir={workdir}", *flags]
+  command = [sys.executable, "-m", "ragrl_jax", "quickstart", f"--workdir={workdir}", *flags]
   return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
 
 

@@ -1,6 +1,6 @@
 """Measures a retriever by answers in its passages, and by gold documents: Recall@k, nDCG@k, MRR@k.
 
-  python launchers/answer_recall.py --data QUESTIONS --index INDEX --top_k 5 [--noown_passages] [--only type=bridge]
+  ragrl recall --data QUESTIONS --index INDEX --top_k 5 [--noown_passages] [--only type=bridge]
 
 A passage is relevant if its text contains a right answer, by the rule of DPR's script (--titles: title or text). A
 question's own passages are measured without a search. --noown_passages drops them, and also measures the search for
@@ -14,23 +14,21 @@ import pathlib
 
 from absl import app, flags, logging
 
-from ragrl_jax.cli import commands, index_flags
+from ragrl_jax.cli import index_flags
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.store import addresses, folders
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json, for `ragrl tables`.")
 TITLES = flags.DEFINE_bool("titles", False, "Search answers in titles too, and not in texts alone as DPR's script.")
 ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure only questions whose rows have this value.")
 
 
-def main(argv):
+def main():
   """Runs `ragrl recall`."""
   logging.set_verbosity(logging.WARNING)  # faiss reports which libraries it tries
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}")
   if OUT.value:
     folders.refuse_others(OUT.value, folders.SCORES)
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
@@ -60,9 +58,3 @@ def main(argv):
       data=DATA.value, only=ONLY.value or None, top_k=k, titles=TITLES.value, own_passages=own, retrieval=index
     )
     answer_recall.write(pathlib.Path(OUT.value), examples, found, settings)
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["data"])
-  commands.run(main)

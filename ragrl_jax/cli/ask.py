@@ -1,4 +1,4 @@
-"""Asks a checkpoint a question: python launchers/ask.py --checkpoint RUN "Who was it?"
+"""Asks a checkpoint a question: ragrl ask --checkpoint RUN "Who was it?"
 
 Plays the question with the run's recipe and retriever, and shows thoughts, searches, passages, quotes, citations and
 the answer while they are generated. Without a question, it reads one question per line from the input. --conversation
@@ -17,17 +17,20 @@ import uuid
 
 import uvicorn
 from absl import app, flags, logging
-from ml_collections import config_flags
 
 from ragrl_jax import evaluate, structs
-from ragrl_jax.cli import checkpoints, commands, configs
+from ragrl_jax.cli import checkpoints, commands
 from ragrl_jax.retrieval import guard
 from ragrl_jax.run import devices, questions
 from ragrl_jax.serving import ask_checkpoint, ask_page, live_text
 from ragrl_jax.store import compile_cache
 
-CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
+FROM_CHECKPOINT = "run_config"
+flags.FLAGS.set_gnu_getopt(True)  # flags may follow the question
+CHECKPOINT = flags.DEFINE_string(
+  "checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.", required=True
+)
+CONFIG = commands.config_flag()
 AGAINST = flags.DEFINE_string("against", "", "A second checkpoint that gets the same questions.")
 DATA = flags.DEFINE_string("data", "", "File with the question: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 ID = flags.DEFINE_string("id", "", "Id of the question in --data; by default the first question.")
@@ -39,7 +42,7 @@ PORT = flags.DEFINE_integer("port", 8010, "Port of the page.", lower_bound=1, up
 JSON = flags.DEFINE_bool("json", False, "Print each answer as a line of JSON, without the trace.")
 
 
-def main(argv):
+def main(words):
   """Runs `ragrl ask`."""
   logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
@@ -52,7 +55,7 @@ def main(argv):
     if other.judge.kind == "none":  # both get the same judge
       other.judge, other.judges = CONFIG.value.judge, CONFIG.value.judges
     made.append((other, AGAINST.value))
-  example = _example(CONFIG.value, " ".join(argv[1:]).strip())
+  example = _example(CONFIG.value, " ".join(words).strip())
   askers = []
   try:
     for config, checkpoint in made:
@@ -145,11 +148,3 @@ async def _ask(askers, example: structs.Example, earlier: list[tuple[str, str]],
     if not place:
       earlier.append((said, answers[0]["answer"] or "none"))
   return failed
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  sys.argv = configs.with_config(sys.argv, "run_config")
-  flags.FLAGS.set_gnu_getopt(True)  # flags may follow the question
-  flags.mark_flags_as_required(["checkpoint", "config"])
-  commands.run(main)

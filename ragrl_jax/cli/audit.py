@@ -1,7 +1,7 @@
 """Audits a corpus: whether it contains the answers and gold documents of questions, and whether the index finds them.
 
-  python launchers/audit.py --index INDEX --data QUESTIONS [--data …] [--top_k 5] [--out DIR]
-  python launchers/audit.py --corpus FILE.jsonl.gz --data QUESTIONS
+  ragrl audit --index INDEX --data QUESTIONS [--data …] [--top_k 5] [--out DIR]
+  ragrl audit --corpus FILE.jsonl.gz --data QUESTIONS
 
 Prints for each set the share of questions with an answer in some passage (no retriever can find the others), the share
 of the gold documents in the corpus (by id, title and text), and with an index the share of questions with an answer
@@ -19,7 +19,6 @@ from absl import app, flags, logging
 from tqdm import tqdm
 
 from ragrl_jax import retrieval
-from ragrl_jax.cli import commands
 from ragrl_jax.data import digests, readers
 from ragrl_jax.evaluation import corpus_audit, corpus_parts
 from ragrl_jax.retrieval import corpus_files
@@ -27,7 +26,9 @@ from ragrl_jax.store import folders, jsonl
 
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
 CORPUS = flags.DEFINE_string("corpus", "", "Corpus: files or a folder; not needed with an index's folder.")
-DATA = flags.DEFINE_multi_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+DATA = flags.DEFINE_multi_string(
+  "data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True
+)
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages that the index finds per question.", lower_bound=1)
 OUT = flags.DEFINE_string("out", "", "Folder for audit.json and audit.jsonl, such as an evaluation's.")
 WORKERS = flags.DEFINE_integer("workers", os.cpu_count() or 1, "Processes that read an index's corpus.", lower_bound=1)
@@ -38,11 +39,9 @@ TITLES = flags.DEFINE_bool("titles", False, "Search answers in titles too, and n
 BATCH = 256  # questions searched together
 
 
-def main(argv):
+def main():
   """Runs `ragrl audit`."""
   logging.set_verbosity(logging.WARNING)  # faiss reports which libraries it tries
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}")
   folder = pathlib.Path(INDEX.value) / "corpus"
   if INDEX.value and "://" not in INDEX.value and not pathlib.Path(INDEX.value).exists():
     raise app.UsageError(f"--index={INDEX.value}: no index here. Name a folder of `ragrl index`, or an address.")
@@ -76,9 +75,3 @@ def main(argv):
   if TRAIN.value:
     such = f", such as {trained[0].question!r}" if trained else ""
     print(f"{len(trained)} of the {len(examples)} questions are also in --train{such}.")
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["data"])
-  commands.run(main)

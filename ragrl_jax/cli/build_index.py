@@ -1,7 +1,7 @@
 r"""Builds an index from a corpus. After a kill, the same command continues where it stopped.
 
-    python launchers/build_index.py --corpus FILE.jsonl[.gz] --encoder bm25|hashing|MODEL --out DIR
-    python launchers/build_index.py --corpus wiki.jsonl.gz --encoder e5-base-v2/ --factory IVF4096,PQ96 \
+    ragrl index --corpus FILE.jsonl[.gz] --encoder bm25|hashing|MODEL --out DIR
+    ragrl index --corpus wiki.jsonl.gz --encoder e5-base-v2/ --factory IVF4096,PQ96 \
         --options nprobe=64 --dtype float16 --out wiki_e5
 """
 
@@ -61,8 +61,3 @@ def _shard(text: str) -> tuple[int, int]:
     raise argparse.ArgumentTypeError(f"{text!r}: it must be the part's number and the number of parts, such as 1/4")
   number, of = map(int, text.split("/"))
   return number, of
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  commands.call(main)

@@ -21,7 +21,6 @@ from ml_collections import config_flags
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.cli import configs
-from ragrl_jax.cli.main import COMMANDS
 
 OURS = str(pathlib.Path(config_lib.__file__).resolve().parent) + os.sep
 CONFIG_HELP = "A config of the package, such as arena or arena:smoke, or the path of a file."
@@ -68,17 +67,30 @@ config_flags.register_flag_parser_for_type(float, Number())
 config_flags.register_flag_parser_for_type(type(None), Number())
 
 
-def run(main) -> None:
-  """Runs a command with absl flags: reads them and calls `main(argv)`."""
+def start(module: types.ModuleType) -> None:
+  """Runs a command: reads its absl flags and calls its `main`. A module without flags reads its arguments itself.
+
+  Args:
+    module: a module of this folder. `main` takes no argument, or the words that are no flags. If it has no flags, it
+      returns the exit status. FROM_CHECKPOINT is the module that makes the config if only --checkpoint is given.
+  """
   shown = _wants_traceback()
-  read = functools.partial(guarded, _parsed, module=sys.modules[main.__module__], shown=shown)
-  app.run(functools.partial(guarded, main, shown=shown), flags_parser=read)
+  if not any(isinstance(value, flags.FlagHolder) for value in vars(module).values()):
+    sys.exit(guarded(module.main, shown=shown))
+  if default := getattr(module, "FROM_CHECKPOINT", ""):
+    sys.argv = configs.with_config(sys.argv, default)
+  read = functools.partial(guarded, _parsed, module=module, shown=shown)
+  app.run(functools.partial(guarded, _main, module=module, shown=shown), flags_parser=read)
 
 
-def call(main) -> None:
-  """Runs a command that reads its own arguments: calls `main()`, which returns the exit status."""
-  shown = _wants_traceback()
-  sys.exit(guarded(main, shown=shown))
+def _main(argv: list[str], module: types.ModuleType) -> None:
+  words = argv[1:]
+  if inspect.signature(module.main).parameters:
+    module.main(words)
+  elif words:
+    raise app.UsageError(f"unknown argument {words[0]!r}: everything is given as --flag=value.")
+  else:
+    module.main()
 
 
 def guarded(function, *arguments, shown: bool = False, **named):
@@ -143,11 +155,19 @@ class Parser(argparse.ArgumentParser):
   """The parser of commands without absl flags. Shows the command's docstring unchanged, and mistakes in one line."""
 
   def __init__(self, text: str):
-    super().__init__(description=as_called(text), formatter_class=argparse.RawDescriptionHelpFormatter)
+    super().__init__(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
 
   def error(self, message: str):
     """Prints the mistake in one line and ends the process with 2."""
     self.exit(2, f"error: {message} (--help shows an example).\n")
+
+
+def config_flag(*, required: bool = True) -> flags.FlagHolder:
+  """Defines --config."""
+  made = config_flags.DEFINE_config_file("config", help_string=CONFIG_HELP, lock_config=True)
+  if required:
+    flags.mark_flag_as_required("config")
+  return made
 
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
@@ -231,7 +251,7 @@ def usage(module: types.ModuleType) -> str:
   texts = [module, *(sys.modules.get(f"ragrl_jax.cli.{name}") for name in SHARED_FLAGS)]
   values = [value for one in texts if one is not None for value in vars(one).values()]
   shown = {id(flag): flag for value in values if (flag := _flag(value)) is not None}
-  lines = [inspect.cleandoc(as_called(module.__doc__ or "")), ""]
+  lines = [inspect.cleandoc(module.__doc__ or ""), ""]
   for flag in shown.values():
     plain = flag.default not in (None, "", []) and not config_flags.config_flags.is_config_flag(flag)
     default = "" if not plain else f" [{flag.default}]".replace(str(configs.folder()), "configs")
@@ -242,16 +262,6 @@ def usage(module: types.ModuleType) -> str:
       "                     --config.data.train=FILE, --config.retrieval.index=FOLDER, --config.steps=100"
     )
   return "\n".join([*lines, "  --traceback        show where an error was raised", "  --helpfull         all flags"])
-
-
-def as_called(text: str) -> str:
-  """A command's docstring. Its examples begin with `ragrl NAME` or `python launchers/…`, as the user typed it."""
-  names = {module: name for name, (module, _) in COMMANDS.items()}
-  if sys.argv[0].startswith("ragrl "):
-    text = re.sub(r"(python )?\blaunchers/(\w+)\.py", lambda found: f"ragrl {names[found[2]]}", text)
-    return re.sub(r"\bconfigs/(\w+)\.py", r"\1", text)
-  name = names.get(pathlib.Path(sys.argv[0]).stem)
-  return f"{text.rstrip()}\n\nWhere the package is installed, `ragrl {name}` is the same command." if name else text
 
 
 def _flag(value):

@@ -1,9 +1,9 @@
 """Compares evaluations, or judges:
 
-  python launchers/compare.py --results OUT_A --results OUT_B [--results …] [--measures em,terms/information_think]
-  python launchers/compare.py --verdicts 'PAIRS_A/*.jsonl.gz' --verdicts SHEET.csv [--verdicts …]
+  ragrl compare --results OUT_A --results OUT_B [--results …] [--measures em,terms/information_think]
+  ragrl compare --verdicts 'PAIRS_A/*.jsonl.gz' --verdicts SHEET.csv [--verdicts …]
 
-The first compares two or more systems on the same questions. Each --results is a folder that launchers/evaluate.py
+The first compares two or more systems on the same questions. Each --results is a folder that ragrl evaluate
 wrote, or a glob of such folders ('out/a/*', one per set and training run). Folders with the same questions, and the
 seeds of an evaluation, are runs of one system. A system's scores are means over its runs, ± their standard deviation.
 The command prints the means of every set, their macro average, the difference from the first system with its 95 %
@@ -12,7 +12,7 @@ the other one the means of the sets; --alternative makes the latter one-sided. W
 adjusted by Holm's method.
 
 The second compares two or more judges. Each --verdicts has the same pairs, labelled by one judge
-(launchers/make_judge_data.py) or by a person (its --sheet). The command prints the rate of agreement, Fleiss' kappa,
+(ragrl make-judge-data) or by a person (its --sheet). The command prints the rate of agreement, Fleiss' kappa,
 Cohen's kappa for every two judges, and 95 % intervals over the pairs.
 """
 
@@ -22,7 +22,6 @@ import pathlib
 
 from absl import app, flags
 
-from ragrl_jax.cli import commands
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_verdicts, comparison, harness, raters, seeds
@@ -45,9 +44,9 @@ VERDICTS = flags.DEFINE_multi_string(
 )
 
 
-def main(argv):
+def main():
   """Runs `ragrl compare`."""
-  if len(argv) > 1 or bool(RESULTS.value) == bool(VERDICTS.value):
+  if bool(RESULTS.value) == bool(VERDICTS.value):
     raise app.UsageError("give --results once per system, or --verdicts once per judge.")
   print(systems() if RESULTS.value else judges())
 
@@ -89,8 +88,3 @@ def labels(path: str) -> dict[raters.Pair, str]:
     return raters.read_sheet(path)
   premise = lambda pair: pair.passages[0].text if pair.passages else ""
   return {raters.same(premise(pair), pair.question): pair.golds[0] for pair in readers.read_examples(path)}
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  commands.run(main)

@@ -1,4 +1,4 @@
-"""Memory and best speed of a run: python launchers/compile_check.py --config configs/arena.py --topology v5e:8x8
+"""Memory and best speed of a run: ragrl check --config arena --topology v5e:8x8
 
 Compiles every program of a run for TPUs or GPUs. It needs neither the devices nor weights, only the compiler: libtpu
 (pip install 'ragrl_jax[tpu]') or JAX's CUDA plugin (pip install 'ragrl_jax[gpu-check]'). Prints the resident memory per
@@ -14,7 +14,6 @@ import os
 import sys
 
 from absl import app, flags
-from ml_collections import config_flags
 
 from ragrl_jax.cli import commands
 
@@ -26,11 +25,12 @@ from ragrl_jax.plan import compiled, report_tables
 from ragrl_jax.plan import index as index_lib
 from ragrl_jax.retrieval import device
 
-CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
+CONFIG = commands.config_flag(required=False)
 TOPOLOGY = flags.DEFINE_string(
   "topology",
   None,
   "TPU slice: v5e:2x4, v5e:16x16, v6e:8x8, v5p:4x4x4, …; GPUs: h100:8, b200:8, h200:2x8 (two hosts), …",
+  required=True,
 )
 SLICES = flags.DEFINE_integer("slices", 1, "Number of TPU slices, joined by the data centre's network.")
 SHAPE = flags.DEFINE_string("shape", "", f"Model: {', '.join(SHAPES)}; by default that of config.model.")
@@ -44,7 +44,7 @@ ONLY = flags.DEFINE_list("only", [], "Programs to compile, separated by commas; 
 JSON = flags.DEFINE_bool("json", False, "Print JSON.")
 
 
-def main(_):
+def main():
   """Runs `ragrl check`."""
   index = None
   if PASSAGES.value:
@@ -69,9 +69,3 @@ def main(_):
   )
   print(json.dumps(report.to_json(), indent=1) if JSON.value else report_tables.text(report))
   sys.exit(not report.fits)
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["topology"])
-  commands.run(main)

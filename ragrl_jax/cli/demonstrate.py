@@ -1,9 +1,9 @@
-"""Writes demonstrations for launchers/sft.py, without a model, from questions with marked supporting passages:
+"""Writes demonstrations for ragrl sft, without a model, from questions with marked supporting passages:
 
-  python launchers/demonstrate.py --config configs/arena.py --data QUESTIONS --out SFT.jsonl.gz --examples 500
-  python launchers/demonstrate.py --config configs/search_r1.py --data QUESTIONS --out SFT.jsonl.gz \
+  ragrl demonstrate --config arena --data QUESTIONS --out SFT.jsonl.gz --examples 500
+  ragrl demonstrate --config search_r1 --data QUESTIONS --out SFT.jsonl.gz \
     --config.retrieval.index=INDEX --config.model.path=Qwen/Qwen2.5-7B
-  python launchers/sft.py --config configs/search_r1.py:sft --config.data.train=SFT.jsonl.gz --workdir out/sft
+  ragrl sft --config search_r1:sft --config.data.train=SFT.jsonl.gz --workdir out/sft
 
 The recipe's script plays the model: it searches in the index of config.retrieval, quotes the sentence with the answer,
 and answers. The recipe is arena, care, lear, search_r1, veritas or when_to_search. A question that cannot be shown this
@@ -13,8 +13,7 @@ four bytes count as a token. config.seed draws the questions.
 
 import asyncio
 
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import flags, logging
 from tqdm import tqdm
 
 from ragrl_jax import config as config_lib
@@ -22,16 +21,14 @@ from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import demonstrations
 
-CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
-OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.")
+CONFIG = commands.config_flag()
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
 EXAMPLES = flags.DEFINE_integer("examples", 0, "Most transcripts to write; 0 writes all.", lower_bound=0)
 
 
-def main(argv):
+def main():
   """Runs `ragrl demonstrate`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
   config_lib.validate(CONFIG.value, training=False)
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
@@ -47,9 +44,3 @@ def main(argv):
     )
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
   generation.report(fates, OUT.value)
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["config", "data", "out"])
-  commands.run(main)

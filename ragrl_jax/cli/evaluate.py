@@ -1,7 +1,7 @@
-"""Scores a checkpoint: python launchers/evaluate.py --checkpoint RUN --data FILE.jsonl[.gz] --out DIR
+"""Scores a checkpoint: ragrl evaluate --checkpoint RUN --data FILE.jsonl[.gz] --out DIR
 
 Recipe, retrieval and sizes come from the run's config.json; --config.field=value changes a setting. A model without a
-run needs --config configs/NAME.py. Without --checkpoint, the model --config.endpoint.model=NAME behind a server answers
+run needs --config NAME. Without --checkpoint, the model --config.endpoint.model=NAME behind a server answers
 (docs/howto/endpoint.md).
 --best evaluation/em evaluates the checkpoint that was best on the run's held-out questions, not the last one.
 
@@ -10,33 +10,34 @@ Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and pr
 After a kill, the same command continues where it stopped.
 """
 
-import sys
-
 from absl import app, flags, logging
-from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import evaluate
-from ragrl_jax.cli import commands, configs
+from ragrl_jax.cli import commands
 from ragrl_jax.report import metric_tables
 from ragrl_jax.run import devices
 from ragrl_jax.store import compile_cache, folders
 
-CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
+FROM_CHECKPOINT = "run_config"
+CONFIG = commands.config_flag(required=False)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
 BEST = flags.DEFINE_string(
   "best", "", "Evaluate the run's checkpoint with the highest value of this metric, such as evaluation/em."
 )
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
-OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json.")
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json.", required=True)
 SAMPLE = flags.DEFINE_bool("sample", False, "Sample with the settings of config.rollout instead of greedy decoding.")
 SEEDS = flags.DEFINE_integer("seeds", 1, "Number of answers to each question; several are sampled.", lower_bound=1)
+flags.register_validator(
+  "config",
+  lambda given: given is not None,
+  "give a --checkpoint, or a --config for a model without a run or behind a server (--help shows examples).",
+)
 
 
-def main(argv):
+def main():
   """Runs `ragrl evaluate`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
   commands.ready(CONFIG.value, "out", OUT.value, training=False)
@@ -72,15 +73,3 @@ def asked(metrics) -> str:
   known = [f"{round(value):,} {words}" for name, words in names.items() if (value := total(name)) is not None]
   cost = total("cost")
   return ", ".join(known + ([f"cost {cost:.4f}"] if cost else [])) or "The server reports no token counts."
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  sys.argv = configs.with_config(sys.argv, "run_config")
-  flags.mark_flags_as_required(["data", "out"])
-  flags.register_validator(
-    "config",
-    lambda given: given is not None,
-    "give a --checkpoint, or a --config for a model without a run or behind a server (--help shows examples).",
-  )
-  commands.run(main)

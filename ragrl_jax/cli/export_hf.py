@@ -1,6 +1,6 @@
 """Writes a run's checkpoint and tokenizer as a Hugging Face folder, which `transformers` and servers load.
 
-    python launchers/export_hf.py --checkpoint RUN[/checkpoints/STEP] --out FOLDER [--dtype bfloat16]
+    ragrl export --checkpoint RUN[/checkpoints/STEP] --out FOLDER [--dtype bfloat16]
 
 RUN contains the config.json that training wrote. Without STEP the newest checkpoint is exported. Only the weights are
 read, not the optimizer's state or the value head of a shared critic. LoRA adapters are merged into their base model.
@@ -146,8 +146,3 @@ def main() -> int:
   made = export(arguments.checkpoint, arguments.out, dtype=arguments.dtype)
   print(json.dumps(dict(model=arguments.out, step=made.step, dtype=arguments.dtype, family=made.family)))
   return 0
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  commands.call(main)

@@ -1,6 +1,6 @@
 """Writes the episodes of a run or of an evaluation for other programs, one JSON object per line:
 
-  python launchers/export_traces.py --workdir OUT --format jsonl|atif --out FILE.jsonl
+  ragrl export-traces --workdir OUT --format jsonl|atif --out FILE.jsonl
 
 jsonl is a flat format: messages, rewards, terms, verdicts. atif is Harbor's Agent Trajectory Interchange Format, with
 the token ids and log-probabilities of each step. docs/howto/tracking.md describes both.
@@ -27,8 +27,3 @@ def main() -> int:
   number = interchange.write(arguments.workdir, arguments.format, arguments.out)
   print(json.dumps(dict(episodes=number, format=arguments.format, file=arguments.out)))
   return 0
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  commands.call(main)

@@ -1,14 +1,14 @@
 """Judges the steps of episodes of an evaluation or a run:
 
-  python launchers/faithfulness.py --config configs/veritas.py --config.judge.kind=llm … --episodes DIR [--out FILE]
+  ragrl faithfulness --config veritas --config.judge.kind=llm … --episodes DIR [--out FILE]
 
 Prints for each system and set, and on average over the sets, the share of faithful pairs: (results, thought), (thought,
 query) and (thought, answer). The judges are those of config.judge and config.judges.TERM. (thought, answer) is judged
-by Sub-EM by default (config.judges.think_answer.kind). --episodes is a folder of launchers/evaluate.py, a glob of such
+by Sub-EM by default (config.judges.think_answer.kind). --episodes is a folder of ragrl evaluate, a glob of such
 folders ('out/a/*', one per set), or a run's folder; the model must write its thoughts between <think> and </think>.
 The folders' recorded settings tell systems apart. FILE (JSON) also gets the counts: all pairs, incomplete pairs (which
 count 0), pairs without a verdict (in no mean, as the rest of their episodes), and episodes without a pair (in no mean);
-and the verdicts, from which launchers/tables.py computes the agreement of judges. With config.judge.cache set, the
+and the verdicts, from which ragrl tables computes the agreement of judges. With config.judge.cache set, the
 command continues after a kill.
 """
 
@@ -18,7 +18,6 @@ import json
 import pathlib
 
 from absl import app, flags
-from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import judging
@@ -30,16 +29,16 @@ from ragrl_jax.store import compile_cache, jsonl
 
 TERMS = ("information_think", "think_search", "think_answer")
 
-CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
-EPISODES = flags.DEFINE_string("episodes", None, "Folder of an evaluation or of a run, or a glob of such folders.")
+CONFIG = commands.config_flag()
+EPISODES = flags.DEFINE_string(
+  "episodes", None, "Folder of an evaluation or of a run, or a glob of such folders.", required=True
+)
 OUT = flags.DEFINE_string("out", "", "JSON file for all numbers.")
 JUDGED = flags.DEFINE_multi_enum("terms", list(TERMS), list(TERMS), "Term to judge; may be given several times.")
 
 
-def main(argv):
+def main():
   """Runs `ragrl faithfulness`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   folders = [part for folder in sorted(glob.glob(EPISODES.value)) for part in seeds.parts(pathlib.Path(folder))]
   if not (folders := [folder for folder in folders if folder.is_dir()]):
     raise FileNotFoundError(f"--episodes={EPISODES.value}: there is no such folder.")
@@ -99,9 +98,3 @@ def table(sets, average) -> str:
   return "\n".join(
     "   ".join([f"{row[0]:<{widths[0]}}", *(f"{x:>{w}}" for x, w in zip(row[1:], widths[1:]))]) for row in cells
   )
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["config", "episodes"])
-  commands.run(main)

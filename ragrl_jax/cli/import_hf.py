@@ -1,6 +1,6 @@
 """Checks a Hugging Face model and writes it for training: all tensors present, and in one dtype.
 
-    python launchers/import_hf.py --model Qwen/Qwen2.5-3B --out models/qwen2.5-3b [--dtype bfloat16] [--adapters PEFT/]
+    ragrl import --model Qwen/Qwen2.5-3B --out models/qwen2.5-3b [--dtype bfloat16] [--adapters PEFT/]
 
 --model is a folder, OWNER/NAME[@REVISION] on the Hugging Face hub, or a GGUF file, or a wheel or zip with one, of
 Llama, Qwen2, Qwen3 or Gemma 3 (pip install 'ragrl_jax[gguf]'): its weights are dequantised, and its tokenizer and chat
@@ -102,8 +102,3 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
       )
     )
   )
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  commands.call(main)

@@ -1,10 +1,10 @@
 """Asks a judge about the answers of finished evaluations with any recipe:
 
-  python launchers/judge_answers.py --config configs/arena.py:judge --config.judge.model=… --results OUT [--results …]
+  ragrl judge --config arena:judge --config.judge.model=… --results OUT [--results …]
 
 The judge is config.judge. Its prompt (config.judge.prompt) must compare answers with the right ones: answer or
-correctness. Prints the judge's accuracy and exact match by set. Each folder of launchers/evaluate.py or
-launchers/score_transcripts.py gets judged.jsonl (one row per answer) and judged.json. `ragrl compare --measures
+correctness. Prints the judge's accuracy and exact match by set. Each folder of ragrl evaluate or
+ragrl score gets judged.jsonl (one row per answer) and judged.json. `ragrl compare --measures
 judged`, `ragrl quadrants --measure judged` and the judge's columns of `ragrl tables` read them. With config.judge.cache
 set, the command continues after a kill.
 """
@@ -14,7 +14,6 @@ import json
 import pathlib
 
 from absl import app, flags
-from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import judging
@@ -24,14 +23,14 @@ from ragrl_jax.judging import prompts
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.store import compile_cache, jsonl
 
-CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
-RESULTS = flags.DEFINE_multi_string("results", None, "Folder of predictions.jsonl, or a glob of such folders.")
+CONFIG = commands.config_flag()
+RESULTS = flags.DEFINE_multi_string(
+  "results", None, "Folder of predictions.jsonl, or a glob of such folders.", required=True
+)
 
 
-def main(argv):
+def main():
   """Runs `ragrl judge`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   named = [pathlib.Path(name) for pattern in RESULTS.value for name in sorted(glob.glob(pattern))]
   folders = [part for name in named for part in seeds.parts(name) if (part / harness.PREDICTIONS).is_file()]
   if not folders:
@@ -63,9 +62,3 @@ def main(argv):
     unread += sum(row["verdict"] is None for row in found)
     total += len(found)
   generation.settle(unread, total, "answers", again=generation.of_judges(CONFIG.value.judge, {}))
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["config", "results"])
-  commands.run(main)

@@ -69,7 +69,9 @@ def main() -> None:
 
 def start(module: str) -> None:
   """Runs a command with the flags in sys.argv, and ends the process with its exit status."""
-  importlib.import_module(f"ragrl_jax.cli.{module}").start()
+  from ragrl_jax.cli import commands
+
+  commands.start(importlib.import_module(f"ragrl_jax.cli.{module}"))
 
 
 def listing() -> str:

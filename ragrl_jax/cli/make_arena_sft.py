@@ -1,10 +1,10 @@
-"""Makes the data of ARENA's SFT baselines for launchers/sft.py:
+"""Makes the data of ARENA's SFT baselines for ragrl sft:
 
-  python launchers/make_arena_sft.py --data QUESTIONS --out SFT.jsonl.gz
-  python launchers/make_arena_sft.py --data QUESTIONS --out SFT.jsonl.gz --answers CACHE --url URL --model NAME
+  ragrl make-arena-sft --data QUESTIONS --out SFT.jsonl.gz
+  ragrl make-arena-sft --data QUESTIONS --out SFT.jsonl.gz --answers CACHE --url URL --model NAME
 
-The first writes only answers, for --config configs/arena.py:sft,direct. The second also asks the backbone, behind an
-OpenAI-compatible endpoint, for the reasoning, for --config configs/arena.py:sft. Its answers are cached in CACHE, so a
+The first writes only answers, for --config arena:sft,direct. The second also asks the backbone, behind an
+OpenAI-compatible endpoint, for the reasoning, for --config arena:sft. Its answers are cached in CACHE, so a
 second call asks only for missing ones. The API key is read from the environment variable BACKBONE_KEY.
 """
 
@@ -14,12 +14,12 @@ import os
 from absl import app, flags
 
 from ragrl_jax.chat import cached, client
-from ragrl_jax.cli import commands, generation
+from ragrl_jax.cli import generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.arena import sft_data
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
-OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.")
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 URL = flags.DEFINE_string("url", "", "Endpoint of the backbone, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the backbone at that endpoint.")
@@ -41,10 +41,8 @@ def reason(examples):
   return generation.ask(make, examples, backbone, concurrency=CONCURRENCY.value)
 
 
-def main(argv):
+def main():
   """Runs `ragrl make-arena-sft`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}")
   if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
     raise app.UsageError(
       "--url, --model and --answers belong together: give all of them, or none to write only answers."
@@ -59,9 +57,3 @@ def main(argv):
     kept, fates = reason(examples)
     writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
     generation.report(fates, OUT.value)
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["data", "out"])
-  commands.run(main)

@@ -1,17 +1,17 @@
 """Makes the training data of VERITAS's reward model, and tests the model:
 
-  python launchers/make_judge_data.py --config configs/veritas.py --config.judge.kind=llm … --episodes RUN --out DIR
-  python launchers/make_judge_data.py --config configs/veritas.py --config.judge.path=MODEL --compare HELD_OUT --out DIR
-  python launchers/make_judge_data.py --config configs/veritas.py --episodes RUN --sheet SHEET.csv --max_pairs 100
+  ragrl make-judge-data --config veritas --config.judge.kind=llm … --episodes RUN --out DIR
+  ragrl make-judge-data --config veritas --config.judge.path=MODEL --compare HELD_OUT --out DIR
+  ragrl make-judge-data --config veritas --episodes RUN --sheet SHEET.csv --max_pairs 100
 
 The first takes pairs from the episodes of a run or an evaluation, (results, thought) by default (--term), and lets the
-config's judge label them. It writes DIR/train.jsonl.gz for launchers/sft.py --config configs/veritas.py:reward_model,
+config's judge label them. It writes DIR/train.jsonl.gz for ragrl sft --config veritas:reward_model,
 DIR/held_out.jsonl.gz, and DIR/labels.json, which says whose labels these are. The second prints the agreement of the
-config's judge with labels, those of HELD_OUT or of a sheet (.csv); with --out, launchers/tables.py reads it from DIR.
+config's judge with labels, those of HELD_OUT or of a sheet (.csv); with --out, ragrl tables reads it from DIR.
 Pairs without a verdict are asked once more at the end. If more than a share of --max_missing still has none, the exit
 status is 1. With config.judge.cache set, both continue after a kill, which loses at most the last 256 pairs. The third
 writes the first --max_pairs pairs of the first command, or of --compare HELD_OUT, for people to label.
-launchers/compare.py --verdicts compares these sheets with each other and with judges.
+ragrl compare --verdicts compares these sheets with each other and with judges.
 """
 
 import json
@@ -19,7 +19,6 @@ import pathlib
 import random
 
 from absl import app, flags
-from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import judging
@@ -31,7 +30,7 @@ from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.store import compile_cache, folders
 from ragrl_jax.store import episodes as episodes_lib
 
-CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
+CONFIG = commands.config_flag()
 EPISODES = flags.DEFINE_string(
   "episodes", "", "Folder of a run, whose episodes/step_*.jsonl are read, or of an evaluation, with episodes.jsonl."
 )
@@ -50,10 +49,8 @@ MAX_PAIRS = flags.DEFINE_integer("max_pairs", 27_000, "Most pairs to label, draw
 HELD_OUT = flags.DEFINE_integer("held_out", 3_000, "Pairs kept from training, or a few more.", lower_bound=1)
 
 
-def main(argv):
+def main():
   """Runs `ragrl make-judge-data`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   compile_cache.keep()
   config = CONFIG.value
   if SHEET.value:
@@ -112,9 +109,3 @@ def judged(judge, pairs) -> list[float | None]:
     return distil.verdicts(
       judge, [distil.asked(pair) for pair in pairs], progress=lambda done: bar.update(done - bar.n)
     )
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flag_as_required("config")
-  commands.run(main)

@@ -1,12 +1,12 @@
-"""Makes the data of LEAR's study of vanilla, rational and rationale evidence for launchers/sft.py:
+"""Makes the data of LEAR's study of vanilla, rational and rationale evidence for ragrl sft:
 
-  python launchers/make_lear_sft.py --data QUESTIONS --out DIR --answers CACHE --url URL --model NAME
-  python launchers/make_lear_sft.py --data QUESTIONS --out DIR
-  python launchers/make_lear_sft.py --data QUESTIONS --out DIR --oracle string_inclusion
+  ragrl make-lear-sft --data QUESTIONS --out DIR --answers CACHE --url URL --model NAME
+  ragrl make-lear-sft --data QUESTIONS --out DIR
+  ragrl make-lear-sft --data QUESTIONS --out DIR --oracle string_inclusion
 
 The first asks a teacher, behind an OpenAI-compatible endpoint, to reason, extract and answer. It writes reason and
 evidence of correct answers in two forms, DIR/vanilla.jsonl.gz (only the evidence) and DIR/rational.jsonl.gz, for
---config configs/lear.py:sft,study_vanilla and :sft,study_rational. The teacher's answers are cached in CACHE, so a
+--config lear:sft,study_vanilla and :sft,study_rational. The teacher's answers are cached in CACHE, so a
 second call asks only for missing ones. The API key is read from the environment variable TEACHER_KEY. The second writes
 the test questions, DIR/answerable.jsonl.gz: those with a right answer in a passage. The third writes
 DIR/filter.jsonl.gz, FilCo's transcripts for configs/lear.py:sft,filter: the sentence that the oracle selects from the
@@ -20,13 +20,13 @@ import pathlib
 from absl import app, flags
 
 from ragrl_jax.chat import cached, client
-from ragrl_jax.cli import commands, generation, index_flags
+from ragrl_jax.cli import generation, index_flags
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.lear import filco, prompt, sft_data
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
-OUT = flags.DEFINE_string("out", None, "Folder of the files.")
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+OUT = flags.DEFINE_string("out", None, "Folder of the files.", required=True)
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 URL = flags.DEFINE_string("url", "", "Endpoint of the teacher, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the teacher at that endpoint.")
@@ -48,10 +48,8 @@ def teach(examples):
   return generation.ask(make, examples, teacher, concurrency=CONCURRENCY.value)
 
 
-def main(argv):
+def main():
   """Runs `ragrl make-lear-sft`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}")
   if URL.value and ORACLE.value:
     raise app.UsageError("--oracle needs no teacher: give it without --url, --model and --answers.")
   if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
@@ -77,9 +75,3 @@ def main(argv):
     turns = [sft_data.arm(turns, reply) for _, turns in kept]
     writers.write_examples(file, [example for example, _ in kept], turns=turns)
   generation.report(fates, out)
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["data", "out"])
-  commands.run(main)

@@ -1,6 +1,6 @@
 r"""Makes CARE's warm start with two models behind OpenAI-compatible endpoints:
 
-  python launchers/make_sft_data.py --data QUESTIONS --out SFT.jsonl.gz --answers CACHE \
+  ragrl make-care-sft --data QUESTIONS --out SFT.jsonl.gz --answers CACHE \
     --reasoner_url URL --reasoner_model NAME --inserter_url URL --inserter_model NAME
 
 The questions must have passages and gold sentences, as in HotpotQA. The answers are stored in the file CACHE: a second
@@ -10,17 +10,17 @@ call asks only for missing ones. The API keys are read from the environment vari
 import functools
 import os
 
-from absl import app, flags
+from absl import flags
 
 from ragrl_jax.chat import cached
 from ragrl_jax.chat import client as client_lib
-from ragrl_jax.cli import commands, generation
+from ragrl_jax.cli import generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.care import generate
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
-OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.")
-ANSWERS = flags.DEFINE_string("answers", None, "File for the models' answers.")
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
+ANSWERS = flags.DEFINE_string("answers", None, "File for the models' answers.", required=True)
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
 TIMEOUT_S = flags.DEFINE_float("timeout_s", 600.0, "Time limit of one call.", lower_bound=0.01)
@@ -37,11 +37,13 @@ INSERTER_WORDING = flags.DEFINE_string(
   "file:PATH with the prompt of the inserting model, with {question}, {reasoning} and {evidence}.",
 )
 REASONER_URL = flags.DEFINE_string(
-  "reasoner_url", None, "Endpoint of the reasoning model, such as http://localhost:8000/v1."
+  "reasoner_url", None, "Endpoint of the reasoning model, such as http://localhost:8000/v1.", required=True
 )
-REASONER_MODEL = flags.DEFINE_string("reasoner_model", None, "Name of that model at its endpoint.")
-INSERTER_URL = flags.DEFINE_string("inserter_url", None, "Endpoint of the model that inserts the evidence.")
-INSERTER_MODEL = flags.DEFINE_string("inserter_model", None, "Name of that model at its endpoint.")
+REASONER_MODEL = flags.DEFINE_string("reasoner_model", None, "Name of that model at its endpoint.", required=True)
+INSERTER_URL = flags.DEFINE_string(
+  "inserter_url", None, "Endpoint of the model that inserts the evidence.", required=True
+)
+INSERTER_MODEL = flags.DEFINE_string("inserter_model", None, "Name of that model at its endpoint.", required=True)
 
 
 def model(endpoint: str, name: str, key_variable: str) -> cached.CachedClient:
@@ -58,10 +60,8 @@ def model(endpoint: str, name: str, key_variable: str) -> cached.CachedClient:
   return cached.CachedClient(client, ANSWERS.value, sampling=sampling)
 
 
-def main(argv):
+def main():
   """Runs `ragrl make-care-sft`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}")
   words = generate.wordings(REASONER_WORDING.value, INSERTER_WORDING.value)
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
@@ -71,11 +71,3 @@ def main(argv):
   kept, fates = generation.ask(make, examples, reasoner, inserter, concurrency=CONCURRENCY.value)
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
   generation.report(fates, OUT.value)
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(
-    ["data", "out", "answers", "reasoner_url", "reasoner_model", "inserter_url", "inserter_model"]
-  )
-  commands.run(main)

@@ -1,7 +1,7 @@
 """Writes a checkpoint as a Hugging Face folder with a model card, and uploads it if --to is given:
 
-  python launchers/push_hf.py --checkpoint RUN[/checkpoints/STEP] --out FOLDER [--results DIR …]
-  python launchers/push_hf.py --checkpoint RUN --out FOLDER --results DIR --license apache-2.0 --to USER/NAME
+  ragrl push --checkpoint RUN[/checkpoints/STEP] --out FOLDER [--results DIR …]
+  ragrl push --checkpoint RUN --out FOLDER --results DIR --license apache-2.0 --to USER/NAME
 
 The model card, FOLDER/README.md, has recipe, data, settings, training, scores with intervals, and limits. The scores
 are from the run's own held-out evaluation at this step, and from the evaluations that --results names. An evaluation of
@@ -191,8 +191,3 @@ def upload(
     raise ValueError(
       f"--to={to}: the upload failed ({why}). {folder} is complete: `hf upload {to} {folder}`."
     ) from error
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  commands.call(main)

@@ -1,7 +1,7 @@
 """Compares two evaluations question by question, or lists evaluations by the number of passages:
 
-  python launchers/quadrants.py --results OUT_A --results OUT_B [--measure outcome]
-  python launchers/quadrants.py --curve 'out/k*' [--measure outcome]
+  ragrl quadrants --results OUT_A --results OUT_B [--measure outcome]
+  ragrl quadrants --curve 'out/k*' [--measure outcome]
 
 The first prints the shares of questions that both, only the first, only the second and no evaluation answered right.
 With and without retrieval, these are the numbers of When to Search's Fig. 4; with rational and vanilla evidence
@@ -10,7 +10,7 @@ prints the share of questions with a search, the shares of these that are right 
 with one, and the share of the other questions that are wrong (under-search).
 
 The second prints one line per evaluation, sorted by its config.retrieval.top_k: the measure's mean, tokens of the reply
-and tokens given, as in When to Search's Fig. 5. Folders are those of launchers/evaluate.py, or globs of them. With
+and tokens given, as in When to Search's Fig. 5. Folders are those of ragrl evaluate, or globs of them. With
 several seeds, a question's value is the mean over the seeds.
 """
 
@@ -20,7 +20,6 @@ import pathlib
 
 from absl import app, flags
 
-from ragrl_jax.cli import commands
 from ragrl_jax.evaluation import answer_verdicts, harness, quadrants, seeds
 from ragrl_jax.store import jsonl
 
@@ -31,9 +30,9 @@ MEASURE = flags.DEFINE_string(
 )
 
 
-def main(argv):
+def main():
   """Runs `ragrl quadrants`."""
-  if len(argv) > 1 or (len(RESULTS.value) == 2) == bool(CURVE.value) or len(RESULTS.value) not in (0, 2):
+  if (len(RESULTS.value) == 2) == bool(CURVE.value) or len(RESULTS.value) not in (0, 2):
     raise app.UsageError("give --results twice, or --curve once.")
   if CURVE.value:
     results = {str(path): (_metrics(path), _rows(path)) for path in _folders(CURVE.value)}
@@ -67,8 +66,3 @@ def _metrics(folder: pathlib.Path) -> dict:
       f"{folder}: no {harness.METRICS}, so this evaluation is not finished: run its command again."
     )
   return json.loads(path.read_text(encoding="utf-8"))
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  commands.run(main)

@@ -1,4 +1,4 @@
-"""Trains a small model to search: python launchers/quickstart.py [--workdir out/quickstart] [--seed 0]
+"""Trains a small model to search: ragrl quickstart [--workdir out/quickstart] [--seed 0]
 
 The steps are a made-up world, its tokenizer, an index, a warm start on faulty demonstrations, RL with live search, and
 a table of the changes. Both stages of training end depending on their development questions; config.steps is only the
@@ -20,7 +20,7 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import evaluate, retrieval, sft, train
-from ragrl_jax.cli import commands, configs
+from ragrl_jax.cli import configs
 from ragrl_jax.core import stopping
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
@@ -52,7 +52,7 @@ TYPICAL = dict(warm=300, rl=24)  # steps; used only to estimate the time left
 RL_COST = 7.0  # seconds of an RL step over seconds of a supervised one; used only for that estimate
 
 
-def main(_):
+def main():
   """Runs `ragrl quickstart`."""
   logging.set_verbosity(logging.WARNING)
   heaps.limit()
@@ -111,10 +111,7 @@ def main(_):
 
 def asks(workdir: pathlib.Path, example) -> str:
   """The command that asks the trained model a question."""
-  here = pathlib.Path(__file__).parents[2] / "launchers" / "ask.py"
-  launcher = [os.path.relpath(sys.executable), os.path.relpath(here)]
-  command = ["ragrl", "ask"] if sys.argv[0].startswith("ragrl ") else launcher
-  return shlex.join([*command, "--checkpoint", str(workdir), example.question])
+  return shlex.join(["ragrl", "ask", "--checkpoint", str(workdir), example.question])
 
 
 def make_world(folder: pathlib.Path, seed: int) -> None:
@@ -277,8 +274,3 @@ def last_episode(workdir: pathlib.Path, step: int) -> dict:
   rows = episodes_lib.read_episodes(episodes_lib.steps(workdir)[step])
   searches = lambda row: sum(segment.get("found") is not None for segment in row["segments"])
   return max(rows, key=lambda row: (row["outcome"] or 0, searches(row)))
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  commands.run(main)

@@ -1,18 +1,17 @@
 """Writes the page of one or several runs, or of one or two evaluations:
 
-  python launchers/report.py --workdir OUT [--out FILE.html]
-  python launchers/report.py --workdir OUT_A --workdir OUT_B [--workdir …] --out FILE.html
+  ragrl report --workdir OUT [--out FILE.html]
+  ragrl report --workdir OUT_A --workdir OUT_B [--workdir …] --out FILE.html
 
 The first is one self-contained file with the curves, the time of each part, and a browser of sampled episodes. The
 second shows the curves of several runs in the same charts, and the settings that differ. Runs may be unfinished.
 
-If OUT is a folder of launchers/evaluate.py, the page has its tables and a browser of the questions with their episodes.
+If OUT is a folder of ragrl evaluate, the page has its tables and a browser of the questions with their episodes.
 With two such folders, it also shows the changes from the first to the second.
 """
 
 from absl import app, flags
 
-from ragrl_jax.cli import commands
 from ragrl_jax.report import evaluation_page, excerpt, side_by_side
 from ragrl_jax.report import page as page_lib
 
@@ -25,9 +24,9 @@ MEGABYTES = flags.DEFINE_float(
 )
 
 
-def main(argv):
+def main():
   """Runs `ragrl report`."""
-  if len(argv) > 1 or not WORKDIR.value:
+  if not WORKDIR.value:
     raise app.UsageError("give the run's folder as --workdir OUT, once for each run.")
   if len(WORKDIR.value) > 1 and OUT.value is None:
     raise app.UsageError("the page of several runs needs a name: --out FILE.html")
@@ -40,8 +39,3 @@ def main(argv):
     print(side_by_side.write(WORKDIR.value, OUT.value))
   else:
     print(page_lib.write_report(WORKDIR.value[0], OUT.value, max_bytes=int(MEGABYTES.value * 1e6)))
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  commands.run(main)

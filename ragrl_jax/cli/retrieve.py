@@ -1,6 +1,6 @@
 """Attaches an index's passages to questions: rows for the recipes whose prompts show passages (ARENA, CARE, LEAR, RAG).
 
-  python launchers/retrieve.py --data QUESTIONS --index INDEX --top_k 5 --out ASKED.jsonl.gz [--noown_passages]
+  ragrl retrieve --data QUESTIONS --index INDEX --top_k 5 --out ASKED.jsonl.gz [--noown_passages]
 
 Questions that have passages keep them; --noown_passages replaces them. `supporting` marks the retrieved passages that
 the row knows as gold: by `gold_ids`, or else by the articles of the supporting passages that it loses. Other rows have
@@ -9,20 +9,20 @@ no marks, because a passage with the answer need not support it; ARENA cannot sc
 
 from absl import app, flags
 
-from ragrl_jax.cli import commands, index_flags
+from ragrl_jax.cli import index_flags
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
 from ragrl_jax.run import questions
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
-OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]")
+OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]", required=True)
 
 
-def main(argv):
+def main():
   """Runs `ragrl retrieve`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}")
+  if not index_flags.INDEX.value:
+    raise app.UsageError("--index is missing (--help shows an example).")
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
   own = [bool(index_flags.OWN.value and example.passages) for example in examples]
@@ -35,9 +35,3 @@ def main(argv):
     f"answer in a passage ({right / max(len(examples), 1):.1%}), {sum(bool(e.supporting) for e in examples)} with "
     "marked supporting passages"
   )
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["data", "index", "out"])
-  commands.run(main)

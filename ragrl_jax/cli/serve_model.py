@@ -1,4 +1,4 @@
-"""Serves a checkpoint with OpenAI's API: python launchers/serve_model.py --checkpoint RUN --port 8000
+"""Serves a checkpoint with OpenAI's API: ragrl serve-model --checkpoint RUN --port 8000
 
 POST /v1/chat/completions and /v1/completions, streamed or not, sample tokens and log-probabilities as in training.
 docs/howto/serve.md lists the fields. Lanes, context and cache come from the run's config.json;
@@ -17,18 +17,20 @@ import pathlib
 import sys
 
 from absl import app, flags, logging
-from ml_collections import config_flags
 
 from ragrl_jax import evaluate
-from ragrl_jax.cli import checkpoints, commands, configs
+from ragrl_jax.cli import checkpoints, commands
 from ragrl_jax.retrieval import guard
 from ragrl_jax.run import devices
 from ragrl_jax.serving import engine_thread, openai_server
 from ragrl_jax.store import compile_cache
 
+FROM_CHECKPOINT = "serve_config"
 LIMITS = openai_server.Limits()
-CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
-CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
+CHECKPOINT = flags.DEFINE_string(
+  "checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.", required=True
+)
+CONFIG = commands.config_flag()
 BEST = flags.DEFINE_string(
   "best", "", "Serve the run's checkpoint with the highest value of this metric, such as evaluation/em."
 )
@@ -52,10 +54,8 @@ DRAIN_S = flags.DEFINE_float(
 )
 
 
-def main(argv):
+def main():
   """Runs `ragrl serve-model`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
   given, key = CHECKPOINT.value, _key()
@@ -103,10 +103,3 @@ def _key() -> str:
   if not (key and key.isascii() and key.isprintable() and key == key.strip()):
     raise app.UsageError(f"--key_variable={KEY_VARIABLE.value}: this environment variable holds no valid key.")
   return key
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  sys.argv = configs.with_config(sys.argv, "serve_config")
-  flags.mark_flags_as_required(["checkpoint", "config"])
-  commands.run(main)

@@ -1,6 +1,6 @@
 """Serves a retriever over HTTP: POST /retrieve as in Search-R1, POST /v1/embeddings, GET /health and /metrics.
 
-    python launchers/serve_retriever.py --index DIR --port 8000
+    ragrl serve-index --index DIR --port 8000
 
 By default only this machine can connect. --host 0.0.0.0 opens the server to every machine that can reach this one. With
 --key_variable, each request must send the token of that environment variable. SIGHUP reloads the index without losing
@@ -67,8 +67,3 @@ _keep = functools.cache(compile_cache.keep)  # once in each process
 def _load(index: str, settings: dict):
   _keep()
   return load_index(index, **settings)
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  commands.call(main)

@@ -1,12 +1,11 @@
-"""Fine-tunes on transcripts: python launchers/sft.py --config CONFIG --workdir OUT --config.data.train=FILE.jsonl[.gz]
+"""Fine-tunes on transcripts: ragrl sft --config CONFIG --workdir OUT --config.data.train=FILE.jsonl[.gz]
 
 Each row is a question with `turns`: [["model" | "environment", text], …]. The result is OUT/model, for
 config.model.path. After a kill, the same command continues from the last checkpoint. On several hosts, run the same
-command on each, with the flags of launchers/train.py.
+command on each, with the flags of ragrl train.
 """
 
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import flags, logging
 from tqdm import tqdm
 
 from ragrl_jax import sft
@@ -15,14 +14,12 @@ from ragrl_jax.parallel import hosts
 from ragrl_jax.run import player
 from ragrl_jax.store import compile_cache, heaps
 
-CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, model.")
+CONFIG = commands.config_flag()
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, model.", required=True)
 
 
-def main(argv):
+def main():
   """Runs `ragrl sft`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
   heaps.limit()
   compile_cache.keep()
@@ -42,9 +39,3 @@ def run(config):
         bar.set_postfix_str(f"loss {metrics['loss']:.3f} grad norm {metrics['grad_norm']:.2f}")
   if hosts.is_first():
     print(f"{WORKDIR.value}/model")
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["config", "workdir"])
-  commands.run(main)

@@ -1,24 +1,23 @@
 """Splits a set of questions at random into files of given shares. The same seed gives the same split:
 
-  python launchers/split_questions.py --data QUESTIONS --shares 80,20 --out TRAIN.jsonl.gz --out VALIDATION.jsonl.gz
+  ragrl split --data QUESTIONS --shares 80,20 --out TRAIN.jsonl.gz --out VALIDATION.jsonl.gz
 
 When to Search trains on 80 % of a set and validates on the other 20 %. Every question is in exactly one file.
 """
 
 from absl import app, flags
 
-from ragrl_jax.cli import commands
 from ragrl_jax.data import readers, splits, writers
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
 SHARES = flags.DEFINE_list("shares", ["80", "20"], "Share of each file, in any unit.")
 OUT = flags.DEFINE_multi_string("out", [], "FILE.jsonl[.gz], once per share.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the split.")
 
 
-def main(argv):
+def main():
   """Runs `ragrl split`."""
-  if len(argv) > 1 or len(OUT.value) != len(SHARES.value):
+  if len(OUT.value) != len(SHARES.value):
     raise app.UsageError(f"give one --out for each of the {len(SHARES.value)} shares.")
   try:
     shares = [float(share) for share in SHARES.value]
@@ -29,9 +28,3 @@ def main(argv):
   for path, part in zip(OUT.value, parts):
     writers.write_examples(path, part)
     print(f"{path}: {len(part)} questions")
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flag_as_required("data")
-  commands.run(main)

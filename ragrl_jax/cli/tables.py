@@ -1,9 +1,9 @@
 """Prints a paper's tables with our runs beside the published numbers:
 
-  python launchers/tables.py --paper arena --runs out/arena/test --runs 'out/arena/baselines/*'
+  ragrl tables --paper arena --runs out/arena/test --runs 'out/arena/baselines/*'
 
-Each --runs is a folder that launchers/evaluate.py or launchers/score_transcripts.py wrote, a file of verdicts on such a
-folder's episodes (launchers/faithfulness.py --out), or a glob of them.
+Each --runs is a folder that ragrl evaluate or ragrl score wrote, a file of verdicts on such a
+folder's episodes (ragrl faithfulness --out), or a glob of them.
 The stored settings of a run determine its row and columns, not the name of its folder. Below a table are the settings
 of each run, and the commands that fill its empty cells. Without --runs all commands are printed.
 """
@@ -12,14 +12,13 @@ import glob
 import pathlib
 import sys
 
-from absl import app, flags
+from absl import flags
 
-from ragrl_jax.cli import commands
 from ragrl_jax.evaluation import harness, seeds
 from ragrl_jax.evaluation.tables import filling, papers, results, step_verdicts, writing
 from ragrl_jax.store import jsonl
 
-PAPER = flags.DEFINE_enum("paper", None, list(papers.PAPERS), "The paper.")
+PAPER = flags.DEFINE_enum("paper", None, list(papers.PAPERS), "The paper.", required=True)
 RUNS = flags.DEFINE_multi_string(
   "runs", [], "Folder of an evaluation, a file of `ragrl faithfulness`, or a glob; several times."
 )
@@ -29,10 +28,8 @@ OUT = flags.DEFINE_string("out", None, "File to write; without it the tables are
 ANY_MODEL = flags.DEFINE_bool("any_model", False, "Let runs of other models fill a row; a note names the model.")
 
 
-def main(argv):
+def main():
   """Runs `ragrl tables`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}: each run is given as --runs=FOLDER.")
   paper = papers.PAPERS[PAPER.value]
   paths = [pathlib.Path(path) for path in folders(RUNS.value)]
   evaluations = [results.read(path) for path in paths if not path.is_file()]
@@ -72,9 +69,3 @@ def folders(patterns: list[str]) -> list[str]:
       print(f"--runs={pattern}: no evaluations, left out: {rest}", file=sys.stderr)
     found |= dict.fromkeys(map(str, kept or named))
   return list(found)
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flag_as_required("paper")
-  commands.run(main)

@@ -1,11 +1,10 @@
-"""Trains: python launchers/train.py --config configs/arena.py[:variant] --workdir OUT [--config.any.field=value]
+"""Trains: ragrl train --config arena[:variant] --workdir OUT [--config.any.field=value]
 
 On several hosts, run the same command on each. Use --distributed if JAX can find the hosts by itself (TPU VMs, Slurm),
 else --coordinator=HOST0:PORT --num_processes=N --process_id=0 … N-1. All hosts must be able to write to OUT.
 """
 
 from absl import app, flags, logging
-from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import evaluate, train
@@ -15,14 +14,14 @@ from ragrl_jax.report import page as page_lib
 from ragrl_jax.run import player, progress
 from ragrl_jax.store import compile_cache, heaps
 
-CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, episodes, report.")
+CONFIG = commands.config_flag()
+WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder of the run: config, metrics, checkpoints, episodes, report.", required=True
+)
 
 
-def main(argv):
+def main():
   """Runs `ragrl train`."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   variant = flags.FLAGS["config"].config_filename.partition(":")[2]
   if tuned := {"sft", "reward_model"}.intersection(variant.split(",")):
     raise app.UsageError(
@@ -52,9 +51,3 @@ def run(config):
           tqdm.write(f"step {metrics['step']}: {text}")
   if hosts.is_first():
     print(f"The run's page: {page_lib.write_report(WORKDIR.value)}")
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["config", "workdir"])
-  commands.run(main)

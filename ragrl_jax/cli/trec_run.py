@@ -1,7 +1,7 @@
 """Searches for a file of queries, writes the results as TREC's run file, and scores it with qrels, as trec_eval does.
 
-    python launchers/trec_run.py --index INDEX --queries SET/queries.jsonl --qrels SET/qrels/test.tsv --run run.txt
-    python launchers/trec_run.py --run run.txt --qrels qrels.txt [--measures nDCG@10,R@100,AP]
+    ragrl trec --index INDEX --queries SET/queries.jsonl --qrels SET/qrels/test.tsv --run run.txt
+    ragrl trec --run run.txt --qrels qrels.txt [--measures nDCG@10,R@100,AP]
 
 With qrels, only their queries are searched. Queries are JSON lines or Parquet with _id (id) and text, or lines of an
 id, a tab and the text. Qrels are TREC's four columns, BEIR's three columns with a header, or rows with query-id,
@@ -64,8 +64,3 @@ def _search(given, judgements) -> None:
       answers.update(zip(some, index.search([queries[name] for name in some], given.top_k), strict=True))
       bar.update(len(some))
   trec_files.write_run(given.run, answers)
-
-
-def start() -> None:
-  """Reads the flags and runs `main`."""
-  commands.call(main)

@@ -1,4 +1,4 @@
-"""Builds an index folder from a corpus (`launchers/build_index.py`). Call it again to continue a killed build.
+"""Builds an index folder from a corpus (`ragrl index`). Call it again to continue a killed build.
 
 OUT/index.json     the index's settings and its files' digests; written last: without it the folder is unfinished
 OUT/build.json     the request: a build continues only for the same request

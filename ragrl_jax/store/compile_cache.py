@@ -1,6 +1,6 @@
 """The cache of compiled programs on disk. A second start reads programs from it instead of compiling half a minute.
 
-`keep` changes JAX settings of the whole process. So only launchers call it; the library never does.
+`keep` changes JAX settings of the whole process. So only commands call it; the library never does.
 """
 
 import hashlib

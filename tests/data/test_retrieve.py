@@ -40,7 +40,7 @@ def test_the_command_attaches_marks_and_counts(tmp_path):
   writers.write_examples(tmp_path / "q.jsonl", [example(meta=dict(gold_ids=["2"])), own])
 
   def told(index):
-    words = [sys.executable, ROOT / "launchers" / "retrieve.py", "--data=q.jsonl", f"--index={index}", "--top_k=1"]
+    words = [sys.executable, "-m", "ragrl_jax", "retrieve", "--data=q.jsonl", f"--index={index}", "--top_k=1"]
     environment = os.environ | dict(PYTHONPATH=str(ROOT))
     return subprocess.run([*words, "--out=a.jsonl.gz"], cwd=tmp_path, env=environment, capture_output=True, text=True)
 

@@ -34,23 +34,23 @@ ENDPOINTS = [f"--{who}_{what}=x" for who in ("reasoner", "inserter") for what in
 @pytest.mark.parametrize(
   "command, data, out, more",
   [
-    ("split_questions", "q.jsonl", "q.jsonl", ["--out=other.jsonl"]),
-    ("split_questions", "q.jsonl", "new.jsonl", ["--out=new.jsonl"]),
-    ("make_arena_sft", "q.jsonl", "q.jsonl", []),
+    ("split", "q.jsonl", "q.jsonl", ["--out=other.jsonl"]),
+    ("split", "q.jsonl", "new.jsonl", ["--out=new.jsonl"]),
+    ("make-arena-sft", "q.jsonl", "q.jsonl", []),
     ("demonstrate", "q.jsonl", "q.jsonl", ["--config=arena"]),
-    ("make_generator_data", "q.jsonl", "q.jsonl", []),
+    ("make-lear-generator", "q.jsonl", "q.jsonl", []),
     ("retrieve", "q.jsonl", "q.jsonl", ["--index=none"]),
-    ("make_generator_data", "q.jsonl", "predictions.jsonl", ["--predictions=predictions.jsonl"]),
-    ("make_rejection_sft", "q.jsonl", "q.jsonl", ["--results=."]),
-    ("make_sft_data", "q.jsonl", "q.jsonl", ["--answers=answers", *ENDPOINTS]),
-    ("make_lear_sft", "answerable.jsonl.gz", ".", []),
+    ("make-lear-generator", "q.jsonl", "predictions.jsonl", ["--predictions=predictions.jsonl"]),
+    ("make-rejection-sft", "q.jsonl", "q.jsonl", ["--results=."]),
+    ("make-care-sft", "q.jsonl", "q.jsonl", ["--answers=answers", *ENDPOINTS]),
+    ("make-lear-sft", "answerable.jsonl.gz", ".", []),
   ],
 )
 def test_the_commands_keep_their_inputs(tmp_path, command, data, out, more):
   for name in ("q.jsonl", "predictions.jsonl", "answerable.jsonl.gz"):
     writers.write_examples(tmp_path / name, ASKED)
   before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-  words = [sys.executable, ROOT / "launchers" / f"{command}.py", f"--data={data}", f"--out={out}", *more]
+  words = [sys.executable, "-m", "ragrl_jax", command, f"--data={data}", f"--out={out}", *more]
   environment = os.environ | dict(PYTHONPATH=str(ROOT))
   told = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
   assert told.returncode == 2 and "so it would be overwritten: name another one" in told.stderr, told.stderr

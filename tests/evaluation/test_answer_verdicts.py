@@ -86,7 +86,7 @@ def test_the_command(tmp_path):
     jsonl.write(tmp_path / name / "predictions.jsonl", rows)
 
   def say(*given):
-    command = [sys.executable, ROOT / "launchers" / "judge_answers.py", "--config=untrained:smoke", *given]
+    command = [sys.executable, "-m", "ragrl_jax", "judge", "--config=untrained:smoke", *given]
     return subprocess.run(command, capture_output=True, text=True)
 
   said = say("--config.judge.kind=exact", f"--results={tmp_path}/*")

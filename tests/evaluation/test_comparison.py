@@ -183,7 +183,7 @@ def test_the_command(tmp_path):
   writers.write_examples(tmp_path / "two.jsonl.gz", [*pairs[1:], dataclasses.replace(pairs[0], golds=("0",))])
 
   def say(*flags):
-    return subprocess.run([sys.executable, ROOT / "launchers" / "compare.py", *flags], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-m", "ragrl_jax", "compare", *flags], capture_output=True, text=True)
 
   said = say(f"--results={tmp_path}/a/*", f"--results={tmp_path}/b/*", "--measures=em")
   assert said.returncode == 0 and "0.031" in said.stdout and "f1" not in said.stdout, said.stderr

@@ -157,7 +157,7 @@ def test_the_command(tmp_path):
     writers.write_examples(tmp_path / f"{source}.jsonl.gz", [e for e in ASKED if e.source == source])
 
   def say(*given):
-    command = [sys.executable, ROOT / "launchers" / "audit.py", *given]
+    command = [sys.executable, "-m", "ragrl_jax", "audit", *given]
     return subprocess.run(command, capture_output=True, text=True)
 
   data = [f"--data={tmp_path}/{source}.jsonl.gz" for source in "ab"]

@@ -238,7 +238,7 @@ def test_chats_of_ids_can_be_read_back():
 @pytest.mark.slow  # starts two processes that import everything
 def test_the_command(place):
   with serving(searching) as (url, _):
-    command = [sys.executable, ROOT / "launchers" / "evaluate.py", f"--config={ROOT}/configs/search_r1.py"]
+    command = [sys.executable, "-m", "ragrl_jax", "evaluate", f"--config={ROOT}/configs/search_r1.py"]
     command += [
       f"--data={place}/questions.jsonl.gz",
       f"--out={place}/command",

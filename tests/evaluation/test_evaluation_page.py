@@ -129,7 +129,7 @@ def test_hostile_text_is_data(folders, tmp_path):
 @pytest.mark.slow  # starts a process twice
 def test_the_command(folders, tmp_path):
   def report(*given):
-    command = [sys.executable, str(ROOT / "launchers" / "report.py"), *map(str, given)]
+    command = [sys.executable, "-m", "ragrl_jax", "report", *map(str, given)]
     return subprocess.run(command, capture_output=True, text=True)
 
   done = report(f"--workdir={folders[0]}", f"--workdir={folders[1]}", f"--out={tmp_path}/two.html")

@@ -93,7 +93,7 @@ def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
     def say(name, *given):
       judge = dict(kind="llm", model="m", endpoint=endpoint)
       flags = [f"--config.judge.{field}={value}" for field, value in judge.items()]
-      command = [sys.executable, str(ROOT / "launchers" / f"{name}.py"), f"--config={ROOT}/configs/search_r1.py:smoke"]
+      command = [sys.executable, "-m", "ragrl_jax", name, f"--config={ROOT}/configs/search_r1.py:smoke"]
       return subprocess.run([*command, *flags, *given], capture_output=True, text=True)
 
     said = say("faithfulness", f"--episodes={tmp_path}/out")
@@ -105,16 +105,16 @@ def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
     pairs = distil.pairs(map(episodes.episode_of, played_rows.read(tmp_path / "out")), "think_search")
     labelled = [dataclasses.replace(pair, golds=("1",)) for pair in pairs]
     writers.write_examples(tmp_path / "pairs.jsonl", labelled)
-    said = say("make_judge_data", "--term=think_search", f"--compare={tmp_path}/pairs.jsonl")
+    said = say("make-judge-data", "--term=think_search", f"--compare={tmp_path}/pairs.jsonl")
     assert json.loads(said.stdout)["consistency"] == 1.0, said.stderr
     assert server.asked[2]["messages"] == server.asked[1]["messages"]
   evaluated(tmp_path / "bare", script=[r"<answer> \boxed{x} </answer>"])
-  said = say("make_judge_data", f"--episodes={tmp_path}/bare", f"--sheet={tmp_path}/sheet.csv")
+  said = say("make-judge-data", f"--episodes={tmp_path}/bare", f"--sheet={tmp_path}/sheet.csv")
   assert said.returncode == 2 and "have no pair of the term information_think" in said.stderr
   assert not (tmp_path / "sheet.csv").exists()
   for name, *given in (
     ("faithfulness", f"--episodes={tmp_path}/*"),
-    ("make_judge_data", f"--episodes={tmp_path}/silent", f"--sheet={tmp_path}/sheet.csv"),
+    ("make-judge-data", f"--episodes={tmp_path}/silent", f"--sheet={tmp_path}/sheet.csv"),
   ):
     said = say(name, *given)
     assert said.returncode == 2 and "agent 'r1_searcher'" in said.stderr and said.stdout == ""

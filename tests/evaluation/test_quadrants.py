@@ -127,20 +127,15 @@ def test_the_commands(tmp_path):
     (["quadrants", f"--curve={tmp_path}/a"], "0.600"),
     (["quadrants", f"--results={tmp_path}/seeds", f"--results={tmp_path}/b"], "popqa"),
     # The second of two passages holds the answer: 1 / log2(3).
-    (["answer_recall", f"--data={tmp_path}/asked.jsonl", "--only=type=bridge", "--top_k=2"], '"ndcg@2": 0.63'),
+    (["recall", f"--data={tmp_path}/asked.jsonl", "--only=type=bridge", "--top_k=2"], '"ndcg@2": 0.63'),
     (
-      [
-        "split_questions",
-        f"--data={tmp_path}/asked.jsonl",
-        f"--out={tmp_path}/train.jsonl",
-        f"--out={tmp_path}/held.jsonl",
-      ],
+      ["split", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}/train.jsonl", f"--out={tmp_path}/held.jsonl"],
       "train.jsonl: 4 questions",
     ),
-    (["make_lear_sft", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}", "--oracle=string_inclusion"], "5 of 5"),
+    (["make-lear-sft", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}", "--oracle=string_inclusion"], "5 of 5"),
   ):
     done = subprocess.run(
-      [sys.executable, ROOT / "launchers" / f"{command[0]}.py", *command[1:]],
+      [sys.executable, "-m", "ragrl_jax", *command],
       env=os.environ | dict(PYTHONPATH=str(ROOT)),
       capture_output=True,
       text=True,

@@ -94,7 +94,7 @@ def test_the_command(tmp_path):
   sampled(tmp_path / "s" / "2", SHORT, WRONG)
   sampled(tmp_path / "wrong", WRONG, WRONG)
   writers.write_examples(tmp_path / "nq.jsonl", EXAMPLES)
-  command = [sys.executable, ROOT / "launchers" / "make_rejection_sft.py", f"--data={tmp_path}/nq.jsonl"]
+  command = [sys.executable, "-m", "ragrl_jax", "make-rejection-sft", f"--data={tmp_path}/nq.jsonl"]
   say = lambda *more: subprocess.run([*command, *more], capture_output=True, text=True)
   done = say(f"--results={tmp_path}/s/*", f"--out={tmp_path}/o.jsonl.gz")
   assert done.returncode == 0 and "2 transcripts of 1 question" in done.stdout, done.stderr

@@ -58,7 +58,7 @@ def test_a_folder_without_a_run_is_named(tmp_path):
 def test_the_command(tmp_path):
   runs = [f"--workdir={run(tmp_path / name, 1.0)}" for name in ("a", "b")]
   say = lambda *given: subprocess.run(
-    [sys.executable, ROOT / "launchers" / "report.py", *given], capture_output=True, text=True
+    [sys.executable, "-m", "ragrl_jax", "report", *given], capture_output=True, text=True
   )
   said = say(*runs)
   assert said.returncode and "--out FILE.html" in said.stdout + said.stderr

@@ -91,7 +91,7 @@ def test_a_missing_verdict_names_the_judge_of_the_papers_own_question():
 def test_the_page_counts_as_figure_four_does():
   (figure,) = [table for table in papers.PAPERS["when_to_search"].tables if table.name == "Figure 4"]
   page = ROOT / "ragrl_jax" / "recipes" / "when_to_search" / "README.md"
-  (measure,) = re.findall(r"quadrants\.py [^`]*--measure (\w+)", page.read_text(encoding="utf-8"))
+  (measure,) = re.findall(r"quadrants [^`]*--measure (\w+)", page.read_text(encoding="utf-8"))
   assert {column.measure for column in figure.columns} == {measure}
 
 

@@ -180,7 +180,7 @@ def test_the_command_does_not_know_a_retriever_that_nobody_named(tmp_path):
   (tmp_path / "t.jsonl").write_text(json.dumps(dict(id="q1", response=WRITTEN["search_r1"].format(FOUND))) + "\n")
   writers.write_examples(tmp_path / "q.jsonl", EXAMPLES[:1])
   words = [f"--{name}={tmp_path}/{file}" for name, file in dict(transcripts="t.jsonl", data="q.jsonl", out="o").items()]
-  command = [sys.executable, ROOT / "launchers" / "score_transcripts.py", "--system=search_r1", *words]
+  command = [sys.executable, "-m", "ragrl_jax", "score", "--system=search_r1", *words]
   for more, says in (([], "not known"), (["--retriever=BM25, top 3"], "BM25, top 3")):
     told = subprocess.run([*command, *more], capture_output=True, text=True)
     assert told.returncode == 0 and f"retrieval: {says}\n" in told.stdout, told.stderr

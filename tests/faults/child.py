@@ -1,4 +1,4 @@
-"""Starts the small search run once: calls `main` of launchers/train.py in this process.
+"""Starts the small search run once: calls `ragrl train` in this process.
 
 The recipe always searches and asks the judge. The faults that a process can only cause itself are caused here.
 """
@@ -7,7 +7,6 @@ import dataclasses
 import os
 import pathlib
 import resource
-import runpy
 import signal
 import sys
 import time
@@ -24,6 +23,7 @@ os.environ |= dict(
 )  # a killed process would leave the progress bar's lock behind
 
 from ragrl_jax import structs, train  # noqa: E402
+from ragrl_jax.cli import main as cli  # noqa: E402
 from ragrl_jax.prompting import passages  # noqa: E402
 from ragrl_jax.run import player  # noqa: E402
 
@@ -76,10 +76,10 @@ def jump(seconds):
 
 
 def main(flags, faults, said, errors):
-  """Runs the launcher to its end.
+  """Runs the command to its end.
 
   Args:
-    flags: flags of launchers/train.py.
+    flags: flags of `ragrl train`.
     faults: {"disk": (step, bytes)}: from this step on, no file grows beyond these bytes; {"clock": (step, seconds)}:
       the wall clock jumps; {"memory": file}: writes the resident MB after every step to this file.
     said: pipe for stdout; a limit on the size of files does not affect pipes.
@@ -90,9 +90,9 @@ def main(flags, faults, said, errors):
   plain, trains = player.recipe, train.train
   player.recipe = lambda config: searching(plain(config))
   train.train = lambda *args, **settings: watched(trains(*args, **settings), dict(faults))
-  sys.argv = [str(ROOT / "launchers" / "train.py"), *flags]
+  sys.argv = ["ragrl", "train", *flags]
   try:
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    cli.main()
   except KeyboardInterrupt:  # what Python does when it exits, and multiprocessing does not
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)

@@ -85,7 +85,7 @@ def scene(folder: pathlib.Path) -> Iterator[Scene]:
 
 
 class Run:
-  """The small search run under a plan, in `folder`. flags: additional flags of launchers/train.py."""
+  """The small search run under a plan, in `folder`. flags: additional flags of `ragrl train`."""
 
   def __init__(self, plan: plans.Plan, scene: Scene, folder: pathlib.Path, *flags: str):
     self.plan, self.scene, self.folder, self.workdir = plan, scene, folder, folder / "run"

@@ -1,4 +1,4 @@
-"""The config of the small search run: python launchers/train.py --config tests/faults/small_search.py:WORLD_FOLDER
+"""The config of the small search run: ragrl train --config tests/faults/small_search.py:WORLD_FOLDER
 
 It needs tests/faults and tests/kits on the path: the tests set it; otherwise set PYTHONPATH=tests/faults:tests/kits.
 

@@ -72,7 +72,7 @@ def test_a_mesh_in_which_hosts_are_no_blocks_is_refused():
     mesh_lib.within_host((3, 1, 1, 5), 4)
 
 
-def test_the_launcher_reports_what_does_not_fit(tmp_path):
+def test_the_command_reports_what_does_not_fit(tmp_path):
   shape = DecoderConfig(
     vocab_size=1024, d_model=256, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=64, d_ff=512, rope_theta=1e6
   )
@@ -80,7 +80,9 @@ def test_the_launcher_reports_what_does_not_fit(tmp_path):
   done = subprocess.run(
     [
       sys.executable,
-      "launchers/compile_check.py",
+      "-m",
+      "ragrl_jax",
+      "check",
       "--config=configs/search_r1.py:smoke",
       "--topology=v5e:2x2",
       "--json",

@@ -1,6 +1,5 @@
 """What an index takes on chips: shares, candidates, the compiled search and encoder, and a run's report with it."""
 
-import pathlib
 import subprocess
 import sys
 
@@ -31,8 +30,8 @@ def test_bad_settings(settings, says):
 
 @pytest.mark.slow  # starts a process
 def test_settings_of_a_run_are_refused_for_an_index_alone():
-  launcher = pathlib.Path(__file__).parents[2] / "launchers" / "compile_check.py"
-  command = [sys.executable, launcher, "--topology=v5e:2x4", "--passages=100", "--slices=2", "--fill=0.9"]
+  flags = "--topology=v5e:2x4 --passages=100 --slices=2 --fill=0.9".split()
+  command = [sys.executable, "-m", "ragrl_jax", "check", *flags]
   done = subprocess.run(command, capture_output=True, text=True)
   assert done.returncode == 2 and "--slices, --fill without --config" in done.stderr and done.stdout == ""
 

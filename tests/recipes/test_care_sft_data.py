@@ -228,7 +228,9 @@ def test_the_launcher(serve, tmp_path):
   writers.write_examples(tmp_path / "asked.jsonl", [question("good"), question("wrong"), question("refused")])
   command = [
     sys.executable,
-    str(ROOT / "launchers" / "make_sft_data.py"),
+    "-m",
+    "ragrl_jax",
+    "make-care-sft",
     f"--data={tmp_path}/asked.jsonl",
     f"--out={tmp_path}/sft.jsonl.gz",
     f"--answers={tmp_path}/answers",

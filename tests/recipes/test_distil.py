@@ -168,7 +168,7 @@ def test_from_a_run_to_data_and_agreement(tmp_path):
   )
   config = config_lib.load(ROOT / "configs" / "veritas.py", "smoke")
   assert config.judge.kind == "lexical"
-  start = [sys.executable, str(ROOT / "launchers" / "make_judge_data.py"), f"--config={ROOT}/configs/veritas.py:smoke"]
+  start = [sys.executable, "-m", "ragrl_jax", "make-judge-data", f"--config={ROOT}/configs/veritas.py:smoke"]
   say = lambda *flags: subprocess.run([*start, *flags], capture_output=True, text=True, check=True, cwd=ROOT).stdout
   said = say(f"--episodes={tmp_path}", f"--out={tmp_path}", "--held_out=4")
   assert "held_out.jsonl.gz: 4 pairs" in said and "0 pairs got no verdict" in said

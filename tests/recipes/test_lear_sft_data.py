@@ -115,7 +115,9 @@ def test_the_launcher(tmp_path):
   writers.write_examples(tmp_path / "asked.jsonl", [bare, named("b", passages=PASSAGES[1:])])
   command = [
     sys.executable,
-    str(ROOT / "launchers" / "make_lear_sft.py"),
+    "-m",
+    "ragrl_jax",
+    "make-lear-sft",
     f"--data={tmp_path}/asked.jsonl",
     f"--out={tmp_path}/out",
     f"--index={tmp_path}/index",
@@ -147,7 +149,9 @@ def test_the_generators_launcher(tmp_path):
     done = subprocess.run(
       [
         sys.executable,
-        ROOT / "launchers" / "make_generator_data.py",
+        "-m",
+        "ragrl_jax",
+        "make-lear-generator",
         "--data",
         tmp_path / "asked.jsonl",
         "--out",

@@ -100,7 +100,7 @@ def test_the_commands(tmp_path):
   harness.evaluate(examples, play, recipe, tmp_path / "out", settings={})
 
   def say(name, *given):
-    command = [sys.executable, str(ROOT / "launchers" / f"{name}.py"), *map(str, given)]
+    command = [sys.executable, "-m", "ragrl_jax", name, *map(str, given)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -115,7 +115,7 @@ def test_the_commands(tmp_path):
   assert [*system["folders"]] == [f"{tmp_path}/out"] and len(system["sets"]["nq"]["think_answer"]["verdicts"]) == 3
 
   sheet = tmp_path / "sheet.csv"
-  say("make_judge_data", config, "--term=think_answer", f"--episodes={tmp_path}/out", f"--sheet={sheet}")
+  say("make-judge-data", config, "--term=think_answer", f"--episodes={tmp_path}/out", f"--sheet={sheet}")
   with open(sheet, encoding="utf-8-sig", newline="") as file:
     rows = list(csv.DictReader(file))
   assert len(rows) == 3 and not any(row["label"] for row in rows)

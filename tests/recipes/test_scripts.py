@@ -175,7 +175,7 @@ def test_the_seed_draws_the_questions(index):
 def test_recipes_without_a_script_or_an_index_are_refused(index):
   with pytest.raises(ValueError, match="veritas with these switches has no demonstrations: use arena, care"):
     maker("veritas:reward_model", index)
-  with pytest.raises(ValueError, match=r"config\.retrieval\.index is empty, and search_r1 searches: name a folder"):
+  with pytest.raises(ValueError, match=r"config\.retrieval\.index is empty, and search_r1 searches: name an index"):
     maker("search_r1", "")
 
 
@@ -188,7 +188,7 @@ def test_steps_that_are_not_of_the_supporting_passages_are_ignored():
 @pytest.mark.slow  # starts a process
 def test_the_command(tmp_path):
   writers.write_examples(tmp_path / "asked.jsonl", [ONE_HOP, TWO_HOPS])
-  words = [sys.executable, ROOT / "launchers" / "demonstrate.py", "--config", ROOT / "configs" / "arena.py"]
+  words = [sys.executable, "-m", "ragrl_jax", "demonstrate", "--config", ROOT / "configs" / "arena.py"]
   words += [f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}/sft.jsonl.gz", "--config.switches.instructions=short"]
   run = lambda *more: subprocess.run(
     [*words, *more], env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(ragrl_jax.__file__).parents[1]
 
 
 def launch(name, *arguments, **settings):
-  command = [sys.executable, ROOT / "launchers" / name, *map(str, arguments)]
+  command = [sys.executable, "-m", "ragrl_jax", name, *map(str, arguments)]
   return subprocess.Popen(
     command,
     env=os.environ | dict(PYTHONPATH=str(ROOT)),
@@ -33,7 +33,7 @@ def test_build_then_serve_then_search(tmp_path):
   corpus, index = tmp_path / "c.jsonl", tmp_path / "index"
   corpus.write_text("".join(json.dumps(dict(id=i, contents=f'"T{i}"\nword{i} fact')) + "\n" for i in range(9)))
   built = launch(
-    "build_index.py",
+    "index",
     "--corpus",
     corpus,
     "--encoder",
@@ -52,7 +52,7 @@ def test_build_then_serve_then_search(tmp_path):
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
-  serving = launch("serve_retriever.py", "--index", index, "--port", port, "--max_topk", 5)
+  serving = launch("serve-index", "--index", index, "--port", port, "--max_topk", 5)
   try:
     remote = None
     while remote is None:
@@ -91,8 +91,8 @@ def test_mistakes_end_with_a_message_and_an_exit_status(tmp_path):
   bad = tmp_path / "c.jsonl"
   bad.write_text('{"id": 1}\n')
   for name, arguments, says in (
-    ("build_index.py", ("--corpus", bad, "--encoder", "bm25", "--out", tmp_path / "i"), "c.jsonl:1: a row must be"),
-    ("serve_retriever.py", ("--index", tmp_path / "none"), "no index here"),
+    ("index", ("--corpus", bad, "--encoder", "bm25", "--out", tmp_path / "i"), "c.jsonl:1: a row must be"),
+    ("serve-index", ("--index", tmp_path / "none"), "no index here"),
   ):
     run = launch(name, *arguments)
     said, errors = run.communicate()

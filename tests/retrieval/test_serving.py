@@ -322,7 +322,7 @@ def test_processes_share_a_port_and_reload_together(tmp_path, folder):
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
-  command = [ROOT / "launchers/serve_retriever.py", "--index", link, "--port", port, "--processes", 2]
+  command = ["-m", "ragrl_jax", "serve-index", "--index", link, "--port", port, "--processes", 2]
   running = subprocess.Popen(
     [sys.executable, *map(str, command), "--key_variable", "TEST_KEY"],
     env=os.environ | dict(PYTHONPATH=str(ROOT), TEST_KEY="k3y"),

@@ -43,7 +43,7 @@ def test_a_newer_checkpoint_of_a_run_is_loaded(run):
 
 
 def ask(run, *words, said=None):
-  command = [sys.executable, ROOT / "launchers" / "ask.py", f"--checkpoint={run}", *words]
+  command = [sys.executable, "-m", "ragrl_jax", "ask", f"--checkpoint={run}", *words]
   environment = os.environ | dict(PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu")
   return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, input=said)
 

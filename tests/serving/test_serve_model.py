@@ -39,7 +39,7 @@ def test_a_folder_is_served_and_read_again(tmp_path):
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
-  command = [sys.executable, ROOT / "launchers" / "serve_model.py", f"--checkpoint={tmp_path}/model", f"--port={port}"]
+  command = [sys.executable, "-m", "ragrl_jax", "serve-model", f"--checkpoint={tmp_path}/model", f"--port={port}"]
   command += ["--config.prompting.tokenizer=bytes", "--key_variable=KEY", *SIZES]
   environment = os.environ | dict(PYTHONPATH=str(ROOT), KEY="sesame", JAX_PLATFORMS="cpu")
   server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -137,7 +137,7 @@ def test_a_start_with_cache_changes_no_bit(tmp_path):
   assert pathlib.Path(found["folder"]).is_relative_to(tmp_path) and list(pathlib.Path(found["folder"]).glob("*-cache"))
 
 
-def test_launchers_use_the_cache_and_the_library_does_not():
+def test_commands_use_the_cache_and_the_library_does_not():
   runs = ("train", "sft", "evaluate", "quickstart", "build_index", "serve_retriever", "make_judge_data")
   for name in runs:
     assert (ROOT / "ragrl_jax" / "cli" / f"{name}.py").read_text().count("compile_cache.keep") == 1, name

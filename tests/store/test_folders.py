@@ -48,7 +48,7 @@ def test_the_marks_are_the_names_that_are_written():
 @pytest.mark.slow  # starts a process that imports everything
 def test_evaluate_refuses_a_folder_before_it_looks_for_the_model(tmp_path):
   made(tmp_path / "run", "metrics.jsonl")
-  command = [sys.executable, ROOT / "launchers" / "evaluate.py", f"--config={ROOT}/configs/search_r1.py:smoke"]
+  command = [sys.executable, "-m", "ragrl_jax", "evaluate", f"--config={ROOT}/configs/search_r1.py:smoke"]
   words = [f"--checkpoint={tmp_path}/none", "--data=none.jsonl", f"--out={tmp_path}/run"]
   told = subprocess.run([*command, *words], env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
   assert told.returncode == 2 and "this folder holds a run (metrics.jsonl)" in told.stderr, told.stderr

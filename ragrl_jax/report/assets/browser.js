@@ -197,7 +197,7 @@ class Browser {
     element("code", "", step.file, box);
     box.append(" with ");
     element("code", "", `"prompt_index":${group.prompt_index}`, box);
-    box.append("; launchers/report.py --megabytes makes room for more.");
+    box.append("; ragrl report --megabytes makes room for more.");
   }
 
   // The same words in the questions of other steps.

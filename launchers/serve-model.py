@@ -1,4 +1,4 @@
-"""`ragrl serve-model` from a checkout; the code is in ragrl_jax/cli/serve_model.py."""
+"""`ragrl serve-model`, run by this path: on a TPU VM or a cluster."""
 
 from ragrl_jax.cli import main
 

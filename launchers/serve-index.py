@@ -1,4 +1,4 @@
-"""`ragrl serve-index` from a checkout; the code is in ragrl_jax/cli/serve_retriever.py."""
+"""`ragrl serve-index`, run by this path: on a TPU VM or a cluster."""
 
 from ragrl_jax.cli import main
 

@@ -1,6 +1,0 @@
-"""`ragrl compare` from a checkout; the code is in ragrl_jax/cli/compare.py."""
-
-from ragrl_jax.cli import main
-
-if __name__ == "__main__":
-  main.start("compare")

@@ -1,6 +1,0 @@
-"""`ragrl export` from a checkout; the code is in ragrl_jax/cli/export_hf.py."""
-
-from ragrl_jax.cli import main
-
-if __name__ == "__main__":
-  main.start("export_hf")

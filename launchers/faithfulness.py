@@ -1,6 +1,0 @@
-"""`ragrl faithfulness` from a checkout; the code is in ragrl_jax/cli/faithfulness.py."""
-
-from ragrl_jax.cli import main
-
-if __name__ == "__main__":
-  main.start("faithfulness")

@@ -1,6 +1,0 @@
-"""`ragrl import` from a checkout; the code is in ragrl_jax/cli/import_hf.py."""
-
-from ragrl_jax.cli import main
-
-if __name__ == "__main__":
-  main.start("import_hf")

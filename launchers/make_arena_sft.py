@@ -1,6 +1,0 @@
-"""`ragrl make-arena-sft` from a checkout; the code is in ragrl_jax/cli/make_arena_sft.py."""
-
-from ragrl_jax.cli import main
-
-if __name__ == "__main__":
-  main.start("make_arena_sft")

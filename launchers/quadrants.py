@@ -1,6 +1,0 @@
-"""`ragrl quadrants` from a checkout; the code is in ragrl_jax/cli/quadrants.py."""
-
-from ragrl_jax.cli import main
-
-if __name__ == "__main__":
-  main.start("quadrants")
