@@ -157,8 +157,15 @@ def test_a_faulty_config_file_is_named_with_its_line(parse, tmp_path, monkeypatc
   assert f"{file}:6: " in parse("--config", str(file), "--workdir=x")[1]
   file = tmp_path / "other.py"
   monkeypatch.delitem(sys.modules, "config_config")  # ml_collections loads every file into one module
-  file.write_text("from ragrl_jax import recipes\n")
-  assert f"{file}: it has no function get_config" in parse("--config", str(file), "--workdir=x")[1]
+  for text, says in (
+    ("from ragrl_jax import recipes\n", ": it has no function get_config"),
+    ("def get_config(variant=''):\n  pass\n", ": get_config(variant) returned nothing"),
+    ("\ndef get_config(variant=''\n", ":2: '(' was never closed"),
+    ("import no_such_module\n", ":1: No module named 'no_such_module'"),
+  ):
+    monkeypatch.delitem(sys.modules, "config_config", raising=False)
+    file.write_text(text)
+    assert f"{file}{says}" in parse("--config", str(file), "--workdir=x")[1]
 
 
 def test_a_folder_that_cannot_be_made_is_named_with_its_flag(tmp_path):

@@ -192,7 +192,7 @@ def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str
   argv[1:] = configs.with_paths(argv, of_configs)[1:]  # in place: ml_collections reads sys.argv as well
   try:
     rest = flags.FLAGS(argv)
-  except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+  except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError, SyntaxError, ImportError) as error:
     raise flags.Error(_said(error, argv)) from error
   for name in of_configs:
     flag = flags.FLAGS[name]
@@ -208,6 +208,8 @@ def _said(error: BaseException, argv: list[str]) -> str:
   file = next((word.split("=", 1) for word in argv if re.match(r"--?\w*config=", word)), None)
   if file and isinstance(error, OSError):
     return _no_file(file[0].lstrip("-"), file[1].split(":")[0])
+  if isinstance(error, SyntaxError):
+    return f"{error.filename}:{error.lineno}: {error.msg}"
   chain = [error]  # from the last error to the first
   while following := chain[-1].__cause__ or chain[-1].__context__:
     chain.append(following)
@@ -230,6 +232,8 @@ def _said(error: BaseException, argv: list[str]) -> str:
     way = ", or a --checkpoint whose run has one" * ("checkpoint" in flags.FLAGS)
     return f"--{unset[1]} is missing{way}: there is no config to change (--help shows an example)."
   found = re.match(r"flag --(\w+)=None: Flag --\w+ must have a value", str(error))
+  if found and file and found[1] == file[0].lstrip("-"):
+    return f"{file[1].split(':')[0]}: get_config(variant) returned nothing: it must return the config."
   return f"--{found[1]} is missing (--help shows an example)." if found else str(error)
 
 
