@@ -78,10 +78,10 @@ def test_every_stage_runs(given, tmp_path, system):
 @pytest.mark.long  # twelve commands, some of them twice
 def test_a_killed_run_goes_on_where_it_stopped(given, tmp_path):
   began = subprocess.Popen(
-    command(given, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT,
+    command(given, tmp_path, "--system=care"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT,
     start_new_session=True,
   )  # fmt: skip
-  metrics = tmp_path / "arena" / "seed_0" / "rl" / "metrics.jsonl"
+  metrics = tmp_path / "care" / "seed_0" / "rl" / "metrics.jsonl"
   try:
     while began.poll() is None and not metrics.is_file():  # it has the row of step 0, before the first step
       time.sleep(0.1)
@@ -89,10 +89,10 @@ def test_a_killed_run_goes_on_where_it_stopped(given, tmp_path):
   finally:
     os.killpg(began.pid, signal.SIGKILL)
     began.communicate()
-  found = run(given, tmp_path)
+  found = run(given, tmp_path, "--system=care")
   assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-4000:]
   assert "fine-tune: done before" in found.stdout and "reinforcement learning; some" in found.stdout
-  again = run(given, tmp_path)
+  again = run(given, tmp_path, "--system=care")
   assert again.returncode == 0 and "left in all" not in again.stdout
 
 
