@@ -190,22 +190,13 @@ def test_tensors_that_do_not_fit_are_refused(changed, says, tmp_path):
     weights.load_pretrained(broken_tensors(tmp_path, **changed))
 
 
-def test_a_truncated_file_is_named_with_its_tensor(folder, tmp_path):
+def test_a_truncated_file_is_named(folder, tmp_path):
   shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
   file = tmp_path / "model.safetensors"
   whole = file.read_bytes()
-  file.write_bytes(whole[:-1])
-  with pytest.raises(ValueError, match=r"model.safetensors is truncated: tensor model.* ends at byte"):
-    weights.load_pretrained(tmp_path)
-  for cut, says in (
-    (whole[:100], "truncated or not a safetensors"),
-    (b"", "truncated or not a safetensors"),
-    ((9).to_bytes(8, "little") + b"not json!", "not a safetensors file"),
-    ((2).to_bytes(8, "little") + b"[]", "header is not an object"),
-    ((10).to_bytes(8, "little") + b'{"x":{ } }', "tensor x lacks dtype"),
-  ):
+  for cut in (whole[:-1], whole[:100], b"", (9).to_bytes(8, "little") + b"not json!"):
     file.write_bytes(cut)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=r"model.safetensors is truncated, damaged, or not a safetensors file"):
       weights.load_pretrained(tmp_path)
 
 
