@@ -184,7 +184,7 @@ def settings(out: pathlib.Path, seed: int, program: str, variant: str = "") -> A
   config, world = config_lib.load(configs.path("quickstart"), variant), out / f"warm_{seed}" / "world"
   config.recipe, config.preset, config.seed = "agent", "paper", seed
   with config.unlocked():
-    config.switches = dict(program=f"ragrl_jax.recipes.agent.programs.{NAMES[program]}:run", search=True)
+    config.switches = dict(program=f"ragrl_jax.agents.agent.programs.{NAMES[program]}:run", search=True)
   config.prompting.update(dict(chat=True, tokenizer=str(world / "tokenizer")))
   config.retrieval.index = str(world / "index")
   config.data.train, config.data.evaluate = (str(world / f"{name}.jsonl.gz") for name in ("train", "held_out"))

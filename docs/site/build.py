@@ -54,7 +54,8 @@ def places() -> dict[pathlib.Path, pathlib.Path]:
   found |= {path: pathlib.Path(path.name) for path in (ROOT / "docs").glob("*.png")}
   found |= {ROOT / name: pathlib.Path(page) for name, page in TOP.items()}
   found[ROOT / "SECURITY.md"] = pathlib.Path("reporting.md")
-  found |= {path: pathlib.Path(f"recipes/{path.parent.name}.md") for path in ROOT.glob("ragrl_jax/recipes/*/README.md")}
+  package = ROOT / "ragrl_jax"
+  found |= {path: path.parent.relative_to(package).with_suffix(".md") for path in package.glob("*/*/README.md")}
   found |= {path: pathlib.Path(f"configs/{path.stem}.md") for path in ROOT.glob("configs/*.py")}
   found |= {path: pathlib.Path(f"notebooks/{path.stem}.md") for path in ROOT.glob("notebooks/*.ipynb")}
   return found

@@ -1,5 +1,7 @@
 """Published systems, one folder each. `get` returns a recipe; `register` adds one of your own."""
 
+import importlib
+import importlib.util
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
@@ -7,31 +9,24 @@ from ml_collections import config_dict
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.agent import recipe as agent
-from ragrl_jax.recipes.arena import recipe as arena
-from ragrl_jax.recipes.care import recipe as care
-from ragrl_jax.recipes.lear import recipe as lear
 from ragrl_jax.recipes.recipe import Recipe
-from ragrl_jax.recipes.released import recipe as released
-from ragrl_jax.recipes.search_r1 import recipe as search_r1
-from ragrl_jax.recipes.tool_agent import recipe as tool_agent
-from ragrl_jax.recipes.untrained import recipe as untrained
-from ragrl_jax.recipes.veritas import recipe as veritas
-from ragrl_jax.recipes.when_to_search import recipe as when_to_search
 from ragrl_jax.settings import fields
 
-RECIPES: dict[str, Any] = {
-  "agent": agent,
-  "arena": arena,
-  "care": care,
-  "lear": lear,
-  "released": released,
-  "search_r1": search_r1,
-  "tool_agent": tool_agent,
-  "untrained": untrained,
-  "veritas": veritas,
-  "when_to_search": when_to_search,
-}
+
+class _Module:
+  """The module of a recipe, which is imported when it is first used."""
+
+  def __init__(self, name: str):
+    self._name = name
+
+  def __getattr__(self, attribute: str) -> Any:
+    return getattr(importlib.import_module(self._name), attribute)
+
+
+_NAMES = ("arena", "care", "lear", "released", "search_r1", "untrained", "veritas", "when_to_search")
+RECIPES: dict[str, Any] = {name: _Module(f"ragrl_jax.recipes.{name}.recipe") for name in _NAMES}
+if importlib.util.find_spec("ragrl_jax.agents"):  # the package works without its agents
+  RECIPES |= {name: _Module(f"ragrl_jax.agents.{name}.recipe") for name in ("agent", "tool_agent")}
 
 _PUBLISHED = frozenset(RECIPES)
 

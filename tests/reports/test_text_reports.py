@@ -9,6 +9,7 @@ import small_tokenizers
 from small_server import post, serving
 
 from ragrl_jax import recipes
+from ragrl_jax.agents.toolbox import schemas
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
 from ragrl_jax.data import layouts
@@ -18,7 +19,6 @@ from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.prompting.tool_calls import ToolFormat
 from ragrl_jax.protocol import requests
 from ragrl_jax.structs import Example, Passage
-from ragrl_jax.toolbox import schemas
 
 FORM = ToolFormat("<tool_call>", "</tool_call>", "arguments", head='<tool_call>\n{"name": "', middle='", "arguments": ')
 ODD = "Is {x} %s of \\1 {0} $y <|im_end|> {{ z }}?"

@@ -4,23 +4,23 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ragrl_jax.agents.agent import play as play_lib
+from ragrl_jax.agents.agent import program as program_lib
+from ragrl_jax.agents.agent.parser import Parser
+from ragrl_jax.agents.agent.reward import KINDS, Reward
+from ragrl_jax.agents.toolbox import named
 from ragrl_jax.recipes import answered
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.agent import play as play_lib
-from ragrl_jax.recipes.agent import program as program_lib
-from ragrl_jax.recipes.agent.parser import Parser
-from ragrl_jax.recipes.agent.reward import KINDS, Reward
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Episode, Example
-from ragrl_jax.toolbox import named
 
 
 @dataclasses.dataclass(frozen=True)
 class Switches(recipe_lib.Switches):
   """How programs are run and scored; README.md explains each switch."""
 
-  program: str = "ragrl_jax.recipes.agent.programs.ask:run"  # FILE.py:FUNCTION, MODULE:FUNCTION or command:WORDS
+  program: str = "ragrl_jax.agents.agent.programs.ask:run"  # FILE.py:FUNCTION, MODULE:FUNCTION or command:WORDS
   reward: str = "em"  # em, f1, judge, program, or FILE.py:FUNCTION of (example, answer, facts)
   search: bool = False  # programs can search the run's own index (config.retrieval) with task.search
   rewritten: str = setting("refuse", choices=("refuse", "split"))  # a request that rewrites the history: error, new row

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ragrl_jax import structs
-from ragrl_jax.recipes.agent import program as program_lib
-from ragrl_jax.recipes.agent import task as task_lib
-from ragrl_jax.recipes.agent.session import Reading, Session
+from ragrl_jax.agents.agent import program as program_lib
+from ragrl_jax.agents.agent import task as task_lib
+from ragrl_jax.agents.agent.session import Reading, Session
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.structs import Episode, Example
 
@@ -36,7 +36,7 @@ def build(
     scores_errors: True: an episode whose program raised an error has no answer and is scored; False: it fails.
   """
   # Imported here, because a server's packages take time to import and other recipes do not need them.
-  from ragrl_jax.recipes.agent.gateway import Gateway
+  from ragrl_jax.agents.agent.gateway import Gateway
 
   gateway = Gateway()
   readings: dict[Any, Reading] = {}  # by tokenizer

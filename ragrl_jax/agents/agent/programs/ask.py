@@ -1,6 +1,6 @@
 """The smallest program: it sends the question to the model, and the model's reply is the answer."""
 
-from ragrl_jax.recipes.agent.task import Task
+from ragrl_jax.agents.agent.task import Task
 
 
 def run(task: Task) -> str | None:

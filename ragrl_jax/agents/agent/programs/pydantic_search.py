@@ -4,8 +4,8 @@ import asyncio
 import functools
 from typing import Any
 
-from ragrl_jax.recipes.agent.programs.tool_loop import MAX_SEARCHES, client
-from ragrl_jax.recipes.agent.task import Task
+from ragrl_jax.agents.agent.programs.tool_loop import MAX_SEARCHES, client
+from ragrl_jax.agents.agent.task import Task
 
 
 @functools.cache

@@ -19,11 +19,11 @@ from typing import Any
 
 import uvicorn
 
+from ragrl_jax.agents.agent.session import OVER, Reading, Session
+from ragrl_jax.agents.agent.task import MODEL
 from ragrl_jax.protocol import requests
 from ragrl_jax.protocol.http_answer import Answer, Refused, answered
 from ragrl_jax.protocol.replies import Replies
-from ragrl_jax.recipes.agent.session import OVER, Reading, Session
-from ragrl_jax.recipes.agent.task import MODEL
 from ragrl_jax.retrieval import guard
 
 PAGES = {"chat/completions": "POST", "completions": "POST", "search": "POST", "models": "GET"}

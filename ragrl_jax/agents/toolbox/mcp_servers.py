@@ -10,9 +10,9 @@ import shutil
 import sys
 from typing import Any
 
+from ragrl_jax.agents.toolbox import relay
+from ragrl_jax.agents.toolbox.tool import Refused, Tool, loop
 from ragrl_jax.store import addresses
-from ragrl_jax.toolbox import relay
-from ragrl_jax.toolbox.tool import Refused, Tool, loop
 
 CLOSED = -32000  # the SDK's error code for a closed connection
 END_S = 10.0  # seconds to wait for a server's end; the SDK kills its process earlier

@@ -10,7 +10,7 @@ from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 from ragrl_jax.testing import scripted
 
 EXAMPLE = Example("q1", "Where is the port of Rome?", ("Tolper",))
-PLACE = "ragrl_jax.recipes.agent.programs"
+PLACE = "ragrl_jax.agents.agent.programs"
 LIBRARIES = {
   "tool_loop": pytest.param("tool_loop", "openai", marks=pytest.mark.slow),  # the package builds its types
   "pydantic_search": pytest.param("pydantic_search", "pydantic_ai", marks=pytest.mark.agents),

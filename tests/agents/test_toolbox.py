@@ -11,9 +11,9 @@ import pytest
 import tool_functions
 from patience import reached
 
-from ragrl_jax.toolbox import named, tool
-from ragrl_jax.toolbox import toolbox as toolbox_lib
-from ragrl_jax.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox
+from ragrl_jax.agents.toolbox import named, tool
+from ragrl_jax.agents.toolbox import toolbox as toolbox_lib
+from ragrl_jax.agents.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox
 
 
 def box(*names, timeout_s=20.0, retries=0, at_once=64, backoff_s=0.0):
@@ -134,7 +134,7 @@ def test_two_tools_of_one_name_are_refused():
 
 def test_a_tool_that_hangs_does_not_keep_the_process():
   program = (
-    "import asyncio, time\nfrom ragrl_jax.toolbox import tool, toolbox\n"
+    "import asyncio, time\nfrom ragrl_jax.agents.toolbox import tool, toolbox\n"
     "def hangs() -> str:\n  time.sleep(600)\n"
     "box = toolbox.Toolbox([tool.of_function(hangs)], timeout_s=0.2, retries=0, at_once=4)\n"
     "print(asyncio.run(box.call('hangs', '{}')).kind)\n"

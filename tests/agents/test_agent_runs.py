@@ -9,7 +9,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import train
 from ragrl_jax.store import episodes as episodes_lib
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.slow  # two runs and their programs

@@ -163,8 +163,8 @@ def _is(value: Any, kind: str) -> bool:
     return kind == "boolean"
   if kind == "integer" and isinstance(value, float):
     return value.is_integer()  # JSON Schema: 3.0 is an integer
-  types_of = dict(string=str, integer=int, number=(int, float), null=type(None), array=list, object=dict)
-  return isinstance(value, types_of.get(kind, ()))
+  kinds: dict[str, Any] = dict(string=str, integer=int, number=(int, float), null=type(None), array=list, object=dict)
+  return isinstance(value, kinds.get(kind, ()))
 
 
 def _same(value: Any, other: Any) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import structs
+from ragrl_jax.agents.agent.task import MODEL
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.prompting import tool_calls
 from ragrl_jax.prompting.appended import Appender, Rewritten
@@ -25,7 +26,6 @@ from ragrl_jax.protocol.http_answer import Refused
 from ragrl_jax.protocol.replies import Piece, Replies
 from ragrl_jax.protocol.requests import CHAT, Asked, Served
 from ragrl_jax.protocol.text_stream import TextStream
-from ragrl_jax.recipes.agent.task import MODEL
 
 UNLIMITED = 1 << 30  # tokens; the conversation itself limits them
 OVER = "over"  # error code of requests after the episode's end

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ragrl_jax.toolbox import schemas
+from ragrl_jax.agents.toolbox import schemas
 
 LONGEST = 1 << 20  # most characters of a result; `config.switches.max_result_tokens` cuts it further
 # The futures of a call's threads. One that is not done after the call's time limit still runs.

@@ -5,7 +5,7 @@ import json
 import pytest
 import tool_functions
 
-from ragrl_jax.toolbox import schemas, tool
+from ragrl_jax.agents.toolbox import schemas, tool
 
 SIMPLE = {
   "text": dict(type="string"),

@@ -6,8 +6,8 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from ragrl_jax.toolbox import schemas
-from ragrl_jax.toolbox.tool import LONGEST, THREADS, Refused, Tool, blocker, loop
+from ragrl_jax.agents.toolbox import schemas
+from ragrl_jax.agents.toolbox.tool import LONGEST, THREADS, Refused, Tool, blocker, loop
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"
 BACKOFF_S = 0.5  # seconds before the second try; doubled for each further try
@@ -107,6 +107,7 @@ class Toolbox:
     for number in range(self._retries + 1):
       if number:
         await asyncio.sleep(self._backoff_s * 2 ** (number - 1))
+      limit = None
       try:
         async with self._permit(), asyncio.timeout(self._timeout_s) as limit:
           # A copy for each try, because the tool may change its arguments.
@@ -118,7 +119,7 @@ class Toolbox:
       except (Exception, asyncio.CancelledError) as error:  # any error of the user's tool is its failure
         if isinstance(error, asyncio.CancelledError) and task.cancelling():
           raise  # this call is cancelled, and not a task inside the tool
-        if isinstance(error, TimeoutError) and limit.expired():
+        if isinstance(error, TimeoutError) and limit and limit.expired():
           why = f"no answer within {self._timeout_s:g} s (config.switches.timeout_s)"
         else:
           why = f"{type(error).__name__}: {' '.join(str(error)[:3000].split())[:300]}".rstrip(": ")

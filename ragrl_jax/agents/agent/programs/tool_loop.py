@@ -5,7 +5,7 @@ import functools
 import json
 from typing import Any
 
-from ragrl_jax.recipes.agent.task import Task
+from ragrl_jax.agents.agent.task import Task
 
 TOOLS: list[Any] = [
   {

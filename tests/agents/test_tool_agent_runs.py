@@ -16,7 +16,7 @@ from ragrl_jax.run import player, questions
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import ENVIRONMENT
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def calls(self, text, ids=()):

@@ -20,11 +20,11 @@ import small_tokenizers
 from scripted_chat import ChatPolicy
 
 from ragrl_jax import recipes, structs
+from ragrl_jax.agents.agent import program as program_lib
+from ragrl_jax.agents.agent import task as task_lib
+from ragrl_jax.agents.agent.session import Session
 from ragrl_jax.learner import packing
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
-from ragrl_jax.recipes.agent import program as program_lib
-from ragrl_jax.recipes.agent import task as task_lib
-from ragrl_jax.recipes.agent.session import Session
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
@@ -288,7 +288,7 @@ def test_stop_strings_are_cut_from_the_text_and_kept_in_the_tokens(tokenizer):
   [
     (dict(program="some.py:run"), "there is no file some.py"),
     (dict(program="no.such.module:run"), "No module named 'no"),
-    (dict(program="ragrl_jax.recipes.agent.programs.ask:walk"), "has no function walk"),
+    (dict(program="ragrl_jax.agents.agent.programs.ask:walk"), "has no function walk"),
     (dict(program="run"), "must be FILE.py:FUNCTION or MODULE:FUNCTION"),
     (dict(program="command: "), "no command after"),
     (dict(reward="em2"), "must be em, f1, judge, program or FILE.py:FUNCTION"),

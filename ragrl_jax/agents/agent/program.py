@@ -11,8 +11,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ragrl_jax.recipes.agent.task import Task
-from ragrl_jax.toolbox import named, tool
+from ragrl_jax.agents.agent.task import Task
+from ragrl_jax.agents.toolbox import named, tool
 
 COMMAND = "command:"
 MOST_BYTES = 1 << 20  # most bytes that a command may print
