@@ -22,9 +22,9 @@ from absl import app, flags, logging
 from papers import miniature
 from tqdm import tqdm
 
-from ragrl_jax import evaluate, train
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import synthetic
+from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.recipes.search_r1 import demonstrate as demonstrate_lib
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example

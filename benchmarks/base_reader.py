@@ -26,9 +26,10 @@ from flax import nnx
 from papers import primed
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, recipes, sft
+from ragrl_jax import recipes
 from ragrl_jax.core import stopping
 from ragrl_jax.data import lessons, synthetic, world
+from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import sentencepiece

@@ -22,10 +22,11 @@ from flax import nnx
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, retrieval, sft, train
+from ragrl_jax import retrieval
 from ragrl_jax.cli import configs
 from ragrl_jax.core import stopping
 from ragrl_jax.data import readers, synthetic, writers
+from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.prompting.appended import Appender
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.recipes.search_r1 import demonstrate

@@ -18,9 +18,10 @@ from absl import app, flags, logging
 from tqdm import tqdm
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, recipes, sft
+from ragrl_jax import recipes
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers, synthetic, writers
+from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.lear import demonstrate, generator
 from ragrl_jax.run import player as player_lib

@@ -16,8 +16,8 @@ from absl import app, flags, logging
 from tqdm import tqdm
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, sft
 from ragrl_jax.data import readers
+from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.models import lora
 from ragrl_jax.run import player as player_lib
 

@@ -13,9 +13,10 @@ import shutil
 from tqdm import tqdm
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, sft
+from ragrl_jax import recipes
 from ragrl_jax.cli import configs
 from ragrl_jax.data import readers
+from ragrl_jax.jobs import sft
 from ragrl_jax.prompting import passages as passages_lib
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.prompting.agent_tags import AGENTS

@@ -37,8 +37,8 @@ CONDITIONS = dict(
 def transcripts(args):
   """(ids of the prompt, ids of the reply) of each transcript."""
   from ragrl_jax import config as config_lib
-  from ragrl_jax import sft
   from ragrl_jax.data import readers
+  from ragrl_jax.jobs import sft
   from ragrl_jax.run import player
 
   file, _, variant = args.config.partition(":")

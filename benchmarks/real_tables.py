@@ -26,10 +26,11 @@ from absl import app, flags, logging
 from tqdm import tqdm
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, retrieval, sft, train
+from ragrl_jax import retrieval
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.tables import filling, papers, results, writing
+from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import compile_cache, fresh, jsonl
 

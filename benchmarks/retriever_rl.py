@@ -19,8 +19,9 @@ import numpy as np
 from absl import app, flags, logging
 from tqdm import tqdm
 
-from ragrl_jax import evaluate, retrieval, train
+from ragrl_jax import retrieval
 from ragrl_jax.core.metrics import stats
+from ragrl_jax.jobs import evaluate, train
 
 OUT = flags.DEFINE_string("retriever_out", "out/retriever_rl", "Folder of the warm starts and of the runs.")
 SEEDS = flags.DEFINE_list("retriever_seeds", ["0", "1", "2", "3", "4"], "Seeds of worlds, warm starts and runs.")

@@ -31,10 +31,11 @@ import machines
 from absl import app, flags, logging
 from papers import miniature, veritas
 
-from ragrl_jax import evaluate, judging, sft, train
+from ragrl_jax import judging
 from ragrl_jax.core import stopping
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.data import readers, writers
+from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import lora
 from ragrl_jax.recipes.veritas import demonstrate, distil
 from ragrl_jax.recipes.veritas.parser import steps

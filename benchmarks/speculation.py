@@ -34,7 +34,7 @@ from flax import nnx
 from papers import arena, care, lear, miniature
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, retrieval, sft
+from ragrl_jax import recipes, retrieval
 from ragrl_jax.cli import quickstart
 from ragrl_jax.core import sampling
 from ragrl_jax.data import synthetic, writers
@@ -42,6 +42,7 @@ from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
+from ragrl_jax.jobs import sft
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import sentencepiece

@@ -8,7 +8,7 @@ import tiny_world
 from huggingface_hub import constants
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import train
+from ragrl_jax.jobs import train
 from ragrl_jax.run import player
 
 ROOT = pathlib.Path(__file__).parents[1]

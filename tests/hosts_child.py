@@ -14,7 +14,7 @@ import jax
 import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, train
+from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.parallel import hosts
 from ragrl_jax.run import player
 

@@ -10,7 +10,7 @@ import pytest
 import ragrl_jax
 
 ROOT = pathlib.Path(ragrl_jax.__file__).parent
-ROOMS = ("train.py", "engine", "learner", "rollout")
+ROOMS = ("jobs", "engine", "learner", "rollout")
 LEAST = 8  # comments per 100 lines of code
 
 

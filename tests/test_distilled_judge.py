@@ -8,9 +8,10 @@ import pytest
 import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import judging, sft
+from ragrl_jax import judging
 from ragrl_jax.core import stopping
 from ragrl_jax.data import writers
+from ragrl_jax.jobs import sft
 from ragrl_jax.models import peft, weights
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.veritas import distil

@@ -35,7 +35,7 @@ def test_every_symbol_is_documented_and_every_link_has_a_target(tmp_path):
   source = tmp_path / "docs_source"
   assert "policy_loss(" in (source / "reference" / "ragrl_jax.core.md").read_text()
   readme = (source / "readme.md").read_text()
-  assert "(recipes/arena.md)" in readme and "(reference/ragrl_jax.md#train)" in readme  # rewritten links
+  assert "(recipes/arena.md)" in readme and "(reference/ragrl_jax.jobs.md#jobstrain)" in readme  # rewritten links
 
 
 def test_commands_in_the_pages_have_the_flags_that_they_need():
@@ -99,10 +99,10 @@ def test_coverage_is_summed_by_room():
   program = runpy.run_path(str(ROOT / "tests" / "coverage_by_room.py"))
   found = lambda run, lines: {"summary": dict(covered_lines=run, num_statements=lines)}
   files = {"ragrl_jax/core/kl.py": found(9, 10), "ragrl_jax/core/text/tags.py": found(10, 10)}
-  rooms = program["by_room"](files | {"ragrl_jax/train.py": found(1, 4), "ragrl_jax/engine/stops.py": found(1, 2)})
-  assert rooms == dict(core=(19, 20), train=(1, 4), engine=(1, 2))
+  rooms = program["by_room"](files | {"ragrl_jax/jobs/train.py": found(1, 4), "ragrl_jax/engine/stops.py": found(1, 2)})
+  assert rooms == dict(core=(19, 20), jobs=(1, 4), engine=(1, 2))
   shown, below = program["table"](rooms)
-  assert below == ["engine"] and "95.0%" in shown and "25.0%" in shown  # "train" has no threshold
+  assert below == ["engine"] and "95.0%" in shown and "25.0%" in shown  # "jobs" has no threshold
 
 
 def test_the_notebook_is_sixty_lines_of_code_without_outputs():

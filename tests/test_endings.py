@@ -10,7 +10,7 @@ import pytest
 import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import sft, train
+from ragrl_jax.jobs import sft, train
 from ragrl_jax.learner import packing
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import group_sampler

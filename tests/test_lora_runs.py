@@ -9,8 +9,8 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, sft, train
-from ragrl_jax.cli import checkpoints, export_hf
+from ragrl_jax.cli import export_hf
+from ragrl_jax.jobs import checkpoints, evaluate, sft, train
 from ragrl_jax.models import peft, weights
 from ragrl_jax.run import player as player_lib
 

@@ -13,8 +13,9 @@ import ml_collections
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, judging, recipes, retrieval, settings, sft, structs, train
+from ragrl_jax import judging, recipes, retrieval, settings, structs
 from ragrl_jax.data import readers, writers
+from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import weights
 from ragrl_jax.models.families import FAMILIES
 from ragrl_jax.prompting import load

@@ -8,7 +8,7 @@ import pytest
 import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import sft, train
+from ragrl_jax.jobs import sft, train
 from ragrl_jax.run import profiling, progress
 
 ROOT = pathlib.Path(__file__).parents[1]

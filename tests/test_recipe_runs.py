@@ -7,8 +7,8 @@ import random
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, sft, train
 from ragrl_jax.data import readers, synthetic, writers
+from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.arena import demonstrate as arena
 from ragrl_jax.recipes.care import demonstrate as care

@@ -16,7 +16,7 @@ ROWS = (
   ("rollout", "recipes", "plan"),
   ("run", "testing", "agents"),
   ("evaluation", "report", "serving"),
-  ("train", "sft", "evaluate", "cli"),
+  ("jobs", "cli"),
 )
 ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 # room → the rooms of its own row that it may import. Each of these has no door back.
@@ -27,7 +27,7 @@ BESIDE = {
   "chat": {"store"},
   "models": {"prompting"},
   "serving": {"evaluation", "report"},
-  "cli": {"train", "sft", "evaluate"},
+  "cli": {"jobs"},
 }
 CORE_MAY_IMPORT = set(
   "ragrl_jax jax numpy scipy jaxtyping abc bisect collections dataclasses difflib enum functools "

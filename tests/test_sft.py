@@ -6,7 +6,8 @@ import pytest
 import small_tokenizers
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, settings, sft
+from ragrl_jax import recipes, settings
+from ragrl_jax.jobs import sft
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.structs import Example

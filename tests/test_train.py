@@ -11,8 +11,8 @@ import pytest
 import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import sft, train
 from ragrl_jax.data import readers, stream, writers
+from ragrl_jax.jobs import sft, train
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import checkpoint

@@ -18,8 +18,9 @@ import uuid
 import uvicorn
 from absl import app, flags, logging
 
-from ragrl_jax import evaluate, structs
-from ragrl_jax.cli import checkpoints, commands
+from ragrl_jax import structs
+from ragrl_jax.cli import commands
+from ragrl_jax.jobs import checkpoints, evaluate
 from ragrl_jax.retrieval import guard
 from ragrl_jax.run import devices, questions
 from ragrl_jax.serving import ask_checkpoint, ask_page, live_text

@@ -13,8 +13,8 @@ After a kill, the same command continues where it stopped.
 from absl import app, flags, logging
 from tqdm import tqdm
 
-from ragrl_jax import evaluate
 from ragrl_jax.cli import commands
+from ragrl_jax.jobs import evaluate
 from ragrl_jax.report import metric_tables
 from ragrl_jax.run import devices
 from ragrl_jax.store import compile_cache, folders

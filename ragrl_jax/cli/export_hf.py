@@ -16,8 +16,8 @@ import orbax.checkpoint as ocp
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate
 from ragrl_jax.cli import commands
+from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import hf, hub, lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder

@@ -19,11 +19,12 @@ from flax import nnx
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from ragrl_jax import evaluate, retrieval, sft, train
+from ragrl_jax import retrieval
 from ragrl_jax.cli import configs
 from ragrl_jax.core import stopping
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
+from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1 import demonstrate
 from ragrl_jax.report import metric_tables, traces

@@ -1,6 +1,6 @@
 """The settings of a checkpoint's run as a config file, which `ragrl evaluate` uses without --config."""
 
-from ragrl_jax import evaluate
+from ragrl_jax.jobs import evaluate
 
 
 def get_config(checkpoint: str):

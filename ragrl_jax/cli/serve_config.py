@@ -1,7 +1,7 @@
 """The settings for serving a checkpoint, as a config file: those of its run, or the defaults."""
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate
+from ragrl_jax.jobs import evaluate
 
 
 def get_config(checkpoint: str):

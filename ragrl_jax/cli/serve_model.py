@@ -18,8 +18,8 @@ import sys
 
 from absl import app, flags, logging
 
-from ragrl_jax import evaluate
-from ragrl_jax.cli import checkpoints, commands
+from ragrl_jax.cli import commands
+from ragrl_jax.jobs import checkpoints, evaluate
 from ragrl_jax.retrieval import guard
 from ragrl_jax.run import devices
 from ragrl_jax.serving import engine_thread, openai_server

@@ -8,8 +8,8 @@ command on each, with the flags of ragrl train.
 from absl import flags, logging
 from tqdm import tqdm
 
-from ragrl_jax import sft
 from ragrl_jax.cli import commands, host_flags
+from ragrl_jax.jobs import sft
 from ragrl_jax.parallel import hosts
 from ragrl_jax.run import player
 from ragrl_jax.store import compile_cache, heaps

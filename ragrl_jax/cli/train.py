@@ -7,8 +7,8 @@ else --coordinator=HOST0:PORT --num_processes=N --process_id=0 … N-1. All host
 from absl import app, flags, logging
 from tqdm import tqdm
 
-from ragrl_jax import evaluate, train
 from ragrl_jax.cli import commands, host_flags
+from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.parallel import hosts
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.run import player, progress

@@ -6,7 +6,7 @@ import pytest
 import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import train
+from ragrl_jax.jobs import train
 from ragrl_jax.store import episodes as episodes_lib
 
 ROOT = pathlib.Path(__file__).parents[2]

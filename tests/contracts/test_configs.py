@@ -8,7 +8,8 @@ import pathlib
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, sft
+from ragrl_jax import recipes
+from ragrl_jax.jobs import sft
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.structs import Example, Passage
 from ragrl_jax.testing import scripted

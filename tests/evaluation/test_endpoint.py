@@ -9,8 +9,9 @@ import pytest
 from scripted_server import completion, continuation, serving
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, recipes, retrieval
+from ragrl_jax import recipes, retrieval
 from ragrl_jax.data import writers
+from ragrl_jax.jobs import evaluate
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.marked import MarkedTokenizer
 from ragrl_jax.structs import Example, Passage

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, retrieval, structs
+from ragrl_jax import retrieval, structs
 from ragrl_jax.data import writers
+from ragrl_jax.jobs import evaluate
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import weights

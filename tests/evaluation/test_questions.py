@@ -5,8 +5,9 @@ import types
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, recipes
+from ragrl_jax import recipes
 from ragrl_jax.data import writers
+from ragrl_jax.jobs import evaluate
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.run import questions
 from ragrl_jax.structs import Example, Passage

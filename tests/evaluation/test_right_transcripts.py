@@ -8,9 +8,10 @@ import sys
 import played
 import pytest
 
-from ragrl_jax import recipes, sft
+from ragrl_jax import recipes
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import harness, right_transcripts
+from ragrl_jax.jobs import sft
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 

@@ -22,8 +22,9 @@ os.environ |= dict(
   PYTHONWARNINGS="ignore:resource_tracker",
 )  # a killed process would leave the progress bar's lock behind
 
-from ragrl_jax import structs, train  # noqa: E402
+from ragrl_jax import structs  # noqa: E402
 from ragrl_jax.cli import main as cli  # noqa: E402
+from ragrl_jax.jobs import train  # noqa: E402
 from ragrl_jax.prompting import passages  # noqa: E402
 from ragrl_jax.run import player  # noqa: E402
 

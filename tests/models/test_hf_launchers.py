@@ -12,8 +12,8 @@ import pytest
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate
 from ragrl_jax.cli import commands, export_hf
+from ragrl_jax.jobs import evaluate
 from ragrl_jax.learner import learner, settings
 from ragrl_jax.models import lora, mapping, peft, weights
 from ragrl_jax.prompting import load

@@ -12,8 +12,8 @@ from huggingface_hub import constants
 from tokenizers import decoders, models, pre_tokenizers
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate
 from ragrl_jax.cli import commands, import_hf
+from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import hub, peft, weights
 from ragrl_jax.retrieval import encoders, fusion
 from ragrl_jax.run import player, saving

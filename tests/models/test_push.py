@@ -11,8 +11,8 @@ import tiny_world
 from huggingface_hub import constants
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, train
 from ragrl_jax.cli import commands, push_hf
+from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.models import weights
 
 ROOT = pathlib.Path(__file__).parents[2]

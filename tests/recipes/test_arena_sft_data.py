@@ -3,8 +3,9 @@
 import asyncio
 import dataclasses
 
-from ragrl_jax import recipes, sft
+from ragrl_jax import recipes
 from ragrl_jax.chat.client import Completion
+from ragrl_jax.jobs import sft
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes.arena import sft_data
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import judging, recipes, sft
+from ragrl_jax import judging, recipes
 from ragrl_jax.data import readers
+from ragrl_jax.jobs import sft
 from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.judging.verdict_cache import Cached
 from ragrl_jax.prompting import passages

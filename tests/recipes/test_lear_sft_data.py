@@ -10,9 +10,10 @@ import pytest
 from test_care_sft_data import Server
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, retrieval, sft
+from ragrl_jax import recipes, retrieval
 from ragrl_jax.chat.client import Completion
 from ragrl_jax.data import readers, writers
+from ragrl_jax.jobs import sft
 from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 

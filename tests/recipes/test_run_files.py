@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from ragrl_jax import evaluate, recipes, sft
+from ragrl_jax import recipes
+from ragrl_jax.jobs import evaluate, sft
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 

@@ -7,8 +7,8 @@ import pytest
 import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import train
 from ragrl_jax.data import readers, synthetic, writers
+from ragrl_jax.jobs import train
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 

@@ -11,10 +11,11 @@ import sys
 
 import pytest
 
-from ragrl_jax import retrieval, sft, structs
+from ragrl_jax import retrieval, structs
 from ragrl_jax.cli import configs
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import demonstrations
+from ragrl_jax.jobs import sft
 from ragrl_jax.recipes import scripts
 from ragrl_jax.structs import Example, Passage
 

@@ -10,8 +10,7 @@ import pytest
 import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, train
-from ragrl_jax.cli import checkpoints
+from ragrl_jax.jobs import checkpoints, evaluate, train
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -15,8 +15,8 @@ from patience import until
 from small_server import drawn
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate
 from ragrl_jax.cli import configs, serve_config
+from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import weights
 from ragrl_jax.models.decoder import Decoder
 

@@ -1,4 +1,4 @@
-"""The recipe: presets, and the parts put together (ARENA, arXiv 2505.13258; README.md). Next: ragrl_jax/train.py."""
+"""The recipe: presets and parts put together (ARENA, arXiv 2505.13258; README.md). Next: ragrl_jax/jobs/train.py."""
 
 import dataclasses
 import functools

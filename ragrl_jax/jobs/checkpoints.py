@@ -7,7 +7,7 @@ import jax
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate
+from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import lora
 from ragrl_jax.run import contents
 from ragrl_jax.run import player as player_lib
