@@ -42,10 +42,10 @@ def changed(header, **entry):
 
 
 def test_a_tensor_that_is_named_twice(rewritten):
-  header = json.dumps(rewritten.header)
-  path = rewritten(f'{header[:-1]}, "{Q0}": {json.dumps(rewritten.header[Q0])}}}'.encode())
+  header, other = json.dumps(rewritten.header), changed(rewritten.header, data_offsets=[0, 2048])[Q0]
+  assert other != rewritten.header[Q0]
   with pytest.raises(ValueError, match=DAMAGED):
-    weights.load_pretrained(path)
+    weights.load_pretrained(rewritten(f'{header[:-1]}, "{Q0}": {json.dumps(other)}}}'.encode()))
 
 
 @pytest.mark.parametrize(
