@@ -1,6 +1,6 @@
 """Conversations: the interface for a recipe's coroutine. Tokens are the record, text is a view of them.
 
-Conversations live on the event loop and keep their own list of tokens. The engine has a second list. `EngineClient`
+Conversations live on the event loop and keep their own list of tokens. The engine has a second list. The client
 sends it the first tokens and, with every turn, the environment's tokens since the last turn. The event loop waits only
 for the future of a turn, and holds no lock.
 """
@@ -13,8 +13,8 @@ from typing import Any
 from ragrl_jax import structs
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.engine import lanes
-from ragrl_jax.engine.messages import Group, Turn
-from ragrl_jax.rollout.engine_client import EngineClient
+from ragrl_jax.engine.messages import Group, Open, Turn
+from ragrl_jax.rollout.engine_client import Client
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Segment
 
 BUDGET = "budget"
@@ -64,7 +64,7 @@ class Policy:
 
   def __init__(
     self,
-    client: EngineClient,
+    client: Client,
     texts: TextCache,
     *,
     keys: tuple[int, int, int, int],
@@ -102,7 +102,8 @@ class Policy:
     ids = [i for segment in segments for i in segment.ids]
     first = self.conversations[0].number if self.conversations else None
     key = key_of(*self.keys, len(self.conversations))
-    number = self.client.open(ids, key, first=first, group=group, parent=parent)
+    number = next(self.client.numbers)
+    self.client.open(Open(number, tuple(ids), key, first, group, parent))
     self.conversations.append(Conversation(self, number, ids, segments))
     return self.conversations[-1]
 

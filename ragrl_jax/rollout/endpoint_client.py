@@ -14,7 +14,7 @@ from ragrl_jax.chat.cached import CachedClient
 from ragrl_jax.chat.client import Completion
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.engine import lanes
-from ragrl_jax.engine.messages import Group, Turn, TurnEnded
+from ragrl_jax.engine.messages import Group, Open, Turn, TurnEnded
 from ragrl_jax.prompting.marked import MarkedTokenizer
 from ragrl_jax.rollout import server_text
 from ragrl_jax.structs import ToolFailed
@@ -81,7 +81,7 @@ class NamedStops:
 
 
 class EndpointClient:
-  """The engine of one episode. See `engine_client.EngineClient`; nothing here is a JAX program.
+  """An `engine_client.Client` for one episode. Nothing here is a JAX program.
 
   Args:
     server: the server.
@@ -96,31 +96,20 @@ class EndpointClient:
   def __init__(self, server: Server, tokenizer: Any, stops: NamedStops, gate: asyncio.Semaphore):
     self.tokenizer, self.stops, self.context, self.version = tokenizer, stops, server.context, 0
     self.usage, self._server, self._gate = Usage(), server, gate
-    self._numbers, self._ids, self._keys = itertools.count(), {}, {}
+    self.numbers, self._ids, self._keys = itertools.count(), {}, {}
 
-  def open(
-    self,
-    ids: Sequence[int],
-    key: tuple[int, int],
-    *,
-    first: int | None = None,
-    group: Group | None = None,
-    parent: int | None = None,
-  ) -> int:
-    """Opens a conversation; returns its number.
+  def open(self, message: Open) -> None:
+    """Opens a conversation. Nothing is shared with others.
 
     Raises:
       ValueError: the conversation begins within the assistant's turn, and the protocol cannot continue it.
     """
-    del first, group, parent  # nothing is shared
-    number = next(self._numbers)
-    self._ids[number], self._keys[number] = list(ids), key
-    if self._server.protocol == CHAT and self.tokenizer.messages(ids)[-1]["content"]:
+    self._ids[message.conversation], self._keys[message.conversation] = list(message.ids), message.key
+    if self._server.protocol == CHAT and self.tokenizer.messages(message.ids)[-1]["content"]:
       raise ValueError(
         "this recipe continues the model's text, but a chat server always begins a new turn: use a server that "
         "continues texts (config.endpoint.protocol='continue', as in vLLM and SGLang, or 'completions')."
       )
-    return number
 
   def submit(self, turn: Turn) -> "asyncio.Task[TurnEnded]":
     """Starts a turn; returns the future of its result."""

@@ -99,7 +99,7 @@ class EndpointRollout:
   async def _episode(self, request: Request, sampling: structs.Sampling, step: int, gate: asyncio.Semaphore) -> Episode:
     client = EndpointClient(self.server, self.tokenizer, self._stops, gate)
     policy = conversation.Policy(
-      client,  # pyright: ignore[reportArgumentType]  # it has what an EngineClient has
+      client,
       self._texts,
       keys=(self.seed, step, request.prompt_index, request.sample),
       sampling=sampling,

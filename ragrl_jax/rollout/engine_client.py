@@ -2,13 +2,41 @@
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol
 
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Group, Open, Turn, TurnEnded
 from ragrl_jax.rollout.dispatch import Dispatch
 
-_NUMBERS = itertools.count()  # numbers of conversations; never reused, so a late message finds no other conversation
+_NUMBERS = itertools.count()
+
+
+class Client(Protocol):
+  """What sends the messages of conversations: to the engine of a run, to a served one, or to a server.
+
+  Attributes:
+    tokenizer, stops, context, version: of the engine.
+    numbers: numbers of conversations; never reused, so a late message finds no other conversation.
+  """
+
+  tokenizer: Any
+  stops: Any
+  context: int
+  version: int
+  numbers: itertools.count
+
+  def open(self, message: Open) -> None:
+    """Opens a conversation."""
+
+  def submit(self, turn: Turn) -> Awaitable[TurnEnded]:
+    """Starts a turn; returns the future of its result."""
+
+  def close(self, conversation: int) -> None:
+    """Ends a conversation and its turn."""
+
+  def leave(self, group: Group) -> None:
+    """One sample of the group will never open a conversation."""
 
 
 class EngineClient:
@@ -21,27 +49,16 @@ class EngineClient:
 
   def __init__(self, engine: Engine, dispatch: Dispatch):
     self.tokenizer, self.stops = engine.tokenizer, engine.stops
-    self.context, self.version = engine.context, engine.version
+    self.context, self.version, self.numbers = engine.context, engine.version, _NUMBERS
     self._engine, self._dispatch = engine, dispatch
     self._answers: dict[int, asyncio.Future[TurnEnded]] = {}  # by conversation; each has one turn at a time
 
-  def open(
-    self,
-    ids: Sequence[int],
-    key: tuple[int, int],
-    *,
-    first: int | None = None,
-    group: Group | None = None,
-    parent: int | None = None,
-  ) -> int:
-    """Opens a conversation; returns its number. See `messages.Open`."""
-    number = next(_NUMBERS)
-    # The engine opens it later, on its own thread. Messages keep their order, so later messages find it open.
-    self._dispatch.post(self._engine.open, Open(number, tuple(ids), key, first=first, group=group, parent=parent))
-    return number
+  def open(self, message: Open) -> None:
+    """Opens a conversation. The engine does it later, on its own thread, before the messages that follow."""
+    self._dispatch.post(self._engine.open, message)
 
   def submit(self, turn: Turn) -> asyncio.Future[TurnEnded]:
-    """Starts a turn; returns the future of its result."""
+    """See `Client`; so are the others."""
     # Registered before the message is sent: the engine may answer at once, on its own thread.
     answer = asyncio.get_running_loop().create_future()
     self._answers[turn.conversation] = answer

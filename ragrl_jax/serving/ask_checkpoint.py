@@ -121,7 +121,7 @@ class Asker:
     watch = _Watch(sample, tell)
     client = LiveClient(self.thread, watch.said, watch.look)
     watch.policy = conversation.Policy(
-      client,  # pyright: ignore[reportArgumentType]  # it has what an EngineClient has
+      client,
       self._texts,
       keys=(seed, 0, 0, sample),
       sampling=dataclasses.replace(rollout.sampling, temperature=0.0) if greedy else rollout.sampling,

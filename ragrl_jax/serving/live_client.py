@@ -1,8 +1,8 @@
-"""A client of an engine that reports text while a turn is sampled. Replaces `rollout.engine_client.EngineClient`."""
+"""A client of an engine that reports text while a turn is sampled. A `rollout.engine_client.Client`."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ragrl_jax.engine.messages import Group, Open, Turn, TurnEnded
 from ragrl_jax.protocol.text_stream import TextStream
@@ -21,23 +21,13 @@ class LiveClient:
   def __init__(self, thread: EngineThread, said: Callable[[int, str], None], before: Callable[[], None]):
     engine = thread.engine
     self.tokenizer, self.stops = engine.tokenizer, engine.stops
-    self.context, self.version = engine.context, engine.version
+    self.context, self.version, self.numbers = engine.context, engine.version, thread.numbers
     self._thread, self._said, self._before = thread, said, before
     self._loop = asyncio.get_running_loop()
 
-  def open(
-    self,
-    ids: Sequence[int],
-    key: tuple[int, int],
-    *,
-    first: int | None = None,
-    group: Group | None = None,
-    parent: int | None = None,
-  ) -> int:
-    """Opens a conversation; returns its number. See `messages.Open`."""
-    number = next(self._thread.numbers)
-    self._thread.open(Open(number, tuple(ids), key, first=first, group=group, parent=parent))
-    return number
+  def open(self, message: Open) -> None:
+    """See `Client`; so are the others."""
+    self._thread.open(message)
 
   def submit(self, turn: Turn) -> asyncio.Future[TurnEnded]:
     """Starts a turn; returns a future of its result."""

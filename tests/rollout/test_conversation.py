@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import dataclasses
+import itertools
 import types
 
 import jax
@@ -300,7 +301,9 @@ def test_texts_of_any_length_are_not_tokenized_whole():
       return super().encode(text)
 
   spy = Spy()
-  client = types.SimpleNamespace(tokenizer=spy, context=100, open=lambda *_, **__: 0, close=lambda _: None, version=0)
+  client = types.SimpleNamespace(
+    tokenizer=spy, context=100, version=0, numbers=itertools.count(), open=lambda _: None, close=lambda _: None
+  )
   make = lambda: Policy(
     client, TextCache(spy), keys=(0, 0, 0, 0), sampling=Sampling(1.0, 0, 1.0, 8), group=None, reserve=1
   )

@@ -17,13 +17,13 @@ def said(text):
 
 
 def scored(*episodes, limit=10):
-  penalty = rewards.overlong(limit=limit, buffer=4, factor=2.0)
+  penalty = rewards.overlong(limit=limit, buffer=4)
   return rewards.score(ARENA, [EXAMPLE] * len(episodes), episodes, 1, penalty=penalty)
 
 
 def test_overlong_episodes_are_penalised():
-  # Nothing is right, so the reward is the penalty: 0 up to 10 - 4 tokens, then 2 / 4 per token, 2 from 10 tokens on.
-  for tokens, penalty in ((6, 0.0), (7, -0.5), (8, -1.0), (10, -2.0), (30, -2.0)):
+  # Nothing is right, so the reward is the penalty: 0 up to 10 - 4 tokens, then 1 / 4 per token, 1 from 10 tokens on.
+  for tokens, penalty in ((6, 0.0), (7, -0.25), (8, -0.5), (10, -1.0), (30, -1.0)):
     (one,) = scored(said("x" * tokens))
     assert one.episode.num_model_tokens == tokens
     assert (one.reward, one.terms["overlong"], one.weights["overlong"]) == (penalty, penalty, 1.0)
