@@ -23,7 +23,6 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval
-from ragrl_jax.cli import configs
 from ragrl_jax.core import stopping
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import evaluate, sft, train
@@ -182,7 +181,7 @@ def tokenised(tokenizer: HuggingFaceTokenizer, example: Example) -> sft.Transcri
 
 def settings(out: pathlib.Path, seed: int, program: str, variant: str = "") -> Any:
   """The quickstart's settings with the recipe `agent` and this program."""
-  config, world = config_lib.load(configs.path("quickstart"), variant), out / f"warm_{seed}" / "world"
+  config, world = config_lib.load("quickstart", variant), out / f"warm_{seed}" / "world"
   config.recipe, config.preset, config.seed = "agent", "paper", seed
   with config.unlocked():
     config.switches = dict(program=f"ragrl_jax.agents.agent.programs.{NAMES[program]}:run", search=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import real_reader
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_recall
@@ -228,7 +229,7 @@ def searching(config, dataset: str, out: pathlib.Path) -> None:
 
 
 def _config(name: str, flags: tuple[tuple[str, str], ...], out: pathlib.Path):
-  config = real_reader.sized(real_reader.load(name), out)
+  config = real_reader.sized(config_lib.load(name), out)
   for path, value in flags:
     *sections, last = path.split(".")
     section = config

@@ -14,7 +14,6 @@ from tqdm import tqdm
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
-from ragrl_jax.cli import configs
 from ragrl_jax.data import readers
 from ragrl_jax.jobs import sft
 from ragrl_jax.prompting import passages as passages_lib
@@ -63,7 +62,7 @@ def model(out: pathlib.Path, data: pathlib.Path) -> pathlib.Path:
     texts = (passage.text for passage in corpus_files.read_passages(data / "corpora" / "hotpotqa.jsonl.gz"))
     sentencepiece.train(itertools.islice(texts, 4000), vocab_size=VOCAB, marks=MARKS, path=words)
   workdir = out / "taught"
-  config = sized(load("search_r1"), out)
+  config = sized(config_lib.load("search_r1"), out)
   config.steps, config.data.train, config.checkpoint.every = STEPS, "lessons", STEPS
   config.optimizer.update(
     dict(learning_rate=5e-3, warmup_steps=10, schedule="cosine", final_share=0.1, weight_decay=0.0)
@@ -78,12 +77,6 @@ def model(out: pathlib.Path, data: pathlib.Path) -> pathlib.Path:
   shutil.copytree(workdir / "model", folder.with_name("part"), dirs_exist_ok=True)
   folder.with_name("part").rename(folder)
   return folder
-
-
-def load(name: str):
-  """The settings of a config with its variant, such as "arena:direct"."""
-  file, _, variant = name.partition(":")
-  return config_lib.load(configs.path(file), variant)
 
 
 def sized(config, out: pathlib.Path):
@@ -101,7 +94,7 @@ def sized(config, out: pathlib.Path):
 
 def lessons(name: str, data: pathlib.Path, words) -> list[sft.Transcript]:
   """Transcripts in a config's reply format, as `sft` reads them."""
-  config = load(name)
+  config = config_lib.load(name)
   recipe = recipes.get(config.recipe, config.preset, **config.switches.to_dict())
   drawn = examples(data, f"lessons/{name}", COUNT, whole=recipe.needs_passages)
   return [sft.tokenised(recipe, with_turns(recipe, example), words, 0.0, most=LENGTH) for example in drawn]

@@ -3,6 +3,7 @@
 The settings themselves, with types, defaults and units, are in `settings/`.
 """
 
+import difflib
 import importlib.util
 import json
 import pathlib
@@ -14,6 +15,7 @@ import ml_collections
 from ragrl_jax import settings
 from ragrl_jax.settings import fields
 
+INSTALLED, CHECKOUT = (pathlib.Path(__file__).parents[above] / "configs" for above in (0, 1))
 Config = Any  # an ml_collections.ConfigDict; a type checker would see its attributes as a union of all types
 
 
@@ -22,14 +24,52 @@ def default_config() -> Config:
   return ml_collections.ConfigDict(fields.plain(settings.Settings()), convert_dict=True).lock()
 
 
-def load(path: str | pathlib.Path, variant: str = "") -> Config:
-  """The settings of a config file, given as in `--config=PATH:VARIANT`."""
+def load(value: str | pathlib.Path = "", variant: str = "") -> Config:
+  """The settings of a config: `ragrl_jax.Config`.
+
+  Args:
+    value: as in `--config`: the name of a config of this package ("arena", or "arena:smoke" with a variant), or a file
+      ("./mine.py:smoke"). "": all settings at their defaults.
+    variant: the variant, if it is not in `value`.
+
+  Raises:
+    ValueError: there is no such config or variant.
+  """
+  if not value:
+    return default_config()
+  path, _, named = find(str(value)).partition(":")
   spec = importlib.util.spec_from_file_location(f"config_{pathlib.Path(path).stem}", path)
   if spec is None or spec.loader is None:
     raise ValueError(f"{path}: this is not a file of settings, such as configs/arena.py.")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  return module.get_config(variant)
+  return module.get_config(variant or named)
+
+
+def folder() -> pathlib.Path:
+  """The folder of this package's configs: inside an installed package, or beside the package in a checkout."""
+  return INSTALLED if INSTALLED.is_dir() else CHECKOUT
+
+
+def find(value: str) -> str:
+  """The value of a --config flag with its file as a path: "arena:smoke" → ".../configs/arena.py:smoke".
+
+  A value with a slash, or with a file that ends in .py, is already a path and does not change.
+
+  Raises:
+    ValueError: the package has no config of this name.
+  """
+  name, *variant = value.split(":", 1)
+  if "/" in name or name.endswith(".py") or not name:
+    return value
+  names = sorted(file.stem for file in folder().glob("*.py"))
+  if name not in names:
+    near = difflib.get_close_matches(name, names, n=1)
+    raise ValueError(
+      f"there is no config {name!r}{near and f' (did you mean {near[0]}?)' or ''}. Use one of {', '.join(names)}, or "
+      "the path of a file, such as ./mine.py."
+    )
+  return ":".join([str(folder() / f"{name}.py"), *variant])
 
 
 RENAMED = {"rollout.block": "rollout.page"}  # settings that have another name in older runs; the section is the same

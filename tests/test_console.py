@@ -9,6 +9,7 @@ import tomllib
 import pytest
 
 import ragrl_jax
+from ragrl_jax import config as config_lib
 from ragrl_jax.cli import configs, main
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -73,15 +74,15 @@ def test_the_version(ragrl):
 
 def test_configs_are_found_by_name(monkeypatch, tmp_path):
   for file in (ROOT / "configs").glob("*.py"):  # a checkout, or an editable install of it
-    assert pathlib.Path(configs.path(file.stem)).samefile(file)
-  assert configs.path("arena:smoke,repo") == f"{configs.folder()}/arena.py:smoke,repo"
+    assert pathlib.Path(config_lib.find(file.stem)).samefile(file)
+  assert config_lib.find("arena:smoke,repo") == f"{config_lib.folder()}/arena.py:smoke,repo"
   for given in ("configs/arena.py:smoke", "/a/b.py", "mine.py", "./mine.py", ""):
-    assert configs.path(given) == given
+    assert config_lib.find(given) == given
   with pytest.raises(ValueError, match="no config 'arenas'.*did you mean arena.*mine.py"):
-    configs.path("arenas:smoke")
-  monkeypatch.setattr(configs, "INSTALLED", tmp_path)  # an installed package contains them
+    config_lib.find("arenas:smoke")
+  monkeypatch.setattr(config_lib, "INSTALLED", tmp_path)  # an installed package contains them
   (tmp_path / "mine.py").write_text("")
-  assert configs.path("mine") == f"{tmp_path}/mine.py"
+  assert config_lib.find("mine") == f"{tmp_path}/mine.py"
   monkeypatch.undo()
   argv = [
     "ragrl train",
@@ -94,8 +95,12 @@ def test_configs_are_found_by_name(monkeypatch, tmp_path):
   ]
   found = configs.with_paths(argv, ["config", "sft_config"])
   assert found == [
-    argv[0], f"--config={configs.path('arena:smoke')}", *argv[3:5], f"--sft_config={configs.path('care')}", "--config"
-  ]  # fmt: skip
+    argv[0],
+    f"--config={config_lib.find('arena:smoke')}",
+    *argv[3:5],
+    f"--sft_config={config_lib.find('care')}",
+    "--config",
+  ]
   assert configs.with_paths(argv, []) == argv
 
 

@@ -258,7 +258,7 @@ def usage(module: types.ModuleType) -> str:
   lines = [inspect.cleandoc(module.__doc__ or ""), ""]
   for flag in shown.values():
     plain = flag.default not in (None, "", []) and not config_flags.config_flags.is_config_flag(flag)
-    default = "" if not plain else f" [{flag.default}]".replace(str(configs.folder()), "configs")
+    default = "" if not plain else f" [{flag.default}]".replace(str(config_lib.folder()), "configs")
     lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
   if any(config_flags.config_flags.is_config_flag(flag) for flag in shown.values()):
     lines.append(

@@ -1,39 +1,9 @@
-"""Finds the configs of the package by their names in --config."""
+"""Arguments that name a config, or a checkpoint whose config is meant."""
 
-import difflib
 import pathlib
 import re
 
-import ragrl_jax
-
-_PACKAGE = pathlib.Path(ragrl_jax.__file__).parent
-INSTALLED, CHECKOUT = _PACKAGE / "configs", _PACKAGE.parent / "configs"
-
-
-def folder() -> pathlib.Path:
-  """The folder of the configs: inside an installed package, or beside the package in a checkout."""
-  return INSTALLED if INSTALLED.is_dir() else CHECKOUT
-
-
-def path(value: str) -> str:
-  """The value of a --config flag with its file as a path: "arena:smoke" → ".../configs/arena.py:smoke".
-
-  A value with a slash, or with a file that ends in .py, is already a path and does not change.
-
-  Raises:
-    ValueError: the package has no config of this name.
-  """
-  name, *variant = value.split(":", 1)
-  if "/" in name or name.endswith(".py") or not name:
-    return value
-  names = sorted(file.stem for file in folder().glob("*.py"))
-  if name not in names:
-    near = difflib.get_close_matches(name, names, n=1)
-    raise ValueError(
-      f"there is no config {name!r}{near and f' (did you mean {near[0]}?)' or ''}. Use one of {', '.join(names)}, or "
-      "the path of a file, such as ./mine.py."
-    )
-  return ":".join([str(folder() / f"{name}.py"), *variant])
+from ragrl_jax import config as config_lib
 
 
 def with_paths(argv: list[str], names: list[str]) -> list[str]:
@@ -60,7 +30,7 @@ def with_paths(argv: list[str], names: list[str]) -> list[str]:
       continue
     given = left.pop(0) if match[2] is None else match[3]  # --config arena is the same as --config=arena
     try:
-      words.append(f"--{match[1]}={path(given)}")
+      words.append(f"--{match[1]}={config_lib.find(given)}")
     except ValueError as error:
       raise ValueError(f"--{match[1]}={given}: {error}") from None
   return words

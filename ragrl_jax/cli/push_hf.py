@@ -16,7 +16,7 @@ import huggingface_hub
 from huggingface_hub import constants, errors
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.cli import commands, configs, export_hf
+from ragrl_jax.cli import commands, export_hf
 from ragrl_jax.evaluation import harness
 from ragrl_jax.report import card
 from ragrl_jax.report import page as page_lib
@@ -135,7 +135,7 @@ def held_out(made: export_hf.Exported) -> list[tuple[str, dict[str, Any] | None,
 
 def baseline(config) -> dict[str, Any]:
   """The settings of the package's config for the run's recipe and preset; the defaults if the package has none."""
-  file = configs.folder() / f"{config.recipe}.py"
+  file = config_lib.folder() / f"{config.recipe}.py"
   if not file.is_file():
     return config_lib.default_config().to_dict()
   return config_lib.load(file, "" if config.preset == "paper" else config.preset).to_dict()

@@ -19,8 +19,8 @@ from flax import nnx
 from ml_collections import config_flags
 from tqdm import tqdm
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval
-from ragrl_jax.cli import configs
 from ragrl_jax.core import stopping
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
@@ -39,9 +39,9 @@ WORKDIR = flags.DEFINE_string(
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the world, the model, the demonstrations and the sampling.")
 DEMONSTRATIONS = flags.DEFINE_integer("demonstrations", 6000, "Scripted episodes of the warm start.")
 HELD_OUT = flags.DEFINE_integer("held_out", 300, "Questions about entities that training never saw.")
-CONFIG = config_flags.DEFINE_config_file("config", configs.path("quickstart"), help_string="Config of the RL.")
+CONFIG = config_flags.DEFINE_config_file("config", config_lib.find("quickstart"), help_string="Config of the RL.")
 SFT_CONFIG = config_flags.DEFINE_config_file(
-  "sft_config", configs.path("quickstart:sft"), help_string="Config of the SFT."
+  "sft_config", config_lib.find("quickstart:sft"), help_string="Config of the SFT."
 )
 
 DEVELOPMENT = 200  # questions that decide when a stage ends; no other question names their entities

@@ -45,7 +45,8 @@ def evaluate(
   a kill the same call continues.
 
   Args:
-    config: recipe, retrieval and sizes (ragrl_jax/config.py). The checkpoint's model replaces its model.
+    config: recipe, retrieval and sizes (`ragrl_jax.Config`), in which the checkpoint's model replaces the model. None:
+      the settings of the checkpoint's run.
     checkpoint: a Hugging Face folder, a PEFT folder with adapters, a name on the hub, a run's folder (its finished
       `model/`, else its newest checkpoint), or one step of a run, RUN/checkpoints/40. None: the model of
       config.endpoint answers.
@@ -63,6 +64,7 @@ def evaluate(
     harness.TooManyFailures: the retriever, a judge or the model's server is down.
   """
   sample = sample or seeds > 1
+  config = config_of(checkpoint) if config is None else config
   config_lib.validate(config, training=False)
   recipe = player_lib.recipe(config)
   config, out = hub.pinned(config), pathlib.Path(out)

@@ -52,7 +52,7 @@ def sft(
   environment tokens config.sft.environment_weight. The result is saved as a Hugging Face folder, `workdir`/model.
 
   Args:
-    config: see ragrl_jax/config.py.
+    config: all settings (`ragrl_jax.Config`).
     workdir: gets config.json, metrics.jsonl, checkpoints/ and model/.
     drawn: step (from 0) → its transcripts, (ids, weights) each, instead of config.data.train. They must depend only on
       the step, because a resumed run draws them again.

@@ -51,7 +51,7 @@ def train(
   end it after saving the last finished step.
 
   Args:
-    config: see ragrl_jax/config.py.
+    config: all settings (`ragrl_jax.Config`).
     workdir: gets config.json, metrics.jsonl, the trackers' files, checkpoints/, episodes/ and model/.
     evaluate: (step, player, params) → more metrics for the step's row (evaluate.evaluator makes one); called after
       every step, and before training with step 0.

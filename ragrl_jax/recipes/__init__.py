@@ -10,6 +10,7 @@ from ml_collections import config_dict
 from ragrl_jax import config as config_lib
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.recipes.recipe import Switches as Switches
 from ragrl_jax.settings import fields
 
 

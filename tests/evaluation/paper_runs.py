@@ -4,7 +4,6 @@ import json
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
-from ragrl_jax.cli import configs
 from ragrl_jax.evaluation import evidence_rows, harness
 from ragrl_jax.evaluation.tables import results
 
@@ -34,8 +33,7 @@ def model(folder, name):
 
 def config_of(name, *flags):
   """The settings of a config with its variant and further flags."""
-  file, _, variant = name.partition(":")
-  config = config_lib.load(configs.path(file), variant)
+  config = config_lib.load(name)
   for flag in flags:
     path, _, value = flag.removeprefix("--config.").partition("=")
     *sections, last = path.split(".")

@@ -79,7 +79,7 @@ def test_the_card_says_what_the_run_was(tmp_path):
 
 
 def test_settings_are_compared_with_the_presets(tmp_path):
-  recipe = config_lib.load(push_hf.configs.folder() / "arena.py")
+  recipe = config_lib.load("arena")
   (tmp_path / "config.json").write_text(recipe.to_json_best_effort())
   same = run(tmp_path / "same", like=tmp_path)
   assert "No settings differ" in section(written(same), "Settings")

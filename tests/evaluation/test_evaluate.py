@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import ragrl_jax
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, structs
 from ragrl_jax.data import writers
@@ -138,6 +139,11 @@ def test_a_runs_checkpoint_scores_as_its_exported_model(place, whole):
   by_run = run(place, other, "by_run", checkpoint="run")
   assert predictions(place / "by_run") == got
   assert by_run["settings"]["weights"] == metrics["settings"]["weights"]
+  run(place, None, "as_the_run", checkpoint="run")  # with the settings of its config.json
+  assert predictions(place / "as_the_run") == got
+  replies = ragrl_jax.ask(place / "run", [EXAMPLES[2].question, EXAMPLES[0]])
+  tokens = [(answer, episode.num_model_tokens) for answer, episode in replies]
+  assert tokens == [(got[i]["prediction"], got[i]["response_tokens"]) for i in (2, 0)]
 
 
 def test_a_fine_tuned_checkpoint_has_no_critic_though_its_config_has_one(place, whole):

@@ -195,7 +195,7 @@ def test_transcripts_are_made_by_a_printed_command():
     assert run.transcripts in (out, f"{out}/{run.transcripts.rpartition('/')[2]}"), run.made
     data = dict(word.removeprefix("--").partition("=")[::2] for word in shlex.split(run.made))["data"]
     train = run.train.partition(":")[0]
-    known = config_lib.load(configs.path(train)).data.train
+    known = config_lib.load(train).data.train
     assert all(part.partition("~")[0] in known for part in data.split(",")) or train == "care", data
 
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import real_reader
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, structs
 from ragrl_jax.evaluation import harness
 
@@ -19,7 +20,7 @@ WITHOUT = ("lear:filter", "lear:thoughts", "untrained:adaptive", "untrained:reco
 def test_every_lesson_has_the_recipes_form():
   taught = 0
   for name in real_reader.TAUGHT:
-    config = real_reader.load(name)
+    config = config_lib.load(name)
     recipe = recipes.get(config.recipe, config.preset, **config.switches.to_dict())
     lesson = real_reader.with_turns(recipe, EXAMPLE)
     episode = structs.Episode.from_text(recipe, lesson, lesson.meta["turns"])

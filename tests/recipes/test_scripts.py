@@ -5,14 +5,13 @@ import dataclasses
 import os
 import pathlib
 import random
-import runpy
 import subprocess
 import sys
 
 import pytest
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, structs
-from ragrl_jax.cli import configs
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import demonstrations
 from ragrl_jax.jobs import sft
@@ -57,10 +56,9 @@ def index(tmp_path_factory):
 
 
 def maker(name, index, **switches):
-  name, _, variant = name.partition(":")
-  config = runpy.run_path(str(configs.folder() / f"{name}.py"))["get_config"](variant)
+  config = config_lib.load(name)
   config.retrieval.index, config.retrieval.top_k = str(index), 2
-  config.switches.instructions = "short" if variant != "r1" else "no_search"
+  config.switches.instructions = "short" if not name.endswith(":r1") else "no_search"
   config.switches.update(switches)
   return demonstrations.Maker(config)
 
