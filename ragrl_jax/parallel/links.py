@@ -4,6 +4,9 @@
 
 Use a link from one thread. A separate thread watches each connection, so a lost host is noticed while the device waits
 for it. If a process ends, its connection ends at once. If a machine dies, its connection ends after SILENT_S.
+
+JAX's coordination service is no substitute. On one machine it takes 1.4 ms for 20 kB and an answer, and 65 ms for 1 MB,
+where a link takes 0.07 and 1.5 ms.
 """
 
 import contextlib
