@@ -47,6 +47,8 @@ def get_config(variant: str = ""):
   config.optimizer.update(
     dict(learning_rate=1e-5, schedule="constant", warmup_steps=2, weight_decay=0.0, clip_norm=1.0)
   )
+  if not grouped:
+    config.critic.warmup_steps = 2
   config.learner.update(dict(micro_rows=16 if gpu else 2, row_lengths=(), share_prompts=True, logprob_chunk=1024))
   config.evaluate.update(dict(every=20, examples=400 if gpu else 200))
   config.checkpoint.every, config.steps = 10, 80

@@ -58,7 +58,7 @@ def run(given, workdir, *flags):
 
 
 @pytest.mark.long  # twelve commands
-@pytest.mark.parametrize("system", ["search_r1", "care"])
+@pytest.mark.parametrize("system", ["search_r1", "veritas"])
 def test_every_stage_runs(given, tmp_path, system):
   found = run(given, tmp_path, "--system", system)
   assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-4000:]

@@ -22,9 +22,9 @@ STATES = dict(untrained="untrained", sft="after demonstrations", rl="after RL")
 OWN = dict(
   arena={"right passages cited": "measure/fact_em", "all terms perfect": "terms/bonus"},
   care={"verbatim quotes": "terms/retrieval", "format": "terms/format"},
-  lear={"evidence tokens": "measure/evidence_tokens", "answer in the evidence": "evidence/has_answer"},
-  search_r1={"searches": "searches", "answer found": "found_answer"},
-  veritas={"searches": "searches", "think follows": "pooled/information_think"},
+  lear={"evidence tokens": "measure/extract_tokens", "EM from the evidence": "measure/em_from_evidence"},
+  search_r1={"searches": "searches", "wasted": "wasted_searches"},
+  veritas={"searches": "searches", "thoughts that follow": "terms/information_think"},
   when_to_search={"searches": "searches", "wasted": "wasted_searches"},
 )
 
