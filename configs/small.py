@@ -49,7 +49,7 @@ def get_config(variant: str = ""):
   )
   if not grouped:
     config.critic.warmup_steps = 2
-  config.learner.update(dict(micro_rows=16 if gpu else 2, row_lengths=(), share_prompts=True, logprob_chunk=1024))
+  config.learner.update(dict(micro_rows=16 if gpu else 1, row_lengths=(), share_prompts=True, logprob_chunk=1024))
   config.evaluate.update(dict(every=20, examples=400 if gpu else 200))
   config.checkpoint.every, config.steps = 10, 80
   if sft:
