@@ -2,8 +2,8 @@
 
 1. Checks that every public symbol of ragrl_jax has a docstring.
 2. Collects the pages: docs/, the pages at the top of the repository, each recipe's README, the notebooks, and a
-   reference page for each folder of the package. A link to a file becomes a link to its page. A link without a target
-   ends the build.
+   reference page for each folder of the package, and one of all settings. A link to a file becomes a link to its page.
+   A link without a target ends the build.
 3. Runs Sphinx on them. A warning ends the build.
 """
 
@@ -17,6 +17,9 @@ import subprocess
 import sys
 
 import reference
+
+from ragrl_jax import recipes
+from ragrl_jax.settings import Settings, meanings
 
 ROOT = pathlib.Path(__file__).parents[2]
 LINK = re.compile(r"(\]\()([^()\s#]+)?(#[^()\s]*)?(\))")
@@ -85,6 +88,7 @@ def gather(source: pathlib.Path, modules: list[reference.Module]) -> list[str]:
       text, lost = relinked(_text(path), path, place, targets)
       wrong += lost
       (source / place).write_text(text)
+  (source / "settings.md").write_text(_settings())
   (source / "reference").mkdir(parents=True)
   for package, members in packages.items():
     (source / "reference" / f"{package}.md").write_text(reference.page(package, members))
@@ -122,6 +126,29 @@ def _text(path: pathlib.Path) -> str:
 
 def _cell(kind: str, text: str) -> str:
   return text if kind == "markdown" else f"```python\n{text}\n```"
+
+
+def _settings() -> str:
+  """The page of all settings, and of the switches of every recipe."""
+  said = (
+    "What every setting means; `ragrl settings [NAME]` prints the same. A command takes `--config.SECTION.NAME=VALUE`."
+  )
+  parts = ["# Settings", said, *(_table(group, "config", group.path) for group in meanings.groups(Settings))]
+  for name, room in recipes.RECIPES.items():
+    parts += [_table(group, f"Switches of {name}: config.switches", "") for group in meanings.groups(room.Switches)]
+  return "\n\n".join(parts) + "\n"
+
+
+def _table(group: meanings.Group, where: str, path: str) -> str:
+  """The heading, meaning and settings of a section, in Markdown."""
+  code = lambda text: f"`{text}`" if text else ""
+  head = [("Setting", "Default", "Unit", "Values", "Meaning"), ("---",) * 5]
+  rows = [(code(one.name), code(one.default), one.unit, one.allowed, one.meaning) for one in group.settings]
+  lines = [
+    "| " + " | ".join(cell.replace("|", "\\|").replace("<", "\\<") for cell in row) + " |" for row in [*head, *rows]
+  ]
+  title = ".".join(part for part in (where, path) if part)
+  return "\n".join([f"## {title}", "", group.meaning, "", *lines])
 
 
 def _contents(packages: dict[str, list[reference.Module]]) -> str:

@@ -202,6 +202,8 @@ def _of_class(node: ast.ClassDef, is_record: bool) -> str:
 def _default(value: ast.expr | None) -> str:
   if value is None:
     return ""
+  if isinstance(value, ast.Call) and ast.unparse(value.func) == "setting":
+    value = value.args[0]
   return " = ..." if isinstance(value, ast.Call) else f" = {ast.unparse(value)}"
 
 

@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import sys
+import textwrap
 import traceback
 import types
 
@@ -20,7 +21,9 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings
 from ragrl_jax.cli import configs
+from ragrl_jax.settings import meanings
 
 OURS = str(pathlib.Path(config_lib.__file__).resolve().parent) + os.sep
 CONFIG_HELP = "A config of the package, such as arena or arena:smoke, or the path of a file."
@@ -185,8 +188,8 @@ def _wants_traceback() -> bool:
 
 def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str]:
   """Reads all flags and returns the other arguments. Reports an invalid flag in one sentence."""
-  if {"--help", "-help", "-h"} & set(argv[1:]):
-    print(usage(module))
+  if {"--help", "-help", "-h", "--helpfull"} & set(argv[1:]):
+    print(usage(module, full="--helpfull" in argv))
     sys.exit(0)
   of_configs = [name for name in flags.FLAGS if config_flags.config_flags.is_config_flag(flags.FLAGS[name])]
   argv[1:] = configs.with_paths(argv, of_configs)[1:]  # in place: ml_collections reads sys.argv as well
@@ -250,8 +253,8 @@ def _no_file(flag: str, path: str) -> str:
   return f"--{flag}={path}: there is no such file" + (f"; beside it are {there}." if there else ".")
 
 
-def usage(module: types.ModuleType) -> str:
-  """A command's docstring and flags, without the flags of the libraries."""
+def usage(module: types.ModuleType, full: bool = False) -> str:
+  """A command's docstring and flags, without the flags of the libraries. full: with every setting and its meaning."""
   texts = [module, *(sys.modules.get(f"ragrl_jax.cli.{name}") for name in SHARED_FLAGS)]
   values = [value for one in texts if one is not None for value in vars(one).values()]
   shown = {id(flag): flag for value in values if (flag := _flag(value)) is not None}
@@ -260,12 +263,17 @@ def usage(module: types.ModuleType) -> str:
     plain = flag.default not in (None, "", []) and not config_flags.config_flags.is_config_flag(flag)
     default = "" if not plain else f" [{flag.default}]".replace(str(config_lib.folder()), "configs")
     lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
+  every = []
   if any(config_flags.config_flags.is_config_flag(flag) for flag in shown.values()):
-    lines.append(
-      "  --config.A.B=VALUE any setting of ragrl_jax/config.py: --config.model.path=FOLDER_OR_NAME,\n"
-      "                     --config.data.train=FILE, --config.retrieval.index=FOLDER, --config.steps=100"
+    first, *sections = meanings.groups(settings.Settings)
+    names = [*(one.name for one in first.settings), *(group.path for group in sections)]
+    text = (
+      f"any setting, such as --config.model.path=FOLDER. `ragrl settings A` explains those of A: {', '.join(names)}"
     )
-  return "\n".join([*lines, "  --traceback        show where an error was raised", "  --helpfull         all flags"])
+    lines.append(textwrap.fill(text, 120, initial_indent="  --config.A.B=VALUE ", subsequent_indent=" " * 21))
+    every = ["", *("\n" + meanings.text(group) for group in (first, *sections))] if full else []
+  ending = ["  --traceback        show where an error was raised", "  --helpfull         all settings too"]
+  return "\n".join([*lines, *ending, *every])
 
 
 def _flag(value):

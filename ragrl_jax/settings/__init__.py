@@ -1,4 +1,4 @@
-"""Every setting of a run with type, default, unit and allowed values. `config.py` makes a ConfigDict of them.
+"""Every setting of a run with type, default, meaning, unit and allowed values. `config.py` makes a ConfigDict of them.
 
 A section is a frozen dataclass that checks itself when it is made: first each field, then the relations between fields
 (`rules`). The sections are in `playing.py`, `learning.py` and `answering.py`, in the order of `Settings`. Read
@@ -83,17 +83,17 @@ __all__ = [
 class Settings(Section):
   """All settings of a run. A file under configs/ contains only the values that differ from these defaults."""
 
-  recipe: str = "search_r1"  # a name in ragrl_jax.recipes
-  preset: str = "paper"  # one of the recipe's PRESETS, or several joined by commas
-  switches: Mapping[str, Any] = fields.mapping()  # the recipe's switches; they override the preset's
-  seed: int = 0
-  steps: int = setting(100, least=1)  # steps of training: batches of episodes, or of transcripts
+  recipe: str = setting("search_r1", "a name in ragrl_jax.recipes")
+  preset: str = setting("paper", "one of the recipe's presets, or several joined by commas")
+  switches: Mapping[str, Any] = fields.mapping("the recipe's switches; they override the preset's")
+  seed: int = setting(0, "seed of weights, questions and samples")
+  steps: int = setting(100, "steps of training: batches of episodes, or of transcripts", unit="steps", least=1)
   model: Model = Model()
   prompting: Prompting = Prompting()
   data: Data = Data()
   retrieval: Retrieval = Retrieval()
   judge: Judge = Judge()
-  judges: Mapping[str, Mapping[str, Any]] = fields.mapping()  # term → fields of `judge` that differ for it
+  judges: Mapping[str, Mapping[str, Any]] = fields.mapping("term → fields of `judge` that differ for it")
   rollout: Rollout = Rollout()
   advantage: Advantage = Advantage()
   loss: Loss = Loss()

@@ -14,24 +14,28 @@ class Endpoint(Section):
 
   PATH = "endpoint"
 
-  model: str = ""  # the model's name at the server; empty: a checkpoint answers
-  url: str = ""  # "http(s)://host/v1"; empty: OpenAI's server
-  key_variable: str = "OPENAI_API_KEY"  # environment variable with the key; the key is never stored
-  # "chat": search results become user messages; "continue": a chat whose last message the server continues, as in vLLM;
-  # "completions": one text, rendered with the chat template of config.prompting.tokenizer
-  protocol: str = setting("chat", choices=("chat", "continue", "completions"))
-  # the request's field for the length of a turn
-  limit: str = setting("max_tokens", choices=("max_tokens", "max_completion_tokens"))
-  omit: str = ""  # fields that the server refuses, separated by commas: temperature, top_p, stop
-  more: Mapping[str, Any] = fields.mapping()  # further fields of every call, such as reasoning_effort
-  logprobs: bool = False  # request log-probabilities, for recipes that use them
-  cache: str = ""  # file that caches answers between evaluations; empty: a file of this evaluation
-  concurrency: int = setting(16, least=1)  # most calls at the same time
-  timeout_s: float = setting(600.0, above=0)  # most seconds of a call
-  deadline_s: float = setting(1800.0, above=0)  # most seconds of all calls for one answer, including waits
-  retries: int = setting(5, least=0)  # retries of a failed call
-  input_price: float = setting(0.0, least=0)  # price of a million tokens in the questions
-  output_price: float = setting(0.0, least=0)  # price of a million tokens in the answers, in the same currency
+  model: str = setting("", "the model's name at the server; empty: a checkpoint answers")
+  url: str = setting("", '"http(s)://host/v1"; empty: OpenAI\'s server')
+  key_variable: str = setting("OPENAI_API_KEY", "environment variable with the key, which is never stored")
+  protocol: str = setting(
+    "chat",
+    "chat: search results become user messages; continue: a chat whose last message the server continues, as in vLLM; "
+    "completions: one text, rendered with the chat template of config.prompting.tokenizer",
+    choices=("chat", "continue", "completions"),
+  )
+  limit: str = setting(
+    "max_tokens", "request's field for a turn's length", choices=("max_tokens", "max_completion_tokens")
+  )
+  omit: str = setting("", "fields that the server refuses, separated by commas: temperature, top_p, stop")
+  more: Mapping[str, Any] = fields.mapping("further fields of every call, such as reasoning_effort")
+  logprobs: bool = setting(False, "request log-probabilities, for recipes that use them")
+  cache: str = setting("", "file that caches answers between evaluations; empty: a file of this evaluation")
+  concurrency: int = setting(16, "most calls at the same time", unit="calls", least=1)
+  timeout_s: float = setting(600.0, "most time for a call", unit="seconds", above=0)
+  deadline_s: float = setting(1800.0, "most time for an answer: all its calls and waits", unit="seconds", above=0)
+  retries: int = setting(5, "retries of a failed call", unit="calls", least=0)
+  input_price: float = setting(0.0, "price of the questions", unit="currency per million tokens", least=0)
+  output_price: float = setting(0.0, "price of the answers", unit="currency per million tokens", least=0)
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""

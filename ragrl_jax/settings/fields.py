@@ -1,8 +1,10 @@
-"""Records that check their own fields. A field's annotation gives its type; `setting` gives its choices or range.
+"""Records that check and explain their own fields. A field's annotation gives its type, `setting` all else.
 
 @dataclasses.dataclass(frozen=True)
 class Data(Checked):
-  noise: int = setting(0, least=0)  # Data(noise=-1) raises a ValueError: "noise=-1: it must be at least 0."
+  noise: int = setting(0, "added to each question", unit="passages", least=0)
+
+Data(noise=-1) raises a ValueError: "noise=-1: it must be at least 0."
 """
 
 import dataclasses
@@ -25,27 +27,32 @@ BOUNDS = {  # name → (comparison of a value with the bound, words for a messag
 }
 
 
-def setting(default: Any, *, choices: Iterable[Any] = (), files: bool = False, **bounds: float) -> Any:
+def setting(
+  default: Any, meaning: str = "", *, unit: str = "", choices: Iterable[Any] = (), files: bool = False, **bounds: float
+) -> Any:
   """A field of a dataclass.
 
   Args:
     default: the default value.
+    meaning: what the value decides, which `ragrl settings` and the site's reference print.
+    unit: what a number counts or measures, such as "tokens" or "seconds".
     choices: all allowed values; if empty, all values of the type.
     files: "file:PATH" is allowed instead of a choice.
     **bounds: bounds of a number: least, above, most, below.
   """
   assert bounds.keys() <= BOUNDS.keys()
-  return dataclasses.field(default=default, metadata={"choices": tuple(choices), "files": files, "bounds": bounds})
+  said = {"meaning": meaning, "unit": unit, "choices": tuple(choices), "files": files, "bounds": bounds}
+  return dataclasses.field(default=default, metadata=said)
 
 
-def mapping() -> Any:
+def mapping(meaning: str) -> Any:
   """A field for a mapping, empty by default."""
-  return dataclasses.field(default_factory=dict)
+  return dataclasses.field(default_factory=dict, metadata={"meaning": meaning})
 
 
-def rest() -> Any:
+def rest(meaning: str) -> Any:
   """A field for values that `build` gets under other names than those of the class."""
-  return dataclasses.field(default_factory=dict, metadata={"rest": True})
+  return dataclasses.field(default_factory=dict, metadata={"meaning": meaning, "rest": True})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +112,7 @@ def must_be(record: type, name: str, value: Any) -> str | None:
     return _worded(kind, bounds, type(None) in allowed, field.default)
   if all(BOUNDS[bound][0](value, limit) for bound, limit in bounds.items()):
     return None
-  return _worded(kind, bounds, True, None) if type(None) in allowed else _range(bounds)
+  return _worded(kind, bounds, True, None) if type(None) in allowed else in_words(bounds)
 
 
 NOUNS = {bool: "True or False", int: "a whole number", float: "a finite number", str: "a text"}
@@ -119,11 +126,12 @@ def _is(value: Any, kind: type) -> bool:
 
 def _worded(kind: type, bounds: Mapping[str, float], optional: bool, example: Any) -> str:
   if optional:
-    return f"None or {NOUNS[kind].replace('finite ', '')} {_range(bounds)}".rstrip()
+    return f"None or {NOUNS[kind].replace('finite ', '')} {in_words(bounds)}".rstrip()
   return NOUNS[kind] if kind is bool or example is dataclasses.MISSING else f"{NOUNS[kind]}, such as {example!r}"
 
 
-def _range(bounds: Mapping[str, float]) -> str:
+def in_words(bounds: Mapping[str, float]) -> str:
+  """A range in words, such as "above 0 and at most 1"."""
   if bounds.keys() == {"least", "most"}:
     return f"between {bounds['least']} and {bounds['most']}"
   return " and ".join(f"{BOUNDS[bound][1]} {limit}" for bound, limit in bounds.items())

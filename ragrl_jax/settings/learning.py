@@ -17,17 +17,23 @@ class Advantage(Section):
 
   PATH = "advantage"
 
-  # GRPO, RLOO, REINFORCE++ on the group, PPO (needs a critic), REINFORCE++
-  kind: str = setting("group_relative", choices=(*COMPARED, *COUNTED))
-  # "episode": every token has its episode's advantage; "turn": a turn is credited with its own and later rewards.
-  # gae and reinforce_plus_plus credit each token by itself
-  credit: str = setting("episode", choices=("episode", "turn"))
-  std: str = setting("sample", choices=("sample", "population", "none"))  # group_relative: the divisor
-  std_floor: float = setting(0.0, least=0)  # group_relative: smallest standard deviation to divide by
-  eps: float = setting(1e-6, least=0)  # group_relative: added to the standard deviation
-  gamma: float = setting(1.0, least=0, most=1)  # gae, reinforce_plus_plus: discount per trained token
-  lam: float = setting(1.0, least=0, most=1)  # gae: trace per trained token
-  whiten: bool = True  # gae: scale advantages to mean 0 and deviation 1 over the batch's trained tokens
+  kind: str = setting(
+    "group_relative",
+    "GRPO, RLOO, REINFORCE++ on the group, PPO (needs a critic), REINFORCE++",
+    choices=(*COMPARED, *COUNTED),
+  )
+  credit: str = setting(
+    "episode",
+    "episode: every token has its episode's advantage; turn: a turn is credited with its own and later rewards; gae "
+    "and reinforce_plus_plus credit each token by itself",
+    choices=("episode", "turn"),
+  )
+  std: str = setting("sample", "group_relative: what to divide by", choices=("sample", "population", "none"))
+  std_floor: float = setting(0.0, "group_relative: smallest standard deviation to divide by", least=0)
+  eps: float = setting(1e-6, "group_relative: added to the standard deviation", least=0)
+  gamma: float = setting(1.0, "gae, reinforce_plus_plus: discount per trained token", least=0, most=1)
+  lam: float = setting(1.0, "gae: trace per trained token", least=0, most=1)
+  whiten: bool = setting(True, "gae: scale advantages to mean 0 and deviation 1 over the batch's trained tokens")
 
   @property
   def compares(self) -> bool:
@@ -46,24 +52,32 @@ class Loss(Section):
 
   PATH = "loss"
 
-  aggregation: str = setting("token_mean", choices=aggregate.AGGREGATIONS)  # how tokens are averaged
-  clip_low: float = setting(0.2, least=0)  # the policy ratio is clipped at 1 - clip_low
-  clip_high: float = setting(0.2, least=0)  # and at 1 + clip_high
-  dual_clip: float | None = setting(None, above=1)  # upper bound of the ratio for tokens with negative advantage
-  ratio: str = setting("token", choices=("token", "sequence"))  # "sequence": GSPO's ratio
-  kl: str = setting("none", choices=("none", *kl_lib.ESTIMATORS))  # estimator of the penalty; "none": no penalty
-  kl_in: str = setting("loss", choices=("loss", "reward"))  # whether the penalty is in the loss or in the reward
-  kl_coef: float = setting(0.0, least=0)
-  # whom the penalty pulls back to: the policy that the run starts from, or the model without its adapters
-  reference: str = setting("start", choices=("start", "base"))
-  # nats between the two log-probabilities beyond which k3 follows its tangent; None: e^gap everywhere, as published
-  kl_tangent: float | None = setting(5.0, above=0)
-  kl_target: float = setting(0.0, least=0)  # nats per token that kl_coef is steered to; 0: kl_coef is fixed
-  entropy_coef: float = 0.0  # this times the mean entropy is subtracted from the loss
-  # largest importance weight that corrects for the sampler's mismatch; None: no weights
-  importance_cap: float | None = setting(None, least=1)
-  epochs: int = setting(1, least=1)  # passes over one batch of episodes
-  minibatches: int = setting(1, least=1)  # optimiser steps per pass, each on its own prompts
+  aggregation: str = setting("token_mean", "how tokens are averaged", choices=aggregate.AGGREGATIONS)
+  clip_low: float = setting(0.2, "the policy ratio is clipped at 1 - clip_low", least=0)
+  clip_high: float = setting(0.2, "the policy ratio is clipped at 1 + clip_high", least=0)
+  dual_clip: float | None = setting(None, "upper bound of the ratio for tokens with negative advantage", above=1)
+  ratio: str = setting("token", "the clipped ratio; sequence: GSPO's", choices=("token", "sequence"))
+  kl: str = setting("none", "estimator of the penalty; none: no penalty", choices=("none", *kl_lib.ESTIMATORS))
+  kl_in: str = setting("loss", "where the penalty is added", choices=("loss", "reward"))
+  kl_coef: float = setting(0.0, "weight of the penalty", least=0)
+  reference: str = setting(
+    "start",
+    "whom the penalty pulls back to: the policy that the run starts from, or the model without its adapters",
+    choices=("start", "base"),
+  )
+  kl_tangent: float | None = setting(
+    5.0,
+    "gap of the log-probabilities beyond which k3 follows its tangent; None: e^gap everywhere, as published",
+    unit="nats",
+    above=0,
+  )
+  kl_target: float = setting(0.0, "the KL that kl_coef is steered to; 0: it is fixed", unit="nats per token", least=0)
+  entropy_coef: float = setting(0.0, "this times the mean entropy is subtracted from the loss")
+  importance_cap: float | None = setting(
+    None, "largest importance weight that corrects for the sampler's mismatch; None: no weights", least=1
+  )
+  epochs: int = setting(1, "passes over one batch of episodes", unit="passes", least=1)
+  minibatches: int = setting(1, "optimiser steps per pass, each on its own prompts", unit="steps", least=1)
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -85,13 +99,16 @@ class Critic(Section):
 
   PATH = "critic"
 
-  # "own": a second decoder that starts as a copy of the policy; "shared": a value head on the policy's trunk
-  kind: str = setting("none", choices=("none", "own", "shared"))
-  learning_rate: float = setting(1e-5, least=0)  # of AdamW; its other settings are those of config.optimizer
-  warmup_steps: int = setting(0, least=0)  # optimiser steps
-  clip: float | None = setting(0.5, least=0)  # largest change of a value in an update, in reward units; None: no clip
-  coef: float = setting(0.5, least=0)  # shared critic: this times the value loss is added to the policy's loss
-  alone_steps: int = setting(0, least=0)  # own critic: optimiser steps at the start that train only the critic
+  kind: str = setting(
+    "none",
+    "own: a second decoder that starts as a copy of the policy; shared: a value head on the policy's trunk",
+    choices=("none", "own", "shared"),
+  )
+  learning_rate: float = setting(1e-5, "AdamW's learning rate; its other settings are config.optimizer's", least=0)
+  warmup_steps: int = setting(0, "length of the warm-up", unit="optimiser steps", least=0)
+  clip: float | None = setting(0.5, "largest change of a value in an update; None: any", unit="reward units", least=0)
+  coef: float = setting(0.5, "shared critic: this times the value loss is added to the policy's loss", least=0)
+  alone_steps: int = setting(0, "own critic: first steps, which train only it", unit="optimiser steps", least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +117,8 @@ class Reward(Section):
 
   PATH = "reward"
 
-  overlong_limit: int = setting(0, least=0)  # model tokens of an episode, where the penalty is 1; 0: no penalty
-  overlong_buffer: int = setting(0, least=0)  # model tokens before the limit over which the penalty grows
+  overlong_limit: int = setting(0, "model tokens where the penalty is 1; 0: no penalty", unit="tokens", least=0)
+  overlong_buffer: int = setting(0, "model tokens before it over which the penalty grows", unit="tokens", least=0)
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -118,17 +135,20 @@ class Optimizer(Section):
 
   PATH = "optimizer"
 
-  kind: str = setting("adamw", choices=("adamw", "muon"))
-  learning_rate: float = setting(1e-6, least=0)  # the peak
-  warmup_steps: int = setting(0, least=0)  # optimiser steps, from 0 on a straight line
-  # after the warm-up; "cosine" and "linear" fall until the last step, "inverse_sqrt" suits a run whose end is not known
-  schedule: str = setting("constant", choices=("constant", "cosine", "linear", "inverse_sqrt"))
-  final_share: float = setting(0.1, least=0, most=1)  # cosine, linear: the last learning rate over the peak
-  b1: float = setting(0.9, least=0, below=1)
-  b2: float = setting(0.999, least=0, below=1)
-  weight_decay: float = setting(0.01, least=0)  # on matrices and embeddings, never on norms and biases
-  clip_norm: float = setting(1.0, least=0)  # largest global norm of the gradient; 0: no clipping
-  muon_scale: float = setting(5.0, above=0)  # Muon's learning rate divided by AdamW's
+  kind: str = setting("adamw", "the optimiser", choices=("adamw", "muon"))
+  learning_rate: float = setting(1e-6, "the peak of the learning rate", least=0)
+  warmup_steps: int = setting(0, "length of the warm-up, from 0 on a straight line", unit="optimiser steps", least=0)
+  schedule: str = setting(
+    "constant",
+    "the learning rate after the warm-up; cosine and linear fall until the last step, inverse_sqrt needs no known end",
+    choices=("constant", "cosine", "linear", "inverse_sqrt"),
+  )
+  final_share: float = setting(0.1, "cosine, linear: the last rate over the peak", unit="share", least=0, most=1)
+  b1: float = setting(0.9, "decay of the mean of gradients", least=0, below=1)
+  b2: float = setting(0.999, "decay of the mean of squared gradients", least=0, below=1)
+  weight_decay: float = setting(0.01, "decay of matrices and embeddings, never of norms and biases", least=0)
+  clip_norm: float = setting(1.0, "largest global norm of the gradient; 0: no clipping", least=0)
+  muon_scale: float = setting(5.0, "Muon's learning rate divided by AdamW's", above=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,11 +157,11 @@ class Learner(Section):
 
   PATH = "learner"
 
-  micro_rows: int = setting(8, least=1)  # rows of one accumulation block
-  row_lengths: tuple[int, ...] = ()  # T: tokens of a row; at most three lengths; (): chosen from the first step's data
-  share_prompts: bool = False  # compute a group's prompt once per row; saves work where prompts are long
-  logprob_chunk: int = setting(512, least=1)  # tokens whose logits a device holds at once
-  max_nonfinite: int = setting(3, least=1)  # skipped steps in succession before the run stops
+  micro_rows: int = setting(8, "rows of one accumulation block", unit="rows", least=1)
+  row_lengths: tuple[int, ...] = setting((), "T: up to three lengths of rows; (): chosen from the data", unit="tokens")
+  share_prompts: bool = setting(False, "compute a group's prompt once per row; saves work where prompts are long")
+  logprob_chunk: int = setting(512, "tokens whose logits a device holds at once", unit="tokens", least=1)
+  max_nonfinite: int = setting(3, "skipped steps in succession before the run stops", unit="steps", least=1)
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -161,10 +181,10 @@ class Mesh(Section):
 
   PATH = "mesh"
 
-  data: int = -1
-  fsdp: int = 1
-  tensor: int = 1
-  sequence: int = 1
+  data: int = setting(-1, "shards of rows", unit="devices")
+  fsdp: int = setting(1, "shards of rows and of weights, gradients and the optimiser's state", unit="devices")
+  tensor: int = setting(1, "shards of heads, the MLP's width, vocabulary and experts", unit="devices")
+  sequence: int = setting(1, "shards of each row's tokens", unit="devices")
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -181,8 +201,8 @@ class Checkpoint(Section):
 
   PATH = "checkpoint"
 
-  every: int = setting(50, least=1)  # steps
-  keep: int = setting(2, least=1)  # newest checkpoints that are kept
+  every: int = setting(50, "steps between two checkpoints", unit="steps", least=1)
+  keep: int = setting(2, "newest checkpoints that are kept", unit="checkpoints", least=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,9 +211,9 @@ class Evaluate(Section):
 
   PATH = "evaluate"
 
-  every: int = setting(0, least=0)  # steps; 0: only at the end
-  examples: int = setting(200, least=0)  # questions; 0: all
-  batch: int = setting(0, least=0)  # episodes played at a time; 0: four per cache row; 1: latency is measured
+  every: int = setting(0, "steps between two evaluations; 0: only at the end", unit="steps", least=0)
+  examples: int = setting(200, "questions of an evaluation; 0: all", unit="questions", least=0)
+  batch: int = setting(0, "played at a time; 0: four per cache row; 1: latency is measured", unit="episodes", least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,10 +222,10 @@ class Log(Section):
 
   PATH = "log"
 
-  tensorboard: bool = True
-  wandb: bool = False  # offline, unless the environment variable WANDB_MODE says otherwise
-  trackio: bool = False  # on this machine, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL is set
-  mlflow: bool = False  # in the run's folder, unless MLFLOW_TRACKING_URI is set
+  tensorboard: bool = setting(True, "write TensorBoard's files")
+  wandb: bool = setting(False, "log to W&B: offline, unless the environment variable WANDB_MODE says otherwise")
+  trackio: bool = setting(False, "log to Trackio: here, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL is set")
+  mlflow: bool = setting(False, "log to MLflow: in the run's folder, unless MLFLOW_TRACKING_URI is set")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,14 +234,13 @@ class SFT(Section):
 
   PATH = "sft"
 
-  # weight of the tokens of prompts and search results; the model's tokens have weight 1
-  environment_weight: float = setting(0.3, least=0)
-  batch: int = setting(0, least=0)  # transcripts per step; 0: as many as fit into one block of rows
-  epochs: int = setting(0, least=0)  # passes over the transcripts, instead of config.steps; needs `batch`
+  environment_weight: float = setting(0.3, "weight of tokens of prompts and results; the model's have 1", least=0)
+  batch: int = setting(0, "transcripts per step; 0: as many as fit into one block of rows", unit="transcripts", least=0)
+  epochs: int = setting(0, "passes over the transcripts, instead of `steps`; needs `batch`", unit="passes", least=0)
   warmup_share: float = setting(
-    0.0, least=0, most=1
-  )  # with `epochs`: share of the steps, instead of optimizer.warmup_steps
-  max_tokens: int = setting(0, least=0)  # longer transcripts are cut at the end; 0: no limit
+    0.0, "with `epochs`: share of the steps, instead of optimizer.warmup_steps", unit="share", least=0, most=1
+  )
+  max_tokens: int = setting(0, "longer transcripts are cut at the end; 0: no limit", unit="tokens", least=0)
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""

@@ -1,4 +1,4 @@
-"""Settings for playing episodes: model, prompts, questions, retriever, judge, rollout, each with unit and meaning."""
+"""Settings for playing episodes: model, prompts, questions, retriever, judge, rollout."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ class Shape(Section):
 
   PATH = "model.shape"
 
-  family: str = "qwen3"  # one of FAMILIES
-  d_model: int = 128
-  num_layers: int = 4
-  num_heads: int = 4
-  num_kv_heads: int = 2
-  head_dim: int = 32
-  d_ff: int = 344
-  rope_theta: float = 10_000.0
-  tied: bool = True
-  more: Mapping[str, Any] = fields.rest()  # any other field of models.config.DecoderConfig, by name
+  family: str = setting("qwen3", f"architecture: {', '.join(FAMILIES)}")
+  d_model: int = setting(128, "width of the residual stream", unit="features")
+  num_layers: int = setting(4, "depth", unit="layers")
+  num_heads: int = setting(4, "queries of an attention layer", unit="heads")
+  num_kv_heads: int = setting(2, "keys and values of an attention layer", unit="heads")
+  head_dim: int = setting(32, "width of a head", unit="features")
+  d_ff: int = setting(344, "width of the MLP", unit="features")
+  rope_theta: float = setting(10_000.0, "base of the rotary embeddings' wavelengths")
+  tied: bool = setting(True, "the output layer is the embedding")
+  more: Mapping[str, Any] = fields.rest("any other field of models.config.DecoderConfig, by its own name")
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -49,10 +49,10 @@ class Lora(Section):
 
   PATH = "model.lora"
 
-  rank: int = 0  # 0: all parameters are trained; else only the adapters, in float32
-  alpha: float = 16.0  # the adapters' output is scaled by alpha / rank
-  layers: str = "q k v o gate up down"  # matrices with adapters: words, each a regular expression (models/lora.py)
-  path: str = ""  # PEFT folder or Hugging Face name to start from; it determines rank, alpha and layers
+  rank: int = setting(0, "only adapters of this rank are trained, in float32; 0: all parameters", unit="features")
+  alpha: float = setting(16.0, "the adapters' output is scaled by alpha / rank")
+  layers: str = setting("q k v o gate up down", "matrices with adapters: words, each a regular expression")
+  path: str = setting("", "PEFT folder or Hugging Face name to start from; it determines rank, alpha and layers")
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -73,11 +73,11 @@ class Model(Section):
 
   PATH = "model"
 
-  path: str = ""  # folder or Hugging Face name to start from; empty: a new model of `shape`
+  path: str = setting("", "folder or Hugging Face name to start from; empty: a new model of `shape`")
   shape: Shape = Shape()
-  param_dtype: str = setting("float32", choices=DTYPES)  # dtype of the stored (master) weights
-  dtype: str = setting("float32", choices=DTYPES)  # dtype of the matmuls; bfloat16 on accelerators
-  remat: bool = False  # recompute a layer's activations in the backward pass
+  param_dtype: str = setting("float32", "dtype of the stored (master) weights", choices=DTYPES)
+  dtype: str = setting("float32", "dtype of the matmuls; bfloat16 on accelerators", choices=DTYPES)
+  remat: bool = setting(False, "recompute a layer's activations in the backward pass")
   lora: Lora = Lora()
 
 
@@ -87,13 +87,19 @@ class Prompting(Section):
 
   PATH = "prompting"
 
-  tokenizer: str = ""  # folder, Hugging Face name or sentencepiece file; empty: the model's
-  chat: bool = True  # render messages with the tokenizer's chat template; False: bare text
-  # "own": the library's role markers, for a template that rewrites earlier turns
-  markers: str = setting("template", choices=("template", "own"))
-  # for reasoning models: "off" opens the model's turn with an empty <think> block, as Qwen3's template does; with "on"
-  # and "default" the model thinks as it was trained (a template may handle "on" and "off" itself)
-  thinking: str = setting("default", choices=("default", "on", "off"))
+  tokenizer: str = setting("", "folder, Hugging Face name or sentencepiece file; empty: the model's")
+  chat: bool = setting(True, "render messages with the tokenizer's chat template; False: bare text")
+  markers: str = setting(
+    "template",
+    "role markers; own: the library's, for a template that rewrites earlier turns",
+    choices=("template", "own"),
+  )
+  thinking: str = setting(
+    "default",
+    "for reasoning models: off opens the model's turn with an empty <think> block, as Qwen3's template does; with on "
+    "and default the model thinks as it was trained (a template may handle on and off itself)",
+    choices=("default", "on", "off"),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,16 +108,16 @@ class Data(Section):
 
   PATH = "data"
 
-  train: str = ""  # FILE.jsonl[.gz], a glob, or "hf:name/subset/split"
-  hard: str = ""  # for a recipe with a curriculum: the hard questions; `train` has the easy ones
-  evaluate: str = ""  # held-out questions
-  max_examples: int = setting(0, least=0)  # most questions to read; 0: all
-  drop_unanswerable: bool = False  # skip training questions that are marked as unanswerable (MS MARCO)
-  drop_long: bool = False  # skip training questions whose prompt leaves no room for max_new_tokens
-  cut_middle: bool = False  # in evaluation: cut passages in the middle if the prompt leaves no room for max_new_tokens
-  own_passages: bool = True  # False: questions lose their own passages, so that a recipe must search
-  evidence: str = ""  # in evaluation: questions with gold sentences, for data without them
-  noise: int = setting(0, least=0)  # random passages of other questions added to each question of an evaluation
+  train: str = setting("", 'training questions: FILE.jsonl[.gz], a glob, or "hf:name/subset/split"')
+  hard: str = setting("", "for a recipe with a curriculum: the hard questions; `train` has the easy ones")
+  evaluate: str = setting("", "held-out questions")
+  max_examples: int = setting(0, "most questions to read; 0: all", unit="questions", least=0)
+  drop_unanswerable: bool = setting(False, "skip training questions that are marked as unanswerable (MS MARCO)")
+  drop_long: bool = setting(False, "skip training questions whose prompt leaves no room for rollout.max_new_tokens")
+  cut_middle: bool = setting(False, "in evaluation: cut passages in the middle if a turn would not fit")
+  own_passages: bool = setting(True, "False: questions lose their own passages, so that a recipe must search")
+  evidence: str = setting("", "in evaluation: questions with gold sentences, for data without them")
+  noise: int = setting(0, "random passages added to each question of an evaluation", unit="passages", least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,16 +126,16 @@ class Retrieval(Section):
 
   PATH = "retrieval"
 
-  # an index's folder, the http://… address of a retriever, or comma-separated addresses of all parts of a corpus
-  index: str = ""
-  key_variable: str = ""  # environment variable with the token for these addresses; "": no token
-  top_k: int = setting(3, least=1)  # passages per search
-  timeout_s: float = setting(30.0, above=0)  # most seconds of a call
-  retries: int = setting(3, least=0)  # retries of a failed call
-  wait_s: float = setting(300.0, least=0)  # most seconds to wait for a retriever that stopped answering
-  query_encoder: str = ""  # folder or Hugging Face name of an encoder, for recipes that compare queries with each other
-  # the run stops if a tool failed in more than this share of a step's episodes
-  max_failed_share: float = setting(0.1, least=0, most=1)
+  index: str = setting("", "an index's folder, a retriever's address, or all those of a corpus's parts, by commas")
+  key_variable: str = setting("", "environment variable with the token for these addresses; empty: no token")
+  top_k: int = setting(3, "passages per search", unit="passages", least=1)
+  timeout_s: float = setting(30.0, "most time for a call", unit="seconds", above=0)
+  retries: int = setting(3, "retries of a failed call", unit="calls", least=0)
+  wait_s: float = setting(300.0, "most time to wait for a retriever that stopped answering", unit="seconds", least=0)
+  query_encoder: str = setting("", "folder or Hugging Face name of an encoder, for recipes that compare queries")
+  max_failed_share: float = setting(
+    0.1, "episodes of a step with a failed tool; if it is exceeded, the run stops", unit="share", least=0, most=1
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,24 +144,25 @@ class Judge(Section):
 
   PATH = "judge"
 
-  kind: str = setting("none", choices=JUDGES)
-  prompt: str = "information_think"  # the question to the judge: a name in judging/prompts.py
-  # llm, reward_model: the wording of the question; "": the default wording
-  wording: str = setting("", choices=("",), files=True)
-  path: str = ""  # folder or Hugging Face name; nli: of a T5; reward_model: of a decoder or its adapters
-  endpoint: str = ""  # llm: "http(s)://host/v1" of an OpenAI-compatible server; empty: OpenAI's server
-  model: str = ""  # llm: the model's name at the server
-  key_variable: str = "OPENAI_API_KEY"  # llm: environment variable with the key; the key is never stored
-  # lexical, nli, reward_model: scores of at least this count as 1, others as 0; 0: the score itself
-  threshold: float = setting(0.5, least=0, most=1)
-  cache: str = ""  # file that caches verdicts between runs; empty: no cache
-  timeout_s: float = setting(30.0, above=0)  # llm: most seconds of a call
-  retries: int = setting(3, least=0)  # llm: retries of a failed call
-  concurrency: int = setting(16, least=1)  # llm: most calls at the same time
-  batch: int = setting(8, least=1)  # nli, reward_model: pairs per batch
-  max_tokens: int = setting(1024, least=1)  # nli, reward_model: most tokens of a pair
-  # the run stops if more than this share of a step's episodes have no verdict
-  max_failed_share: float = setting(0.5, least=0, most=1)
+  kind: str = setting("none", "what gives verdicts", choices=JUDGES)
+  prompt: str = setting("information_think", "the question to the judge: a name in judging/prompts.py")
+  wording: str = setting("", "llm, reward_model: wording of the question; empty: ours", choices=("",), files=True)
+  path: str = setting("", "folder or Hugging Face name; nli: of a T5; reward_model: of a decoder or its adapters")
+  endpoint: str = setting("", 'llm: "http(s)://host/v1" of an OpenAI-compatible server; empty: OpenAI\'s')
+  model: str = setting("", "llm: the model's name at the server")
+  key_variable: str = setting("OPENAI_API_KEY", "llm: environment variable with the key, which is never stored")
+  threshold: float = setting(
+    0.5, "lexical, nli, reward_model: from here a score counts as 1, below as 0; 0: the score itself", least=0, most=1
+  )
+  cache: str = setting("", "file that caches verdicts between runs; empty: no cache")
+  timeout_s: float = setting(30.0, "llm: most time for a call", unit="seconds", above=0)
+  retries: int = setting(3, "llm: retries of a failed call", unit="calls", least=0)
+  concurrency: int = setting(16, "llm: most calls at the same time", unit="calls", least=1)
+  batch: int = setting(8, "nli, reward_model: pairs per batch", unit="pairs", least=1)
+  max_tokens: int = setting(1024, "nli, reward_model: longest pair; longer ones are cut", unit="tokens", least=1)
+  max_failed_share: float = setting(
+    0.5, "episodes of a step without a verdict; if it is exceeded, the run stops", unit="share", least=0, most=1
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,12 +171,16 @@ class Filter(Section):
 
   PATH = "rollout.filter"
 
-  # the value that must differ within a group: "outcome" (0 or 1) or "total" (the reward); "none": all groups are kept
-  metric: str = setting("none", choices=("none", "outcome", "total"))
-  tolerance: float = setting(1e-6, least=0)  # differences up to this do not count
-  max_draws: int = setting(4, least=1)  # a step draws at most max_draws · prompts_per_step prompts
-  # what to do with extra groups: "keep" trains the next step on them, one step stale
-  surplus: str = setting("discard", choices=("discard", "keep"))
+  metric: str = setting(
+    "none",
+    "the value that must differ within a group: outcome (0 or 1), or total (the reward); none: all groups are kept",
+    choices=("none", "outcome", "total"),
+  )
+  tolerance: float = setting(1e-6, "differences up to this do not count", least=0)
+  max_draws: int = setting(4, "a step draws at most this times prompts_per_step prompts", unit="draws", least=1)
+  surplus: str = setting(
+    "discard", "extra groups; keep: they are in the next step, one step stale", choices=("discard", "keep")
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,9 +189,13 @@ class RolloutMesh(Section):
 
   PATH = "rollout.mesh"
 
-  # replicas per engine; each has all weights, its own lanes and its own pages. 0: the fewest that fill whole hosts
-  replicas: int = setting(0, least=0)
-  tensor: int = setting(1, least=1)  # devices over which a replica's weights are split
+  replicas: int = setting(
+    0,
+    "replicas per engine, each with all weights and its own lanes and pages; 0: the fewest that fill whole hosts",
+    unit="replicas",
+    least=0,
+  )
+  tensor: int = setting(1, "devices over which a replica's weights are split", unit="devices", least=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,34 +204,55 @@ class Rollout(Section):
 
   PATH = "rollout"
 
-  prompts_per_step: int = setting(32, least=1)  # P
-  group_size: int = setting(8, least=1)  # G: samples per prompt
-  lanes: int = setting(32, least=1)  # W: conversations that an engine decodes at the same time
-  rows: int = setting(64, least=1)  # C: conversations in an engine's cache, at least `lanes`; further episodes wait
-  context: int = setting(512, least=1)  # most tokens of a conversation
-  chunk: int = setting(16, least=1)  # steps per decode call; a step samples one token for every lane
-  # tokens drafted per step from the conversation's own text. Drafts are kept as far as they equal the sampled tokens,
-  # so the tokens are the same in fewer steps. 0: no drafts
-  speculate: int = setting(0, least=0)
-  prefill: int = setting(64, least=1)  # tokens of a conversation per prefill call
-  # tokens per page of the cache: 64 to 256 on accelerators. 32 to 64 on CPUs, where attention reads whole pages for
-  # every lane, up to the end of the longest conversation
-  page: int = setting(64, least=1)
-  # pages of an engine's cache; conversations without a page are swapped to the host's memory. 0: enough for `rows` full
-  # conversations
-  pages: int = setting(0, least=0)
-  # dtype of keys and values in the cache: "model" is model.dtype; "int8" (a scale per token and head) is half of bf16
-  kv_dtype: str = setting("model", choices=("model", "bfloat16", "int8"))
+  prompts_per_step: int = setting(32, "P: prompts of a step", unit="prompts", least=1)
+  group_size: int = setting(8, "G: samples of each prompt", unit="samples", least=1)
+  lanes: int = setting(32, "W: conversations that an engine decodes at the same time", unit="conversations", least=1)
+  rows: int = setting(64, "C: conversations in the cache, at least `lanes`; others wait", unit="conversations", least=1)
+  context: int = setting(512, "longest conversation", unit="tokens", least=1)
+  chunk: int = setting(16, "steps per decode call; each samples one token for every lane", unit="steps", least=1)
+  speculate: int = setting(
+    0,
+    "tokens drafted per step from the conversation's own text, kept as far as they equal the sampled ones: the same "
+    "text in fewer steps; 0: no drafts",
+    unit="tokens",
+    least=0,
+  )
+  prefill: int = setting(64, "tokens of a conversation per prefill call", unit="tokens", least=1)
+  page: int = setting(
+    64,
+    "tokens per page of the cache: 64 to 256 on accelerators; 32 to 64 on CPUs, where attention reads whole pages for "
+    "every lane, up to the end of the longest conversation",
+    unit="tokens",
+    least=1,
+  )
+  pages: int = setting(
+    0,
+    "pages of an engine's cache; conversations without one wait in the host's memory; 0: enough for all `rows`",
+    unit="pages",
+    least=0,
+  )
+  kv_dtype: str = setting(
+    "model",
+    "dtype of the cache; model: model.dtype; int8 (a scale per token and head): half of bfloat16",
+    choices=("model", "bfloat16", "int8"),
+  )
   mesh: RolloutMesh = RolloutMesh()
-  temperature: float = setting(1.0, above=0)
-  top_k: int = setting(0, least=0)  # sample from the k likeliest tokens; 0: all
-  top_p: float = setting(1.0, above=0, most=1)  # sample from the smallest set of tokens with this probability
-  max_new_tokens: int = setting(64, least=1)  # most tokens of a turn
-  # tokens that search results must leave for the next turn; else the episode ends without them. 0: max_new_tokens
-  reserve: int = 0
-  # 1: one version of the weights samples two steps. The second step is sampled while the first is learned, so it is one
-  # step stale. The engine keeps a copy of the weights, and loss.importance_cap corrects for the staleness
-  ahead: int = setting(0, choices=(0, 1))
+  temperature: float = setting(1.0, "logits are divided by it", above=0)
+  top_k: int = setting(0, "sample from the likeliest tokens only; 0: all", unit="tokens", least=0)
+  top_p: float = setting(1.0, "sample from the fewest tokens with this probability", unit="share", above=0, most=1)
+  max_new_tokens: int = setting(64, "longest turn", unit="tokens", least=1)
+  reserve: int = setting(
+    0,
+    "tokens that search results must leave for the next turn, else the episode ends without them; 0: max_new_tokens",
+    unit="tokens",
+  )
+  ahead: int = setting(
+    0,
+    "1: the next step is sampled while this one is learned, so it is one step stale, which loss.importance_cap "
+    "corrects; the engine keeps a copy of the weights",
+    unit="steps",
+    choices=(0, 1),
+  )
   filter: Filter = Filter()
 
   @property

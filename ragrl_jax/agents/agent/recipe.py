@@ -20,17 +20,21 @@ from ragrl_jax.structs import Episode, Example
 class Switches(recipe_lib.Switches):
   """How programs are run and scored; README.md explains each switch."""
 
-  program: str = "ragrl_jax.agents.agent.programs.ask:run"  # FILE.py:FUNCTION, MODULE:FUNCTION or command:WORDS
-  reward: str = "em"  # em, f1, judge, program, or FILE.py:FUNCTION of (example, answer, facts)
-  search: bool = False  # programs can search the run's own index (config.retrieval) with task.search
-  rewritten: str = setting("refuse", choices=("refuse", "split"))  # a request that rewrites the history: error, new row
+  program: str = setting(
+    "ragrl_jax.agents.agent.programs.ask:run", "FILE.py:FUNCTION, MODULE:FUNCTION or command:WORDS"
+  )
+  reward: str = setting("em", "em, f1, judge, program, or FILE.py:FUNCTION of (example, answer, facts)")
+  search: bool = setting(False, "programs can search the run's own index (config.retrieval) with task.search")
+  rewritten: str = setting(
+    "refuse", "a request rewrites the history: an error, or a new row", choices=("refuse", "split")
+  )
   errors: str = setting(
-    "mask", choices=("mask", "score")
-  )  # a program raised an error: leave the episode out, or score it as one without an answer
-  max_requests: int = setting(16, least=1)  # most requests per episode
-  timeout_s: float = setting(600.0, above=0)  # most seconds per episode
-  at_once: int = setting(128, least=1)  # most programs that run at the same time, in this process
-  stops: str = ""  # the stop strings that requests may use, separated by |
+    "mask", "an error: leave the episode out, or score it without answer", choices=("mask", "score")
+  )
+  max_requests: int = setting(16, "most requests per episode", unit="requests", least=1)
+  timeout_s: float = setting(600.0, "most time per episode", unit="seconds", above=0)
+  at_once: int = setting(128, "most that run at the same time, in this process", unit="programs", least=1)
+  stops: str = setting("", "the stop strings that requests may use, separated by |")
 
   def __post_init__(self):
     super().__post_init__()

@@ -24,18 +24,18 @@ STOPS = ("</tool_call>", "</function>")  # closing marks of a call, in the forma
 class Switches(recipe_lib.Switches):
   """Which tools there are, and how they are called; README.md explains each switch."""
 
-  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)  # "none": the question only
-  search: bool = True  # the search of the run's own index (config.retrieval) is a tool
-  tools: str = ""  # Python functions, FILE.py:FUNCTION or MODULE:FUNCTION, separated by commas
-  mcp: str = ""  # MCP servers, commands or http addresses, separated by |
-  reward: str = setting("em", choices=("em", "f1", "judge"))  # of the final answer
-  failure: str = setting("observe", choices=("observe", "mask"))  # a tool failed: show the error, or drop the episode
-  max_turns: int = setting(4, least=0)  # most turns with calls; the turn after them must answer
-  max_calls: int = setting(4, least=1)  # most calls per turn; with 1, a turn ends at the end of its call
-  max_result_tokens: int = setting(512, least=1)  # a longer result is cut
-  timeout_s: float = setting(30.0, above=0)  # most seconds per try of a call
-  retries: int = setting(2, least=0)  # further tries of a failed call
-  at_once: int = setting(64, least=1)  # most calls that run at the same time, in this process
+  instructions: str = setting("paper", "text before the question; none: nothing", choices=INSTRUCTIONS, files=True)
+  search: bool = setting(True, "the search of the run's own index (config.retrieval) is a tool")
+  tools: str = setting("", "Python functions, FILE.py:FUNCTION or MODULE:FUNCTION, separated by commas")
+  mcp: str = setting("", "MCP servers, commands or http addresses, separated by |")
+  reward: str = setting("em", "score of the final answer", choices=("em", "f1", "judge"))
+  failure: str = setting("observe", "a tool failed: show the error, or drop the episode", choices=("observe", "mask"))
+  max_turns: int = setting(4, "most turns with calls; the turn after them must answer", unit="turns", least=0)
+  max_calls: int = setting(4, "most per turn; with 1, a turn ends at the end of its call", unit="calls", least=1)
+  max_result_tokens: int = setting(512, "a longer result is cut", unit="tokens", least=1)
+  timeout_s: float = setting(30.0, "most time per try of a call", unit="seconds", above=0)
+  retries: int = setting(2, "further tries of a failed call", unit="calls", least=0)
+  at_once: int = setting(64, "most that run at the same time, in this process", unit="calls", least=1)
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""

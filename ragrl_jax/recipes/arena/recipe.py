@@ -18,16 +18,16 @@ from ragrl_jax.settings.fields import setting
 class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
-  instructions: str = setting("paper", choices=INSTRUCTIONS, files=True)
-  titles: bool = False  # show each reference's title
-  shape: str = setting("strict", choices=("strict", "repo"))  # rules of the format: see parser.py
-  strict_ids: bool = True  # a JSON list of plain integers; False also takes 1.0 and true for 1
-  gold_ids: str = setting("supporting", choices=("supporting", "substring"))  # see passages.gold_numbers
-  reply: str = setting("cited", choices=tuple(SECTIONS))  # the sections: see prompt.py
-  accuracy: str = setting("exact", choices=ACCURACY)  # the paper found "f1" and "judge" better on MuSiQue only
-  bonus: float = 10.0  # added when format, answer and references are all right
-  guarded: bool = False  # a reply with a trick of README.md's last table earns nothing
-  stop_at_answer: bool = True  # end the turn at </answer>; False: at EOS
+  instructions: str = setting("paper", "text before the question; none: nothing", choices=INSTRUCTIONS, files=True)
+  titles: bool = setting(False, "show each reference's title")
+  shape: str = setting("strict", 'repo: lines may follow, and no section has a "<"', choices=("strict", "repo"))
+  strict_ids: bool = setting(True, "a JSON list of plain integers; False also takes 1.0 and true for 1")
+  gold_ids: str = setting("supporting", "right references; substring: by text", choices=("supporting", "substring"))
+  reply: str = setting("cited", "relevance, analysis and answer; think and answer; answer alone", choices=SECTIONS)
+  accuracy: str = setting("exact", "score of the answer; f1 and judge were better on MuSiQue only", choices=ACCURACY)
+  bonus: float = setting(10.0, "added when format, answer and references are all right")
+  guarded: bool = setting(False, "a reply with a trick of README.md's last table earns nothing")
+  stop_at_answer: bool = setting(True, "end the turn at </answer>; False: at EOS")
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -17,26 +17,33 @@ from ragrl_jax.settings.fields import setting
 class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
-  # "none": context and question only
-  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)
-  asked: str = setting("paper", choices=tuple(ASKED), files=True)  # the user message around context and question
-  system: str = ""  # the model's own system prompt, placed before ours
-  titles: bool = True  # show each passage's title
-  # "last": what follows the last "Answer:" after the thinking; "first": the first anywhere; "whole": the whole reply
-  answer: str = setting("last", choices=READINGS)
-  unmarked: bool = False  # a reply without "Answer:" is an answer as a whole
-  shape: str = setting("quotes", choices=("quotes", "thinking"))  # "thinking": the format needs no quote
-  accuracy: str = setting("f1", choices=("f1", "set_f1"))  # "f1": SQuAD's; "set_f1": over sets of raw words
-  # "strict": 1 if every quote is real, else 0; "mean": the share of real quotes; "repo": see reward.py
-  retrieval: str = setting("strict", choices=("strict", "mean", "repo"))
-  quote_words: int = setting(0, least=0)  # least words of a quote, which must also not cut a word; 0: no limit
-  guarded: bool = False  # format and retrieval pay nothing for the tricks in README.md
-  accuracy_weight: float = 0.7
-  format_weight: float = 0.1
-  retrieval_weight: float = 0.2
-  easy_rate: float = 1.0  # η of the share of easy questions, max(easy_floor, 1 - easy_rate * step / easy_steps)
-  easy_floor: float = 0.0
-  easy_steps: int | None = setting(None, least=1)  # None: the run's own steps
+  instructions: str = setting(
+    "paper", "system prompt; none: context and question only", choices=INSTRUCTIONS, files=True
+  )
+  asked: str = setting("paper", "the user message around context and question", choices=ASKED, files=True)
+  system: str = setting("", "the model's own system prompt, placed before ours")
+  titles: bool = setting(True, "show each passage's title")
+  answer: str = setting(
+    "last",
+    'last: what follows the last "Answer:" after the thinking; first: the first anywhere; whole: the whole reply',
+    choices=READINGS,
+  )
+  unmarked: bool = setting(False, 'a reply without "Answer:" is an answer as a whole')
+  shape: str = setting("quotes", "the format; thinking: it needs no quote", choices=("quotes", "thinking"))
+  accuracy: str = setting("f1", "f1: SQuAD's; set_f1: over sets of raw words", choices=("f1", "set_f1"))
+  retrieval: str = setting(
+    "strict",
+    "strict: 1 if every quote is real, else 0; mean: the share of real quotes; repo: near ones count half",
+    choices=("strict", "mean", "repo"),
+  )
+  quote_words: int = setting(0, "shortest quote, which must also not cut a word; 0: no limit", unit="words", least=0)
+  guarded: bool = setting(False, "format and retrieval pay nothing for the tricks in README.md")
+  accuracy_weight: float = setting(0.7, "weight of the term accuracy")
+  format_weight: float = setting(0.1, "weight of the term format")
+  retrieval_weight: float = setting(0.2, "weight of the term retrieval")
+  easy_rate: float = setting(1.0, "η; share of easy questions: max(easy_floor, 1 - η · step / easy_steps)")
+  easy_floor: float = setting(0.0, "smallest share of easy questions", unit="share")
+  easy_steps: int | None = setting(None, "length of the curriculum; None: the run's own steps", unit="steps", least=1)
 
 
 PRESETS: dict[str, dict[str, Any]] = {

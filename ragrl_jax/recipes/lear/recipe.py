@@ -20,30 +20,40 @@ PAID = {"r": "reason", "e": "extract", "f": "answer"}  # letter of `answers` →
 class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
-  # "none": question and passages only
-  instructions: str = setting("paper", choices=INSTRUCTIONS, files=True)
-  # "rational": reason, extract, answer; "vanilla": extract, answer; "rationale": reason, answer; "direct": answer;
-  # "reason_extract" and "extract": without an answer; "thoughts": free text
-  reply: str = setting("rational", choices=tuple(SECTIONS))
-  titles: bool = True  # show each passage's title
-  top_k: int = setting(5, least=0)  # passages to search for if the question brings none; 0: no search
-  # "extract": the turn ends there, and the answer is taken from the evidence only
-  stop_at: str = setting("answer", choices=("answer", "extract"))
-  # the answers that are scored: r from the reason, e from the evidence, f of the full reply; with stop_at="extract", ""
-  # scores none
-  answers: str = "ref"
-  probe_tokens: int = setting(64, least=1)  # tokens of an answer from the reason or the evidence
-  unit: str = setting("word", choices=("word", "char"))  # unit of F1; the published tables seem to use "char"
-  tau: float = setting(0.5, above=0)
-  gamma: float = setting(0.5, least=0)
-  omega: float = 0.9
-  answer_weight: float = 0.8
-  length_weight: float = 0.1
-  format_weight: float = 0.1
-  max_evidence_words: int | None = setting(None, least=1)  # longer evidence is cut
-  # how evidence and reason hold a gold: as whole "words", or as "letters", also inside words
-  recall: str = setting("words", choices=tuple(qa.CONTAINS))
-  guarded: bool = False  # True: the replies of README.md's "Unearned reward" earn nothing
+  instructions: str = setting(
+    "paper", "system prompt; none: question and passages only", choices=INSTRUCTIONS, files=True
+  )
+  reply: str = setting(
+    "rational",
+    "sections: rational: reason, extract, answer; vanilla: extract, answer; rationale: reason, answer; direct: answer; "
+    "reason_extract and extract: without an answer; thoughts: free text",
+    choices=SECTIONS,
+  )
+  titles: bool = setting(True, "show each passage's title")
+  top_k: int = setting(5, "passages to search for if the question brings none; 0: no search", unit="passages", least=0)
+  stop_at: str = setting(
+    "answer", "the end of the turn; extract: the answer is taken from the evidence only", choices=("answer", "extract")
+  )
+  answers: str = setting(
+    "ref",
+    "answers that are scored: r from the reason, e from the evidence, f of the full reply; empty (stop_at=extract): "
+    "none",
+  )
+  probe_tokens: int = setting(64, "longest answer from the reason or the evidence", unit="tokens", least=1)
+  unit: str = setting("word", "unit of F1; the published tables seem to use char", choices=("word", "char"))
+  tau: float = setting(0.5, "τ of the reward for the reason's length", above=0)
+  gamma: float = setting(0.5, "γ of the reward for the evidence's length", least=0)
+  omega: float = setting(0.9, "ω of the reward for the evidence's length")
+  answer_weight: float = setting(0.8, "weight of the term answer")
+  length_weight: float = setting(0.1, "weight of the term length")
+  format_weight: float = setting(0.1, "weight of the term format")
+  max_evidence_words: int | None = setting(None, "longer evidence is cut", unit="words", least=1)
+  recall: str = setting(
+    "words",
+    "how evidence and reason hold a gold: as whole words, or as letters, also inside words",
+    choices=qa.CONTAINS,
+  )
+  guarded: bool = setting(False, 'the replies of README.md\'s "Unearned reward" earn nothing')
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""

@@ -19,17 +19,14 @@ from ragrl_jax.structs import Episode, Example
 class Switches(recipe_lib.Switches):
   """README.md lists the settings of the agents' authors."""
 
-  agent: str = setting("search_r1", choices=tuple(AGENTS))
-  instructions: str = setting("paper", choices=INSTRUCTIONS, files=True)  # "none": the question only
-  # the text after a turn without a search or an answer
-  notice: str = setting("paper", choices=tuple(search_agent.NOTICES), files=True)
-  digest: str = setting("paper", choices=tuple(digest.DIGESTS), files=True)  # the prompt for reading documents
-  # answers that equal no gold: "exact": they are wrong; "judge": the judge decides (config.judge)
-  correctness: str = setting("exact", choices=("exact", "judge"))
-  # "given": every search returns all of the question's own passages
-  documents: str = setting("search", choices=("search", "given"))
-  max_searches: int = setting(4, least=0)
-  max_passage_tokens: int | None = setting(None, least=1)  # longer documents are cut
+  agent: str = setting("search_r1", "whose tags, prompt and limits", choices=AGENTS)
+  instructions: str = setting("paper", "text before the question; none: nothing", choices=INSTRUCTIONS, files=True)
+  notice: str = setting("paper", "text after a turn without an action", choices=search_agent.NOTICES, files=True)
+  digest: str = setting("paper", "prompt for reading documents", choices=digest.DIGESTS, files=True)
+  correctness: str = setting("exact", "answers that equal no gold; exact: they are wrong", choices=("exact", "judge"))
+  documents: str = setting("search", "given: searches return all of the question's own", choices=("search", "given"))
+  max_searches: int = setting(4, "most searches", unit="searches", least=0)
+  max_passage_tokens: int | None = setting(None, "longer documents are cut", unit="tokens", least=1)
 
 
 PRESETS: dict[str, dict[str, Any]] = {

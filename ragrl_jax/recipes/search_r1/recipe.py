@@ -22,17 +22,17 @@ OUR_NOTICES = NOTICES | {"browse": BROWSE_NOTICE}
 class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
-  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)  # "none": the question only
-  notice: str = setting("paper", choices=tuple(OUR_NOTICES), files=True)  # the text after a turn without a valid action
-  max_searches: int = setting(4, least=0)  # most turns before the forced answer; NQ's quick start has 2
-  max_passage_tokens: int | None = setting(166, least=1)  # longer passages are cut; three have the authors' 500
-  action: str = setting("last", choices=("last", "first"))  # which of several complete pairs in a turn
-  format: bool = False  # reward the format too
-  structure_weight: float = 0.2
-  final_share: float = 0.5  # 0.1 of 0.2
-  retrieval_weight: float = 0.0
-  browse: bool = False  # <open> and <find> read the documents around results; they count as searches
-  guarded: bool = False  # True: the tricks of README.md's "Unearned reward" earn nothing
+  instructions: str = setting("paper", "text before the question; none: nothing", choices=INSTRUCTIONS, files=True)
+  notice: str = setting("paper", "text after a turn without a valid action", choices=OUR_NOTICES, files=True)
+  max_searches: int = setting(4, "most turns before the forced answer; NQ's quick start has 2", unit="turns", least=0)
+  max_passage_tokens: int | None = setting(166, "longer passages are cut; three fill 500", unit="tokens", least=1)
+  action: str = setting("last", "which of several complete pairs in a turn counts", choices=("last", "first"))
+  format: bool = setting(False, "reward the format too")
+  structure_weight: float = setting(0.2, "with `format`: weight of the format; the answer has the rest")
+  final_share: float = setting(0.5, "share of that weight for a wrong answer in a wrong format", unit="share")
+  retrieval_weight: float = setting(0.0, "with `format`: weight of finding a gold, for a wrong answer in shape")
+  browse: bool = setting(False, "<open> and <find> read the documents around results; they count as searches")
+  guarded: bool = setting(False, 'the tricks of README.md\'s "Unearned reward" earn nothing')
 
   def __post_init__(self):
     super().__post_init__()

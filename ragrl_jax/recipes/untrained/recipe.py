@@ -20,17 +20,15 @@ JOINED = ("sure", "flare", "adaptive", "recomp", "filco")  # methods whose episo
 class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
-  method: str = setting("rag", choices=METHODS)  # see README.md
-  instructions: str = setting("paper", choices=INSTRUCTIONS, files=True)  # "none": the question only
-  # answers that equal no gold: "exact": they are wrong; "judge": the judge decides (config.judge)
-  correctness: str = setting("exact", choices=("exact", "judge"))
-  # "given": the prompt has the question's own passages, and nothing is searched
-  documents: str = setting("search", choices=DOCUMENTS)
-  max_searches: int = setting(1, least=0)  # for methods that search more than once
-  max_passage_tokens: int | None = setting(None, least=1)  # longer retrieved passages are cut; given ones are not
-  classifier: str = setting("model", choices=("model", "judge"))  # adaptive: the classifier of a question's complexity
-  sure_above: float = setting(0.8, above=0, most=1)  # flare: a sentence with a less likely token becomes a query
-  mask_below: float = setting(0.4, above=0, most=1)  # flare: less likely tokens are left out of queries
+  method: str = setting("rag", "how the question is answered", choices=METHODS)
+  instructions: str = setting("paper", "text before the question; none: nothing", choices=INSTRUCTIONS, files=True)
+  correctness: str = setting("exact", "answers that equal no gold; exact: they are wrong", choices=("exact", "judge"))
+  documents: str = setting("search", "given: the question's own passages; nothing is searched", choices=DOCUMENTS)
+  max_searches: int = setting(1, "most searches, for methods that search more than once", unit="searches", least=0)
+  max_passage_tokens: int | None = setting(None, "longer retrieved passages are cut", unit="tokens", least=1)
+  classifier: str = setting("model", "adaptive: who classifies the questions", choices=("model", "judge"))
+  sure_above: float = setting(0.8, "flare: sentences with a less likely token become queries", above=0, most=1)
+  mask_below: float = setting(0.4, "flare: queries leave out less likely tokens", above=0, most=1)
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""

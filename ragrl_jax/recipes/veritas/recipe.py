@@ -25,30 +25,31 @@ JUDGED = dict(information_think="judge_information", think_search="judge_search"
 class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
-  task: str = setting("agent", choices=("agent", "judge"))  # "judge": training of the reward model (distil.py)
-  # task "judge": the question, a name in judging/prompts.py
-  judge_prompt: str = setting("information_think", choices=DIGITS)
-  judge_wording: str = setting("", choices=("",), files=True)  # wording of the question; "": the default
-  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)  # "none": the question only
-  notice: str = setting("paper", choices=tuple(NOTICES), files=True)  # the text after a turn without a valid action
-  max_searches: int = setting(4, least=0)  # most turns before the forced answer
-  max_passage_tokens: int | None = setting(166, least=1)  # longer passages are cut; three have Search-R1's 500
-  action: str = setting("last", choices=("last", "first"))  # which of several complete pairs in a turn
-  information_think_weight: float = 0.05
-  think_answer_weight: float = 0.02
-  think_search_weight: float = 0.0  # in the paper this term is high without a reward
-  ramp_start_epochs: float = setting(1.0, least=0)  # T1, in epochs of the run's questions
-  ramp_end_epochs: float = setting(1.5, least=0)  # T2
-  ramp_start: int | None = setting(None, least=0)  # T1 in steps, instead of epochs
-  ramp_end: int | None = setting(None, least=0)  # T2 in steps
-  judge_information: bool = True  # ask the judge about (results, thought)
-  judge_search: bool = False  # ask the judge about (thought, query)
-  judge_answer: bool = False  # ask the judge about (thought, answer), instead of Sub-EM
-  sub_em: str = setting("letters", choices=("letters", "words"))  # "letters": "know" also contains "no"
-  turn_credit: bool = False  # reward each verdict in its thought's turn, not at the end
-  structure_weight: float = 0.0  # 0.2: the baseline with a reward for the format
-  final_share: float = 0.5  # share of it for a wrong answer in a wrong format
-  guarded: bool = False  # True: the tricks of README.md's "Unearned reward" earn nothing
+  task: str = setting("agent", "judge: training of the reward model (distil.py)", choices=("agent", "judge"))
+  judge_prompt: str = setting("information_think", "task judge: its question, in judging/prompts.py", choices=DIGITS)
+  judge_wording: str = setting("", "wording of that question; empty: the default wording", choices=("",), files=True)
+  instructions: str = setting("paper", "text before the question; none: nothing", choices=INSTRUCTIONS, files=True)
+  notice: str = setting("paper", "text after a turn without a valid action", choices=NOTICES, files=True)
+  max_searches: int = setting(4, "most turns before the forced answer", unit="turns", least=0)
+  max_passage_tokens: int | None = setting(166, "longer passages are cut; three fill 500", unit="tokens", least=1)
+  action: str = setting("last", "which of several complete pairs in a turn counts", choices=("last", "first"))
+  information_think_weight: float = setting(0.05, "weight of the verdicts on (results, thought)")
+  think_answer_weight: float = setting(0.02, "weight of the verdict on (thought, answer)")
+  think_search_weight: float = setting(
+    0.0, "weight of the verdicts on (thought, query); in the paper this term is high without a reward"
+  )
+  ramp_start_epochs: float = setting(1.0, "T1: the start of the weights' ramp", unit="epochs", least=0)
+  ramp_end_epochs: float = setting(1.5, "T2: its end", unit="epochs", least=0)
+  ramp_start: int | None = setting(None, "T1 in steps, instead of epochs", unit="steps", least=0)
+  ramp_end: int | None = setting(None, "T2 in steps", unit="steps", least=0)
+  judge_information: bool = setting(True, "ask the judge about (results, thought)")
+  judge_search: bool = setting(False, "ask the judge about (thought, query)")
+  judge_answer: bool = setting(False, "ask the judge about (thought, answer), instead of Sub-EM")
+  sub_em: str = setting("letters", 'letters: the thought "know" holds the answer "no"', choices=("letters", "words"))
+  turn_credit: bool = setting(False, "reward each verdict in its thought's turn, not at the end")
+  structure_weight: float = setting(0.0, "weight of the format; 0.2: the baseline that rewards it")
+  final_share: float = setting(0.5, "share of that weight for a wrong answer in a wrong format", unit="share")
+  guarded: bool = setting(False, 'the tricks of README.md\'s "Unearned reward" earn nothing')
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""

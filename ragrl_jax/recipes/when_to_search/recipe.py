@@ -20,22 +20,28 @@ from ragrl_jax.settings.fields import setting
 class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
-  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)  # "none": the question only
-  max_searches: int = setting(5, least=0)
-  max_passage_tokens: int | None = setting(800, least=1)  # longer passages are cut; five have the paper's 4096
-  beta: float = 0.3
-  answer: str = setting("staged", choices=ANSWER)  # "unified": both dependencies on searches at once
-  stage_two_from: int | None = setting(301, least=0)  # the first step of stage 2; stage 1 has 60 % of 500 steps
-  settle_metric: str = ""  # stage 2 begins earlier when this metric stops rising, for example "evaluation/em"
-  settle_patience: int = setting(3, least=1)  # evaluations without a rise
-  # answers that equal no gold: "judge": the judge decides; "exact": they are wrong
-  correctness: str = setting("judge", choices=("judge", "exact"))
-  search_weight: float = 1.0
-  conciseness: str = setting("keywords", choices=tuple(queries.CONCISE))
-  # similarity of queries: "encoder": of vectors (config.retrieval.query_encoder); "ngrams": of character trigrams
-  similarity: str = setting("encoder", choices=("encoder", "ngrams"))
-  halve: bool = False  # True: the printed formula, half the mean
-  guarded: bool = False  # True: the tricks of README.md's "Unearned reward" earn nothing
+  instructions: str = setting("paper", "text before the question; none: nothing", choices=INSTRUCTIONS, files=True)
+  max_searches: int = setting(5, "most searches", unit="searches", least=0)
+  max_passage_tokens: int | None = setting(800, "longer passages are cut; five fill 4096", unit="tokens", least=1)
+  beta: float = setting(0.3, "β: value of a search in the answer's reward")
+  answer: str = setting("staged", "the answer's reward; unified: both dependencies on searches at once", choices=ANSWER)
+  stage_two_from: int | None = setting(
+    301, "first step of stage 2; stage 1 has 60 % of 500 steps; None: there is no stage 2", unit="steps", least=0
+  )
+  settle_metric: str = setting(
+    "", 'stage 2 begins earlier when this metric stops rising, for example "evaluation/em"; empty: it does not'
+  )
+  settle_patience: int = setting(3, "evaluations without a rise", unit="evaluations", least=1)
+  correctness: str = setting("judge", "answers that equal no gold; exact: they are wrong", choices=("judge", "exact"))
+  search_weight: float = setting(1.0, "weight of the searches' reward")
+  conciseness: str = setting("keywords", "rule for a concise query", choices=queries.CONCISE)
+  similarity: str = setting(
+    "encoder",
+    "similarity of queries: of their vectors (config.retrieval.query_encoder), or of character trigrams",
+    choices=("encoder", "ngrams"),
+  )
+  halve: bool = setting(False, "the printed formula, half the mean")
+  guarded: bool = setting(False, 'the tricks of README.md\'s "Unearned reward" earn nothing')
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -1,0 +1,39 @@
+"""Prints what the settings mean, with defaults, units and allowed values: ragrl settings [NAME …]
+
+NAME is a section (rollout), a setting (rollout.context, or context alone), or a recipe (arena), whose switches are
+printed. Without one, all settings are printed. A setting is given to a command as --config.SECTION.NAME=VALUE, a
+recipe's switch as --config.switches.NAME=VALUE.
+"""
+
+import difflib
+
+from ragrl_jax import recipes, settings
+from ragrl_jax.cli import commands
+from ragrl_jax.settings import meanings
+
+
+def listing(name: str = "") -> str:
+  """The settings that a name stands for.
+
+  Raises:
+    ValueError: there is no such section, setting or recipe.
+  """
+  if name in recipes.RECIPES:
+    own = recipes.RECIPES[name].Switches
+    return "\n\n".join(meanings.text(group, "config.switches") for group in meanings.groups(own))
+  groups = meanings.find(settings.Settings, name) if name else list(meanings.groups(settings.Settings))
+  if not groups:
+    every = list(meanings.groups(settings.Settings))
+    known = [*(one.name for group in every for one in group.settings), *(group.path for group in every)]
+    near = difflib.get_close_matches(name.rpartition(".")[2], [*filter(None, known), *recipes.RECIPES], n=1)
+    advice = f"Did you mean {near[0]}?" if near else "`ragrl settings` lists all."
+    raise ValueError(f"there is no setting, section or recipe {name!r}. {advice}")
+  return "\n\n".join(map(meanings.text, groups))
+
+
+def main() -> int:
+  """Runs `ragrl settings`."""
+  parser = commands.Parser(__doc__ or "")
+  parser.add_argument("names", nargs="*", metavar="NAME")
+  print("\n\n".join(map(listing, parser.parse_args().names or [""])))
+  return 0
