@@ -72,9 +72,6 @@ def find(value: str) -> str:
   return ":".join([str(folder() / f"{name}.py"), *variant])
 
 
-RENAMED = {"rollout.block": "rollout.page"}  # settings that have another name in older runs; the section is the same
-
-
 OBJECTIVE = "objective"  # key of a run's config.json that is no setting: its kind, "rl" or "sft"
 
 
@@ -99,16 +96,15 @@ def of_run(folder: str | pathlib.Path) -> Config:
   return config.lock()
 
 
-def _take(config: Config, written: dict[str, Any], where: str, section: str = "") -> None:
+def _take(config: Config, written: dict[str, Any], where: str) -> None:
   """Sets the values of a JSON object. Sections that are empty by default (switches, judges) accept any names."""
   for name, value in written.items():
-    name = RENAMED.get(f"{section}{name}", name).rpartition(".")[2]
     if name not in config:
       raise ValueError(f"{where}: there is no setting {name!r} in this version: remove it there.")
     like = config[name]
     if isinstance(like, ml_collections.ConfigDict) and isinstance(value, dict):
       if like and name != "shape":  # a shape may have further fields, see models/config.py
-        _take(like, value, where, f"{section}{name}.")
+        _take(like, value, where)
       else:
         config[name] = _set_ones(value)
     else:

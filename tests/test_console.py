@@ -50,9 +50,6 @@ def test_a_command_receives_its_own_flags(ragrl):
   assert sys.argv == ["ragrl train", "--config=arena"]
   assert ragrl("index", "--help")[3] == ["build_index"] and sys.argv == ["ragrl index", "--help"]
 
-  assert ragrl("serve", "--index=x")[3] == ["serve_retriever"] and sys.argv == ["ragrl serve-index", "--index=x"]
-  assert main.FORMER.keys().isdisjoint(main.COMMANDS) and {*main.FORMER.values()} <= main.COMMANDS.keys()
-
 
 def test_commands_are_listed_one_per_line(ragrl):
   status, said, _, started = ragrl()

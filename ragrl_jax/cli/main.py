@@ -46,14 +46,10 @@ COMMANDS = {
   "make-rejection-sft": ("make_rejection_sft", "keep the correct transcripts of sampled evaluations"),
 }
 
-# Names of commands before 0.3, which still work.
-FORMER = {"serve": "serve-index"}
-
 
 def main() -> None:
   """Runs `ragrl COMMAND FLAGS`. Exits with 2 if there is no such command."""
   name, *flags = sys.argv[1:] or ["--help"]
-  name = FORMER.get(name, name)
   if name in ("--help", "-h", "help"):
     print(listing())
   elif name == "--version":

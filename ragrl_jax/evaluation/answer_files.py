@@ -58,16 +58,15 @@ class AnswerFiles:
     settings = jsonl.plain({CONTENTS: digests.of(examples), **settings})
     out.mkdir(parents=True, exist_ok=True)
     found = jsonl.repair(out / PREDICTIONS)
-    # Rows without an index come from an older version, which wrote them in the questions' order.
-    self.rows = {row.get("index", place): row for place, row in enumerate(found)}
+    self.rows = {row["index"]: row for row in found}
     stale = _stale(out, settings) if found else ()
     if not found:
       write_json(out / SETTINGS, settings)
     # The episode is written before the row, so only the last episode can lack its row.
     if jsonl.cut(out / episodes_lib.PLAYED, len(found)) < len(found) < len(examples):
       raise ValueError(
-        f"{out / episodes_lib.PLAYED} holds fewer episodes than {PREDICTIONS} has rows, as evaluations of older "
-        "versions do: choose another --out, or delete the folder."
+        f"{out / episodes_lib.PLAYED} holds fewer episodes than {PREDICTIONS} has rows: choose another --out, or "
+        "delete the folder."
       )
     if stale:
       self._score_again(stale, examples, again)
@@ -98,8 +97,8 @@ class AnswerFiles:
     rows = {}
     with jsonl.whole(told) as part_told, jsonl.whole(played) as part_played:
       with open(part_played, "wb") as file:
-        for place, logged in enumerate(jsonl.read(played)):
-          index = logged.get("index", place)
+        for logged in jsonl.read(played):
+          index = logged["index"]
           example, episode = examples[index], episodes_lib.episode_of(logged)
           rows[index] = {"index": index, **again(example, episode, self.rows[index])}
           file.write(jsonl.line({"index": index, **episodes_lib.played(example, episode)}).encode())

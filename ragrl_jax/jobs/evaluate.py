@@ -183,7 +183,6 @@ def _described(config, player: player_lib.Answerer, *, sample: bool) -> dict[str
     switches=dict(player.recipe.switches),
     sampling=drawn if sample else "greedy",
     noise=config.data.noise,
-    # None is the value of older versions, which lack this setting.
     own_passages=None if config.data.own_passages else False,
     evidence=config.data.evidence,
     cut_middle=config.data.cut_middle,

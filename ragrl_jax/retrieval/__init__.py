@@ -87,7 +87,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
       else "build one with `ragrl index` (config.retrieval.index, --index)"
     )
     raise ValueError(f"{folder}: no index here: {why}.")
-  card = read_card(folder / INDEX, {"corpus.checksum": str, "encoder.kind": str})
+  card = read_card(folder / INDEX, {"corpus.checksum": str, "encoder.kind": str, "files": dict})
   if card.get("format") != FORMAT:
     raise ValueError(f"{folder}: index format {card.get('format')!r}, this version reads {FORMAT}: build it again.")
   corpus = Corpus(folder / "corpus")
@@ -99,7 +99,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
   lexical = card["encoder"]["kind"] == "bm25"
   check_card(folder / INDEX, card, LEXICAL if lexical else DENSE)
   vectors = None if lexical else dense.open_vectors(folder, rows=len(corpus), dim=card["dim"])
-  seal.check(folder, card.get("files"), verify_bytes=verify_bytes)
+  seal.check(folder, card["files"], verify_bytes=verify_bytes)
   if lexical:
     return bm25.BM25Retriever.load(folder / "bm25", corpus, card["bm25"], shard=card.get("shard"))
   options = card["options"] if options is None else options

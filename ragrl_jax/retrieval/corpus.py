@@ -86,15 +86,9 @@ class Corpus:
     return dataclasses.replace(self[int(row)], score=float(score))
 
   def row_of(self, name: str) -> int | None:
-    """The row of the passage with this id, or None. The first call sorts the ids' hashes (12 bytes per passage).
-
-    Raises:
-      ValueError: the corpus was stored by an older version, without the hashes of its ids.
-    """
+    """The row of the passage with this id, or None. The first call sorts the ids' hashes (12 bytes per passage)."""
     with self._sorting:
       if self._by_id is None:
-        if not (self.path / IDS).is_file():
-          raise ValueError(f"{self.path}: {IDS} is missing, so that no document can be opened: build the index again.")
         with seal.opening(self.path / IDS):
           hashes = np.load(self.path / IDS, mmap_mode="r", allow_pickle=False)
           if hashes.dtype != np.uint64 or hashes.shape != (len(self),):

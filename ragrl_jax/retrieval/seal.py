@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -36,24 +35,17 @@ def sealed(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
   }
 
 
-def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]] | None, *, verify_bytes: int) -> None:
+def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]], *, verify_bytes: int) -> None:
   """Compares an index's files with the stored sizes, and with the digests if they have at most `verify_bytes` in all.
 
   Args:
     folder: the index's folder.
-    files: the result of `sealed` from index.json; None for an index of an older version, which is not checked.
+    files: the result of `sealed` from index.json.
     verify_bytes: largest total size whose contents are compared.
 
   Raises:
     ValueError: a file is missing, or its size or contents differ; the message names the file.
   """
-  if files is None:
-    logging.warning(
-      "%s: this index is of an older version, without digests of its files, so damage cannot be detected. "
-      "Build it again to add them.",
-      folder,
-    )
-    return
   with opening(folder / "index.json"):
     files = {str(name): dict(bytes=int(of["bytes"]), sha256=str(of["sha256"])) for name, of in files.items()}
   for name, stored in files.items():

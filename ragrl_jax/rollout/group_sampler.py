@@ -185,8 +185,7 @@ class GroupSampler:
     self._surplus = self._from_json(saved["surplus"])
     ahead = saved["ahead"]
     self._ahead = ahead and StepGroups(self._from_json(ahead["groups"]), ahead["metrics"])
-    # Older checkpoints lack these two.
-    coming, seen = saved.get("coming"), saved.get("seen", (0, 0))
+    coming, seen = saved["coming"], saved["seen"]
     self._coming, self._seen = coming and (coming[0], coming[1]), (seen[0], seen[1])
 
   def _from_json(self, groups) -> tuple[Group, ...]:

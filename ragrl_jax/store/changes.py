@@ -42,8 +42,6 @@ FREE = {
 # They change the held-out metrics.
 HELD_OUT = ("evaluate.", "data.evaluate", "data.evidence", "data.noise", "data.cut_middle")
 
-RENAMED_STATE = {"supply": "group_sampler"}  # keys of host.json that older checkpoints have under another name
-
 
 def write(workdir: pathlib.Path, config, objective: str) -> None:
   """Writes the settings and the run's kind to config.json, as ASCII, and the user's own wordings to wordings.json.
@@ -114,7 +112,7 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
     saved = json.loads(path.read_text(encoding="utf-8"))
     saved.pop(config_lib.OBJECTIVE, None)
     was = _flat(values(config_lib.default_config()))
-    was |= {config_lib.RENAMED.get(name, name): value for name, value in _flat(saved).items()}
+    was |= _flat(saved)
   except (FileNotFoundError, AttributeError, ValueError) as error:
     raise ValueError(
       f"{path} is missing or damaged ({error}), so the settings of the checkpoints beside it are unknown. "
@@ -157,7 +155,7 @@ def refuse_other_kind(workdir: pathlib.Path, objective: str) -> None:
 
 
 def contents_of(workdir: pathlib.Path) -> dict[str, str]:
-  """Setting → digest of the files that it named when the run was last started; {} for older runs."""
+  """Setting → digest of the files that it named when the run was last started; {} before the first start."""
   path = workdir / CONTENTS
   return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -184,14 +182,9 @@ def record(workdir: pathlib.Path, step: int, changes: Mapping[str, tuple[Any, An
     file.write(jsonl.line(dict(step=step, time=round(time.time(), 3), changes=changes)))
 
 
-def host_state(saved: Mapping[str, Any]) -> dict[str, Any]:
-  """A checkpoint's JSON part, with the present names of its keys."""
-  return {RENAMED_STATE.get(name, name): value for name, value in saved.items()}
-
-
 def is_supervised(host: Mapping[str, Any]) -> bool:
   """Whether a checkpoint with this JSON part is of fine-tuning: its state has no critic, even if the config has one."""
-  return "group_sampler" not in host_state(host)
+  return "group_sampler" not in host
 
 
 def waits_for_held_out(config) -> bool:

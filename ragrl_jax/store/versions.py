@@ -39,7 +39,7 @@ def record(workdir: pathlib.Path, restored: int | None) -> None:
 
 
 def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """The lines of a run; [] for a run of an older version."""
+  """The lines of a run; [] before the first start."""
   path = workdir / FILE
   return list(jsonl.read(path, torn_end=True)) if path.exists() else []
 

@@ -120,7 +120,6 @@ class Run:
       like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
       jax.tree.map(lambda x: x.delete(), state)  # two copies of parameters and moments would need twice the memory
       state, host = self.checkpoints.restore(like)
-      host = changes.host_state(host)
       self.restored = host["step"]
       self._say(f"{self.workdir}: going on from step {self.restored}, of at most {self._config.steps}")
     if hosts.is_first():

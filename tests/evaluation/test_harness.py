@@ -177,18 +177,6 @@ def test_a_kill_between_the_sorting_of_two_files(tmp_path):
   assert path.read_text() == "".join(lines) and (tmp_path / "episodes.jsonl").read_bytes() == before
 
 
-def test_a_folder_of_an_older_version_is_continued(tmp_path):
-  """Its rows are in the questions' order, and have no index."""
-  whole = evaluate(tmp_path)
-  for name in ("predictions.jsonl", "episodes.jsonl"):
-    lines = (tmp_path / name).read_text().splitlines()[:4]
-    old = [{key: value for key, value in json.loads(line).items() if key != "index"} for line in lines]
-    (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in old))
-  assert evaluate(tmp_path)["em"] == whole["em"]
-  assert [row["id"] for row in rows(tmp_path)] == [e.id for e in EXAMPLES]
-  assert [row["id"] for row in episodes.read_folder(tmp_path)] == [e.id for e in EXAMPLES]
-
-
 def test_an_answer_is_written_while_others_are_played(tmp_path):
   """No batch is waited for: the row is in the file before the next episode of the same batch has ended."""
   seen = []

@@ -57,17 +57,6 @@ def test_neighbours_with_one_title_are_a_document(tmp_path):
     index.read([("0", "")], 0)
 
 
-def test_an_index_of_an_older_version_says_what_to_do(tmp_path):
-  folder = build_index(WIKI, "bm25", tmp_path / "i", progress=False)
-  (folder / "corpus" / "ids.npy").unlink()
-  with pytest.raises(ValueError, match="ids.npy: this file of the index is missing"):
-    load_index(folder)
-  card = folder / "index.json"
-  card.write_text(card.read_text().replace('"files"', '"no files"'))  # as before there were digests
-  with pytest.raises(ValueError, match="no document can be opened: build the index again"):
-    load_index(folder).read([("1", "")], 3)
-
-
 class Served:
   def __init__(self, *retrievers):
     self._running = [

@@ -173,7 +173,7 @@ def test_a_draw_is_at_most_what_the_step_may_still_draw_and_at_least_one_prompt(
   assert [len(drawn) for _, drawn in rollout.tape] == [3, 9]  # 3 / (1/4) = 12, but only 9 may still be drawn
   # All were kept. Besides the surplus of two one group is missing, so one is drawn.
   rollout, sampler = make(spread_in(*range(1, 20)), surplus="keep")
-  sampler.restore(dict(cursor=5, surplus=[], ahead=None, seen=[4, 9]))
+  sampler.restore(dict(cursor=5, surplus=[], ahead=None, coming=None, seen=[4, 9]))
   assert prompts(sampler.take(1)) == [5, 6, 7] and rollout.tape == [(1, [5, 6, 7, 8, 9, 10])]  # 3 / (5/10)
   rollout.version = 1
   assert prompts(sampler.take(2)) == [8, 9, 10] and len(rollout.tape) == 1  # the surplus suffices

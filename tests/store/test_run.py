@@ -118,13 +118,6 @@ def test_held_out_settings_are_not_free_if_a_stage_waits_for_a_held_out_metric(t
   opened(tmp_path, settings(log__tensorboard=False))
 
 
-def test_a_renamed_setting_of_an_older_run_is_read(tmp_path):
-  written = json.loads(settings_of(rollout__page=64).to_json_best_effort())
-  written["rollout"]["block"] = written["rollout"].pop("page")
-  (tmp_path / "config.json").write_text(json.dumps(written))
-  assert config_lib.of_run(tmp_path).rollout.page == 64
-
-
 def test_every_pattern_of_free_settings_matches_a_setting():
   config = config_lib.default_config()
   with config.judges.unlocked():
@@ -224,15 +217,6 @@ def test_a_finished_run_is_reported(tmp_path, reached, more):
   made, said = opened(tmp_path, settings_of(steps=6))  # a run that has reached its goal is not continued
   assert made.finished == more
   assert [text for text in said if "reached its goal at step 5" in text and "raise" not in text] == said * more
-
-
-def test_a_renamed_key_of_an_older_checkpoint_is_read_under_its_present_name(tmp_path):
-  with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
-    made.restore(jax.tree.map(jnp.copy, STATE))
-    made.save(5, STATE, dict(supply=dict(cursor=7), other=1))
-  with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
-    _, host = made.restore(jax.tree.map(jnp.copy, STATE))
-  assert host == dict(step=5, reached=False, group_sampler=dict(cursor=7), other=1)
 
 
 def test_the_initial_state_is_freed_before_a_checkpoint_is_read(old):
