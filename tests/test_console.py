@@ -36,8 +36,17 @@ def ragrl(monkeypatch, capsys):
 
 def test_every_command_has_a_module():
   for module, _ in main.COMMANDS.values():
-    defined = [node.name for node in ast.parse((CLI / f"{module}.py").read_text()).body if hasattr(node, "name")]
+    file = CLI / f"{module}.py" if "." not in module else CLI.parent / f"{module.replace('.', '/')}.py"
+    defined = [node.name for node in ast.parse(file.read_text()).body if hasattr(node, "name")]
     assert "main" in defined, module
+
+
+def test_a_recipe_declares_its_own_commands(ragrl):
+  assert ragrl("make-lear-sft", "--data=x")[3] == ["recipes.lear.make_lear_sft"]
+  assert main.COMMANDS["faithfulness"] == (
+    "recipes.veritas.faithfulness",
+    "judge the steps of logged episodes, set by set",
+  )
 
 
 def test_launchers_run_commands_by_path():

@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import tomllib
 
 import ragrl_jax
 
@@ -46,8 +47,16 @@ def imports_of(path):
       yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+# The files of the commands that recipes declare, which may import what those of cli/ may.
+COMMANDS = {
+  file.parent / f"{name.replace('-', '_')}.py"
+  for file in ROOT.glob("recipes/*/commands.toml")
+  for name in tomllib.loads(file.read_text())
+}
+
+
 def room_of(path):
-  return path.relative_to(ROOT).parts[0].removesuffix(".py")
+  return "cli" if path in COMMANDS else path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
 FILES = [p for p in sorted(ROOT.rglob("*.py")) if p not in (ROOT / "__init__.py", ROOT / "__main__.py")]

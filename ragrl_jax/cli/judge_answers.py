@@ -19,8 +19,7 @@ from tqdm import tqdm
 from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.evaluation import answer_verdicts, harness, seeds
-from ragrl_jax.judging import prompts
-from ragrl_jax.recipes.veritas import distil
+from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.store import compile_cache, jsonl
 
 CONFIG = commands.config_flag()
@@ -52,7 +51,7 @@ def main():
   for folder in folders:
     rows = list(jsonl.read(folder / harness.PREDICTIONS))
     with tqdm(desc=folder.name, unit="answer") as bar:
-      ask = lambda pairs, bar=bar: distil.verdicts(judge, pairs, progress=lambda done: bar.update(done - bar.n))
+      ask = lambda pairs, bar=bar: judge_api.verdicts(judge, pairs, progress=lambda done: bar.update(done - bar.n))
       found = answer_verdicts.judged(rows, ask)
     sets = answer_verdicts.totals(rows, found)
     jsonl.write(folder / answer_verdicts.FILE, found)

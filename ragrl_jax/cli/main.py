@@ -5,11 +5,13 @@ Nothing heavy is imported before the command is known: `ragrl` and `ragrl --help
 
 import difflib
 import importlib
+import pathlib
 import sys
+import tomllib
 
 import ragrl_jax
 
-# Subcommand → (name of its module and launcher, description in the list).
+# Subcommand → (module in this folder, or in the package by its dotted name; description in the list).
 COMMANDS = {
   "train": ("train", "train a policy by reinforcement learning"),
   "sft": ("sft", "fine-tune a policy on transcripts"),
@@ -36,15 +38,13 @@ COMMANDS = {
   "export-traces": ("export_traces", "write episodes as JSON lines or ATIF trajectories"),
   "push": ("push_hf", "write a Hugging Face folder with a model card, and upload it if asked"),
   "judge": ("judge_answers", "ask a judge about the answers of finished evaluations"),
-  "faithfulness": ("faithfulness", "judge the steps of logged episodes, set by set"),
   "demonstrate": ("demonstrate", "write transcripts for SFT from questions with supporting passages, without a model"),
-  "make-arena-sft": ("make_arena_sft", "make the transcripts of ARENA's SFT baselines"),
-  "make-care-sft": ("make_sft_data", "make the transcripts of CARE's warm start"),
-  "make-judge-data": ("make_judge_data", "label the pairs that train or test VERITAS's reward model"),
-  "make-lear-generator": ("make_generator_data", "make the data of LEAR's generator"),
-  "make-lear-sft": ("make_lear_sft", "make the transcripts of LEAR's study of evidence"),
   "make-rejection-sft": ("make_rejection_sft", "keep the correct transcripts of sampled evaluations"),
 }
+# A recipe declares its own commands in its commands.toml.
+for _file in sorted(pathlib.Path(ragrl_jax.__file__).parent.glob("recipes/*/commands.toml")):
+  for _name, _text in tomllib.loads(_file.read_text(encoding="utf-8")).items():
+    COMMANDS[_name] = (f"recipes.{_file.parent.name}.{_name.replace('-', '_')}", _text)
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def start(module: str) -> None:
   """Runs a command with the flags in sys.argv, and ends the process with its exit status."""
   from ragrl_jax.cli import commands
 
-  commands.start(importlib.import_module(f"ragrl_jax.cli.{module}"))
+  commands.start(importlib.import_module(f"ragrl_jax.{module}" if "." in module else f"ragrl_jax.cli.{module}"))
 
 
 def listing() -> str:

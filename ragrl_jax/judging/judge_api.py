@@ -111,3 +111,53 @@ def in_range(threshold: float) -> float:
   if not 0.0 <= threshold <= 1.0:
     raise ValueError(f"threshold={threshold!r}: it must be 0 (the score itself) to 1 (config.judge.threshold).")
   return float(threshold)
+
+
+def verdicts(
+  judge: Judge,
+  pairs: Sequence[tuple[str, str]],
+  *,
+  at_once: int = 256,
+  progress: Callable[[int], None] = lambda done: None,
+) -> list[float | None]:
+  """The judge's verdicts on (premise, claim) pairs, in batches of `at_once`; None without an answer.
+
+  With a cache the verdicts of each batch are stored, so a kill loses at most one batch. Pairs without an answer are
+  asked once more at the end.
+
+  Args:
+    judge: the judge.
+    pairs: any number of pairs.
+    at_once: pairs per call.
+    progress: called after each batch with the number of finished pairs.
+
+  Raises:
+    JudgeFailed: the judge is down: it gave no answer on a whole batch, or on any pair so far.
+  """
+  found: list[float | None] = []
+  lost: list[int] = []
+  for start in range(0, len(pairs), at_once):
+    part = pairs[start : start + at_once]
+    try:
+      found += judge.judge(part)
+    except JudgeFailed as error:
+      if not error.answered and (len(part) == at_once or not start):
+        raise
+      found += _answered(error, part)
+      lost += [number for number in range(start, len(found)) if found[number] is None]
+    progress(len(found))
+  for start in range(0, len(lost), at_once):
+    numbers = lost[start : start + at_once]
+    part = [pairs[number] for number in numbers]
+    try:
+      again = judge.judge(part)
+    except JudgeFailed as error:
+      again = _answered(error, part)
+    for number, verdict in zip(numbers, again, strict=True):
+      found[number] = verdict
+  return found
+
+
+def _answered(error: JudgeFailed, part: Sequence[tuple[str, str]]) -> list[float | None]:
+  """The verdicts that were given despite a failure; None for the other pairs."""
+  return each(part, lambda asked: [error.answered.get(pair) for pair in asked])

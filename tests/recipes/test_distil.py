@@ -89,10 +89,10 @@ ASKED = [("p", str(number)) for number in range(10)]
 
 def test_a_refused_pair_has_no_verdict_and_stops_nothing(tmp_path):
   judge, done = Refuses("2", "9"), []
-  found = distil.verdicts(judge, [*ASKED[:3], ("p", " "), *ASKED[3:]], at_once=5, progress=done.append)
+  found = judge_api.verdicts(judge, [*ASKED[:3], ("p", " "), *ASKED[3:]], at_once=5, progress=done.append)
   assert found == [1.0, 1.0, None, 0.0, *[1.0] * 6, None] and done == [5, 10, 11]  # the last part, one pair, is refused
   cached = Cached(judge, tmp_path / "v")
-  first, second = (distil.verdicts(cached, ASKED, at_once=5) for _ in range(2))
+  first, second = (judge_api.verdicts(cached, ASKED, at_once=5) for _ in range(2))
   assert first == second == [1.0, 1.0, None, *[1.0] * 6, None]
   # The refused pairs are asked again: in their parts, and together at the end.
   assert judge.calls[-3:] == [[("p", "2")], [("p", "9")], [("p", "2"), ("p", "9")]]
@@ -100,23 +100,25 @@ def test_a_refused_pair_has_no_verdict_and_stops_nothing(tmp_path):
 
 def test_a_pair_with_a_temporary_failure_gets_its_verdict():
   judge = Refuses("2", "7")
-  found = distil.verdicts(judge, ASKED, at_once=5, progress=lambda done: done < 10 or setattr(judge, "claims", ("7",)))
+  found = judge_api.verdicts(
+    judge, ASKED, at_once=5, progress=lambda done: done < 10 or setattr(judge, "claims", ("7",))
+  )
   assert found == [1.0] * 7 + [None] + [1.0] * 2 and judge.calls[-1] == [("p", "2"), ("p", "7")]
 
 
 def test_a_kill_costs_one_part(tmp_path):
   judge = Refuses(killed_at="9")
   with pytest.raises(KeyboardInterrupt):
-    distil.verdicts(Cached(judge, tmp_path / "v"), ASKED, at_once=3)
+    judge_api.verdicts(Cached(judge, tmp_path / "v"), ASKED, at_once=3)
   again = Refuses()
-  assert distil.verdicts(Cached(again, tmp_path / "v"), ASKED, at_once=3) == [1.0] * 10
+  assert judge_api.verdicts(Cached(again, tmp_path / "v"), ASKED, at_once=3) == [1.0] * 10
   assert again.calls == [[("p", "9")]]
 
 
 @pytest.mark.parametrize(("claims", "at_once"), [(map(str, range(10)), 20), (map(str, range(5, 10)), 5)])
 def test_a_judge_that_is_down_stops_the_labelling(claims, at_once):
   with pytest.raises(judge_api.JudgeFailed, match="400"):
-    distil.verdicts(Refuses(*claims), ASKED, at_once=at_once)
+    judge_api.verdicts(Refuses(*claims), ASKED, at_once=at_once)
 
 
 def test_agreement_by_hand():

@@ -7,7 +7,6 @@ from typing import Any
 
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.judging import judge_api
-from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.recipes.veritas.parser import steps
 from ragrl_jax.store import episodes as episodes_lib
 
@@ -36,7 +35,7 @@ def measured(
     questions that were played several times.
 
   Raises:
-    JudgeFailed: see `distil.verdicts`.
+    JudgeFailed: see `judge_api.verdicts`.
   """
   found: dict[str, list[dict[str, tuple[faithful.Pair, ...]]]] = {}
   asked: dict[str, list[str]] = {}
@@ -55,7 +54,7 @@ def measured(
 def _asked(term: str, judge: judge_api.Judge, found, progress) -> dict[tuple[str, str], float | None]:
   pairs = dict.fromkeys(pair for of_set in found.values() for one in of_set for pair in faithful.whole(one[term]))
   done = lambda number: progress(term, number, len(pairs))
-  return dict(zip(pairs, distil.verdicts(judge, list(pairs), progress=done) if pairs else (), strict=True))
+  return dict(zip(pairs, judge_api.verdicts(judge, list(pairs), progress=done) if pairs else (), strict=True))
 
 
 def _pooled(ids, episodes, verdicts) -> dict[str, Any]:

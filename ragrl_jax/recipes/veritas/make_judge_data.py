@@ -26,6 +26,7 @@ from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import judge_rows, raters
 from ragrl_jax.evaluation.transcripts import played_rows
+from ragrl_jax.judging import judge_api
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.store import compile_cache, folders
 from ragrl_jax.store import episodes as episodes_lib
@@ -106,6 +107,6 @@ def drawn(config) -> list:
 def judged(judge, pairs) -> list[float | None]:
   """The judge's verdicts, with a progress bar."""
   with tqdm(total=len(pairs), unit="pair") as bar:
-    return distil.verdicts(
+    return judge_api.verdicts(
       judge, [distil.asked(pair) for pair in pairs], progress=lambda done: bar.update(done - bar.n)
     )
