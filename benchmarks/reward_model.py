@@ -37,8 +37,8 @@ from ragrl_jax.core.rewards import faithful
 from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import lora
+from ragrl_jax.recipes.steps import steps
 from ragrl_jax.recipes.veritas import demonstrate, distil
-from ragrl_jax.recipes.veritas.parser import steps
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import episodes as episodes_lib

@@ -5,6 +5,7 @@ import pathlib
 import tomllib
 
 import ragrl_jax
+from ragrl_jax import recipes
 
 ROOT = pathlib.Path(ragrl_jax.__file__).parent
 
@@ -30,6 +31,8 @@ BESIDE = {
   "serving": {"evaluation", "report"},
   "cli": {"jobs"},
 }
+# Modules of recipes/ that every recipe may import.
+RECIPES_SHARE = "recipe parts search_agent sections answered scripts faults steps".split()
 CORE_MAY_IMPORT = set(
   "ragrl_jax jax numpy scipy jaxtyping abc bisect collections dataclasses difflib enum functools "
   "heapq itertools json math re string typing unicodedata".split()
@@ -73,9 +76,7 @@ def test_imports_point_to_earlier_rows():
         assert earlier or rest[0] in BESIDE.get(here, ()), f"{path}: {here} may not import {rest[0]}"
       if here == "recipes" and name.startswith("ragrl_jax.recipes.") and path.parent.name != "recipes":
         own = path.relative_to(ROOT).parts[1]
-        assert rest[1] in (own, "recipe", "parts", "search_agent", "sections", "answered", "scripts", "faults"), (
-          f"{path}: recipe {own} may not import {rest[1]}"
-        )
+        assert rest[1] in (own, *RECIPES_SHARE), f"{path}: recipe {own} may not import {rest[1]}"
       if here == "core":
         assert top in CORE_MAY_IMPORT, f"{path}: core/ may not import {top}"
 
@@ -109,3 +110,15 @@ def test_a_files_name_says_which_file():
       places.setdefault(path.stem, []).append(str(path.relative_to(ROOT)))
   twice = {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED}
   assert not twice, f"name one of them after what it holds: {twice}"
+
+
+# Commands of one recipe, and the tables of the recipes' papers.
+OF_RECIPES = ("recipes", "agents", "evaluation/tables", "cli/quickstart")
+
+
+def test_machinery_names_no_recipe():
+  names = set(recipes.RECIPES)
+  for path in FILES:
+    if not path.relative_to(ROOT).as_posix().startswith(OF_RECIPES):
+      for name in imports_of(path):
+        assert not names & {*name.split(".")[2:3]} or ".recipes." not in name, f"{path}: it may not import {name}"

@@ -16,8 +16,8 @@ from papers import miniature
 from papers.miniature import DEVELOPMENT, TEST, WARM_EM, Claim, Side
 
 from ragrl_jax.data import synthetic
+from ragrl_jax.recipes.steps import steps
 from ragrl_jax.recipes.veritas import demonstrate as demonstrate_lib
-from ragrl_jax.recipes.veritas.parser import steps
 from ragrl_jax.structs import Episode, Example, Passage
 
 MIX = {2: 2, 3: 1}

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ragrl_jax import retrieval, structs
+from ragrl_jax import recipes, retrieval, structs
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.data import transcripts
 from ragrl_jax.prompting.bytes import ByteTokenizer
@@ -46,9 +46,9 @@ class Maker:
     config = config.copy_and_resolve_references()
     recipe = player.recipe(config)
     if recipe.script is None:
+      others = ", ".join(name for name in recipes.RECIPES if recipes.get(name).script is not None)
       raise ValueError(
-        f"the recipe {recipe.name} with these switches has no demonstrations: use arena, care, lear, search_r1, "
-        "veritas or when_to_search (--config)."
+        f"the recipe {recipe.name} with these switches has no demonstrations; there are some for {others} (--config)."
       )
     if recipe.searches and not recipe.needs_passages and not config.retrieval.index:
       raise ValueError(

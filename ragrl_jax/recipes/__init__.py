@@ -116,8 +116,13 @@ def get(name: str, variant: str | None = None, **switches: Any) -> Recipe:
   Raises:
     ValueError: an unknown name, preset or switch, or a value that the switch does not accept.
   """
+  return _room(name).build(chosen(name, variant, **switches))
+
+
+def chosen(name: str, variant: str | None = None, **switches: Any) -> Switches:
+  """The switches of `get`'s recipe. Nothing is built."""
   room = _room(name)
-  return room.build(recipe_lib.chosen(name, room.Switches, room.PRESETS, variant, switches))
+  return recipe_lib.chosen(name, room.Switches, room.PRESETS, variant, switches)
 
 
 def _room(name: str) -> Any:

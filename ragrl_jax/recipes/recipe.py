@@ -53,6 +53,11 @@ class Switches(fields.Checked, Mapping[str, Any]):
   def __len__(self) -> int:
     return len(self.__dataclass_fields__)
 
+  @property
+  def stepped(self) -> bool:
+    """Whether turns have thoughts, queries and answers in tags, so that steps can be judged (`recipes.steps`)."""
+    return False
+
   def refusal(self, name: str, value: Any, must: str) -> str:
     """The message for a switch with a value that is not allowed."""
     return f"switch {name}={value!r}: it must be {must} (config.switches.{name})."

@@ -11,7 +11,7 @@ from typing import Any
 
 from ragrl_jax.core.rewards import faithful, quotes
 from ragrl_jax.core.text import forms, tags
-from ragrl_jax.recipes.veritas import parser as veritas
+from ragrl_jax.recipes import steps as steps_lib
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import MODEL
 
@@ -21,7 +21,6 @@ Run = list[str]
 QUOTING = ("retrieval", "quote", "extract", "evidence", "refine")  # tags around text from the passages
 WORDS = 3  # fewest words of a quote
 LONGEST = 60_000  # characters of a text that is searched for near matches of a quote
-JUDGED = ("information_think", "think_search", "think_answer")
 _SPOKEN = re.compile(r'"([^"\n]{16,600})"|“([^”\n]{16,600})”')
 _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?]+(?=\s|$)|$)|\S[^\n]*")
 _CITED = re.compile(
@@ -74,12 +73,12 @@ def _seen(text: str) -> str:
 def judged(row: Mapping[str, Any]) -> list[dict[str, Any]]:
   """The judged steps: {"term", "claim", "basis", "verdict": 0 to 1, or None without a verdict}."""
   facts = row["facts"]
-  if not any(name in facts for name in JUDGED):
+  if not any(name in facts for name in steps_lib.TERMS):
     return []
-  steps = veritas.steps(episodes.episode_of(row).turns, facts.get("action", "last"))
+  steps = steps_lib.steps(episodes.episode_of(row).turns, facts.get("action", "last"))
   return [
     {"term": name, "claim": claim, "basis": basis, "verdict": verdict}
-    for name in JUDGED
+    for name in steps_lib.TERMS
     if facts.get(name)
     for (basis, claim), verdict in zip(faithful.whole(getattr(steps, name)), facts[name])
   ]

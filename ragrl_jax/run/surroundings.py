@@ -9,8 +9,8 @@ import jax
 from ragrl_jax import judging, retrieval
 from ragrl_jax.judging import local, prompts
 from ragrl_jax.models import hub
+from ragrl_jax.recipes import steps
 from ragrl_jax.recipes.recipe import Recipe
-from ragrl_jax.recipes.veritas import recipe as veritas
 from ragrl_jax.retrieval import encoders
 from ragrl_jax.rollout import dispatch
 from ragrl_jax.rollout import tools as tools_lib
@@ -82,7 +82,7 @@ def remote(settings) -> dict[str, Any]:
 
 def check_judges(config, terms: Sequence[str]) -> None:
   """Raises a ValueError if a judge's settings are invalid, or a term has none. Loads nothing."""
-  known = {*terms, *veritas.JUDGED}  # `ragrl faithfulness` asks the latter of any recipe's episodes
+  known = {*terms, *steps.TERMS}  # `ragrl faithfulness` asks the latter of any recipe's episodes
   if unknown := sorted(set(config.judges) - known):
     raise ValueError(
       f"config.judges.{unknown[0]}: no judge is asked for this term. Terms are {', '.join(sorted(known))}."

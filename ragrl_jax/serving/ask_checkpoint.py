@@ -24,8 +24,8 @@ from ragrl_jax.core.rewards import faithful
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.engine.messages import Group
 from ragrl_jax.evaluation import harness
-from ragrl_jax.recipes.veritas import parser as veritas
-from ragrl_jax.report import kept_traces, marks
+from ragrl_jax.recipes import steps as steps_lib
+from ragrl_jax.report import kept_traces
 from ragrl_jax.rollout import collect, conversation
 from ragrl_jax.rollout.timed_tools import EpisodeTools
 from ragrl_jax.run import questions
@@ -59,7 +59,7 @@ def agreement(answers: Sequence[str | None]) -> list[dict[str, Any]]:
 def judged(config) -> tuple[str, ...]:
   """The terms about steps for which the config names a judge."""
   kind = lambda term: config.judges.get(term, {}).get("kind") or config.judge.kind
-  return tuple(term for term in marks.JUDGED if kind(term) not in ("none", "exact"))  # "exact" compares answers
+  return tuple(term for term in steps_lib.TERMS if kind(term) not in ("none", "exact"))  # "exact" compares answers
 
 
 class Asker:
@@ -157,8 +157,8 @@ class Asker:
     if episode.ended == "failed":
       return episode
     facts = dict(episode.facts)
-    steps = veritas.steps(episode.turns, facts.get("action", "last"))
-    for name in marks.JUDGED:
+    steps = steps_lib.steps(episode.turns, facts.get("action", "last"))
+    for name in steps_lib.TERMS:
       if name in self.player.judges and name not in facts and (pairs := faithful.whole(getattr(steps, name))):
         facts[name] = await tools.judge(pairs, name)
     if tools.no_verdict:

@@ -13,7 +13,8 @@ from test_page import PICTURES, WIDTHS, opened
 from test_page import pytestmark as pytestmark
 
 from ragrl_jax.protocol.http_answer import Answer
-from ragrl_jax.report import marks, rendering
+from ragrl_jax.recipes import steps as steps_lib
+from ragrl_jax.report import rendering
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.serving import ask_page
 
@@ -126,7 +127,7 @@ async def body(receive):
 def served(width, height=900, scheme="", actions=ACTIONS):
   """Gives a frame with a page that acts by itself, under its own policy: its address, and in `told` what it saw."""
   judge, over = Judge(), threading.Event()
-  tools = lambda: RetrievalTools(Towns(over), timeout_s=PATIENCE, top_k=2, judges=dict.fromkeys(marks.JUDGED, judge))
+  tools = lambda: RetrievalTools(Towns(over), timeout_s=PATIENCE, top_k=2, judges=dict.fromkeys(steps_lib.TERMS, judge))
   askers = [asked.asker(says, name=name, judge=judge, tools=tools()) for name in ("out/run", "out/other run")]
   application = ask_page.Application(askers)
   text = application._page.replace("</body>", f"<script>{actions}</script></body>")

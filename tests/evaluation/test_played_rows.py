@@ -45,7 +45,8 @@ def test_a_played_agents_steps_are_those_of_its_scored_transcript(tmp_path):
   text = "".join(segment.text for segment in episode.turns)
   (tmp_path / "t.jsonl").write_text(json.dumps(dict(id="1", transcript=text)))
   scored = foreign_rows.score(tmp_path / "t.jsonl", [EXAMPLE], tmp_path / "scored", system="research", settings={})
-  found = {name: measured.measured(played_rows.read(tmp_path / name), TERMS)["nq"] for name in ("played", "scored")}
+  read = lambda name: played_rows.read(tmp_path / name)
+  found = {name: measured.measured(read(name), TERMS)["nq"] for name in ("played", "scored")}
   assert found["played"] == found["scored"] and scored["pooled"]["think_answer"] == 1.0
   assert {term: of["faithful"] for term, of in found["played"].items()} == dict.fromkeys(TERMS, 1.0)
   pairs = {
@@ -57,12 +58,11 @@ def test_a_played_agents_steps_are_those_of_its_scored_transcript(tmp_path):
 def test_an_agent_that_does_not_mark_its_thoughts_is_refused(tmp_path):
   for agent in (name for name, tags in AGENTS.items() if not tags.thinks):
     evaluated(tmp_path / agent, agent, [r"<answer> \boxed{x} </answer>"])
-    with pytest.raises(ValueError, match=f"agent '{agent}'.*cannot be judged.*search_r1, desa, research"):
+    with pytest.raises(ValueError, match=f"agent '{agent}'.*cannot be judged"):
       played_rows.read(tmp_path / agent)
 
 
 def test_other_recipes_are_refused_by_their_settings(tmp_path):
-  assert {*played_rows.STEPPED, *played_rows.OTHERS} == set(recipes.RECIPES)
   for number, name in enumerate(recipes.RECIPES):
     folder = tmp_path / name
     episodes.write_episodes(folder, 1, [])
@@ -71,7 +71,7 @@ def test_other_recipes_are_refused_by_their_settings(tmp_path):
       (folder / "config.json").write_text(config.to_json_best_effort())
     else:
       (folder / "settings.json").write_text(json.dumps(dict(recipe=name)))
-    if name in played_rows.STEPPED:
+    if name in ("search_r1", "veritas", "released"):
       assert list(played_rows.read(folder)) == []
     else:
       with pytest.raises(ValueError, match=f"recipe '{name}'.*--episodes"):

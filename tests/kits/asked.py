@@ -7,7 +7,7 @@ from small_server import ScriptedEngine
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.prompting.bytes import ByteTokenizer
-from ragrl_jax.report import marks
+from ragrl_jax.recipes import steps as steps_lib
 from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.run.player import Player
@@ -40,7 +40,7 @@ def asker(texts, *, recipe="search_r1", judge=None, name="out/run", engine=None,
   config = config_lib.default_config()
   config.rollout.context = 100_000
   engine = engine or ScriptedEngine(ByteTokenizer(), texts, recipe.stops)
-  judges = {} if judge is None else judge if isinstance(judge, dict) else dict.fromkeys(marks.JUDGED, judge)
+  judges = {} if judge is None else judge if isinstance(judge, dict) else dict.fromkeys(steps_lib.TERMS, judge)
   tools = tools or RetrievalTools(Towns(), top_k=2, judges=judges)
   how = dataclasses.replace(Rollout().sampling, **dict(max_new_tokens=1000) | sampling)
   rollout = collect.Rollout(engine, play or recipe.play, tools, seed=3, sampling=how)

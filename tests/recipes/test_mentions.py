@@ -10,7 +10,7 @@ import pytest
 from ragrl_jax import recipes
 from ragrl_jax.evaluation.transcripts import adapters
 from ragrl_jax.prompting.agent_tags import AGENTS
-from ragrl_jax.recipes.veritas import parser as veritas
+from ragrl_jax.recipes import steps as steps_lib
 from ragrl_jax.structs import MODEL, Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -135,7 +135,7 @@ def test_thoughts_around_a_mention_are_thoughts():
   for said in mentions("<information>", ANSWERS["tags"]):
     episode = Episode.from_text(guarded, EXAMPLE, [(MODEL, said)])
     assert guarded.score(EXAMPLE, episode) == dict(answer=1.0) and not guarded.unearned(EXAMPLE, episode)["unthought"]
-    (pair,) = veritas.steps(episode.turns).think_answer
+    (pair,) = steps_lib.steps(episode.turns).think_answer
     assert pair[1] == "Oslo" and pair[0]
     # When to Search's format has tags of results only around results: −1, and the answer is right all the same.
     terms = stages.score(EXAMPLE, Episode.from_text(stages, EXAMPLE, [(MODEL, said)]))

@@ -109,7 +109,7 @@ def test_cares_command_for_longbench_starts():
   readme = (pathlib.Path(recipes.__file__).parent / "care" / "README.md").read_text(encoding="utf-8")
   command = re.search(r"\| LongBench \|.*", readme)[0]
   options = {name: ast.literal_eval(value) for name, value in re.findall(r"--config\.(\S+)=(True|False)", command)}
-  assert "configs/care.py:longbench " in command and options == {"switches.unmarked": True}
+  assert "care:longbench " in command and options == {"switches.unmarked": True}
   config = load("care").get_config("longbench")
   with config.unlocked():
     config.switches.update(unmarked=True)

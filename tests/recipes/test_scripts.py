@@ -172,7 +172,7 @@ def test_the_seed_draws_the_questions(index):
 
 
 def test_recipes_without_a_script_or_an_index_are_refused(index):
-  with pytest.raises(ValueError, match="veritas with these switches has no demonstrations: use arena, care"):
+  with pytest.raises(ValueError, match="veritas with these switches has no demonstrations; there are some for arena"):
     maker("veritas:reward_model", index)
   with pytest.raises(ValueError, match=r"config\.retrieval\.index is empty, and search_r1 searches: name an index"):
     maker("search_r1", "")

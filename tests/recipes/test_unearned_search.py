@@ -8,7 +8,7 @@ import pytest
 from ragrl_jax import recipes
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.veritas.parser import steps
+from ragrl_jax.recipes.steps import steps
 from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage
 

@@ -16,8 +16,8 @@ from ragrl_jax.data import synthetic
 from ragrl_jax.judging import lexical
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.search_agent import NOTICE
+from ragrl_jax.recipes.steps import steps
 from ragrl_jax.recipes.veritas import demonstrate
-from ragrl_jax.recipes.veritas.parser import steps
 from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 from ragrl_jax.testing import scripted

@@ -11,7 +11,7 @@ import small_engine as kit
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.judging import judge_api
-from ragrl_jax.report import marks
+from ragrl_jax.recipes import steps as steps_lib
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.serving import ask_checkpoint, live_text
 from ragrl_jax.structs import Example
@@ -120,7 +120,7 @@ class Asked(Judge):
 
 
 def test_each_step_is_judged_by_the_judge_of_its_kind():
-  judges = {name: Asked(1.0) for name in ("", *marks.JUDGED)}
+  judges = {name: Asked(1.0) for name in ("", *steps_lib.TERMS)}
   (answer,), _ = ask(asked.asker(asked.SEARCHED, judge=judges))
   thought = 'It says "Kormin was born in Tolper." [1]'
   assert judges[""].pairs == []
@@ -137,7 +137,7 @@ def test_each_step_is_judged_by_the_judge_of_its_kind():
 )
 def test_a_verdict_that_did_not_come_is_told_with_its_reason(says, why):
   file = io.StringIO()
-  judges = {name: Asked(says if name == "think_search" else 1.0) for name in marks.JUDGED}
+  judges = {name: Asked(says if name == "think_search" else 1.0) for name in steps_lib.TERMS}
   shown = live_text.LiveText(file)
   with contextlib.closing(asked.asker(asked.SEARCHED, judge=judges)) as asker:
     (answer,) = asyncio.run(asker.ask(QUESTION, tell=shown.tell))

@@ -14,30 +14,24 @@ from ragrl_jax.store import changes
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import MODEL
 
-STEPPED = ("search_r1", "veritas", "released")  # recipes with thoughts, queries and answers in tags of their own
-# Recipes without a search, with another one, or with thoughts in other tags: their steps would all count 0.
-OTHERS = ("agent", "arena", "care", "lear", "tool_agent", "untrained", "when_to_search")
-
 
 def read(folder: str | pathlib.Path) -> Iterator[dict[str, Any]]:
   """The rows of `store.episodes.read_folder`, with the turns of released agents in Search-R1's tags.
 
   Raises:
-    ValueError: the folder's settings name a recipe of OTHERS, or a released agent that does not mark its thoughts.
+    ValueError: the folder's settings name a recipe or an agent without such steps (`Switches.stepped`).
     FileNotFoundError: see `read_folder`.
   """
   settings = _settings(pathlib.Path(folder))
-  recipe = settings.get("recipe")
-  if recipe in OTHERS:
-    raise ValueError(_refusal(folder, f"recipe {recipe!r}"))
+  name, switches = settings.get("recipe"), settings.get("switches") or {}
   rows = episodes_lib.read_folder(folder)
-  if recipe != "released":
+  if name not in recipes.RECIPES:  # transcripts of other systems, and recipes of others
     return rows
-  chosen = (settings.get("switches") or {}).get("agent")
-  agent = recipes.get("released", settings.get("preset"), agent=chosen).switches["agent"]
-  if not AGENTS[agent].thinks:
-    raise ValueError(_refusal(folder, f"agent {agent!r}"))
-  return (_translated(row, AGENTS[agent]) for row in rows)
+  chosen = recipes.chosen(name, settings.get("preset"), **switches)
+  agent = chosen.get("agent")
+  if not chosen.stepped:
+    raise ValueError(_refusal(folder, f"agent {agent!r}" if agent else f"recipe {name!r}"))
+  return (_translated(row, AGENTS[agent]) for row in rows) if agent else rows
 
 
 # The recorded settings of an evaluation that tell systems apart. Its questions, seed and judges do not.
@@ -85,11 +79,10 @@ def digest(folder: pathlib.Path) -> str:
 
 
 def _refusal(folder: str | pathlib.Path, whose: str) -> str:
-  agents = ", ".join(name for name, tags in AGENTS.items() if tags.thinks)
   return (
     f"{folder}: these episodes are of {whose}, which does not write each thought between <think> and </think>, then a "
-    "query or an answer, so its steps cannot be judged. Name folders of "
-    f"{', '.join(STEPPED)} with an agent of {agents}, or `ragrl score` (--episodes)."
+    "query or an answer, so its steps cannot be judged. Name folders of other recipes or agents, or of `ragrl score` "
+    "(--episodes)."
   )
 
 

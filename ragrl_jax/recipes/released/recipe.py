@@ -28,6 +28,11 @@ class Switches(recipe_lib.Switches):
   max_searches: int = setting(4, "most searches", unit="searches", least=0)
   max_passage_tokens: int | None = setting(None, "longer documents are cut", unit="tokens", least=1)
 
+  @property
+  def stepped(self) -> bool:
+    """See `recipe.Switches`."""
+    return AGENTS[self.agent].thinks
+
 
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},

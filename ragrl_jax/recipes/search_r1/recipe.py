@@ -34,6 +34,11 @@ class Switches(recipe_lib.Switches):
   browse: bool = setting(False, "<open> and <find> read the documents around results; they count as searches")
   guarded: bool = setting(False, 'the tricks of README.md\'s "Unearned reward" earn nothing')
 
+  @property
+  def stepped(self) -> bool:
+    """See `recipe.Switches`."""
+    return True
+
   def __post_init__(self):
     super().__post_init__()
     if self.browse and self.format:

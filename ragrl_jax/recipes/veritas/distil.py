@@ -13,7 +13,7 @@ from ragrl_jax.core.metrics import stats
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.judging import prompts
 from ragrl_jax.recipes import parts
-from ragrl_jax.recipes.veritas.parser import steps
+from ragrl_jax.recipes.steps import steps
 from ragrl_jax.structs import MODEL, Episode, Example, Passage
 
 

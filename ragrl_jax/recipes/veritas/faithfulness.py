@@ -24,17 +24,18 @@ from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.evaluation import comparison, seeds
 from ragrl_jax.evaluation.transcripts import played_rows
+from ragrl_jax.recipes import steps
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import compile_cache, jsonl
-
-TERMS = ("information_think", "think_search", "think_answer")
 
 CONFIG = commands.config_flag()
 EPISODES = flags.DEFINE_string(
   "episodes", None, "Folder of an evaluation or of a run, or a glob of such folders.", required=True
 )
 OUT = flags.DEFINE_string("out", "", "JSON file for all numbers.")
-JUDGED = flags.DEFINE_multi_enum("terms", list(TERMS), list(TERMS), "Term to judge; may be given several times.")
+JUDGED = flags.DEFINE_multi_enum(
+  "terms", list(steps.TERMS), list(steps.TERMS), "Term to judge; may be given several times."
+)
 
 
 def main():

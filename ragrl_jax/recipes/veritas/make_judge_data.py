@@ -27,6 +27,7 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import judge_rows, raters
 from ragrl_jax.evaluation.transcripts import played_rows
 from ragrl_jax.judging import judge_api
+from ragrl_jax.recipes import steps
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.store import compile_cache, folders
 from ragrl_jax.store import episodes as episodes_lib
@@ -42,7 +43,7 @@ COMPARE = flags.DEFINE_string(
 TERM = flags.DEFINE_enum(
   "term",
   "information_think",
-  ["information_think", "think_search", "think_answer"],
+  list(steps.TERMS),
   "Term whose pairs are taken; its judge (config.judges) labels them, or is compared.",
 )
 OUT = flags.DEFINE_string("out", "", "Folder of the labelled pairs, or of the judge's agreement with them.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.judging import judge_api
-from ragrl_jax.recipes.veritas.parser import steps
+from ragrl_jax.recipes.steps import steps
 from ragrl_jax.store import episodes as episodes_lib
 
 Sets = Mapping[str, Mapping[str, Mapping[str, Any]]]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.parts import Prompt
-from ragrl_jax.recipes.veritas.parser import STOPS, Parser, steps
+from ragrl_jax.recipes.search_agent import STOPS, Parser
+from ragrl_jax.recipes.steps import steps
 from ragrl_jax.structs import Conversation, Episode, Example, Policy, Tools
 
 

@@ -8,10 +8,9 @@ from ragrl_jax.judging import prompts
 from ragrl_jax.recipes import answered, parts
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
-from ragrl_jax.recipes.search_agent import NOTICES, notice
+from ragrl_jax.recipes.search_agent import NOTICES, STOPS, Parser, notice
 from ragrl_jax.recipes.veritas import distil, script
 from ragrl_jax.recipes.veritas import play as play_lib
-from ragrl_jax.recipes.veritas.parser import STOPS, Parser
 from ragrl_jax.recipes.veritas.prompt import INSTRUCTIONS
 from ragrl_jax.recipes.veritas.reward import Reward
 from ragrl_jax.settings.fields import Rules, setting
@@ -50,6 +49,11 @@ class Switches(recipe_lib.Switches):
   structure_weight: float = setting(0.0, "weight of the format; 0.2: the baseline that rewards it")
   final_share: float = setting(0.5, "share of that weight for a wrong answer in a wrong format", unit="share")
   guarded: bool = setting(False, 'the tricks of README.md\'s "Unearned reward" earn nothing')
+
+  @property
+  def stepped(self) -> bool:
+    """See `recipe.Switches`."""
+    return True
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from ragrl_jax.core import schedules
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import faithful
-from ragrl_jax.recipes.search_agent import hollow, in_shape, last_answer, unthought
+from ragrl_jax.recipes.search_agent import Parser, hollow, in_shape, last_answer, unthought
+from ragrl_jax.recipes.steps import Steps, steps
 from ragrl_jax.recipes.veritas import tricks
-from ragrl_jax.recipes.veritas.parser import Parser, Steps, steps
 from ragrl_jax.structs import MODEL, Episode, Example
 
 FAITHFUL = ("information_think", "think_answer", "think_search")

@@ -9,7 +9,7 @@ from ragrl_jax.core.rewards import faithful
 from ragrl_jax.core.rewards.faithful import Pair
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.judging import lexical
-from ragrl_jax.recipes.veritas.parser import Steps
+from ragrl_jax.recipes.steps import Steps
 
 OF_INFORMATION = ("copied", "unrelated")
 OF_ANSWER = ("inside_word", "echoed", "copied")

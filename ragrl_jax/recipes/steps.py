@@ -1,4 +1,4 @@
-"""Model text → action; episode → pairs of a step and its basis. Written against `prompt.py`."""
+"""A search agent's episode → pairs of a step and its basis, for judges of faithfulness. See `search_agent`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from ragrl_jax.core.rewards.faithful import Pair
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.search_agent import STOPS, Parser, own
+from ragrl_jax.recipes.search_agent import own
 from ragrl_jax.structs import MODEL, Segment
 
-__all__ = ["STOPS", "Parser", "Steps", "steps"]
-
+# Field of Steps, which is also the name of a reward term and of a judge's question → what is judged.
+TERMS = {
+  "information_think": "thought after results",
+  "think_search": "query after its thought",
+  "think_answer": "answer after its thought",
+}
 _NAMES = ("think", "search", "answer")
 
 
