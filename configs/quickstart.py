@@ -1,4 +1,4 @@
-"""Quickstart: a model of 0.8M parameters learns to search in a made-up world, on a laptop's CPU.
+"""Quickstart: a model of 0.9M parameters learns to search in a made-up world, on a laptop's CPU.
 
 Run:    make quickstart
 Expect: exact match on held-out questions from about 0.4 after the warm start to 0.9 and more after RL
