@@ -118,7 +118,7 @@ def verdicts(
   pairs: Sequence[tuple[str, str]],
   *,
   at_once: int = 256,
-  progress: Callable[[int], None] = lambda done: None,
+  progress: Callable[[int], Any] = lambda done: None,
 ) -> list[float | None]:
   """The judge's verdicts on (premise, claim) pairs, in batches of `at_once`; None without an answer.
 

@@ -7,7 +7,7 @@ from typing import Any
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.judging import references
 from ragrl_jax.recipes.parts import Play
-from ragrl_jax.recipes.recipe import Parser
+from ragrl_jax.recipes.recipe import Parser, scoring
 from ragrl_jax.structs import MODEL, Episode, Example, Policy, Tools
 
 
@@ -51,12 +51,7 @@ def fields(play: Play, reward: Reward) -> dict[str, Any]:
   """The fields of `Recipe` that play and score an episode; a judge gives its verdict in play."""
   judges = reward.kind == "judge"
   return dict(
-    parser=reward.parser,
-    play=judged(play, reward.parser) if judges else play,
-    judges_golds=judges,
-    score=reward.score,
-    weights=reward.weights,
-    outcome=reward.outcome,
+    parser=reward.parser, play=judged(play, reward.parser) if judges else play, judges_golds=judges, **scoring(reward)
   )
 
 

@@ -173,6 +173,12 @@ class Recipe:
     return {} if self.next_recipe else {name: (end[name], last[name]) for name in last if end[name] != last[name]}
 
 
+def scoring(reward: Any) -> dict[str, Any]:
+  """The fields of `Recipe` that a reward has methods for."""
+  names = ("score", "weights", "outcome", "evidence", "pooled", "unearned", "measures")
+  return {name: getattr(reward, name) for name in names if hasattr(reward, name)}
+
+
 def chosen(
   name: str, kind: type[S], presets: Mapping[str, Mapping[str, Any]], variant: str | None, switches: Mapping[str, Any]
 ) -> S:

@@ -60,29 +60,15 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   prompt = Prompt(switches.instructions, switches.system, switches.titles, switches.asked)
   parser = Parser(switches.answer, unmarked=switches.unmarked, quoting=switches.shape == "quotes")
-  weights = {term: switches[f"{term}_weight"] for term in ("accuracy", "format", "retrieval")}
-  reward = Reward(
-    prompt,
-    parser,
-    accuracy=switches.accuracy,
-    mode=switches.retrieval,
-    term_weights=weights,
-    quote_words=switches.quote_words,
-    guarded=switches.guarded,
-  )
   return recipe_lib.Recipe(
     name="care",
     prompt=prompt,
     parser=parser,
     play=parts.one_turn(prompt),
     stops=(),
-    score=reward.score,
-    weights=reward.weights,
-    outcome=reward.outcome,
     switches=switches,
-    evidence=reward.evidence,
     script=functools.partial(script.script, which=switches.answer),
     mixture=curriculum.build(rate=switches.easy_rate, floor=switches.easy_floor, total=switches.easy_steps),
-    unearned=reward.unearned,
     needs_passages=True,
+    **recipe_lib.scoring(Reward(prompt, parser, switches)),
   )

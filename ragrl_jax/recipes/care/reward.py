@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
@@ -9,6 +10,9 @@ from ragrl_jax.core.text import forms
 from ragrl_jax.recipes.care.parser import Parser
 from ragrl_jax.recipes.care.prompt import Prompt
 from ragrl_jax.structs import Episode, Example
+
+if TYPE_CHECKING:
+  from ragrl_jax.recipes.care.recipe import Switches
 
 TERMS = ("accuracy", "format", "retrieval")
 SILENCE = 0.2  # retrieval term of a reply without quotes in the authors' code
@@ -22,20 +26,11 @@ class Reward:
 
   Attributes:
     prompt, parser: make the prompt, and read the reply.
-    accuracy: "f1" or "set_f1" (see `score`).
-    mode: "strict", "mean" or "repo" (see `retrieval`).
-    term_weights: the weight of each term.
-    quote_words: least words of a quote, which must also not cut a word; 0: any text of the context is a quote.
-    guarded: the tricks of `unearned` earn nothing.
   """
 
   prompt: Prompt
   parser: Parser
-  accuracy: str
-  mode: str
-  term_weights: Mapping[str, float]
-  quote_words: int
-  guarded: bool
+  switches: "Switches"
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`accuracy` 0 to 1, `format` 0 or 1, `retrieval` 0 to 1.
@@ -55,14 +50,14 @@ class Reward:
       format=float(self.parser.in_shape(text)),
       retrieval=self.retrieval(example, text),
     )
-    if self.guarded and any(self.unearned(example, episode).values()):
+    if self.switches.guarded and any(self.unearned(example, episode).values()):
       terms |= dict(format=0.0, retrieval=0.0)
     return terms
 
   def right(self, example: Example, text: str) -> float:
     """The F1 of the answer, as `accuracy` says; 0 if there is no answer."""
     answer = self.parser.answer(text) or ""
-    if self.accuracy == "f1":
+    if self.switches.accuracy == "f1":
       return qa.f1(answer, example.golds)
     return qa.f1(answer, example.golds[:1], style="none", unit="word_set")
 
@@ -74,7 +69,7 @@ class Reward:
     near match (`quotes.soft`), and 0 otherwise; SILENCE without quotes.
     """
     said = self.parser.quotes(text)
-    if self.mode == "repo":
+    if self.switches.retrieval == "repo":
       if not said:
         return SILENCE
       shown, said = forms.typed(self.prompt.messages(example)[-1]["content"]), list(map(forms.typed, said))
@@ -83,10 +78,10 @@ class Reward:
     real = [self._stands(quote, shown) for quote in said]
     if not said:
       return 0.0
-    return float(all(real)) if self.mode == "strict" else sum(real) / len(real)
+    return float(all(real)) if self.switches.retrieval == "strict" else sum(real) / len(real)
 
   def _stands(self, quote: str, shown: tuple[str, ...]) -> bool:
-    words = max(self.quote_words, GUARDED_WORDS) if self.guarded else self.quote_words
+    words = max(self.switches.quote_words, GUARDED_WORDS) if self.switches.guarded else self.switches.quote_words
     return quotes.whole_words(quote, shown, words) if words else quotes.exact(quote, shown)
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
@@ -114,7 +109,7 @@ class Reward:
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step."""
     del step  # the weights are constant
-    return self.term_weights
+    return {term: self.switches[f"{term}_weight"] for term in TERMS}
 
   def outcome(self, example: Example, episode: Episode) -> float:
     """Exact match of the answer, 0 or 1, unshaped."""

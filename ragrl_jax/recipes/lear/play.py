@@ -3,37 +3,23 @@
 import asyncio
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ragrl_jax.recipes.lear import spans
 from ragrl_jax.recipes.lear.parser import END, EXTRACTED, Parser
 from ragrl_jax.recipes.lear.prompt import Prompt
 from ragrl_jax.structs import Conversation, Episode, Example, Policy, Segment, Tools
 
+if TYPE_CHECKING:
+  from ragrl_jax.recipes.lear.recipe import Switches
+
 ASK = "\n<answer>"
 
 
-def build(
-  prompt: Prompt,
-  parser: Parser,
-  *,
-  answers: str,
-  stop_at: str,
-  top_k: int,
-  probe_tokens: int,
-  max_evidence_words: int | None,
-):
-  """The coroutine with these settings.
-
-  Args:
-    prompt, parser: see `prompt.py` and `parser.py`.
-    answers: the probes: "r" answers from the reason, "e" from the evidence.
-    stop_at: "answer"; or "extract": the turn ends after the evidence, as in the paper outside of training, and the
-      answer is the probe's.
-    top_k: number of passages to search for if the example has none; 0: no search.
-    probe_tokens: the most tokens of a probe's answer.
-    max_evidence_words: the evidence is cut after this number of words; None: it is not cut.
-  """
+def build(prompt: Prompt, parser: Parser, switches: "Switches"):
+  """The coroutine with these settings."""
+  answers, stop_at, top_k = switches.answers, switches.stop_at, switches.top_k
+  probe_tokens, max_evidence_words = switches.probe_tokens, switches.max_evidence_words
   # The samples of a group show the same passages, so they are counted once. A policy never changes its tokenizer.
   count = functools.lru_cache(maxsize=256)(lambda tokenizer, text: len(tokenizer.encode(text)))
   ends = {"answer": (END,), "extract": (EXTRACTED,)}[stop_at] if parser.sections else ()

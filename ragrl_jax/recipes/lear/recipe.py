@@ -99,42 +99,18 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   sections = SECTIONS[switches.reply]
   prompt = Prompt(switches.instructions, switches.reply, switches.titles)
   parser = Parser(tuple(name for name in sections if name != "answer" or switches.stop_at == "answer"))
-  weights = {term: switches[f"{term}_weight"] for term in ("answer", "length", "format")}
-  reward = Reward(
-    parser,
-    answers=switches.answers,
-    unit=switches.unit,
-    tau=switches.tau,
-    gamma=switches.gamma,
-    omega=switches.omega,
-    term_weights=weights,
-    max_evidence_words=switches.max_evidence_words,
-    recall=switches.recall,
-    guarded=switches.guarded,
-  )
-  play = play_lib.build(
-    prompt,
-    parser,
-    answers=switches.answers,
-    stop_at=switches.stop_at,
-    top_k=switches.top_k,
-    probe_tokens=switches.probe_tokens,
-    max_evidence_words=switches.max_evidence_words,
-  )
+  scoring = recipe_lib.scoring(Reward(parser, switches))
+  if switches.reply == "direct":  # without evidence
+    scoring |= dict.fromkeys(("evidence", "unearned", "measures"))
   return recipe_lib.Recipe(
     name="lear",
     prompt=prompt,
     parser=parser,
-    play=play,
+    play=play_lib.build(prompt, parser, switches),
     stops=(END, EXTRACTED),
-    score=reward.score,
-    weights=reward.weights,
-    outcome=reward.outcome,
     switches=switches,
-    evidence=None if switches.reply == "direct" else reward.evidence,
-    unearned=None if switches.reply == "direct" else reward.unearned,
-    measures=None if switches.reply == "direct" else reward.measures,
     script=functools.partial(script.script, reply=switches.reply),
     searches=switches.top_k > 0,
     needs_passages=switches.top_k > 0,
+    **scoring,
   )

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import lengths
@@ -10,6 +11,9 @@ from ragrl_jax.recipes.lear.parser import Parser
 from ragrl_jax.recipes.lear.spans import first_words
 from ragrl_jax.structs import Episode, Example
 
+if TYPE_CHECKING:
+  from ragrl_jax.recipes.lear.recipe import Switches
+
 TERMS = ("answer", "length", "format")
 PROBES = {"r": ("reason", "reason_answer"), "e": ("extract", "extract_answer")}
 STYLES = {"word": "squad", "char": "filco"}  # unit of F1 → how answers are normalised for it
@@ -17,30 +21,10 @@ STYLES = {"word": "squad", "char": "filco"}  # unit of F1 → how answers are no
 
 @dataclasses.dataclass(frozen=True)
 class Reward:
-  """Scores one episode.
-
-  Attributes:
-    parser: reads the model's text.
-    answers: the answers that are scored: "f" of the full reply, "r" from the reason, "e" from the evidence; "": none,
-      and the outcome is whether the evidence contains a gold.
-    unit: unit of F1, "word" or "char".
-    tau, gamma, omega: see `core.rewards.lengths`.
-    term_weights: the weight of each term.
-    max_evidence_words: the evidence is cut after this number of words; None: it is not cut.
-    recall: how a text holds a gold, a key of `qa.CONTAINS`.
-    guarded: all terms are 0 if `unearned` finds a trick.
-  """
+  """Scores one episode."""
 
   parser: Parser
-  answers: str
-  unit: str
-  tau: float
-  gamma: float
-  omega: float
-  term_weights: Mapping[str, float]
-  max_evidence_words: int | None
-  recall: str
-  guarded: bool
+  switches: "Switches"
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`answer` 0 to 1, the mean F1 of the scored answers; `length` 0 to 1; `format` 0 or 1.
@@ -52,10 +36,10 @@ class Reward:
     """
     if episode.ended == "failed":
       return dict.fromkeys(TERMS)
-    if self.guarded and any(self.unearned(example, episode).values()):
+    if self.switches.guarded and any(self.unearned(example, episode).values()):
       return dict.fromkeys(TERMS, 0.0)
     text = episode.model_text
-    found = [self._answer(letter, example, episode, text) for letter in self.answers]
+    found = [self._answer(letter, example, episode, text) for letter in self.switches.answers]
     known = [value for value in found if value is not None]
     answer = sum(known) / max(len(found), 1) if len(known) == len(found) else None
     shape = self.parser.in_shape(text)
@@ -63,7 +47,8 @@ class Reward:
 
   def _answer(self, letter: str, example: Example, episode: Episode, text: str) -> float | None:
     said = self._said(letter, episode, text)
-    return None if said is None else qa.f1(said, example.golds, style=STYLES[self.unit], unit=self.unit)
+    unit = self.switches.unit
+    return None if said is None else qa.f1(said, example.golds, style=STYLES[unit], unit=unit)
 
   def _said(self, letter: str, episode: Episode, text: str) -> str | None:
     """The answer of this letter; "" if its section is missing, None if it was not probed."""
@@ -80,27 +65,27 @@ class Reward:
     reason, evidence, passages = (episode.facts.get(f"{name}_tokens") for name in ("reason", "evidence", "passage"))
     if evidence is None or passages is None:
       return None
-    short = lengths.evidence(evidence, passages, omega=self.omega, gamma=self.gamma)
+    short = lengths.evidence(evidence, passages, omega=self.switches.omega, gamma=self.switches.gamma)
     if "reason" not in self.parser.sections:
       return short
-    return None if reason is None else (lengths.rationale(reason, evidence, tau=self.tau) + short) / 2
+    return None if reason is None else (lengths.rationale(reason, evidence, tau=self.switches.tau) + short) / 2
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step."""
     del step  # the weights are constant
-    return self.term_weights
+    return {term: self.switches[f"{term}_weight"] for term in TERMS}
 
   def outcome(self, example: Example, episode: Episode) -> float:
     """Exact match of the answer, 0 or 1, unshaped. With stop_at="extract" it is the answer from the evidence."""
-    if not self.answers:
-      return float(qa.CONTAINS[self.recall](self.evidence(example, episode), example.golds))
+    if not self.switches.answers:
+      return float(qa.CONTAINS[self.switches.recall](self.evidence(example, episode), example.golds))
     said = episode.facts["answer"] if "answer" in episode.facts else self.parser.answer(episode.model_text)
     return qa.exact_match(said or "", example.golds)
 
   def evidence(self, example: Example, episode: Episode) -> str:
     """The text that a generator answers from: the evidence, else the reason, or the whole of a free text."""
     del example
-    return first_words(self.parser.written(episode.model_text), self.max_evidence_words)
+    return first_words(self.parser.written(episode.model_text), self.switches.max_evidence_words)
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
     """The tricks of README.md's "Unearned reward", and whether the episode uses each."""
@@ -122,5 +107,5 @@ class Reward:
       em_from_evidence=None if said["e"] is None else qa.exact_match(said["e"], example.golds),
       reason_tokens=facts.get("reason_tokens"),
       extract_tokens=facts.get("evidence_tokens"),
-      reason_recall=None if reason is None else float(qa.CONTAINS[self.recall](reason, example.golds)),
+      reason_recall=None if reason is None else float(qa.CONTAINS[self.switches.recall](reason, example.golds)),
     )

@@ -1,37 +1,26 @@
 """The episode: an agent writes, searches in its own tags, and reads results in the same turn, until it answers."""
 
-from ragrl_jax.prompting.wording import Wording
+from typing import TYPE_CHECKING
+
+from ragrl_jax.recipes import search_agent
 from ragrl_jax.recipes.released import digest
 from ragrl_jax.recipes.released.agents import PLAYED
 from ragrl_jax.recipes.released.parser import END, Parser
 from ragrl_jax.recipes.released.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
+if TYPE_CHECKING:
+  from ragrl_jax.recipes.released.recipe import Switches
+
 TOLD = 5  # additional turns for an agent that is told that no searches are left
 NO_MORE = "\nNo searches are left: searching is not allowed any more.\n"
 AGAIN = "\nThis query was searched for before: its results are above.\n"
 
 
-def build(
-  prompt: Prompt,
-  parser: Parser,
-  *,
-  notice: str,
-  words: Wording,
-  given: bool,
-  max_searches: int,
-  max_passage_tokens: int | None,
-):
-  """The coroutine.
-
-  Args:
-    prompt, parser: prompt and parser of one agent.
-    notice: the text after a turn without a search or an answer, for agents that get a notice.
-    words: the prompt of the digest, for agents that digest.
-    given: a search returns all of the example's own passages; otherwise it asks the retriever.
-    max_searches: most searches; then one more turn can only answer.
-    max_passage_tokens: longer documents are cut.
-  """
+def build(prompt: Prompt, parser: Parser, switches: "Switches"):
+  """The coroutine. With documents="given" a search returns all of the example's own passages."""
+  notice, words = search_agent.notice(switches.notice), digest.words(switches.digest)
+  max_searches = switches.max_searches
   agent = PLAYED[parser.agent]
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
@@ -44,8 +33,8 @@ def build(
       if agent.digests and (len(asked) == max_searches or query in asked):
         return agent.block(AGAIN if query in asked else NO_MORE), None
       asked.add(query)
-      found = example.passages if given else await tools.search(query)
-      shown = agent.shown(found, policy.tokenizer, max_passage_tokens)
+      found = example.passages if switches.documents == "given" else await tools.search(query)
+      shown = agent.shown(found, policy.tokenizer, switches.max_passage_tokens)
       if agent.digests:
         said = "".join(segment.text for segment in talk.segments[1:])
         reasoning = digest.shortened(f"Question: {question}\n{said}", parser.tags)

@@ -57,15 +57,6 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   prompt, parser = Prompt(switches.agent, switches.instructions), Parser(switches.agent)
   given = switches.documents == "given"
-  play = play_lib.build(
-    prompt,
-    parser,
-    notice=search_agent.notice(switches.notice),
-    words=digest.words(switches.digest),
-    given=given,
-    max_searches=switches.max_searches,
-    max_passage_tokens=switches.max_passage_tokens,
-  )
   return recipe_lib.Recipe(
     name="released",
     prompt=prompt,
@@ -74,5 +65,5 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     searches=switches.max_searches > 0 and not given,
     measures=unrecorded if PLAYED[switches.agent].digests else None,
     needs_passages=given,
-    **answered.fields(play, answered.Reward(parser, switches.correctness)),
+    **answered.fields(play_lib.build(prompt, parser, switches), answered.Reward(parser, switches.correctness)),
   )

@@ -1,13 +1,19 @@
 """The episode: think, search and read in turn, then answer."""
 
+from typing import TYPE_CHECKING
+
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.search_r1.parser import Parser
 from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
+if TYPE_CHECKING:
+  from ragrl_jax.recipes.search_r1.recipe import Switches
 
-def build(prompt: Prompt, parser: Parser, *, notice: str, max_searches: int, max_passage_tokens: int | None):
-  """The coroutine with these settings. notice: the environment's text after a turn without a valid action."""
+
+def build(prompt: Prompt, parser: Parser, switches: "Switches", notice: str):
+  """The coroutine. notice: the environment's text after a turn without a valid action."""
+  max_searches = switches.max_searches
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk, reader = policy.start(prompt.messages(example)), Reader(tools)
@@ -23,7 +29,7 @@ def build(prompt: Prompt, parser: Parser, *, notice: str, max_searches: int, max
         went_on = talk.observe(notice)
       else:
         query, found = read
-        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
+        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
         went_on = talk.observe(shown, query=query, found=found)
       if not went_on:
         return talk.end("budget", **parser.facts)

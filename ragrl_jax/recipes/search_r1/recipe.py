@@ -62,32 +62,15 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   prompt = Prompt(switches.instructions, INSTRUCTIONS, marked=True)
   parser = Parser(switches.action, (*BROWSING, "answer") if switches.browse else ("search", "answer"))
-  reward = Reward(
-    parser,
-    use_format=switches.format,
-    structure_weight=switches.structure_weight,
-    final_share=switches.final_share,
-    retrieval_weight=switches.retrieval_weight,
-    guarded=switches.guarded,
-  )
-  play = play_lib.build(
-    prompt,
-    parser,
-    notice=wording.chosen(switches.notice, OUR_NOTICES, setting="config.switches.notice", roles=False).text(),
-    max_searches=switches.max_searches,
-    max_passage_tokens=switches.max_passage_tokens,
-  )
+  notice = wording.chosen(switches.notice, OUR_NOTICES, setting="config.switches.notice", roles=False).text()
   return recipe_lib.Recipe(
     name="search_r1",
     prompt=prompt,
     parser=parser,
-    play=play,
+    play=play_lib.build(prompt, parser, switches, notice),
     stops=parser.stops,
-    score=reward.score,
-    weights=reward.weights,
-    outcome=reward.outcome,
     switches=switches,
-    unearned=reward.unearned,
     script=functools.partial(script.script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
+    **recipe_lib.scoring(Reward(parser, switches)),
   )

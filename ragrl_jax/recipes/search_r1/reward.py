@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
@@ -9,26 +10,16 @@ from ragrl_jax.recipes.search_agent import hollow, in_shape, last_answer, unthou
 from ragrl_jax.recipes.search_r1.parser import Parser
 from ragrl_jax.structs import Episode, Example
 
+if TYPE_CHECKING:
+  from ragrl_jax.recipes.search_r1.recipe import Switches
+
 
 @dataclasses.dataclass(frozen=True)
 class Reward:
-  """Scores one episode. Only the model's own words are read as its answer, and never the prompt's.
-
-  Attributes:
-    parser: reads them.
-    use_format: score the terms "format" and "retrieval" too.
-    structure_weight: pay for an episode in shape.
-    final_share: what a wrong answer out of shape earns of it (the authors' 0.1 of 0.2).
-    retrieval_weight: pay for a wrong answer in shape that was shown the gold in its results.
-    guarded: pay for none of the tricks of `unearned`.
-  """
+  """Scores one episode. Only the model's own words are read as its answer, and never the prompt's."""
 
   parser: Parser
-  use_format: bool
-  structure_weight: float
-  final_share: float
-  retrieval_weight: float
-  guarded: bool
+  switches: "Switches"
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`answer` 0 or 1; `format` 0 to 1; `retrieval` 0 or 1. None if a tool had failed.
@@ -38,27 +29,28 @@ class Reward:
 
     Source: Search-R1's qa_em.py and qa_em_format.py (v0.3).
     """
-    names = ("answer", "format", "retrieval") if self.use_format else ("answer",)
+    names = ("answer", "format", "retrieval") if self.switches.format else ("answer",)
     if episode.ended == "failed":
       return dict.fromkeys(names)
     right, shaped = self.outcome(example, episode), in_shape(episode)
-    consolation = self.final_share if last_answer(self.parser, episode) is not None and not right else 0.0
-    earned = 0.0 if self.guarded and unthought(episode) else right
-    if self.guarded:
+    consolation = self.switches.final_share if last_answer(self.parser, episode) is not None and not right else 0.0
+    earned = 0.0 if self.switches.guarded and unthought(episode) else right
+    if self.switches.guarded:
       shaped, consolation = shaped and not hollow(episode), 0.0
     terms: dict[str, float | None] = dict(answer=earned)
-    if self.use_format:
+    if self.switches.format:
       # Guarded, only the shape of a right answer is paid for.
-      terms["format"] = consolation if not shaped else earned if self.guarded else 1.0
+      terms["format"] = consolation if not shaped else earned if self.switches.guarded else 1.0
       terms["retrieval"] = float(shaped and not right and gold_was_found(self.parser, example, episode))
     return terms
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step."""
     del step  # the same throughout
-    if not self.use_format:
+    if not self.switches.format:
       return dict(answer=1.0)
-    return {"answer": 1.0 - self.structure_weight, "format": self.structure_weight, "retrieval": self.retrieval_weight}
+    shape = self.switches.structure_weight
+    return dict(answer=1.0 - shape, format=shape, retrieval=self.switches.retrieval_weight)
 
   def outcome(self, example: Example, episode: Episode) -> float:
     """Exact match of the last answer, 0 or 1, without any shaping."""
@@ -69,7 +61,7 @@ class Reward:
     """The tricks that this reward pays for, and whether the episode does them (README.md, "Unearned reward")."""
     right = self.outcome(example, episode) == 1.0
     found = dict(unthought=right and unthought(episode))
-    if self.use_format:
+    if self.switches.format:
       answered = last_answer(self.parser, episode) is not None
       found |= dict(hollow=hollow(episode), consoled=answered and not right)
     return found

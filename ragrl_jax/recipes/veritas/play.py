@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.prompting import passages
@@ -11,26 +12,19 @@ from ragrl_jax.recipes.search_agent import STOPS, Parser
 from ragrl_jax.recipes.steps import steps
 from ragrl_jax.structs import Conversation, Episode, Example, Policy, Tools
 
+if TYPE_CHECKING:
+  from ragrl_jax.recipes.veritas.recipe import Switches
 
-def build(
-  prompt: Prompt,
-  parser: Parser,
-  *,
-  notice: str,
-  max_searches: int,
-  max_passage_tokens: int | None,
-  judged: Sequence[str],
-):
+
+def build(prompt: Prompt, parser: Parser, switches: "Switches", notice: str, judged: Sequence[str]):
   """The coroutine with these settings.
 
   Args:
-    prompt: makes the messages that open the episode.
-    parser: reads the model's turns.
+    prompt, parser, switches: the recipe's.
     notice: the environment's text after a turn without a valid action.
-    max_searches: most turns before the forced answer.
-    max_passage_tokens: longer passages are cut; None: no limit.
     judged: the terms whose pairs are judged.
   """
+  max_searches = switches.max_searches
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk = policy.start(prompt.messages(example))
@@ -47,7 +41,7 @@ def build(
         break
       if action == "search" and text:
         found = await tools.search(text)
-        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
+        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
         went_on = talk.observe(shown, query=text, found=found)
       else:
         went_on = talk.observe(notice)

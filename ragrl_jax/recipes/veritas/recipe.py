@@ -105,39 +105,18 @@ def build(switches: Switches, epoch: float = PAPERS_EPOCH) -> recipe_lib.Recipe:
     return recipe_lib.Recipe(name="veritas", prompt=asks, stops=(), switches=switches, **scored)
   prompt, parser = Prompt(switches.instructions, INSTRUCTIONS, marked=True), Parser(switches.action)
   judged = tuple(term for term, switch in JUDGED.items() if switches[switch])
-  reward = Reward(
-    parser,
-    faithful_weights={term: switches[f"{term}_weight"] for term in JUDGED},
-    ramp=switches.ramp(epoch),
-    judged=judged,
-    sub_em="" if switches.judge_answer else switches.sub_em,
-    structure_weight=switches.structure_weight,
-    final_share=switches.final_share,
-    guarded=switches.guarded,
-  )
-  play = play_lib.build(
-    prompt,
-    parser,
-    notice=notice(switches.notice),
-    max_searches=switches.max_searches,
-    max_passage_tokens=switches.max_passage_tokens,
-    judged=judged,
-  )
+  reward = Reward(parser, switches, judged, switches.ramp(epoch))
   return recipe_lib.Recipe(
     name="veritas",
     prompt=prompt,
     parser=parser,
-    play=play,
+    play=play_lib.build(prompt, parser, switches, notice(switches.notice), judged),
     stops=STOPS,
-    score=reward.score,
-    weights=reward.weights,
-    outcome=reward.outcome,
     switches=switches,
     judged=judged,
-    pooled=reward.pooled,
     credit=reward.credit if switches.turn_credit else None,
-    unearned=reward.unearned,
     paced=functools.partial(build, switches),
     script=functools.partial(script.script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
+    **recipe_lib.scoring(reward),
   )

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ragrl_jax.core import schedules
 from ragrl_jax.core.metrics import qa
@@ -10,6 +11,9 @@ from ragrl_jax.recipes.search_agent import Parser, hollow, in_shape, last_answer
 from ragrl_jax.recipes.steps import Steps, steps
 from ragrl_jax.recipes.veritas import tricks
 from ragrl_jax.structs import MODEL, Episode, Example
+
+if TYPE_CHECKING:
+  from ragrl_jax.recipes.veritas.recipe import Switches
 
 FAITHFUL = ("information_think", "think_answer", "think_search")
 
@@ -20,23 +24,20 @@ class Reward:
 
   Attributes:
     parser: reads the model's text.
-    faithful_weights: the full weights of the terms FAITHFUL.
-    ramp: (T1, T2), in steps from 1: the last step that rewards only the answer, and the first with the full weights.
+    switches: the recipe's.
     judged: the terms of FAITHFUL that a judge is asked about.
-    sub_em: `think_answer` is whether the thought contains the answer's "letters" or "words"; "": the judge's verdict.
-    structure_weight: 0, or the part of the answer's weight that the term "format" gets (Search-R1's baseline).
-    final_share: share of it for a wrong answer in a wrong format.
-    guarded: the tricks of `unearned` earn nothing.
+    ramp: (T1, T2), in steps from 1: the last step that rewards only the answer, and the first with the full weights.
   """
 
   parser: Parser
-  faithful_weights: Mapping[str, float]
-  ramp: tuple[int, int]
+  switches: "Switches"
   judged: Sequence[str]
-  sub_em: str
-  structure_weight: float
-  final_share: float
-  guarded: bool
+  ramp: tuple[int, int]
+
+  @property
+  def sub_em(self) -> str:
+    """How the thought must contain the answer: "letters" or "words"; "": the judge decides."""
+    return "" if self.switches.judge_answer else self.switches.sub_em
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`answer` 0 or 1, the terms FAITHFUL 0 to 1 (means over an episode's pairs), `format` if it has a weight.
@@ -49,23 +50,24 @@ class Reward:
       return dict.fromkeys(self.weights(0))
     found = steps(episode.turns, self.parser.action)
     right = self.outcome(example, episode)
-    terms: dict[str, float | None] = dict(answer=0.0 if self.guarded and unthought(episode) else right)
+    terms: dict[str, float | None] = dict(answer=0.0 if self.switches.guarded and unthought(episode) else right)
     for name in FAITHFUL:
       asked = name in self.judged
       terms[name] = faithful.share(getattr(found, name), self._verdicts(name, found, episode)) if asked else None
     if self.sub_em:
-      refused = self.guarded and any(tricks.found(found)["think_answer"])
+      refused = self.switches.guarded and any(tricks.found(found)["think_answer"])
       stated = [faithful.states(*pair, words=self.sub_em == "words") for pair in found.think_answer]
       terms["think_answer"] = 0.0 if refused else max(stated, default=0.0)
-    if self.structure_weight:
+    if self.switches.structure_weight:
       shaped, consoled = in_shape(episode), last_answer(self.parser, episode) is not None and not right
-      paid = 1.0 if shaped else self.final_share if consoled else 0.0
-      terms["format"] = float(bool(terms["answer"]) and shaped and not hollow(episode)) if self.guarded else paid
+      terms["format"] = 1.0 if shaped else self.switches.final_share if consoled else 0.0
+      if self.switches.guarded:
+        terms["format"] = float(bool(terms["answer"]) and shaped and not hollow(episode))
     return terms
 
   def _verdicts(self, name: str, found: Steps, episode: Episode) -> Sequence[float | None] | None:
     verdicts = episode.facts.get(name)
-    if not self.guarded or name == "think_search":
+    if not self.switches.guarded or name == "think_search":
       return verdicts
     return tricks.refused(getattr(found, name), verdicts, tricks.found(found)[name])
 
@@ -79,7 +81,7 @@ class Reward:
       found |= {trick: trick in said["information_think"] for trick in tricks.OF_INFORMATION}
     for trick in tricks.OF_ANSWER:
       found[trick] = found.get(trick, False) or trick in said["think_answer"]
-    if self.structure_weight:
+    if self.switches.structure_weight:
       answered = last_answer(self.parser, episode) is not None
       found |= dict(hollow=hollow(episode), consoled=answered and not right)
     return found
@@ -123,9 +125,9 @@ class Reward:
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term at a step. The weights of faithfulness rise along the ramp."""
     share = schedules.ramp(step, *self.ramp)
-    weights = dict(answer=1.0 - self.structure_weight)
-    weights |= {name: share * self.faithful_weights[name] for name in FAITHFUL}
-    return weights | (dict(format=self.structure_weight) if self.structure_weight else {})
+    weights = dict(answer=1.0 - self.switches.structure_weight)
+    weights |= {name: share * self.switches[f"{name}_weight"] for name in FAITHFUL}
+    return weights | (dict(format=self.switches.structure_weight) if self.switches.structure_weight else {})
 
   def outcome(self, example: Example, episode: Episode) -> float:
     """Exact match of the last answer, 0 or 1, without any shaping."""

@@ -1,7 +1,7 @@
 """The episode: think, search if needed and reflect on the results, answer. Then judge and encoder are called."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
@@ -12,11 +12,13 @@ from ragrl_jax.recipes.when_to_search.parser import STOPS, Parser, last_answer
 from ragrl_jax.recipes.when_to_search.reward import to_judge
 from ragrl_jax.structs import Episode, Example, Policy, Tools
 
+if TYPE_CHECKING:
+  from ragrl_jax.recipes.when_to_search.recipe import Switches
 
-def build(
-  prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None, judge: bool, encoder: bool
-):
-  """The coroutine with these settings. judge, encoder: whether answers are judged and queries are encoded."""
+
+def build(prompt: Prompt, parser: Parser, switches: "Switches"):
+  """The coroutine with these settings."""
+  max_searches = switches.max_searches
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk = policy.start(prompt.messages(example))
@@ -32,7 +34,7 @@ def build(
         why = "searches"
         break
       found = await tools.search(text)
-      shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
+      shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
       if not talk.observe(shown, query=text, found=found):
         why = "budget"
         break
@@ -44,11 +46,11 @@ def build(
     known: dict[str, Any] = {}
     said = last_answer(parser, episode) or ""
     answer = to_judge(said, example.golds)
-    if judge and answer and example.golds and not qa.exact_match(said, example.golds):
+    if switches.judges and answer and example.golds and not qa.exact_match(said, example.golds):
       # Texts are normalised, as for the paper's judge. This gives fewer different pairs, so fewer calls.
       golds = [normalize(gold, "squad") or gold for gold in example.golds]
       (known["correct"],) = await tools.judge([(references(golds), answer)])
-    if encoder and episode.num_searches > 1:
+    if switches.similarity == "encoder" and episode.num_searches > 1:
       known["query_vectors"] = await tools.embed([search.query or "" for search in episode.searches])
     return known
 

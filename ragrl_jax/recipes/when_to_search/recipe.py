@@ -43,6 +43,11 @@ class Switches(recipe_lib.Switches):
   halve: bool = setting(False, "the printed formula, half the mean")
   guarded: bool = setting(False, 'the tricks of README.md\'s "Unearned reward" earn nothing')
 
+  @property
+  def judges(self) -> bool:
+    """Whether the judge decides about answers that equal no gold."""
+    return self.correctness == "judge"
+
 
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},
@@ -59,28 +64,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
-  judged, encoded = switches.correctness == "judge", switches.similarity == "encoder"
   prompt, parser = Prompt(switches.instructions, INSTRUCTIONS), Parser()
-  reward = Reward(
-    parser,
-    beta=switches.beta,
-    answer=switches.answer,
-    stage_two_from=switches.stage_two_from,
-    judged=judged,
-    search_weight=switches.search_weight,
-    concise=queries.CONCISE[switches.conciseness],
-    encoded=encoded,
-    halve=switches.halve,
-    guarded=switches.guarded,
-  )
-  play = play_lib.build(
-    prompt,
-    parser,
-    max_searches=switches.max_searches,
-    max_passage_tokens=switches.max_passage_tokens,
-    judge=judged,
-    encoder=encoded,
-  )
 
   def next_recipe(rows: Sequence[Mapping[str, Any]]) -> recipe_lib.Recipe:
     """Stage 2 begins at the step after the evaluation at which the metric had stopped rising."""
@@ -94,17 +78,14 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     name="when_to_search",
     prompt=prompt,
     parser=parser,
-    play=play,
-    judges_golds=judged,
+    play=play_lib.build(prompt, parser, switches),
+    judges_golds=switches.judges,
     stops=STOPS,
-    score=reward.score,
-    weights=reward.weights,
-    outcome=reward.outcome,
     switches=switches,
-    unearned=reward.unearned,
     next_recipe=next_recipe if switches.settle_metric else None,
-    encodes=encoded,
+    encodes=switches.similarity == "encoder",
     script=functools.partial(script.script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
+    **recipe_lib.scoring(Reward(parser, switches)),
   )
   return recipe

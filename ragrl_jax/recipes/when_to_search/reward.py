@@ -1,7 +1,8 @@
 """The reward: for the answer (depending on the number of searches), for queries, and for the format."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ragrl_jax.core import schedules
 from ragrl_jax.core.metrics import qa
@@ -10,37 +11,19 @@ from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.recipes.when_to_search.parser import Parser, in_shape, last_answer, wordless
 from ragrl_jax.structs import Episode, Example
 
+if TYPE_CHECKING:
+  from ragrl_jax.recipes.when_to_search.recipe import Switches
+
 TERMS = ("answer_explore", "answer_economise", "search", "format")
 ANSWER = ("staged", "unified", "none")
 
 
 @dataclasses.dataclass(frozen=True)
 class Reward:
-  """Scores one episode.
-
-  Attributes:
-    parser: reads the model's text.
-    beta: value of a search in the answer's terms.
-    answer: "staged" (see `weights`), "unified" (both dependencies at once) or "none".
-    stage_two_from: the first step, from 1, with `answer_economise` instead of `answer_explore`; None: no such step.
-    judged: the judge decides about answers that equal no gold.
-    search_weight: weight of the term "search".
-    concise: (query, titles that it may name) → whether it is brief enough.
-    encoded: whether queries are compared by the vectors in the facts; False: by their character trigrams.
-    halve: use the printed formula of the similarity.
-    guarded: the tricks of `unearned` earn nothing: see README.md, "Unearned reward".
-  """
+  """Scores one episode."""
 
   parser: Parser
-  beta: float
-  answer: str
-  stage_two_from: int | None
-  judged: bool
-  search_weight: float
-  concise: Callable[..., bool]
-  encoded: bool
-  halve: bool
-  guarded: bool
+  switches: "Switches"
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """The terms, with RC executed searches and β = 0.3.
@@ -54,30 +37,30 @@ class Reward:
     """
     if episode.ended == "failed":
       return dict.fromkeys(TERMS)
-    pay = self.beta * episode.num_searches
+    pay = self.switches.beta * episode.num_searches
     right = self.correct(example, episode)
     explore = economise = None
     if right is not None:
       explore, economise = (1.0, 1.0 - pay) if right else (-1.0 + pay, -1.0)
-      if self.answer == "unified":
+      if self.switches.answer == "unified":
         explore = economise = 1.0 - pay if right else -1.0 + pay
-      if self.guarded and not right:
+      if self.switches.guarded and not right:
         explore, economise = min(explore, 0.0), min(economise, 0.0)
     return dict(
       answer_explore=explore,
       answer_economise=economise,
       search=self.searching(example, episode),
-      format=1.0 if in_shape(episode) and not (self.guarded and wordless(episode)) else -1.0,
+      format=1.0 if in_shape(episode) and not (self.switches.guarded and wordless(episode)) else -1.0,
     )
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term at a step. Stage 1 uses `answer_explore`, stage 2 `answer_economise`."""
-    second = self.stage_two_from is not None and bool(schedules.stage(step, (self.stage_two_from,)))
-    paid = float(self.answer != "none")
+    second = self.switches.stage_two_from is not None and bool(schedules.stage(step, (self.switches.stage_two_from,)))
+    paid = float(self.switches.answer != "none")
     return dict(
       answer_explore=0.0 if second else paid,
       answer_economise=paid if second else 0.0,
-      search=self.search_weight,
+      search=self.switches.search_weight,
       format=1.0,
     )
 
@@ -91,7 +74,8 @@ class Reward:
     answer = last_answer(self.parser, episode) or ""
     if qa.exact_match(answer, example.golds):
       return True
-    if not self.judged or not to_judge(answer, example.golds) or (self.guarded and hedged(answer, example.golds)):
+    refused = self.switches.guarded and hedged(answer, example.golds)
+    if refused or not self.switches.judges or not to_judge(answer, example.golds):
       return False
     verdict = episode.facts.get("correct")
     return None if verdict is None else verdict >= 0.5
@@ -105,19 +89,20 @@ class Reward:
       return 0.0 if self._brief(example, episode) else -1.0
     if (alike := self._similarity(episode)) is None:
       return None
-    if not self.guarded:
+    if not self.switches.guarded:
       return -alike
     return min(-alike, 0.0) if self._brief(example, episode) else -1.0
 
   def _brief(self, example: Example, episode: Episode) -> bool:
     """Whether all queries are concise. Question words inside a title (of the question or of a result) are allowed."""
     titles = [*queries.names_in(example.question), *(p.title for s in episode.searches for p in s.found or ())]
-    return all(self.concise(search.query or "", titles) for search in episode.searches)
+    return all(queries.CONCISE[self.switches.conciseness](search.query or "", titles) for search in episode.searches)
 
   def _similarity(self, episode: Episode) -> float | None:
-    asked = [search.query or "" for search in episode.searches]
-    vectors = episode.facts.get("query_vectors") if self.encoded else queries.ngram_vectors(asked)
-    return None if vectors is None else queries.mean_similarity(vectors, halve=self.halve)
+    vectors = episode.facts.get("query_vectors")
+    if self.switches.similarity == "ngrams":
+      vectors = queries.ngram_vectors([search.query or "" for search in episode.searches])
+    return None if vectors is None else queries.mean_similarity(vectors, halve=self.switches.halve)
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
     """The tricks of README.md's "Unearned reward", and whether the episode uses them.
@@ -132,11 +117,11 @@ class Reward:
     exact = bool(qa.exact_match(answer, example.golds))
     hedge = not exact and (episode.facts.get("correct") or 0.0) >= 0.5 and hedged(answer, example.golds)
     return dict(
-      paid_failure=right is False and self.beta * episode.num_searches > 1.0,
+      paid_failure=right is False and self.switches.beta * episode.num_searches > 1.0,
       hidden_question=several and not self._brief(example, episode),
       opposite_queries=several and (self._similarity(episode) or 0.0) < 0.0,
       wordless=in_shape(episode) and wordless(episode),
-      hedged=self.judged and hedge,
+      hedged=self.switches.judges and hedge,
     )
 
 
