@@ -13,13 +13,18 @@ SHORT = $(RUN) benchmarks/run_papers.py --short --seeds 0,1
 # Python compiles what it imports; compiling every installed file first takes longer than the rest.
 NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 PIP = $(NEWEST_PIP) --constraint constraints.txt
-FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore=tests/parity -m "not parity and not agents and not real and not long and not hosts and not browser"
+TIERS = not parity and not agents and not real and not long and not hosts and not browser
+PYTEST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+FAST = $(PYTEST) --ignore=tests/parity -m "$(TIERS)"
+# Left out: engine, learner, models, rollout, whole runs and servers over a model, whose programs take long to compile;
+# evaluation, parallel, plan, agents and the commands, which start many processes; and every test marked slow.
+QUICK = $(addprefix tests/,contracts core data judging prompting recipes reports retrieval store $(addprefix test_,$(addsuffix .py,comments config documentation mistakes path rooms)))
 
 # Most of a test's time is compilation, which tests/xla_flags.py makes quicker for this Python. The other tiers use the
 # defaults, as users do. Tests start many processes, so Python keeps the bytecode even where the environment forbids it.
 quickly = PYTHONDONTWRITEBYTECODE= XLA_FLAGS="$$XLA_FLAGS $$($(1) tests/xla_flags.py)"
 
-.PHONY: help quickstart real-model test test-newest browser long faults hosts parity agents real lint docs notebook coverage bench gpu base papers papers-short papers-machines scale
+.PHONY: help quickstart real-model quick test test-newest browser long faults hosts parity agents real lint docs notebook coverage bench gpu base papers papers-short papers-machines scale
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -59,6 +64,9 @@ quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on thi
 
 real-model: $(VENV)/.ready  ## train a real 135M model on real questions, in an hour on 2 cores: SYSTEM=arena; goes on after a kill
 	$(RUN) benchmarks/real_model/run.py --workdir out/real_model --system $(or $(SYSTEM),arena) --seed $(or $(SEED),0)
+
+quick: $(VENV)/.ready  ## a first look in about a minute: texts, rewards, recipes, retrieval, files; neither models nor runs
+	$(call quickly,$(RUN)) $(RUN) -m pytest $(PYTEST) $(QUICK) -m "not slow and $(TIERS)"
 
 test: $(VENV)/.ready  ## the tests that need neither torch nor real data, in minutes
 	$(call quickly,$(RUN)) $(RUN) -m pytest $(FAST)
