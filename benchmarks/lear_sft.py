@@ -24,6 +24,7 @@ from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.lear import demonstrate, generator
+from ragrl_jax.recipes.lear.prompt import SECTIONS
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import jsonl
 

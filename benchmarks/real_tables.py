@@ -32,7 +32,7 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.tables import filling, papers, results, writing
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.store import compile_cache, fresh, jsonl
+from ragrl_jax.store import compile_cache, empty_folder, jsonl
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "real"
@@ -116,7 +116,7 @@ def trained(training: real_cells.Training, out: pathlib.Path, reader: pathlib.Pa
   workdir = out / "runs" / training.name
   if (workdir / "model").is_dir():
     return workdir
-  fresh.folder(workdir)
+  empty_folder.folder(workdir)
   config = real_cells.trained(training, out, reader)
   if training.supervised:
     path = workdir.with_suffix(".jsonl.gz")

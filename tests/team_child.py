@@ -71,7 +71,7 @@ if __name__ == "__main__":
   jax.config.update("jax_num_cpu_devices", devices)
   with hosts.Joined(f"127.0.0.1:{port}", count, number, wait_s=120, heartbeat_s=30):
     learner = mesh_lib.make(jax.devices(), data=1, fsdp=-1)
-    made = team.of(learner, **sizes)
+    made = team.for_mesh(learner, **sizes)
     if fails and number == count - 1:
       run, calls = made._follow, []
       made.share = lambda name, arrays, share=made.share: (

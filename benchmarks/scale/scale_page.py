@@ -54,7 +54,7 @@ def write(rows: Sequence[dict[str, Any]], docs: pathlib.Path) -> None:
 
 def slices() -> str:
   def one(name, where):
-    chip = chips.of(where.topology)
+    chip = chips.for_topology(where.topology)
     shape = f"{where.slices} × " * (where.slices > 1) + f"`{where.topology}`"
     return [
       name,

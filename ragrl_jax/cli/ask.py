@@ -21,7 +21,7 @@ from absl import app, flags, logging
 from ragrl_jax import structs
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import checkpoints, evaluate
-from ragrl_jax.retrieval import guard
+from ragrl_jax.retrieval import http_limits
 from ragrl_jax.run import devices, questions
 from ragrl_jax.serving import ask_checkpoint, ask_page, live_text
 from ragrl_jax.store import compile_cache
@@ -76,7 +76,7 @@ def _opened(config, checkpoint: str):
 
 def _page(askers: list[ask_checkpoint.Asker]) -> None:
   """Serves the page until it is interrupted, or an engine fails."""
-  server = uvicorn.Server(guard.configured(ask_page.Application(askers), host="127.0.0.1", port=PORT.value))
+  server = uvicorn.Server(http_limits.configured(ask_page.Application(askers), host="127.0.0.1", port=PORT.value))
   for asker in askers:
     asker.thread.failed = lambda error: setattr(server, "should_exit", True)
   print(f"Open http://127.0.0.1:{PORT.value} in a browser of this machine. Ctrl-C ends.", flush=True)

@@ -30,7 +30,7 @@ from ragrl_jax.recipes.search_r1 import demonstrate
 from ragrl_jax.report import metric_tables, traces
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.store import compile_cache, fresh, heaps
+from ragrl_jax.store import compile_cache, empty_folder, malloc
 from ragrl_jax.store import episodes as episodes_lib
 
 WORKDIR = flags.DEFINE_string(
@@ -56,10 +56,10 @@ RL_COST = 7.0  # seconds of an RL step over seconds of a supervised one; used on
 def main():
   """Runs `ragrl quickstart`."""
   logging.set_verbosity(logging.WARNING)
-  heaps.limit()
+  malloc.limit()
   compile_cache.keep()
   began, workdir, seed = time.perf_counter(), pathlib.Path(WORKDIR.value), SEED.value
-  fresh.folder(workdir)
+  empty_folder.folder(workdir)
   say = lambda text: tqdm.write(f"[{time.perf_counter() - began:4.0f} s] {text}")
   make_world(workdir / "world", seed)
   say(

@@ -20,7 +20,7 @@ from absl import app, flags, logging
 
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import checkpoints, evaluate
-from ragrl_jax.retrieval import guard
+from ragrl_jax.retrieval import http_limits
 from ragrl_jax.run import devices
 from ragrl_jax.serving import engine_thread, openai_server
 from ragrl_jax.store import compile_cache
@@ -80,7 +80,7 @@ def main():
     MAX_BYTES.value, MAX_TOKENS.value, MAX_REPLIES.value, MAX_WAITING.value, TIMEOUT_S.value, DRAIN_S.value
   )
   application = openai_server.Application(
-    thread, name, limits, reload=reload, key=key, local=guard.is_loopback(HOST.value)
+    thread, name, limits, reload=reload, key=key, local=http_limits.is_loopback(HOST.value)
   )
   server = openai_server.server(application, host=HOST.value, port=PORT.value)
   thread.failed = lambda error: setattr(server, "should_exit", True)

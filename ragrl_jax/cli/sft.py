@@ -12,7 +12,7 @@ from ragrl_jax.cli import commands, host_flags
 from ragrl_jax.jobs import sft
 from ragrl_jax.parallel import hosts
 from ragrl_jax.run import player
-from ragrl_jax.store import compile_cache, heaps
+from ragrl_jax.store import compile_cache, malloc
 
 CONFIG = commands.config_flag()
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, model.", required=True)
@@ -21,7 +21,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metri
 def main():
   """Runs `ragrl sft`."""
   logging.set_verbosity(logging.WARNING)
-  heaps.limit()
+  malloc.limit()
   compile_cache.keep()
   commands.ready(CONFIG.value, "workdir", WORKDIR.value, training=False)  # no episodes that rows must hold
   with host_flags.joined():

@@ -12,7 +12,7 @@ from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.parallel import hosts
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.run import player, progress
-from ragrl_jax.store import compile_cache, heaps
+from ragrl_jax.store import compile_cache, malloc
 
 CONFIG = commands.config_flag()
 WORKDIR = flags.DEFINE_string(
@@ -29,7 +29,7 @@ def main():
       "learns from rewards: leave it out."
     )
   logging.set_verbosity(logging.WARNING)
-  heaps.limit()
+  malloc.limit()
   compile_cache.keep()
   commands.ready(CONFIG.value, "workdir", WORKDIR.value)
   with host_flags.joined():

@@ -13,7 +13,7 @@ GOLD_KEYS = ("gold_ids", episodes.GOLDS)  # columns of `meta` that only scores r
 SCORED = ("golds", "marks", "sets")  # fields that scores read; answers do not depend on them
 
 
-def of(examples: Iterable[Example]) -> dict[str, str]:
+def by_field(examples: Iterable[Example]) -> dict[str, str]:
   """Field → a hash of this field of all examples, in their order; 16 hexadecimal digits.
 
   The fields: "ids", "questions", "passages" (titles and texts) and "options" (all other columns), on which an answer

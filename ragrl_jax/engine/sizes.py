@@ -98,7 +98,7 @@ class Sizes:
     return min(width for width in self.widths if width == self.prefill or missing <= width)
 
 
-def of(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
+def from_settings(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
   """The sizes of config.rollout on the engine's mesh. Lanes, rows and pages are rounded up to equal shares."""
   replicas = 1 if mesh is None else mesh.shape["data"]
   share = lambda number: -(-number // replicas) * replicas

@@ -110,7 +110,7 @@ def _no_cache(name: str, *_: np.ndarray) -> None:
   raise ValueError(f"{name}: the engine has no cache: load weights first.")
 
 
-def of(learner: Mesh | None, **sizes: int) -> Team | None:
+def for_mesh(learner: Mesh | None, **sizes: int) -> Team | None:
   """The team of this host's engine; None if the engine is on one host. All hosts call it.
 
   Args:

@@ -55,7 +55,7 @@ class AnswerFiles:
     again: Callable[[structs.Example, structs.Episode, Mapping[str, Any]], dict[str, Any]] | None = None,
   ):
     self.out = out
-    settings = jsonl.plain({CONTENTS: digests.of(examples), **settings})
+    settings = jsonl.plain({CONTENTS: digests.by_field(examples), **settings})
     out.mkdir(parents=True, exist_ok=True)
     found = jsonl.repair(out / PREDICTIONS)
     self.rows = {row["index"]: row for row in found}

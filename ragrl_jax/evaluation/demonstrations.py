@@ -12,7 +12,7 @@ from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout.tools import RetrievalTools
-from ragrl_jax.run import player, surroundings
+from ragrl_jax.run import environment_tools, player
 from ragrl_jax.testing.scripted import ScriptedPolicy
 
 KEPT = "kept"
@@ -62,7 +62,7 @@ class Maker:
     self.recipe: Recipe = player.recipe(config)
     self.seed = config.seed
     self.room, self.longest = size * config.rollout.context, size * config.rollout.max_new_tokens
-    where, how = config.retrieval.index, surroundings.remote(config.retrieval)
+    where, how = config.retrieval.index, environment_tools.remote(config.retrieval)
     found = retrieval.load_index(where, **how) if self.recipe.searches and where else None
     self.tools = Tools(found, top_k=config.retrieval.top_k, timeout_s=600.0)
 

@@ -231,7 +231,7 @@ def evaluate(
   for folder in (out, *folders):  # before the lock's file is written there
     folders_lib.refuse_others(folder, folders_lib.EVALUATION, folders_lib.SCORES)
   # A seed's answers do not depend on the number of seeds.
-  settings = dict(settings, contents=digests.of(examples))
+  settings = dict(settings, contents=digests.by_field(examples))
   ownership = [settings | ({} if seeds == 1 else dict(sample=seed)) for seed in range(seeds)]
   with contextlib.ExitStack() as stack:
     stack.enter_context(lock.held(out))

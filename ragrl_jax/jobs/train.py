@@ -25,7 +25,7 @@ from ragrl_jax.learner.state import TrainState
 from ragrl_jax.models import hub
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch, group_sampler
-from ragrl_jax.run import profiling, progress, questions, rewards, saving, watch
+from ragrl_jax.run import profiling, progress, questions, rewards, saving, warning_signs
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import evaluations
@@ -93,15 +93,15 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
   # ---- the steps -----------------------------------------------------------------------------------------------------
   log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not leads)
   with signals.Signals() as received, log as writer, profiled:
-    history = watch.start(metrics_lib.read_metrics(run.workdir) if leads else [])
+    history = warning_signs.start(metrics_lib.read_metrics(run.workdir) if leads else [])
     if evaluate is not None and first == 0:
       yield writer.write(0, progress.evaluated(evaluate, 0, player, policy(state.params)))
     for step in range(first + 1, first + 1 if done else steps + 1):
       with profiled(step):
         state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
       # ---- its row ---------------------------------------------------------------------------------------------------
-      history = watch.kept(history, metrics)
-      metrics |= watch.of_training(history, player.recipe, steps, mixed=bool(config.data.hard))
+      history = warning_signs.kept(history, metrics)
+      metrics |= warning_signs.of_training(history, player.recipe, steps, mixed=bool(config.data.hard))
       metrics |= {"seconds/checkpoint": saving_s} if saving_s else {}  # of the previous step
       if evaluate is not None:
         metrics |= progress.evaluated(evaluate, step, player, policy(state.params))

@@ -137,7 +137,7 @@ def _moved(found: re.Match, line: str) -> tuple[int, int]:
     listed = [array for array in listed if array[0] > 1] or listed
   half = len(listed) // 2 if both else 0
   # The type of a reduce-scatter that does not start lists its results, which are smaller than its arguments.
-  times = max(map(len, collective_groups.of(line)), default=1) if kind == "reduce-scatter" and not both else 1
+  times = max(map(len, collective_groups.parse(line)), default=1) if kind == "reduce-scatter" and not both else 1
   size_of = lambda side: sum(size * width // 8 for size, width in side)
   return max(listed)[0] * times, max(size_of(listed[:half]), size_of(listed[half:])) * times
 

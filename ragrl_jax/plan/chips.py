@@ -47,7 +47,7 @@ CHIPS = {
 }
 
 
-def of(topology: str) -> Chip:
+def for_topology(topology: str) -> Chip:
   """The chip of a topology such as "v5e:2x4" or "h200:8".
 
   Raises:

@@ -22,7 +22,7 @@ def text(line: str) -> str:
   return found[0] if found else ""
 
 
-def of(line: str) -> list[list[int]]:
+def parse(line: str) -> list[list[int]]:
   """The groups of devices of a collective, as positions in the mesh; empty if the text does not list them.
 
   Raises:
@@ -80,7 +80,7 @@ def between_hosts(kind: str, size: float, line: str, each: int, devices: int) ->
     devices: number of GPUs of the mesh, which are one group if the text lists none.
   """
   most = 0.0
-  for group in of(line) or [list(range(devices))]:
+  for group in parse(line) or [list(range(devices))]:
     members = [place // each for place in group]
     hosts = len(set(members))
     if hosts == 1:

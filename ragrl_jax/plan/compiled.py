@@ -72,7 +72,7 @@ def check(
     ValueError: an invalid config or topology; the message says why.
     gpus.CompilerMissing: the compiler is not installed.
   """
-  chips.of(topology)  # checked before a compiler for another kind of chip is requested
+  chips.for_topology(topology)  # checked before a compiler for another kind of chip is requested
   config_lib.validate(config)
   model_shape = shape_of(config, shape)
   devices = aot.devices(topology, slices)
@@ -109,7 +109,7 @@ def check(
     config.rollout.ahead > 0,
     compiled.conversation,
     span,
-    memory.fewest_hosts(model_shape, len(devices) // hosts, hosts, chips.of(topology).hbm - stays),
+    memory.fewest_hosts(model_shape, len(devices) // hosts, hosts, chips.for_topology(topology).hbm - stays),
   )
 
 
@@ -317,7 +317,7 @@ class _Compiler:
     config, c = self.config, self.shape
     r, engines = config.rollout, self.mesh.size // self.here.size
     here = mesh_lib.of_engine(self.here, **r.mesh.to_dict())
-    sizes = sizes_lib.of(settings_of(config).rollout, here)
+    sizes = sizes_lib.from_settings(settings_of(config).rollout, here)
     sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"], experts=c.num_experts)
     graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)

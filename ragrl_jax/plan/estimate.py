@@ -126,7 +126,7 @@ def joined(
     config.rollout.ahead > 0,
     engine.conversation,
     engine.span,
-    memory.fewest_hosts(shape, where.host, where.hosts, chips.of(where.topology).hbm - learner.stays),
+    memory.fewest_hosts(shape, where.host, where.hosts, chips.for_topology(where.topology).hbm - learner.stays),
   )
 
 

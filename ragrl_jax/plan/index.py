@@ -126,7 +126,7 @@ def encode(
 
 def seconds(topology: str, program: Program) -> tuple[float, str]:
   """(lower bound on the seconds of a call, the resource that bounds it: compute, hbm or the name of a link)."""
-  chip, peak = chips.of(topology), dict(flops.PEAKS)[topology.split(":")[0]]
+  chip, peak = chips.for_topology(topology), dict(flops.PEAKS)[topology.split(":")[0]]
   return max(
     (program.flops / peak, "compute"),
     (program.hbm / chip.bandwidth, "hbm"),
@@ -154,7 +154,7 @@ class Alone:
   @property
   def left(self) -> float:
     """Free bytes of a chip, beside vectors and temporaries."""
-    return chips.of(self.topology).hbm - self.resident - self.program.temporaries
+    return chips.for_topology(self.topology).hbm - self.resident - self.program.temporaries
 
   @property
   def fits(self) -> bool:
@@ -178,7 +178,7 @@ class Alone:
         f"{asked.queries} queries a batch, {asked.candidates} candidates each",
         f"resident on a chip   {self.resident / gib:8.2f} GiB",
         f"temporaries          {one.temporaries / gib:8.2f} GiB",
-        f"left on a chip       {self.left / gib:8.2f} GiB of {chips.of(self.topology).hbm / gib:.2f}",
+        f"left on a chip       {self.left / gib:8.2f} GiB of {chips.for_topology(self.topology).hbm / gib:.2f}",
         f"least ms a batch     {1000 * took:8.2f} ({bound})",
         f"{'It fits' if self.fits else 'IT DOES NOT FIT'}; compiled in {one.compile_s:.0f} s{kernels}; "
         f"collectives: {moved}.",
@@ -193,7 +193,7 @@ def alone(index: Index, topology: str) -> Alone:
     ValueError: the topology is unknown.
     gpus.CompilerMissing: the compiler is not installed.
   """
-  chips.of(topology)
+  chips.for_topology(topology)
   devices = aot.devices(topology)
   return Alone(index, topology, len(devices), index.bytes(devices), search(index, devices))
 

@@ -131,7 +131,7 @@ def best(
     fill, drawn: as for `workload.load`.
     refused: choices that are known not to fit.
   """
-  room = (1 - margin) * chips.of(where.topology).hbm
+  room = (1 - margin) * chips.for_topology(where.topology).hbm
   made = load_lib.load(config, fill=fill, drawn=drawn)
   fitting = [
     (choice, estimate.joined(config, choice.rows, shape, where, made, choice.axes, learner, engine))

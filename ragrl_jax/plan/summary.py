@@ -111,7 +111,7 @@ class Report:
   @property
   def chip(self) -> chips.Chip:
     """The kind of chip."""
-    return chips.of(self.topology)
+    return chips.for_topology(self.topology)
 
   @property
   def peak(self) -> float:

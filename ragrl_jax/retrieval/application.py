@@ -7,7 +7,7 @@ import dataclasses
 import json
 import time
 
-from ragrl_jax.retrieval import guard, wire
+from ragrl_jax.retrieval import http_limits, wire
 from ragrl_jax.retrieval.api import Retriever
 from ragrl_jax.retrieval.batching import Batcher, Full
 from ragrl_jax.retrieval.prometheus import CONTENT_TYPE, TIMED, Metrics
@@ -84,9 +84,9 @@ class Application:
   async def _answer(self, scope, receive) -> bytes | None:
     """The body of the answer; None if the client has disconnected. Raises _Refused."""
     page, headers = scope["path"], dict(scope["headers"])
-    if refused := guard.unwelcome(headers, local=self._local):
+    if refused := http_limits.unwelcome(headers, local=self._local):
       raise _Refused(*refused)
-    if not guard.has_key(headers, self._key):
+    if not http_limits.has_key(headers, self._key):
       raise _Refused(401, "wrong or missing key: send Authorization: Bearer KEY.", (b"www-authenticate", b"Bearer"))
     if (method := METHODS.get(page)) is None:
       raise _Refused(404, f"no page {page[:80]!r}: the pages are {', '.join(METHODS)}.")
@@ -107,7 +107,7 @@ class Application:
 
   async def _worked(self, page: str, receive) -> bytes | None:
     """Searches or embeds."""
-    body, model = await guard.read_body(receive, self._limits.max_bytes), self._model
+    body, model = await http_limits.read_body(receive, self._limits.max_bytes), self._model
     if body is None:
       return None
     if len(body) > self._limits.max_bytes:

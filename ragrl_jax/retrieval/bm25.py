@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from ragrl_jax.retrieval import api, reading, seal
+from ragrl_jax.retrieval import api, checksums, reading
 from ragrl_jax.retrieval.corpus import Corpus
 from ragrl_jax.retrieval.ranking import ordered
-from ragrl_jax.retrieval.words import Words, say_wordless, title_and_text
+from ragrl_jax.retrieval.tokenize import Words, say_wordless, title_and_text
 from ragrl_jax.structs import Passage
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class BM25Retriever:
 
     folder = pathlib.Path(folder)
     words = Words.of(settings["words"], folder)
-    with seal.opening(folder):
+    with checksums.opening(folder):
       index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
       columns = _columns(index, rows=len(corpus) if shard is None else None)
     if len(index.vocab_dict) != columns:
@@ -98,7 +98,7 @@ class BM25Retriever:
     ids = [self._index.vocab_dict[word] for word in words if word in self._index.vocab_dict]
     if not ids:
       return []
-    with seal.opening(self._corpus.path.parent / "bm25"):
+    with checksums.opening(self._corpus.path.parent / "bm25"):
       scores = self._index.get_scores_from_ids(ids)
     hits = np.flatnonzero(scores > 0)  # leave out passages without any of the words
     if len(hits) > k:
@@ -128,7 +128,7 @@ def build(
     corpus: the passages. Word statistics are counted over all of them.
     folder: where the files are written.
     k1, b: BM25's saturation (at least 0) and length normalisation (0 to 1).
-    stemmer, stopwords, pattern: see `words.Words`.
+    stemmer, stopwords, pattern: see `tokenize.Words`.
     rows: rows of the passages that searches return; None for all.
     progress: show progress bars.
 

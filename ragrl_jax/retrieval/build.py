@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index, seal, vectors
+from ragrl_jax.retrieval import bm25, checksums, dense, encoders, faiss_index, vectors
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.chunks import Chunks
 from ragrl_jax.retrieval.corpus import CARD, Corpus, Twice, checksum, store, write_json
@@ -126,7 +126,7 @@ def build_index(
       )
     card.update(encoder=dict(chosen, settings=dict(made.settings)), dim=made.dim, max_norm=max_norm)
     card["made"] = made_of(card)
-  write_json(out / INDEX, dict(card, files=seal.sealed(out)))
+  write_json(out / INDEX, dict(card, files=checksums.sealed(out)))
   return out
 
 

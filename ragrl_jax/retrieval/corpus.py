@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from tqdm import tqdm
 
-from ragrl_jax.retrieval import seal
+from ragrl_jax.retrieval import checksums
 from ragrl_jax.structs import Passage
 
 ROWS, OFFSETS, IDS, CARD = "passages.jsonl", "offsets.npy", "ids.npy", "corpus.json"
@@ -53,11 +53,11 @@ class Corpus:
       raise ValueError(f"{self.path}: no corpus is stored here ({CARD} is missing): build the index again.")
     card = read_card(self.path / CARD, dict(rows=int, checksum=str))
     self.checksum = card["checksum"]
-    with seal.opening(self.path / OFFSETS):
+    with checksums.opening(self.path / OFFSETS):
       self._offsets = np.load(self.path / OFFSETS, mmap_mode="r", allow_pickle=False)
       if self._offsets.dtype != np.int64 or self._offsets.ndim != 1 or not len(self._offsets):
         raise ValueError(f"{self._offsets.dtype} {list(self._offsets.shape)}, but it must be int64, one per passage")
-    with seal.opening(self.path / ROWS):
+    with checksums.opening(self.path / ROWS):
       size = (self.path / ROWS).stat().st_size
     if len(self._offsets) != card["rows"] + 1 or int(self._offsets[-1]) != size:
       raise ValueError(
@@ -74,7 +74,7 @@ class Corpus:
   def __getitem__(self, row: int) -> Passage:
     if not 0 <= row < len(self):
       raise IndexError(f"row {row} of a corpus of {len(self)} passages")
-    with seal.opening(self.path / ROWS):
+    with checksums.opening(self.path / ROWS):
       name, title, text = json.loads(self._rows[int(self._offsets[row]) : int(self._offsets[row + 1])].tobytes())
       return Passage(name, title, text)
 
@@ -89,7 +89,7 @@ class Corpus:
     """The row of the passage with this id, or None. The first call sorts the ids' hashes (12 bytes per passage)."""
     with self._sorting:
       if self._by_id is None:
-        with seal.opening(self.path / IDS):
+        with checksums.opening(self.path / IDS):
           hashes = np.load(self.path / IDS, mmap_mode="r", allow_pickle=False)
           if hashes.dtype != np.uint64 or hashes.shape != (len(self),):
             raise ValueError(f"{hashes.dtype} {list(hashes.shape)}, but it must be uint64 [{len(self)}]")
@@ -192,7 +192,7 @@ def read_card(path: pathlib.Path, entries: Mapping[str, type | tuple[type, ...]]
   try:
     card = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:
-    raise ValueError(f"{path}: not valid JSON ({error}): {seal.AGAIN}.") from None
+    raise ValueError(f"{path}: not valid JSON ({error}): {checksums.AGAIN}.") from None
   check_card(path, card, entries)
   return card
 
@@ -207,10 +207,10 @@ def check_card(path: pathlib.Path, card: object, entries: Mapping[str, type | tu
     value = card
     for part in name.split("."):
       if not isinstance(value, dict) or part not in value:
-        raise ValueError(f"{path}: {name!r} is missing: {seal.AGAIN}.")
+        raise ValueError(f"{path}: {name!r} is missing: {checksums.AGAIN}.")
       value = value[part]
     if not isinstance(value, types) or isinstance(value, bool):
-      raise ValueError(f"{path}: {name!r} is {value!r:.80}, which is of another type: {seal.AGAIN}.")
+      raise ValueError(f"{path}: {name!r} is {value!r:.80}, which is of another type: {checksums.AGAIN}.")
 
 
 def write_json(path: pathlib.Path, value) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from ragrl_jax.models import hub
-from ragrl_jax.retrieval import bm25, seal
+from ragrl_jax.retrieval import bm25, checksums
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.hashing import HashingEncoder
-from ragrl_jax.retrieval.words import RULE
+from ragrl_jax.retrieval.tokenize import RULE
 from ragrl_jax.structs import Passage
 
 FITTED = "encoder.json"
@@ -109,7 +109,7 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
   """
   kind = card["encoder"]["kind"]
   if kind == "hashing":
-    with seal.opening(folder / FITTED):
+    with checksums.opening(folder / FITTED):
       encoder = HashingEncoder.load(folder / FITTED)
   elif given is not None and not isinstance(given, str | os.PathLike):
     encoder = given

@@ -17,7 +17,7 @@ import faiss
 import numpy as np
 from tqdm import tqdm
 
-from ragrl_jax.retrieval import ranking, seal
+from ragrl_jax.retrieval import checksums, ranking
 
 BLOCK = 1 << 16  # rows added, or converted to float32, at a time
 LONG = 1 << 28  # multiplications from which several threads pay off: tens of milliseconds on one thread
@@ -72,7 +72,7 @@ class Approximate:
     Raises:
       ValueError: the file belongs to other vectors, or this kind of index does not know an option.
     """
-    with seal.opening(path):
+    with checksums.opening(path):
       self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
     if (self._index.ntotal, self._index.d) != vectors.shape:
       raise ValueError(

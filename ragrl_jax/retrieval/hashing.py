@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ragrl_jax.retrieval.corpus import write_json
-from ragrl_jax.retrieval.words import RULE, Words, say_wordless, title_and_text
+from ragrl_jax.retrieval.tokenize import RULE, Words, say_wordless, title_and_text
 from ragrl_jax.structs import Passage
 
 NONZEROS = 16

@@ -15,7 +15,7 @@ from typing import Any
 from ragrl_jax.chat import http
 from ragrl_jax.retrieval import api, reading
 from ragrl_jax.retrieval.corpus import from_contents
-from ragrl_jax.retrieval.outage import Outage
+from ragrl_jax.retrieval.retry_wait import Outage
 from ragrl_jax.store import addresses
 from ragrl_jax.structs import Passage
 

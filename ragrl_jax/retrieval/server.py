@@ -28,10 +28,10 @@ from typing import Any
 
 import uvicorn
 
-from ragrl_jax.retrieval import guard as guard_lib
+from ragrl_jax.retrieval import http_limits as guard_lib
 from ragrl_jax.retrieval.api import Retriever
 from ragrl_jax.retrieval.application import Application
-from ragrl_jax.retrieval.guard import Guard, is_loopback
+from ragrl_jax.retrieval.http_limits import Guard, is_loopback
 from ragrl_jax.retrieval.processes import Processes
 from ragrl_jax.retrieval.prometheus import FOLDER, Metrics
 from ragrl_jax.retrieval.reloading import Reloading

@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ragrl_jax.retrieval import seal
+from ragrl_jax.retrieval import checksums
 
 FILE, SCALES = "vectors.npy", "scales.npy"
 DTYPES = ("float32", "float16", "bfloat16", "int8")
@@ -79,14 +79,14 @@ def mapped(folder: str | os.PathLike, *, mode: Any = "r") -> Any:
     ValueError: a file is not such an array.
   """
   folder = pathlib.Path(folder)
-  with seal.opening(folder / FILE):
+  with checksums.opening(folder / FILE):
     found = np.load(folder / FILE, mmap_mode=mode, allow_pickle=False)
     if found.dtype not in (np.float32, np.float16, np.uint16, np.int8):
       raise ValueError(f"numbers of type {found.dtype}")
   if found.dtype == np.uint16:
     return found.view(ml_dtypes.bfloat16)
   if found.dtype == np.int8:
-    with seal.opening(folder / SCALES):
+    with checksums.opening(folder / SCALES):
       scales = np.load(folder / SCALES, mmap_mode=mode, allow_pickle=False)
       if scales.dtype != np.float32 or scales.shape != found.shape[:1]:
         raise ValueError(f"{scales.dtype} {list(scales.shape)}, but it must be float32 {list(found.shape[:1])}")

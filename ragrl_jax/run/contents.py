@@ -69,7 +69,7 @@ def of_folder(place: str, setting: str = "") -> str:
 
 def of_questions(examples: Sequence[structs.Example]) -> str:
   """Digest of questions, passages, golds and options, without the names of their sets."""
-  fields = digests.of(examples)
+  fields = digests.by_field(examples)
   return _hash({name: fields[name] for name in sorted(fields) if name != "sets"})
 
 

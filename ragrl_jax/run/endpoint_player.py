@@ -13,8 +13,8 @@ from ragrl_jax.chat import client as client_lib
 from ragrl_jax.prompting.marked import MarkedTokenizer
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import dispatch, endpoint_client, endpoint_rollout
+from ragrl_jax.run import environment_tools
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import surroundings
 from ragrl_jax.settings.answering import Endpoint
 
 MILLION = 1e6
@@ -74,7 +74,7 @@ def build(config, keep: pathlib.Path) -> EndpointPlayer:
   endpoint, rollout = settings.endpoint, settings.rollout
   base = player_lib.tokenizer(config)
   tokenizer = base if endpoint.protocol == endpoint_client.COMPLETIONS else MarkedTokenizer(base)
-  retriever, judges, tools = surroundings.tools(config, recipe, queue)
+  retriever, judges, tools = environment_tools.tools(config, recipe, queue)
   client = _client(endpoint)
   server = endpoint_client.Server(
     cached.CachedClient(client, endpoint.cache or keep, sampling=dict(endpoint.more), setting="config.endpoint.cache"),

@@ -29,7 +29,7 @@ from ragrl_jax.prompting.tokenizer import tokenless
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import collect, dispatch, multihost
 from ragrl_jax.run import devices as devices_lib
-from ragrl_jax.run import surroundings
+from ragrl_jax.run import environment_tools
 from ragrl_jax.store import trackers
 
 
@@ -232,7 +232,7 @@ def check_tools(config, recipe: Recipe) -> None:
       f"config.retrieval.index is empty, but the recipe {recipe.name} searches: name a folder of "
       "`ragrl index`, or the http://… address of a retriever."
     )
-  surroundings.remote(config.retrieval)
+  environment_tools.remote(config.retrieval)
   index = config.retrieval.index
   if index and "://" not in index and not pathlib.Path(index).exists():
     raise ValueError(
@@ -244,7 +244,7 @@ def check_tools(config, recipe: Recipe) -> None:
       f"config.retrieval.query_encoder is empty, but the recipe {recipe.name} compares the vectors of queries: name "
       "an encoder, a folder or a name on the hub, or compare their characters (config.switches.similarity='ngrams')."
     )
-  surroundings.check_judges(config, recipe.judged)
+  environment_tools.check_judges(config, recipe.judged)
 
 
 def check_sft(config) -> None:
@@ -292,7 +292,7 @@ def _check_mesh(config, *, training: bool) -> None:
 def _check_sizes(config) -> None:
   devices = mesh(config)
   here = mesh_lib.of_engine(devices, **config.rollout.mesh.to_dict())
-  sizes, shape = engine_sizes.of(settings_lib.of(config).rollout, here), _shape(config)
+  sizes, shape = engine_sizes.from_settings(settings_lib.of(config).rollout, here), _shape(config)
   tensor = config.rollout.mesh.tensor
   vocab = shape.vocab_size if config.model.path else None
   engine_sizes.check_model(shape.num_kv_heads, vocab, tensor, experts=shape.num_experts)
@@ -332,11 +332,11 @@ def build(config, *, seed: int | None = None, training: bool = True, judged: Seq
     ValueError: see `check` and `tokenizer`; or an input cannot be read.
   """
   check(config, training=training)
-  surroundings.check_judges(config, (*recipe(config).judged, *judged))
+  environment_tools.check_judges(config, (*recipe(config).judged, *judged))
   made, members = _sampler(config)
   chosen, queue = made.recipe, dispatch.Dispatch()
   here = None if made.mesh is None else made.mesh.local_mesh  # judges do not wait for other hosts
-  retriever, judges, used = surroundings.tools(config, chosen, queue, here, judged=judged)
+  retriever, judges, used = environment_tools.tools(config, chosen, queue, here, judged=judged)
   rollout = collect.Rollout(
     made.engine,
     chosen.play,
@@ -369,12 +369,12 @@ def _sampler(config) -> tuple[Sampler, team.Team | None]:
   automaton = stops.Stops(encoding, chosen.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)
   spread = config.rollout.mesh.to_dict()
-  engine_mesh, members = mesh_lib.of_engine(devices, **spread), team.of(devices, **spread)
+  engine_mesh, members = mesh_lib.of_engine(devices, **spread), team.for_mesh(devices, **spread)
   engine = engine_lib.Engine(
     graphdef,
     encoding,
     automaton,
-    engine_sizes.of(settings_lib.of(config).rollout, engine_mesh),
+    engine_sizes.from_settings(settings_lib.of(config).rollout, engine_mesh),
     mesh=engine_mesh,
     every=mesh_lib.engines(devices, **spread) if hosts.count() > 1 else None,
     team=members,

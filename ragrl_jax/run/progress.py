@@ -102,6 +102,6 @@ def headline(metrics: dict[str, Any]) -> str:
     ("tokens_per_second", "tok/s", ".0f"),
     ("bottleneck", "slowest", ""),
   ]
-  # Most recipes never search. If a recipe should search and does not, run/watch.py warns.
+  # Most recipes never search. If a recipe should search and does not, run/warning_signs.py warns.
   told = lambda name: name in metrics and (name != "searches" or metrics[name])
   return " ".join(f"{label} {metrics[name]:{form}}" for name, label, form in shown if told(name))

@@ -16,7 +16,7 @@ from typing import Any
 
 from ragrl_jax.protocol.http_answer import Answer, Refused, answered
 from ragrl_jax.report import rendering
-from ragrl_jax.retrieval import guard
+from ragrl_jax.retrieval import http_limits
 from ragrl_jax.serving import ask_checkpoint
 from ragrl_jax.structs import Example
 
@@ -68,7 +68,7 @@ class Application:
       raise NotImplementedError(f"{scope['type']!r}: only HTTP is served.")
     answer = Answer(send, kind=LINES)
     try:
-      if refused := guard.unwelcome(dict(scope["headers"]), local=True):
+      if refused := http_limits.unwelcome(dict(scope["headers"]), local=True):
         raise Refused(*refused)
       if (wanted := PAGES.get(scope["path"])) is None:
         raise Refused(404, f"no page {scope['path'][:80]!r}.")
@@ -90,7 +90,7 @@ class Application:
       await answer.refuse(Refused(500, "the command failed: its output shows the error."))
 
   async def _asked(self, receive, answer: Answer) -> None:
-    body = await guard.read_body(receive, self._limits.max_bytes)
+    body = await http_limits.read_body(receive, self._limits.max_bytes)
     if body is None:  # the client has left
       return
     if len(body) > self._limits.max_bytes:

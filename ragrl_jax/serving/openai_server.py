@@ -22,11 +22,11 @@ from ragrl_jax.prompting import tool_calls
 from ragrl_jax.protocol import replies
 from ragrl_jax.protocol.http_answer import Answer, Refused, answered
 from ragrl_jax.protocol.requests import CHAT, TEXT, Asked, Served, read
-from ragrl_jax.retrieval import guard as guard_lib
-from ragrl_jax.retrieval.guard import Guard
+from ragrl_jax.retrieval import http_limits as guard_lib
+from ragrl_jax.retrieval.http_limits import Guard
 from ragrl_jax.serving import drawing
 from ragrl_jax.serving.engine_thread import EngineThread
-from ragrl_jax.serving.gate import Gate
+from ragrl_jax.serving.rwlock import Gate
 
 PAGES = {
   "/v1/chat/completions": "POST",

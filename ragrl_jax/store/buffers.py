@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ragrl_jax import structs
-from ragrl_jax.store import exact
+from ragrl_jax.store import lossless_json
 
 LEVEL = 1  # compression level of the numbers: higher levels save 1 %, and take several times as long
 PARTS = 4
@@ -33,7 +33,7 @@ def pack(episodes: Sequence[structs.Episode], decode: Decode) -> bytes:
     decode: ids → text; `unpack` must get the same function.
 
   Raises:
-    ValueError: a fact that cannot be saved exactly (`store/exact.py`).
+    ValueError: a fact that cannot be saved exactly (`store/lossless_json.py`).
   """
   ids, logprobs, routes, passages, rows = [], [], [], {}, []
   for episode in episodes:
@@ -42,7 +42,9 @@ def pack(episodes: Sequence[structs.Episode], decode: Decode) -> bytes:
       logprobs += segment.logprobs
       routes.append(segment.routes)
     segments = [_segment(segment, decode, passages) for segment in episode.segments]
-    rows.append([*(getattr(episode, name) for name in _PLAIN), episode.starts, exact.encode(episode.facts), segments])
+    rows.append(
+      [*(getattr(episode, name) for name in _PLAIN), episode.starts, lossless_json.encode(episode.facts), segments]
+    )
   texts = json.dumps([rows, list(passages)], separators=(",", ":")).encode()
   numbers = _squeezed(np.asarray(ids, "<i4")), _squeezed(np.asarray(logprobs, "<f4"))
   parts = *numbers, zlib.compress(b"".join(routes), LEVEL), zlib.compress(texts)
@@ -77,7 +79,7 @@ def unpack(packed: bytes, decode: Decode) -> list[structs.Episode]:
   return [
     structs.Episode(
       tuple(segment(one) for one in segments),
-      facts=exact.decode(facts),
+      facts=lossless_json.decode(facts),
       starts=tuple(starts),
       **dict(zip(_PLAIN, plain, strict=True)),
     )

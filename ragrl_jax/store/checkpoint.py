@@ -28,7 +28,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from ragrl_jax.parallel import hosts
-from ragrl_jax.store import heaps, sums
+from ragrl_jax.store import malloc, sums
 
 UNFINISHED, DELETED, DAMAGED = ".tmp", ".deleted", ".damaged"  # suffixes of a step's folder that is not a checkpoint
 STALE = "stale"  # folder, in a checkpoint, of the older weights that the next step is sampled with
@@ -102,7 +102,7 @@ class Checkpoints:
         for old in self.steps()[: -self._keep]:
           self.path(old).rename(self.folder / f"{old}{DELETED}")
         self._remove_what_is_no_step()
-    heaps.trim()  # Orbax's threads have freed their buffers by now
+    malloc.trim()  # Orbax's threads have freed their buffers by now
     multihost_utils.sync_global_devices("checkpoint")
     return self.path(step)
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.core.text.normalize import normalize
-from ragrl_jax.store import exact, jsonl, step_files
+from ragrl_jax.store import jsonl, lossless_json, step_files
 
 FOLDER = "episodes"
 PLAYED = "episodes.jsonl"  # file of an evaluation
@@ -227,7 +227,7 @@ def record(episode: structs.Episode) -> dict[str, Any]:
     "version": episode.version,
     "ended": episode.ended,
     "failure": episode.failure,
-    "facts": exact.encode(episode.facts),
+    "facts": lossless_json.encode(episode.facts),
     "segments": [_segment(segment, None) for segment in episode.segments],
     **_starts(episode),
   }
@@ -235,7 +235,7 @@ def record(episode: structs.Episode) -> dict[str, Any]:
 
 def of_record(saved: Mapping[str, Any]) -> structs.Episode:
   """The episode that `record` encoded."""
-  return dataclasses.replace(episode_of(saved), facts=exact.decode(saved["facts"]))
+  return dataclasses.replace(episode_of(saved), facts=lossless_json.decode(saved["facts"]))
 
 
 def _starts(episode: structs.Episode) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def test_a_mesh_that_does_not_fit_is_refused():
   assert (mesh.shape["data"], mesh.shape["tensor"]) == (4, 2)
   with pytest.raises(ValueError, match="lanes=6 on 4 replicas.*multiple of 4"):
     Sizes(lanes=6, rows=8, context=8, replicas=4)
-  made = sizes_lib.of(Rollout(lanes=6, rows=9), mesh)  # a run's sizes are rounded up
+  made = sizes_lib.from_settings(Rollout(lanes=6, rows=9), mesh)  # a run's sizes are rounded up
   assert (made.lanes, made.rows, made.replicas) == (8, 12, 4)
   graphdef, params = nnx.split(kit.model())  # two key-value heads
   whole = mesh_lib.of_engine(learners_mesh(), tensor=4)

@@ -204,8 +204,8 @@ def test_drafting_compiles_nothing_after_warm_up_and_copies_no_cache():
 
 
 def test_the_setting_reaches_the_engine_and_is_checked():
-  assert sizes_lib.of(Rollout(speculate=6, chunk=10), None).ahead == 70
-  assert sizes_lib.of(Rollout(), None).ahead == Rollout.chunk  # off unless it is asked for
+  assert sizes_lib.from_settings(Rollout(speculate=6, chunk=10), None).ahead == 70
+  assert sizes_lib.from_settings(Rollout(), None).ahead == Rollout.chunk  # off unless it is asked for
   with pytest.raises(ValueError, match=r"config\.rollout\.speculate=512.*context=512"):
     Rollout(speculate=512)
   with pytest.raises(ValueError, match="speculate"):

@@ -10,7 +10,7 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.learner import blocks, learner, packing, settings, step
 from ragrl_jax.report import panels
 from ragrl_jax.rollout import timings
-from ragrl_jax.run import rewards, watch
+from ragrl_jax.run import rewards, warning_signs
 
 ROOT = pathlib.Path(__file__).parents[2]
 EPISODE = structs.Episode(
@@ -71,6 +71,6 @@ def test_every_warning_is_declared():
     [calm] * 6 + [dict(entropy=0.0, response_tokens=1.0, searches=0.1)],
     [calm] * 6 + [dict(entropy=9.0)],
   ]
-  found = {name for history in histories for name in watch.warnings(history, searches_expected=True)}
-  # The tests of the recipes and of `watch.of_training` cover the other two.
+  found = {name for history in histories for name in warning_signs.warnings(history, searches_expected=True)}
+  # The tests of the recipes and of `warning_signs.of_training` cover the other two.
   assert found | {"schedule", "few_spreads"} == set(declared.names("warnings"))

@@ -102,7 +102,7 @@ def test_means_by_hand(tmp_path):
   assert m["terms"] == {"answer": pytest.approx(6 / 9)}
   assert m["ended"]["failed"] == 1 and sum(m["ended"].values()) == 10
   assert (
-    m["settings"] == {"checkpoint": "m", "contents": digests.of(EXAMPLES)}
+    m["settings"] == {"checkpoint": "m", "contents": digests.by_field(EXAMPLES)}
     and m["seconds_cover"] == 10
     and m["peak_memory"]["host"] > 2**20
   )
@@ -212,7 +212,11 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
   assert "means ± sample deviations over 2 seeds" in (said := metric_tables.one(m))
   assert "Exact match                    0.250 ± 0.000  [0.0" in said
   one = json.loads((tmp_path / "seed_1" / "metrics.json").read_text())
-  assert one["em"] == 0.25 and one["settings"] == {"checkpoint": "m", "sample": 1, "contents": digests.of(EXAMPLES[:4])}
+  assert one["em"] == 0.25 and one["settings"] == {
+    "checkpoint": "m",
+    "sample": 1,
+    "contents": digests.by_field(EXAMPLES[:4]),
+  }
   assert [row["em"] for row in rows(tmp_path / "seed_1")] == [0.0, 1.0, 0.0, 0.0]
   # A third seed is added, and only that one is played. It has question 2 right.
   more = evaluate(tmp_path, EXAMPLES[:4], play=sampled, seeds=3)

@@ -66,7 +66,7 @@ def test_every_kind_of_collective_is_compiled_and_read(kind):
   text = jax.jit(lambda x: (x @ x.T).sum(), out_shardings=at()).lower(x).compile().as_text()
   found = aot.collectives(text)
   crossing = [one for one in found if collective_groups.between_hosts(one.kind, one.bytes, one.groups, 2, 4)]
-  assert crossing and all(collective_groups.of(one.groups) for one in found)
+  assert crossing and all(collective_groups.parse(one.groups) for one in found)
   assert launches.launches(text).kernels >= 2 + len(found)
 
 

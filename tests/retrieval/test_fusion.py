@@ -11,7 +11,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.models import scorers
 from ragrl_jax.retrieval import build_index, fusion, load_index
 from ragrl_jax.retrieval import remote as remote_lib
-from ragrl_jax.run import surroundings
+from ragrl_jax.run import environment_tools
 from ragrl_jax.structs import Passage
 
 
@@ -158,7 +158,7 @@ def test_servers_in_nested_files_get_the_settings_of_servers(folder, monkeypatch
   (folder / "outer.json").write_text(json.dumps(dict(indexes=["inner.json", "http://here:1"])))
   config = config_lib.default_config().retrieval
   config.index, config.timeout_s = str(folder / "outer.json"), 7.0
-  load_index(config.index, **surroundings.remote(config))
+  load_index(config.index, **environment_tools.remote(config))
   assert [address for address, _ in got] == ["http://there:1", "http://here:1"]
   assert all(settings["timeout_s"] == 7.0 for _, settings in got)
 

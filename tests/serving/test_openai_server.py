@@ -19,7 +19,7 @@ from small_server import CLIENT, MODEL, drawn, post, serving, stream
 from ragrl_jax import structs
 from ragrl_jax.engine import lanes
 from ragrl_jax.learner import forward, packing
-from ragrl_jax.retrieval import guard
+from ragrl_jax.retrieval import http_limits
 from ragrl_jax.serving.openai_server import Limits
 
 PROMPT = "Question 1??"
@@ -351,7 +351,7 @@ def test_more_replies_than_rows_follow_each_other():
 def test_a_client_that_does_not_read_holds_no_row_and_is_dropped():
   # 64 replies of 80 tokens with log-probabilities are some 500 kB of events; the buffers hold about 80 kB.
   held, got = Held(), b""
-  with serving(held, guard=guard.Guard(read_s=1.0)) as (url, _):
+  with serving(held, guard=http_limits.Guard(read_s=1.0)) as (url, _):
     with asked_by(url, buffer=1, n=64, max_tokens=80, stream=True, logprobs=1) as deaf:
       until(lambda: held.steps and waiting(url) == 64)
       held.go.set()

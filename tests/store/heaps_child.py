@@ -10,7 +10,7 @@ import threading
 
 import psutil
 
-from ragrl_jax.store import heaps
+from ragrl_jax.store import malloc
 
 THREADS, BLOCKS, BYTES = 6, 2000, 64 << 10  # a block is smaller than what glibc gets from the system by itself
 
@@ -33,7 +33,7 @@ def resident() -> float:
 
 
 def main(folder: str, *words: str):
-  limited = heaps.limit() if words else False
+  limited = malloc.limit() if words else False
   together = threading.Barrier(THREADS)
 
   def work():
@@ -52,7 +52,7 @@ def main(folder: str, *words: str):
   for block in blocks[:-1]:  # the last one keeps the heap from shrinking
     libc.free(block)
   before = resident()
-  heaps.trim()
+  malloc.trim()
   print(int(limited), count(pathlib.Path(folder)), f"{before:.1f} {resident():.1f}")
 
 

@@ -24,7 +24,7 @@ from ragrl_jax.agents.agent.task import MODEL
 from ragrl_jax.protocol import requests
 from ragrl_jax.protocol.http_answer import Answer, Refused, answered
 from ragrl_jax.protocol.replies import Replies
-from ragrl_jax.retrieval import guard
+from ragrl_jax.retrieval import http_limits
 
 PAGES = {"chat/completions": "POST", "completions": "POST", "search": "POST", "models": "GET"}
 DONE = b"data: [DONE]\n\n"
@@ -34,7 +34,9 @@ STARTED_S = 30.0  # seconds that the server has to start
 # Seconds that an idle connection stays open. Clients close theirs much earlier, so no request is sent on a connection
 # that the server is closing.
 KEPT_S = 3600
-GUARD = guard.Guard(header_s=120.0, body_s=120.0, read_s=120.0)  # long: clients run on this machine, which may be busy
+GUARD = http_limits.Guard(
+  header_s=120.0, body_s=120.0, read_s=120.0
+)  # long: clients run on this machine, which may be busy
 
 
 class Gateway:
@@ -75,7 +77,7 @@ class Gateway:
       if self._port:
         return
       # A proxy, because the thread must not keep the gateway.
-      config = guard.configured(weakref.proxy(self), host="127.0.0.1", port=0, guard=GUARD)
+      config = http_limits.configured(weakref.proxy(self), host="127.0.0.1", port=0, guard=GUARD)
       config.timeout_keep_alive = KEPT_S
       server = uvicorn.Server(config)
       weakref.finalize(self, setattr, server, "should_exit", True)
@@ -95,13 +97,13 @@ class Gateway:
       raise NotImplementedError(f"{scope['type']!r}: only HTTP is served.")
     answer = Answer(send, last=DONE)
     try:
-      if refused := guard.unwelcome(dict(scope["headers"]), local=True):
+      if refused := http_limits.unwelcome(dict(scope["headers"]), local=True):
         raise Refused(*refused)
       session, reading, timeout_s, page = self._found(scope)
       if page == "models":
         await answer.whole(dict(object="list", data=[dict(id=MODEL, object="model", created=0, owned_by="ragrl_jax")]))
         return
-      body = await guard.read_body(receive, MAX_BYTES)
+      body = await http_limits.read_body(receive, MAX_BYTES)
       if body is None:  # the client has disconnected
         return
       if len(body) > MAX_BYTES:

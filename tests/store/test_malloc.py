@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from ragrl_jax.store import checkpoint, heaps
+from ragrl_jax.store import checkpoint, malloc
 
 CHILD, ROOT = pathlib.Path(__file__).with_name("heaps_child.py"), pathlib.Path(__file__).parents[2]
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="heaps of glibc")
@@ -33,9 +33,9 @@ def child(folder, *words, **environment) -> list[float]:
 @glibc
 def test_simultaneous_threads_share_two_heaps(tmp_path):
   limited, found, *_ = child(tmp_path, "limit")
-  assert limited and found == heaps.MOST
+  assert limited and found == malloc.MOST
   limited, found, *_ = child(tmp_path)
-  assert not limited and found > heaps.MOST  # each of six threads has a heap
+  assert not limited and found > malloc.MOST  # each of six threads has a heap
 
 
 @glibc
@@ -53,7 +53,7 @@ def test_trim_returns_freed_memory(tmp_path):
 
 def test_a_checkpoint_returns_what_it_freed(tmp_path, monkeypatch):
   calls = []
-  monkeypatch.setattr(heaps, "trim", lambda: calls.append(kept.latest()))
+  monkeypatch.setattr(malloc, "trim", lambda: calls.append(kept.latest()))
   kept = checkpoint.Checkpoints(tmp_path, keep=1)
   kept.save(1, dict(a=np.zeros(3, np.float32)), {})
   assert calls == [1]
@@ -63,5 +63,5 @@ def test_other_systems_are_left_alone(monkeypatch):
   monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
   monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
   monkeypatch.setattr(sys, "platform", "darwin")
-  assert not heaps.limit()
-  heaps.trim()
+  assert not malloc.limit()
+  malloc.trim()

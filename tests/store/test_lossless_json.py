@@ -4,11 +4,11 @@ import math
 import numpy as np
 import pytest
 
-from ragrl_jax.store import exact
+from ragrl_jax.store import lossless_json
 
 
 def through(value):
-  return exact.decode(json.loads(json.dumps(exact.encode(value), allow_nan=False)))
+  return lossless_json.decode(json.loads(json.dumps(lossless_json.encode(value), allow_nan=False)))
 
 
 def test_values_are_restored():
@@ -67,9 +67,9 @@ def test_nan_stays_nan():
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"x", np.array([object()]), np.array(["x"]), [lambda: 0]])
 def test_values_that_cannot_be_restored_are_refused(value):
   with pytest.raises(ValueError, match="cannot be saved exactly"):
-    exact.encode(value)
+    lossless_json.encode(value)
 
 
 def test_another_kind_of_file_is_refused():
   with pytest.raises(ValueError, match="not a kind of saved value"):
-    exact.decode({"pickle": "x"})
+    lossless_json.decode({"pickle": "x"})
