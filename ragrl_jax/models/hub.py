@@ -40,7 +40,6 @@ FILES = (
   "config_sentence_transformers.json",
   "artifact.metadata",  # ColBERT's settings
 )
-PARTS = ("model", "config", "tokenizer")  # all; all but the weights, which must exist; files that need no weights
 # Settings that may be such names. Those of config.judges are added.
 SETTINGS = {
   "model.path": "config",
@@ -74,7 +73,8 @@ def folder(where: str | os.PathLike, setting: str, *, part: str = "model") -> pa
   Args:
     where: a path, or a name on the hub.
     setting: what names it, for messages.
-    part: one of PARTS. For "tokenizer", a path need not be a folder.
+    part: "model": all; "config": all but the weights, which must exist; "tokenizer": files that need no weights, and a
+      path need not be a folder.
 
   Raises:
     ValueError: there is no such folder, and the hub does not give it.

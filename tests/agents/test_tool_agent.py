@@ -293,8 +293,8 @@ class Turns:
 def calling(function, turns):
   """The play with this tool and these turns."""
   box = toolbox.Toolbox([tool.of_function(function)], timeout_s=200, retries=0, at_once=64)
-  limits = dict(max_turns=2, max_calls=4, max_result_tokens=9, masks=True)
-  return play_lib.build(Prompt("none", INSTRUCTIONS), Parser(), box, lambda tokenizer: turns, **limits)
+  limits = recipes.chosen("tool_agent", max_turns=2, max_calls=4, max_result_tokens=9, failure="mask")
+  return play_lib.build(Prompt("none", INSTRUCTIONS), Parser(), box, lambda tokenizer: turns, limits)
 
 
 @pytest.mark.slow  # compiles the engine's programs

@@ -3,7 +3,7 @@
 import asyncio
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ragrl_jax import structs
 from ragrl_jax.agents.agent import program as program_lib
@@ -12,28 +12,18 @@ from ragrl_jax.agents.agent.session import Reading, Session
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.structs import Episode, Example
 
+if TYPE_CHECKING:
+  from ragrl_jax.agents.agent.recipe import Switches
 
-def build(
-  program: program_lib.Program,
-  prompt: Prompt,
-  *,
-  stops: Sequence[str],
-  max_requests: int,
-  timeout_s: float,
-  at_once: int,
-  split: bool,
-  scores_errors: bool,
-):
+
+def build(program: program_lib.Program, prompt: Prompt, stops: Sequence[str], switches: "Switches"):
   """Makes the coroutine that plays an episode.
 
   Args:
     program: runs once per episode.
     prompt: the question as a message. It is the prompt of an episode whose program sent no request.
     stops: the stop strings that requests may use.
-    max_requests, split: see `Session`.
-    timeout_s: most seconds of a program.
-    at_once: most programs that run at the same time.
-    scores_errors: True: an episode whose program raised an error has no answer and is scored; False: it fails.
+    switches: the recipe's.
   """
   # Imported here, because a server's packages take time to import and other recipes do not need them.
   from ragrl_jax.agents.agent.gateway import Gateway
@@ -47,9 +37,10 @@ def build(
     if tokenizer not in readings:
       readings[tokenizer] = Reading(tokenizer, stops)
     if loop not in permits:
-      permits[loop] = asyncio.Semaphore(at_once)
+      permits[loop] = asyncio.Semaphore(switches.at_once)
     async with permits[loop]:
-      session = Session(policy, tools, readings[tokenizer], max_requests=max_requests, split=split)
+      split, timeout_s = switches.rewritten == "split", switches.timeout_s
+      session = Session(policy, tools, readings[tokenizer], max_requests=switches.max_requests, split=split)
       url = await gateway.open(session, readings[tokenizer], timeout_s)
       result, error = task_lib.Result(), ""
       try:
@@ -68,7 +59,7 @@ def build(
     if session.failure:
       raise structs.ToolFailed(session.failure)
     # The policy used up the context or the requests. The program's error follows from that, so the episode is scored.
-    if error and not (scores_errors or session.ended):
+    if error and not (switches.errors == "score" or session.ended):
       raise structs.ToolFailed(error)
     facts = dict(answer=result.answer, requests=session.requests, tool_calls=session.calls, searches=session.searches)
     facts |= dict(reward=result.reward) if result.reward is not None else {}

@@ -67,16 +67,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   kind = switches.reward
   if kind not in KINDS:
     kind = named.function_of(kind, "config.switches.reward")
-  play = play_lib.build(
-    program_lib.Program(switches.program),
-    prompt,
-    stops=stops,
-    max_requests=switches.max_requests,
-    timeout_s=switches.timeout_s,
-    at_once=switches.at_once,
-    split=switches.rewritten == "split",
-    scores_errors=switches.errors == "score",
-  )
+  play = play_lib.build(program_lib.Program(switches.program), prompt, stops, switches)
   return recipe_lib.Recipe(
     name="agent",
     prompt=prompt,

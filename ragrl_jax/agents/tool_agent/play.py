@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ragrl_jax import structs
 from ragrl_jax.agents.tool_agent.parser import Parser
@@ -15,6 +15,9 @@ from ragrl_jax.prompting.call_texts import Malformed, ToolCall
 from ragrl_jax.prompting.tool_turns import ToolTurns
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.structs import Episode, Example, Passage, Segment
+
+if TYPE_CHECKING:
+  from ragrl_jax.agents.tool_agent.recipe import Switches
 
 
 async def _by_the_episode(arguments: dict[str, Any]) -> str:
@@ -63,28 +66,15 @@ class Made:
   found: tuple[Passage, ...] | None = None
 
 
-def build(
-  prompt: Prompt,
-  parser: Parser,
-  toolbox: Toolbox,
-  turns_of: Callable[[Any], ToolTurns],
-  *,
-  max_turns: int,
-  max_calls: int,
-  max_result_tokens: int,
-  masks: bool,
-):
+def build(prompt: Prompt, parser: Parser, toolbox: Toolbox, turns_of: Callable[[Any], ToolTurns], switches: "Switches"):
   """Makes the coroutine that plays an episode.
 
   Args:
-    prompt, parser: those of the recipe.
+    prompt, parser, switches: those of the recipe.
     toolbox: the tools. SEARCH is one of them if the model may use the run's own search.
     turns_of: makes the `ToolTurns` of a tokenizer.
-    max_turns: most turns with calls; the turn after them must answer.
-    max_calls: most calls per turn.
-    max_result_tokens: most tokens per result; a longer one is cut.
-    masks: True: a failed tool fails the episode. False: the model reads the error.
   """
+  max_turns, masks = switches.max_turns, switches.failure == "mask"
 
   async def play(example: Example, policy: structs.Policy, tools: structs.Tools) -> Episode:
     turns, counts, answer, why = turns_of(policy.tokenizer), Counts(), None, "turns"
@@ -92,7 +82,7 @@ def build(
     talk = policy.start(turns.prompt(prompt.messages(example)))
     for turn in range(max_turns + 1):  # the last turn can only answer
       said = await talk.generate(stop=stop)
-      calls, wrong = _read(turns, said, 1 if turns.single else max_calls)
+      calls, wrong = _read(turns, said, 1 if turns.single else switches.max_calls)
       if not calls and not wrong:
         answer = parser.answer(said.text)
         why = None if answer is None else "answer"
@@ -105,7 +95,7 @@ def build(
       _count(counts, made)
       if failed := [one.result.text for one in made if one.result.kind == FAILED and masks]:
         raise structs.ToolFailed(failed[0])
-      shown = [(one.name, passages.cut(_shown(one), policy.tokenizer, max_result_tokens)) for one in made]
+      shown = [(one.name, passages.cut(_shown(one), policy.tokenizer, switches.max_result_tokens)) for one in made]
       new = turns.after(shown or [("", f"error: {wrong}")], ended=said.stop == "eos")
       searches = [one for one in made if one.found is not None]
       query = "; ".join(one.query for one in searches) if searches else None

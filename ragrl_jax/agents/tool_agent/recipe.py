@@ -83,16 +83,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
       made[tokenizer] = ToolTurns(tokenizer, [tool.shown for tool in toolbox.tools.values()])
     return made[tokenizer]
 
-  play = play_lib.build(
-    prompt,
-    parser,
-    toolbox,
-    turns_of,
-    max_turns=switches.max_turns,
-    max_calls=switches.max_calls,
-    max_result_tokens=switches.max_result_tokens,
-    masks=switches.failure == "mask",
-  )
+  play = play_lib.build(prompt, parser, toolbox, turns_of, switches)
   return recipe_lib.Recipe(
     name="tool_agent",
     prompt=prompt,
