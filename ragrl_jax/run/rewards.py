@@ -11,7 +11,7 @@ import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.core import groups as groups_lib
-from ragrl_jax.core.rewards import overlong as overlong_lib
+from ragrl_jax.core.rewards import lengths
 from ragrl_jax.learner import packing
 from ragrl_jax.store import episodes as episodes_lib
 
@@ -56,11 +56,11 @@ def overlong(*, limit: int, buffer: int) -> Penalty | None:
   """DAPO's penalty for episodes in which the model wrote too much. None if there is no limit (0).
 
   Args:
-    limit, buffer: model tokens, see `core.rewards.overlong`.
+    limit, buffer: model tokens, see `core.rewards.lengths`.
   """
   if not limit:
     return None
-  return lambda episode: overlong_lib.overlong_penalty(episode.num_model_tokens, limit=limit, buffer=buffer)
+  return lambda episode: lengths.overlong_penalty(episode.num_model_tokens, limit=limit, buffer=buffer)
 
 
 def score(

@@ -1,12 +1,12 @@
-"""Scripted demonstrations on the made-up world, with faults, for the SFT warm start, in any of the three formats."""
+"""Replies of demonstrations, by script: of rows with supporting passages, and on the made-up world with faults."""
 
 import random
 from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
-from ragrl_jax.recipes import faults
+from ragrl_jax.recipes import faults, scripts
 from ragrl_jax.recipes.arena.prompt import SECTIONS
-from ragrl_jax.structs import MODEL, Example
+from ragrl_jax.structs import MODEL, Example, Segment
 
 FAULTS = ("stop", "wrong")
 
@@ -47,3 +47,13 @@ def demonstrate(
   thought = " ".join(f"{relation} {found}." for _, relation, found in steps)
   bodies = dict(relevance=cited, analysis=analysis, think=thought, answer=answer)
   return [(MODEL, "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in SECTIONS[reply]))]
+
+
+def script(example: Example, segments: Sequence[Segment], rng: random.Random, *, reply: str) -> str:
+  """See `Recipe.script`. reply: a key of SECTIONS."""
+  del segments, rng  # there is one turn, and one way to write it
+  facts, answer = scripts.facts(example), scripts.answer(example)
+  thought = " ".join(f"[{fact.number}] says: {fact.sentence}" for fact in facts)
+  thought = f"{thought} So the answer is {answer}."
+  bodies = dict(relevance=sorted({fact.number for fact in facts}), analysis=thought, think=thought, answer=answer)
+  return "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in SECTIONS[reply])

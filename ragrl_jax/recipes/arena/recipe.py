@@ -5,7 +5,7 @@ import functools
 from typing import Any
 
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.arena import cited_facts, script
+from ragrl_jax.recipes.arena import cited_facts, demonstrate
 from ragrl_jax.recipes.arena import play as play_lib
 from ragrl_jax.recipes.arena.guard import Guard
 from ragrl_jax.recipes.arena.parser import Parser
@@ -60,7 +60,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     switches=switches,
     unearned=guard.unearned,
     measures=functools.partial(cited_facts.measures, reward) if switches.reply == "cited" else None,
-    script=functools.partial(script.script, reply=switches.reply),
+    script=functools.partial(demonstrate.script, reply=switches.reply),
     style="spaced",
     needs_passages=True,
   )

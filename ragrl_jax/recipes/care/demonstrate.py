@@ -1,11 +1,11 @@
-"""Scripted demonstrations with quotes on the made-up world, with faults, for the SFT warm start."""
+"""Replies of demonstrations, by script: of rows with supporting passages, and on the made-up world with faults."""
 
 import random
 from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
-from ragrl_jax.recipes import faults
-from ragrl_jax.structs import MODEL, Example
+from ragrl_jax.recipes import faults, scripts
+from ragrl_jax.structs import MODEL, Example, Segment
 
 FAULTS = ("stop", "wrong", "misquote", "silent")
 # Texts that a tokenizer trained for this format keeps as one piece each.
@@ -39,3 +39,13 @@ def demonstrate(
   quote = "" if kind == "silent" else " <retrieval> {} </retrieval>"
   thoughts = "".join(f" {r} {s}{quote.replace('{}', sentence)} {o}" for r, s, o, sentence in steps)
   return [(MODEL, f"<think>{thoughts} </think> Answer: {answer}")]
+
+
+def script(example: Example, segments: Sequence[Segment], rng: random.Random, *, which: str) -> str:
+  """See `Recipe.script`. which: how the answer is read; with "whole" the reply is the answer alone."""
+  del segments, rng  # there is one turn, and one way to write it
+  facts, answer = scripts.facts(example), scripts.answer(example)
+  if which == "whole":
+    return answer
+  quotes = " ".join(f"The context says <retrieval> {fact.sentence} </retrieval>" for fact in facts)
+  return f"<think> {quotes} So it is {answer}. </think> Answer: {answer}"

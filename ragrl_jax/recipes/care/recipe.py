@@ -6,7 +6,7 @@ from typing import Any
 
 from ragrl_jax.recipes import parts
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.care import curriculum, script
+from ragrl_jax.recipes.care import curriculum, demonstrate
 from ragrl_jax.recipes.care.parser import READINGS, Parser
 from ragrl_jax.recipes.care.prompt import ASKED, INSTRUCTIONS, Prompt
 from ragrl_jax.recipes.care.reward import Reward
@@ -67,7 +67,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     play=parts.one_turn(prompt),
     stops=(),
     switches=switches,
-    script=functools.partial(script.script, which=switches.answer),
+    script=functools.partial(demonstrate.script, which=switches.answer),
     mixture=curriculum.build(rate=switches.easy_rate, floor=switches.easy_floor, total=switches.easy_steps),
     needs_passages=True,
     **recipe_lib.scoring(Reward(prompt, parser, switches)),

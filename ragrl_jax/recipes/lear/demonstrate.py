@@ -1,12 +1,13 @@
-"""Scripted demonstrations on the made-up world, with faults, for the SFT warm start, in any of the four formats."""
+"""Replies of demonstrations and probes, by script: of rows with supporting passages, and on the made-up world."""
 
 import random
 from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
-from ragrl_jax.recipes import faults
+from ragrl_jax.recipes import faults, scripts
+from ragrl_jax.recipes.lear.play import ASK
 from ragrl_jax.recipes.lear.prompt import SECTIONS
-from ragrl_jax.structs import MODEL, Example
+from ragrl_jax.structs import MODEL, Example, Segment
 
 FAULTS = ("stop", "wrong", "copy")
 # Texts that a tokenizer trained for this format keeps as one piece each.
@@ -51,3 +52,18 @@ def demonstrate(
   bodies = dict(reason=reason, extract=evidence, answer=answer)
   said = "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in SECTIONS[reply])
   return [(MODEL, said or f"{reason} The answer is {answer}.")]
+
+
+def script(example: Example, segments: Sequence[Segment], rng: random.Random, *, reply: str) -> str:
+  """See `Recipe.script`. reply: a key of SECTIONS."""
+  del rng  # there is one way to write it
+  facts, answer = scripts.facts(example), scripts.answer(example)
+  if segments[-1].text.endswith(ASK):  # a probe
+    return f" {answer} </answer>"
+  seen = " ".join(
+    f"Passage {fact.number}{f', {fact.title},' * bool(fact.title)} helps with {scripts.keywords(fact.question)}."
+    for fact in facts
+  )
+  reason, evidence = f"{seen} It is {answer}.", " ".join(fact.sentence for fact in facts)
+  bodies = dict(reason=reason, extract=evidence, answer=answer)
+  return "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in SECTIONS[reply]) or f"{evidence} {reason}"

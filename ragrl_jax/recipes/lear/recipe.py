@@ -6,8 +6,8 @@ from typing import Any
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.lear import demonstrate
 from ragrl_jax.recipes.lear import play as play_lib
-from ragrl_jax.recipes.lear import script
 from ragrl_jax.recipes.lear.parser import END, EXTRACTED, Parser
 from ragrl_jax.recipes.lear.prompt import INSTRUCTIONS, SECTIONS, Prompt
 from ragrl_jax.recipes.lear.reward import Reward
@@ -109,7 +109,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     play=play_lib.build(prompt, parser, switches),
     stops=(END, EXTRACTED),
     switches=switches,
-    script=functools.partial(script.script, reply=switches.reply),
+    script=functools.partial(demonstrate.script, reply=switches.reply),
     searches=switches.top_k > 0,
     needs_passages=switches.top_k > 0,
     **scoring,

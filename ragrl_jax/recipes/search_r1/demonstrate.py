@@ -1,13 +1,13 @@
-"""Scripted demonstrations on the made-up world in the format of `play`, with faults, for the SFT warm start."""
+"""Turns of demonstrations, by script: of rows with supporting passages, and on the made-up world with faults."""
 
 import random
 from collections.abc import Callable, Sequence
 
 from ragrl_jax.data.synthetic import World
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import faults
+from ragrl_jax.recipes import faults, scripts
 from ragrl_jax.recipes.search_agent import NOTICE
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage, Segment
 
 FAULTS = ("stop", "wrong", "guess", "repeat", "invalid")
 # Texts that a tokenizer trained for this format keeps as one piece each.
@@ -95,3 +95,17 @@ def _of_same_kind(world: World, example: Example) -> Sequence[str]:
     if gold in names:
       return world.parts[example.meta["part"]].kinds[kind]
   return world.parts[example.meta["part"]].names  # a hard question's gold is a sentence, so any name is wrong
+
+
+def script(example: Example, segments: Sequence[Segment], rng: random.Random, *, searches: int) -> str:
+  """See `Recipe.script`. searches: the most searches; without any, it answers at once."""
+  del rng  # there is one way to write it
+  answer = scripts.answer(example)
+  if not searches:
+    return f"<think> I remember {answer}. </think><answer> {answer} </answer>"
+  new, query = scripts.next_query(example, segments)
+  first = len(segments) == 1
+  seen = "I have to search for this." if first else scripts.quoted(new, "Doc") or "This does not say it."
+  if query:
+    return f"<think> {seen}{'' if first else ' I search on.'} </think><search> {query} </search>"
+  return f"<think> {seen} So the answer is {answer}. </think><answer> {answer} </answer>"

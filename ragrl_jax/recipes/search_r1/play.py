@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.parts import Prompt
-from ragrl_jax.recipes.search_r1.parser import Parser
+from ragrl_jax.recipes.search_agent import Parser
 from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from typing import Any
 from ragrl_jax.prompting import wording
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
-from ragrl_jax.recipes.search_agent import NOTICES
+from ragrl_jax.recipes.search_agent import NOTICES, Parser
+from ragrl_jax.recipes.search_r1 import demonstrate
 from ragrl_jax.recipes.search_r1 import play as play_lib
-from ragrl_jax.recipes.search_r1 import script
-from ragrl_jax.recipes.search_r1.parser import BROWSING, Parser
 from ragrl_jax.recipes.search_r1.prompt import BROWSE_NOTICE, INSTRUCTIONS
 from ragrl_jax.recipes.search_r1.reward import Reward
 from ragrl_jax.settings.fields import setting
@@ -61,7 +60,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   prompt = Prompt(switches.instructions, INSTRUCTIONS, marked=True)
-  parser = Parser(switches.action, (*BROWSING, "answer") if switches.browse else ("search", "answer"))
+  parser = Parser(switches.action, ("search", "open", "find", "answer") if switches.browse else ("search", "answer"))
   notice = wording.chosen(switches.notice, OUR_NOTICES, setting="config.switches.notice", roles=False).text()
   return recipe_lib.Recipe(
     name="search_r1",
@@ -70,7 +69,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     play=play_lib.build(prompt, parser, switches, notice),
     stops=parser.stops,
     switches=switches,
-    script=functools.partial(script.script, searches=switches.max_searches),
+    script=functools.partial(demonstrate.script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
     **recipe_lib.scoring(Reward(parser, switches)),
   )

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
-from ragrl_jax.recipes.search_agent import hollow, in_shape, last_answer, unthought
-from ragrl_jax.recipes.search_r1.parser import Parser
+from ragrl_jax.recipes.search_agent import Parser, hollow, in_shape, last_answer, unthought
 from ragrl_jax.structs import Episode, Example
 
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
-"""Scripted demonstrations on the made-up world, with faults, for the SFT warm start; and lessons for a judge."""
+"""Turns of demonstrations, by script, on rows and on the made-up world with faults; and lessons for a judge."""
 
 import random
 from collections.abc import Callable, Sequence
 
 from ragrl_jax.data.world import World
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import faults
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
+from ragrl_jax.recipes import faults, scripts
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage, Segment
 
 FAULTS = ("skip", "ignore", "stop")
 LESSONS = ("name", "passage", "statement")
@@ -131,3 +131,25 @@ def _as_it_is(name: list[str], *_) -> list[str]:
 
 def _drawn(syllables: Sequence[str], rng: random.Random) -> list[str]:
   return [rng.choice(syllables) for _ in range(rng.choice((2, 3, 3)))]
+
+
+def script(example: Example, segments: Sequence[Segment], rng: random.Random, *, searches: int) -> str:
+  """See `Recipe.script`. searches: the most searches; without any, it answers at once."""
+  del rng  # there is one way to write it
+  answer = scripts.answer(example)
+  if not searches:
+    return f"<think> I remember {answer}. </think><answer> {answer} </answer>"
+  new, query = scripts.next_query(example, segments)
+  seen = (
+    [scripts.quoted(new, "Doc")]
+    if new
+    else [
+      f"Doc 1 is about {segment.found[0].title}, and no result says it." if segment.found else "Nothing was found."
+      for segment in segments[-1:]
+      if segment.found is not None
+    ]
+  )
+  if query:
+    thought = " ".join([*seen, f"I need to find out: {query}"])
+    return f"<think> {thought} </think><search> {query} </search>"
+  return f"<think> {seen[0]} So the answer is {answer}. </think><answer> {answer} </answer>"

@@ -9,7 +9,7 @@ from ragrl_jax.recipes import answered, parts
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.search_agent import NOTICES, STOPS, Parser, notice
-from ragrl_jax.recipes.veritas import distil, script
+from ragrl_jax.recipes.veritas import demonstrate, distil
 from ragrl_jax.recipes.veritas import play as play_lib
 from ragrl_jax.recipes.veritas.prompt import INSTRUCTIONS
 from ragrl_jax.recipes.veritas.reward import Reward
@@ -116,7 +116,7 @@ def build(switches: Switches, epoch: float = PAPERS_EPOCH) -> recipe_lib.Recipe:
     judged=judged,
     credit=reward.credit if switches.turn_credit else None,
     paced=functools.partial(build, switches),
-    script=functools.partial(script.script, searches=switches.max_searches),
+    script=functools.partial(demonstrate.script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
     **recipe_lib.scoring(reward),
   )

@@ -1,11 +1,11 @@
-"""Scripted demonstrations on the made-up world that search only for unknown facts, with faults, for SFT."""
+"""Turns of demonstrations, by script, that search only for what is not known: on rows, and on the made-up world."""
 
 import random
 from collections.abc import Callable, Sequence
 
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import faults
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
+from ragrl_jax.recipes import faults, scripts
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage, Segment
 
 FAULTS = ("guess", "check", "repeat", "ask")
 
@@ -56,3 +56,20 @@ def demonstrate(
 
 def _fact(step) -> str:
   return f"{step['relation']} {step['subject']} is {step['object']}"
+
+
+KNOWN = 0.3  # share of the questions that are answered from memory, if the rows do not say which ones are known
+
+
+def script(example: Example, segments: Sequence[Segment], rng: random.Random, *, searches: int) -> str:
+  """See `Recipe.script`. meta["known"] says whether the answer is known. searches: the most searches."""
+  answer, first = scripts.answer(example), len(segments) == 1
+  known = example.meta.get("known")
+  if first and (not searches or (rng.random() < KNOWN if known is None else known)):
+    return f"<think> I know this. </think><reflect> It is {answer}. </reflect><answer> {answer} </answer>"
+  new, query = scripts.next_query(example, segments)
+  seen = scripts.quoted(new, "Doc") or "The results do not say it."
+  said = "<think> I do not know this. </think>" if first else f"<reflect> {seen} </reflect>"
+  if query:
+    return f"{said}<search> {scripts.keywords(query)} </search>"
+  return f"{said}<answer> {answer} </answer>"

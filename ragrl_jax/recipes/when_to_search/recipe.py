@@ -8,7 +8,7 @@ from typing import Any
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
-from ragrl_jax.recipes.when_to_search import curriculum, script
+from ragrl_jax.recipes.when_to_search import curriculum, demonstrate
 from ragrl_jax.recipes.when_to_search import play as play_lib
 from ragrl_jax.recipes.when_to_search.parser import STOPS, Parser
 from ragrl_jax.recipes.when_to_search.prompt import INSTRUCTIONS
@@ -84,7 +84,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     switches=switches,
     next_recipe=next_recipe if switches.settle_metric else None,
     encodes=switches.similarity == "encoder",
-    script=functools.partial(script.script, searches=switches.max_searches),
+    script=functools.partial(demonstrate.script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
     **recipe_lib.scoring(Reward(parser, switches)),
   )

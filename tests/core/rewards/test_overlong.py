@@ -1,6 +1,6 @@
 import pytest
 
-from ragrl_jax.core.rewards.overlong import overlong_penalty
+from ragrl_jax.core.rewards.lengths import overlong_penalty
 
 
 @pytest.mark.parametrize(
