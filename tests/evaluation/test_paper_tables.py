@@ -382,20 +382,20 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
   runs(tmp_path)
   called = flagged(monkeypatch)
   main = called(paper="arena", runs=[str(tmp_path / "[xy]_hotpotqa")], table=["Table 5"])
-  main([])
+  main()
   out = capsys.readouterr().out
   assert "| ARENA-Qwen-7B | ours | 1.000 [1.000, 1.000] n 4 | 1.000 [1.000, 1.000] n 4 | → 4 |" in out  # nobody judged
   assert "--config.endpoint.model=gpt-4o-2024-11-20 --config.prompting.tokenizer=Qwen/Qwen2.5-7B-Instruct" in out
   assert "## Figure 2" not in out
   main = called(paper="arena", runs=[], format="csv", out=str(tmp_path / "all.csv"))
-  main([])
+  main()
   assert len((tmp_path / "all.csv").read_text().splitlines()) > 300
   for given, says in (
     (dict(paper="arena", runs=["/nowhere/x"]), "--runs=/nowhere/x: there is no such folder"),
     (dict(paper="arena", runs=[], table=["Table 99"]), "--table=Table 99: arena has Table 3"),
   ):
     with pytest.raises((ValueError, FileNotFoundError), match=says):
-      called(**given)([])
+      called(**given)()
 
 
 def flagged(monkeypatch):
