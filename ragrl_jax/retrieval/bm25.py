@@ -25,9 +25,16 @@ class BM25Retriever:
   """Ranks the passages that share a word with the query by BM25 (Lucene's idf) over title and text."""
 
   def __init__(
-    self, corpus: Corpus, index: bm25s.BM25, words: Words, wordless: int, shard: Mapping[str, Any] | None = None
+    self,
+    corpus: Corpus,
+    index: bm25s.BM25,
+    words: Words,
+    wordless: int,
+    folder: pathlib.Path,
+    shard: Mapping[str, Any] | None = None,
   ):
     self._corpus, self._index, self._words, self._wordless, self._shard = corpus, index, words, wordless, shard
+    self._folder = folder
 
   @classmethod
   def load(
@@ -61,7 +68,7 @@ class BM25Retriever:
         f"{folder / 'vocab.index.json'}: {len(index.vocab_dict)} words, but the scores are for "
         f"{columns}: copy the index again, or build it again."
       )
-    return cls(corpus, index, words, settings["wordless"], shard)
+    return cls(corpus, index, words, settings["wordless"], folder, shard)
 
   def describe(self) -> dict[str, Any]:
     """The settings that are stored with every score: kind, options, and the corpus with its checksum."""
@@ -98,7 +105,7 @@ class BM25Retriever:
     ids = [self._index.vocab_dict[word] for word in words if word in self._index.vocab_dict]
     if not ids:
       return []
-    with checksums.opening(self._corpus.path.parent / "bm25"):
+    with checksums.opening(self._folder):
       scores = self._index.get_scores_from_ids(ids)
     hits = np.flatnonzero(scores > 0)  # leave out passages without any of the words
     if len(hits) > k:

@@ -23,8 +23,13 @@ def opening(path: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except Exception as error:  # noqa: BLE001 – NumPy, bm25s and FAISS raise all kinds, SyntaxError among them
-    why = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
-    raise ValueError(f"{path}: it cannot be read ({why:.300}): {AGAIN}.") from None
+    raise unreadable(path, error) from None
+
+
+def unreadable(path: pathlib.Path, error: Exception) -> ValueError:
+  """The error that names a file, and says what to do."""
+  why = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
+  return ValueError(f"{path}: it cannot be read ({why:.300}): {AGAIN}.")
 
 
 def sealed(folder: pathlib.Path) -> dict[str, dict[str, Any]]:

@@ -74,9 +74,11 @@ class Corpus:
   def __getitem__(self, row: int) -> Passage:
     if not 0 <= row < len(self):
       raise IndexError(f"row {row} of a corpus of {len(self)} passages")
-    with checksums.opening(self.path / ROWS):
+    try:  # without `opening`, because a build reads every row
       name, title, text = json.loads(self._rows[int(self._offsets[row]) : int(self._offsets[row + 1])].tobytes())
-      return Passage(name, title, text)
+    except (ValueError, TypeError) as error:
+      raise checksums.unreadable(self.path / ROWS, error) from None
+    return Passage(name, title, text)
 
   def __iter__(self) -> Iterator[Passage]:
     return (self[row] for row in range(len(self)))
