@@ -2,7 +2,7 @@ r"""LEAR: reason, extract evidence, answer. Qwen2.5-1.5B or 7B, five retrieved p
 
 Run:    ragrl train --config lear --workdir OUT \
           --config.model.path=Qwen/Qwen2.5-1.5B-Instruct --config.retrieval.index=DPR_INDEX
-        evaluate.py --config lear:inference stops at </extract> and answers from the evidence.
+        ragrl evaluate --config lear:inference stops at </extract> and answers from the evidence.
 Variants, joined by commas: smoke (tiny sizes, same rules), sft, inference; vanilla, rationale and generator (other
 replies); study_vanilla and study_rational (the study of sec. 2.2); filter and thoughts (FilCo, CoT);
 answers_r, answers_e, answers_f, answers_er, answers_ef (the ablation of the three answers).

@@ -4,7 +4,7 @@ Each stage is one command, printed as it starts; --list prints all of them. A st
 a killed one goes on where it stopped, so the same command can be given as often as needed. The stages are: a language
 model from the package index; questions of a public set; demonstrations without a model; fine-tuning; reinforcement
 learning; and the evaluation on questions of articles that training never saw, untrained, before and after, greedy and
-sampled. On two CPU cores they take an hour, on a GPU (--gpu, chosen if JAX has one) ten minutes.
+sampled. On two idle cores they are planned for an hour. --gpu, chosen if JAX has one, takes larger steps.
 
 Questions: --data ROWS, else SQuAD of the folder that RAGRL_DATA names (or ../shared/data), else SQuAD from its hub.
 """
