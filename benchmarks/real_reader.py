@@ -18,8 +18,8 @@ from ragrl_jax.data import readers
 from ragrl_jax.jobs import sft
 from ragrl_jax.prompting import passages as passages_lib
 from ragrl_jax.prompting import sentencepiece
-from ragrl_jax.prompting.agent_tags import AGENTS
 from ragrl_jax.recipes.released.agents import PLAYED
+from ragrl_jax.recipes.released.tags import AGENTS
 from ragrl_jax.retrieval import corpus_files
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example

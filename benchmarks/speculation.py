@@ -35,7 +35,6 @@ from papers import arena, care, lear, miniature
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, retrieval
-from ragrl_jax.cli import quickstart
 from ragrl_jax.core import sampling
 from ragrl_jax.data import synthetic, writers
 from ragrl_jax.engine.engine import Engine
@@ -47,7 +46,7 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.prompting.bytes import ByteTokenizer
-from ragrl_jax.recipes.search_r1 import demonstrate
+from ragrl_jax.recipes.search_r1 import demonstrate, quickstart
 
 ROOT = pathlib.Path(__file__).parents[1]
 ENTITIES = 4_000  # entities of the world, so that the tokenizer has enough text to learn its pieces

@@ -3,4 +3,4 @@
 from ragrl_jax.cli import main
 
 if __name__ == "__main__":
-  main.start("serve_model")
+  main.start("serve-model")

@@ -40,7 +40,7 @@ def load(value: str | pathlib.Path = "", variant: str = "") -> Config:
   path, _, named = find(str(value)).partition(":")
   spec = importlib.util.spec_from_file_location(f"config_{pathlib.Path(path).stem}", path)
   if spec is None or spec.loader is None:
-    raise ValueError(f"{path}: this is not a file of settings, such as configs/arena.py.")
+    raise ValueError(f"{path}: this is not a file of settings, such as configs/small.py.")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module.get_config(variant or named)

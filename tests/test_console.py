@@ -42,7 +42,7 @@ def test_every_command_has_a_module():
 
 
 def test_a_recipe_declares_its_own_commands(ragrl):
-  assert ragrl("make-lear-sft", "--data=x")[3] == ["recipes.lear.make_lear_sft"]
+  assert ragrl("make-lear-sft", "--data=x")[3] == ["make-lear-sft"]
   assert main.COMMANDS["faithfulness"] == (
     "recipes.veritas.faithfulness",
     "judge the steps of logged episodes, set by set",
@@ -51,13 +51,13 @@ def test_a_recipe_declares_its_own_commands(ragrl):
 
 def test_launchers_run_commands_by_path():
   for file in (ROOT / "launchers").glob("*.py"):
-    assert f'main.start("{main.COMMANDS[file.stem][0]}")' in file.read_text()
+    assert file.stem in main.COMMANDS and f'main.start("{file.stem}")' in file.read_text()
 
 
 def test_a_command_receives_its_own_flags(ragrl):
   assert ragrl("train", "--config=arena") == (0, "", "", ["train"])
   assert sys.argv == ["ragrl train", "--config=arena"]
-  assert ragrl("index", "--help")[3] == ["build_index"] and sys.argv == ["ragrl index", "--help"]
+  assert ragrl("index", "--help")[3] == ["index"] and sys.argv == ["ragrl index", "--help"]
 
 
 def test_commands_are_listed_one_per_line(ragrl):

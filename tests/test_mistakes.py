@@ -124,7 +124,7 @@ def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only():
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em")
   with pytest.raises(
     ValueError,
-    match="config.switches.settle_metric='evaluation/em': .*Set config.data.evaluate and config.evaluate.every",
+    match="when_to_search' with these switches waits for evaluation/em: .*Set config.data.evaluate and config.eval",
   ):
     evaluate.evaluator(config, [])
 
@@ -175,7 +175,7 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (care | {"model.param_dtype": "bfloat16"}, "config.model.param_dtype='bfloat16' without", (training, tuning)),
     (
       {"recipe": "when_to_search", "switches": dict(settle_metric="evaluation/em")},
-      "config.switches.settle_metric='evaluation/em': no held-out questions are measured",
+      "waits for evaluation/em: no held-out questions are measured",
       (training,),
     ),
     (care | {"critic.kind": "own"}, "needs a critic", (training,)),

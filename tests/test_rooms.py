@@ -2,10 +2,10 @@
 
 import ast
 import pathlib
+import re
 import tomllib
 
 import ragrl_jax
-from ragrl_jax import recipes
 
 ROOT = pathlib.Path(ragrl_jax.__file__).parent
 
@@ -112,13 +112,36 @@ def test_a_files_name_says_which_file():
   assert not twice, f"name one of them after what it holds: {twice}"
 
 
-# Commands of one recipe, and the tables of the recipes' papers.
-OF_RECIPES = ("recipes", "agents", "evaluation/tables", "cli/quickstart")
+NAMES = re.compile(r"(?<![A-Za-z0-9])(arena|care|lear|veritas|search_r1|when_to_search)(?![A-Za-z0-9])")
+MAY_NAME = ("recipes/", "configs/", "evaluation/tables/")
+# file → the name that it may have: the default of config.recipe, and glibc's word for a heap
+EXCEPT = {"settings/__init__.py": {"search_r1"}, "store/malloc.py": {"arena"}}
 
 
-def test_machinery_names_no_recipe():
-  names = set(recipes.RECIPES)
-  for path in FILES:
-    if not path.relative_to(ROOT).as_posix().startswith(OF_RECIPES):
-      for name in imports_of(path):
-        assert not names & {*name.split(".")[2:3]} or ".recipes." not in name, f"{path}: it may not import {name}"
+def names_in(path):
+  """The recipes that a file's code names: in names, imports and texts, docstrings and comments aside."""
+  text = path.read_text(encoding="utf-8")
+  if path.suffix != ".py":
+    return set(NAMES.findall(text))
+  tree = ast.parse(text)
+  holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+  for node in ast.walk(tree):
+    if isinstance(node, holders) and ast.get_docstring(node) is not None:
+      node.body[0].value.value = ""
+  return set(NAMES.findall(ast.unparse(tree)))
+
+
+def test_no_machinery_names_a_recipe():
+  files = [file for file in ROOT.rglob("*") if file.suffix in (".py", ".js", ".css", ".toml", ".jinja")]
+  for path in files:
+    place = path.relative_to(ROOT).as_posix()
+    if not place.startswith(MAY_NAME):
+      named = names_in(path) - EXCEPT.get(place, set())
+      assert not named, f"{place} names {', '.join(named)}: let the recipe declare what is needed (recipes/recipe.py)"
+
+
+def test_a_recipes_name_is_found_anywhere_but_in_docstrings(tmp_path):
+  file = tmp_path / "a.py"
+  for code in ("import x.arena", "arena_lib = 1", 'say = f"use {x} or arena"', "f(arena=1)", "veritas.steps()"):
+    file.write_text(f'"""As care does."""\n{code}  # lear\n')
+    assert names_in(file) == {"veritas" if "veritas" in code else "arena"}, code

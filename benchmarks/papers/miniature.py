@@ -23,13 +23,13 @@ from papers import primed
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, retrieval
-from ragrl_jax.cli import quickstart
 from ragrl_jax.core import stopping
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import lora
 from ragrl_jax.prompting import wording
+from ragrl_jax.recipes.search_r1 import quickstart
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import progress
 from ragrl_jax.settings.fields import FILE

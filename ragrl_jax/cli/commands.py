@@ -26,7 +26,7 @@ from ragrl_jax.cli import configs
 from ragrl_jax.settings import meanings
 
 OURS = str(pathlib.Path(config_lib.__file__).resolve().parent) + os.sep
-CONFIG_HELP = "A config of the package, such as arena or arena:smoke, or the path of a file."
+CONFIG_HELP = "A config of the package, such as small or small:smoke, or the path of a file."
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it advises to install PyTorch, which is not needed
 SHARED_FLAGS = ("host_flags", "index_flags", "generation")  # modules whose flags several commands have
 

@@ -32,7 +32,6 @@ COMMANDS = {
   "score": ("score_transcripts", "score transcripts or predictions of other systems"),
   "settings": ("list_settings", "print what the settings mean, or a recipe's switches"),
   "check": ("compile_check", "compile a run for TPUs or GPUs that this machine lacks: memory and best speed"),
-  "quickstart": ("quickstart", "train a small model to search a made-up world, in minutes"),
   "import": ("import_hf", "check and convert a Hugging Face model folder"),
   "export": ("export_hf", "write a checkpoint as a Hugging Face model folder"),
   "export-traces": ("export_traces", "write episodes as JSON lines or ATIF trajectories"),
@@ -56,7 +55,7 @@ def main() -> None:
     print(f"ragrl {ragrl_jax.__version__}")
   elif name in COMMANDS:
     sys.argv = [f"ragrl {name}", *flags]
-    start(COMMANDS[name][0])
+    start(name)
   else:
     near = difflib.get_close_matches(name, COMMANDS, n=1)
     advice = f"Did you mean {near[0]}?" if near else "`ragrl` lists the commands."
@@ -64,10 +63,11 @@ def main() -> None:
     sys.exit(2)
 
 
-def start(module: str) -> None:
+def start(name: str) -> None:
   """Runs a command with the flags in sys.argv, and ends the process with its exit status."""
   from ragrl_jax.cli import commands
 
+  module = COMMANDS[name][0]
   commands.start(importlib.import_module(f"ragrl_jax.{module}" if "." in module else f"ragrl_jax.cli.{module}"))
 
 

@@ -12,7 +12,7 @@ from absl import flags
 
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation.transcripts import foreign_rows
-from ragrl_jax.prompting import agent_tags
+from ragrl_jax.recipes.released import tags as agent_tags
 from ragrl_jax.report import metric_tables
 
 SYSTEM = flags.DEFINE_enum(

@@ -46,6 +46,7 @@ def write(
   verdicts: Sequence[float | None],
   judge: Mapping[str, Any],
   model: str,
+  **trained: str,
 ) -> None:
   """Writes the judge's verdicts as predictions, and its agreement with the labels as metrics.
 
@@ -57,6 +58,7 @@ def write(
     pairs, verdicts: the pairs, and a verdict for each, or None.
     judge: the judge's `describe`.
     model: the folder of its model, "" without one.
+    **trained: recipe and preset of the training of such a judge.
   """
   rows = [
     dict(id=pair.id, question=pair.question, golds=list(pair.golds), source=SOURCE, terms={},
@@ -68,9 +70,7 @@ def write(
     labels={n: row["golds"][0] for n, row in known.items()}, judge={n: row["prediction"] for n, row in known.items()}
   )
   of = raters.agreement(both)["pairs"]["labels, judge"]
-  settings = dict(
-    recipe="veritas", preset="reward_model", data=path, judges={"": dict(judge)}, labels=_labels(path, model)
-  )
+  settings = dict(trained, data=path, judges={"": dict(judge)}, labels=_labels(path, model))
   if judge["kind"] == "llm":
     settings |= dict(model=judge["model"], endpoint=judge["endpoint"] or "OpenAI")
   elif model:

@@ -214,7 +214,7 @@ def evaluator(
     (step, player, params) → the metrics under "evaluation/"; empty at a step that is not measured.
   """
   steps, every, batch = config.steps, config.evaluate.every, batch_of(config)
-  progress.check_settling(config, measured=bool(every))
+  progress.waits_for_held_out(config, measured=bool(every))
   if examples is None:
     most = config.evaluate.examples
     examples = questions.testing(config, config.data.evaluate, max_examples=most, setting="config.data.evaluate")

@@ -69,8 +69,8 @@ def train(
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   config_lib.validate(config)
   config = hub.pinned(config, workdir)
-  progress.check_settling(config, measured=evaluate is not None)
-  how = dict(resume=resume, accept_changes=accept_changes, say=say)
+  waits = progress.waits_for_held_out(config, measured=evaluate is not None)
+  how = dict(waits_for_held_out=waits, resume=resume, accept_changes=accept_changes, say=say)
   with run_lib.opened(pathlib.Path(workdir), config, objective="rl", **how) as run:
     if not run.finished:
       say(questions.named(config))

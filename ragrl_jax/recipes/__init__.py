@@ -29,6 +29,8 @@ RECIPES: dict[str, Any] = {name: _Module(f"ragrl_jax.recipes.{name}.recipe") for
 if importlib.util.find_spec("ragrl_jax.agents"):  # the package works without its agents
   RECIPES |= {name: _Module(f"ragrl_jax.agents.{name}.recipe") for name in ("agent", "tool_agent")}
 
+# The recipe and preset that score transcripts of other systems: thoughts against answers, without a judge.
+OF_TRANSCRIPTS = ("veritas", "em_ta")
 _PUBLISHED = frozenset(RECIPES)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ragrl_jax.prompting import wording
-from ragrl_jax.prompting.agent_tags import asked
 from ragrl_jax.recipes import recipe
 from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
@@ -56,3 +55,9 @@ def one_turn(prompt: recipe.Prompt) -> Play:
     return talk.end()
 
   return play
+
+
+def asked(question: str) -> str:
+  """The question as in Search-R1's data: it ends with "?"."""
+  question = question.strip()
+  return question if question.endswith("?") else f"{question}?"

@@ -100,6 +100,7 @@ class Recipe:
       tables. They are logged as measure/NAME in training and evaluation. None: there are none.
     next_recipe: rows of metrics.jsonl so far → the recipe of the next step, for stages that depend on metrics. A pure
       function. None: the recipe never changes.
+    waits_for: the metric on which `next_recipe` depends, such as "evaluation/em"; "": a metric of training, or none.
     paced: steps per epoch → the recipe, with schedules in epochs converted to steps. None: no schedule is in epochs.
     tool_tokens: tokenizer → the number of tokens that tools add to a prompt; raises ValueError if the recipe cannot use
       the chat template. None: there are no tools, and the template must only append (`chat.check_append_only`).
@@ -133,6 +134,7 @@ class Recipe:
   unearned: Callable[[structs.Example, structs.Episode], Mapping[str, bool]] | None = None
   measures: Callable[[structs.Example, structs.Episode], Mapping[str, float | None]] | None = None
   next_recipe: Callable[[Sequence[Mapping[str, Any]]], "Recipe"] | None = None
+  waits_for: str = ""
   paced: Callable[[float], "Recipe"] | None = None
   tool_tokens: Callable[[Any], int] | None = None
   encodes: bool = False

@@ -71,13 +71,13 @@ def _seen(text: str) -> str:
 
 
 def judged(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """The judged steps: {"term", "claim", "basis", "verdict": 0 to 1, or None without a verdict}."""
+  """The judged steps: {"name", "term", "claim", "basis", "verdict": 0 to 1, or None without a verdict}."""
   facts = row["facts"]
   if not any(name in facts for name in steps_lib.TERMS):
     return []
   steps = steps_lib.steps(episodes.episode_of(row).turns, facts.get("action", "last"))
   return [
-    {"term": name, "claim": claim, "basis": basis, "verdict": verdict}
+    {"name": steps_lib.TERMS[name], "term": name, "claim": claim, "basis": basis, "verdict": verdict}
     for name in steps_lib.TERMS
     if facts.get(name)
     for (basis, claim), verdict in zip(faithful.whole(getattr(steps, name)), facts[name])

@@ -11,8 +11,8 @@ from ragrl_jax import structs
 from ragrl_jax.learner import flops
 from ragrl_jax.learner.learner import Learner
 from ragrl_jax.rollout import timings
+from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.player import Player
-from ragrl_jax.store import changes
 
 # (step, player, params) → more metrics for the step's row, such as an evaluation's
 Evaluate = Callable[[int, Player, Any], dict[str, Any]]
@@ -54,14 +54,20 @@ def seconds_of(clock: Clock, played: timings.Timings) -> dict[str, float]:
   return {f"engine/{name}": value for name, value in played.metrics().items()} | clock.report()
 
 
-def check_settling(config, *, measured: bool) -> None:
-  """Raises a ValueError if a stage waits for a held-out metric, which is not measured during the run."""
-  if changes.waits_for_held_out(config) and not measured:
+def waits_for_held_out(config, *, measured: bool) -> bool:
+  """Whether a stage begins when a metric of held-out questions settles.
+
+  Raises:
+    ValueError: it does, and such questions are not `measured` during the run.
+  """
+  metric = player_lib.recipe(config).waits_for
+  if (waits := metric.startswith("evaluation/")) and not measured:
     raise ValueError(
-      f"config.switches.settle_metric={config.switches.settle_metric!r}: no held-out questions are measured during the "
-      "run, so its next stage would never begin. Set config.data.evaluate and config.evaluate.every, or pass "
-      "`evaluate` to train."
+      f"config.recipe={config.recipe!r} with these switches waits for {metric}: no held-out questions are measured "
+      "during the run, so its next stage would never begin. Set config.data.evaluate and config.evaluate.every, or "
+      "pass `evaluate` to train."
     )
+  return waits
 
 
 def evaluated(evaluate: Evaluate, step: int, player: Player, params: Any) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from ragrl_jax.recipes import steps as steps_lib
 from ragrl_jax.report.traces import safe
 
 STYLES = {"model": "36", "search": "33", "found": "2", "good": "32", "bad": "31", "bold": "1"}
@@ -108,7 +107,7 @@ class LiveText:
     for step in event["trace"]["judged"]:
       verdict = None if step["verdict"] is None else step["verdict"] >= 0.5
       tone = "good" if verdict else "bad" if verdict is not None else "found"
-      self.line("judged", f"{VERDICTS[verdict]} · {steps_lib.TERMS[step['term']]}: {step['claim']}", tone)
+      self.line("judged", f"{VERDICTS[verdict]} · {step['name']}: {step['claim']}", tone)
     if event["no_verdict"]:
       self.line("no verdict", event["no_verdict"], "bad")
     if event["failure"]:

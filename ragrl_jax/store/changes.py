@@ -160,13 +160,15 @@ def contents_of(workdir: pathlib.Path) -> dict[str, str]:
   return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def refuse_others(workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]], config) -> None:
+def refuse_others(
+  workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]], config, waits_for_held_out: bool = False
+) -> None:
   """Refuses to resume if the changes would change what is trained.
 
   Raises:
     ValueError: some change would; the message gives the old and the new value of each such setting.
   """
-  bound = {name: pair for name, pair in changes.items() if not _is_free(name, config)}
+  bound = {name: pair for name, pair in changes.items() if not _is_free(name, config, waits_for_held_out)}
   if bound:
     said = "; ".join(f"config.{name} was {was!r}, is {now!r}" for name, (was, now) in sorted(bound.items())[:12])
     more = f"; and {len(bound) - 12} more" if len(bound) > 12 else ""
@@ -187,15 +189,10 @@ def is_supervised(host: Mapping[str, Any]) -> bool:
   return "group_sampler" not in host
 
 
-def waits_for_held_out(config) -> bool:
-  """Whether a stage begins when a metric of held-out questions settles."""
-  return str(config.switches.get("settle_metric")).startswith("evaluation/")
-
-
-def _is_free(name: str, config) -> bool:
+def _is_free(name: str, config, waits_for_held_out: bool) -> bool:
   name = name.partition(" (")[0]  # "data.train (its contents)"
   # Held-out questions are also measured at config.steps.
-  if waits_for_held_out(config) and (name == "steps" or name.startswith(HELD_OUT)):
+  if waits_for_held_out and (name == "steps" or name.startswith(HELD_OUT)):
     return False
   if name == "steps":
     falls = config.optimizer.schedule in ("cosine", "linear")

@@ -40,8 +40,18 @@ class Run:
   """
 
   def __init__(
-    self, workdir: pathlib.Path, config, still_held, say, *, objective: str, resume: str, accept_changes: bool
+    self,
+    workdir: pathlib.Path,
+    config,
+    still_held,
+    say,
+    *,
+    objective: str,
+    waits_for_held_out: bool,
+    resume: str,
+    accept_changes: bool,
   ):
+    self._waits_for_held_out = waits_for_held_out
     self.workdir, self.restored, self._objective = workdir, None, objective
     self._config, self._still_held, self._say, self._changes = config, still_held, say, {}
     self._accept_changes, self._was, self.contents = accept_changes, {}, {}
@@ -75,12 +85,13 @@ class Run:
     self._was = changes.contents_of(workdir)
     if not accept_changes:  # a place that moved is compared by its contents, in `compare`
       moved = {name for name, pair in self._changes.items() if name in self._was and all(pair)}
-      changes.refuse_others(
-        workdir, {name: pair for name, pair in self._changes.items() if name not in moved}, self._config
-      )
+      self._refuse({name: pair for name, pair in self._changes.items() if name not in moved})
     end = _end(workdir)
     ended, reached = end.get("step") == latest, end.get("reached", False)
     return latest, ended and (reached or latest >= self._config.steps), ended and reached
+
+  def _refuse(self, made: Mapping[str, tuple[Any, Any]]) -> None:
+    changes.refuse_others(self.workdir, made, self._config, self._waits_for_held_out)
 
   def compare(self, found: Mapping[str, str]) -> None:
     """Compares the files that settings name with those of the run's last start. `restore` records them.
@@ -99,7 +110,7 @@ class Run:
     self.contents |= found
     if not self._accept_changes:
       checked = {name: pair for name, pair in self._changes.items() if name.partition(" (")[0] in found}
-      changes.refuse_others(self.workdir, checked, self._config)
+      self._refuse(checked)
 
   @property
   def base(self) -> str:
@@ -115,7 +126,7 @@ class Run:
     """
     host = None
     if not self._accept_changes and hosts.is_first():  # places whose contents were not compared
-      changes.refuse_others(self.workdir, self._changes, self._config)
+      self._refuse(self._changes)
     if self._latest >= 0:
       like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
       jax.tree.map(lambda x: x.delete(), state)  # two copies of parameters and moments would need twice the memory
@@ -167,6 +178,7 @@ def opened(
   config,
   *,
   objective: str = "rl",
+  waits_for_held_out: bool = False,
   resume: str = "auto",
   accept_changes: bool = False,
   say: Callable[[str], None] = print,
@@ -177,6 +189,7 @@ def opened(
     workdir: the folder; made if it does not exist.
     config: the settings of this start.
     objective: the run's kind, "rl" or "sft". config.json keeps it, and it decides what may continue the run.
+    waits_for_held_out: held-out questions decide when a stage begins, so their settings must not change.
     resume: "auto" resumes if there is a checkpoint; "must" refuses a folder without one; "never" refuses a folder with
       a run in it.
     accept_changes: resume even if the settings have changed; the changes are recorded.
@@ -189,17 +202,10 @@ def opened(
   """
   if resume not in RESUME:
     raise ValueError(f"resume={resume!r}: it must be one of {', '.join(RESUME)} (--resume).")
+  how = dict(objective=objective, waits_for_held_out=waits_for_held_out, resume=resume, accept_changes=accept_changes)
   if not hosts.is_first():
-    yield Run(
-      workdir,
-      config,
-      lambda: None,
-      lambda text: None,
-      objective=objective,
-      resume=resume,
-      accept_changes=accept_changes,
-    )
+    yield Run(workdir, config, lambda: None, lambda text: None, **how)
     return
   folders.refuse_others(workdir, folders.RUN, flag="--workdir")
   with lock.held(workdir) as still_held:
-    yield Run(workdir, config, still_held, say, objective=objective, resume=resume, accept_changes=accept_changes)
+    yield Run(workdir, config, still_held, say, **how)

@@ -119,8 +119,12 @@ def test_judged_steps_have_their_basis():
   got = marks.judged(episodes.played(EXAMPLE, episode))
   assert got == [
     dict(
-      term="information_think", claim="Velmar it is.", basis="Doc 1(Title: Oda) Oda was born in Velmar.", verdict=0.0
+      name="thought after results",
+      term="information_think",
+      claim="Velmar it is.",
+      basis="Doc 1(Title: Oda) Oda was born in Velmar.",
+      verdict=0.0,
     ),
-    dict(term="think_answer", claim="Velmar", basis="Velmar it is.", verdict=None),
+    dict(name="answer after its thought", term="think_answer", claim="Velmar", basis="Velmar it is.", verdict=None),
   ]
   assert marks.judged(row("x")) == []

@@ -16,7 +16,7 @@ from ragrl_jax import structs
 from ragrl_jax.cli import tables
 from ragrl_jax.evaluation.tables import filling, layout, measures, papers, published, results, writing
 from ragrl_jax.evaluation.transcripts import foreign_rows
-from ragrl_jax.prompting import agent_tags
+from ragrl_jax.recipes.released import tags as agent_tags
 
 OWN = "--config.data.own_passages=False"
 COLUMNS = layout.columns({"hotpotqa": "HotpotQA", "musique": "MuSiQue"}, ("em_spaced",), average="Avg.")

@@ -161,7 +161,7 @@ def test_what_a_reader_does(pages, seen, name, width):
   assert seen["first"] == [100, index["question"][0], "150 questions"] and seen["more"] == NUMBER
   assert seen["marks"][0] and len(seen["marks"][0]) == (2 if name == "two" else 1) == len(seen["marks"][2])
   assert all(quote in seen["marks"][0] for quote in seen["marks"][1])
-  assert len(seen["judged"]) == (4 if name == "two" else 2) and "Thought after results" in seen["judged"][0]
+  assert len(seen["judged"]) == (4 if name == "two" else 2) and "thought after results" in seen["judged"][0]
   # Tables: sorted by n, and back.
   assert seen["byNumber"][0][0] == "all questions" and seen["byNumber"][1] == "descending"
   assert seen["back"] == seen["parts"] and len(seen["parts"]) == 7

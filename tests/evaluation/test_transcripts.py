@@ -10,7 +10,7 @@ import pytest
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation.transcripts import adapters, foreign_rows
 from ragrl_jax.judging import lexical
-from ragrl_jax.prompting import agent_tags
+from ragrl_jax.recipes.released import tags as agent_tags
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example

@@ -113,13 +113,14 @@ def test_a_judge_is_compared_with_the_labels_beside_its_pairs(tmp_path):
   path, judge = str(tmp_path / "held_out.jsonl.gz"), dict(kind="llm", model="claude-sonnet-4-5", endpoint="")
   labels = dict(kind="llm", model="claude-3-7-sonnet-20250219", by="judge", max_pairs=27_000)
   judge_rows.write_labels(tmp_path, labels)
-  judge_rows.write(tmp_path / "out", path, pairs, [0.0, 1.0, 1.0, None], judge, "")
+  of = dict(recipe="veritas", preset="reward_model")
+  judge_rows.write(tmp_path / "out", path, pairs, [0.0, 1.0, 1.0, None], judge, "", **of)
   found = cells([results.read(tmp_path / "out")], "Table 10", "Claude-4.5-Sonnet")
   assert found["Consistency"].value == pytest.approx(2 / 3) and found["Consistency"].n == 3
   # Cohen: the labels have 1 of 3, the judge 2 of 3: chance agrees on 4 of 9. (2/3 − 4/9) / (5/9) = .4
   assert found["Kappa"].value == pytest.approx(0.4) and found["Kappa"].low is not None
   (tmp_path / "labels.json").write_text(json.dumps(labels | dict(files={"held_out.jsonl.gz": "of other pairs"})))
-  judge_rows.write(tmp_path / "other", path, pairs, [0.0, 1.0, 1.0, None], judge, "")
+  judge_rows.write(tmp_path / "other", path, pairs, [0.0, 1.0, 1.0, None], judge, "", **of)
   with pytest.raises(ValueError, match="fills none of its columns.*labels.model=None"):
     cells([results.read(tmp_path / "other")], "Table 10", "Claude-4.5-Sonnet")
 

@@ -7,9 +7,9 @@ import pytest
 
 from ragrl_jax import recipes
 from ragrl_jax.evaluation.transcripts import foreign_rows
-from ragrl_jax.prompting.agent_tags import AGENTS
 from ragrl_jax.recipes.released import digest
 from ragrl_jax.recipes.released.agents import PLAYED
+from ragrl_jax.recipes.released.tags import AGENTS
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 from ragrl_jax.testing import scripted
 

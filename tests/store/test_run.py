@@ -114,8 +114,9 @@ def test_held_out_settings_are_not_free_if_a_stage_waits_for_a_held_out_metric(t
     made.save(5, STATE, {})
   for more in (dict(evaluate__every=7), dict(data__evidence="x.jsonl"), dict(steps=700)):
     with pytest.raises(ValueError, match=f"config.{next(iter(more)).replace('__', '.')} was"):
-      opened(tmp_path, settings(**more))
-  opened(tmp_path, settings(log__tensorboard=False))
+      opened(tmp_path, settings(**more), waits_for_held_out=True)
+    opened(tmp_path, settings(**more))
+  opened(tmp_path, settings(log__tensorboard=False), waits_for_held_out=True)
 
 
 def test_every_pattern_of_free_settings_matches_a_setting():

@@ -60,9 +60,9 @@ F1_OF: Mapping[str, Scorer] = dict(
   squad=f1,  # also MuSiQue's
   longbench=f1,  # qa_f1_score
   hotpotqa=functools.partial(f1, yes_no_rule=True),  # also 2WikiMultihopQA's and FlashRAG's
-  arena=functools.partial(f1, style="spaced"),
+  spaced=functools.partial(f1, style="spaced"),  # ARENA's
   filco=functools.partial(f1, style="filco", unit="char"),
-  care_reward=functools.partial(f1, style="none", unit="word_set"),
+  word_set=functools.partial(f1, style="none", unit="word_set"),  # the reward of CARE's code
 )
 
 

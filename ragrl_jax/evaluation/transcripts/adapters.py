@@ -11,7 +11,7 @@ another system, is an error and never scores zero.
 
 import re
 
-from ragrl_jax.prompting.agent_tags import AGENTS, ANSWER, SEARCH, THOUGHT, AgentTags, boxed
+from ragrl_jax.recipes.released.tags import AGENTS, ANSWER, SEARCH, THOUGHT, AgentTags, boxed
 from ragrl_jax.structs import ENVIRONMENT, MODEL
 
 Turns = list[tuple[str, str]]
@@ -31,7 +31,7 @@ def turns(text: str, system: str) -> Turns:
       mark is read.
 
   Raises:
-    system: a name in `agent_tags.AGENTS`.
+    system: a name in `tags.AGENTS`.
   """
   adapter = AGENTS[system]
   if start := _ASSISTANT.search(text):

@@ -11,7 +11,7 @@ from ragrl_jax import recipes
 from ragrl_jax.data import digests, json_rows, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.transcripts import adapters
-from ragrl_jax.prompting import agent_tags
+from ragrl_jax.recipes.released import tags as agent_tags
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import folders, jsonl
@@ -52,7 +52,7 @@ def score(
     path: the file (.jsonl or .json, also .gz).
     examples: all questions with their right answers.
     out: the folder.
-    system: one of `agent_tags.AGENTS`.
+    system: one of `tags.AGENTS`.
     settings: stored with the scores; at least `data`.
 
   Returns:
@@ -66,7 +66,7 @@ def score(
   path, out = pathlib.Path(path), pathlib.Path(out)
   folders.refuse_others(out, folders.SCORES)
   writers.refuse_inputs([out / name for name in (harness.PREDICTIONS, harness.METRICS, episodes_lib.PLAYED)], [path])
-  recipe = recipes.get("veritas", "em_ta")  # Search-R1's tags; thoughts against answers, without a judge
+  recipe = recipes.get(*recipes.OF_TRANSCRIPTS)
   episodes = _episodes(path, examples, recipe, system)
   rows = [_row(recipe, example, episodes[example.id], system) for example in examples]
   metrics = harness.summarise(rows) | {

@@ -9,7 +9,7 @@ from typing import Any
 from ragrl_jax import recipes
 from ragrl_jax.evaluation.answer_files import METRICS, SETTINGS
 from ragrl_jax.evaluation.transcripts import adapters
-from ragrl_jax.prompting.agent_tags import AGENTS, AgentTags
+from ragrl_jax.recipes.released.tags import AGENTS, AgentTags
 from ragrl_jax.store import changes
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import MODEL

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.agent_tags import AGENTS
+from ragrl_jax.recipes.released.tags import AGENTS
 from ragrl_jax.structs import Passage
 
 
 @dataclasses.dataclass(frozen=True)
 class Agent:
-  """The protocol of one agent, except for its tags (`prompting.agent_tags`).
+  """The protocol of one agent, except for its tags (`tags.py`).
 
   Attributes:
     around: the texts before and after the results, with their tags.

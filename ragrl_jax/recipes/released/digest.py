@@ -3,7 +3,7 @@
 import re
 
 from ragrl_jax.prompting import passages, wording
-from ragrl_jax.prompting.agent_tags import AgentTags
+from ragrl_jax.recipes.released.tags import AgentTags
 from ragrl_jax.structs import Policy
 
 NOTHING = "No helpful information found."

@@ -3,24 +3,25 @@
 import dataclasses
 
 from ragrl_jax.core.text import tags
-from ragrl_jax.prompting import agent_tags, passages
+from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import parts
+from ragrl_jax.recipes.released import tags as tags_lib
 from ragrl_jax.recipes.released.agents import PLAYED
 from ragrl_jax.structs import Passage
 
-END = agent_tags.ANSWER[1]
+END = tags_lib.ANSWER[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Parser(parts.Parser):
-  """Reads the replies of an agent of `agent_tags.AGENTS`."""
+  """Reads the replies of an agent of `tags_lib.AGENTS`."""
 
   agent: str = "search_r1"
 
   @property
-  def tags(self) -> agent_tags.AgentTags:
+  def tags(self) -> tags_lib.AgentTags:
     """The agent's tags."""
-    return agent_tags.AGENTS[self.agent]
+    return tags_lib.AGENTS[self.agent]
 
   @property
   def stops(self) -> tuple[str, ...]:
@@ -43,11 +44,11 @@ class Parser(parts.Parser):
     """The last complete answer in a turn, or None. A box before a query does not count."""
     said = self.own(text)
     if self.tags.answered == "box":
-      return agent_tags.boxed(said.rpartition(self.tags.query[1])[2])
+      return tags_lib.boxed(said.rpartition(self.tags.query[1])[2])
     found = tags.last(said, "answer")
     if found is None:
       return None
-    box = agent_tags.boxed(found.body) if self.tags.answered == "boxed" else None
+    box = tags_lib.boxed(found.body) if self.tags.answered == "boxed" else None
     return found.body.strip() if box is None else box
 
   def own(self, text: str) -> str:

@@ -1,7 +1,8 @@
 """The prompt: think, search and answer in an agent's own tags, in our words or those of the user's file."""
 
 from ragrl_jax.prompting import wording
-from ragrl_jax.prompting.agent_tags import AGENTS, AgentTags, asked
+from ragrl_jax.recipes.parts import asked
+from ragrl_jax.recipes.released.tags import AGENTS, AgentTags
 from ragrl_jax.structs import Example
 
 INSTRUCTIONS = ("paper", "short", "none")
@@ -16,7 +17,7 @@ class Prompt:
   """One user message, or the messages of a file with {question}.
 
   Args:
-    agent: a name in `agent_tags.AGENTS`.
+    agent: a name in `tags.AGENTS`.
     instructions: one of INSTRUCTIONS ("none" shows only the question), or file:PATH.
   """
 

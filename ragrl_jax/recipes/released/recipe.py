@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from ragrl_jax.prompting.agent_tags import AGENTS
 from ragrl_jax.recipes import answered, search_agent
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.released import digest
@@ -11,6 +10,7 @@ from ragrl_jax.recipes.released import play as play_lib
 from ragrl_jax.recipes.released.agents import PLAYED
 from ragrl_jax.recipes.released.parser import Parser
 from ragrl_jax.recipes.released.prompt import INSTRUCTIONS, Prompt
+from ragrl_jax.recipes.released.tags import AGENTS
 from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Episode, Example
 

@@ -75,7 +75,8 @@ def main():
     print(json.dumps(distil.agreement(pairs, found), indent=1))
     if OUT.value:
       its = judging.chosen(config.judge, config.judges, [TERM.value])[TERM.value]
-      judge_rows.write(OUT.value, COMPARE.value, pairs, found, judge.describe(), its["path"])
+      of = dict(recipe="veritas", preset="reward_model")
+      judge_rows.write(OUT.value, COMPARE.value, pairs, found, judge.describe(), its["path"], **of)
     generation.settle(found.count(None), len(pairs), "pairs", again=again)
     return
   if not EPISODES.value or not OUT.value:

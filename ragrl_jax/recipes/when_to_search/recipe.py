@@ -83,6 +83,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     stops=STOPS,
     switches=switches,
     next_recipe=next_recipe if switches.settle_metric else None,
+    waits_for=switches.settle_metric,
     encodes=switches.similarity == "encoder",
     script=functools.partial(demonstrate.script, searches=switches.max_searches),
     searches=switches.max_searches > 0,

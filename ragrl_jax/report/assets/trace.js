@@ -3,7 +3,6 @@ const MARKS = {
   found: "a quote that stands there word for word", near: "a quote that stands there nearly so", missing: "a quote that stands nowhere",
   cite: "a citation", cited: "what it cites",
 };
-const STEPS = {information_think: "Thought after results", think_search: "Query after its thought", think_answer: "Answer after its thought"};
 
 class Trace {
   constructor(root, trace) {
@@ -82,7 +81,7 @@ class Trace {
       const line = element("details", "", null, box), head = element("summary", "", null, line);
       const [tone, sign] = step.verdict === null ? ["unscored", "○ no verdict"] : step.verdict >= 0.5 ? ["right", "✓ follows"] : ["wrong", "✗ does not follow"];
       element("span", tone, sign + (step.verdict > 0 && step.verdict < 1 ? ` (${tidy(step.verdict)})` : ""), head);
-      head.append(visible(` · ${STEPS[step.term] ?? step.term}: `));
+      head.append(visible(` · ${step.name}: `));
       element("span", "", step.claim.length > 140 ? step.claim.slice(0, 140) + " …" : step.claim, head);
       element("div", "small", "The step", line);
       element("pre", "", step.claim, line);

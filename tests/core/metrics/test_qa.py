@@ -198,9 +198,9 @@ def test_overlap_by_hand():
 
 def test_published_ways_to_count_f1():
   score = {name: scorer("U.S. troops", ["the US"]) for name, scorer in qa.F1_OF.items()}
-  # squad: "us troops" / "us": 2·1/3. arena: "u s troops" / "us": 0. care's reward: {U.S., troops} / {the, US}: 0.
+  # squad: "us troops" / "us": 2·1/3. ARENA's: "u s troops" / "us": 0. CARE's reward: {U.S., troops} / {the, US}: 0.
   assert score["squad"] == score["longbench"] == score["hotpotqa"] == pytest.approx(2 / 3)
-  assert score["arena"] == score["care_reward"] == 0
+  assert score["spaced"] == score["word_set"] == 0
   # FilCo: the letters of "u.s. troops" (11, spaces too) and "us" (2) share u and s: 2·2/13.
   assert score["filco"] == pytest.approx(4 / 13)
   assert qa.F1_OF["hotpotqa"]("no it is", ["no"]) == 0 and qa.F1_OF["squad"]("no it is", ["no"]) == pytest.approx(0.5)

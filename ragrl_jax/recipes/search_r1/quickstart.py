@@ -176,7 +176,7 @@ def warm_start(config, workdir: pathlib.Path) -> dict:
     return {f"development/{name}": values[-1] for name, values in curve.items()}
 
   reached = lambda row: stopping.holds(curve["em"], WARM_EM) and stopping.holds(curve["answered"], WARM_ANSWERED)
-  left = Left(warm=TYPICAL["warm"], rl=TYPICAL["rl"])
+  left, metrics = Left(warm=TYPICAL["warm"], rl=TYPICAL["rl"]), {}
   with bar("warm start (SFT)", config.steps) as shown:
     for metrics in sft.sft(config, workdir, evaluate=measure, reached=reached):
       em = f"one-hop EM {curve['em'][-1]:.2f} (until {WARM_EM}), " if curve["em"] else ""

@@ -1,4 +1,4 @@
-"""The tags of published search agents: recipes play the agents with them, and adapters parse transcripts with them."""
+"""The tags of published search agents: recipe and adapters use them to play and to read."""
 
 import dataclasses
 import re
@@ -47,12 +47,6 @@ AGENTS: Mapping[str, AgentTags] = {
   "search_o1": _O1,
   "simpledeepsearcher": _O1,
 }
-
-
-def asked(question: str) -> str:
-  """The question as in Search-R1's data: it ends with "?"."""
-  question = question.strip()
-  return question if question.endswith("?") else f"{question}?"
 
 
 def boxed(text: str) -> str | None:
