@@ -79,9 +79,8 @@ def main():
   limits = openai_server.Limits(
     MAX_BYTES.value, MAX_TOKENS.value, MAX_REPLIES.value, MAX_WAITING.value, TIMEOUT_S.value, DRAIN_S.value
   )
-  application = openai_server.Application(
-    thread, name, limits, reload=reload, key=key, local=http_limits.is_loopback(HOST.value)
-  )
+  tools, local = checkpoints.tool_reader(made.engine.tokenizer), http_limits.is_loopback(HOST.value)
+  application = openai_server.Application(thread, name, limits, reload=reload, tools=tools, key=key, local=local)
   server = openai_server.server(application, host=HOST.value, port=PORT.value)
   thread.failed = lambda error: setattr(server, "should_exit", True)
   thread.start()

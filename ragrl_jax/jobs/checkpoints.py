@@ -1,7 +1,10 @@
 """Opens checkpoints for the commands that sample from them, and exchanges their weights."""
 
+import importlib
+import importlib.util
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from flax import nnx
@@ -63,3 +66,13 @@ def reopen(config, made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> 
   made.engine.load(params, version=step or made.engine.version + 1)
   nnx.update(made.model, params)
   return made.engine.version
+
+
+def tool_reader(tokenizer: Any) -> Any:
+  """Reads the tools of requests and the calls of replies (`protocol.requests.ToolReader`), with `ragrl_jax.agents`.
+
+  None without that package, or if the tokenizer has no chat template with a known format of calls.
+  """
+  if importlib.util.find_spec("ragrl_jax.agents") is None:
+    return None
+  return importlib.import_module("ragrl_jax.agents.calls.served").reader(tokenizer)

@@ -162,7 +162,7 @@ class HuggingFaceTokenizer:
     Args:
       messages: role and content of each turn.
       open_turn: end where the assistant's next turn begins.
-      tools: JSON schemas of functions that the folder's template presents to the model (`prompting.tool_calls`).
+      tools: JSON schemas of functions that the folder's template presents to the model (`agents.calls`).
 
     Raises:
       ValueError: the template refuses these messages.

@@ -7,11 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.prompting import call_texts
-from ragrl_jax.prompting.call_texts import ToolCall
 from ragrl_jax.prompting.tokenizer import Tokenizer
-from ragrl_jax.prompting.tool_calls import ToolFormat
-from ragrl_jax.protocol.requests import CHAT, Asked
+from ragrl_jax.protocol.requests import CHAT, Asked, ToolCall
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,38 +165,20 @@ class _Held:
   """
 
   def __init__(self, asked: Asked):
-    self._asked, self._text, self._given = asked, asked.forced, 0
+    self._tools, self._text, self._given = asked.tools, asked.tools.forced, 0
     self.calls: list[ToolCall] = []
 
   def feed(self, text: str, *, last: bool) -> str:
     """Adds text; returns the new text that is certainly not part of a tool call."""
-    if (form := self._asked.tools) is None:
+    if not self._tools.shown:
       return text
     self._text += text
     if last:
-      before, self.calls = call_texts.calls(self._text, form, self._asked.functions)
-      return "" if self.calls and self._asked.forced else before[self._given :]
-    end = 0 if self._asked.forced else _may_begin(self._text, form)
+      before, self.calls = self._tools.calls(self._text)
+      return "" if self.calls and self._tools.forced else before[self._given :]
+    end = 0 if self._tools.forced else self._tools.begin(self._text)
     given, self._given = self._text[self._given : end], end
     return given
-
-
-def _may_begin(text: str, form: ToolFormat) -> int:
-  """Position where a call begins or may begin, or where the white space before it begins. No call is in a thought."""
-  start, end = call_texts.outside(text)
-  said, thinks = text[start:end], end < len(text)
-  if not form.marked:
-    if said.lstrip().startswith(form.opening) or not (said.strip() or thinks):
-      return start
-    return len(text)
-  place = said.find(form.opening)
-  if place < 0:
-    if thinks:
-      return len(text)
-    most = min(len(form.opening) - 1, len(said))
-    held = next((length for length in range(most, 0, -1) if form.opening.startswith(said[-length:])), 0)
-    place = len(said) - held
-  return len(text[: start + place].rstrip())
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -4,16 +4,12 @@ import dataclasses
 import functools
 import json
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from ragrl_jax.core.text.surrogates import well_formed
-from ragrl_jax.prompting import tool_calls
 from ragrl_jax.prompting.tokenizer import Tokenizer
-from ragrl_jax.prompting.tool_calls import ToolFormat
-from ragrl_jax.protocol import tool_requests
 from ragrl_jax.protocol.http_answer import Refused
-from ragrl_jax.protocol.tool_requests import Tools
 from ragrl_jax.structs import Sampling
 
 CHAT, TEXT = "chat", "text"
@@ -38,6 +34,45 @@ COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for text completions
 
 
 @dataclasses.dataclass(frozen=True)
+class ToolCall:
+  """One call: the function's name, and its arguments as JSON."""
+
+  name: str
+  arguments: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Tools:
+  """The tools of a request, and how calls are found in a reply. The defaults are those of a request without tools.
+
+  Attributes:
+    shown: the tools in the template's form.
+    ends: stop strings that stay in the text, such as the closing mark of a tool call if only one call is allowed.
+    forced: the beginning of a forced tool call, which is also the end of the prompt. Empty if no call is forced.
+    begin: the text of a reply so far → where a call in it begins or may begin.
+    calls: the text of a whole reply → (the text before the calls, the calls).
+  """
+
+  shown: tuple[Any, ...] = ()
+  ends: tuple[str, ...] = ()
+  forced: str = ""
+  begin: Callable[[str], int] = len
+  calls: Callable[[str], tuple[str, list[ToolCall]]] = lambda text: (text, [])
+
+
+class ToolReader(Protocol):
+  """Reads the tools and the calls of requests, for one chat template (`agents.calls.served`)."""
+
+  def tools(self, said: Mapping[str, Any]) -> Tools:
+    """The tools of a request, whose fields are `said`. Raises Refused if they are not supported."""
+    ...
+
+  def messages(self, said: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages in the template's form. Raises ValueError if a call's arguments are not a JSON object."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True)
 class Asked:
   """A request.
 
@@ -51,11 +86,7 @@ class Asked:
     keep_stop: whether the reply's text includes the stop string.
     stream, usage: whether the reply is streamed, and whether its last event has the token counts.
     logprobs, token_ids: whether the reply includes log-probabilities, and token ids.
-    tools: format of the tool calls to parse in a reply; None to parse none.
-    functions: the callable tools: name → JSON schema of the parameters.
-    ends: stop strings that stay in the text, such as the closing mark of a tool call if only one call is allowed.
-    forced: the beginning of a forced tool call, which is also the end of the prompt. Empty if no call is forced.
-    shown: the tools in the template's form.
+    tools: the tools that a reply may call.
     messages: the messages of a chat, in the template's form.
     opened: the beginning of the assistant's turn: a message to continue, or a forced call.
     limited: whether the request itself limits the tokens of a reply.
@@ -72,11 +103,7 @@ class Asked:
   usage: bool
   logprobs: bool
   token_ids: bool
-  tools: ToolFormat | None
-  functions: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-  ends: tuple[str, ...] = ()
-  forced: str = ""
-  shown: tuple[Any, ...] = ()
+  tools: Tools = Tools()
   messages: tuple[dict[str, Any], ...] = ()
   opened: str = ""
   limited: bool = True
@@ -93,7 +120,7 @@ class Served:
     context: largest number of tokens of a prompt and its reply together.
     max_tokens: largest number of tokens of a reply.
     max_replies: largest number of replies per request, over all its prompts.
-    tools: format of the chat template's tool calls; None if the template has none.
+    tools: reads tools and calls; None: requests must have none.
   """
 
   name: str
@@ -102,7 +129,7 @@ class Served:
   context: int
   max_tokens: int
   max_replies: int
-  tools: ToolFormat | None
+  tools: ToolReader | None = None
 
   @functools.cached_property
   def longest(self) -> int:
@@ -136,7 +163,7 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
     message = f"the model {said.get('model')!r:.80} is not served here: ask for {served.name!r} (GET /v1/models)."
     raise Refused(404, message, param="model", code="model_not_found")
   field = _Fields(said)
-  tools = tool_requests.read(said, served.tools) if kind == CHAT else tool_requests.NONE
+  tools = _tools(said, served) if kind == CHAT else Tools()
   chat = _chat(said, served, tools) if kind == CHAT else None
   prompts = _texts(said, served) if chat is None else (chat.ids,)
   n = field.number("n", 1, least=1, most=served.max_replies, whole=True)
@@ -163,15 +190,20 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
     bool(options.get("include_usage")),
     _logprobs(said, field, kind),
     field.flag("return_token_ids"),
-    served.tools if tools.shown else None,
-    tools.functions,
-    tools.ends,
-    tools.forced,
-    tools.shown,
+    tools,
     () if chat is None else chat.messages,
     "" if chat is None else chat.opened,
     any(name in said for name in ("max_tokens", "max_completion_tokens")),
   )
+
+
+def _tools(said: Mapping[str, Any], served: Served) -> Tools:
+  if served.tools is not None:
+    return served.tools.tools(said)
+  if said.get("tools") or said.get("tool_choice", "none") not in ("auto", "none"):
+    message = "this model's chat template has no known format of tool calls: leave out tools and tool_choice."
+    raise Refused(400, message, param="tools")
+  return Tools()
 
 
 def _temperature(asked: float) -> float:
@@ -340,7 +372,9 @@ def _chat(said: Mapping[str, Any], served: Served, tools: Tools) -> _Chat:
     raise Refused(400, message, param="add_generation_prompt")
   try:
     _check_fits("".join([*map(_texts_of, read), _texts_of(dict(tools=tools.shown)), opened]), served, "messages")
-    told: list[Any] = tool_calls.messages(read, served.tools)
+    if served.tools is None and any(one.get("tool_calls") for one in read):
+      raise ValueError("this model's chat template has no known format of tool calls: leave out tool_calls.")
+    told: list[Any] = read if served.tools is None else served.tools.messages(read)
     render: Any = served.tokenizer.render
     ids = render(told, list(tools.shown)) if tools.shown else render(told)
   except (ValueError, RecursionError) as error:  # refused by the template, or nested too deeply

@@ -41,7 +41,7 @@ async def draw(thread: EngineThread, asked: Asked) -> AsyncGenerator[Piece, None
         number = next(thread.numbers)
         thread.open(Open(number, prompt, conversation.key_of(asked.seed, 0, place, sample, 0), group=group))
         opened.append(number)
-        text = TextStream(tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=asked.ends)
+        text = TextStream(tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=asked.tools.ends)
         over = functools.partial(thread.close_conversation, number)
         thread.submit(_turn(number, asked, thread), _Reply(place * asked.n + sample, text, asked.stops, tell, over))
         left += 1

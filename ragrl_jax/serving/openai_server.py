@@ -18,10 +18,9 @@ from collections.abc import Callable
 
 import uvicorn
 
-from ragrl_jax.prompting import tool_calls
 from ragrl_jax.protocol import replies
 from ragrl_jax.protocol.http_answer import Answer, Refused, answered
-from ragrl_jax.protocol.requests import CHAT, TEXT, Asked, Served, read
+from ragrl_jax.protocol.requests import CHAT, TEXT, Asked, Served, ToolReader, read
 from ragrl_jax.retrieval import http_limits as guard_lib
 from ragrl_jax.retrieval.http_limits import Guard
 from ragrl_jax.serving import drawing
@@ -66,6 +65,7 @@ class Application:
     thread: the engine's thread, started.
     name: of the model.
     limits: limits of requests.
+    tools: reads tools and calls of requests; None: they are refused.
     reload: `reload(step)` loads the weights of a step (None: the newest) and returns their version. It is called on the
       engine's thread while no conversation is open. None: the weights cannot be changed.
     key: clients must send it as a bearer token; "" for none.
@@ -78,6 +78,7 @@ class Application:
     name: str,
     limits: Limits = Limits(),
     *,
+    tools: ToolReader | None,
     reload: Callable[[int | None], int] | None = None,
     key: str = "",
     local: bool = False,
@@ -91,7 +92,7 @@ class Application:
       engine.context,
       min(limits.max_tokens or engine.context, engine.context),
       limits.max_replies,
-      tool_calls.format_of(engine.tokenizer),
+      tools,
     )
     self._gate, self._waiting = Gate(), 0
 

@@ -7,6 +7,7 @@ import pytest
 import small_tokenizers
 from small_server import MODEL, ScriptedEngine, serving
 
+from ragrl_jax.jobs import checkpoints
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
 pytestmark = pytest.mark.agents
@@ -74,7 +75,7 @@ def test_openai_agents(engine, streamed):
       assert text.endswith(result.final_output) and text.startswith("I look.")
       return result.final_output
 
-  with serving(engine) as (url, _):
+  with serving(engine, tools=checkpoints.tool_reader(engine.tokenizer)) as (url, _):
     check(engine, searched, asyncio.run(run(url)))
 
 
@@ -112,7 +113,7 @@ def test_pydantic_ai(engine, streamed):
                 pass
       return searched, steps.result.output
 
-  with serving(engine) as (url, _):
+  with serving(engine, tools=checkpoints.tool_reader(engine.tokenizer)) as (url, _):
     check(engine, *asyncio.run(run(url)))
 
 
@@ -135,7 +136,7 @@ def test_pydantic_ai_forces_its_output_tool(engine):
       agent, searched = pydantic_agent(client, output_type=Answer)
       return searched, (await agent.run("What is the port of Kormin?")).output
 
-  with serving(engine) as (url, _):
+  with serving(engine, tools=checkpoints.tool_reader(engine.tokenizer)) as (url, _):
     searched, answer = asyncio.run(run(url))
   assert searched == ["port Kormin"] and answer == Answer(place="Tolper") and not left
   assert all(engine.tokenizer.decode(prompt).endswith(head) for prompt in engine.prompts)

@@ -15,14 +15,14 @@ from patience import reached
 from scripted_chat import ChatPolicy
 
 from ragrl_jax import recipes, structs
+from ragrl_jax.agents.calls.turns import OWN
 from ragrl_jax.agents.tool_agent import play as play_lib
 from ragrl_jax.agents.tool_agent.parser import Parser
 from ragrl_jax.agents.tool_agent.prompt import INSTRUCTIONS
 from ragrl_jax.agents.toolbox import tool, toolbox
 from ragrl_jax.learner import packing
-from ragrl_jax.prompting.call_texts import ToolCall
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
-from ragrl_jax.prompting.tool_turns import OWN
+from ragrl_jax.protocol.requests import ToolCall
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 from ragrl_jax.testing import scripted

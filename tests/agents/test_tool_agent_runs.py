@@ -8,10 +8,10 @@ import small_tokenizers
 import tiny_world
 
 from ragrl_jax import config as config_lib
+from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
+from ragrl_jax.agents.calls.turns import ToolTurns
 from ragrl_jax.data import readers
 from ragrl_jax.jobs import train
-from ragrl_jax.prompting.call_texts import Malformed, ToolCall
-from ragrl_jax.prompting.tool_turns import ToolTurns
 from ragrl_jax.run import player, questions
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import ENVIRONMENT

@@ -163,7 +163,7 @@ def test_a_stage_that_begins_by_a_trigger_has_no_fixed_step():
 
 
 def test_every_preset_is_listed():
-  assert set(EVERY) == set(TERMS)
+  assert set(EVERY) == {(name, preset) for name, preset in TERMS if name in recipes.RECIPES}
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)

@@ -37,12 +37,12 @@ def running(application, guard=None):
 
 
 @contextlib.contextmanager
-def serving(engine=None, *, limits=LIMITS, guard=None, **more):
+def serving(engine=None, *, limits=LIMITS, guard=None, tools=None, **more):
   """Gives ("http://127.0.0.1:PORT/v1", the application) over a small engine."""
   thread = engine_thread.EngineThread(engine or kit.engine())
   thread.start()
   try:
-    application = openai_server.Application(thread, MODEL, limits, local=True, **more)
+    application = openai_server.Application(thread, MODEL, limits, tools=tools, local=True, **more)
     with running(application, guard) as port:
       yield f"http://127.0.0.1:{port}/v1", application
   finally:

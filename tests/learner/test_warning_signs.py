@@ -68,7 +68,7 @@ def test_few_spreads_at_the_first_step():
 
 
 def test_a_message_names_a_switch_only_if_the_recipe_has_it():
-  for name, has in (("search_r1", True), ("tool_agent", False)):
+  for name, has in (("search_r1", True), ("care", False)):
     found = warning_signs.of_training([CALM | dict(mask_coverage=0.001)], recipes.get(name), 10)
     assert ("config.switches.max_passage_tokens" in found["warning/little_trained"]) == has
 

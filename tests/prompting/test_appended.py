@@ -5,17 +5,12 @@ import json
 import pytest
 import small_tokenizers
 
-from ragrl_jax.prompting import tool_calls
 from ragrl_jax.prompting.appended import Appender, Rewritten
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
-CALL = {
-  "type": "function",
-  "id": "1",
-  "function": {"name": "search", "arguments": json.dumps({"query": "a <|im_end|>"})},
-}
+CALL = {"type": "function", "id": "1", "function": {"name": "search", "arguments": {"query": "a <|im_end|>"}}}
 CALLED = {"role": "assistant", "content": "So:", "tool_calls": [CALL]}
 ASKED, SAID = {"role": "user", "content": "Where is Rome?"}, {"role": "assistant", "content": " Danbel is here. "}
 FOUND, AGAIN = {"role": "tool", "content": "Kormin.\n<|im_start|>"}, {"role": "user", "content": "And\n\nTolper?"}
@@ -34,7 +29,7 @@ def test_prompt_reply_and_the_rest_are_the_whole_rendering(tmp_path, template, m
   tokenizer = tokenizer_of(tmp_path, template, markers=markers)
   tools = TOOLS if template != small_tokenizers.CHATML and markers == "template" else ()
   for said in (SAID, CALLED) if tools else (SAID,):
-    kept = tool_calls.messages([ASKED, said], tool_calls.format_of(tokenizer))
+    kept = [ASKED, said]
     prompt = tokenizer.render([ASKED], tools) if tools else tokenizer.render([ASKED])
     whole = tokenizer.render([*kept, *more], tools) if tools else tokenizer.render([*kept, *more])
     opened = tokenizer.template([ASKED], open_turn=True, tools=tools or None)

@@ -9,44 +9,16 @@ import small_tokenizers
 from small_server import post, serving
 
 from ragrl_jax import recipes
-from ragrl_jax.agents.toolbox import schemas
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
 from ragrl_jax.data import layouts
-from ragrl_jax.prompting import call_texts
 from ragrl_jax.prompting.appended import Appender
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
-from ragrl_jax.prompting.tool_calls import ToolFormat
 from ragrl_jax.protocol import requests
 from ragrl_jax.structs import Example, Passage
 
-FORM = ToolFormat("<tool_call>", "</tool_call>", "arguments", head='<tool_call>\n{"name": "', middle='", "arguments": ')
 ODD = "Is {x} %s of \\1 {0} $y <|im_end|> {{ z }}?"
 ASKED = dict(role="user", content="Where is Rome?")
-
-
-def test_a_closing_mark_inside_an_argument_does_not_cut_the_call():
-  """vLLM #48353: </tool_call> inside an argument ends the call."""
-  arguments = dict(query="what does </tool_call> mean?")
-  text = f'<tool_call>\n{{"name": "search", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
-  before, (call,) = call_texts.calls(text, FORM)
-  assert before == "" and json.loads(call.arguments) == arguments
-
-
-@pytest.mark.parametrize("given, served", [(r'"{\"k\": 3}"', {"k": 3}), ('""', {}), ("null", {})])
-def test_arguments_as_text_are_read_for_clients_and_refused_in_training(given, served):
-  """smolagents #1003, vLLM #54964, hermes-agent #83937: arguments as JSON text, an empty text or null."""
-  text = f'<tool_call>{{"name": "search", "arguments": {given}}}</tool_call>'
-  assert [json.loads(call.arguments) for call in call_texts.calls(text, FORM)[1]] == [served]
-  with pytest.raises(call_texts.Malformed, match="must be an object"):  # a reason that the model reads
-    call_texts.read(text, FORM)
-
-
-def test_whole_numbers_fit_integer_arguments():
-  """Models write 3.0 where an integer is wanted, and JSON knows one kind of number."""
-  schema = dict(type="object", properties=dict(k=dict(type="integer")))
-  assert not schemas.fault(dict(k=3.0), schema) and type(schemas.fitted(dict(k=3.0), schema)["k"]) is int
-  assert schemas.fault(dict(k=3.5), schema)
 
 
 def test_a_prompt_begins_with_one_bos(tmp_path):
@@ -54,7 +26,7 @@ def test_a_prompt_begins_with_one_bos(tmp_path):
   for folder in (small_tokenizers.llama_like(tmp_path / "llama"), small_tokenizers.gemma_like(tmp_path / "gemma")):
     tokenizer = HuggingFaceTokenizer(folder)
     (bos,) = tokenizer.bos
-    served = requests.Served("", tokenizer, tokenizer.vocab_size, context=999, max_tokens=9, max_replies=1, tools=None)
+    served = requests.Served("", tokenizer, tokenizer.vocab_size, context=999, max_tokens=9, max_replies=1)
     prompts = [tokenizer.render([ASKED]), HuggingFaceTokenizer(folder, chat=False).render([ASKED])]
     for text in ("Hi", tokenizer.control_names[bos] + "Hi", tokenizer.template([ASKED], open_turn=True)):
       prompts += requests.read(json.dumps(dict(prompt=text)).encode(), requests.TEXT, served).prompts

@@ -204,6 +204,8 @@ MESSAGES = dict(messages=ASKED["messages"])
       "the prompt has 1537 characters: prompt and reply together may",
     ),
     ("chat/completions", dict(MESSAGES, tools=[dict(function=dict(name="f"))]), 400, "no known format of tool calls"),
+    ("chat/completions", dict(MESSAGES, tool_choice="required"), 400, "leave out tools and tool_choice"),
+    ("chat/completions", dict(messages=[dict(role="assistant", tool_calls=[{}])]), 400, "leave out tool_calls"),
     ("chat/completions", dict(MESSAGES, frequency_penalty=0.5), 400, "frequency_penalty=0.5 is not supported"),
     ("chat/completions", dict(MESSAGES, top_logprobs=3), 400, "top_logprobs=3 is not supported"),
     ("chat/completions", dict(MESSAGES, n=1.5), 400, "n=1.5: it must be a whole number"),

@@ -14,7 +14,7 @@ MESSAGES = [dict(role="user", content="Kormin  is <end_of_turn></s> here")]
 
 
 def asked(tokenizer, kind, **said):
-  served = requests.Served("", tokenizer, tokenizer.vocab_size, context=2048, max_tokens=64, max_replies=8, tools=None)
+  served = requests.Served("", tokenizer, tokenizer.vocab_size, context=2048, max_tokens=64, max_replies=8)
   return [list(ids) for ids in requests.read(json.dumps(said).encode(), kind, served).prompts]
 
 

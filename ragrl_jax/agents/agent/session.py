@@ -18,8 +18,8 @@ from typing import Any
 
 from ragrl_jax import structs
 from ragrl_jax.agents.agent.task import MODEL
+from ragrl_jax.agents.calls import formats, served
 from ragrl_jax.core.text import beginnings
-from ragrl_jax.prompting import tool_calls
 from ragrl_jax.prompting.appended import Appender, Rewritten
 from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.protocol.http_answer import Refused
@@ -42,7 +42,7 @@ class Reading:
 
   def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]):
     self.tokenizer, self.stops, self.appender = tokenizer, tuple(stops), Appender(tokenizer)
-    self.served = Served("", tokenizer, tokenizer.vocab_size, UNLIMITED, UNLIMITED, 1, tool_calls.format_of(tokenizer))
+    self.served = Served("", tokenizer, tokenizer.vocab_size, UNLIMITED, UNLIMITED, 1, served.reader(tokenizer))
 
 
 @dataclasses.dataclass
@@ -165,7 +165,7 @@ class Session:
         message = f"stop={unknown[0]!r}: the run's engine does not know it. Add it to config.switches.stops."
         raise Refused(400, message, param="stop")
       record = self._placed(asked)
-      stops = (*asked.stops, *(end for end in asked.ends if end in self._reading.stops))
+      stops = (*asked.stops, *(end for end in asked.tools.ends if end in self._reading.stops))
       most = asked.sampling.max_new_tokens if asked.limited else None
       segment = await record.talk.generate(stop=stops, max_new_tokens=most)
       if not segment.ids:
@@ -176,21 +176,19 @@ class Session:
 
   def _said(self, record: _Record, asked: Asked, segment: structs.Segment) -> Piece:
     """The reply as the client sees it. The record then expects this reply in the next request's history."""
-    known = self._reading.stops
-    text = TextStream(
-      self._reading.tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=[end for end in asked.ends if end in known]
-    )
+    ends = [end for end in asked.tools.ends if end in self._reading.stops]
+    text = TextStream(self._reading.tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=ends)
     text.feed(segment.ids)
     finish = "length" if segment.stop in ("length", "budget") else "stop"
     stop = text.stop if text.stop in asked.stops else None
     piece = Piece(0, text.piece(last=True), segment.ids, segment.logprobs, finish, stop)
     if asked.kind == CHAT:
       said = Replies(asked, MODEL, None, self._reading.tokenizer).whole([piece])["choices"][0]["message"]
-      begun = "" if asked.forced else asked.opened  # the message already contains the beginning of a forced call
+      begun = "" if asked.tools.forced else asked.opened  # the message already contains the beginning of a forced call
       message = dict(role="assistant", content=begun + (said["content"] or ""))
       message |= dict(tool_calls=said["tool_calls"]) if "tool_calls" in said else {}
       self.calls += len(message.get("tool_calls", ()))
-      record.keys = [*map(_key, asked.messages), *map(_key, tool_calls.messages([message], self._reading.served.tools))]
+      record.keys = [*map(_key, asked.messages), *map(_key, formats.messages([message]))]
     return piece
 
   # ---- conversations -------------------------------------------------------------------------------------------------
@@ -215,7 +213,7 @@ class Session:
         message = f"{why[0]} A conversation may only grow (config.switches.rewritten='split' trains on both)."
         raise Refused(400, message, param="messages", code="history_rewritten")
     begun, self._found = self._observed(), []
-    record = _Record(self._policy.start(list(asked.prompts[0])), asked.kind, [], json.dumps(asked.shown), begun)
+    record = _Record(self._policy.start(list(asked.prompts[0])), asked.kind, [], json.dumps(asked.tools.shown), begun)
     self._records.append(record)
     return record
 
@@ -233,7 +231,7 @@ class Session:
       return "the program sends chat requests and text requests in one conversation."
     if asked.kind != CHAT:
       return self._text_after(record, asked.prompts[0])
-    if json.dumps(asked.shown) != record.tools:
+    if json.dumps(asked.tools.shown) != record.tools:
       return "the tools differ from those at the conversation's beginning."
     keys = [_key(message) for message in asked.messages]
     for number, (known, now) in enumerate(zip(record.keys, keys)):
@@ -244,7 +242,7 @@ class Session:
     ended = record.last.stop == "eos"
     try:
       new = self._reading.appender.after(
-        self._short(asked.messages, record), len(record.keys), asked.shown, ended=ended
+        self._short(asked.messages, record), len(record.keys), asked.tools.shown, ended=ended
       )
     except Rewritten as error:
       return f"{error} (prompting.markers='own' only appends)."

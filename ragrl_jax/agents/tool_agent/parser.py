@@ -1,9 +1,9 @@
-"""Reads the final turn. `prompting.tool_turns` reads the calls, in the model's own format."""
+"""Reads the final turn. `agents.calls.turns` reads the calls, in the model's own format."""
 
 import dataclasses
 
+from ragrl_jax.agents.calls.turns import spoken
 from ragrl_jax.core.text import tags
-from ragrl_jax.prompting.tool_turns import spoken
 from ragrl_jax.recipes import parts
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ragrl_jax import structs
+from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
+from ragrl_jax.agents.calls.turns import ToolTurns
 from ragrl_jax.agents.tool_agent.parser import Parser
 from ragrl_jax.agents.toolbox.tool import Tool
 from ragrl_jax.agents.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.call_texts import Malformed, ToolCall
-from ragrl_jax.prompting.tool_turns import ToolTurns
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.structs import Episode, Example, Passage, Segment
 

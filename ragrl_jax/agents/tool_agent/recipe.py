@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ragrl_jax.agents.calls.turns import ToolTurns
 from ragrl_jax.agents.tool_agent import play as play_lib
 from ragrl_jax.agents.tool_agent.parser import Parser
 from ragrl_jax.agents.tool_agent.prompt import INSTRUCTIONS
 from ragrl_jax.agents.toolbox import mcp_servers, named
 from ragrl_jax.agents.toolbox import tool as tool_lib
 from ragrl_jax.agents.toolbox.toolbox import Toolbox
-from ragrl_jax.prompting.tool_turns import ToolTurns
 from ragrl_jax.recipes import answered
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ragrl_jax.agents.calls.formats import JSON, TAGGED, ToolFormat
 from ragrl_jax.core.text.surrogates import well_formed
-from ragrl_jax.prompting.tool_calls import JSON, TAGGED, ToolFormat
+from ragrl_jax.protocol.requests import ToolCall
 
 _FUNCTION = re.compile(r"\s*<function=([^<>\s]+)>(.*?)</function>\s*", re.DOTALL)
 # A value ends where another parameter, or the end of the call, follows. One line break on each side is the format's.
@@ -16,14 +17,6 @@ _PARAMETER = re.compile(r"\s*<parameter=([^<>\s]+)>\n?(.*?)\n?</parameter>(?=\s*
 
 class Malformed(ValueError):
   """A turn begins or ends like a call, but is not a call in the template's format. The message gives the reason."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ToolCall:
-  """One call: the function's name, and its arguments as JSON."""
-
-  name: str
-  arguments: str
 
 
 def calls(

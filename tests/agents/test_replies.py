@@ -2,9 +2,10 @@
 
 import pytest
 
+from ragrl_jax.agents.calls import served
+from ragrl_jax.agents.calls.formats import ToolFormat
+from ragrl_jax.agents.calls.turns import OWN
 from ragrl_jax.prompting.bytes import ByteTokenizer
-from ragrl_jax.prompting.tool_calls import ToolFormat
-from ragrl_jax.prompting.tool_turns import OWN
 from ragrl_jax.protocol import replies, requests
 from ragrl_jax.structs import Sampling
 
@@ -15,7 +16,8 @@ LLAMAS = ToolFormat("", "", "parameters")
 
 def asked(form):
   how = dict(stream=True, usage=False, logprobs=False, token_ids=False)
-  return requests.Asked(requests.CHAT, ((1,),), 1, Sampling(0.0, 0, 1.0, 100), 0, (), False, tools=form, **how)
+  tools = served.Reader(form).tools(dict(tools=[dict(type="function", function=dict(name="search"))]))
+  return requests.Asked(requests.CHAT, ((1,),), 1, Sampling(0.0, 0, 1.0, 100), 0, (), False, tools=tools, **how)
 
 
 def made(form):

@@ -7,8 +7,8 @@ import re
 import pytest
 import small_tokenizers
 
-from ragrl_jax.prompting import call_texts, tool_calls
-from ragrl_jax.prompting.call_texts import Malformed
+from ragrl_jax.agents.calls import call_texts, formats
+from ragrl_jax.agents.calls.call_texts import Malformed
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
 CASES = 4000
@@ -80,7 +80,7 @@ def test_random_changes_of_calls(tmp_path, name):
   template = {"qwen": small_tokenizers.QWEN_TOOLS, "coder": small_tokenizers.CODER_TOOLS}
   make = small_tokenizers.llama3 if name == "llama" else small_tokenizers.byte_level
   tokenizer = HuggingFaceTokenizer(make(tmp_path, template=template.get(name, small_tokenizers.LLAMA_TOOLS)))
-  form, rng = tool_calls.format_of(tokenizer), random.Random(0)  # any seed: the cases must be the same at every run
+  form, rng = formats.format_of(tokenizer), random.Random(0)  # any seed: the cases must be the same at every run
   counts = dict(calls=0, text=0, malformed=0, compared=0)
   for _ in range(CASES):
     text = broken(rng.choice(SEEDS[name]), rng)

@@ -156,22 +156,16 @@ def _end_mark(rest: str, control: Sequence[str]) -> str | None:
   return mark if rest.strip() == mark else None
 
 
-def messages(said: Sequence[Mapping[str, Any]], form: ToolFormat | None) -> list[dict[str, Any]]:
+def messages(said: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """Converts messages from the form of servers to that of templates: arguments of calls from JSON text to objects.
 
-  Args:
-    said: the messages, in the form of servers.
-    form: the format of the template's calls; None: it has none.
-
   Raises:
-    ValueError: the arguments of a call are not a JSON object; or there are calls, and `form` is None.
+    ValueError: the arguments of a call are not a JSON object.
   """
   made = []
   for message in said:
     message = dict(message)
     if message.get("tool_calls"):
-      if form is None:
-        raise ValueError("this model's chat template has no known format of tool calls: leave out tool_calls.")
       message["tool_calls"] = [_for_template(call) for call in message["tool_calls"]]
     made.append(message)
   return made

@@ -5,11 +5,11 @@ import json
 import pytest
 import small_tokenizers
 
-from ragrl_jax.prompting import tool_calls
+from ragrl_jax.agents.calls import formats
+from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
+from ragrl_jax.agents.calls.turns import OWN, ToolTurns, spoken
 from ragrl_jax.prompting.bytes import ByteTokenizer
-from ragrl_jax.prompting.call_texts import Malformed, ToolCall
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
-from ragrl_jax.prompting.tool_turns import OWN, ToolTurns, spoken
 
 PARAMETERS = dict(type="object", properties=dict(query=dict(type="string")), required=["query"])
 TOOLS = [
@@ -140,7 +140,7 @@ def test_own_markers_and_bare_text_have_our_form(tmp_path):
   text = "\n<tool_response>\na\n</tool_response>\n\n<tool_response>\nb\n</tool_response>\n"
   assert bare.after([("search", "a"), ("look", "b")], ended=True) == text
   assert bare.calls(f"So: {CALL}") == [ToolCall("search", '{"query": "Rome"}')]
-  assert bare.form == OWN == tool_calls.format_of(made(tmp_path / "qwen", "qwen"))
+  assert bare.form == OWN == formats.format_of(made(tmp_path / "qwen", "qwen"))
 
 
 # ---- what a turn calls -----------------------------------------------------------------------------------------------

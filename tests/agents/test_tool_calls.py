@@ -5,11 +5,11 @@ import json
 import pytest
 import small_tokenizers
 
-from ragrl_jax.prompting import call_texts, tool_calls
+from ragrl_jax.agents.calls import call_texts, formats
+from ragrl_jax.agents.calls.formats import TAGGED, XML, ToolFormat
 from ragrl_jax.prompting.bytes import ByteTokenizer
-from ragrl_jax.prompting.call_texts import ToolCall
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
-from ragrl_jax.prompting.tool_calls import TAGGED, XML, ToolFormat
+from ragrl_jax.protocol.requests import ToolCall
 
 QWEN = small_tokenizers.QWEN_TOOLS
 # Llama 3.1's, without the rest of it.
@@ -56,14 +56,14 @@ TAGGEDS = ToolFormat("", "", "", TAGGED, "<function=", ">")
 )
 def test_a_templates_format_is_found(tmp_path, template, form):
   tokenizer = HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path, template=template))
-  assert tool_calls.format_of(tokenizer) == form
+  assert formats.format_of(tokenizer) == form
   if form is None:
     return
   # What the template writes for calls is found again as those calls.
   arguments = {"query": 'a "b" </tool> {1}\n<x>', "k": 3, "deep": {"a": [1, None]}, "sure": True, "year": "1900"}
   call = {"type": "function", "id": "1", "function": {"name": "search", "arguments": json.dumps(arguments)}}
   asked = [{"role": "user", "content": "Well?"}]
-  said = tool_calls.messages([*asked, {"role": "assistant", "content": "", "tool_calls": [call]}], form)
+  said = formats.messages([*asked, {"role": "assistant", "content": "", "tool_calls": [call]}])
   tools = [{"type": "function", "function": {"name": "search"}}]
   whole = tokenizer.template(said, open_turn=False, tools=tools)
   turn = whole.removeprefix(tokenizer.template(asked, open_turn=True, tools=tools)).removesuffix("<|im_end|>\n")
@@ -81,18 +81,15 @@ def test_a_templates_format_is_found(tmp_path, template, form):
 
 
 def test_a_tokenizer_without_a_template_has_no_format():
-  assert tool_calls.format_of(ByteTokenizer()) is None
+  assert formats.format_of(ByteTokenizer()) is None
 
 
 def test_control_tokens_in_arguments_stay_text(tmp_path):
   tokenizer = HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path, template=QWEN))
   call = {"type": "function", "function": {"name": "f", "arguments": '{"x": ["<|im_end|>"]}'}}
-  said = tool_calls.messages(
-    [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}],
-    tool_calls.format_of(tokenizer),
-  )
+  said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
   end = tokenizer.eos_ids[0]
-  assert tokenizer.render(said).count(end) == 2  # of the two turns, none of the argument
+  assert tokenizer.render(formats.messages(said)).count(end) == 2  # of the two turns, none of the argument
 
 
 @pytest.mark.parametrize(
@@ -218,6 +215,4 @@ def test_the_schema_says_which_values_are_texts(schema, text, value):
 def test_arguments_that_are_no_json_are_refused():
   for call in ({}, {"function": {"name": "f", "arguments": "{"}}, {"function": {"name": "f", "arguments": "[1]"}}, 3):
     with pytest.raises(ValueError, match="a tool call must be"):
-      tool_calls.messages([{"role": "assistant", "content": "", "tool_calls": [call]}], QWENS)
-  with pytest.raises(ValueError, match="no known format of tool calls"):
-    tool_calls.messages([{"role": "assistant", "content": "", "tool_calls": [{}]}], None)
+      formats.messages([{"role": "assistant", "content": "", "tool_calls": [call]}])

@@ -15,9 +15,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.agents.calls import call_texts, formats
+from ragrl_jax.agents.calls.formats import ToolFormat
 from ragrl_jax.core.text.surrogates import well_formed
-from ragrl_jax.prompting import call_texts, chat, tool_calls
-from ragrl_jax.prompting.tool_calls import ToolFormat
+from ragrl_jax.prompting import chat
+from ragrl_jax.protocol.requests import ToolCall
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -52,15 +54,16 @@ class ToolTurns:
   """
 
   def __init__(self, tokenizer: Any, tools: Sequence[Mapping[str, Any]]):
-    self._tokenizer, self._tools = tokenizer, list(tools)
+    self._tokenizer: Any = tokenizer
+    self._tools = list(tools)
     self._functions = {one["function"]["name"]: one["function"].get("parameters", {}) for one in tools}
     self.marked = isinstance(tokenizer, chat.Templated) and tokenizer.markers is not None
     self._native = self.marked and tokenizer.markers == "template"
     self.form, self.single, self.beside = OWN, False, True
     if self._native:
       self._find()
-    bare, shown = tokenizer.render([_ASKED]), self._prompt((("user", _ASKED["content"]),))
-    self.tokens = len(shown if self.marked else tokenizer.render(shown)) - len(bare)
+    bare, shown = self._tokenizer.render([_ASKED]), self._prompt((("user", _ASKED["content"]),))
+    self.tokens = len(shown if self.marked else self._tokenizer.render(shown)) - len(bare)
     self._prompts = functools.lru_cache(4096)(self._prompt)  # the samples of a group share a prompt
     # The text of the canonical turn between its argument and the end of the turn.
     self._tail = self._tail_of() if self.marked else ""
@@ -69,7 +72,7 @@ class ToolTurns:
     """The messages with the tools, for `policy.start`: as token ids if there are role markers."""
     return self._prompts(tuple((message["role"], message["content"]) for message in messages))
 
-  def calls(self, text: str, ids: Sequence[int] = ()) -> list[call_texts.ToolCall]:
+  def calls(self, text: str, ids: Sequence[int] = ()) -> list[ToolCall]:
     """The calls of a turn, outside its thoughts; [] for a turn without a call.
 
     Args:
@@ -108,7 +111,7 @@ class ToolTurns:
   # ---- how it is rendered --------------------------------------------------------------------------------------------
 
   def _find(self) -> None:
-    form = tool_calls.format_of(self._tokenizer)
+    form = formats.format_of(self._tokenizer)
     name = self._tools[0]["function"]["name"]
     opened = self._text([_ASKED], True)
     if form is None or name not in opened:
