@@ -74,8 +74,8 @@ if __name__ == "__main__":
     made = team.for_mesh(learner, **sizes)
     if fails and number == count - 1:
       run, calls = made._follow, []
-      made.share = lambda name, arrays, share=made.share: (
-        calls.append(name) or (os._exit(9) if calls.count("decode") > 4 else share(name, arrays))
+      made.tell = lambda name, arrays, tell=made.tell: (
+        calls.append(name) or (os._exit(9) if calls.count("decode") > 4 else tell(name, arrays))
       )
     found = played(learner, sizes, made)
     if number == 0:

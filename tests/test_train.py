@@ -218,3 +218,24 @@ def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resu
   rest = list(train.train(config, tmp_path / "parts"))
   assert untimed(rest) == untimed(whole[1:])
   tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.slow  # compiles two runs' programs
+@pytest.mark.parametrize("devices, critic", [(1, "none"), (2, "own")])
+def test_a_step_moves_no_array_between_host_and_devices_unasked(world, tmp_path, devices, critic):
+  """JAX_TRANSFER_GUARD=disallow holds through a step, from the weights' way to the engine to the step's metrics."""
+  config = tiny_world.config(world, get_config)
+  config.steps, config.mesh.data, config.critic.kind = 1, devices, critic
+  if critic != "none":
+    config.advantage.kind = "gae"
+    config.loss.update(kl="k1", kl_in="reward", kl_coef=0.1)
+
+  def guarded(step, player, params):  # called before step 1, and after it
+    jax.config.update("jax_transfer_guard", "allow" if step else "disallow")
+    return {}
+
+  try:
+    rows = list(train.train(config, tmp_path / "run", evaluate=guarded))
+  finally:
+    jax.config.update("jax_transfer_guard", None)
+  assert rows[-1]["step"] == 1

@@ -12,6 +12,7 @@ from ragrl_jax.engine.programs import Programs
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.team import Team
 from ragrl_jax.models import cache as cache_lib
+from ragrl_jax.parallel import hosts
 
 MOVED = 16  # most pages per transfer between device and host
 
@@ -57,6 +58,7 @@ class KVCache:
     self._moved = min(MOVED, sizes.table)
     self._copies = max(1, sizes.lanes // sizes.replicas)  # of one program call
     self.cache = allocate()
+    self._at = programs.split or self.cache[0].sharding
     if team is not None:
       team.run = self._run
 
@@ -64,7 +66,9 @@ class KVCache:
     """Runs a program on the cache, on all hosts of the engine together. Returns its result without the cache."""
     # Every host of a team runs every program here. The first host is called by a method below, the others by
     # `Team.run_programs`.
-    given: Any = arrays if self._team is None else self._team.share(name, arrays)
+    if self._team is not None:
+      self._team.tell(name, arrays)
+    given = hosts.put(arrays, self._at)
     held = (self.weights, self.cache) if name in ("extend", "decode") else (self.cache,)
     result = getattr(self.programs, name)(*held, *given)
     if name == "take":
@@ -109,7 +113,7 @@ class KVCache:
   def decode(self, lanes: np.ndarray, table: np.ndarray, min_live: Sequence[int]) -> Chunk:
     """Samples a chunk of tokens; `lanes` is a packed LaneTable, `table` the pages of each lane's conversation."""
     limits = np.array([(self._sizes.chunk, live) for live in min_live], np.int32)
-    return Chunk.of(np.asarray(self._run("decode", lanes, table, limits)), self.programs.routes)
+    return Chunk.of(jax.device_get(self._run("decode", lanes, table, limits)), self.programs.routes)
 
   def copy(self, pairs: Sequence[Sequence[tuple[int, int]]]) -> None:
     """Copies each replica's (from page, to page)."""
@@ -129,7 +133,7 @@ class KVCache:
     for at in range(0, len(pages), self._moved):
       mine = pages[at : at + self._moved]
       # The program returns pages of every replica. Those of the others are ignored.
-      moved = np.asarray(self._run("take", self._table(replica, mine)))
+      moved = jax.device_get(self._run("take", self._table(replica, mine)))
       taken += [page.copy() for page in moved[replica * self._moved :][: len(mine)]]
     return tuple(taken)
 

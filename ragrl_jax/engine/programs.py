@@ -72,6 +72,7 @@ class Programs:
     self.graphdef, self.stops, self.layout, self.mesh = graphdef, stops, layout, mesh
     self.chunk, self.speculate, self.routes = chunk, speculate, routes
     # The cache has the same layout as input and output. A second layout would need a second compilation.
+    self.split = None if mesh is None else NamedSharding(mesh, SPLIT)  # of what the host passes
     at, drawn = self.cache_sharding(mesh), PartitionSpec(None, REPLICAS)
     copy = lambda cache, pairs: cache_lib.copy(cache, pairs[:, 0], pairs[:, 1])
     shared = hosts.count_of(mesh) > 1

@@ -17,9 +17,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from ragrl_jax.parallel import hosts, links, mesh
 
@@ -40,17 +39,15 @@ class Team:
   """
 
   def __init__(self, link: links.Link, mesh: Mesh):
-    self._link, self._split = link, NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
-    self.size, self.leads, self.run = hosts.count_of(mesh), link.leads, _no_cache
+    self._link, self.size, self.leads, self.run = link, hosts.count_of(mesh), link.leads, _no_cache
     self._session = False
 
   # ---- programs ------------------------------------------------------------------------------------------------------
 
-  def share(self, name: str, arrays: tuple[np.ndarray, ...]) -> list[jax.Array]:
-    """Splits a program's arguments over the replicas on all hosts, and tells the other hosts to run the program."""
+  def tell(self, name: str, arrays: tuple[np.ndarray, ...]) -> None:
+    """Tells the other hosts to run a program with these arguments."""
     if self.leads and self._session:
       self._link.send(name, *arrays)
-    return [jax.make_array_from_callback(x.shape, self._split, lambda part, x=x: x[part]) for x in arrays]
 
   # ---- sessions ------------------------------------------------------------------------------------------------------
 

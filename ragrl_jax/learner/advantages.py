@@ -86,7 +86,8 @@ def compare(
   for i, (earned, group) in enumerate(zip(rewards, group_ids, strict=True)):
     padded[i, : len(earned)], counts[i], ids[i] = earned, max(len(earned), 1), group
   s = settings
-  found = np.asarray(_comparison(s.kind, s.std, s.std_floor, s.eps)(padded, counts, ids))
+  compared = _comparison(s.kind, s.std, s.std_floor, s.eps)(*jax.device_put((padded, counts, ids)))
+  found = jax.device_get(compared)
   return [found[i, : len(earned)] for i, earned in enumerate(rewards)]
 
 
@@ -122,8 +123,8 @@ def _discounted(rewards, masks, values, settings, length) -> tuple[list[np.ndarr
   lay = lambda arrays, dtype: _padded(arrays, rows, length, dtype)
   guesses = np.zeros((rows, length), np.float32) if values is None else lay(values, np.float32)
   lam = settings.lam if settings.kind == "gae" else 1.0  # REINFORCE++ has no λ
-  found = _gae(settings.gamma, lam)(lay(rewards, np.float32), guesses, lay(masks, bool))
-  advantages, returns = (np.asarray(x) for x in found)
+  given = jax.device_put((lay(rewards, np.float32), guesses, lay(masks, bool)))
+  advantages, returns = jax.device_get(_gae(settings.gamma, lam)(*given))
   cut = lambda x: [x[i, : len(m)] for i, m in enumerate(masks)]
   return cut(advantages), cut(returns)
 

@@ -31,7 +31,7 @@ from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import lora
 from ragrl_jax.models.critic import Critic, ValueParam
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.structs import Batch
 
 NOT_SHOWN = ("weight", "pairs", "places", "silent")  # counts that are not reported
@@ -91,7 +91,7 @@ class Learner:
     """
     s = settings
     self.settings, self.mesh, self.model_config = s, mesh, model.config
-    self.learning_rate = optimizer_lib.learning_rate(optimizer)
+    self.learning_rate = jax.jit(optimizer_lib.learning_rate(optimizer))
     # A shared critic wraps the policy: one tree with the head beside the trunk, and one gradient of both losses.
     self._shared = s.critic.kind == "shared"
     self.trained = Trained(
@@ -214,16 +214,13 @@ class Learner:
   def _advantages(self, how: AdvantageSettings, state, packed, found):
     """The rows with advantages, computed from their rewards and the scores; and metrics."""
     s, penalties, values = self.settings, None, None
-    fetch = lambda name: [_whole(scored[name]) for scored in found]
     if s.kl != "none" and s.kl_in == "reward":
       # The penalty is subtracted at each token before returns are summed, as in PPO with a per-token KL in the reward.
       coefficient = float(state.kl_coef)
-      penalties = [
-        coefficient * np.asarray(kl_lib.kl_penalty(old, reference, s.kl, tangent=s.kl_tangent))
-        for old, reference in zip(fetch("old_logprobs"), fetch("ref_logprobs"))
-      ]
+      penalty = lambda scored: _penalty(scored["old_logprobs"], scored["ref_logprobs"], s.kl, tangent=s.kl_tangent)
+      penalties = [coefficient * _whole(penalty(scored)) for scored in found]
     if s.critic.kind != "none":
-      values = fetch("values")
+      values = [_whole(scored["values"]) for scored in found]
     return advantages_lib.assign(packed, how, values=values, penalties=penalties)
 
   def train(
@@ -288,7 +285,7 @@ class Learner:
       skipped=float(sum(m["skipped"] for m in found)),
       nonfinite_in_a_row=float(found[-1]["nonfinite_in_a_row"]),
       optimizer_step=float(done),
-      learning_rate=float(np.asarray(self.learning_rate(max(done - 1, 0)))),  # of the last step; schedules count from 0
+      learning_rate=float(self.learning_rate(jax.device_put(max(done - 1, 0)))),  # of the last step, counted from 0
     )
 
   def _steered(self, state: TrainState, metrics: dict[str, float]) -> TrainState:
@@ -307,9 +304,9 @@ class Learner:
     return state if self.settings.kl_target else _weighed(state, self.settings.kl_coef)
 
   def place(self, batch: Batch) -> Batch:
-    """The batch on the mesh's devices, rows spread over them."""
+    """The batch on the devices, rows spread over those of the mesh."""
     if self.mesh is None:
-      return batch
+      return hosts.put(batch, None)
     rows, ways = batch.tokens.shape[0], rules.ways(self.mesh, rules.MESH_AXES["batch"])
     if rows % ways:
       raise ValueError(
@@ -321,10 +318,7 @@ class Learner:
         f"{batch.tokens.shape[1]} tokens a row cannot be spread over {self.mesh.shape['sequence']} devices: "
         "config.learner.row_lengths must be multiples of config.mesh.sequence."
       )
-    at = rules.batch_sharding(self.mesh)  # rows over data and fsdp, tokens over sequence
-    # By global index, because devices of several hosts may share rows.
-    one = lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, at, lambda i: x[i])
-    return jax.tree.map(one, batch)
+    return hosts.put(batch, rules.batch_sharding(self.mesh))  # rows over data and fsdp, tokens over sequence
 
   def _counted(self, counts) -> dict[str, float]:
     """Reported totals, including FLOPs."""
@@ -376,6 +370,9 @@ def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: 
     f"None of them was applied. Last good checkpoint: {checkpoint or 'none yet'}. Lower "
     f"config.optimizer.learning_rate{kl}, and start again from it."
   )
+
+
+_penalty = jax.jit(kl_lib.kl_penalty, static_argnums=2, static_argnames="tangent")
 
 
 def _whole(x: jax.Array) -> np.ndarray:

@@ -5,14 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
 
 from ragrl_jax.learner import state as state_lib
 from ragrl_jax.learner import step
 from ragrl_jax.learner.state import TrainState
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.structs import Batch
 
 # XLA's options for `accumulate`. Instead of multiplying with a sharded matrix piece by piece, it gathers whole matrices
@@ -72,10 +71,10 @@ class Trained:
       return step.apply(state, grads, sums, optimizer)
 
     # Results have the state's sharding. Otherwise the compiler might, for example, put whole gradients on every device.
-    outs, platform = {}, jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+    self._whole, outs, platform = None, {}, jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
     if mesh is not None:
       state_at = rules.shardings(mesh, jax.eval_shape(lambda p: init(p, 0), self.params))
-      whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+      self._whole = whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
       outs = dict(
         init=state_at, zeros=(state_at.params, whole), accumulate=(state_at.params, whole), apply=(state_at, whole)
       )
@@ -107,11 +106,12 @@ class Trained:
     return nnx.merge(self.graphdef, params, frozen)
 
   def steps(
-    self, state: TrainState, blocks: Sequence[Batch], totals: np.ndarray
+    self, state: TrainState, blocks: Sequence[Batch], totals: Any
   ) -> Generator[Any, None, tuple[TrainState, dict[str, Any]]]:
     """One optimiser step over these blocks. Yields the result of each program after dispatching it."""
     # Zeros, a call per block, then the step: the gradient of the whole batch in the memory of one block.
     grads, sums = self.zeros(state.params)
+    totals = hosts.put(totals, self._whole)
     for block in blocks:
       grads, sums = self.accumulate(grads, sums, state.params, self.frozen, block, totals, state.kl_coef)
       yield sums

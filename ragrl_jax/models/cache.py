@@ -105,7 +105,8 @@ class Layout:
     if self.kernel == PLAIN and self.quantized:
       pairs, scales = (pages, self.page, self.heads, self.size), (pages, 1, self.heads, 2 * self.page)
       arrays = [(pairs, jnp.uint16), (scales, SCALE)]
-    return tuple(jnp.zeros(*one, device=sharding) for one in arrays for _ in range(self.layers))
+    zeros = jax.jit(jnp.zeros, static_argnums=(0, 1), out_shardings=sharding)  # eagerly, the zero comes from the host
+    return tuple(zeros(*one) for one in arrays for _ in range(self.layers))
 
   def attention(self, table: jax.Array, lengths: jax.Array, positions: jax.Array) -> Callable:
     """The `attend` of `Decoder.run` for tokens that follow the cached ones; its carry is the Cache.

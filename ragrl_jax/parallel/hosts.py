@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax._src import distributed  # the only place that has the coordinator's address
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 
 
 class Stopped(SystemExit):
@@ -165,6 +165,14 @@ def address() -> str:
   with socket.socket(family, socket.SOCK_DGRAM) as way:
     way.connect(to)  # sends nothing, only chooses the interface
     return way.getsockname()[0]
+
+
+def put(tree: Any, at: Sharding | None) -> Any:
+  """A tree of host arrays on devices. Every host has the whole arrays; None is the default device."""
+  if at is None or at.is_fully_addressable:
+    return jax.device_put(tree, at)
+  one = lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, at, lambda part: x[part])
+  return jax.tree.map(one, tree)
 
 
 def own(tree: Any, mesh: Mesh) -> Any:

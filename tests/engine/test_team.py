@@ -80,9 +80,9 @@ def test_an_error_on_the_first_host_leaves_nobody_waiting_and_a_session_can_foll
   ran = []
   teams[1].run = lambda name, *arrays: ran.append((name, [x.tolist() for x in arrays]))
   with teams[0].session():
-    teams[0].share("extend", (np.arange(2, dtype=np.int32),))
+    teams[0].tell("extend", (np.arange(2, dtype=np.int32),))
     teams[0].done()
-  teams[0].share("copy", (np.arange(2, dtype=np.int32),))  # outside of a session all hosts call it
+  teams[0].tell("copy", (np.arange(2, dtype=np.int32),))  # outside of a session all hosts call it
   with teams[1].session():
     teams[1].run_programs(None)
   assert ran == [("extend", [[0, 1]])]
