@@ -8,11 +8,12 @@ compare words. So the benchmark tests that all tables can be filled; the numbers
 
 Every question must have a row, and none may fail; otherwise the exit status is 1. Finished evaluations are not
 repeated, and a killed evaluation continues with its next question. --minutes ends the benchmark early; cells without a
-run show the command that fills them. --docs writes the tables to docs/real/. Needs the folder of questions and corpora:
+run show the command that fills them. --docs writes docs/real.md, and all tables to benchmarks/real_tables.md.gz. Needs the folder of questions and corpora:
 RAGRL_DATA, or ../shared/data beside this repository.
 """
 
 import dataclasses
+import gzip
 import json
 import os
 import pathlib
@@ -35,18 +36,19 @@ from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import compile_cache, empty_folder, jsonl
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = ROOT / "docs" / "real"
+PAGE = ROOT / "docs" / "real.md"
+ARCHIVE = ROOT / "benchmarks" / "real_tables.md.gz"
 OUT = flags.DEFINE_string("out", "out/real", "Folder of indexes, runs, evaluations and tables.")
 QUESTIONS = flags.DEFINE_integer("questions", 200, "Questions per evaluation; fewer if the set has fewer.")
 MINUTES = flags.DEFINE_float("minutes", 0.0, "No evaluation begins after this many minutes; 0: no limit.")
 ONLY = flags.DEFINE_string("only", "", "Only evaluations whose name matches this regular expression.")
-DOCS = flags.DEFINE_bool("docs", False, "Write docs/real.md and docs/real/.")
+DOCS = flags.DEFINE_bool("docs", False, "Write docs/real.md and benchmarks/real_tables.md.gz.")
 TOLD = """The answers are those of a tiny model with 2 layers and width 64. One minute of training taught it the reply
 formats, and to answer yes or no. So the numbers show that the tables can be filled, and say nothing about the methods.
 `make real` (`benchmarks/real_tables.py --docs`) asked {questions} questions of each shared set, through the local
 engine, with BM25 over the set's passages and judges that compare words. Training for a row took one step. If rows
 differ only in the model, the number is in the first of them. A cell without a number has → and the number of the
-command that fills it; the commands are in `out/real/tables/`."""
+command that fills it. `benchmarks/real_tables.md.gz` has the tables; `out/real/tables/` also has the commands."""
 
 
 def main(_):
@@ -165,28 +167,26 @@ def tables(wanted, done, lost: list[str], out: pathlib.Path) -> None:
     counts[name] = sum(cell.value is not None for cell in cells), len(cells)
     print(f"{paper.title}: {counts[name][0]} of {counts[name][1]} cells have a number of ours")
   if DOCS.value:
-    pages(counts, wanted, done, lost, out)
+    _page(counts, wanted, done, lost, out)
 
 
-def pages(counts, wanted, done, lost: list[str], out: pathlib.Path) -> None:
-  """Writes docs/real.md and one page per paper."""
-  PAGES.mkdir(exist_ok=True)
-  told = TOLD.format(questions=QUESTIONS.value)
-  lines = ["| Paper | Cells with a number of ours | Cells | Evaluations |", "|---|---|---|---|"]
+def _page(counts, wanted, done, lost: list[str], out: pathlib.Path) -> None:
+  """Writes docs/real.md, and the tables of all papers into one compressed file."""
+  texts, lines = [], ["| Paper | Cells with a number of ours | Cells | Evaluations |", "|---|---|---|---|"]
   for name, paper in papers.PAPERS.items():
-    title, _, rest = (out / "tables" / f"{name}.md").read_text(encoding="utf-8").partition("\n")
+    text = (out / "tables" / f"{name}.md").read_text(encoding="utf-8")
     for commands in writing.COMMANDS:  # left out, because they are long; the files in --out have them
-      rest = re.sub(rf"\n\*\*{commands}\*\*\n\n(\d+\. .*\n)+", "", rest)
-    (PAGES / f"{name}.md").write_text(f"{title} on real questions\n\n{told}\n{rest}", encoding="utf-8")
+      text = re.sub(rf"\n\*\*{commands}\*\*\n\n(\d+\. .*\n)+", "", text)
+    texts.append(text)
     of_paper = sum(name in wanted[one] for one in done)
-    lines.append(f"| [{paper.title}](real/{name}.md) | {counts[name][0]} | {counts[name][1]} | {of_paper} |")
+    lines.append(f"| {paper.title} | {counts[name][0]} | {counts[name][1]} | {of_paper} |")
+  ARCHIVE.write_bytes(gzip.compress("\n".join(texts).encode(), mtime=0))
   said = (
-    f"These pages have {len(done)} of {len(wanted)} evaluations, with {total(done, out)} questions in all. "
+    f"The tables have {len(done)} of {len(wanted)} evaluations, with {total(done, out)} questions in all. "
     f"{len(lost)} evaluations lost a question."
   )
-  contents = "\n".join(f"real/{name}" for name in papers.PAPERS)
-  text = f"# Real questions\n\n{told}\n\n{said}\n\n" + "\n".join(lines)
-  PAGES.with_suffix(".md").write_text(f"{text}\n\n```{{toctree}}\n:hidden:\n\n{contents}\n```\n", encoding="utf-8")
+  told = TOLD.format(questions=QUESTIONS.value)
+  PAGE.write_text(f"# Real questions\n\n{told}\n\n{said}\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Run:    ragrl train --config tool_agent --workdir OUT --config.model.path=Qwen/Q
 Variants: smoke (tiny sizes, same rules).
 Expect: not run yet at this size.
 
-docs/howto/tools.md describes the tools.
+docs/howto/agents.md describes the tools.
 """
 
 from ragrl_jax import config as config_lib

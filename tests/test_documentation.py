@@ -16,6 +16,7 @@ from ragrl_jax import recipes
 from ragrl_jax.recipes import recipe as recipe_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
+JOBS = "model corpus reward judges run evaluate tables serve agents hosts".split()
 NOTEBOOK = ROOT / "notebooks" / "your_own_recipe.ipynb"
 
 
@@ -42,6 +43,18 @@ def test_commands_in_the_pages_have_the_flags_that_they_need():
   pages = [ROOT / "README.md", *(ROOT / "docs" / "howto").glob("*.md")]
   given = [words for page in pages for words in re.findall(r"ragrl tables (--[^`\n]*)", page.read_text("utf-8"))]
   assert len(given) > 2 and all("--paper" in words for words in given), given
+
+
+def test_the_site_has_four_groups_of_pages_and_no_page_is_long():
+  index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+  groups = dict(re.findall(r":caption: ([^\n]*)\n:maxdepth: 1\n\n(.*?)\n```", index, re.DOTALL))
+  assert list(groups) == ["Start", "Do a job", "Understand", "Results"]
+  assert len(groups["Start"].splitlines()) <= 4
+  assert groups["Do a job"].split() == [f"howto/{name}" for name in JOBS]
+  assert {path.stem for path in (ROOT / "docs" / "howto").iterdir()} == set(JOBS)
+  assert all(f"(docs/howto/{name}.md)" in (ROOT / "README.md").read_text(encoding="utf-8") for name in JOBS)
+  long = {path.name: path.stat().st_size for path in (ROOT / "docs").rglob("*.md") if path.stat().st_size > 100_000}
+  assert not long, f"put long tables into a compressed file beside their benchmark: {long}"
 
 
 def test_the_files_that_show_an_audits_findings_exist():

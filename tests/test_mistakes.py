@@ -466,9 +466,9 @@ def said():
 
 
 def pages():
-  """(place, line) of every page for readers. docs/log.md is left out because it describes earlier versions."""
+  """(place, line) of every page for readers. CHANGELOG.md is left out because it describes earlier versions."""
   files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "ragrl_jax").rglob("*.md")]
-  for file in sorted(set(files) - {ROOT / "docs" / "log.md", ROOT / "CHANGELOG.md"}):
+  for file in sorted(set(files) - {ROOT / "CHANGELOG.md"}):
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
       yield f"{file.relative_to(ROOT)}:{number}", line
 

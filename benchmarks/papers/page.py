@@ -259,11 +259,11 @@ PAGE = """# Five papers' claims, in miniature
 `make papers` (`python benchmarks/run_papers.py --docs`) writes this page from the runs in `papers.jsonl.gz`, whatever
 the result. All runs of a paper and seed go on from one base reader, a decoder of 1M parameters (`make base`); ARENA's
 from a further stage of it, which names passages by number. Three machines each trained a base reader for its runs:
-seeds 0 and 1; seed 2, and seed 3 of CARE, ARENA and VERITAS; all others ([log](log.md)). For every paper and seed there
-is a made-up world, and all arms start from one warm start in the paper's format, with faults on purpose. An arm ends
-when its reward has stopped rising, or after a fixed number of steps. Claims are measured with the facts of the made-up
-world (which passage states which fact), never with the judge that gave the reward. Questions are about names that
-training never saw.
+seeds 0 and 1; seed 2, and seed 3 of CARE, ARENA and VERITAS; all others ([log](../benchmarks/LOG.md)). For every paper
+and seed there is a made-up world, and all arms start from one warm start in the paper's format, with faults on
+purpose. An arm ends when its reward has stopped rising, or after a fixed number of steps. Claims are measured with the
+facts of the made-up world (which passage states which fact), never with the judge that gave the reward. Questions are
+about names that training never saw.
 
 {summary}.
 

@@ -23,7 +23,13 @@ from ragrl_jax.settings import Settings, meanings
 
 ROOT = pathlib.Path(__file__).parents[2]
 LINK = re.compile(r"(\]\()([^()\s#]+)?(#[^()\s]*)?(\))")
-TOP = {"README.md": "readme.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+TOP = {
+  "README.md": "readme.md",
+  "CHANGELOG.md": "changelog.md",
+  "CONTRIBUTING.md": "contributing.md",
+  "SECURITY.md": "reporting.md",
+  "benchmarks/LOG.md": "log.md",
+}
 
 
 def main() -> None:
@@ -56,7 +62,6 @@ def places() -> dict[pathlib.Path, pathlib.Path]:
   found = {path: pathlib.Path(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
   found |= {path: pathlib.Path(path.name) for path in (ROOT / "docs").glob("*.png")}
   found |= {ROOT / name: pathlib.Path(page) for name, page in TOP.items()}
-  found[ROOT / "SECURITY.md"] = pathlib.Path("reporting.md")
   package = ROOT / "ragrl_jax"
   found |= {path: path.parent.relative_to(package).with_suffix(".md") for path in package.glob("*/*/README.md")}
   found |= {path: pathlib.Path(f"configs/{path.stem}.md") for path in ROOT.glob("configs/*.py")}

@@ -2,7 +2,7 @@
 
 Recipe, retrieval and sizes come from the run's config.json; --config.field=value changes a setting. A model without a
 run needs --config NAME. Without --checkpoint, the model --config.endpoint.model=NAME behind a server answers
-(docs/howto/endpoint.md).
+(docs/howto/evaluate.md).
 --best evaluation/em evaluates the checkpoint that was best on the run's held-out questions, not the last one.
 
 Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and prints the metrics as a table. With

@@ -3,7 +3,7 @@
   ragrl export-traces --workdir OUT --format jsonl|atif --out FILE.jsonl
 
 jsonl is a flat format: messages, rewards, terms, verdicts. atif is Harbor's Agent Trajectory Interchange Format, with
-the token ids and log-probabilities of each step. docs/howto/tracking.md describes both.
+the token ids and log-probabilities of each step. docs/howto/run.md describes both.
 """
 
 import json

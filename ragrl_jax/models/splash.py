@@ -130,7 +130,7 @@ def _needed(queries: Tokens, keys: Tokens, causal: bool, *, shared: bool) -> jax
     and queries.index.shape == keys.index.shape
     and keys.index.shape[1] <= 2 * block
   ):
-    # Almost nothing could be skipped. With a constant the compiler's schedule needs less memory (docs/log.md).
+    # Almost nothing could be skipped. With a constant the compiler's schedule needs less memory (benchmarks/LOG.md).
     n = keys.index.shape[1] // block
     return jnp.tri(n, dtype=bool) if causal else jnp.ones((n, n), bool)
   last, start = queries.index[0, block - 1 :: block], keys.index[0, ::block]  # the same in all rows
