@@ -53,7 +53,7 @@ def get_config(variant: str = ""):
   config.evaluate.update(dict(every=20, examples=400 if gpu else 200))
   config.checkpoint.every, config.steps = 10, 80
   if sft:
-    config.sft.update(dict(batch=32, epochs=2, warmup_share=0.1, environment_weight=0.0))
+    config.sft.update(dict(batch=32, epochs=2 if gpu else 1, warmup_share=0.1, environment_weight=0.0))
     config.optimizer.update(dict(learning_rate=5e-5, schedule="cosine", final_share=0.1, warmup_steps=0))
     config.evaluate.every = 0
   return config_lib.shrink(config) if smoke else config

@@ -85,7 +85,7 @@ def arguments() -> argparse.Namespace:
   parser.add_argument("--model", default="", help="folder or Hugging Face name, instead of the package index's model")
   parser.add_argument("--gpu", action=argparse.BooleanOptionalAction, help="whole paragraphs and larger steps")
   parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--demonstrations", type=int, default=0, help="0: 240, or 1,280 on a GPU")
+  parser.add_argument("--demonstrations", type=int, default=0, help="0: 480, or 1,280 on a GPU")
   parser.add_argument("--steps", type=int, default=0, help=f"steps of RL; 0: {STEPS}, or those of the config on a GPU")
   parser.add_argument("--questions", type=int, default=QUESTIONS, help="most test questions; 0: all")
   parser.add_argument("--smoke", action="store_true", help="two steps of each stage, to test the commands")
@@ -95,7 +95,7 @@ def arguments() -> argparse.Namespace:
   if given.gpu is None:  # asked in a process of its own, which gives the GPU's memory back
     backend = subprocess.run([sys.executable, "-c", "import jax; print(jax.default_backend())"], capture_output=True)
     given.gpu = backend.stdout.decode().strip() == "gpu"
-  given.demonstrations = 16 if given.smoke else given.demonstrations or (1280 if given.gpu else 240)
+  given.demonstrations = 16 if given.smoke else given.demonstrations or (1280 if given.gpu else 480)
   given.steps = 2 if given.smoke else given.steps or (0 if given.gpu else STEPS)
   given.questions = 8 if given.smoke else given.questions
   return given
