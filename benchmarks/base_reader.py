@@ -3,8 +3,8 @@
 The base reader is a small model that reads passages of the made-up world. `make base` trains it once per machine. Every
 lesson (`ragrl_jax/data/lessons.py`) has new names and new facts, so the model can answer only by reading. The stages
 lead from a few passages and one hop to fourteen passages, three hops and comparisons. A stage ends when the share of
-correct whole replies to new lessons reaches its goal, twice in a row. benchmarks/LOG.md has the number of steps. A killed run
-continues from its last checkpoint.
+correct whole replies to new lessons reaches its goal, twice in a row. benchmarks/LOG.md has the number of steps. A
+killed run continues from its last checkpoint.
 
 The final exam asks questions about a made-up world whose names occur in no lesson, with 8 and 14 passages and CARE's
 prompt. The engine samples the answers.

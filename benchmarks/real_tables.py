@@ -8,8 +8,9 @@ compare words. So the benchmark tests that all tables can be filled; the numbers
 
 Every question must have a row, and none may fail; otherwise the exit status is 1. Finished evaluations are not
 repeated, and a killed evaluation continues with its next question. --minutes ends the benchmark early; cells without a
-run show the command that fills them. --docs writes docs/real.md, and all tables to benchmarks/real_tables.md.gz. Needs the folder of questions and corpora:
-RAGRL_DATA, or ../shared/data beside this repository.
+run show the command that fills them. --docs writes docs/real.md, and all tables to
+benchmarks/real_tables.md.gz. Needs the folder of questions and corpora: RAGRL_DATA, or
+../shared/data beside this repository.
 """
 
 import dataclasses

@@ -263,8 +263,8 @@ in `scale.jsonl`. **Nothing here was run on a TPU or GPU**: no time is a measure
   Engines wait for their longest episodes (here all have the mean length). Judges, retrievers and groups that dynamic
   sampling discards cost nothing here.
 - `jax_optimization_level` is O1 where the versions below say so. For TPUs it compiles four times as fast as O2, which
-  runs use; it does not overlap collectives and needs other temporaries (`benchmarks/LOG.md`). GPUs' programs are compiled as runs
-  compile them: UNKNOWN is JAX's default.
+  runs use; it does not overlap collectives and needs other temporaries (`benchmarks/LOG.md`). GPUs' programs are
+  compiled as runs compile them: UNKNOWN is JAX's default.
 - On v5e slices larger than 4 × 4, libtpu refuses to compile collectives among a part of the slice ahead of time ("On
   platforms with limited ICI routing device assignment should include all slice devices"); it compiles them for v5p.
   Every host's engine is such a program. Without a v5e it could not be tested whether engines run there.

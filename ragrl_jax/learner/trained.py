@@ -15,7 +15,8 @@ from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.structs import Batch
 
 # XLA's options for `accumulate`. Instead of multiplying with a sharded matrix piece by piece, it gathers whole matrices
-# in bfloat16: two layers at 2,048 tokens then take .15 instead of .19 GiB, and compile in a fifth less (benchmarks/LOG.md).
+# in bfloat16: two layers at 2,048 tokens then take .15 instead of .19 GiB, and compile in a fifth less
+# (benchmarks/LOG.md).
 COMPILER = dict(tpu=dict(xla_jf_spmd_threshold_for_windowed_einsum_mib="1000000"))
 
 
