@@ -84,14 +84,6 @@ def test_gae_by_hand():
   np.testing.assert_allclose(returns, [[0.9375, 1.75, 0.0, 4.0]], rtol=1e-6)
 
 
-def test_gae_without_critic_is_the_reward_to_go():
-  mask = jnp.array([[0, 1, 1, 0, 0, 1, 0]])
-  rewards = jnp.zeros((1, 7)).at[0, 5].set(1.0)
-  got, returns = advantages.gae(rewards, jnp.zeros((1, 7)), mask, gamma=1.0, lam=1.0)
-  np.testing.assert_array_equal(got, [[0, 1, 1, 0, 0, 1, 0]])  # tokens before the retrieved text get the reward as well
-  np.testing.assert_array_equal(returns, got)
-
-
 def test_gae_ignores_untrained_tokens():
   key = jax.random.key(0)
   rewards, values = jax.random.normal(key, (2, 1, 8))
@@ -102,9 +94,3 @@ def test_gae_ignores_untrained_tokens():
   for a, b in zip(full, dense):
     np.testing.assert_allclose(a[:, on], b, rtol=1e-6)
     np.testing.assert_array_equal(a[:, ~on], np.zeros((1, 4)))
-
-
-def test_gae_lam_zero_is_the_temporal_difference():
-  # lam 0: A_t = r_t + gamma V_t' - V_t.
-  got, _ = advantages.gae(jnp.ones((1, 3)), jnp.array([[1.0, 2.0, 4.0]]), jnp.ones((1, 3)), gamma=1.0, lam=0.0)
-  np.testing.assert_allclose(got, [[2.0, 3.0, -3.0]], rtol=1e-6)

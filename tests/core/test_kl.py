@@ -2,7 +2,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
 from ragrl_jax.core import kl
 
@@ -15,90 +14,51 @@ def slope(estimator, gaps, **how):
 
 
 @pytest.mark.parametrize(
-  "estimator, want",
+  "estimator, value, slope_there",
   [
     # x - y = -2: the policy gives the token less probability than the reference does. e^2 - 2 - 1 = 4.389.
-    ("k1", -2.0),
-    ("abs", 2.0),
-    ("k2", 2.0),
-    ("k3", np.exp(2.0) - 3.0),
-    ("k1+", -2.0),
-    ("k3+", np.exp(2.0) - 3.0),
+    # d/dx: 1; sign; x - y; 1 - e^(y - x) = 1 - e^2. The two straight-through forms have k2's.
+    ("k1", -2.0, 1.0),
+    ("abs", 2.0, -1.0),
+    ("k2", 2.0, -2.0),
+    ("k3", np.exp(2.0) - 3.0, 1.0 - np.exp(2.0)),
+    ("k1+", -2.0, -2.0),
+    ("k3+", np.exp(2.0) - 3.0, -2.0),
   ],
 )
-def test_value_by_hand(estimator, want):
-  got = kl.kl_penalty(jnp.array([-3.0]), jnp.array([-1.0]), estimator)
-  np.testing.assert_allclose(got, [want], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-  "estimator, want",
-  [
-    # d/dx at x - y = -2: 1; sign; x - y; 1 - e^(y - x) = 1 - e^2. The two straight-through forms have k2's.
-    ("k1", 1.0),
-    ("abs", -1.0),
-    ("k2", -2.0),
-    ("k3", 1.0 - np.exp(2.0)),
-    ("k1+", -2.0),
-    ("k3+", -2.0),
-  ],
-)
-def test_slope_by_hand(estimator, want):
-  np.testing.assert_allclose(slope(estimator, jnp.array([2.0])), [want], rtol=1e-6)
+def test_value_and_slope_by_hand(estimator, value, slope_there):
+  np.testing.assert_allclose(kl.kl_penalty(jnp.array([-3.0]), jnp.array([-1.0]), estimator), [value], rtol=1e-6)
+  np.testing.assert_allclose(slope(estimator, jnp.array([2.0])), [slope_there], rtol=1e-6)
 
 
 @pytest.mark.parametrize("estimator", kl.ESTIMATORS)
-def test_finite_however_far_apart(estimator):
-  assert jnp.isfinite(kl.kl_penalty(-GAPS, jnp.zeros_like(GAPS), estimator)).all()
-  assert jnp.isfinite(slope(estimator, GAPS)).all()
+def test_at_any_gap_values_are_finite_and_gradients_pull_back(estimator):
+  values, slopes = kl.kl_penalty(-GAPS, jnp.zeros_like(GAPS), estimator), slope(estimator, GAPS)
+  assert jnp.isfinite(values).all() and jnp.isfinite(slopes).all()
+  assert estimator in ("k1", "k1+") or (values >= 0).all()
+  if estimator not in ("k1", "abs"):  # below the reference the policy is pulled up, above it down: never 0
+    np.testing.assert_array_equal(jnp.sign(slopes), jnp.sign(-GAPS))
 
 
-@pytest.mark.parametrize("estimator", ["k2", "k3", "k1+", "k3+"])
-def test_the_gradient_does_not_vanish_for_large_gaps(estimator):
-  # Far below the reference the policy must be pulled up, far above it down: sign(x - y), never 0.
-  np.testing.assert_array_equal(jnp.sign(slope(estimator, GAPS)), jnp.sign(-GAPS))
-
-
-@pytest.mark.parametrize("estimator", ["k2", "k3", "k3+", "abs"])
-def test_never_negative(estimator):
-  assert (kl.kl_penalty(-GAPS, jnp.zeros_like(GAPS), estimator) >= 0).all()
-
-
-def test_k3_continues_along_its_tangent():
-  # At the tangent point 2: value e^2 - 3, slope e^2 - 1. At 3 the tangent gives their sum; e^3 - 4 would be 16.1.
-  got = kl.kl_penalty(jnp.array([-3.0]), jnp.array([0.0]), "k3", tangent=2.0)
-  np.testing.assert_allclose(got, [np.exp(2.0) - 3.0 + np.exp(2.0) - 1.0], rtol=1e-6)
-  np.testing.assert_allclose(slope("k3", jnp.array([3.0, 50.0]), tangent=2.0), [1.0 - np.exp(2.0)] * 2, rtol=1e-6)
-  # Value and slope are continuous at the tangent point, from both sides.
-  for at in (2.0, -2.0):
-    around = jnp.array([at * (1 - 1e-5), at * (1 + 1e-5)])
-    low, high = kl.kl_penalty(-around, jnp.zeros(2), "k3", tangent=2.0)
-    np.testing.assert_allclose(low, high, rtol=1e-3)
-    np.testing.assert_allclose(*slope("k3", around, tangent=2.0), rtol=1e-3)
-
-
-def test_k3_as_published_has_no_tangent():
-  # e^10 - 11 = 22,015.5, and the slope in log pi 1 - e^10 = -22,025.5; with the tangent at 5, e^5 - 6 + 5 (e^5 - 1) =
-  # 879.5 and -147.4.
-  for tangent, value, slope_there in ((None, 22_015.466, -22_025.466), (5.0, 879.479, -147.413)):
-    got = kl.kl_penalty(jnp.array([-10.0]), jnp.array([0.0]), "k3", tangent=tangent)
-    np.testing.assert_allclose(got, [value], rtol=1e-5)
-    np.testing.assert_allclose(slope("k3", jnp.array([10.0]), tangent=tangent), [slope_there], rtol=1e-5)
-  near = jnp.linspace(-5.0, 5.0, 21)
-  want = kl.kl_penalty(-near, jnp.zeros_like(near), "k3")
-  np.testing.assert_allclose(kl.kl_penalty(-near, jnp.zeros_like(near), "k3", tangent=None), want, rtol=1e-6)
-  assert jnp.isinf(kl.kl_penalty(jnp.array([-90.0]), jnp.array([0.0]), "k3", tangent=None)).all()
+@pytest.mark.parametrize(
+  "gap, tangent, value, slope_there",
+  [
+    # At the tangent point 2: value e^2 - 3, slope e^2 - 1. At 3 the tangent gives their sum; e^3 - 4 would be 16.1.
+    (3.0, 2.0, np.exp(2.0) - 3.0 + np.exp(2.0) - 1.0, 1.0 - np.exp(2.0)),
+    (-3.0, 2.0, 2.0, 1.0 - np.exp(-2.0)),  # e^-2 - 1 + 2, and once -(e^-2 - 1)
+    (10.0, 5.0, 879.479, -147.413),  # e^5 - 6 + 5 (e^5 - 1)
+    (10.0, None, 22_015.466, -22_025.466),  # as published: e^10 - 11
+  ],
+)
+def test_k3_continues_along_its_tangent(gap, tangent, value, slope_there):
+  got = kl.kl_penalty(jnp.array([-gap]), jnp.array([0.0]), "k3", tangent=tangent)
+  np.testing.assert_allclose(got, [value], rtol=1e-5)
+  np.testing.assert_allclose(slope("k3", jnp.array([gap]), tangent=tangent), [slope_there], rtol=1e-5)
 
 
 def test_k3_is_accurate_for_small_gaps():
   # e^g - 1 - g = g^2 / 2 + g^3 / 6 + …; a naive float32 formula gives 0 or noise for these gaps.
   np.testing.assert_allclose(kl.kl_penalty(jnp.array([0.0]), jnp.array([1e-3]), "k3"), [5.0017e-7], rtol=2e-2)
-
-
-@pytest.mark.parametrize("estimator", ["k2", "k3"])
-def test_gradients_are_the_derivatives(estimator):
-  x, y = jnp.array([-1.0, -0.3, -9.0, -2.0]), jnp.array([-0.5, -1.2, -1.0, -12.0])
-  check_grads(lambda x: kl.kl_penalty(x, y, estimator), (x,), order=1, modes=["rev"], atol=0.05, rtol=0.05)
 
 
 @pytest.mark.parametrize("estimator, is_kl", [("k1", False), ("k2", True), ("k1+", True), ("k3+", True)])

@@ -1,17 +1,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from ragrl_jax.core import masked
 
-MASKS = [np.array([[True, False, True, True]]), np.array([[1, 0, 1, 1]]), np.array([[1.0, 0.0, 1.0, 1.0]], np.float32)]
 
-
-@pytest.mark.parametrize("mask", MASKS, ids=["bool", "int", "float"])
-def test_mean_by_hand(mask):
+def test_mean_by_hand():
   # The mask is on for the values 1, 3 and 5: (1 + 3 + 5) / 3 = 3.
-  assert float(masked.mean(np.array([[1.0, 100.0, 3.0, 5.0]]), mask)) == 3.0
+  for mask in (np.array([[True, False, True, True]]), np.array([[1, 0, 1, 1]]), np.float32([[1.0, 0.0, 1.0, 1.0]])):
+    assert float(masked.mean(np.array([[1.0, 100.0, 3.0, 5.0]]), mask)) == 3.0
 
 
 def test_masked_values_have_no_effect():
@@ -34,9 +31,6 @@ def test_whiten_by_hand():
   # 1, 2, 3: mean 2, unbiased variance (1 + 0 + 1) / 2 = 1.
   got = masked.whiten(jnp.array([[1.0, 7.0, 2.0, 3.0]]), jnp.array([[1, 0, 1, 1]]), eps=0.0)
   np.testing.assert_allclose(got, [[-1.0, 0.0, 0.0, 1.0]], rtol=1e-6)
-
-
-def test_whitening_one_value_gives_zero():
   np.testing.assert_array_equal(masked.whiten(jnp.array([[5.0, 1.0]]), jnp.array([[1, 0]])), [[0.0, 0.0]])
 
 

@@ -41,21 +41,9 @@ def test_f1_by_hand():
   # Multisets count repeats, sets do not: 2 * 1 / (3 + 1) and 1.
   assert qa.f1("no no no", ["no"]) == pytest.approx(0.5)
   assert qa.f1("no no no", ["no"], unit="word_set") == 1.0
-
-
-def test_best_over_golds_in_any_order():
-  golds = ["Rome", "Paris France", "Paris"]
-  assert qa.f1("paris", golds) == qa.f1("paris", golds[::-1]) == 1.0
-  assert qa.exact_match("paris", golds) == 1.0
-  assert qa.exact_match("paris", golds[:2]) == 0.0
-  assert qa.f1("paris", golds[:2]) == pytest.approx(2 / 3)
   assert qa.exact_match("Paris", "Paris") == 1.0  # a plain string counts as one gold, not as five letters
-
-
-def test_yes_no_rule():
-  assert qa.f1("yes it is", ["yes"]) == pytest.approx(0.5)
-  assert qa.f1("yes it is", ["yes"], yes_no_rule=True) == 0.0
-  assert qa.f1("Yes.", ["yes"], yes_no_rule=True) == 1.0
+  with pytest.raises(ValueError, match="'word', 'char' or 'word_set'"):
+    qa.f1("x", ["x"], unit="letters")
 
 
 @pytest.mark.parametrize("style", ["squad", "spaced"])
@@ -99,20 +87,6 @@ def test_cover_exact_match():
   assert qa.cover_em("It was the Eiffel", ["eiffel tower"]) == 0.0
   assert qa.cover_em("U.S.A.", ["U.S."], style="spaced") == 1.0
   assert qa.cover_em("nothing", ["a", "not"]) == 1.0  # also inside a word, as the published script does
-
-
-def test_an_exact_match_has_full_marks_everywhere():
-  for row in GOLDEN["rows"]:
-    for style in ("squad", "spaced"):
-      if qa.exact_match(row["prediction"], [row["gold"]], style=style):
-        assert qa.f1(row["prediction"], [row["gold"]], style=style) == 1.0
-        assert qa.cover_em(row["prediction"], [row["gold"]], style=style) == 1.0
-
-
-def test_no_golds_and_unknown_unit():
-  assert qa.exact_match("x", []) == qa.f1("x", []) == qa.cover_em("x", []) == 0.0
-  with pytest.raises(ValueError, match="'word', 'char' or 'word_set'"):
-    qa.f1("x", ["x"], unit="letters")
 
 
 def test_a_gold_is_normalised_once_for_all_metrics():
@@ -174,14 +148,6 @@ def plain_f1(ours, theirs, unit):
   ours, theirs = (collections.Counter(split(text)) for text in (ours, theirs))
   shared = (ours & theirs).total()
   return 2.0 * shared / (ours.total() + theirs.total()) if shared else 0.0
-
-
-@pytest.mark.parametrize("unit", qa.UNITS)
-def test_the_best_gold_counts_wherever_it_stands(unit):
-  golds = ["the town of Oslo", "Oslo", "x", "Bergen, Oslo and more", "", "?"]
-  each = [qa.f1("Oslo town", [gold], unit=unit) for gold in golds]
-  for turn in range(len(golds)):
-    assert qa.f1("Oslo town", golds[turn:] + golds[:turn], unit=unit) == max(each) > 0
 
 
 def test_overlap_by_hand():

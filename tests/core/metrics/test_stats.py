@@ -63,15 +63,6 @@ def test_wilcoxon_exact():
   assert stats.wilcoxon(x, y, alternative="less")[1] == pytest.approx(1.0)
 
 
-def test_wilcoxon_by_enumeration():
-  differences = [1.5, -0.4, 2.2, 0.9, -3.0, 4.1]
-  ranks = [3, 1, 4, 2, 5, 6]  # ranks of the absolute values
-  observed = sum(r for d, r in zip(differences, ranks) if d > 0)
-  sums = [sum(r for s, r in zip(signs, ranks) if s) for signs in itertools.product((0, 1), repeat=6)]
-  expected = sum(s >= observed for s in sums) / len(sums)
-  assert stats.wilcoxon(differences, [0.0] * 6, alternative="greater") == (observed, pytest.approx(expected))
-
-
 def test_wilcoxon_edges():
   assert stats.wilcoxon([1, 2], [1, 2]) == (0.0, 1.0)
   same = stats.wilcoxon([1, 2, 3], [1, 1, 1], alternative="greater")  # pairs without a difference are dropped
@@ -128,14 +119,6 @@ def test_holm_by_hand():
   assert stats.holm([0.5, 0.9]) == [1.0, 1.0] and stats.holm([]) == [] and stats.holm([0.2]) == [0.2]
 
 
-def test_bootstrap_fits_the_normal_interval():
-  values = [1.0] * 300 + [0.0] * 700
-  low, high = stats.bootstrap_interval(values, seed=0)
-  half = 1.96 * math.sqrt(0.3 * 0.7 / 1000)  # 0.0284
-  assert low == pytest.approx(0.3 - half, abs=0.003)
-  assert high == pytest.approx(0.3 + half, abs=0.003)
-
-
 def test_bootstrap_of_many_items_and_of_many_different_ones():
   """Both ways of drawing fit the normal interval: counts of few values, and values that are all different."""
   few = [1.0] * 30_000 + [0.0] * 70_000
@@ -163,16 +146,6 @@ def test_bootstrap_edges():
       stats.bootstrap_interval(wrong, seed=0)
   with pytest.raises(ValueError, match="between 0 and 1"):
     stats.bootstrap_interval([0, 1], seed=0, level=95.0)
-
-
-def test_the_interval_holds_the_mean_as_often_as_it_says():
-  """Samples of 200 skewed values (lognormal, mean e^(1/2)): the percentile bootstrap is known to be a little narrow."""
-  rng = np.random.default_rng(0)
-  held = [
-    low <= math.exp(0.5) <= high
-    for low, high in (stats.bootstrap_interval(rng.lognormal(size=200), seed=0, resamples=1000) for _ in range(400))
-  ]
-  assert 0.90 < np.mean(held) < 0.96
 
 
 def brute_seeds(x, y, resamples, seed):

@@ -11,21 +11,7 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
-WORDS = (
-  "the",
-  "spouse",
-  "of",
-  "Danbel",
-  "is",
-  "日本の首都",
-  "İstanbul",
-  "\n\n",
-  "   ",
-  "1939-1945",
-  "<a href='b'>",
-  "😀",
-  "x" * 30,
-)
+WORDS = [*"the spouse of Danbel is 日本の首都 İstanbul 1939-1945 😀".split(), "\n\n", "   ", "<a href='b'>", "x" * 30]
 
 
 def texts(count, letters, seed=0):
