@@ -57,6 +57,11 @@ def run(given, workdir, *flags):
   return subprocess.run(command(given, workdir, *flags), capture_output=True, text=True, cwd=ROOT)
 
 
+def results(*flags):
+  program = str(RUN.with_name("results.py"))
+  return subprocess.run([sys.executable, program, *map(str, flags)], capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.long  # twelve commands
 @pytest.mark.parametrize("system", ["search_r1", "veritas"])
 def test_every_stage_runs(given, tmp_path, system):
@@ -69,10 +74,12 @@ def test_every_stage_runs(given, tmp_path, system):
   for name in ("untrained", "sft", "rl"):
     for how in ("greedy", "sampled"):
       assert json.loads((out / f"evaluations/{name}_{how}/metrics.json").read_text())["n"] == 8
-  page = subprocess.run(
-    [sys.executable, str(RUN.with_name("results.py")), "--workdir", str(tmp_path)], capture_output=True, text=True
-  )
-  assert page.returncode == 0 and "RL beside after demonstrations, greedy: EM" in page.stdout, page.stderr[-2000:]
+  page = results("--workdir", tmp_path, "--records", tmp_path / "records")
+  assert "RL beside after demonstrations, greedy: EM" in page
+  assert page == results("--records", tmp_path / "records")  # the records are enough
+  (record,) = (tmp_path / "records").iterdir()
+  known = json.loads(record.read_text())
+  assert known["run"]["steps"] == 2 and len(known["questions"]["rl_greedy"]["em"]) == 8
 
 
 @pytest.mark.long  # twelve commands, some of them twice
@@ -106,3 +113,30 @@ def test_the_page_prints_the_commands_as_they_are_run():
   page = (ROOT / "docs" / "first_real_run.md").read_text(encoding="utf-8").replace(" \\\n  ", " ")
   places = [page.index(line) for line in listed.stdout.splitlines()]
   assert len(places) == 14 and places == sorted(places)
+
+
+def test_the_page_prints_the_recorded_runs(tmp_path):
+  """docs/real_model.md is what results.py prints; means and paired differences are those of the questions."""
+  text = results()
+  assert text.strip() in (ROOT / "docs" / "real_model.md").read_text(encoding="utf-8")
+
+  def questions(em):
+    columns = dict.fromkeys(("source", "cover_em", "outcome", "num_searches"), [0] * len(em))
+    return columns | dict(source=[""] * 4, id=[*"abcd"], ended=["answer"] * 4, em=em, f1=em)
+
+  right = dict(untrained=[0, 0, 0, 0], sft=[1, 0, 0, 0], rl=[1, 1, 1, 0])
+  run = dict(
+    system="arena", name="arena", seed=0, commit="", jax="", devices="1 x cpu", steps=2, episodes=16, minutes=1
+  )
+  for seed in range(2):
+    record = dict(run=run | dict(seed=seed), curves=dict(em=[(0, 0.25), (2, 0.75)]), shown=None)
+    record |= dict(evaluations={}, questions={})
+    for state, em in right.items():
+      for how in ("greedy", "sampled"):
+        record["evaluations"][f"{state}_{how}"] = dict(n=4, em=sum(em) / 4, f1=sum(em) / 4, response_tokens=9)
+        record["questions"][f"{state}_{how}"] = questions(em)
+    (tmp_path / f"arena_{seed}.json").write_text(json.dumps(record))
+  text = results("--records", tmp_path)
+  assert "2 seeds, 4 test questions, 2 steps of RL (16 episodes), 1 x cpu" in text
+  assert "| after RL | 0.750 | 0.750 | 0.750 | 0.750 | 9 |" in text
+  assert "- RL beside after demonstrations, greedy: EM +0.500 [" in text

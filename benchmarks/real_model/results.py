@@ -1,11 +1,14 @@
 r"""What the runs of run.py showed: python benchmarks/real_model/results.py [--workdir OUT] [--docs]
 
-Prints a table of each system, and the paired differences to the warm start and to the untrained model with 95 %
-intervals over questions (and over seeds, where there are several). --docs writes it into docs/real_model.md, between
-its marks, with the curves (docs/real_model.png) and one episode of each system before and after.
+--workdir records its finished runs first, each as a small file of benchmarks/real_model/runs/: the curves, the numbers
+of every evaluation, exact match and F1 of every question, and one question's episodes. Then a table of each system is
+printed from all recorded runs, with the paired differences to the warm start and to the untrained model and their 95 %
+intervals over questions (and over seeds, where there are several). --docs writes all of it into docs/real_model.md,
+between its marks, and draws the curves (docs/real_model.png).
 """
 
 import argparse
+import collections
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +18,11 @@ from ragrl_jax.evaluation import comparison
 from ragrl_jax.store import episodes
 
 ROOT = pathlib.Path(__file__).parents[2]
+RUNS = pathlib.Path(__file__).with_name("runs")
 PAGE, PICTURE = ROOT / "docs" / "real_model.md", ROOT / "docs" / "real_model.png"
 BEGIN, END = "<!-- runs -->", "<!-- end -->"
 STATES = dict(untrained="untrained", sft="after demonstrations", rl="after RL")
+HOW = ("greedy", "sampled")
 # What each paper measures beside exact match: heading → number of metrics.json.
 OWN = dict(
   arena={"right passages cited": "measure/fact_em", "all terms perfect": "terms/bonus"},
@@ -27,71 +32,112 @@ OWN = dict(
   veritas={"searches": "searches", "thoughts that follow": "terms/information_think"},
   when_to_search={"searches": "searches", "wasted": "wasted_searches"},
 )
+# Curves over the steps of training, where the run has them: name → key of metrics.jsonl.
+CURVES = dict(
+  em="evaluation/em", cited="evaluation/measure/fact_em", searches="evaluation/searches", sampled_em="outcome",
+  no_reasoning="unearned/no_reasoning", zero_spread="zero_spread_groups", entropy="entropy",
+)  # fmt: skip
+KEPT = ("id", "source", "ended", "em", "f1", "cover_em", "outcome", "num_searches")  # of a question's row
+
+Record = Mapping[str, Any]
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("out/real_model"))
+  parser.add_argument("--workdir", type=pathlib.Path, help="folder of run.py whose finished runs are recorded")
+  parser.add_argument("--records", type=pathlib.Path, default=RUNS, help="folder of the recorded runs")
   parser.add_argument("--docs", action="store_true", help="write docs/real_model.md and its picture")
   given = parser.parse_args()
-  runs = dict(found(given.workdir))
-  if not runs:
-    raise SystemExit(
-      f"{given.workdir}: no finished evaluation of run.py is here. Run benchmarks/real_model/run.py first."
-    )
-  text = "\n\n".join(section(system, seeds) for system, seeds in runs.items())
+  if given.workdir:
+    for name, record in finished(given.workdir):
+      given.records.mkdir(parents=True, exist_ok=True)
+      lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())
+      (given.records / f"{name}.json").write_text(f"{{{lines}}}\n", encoding="utf-8")
+  records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(given.records.glob("*.json"))]
+  by_system = collections.defaultdict(list)
+  for record in records:
+    if "evaluations" in record:
+      by_system[record["run"]["name"]].append(record)
+  text = "\n\n".join(section(name, seeds) for name, seeds in by_system.items()) or "No run has been recorded yet."
   print(text)
   if given.docs:
-    draw(runs)
+    draw(records)
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
-def found(workdir: pathlib.Path) -> Iterator[tuple[str, list[pathlib.Path]]]:
-  """(system, its seeds' folders that have an evaluation after RL)."""
-  for system in sorted(path for path in workdir.iterdir() if path.name.split(",")[0] in OWN):
-    seeds = sorted(path for path in system.glob("seed_*") if (path / "evaluations/rl_greedy/metrics.json").is_file())
-    if seeds:
-      yield system.name, seeds
+def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
+  """(name, record) of each run that has its last evaluation."""
+  for last in sorted(workdir.glob("*/seed_*/evaluations/rl_sampled/metrics.json")):
+    seed = last.parents[2]
+    config = json.loads((seed / "rl/config.json").read_text())
+    metrics = [json.loads(line) for line in (seed / "rl/metrics.jsonl").read_text().splitlines()]
+    version = json.loads((seed / "rl/versions.jsonl").read_text().splitlines()[-1])
+    system, guarded = seed.parent.name, config["switches"].get("guarded", False)
+    run = dict(system=system, name=system + " guarded" * guarded, seed=config["seed"])
+    run |= {key: version[key] for key in ("commit", "jax", "devices")}
+    run |= dict(steps=metrics[-1]["step"], learning_rate=config["optimizer"]["learning_rate"])
+    run["episodes"] = run["steps"] * config["rollout"]["prompts_per_step"] * config["rollout"]["group_size"]
+    run["minutes"] = round(sum(json.loads(path.read_text())["seconds"] for path in seed.glob("done/*.json")) / 60)
+    evaluations = {
+      f"{state}_{how}": _flat(json.loads((seed / "evaluations" / f"{state}_{how}/metrics.json").read_text()))
+      for state in STATES
+      for how in HOW
+    }
+    kept = ("n", "em", "f1", "response_tokens", "answered", *OWN[system].values())
+    yield (
+      f"{run['name'].replace(' ', '_')}_{run['seed']}",
+      dict(
+        run=run,
+        curves=curves(metrics),
+        evaluations={key: {name: one[name] for name in kept if name in one} for key, one in evaluations.items()},
+        questions={key: _questions(seed / "evaluations" / key / "predictions.jsonl") for key in evaluations},
+        shown=_shown(seed),
+      ),
+    )
 
 
-def section(system: str, seeds: Sequence[pathlib.Path]) -> str:
+def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+  """{name of CURVES: (step, value) where metrics.jsonl has it}."""
+  points = {
+    name: [(row["step"], round(row[key], 4)) for row in metrics if row.get(key) is not None]
+    for name, key in CURVES.items()
+  }
+  return {name: found for name, found in points.items() if found}
+
+
+def section(name: str, seeds: Sequence[Record]) -> str:
   """A system's table, differences and episodes, in Markdown."""
-  metrics = {
-    (state, how): [
-      _flat(json.loads((seed / "evaluations" / f"{state}_{how}/metrics.json").read_text())) for seed in seeds
-    ]
-    for state in STATES
-    for how in ("greedy", "sampled")
-  }
-  own = {
-    name: key for name, key in OWN[system.split(",")[0]].items() if all(key in one for one in metrics["rl", "greedy"])
-  }
-  steps = [json.loads(line) for line in (seeds[0] / "rl/metrics.jsonl").read_text().splitlines()]
-  settings = json.loads((seeds[0] / "rl/config.json").read_text())["rollout"]
-  played = steps[-1]["step"] * settings["prompts_per_step"] * settings["group_size"]
-  n = int(metrics["rl", "greedy"][0]["n"])
+  runs = [seed["run"] for seed in seeds]
+  metrics = {key: [seed["evaluations"][key] for seed in seeds] for key in seeds[0]["evaluations"]}
+  own = {head: key for head, key in OWN[runs[0]["system"]].items() if all(key in one for one in metrics["rl_greedy"])}
+  n = int(metrics["rl_greedy"][0]["n"])
   lines = [
-    f"## {system}",
-    f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, {n} test questions, {steps[-1]['step']} steps of RL"
-    f" ({played} episodes)",
+    f"### {name}",
+    "",
+    f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, {n} test questions, {runs[0]['steps']} steps of RL"
+    f" ({runs[0]['episodes']:,} episodes), {runs[0]['devices']}, {runs[0]['minutes']} minutes in all.",
     "",
     "| | EM greedy | EM sampled | F1 greedy | F1 sampled | tokens a reply | " + " | ".join(own) + " |",
     "|---" * (6 + len(own)) + "|",
   ]
-  for state, name in STATES.items():
-    greedy, sampled = metrics[state, "greedy"], metrics[state, "sampled"]
-    cells = [_mean(greedy, "em"), _mean(sampled, "em"), _mean(greedy, "f1"), _mean(sampled, "f1")]
+  for state, said in STATES.items():
+    cells = [_mean(metrics[f"{state}_{how}"], measure) for measure in ("em", "f1") for how in HOW]
+    greedy = metrics[f"{state}_greedy"]
     cells += [_mean(greedy, "response_tokens", 0), *(_mean(greedy, key) for key in own.values())]
-    lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines.append(f"| {said} | " + " | ".join(cells) + " |")
   lines.append("")
-  for how in ("greedy", "sampled"):
-    rows = {state: [row for seed in seeds for row in _rows(seed, state, how)] for state in ("sft", "untrained", "rl")}
+  for how in HOW:
+    rows = {state: [row for seed in seeds for row in _rows(seed["questions"][f"{state}_{how}"])] for state in STATES}
     for before in ("sft", "untrained"):
       compared = comparison.compare({before: rows[before], "rl": rows["rl"]})
       shown = [_difference(measure, compared[measure]) for measure in ("em", "f1")]
       lines.append(f"- RL beside {STATES[before]}, {how}: {', '.join(shown)} (95 %, paired, n = {n}).")
-  return "\n".join([*lines, "", *_episodes(seeds[0])])
+  if shown := next((seed["shown"] for seed in seeds if seed["shown"]), None):
+    lines += ["", f"A question that only RL's model answers: {shown['question']} ({' / '.join(shown['golds'])})"]
+    for state in ("sft", "rl"):
+      lines += ["", f"{STATES[state]}:".capitalize(), "", "```", *shown[state], "```"]
+  return "\n".join(lines)
 
 
 def _difference(measure: str, result: Mapping[str, Any]) -> str:
@@ -99,24 +145,31 @@ def _difference(measure: str, result: Mapping[str, Any]) -> str:
   return f"{measure.upper()} {difference:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def draw(runs: Mapping[str, Sequence[pathlib.Path]]) -> None:
-  """Exact match on the development questions over the steps of RL, a line per run."""
+def draw(records: Sequence[Record]) -> None:
+  """Exact match and right citations over the episodes of RL, greedy on held-out questions: one picture per system."""
   import matplotlib
 
   matplotlib.use("Agg")
   from matplotlib import pyplot
 
-  figure, axes = pyplot.subplots(figsize=(8, 4.5))
-  for number, (system, seeds) in enumerate(runs.items()):
-    for seed in seeds:
-      rows = [json.loads(line) for line in (seed / "rl/metrics.jsonl").read_text().splitlines()]
-      points = [(row["step"], row["evaluation/em"]) for row in rows if "evaluation/em" in row]
-      axes.plot(*zip(*points), color=f"C{number}", marker="o", label=system if seed == seeds[0] else None)
-  axes.set_xlabel("step of RL")
-  axes.set_ylabel("exact match, development questions, greedy")
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.legend(frameon=False)
-  figure.savefig(PICTURE, dpi=120, bbox_inches="tight")
+  by_name = collections.defaultdict(list)
+  for record in records:
+    by_name[record["run"]["name"]].append(record)
+  figure, axes = pyplot.subplots(1, len(by_name), figsize=(5.2 * len(by_name), 3.6), squeeze=False, sharey=True)
+  for place, (name, seeds) in zip(axes[0], by_name.items()):
+    for number, seed in enumerate(seeds):
+      a_step = seed["run"]["episodes"] / seed["run"]["steps"] / 1000
+      for color, (curve, said) in enumerate({"em": "exact match", "cited": "right passage cited"}.items()):
+        if points := seed["curves"].get(curve):
+          x, y = [step * a_step for step, _ in points], [value for _, value in points]
+          place.plot(x, y, color=f"C{color}", marker="o", markersize=4, label=said if number == 0 else None)
+    place.set_title(f"{name}: {seeds[0]['run']['devices']}", fontsize=10)
+    place.set_xlabel("thousand episodes of RL")
+    place.set_ylim(0, 1)
+    place.spines[["top", "right"]].set_visible(False)
+    place.legend(frameon=False)
+  figure.suptitle("Held-out questions, greedy", fontsize=10)
+  figure.savefig(PICTURE, dpi=110, bbox_inches="tight")
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -131,23 +184,31 @@ def _mean(metrics: Sequence[Mapping[str, Any]], name: str, digits: int = 3) -> s
   return f"{sum(values) / len(values):.{digits}f}" if values else "–"
 
 
-def _rows(seed: pathlib.Path, state: str, how: str) -> list[dict[str, Any]]:
-  path = seed / "evaluations" / f"{state}_{how}" / "predictions.jsonl"
-  return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def _questions(predictions: pathlib.Path) -> dict[str, list[Any]]:
+  """The columns KEPT of an evaluation's rows."""
+  rows = [json.loads(line) for line in predictions.read_text(encoding="utf-8").splitlines()]
+  rounded = lambda value: round(value, 3) if isinstance(value, float) else value
+  return {name: [rounded(row[name]) for row in rows] for name in KEPT}
 
 
-def _episodes(seed: pathlib.Path) -> list[str]:
+def _rows(questions: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+  return [dict(zip(questions, values), terms={}) for values in zip(*questions.values())]
+
+
+def _shown(seed: pathlib.Path) -> dict[str, Any] | None:
   """The first question that the model answers only after RL, with both episodes as they were played."""
-  before, after = ({row["id"]: row for row in _rows(seed, state, "greedy")} for state in ("sft", "rl"))
-  won = next((key for key, row in after.items() if row["em"] == 1 and before[key]["em"] == 0), None)
-  if won is None:
-    return []
-  lines = [f"A question that only RL's model answers: {after[won]['question']} ({' / '.join(after[won]['golds'])})"]
-  for state in ("sft", "rl"):
-    rows = episodes.read_folder(seed / "evaluations" / f"{state}_greedy")
-    texts = ["".join(episodes.parts(segment)) for segment in next(row for row in rows if row["id"] == won)["segments"]]
-    lines += ["", f"{STATES[state]}:".capitalize(), "", "```", *(text.strip() for text in texts[1:]), "```"]
-  return lines
+  states = {
+    state: {row["id"]: row for row in episodes.read_folder(seed / "evaluations" / f"{state}_greedy")}
+    for state in ("sft", "rl")
+  }
+  for key, row in states["rl"].items():
+    if row["outcome"] == 1 and states["sft"][key]["outcome"] == 0:
+      texts = {
+        state: ["".join(episodes.parts(segment)).strip() for segment in rows[key]["segments"][1:]]
+        for state, rows in states.items()
+      }
+      return dict(question=row["question"], golds=row["golds"], **texts)
+  return None
 
 
 if __name__ == "__main__":
