@@ -33,7 +33,7 @@ from collections.abc import Generator, Iterator
 import numpy as np
 
 from ragrl_jax import structs
-from ragrl_jax.engine.counters import Counters
+from ragrl_jax.engine.lanes import Counters
 from ragrl_jax.engine.messages import Open, Turn, TurnEnded
 from ragrl_jax.rollout import collect, dispatch, group_sampler
 from ragrl_jax.settings import Filter

@@ -26,7 +26,7 @@ import ml_dtypes
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.engine import caster
+from ragrl_jax.engine import loader
 from ragrl_jax.models import families, mapping, tensors, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
@@ -99,7 +99,7 @@ class Compilations:
 def reshard(model: Decoder, devices) -> dict[str, float]:
   """Learner's layout → engine's layout: number of programs compiled, seconds to compile, seconds to run."""
   params = nnx.split(model)[1]
-  bring = caster.Caster(model.dtype, model.config.num_layers, mesh_lib.make(devices, **ENGINE))
+  bring = loader.Caster(model.dtype, model.config.num_layers, mesh_lib.make(devices, **ENGINE))
   with Compilations() as compiled:
     jax.block_until_ready(bring(params))
   seconds = []

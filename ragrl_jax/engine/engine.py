@@ -3,9 +3,9 @@
 A conversation keeps its pages of the cache from its first turn until it is closed. It has a lane only while it samples.
 So one that waits for a search keeps its cache, and another uses its lane. See `conversations.py` for its states.
 
-  messages.py  requests and results                 replica.py shared_prompts.py pages.py  who waits, samples, shares
-  lanes.py     inputs and outputs of decode         prefill.py kv_cache.py                 adding tokens to the cache
-  loader.py caster.py  weights on the devices       programs.py drafts.py stops.py sizes.py  compiled programs
+  messages.py  requests and results             replica.py pages.py  who waits, samples and shares pages
+  lanes.py     inputs and outputs of decode     kv_cache.py          the cache, and running programs on it
+  loader.py    weights on the devices           programs.py stops.py sizes.py  compiled programs
 
 On several devices the engine has replicas: each has all weights, its own lanes and its own pages. A replica may itself
 be split over devices ("tensor"), an engine over hosts (team.py). A group of samples stays with one replica.
@@ -24,17 +24,16 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.engine import prefill
 from ragrl_jax.engine.conversations import ConversationState
-from ragrl_jax.engine.counters import Counters
 from ragrl_jax.engine.kv_cache import KVCache
-from ragrl_jax.engine.lanes import RUNNING, Chunk, LaneTable
+from ragrl_jax.engine.lanes import RUNNING, Chunk, Counters, LaneTable
 from ragrl_jax.engine.loader import Loader
 from ragrl_jax.engine.messages import Group, Open, Turn, TurnEnded
 from ragrl_jax.engine.programs import REPLICAS
-from ragrl_jax.engine.replica import Replica
+from ragrl_jax.engine.replica import Replica, prefill, run_copies
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
+from ragrl_jax.engine.team import Team
 from ragrl_jax.prompting.tokenizer import Tokenizer
 
 
@@ -47,7 +46,8 @@ class Engine:
     stops: the compiled stop strings of the run.
     sizes: of lanes, pages and programs.
     mesh: the engine's devices, "data" for replicas and "tensor" within one; None leaves the weights where they are.
-    **weights: `every`, `team`, `frozen` and `own_weights`, see `Loader`.
+    team: the hosts of the engine, if there are several.
+    **weights: `every`, `frozen` and `own_weights`, see `Loader`.
 
   Raises:
     ValueError: sizes and mesh have different numbers of replicas.
@@ -61,13 +61,15 @@ class Engine:
     sizes: Sizes,
     *,
     mesh: jax.sharding.Mesh | None = None,
+    team: Team | None = None,
     **weights: Any,
   ):
     if sizes.replicas != (1 if mesh is None else mesh.shape[REPLICAS]):
       raise ValueError(f"sizes for {sizes.replicas} replicas, on a mesh {mesh}: they must be equal.")
     self.tokenizer, self.stops, self.sizes, self.mesh, self.context = tokenizer, stops, sizes, mesh, sizes.context
     self.version, self.counters = 0, Counters()
-    self._loader = Loader(graphdef, stops, sizes, mesh, **weights)
+    self._loader = Loader(graphdef, mesh, **weights)
+    self._kv = KVCache(graphdef, self._loader, stops, sizes, mesh, team)
     self._packed = np.zeros((sizes.lanes, sizes.columns), np.int32)
     self._table = np.zeros((sizes.lanes, sizes.table), np.int32)
     self._lanes = LaneTable.of(self._packed)  # views, so writing to a field writes to the array
@@ -97,6 +99,7 @@ class Engine:
   def release(self) -> None:
     """Frees the memory of weights and cache for the learner, until the next `load`. No conversation is open."""
     self._loader.release()
+    self._kv.release()
 
   def reset(self) -> None:
     """Discards every conversation and turn: after an error, and for new weights."""
@@ -105,20 +108,16 @@ class Engine:
     self._packed[:] = 0
     self._table[:] = 0
     self._replicas = [
-      Replica(number, self.sizes, self._packed, self._table, lambda: self._kv, lambda: self.counters)
+      Replica(number, self.sizes, self._packed, self._table, self._kv, self.counters)
       for number in range(self.sizes.replicas)
     ]
     self._next = itertools.cycle(range(self.sizes.replicas))
-    self._loader.restore()
+    self._kv.restore()
 
   @property
   def weights(self) -> Any:
     """The weights that were loaded last, without the frozen ones. `load` accepts them."""
     return self._loader.weights
-
-  @property
-  def _kv(self) -> KVCache:
-    return self._loader.cache
 
   def check(self) -> None:
     """Raises ValueError if there are no weights, or if they were donated after loading."""
@@ -127,6 +126,8 @@ class Engine:
   def restart_counters(self) -> Counters:
     """Resets the counters; returns the record that counts from now on."""
     self.counters = Counters()
+    for replica in self._replicas:
+      replica.counters = self.counters
     return self.counters
 
   # ---- messages ------------------------------------------------------------------------------------------------------
@@ -141,13 +142,9 @@ class Engine:
       raise ValueError(f"{message}: it needs a number that no open conversation has, and at least one token.")
     parent = None if message.parent is None else self._find(message.parent)
     episode = message.conversation if message.first is None else message.first
+    ids, urgent = list(message.ids), message.first is not None
     opened = ConversationState(
-      message.conversation,
-      list(message.ids),
-      message.key,
-      episode=episode,
-      urgent=message.first is not None,
-      group=message.group,
+      message.conversation, ids, message.key, episode=episode, urgent=urgent, group=message.group
     )
     sibling = parent or self._conversations.get(episode)
     opened.replica = self._replica_for(message.group) if sibling is None else sibling.replica
@@ -217,13 +214,13 @@ class Engine:
     for replica in self._replicas:
       replica.seat()
     # 2. Prefill missing tokens; prompts first, because samples wait for them.
-    if prefill.run(self._replicas, self._kv, self.sizes, self.counters):
+    if prefill(self._replicas, self._kv, self.sizes, self.counters):
       self._kv.block_until_ready()
       self.counters.prefill_s += time.perf_counter() - begin
     # 3. Give free lanes to conversations that are ready, and pages to all that sample.
     for replica in self._replicas:
       replica.take_lanes()
-    prefill.run_copies(self._replicas, self._kv)
+    run_copies(self._replicas, self._kv)
     if not any(replica.live for replica in self._replicas):
       return []
     begin = time.perf_counter()

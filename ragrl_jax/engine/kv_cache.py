@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import nnx
 
-from ragrl_jax.engine.caster import Weights
 from ragrl_jax.engine.lanes import Chunk
+from ragrl_jax.engine.loader import NO_WEIGHTS, Loader, Weights
 from ragrl_jax.engine.programs import Programs
 from ragrl_jax.engine.sizes import Sizes
+from ragrl_jax.engine.stops import Stops
 from ragrl_jax.engine.team import Team
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.parallel import hosts
@@ -35,37 +37,47 @@ class KVCache:
   """Runs the engine's programs. Each call serves all replicas: argument r of a list is replica r's.
 
   Args:
-    programs: compiled for the cache's shapes.
-    allocate: makes the empty cache.
-    weights: of the decoder; `Loader.load` replaces them.
-    sizes: of the engine.
+    graphdef: the decoder's.
+    loader: holds the weights of the programs. The first ones give the shapes of the cache and of the programs.
+    stops, sizes, mesh: of the engine.
     team: the hosts of the engine, if there are several. They run every program together.
 
   Attributes:
+    programs: compiled for the cache's shapes, by the first `restore` with weights.
     cache: the device arrays. They are donated to every program that changes them, which returns new ones.
   """
 
+  programs: Programs
+
   def __init__(
     self,
-    programs: Programs,
-    allocate: Callable[[], cache_lib.Cache],
-    weights: Weights,
+    graphdef: nnx.GraphDef,
+    loader: Loader,
+    stops: Stops,
     sizes: Sizes,
+    mesh: jax.sharding.Mesh | None,
     team: Team | None = None,
   ):
-    self.programs, self._allocate, self._sizes, self._team = programs, allocate, sizes, team
-    self.weights: Weights | None = weights
+    self._graphdef, self._loader, self._stops, self._sizes, self._mesh = graphdef, loader, stops, sizes, mesh
+    self._team = team
     self._moved = min(MOVED, sizes.table)
     self._copies = max(1, sizes.lanes // sizes.replicas)  # of one program call
-    self.cache = allocate()
-    self._at = programs.split or self.cache[0].sharding
+    self._allocate: Callable[[], cache_lib.Cache] | None = None  # makes an empty cache; None before the first weights
+    self.cache: cache_lib.Cache = ()
     if team is not None:
       team.run = self._run
+
+  @property
+  def weights(self) -> Weights | None:
+    """The weights with which the programs run."""
+    return self._loader.whole
 
   def _run(self, name: str, *arrays: np.ndarray) -> Any:
     """Runs a program on the cache, on all hosts of the engine together. Returns its result without the cache."""
     # Every host of a team runs every program here. The first host is called by a method below, the others by
     # `Team.run_programs`.
+    if self.weights is None:
+      raise ValueError(NO_WEIGHTS)
     if self._team is not None:
       self._team.tell(name, arrays)
     given = hosts.put(arrays, self._at)
@@ -82,9 +94,37 @@ class KVCache:
       pages.delete()
 
   def restore(self) -> None:
-    """Allocates the cache again if it was released, or if it was donated to a program that was interrupted."""
-    if any(x.is_deleted() for x in self.cache):
+    """Makes the cache usable: before its first use, after `release`, and after an interrupted program took its arrays.
+
+    Does nothing without weights.
+    """
+    if self._allocate is None:
+      if self.weights is not None:
+        self._build(self.weights)
+    elif any(x.is_deleted() for x in self.cache):
       self.cache = self._allocate()
+
+  def _build(self, weights: Weights) -> None:
+    """Compiles the programs, allocates the cache and runs every program once, so that nothing compiles later."""
+    sizes, config, dtype = self._sizes, self._loader.config, self._loader.dtype
+    at = Programs.cache_sharding(self._mesh) or jax.tree.leaves(weights)[0].sharding
+    platform, tensor = next(iter(at.device_set)).platform, 1 if self._mesh is None else self._mesh.shape["tensor"]
+    layout = cache_lib.layout(config, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
+    self.programs = Programs(
+      self._graphdef,
+      self._stops.table,
+      layout,
+      chunk=sizes.chunk,
+      speculate=sizes.speculate,
+      routes=config.num_layers * config.experts_per_token,
+      mesh=self._mesh,
+    )
+    self._allocate = lambda: layout.allocate(sizes.cache_pages * sizes.replicas, at)
+    self.cache = self._allocate()
+    self._at = self.programs.split or self.cache[0].sharding
+    for _ in range(2):  # the second time with the cache that the first one returned, whose layout may differ
+      self.warm_up()
+    self.block_until_ready()
 
   def warm_up(self) -> None:
     """Runs every program once, so that none compiles later."""

@@ -1,108 +1,202 @@
-"""The engine's devices: loads weights onto them, allocates the cache and compiles the programs."""
+"""The engine's weights: the learner's, cast to the matmuls' dtype, with separate arrays for each layer.
 
-from typing import Any
+The learner's layers are stacked and scanned. A decode step that scanned them would first copy every matrix out of its
+stack. So the engine's programs loop over separate layers.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from ragrl_jax.engine import caster
-from ragrl_jax.engine import sizes as sizes_lib
-from ragrl_jax.engine.kv_cache import KVCache
-from ragrl_jax.engine.programs import Programs
-from ragrl_jax.engine.sizes import Sizes
-from ragrl_jax.engine.stops import Stops
-from ragrl_jax.engine.team import Team
-from ragrl_jax.models import cache as cache_lib
+from ragrl_jax.engine import sizes
+from ragrl_jax.parallel import hosts, rules
 
+STACKED = "layers"
 NO_WEIGHTS = "the engine has no weights: call engine.load(params, version) first."
 
 
-class Loader:
-  """Holds an engine's weights and its cache. The first `load` creates both, because it gives the weights' shapes.
+class Weights(NamedTuple):
+  """A decoder's weights, or a part of them.
+
+  Attributes:
+    outer: the weights outside the layers.
+    layers: the weights of each layer; () if the part has none.
+  """
+
+  outer: nnx.State
+  layers: tuple[nnx.State, ...]
+
+
+def merge(a: Weights, b: Weights) -> Weights:
+  """The weights of both parts."""
+  both = tuple(nnx.merge_state(x, y) for x, y in zip(a.layers, b.layers))
+  return Weights(nnx.merge_state(a.outer, b.outer), both or a.layers or b.layers)
+
+
+class Program(NamedTuple):
+  """A jitted function, and the shape of its argument."""
+
+  function: Any
+  argument: jax.ShapeDtypeStruct
+
+
+class Caster:
+  """Moves weights from the learner to the engine, one leaf at a time. All at once would need memory for a second model.
 
   Args:
-    graphdef, stops, sizes, mesh: as for `Engine`.
+    dtype: of the matmuls. Norms and biases keep theirs: the decoder computes them in float32.
+    layers: number of layers.
+    mesh: the engine's; None leaves the weights on their device.
+    every: the meshes of all engines (`mesh.engines`), if there are several hosts. One program moves a leaf to
+      all of them.
+    own: share no memory with the learner's weights, so an update may overwrite the learner's.
+  """
+
+  def __init__(
+    self,
+    dtype: jnp.dtype,
+    layers: int,
+    mesh: jax.sharding.Mesh | None = None,
+    *,
+    every: jax.sharding.Mesh | None = None,
+    own: bool = False,
+  ):
+    self._dtype, self._layers, self._mesh, self._every, self._own = jnp.dtype(dtype), layers, mesh, every, own
+
+  def __call__(self, params: nnx.State) -> Weights:
+    """Returns these weights in the engine's form."""
+    return self._of(params, self._cast)
+
+  def abstract(self, params: nnx.State) -> Weights:
+    """The shapes, dtypes and shardings of what `self(params)` returns; `params` may be ShapeDtypeStructs."""
+
+    def shapes(x, names, layered, dtype, at):
+      shape = x.shape[1:] if layered else x.shape
+      one = jax.ShapeDtypeStruct(shape, dtype, sharding=at)
+      return (one,) * self._layers if layered else one
+
+    return self._of(params, shapes)
+
+  def programs(self, params: nnx.State) -> list[tuple[str, Program]]:
+    """Returns (name, program that moves the leaf to the engine) for each leaf, in the order in which `self` moves them.
+
+    Args:
+      params: ShapeDtypeStructs with shardings.
+    """
+    found = []
+
+    def step(x, names, layered, dtype, at):
+      found.append(("/".join(names), Program(self._program(layered, dtype, at), x)))
+      return (x,) * self._layers if layered else x
+
+    self._of(params, step)
+    return found
+
+  def _of(self, params, leaf: Callable) -> Weights:
+    outer = nnx.State({name: params[name] for name in params if name != STACKED})
+    outer = jax.tree_util.tree_map_with_path(lambda path, x: self._one(leaf, path, x, False), outer)
+    if STACKED not in params:
+      return Weights(outer, ())
+    leaves, tree = jax.tree_util.tree_flatten_with_path(params[STACKED])
+    split = [self._one(leaf, path, x, True) for path, x in leaves]  # split[i] is leaf i of every layer
+    return Weights(outer, tuple(jax.tree.unflatten(tree, layer) for layer in zip(*split)))
+
+  def _one(self, leaf, path, x, layered: bool):
+    names = ((STACKED,) if layered else ()) + rules.names_of(path)
+    keeps = any(word in names[-1] for word in ("norm", "bias")) or not jnp.issubdtype(x.dtype, jnp.floating)
+    dtype = x.dtype if keeps else self._dtype
+    at = None if self._mesh is None else _sharding(self._mesh, names, x.shape, layered)
+    return leaf(x, names, layered, dtype, at)
+
+  def _cast(self, x, names, layered, dtype, at):
+    if at is None and not layered and not self._own and x.dtype == dtype:
+      return x  # nothing to cast, move or copy
+    cast = self._program(layered, dtype, at)(x)
+    # All hosts run this program together. Each keeps the part that its engine's devices hold.
+    return cast if self._mesh is None or self._every is None else hosts.own(cast, self._mesh)
+
+  def _program(self, layered: bool, dtype, at):
+    """The program that moves a leaf to the engine. With several hosts, it moves the leaf to all engines at once."""
+    to = at if self._every is None or at is None else jax.sharding.NamedSharding(self._every, at.spec)
+    return _program(dtype, self._layers * layered, to)
+
+
+def _sharding(mesh, names, shape, layered: bool) -> jax.sharding.NamedSharding:
+  """The sharding of the parameter of this name and shape, or of one of its layers."""
+  parts = rules.spec(mesh, rules.parameter_axes(names), shape, f"the engine's parameter {'/'.join(names)}")
+  return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*parts[1:]) if layered else parts)
+
+
+@functools.lru_cache(maxsize=256)
+def _program(dtype: jnp.dtype, layers: int, at: jax.sharding.Sharding | None):
+  """A program that casts an array and splits it into this number of layers (0: no split)."""
+
+  def convert(x):
+    # Without `copy`, a cast that changes nothing would return the learner's own array.
+    cast = x.astype(dtype) if x.dtype != dtype else jnp.copy(x)
+    return tuple(cast[layer] for layer in range(layers)) if layers else cast
+
+  return jax.jit(convert, out_shardings=at)
+
+
+class Loader:
+  """Loads the learner's weights, version by version.
+
+  Args:
+    graphdef: the decoder's, from `nnx.split`.
+    mesh: the engine's; None leaves the weights where they are.
     every: the meshes of all engines, if there are several hosts. All engines load together.
-    team: the hosts of this engine, if there are several.
     frozen: the decoder's weights that are the same in every version. `load` gets the others.
     own_weights: keep a copy of the weights, so an update may overwrite the learner's while the engine samples.
 
   Attributes:
-    weights: the weights that were loaded last, without the frozen ones. `load` accepts them.
+    weights: the weights that were loaded last, without the frozen ones; None if there are none. `load` accepts them.
+    whole: these and the frozen ones, as the engine's programs take them.
+    config, dtype: of the decoder, from the first `load` on.
   """
 
   def __init__(
     self,
     graphdef: nnx.GraphDef,
-    stops: Stops,
-    sizes: Sizes,
     mesh: jax.sharding.Mesh | None,
     *,
     every: jax.sharding.Mesh | None = None,
-    team: Team | None = None,
     frozen: nnx.State | None = None,
     own_weights: bool = False,
   ):
-    self._graphdef, self._stops, self._sizes, self._mesh = graphdef, stops, sizes, mesh
-    self._every, self._team, self._own_weights = every, team, own_weights
+    self._graphdef, self._mesh, self._every, self._own_weights = graphdef, mesh, every, own_weights
     self._unfrozen = nnx.State({}) if frozen is None else frozen
-    self.weights: caster.Weights | None = None
     self._cast: Any = None
     self._frozen: Any = None
-    self._cache: KVCache | None = None
-
-  @property
-  def cache(self) -> KVCache:
-    """The cache and its programs. Raises ValueError before the first `load`."""
-    if self._cache is None:
-      raise ValueError(NO_WEIGHTS)
-    return self._cache
+    self.weights: Weights | None = None
+    self.whole: Weights | None = None
+    self.config: Any = None
+    self.dtype: Any = None
 
   def load(self, params: Any) -> None:
     """Loads weights in the learner's form, or an earlier value of `weights`."""
-    # The old weights are freed before the new ones arrive, because there may be no room for both.
-    self.weights = None
-    if self._cache is None:
-      self._build(params)  # the first weights define the shapes
-      return
-    self._cache.weights = None
-    new = params if isinstance(params, caster.Weights) else self._cast(params)
-    self.weights, self._cache.weights = new, caster.merge(self._frozen, new)
-
-  def _build(self, params: nnx.State) -> None:
-    """Casts the first weights, allocates the cache and runs every program once, so that nothing compiles later."""
-    model, mesh, sizes = nnx.merge(self._graphdef, params, self._unfrozen), self._mesh, self._sizes
-    config, dtype, tensor = model.config, model.dtype, 1 if mesh is None else mesh.shape["tensor"]
-    sizes_lib.check_model(config.num_kv_heads, config.vocab_size, tensor, experts=config.num_experts)
-    self._cast = caster.Caster(dtype, config.num_layers, mesh, every=self._every, own=self._own_weights)
-    self._frozen, self._unfrozen = self._cast(self._unfrozen), None  # cast once, for all versions
-    new = self._cast(params)
-    self.weights, every = new, caster.merge(self._frozen, new)
-    at = Programs.cache_sharding(mesh) or jax.tree.leaves(every)[0].sharding
-    platform = next(iter(at.device_set)).platform
-    layout = cache_lib.layout(config, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
-    table, chunk, speculate = self._stops.table, sizes.chunk, sizes.speculate
-    how = dict(chunk=chunk, speculate=speculate, routes=config.num_layers * config.experts_per_token)
-    programs = Programs(self._graphdef, table, layout, **how, mesh=mesh)
-    allocate = lambda: layout.allocate(sizes.cache_pages * sizes.replicas, at)
-    self._cache = KVCache(programs, allocate, every, sizes, self._team)
-    for _ in range(2):  # the second time with the cache that the first one returned, whose layout may differ
-      self._cache.warm_up()
-    self._cache.block_until_ready()
+    self.release()  # before the new ones arrive, because there may be no room for both
+    if self._cast is None:
+      model = nnx.merge(self._graphdef, params, self._unfrozen)
+      self.config, self.dtype = c, dtype = model.config, model.dtype
+      tensor = 1 if self._mesh is None else self._mesh.shape["tensor"]
+      sizes.check_model(c.num_kv_heads, c.vocab_size, tensor, experts=c.num_experts)
+      self._cast = Caster(dtype, c.num_layers, self._mesh, every=self._every, own=self._own_weights)
+      self._frozen, self._unfrozen = self._cast(self._unfrozen), None  # cast once, for all versions
+    new = params if isinstance(params, Weights) else self._cast(params)
+    self.weights, self.whole = new, merge(self._frozen, new)
 
   def release(self) -> None:
-    """Frees the memory of weights and cache, until the next `load`."""
-    self.weights = self.cache.weights = None
-    self.cache.release()
-
-  def restore(self) -> None:
-    """Makes the cache usable again after an interrupted program or a release."""
-    if self._cache is not None:
-      self._cache.restore()
+    """Frees the memory of the weights, until the next `load`."""
+    self.weights = self.whole = None
 
   def check(self, version: int) -> None:
     """Raises ValueError if there are no weights, or if they were donated after loading."""
-    if self.weights is None:
+    if self.whole is None:
       raise ValueError(NO_WEIGHTS)
-    if any(leaf.is_deleted() for leaf in jax.tree.leaves(self.cache.weights)):
+    if any(leaf.is_deleted() for leaf in jax.tree.leaves(self.whole)):
       raise ValueError(f"the weights of version {version} were donated to an update: load the new ones first.")

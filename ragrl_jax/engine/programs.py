@@ -12,19 +12,22 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Int32
 
 from ragrl_jax.core import logprobs as logprobs_lib
 from ragrl_jax.core import sampling
-from ragrl_jax.engine import drafts
 from ragrl_jax.engine import stops as stops_lib
-from ragrl_jax.engine.caster import STACKED, Weights
 from ragrl_jax.engine.lanes import FULL, NOTHING, RUNNING, Chunk, LaneTable
+from ragrl_jax.engine.loader import STACKED, Weights
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts
 
 REPLICAS = "data"  # the axis of the engine's mesh for replicas
 SPLIT, WHOLE = PartitionSpec(REPLICAS), PartitionSpec()
+# Of drafts: how many of the newest tokens are compared (more would rarely change the choice), and how many must match.
+# A draft's places are computed anyway, so a weak match costs nothing.
+LONGEST, SHORTEST = 4, 1
 
 
 class _Decoding(NamedTuple):
@@ -231,7 +234,7 @@ class Programs:
     """Returns (draft [W, k], how many of its tokens may be kept [W])."""
     if not self.speculate:
       return jnp.zeros((len(live), 0), jnp.int32), jnp.zeros(len(live), jnp.int32)
-    draft, found = drafts.look_up(state.ids, state.length, self.speculate)
+    draft, found = look_up(state.ids, state.length, self.speculate)
     left = lanes.budget - (state.length - lanes.length) - 1  # the step samples one more token after the draft
     return draft, jnp.where(found & live, jnp.minimum(left, self.speculate), 0)
 
@@ -255,3 +258,43 @@ class Programs:
       stop = jnp.where(going, jnp.where(found >= 0, found, spent), stop)
       kept.append(going)
     return jnp.stack(kept, axis=1), token, automaton, stop
+
+
+def look_up(
+  ids: Int32[Array, "W C"], newest: Int32[Array, "W"], size: int
+) -> tuple[Int32[Array, "W k"], Bool[Array, "W"]]:
+  """Drafts the tokens that may follow the newest token of each conversation, by prompt lookup.
+
+  Answers copy passages, so the next tokens often follow an earlier occurrence of the newest ones. Source: speculative
+  decoding (arXiv 2211.17192), without a draft model.
+
+      positions  0 1 2 3 4 5 6        newest = 6, size = 4
+      ids        a b c d x b c        b c is also at 1 2, so the draft is d x b c
+
+  It chooses the earlier place where most of the newest tokens match (at most LONGEST), and the last of equal ones. If
+  the text ends before the draft is complete, the draft repeats from that place: after "a b a b" it is a b a b.
+
+  Args:
+    ids: token ids by position. Those after `newest` are ignored.
+    newest: position of each conversation's newest token.
+    size: k, the number of tokens of a draft, at least 1.
+
+  Returns:
+    (draft, found): the tokens, and whether there is a matching place. Without one, the draft has no meaning.
+  """
+  positions = jnp.arange(ids.shape[1], dtype=jnp.int32)[None]
+  same = (positions < newest[:, None]) & (ids == _at(ids, newest[:, None]))
+  run = same.astype(jnp.int32)  # how many of the newest tokens match at a place and before it
+  for back in range(1, LONGEST):
+    # Shifted by `back`, so that column p holds the token at p - back. Places before the first token match nothing.
+    before = jnp.pad(ids, ((0, 0), (back, 0)), constant_values=-1)[:, : ids.shape[1]]
+    same &= before == _at(ids, jnp.maximum(newest - back, 0)[:, None])
+    run += same.astype(jnp.int32)
+  place = jnp.argmax(jnp.where(run >= SHORTEST, run * ids.shape[1] + positions, -1), axis=1).astype(jnp.int32)[:, None]
+  period = jnp.maximum(newest[:, None] - place, 1)
+  ahead = jnp.arange(size, dtype=jnp.int32)[None]
+  return _at(ids, place + 1 + ahead % period), (run >= SHORTEST).any(axis=1)
+
+
+def _at(ids, positions):
+  return jnp.take_along_axis(ids, positions, axis=1, mode="clip")

@@ -1,4 +1,4 @@
-"""One replica's conversations: which wait, are in the cache, or sample. The engine runs programs for all replicas.
+"""One replica's conversations: which wait, are in the cache, or sample; and prefill, which serves all replicas.
 
 Pages are taken just before they are written to. If none is free, the replica frees pages in this order: it swaps out
 idle conversations (of the same episode first, then the least recently used), gives up prompts, and swaps out later
@@ -6,17 +6,15 @@ conversations during their turn. So the oldest conversation always makes progres
 """
 
 import collections
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from ragrl_jax.engine.conversations import NO_LANE, ConversationState
-from ragrl_jax.engine.counters import Counters
-from ragrl_jax.engine.kv_cache import KVCache
-from ragrl_jax.engine.lanes import LaneTable
+from ragrl_jax.engine.kv_cache import Extension, KVCache
+from ragrl_jax.engine.lanes import Counters, LaneTable
 from ragrl_jax.engine.messages import Group
-from ragrl_jax.engine.pages import Pages
-from ragrl_jax.engine.shared_prompts import Prompts
+from ragrl_jax.engine.pages import Pages, Prompts
 from ragrl_jax.engine.sizes import Sizes
 
 
@@ -28,10 +26,11 @@ class Replica:
     sizes: of the engine.
     packed: int32 [W, COLUMNS], the engine's lane table. The replica writes to its own lanes.
     table: int32 [W, N], the engine's page table, likewise.
-    cache: returns the cache, for swapping.
-    counters: returns the present counters.
+    cache: for swapping and copying.
+    counters: count swapped rows and shared tokens.
 
   Attributes:
+    counters: as given; the engine replaces them when it counts anew.
     resident: conversations in the cache, the least recently used first.
     copies: (from page, to page) pairs to copy before the next program runs.
     joining: conversations that will share a prompt when it is computed.
@@ -39,19 +38,13 @@ class Replica:
   """
 
   def __init__(
-    self,
-    number: int,
-    sizes: Sizes,
-    packed: np.ndarray,
-    table: np.ndarray,
-    cache: Callable[[], KVCache],
-    counters: Callable[[], Counters],
+    self, number: int, sizes: Sizes, packed: np.ndarray, table: np.ndarray, cache: KVCache, counters: Counters
   ):
     self.number, self._sizes = number, sizes
     lanes = sizes.lanes // sizes.replicas
     mine = slice(number * lanes, (number + 1) * lanes)
     self._lanes, self._table = LaneTable.of(packed[mine]), table[mine]  # views
-    self._cache, self._counters = cache, counters
+    self._cache, self.counters = cache, counters
     self.pages, self.prompts = Pages(sizes.cache_pages), Prompts()
     self.resident: dict[ConversationState, None] = {}  # a dict keeps the order of use
     self.copies: list[tuple[int, int]] = []
@@ -136,7 +129,7 @@ class Replica:
     for conversation, prompt in self.joining:
       conversation.pages = self.pages.share(prompt.pages)
       conversation.cached = prompt.cached
-      self._counters().shared_tokens += prompt.cached
+      self.counters.shared_tokens += prompt.cached
       self._leave_group(conversation)
       self._queue(conversation)
     self.joining, self.prompts.fills = [], []
@@ -174,7 +167,7 @@ class Replica:
         return False
       conversation.pages = [self.pages.take() for _ in range(pages)]
       self._run_copies()
-      self._cache().put(self.number, conversation.pages, conversation.swapped)
+      self._cache.put(self.number, conversation.pages, conversation.swapped)
       conversation.swapped = ()
     self._queue(conversation)
     return True
@@ -183,8 +176,8 @@ class Replica:
     """Moves a conversation to the host. It is restored bit for bit, for its next turn or by its place in the queue."""
     self._run_copies()  # its pages may be the source or the target of a copy
     if victim.cached:
-      victim.swapped = self._cache().take(self.number, victim.pages[: self._number(victim.cached)])
-      self._counters().swapped_rows += 1
+      victim.swapped = self._cache.take(self.number, victim.pages[: self._number(victim.cached)])
+      self.counters.swapped_rows += 1
     self._unseat(victim)
     victim.urgent = True
     if victim.turn is not None:
@@ -203,7 +196,7 @@ class Replica:
 
   def _run_copies(self) -> None:
     if self.copies:
-      self._cache().copy([self.copies if r == self.number else [] for r in range(self._sizes.replicas)])
+      self._cache.copy([self.copies if r == self.number else [] for r in range(self._sizes.replicas)])
       self.copies = []
 
   # ---- pages ---------------------------------------------------------------------------------------------------------
@@ -327,3 +320,46 @@ def _lane_values(conversation: ConversationState) -> LaneTable:
     top_p=turn.top_p,
     ids=conversation.ids,
   )
+
+
+def prefill(replicas: Sequence[Replica], cache: KVCache, sizes: Sizes, counters: Counters) -> bool:
+  """Adds missing tokens to the cache: prompts first, because samples wait for them. Returns whether any were."""
+  before = counters.extensions
+  for width in sizes.widths:  # the widest extensions first; a narrower one may take the rest
+    while any(fills := [replica.fills(width) for replica in replicas]):
+      _extend(replicas, cache, fills, width, counters)
+  for replica in replicas:
+    replica.join()
+  for width in sizes.widths:
+    while any(batches := [replica.batch(width) for replica in replicas]):
+      _extend(replicas, cache, batches, width, counters)
+      for replica, batch in zip(replicas, batches):
+        replica.extended(batch)
+  return counters.extensions > before
+
+
+def run_copies(replicas: Sequence[Replica], cache: KVCache) -> None:
+  """Copies the pages that replicas have listed. It runs before any program that writes to pages."""
+  if any(pairs := [replica.copies for replica in replicas]):
+    cache.copy(pairs)
+    for replica in replicas:
+      replica.copies = []
+
+
+def extension(conversation: ConversationState, width: int) -> Extension:
+  """The next tokens of a conversation, at most `width`."""
+  # Of ids a b c d e with a cached, a width of 2 takes b c. The newest token, e, is never taken.
+  count = min(conversation.missing, width)
+  tokens = conversation.ids[conversation.cached : conversation.cached + count]
+  return Extension(tokens, conversation.cached, conversation.pages)
+
+
+def _extend(replicas, cache, batches: Sequence[Sequence[ConversationState]], width: int, counters: Counters) -> None:
+  run_copies(replicas, cache)
+  extensions = [[extension(one, width) for one in batch] for batch in batches]
+  cache.extend(extensions, width)
+  for batch, asked in zip(batches, extensions):
+    for conversation, one in zip(batch, asked):
+      conversation.cached += len(one.tokens)
+      counters.prefilled_tokens += len(one.tokens)
+  counters.extensions += 1

@@ -38,9 +38,10 @@ class Team:
     run: runs a program by its name; the cache sets it.
   """
 
+  run: Callable[..., Any]
+
   def __init__(self, link: links.Link, mesh: Mesh):
-    self._link, self.size, self.leads, self.run = link, hosts.count_of(mesh), link.leads, _no_cache
-    self._session = False
+    self._link, self.size, self.leads, self._session = link, hosts.count_of(mesh), link.leads, False
 
   # ---- programs ------------------------------------------------------------------------------------------------------
 
@@ -101,10 +102,6 @@ class Team:
         advance()
       else:
         self.run(message.name, *message.arrays)
-
-
-def _no_cache(name: str, *_: np.ndarray) -> None:
-  raise ValueError(f"{name}: the engine has no cache: load weights first.")
 
 
 def for_mesh(learner: Mesh | None, **sizes: int) -> Team | None:

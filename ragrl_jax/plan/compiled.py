@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.engine import caster, programs, stops
+from ragrl_jax.engine import loader, programs, stops
 from ragrl_jax.engine import sizes as sizes_lib
 from ragrl_jax.learner import learner, step
 from ragrl_jax.learner import settings as settings_lib
@@ -321,7 +321,7 @@ class _Compiler:
     sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"], experts=c.num_experts)
     graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)
-    weights = caster.Caster(dtype, c.num_layers, here, own=True).abstract(params)
+    weights = loader.Caster(dtype, c.num_layers, here, own=True).abstract(params)
     at, pages = programs.Programs.cache_sharding(here), sizes.cache_pages * sizes.replicas
     platform, tensor = here.devices.flat[0].platform, here.shape["tensor"]
     layout = cache_lib.layout(c, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)

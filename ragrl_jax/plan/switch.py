@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from ragrl_jax.engine import caster
+from ragrl_jax.engine import loader
 from ragrl_jax.models import lora
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
@@ -29,7 +29,7 @@ def program(model: Any, rollout: Any, mesh: jax.sharding.Mesh, here: jax.shardin
   began = time.perf_counter()
   sizes = rollout.mesh.to_dict()
   every = None if here is mesh else mesh_lib.engines(mesh, **sizes)
-  cast = caster.Caster(model.dtype, model.config.num_layers, mesh_lib.of_engine(here, **sizes), every=every, own=True)
+  cast = loader.Caster(model.dtype, model.config.num_layers, mesh_lib.of_engine(here, **sizes), every=every, own=True)
   room, sent, known = 0, 0.0, {}
   params = rules.place(mesh, lora.split(model)[1])
   for _, one in cast.programs(params):

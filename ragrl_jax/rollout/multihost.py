@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-from ragrl_jax.engine.counters import Counters
+from ragrl_jax.engine.lanes import Counters
 from ragrl_jax.engine.team import Team
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect

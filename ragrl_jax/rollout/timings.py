@@ -3,7 +3,7 @@
 import dataclasses
 import time
 
-from ragrl_jax.engine.counters import Counters
+from ragrl_jax.engine.lanes import Counters
 
 
 @dataclasses.dataclass

@@ -11,7 +11,7 @@ from patience import reached
 from small_engine import engine, requests, rollout
 
 from ragrl_jax import structs
-from ragrl_jax.engine import caster, lanes, messages
+from ragrl_jax.engine import lanes, loader, messages
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn
 from ragrl_jax.engine.sizes import Sizes
@@ -311,7 +311,7 @@ def test_an_engine_with_its_own_weights_keeps_sampling_when_the_learners_are_ove
   # Casting copies nothing in float32, nor norms in bfloat16. Without a copy these arrays would be the learner's.
   for dtype in (jax.numpy.float32, jax.numpy.bfloat16):
     _, params = nnx.split(Decoder(kit.CONFIG, rngs=nnx.Rngs(0), dtype=dtype))
-    cast = caster.Caster(dtype, kit.CONFIG.num_layers, own=True)
+    cast = loader.Caster(dtype, kit.CONFIG.num_layers, own=True)
     own, before, stacked = cast(params), cast(params), np.array(params["layers"]["q"][...])
     jax.jit(lambda tree: jax.tree.map(lambda x: x * 2, tree), donate_argnums=0)(params)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(params))

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 
 from ragrl_jax.engine.conversations import ConversationState
-from ragrl_jax.engine.counters import Counters
+from ragrl_jax.engine.lanes import Counters
 from ragrl_jax.engine.messages import Group, Turn
-from ragrl_jax.engine.pages import Pages
-from ragrl_jax.engine.prefill import extension
-from ragrl_jax.engine.replica import Replica
-from ragrl_jax.engine.shared_prompts import Prompts
+from ragrl_jax.engine.pages import Pages, Prompts
+from ragrl_jax.engine.replica import Replica, extension
 from ragrl_jax.engine.sizes import Sizes
 
 
@@ -84,7 +82,7 @@ class World:
     self.device, self.counters, self.open, self.next = Device(self.sizes), Counters(), {}, 0
     table = np.zeros((self.sizes.lanes, self.sizes.table), np.int32)
     packed = np.zeros((self.sizes.lanes, self.sizes.columns), np.int32)
-    self.replica = Replica(0, self.sizes, packed, table, lambda: self.device, lambda: self.counters)
+    self.replica = Replica(0, self.sizes, packed, table, self.device, self.counters)
     self.histories = 0
 
   def act(self):

@@ -11,8 +11,8 @@ from flax import nnx
 from small_engine import requests, rollout
 
 from ragrl_jax.engine import sizes as sizes_lib
-from ragrl_jax.engine.caster import Caster
 from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.loader import Caster
 from ragrl_jax.engine.programs import Programs
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.models import cache as cache_lib

@@ -11,7 +11,7 @@ from flax import nnx
 from small_engine import requests, rollout
 
 from ragrl_jax import structs
-from ragrl_jax.engine import drafts, lanes
+from ragrl_jax.engine import lanes, programs
 from ragrl_jax.engine import sizes as sizes_lib
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn
@@ -160,11 +160,11 @@ def test_a_draft_is_what_followed_the_longest_and_latest_equal_end():
     newest, best = len(ids) - 1, (0, 0)
     for place in range(newest):
       run = 0
-      while run < drafts.LONGEST and run <= place and ids[place - run] == ids[newest - run]:
+      while run < programs.LONGEST and run <= place and ids[place - run] == ids[newest - run]:
         run += 1
       best = max(best, (run, place))
     run, place = best
-    if run < drafts.SHORTEST:
+    if run < programs.SHORTEST:
       return None
     grown = list(ids)
     for j in range(size):  # what is drafted may be drafted again
@@ -176,7 +176,7 @@ def test_a_draft_is_what_followed_the_longest_and_latest_equal_end():
   for alphabet in (2, 3, 6, 40):
     lengths = rng.integers(1, 33, 64)
     ids = rng.integers(0, alphabet, (64, 32))  # the ids after a lane's tokens are arbitrary
-    draft, found = jax.jit(drafts.look_up, static_argnums=2)(ids.astype(np.int32), (lengths - 1).astype(np.int32), 5)
+    draft, found = jax.jit(programs.look_up, static_argnums=2)(ids.astype(np.int32), (lengths - 1).astype(np.int32), 5)
     for row, length in enumerate(lengths):
       want = expected(ids[row, :length].tolist(), 5)
       assert bool(found[row]) == (want is not None)

@@ -91,6 +91,8 @@ def test_an_error_on_the_first_host_leaves_nobody_waiting_and_a_session_can_foll
     pass
 
 
-def test_a_program_needs_a_cache():
-  with pytest.raises(ValueError, match="load weights first"):
-    team.Team(pair()[0], MESH).run("extend")
+def test_a_program_needs_weights():
+  of = team.Team(pair()[0], MESH)
+  Engine(None, kit.TOKENIZER, kit.stops(), Sizes(**SIZES), mesh=MESH, team=of)
+  with pytest.raises(ValueError, match="the engine has no weights"):
+    of.run("extend")

@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.engine.caster import Caster
+from ragrl_jax.engine.loader import Caster
 from ragrl_jax.models import lora, peft
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
