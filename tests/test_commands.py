@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from absl import flags
+from console import ragrl
 from ml_collections import config_flags
 
 from ragrl_jax import structs
@@ -191,28 +192,15 @@ def test_a_command_as_a_user_calls_it(tmp_path):
   assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow  # starts processes that import everything
 def test_evaluation_without_a_checkpoint_asks_for_one_first(tmp_path):
-  command = [sys.executable, "-m", "ragrl_jax", "evaluate", "--data=x", f"--out={tmp_path}/out"]
   for words in ((), ("--config.steps=3",)):
-    told = subprocess.run(
-      [*command, *words], cwd=ROOT, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True
-    )
+    told = ragrl("evaluate", "--data=x", f"--out={tmp_path}/out", *words)
     assert told.returncode == 2 and "--checkpoint" in told.stderr and told.stderr.count("\n") == 1, told.stderr
 
 
-@pytest.mark.slow  # starts a process that imports everything
-def test_the_help_of_a_command_with_default_configs_does_not_show_them_whole():
-  command = [sys.executable, "-m", "ragrl_jax", "quickstart", "--help"]
-  told = subprocess.run(command, cwd=ROOT, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
-  assert told.returncode == 0 and len(told.stdout.splitlines()) < 25
-
-
-@pytest.mark.slow  # starts a process that imports everything
-def test_help_is_short():
-  command = [sys.executable, "-m", "ragrl_jax", "evaluate", "--help"]
-  told = subprocess.run(command, cwd=ROOT, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
-  lines = told.stdout.splitlines()
-  assert told.returncode == 0 and len(lines) < 25 and lines[0].startswith("Scores a checkpoint: ragrl evaluate")
+def test_help_is_short_and_shows_no_default_config_whole():
+  assert len(ragrl("quickstart", "--help", says="quickstart").stdout.splitlines()) < 25
+  lines = ragrl("evaluate", "--help", says="Scores a checkpoint: ragrl evaluate").stdout.splitlines()
+  assert len(lines) < 25
   for flag in ("--checkpoint", "--data", "--out", "--config.A.B=VALUE", "--traceback", "--helpfull"):
     assert any(line.strip().startswith(flag) for line in lines), flag

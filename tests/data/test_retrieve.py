@@ -1,11 +1,8 @@
 """`ragrl retrieve`: rows with an index's passages."""
 
-import os
 import pathlib
-import subprocess
-import sys
 
-import pytest
+from console import ragrl
 
 from ragrl_jax import retrieval, structs
 from ragrl_jax.data import readers, writers
@@ -32,24 +29,18 @@ def test_only_known_gold_passages_are_marked():
   assert found.supporting == (1,) and found.evidence == ((1, OSLO.text),)
 
 
-@pytest.mark.slow  # starts a process
 def test_the_command_attaches_marks_and_counts(tmp_path):
   writers.write_passages(tmp_path / "corpus.jsonl", [PARIS, OSLO])
   retrieval.build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index", progress=False)
   own = structs.Example("own", "Where?", ("Lima",), (PARIS,))
   writers.write_examples(tmp_path / "q.jsonl", [example(meta=dict(gold_ids=["2"])), own])
 
-  def told(index):
-    words = [sys.executable, "-m", "ragrl_jax", "retrieve", "--data=q.jsonl", f"--index={index}", "--top_k=1"]
-    environment = os.environ | dict(PYTHONPATH=str(ROOT))
-    return subprocess.run([*words, "--out=a.jsonl.gz"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-
-  missing = told("none")
+  words = "retrieve", "--data=q.jsonl", "--top_k=1", "--out=a.jsonl.gz"
+  missing = ragrl(*words, "--index=none", cwd=tmp_path)
   assert missing.returncode == 2 and "none: no index here" in missing.stderr.splitlines()[-1]
   assert not (tmp_path / "a.jsonl.gz").exists()
-  done = told("index")
-  assert done.returncode == 0, done.stderr
-  assert "2 questions, 2 with passages, 1 with an answer in a passage (50.0%), 1 with marked" in done.stdout
+  counts = "2 questions, 2 with passages, 1 with an answer in a passage (50.0%), 1 with marked"
+  ragrl(*words, "--index=index", cwd=tmp_path, says=counts)
   asked, kept = readers.read_examples(tmp_path / "a.jsonl.gz")
   assert [p.text for p in asked.passages] == [OSLO.text] and asked.supporting == (0,)
   assert [p.text for p in kept.passages] == [PARIS.text] and kept.supporting == ()

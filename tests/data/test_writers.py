@@ -1,11 +1,9 @@
 """No command writes over the questions that it reads."""
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from console import ragrl
 
 from ragrl_jax.data import readers, writers
 from ragrl_jax.structs import Example
@@ -30,7 +28,6 @@ def test_a_file_that_is_read_or_named_twice_is_refused(tmp_path, monkeypatch):
 ENDPOINTS = [f"--{who}_{what}=x" for who in ("reasoner", "inserter") for what in ("url", "model")]
 
 
-@pytest.mark.slow  # starts a process
 @pytest.mark.parametrize(
   "command, data, out, more",
   [
@@ -50,8 +47,6 @@ def test_the_commands_keep_their_inputs(tmp_path, command, data, out, more):
   for name in ("q.jsonl", "predictions.jsonl", "answerable.jsonl.gz"):
     writers.write_examples(tmp_path / name, ASKED)
   before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-  words = [sys.executable, "-m", "ragrl_jax", command, f"--data={data}", f"--out={out}", *more]
-  environment = os.environ | dict(PYTHONPATH=str(ROOT))
-  told = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+  told = ragrl(command, f"--data={data}", f"--out={out}", *more, cwd=tmp_path)
   assert told.returncode == 2 and "so it would be overwritten: name another one" in told.stderr, told.stderr
   assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

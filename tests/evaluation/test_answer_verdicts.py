@@ -1,12 +1,12 @@
 """Verdicts on the answers of finished evaluations, by hand; the command; and what reads them."""
 
+import functools
 import json
 import pathlib
-import subprocess
-import sys
 
 import paper_runs
 import pytest
+from console import ragrl
 
 from ragrl_jax.evaluation import answer_verdicts, comparison
 from ragrl_jax.evaluation.tables import filling, papers, results, writing
@@ -79,18 +79,13 @@ def test_a_table_takes_them_for_any_recipe(tmp_path):
   assert "verdicts on answers by kind llm, model big" in writing.described(results.read(folder))
 
 
-@pytest.mark.slow  # starts processes
 def test_the_command(tmp_path):
   for name, rows in (("a", ROWS), ("b", ROWS[:2])):
     (tmp_path / name).mkdir()
     jsonl.write(tmp_path / name / "predictions.jsonl", rows)
 
-  def say(*given):
-    command = [sys.executable, "-m", "ragrl_jax", "judge", "--config=untrained:smoke", *given]
-    return subprocess.run(command, capture_output=True, text=True)
-
-  said = say("--config.judge.kind=exact", f"--results={tmp_path}/*")
-  assert said.returncode == 0 and "macro average" in said.stdout, said.stderr
+  say = functools.partial(ragrl, "judge", "--config=untrained:smoke")
+  say("--config.judge.kind=exact", f"--results={tmp_path}/*", says="macro average")
   assert [one["verdict"] for one in jsonl.read(tmp_path / "b" / "judged.jsonl")] == [1.0, 0.0]
   summary = json.loads((tmp_path / "a" / "judged.json").read_text())
   assert summary["judge"]["kind"] == "exact" and summary["sets"]["nq"]["accuracy"] == 0.25

@@ -1,12 +1,12 @@
 """Comparison of evaluations, checked by hand, and its command."""
 
 import dataclasses
+import functools
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from console import ragrl
 
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import comparison, quadrants
@@ -170,7 +170,6 @@ def test_a_one_sided_test_says_so():
   assert "p, paired by set (7; Wilcoxon, one-sided: greater)" in said and "0.008" in said
 
 
-@pytest.mark.slow  # starts two processes
 def test_the_command(tmp_path):
   for name, some in (("a", A), ("b", B)):  # the first sets are in one folder, the others in another
     for part, sets in (("one", "s0 s1 s2"), ("two", "s3 s4 s5 s6")):
@@ -182,9 +181,7 @@ def test_the_command(tmp_path):
   writers.write_examples(tmp_path / "one.jsonl.gz", pairs)
   writers.write_examples(tmp_path / "two.jsonl.gz", [*pairs[1:], dataclasses.replace(pairs[0], golds=("0",))])
 
-  def say(*flags):
-    return subprocess.run([sys.executable, "-m", "ragrl_jax", "compare", *flags], capture_output=True, text=True)
-
+  say = functools.partial(ragrl, "compare")
   said = say(f"--results={tmp_path}/a/*", f"--results={tmp_path}/b/*", "--measures=em")
   assert said.returncode == 0 and "0.031" in said.stdout and "f1" not in said.stdout, said.stderr
   said = say(f"--results={tmp_path}/a/*", f"--results={tmp_path}/b/*", "--measures=em", "--alternative=greater")

@@ -1,14 +1,14 @@
 """What a corpus holds of what questions need, by hand; the command; and the tables' notes."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import paper_runs
 import pytest
+from console import ragrl
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
@@ -147,7 +147,6 @@ def test_counts_on_a_real_corpus_are_those_of_every_answer_in_every_passage():
   assert 30 < known < 150
 
 
-@pytest.mark.slow  # starts processes
 def test_the_command(tmp_path):
   (tmp_path / "corpus.jsonl").write_text(
     "".join(json.dumps(dict(id=p.id, title=p.title, text=p.text)) + "\n" for p in CORPUS)
@@ -156,10 +155,7 @@ def test_the_command(tmp_path):
   for source in "ab":
     writers.write_examples(tmp_path / f"{source}.jsonl.gz", [e for e in ASKED if e.source == source])
 
-  def say(*given):
-    command = [sys.executable, "-m", "ragrl_jax", "audit", *given]
-    return subprocess.run(command, capture_output=True, text=True)
-
+  say = functools.partial(ragrl, "audit")
   data = [f"--data={tmp_path}/{source}.jsonl.gz" for source in "ab"]
   train = f"--train={tmp_path}/b.jsonl.gz"
   said = say(f"--index={tmp_path}/index", *data, "--top_k=1", "--titles", train, f"--out={tmp_path}/out")

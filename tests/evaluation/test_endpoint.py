@@ -2,10 +2,9 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from console import ragrl
 from scripted_server import completion, continuation, serving
 
 from ragrl_jax import config as config_lib
@@ -236,19 +235,12 @@ def test_chats_of_ids_can_be_read_back():
     tokenizer.messages(tokenizer.encode("text"))
 
 
-@pytest.mark.slow  # starts two processes that import everything
 def test_the_command(place):
   with serving(searching) as (url, _):
-    command = [sys.executable, "-m", "ragrl_jax", "evaluate", f"--config={ROOT}/configs/search_r1.py"]
-    command += [
-      f"--data={place}/questions.jsonl.gz",
-      f"--out={place}/command",
-      f"--config.retrieval.index={place}/index",
-    ]
+    command = ["evaluate", "--config=search_r1", f"--data={place}/questions.jsonl.gz", f"--out={place}/command"]
+    command += [f"--config.retrieval.index={place}/index"]
     named = ["--config.endpoint.model=m", f"--config.endpoint.url={url}", "--config.prompting.tokenizer=bytes"]
     named += ["--config.prompting.chat=False", "--config.endpoint.output_price=10", "--config.endpoint.input_price=2.5"]
-    done = subprocess.run([*command, *named], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "10 calls, 1,000 tokens in, 100 tokens out, cost 0.0035" in done.stdout and "1.000" in done.stdout
-    done = subprocess.run(command, capture_output=True, text=True)
+    ragrl(*command, *named, says="10 calls, 1,000 tokens in, 100 tokens out, cost 0.0035")
+    done = ragrl(*command)
   assert done.returncode == 2 and done.stderr.startswith("error: either a checkpoint answers")

@@ -4,11 +4,10 @@ import html
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import fake_evaluation
 import pytest
+from console import ragrl
 from test_report import HOSTILE, data_of, unpacked
 
 from ragrl_jax.report import evaluation_page, rendering
@@ -126,14 +125,9 @@ def test_hostile_text_is_data(folders, tmp_path):
   assert page.count("<script") == page.count("</script>") == 6  # data, index, three blocks, script
 
 
-@pytest.mark.slow  # starts a process twice
 def test_the_command(folders, tmp_path):
-  def report(*given):
-    command = [sys.executable, "-m", "ragrl_jax", "report", *map(str, given)]
-    return subprocess.run(command, capture_output=True, text=True)
-
-  done = report(f"--workdir={folders[0]}", f"--workdir={folders[1]}", f"--out={tmp_path}/two.html")
-  assert done.returncode == 0 and (tmp_path / "two.html").exists(), done.stderr
+  ragrl("report", f"--workdir={folders[0]}", f"--workdir={folders[1]}", f"--out={tmp_path}/two.html", says="two.html")
+  assert (tmp_path / "two.html").exists()
   (tmp_path / "config.json").write_text("{}")
-  done = report(f"--workdir={folders[0]}", f"--workdir={tmp_path}", f"--out={tmp_path}/x.html")
+  done = ragrl("report", f"--workdir={folders[0]}", f"--workdir={tmp_path}", f"--out={tmp_path}/x.html")
   assert done.returncode == 2 and "a page shows evaluations or training runs, not both" in done.stderr

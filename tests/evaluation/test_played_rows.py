@@ -3,11 +3,10 @@
 import dataclasses
 import json
 import pathlib
-import subprocess
-import sys
 
 import played
 import pytest
+from console import ragrl
 from scripted_server import serving
 
 from ragrl_jax import config as config_lib
@@ -83,7 +82,6 @@ def test_other_recipes_are_refused_by_their_settings(tmp_path):
     played_rows.read(tmp_path / "released")
 
 
-@pytest.mark.slow  # four starts of a process
 def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
   """With the config of another recipe, whose judge has one prompt."""
   evaluated(tmp_path / "out")
@@ -93,8 +91,7 @@ def test_the_commands_ask_about_each_term_in_its_own_words(tmp_path):
     def say(name, *given):
       judge = dict(kind="llm", model="m", endpoint=endpoint)
       flags = [f"--config.judge.{field}={value}" for field, value in judge.items()]
-      command = [sys.executable, "-m", "ragrl_jax", name, f"--config={ROOT}/configs/search_r1.py:smoke"]
-      return subprocess.run([*command, *flags, *given], capture_output=True, text=True)
+      return ragrl(name, "--config=search_r1:smoke", *flags, *given)
 
     said = say("faithfulness", f"--episodes={tmp_path}/out")
     assert said.stdout.splitlines()[1].split() == ["nq", "1.000", "(1)", "1.000", "(1)", "1.000", "(1)"], said.stderr

@@ -1,10 +1,8 @@
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from console import ragrl
 
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import quadrants
@@ -111,7 +109,6 @@ def test_as_text():
   assert text.splitlines()[1].split()[:2] == ["5", "0.600"] and text.splitlines()[1].endswith("k5")
 
 
-@pytest.mark.long  # processes
 def test_the_commands(tmp_path):
   for name, rows in (("a", WITH), ("b", WITHOUT), ("seeds/seed_0", WITH), ("seeds/seed_1", WITHOUT)):
     (tmp_path / name).mkdir(parents=True)
@@ -134,13 +131,6 @@ def test_the_commands(tmp_path):
     ),
     (["make-lear-sft", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}", "--oracle=string_inclusion"], "5 of 5"),
   ):
-    done = subprocess.run(
-      [sys.executable, "-m", "ragrl_jax", *command],
-      env=os.environ | dict(PYTHONPATH=str(ROOT)),
-      capture_output=True,
-      text=True,
-      timeout=250,
-    )
-    assert done.returncode == 0 and says in done.stdout, done.stderr + done.stdout
+    ragrl(*command, says=says)
   (first, *_) = readers.read_examples(tmp_path / "filter.jsonl.gz")
   assert first.meta["turns"] == [["model", "<extract> In Paris. </extract>"]]

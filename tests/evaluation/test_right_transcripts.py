@@ -2,11 +2,10 @@
 
 import dataclasses
 import pathlib
-import subprocess
-import sys
 
 import played
 import pytest
+from console import ragrl
 
 from ragrl_jax import recipes
 from ragrl_jax.data import readers, writers
@@ -89,18 +88,15 @@ def test_passages_that_the_prompt_lacked_are_left_out(tmp_path):
   assert [example.passages for example, _ in kept] == [(), ()]
 
 
-@pytest.mark.slow  # starts two processes that import everything
 def test_the_command(tmp_path):
   sampled(tmp_path / "s" / "1", RIGHT, WRONG)
   sampled(tmp_path / "s" / "2", SHORT, WRONG)
   sampled(tmp_path / "wrong", WRONG, WRONG)
   writers.write_examples(tmp_path / "nq.jsonl", EXAMPLES)
-  command = [sys.executable, "-m", "ragrl_jax", "make-rejection-sft", f"--data={tmp_path}/nq.jsonl"]
-  say = lambda *more: subprocess.run([*command, *more], capture_output=True, text=True)
-  done = say(f"--results={tmp_path}/s/*", f"--out={tmp_path}/o.jsonl.gz")
-  assert done.returncode == 0 and "2 transcripts of 1 question" in done.stdout, done.stderr
+  command = ("make-rejection-sft", f"--data={tmp_path}/nq.jsonl")
+  ragrl(*command, f"--results={tmp_path}/s/*", f"--out={tmp_path}/o.jsonl.gz", says="2 transcripts of 1 question")
   written = list(readers.read_examples(str(tmp_path / "o.jsonl.gz")))
   assert [e.meta["turns"] for e in written] == [[list(turn) for turn in turns] for turns in (RIGHT, SHORT)]
-  done = say(f"--results={tmp_path}/wrong", f"--out={tmp_path}/none.jsonl")
+  done = ragrl(*command, f"--results={tmp_path}/wrong", f"--out={tmp_path}/none.jsonl")
   assert done.returncode == 2 and "none of 2 episodes is correct" in done.stderr
   assert not (tmp_path / "none.jsonl").exists()

@@ -3,10 +3,9 @@
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+from console import ragrl
 
 from ragrl_jax.report import side_by_side
 from ragrl_jax.store import metrics
@@ -54,16 +53,10 @@ def test_a_folder_without_a_run_is_named(tmp_path):
   assert not (tmp_path / "runs.html").exists()
 
 
-@pytest.mark.slow  # starts two processes
 def test_the_command(tmp_path):
   runs = [f"--workdir={run(tmp_path / name, 1.0)}" for name in ("a", "b")]
-  say = lambda *given: subprocess.run(
-    [sys.executable, "-m", "ragrl_jax", "report", *given], capture_output=True, text=True
-  )
-  said = say(*runs)
+  said = ragrl("report", *runs)
   assert said.returncode and "--out FILE.html" in said.stdout + said.stderr
-  said = say(*runs, f"--out={tmp_path / 'runs.html'}")
-  assert (
-    said.stdout.strip() == str(tmp_path / "runs.html")
-    and "2 runs side by side" in pathlib.Path(said.stdout.strip()).read_text()
-  ), said.stderr
+  page = tmp_path / "runs.html"
+  ragrl("report", *runs, f"--out={page}", says=str(page))
+  assert "2 runs side by side" in page.read_text()

@@ -2,10 +2,9 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from console import ragrl
 
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation.transcripts import adapters, foreign_rows
@@ -175,15 +174,12 @@ def test_scores_are_not_written_into_an_evaluation_or_over_the_transcripts(tmp_p
     foreign_rows.score(out / "predictions.jsonl", EXAMPLES, out, system="search_r1", settings=dict(data="nq.jsonl"))
 
 
-@pytest.mark.slow  # starts two processes
 def test_the_command_does_not_know_a_retriever_that_nobody_named(tmp_path):
   (tmp_path / "t.jsonl").write_text(json.dumps(dict(id="q1", response=WRITTEN["search_r1"].format(FOUND))) + "\n")
   writers.write_examples(tmp_path / "q.jsonl", EXAMPLES[:1])
   words = [f"--{name}={tmp_path}/{file}" for name, file in dict(transcripts="t.jsonl", data="q.jsonl", out="o").items()]
-  command = [sys.executable, "-m", "ragrl_jax", "score", "--system=search_r1", *words]
-  for more, says in (([], "not known"), (["--retriever=BM25, top 3"], "BM25, top 3")):
-    told = subprocess.run([*command, *more], capture_output=True, text=True)
-    assert told.returncode == 0 and f"retrieval: {says}\n" in told.stdout, told.stderr
+  for more, known in (([], "not known"), (["--retriever=BM25, top 3"], "BM25, top 3")):
+    ragrl("score", "--system=search_r1", *words, *more, says=f"retrieval: {known}\n")
 
 
 def test_files_that_cannot_be_scored(tmp_path):

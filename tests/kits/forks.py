@@ -3,4 +3,4 @@
 import multiprocessing
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["ragrl_jax.jobs.train"])
+FORKS.set_forkserver_preload(["ragrl_jax.jobs.train", "ragrl_jax.jobs.evaluate", "ragrl_jax.report.page"])

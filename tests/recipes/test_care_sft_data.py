@@ -6,14 +6,13 @@ import contextlib
 import json
 import pathlib
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 import types
 
 import pytest
 import uvicorn
+from console import ragrl
 from patience import reached
 from starlette import applications, responses, routing
 
@@ -222,24 +221,13 @@ def test_of_nested_facts_the_longest_is_wrapped():
   assert text == "<retrieval>a b c.</retrieval> <retrieval>b c.</retrieval> <retrieval>(a)</retrieval>"
 
 
-@pytest.mark.slow  # starts a process
 def test_the_launcher(serve, tmp_path):
   server = serve(by_question)
   writers.write_examples(tmp_path / "asked.jsonl", [question("good"), question("wrong"), question("refused")])
-  command = [
-    sys.executable,
-    "-m",
-    "ragrl_jax",
-    "make-care-sft",
-    f"--data={tmp_path}/asked.jsonl",
-    f"--out={tmp_path}/sft.jsonl.gz",
-    f"--answers={tmp_path}/answers",
-    f"--reasoner_url={server.url}",
-    "--reasoner_model=reads",
-    f"--inserter_url={server.url}",
-    "--inserter_model=inserts",
-  ]
-  done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+  files = [f"--{flag}={tmp_path}/{name}" for flag, name in (("data", "asked.jsonl"), ("out", "sft.jsonl.gz"))]
+  urls = [f"--{who}_url={server.url}" for who in ("reasoner", "inserter")]
+  models = [*urls, "--reasoner_model=reads", "--inserter_model=inserts"]
+  done = ragrl("make-care-sft", *files, f"--answers={tmp_path}/answers", *models)
   assert done.returncode == 1 and "1 of 3 questions got no answer" in done.stderr, done.stderr
   assert "1  kept" in done.stdout and "1  wrong answer" in done.stdout and "1  no answer" in done.stdout
   (made,) = readers.read_examples(tmp_path / "sft.jsonl.gz")

@@ -3,10 +3,9 @@
 import dataclasses
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from console import ragrl
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import judging, recipes
@@ -160,7 +159,6 @@ def test_only_the_digit_and_the_end_are_trained():
   assert weights[-2:] == [1.0, 1.0] and sum(weights) == 2.0
 
 
-@pytest.mark.slow  # starts two processes
 def test_from_a_run_to_data_and_agreement(tmp_path):
   episodes_lib.write_episodes(
     tmp_path,
@@ -171,8 +169,7 @@ def test_from_a_run_to_data_and_agreement(tmp_path):
   )
   config = config_lib.load(ROOT / "configs" / "veritas.py", "smoke")
   assert config.judge.kind == "lexical"
-  start = [sys.executable, "-m", "ragrl_jax", "make-judge-data", f"--config={ROOT}/configs/veritas.py:smoke"]
-  say = lambda *flags: subprocess.run([*start, *flags], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+  say = lambda *flags: ragrl("make-judge-data", "--config=veritas:smoke", *flags, says="").stdout
   said = say(f"--episodes={tmp_path}", f"--out={tmp_path}", "--held_out=4")
   assert "held_out.jsonl.gz: 4 pairs" in said and "0 pairs got no verdict" in said
   held_out = list(readers.read_examples(str(tmp_path / "held_out.jsonl.gz")))

@@ -3,11 +3,10 @@
 import csv
 import json
 import pathlib
-import subprocess
-import sys
 
 import played
 import pytest
+from console import ragrl
 
 from ragrl_jax import recipes
 from ragrl_jax.evaluation import harness
@@ -92,20 +91,14 @@ def test_failed_episodes_are_left_out():
   assert measured.measured(kept, dict(think_answer=lexical.SubEM())) == {}
 
 
-@pytest.mark.slow  # three starts of a process
 def test_the_commands(tmp_path):
   """evaluate's folder → table of faithfulness; → pairs and a blank sheet → agreement of a judge and a person."""
   recipe, examples = recipes.get("search_r1"), [Example(name, "Who?", ("x",), source="nq") for name in TURNS]
   play = played.by_example(lambda example: Episode.from_text(recipe, example, TURNS[example.id]))
   harness.evaluate(examples, play, recipe, tmp_path / "out", settings={})
 
-  def say(name, *given):
-    command = [sys.executable, "-m", "ragrl_jax", name, *map(str, given)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-  config = f"--config={ROOT / 'configs' / 'veritas.py'}:smoke"
+  say = lambda *words: ragrl(*words, says="").stdout
+  config = "--config=veritas:smoke"
   said = say("faithfulness", config, f"--episodes={tmp_path}/out", f"--out={tmp_path}/f.json")
   assert said.splitlines()[1].split() == ["nq", "0.500", "(2)", "1.000", "(2)", "0.667", "(3)"]
   assert said.splitlines()[-1] == "6 pairs judged, 0 without a verdict" and "HTTP" not in said

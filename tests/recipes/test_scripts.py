@@ -2,13 +2,11 @@
 
 import asyncio
 import dataclasses
-import os
 import pathlib
 import random
-import subprocess
-import sys
 
 import pytest
+from console import ragrl
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, structs
@@ -184,18 +182,13 @@ def test_steps_that_are_not_of_the_supporting_passages_are_ignored():
     assert [fact.sentence for fact in facts][-1] == BORN and len(facts) == 2
 
 
-@pytest.mark.slow  # starts a process
 def test_the_command(tmp_path):
   writers.write_examples(tmp_path / "asked.jsonl", [ONE_HOP, TWO_HOPS])
-  words = [sys.executable, "-m", "ragrl_jax", "demonstrate", "--config", ROOT / "configs" / "arena.py"]
-  words += [f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}/sft.jsonl.gz", "--config.switches.instructions=short"]
-  run = lambda *more: subprocess.run(
-    [*words, *more], env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True
-  )
-  told = run("--examples=1")
-  assert told.returncode == 0 and "1  kept" in told.stdout, told.stderr
+  words = ["demonstrate", "--config=arena", "--config.switches.instructions=short"]
+  words += [f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}/sft.jsonl.gz"]
+  ragrl(*words, "--examples=1", says="1  kept")
   (example,) = readers.read_examples(tmp_path / "sft.jsonl.gz")
   assert example.meta["turns"][0][0] == structs.MODEL
   writers.write_examples(tmp_path / "asked.jsonl", [dataclasses.replace(ONE_HOP, supporting=())])
-  told = run()
+  told = ragrl(*words)
   assert told.returncode == 2 and "none of 1 questions can be demonstrated (1: left out: no passage" in told.stderr

@@ -1,12 +1,10 @@
 """What a folder holds, and which commands may write to it."""
 
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+from console import ragrl
 
 from ragrl_jax.evaluation import answer_files
 from ragrl_jax.retrieval import build
@@ -45,10 +43,9 @@ def test_the_marks_are_the_names_that_are_written():
   assert folders.MARKS[folders.INDEX] == (build.INDEX, build.REQUEST)
 
 
-@pytest.mark.slow  # starts a process that imports everything
 def test_evaluate_refuses_a_folder_before_it_looks_for_the_model(tmp_path):
   made(tmp_path / "run", "metrics.jsonl")
-  command = [sys.executable, "-m", "ragrl_jax", "evaluate", f"--config={ROOT}/configs/search_r1.py:smoke"]
+  command = ["evaluate", "--config=search_r1:smoke"]
   words = [f"--checkpoint={tmp_path}/none", "--data=none.jsonl", f"--out={tmp_path}/run"]
-  told = subprocess.run([*command, *words], env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
+  told = ragrl(*command, *words)
   assert told.returncode == 2 and "this folder holds a run (metrics.jsonl)" in told.stderr, told.stderr
