@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import threading
-import time
 
 import uvicorn
 from starlette.applications import Starlette
@@ -72,13 +70,5 @@ def serving(answer):
   running = uvicorn.Server(
     uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", timeout_graceful_shutdown=0)
   )
-  thread = threading.Thread(target=running.run)
-  thread.start()
-  while not running.started:
-    assert thread.is_alive()
-    time.sleep(0.005)
-  try:
-    yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}/v1", scripted
-  finally:
-    running.should_exit = True
-    thread.join()
+  with served.running(running) as port:
+    yield f"http://127.0.0.1:{port}/v1", scripted

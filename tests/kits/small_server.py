@@ -3,11 +3,10 @@
 import contextlib
 import json
 import socket
-import threading
-import time
 import types
 
 import httpx
+import served
 import small_engine as kit
 
 from ragrl_jax.engine import lanes, messages
@@ -23,17 +22,10 @@ CLIENT = httpx.Client(timeout=280, limits=httpx.Limits(max_connections=None, max
 def running(application, guard=None):
   """Gives the port on which the ASGI application is served."""
   server = openai_server.server(application, host="127.0.0.1", port=0, guard=guard)
-  thread = threading.Thread(target=server.run)
-  thread.start()
-  while not server.started:
-    time.sleep(0.005)
-  if guard is not None:  # clients that do not read are soon noticed
-    server.servers[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-  try:
-    yield server.servers[0].sockets[0].getsockname()[1]
-  finally:
-    server.should_exit = True
-    thread.join()
+  with served.running(server) as port:
+    if guard is not None:  # clients that do not read are soon noticed
+      server.servers[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    yield port
 
 
 @contextlib.contextmanager

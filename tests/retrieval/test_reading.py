@@ -1,13 +1,11 @@
 """Documents are opened around a passage, and words are found in them: in an index, behind a server, over parts."""
 
 import asyncio
-import threading
-import time
 
 import pytest
-import uvicorn
+import served
 
-from ragrl_jax.retrieval import api, build_index, load_index, server
+from ragrl_jax.retrieval import api, build_index, load_index
 from ragrl_jax.retrieval.chunks import Chunks
 from ragrl_jax.rollout import tools as tools_lib
 from ragrl_jax.structs import Passage, ToolFailed
@@ -57,27 +55,6 @@ def test_neighbours_with_one_title_are_a_document(tmp_path):
     index.read([("0", "")], 0)
 
 
-class Served:
-  def __init__(self, *retrievers):
-    self._running = [
-      uvicorn.Server(uvicorn.Config(server.application(one), port=0, log_level="error", lifespan="off"))
-      for one in retrievers
-    ]
-    self._threads = [threading.Thread(target=running.run) for running in self._running]
-
-  def __enter__(self):
-    for thread in self._threads:
-      thread.start()
-    while not all(running.started for running in self._running):
-      time.sleep(0.005)
-    return [f"http://127.0.0.1:{one.servers[0].sockets[0].getsockname()[1]}" for one in self._running]
-
-  def __exit__(self, *_):
-    for running, thread in zip(self._running, self._threads):
-      running.should_exit = True
-      thread.join()
-
-
 def test_a_server_reads_as_its_index_does_and_so_do_parts(tmp_path, chunked):
   asked = [("d1#2", ""), ("d2#0", "w2x9"), ("unknown", ""), ("d0#4", "")]
   parts = [
@@ -88,7 +65,7 @@ def test_a_server_reads_as_its_index_does_and_so_do_parts(tmp_path, chunked):
   class Bare:  # as every retriever, but it opens no documents
     search, describe = chunked.search, chunked.describe
 
-  with Served(chunked, *parts, Bare()) as (whole, *split, bare):
+  with served.serving(chunked, *parts, Bare()) as (whole, *split, bare):
     remote = load_index(whole)
     for k in (1, 3, 9):
       assert remote.read(asked, k) == load_index(",".join(split)).read(asked, k) == chunked.read(asked, k)

@@ -1,6 +1,7 @@
 """The server's pages beside /retrieve, its key, its deadline, its metrics, and the exchange of an index under load."""
 
 import base64
+import contextlib
 import functools
 import os
 import pathlib
@@ -14,7 +15,7 @@ import time
 import httpx
 import numpy as np
 import pytest
-import uvicorn
+import served
 from patience import until
 from prometheus_client import parser
 
@@ -34,31 +35,17 @@ def folder(tmp_path_factory):
   return build_index(passages("old"), "hashing", tmp_path_factory.mktemp("i") / "i", progress=False)
 
 
-class Served:
-  """A server of a retriever, in a thread."""
-
-  def __init__(self, retriever, limits=None, **settings):
-    self.app = server.application(retriever, limits or server.Limits(), **settings)
-    self._running = uvicorn.Server(uvicorn.Config(self.app, port=0, log_level="error", lifespan="off"))
-    self._thread = threading.Thread(target=self._running.run)
-
-  def __enter__(self):
-    self._thread.start()
-    while not self._running.started:
-      time.sleep(0.005)
-    port = self._running.servers[0].sockets[0].getsockname()[1]
-    self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120)
-    return self._client
-
-  def __exit__(self, *_):
-    self._client.close()
-    self._running.should_exit = True
-    self._thread.join()
+@contextlib.contextmanager
+def serving(retriever, limits=None, **settings):
+  """A client of the retriever's server."""
+  with served.serving(retriever, limits=limits or server.Limits(), **settings) as (address,):
+    with httpx.Client(base_url=address, timeout=120) as client:
+      yield client
 
 
 def test_embeddings_are_the_encoders_vectors(folder):
   index = load_index(folder)
-  with Served(index) as client:
+  with serving(index) as client:
     assert client.get("/v1/models").json()["data"] == [dict(id="hashing", object="model")]
     for kind, wanted in (
       ("query", index.encoder.queries(["old fact1", "Title 3"])),
@@ -77,7 +64,7 @@ def test_embeddings_are_the_encoders_vectors(folder):
 
 
 def test_embeddings_that_cannot_be_made_are_refused_in_openais_form(folder):
-  with Served(load_index(folder), server.Limits(max_queries=4)) as client:
+  with serving(load_index(folder), server.Limits(max_queries=4)) as client:
     for ask, status, says in (
       (dict(input=[]), 400, '"input"'),
       (dict(input=""), 400, '"input"'),
@@ -97,14 +84,14 @@ def test_embeddings_that_cannot_be_made_are_refused_in_openais_form(folder):
 
 def test_a_lexical_index_has_no_embeddings(tmp_path):
   index = load_index(build_index(passages("old"), "bm25", tmp_path / "i", progress=False))
-  with Served(index) as client:
+  with serving(index) as client:
     said = client.post("/v1/embeddings", json=dict(input="a"))
     assert said.status_code == 404 and "dense index" in said.json()["error"]["message"]
     assert client.get("/v1/models").json()["data"] == []
 
 
 def test_a_key_is_asked_of_every_page(folder):
-  with Served(load_index(folder), key="s3cret-ü") as client:
+  with serving(load_index(folder), key="s3cret-ü") as client:
     for page in ("/health", "/metrics", "/v1/models", "/nowhere"):
       assert client.get(page).status_code == 401
     for wrong in ("s3cret-ü", "Bearer s3cret", "Bearer s3cret-üx", "Basic s3cret-ü", "Bearer"):
@@ -132,7 +119,7 @@ class Held:
 
 def test_the_deadline_ends_a_request_and_takes_it_from_the_queue():
   held = Held()
-  with Served(held, server.Limits(workers=1, deadline_s=0.5)) as client:
+  with serving(held, server.Limits(workers=1, deadline_s=0.5)) as client:
     while not held.asked:  # until its search begins within its time
       soon = client.post("/retrieve", json=dict(queries=["a"], timeout_s=0.1))
       assert soon.status_code == 504 and "within 0.1 s" in soon.json()["error"]
@@ -145,8 +132,7 @@ def test_the_deadline_ends_a_request_and_takes_it_from_the_queue():
 
 
 def test_metrics_count_requests_texts_and_seconds(folder):
-  served = Served(load_index(folder))
-  with served as client:
+  with serving(load_index(folder)) as client:
     for _ in range(3):
       client.post("/retrieve", json=dict(queries=["fact1", "fact2"]))
     client.post("/v1/embeddings", json=dict(input=["x"]))
@@ -154,6 +140,8 @@ def test_metrics_count_requests_texts_and_seconds(folder):
     client.get("/no/such/page")
     said = client.get("/metrics")
   assert said.headers["content-type"].startswith("text/plain; version=0.0.4")
+  families = {family.name: family for family in parser.text_string_to_metric_families(said.text)}
+  assert families["ragrl_requests"].type == "counter" and families["ragrl_request_seconds"].type == "histogram"
   lines = said.text.splitlines()
   for line in (
     'ragrl_requests_total{page="/retrieve",status="200"} 3.0',
@@ -220,15 +208,6 @@ def test_metrics_are_the_sums_of_all_processes(tmp_path):
   assert 'ragrl_requests_total{page="/retrieve",status="200"} 6.0' in lines
 
 
-def test_prometheus_own_parser_reads_the_page():
-  metrics = prometheus.Metrics()
-  metrics.request("/retrieve", 200, 0.2, waiting=0)
-  families = {family.name: family for family in parser.text_string_to_metric_families(metrics.page().decode())}
-  assert families["ragrl_requests"].type == "counter" and families["ragrl_request_seconds"].type == "histogram"
-  (count,) = [s.value for s in families["ragrl_requests"].samples if s.labels["page"] == "/retrieve"]
-  assert count == 1
-
-
 def test_a_refused_client_hears_when_half_of_the_queue_will_be_done():
   import asyncio
 
@@ -263,7 +242,7 @@ def test_no_request_is_lost_when_the_index_is_exchanged(tmp_path, folder):
   link.symlink_to(folder)
   reloading = Reloading(functools.partial(load_index, link))
   found, stop = [], threading.Event()
-  with Served(reloading) as client:
+  with serving(reloading) as client:
 
     def ask():
       with httpx.Client(base_url=client.base_url, timeout=120) as own:

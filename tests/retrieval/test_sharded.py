@@ -1,13 +1,11 @@
 """A corpus in parts: together the parts answer as one index; one part that is missing is a failed search."""
 
 import contextlib
-import threading
-import time
 
 import pytest
-import uvicorn
+import served
 
-from ragrl_jax.retrieval import api, build_index, load_index, server
+from ragrl_jax.retrieval import api, build_index, load_index
 from ragrl_jax.retrieval.remote import RemoteRetriever
 from ragrl_jax.retrieval.sharded import ShardedRetriever
 from ragrl_jax.structs import Passage
@@ -22,25 +20,6 @@ PASSAGES = [
 QUERIES = ["word1 fact3", "rare word2", "late Title 3", "fact8 word0 rare late", "", "nothing"]
 
 
-@contextlib.contextmanager
-def serving(*retrievers):
-  """Gives the addresses and the servers."""
-  stack = []
-  for retriever in retrievers:
-    running = uvicorn.Server(uvicorn.Config(server.application(retriever), port=0, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    while not running.started:
-      time.sleep(0.005)
-    stack.append((running, thread))
-  try:
-    yield [f"http://127.0.0.1:{run.servers[0].sockets[0].getsockname()[1]}" for run, _ in stack], [r for r, _ in stack]
-  finally:
-    for running, thread in stack:
-      running.should_exit = True
-      thread.join()
-
-
 def parts(tmp_path, encoder, of=3):
   return [
     load_index(build_index(PASSAGES, encoder, tmp_path / f"{encoder}{number}", shard=(number, of), progress=False))
@@ -53,7 +32,7 @@ def test_the_parts_answer_as_one_index(tmp_path, encoder):
   whole = load_index(build_index(PASSAGES, encoder, tmp_path / "whole", progress=False))
   split = parts(tmp_path, encoder)
   assert [part.describe()["rows"] for part in split] == [13, 14, 14]
-  with serving(*split) as (addresses, _):
+  with served.serving(*split) as addresses:
     together = load_index(",".join(addresses[::-1]))  # in any order
     for k in (1, 5, 100):
       assert together.search(QUERIES, k) == whole.search(QUERIES, k)
@@ -81,11 +60,9 @@ def test_a_missing_part_or_one_of_another_corpus_is_refused(tmp_path):
   first, second, third = parts(tmp_path, "bm25")
   other = load_index(build_index(PASSAGES[1:], "bm25", tmp_path / "other", shard=(2, 3), progress=False))
   whole = load_index(build_index(PASSAGES, "bm25", tmp_path / "whole", progress=False))
-  other_scores = dict(k1=2.0)
-  k1 = load_index(
-    build_index(PASSAGES, "bm25", tmp_path / "k1", shard=(2, 3), encoder_options=other_scores, progress=False)
-  )
-  with serving(first, second, third, other, whole, k1) as (at, _):
+  scores = dict(encoder_options=dict(k1=2.0), progress=False)
+  k1 = load_index(build_index(PASSAGES, "bm25", tmp_path / "k1", shard=(2, 3), **scores))
+  with served.serving(first, second, third, other, whole, k1) as at:
     for chosen in ((0, 1), (0, 1, 1), (0, 3, 2), (0, 1, 2, 4), (0, 5, 2)):
       with pytest.raises(ValueError, match="part 1 of 3 of .* each once"):
         load_index(",".join(at[i] for i in chosen))
@@ -94,13 +71,12 @@ def test_a_missing_part_or_one_of_another_corpus_is_refused(tmp_path):
 def test_a_part_that_is_down_is_waited_for_and_then_named(tmp_path):
   split = parts(tmp_path, "bm25", of=2)
   said = []
-  with serving(split[0]) as (first, _), serving(split[1]) as (second, servers):
+  with served.serving(split[0]) as first, contextlib.ExitStack() as stack:
+    second = stack.enter_context(served.serving(split[1]))
     settings = dict(timeout_s=60.0, retries=0, backoff_s=0.01, wait_s=0.6, say=said.append)
     together = ShardedRetriever([RemoteRetriever(address, **settings) for address in (*first, *second)])
     assert together.search(["fact1"], 2)[0]
-    servers[0].should_exit = True
-    while servers[0].started and servers[0].servers[0].is_serving():
-      time.sleep(0.01)
+    stack.close()
     with pytest.raises(api.RetrievalFailed, match=f"from {second[0]} after .*nobody answered for 0.6 s") as failed:
       together.search(["fact1"], 2)
   assert failed.value.queries == ("fact1",)  # so its episode is masked
@@ -123,16 +99,7 @@ def test_passages_without_scores_cannot_be_merged():
 
 def test_the_client_sends_its_token(tmp_path):
   index = load_index(build_index(PASSAGES, "bm25", tmp_path / "i", progress=False))
-  running = uvicorn.Server(uvicorn.Config(server.application(index, key="k3y"), port=0, log_level="error"))
-  thread = threading.Thread(target=running.run)
-  thread.start()
-  while not running.started:
-    time.sleep(0.005)
-  address = f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}"
-  try:
+  with served.serving(index, key="k3y") as (address,):
     assert load_index(address, key="k3y").search(["fact1"], 2) == index.search(["fact1"], 2)
     with pytest.raises(api.RetrievalFailed, match="refuses the token, or wants one: config.retrieval.key_variable"):
       load_index(address)
-  finally:
-    running.should_exit = True
-    thread.join()

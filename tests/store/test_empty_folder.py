@@ -60,9 +60,13 @@ def test_a_link_to_somebodys_folder_is_not_followed(tmp_path):
 
 
 def test_a_command_that_fails_lists_its_files(tmp_path):
-  lines = "from ragrl_jax.store import fresh", f"p = fresh.folder(pathlib.Path({str(tmp_path / 'run')!r}))"
+  lines = (
+    "from ragrl_jax.store import empty_folder",
+    f"p = empty_folder.folder(pathlib.Path({str(tmp_path / 'run')!r}))",
+  )
   program = "; ".join(["import pathlib", *lines, "(p / 'a').write_text('x')", "1 / 0"])
-  assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 1
+  assert b"ZeroDivisionError" in subprocess.run([sys.executable, "-c", program], capture_output=True).stderr
+  assert (tmp_path / "run" / "a").exists()
   assert [left.name for left in empty_folder.folder(tmp_path / "run").iterdir()] == [empty_folder.MARKER]
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+import served
 
 from ragrl_jax.chat import http
 
@@ -54,9 +55,6 @@ def test_a_reply():
   head, body = asked[0]
   assert head.startswith(b"POST /page HTTP/1.1") and b"authorization: Bearer secret" in head
   assert b"accept-encoding: identity" in head and json.loads(body) == dict(a="é")
-
-
-def test_a_get():
   with peer(response(b"[]")) as (url, asked):
     assert http.get_json(url, deadline=time.monotonic() + 60, max_bytes=10).body == []
   assert asked[0][0].startswith(b"GET /page")
@@ -130,10 +128,8 @@ def test_a_broken_connection(answer):
 
 
 def test_no_server_at_the_address():
-  with socket.socket() as taken:
-    taken.bind(("127.0.0.1", 0))
-    with pytest.raises(http.ConnectionFailed, match="ConnectError"):
-      post(f"http://127.0.0.1:{taken.getsockname()[1]}")
+  with served.nobody() as address, pytest.raises(http.ConnectionFailed, match="ConnectError"):
+    post(address)
 
 
 def test_a_header_that_cannot_be_sent_is_not_shown():

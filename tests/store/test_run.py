@@ -25,14 +25,17 @@ def settings_of(**given):
   return config
 
 
+def begun(folder, config, **saved):
+  """The folder, with a checkpoint of step 5."""
+  with workdir.opened(folder, config, say=lambda text: None) as made:
+    made.restore(jax.tree.map(jnp.copy, STATE))
+    made.save(5, STATE, {}, **saved)
+  return folder
+
+
 @pytest.fixture(scope="module")
 def old(tmp_path_factory):
-  """A folder with a checkpoint of step 5."""
-  folder = tmp_path_factory.mktemp("old")
-  with workdir.opened(folder, settings_of(steps=9), say=lambda text: None) as made:
-    made.restore(jax.tree.map(jnp.copy, STATE))
-    made.save(5, STATE, {})
-  return folder
+  return begun(tmp_path_factory.mktemp("old"), settings_of(steps=9))
 
 
 def opened(folder, config, **given):
@@ -109,9 +112,7 @@ def test_held_out_settings_are_not_free_if_a_stage_waits_for_a_held_out_metric(t
     config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em")
     return config
 
-  with workdir.opened(tmp_path, settings(), say=lambda text: None) as made:
-    made.restore(jax.tree.map(jnp.copy, STATE))
-    made.save(5, STATE, {})
+  begun(tmp_path, settings())
   for more in (dict(evaluate__every=7), dict(data__evidence="x.jsonl"), dict(steps=700)):
     with pytest.raises(ValueError, match=f"config.{next(iter(more)).replace('__', '.')} was"):
       opened(tmp_path, settings(**more), waits_for_held_out=True)
@@ -129,9 +130,7 @@ def test_every_pattern_of_free_settings_matches_a_setting():
 
 
 def test_accepted_changes_are_recorded_and_hold_from_then_on(tmp_path):
-  with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
-    made.restore(jax.tree.map(jnp.copy, STATE))
-    made.save(5, STATE, {})
+  begun(tmp_path, settings_of())
   other = settings_of(seed=3, log__tensorboard=False)
   said = []
   with workdir.opened(tmp_path, other, accept_changes=True, say=said.append) as made:
@@ -151,9 +150,7 @@ def test_a_wording_that_changes_is_another_setting(tmp_path):
   words = tmp_path / "words.txt"
   words.write_text("Mine: {question}")
   config = settings_of(switches__instructions=f"file:{words}", judge__wording=f"file:{words}")
-  with workdir.opened(tmp_path / "run", config, say=lambda text: None) as made:
-    made.restore(jax.tree.map(jnp.copy, STATE))
-    made.save(5, STATE, {})
+  begun(tmp_path / "run", config)
   assert json.loads((tmp_path / "run" / "wordings.json").read_text()) == {
     "judge.wording": "Mine: {question}",
     "switches.instructions": "Mine: {question}",
@@ -175,9 +172,7 @@ def test_a_program_that_changes_is_another_setting(tmp_path):
   program = tmp_path / "tools.py"
   program.write_text("def one(): return 1")
   config = settings_of(switches__tools=f"{program}:one, {program}:two, json:dumps")
-  with workdir.opened(tmp_path / "run", config, say=lambda text: None) as made:
-    made.restore(jax.tree.map(jnp.copy, STATE))
-    made.save(5, STATE, {})
+  begun(tmp_path / "run", config)
   opened(tmp_path / "run", config)
   program.write_text("def one(): return 2")
   with pytest.raises(ValueError, match=r"config\.switches\.tools/tools\.py \(its text\) was '\w{16}'"):
@@ -205,9 +200,7 @@ def test_a_run_does_not_begin_in_an_evaluation_or_an_index(tmp_path, mark):
 
 @pytest.mark.parametrize("reached, more", [(False, False), (True, True)])
 def test_a_finished_run_is_reported(tmp_path, reached, more):
-  with workdir.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:
-    made.restore(jax.tree.map(jnp.copy, STATE))
-    made.save(5, STATE, {}, reached=reached)
+  begun(tmp_path, settings_of(steps=5), reached=reached)
   assert not opened(tmp_path, settings_of(steps=5))[0].finished  # killed before the model was saved
   with workdir.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:
     assert made.restore(jax.tree.map(jnp.copy, STATE))[1]["reached"] == reached

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from patience import until
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.run import player
@@ -136,13 +137,6 @@ def test_a_tracker_for_which_too_many_rows_wait_is_dropped(tmp_path, kept, caplo
     going_on.set()
   until(lambda: not made.made[0].thread.is_alive())  # the thread ends by itself, without the rows that waited
   assert [step for step, _ in made.made[0].rows] == [1]
-
-
-def until(holds, seconds=120.0):
-  deadline = time.monotonic() + seconds
-  while not holds():
-    assert time.monotonic() < deadline
-    time.sleep(0.005)
 
 
 def test_a_missing_package_is_named_with_its_extra_before_anything_is_loaded(monkeypatch):
