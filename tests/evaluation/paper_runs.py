@@ -5,9 +5,7 @@ import json
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.evaluation import evidence_rows, harness
-from ragrl_jax.evaluation.tables import results
-
-SHAPES = {name: shape for shape, name in results.MODELS.items()}
+from ragrl_jax.evaluation.tables.layout import MODELS
 
 
 def row(number, *, right=True, source="hotpotqa", **more):
@@ -21,9 +19,8 @@ def row(number, *, right=True, source="hotpotqa", **more):
 
 def model(folder, name):
   """A model's folder, of which only the shape is read."""
-  base = name.endswith("-base")
-  distilled = name == "r1-distill-qwen-7b"
-  kind, width, layers = SHAPES["qwen2.5-7b" if distilled else name.removesuffix("-base")]
+  kind, width, layers, *variant = MODELS[name]["shape"]
+  base, distilled = variant == ["base"], variant == ["distilled"]
   folder.mkdir(parents=True, exist_ok=True)
   shape = dict(model_type=kind, hidden_size=width, num_hidden_layers=layers)
   shape |= dict(eos_token_id=151643 if base else 151645, rope_theta=10000 if distilled else 1000000)

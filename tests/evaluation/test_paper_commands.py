@@ -82,14 +82,14 @@ def _evaluated(folder, run, column):
     checkpoint = paper_runs.trained(folder / "run", run.train, run.model, *words(*kept))
     if run.checkpoint:
       checkpoint = checkpoint / "checkpoints" / str(run.checkpoint)
-  elif run.model in layout.SERVED:
+  elif "served" in layout.MODELS[run.model]:
     checkpoint = None
   else:
     checkpoint = paper_runs.model(folder / "model", run.model)
   given = (*run.needs, *run.flags, *column.flags)
   judged = any("judge.kind" in flag for flag in given)
   rows = [paper_runs.row(0, evidence="yes") if run.evaluate.startswith("lear:") else paper_runs.row(0)]
-  served = {} if checkpoint else dict(model=layout.SERVED[run.model], endpoint=dict(url="http://x/v1"))
+  served = {} if checkpoint else dict(model=layout.MODELS[run.model]["served"], endpoint=dict(url="http://x/v1"))
   return paper_runs.evaluation(
     folder / "out", run.evaluate, rows, checkpoint=checkpoint, data=data, flags=given, judged=judged, **served
   )
@@ -165,7 +165,7 @@ def test_the_commands_parse(monkeypatch):
 
 
 def test_the_commands_name_public_models_or_say_what_a_folder_is():
-  assert set(results.MODELS.values()) <= layout.HUB.keys()
+  assert all("hub" in of or "served" in of for of in layout.MODELS.values())
   for paper in papers.PAPERS.values():
     for one in filling.fill(paper, []):
       notes = writing.notes_of(paper, one)
@@ -203,12 +203,14 @@ def test_every_run_fills_a_row():
   """A run that no row names, or columns that no table names, would be dead text."""
   words, names = set(), set()
   for name in papers.PAPERS:
-    room = getattr(papers, name)
-    text = pathlib.Path(room.__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    text = pathlib.Path(papers.__file__).with_name(f"{name}.toml").read_text(encoding="utf-8")
     words |= set(re.findall(r"(?:\| |versus=)(\w+)", text))  # VERITAS's tables have Search-R1's rows, too
-    names |= room.RUNS.keys()
-    used = {table["columns"] for table in tomllib.loads(text)["tables"].values() if "columns" in table}
-    assert used == getattr(room, "COLUMNS", {}).keys()
+    words |= set(re.findall(r'(?:like|reads) = "(\w+)"', text))
+    file = tomllib.loads(text)
+    names |= file["runs"].keys()
+    assert {table["like"] for table in file["tables"].values() if "like" in table} == file.get("columns", {}).keys()
+    for text_name in file["texts"]:
+      assert f"{{{text_name}}}" in text or name == "search_r1", text_name
   assert not names - words
 
 

@@ -14,15 +14,16 @@ import pytest
 
 from ragrl_jax import structs
 from ragrl_jax.cli import tables
-from ragrl_jax.evaluation.tables import filling, layout, measures, papers, published, results, writing
+from ragrl_jax.evaluation.tables import filling, layout, measures, papers, results, writing
 from ragrl_jax.evaluation.transcripts import foreign_rows
 from ragrl_jax.recipes.released import tags as agent_tags
 
 OWN = "--config.data.own_passages=False"
-COLUMNS = layout.columns({"hotpotqa": "HotpotQA", "musique": "MuSiQue"}, ("em_spaced",), average="Avg.")
+HEADS = {"hotpotqa": "HotpotQA", "musique": "MuSiQue"}
+COLUMNS = papers.columns(dict(measures=["em_spaced"], average="Avg."), HEADS, {})
 RUNS = {
-  "ours": layout.Run("arena", "arena", flags=("--config.rollout.top_p=0.5",)),
-  "direct": layout.Run("arena:direct"),
+  "ours": dict(evaluate="arena", train="arena", flags="{flags}"),
+  "direct": dict(evaluate="arena:direct"),
   "api": "an API",
 }
 ROWS = """
@@ -31,7 +32,8 @@ ours & co | ours qwen2.5-7b against plain | 0.9 | 0.8 0.85
 plain     | direct qwen2.5-7b             | 0.4 | - 0.3
 closed    | api                           | 0.1 | / -
 """
-TABLE = layout.Table("Table 9", "a table", COLUMNS, published.rows(ROWS, RUNS))
+TEXTS = {"flags": "--config.rollout.top_p={share}", "share": 0.5}
+TABLE = layout.Table("Table 9", "a table", COLUMNS, papers.rows(ROWS, RUNS, TEXTS))
 PAPER = layout.Paper("made", "Made <up>", (TABLE,), {"Figure 1": "a drawing"}, "nowhere")
 
 
@@ -356,16 +358,16 @@ def test_a_table_refuses_what_cannot_be_right():
     ("a | api against c | 1 2 3", "compared with 'c', which is no row"),
   ):
     with pytest.raises(ValueError, match=says):
-      layout.Table("Table 9", "t", COLUMNS, published.rows(block, RUNS))
+      layout.Table("Table 9", "t", COLUMNS, papers.rows(block, RUNS, TEXTS))
 
 
 def test_a_line_names_the_runs_of_its_row():
-  made = layout.Run("", "x", transcripts="{model}.jsonl", made="--checkpoint={hub}", reads=RUNS["ours"])
+  made = dict(train="x", transcripts="{model}.jsonl", made="--checkpoint={hub}", reads="ours")
   block = "a | made qwen2.5-7b versus=direct measure=f1 | 1\nb | api | -\nc | direct against a | 2"
-  a, b, c = published.rows(block, {**RUNS, "made": made}, against="b")
+  a, b, c = papers.rows(block, {**RUNS, "made": made}, TEXTS, against="b")
   assert {a.run.model, a.run.reads.model, a.versus.model} == {"qwen2.5-7b"} and a.measure == "f1"
   assert (a.run.transcripts, a.run.made) == ("qwen2.5-7b.jsonl", "--checkpoint=Qwen/Qwen2.5-7B-Instruct")
-  assert (b.run, b.why_not, c.run) == (None, "an API", RUNS["direct"])
+  assert (b.run, b.why_not, c.run) == (None, "an API", layout.Run("arena:direct"))
   assert [row.against for row in (a, b, c)] == ["b", "", "a"]
 
 
@@ -461,3 +463,20 @@ def test_scores_of_other_golds_are_no_pairs(tmp_path):
   paper_runs.evaluation(tmp_path / "z", "arena:direct", again, checkpoint=tmp_path / "plain", data="hotpotqa")
   with pytest.raises(ValueError, match="several runs fill a cell of hotpotqa .* different questions"):  # no seeds
     filling.fill(PAPER, [results.read(tmp_path / name) for name in ("y_hotpotqa", "z")])
+
+
+def test_runs_and_columns_inherit_and_insert_texts():
+  runs = dict(
+    base=dict(evaluate="{paper}:x", where={"top_k": [5, "-"], "noise": 1}, needs="{index} --a={k}"),
+    own=dict(like="base", where={"noise": "-"}, train="{paper}"),
+  )
+  texts = dict(paper="arena", index="--index=I --of={paper}", k=3)
+  (row,) = papers.rows("a | own | 1", runs, texts)
+  where = {"top_k": (5, None), "noise": None}
+  assert row.run == layout.Run("arena:x", "arena", where=where, needs=("--index=I", "--of=arena", "--a=3"))
+  each = dict(measures=["em"], sets=["nq"], each={"k": [1, 2]}, head="{head} at {k}", where={"top_k": "{k}"})
+  halves = dict(measures={"Both": "em"}, sets=["nq"], quadrants=["both", "one", "other", "none"], data="{questions}")
+  found = papers.columns(dict(groups=[each, halves]), {"nq": "NQ"}, {})
+  assert [(one.head, one.where) for one in found[:2]] == [("NQ at 1", {"top_k": 1}), ("NQ at 2", {"top_k": 2})]
+  assert [one.both for one in found[2:]] == [(True, True), (True, False), (False, True), (False, False)]
+  assert found[2].data == layout.SETS["nq"]["questions"]

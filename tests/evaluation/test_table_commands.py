@@ -100,7 +100,7 @@ def test_no_test_set_selects_a_checkpoint():
   chosen = 0
   for paper, table in ((one, table) for one in papers.PAPERS.values() for table in one.tables):
     named = [(column, name) for column in table.columns for name in column.sets]
-    sets = {column.data or paper.data.get(name) or layout.SETS[name][1] for column, name in named}
+    sets = {column.data or paper.data.get(name) or layout.SETS[name]["questions"] for column, name in named}
     for row in (row for row in table.rows if row.run is not None):
       for run in (run for run in (row.run.reads, row.run) if run is not None and run.train):
         assert bool(run.best) or not any("--best" in flag for flag in run.flags)  # else the last checkpoint

@@ -4,29 +4,14 @@ import re
 import shlex
 
 from ragrl_jax.evaluation import answer_recall
-from ragrl_jax.evaluation.tables.layout import HUB, SERVED, SETS, Column, Paper, Run
-from ragrl_jax.evaluation.tables.measures import MEASURES
+from ragrl_jax.evaluation.tables.layout import MODELS, SETS, Column, Paper, Run
+from ragrl_jax.evaluation.tables.measures import JUDGES, MEASURES
 
 # Settings by which runs of the same configs differ: their values are in the names of folders.
 _APART = re.compile(
   r"--config\.(?:(?:switches|retrieval|rollout|evaluate)\.)?(top_k|group_size|batch|instructions|steps)=(.*)"
 )
 
-# The judges of the steps of transcripts (`measures.Measure.steps`): flags of `ragrl faithfulness`.
-JUDGES = {
-  "llm": (
-    *("--config.judge.kind=llm", f"--config.judge.model={SERVED['claude-4.5-sonnet']}"),
-    *("--config.judge.endpoint=ENDPOINT", "--terms=information_think", "--terms=think_search"),
-  ),
-  "automatic": (
-    *("--config.judge.kind=reward_model", "--config.judge.path=JUDGE_FOLDER"),
-    *("--config.judges.think_search.kind=nli", "--config.judges.think_search.path=NLI_FOLDER"),
-  ),
-  "nli": (
-    *("--config.judges.think_answer.kind=nli", "--config.judges.think_answer.path=NLI_FOLDER"),
-    "--terms=think_answer",
-  ),
-}
 RATERS = "veritas:reward_model"  # the evaluation of a judge: its verdicts on labelled pairs
 
 
@@ -35,7 +20,7 @@ def evaluation(paper: Paper, column: Column, run: Run) -> str:
   for verdicts on the steps of transcripts all from their scoring.
   """
   (name,) = column.sets
-  questions = column.data or paper.data.get(name) or SETS[name][1]
+  questions = column.data or paper.data.get(name) or SETS[name]["questions"]
   out, place = _folder(paper, run), _place(paper, column, run)
   data, to = f"--data={questions}", f"--out={place}"
   if run.reads is not None:
@@ -49,20 +34,23 @@ def evaluation(paper: Paper, column: Column, run: Run) -> str:
   if run.system:
     words = (f"--transcripts={name}.jsonl", data, run.model and f"--model={run.model}", to)
     asked = ("faithfulness", "--config=veritas", f"--episodes={place}")
-    steps = [_ragrl(*asked, *JUDGES[one], f"--out={place}-{one}.json") for one in MEASURES[column.measure].steps]
+    steps = [
+      _ragrl(*asked, *JUDGES[one].split(), f"--out={place}-{one}.json") for one in MEASURES[column.measure].steps
+    ]
     return " && ".join([_ragrl("score", f"--system={run.system}", *words), *steps])
-  served = SERVED.get(run.model)
+  model = MODELS.get(run.model, {})
+  served = model.get("served")
   if run.evaluate == RATERS:
-    path = f"{out}/model" if run.train else HUB.get(run.model)
+    path = f"{out}/model" if run.train else model.get("hub")
     judge = dict(kind="llm", model=served, endpoint="ENDPOINT") if served else dict(kind="reward_model", path=path)
     of_judge = [f"--config.judge.{name}={value}" for name, value in judge.items()]
     return _ragrl("make-judge-data", "--config=veritas", *of_judge, f"--compare={questions}", to)
   if served and not run.train:
-    any_tokenizer = f"--config.prompting.tokenizer={HUB['qwen2.5-7b']}"
+    any_tokenizer = f"--config.prompting.tokenizer={MODELS['qwen2.5-7b']['hub']}"
     answers = (f"--config.endpoint.model={served}", any_tokenizer)
   else:
     step = f"/checkpoints/{run.checkpoint}" if run.checkpoint else ""
-    checkpoint = f"{out}{step}" if run.train else HUB[run.model]
+    checkpoint = f"{out}{step}" if run.train else model["hub"]
     answers = (f"--checkpoint={checkpoint}", run.best and f"--best={run.best}")
   return _ragrl("evaluate", f"--config={run.evaluate}", *answers, data, to, *run.needs, *run.flags, *column.flags)
 
@@ -78,7 +66,7 @@ def training(paper: Paper, run: Run | None) -> str:
     return ""
   command = dict(rl="train", sft="sft")[objective(run)]
   needs = (f"--config.data.train={run.transcripts}",) if command == "sft" else run.needs
-  start = f"--config.model.path={run.start or HUB[run.model]}"
+  start = f"--config.model.path={run.start or MODELS[run.model]['hub']}"
   words = (f"--config={run.train}", f"--workdir={_folder(paper, run)}", start, *needs, *run.train_flags)
   return _ragrl(command, *words)
 

@@ -1,9 +1,15 @@
 """The layout of a paper's table: its columns and rows, the published numbers, and the run for each row."""
 
 import dataclasses
-import re
+import pathlib
+import tomllib
 from collections.abc import Mapping
 from typing import Any
+
+_NAMES = tomllib.loads(pathlib.Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
+MODELS: Mapping[str, Mapping[str, Any]] = _NAMES["models"]
+SETS: Mapping[str, Mapping[str, str]] = _NAMES["sets"]
+FOLDERS: Mapping[str, str] = _NAMES["folders"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,7 +19,7 @@ class Run:
   Attributes:
     evaluate: config and variant of the evaluation, such as "arena:f1"; "" for transcripts made elsewhere.
     train: config and variant of the training; "" for an untrained model.
-    model: a name in `results.MODELS` or SERVED; "" for any.
+    model: a name in MODELS; "" for any.
     where: facts of the evaluation (`results.Evaluation.facts`) → required value, or a tuple of allowed values. "~TEXT"
       requires that the fact contains TEXT.
     flags: flags of the evaluation's command.
@@ -76,11 +82,11 @@ class Column:
   Attributes:
     head: the data set's heading.
     measure: a name in `measures.MEASURES`.
-    sets: names in `SETS`; an average has several.
+    sets: names in SETS; an average has several.
     where: required facts of the cell's evaluation, in addition to the row's (see `Run`); of the one that extracted the
       evidence, if the row's run reads some.
     flags: flags of the evaluation's command for these facts.
-    data, made: questions in the command, if they are not those of `SETS`, and the command that makes their file.
+    data, made: questions in the command, if they are not those of SETS, and the command that makes their file.
     both: (whether the row's run is right, whether its second run is right): the column is the share of such questions.
   """
 
@@ -147,7 +153,7 @@ class Paper:
     title: the paper's title.
     tables: the tables that can be filled.
     others: other table or figure → its content, and why it is not among `tables`.
-    data: name in `SETS` → questions in the commands, if they are not FlashRAG's.
+    data: name in SETS → questions in the commands, if they are not FlashRAG's.
     source: source of the numbers.
   """
 
@@ -157,72 +163,3 @@ class Paper:
   others: Mapping[str, str]
   source: str
   data: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-# Name in `results.MODELS` → the model's name on the Hugging Face hub.
-HUB: Mapping[str, str] = {
-  **{f"qwen2.5-{size}b": f"Qwen/Qwen2.5-{size}B-Instruct" for size in ("1.5", 3, 7, 14)},
-  **{f"qwen2.5-{size}b-base": f"Qwen/Qwen2.5-{size}B" for size in ("1.5", 3, 7, 14)},
-  **{f"qwen3-{size}b": f"Qwen/Qwen3-{size}B" for size in (4, 8, 14)},
-  "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
-  "r1-distill-qwen-7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
-}
-# Models in the commands that the hub lacks, or has as pickles only → what they are.
-FOLDERS: Mapping[str, str] = {
-  "JUDGE_FOLDER": "model/ of Table 10's training of Qwen/Qwen2.5-14B-Instruct; the paper's judge is not public",
-  "NLI_FOLDER": "google/t5_xxl_true_nli_mixture, model and tokenizer saved by transformers as safetensors",
-  "WARM_START_FOLDER": "the run of `ragrl sft --config=care:sft`, written by `ragrl export`",
-}
-# Model behind an API → the name that is asked for in the commands. `results.MODELS` has those in folders.
-SERVED: Mapping[str, str] = {
-  "gpt-4o": "gpt-4o-2024-11-20",
-  "openai-o1": "o1-2024-12-17",
-  "claude-3.7-sonnet": "claude-3-7-sonnet-20250219",
-  "claude-4.5-sonnet": "claude-sonnet-4-5-20250929",
-  "deepseek-r1": "deepseek-reasoner",
-}
-
-# Data set → (how its name is found in what an evaluation says, FlashRAG's questions).
-_FLASHRAG = "hf:RUC-NLPIR/FlashRAG_datasets"
-SETS: Mapping[str, tuple[re.Pattern[str], str]] = {
-  "nq": (re.compile(r"(?<![a-z])nq(?![a-z])|natural.?questions"), f"{_FLASHRAG}/nq/test"),
-  "triviaqa": (re.compile(r"trivia|(?<![a-z])tqa(?![a-z])"), f"{_FLASHRAG}/triviaqa/test"),
-  "popqa": (re.compile(r"popqa"), f"{_FLASHRAG}/popqa/test"),
-  "hotpotqa": (re.compile(r"hotpot"), f"{_FLASHRAG}/hotpotqa/dev"),
-  "2wiki": (re.compile(r"2wiki"), f"{_FLASHRAG}/2wikimultihopqa/dev"),
-  "musique": (re.compile(r"musique"), f"{_FLASHRAG}/musique/dev"),
-  "bamboogle": (re.compile(r"bamboogle"), f"{_FLASHRAG}/bamboogle/test"),
-  "multifieldqa": (re.compile(r"multifieldqa|mfqa"), "multifieldqa_en.jsonl"),
-  "cofca": (re.compile(r"cofca"), "cofca.jsonl"),
-  "pairs": (re.compile(r"pairs.of.steps"), "PAIRS/held_out.jsonl.gz"),  # of `ragrl make-judge-data`
-}
-
-
-def quadrants(heads: Mapping[str, str], measure: str, first: str, second: str) -> tuple[Column, ...]:
-  """For each set, the shares of questions that both runs, only the first, only the second, and no run answer right.
-
-  Args:
-    heads: name of SETS → heading.
-    measure: a measure of 0 (wrong) or 1 (right).
-    first, second: names of the two runs.
-  """
-  kinds = {"both": (True, True), first: (True, False), second: (False, True), "neither": (False, False)}
-  return tuple(
-    Column(f"{head}, {kind}", measure, (name,), both=both)
-    for name, head in heads.items()
-    for kind, both in kinds.items()
-  )
-
-
-def columns(heads: Mapping[str, str], measures: tuple[str, ...], *, average: str = "") -> tuple[Column, ...]:
-  """The columns of a table with the same measures for every set.
-
-  Args:
-    heads: name of SETS → heading.
-    measures: names of measures, in order.
-    average: heading of the last group of columns, with the mean of all sets; "" for none.
-  """
-  found = [Column(head, measure, (name,)) for name, head in heads.items() for measure in measures]
-  if average:
-    found += [Column(average, measure, tuple(heads)) for measure in measures]
-  return tuple(found)

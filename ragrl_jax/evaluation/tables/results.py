@@ -8,31 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.evaluation import answer_verdicts, comparison, corpus_audit, evidence_rows, harness
-from ragrl_jax.evaluation.tables.layout import HUB, SETS
+from ragrl_jax.evaluation.tables.layout import MODELS, SETS
 from ragrl_jax.models import hub
 from ragrl_jax.store import jsonl
 
-# (model_type, hidden_size, num_hidden_layers) of a model's config.json → its name in the tables.
-MODELS: Mapping[tuple[str, int, int], str] = {
-  ("qwen2", 1536, 28): "qwen2.5-1.5b",
-  ("qwen2", 2048, 36): "qwen2.5-3b",
-  ("qwen2", 3584, 28): "qwen2.5-7b",
-  ("qwen2", 5120, 48): "qwen2.5-14b",
-  ("qwen3", 2560, 36): "qwen3-4b",
-  ("qwen3", 4096, 36): "qwen3-8b",
-  ("qwen3", 5120, 40): "qwen3-14b",
-  ("llama", 4096, 32): "llama-3.1-8b",
-}
-# How servers name the models of the tables that are not on the hub.
-_SERVED: Mapping[str, re.Pattern[str]] = {
-  "gpt-4o": re.compile(r"gpt-4o(-\d.*)?"),
-  "openai-o1": re.compile(r"(openai-)?o1(-\d.*)?"),
-  "deepseek-r1": re.compile(r"deepseek-(r1|reasoner)"),
-  "claude-3.7-sonnet": re.compile(r"claude-(3[-.]7-sonnet|sonnet-3[-.]7).*"),
-  "claude-4.5-sonnet": re.compile(r"claude-(4[-.]5-sonnet|sonnet-4[-.]5).*"),
-}
-_ON_HUB = {name.rpartition("/")[2].lower(): model for model, name in HUB.items()}
-_DISTILLED = {"qwen2.5-7b": "r1-distill-qwen-7b"}  # the same shape with RoPE's θ of Qwen2.5-Math
+# (model_type, hidden_size, num_hidden_layers and perhaps a variant) of a model → its name in the tables.
+_SHAPES = {tuple(of["shape"]): name for name, of in MODELS.items() if "shape" in of}
+_ON_HUB = {of["hub"].rpartition("/")[2].lower(): name for name, of in MODELS.items() if "hub" in of}
 _BASE_ENDS = 151643  # eos_token_id of Qwen2.5's base models; the instruct models have 151645
 _NEEDED = ("id", "question", "golds", "prediction", "terms", "ended", "source")
 
@@ -133,7 +115,7 @@ def linked(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
 def set_of(text: str) -> str | None:
   """The data set that a text names (`SETS`), None if it names none or several."""
-  found = [name for name, (pattern, _) in SETS.items() if pattern.search(text.lower())]
+  found = [name for name, of in SETS.items() if re.search(of["known"], text.lower())]
   return found[0] if len(found) == 1 else None
 
 
@@ -210,7 +192,8 @@ def _served(settings: Mapping[str, Any]) -> str | None:
   if not settings.get("endpoint"):
     return None
   name = str(settings.get("model")).rpartition("/")[2].lower()
-  return _ON_HUB.get(name) or next((model for model, said in _SERVED.items() if said.fullmatch(name)), None)
+  known = (model for model, of in MODELS.items() if re.fullmatch(of.get("known", "$"), name))
+  return _ON_HUB.get(name) or next(known, None)
 
 
 def _model(
@@ -229,12 +212,12 @@ def _model(
       if None in (kind, width, layers):  # a run's settings
         continue
       said = said or f"{kind} of {layers} layers, width {width}"
-      name = MODELS.get((str(kind), width, layers))
       theta = config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta")
-      if name is not None and theta == 10000:
-        return _DISTILLED.get(name), said
-      if name is not None:
-        return (f"{name}-base" if kind == "qwen2" and config.get("eos_token_id") == _BASE_ENDS else name), said
+      base = kind == "qwen2" and config.get("eos_token_id") == _BASE_ENDS
+      # DeepSeek's distilled model has Qwen2.5's shape with RoPE's θ of Qwen2.5-Math.
+      variant = ("distilled",) if theta == 10000 else ("base",) if base else ()
+      if (kind, width, layers) in _SHAPES:
+        return _SHAPES.get((kind, width, layers, *variant)), said
   return None, said
 
 
