@@ -25,7 +25,7 @@ if TYPE_CHECKING:
   from ragrl_jax.retrieval import load_index
   from ragrl_jax.structs import Episode, Example, Passage
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["Config", "Episode", "Example", "Passage", "ask", "evaluate", "evaluator", "load_index"]
 __all__ += ["recipes", "sft", "testing", "train"]
 

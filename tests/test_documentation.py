@@ -12,6 +12,7 @@ import types
 
 import pytest
 
+import ragrl_jax
 from ragrl_jax import recipes
 from ragrl_jax.recipes import recipe as recipe_lib
 
@@ -55,6 +56,13 @@ def test_the_site_has_four_groups_of_pages_and_no_page_is_long():
   assert all(f"(docs/howto/{name}.md)" in (ROOT / "README.md").read_text(encoding="utf-8") for name in JOBS)
   long = {path.name: path.stat().st_size for path in (ROOT / "docs").rglob("*.md") if path.stat().st_size > 100_000}
   assert not long, f"put long tables into a compressed file beside their benchmark: {long}"
+
+
+def test_the_changelog_begins_with_this_version_and_gives_each_release_sixty_lines():
+  releases = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]
+  assert releases[0].startswith(f"{ragrl_jax.__version__} (")
+  long = {release.split("\n")[0]: release.count("\n") for release in releases if release.count("\n") > 60}
+  assert not long, f"{long} lines: join what belongs together, and leave out what no user has to know"
 
 
 def test_the_files_that_show_an_audits_findings_exist():
