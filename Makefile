@@ -7,6 +7,7 @@ PARITY_VENV ?= .venv-parity-$(NAME)
 NEWEST_VENV ?= .venv-newest-$(NAME)
 DOCS_VENV ?= .venv-docs-$(NAME)
 AGENTS_VENV ?= .venv-agents-$(NAME)
+PACKAGE_VENV ?= .venv-package-$(NAME)
 WORKERS ?= 2
 RUN = $(VENV)/bin/python
 SHORT = $(RUN) benchmarks/run_papers.py --short --seeds 0,1
@@ -24,7 +25,7 @@ QUICK = $(addprefix tests/,contracts core data judging prompting recipes reports
 # defaults, as users do. Tests start many processes, so Python keeps the bytecode even where the environment forbids it.
 quickly = PYTHONDONTWRITEBYTECODE= XLA_FLAGS="$$XLA_FLAGS $$($(1) tests/xla_flags.py)"
 
-.PHONY: help quickstart real-model quick test test-newest browser long faults hosts parity agents real lint docs notebook coverage bench gpu base papers papers-short papers-machines scale
+.PHONY: help quickstart real-model quick test test-newest browser long faults hosts parity agents real lint docs notebook package coverage bench gpu base papers papers-short papers-machines scale
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -54,6 +55,12 @@ $(DOCS_VENV)/.ready-docs: pyproject.toml setup.py constraints.txt
 	@echo "Setting up $(DOCS_VENV) (a few minutes, once)"
 	@$(PYTHON) -m venv $(DOCS_VENV)
 	@$(DOCS_VENV)/bin/python $(PIP) --editable '.[docs]'
+	@touch $@
+
+$(PACKAGE_VENV)/.ready-package: pyproject.toml setup.py constraints.txt
+	@echo "Setting up $(PACKAGE_VENV) (a few minutes, once)"
+	@$(PYTHON) -m venv $(PACKAGE_VENV)
+	@$(PACKAGE_VENV)/bin/python $(PIP) --editable '.[package]'
 	@touch $@
 
 # XLA's CPU programs allocate new memory at every call. With huge pages this costs a tenth less. Other systems ignore it.
@@ -116,6 +123,9 @@ docs: $(DOCS_VENV)/.ready-docs  ## the documentation site, in out/docs/: fails o
 
 notebook: $(DOCS_VENV)/.ready-docs  ## runs notebooks/your_own_recipe.ipynb, in a minute
 	$(call quickly,$(DOCS_VENV)/bin/python) $(DOCS_VENV)/bin/jupyter-execute notebooks/your_own_recipe.ipynb --timeout=300
+
+package: $(PACKAGE_VENV)/.ready-package  ## builds and checks archive and wheel, in out/package/; the wheel trains in an empty environment
+	.ci/package $(PACKAGE_VENV)/bin/python
 
 coverage: $(VENV)/.ready  ## lines of each room that the fast tests run; TESTS=tests/core for a part
 	$(call quickly,$(RUN)) $(RUN) -m pytest $(FAST) --cov --cov-report= $(TESTS)
