@@ -115,7 +115,7 @@ def test_tables_say_what_the_corpus_holds(tmp_path):
   one = results.read(folder)
   # Right are 0, 1 and 2: both of the answerable, one of the others.
   assert (one.audit["totals"]["answerable"], one.audit["em_answerable"], one.audit["em_others"]) == (0.5, 1.0, 0.5)
-  text = writing.markdown(papers.PAPERS["arena"], filling.fill(papers.PAPERS["arena"], [one]))
+  text = writing.FORMATS["markdown"](papers.PAPERS["arena"], filling.fill(papers.PAPERS["arena"], [one]))
   assert "**What their corpora hold**" in text and "7 passages; 4 of 4 questions have a searchable answer" in text
   assert "50.0 % of these have an answer in some passage; EM 1.000 with an answer in a passage" in text
   write(folder, of(3), rows[1:])

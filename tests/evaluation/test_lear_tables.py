@@ -48,7 +48,7 @@ def test_lears_rows_are_read_by_the_generator(tmp_path):
   assert [cell.value for cell in cells["LEAR"][:3:2]] == [75.0, 30.0] and cells["Full"][0].value == 50.0
   assert cells["Full"][0].paired == 4  # the same reader: tested against each other
   assert tables_["Table 6"].cells[-1][0].value == 75.0 and tables_["Table 5"].cells[-1][0].value == 0.2
-  text = writing.markdown(papers.PAPERS["lear"], [main])
+  text = writing.FORMATS["markdown"](papers.PAPERS["lear"], [main])
   assert "evidence of recipe lear, preset inference, model qwen2.5-1.5b" in text
   assert "chosen_by evaluation/measure/em_from_evidence" in text
 

@@ -169,8 +169,8 @@ def test_the_commands_name_public_models_or_say_what_a_folder_is():
   for paper in papers.PAPERS.values():
     for one in filling.fill(paper, []):
       notes = writing.notes_of(paper, one)
-      printed = " ".join(note for title in writing.COMMANDS for _, note in notes.get(title, []))
-      said = {note.partition(":")[0] for _, note in notes.get("Folders in the commands", [])}
+      printed = " ".join(note for title in writing.COMMANDS for note in notes.get(title, []))
+      said = {note.partition(":")[0] for note in notes.get("Folders in the commands", [])}
       assert set(re.findall(r"[A-Z_]+_FOLDER", printed)) == said, one.table.name
 
 

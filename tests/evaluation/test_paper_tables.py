@@ -54,7 +54,7 @@ def runs(tmp_path, *, sets=("hotpotqa", "musique"), right=True):
 def test_a_table_by_hand_in_four_formats(tmp_path):
   filled = filling.fill(PAPER, runs(tmp_path))
   # All four right against none: of the 16 ways to swap pairs, 2 are as far apart: p = 2/16. Of two sets' signs, 2 of 4.
-  text = writing.markdown(PAPER, filled)
+  text = writing.FORMATS["markdown"](PAPER, filled)
   lines = text.splitlines()
   assert "|  |  | HotpotQA EM | MuSiQue EM | Avg. EM |" in lines
   assert "| Group: ours &amp; co | paper | 0.9 | 0.8 | 0.85 |" in lines
@@ -87,10 +87,10 @@ def test_a_table_by_hand_in_four_formats(tmp_path):
   assert table[2]["p"] == "0.5" and table[2]["pairs"] == "2" and table[4]["published"] == ""
   assert table[0]["settings"] == writing.described(filled[0].cells[0][0].evaluations[0])
   assert table[8]["note"] == "an API" and table[0]["runs"] == str(tmp_path / "x_hotpotqa")
-  tex = writing.latex(PAPER, filled)
+  tex = writing.FORMATS["latex"](PAPER, filled)
   assert r"Group: ours \& co & ours & 1.000 [1.000, 1.000] n 4 p 0.125 (0.375) & " in tex
   assert r"\caption{Made $<$up$>$, Table 9: a table}" in tex and tex.count(r"\begin{tabular}{llccc}") == 1
-  page = writing.page(PAPER, filled)
+  page = writing.FORMATS["html"](PAPER, filled)
   assert f"<td>{each}</td>" in page and "<h1>Made &lt;up&gt;</h1>" in page and "<script" not in page
   # A row's name stands on its first line.
   paper, ours = page.split("<tr")[2:4]
@@ -101,7 +101,7 @@ def test_a_table_by_hand_in_four_formats(tmp_path):
 
 def test_a_missing_run_has_its_command(tmp_path):
   filled = filling.fill(PAPER, runs(tmp_path, sets=("hotpotqa",)))
-  text = writing.markdown(PAPER, filled)
+  text = writing.FORMATS["markdown"](PAPER, filled)
   assert "| Group: ours &amp; co | ours | 1.000 [1.000, 1.000] n 4 p 0.125 | → 1 | – |" in text
   assert (
     "1. `ragrl evaluate --config=arena --checkpoint=out/made/arena-qwen2.5-7b "
@@ -121,10 +121,10 @@ def test_hostile_text_is_escaped(tmp_path):
     one.folder, one.facts, one.rows, one.metrics | {"settings": one.metrics["settings"] | {"checkpoint": bad}}, one.sets
   )
   filled = filling.fill(PAPER, [one])
-  page = writing.page(PAPER, filled)
+  page = writing.FORMATS["html"](PAPER, filled)
   assert "<script" not in page and html.escape(bad) in page
-  assert "<script>" not in re.sub(r"`[^`]*`", "", writing.markdown(PAPER, filled))
-  comments = [line for line in writing.latex(PAPER, filled).splitlines() if "alert" in line]
+  assert "<script>" not in re.sub(r"`[^`]*`", "", writing.FORMATS["markdown"](PAPER, filled))
+  comments = [line for line in writing.FORMATS["latex"](PAPER, filled).splitlines() if "alert" in line]
   assert comments and all(line.startswith("% ") for line in comments)
 
 
@@ -151,7 +151,7 @@ def test_seeds_are_averaged_by_question(tmp_path):
   cell = filled[0].cells[0][0]
   assert cell.value == 0.75 and cell.n == 4 and len(cell.evaluations) == 2  # questions at 1, 1, .5, .5
   assert cell.deviation == pytest.approx(0.5 / 2**0.5)  # of the runs' means, 1 and .5
-  assert "0.750 ± 0.354 [" in writing.markdown(PAPER, filled)
+  assert "0.750 ± 0.354 [" in writing.FORMATS["markdown"](PAPER, filled)
   # A question that failed in one seed has the value of the other.
   failed = [*rows(2)[:3], paper_runs.row(3, ended="failed")]
   cell = filling.fill(PAPER, [read("a", rows(4)), read("f", failed)])[0].cells[0][0]
@@ -263,7 +263,9 @@ def test_shares_of_two_runs_by_hand(tmp_path):
   assert alone[5].value is None and "--config=lear:study_vanilla" in alone[5].command  # the other half is missing
   study = filling.fill(papers.PAPERS["lear"], read)[0]
   assert [cells[1].value for cells in study.cells] == [50.0, 50.0, 75.0]
-  assert "Rationale: share of rationales that hold a gold answer" in writing.markdown(papers.PAPERS["lear"], [study])
+  assert "Rationale: share of rationales that hold a gold answer" in writing.FORMATS["markdown"](
+    papers.PAPERS["lear"], [study]
+  )
 
 
 def test_a_judge_may_be_asked_in_either_way(tmp_path):

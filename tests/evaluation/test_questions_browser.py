@@ -224,7 +224,7 @@ def test_hostile_text_is_not_executed(pages, tmp_path):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_papers_tables(tmp_path, width, scheme):
   paper = papers.PAPERS["veritas"]
-  (tmp_path / "tables.html").write_text(writing.page(paper, filling.fill(paper, [])), encoding="utf-8")
+  (tmp_path / "tables.html").write_text(writing.FORMATS["html"](paper, filling.fill(paper, [])), encoding="utf-8")
   (tmp_path / "host.html").write_text(
     f'<!doctype html><body style="margin:0"><iframe src="tables.html" width="{width}" height="2400" '
     'style="border:0;display:block"></iframe>'
