@@ -167,7 +167,7 @@ def decode(config, sizes: Sizes) -> dict:
 
 
 def sequences(config, sizes: Sizes, parts: int):
-  """Rows of `parts` sequences each; the second half of each sequence is trained."""
+  """(items, their rows of `parts` sequences each); the second half of each sequence is trained."""
   from ragrl_jax.learner import packing
 
   draw, size = np.random.default_rng(0), sizes.length // parts
@@ -181,7 +181,7 @@ def sequences(config, sizes: Sizes, parts: int):
     )
     for _ in range(sizes.rows * parts)
   ]
-  return packing.pack_items(items, rows=sizes.micro_rows, lengths=(sizes.length,))
+  return items, packing.pack_items(items, rows=sizes.micro_rows, lengths=(sizes.length,))
 
 
 def learner(config, sizes: Sizes, rank: int):
@@ -207,11 +207,11 @@ def learn(config, sizes: Sizes, rank: int = 0) -> dict:
   _, made = learner(config, sizes, rank)
   state, found = made.init(0), {}
   for name, parts in dict(single=1, packed=sizes.packed).items():
-    packed, metrics = sequences(config, sizes, parts), {}
+    (items, packed), metrics = sequences(config, sizes, parts), {}
 
-    def step(packed=packed, metrics=metrics):
+    def step(items=items, packed=packed, metrics=metrics):
       nonlocal state
-      state, new = drain(made.train(state, made.prepare(state, [packed])))
+      state, new = drain(made.train(state, made.prepare(state, [items], lambda _: [packed])))
       metrics.update(new)
 
     seconds = best(sizes.rounds, step)

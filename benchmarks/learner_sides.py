@@ -44,20 +44,20 @@ class Ours:
       Settings(aggregation="seq_mean_token_mean"),
       OptimizerSettings(learning_rate=LEARNING_RATE, weight_decay=0.0),
     )
-    items = []
+    self.items = []
     for e in work["episodes"]:
       tokens = np.asarray(e["prompt"] + e["completion"], np.int32)
       mask = np.arange(len(tokens)) >= len(e["prompt"])
-      items.append(
+      self.items.append(
         packing.Item(
           tokens, mask, np.full(len(tokens), e["advantage"], np.float32), np.zeros(len(tokens), np.float32), e["group"]
         )
       )
-    self.packed = packing.pack_items(items, **work["packing"], share_prefix=name == "ours" and work["shares"])
+    self.packed = packing.pack_items(self.items, **work["packing"], share_prefix=name == "ours" and work["shares"])
     self.state = self.learner.init(0)
 
   def step(self):
-    ready = self.learner.prepare(self.state, [self.packed])
+    ready = self.learner.prepare(self.state, [self.items], lambda _: [self.packed])
     self.state, metrics = self.drain(self.learner.train(self.state, ready))
     return metrics["loss"], metrics["grad_norm"]
 

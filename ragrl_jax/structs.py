@@ -280,11 +280,9 @@ class Batch:
     positions: int32; the token's position in its own sequence.
     loss_mask: bool; True where the policy sampled the token. The first token of a sequence is never trained.
     advantages: float32; 0 on untrained tokens. In SFT, the token's weight.
-    rewards: float32; an episode's reward is on its last trained token, a turn's reward on the turn's last one.
     sampler_logprobs, old_logprobs, ref_logprobs: float32; recorded by the sampler, by the policy at the start of the
       update, and by the reference policy.
     values, returns: float32; the critic's values and its targets (zeros without a critic).
-    group_ids: int32; prompt index of the token's sequence, -1 for padding.
     prefix_ids: int32; the segment that a token attends to besides its own. Sequences with the same beginning share it:
       the beginning is a segment of its own, and each sequence continues it, positions included. None if nothing is
       shared.
@@ -300,12 +298,10 @@ class Batch:
   positions: np.ndarray | jax.Array
   loss_mask: np.ndarray | jax.Array
   advantages: np.ndarray | jax.Array
-  rewards: np.ndarray | jax.Array
   sampler_logprobs: np.ndarray | jax.Array
   old_logprobs: np.ndarray | jax.Array
   ref_logprobs: np.ndarray | jax.Array
   values: np.ndarray | jax.Array
   returns: np.ndarray | jax.Array
-  group_ids: np.ndarray | jax.Array
   prefix_ids: np.ndarray | jax.Array | None = None
   routes: np.ndarray | jax.Array | None = None

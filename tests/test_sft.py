@@ -8,6 +8,7 @@ import small_tokenizers
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
 from ragrl_jax.jobs import sft
+from ragrl_jax.learner import packing
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.structs import Example
@@ -65,7 +66,7 @@ def test_a_long_transcript_loses_its_end():
 def test_a_batch_counts_transcripts_whatever_their_length():
   transcripts = [(list(range(1, 2 + 7 * (i % 5))), [1.0] * (1 + 7 * (i % 5))) for i in range(23)]
   at = sft.batches(transcripts, batch=10, rows=1, lengths=(32,), seed=0)
-  steps = [sft.pack(at(step), rows=1, lengths=(32,)) for step in range(6)]
+  steps = [packing.pack_items(sft.items(at(step)), rows=1, lengths=(32,)) for step in range(6)]
   assert [len(step.spans) for step in steps] == [10, 10, 3, 10, 10, 3]  # an epoch ends with what is left
   assert max(len(step.blocks) for step in steps) > 1  # in as many blocks as they take
   tokens = [sum(int(block.loss_mask.sum()) for block in step.blocks) for step in steps]

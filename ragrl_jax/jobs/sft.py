@@ -95,6 +95,7 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
   elif not lengths:
     lengths = row_lengths(config, mesh, [drawn(step) for step in range(min(steps, FIRST))])
   run.compare(found)
+  pack = lambda parts: [packing.pack_items(part, rows=rows, lengths=lengths) for part in parts]
   model, shape = player_lib.model(config, tokenizer, mesh)
   learner = learner_lib.Learner(model, settings, optimizer, mesh=mesh)
 
@@ -109,7 +110,7 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
     for step in range(first + 1, first + 1 if done else steps + 1):
       # One mini-batch per step. Nothing needs to be scored first, and the weights take the place of advantages.
       with profiled(step):
-        ready = learner.prepare(state, [pack(drawn(step - 1), rows=rows, lengths=lengths)])
+        ready = learner.prepare(state, [items(drawn(step - 1))], pack)
         state, metrics = learner_lib.drain(learner.train(state, ready, checkpoint=str(saved or "")))
       if evaluate is not None:
         nnx.update(model, state.params)
@@ -189,7 +190,7 @@ def tokenised(
 def row_lengths(config, mesh, steps: Sequence[Sequence[Transcript]]) -> tuple[int, ...]:
   """The row lengths for these transcripts of a few steps; see `row_layout.chosen`."""
   return row_layout.chosen(
-    [[packing.of_demonstration(*one) for one in some] for some in steps],
+    [items(some) for some in steps],
     rows=config.learner.micro_rows,
     lengths=tuple(config.learner.row_lengths),
     multiple=1 if mesh is None else mesh.shape["sequence"],
@@ -225,7 +226,6 @@ def batches(
   return at
 
 
-def pack(transcripts: Sequence[Transcript], *, rows: int, lengths: Sequence[int]) -> packing.Packed:
-  """One step's transcripts in blocks; see `packing.pack_items`."""
-  items = [packing.of_demonstration(*one, number) for number, one in enumerate(transcripts)]
-  return packing.pack_items(items, rows=rows, lengths=lengths)
+def items(transcripts: Sequence[Transcript]) -> list[packing.Item]:
+  """One step's transcripts, to be packed."""
+  return [packing.of_demonstration(*one, number) for number, one in enumerate(transcripts)]

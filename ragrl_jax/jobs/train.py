@@ -1,8 +1,8 @@
 """Training connects the rooms. Read `train` from top to bottom. Next: ragrl_jax/engine/engine.py.
 
-  ┌→ engine.load → sampler.take → rewards.score → pack_items → learner.prepare → learner.train ─┐
-  │   new weights    Episodes       terms, [B]      Packed        advantages       TrainState    │
-  └──────────────────────────────────────────────────────────────────────────────────────────────┘
+  ┌→ engine.load → sampler.take → rewards.score → learner.prepare → learner.train ─┐
+  │   new weights    Episodes       terms, [B]     advantages, rows    TrainState   │
+  └─────────────────────────────────────────────────────────────────────────────────┘
 
 A run is resumed in this order, and a new run begins in it too:
 
@@ -176,10 +176,9 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
       examples = [rooms.sampler.example(episode) for episode in taken.episodes]
       scored = rewards.score(player.recipe, examples, taken.episodes, step, penalty=rooms.penalty)
       parts = rewards.by_prompts(scored, rooms.minibatches)
-      # → rows and spans → scores on the device → advantages in the same rows, read back through the spans
-      packed = rooms.pack([rewards.items(part) for part in parts])
-      ready = learner.prepare(state, packed)
-      scored = rewards.with_advantages([one for part in parts for one in part], ready.packed)
+      # → advantage per turn → rows → scores on the device; with a critic, scores come before advantages
+      ready = learner.prepare(state, [rewards.items(part) for part in parts], rooms.pack)
+      scored = rewards.with_advantages([one for part in parts for one in part], ready.items)
     # → optimiser steps. Meanwhile the engine may sample the next step's groups with the weights it has.
     learning = dispatch.Work(learner.train(state, ready, checkpoint=str(run.checkpoints.latest() or "")))
   if rooms.sampler.under_way:

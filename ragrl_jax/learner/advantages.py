@@ -1,66 +1,93 @@
-"""Rewards per token → advantages per token, sequence by sequence, read and written through the spans of the packing.
-
-Everything is computed on the host over whole sequences, so the results do not depend on the packing.
-"""
+"""Rewards of turns → advantages of tokens. Computed on the host from the items, so packing has no effect."""
 
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from ragrl_jax.core import advantages as core
-from ragrl_jax.learner.packing import Packed, Span
+from ragrl_jax.learner.packing import Item
 from ragrl_jax.learner.settings import AdvantageSettings
 
 
 def assign(
-  packed: Packed,
+  items: Sequence[Item],
   settings: AdvantageSettings,
   *,
   values: Sequence[np.ndarray] | None = None,
   penalties: Sequence[np.ndarray] | None = None,
-) -> tuple[Packed, dict[str, float]]:
-  """The same rows with advantages and returns.
+) -> tuple[list[Item], list[np.ndarray], dict[str, float]]:
+  """The items with advantages.
 
   Args:
-    packed: rows on the host, with rewards and whole groups. Their advantages and returns are replaced.
+    items: with turns and rewards, and whole groups.
     settings: how rewards become advantages.
-    values: the critic's values, [R, T] per block, for "gae".
-    penalties: subtracted from the rewards, [R, T] per block: the KL penalty if it is part of the reward.
+    values: the critic's values of each item's tokens, for "gae".
+    penalties: subtracted from the rewards of each item's tokens: the KL penalty if it is part of the reward.
 
   Returns:
-    (packed, metrics): return_mean, and with values value_mean and explained_variance, over trained tokens.
+    (items, the returns of each item's tokens, metrics). The metrics are return_mean, and with values value_mean and
+    explained_variance, over trained tokens.
 
   Raises:
     ValueError: a reward that is not finite.
   """
-  masks = [np.asarray(b.loss_mask).astype(bool) for b in packed.blocks]
-  rewards = [np.where(mask, np.asarray(b.rewards, np.float32), 0.0) for b, mask in zip(packed.blocks, masks)]
-  _check(rewards)  # one NaN would spread over its group and, by whitening, over the whole batch
+  masks = [item.loss_mask & (np.arange(len(item.tokens)) > 0) for item in items]
+  # The items of an episode are joined into one sequence.
+  episodes = [own for own in by_episode(items) if any(masks[number].any() for number in own)]
+  join = lambda arrays: [np.concatenate([arrays[number] for number in own]) for own in episodes]
+  on, turns = join(masks), join([item.turns for item in items])
+  earned = [items[own[0]].rewards for own in episodes]
+  _check(earned)  # one NaN would spread over its group and, by whitening, over the whole batch
+  rewards = [_at_last_tokens(*one) for one in zip(earned, turns, on)]
   if penalties is not None:
-    rewards = [r - np.where(mask, p, 0.0).astype(np.float32) for r, p, mask in zip(rewards, penalties, masks)]
-  # Sums of floats depend on their order. It stays the order of the rows, so that older runs resume bit for bit.
-  # The rows of an episode are joined into one.
-  spans = sorted([span for span in own if span.of(masks).any()] for own in packed.by_episode())
-  spans = [own for own in spans if own]
-  cut = lambda arrays: [np.concatenate([span.of(arrays) for span in own]) for own in spans]
-  ours, on = cut(rewards), cut(masks)
-  guesses = None if values is None else cut(values)
+    rewards = [r - np.where(m, p, 0.0).astype(np.float32) for r, m, p in zip(rewards, on, join(penalties))]
+    earned = [np.bincount(t[m], r[m], len(e)) for e, r, t, m in zip(earned, rewards, turns, on)]
+  guesses = None if values is None else join(values)
   if settings.compares:
-    group_ids = [int(own[0].of([np.asarray(b.group_ids) for b in packed.blocks])[0]) for own in spans]
-    found = _compared(ours, on, group_ids, settings)
+    if settings.credit == "episode":
+      earned, turns = [np.asarray([e.sum(dtype=np.float64)]) for e in earned], [np.zeros_like(t) for t in turns]
+    found = _compare(earned, [items[own[0]].group_id for own in episodes], settings)
+    found = [np.where(m, a[t], 0.0).astype(np.float32) for a, t, m in zip(found, turns, on)]
     # Returns to go, undiscounted: rewards 0 0 1 0 2 → 3 3 3 2 2.
-    returns = [np.where(m, np.flip(np.cumsum(np.flip(r))), 0.0) for r, m in zip(ours, on)]
+    returns = [np.where(m, np.flip(np.cumsum(np.flip(r))), 0.0) for r, m in zip(rewards, on)]
   else:
-    longest = max((b.tokens.shape[1] for b in packed.blocks), default=1)
-    longest *= max((-(-len(mask) // longest) for mask in on), default=1)  # an episode of several rows is longer
-    found, returns = _discounted(ours, on, guesses, settings, longest)
+    found, returns = _discounted(rewards, on, guesses, settings)
   if settings.whitens:
     found = _whitened(found, on)
-  metrics = _describe(returns, on, guesses)
-  return _written(packed, spans, dict(advantages=found, returns=returns)), metrics
+  cut = lambda arrays: _cut(arrays, episodes, masks)
+  items = [dataclasses.replace(item, advantages=own) for item, own in zip(items, cut(found))]
+  return items, cut(returns), _describe(returns, on, guesses)
+
+
+def by_episode(items: Sequence[Item]) -> list[list[int]]:
+  """The numbers of each episode's items, in order. Nearly all episodes have one item."""
+  found: dict[Any, list[int]] = {}
+  for number, item in enumerate(items):
+    found.setdefault(number if item.episode is None else item.episode, []).append(number)
+  return list(found.values())
+
+
+def _at_last_tokens(earned: np.ndarray, turns: np.ndarray, mask: np.ndarray) -> np.ndarray:
+  """Each turn's reward at its last trained token, zeros elsewhere."""
+  rewards, on = np.zeros(turns.shape, np.float32), np.flatnonzero(mask)
+  # Trained tokens of turns 0 0 1 2 2: the last ones are those before which the next one's turn differs.
+  last = on[np.diff(turns[on], append=-1) != 0]
+  rewards[last] = earned[turns[last]]
+  return rewards
+
+
+def _cut(arrays: Sequence[np.ndarray], episodes: Sequence[Sequence[int]], like: Sequence[np.ndarray]):
+  """The arrays of episodes cut into those of their items; zeros for items of other episodes."""
+  found = [np.zeros(one.shape, np.float32) for one in like]
+  for own, array in zip(episodes, arrays, strict=True):
+    edges = np.cumsum([len(like[number]) for number in own])[:-1]
+    for number, part in zip(own, np.split(array, edges), strict=True):
+      found[number] = part
+  return found
 
 
 def _check(rewards: Sequence[np.ndarray]) -> None:
@@ -70,10 +97,8 @@ def _check(rewards: Sequence[np.ndarray]) -> None:
       raise ValueError(f"a reward is {bad}: rewards must be finite; a term that is unknown is None.")
 
 
-def compare(
-  rewards: Sequence[Sequence[float]], group_ids: Sequence[int], settings: AdvantageSettings
-) -> list[np.ndarray]:
-  """One advantage per turn, from one reward per turn. An episode without turns counts as one turn with reward 0.
+def _compare(rewards: Sequence[np.ndarray], group_ids: Sequence[int], settings: AdvantageSettings) -> list[np.ndarray]:
+  """One advantage per turn, from one reward per turn.
 
   Sizes are rounded up, so that every step runs the same few programs. Each padding row is a group of its own.
   """
@@ -84,7 +109,7 @@ def compare(
   ids = np.arange(-1, -rows - 1, -1, dtype=np.int32)  # prompts count from 0, so no padding row joins a group
   # `counts` gives the turns of each row; entries beyond it are padding.
   for i, (earned, group) in enumerate(zip(rewards, group_ids, strict=True)):
-    padded[i, : len(earned)], counts[i], ids[i] = earned, max(len(earned), 1), group
+    padded[i, : len(earned)], counts[i], ids[i] = earned, len(earned), group
   s = settings
   compared = _comparison(s.kind, s.std, s.std_floor, s.eps)(*jax.device_put((padded, counts, ids)))
   found = jax.device_get(compared)
@@ -102,24 +127,11 @@ def _comparison(kind, std, std_floor, eps):
   return jax.jit(lambda rewards, turns, ids: core.by_turn(rewards, turns, ids, rule))
 
 
-def _compared(rewards, masks, group_ids, settings) -> list[np.ndarray]:
-  """Advantages per token: its episode's, or its turn's. A turn is a stretch of trained tokens."""
-  turn_of, earned = [], []
-  for r, m in zip(rewards, masks):
-    # Mask 0 1 1 0 1 has turns -1 0 0 0 1: a turn begins where the mask rises.
-    number = np.cumsum(np.diff(m, prepend=False) & m) - 1  # the turn that the token belongs to, or that it follows
-    if settings.credit == "episode":
-      number = np.zeros_like(number)
-    turn_of.append(np.maximum(number, 0))  # tokens before the first turn are untrained, so any index is valid
-    earned.append(np.bincount(turn_of[-1], weights=np.where(m, r, 0.0)).astype(np.float32))
-  found = compare(earned, group_ids, settings)
-  return [np.where(m, a[turn], 0.0).astype(np.float32) for a, turn, m in zip(found, turn_of, masks)]
-
-
-def _discounted(rewards, masks, values, settings, length) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _discounted(rewards, masks, values, settings) -> tuple[list[np.ndarray], list[np.ndarray]]:
   """Advantages and returns along each sequence."""
   # Each sequence in its own row, in few shapes, because GAE runs backwards over whole rows.
-  rows = max(8, 1 << (len(rewards) - 1).bit_length())
+  sizes = len(rewards), max(map(len, rewards), default=1)
+  rows, length = (max(least, 1 << (size - 1).bit_length()) for least, size in zip((8, 128), sizes))
   lay = lambda arrays, dtype: _padded(arrays, rows, length, dtype)
   guesses = np.zeros((rows, length), np.float32) if values is None else lay(values, np.float32)
   lam = settings.lam if settings.kind == "gae" else 1.0  # REINFORCE++ has no λ
@@ -167,16 +179,3 @@ def _describe(returns, masks, values) -> dict[str, float]:
     unexplained = off_square / n - (off / n) ** 2
     found |= dict(value_mean=guess / n, explained_variance=1.0 - unexplained / variance if variance > 1e-12 else 0.0)
   return found
-
-
-def _written(packed: Packed, spans: Sequence[Sequence[Span]], columns: dict[str, list[np.ndarray]]) -> Packed:
-  """The rows with these columns, one array per episode; zeros elsewhere."""
-  blocks = packed.blocks
-  for name, arrays in columns.items():
-    filled = [np.zeros(np.shape(b.tokens), np.float32) for b in blocks]
-    for own, array in zip(spans, arrays, strict=True):
-      edges = np.cumsum([span.stop - span.start for span in own])[:-1]
-      for span, part in zip(own, np.split(array, edges), strict=True):
-        span.of(filled)[:] = part  # the span is a view, so this writes into the row
-    blocks = [dataclasses.replace(b, **{name: column}) for b, column in zip(blocks, filled)]
-  return dataclasses.replace(packed, blocks=blocks)

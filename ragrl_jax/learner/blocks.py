@@ -1,11 +1,14 @@
 """Blocks of packed rows: their counts, and empty blocks."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from ragrl_jax.learner.settings import Settings
 from ragrl_jax.structs import Batch
+
+T = TypeVar("T")
 
 
 def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
@@ -43,7 +46,7 @@ def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
   )
 
 
-def cut(batches: Sequence[Batch], sizes: Sequence[int]) -> list[list[Batch]]:
+def cut(values: Sequence[T], sizes: Sequence[int]) -> list[list[T]]:
   """A flat list cut into lists of these sizes."""
-  rest = iter(batches)
+  rest = iter(values)
   return [[next(rest) for _ in range(size)] for size in sizes]

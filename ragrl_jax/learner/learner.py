@@ -1,6 +1,6 @@
-"""The learner: packed rows → optimiser steps and metrics. It has two halves, called one after the other:
+"""The learner: sequences → optimiser steps and metrics. It has two halves, called one after the other:
 
-  ready = learner.prepare(state, minibatches)             # scores the rows, then computes advantages
+  ready = learner.prepare(state, minibatches, pack)       # advantages, packed rows and their scores
   state, metrics = drain(learner.train(state, ready))     # optimiser steps; a generator, for work done beside it
 
 Everything runs in a few compiled programs, one set per row length: `score`, `accumulate`, `apply`. After each length
@@ -11,7 +11,7 @@ or a KL penalty in the reward must be computed before the advantages).
 import dataclasses
 import functools
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
@@ -48,13 +48,13 @@ class Ready:
 
   Attributes:
     minibatches: blocks on their devices, one list per optimiser step of an epoch.
-    packed: all blocks on the host, with their advantages, and the span of every item; for logs.
+    items: of all mini-batches, with their advantages; for logs.
     counts: the divisors of each mini-batch's sums.
     metrics: measured by `prepare`.
   """
 
   minibatches: list[list[Batch]]
-  packed: packing.Packed
+  items: list[packing.Item]
   counts: list[dict[str, float]]
   metrics: dict[str, float]
 
@@ -180,48 +180,65 @@ class Learner:
       params, frozen = state.critic.params, self.critic.frozen
     return self._values(params, frozen, self.place(batch))
 
-  def prepare(self, state: TrainState, minibatches: Sequence[packing.Packed]) -> Ready:
-    """Scores the rows with the old policy, the reference and the critic, then turns rewards into advantages.
+  def prepare(
+    self,
+    state: TrainState,
+    minibatches: Sequence[Sequence[packing.Item]],
+    pack: Callable[[Sequence[Sequence[packing.Item]]], Sequence[packing.Packed]],
+  ) -> Ready:
+    """Turns rewards into advantages, packs the items, and scores the rows with old policy, reference and critic.
 
     Args:
       state: before the update.
-      minibatches: on the host, one per optimiser step. On several hosts every host passes all of them.
+      minibatches: the items of each optimiser step. On several hosts every host passes all of them.
+      pack: mini-batches → their rows.
 
     Raises:
       ValueError: no blocks, rows that the mesh does not divide, or a reward that is not finite.
     """
     s = self.settings
-    if not minibatches or not all(part.blocks for part in minibatches):
+    how, items, metrics = s.advantage, [item for part in minibatches for item in part], {}
+    if how is not None and not s.scores_first:  # None: the items have SFT's weights already
+      items, _, metrics = advantages_lib.assign(items, how)
+    parts = pack(blocks_lib.cut(items, [len(part) for part in minibatches]))
+    if not parts or not all(part.blocks for part in parts):
       raise ValueError("the learner got no batches: it needs at least one block, which may have only empty rows.")
-    packed, metrics, found = packing.join(minibatches), {}, []
-    for batch in packed.blocks:
-      placed, scored = self.place(batch), {}
-      if s.scores_old:  # with a single step it is not needed: the current policy is the old one
-        scored["old_logprobs"] = self.score(state.params, placed)
-      if s.needs_reference:
-        scored["ref_logprobs"] = self.score(self.reference, placed)
-      if s.critic.kind != "none":
-        scored["values"] = self.values(state, placed)
-      found.append(scored)
-    if s.advantage is not None:  # otherwise the rows already have advantages, or SFT's weights
-      packed, metrics = self._advantages(s.advantage, state, packed, found)
-    # Scores stay on the devices. Only a critic's values, or a KL penalty in the reward, are copied to the host.
-    placed = [dataclasses.replace(self.place(batch), **scored) for batch, scored in zip(packed.blocks, found)]
-    sizes = [len(part.blocks) for part in minibatches]
-    counts = [blocks_lib.count(part, s) for part in blocks_lib.cut(packed.blocks, sizes)]
-    return Ready(blocks_lib.cut(placed, sizes), packed, counts, metrics)
+    packed = packing.join(parts)
+    blocks, placed = packed.blocks, [self._with_scores(state, self.place(block)) for block in packed.blocks]
+    if how is not None and s.scores_first:
+      items, returns, metrics = self._advantages(how, state, items, packed, placed)
+      columns = [packed.column(x) for x in ([item.advantages for item in items], returns)]
+      write = lambda some: [dataclasses.replace(b, advantages=a, returns=r) for b, a, r in zip(some, *columns)]
+      blocks, placed = write(blocks), [self.place(block) for block in write(placed)]
+    sizes = [len(part.blocks) for part in parts]
+    counts = [blocks_lib.count(part, s) for part in blocks_lib.cut(blocks, sizes)]
+    return Ready(blocks_lib.cut(placed, sizes), items, counts, metrics)
 
-  def _advantages(self, how: AdvantageSettings, state, packed, found):
-    """The rows with advantages, computed from their rewards and the scores; and metrics."""
+  def _with_scores(self, state: TrainState, placed: Batch) -> Batch:
+    """The block with what the update needs; scores stay on the devices."""
+    s, found = self.settings, {}
+    if s.scores_old:  # with a single step it is not needed: the current policy is the old one
+      found["old_logprobs"] = self.score(state.params, placed)
+    if s.needs_reference:
+      found["ref_logprobs"] = self.score(self.reference, placed)
+    if s.critic.kind != "none":
+      found["values"] = self.values(state, placed)
+    return dataclasses.replace(placed, **found)
+
+  def _advantages(self, how: AdvantageSettings, state: TrainState, items, packed: packing.Packed, placed):
+    """See `advantages.assign`: with a critic's values, or a KL penalty in the reward, copied to the host."""
     s, penalties, values = self.settings, None, None
+    # A span lacks what its group shares, whose values are not used.
+    fill = lambda part, item: np.pad(part, (len(item.tokens) - len(part), 0))
+    of_items = lambda arrays: [fill(span.of(arrays), item) for span, item in zip(packed.spans, items)]
     if s.kl != "none" and s.kl_in == "reward":
       # The penalty is subtracted at each token before returns are summed, as in PPO with a per-token KL in the reward.
       coefficient = float(state.kl_coef)
-      penalty = lambda scored: _penalty(scored["old_logprobs"], scored["ref_logprobs"], s.kl, tangent=s.kl_tangent)
-      penalties = [coefficient * _whole(penalty(scored)) for scored in found]
+      penalty = lambda block: _penalty(block.old_logprobs, block.ref_logprobs, s.kl, tangent=s.kl_tangent)
+      penalties = of_items([coefficient * _whole(penalty(block)) for block in placed])
     if s.critic.kind != "none":
-      values = [_whole(scored["values"]) for scored in found]
-    return advantages_lib.assign(packed, how, values=values, penalties=penalties)
+      values = of_items([_whole(block.values) for block in placed])
+    return advantages_lib.assign(items, how, values=values, penalties=penalties)
 
   def train(
     self, state: TrainState, ready: Ready, *, checkpoint: str = ""
@@ -304,7 +321,7 @@ class Learner:
     return state if self.settings.kl_target else _weighed(state, self.settings.kl_coef)
 
   def place(self, batch: Batch) -> Batch:
-    """The batch on the devices, rows spread over those of the mesh."""
+    """The batch on the devices, rows spread over those of the mesh; arrays on devices stay where they are."""
     if self.mesh is None:
       return hosts.put(batch, None)
     rows, ways = batch.tokens.shape[0], rules.ways(self.mesh, rules.MESH_AXES["batch"])

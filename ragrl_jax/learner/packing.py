@@ -1,6 +1,7 @@
 """Sequences → packed rows of few fixed shapes, and the place of each sequence. Pure NumPy; same input, same rows.
 
-The layout is computed once, here. Later code reads and writes a sequence's values through its span:
+The layout is computed once, here. Scores of a sequence are read from the rows, and values written to them, through its
+span:
 
   items a (5 tokens), b (3), c (4), rows of 8    row 0: a a a a a b b b    spans[0] = Span(block=0, row=0, 0, 5)
                                                  row 1: c c c c . . . .    spans[1] = Span(block=0, row=0, 5, 8)
@@ -8,7 +9,7 @@ The layout is computed once, here. Later code reads and writes a sequence's valu
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,16 +22,18 @@ UNROUTED = -1  # in place of an expert: the model's own router chooses (models/e
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-  """One sequence to be packed; every array has one entry per token.
+  """One sequence to be packed; arrays have one entry per token, except `rewards`.
 
   Attributes:
     tokens: int ids.
     loss_mask: bool, True for trained tokens; the first token is never trained, whatever its entry.
-    advantages: float; in SFT the token's weight; zeros if they are computed from the rewards later.
+    advantages: float; in SFT the token's weight; zeros before they are computed from the rewards.
     sampler_logprobs: float, for the tokens under the mask.
     group_id: the prompt's running number.
     name: the item's name in error messages.
-    rewards: float, the reward of each token; None for no rewards.
+    turns: int, the number of the turn that the token belongs to, counted in its episode; -1 for the environment's
+      tokens. Empty in SFT.
+    rewards: float [turns], the reward of each turn of its episode. Empty in SFT.
     episode: a key shared by the items of one episode; None if the episode has only this item.
     routes: int16 [tokens, n], see `structs.Batch`; None if the sampler recorded none.
   """
@@ -41,13 +44,14 @@ class Item:
   sampler_logprobs: np.ndarray
   group_id: int = 0
   name: str = ""
-  rewards: np.ndarray | None = None
+  turns: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
+  rewards: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.float32))
   episode: tuple[int, int] | None = None
   routes: np.ndarray | None = None
 
 
 class Span(NamedTuple):
-  """The place of an item's own tokens: tokens start:stop of a row of a block. Spans sort in the order of the rows."""
+  """The place of an item's own tokens: tokens start:stop of a row of a block."""
 
   block: int
   row: int
@@ -67,56 +71,24 @@ class Packed:
     blocks: Batches [rows, T], the longest rows first.
     spans: one per item, in the order of the items. With a shared prefix, a span excludes the tokens that the group
       shares. It includes all trained tokens.
-    episodes: the field `episode` of each item; empty if every item is an episode.
   """
 
   blocks: list[Batch]
   spans: list[Span]
-  episodes: Sequence[tuple[int, int] | None] = ()
 
-  def by_episode(self) -> list[list[Span]]:
-    """The spans of each episode, in the order of the items. Nearly all episodes have one span."""
-    found: dict[Any, list[Span]] = {}
-    for number, span in enumerate(self.spans):
-      own = self.episodes[number] if self.episodes else None
-      found.setdefault(number if own is None else own, []).append(span)
-    return list(found.values())
+  def column(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """One array [R, T] per block: the last values of each item at the item's own tokens, zeros elsewhere."""
+    filled = [np.zeros(block.tokens.shape, np.float32) for block in self.blocks]
+    for span, own in zip(self.spans, values, strict=True):
+      span.of(filled)[:] = own[len(own) - (span.stop - span.start) :]
+    return filled
 
 
-def rows(episode: structs.Episode, rewards: Sequence[float]) -> list[Item]:
-  """The items of an episode: one for each conversation in which the model sampled a token (see `of_episode`).
+def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> list[Item]:
+  """The items of an episode: one for each conversation in which the model sampled a token.
 
-  Args:
-    episode: see `of_episode`.
-    rewards: one number per model segment.
-
-  Raises:
-    ValueError: see `of_episode`.
-  """
-  if not episode.starts:
-    return [of_episode(episode, rewards)]
-  parts: list[tuple[tuple[structs.Segment, ...], list[float]]] = []
-  at, unplaced = 0, 0.0
-  for segments in episode.conversations:
-    said = [segment for segment in segments if segment.owner == structs.MODEL]
-    earned, at = [*rewards[at : at + len(said)]], at + len(said)
-    if any(segment.ids for segment in said):
-      earned[0] += unplaced
-      unplaced = 0.0
-      parts.append((segments, earned))
-    elif parts:  # nothing was sampled here, so the reward goes to the last token before it, or to the next conversation
-      parts[-1][1][-1] += sum(earned)
-    else:
-      unplaced += sum(earned)
-  made = [of_episode(dataclasses.replace(episode, segments=part, starts=()), earned) for part, earned in parts]
-  return [dataclasses.replace(item, episode=(episode.prompt_index, episode.sample)) for item in made]
-
-
-def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
-  """All segments' ids in order. The model's segments are trained, the environment's never.
-
-  The reward of a model segment goes to its last token. If the segment has no token, the reward goes to the last trained
-  token before it, or else to the first trained token after it.
+  The model's segments are trained, the environment's never. A model segment with tokens is a turn. The reward of one
+  without tokens is added to that of the turn before it, or else of the turn after it.
 
   Args:
     episode: its segments have ids, and model segments have log-probabilities.
@@ -126,44 +98,55 @@ def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
     ValueError: log-probabilities or rewards do not match the segments.
   """
   name = f"episode {episode.prompt_index}.{episode.sample} (example {episode.example_id!r})"
-  tokens, mask, logprobs, ends = [], [], [], []
-  for s in episode.segments:
-    is_model = s.owner == structs.MODEL
-    if is_model and len(s.logprobs) != len(s.ids):
+  written = [s for s in episode.segments if s.owner == structs.MODEL]
+  for s in written:
+    if len(s.logprobs) != len(s.ids):
       raise ValueError(f"{name}: a model segment has {len(s.ids)} ids and {len(s.logprobs)} log-probabilities.")
-    tokens += s.ids
-    mask += [is_model] * len(s.ids)
-    logprobs += s.logprobs if is_model else (0.0,) * len(s.ids)
-    if is_model:
-      ends.append(len(tokens))
-  if len(rewards) != len(ends):
-    raise ValueError(f"{name}: {len(rewards)} rewards for {len(ends)} model segments; one each is needed.")
-  tokens, mask = np.asarray(tokens, np.int32), np.asarray(mask, bool)
-  earned = np.zeros(tokens.shape, np.float32)
-  trained = np.flatnonzero(mask)
-  for end, reward in zip(ends, rewards):
-    if trained.size:
-      # trained = [2 3 4 6 7], end = 5: searchsorted finds 3, and trained[2] = 4 is the segment's last token.
-      earned[trained[max(np.searchsorted(trained, end) - 1, 0)]] += reward
-  return Item(
-    tokens,
-    mask,
-    np.zeros(tokens.shape, np.float32),
-    np.asarray(logprobs, np.float32),
-    rewards=earned,
-    group_id=episode.prompt_index,
-    name=name,
-    routes=_routes(episode),
-  )
+  if len(rewards) != len(written):
+    raise ValueError(f"{name}: {len(rewards)} rewards for {len(written)} model segments; one each is needed.")
+  earned, waiting = [], 0.0
+  for s, reward in zip(written, rewards):
+    if s.ids:
+      earned.append(waiting + reward)
+      waiting = 0.0
+    elif earned:
+      earned[-1] += reward
+    else:
+      waiting += reward
+  items, turn = [], 0
+  for segments in episode.conversations:
+    turns, logprobs = [], []
+    for s in segments:
+      is_model = s.owner == structs.MODEL
+      turns += [turn if is_model else -1] * len(s.ids)
+      logprobs += s.logprobs if is_model else (0.0,) * len(s.ids)
+      turn += bool(is_model and s.ids)
+    turns = np.asarray(turns, np.int32)
+    if (turns >= 0).any():
+      items.append(
+        Item(
+          np.asarray([token for s in segments for token in s.ids], np.int32),
+          turns >= 0,
+          np.zeros(turns.shape, np.float32),
+          np.asarray(logprobs, np.float32),
+          group_id=episode.prompt_index,
+          name=name,
+          turns=turns,
+          rewards=np.asarray(earned, np.float32),
+          episode=(episode.prompt_index, episode.sample) if episode.starts else None,
+          routes=_routes(segments),
+        )
+      )
+  return items
 
 
-def _routes(episode: structs.Episode) -> np.ndarray | None:
-  """The experts of each token of an episode, int16 [tokens, n], with UNROUTED where none are recorded."""
-  width = next((len(s.routes) // len(s.ids) // 2 for s in episode.segments if s.routes), 0)
+def _routes(segments: Sequence[structs.Segment]) -> np.ndarray | None:
+  """The experts of each token of a conversation, int16 [tokens, n], with UNROUTED where none are recorded."""
+  width = next((len(s.routes) // len(s.ids) // 2 for s in segments if s.routes), 0)
   if not width:
     return None
   none = lambda segment: np.full((len(segment.ids), width), UNROUTED, np.int16)
-  parts = [np.frombuffer(s.routes, np.int16).reshape(-1, width) if s.routes else none(s) for s in episode.segments]
+  parts = [np.frombuffer(s.routes, np.int16).reshape(-1, width) if s.routes else none(s) for s in segments]
   return np.concatenate(parts)
 
 
@@ -203,19 +186,17 @@ def pack_items(
   for length, pieces in row_layout.best(items, rows=rows, lengths=lengths, share_prefix=share_prefix):
     spans |= _spans(items, pieces, block=len(blocks))
     blocks.append(_block(items, pieces, length, share_prefix, routes))
-  several = [item.episode for item in items] if any(item.episode is not None for item in items) else []
-  return Packed(blocks, [spans[number] for number in range(len(items))], several)
+  return Packed(blocks, [spans[number] for number in range(len(items))])
 
 
 def join(parts: Sequence[Packed]) -> Packed:
   """The blocks of all parts, one after the other, with the spans of all items."""
-  blocks, spans, several = [], [], []
+  blocks, spans = [], []
   for part in parts:
-    several += part.episodes or [None] * len(part.spans)
     # After 2 blocks, block 0 becomes block 2; rows and tokens stay the same.
     spans += [span._replace(block=span.block + len(blocks)) for span in part.spans]
     blocks += part.blocks
-  return Packed(blocks, spans, several if any(one is not None for one in several) else [])
+  return Packed(blocks, spans)
 
 
 def _spans(items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], *, block: int) -> dict[int, Span]:
@@ -235,11 +216,11 @@ def _block(
 ) -> Batch:
   """One block, from the pieces in each of its rows."""
   shape = (len(pieces), length)
-  ints = lambda fill=0: np.full(shape, fill, np.int32)
+  ints = lambda: np.zeros(shape, np.int32)
   floats = lambda: np.zeros(shape, np.float32)
   # Zeros are padding: segment 0 is not a sequence, and its mask is 0.
-  tokens, segment_ids, prefix_ids, positions, group_ids = ints(), ints(), ints(), ints(), ints(-1)
-  loss_mask, advantages, rewards, sampler_logprobs = np.zeros(shape, bool), floats(), floats(), floats()
+  tokens, segment_ids, prefix_ids, positions = ints(), ints(), ints(), ints()
+  loss_mask, advantages, sampler_logprobs = np.zeros(shape, bool), floats(), floats()
   chosen = np.full((*shape, routes), UNROUTED, np.int16)
   for row, members in enumerate(pieces):
     stop = root = 0
@@ -250,12 +231,11 @@ def _block(
       root = root if piece.start else segment  # the segment that a continued piece attends to besides its own
       mask = item.loss_mask[part].copy()
       mask[:1] = False  # no state in this segment predicts its first token
-      tokens[here], segment_ids[here], group_ids[here] = item.tokens[part], segment, item.group_id
+      tokens[here], segment_ids[here] = item.tokens[part], segment
       prefix_ids[here], positions[here] = root, np.arange(piece.start, piece.stop, dtype=np.int32)
       loss_mask[here] = mask
       # Untrained tokens get zeros, whatever the item contains.
       advantages[here] = np.where(mask, item.advantages[part], 0.0)
-      rewards[here] = 0.0 if item.rewards is None else item.rewards[part]
       sampler_logprobs[here] = np.where(mask, item.sampler_logprobs[part], 0.0)
       if routes and item.routes is not None:
         chosen[here] = np.where(mask[:, None], item.routes[part], UNROUTED)
@@ -265,13 +245,11 @@ def _block(
     positions=positions,
     loss_mask=loss_mask,
     advantages=advantages,
-    rewards=rewards,
     sampler_logprobs=sampler_logprobs,
     old_logprobs=floats(),
     ref_logprobs=floats(),
     values=floats(),
     returns=floats(),
-    group_ids=group_ids,
     prefix_ids=prefix_ids if share_prefix else None,
     routes=chosen if routes else None,
   )

@@ -140,6 +140,11 @@ class Settings(Loss):
     """Whether the old policy needs a forward pass. With a single step it is the current policy, so it does not."""
     return self.objective == "policy" and (self.steps > 1 or (self.kl != "none" and self.kl_in == "reward"))
 
+  @property
+  def scores_first(self) -> bool:
+    """Whether advantages need scores: a critic's values, or a KL penalty in the reward."""
+    return self.critic.kind != "none" or (self.kl != "none" and self.kl_in == "reward")
+
 
 def from_config(config: Any, *, objective: str = "policy") -> Settings:
   """The learner's settings for a run. SFT takes the mean over weighted tokens, without KL or entropy bonus.

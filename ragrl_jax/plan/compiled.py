@@ -34,14 +34,7 @@ from ragrl_jax.plan.summary import Conversation, Program, Report
 from ragrl_jax.settings import of as settings_of
 from ragrl_jax.structs import Batch
 
-KINDS = dict(
-  loss_mask=jnp.bool_,
-  tokens=jnp.int32,
-  segment_ids=jnp.int32,
-  positions=jnp.int32,
-  group_ids=jnp.int32,
-  prefix_ids=jnp.int32,
-)
+KINDS = dict(loss_mask=jnp.bool_, tokens=jnp.int32, segment_ids=jnp.int32, positions=jnp.int32, prefix_ids=jnp.int32)
 STATES = 64  # assumed number of states of the stop automaton; its table is small
 
 

@@ -1,6 +1,6 @@
 """Episodes with their rewards, for training, logs and tables.
 
-Order of the calls in a training step: `score`, `by_prompts`, `items` (packed by learner/packing.py), `with_advantages`.
+Order of the calls in a training step: `score`, `by_prompts`, `items` (for the learner), `with_advantages`.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import numpy as np
 from ragrl_jax import structs
 from ragrl_jax.core import groups as groups_lib
 from ragrl_jax.core.rewards import lengths
-from ragrl_jax.learner import packing
+from ragrl_jax.learner import advantages, packing
 from ragrl_jax.store import episodes as episodes_lib
 
 Penalty = Callable[[structs.Episode], float]  # episode → a number ≤ 0 that is added to its reward
@@ -142,19 +142,18 @@ def by_prompts(scored: Sequence[Scored], parts: int) -> list[list[Scored]]:
 
 def items(scored: Sequence[Scored]) -> list[packing.Item]:
   """The items to pack, in order: one for each conversation of the episodes that train."""
-  return [item for one in scored if one.trains for item in packing.rows(one.episode, one.turns)]
+  return [item for one in scored if one.trains for item in packing.of_episode(one.episode, one.turns)]
 
 
-def with_advantages(scored: Sequence[Scored], packed: packing.Packed) -> list[Scored]:
+def with_advantages(scored: Sequence[Scored], items: Sequence[packing.Item]) -> list[Scored]:
   """The episodes with the mean advantage of their trained tokens.
 
   Args:
-    scored: the episodes whose `items` were packed, in that order.
-    packed: their rows with advantages.
+    scored: the episodes, in the order of their `items`.
+    items: with advantages.
   """
-  advantages, masks = [b.advantages for b in packed.blocks], [b.loss_mask for b in packed.blocks]
-  cut = lambda own, arrays: np.concatenate([span.of(arrays) for span in own])
-  means = iter([float(cut(own, advantages)[cut(own, masks)].mean()) for own in packed.by_episode()])
+  cut = lambda own: np.concatenate([items[number].advantages[items[number].loss_mask] for number in own])
+  means = iter([float(cut(own).mean()) for own in advantages.by_episode(items)])
   return [dataclasses.replace(one, advantage=next(means) if one.trains else None) for one in scored]
 
 

@@ -76,7 +76,7 @@ def test_a_tool_loop_is_one_conversation_token_by_token(tokenizer):
   assert episode.facts == dict(answer="Italy", requests=2, tool_calls=1, searches=1) and episode.num_searches == 1
   assert recipe.score(EXAMPLE, episode) == dict(answer=1.0) and recipe.outcome(EXAMPLE, episode) == 1.0
   assert recipe.measures(EXAMPLE, episode) == dict(requests=2, tool_calls=1, searches=1, errors=0.0, rewrites=0.0)
-  item = packing.of_episode(episode, (0.0, 1.0))
+  (item,) = packing.of_episode(episode, (0.0, 1.0))
   assert [int(i) for i in item.tokens[item.loss_mask]] == [*said.ids, *answer.ids]
 
 
@@ -127,7 +127,7 @@ def test_a_rewritten_history_is_split_into_rows(tokenizer):
   first, second = rewards.items(scored)
   assert tokenizer.decode(second.tokens).count("Something else.") == 1
   assert [tokenizer.decode(item.tokens[item.loss_mask]) for item in (first, second)] == ["Spain", "Italy"]
-  assert (first.rewards.sum(), second.rewards.sum()) == (0.0, 1.0) and first.episode == second.episode == (0, 0)
+  assert first.rewards.tolist() == second.rewards.tolist() == [0.0, 1.0] and first.episode == second.episode == (0, 0)
   # It is kept so over a checkpoint, and in the log.
   saved = json.loads(json.dumps(episodes_lib.record(episode)))
   assert episodes_lib.of_record(saved).conversations == episode.conversations

@@ -100,7 +100,7 @@ def test_calls_results_and_answer_token_by_token(tokenizer):
   assert episode.ended == "answer" and episode.facts == facts(answer="Italy", calls=2, searches=1)
   assert recipe.score(EXAMPLE, episode) == dict(answer=1.0) and recipe.outcome(EXAMPLE, episode) == 1.0
   assert recipe.measures(EXAMPLE, episode) == facts(calls=2, searches=1)
-  item = packing.of_episode(episode, (0.0, 1.0))
+  (item,) = packing.of_episode(episode, (0.0, 1.0))
   assert [int(i) for i in item.tokens[item.loss_mask]] == [*said.ids, *answer.ids]
 
 

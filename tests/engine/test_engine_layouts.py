@@ -101,7 +101,7 @@ def test_rows_without_a_token_are_never_drawn_and_have_no_probability():
       ours, single = kit.scored(episode, how.get("temperature") or 1.0, forward=forward)
       np.testing.assert_allclose(ours, single, atol=1e-4)
   (episode, *_) = rollout(made, temperature=temperature).run(requests(1, 1), step=0)
-  packed = packing.pack_items([packing.of_episode(episode, (0.0,) * 3)], rows=1, lengths=(kit.CONTEXT,))
+  packed = packing.pack_items(packing.of_episode(episode, (0.0,) * 3), rows=1, lengths=(kit.CONTEXT,))
   scored, entropies = learner_forward.scores(model, packed.blocks[0], temperature=temperature, chunk=16)
   mask = np.asarray(packed.blocks[0].loss_mask).astype(bool)
   np.testing.assert_allclose(np.asarray(scored)[mask], kit.scored(episode, temperature, forward=forward)[0], atol=1e-4)

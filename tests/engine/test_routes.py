@@ -72,7 +72,8 @@ def test_each_token_has_the_experts_of_the_state_that_drew_it(speculate):
 
 
 def batch_of(episodes):
-  items = [packing.of_episode(e, [0.0] * sum(s.owner == structs.MODEL for s in e.segments)) for e in episodes]
+  rewards = lambda episode: [0.0] * sum(s.owner == structs.MODEL for s in episode.segments)
+  items = [item for episode in episodes for item in packing.of_episode(episode, rewards(episode))]
   (block,) = packing.pack_items(items, rows=4, lengths=(256,), routes=L * K).blocks
   return items, block
 
@@ -141,13 +142,12 @@ def test_routes_in_rows_by_hand():
   said = np.array([[1, 2], [3, 4]], np.int16)
   turn = structs.Segment(structs.MODEL, (8, 9), "", logprobs=(-1.0, -2.0), routes=said.tobytes())
   episode = structs.Episode((structs.Segment(structs.ENVIRONMENT, (5, 6), ""), turn))
-  item = packing.of_episode(episode, [1.0])
+  (item,) = packing.of_episode(episode, [1.0])
   assert item.routes.tolist() == [[-1, -1], [-1, -1], [1, 2], [3, 4]]
   (block,) = packing.pack_items([item], rows=1, lengths=(6,), routes=2).blocks
   assert block.routes[0].tolist() == [[-1, -1], [-1, -1], [1, 2], [3, 4], [-1, -1], [-1, -1]]
-  (alone,) = packing.pack_items(
-    [packing.of_episode(structs.Episode((turn,)), [1.0])], rows=1, lengths=(3,), routes=2
-  ).blocks
+  alone = packing.of_episode(structs.Episode((turn,)), [1.0])
+  (alone,) = packing.pack_items(alone, rows=1, lengths=(3,), routes=2).blocks
   assert alone.routes[0].tolist() == [[-1, -1], [3, 4], [-1, -1]]
   (none,) = packing.pack_items([item], rows=1, lengths=(6,)).blocks
   assert none.routes is None

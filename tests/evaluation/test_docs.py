@@ -23,7 +23,7 @@ def logged():
   """The metrics that single modules log. `only_declared_metrics` in conftest.py checks whole rows."""
   example, ones = structs.Example("q", "?", ("!",)), {"answer": 1.0}
   scored = rewards.Scored(example, EPISODE, ones, ones, 1.0, 1.0, (1.0,), 0.5)
-  packed = packing.pack_items([packing.of_episode(EPISODE, (0.5,))], rows=1, lengths=(8,))
+  packed = packing.pack_items(packing.of_episode(EPISODE, (0.5,)), rows=1, lengths=(8,))
   counted = blocks.whole_batch([blocks.count(packed.blocks, settings.Settings())])
   names = [*step.SUMS, *learner.OF_CRITIC, "return_mean", "value_mean", "explained_variance"]
   names += rewards.summarise([scored])

@@ -1,5 +1,7 @@
 """A small decoder and small batches for the learner's tests."""
 
+import dataclasses
+
 import jax
 import numpy as np
 from flax import nnx
@@ -35,7 +37,7 @@ def learner(settings=None, optimizer=OPTIMIZER, mesh=None, **how):
 
 
 def items(count=10, seed=0):
-  """Sequences of 5 to 12 tokens, about half of them trained, with advantages and log-probabilities."""
+  """Sequences of 5 to 12 tokens, about half of them trained, with advantages and log-probabilities, without rewards."""
   draw = np.random.default_rng(seed)
   made = []
   for number in range(count):
@@ -59,26 +61,42 @@ def packed(sequences, rows=ROWS, lengths=LENGTHS):
   return packing.pack_items(sequences, rows=rows, lengths=lengths)
 
 
+def pack(minibatches):
+  """Each mini-batch in rows, as `Learner.prepare` calls it."""
+  return [packed(part) for part in minibatches]
+
+
 def blocks(sequences, rows=ROWS, lengths=LENGTHS):
   """Only the packed blocks, for tests that change them."""
   return packed(sequences, rows, lengths).blocks
 
 
 def padded(sequences, rows=ROWS, length=LENGTHS[0]):
-  """One sequence per row."""
-  lines = [packed([s], rows=1, lengths=(length,)).blocks[0] for s in sequences]
-  lines += [packed([], rows=1, lengths=(length,)).blocks[0]] * (-len(sequences) % rows)
+  """The blocks with one sequence per row."""
+  lines = [blocks([s], rows=1, lengths=(length,))[0] for s in sequences]
+  lines += blocks([], rows=1, lengths=(length,)) * (-len(sequences) % rows)
   stack = lambda part: jax.tree.map(lambda *rows: np.concatenate(rows), *part)
-  return packing.Packed(
-    [stack(lines[start : start + rows]) for start in range(0, len(lines), rows)],
-    [packing.Span(i // rows, i % rows, 0, len(s.tokens)) for i, s in enumerate(sequences)],
-  )
+  return [stack(lines[start : start + rows]) for start in range(0, len(lines), rows)]
+
+
+def earning(item, *rewards):
+  """The item with a turn for each stretch of trained tokens. The last turns get these rewards, the others none."""
+  on = item.loss_mask & (np.arange(len(item.tokens)) > 0)
+  # Mask 0 1 1 0 1 has the turns -1 0 0 -1 1.
+  turns = np.where(on, np.cumsum(np.diff(on, prepend=False) & on) - 1, -1)
+  count = turns.max() + 1
+  earned = [0.0] * (count - len(rewards)) + [*rewards][-count:]
+  zeros = np.zeros_like(item.advantages)
+  return dataclasses.replace(item, turns=turns, rewards=np.asarray(earned, np.float32), advantages=zeros)
 
 
 def update(learner, state, *minibatches, checkpoint=""):
-  """(state, metrics) of an update on Packed mini-batches, or on lists of blocks that contain their advantages."""
-  minibatches = [part if isinstance(part, packing.Packed) else packing.Packed(part, []) for part in minibatches]
-  return drain(learner.train(state, learner.prepare(state, minibatches), checkpoint=checkpoint))
+  """(state, metrics) of an update on mini-batches of items, or of blocks that contain their advantages."""
+  if all(part and isinstance(part[0], packing.Item) for part in minibatches):
+    ready = learner.prepare(state, minibatches, pack)
+  else:
+    ready = learner.prepare(state, [()] * len(minibatches), lambda _: [packing.Packed(x, []) for x in minibatches])
+  return drain(learner.train(state, ready, checkpoint=checkpoint))
 
 
 def gradient(learner, batches, params=None):

@@ -77,7 +77,7 @@ def test_loss_and_gradient_equal_a_plain_computation(full):
 
 def test_packing_padding_order_and_micro_batches_change_nothing(full):
   sequences = small.items(16, seed=1)
-  want, want_grads = small.gradient(full, off_policy(small.padded(sequences).blocks))
+  want, want_grads = small.gradient(full, off_policy(small.padded(sequences)))
   eight = [block for i in range(0, 16, 2) for block in small.blocks(sequences[i : i + 2])]
   cuts = dict(packed=small.blocks(sequences), reversed=small.blocks(sequences[::-1]), eight=eight)
   assert [len(blocks) for blocks in cuts.values()] == [1, 1, 8]
@@ -372,12 +372,10 @@ def test_counts_by_hand():
     loss_mask=row(0, 1, 1, 0, 0, 0, 0, 0),
     advantages=row(0, 0.5, 0, 0, 0, 0, 0, 0),
     sampler_logprobs=zeros,
-    rewards=zeros,
     old_logprobs=zeros,
     ref_logprobs=zeros,
     values=zeros,
     returns=zeros,
-    group_ids=row(0, 0, 0, 1, 1, -1, -1, -1),
   )
   counts = blocks_lib.count([batch], Settings())
   assert counts == dict(tokens=2, sequences=1, packed_tokens=5, places=8, weight=2, pairs=9, silent=1)

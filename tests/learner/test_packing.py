@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragrl_jax import structs
-from ragrl_jax.learner import packing, row_layout
+from ragrl_jax.learner import advantages, packing, row_layout
 from ragrl_jax.run import rewards
 
 NAMES = [f.name for f in dataclasses.fields(structs.Batch)]
@@ -35,7 +35,7 @@ def of_size(size, number=0):
 
 def pack(episodes, rewards, **how):
   """The blocks of these episodes."""
-  items = [packing.of_episode(one, earned) for one, earned in zip(episodes, rewards, strict=True)]
+  items = [item for one, earned in zip(episodes, rewards, strict=True) for item in packing.of_episode(one, earned)]
   return packing.pack_items(items, **how).blocks
 
 
@@ -46,15 +46,15 @@ def test_an_episode_by_hand():
     segment_ids=[1] * 8 + [0, 0],
     positions=[*range(8), 0, 0],
     loss_mask=[0, 0, 1, 1, 1, 0, 1, 1, 0, 0],
-    rewards=[0, 0, 0, 0, 0.25, 0, 0, 0.5, 0, 0],
     sampler_logprobs=[0, 0, -1, -2, -3, 0, -4, -5, 0, 0],
-    group_ids=[4] * 8 + [-1, -1],
   )
   for name, values in want.items():
     np.testing.assert_array_equal(getattr(batch, name), [values], err_msg=name)
   assert (batch.loss_mask.dtype, batch.tokens.dtype, batch.advantages.dtype) == (np.bool_, np.int32, np.float32)
   for name in ("advantages", "old_logprobs", "ref_logprobs", "values", "returns"):
     np.testing.assert_array_equal(getattr(batch, name), np.zeros((1, 10), np.float32))
+  (item,) = packing.of_episode(episode(), (0.25, 0.5))
+  assert item.turns.tolist() == [-1, -1, 0, 0, 0, -1, 1, 1] and item.rewards.tolist() == [0.25, 0.5]
 
 
 def test_every_conversation_of_an_episode_is_an_item():
@@ -63,31 +63,34 @@ def test_every_conversation_of_an_episode_is_an_item():
   prompt, nothing = (structs.Segment(structs.ENVIRONMENT, ids, "p") for ids in ((12, 13), (14,)))
   # Three conversations; in the second one the model said nothing.
   joined = dataclasses.replace(one, segments=(*one.segments, nothing, prompt, said), starts=(4, 5))
-  first, second = packing.rows(joined, (0.25, 0.5, 1.0))
-  (alone,) = packing.rows(one, (0.25, 0.5))
-  for name in ("tokens", "loss_mask", "rewards", "sampler_logprobs"):
+  first, second = packing.of_episode(joined, (0.25, 0.5, 1.0))
+  (alone,) = packing.of_episode(one, (0.25, 0.5))
+  for name in ("tokens", "loss_mask", "turns", "sampler_logprobs"):
     np.testing.assert_array_equal(getattr(first, name), getattr(alone, name))
-  assert second.tokens.tolist() == [12, 13, 50] and second.rewards.tolist() == [0, 0, 1.0]
+  assert second.tokens.tolist() == [12, 13, 50] and second.turns.tolist() == [-1, -1, 2]
+  assert first.rewards.tolist() == second.rewards.tolist() == [0.25, 0.5, 1.0]
   assert first.episode == second.episode == (4, 1) and alone.episode is None
   # A conversation without a sampled token passes its reward on: to the one before, or else to the next.
   silent = dataclasses.replace(said, ids=(), logprobs=())
-  for order, want in (((said, silent), 4.0), ((silent, said), 4.0)):
+  for order in ((said, silent), (silent, said)):
     pair = dataclasses.replace(one, segments=(prompt, order[0], prompt, order[1]), starts=(2,))
-    (kept,) = packing.rows(pair, (1.0, 3.0))
-    assert kept.rewards.tolist() == [0, 0, want]
-  packed = packing.pack_items([alone, first, second], rows=1, lengths=(16,))
-  assert packed.by_episode() == [[packed.spans[0]], list(packed.spans[1:])]
-  both = packing.join([packing.pack_items([alone], rows=1, lengths=(16,)), packed])
-  assert [len(spans) for spans in both.by_episode()] == [1, 1, 2]
+    (kept,) = packing.of_episode(pair, (1.0, 3.0))
+    assert kept.turns.tolist() == [-1, -1, 0] and kept.rewards.tolist() == [4.0]
+  assert advantages.by_episode([alone, first, second]) == [[0], [1, 2]]
 
 
 def test_the_reward_of_a_turn_without_tokens_goes_to_a_neighbouring_turn():
   said = lambda n: structs.Segment(structs.MODEL, tuple(range(n)), "", logprobs=(0.0,) * n)
   result = structs.Segment(structs.ENVIRONMENT, (9,), "")
-  earned = lambda *segments, rewards: packing.of_episode(structs.Episode(segments), rewards).rewards.tolist()
-  assert earned(result, said(2), result, said(0), rewards=(1.0, 4.0)) == [0, 0, 5, 0]
-  assert earned(result, said(0), result, said(2), rewards=(1.0, 4.0)) == [0, 0, 1, 4]
-  assert earned(result, said(0), rewards=(1.0,)) == [0]
+  earned = lambda *sizes: [
+    (item.turns.tolist(), item.rewards.tolist())
+    for segments in [tuple(part for size in sizes for part in (result, said(size)))]
+    for item in packing.of_episode(structs.Episode(segments), (1.0, 4.0, 2.0)[: len(sizes)])
+  ]
+  assert earned(2, 0) == [([-1, 0, 0, -1], [5.0])]
+  assert earned(0, 2) == [([-1, -1, 0, 0], [5.0])]
+  assert earned(0, 1, 2) == [([-1, -1, 0, -1, 1, 1], [5.0, 2.0])]
+  assert earned(0) == []
 
 
 def test_a_span_points_to_its_item():
@@ -128,22 +131,24 @@ def test_unscored_episodes_are_left_out():
   ]
   items = rewards.items(scored)
   (batch,) = packing.pack_items(items, rows=1, lengths=(16,)).blocks
-  assert set(np.unique(batch.group_ids)) == {-1, 2} and batch.loss_mask.sum() == 5
+  assert [item.group_id for item in items] == [2] and batch.loss_mask.sum() == 5
   (empty,) = packing.pack_items(rewards.items(scored[:1]), rows=2, lengths=(16, 8)).blocks
   assert empty.tokens.shape == (2, 8) and not empty.loss_mask.any() and (empty.segment_ids == 0).all()
 
 
-def test_values_in_rows_are_read_back_by_episode():
+def test_advantages_are_read_back_by_episode():
   example = structs.Example("q", "?", ("!",))
   make = lambda index, reward: rewards.Scored(example, episode(index), {}, {}, reward, None, (0.0, reward or 0.0))
   scored = [make(1, 1.0), make(1, None), make(2, 0.0), make(3, 1.0)]
   parts = rewards.by_prompts(scored, 2)
   assert [[one.episode.prompt_index for one in part] for part in parts] == [[1, 1, 2], [3]]  # groups stay whole
-  packed = packing.join([packing.pack_items(rewards.items(part), rows=1, lengths=(16,)) for part in parts])
-  # Advantages 1, 2, 3 … over each row's tokens. Episodes have 8 tokens, trained at 2 3 4 6 7: a mean of 5.4, or 13.4.
-  counted = [dataclasses.replace(b, advantages=np.arange(1.0, 17.0)[None]) for b in packed.blocks]
-  found = rewards.with_advantages(scored, dataclasses.replace(packed, blocks=counted))
-  assert [one.advantage for one in found] == [pytest.approx(5.4), None, pytest.approx(13.4), pytest.approx(5.4)]
+  # Advantages 1, 2, 3 … from each episode's first token. Of its 8 tokens 2 3 4 6 7 are trained: a mean of 5.4.
+  counted = [
+    dataclasses.replace(item, advantages=8.0 * number + np.arange(1.0, 9.0))
+    for number, item in enumerate(rewards.items(scored))
+  ]
+  found = rewards.with_advantages(scored, counted)
+  assert [one.advantage for one in found] == [pytest.approx(5.4), None, pytest.approx(13.4), pytest.approx(21.4)]
 
 
 def test_the_first_token_is_never_trained():
@@ -152,28 +157,29 @@ def test_the_first_token_is_never_trained():
   np.testing.assert_array_equal(batch.advantages, [[0, 1, 1, 0, 2, 2]])
 
 
-def packed_groups(sizes, **how):
-  """The group, which is the item's number, of each place: one array per block."""
-  return [b.group_ids for b in packing.pack_items([of_size(n, i) for i, n in enumerate(sizes)], **how).blocks]
+def packed_numbers(sizes, **how):
+  """The number of the item at each place, -1 for none: one array per block."""
+  items = [dataclasses.replace(of_size(n, i), tokens=np.full(n, i, np.int32)) for i, n in enumerate(sizes)]
+  return [np.where(b.segment_ids > 0, b.tokens, -1) for b in packing.pack_items(items, **how).blocks]
 
 
 def test_best_fit_decreasing_by_hand():
   # Rows of 9, one per block: 6 → row 0, 5 → row 1; 3 → row 0, which it fills, though row 1 has more room; 2 → row 1.
-  first, second = packed_groups((3, 6, 2, 5), rows=1, lengths=(9,))
+  first, second = packed_numbers((3, 6, 2, 5), rows=1, lengths=(9,))
   np.testing.assert_array_equal(first, [[1] * 6 + [0] * 3])
   np.testing.assert_array_equal(second, [[3] * 5 + [2] * 2 + [-1] * 2])
 
 
 def test_the_units_of_the_last_block_are_spread_over_its_rows():
   # One row of 12 would hold all. Over two rows, 5 + 2 and 4 + 1, they fit into a block of T 7: 14 places, not 24.
-  (block,) = packed_groups((5, 4, 2, 1), rows=2, lengths=(7, 12))
+  (block,) = packed_numbers((5, 4, 2, 1), rows=2, lengths=(7, 12))
   np.testing.assert_array_equal(block, [[0] * 5 + [3] + [-1], [1] * 4 + [2] * 2 + [-1]])
 
 
 def test_the_length_with_the_fewest_places_is_the_main_one():
   # Three items of 4 fill a row of 12; in rows of 6 each is alone: 12 places against 18. Four of 3 are equal: 12 and 12.
-  assert [b.shape for b in packed_groups((4, 4, 4), rows=1, lengths=(6, 12))] == [(1, 12)]
-  assert [b.shape for b in packed_groups((5, 5, 5), rows=1, lengths=(5, 12))] == [(1, 5)] * 3
+  assert [b.shape for b in packed_numbers((4, 4, 4), rows=1, lengths=(6, 12))] == [(1, 12)]
+  assert [b.shape for b in packed_numbers((5, 5, 5), rows=1, lengths=(5, 12))] == [(1, 5)] * 3
 
 
 @settings(max_examples=40, deadline=None)
@@ -189,7 +195,7 @@ def test_every_token_is_packed_once_and_in_order(sizes, rows):
         here = np.flatnonzero(batch.segment_ids[row] == segment)
         assert (np.diff(here) == 1).all()  # one stretch
         np.testing.assert_array_equal(batch.positions[row, here], np.arange(len(here)))
-        found[int(batch.group_ids[row, here[0]])] = batch.tokens[row, here]
+        found[int(batch.tokens[row, here[0]]) // 100] = batch.tokens[row, here]
       assert (batch.segment_ids[row][:-1] > 0)[batch.segment_ids[row][1:] > 0].all()  # padding only at the end
   assert sorted(found) == list(range(len(items)))
   for i, item in enumerate(items):
@@ -271,7 +277,6 @@ def test_a_shared_prompt_by_hand():
     loss_mask=[0, 0, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0],
     advantages=[0, 0, 0, 2, 2, 0, 1, 0, 0, 1, 1, 0],
     sampler_logprobs=[0, 0, 0, -200, -201, 0, -100, 0, 0, -100, -101, 0],
-    group_ids=[7] * 7 + [8] * 4 + [-1],
   )
   for name, values in want.items():
     np.testing.assert_array_equal(getattr(batch, name), [values], err_msg=name)

@@ -10,7 +10,7 @@ from flax import nnx
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.core import logprobs
-from ragrl_jax.learner import advantages, optimizer, packing
+from ragrl_jax.learner import advantages, optimizer
 from ragrl_jax.learner.learner import Learner
 from ragrl_jax.learner.settings import AdvantageSettings, OptimizerSettings, Settings
 from ragrl_jax.models import lora
@@ -31,9 +31,8 @@ def episode(answer, sample, *, prompt=0, failed=False, tokens=2):
 def trained(episodes, kind="group_relative", **how):
   """The mean advantage of each episode's trained tokens; None for one that does not train."""
   scored = rewards.score(RECIPE, [EXAMPLE] * len(episodes), episodes, 0)
-  packed = packing.pack_items(rewards.items(scored), rows=8, lengths=(8,))
-  packed, _ = advantages.assign(packed, AdvantageSettings(kind=kind, **how))
-  return [one.advantage for one in rewards.with_advantages(scored, packed)]
+  items, *_ = advantages.assign(rewards.items(scored), AdvantageSettings(kind=kind, **how))
+  return [one.advantage for one in rewards.with_advantages(scored, items)]
 
 
 @pytest.mark.parametrize(

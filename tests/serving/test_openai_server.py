@@ -163,7 +163,7 @@ def test_logprobs_are_the_learners_scores(server, temperature):
       structs.Segment(structs.MODEL, tuple(ids), "", tuple(logprobs)),
     )
   )
-  packed = packing.pack_items([packing.of_episode(episode, (0.0,))], rows=1, lengths=(kit.CONTEXT,))
+  packed = packing.pack_items(packing.of_episode(episode, (0.0,)), rows=1, lengths=(kit.CONTEXT,))
   (block,) = packed.blocks
   scored, _ = forward.scores(kit.model(), block, temperature=temperature, chunk=16)
   mask = np.asarray(block.loss_mask).astype(bool)
