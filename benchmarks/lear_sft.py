@@ -23,7 +23,8 @@ from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.prompting import sentencepiece
-from ragrl_jax.recipes.lear import demonstrate, generator
+from ragrl_jax.recipes import scripts
+from ragrl_jax.recipes.lear import demonstrate, sft_data
 from ragrl_jax.recipes.lear.prompt import SECTIONS
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import jsonl
@@ -69,7 +70,7 @@ def main(_):
     found = answers(out, reply, variant, extractor, tests)
     predictions = list(jsonl.read(out / reply / "answers" / "predictions.jsonl"))
     asked = str(out / reply / "asked.jsonl.gz")
-    writers.write_examples(asked, generator.from_evidence(readers.read_examples(tests), predictions))
+    writers.write_examples(asked, sft_data.from_evidence(readers.read_examples(tests), predictions))
     rows.append(row(reply, found, predictions, answers(out, f"{reply}_generator", "generator", answering, asked)))
     say(reply)
   print(table(rows))
@@ -95,7 +96,7 @@ def make_world(folder: pathlib.Path) -> None:
   asked = ask(TRANSCRIPTS, 50, passages=GIVEN)
   for reply in REPLIES:  # the same questions for all: only the reply differs
     writers.write_examples(folder / f"{reply}.jsonl.gz", asked, turns=show(asked, reply=reply, fault=0.0))
-  writers.write_examples(folder / "generator.jsonl.gz", asked, turns=generator.demonstrations(asked))
+  writers.write_examples(folder / "generator.jsonl.gz", asked, turns=scripts.answer_directly(asked))
   held_out = synthetic.questions(world, QUESTIONS.value, part=synthetic.HELD_OUT, seed=seed, passages=GIVEN)
   writers.write_examples(folder / "held_out.jsonl.gz", held_out)
   lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]

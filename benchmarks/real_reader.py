@@ -18,8 +18,7 @@ from ragrl_jax.data import readers
 from ragrl_jax.jobs import sft
 from ragrl_jax.prompting import passages as passages_lib
 from ragrl_jax.prompting import sentencepiece
-from ragrl_jax.recipes.released.agents import PLAYED
-from ragrl_jax.recipes.released.tags import AGENTS
+from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.retrieval import corpus_files
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
@@ -193,7 +192,7 @@ def _untrained(switches, example: Example) -> Turns:
 
 
 def _released(switches, example: Example) -> Turns:
-  agent, gold = PLAYED[switches.agent], example.golds[0]
+  agent, gold = AGENTS[switches.agent], example.golds[0]
   tags = AGENTS[switches.agent]
   before = "<think> I have to look this up. </think>" if tags.thinks else ""
   shown = agent.shown(example.passages, None, None)

@@ -13,19 +13,17 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
 
-def get_config(variant: str = ""):
-  config, chosen = recipes.configure("agent", variant)
-  config.model.update(dict(dtype="bfloat16", remat=True))
+def get_config(variant: str = "", recipe: str = "agent"):
+  """recipe: tool_agent.py has the same sizes."""
+  config, chosen = recipes.configure(recipe, variant)
+  config.model.update(dtype="bfloat16", remat=True)
   # Room for the turns of a tool loop: reasoning, calls and results.
-  config.rollout.update(
-    dict(
-      prompts_per_step=64, group_size=8, lanes=128, rows=256, context=8192, prefill=256, page=128, max_new_tokens=1024
-    )
-  )
-  config.advantage.update(dict(kind="group_relative", std="none"))
-  config.loss.update(dict(aggregation="token_mean", clip_low=0.2, clip_high=0.28))
-  config.optimizer.update(dict(learning_rate=1e-6, warmup_steps=10, schedule="constant"))
-  config.learner.update(dict(micro_rows=4, row_lengths=(4096, 8192), logprob_chunk=1024))
+  config.rollout.update(prompts_per_step=64, group_size=8, max_new_tokens=1024)
+  config.rollout.update(lanes=128, rows=256, context=8192, prefill=256, page=128)
+  config.advantage.update(kind="group_relative", std="none")
+  config.loss.update(aggregation="token_mean", clip_low=0.2, clip_high=0.28)
+  config.optimizer.update(learning_rate=1e-6, warmup_steps=10, schedule="constant")
+  config.learner.update(micro_rows=4, row_lengths=(4096, 8192), logprob_chunk=1024)
   config.checkpoint.every = 20
   config.evaluate.every = 20
   return config_lib.shrink(config) if "smoke" in chosen else config

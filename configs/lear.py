@@ -22,46 +22,28 @@ def get_config(variant: str = ""):
   config_lib.own_sets(config, train=f"{nq}/train", evaluate=f"{nq}/dev")
   config.data.drop_long = True
   config.retrieval.top_k = 5  # paper: DPR, 100-word chunks of the 2018 Wikipedia
-  config.model.update(dict(dtype="bfloat16", remat=True))
-  config.rollout.update(
-    dict(
-      prompts_per_step=128,
-      group_size=8,  # not given
-      lanes=256,
-      rows=512,
-      context=3072,
-      prefill=512,
-      page=128,
-      max_new_tokens=768,  # paper, in its measurement of latency
-      temperature=1.0,
-      top_p=1.0,
-    )
-  )  # not given
-  config.advantage.update(
-    dict(kind="group_relative", std="population", std_floor=0.1, eps=0.0)
-  )  # paper; population by its example
-  config.loss.update(
-    dict(
-      aggregation="seq_mean_token_mean",  # paper: a mean over sequences of one ratio each; see ratio
-      ratio="token",  # the paper prints the quotient of the sequences' probabilities, which is not offered
-      clip_low=0.2,
-      clip_high=0.2,  # paper
-      kl="k3",
-      kl_coef=1e-2,
-    )
-  )  # paper; the estimator is not given
-  config.optimizer.update(dict(learning_rate=1e-6, schedule="constant", warmup_steps=0, weight_decay=0.0))
-  config.learner.update(dict(micro_rows=8, row_lengths=(3072,), share_prompts=True, logprob_chunk=1024))
+  config.model.update(dtype="bfloat16", remat=True)
+  # Paper: 768 tokens, in its measurement of latency. The others are not given.
+  config.rollout.update(prompts_per_step=128, group_size=8, max_new_tokens=768, temperature=1.0, top_p=1.0)
+  config.rollout.update(lanes=256, rows=512, context=3072, prefill=512, page=128)
+  # Paper; population by its example.
+  config.advantage.update(kind="group_relative", std="population", std_floor=0.1, eps=0.0)
+  # Paper: a mean over sequences of one ratio each, the quotient of their probabilities, which is not offered; the clip;
+  # 1e-2, without an estimator.
+  config.loss.update(aggregation="seq_mean_token_mean", ratio="token", clip_low=0.2, clip_high=0.2)
+  config.loss.update(kl="k3", kl_coef=1e-2)
+  config.optimizer.update(learning_rate=1e-6, schedule="constant", warmup_steps=0, weight_decay=0.0)
+  config.learner.update(micro_rows=8, row_lengths=(3072,), share_prompts=True, logprob_chunk=1024)
   # All are kept (of 1.5B some 25 GB each): `ragrl evaluate --best METRIC` takes the best on the whole development set.
-  config.checkpoint.update(dict(every=50, keep=13))
-  config.evaluate.update(dict(every=50, examples=0))
+  config.checkpoint.update(every=50, keep=13)
+  config.evaluate.update(every=50, examples=0)
   if "sft" in chosen:
     config.model.lora.update(dict(rank=8, alpha=16.0) if config.preset == "generator" else dict(rank=16, alpha=32.0))
     study = config.preset.startswith("study")
     # Paper: three epochs of the study's 620 transcripts. The generator's and FilCo's are not given: one of NQ, as in
     # LEAR's RL, whatever the length of the transcripts.
-    config.sft.update(dict(batch=15 if study else 24, epochs=3 if study else 1, warmup_share=0.1))
+    config.sft.update(batch=15 if study else 24, epochs=3 if study else 1, warmup_share=0.1)
     config.sft.environment_weight = 0.0  # trains only the reply: with passages the prompt is most of the text
-    config.checkpoint.update(dict(every=500, keep=5))
-    config.optimizer.update(dict(learning_rate=1e-4, schedule="cosine", final_share=0.0))
+    config.checkpoint.update(every=500, keep=5)
+    config.optimizer.update(learning_rate=1e-4, schedule="cosine", final_share=0.0)
   return config_lib.shrink(config) if "smoke" in chosen else config

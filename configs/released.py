@@ -19,10 +19,10 @@ AGENTS = tuple(preset for preset in recipes.presets("released") if preset != "gi
 
 def get_config(variant: str = ""):
   config, chosen = recipes.configure("released", variant, one_of=(AGENTS,))
-  config.model.update(dict(dtype="bfloat16"))
+  config.model.update(dtype="bfloat16")
   config.retrieval.top_k = next((TOP_K[name] for name in chosen if name in TOP_K), 3)
   # Room for turns with long reasoning before a search, and for results.
-  config.rollout.update(dict(lanes=128, rows=256, context=16384, prefill=512, page=128, max_new_tokens=4096))
+  config.rollout.update(lanes=128, rows=256, context=16384, prefill=512, page=128, max_new_tokens=4096)
   config.rollout.reserve = 512
   config.learner.row_lengths = (config.rollout.context,)
   return config_lib.shrink(config) if "smoke" in chosen else config

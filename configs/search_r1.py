@@ -19,54 +19,28 @@ def get_config(variant: str = ""):
   config.steps = 1005  # code; 500 in the paper's text
   nq, hotpotqa = "hf:RUC-NLPIR/FlashRAG_datasets/nq", "hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa"
   config_lib.own_sets(config, train=f"{nq}/train,{hotpotqa}/train", evaluate=f"{nq}/dev")  # no test set
-  config.model.update(dict(dtype="bfloat16", remat=True))
+  config.model.update(dtype="bfloat16", remat=True)
   config.retrieval.top_k = 3  # paper and code
-  config.rollout.update(
-    dict(
-      prompts_per_step=512,
-      group_size=5,  # paper and code
-      lanes=128,
-      rows=256,
-      context=4096,  # code's max_prompt_length: prompt, turns and results together
-      prefill=256,
-      page=128,
-      max_new_tokens=500,  # a turn
-      temperature=1.0,
-      top_p=1.0,
-    )
-  )
-  config.advantage.update(dict(kind="group_relative", std="sample", eps=1e-6))
-  config.loss.update(
-    dict(
-      aggregation="token_mean",
-      clip_low=0.2,
-      clip_high=0.2,
-      kl="k3",
-      kl_coef=0.001,  # code's low_var_kl, in the loss
-      minibatches=2,
-    )
-  )  # of 256 of the 512 prompts
-  config.optimizer.update(
-    dict(
-      learning_rate=1e-6,
-      warmup_steps=572,  # 28.5 % of the updates, two a step; then constant
-      schedule="constant",
-      weight_decay=0.01,
-      clip_norm=1.0,
-    )
-  )
+  # Paper and code: 5 samples. 500 tokens are a turn; 4096, code's max_prompt_length, are prompt, turns and results.
+  config.rollout.update(prompts_per_step=512, group_size=5, max_new_tokens=500, temperature=1.0, top_p=1.0)
+  config.rollout.update(lanes=128, rows=256, context=4096, prefill=256, page=128)
+  config.advantage.update(kind="group_relative", std="sample", eps=1e-6)
+  # Two updates of 256 prompts. Code: low_var_kl, in the loss.
+  config.loss.update(aggregation="token_mean", clip_low=0.2, clip_high=0.2, kl="k3", kl_coef=0.001, minibatches=2)
+  config.optimizer.update(learning_rate=1e-6, weight_decay=0.01, clip_norm=1.0)
+  config.optimizer.update(warmup_steps=572, schedule="constant")  # 28.5 % of the updates, two a step; then constant
   if "format" in chosen and "ppo" not in chosen:
     config.optimizer.learning_rate = 5e-7  # the authors' script, v0.3
   if "repo" in chosen and "ppo" not in chosen:  # the authors' GRPO script: 10 updates a step, of 256 of 2,560 episodes
     config.rollout.top_p = 0.95
-    config.loss.update(dict(minibatches=10, entropy_coef=0.001))
+    config.loss.update(minibatches=10, entropy_coef=0.001)
     config.optimizer.warmup_steps = 2860  # the same share of the updates
   if "ppo" in chosen:  # the authors' PPO script, v0.2
     config.rollout.group_size = 1
-    config.advantage.update(dict(kind="gae", gamma=1.0, lam=1.0, whiten=True))
-    config.loss.update(dict(kl="k1", kl_in="reward", entropy_coef=0.001))
-    config.critic.update(dict(kind="own", learning_rate=1e-5, warmup_steps=30, clip=0.5))  # 1.5 % of the updates
-  config.learner.update(dict(micro_rows=8, row_lengths=(2048, 4096), logprob_chunk=1024))
+    config.advantage.update(kind="gae", gamma=1.0, lam=1.0, whiten=True)
+    config.loss.update(kl="k1", kl_in="reward", entropy_coef=0.001)
+    config.critic.update(kind="own", learning_rate=1e-5, warmup_steps=30, clip=0.5)  # 1.5 % of the updates
+  config.learner.update(micro_rows=8, row_lengths=(2048, 4096), logprob_chunk=1024)
   config.checkpoint.every = 100
   config.evaluate.every = 50
   if "sft" in chosen:  # rejection sampling's second half; the paper gives no settings for it

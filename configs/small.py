@@ -23,37 +23,32 @@ def get_config(variant: str = ""):
   gpu, sft, smoke = "gpu" in chosen, "sft" in chosen, "smoke" in chosen
   own = [word for word in chosen if word not in ("gpu", "sft", "smoke")]
   config = runpy.run_path(str(pathlib.Path(__file__).with_name(f"{name}.py")))["get_config"](",".join(own))
-  config.data.update(dict(train="", evaluate=""))
+  config.data.update(train="", evaluate="")
   config.switches.instructions = "short"
-  config.model.update(dict(dtype="bfloat16" if gpu else "float32", remat=False))
+  config.model.update(dtype="bfloat16" if gpu else "float32", remat=False)
   search, grouped = name in SEARCHERS, config.advantage.kind == "group_relative"  # a critic needs no groups
   config.rollout.update(
-    dict(
-      prompts_per_step=(64 if gpu else 16) * (1 if grouped else 8),
-      group_size=8 if grouped else 1,
-      lanes=256 if gpu else 64,
-      rows=512 if gpu else 128,
-      context=1024 if gpu else 768 if search else 448,
-      prefill=512 if gpu else 256,
-      page=128 if gpu else 64,
-      max_new_tokens=128 if gpu else 96,
-      chunk=32 if gpu else 16,
-      temperature=1.0,
-      top_p=1.0,
-    )
+    prompts_per_step=(64 if gpu else 16) * (1 if grouped else 8),
+    group_size=8 if grouped else 1,
+    lanes=256 if gpu else 64,
+    rows=512 if gpu else 128,
+    context=1024 if gpu else 768 if search else 448,
+    prefill=512 if gpu else 256,
+    page=128 if gpu else 64,
+    max_new_tokens=128 if gpu else 96,
+    chunk=32 if gpu else 16,
   )
+  config.rollout.update(temperature=1.0, top_p=1.0)
   # A small model moves far from its warm start before it answers well, so no KL pulls it back.
-  config.loss.update(dict(kl="none", kl_coef=0.0, entropy_coef=0.0, minibatches=1))
-  config.optimizer.update(
-    dict(learning_rate=1e-5, schedule="constant", warmup_steps=2, weight_decay=0.0, clip_norm=1.0)
-  )
+  config.loss.update(kl="none", kl_coef=0.0, entropy_coef=0.0, minibatches=1)
+  config.optimizer.update(learning_rate=1e-5, schedule="constant", warmup_steps=2, weight_decay=0.0, clip_norm=1.0)
   if not grouped:
     config.critic.warmup_steps = 2
-  config.learner.update(dict(micro_rows=16 if gpu else 1, row_lengths=(), share_prompts=True, logprob_chunk=1024))
-  config.evaluate.update(dict(every=20, examples=400 if gpu else 200))
+  config.learner.update(micro_rows=16 if gpu else 1, row_lengths=(), share_prompts=True, logprob_chunk=1024)
+  config.evaluate.update(every=20, examples=400 if gpu else 200)
   config.checkpoint.every, config.steps = 10, 80
   if sft:
-    config.sft.update(dict(batch=32, epochs=2 if gpu else 1, warmup_share=0.1, environment_weight=0.0))
-    config.optimizer.update(dict(learning_rate=5e-5, schedule="cosine", final_share=0.1, warmup_steps=0))
+    config.sft.update(batch=32, epochs=2 if gpu else 1, warmup_share=0.1, environment_weight=0.0)
+    config.optimizer.update(learning_rate=5e-5, schedule="cosine", final_share=0.1, warmup_steps=0)
     config.evaluate.every = 0
   return config_lib.shrink(config) if smoke else config

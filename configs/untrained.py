@@ -19,12 +19,12 @@ METHODS = tuple(preset for preset in recipes.presets("untrained") if preset != "
 
 def get_config(variant: str = ""):
   config, chosen = recipes.configure("untrained", variant, "thinking", "no_thinking", one_of=(METHODS, THINKING))
-  config.model.update(dict(dtype="bfloat16"))
+  config.model.update(dtype="bfloat16")
   config.retrieval.top_k = 5
-  config.rollout.update(dict(lanes=128, rows=256, context=8192, prefill=512, page=128, max_new_tokens=512))
+  config.rollout.update(lanes=128, rows=256, context=8192, prefill=512, page=128, max_new_tokens=512)
   if set(THINKING) & set(chosen):
-    config.prompting.update(dict(markers="own", thinking="on" if "thinking" in chosen else "off"))  # see When to Search
+    config.prompting.update(markers="own", thinking="on" if "thinking" in chosen else "off")  # see When to Search
   if "thinking" in chosen:  # a turn has room for its thoughts
-    config.rollout.update(dict(context=18432, max_new_tokens=8192, reserve=512))
+    config.rollout.update(context=18432, max_new_tokens=8192, reserve=512)
   config.learner.row_lengths = (config.rollout.context,)
   return config_lib.shrink(config) if "smoke" in chosen else config

@@ -32,7 +32,7 @@ BESIDE = {
   "cli": {"jobs"},
 }
 # Modules of recipes/ that every recipe may import.
-RECIPES_SHARE = "recipe parts search_agent sections answered scripts faults steps".split()
+RECIPES_SHARE = "recipe parts search_agent scripts steps".split()
 CORE_MAY_IMPORT = set(
   "ragrl_jax jax numpy scipy jaxtyping abc bisect collections dataclasses difflib enum functools "
   "heapq itertools json math re string typing unicodedata".split()

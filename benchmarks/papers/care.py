@@ -24,7 +24,7 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import synthetic
 from ragrl_jax.data import world as world_lib
 from ragrl_jax.recipes.care import demonstrate as demonstrate_lib
-from ragrl_jax.recipes.care.parser import Parser
+from ragrl_jax.recipes.care.prompt import Parser
 from ragrl_jax.structs import MODEL, Episode, Example
 
 PASSAGES, MIX = 4, {1: 4, 2: 6}

@@ -16,7 +16,6 @@ import random
 from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM, WARM_EM, Claim, Paper, Side, mixed_in
 
 from ragrl_jax.data import synthetic
-from ragrl_jax.recipes.lear import parser as parser_lib
 from ragrl_jax.recipes.lear import prompt as prompt_lib
 from ragrl_jax.run import questions as questions_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL
@@ -28,7 +27,7 @@ SHOWN = (4, 6, 8, 8, 10, 14)  # passages of a demonstration
 STEPS = 28  # until the learning rate is a tenth
 GIVEN_REASONS = 0.15  # of demonstrations: the reason is given and the evidence left out, as in a separate answer
 SOME = 0.15  # right answers to two hops among sampled replies, at the end of the warm start
-READ = parser_lib.Parser()
+READ = prompt_lib.Parser()
 
 
 def questions(world, seed):

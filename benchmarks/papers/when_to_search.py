@@ -16,8 +16,8 @@ from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM_EM, Claim, Side
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import synthetic
+from ragrl_jax.recipes.search_agent import Parser, find_answer
 from ragrl_jax.recipes.when_to_search import demonstrate as demonstrate_lib
-from ragrl_jax.recipes.when_to_search.parser import Parser, last_answer
 from ragrl_jax.structs import Episode, Example, Passage
 
 STEPS, STAGE_TWO = 24, 7
@@ -73,7 +73,7 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
   """
   known, count = is_known(example), episode.num_searches
   asked = [search.query or "" for search in episode.searches]
-  right = qa.exact_match(last_answer(Parser(), episode) or "", example.golds)
+  right = qa.exact_match(find_answer(Parser(), episode) or "", example.golds)
   of = lambda kind, value: float(value) if kind else None
   return dict(
     searches_known=of(known, count),

@@ -12,11 +12,11 @@ from absl import flags
 
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation.transcripts import foreign_rows
-from ragrl_jax.recipes.released import tags as agent_tags
+from ragrl_jax.recipes.released import agents
 from ragrl_jax.report import metric_tables
 
 SYSTEM = flags.DEFINE_enum(
-  "system", None, list(agent_tags.AGENTS), "The system whose tags the transcripts have.", required=True
+  "system", None, list(agents.AGENTS), "The system whose tags the transcripts have.", required=True
 )
 TRANSCRIPTS = flags.DEFINE_string("transcripts", None, "FILE.jsonl or FILE.json, also with .gz.", required=True)
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)

@@ -1,10 +1,15 @@
-"""Parts that recipes share: a parser's defaults, a prompt with the question alone, an episode of one turn."""
+"""Parts that recipes share: parsers, a prompt with the question alone, one-turn episodes, a reward for the answer."""
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.text import tags
+from ragrl_jax.judging import references
 from ragrl_jax.prompting import wording
 from ragrl_jax.recipes import recipe
-from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
+from ragrl_jax.structs import MODEL, Episode, Example, Passage, Policy, Tools
 
 Play = Callable[[Example, Policy, Tools], Awaitable[Episode]]
 
@@ -21,6 +26,33 @@ class Parser(recipe.Parser):
     """(None, None): no text of the environment is a search result."""
     del said, text
     return None, None
+
+
+@dataclasses.dataclass(frozen=True)
+class SectionParser(Parser):
+  """Model text → its sections, `<name>…</name>`, of a reply that is written in one turn.
+
+  Attributes:
+    sections: the names that make up a reply, in order.
+    stops: the stop strings of a turn.
+  """
+
+  sections: tuple[str, ...]
+  stops: tuple[str, ...] = ("</answer>",)
+
+  def pair(self, text: str, name: str) -> tags.Pair | None:
+    """The first complete section of this name, wherever it is."""
+    found = tags.pairs(text, name, opening="first")
+    return found[0] if found else None
+
+  def section(self, text: str, name: str) -> str | None:
+    """The body of the section of this name, stripped; None if there is none."""
+    pair = self.pair(text, name)
+    return None if pair is None else pair.body.strip()
+
+  def answer(self, text: str) -> str | None:
+    """The body of the answer's section, stripped; None if there is none."""
+    return self.section(text, "answer")
 
 
 class Prompt:
@@ -61,3 +93,71 @@ def asked(question: str) -> str:
   """The question as in Search-R1's data: it ends with "?"."""
   question = question.strip()
   return question if question.endswith("?") else f"{question}?"
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerReward:
+  """Scores one episode by its last answer alone: for agents and untrained baselines.
+
+  Attributes:
+    parser: reads the model's text.
+    kind: "em"; "f1"; or "judge": the judge decides about answers that equal no gold.
+  """
+
+  parser: recipe.Parser
+  kind: Any = "em"
+
+  def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
+    """`answer` 0 to 1; None if a tool failed, or if a verdict is missing."""
+    return dict(answer=None if episode.ended == "failed" else self.earned(example, episode))
+
+  def earned(self, example: Example, episode: Episode) -> float | None:
+    """The term `answer` of an episode that did not fail."""
+    if self.kind == "f1":
+      return qa.f1(last_answer(self.parser, episode), example.golds)
+    return self.outcome(example, episode)
+
+  def weights(self, step: int) -> Mapping[str, float]:
+    """The weight of each term; the same at every step."""
+    del step  # the weights are constant
+    return dict(answer=1.0)
+
+  def outcome(self, example: Example, episode: Episode) -> float | None:
+    """Whether the last answer is right, 0 or 1; None if a verdict is missing."""
+    said = last_answer(self.parser, episode)
+    if self.kind != "judge" or not said or qa.exact_match(said, example.golds):
+      return qa.exact_match(said, example.golds)
+    verdict = episode.facts.get("correct")
+    return None if verdict is None else float(verdict >= 0.5)
+
+
+def answer_fields(play: Play, reward: AnswerReward) -> dict[str, Any]:
+  """The fields of `Recipe` that play and score an episode; a judge gives its verdict in play."""
+  judges = reward.kind == "judge"
+  play = judge_answer(play, reward.parser) if judges else play
+  return dict(parser=reward.parser, play=play, judges_golds=judges, **recipe.scoring(reward))
+
+
+def find_answer(parser: recipe.Parser, episode: Episode) -> str | None:
+  """The model's last answer. Each turn is read separately, so tags of two turns never form a pair."""
+  said = (parser.answer(segment.text) for segment in reversed(episode.segments) if segment.owner == MODEL)
+  return next((answer for answer in said if answer is not None), None)
+
+
+def last_answer(parser: recipe.Parser, episode: Episode) -> str:
+  """The model's last answer, or the fact `answer` of a method that chooses one; "" if there is none."""
+  return (episode.facts["answer"] if "answer" in episode.facts else find_answer(parser, episode)) or ""
+
+
+def judge_answer(play: Play, parser: recipe.Parser) -> Play:
+  """The coroutine, followed by the judge's verdict on an answer that equals no gold (fact `correct`)."""
+
+  async def play_and_judge(example: Example, policy: Policy, tools: Tools) -> Episode:
+    episode = await play(example, policy, tools)
+    said = last_answer(parser, episode)
+    if not said or not example.golds or qa.exact_match(said, example.golds):  # a question by `ragrl ask` has no golds
+      return episode
+    (verdict,) = await tools.judge([(references(example.golds), said)])
+    return dataclasses.replace(episode, facts={**episode.facts, "correct": verdict})
+
+  return play_and_judge

@@ -6,15 +6,16 @@ Every recipe that searches reads its model by these rules. They keep the model's
 import dataclasses
 import re
 from collections.abc import Sequence
+from typing import Any
 
+from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages, wording
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Passage, Segment
+from ragrl_jax.recipes.parts import find_answer
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Segment
 
 STOPS = ("</search>", "</answer>")
 _ACTIONS = ("search", "answer")
-_LETTERS = {"think": "T", "search": "S", "information": "I", "answer": "A", "notice": "N"}
-_SHAPE = re.compile("T(SIT)*A")
 
 # Opening tags of results, and of actions, of other agents (ReSearch, DeSA, Search-o1, tool calls).
 _FOREIGN_RESULTS = re.compile(
@@ -120,47 +121,29 @@ def _foreign(tag: str, ours: str) -> str:
   return f"this is another agent's transcript, with {tag!r}: turns must {ours}. Rewrite its tags before it is scored."
 
 
-def last_answer(parser: Parser, episode: Episode) -> str | None:
-  """The model's last answer. Each turn is read separately, so tags of two turns never form a pair."""
-  for segment in reversed(episode.segments):
-    if segment.owner == MODEL:
-      answer = parser.answer(segment.text)
-      if answer is not None:
-        return answer
-  return None
+def in_shape(episode: Episode, names: Sequence[str] = ("think", "search", "answer"), shape: str = "T(SIT)*A") -> bool:
+  """Whether the format is right: by default think, any number of (search, results, think), answer.
 
-
-def outline(turns: Sequence[Segment], names: Sequence[str]) -> list[str] | None:
-  """The episode as a list of sections: their names, "information" for results, "notice" for other observations.
-
-  None if a model turn contains anything but white space outside these sections, or a result block: results come from
-  the environment only.
+  Between the sections there is only white space. Results must be the environment's. A result block that the model wrote
+  itself breaks the format, and so does a notice.
 
   Args:
-    turns: without the prompt.
+    episode: its turns are read.
     names: allowed names of a model's section.
+    shape: a regular expression over their first letters, with I for results and N for other texts of the environment.
+
+  Source: the default is that of Search-R1's qa_em_format.py (v0.3).
   """
-  found = []
-  for segment in turns:
+  letters = ""
+  for segment in episode.turns:
     if segment.owner == ENVIRONMENT:
-      found.append("notice" if segment.found is None else "information")
+      letters += "N" if segment.found is None else "I"
       continue
     parts = tags.sections(segment.text, (*names, "information"))
     if parts is None or any(part.name == "information" for part in parts):
-      return None
-    found += [part.name for part in parts]
-  return found
-
-
-def in_shape(episode: Episode) -> bool:
-  """Whether the format is think, any number of (search, results, think), answer, with only white space in between.
-
-  Results must be the environment's. A result block that the model wrote itself breaks the format, and so does a notice.
-
-  Source: Search-R1's qa_em_format.py (v0.3).
-  """
-  found = outline(episode.turns, ("think", "search", "answer"))
-  return found is not None and _SHAPE.fullmatch("".join(_LETTERS[name] for name in found)) is not None
+      return False
+    letters += "".join(part.name[0].upper() for part in parts)
+  return re.fullmatch(shape, letters) is not None
 
 
 def thought(turns: Sequence[Segment]) -> list[str]:
@@ -182,3 +165,45 @@ def unthought(episode: Episode) -> bool:
 def hollow(episode: Episode) -> bool:
   """Whether the format is right (`in_shape`), but a thought has no letter or digit."""
   return in_shape(episode) and not all(map(says, thought(episode.turns)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reward:
+  """What Search-R1's reward pays for, and VERITAS's, which builds on it: an exact match, and perhaps the format.
+
+  Attributes:
+    parser: reads the model's text. Only the model's own words are read as its answer, and never the prompt's.
+    switches: the recipe's, with `guarded`, `structure_weight` and `final_share`.
+  """
+
+  parser: Parser
+  switches: Any
+
+  def outcome(self, example: Example, episode: Episode) -> float:
+    """Exact match of the last answer, 0 or 1, without any shaping."""
+    answer = find_answer(self.parser, episode)
+    return 0.0 if answer is None else qa.exact_match(answer, example.golds)
+
+  def score_answer(self, example: Example, episode: Episode) -> float:
+    """The term `answer`, 0 or 1. If guarded, an answer without a thought earns nothing."""
+    return 0.0 if self.switches.guarded and unthought(episode) else self.outcome(example, episode)
+
+  def score_format(self, example: Example, episode: Episode) -> float:
+    """The term `format`: 1 in shape, `final_share` for a wrong answer out of shape, else 0.
+
+    If guarded, only the shape of a right answer is paid for, and only with a word in each thought.
+
+    Source: Search-R1's qa_em_format.py (v0.3).
+    """
+    shaped = in_shape(episode)
+    if self.switches.guarded:
+      return float(bool(self.score_answer(example, episode)) and shaped and not hollow(episode))
+    return 1.0 if shaped else self.switches.final_share * self._wrong(example, episode)
+
+  def _wrong(self, example: Example, episode: Episode) -> bool:
+    return find_answer(self.parser, episode) is not None and not self.outcome(example, episode)
+
+  def find_tricks(self, example: Example, episode: Episode, *, format: bool) -> dict[str, bool]:
+    """The tricks that these terms pay for, and whether the episode uses them; `format`: the format is paid for."""
+    found = dict(unthought=bool(self.outcome(example, episode)) and unthought(episode))
+    return found | (dict(hollow=hollow(episode), consoled=self._wrong(example, episode)) if format else {})

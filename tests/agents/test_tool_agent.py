@@ -16,9 +16,7 @@ from scripted_chat import ChatPolicy
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.agents.calls.turns import OWN
-from ragrl_jax.agents.tool_agent import play as play_lib
-from ragrl_jax.agents.tool_agent.parser import Parser
-from ragrl_jax.agents.tool_agent.prompt import INSTRUCTIONS
+from ragrl_jax.agents.tool_agent.recipe import INSTRUCTIONS, Parser, make_play
 from ragrl_jax.agents.toolbox import tool, toolbox
 from ragrl_jax.learner import packing
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
@@ -294,7 +292,7 @@ def calling(function, turns):
   """The play with this tool and these turns."""
   box = toolbox.Toolbox([tool.of_function(function)], timeout_s=200, retries=0, at_once=64)
   limits = recipes.chosen("tool_agent", max_turns=2, max_calls=4, max_result_tokens=9, failure="mask")
-  return play_lib.build(Prompt("none", INSTRUCTIONS), Parser(), box, lambda tokenizer: turns, limits)
+  return make_play(Prompt("none", INSTRUCTIONS), Parser(), box, lambda tokenizer: turns, limits)
 
 
 @pytest.mark.slow  # compiles the engine's programs

@@ -16,7 +16,7 @@ from ragrl_jax import structs
 from ragrl_jax.cli import tables
 from ragrl_jax.evaluation.tables import filling, layout, measures, papers, results, writing
 from ragrl_jax.evaluation.transcripts import foreign_rows
-from ragrl_jax.recipes.released import tags as agent_tags
+from ragrl_jax.recipes.released import agents
 
 OWN = "--config.data.own_passages=False"
 HEADS = {"hotpotqa": "HotpotQA", "musique": "MuSiQue"}
@@ -378,7 +378,7 @@ def test_the_page_lists_every_table():
   page = (site.parent / "howto" / "tables.md").read_text(encoding="utf-8")
   written = runpy.run_path(str(site / "paper_tables.py"))["written"]
   assert written(page) == page, "python docs/site/paper_tables.py writes the lists"
-  for name in agent_tags.AGENTS:
+  for name in agents.AGENTS:
     assert f"`{name}`" in page
 
 

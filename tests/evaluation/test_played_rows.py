@@ -15,7 +15,7 @@ from ragrl_jax.data import writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.transcripts import foreign_rows, played_rows
 from ragrl_jax.judging import lexical
-from ragrl_jax.recipes.released.tags import AGENTS
+from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.recipes.veritas import distil, measured
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import Example, Passage

@@ -9,7 +9,7 @@ from console import ragrl
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation.transcripts import adapters, foreign_rows
 from ragrl_jax.judging import lexical
-from ragrl_jax.recipes.released import tags as agent_tags
+from ragrl_jax.recipes.released import agents
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
@@ -46,7 +46,7 @@ def scored(tmp_path, rows, system, examples=EXAMPLES):
   return metrics, found
 
 
-@pytest.mark.parametrize("system", agent_tags.AGENTS)
+@pytest.mark.parametrize("system", agents.AGENTS)
 def test_each_system_is_read(tmp_path, system):
   text = WRITTEN[system].format(FOUND)
   owners = [owner for owner, _ in adapters.turns(text, system)]
@@ -59,7 +59,7 @@ def test_each_system_is_read(tmp_path, system):
   assert metrics["em"] == 0.5 and metrics["n"] == 2 and metrics["searches"] == 1.0
   assert metrics["settings"]["system"] == system and rows[0]["response_tokens"] is None
   faith = rows[0]["terms"]["think_answer"]  # the thought before the answer names it
-  assert faith == (1.0 if agent_tags.AGENTS[system].thinks else None)
+  assert faith == (1.0 if agents.AGENTS[system].thinks else None)
 
 
 @pytest.mark.parametrize("system", ["search_r1", "research"])
@@ -78,9 +78,9 @@ def test_the_steps_of_transcripts_can_be_judged(tmp_path, system):
 
 
 def test_every_other_systems_text_is_refused():
-  for system, adapter in agent_tags.AGENTS.items():
+  for system, adapter in agents.AGENTS.items():
     for name, text in WRITTEN.items():
-      same = agent_tags.AGENTS[name].results == adapter.results and agent_tags.AGENTS[name].query == adapter.query
+      same = agents.AGENTS[name].results == adapter.results and agents.AGENTS[name].query == adapter.query
       if not same:
         with pytest.raises(ValueError, match="does not write: is it|none of"):
           adapters.turns(text.format(FOUND), system)
@@ -106,9 +106,9 @@ def test_the_model_cannot_write_its_own_results():
 
 
 def test_boxes():
-  assert agent_tags.boxed(r"\boxed{a} or \boxed{\text{b} {c}}") == "b {c}"
-  assert agent_tags.boxed(r"\boxed{50\% of \$3}") == "50% of $3" and agent_tags.boxed(r"\boxed{open") is None
-  assert agent_tags.boxed(r"\boxed{a} then \boxed{open") == "a" and agent_tags.boxed("none") is None
+  assert agents.boxed(r"\boxed{a} or \boxed{\text{b} {c}}") == "b {c}"
+  assert agents.boxed(r"\boxed{50\% of \$3}") == "50% of $3" and agents.boxed(r"\boxed{open") is None
+  assert agents.boxed(r"\boxed{a} then \boxed{open") == "a" and agents.boxed("none") is None
 
 
 def test_the_prompt_is_not_the_models(tmp_path):

@@ -7,6 +7,7 @@ from ragrl_jax import recipes
 from ragrl_jax.chat.client import Completion
 from ragrl_jax.jobs import sft
 from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.arena import sft_data
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 
@@ -39,7 +40,7 @@ def weighed(recipe, example, turns):
 
 def test_direct():
   recipe = recipes.get("arena", "direct")
-  (turns,) = sft_data.direct([EXAMPLE])
+  (turns,) = scripts.answer_directly([EXAMPLE])
   assert weighed(recipe, EXAMPLE, turns) == "<answer> Ann Lee </answer>"
   assert recipe.reward(recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns)), 0) == 2.0
 

@@ -13,8 +13,10 @@ from ragrl_jax import recipes
 from ragrl_jax.core import advantages
 from ragrl_jax.data import synthetic
 from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.lear import demonstrate as extracting
-from ragrl_jax.recipes.lear import generator, spans
+from ragrl_jax.recipes.lear import sft_data
+from ragrl_jax.recipes.lear.play import Span, find_span
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -152,8 +154,8 @@ def test_padding_adds_no_length():
   tokenizer = ByteTokenizer()
   for reason in ("abc", "  abc \n", "\n\n\nabc"):
     text = said(reason=reason)
-    assert spans.find(tokenizer, tokenizer.encode(text), paper.parser, "reason").body_tokens == 3
-  assert spans.find(tokenizer, tokenizer.encode(said(reason="  ")), paper.parser, "reason").body_tokens == 0
+    assert find_span(tokenizer, tokenizer.encode(text), paper.parser, "reason").body_tokens == 3
+  assert find_span(tokenizer, tokenizer.encode(said(reason="  ")), paper.parser, "reason").body_tokens == 0
 
 
 def test_tags_inside_passages_are_broken_up():
@@ -175,20 +177,20 @@ class Pieces:
 
 
 def find(name, *pieces):
-  return spans.find(Pieces(*pieces), range(len(pieces)), paper.parser, name)
+  return find_span(Pieces(*pieces), range(len(pieces)), paper.parser, name)
 
 
 def test_spans_of_whole_tags_and_of_straddling_ones():
   whole = find("extract", "<reason>", "r", "</reason>", "\n", "<extract>", " It", " is", "</extract>", "\n", "")
-  assert whole == spans.Span(2, 8, "", "", 4, 8, "")
+  assert whole == Span(2, 8, "", "", 4, 8, "")
   # "><extract" and "></" cross a boundary: the text outside is left out, and the text inside is added beside the ids.
   cut = find("extract", "<reason>r</reason", "><extract", ">", "It is", "</", "extract", "></", "answer>")
-  assert cut == spans.Span(1, 6, ">", "<extract", 2, 6, ">")
+  assert cut == Span(1, 6, ">", "<extract", 2, 6, ">")
   reason = find("reason", "<reason>r</reason", "><extract")
   assert (reason.end, reason.rest) == (1, ">")
   assert find("extract", "<extract>") is None and find("reason") is None
   one = find("answer", "x<answer>a</answer>y")  # nothing of "y" reaches a probe
-  assert one == spans.Span(1, 0, "x<answer>a</answer>", "<answer>a</answer>", 0, 0, "")
+  assert one == Span(1, 0, "x<answer>a</answer>", "<answer>a</answer>", 0, 0, "")
   halves = find("answer", "<answer>", b"\xc3", b"\xa9", "</answer>", "")  # of a letter; EOS is left out
   assert (halves.body_tokens, halves.end) == (2, 4)
 
@@ -359,16 +361,16 @@ def test_demonstrations_have_the_right_format(preset):
 
 def test_the_generators_data():
   recipe = recipes.get("lear", "generator")
-  (turns,) = generator.demonstrations([EXAMPLE])
+  (turns,) = scripts.answer_directly([EXAMPLE])
   assert recipe.outcome(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns)) == 1.0
-  (made,) = generator.from_evidence([EXAMPLE], [dict(id="1", evidence="It is in Paris.")])
+  (made,) = sft_data.from_evidence([EXAMPLE], [dict(id="1", evidence="It is in Paris.")])
   assert [p.text for p in made.passages] == ["It is in Paris."] and made.golds == EXAMPLE.golds
   with pytest.raises(ValueError, match="'1' of the source '' has no evidence"):
-    generator.from_evidence([EXAMPLE], [dict(id="1")])
+    sft_data.from_evidence([EXAMPLE], [dict(id="1")])
   # FlashRAG's sets all begin at test_0: evidence goes to the question of the same set.
   both = [dataclasses.replace(EXAMPLE, source=source) for source in ("nq", "triviaqa")]
   rows = [dict(id="1", source=source, evidence=source) for source in ("triviaqa", "nq")]
-  assert [e.passages[0].text for e in generator.from_evidence(both, rows)] == ["nq", "triviaqa"]
+  assert [e.passages[0].text for e in sft_data.from_evidence(both, rows)] == ["nq", "triviaqa"]
 
 
 # ---- any transcript -------------------------------------------------------------------------------------------------
@@ -422,7 +424,7 @@ def test_no_transcript_breaks_anything():
     if number % 20 == 0:
       ids = tokenizer.encode(text)
       for name in ("reason", "extract"):
-        span, pair = spans.find(tokenizer, ids, paper.parser, name), paper.parser.pair(text, name)
+        span, pair = find_span(tokenizer, ids, paper.parser, name), paper.parser.pair(text, name)
         assert (span is None) == (pair is None)
         if span is not None:
           assert bytes(ids[: span.end]).decode() + span.rest == text[: pair.end]

@@ -8,7 +8,7 @@ import pytest
 
 from ragrl_jax import recipes
 from ragrl_jax.evaluation import evidence_rows, harness
-from ragrl_jax.recipes.lear import filco
+from ragrl_jax.recipes.lear.sft_data import demonstrate_filter, find_oracle
 from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
@@ -22,24 +22,24 @@ SENTENCE = "The tower stands in Paris, the capital."
 
 
 def test_filcos_oracles_by_hand():
-  assert filco.oracle(EXAMPLE, "string_inclusion") == SENTENCE  # the first that holds the gold
+  assert find_oracle(EXAMPLE, "string_inclusion") == SENTENCE  # the first that holds the gold
   # "paris is larger than lyon" has 5 words, "tower stands in paris capital" 5: equal F1 2/6, the first of them;
-  assert filco.oracle(EXAMPLE, "lexical_overlap") == SENTENCE
+  assert find_oracle(EXAMPLE, "lexical_overlap") == SENTENCE
   # with the gold "Paris Lyon" the last one shares two words.
   both = dataclasses.replace(EXAMPLE, golds=("Paris Lyon",))
   assert (
-    filco.oracle(both, "lexical_overlap") == "Paris is larger than Lyon."
-    and filco.oracle(both, "string_inclusion") is None
+    find_oracle(both, "lexical_overlap") == "Paris is larger than Lyon."
+    and find_oracle(both, "string_inclusion") is None
   )
   nothing = dataclasses.replace(EXAMPLE, golds=("Oslo",))
-  assert filco.oracle(nothing, "lexical_overlap") is None is filco.oracle(nothing, "string_inclusion")
+  assert find_oracle(nothing, "lexical_overlap") is None is find_oracle(nothing, "string_inclusion")
   # "no" is a word of the second sentence, and only letters of the first.
   known = Passage("3", "", "It is a known monolith. There is no other.")
   asked = dataclasses.replace(EXAMPLE, golds=("no",), passages=(known,))
-  assert filco.oracle(asked, "string_inclusion") == "There is no other."
+  assert find_oracle(asked, "string_inclusion") == "There is no other."
   with pytest.raises(ValueError, match="string_inclusion or lexical_overlap"):
-    filco.oracle(EXAMPLE, "best")
-  ((example, turns),) = filco.demonstrations([EXAMPLE, nothing], "string_inclusion")
+    find_oracle(EXAMPLE, "best")
+  ((example, turns),) = demonstrate_filter([EXAMPLE, nothing], "string_inclusion")
   recipe = recipes.get("lear", "filter")
   episode = Episode.from_text(
     recipe, example, turns, facts=dict(evidence_tokens=9, passage_tokens=50, extract_answer="Paris")

@@ -10,7 +10,7 @@ import pytest
 from ragrl_jax import recipes
 from ragrl_jax.evaluation.transcripts import adapters
 from ragrl_jax.recipes import steps as steps_lib
-from ragrl_jax.recipes.released.tags import AGENTS
+from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.structs import MODEL, Episode, Example, Passage
 from ragrl_jax.testing import scripted
 

@@ -7,9 +7,8 @@ import pytest
 
 from ragrl_jax import recipes
 from ragrl_jax.evaluation.transcripts import foreign_rows
-from ragrl_jax.recipes.released import digest
-from ragrl_jax.recipes.released.agents import PLAYED
-from ragrl_jax.recipes.released.tags import AGENTS
+from ragrl_jax.recipes.released.agents import AGENTS
+from ragrl_jax.recipes.released.play import NOTHING, shortened
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -55,19 +54,19 @@ def answer(agent):
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_searches_reads_and_answers(agent, tmp_path):
-  protocol, tags = PLAYED[agent], AGENTS[agent]
-  script = [searching(agent) + " junk", *([READ] if protocol.digests else []), answer(agent) + "junk"]
-  if tags.answered == "box":
+  its = AGENTS[agent]
+  script = [searching(agent) + " junk", *([READ] if its.digests else []), answer(agent) + "junk"]
+  if its.answered == "box":
     script[-1] = answer(agent)
   recipe, episode, tape = play(agent, script, [FOUND])
-  stops = (tags.query[1],) if tags.answered == "box" else (tags.query[1], "</answer>")
+  stops = (its.query[1],) if its.answered == "box" else (its.query[1], "</answer>")
   generated = [event for event in tape if event[0] == "generate"]
   assert generated[0] == ("generate", stops, searching(agent)) and generated[-1] == ("generate", stops, answer(agent))
   assert [event[1] for event in tape if event[0] == "search"] == ["who leads it"]
-  inside = "Ann Lee leads Oslo." if protocol.digests else SHOWN[protocol.documents]
+  inside = "Ann Lee leads Oslo." if its.digests else SHOWN[its.documents]
   assert episode.turns[1].text == BLOCKS[agent].format(inside) and episode.turns[1].found == FOUND
   assert recipe.outcome(EXAMPLE, episode) == 1.0 and episode.num_searches == 1 and episode.ended == "answer"
-  # The same by the transcript's adapter: one place has the tags.
+  # The same by the transcript's adapter: one place has the its.
   said = "".join(segment.text for segment in episode.turns)
   path = tmp_path / "said.jsonl"
   path.write_text(json.dumps(dict(id="1", response=said)) + "\n")
@@ -112,7 +111,7 @@ def test_other_agents_end_there(agent):
 def test_given_passages_take_the_place_of_results(agent):
   recipe = recipes.get("released", f"{agent},given")
   example = dataclasses.replace(EXAMPLE, passages=FOUND)
-  script = [searching(agent), *([READ] if PLAYED[agent].digests else []), answer(agent)]
+  script = [searching(agent), *([READ] if AGENTS[agent].digests else []), answer(agent)]
   episode, tape = scripted.play(recipe, example, script)
   assert not any(event[0] == "search" for event in tape) and episode.searches[0].found == FOUND
   assert recipe.outcome(example, episode) == 1.0 and recipe.needs_passages and not recipe.searches
@@ -148,9 +147,9 @@ def test_a_reading_sees_the_reasoning_and_falls_silent():
   _, episode, tape = play("search_o1", script, [FOUND])
   asked = [event[1] for event in tape if event[0] == "start"][1]
   assert "Query: a\n" in asked and "Question: Who leads Norsk\n...\n" not in asked and SHOWN["heads"] in asked
-  assert digest.NOTHING in episode.turns[1].text
+  assert NOTHING in episode.turns[1].text
   steps = "Question: q\n1\n2 <|begin_search_query|>\n3\n4\n5\n6\n7\n8"
-  assert digest.shortened(steps, AGENTS["search_o1"]) == ("Question: q\n...\n2 <|begin_search_query|>\n...\n5\n6\n7\n8")
+  assert shortened(steps, AGENTS["search_o1"]) == ("Question: q\n...\n2 <|begin_search_query|>\n...\n5\n6\n7\n8")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +180,7 @@ def test_wordings_come_from_files(tmp_path):
 
 def test_documents_are_cut():
   for agent in AGENTS:
-    protocol = PLAYED[agent]
+    protocol = AGENTS[agent]
     tokenizer = scripted.ScriptedPolicy([]).tokenizer
     long = dataclasses.replace(FOUND[1], text="x" * 500)
     assert len(protocol.shown([long] * 2, tokenizer, 40)) <= 2 * 40 + len(protocol.between), agent

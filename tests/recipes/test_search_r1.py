@@ -7,9 +7,8 @@ import pytest
 
 from ragrl_jax import recipes
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.search_agent import NOTICE
-from ragrl_jax.recipes.search_r1 import reward as reward_lib
-from ragrl_jax.recipes.search_r1.prompt import BROWSE_NOTICE
+from ragrl_jax.recipes.search_agent import NOTICE, in_shape
+from ragrl_jax.recipes.search_r1.recipe import BROWSE_NOTICE
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 from ragrl_jax.testing import scripted
 
@@ -287,7 +286,7 @@ def test_agrees_with_the_authors_code():
   recipe = recipes.get("search_r1", "format", retrieval_weight=0.1)
   for row in GOLDEN["rows"]:
     episode = Episode.from_text(recipe, example, row["turns"])
-    assert reward_lib.in_shape(episode) == row["valid"], row
+    assert in_shape(episode) == row["valid"], row
     assert recipe.reward(recipe.score(example, episode), 0) == pytest.approx(row["score"]), row
 
 

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from ragrl_jax import recipes
-from ragrl_jax.recipes.untrained import adaptive, refine
+from ragrl_jax.recipes.untrained import several
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -30,7 +30,7 @@ def tape(preset, script, results=(), **options):
   ],
 )
 def test_the_label_of_a_reply(text, label):
-  assert adaptive.labelled(text) == label
+  assert several.read_label(text) == label
 
 
 @pytest.mark.parametrize("preset", ["closed_book", "cot"])
@@ -110,7 +110,7 @@ def test_full_contexts_end():
 def test_sentences_are_copied_whatever_their_case_spaces_and_signs():
   shown = (Passage("a", "O’Neill", "It’s by the “Lee” – a\nfirm. Nobody knows."),)
   text = "o'neill It's by the \"Lee\" - a firm. It's by LEE. NOBODY knows. "
-  assert refine.copied(text, shown) == ["o'neill It's by the \"Lee\" - a firm.", "NOBODY knows."]
+  assert several.find_copied(text, shown) == ["o'neill It's by the \"Lee\" - a firm.", "NOBODY knows."]
 
 
 @pytest.mark.parametrize("preset", recipes.RECIPES["untrained"].PRESETS)

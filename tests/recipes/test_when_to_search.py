@@ -10,8 +10,9 @@ import pytest
 from ragrl_jax import recipes
 from ragrl_jax.data import synthetic
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.when_to_search import curriculum, demonstrate
-from ragrl_jax.recipes.when_to_search.parser import in_shape
+from ragrl_jax.recipes.when_to_search import demonstrate
+from ragrl_jax.recipes.when_to_search.recipe import settled_step
+from ragrl_jax.recipes.when_to_search.reward import in_shape
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -246,16 +247,12 @@ def test_the_trigger():
       for number, value in enumerate(values)
     ]
 
-  settled = lambda *values, **options: curriculum.settled(
-    rows(*values), metric="evaluation/em", **dict(dict(patience=2), **options)
-  )
+  settled = lambda *values, patience=2: settled_step(rows(*values), metric="evaluation/em", patience=patience)
   assert settled() is settled(0.1) is settled(0.1, 0.2) is settled(0.1, 0.2, 0.3) is settled(0.1, 0.0, 0.2) is None
   assert settled(0.1, 0.1, 0.0) == 60 and settled(0.1, None, 0.1, 0.0, 0.5) == 90  # steps without an evaluation
-  assert settled(0.1, 0.12, 0.11, 0.13, gain=0.05) == 60 and settled(0.1, 0.0, patience=1) == 30
+  assert settled(0.1, 0.0, patience=1) == 30
   nan, endless = float("nan"), float("inf")  # unknown values, which every comparison would answer with no
   assert settled(nan, 0.1, 0.1, 0.0) == 90 == settled(0.1, 0.1, endless, 0.0) and settled(nan, 0.1) is None
-  with pytest.raises(ValueError, match="patience=0"):
-    settled(patience=0)
   recipe = recipes.get("when_to_search", settle_metric="evaluation/em", settle_patience=2)
   assert recipe.next_recipe(rows(0.1, 0.2)) is recipe and paper.next_recipe is None
   after = recipe.next_recipe(rows(0.1, 0.1, 0.0))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import json
 import os
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ragrl_jax.agents.agent.task import Task
-from ragrl_jax.agents.toolbox import named, tool
+from ragrl_jax.agents.toolbox import tool
 
 COMMAND = "command:"
 MOST_BYTES = 1 << 20  # most bytes that a command may print
@@ -43,7 +44,7 @@ class Program:
     self._command = shlex.split(name.removeprefix(COMMAND)) if name.startswith(COMMAND) else []
     if name.startswith(COMMAND) and not self._command:
       raise ValueError(f"config.switches.program={name!r}: there is no command after {COMMAND!r}.")
-    self._function = None if self._command else named.function_of(name, "config.switches.program")
+    self._function = None if self._command else tool.function_of(name, "config.switches.program")
     self._threads: list[tuple[threading.Thread, asyncio.Future[Any]]] = []
 
   async def run(self, task: Task) -> Any:
@@ -84,24 +85,15 @@ class Program:
         f"the program {self.name} is not started: {late} earlier calls still run in their threads after their time "
         "limit. Give what it waits for a time limit of its own."
       )
-    loop = asyncio.get_running_loop()
-    given = loop.create_future()
-
-    def work() -> None:
-      result, died = None, None
-      try:
-        result = function(task)
-      except (Exception, SystemExit) as error:  # noqa: BLE001  (as above)
-        died = Died(self._raised(error))
-        died.__cause__ = error
-      with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
-        loop.call_soon_threadsafe(_settle, given, result, died)
-
-    # A daemon thread instead of a pool: Python waits for a pool's threads at exit, and a program may hang.
-    thread = threading.Thread(target=work, name="program", daemon=True)
+    thread, given = tool.in_thread(functools.partial(self._called, function, task), "program")
     self._threads.append((thread, given))
-    thread.start()
     return given
+
+  def _called(self, function: Callable[[Task], Any], task: Task) -> Any:
+    try:
+      return function(task)
+    except BaseException as error:  # as in `_guarded`; nothing else ends this thread
+      raise Died(self._raised(error)) from error
 
   async def _process(self, task: Task) -> Any:
     environment = {**os.environ, "OPENAI_BASE_URL": task.base_url, "OPENAI_API_KEY": task.api_key}
@@ -166,12 +158,3 @@ class Program:
   def _raised(self, error: BaseException) -> str:
     words = " ".join(str(error).split())[:300]
     return f"the program {self.name} raised {type(error).__name__}: {words}"
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-  if future.done():  # the deadline has passed
-    return
-  if error is None:
-    future.set_result(result)
-  else:
-    future.set_exception(error)

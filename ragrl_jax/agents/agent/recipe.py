@@ -1,19 +1,54 @@
 """External agents: see README.md."""
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.agents.agent import play as play_lib
+from ragrl_jax import structs
 from ragrl_jax.agents.agent import program as program_lib
-from ragrl_jax.agents.agent.parser import Parser
-from ragrl_jax.agents.agent.reward import KINDS, Reward
-from ragrl_jax.agents.toolbox import named
-from ragrl_jax.recipes import answered
+from ragrl_jax.agents.agent import task as task_lib
+from ragrl_jax.agents.agent.session import Reading, Session
+from ragrl_jax.agents.toolbox import tool
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
-from ragrl_jax.settings.fields import setting
+from ragrl_jax.settings.fields import Rules, setting
 from ragrl_jax.structs import Episode, Example
+
+KINDS = ("em", "f1", "judge", "program")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parser(parts.Parser):
+  """Reads transcripts: in a run, the program itself returns its answer. stops: those that requests may use."""
+
+  stops: tuple[str, ...] = ()
+
+  def stop(self, text: str) -> str:
+    """The longest stop string that the text ends with, or "eos"."""
+    return max((stop for stop in self.stops if text.endswith(stop)), key=len, default="eos")
+
+  def answer(self, text: str) -> str | None:
+    """The whole text; None if it is empty."""
+    return text.strip() or None
+
+
+class Reward(parts.AnswerReward):
+  """Scores one episode. `kind`: one of KINDS, or a function of (example, answer, facts).
+
+  A function returns a number, or None if the episode cannot be scored.
+  """
+
+  def earned(self, example: Example, episode: Episode) -> float | None:
+    """The term `answer`; None if the program, the judge or the function gave no number."""
+    if self.kind == "program":
+      return episode.facts.get("reward")
+    if self.kind in KINDS:
+      return super().earned(example, episode)
+    earned = self.kind(example, parts.last_answer(self.parser, episode), episode.facts)
+    return None if earned is None else float(earned)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +71,71 @@ class Switches(recipe_lib.Switches):
   at_once: int = setting(128, "most that run at the same time, in this process", unit="programs", least=1)
   stops: str = setting("", "the stop strings that requests may use, separated by |")
 
-  def __post_init__(self):
-    super().__post_init__()
-    if self.reward not in KINDS and ":" not in self.reward:
-      raise ValueError(self.refusal("reward", self.reward, f"{', '.join(KINDS)} or FILE.py:FUNCTION"))
+  def rules(self) -> Rules:
+    """See `Checked.rules`."""
+    must = f"{', '.join(KINDS)} or FILE.py:FUNCTION"
+    yield self.reward in KINDS or ":" in self.reward, self.refusal("reward", self.reward, must)
+
+
+def make_play(program: program_lib.Program, prompt: Prompt, stops: Sequence[str], switches: Switches):
+  """Makes the coroutine that plays an episode.
+
+  Args:
+    program: runs once per episode.
+    prompt: the question as a message. It is the prompt of an episode whose program sent no request.
+    stops: the stop strings that requests may use.
+    switches: the recipe's.
+  """
+  # Imported here, because a server's packages take time to import and other recipes do not need them.
+  from ragrl_jax.agents.agent.gateway import Gateway
+
+  gateway = Gateway()
+  readings: dict[Any, Reading] = {}  # by tokenizer
+  permits: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()  # by event loop
+
+  async def play(example: Example, policy: structs.Policy, tools: structs.Tools) -> Episode:
+    tokenizer, loop = policy.tokenizer, asyncio.get_running_loop()
+    if tokenizer not in readings:
+      readings[tokenizer] = Reading(tokenizer, stops)
+    if loop not in permits:
+      permits[loop] = asyncio.Semaphore(switches.at_once)
+    async with permits[loop]:
+      split, timeout_s = switches.rewritten == "split", switches.timeout_s
+      session = Session(policy, tools, readings[tokenizer], max_requests=switches.max_requests, split=split)
+      url = await gateway.open(session, readings[tokenizer], timeout_s)
+      result, error = task_lib.Result(), ""
+      try:
+        given = task_lib.Task(example.id, example.question, example.passages, url, timeout_s=timeout_s)
+        result = _read(program, await program.run(given))
+      except program_lib.Died as died:
+        error = str(died)
+      except asyncio.CancelledError:  # the run ends: the reply that is being sampled is cancelled, too
+        await session.close(cancel=True)
+        raise
+      finally:
+        gateway.close(url)
+        await session.close()
+    if session.crashed is not None:
+      raise session.crashed
+    if session.failure:
+      raise structs.ToolFailed(session.failure)
+    # The policy used up the context or the requests. The program's error follows from that, so the episode is scored.
+    if error and not (switches.errors == "score" or session.ended):
+      raise structs.ToolFailed(error)
+    facts = dict(answer=result.answer, requests=session.requests, tool_calls=session.calls, searches=session.searches)
+    facts |= dict(reward=result.reward) if result.reward is not None else {}
+    facts |= dict(error=error) if error else {}
+    facts |= dict(rewrites=session.rewrites) if session.rewrites else {}
+    return session.episode({**result.facts, **facts}, prompt.messages(example))
+
+  return play
+
+
+def _read(program: program_lib.Program, returned: Any) -> task_lib.Result:
+  try:
+    return task_lib.read(returned)
+  except ValueError as error:
+    raise program_lib.Died(f"the program {program.name}: {error}") from None
 
 
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}}
@@ -64,10 +160,10 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   """
   stops = tuple(stop for stop in switches.stops.split("|") if stop)
   prompt, parser = Prompt("none", {"none": "{question}"}), Parser(stops)
-  kind = switches.reward
+  kind: Any = switches.reward
   if kind not in KINDS:
-    kind = named.function_of(kind, "config.switches.reward")
-  play = play_lib.build(program_lib.Program(switches.program), prompt, stops, switches)
+    kind = tool.function_of(kind, "config.switches.reward")
+  play = make_play(program_lib.Program(switches.program), prompt, stops, switches)
   return recipe_lib.Recipe(
     name="agent",
     prompt=prompt,
@@ -75,5 +171,5 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     switches=switches,
     measures=measures,
     searches=switches.search,
-    **answered.fields(play, Reward(parser, kind)),
+    **parts.answer_fields(play, Reward(parser, kind)),
   )

@@ -1,23 +1,50 @@
 """Agents that call tools in their model's own format: see README.md."""
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ragrl_jax.agents.calls.turns import ToolTurns
-from ragrl_jax.agents.tool_agent import play as play_lib
-from ragrl_jax.agents.tool_agent.parser import Parser
-from ragrl_jax.agents.tool_agent.prompt import INSTRUCTIONS
-from ragrl_jax.agents.toolbox import mcp_servers, named
+from ragrl_jax import structs
+from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
+from ragrl_jax.agents.calls.turns import ToolTurns, spoken
+from ragrl_jax.agents.toolbox import mcp_servers
 from ragrl_jax.agents.toolbox import tool as tool_lib
-from ragrl_jax.agents.toolbox.toolbox import Toolbox
-from ragrl_jax.recipes import answered
+from ragrl_jax.agents.toolbox.tool import Tool
+from ragrl_jax.agents.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox
+from ragrl_jax.core.text import tags
+from ragrl_jax.prompting import passages
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.settings.fields import Rules, setting
-from ragrl_jax.structs import Episode, Example
+from ragrl_jax.structs import Episode, Example, Passage, Segment
 
 STOPS = ("</tool_call>", "</function>")  # closing marks of a call, in the formats that have one
+COUNTS: tuple[str, ...] = ("malformed", "calls", "refused", "failed", "searches")
+INSTRUCTIONS = {
+  "paper": (
+    "Answer the question below. Whatever you do not know for certain, look up or work out with the tools that you "
+    "have, as often as it takes; several calls may stand in one turn. As soon as nothing more is needed, call no tool "
+    "and give the answer, short and without explanations, between <answer> and </answer>, like this: "
+    "<answer> Lisbon </answer>.\nQuestion: {question}"
+  ),
+  "short": "Use your tools, then answer in <answer> </answer>.\nQuestion: {question}",
+  "none": "{question}",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parser(parts.Parser):
+  """Model text → answer. stops: the stop strings of a turn."""
+
+  stops: tuple[str, ...] = ()
+
+  def answer(self, text: str) -> str | None:
+    """The last `<answer>` of a turn, outside its thoughts; None if there is none."""
+    found = tags.last(spoken(text), "answer")
+    return None if found is None else found.body.strip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +72,120 @@ class Switches(recipe_lib.Switches):
     )
 
 
+async def _by_the_episode(arguments: dict[str, Any]) -> str:
+  raise NotImplementedError("the run's own search is called by `play`, with the episode's tools")
+
+
+SEARCH = Tool(
+  "search",
+  "Finds passages on what is asked for, the best ones first.",
+  dict(
+    type="object",
+    properties=dict(query=dict(type="string", description="what to look for")),
+    required=["query"],
+    additionalProperties=False,
+  ),
+  _by_the_episode,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+  """A call and its result. `found` has the passages of a search; it is None for any other tool."""
+
+  name: str
+  result: Result
+  query: str = ""
+  found: tuple[Passage, ...] | None = None
+
+
+def make_play(
+  prompt: Prompt, parser: Parser, toolbox: Toolbox, turns_of: Callable[[Any], ToolTurns], switches: Switches
+):
+  """Makes the coroutine that plays an episode.
+
+  Args:
+    prompt, parser, switches: those of the recipe.
+    toolbox: the tools. SEARCH is one of them if the model may use the run's own search.
+    turns_of: makes the `ToolTurns` of a tokenizer.
+  """
+  max_turns, masks = switches.max_turns, switches.failure == "mask"
+
+  async def play(example: Example, policy: structs.Policy, tools: structs.Tools) -> Episode:
+    turns, counts, answer, why = turns_of(policy.tokenizer), dict.fromkeys(COUNTS, 0), None, "turns"
+    stop = tuple(one for one in parser.stops if one == turns.form.closing)
+    talk = policy.start(turns.prompt(prompt.messages(example)))
+    for turn in range(max_turns + 1):  # the last turn can only answer
+      said = await talk.generate(stop=stop)
+      calls, wrong = _read(turns, said, 1 if turns.single else switches.max_calls)
+      if not calls and not wrong:
+        answer = parser.answer(said.text)
+        why = None if answer is None else "answer"
+        break
+      counts["malformed"] += bool(wrong)
+      if turn == max_turns:
+        break
+      # The calls of a turn run at the same time, while the engine samples for other episodes.
+      made = await asyncio.gather(*(_made(call, toolbox, tools) for call in calls))
+      _count(counts, made)
+      if failed := [one.result.text for one in made if one.result.kind == FAILED and masks]:
+        raise structs.ToolFailed(failed[0])
+      shown = [(one.name, passages.cut(_shown(one), policy.tokenizer, switches.max_result_tokens)) for one in made]
+      new = turns.after(shown or [("", f"error: {wrong}")], ended=said.stop == "eos")
+      searches = [one for one in made if one.found is not None]
+      query = "; ".join(one.query for one in searches) if searches else None
+      found = [passage for one in searches for passage in one.found or ()] if searches else None
+      if not talk.observe(new, query=query, found=found):
+        why = "budget"
+        break
+    return talk.end(why, answer=answer, **counts)
+
+  return play
+
+
+def _read(turns: ToolTurns, said: Segment, most: int) -> tuple[list[ToolCall], str]:
+  """(calls of the turn, error message for the model). The message is empty if the calls are valid."""
+  try:
+    calls = turns.calls(said.text, said.ids)
+  except Malformed as error:
+    return [], f"the call cannot be read: {error}"
+  return (calls, "") if len(calls) <= most else ([], f"{len(calls)} calls in one turn: at most {most} are allowed")
+
+
+async def _made(call: ToolCall, toolbox: Toolbox, tools: structs.Tools) -> Made:
+  if toolbox.tools.get(call.name) is not SEARCH or toolbox.wrong(call.name, call.arguments):
+    return Made(call.name, await toolbox.call(call.name, call.arguments))
+  query = json.loads(call.arguments)["query"]
+  try:  # config.retrieval has the deadline and the retries of a search
+    found = tuple(await tools.search(query))
+  except structs.ToolFailed as failure:
+    return Made(call.name, Result(f"search failed: {failure}", FAILED))
+  listed = passages.block(found).strip().removeprefix(passages.OPEN).removesuffix(passages.CLOSE)
+  return Made(call.name, Result(listed or "No passages were found."), query, found)
+
+
+def _shown(made: Made) -> str:
+  return made.result.text if made.result.kind == OK else f"error: {made.result.text}"
+
+
+def _count(counts: dict[str, int], made: list[Made]) -> None:
+  counts["calls"] += len(made)
+  counts["refused"] += sum(one.result.kind == REFUSED for one in made)
+  counts["failed"] += sum(one.result.kind == FAILED for one in made)
+  counts["searches"] += sum(one.found is not None for one in made)
+
+
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}}
 
 
 def measures(example: Example, episode: Episode) -> Mapping[str, float | None]:
-  """The counts of one episode (`play.Counts`)."""
+  """The counts of one episode.
+
+  `malformed`: turns whose calls could not be read. `calls`: those that could; of these `refused` were the model's
+  mistake, and `failed` failed in the tool. `searches`: calls of the run's own search that did not fail.
+  """
   del example  # all counts are facts of the episode
-  return {field.name: episode.facts.get(field.name) for field in dataclasses.fields(play_lib.Counts)}
+  return {name: episode.facts.get(name) for name in COUNTS}
 
 
 def toolbox_of(switches: Switches) -> Toolbox:
@@ -60,9 +194,9 @@ def toolbox_of(switches: Switches) -> Toolbox:
   Raises:
     ValueError: a tool does not exist or has no schema, two tools have the same name, or a server cannot be used.
   """
-  tools = [play_lib.SEARCH] if switches.search else []
+  tools = [SEARCH] if switches.search else []
   for name in filter(None, map(str.strip, switches.tools.split(","))):
-    tools.append(tool_lib.of_function(named.function_of(name, "config.switches.tools")))
+    tools.append(tool_lib.of_function(tool_lib.function_of(name, "config.switches.tools")))
   for where in filter(None, map(str.strip, switches.mcp.split("|"))):
     tools += mcp_servers.tools_of(where, switches.timeout_s)
   return Toolbox(tools, timeout_s=switches.timeout_s, retries=switches.retries, at_once=switches.at_once)
@@ -83,7 +217,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
       made[tokenizer] = ToolTurns(tokenizer, [tool.shown for tool in toolbox.tools.values()])
     return made[tokenizer]
 
-  play = play_lib.build(prompt, parser, toolbox, turns_of, switches)
+  play = make_play(prompt, parser, toolbox, turns_of, switches)
   return recipe_lib.Recipe(
     name="tool_agent",
     prompt=prompt,
@@ -92,5 +226,5 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     measures=measures,
     tool_tokens=lambda tokenizer: turns_of(tokenizer).tokens,
     searches=switches.search,
-    **answered.fields(play, answered.Reward(parser, switches.reward)),
+    **parts.answer_fields(play, parts.AnswerReward(parser, switches.reward)),
   )

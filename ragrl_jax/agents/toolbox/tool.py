@@ -1,13 +1,18 @@
-"""One tool, and the event loop on which all tools run."""
+"""One tool, the functions that users name, and the event loop on which all tools run."""
 
 import asyncio
 import contextlib
 import contextvars
 import dataclasses
+import functools
+import importlib
+import importlib.util
 import inspect
 import json
+import pathlib
 import re
 import threading
+import types
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -71,7 +76,7 @@ def of_function(function: Callable[..., Any]) -> Tool:
       if inspect.iscoroutinefunction(function):
         result = await function(**arguments)
       else:
-        thread = _in_thread(function, arguments)
+        _, thread = in_thread(functools.partial(function, **arguments), "tool")
         THREADS.get([]).append(thread)
         result = await asyncio.shield(thread)
     except ValueError as error:
@@ -96,22 +101,24 @@ def _json(value: Any) -> str:
   return "".join(parts)
 
 
-def _in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> asyncio.Future[Any]:
+def in_thread(function: Callable[[], Any], name: str) -> tuple[threading.Thread, asyncio.Future[Any]]:
+  """Runs a function of the user's in a thread of this name; the future has its result on the running event loop."""
   loop = asyncio.get_running_loop()
   given = loop.create_future()
 
   def work() -> None:
     result, error = None, None
     try:
-      result = function(**arguments)
+      result = function()
     except BaseException as raised:  # noqa: BLE001  (`_settle` raises it in the calling coroutine)
       error = raised
-    with contextlib.suppress(RuntimeError):  # the loop is closed, because the process ends
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
       loop.call_soon_threadsafe(_settle, given, result, error)
 
-  # A daemon thread instead of a pool: Python waits for a pool's threads at exit, and a tool may hang.
-  threading.Thread(target=work, name="tool", daemon=True).start()
-  return given
+  # A daemon thread instead of a pool: Python waits for a pool's threads at exit, and the function may hang.
+  thread = threading.Thread(target=work, name=name, daemon=True)
+  thread.start()
+  return thread, given
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
@@ -146,3 +153,41 @@ async def blocker(patience_s: float) -> str:
     return ""
   running = asyncio.current_task(loop())
   return "a task" if running is None else running.get_name()
+
+
+@functools.cache
+def _module(path: str) -> types.ModuleType:
+  """Imports a file as a module. The file is executed once, even if several recipes name it."""
+  spec = importlib.util.spec_from_file_location(f"ragrl_program_{pathlib.Path(path).stem}", path)
+  assert spec is not None and spec.loader is not None
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def function_of(name: str, setting: str) -> Callable[..., Any]:
+  """The function with this name.
+
+  Args:
+    name: "FILE.py:FUNCTION" or "MODULE:FUNCTION".
+    setting: the setting that has the name, for error messages.
+
+  Raises:
+    ValueError: the file, module or function does not exist. The message names the setting.
+  """
+  where, _, function = name.rpartition(":")
+  if not where or not function.isidentifier():
+    raise ValueError(f"{setting}={name!r}: it must be FILE.py:FUNCTION or MODULE:FUNCTION.")
+  if where.endswith(".py"):
+    if not pathlib.Path(where).is_file():
+      raise ValueError(f"{setting}={name!r}: there is no file {where}.")
+    module = _module(str(pathlib.Path(where).absolute()))
+  else:
+    try:
+      module = importlib.import_module(where)
+    except ModuleNotFoundError as error:
+      raise ValueError(f"{setting}={name!r}: {error}.") from None
+  found = getattr(module, function, None)
+  if not callable(found):
+    raise ValueError(f"{setting}={name!r}: {where} has no function {function}.")
+  return found

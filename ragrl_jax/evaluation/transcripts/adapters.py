@@ -11,7 +11,7 @@ another system, is an error and never scores zero.
 
 import re
 
-from ragrl_jax.recipes.released.tags import AGENTS, ANSWER, SEARCH, THOUGHT, AgentTags, boxed
+from ragrl_jax.recipes.released.agents import AGENTS, ANSWER, SEARCH, THOUGHT, Agent, boxed
 from ragrl_jax.structs import ENVIRONMENT, MODEL
 
 Turns = list[tuple[str, str]]
@@ -56,11 +56,11 @@ def searched(text: str, system: str) -> bool:
   return _opening(AGENTS[system]).search(text) is not None
 
 
-def _opening(adapter: AgentTags) -> re.Pattern:
+def _opening(adapter: Agent) -> re.Pattern:
   return re.compile(re.escape(adapter.query[1]) + r"\s*" + re.escape(adapter.results[0]))
 
 
-def _results(text: str, adapter: AgentTags) -> tuple[str, str]:
+def _results(text: str, adapter: Agent) -> tuple[str, str]:
   """(the block's contents, the text after it)."""
   closed = text.find(adapter.results[1])
   nexts = "|".join(map(re.escape, (THOUGHT[0], adapter.query[0], ANSWER[0], *adapter.others)))
@@ -71,7 +71,7 @@ def _results(text: str, adapter: AgentTags) -> tuple[str, str]:
   return (text, "") if cut is None else (text[: cut.start()], text[cut.start() :])
 
 
-def _check(spoken: str, system: str, adapter: AgentTags) -> None:
+def _check(spoken: str, system: str, adapter: Agent) -> None:
   """Refuses the model's text if it has none of the system's tags, or tags of another system."""
   own = {*adapter.query, *adapter.results, *adapter.others}
   for name, other in AGENTS.items():
@@ -87,7 +87,7 @@ def _check(spoken: str, system: str, adapter: AgentTags) -> None:
     )
 
 
-def _translated(owner: str, text: str, adapter: AgentTags) -> Turns:
+def _translated(owner: str, text: str, adapter: Agent) -> Turns:
   """The turns of a part: one, or more if notices of the environment are in it."""
   if owner == ENVIRONMENT:
     return [(owner, block(text))]
@@ -101,7 +101,7 @@ def block(inside: str) -> str:
   return f"\n\n<information>{inside}</information>\n\n"
 
 
-def said(text: str, adapter: AgentTags) -> str:
+def said(text: str, adapter: Agent) -> str:
   """The model's text with our tags."""
   for mine, ours in zip(adapter.query, SEARCH):
     text = text.replace(mine, ours)

@@ -11,7 +11,7 @@ from ragrl_jax import recipes
 from ragrl_jax.data import digests, json_rows, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.transcripts import adapters
-from ragrl_jax.recipes.released import tags as agent_tags
+from ragrl_jax.recipes.released import agents
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import folders, jsonl
@@ -74,7 +74,7 @@ def score(
   }
   out.mkdir(parents=True, exist_ok=True)
   jsonl.write(out / harness.PREDICTIONS, rows)
-  if agent_tags.AGENTS[system].thinks:  # without the tags, steps have no thoughts to judge
+  if agents.AGENTS[system].thinks:  # without the tags, steps have no thoughts to judge
     jsonl.write(out / episodes_lib.PLAYED, (episodes_lib.played(one, episodes[one.id]) for one in examples))
   with jsonl.whole(out / harness.METRICS) as part:
     part.write_text(json.dumps(jsonl.plain(metrics), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -87,7 +87,7 @@ def _row(recipe, example: Example, episode: Episode, system: str) -> dict[str, A
   row = harness.prediction(recipe, scored) | dict.fromkeys(_UNKNOWN)
   if "answer" in episode.facts:  # an answer without a transcript
     return row | dict(terms={}, outcome=row["em"], num_searches=None, ended="answer")
-  if not agent_tags.AGENTS[system].thinks:
+  if not agents.AGENTS[system].thinks:
     row |= dict(terms=dict(row["terms"]) | {"think_answer": None}, pooled={})
   return row
 
@@ -114,7 +114,7 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
     )
   if queries and not any(episode.num_searches for episode in found.values()):
     raise ValueError(
-      f"{path}: {queries} queries, but no results in {' … '.join(agent_tags.AGENTS[system].results)}: these are not "
+      f"{path}: {queries} queries, but no results in {' … '.join(agents.AGENTS[system].results)}: these are not "
       f"transcripts of {system}, or the results were left out."
     )
   return found
@@ -155,7 +155,7 @@ def _episode(where: str, row: Mapping[str, Any], example: Example, recipe, syste
   except ValueError as error:
     raise ValueError(f"{where}: {error}") from error
   # An episode that was played ends by the name of what it did, a transcript by its stop string.
-  return dataclasses.replace(found, ended="answer") if found.ended == agent_tags.ANSWER[1] else found
+  return dataclasses.replace(found, ended="answer") if found.ended == agents.ANSWER[1] else found
 
 
 def _without_prompt(text: str, row: Mapping[str, Any], example: Example, system: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from ragrl_jax import recipes
 from ragrl_jax.evaluation.answer_files import METRICS, SETTINGS
 from ragrl_jax.evaluation.transcripts import adapters
-from ragrl_jax.recipes.released.tags import AGENTS, AgentTags
+from ragrl_jax.recipes.released.agents import AGENTS, Agent
 from ragrl_jax.store import changes
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import MODEL
@@ -95,12 +95,12 @@ def _settings(folder: pathlib.Path) -> Mapping[str, Any]:
   return {}
 
 
-def _translated(row: Mapping[str, Any], tags: AgentTags) -> dict[str, Any]:
+def _translated(row: Mapping[str, Any], tags: Agent) -> dict[str, Any]:
   prompt, *turns = row["segments"]
   return {**row, "segments": [prompt, *(turn | dict(text=_text(turn, tags)) for turn in turns)]}
 
 
-def _text(turn: Mapping[str, Any], tags: AgentTags) -> str:
+def _text(turn: Mapping[str, Any], tags: Agent) -> str:
   text = turn["text"]
   if turn["owner"] == MODEL:
     return adapters.said(text, tags)

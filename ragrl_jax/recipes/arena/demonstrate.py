@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
-from ragrl_jax.recipes import faults, scripts
+from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.arena.prompt import SECTIONS
 from ragrl_jax.structs import MODEL, Example, Segment
 
@@ -40,7 +40,7 @@ def demonstrate(
   if reply not in SECTIONS:
     raise ValueError(f"reply={reply!r}: use {', '.join(SECTIONS)}.")
   place = {passage.id: number for number, passage in enumerate(example.passages, 1)}
-  _, hops, answer = faults.drawn(example, kinds, FAULTS, fault, rng, world)
+  _, hops, answer = scripts.draw_fault(example, kinds, FAULTS, fault, rng, world)
   steps = [(place[hop["passage"]], hop["relation"], hop["object"]) for hop in hops]
   cited = sorted({number for number, _, _ in steps})
   analysis = " ".join(f"[{number}] {relation} {found}." for number, relation, found in steps)

@@ -16,6 +16,7 @@ from absl import app, flags
 from ragrl_jax.chat import cached, client
 from ragrl_jax.cli import generation
 from ragrl_jax.data import readers, writers
+from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.arena import sft_data
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
@@ -51,7 +52,7 @@ def main():
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
   if not URL.value:
-    writers.write_examples(OUT.value, examples, turns=sft_data.direct(examples))
+    writers.write_examples(OUT.value, examples, turns=scripts.answer_directly(examples))
     print(OUT.value)
   else:
     kept, fates = reason(examples)

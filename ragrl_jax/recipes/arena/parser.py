@@ -4,12 +4,12 @@ import dataclasses
 import re
 
 from ragrl_jax.core.text import tags
-from ragrl_jax.recipes import sections
+from ragrl_jax.recipes import parts
 
 
 @dataclasses.dataclass(frozen=True)
-class Parser(sections.Parser):
-  """Reads single sections as `sections.Parser` does: `section`, `answer`.
+class Parser(parts.SectionParser):
+  """Reads single sections as `parts.SectionParser` does: `section`, `answer`.
 
   Attributes:
     shape: "strict": the text consists of the sections, with only white space around them, and no body contains one of

@@ -19,11 +19,6 @@ REASON = {
 }
 
 
-def direct(examples: Sequence[Example]) -> list[transcripts_lib.Turns]:
-  """SFT-direct: each example's first gold, in the format of preset `direct`."""
-  return [[(MODEL, f"<answer> {example.golds[0]} </answer>")] for example in examples]
-
-
 def asked(choice: str = "paper") -> wording.Wording:
   """The backbone's prompt: ours, or file:PATH with {question}, {references}, {relevance_ids} and {answer}.
 

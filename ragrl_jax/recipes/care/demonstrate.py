@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
-from ragrl_jax.recipes import faults, scripts
+from ragrl_jax.recipes import scripts
 from ragrl_jax.structs import MODEL, Example, Segment
 
 FAULTS = ("stop", "wrong", "misquote", "silent")
@@ -31,7 +31,7 @@ def demonstrate(
   Raises:
     ValueError: a kind is not in FAULTS.
   """
-  kind, hops, answer = faults.drawn(example, kinds, FAULTS, fault, rng, world)
+  kind, hops, answer = scripts.draw_fault(example, kinds, FAULTS, fault, rng, world)
   steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in hops]
   if kind == "misquote":
     names = world.parts[example.meta["part"]].names

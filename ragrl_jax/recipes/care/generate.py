@@ -10,8 +10,7 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
 from ragrl_jax.data import transcripts as transcripts_lib
 from ragrl_jax.prompting import passages, wording
-from ragrl_jax.recipes.care.parser import ANSWER
-from ragrl_jax.recipes.care.prompt import Prompt
+from ragrl_jax.recipes.care.prompt import ANSWER, Prompt
 from ragrl_jax.structs import MODEL, Example
 
 REASON = {

@@ -2,15 +2,19 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
+from ragrl_jax.core import schedules
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.rewards import quotes
+from ragrl_jax.core.text import forms
 from ragrl_jax.recipes import parts
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.care import curriculum, demonstrate
-from ragrl_jax.recipes.care.parser import READINGS, Parser
-from ragrl_jax.recipes.care.prompt import ASKED, INSTRUCTIONS, Prompt
-from ragrl_jax.recipes.care.reward import Reward
+from ragrl_jax.recipes.care import demonstrate
+from ragrl_jax.recipes.care.prompt import ASKED, INSTRUCTIONS, READINGS, Parser, Prompt
 from ragrl_jax.settings.fields import setting
+from ragrl_jax.structs import Episode, Example
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +45,118 @@ class Switches(recipe_lib.Switches):
   accuracy_weight: float = setting(0.7, "weight of the term accuracy")
   format_weight: float = setting(0.1, "weight of the term format")
   retrieval_weight: float = setting(0.2, "weight of the term retrieval")
+  # CARE sec. 3.4 and Algorithm 1: the first step has only easy questions (short contexts), the last one almost none. In
+  # the authors' code half of the questions are easy after 10,000 steps.
   easy_rate: float = setting(1.0, "η; share of easy questions: max(easy_floor, 1 - η · step / easy_steps)")
   easy_floor: float = setting(0.0, "smallest share of easy questions", unit="share")
   easy_steps: int | None = setting(None, "length of the curriculum; None: the run's own steps", unit="steps", least=1)
+
+
+TERMS = ("accuracy", "format", "retrieval")
+SILENCE = 0.2  # retrieval term of a reply without quotes in the authors' code
+GUARDED_WORDS = 4  # least words of a quote, with `guarded`
+GUARDED_SHARE = 0.5  # largest share of the context's words in the quotes, with `guarded`
+
+
+@dataclasses.dataclass(frozen=True)
+class Reward:
+  """Scores one episode.
+
+  Attributes:
+    prompt, parser: make the prompt, and read the reply.
+  """
+
+  prompt: Prompt
+  parser: Parser
+  switches: Switches
+
+  def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
+    """`accuracy` 0 to 1, `format` 0 or 1, `retrieval` 0 to 1.
+
+    Accuracy is token F1. "f1" uses SQuAD's normalisation and counts, and takes the best gold. "set_f1" compares sets of
+    unnormalised words with the first gold.
+
+    With `guarded`, a reply with one of the tricks of `unearned` has format 0 and retrieval 0.
+
+    Source: CARE sec. 3.4; "set_f1", the authors' code.
+    """
+    if episode.ended == "failed":
+      return dict.fromkeys(TERMS)
+    text = episode.model_text
+    terms: dict[str, float | None] = dict(
+      accuracy=self.right(example, text),
+      format=float(self.parser.in_shape(text)),
+      retrieval=self.retrieval(example, text),
+    )
+    if self.switches.guarded and any(self.unearned(example, episode).values()):
+      terms |= dict(format=0.0, retrieval=0.0)
+    return terms
+
+  def right(self, example: Example, text: str) -> float:
+    """The F1 of the answer, as `accuracy` says; 0 if there is no answer."""
+    answer = self.parser.answer(text) or ""
+    if self.switches.accuracy == "f1":
+      return qa.f1(answer, example.golds)
+    return qa.f1(answer, example.golds[:1], style="none", unit="word_set")
+
+  def retrieval(self, example: Example, text: str) -> float:
+    """The term `retrieval`.
+
+    "strict": 1 if there are quotes and each is in a passage, else 0. "mean": the share of quotes that are in a passage.
+    "repo": the mean over the quotes of 1 for a quote in the user's message (with its white space unchanged), 0.5 for a
+    near match (`quotes.soft`), and 0 otherwise; SILENCE without quotes.
+    """
+    said = self.parser.quotes(text)
+    if self.switches.retrieval == "repo":
+      if not said:
+        return SILENCE
+      shown, said = forms.typed(self.prompt.messages(example)[-1]["content"]), list(map(forms.typed, said))
+      return sum(1.0 if quote in shown else 0.5 * quotes.soft(quote, shown) for quote in said) / len(said)
+    shown = self.prompt.context(example)
+    real = [self._stands(quote, shown) for quote in said]
+    if not said:
+      return 0.0
+    return float(all(real)) if self.switches.retrieval == "strict" else sum(real) / len(real)
+
+  def _stands(self, quote: str, shown: tuple[str, ...]) -> bool:
+    words = max(self.switches.quote_words, GUARDED_WORDS) if self.switches.guarded else self.switches.quote_words
+    return quotes.whole_words(quote, shown, words) if words else quotes.exact(quote, shown)
+
+  def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
+    """The tricks that earn format and retrieval without evidence, and whether the episode uses each; see README.md.
+
+    `short_quote`: a quote of the context has fewer than GUARDED_WORDS words, or begins or ends inside a word.
+    `bulk_quote`: the quotes contain more than GUARDED_SHARE of the context's words. `stray_tag`: a retrieval tag is
+    part of no quote. `quote_outside`: a quote is outside the first block of thinking. `unanswered`: the answer shares
+    no word with the golds.
+    """
+    text, shown = episode.model_text, self.prompt.context(example)
+    said = dict.fromkeys(self.parser.quotes(text))
+    inside = self.parser.quotes(self.parser.thinking(text))
+    quoted, context = sum(map(quotes.words, said)), sum(map(quotes.words, shown))
+    return dict(
+      short_quote=any(
+        quotes.exact(quote, shown) and not quotes.whole_words(quote, shown, GUARDED_WORDS) for quote in said
+      ),
+      bulk_quote=quoted > GUARDED_SHARE * context,
+      stray_tag=self.parser.strays(text),
+      quote_outside=len(self.parser.quotes(text)) > len(inside),
+      unanswered=self.right(example, text) == 0.0,
+    )
+
+  def weights(self, step: int) -> Mapping[str, float]:
+    """The weight of each term; the same at every step."""
+    del step  # the weights are constant
+    return {term: self.switches[f"{term}_weight"] for term in TERMS}
+
+  def outcome(self, example: Example, episode: Episode) -> float:
+    """Exact match of the answer, 0 or 1, unshaped."""
+    return qa.exact_match(self.parser.answer(episode.model_text) or "", example.golds)
+
+  def evidence(self, example: Example, episode: Episode) -> str:
+    """The quotes, joined by spaces. Tables compare them with the gold sentences."""
+    del example
+    return " ".join(self.parser.quotes(episode.model_text))
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -68,7 +181,9 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     stops=(),
     switches=switches,
     script=functools.partial(demonstrate.script, which=switches.answer),
-    mixture=curriculum.build(rate=switches.easy_rate, floor=switches.easy_floor, total=switches.easy_steps),
+    mixture=lambda step, steps: schedules.decay(
+      step, switches.easy_steps or steps, rate=switches.easy_rate, floor=switches.easy_floor
+    ),
     needs_passages=True,
     **recipe_lib.scoring(Reward(prompt, parser, switches)),
   )

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
-from ragrl_jax.recipes import faults, scripts
+from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.lear.play import ASK
 from ragrl_jax.recipes.lear.prompt import SECTIONS
 from ragrl_jax.structs import MODEL, Example, Segment
@@ -43,7 +43,7 @@ def demonstrate(
   """
   if reply not in SECTIONS:
     raise ValueError(f"reply={reply!r}: use {', '.join(SECTIONS)}.")
-  kind, hops, answer = faults.drawn(example, kinds, FAULTS, fault, rng, world)
+  kind, hops, answer = scripts.draw_fault(example, kinds, FAULTS, fault, rng, world)
   steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in hops]
   evidence = " ".join(sentence for *_, sentence in steps)
   if kind == "copy":

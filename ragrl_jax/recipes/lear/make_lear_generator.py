@@ -19,7 +19,8 @@ from ragrl_jax.cli import index_flags
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import evidence_rows
 from ragrl_jax.evaluation.tables import results
-from ragrl_jax.recipes.lear import generator
+from ragrl_jax.recipes import scripts
+from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.store import jsonl
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
@@ -37,9 +38,9 @@ def main():
   if PREDICTIONS.value:
     predictions = list(jsonl.read(PREDICTIONS.value))
     by = evidence_rows.digest(predictions, results.read(pathlib.Path(PREDICTIONS.value).parent).metrics["settings"])
-    examples = generator.from_evidence(examples, predictions, by)
+    examples = sft_data.from_evidence(examples, predictions, by)
   else:
     examples = index_flags.with_passages(examples)
-    turns = generator.demonstrations(examples) if TURNS.value else None
+    turns = scripts.answer_directly(examples) if TURNS.value else None
   writers.write_examples(OUT.value, examples, turns=turns)
   print(f"{OUT.value}: {len(examples)} questions, {sum(bool(e.passages) for e in examples)} of them with passages")

@@ -23,7 +23,7 @@ from ragrl_jax.chat import cached, client
 from ragrl_jax.cli import generation, index_flags
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
-from ragrl_jax.recipes.lear import filco, prompt, sft_data
+from ragrl_jax.recipes.lear import prompt, sft_data
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
 OUT = flags.DEFINE_string("out", None, "Folder of the files.", required=True)
@@ -32,7 +32,7 @@ URL = flags.DEFINE_string("url", "", "Endpoint of the teacher, such as http://lo
 MODEL = flags.DEFINE_string("model", "", "Name of the teacher at that endpoint.")
 ANSWERS = flags.DEFINE_string("answers", "", "File for the teacher's answers.")
 WORDING = flags.DEFINE_string("wording", "paper", "file:PATH with the teacher's prompt: {question} and {passages}.")
-ORACLE = flags.DEFINE_enum("oracle", None, filco.ORACLES, "How FilCo's oracle selects a sentence.")
+ORACLE = flags.DEFINE_enum("oracle", None, sft_data.ORACLES, "How FilCo's oracle selects a sentence.")
 RECALL = flags.DEFINE_enum(
   "recall", "words", list(qa.CONTAINS), "How test questions hold an answer: as whole words, or as letters inside words."
 )
@@ -61,7 +61,7 @@ def main():
   writers.refuse_inputs(files, readers.named(DATA.value))
   examples = index_flags.with_passages(list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value)))
   if ORACLE.value:
-    made = filco.demonstrations(examples, ORACLE.value)
+    made = sft_data.demonstrate_filter(examples, ORACLE.value)
     writers.write_examples(files[0], [example for example, _ in made], turns=[turns for _, turns in made])
     print(f"{len(made)} of {len(examples)}: {files[0]}")
     return

@@ -1,6 +1,11 @@
-"""The prompt: reason about the passages, extract the evidence, answer."""
+"""The prompt: reason about the passages, extract the evidence, answer; and the parser of the sections."""
 
+import dataclasses
+
+from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages, wording
+from ragrl_jax.recipes import parts
+from ragrl_jax.recipes.search_agent import says
 from ragrl_jax.structs import Example
 
 # The sections that the model writes, by the kind of reply.
@@ -81,3 +86,55 @@ def _known(reply: str) -> dict[str, str]:
   if not names:
     found |= dict(paper=f"{_THOUGHTS}{_ASKED}\nLet's think step by step.", short=f"{_ASKED}\nStep by step:")
   return found
+
+
+NAMES = SECTIONS["rational"]
+END, EXTRACTED = "</answer>", "</extract>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Parser(parts.SectionParser):
+  """Reads single sections as `parts.SectionParser` does: `section`, `answer`."""
+
+  sections: tuple[str, ...] = NAMES
+  stops: tuple[str, ...] = (END, EXTRACTED)
+
+  @property
+  def evidence(self) -> str:
+    """The section that a separate generator answers from; "" for free text, all of which is evidence."""
+    return "extract" if "extract" in self.sections else "reason" if "reason" in self.sections else ""
+
+  def written(self, text: str) -> str:
+    """The evidence: the body of its section, or the whole of a free text; "" if there is none."""
+    return (self.section(text, self.evidence) or "") if self.evidence else text.strip()
+
+  def in_shape(self, text: str) -> bool:
+    """Whether there is exactly one section of each name, in order, with only white space around them.
+
+    No body may contain a tag of any section. Every body except the answer's must have a letter or a digit, and so must
+    free text.
+    """
+    if not self.sections:
+      return says(text)
+    parts = tags.sections(text, NAMES)
+    return (
+      parts is not None
+      and tuple(part.name for part in parts) == self.sections
+      and all(says(part.body) for part in parts if part.name != "answer")
+    )
+
+  def pair(self, text: str, name: str) -> tags.Pair | None:
+    """The first complete section of this name, anywhere in the text; an answer only outside of the other sections.
+
+    A reason counts as missing if an extract begins before its end. The answer from the reason alone continues from all
+    text up to that end, and must not see the evidence.
+    """
+    if name == "answer":  # a reason may speak of the tag
+      read = text
+      for other in tags.outer(text, NAMES[:2]):
+        read = f"{read[: other.start]}{' ' * (other.end - other.start)}{read[other.end :]}"
+      found = super().pair(read, name)
+      body = slice(found.start + len("<answer>"), found.end - len(END)) if found else slice(0)
+      return dataclasses.replace(found, body=text[body]) if found else None
+    found = super().pair(text, name)
+    return None if found and name == "reason" and "<extract>" in text[: found.end] else found

@@ -8,8 +8,7 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.lear import demonstrate
 from ragrl_jax.recipes.lear import play as play_lib
-from ragrl_jax.recipes.lear.parser import END, EXTRACTED, Parser
-from ragrl_jax.recipes.lear.prompt import INSTRUCTIONS, SECTIONS, Prompt
+from ragrl_jax.recipes.lear.prompt import END, EXTRACTED, INSTRUCTIONS, SECTIONS, Parser, Prompt
 from ragrl_jax.recipes.lear.reward import Reward
 from ragrl_jax.settings.fields import Rules, setting
 
@@ -106,7 +105,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     name="lear",
     prompt=prompt,
     parser=parser,
-    play=play_lib.build(prompt, parser, switches),
+    play=play_lib.make_play(prompt, parser, switches),
     stops=(END, EXTRACTED),
     switches=switches,
     script=functools.partial(demonstrate.script, reply=switches.reply),

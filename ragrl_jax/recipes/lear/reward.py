@@ -1,15 +1,16 @@
 """The reward: for three answers, a long reason, short evidence, and the format."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import lengths
-from ragrl_jax.recipes.lear import unearned
-from ragrl_jax.recipes.lear.parser import Parser
-from ragrl_jax.recipes.lear.spans import first_words
-from ragrl_jax.structs import Episode, Example
+from ragrl_jax.recipes.lear import grounding
+from ragrl_jax.recipes.lear.play import first_words
+from ragrl_jax.recipes.lear.prompt import Parser
+from ragrl_jax.structs import Episode, Example, Passage
 
 if TYPE_CHECKING:
   from ragrl_jax.recipes.lear.recipe import Switches
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 TERMS = ("answer", "length", "format")
 PROBES = {"r": ("reason", "reason_answer"), "e": ("extract", "extract_answer")}
 STYLES = {"word": "squad", "char": "filco"}  # unit of F1 → how answers are normalised for it
+LEAST_DISTINCT = 0.3  # share of distinct words in a reason
+LONG = 30  # words; a shorter reason may repeat itself
+EVIDENCE = ("bare_answer", "made_up", "beside_the_point")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +92,20 @@ class Reward:
     return first_words(self.parser.written(episode.model_text), self.switches.max_evidence_words)
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
-    """The tricks of README.md's "Unearned reward", and whether the episode uses each."""
-    return unearned.tricks(example, episode, self.parser)
+    """The tricks of README.md's "Unearned reward", and whether the episode uses each.
+
+    Those of the evidence only if replies extract some.
+    """
+    section, passages = functools.partial(self.parser.section, episode.model_text), shown(example, episode)
+    evidence = section("extract") if "extract" in self.parser.sections else None
+    judge = grounding.Judge(passages, example.question, example.golds)
+    of_evidence = judge.tricks(evidence) if evidence else dict.fromkeys(EVIDENCE, False)
+    reason = grounding.words(section("reason") or "")
+    quoted = grounding.quoted(reason, passages)
+    return of_evidence | dict(
+      padded_reason=len(reason) > LONG and len(set(reason)) < LEAST_DISTINCT * len(reason),
+      copied_reason=2 * quoted > len(reason) and 2 * quoted > grounding.size(passages),
+    )
 
   def measures(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """The curves of Fig. 5 (F1 of the three answers, lengths), EM of the answer from the evidence, and the recall of
@@ -109,3 +125,9 @@ class Reward:
       extract_tokens=facts.get("evidence_tokens"),
       reason_recall=None if reason is None else float(qa.CONTAINS[self.switches.recall](reason, example.golds)),
     )
+
+
+def shown(example: Example, episode: Episode) -> tuple[Passage, ...]:
+  """The passages that the prompt shows: the question's own, or the retrieved ones, which `play` keeps as a fact."""
+  found: Sequence[Sequence[str]] = episode.facts.get("retrieved", ())
+  return example.passages or tuple(Passage("", title, text) for title, text in found)

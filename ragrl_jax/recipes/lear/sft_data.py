@@ -1,18 +1,22 @@
-"""Transcripts for the study of evidence: a teacher's reason, evidence and answer, or only some of these sections."""
+"""Transcripts for SFT: of the study of evidence, of the generator that answers from it, and of FilCo."""
 
-from collections.abc import Sequence
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.chat.cached import Chat
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text import tags
 from ragrl_jax.data import transcripts as transcripts_lib
-from ragrl_jax.recipes.lear.parser import Parser
-from ragrl_jax.recipes.lear.prompt import SECTIONS, Prompt
-from ragrl_jax.structs import MODEL, Example
+from ragrl_jax.recipes.lear.prompt import SECTIONS, Parser, Prompt
+from ragrl_jax.structs import MODEL, Example, Passage
 
 # File of the study → the kind of reply that it teaches. The rationale is the rational model's own reason.
 ARMS = {"vanilla": "extract", "rational": "reason_extract"}
+LENGTHS = ("passage_tokens", "evidence_tokens")  # columns of predictions: tokens of the extractor
+ORACLES = ("string_inclusion", "lexical_overlap")
+_END = re.compile(r"(?<=[.!?])\s+")
 
 
 async def taught(examples: Sequence[Example], teacher: Chat, *, instructions: str = "paper", **how: Any):
@@ -56,3 +60,64 @@ def answerable(examples: Sequence[Example], recall: str = "words") -> list[Examp
   """Examples with a passage that contains a gold, as words or letters (`qa.CONTAINS`); the study is tested on these."""
   holds = qa.CONTAINS[recall]
   return [e for e in examples if any(holds(passage.text, e.golds) for passage in e.passages)]
+
+
+def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str, Any]], by: str = "") -> list[Example]:
+  """The examples with the extractor's evidence as their only passage. The generator is tested on them.
+
+  Args:
+    examples: the questions.
+    predictions: rows of evaluate.py's predictions.jsonl for these questions, in any order; `evidence` is read. Rows and
+      examples are matched by source and id, because the ids of each FlashRAG set begin at "test_0".
+    by: identifies the extraction, in `meta["extraction"]` of each example; with the lengths of passages and evidence.
+
+  Raises:
+    ValueError: an example has no prediction, or its prediction no evidence (the recipe writes none, or it failed).
+  """
+  said = {(row.get("source") or "", str(row["id"])): row for row in predictions}
+  found = []
+  for example in examples:
+    row = said.get((example.source, example.id), {})
+    evidence = row.get("evidence")
+    if evidence is None:
+      raise ValueError(
+        f"question {example.id!r} of the source {example.source!r} has no evidence among the predictions: make them by "
+        "`ragrl evaluate --config=lear` for these questions."
+      )
+    if row.get("question", example.question) != example.question:
+      raise ValueError(
+        f"question {example.id!r} of the source {example.source!r} is {example.question!r}, and its prediction answers "
+        f"{row['question']!r}: give the questions of the evaluation (--data)."
+      )
+    passage = Passage(f"{example.id}-evidence", "", evidence)
+    meta = {**example.meta, "extraction": dict(by=by, **{name: row.get(name) for name in LENGTHS})}
+    found.append(dataclasses.replace(example, passages=(passage,), supporting=(), evidence=(), meta=meta))
+  return found
+
+
+def find_oracle(example: Example, by: str) -> str | None:
+  """The sentence of the example's passages that a filter should keep; None if there is none.
+
+  "string_inclusion": the first sentence that contains a gold as whole words. "lexical_overlap": the sentence with the
+  largest F1 with a gold, the first of equal ones; None if no sentence shares a word with a gold.
+
+  Raises:
+    ValueError: `by` is not in ORACLES.
+
+  Source: FilCo (arXiv 2311.08377) sec. 3.1, as LEAR sec. 1 describes it. Its third oracle needs probabilities.
+  """
+  if by not in ORACLES:
+    raise ValueError(f"oracle {by!r}: use {' or '.join(ORACLES)}.")
+  found = [sentence for passage in example.passages for sentence in _END.split(passage.text.strip()) if sentence]
+  if by == "string_inclusion":
+    return next((sentence for sentence in found if qa.has_answer(sentence, example.golds)), None)
+  best = max(found, key=lambda sentence: qa.f1(sentence, example.golds), default=None)
+  return best if best is not None and qa.f1(best, example.golds) else None
+
+
+def demonstrate_filter(examples: Sequence[Example], by: str) -> list[tuple[Example, list[tuple[str, str]]]]:
+  """(example, transcript in the form of the reply `extract`) of each example in which the oracle finds a sentence."""
+  kept = [(example, find_oracle(example, by)) for example in examples]
+  return [
+    (example, [(MODEL, f"<extract> {sentence} </extract>")]) for example, sentence in kept if sentence is not None
+  ]

@@ -1,20 +1,30 @@
-"""The protocols of the agents: the place of results, the format of documents, and notices."""
+"""The tags and protocols of published search agents: recipe and adapters use them to play and to read."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.released.tags import AGENTS
 from ragrl_jax.structs import Passage
+
+Tags = tuple[str, str]
+ANSWER: Tags = ("<answer>", "</answer>")
+THOUGHT: Tags = ("<think>", "</think>")
+SEARCH: Tags = ("<search>", "</search>")
 
 
 @dataclasses.dataclass(frozen=True)
 class Agent:
-  """The protocol of one agent, except for its tags (`tags.py`).
+  """The tags and the protocol of one agent.
 
   Attributes:
-    around: the texts before and after the results, with their tags.
+    query, results: opening and closing tags.
+    answered: where the answer is. "tags": in answer tags. "boxed": in LaTeX's box, within answer tags. "box": in a box.
+    thinks: whether the transcript has both `<think>` tags of each thought, so that its faithfulness can be scored.
+    others: further tags.
+    asks: whether its data end each question with "?", as Search-R1's do.
+    spaces: the white space around the tags of results: before and after the opening one, before and after the closing.
     documents: "heads" (Doc 1(Title: …) …), "counted" ((1) …) or "contents" (title and text).
     between: the text between two documents.
     notice: whether a turn without a search or an answer gets a notice; otherwise it ends the episode.
@@ -22,19 +32,32 @@ class Agent:
       an agent is told when it repeats a query, or may not search any more.
   """
 
-  around: tuple[str, str]
+  query: Tags
+  results: Tags
+  answered: str = "tags"
+  thinks: bool = False
+  others: tuple[str, ...] = ()
+  asks: bool = False
+  spaces: tuple[str, str, str, str] = ("\n\n", "", "", "\n\n")
   documents: str = "heads"
   between: str = "\n"
   notice: bool = False
   digests: bool = False
 
+  @property
+  def _around(self) -> Tags:
+    """The texts before and after the results, with their tags."""
+    before, first, last, after = self.spaces
+    return f"{before}{self.results[0]}{first}", f"{last}{self.results[1]}{after}"
+
   def block(self, inside: str) -> str:
     """The environment's text after a query."""
-    return f"{self.around[0]}{inside}{self.around[1]}"
+    before, after = self._around
+    return f"{before}{inside}{after}"
 
   def inside(self, text: str) -> str | None:
     """The contents of a block; None if the text is not a block."""
-    before, after = (part.strip() for part in self.around)
+    before, after = (part.strip() for part in self._around)
     text = text.strip()
     found = text.startswith(before) and text.endswith(after)
     return text[len(before) : len(text) - len(after)] if found else None
@@ -52,20 +75,51 @@ class Agent:
     return self.between.join(passages.cut(line, tokenizer, limit) if limit else line for line in lines)
 
 
-def _around(name: str, *spaces: str) -> tuple[str, str]:
-  before, first, last, after = spaces
-  opening, closing = AGENTS[name].results
-  return f"{before}{opening}{first}", f"{last}{closing}{after}"
-
-
-_BLANK, _TIGHT = "\n\n", ""
-_O1 = Agent(_around("search_o1", _BLANK, _TIGHT, _TIGHT, _BLANK), digests=True)
-PLAYED: Mapping[str, Agent] = {
-  "search_r1": Agent(_around("search_r1", _BLANK, _TIGHT, _TIGHT, _BLANK), notice=True),
-  "desa": Agent(_around("desa", _BLANK, _TIGHT, _TIGHT, _BLANK), notice=True),
-  "autorefine": Agent(_around("autorefine", _BLANK, _TIGHT, _TIGHT, _BLANK), notice=True),
-  "research": Agent(_around("research", " ", "\n", "\n", _TIGHT), documents="contents", between="\n\n"),
-  "r1_searcher": Agent(_around("r1_searcher", _BLANK, "\n", "\n", _BLANK), documents="counted"),
+_O1 = Agent(
+  ("<|begin_search_query|>", "<|end_search_query|>"),
+  ("<|begin_search_result|>", "<|end_search_result|>"),
+  answered="box",
+  digests=True,
+)
+_SEARCH_R1 = Agent(SEARCH, ("<information>", "</information>"), thinks=True, asks=True, notice=True)
+AGENTS: Mapping[str, Agent] = {
+  "search_r1": _SEARCH_R1,
+  # Both are built on Search-R1's code.
+  "desa": _SEARCH_R1,
+  "autorefine": Agent(SEARCH, ("<documents>", "</documents>"), others=("<refine>",), asks=True, notice=True),
+  "research": Agent(
+    SEARCH,
+    ("<result>", "</result>"),
+    answered="boxed",
+    thinks=True,
+    spaces=(" ", "\n", "\n", ""),
+    documents="contents",
+    between="\n\n",
+  ),
+  "r1_searcher": Agent(
+    ("<|begin_of_query|>", "<|end_of_query|>"),
+    ("<|begin_of_documents|>", "<|end_of_documents|>"),
+    spaces=("\n\n", "\n", "\n", "\n\n"),
+    documents="counted",
+  ),
   "search_o1": _O1,
   "simpledeepsearcher": _O1,
 }
+
+
+def boxed(text: str) -> str | None:
+  """The inside of the last complete `\\boxed{…}`, without LaTeX's `\\text{…}` and escapes; None if there is none."""
+  at = text.rfind(r"\boxed{")
+  while at >= 0:
+    depth, start = 0, at + len(r"\boxed")
+    for end in range(start, len(text)):
+      depth += {"{": 1, "}": -1}.get(text[end], 0)
+      if not depth:
+        return _plain(text[start + 1 : end])
+    at = text.rfind(r"\boxed{", 0, at)
+  return None
+
+
+def _plain(text: str) -> str:
+  text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}", r"\1", text)
+  return re.sub(r"\\([%$&#_,; ])", lambda found: " " if found[1] in ",; " else found[1], text).strip()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from ragrl_jax.data.synthetic import World
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import faults, scripts
+from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage, Segment
 
@@ -44,7 +44,7 @@ def demonstrate(
     ValueError: a kind is not in FAULTS.
   """
   steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
-  fault_kind, hops, answer = faults.drawn(example, kinds, FAULTS, fault, rng)
+  fault_kind, hops, answer = scripts.draw_fault(example, kinds, FAULTS, fault, rng)
   asked = steps[: len(hops)]
   if fault_kind == "guess":
     asked, answer = [], rng.choice(_of_same_kind(world, example))

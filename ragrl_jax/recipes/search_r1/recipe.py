@@ -2,18 +2,54 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
-from ragrl_jax.prompting import wording
+from ragrl_jax.core.text.normalize import normalize
+from ragrl_jax.prompting import passages, wording
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes import search_agent
 from ragrl_jax.recipes.parts import Prompt
-from ragrl_jax.recipes.search_agent import NOTICES, Parser
+from ragrl_jax.recipes.search_agent import NOTICES, Parser, hollow, in_shape
 from ragrl_jax.recipes.search_r1 import demonstrate
-from ragrl_jax.recipes.search_r1 import play as play_lib
-from ragrl_jax.recipes.search_r1.prompt import BROWSE_NOTICE, INSTRUCTIONS
-from ragrl_jax.recipes.search_r1.reward import Reward
 from ragrl_jax.settings.fields import setting
+from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
+INSTRUCTIONS = {
+  "paper": (
+    "You will be asked a question. Whenever you have read something new, the question included, reason about it first, "
+    "between <think> and </think>. If a piece of knowledge is missing, ask the search engine for it: write "
+    "<search> your query </search>, and the best results come back between <information> and </information>. Search "
+    "as many times as it takes. As soon as nothing more is needed, give the answer, short and without explanations, "
+    "between <answer> and </answer>, like this: <answer> Lisbon </answer>.\nQuestion: {question}\n"
+  ),
+  "short": (
+    "Reason in <think> </think>, search with <search> query </search>, answer in <answer> </answer>.\n"
+    "Question: {question}\n"
+  ),
+  "no_search": (
+    "You will be asked a question. Reason about it first, between <think> and </think>. Then give the answer, short "
+    "and without explanations, between <answer> and </answer>, like this: <answer> Lisbon </answer>.\n"
+    "Question: {question}\n"
+  ),
+  "browse": (
+    "You will be asked a question. Whenever you have read something new, the question included, reason about it first, "
+    "between <think> and </think>. If a piece of knowledge is missing, ask the search engine for it: write "
+    "<search> your query </search>, and the best results come back between <information> and </information>, numbered "
+    "Doc 1, Doc 2 and so on. To read more of the document that a result is from, write its number: <open> 2 </open>. "
+    "To find words in the document that you have opened, write <find> the words </find>. As soon as nothing more is "
+    "needed, give the answer, short and without explanations, between <answer> and </answer>, like this: "
+    "<answer> Lisbon </answer>.\nQuestion: {question}\n"
+  ),
+  "none": "{question}",
+}
+
+# The environment's text after a turn without a valid action, if documents can be opened.
+BROWSE_NOTICE = (
+  "\nThat was no valid action. To search, I put a query between <search> and </search>; to read on, a result's number "
+  "between <open> and </open>; to find words in the open document, the words between <find> and </find>; to answer, I "
+  "put the answer between <answer> and </answer>. Another try.\n"
+)
 OUR_NOTICES = NOTICES | {"browse": BROWSE_NOTICE}
 
 
@@ -46,6 +82,100 @@ class Switches(recipe_lib.Switches):
       )
 
 
+def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str):
+  """The coroutine. notice: the environment's text after a turn without a valid action."""
+  max_searches = switches.max_searches
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    talk, reader = policy.start(prompt.messages(example)), Reader(tools)
+    for turn in range(max_searches + 1):  # n searches, n + 1 generations; the last one can only answer
+      said = await talk.generate(stop=parser.stops)
+      action = parser.act(said.text)
+      if action is not None and action[0] == "answer":
+        return talk.end("answer", **parser.facts)
+      if turn == max_searches:
+        break
+      read = None if action is None else await reader.act(*action)
+      if read is None:
+        went_on = talk.observe(notice)
+      else:
+        query, found = read
+        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
+        went_on = talk.observe(shown, query=query, found=found)
+      if not went_on:
+        return talk.end("budget", **parser.facts)
+    return talk.end("searches", **parser.facts)
+
+  return play
+
+
+class Reader:
+  """Searches, opens and finds for one episode. It remembers the last results and the open document."""
+
+  def __init__(self, tools: Tools):
+    self._tools = tools
+    self._shown: tuple[Passage, ...] = ()
+    self._open: str | None = None  # id of a passage of the open document
+
+  async def act(self, kind: str, text: str) -> tuple[str, tuple[Passage, ...]] | None:
+    """(query, passages); None for an invalid action: an unknown number, no words, or no open document."""
+    if kind == "search":
+      query, found = text, await self._tools.search(text)
+    elif kind == "open":
+      number = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
+      if not 1 <= number <= len(self._shown):
+        return None
+      self._open = self._shown[number - 1].id
+      query, found = f"open {self._open}", await self._tools.open(self._open)
+    else:
+      if self._open is None or not text:
+        return None
+      query, found = f"find {text} in {self._open}", await self._tools.find(self._open, text)
+    self._shown = tuple(found)
+    return query, self._shown
+
+
+class Reward(search_agent.Reward):
+  """Scores one episode: for a right answer; with the switch `format` also for the format and for finding the gold."""
+
+  def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
+    """`answer` 0 or 1; `format` 0 to 1; `retrieval` 0 or 1. None if a tool had failed.
+
+    With weights (0.8, 0.2, retrieval_weight) this is the published table: right 1 (in shape) or 0.8; wrong 0.2 plus
+    retrieval (in shape) or 0.1; no answer 0.
+
+    Source: Search-R1's qa_em.py and qa_em_format.py (v0.3).
+    """
+    if episode.ended == "failed":
+      return dict.fromkeys(self.weights(0))
+    terms: dict[str, float | None] = dict(answer=self.score_answer(example, episode))
+    if self.switches.format:
+      shaped = in_shape(episode) and not (self.switches.guarded and hollow(episode))
+      pays = shaped and not self.outcome(example, episode)
+      terms["format"] = self.score_format(example, episode)
+      terms["retrieval"] = float(pays and gold_was_found(self.parser, example, episode))
+    return terms
+
+  def weights(self, step: int) -> Mapping[str, float]:
+    """The weight of each term; the same at every step."""
+    if not self.switches.format:
+      return dict(answer=1.0)
+    shape = self.switches.structure_weight
+    return dict(answer=1.0 - shape, format=shape, retrieval=self.switches.retrieval_weight)
+
+  def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
+    """The tricks that this reward pays for, and whether the episode does them (README.md, "Unearned reward")."""
+    return self.find_tricks(example, episode, format=self.switches.format)
+
+
+def gold_was_found(parser: Parser, example: Example, episode: Episode) -> bool:
+  """Whether a shown passage contains a normalised gold. A gold in a part that was cut off does not count."""
+  shown = [passage for search in episode.searches for passage in parser.observed("", search.text)[1] or ()]
+  texts = [normalize(f"{passage.title} {passage.text}", "squad") for passage in shown]
+  golds = [gold for gold in (normalize(gold, "squad") for gold in example.golds) if gold]
+  return any(gold in text for text in texts for gold in golds)
+
+
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},
   "grpo": {},  # the algorithms differ in their configs, not in the recipe
@@ -66,7 +196,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     name="search_r1",
     prompt=prompt,
     parser=parser,
-    play=play_lib.build(prompt, parser, switches, notice),
+    play=make_play(prompt, parser, switches, notice),
     stops=parser.stops,
     switches=switches,
     script=functools.partial(demonstrate.script, searches=switches.max_searches),

@@ -6,16 +6,15 @@ import re
 from typing import Any
 
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import answered
-from ragrl_jax.recipes.untrained.parser import END, Parser
-from ragrl_jax.recipes.untrained.prompt import Prompt
+from ragrl_jax.recipes import parts
+from ragrl_jax.recipes.untrained.prompt import END, Parser, Prompt
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Policy, Segment, Tools
 
 SENTENCE_TOKENS, SENTENCES = 64, 32  # most tokens of a draft, most sentences of an answer
 _SENTENCE = re.compile(r"\s*\S.*?[.!?](?=\s)", re.DOTALL)
 
 
-def build(
+def make_play(
   prompt: Prompt,
   parser: Parser,
   *,
@@ -79,7 +78,7 @@ def build(
     facts: dict[str, Any] = dict(draft_tokens=sampled - len(written))
     whole = dataclasses.replace(part, segments=tuple(record), ended=ended, facts=facts)
     answer = parser.answer(tokenizer.decode(written))
-    if answer is not None and answer != answered.last_answer(parser, whole):
+    if answer is not None and answer != parts.last_answer(parser, whole):
       facts["answer"] = answer
     return whole
 

@@ -1,9 +1,14 @@
-"""The prompt of each method: how to reason, how to get documents, where to put the answer."""
+"""The prompt of each method: how to reason, how to get documents, where to put the answer; and the parser."""
 
+import dataclasses
 import functools
+import re
 from collections.abc import Sequence
 
+from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages, wording
+from ragrl_jax.recipes import parts
+from ragrl_jax.recipes.search_agent import own
 from ragrl_jax.structs import Example, Passage
 
 _ANSWER = "Give the answer, a word or a short phrase without explanations, between <answer> and </answer>."
@@ -107,3 +112,53 @@ class Prompt:
     """The messages that show these documents, numbered. Text that looks like a tag is broken up."""
     shown = passages.numbered(documents, titles=True)
     return (self._shown if documents else self._bare).messages(question=example.question.strip(), passages=shown)
+
+
+END = "</answer>"
+# method → the tag after which it may search
+ASKS = {"ircot": "thought", "self_ask": "question", "skr": "need", "adaptive": "thought"}
+_ENDS = {
+  "adaptive": ("</need>",),
+  "recomp": ("</summary>",),
+  "filco": ("</extract>",),
+}  # stop strings of its other turns
+_TAG = re.compile(r"</?\w+>")
+_YES_NO = re.compile(r"\b(?:yes|no)\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parser(parts.Parser):
+  """Reads the replies of a method of `prompt.METHODS`."""
+
+  method: str = "rag"
+
+  @property
+  def stops(self) -> tuple[str, ...]:
+    """The stop strings of a turn while searches are left."""
+    asks = (f"</{ASKS[self.method]}>",) if self.method in ASKS else ()
+    return (*_ENDS.get(self.method, ()), *asks, END)
+
+  def query(self, text: str, question: str) -> str | None:
+    """The query after a turn with this text, or None."""
+    if self.method == "iter_retgen":
+      said = " ".join(_TAG.sub(" ", text).split())
+      return f"{question} {said}".strip() if said else None
+    if self.method not in ASKS:
+      return None
+    found = tags.last(text, (ASKS[self.method], "answer"))
+    if found is None or found.name == "answer" or not found.body.strip():
+      return None
+    if self.method == "skr":
+      said = _YES_NO.search(found.body.lower())  # its first word of the two
+      return question if said and said[0] == "yes" else None
+    return found.body.strip()
+
+  def answer(self, text: str) -> str | None:
+    """The last complete answer in the text outside of `search_agent.own`'s blocks, or None."""
+    found = tags.last(own(text), ("answer",))
+    return None if found is None else found.body.strip()
+
+  def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
+    """(the model's query, or None if the question itself was the query; passages) of a result block."""
+    found = passages.parse_block(text)
+    return (None, None) if found is None else (self.query(said, "") or None, found)

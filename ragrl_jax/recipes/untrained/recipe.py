@@ -1,17 +1,18 @@
 """Untrained baselines: see README.md."""
 
 import dataclasses
+import functools
 from typing import Any
 
-from ragrl_jax.recipes import answered
+from ragrl_jax.prompting import passages, wording
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.untrained import play as play_lib
-from ragrl_jax.recipes.untrained import refine
-from ragrl_jax.recipes.untrained.parser import Parser
-from ragrl_jax.recipes.untrained.prompt import DOCUMENTS, INSTRUCTIONS, METHODS, Prompt
+from ragrl_jax.recipes.untrained import flare, several
+from ragrl_jax.recipes.untrained.prompt import DOCUMENTS, END, INSTRUCTIONS, METHODS, Parser, Prompt
 from ragrl_jax.settings.fields import Rules, setting
-from ragrl_jax.structs import Episode, Example
+from ragrl_jax.structs import Episode, Example, Policy, Tools
 
+FIRST = ("rag", "ircot", "iter_retgen")  # methods that begin with a search for the question
 GIVEN = ("rag", "cot", "self_ask", "sure", "recomp", "filco")  # methods that can read the question's own passages
 JOINED = ("sure", "flare", "adaptive", "recomp", "filco")  # methods whose episodes join several conversations
 
@@ -39,6 +40,54 @@ class Switches(recipe_lib.Switches):
     )
 
 
+def make_loop(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None):
+  """The coroutine of methods with one conversation: perhaps a first search, then write, and search again with that."""
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    talk = policy.start(prompt.messages(example))
+    question = example.question.strip()
+    query, left = question if parser.method in FIRST and max_searches else None, max_searches
+    while True:
+      if query is not None:
+        left -= 1
+        found = await tools.search(query)
+        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
+        if not talk.observe(shown, query=query, found=found):
+          return talk.end("budget")
+      stops = parser.stops if left else (END,)  # after the last search, the model can only answer
+      said = await talk.generate(stop=stops)
+      query = parser.query(said.text, question) if left and said.stop in stops else None
+      if query is None and (said.stop == END or said.stop not in stops):
+        return talk.end("answer" if said.stop == END else None)
+      if query is None:  # the model needs no search, so the same turn continues
+        left = 0
+
+  return play
+
+
+def make_play(prompt: Prompt, parser: Parser, switches: Switches):
+  """The coroutine of the method that the switches name."""
+  method, search, searches = switches.method, switches.documents == "search", switches.max_searches
+  cut: dict[str, Any] = dict(max_passage_tokens=switches.max_passage_tokens)
+  if method == "sure":
+    return several.make_sure(prompt, search=search, **cut)
+  if method == "flare":
+    limits = dict(sure_above=switches.sure_above, mask_below=switches.mask_below)
+    return flare.make_play(prompt, parser, max_searches=searches, **limits, **cut)
+  looped = functools.partial(make_loop, **cut)
+  words = "paper" if wording.is_file(switches.instructions) else switches.instructions  # a file is the first prompt's
+  if method in several.REFINED:
+    return several.make_refined(prompt, Prompt("rag", words, documents="given"), method, search=search, **cut)
+  if method == "adaptive":
+    limits = {"A": 0, "B": 1, "C": searches}
+    routes = {
+      label: looped(Prompt(name, words), Parser(name), max_searches=limits[label])
+      for label, name in several.ROUTES.items()
+    }
+    return several.make_adaptive(prompt, routes, classifier=switches.classifier)
+  return looped(prompt, parser, max_searches=searches if search else 0)
+
+
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},
   "closed_book": dict(method="closed_book", max_searches=0),
@@ -56,27 +105,23 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def unrecorded(example: Example, episode: Episode) -> dict[str, float | None]:
-  """Number of the model's tokens that are not in the episode."""
-  del example  # the number is among the episode's facts
-  return dict(draft_tokens=episode.facts.get("draft_tokens"))
-
-
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   method, given = switches.method, switches.documents == "given"
   prompt, parser = Prompt(method, switches.instructions, switches.documents), Parser(method)
-  play = play_lib.build(prompt, parser, switches)
+  play = make_play(prompt, parser, switches)
+  # The model's tokens in its drafts are not in the episode.
+  unrecorded = lambda example, episode: dict(draft_tokens=episode.facts.get("draft_tokens"))
   return recipe_lib.Recipe(
     name="untrained",
     prompt=prompt,
     stops=parser.stops,
     switches=switches,
     judged=("complexity",) if method == "adaptive" and switches.classifier == "judge" else (),
-    evidence=refine.evidence if method in refine.REFINED else None,
+    evidence=(lambda example, episode: episode.facts.get("refined", "")) if method in several.REFINED else None,
     searches=switches.max_searches > 0 and not given,
     needs_passages=given,
     measures=unrecorded if method == "flare" else None,
     trainable=method not in JOINED,
-    **answered.fields(play, answered.Reward(parser, switches.correctness)),
+    **parts.answer_fields(play, parts.AnswerReward(parser, switches.correctness)),
   )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from ragrl_jax.data.world import World
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import faults, scripts
+from ragrl_jax.recipes import scripts
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage, Segment
 
 FAULTS = ("skip", "ignore", "stop")
@@ -36,7 +36,7 @@ def demonstrate(
   Raises:
     ValueError: a kind is not in FAULTS.
   """
-  kind, hops, answer = faults.drawn(example, kinds, FAULTS, fault, rng)
+  kind, hops, answer = scripts.draw_fault(example, kinds, FAULTS, fault, rng)
   steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in hops]
   plan = " ".join(relation for _, relation, _ in steps)
   turns, thought = [], f"<think> {plan} </think>"

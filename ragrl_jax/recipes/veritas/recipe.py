@@ -1,19 +1,39 @@
 """VERITAS (TMLR, OpenReview mZ0gGlXe1F): see README.md."""
 
+import asyncio
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
+from ragrl_jax.core.rewards import faithful
 from ragrl_jax.judging import prompts
-from ragrl_jax.recipes import answered, parts
+from ragrl_jax.prompting import passages
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.search_agent import NOTICES, STOPS, Parser, notice
+from ragrl_jax.recipes.steps import steps
 from ragrl_jax.recipes.veritas import demonstrate, distil
-from ragrl_jax.recipes.veritas import play as play_lib
-from ragrl_jax.recipes.veritas.prompt import INSTRUCTIONS
 from ragrl_jax.recipes.veritas.reward import Reward
 from ragrl_jax.settings.fields import Rules, setting
+from ragrl_jax.structs import Conversation, Episode, Example, Policy, Tools
+
+INSTRUCTIONS = {
+  "paper": (
+    "Answer the question below. Reason between <think> and </think> first, and again every time new information has "
+    "come in. If you find that you lack knowledge, call a search engine with <search> your query </search>; its best "
+    "results come back between <information> and </information>. You may search as often as you like. Once no more "
+    "knowledge is needed, put the answer between <answer> and </answer>, without any detail around it. For example, "
+    "<answer> Lisbon </answer>. Question: {question}\n"
+  ),
+  "short": (
+    "Reason in <think> </think> about everything new, search with <search> query </search>, answer in "
+    "<answer> </answer>.\nQuestion: {question}\n"
+  ),
+  "none": "{question}",
+}
+
 
 DIGITS = tuple(name for name, prompt in prompts.PROMPTS.items() if prompt.read is prompts.read_digit)
 PAPERS_EPOCH = (79_168 + 90_447) / 512  # steps per epoch in the paper (NQ and HotpotQA); a run replaces it (`paced`)
@@ -83,6 +103,50 @@ class Switches(recipe_lib.Switches):
     return round(self.ramp_start_epochs * epoch), round(self.ramp_end_epochs * epoch)
 
 
+def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str, judged: Sequence[str]):
+  """The coroutine with these settings.
+
+  Args:
+    prompt, parser, switches: the recipe's.
+    notice: the environment's text after a turn without a valid action.
+    judged: the terms whose pairs are judged.
+  """
+  max_searches = switches.max_searches
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    talk = policy.start(prompt.messages(example))
+    episode = talk.end(await search_and_answer(talk, policy, tools))  # frees its pages while the judge reads
+    return dataclasses.replace(episode, facts=parser.facts | await verdicts(episode, tools))
+
+  async def search_and_answer(talk: Conversation, policy: Policy, tools: Tools) -> str:
+    for turn in range(max_searches + 1):  # n searches, n + 1 generations: the last one can only answer
+      said = await talk.generate(stop=STOPS)
+      action, text = parser.act(said.text) or ("", "")
+      if action == "answer":
+        return "answer"
+      if turn == max_searches:
+        break
+      if action == "search" and text:
+        found = await tools.search(text)
+        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
+        went_on = talk.observe(shown, query=text, found=found)
+      else:
+        went_on = talk.observe(notice)
+      if not went_on:
+        return "budget"
+    return "searches"
+
+  async def verdicts(episode: Episode, tools: Tools) -> dict[str, tuple[float | None, ...]]:
+    """For each judged term, one verdict for each of its complete pairs, in order."""
+    found = steps(episode.turns, parser.action)
+    pairs = {name: faithful.whole(getattr(found, name)) for name in judged}
+    answers = await asyncio.gather(*(tools.judge(some, term) for term, some in pairs.items() if some))
+    told = iter(answers)
+    return {name: tuple(next(told)) if some else () for name, some in pairs.items()}
+
+  return play
+
+
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},
   "em": dict(information_think_weight=0.0, think_answer_weight=0.0, judge_information=False),
@@ -101,7 +165,7 @@ def build(switches: Switches, epoch: float = PAPERS_EPOCH) -> recipe_lib.Recipe:
   """The recipe with these switches. epoch: steps of one pass over the questions."""
   if switches.task == "judge":
     asks = distil.Prompt(switches.judge_prompt, switches.judge_wording)
-    scored = answered.fields(parts.one_turn(asks), answered.Reward(distil.Parser()))
+    scored = parts.answer_fields(parts.one_turn(asks), parts.AnswerReward(distil.Parser()))
     return recipe_lib.Recipe(name="veritas", prompt=asks, stops=(), switches=switches, **scored)
   prompt, parser = Prompt(switches.instructions, INSTRUCTIONS, marked=True), Parser(switches.action)
   judged = tuple(term for term, switch in JUDGED.items() if switches[switch])
@@ -110,7 +174,7 @@ def build(switches: Switches, epoch: float = PAPERS_EPOCH) -> recipe_lib.Recipe:
     name="veritas",
     prompt=prompt,
     parser=parser,
-    play=play_lib.build(prompt, parser, switches, notice(switches.notice), judged),
+    play=make_play(prompt, parser, switches, notice(switches.notice), judged),
     stops=STOPS,
     switches=switches,
     judged=judged,

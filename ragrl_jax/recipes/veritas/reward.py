@@ -1,36 +1,34 @@
-"""The reward: for a right answer and, after a warm-up, for steps that follow from their basis."""
+"""The reward: for a right answer and, after a warm-up, for steps that follow from their basis.
+
+A verdict or Sub-EM also rewards steps that are not faithful: the tricks of README.md's "Unearned reward". With the
+switch `guarded` they earn nothing. Their shares are always logged.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ragrl_jax.core import schedules
-from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import faithful
-from ragrl_jax.recipes.search_agent import Parser, hollow, in_shape, last_answer, unthought
+from ragrl_jax.core.rewards.faithful import Pair
+from ragrl_jax.core.text.normalize import normalize
+from ragrl_jax.judging import lexical
+from ragrl_jax.recipes import search_agent
 from ragrl_jax.recipes.steps import Steps, steps
-from ragrl_jax.recipes.veritas import tricks
 from ragrl_jax.structs import MODEL, Episode, Example
 
-if TYPE_CHECKING:
-  from ragrl_jax.recipes.veritas.recipe import Switches
-
 FAITHFUL = ("information_think", "think_answer", "think_search")
+TRICKS = dict(information_think=("copied", "unrelated"), think_answer=("inside_word", "echoed", "copied"))
 
 
 @dataclasses.dataclass(frozen=True)
-class Reward:
+class Reward(search_agent.Reward):
   """Scores one episode.
 
   Attributes:
-    parser: reads the model's text.
-    switches: the recipe's.
     judged: the terms of FAITHFUL that a judge is asked about.
     ramp: (T1, T2), in steps from 1: the last step that rewards only the answer, and the first with the full weights.
   """
 
-  parser: Parser
-  switches: "Switches"
   judged: Sequence[str]
   ramp: tuple[int, int]
 
@@ -49,42 +47,41 @@ class Reward:
     if episode.ended == "failed":
       return dict.fromkeys(self.weights(0))
     found = steps(episode.turns, self.parser.action)
-    right = self.outcome(example, episode)
-    terms: dict[str, float | None] = dict(answer=0.0 if self.switches.guarded and unthought(episode) else right)
+    terms: dict[str, float | None] = dict(answer=self.score_answer(example, episode))
     for name in FAITHFUL:
       asked = name in self.judged
       terms[name] = faithful.share(getattr(found, name), self._verdicts(name, found, episode)) if asked else None
     if self.sub_em:
-      refused = self.switches.guarded and any(tricks.found(found)["think_answer"])
-      stated = [faithful.states(*pair, words=self.sub_em == "words") for pair in found.think_answer]
-      terms["think_answer"] = 0.0 if refused else max(stated, default=0.0)
+      refused = self.switches.guarded and any(tricks_of(found)["think_answer"])
+      terms["think_answer"] = 0.0 if refused else max(self._stated(found), default=0.0)
     if self.switches.structure_weight:
-      shaped, consoled = in_shape(episode), last_answer(self.parser, episode) is not None and not right
-      terms["format"] = 1.0 if shaped else self.switches.final_share if consoled else 0.0
-      if self.switches.guarded:
-        terms["format"] = float(bool(terms["answer"]) and shaped and not hollow(episode))
+      terms["format"] = self.score_format(example, episode)
     return terms
+
+  def _stated(self, found: Steps) -> list[float]:
+    return [faithful.states(*pair, words=self.sub_em == "words") for pair in found.think_answer]
 
   def _verdicts(self, name: str, found: Steps, episode: Episode) -> Sequence[float | None] | None:
     verdicts = episode.facts.get(name)
     if not self.switches.guarded or name == "think_search":
       return verdicts
-    return tricks.refused(getattr(found, name), verdicts, tricks.found(found)[name])
+    if verdicts is None:
+      return None
+    # 0 for each complete pair with a trick, even if its verdict is missing.
+    asked = [
+      trick for trick, pair in zip(tricks_of(found)[name], getattr(found, name), strict=True) if None not in pair
+    ]
+    return [0.0 if trick else verdict for trick, verdict in zip(asked, verdicts, strict=True)]
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
     """The tricks that this reward pays for, and whether the episode uses them (README.md, "Unearned reward")."""
     if episode.ended == "failed":
       return {}
-    right, said = self.outcome(example, episode) == 1.0, tricks.found(steps(episode.turns, self.parser.action))
-    found = dict(unthought=right and unthought(episode))
-    if "information_think" in self.judged:
-      found |= {trick: trick in said["information_think"] for trick in tricks.OF_INFORMATION}
-    for trick in tricks.OF_ANSWER:
-      found[trick] = found.get(trick, False) or trick in said["think_answer"]
-    if self.switches.structure_weight:
-      answered = last_answer(self.parser, episode) is not None
-      found |= dict(hollow=hollow(episode), consoled=answered and not right)
-    return found
+    said, found = tricks_of(steps(episode.turns, self.parser.action)), {}
+    for term, tricks in TRICKS.items():
+      if term != "information_think" or term in self.judged:
+        found |= {trick: found.get(trick, False) or trick in said[term] for trick in tricks}
+    return self.find_tricks(example, episode, format=bool(self.switches.structure_weight)) | found
 
   def pooled(self, example: Example, episode: Episode) -> dict[str, tuple[float, int]]:
     """(sum of the verdicts, number of pairs) of each measured term of FAITHFUL; see `faithful.pooled`.
@@ -99,7 +96,7 @@ class Reward:
       name: faithful.pooled(getattr(found, name), self._verdicts(name, found, episode)) for name in self.judged
     }
     if self.sub_em:
-      stated = [faithful.states(*pair, words=self.sub_em == "words") for pair in found.think_answer]
+      stated = self._stated(found)
       numbers["think_answer"] = sum(stated), len(stated)
     return numbers
 
@@ -129,7 +126,41 @@ class Reward:
     weights |= {name: share * self.switches[f"{name}_weight"] for name in FAITHFUL}
     return weights | (dict(format=self.switches.structure_weight) if self.switches.structure_weight else {})
 
-  def outcome(self, example: Example, episode: Episode) -> float:
-    """Exact match of the last answer, 0 or 1, without any shaping."""
-    answer = last_answer(self.parser, episode)
-    return 0.0 if answer is None else qa.exact_match(answer, example.golds)
+
+def trick_of_information(pair: Pair) -> str:
+  """The trick of a (results, thought) pair; "" without one.
+
+  "copied": the thought is a run of words from the results. "unrelated": it shares no content word with the results, for
+  example if it addresses the judge.
+  """
+  results, thought = pair
+  if results is None or thought is None:
+    return ""
+  if faithful.copied(results, thought):
+    return "copied"
+  return "" if lexical.overlap(results, thought) else "unrelated"
+
+
+def trick_of_answer(pair: Pair, results: Sequence[str]) -> str:
+  """The trick of a (thought, answer) pair; "" without one.
+
+  "inside_word": the thought contains the answer's letters, but not as words. "echoed": the thought consists of the
+  answer. "copied": the thought is a run of words from some results.
+  """
+  thought, answer = pair
+  if not faithful.states(thought, answer):
+    return ""
+  if not faithful.states(thought, answer, words=True):
+    return "inside_word"
+  if normalize(thought or "", "squad") == normalize(answer or "", "squad"):
+    return "echoed"
+  return "copied" if any(faithful.copied(block, thought) for block in results) else ""
+
+
+def tricks_of(steps: Steps) -> dict[str, tuple[str, ...]]:
+  """Term → the trick of each of its pairs, in order."""
+  results = [block for block, _ in steps.information_think if block is not None]
+  return dict(
+    information_think=tuple(map(trick_of_information, steps.information_think)),
+    think_answer=tuple(trick_of_answer(pair, results) for pair in steps.think_answer),
+  )

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import faults, scripts
+from ragrl_jax.recipes import scripts
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage, Segment
 
 FAULTS = ("guess", "check", "repeat", "ask")
@@ -34,7 +34,7 @@ def demonstrate(
   Raises:
     ValueError: a kind is not in FAULTS.
   """
-  kind, steps, answer = faults.drawn(example, kinds, FAULTS, fault, rng)
+  kind, steps, answer = scripts.draw_fault(example, kinds, FAULTS, fault, rng)
   if kind == "guess":
     subject = steps[-1]["subject"]
     return [(MODEL, f"<think> {subject} </think><reflect> {subject} </reflect><answer> {subject} </answer>")]

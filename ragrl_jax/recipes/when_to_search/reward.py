@@ -7,15 +7,33 @@ from typing import TYPE_CHECKING
 from ragrl_jax.core import schedules
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import queries
+from ragrl_jax.core.text import tags
 from ragrl_jax.core.text.normalize import normalize
-from ragrl_jax.recipes.when_to_search.parser import Parser, in_shape, last_answer, wordless
-from ragrl_jax.structs import Episode, Example
+from ragrl_jax.recipes import search_agent
+from ragrl_jax.recipes.search_agent import Parser, find_answer
+from ragrl_jax.structs import MODEL, Episode, Example
 
 if TYPE_CHECKING:
   from ragrl_jax.recipes.when_to_search.recipe import Switches
 
 TERMS = ("answer_explore", "answer_economise", "search", "format")
 ANSWER = ("staged", "unified", "none")
+
+
+def in_shape(episode: Episode) -> bool:
+  """Whether the format is think reflect answer, or think (search results reflect) … answer.
+
+  A think may precede later searches. The only answer comes last.
+
+  Source: When to Search sec. 3.3; its second example searches right after a reflection.
+  """
+  return search_agent.in_shape(episode, ("think", "search", "reflect", "answer"), "TRA|TSIR(T?SIR)*A")
+
+
+def wordless(episode: Episode) -> bool:
+  """Whether a think or a reflection has no letter and no digit."""
+  said = [segment.text for segment in episode.turns if segment.owner == MODEL]
+  return any(not search_agent.says(pair.body) for text in said for pair in tags.pairs(text, ("think", "reflect")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +89,7 @@ class Reward:
 
   def correct(self, example: Example, episode: Episode) -> bool | None:
     """Whether the answer equals a gold, or the judge called it right; None without a needed verdict."""
-    answer = last_answer(self.parser, episode) or ""
+    answer = find_answer(self.parser, episode) or ""
     if qa.exact_match(answer, example.golds):
       return True
     refused = self.switches.guarded and hedged(answer, example.golds)
@@ -113,7 +131,7 @@ class Reward:
     judge called right.
     """
     several = episode.num_searches > 1
-    right, answer = self.correct(example, episode), last_answer(self.parser, episode) or ""
+    right, answer = self.correct(example, episode), find_answer(self.parser, episode) or ""
     exact = bool(qa.exact_match(answer, example.golds))
     hedge = not exact and (episode.facts.get("correct") or 0.0) >= 0.5 and hedged(answer, example.golds)
     return dict(

@@ -1,0 +1,234 @@
+"""Methods of several conversations: SuRe, RECOMP and FilCo, Adaptive-RAG.
+
+Each prompt starts a new conversation, and the episode has all of them in order.
+"""
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from ragrl_jax.core.rewards import quotes
+from ragrl_jax.core.text import beginnings, tags
+from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.search_agent import own
+from ragrl_jax.recipes.untrained.prompt import END, Prompt
+from ragrl_jax.structs import Episode, Example, Passage, Policy, ToolFailed, Tools
+
+
+async def ask(policy: Policy, text: str) -> Episode:
+  """The reply to one prompt, as a separate conversation. See `spoken`."""
+  talk = policy.start([dict(role="user", content=text)])
+  await talk.generate()
+  return talk.end()
+
+
+def spoken(reply: Episode) -> str:
+  """The model's text, without its thoughts and without result blocks that it wrote itself."""
+  return own(reply.model_text.rpartition("</think>")[2])
+
+
+async def ask_about_documents(
+  prompt: Prompt,
+  example: Example,
+  policy: Policy,
+  tools: Tools,
+  *,
+  stop: tuple[str, ...],
+  search: bool,
+  max_passage_tokens: int | None,
+) -> tuple[Episode, tuple[Passage, ...]]:
+  """(reply to the method's first prompt, the documents as the prompt shows them).
+
+  Args:
+    search: search for the question; otherwise the prompt shows the example's own passages.
+    stop: stop strings of the reply.
+    max_passage_tokens: longer documents are cut.
+  """
+  talk, found = policy.start(prompt.messages(example)), example.passages
+  if search:
+    query = example.question.strip()
+    found = await tools.search(query)
+    shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
+    if not talk.observe(shown, query=query, found=found):
+      return talk.end("budget"), ()
+    found = passages.parse_block(shown) or ()  # later prompts show the same shortened documents
+  await talk.generate(stop=stop)
+  return talk.end(), found
+
+
+def join(*parts: Episode, ended: str, **facts: Any) -> Episode:
+  """Joins conversations to one episode, for evaluations. No policy is trained on it (`Recipe.trainable`)."""
+  segments = tuple(segment for part in parts for segment in part.segments)
+  return dataclasses.replace(parts[-1], segments=segments, facts=facts, ended=ended)
+
+
+CANDIDATES = 2
+_SUMMARISE = (
+  "Documents:\n{documents}\nWrite a short passage, from these documents alone, that supports the following answer to "
+  "the question as well as they allow.\nQuestion: {question}\nAnswer: {answer}\nPassage:"
+)
+_VALID = (
+  "Question: {question}\nAnswer: {answer}\nPassage: {summary}\n"
+  "Does the passage support this answer to the question? Say True or False."
+)
+_COMPARE = (
+  "Passage 1: {first}\nPassage 2: {second}\nQuestion: {question}\n"
+  "Which of the two passages tells more that answers the question? Say Passage 1 or Passage 2."
+)
+_CHOICE = re.compile(r"passage\s*([12])", re.IGNORECASE)
+_TRUTH = re.compile(r"\b(true|false)\b", re.IGNORECASE)
+
+
+def make_sure(prompt: Prompt, *, search: bool, max_passage_tokens: int | None):
+  """The coroutine. The fact `answer` is one of the facts `candidates`, whose `points` are a fact, too.
+
+  A candidate gets 1 point if its summary is judged valid. Against each other candidate it gets 1 point if its summary
+  is preferred, and 0.5 if the two orders contradict each other or both replies name neither. The first of equal
+  candidates wins.
+
+  Source: SuRe (arXiv 2404.13081) sec. 3, with its two candidates.
+  """
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    question = example.question.strip()
+    first, found = await ask_about_documents(
+      prompt, example, policy, tools, stop=(), search=search, max_passage_tokens=max_passage_tokens
+    )
+    bodies = (pair.body.strip() for pair in tags.pairs(spoken(first), "answer"))
+    candidates = list(dict.fromkeys(body for body in bodies if body))[:CANDIDATES]
+    if len(candidates) < CANDIDATES:  # nothing to choose from
+      chosen = candidates[0] if candidates else None
+      return join(first, ended="answer" if chosen else first.ended, answer=chosen, candidates=candidates)
+    shown = passages.numbered(found, titles=True)
+    told = [_SUMMARISE.format(documents=shown, question=question, answer=one) for one in candidates]
+    written = await asyncio.gather(*(ask(policy, text) for text in told))
+    summaries = [passages.neutral(spoken(one).strip()) for one in written]
+    valid = [
+      _VALID.format(question=question, answer=one, summary=text)
+      for one, text in zip(candidates, summaries, strict=True)
+    ]
+    orders = [
+      _COMPARE.format(first=one, second=other, question=question) for one, other in (summaries, summaries[::-1])
+    ]
+    verdicts = await asyncio.gather(*(ask(policy, text) for text in (*valid, *orders)))
+    said = [spoken(verdict) for verdict in verdicts]
+    points = [float((match := _TRUTH.search(text)) is not None and match[1].lower() == "true") for text in said[:2]]
+    preferred = sum(_preferred(text) * sign for text, sign in zip(said[2:], (1, -1)))  # above 0: the first candidate
+    points = [
+      point + (0.5 if not preferred else float(wins)) for point, wins in zip(points, (preferred > 0, preferred < 0))
+    ]
+    best = candidates[max(range(CANDIDATES), key=lambda one: points[one])]
+    return join(first, *written, *verdicts, ended="answer", answer=best, candidates=candidates, points=points)
+
+  return play
+
+
+def _preferred(text: str) -> int:
+  """1 if the reply prefers passage 1, -1 for passage 2, 0 if it names neither."""
+  choice = _CHOICE.search(text)
+  return 0 if choice is None else 1 if choice[1] == "1" else -1
+
+
+REFINED = {"recomp": "summary", "filco": "extract"}  # method → the tag of the refined text
+MOST_COUNTED = 1 << 14  # tokens of documents beyond which the counts of an episode do not go
+_END = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
+def make_refined(prompt: Prompt, reader: Prompt, method: str, *, search: bool, max_passage_tokens: int | None):
+  """The coroutine. Facts: `refined`, its length `evidence_tokens`, and the documents' length `passage_tokens`.
+
+  If the refined text is empty, the reader answers without documents.
+
+  Args:
+    prompt: asks for the refinement.
+    reader: asks for the answer; it shows the refined text as the only document.
+    method: "recomp": a summary in the model's words; "filco": sentences of the documents; other sentences are dropped.
+
+  Source: RECOMP (arXiv 2310.04408) sec. 2, its abstractive compressor; FilCo (arXiv 2311.08377) sec. 3. Their models
+  were trained for it; here the policy is asked.
+  """
+  tag = REFINED[method]
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    first, found = await ask_about_documents(
+      prompt, example, policy, tools, stop=(f"</{tag}>",), search=search, max_passage_tokens=max_passage_tokens
+    )
+    if first.ended == "budget":
+      return first
+    body = tags.last(spoken(first), tag)
+    text = "" if body is None else body.body.strip()
+    if method == "filco":
+      text = " ".join(find_copied(text, found))
+    left = (Passage("refined", "", text),) if text else ()
+    talk = policy.start(reader.over(dataclasses.replace(example, passages=left), left))
+    said = await talk.generate(stop=(END,))
+    encode = policy.tokenizer.encode
+    count = lambda text: len(encode(beginnings.for_ids(text, MOST_COUNTED, encode)))
+    return join(
+      first,
+      talk.end(),
+      ended="answer" if said.stop == END else said.stop,
+      refined=text,
+      evidence_tokens=count(text),
+      passage_tokens=count(passages.numbered(found, titles=True)),
+    )
+
+  return play
+
+
+def find_copied(text: str, documents: tuple[Passage, ...]) -> list[str]:
+  """The distinct sentences of the text that a document contains (`quotes.exact`), whatever their case."""
+  sources = [f"{passages.neutral(one.title)}\n{passages.neutral(one.text)}".lower() for one in documents]
+  sentences = dict.fromkeys(part.strip() for part in _END.split(text))
+  return [one for one in sentences if quotes.exact(one.lower(), sources)]
+
+
+ROUTES = {"A": "closed_book", "B": "rag", "C": "ircot"}  # label of the paper's classifier → method
+NEED = "</need>"
+_CLAIMS = (
+  "General knowledge is enough to answer the question; no document is needed.",
+  "One search for documents is enough to answer the question.",
+)
+
+
+def read_label(text: str) -> str:
+  """The label in a text: the text itself, or the last capital A, B or C that is a word; B without one."""
+  if (whole := text.strip().upper()) in ROUTES:
+    return whole
+  return next(iter(re.findall(r"\b[ABC]\b", text)[::-1]), "B")
+
+
+def make_adaptive(
+  prompt: Prompt, routes: Mapping[str, Callable[[Example, Policy, Tools], Awaitable[Episode]]], *, classifier: str
+):
+  """The coroutine. The fact `complexity` is A, B or C; a reply without a label counts as B.
+
+  Args:
+    prompt: asks the model for the label.
+    routes: label → the coroutine that answers.
+    classifier: "model": the policy gives the label; "judge": the judge is asked about two claims on the question. A
+      question without its verdict fails, since no label is known.
+
+  Source: Adaptive-RAG (arXiv 2403.14403) sec. 3.2. Its classifier is a T5 model that was trained for it.
+  """
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    before = []
+    if classifier == "judge":
+      question = f"Question: {example.question.strip()}"
+      alone, once = await tools.judge([(question, claim) for claim in _CLAIMS], "complexity")
+      if alone is None or (once is None and alone < 0.5):
+        raise ToolFailed("the judge gave no verdict on the complexity of the question")
+      label = "A" if alone >= 0.5 else "B" if once and once >= 0.5 else "C"
+    else:
+      talk = policy.start(prompt.messages(example))
+      said = await talk.generate(stop=(NEED,))
+      before.append(talk.end())
+      found = tags.last(said.text, "need")
+      label = read_label(found.body if found else "")
+    answered = await routes[label](example, policy, tools)
+    return join(*before, answered, ended=answered.ended, complexity=label)
+
+  return play
