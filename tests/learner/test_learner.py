@@ -15,7 +15,7 @@ from ragrl_jax.core import losses
 from ragrl_jax.learner import blocks as blocks_lib
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import step
-from ragrl_jax.learner.settings import OptimizerSettings, Settings
+from ragrl_jax.learner.settings import Settings
 from ragrl_jax.parallel import mesh as mesh_lib
 
 # All at once: off-policy ratios, a sequence-level aggregation, KL and entropy.
@@ -90,7 +90,7 @@ def test_packing_padding_order_and_micro_batches_change_nothing(full):
 def test_one_and_eight_devices_take_the_same_step(full):
   batches = small.blocks(small.items(16, seed=1))
   want, want_grads = small.gradient(full, off_policy(batches))
-  mesh = mesh_lib.make(jax.devices(), data=4, fsdp=2)
+  mesh = mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2)  # others: tests/parallel/test_meshes.py
   spread = small.learner(FULL, mesh=mesh)
   got, grads = small.gradient(spread, off_policy(batches))
   assert got == pytest.approx(want, rel=1e-5)
@@ -101,14 +101,6 @@ def test_one_and_eight_devices_take_the_same_step(full):
   assert jax.tree.leaves(eight.params)[0].sharding.mesh == mesh
   for name in ("loss", "kl", "entropy", "grad_norm", "tokens", "sequences"):
     assert more[name] == pytest.approx(metrics[name], rel=1e-3), name
-
-
-def test_weights_and_tokens_can_be_sharded_too(full):
-  batches = off_policy(small.blocks(small.items(16, seed=1)))
-  want, want_grads = small.gradient(full, batches)
-  spread = small.learner(FULL, mesh=mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
-  got, grads = small.gradient(spread, batches)
-  assert got == pytest.approx(want, rel=1e-5) and small.distance(grads, want_grads) < 1e-5
 
 
 def test_untrained_tokens_reach_nothing(full):
@@ -132,17 +124,6 @@ def test_environment_tokens_are_not_learnt(plain):
   ]
   want, got = small.gradient(plain, small.blocks(sequences)), small.gradient(plain, small.blocks(other))
   assert got[0] == pytest.approx(want[0], rel=1e-6) and small.distance(got[1], want[1]) < 1e-6
-
-
-@pytest.mark.parametrize("gap", [-120.0, -25.0, 25.0, 120.0])
-def test_values_are_finite_however_far_off_policy(full, gap):
-  batches = off_policy(small.blocks(small.items()))
-  far = [
-    dataclasses.replace(b, old_logprobs=b.old_logprobs + np.float32(gap), ref_logprobs=b.ref_logprobs + np.float32(gap))
-    for b in batches
-  ]
-  loss, grads = small.gradient(full, far)
-  assert np.isfinite(loss) and all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
 
 
 def test_score_is_the_models_log_probability(plain):
@@ -177,26 +158,13 @@ def test_update_reports_and_moves(plain):
   assert all(isinstance(x, float) for x in metrics.values())
 
 
-def test_tokens_with_positive_advantage_become_likelier(plain):
-  sequences = [
-    dataclasses.replace(s, advantages=np.full(len(s.tokens), (-1.0) ** i, np.float32))
-    for i, s in enumerate(small.items())
-  ]
-  batch = small.blocks(sequences)[0]
-  state = plain.init(0)
-  before = np.asarray(plain.score(state.params, batch))
-  for _ in range(5):
-    state, _ = small.update(plain, state, [batch])
-  moved = np.asarray(plain.score(state.params, batch)) - before
-  assert moved[batch.advantages > 0].mean() > 0.01 > -0.01 > moved[batch.advantages < 0].mean()
-
-
 def test_only_what_the_settings_compute_is_reported(plain, full):
   batches = small.blocks(small.items())
   for made, there in ((plain, False), (full, True)):
     _, metrics = small.update(made, made.init(0), batches)
     assert {"loss", "ratio", "mismatch", "entropy", "grad_norm"} <= metrics.keys()
     assert ("kl" in metrics) == ("kl_k3" in metrics) == there == (made.settings.kl != "none")
+    assert not there or (metrics["kl"] == pytest.approx(metrics["kl_k3"]) and metrics["kl_k2"] > 0 < metrics["old_kl"])
     assert ("importance" in metrics) == (made.settings.importance_cap is not None)
     assert ("dual_clip_fraction" in metrics) == (made.settings.dual_clip is not None)
     assert "value_loss" not in metrics
@@ -210,41 +178,6 @@ def test_the_mismatch_is_that_of_the_policy_that_sampled(plain):
   scored = dataclasses.replace(batch, sampler_logprobs=np.asarray(plain.score(state.params, batch)))
   state, metrics = small.update(learner, learner.init(0), *([scored] for _ in range(4)))
   assert int(state.step) == 8 and metrics["ratio"] != 1.0 and metrics["mismatch"] < 1e-5
-
-
-def test_several_updates_on_one_batch_keep_the_old_policy(full):
-  batches = small.blocks(small.items())
-  state, metrics = small.update(full, full.init(0), batches)
-  assert int(state.step) == 2 and metrics["ratio"] != 1.0 and metrics["old_kl"] > 0
-  # The same by hand: old log-probabilities once, then two steps with them. The reference is the initial policy.
-  by_hand = full.init(0)
-  blocks = [
-    dataclasses.replace(b, old_logprobs=full.score(by_hand.params, b), ref_logprobs=full.score(full.reference, b))
-    for b in batches
-  ]
-  for _ in range(2):
-    _, grads = small.gradient(full, blocks, by_hand.params)
-    by_hand, _ = full.trained.apply(by_hand, grads, full.trained.zeros(full.params)[1])
-  assert small.distance(state.params, by_hand.params) == 0.0
-
-
-def test_kl_is_zero_at_the_reference_and_grows(full):
-  batches = small.blocks(small.items())
-  state = full.init(0)
-  blocks = [
-    dataclasses.replace(b, old_logprobs=full.score(state.params, b), ref_logprobs=full.score(full.reference, b))
-    for b in batches
-  ]
-  counts = blocks_lib.count(blocks, FULL)
-  totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
-  trained = full.trained
-  _, sums = trained.accumulate(
-    *trained.zeros(state.params), state.params, trained.frozen, blocks[0], totals, state.kl_coef
-  )
-  assert abs(float(sums["kl"])) < 1e-9
-  state, metrics = small.update(full, state, batches)
-  assert metrics["kl"] > 1e-6
-  assert metrics[f"kl_{FULL.kl}"] == pytest.approx(metrics["kl"]) and min(metrics["kl_k2"], metrics["kl_k3"]) > 1e-6
 
 
 @pytest.mark.parametrize("tangent, cost", [(None, 22015.5), (5.0, 879.5)])
@@ -371,35 +304,11 @@ def test_counts_by_hand():
     positions=row(0, 1, 2, 0, 1, 0, 0, 0),
     loss_mask=row(0, 1, 1, 0, 0, 0, 0, 0),
     advantages=row(0, 0.5, 0, 0, 0, 0, 0, 0),
-    sampler_logprobs=zeros,
-    old_logprobs=zeros,
-    ref_logprobs=zeros,
-    values=zeros,
-    returns=zeros,
+    **dict.fromkeys("sampler_logprobs old_logprobs ref_logprobs values returns".split(), zeros),
   )
   counts = blocks_lib.count([batch], Settings())
   assert counts == dict(tokens=2, sequences=1, packed_tokens=5, places=8, weight=2, pairs=9, silent=1)
-  assert blocks_lib.whole_batch([counts, counts]) == dict(
-    tokens=4,
-    sequences=2,
-    packed_tokens=10,
-    places=16,
-    weight=4,
-    pairs=18,
-    silent=2,
-    mask_coverage=0.4,
-    packing=5 / 8,
-    zero_advantage_share=0.5,
-  )
+  shares = dict(mask_coverage=0.4, packing=5 / 8, zero_advantage_share=0.5)
+  doubled = {name: 2 * count for name, count in counts.items()}
+  assert blocks_lib.whole_batch([counts, counts]) == doubled | shares
   assert blocks_lib.count([batch], Settings(objective="sft"))["weight"] == 0.5
-
-
-def test_muon_runs_and_learns():
-  learner = small.learner(
-    Settings(objective="sft", logprob_chunk=64), OptimizerSettings(kind="muon", learning_rate=2e-2, total_steps=20)
-  )
-  batch = small.blocks([dataclasses.replace(s, advantages=np.ones_like(s.advantages)) for s in small.items(4)])[0]
-  state, first = small.update(learner, learner.init(0), [batch])
-  for _ in range(15):
-    state, metrics = small.update(learner, state, [batch])
-  assert metrics["loss"] < 0.8 * first["loss"]

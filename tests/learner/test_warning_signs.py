@@ -19,6 +19,7 @@ CALM = dict(
 
 def test_a_healthy_run_gets_no_warning():
   assert warning_signs.warnings([CALM] * 20, searches_expected=True) == {}
+  assert warning_signs.warnings([CALM | dict(searches=0.0)]) == {}  # normal without a tool
   assert warning_signs.warnings([]) == {} and warning_signs.warnings([{}] * 9, searches_expected=True) == {}
 
 
@@ -97,10 +98,6 @@ def test_a_step_without_a_score_says_so_and_nothing_else():
   )
   found = warning_signs.warnings([CALM] * 5 + [nothing])
   assert list(found) == ["nothing_scored"] and "none of the 8 episodes" in found["nothing_scored"]
-
-
-def test_no_searches_is_normal_without_a_tool():
-  assert warning_signs.warnings([CALM | dict(searches=0.0)]) == {}
 
 
 def test_dynamic_sampling_that_finds_too_few_groups_is_warned_about():
