@@ -148,7 +148,8 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
       item["logprobs"] = [_round(value) for value in segment["logprobs"]]
       item |= {"control": {place: name for place, _, name in segment["control"]}} if "control" in segment else {}
       if "advantages" in segment:
-        item["advantages"] = [_round(value) for value in segment["advantages"]]
+        own = segment["advantages"]
+        item["advantages"] = [_round(value) for value in own] if isinstance(own, list) else _round(own)
     else:
       item |= _text(segment)
       item["query"] = segment.get("query")

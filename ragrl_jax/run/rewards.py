@@ -28,7 +28,7 @@ class Scored:
     reward: the weighted sum; None if the episode failed or cannot be scored. It is then excluded from training.
     outcome: unshaped correctness, 0 or 1; None if the episode failed, or if a judge's verdict on it is missing.
     turns: the reward of each model segment; their sum is `reward`. Empty if `reward` is None.
-    advantage: mean over the episode's trained tokens; None if no token is trained, or before it is computed.
+    advantages: of the tokens of each model segment. Empty if no token is trained, or before they are computed.
     unearned: known tricks, and whether the episode uses them (`Recipe.unearned`).
     pooled: (sum, number) of terms that are means (`Recipe.pooled`).
     measures: other measures of the recipe (`Recipe.measures`).
@@ -41,7 +41,7 @@ class Scored:
   reward: float | None
   outcome: float | None
   turns: tuple[float, ...] = ()
-  advantage: float | None = None
+  advantages: tuple[np.ndarray, ...] = ()
   unearned: Mapping[str, bool] = dataclasses.field(default_factory=dict)
   pooled: Mapping[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
   measures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
@@ -50,6 +50,11 @@ class Scored:
   def trains(self) -> bool:
     """Whether the episode can be trained on: it has a reward, and at least one sampled token."""
     return self.reward is not None and self.episode.num_model_tokens > 0
+
+  @property
+  def advantage(self) -> float | None:
+    """Mean over the episode's trained tokens; None without `advantages`."""
+    return episodes_lib.mean_advantage(self.advantages)
 
 
 def overlong(*, limit: int, buffer: int) -> Penalty | None:
@@ -146,15 +151,23 @@ def items(scored: Sequence[Scored]) -> list[packing.Item]:
 
 
 def with_advantages(scored: Sequence[Scored], items: Sequence[packing.Item]) -> list[Scored]:
-  """The episodes with the mean advantage of their trained tokens.
+  """The episodes with the advantages of their tokens.
 
   Args:
     scored: the episodes, in the order of their `items`.
     items: with advantages.
   """
-  cut = lambda own: np.concatenate([items[number].advantages[items[number].loss_mask] for number in own])
-  means = iter([float(cut(own).mean()) for own in advantages.by_episode(items)])
-  return [dataclasses.replace(one, advantage=next(means) if one.trains else None) for one in scored]
+  join = lambda own: np.concatenate([items[number].advantages[items[number].loss_mask] for number in own])
+  joined = iter([join(own) for own in advantages.by_episode(items)])
+  return [
+    dataclasses.replace(one, advantages=_by_segment(one.episode, next(joined))) if one.trains else one for one in scored
+  ]
+
+
+def _by_segment(episode: structs.Episode, tokens: np.ndarray) -> tuple[np.ndarray, ...]:
+  """An array of the episode's model tokens, cut into its model segments."""
+  sizes = [len(segment.ids) for segment in episode.segments if segment.owner == structs.MODEL]
+  return tuple(np.split(tokens, np.cumsum(sizes)[:-1]))
 
 
 def summarise(scored: Sequence[Scored]) -> dict[str, float]:
@@ -210,7 +223,7 @@ def write(workdir: pathlib.Path, step: int, scored: Sequence[Scored], tokenizer)
       weights=one.weights,
       reward=one.reward,
       outcome=one.outcome,
-      advantage=one.advantage,
+      advantages=one.advantages,
       tokenizer=tokenizer,
     )
     for one in scored

@@ -4,12 +4,14 @@ A step's file, `episodes/step_000012.jsonl`, is whole or absent. A row has these
 
     step prompt_index sample version            which episode: step of training, prompt, sample in its group
     id question golds source hops gold_ids      the example
-    segments                                    in order: owner, text, ids; model: logprobs, stop, pieces, advantages;
+    segments                                    in order: owner, text, ids; model: logprobs, stop, pieces, advantages
+                                                (one number if all tokens have it, else one per token; if trained on);
                                                 environment: query, found (id, title, text, score); control: tokens that
                                                 are not in the text (index in ids, index in text, name), if any
     starts                                      segments that begin another conversation, if there are several
     facts ended failure                         answers of judges and probes; why the episode ended
-    terms weights reward outcome advantage      unweighted terms (null: not scorable), their weights, the weighted sum
+    terms weights reward outcome advantage      unweighted terms (null: not scorable), their weights, the weighted sum;
+                                                advantage: mean over the model's tokens
 
 An evaluation writes its episodes to `episodes.jsonl`, beside its predictions: the same rows without token ids,
 log-probabilities and scores. `read_folder` reads both.
@@ -43,7 +45,7 @@ def row(
   weights: Mapping[str, float],
   reward: float | None,
   outcome: float | None,
-  advantage: float | Sequence[float] | None = None,
+  advantages: Sequence[np.ndarray] = (),
   tokenizer=None,
 ) -> dict[str, Any]:
   """The log's row of one episode.
@@ -56,16 +58,16 @@ def row(
     weights: the weight of each term at this step.
     reward: their weighted sum; None if the episode was not scored.
     outcome: unshaped correctness, 0 or 1.
-    advantage: one number for the episode, or with a critic one per token (only those of model tokens are logged).
+    advantages: of the tokens of each model segment, in order; empty if the episode is not trained on.
     tokenizer: gives the text of each sampled token (`pieces`) and the names of control tokens (`control`), for display.
       Without it the row has neither.
 
   Raises:
-    ValueError: the number of token advantages is not the episode's number of tokens.
+    ValueError: advantages that do not match the model segments.
   """
   segments = [_segment(segment, tokenizer) for segment in episode.segments]
-  if advantage is not None and np.ndim(advantage):
-    advantage = _spread(np.asarray(advantage, np.float32), episode, segments)
+  if len(advantages):
+    _add_advantages(segments, advantages)
   return {
     "step": step,
     "prompt_index": episode.prompt_index,
@@ -81,7 +83,7 @@ def row(
     "failure": episode.failure,
     "reward": reward,
     "outcome": outcome,
-    "advantage": advantage,
+    "advantage": mean_advantage(advantages),
     "terms": dict(terms),
     "weights": dict(weights),
     "facts": episode.facts,
@@ -238,6 +240,12 @@ def of_record(saved: Mapping[str, Any]) -> structs.Episode:
   return dataclasses.replace(episode_of(saved), facts=lossless_json.decode(saved["facts"]))
 
 
+def mean_advantage(advantages: Sequence[np.ndarray]) -> float | None:
+  """Mean over the tokens of all model segments; None without tokens."""
+  tokens = np.concatenate(advantages) if len(advantages) else np.zeros(0)
+  return float(tokens.mean()) if tokens.size else None
+
+
 def _starts(episode: structs.Episode) -> dict[str, Any]:
   return {"starts": list(episode.starts)} if episode.starts else {}
 
@@ -274,19 +282,12 @@ def _segment(segment: structs.Segment, tokenizer) -> dict[str, Any]:
   return item
 
 
-def _spread(advantages: np.ndarray, episode: structs.Episode, segments: list[dict[str, Any]]) -> float | None:
-  """Adds to each model segment the advantages of its tokens; returns their mean."""
-  if advantages.shape != (episode.num_tokens,):
-    raise ValueError(
-      f"advantages of shape {advantages.shape} for an episode of {episode.num_tokens} tokens: give one "
-      "number, or one for each token, prompt and observations included."
-    )
-  start, own = 0, []
-  for item in segments:
-    end = start + len(item["ids"])
-    if item["owner"] == structs.MODEL:
-      item["advantages"] = jsonl.plain(advantages[start:end])
-      own.append(advantages[start:end])
-    start = end
-  own = np.concatenate(own) if own else np.zeros(0, np.float32)
-  return float(own.mean()) if own.size else None
+def _add_advantages(segments: list[dict[str, Any]], advantages: Sequence[np.ndarray]) -> None:
+  """Adds to each model segment the advantages of its tokens: one number if all are equal."""
+  written = [item for item in segments if item["owner"] == structs.MODEL]
+  sizes, given = [len(item["ids"]) for item in written], [len(own) for own in advantages]
+  if sizes != given:
+    raise ValueError(f"advantages of {given} tokens for model segments of {sizes}: give one for each token.")
+  for item, own in zip(written, advantages):
+    own = jsonl.plain(np.asarray(own, np.float32))
+    item["advantages"] = own[0] if len(set(own)) == 1 else own

@@ -138,8 +138,12 @@ def step_rows(step, skill, *, prompts=4, group=6):
     spread = totals.std(ddof=1)
     for got, (terms, right), total in zip(group_of, scored, totals, strict=True):
       advantage = (total - totals.mean()) / (spread + 1e-6) if spread > 0 else 0.0
+      sizes = [len(segment.ids) for segment in got.segments if segment.owner == structs.MODEL]
+      advantages = [np.full(size, advantage) for size in sizes]
       if index == 1:  # as a critic gives them: one per token
-        advantage = advantage * np.linspace(0.2, 1.6, got.num_tokens)
+        advantages = np.split(advantage * np.linspace(0.2, 1.6, sum(sizes)), np.cumsum(sizes)[:-1])
+      elif index == 2:  # as turns that are compared give them: one per turn
+        advantages = [np.full(size, advantage / turn) for turn, size in enumerate(sizes, start=1)]
       rows.append(
         episodes.row(
           question,
@@ -149,7 +153,7 @@ def step_rows(step, skill, *, prompts=4, group=6):
           weights=weights,
           reward=float(total),
           outcome=right,
-          advantage=advantage,
+          advantages=advantages,
           tokenizer=tokenizer,
         )
       )

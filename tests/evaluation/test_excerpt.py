@@ -127,6 +127,13 @@ def test_a_search_before_the_prompt_has_a_verdict_of_its_own():
   assert excerpt.compact(logged)["segments"][1]["verdict"] == "no gold"
 
 
+def test_advantages_of_a_turn_or_of_its_tokens():
+  logged = row(0, 1)
+  for own, want in ((0.123456, 0.123), ([0.123456, -2.0], [0.123, -2.0])):
+    logged["segments"][1]["advantages"] = own
+    assert excerpt.compact(logged)["segments"][0]["advantages"] == want
+
+
 def test_the_fields_of_a_sample():
   sample = excerpt.compact(row(0, 1))
   said, seen = sample["segments"]  # the group holds the prompt once

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 from ragrl_jax.report import page as page_lib
@@ -89,6 +90,16 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
   seen.control = all(".segment.prompt .control").map((e) => e.textContent);
   seen.steps = all(".step option").map((e) => e.textContent);
   seen.shaded = all(".token.positive, .token.negative").length;
+  const tone = (token) => (token.classList.contains("negative") ? -1 : 1) * token.style.getPropertyValue("--a");
+  const groups = (await Promise.all(browser.steps.map(async ({groups}, place) => {
+    const inside = await unpacked(`step-${place}`);
+    return groups.map((group, i) => ({...group, ...inside[i]}));
+  }))).flat().filter((group) => group.samples);
+  seen.shades = groups.map((group) => {
+    const root = element("div");
+    new Episode(root, group, group.samples[0], 1, "advantage");
+    return [...root.querySelectorAll(".segment.model")].map((box) => [...box.querySelectorAll(".token")].map(tone));
+  });
   set("Shade", "probability");
   seen.unlikely = all(".segment .token.unlikely").length;
   const token = document.querySelector(".segment .token[data-tip]");
@@ -269,6 +280,20 @@ def test_what_a_reader_does(page, seen, width):
   assert re.fullmatch(r"#episode-\d+-\d+-\d+", seen["address"]) and seen["scheme"] in ("dark", "light")
   for word in ("NaN", "undefined", "[object", "null"):
     assert word not in seen["words"]
+
+
+def test_each_tokens_shade_is_its_own_advantage(page, seen):
+  """The page's groups have one advantage per episode, one per token (a critic), or one per turn."""
+  groups = [g for step in page_lib.gather(page.parent)["episodes"]["steps"] for g in step["groups"] if g["samples"]]
+  written = lambda sample: [segment for segment in sample["segments"] if segment["owner"] == "model"]
+  kinds = set()
+  for group, shown in zip(groups, seen[f"page {WIDTHS[0]}"]["shades"], strict=True):
+    turns = written(group["samples"][0])
+    for turn, shades in zip(turns, shown, strict=True):
+      own = np.broadcast_to(turn["advantages"], turn["tokens"])
+      np.testing.assert_allclose(shades, np.sign(own) * (0.06 + 0.34 * np.abs(own)), atol=2e-3)
+      kinds.add("token" if isinstance(turn["advantages"], list) else len({str(turn["advantages"]) for turn in turns}))
+  assert {"token", 1, 2} <= kinds
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -2,11 +2,15 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from ragrl_jax import recipes
+from ragrl_jax.learner import advantages
+from ragrl_jax.learner.settings import AdvantageSettings
 from ragrl_jax.run import rewards
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
+from ragrl_jax.store import episodes
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Segment
 
 ARENA = recipes.get("arena")
 EXAMPLE = Example("1", "Who?", ("Ann",), (Passage("a", "A", "Ann."), Passage("b", "B", "Bob.")), supporting=(0,))
@@ -43,3 +47,34 @@ def test_an_episode_without_a_sampled_token_is_not_trained_on():
   assert one.turns == () and not one.trains and one.reward == pytest.approx(0.0)
   metrics = rewards.summarise([one])
   assert metrics["reward"] == 0.0 and metrics["response_tokens"] == 0
+
+
+def conversation(sample, *turns):
+  """An episode of (tokens, reward) turns, and its score."""
+  segments = [Segment(ENVIRONMENT, (1,), "?")]
+  for size, _ in turns:
+    segments.append(Segment(MODEL, (2,) * size, "!", (0.0,) * size))
+    segments.append(Segment(ENVIRONMENT, (9,), "."))
+  earned = tuple(reward for _, reward in turns)
+  episode = Episode(tuple(segments), sample=sample, ended="answer")
+  return rewards.Scored(EXAMPLE, episode, {}, {}, sum(earned), 1.0, earned)
+
+
+def test_the_log_has_the_advantage_of_each_turn_or_token(tmp_path):
+  """A turn without tokens has none; an episode that does not train has none at all."""
+  failed = rewards.Scored(EXAMPLE, Episode((), ended="failed"), {}, {}, None, None)
+  group = [conversation(0, (2, 1.0), (0, 0.0), (1, 2.0)), failed, conversation(1, (3, 1.0))]
+
+  def logged(step, settings, values=None):
+    items, *_ = advantages.assign(rewards.items(group), settings, values=values)
+    rewards.write(tmp_path, step, rewards.with_advantages(group, items), None)
+    rows = episodes.read_episodes(episodes.steps(tmp_path)[step])
+    return [([s["advantages"] for s in row["segments"] if "advantages" in s], row["advantage"]) for row in rows]
+
+  # Returns to go of the first: 3 and 2; the second's only return, 1, also counts for the second turn.
+  by_turn = logged(1, AdvantageSettings(credit="turn", std="none"))
+  assert by_turn == [([1.0, [], 0.5], pytest.approx(5 / 6)), ([], None), ([-1.0], -1.0)]
+  # GAE with λ = 0 and values of 0: the reward of each token, at the last one of its turn.
+  values = [np.zeros(len(item.tokens), np.float32) for item in rewards.items(group)]
+  by_token = logged(2, AdvantageSettings(kind="gae", lam=0.0, gamma=1.0, whiten=False), values)
+  assert by_token == [([[0.0, 1.0], [], 2.0], 1.0), ([], None), ([[0.0, 0.0, 1.0]], pytest.approx(1 / 3))]

@@ -61,11 +61,11 @@ def logged(path, **given):
 
 
 def test_a_row_describes_the_whole_episode(tmp_path):
-  row = logged(tmp_path, advantage=np.float32(0.7))
+  row = logged(tmp_path)
   assert (row["step"], row["prompt_index"], row["sample"], row["version"], row["id"]) == (12, 7, 1, 3, "q1")
   assert (row["question"], row["golds"]) == ("Which river?", ["Mazur", "the Mazur"])
   assert (row["gold_ids"], row["hops"]) == (["p1"], 1)
-  assert (row["reward"], row["outcome"], row["advantage"]) == (None, 1, 0.7)
+  assert (row["reward"], row["outcome"], row["advantage"]) == (None, 1, None)
   assert row["terms"] == {"answer": 1.0, "format": None} and row["weights"]["format"] == 0.2
   assert row["facts"] == {"verdict": 0.5, "vectors": [[0.1, 0.2]]}
   prompt, said, seen, notice, answer = row["segments"]
@@ -105,13 +105,15 @@ def test_every_float32_log_probability_is_restored(seed):
   assert episodes.of_record(json.loads(json.dumps(episodes.record(episode)))) == episode
 
 
-def test_token_advantages_are_those_of_the_models_tokens(tmp_path):
-  # Tokens 3, 4 and 7, 8, 9 are the model's. The mean of their advantages is (3 + 4 + 7 + 8 + 9) / 5 = 6.2.
-  row = logged(tmp_path, advantage=np.arange(10.0))
-  assert [s.get("advantages") for s in row["segments"]] == [None, [3, 4], None, None, [7, 8, 9]]
-  assert row["advantage"] == pytest.approx(6.2)
-  with pytest.raises(ValueError, match="10 tokens"):
-    logged(tmp_path, advantage=np.zeros(5))
+def test_advantages_of_tokens_are_in_their_segments(tmp_path):
+  # One number where all tokens have it. The mean over tokens is (0.5 + 0.5 + 7 + 8 + 9) / 5 = 5.
+  row = logged(tmp_path, advantages=[np.float32([0.5, 0.5]), np.float32([7, 8, 9])])
+  assert [s.get("advantages") for s in row["segments"]] == [None, 0.5, None, None, [7, 8, 9]]
+  assert row["advantage"] == pytest.approx(5.0)
+  with pytest.raises(ValueError, match=r"of \[2, 2\] tokens for model segments of \[2, 3\]"):
+    logged(tmp_path, advantages=[np.zeros(2), np.zeros(2)])
+  row = logged(tmp_path)
+  assert row["advantage"] is None and not any("advantages" in s for s in row["segments"])
 
 
 def test_pieces_join_to_the_text():

@@ -49,7 +49,7 @@ class Browser {
     const inside = this.opened.get(place);
     this.now = this.steps[place].groups.map((group, i) => ({...group, ...inside[i]}));
     const largest = Math.max(0, ...this.now.flatMap((group) => (group.samples ?? []).flatMap((sample) => [
-      Math.abs(sample.advantage ?? 0), ...sample.segments.flatMap((part) => (part.advantages ?? []).map(Math.abs))])));
+      Math.abs(sample.advantage ?? 0), ...sample.segments.flatMap((part) => [part.advantages ?? []].flat().map(Math.abs))])));
     this.largest = largest > 1e-6 ? largest : 0;  // less is rounding
     if (start) this.#start();
     this.show();

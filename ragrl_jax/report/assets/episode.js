@@ -58,11 +58,12 @@ class Episode {
     const box = this.#segment(parent, "model", "Model", `${segment.tokens} tokens` + (segment.stop ? `, ${stop}` : ""));
     const body = element("div", "text", null, box), pieces = segment.pieces ?? [segment.text];
     const tags = [...pieces.join("").matchAll(TAG)].map((match) => [match.index, match.index + match[0].length]);
+    const advantages = segment.advantages ?? sample.advantage;  // one per token, or one for all
     let at = 0;
     pieces.forEach((piece, i) => {
       const token = element("span", "token", null, body);
       const one = segment.pieces !== undefined;
-      const advantage = segment.advantages?.[i] ?? sample.advantage;
+      const advantage = Array.isArray(advantages) ? advantages[i] : advantages;
       this.#shade(token, advantage, one ? segment.logprobs[i] : null);
       const control = segment.control?.[i];
       if (one) token.dataset.tip = about(control ?? piece, segment.logprobs[i], advantage);
