@@ -1,5 +1,6 @@
 """The training loop on a tiny world: it runs, and it resumes exactly."""
 
+import collections
 import dataclasses
 import json
 import pathlib
@@ -108,9 +109,16 @@ def test_computing_a_prompt_once_for_its_samples_changes_nothing(world, tmp_path
 
 @pytest.fixture
 def rewarding(monkeypatch):
-  """Rewards that a model without training can earn."""
-  recipe = player_lib.recipe
-  monkeypatch.setattr(player_lib, "recipe", lambda config: tiny_world.rewarding(recipe(config)))
+  """Rewards that a model without training can earn. The value counts how often each played episode is scored."""
+  recipe, counted = player_lib.recipe, collections.Counter()
+
+  def counting(config):
+    made = tiny_world.rewarding(recipe(config))
+    count = lambda episode: counted.update([(episode.prompt_index, episode.sample)] * bool(episode.num_model_tokens))
+    return dataclasses.replace(made, score=lambda asked, episode: count(episode) or made.score(asked, episode))
+
+  monkeypatch.setattr(player_lib, "recipe", counting)
+  return counted
 
 
 def untimed(rows):
@@ -125,6 +133,7 @@ def test_dynamic_sampling_fills_its_steps_and_resumes_with_kept_groups(world, tm
   config.steps, config.rollout.prompts_per_step = 4, 3
   config.rollout.filter.update(dict(metric="outcome", surplus="keep", max_draws=8))
   whole = list(train.train(config, tmp_path / "whole"))
+  assert set(rewarding.values()) == {1}  # by the filter, and not again when they are trained on
   for metrics in whole:
     logged = episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[metrics["step"]])
     groups = [row["prompt_index"] for row in logged]

@@ -174,7 +174,7 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
     with clock("scoring"):
       # Episode → terms → reward per turn
       examples = [rooms.sampler.example(episode) for episode in taken.episodes]
-      scored = rewards.score(player.recipe, examples, taken.episodes, step, penalty=rooms.penalty)
+      scored = rooms.scorer.score(player.recipe, examples, taken.episodes, step)
       parts = rewards.by_prompts(scored, rooms.minibatches)
       # → advantage per turn → rows → scores on the device; with a critic, scores come before advantages
       ready = learner.prepare(state, [rewards.items(part) for part in parts], rooms.pack)

@@ -1,11 +1,13 @@
 """Episodes with their rewards, for training, logs and tables.
 
-Order of the calls in a training step: `score`, `by_prompts`, `items` (for the learner), `with_advantages`.
+Order of the calls in a training step: `Scorer.score`, `by_prompts`, `items` (for the learner), `with_advantages`.
 """
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -68,43 +70,91 @@ def overlong(*, limit: int, buffer: int) -> Penalty | None:
   return lambda episode: lengths.overlong_penalty(episode.num_model_tokens, limit=limit, buffer=buffer)
 
 
-def score(
-  recipe,
-  examples: Sequence[structs.Example],
-  episodes: Sequence[structs.Episode],
-  step: int,
-  *,
-  penalty: Penalty | None = None,
-) -> list[Scored]:
+def score(recipe, examples: Sequence[structs.Example], episodes: Sequence[structs.Episode], step: int) -> list[Scored]:
   """Scores each episode for its example, with the recipe's weights at this step.
 
   Args:
     recipe: computes terms, weights and outcome.
     examples, episodes: one example for each episode, in the same order.
     step: the run's step.
-    penalty: added to every reward, and shown as the term "overlong".
   """
-  weights = dict(recipe.weights(step)) | ({} if penalty is None else dict(overlong=1.0))
-  return [
-    _scored(recipe, example, episode, step, weights, penalty)
-    for example, episode in zip(examples, episodes, strict=True)
-  ]
+  return Scorer().score(recipe, examples, episodes, step)
 
 
-def _scored(recipe, example, episode, step, weights, penalty) -> Scored:
+class Scorer:
+  """Scores the episodes of a run, for the filter of dynamic sampling and for training.
+
+  The filter measures an episode before it is trained on, sometimes a step earlier. What does not depend on the step is
+  then computed only once.
+
+  Args:
+    penalty: added to every reward, and shown as the term "overlong".
+    metric: what the filter compares: "outcome" or "total".
+  """
+
+  def __init__(self, penalty: Penalty | None = None, metric: str = "none"):
+    self._penalty, self._metric = penalty, metric
+    self._measured: dict[tuple[int, int], tuple[Any, Scored]] = {}  # (prompt, sample) → recipe, terms without weights
+
+  def measure(
+    self, recipe, examples: Sequence[structs.Example], episodes: Sequence[structs.Episode], step: int
+  ) -> list[float | None]:
+    """The value that dynamic sampling compares: each episode's outcome, or its whole reward ("total").
+
+    None if the episode cannot be trained on (`Scored.trains`), or if its outcome is compared and unknown.
+    """
+    plain = [_unweighted(recipe, *one) for one in zip(examples, episodes, strict=True)]
+    self._measured |= {(one.episode.prompt_index, one.episode.sample): (recipe, one) for one in plain}
+    value = lambda one: one.outcome if self._metric == "outcome" else one.reward
+    return [value(one) if one.trains else None for one in self._weighted(recipe, plain, step)]
+
+  def score(
+    self, recipe, examples: Sequence[structs.Example], episodes: Sequence[structs.Episode], step: int
+  ) -> list[Scored]:
+    """See `score` above. Forgets what was measured of these prompts and of earlier ones."""
+    plain = [self._known(recipe, *one) for one in zip(examples, episodes, strict=True)]
+    last = max((episode.prompt_index for episode in episodes), default=math.inf)
+    self._measured = {key: one for key, one in self._measured.items() if key[0] > last}
+    return self._weighted(recipe, plain, step)
+
+  def _known(self, recipe, example: structs.Example, episode: structs.Episode) -> Scored:
+    """The episode as it was measured, unless it was restored or the recipe has been replaced since."""
+    measured, one = self._measured.get((episode.prompt_index, episode.sample), (None, None))
+    same = one is not None and one.episode is episode and measured is recipe
+    return one if same else _unweighted(recipe, example, episode)
+
+  def _weighted(self, recipe, scored: Sequence[Scored], step: int) -> list[Scored]:
+    weights = dict(recipe.weights(step)) | ({} if self._penalty is None else dict(overlong=1.0))
+    return [_weighted(recipe, one, step, weights, self._penalty) for one in scored]
+
+
+def _unweighted(recipe, example: structs.Example, episode: structs.Episode) -> Scored:
+  """What does not depend on the step: all but weights and rewards."""
   if episode.ended == "failed":
-    return Scored(example, episode, dict.fromkeys(weights), weights, None, None)
-  terms, outcome = dict(recipe.score(example, episode)), recipe.outcome(example, episode)
-  reward = recipe.reward(terms, step)
+    return Scored(example, episode, {}, {}, None, None)
+  return Scored(
+    example,
+    episode,
+    terms=recipe.score(example, episode),
+    weights={},
+    reward=None,
+    outcome=recipe.outcome(example, episode),
+    unearned={} if recipe.unearned is None else recipe.unearned(example, episode),
+    pooled={} if recipe.pooled is None else recipe.pooled(example, episode),
+    measures={} if recipe.measures is None else recipe.measures(example, episode),
+  )
+
+
+def _weighted(recipe, one: Scored, step: int, weights: Mapping[str, float], penalty: Penalty | None) -> Scored:
+  """The episode with the rewards of this step."""
+  if one.episode.ended == "failed":
+    return dataclasses.replace(one, terms=dict.fromkeys(weights), weights=weights)
+  terms, reward = dict(one.terms), recipe.reward(one.terms, step)
   if penalty is not None:
-    terms["overlong"] = penalty(episode)
+    terms["overlong"] = penalty(one.episode)
     reward = None if reward is None else reward + terms["overlong"]
-  turns = () if reward is None else _turns(recipe, example, episode, weights, reward)
-  unearned = {} if recipe.unearned is None else recipe.unearned(example, episode)
-  pooled = {} if recipe.pooled is None else recipe.pooled(example, episode)
-  measures = {} if recipe.measures is None else recipe.measures(example, episode)
-  more = dict(unearned=unearned, pooled=pooled, measures=measures)
-  return Scored(example, episode, terms, weights, reward, outcome, turns, **more)
+  turns = () if reward is None else _turns(recipe, one.example, one.episode, weights, reward)
+  return dataclasses.replace(one, terms=terms, weights=weights, reward=reward, turns=turns)
 
 
 def _turns(recipe, example, episode, weights, reward) -> tuple[float, ...]:
@@ -117,24 +167,6 @@ def _turns(recipe, example, episode, weights, reward) -> tuple[float, ...]:
     earned += weights[name] * np.asarray(shares)
   earned[-1] += reward - earned.sum()
   return tuple(earned.tolist())
-
-
-def measure(
-  recipe,
-  metric: str,
-  examples: Sequence[structs.Example],
-  episodes: Sequence[structs.Episode],
-  step: int,
-  *,
-  penalty: Penalty | None = None,
-) -> list[float | None]:
-  """The value that dynamic sampling compares: each episode's outcome, or its whole reward ("total").
-
-  None if the episode cannot be trained on (`Scored.trains`), or if its outcome is compared and unknown.
-  """
-  scored = score(recipe, examples, episodes, step, penalty=penalty)
-  value = lambda one: one.outcome if metric == "outcome" else one.reward
-  return [value(one) if one.trains else None for one in scored]
 
 
 def by_prompts(scored: Sequence[Scored], parts: int) -> list[list[Scored]]:

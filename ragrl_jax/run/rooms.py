@@ -25,7 +25,7 @@ class Rooms:
   player: player_lib.Player  # recipe, engine and tools: questions → episodes
   sampler: group_sampler.GroupSampler  # draws the questions
   learner: learner_lib.Learner  # packed episodes → weights
-  penalty: rewards.Penalty | None
+  scorer: rewards.Scorer  # episodes → rewards
   minibatches: int  # optimiser steps in one pass, each on its share of the prompts
   packing: dict[str, Any]  # how rows are packed, see packing.pack_items
   ahead: bool  # whether one version of the weights samples two steps, the second one beside the update
@@ -68,6 +68,7 @@ def build(config, run: run_lib.Run | None = None) -> Rooms:
     run.compare(found | {f"data.{name}": asked for name in ("train", "hard") if config.data[name]})
   rollout, rows, limits = config.rollout, config.learner, config.reward
   penalty = rewards.overlong(limit=limits.overlong_limit, buffer=limits.overlong_buffer)
+  scorer = rewards.Scorer(penalty, rollout.filter.metric)
   player = player_lib.build(config)
   if run is not None and hosts.is_first() and player.retriever is not None:
     run.compare({"retrieval.index": contents.of_retriever(player.retriever)})
@@ -78,7 +79,7 @@ def build(config, run: run_lib.Run | None = None) -> Rooms:
     examples,
     draws.draw,
     # player.recipe is read at each call, because a recipe whose schedule depends on the run is replaced there.
-    lambda *given: rewards.measure(player.recipe, rollout.filter.metric, *given, penalty=penalty),
+    lambda *given: scorer.measure(player.recipe, *given),
     prompts_per_step=rollout.prompts_per_step,
     group_size=rollout.group_size,
     filter=group_sampler.Filter(**rollout.filter),
@@ -89,7 +90,7 @@ def build(config, run: run_lib.Run | None = None) -> Rooms:
     player,
     sampler,
     learner_lib.Learner(player.model, objective, optimizer, mesh=player.mesh),
-    penalty=penalty,
+    scorer=scorer,
     minibatches=objective.minibatches,
     packing=dict(
       rows=rows.micro_rows,

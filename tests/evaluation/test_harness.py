@@ -426,7 +426,7 @@ def test_training_excludes_answers_without_a_verdict_from_the_outcome():
     made[2] = dataclasses.replace(made[2], ended="failed", failure="down")
     metrics = rewards.summarise(rewards.score(judged, EXAMPLES[:3], made, 1))
     assert (metrics["outcome"], metrics["unjudged"], metrics["unscorable"]) == (1.0, 1.0, unscorable)
-    assert rewards.measure(judged, "outcome", EXAMPLES[:3], made, 1) == [1.0, None, None]
+    assert rewards.Scorer(metric="outcome").measure(judged, EXAMPLES[:3], made, 1) == [1.0, None, None]
 
 
 def test_flat_numbers_for_the_metrics_file(tmp_path):

@@ -22,7 +22,7 @@ def said(text):
 
 def scored(*episodes, limit=10):
   penalty = rewards.overlong(limit=limit, buffer=4)
-  return rewards.score(ARENA, [EXAMPLE] * len(episodes), episodes, 1, penalty=penalty)
+  return rewards.Scorer(penalty).score(ARENA, [EXAMPLE] * len(episodes), episodes, 1)
 
 
 def test_overlong_episodes_are_penalised():
@@ -78,3 +78,30 @@ def test_the_log_has_the_advantage_of_each_turn_or_token(tmp_path):
   values = [np.zeros(len(item.tokens), np.float32) for item in rewards.items(group)]
   by_token = logged(2, AdvantageSettings(kind="gae", lam=0.0, gamma=1.0, whiten=False), values)
   assert by_token == [([[0.0, 1.0], [], 2.0], 1.0), ([], None), ([[0.0, 0.0, 1.0]], pytest.approx(1 / 3))]
+
+
+def test_what_the_filter_measured_is_not_scored_again():
+  """An episode that was restored, or scored by another recipe, is."""
+  asked, judged = [], []
+  counting = dict(
+    score=lambda example, episode: asked.append(episode.prompt_index) or ARENA.score(example, episode),
+    outcome=lambda example, episode: judged.append(episode.prompt_index) or ARENA.outcome(example, episode),
+    weights=lambda step: {name: step * weight for name, weight in ARENA.weights(step).items()},
+  )
+  recipe = dataclasses.replace(ARENA, **counting)
+  drawn = [dataclasses.replace(said(f"text {i}"), prompt_index=i) for i in range(4)]
+  drawn[1] = dataclasses.replace(drawn[1], ended="failed")
+  scorer = rewards.Scorer(rewards.overlong(limit=8, buffer=4), "total")
+  assert scorer.measure(recipe, [EXAMPLE] * 4, drawn, 1)[:2] == [scored(drawn[0], limit=8)[0].reward, None]
+  assert asked == judged == [0, 2, 3]
+  # Prompt 0 was discarded; 1 and 2 are trained at step 1, 3 at step 2 with that step's weights.
+  first, later = scorer.score(recipe, [EXAMPLE] * 2, drawn[1:3], 1), scorer.score(recipe, [EXAMPLE], drawn[3:], 2)
+  assert asked == judged == [0, 2, 3]
+  fresh = rewards.Scorer(rewards.overlong(limit=8, buffer=4))
+  assert first == fresh.score(recipe, [EXAMPLE] * 2, drawn[1:3], 1) and asked[3:] == [2]
+  assert later == fresh.score(recipe, [EXAMPLE], drawn[3:], 2) and asked[4:] == [3]
+  for episode, by in ((drawn[3], ARENA), (dataclasses.replace(drawn[3]), recipe)):
+    scorer.measure(recipe, [EXAMPLE], drawn[3:], 2)
+    before = len(asked)
+    scorer.score(by, [EXAMPLE], [episode], 2)
+    assert len(asked) - before == (by is recipe)
