@@ -10,18 +10,8 @@ import small_tokenizers as small
 
 from ragrl_jax.engine import stops
 
-STRINGS = (
-  "</search>",
-  "</answer>",
-  "</think>",
-  "\n\nQuestion:",
-  "Observation:",  # as runs use them
-  "search>",
-  "er></",
-  "\u6771\u4eac",
-  "</",
-  " is",
-)  # ends, beginnings and parts of other strings
+STRINGS = ("</search>", "</answer>", "</think>", "\n\nQuestion:", "Observation:")  # as runs use them
+STRINGS += ("search>", "er></", "\u6771\u4eac", "</", " is")  # ends, beginnings and parts of other strings
 LONG = range(5)  # only the first five are counted as long
 SEQUENCES, LENGTH, CUT = 10_000, 48, 5_000  # the first CUT sequences are cut from planted text
 
@@ -48,16 +38,8 @@ def planted_text(rng, words):
     if kind < 2:  # followed by text with which tokens often merge
       parts += [stop, rng.choice([b"", b"\n", b"\n\n", b"</", b"(", b"."])]
     elif kind == 2:  # one byte changed, doubled or removed, or the rest removed
-      parts.append(
-        rng.choice(
-          [
-            stop[:at] + b"x" + stop[at + 1 :],
-            stop[:at] + stop[at : at + 1] + stop[at:],
-            stop[:at] + stop[at + 1 :],
-            stop[:at],
-          ]
-        )
-      )
+      before, after = stop[:at], stop[at + 1 :]
+      parts.append(rng.choice([before + b"x" + after, stop[: at + 1] + stop[at:], before + after, before]))
     else:
       parts.append(rng.choice(words))
   return b"".join(parts)

@@ -226,17 +226,6 @@ def test_a_play_that_is_cancelled_ends_the_run():
   assert len(played.run(requests(2, 2), step=0)) == 4
 
 
-def test_an_interruption_leaves_the_engine_usable():
-  def interrupt(episode):
-    raise KeyboardInterrupt
-
-  played = rollout(engine())
-  with pytest.raises(KeyboardInterrupt):
-    played.run(requests(4, 2), step=0, on_episode=interrupt)
-  assert not played.engine.busy
-  assert len(played.run(requests(2, 2), step=0)) == 4
-
-
 @pytest.mark.parametrize("count", [1, 4])
 def test_an_interruption_is_not_repeated_by_episodes_that_ended_meanwhile(count, monkeypatch):
   """An interruption ends the run once: during one episode, or while several ended ones wait to be handled."""
@@ -287,20 +276,17 @@ def test_the_report_gives_the_time_of_each_part():
       await asyncio.sleep(0.03)
       return await super().search(query, k)
 
-  played, shares = rollout(engine(), tools=Slow()), []
+  played = rollout(engine(), tools=Slow())
   waits = blocked(played)
-  while not shares or shares[-1] <= 0.5:  # the scheduler may stop the thread between two parts, but not in every run
-    episodes = played.run(requests(2, 2), step=0)
-    metrics = played.report.metrics()
-    said = sum(len(s.ids) for e in episodes for s in e.segments if s.owner == "model")
-    assert metrics["sampled_tokens"] == said
-    assert metrics["episodes"] == 4 and metrics["episodes_failed"] == 0
-    assert 0.03 < metrics["tool_wait_s"] < metrics["rollout_s"]
-    parts = metrics["decode_s"] + metrics["prefill_s"] + metrics["tool_wait_s"]
-    assert 0 < metrics["lane_occupancy"] <= 1 and parts <= metrics["rollout_s"]
-    assert metrics["tokens_per_s"] == pytest.approx(said / metrics["rollout_s"])
-    shares.append(parts / metrics["rollout_s"])
-    assert len(shares) < 20, shares
+  episodes = played.run(requests(2, 2), step=0)
+  metrics = played.report.metrics()
+  said = sum(len(s.ids) for e in episodes for s in e.segments if s.owner == "model")
+  assert metrics["sampled_tokens"] == said
+  assert metrics["episodes"] == 4 and metrics["episodes_failed"] == 0
+  assert 0.03 < metrics["tool_wait_s"] < metrics["rollout_s"] and min(metrics["decode_s"], metrics["prefill_s"]) > 0
+  parts = metrics["decode_s"] + metrics["prefill_s"] + metrics["tool_wait_s"]
+  assert 0 < metrics["lane_occupancy"] <= 1 and parts <= metrics["rollout_s"]
+  assert metrics["tokens_per_s"] == pytest.approx(said / metrics["rollout_s"])
 
 
 def test_a_later_batch_draws_in_the_lanes_that_an_earlier_one_leaves_idle():

@@ -193,11 +193,7 @@ def test_draws_are_limited_and_the_step_continues_with_fewer_groups():
   found = sampler.take(1)
   assert prompts(found) == [4] and len(rollout.tape) == 2 and sampler.cursor == 9
   assert (found.metrics["groups/missing"], found.metrics["groups/trained"]) == (2, 1)
-
-
-def test_no_spread_anywhere_gives_no_groups():
-  _, sampler = make(spread_in(), max_draws=2)
-  found = sampler.take(1)
+  found = make(spread_in(), max_draws=2)[1].take(1)  # no spread anywhere
   assert found.episodes == [] and found.metrics["groups/trained"] == 0 and found.metrics["groups/discarded_share"] == 1
 
 
@@ -212,17 +208,9 @@ def test_unscored_episodes_neither_make_nor_hide_a_spread():
 
 
 def test_the_tolerance_decides_what_differs():
-  slightly = lambda examples, episodes, step: [0.7 + 1e-3 * e.sample for e in episodes]
+  slightly = lambda examples, episodes, step: [0.7 + 1e-3 * step * e.sample for e in episodes]  # of step 1
   assert len(make(slightly, max_draws=1)[1].take(1).groups) == 3
   assert make(slightly, max_draws=1, tolerance=0.01)[1].take(1).groups == ()
-
-
-def test_the_measure_receives_the_step():
-  seen = []
-  measure = lambda examples, episodes, step: seen.append(step) or spread_in(*range(9))(examples, episodes, step)
-  _, sampler = make(measure, rollout=Rollout(version=4))
-  sampler.take(5)
-  assert seen == [5]
 
 
 def test_a_restored_sampler_continues_as_if_never_stopped():

@@ -39,13 +39,6 @@ def test_passages_of_any_length_are_cut():
   assert found == Passage("p", "T" * (1 << 20), "x" * (1 << 20), 0.5)
 
 
-def test_simultaneous_searches_are_one_batch():
-  retriever = Retriever()
-  got = ask(RetrievalTools(retriever, top_k=2), "a", "b", "c")
-  assert retriever.batches == [(("a", "b", "c"), 2)]
-  assert got == [(Passage(q, "", q),) * 2 for q in "abc"]
-
-
 def test_searches_with_another_k_are_another_batch():
   retriever = Retriever()
 
@@ -194,12 +187,6 @@ def verdicts(judge, *asked):
   return asyncio.run(episodes())
 
 
-def test_verdicts_are_batched_too():
-  judge = Judge()
-  assert verdicts(judge, [("a", "a"), ("a", "b")], [("a", "?")]) == [(1.0, 0.0), (None,)]
-  assert len(judge.asked) == 1
-
-
 def test_each_judge_has_its_own_limits():
   judge = Judge(batch=2, workers=1)
   assert verdicts(judge, [("a", str(i)) for i in range(5)]) == [(0.0,) * 5]
@@ -250,11 +237,6 @@ def test_asking_without_a_judge_names_the_setting():
 def test_sizes_must_be_positive(wrong):
   with pytest.raises(ValueError, match="positive"):
     RetrievalTools(Retriever(), **wrong)
-
-
-def test_tools_implement_the_contract():
-  for name in ("search", "judge"):
-    assert asyncio.iscoroutinefunction(getattr(RetrievalTools, name)) and hasattr(structs.Tools, name)
 
 
 def test_equal_questions_of_a_moment_are_asked_once():
