@@ -12,7 +12,7 @@ import pytest
 
 from ragrl_jax import retrieval
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation.tables import commands_of, filling, papers, results, writing
+from ragrl_jax.evaluation.tables import commands_of, filling, matching, papers, results, writing
 from ragrl_jax.structs import Example, Passage
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_answers_of_the_extractor_itself_fill_no_row(tmp_path):
     step = results.read(
       paper_runs.evaluation(tmp_path / name, "lear:inference", [paper_runs.row(0, evidence="e")], **of)
     )
-    assert not any(filling.fits(row.run, step.facts) for row in papers.PAPERS["lear"].tables[5].rows)
+    assert not any(matching.fits(row.run, step.facts) for row in papers.PAPERS["lear"].tables[5].rows)
 
 
 @pytest.mark.long  # fourteen processes, of which six compile a small model

@@ -16,7 +16,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.cli import configs
 from ragrl_jax.cli import main as main_lib
-from ragrl_jax.evaluation.tables import commands_of, filling, layout, papers, results, writing
+from ragrl_jax.evaluation.tables import commands_of, filling, layout, matching, papers, results, writing
 
 
 def test_given_passages_fill_arenas_row_alone(tmp_path):
@@ -29,8 +29,8 @@ def test_given_passages_fill_arenas_row_alone(tmp_path):
   (arena,) = [row.run for row in papers.PAPERS["arena"].tables[0].rows if row.name == "ReSearch-7B"]
   (veritas,) = [run for paper, table, name, run in every_row() if (paper.name, table.name, name) == (
     "veritas", "Table 2", "ReSearch-7B-Instruct")]  # fmt: skip
-  assert filling.fits(arena, given) and not filling.fits(arena, searched)
-  assert filling.fits(veritas, searched) and not filling.fits(veritas, given)
+  assert matching.fits(arena, given) and not matching.fits(arena, searched)
+  assert matching.fits(veritas, searched) and not matching.fits(veritas, given)
 
 
 def every_row():
@@ -40,7 +40,7 @@ def every_row():
         if row.run is not None:
           yield paper, table, row.name, row.run
         if row.versus is not None:
-          yield paper, table, row.name + filling.VERSUS, row.versus
+          yield paper, table, row.name + matching.VERSUS, row.versus
 
 
 def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
@@ -51,7 +51,7 @@ def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
     key = (run, column.sets, column.flags, paper.name)
     if (known := made.get(str(key))) is None:
       known = made[str(key)] = results.linked(_made(tmp_path / str(number), run, column))[-1]
-    filled = filling._assigned(table, [known], False)
+    filled = matching.assigned(table, [known], False)
     named = [one for one, found in filled.items() if found]
     same = [one for _, of, one, other in every_row() if of is table and other == run]
     assert sorted(named) == sorted(same), f"{paper.name}, {table.name}, {name}: {named}"

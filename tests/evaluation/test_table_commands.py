@@ -10,7 +10,7 @@ from ml_collections import config_flags
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, structs
 from ragrl_jax.cli import commands  # noqa: F401  (it registers how flags are read)
-from ragrl_jax.evaluation.tables import commands_of, filling, layout, papers
+from ragrl_jax.evaluation.tables import commands_of, filling, layout, matching, papers
 from ragrl_jax.testing import scripted
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -75,8 +75,10 @@ def test_agents_beside_when_to_search_read_five_passages():
   assert len(agents) == 4
   for run in agents:
     played = {"recipe": "released", "switches.agent": run.system, "switches.documents": "search"}
-    assert filling.fits(run, played | {"retrieval.top_k": 5}) and not filling.fits(run, played | {"retrieval.top_k": 3})
-    assert filling.fits(run, {"recipe": "transcripts", "system": run.system})  # of transcripts it is not known
+    assert matching.fits(run, played | {"retrieval.top_k": 5}) and not matching.fits(
+      run, played | {"retrieval.top_k": 3}
+    )
+    assert matching.fits(run, {"recipe": "transcripts", "system": run.system})  # of transcripts it is not known
     assert "--config.retrieval.top_k=5" in run.flags
 
 
