@@ -20,7 +20,7 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.rollout import conversation
 from ragrl_jax.rollout.dispatch import Dispatch, Work
 from ragrl_jax.rollout.engine_client import EngineClient
-from ragrl_jax.rollout.timed_tools import EpisodeTools, TimedTools
+from ragrl_jax.rollout.episode_tools import EpisodeTools, Waits
 from ragrl_jax.rollout.timings import Timings
 from ragrl_jax.structs import Episode, Example
 
@@ -37,21 +37,20 @@ class Request:
   sample: int = 0
 
 
-async def played(play: Play, request: Request, policy: conversation.Policy, tools: structs.Tools) -> Episode:
+async def played(play: Play, request: Request, policy: conversation.Policy, tools: EpisodeTools) -> Episode:
   """Plays one episode and closes its conversation. A failed tool ends only this episode.
 
   Raises:
     Errors of `play` other than ToolFailed.
   """
-  own: Any = EpisodeTools(tools)
   try:
     example = passages.shortened(request.example, policy.tokenizer, policy.client.context)
-    episode = await play(example, policy, own)
+    episode = await play(example, policy, tools)
   except structs.ToolFailed as failure:  # the only exception that ends an episode and not the run
     episode = policy.failed(str(failure) or type(failure).__name__)
   finally:
     policy.close()
-  facts = {**episode.facts, structs.NO_VERDICT: own.no_verdict} if own.no_verdict else episode.facts
+  facts = {**episode.facts, structs.NO_VERDICT: tools.no_verdict} if tools.no_verdict else episode.facts
   # A play may construct an Episode itself, without these numbers.
   numbers: dict[str, Any] = dict(prompt_index=request.prompt_index, sample=request.sample)
   return dataclasses.replace(episode, facts=facts, example_id=request.example.id, **numbers)
@@ -210,7 +209,7 @@ class Session:
 
   def __init__(self, rollout: Rollout, sampling: structs.Sampling, on_episode):
     self.rollout, self.sampling, self.on_episode = rollout, sampling, on_episode
-    self.tools = TimedTools(rollout.tools)
+    self.waits = Waits()
     self.client = EngineClient(rollout.engine, rollout.dispatch)
     self.error: BaseException | None = None
     self.tasks: set[asyncio.Task] = set()
@@ -307,9 +306,9 @@ class Session:
     if beside is not None and self._advance(beside):
       dispatch.serve()
       return
-    judged = self.tools.judging_s()
+    judged = self.waits.judging_s()
     dispatch.serve(wait_s=60.0)
-    judged = self.tools.judging_s() - judged
+    judged = self.waits.judging_s() - judged
     report.judge_wait_s += judged
     report.wait_s += time.perf_counter() - begin - judged
 
@@ -348,7 +347,7 @@ class Session:
       reserve=rollout.reserve,
       example_id=request.example.id,
     )
-    episode = await played(rollout.play, request, policy, self.tools)
+    episode = await played(rollout.play, request, policy, EpisodeTools(rollout.tools, self.waits))
     return dataclasses.replace(episode, version=rollout.engine.version)
 
   def _done(self, started: Started, number: int, task: asyncio.Task) -> None:

@@ -15,6 +15,7 @@ from ragrl_jax.rollout import conversation
 from ragrl_jax.rollout.collect import Play, Request, played
 from ragrl_jax.rollout.dispatch import Dispatch
 from ragrl_jax.rollout.endpoint_client import CHAT, EndpointClient, NamedStops, Server
+from ragrl_jax.rollout.episode_tools import EpisodeTools
 from ragrl_jax.structs import Episode
 
 USAGE = "usage"  # the fact with an episode's calls and tokens
@@ -107,7 +108,7 @@ class EndpointRollout:
       reserve=self.reserve,
       example_id=request.example.id,
     )
-    episode = await played(self.play, request, policy, self.tools)
+    episode = await played(self.play, request, policy, EpisodeTools(self.tools))
     return dataclasses.replace(episode, facts={**episode.facts, USAGE: dataclasses.asdict(client.usage)})
 
 

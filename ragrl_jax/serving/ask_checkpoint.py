@@ -17,7 +17,7 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from ragrl_jax import structs
 from ragrl_jax.core.rewards import faithful
@@ -27,7 +27,7 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.recipes import steps as steps_lib
 from ragrl_jax.report import kept_traces
 from ragrl_jax.rollout import collect, conversation
-from ragrl_jax.rollout.timed_tools import EpisodeTools
+from ragrl_jax.rollout.episode_tools import EpisodeTools
 from ragrl_jax.run import questions
 from ragrl_jax.run.player import Player
 from ragrl_jax.serving.engine_thread import EngineThread
@@ -130,7 +130,7 @@ class Asker:
       example_id=example.id,
     )
     tools = _Tools(rollout.tools, watch.tell)
-    episode = await collect.played(rollout.play, collect.Request(example, 0, sample), watch.policy, cast(Any, tools))
+    episode = await collect.played(rollout.play, collect.Request(example, 0, sample), watch.policy, tools)
     watch.look()
     episode = await self._judged(episode, tools)
     row = episodes.played(example, episode)
@@ -200,27 +200,22 @@ class _Watch:
     return next(i for i, talk in enumerate(self.policy.conversations) if talk.number == number)
 
 
-class _Tools:
+class _Tools(EpisodeTools):
   """Reports searches and judgements before they start. A judge that fails gives no verdict, and ends no answer."""
 
   def __init__(self, tools: structs.Tools, tell: Callable[..., None]):
-    self._tools, self._tell, self.no_verdict = tools, tell, ""
-
-  def __getattr__(self, name: str) -> Any:
-    return getattr(self._tools, name)
+    super().__init__(tools)
+    self._tell = tell
 
   async def search(self, query: str, k: int | None = None) -> tuple[structs.Passage, ...]:
     """See `structs.Tools`."""
     self._tell("searching", query=query)
-    return await self._tools.search(query, k)
+    return await super().search(query, k)
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
     """See `structs.Tools`."""
     self._tell("judging", pairs=len(pairs))
-    own = EpisodeTools(self._tools)
     try:
-      return await own.judge(pairs, term)
+      return await super().judge(pairs, term)
     except structs.ToolFailed:
       return (None,) * len(pairs)
-    finally:
-      self.no_verdict = self.no_verdict or own.no_verdict

@@ -10,7 +10,7 @@ from patience import LIMIT_S, reached
 from small_engine import engine, requests, rollout
 
 from ragrl_jax import structs
-from ragrl_jax.rollout import collect, dispatch, multihost, timed_tools
+from ragrl_jax.rollout import collect, dispatch, episode_tools, multihost
 
 
 def blocked(played):
@@ -154,7 +154,7 @@ def test_the_engine_sleeps_while_all_rows_wait():
 def test_waits_for_verdicts_and_for_searches_are_reported_apart(monkeypatch):
   """By a clock that only the tools move: all four search for 0.15 s, then all four are judged for 0.3 s."""
   now, come = [0.0], []
-  for module in (collect, timed_tools):
+  for module in (collect, episode_tools):
     monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
 
   async def all_wait(count, then):
