@@ -1,10 +1,7 @@
 """The cache of compiled programs: shared by machines that compile alike, and without effect on results."""
 
-import json
 import os
 import pathlib
-import subprocess
-import sys
 import threading
 
 import jax
@@ -121,21 +118,6 @@ def test_short_compilations_are_not_reported():
   end()
   timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
   assert not said and all(timer.finished.is_set() for timer in timers)
-
-
-@pytest.mark.slow  # a process of its own
-def test_a_start_with_cache_changes_no_bit(tmp_path):
-  keep = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-  child = subprocess.run(
-    [sys.executable, str(pathlib.Path(__file__).with_name("compile_cache_child.py"))],
-    capture_output=True,
-    text=True,
-    env=keep | dict(XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu"),
-  )
-  assert child.returncode == 0, child.stderr
-  found = json.loads(child.stdout)
-  assert found["same"] == [True, True] and found["reads"] == [0, 1]
-  assert pathlib.Path(found["folder"]).is_relative_to(tmp_path) and list(pathlib.Path(found["folder"]).glob("*-cache"))
 
 
 def test_commands_use_the_cache_and_the_library_does_not():
