@@ -25,7 +25,7 @@ import real_retrieval
 
 from ragrl_jax.models import encoder
 from ragrl_jax.plan import aot, index
-from ragrl_jax.retrieval.corpus_files import read_passages
+from ragrl_jax.retrieval.corpus import read_passages
 
 
 def per_second(encode, texts: list[str]) -> tuple[float, np.ndarray]:

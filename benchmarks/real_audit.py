@@ -18,7 +18,7 @@ from absl import app, flags
 from ragrl_jax import retrieval
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import corpus_audit
-from ragrl_jax.retrieval.corpus_files import read_passages
+from ragrl_jax.retrieval.corpus import read_passages
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Passage
 

@@ -19,7 +19,7 @@ from ragrl_jax.jobs import sft
 from ragrl_jax.prompting import passages as passages_lib
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.released.agents import AGENTS
-from ragrl_jax.retrieval import corpus_files
+from ragrl_jax.retrieval import corpus
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
 
@@ -58,7 +58,7 @@ def model(out: pathlib.Path, data: pathlib.Path) -> pathlib.Path:
   if folder.is_dir():
     return folder
   if not words.is_file():
-    texts = (passage.text for passage in corpus_files.read_passages(data / "corpora" / "hotpotqa.jsonl.gz"))
+    texts = (passage.text for passage in corpus.read_passages(data / "corpora" / "hotpotqa.jsonl.gz"))
     sentencepiece.train(itertools.islice(texts, 4000), vocab_size=VOCAB, marks=MARKS, path=words)
   workdir = out / "taught"
   config = sized(config_lib.load("search_r1"), out)

@@ -30,7 +30,7 @@ from bm25s.stopwords import STOPWORDS_EN
 
 from ragrl_jax.core.metrics.retrieval import ndcg, recall
 from ragrl_jax.retrieval import build_index, load_index
-from ragrl_jax.retrieval.corpus_files import read_passages
+from ragrl_jax.retrieval.corpus import read_passages
 
 REFERENCE, SLACK = dict(hotpotqa=0.72, scifact=0.66, nfcorpus=0.31), 0.03
 QUESTIONS = {  # corpus → (judgements, files with its questions)

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from ragrl_jax import retrieval
 from ragrl_jax.data import digests, readers
 from ragrl_jax.evaluation import corpus_audit, corpus_parts
-from ragrl_jax.retrieval import corpus_files
+from ragrl_jax.retrieval import corpus
 from ragrl_jax.store import folders, jsonl
 
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
@@ -55,7 +55,7 @@ def main():
   if stored and not CORPUS.value:
     held = corpus_parts.of_folder(examples, folder, WORKERS.value, titles=TITLES.value)
   else:
-    passages = tqdm(corpus_files.read_passages(CORPUS.value), unit=" passages")
+    passages = tqdm(corpus.read_passages(CORPUS.value), unit=" passages")
     held = corpus_audit.holdings(examples, passages, titles=TITLES.value)
   found = None
   if index is not None:

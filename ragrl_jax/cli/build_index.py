@@ -11,7 +11,7 @@ import re
 
 from ragrl_jax.cli import commands
 from ragrl_jax.retrieval import build_index, load_index, vectors
-from ragrl_jax.retrieval.chunks import Chunks
+from ragrl_jax.retrieval.documents import Chunks
 from ragrl_jax.store import compile_cache
 
 

@@ -76,9 +76,10 @@ def load_index(
 
 
 def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads, dispatch, verify_bytes) -> Retriever:
-  from ragrl_jax.retrieval import bm25, checksums, dense, encoders, faiss_index
+  from ragrl_jax.retrieval import bm25, cards, dense, encoders, faiss_index
   from ragrl_jax.retrieval.build import FORMAT, INDEX, REQUEST, made_of
-  from ragrl_jax.retrieval.corpus import Corpus, check_card, read_card
+  from ragrl_jax.retrieval.cards import check_card, read_card
+  from ragrl_jax.retrieval.corpus import Corpus
 
   if not (folder / INDEX).is_file():
     why = (
@@ -99,7 +100,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
   lexical = card["encoder"]["kind"] == "bm25"
   check_card(folder / INDEX, card, LEXICAL if lexical else DENSE)
   vectors = None if lexical else dense.open_vectors(folder, rows=len(corpus), dim=card["dim"])
-  checksums.check(folder, card["files"], verify_bytes=verify_bytes)
+  cards.check(folder, card["files"], verify_bytes=verify_bytes)
   if lexical:
     return bm25.BM25Retriever.load(folder / "bm25", corpus, card["bm25"], shard=card.get("shard"))
   options = card["options"] if options is None else options

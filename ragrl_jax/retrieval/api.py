@@ -27,7 +27,7 @@ class Retriever(Protocol):
     """
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> Answers:
-    """The documents around passages, as in `reading.read`. Only recipes whose agents open documents need it."""
+    """The documents around passages, as in `documents.read`. Only recipes whose agents open documents need it."""
 
   def describe(self) -> Mapping[str, Any]:
     """The retriever's settings (JSON): corpus, checksum, encoder, index. Evaluations store them with their scores."""

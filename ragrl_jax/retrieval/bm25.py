@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from ragrl_jax.retrieval import api, checksums, reading
+from ragrl_jax.retrieval import api, cards, documents
 from ragrl_jax.retrieval.corpus import Corpus
-from ragrl_jax.retrieval.ranking import ordered
 from ragrl_jax.retrieval.tokenize import Words, say_wordless, title_and_text
+from ragrl_jax.retrieval.vectors import ordered
 from ragrl_jax.structs import Passage
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class BM25Retriever:
 
     folder = pathlib.Path(folder)
     words = Words.of(settings["words"], folder)
-    with checksums.opening(folder):
+    with cards.opening(folder):
       index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
       columns = _columns(index, rows=len(corpus) if shard is None else None)
     if len(index.vocab_dict) != columns:
@@ -88,8 +88,8 @@ class BM25Retriever:
     return self._corpus.row_of(name)
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
-    """Opens documents, and finds words in them. See `reading.read`."""
-    return reading.read(self._corpus, asked, k)
+    """Opens documents, and finds words in them. See `documents.read`."""
+    return documents.read(self._corpus, asked, k)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """The k best passages for each query, best first, with scores. See `retrieval.api`."""
@@ -105,7 +105,7 @@ class BM25Retriever:
     ids = [self._index.vocab_dict[word] for word in words if word in self._index.vocab_dict]
     if not ids:
       return []
-    with checksums.opening(self._folder):
+    with cards.opening(self._folder):
       scores = self._index.get_scores_from_ids(ids)
     hits = np.flatnonzero(scores > 0)  # leave out passages without any of the words
     if len(hits) > k:

@@ -20,11 +20,21 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from ragrl_jax.retrieval import bm25, checksums, dense, encoders, faiss_index, vectors
+from ragrl_jax.retrieval import bm25, cards, dense, encoders, faiss_index, vectors
 from ragrl_jax.retrieval.api import Encoder
-from ragrl_jax.retrieval.chunks import Chunks
-from ragrl_jax.retrieval.corpus import CARD, Corpus, Twice, checksum, store, write_json
-from ragrl_jax.retrieval.corpus_files import count_passages, identity, places, read_passages
+from ragrl_jax.retrieval.cards import write_json
+from ragrl_jax.retrieval.corpus import (
+  CARD,
+  Corpus,
+  Twice,
+  checksum,
+  count_passages,
+  identity,
+  places,
+  read_passages,
+  store,
+)
+from ragrl_jax.retrieval.documents import Chunks
 from ragrl_jax.structs import Passage
 
 INDEX, REQUEST, FORMAT = "index.json", "build.json", 1
@@ -52,7 +62,7 @@ def build_index(
   """Builds an index that `load_index` reads. A finished index of the same request is left unchanged.
 
   Args:
-    corpus: files or a folder (`corpus_files`), or the passages themselves. Ids must be unique.
+    corpus: files or a folder (`corpus.files_of`), or the passages themselves. Ids must be unique.
     encoder: "bm25", "hashing" (dense, without weights), a model's folder or Hugging Face name, or an `api.Encoder`.
     out: the folder of the index.
     factory: FAISS's factory string for a dense index: "Flat" (exact), "HNSW32", "IVF1024,PQ64", …
@@ -126,7 +136,7 @@ def build_index(
       )
     card.update(encoder=dict(chosen, settings=dict(made.settings)), dim=made.dim, max_norm=max_norm)
     card["made"] = made_of(card)
-  write_json(out / INDEX, dict(card, files=checksums.sealed(out)))
+  write_json(out / INDEX, dict(card, files=cards.sealed(out)))
   return out
 
 

@@ -1,4 +1,14 @@
-"""The corpus: passages stored in a memory-mapped file, with a checksum over their order."""
+"""The corpus: reads public corpora as a stream of passages, and stores passages, memory-mapped and with a checksum.
+
+Files are JSON lines, Parquet or tab-separated values, or folders of these:
+
+{"id", "title", "text"}         this library's own format
+{"id", "contents"}              FlashRAG's and Search-R1's wiki-18: the first line is the title
+{"doc_id", "title", "text"}     wiki-18 with its missing documents added, by SearchAgentReview (arXiv 2605.27881)
+{"id", "text", "title"}         DPR's psgs_w100.tsv
+{"docid", "text", "url"}        BrowseComp-Plus (Parquet)
+{"_id", "title", "text"}        BEIR: FOLDER/corpus.jsonl; MTEB: {"id" or "_id", …} in FOLDER/corpus/*.parquet
+"""
 
 from __future__ import annotations
 
@@ -9,15 +19,22 @@ import json
 import os
 import pathlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from ragrl_jax.retrieval import checksums
+from ragrl_jax.retrieval import cards
+from ragrl_jax.retrieval.cards import read_card, write_json
+from ragrl_jax.retrieval.rows import KINDS, count_rows, is_rows, read_rows
+from ragrl_jax.store import sums
 from ragrl_jax.structs import Passage
 
-ROWS, OFFSETS, IDS, CARD = "passages.jsonl", "offsets.npy", "ids.npy", "corpus.json"
+ROWS, OFFSETS, HASHES, CARD = "passages.jsonl", "offsets.npy", "ids.npy", "corpus.json"
+IDS = ("id", "_id", "docid", "doc_id")
+COLUMNS = (*IDS, "title", "text", "contents")
+WANTED = '{"id", "title", "text"}, {"id", "contents"}, BEIR\'s {"_id", "title", "text"} or {"docid", "text"}'
 
 
 def contents(passage: Passage) -> str:
@@ -33,6 +50,90 @@ def from_contents(text: str) -> tuple[str, str]:
   if not newline and not quoted:
     return "", text
   return (first[1:-1] if quoted else first), rest
+
+
+def files_of(path: str | os.PathLike) -> list[pathlib.Path]:
+  """The files of a corpus, in order.
+
+  Args:
+    path: a file; a folder with corpus.jsonl[.gz], with files in corpus/ or data/, or with other files of these kinds;
+      or several of these, separated by commas.
+
+  Raises:
+    FileNotFoundError: there is no such file, or the folder has none.
+  """
+  given = os.fspath(path)
+  if "," in given and not os.path.exists(given):  # Path.exists raises an error for a list that is too long for a name
+    return [file for part in given.split(",") for file in files_of(part.strip())]
+  place = pathlib.Path(given)
+  if place.is_file():
+    return [place]
+  if place.is_dir():
+    for name in ("corpus.jsonl", "corpus.jsonl.gz"):
+      if (place / name).is_file():
+        return [place / name]
+    for folder in (place / "corpus", place / "data", place):
+      if files := sorted(file for file in folder.glob("*") if is_rows(file)):
+        return files
+  raise FileNotFoundError(
+    f"{given}: no such corpus: it must be a file ({', '.join(KINDS)}), or a folder with corpus.jsonl or such files."
+  )
+
+
+def read_passages(path: str | os.PathLike) -> Iterator[Passage]:
+  """Streams the passages of a corpus in the order of its files. See `files_of` and this module's docstring.
+
+  Raises:
+    FileNotFoundError: no such file.
+    ValueError: a row is not a passage, or a file is truncated or damaged; the message names file and line.
+  """
+  for file in files_of(path):
+    for where, row in read_rows(file, COLUMNS):
+      yield _passage(row, where)
+
+
+def count_passages(path: str | os.PathLike) -> int:
+  """The number of passages, without parsing them."""
+  return sum(map(count_rows, files_of(path)))
+
+
+def identity(path: str | os.PathLike) -> dict[str, str]:
+  """{"name", "sha256"} of a corpus. With several files, the digest is that of the files' digests."""
+  files = files_of(path)
+  digests = [sums.digest(file) for file in files]
+  together = digests[0] if len(files) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+  return dict(name=files[0].name if len(files) == 1 else pathlib.Path(path).name, sha256=together)
+
+
+def places(path: str | os.PathLike, rows: Iterable[int]) -> list[str]:
+  """The places "file:line" of the passages with these numbers (from 0)."""
+  wanted = set(rows)
+  all_ = (where for file in files_of(path) for where, _ in read_rows(file, IDS))
+  return [where for number, where in enumerate(all_) if number in wanted]
+
+
+def _passage(row: Any, where: str) -> Passage:
+  """The passage of a row. Raises ValueError if the row is not a passage; the message starts with `where`."""
+  if not isinstance(row, dict):
+    raise ValueError(f"{where}: a row must be a JSON object {WANTED}, this is {type(row).__name__}.")
+  given = next((row[name] for name in IDS if name in row), None)
+  if isinstance(given, bool) or not isinstance(given, str | int):
+    raise ValueError(f'{where}: "id" must be a string or a whole number, this row has {given!r:.80}.')
+  if "contents" not in row and "text" not in row:
+    raise ValueError(f"{where}: a row must be {WANTED}, this one has {sorted(map(str, row))}.")
+  for name in ("title", "text", "contents"):
+    value = row.get(name, "")
+    if not isinstance(value, str) and not (name == "title" and value is None):
+      raise ValueError(f'{where}: "{name}" must be a string, this row has {value!r:.80}.')
+  if "contents" in row:
+    title, text = from_contents(row["contents"])
+  else:
+    title, text = row.get("title") or "", row["text"]
+  try:
+    f"{given}{title}{text}".encode()
+  except UnicodeEncodeError as error:
+    raise ValueError(f"{where}: the text has half a surrogate pair ({error.reason}): write it as UTF-8.") from None
+  return Passage(str(given), title, text)
 
 
 class Corpus:
@@ -53,11 +154,11 @@ class Corpus:
       raise ValueError(f"{self.path}: no corpus is stored here ({CARD} is missing): build the index again.")
     card = read_card(self.path / CARD, dict(rows=int, checksum=str))
     self.checksum = card["checksum"]
-    with checksums.opening(self.path / OFFSETS):
+    with cards.opening(self.path / OFFSETS):
       self._offsets = np.load(self.path / OFFSETS, mmap_mode="r", allow_pickle=False)
       if self._offsets.dtype != np.int64 or self._offsets.ndim != 1 or not len(self._offsets):
         raise ValueError(f"{self._offsets.dtype} {list(self._offsets.shape)}, but it must be int64, one per passage")
-    with checksums.opening(self.path / ROWS):
+    with cards.opening(self.path / ROWS):
       size = (self.path / ROWS).stat().st_size
     if len(self._offsets) != card["rows"] + 1 or int(self._offsets[-1]) != size:
       raise ValueError(
@@ -77,7 +178,7 @@ class Corpus:
     try:  # without `opening`, because a build reads every row
       name, title, text = json.loads(self._rows[int(self._offsets[row]) : int(self._offsets[row + 1])].tobytes())
     except (ValueError, TypeError) as error:
-      raise checksums.unreadable(self.path / ROWS, error) from None
+      raise cards.unreadable(self.path / ROWS, error) from None
     return Passage(name, title, text)
 
   def __iter__(self) -> Iterator[Passage]:
@@ -91,8 +192,8 @@ class Corpus:
     """The row of the passage with this id, or None. The first call sorts the ids' hashes (12 bytes per passage)."""
     with self._sorting:
       if self._by_id is None:
-        with checksums.opening(self.path / IDS):
-          hashes = np.load(self.path / IDS, mmap_mode="r", allow_pickle=False)
+        with cards.opening(self.path / HASHES):
+          hashes = np.load(self.path / HASHES, mmap_mode="r", allow_pickle=False)
           if hashes.dtype != np.uint64 or hashes.shape != (len(self),):
             raise ValueError(f"{hashes.dtype} {list(hashes.shape)}, but it must be uint64 [{len(self)}]")
         rows = np.argsort(hashes, kind="stable").astype(np.uint32 if len(hashes) < 1 << 32 else np.int64)
@@ -139,7 +240,7 @@ def store(
     raise ValueError("the corpus has no passages: it must have at least one.")
   np.save(path / OFFSETS, np.memmap(raw_offsets, dtype=np.int64, mode="r"))
   raw_offsets.unlink()
-  np.save(path / IDS, np.asarray(ids))
+  np.save(path / HASHES, np.asarray(ids))
   write_json(path / CARD, dict(rows=count, checksum=digest.hexdigest()))
   stored = Corpus(path)
   if unique:
@@ -179,44 +280,3 @@ def checksum(passages: Iterable[Passage]) -> str:
 
 def _row(passage: Passage) -> bytes:
   return json.dumps([passage.id, passage.title, passage.text], ensure_ascii=False).encode() + b"\n"
-
-
-def read_card(path: pathlib.Path, entries: Mapping[str, type | tuple[type, ...]]) -> dict:
-  """Reads a file written by `write_json`.
-
-  Args:
-    path: the file.
-    entries: see `check_card`.
-
-  Raises:
-    ValueError: the file is not JSON, or an entry is missing or of another type.
-  """
-  try:
-    card = json.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f"{path}: not valid JSON ({error}): {checksums.AGAIN}.") from None
-  check_card(path, card, entries)
-  return card
-
-
-def check_card(path: pathlib.Path, card: object, entries: Mapping[str, type | tuple[type, ...]]) -> None:
-  """Checks the contents of a card. entries: name of an entry ("corpus.checksum" is one of "corpus") → its types.
-
-  Raises:
-    ValueError: an entry is missing or of another type.
-  """
-  for name, types in entries.items():
-    value = card
-    for part in name.split("."):
-      if not isinstance(value, dict) or part not in value:
-        raise ValueError(f"{path}: {name!r} is missing: {checksums.AGAIN}.")
-      value = value[part]
-    if not isinstance(value, types) or isinstance(value, bool):
-      raise ValueError(f"{path}: {name!r} is {value!r:.80}, which is of another type: {checksums.AGAIN}.")
-
-
-def write_json(path: pathlib.Path, value) -> None:
-  """Writes the value atomically: an incomplete file never exists."""
-  partial = path.with_name(path.name + ".partial")
-  partial.write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
-  os.replace(partial, path)

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 from tqdm import tqdm
 
-from ragrl_jax.retrieval import api, reading
+from ragrl_jax.retrieval import api, documents
 from ragrl_jax.retrieval import vectors as vectors_lib
-from ragrl_jax.retrieval.corpus import Corpus, write_json
+from ragrl_jax.retrieval.cards import write_json
+from ragrl_jax.retrieval.corpus import Corpus
 from ragrl_jax.structs import Passage
 
 PROGRESS = "vectors.progress.json"
@@ -65,8 +66,8 @@ class DenseRetriever:
     return self._corpus.row_of(name)
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
-    """Opens documents, and finds words in them. See `reading.read`."""
-    return reading.read(self._corpus, asked, k)
+    """Opens documents, and finds words in them. See `documents.read`."""
+    return documents.read(self._corpus, asked, k)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """The k best passages for each query, best first, with scores. See `retrieval.api`."""

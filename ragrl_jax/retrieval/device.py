@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ragrl_jax.retrieval import ranking
-from ragrl_jax.retrieval.vectors import Int8, quantised
+from ragrl_jax.retrieval.vectors import Int8, exact, quantised
 
 AXIS = "passages"
 GROUPS = dict(cpu=32, tpu=128, gpu=128)  # rows per group: the first pass keeps the best score of each group
@@ -71,7 +70,7 @@ class DeviceIndex:
     narrow = _seen(*self._asked(queries), len(queries))
     errors = norm(narrow - queries) * self._max_norm + norm(narrow) * self._lost
     first = _power_of_two(k + 8 if self._dtype == np.float32 else max(k + 8, 4 * k))
-    return ranking.exact(self._rough, self._vectors, queries, k, max_norm=self._max_norm, errors=errors, first=first)
+    return exact(self._rough, self._vectors, queries, k, max_norm=self._max_norm, errors=errors, first=first)
 
   def _rough(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The best rows by the devices' scores, computed in one of a few compiled shapes."""

@@ -17,7 +17,8 @@ import faiss
 import numpy as np
 from tqdm import tqdm
 
-from ragrl_jax.retrieval import checksums, ranking
+from ragrl_jax.retrieval import cards
+from ragrl_jax.retrieval.vectors import exact, ordered, rescore
 
 BLOCK = 1 << 16  # rows added, or converted to float32, at a time
 LONG = 1 << 28  # multiplications from which several threads pay off: tens of milliseconds on one thread
@@ -38,7 +39,7 @@ class Flat:
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """float32 [n, D] → n pairs (scores, rows), best first, each of min(k, N) entries."""
     k = min(k, len(self._vectors))
-    return ranking.exact(self._scan, self._vectors, queries, k, max_norm=self._max_norm)
+    return exact(self._scan, self._vectors, queries, k, max_norm=self._max_norm)
 
   def _scan(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     long = LONG if len(queries) <= FEW else 4 * LONG  # BLAS is four times as fast
@@ -72,7 +73,7 @@ class Approximate:
     Raises:
       ValueError: the file belongs to other vectors, or this kind of index does not know an option.
     """
-    with checksums.opening(path):
+    with cards.opening(path):
       self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
     if (self._index.ntotal, self._index.d) != vectors.shape:
       raise ValueError(
@@ -93,9 +94,7 @@ class Approximate:
     faiss.omp_set_num_threads(1)
     _, candidates = self._index.search(queries, min(len(self._vectors), self._oversample * k))
     found = [rows[rows >= 0] for rows in candidates]  # FAISS pads with -1
-    return [
-      ranking.ordered(ranking.rescore(self._vectors, query, rows), rows, k) for query, rows in zip(queries, found)
-    ]
+    return [ordered(rescore(self._vectors, query, rows), rows, k) for query, rows in zip(queries, found)]
 
 
 def build(

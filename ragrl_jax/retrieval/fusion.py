@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ragrl_jax.retrieval import api
-from ragrl_jax.retrieval.corpus import read_card
+from ragrl_jax.retrieval.cards import read_card
 from ragrl_jax.settings import DTYPES
 from ragrl_jax.structs import Passage
 
@@ -83,7 +83,7 @@ class _Around:
     self._first = first
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
-    """See `reading.read`; the first retriever opens the documents.
+    """See `documents.read`; the first retriever opens the documents.
 
     Raises:
       ValueError: it cannot open documents.

@@ -23,18 +23,18 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import uvicorn
 
+from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval import http_limits as guard_lib
 from ragrl_jax.retrieval.api import Retriever
-from ragrl_jax.retrieval.application import Application
+from ragrl_jax.retrieval.application import FOLDER, Application, Metrics
 from ragrl_jax.retrieval.http_limits import Guard, is_loopback
 from ragrl_jax.retrieval.processes import Processes
-from ragrl_jax.retrieval.prometheus import FOLDER, Metrics
-from ragrl_jax.retrieval.reloading import Reloading
 from ragrl_jax.retrieval.wire import LIMITS, Limits
 
 __all__ = ["Limits", "application", "configured", "serve"]
@@ -136,3 +136,42 @@ def configured(
   """The server's uvicorn configuration. The server ends within five seconds of SIGTERM, whatever its clients do."""
   served = application(retriever, limits, local=is_loopback(host), key=key, metrics=metrics)
   return guard_lib.configured(served, host=host, port=port, guard=guard)
+
+
+class Reloading:
+  """Forwards to the retriever that `load` returned last. A search ends with the retriever that it started with.
+
+  Attributes:
+    retriever: the current one.
+    loaded: when it was loaded, in Unix seconds.
+  """
+
+  def __init__(self, load: Callable[[], api.Retriever]):
+    self._load, self._loading = load, threading.Lock()
+    self.retriever, self.loaded = load(), time.time()
+
+  def describe(self) -> Mapping[str, Any]:
+    """The current retriever's settings."""
+    return self.retriever.describe()
+
+  def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    """The current retriever's answers. See `api.Retriever`."""
+    return self.retriever.search(queries, k)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self.retriever, name)  # read, embed and model, if the current one has them
+
+  def reload(self) -> str | None:
+    """Loads a new retriever; if that fails, keeps the old one. Any thread may call it.
+
+    Returns:
+      The error's message; None if there was no error.
+    """
+    with self._loading:
+      try:
+        new = self._load()
+      except (ValueError, OSError, api.RetrievalFailed) as error:  # the index is incomplete or missing
+        logging.warning("the index was not reloaded, the old one stays: %s", error)
+        return str(error)
+      self.retriever, self.loaded = new, time.time()
+      return None

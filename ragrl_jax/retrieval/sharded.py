@@ -59,7 +59,7 @@ class ShardedRetriever:
     return api.each(queries, k, self._search)
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
-    """See `reading.read`. If a document is split over two parts, only the part with the opened passage is read."""
+    """See `documents.read`. If a document is split over two parts, only the part with the opened passage is read."""
     everywhere = self._asked(lambda part: part.read(asked, k))
     return [next((passages for passages in found if passages), []) for found in zip(*everywhere, strict=True)]
 

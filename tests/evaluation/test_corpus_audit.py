@@ -17,7 +17,7 @@ from ragrl_jax.evaluation import corpus_audit, corpus_parts
 from ragrl_jax.evaluation.tables import filling, papers, results, writing
 from ragrl_jax.retrieval import build_index
 from ragrl_jax.retrieval import corpus as corpus_lib
-from ragrl_jax.retrieval.corpus_files import read_passages
+from ragrl_jax.retrieval.corpus import read_passages
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example, Passage
 

@@ -18,7 +18,7 @@ import record
 import servers
 import tiny_world
 
-from ragrl_jax.retrieval import corpus_files
+from ragrl_jax.retrieval import corpus
 
 SIGNALS = dict(kill=signal.SIGKILL, damage=signal.SIGKILL, term=signal.SIGTERM, interrupt=signal.SIGINT)
 SPOILS = ("outage", "garbage", "half", "slow")  # faults of a tool's requests
@@ -79,7 +79,7 @@ def scene(folder: pathlib.Path) -> Iterator[Scene]:
   """Makes the world in `folder`, and runs both tools while the block runs."""
   folder.mkdir(parents=True)
   tiny_world.make(folder)
-  passages = list(corpus_files.read_passages(folder / "corpus.jsonl"))
+  passages = list(corpus.read_passages(folder / "corpus.jsonl"))
   with servers.Tool("retriever", servers.retrieve(passages)) as one, servers.Tool("judge", servers.judge) as two:
     yield Scene(folder, dict(retriever=one, judge=two))
 

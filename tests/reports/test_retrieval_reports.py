@@ -7,7 +7,7 @@ import pytest
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.evaluation import answer_recall
-from ragrl_jax.retrieval import build_index, corpus_files, faiss_index, fusion, load_index, remote
+from ragrl_jax.retrieval import build_index, corpus, faiss_index, fusion, load_index, remote
 from ragrl_jax.structs import Example, Passage
 
 
@@ -107,7 +107,7 @@ def test_odd_lines_and_ids_of_a_corpus_are_kept(tmp_path):
   rows = [dict(id=1, title="a\u2028b", text="x\u0085y"), dict(id="2", title="", text="z")]
   path = tmp_path / "c.jsonl"
   path.write_bytes("\r\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode() + b"\n")
-  assert [*corpus_files.read_passages(path)] == [Passage("1", "a\u2028b", "x\u0085y"), Passage("2", "", "z")]
+  assert [*corpus.read_passages(path)] == [Passage("1", "a\u2028b", "x\u0085y"), Passage("2", "", "z")]
   path.write_text("".join(json.dumps(dict(id=one, text="x")) + "\n" for one in (1, "1")))
   with pytest.raises(ValueError, match="the id '1' occurs twice"):
     build_index(path, "bm25", tmp_path / "i", progress=False)
@@ -116,7 +116,7 @@ def test_odd_lines_and_ids_of_a_corpus_are_kept(tmp_path):
 def test_quotes_that_belong_to_tab_separated_text_stay(tmp_path):
   """A CSV reader takes the quotes of "Heroes" is a song for its own."""
   (tmp_path / "c.tsv").write_bytes(b'id\ttitle\ttext\r\n1\t"Heroes"\t"Heroes" is a song\r\n')
-  assert [*corpus_files.read_passages(tmp_path / "c.tsv")] == [Passage("1", "Heroes", '"Heroes" is a song')]
+  assert [*corpus.read_passages(tmp_path / "c.tsv")] == [Passage("1", "Heroes", '"Heroes" is a song')]
 
 
 def test_a_server_that_gives_no_scores_is_read():

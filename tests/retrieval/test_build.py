@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ragrl_jax
-from ragrl_jax.retrieval import build, build_index, chunks, dense, load_index, vectors
-from ragrl_jax.retrieval.hashing import HashingEncoder
+from ragrl_jax.retrieval import build, build_index, dense, documents, load_index, vectors
+from ragrl_jax.retrieval.encoders import HashingEncoder
 from ragrl_jax.structs import Passage
 
 ROOT = pathlib.Path(ragrl_jax.__file__).parents[1]
@@ -32,7 +32,7 @@ def files(folder):
 
 CHILD = """
 import itertools, json, os, sys, time, types
-from ragrl_jax.retrieval import build, build_index, dense, faiss_index, hashing
+from ragrl_jax.retrieval import build, build_index, dense, encoders, faiss_index
 
 def stuck():
   print("stuck", flush=True)
@@ -47,8 +47,8 @@ if stage == "corpus":
       yield passage
   build.read_passages = read_passages
 elif stage == "encode":  # in the fifth shard of 32, after one of its batches
-  calls, passages = itertools.count(), hashing.HashingEncoder.passages
-  hashing.HashingEncoder.passages = lambda self, rows: stuck() if next(calls) == 17 else passages(self, rows)
+  calls, passages = itertools.count(), encoders.HashingEncoder.passages
+  encoders.HashingEncoder.passages = lambda self, rows: stuck() if next(calls) == 17 else passages(self, rows)
 elif stage == "faiss":
   faiss_index.os = types.SimpleNamespace(**dict(vars(os), replace=lambda a, b: stuck()))
 elif stage == "end":
@@ -58,7 +58,7 @@ build_index(corpus, "hashing", out, **settings)
 """
 
 
-@pytest.mark.parametrize("more", [dict(chunks=chunks.Chunks(2)), dict(shard=(1, 2))])
+@pytest.mark.parametrize("more", [dict(chunks=documents.Chunks(2)), dict(shard=(1, 2))])
 def test_an_index_of_chunks_or_of_a_part_is_not_that_of_the_whole(tmp_path, more):
   build_index(some(20), "bm25", tmp_path, progress=False, **more)
   with pytest.raises(ValueError, match=rf"another request \(other {next(iter(more))}\)"):

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax.retrieval import rows as rows_lib
-from ragrl_jax.retrieval.corpus import ROWS, Corpus, checksum, contents, from_contents, store
-from ragrl_jax.retrieval.corpus_files import read_passages
+from ragrl_jax.retrieval.corpus import ROWS, Corpus, checksum, contents, from_contents, read_passages, store
 from ragrl_jax.structs import Passage
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

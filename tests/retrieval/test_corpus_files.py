@@ -10,7 +10,8 @@ import pyarrow.parquet
 import pytest
 import tokenizers
 
-from ragrl_jax.retrieval import build_index, chunks, corpus_files, load_index
+from ragrl_jax.retrieval import build_index, corpus, load_index
+from ragrl_jax.retrieval.documents import Chunks, document_of
 from ragrl_jax.structs import Passage
 
 TWO = [Passage("1", "Aaron", "Aaron is a prophet."), Passage("2", "Abel", 'He said "no".\tThen left.')]
@@ -55,28 +56,28 @@ def tsv(at):  # DPR: the text stands in quotes, with its own quotes doubled
 @pytest.mark.parametrize("layout", [*LAYOUTS.values(), tsv], ids=[*LAYOUTS, "DPR"])
 def test_every_layout_gives_the_same_passages(tmp_path, layout):
   path = layout(tmp_path)
-  assert list(corpus_files.read_passages(path)) == TWO
-  assert corpus_files.count_passages(path) == 2
-  assert len(corpus_files.places(path, [1])) == 1 and len(corpus_files.identity(path)["sha256"]) == 64
+  assert list(corpus.read_passages(path)) == TWO
+  assert corpus.count_passages(path) == 2
+  assert len(corpus.places(path, [1])) == 1 and len(corpus.identity(path)["sha256"]) == 64
 
 
 def test_browsecomp_plus_has_texts_without_titles(tmp_path):
   path = parquet(tmp_path / "c.parquet", [dict(docid="7", text="A page.", url="http://x")])
-  assert list(corpus_files.read_passages(path)) == [Passage("7", "", "A page.")]
+  assert list(corpus.read_passages(path)) == [Passage("7", "", "A page.")]
 
 
 def test_faults_are_named_by_file_and_row(tmp_path):
   bad = parquet(tmp_path / "c.parquet", [dict(docid="7", text="a"), dict(docid="8", text=None)])
   with pytest.raises(ValueError, match='c.parquet: row 2: "text" must be a string'):
-    list(corpus_files.read_passages(bad))
+    list(corpus.read_passages(bad))
   (tmp_path / "d.parquet").write_bytes(bad.read_bytes()[:-20])
   with pytest.raises(ValueError, match="d.parquet: no Parquet file that can be read"):
-    list(corpus_files.read_passages(tmp_path / "d.parquet"))
+    list(corpus.read_passages(tmp_path / "d.parquet"))
   (tmp_path / "e.tsv").write_text("id\ttext\n1\ta\n2\n")
   with pytest.raises(ValueError, match="e.tsv:3: 1 columns, but the first line names 2"):
-    list(corpus_files.read_passages(tmp_path / "e.tsv"))
+    list(corpus.read_passages(tmp_path / "e.tsv"))
   with pytest.raises(FileNotFoundError, match="no such corpus"):
-    list(corpus_files.read_passages(tmp_path / "nothing"))
+    list(corpus.read_passages(tmp_path / "nothing"))
   twice = lines(tmp_path / "b.jsonl", columns("id"))
   with pytest.raises(ValueError, match=r"a.jsonl:1 and .*b.jsonl:1: the id '1' occurs twice"):
     build_index(f"{lines(tmp_path / 'a.jsonl', columns('id')[:1])},{twice}", "bm25", tmp_path / "i", progress=False)
@@ -94,18 +95,18 @@ def test_quotes_of_tab_separated_values(tmp_path):
   # In quotes are values that begin and end with one, with two for each inside; all other quotes are the text's own.
   raw = 'id\ttitle\ttext\r\n1\t"Heroes" is a song\t"a ""b"" \t c"\r\n2\t\tsay "x"\r\n3\t"T\t12" disc\n4\t""\t"""q"""\n'
   (tmp_path / "q.tsv").write_bytes(raw.encode())
-  assert list(corpus_files.read_passages(tmp_path / "q.tsv")) == [
+  assert list(corpus.read_passages(tmp_path / "q.tsv")) == [
     Passage("1", '"Heroes" is a song', 'a "b" \t c'),
     Passage("2", "", 'say "x"'),
     Passage("3", '"T', '12" disc'),
     Passage("4", "", '"q"'),
   ]
   lines(tmp_path / "c.jsonl", [dict(id="1", contents='"T"\r\nthe text\r\n')])
-  assert list(corpus_files.read_passages(tmp_path / "c.jsonl")) == [Passage("1", "T", "the text\r\n")]
+  assert list(corpus.read_passages(tmp_path / "c.jsonl")) == [Passage("1", "T", "the text\r\n")]
 
 
 def test_chunks_of_scripts_without_spaces():
-  cut = lambda text: [p.text for p in chunks.Chunks(3).cut([Passage("d", "", text)])]
+  cut = lambda text: [p.text for p in Chunks(3).cut([Passage("d", "", text)])]
   assert cut("東京は首都。NHK now") == ["東京は", "首都。NHK", "now"]
   assert cut("ก\u0e34นข้าว x") == ["ก\u0e34นข\u0e49", "าว x"]  # marks stay with their letters
 
@@ -113,21 +114,21 @@ def test_chunks_of_scripts_without_spaces():
 def test_chunks_by_hand():
   # Five words in pieces of three that share one: a b c, c d e. A piece "e" alone would have nothing new.
   documents = [Passage("d", "T", " a b\nc  d e "), Passage("#1", "", ""), Passage("f", "", "x")]
-  assert list(chunks.Chunks(3, overlap=1).cut(documents)) == [
+  assert list(Chunks(3, overlap=1).cut(documents)) == [
     Passage("d#0", "T", "a b\nc"),
     Passage("d#1", "T", "c  d e"),
     Passage("#1#0", "", ""),
     Passage("f#0", "", "x"),
   ]
-  assert chunks.document_of("d#1") == ("d", 1) and chunks.document_of("#1#0") == ("#1", 0)
-  assert chunks.document_of("plain") == ("plain", None) and chunks.document_of("C#") == ("C#", None)
+  assert document_of("d#1") == ("d", 1) and document_of("#1#0") == ("#1", 0)
+  assert document_of("plain") == ("plain", None) and document_of("C#") == ("C#", None)
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(st.lists(st.sampled_from("abcdé山")).map(" ".join), st.integers(1, 7), st.integers(0, 6))
 def test_chunks_cover_every_token_with_the_overlap(text, tokens, overlap):
   hypothesis.assume(overlap < tokens)
-  words, pieces = text.split(), [p.text.split() for p in chunks.Chunks(tokens, overlap).cut([Passage("d", "", text)])]
+  words, pieces = (text.split(), [p.text.split() for p in Chunks(tokens, overlap).cut([Passage("d", "", text)])])
   assert all(len(piece) <= tokens for piece in pieces)
   joined = pieces[0] + [word for piece in pieces[1:] for word in piece[overlap:]]
   assert joined == words
@@ -142,12 +143,12 @@ def test_chunks_of_a_models_tokens(tmp_path):
   made.enable_truncation(3)  # must not cut documents
   (tmp_path / "model").mkdir()
   made.save(str(tmp_path / "model" / "tokenizer.json"))
-  cut = chunks.Chunks(3, 0, str(tmp_path / "model"))
+  cut = Chunks(3, 0, str(tmp_path / "model"))
   assert [p.text for p in cut.cut([Passage("d", "", "abcd ef gh")])] == ["abc", "d ef", "gh"]  # a letter is a token
   with pytest.raises(ValueError, match="'words' or a folder with a tokenizer.json"):
-    chunks.Chunks(3, 0, str(tmp_path))
+    Chunks(3, 0, str(tmp_path))
   with pytest.raises(ValueError, match="overlap less than tokens"):
-    chunks.Chunks(3, 3)
+    Chunks(3, 3)
 
 
 def test_characters_of_several_tokens_stay_whole(tmp_path):
@@ -156,7 +157,7 @@ def test_characters_of_several_tokens_stay_whole(tmp_path):
   made = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, []))
   made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
   made.save(str(tmp_path / "tokenizer.json"))
-  cut = lambda text, *sizes: [p.text for p in chunks.Chunks(*sizes, str(tmp_path)).cut([Passage("d", "", text)])]
+  cut = lambda text, *sizes: [p.text for p in Chunks(*sizes, str(tmp_path)).cut([Passage("d", "", text)])]
   assert cut("ab山éc", 4, 0) == ["ab", "山", "éc"]  # two bytes are free behind "ab", but not three
   assert cut("山山", 2, 1) == ["山", "山"]  # longer than a piece may be
   assert cut("aé山", 5, 2) == ["aé", "é山"]
@@ -164,10 +165,10 @@ def test_characters_of_several_tokens_stay_whole(tmp_path):
 
 def test_an_index_of_chunks_and_its_parts(tmp_path):
   documents = lines(tmp_path / "d.jsonl", [dict(id=f"d{i}", title="", text=f"word{i} common " * 6) for i in range(4)])
-  cut = chunks.Chunks(4, 2)
+  cut = Chunks(4, 2)
   index = load_index(build_index(documents, "bm25", tmp_path / "i", chunks=cut, progress=False))
   assert len({p.id for p in index.search(["word2"], 99)[0]}) == 5 and index.describe()["rows"] == 20
   half = load_index(build_index(documents, "bm25", tmp_path / "half", chunks=cut, shard=(2, 2), progress=False))
   assert half.search(["word2"], 2) == index.search(["word2"], 2)
   with pytest.raises(ValueError, match="another request .other chunks"):
-    build_index(documents, "bm25", tmp_path / "i", chunks=chunks.Chunks(4, 1), progress=False)
+    build_index(documents, "bm25", tmp_path / "i", chunks=Chunks(4, 1), progress=False)

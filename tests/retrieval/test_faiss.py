@@ -4,7 +4,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from ragrl_jax.retrieval import faiss_index, ranking
+from ragrl_jax.retrieval import faiss_index
+from ragrl_jax.retrieval.vectors import exact, rescore
 
 
 def brute_force(vectors, queries, k):
@@ -79,7 +80,7 @@ def test_exact_widens_until_the_rough_scores_error_bound_is_met():
     rows = np.argsort(-scores)[:count]
     return scores[rows][None].astype(np.float64), rows[None]
 
-  ((_, rows),) = ranking.exact(rough, vectors, np.ones((1, 4), np.float32), 2, max_norm=np.linalg.norm(vectors[90]))
+  ((_, rows),) = exact(rough, vectors, np.ones((1, 4), np.float32), 2, max_norm=np.linalg.norm(vectors[90]))
   assert rows.tolist() == [90, 0]
 
 
@@ -101,7 +102,7 @@ def test_approximate_indexes_find_nearly_everything(tmp_path, factory, options, 
   recall = np.mean([len(want & set(rows)) / 10 for want, (_, rows) in zip(truth, found)])
   assert recall >= least
   for (scores, rows), query in zip(found, queries):  # passages it finds have their exact score
-    np.testing.assert_array_equal(scores, ranking.rescore(vectors, query, rows))
+    np.testing.assert_array_equal(scores, rescore(vectors, query, rows))
 
 
 def test_one_thread_builds_the_same_file_twice(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax.retrieval import build_index, load_index
-from ragrl_jax.retrieval.hashing import HashingEncoder, _code
+from ragrl_jax.retrieval.encoders import HashingEncoder, _code
 from ragrl_jax.structs import Passage
 
 RELATIONS = ("spouse", "mentor", "employer", "birthplace", "founder", "rival", "seat", "mayor", "twin")

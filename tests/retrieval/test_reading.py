@@ -6,7 +6,7 @@ import pytest
 import served
 
 from ragrl_jax.retrieval import api, build_index, load_index
-from ragrl_jax.retrieval.chunks import Chunks
+from ragrl_jax.retrieval.documents import Chunks
 from ragrl_jax.rollout import tools as tools_lib
 from ragrl_jax.structs import Passage, ToolFailed
 

@@ -16,8 +16,8 @@ import served as kit
 from patience import until
 
 from ragrl_jax.retrieval import api, build_index, load_index, server, wire
+from ragrl_jax.retrieval import remote as outage_lib
 from ragrl_jax.retrieval import remote as remote_lib
-from ragrl_jax.retrieval import retry_wait as outage_lib
 from ragrl_jax.retrieval.remote import RemoteRetriever
 from ragrl_jax.structs import Passage, ToolFailed
 

@@ -19,8 +19,8 @@ import served
 from patience import until
 from prometheus_client import parser
 
-from ragrl_jax.retrieval import batching, build_index, load_index, prometheus, server
-from ragrl_jax.retrieval.reloading import Reloading
+from ragrl_jax.retrieval import application, batching, build_index, load_index, server
+from ragrl_jax.retrieval.server import Reloading
 from ragrl_jax.structs import Passage
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -162,9 +162,9 @@ def test_metrics_count_requests_texts_and_seconds(folder):
 
 COUNTS = """
 import sys
-from ragrl_jax.retrieval import prometheus
+from ragrl_jax.retrieval import application
 
-metrics = prometheus.Metrics()
+metrics = application.Metrics()
 for seconds in eval(sys.argv[1]):
   metrics.request("/retrieve", 200, seconds, waiting=int(sys.argv[2]))
 metrics.loaded(float(sys.argv[3]), reload=sys.argv[3] == "40")
@@ -177,7 +177,7 @@ def test_metrics_are_the_sums_of_all_processes(tmp_path):
   def counted(*given):
     running = subprocess.Popen(
       [sys.executable, "-c", COUNTS, *map(str, given)],
-      env=os.environ | {"PYTHONPATH": str(ROOT), prometheus.FOLDER: str(tmp_path)},
+      env=os.environ | {"PYTHONPATH": str(ROOT), application.FOLDER: str(tmp_path)},
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       text=True,

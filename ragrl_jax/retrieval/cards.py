@@ -1,8 +1,10 @@
-"""Sizes and SHA-256 digests of an index's files. The build stores them in index.json; loading compares them."""
+"""An index's cards (small JSON files), and the digests of its files, which index.json holds and loading compares."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -67,3 +69,44 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]], *, verif
         f"{folder / name}: changed since the index was built (SHA-256 {found[:12]}, not "
         f"{stored['sha256'][:12]}): {AGAIN}."
       )
+
+
+def read_card(path: pathlib.Path, entries: Mapping[str, type | tuple[type, ...]]) -> dict:
+  """Reads a file written by `write_json`.
+
+  Args:
+    path: the file.
+    entries: see `check_card`.
+
+  Raises:
+    ValueError: the file is not JSON, or an entry is missing or of another type.
+  """
+  try:
+    card = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f"{path}: not valid JSON ({error}): {AGAIN}.") from None
+  check_card(path, card, entries)
+  return card
+
+
+def check_card(path: pathlib.Path, card: object, entries: Mapping[str, type | tuple[type, ...]]) -> None:
+  """Checks the contents of a card. entries: name of an entry ("corpus.checksum" is one of "corpus") → its types.
+
+  Raises:
+    ValueError: an entry is missing or of another type.
+  """
+  for name, types in entries.items():
+    value = card
+    for part in name.split("."):
+      if not isinstance(value, dict) or part not in value:
+        raise ValueError(f"{path}: {name!r} is missing: {AGAIN}.")
+      value = value[part]
+    if not isinstance(value, types) or isinstance(value, bool):
+      raise ValueError(f"{path}: {name!r} is {value!r:.80}, which is of another type: {AGAIN}.")
+
+
+def write_json(path: pathlib.Path, value) -> None:
+  """Writes the value atomically: an incomplete file never exists."""
+  partial = path.with_name(path.name + ".partial")
+  partial.write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
+  os.replace(partial, path)
