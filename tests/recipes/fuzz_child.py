@@ -1,17 +1,22 @@
-"""Scores made-up transcripts without the tests' type checks, which take most of the time: fuzz_child.py RECIPE COUNT.
+"""Scores made-up transcripts, also without the tests' type checks, which take most of the time:
 
-Uses every preset in turn. Prints the numbers of right episodes, of episodes with the full reward, and of episodes with
-a term that cannot be scored. Any other output is a fault.
+    fuzz_child.py RECIPE COUNT
+
+Prints the numbers of right episodes, of episodes with the full reward, and of episodes with a term that cannot be
+scored. Any other output is a fault.
 """
 
 import json
 import random
+import re
 import sys
 
 from ragrl_jax import recipes
 from ragrl_jax.prompting import passages
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.recipes.lear.play import find_span
 from ragrl_jax.recipes.search_agent import NOTICE
-from ragrl_jax.structs import Episode, Example, Passage
+from ragrl_jax.structs import MODEL, Episode, Example, Passage
 
 FOUND = Passage("1", "Oslo", "Harald III founded it.")
 EXAMPLE = Example(
@@ -24,20 +29,8 @@ EXAMPLE = Example(
 )
 BLOCKS = (passages.block([FOUND]), passages.block([]))
 TAGS = ("think", "search", "answer", "information", "reflect")
-COMMON = (
-  "<answer> Harald III </answer>",
-  "<think> Harald III </think>",
-  " Harald III ",
-  " Oslo ",
-  "\n",
-  "<",
-  "é",
-  "the",
-  "<|im_end|>",
-  "<<think>>",
-  "{0}%s",
-  "\x00",
-)
+COMMON = ("<answer> Harald III </answer>", "<think> Harald III </think>", " Harald III ", " Oslo ", "the", "<|im_end|>")
+COMMON += (*"\n<é\x00", "<<think>>", "{0}%s")
 pairs = lambda *names: tuple(f"<{slash}{name}>" for name in names for slash in ("", "/"))
 SEARCHING = (
   *COMMON,
@@ -105,22 +98,79 @@ def facts(name, draw):
   )
 
 
-def main(name, count):
+def check_search_r1(recipe, episode, terms):
+  """Whatever the environment appends, the answer is the model's."""
+  silent = [(segment.owner, segment.text if segment.owner == MODEL else "") for segment in episode.turns]
+  unread = recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, silent))
+  assert terms["answer"] == recipe.outcome(EXAMPLE, episode) == unread["answer"]
+
+
+def check_arena(recipe, episode, terms):
+  """The bonus is for the three others."""
+  if terms.get("bonus") is not None:
+    assert terms["bonus"] == float(terms["format"] == terms["accuracy"] == terms["relevance"] == 1.0)
+  assert (recipe.reward(terms, 0) or 0.0) <= 13.0
+
+
+def check_care(recipe, episode, terms):
+  """Format and quotes are those of the patterns in the authors' code."""
+  text, parser = episode.model_text, CARE_PARSER
+  thoughts = re.search(r"<think>(.*?)</think>", text.strip(), re.DOTALL)
+  quotes = lambda text: re.findall(r"<retrieval>(.*?)</retrieval>", text, re.DOTALL)
+  whole = re.fullmatch(r"<think>.*</think>.*Answer:.*", text.strip(), re.DOTALL)
+  assert parser.in_shape(text) == bool(whole and quotes(thoughts[1]))
+  assert parser.quotes(text) == [" ".join(quote.split()) for quote in quotes(text) if quote.strip()]
+
+
+def _section(name, empty):
+  return rf"\s*<{name}>(?!{empty}</)(?:(?!</?(?:reason|extract|answer)>).)*</{name}>"
+
+
+LEAR = re.compile(
+  _section("reason", r"[\W_]*") + _section("extract", r"[\W_]*") + _section("answer", "(?!)") + r"\s*", re.DOTALL
+)
+CARE_PARSER, LEAR_PARSER = recipes.get("care").parser, recipes.get("lear").parser
+
+
+def check_lear(recipe, episode, terms):
+  """The format is that of a pattern; spans of tokens hold what the parser reads in the text."""
+  text, parser, tokenizer = episode.model_text, LEAR_PARSER, ByteTokenizer()
+  assert parser.in_shape(text) == (LEAR.fullmatch(text) is not None)
+  assert terms["length"] in (None, 0.0) or terms["format"] == 1.0
+  ids = tokenizer.encode(text)
+  for name in ("reason", "extract"):
+    span, pair = find_span(tokenizer, ids, parser, name), parser.pair(text, name)
+    assert (span is None) == (pair is None)
+    if span is not None:
+      assert bytes(ids[: span.end]).decode() + span.rest == text[: pair.end]
+      assert bytes(ids[span.first : span.last]).decode() == text[pair.start : pair.end]
+      assert span.body_tokens == len(pair.body.encode().strip())
+
+
+CHECKS = dict(search_r1=check_search_r1, arena=check_arena, care=check_care, lear=check_lear)
+
+
+def scored(name, count):
+  """{"right", "full", "unknown": numbers of episodes}; every preset in turn."""
   presets = [recipes.get(name, preset) for preset in recipes.RECIPES[name].PRESETS]
-  draw, right, full, unknown = random.Random(0), 0, 0, 0
+  draw, counts = random.Random(0), dict(right=0.0, full=0, unknown=0)
   for number, turns in enumerate(transcripts(count, pieces=PIECES.get(name, SEARCHING))):
     recipe = presets[number % len(presets)]
     episode = Episode.from_text(recipe, EXAMPLE, turns, facts=facts(name, draw))
     terms = recipe.score(EXAMPLE, episode)
     least = -1.0 if name == "when_to_search" else 0.0
-    for term, value in terms.items():
-      if value is not None and not least <= value <= 1.0:
-        raise SystemExit(f"{recipe.name} {term}={value} of {turns!r}")
-    right += recipe.outcome(EXAMPLE, episode) or 0.0
-    full += all(value == 1.0 for value in terms.values())
-    unknown += None in terms.values()
-  print(json.dumps(dict(right=right, full=full, unknown=unknown)))
+    assert all(value is None or least <= value <= 1.0 for value in terms.values()), (recipe.switches, terms, turns)
+    if name in CHECKS:
+      try:
+        CHECKS[name](recipe, episode, terms)
+      except AssertionError as error:
+        error.add_note(f"{recipe.switches} {turns!r}")
+        raise
+    counts["right"] += recipe.outcome(EXAMPLE, episode) or 0.0
+    counts["full"] += all(value == 1.0 for value in terms.values())
+    counts["unknown"] += None in terms.values()
+  return counts
 
 
 if __name__ == "__main__":
-  main(sys.argv[1], int(sys.argv[2]))
+  print(json.dumps(scored(sys.argv[1], int(sys.argv[2]))))

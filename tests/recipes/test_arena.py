@@ -1,5 +1,4 @@
 import dataclasses
-import random
 
 import pytest
 import unearned
@@ -371,39 +370,3 @@ def test_the_papers_prompt_comes_from_a_file(tmp_path):
   file.write_text("{question}")
   with pytest.raises(ValueError, match="placeholder {references} is missing"):
     recipes.get("arena", instructions=f"file:{file}")
-
-
-PIECES = [
-  "<relevance>",
-  "</relevance>",
-  "<analysis>",
-  "</analysis>",
-  "<answer>",
-  "</answer>",
-  "[1, 5]",
-  "[1]",
-  "[",
-  "Ann Lee",
-  "\n",
-  " ",
-  "<",
-  "é",
-  said(),
-  said("[5,1]", glue=""),
-  "[[[[",
-  "1e999",
-  "{0}",
-]
-
-
-@pytest.mark.slow  # ten thousand transcripts
-def test_no_transcript_breaks_anything():
-  draw = random.Random(0)
-  best = 0
-  for number in range(10_000):
-    recipe = (paper, repo)[number % 2]
-    terms, reward = scored("".join(draw.choice(PIECES) for _ in range(draw.randint(0, 7))), recipe)
-    assert set(terms) == set(recipe.weights(0)) and 0.0 <= reward <= 13.0
-    assert terms["bonus"] == float(terms["format"] == terms["accuracy"] == terms["relevance"] == 1.0)
-    best += reward == 13.0
-  assert best > 20

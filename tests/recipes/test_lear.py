@@ -2,8 +2,6 @@ import collections
 import dataclasses
 import pathlib
 import random
-import re
-import types
 
 import numpy as np
 import pytest
@@ -371,63 +369,3 @@ def test_the_generators_data():
   both = [dataclasses.replace(EXAMPLE, source=source) for source in ("nq", "triviaqa")]
   rows = [dict(id="1", source=source, evidence=source) for source in ("triviaqa", "nq")]
   assert [e.passages[0].text for e in sft_data.from_evidence(both, rows)] == ["nq", "triviaqa"]
-
-
-# ---- any transcript -------------------------------------------------------------------------------------------------
-
-PIECES = [
-  "<reason>",
-  "</reason>",
-  "<extract>",
-  "</extract>",
-  "<answer>",
-  "</answer>",
-  " Paris ",
-  "\n",
-  " ",
-  "<",
-  "é",
-  said(),
-  said(glue=""),
-  "Oslo",
-  "{0}",
-  "%s",
-  "<reason>x</reason>",
-  "<extract>y</extract>",
-]
-
-
-@pytest.mark.long  # many transcripts, with type checks; `test_fuzz` has more, without
-def test_no_transcript_breaks_anything():
-  """25,000 transcripts: the format of each by a pattern, the score of one in three, the tokens of one in twenty."""
-  body = lambda name, least: rf"<{name}>(?!{least}</)(?:(?!</?(?:reason|extract|answer)>).)*</{name}>"
-  empty, never = r"[\W_]*", r"(?!)"
-  whole = re.compile(rf"\s*{body('reason', empty)}\s*{body('extract', empty)}\s*{body('answer', never)}\s*", re.DOTALL)
-  draw = random.Random(0)
-  inference, tokenizer = recipes.get("lear", "inference"), ByteTokenizer()
-  best, seen = 0, set()
-  for number in range(25_000):
-    text = "".join(draw.choices(PIECES, k=draw.randint(0, 7)))
-    if text in seen:
-      continue
-    seen.add(text)
-    shaped = paper.parser.in_shape(text)
-    assert shaped == (whole.fullmatch(text) is not None)
-    if number % 3 == 0:
-      recipe = (paper, inference)[number // 3 % 2]
-      episode = types.SimpleNamespace(model_text=text, ended="answer", facts=FACTS)
-      terms = recipe.score(EXAMPLE, episode)
-      assert all(0.0 <= value <= 1.0 for value in terms.values())
-      assert terms["length"] == 0.0 or terms["format"] == 1.0
-      assert recipe is inference or terms["format"] == shaped
-    best += shaped
-    if number % 20 == 0:
-      ids = tokenizer.encode(text)
-      for name in ("reason", "extract"):
-        span, pair = find_span(tokenizer, ids, paper.parser, name), paper.parser.pair(text, name)
-        assert (span is None) == (pair is None)
-        if span is not None:
-          assert bytes(ids[: span.end]).decode() + span.rest == text[: pair.end]
-          assert bytes(ids[span.first : span.last]).decode() == text[pair.start : pair.end]
-          assert span.body_tokens == len(pair.body.encode().strip())
-  assert best > 15

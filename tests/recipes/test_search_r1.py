@@ -1,7 +1,6 @@
 import dataclasses
 import json
 import pathlib
-import random
 
 import pytest
 
@@ -304,53 +303,3 @@ def test_questions_end_with_a_question_mark_and_may_hold_braces():
     example = dataclasses.replace(EXAMPLE, question=question)
     assert recipes.get("search_r1", instructions="none").prompt.messages(example) == [dict(role="user", content=shown)]
     assert f"Question: {shown}\n" in paper.prompt.messages(example)[0]["content"]
-
-
-# ---- any transcript -------------------------------------------------------------------------------------------------
-
-PIECES = [
-  "<think>",
-  "</think>",
-  "<search>",
-  "</search>",
-  "<answer>",
-  "</answer>",
-  "<information>",
-  "</information>",
-  " Paris ",
-  " Rome ",
-  "\n",
-  "<",
-  ">",
-  "é",
-  "the",
-  BLOCK,
-  NOTICE,
-  "<|im_end|>",
-  "Doc 1(Title: ",
-  "{0}",
-  "<answer> Paris </answer>",
-  "<think> a </think>",
-]
-
-
-@pytest.mark.slow  # ten thousand transcripts
-def test_no_transcript_breaks_anything():
-  draw = random.Random(0)
-  recipes_ = [paper, shaped, repo]
-  right = 0
-  for number in range(10_000):
-    turns = []
-    for _ in range(draw.randint(0, 5)):
-      owner = draw.choice(["model", "model", "environment"])
-      turns.append((owner, "".join(draw.choice(PIECES) for _ in range(draw.randint(0, 8)))))
-    recipe = recipes_[number % 3]
-    episode = Episode.from_text(recipe, EXAMPLE, turns)
-    terms = recipe.score(EXAMPLE, episode)
-    assert set(terms) == set(recipe.weights(0)) and all(0.0 <= value <= 1.0 for value in terms.values())
-    assert terms["answer"] == recipe.outcome(EXAMPLE, episode)
-    # Whatever the environment appends, the answer is the model's.
-    silent = [(owner, text if owner == "model" else "") for owner, text in turns]
-    assert terms["answer"] == recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, silent))["answer"]
-    right += terms["answer"] == 1.0
-  assert right > 100  # the transcripts include right answers

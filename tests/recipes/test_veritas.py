@@ -1,10 +1,7 @@
 import asyncio
 import dataclasses
-import json
 import math
 import random
-import subprocess
-import sys
 import time
 
 import fuzz_child
@@ -408,15 +405,6 @@ def test_reading_is_linear():
 
   seconds(2000)
   assert min(seconds(8000) for _ in range(3)) < 16 * min(seconds(2000) for _ in range(3))
-
-
-@pytest.mark.long  # a hundred thousand transcripts
-def test_no_transcript_breaks_anything():
-  child = subprocess.run(
-    [sys.executable, fuzz_child.__file__, "veritas", "100000"], capture_output=True, text=True, check=True
-  )
-  counts = json.loads(child.stdout)
-  assert counts["right"] > 1000 and counts["unknown"] > 1000
 
 
 def test_any_verdicts_give_terms():
