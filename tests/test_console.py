@@ -91,14 +91,8 @@ def test_configs_are_found_by_name(monkeypatch, tmp_path):
   assert config_lib.find("mine") == f"{tmp_path}/mine.py"
   monkeypatch.undo()
   argv = [
-    "ragrl train",
-    "--config",
-    "arena:smoke",
-    "--config.steps=3",
-    "--workdir=care",
-    "--sft_config=care",
-    "--config",
-  ]
+    "ragrl train", "--config", "arena:smoke", "--config.steps=3", "--workdir=care", "--sft_config=care", "--config",
+  ]  # fmt: skip
   found = configs.with_paths(argv, ["config", "sft_config"])
   assert found == [
     argv[0],

@@ -25,16 +25,8 @@ def wheel(tmp_path_factory):
     (source / name).parent.mkdir(parents=True, exist_ok=True)
     (source / name).write_bytes((ROOT / name).read_bytes())
   build = [
-    "-m",
-    "pip",
-    "wheel",
-    "--no-deps",
-    "--no-index",
-    "--no-build-isolation",
-    "--wheel-dir",
-    str(out),
-    str(source),
-  ]
+    "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(out), str(source),
+  ]  # fmt: skip
   done = subprocess.run([sys.executable, *build], capture_output=True, text=True)
   assert done.returncode == 0, done.stderr[-2000:]
   (file,) = out.glob("*.whl")

@@ -238,24 +238,14 @@ def test_chat_without_a_template_is_refused(monkeypatch):
 )
 def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context, factor, original, fits):
   values = dict(
-    model_type="llama",
-    vocab_size=9,
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=8,
-    rms_norm_eps=1e-6,
-    rope_theta=1e4,
-    max_position_embeddings=128,
+    model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+    rms_norm_eps=1e-6, rope_theta=1e4, max_position_embeddings=128,
     rope_scaling=factor
     and dict(
-      rope_type="llama3",
-      factor=factor,
-      low_freq_factor=1.0,
-      high_freq_factor=4.0,
+      rope_type="llama3", factor=factor, low_freq_factor=1.0, high_freq_factor=4.0,
       original_max_position_embeddings=original,
     ),
-  )
+  )  # fmt: skip
   (tmp_path / "config.json").write_text(json.dumps(values))
   config = config_lib.default_config()
   config.model.path, config.rollout.context = str(tmp_path), context

@@ -27,16 +27,10 @@ def test_it_does_not_empty_a_folder_it_did_not_make(tmp_path):
 @pytest.mark.long  # both stages of training
 def test_a_run_that_misses_its_target_says_so_and_fails(tmp_path):
   done = quickstart(
-    tmp_path / "run",
-    "--demonstrations=300",
-    "--held_out=20",
-    "--sft_config.steps=50",
-    "--config.steps=4",
-    "--config.rollout.prompts_per_step=4",
-    "--config.rollout.group_size=2",
-    "--config.optimizer.warmup_steps=1",
+    tmp_path / "run", "--demonstrations=300", "--held_out=20", "--sft_config.steps=50", "--config.steps=4",
+    "--config.rollout.prompts_per_step=4", "--config.rollout.group_size=2", "--config.optimizer.warmup_steps=1",
     "--config.log.tensorboard=False",
-  )
+  )  # fmt: skip
   assert done.returncode == 1, done.stderr
   assert "MISSED: held-out EM 0.000 after RL" in done.stdout
   assert "the warm start did not reach one-hop EM 0.97 within 50 steps. Raise --sft_config.steps" in done.stdout

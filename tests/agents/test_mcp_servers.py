@@ -79,15 +79,9 @@ def test_a_servers_tools_are_listed_and_called(monkeypatch, over_http):
     shown = toolbox.tools["born"].shown["function"]
     assert shown["description"] == "Where somebody was born." and shown["parameters"]["required"] == ["name"]
     found = called(
-      toolbox,
-      ("born", dict(name="Danbel")),
-      ("born", dict(name="Danbel", year=True)),
-      ("born", dict(year=True)),
-      ("born", dict(name=3)),
-      ("born", dict(name="Danbel", year="yes")),
-      ("walk", {}),
-      ("slow", dict(seconds=0)),
-    )
+      toolbox, ("born", dict(name="Danbel")), ("born", dict(name="Danbel", year=True)), ("born", dict(year=True)),
+      ("born", dict(name=3)), ("born", dict(name="Danbel", year="yes")), ("walk", {}), ("slow", dict(seconds=0)),
+    )  # fmt: skip
     assert [one.text for one in found[:2]] == ["Danbel was born in Tolper.", "Danbel was born in 1900."]
     assert [one.kind for one in found] == [OK, OK, REFUSED, REFUSED, REFUSED, REFUSED, OK]
     assert found[2].text == "born: the arguments must have 'name'"

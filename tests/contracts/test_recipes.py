@@ -26,20 +26,8 @@ TERMS = {
   **{
     ("lear", preset): {"answer", "length", "format"}
     for preset in (
-      "paper",
-      "inference",
-      "answers_r",
-      "answers_e",
-      "answers_f",
-      "answers_er",
-      "answers_ef",
-      "vanilla",
-      "rationale",
-      "generator",
-      "study_rational",
-      "study_vanilla",
-      "filter",
-      "thoughts",
+      "paper", "inference", "answers_r", "answers_e", "answers_f", "answers_er", "answers_ef", "vanilla", "rationale",
+      "generator", "study_rational", "study_vanilla", "filter", "thoughts",
     )
   },
   **{
@@ -49,12 +37,8 @@ TERMS = {
       *("search_o1", "simpledeepsearcher", "given"),
     )
   },
-  ("search_r1", "paper"): {"answer"},
-  ("search_r1", "grpo"): {"answer"},
-  ("search_r1", "ppo"): {"answer"},
-  ("search_r1", "browse"): {"answer"},
-  ("search_r1", "repo"): {"answer"},
-  ("search_r1", "r1"): {"answer"},
+  ("search_r1", "paper"): {"answer"}, ("search_r1", "grpo"): {"answer"}, ("search_r1", "ppo"): {"answer"},
+  ("search_r1", "browse"): {"answer"}, ("search_r1", "repo"): {"answer"}, ("search_r1", "r1"): {"answer"},
   ("search_r1", "format"): {"answer", "format", "retrieval"},
   ("tool_agent", "paper"): {"answer"},
   **{
@@ -71,33 +55,21 @@ TERMS = {
   **{
     ("when_to_search", preset): {"answer_explore", "answer_economise", "search", "format"}
     for preset in (
-      "paper",
-      "exact",
-      "printed",
-      "ngrams",
-      "no_search_reward",
-      "no_stage_one",
-      "no_stage_two",
-      "no_answer_reward",
+      "paper", "exact", "printed", "ngrams", "no_search_reward", "no_stage_one", "no_stage_two", "no_answer_reward",
       "unified",
     )
   },
   ("veritas", "reward_model"): {"answer"},
   ("veritas", "em_format"): {"answer", "information_think", "think_answer", "think_search", "format"},
-}
+}  # fmt: skip
 OWN_WORDS = ("agent",)  # their programs write the prompts, and no wording of ours does
 NO_PAPER = ("agent", "tool_agent")
 EVERY = [(name, preset) for name, module in recipes.RECIPES.items() for preset in module.PRESETS]
 PASSAGES = (Passage("a", "France", "Its capital is Paris."), Passage("b", "Norway", "Its capital is Oslo."))
 EXAMPLE = Example(
-  "q1",
-  "What is the capital of France?",
-  ("Paris",),
-  PASSAGES,
-  supporting=(0,),
-  hops=1,
+  "q1", "What is the capital of France?", ("Paris",), PASSAGES, supporting=(0,), hops=1,
   evidence=((0, "Its capital is Paris."),),
-)
+)  # fmt: skip
 TRANSCRIPTS = {
   "empty": [],
   "silent": [(MODEL, "")],

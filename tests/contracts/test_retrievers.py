@@ -28,15 +28,9 @@ def passages():
 
 
 QUERIES = [
-  "amber bridge",
-  "délta",
-  "山 river",
-  "the река of the garden",
-  "lantern lantern meadow",
-  "pepper",
-  "saddle timber quarry",
-  "island amber kettle needle orchard",
-]
+  "amber bridge", "délta", "山 river", "the река of the garden", "lantern lantern meadow", "pepper",
+  "saddle timber quarry", "island amber kettle needle orchard",
+]  # fmt: skip
 
 
 def built(tmp, encoder, **settings):

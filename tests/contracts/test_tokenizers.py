@@ -29,24 +29,13 @@ PIECES = st.lists(
     TEXT,
     st.sampled_from(
       [
-        " ",
-        "  ",
-        "\n",
-        "\n\n",
-        "<think>",
-        "</search>",
-        "</answer>",
-        "<|im_end|>",
-        "</s>",
-        "<unk>",
-        "<pad>",
-        "<0x0A>",
-        "Kormin",
+        " ", "  ", "\n", "\n\n", "<think>", "</search>", "</answer>", "<|im_end|>", "</s>", "<unk>", "<pad>",
+        "<0x0A>", "Kormin",
       ]
     ),
   ),
   max_size=6,
-).map("".join)
+).map("".join)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=FAMILY)

@@ -8,14 +8,9 @@ from ragrl_jax.structs import Example
 CONTEXT = [["Rome", ["Rome is a city.", " It is old."]], ["Paris", ["Paris is a city."]], ["Rome", ["Another Rome."]]]
 FACTS = [["Paris", 0], ["Rome", 1], ["Rome", 0], ["Oslo", 0], ["Paris", 9]]
 HOTPOT = dict(
-  _id="5a",
-  question="Which is older?",
-  answer="Rome",
-  type="comparison",
-  level="hard",
-  context=CONTEXT,
+  _id="5a", question="Which is older?", answer="Rome", type="comparison", level="hard", context=CONTEXT,
   supporting_facts=FACTS,
-)
+)  # fmt: skip
 
 
 def read(row):
@@ -186,13 +181,8 @@ def test_bad_musique():
 LONGBENCH = dict(
   input="Who is it?",
   context="Passage 1:\nRome\nRome is a city.\n\nPassage 2:\n…",
-  answers=["Ann", "Anna"],
-  length=3659,
-  dataset="hotpotqa",
-  language="en",
-  all_classes=None,
-  _id="23b8",
-)
+  answers=["Ann", "Anna"], length=3659, dataset="hotpotqa", language="en", all_classes=None, _id="23b8",
+)  # fmt: skip
 
 
 def test_longbench():

@@ -146,17 +146,10 @@ def step_rows(step, skill, *, prompts=4, group=6):
         advantages = [np.full(size, advantage / turn) for turn, size in enumerate(sizes, start=1)]
       rows.append(
         episodes.row(
-          question,
-          got,
-          step=step,
-          terms=terms,
-          weights=weights,
-          reward=float(total),
-          outcome=right,
-          advantages=advantages,
-          tokenizer=tokenizer,
+          question, got, step=step, terms=terms, weights=weights, reward=float(total), outcome=right,
+          advantages=advantages, tokenizer=tokenizer,
         )
-      )
+      )  # fmt: skip
   return rows
 
 
@@ -206,14 +199,9 @@ def step_metrics(rng, step, skill):
 
 def evaluated(em, searches):
   return {
-    "n": 300,
-    "em": em,
-    "f1": em + 0.03,
-    "cover_em": em + 0.01,
-    "answered": 0.97,
-    "searches": searches,
+    "n": 300, "em": em, "f1": em + 0.03, "cover_em": em + 0.01, "answered": 0.97, "searches": searches,
     "by_hops": {"1": {"n": 120, "em": min(1.0, em + 0.3)}, "2": {"n": 180, "em": max(0.0, em - 0.2)}},
-  }
+  }  # fmt: skip
 
 
 def answered(rng, skill, number=150):
@@ -273,17 +261,11 @@ def make(workdir, *, steps=120, logged_every=5):
   (workdir / "summary.json").write_text(
     json.dumps(
       {
-        "em_before": before["em"],
-        "em_after": after["em"],
-        "searches_before": 0.9,
-        "searches_after": 1.62,
-        "seconds": 241.7,
-        "seed": 0,
-        "before": before,
-        "after": after,
+        "em_before": before["em"], "em_after": after["em"], "searches_before": 0.9, "searches_after": 1.62,
+        "seconds": 241.7, "seed": 0, "before": before, "after": after,
       }
     )
-  )
+  )  # fmt: skip
   return workdir
 
 

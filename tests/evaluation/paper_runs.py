@@ -83,13 +83,8 @@ def written(folder, rows, settings):
   (folder / harness.PREDICTIONS).write_text("".join(json.dumps(one) + "\n" for one in rows))
   failed = sum(one["ended"] == "failed" for one in rows)
   metrics = dict(
-    n=len(rows) - failed,
-    failed=failed,
-    settings=settings,
-    evidence_bleu=50.0,
-    evidence_rouge_l=0.5,
-    seconds=2.0,
+    n=len(rows) - failed, failed=failed, settings=settings, evidence_bleu=50.0, evidence_rouge_l=0.5, seconds=2.0,
     seconds_cover=10,
-  )
+  )  # fmt: skip
   (folder / harness.METRICS).write_text(json.dumps(metrics))
   return folder

@@ -84,16 +84,10 @@ def test_settings_are_compared_with_the_presets(tmp_path):
   same = run(tmp_path / "same", like=tmp_path)
   assert "No settings differ" in section(written(same), "Settings")
   other = run(
-    tmp_path / "other",
-    like=tmp_path,
-    loss__kl_coef=0.5,
-    switches={"bonus": 3.0},
-    log__wandb=True,
-    prompting__tokenizer="/data/me/words.model",
-    retrieval__index="http://10.0.0.7:8000",
-    judge__endpoint="10.0.0.7:8000/v1",
-    judge__wording="file:/data/me/words.txt",
-  )
+    tmp_path / "other", like=tmp_path, loss__kl_coef=0.5, switches={"bonus": 3.0}, log__wandb=True,
+    prompting__tokenizer="/data/me/words.model", retrieval__index="http://10.0.0.7:8000",
+    judge__endpoint="10.0.0.7:8000/v1", judge__wording="file:/data/me/words.txt",
+  )  # fmt: skip
   lines = section(written(other), "Settings").splitlines()
   assert [line for line in lines if line.startswith("| `switches")] == ["| `switches.bonus` | 3.0 | 10.0 |"]
   assert sorted(line for line in lines if line.startswith("| `") and "switches" not in line) == [

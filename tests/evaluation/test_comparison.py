@@ -94,18 +94,11 @@ def test_a_single_set_is_paired_by_question():
   # Means of one set have no spread, and a test over one set always gives p = 1. So the questions are the sample.
   one = lambda right: [
     dict(
-      id=f"q{j}",
-      source="dev",
-      ended="answer",
-      em=float(j in right),
-      f1=0.0,
-      cover_em=0.0,
-      outcome=None,
-      num_searches=1,
-      terms={},
+      id=f"q{j}", source="dev", ended="answer", em=float(j in right), f1=0.0, cover_em=0.0, outcome=None,
+      num_searches=1, terms={},
     )
     for j in range(100)
-  ]
+  ]  # fmt: skip
   better, shuffled = one(range(20, 80)), one(range(20, 80))[::-1]
   found = comparison.compare({"a": one(range(40, 80)), "b": better, "again": shuffled})["em"]
   assert found["wilcoxon"] == [] and found["paired"] == 100
@@ -118,18 +111,11 @@ def test_a_single_set_is_paired_by_question():
 def test_only_questions_that_all_systems_have_are_paired():
   rows = lambda values: [
     dict(
-      id=i,
-      source="dev",
-      ended="failed" if v is None else "answer",
-      em=v,
-      f1=v,
-      cover_em=v,
-      outcome=v,
-      num_searches=0,
-      terms={},
+      id=i, source="dev", ended="failed" if v is None else "answer", em=v, f1=v, cover_em=v, outcome=v,
+      num_searches=0, terms={},
     )
     for i, v in enumerate(values)
-  ]
+  ]  # fmt: skip
   found = comparison.compare({"a": rows([1, None, 0, 1]), "b": rows([1, 1, 1, None])})["em"]
   assert found["paired"] == 2 and found["questions"] == [(0.5, 1.0)]  # a's and b's score
   alone = comparison.compare({"a": rows([1, None]), "b": rows([None, 1])})["em"]

@@ -36,14 +36,9 @@ def test_a_row_by_hand():
   )
   # The second search brings the first one's text under another id. One of two gold documents; no passage names Oslo.
   assert found == dict(
-    precision=0.5,
-    recall=1.0,
-    repeated_searches=0,
-    stale_searches=1,
-    found_answer=0.0,
-    found_gold=0.5,
+    precision=0.5, recall=1.0, repeated_searches=0, stale_searches=1, found_answer=0.0, found_gold=0.5,
     confidence=pytest.approx(0.25),
-  )
+  )  # fmt: skip
   both = conduct_rows.row(example, played(("x", [PARIS, OSLO]), logprobs=[0.0]), None)
   assert (both["found_answer"], both["found_gold"], both["confidence"], both["recall"]) == (1.0, 1.0, 1.0, 0.0)
   nothing = conduct_rows.row(example, played(("x", [])), "in Oslo")

@@ -33,16 +33,9 @@ def place(tmp_path_factory):
   config.recipe, config.switches = "search_r1", dict(instructions="none", max_searches=1)
   config.prompting.update(dict(tokenizer="bytes", chat=False))
   config.model.shape = dict(
-    family="qwen3",
-    d_model=16,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=8,
-    d_ff=32,
-    rope_theta=1e4,
+    family="qwen3", d_model=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=32, rope_theta=1e4,
     tied=True,
-  )
+  )  # fmt: skip
   config.retrieval.update(dict(index=str(place / "index"), top_k=1))
   config.rollout.update(dict(lanes=2, rows=4, context=256, chunk=8, prefill=32, page=64, max_new_tokens=8))
   config.evaluate.batch, config.mesh.data = 3, 2

@@ -6,39 +6,22 @@ from ragrl_jax.store import episodes
 
 def row(index, sample, text="hello", step=1):
   return {
-    "step": step,
-    "prompt_index": index,
-    "sample": sample,
-    "version": 0,
-    "id": f"q{index}",
-    "question": "Who?",
-    "golds": ["me"],
-    "source": "",
-    "hops": None,
-    "gold_ids": ["g"],
-    "ended": "answer",
-    "failure": "",
-    "reward": 0.123456,
-    "outcome": 1,
-    "advantage": 0.5,
-    "facts": {},
-    "terms": {"answer": 1.0, "format": None},
+    "step": step, "prompt_index": index, "sample": sample, "version": 0, "id": f"q{index}", "question": "Who?",
+    "golds": ["me"], "source": "", "hops": None, "gold_ids": ["g"], "ended": "answer", "failure": "",
+    "reward": 0.123456, "outcome": 1, "advantage": 0.5, "facts": {}, "terms": {"answer": 1.0, "format": None},
     "weights": {"answer": 1.0},
     "segments": [
       {"owner": "environment", "text": "prompt", "ids": [1, 2]},
       {"owner": "model", "text": text, "ids": [3], "logprobs": [-0.123456], "stop": "</search>", "pieces": [text]},
       {
-        "owner": "environment",
-        "text": "…",
-        "ids": [4],
-        "query": "q",
+        "owner": "environment", "text": "…", "ids": [4], "query": "q",
         "found": [
           {"id": "g", "title": "t", "text": "x", "score": None},
           {"id": "h", "title": "t", "text": "x", "score": 1},
         ],
       },
     ],
-  }
+  }  # fmt: skip
 
 
 def write(folder, steps, groups=3, samples=2, **more):

@@ -16,16 +16,11 @@ from ragrl_jax.store import episodes, lock
 RECIPE = recipes.get("search_r1")
 EXAMPLES = [
   structs.Example(
-    f"q{i}",
-    f"Where is {i}?",
-    (f"town {i}",),
-    (structs.Passage("1", "t", "x"),),
-    (0,),
-    source="a" if i < 4 else "b",
+    f"q{i}", f"Where is {i}?", (f"town {i}",), (structs.Passage("1", "t", "x"),), (0,), source="a" if i < 4 else "b",
     hops=1 + i % 2,
   )
   for i in range(10)
-]
+]  # fmt: skip
 FOUND = "\n\n<information>Doc 1(Title: t) x</information>\n\n"
 RIGHT, WRONG, NONE = "right", "wrong", "none"
 

@@ -9,30 +9,14 @@ def test_curves_find_their_columns_and_other_metrics_are_shown_too():
   rows = [
     {"step": 0, "time": 5.0, "evaluation/em": 0.25},
     {
-      "step": 1,
-      "time": 6.0,
-      "reward": 1.0,
-      "term/format": 0.5,
-      "term/answer": 0.0,
-      "seconds/rollout": 2.0,
-      "grad_norm": None,
-      "odd/one": 3,
-      "bottleneck": "rollout",
-      "kl": 0.0,
-      "old_kl": 0.0,
+      "step": 1, "time": 6.0, "reward": 1.0, "term/format": 0.5, "term/answer": 0.0, "seconds/rollout": 2.0,
+      "grad_norm": None, "odd/one": 3, "bottleneck": "rollout", "kl": 0.0, "old_kl": 0.0,
     },
     {
-      "step": 2,
-      "time": 7.0,
-      "reward": 1.123456789,
-      "term/format": 0.5,
-      "term/answer": 1.0,
-      "grad_norm": 2.0,
-      "evaluation/em": 0.5,
-      "kl": 0.0,
-      "old_kl": 0.125,
+      "step": 2, "time": 7.0, "reward": 1.123456789, "term/format": 0.5, "term/answer": 1.0, "grad_norm": 2.0,
+      "evaluation/em": 0.5, "kl": 0.0, "old_kl": 0.125,
     },
-  ]
+  ]  # fmt: skip
   found = panels.curves({"run": rows})
   (run,) = found["runs"]
   titles = [panel["title"] for panel in found["panels"]]

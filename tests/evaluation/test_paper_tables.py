@@ -77,13 +77,8 @@ def test_a_table_by_hand_in_four_formats(tmp_path):
   table = list(csv.DictReader(io.StringIO(writing.csv_text(PAPER, filled))))
   assert len(table) == 9 and table[0]["row"] == "ours & co" and table[0]["published"] == "0.9"
   assert [table[0][name] for name in ("ours", "low", "high", "n", "p", "against")] == [
-    "1",
-    "1",
-    "1",
-    "4",
-    "0.125",
-    "plain",
-  ]
+    "1", "1", "1", "4", "0.125", "plain",
+  ]  # fmt: skip
   assert table[2]["p"] == "0.5" and table[2]["pairs"] == "2" and table[4]["published"] == ""
   assert table[0]["settings"] == writing.described(filled[0].cells[0][0].evaluations[0])
   assert table[8]["note"] == "an API" and table[0]["runs"] == str(tmp_path / "x_hotpotqa")

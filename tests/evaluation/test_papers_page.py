@@ -14,16 +14,11 @@ def result(arm, seed, answers, step=None):
   keys = ["held_out" if step is None else f"held_out@{step}"] + ["held_out, sampled"]
   mean = float(np.mean([one for one in answers if one is not None]))
   return dict(
-    paper="care",
-    arm=arm,
-    seed=seed,
-    steps=8,
-    seconds=1.0,
-    commit="c",
+    paper="care", arm=arm, seed=seed, steps=8, seconds=1.0, commit="c",
     curve={"0": dict(em=0.1), "4": dict(em=mean)},
     reached={key: dict(em=mean) for key in keys},
     values={key: dict(em=list(answers)) for key in keys},
-  )
+  )  # fmt: skip
 
 
 def rows(*pairs):

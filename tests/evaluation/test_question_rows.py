@@ -32,13 +32,8 @@ def two(tmp_path):
     row("e", None, ended="failed"),
   ]
   second = [
-    row("d", 0.0, "pop"),
-    row("a", 1.0),
-    row("b", 1.0),
-    row("e", 1.0),
-    row("c", 1.0, "pop", hops=2),
-    row("new", 1.0),
-  ]
+    row("d", 0.0, "pop"), row("a", 1.0), row("b", 1.0), row("e", 1.0), row("c", 1.0, "pop", hops=2), row("new", 1.0),
+  ]  # fmt: skip
   return [folder(tmp_path / "first", first), folder(tmp_path / "second", second)]
 
 

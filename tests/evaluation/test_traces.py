@@ -4,14 +4,8 @@ import re
 from ragrl_jax.report import traces
 
 ROW = {
-  "question": "Which river?",
-  "golds": ["Mazur", "the Mazur"],
-  "gold_ids": ["p1"],
-  "reward": 1.2,
-  "outcome": 1,
-  "terms": {"answer": 1.0, "format": None},
-  "weights": {"answer": 1.0, "format": 0.2},
-  "ended": "answer",
+  "question": "Which river?", "golds": ["Mazur", "the Mazur"], "gold_ids": ["p1"], "reward": 1.2, "outcome": 1,
+  "terms": {"answer": 1.0, "format": None}, "weights": {"answer": 1.0, "format": 0.2}, "ended": "answer",
   "failure": "",
   "segments": [
     {"owner": "environment", "text": "Which river?\n"},
@@ -24,7 +18,7 @@ ROW = {
     },
     {"owner": "model", "text": "<answer>Mazur " + "and so on " * 30 + "</answer>"},
   ],
-}
+}  # fmt: skip
 
 
 def test_a_trace_shows_who_wrote_what():

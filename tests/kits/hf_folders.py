@@ -73,14 +73,9 @@ def on_disk(name, array):
 # Covers head_dim other than hidden_size / heads, shared key-value heads, windows shorter than the texts, and every
 # layout of the rope settings.
 SIZES = dict(
-  vocab_size=19,
-  hidden_size=16,
-  num_hidden_layers=2,
-  num_attention_heads=4,
-  num_key_value_heads=2,
-  head_dim=8,
+  vocab_size=19, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
   intermediate_size=24,
-)
+)  # fmt: skip
 DECODERS = {
   "qwen2": COMMON | SIZES | dict(model_type="qwen2", tie_word_embeddings=False, rope_theta=1000.0),
   "qwen3": COMMON
@@ -132,17 +127,9 @@ DECODERS = {
   ),
 }
 BERT = dict(
-  model_type="bert",
-  vocab_size=30,
-  hidden_size=16,
-  num_hidden_layers=2,
-  num_attention_heads=4,
-  intermediate_size=24,
-  max_position_embeddings=32,
-  type_vocab_size=2,
-  layer_norm_eps=1e-12,
-  hidden_act="gelu",
-)
+  model_type="bert", vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+  max_position_embeddings=32, type_vocab_size=2, layer_norm_eps=1e-12, hidden_act="gelu",
+)  # fmt: skip
 
 
 def bert_shapes(config, prefix=""):
@@ -167,21 +154,10 @@ def bert_shapes(config, prefix=""):
 
 
 T5 = dict(
-  model_type="t5",
-  vocab_size=29,
-  d_model=16,
-  d_kv=6,
-  d_ff=24,
-  num_layers=2,
-  num_decoder_layers=1,
-  num_heads=2,
-  relative_attention_num_buckets=8,
-  relative_attention_max_distance=10,
-  layer_norm_epsilon=1e-6,
-  decoder_start_token_id=0,
-  pad_token_id=0,
-  eos_token_id=1,
-)
+  model_type="t5", vocab_size=29, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=1, num_heads=2,
+  relative_attention_num_buckets=8, relative_attention_max_distance=10, layer_norm_epsilon=1e-6,
+  decoder_start_token_id=0, pad_token_id=0, eos_token_id=1,
+)  # fmt: skip
 T5S = {
   "v1.0": T5 | dict(feed_forward_proj="relu", tie_word_embeddings=True),
   "v1.1": T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False),

@@ -19,19 +19,9 @@ def t5(folder):
   folder.mkdir(parents=True, exist_ok=True)
   with open(folder / "spiece.model", "wb") as file:
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(LINES),
-      model_writer=file,
-      model_type="unigram",
-      vocab_size=100,
-      hard_vocab_limit=False,
-      user_defined_symbols=["\u25811"],
-      pad_id=0,
-      eos_id=1,
-      unk_id=2,
-      bos_id=-1,
-      minloglevel=2,
-      num_threads=1,
-    )
+      sentence_iterator=iter(LINES), model_writer=file, model_type="unigram", vocab_size=100, hard_vocab_limit=False,
+      user_defined_symbols=["\u25811"], pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2, num_threads=1,
+    )  # fmt: skip
   config = hf_folders.T5S["v1.1"] | dict(vocab_size=128)
   return hf_folders.write(folder, config, hf_folders.t5_shapes(config))
 

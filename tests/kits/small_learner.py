@@ -14,16 +14,9 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 
 CONFIG = DecoderConfig(
-  vocab_size=32,
-  d_model=16,
-  num_layers=2,
-  num_heads=2,
-  num_kv_heads=2,
-  head_dim=8,
-  d_ff=32,
-  rope_theta=10_000.0,
+  vocab_size=32, d_model=16, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32, rope_theta=10_000.0,
   qk_norm=True,
-)
+)  # fmt: skip
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, total_steps=100)
 ROWS, LENGTHS = 8, (24,)
 

@@ -176,16 +176,9 @@ def dummy_prefix_sentencepiece(path):
   """A model like Llama 2's tokenizer.model: a leading space, repeated spaces merged, bytes as fallback."""
   with open(path, "wb") as file:
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(LINES),
-      model_writer=file,
-      model_type="bpe",
-      vocab_size=480,
-      byte_fallback=True,
-      normalization_rule_name="identity",
-      character_coverage=1.0,
-      hard_vocab_limit=False,
-      minloglevel=2,
-    )
+      sentence_iterator=iter(LINES), model_writer=file, model_type="bpe", vocab_size=480, byte_fallback=True,
+      normalization_rule_name="identity", character_coverage=1.0, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
   return sentencepiece_lib.SentencePieceTokenizer(path, bos=True)
 
 

@@ -79,14 +79,7 @@ WORDS = st.lists(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
     st.sampled_from(
       [
-        "<",
-        "</",
-        "information",
-        "answer",
-        ">",
-        "</information>",
-        "<information",
-        "\n",
+        "<", "</", "information", "answer", ">", "</information>", "<information", "\n",
         "Doc 1(Title: ",
         "Doc 2(Title: ",
         "(",
@@ -96,7 +89,7 @@ WORDS = st.lists(
     ),
   ),
   max_size=10,
-).map("".join)
+).map("".join)  # fmt: skip
 FOUND = st.lists(st.builds(Passage, id=st.just("x"), title=WORDS, text=WORDS), max_size=4)
 
 

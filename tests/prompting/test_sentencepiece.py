@@ -83,14 +83,9 @@ def test_a_file_that_is_not_a_model_is_refused(tmp_path, content):
 def test_a_model_without_eos_is_refused(tmp_path):
   with open(tmp_path / "a.model", "wb") as file:
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(small.LINES),
-      model_writer=file,
-      model_type="bpe",
-      vocab_size=120,
-      eos_id=-1,
-      hard_vocab_limit=False,
-      minloglevel=2,
-    )
+      sentence_iterator=iter(small.LINES), model_writer=file, model_type="bpe", vocab_size=120, eos_id=-1,
+      hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
   with pytest.raises(ValueError, match="no EOS piece"):
     sentencepiece_lib.SentencePieceTokenizer(tmp_path / "a.model")
 

@@ -12,14 +12,9 @@ from ragrl_jax.testing import scripted
 
 FACT = "Its capital is Paris."
 EXAMPLE = Example(
-  "q",
-  "What is the capital of France?",
-  ("Paris",),
-  (Passage("a", "France", FACT),),
-  supporting=(0,),
-  hops=1,
+  "q", "What is the capital of France?", ("Paris",), (Passage("a", "France", FACT),), supporting=(0,), hops=1,
   evidence=((0, FACT),),
-)
+)  # fmt: skip
 TEXTS = ("<think> x </think><answer> Paris </answer>", "Paris", "<answer>")
 RECIPE = recipes.get("search_r1")
 

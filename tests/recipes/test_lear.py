@@ -268,14 +268,9 @@ def test_what_the_figures_show():
     facts=FACTS | dict(reason_answer="Oslo", extract_answer="Paris or so"),
   )
   assert paper.measures(EXAMPLE, episode) == dict(
-    f1_from_reason=0.0,
-    f1_from_evidence=0.5,
-    f1_in_full=1.0,
-    em_from_evidence=0.0,
-    reason_tokens=200,
-    extract_tokens=100,
-    reason_recall=1.0,
-  )
+    f1_from_reason=0.0, f1_from_evidence=0.5, f1_in_full=1.0, em_from_evidence=0.0, reason_tokens=200,
+    extract_tokens=100, reason_recall=1.0,
+  )  # fmt: skip
   unasked = Episode.from_text(paper, EXAMPLE, [("model", said())])
   assert paper.measures(EXAMPLE, unasked)["f1_from_reason"] is None
 

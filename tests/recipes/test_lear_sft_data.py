@@ -115,15 +115,9 @@ def test_the_launcher(tmp_path):
   bare = dataclasses.replace(named("tower", passages=()), question="Where does the tower stand?")
   writers.write_examples(tmp_path / "asked.jsonl", [bare, named("b", passages=PASSAGES[1:])])
   command = [
-    sys.executable,
-    "-m",
-    "ragrl_jax",
-    "make-lear-sft",
-    f"--data={tmp_path}/asked.jsonl",
-    f"--out={tmp_path}/out",
-    f"--index={tmp_path}/index",
-    "--top_k=1",
-  ]
+    sys.executable, "-m", "ragrl_jax", "make-lear-sft", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}/out",
+    f"--index={tmp_path}/index", "--top_k=1",
+  ]  # fmt: skip
   try:
     for more in ([], [f"--answers={tmp_path}/answers", f"--url={server.url}", "--model=m"]):
       done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=250)
@@ -149,20 +143,14 @@ def test_the_generators_launcher(tmp_path):
   ).items():
     done = subprocess.run(
       [
-        sys.executable,
-        "-m",
-        "ragrl_jax",
-        "make-lear-generator",
-        "--data",
-        tmp_path / "asked.jsonl",
-        "--out",
+        sys.executable, "-m", "ragrl_jax", "make-lear-generator", "--data", tmp_path / "asked.jsonl", "--out",
         tmp_path / f"{name}.jsonl",
         *options,
       ],
       capture_output=True,
       text=True,
       timeout=250,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     made[name] = list(readers.read_examples(tmp_path / f"{name}.jsonl"))
     assert f"2 questions, {1 if name == 'zero' else 2} of them" in done.stdout

@@ -61,17 +61,8 @@ def with_last(text):
 def test_the_tape_of_an_episode():
   played, tape = scripted.play(paper, EXAMPLE, SAID, [[FILM], [TOWN]], verdicts=[1.0, 0.0])
   assert [event[0] for event in tape] == [
-    "start",
-    "generate",
-    "search",
-    "observe",
-    "generate",
-    "search",
-    "observe",
-    "generate",
-    "end",
-    "judge",
-  ]
+    "start", "generate", "search", "observe", "generate", "search", "observe", "generate", "end", "judge",
+  ]  # fmt: skip
   assert tape[-1] == ("judge", ((SHOWN[0], HOP), (SHOWN[1], END)))  # after the end, the conversation has no room
   assert [(s.owner, s.text) for s in played.turns] == TURNS
   assert played.facts == {"information_think": (1.0, 0.0)} and played.ended == "answer"
