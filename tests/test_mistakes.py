@@ -42,19 +42,12 @@ def bad_values(section, prefix=""):
 
 BAD = [
   *bad_values(settings.Settings()),
-  ("model.dtype", "bf16"),
-  ("model.lora.rank", -1),
-  ("rollout.top_p", 1.5),
-  ("learner.row_lengths", (0,)),
+  ("model.dtype", "bf16"), ("model.lora.rank", -1), ("rollout.top_p", 1.5), ("learner.row_lengths", (0,)),
   ("learner.row_lengths", (64, 64)),
   ("reward.overlong_limit", 30),  # without a buffer
-  ("loss.dual_clip", 0.5),
-  ("loss.importance_cap", -1.0),
-  ("mesh.data", 0),
-  ("rollout.temperature", float("nan")),
-  ("rollout.prefill", 1024),
-  ("optimizer.learning_rate", float("inf")),
-]
+  ("loss.dual_clip", 0.5), ("loss.importance_cap", -1.0), ("mesh.data", 0), ("rollout.temperature", float("nan")),
+  ("rollout.prefill", 1024), ("optimizer.learning_rate", float("inf")),
+]  # fmt: skip
 
 
 def changed(path, value):

@@ -122,15 +122,10 @@ def test_control_tokens_in_tool_definitions_stay_text(tmp_path, make, template, 
   "given, arguments",
   [
     (r'"{\"query\": \"Rome\", \"k\": 3}"', dict(query="Rome", k=3)),
-    ('""', {}),
-    ("null", {}),
-    ('"Rome"', None),
-    ('"[1]"', None),
-    ("[1]", None),
-    ("3", None),
+    ('""', {}), ("null", {}), ('"Rome"', None), ('"[1]"', None), ("[1]", None), ("3", None),
     (r'"{\"k\": NaN}"', None),
   ],
-)
+)  # fmt: skip
 def test_a_reply_to_a_client_may_give_arguments_as_text(given, arguments):
   text = f'<tool_call>{{"name": "search", "arguments": {given}}}</tool_call>'
   before, found = call_texts.calls(text, QWENS)

@@ -93,22 +93,13 @@ def test_presets_joined_by_commas_all_take_effect(name, variant, preset, differe
 @pytest.mark.parametrize(
   ("name", "variant"),
   [
-    ("veritas", "em,em_it"),
-    ("veritas", "em_it,em_ta"),
-    ("veritas", "reward_model,em"),
-    ("search_r1", "grpo,ppo"),
+    ("veritas", "em,em_it"), ("veritas", "em_it,em_ta"), ("veritas", "reward_model,em"), ("search_r1", "grpo,ppo"),
     ("when_to_search", "no_stage_one,no_stage_two"),
     ("when_to_search", "no_answer_reward,unified"),
-    ("arena", "f1,judge"),
-    ("arena", "naive,direct"),
-    ("care", "sft,longbench"),
-    ("care", "repo,easy_only"),
-    ("care", "repo,mean"),
-    ("lear", "vanilla,generator"),
-    ("untrained", "cot,ircot"),
-    ("quickstart", "smoke"),
+    ("arena", "f1,judge"), ("arena", "naive,direct"), ("care", "sft,longbench"), ("care", "repo,easy_only"),
+    ("care", "repo,mean"), ("lear", "vanilla,generator"), ("untrained", "cot,ircot"), ("quickstart", "smoke"),
   ],
-)
+)  # fmt: skip
 def test_variants_that_contradict_each_other_are_refused(name, variant):
   with pytest.raises(ValueError, match="use .*sft|use (only )?one of|one of .* at most"):
     load(CONFIGS / f"{name}.py").get_config(variant)

@@ -70,20 +70,9 @@ def test_the_data_of_the_curves(page):
   data = data_of(page)
   titles = [panel["title"] for panel in data["curves"]["panels"]]
   for title in (
-    "Reward",
-    "Term: answer",
-    "Term: format",
-    "Term: retrieval",
-    "Outcome",
-    "Searches per question",
-    "Response length",
-    "Entropy",
-    "KL",
-    "Gradient norm",
-    "Clip fraction",
-    "Sampler mismatch",
-    "Throughput",
-  ):
+    "Reward", "Term: answer", "Term: format", "Term: retrieval", "Outcome", "Searches per question",
+    "Response length", "Entropy", "KL", "Gradient norm", "Clip fraction", "Sampler mismatch", "Throughput",
+  ):  # fmt: skip
     assert title in titles
   assert len(data["curves"]["runs"][0]["steps"]) == 61
   assert {part["name"] for part in data["time"]["parts"]} >= {"rollout", "retrieval wait", "update"}

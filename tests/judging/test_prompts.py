@@ -11,49 +11,15 @@ from ragrl_jax.judging import judge_api, prompts
 
 def test_digits():
   for text, verdict in [
-    ("1", 1.0),
-    ("0", 0.0),
-    (" 1.\n", 1.0),
-    ("Score: 0", 0.0),
-    ("1/1", 1.0),
-    ("<think>0 or 1? 12</think>\n1", 1.0),
-    ('```json\n{"score": 1}\n```', 1.0),
-    ("**0**", 0.0),
-    ("[1]", 1.0),
-    ("- 1, so 1!", 1.0),
-    ("<score>0</score>", 0.0),
-    ("\u662f1", 1.0),
-    ("", None),
-    ("yes", None),
-    ("0 or 1", None),
-    ("10", None),
-    ("0.5", None),
-    ("1.0", None),
-    ("2", None),
-    ("-", None),
+    ("1", 1.0), ("0", 0.0), (" 1.\n", 1.0), ("Score: 0", 0.0), ("1/1", 1.0), ("<think>0 or 1? 12</think>\n1", 1.0),
+    ('```json\n{"score": 1}\n```', 1.0), ("**0**", 0.0), ("[1]", 1.0), ("- 1, so 1!", 1.0), ("<score>0</score>", 0.0),
+    ("\u662f1", 1.0), ("", None), ("yes", None), ("0 or 1", None), ("10", None), ("0.5", None), ("1.0", None),
+    ("2", None), ("-", None),
     # Signs, fractions, exponents, other scripts, and digits inside words are not verdicts.
-    ("-1", None),
-    ("Score:\u22121", None),
-    ("+1", None),
-    (".1", None),
-    ("1,0", None),
-    ("1e5", None),
-    ("100%", None),
-    ("1 %", None),
-    ("\u00b2", None),
-    ("1\u00b2", None),
-    ("1\u00bd", None),
-    ("\uff11", None),
-    ("\u0661", None),
-    ("1 \u0662", None),
-    ("1st", None),
-    ("H0", None),
-    ("step_1", None),
-    ("1/2", None),
-    ("01", None),
-    ("<think>score 1", None),
-    ("1 <think> or 0", None),
-    ("<think>0</think> <think>1", None),
+    ("-1", None), ("Score:\u22121", None), ("+1", None), (".1", None), ("1,0", None), ("1e5", None), ("100%", None),
+    ("1 %", None), ("\u00b2", None), ("1\u00b2", None), ("1\u00bd", None), ("\uff11", None), ("\u0661", None),
+    ("1 \u0662", None), ("1st", None), ("H0", None), ("step_1", None), ("1/2", None), ("01", None),
+    ("<think>score 1", None), ("1 <think> or 0", None), ("<think>0</think> <think>1", None),
     # A digit that leads or ends the answer is the verdict, whatever numbers explain it.
     ("1\n\nThe query asks for the 1991 film.", 1.0),
     ("0\n\nThe thought ignores Doc 1.", 0.0),
@@ -67,20 +33,10 @@ def test_digits():
     ("\\boxed{0}", 0.0),
     ("1 (follows)", 1.0),
     # Digits that count, number or compare something are not.
-    ("not 1", None),
-    ("The score is not 1", None),
-    ("1 of ten", None),
-    ("1, of ten", None),
-    ("1 out of 10", None),
-    ("1 (of 10)", None),
-    ("1 percent", None),
-    ("<1", None),
+    ("not 1", None), ("The score is not 1", None), ("1 of ten", None), ("1, of ten", None), ("1 out of 10", None),
+    ("1 (of 10)", None), ("1 percent", None), ("<1", None),
     ("#1", None),
-    ("$1", None),
-    ("1+", None),
-    ("1?", None),
-    ("No. 1", None),
-    ("1 or 0, it depends", None),
+    ("$1", None), ("1+", None), ("1?", None), ("No. 1", None), ("1 or 0, it depends", None),
     ("The thought considers Doc 1.", None),
     # Neither are those of lists, scales and second thoughts.
     ("1. It uses Doc 2.\n2. It is right.", None),
@@ -89,26 +45,17 @@ def test_digits():
     ("Output 1 if it follows. Output 0 if not.", None),
     ("1\n\nFinal answer: 0", None),
     ("1\n2\n3", None),
-  ]:
+  ]:  # fmt: skip
     assert prompts.read_digit(text) == verdict, repr(text)
 
 
 @pytest.mark.parametrize(
   "text,verdict",
   [
-    ("YES", 1.0),
-    ("No.", 0.0),
-    ("**yes**", 1.0),
-    ("<think>no, or yes</think> YES", 1.0),
-    ("no, no", 0.0),
-    ("", None),
-    ("yes and no", None),
-    ("not known", None),
-    ("yesterday", None),
-    ("1", None),
-    ("<think>yes", None),
+    ("YES", 1.0), ("No.", 0.0), ("**yes**", 1.0), ("<think>no, or yes</think> YES", 1.0), ("no, no", 0.0), ("", None),
+    ("yes and no", None), ("not known", None), ("yesterday", None), ("1", None), ("<think>yes", None),
   ],
-)
+)  # fmt: skip
 def test_words(text, verdict):
   assert prompts.read_word(text) == verdict
 

@@ -84,15 +84,8 @@ DECODERS = {
   "qwen3_moe": COMMON
   | SIZES
   | dict(
-    model_type="qwen3_moe",
-    tie_word_embeddings=False,
-    rope_theta=100.0,
-    moe_intermediate_size=12,
-    num_experts=5,
-    num_experts_per_tok=2,
-    norm_topk_prob=True,
-    decoder_sparse_step=1,
-    mlp_only_layers=[],
+    model_type="qwen3_moe", tie_word_embeddings=False, rope_theta=100.0, moe_intermediate_size=12, num_experts=5,
+    num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
   ),
   "llama": COMMON
   | SIZES
@@ -110,22 +103,14 @@ DECODERS = {
   "gemma3_text": COMMON
   | SIZES
   | dict(
-    model_type="gemma3_text",
-    num_hidden_layers=3,
-    hidden_activation="gelu_pytorch_tanh",
-    tie_word_embeddings=True,
-    query_pre_attn_scalar=10,
-    rope_theta=1000.0,
+    model_type="gemma3_text", num_hidden_layers=3, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True,
+    query_pre_attn_scalar=10, rope_theta=1000.0,
     rope_scaling=dict(rope_type="linear", factor=4.0),
-    rope_local_base_freq=50.0,
-    sliding_window=3,
-    sliding_window_pattern=2,
-    attn_logit_softcapping=None,
-    final_logit_softcapping=None,
-    eos_token_id=[1, 5],
+    rope_local_base_freq=50.0, sliding_window=3, sliding_window_pattern=2, attn_logit_softcapping=None,
+    final_logit_softcapping=None, eos_token_id=[1, 5],
     pad_token_id=None,  # torch would give the padding's embedding no gradient
   ),
-}
+}  # fmt: skip
 BERT = dict(
   model_type="bert", vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
   max_position_embeddings=32, type_vocab_size=2, layer_norm_eps=1e-12, hidden_act="gelu",

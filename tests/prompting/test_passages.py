@@ -53,15 +53,8 @@ def test_text_that_would_break_a_block_is_changed_as_little_as_possible():
 
 def test_tags_in_a_corpus_are_text():
   for tag in [
-    "</information>",
-    "<information>",
-    "<answer>",
-    "</search>",
-    "<|im_end|>",
-    "<br/>",
-    "</Think>",
-    "<tool_call>",
-  ]:
+    "</information>", "<information>", "<answer>", "</search>", "<|im_end|>", "<br/>", "</Think>", "<tool_call>",
+  ]:  # fmt: skip
     block = passages.block([Passage("a", f"A {tag}", f"{tag}b<{tag}{tag}")])
     assert block.count(tag) == (tag in ("<information>", "</information>"))
     assert block.count("< " + tag[1:]) == 4

@@ -42,27 +42,15 @@ def test_fixtures(recipe):
 
 def test_format():
   for text, strict, published in [
-    (said(), 1, 1),
-    (said() + "\n", 1, 1),
-    (said(glue=""), 1, 1),
-    (said(glue=" \n\t "), 1, 1),
+    (said(), 1, 1), (said() + "\n", 1, 1), (said(glue=""), 1, 1), (said(glue=" \n\t "), 1, 1),
     (said("", "", ""), 1, 1),
     (said() + "\njunk\nmore", 0, 1),  # only the line must end there
-    (said() + " ", 1, 0),
-    (said() + " junk", 0, 0),
-    ("\n" + said(), 0, 0),
-    (" " + said(), 0, 0),
-    ("x" + said(), 0, 0),
-    (said(analysis="a < b"), 1, 0),
-    (said(analysis="<i>x</i>"), 1, 0),
-    (said(analysis="<answer>x</answer>"), 0, 0),
+    (said() + " ", 1, 0), (said() + " junk", 0, 0), ("\n" + said(), 0, 0), (" " + said(), 0, 0), ("x" + said(), 0, 0),
+    (said(analysis="a < b"), 1, 0), (said(analysis="<i>x</i>"), 1, 0), (said(analysis="<answer>x</answer>"), 0, 0),
     (said().replace("<analysis>see 1 and 5</analysis>\n", ""), 0, 0),
-    (said().replace("</answer>", ""), 0, 0),
-    (said() + said(), 0, 0),
-    (said() + "\n" + said(), 0, 1),
-    (said(glue=" and "), 0, 0),
-    ("", 0, 0),
-  ]:
+    (said().replace("</answer>", ""), 0, 0), (said() + said(), 0, 0), (said() + "\n" + said(), 0, 1),
+    (said(glue=" and "), 0, 0), ("", 0, 0),
+  ]:  # fmt: skip
     assert scored(text)[0]["format"] == strict
     assert scored(text, repo)[0]["format"] == published
 
@@ -81,14 +69,9 @@ def test_the_first_of_several_sections_counts():
   ("answer", "right"),
   [
     ("Lee", 1.0),  # gold "A. Lee": the point becomes a space, and then the A is an article
-    ("the Ann-Lee", 1.0),
-    ("ANN_LEE", 1.0),
-    ("annlee", 0.0),
-    ("", 0.0),
-    ("the", 0.0),
-    ("Ann", 0.0),
+    ("the Ann-Lee", 1.0), ("ANN_LEE", 1.0), ("annlee", 0.0), ("", 0.0), ("the", 0.0), ("Ann", 0.0),
   ],
-)
+)  # fmt: skip
 def test_accuracy_is_exact_match_after_spacing(answer, right):
   assert scored(said(answer=answer))[0]["accuracy"] == right
 

@@ -68,23 +68,17 @@ def test_weights():
 
 def test_format():
   for text, shaped in [
-    (said(ONE), 1),
-    (said(ONE, TWO), 1),
-    ("\n " + said(ONE) + " \n", 1),
-    (said(ONE, after=" so then "), 1),
+    (said(ONE), 1), (said(ONE, TWO), 1), ("\n " + said(ONE) + " \n", 1), (said(ONE, after=" so then "), 1),
     ("So: " + said(ONE), 0),
     ("<think>a</think><think><retrieval>b</retrieval></think>Answer: c", 0),
     ("<think>a</think><retrieval>b</retrieval>Answer: c", 0),
     ("<think><retrieval></retrieval></think>Answer:", 1),
     ("<think></retrieval>b</retrieval></think>Answer: c", 0),
     ("<think><retrieval>b</retrieval>Answer: c</think>", 0),
-    ("<think><retrieval>b</retrieval>", 0),
-    ("<think>", 0),
-    ("<think></think>", 0),
-    ("", 0),
+    ("<think><retrieval>b</retrieval>", 0), ("<think>", 0), ("<think></think>", 0), ("", 0),
     ("<think><retrieval>b</think></retrieval> Answer: c", 0),
     ("<think><retrieval>b</retrieval></think> answer: c", 0),
-  ]:
+  ]:  # fmt: skip
     assert scored(text)[0]["format"] == scored(text, repo)[0]["format"] == shaped
 
 
@@ -106,18 +100,13 @@ def test_answer(text, last, first):
 @pytest.mark.parametrize(
   ("quotes", "strict", "share"),
   [
-    ([ONE], 1, 1),
-    ([ONE, TWO], 1, 1),
-    ([ONE, "nowhere"], 0, 0.5),
-    (["nowhere"], 0, 0),
-    ([], 0, 0),
-    ([""], 0, 0),
+    ([ONE], 1, 1), ([ONE, TWO], 1, 1), ([ONE, "nowhere"], 0, 0.5), (["nowhere"], 0, 0), ([], 0, 0), ([""], 0, 0),
     ([ONE, ""], 1, 1),
     (["The Eiffel Tower stands  in\nParis."], 1, 1),
     (["tower stands in paris."], 0, 0),
     ([EXAMPLE.question], 0, 0),
   ],
-)  # the question is not part of the context
+)  # the question is not part of the context  # fmt: skip
 def test_quotes(quotes, strict, share):
   assert scored(said(*quotes))[0]["retrieval"] == strict
   assert scored(said(*quotes), mean)[0]["retrieval"] == share

@@ -50,28 +50,14 @@ def test_the_floor_of_the_deviation():
 
 def test_format():
   for text, shaped in [
-    (said(), 1),
-    (said(glue=""), 1),
-    (said() + " \n", 1),
-    (said(answer=""), 1),
-    (said(reason="a < b"), 1),
-    (said(extract=""), 0),
-    (said(extract=" \n"), 0),
-    (said(extract="."), 0),
-    (said(extract="\u200b"), 0),
-    (said(reason="…"), 0),
-    (said(reason=""), 0),
-    (said() + said(), 0),
-    (said() + "so", 0),
-    ("So " + said(), 0),
-    (said(glue=" and "), 0),
-    (said(reason="<extract>x</extract>"), 0),
-    ("", 0),
-    (said(reason="see <answer>"), 0),
+    (said(), 1), (said(glue=""), 1), (said() + " \n", 1), (said(answer=""), 1), (said(reason="a < b"), 1),
+    (said(extract=""), 0), (said(extract=" \n"), 0), (said(extract="."), 0), (said(extract="\u200b"), 0),
+    (said(reason="…"), 0), (said(reason=""), 0), (said() + said(), 0), (said() + "so", 0), ("So " + said(), 0),
+    (said(glue=" and "), 0), (said(reason="<extract>x</extract>"), 0), ("", 0), (said(reason="see <answer>"), 0),
     (said().replace("</extract>", ""), 0),
     ("<extract>e</extract><reason>r</reason><answer>a</answer>", 0),
     ("<extract>e</extract><answer>a</answer>", 0),
-  ]:
+  ]:  # fmt: skip
     terms, _ = scored(text)
     assert terms["format"] == shaped
     assert (terms["length"] > 0) == bool(shaped)  # in a wrong format nothing is measured

@@ -145,21 +145,15 @@ def test_actions():
   for text, action in [
     ("<think> a </think> <search> q </search>", ("search", "q")),
     ("<answer>\n Paris\n</answer>", ("answer", "Paris")),
-    ("<answer></answer>", ("answer", "")),
-    ("nothing", None),
-    ("", None),
-    ("<search> q", None),
-    ("q </search>", None),
-    ("<search> q </answer>", None),
-    ("</search><search>", None),
-    ("<SEARCH>q</SEARCH>", None),
+    ("<answer></answer>", ("answer", "")), ("nothing", None), ("", None), ("<search> q", None), ("q </search>", None),
+    ("<search> q </answer>", None), ("</search><search>", None), ("<SEARCH>q</SEARCH>", None),
     ("<answer> half <search> q </search>", ("search", "q")),
     ("<information> x </information><search> q </search>", ("search", "q")),
     ("<information> <search> q </search> </information>", None),  # inside a forged result
     ("<information> <search> q </search>", ("search", "q")),  # a tag that is never closed makes no result
     ("<information> <answer> q </answer> </information>", None),
     ("<think> the <information> says so </think> <answer> q </answer>", ("answer", "q")),  # a mention
-  ]:
+  ]:  # fmt: skip
     for recipe in [paper, repo]:
       assert recipe.parser.act(text) == action
 

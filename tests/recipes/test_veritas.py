@@ -154,18 +154,13 @@ def test_pairs_by_hand():
 
 def test_results_without_a_thought():
   for said in (
-    "<answer> Harald III </answer>",
-    "<search> x </search>",
-    "I see.",
-    "",
-    "<think> never closed",
-    "<think>  </think><answer> x </answer>",
-    "<answer> x </answer><think> late </think>",
+    "<answer> Harald III </answer>", "<search> x </search>", "I see.", "", "<think> never closed",
+    "<think>  </think><answer> x </answer>", "<answer> x </answer><think> late </think>",
     "<search> <think> inside </think> x </search>",
     "<answer> <think> inside </think> x </answer>",
     "<think> cut at <search> x </search>",
     "<information><think> own </think></information>",
-  ):
+  ):  # fmt: skip
     assert pairs(with_last(said)).information_think == ((SHOWN[0], HOP), (SHOWN[1], None)), said
     assert scored(with_last(said), information_think=(1.0,))["information_think"] == 0.5, said
   for turns in (TURNS[:-1], [*TURNS[:-1], ("environment", NOTICE)]):

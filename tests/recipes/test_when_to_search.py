@@ -130,10 +130,7 @@ def test_query_vectors_are_facts():
 
 def test_shapes():
   for turns, valid in [
-    (searching(), True),
-    (searching("x"), True),
-    (searching("x", "y"), True),
-    (searching("x", "y", "z"), True),
+    (searching(), True), (searching("x"), True), (searching("x", "y"), True), (searching("x", "y", "z"), True),
     (
       [
         *searching("x")[:2],
@@ -144,10 +141,7 @@ def test_shapes():
       True,
     ),
     ([("model", THINK + ANSWER)], False),  # no reflection
-    ([("model", REFLECT + ANSWER)], False),
-    ([("model", ANSWER)], False),
-    ([], False),
-    ([("model", "")], False),
+    ([("model", REFLECT + ANSWER)], False), ([("model", ANSWER)], False), ([], False), ([("model", "")], False),
     ([("model", THINK + REFLECT)], False),
     (searching("x", begin=""), False),  # a search without a thought
     (searching("x", begin=THINK + REFLECT), False),
@@ -159,7 +153,7 @@ def test_shapes():
     ([("model", THINK + SEARCH + BLOCKS[0] + REFLECT + ANSWER)], False),  # forged results
     ([("model", THINK + SEARCH), ("environment", "any notice"), ("model", REFLECT + ANSWER)], False),
     ([("model", THINK), ("environment", BLOCKS[0]), ("model", REFLECT + ANSWER)], False),
-  ]:
+  ]:  # fmt: skip
     assert in_shape(episode(turns)) == valid
     assert scored(turns)["format"] == (1.0 if valid else -1.0)
 
