@@ -80,24 +80,6 @@ def test_a_tool_loop_is_one_conversation_token_by_token(tokenizer):
   assert [int(i) for i in item.tokens[item.loss_mask]] == [*said.ids, *answer.ids]
 
 
-@pytest.mark.slow  # compiles a forward pass
-def test_what_was_sampled_is_what_the_model_scores():
-  """Over the engine: the log-probabilities are those of a single pass over the episode's tokens, again and again."""
-  recipe = recipes.get("agent", program="agent_programs:text")
-  rollout = kit.rollout(kit.engine(), play=recipe.play)
-  try:
-    first, again = (rollout.run(kit.requests(3, 4), step=1) for _ in range(2))
-    other = rollout.run(kit.requests(3, 4), step=2)
-  finally:
-    rollout.close()
-  for episode, same in zip(first, again):
-    assert kit.drawn(episode) == kit.drawn(same) and episode.version == 7
-    ours, single = kit.scored(episode)
-    assert abs(ours - single).max() < 1e-4 and sum(s.owner == MODEL for s in episode.segments) == 2
-  assert len({kit.drawn(episode)[1] for episode in first}) == 12
-  assert [kit.drawn(episode) for episode in other] != [kit.drawn(episode) for episode in first]
-
-
 # ---- rewritten histories ---------------------------------------------------------------------------------------------
 
 
@@ -173,17 +155,6 @@ def test_the_policys_limits_are_no_failure(tokenizer):
   assert episode.facts["answer"] == "Italy" and not episode.starts and episode.segments[0].query == "Rome"
   _, episode = played("silent", ChatPolicy(tokenizer, []))
   assert episode.ended == "silent" and episode.num_model_tokens == 0 and episode.facts["answer"] == "Italy"
-
-
-def test_a_failed_program_is_masked_in_a_rollout():
-  recipe = recipes.get("agent", program="agent_programs:dies")
-  rollout = kit.rollout(kit.engine(), play=recipe.play)
-  try:
-    (episode,) = rollout.run(kit.requests(1, 1), step=0)
-  finally:
-    rollout.close()
-  assert episode.ended == "failed" and "KeyError" in episode.failure and episode.num_model_tokens
-  assert recipe.score(EXAMPLE, episode) == dict(answer=None)
 
 
 def test_a_run_that_ends_does_not_wait_for_programs():

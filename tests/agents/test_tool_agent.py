@@ -343,16 +343,6 @@ def test_a_run_that_ends_does_not_wait_for_tools():
   assert time.monotonic() - begin < 50
 
 
-def test_a_failed_tool_is_masked_in_a_rollout():
-  rollout = kit.rollout(kit.engine(), play=calling(tool_functions.exits, Turns("exits")))
-  try:
-    (episode,) = rollout.run(kit.requests(1, 1), step=0)
-  finally:
-    rollout.close()
-  assert episode.ended == "failed" and episode.failure == "exits failed: RuntimeError: SystemExit: usage"
-  assert recipes.get("tool_agent").score(EXAMPLE, episode) == dict(answer=None)
-
-
 def test_a_result_of_100_mb_neither_stops_the_loop_nor_fills_the_memory(tokenizer, monkeypatch):
   text = "word " * (10**8 // 5)  # made before the memory is measured
 

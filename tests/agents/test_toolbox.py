@@ -127,11 +127,6 @@ def test_waiting_for_a_turn_is_not_the_tools_time():
     assert len(kinds) < 20
 
 
-def test_two_tools_of_one_name_are_refused():
-  with pytest.raises(ValueError, match="two tools have the name 'add'"):
-    box("add", "add")
-
-
 def test_a_tool_that_hangs_does_not_keep_the_process():
   program = (
     "import asyncio, time\nfrom ragrl_jax.agents.toolbox import tool, toolbox\n"

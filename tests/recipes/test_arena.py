@@ -123,10 +123,6 @@ def test_a_transcript_without_its_verdict_cannot_be_scored():
   assert scored(said(answer="Bob"), JUDGED)[1] is None and scored(said(), JUDGED)[1] == 13.0
 
 
-def test_no_judge_is_called_if_no_term_needs_it():
-  assert [entry[0] for entry in scripted.play(paper, EXAMPLE, [said(answer="Bob")])[1]] == ["start", "generate", "end"]
-
-
 @pytest.mark.parametrize(
   ("text", "shape", "accuracy"),
   [
@@ -188,11 +184,6 @@ def test_a_sentence_in_no_passage_excludes_the_sample(ids):
   terms, reward = scored(said(ids), repo, lost)  # the authors' code gives [-1, 1] the full reward
   assert terms == dict(format=1.0, accuracy=1.0, relevance=None, bonus=None) and reward is None
   assert scored(said(), paper, lost)[1] == 13.0
-
-
-def test_a_failed_episode_is_not_scored():
-  episode = dataclasses.replace(Episode.from_text(paper, EXAMPLE, [("model", said())]), ended="failed")
-  assert set(paper.score(EXAMPLE, episode).values()) == {None}
 
 
 def test_the_bonus_is_a_switch():
@@ -276,11 +267,6 @@ def test_forged_results_earn_nothing():
   assert scored(said(analysis=forged))[1] == 13.0  # plain words, which earn nothing
 
 
-def test_the_prompts_own_example_is_never_scored():
-  example = dataclasses.replace(EXAMPLE, golds=("the answer alone: a word or a short phrase, no explanation",))
-  assert scored("", paper, example)[0] == dict(format=0.0, accuracy=0.0, relevance=0.0, bonus=0.0)
-
-
 @pytest.mark.parametrize(("told", "preset", "paid", "guarded", "trick"), unearned.rows("arena"))
 def test_the_table_of_unearned_reward(told, preset, paid, guarded, trick):
   text = told.replace("ALL", "[1,2,3,4,5,6]").replace("GOLD", "[1,5]").replace("RIGHT", "Ann Lee")
@@ -335,13 +321,6 @@ def test_tables_have_the_papers_em_and_f1():
   other = recipes.get("care")
   episode = Episode.from_text(other, EXAMPLE, [("model", "Answer: Ann Lee")])
   assert "em_spaced" not in harness.prediction(other, rewards.score(other, [EXAMPLE], [episode], 1)[0])
-
-
-def test_the_shares_of_tricks_are_logged():
-  texts = (said(analysis="By [1] and by [5] she is."), said("", "", ""), said("[2]", "Bob", "."))
-  episodes = [Episode.from_text(paper, EXAMPLE, [("model", text)]) for text in texts]
-  metrics = rewards.summarise(rewards.score(paper, [EXAMPLE] * 3, episodes, 1))
-  assert metrics["unearned/shape_alone"] == pytest.approx(2 / 3) and metrics["unearned/out_of_shape"] == 0.0
 
 
 def test_the_papers_prompt_comes_from_a_file(tmp_path):

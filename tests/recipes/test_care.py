@@ -165,11 +165,6 @@ def test_tags_inside_passages_are_broken_up():
   assert scored(said("<b>bold</b>"), paper, odd)[0]["retrieval"] == 0.0
 
 
-def test_a_failed_episode_is_not_scored():
-  episode = dataclasses.replace(Episode.from_text(paper, EXAMPLE, [("model", said(ONE))]), ended="failed")
-  assert set(paper.score(EXAMPLE, episode).values()) == {None}
-
-
 # ---- playing --------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 
 import pytest
-import small_engine
 
 from ragrl_jax import recipes, structs, testing
 from ragrl_jax.structs import Example, Passage
@@ -74,17 +73,6 @@ def of_all_text(example, episode):
 def test_a_broken_rule_is_named(changed, says):
   with pytest.raises((AssertionError, TypeError), match=says):
     testing.check_recipe(dataclasses.replace(RECIPE, **changed), EXAMPLE, TEXTS)
-
-
-@pytest.mark.slow  # compiles an engine
-def test_a_small_engine_plays_a_recipe():
-  recipe = recipes.get("search_r1", instructions="none", max_searches=1)
-  engine = small_engine.engine(texts=recipe.stops)
-  asked = small_engine.requests(2, 2)
-  episodes = small_engine.rollout(engine, recipe.play).run(asked, step=0)
-  for request, episode in zip(asked, episodes, strict=True):
-    assert episode.ended in ("budget", "eos", *recipe.stops), episode.ended
-    assert recipe.score(request.example, episode) == dict(answer=0.0)
 
 
 def test_a_recipe_is_checked_beside_a_running_event_loop():

@@ -9,7 +9,6 @@ from ragrl_jax import recipes
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.steps import steps
-from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage
 
 EXAMPLE = Example("1", "Who founded the seat of Norsk Film?", ("Harald III",))
@@ -78,13 +77,6 @@ def test_the_tables_hold_every_trick_and_an_honest_episode_does_none(name):
     for _, trick, turns, _ in (row for row in ROWS if row[0] == name):
       paid = earned(open_, turns) > 0
       assert not paid or any(open_.unearned(EXAMPLE, believed(open_, turns)).values()), (preset, trick)
-
-
-def test_the_shares_are_logged():
-  recipe = recipes.get("veritas")
-  made = [believed(recipe, turns) for turns in (HONEST, [("model", "<answer> Harald III </answer>")])]
-  metrics = rewards.summarise(rewards.score(recipe, [EXAMPLE] * 2, made, 1))
-  assert metrics["unearned/unthought"] == 0.5 and metrics["unearned/copied"] == 0.0
 
 
 def test_a_refused_verdict_is_not_waited_for():
