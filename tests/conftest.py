@@ -53,6 +53,27 @@ LONGEST = (
 )
 
 
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+  """The folder of a tiny world, which tests only read."""
+  import tiny_world
+
+  folder = tmp_path_factory.mktemp("world")
+  tiny_world.make(folder)
+  return folder
+
+
+@pytest.fixture
+def rewarding(monkeypatch):
+  """Rewards that a model without training can earn."""
+  import tiny_world
+
+  from ragrl_jax.run import player
+
+  recipe = player.recipe
+  monkeypatch.setattr(player, "recipe", lambda config: tiny_world.rewarding(recipe(config)))
+
+
 @pytest.fixture(autouse=True)
 def only_declared_metrics(request, monkeypatch):
   """Fails a test whose run writes a metric that docs/metrics.md does not explain."""

@@ -7,7 +7,6 @@ import conftest  # noqa: F401  (the tests' settings, the compilation cache among
 import tiny_world
 from huggingface_hub import constants
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.jobs import train
 from ragrl_jax.run import player
 
@@ -22,7 +21,7 @@ def main(
   `model` is config.model.path; it has the tokenizer, too. `hub` are huggingface_hub's constants (`hub.places`).
   """
   os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-  config = tiny_world.config(world, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
+  config = tiny_world.config(world)
   config.steps, config.rollout.ahead = steps, ahead
   config.loss.kl, config.loss.kl_coef = "k2", 0.01  # so that a reference policy is restored too
   if model:

@@ -13,7 +13,6 @@ import conftest  # noqa: F401  (the tests' settings, the compilation cache among
 import jax
 import tiny_world
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.parallel import hosts
 from ragrl_jax.run import player
@@ -23,7 +22,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 def settings(world, steps, ahead=0, engine=1, **mesh):
   """Dynamic sampling, too: its surplus and its cursor go into the checkpoint."""
-  config = tiny_world.config(world, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
+  config = tiny_world.config(world)
   config.steps, config.checkpoint.keep = steps, 9
   config.evaluate.update(dict(every=2, examples=3))
   config.rollout.prompts_per_step = 3  # unequal shares

@@ -12,17 +12,9 @@ import pytest
 import tiny_world
 from forks import FORKS
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.run import player, saving
 
 ROOT = pathlib.Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("world")
-  tiny_world.make(folder)
-  return folder
 
 
 @pytest.mark.timeout(1200)
@@ -95,7 +87,7 @@ def end(child, errors):
 
 def weights(world, folder, seed):
   """A folder with a new model and the world's tokenizer."""
-  config = tiny_world.config(world, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
+  config = tiny_world.config(world)
   config.seed = seed
   saving.save(*player.model(config, player.tokenizer(config)), config, folder)
   return folder

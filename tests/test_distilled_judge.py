@@ -7,7 +7,6 @@ import shutil
 import pytest
 import tiny_world
 
-from ragrl_jax import config as config_lib
 from ragrl_jax import judging
 from ragrl_jax.core import stopping
 from ragrl_jax.data import writers
@@ -39,7 +38,7 @@ def reached_at(run):
 
 @pytest.mark.slow  # trains a decoder, and compiles another to judge
 def test_from_labels_to_service(tmp_path):
-  config = tiny_world.config(tmp_path, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
+  config = tiny_world.config(tmp_path)
   lines = [distil.Prompt(PROMPT).messages(pair)[0]["content"] for pair in pairs(40)]
   sentencepiece.train(lines + ["0", "1"], vocab_size=300, marks=MARKS, path=tmp_path / "tokenizer.model", threads=1)
   model, shape = player_lib.model(config, player_lib.tokenizer(config))

@@ -1,7 +1,6 @@
 """A run that ends before its last step is resumed by the same call, bit for bit from the last finished step."""
 
 import json
-import pathlib
 import shutil
 import signal
 import types
@@ -9,36 +8,20 @@ import types
 import pytest
 import tiny_world
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.jobs import sft, train
 from ragrl_jax.learner import packing
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import group_sampler
-from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.store import metrics as metrics_lib
 
-ROOT = pathlib.Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("world")
-  tiny_world.make(folder)
-  return folder
+pytestmark = pytest.mark.usefixtures("rewarding")
 
 
 def settings(world, variant=""):
-  load = lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant)
-  config = tiny_world.config(world, load, variant)
+  config = tiny_world.config(world, variant=variant)
   config.steps, config.checkpoint.every = 4, 50
   return config
-
-
-@pytest.fixture(autouse=True)
-def rewarding(monkeypatch):
-  recipe = player_lib.recipe
-  monkeypatch.setattr(player_lib, "recipe", lambda config: tiny_world.rewarding(recipe(config)))
 
 
 def on(step, do):

@@ -13,7 +13,6 @@ import hosts_child
 import pytest
 import tiny_world
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import multihost
 from ragrl_jax.store import episodes as episodes_lib
@@ -83,10 +82,7 @@ def sampled(workdir, step):
 
 
 @pytest.mark.long  # two new processes and one run here compile all programs
-def test_two_hosts_train_like_one_and_one_host_resumes_after_a_kill(tmp_path):
-  world = tmp_path / "world"
-  world.mkdir()
-  tiny_world.make(world)
+def test_two_hosts_train_like_one_and_one_host_resumes_after_a_kill(world, tmp_path):
   children = start(2, 2, TWO, world, tmp_path / "two", 1000, tmp_path)
   try:
     wait_for(lambda: (tmp_path / "two" / "checkpoints" / "2").is_dir(), children, tmp_path)
@@ -132,10 +128,7 @@ def check_equal(got, want):
     (4, 1, dict(data=1, fsdp=2, tensor=2), 1),
   ],
 )
-def test_four_hosts_train_five_steps_like_one_and_two_hosts_resume(tmp_path, count, devices, mesh, ahead):
-  world = tmp_path / "world"
-  world.mkdir()
-  tiny_world.make(world)
+def test_four_hosts_train_five_steps_like_one_and_two_hosts_resume(world, tmp_path, count, devices, mesh, ahead):
   for hosts_now, steps in ((count, 5), (2, 6)):
     own = count * devices // hosts_now
     end_all(start(hosts_now, own, mesh, world, tmp_path / "many", steps, tmp_path, ahead), tmp_path)
@@ -194,13 +187,9 @@ def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_is_refused(t
 
 @pytest.mark.hosts  # three processes compile the step
 @pytest.mark.timeout(600)
-def test_supervised_fine_tuning_on_two_hosts_is_ones(tmp_path):
+def test_supervised_fine_tuning_on_two_hosts_is_ones(world, tmp_path):
   """Uses the launcher and its flags."""
-  world = tmp_path / "world"
-  world.mkdir()
-  tiny_world.make(world)
-  load = lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant)
-  made = flat(tiny_world.config(world, load, "sft"))
+  made = flat(tiny_world.config(world, variant="sft"))
   changed = [f"--config.{name}={value}" for name, value in made.items() if value != flat(load("sft")).get(name)]
   for count in (1, 2):
     port, workdir = free_port(), tmp_path / str(count)

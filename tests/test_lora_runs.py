@@ -8,7 +8,6 @@ import tiny_world
 from flax import nnx
 from safetensors.numpy import load_file
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.cli import export_hf
 from ragrl_jax.jobs import checkpoints, evaluate, sft, train
 from ragrl_jax.models import peft, weights
@@ -17,14 +16,9 @@ from ragrl_jax.run import player as player_lib
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def get_config(variant=""):
-  return config_lib.load(ROOT / "configs" / "quickstart.py", variant)
-
-
 @pytest.mark.long  # three runs, an evaluation and their programs
-def test_supervised_then_rl_then_an_evaluation(tmp_path):
-  tiny_world.make(tmp_path)
-  config = tiny_world.config(tmp_path, get_config, "sft")
+def test_supervised_then_rl_then_an_evaluation(world, tmp_path):
+  config = tiny_world.config(world, variant="sft")
   model, shape = player_lib.model(config, player_lib.tokenizer(config))
   weights.save_pretrained(model, shape, tmp_path / "base")
   base = (tmp_path / "base" / "model.safetensors").read_bytes()
@@ -40,7 +34,7 @@ def test_supervised_then_rl_then_an_evaluation(tmp_path):
   warm = tmp_path / "warm" / "model"
   assert peft.base(warm, "") == config.model.path and not (warm / "config.json").exists()
 
-  config = tiny_world.config(tmp_path, get_config)
+  config = tiny_world.config(world)
   config.model.path, config.model.lora.path = str(tmp_path / "base"), str(warm)
   config.loss.kl, config.loss.kl_coef, config.steps = "k3", 0.01, 2
   whole = list(train.train(config, tmp_path / "whole"))
@@ -65,7 +59,7 @@ def test_supervised_then_rl_then_an_evaluation(tmp_path):
   assert found["n"] == 4 and found["settings"]["weights"] == evaluate.fingerprint(nnx.split(model)[1])
 
   # Another base under the same path is refused everywhere; the base at another place is taken.
-  config = tiny_world.config(tmp_path, get_config)
+  config = tiny_world.config(world)
   config.model.path, config.model.lora.path = str(tmp_path / "base"), str(warm)
   config.loss.kl, config.loss.kl_coef, config.steps = "k3", 0.01, 3
   played = config.copy_and_resolve_references()

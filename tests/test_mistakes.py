@@ -191,19 +191,6 @@ def test_a_run_of_an_unregistered_recipe_names_the_way_out():
       of("quoter")
 
 
-def test_a_hub_name_is_not_a_folder():
-  config = config_lib.default_config()
-  config.model.path = "Qwen/Qwen2.5-3B"
-  with pytest.raises(
-    ValueError, match="config.model.path='Qwen/Qwen2.5-3B': there is no such folder, HF_HUB_OFFLINE is set"
-  ):
-    player_lib.tokenizer(config)
-  with pytest.raises(
-    ValueError, match="config.model.path='Qwen/Qwen2.5-3B': there is no such folder, HF_HUB_OFFLINE is set"
-  ):
-    player_lib.model(config, None)
-
-
 def test_chat_without_a_template_is_refused(monkeypatch):
   config = config_lib.default_config()
   config.prompting.tokenizer = "folder"

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import pytest
 import tiny_world
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.jobs import sft, train
 from ragrl_jax.run import profiling, progress
 
@@ -62,13 +61,11 @@ def test_a_run_that_fails_while_it_is_traced_leaves_its_trace(tmp_path):
 
 
 @pytest.mark.slow  # two runs and their programs
-def test_training_and_fine_tuning_are_traced(tmp_path):
-  tiny_world.make(tmp_path)
-  get_config = lambda variant="": config_lib.load(ROOT / "configs" / "quickstart.py", variant)
+def test_training_and_fine_tuning_are_traced(world, tmp_path):
   tuned, trained = tmp_path / "tuned", tmp_path / "trained"
-  assert len(list(sft.sft(tiny_world.config(tmp_path, get_config, "sft"), tuned, profile=range(3, 9)))) == 3
+  assert len(list(sft.sft(tiny_world.config(world, variant="sft"), tuned, profile=range(3, 9)))) == 3
   assert traced(tuned)[0] == [3]
-  config = tiny_world.config(tmp_path, get_config)
+  config = tiny_world.config(world)
   config.model.path, config.steps = str(tuned / "model"), 2
   assert len(list(train.train(config, trained, profile=range(2, 3)))) == 2
   steps, names = traced(trained)

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 import team_child
-import tiny_world
 from safetensors.numpy import load_file
 from test_hosts import check_equal, end_all, free_port, sampled, start, start_all
 
@@ -73,10 +72,8 @@ def test_a_host_that_dies_ends_the_others_of_its_engine_with_one_error(tmp_path)
     (4, 1),  # two engines, and the learner's work between their programs
   ],
 )
-def test_engines_over_two_hosts_train_as_one_process(tmp_path, count, ahead):
-  world, mesh = tmp_path / "world", dict(data=1, fsdp=count)
-  world.mkdir()
-  tiny_world.make(world)
+def test_engines_over_two_hosts_train_as_one_process(world, tmp_path, count, ahead):
+  mesh = dict(data=1, fsdp=count)
   for steps in (3,) if ahead else (2, 3):  # the second job resumes
     end_all(start(count, 1, mesh, world, tmp_path / "many", steps, tmp_path, ahead, engine=2), tmp_path, 1500)
   list(hosts_child.run(world, tmp_path / "one", 3, ahead, **mesh))

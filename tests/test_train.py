@@ -22,25 +22,14 @@ from ragrl_jax.store import episodes as episodes_lib
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def get_config(variant=""):
-  return config_lib.load(ROOT / "configs" / "quickstart.py", variant)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("world")
-  tiny_world.make(folder)
-  return folder
-
-
 @pytest.mark.slow  # three runs and their programs
 def test_warm_start_then_rl_then_resume(world, tmp_path):
-  config = tiny_world.config(world, get_config, "sft")
+  config = tiny_world.config(world, variant="sft")
   losses = [m["loss"] for m in sft.sft(config, tmp_path / "warm")]
   # It falls by 0.09 to 0.11 (three seeds). Threads and instruction sets change the fifth digit.
   assert losses[-1] < losses[0] - 0.03
 
-  config = tiny_world.config(world, get_config)
+  config = tiny_world.config(world)
   config.model.path = str(tmp_path / "warm" / "model")
   whole = list(train.train(config, tmp_path / "whole"))
   assert [m["step"] for m in whole] == [1, 2, 3]
@@ -72,7 +61,7 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
 def test_search_r1_trains_by_ppo_and_resumes_exactly(world, tmp_path):
   """The settings of configs/search_r1.py:ppo on the tiny world. The run is stopped after two steps and resumed."""
   rules = config_lib.load(ROOT / "configs" / "search_r1.py", "ppo")
-  config = tiny_world.config(world, get_config)
+  config = tiny_world.config(world)
   config.preset = rules.preset
   for name in ("advantage", "loss", "critic"):
     config[name].update(rules[name])
@@ -93,7 +82,7 @@ def test_search_r1_trains_by_ppo_and_resumes_exactly(world, tmp_path):
 
 @pytest.mark.long  # two runs
 def test_computing_a_prompt_once_for_its_samples_changes_nothing(world, tmp_path, rewarding):
-  config = tiny_world.config(world, get_config)
+  config = tiny_world.config(world)
   config.steps, config.learner.row_lengths, found = 1, (640,), []
   for shared in (False, True):
     config.learner.share_prompts = shared
@@ -129,7 +118,7 @@ def untimed(rows):
 
 @pytest.mark.slow  # three runs
 def test_dynamic_sampling_fills_its_steps_and_resumes_with_kept_groups(world, tmp_path, rewarding):
-  config = tiny_world.config(world, get_config)
+  config = tiny_world.config(world)
   config.steps, config.rollout.prompts_per_step = 4, 3
   config.rollout.filter.update(dict(metric="outcome", surplus="keep", max_draws=8))
   whole = list(train.train(config, tmp_path / "whole"))
@@ -166,7 +155,7 @@ def test_dynamic_sampling_fills_its_steps_and_resumes_with_kept_groups(world, tm
 
 @pytest.mark.slow  # compiles programs for its own shapes
 def test_a_prompt_that_fills_the_context_trains_nothing_and_breaks_nothing(world, tmp_path):
-  config = tiny_world.config(world, get_config)
+  config = tiny_world.config(world)
   config.steps, config.rollout.context, config.switches.instructions = 1, 60, "short"
   asked = list(readers.read_examples(config.data.train))
   drawn = {at for _, at in stream.Stream(len(asked), seed=config.seed).draw(0, config.rollout.prompts_per_step)}
@@ -180,7 +169,7 @@ def test_a_prompt_that_fills_the_context_trains_nothing_and_breaks_nothing(world
 
 @pytest.mark.slow  # programs for one device and for four
 def test_four_devices_take_the_steps_of_one(world, tmp_path):
-  one = tiny_world.config(world, get_config)
+  one = tiny_world.config(world)
   one.steps, one.optimizer.learning_rate = 2, 1e-3
   four = one.copy_and_resolve_references()
   four.mesh.update(dict(data=2, fsdp=2))
@@ -192,7 +181,7 @@ def test_four_devices_take_the_steps_of_one(world, tmp_path):
 
 @pytest.mark.slow  # three runs
 def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resume(world, tmp_path, rewarding):
-  config = tiny_world.config(world, get_config)
+  config = tiny_world.config(world)
   config.steps, config.rollout.ahead = 4, 1
   config.rollout.speculate = 3  # where a chunk ends, and who else draws, moves no draft
   seen = []
@@ -233,7 +222,7 @@ def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resu
 @pytest.mark.parametrize("devices, critic", [(1, "none"), (2, "own")])
 def test_a_step_moves_no_array_between_host_and_devices_unasked(world, tmp_path, devices, critic):
   """JAX_TRANSFER_GUARD=disallow holds through a step, from the weights' way to the engine to the step's metrics."""
-  config = tiny_world.config(world, get_config)
+  config = tiny_world.config(world)
   config.steps, config.mesh.data, config.critic.kind = 1, devices, critic
   if critic != "none":
     config.advantage.kind = "gae"

@@ -5,7 +5,6 @@ import pathlib
 import pytest
 import tiny_world
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.jobs import train
 from ragrl_jax.store import episodes as episodes_lib
 
@@ -13,11 +12,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.slow  # two runs and their programs
-def test_a_run_resumes_exactly_with_rewritten_histories(tmp_path):
-  tiny_world.make(tmp_path / "world")
-  config = tiny_world.config(
-    tmp_path / "world", lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant)
-  )
+def test_a_run_resumes_exactly_with_rewritten_histories(world, tmp_path):
+  config = tiny_world.config(world)
   config.recipe, config.preset = "agent", "paper"
   with config.unlocked():
     config.switches = dict(program="agent_programs:varied", reward="program", rewritten="split", search=True)

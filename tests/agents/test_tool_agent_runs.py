@@ -7,7 +7,6 @@ import pytest
 import small_tokenizers
 import tiny_world
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
 from ragrl_jax.agents.calls.turns import ToolTurns
 from ragrl_jax.data import readers
@@ -29,17 +28,14 @@ def calls(self, text, ids=()):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("world")
-  tiny_world.make(folder)
-  small_tokenizers.byte_level(folder / "words", template=small_tokenizers.QWEN_TOOLS)
-  return folder
+def words(tmp_path_factory):
+  return small_tokenizers.byte_level(tmp_path_factory.mktemp("words"), template=small_tokenizers.QWEN_TOOLS)
 
 
-def settings(world, **switches):
-  config = tiny_world.config(world, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
+def settings(world, words, **switches):
+  config = tiny_world.config(world)
   config.recipe, config.preset = "tool_agent", "paper"
-  config.prompting.update(tokenizer=str(world / "words"), chat=True)
+  config.prompting.update(tokenizer=str(words), chat=True)
   config.rollout.update(context=768, page=32)
   config.learner.row_lengths = (1024,)
   with config.unlocked():
@@ -48,11 +44,9 @@ def settings(world, **switches):
 
 
 @pytest.mark.slow  # two runs
-def test_a_run_trains_on_sampled_calls_and_resumes_exactly(world, tmp_path, monkeypatch):
-  recipe = player.recipe
-  monkeypatch.setattr(player, "recipe", lambda config: tiny_world.rewarding(recipe(config)))
+def test_a_run_trains_on_sampled_calls_and_resumes_exactly(world, words, tmp_path, monkeypatch, rewarding):
   monkeypatch.setattr(ToolTurns, "calls", calls)
-  config = settings(world)
+  config = settings(world, words)
   rows = list(train.train(config, tmp_path / "whole"))
   assert [row["step"] for row in rows] == [1, 2, 3]
   # The sampler's log-probabilities are the learner's, across the turns that the template closed and opened.
@@ -73,16 +67,16 @@ def test_a_run_trains_on_sampled_calls_and_resumes_exactly(world, tmp_path, monk
   tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_a_template_that_does_not_fit_is_refused_before_the_model_is_made(world, tmp_path, monkeypatch):
+def test_a_template_that_does_not_fit_is_refused_before_the_model_is_made(world, words, tmp_path, monkeypatch):
   monkeypatch.setattr(player, "model", lambda *given: pytest.fail("the model was made"))
-  config = settings(world)
+  config = settings(world, words)
   config.prompting.tokenizer = str(small_tokenizers.byte_level(tmp_path / "words"))
   with pytest.raises(ValueError, match="this model's chat template has no format of tool calls that can be read"):
     next(iter(train.train(config, tmp_path / "run")))
 
 
-def test_tools_are_a_part_of_the_prompts_length(world, tmp_path):
-  config = settings(world)
+def test_tools_are_a_part_of_the_prompts_length(world, words):
+  config = settings(world, words)
   recipe, words = player.recipe(config), player.tokenizer(config)
   tools = recipe.tool_tokens(words)
   (longest, *_) = sorted(readers.read_examples(config.data.train), key=lambda e: -len(e.question))

@@ -1,15 +1,17 @@
 """Every file under configs/ gives valid settings in every variant, and names a recipe that accepts its switches."""
 
+import ast
 import functools
 import importlib.util
 import json
 import pathlib
+import re
 
 import pytest
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
-from ragrl_jax.jobs import sft
+from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.structs import Example, Passage
 from ragrl_jax.testing import scripted
@@ -83,7 +85,7 @@ def test_config_is_valid(path):
   ],
 )
 def test_presets_joined_by_commas_all_take_effect(name, variant, preset, differences):
-  config = load(CONFIGS / f"{name}.py").get_config(variant)
+  config = config_lib.load(name, variant)
   assert config.preset == preset
   paper = recipes.get(name).switches
   assert dict(recipes.get(name, config.preset, **config.switches.to_dict()).switches) == {**paper, **differences}
@@ -102,14 +104,14 @@ def test_presets_joined_by_commas_all_take_effect(name, variant, preset, differe
 )  # fmt: skip
 def test_variants_that_contradict_each_other_are_refused(name, variant):
   with pytest.raises(ValueError, match="use .*sft|use (only )?one of|one of .* at most"):
-    load(CONFIGS / f"{name}.py").get_config(variant)
+    config_lib.load(name, variant)
 
 
 def test_arenas_sft_is_the_fair_one_or_the_authors(tmp_path):
   rows = tmp_path / "sft.jsonl"
   rows.write_text("".join(f'{{"id": {i}, "question": "Q?", "answers": ["a"], "turns": []}}\n' for i in range(1000)))
   for variant, most, prompt in (("sft", 0, 0.0), ("sft,repo", 1024, 1.0), ("sft,direct,repo", 1024, 1.0)):
-    config = load(CONFIGS / "arena.py").get_config(variant)
+    config = config_lib.load("arena", variant)
     config.data.train = str(rows)
     planned = sft.planned(config)
     assert (config.sft.max_tokens, config.sft.environment_weight, config.sft.batch) == (most, prompt, 256), variant
@@ -118,7 +120,7 @@ def test_arenas_sft_is_the_fair_one_or_the_authors(tmp_path):
 
 @pytest.mark.parametrize(("variant", "kl", "tangent"), [("", "k2", 5.0), ("k3", "k3", None), ("naive", "k3", None)])
 def test_arenas_k3_is_the_published_one(variant, kl, tangent):
-  loss = learner_settings.from_config(load(CONFIGS / "arena.py").get_config(variant))
+  loss = learner_settings.from_config(config_lib.load("arena", variant))
   assert (loss.kl, loss.kl_tangent) == (kl, tangent)
 
 
@@ -136,13 +138,13 @@ def test_arenas_k3_is_the_published_one(variant, kl, tangent):
   ],
 )
 def test_search_r1_samples_and_learns_as_the_authors_scripts(variant, top_p, learning_rate):
-  config = load(CONFIGS / "search_r1.py").get_config(variant)
+  config = config_lib.load("search_r1", variant)
   assert (config.rollout.top_p, config.optimizer.learning_rate) == (top_p, learning_rate)
 
 
 @pytest.mark.parametrize("variant", ["judge", "naive,judge", "direct,judge"])
 def test_any_reply_of_arena_can_be_judged(variant):
-  config = load(CONFIGS / "arena.py").get_config(variant)
+  config = config_lib.load("arena", variant)
   recipe = recipes.get("arena", config.preset)
   assert (config.judge.kind, config.judge.prompt, recipe.switches["accuracy"]) == ("llm", "answer", "judge")
   example = Example("q", "Who?", ("Ann",), (Passage("1", "", "It was Ann Lee."),), supporting=(0,))
@@ -173,25 +175,25 @@ def test_whose_own_questions_are_named_reads_no_others(path):
 
 def test_no_retrieval_has_no_curriculum():
   for variant in ("no_retrieval", "no_retrieval,easy_only", "easy_only"):
-    assert load(CONFIGS / "care.py").get_config(variant).data.hard == ""
-  assert load(CONFIGS / "care.py").get_config().data.drop_unanswerable
+    assert config_lib.load("care", variant).data.hard == ""
+  assert config_lib.load("care").data.drop_unanswerable
 
 
 def test_longbench_has_the_authors_sizes():
-  rollout = load(CONFIGS / "care.py").get_config("longbench").rollout
+  rollout = config_lib.load("care", "longbench").rollout
   assert (rollout.context - rollout.max_new_tokens, rollout.max_new_tokens) == (32_768, 4_096)
 
 
 def test_room_for_results_does_not_require_room_for_a_whole_turn():
   # A prompt of 2,048 tokens, a first turn of 7,000 and five passages: the paper's budget leaves 5,000 tokens more.
-  config = load(CONFIGS / "when_to_search.py").get_config()
+  config = config_lib.load("when_to_search")
   passages = config.retrieval.top_k * recipes.get("when_to_search").switches["max_passage_tokens"]
   assert config.rollout.context - 2048 - 7000 - passages >= (config.rollout.reserve or config.rollout.max_new_tokens)
 
 
 def test_a_judged_pair_is_not_longer_than_in_training():
   # The titles and numbers of the passages and the words of the question take less than 200 tokens.
-  config = load(CONFIGS / "veritas.py").get_config()
+  config = config_lib.load("veritas")
   passage = recipes.get("veritas").switches["max_passage_tokens"]
   assert config.judge.max_tokens >= config.retrieval.top_k * passage + config.rollout.max_new_tokens + 200
 
@@ -233,3 +235,83 @@ def test_the_authors_updates_of_search_r1():
     assert config.optimizer.warmup_steps / updates == pytest.approx(0.285, abs=0.001)
     if "repo" in variant:
       assert config.rollout.prompts_per_step * config.rollout.group_size == number * 256
+
+
+@pytest.mark.parametrize("name", ["arena", "search_r1", "untrained", "veritas", "when_to_search"])
+def test_variants_choose_presets(name):
+  assert recipes.presets(name)
+  for variant in recipes.presets(name):
+    for spelling in (variant, f"{variant},smoke", f"smoke,{variant}"):
+      assert config_lib.load(name, spelling).preset == variant
+  assert config_lib.load(name, "smoke").preset == "paper"
+  with pytest.raises(ValueError, match="smoke"):
+    config_lib.load(name, "tiny")
+
+
+def test_published_numbers():
+  search, cite = config_lib.load("search_r1"), config_lib.load("arena")
+  assert (search.rollout.prompts_per_step, search.rollout.group_size, search.retrieval.top_k) == (512, 5, 3)
+  ppo = config_lib.load("veritas")
+  assert (ppo.rollout.prompts_per_step, ppo.rollout.group_size, ppo.loss.minibatches) == (512, 1, 2)
+  assert (ppo.advantage.kind, ppo.advantage.gamma, ppo.advantage.lam, ppo.critic.kind) == ("gae", 1.0, 1.0, "own")
+  assert (ppo.loss.kl, ppo.loss.kl_in, ppo.loss.kl_coef, ppo.critic.learning_rate) == ("k1", "reward", 0.001, 1e-5)
+  when = config_lib.load("when_to_search")
+  assert (when.rollout.prompts_per_step, when.rollout.group_size, when.rollout.context) == (32, 32, 2048 + 16384)
+  assert (when.loss.clip_high, when.loss.kl, when.rollout.filter.metric) == (0.28, "none", "total")
+  assert (config_lib.load("when_to_search", "table").loss.kl_coef, when.retrieval.top_k) == (1e-4, 5)
+  assert (search.optimizer.learning_rate, search.loss.kl, search.loss.kl_coef) == (1e-6, "k3", 0.001)
+  assert search.optimizer.warmup_steps == search.loss.minibatches * round(0.285 * search.steps)  # it counts updates
+  assert (cite.rollout.prompts_per_step, cite.rollout.group_size, cite.rollout.temperature) == (256, 7, 0.9)
+  assert (cite.optimizer.learning_rate, cite.loss.kl, cite.loss.kl_coef) == (3e-6, "k2", 0.04)
+  assert (cite.advantage.std, cite.advantage.eps) == ("sample", 1e-4)
+
+
+def test_arena_without_a_set_trains_on_the_two_others_and_is_measured_on_it():
+  arena = load(CONFIGS / "arena.py")
+  everything = arena.get_config().data
+  for held_out in arena.WITHOUT:
+    data = arena.get_config(held_out).data
+    train, test = set(data.train.split(",")), set(data.evaluate.split(","))
+    assert len(train) == 2 and train < set(everything.train.split(","))
+    assert len(test) == 1 and test < set(everything.evaluate.split(","))
+    assert not re.search(r"\[:\d+\]", data.train + data.evaluate)  # the first rows of a file may all be of one kind
+    (left_out,) = set(everything.train.split(",")) - train
+    assert left_out.rpartition("/")[0] == test.pop().rpartition("/")[0]
+
+
+@pytest.mark.parametrize(
+  "variant, steps, warmup",
+  [("", 95, 10), ("k3", 95, 10), ("without_hotpotqa", 58, 6), ("without_2wiki", 58, 6), ("without_musique", 78, 8)],
+)
+def test_arena_is_one_epoch_of_the_sets_in_use(variant, steps, warmup):
+  config = config_lib.load("arena", variant)
+  assert (config.steps, config.optimizer.warmup_steps) == (steps, warmup)
+
+
+@pytest.mark.parametrize(
+  "name, variant",
+  [
+    ("arena", "sft"),
+    ("care", "sft"),
+    ("lear", "sft"),
+    ("lear", "sft,vanilla"),
+    ("lear", "sft,generator"),
+    ("veritas", "reward_model"),
+  ],
+)
+def test_supervised_runs_train_only_the_reply(name, variant):
+  assert config_lib.load(name, variant).sft.environment_weight == 0.0
+
+
+def test_cares_command_for_longbench_starts():
+  """evaluate.py accepts the README's options: the first error is the missing checkpoint."""
+  readme = (pathlib.Path(recipes.__file__).parent / "care" / "README.md").read_text(encoding="utf-8")
+  command = re.search(r"\| LongBench \|.*", readme)[0]
+  options = {name: ast.literal_eval(value) for name, value in re.findall(r"--config\.(\S+)=(True|False)", command)}
+  assert "care:longbench " in command and options == {"switches.unmarked": True}
+  config = config_lib.load("care", "longbench")
+  with config.unlocked():
+    config.switches.update(unmarked=True)
+  assert config.data.cut_middle and config.rollout.context == 32_768 + 4_096
+  with pytest.raises(FileNotFoundError, match="no model here"):
+    evaluate.evaluate(config, "nowhere", "hotpotqa.jsonl", "nowhere")

@@ -10,58 +10,37 @@ from ragrl_jax.run import warning_signs
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 from ragrl_jax.testing import contract
 
-# The terms that a recipe's presets score. Reports, configs and the papers' tables use these names.
+# Recipe → terms → the presets that score them. Reports, configs and the papers' tables use these names.
+SCORED = {
+  "agent": {"answer": "paper"},
+  "arena": {"format accuracy relevance bonus": "paper repo f1 judge no_bonus", "format accuracy": "naive direct"},
+  "care": {"accuracy format retrieval": "paper repo mean no_retrieval easy_only original"},
+  "lear": {
+    "answer length format": "paper inference answers_r answers_e answers_f answers_er answers_ef vanilla rationale "
+    "generator study_rational study_vanilla filter thoughts"
+  },
+  "released": {"answer": "paper search_r1 desa autorefine research r1_searcher search_o1 simpledeepsearcher given"},
+  "search_r1": {"answer": "paper grpo ppo browse repo r1", "answer format retrieval": "format"},
+  "tool_agent": {"answer": "paper"},
+  "untrained": {
+    "answer": "paper closed_book cot ircot iter_retgen self_ask skr sure flare adaptive recomp filco given"
+  },
+  "veritas": {
+    "answer": "reward_model",
+    "answer information_think think_answer think_search": "paper em em_it em_ta no_ramp repo",
+    "answer information_think think_answer think_search format": "em_format",
+  },
+  "when_to_search": {
+    "answer_explore answer_economise search format": "paper exact printed ngrams no_search_reward no_stage_one "
+    "no_stage_two no_answer_reward unified"
+  },
+}
 TERMS = {
-  ("agent", "paper"): {"answer"},
-  **{
-    ("arena", preset): {"format", "accuracy", "relevance", "bonus"}
-    for preset in ("paper", "repo", "f1", "judge", "no_bonus")
-  },
-  ("arena", "naive"): {"format", "accuracy"},
-  ("arena", "direct"): {"format", "accuracy"},
-  **{
-    ("care", preset): {"accuracy", "format", "retrieval"}
-    for preset in ("paper", "repo", "mean", "no_retrieval", "easy_only", "original")
-  },
-  **{
-    ("lear", preset): {"answer", "length", "format"}
-    for preset in (
-      "paper", "inference", "answers_r", "answers_e", "answers_f", "answers_er", "answers_ef", "vanilla", "rationale",
-      "generator", "study_rational", "study_vanilla", "filter", "thoughts",
-    )
-  },
-  **{
-    ("released", preset): {"answer"}
-    for preset in (
-      *("paper", "search_r1", "desa", "autorefine", "research", "r1_searcher"),
-      *("search_o1", "simpledeepsearcher", "given"),
-    )
-  },
-  ("search_r1", "paper"): {"answer"}, ("search_r1", "grpo"): {"answer"}, ("search_r1", "ppo"): {"answer"},
-  ("search_r1", "browse"): {"answer"}, ("search_r1", "repo"): {"answer"}, ("search_r1", "r1"): {"answer"},
-  ("search_r1", "format"): {"answer", "format", "retrieval"},
-  ("tool_agent", "paper"): {"answer"},
-  **{
-    ("untrained", preset): {"answer"}
-    for preset in (
-      *("paper", "closed_book", "cot", "ircot", "iter_retgen", "self_ask", "skr"),
-      *("sure", "flare", "adaptive", "recomp", "filco", "given"),
-    )
-  },
-  **{
-    ("veritas", preset): {"answer", "information_think", "think_answer", "think_search"}
-    for preset in ("paper", "em", "em_it", "em_ta", "no_ramp", "repo")
-  },
-  **{
-    ("when_to_search", preset): {"answer_explore", "answer_economise", "search", "format"}
-    for preset in (
-      "paper", "exact", "printed", "ngrams", "no_search_reward", "no_stage_one", "no_stage_two", "no_answer_reward",
-      "unified",
-    )
-  },
-  ("veritas", "reward_model"): {"answer"},
-  ("veritas", "em_format"): {"answer", "information_think", "think_answer", "think_search", "format"},
-}  # fmt: skip
+  (name, preset): set(terms.split())
+  for name, scored in SCORED.items()
+  for terms, presets in scored.items()
+  for preset in presets.split()
+}
 OWN_WORDS = ("agent",)  # their programs write the prompts, and no wording of ours does
 NO_PAPER = ("agent", "tool_agent")
 EVERY = [(name, preset) for name, module in recipes.RECIPES.items() for preset in module.PRESETS]

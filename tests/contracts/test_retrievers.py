@@ -1,12 +1,12 @@
 """The same checks for every retriever."""
 
+import contextlib
 import json
 import random
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import uvicorn
+from served import serving
 
 from ragrl_jax.retrieval import build_index, load_index, server
 from ragrl_jax.structs import Passage
@@ -39,14 +39,9 @@ def built(tmp, encoder, **settings):
 
 
 def remote(tmp, stack):
-  app = server.application(load_index(built(tmp, "bm25")), server.Limits(max_topk=1000))
-  running = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-  thread = threading.Thread(target=running.run)
-  thread.start()
-  while not running.started:
-    assert thread.is_alive()
-  stack.append(lambda: (setattr(running, "should_exit", True), thread.join()))
-  return load_index(f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}")
+  limits = server.Limits(max_topk=1000)
+  (address,) = stack.enter_context(serving(load_index(built(tmp, "bm25")), limits=limits))
+  return load_index(address)
 
 
 def dense(search="faiss", device_dtype="float32", **settings):
@@ -79,10 +74,8 @@ RETRIEVERS = {
 
 @pytest.fixture(scope="module", params=RETRIEVERS)
 def retriever(request, tmp_path_factory):
-  stack = []
-  yield RETRIEVERS[request.param](tmp_path_factory.mktemp("retriever"), stack)
-  for end in stack:
-    end()
+  with contextlib.ExitStack() as stack:
+    yield RETRIEVERS[request.param](tmp_path_factory.mktemp("retriever"), stack)
 
 
 def test_best_first_and_never_more_than_k(retriever):

@@ -31,13 +31,12 @@ def tokenizer(tmp_path_factory) -> sentencepiece.SentencePieceTokenizer:
   return base_reader.tokenizer(tmp_path_factory.mktemp("words") / "tokenizer.model")
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_first_weights_repeat_what_they_never_saw(seed):
+def test_first_weights_repeat_what_they_never_saw():
   """Of forty random tokens, said twice, the second time nearly all are the likeliest after those before them."""
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   tokens = np.stack([np.tile(rng.choice(VOCAB, 40, replace=False), 2) for _ in range(4)])
   share = lambda model: float((np.argmax(model(jnp.asarray(tokens)), -1)[:, 40:-1] == tokens[:, 41:]).mean())
-  assert share(decoder(seed)) > 0.9 and share(decoder(seed, first=False)) < 0.05
+  assert share(decoder()) > 0.9 and share(decoder(first=False)) < 0.05
 
 
 def test_other_shapes_are_refused():

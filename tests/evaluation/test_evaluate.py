@@ -13,7 +13,7 @@ from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import weights
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.store import checkpoint, episodes
+from ragrl_jax.store import checkpoint
 
 pytestmark = pytest.mark.slow  # builds an engine for each test
 
@@ -85,24 +85,6 @@ def test_answers_do_not_depend_on_what_is_played_beside_them(place, whole):
   config = config.copy_and_resolve_references()
   config.evaluate.batch = 1
   assert run(place, config, "one_by_one")["latency"] > 0 and predictions(place / "one_by_one") == got
-
-
-def test_seeds_sample_other_answers_and_each_repeats(place):
-  place, config, _ = place
-  config = config.copy_and_resolve_references()
-  config.rollout.max_new_tokens = 16
-  metrics = run(place, config, "seeds", seeds=2)
-  said = [[row["response_tokens"] for row in predictions(place / "seeds" / f"seed_{seed}")] for seed in (0, 1)]
-  assert metrics["seeds"] == 2 and metrics["n"] == 7 and metrics["settings"]["sampling"]["temperature"] == 1.0
-  turns = [
-    [[s["text"] for s in row["segments"]] for row in episodes.read_folder(place / "seeds" / f"seed_{seed}")]
-    for seed in (0, 1)
-  ]
-  assert turns[0] != turns[1]
-  assert run(place, config, "sampled", sample=True)["n"] == 7
-  assert [row["response_tokens"] for row in predictions(place / "sampled")] == said[0]
-  alone = [[s["text"] for s in row["segments"]] for row in episodes.read_folder(place / "sampled")]
-  assert alone == turns[0]  # the first seed answers as --sample does
 
 
 def test_config_sets_the_room_that_results_leave_for_the_next_turn(place, whole):
@@ -221,10 +203,7 @@ def test_the_best_checkpoint_of_a_run(tmp_path):
   [
     ("untrained", dict(method="sure")),
     ("untrained", dict(method="flare", max_searches=2)),
-    ("untrained", dict(method="adaptive", max_searches=2)),
-    ("untrained", dict(method="filco")),
     ("released", dict(agent="search_o1")),
-    ("released", dict(agent="r1_searcher")),
   ],
 )
 def test_methods_are_played_by_an_engine(place, recipe, switches):
@@ -237,5 +216,5 @@ def test_methods_are_played_by_an_engine(place, recipe, switches):
   assert metrics["n"] == 3 and metrics["failed"] == 0
   played = [json.loads(line) for line in (place / name / "episodes.jsonl").read_text().splitlines()]
   said = [segment for row in played for segment in row["segments"] if segment["owner"] == "model"]
-  first_search = switches.get("method") in ("sure", "flare", "filco")
+  first_search = recipe == "untrained"
   assert len(said) >= 3 and metrics["searches"] >= first_search

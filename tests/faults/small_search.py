@@ -11,14 +11,12 @@ import pathlib
 import plans
 import tiny_world
 
-from ragrl_jax import config as config_lib
-
 QUICKSTART = pathlib.Path(__file__).parents[2] / "configs" / "quickstart.py"
 TIMEOUT_S = 4.0  # of one call of a tool
 
 
 def get_config(variant: str):
-  config = tiny_world.config(pathlib.Path(variant), lambda _: config_lib.load(QUICKSTART))
+  config = tiny_world.config(pathlib.Path(variant), QUICKSTART)
   config.steps, config.data.evaluate = plans.STEPS, ""
   config.checkpoint.update(dict(every=plans.EVERY, keep=3))
   config.loss.kl, config.loss.kl_coef = "k2", 0.01  # so that a reference policy is restored too

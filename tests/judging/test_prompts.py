@@ -128,7 +128,7 @@ def test_documented_prompts_exist():
   named = {
     name for page in pages for name in re.findall(r"judge\.prompt=[\"']?(\w+)", page.read_text(encoding="utf-8"))
   }
-  assert len(named) > 1 and named <= prompts.PROMPTS.keys()
+  assert named and named <= prompts.PROMPTS.keys()
   of_answers = [name for name, prompt in prompts.PROMPTS.items() if prompt.of_answers]
   command = (root / "ragrl_jax" / "cli" / "judge_answers.py").read_text(encoding="utf-8")
   assert " or\n".join(of_answers) in ast.get_docstring(ast.parse(command))

@@ -3,13 +3,12 @@
 import dataclasses
 import pathlib
 import random
-from collections.abc import Callable
 
 import jax
-import ml_collections
 import numpy as np
 import orbax.checkpoint as ocp
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, structs
 from ragrl_jax.data import synthetic, writers
 from ragrl_jax.prompting import sentencepiece
@@ -48,15 +47,15 @@ def rewarding(recipe):
   )
 
 
-def config(folder: pathlib.Path, get_config: Callable[[str], ml_collections.ConfigDict], variant: str = ""):
+def config(folder: pathlib.Path, name: str | pathlib.Path = "quickstart", variant: str = ""):
   """A config's settings with the data of `make`, a model of a few thousand parameters, and three steps.
 
   Args:
     folder: the folder filled by `make`.
-    get_config: the function of a file under configs/. The model must have one of the quickstart's shapes.
-    variant: its argument; "sft" trains on the demonstrations.
+    name: a config's name, or its file. The model must have one of the quickstart's shapes.
+    variant: of the config; "sft" trains on the demonstrations.
   """
-  made = get_config(variant)
+  made = config_lib.load(name, variant)
   made.model.shape.update(dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32))
   made.rollout.update(
     dict(

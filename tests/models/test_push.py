@@ -10,7 +10,6 @@ import pytest
 import tiny_world
 from huggingface_hub import constants
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands, push_hf
 from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.models import weights
@@ -73,10 +72,8 @@ def test_a_folder_is_uploaded_and_refusals_are_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow  # trains, evaluates and exports
-def test_a_trained_run_is_scored_and_pushed(tmp_path, monkeypatch, capsys):
-  tiny_world.make(tmp_path)
-  get_config = lambda variant="": config_lib.load(ROOT / "configs" / "quickstart.py", variant)
-  config = tiny_world.config(tmp_path, get_config)
+def test_a_trained_run_is_scored_and_pushed(world, tmp_path, monkeypatch, capsys):
+  config = tiny_world.config(world)
   config.steps = 2
   run = tmp_path / "run"
   list(train.train(config, run, evaluate=evaluate.evaluator(config, workdir=run)))

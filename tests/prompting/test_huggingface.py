@@ -155,12 +155,6 @@ def test_runs_of_spaces_that_are_added_tokens_are_spaces(gemma):
   assert double in tokenizer.encode("a  b") and tokenizer.token_bytes(double) == b"  "
 
 
-def test_text_of_a_corpus_cannot_end_a_turn(folder):
-  tokenizer = HuggingFaceTokenizer(folder)
-  ids = tokenizer.encode("a<|im_end|>\n<|im_start|>system\n")
-  assert not set(ids) & set(theirs(folder).convert_tokens_to_ids(["<|im_end|>", "<|im_start|>"]))
-
-
 def test_the_models_text_normalisation_is_kept(tmp_path):
   # Qwen's tokenizer.json composes characters (NFC): e + acute becomes one letter, as in the model's pre-training.
   # What the file says decides, not what the class Qwen2Tokenizer or config.json's model_type would build.

@@ -64,36 +64,6 @@ def test_a_run_without_hugging_face_does_not_import_it():
   assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_broken_utf8_is_replaced_in_the_text_and_kept_in_the_ids(tmp_path):
-  for tokenizer in (
-    ByteTokenizer(),
-    load_tokenizer(small.byte_level(tmp_path / "b")),
-    small.small_sentencepiece(tmp_path / "a.model"),
-  ):
-    known = {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size)}
-    # A model may sample any bytes: a lone continuation byte, a surrogate, an overlong slash, the first of four bytes.
-    for broken in (b"\x80", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf0\x9f\x98"):
-      ids = [known[b"a"], *(known[bytes([b])] for b in broken), known[b"z"]]
-      view = tokenizer.decode(ids)
-      assert view[0] == "a" and view[-1] == "z" and set(view[1:-1]) == {"\ufffd"}
-      assert b"".join(map(tokenizer.token_bytes, ids)) == b"a" + broken + b"z"
-
-
-def test_a_character_split_over_two_segments_is_whole_only_in_the_joined_text(tmp_path):
-  tokenizer = load_tokenizer(small.byte_level(tmp_path))
-  ids = tokenizer.encode("\U0001f9d1")
-  first, rest = ids[:1], ids[1:]
-  assert "\U0001f9d1" not in tokenizer.decode(first) + tokenizer.decode(rest)
-  assert tokenizer.decode(first + rest) == "\U0001f9d1"
-
-
-def test_eos_and_control_tokens_leave_no_gap_in_the_text(tmp_path):
-  tokenizer = load_tokenizer(small.byte_level(tmp_path))
-  start, end = tokenizer.encode("<think>")[0], tokenizer.eos_ids[0]
-  ids = [start, *tokenizer.encode("a"), end, tokenizer.pad_id, *tokenizer.encode("b"), tokenizer.vocab_size + 5]
-  assert tokenizer.decode(ids) == "<think>ab"
-
-
 LLAMA = dict(tokenizer_class="LlamaTokenizer", bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import pytest
 import unearned
@@ -296,11 +297,10 @@ def test_no_reply_of_constant_pieces_earns_anything_when_guarded():
   """All replies of up to three sections, each with one of these bodies: none of them has read the question."""
   bodies = ("", ".", "\u200b", "[]", "[1]", "[1,2,3,4,5,6]", "[9]", "a b c d e 1 2 3 4 5 6", "yes")
   example = dataclasses.replace(EXAMPLE, supporting=(1, 3), evidence=())  # 2 and 4: no constant guess hits
-  for ids in bodies:
-    for analysis in bodies:
-      for answer in bodies:
-        for text in (said(ids, answer, analysis), said(ids, answer, analysis)[10:], f"<relevance>{ids}</relevance>"):
-          assert unearned.earned("arena", "paper", example, text, guarded=True)[0] == 0.0, text
+  guarded = recipes.get("arena", guarded=True)
+  for ids, analysis, answer in itertools.product(bodies, repeat=3):
+    for text in (said(ids, answer, analysis), said(ids, answer, analysis)[10:], f"<relevance>{ids}</relevance>"):
+      assert scored(text, guarded, example)[1] == 0.0, text
 
 
 def test_a_missing_verdict_stays_unknown_when_guarded():

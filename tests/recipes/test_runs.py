@@ -6,25 +6,16 @@ import pathlib
 import pytest
 import tiny_world
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import train
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("world")
-  tiny_world.make(folder)
-  return folder
-
-
 @pytest.mark.long  # compiles programs for its own shapes
 @pytest.mark.parametrize("name", ["veritas", "when_to_search"])
 def test_two_steps(world, tmp_path, name):
-  load = lambda variant="": config_lib.load(CONFIGS / f"{name}.py", variant)
-  config = tiny_world.config(world, lambda variant: load("ngrams,smoke" if name == "when_to_search" else "smoke"))
+  config = tiny_world.config(world, name, "ngrams,smoke" if name == "when_to_search" else "smoke")
   config.steps, config.prompting.chat, config.judge.kind = 2, False, "lexical"
   config.model.update(dict(dtype="float32", remat=False))
   config.switches.instructions = "none"
@@ -56,7 +47,7 @@ def test_two_steps(world, tmp_path, name):
 
 @pytest.mark.long  # compiles programs for its own shapes
 def test_two_steps_with_passages_at_hand_and_a_judge(world, tmp_path):
-  config = tiny_world.config(world, lambda variant: config_lib.load(CONFIGS / "arena.py", "judge,smoke"))
+  config = tiny_world.config(world, "arena", "judge,smoke")
   config.steps, config.prompting.chat, config.retrieval.index = 2, False, ""
   config.switches.instructions = "none"
   config.rollout.update(dict(context=512, prefill=64))

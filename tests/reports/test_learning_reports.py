@@ -118,19 +118,3 @@ def test_the_kl_of_the_policy_with_itself_is_0_at_any_temperature():
   learner = small_learner.learner(FULL)
   _, metrics = small_learner.update(learner, learner.init(0), small_learner.blocks(small_learner.items()))
   assert metrics["kl"] == 0.0 and FULL.temperature != 1.0
-
-
-def score(*turns):
-  return RECIPE.score(EXAMPLE, Episode.from_text(RECIPE, EXAMPLE, list(turns)))["answer"]
-
-
-def test_an_answer_in_a_tools_output_earns_nothing():
-  """verl #6392: the whole transcript is searched for the answer."""
-  found = "\n\n<information>Doc 1(Title: x) <answer> Paris </answer></information>\n\n"
-  assert score(("model", "<search> x </search>"), ("environment", found), ("model", "I stop.")) == 0.0
-
-
-def test_text_after_an_answer_costs_nothing_and_a_truncated_answer_earns_nothing():
-  """verl #7274, UniRL #19: later text hides an answer; an answer without its end is paid."""
-  assert score(("model", "<answer> Paris </answer>\nThat is what the passages say.")) == 1.0
-  assert score(("model", "<answer> Paris </answ")) == 0.0

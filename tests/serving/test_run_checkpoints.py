@@ -9,18 +9,16 @@ import sys
 import pytest
 import tiny_world
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.jobs import checkpoints, evaluate, train
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(world, tmp_path_factory):
   """A run of three steps, with a checkpoint of each."""
-  folder = tmp_path_factory.mktemp("world")
-  tiny_world.make(folder)
-  config = tiny_world.config(folder, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
+  folder = tmp_path_factory.mktemp("run")
+  config = tiny_world.config(world)
   config.checkpoint.keep = 3
   assert [metrics["step"] for metrics in train.train(config, folder / "run")] == [1, 2, 3]
   return folder / "run"
