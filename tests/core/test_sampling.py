@@ -121,7 +121,7 @@ def test_the_smallest_top_p_keeps_the_likeliest_and_the_largest_nearly_all():
 
 
 def test_every_token_has_one_place_and_no_block_crosses_a_share():
-  for vocabulary in (1, 7, 16, 259, 320, 506, 32_000, 50_257, 128_256, 151_936, 152_064):
+  for vocabulary in (1, 7, 16, 259, 506, 50_257, 151_936):
     shares, share, blocks, size = sampling._sizes(vocabulary)
     assert shares == np.gcd(vocabulary, 16) and shares * share == vocabulary
     assert share <= blocks * size < share + blocks and blocks * shares + size < 4 * vocabulary**0.5 + 32

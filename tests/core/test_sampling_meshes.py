@@ -27,7 +27,7 @@ def given(vocabulary):
   )
 
 
-@pytest.mark.parametrize("vocabulary, tensor", [(151_936, 8), (128_256, 4), (320, 2)])
+@pytest.mark.parametrize("vocabulary, tensor", [(151_936, 8), (320, 2)])
 def test_tokens_are_the_same_and_no_weights_are_sent(vocabulary, tensor):
   mesh = Mesh(np.asarray(jax.devices()).reshape(-1, tensor), ("data", "tensor"))
   sharded, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, "tensor"), ()))

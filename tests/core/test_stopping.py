@@ -8,17 +8,11 @@ def test_a_level_holds_when_it_is_measured_twice():
 
 
 def test_a_curve_has_stopped_rising():
-  for curve, expected in [
-    ([], False),
-    ([0.4, 0.4], False),  # fewer than patience + 1
-    ([0.4, 0.4, 0.4], True),
-    ([0.4, 0.9, 0.95], False),  # 0.95 > 0.4
-    ([0.4, 0.9, 0.95, 0.96], False),  # 0.96 > 0.9
-    ([0.4, 0.96, 0.95, 0.94], True),  # neither of the last two is above 0.96
-    ([0.4, 0.96, 0.95, 0.9601], True),  # by less than the required rise
-    ([0.4, 0.96, 0.95, 0.98], False),
-  ]:
-    assert stopping.stopped_rising(curve, patience=2, rise=0.005) is expected
+  stopped = lambda curve: stopping.stopped_rising(curve, patience=2, rise=0.005)
+  # Neither of the last two is above the third last, by the required rise. Two values are too few.
+  assert all(map(stopped, ([0.4, 0.4, 0.4], [0.4, 0.96, 0.95, 0.94], [0.4, 0.96, 0.95, 0.9601])))
+  rising = [], [0.4, 0.4], [0.4, 0.9, 0.95], [0.4, 0.9, 0.95, 0.96], [0.4, 0.96, 0.95, 0.98]
+  assert not any(map(stopped, rising))
 
 
 def test_a_curve_that_has_not_begun_to_rise_has_not_stopped_rising():

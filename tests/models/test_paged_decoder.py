@@ -35,18 +35,8 @@ def over_pages(dtype, layer, q, k, v, carry):
 
 @pytest.fixture(scope="module")
 def model_and_tokens():
-  config = DecoderConfig.from_shape(
-    61,
-    family="qwen3",
-    d_model=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=32,
-    d_ff=96,
-    rope_theta=1e4,
-    tied=True,
-  )
+  shape = dict(d_model=64, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, d_ff=96, rope_theta=1e4, tied=True)
+  config = DecoderConfig.from_shape(61, family="qwen3", **shape)
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
   draw = np.random.default_rng(0)
   # Much larger than usual initial weights, so attention is peaked and logits are uneven.

@@ -36,19 +36,8 @@ def test_the_parameters_of_a_chip():
 )
 def test_parameters_as_the_rules_shard_them(family, tied, axes):
   more = dict(num_experts=6, experts_per_token=2) if family == "qwen3_moe" else {}
-  shape = DecoderConfig.from_shape(
-    36,
-    family=family,
-    tied=tied,
-    d_model=16,
-    num_layers=3,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    d_ff=32,
-    rope_theta=1e4,
-    **more,
-  )
+  more |= dict(d_model=16, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=32, rope_theta=1e4)
+  shape = DecoderConfig.from_shape(36, family=family, tied=tied, **more)
   mesh = mesh_lib.make(jax.devices(), data=axes.data, fsdp=axes.fsdp, tensor=axes.tensor, sequence=axes.sequence)
   model = compiled.abstract_model(config_lib.default_config(), shape, mesh)
   placed = rules.place(mesh, nnx.state(model, nnx.Param))

@@ -90,6 +90,11 @@ def prompts(supplied):
   return [group[0].prompt_index for group in supplied.groups]
 
 
+def counts(*, staleness=0, **of_groups):
+  """The metrics of a step: numbers of groups, by their names."""
+  return {f"groups/{name}": number for name, number in of_groups.items()} | dict(staleness=staleness)
+
+
 def test_without_a_filter_a_step_is_one_draw_and_nothing_is_measured():
   rollout, sampler = make(metric="none")
   first = sampler.take(1)
@@ -97,16 +102,7 @@ def test_without_a_filter_a_step_is_one_draw_and_nothing_is_measured():
   second = sampler.take(2)
   assert prompts(first) == [0, 1, 2] and prompts(second) == [3, 4, 5] and sampler.cursor == 6
   assert rollout.tape == [(1, [0, 1, 2]), (2, [3, 4, 5])]
-  assert first.metrics == {
-    "groups/draws": 1,
-    "groups/drawn": 3,
-    "groups/discarded_share": 0,
-    "groups/surplus": 0,
-    "groups/missing": 0,
-    "groups/trained": 3,
-    "groups/stale": 0,
-    "staleness": 0,
-  }
+  assert first.metrics == counts(draws=1, drawn=3, discarded_share=0, surplus=0, missing=0, trained=3, stale=0)
 
 
 def test_groups_with_a_spread_are_kept_in_the_order_drawn_and_the_surplus_is_discarded():
@@ -115,17 +111,8 @@ def test_groups_with_a_spread_are_kept_in_the_order_drawn_and_the_surplus_is_dis
   found = sampler.take(1)
   assert prompts(found) == [1, 2, 3] and rollout.tape == [(1, [0, 1, 2]), (1, [3, 4])]
   # of 10 episodes, the first samples of four prompts have outcome 1
-  assert found.metrics == {
-    "groups/draws": 2,
-    "groups/drawn": 5,
-    "groups/discarded_share": 1 / 5,
-    "groups/surplus": 1,
-    "groups/missing": 0,
-    "groups/trained": 3,
-    "groups/stale": 0,
-    "staleness": 0,
-    "groups/metric": pytest.approx(4 / 10),
-  }
+  kept = counts(draws=2, drawn=5, discarded_share=1 / 5, surplus=1, missing=0, trained=3, stale=0)
+  assert found.metrics == kept | {"groups/metric": pytest.approx(4 / 10)}
   rollout.version = 1
   # At a share of 5/6, four are drawn for three: 5, 6, 7, 8. All except 7 have a spread.
   assert prompts(sampler.take(2)) == [5, 6, 8] and sampler.cursor == 9

@@ -44,48 +44,17 @@ def opened(folder, config, **given):
     return made, said
 
 
-CHANGED = dict(
-  recipe="care",
-  preset="repo",
-  switches__instructions="short",
-  seed=1,
-  model__path="m",
-  model__dtype="bfloat16",
-  model__shape__d_model=64,
-  data__train="t",
-  data__max_examples=3,
-  retrieval__index="i",
-  retrieval__top_k=5,
-  rollout__group_size=4,
-  rollout__lanes=16,
-  rollout__temperature=0.5,
-  rollout__filter__metric="total",
-  optimizer__learning_rate=1e-3,
-  critic__learning_rate=1e-3,
-  loss__kl="k3",
-  advantage__kind="leave_one_out",
-  prompting__chat=False,
-  judge__kind="lexical",
-  judge__endpoint="http://there/v1",
-  mesh__fsdp=2,
-  learner__micro_rows=4,
-  judges__answer=dict(threshold=0.9),
-)
-FREE = dict(
-  steps=10,
-  log__tensorboard=False,
-  checkpoint__every=7,
-  checkpoint__keep=3,
-  evaluate__every=2,
-  evaluate__batch=3,
-  data__evaluate="e",
-  retrieval__timeout_s=5.0,
-  retrieval__retries=9,
-  retrieval__max_failed_share=0.5,
-  judge__cache="c",
-  judge__concurrency=2,
-  judges__answer=dict(timeout_s=9.0),
-)
+CHANGED = dict(recipe="care", preset="repo", switches__instructions="short", seed=1, model__path="m", data__train="t")
+CHANGED |= dict(model__dtype="bfloat16", model__shape__d_model=64, data__max_examples=3, retrieval__index="i")
+CHANGED |= dict(retrieval__top_k=5, rollout__group_size=4, rollout__lanes=16, rollout__temperature=0.5)
+CHANGED |= dict(rollout__filter__metric="total", optimizer__learning_rate=1e-3, critic__learning_rate=1e-3)
+CHANGED |= dict(loss__kl="k3", advantage__kind="leave_one_out", prompting__chat=False, judge__kind="lexical")
+CHANGED |= dict(judge__endpoint="http://there/v1", mesh__fsdp=2, learner__micro_rows=4)
+CHANGED |= dict(judges__answer=dict(threshold=0.9))
+FREE = dict(steps=10, log__tensorboard=False, checkpoint__every=7, checkpoint__keep=3, evaluate__every=2)
+FREE |= dict(evaluate__batch=3, data__evaluate="e", retrieval__timeout_s=5.0, retrieval__retries=9)
+FREE |= dict(retrieval__max_failed_share=0.5, judge__cache="c", judge__concurrency=2)
+FREE |= dict(judges__answer=dict(timeout_s=9.0))
 
 
 def test_settings_that_change_the_run_are_refused_by_name_and_others_are_not(old):
