@@ -2,6 +2,7 @@
 
 import html
 import json
+import pathlib
 import re
 
 import fake_evaluation
@@ -13,77 +14,7 @@ from ragrl_jax.evaluation.tables import filling, papers, writing
 from ragrl_jax.report import evaluation_page, rendering
 
 NUMBER = 150
-# Operates the page as a reader would, and records what the page shows.
-ACTIONS = """
-const seen = {}, all = (selector) => [...document.querySelectorAll(selector)];
-const field = (title, kind) =>
-  all("#question-list label").find((label) => label.textContent.startsWith(title)).querySelector(kind);
-const set = (title, value, kind = "select") => {
-  field(title, kind).value = value;
-  field(title, kind).dispatchEvent(new Event(kind === "select" ? "change" : "input"));
-};
-const texts = (selector) => all(selector).map((e) => e.textContent);
-const said = () => document.getElementById("question-list").querySelector("p").textContent;
-const parts = () => texts("table.sortable.numbers tbody th").map((text) => text.trim());
-const firsts = () => all(".questions tbody tr").map((line) => line.cells[0].textContent);
-(async () => {
-  const shown = await questioned;
-  await shown.open(shown.found[0], false);
-  seen.words = ["summary", "parts", "questions"].map((name) => document.getElementById(name).innerText).join(" ");
-  seen.height = document.documentElement.scrollHeight;
-  seen.wide = [document.documentElement.scrollWidth, innerWidth];
-  seen.outside = all("body *").filter((e) => !e.closest(".scroll, svg, details, pre") &&
-    e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className);
-  seen.first = [firsts().length, document.querySelector("#question h3").textContent, said()];
-  seen.marks = [".segment.model .mark.found, .segment.model .mark.missing", ".passage .mark.found", ".gold"].map(texts);
-  seen.judged = texts(".judged summary");
-  all("#question-list .plain").find((e) => e.textContent === "Show more").click();
-  seen.more = firsts().length;
-  const heads = all("table.sortable.numbers thead button");
-  seen.parts = parts();
-  heads[1].click();
-  seen.byNumber = [parts(), heads[1].parentElement.getAttribute("aria-sort")];
-  heads[1].click(); heads[1].click();
-  seen.back = parts();
-  const result = (name) => [...field("Result", "select").options].find((option) => option.textContent === name)?.value;
-  seen.results = [...field("Result", "select").options].map((option) => option.textContent);
-  set("Result", result(TWO ? "won" : "wrong"));
-  seen.filtered = [...new Set(firsts())];
-  seen.count = shown.found.length;
-  set("Set", "1");
-  set("Hops", "2");
-  seen.both = shown.found.map((at) => [shown.index.sources[shown.index.source[at]], shown.index.hops[at]]);
-  set("Result", ""); set("Set", ""); set("Hops", "");
-  set("Search", "GUILD 77, born", "input[type=search]");
-  seen.searched = texts(".questions .ask");
-  set("Search", "no such words", "input[type=search]");
-  seen.none = [firsts().length, said()];
-  set("Search", "", "input[type=search]");
-  const head = shown.heads.find((cell) => cell.textContent === "Tokens").querySelector("button");
-  head.click();
-  const tokens = () => shown.found.map((at) => shown.index.sides.at(-1).response_tokens[at]);
-  seen.falling = tokens();
-  head.click();
-  seen.rising = tokens();
-  head.click();
-  seen.unsorted = shown.found.slice(0, 3);
-  location.hash = "#question=" + encodeURIComponent("nq/q30");
-  await new Promise((done) => setTimeout(done, 300));
-  seen.linked = [document.querySelector("#question h3").textContent, all(".questions tr[aria-current]").length];
-  document.querySelector('[aria-label="Question after"]').click();
-  await new Promise((done) => setTimeout(done, 300));
-  seen.next = [document.querySelector("#question h3").textContent, location.hash];
-  set("Result", result("failed"));
-  await shown.open(shown.found[0], true);
-  seen.failed = document.querySelector("#question .callout").textContent;
-  seen.csv = shown.csv();
-  set("Right by", "outcome");
-  set("Result", "");
-  seen.named = /NaN|undefined|\\[object|null/.exec(seen.words);
-  document.getElementById("scheme").click();
-  seen.scheme = document.documentElement.dataset.scheme;
-})().catch((error) => { seen.error = String(error.stack); }).then(() => parent.postMessage(JSON.stringify(seen), "*"));
-"""
+ACTIONS = pathlib.Path(__file__).with_name("questions.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
