@@ -1,5 +1,6 @@
 """A scripted policy over any tokenizer, for tests of conversations as token ids."""
 
+from ragrl_jax.chat.client import Completion
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Segment
 
 
@@ -64,3 +65,18 @@ class ChatTalk:
     """The episode so far."""
     said = [segment for segment in self._segments if segment.owner == MODEL]
     return Episode(self.segments, facts=facts, ended=why or (said[-1].stop if said else ""))
+
+
+class Teacher:
+  """A chat client that replies by the question in the prompt: {question: text, or an exception that is raised}."""
+
+  def __init__(self, answers):
+    self.answers, self.asked = answers, []
+
+  async def ask(self, messages):
+    """See `chat.client.Client`."""
+    self.asked.append(messages[-1]["content"])
+    said = next(answer for question, answer in self.answers.items() if question in self.asked[-1])
+    if isinstance(said, Exception):
+      raise said
+    return Completion(said)

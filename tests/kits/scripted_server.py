@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+import served
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response

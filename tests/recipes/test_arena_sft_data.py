@@ -3,8 +3,9 @@
 import asyncio
 import dataclasses
 
+from scripted_chat import Teacher
+
 from ragrl_jax import recipes
-from ragrl_jax.chat.client import Completion
 from ragrl_jax.jobs import sft
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes import scripts
@@ -13,18 +14,6 @@ from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 
 PASSAGES = tuple(Passage(str(i), f"T{i}", f"Text number {i}.") for i in range(1, 7))
 EXAMPLE = Example("good", "Who is it?", ("Ann Lee", "A. Lee"), PASSAGES, supporting=(4, 0))
-
-
-class Backbone:
-  def __init__(self, answers):
-    self.answers, self.asked = answers, []
-
-  async def ask(self, messages):
-    self.asked.append(messages[-1]["content"])
-    said = next(answer for question, answer in self.answers.items() if question in self.asked[-1])
-    if isinstance(said, Exception):
-      raise said
-    return Completion(said)
 
 
 def named(name, **fields):
@@ -46,7 +35,7 @@ def test_direct():
 
 
 def test_reasoned():
-  backbone = Backbone(
+  backbone = Teacher(
     {
       "Who is good?": "[1] says so,\nand a < b by [5].",
       "Who is wordy?": "<think>hm</think> By [1] and [5].",

@@ -7,14 +7,12 @@ import json
 import pathlib
 import sqlite3
 import threading
-import time
 import types
 
 import pytest
-import uvicorn
 from console import ragrl
 from patience import reached
-from starlette import applications, responses, routing
+from scripted_server import serving
 
 from ragrl_jax import recipes
 from ragrl_jax.chat import cached, client
@@ -35,61 +33,35 @@ def question(name, **fields):
   return Example(name, f"Question {name}?", ("France",), **{**dict(passages=PASSAGES, evidence=FACTS), **fields})
 
 
-class Server:
-  """Answers chat completions by `answer(model, prompt) → text, dict (a whole message), status, or event to wait for`.
+@contextlib.contextmanager
+def answering(answer, together=1):
+  """A server that answers by `answer(model, prompt) → text, dict (a whole message), status, or event to wait for`.
 
   No answer is sent before `together` requests were open at the same time.
   """
 
-  def __init__(self, answer):
-    self.answer, self.asked, self.open, self.most, self.together = answer, [], 0, 0, 1
-    app = applications.Starlette(routes=[routing.Route("/v1/chat/completions", self.complete, methods=["POST"])])
-    self.server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    self.thread = threading.Thread(target=self.server.run, daemon=True)
-    self.thread.start()
-    while not self.server.started:
-      time.sleep(0.005)
-    self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}/v1"
+  def reply(messages, number):
+    said = answer(server.asked[number - 1]["model"], messages[-1]["content"])
+    if isinstance(said, threading.Event):
+      return lambda: reached(said.is_set), "late"
+    if isinstance(said, dict):
+      said = dict(choices=[dict(finish_reason="stop", message=dict(role="assistant", **said))])
+    return lambda: reached(lambda: server.most >= together), said
 
-  async def complete(self, request):
-    body = await request.json()
-    self.asked.append((body["model"], body["messages"][-1]["content"], body))
-    self.open += 1
-    self.most = max(self.most, self.open)
-    said = self.answer(body["model"], body["messages"][-1]["content"])
-    await reached(lambda: self.most >= self.together)
-    await (reached(said.is_set) if isinstance(said, threading.Event) else asyncio.sleep(0.01))
-    self.open -= 1
-    if isinstance(said, int):
-      return responses.JSONResponse(dict(error="so it goes"), said, headers={"retry-after": "0"})
-    said = "late" if isinstance(said, threading.Event) else said
-    message = said if isinstance(said, dict) else dict(content=said)
-    return responses.JSONResponse(
-      dict(
-        id="1",
-        object="chat.completion",
-        created=0,
-        model=body["model"],
-        choices=[dict(index=0, finish_reason="stop", message=dict(role="assistant", **message))],
-      )
-    )
-
-  def close(self):
-    self.server.should_exit = True
-    self.thread.join()
+  with serving(reply) as (server_url, server):
+    server.url = server_url
+    yield server
 
 
 @pytest.fixture
 def serve():
-  running = []
+  with contextlib.ExitStack() as stack:
+    yield lambda *how: stack.enter_context(answering(*how))
 
-  def start(answer):
-    running.append(Server(answer))
-    return running[-1]
 
-  yield start
-  for server in running:
-    server.close()
+def prompts(server, model=None):
+  """The prompts that the server, or one of its models, was asked."""
+  return [body["messages"][-1]["content"] for body in server.asked if model in (None, body["model"])]
 
 
 def endpoint(server, model, folder, **settings):
@@ -126,15 +98,13 @@ def by_question(model, prompt):
 
 
 def test_which_transcripts_are_kept(serve, tmp_path):
-  server = serve(by_question)
-  server.together = 2
+  server = serve(by_question, 2)
   examples = [question(name) for name in ("good", "wrong", "apart", "changed", "tagged")]
   examples += [question("bare", evidence=()), question("elsewhere", evidence=((0, "The tower stands in Rome."),))]
   kept, fates = run(server, examples, tmp_path)
   assert [example.id for example, _ in kept] == ["good", "apart"]
   assert fates == {"kept": 2, "wrong answer": 1, "evidence changed": 1, "tags": 1, "no evidence": 2}
-  reads = [prompt for model, prompt, _ in server.asked if model == "reads"]
-  inserts = [prompt for model, prompt, _ in server.asked if model == "inserts"]
+  reads, inserts = prompts(server, "reads"), prompts(server, "inserts")
   assert len(reads) == 5 and len(inserts) == 4 and 1 < server.most <= 4
   assert all("It is tall." in prompt for prompt in reads) and not any("It is tall." in prompt for prompt in inserts)
   assert all(REASONED in p and "\nThe tower stands in Paris.\nParis is in France.\n" in p for p in inserts)
@@ -148,7 +118,7 @@ def test_which_transcripts_are_kept(serve, tmp_path):
   # Again with one more question: only the missing one is asked.
   before = len(server.asked)
   again, _ = run(server, [*examples, question("new")], tmp_path)
-  assert [prompt.count("Question new?") for _, prompt, _ in server.asked[before:]] == [1, 1]
+  assert [prompt.count("Question new?") for prompt in prompts(server)[before:]] == [1, 1]
   assert again[:2] == kept
 
 
@@ -160,7 +130,7 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
     endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)])
   )
   assert ask("one", sampling=dict(temperature=0.5)) == client.Completion("Answer: x")  # at the third attempt
-  assert server.asked[0][2]["temperature"] == 0.5
+  assert server.asked[0]["temperature"] == 0.5
   with pytest.raises(ToolFailed, match="gave no answer after 3 calls: status 500"):
     ask("two")
   assert len(server.asked) == 6

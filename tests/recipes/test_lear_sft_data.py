@@ -3,15 +3,14 @@
 import asyncio
 import dataclasses
 import pathlib
-import subprocess
-import sys
 
 import pytest
-from test_care_sft_data import Server
+from console import ragrl
+from scripted_chat import Teacher
+from scripted_server import serving
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, retrieval
-from ragrl_jax.chat.client import Completion
 from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import sft
 from ragrl_jax.recipes.lear import sft_data
@@ -20,34 +19,23 @@ from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 ROOT = pathlib.Path(__file__).parents[2]
 PASSAGES = (Passage("1", "Tower", "The tower stands in Paris."), Passage("2", "Town", "Lyon is large."))
 REPLY = "<reason>I look.</reason>\n<extract>It is in Paris.</extract><answer>Paris</answer>"
+FENCED = REPLY.replace("</reason>", "</reason>Evidence:")
 
 
 def named(name, **fields):
   return Example(name, f"Where is {name}?", ("Paris", "Paris, France"), **{**dict(passages=PASSAGES), **fields})
 
 
-class Teacher:
-  def __init__(self, answers):
-    self.answers, self.asked = answers, []
-
-  async def ask(self, messages):
-    self.asked.append(messages[-1]["content"])
-    said = next(answer for name, answer in self.answers.items() if f"Where is {name}?" in self.asked[-1])
-    if isinstance(said, Exception):
-      raise said
-    return Completion(said)
-
-
 def test_which_transcripts_are_kept(tmp_path):
   teacher = Teacher(
     {
-      "it": REPLY,
-      "thoughtful": f"<think> <answer>Rome</answer> </think>\n{REPLY}\n",
-      "tagged": REPLY + REPLY,
+      "Where is it?": REPLY,
+      "Where is thoughtful?": f"<think> <answer>Rome</answer> </think>\n{REPLY}\n",
+      "Where is tagged?": REPLY + REPLY,
       # A heading, a fence and remarks around the sections are no reason to drop a right answer.
-      "fenced": f"## Solution\n```xml\n{REPLY.replace('</reason>', '</reason>Evidence:')}\n```\nI hope it helps.",
-      "wrong": REPLY.replace(">Paris", ">x"),
-      "gone": ToolFailed("x"),
+      "Where is fenced?": f"## Solution\n```xml\n{FENCED}\n```\nI hope it helps.",
+      "Where is wrong?": REPLY.replace(">Paris", ">x"),
+      "Where is gone?": ToolFailed("x"),
     }
   )
   asked = [*map(named, ("it", "thoughtful", "wrong", "tagged", "gone", "fenced")), named("bare", passages=())]
@@ -107,31 +95,23 @@ def test_every_row_of_a_table_is_trained_for_equal_epochs(tmp_path):
   assert config.checkpoint.keep * config.checkpoint.every >= config.steps and config.evaluate.every == 50
 
 
-@pytest.mark.long  # starts two processes
 def test_the_launcher(tmp_path):
-  server = Server(lambda model, prompt: REPLY if "The tower stands" in prompt else "I do not know")
   writers.write_passages(tmp_path / "corpus.jsonl", PASSAGES)
   retrieval.build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index", progress=False)
   bare = dataclasses.replace(named("tower", passages=()), question="Where does the tower stand?")
   writers.write_examples(tmp_path / "asked.jsonl", [bare, named("b", passages=PASSAGES[1:])])
-  command = [
-    sys.executable, "-m", "ragrl_jax", "make-lear-sft", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}/out",
-    f"--index={tmp_path}/index", "--top_k=1",
-  ]  # fmt: skip
-  try:
-    for more in ([], [f"--answers={tmp_path}/answers", f"--url={server.url}", "--model=m"]):
-      done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=250)
-      assert done.returncode == 0, done.stderr
-  finally:
-    server.close()
-  assert "1  kept" in done.stdout and "1  out of shape" in done.stdout
+  command = ("make-lear-sft", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}/out", f"--index={tmp_path}/index")
+  ragrl(*command, "--top_k=1", says="")
+  teacher = lambda messages, _: REPLY if "The tower stands" in messages[-1]["content"] else "I do not know"
+  with serving(teacher) as (url, _):
+    done = ragrl(*command, "--top_k=1", f"--answers={tmp_path}/answers", f"--url={url}", "--model=m", says="1  kept")
+  assert "1  out of shape" in done.stdout
   for name in ("answerable", *sft_data.ARMS):
     (made,) = readers.read_examples(tmp_path / "out" / f"{name}.jsonl.gz")
     assert made.id == "tower" and made.passages[0].text == PASSAGES[0].text
     assert ("turns" in made.meta) == (name != "answerable")
 
 
-@pytest.mark.long  # starts three processes
 def test_the_generators_launcher(tmp_path):
   writers.write_passages(tmp_path / "corpus.jsonl", PASSAGES)
   retrieval.build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index", progress=False)
@@ -141,23 +121,10 @@ def test_the_generators_launcher(tmp_path):
   for name, options in dict(
     sft=["--index", tmp_path / "index", "--top_k=1"], full=["--index", tmp_path / "index", "--noturns"], zero=[]
   ).items():
-    done = subprocess.run(
-      [
-        sys.executable, "-m", "ragrl_jax", "make-lear-generator", "--data", tmp_path / "asked.jsonl", "--out",
-        tmp_path / f"{name}.jsonl",
-        *options,
-      ],
-      capture_output=True,
-      text=True,
-      timeout=250,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    made[name] = list(readers.read_examples(tmp_path / f"{name}.jsonl"))
-    assert f"2 questions, {1 if name == 'zero' else 2} of them" in done.stdout
-  assert [[p.text for p in example.passages] for example in made["sft"]] == [
-    [PASSAGES[0].text],
-    [PASSAGES[1].text],
-  ]  # a found one, and its own
+    counts, out = f"2 questions, {1 if name == 'zero' else 2} of them", tmp_path / f"{name}.jsonl"
+    ragrl("make-lear-generator", "--data", tmp_path / "asked.jsonl", "--out", out, *options, says=counts)
+    made[name] = list(readers.read_examples(out))
+  assert [[p.text] for p in PASSAGES] == [[p.text for p in example.passages] for example in made["sft"]]  # found, own
   assert [example.meta["turns"] for example in made["sft"]] == [[["model", "<answer> Paris </answer>"]]] * 2
   # all of them, whether or not a passage contains the answer
   assert [(example.id, "turns" in example.meta) for example in made["full"]] == [("tower", False), ("b", False)]
