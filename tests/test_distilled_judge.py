@@ -11,7 +11,7 @@ from ragrl_jax import judging
 from ragrl_jax.core import stopping
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import sft
-from ragrl_jax.models import peft, weights
+from ragrl_jax.models import lora, weights
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.rollout.tools import RetrievalTools
@@ -61,7 +61,7 @@ def test_from_labels_to_service(tmp_path):
     return stopping.stopped_rising(curve, patience=5, rise=0.005, gain=0.25)
 
   assert reached_at(sft.sft(config, tmp_path / "run", reached=reached)) < 120
-  assert peft.is_folder(tmp_path / "run" / "model")
+  assert lora.is_folder(tmp_path / "run" / "model")
 
   service = dict(kind="reward_model", prompt=PROMPT, path=str(tmp_path / "run" / "model"), batch=16, max_tokens=128)
   judges = judging.of_terms(config.judge, dict(information_think=service), ["information_think"])

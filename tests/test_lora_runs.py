@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from ragrl_jax.cli import export_hf
 from ragrl_jax.jobs import checkpoints, evaluate, sft, train
-from ragrl_jax.models import peft, weights
+from ragrl_jax.models import lora, weights
 from ragrl_jax.run import player as player_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -32,7 +32,7 @@ def test_supervised_then_rl_then_an_evaluation(world, tmp_path):
   _, kept = tiny_world.arrays(tmp_path / "warm")
   assert all("_lora_" in name for name, array in kept.items() if array.ndim > 1)  # nothing of the base is stored
   warm = tmp_path / "warm" / "model"
-  assert peft.base(warm, "") == config.model.path and not (warm / "config.json").exists()
+  assert lora.find_base(warm, "") == config.model.path and not (warm / "config.json").exists()
 
   config = tiny_world.config(world)
   config.model.path, config.model.lora.path = str(tmp_path / "base"), str(warm)

@@ -18,7 +18,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import evaluate
-from ragrl_jax.models import hf, hub, lora, peft, weights
+from ragrl_jax.models import hf, hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.run import player, saving
@@ -128,7 +128,7 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
     shape = shape_of(bare)
     model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(read_as or dtype)))
   host = hf.read_json(steps / str(step) / "host.json")
-  peft.refuse_other_base(steps / str(step), host.get("base", ""), config.model.path)
+  lora.refuse_other_base(steps / str(step), host.get("base", ""), config.model.path)
   supervised = changes.is_supervised(host)
   model = restore(steps, step, model, shared=config.critic.kind == "shared" and not supervised)
   weights = evaluate.fingerprint(nnx.split(model)[1])

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from ragrl_jax.cli import commands
-from ragrl_jax.models import gguf_file, hub, peft, weights
+from ragrl_jax.models import gguf_file, hub, lora, weights
 from ragrl_jax.prompting import added_tokens, gguf_tokenizer, load
 from ragrl_jax.run import saving
 from ragrl_jax.store import folders
@@ -71,7 +71,7 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
     if source.resolve() == out.resolve():
       raise ValueError(f"{out} is also the source folder: write to another one (--out).")
     model, config = weights.load_pretrained(source)
-    peft.load_adapters(model, hub.folder(arguments.adapters, "--adapters"), base=source)
+    lora.load_adapters(model, hub.folder(arguments.adapters, "--adapters"), base=source)
     weights.save_pretrained(model, config, out, **how)
   else:
     config = weights.copy_pretrained(source, out, added=added, **how)

@@ -17,7 +17,7 @@ from ragrl_jax import judging, recipes, structs
 from ragrl_jax.evaluation import harness
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.models import hub, lora, peft, tensors
+from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards
@@ -122,9 +122,9 @@ def chosen(config, checkpoint: str | pathlib.Path) -> Source:
   """The location of the weights. Also changes the config: settings that define the arrays become the checkpoint's."""
   folder, run, step = locate(checkpoint)
   if folder is not None:
-    adapters = peft.is_folder(folder)
+    adapters = lora.is_folder(folder)
     where = hub.with_commit(str(checkpoint), "--checkpoint") if hub.is_name(checkpoint) else str(folder)
-    config.model.path = peft.base(folder, config.model.path) if adapters else where
+    config.model.path = lora.find_base(folder, config.model.path) if adapters else where
     config.model.lora.update(dict(rank=0, path=where if adapters else ""))
   else:
     assert run is not None
@@ -284,7 +284,7 @@ def locate(checkpoint: str | pathlib.Path) -> Source:
   run = path if path.name == "checkpoints" else path / "checkpoints"
   steps = [int(step.name) for step in run.iterdir() if step.name.isdigit()] if run.is_dir() else []
   for folder in (path, path / "model"):
-    if ((folder / "config.json").exists() or peft.is_folder(folder)) and any(folder.glob("*.safetensors")):
+    if ((folder / "config.json").exists() or lora.is_folder(folder)) and any(folder.glob("*.safetensors")):
       if folder == path or not steps or workdir_lib.ended(path) >= max(steps):
         return folder, None, max(0, workdir_lib.ended(folder.parent))
   if path.name.isdigit() and path.parent.name == "checkpoints" and path.is_dir():
@@ -393,7 +393,7 @@ def _restored(config, player: player_lib.Sampler, run: pathlib.Path, step: int) 
   try:
     # A checkpoint is a whole train state. The learner knows its structure, and the policy's part of it.
     host = checkpoints.host(step)
-    peft.refuse_other_base(run / str(step), host.get("base", ""), config.model.path, player.base)
+    lora.refuse_other_base(run / str(step), host.get("base", ""), config.model.path, player.base)
     objective = "sft" if changes.is_supervised(host) else "policy"
     # The run's own settings fit together: its warm-up may be longer than the run of this config.
     trained = config_lib.of_run(run.parent) if (run.parent / "config.json").exists() else config

@@ -13,7 +13,7 @@ from flax import nnx
 
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.judging import judge_api, local, prompts
-from ragrl_jax.models import hub, lora, peft, tensors, weights
+from ragrl_jax.models import hub, lora, tensors, weights
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import load, passages
 
@@ -56,7 +56,7 @@ class RewardModel:
     if not path:
       raise ValueError("config.judge.path is empty: name the decoder that judges.")
     path = hub.folder(path, "config.judge.path")
-    folder = hub.folder(peft.base(path, ""), "config.judge.path") if peft.is_folder(path) else path
+    folder = hub.folder(lora.find_base(path, ""), "config.judge.path") if lora.is_folder(path) else path
     self._tokenizer, self._prompt, self._name = load.load_tokenizer(folder), prompts.get(prompt, wording), prompt
     self._threshold = judge_api.in_range(threshold)
     labels = [self._tokenizer.encode(label)[0] for label in self._prompt.labels]
@@ -65,9 +65,9 @@ class RewardModel:
     model, _ = weights.load_pretrained(folder, dtype=jnp.dtype(dtype), mesh=mesh)
     self._mark = tensors.TensorFolder(folder).fingerprint()
     if folder != path:
-      peft.load_adapters(model, path, base=folder)
+      lora.load_adapters(model, path, base=folder)
       model = lora.merged(model)
-      self._mark += "+" + tensors.TensorFolder(path, stem=peft.STEM, config=peft.CONFIG).fingerprint()
+      self._mark += "+" + tensors.TensorFolder(path, stem=lora.STEM, config=lora.CONFIG).fingerprint()
     graphdef, params = nnx.split(model)
     run = jax.jit(lambda params, tokens, mask: _preferred(nnx.merge(graphdef, params), tokens, mask, labels))
     self._rows = local.Rows(

@@ -29,8 +29,7 @@ from ragrl_jax.learner.settings import AdvantageSettings, OptimizerSettings, Set
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import lora
-from ragrl_jax.models.critic import Critic, ValueParam
-from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.models.decoder import Critic, Decoder, ValueParam
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.structs import Batch
 

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ragrl_jax.models import paged, paged_gpu, paged_tpu
+from ragrl_jax.models import paged_gpu, paged_tpu
 from ragrl_jax.models.config import EVERYTHING
 from ragrl_jax.parallel import mesh as mesh_lib
 
@@ -122,7 +122,7 @@ class Layout:
 
     def attend(layer: int, q, k, v, cache: Cache):
       if self.quantized:
-        new: list[Any] = list(zip(paged.quantize(k), paged.quantize(v)))  # the numbers, and their scales
+        new: list[Any] = list(zip(quantize(k), quantize(v)))  # the numbers, and their scales
       else:
         new = [(k.astype(self.dtype), v.astype(self.dtype))]
       changed, mine = list(cache), slice(layer, None, self.layers)  # the layer's pages, and its scales if it has some
@@ -174,7 +174,7 @@ def _write(pages, k, v, table, positions):
 
 def _write_pairs(pages, k, v, table, positions):
   """As `_write`, for int8 keys and values in pages of pairs."""
-  return pages.at[_places(table, positions, *pages.shape[1::-1])].set(paged.pair(k, v), mode="drop")
+  return pages.at[_places(table, positions, *pages.shape[1::-1])].set(pair(k, v), mode="drop")
 
 
 def _write_scales(scales, k, v, table, positions):
@@ -218,7 +218,7 @@ def _attend(q, k, v, pages, table, lengths, scales=None, window=None):
       # Keys and values are gathered separately: splitting one gather of both would take two more copies.
       keys, values = (pages.at[table[:, j], part].get(mode="clip") for part in (0, 1))  # [n, KV, page, h]
     else:
-      keys, values = paged.unpair(pages.at[table[:, j]].get(mode="clip").transpose(0, 2, 1, 3))
+      keys, values = unpair(pages.at[table[:, j]].get(mode="clip").transpose(0, 2, 1, 3))
       of_page = jnp.split(scales[2].at[table[:, j]].get(mode="clip")[:, 0], 2, axis=-1)  # [n, KV, page]
     at = j * block + jnp.arange(block)
     mask = jnp.broadcast_to((at[None] < lengths[:, None])[:, None], (n, t, block))
@@ -253,6 +253,29 @@ def _softmax(q, k, v, mask, state, scales):
   old, old_total, old_out = state
   fade = jnp.exp(old - peak)
   return peak, old_total * fade + total, old_out * fade[..., None] + out
+
+
+def quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Keys or values [..., h] as int8, with one float32 scale per token and head: x ≈ int8 · scale.
+
+  Returns:
+    (int8 [..., h], scales [...]). The largest magnitude of each vector becomes 127; zeros stay zeros.
+  """
+  x = jnp.asarray(x, jnp.float32)
+  scale = jnp.abs(x).max(axis=-1) / 127
+  return jnp.round(x / jnp.where(scale == 0, 1.0, scale)[..., None]).astype(jnp.int8), scale
+
+
+def pair(k: jax.Array, v: jax.Array) -> jax.Array:
+  """int8 keys and values of one shape as uint16: the key's byte is the low one."""
+  k, v = (x.astype(jnp.uint8).astype(jnp.uint16) for x in (k, v))
+  return k | v << 8
+
+
+def unpair(pairs: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """(keys, values) of `pair`, as int32."""
+  wide = pairs.astype(jnp.int32)
+  return wide << 24 >> 24, wide << 16 >> 24  # signed: the highest bit of a byte fills those above it
 
 
 def copy(cache: Cache, source: jax.Array, target: jax.Array) -> Cache:

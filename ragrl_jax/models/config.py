@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ragrl_jax.models import config_json, families
+from ragrl_jax.models import families
 from ragrl_jax.models.families import Family
 
 WHERE = "config.model.shape, or the model folder's config.json"
@@ -184,7 +184,7 @@ class DecoderConfig:
     implied: dict[str, Any] = dict(qk_norm=traits.qk_norm, attention_bias=bool(traits.attention_bias))
     if traits.windows == "layers" and shape.get("window") is not None:
       layers = shape.get("num_layers", 0)
-      implied |= dict(sliding=config_json.pattern(layers), local_rope_theta=config_json.LOCAL_THETA)
+      implied |= dict(sliding=families.pattern(layers), local_rope_theta=families.LOCAL_THETA)
     for name in shape.keys() & {"sliding", "eos_ids"}:  # a config's tuples may come as lists
       shape[name] = tuple(shape[name])
     return cls(vocab_size=vocab_size, family=family, **{**implied, **shape})
@@ -200,7 +200,7 @@ class DecoderConfig:
     Raises:
       ValueError: an architecture or option that this decoder does not support, or a missing setting.
     """
-    fields = config_json.read(values, where)
+    fields = families.read_config(values, where)
     kind = {"llama3": RopeScaling, "linear": LinearScaling, None: lambda: None}
     name, settings = fields.pop("rope_scaling")
     return cls(**fields, rope_scaling=kind[name](**settings))
@@ -218,4 +218,4 @@ class DecoderConfig:
         high_freq_factor=self.rope_scaling.high_freq_factor,
         original_max_position_embeddings=self.rope_scaling.original_max_position,
       )
-    return config_json.write(self, scaling)
+    return families.write_config(self, scaling)

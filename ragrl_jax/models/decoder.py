@@ -1,4 +1,4 @@
-"""The decoder: one model for all families. Its layers are stacked [L, …] and scanned."""
+"""The decoder: one model for all families, whose layers are stacked [L, …] and scanned; and PPO's critic over it."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -202,3 +202,36 @@ class Decoder(nnx.Module):
       x, self.unembedding().astype(x.dtype), (((2,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
     return logprobs.without(logits, self.tokenless)
+
+
+class ValueParam(nnx.Param):
+  """A parameter of the value head. It is trained even if the rest of the model is frozen."""
+
+
+class Critic(nnx.Module):
+  """PPO's critic: predicts one value per token, by a linear head. Its trunk may be the policy itself.
+
+  Attributes:
+    trunk: the decoder that computes the hidden states.
+    value_head: [D]; zeros at first, so that a new critic predicts 0.
+    value_bias: [1].
+  """
+
+  def __init__(self, trunk: Decoder):
+    self.trunk = trunk
+    self.value_head = ValueParam(jnp.zeros((trunk.config.d_model,), jnp.float32))
+    self.value_bias = ValueParam(jnp.zeros((1,), jnp.float32))
+
+  def values(self, hidden: jax.Array) -> jax.Array:
+    """Values float32 [R, T] from hidden states [R, T, D]. Entry t belongs to token t and comes from state t - 1."""
+    guesses = jnp.einsum(
+      "rtd,d->rt", hidden, self.value_head[...].astype(hidden.dtype), preferred_element_type=jnp.float32
+    )
+    # Shifted by one: the state at t - 1 predicts the value before token t is sampled.
+    return jnp.roll(guesses + self.value_bias[...][None], 1, axis=1)
+
+  def __call__(
+    self, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, prefix_ids: jax.Array | None = None
+  ) -> jax.Array:
+    """Values float32 [R, T] of int arrays [R, T]. The entry of a sequence's first token has no meaning."""
+    return self.values(self.trunk.hidden(tokens, positions, segment_ids, prefix_ids))

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ragrl_jax.models import config_json, families, tensors
+from ragrl_jax.models import families, tensors
 from ragrl_jax.store import jsonl
 
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}  # → our family
@@ -153,7 +153,7 @@ def _config(file: GgufFile) -> dict[str, Any]:
   if name == "gemma3":
     config |= dict(
       sliding_window=need("attention.sliding_window"),
-      rope_local_base_freq=get("rope.freq_base_swa", config_json.LOCAL_THETA),
+      rope_local_base_freq=get("rope.freq_base_swa", families.LOCAL_THETA),
       query_pre_attn_scalar=width // heads if layers == LARGEST_GEMMA else head_dim,
     )
   return config

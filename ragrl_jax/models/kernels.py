@@ -1,4 +1,4 @@
-"""What the fused attention kernels share: rows padded to whole blocks, and one call per device of a mesh."""
+"""What the attention kernels share: rows padded to whole blocks, and one call per device of a mesh."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 
 
@@ -144,3 +145,34 @@ def overlap(queries: jax.Array, keys: jax.Array, block_q: int, block_k: int) -> 
 
   (low, high), (least, most) = ranges(queries, block_q), ranges(keys, block_k)
   return (low[:, :, None] <= most[:, None, :]) & (high[:, :, None] >= least[:, None, :])
+
+
+def over_heads(attend: Callable, mesh: Mesh | jax.sharding.AbstractMesh | None) -> Callable:
+  """Wraps attend(q, pages, table, lengths, scales) so that each device of a mesh computes the heads that it holds.
+
+  The axis "tensor" splits the heads: axis 2 of q [n, t, H, h] and of the pages and scales. Other axes do not split the
+  arrays. Inside a `jax.shard_map` over other axes, the mesh is `jax.sharding.get_abstract_mesh()`.
+
+  Raises:
+    ValueError: "tensor" does not divide the key-value heads.
+  """
+  if mesh is None:
+    return attend
+  heads = PartitionSpec(None, None, "tensor")
+
+  def split(q, pages, table, lengths, scales):
+    if pages.shape[2] % mesh.shape["tensor"] or q.shape[2] % mesh.shape["tensor"]:
+      raise ValueError(
+        f"mesh: tensor = {mesh.shape['tensor']} does not divide the heads of q {q.shape} and of the pages "
+        f"{pages.shape} on axis 2: choose a divisor, or repeat the key-value heads."
+      )
+    return jax.shard_map(
+      attend,
+      mesh=mesh,
+      in_specs=(heads, heads, PartitionSpec(), PartitionSpec(), None if scales is None else heads),
+      out_specs=heads,
+      axis_names=mesh_lib.free(mesh),
+      check_vma=False,
+    )(q, pages, table, lengths, scales)
+
+  return split

@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from ragrl_jax.models import paged
+from ragrl_jax.models import kernels
 
 TILE = 64  # tokens per step of the running softmax; a page has a multiple of them, or fewer
 KEYS, VALUES = np.int32(0), np.int32(1)  # their indices in a page
@@ -45,7 +45,7 @@ def attend(
       two, at least 16.
     table: int32 [n, N], the pages of each sequence in the order of their tokens. Entries beyond its tokens are ignored.
     lengths: int32 [n], tokens of each sequence before the call's.
-    scales: float32 [P, 2, KV, page] from `paged.quantize`, if the pages are int8.
+    scales: float32 [P, 2, KV, page] from `cache.quantize`, if the pages are int8.
     window: number of tokens that a query attends to, itself included; None for all.
     mesh: each device computes its heads, which the axis "tensor" splits; None means one device.
     interpret: run the kernel as plain JAX, on any device; for tests.
@@ -57,7 +57,7 @@ def attend(
     ValueError: the shapes do not fit each other, or the kernel.
   """
   _check(q, pages, table, lengths, scales)
-  return paged.over_heads(functools.partial(_local, window=window, interpret=interpret), mesh)(
+  return kernels.over_heads(functools.partial(_local, window=window, interpret=interpret), mesh)(
     q, pages, table, lengths, scales
   )
 
@@ -82,7 +82,7 @@ def _check(q, pages, table, lengths, scales) -> None:
   if not supports(page, h):
     raise ValueError(f"pages of {page} tokens and heads of {h}: both must be powers of two, at least 16.")
   if (pages.dtype == jnp.int8) != (scales is not None) or (scales is not None and scales.shape != pages.shape[:-1]):
-    raise ValueError(f"int8 pages, and no others, have scales of shape {pages.shape[:-1]}: see paged.quantize.")
+    raise ValueError(f"int8 pages, and no others, have scales of shape {pages.shape[:-1]}: see cache.quantize.")
 
 
 def _local(q, pages, table, lengths, scales, *, window, interpret):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention
 
-from ragrl_jax.models import paged
+from ragrl_jax.models import kernels
 
 TOKENS = 512  # keys per step of the running softmax
 QUERIES = 32  # tokens per block of queries; each block reads all keys. When decoding, a block is one token.
@@ -62,7 +62,7 @@ def attend(
       f"q {q.dtype} {q.shape} and pages {pages.dtype} {pages.shape}: the kernel needs one dtype, bfloat16 or float32, "
       f"heads of a multiple of {LANES}, and 1, 2, 4 or a multiple of 8 words of heads per device. See paged_tpu.takes."
     )
-  return paged.over_heads(functools.partial(_local, window=window), mesh)(q, pages, table, lengths, None)
+  return kernels.over_heads(functools.partial(_local, window=window), mesh)(q, pages, table, lengths, None)
 
 
 def _local(q, pages, table, lengths, scales, *, window):

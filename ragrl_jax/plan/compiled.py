@@ -20,7 +20,7 @@ from ragrl_jax.learner import learner, step
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import hub, lora, peft, weights
+from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
@@ -136,7 +136,7 @@ def abstract_model(config, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> Dec
     if settings.lora.rank:
       lora.add(made, rank=settings.lora.rank, alpha=settings.lora.alpha, layers=settings.lora.layers, seed=0)
     elif settings.lora.path:
-      peft.add_zeros(made, hub.folder(settings.lora.path, "config.model.lora.path", part="config"))
+      lora.add_zeros(made, hub.folder(settings.lora.path, "config.model.lora.path", part="config"))
     return made
 
   model = nnx.eval_shape(make)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ragrl_jax import judging, structs
 from ragrl_jax.data import digests
-from ragrl_jax.models import hub, peft, tensors
+from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.retrieval import api
 from ragrl_jax.store import sums
 
@@ -52,7 +52,7 @@ def of_folder(place: str, setting: str = "") -> str:
   if not path.is_dir():
     return ""
   weights = []
-  for names in (dict(stem="model", config="config.json"), dict(stem=peft.STEM, config=peft.CONFIG)):
+  for names in (dict(stem="model", config="config.json"), dict(stem=lora.STEM, config=lora.CONFIG)):
     if any(path.glob(f"{names['stem']}.safetensors*")):
       weights.append(tensors.TensorFolder(path, **names).fingerprint())
   if hub.is_name(place):
@@ -61,7 +61,7 @@ def of_folder(place: str, setting: str = "") -> str:
   for file in sorted(path.rglob("*")):
     if file.suffix in _READ and not file.name.endswith(".index.json"):
       content = file.read_bytes()
-      if file.name == peft.CONFIG:  # the base's path
+      if file.name == lora.CONFIG:  # the base's path
         content = json.dumps(dict(json.loads(content), base_model_name_or_path=""), sort_keys=True).encode()
       rest.update(f"{file.relative_to(path).as_posix()} {len(content)} ".encode() + content)
   return f"{'-'.join(weights)}+{rest.hexdigest()[:16]}"

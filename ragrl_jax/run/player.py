@@ -19,7 +19,7 @@ from ragrl_jax.engine import stops, team
 from ragrl_jax.learner import row_layout
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import hub, lora, peft, weights
+from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts, rules
@@ -147,7 +147,7 @@ def model(config, tokenizer, mesh: jax.sharding.Mesh | None = None) -> tuple[Dec
   settings = config.model.lora
   if settings.path:
     base = hub.folder(config.model.path, "config.model.path") if config.model.path else ""
-    peft.load_adapters(made, hub.folder(settings.path, "config.model.lora.path"), base=base)
+    lora.load_adapters(made, hub.folder(settings.path, "config.model.lora.path"), base=base)
   elif settings.rank:
     lora.add(made, rank=settings.rank, alpha=settings.alpha, layers=settings.layers, seed=config.seed)
   return made, shape
@@ -270,7 +270,7 @@ def _check_masters(config) -> None:
 
 def _check_adapters(config) -> None:
   if config.model.lora.rank:
-    lora.chosen(config.model.lora.layers, lora.matrices(_shape(config)))
+    lora.select_matrices(config.model.lora.layers, lora.matrices(_shape(config)))
 
 
 def _check_mesh(config, *, training: bool) -> None:

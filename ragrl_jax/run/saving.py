@@ -3,7 +3,7 @@
 import pathlib
 import shutil
 
-from ragrl_jax.models import hub, lora, peft, weights
+from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts
@@ -34,10 +34,10 @@ def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=
     config: the run's config, with the folder that the run started from.
     out: the folder.
     dtype: dtype of the stored weights; unchanged by default.
-    base: fingerprint of the base of adapters, see `peft.save_adapters`.
+    base: fingerprint of the base of adapters, see `lora.save_adapters`.
   """
   if lora.has(model) and config.model.path:
-    peft.save_adapters(model, out, base=config.model.path, fingerprint=base)
+    lora.save_adapters(model, out, base=config.model.path, fingerprint=base)
   else:
     weights.save_pretrained(model, shape, out, dtype=dtype)
   if not hosts.is_first():

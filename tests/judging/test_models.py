@@ -10,7 +10,7 @@ from flax import nnx
 
 from ragrl_jax import config, judging
 from ragrl_jax.judging import nli, prompts, reward_model
-from ragrl_jax.models import lora, peft, t5, weights
+from ragrl_jax.models import lora, t5, weights
 
 PREMISE, CLAIM = "The Rhine  passes\nBasel and Cologne.", "it flows through Cologne"
 
@@ -111,7 +111,7 @@ def test_reward_model_from_adapters(decoder_folder, tmp_path):
     lora.add(model, rank=2, alpha=4.0, layers="q down", seed=1)
     graphdef, adapters, rest = lora.split(model)
     model = nnx.merge(graphdef, jax.tree.map(lambda x, scale=scale: x + scale, adapters), rest)
-    peft.save_adapters(model, tmp_path / str(number), base=str(decoder_folder))
+    lora.save_adapters(model, tmp_path / str(number), base=str(decoder_folder))
     judge = reward_model.RewardModel(tmp_path / str(number), prompt="information_think", threshold=0.0, max_tokens=1024)
     same = judge.judge([(PREMISE, CLAIM)])[0] == pytest.approx(plain.judge([(PREMISE, CLAIM)])[0], abs=1e-6)
     assert same == (scale == 0.0) and judge.describe()["weights"] != plain.describe()["weights"]

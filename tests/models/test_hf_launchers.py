@@ -15,7 +15,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands, export_hf
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.learner import learner, settings
-from ragrl_jax.models import lora, mapping, peft, weights
+from ragrl_jax.models import lora, mapping, weights
 from ragrl_jax.prompting import load
 from ragrl_jax.run import player, saving
 from ragrl_jax.store import checkpoint
@@ -179,7 +179,7 @@ def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys)
   saved.close()
   nnx.update(model, trained)
   saving.save(model, model.config, config, tmp_path / "adapters")
-  assert peft.base(tmp_path / "adapters", "") == config.model.path
+  assert lora.find_base(tmp_path / "adapters", "") == config.model.path
   assert (tmp_path / "adapters" / "tokenizer.json").exists()
 
   calls = dict(

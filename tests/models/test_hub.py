@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands, import_hf
 from ragrl_jax.jobs import evaluate
-from ragrl_jax.models import hub, peft, weights
+from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.retrieval import encoders, fusion
 from ragrl_jax.run import player, saving
 
@@ -220,12 +220,12 @@ def test_adapters_name_their_base_by_its_commit_and_are_found_again(server, mode
   assert (values["base_model_name_or_path"], values["revision"]) == (NAME, commit)  # as PEFT reads them
   assert (tmp_path / "adapters" / "tokenizer.json").is_file()
   server.serve(NAME, model, **{"generation_config.json": "{}"})
-  assert peft.base(tmp_path / "adapters", "") == f"{NAME}@{commit}"
+  assert lora.find_base(tmp_path / "adapters", "") == f"{NAME}@{commit}"
 
-  lora = server.serve("org/lora", tmp_path / "adapters")
+  adapters = server.serve("org/lora", tmp_path / "adapters")
   asked = config_lib.default_config()
   assert evaluate.chosen(asked, "org/lora")[2] == 0
-  assert (asked.model.path, asked.model.lora.path) == (f"{NAME}@{commit}", f"org/lora@{lora}")
+  assert (asked.model.path, asked.model.lora.path) == (f"{NAME}@{commit}", f"org/lora@{adapters}")
   asked = config_lib.default_config()
   evaluate.chosen(asked, NAME)
   assert asked.model.path.startswith(f"{NAME}@") and not asked.model.lora.path

@@ -9,7 +9,7 @@ import pytest
 from paged_kit import INTERPRET, dense
 
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.models import paged, paged_gpu
+from ragrl_jax.models import paged_gpu
 from ragrl_jax.models.config import DecoderConfig
 
 H, KV, SIZE, PAGE = 4, 2, 16, 16
@@ -57,7 +57,7 @@ def kernel(request, monkeypatch):
 
 def stands_for(x):
   """What is kept of keys or values."""
-  small, scale = map(np.asarray, jax.jit(paged.quantize)(x))
+  small, scale = map(np.asarray, jax.jit(cache_lib.quantize)(x))
   return small.astype(np.float32) * scale[..., None]
 
 
@@ -87,7 +87,7 @@ def test_the_paths_agree(monkeypatch):
   (plain, one), (kernel, two) = (called(kernel) for kernel in (cache_lib.PLAIN, cache_lib.TRITON))
   np.testing.assert_allclose(plain, kernel, atol=1e-5)
   # The same numbers in both caches: pairs [P, page, KV, h] and their scales, beside int8 [P, 2, KV, page, h].
-  pairs = np.stack(paged.unpair(one[1]), axis=1).transpose(0, 1, 3, 2, 4)
+  pairs = np.stack(cache_lib.unpair(one[1]), axis=1).transpose(0, 1, 3, 2, 4)
   np.testing.assert_array_equal(pairs, two[1])
   scales = np.asarray(one[3]).reshape(9, KV, 2, PAGE).transpose(0, 2, 1, 3)
   np.testing.assert_array_equal(scales, two[3])
@@ -95,9 +95,9 @@ def test_the_paths_agree(monkeypatch):
 
 def test_pairs_are_two_numbers():
   k, v = np.meshgrid(np.arange(-128, 128), np.arange(-128, 128))
-  pairs = paged.pair(jnp.asarray(k, jnp.int8), jnp.asarray(v, jnp.int8))
+  pairs = cache_lib.pair(jnp.asarray(k, jnp.int8), jnp.asarray(v, jnp.int8))
   assert pairs.dtype == jnp.uint16 and len(np.unique(np.asarray(pairs))) == 2**16
-  np.testing.assert_array_equal(paged.unpair(pairs), (k, v))
+  np.testing.assert_array_equal(cache_lib.unpair(pairs), (k, v))
 
 
 @pytest.mark.parametrize("way", [cache_lib.PLAIN, cache_lib.TRITON])

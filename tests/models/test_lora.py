@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from ragrl_jax.models import layers, lora, mapping, peft, tensors, weights
+from ragrl_jax.models import layers, lora, mapping, tensors, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -70,7 +70,7 @@ def test_a_layer_by_hand():
   ],
 )
 def test_patterns(pattern, names):
-  assert lora.chosen(pattern) == names
+  assert lora.select_matrices(pattern) == names
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_patterns(pattern, names):
 )
 def test_patterns_that_match_nothing(pattern, says):
   with pytest.raises(ValueError, match=f"{says}.*config.model.lora.layers"):
-    lora.chosen(pattern)
+    lora.select_matrices(pattern)
 
 
 def test_fresh_adapters_change_nothing_and_are_drawn_as_peft_draws_them():
@@ -186,9 +186,9 @@ def test_adapters_are_sharded_as_their_matrices(tmp_path):
   assert found["layers/q_lora_a"] == P(None, "fsdp", None) and found["layers/q_lora_b"] == P(None, None, "tensor")
   assert found["layers/down_lora_a"] == P(None, "tensor", None) and found["layers/o_lora_b"] == P(None, None, "fsdp")
   assert rules.parameter_axes(("mu", "layers", "up_lora_b")) == ("layer", None, "ff")  # so are their moments
-  peft.save_adapters(model, tmp_path, base="")
+  lora.save_adapters(model, tmp_path, base="")
   again = fresh(mesh=mesh, rank=0)
-  peft.load_adapters(again, tmp_path)
+  lora.load_adapters(again, tmp_path)
   assert specs(again) == found
   equal(again, model)
 
@@ -214,13 +214,13 @@ Q1B = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("adapters")
-  peft.save_adapters(fresh(pattern="q down", alpha=6.5), path, base="models/base")
+  lora.save_adapters(fresh(pattern="q down", alpha=6.5), path, base="models/base")
   return path
 
 
 def test_a_folder_is_read_back(folder, tmp_path):
   model, again = fresh(pattern="q down", alpha=6.5), fresh(rank=0)
-  peft.load_adapters(again, folder)
+  lora.load_adapters(again, folder)
   equal(again, model)
   assert again.layers.lora_alpha == 6.5 and nnx.split(again)[0] == nnx.split(model)[0]
   stored = load_file(folder / "adapter_model.safetensors")  # another program's reader
@@ -232,13 +232,13 @@ def test_a_folder_is_read_back(folder, tmp_path):
 
 
 def test_where_the_base_is_found(folder, tmp_path):
-  assert peft.base(folder, "") == "models/base"  # no folder here, so it is a name on the hub
+  assert lora.find_base(folder, "") == "models/base"  # no folder here, so it is a name on the hub
   gone = changed(folder, tmp_path / "gone", dict(base_model_name_or_path="/gone/base"))
   with pytest.raises(ValueError, match="adapter_config.json: the base model '/gone/base'.*config.model.path"):
-    peft.base(gone, "")
-  assert peft.base(folder, str(tmp_path)) == str(tmp_path)  # it has been moved
-  peft.save_adapters(fresh(), tmp_path / "here", base=str(folder))
-  assert peft.base(tmp_path / "here", str(tmp_path)) == str(folder)
+    lora.find_base(gone, "")
+  assert lora.find_base(folder, str(tmp_path)) == str(tmp_path)  # it has been moved
+  lora.save_adapters(fresh(), tmp_path / "here", base=str(folder))
+  assert lora.find_base(tmp_path / "here", str(tmp_path)) == str(folder)
 
 
 def changed(folder, path, settings=None, tensors=None):
@@ -262,7 +262,7 @@ def changed(folder, path, settings=None, tensors=None):
 )
 def test_every_way_to_name_modules(targets, folder, tmp_path):
   model = fresh(rank=0)
-  peft.load_adapters(model, changed(folder, tmp_path, dict(target_modules=targets, lora_dropout=0.1)))
+  lora.load_adapters(model, changed(folder, tmp_path, dict(target_modules=targets, lora_dropout=0.1)))
   equal(model, fresh(pattern="q down", alpha=6.5))
 
 
@@ -288,7 +288,7 @@ def test_every_way_to_name_modules(targets, folder, tmp_path):
 )
 def test_unsupported_settings_are_refused(settings, says, folder, tmp_path):
   with pytest.raises(ValueError, match=rf"adapter_config\.json.*{says}"):
-    peft.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings))
+    lora.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings))
 
 
 @pytest.mark.parametrize(
@@ -307,16 +307,16 @@ def test_unsupported_settings_are_refused(settings, says, folder, tmp_path):
 )
 def test_tensors_that_do_not_fit_are_refused(settings, tensors, says, folder, tmp_path):
   with pytest.raises(ValueError, match=says):
-    peft.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings, tensors))
+    lora.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings, tensors))
 
 
 def test_missing_adapters_and_pickles_are_refused(tmp_path):
   with pytest.raises(ValueError, match="adapter_config.json is missing"):
-    peft.load_adapters(fresh(rank=0), tmp_path)
+    lora.load_adapters(fresh(rank=0), tmp_path)
   (tmp_path / "adapter_config.json").write_text(json.dumps(dict(r=2, lora_alpha=2, target_modules=["q_proj"])))
   (tmp_path / "adapter_model.bin").write_bytes(b"never opened")
   with pytest.raises(ValueError, match="neither adapter_model.safetensors nor.*safetensors only"):
-    peft.load_adapters(fresh(rank=0), tmp_path)
+    lora.load_adapters(fresh(rank=0), tmp_path)
 
 
 def test_families_share_the_names():
@@ -325,7 +325,7 @@ def test_families_share_the_names():
     experts = any(".experts." in tensor for tensor in tensors)
     assert experts == name.startswith("qwen3_moe")
     # Adapters of a model with experts are on attention only (docs/howto/model.md).
-    modules = [module for module in peft.MODULES.values() if not (experts and ".mlp." in module)]
+    modules = [module for module in lora.MODULES.values() if not (experts and ".mlp." in module)]
     assert len(modules) == (4 if experts else 7)
     assert {f"{module.format(i)}.weight" for module in modules for i in range(2)} <= set(tensors), name
 
@@ -335,15 +335,15 @@ def test_adapters_on_another_base_are_refused(tmp_path):
   base, model = fresh(rank=0), fresh()
   weights.save_pretrained(base, base.config, tmp_path / "base")
   mark = tensors.TensorFolder(tmp_path / "base").fingerprint()
-  peft.save_adapters(model, tmp_path / "a", base="", fingerprint=mark)
-  peft.load_adapters(fresh(rank=0), tmp_path / "a", base=tmp_path / "base")
+  lora.save_adapters(model, tmp_path / "a", base="", fingerprint=mark)
+  lora.load_adapters(fresh(rank=0), tmp_path / "a", base=tmp_path / "base")
   (tmp_path / "base").rename(tmp_path / "moved")
-  peft.load_adapters(fresh(rank=0), tmp_path / "a", base=tmp_path / "moved")
+  lora.load_adapters(fresh(rank=0), tmp_path / "a", base=tmp_path / "moved")
   file = tmp_path / "moved" / "model.safetensors"
   data = bytearray(file.read_bytes())
   data[-1000] ^= 1
   file.write_bytes(data)
   with pytest.raises(ValueError, match=f"trained on other weights than those in .*moved .fingerprint {mark[:12]}, not"):
-    peft.load_adapters(fresh(rank=0), tmp_path / "a", base=tmp_path / "moved")
-  peft.save_adapters(model, tmp_path / "elsewhere", base="")  # adapters of other libraries have no record
-  peft.load_adapters(fresh(rank=0), tmp_path / "elsewhere", base=tmp_path / "moved")
+    lora.load_adapters(fresh(rank=0), tmp_path / "a", base=tmp_path / "moved")
+  lora.save_adapters(model, tmp_path / "elsewhere", base="")  # adapters of other libraries have no record
+  lora.load_adapters(fresh(rank=0), tmp_path / "elsewhere", base=tmp_path / "moved")

@@ -9,7 +9,8 @@ import pytest
 from flax import nnx
 from paged_kit import INTERPRET
 
-from ragrl_jax.models import paged, paged_gpu
+from ragrl_jax.models import cache as cache_lib
+from ragrl_jax.models import paged_gpu
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 
@@ -27,7 +28,7 @@ def over_pages(dtype, layer, q, k, v, carry):
   B, T, _, _ = q.shape
   pages, scales = jnp.stack([into_pages(k), into_pages(v)], 1), None
   if dtype == "int8":
-    pages, scales = paged.quantize(pages)
+    pages, scales = cache_lib.quantize(pages)
   pages = pages.astype(dtype)
   table = jnp.arange(B * T // PAGE, dtype=jnp.int32).reshape(B, -1)
   return paged_gpu.attend(q, pages, table, jnp.zeros(B, jnp.int32), scales=scales, interpret=INTERPRET), carry

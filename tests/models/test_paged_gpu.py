@@ -7,7 +7,8 @@ import pytest
 from jax.sharding import PartitionSpec
 from paged_kit import INTERPRET, dense, scattered
 
-from ragrl_jax.models import paged, paged_gpu
+from ragrl_jax.models import cache as cache_lib
+from ragrl_jax.models import paged_gpu
 from ragrl_jax.parallel import mesh as mesh_lib
 
 
@@ -104,7 +105,7 @@ def test_invalid_arguments_are_refused():
 def test_int8_pages_equal_the_numbers_that_they_stand_for():
   lengths = np.array([5, 40], np.int32)
   q, k, v, pages, table = scattered(4, 2, 16, 16, 2, lengths)
-  quantize = jax.jit(paged.quantize)
+  quantize = jax.jit(cache_lib.quantize)
   small, scales = quantize(np.nan_to_num(pages))
   assert small.dtype == jnp.int8 and scales.shape == pages.shape[:-1]
   scales = jnp.asarray(
@@ -116,6 +117,6 @@ def test_int8_pages_equal_the_numbers_that_they_stand_for():
 
 
 def test_quantize():
-  small, scale = paged.quantize(jnp.array([[2.54, -1.27, 0.0], [0.0, 0.0, 0.0]]))
+  small, scale = cache_lib.quantize(jnp.array([[2.54, -1.27, 0.0], [0.0, 0.0, 0.0]]))
   np.testing.assert_array_equal(small, [[127, -64, 0], [0, 0, 0]])  # 1.27 / 0.02 = 63.5 rounds to even
   np.testing.assert_allclose(scale, [0.02, 0.0], rtol=1e-6)

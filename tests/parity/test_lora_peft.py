@@ -7,7 +7,6 @@ import pytest
 from flax import nnx
 
 from ragrl_jax.models import lora, mapping, weights
-from ragrl_jax.models import peft as folders
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 
@@ -55,7 +54,7 @@ def logits_and_gradients(model):
   by_name = {
     tensor: np.asarray(part).T
     for name, leaf in mapping.named(gradients)
-    for (tensor, _), part in zip(mapping.tensor_names(folders.TENSORS, name, leaf.shape), leaf)
+    for (tensor, _), part in zip(mapping.tensor_names(lora.TENSORS, name, leaf.shape), leaf)
   }
   return np.asarray(logits), by_name
 
@@ -93,7 +92,7 @@ def test_our_folder_in_peft(family, pattern, tmp_path):
   draw = np.random.default_rng(4)
   nnx.update(ours, jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), x.dtype), lora.split(ours)[1]))
   plain = theirs(torch.as_tensor(TOKENS)).logits.detach().numpy()
-  folders.save_adapters(ours, tmp_path / "adapters", base=str(tmp_path / "base"))
+  lora.save_adapters(ours, tmp_path / "adapters", base=str(tmp_path / "base"))
   with_adapters = peft.PeftModel.from_pretrained(theirs, tmp_path / "adapters", is_trainable=True)
   logits = compare(ours, with_adapters)
   assert np.abs(logits - plain).max() > 0.1
@@ -131,7 +130,7 @@ def test_pefts_folder_here(family, targets, tmp_path):
     ),
   )
   theirs.save_pretrained(tmp_path / "adapters")
-  folders.load_adapters(ours, tmp_path / "adapters")
+  lora.load_adapters(ours, tmp_path / "adapters")
   compare(ours, theirs.eval())
 
 

@@ -7,7 +7,7 @@ from flax import nnx
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.engine.loader import Caster
-from ragrl_jax.models import lora, peft
+from ragrl_jax.models import lora
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -68,7 +68,7 @@ def test_only_adapters_are_sent_if_only_they_are_trained(tmp_path):
   # A folder's adapters have the same sizes; its tensors are not read.
   made = Decoder(SHAPE, rngs=nnx.Rngs(0))
   lora.add(made, rank=8, alpha=16.0, layers="q down", seed=0)
-  peft.save_adapters(made, tmp_path, base="")
+  lora.save_adapters(made, tmp_path, base="")
   config.model.lora.update(dict(rank=0, path=str(tmp_path)))
   sizes = lambda decoder: jax.tree.map(lambda leaf: leaf.shape, lora.split(decoder)[1])
   assert sizes(compiled.abstract_model(config, SHAPE, mesh)) == sizes(model)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.models import hub, peft, tensors
+from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.retrieval import api
 from ragrl_jax.run import contents
 from ragrl_jax.structs import Example, Passage
@@ -34,11 +34,11 @@ def test_a_folder_is_its_weights_and_what_is_read_beside_them(tmp_path):
   found.add(contents.of_folder(str(one)))
   assert len(found) == 4
   shutil.move(one / "model.safetensors", one / "adapter_model.safetensors")
-  (one / peft.CONFIG).write_text(json.dumps(dict(base_model_name_or_path="x", r=4)))
+  (one / lora.CONFIG).write_text(json.dumps(dict(base_model_name_or_path="x", r=4)))
   first = contents.of_folder(str(one))
-  (one / peft.CONFIG).write_text(json.dumps(dict(base_model_name_or_path="y", r=4)))
+  (one / lora.CONFIG).write_text(json.dumps(dict(base_model_name_or_path="y", r=4)))
   assert contents.of_folder(str(one)) == first  # the base's path is no content; the rank is
-  (one / peft.CONFIG).write_text(json.dumps(dict(base_model_name_or_path="y", r=8)))
+  (one / lora.CONFIG).write_text(json.dumps(dict(base_model_name_or_path="y", r=8)))
   assert contents.of_folder(str(one)) != first
   assert contents.of_folder(str(tmp_path / "none")) == ""
 
