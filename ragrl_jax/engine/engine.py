@@ -42,8 +42,6 @@ class Engine:
 
   Args:
     graphdef: the decoder's, from `nnx.split`.
-    tokenizer: the model's.
-    stops: the compiled stop strings of the run.
     sizes: of lanes, pages and programs.
     mesh: the engine's devices, "data" for replicas and "tensor" within one; None leaves the weights where they are.
     team: the hosts of the engine, if there are several.
@@ -133,11 +131,7 @@ class Engine:
   # ---- messages ------------------------------------------------------------------------------------------------------
 
   def open(self, message: Open) -> None:
-    """Opens a conversation.
-
-    Raises:
-      ValueError: its number is in use, it has no tokens, or its parent is not open.
-    """
+    """Opens a conversation. Raises ValueError: its number is in use, it has no tokens, or its parent is not open."""
     if message.conversation in self._conversations or not message.ids:
       raise ValueError(f"{message}: it needs a number that no open conversation has, and at least one token.")
     parent = None if message.parent is None else self._find(message.parent)

@@ -37,9 +37,7 @@ class KVCache:
   """Runs the engine's programs. Each call serves all replicas: argument r of a list is replica r's.
 
   Args:
-    graphdef: the decoder's.
     loader: holds the weights of the programs. The first ones give the shapes of the cache and of the programs.
-    stops, sizes, mesh: of the engine.
     team: the hosts of the engine, if there are several. They run every program together.
 
   Attributes:

@@ -104,7 +104,6 @@ class Chunk(NamedTuple):
     """Unpacks the result of `pack` on the host, and moves each lane's tokens before the places without one.
 
     Args:
-      packed: the result of `pack`.
       routes: n, experts of a token in all layers together; 0 for a model without experts.
     """
     r = -(-routes // 2)

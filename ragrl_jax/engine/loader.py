@@ -49,7 +49,6 @@ class Caster:
 
   Args:
     dtype: of the matmuls. Norms and biases keep theirs: the decoder computes them in float32.
-    layers: number of layers.
     mesh: the engine's; None leaves the weights on their device.
     every: the meshes of all engines (`mesh.engines`), if there are several hosts. One program moves a leaf to
       all of them.

@@ -50,7 +50,6 @@ class Turn:
   """Requests one generation of an open, idle conversation.
 
   Attributes:
-    conversation: its number.
     new_ids: tokens that the environment has appended since the last turn.
     budget: the largest number of tokens to sample.
     accept: the stop strings that end the turn, as bits (`Stops.mask`).
@@ -73,7 +72,6 @@ class TurnEnded:
   """The result of a turn.
 
   Attributes:
-    conversation: its number.
     ids, logprobs: the sampled tokens, and the log-probability of each.
     stop: index of the stop in `Stops.names`, or lanes.FULL if the budget is spent.
     routes: the router's choices for these tokens, see `structs.Segment`.

@@ -9,11 +9,7 @@ PROMPT = -1  # the number of a prompt's own record, which no caller uses
 
 
 class Pages:
-  """Counts the holders of every page. A page without holders is free.
-
-  Args:
-    number: number of pages in the cache.
-  """
+  """Counts the holders of every page. A page without holders is free."""
 
   def __init__(self, number: int):
     self._holders = [0] * number

@@ -52,9 +52,7 @@ class Programs:
   The first axis is split over the replicas: that of the cache's layers, and of every argument except the weights.
 
   Args:
-    graphdef: of the decoder (`nnx.split`).
     stops: the stop automaton's device table.
-    layout: of the cache's pages.
     chunk: the largest number of steps of one `decode`.
     speculate: k, the tokens of a draft; 0: no drafts. A step always computes k + 1 places per lane.
     routes: n, experts of a token in all layers together, which `decode` reports; 0 for a model without experts.
@@ -109,8 +107,6 @@ class Programs:
     """Adds tokens to the cache.
 
     Args:
-      weights: the decoder's.
-      cache: donated.
       tokens: int32 [n, P].
       counts: int32 [n, 2]: the number of tokens in the cache, and of new tokens. An unused row has 0, 0.
       table: int32 [n, N], pages.
@@ -132,8 +128,6 @@ class Programs:
     """Samples tokens until `steps` steps are done or fewer than `min_live` lanes are live.
 
     Args:
-      weights: the decoder's.
-      cache: donated.
       packed: int32 [W, COLUMNS + C], a LaneTable.
       table: int32 [W, N], the pages of each lane's conversation.
       limits: int32 [1, 2]: steps (at most `chunk`), min_live (at least 1). They change no shape, so nothing compiles.

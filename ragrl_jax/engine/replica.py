@@ -22,8 +22,6 @@ class Replica:
   """Seats conversations, finds pages for their tokens, and fills lanes.
 
   Args:
-    number: of the replica, from 0.
-    sizes: of the engine.
     packed: int32 [W, COLUMNS], the engine's lane table. The replica writes to its own lanes.
     table: int32 [W, N], the engine's page table, likewise.
     cache: for swapping and copying.

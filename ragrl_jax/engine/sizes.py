@@ -120,9 +120,7 @@ def check_model(heads: int, vocab: int | None, tensor: int, *, experts: int = 0)
   """Raises ValueError if a replica cannot split the model's key-value heads, vocabulary or experts over its devices.
 
   Args:
-    heads: number of key-value heads.
     vocab: size of the vocabulary; None if it is not known yet.
-    tensor: devices per replica.
     experts: of a layer; 0 for none.
   """
   if heads % tensor:

@@ -28,12 +28,7 @@ BEGIN, PIECE, DONE, END = "begin", "piece", "done", "end"  # messages that are n
 class Team:
   """The hosts of one engine.
 
-  Args:
-    link: connects the hosts.
-    mesh: the engine's.
-
   Attributes:
-    size: number of hosts.
     leads: whether this host is the first one.
     run: runs a program by its name; the cache sets it.
   """
@@ -105,12 +100,7 @@ class Team:
 
 
 def for_mesh(learner: Mesh | None, **sizes: int) -> Team | None:
-  """The team of this host's engine; None if the engine is on one host. All hosts call it.
-
-  Args:
-    learner: the mesh over all hosts.
-    **sizes: `config.rollout.mesh`.
-  """
+  """The team of this host's engine; None if the engine is on one host. All hosts call it."""
   here = mesh.of_engine(learner, **sizes)
   if here is None or (size := hosts.count_of(here)) == 1:
     return None

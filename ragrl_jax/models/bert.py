@@ -188,15 +188,10 @@ def load_bert(
   """An encoder from a Hugging Face folder (BertModel, a model with a head on it, or a tower of DPR).
 
   Args:
-    path: a folder with config.json and safetensors.
     pooler: whether to load the pooler; if not, its weights may be missing.
-    dtype: dtype of weights and matmuls.
     mesh: each of its devices holds the whole encoder. None means one device of the default platform.
     head: prefix, without its dot, of the names of tensors that the caller reads itself, such as "classifier"; "" for
       none.
-
-  Returns:
-    (encoder, its config).
 
   Raises:
     ValueError: not a BERT; a missing or surplus tensor, or one of another shape; a damaged file.

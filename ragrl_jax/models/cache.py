@@ -38,7 +38,6 @@ class Layout:
 
   Attributes:
     kernel: PLAIN or TRITON, with pages [P, 2, KV, page, h]; or RAGGED, for TPUs, with pages [P, page, 2 · KV, h].
-    layers: number of the decoder's layers.
     heads, size: number of key-value heads, and width of a head.
     page: tokens per page.
     dtype: dtype of keys and values. int8 pages have scales beside them, float32 [P, 2, KV, page]. PLAIN stores an int8
@@ -147,10 +146,6 @@ def layout(config, page: int, dtype, platform: str, tensor: int = 1, *, kv_dtype
   all tokens, so int8 pages are PLAIN on TPUs.
 
   Args:
-    config: the decoder's config.
-    page: tokens per page.
-    dtype: dtype of the matmuls.
-    platform: platform of the devices.
     tensor: number of devices over which the heads of a replica are split.
     kv_dtype: dtype of keys and values: MODEL, which means `dtype`, or a dtype's name.
   """

@@ -193,10 +193,6 @@ class DecoderConfig:
   def from_hf(cls, values: Mapping[str, Any], where: str = "config.json") -> DecoderConfig:
     """The config from the contents of a config.json.
 
-    Args:
-      values: its contents.
-      where: its path, for messages.
-
     Raises:
       ValueError: an architecture or option that this decoder does not support, or a missing setting.
     """

@@ -44,7 +44,6 @@ class Decoder(nnx.Module):
     """Initialises random weights.
 
     Args:
-      config: the shape.
       rngs: its `params` stream draws the weights.
       param_dtype: dtype of the stored weights.
       dtype: dtype of the matmuls' inputs and of the residual stream; norms, softmax and sums are always float32.
@@ -169,7 +168,6 @@ class Decoder(nnx.Module):
     """Hidden states [B, T, D] after the final norm, in the compute dtype.
 
     Args:
-      tokens: int [B, T].
       positions: int [B, T]; by default each segment counts from 0.
       segment_ids: int [B, T]; 0 is padding. By default a row is one segment.
       prefix_ids: int [B, T], the segment that each token attends to besides its own; by default none.

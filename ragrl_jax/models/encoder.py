@@ -45,7 +45,6 @@ def pool(states: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
   """Pools states [B, T, D] to float32 [B, D]. A row without tokens gives zeros (mean) or its first state.
 
   Args:
-    states: the states of the tokens.
     mask: [B, T], 1 on the text.
     pooling: one of `encoder_settings.POOLINGS`; "pooler" gives the state for BERT's pooler, which is that of "cls".
   """
@@ -60,11 +59,7 @@ def pool(states: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
 
 
 class Encoder:
-  """A text encoder as retrieval needs it: `queries`, `passages`, `dim` and `settings`.
-
-  Attributes:
-    dim: length of a vector.
-  """
+  """A text encoder as retrieval needs it: `queries`, `passages`, `dim` and `settings`."""
 
   def __init__(
     self,
@@ -82,8 +77,6 @@ class Encoder:
     Args:
       models: the models for "query" and "passage": the same one twice, or two towers.
       tokenizers: a `tokenizers.Tokenizer` for each of the two.
-      settings: how a text becomes a vector.
-      dim: length of a vector.
       mark: a hash of the weights, by which an index recognises its encoder.
       batch: number of texts encoded together. Smaller batches are padded, so that few shapes are compiled.
       mesh: shards the texts over its data axes.
@@ -110,7 +103,6 @@ class Encoder:
     alone, and few shapes are compiled.
 
     Args:
-      texts: any number of texts.
       kind: "query" or "passage".
       batch: number of texts per batch; by default the encoder's, at most 8 for queries.
 

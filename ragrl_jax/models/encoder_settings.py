@@ -84,7 +84,6 @@ def settings_for(
   """The settings of the model in a folder. The log says where each is from, and where a given one differs.
 
   Args:
-    path: the folder.
     chosen: all settings, some of their fields, or a preset's name. Fields that are not given are those that the folder
       declares, then those of the family that config.json, tokenizer_config.json or the folder's name names.
     query_prefix: text put before every query, whatever else is chosen.

@@ -26,7 +26,6 @@ def mlp(
   """(what the experts add to the residual stream, [B, T, D], the experts of each token, int32 [B, T, k]).
 
   Args:
-    layer: a layer with experts.
     x: [B, T, D]; it is normed first.
     mesh, chosen: see `mix` and `route`.
   """

@@ -40,7 +40,6 @@ class GgufFile:
   """An open GGUF file.
 
   Attributes:
-    where: its path, for messages.
     fields: the metadata: numbers, texts and lists by their GGUF keys.
     tensors: gguf's tensors by their GGUF names.
   """
@@ -96,8 +95,6 @@ def write(file: GgufFile, path: str | os.PathLike, dtype) -> None:
   """Writes config.json, generation_config.json and model.safetensors; one tensor at a time is in memory.
 
   Args:
-    file: the open file.
-    path: the folder, made if need be.
     dtype: dtype of the stored weights. Quantised weights are dequantised in float32 first.
 
   Raises:

@@ -160,8 +160,6 @@ def two_ropes(
   of full attention as `rope` describes, and the theta of sliding layers as `rope_local_base_freq`.
 
   Args:
-    values: the contents of the config.json.
-    where: its path, for messages.
     local: theta of sliding layers if config.json has none.
 
   Raises:

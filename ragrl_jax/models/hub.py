@@ -71,8 +71,6 @@ def folder(where: str | os.PathLike, setting: str, *, part: str = "model") -> pa
   """The folder of a model: one here, or else one in the hub's cache, where what is missing is downloaded.
 
   Args:
-    where: a path, or a name on the hub.
-    setting: what names it, for messages.
     part: "model": all; "config": all but the weights, which must exist; "tokenizer": files that need no weights, and a
       path need not be a folder.
 

@@ -123,7 +123,6 @@ def add(model: Decoder, *, rank: int, alpha: float, layers: str, seed: int) -> N
 
   Args:
     model: the decoder; the adapters are sharded over its mesh, if it has one.
-    rank: columns of A.
     alpha: the adapters' output is multiplied by alpha / rank.
     layers: the pattern of matrices (see the module's docstring).
     seed: seed of A. The draw for one matrix does not depend on which other matrices have adapters.
@@ -231,8 +230,6 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
   """Writes a folder for `peft`, in float32. All processes of a run must call it; process 0 writes.
 
   Args:
-    model: a decoder with adapters, on any devices.
-    path: the folder, made if need be.
     base: the base model's folder or its name on the hub, written as base_model_name_or_path.
     fingerprint: `TensorFolder.fingerprint` of the base on which they were trained; "" records none.
   """
@@ -277,7 +274,6 @@ def load_adapters(model: Decoder, path: str | os.PathLike, *, base: str | os.Pat
 
   Args:
     model: the base, without adapters.
-    path: the folder of the adapters.
     base: the folder of the base, which is compared with the record of the training; "" compares nothing.
 
   Raises:
@@ -306,9 +302,7 @@ def refuse_other_base(adapters: str | os.PathLike, recorded: str, base: str | os
   """Refuses adapters on another base than the one that they were trained on.
 
   Args:
-    adapters: their folder or checkpoint, for the message.
     recorded: fingerprint of the base in training; "" if it is not known, as for adapters from elsewhere.
-    base: the base's folder.
     found: the fingerprint of `base`; "" reads it from the folder.
 
   Raises:

@@ -45,8 +45,6 @@ def refuse_layers(files: TensorFolder, where: str, **layers: int) -> None:
   This check comes before any memory of that size is allocated, since a config.json may contain any number.
 
   Args:
-    files: the folder's tensors.
-    where: the path of its config.json.
     **layers: number of layers, by its key in config.json.
   """
   for key, number in layers.items():
@@ -72,8 +70,6 @@ def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None
   """Reads the tree of arrays that `abstract` describes.
 
   Args:
-    files: the folder's tensors.
-    table: see the module's docstring.
     abstract: the tree, with a shape and a dtype for each leaf.
     shardings: a sharding for each leaf: each device's part is read directly from disk, and the host holds one part at a
       time. None: all arrays are on the default device.

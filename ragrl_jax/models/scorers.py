@@ -182,8 +182,6 @@ def load_scorer(
   Args:
     path: for "cross-encoder", the folder of a BERT with one label. For "late-interaction", that of a ColBERT: a BERT
       with `linear.weight` and, optionally, artifact.metadata.
-    kind: one of KINDS.
-    title_separator: text between a passage's title and its text.
     max_tokens: longest pair that a cross-encoder reads, in tokens; the longer text of a longer pair is cut first.
     dtype: dtype of weights and matmuls; scores are float32.
     batch: number of pairs computed together; by default `encoder.usual_batch`.

@@ -66,8 +66,6 @@ class T5Config:
     """The config from the contents of a config.json.
 
     Args:
-      values: its contents.
-      where: its path, for messages.
       own_head: whether the folder contains an unembedding that differs from the embedding.
 
     Raises:
@@ -180,7 +178,6 @@ class Stack(nnx.Module):
     """x [B, T, D] → [B, T, D] after the final norm.
 
     Args:
-      x: embedded tokens.
       mask: bool [B, S], True on the encoder's text. The decoder gets the same mask, for its cross-attention.
       states: [B, S, D], the encoder's output; for the decoder only.
     """
@@ -260,12 +257,8 @@ def load_t5(
   """A T5 from a Hugging Face folder: config.json and safetensors, one file or shards with an index.
 
   Args:
-    path: the folder.
     dtype: dtype of weights and matmuls; norms, softmax and sums are float32. float16 overflows in large T5s.
     mesh: shards the weights over it (`parallel/rules.py`).
-
-  Returns:
-    (T5, its config).
 
   Raises:
     ValueError: not a T5; a missing or surplus tensor, or one of another shape; a damaged file.

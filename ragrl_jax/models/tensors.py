@@ -32,7 +32,6 @@ class TensorFolder:
     """Opens the folder; reads the headers only.
 
     Args:
-      path: the folder.
       stem: the file's name without ".safetensors".
       config: name of the config file that determines the tensors, for messages.
 
@@ -100,11 +99,7 @@ class TensorFolder:
       raise ValueError(f"{file}: tensor {name} is {dtype}: it must be one of {', '.join(DTYPES)}.")
 
   def open(self, name: str, shape: Sequence[int]) -> np.ndarray:
-    """The tensor as a read-only memory map; only the parts that are used are read.
-
-    Raises:
-      ValueError: see `check`.
-    """
+    """The tensor as a read-only memory map; only the parts that are used are read. Raises ValueError: see `check`."""
     self.check(name, shape)
     file, dtype, found, offset, _ = self._entries[name]
     return np.memmap(file, dtype=DTYPES[dtype], mode="r", offset=offset, shape=found)
@@ -176,7 +171,6 @@ def write(
   Files get their final names only when all are complete. So an interrupted call keeps the old files.
 
   Args:
-    path: an existing folder.
     entries: (name, shape, function that returns the array, or its pieces along the first axis).
     dtype: dtype of the stored tensors: float32, float16 or bfloat16.
     shard_bytes: largest size of a file, in bytes; a tensor is never split.

@@ -81,11 +81,7 @@ def load_pretrained(
     dtype: dtype of the weights in memory, whatever the files' dtype is.
     mesh: shards the weights over it (`parallel/rules.py`); each device's part is read directly from disk.
     compute_dtype: dtype of the matmuls; `dtype` by default.
-    remat: see `Decoder`.
     head: False leaves out the unembedding, for a decoder that embeds texts; its folder may lack the unembedding.
-
-  Returns:
-    (decoder, its config).
 
   Raises:
     ValueError: an unknown architecture; a missing or surplus tensor, or one of another shape; a damaged file; heads
@@ -132,15 +128,9 @@ def copy_pretrained(
   """Checks a folder and copies it, in our layout and one dtype. One tensor at a time is in memory.
 
   Args:
-    source: a Hugging Face folder.
     path: the folder to write; must not be `source`.
-    dtype: dtype of the stored weights.
-    shard_bytes: largest size of a file, in bytes.
     added: ids of new tokens, which follow all others. Their rows of embedding and unembedding become the mean of the
       rows before the first of them; missing rows are added.
-
-  Returns:
-    The decoder's config.
 
   Raises:
     ValueError: as `load_pretrained`, or the two folders are the same.
@@ -182,10 +172,7 @@ def save_pretrained(
 
   Args:
     model: the decoder, with weights on any devices; LoRA adapters are merged into them.
-    config: its config.
-    path: the folder, made if need be.
     dtype: dtype of the stored weights; by default that of the model.
-    shard_bytes: largest size of a file, in bytes.
   """
   params = nnx.split(lora.merged(model, dtype))[1]
   dtype = np.dtype(jax.tree.leaves(params)[0].dtype if dtype is None else dtype)

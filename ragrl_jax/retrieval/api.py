@@ -65,11 +65,7 @@ class RetrievalFailed(ToolFailed):
 
 
 def checked(queries: Sequence[str], k: int) -> list[str]:
-  """Checks the arguments of a search and returns the queries as a list.
-
-  Raises:
-    ValueError: see `Retriever.search`.
-  """
+  """Checks the arguments of a search and returns the queries as a list. Raises ValueError: see `Retriever.search`."""
   if isinstance(queries, str):
     raise ValueError(f"queries={queries[:80]!r} is one string: pass a list of strings, one per search.")
   queries = list(queries)

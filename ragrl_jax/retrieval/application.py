@@ -33,11 +33,9 @@ class Application:
   Args:
     retriever: several threads call its `search` at the same time. They call `read` if it exists, and `embed` if the
       retriever has a `model` (its encoder's name).
-    limits: limits of requests.
     local: answer only requests whose Host header names this machine's loopback, at any port. This refuses a web page
       whose domain name resolves to this machine (DNS rebinding).
     key: the token that every request must bring ("Authorization: Bearer KEY"); "" for none.
-    metrics: counts the requests.
   """
 
   def __init__(

@@ -48,8 +48,6 @@ class BM25Retriever:
     """Reads the files of `build`.
 
     Args:
-      folder: the folder that `build` wrote.
-      corpus: the passages that were indexed.
       settings: the result of `build`.
       shard: which part of a corpus it is; None for a whole corpus.
 
@@ -133,11 +131,9 @@ def build(
 
   Args:
     corpus: the passages. Word statistics are counted over all of them.
-    folder: where the files are written.
     k1, b: BM25's saturation (at least 0) and length normalisation (0 to 1).
     stemmer, stopwords, pattern: see `tokenize.Words`.
     rows: rows of the passages that searches return; None for all.
-    progress: show progress bars.
 
   Returns:
     The settings that `BM25Retriever.load` needs beside the files.
@@ -168,11 +164,7 @@ def build(
 def checked(
   *, k1: float = 0.9, b: float = 0.4, stemmer: str = "", stopwords: str = "english", pattern: str = "two"
 ) -> Words:
-  """The words of these options of `build`.
-
-  Raises:
-    ValueError: an option is of a wrong type or outside its range.
-  """
+  """The words of these options of `build`. Raises ValueError: an option is of a wrong type or outside its range."""
   if not all(type(value) in (int, float) for value in (k1, b)) or not 0 <= k1 < math.inf or not 0 <= b <= 1:
     raise ValueError(f"k1={k1!r}, b={b!r}: they must be numbers; k1 must not be negative and b must lie in [0, 1].")
   return Words(stemmer=stemmer, stopwords=stopwords, pattern=pattern)

@@ -64,7 +64,6 @@ def build_index(
   Args:
     corpus: files or a folder (`corpus.files_of`), or the passages themselves. Ids must be unique.
     encoder: "bm25", "hashing" (dense, without weights), a model's folder or Hugging Face name, or an `api.Encoder`.
-    out: the folder of the index.
     factory: FAISS's factory string for a dense index: "Flat" (exact), "HNSW32", "IVF1024,PQ64", …
     options: FAISS's search parameters, such as "nprobe=32" or "efSearch=128".
     oversample: candidates per requested passage that an approximate index fetches. Exact scores rank the candidates.
@@ -76,13 +75,8 @@ def build_index(
       counted over the whole corpus, so scores of all parts are comparable. Ids must be unique within the part.
     shard_rows: most passages encoded between two saves of the progress.
     note_s: most seconds between two saves. A killed build loses at most this time plus one batch.
-    batch: passages given to the encoder at a time.
     threads: FAISS's threads during the build; None uses all cores.
     overwrite: replace an index of another request.
-    progress: show progress bars.
-
-  Returns:
-    `out`.
 
   Raises:
     ValueError: a bad row (with file and line), a bad setting, or the folder has an index of another request.

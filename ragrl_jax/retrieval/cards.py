@@ -46,7 +46,6 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]], *, verif
   """Compares an index's files with the stored sizes, and with the digests if they have at most `verify_bytes` in all.
 
   Args:
-    folder: the index's folder.
     files: the result of `sealed` from index.json.
     verify_bytes: largest total size whose contents are compared.
 
@@ -73,10 +72,6 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]], *, verif
 
 def read_card(path: pathlib.Path, entries: Mapping[str, type | tuple[type, ...]]) -> dict:
   """Reads a file written by `write_json`.
-
-  Args:
-    path: the file.
-    entries: see `check_card`.
 
   Raises:
     ValueError: the file is not JSON, or an entry is missing or of another type.

@@ -141,7 +141,6 @@ class Corpus:
 
   Attributes:
     checksum: SHA-256 of the passages in their order. An index belongs to one checksum.
-    path: the corpus's folder.
   """
 
   def __init__(self, path: str | os.PathLike):
@@ -213,9 +212,6 @@ def store(
 
   Args:
     passages: the passages in the order of their rows.
-    path: the folder; it is created.
-    unique: refuse two passages with the same id.
-    progress: show a progress bar.
 
   Raises:
     ValueError: there are no passages.

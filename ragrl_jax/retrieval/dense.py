@@ -32,8 +32,6 @@ class DenseRetriever:
   """Ranks passages by the inner product of the encoded query and passage.
 
   Attributes:
-    encoder: encodes queries and passages.
-    model: the encoder's name.
     dispatch: `dispatch(function, *arguments)` runs the encoder and an on-device index. By default the calling thread
       runs them. If one thread owns the accelerators, set its queue here.
   """
@@ -119,16 +117,11 @@ def encode_corpus(
   """Encodes the passages into a memory-mapped array [N, dim]. A killed build continues from the last save.
 
   Args:
-    corpus: the passages.
-    encoder: encodes them.
-    folder: the index's folder.
     dtype: one of `vectors.DTYPES`. Scores are computed from the rounded vectors. "bfloat16" and "float16" take half
       the space of "float32", "int8" a quarter.
     shard_rows: most passages between two saves. Each shard starts a new batch, so that a continued build has the same
       batches.
     note_s: most seconds between two saves, plus the time of one batch.
-    batch: passages given to the encoder at a time.
-    progress: show a progress bar.
 
   Returns:
     The largest Euclidean norm of a vector.

@@ -96,7 +96,6 @@ def pieces(text: str, spans: list[tuple[int, int]], tokens: int, overlap: int) -
   Characters are never split: a rare character can have several tokens, and a piece ends before or after all of them.
 
   Args:
-    text: the whole text.
     spans: (start, end) of each token, in characters.
     tokens: most tokens of a piece. A character of more tokens stays whole.
     overlap: tokens that a piece shares with the previous one; less than `tokens`.
@@ -133,7 +132,6 @@ def read(corpus: Corpus, asked: Sequence[tuple[str, str]], k: int) -> api.Answer
   are neighbours with the same title, as in wiki-18. A passage with neither is a document by itself.
 
   Args:
-    corpus: the passages.
     asked: (passage id, words). If words is "", the answer is the passage and its neighbours. Otherwise it is the
       document's passages that contain the words; case, white space and forms of Unicode are ignored.
     k: most passages in an answer.

@@ -107,8 +107,6 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
   """The encoder for queries to a finished index.
 
   Args:
-    card: the contents of index.json.
-    folder: the index's folder.
     given: the encoder, or its folder or hub name if it was moved; None loads the encoder that the index names.
 
   Raises:
@@ -156,8 +154,6 @@ def load_model(
   """A Flax text encoder from a Hugging Face folder or a name on the hub.
 
   Args:
-    path: the folder or name.
-    setting: what names it, for messages.
     spread: split each batch over this process's devices.
     stored: the settings that an index stores. They decide, whatever the folder declares or is called now.
     **options: those of `models.encoder.load_encoder`.

@@ -112,13 +112,8 @@ def build(
   Several threads link the graph of HNSW, so only threads=1 gives a reproducible file.
 
   Args:
-    vectors: [N, D].
-    path: the file to write.
-    factory: FAISS's factory string.
     options: FAISS's search parameters, checked here.
     threads: FAISS's threads; None uses all cores.
-    train_rows: most rows to train on.
-    progress: show a progress bar.
 
   Raises:
     ValueError: FAISS does not know the factory string or an option, or there are too few vectors to train on.

@@ -83,11 +83,7 @@ class _Around:
     self._first = first
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
-    """See `documents.read`; the first retriever opens the documents.
-
-    Raises:
-      ValueError: it cannot open documents.
-    """
+    """See `documents.read`; the first retriever opens the documents. Raises ValueError: it cannot open documents."""
     if not hasattr(self._first, "read"):
       raise ValueError(
         f"the first retriever ({type(self._first).__name__}) opens no documents: name first an index's folder or "
@@ -122,8 +118,6 @@ class Fused(_Around):
   passage counts 0.
 
   Args:
-    parts: the retrievers.
-    fusion: one of FUSIONS.
     weights: one per retriever, above 0; None for 1 each.
     depth: passages fetched from each retriever, at least k.
     rrf_k: the constant of "rrf". A larger constant makes the first ranks less important.
@@ -221,8 +215,6 @@ class Reranked(_Around):
   """Reranks the best passages of a retriever with a model that reads query and passage together.
 
   Args:
-    retriever: finds the candidates.
-    scorer: computes the new score of each passage.
     depth: number of candidates, and so the most passages of an answer.
     dispatch: `dispatch(function, *arguments)` runs the scorer, see `dense.DenseRetriever`.
   """
@@ -260,7 +252,6 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
   """Loads the retriever that a file FUSED.json describes.
 
   Args:
-    path: the file.
     open_index: `retrieval.load_index`.
     **settings: further arguments of `load_index`; `dispatch` also runs the scorer.
 

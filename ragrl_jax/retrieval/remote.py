@@ -292,7 +292,6 @@ class Outage:
 
   Args:
     name: the server's name in messages, such as "the retriever at http://…".
-    answers: polls once: whether the server answers.
     wait_s: longest wait for one outage, in seconds. Later searches fail at once until the server answers.
     setting: the config path of wait_s, for messages.
     say: called with a message when the wait begins, and when the server answers again.

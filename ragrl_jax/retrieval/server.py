@@ -62,7 +62,6 @@ def serve(
 
   Args:
     load: returns the retriever. With several processes it is pickled, so it must be importable.
-    host: the address to listen on.
     port: 0 for any free port.
     limits: limits of requests, per process.
     key: see `application.Application`.
@@ -142,7 +141,6 @@ class Reloading:
   """Forwards to the retriever that `load` returned last. A search ends with the retriever that it started with.
 
   Attributes:
-    retriever: the current one.
     loaded: when it was loaded, in Unix seconds.
   """
 

@@ -51,11 +51,7 @@ class ShardedRetriever:
       part.close()
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """See `api.Retriever`.
-
-    Raises:
-      RetrievalFailed: a part gave no valid answer; the message names it.
-    """
+    """See `api.Retriever`. Raises RetrievalFailed: a part gave no valid answer; the message names it."""
     return api.each(queries, k, self._search)
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:

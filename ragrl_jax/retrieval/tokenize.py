@@ -66,11 +66,7 @@ class Words:
 
   @classmethod
   def of(cls, settings: Mapping[str, Any], where: object) -> Words:
-    """The words of an index.
-
-    Raises:
-      ValueError: it has words by another rule. `where` names the index.
-    """
+    """The words of an index. Raises ValueError: it has words by another rule. `where` names the index."""
     given = dict(settings)
     if (rule := given.pop("rule", 1)) != RULE:
       raise ValueError(f"{where}: its words are those of rule {rule}, this version has rule {RULE}: build it again.")

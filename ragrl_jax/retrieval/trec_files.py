@@ -23,11 +23,7 @@ QUERY_IDS, HEADS = ("_id", "id", "query_id"), ("query-id", "query_id")
 
 
 def read_queries(path: str | os.PathLike) -> dict[str, str]:
-  """{query id: text}, in the file's order.
-
-  Raises:
-    ValueError: an invalid row, with file and line, or a duplicate id.
-  """
+  """{query id: text}, in the file's order. Raises ValueError: an invalid row, with file and line, or a duplicate id."""
   found: dict[str, str] = {}
   if _kind(path) == "text":
     pairs = ((where, line.rstrip("\r\n").split("\t")) for where, line in _lines(path))
@@ -84,7 +80,6 @@ def write_run(path: str | os.PathLike, answers: Mapping[str, Sequence[Passage]],
   Args:
     path: the file; ".gz" compresses it.
     answers: query id → its passages with scores.
-    name: of the run.
 
   Raises:
     ValueError: an id contains white space, or a passage has no score.

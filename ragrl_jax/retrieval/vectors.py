@@ -60,11 +60,7 @@ def quantised(made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def create(folder: pathlib.Path, dtype: str, shape: tuple[int, int]) -> Any:
-  """Creates files whose rows are assigned later.
-
-  Raises:
-    ValueError: an unknown dtype.
-  """
+  """Creates files whose rows are assigned later. Raises ValueError: an unknown dtype."""
   if dtype not in DTYPES:
     raise ValueError(f"dtype={dtype!r}: it must be one of {', '.join(DTYPES)}.")
   stored = np.uint16 if dtype == "bfloat16" else np.dtype(dtype)
@@ -129,7 +125,6 @@ def exact(
     search: exhaustive search, best first: (queries, count) → (float32 scores, int64 rows), both [n, count].
     vectors: the searched vectors [N, D], memory-mapped or not.
     queries: float32 [n, D].
-    k: number of rows wanted.
     max_norm: the largest Euclidean norm of a vector.
     errors: [n], largest error of the search's scores from rounding of vectors and queries, in addition to the errors of
       float32 sums.

@@ -28,8 +28,6 @@ class Limits:
     max_topk: most passages for one query.
     default_topk: passages when "topk" is missing, null or 0, as in Search-R1's server.
     max_waiting: most texts of all requests that may wait for a search; the same number may wait for an embedding.
-    workers: batches processed at the same time.
-    batch: texts per batch.
     deadline_s: most seconds from a request's last byte to its response. A request may ask for less ("timeout_s").
   """
 
