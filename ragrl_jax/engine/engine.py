@@ -1,7 +1,7 @@
 """The engine: samples tokens for many conversations over a few lanes (continuous batching). One thread, no asyncio.
 
 A conversation keeps its pages of the cache from its first turn until it is closed. It has a lane only while it samples.
-So one that waits for a search keeps its cache, and another uses its lane. See `conversations.py` for its states.
+So one that waits for a search keeps its cache, and another uses its lane. `ConversationState` draws its states.
 
   messages.py  requests and results             replica.py pages.py  who waits, samples and shares pages
   lanes.py     inputs and outputs of decode     kv_cache.py          the cache, and running programs on it
@@ -24,11 +24,10 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.engine.conversations import ConversationState
 from ragrl_jax.engine.kv_cache import KVCache
 from ragrl_jax.engine.lanes import RUNNING, Chunk, Counters, LaneTable
 from ragrl_jax.engine.loader import Loader
-from ragrl_jax.engine.messages import Group, Open, Turn, TurnEnded
+from ragrl_jax.engine.messages import ConversationState, Group, Open, Turn, TurnEnded
 from ragrl_jax.engine.programs import REPLICAS
 from ragrl_jax.engine.replica import Replica, prefill, run_copies
 from ragrl_jax.engine.sizes import Sizes

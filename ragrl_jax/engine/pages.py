@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from ragrl_jax.engine.conversations import ConversationState
-from ragrl_jax.engine.messages import Group
+from ragrl_jax.engine.messages import ConversationState, Group
 
 PROMPT = -1  # the number of a prompt's own record, which no caller uses
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ragrl_jax.engine.conversations import NO_LANE, ConversationState
 from ragrl_jax.engine.kv_cache import Extension, KVCache
 from ragrl_jax.engine.lanes import Counters, LaneTable
-from ragrl_jax.engine.messages import Group
+from ragrl_jax.engine.messages import NO_LANE, ConversationState, Group
 from ragrl_jax.engine.pages import Pages, Prompts
 from ragrl_jax.engine.sizes import Sizes
 

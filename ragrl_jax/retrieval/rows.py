@@ -1,17 +1,30 @@
-"""Rows of files, streamed as dictionaries: JSON lines, Parquet, tab-separated values with a header line."""
+"""Rows of files, streamed as dictionaries: JSON lines, Parquet, tab-separated values with a header line.
+
+Also queries, and the judgements and runs of TREC, BEIR and MTEB:
+
+run     QUERY Q0 PASSAGE RANK SCORE NAME       TREC
+qrels   QUERY 0 PASSAGE GRADE                  TREC
+        query-id <tab> corpus-id <tab> score   BEIR, with this header line; also as .jsonl or .parquet (MTEB)
+queries {"_id" or "id", "text"} as .jsonl or .parquet; QUERY <tab> TEXT (.tsv)
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import pathlib
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.store import jsonl
+from ragrl_jax.structs import Passage
+
 _VALUE = re.compile(r'\t(?:"((?:[^"]|"")*)"(?=\t|$)|([^\t]*))')
+QUERY_IDS, HEADS = ("_id", "id", "query_id"), ("query-id", "query_id")
 KINDS = (".jsonl", ".jsonl.gz", ".parquet", ".tsv", ".tsv.gz")
 
 
@@ -32,13 +45,10 @@ def read_rows(path: str | os.PathLike, columns: Sequence[str] | None = None) -> 
     ValueError: the file is damaged, cut or of another kind; the message names file and line.
   """
   path = pathlib.Path(path)
-  if not path.is_file():
-    raise FileNotFoundError(f"{path}: no such file.")
   if path.suffix == ".parquet":
     yield from _parquet(path, columns)
-    return
-  with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-    yield from (_tsv if path.name.removesuffix(".gz").endswith(".tsv") else _json)(path, _whole(path, file))
+  else:
+    yield from (_tsv if path.name.removesuffix(".gz").endswith(".tsv") else _json)(path, _whole(path))
 
 
 def count_rows(path: str | os.PathLike) -> int:
@@ -46,18 +56,19 @@ def count_rows(path: str | os.PathLike) -> int:
   path = pathlib.Path(path)
   if path.suffix == ".parquet":
     return _opened(path).metadata.num_rows
-  with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-    lines = sum(1 for _ in _whole(path, file))
+  lines = sum(1 for _ in _whole(path))
   return lines - path.name.removesuffix(".gz").endswith(".tsv")  # its header
 
 
-def _whole(path: pathlib.Path, file) -> Iterator[tuple[int, bytes]]:
-  """(number, line) of each line that is not blank."""
+def _whole(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
+  """(number, line) of each line that is not blank; ".gz" is unpacked."""
+  _check_exists(path)
   number = 0
   try:
-    for number, raw in enumerate(file, 1):
-      if raw.strip():
-        yield number, raw
+    with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+      for number, raw in enumerate(file, 1):
+        if raw.strip():
+          yield number, raw
   except (EOFError, gzip.BadGzipFile, zlib.error) as error:
     raise ValueError(f"{path}:{number + 1}: the compressed file is cut or broken ({error}): fetch it again.") from None
 
@@ -91,10 +102,16 @@ def _tsv(path: pathlib.Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[tup
       yield f"{path}:{number}", dict(zip(header, found))
 
 
+def _check_exists(path: pathlib.Path) -> None:
+  if not path.is_file():
+    raise FileNotFoundError(f"{path}: no such file.")
+
+
 def _opened(path: pathlib.Path):
   import pyarrow
   import pyarrow.parquet  # comes with the datasets library; slow to import
 
+  _check_exists(path)
   try:
     return pyarrow.parquet.ParquetFile(path)
   except (pyarrow.ArrowInvalid, OSError) as error:
@@ -108,3 +125,146 @@ def _parquet(path: pathlib.Path, columns: Sequence[str] | None) -> Iterator[tupl
     for row in batch.to_pylist():
       number += 1
       yield f"{path}: row {number}", row
+
+
+def read_queries(path: str | os.PathLike) -> dict[str, str]:
+  """{query id: text}, in the file's order. Raises ValueError: an invalid row, with file and line, or a duplicate id."""
+  found: dict[str, str] = {}
+  if _kind(path) == "text":
+    pairs = ((where, line.rstrip("\r\n").split("\t")) for where, line in _lines(path))
+  else:
+    pairs = ((where, [_first(row, *QUERY_IDS), _first(row, "text", "query")]) for where, row in read_rows(path))
+  for where, columns in pairs:
+    if type(columns[0]) is int:  # MTEB's ids may be numbers, in the qrels too
+      columns[0] = str(columns[0])
+    if len(columns) != 2 or not all(isinstance(value, str) and value.strip() for value in columns):
+      raise ValueError(f'{where}: a query must be {{"_id", "text"}}, or an id, a tab and the text.')
+    if columns[0] in found:
+      raise ValueError(f"{where}: the query {columns[0]!r} occurs twice.")
+    found[columns[0]] = columns[1]
+  return found
+
+
+def read_qrels(path: str | os.PathLike) -> dict[str, dict[str, int]]:
+  """{query id: {passage id: grade}}, in the file's order.
+
+  Raises:
+    ValueError: an invalid row, with file and line, or two grades for one pair.
+  """
+  found: dict[str, dict[str, int]] = {}
+  for where, query, passage, grade in _judged(path):
+    if passage in (grades := found.setdefault(query, {})):
+      raise ValueError(f"{where}: {passage!r} is judged twice for the query {query!r}.")
+    grades[passage] = _grade(grade, where)
+  return found
+
+
+def read_run(path: str | os.PathLike) -> dict[str, dict[str, float]]:
+  """{query id: {passage id: score}}. Ranks are ignored, because scores determine the order (`core.metrics.trec`).
+
+  Raises:
+    ValueError: an invalid row, with file and line, or a duplicate passage of a query.
+  """
+  found: dict[str, dict[str, float]] = {}
+  for where, line in _lines(path):
+    columns = line.split()
+    if len(columns) != 6:
+      raise ValueError(f"{where}: a line of a run is QUERY Q0 PASSAGE RANK SCORE NAME, this has {len(columns)} words.")
+    query, _, passage, _, score, _ = columns
+    if passage in (scores := found.setdefault(query, {})):
+      raise ValueError(f"{where}: {passage!r} occurs twice for the query {query!r}.")
+    scores[passage] = _score(score, where)
+  return found
+
+
+def write_run(path: str | os.PathLike, answers: Mapping[str, Sequence[Passage]], *, name: str = "ragrl") -> None:
+  """Writes a retriever's results as a run, best first, with scores.
+
+  Programs like trec_eval ignore the ranks, and sort equal scores by id.
+
+  Args:
+    path: the file; ".gz" compresses it.
+    answers: query id → its passages with scores.
+
+  Raises:
+    ValueError: an id contains white space, or a passage has no score.
+  """
+
+  def lines() -> Iterator[str]:
+    for query, passages in answers.items():
+      for rank, passage in enumerate(passages, 1):
+        if passage.score is None:
+          raise ValueError(f"the passage {passage.id!r} has no score: a run needs the scores of its retriever.")
+        yield f"{_word(query)} Q0 {_word(passage.id)} {rank} {passage.score!r} {_word(name)}\n"
+
+  path = pathlib.Path(path)
+  with jsonl.whole(path) as part:
+    with gzip.open(part, "wt", encoding="utf-8") if path.suffix == ".gz" else open(part, "w", encoding="utf-8") as file:
+      file.writelines(lines())
+
+
+def _judged(path: str | os.PathLike) -> Iterator[tuple[str, str, str, object]]:
+  """(place, query, passage, grade) of each row."""
+  if _kind(path) == "rows":
+    for where, row in read_rows(path):
+      query, passage = _first(row, *HEADS), _first(row, "corpus-id", "corpus_id")
+      if not isinstance(query, str | int) or not isinstance(passage, str | int):
+        raise ValueError(f'{where}: a row of qrels must be {{"query-id", "corpus-id", "score"}}.')
+      yield where, str(query), str(passage), row.get("score")
+    return
+  for number, (where, line) in enumerate(_lines(path)):
+    columns = line.rstrip("\r\n").split("\t") if "\t" in line else line.split()
+    if number == 0 and columns[0] in HEADS:
+      continue
+    if len(columns) == 4:
+      query, _, passage, grade = columns
+    elif len(columns) == 3:
+      query, passage, grade = columns
+    else:
+      raise ValueError(f"{where}: a line of qrels must be QUERY 0 PASSAGE GRADE, or BEIR's three columns with tabs.")
+    yield where, query, passage, grade
+
+
+def _first(row: Any, *names: str) -> Any:
+  """The row's value under the first of these names that it has; None if it has none or is not an object."""
+  return next((row[name] for name in names if name in row), None) if isinstance(row, dict) else None
+
+
+def _kind(path: str | os.PathLike) -> str:
+  name = os.fspath(path).removesuffix(".gz")
+  return "rows" if name.endswith((".jsonl", ".parquet")) else "text"
+
+
+def _lines(path: str | os.PathLike) -> Iterator[tuple[str, str]]:
+  """("file:line", line) of each line that is not blank."""
+  path = pathlib.Path(path)
+  for number, raw in _whole(path):
+    try:
+      line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+      raise ValueError(f"{path}:{number}: not UTF-8: {error}.") from None
+    if line.strip():
+      yield f"{path}:{number}", line
+
+
+def _grade(value: object, where: str) -> int:
+  number = _score(str(value), where)
+  if not number.is_integer():
+    raise ValueError(f"{where}: a grade must be a whole number, not {value!r}.")
+  return int(number)
+
+
+def _score(text: str, where: str) -> float:
+  try:
+    number = float(text)
+  except ValueError:
+    number = math.nan
+  if not math.isfinite(number):
+    raise ValueError(f"{where}: {text!r:.40} is not a finite number.")
+  return number
+
+
+def _word(name: str) -> str:
+  if not name or name.split() != [name]:
+    raise ValueError(f"the id {name!r:.80} contains white space, which separates the columns of a TREC file.")
+  return name

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from ragrl_jax.engine.conversations import ConversationState
 from ragrl_jax.engine.lanes import Counters
-from ragrl_jax.engine.messages import Group, Turn
+from ragrl_jax.engine.messages import ConversationState, Group, Turn
 from ragrl_jax.engine.pages import Pages, Prompts
 from ragrl_jax.engine.replica import Replica, extension
 from ragrl_jax.engine.sizes import Sizes

@@ -12,7 +12,8 @@ import trec_runs
 
 from ragrl_jax.cli import trec_run
 from ragrl_jax.core.metrics import trec
-from ragrl_jax.retrieval import build_index, trec_files
+from ragrl_jax.retrieval import build_index
+from ragrl_jax.retrieval.rows import read_qrels, read_queries, read_run, write_run
 from ragrl_jax.structs import Passage
 
 HERE = pathlib.Path(os.environ.get("RAGRL_DATA") or pathlib.Path(__file__).parents[3] / "shared" / "data")
@@ -21,8 +22,8 @@ HERE = pathlib.Path(os.environ.get("RAGRL_DATA") or pathlib.Path(__file__).paren
 def test_a_run_is_read_as_it_was_written(tmp_path):
   found = {"q1": [Passage("b", "", "", 2.5), Passage("a", "", "", 0.1 + 0.2)], "q2": []}
   for name in ("run.txt", "run.txt.gz"):
-    trec_files.write_run(tmp_path / name, found, name="mine")
-    assert trec_files.read_run(tmp_path / name) == {"q1": {"b": 2.5, "a": 0.1 + 0.2}}
+    write_run(tmp_path / name, found, name="mine")
+    assert read_run(tmp_path / name) == {"q1": {"b": 2.5, "a": 0.1 + 0.2}}
   assert (tmp_path / "run.txt").read_text() == "q1 Q0 b 1 2.5 mine\nq1 Q0 a 2 0.30000000000000004 mine\n"
   for bad, says in (
     ({"q 1": [Passage("a", "", "", 1.0)]}, "white space"),
@@ -30,8 +31,8 @@ def test_a_run_is_read_as_it_was_written(tmp_path):
     ({"q1": [Passage("a", "", "")]}, "no score"),
   ):
     with pytest.raises(ValueError, match=says):
-      trec_files.write_run(tmp_path / "run.txt", bad)
-  assert trec_files.read_run(tmp_path / "run.txt") and not list(tmp_path.glob(".*"))  # the old file is whole
+      write_run(tmp_path / "run.txt", bad)
+  assert read_run(tmp_path / "run.txt") and not list(tmp_path.glob(".*"))  # the old file is whole
 
 
 def test_judgements_in_all_their_forms(tmp_path):
@@ -43,7 +44,7 @@ def test_judgements_in_all_their_forms(tmp_path):
   (tmp_path / "mteb.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
   pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "mteb.parquet")
   for name in ("trec.txt", "beir.tsv", "mteb.jsonl", "mteb.parquet"):
-    assert trec_files.read_qrels(tmp_path / name) == judgements
+    assert read_qrels(tmp_path / name) == judgements
 
 
 def test_queries_in_all_their_forms(tmp_path):
@@ -53,20 +54,28 @@ def test_queries_in_all_their_forms(tmp_path):
   (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
   (tmp_path / "d.jsonl").write_text('{"id": 7, "text": "Who?"}\n{"id": 8, "text": "Where, then?"}\n')  # numbers
   for name in ("a.tsv", "b.jsonl", "c.jsonl", "d.jsonl"):
-    assert trec_files.read_queries(tmp_path / name) == {"7": "Who?", "8": "Where, then?"}
+    assert read_queries(tmp_path / name) == {"7": "Who?", "8": "Where, then?"}
+
+
+def test_a_cut_file_is_refused_by_file_and_line(tmp_path):
+  write_run(tmp_path / "run.txt.gz", {"q": [Passage(str(i), "", "", float(-i)) for i in range(999)]})
+  whole = (tmp_path / "run.txt.gz").read_bytes()
+  (tmp_path / "run.txt.gz").write_bytes(whole[:-20])
+  with pytest.raises(ValueError, match=r"run.txt.gz:\d+: the compressed file is cut or broken"):
+    read_run(tmp_path / "run.txt.gz")
 
 
 @pytest.mark.parametrize(
   "read, text, says",
   [
-    (trec_files.read_run, "q1 Q0 a 1 2.0\n", "x.txt:1: a line of a run"),
-    (trec_files.read_run, "\nq1 Q0 a 1 nan me\n", "x.txt:2: 'nan' is not a finite number"),
-    (trec_files.read_run, "q1 Q0 a 1 2 me\nq1 Q0 a 2 1 me\n", "x.txt:2: 'a' occurs twice for the query 'q1'"),
-    (trec_files.read_qrels, "q1 0 a 1\nq1 0 a 1\n", "x.txt:2: 'a' is judged twice"),
-    (trec_files.read_qrels, "q1 0 a 1.5\n", "x.txt:1: a grade must be a whole number"),
-    (trec_files.read_qrels, "q1 a\n", "x.txt:1: a line of qrels"),
-    (trec_files.read_queries, "q1 no tab\n", "x.txt:1: a query must be"),
-    (trec_files.read_queries, "q1\ta\nq1\tb\n", "x.txt:2: the query 'q1' occurs twice"),
+    (read_run, "q1 Q0 a 1 2.0\n", "x.txt:1: a line of a run"),
+    (read_run, "\nq1 Q0 a 1 nan me\n", "x.txt:2: 'nan' is not a finite number"),
+    (read_run, "q1 Q0 a 1 2 me\nq1 Q0 a 2 1 me\n", "x.txt:2: 'a' occurs twice for the query 'q1'"),
+    (read_qrels, "q1 0 a 1\nq1 0 a 1\n", "x.txt:2: 'a' is judged twice"),
+    (read_qrels, "q1 0 a 1.5\n", "x.txt:1: a grade must be a whole number"),
+    (read_qrels, "q1 a\n", "x.txt:1: a line of qrels"),
+    (read_queries, "q1 no tab\n", "x.txt:1: a query must be"),
+    (read_queries, "q1\ta\nq1\tb\n", "x.txt:2: the query 'q1' occurs twice"),
   ],
 )
 def test_bad_lines_are_refused_by_file_and_line(tmp_path, read, text, says):
@@ -101,9 +110,9 @@ def test_the_command_searches_writes_and_scores(tmp_path, monkeypatch, capsys):
 def test_scores_of_real_judgements_are_those_of_ir_measures(name, tmp_path):
   if not (path := HERE / "qrels" / f"{name}.tsv").is_file():
     pytest.skip(f"no {path}: set RAGRL_DATA")
-  judgements = trec_files.read_qrels(path)
+  judgements = read_qrels(path)
   run = trec_runs.drawn(judgements)
   passages = {query: [Passage(p, "", "", score) for p, score in scores.items()] for query, scores in run.items()}
-  trec_files.write_run(tmp_path / "run.txt", passages)
-  found = trec.means(trec_files.read_run(tmp_path / "run.txt"), judgements, trec_runs.MEASURES)
+  write_run(tmp_path / "run.txt", passages)
+  found = trec.means(read_run(tmp_path / "run.txt"), judgements, trec_runs.MEASURES)
   assert found == pytest.approx(json.loads(trec_runs.GOLDEN.read_text())[name], abs=1e-12)
