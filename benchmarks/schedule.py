@@ -187,14 +187,14 @@ class Engine:
 class Before(group_sampler.GroupSampler):
   """The earlier sampler: draws of prompts_per_step prompts, and one session per step."""
 
-  def _next(self, missing: int, kept: int = 0, drawn: int = 0) -> tuple[int, int]:
+  def _next_draw(self, missing: int, kept: int = 0, drawn: int = 0) -> tuple[int, int]:
     self.cursor += self._prompts
     return self.cursor - self._prompts, self._prompts
 
   def sample_alone(self, step: int, beside: dispatch.Work) -> None:
     """Samples the coming step's groups."""
     with self._session() as session:
-      self._ahead = self._gather(session, step, None, beside)
+      self.next = group_sampler.NextStep(groups=self._gather(session, step, None, beside))
 
 
 def simulate(setting: Setting, schedule: str) -> tuple[float, float]:
@@ -209,20 +209,21 @@ def simulate(setting: Setting, schedule: str) -> tuple[float, float]:
       group_size=setting.group_size,
       filter=Filter(metric="none" if setting.kept == 1 else "outcome", max_draws=8),
       max_failed_share=0.0,
+      ahead=schedule == "ahead=1",
     )
     for step in range(1, setting.steps + 1):
-      if schedule == "before" or not sampler.ready:
+      if schedule == "before" or sampler.next.groups is None:
         rollout.engine.version = step - 1
       last = step == setting.steps
-      taken = sampler.take(step, ahead=schedule == "ahead=1" and not last)
+      taken = sampler.take(step, last=last)
       if taken.metrics["groups/missing"]:
         raise ValueError(f"{setting}: step {step} has too few groups; raise max_draws.")
       learning = dispatch.Work(_learned(clock, taken.episodes))
       if schedule == "before" and not last:
         rollout.few = 0.0
         sampler.sample_alone(step + 1, learning)
-      elif sampler.under_way:
-        sampler.sample_ahead(step + 1, learning)
+      elif sampler.next.playing is not None:
+        sampler.sample_next(step + 1, learning)
       learning.finish()
     return clock.now / setting.steps, sampler.report.engine.occupancy
 

@@ -24,7 +24,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.models import hub
 from ragrl_jax.parallel import hosts, signals
-from ragrl_jax.rollout import dispatch, group_sampler
+from ragrl_jax.rollout import dispatch
 from ragrl_jax.run import profiling, progress, questions, rewards, saving, warning_signs
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.store import episodes as episodes_lib
@@ -112,13 +112,13 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
       last = (done := bool(reached(row))) or step == steps
       if step % save_every == 0 or last:
         began = time.perf_counter()
-        run.save(step, state, rooms.saved(), reached=done, stale=rooms.stale)
+        run.save(step, state, rooms.saved(), reached=done, older=rooms.sampler.next.weights)
         saving_s = time.perf_counter() - began
       yield row
       if last:
         break
       if (number := received.caught()) or failed:
-        run.leave(step, state, rooms.saved(), stale=rooms.stale)
+        run.leave(step, state, rooms.saved(), older=rooms.sampler.next.weights)
         raise failed or hosts.Stopped(number)
 
   # ---- the model -----------------------------------------------------------------------------------------------------
@@ -135,21 +135,13 @@ def _restored(rooms: rooms_lib.Rooms, run: run_lib.Run, seed: int) -> tuple[Trai
   if host is not None:
     state = rooms.learner.resumed(state)
     # ---- 4. the group sampler's cursor and groups --------------------------------------------------------------------
-    rooms.restore(host)
+    rooms.restore(host, state, run.checkpoints)
     done = host["reached"]  # a kill came after the last step, before the model was saved
-    if rooms.ahead:
-      rooms.stale = run.checkpoints.stale(first, lambda: _loaded(rooms, state, first))
   # ---- 5. the logs are cut to the step: episodes here, metrics by their writer ---------------------------------------
   if hosts.is_first():
     episodes_lib.cut(run.workdir, run.restored)
     evaluations.cut(run.workdir, run.restored)
   return state, first, done
-
-
-def _loaded(rooms: rooms_lib.Rooms, state: TrainState, version: int) -> Any:
-  """Loads the state's policy into the engine, and returns the engine's copy of the weights."""
-  rooms.player.engine.load(rooms.learner.policy(state.params), version=version)
-  return rooms.player.engine.weights
 
 
 def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState, *, last: bool):
@@ -161,15 +153,11 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
     player.recipe = player.recipe.next_recipe(hosts.exchange(seen)[0])
   with rooms_lib.saving_what_is_done(run, step - 1, state, rooms):
     with clock("weights"):
-      if rooms.stale is not None:
-        player.engine.load(rooms.stale, version=step - 2)
-      elif not rooms.sampler.ready:
-        _loaded(rooms, state, step - 1)
+      rooms.load(step, state)
     # Example → play → Episode, until there are enough groups. The next step's prompts use lanes that become idle.
     with clock("rollout"):
-      taken = rooms.sampler.take(step, ahead=rooms.ahead and not last and rooms.stale is None)
-    rooms.stale = None
-    if not rooms.ahead:
+      taken = rooms.sampler.take(step, last=last)
+    if not rooms.sampler.ahead:
       player.engine.release()  # frees the memory of its weights and its cache for the learner
     with clock("scoring"):
       # Episode → terms → reward per turn
@@ -181,13 +169,9 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
       scored = rewards.with_advantages([one for part in parts for one in part], ready.items)
     # → optimiser steps. Meanwhile the engine may sample the next step's groups with the weights it has.
     learning = dispatch.Work(learner.train(state, ready, checkpoint=str(run.checkpoints.latest() or "")))
-  if rooms.sampler.under_way:
+  if rooms.sampler.next.playing is not None:
     with clock("rollout"):
-      try:
-        rooms.sampler.sample_ahead(step + 1, learning)
-      except group_sampler.TooManyFailures as error:  # raised after this step is done and saved
-        failed = error
-        rooms.stale = player.engine.weights if hosts.count() == 1 else None  # each host has its own, so it is not saved
+      failed = rooms.sample_next(step + 1, learning)
   with clock("update"):
     state, learned = learning.finish()
   metrics = rewards.summarise(scored) | taken.metrics | learned | progress.seconds_of(clock, rooms.sampler.reported())

@@ -11,8 +11,8 @@ When sampling ahead, one version of the weights samples two steps. The prompts o
 those of the first. So the engine waits for its longest episode only once in two steps, and the first step is learned
 during this wait:
 
-    weights 0: take(1, ahead=True), sample_ahead(2), take(2)
-    weights 2: take(3, ahead=True), sample_ahead(4), take(4)
+    weights 0: take(1), sample_next(2), take(2)
+    weights 2: take(3), sample_next(4), take(4)
 """
 
 import contextlib
@@ -52,6 +52,23 @@ class StepGroups:
     return [episode for group in self.groups for episode in group]
 
 
+@dataclasses.dataclass(frozen=True)
+class NextStep:
+  """What is known of the coming step. If it is sampled ahead, it is drawn, then played, then has groups.
+
+  Attributes:
+    draw: its first draw: first prompt, number of prompts.
+    playing: session, its stack and the started draw, while the episodes are played.
+    groups: the groups that it trains on.
+    weights: older weights that have to sample it, because a tool failed while they did; None: its own.
+  """
+
+  draw: tuple[int, int] | None = None
+  playing: tuple[Any, contextlib.ExitStack, Any] | None = None
+  groups: StepGroups | None = None
+  weights: Any = None
+
+
 class GroupSampler:
   """Samples the groups of one step after another.
 
@@ -65,9 +82,11 @@ class GroupSampler:
     filter: which groups count.
     max_failed_share: the run stops if a search or an encoder failed in more than this share of a step's episodes.
     max_unjudged_share: the run stops if more than this share of them got no verdict.
+    ahead: one version of the weights samples two steps, the second one beside the first one's update.
 
   Attributes:
     cursor: number of prompts drawn so far.
+    next: the coming step.
     report: timings since the last call of `reported`.
   """
 
@@ -83,24 +102,17 @@ class GroupSampler:
     filter: Filter,
     max_failed_share: float,
     max_unjudged_share: float = 0.5,
+    ahead: bool = False,
   ):
     self._rollout, self._examples, self._draw, self._measure = rollout, examples, draw, measure
     self._prompts, self._group_size, self._filter = prompts_per_step, group_size, filter
     self._max_failed_share, self._max_unjudged_share = max_failed_share, max_unjudged_share
-    self.cursor = 0
+    self.ahead, self.cursor, self.next = ahead, 0, NextStep()
     self.report = Timings()
     self._surplus: tuple[Group, ...] = ()
-    self._ahead: StepGroups | None = None
-    self._coming: tuple[int, int] | None = None  # (first prompt, prompts) of the coming step's first draw
     self._seen = (0, 0)  # groups kept and groups drawn, by the newest step that has drawn any
-    self._under_way: Any = None  # (session, its stack, the coming step's first draw) from `take` to `sample_ahead`
 
-  @property
-  def ready(self) -> bool:
-    """Whether the next step's groups have been sampled."""
-    return self._ahead is not None
-
-  def take(self, step: int, *, ahead: bool = False) -> StepGroups:
+  def take(self, step: int, *, last: bool = False) -> StepGroups:
     """The groups that this step trains on: those sampled ahead for it, or else groups sampled now.
 
     There are prompts_per_step of them, or fewer (even none) if the filter's max_draws is reached. The surplus of an
@@ -108,52 +120,47 @@ class GroupSampler:
 
     Args:
       step: number of the step.
-      ahead: if groups are sampled now, also start the next step's behind them. `sample_ahead` finishes those,
-        or `close` ends them.
+      last: the run's last step. When sampling ahead, other steps that are sampled now by their own weights also start
+        the next one behind them; `sample_next` finishes it, or `close` ends it.
 
     Raises:
       TooManyFailures: a tool is down.
       ValueError: an episode is older than MAX_STALENESS allows.
     """
-    if self._ahead is not None:
-      ready, self._ahead = self._ahead, None  # each group is trained on once
-      return _checked(step, ready)
+    now, self.next = self.next, NextStep()  # each group is trained on once
+    if now.groups is not None:
+      return _checked(step, now.groups)
     with contextlib.ExitStack() as stack:
       session, missing = stack.enter_context(self._session()), self._prompts - len(self._surplus)
-      first = self._start(session, step, self._coming or self._next(missing)) if missing > 0 else None
-      self._coming = coming = None
+      first = self._start(session, step, now.draw or self._next_draw(missing)) if missing > 0 else None
+      ahead, started = self.ahead and not last and now.weights is None, None
       if ahead:
-        self._coming = self._next(self._prompts)
-        coming = self._start(session, step + 1, self._coming)
+        self.next = NextStep(self._next_draw(self._prompts))
+        started = self._start(session, step + 1, self.next.draw)
       found = _checked(step, self._gather(session, step, first, None))
       if ahead:
-        self._under_way = session, stack.pop_all(), coming
+        self.next = dataclasses.replace(self.next, playing=(session, stack.pop_all(), started))
     return found
 
-  @property
-  def under_way(self) -> bool:
-    """Whether `take` has started the next step's prompts."""
-    return self._under_way is not None
-
-  def sample_ahead(self, step: int, beside: Work) -> None:
+  def sample_next(self, step: int, beside: Work) -> None:
     """Samples the groups of the coming step, which `take` has started, beside other work.
 
     Raises:
       TooManyFailures: a tool is down. `take` can still sample the groups once the engine has these weights again.
     """
-    (session, stack, first), self._under_way, cursor = self._under_way, None, self.cursor
+    draw, cursor = self.next.draw, self.cursor
+    (session, stack, first), self.next = self.next.playing, NextStep(draw)
     with stack:
       try:
-        self._ahead = self._gather(session, step, first, beside)
+        self.next = NextStep(groups=self._gather(session, step, first, beside))
       except TooManyFailures:
         self.cursor = cursor
         raise
-    self._coming = None
 
   def close(self) -> None:
     """Ends the sampling that `take` has started, after an error."""
-    if self._under_way is not None:
-      (_, stack, _), self._under_way = self._under_way, None
+    if self.next.playing is not None:
+      (_, stack, _), self.next = self.next.playing, NextStep(self.next.draw)
       stack.close()
 
   def example(self, episode: Episode) -> Example:
@@ -170,10 +177,9 @@ class GroupSampler:
 
   def saved(self) -> dict[str, Any]:
     """The cursor, the counts of the last draws, and the groups not yet trained on, as JSON for a checkpoint."""
-    ahead = self._ahead and dict(groups=_to_json(self._ahead.groups), metrics=dict(self._ahead.metrics))
-    return dict(
-      cursor=self.cursor, surplus=_to_json(self._surplus), ahead=ahead, coming=self._coming, seen=list(self._seen)
-    )
+    groups, draw = self.next.groups, self.next.draw
+    ahead = groups and dict(groups=_to_json(groups.groups), metrics=dict(groups.metrics))
+    return dict(cursor=self.cursor, surplus=_to_json(self._surplus), ahead=ahead, coming=draw, seen=list(self._seen))
 
   def restore(self, saved: Mapping[str, Any]) -> None:
     """Restores the state that `saved` returned.
@@ -184,9 +190,9 @@ class GroupSampler:
     self.cursor = saved["cursor"]
     self._surplus = self._from_json(saved["surplus"])
     ahead = saved["ahead"]
-    self._ahead = ahead and StepGroups(self._from_json(ahead["groups"]), ahead["metrics"])
-    coming, seen = saved["coming"], saved["seen"]
-    self._coming, self._seen = coming and (coming[0], coming[1]), (seen[0], seen[1])
+    draw, self._seen = saved["coming"], tuple(saved["seen"])
+    groups = ahead and StepGroups(self._from_json(ahead["groups"]), ahead["metrics"])
+    self.next = NextStep(draw and tuple(draw), groups=groups)
 
   def _from_json(self, groups) -> tuple[Group, ...]:
     found = tuple(tuple(episodes_lib.of_record(record) for record in group) for group in groups)
@@ -210,7 +216,7 @@ class GroupSampler:
     finally:
       self.report.add(self._rollout.report)
 
-  def _next(self, missing: int, kept: int = 0, drawn: int = 0) -> tuple[int, int]:
+  def _next_draw(self, missing: int, kept: int = 0, drawn: int = 0) -> tuple[int, int]:
     """The next draw (its first prompt, number of prompts) of a step that has kept and drawn so many groups."""
     # Of 6 recent groups 2 were kept, and 2 are missing: the draw asks for 2 · 7 / 3, so 5. Both counts start with 1,
     # so that the first share is 1 and no share is 0.
@@ -236,7 +242,7 @@ class GroupSampler:
     kept, drawn, dull, values, draws = list(self._surplus[: self._prompts]), [], 0, [], 0
     while len(kept) < self._prompts and len(drawn) < self._filter.max_draws * self._prompts:
       if started is None:
-        draw = self._next(self._prompts - len(kept), len(drawn) - dull, len(drawn))
+        draw = self._next_draw(self._prompts - len(kept), len(drawn) - dull, len(drawn))
         started = self._start(session, step, draw)
       episodes, started, draws = session.finish(started, beside), None, draws + 1
       fresh = [tuple(episodes[at : at + self._group_size]) for at in range(0, len(episodes), self._group_size)]

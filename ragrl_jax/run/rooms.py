@@ -9,10 +9,12 @@ from typing import Any
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts
-from ragrl_jax.rollout import group_sampler
+from ragrl_jax.rollout import dispatch, group_sampler
 from ragrl_jax.run import contents, questions, rewards
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.store import checkpoint
 from ragrl_jax.store import workdir as run_lib
 
 SAMPLER, ROWS = "group_sampler", "row_lengths"  # keys in checkpoints
@@ -28,9 +30,28 @@ class Rooms:
   scorer: rewards.Scorer  # episodes → rewards
   minibatches: int  # optimiser steps in one pass, each on its share of the prompts
   packing: dict[str, Any]  # how rows are packed, see packing.pack_items
-  ahead: bool  # whether one version of the weights samples two steps, the second one beside the update
   unmeasured: dict[str, int] | None  # what row_layout.chosen needs besides items; None after it was called
-  stale: Any = None  # those weights, if a tool failed before the second step was sampled
+
+  def load(self, step: int, state: TrainState) -> None:
+    """Loads the weights that sample this step, unless its groups have been sampled."""
+    if self.sampler.next.weights is not None:
+      self.player.engine.load(self.sampler.next.weights, version=step - 2)
+    elif self.sampler.next.groups is None:
+      self._load(state, version=step - 1)
+
+  def _load(self, state: TrainState, version: int) -> Any:
+    self.player.engine.load(self.learner.policy(state.params), version=version)
+    return self.player.engine.weights
+
+  def sample_next(self, step: int, learning: dispatch.Work) -> group_sampler.TooManyFailures | None:
+    """Samples the groups of this coming step beside the update. An error is returned: the update is finished first."""
+    try:
+      self.sampler.sample_next(step, learning)
+    except group_sampler.TooManyFailures as error:
+      if hosts.count() == 1:  # several hosts have weights of their own each, which are not saved
+        self.sampler.next = dataclasses.replace(self.sampler.next, weights=self.player.engine.weights)
+      return error
+    return None
 
   def saved(self) -> dict[str, Any]:
     """The host's part of a checkpoint; the train state is the other part."""
@@ -45,9 +66,12 @@ class Rooms:
     lengths = self.packing["lengths"] or (row_layout.longest(**self.unmeasured),)
     return [packing.pack_items(part, **self.packing | dict(lengths=lengths)) for part in parts]
 
-  def restore(self, host: Mapping[str, Any]) -> None:
-    """Goes on from the host's part of a checkpoint."""
+  def restore(self, host: Mapping[str, Any], state: TrainState, checkpoints: checkpoint.Checkpoints) -> None:
+    """Goes on from a checkpoint: the host's part, the train state, and older weights if there are any."""
     self.sampler.restore(host[SAMPLER])
+    if self.sampler.ahead:
+      weights = checkpoints.older_weights(host["step"], lambda: self._load(state, host["step"]))
+      self.sampler.next = dataclasses.replace(self.sampler.next, weights=weights)
     if not self.packing["lengths"] and host[ROWS]:
       self.packing["lengths"], self.unmeasured = tuple(host[ROWS]), None
 
@@ -85,6 +109,7 @@ def build(config, run: run_lib.Run | None = None) -> Rooms:
     filter=group_sampler.Filter(**rollout.filter),
     max_failed_share=config.retrieval.max_failed_share,
     max_unjudged_share=config.judge.max_failed_share,
+    ahead=rollout.ahead > 0,
   )
   return Rooms(
     player,
@@ -98,7 +123,6 @@ def build(config, run: run_lib.Run | None = None) -> Rooms:
       share_prefix=rows.share_prompts,
       routes=player.config.num_layers * player.config.experts_per_token,
     ),
-    ahead=rollout.ahead > 0,
     unmeasured=dict(context=rollout.context, multiple=1 if player.mesh is None else player.mesh.shape["sequence"]),
   )
 

@@ -63,14 +63,15 @@ class Checkpoints:
       self.folder.mkdir(parents=True, exist_ok=True)
     self._arrays = ocp.Checkpointer(ocp.StandardCheckpointHandler())
 
-  def save(self, step: int, state: Any, host: Mapping[str, Any], *, stale: Any = None) -> pathlib.Path:
+  def save(self, step: int, state: Any, host: Mapping[str, Any], *, older: Any = None) -> pathlib.Path:
     """Writes a checkpoint and waits until it is on the disk; then deletes all but the newest `keep`.
 
     Args:
       step: number of the step, and name of the folder.
       state: a pytree of arrays (a TrainState).
       host: JSON values only. Floats are restored bit for bit, tuples as lists.
-      stale: older weights, a pytree of arrays, if the next step is sampled with them and not with the state's.
+      older: weights of an earlier step, a pytree of arrays, if the coming step is sampled with them and not with the
+        state's.
 
     Returns:
       The checkpoint's folder.
@@ -90,8 +91,8 @@ class Checkpoints:
         self._remove_what_is_no_step()
       with _quiet():
         self._arrays.save(part / "state", args=ocp.args.StandardSave(state))  # waits for all hosts
-        if stale is not None:
-          self._arrays.save(part / STALE, args=ocp.args.StandardSave(stale))
+        if older is not None:
+          self._arrays.save(part / STALE, args=ocp.args.StandardSave(older))
       if hosts.is_first():
         (part / "host.json").write_text(json.dumps(dict(host), allow_nan=False), encoding="ascii")
         _to_disk(part / "host.json")
@@ -127,8 +128,8 @@ class Checkpoints:
     state = self._arrays.restore(self.path(wanted) / "state", args=ocp.args.StandardRestore(jax.tree.map(shape, like)))
     return state, self.host(wanted)
 
-  def stale(self, step: int, like: Callable[[], Any]) -> Any:
-    """The older weights that the next step is sampled with; None if it is sampled with the state's.
+  def older_weights(self, step: int, like: Callable[[], Any]) -> Any:
+    """The older weights that the coming step is sampled with; None if it is sampled with the state's.
 
     Args:
       step: number of the step; `restore` has checked its files.

@@ -143,14 +143,14 @@ class Run:
         changes.record(self.workdir, self.restored, self._changes)
     return state, host
 
-  def save(self, step: int, state: Any, host: Mapping[str, Any], *, reached: bool = False, stale: Any = None) -> None:
+  def save(self, step: int, state: Any, host: Mapping[str, Any], *, reached: bool = False, older: Any = None) -> None:
     """Saves a checkpoint, unless the step already has one.
 
     Args:
       step: number of steps done.
       state, host: the checkpoint's arrays and JSON part.
       reached: whether the run has reached its goal, so that it will not be resumed.
-      stale: older weights, if the next step is sampled with them and not with the state's.
+      older: weights of an earlier step, if the next step is sampled with them and not with the state's.
 
     Raises:
       lock.Held: another machine trains in this folder, too.
@@ -158,11 +158,11 @@ class Run:
     self._still_held()
     if self.checkpoints.latest() != step:
       base = dict(base=self.base) if self.base else {}
-      self.checkpoints.save(step, state, dict(step=step, reached=reached, **base, **host), stale=stale)
+      self.checkpoints.save(step, state, dict(step=step, reached=reached, **base, **host), older=older)
 
-  def leave(self, step: int, state: Any, host: Mapping[str, Any], *, stale: Any = None) -> None:
+  def leave(self, step: int, state: Any, host: Mapping[str, Any], *, older: Any = None) -> None:
     """Saves a checkpoint because the run stops before its last step, and tells the user."""
-    self.save(step, state, host, stale=stale)
+    self.save(step, state, host, older=older)
     self._say(f"{self.workdir}: step {step} is saved; the same command goes on from it")
 
   def end(self, step: int, *, reached: bool) -> None:

@@ -77,11 +77,19 @@ def spread_in(*prompts, unknown=()):
   return measure
 
 
-def make(measure=None, rollout=None, share=0.5, **settings):
+def make(measure=None, rollout=None, share=0.5, ahead=False, **settings):
   rule = group_sampler.Filter(**({"metric": "outcome"} | settings))
   rollout = rollout or Rollout()
   return rollout, group_sampler.GroupSampler(
-    rollout, EXAMPLES, draw, measure, prompts_per_step=PROMPTS, group_size=GROUP, filter=rule, max_failed_share=share
+    rollout,
+    EXAMPLES,
+    draw,
+    measure,
+    prompts_per_step=PROMPTS,
+    group_size=GROUP,
+    filter=rule,
+    max_failed_share=share,
+    ahead=ahead,
   )
 
 
@@ -220,18 +228,18 @@ def test_groups_sampled_ahead_are_the_next_steps_and_other_work_is_done_meanwhil
       yield
     return "learnt"
 
-  rollout, sampler = make(spread_in(0, 1, 2, 3, 4, 6), rollout=Rollout(version=3))
-  now = sampler.take(4, ahead=True)
-  assert prompts(now) == [0, 1, 2] and now.metrics["staleness"] == 0 and sampler.under_way and rollout.open
+  rollout, sampler = make(spread_in(0, 1, 2, 3, 4, 6), rollout=Rollout(version=3), ahead=True)
+  now = sampler.take(4)
+  assert prompts(now) == [0, 1, 2] and now.metrics["staleness"] == 0 and sampler.next.playing and rollout.open
   work = Work(pieces())
-  sampler.sample_ahead(5, work)
-  assert not sampler.under_way and not rollout.open and sampler.ready
+  sampler.sample_next(5, work)
+  assert not sampler.next.playing and not rollout.open and sampler.next.groups
   assert done == [0, 1]  # one piece of work beside each of the two draws
   assert work.finish() == work.finish() == "learnt" and done == [0, 1, 2, 3, 4] and not work.advance()
   saved = json.loads(json.dumps(sampler.saved()))
-  found = sampler.take(5, ahead=True)  # episodes started now would be two steps old, so none are started
+  found = sampler.take(5)  # episodes started now would be two steps old, so none are started
   assert prompts(found) == [3, 4, 6] and rollout.tape == [(4, [0, 1, 2]), (5, [3, 4, 5]), (5, [6, 7])]
-  assert not sampler.under_way and not sampler.ready
+  assert sampler.next == group_sampler.NextStep()
   assert (found.metrics["staleness"], found.metrics["groups/stale"], found.metrics["groups/draws"]) == (1, 3, 2)
   assert sampler.saved()["ahead"] is None
 
@@ -248,9 +256,9 @@ def test_groups_sampled_ahead_are_the_next_steps_and_other_work_is_done_meanwhil
 
 
 def test_sampling_ahead_can_find_no_group():
-  rollout, sampler = make(spread_in(), max_draws=1)
-  sampler.take(1, ahead=True)
-  sampler.sample_ahead(2, Work(iter(())))
+  rollout, sampler = make(spread_in(), max_draws=1, ahead=True)
+  sampler.take(1)
+  sampler.sample_next(2, Work(iter(())))
   sampler.restore(json.loads(json.dumps(sampler.saved())))
   assert sampler.take(2).groups == () and len(rollout.tape) == 2
 
@@ -259,13 +267,13 @@ def test_prompts_of_a_draw_that_a_failed_tool_cut_short_are_drawn_again():
   measure = spread_in(0, 1, 3, 5, 6, 8)
 
   def played(rollout):
-    _, sampler = make(measure, rollout=rollout)
-    assert prompts(sampler.take(1, ahead=True)) == [0, 1, 6]  # 3 to 5 are the next step's from the start
+    _, sampler = make(measure, rollout=rollout, ahead=True)
+    assert prompts(sampler.take(1)) == [0, 1, 6]  # 3 to 5 are the next step's from the start
     return sampler
 
   rollout = Rollout()
   whole = played(rollout)
-  whole.sample_ahead(2, Work(iter(())))
+  whole.sample_next(2, Work(iter(())))
   assert rollout.tape == [(1, [0, 1, 2]), (2, [3, 4, 5]), (1, [6, 7]), (2, [8, 9])]
 
   for broken in ([3, 4, 5], [8, 9]):  # in the first draw; in the second, when the first one had moved the cursor
@@ -273,8 +281,8 @@ def test_prompts_of_a_draw_that_a_failed_tool_cut_short_are_drawn_again():
     sampler = played(down)
     sampler._max_failed_share = 0.3
     with pytest.raises(group_sampler.TooManyFailures):
-      sampler.sample_ahead(2, Work(iter(())))
-    assert not sampler.ready and not down.open
+      sampler.sample_next(2, Work(iter(())))
+    assert sampler.next == group_sampler.NextStep((3, 3)) and not down.open
     again, resumed = make(measure)
     resumed.restore(json.loads(json.dumps(sampler.saved())))
     assert prompts(resumed.take(2)) == [3, 5, 8] and again.tape == [(2, [3, 4, 5]), (2, [8, 9])]
@@ -282,10 +290,10 @@ def test_prompts_of_a_draw_that_a_failed_tool_cut_short_are_drawn_again():
 
 
 def test_sampling_under_way_is_closed_once():
-  rollout, sampler = make(spread_in(*range(9)))
-  sampler.take(1, ahead=True)
+  rollout, sampler = make(spread_in(*range(9)), ahead=True)
+  sampler.take(1)
   sampler.close()
-  assert not rollout.open and not sampler.under_way and sampler.reported().seconds == 1.0
+  assert not rollout.open and not sampler.next.playing and sampler.reported().seconds == 1.0
   sampler.close()
 
 
