@@ -34,7 +34,7 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.tables import filling, papers, results, writing
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.store import compile_cache, empty_folder, jsonl
+from ragrl_jax.store import compile_cache, folders, jsonl
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "real.md"
@@ -119,7 +119,7 @@ def trained(training: real_cells.Training, out: pathlib.Path, reader: pathlib.Pa
   workdir = out / "runs" / training.name
   if (workdir / "model").is_dir():
     return workdir
-  empty_folder.folder(workdir)
+  folders.empty(workdir)
   config = real_cells.trained(training, out, reader)
   if training.supervised:
     path = workdir.with_suffix(".jsonl.gz")

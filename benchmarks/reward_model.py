@@ -41,8 +41,8 @@ from ragrl_jax.recipes.steps import steps
 from ragrl_jax.recipes.veritas import demonstrate, distil
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.store import empty_folder
 from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import folders
 from ragrl_jax.structs import Episode, Example
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -93,7 +93,7 @@ def main(_):
     if seed == "base":
       compare(pathlib.Path(folder))
     else:
-      run(int(seed), empty_folder.folder(pathlib.Path(folder)))
+      run(int(seed), folders.empty(pathlib.Path(folder)))
     return
   out = pathlib.Path(OUT.value).resolve()
   if not judge_base(out).is_dir():

@@ -20,7 +20,7 @@ from ragrl_jax.cli import commands, export_hf
 from ragrl_jax.evaluation import harness
 from ragrl_jax.report import card
 from ragrl_jax.report import page as page_lib
-from ragrl_jax.store import evaluations, jsonl
+from ragrl_jax.store import jsonl, step_files
 
 README = "README.md"
 # The base class of the errors of failed requests. It depends on the HTTP library that the hub's client uses.
@@ -124,7 +124,7 @@ def held_out(made: export_hf.Exported) -> list[tuple[str, dict[str, Any] | None,
 
   The list is empty if the run was not evaluated at this step.
   """
-  files = evaluations.steps(made.run)
+  files = step_files.steps(made.run / step_files.EVALUATIONS)
   if made.step not in files:
     return []
   of = lambda step: harness.summarise(list(jsonl.read(files[step]))) if step in files else None

@@ -22,7 +22,7 @@ from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.store import addresses, changes, evaluations
+from ragrl_jax.store import addresses, changes, step_files
 from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as workdir_lib
@@ -239,7 +239,8 @@ def evaluator(
 def keep(workdir: str | pathlib.Path, step: int, recipe, scored: Sequence[rewards.Scored]) -> None:
   """Stores the answers of one evaluation in a run's folder. The report compares the first with the last."""
   if hosts.is_first():
-    evaluations.write(pathlib.Path(workdir), step, [harness.prediction(recipe, one) for one in scored])
+    folder = pathlib.Path(workdir) / step_files.EVALUATIONS
+    step_files.write(folder, step, [harness.prediction(recipe, one) for one in scored])
 
 
 def measure(

@@ -28,8 +28,8 @@ from ragrl_jax.rollout import dispatch
 from ragrl_jax.run import profiling, progress, questions, rewards, saving, warning_signs
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import evaluations
 from ragrl_jax.store import metrics as metrics_lib
+from ragrl_jax.store import step_files
 from ragrl_jax.store import workdir as run_lib
 
 
@@ -140,7 +140,7 @@ def _restored(rooms: rooms_lib.Rooms, run: run_lib.Run, seed: int) -> tuple[Trai
   # ---- 5. the logs are cut to the step: episodes here, metrics by their writer ---------------------------------------
   if hosts.is_first():
     episodes_lib.cut(run.workdir, run.restored)
-    evaluations.cut(run.workdir, run.restored)
+    step_files.cut(run.workdir / step_files.EVALUATIONS, run.restored)
   return state, first, done
 
 

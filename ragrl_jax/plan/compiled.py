@@ -26,7 +26,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import aot, chips, collective_groups, estimate, launches, memory, switch, traffic
+from ragrl_jax.plan import aot, chips, collective_groups, estimate, gpu_kernels, memory, switch
 from ragrl_jax.plan import index as index_lib
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import GRADIENT, Axes
@@ -211,8 +211,8 @@ class _Compiler:
       if sent := collective_groups.between_hosts(one.kind, one.bytes, one.groups, each, devices):
         crossing[one.kind] = crossing.get(one.kind, 0) + one.times
         network += sent * one.times
-    launched = dataclasses.asdict(launches.launches(text, turns))
-    return launched | dict(dcn=network, crossing=crossing, moved=traffic.moved(text, turns) + pages)
+    launched = dataclasses.asdict(gpu_kernels.launches(text, turns))
+    return launched | dict(dcn=network, crossing=crossing, moved=gpu_kernels.moved(text, turns) + pages)
 
   def learner(self) -> None:
     """Compiles the learner's programs."""

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ragrl_jax.learner import flops
 from ragrl_jax.models import bert, encoder, encoder_settings
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.plan import aot, chips, gpus, launches, traffic
+from ragrl_jax.plan import aot, chips, gpu_kernels, gpus
 from ragrl_jax.plan.summary import Program
 from ragrl_jax.retrieval import device
 
@@ -215,5 +215,5 @@ def _compiled(name: str, lowered, *, flops: float, hbm: float, on_gpu: bool, cal
     float(sum(one.bytes * one.times for one in moved)),
     collectives=kinds,
     calls=calls,
-    **(dataclasses.asdict(launches.launches(text, 1)) | dict(moved=traffic.moved(text)) if on_gpu else {}),
+    **(dataclasses.asdict(gpu_kernels.launches(text, 1)) | dict(moved=gpu_kernels.moved(text)) if on_gpu else {}),
   )

@@ -27,9 +27,9 @@ class Program:
     crossing: the same for collectives between hosts of GPUs.
     calls: number of calls in one training step.
     turns: iterations of its outermost loop per call: the tokens that decoding samples for a lane.
-    kernels, host_loops, host_branches, fewest: of a call on a GPU, see `plan/launches.py`; 0 on TPUs, where a program
-      is one launch.
-    moved: bytes that the kernels of a call on a GPU read and write, see `plan/traffic.py`; 0 on TPUs.
+    kernels, host_loops, host_branches, fewest: of a call on a GPU, see `plan/gpu_kernels.py`; 0 on TPUs, where a
+      program is one launch.
+    moved: bytes that the kernels of a call on a GPU read and write, see `plan/gpu_kernels.py`; 0 on TPUs.
     error: why the program does not compile; "" if it compiles.
   """
 

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from ragrl_jax.store import evaluations, jsonl
+from ragrl_jax.store import jsonl, step_files
 
 MAX_ROWS = 2_000  # questions in a page
 MAX_GOLDS = 5  # golds per question
@@ -26,7 +26,7 @@ def gather(workdir: pathlib.Path, *, max_rows: int = MAX_ROWS) -> dict[str, Any]
     questions beyond max_rows}. A row is {"id", "question", "golds", "source", "hops", "kind", "before", "after"}; a
     side is {"said", "searches"}; a kind is "gained", "lost", "right" (both times) or "wrong" (both times).
   """
-  found = evaluations.steps(workdir)
+  found = step_files.steps(pathlib.Path(workdir) / step_files.EVALUATIONS)
   if len(found) < 2:
     return None
   first, last = min(found), max(found)

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import uvicorn
 
@@ -25,7 +25,6 @@ from ragrl_jax.retrieval import http_limits as guard_lib
 from ragrl_jax.retrieval.http_limits import Guard
 from ragrl_jax.serving import drawing
 from ragrl_jax.serving.engine_thread import EngineThread
-from ragrl_jax.serving.rwlock import Gate
 
 PAGES = {
   "/v1/chat/completions": "POST",
@@ -217,3 +216,54 @@ class Application:
 def server(application: Application, *, host: str, port: int, guard: Guard | None = None) -> uvicorn.Server:
   """A server of the application. `run()` serves until a signal arrives or `should_exit` is set."""
   return uvicorn.Server(guard_lib.configured(application, host=host, port=port, guard=guard))
+
+
+class Gate:
+  """A readers-writer lock: requests run together, and a change of weights runs alone.
+
+  Admits many tasks with `inside`, or one with `alone`. A waiting `alone` blocks new `inside` tasks.
+
+  Attributes:
+    shut: whether a task is alone, or waits to be.
+  """
+
+  def __init__(self):
+    self._inside, self.shut = 0, False
+    self._changed = asyncio.Condition()
+
+  @contextlib.asynccontextmanager
+  async def inside(self) -> AsyncIterator[None]:
+    """Enters as soon as no task is alone or waits to be alone."""
+    async with self._changed:
+      await self._changed.wait_for(lambda: not self.shut)
+      self._inside += 1
+    try:
+      yield
+    finally:
+      # No `await` here: a cancelled request must still be subtracted.
+      self._inside -= 1
+      if not self._inside:
+        asyncio.get_running_loop().create_task(self._tell())
+
+  @contextlib.asynccontextmanager
+  async def alone(self, within_s: float) -> AsyncIterator[None]:
+    """Blocks other tasks, and enters when all tasks inside have left. Raises TimeoutError if that takes longer."""
+    async with self._changed:
+      await self._changed.wait_for(lambda: not self.shut)
+      self.shut = True
+      try:
+        async with asyncio.timeout(within_s):
+          await self._changed.wait_for(lambda: not self._inside)
+      except BaseException:
+        self.shut = False
+        self._changed.notify_all()
+        raise
+    try:
+      yield
+    finally:
+      self.shut = False
+      asyncio.get_running_loop().create_task(self._tell())
+
+  async def _tell(self) -> None:
+    async with self._changed:
+      self._changed.notify_all()

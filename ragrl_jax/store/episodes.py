@@ -164,9 +164,7 @@ def parts(segment: Mapping[str, Any]) -> list[str]:
 
 def write_episodes(workdir: str | os.PathLike, step: int, rows: Iterable[Mapping[str, Any]]) -> pathlib.Path:
   """Writes a step's rows to episodes/step_*.jsonl, whole or not at all. Returns the file's path."""
-  path = step_files.path(pathlib.Path(workdir) / FOLDER, step)
-  jsonl.write(path, rows)
-  return path
+  return step_files.write(pathlib.Path(workdir) / FOLDER, step, rows)
 
 
 def read_episodes(path: str | os.PathLike) -> list[dict[str, Any]]:

@@ -1,14 +1,21 @@
-"""Files of a run, one per step: FOLDER/step_000012.jsonl."""
+"""Files of a run, one per step: FOLDER/step_000012.jsonl, of `episodes/` and `evaluations/`."""
 
 import pathlib
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from ragrl_jax.store import jsonl
+
+EVALUATIONS = "evaluations"  # folder of the answers to held-out questions (`evaluation.harness.prediction`)
 _NAME = re.compile(r"step_(\d+)\.jsonl")
 
 
-def path(folder: pathlib.Path, step: int) -> pathlib.Path:
-  """The file of a step."""
-  return folder / f"step_{step:06d}.jsonl"
+def write(folder: pathlib.Path, step: int, rows: Iterable[Mapping[str, Any]]) -> pathlib.Path:
+  """Writes a step's rows, whole or not at all. Returns the file's path."""
+  path = folder / f"step_{step:06d}.jsonl"
+  jsonl.write(path, rows)
+  return path
 
 
 def steps(folder: pathlib.Path) -> dict[int, pathlib.Path]:

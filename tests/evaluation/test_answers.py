@@ -2,7 +2,7 @@
 
 from ragrl_jax.report import answers
 from ragrl_jax.report import page as page_lib
-from ragrl_jax.store import evaluations, metrics
+from ragrl_jax.store import metrics, step_files
 
 
 def row(name, em, said="Velmar", **more):
@@ -11,13 +11,17 @@ def row(name, em, said="Velmar", **more):
   return fields | {"ended": "answer", "source": "", "hops": 1} | more
 
 
+def write(workdir, step, rows):
+  step_files.write(workdir / step_files.EVALUATIONS, step, rows)
+
+
 def test_questions_are_joined_and_changed_answers_come_first(tmp_path):
-  evaluations.write(tmp_path, 0, [row("a", 1.0), row("b", 0.0), row("c", 1.0), row("d", 0.0, None), row("e", 0.0)])
+  write(tmp_path, 0, [row("a", 1.0), row("b", 0.0), row("c", 1.0), row("d", 0.0, None), row("e", 0.0)])
   assert answers.gather(tmp_path) is None  # one evaluation has nothing to compare with
-  evaluations.write(tmp_path, 5, [row("a", 0.0)])  # an evaluation between the first and the last is not read
+  write(tmp_path, 5, [row("a", 0.0)])  # an evaluation between the first and the last is not read
   failed = row("e", None, ended="failed")
   later = [row("a", 1.0), row("b", 1.0), row("c", 0.0), row("d", 0.0, "Tosk"), failed, row("new", 1.0)]
-  evaluations.write(tmp_path, 12, later)
+  write(tmp_path, 12, later)
   found = answers.gather(tmp_path)
   assert found["steps"] == (0, 12) and found["left_out"] == 0
   assert [(one["id"], one["kind"]) for one in found["rows"]] == [
@@ -33,16 +37,16 @@ def test_questions_are_joined_and_changed_answers_come_first(tmp_path):
 
 def test_answers_after_the_restored_step_belong_to_an_abandoned_attempt(tmp_path):
   for step in (0, 3, 12):
-    evaluations.write(tmp_path, step, [row("a", 0.0)])
-  evaluations.cut(tmp_path, 3)
-  assert list(evaluations.steps(tmp_path)) == [0, 3]
-  evaluations.cut(tmp_path, None)  # a new run
-  assert not evaluations.steps(tmp_path) and answers.gather(tmp_path) is None
+    write(tmp_path, step, [row("a", 0.0)])
+  step_files.cut(tmp_path / step_files.EVALUATIONS, 3)
+  assert list(step_files.steps(tmp_path / step_files.EVALUATIONS)) == [0, 3]
+  step_files.cut(tmp_path / step_files.EVALUATIONS, None)  # a new run
+  assert not step_files.steps(tmp_path / step_files.EVALUATIONS) and answers.gather(tmp_path) is None
 
 
 def test_the_same_id_in_two_sets_is_two_questions(tmp_path):
   for step, em in ((0, 0.0), (3, 1.0)):
-    evaluations.write(tmp_path, step, [row("1", em, source="nq"), row("1", 0.0, source="musique")])
+    write(tmp_path, step, [row("1", em, source="nq"), row("1", 0.0, source="musique")])
   assert [(one["source"], one["kind"]) for one in answers.gather(tmp_path)["rows"]] == [
     ("nq", "gained"),
     ("musique", "wrong"),
@@ -53,7 +57,7 @@ def test_hostile_answers_are_shown_as_text(tmp_path):
   with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
     writer.write(1, {"reward": 0.5})
   for step in (0, 1):
-    evaluations.write(tmp_path, step, [row("a", 0.0, "</script><b>bold" + "x" * 1000)])
+    write(tmp_path, step, [row("a", 0.0, "</script><b>bold" + "x" * 1000)])
   text = page_lib.write_report(tmp_path).read_text(encoding="utf-8")
   assert "<b>bold" not in text and 'id="answers-table"' in text
   said = page_lib.gather(tmp_path)["answers"]["rows"][0]["after"]["said"]

@@ -6,7 +6,7 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.plan import aot, collective_groups, compiled, gpus, launches, report_tables
+from ragrl_jax.plan import aot, collective_groups, compiled, gpu_kernels, gpus, report_tables
 
 pytestmark = pytest.mark.parity
 
@@ -67,7 +67,7 @@ def test_every_kind_of_collective_is_compiled_and_read(kind):
   found = aot.collectives(text)
   crossing = [one for one in found if collective_groups.between_hosts(one.kind, one.bytes, one.groups, 2, 4)]
   assert crossing and all(collective_groups.parse(one.groups) for one in found)
-  assert launches.launches(text).kernels >= 2 + len(found)
+  assert gpu_kernels.launches(text).kernels >= 2 + len(found)
 
 
 def test_cudnns_attention_compiles_without_cudnn():

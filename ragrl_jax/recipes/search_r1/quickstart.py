@@ -30,7 +30,7 @@ from ragrl_jax.recipes.search_r1 import demonstrate
 from ragrl_jax.report import metric_tables, traces
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.store import compile_cache, empty_folder, malloc
+from ragrl_jax.store import compile_cache, folders, malloc
 from ragrl_jax.store import episodes as episodes_lib
 
 WORKDIR = flags.DEFINE_string(
@@ -59,7 +59,7 @@ def main():
   malloc.limit()
   compile_cache.keep()
   began, workdir, seed = time.perf_counter(), pathlib.Path(WORKDIR.value), SEED.value
-  empty_folder.folder(workdir)
+  folders.empty(workdir)
   say = lambda text: tqdm.write(f"[{time.perf_counter() - began:4.0f} s] {text}")
   make_world(workdir / "world", seed)
   say(

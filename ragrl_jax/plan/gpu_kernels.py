@@ -1,4 +1,4 @@
-"""Counts the bytes that the kernels of a GPU program read and write, from its text (`Compiled.as_text()`).
+"""Counts the kernels of a GPU program and the bytes that they move, from its text (`Compiled.as_text()`).
 
 Every kernel is taken to read each operand once and to write each result once. Of an operand from which a kernel only
 gathers or slices, it reads what it takes; into one that it updates in place, it writes the update. A kernel that reads
@@ -9,13 +9,82 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from ragrl_jax.plan import aot, launches
+from ragrl_jax.plan import aot
 
+# Instructions that launch nothing. Any other instruction outside of a fusion is a kernel or a copy of memory.
+FREE = frozenset(
+  ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "add-dependency", "opt-barrier")
+)
+KIND = re.compile(r"= (?:\(.*?\)|\S+) ([\w\-]+)\(")
 TAKES = ("gather", "dynamic-slice", "slice")
 PUTS = ("scatter", "dynamic-update-slice")
 SAME = ("bitcast", "reshape", "transpose", "convert", "copy")  # pass on what they are given
 PAGED = "paged_attention"  # the kernel that reads pages through a table; its caller knows which
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*?)\)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Launches:
+  """Numbers of launches of one call of a program.
+
+  Attributes:
+    kernels: number of kernels, copies of memory and collectives. It is a lower bound: a sort counts as one. The body of
+      a loop in `host_loops` counts once, or `turns` times if it is an outermost loop.
+    host_loops: number of loops with an unknown number of iterations. In each iteration the GPU waits until the host has
+      read whether to continue.
+    host_branches: number of conditions. At each condition the GPU waits until the host has read which branch to take.
+    fewest: `kernels` if every condition takes its shorter branch, as in a step without top-k and top-p.
+  """
+
+  kernels: int
+  host_loops: int
+  host_branches: int
+  fewest: int
+
+
+def launches(text: str, turns: int = 1) -> Launches:
+  """Counts the launches of a call of a program. An outermost loop that the host counts has `turns` iterations."""
+  bodies, entry = aot.computations(text)
+  return _launches(bodies, entry, turns)
+
+
+def _launches(bodies: Mapping[str, list[str]], name: str, turns: int) -> Launches:
+  kernels = loops = branches = fewest = 0
+  for line in bodies[name]:
+    kind = _kind(line)
+    if kind == "while":
+      known = re.search(r"known_trip_count\W+n\W+(\d+)", line)
+      body, condition = (_launches(bodies, _named(part, line), 1) for part in ("body", "condition"))
+      # The host counts if the compiler could not. Then the condition also runs, and its result is copied to the host.
+      kernels += int(known[1]) * body.kernels if known else turns * (body.kernels + condition.kernels + 1)
+      fewest += int(known[1]) * body.fewest if known else turns * (body.fewest + condition.fewest + 1)
+      loops += body.host_loops + (0 if known else 1 + condition.host_loops)
+      branches += body.host_branches + (0 if known else condition.host_branches)
+    elif kind == "conditional":
+      found = [_launches(bodies, other, turns) for other in aot.called(line)]
+      kernels += 1 + max(one.kernels for one in found)  # the copy of the condition to the host, and the longer branch
+      fewest += 1 + min(one.fewest for one in found)
+      loops += sum(one.host_loops for one in found)
+      branches += 1 + sum(one.host_branches for one in found)
+    elif kind in ("call", "async-start"):
+      [inside] = (_launches(bodies, other, turns) for other in aot.called(line))
+      kernels, loops, branches = (kernels + inside.kernels, loops + inside.host_loops, branches + inside.host_branches)
+      fewest += inside.fewest
+    elif kind and kind not in FREE and not kind.endswith(("-done", "-update")):
+      kernels, fewest = kernels + 1, fewest + 1
+  return Launches(kernels, loops, branches, fewest)
+
+
+def _named(part: str, line: str) -> str:
+  """The computation that is a part of a loop, such as "body"."""
+  found = re.search(rf"{part}=%?([\w.\-]+)", line)
+  assert found is not None
+  return found[1]
+
+
+def _kind(line: str) -> str:
+  found = KIND.search(re.sub(r"/\*.*?\*/", "", line))
+  return found[1] if found else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +119,7 @@ def moved(text: str, turns: int = 1) -> int:
     turns: iterations of an outermost loop that the host counts.
   """
   bodies, entry = aot.computations(text)
-  return _of({name: _parsed(lines) for name, lines in bodies.items()}, entry, turns)
+  return _moved({name: _parsed(lines) for name, lines in bodies.items()}, entry, turns)
 
 
 def _parsed(lines: list[str]) -> dict[str, Instruction]:
@@ -64,18 +133,18 @@ def _parsed(lines: list[str]) -> dict[str, Instruction]:
   return found
 
 
-def _of(bodies: Mapping[str, dict[str, Instruction]], name: str, turns: int) -> int:
+def _moved(bodies: Mapping[str, dict[str, Instruction]], name: str, turns: int) -> int:
   total, body = 0, bodies[name]
   for one in body.values():
     if one.kind == "while":
       known = re.search(r"known_trip_count\W+n\W+(\d+)", one.line)
-      inside = _of(bodies, re.search(r"body=%?([\w.\-]+)", one.line)[1], 1)
+      inside = _moved(bodies, _named("body", one.line), 1)
       total += inside * (int(known[1]) if known else turns)
     elif one.kind == "conditional":
-      total += min(_of(bodies, other, turns) for other in aot.called(one.line))
+      total += min(_moved(bodies, other, turns) for other in aot.called(one.line))
     elif one.kind in ("call", "async-start"):
-      total += sum(_of(bodies, other, turns) for other in aot.called(one.line))
-    elif one.kind not in launches.FREE and not one.kind.endswith(("-done", "-update")):
+      total += sum(_moved(bodies, other, turns) for other in aot.called(one.line))
+    elif one.kind not in FREE and not one.kind.endswith(("-done", "-update")):
       total += _kernel(bodies, body, one)
   return total
 

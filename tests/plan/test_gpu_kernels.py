@@ -1,0 +1,187 @@
+"""The kernels of a GPU program, and the bytes that they move, counted in its text."""
+
+import pytest
+
+from ragrl_jax.plan import gpu_kernels
+
+# As XLA writes it for GPUs: instructions outside fusions are kernels, memory copies, or cost nothing.
+TEXT = """HloModule jit_f, is_scheduled=true
+
+%fused_add (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  %copy.9 = f32[4]{0} copy(%p)
+  ROOT %sum = f32[4]{0} add(%copy.9, %p)
+}
+
+%layer (p.1: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %p.1 = (s32[], f32[4]{0}) parameter(0)
+  %x = f32[4]{0} get-tuple-element(%p.1), index=1
+  %f = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused_add
+  %gemm = (f32[4]{0}, s8[32]{0}) custom-call(%f, %f), custom_call_target="__cublas$lt$matmul"
+  %ag = ((f32[4]{0}), (f32[32]{0})) all-gather-start(%f), replica_groups={{0,1}}
+  %agd = (f32[32]{0}) all-gather-done(%ag)
+  ROOT %t = (s32[], /*index=1*/f32[4]{0}) tuple(%i, %f)
+}
+
+%few (p.2: (s32[], f32[4])) -> pred[] {
+  %i.1 = s32[] get-tuple-element(%p.2), index=0
+  ROOT %lt = pred[] fusion(%i.1), kind=kLoop, calls=%fused_add
+}
+
+%token (p.3: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %w = (s32[], f32[4]{0}) while(%p.3), condition=%few, body=%layer, backend_config={"known_trip_count":{"n":"28"}}
+  %c = f32[4]{0} copy(%f)
+  %d = (f32[4]{0}) conditional(%i, %t, %t), branch_computations={%long, %short}
+  ROOT %t.1 = (s32[], f32[4]{0}) tuple(%i, %c)
+}
+
+%search (p.4: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %f.1 = f32[4]{0} fusion(%x), kind=kInput, calls=%fused_add
+  ROOT %t.2 = (s32[], f32[4]{0}) tuple(%i, %f.1)
+}
+
+%long (p.5: f32[4]) -> f32[4] {
+  %w.1 = (s32[], f32[4]{0}) while(%p.5), condition=%few, body=%search
+  ROOT %f.2 = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused_add
+}
+
+%short (p.6: f32[4]) -> f32[4] {
+  ROOT %p.6 = f32[4]{0} parameter(0)
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0)
+  %zero = s32[] constant(0)
+  %b = f32[2,2]{1,0} bitcast(%x)
+  %w.2 = (s32[], f32[4]{0}) while(%t), condition=%few, body=%token
+  ROOT %f.3 = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused_add
+}
+"""
+
+
+def test_a_layers_kernels_count_as_often_as_it_runs():
+  # A layer is a fusion, a matmul and a gather, 28 times. Its condition does not run: the compiler knows the count.
+  # Then a copy, the read of a condition, and its longer branch: a fusion, and once the body (1), the condition (1) and
+  # the read (1) of a loop. A token also runs the outer loop's condition (1) and its read (1).
+  token = 3 * 28 + 1 + 1 + (3 + 1) + 1 + 1
+  least = token - 4  # the shorter branch launches nothing
+  counted = dict(host_loops=2, host_branches=1)
+  assert gpu_kernels.launches(TEXT) == gpu_kernels.Launches(token + 1, fewest=least + 1, **counted)
+  assert gpu_kernels.launches(TEXT, turns=16) == gpu_kernels.Launches(16 * token + 1, fewest=16 * least + 1, **counted)
+
+
+def test_a_loop_with_a_known_count_does_not_wait_for_the_host():
+  known = TEXT.replace("body=%search", 'body=%search, backend_config={"known_trip_count":{"n":"7"}}')
+  found, before = gpu_kernels.launches(known), gpu_kernels.launches(TEXT)
+  assert found.host_loops == 1 and found.kernels == before.kernels - 3 + 7
+
+
+def test_called_computations_count_at_each_call():
+  text = """HloModule jit_g
+
+%graph (p: f32[4]) -> f32[4] {
+  %f = f32[4]{0} fusion(%p), kind=kLoop, calls=%fused
+  ROOT %k = f32[4]{0} custom-call(%f), custom_call_target="__cudnn$fmhaSoftmax"
+}
+
+%fused (p.1: f32[4]) -> f32[4] {
+  ROOT %p.1 = f32[4]{0} parameter(0)
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %c = f32[4]{0} call(%x), to_apply=%graph
+  ROOT %c.1 = f32[4]{0} call(%c), to_apply=%graph
+}
+"""
+  assert gpu_kernels.launches(text) == gpu_kernels.Launches(4, 0, 0, 4)
+
+
+# As XLA writes it for GPUs. An embedding of 1,000 rows and two layers in a loop; then one token is written in place.
+MOVING = """HloModule jit_f, is_scheduled=true
+
+%embed (p: bf16[1000,8], ids: s32[4]) -> bf16[4,8] {
+  %p = bf16[1000,8]{1,0} parameter(0)
+  %ids = s32[4]{0} parameter(1)
+  %wide = bf16[1000,8]{1,0} bitcast(%p)
+  ROOT %rows = bf16[4,8]{1,0} gather(%wide, %ids), offset_dims={1}, slice_sizes={1,8}
+}
+
+%put (p.1: f32[64,8], new: f32[8], at: s32[]) -> f32[64,8] {
+  %p.1 = f32[64,8]{1,0} parameter(0)
+  %new = f32[8]{0} parameter(1)
+  %at = s32[] parameter(2)
+  %row = f32[1,8]{1,0} bitcast(%new)
+  ROOT %put.1 = f32[64,8]{1,0} dynamic-update-slice(%p.1, %row, %at, %at)
+}
+
+%sum (p.2: f32[4,8]) -> (f32[4], f32[4]) {
+  %p.2 = f32[4,8]{1,0} parameter(0)
+  %a = f32[4]{0} reduce(%p.2), dimensions={1}, to_apply=%plus
+  %b = f32[4]{0} reduce(%p.2), dimensions={1}, to_apply=%most
+  ROOT %both = (f32[4]{0}, f32[4]{0}) tuple(%a, %b)
+}
+
+%layer (s: (s32[], f32[4,8], bf16[100,2,4,16,8])) -> (s32[], f32[4,8], bf16[100,2,4,16,8]) {
+  %s = (s32[], f32[4,8]{1,0}, bf16[100,2,4,16,8]{4,3,2,1,0}) parameter(0)
+  %x = f32[4,8]{1,0} get-tuple-element(%s), index=1
+  %pages = bf16[100,2,4,16,8]{4,3,2,1,0} get-tuple-element(%s), index=2
+  %y = f32[4,8]{1,0} custom-call(%x, %pages, %pages), backend_config={name = "paged_attention"}
+  %g = (f32[4,8]{1,0}, s8[32]{0}) custom-call(%y, %w), custom_call_target="__cublas$lt$matmul"
+  ROOT %t = (s32[], f32[4,8]{1,0}) tuple(%i, %y)
+}
+
+%more (s.1: (s32[], f32[4,8])) -> pred[] {
+  ROOT %lt = pred[] fusion(%i.1), kind=kLoop, calls=%sum
+}
+
+%long (l: f32[4,8]) -> f32[4,8] {
+  %l = f32[4,8]{1,0} parameter(0)
+  %l.1 = f32[4,8]{1,0} copy(%l)
+  ROOT %l.2 = f32[4,8]{1,0} copy(%l.1)
+}
+
+%short (m: f32[4,8]) -> f32[4,8] {
+  ROOT %m = f32[4,8]{1,0} parameter(0)
+}
+
+ENTRY %main (table: bf16[1000,8], ids.1: s32[4], row.1: f32[8], all: f32[64,8]) -> f32[64,8] {
+  %table = bf16[1000,8]{1,0} parameter(0)
+  %ids.1 = s32[4]{0} parameter(1)
+  %row.1 = f32[8]{0} parameter(2)
+  %all = f32[64,8]{1,0} parameter(3)
+  %zero = s32[] constant(0)
+  %e = bf16[4,8]{1,0} fusion(%table, %ids.1), kind=kLoop, calls=%embed
+  %c = f32[4,8]{1,0} convert(%e)
+  %w = (s32[], f32[4,8]{1,0}) while(%c), condition=%more, body=%layer, backend_config={"known_trip_count":{"n":"2"}}
+  %d = f32[4,8]{1,0} conditional(%i, %c, %c), true_computation=%long, false_computation=%short
+  %both.1 = (f32[4]{0}, /*index=1*/f32[4]{0}) fusion(%c), kind=kInput, calls=%sum
+  ROOT %out = f32[64,8]{1,0} fusion(%all, %row.1, %zero), kind=kLoop, calls=%put
+}
+"""
+EMBED = 4 * 8 * 2 * 2 + 4 * 4  # four rows are read and written, and the ids read; not the table
+CONVERT = 4 * 8 * (2 + 4)
+LAYER = 2 * 4 * 8 * 4 + (4 * 8 * 4 + 4 * 8 * 4 + 32)  # queries and what comes out, without pages; then a product
+SUM = 4 * 8 * 4 + 2 * 4 * 4  # the operand of both sums is read once
+PUT = 8 * 4 * 2 + 4  # the new row is read and written, and its place is read; not the other rows
+
+
+def test_kernels_move_what_they_take_and_put():
+  assert gpu_kernels.moved(MOVING) == EMBED + CONVERT + 2 * LAYER + SUM + PUT
+
+
+def test_a_loop_that_the_host_counts_has_as_many_turns():
+  text = MOVING.replace(', backend_config={"known_trip_count":{"n":"2"}}', "")
+  assert [gpu_kernels.moved(text, turns) for turns in (1, 7)] == pytest.approx(
+    [EMBED + CONVERT + turns * LAYER + SUM + PUT for turns in (1, 7)]
+  )
+
+
+def test_the_cheaper_branch_counts():
+  # Without the branch that returns what it is given, both copies are made in either branch.
+  text = MOVING.replace("false_computation=%short", "false_computation=%long")
+  assert gpu_kernels.moved(text) == gpu_kernels.moved(MOVING) + 4 * 4 * 8 * 4
+
+
+def test_an_operand_that_is_used_whole_and_in_part_is_read_once():
+  text = MOVING.replace("ROOT %rows", "%twice = bf16[1000,8]{1,0} add(%wide, %p)\n  ROOT %rows")
+  assert gpu_kernels.moved(text) == gpu_kernels.moved(MOVING) + 1000 * 8 * 2 - 4 * 8 * 2
