@@ -75,6 +75,23 @@ def find(value: str) -> str:
 OBJECTIVE = "objective"  # key of a run's config.json that is no setting: its kind, "rl" or "sft"
 
 
+def is_run(folder: str | pathlib.Path) -> bool:
+  """Whether a folder is a run's: its config.json records a run's kind, as no model's config.json does."""
+  try:
+    return bool(kind_of(folder))
+  except ValueError:
+    return False
+
+
+def kind_of(folder: str | pathlib.Path) -> str:
+  """The kind of a run that its config.json records: "rl" or "sft".
+
+  Raises:
+    ValueError: the file is missing or does not belong to a run.
+  """
+  return _written(pathlib.Path(folder) / "config.json")[OBJECTIVE]
+
+
 def of_run(folder: str | pathlib.Path) -> Config:
   """The settings of a run, from its config.json.
 
@@ -84,16 +101,21 @@ def of_run(folder: str | pathlib.Path) -> Config:
     ValueError: the file is missing or does not belong to a run, or it has a setting that no longer exists.
   """
   path = pathlib.Path(folder) / "config.json"
-  try:
-    written = json.loads(path.read_text(encoding="utf-8"))
-  except (OSError, ValueError, RecursionError) as error:
-    raise ValueError(f"{path}: this is not a run's config.json ({error}).") from error
-  if not isinstance(written, dict) or not {"recipe", "rollout"} <= written.keys():
-    raise ValueError(f"{path}: this is not a run's config.json, which `ragrl train` and `sft` write.")
+  written = _written(path)
   config = default_config()
   with config.unlocked():
     _take(config, {name: value for name, value in written.items() if name != OBJECTIVE}, str(path))
   return config.lock()
+
+
+def _written(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    written = json.loads(path.read_text(encoding="utf-8"))
+  except (OSError, ValueError, RecursionError) as error:
+    raise ValueError(f"{path}: this is not a run's config.json ({error}).") from error
+  if not isinstance(written, dict) or OBJECTIVE not in written:
+    raise ValueError(f"{path}: this is not a run's config.json, which `ragrl train` and `sft` write.")
+  return written
 
 
 def _take(config: Config, written: dict[str, Any], where: str) -> None:

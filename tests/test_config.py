@@ -13,6 +13,7 @@ from ragrl_jax import recipes, settings
 from ragrl_jax.cli import commands, list_settings  # noqa: F401  (commands registers how flags are read)
 from ragrl_jax.run import questions
 from ragrl_jax.settings import fields, meanings
+from ragrl_jax.store import changes
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "default_config.json"  # the settings before they were dataclasses
 
@@ -195,3 +196,15 @@ def test_shrink_changes_only_sizes():
   assert small.rollout.group_size < config.rollout.group_size
   for rule in ("loss", "advantage", "recipe", "preset", "switches", "optimizer"):
     assert small[rule] == config[rule]
+
+
+def test_a_runs_kind_is_recorded_and_asked_for(tmp_path):
+  """A model's config.json, or a run's whose kind is unknown, is no run's."""
+  config = config_lib.default_config()
+  changes.write(tmp_path, config, "sft")
+  assert config_lib.is_run(tmp_path) and config_lib.kind_of(tmp_path) == "sft"
+  for text in ('{"model_type": "qwen2"}', config.to_json_best_effort(), "{", "[]"):
+    (tmp_path / "config.json").write_text(text)
+    assert not config_lib.is_run(tmp_path)
+    with pytest.raises(ValueError, match="this is not a run's config.json"):
+      config_lib.kind_of(tmp_path)

@@ -21,6 +21,7 @@ from ragrl_jax.models.families import FAMILIES
 from ragrl_jax.prompting import load
 from ragrl_jax.run import devices, questions
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.store import changes
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -384,7 +385,7 @@ def test_an_evaluation_uses_the_runs_own_settings(tmp_path):
   (run / "checkpoints" / "40").mkdir(parents=True)
   (run / "model").mkdir()
   (run / "model" / "config.json").write_text("{}")
-  (run / "config.json").write_text(config.to_json_best_effort(indent=1))
+  changes.write(run, config, "rl")
   for checkpoint in (run, run / "model", run / "checkpoints", run / "checkpoints" / "40"):
     assert evaluate.config_of(checkpoint).to_dict() == config.to_dict()
   read = evaluate.config_of(run)

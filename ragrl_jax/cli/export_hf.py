@@ -22,8 +22,8 @@ from ragrl_jax.models import hf, hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.run import player, saving
-from ragrl_jax.store import changes, folders
 from ragrl_jax.store import checkpoint as checkpoint_lib
+from ragrl_jax.store import folders
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -129,8 +129,8 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
     model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(read_as or dtype)))
   host = hf.read_json(steps / str(step) / "host.json")
   lora.refuse_other_base(steps / str(step), host.get("base", ""), config.model.path)
-  supervised = changes.is_supervised(host)
-  model = restore(steps, step, model, shared=config.critic.kind == "shared" and not supervised)
+  critic = config_lib.kind_of(steps.parent) == "rl" and config.critic.kind == "shared"
+  model = restore(steps, step, model, shared=critic)
   weights = evaluate.fingerprint(nnx.split(model)[1])
   saving.save(lora.merged(model, dtype), shape, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
   return Exported(steps.parent, step, shape.family, weights)

@@ -329,8 +329,7 @@ def run_of(checkpoint: str | pathlib.Path) -> pathlib.Path | None:
   """The folder of a checkpoint's run; None for a model without a run."""
   path = pathlib.Path(checkpoint).absolute()
   folders = (path, path.parent, path.parent.parent)  # RUN, RUN/model or RUN/checkpoints, RUN/checkpoints/STEP
-  is_run = lambda folder: (folder / "checkpoints").is_dir() and (folder / "config.json").is_file()
-  return next(filter(is_run, folders), None)
+  return next(filter(config_lib.is_run, folders), None)
 
 
 def config_of(checkpoint: str | pathlib.Path):
@@ -395,9 +394,9 @@ def _restored(config, player: player_lib.Sampler, run: pathlib.Path, step: int) 
     # A checkpoint is a whole train state. The learner knows its structure, and the policy's part of it.
     host = checkpoints.host(step)
     lora.refuse_other_base(run / str(step), host.get("base", ""), config.model.path, player.base)
-    objective = "sft" if changes.is_supervised(host) else "policy"
     # The run's own settings fit together: its warm-up may be longer than the run of this config.
-    trained = config_lib.of_run(run.parent) if (run.parent / "config.json").exists() else config
+    trained = config_lib.of_run(run.parent)
+    objective = dict(rl="policy", sft="sft")[config_lib.kind_of(run.parent)]  # SFT's state has no critic
     settings = settings_lib.from_config(trained, objective=objective)
     optimizer = settings_lib.optimizer_from_config(trained)
     learner = learner_lib.Learner(player.model, settings, optimizer, mesh=player.mesh)

@@ -184,11 +184,6 @@ def record(workdir: pathlib.Path, step: int, changes: Mapping[str, tuple[Any, An
     file.write(jsonl.line(dict(step=step, time=round(time.time(), 3), changes=changes)))
 
 
-def is_supervised(host: Mapping[str, Any]) -> bool:
-  """Whether a checkpoint with this JSON part is of fine-tuning: its state has no critic, even if the config has one."""
-  return "group_sampler" not in host
-
-
 def _is_free(name: str, config, waits_for_held_out: bool) -> bool:
   name = name.partition(" (")[0]  # "data.train (its contents)"
   # Held-out questions are also measured at config.steps.

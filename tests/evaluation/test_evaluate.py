@@ -13,7 +13,7 @@ from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import weights
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.store import checkpoint
+from ragrl_jax.store import changes, checkpoint
 
 pytestmark = pytest.mark.slow  # builds an engine for each test
 
@@ -108,7 +108,7 @@ def test_a_runs_checkpoint_scores_as_its_exported_model(place, whole):
   saved.close()
   trained, other = config.copy_and_resolve_references(), config.copy_and_resolve_references()
   trained.steps, trained.optimizer.warmup_steps = 9, 5
-  (place / "run" / "config.json").write_text(trained.to_json())
+  changes.write(place / "run", trained, "rl")
   other.steps = 2  # shorter than the warm-up: the optimizer is that of the run
   other.model.shape.update(dict(d_model=32, num_layers=2))  # the checkpoint decides which model is loaded
   by_run = run(place, other, "by_run", checkpoint="run")
@@ -130,7 +130,7 @@ def test_a_fine_tuned_checkpoint_has_no_critic_though_its_config_has_one(place, 
   saved = checkpoint.Checkpoints(place / "tuned" / "checkpoints", keep=2)
   saved.save(3, learner.init(0), host=dict(step=3, reached=False))
   saved.close()
-  (place / "tuned" / "config.json").write_text(config.to_json())
+  changes.write(place / "tuned", config, "sft")
   run(place, config, "by_tuned", checkpoint="tuned")
   assert predictions(place / "by_tuned") == got
 

@@ -18,7 +18,7 @@ from ragrl_jax.learner import learner, settings
 from ragrl_jax.models import lora, mapping, weights
 from ragrl_jax.prompting import load
 from ragrl_jax.run import player, saving
-from ragrl_jax.store import checkpoint
+from ragrl_jax.store import changes, checkpoint
 
 
 def run(name, monkeypatch, capsys, **arguments):
@@ -141,7 +141,7 @@ def test_export(tmp_path, monkeypatch, capsys):
   with_state = checkpoint.Checkpoints(run_folder / "checkpoints", keep=2)
   with_state.save(7, made.init(0), dict(step=7))
   with_state.close()
-  (run_folder / "config.json").write_text(config.to_json_best_effort())
+  changes.write(run_folder, config, "rl")
   saving.save(trained, player.model(config, player.tokenizer(config))[1], config, run_folder / "model")
   (run_folder / "finished.json").write_text(json.dumps(dict(step=7, reached=False)))
   for source, number in ((run_folder, "out"), (run_folder / "checkpoints" / "7", "again")):
@@ -173,7 +173,7 @@ def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys)
   draw = np.random.default_rng(0)
   trained = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), x.dtype), lora.split(model)[1])
   (tmp_path / "run").mkdir()
-  (tmp_path / "run" / "config.json").write_text(config.to_json_best_effort())
+  changes.write(tmp_path / "run", config, "rl")
   saved = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", keep=1)
   saved.save(3, dict(params=trained), dict(step=3))  # nothing of the base
   saved.close()
@@ -213,10 +213,9 @@ def test_export_of_a_policy_with_a_value_head(tmp_path, monkeypatch, capsys, ran
   params = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), x.dtype), trained.params)
   assert "value_head" in params and bool(rank) == bool(trained.adapters)
   (tmp_path / "run").mkdir()
-  (tmp_path / "run" / "config.json").write_text(config.to_json_best_effort())
+  changes.write(tmp_path / "run", config, "sft" if tuned else "rl")
   saved = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", keep=1)
-  host = dict(step=3) | ({} if tuned else dict(group_sampler={}))
-  saved.save(3, dict(params=trained.policy(params) if tuned else params), host)
+  saved.save(3, dict(params=trained.policy(params) if tuned else params), dict(step=3))
   saved.close()
   status, _, complaint = run("export_hf", monkeypatch, capsys, checkpoint=tmp_path / "run", out=tmp_path / "out")
   assert status == 0, complaint

@@ -19,6 +19,7 @@ from ragrl_jax.cli import configs, serve_config
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import weights
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.store import changes
 
 ROOT = pathlib.Path(__file__).parents[2]
 SIZES = [
@@ -80,6 +81,6 @@ def test_a_run_is_found_by_its_folder(tmp_path):
   assert configs.with_config([*argv, "--config=arena"], "serve_config") == [*argv, "--config=arena"]
   run = tmp_path / "run"
   (run / "checkpoints" / "3").mkdir(parents=True)
-  (run / "config.json").write_text(config_lib.default_config().to_json())
+  changes.write(run, config_lib.default_config(), "rl")
   for folder in (run, run / "checkpoints", run / "checkpoints" / "3"):
     assert evaluate.run_of(folder) == run

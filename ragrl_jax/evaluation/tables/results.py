@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragrl_jax import config as config_lib
 from ragrl_jax.evaluation import answer_verdicts, comparison, corpus_audit, evidence_rows, harness
 from ragrl_jax.evaluation.tables.layout import MODELS, SETS
 from ragrl_jax.models import hub
@@ -173,10 +174,8 @@ def _trained(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[pathlib
     path = pathlib.Path(checkpoint)
     places += [path, path.parent, path.parent.parent]
   for place in places:
-    if (place / "config.json").is_file():
-      config = _object(place / "config.json")
-      if {"recipe", "rollout"} <= config.keys():
-        return place, config
+    if config_lib.is_run(place):
+      return place, _object(place / "config.json")
   return None, {}
 
 
