@@ -116,6 +116,16 @@ def byte_level(folder, *, template=CHATML, cls="PreTrainedTokenizerFast", specia
   return _write(folder, bpe, settings, generation)
 
 
+def bare_bytes(folder, end="<|endoftext|>"):
+  """A folder of byte-level BPE without merges: an id a byte, and one control token, which ends a text."""
+  letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+  bpe = tokenizers.Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+  bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  bpe.decoder = decoders.ByteLevel()
+  bpe.add_special_tokens([end])
+  return _write(folder, bpe, dict(tokenizer_class="PreTrainedTokenizerFast", eos_token=end, pad_token=end))
+
+
 def llama3(folder, *, template=LLAMA_TOOLS):
   """A folder like Llama 3's: byte-level BPE with its control tokens, of which two end a turn."""
   folder = byte_level(folder, template=template, special_tags=LLAMA_CONTROL)

