@@ -1,7 +1,6 @@
 """A run that is killed at any moment resumes as if nothing had happened."""
 
 import json
-import pathlib
 import random
 import signal
 import time
@@ -13,8 +12,6 @@ import tiny_world
 from forks import FORKS
 
 from ragrl_jax.run import player, saving
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 
 @pytest.mark.timeout(1200)

@@ -1,7 +1,6 @@
 """VERITAS's reward model from labels to verdicts: pairs, a split, LoRA training to print the digit, and judging."""
 
 import asyncio
-import pathlib
 import shutil
 
 import pytest
@@ -18,7 +17,6 @@ from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.structs import Example, Passage
 
-ROOT = pathlib.Path(__file__).parents[1]
 PROMPT, MARKS = "information_think_bare", ("<information>", "</information>", "<think>", "</think>")
 
 

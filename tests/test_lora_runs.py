@@ -1,7 +1,5 @@
 """LoRA from end to end: a supervised run, RL that continues with its adapters, and an evaluation of both."""
 
-import pathlib
-
 import numpy as np
 import pytest
 import tiny_world
@@ -12,8 +10,6 @@ from ragrl_jax.cli import export_hf
 from ragrl_jax.jobs import checkpoints, evaluate, sft, train
 from ragrl_jax.models import lora, weights
 from ragrl_jax.run import player as player_lib
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 
 @pytest.mark.long  # three runs, an evaluation and their programs

@@ -5,8 +5,6 @@ import dataclasses
 import json
 import pathlib
 import re
-import sys
-import types
 
 import jax
 import ml_collections
@@ -362,17 +360,6 @@ def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
       questions.check_room(config, tokenizer, player.recipe, BARE, "asked.jsonl")
   config.rollout.context = 2048
   assert len(questions.training(config, player.recipe, player.tokenizer)[0]) == 3
-
-
-def test_an_unreachable_hub_gives_the_setting_to_change(monkeypatch):
-  def gone(*arguments, **named):
-    raise ConnectionError("Couldn't reach 'owner/name' on the Hub (LocalEntryNotFoundError)")
-
-  monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=gone))
-  with pytest.raises(ValueError, match=r"hf:owner/name//dev.*Name a file instead \(config.data, --data\)"):
-    list(readers.read_examples("hf:owner/name//dev"))
-  with pytest.raises(ValueError, match=r"hf:owner/name//dev.*\(config.data.hard, which may be empty\)"):
-    list(readers.read_examples("hf:owner/name//dev", setting="config.data.hard"))
 
 
 # ---- files and messages ----------------------------------------------------------------------------------------------

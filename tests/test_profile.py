@@ -10,8 +10,6 @@ import tiny_world
 from ragrl_jax.jobs import sft, train
 from ragrl_jax.run import profiling, progress
 
-ROOT = pathlib.Path(__file__).parents[1]
-
 
 def traced(folder):
   """(numbers of the steps, all names) in the trace of a run's folder."""

@@ -1,14 +1,10 @@
 """A run whose episodes are a program's: it trains on every conversation, and resumes exactly."""
 
-import pathlib
-
 import pytest
 import tiny_world
 
 from ragrl_jax.jobs import train
 from ragrl_jax.store import episodes as episodes_lib
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.slow  # two runs and their programs

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from ragrl_jax.agents.calls import call_texts
 from ragrl_jax.agents.calls.turns import OWN
 from ragrl_jax.agents.toolbox import schemas
@@ -15,15 +13,6 @@ def test_a_closing_mark_inside_an_argument_does_not_cut_the_call():
   text = f'<tool_call>\n{{"name": "search", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
   before, (call,) = call_texts.calls(text, OWN)
   assert before == "" and json.loads(call.arguments) == arguments
-
-
-@pytest.mark.parametrize("given, served", [(r'"{\"k\": 3}"', {"k": 3}), ('""', {}), ("null", {})])
-def test_arguments_as_text_are_read_for_clients_and_refused_in_training(given, served):
-  """smolagents #1003, vLLM #54964, hermes-agent #83937: arguments as JSON text, an empty text or null."""
-  text = f'<tool_call>{{"name": "search", "arguments": {given}}}</tool_call>'
-  assert [json.loads(call.arguments) for call in call_texts.calls(text, OWN)[1]] == [served]
-  with pytest.raises(call_texts.Malformed, match="must be an object"):  # a reason that the model reads
-    call_texts.read(text, OWN)
 
 
 def test_whole_numbers_fit_integer_arguments():

@@ -1,7 +1,6 @@
 """A run whose policy calls tools by its own chat template: it trains on what was sampled, and resumes exactly."""
 
 import json
-import pathlib
 
 import pytest
 import small_tokenizers
@@ -14,8 +13,6 @@ from ragrl_jax.jobs import train
 from ragrl_jax.run import player, questions
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import ENVIRONMENT
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def calls(self, text, ids=()):

@@ -1,7 +1,5 @@
 """`ragrl retrieve`: rows with an index's passages."""
 
-import pathlib
-
 from console import ragrl
 
 from ragrl_jax import retrieval, structs
@@ -9,7 +7,6 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.run import questions
 from ragrl_jax.store import episodes
 
-ROOT = pathlib.Path(__file__).parents[2]
 PARIS = structs.Passage("1", "France", "The capital of France is Paris.")
 OSLO = structs.Passage("2", "Norway", "The capital of Norway is Oslo.")
 

@@ -1,14 +1,11 @@
 """No command writes over the questions that it reads."""
 
-import pathlib
-
 import pytest
 from console import ragrl
 
 from ragrl_jax.data import readers, writers
 from ragrl_jax.structs import Example
 
-ROOT = pathlib.Path(__file__).parents[2]
 ASKED = [Example(f"q{number}", "Where?", ("here",)) for number in range(4)]
 
 

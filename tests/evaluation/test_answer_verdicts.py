@@ -2,7 +2,6 @@
 
 import functools
 import json
-import pathlib
 
 import paper_runs
 import pytest
@@ -11,8 +10,6 @@ from console import ragrl
 from ragrl_jax.evaluation import answer_verdicts, comparison
 from ragrl_jax.evaluation.tables import filling, papers, results, writing
 from ragrl_jax.store import jsonl
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def row(name, prediction, golds=("Paris",), source="nq", ended="answer"):

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import pathlib
 
 import pytest
 from console import ragrl
@@ -11,8 +10,6 @@ from console import ragrl
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import comparison, quadrants
 from ragrl_jax.structs import Example, Passage
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def rows(*right, failed=0, **terms):

@@ -1,7 +1,6 @@
 """A model behind a server answers in an evaluation, in every recipe's own turns. The server's answers are scripted."""
 
 import json
-import pathlib
 
 import pytest
 from console import ragrl
@@ -15,7 +14,6 @@ from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.marked import MarkedTokenizer
 from ragrl_jax.structs import Example, Passage
 
-ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = [Example(f"q{i}", f"Where is {i}?", (f"town {i}",)) for i in range(5)]
 USAGE = dict(usage=dict(prompt_tokens=100, completion_tokens=10))
 

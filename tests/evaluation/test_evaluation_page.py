@@ -2,7 +2,6 @@
 
 import html
 import json
-import pathlib
 import re
 
 import fake_evaluation
@@ -11,8 +10,6 @@ from console import ragrl
 from test_report import HOSTILE, data_of, unpacked
 
 from ragrl_jax.report import evaluation_page, rendering
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

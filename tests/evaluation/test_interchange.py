@@ -12,7 +12,6 @@ from ragrl_jax.report import interchange
 from ragrl_jax.store import episodes
 
 # The fields of ATIF 1.7, as Harbor's models have them: name → (type, whether it is required). No others are allowed.
-SOME = (str, int, float, bool, list, dict, type(None))
 METRICS = {
   "prompt_tokens": (int, False), "completion_tokens": (int, False), "cached_tokens": (int, False),
   "cost_usd": (float, False), "prompt_token_ids": ([int], False), "completion_token_ids": ([int], False),

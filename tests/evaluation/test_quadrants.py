@@ -1,13 +1,10 @@
 import json
-import pathlib
 
 import pytest
 from console import ragrl
 
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import quadrants
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def row(name, outcome, source="nq", ended="answer", **more):

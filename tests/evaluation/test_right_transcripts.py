@@ -1,7 +1,6 @@
 """Rejection sampling over evaluations' folders: what is kept, and what cannot be trained on."""
 
 import dataclasses
-import pathlib
 
 import played
 import pytest
@@ -14,7 +13,6 @@ from ragrl_jax.jobs import sft
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 
-ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = [Example("1", "Who?", ("Ann",), source="nq"), Example("2", "Where?", ("Oslo",), source="nq")]
 FOUND = (ENVIRONMENT, "\n\n<information>Doc 1(Title: T) Ann.</information>\n\n")
 RIGHT = [(MODEL, "<search> who </search>"), FOUND, (MODEL, "<answer> Ann </answer>")]

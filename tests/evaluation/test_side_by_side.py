@@ -10,8 +10,6 @@ from console import ragrl
 from ragrl_jax.report import side_by_side
 from ragrl_jax.store import metrics
 
-ROOT = pathlib.Path(__file__).parents[2]
-
 
 def run(folder, reward, **config):
   folder.mkdir(parents=True)

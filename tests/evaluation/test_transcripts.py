@@ -1,7 +1,6 @@
 """Transcripts of other systems: one of each by hand, and what cannot be read."""
 
 import json
-import pathlib
 
 import pytest
 from console import ragrl
@@ -14,7 +13,6 @@ from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
 
-ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = [
   Example("q1", "Who wrote Emma?", ("Jane Austen",), source="nq"),
   Example("q2", "Where is Lima?", ("Peru",), source="nq"),

@@ -256,7 +256,3 @@ def test_stored_verdicts_are_not_asked_for_again(tmp_path):
 def test_invalid_settings_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
     judge(**dict(endpoint="http://127.0.0.1:9/v1") | wrong)
-
-
-def test_the_scripted_server_speaks_the_protocol():
-  assert completion("x")["choices"][0]["message"]["content"] == "x"

@@ -1,7 +1,6 @@
 """ragrl push as a user calls it: the folder, and the upload to a stand-in for the hub."""
 
 import json
-import pathlib
 import sys
 
 import hub
@@ -13,8 +12,6 @@ from huggingface_hub import constants
 from ragrl_jax.cli import commands, push_hf
 from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.models import weights
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def push(monkeypatch, capsys, *words):

@@ -4,7 +4,6 @@ import asyncio
 import collections
 import contextlib
 import json
-import pathlib
 import sqlite3
 import threading
 import types
@@ -21,7 +20,6 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.care import generate
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 
-ROOT = pathlib.Path(__file__).parents[2]
 PASSAGES = (
   Passage("a", "Tower", "The tower stands in Paris. It is tall."),
   Passage("b", "Paris", "Paris is in France."),

@@ -18,11 +18,6 @@ TEXTS = ("<think> x </think><answer> Paris </answer>", "Paris", "<answer>")
 RECIPE = recipes.get("search_r1")
 
 
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_recipes_of_the_library_pass(name):
-  testing.check_recipe(recipes.get(name), EXAMPLE, TEXTS)
-
-
 async def endless(example, policy, tools):
   talk = policy.start([dict(role="user", content=example.question)])
   while True:

@@ -5,7 +5,6 @@ import pytest
 
 from ragrl_jax import recipes
 from ragrl_jax.data import synthetic
-from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.arena import demonstrate as cite
 from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.recipes.search_r1 import demonstrate as search
@@ -104,11 +103,6 @@ def test_the_planted_share():
   assert set(counts) == {3, 5} and 225 < counts[3] < 295
 
 
-def test_the_same_draws_give_the_same_demonstrations():
-  for example in ASKED[:5]:
-    assert searching(example, kinds=search.FAULTS) == searching(example, kinds=search.FAULTS)
-
-
 def test_names_follow_a_space():
   """test_names_follow_a_space"""
   for example in CHAINS:
@@ -153,8 +147,3 @@ def test_unknown_faults():
     searching(ASKED[0], kinds=("stumble",))
   with pytest.raises(ValueError, match="stop, wrong"):
     cite.demonstrate(ASKED[0], WORLD, random.Random(0), kinds=("guess",))
-
-
-def test_blocks_equal_the_live_ones():
-  turns = searching(CHAINS[0], fault=0.0)
-  assert passages.parse_block(turns[1][1])[0].title == CHAINS[0].meta["decomposition"][0]["subject"]

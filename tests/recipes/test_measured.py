@@ -2,7 +2,6 @@
 
 import csv
 import json
-import pathlib
 
 import played
 import pytest
@@ -17,7 +16,6 @@ from ragrl_jax.store import episodes
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
-ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = ("environment", passages.block([Passage("1", "Oslo", "Harald III founded it.")]))
 SEARCH = ("model", "<think> the founder of Oslo </think><search> Oslo founder </search>")
 READ = ("model", "<think> Oslo was founded by Harald III. </think><answer> Harald III </answer>")

@@ -1,15 +1,12 @@
 """The configs of recipes that search or ask a judge, with a few thousand parameters on a tiny world."""
 
 import math
-import pathlib
 
 import pytest
 import tiny_world
 
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import train
-
-CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 
 
 @pytest.mark.long  # compiles programs for its own shapes

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import pathlib
 import random
 
 import pytest
@@ -16,7 +15,6 @@ from ragrl_jax.jobs import sft
 from ragrl_jax.recipes import scripts
 from ragrl_jax.structs import Example, Passage
 
-ROOT = pathlib.Path(__file__).parents[2]
 LINZ = Passage("1", "Linz", "Linz lies on the Danube. Its bridge was built in 1872 by Dr. Karl Weber of St. Anton.")
 WEBER = Passage("2", "Karl Weber", "Karl Weber was an engineer. He was born in the town of Melk in 1831.")
 OTHERS = tuple(

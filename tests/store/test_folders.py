@@ -1,6 +1,5 @@
 """What a folder holds, and which commands may write to it."""
 
-import pathlib
 import re
 
 import pytest
@@ -9,8 +8,6 @@ from console import ragrl
 from ragrl_jax.evaluation import answer_files
 from ragrl_jax.retrieval import build
 from ragrl_jax.store import folders, metrics
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def made(folder, mark):
