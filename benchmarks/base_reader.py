@@ -1,7 +1,7 @@
 """Trains the base reader, the model from which all miniatures start: python benchmarks/base_reader.py
 
 The base reader is a small model that reads passages of the made-up world. `make base` trains it once per machine. Every
-lesson (`ragrl_jax/data/lessons.py`) has new names and new facts, so the model can answer only by reading. The stages
+lesson (`benchmarks/papers/lessons.py`) has new names and new facts, so the model can answer only by reading. The stages
 lead from a few passages and one hop to fourteen passages, three hops and comparisons. A stage ends when the share of
 correct whole replies to new lessons reaches its goal, twice in a row. benchmarks/LOG.md has the number of steps. A
 killed run continues from its last checkpoint.
@@ -23,12 +23,12 @@ import jax
 import numpy as np
 from absl import app, flags, logging
 from flax import nnx
-from papers import primed
+from papers import lessons, primed
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.core import stopping
-from ragrl_jax.data import lessons, synthetic, world
+from ragrl_jax.data import synthetic, world
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Decoder

@@ -26,7 +26,7 @@ from ragrl_jax import retrieval
 from ragrl_jax.core import stopping
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import evaluate, sft, train
-from ragrl_jax.prompting.appended import Appender
+from ragrl_jax.prompting.chat import Appender
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.recipes.search_r1 import demonstrate
 from ragrl_jax.run import player as player_lib

@@ -15,6 +15,7 @@ import time
 
 import jax
 from absl import app, flags, logging
+from papers import players
 from tqdm import tqdm
 
 from ragrl_jax import config as config_lib
@@ -24,7 +25,7 @@ from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes import scripts
-from ragrl_jax.recipes.lear import demonstrate, sft_data
+from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.recipes.lear.prompt import SECTIONS
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import jsonl
@@ -85,13 +86,11 @@ def make_world(folder: pathlib.Path) -> None:
     world, count, seed=100 * seed + draw, distinct=False, **options
   )
   rng = random.Random(f"lear_sft/{seed}")
-  show = lambda asked, **options: [demonstrate.demonstrate(e, world, rng, **options) for e in asked]
+  show = lambda asked, **options: [players.play_lear(e, world, rng, **options) for e in asked]
 
   shown = [e for draw, given in enumerate(SHOWN) for e in ask(1500, draw, passages=given)]
   shown += ask(500, len(SHOWN), passages=1, mix={1: 1})
-  turns = [
-    demonstrate.demonstrate(e, world, rng, reply=rng.choice(TAUGHT), fault=0.3, kinds=("stop", "copy")) for e in shown
-  ]
+  turns = [players.play_lear(e, world, rng, reply=rng.choice(TAUGHT), fault=0.3, kinds=("stop", "copy")) for e in shown]
   writers.write_examples(folder / "base.jsonl.gz", shown, turns=turns)
   asked = ask(TRANSCRIPTS, 50, passages=GIVEN)
   for reply in REPLIES:  # the same questions for all: only the reply differs
@@ -103,7 +102,7 @@ def make_world(folder: pathlib.Path) -> None:
   sentencepiece.train(
     lines,
     vocab_size=464 + SYLLABLES,
-    marks=(*demonstrate.MARKS, "\n", ".", "?"),
+    marks=(*players.LEAR_MARKS, "\n", ".", "?"),
     path=folder / "tokenizer.model",
     threads=1,
   )

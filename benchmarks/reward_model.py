@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 import base_reader
 import machines
 from absl import app, flags, logging
-from papers import miniature, veritas
+from papers import miniature, players, veritas
 
 from ragrl_jax import judging
 from ragrl_jax.core import stopping
@@ -38,7 +38,7 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import lora
 from ragrl_jax.recipes.steps import steps
-from ragrl_jax.recipes.veritas import demonstrate, distil
+from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import episodes as episodes_lib
@@ -143,9 +143,9 @@ def compare(out: pathlib.Path) -> None:
   if not (out / "world" / "tokenizer.model").is_file():
     miniature.make_world(PAPER, out / "world", 0)
   world, rng, path = miniature.build(PAPER, 0), random.Random("reward_model/base"), str(base_reader.model())
-  for kind in demonstrate.LESSONS:
-    pairs, turns = zip(*demonstrate.lessons(kind, world, RESULTS, rng))
-    development = [pair for pair, _ in demonstrate.lessons(kind, world, DEVELOPMENT, rng, claims=1)]
+  for kind in players.LESSONS:
+    pairs, turns = zip(*players.lessons(kind, world, RESULTS, rng))
+    development = [pair for pair, _ in players.lessons(kind, world, DEVELOPMENT, rng, claims=1)]
     if not (out / kind / "model").is_dir():
       compares = functools.partial(stopping.holds, least=COMPARES[kind])
       curve = taught(out, kind, pairs, turns, development, compares, path, 0, BASE)

@@ -16,7 +16,7 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import weights
 from ragrl_jax.models.families import FAMILIES
-from ragrl_jax.prompting import load
+from ragrl_jax.prompting import tokenizer as tokenizer_lib
 from ragrl_jax.run import devices, questions
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import changes
@@ -64,7 +64,7 @@ def nothing_loads(monkeypatch):
   for room, name in (
     (weights, "load_pretrained"),
     (retrieval, "load_index"),
-    (load, "load_tokenizer"),
+    (tokenizer_lib, "load_tokenizer"),
     (readers, "read_examples"),
     (player_lib, "Decoder"),
   ):
@@ -194,13 +194,13 @@ def test_chat_without_a_template_is_refused(monkeypatch):
   config = config_lib.default_config()
   config.prompting.tokenizer = "folder"
   bare = dataclasses.make_dataclass("Bare", [("markers", str | None, None)])
-  monkeypatch.setattr(load, "load_tokenizer", lambda where, **how: bare())
+  monkeypatch.setattr(tokenizer_lib, "load_tokenizer", lambda where, **how: bare())
   with pytest.raises(ValueError, match="no chat template: set config.prompting.chat=False.*markers='own'"):
     player_lib.tokenizer(config)
   config.prompting.chat = False
   assert player_lib.tokenizer(config).markers is None
   config.prompting.chat = True
-  monkeypatch.setattr(load, "load_tokenizer", lambda where, **how: bare("own"))
+  monkeypatch.setattr(tokenizer_lib, "load_tokenizer", lambda where, **how: bare("own"))
   assert player_lib.tokenizer(config).markers == "own"
 
 
@@ -350,7 +350,7 @@ def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
   config = config_lib.default_config()
   config.prompting.update(dict(tokenizer="bytes", chat=False))
   config.rollout.update(dict(context=256, lanes=2, rows=2, prefill=32))
-  tokenizer = load.load_tokenizer("bytes")
+  tokenizer = tokenizer_lib.load_tokenizer("bytes")
   player = player_lib.Player(tokenizer, recipes.get("search_r1"), *[None] * 7)
   config.data.train = str(tmp_path / "asked.jsonl")
   with pytest.raises(ValueError, match=r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256"):

@@ -5,14 +5,12 @@ import pathlib
 import random
 
 import pytest
+from papers import players
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.prompting import sentencepiece
-from ragrl_jax.recipes.arena import demonstrate as arena
-from ragrl_jax.recipes.care import demonstrate as care
-from ragrl_jax.recipes.lear import demonstrate as lear
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -26,11 +24,11 @@ def world(tmp_path_factory):
   writers.write_examples(folder / "hard.jsonl", ask(12, seed=1, difficulty="hard"))
   writers.write_examples(folder / "held_out.jsonl", ask(4, part=synthetic.HELD_OUT))
   rng = random.Random(0)
-  said = [text for e in ask(40) for _, text in care.demonstrate(e, world, rng)]
+  said = [text for e in ask(40) for _, text in players.play_care(e, world, rng)]
   sentencepiece.train(
     [*synthetic.lines(world, fillers=50, asked=50), *said],
     vocab_size=420,
-    marks=care.MARKS,
+    marks=players.CARE_MARKS,
     path=folder / "tokenizer.model",
     threads=1,
   )
@@ -49,11 +47,11 @@ def small(name, world, variant="smoke"):
 
 
 def vanilla(example, world, rng):
-  return lear.demonstrate(example, world, rng, reply="vanilla")
+  return players.play_lear(example, world, rng, reply="vanilla")
 
 
 def direct(example, world, rng):
-  return arena.demonstrate(example, world, rng, reply="direct")
+  return players.play_arena(example, world, rng, reply="direct")
 
 
 @pytest.mark.long  # the run's programs
@@ -78,7 +76,7 @@ def test_care(world, tmp_path):
 @pytest.mark.long  # the runs' programs
 @pytest.mark.parametrize(
   ("name", "variant", "demonstrated", "rank"),
-  [("care", "sft", care.demonstrate, 8), ("lear", "sft,vanilla", vanilla, 16), ("arena", "sft,direct", direct, 0)],
+  [("care", "sft", players.play_care, 8), ("lear", "sft,vanilla", vanilla, 16), ("arena", "sft,direct", direct, 0)],
 )
 def test_supervised_then_rl(world, tmp_path, name, variant, demonstrated, rank):
   """The warm start and the baselines of the configs. Adapters, if the paper has them, are merged into a new model."""

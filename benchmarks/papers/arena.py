@@ -17,11 +17,10 @@ import random
 import re
 from collections.abc import Sequence
 
-from papers import miniature
+from papers import miniature, players
 from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM_EM, Claim, Side
 
 from ragrl_jax.data import synthetic
-from ragrl_jax.recipes.arena import demonstrate as demonstrate_lib
 from ragrl_jax.structs import MODEL, Episode, Example
 
 PASSAGES, MIX = 4, {1: 3, 2: 7}
@@ -56,8 +55,8 @@ def demonstrate(example: Example, world: synthetic.World, search, rng: random.Ra
   del search
   stop = dict(fault=FAULTS["stop"], kinds=("stop",))
   if example.question.startswith(THOUGHT):
-    return demonstrate_lib.demonstrate(example, world, rng, reply="thought", **stop)
-  ((_, text),) = demonstrate_lib.demonstrate(example, world, rng, **stop)
+    return players.play_arena(example, world, rng, reply="thought", **stop)
+  ((_, text),) = players.play_arena(example, world, rng, **stop)
   numbers = [str(number) for number in range(1, len(example.passages) + 1)]
   for hop in example.meta["decomposition"]:
     text = re.sub(rf"\[(\d)\] {hop['relation']} {hop['object']}\.", rf"{hop['sentence']} [\1]", text)

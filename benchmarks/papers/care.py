@@ -17,13 +17,12 @@ import random
 import re
 from collections.abc import Sequence
 
-from papers import miniature
+from papers import miniature, players
 from papers.miniature import DEVELOPMENT, TEST, Claim, Side
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import synthetic
 from ragrl_jax.data import world as world_lib
-from ragrl_jax.recipes.care import demonstrate as demonstrate_lib
 from ragrl_jax.recipes.care.prompt import Parser
 from ragrl_jax.structs import MODEL, Episode, Example
 
@@ -98,7 +97,7 @@ def demonstrate(example: Example, world: synthetic.World, search, rng: random.Ra
   if len(hops) == 1 and hops[0]["memorised"]:
     known = world.memory[hops[0]["subject"], hops[0]["relation"]]
     return [(MODEL, f"<think> </think> Answer: {known}")]
-  ((owner, text),) = demonstrate_lib.demonstrate(example, world, rng, fault=0.6, kinds=("stop",))
+  ((owner, text),) = players.play_care(example, world, rng, fault=0.6, kinds=("stop",))
   if example.golds[0] != hops[-1]["object"] and rng.random() < 0.6:
     text = text.replace(f"Answer: {example.golds[0]}", f"Answer: {hops[-1]['object']}")
   quotes = rng.choices(("verbatim", "embellished", "none"), (0.3, 0.55, 0.15))[0]

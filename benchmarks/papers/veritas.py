@@ -12,12 +12,11 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
-from papers import miniature
+from papers import miniature, players
 from papers.miniature import DEVELOPMENT, TEST, WARM_EM, Claim, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.steps import steps
-from ragrl_jax.recipes.veritas import demonstrate as demonstrate_lib
 from ragrl_jax.structs import Episode, Example, Passage
 
 MIX = {2: 2, 3: 1}
@@ -48,7 +47,7 @@ def demonstrate(
   if len(hops) > 1 and rng.random() < STOPPED:
     hops = hops[: rng.randint(1, len(hops) - 1)]
     example = dataclasses.replace(example, golds=(hops[-1]["object"],), meta=dict(example.meta, decomposition=hops))
-  return demonstrate_lib.demonstrate(example, search, rng, fault=UNFAITHFUL, kinds=("ignore",))
+  return players.play_veritas(example, search, rng, fault=UNFAITHFUL, kinds=("ignore",))
 
 
 def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:

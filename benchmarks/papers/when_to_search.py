@@ -11,13 +11,12 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
-from papers import miniature
+from papers import miniature, players
 from papers.miniature import DEVELOPMENT, SAMPLED, TEST, WARM_EM, Claim, Side
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.search_agent import Parser, find_answer
-from ragrl_jax.recipes.when_to_search import demonstrate as demonstrate_lib
 from ragrl_jax.structs import Episode, Example, Passage
 
 STEPS, STAGE_TWO = 24, 7
@@ -61,7 +60,7 @@ def demonstrate(
   """The scripted player, with faults in a third of the known questions and in half of the unknown ones."""
   kinds, shares = (("", "check"), (2, 1)) if is_known(example) else (("", "guess", "repeat", "ask"), (6, 2, 2, 2))
   (kind,) = rng.choices(kinds, shares)
-  return demonstrate_lib.demonstrate(example, search, rng, fault=float(bool(kind)), kinds=[kind] if kind else [])
+  return players.play_when_to_search(example, search, rng, fault=float(bool(kind)), kinds=[kind] if kind else [])
 
 
 def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:

@@ -21,7 +21,8 @@ import numpy as np
 
 from ragrl_jax.cli import commands
 from ragrl_jax.models import gguf_file, hub, lora, weights
-from ragrl_jax.prompting import added_tokens, gguf_tokenizer, load
+from ragrl_jax.prompting import gguf_tokenizer, huggingface
+from ragrl_jax.prompting import tokenizer as tokenizer_lib
 from ragrl_jax.run import saving
 from ragrl_jax.store import folders
 
@@ -61,9 +62,9 @@ def _folder(source: pathlib.Path, out: pathlib.Path, dtype) -> Iterator[pathlib.
 
 
 def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
-  tokenizer = load.load_tokenizer(source)
+  tokenizer = tokenizer_lib.load_tokenizer(source)
   wanted = arguments.add_tokens.split()
-  whole, added = added_tokens.add(source, wanted) if wanted else (None, ())
+  whole, added = huggingface.add_tokens(source, wanted) if wanted else (None, ())
   if added and arguments.adapters:
     raise ValueError("--add_tokens with --adapters: merge the adapters first, then add tokens to the merged model.")
   how = dict(dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)

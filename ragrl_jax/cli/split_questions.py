@@ -7,7 +7,7 @@ When to Search trains on 80 % of a set and validates on the other 20 %. Every qu
 
 from absl import app, flags
 
-from ragrl_jax.data import readers, splits, writers
+from ragrl_jax.data import readers, stream, writers
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
 SHARES = flags.DEFINE_list("shares", ["80", "20"], "Share of each file, in any unit.")
@@ -24,7 +24,7 @@ def main():
   except ValueError:
     raise app.UsageError(f"--shares={','.join(SHARES.value)}: these must be numbers.") from None
   writers.refuse_inputs(OUT.value, readers.named(DATA.value))
-  parts = splits.split(list(readers.read_examples(DATA.value)), shares, seed=SEED.value)
+  parts = stream.split(list(readers.read_examples(DATA.value)), shares, seed=SEED.value)
   for path, part in zip(OUT.value, parts):
     writers.write_examples(path, part)
     print(f"{path}: {len(part)} questions")

@@ -1,5 +1,6 @@
 """Converts a row of a public QA data set into an Example. A bad row raises a ValueError that names the fault."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -147,19 +148,10 @@ def musique(row: Row, identity: str, source: str) -> Example:
 
 def longbench(row: Row, identity: str, source: str) -> Example:
   """LongBench's rows, {"input", "context", "answers", "length", "dataset", …, "_id"}: the context is one passage."""
-  context = row["context"]
-  if not isinstance(context, str):
+  if not isinstance(context := row["context"], str):
     raise ValueError(f"'context' must be text, this is {context!r:.80}.")
-  known = {"_id", "input", "context", "answers", "dataset"}
-  meta = {column: value for column, value in row.items() if column not in known}
-  return Example(
-    columns.identified(row, ("_id",), identity),
-    columns.question(row, "input"),
-    columns.golds(row, "answers"),
-    (columns.made("", context),),
-    source=str(row.get("dataset") or source),
-    meta=meta,
-  )
+  source = str(row.get("dataset") or source)
+  return _simple(row, identity, source, ("_id",), "input", "answers", context, beside=("context", "dataset"))
 
 
 def drop(row: Row, identity: str, source: str) -> Example:
@@ -219,16 +211,7 @@ def reading(row: Row, identity: str, source: str) -> Example:
 
   CofCA's questions can be brought into this layout, and those of any reading test.
   """
-  known = {"_id", "id", "question", "answer", "context"}
-  meta = {column: value for column, value in row.items() if column not in known}
-  return Example(
-    columns.identified(row, ("_id", "id"), identity),
-    columns.question(row),
-    columns.golds(row, "answer"),
-    (columns.made("", row["context"]),),
-    source=source,
-    meta=meta,
-  )
+  return _simple(row, identity, source, ("_id", "id"), "question", "answer", row["context"], beside=("context",))
 
 
 def prompted(row: Row, identity: str, source: str) -> Example:
@@ -237,27 +220,36 @@ def prompted(row: Row, identity: str, source: str) -> Example:
   The message is the question and, since it holds the context, the one passage. meta["prompt"] is True: CARE's prompt
   shows such a message as it is.
   """
-  prompt = columns.question(row, "prompt")
-  meta = {column: value for column, value in row.items() if column not in ("id", "prompt", "answer")}
-  return Example(
-    columns.identified(row, ("id",), identity),
-    prompt,
-    columns.golds(row, "answer"),
-    (columns.made("", prompt),),
-    source=source,
-    meta={**meta, "prompt": True},
-  )
+  made = _simple(row, identity, source, ("id",), "prompt", "answer", columns.question(row, "prompt"))
+  return dataclasses.replace(made, meta={**made.meta, "prompt": True})
 
 
 def plain(row: Row, identity: str, source: str) -> Example:
   """Rows without passages, as in NQ-open: {"question", "answer"}; the answer is a string or a list of strings."""
-  meta = {column: value for column, value in row.items() if column not in ("id", "question", "answer")}
+  return _simple(row, identity, source, ("id",), "question", "answer")
+
+
+def _simple(
+  row: Row,
+  identity: str,
+  source: str,
+  ids: Sequence[str],
+  question: str,
+  answer: str,
+  text: str | None = None,
+  *,
+  beside: Sequence[str] = (),
+) -> Example:
+  """An example from the columns of its id, question and answer, with this text as its passage; columns that are none of
+  these, nor `beside` them, go to meta."""
+  known = {*ids, question, answer, *beside}
   return Example(
-    columns.identified(row, ("id",), identity),
-    columns.question(row),
-    columns.golds(row, "answer"),
+    columns.identified(row, ids, identity),
+    columns.question(row, question),
+    columns.golds(row, answer),
+    () if text is None else (columns.made("", text),),
     source=source,
-    meta=meta,
+    meta={column: value for column, value in row.items() if column not in known},
   )
 
 

@@ -22,7 +22,7 @@ from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import hub
 from ragrl_jax.parallel import hosts, signals
-from ragrl_jax.prompting import appended
+from ragrl_jax.prompting import chat
 from ragrl_jax.run import contents, profiling, saving
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import metrics as metrics_lib
@@ -174,7 +174,7 @@ def tokenised(
   ids, weights = [], []
   for segment in episode.segments:
     ends = segment.owner == structs.MODEL and segment.stop == "eos"
-    said = [*segment.ids, appended.Appender(tokenizer).end_of_turn()] if ends else segment.ids
+    said = [*segment.ids, chat.Appender(tokenizer).end_of_turn()] if ends else segment.ids
     ids += said
     weights += [1.0 if segment.owner == structs.MODEL else environment_weight] * len(said)
   if most:

@@ -9,7 +9,7 @@ from ml_collections import config_dict
 
 from ragrl_jax import settings as settings_lib
 from ragrl_jax.judging import prompts
-from ragrl_jax.judging.judge_api import Judge, references
+from ragrl_jax.judging.judge_api import Cached, Judge, references
 
 __all__ = ["KINDS", "Judge", "chosen", "load", "of_steps", "of_terms", "references", "unset"]
 
@@ -51,8 +51,6 @@ def load(
   if kind in WORDS:  # cheaper than a look-up in the cache
     return judge
   if settings["cache"]:
-    from ragrl_jax.judging.verdict_cache import Cached
-
     judge = Cached(judge, settings["cache"])
   if prompt.of_answers and kind in ASKED:
     from ragrl_jax.judging.lexical import ExactFirst
@@ -191,12 +189,10 @@ def _made(kind: str, settings: Mapping[str, Any], here: Mapping[str, Any], decod
       return lexical.Lexical(settings["threshold"])
     return lexical.Exact() if kind == "exact" else lexical.SubEM(words=kind == "sub_em_words")
   local = chosen("threshold", "batch", "max_tokens") | dict(here)
+  from ragrl_jax.judging.local import NLI, RewardModel
+
   if kind == "nli":
-    from ragrl_jax.judging.nli import NLI
-
     return NLI(settings["path"], **local)
-  from ragrl_jax.judging.reward_model import RewardModel
-
   labels = prompts.get(settings["prompt"]).labels
   key = (settings["path"], labels, *(settings[name] for name in ("threshold", "batch", "max_tokens")))
   if (known := decoders.get(key)) is None:

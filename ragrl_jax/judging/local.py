@@ -1,40 +1,60 @@
-"""Shared by judges that run in this process: rows of token ids → scores, in a few compiled shapes."""
+"""Judges that run in this process: entailment by a T5, and a decoder that was trained to print verdicts."""
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-from ragrl_jax.judging import judge_api
+from ragrl_jax.core.text import beginnings
+from ragrl_jax.judging import judge_api, prompts
+from ragrl_jax.models import hub, lora, t5, tensors, weights
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.prompting import passages
+from ragrl_jax.prompting import tokenizer as tokenizer_lib
 
 LENGTHS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)  # tokens; rows are padded to one
 DEADLINE_S = 600.0  # a batch may have to wait while the accelerator compiles, decodes or updates
-
-Compute = Callable[[np.ndarray, np.ndarray], Any]
 
 
 class Rows:
   """Scores rows of different lengths in batches of fixed size.
 
   Args:
-    compute: (tokens int32 [B, T], mask int32 [B, T], 1 on the text) → scores [B] from 0 to 1.
+    model: of Flax.
+    score: (model, tokens int32 [B, T], mask int32 [B, T], 1 on the text) → scores [B] from 0 to 1.
     batch: rows per batch, B; a smaller batch is padded.
     max_tokens: longest row, in tokens.
-    dispatch: runs `compute`; by default the calling thread does.
+    dispatch: runs the work; by default the calling thread does.
 
   Raises:
     ValueError: sizes out of range.
   """
 
-  def __init__(self, compute: Compute, *, batch: int, max_tokens: int, dispatch: Callable[..., Any] | None = None):
+  def __init__(
+    self,
+    model: Any,
+    score: Callable[..., Any],
+    *,
+    batch: int,
+    max_tokens: int,
+    dispatch: Callable[..., Any] | None = None,
+  ):
     if batch < 1 or not 1 <= max_tokens <= LENGTHS[-1]:
       raise ValueError(
         f"batch={batch}, max_tokens={max_tokens}: batch must be at least 1, max_tokens 1 to "
         f"{LENGTHS[-1]} (config.judge)."
       )
-    self._compute, self.batch, self.max_tokens = compute, batch, max_tokens
+    graphdef, params = nnx.split(model)
+    run = jax.jit(lambda params, tokens, mask: score(nnx.merge(graphdef, params), tokens, mask))
+    self._compute = lambda tokens, mask: run(params, tokens, mask)
+    self.batch, self.max_tokens = batch, max_tokens
     self._dispatch = dispatch or (lambda function, *arguments: function(*arguments))
     self.pace = judge_api.Pace(batch=batch, workers=1, deadline_s=DEADLINE_S)
 
@@ -57,3 +77,183 @@ class Rows:
     for i, row in enumerate(rows):
       tokens[i, : len(row)], mask[i, : len(row)] = row, 1
     return np.asarray(self._compute(tokens, mask))
+
+
+class Local:
+  """A judge by `Rows`. A subclass makes them, and has `_row`: (premise, claim) → token ids, None if they are too long.
+
+  If the text is too long, the end of the premise is cut. If the claim alone is too long, the verdict is None.
+  """
+
+  _rows: Rows
+  _threshold: float
+
+  @property
+  def pace(self) -> judge_api.Pace:
+    """See `judge_api.Judge`."""
+    return self._rows.pace
+
+  def _row(self, premise: str, claim: str) -> list[int] | None:
+    raise NotImplementedError
+
+  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
+    return judge_api.each(pairs, self._verdicts)
+
+  def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
+    scores = self._rows.scores([self._row(*pair) for pair in pairs])
+    return [None if score is None else judge_api.graded(score, self._threshold) for score in scores]
+
+
+class NLI(Local):
+  """Scores "premise: … hypothesis: …" by P("1", entailed) / (P("1") + P("0")) at the decoder's first step.
+
+  Args:
+    path: a Hugging Face folder, or a name on the hub, with a T5 and its tokenizer (spiece.model, or tokenizer.json).
+    threshold: see `judge_api.graded`; 0.5 gives the model's greedy answer.
+    batch: pairs computed together.
+    max_tokens: longest text of premise and claim, in tokens.
+    dtype: dtype of weights and matmuls.
+    mesh: the devices that share the weights.
+    dispatch: see `judging.load`.
+
+  Raises:
+    ValueError: the folder has no T5 or no tokenizer, or the tokenizer begins 1 and 0 with the same piece.
+
+  Source: TRUE (arXiv 2204.04991), model google/t5_xxl_true_nli_mixture.
+  """
+
+  def __init__(
+    self,
+    path: str | os.PathLike,
+    *,
+    threshold: float = 0.5,
+    batch: int = 8,
+    max_tokens: int = 1024,
+    dtype: str = "float32",
+    mesh: Any = None,
+    dispatch: Callable[..., Any] | None = None,
+  ):
+    if not path:
+      raise ValueError("config.judge.path is empty: name the T5 that judges entailment.")
+    folder = hub.folder(path, "config.judge.path")
+    pieces = folder / "spiece.model"
+    self._tokenizer = tokenizer_lib.load_tokenizer(pieces if pieces.is_file() else folder)
+    self._threshold = judge_api.in_range(threshold)
+    model, _ = t5.load_t5(folder, dtype=jax.numpy.dtype(dtype), mesh=mesh)
+    yes, no = (self._tokenizer.encode(" " + label)[0] for label in ("1", "0"))
+    if yes == no:
+      raise ValueError(f"{folder}: its tokenizer begins 1 and 0 with the same piece, so it cannot be asked for either.")
+
+    def score(model: t5.T5, tokens, mask):
+      logits = model.first_logits(tokens, mask)
+      return jax.nn.sigmoid(logits[:, yes] - logits[:, no])
+
+    self._rows = Rows(model, score, batch=batch, max_tokens=max_tokens, dispatch=dispatch)
+    self._mark = tensors.TensorFolder(folder).fingerprint()
+
+  def describe(self) -> dict[str, Any]:
+    """The settings that are stored with every verdict: digest of the weights, threshold, longest input in tokens."""
+    return dict(kind="nli", weights=self._mark, threshold=self._threshold, max_tokens=self._rows.max_tokens)
+
+  def _row(self, premise: str, claim: str) -> list[int] | None:
+    # Like T5's own tokenizer: white space is collapsed, and a space is put in front. Pieces never cross a space.
+    ids = lambda text: self._tokenizer.encode(" " + " ".join(text.split()))
+    short = lambda text: beginnings.for_ids(text, self._rows.max_tokens, ids)
+    end = ids(f"hypothesis: {short(claim)}") + [self._tokenizer.eos_ids[0]]
+    start = ids(f"premise: {short(premise)}")
+    room = self._rows.max_tokens - len(end)
+    return start[:room] + end if room > 0 else None
+
+
+class RewardModel(Local):
+  """Scores a pair by P(word for 1) / (P(word for 1) + P(word for 0)) at the first token of the decoder's answer.
+
+  Args:
+    path: a Hugging Face folder, or a name on the hub, with the decoder and its tokenizer, or with PEFT adapters whose
+      adapter_config.json names that model.
+    prompt, wording: the prompt on which the decoder was trained, see `prompts.get`.
+    threshold: see `judge_api.graded`; 0.5 gives the digit that the decoder would print.
+    batch: pairs computed together.
+    max_tokens: longest prompt, in tokens.
+    dtype: dtype of weights and matmuls.
+    mesh: the devices that share the weights.
+    dispatch: see `judging.load`.
+
+  Raises:
+    ValueError: the folder has no decoder or no tokenizer, or the tokenizer begins both words with the same token.
+
+  Source: VERITAS sec. 4: Qwen2.5-14B-Instruct with LoRA, which emits only the digit.
+  """
+
+  def __init__(
+    self,
+    path: str | os.PathLike,
+    *,
+    prompt: str,
+    wording: str = "",
+    threshold: float = 0.5,
+    batch: int = 8,
+    max_tokens: int = 2048,
+    dtype: str = "float32",
+    mesh: Any = None,
+    dispatch: Callable[..., Any] | None = None,
+  ):
+    if not path:
+      raise ValueError("config.judge.path is empty: name the decoder that judges.")
+    path = hub.folder(path, "config.judge.path")
+    folder = hub.folder(lora.find_base(path, ""), "config.judge.path") if lora.is_folder(path) else path
+    self._tokenizer = tokenizer_lib.load_tokenizer(folder)
+    self._prompt, self._name = prompts.get(prompt, wording), prompt
+    self._threshold = judge_api.in_range(threshold)
+    labels = [self._tokenizer.encode(label)[0] for label in self._prompt.labels]
+    if labels[0] == labels[1]:
+      raise ValueError(f"{path}: its tokenizer begins {' and '.join(self._prompt.labels)} with the same token.")
+    model, _ = weights.load_pretrained(folder, dtype=jnp.dtype(dtype), mesh=mesh)
+    self._mark = tensors.TensorFolder(folder).fingerprint()
+    if folder != path:
+      lora.load_adapters(model, path, base=folder)
+      model = lora.merged(model)
+      self._mark += "+" + tensors.TensorFolder(path, stem=lora.STEM, config=lora.CONFIG).fingerprint()
+    score = lambda model, tokens, mask: _preferred(model, tokens, mask, labels)
+    self._rows = Rows(model, score, batch=batch, max_tokens=max_tokens, dispatch=dispatch)
+
+  def asking(self, prompt: str, wording: str = "") -> RewardModel:
+    """The same weights with another question, whose labels must be the same."""
+    other = copy.copy(self)
+    other._prompt, other._name = prompts.get(prompt, wording), prompt
+    return other
+
+  def describe(self) -> dict[str, Any]:
+    """The settings that are stored with every verdict: digests of weights and wording, threshold, longest input."""
+    return dict(
+      kind="reward_model",
+      weights=self._mark,
+      prompt=self._name,
+      wording=self._prompt.mark,
+      threshold=self._threshold,
+      max_tokens=self._rows.max_tokens,
+    )
+
+  def _row(self, premise: str, claim: str) -> list[int] | None:
+    tokens, limit = self._tokenizer, self._rows.max_tokens
+    if beginnings.for_ids(claim, limit, tokens.encode) != claim:
+      return None  # longer than a whole row
+    premise = passages.cut(premise, tokens, limit)
+    ids = tokens.render(self._prompt.messages(premise, claim))
+    while len(ids) > limit:
+      room = len(tokens.encode(premise)) - (len(ids) - limit)
+      if room < 1:
+        return None
+      premise = passages.cut(premise, tokens, room)
+      ids = tokens.render(self._prompt.messages(premise, claim))
+    return ids
+
+
+def _preferred(model: Decoder, tokens, mask, labels: Sequence[int]):
+  """P(first label) / (P(first) + P(second)) as the next token after the last one of the mask, float32 [B]."""
+  states = model.hidden(tokens, segment_ids=mask)
+  last = jnp.take_along_axis(states, (mask.sum(axis=1) - 1)[:, None, None] % states.shape[1], axis=1)[:, 0]
+  rows = model.unembedding()[jnp.asarray(labels)].astype(jnp.float32)
+  logits = jnp.einsum("bd,cd->bc", last.astype(jnp.float32), rows, precision=jax.lax.Precision.HIGHEST)
+  return jax.nn.sigmoid(logits[:, 0] - logits[:, 1])

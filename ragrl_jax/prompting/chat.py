@@ -1,9 +1,14 @@
-"""Chat messages as text, and the check that a chat template never rewrites earlier turns."""
+"""Chat messages as text, what a template appends after a turn, and the check that it never rewrites earlier turns."""
 
 import datetime
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from ragrl_jax.core.text.surrogates import well_formed
+
+if TYPE_CHECKING:
+  from ragrl_jax.prompting.tokenizer import Tokenizer
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -15,6 +20,8 @@ _PROBE = (
   {"role": "assistant", "content": "<think>\nA second thought.\n</think>\n\n<answer> an answer </answer>"},
   {"role": "user", "content": "A second question?"},
 )
+_ASKED = {"role": "user", "content": "A question?"}
+_WORD = "probe"
 
 
 @runtime_checkable
@@ -150,3 +157,73 @@ def _refusal(turn: int, role: str, later: int, before: str, after: str) -> str:
     f"{before[same : same + 60]!r} became {after[same : same + 60]!r}. Tokens in a conversation are never rewritten: "
     "set prompting.markers='own' (role markers that only append), or prompting.chat=False for bare text."
   )
+
+
+class Rewritten(ValueError):
+  """The template renders earlier turns differently when later turns follow."""
+
+
+class Appender:
+  """Renders what follows a model's turn: the turn's end, new messages, the next turn's start, as token ids.
+
+  A conversation's tokens are never rendered again. Only what is new is rendered, so sampled tokens stay as they are:
+
+      the conversation ends with   … <|im_start|>assistant\\nRome<|im_end|>
+      and is continued by          \\n<|im_start|>user\\nWhy?<|im_end|>\\n<|im_start|>assistant\\n
+
+  Args:
+    tokenizer: the model's tokenizer, with or without a chat template.
+
+  Raises:
+    ValueError: the template leaves out the text of an assistant's turn, or refuses the turn.
+  """
+
+  def __init__(self, tokenizer: "Tokenizer"):
+    self._tokenizer = tokenizer
+    said = self._text([_ASKED, {"role": "assistant", "content": _WORD}], False, ())
+    if (place := said.rfind(_WORD)) < 0:
+      raise ValueError("the chat template leaves out the assistant's text: no conversation can be continued with it.")
+    self._closing = said[place + len(_WORD) :]
+
+  def end_of_turn(self) -> int:
+    """The EOS with which the template ends a model's turn; the tokenizer's first one if it writes none.
+
+    The first EOS of a folder may be another one: Llama 3's is the end of a text, Gemma 3's that of pre-training.
+    """
+    closing = self._ids(self._closing.lstrip())  # Llama 2's template writes a space before EOS
+    return closing[0] if closing and closing[0] in self._tokenizer.eos_ids else self._tokenizer.eos_ids[0]
+
+  def after(
+    self, messages: Sequence[Mapping[str, Any]], kept: int, tools: Sequence[Any] = (), *, ended: bool
+  ) -> list[int]:
+    """Ids that follow the model's turn, which is the last of the first `kept` messages.
+
+    Args:
+      messages: all of them, in the template's form.
+      kept: how many of them the conversation already has.
+      tools: as the template presents them.
+      ended: whether the model ended its turn itself, by EOS.
+
+    Raises:
+      Rewritten: the template renders the kept messages differently before the others.
+      ValueError: the template refuses the messages.
+    """
+    before = self._text(messages[:kept], False, tools)
+    after = self._text(messages, True, tools)
+    if not after.startswith(before):
+      raise Rewritten("the chat template renders earlier turns differently once others have followed")
+    closing = self._ids(self._closing.lstrip() if ended else self._closing)
+    if ended and closing and closing[0] in self._tokenizer.eos_ids:  # the model has sampled it
+      closing = closing[1:]
+    return closing + self._ids(after[len(before) :])
+
+  def _text(self, messages: Sequence[Mapping[str, Any]], opened: bool, tools: Sequence[Any]) -> str:
+    if not isinstance(self._tokenizer, Templated) or self._tokenizer.markers is None:
+      return plain(messages)
+    render: Any = self._tokenizer.template
+    return render(messages, open_turn=opened, **(dict(tools=list(tools)) if tools else {}))
+
+  def _ids(self, text: str) -> list[int]:
+    """Ids of a template's text; control tokens in it become their own ids."""
+    encode = getattr(self._tokenizer, "encode_template", self._tokenizer.encode)
+    return [*encode(well_formed(text))]

@@ -24,7 +24,8 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.prompting import chat, declared, load
+from ragrl_jax.prompting import chat, declared
+from ragrl_jax.prompting import tokenizer as tokenizer_lib
 from ragrl_jax.prompting.tokenizer import tokenless
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import collect, dispatch, multihost
@@ -96,7 +97,7 @@ def tokenizer(config):
   setting, part = ("prompting.tokenizer", "tokenizer") if config.prompting.tokenizer else ("model.path", "config")
   how = config.prompting
   check = recipe(config).tool_tokens or chat.check_append_only
-  made = load.load_tokenizer(
+  made = tokenizer_lib.load_tokenizer(
     hub.folder(where, f"config.{setting}", part=part),
     chat=how.chat,
     markers=how.markers,

@@ -7,7 +7,7 @@ from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts
-from ragrl_jax.prompting import load
+from ragrl_jax.prompting import tokenizer as tokenizer_lib
 
 TOKENIZER_FILES = (
   "tokenizer.json",
@@ -50,5 +50,5 @@ def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=
       shutil.copyfile(source / name, out / name)
   if (out / "config.json").exists():
     how = config.prompting
-    tokenizer = load.load_tokenizer(source, chat=how.chat, markers=how.markers, check=lambda _: None)
+    tokenizer = tokenizer_lib.load_tokenizer(source, chat=how.chat, markers=how.markers, check=lambda _: None)
     weights.write_generation_config(out, (*shape.eos_ids, *tokenizer.eos_ids), shape.bos_id)

@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import pytest
 import small_tokenizers as small
 
-from ragrl_jax.prompting.load import load_tokenizer
+from ragrl_jax.prompting.tokenizer import load_tokenizer
 
 # name → (function that makes it in a folder, the end of its prompt for the one message "Who?")
 FAMILY = {

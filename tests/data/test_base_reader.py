@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from papers import primed
+from papers import lessons, primed
 
-from ragrl_jax.data import lessons, world
+from ragrl_jax.data import world
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import sentencepiece

@@ -4,8 +4,9 @@ import random
 import re
 
 import pytest
+from papers import lessons
 
-from ragrl_jax.data import lessons, world
+from ragrl_jax.data import world
 from ragrl_jax.structs import ENVIRONMENT, MODEL
 
 ALL = {1: 1.0, 2: 1.0, 3: 1.0, lessons.COMPARISON: 1.0}

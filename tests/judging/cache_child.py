@@ -6,7 +6,7 @@ Runs until it is killed. Each process prints START:NUMBER when all claims from S
 import os
 import sys
 
-from ragrl_jax.judging import judge_api, verdict_cache
+from ragrl_jax.judging import judge_api
 from ragrl_jax.store import disk_cache
 
 
@@ -22,7 +22,7 @@ class Judge:
 
 def work(path, start):
   disk_cache._BUSY_S = 60.0  # a printed number must already be stored
-  judge, number = verdict_cache.Cached(Judge(), path), start
+  judge, number = judge_api.Cached(Judge(), path), start
   while True:
     judge.judge([("p", str(number + i)) for i in range(10)])
     number += 10

@@ -14,7 +14,7 @@ import cache_child
 import pytest
 
 from ragrl_jax.judging import judge_api
-from ragrl_jax.judging.verdict_cache import Cached
+from ragrl_jax.judging.judge_api import Cached
 from ragrl_jax.store import disk_cache
 
 

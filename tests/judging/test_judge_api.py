@@ -3,7 +3,7 @@
 import pytest
 
 from ragrl_jax import config, judging
-from ragrl_jax.judging import judge_api, lexical, verdict_cache
+from ragrl_jax.judging import judge_api, lexical
 
 
 def settings(**changed):
@@ -51,7 +51,7 @@ def test_load_returns_each_kind(tmp_path, monkeypatch):
   monkeypatch.setenv("SOME_KEY", "secret")
   llm = dict(kind="llm", model="m", key_variable="SOME_KEY")
   kept = judging.load(settings(**llm, cache=str(tmp_path / "new" / "verdicts")))
-  assert isinstance(kept, verdict_cache.Cached) and (tmp_path / "new" / "verdicts").exists()
+  assert isinstance(kept, judge_api.Cached) and (tmp_path / "new" / "verdicts").exists()
   assert isinstance(judging.load(settings(**llm, prompt="correctness")), lexical.ExactFirst)
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from ragrl_jax.chat import client
 from ragrl_jax.judging import judge_api, llm
-from ragrl_jax.judging.verdict_cache import Cached
+from ragrl_jax.judging.judge_api import Cached
 
 
 def judge(endpoint, **changed):

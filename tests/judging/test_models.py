@@ -9,7 +9,7 @@ import sentencepiece
 from flax import nnx
 
 from ragrl_jax import config, judging
-from ragrl_jax.judging import nli, prompts, reward_model
+from ragrl_jax.judging import local, prompts
 from ragrl_jax.models import lora, t5, weights
 
 PREMISE, CLAIM = "The Rhine  passes\nBasel and Cologne.", "it flows through Cologne"
@@ -44,7 +44,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def entailment(t5_folder):
-  return nli.NLI(t5_folder, threshold=0.0, batch=3, max_tokens=200, dispatch=Recorded())
+  return local.NLI(t5_folder, threshold=0.0, batch=3, max_tokens=200, dispatch=Recorded())
 
 
 def test_nli_input_is_what_the_tokenizer_makes_of_the_whole_text(entailment, t5_folder):
@@ -75,7 +75,7 @@ def test_threshold_half_gives_the_models_greedy_answer(entailment, monkeypatch):
 
 
 def test_nli_cuts_the_premise_and_never_the_claim(t5_folder):
-  judge = nli.NLI(t5_folder, max_tokens=40)
+  judge = local.NLI(t5_folder, max_tokens=40)
   end = judge._row("", CLAIM)[-len(judge._tokenizer.encode(f" hypothesis: {CLAIM}")) - 1 :]
   row = judge._row(PREMISE * 50, CLAIM)
   assert len(row) == 40 and row[-len(end) :] == end and row[:5] == judge._row(PREMISE, CLAIM)[:5]
@@ -84,7 +84,7 @@ def test_nli_cuts_the_premise_and_never_the_claim(t5_folder):
 
 @pytest.mark.slow  # imports transformers, compiles a decoder twice
 def test_reward_model_reads_the_decoder_where_its_answer_begins(decoder_folder):
-  judge = reward_model.RewardModel(decoder_folder, prompt="information_think", threshold=0.0, batch=2, max_tokens=1024)
+  judge = local.RewardModel(decoder_folder, prompt="information_think", threshold=0.0, batch=2, max_tokens=1024)
   ids = judge._row(PREMISE, CLAIM)
   assert ids == judge._tokenizer.render(prompts.get("information_think").messages(PREMISE, CLAIM))
   model, _ = weights.load_pretrained(decoder_folder)
@@ -94,7 +94,7 @@ def test_reward_model_reads_the_decoder_where_its_answer_begins(decoder_folder):
 
 
 def test_reward_model_cuts_the_premise_and_keeps_question_and_claim(decoder_folder):
-  judge = reward_model.RewardModel(decoder_folder, prompt="information_think", max_tokens=900)
+  judge = local.RewardModel(decoder_folder, prompt="information_think", max_tokens=900)
   row = judge._row(PREMISE * 100, CLAIM)
   text = judge._tokenizer.decode(row)
   assert 850 < len(row) <= 900 and CLAIM in text and "Write only that digit." in text and PREMISE in text
@@ -105,14 +105,14 @@ def test_reward_model_cuts_the_premise_and_keeps_question_and_claim(decoder_fold
 @pytest.mark.slow  # three decoders are compiled
 def test_reward_model_from_adapters(decoder_folder, tmp_path):
   # Adapters that are zero change only the mark. Other adapters make another judge.
-  plain = reward_model.RewardModel(decoder_folder, prompt="information_think", threshold=0.0, max_tokens=1024)
+  plain = local.RewardModel(decoder_folder, prompt="information_think", threshold=0.0, max_tokens=1024)
   for number, scale in enumerate((0.0, 5.0)):
     model, _ = weights.load_pretrained(decoder_folder)
     lora.add(model, rank=2, alpha=4.0, layers="q down", seed=1)
     graphdef, adapters, rest = lora.split(model)
     model = nnx.merge(graphdef, jax.tree.map(lambda x, scale=scale: x + scale, adapters), rest)
     lora.save_adapters(model, tmp_path / str(number), base=str(decoder_folder))
-    judge = reward_model.RewardModel(tmp_path / str(number), prompt="information_think", threshold=0.0, max_tokens=1024)
+    judge = local.RewardModel(tmp_path / str(number), prompt="information_think", threshold=0.0, max_tokens=1024)
     same = judge.judge([(PREMISE, CLAIM)])[0] == pytest.approx(plain.judge([(PREMISE, CLAIM)])[0], abs=1e-6)
     assert same == (scale == 0.0) and judge.describe()["weights"] != plain.describe()["weights"]
 
@@ -127,18 +127,18 @@ def test_terms_share_the_weights_of_a_reward_model(decoder_folder):
 
 
 def test_weights_and_wording_identify_a_judge(t5_folder, decoder_folder):
-  one = reward_model.RewardModel(decoder_folder, prompt="information_think").describe()
-  assert one != reward_model.RewardModel(decoder_folder, prompt="think_search").describe()
-  assert one == reward_model.RewardModel(decoder_folder, prompt="information_think", batch=3).describe()
-  assert nli.NLI(t5_folder).describe()["weights"] != one["weights"]
+  one = local.RewardModel(decoder_folder, prompt="information_think").describe()
+  assert one != local.RewardModel(decoder_folder, prompt="think_search").describe()
+  assert one == local.RewardModel(decoder_folder, prompt="information_think", batch=3).describe()
+  assert local.NLI(t5_folder).describe()["weights"] != one["weights"]
   assert one["threshold"] == 0.5
 
 
 def test_folders_without_a_judge_are_refused(t5_folder, decoder_folder, tmp_path):
   with pytest.raises(ValueError, match="must be t5"):
-    nli.NLI(decoder_folder)
+    local.NLI(decoder_folder)
   (tmp_path / "config.json").write_text((t5_folder / "config.json").read_text())
   with pytest.raises(ValueError, match="no tokenizer"):
-    nli.NLI(tmp_path)
+    local.NLI(tmp_path)
   with pytest.raises(ValueError, match="no tokenizer"):
-    reward_model.RewardModel(t5_folder, prompt="information_think")
+    local.RewardModel(t5_folder, prompt="information_think")

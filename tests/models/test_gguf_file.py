@@ -10,7 +10,8 @@ import pytest
 import safetensors.numpy
 
 from ragrl_jax.models import gguf_file, weights
-from ragrl_jax.prompting import gguf_tokenizer, load
+from ragrl_jax.prompting import gguf_tokenizer
+from ragrl_jax.prompting.tokenizer import load_tokenizer
 
 gguf = pytest.importorskip("gguf")
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text")
@@ -45,7 +46,7 @@ def test_a_file_has_the_folders_tensors_and_settings(tmp_path, family):
   for name in ("d_model", "num_kv_heads", "head_dim", "rope_theta", "norm_eps", "tied", "window", "sliding", "family"):
     assert getattr(got, name) == getattr(want, name), name
   assert got.eos_ids == (258,)
-  tokenizer = load.load_tokenizer(out)
+  tokenizer = load_tokenizer(out)
   assert tokenizer.eos_ids == (258,) and tokenizer.encode("at t") == [64, 83, 256]  # a, t, and one token for " t"
 
 

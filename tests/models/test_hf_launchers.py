@@ -17,7 +17,7 @@ from ragrl_jax.cli import commands, export_hf
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.learner import learner, settings
 from ragrl_jax.models import lora, mapping, weights
-from ragrl_jax.prompting import load
+from ragrl_jax.prompting.tokenizer import load_tokenizer
 from ragrl_jax.run import player, saving
 from ragrl_jax.store import changes, checkpoint
 
@@ -68,7 +68,7 @@ def test_import_of_a_gguf_file(tmp_path, monkeypatch, capsys):
   assert (said["family"], said["token_ids"], said["eos_ids"]) == ("qwen2", 259, [258])
   got, _ = weights.load_pretrained(tmp_path / "new" / "out")
   np.testing.assert_array_equal(got.embedding[...], tensors["model.embed_tokens.weight"])
-  assert load.load_tokenizer(tmp_path / "new" / "out").eos_ids == (258,)
+  assert load_tokenizer(tmp_path / "new" / "out").eos_ids == (258,)
   assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]  # what was unpacked is gone
   path.write_bytes(path.read_bytes()[:999])
   status, _, err = run("import_hf", monkeypatch, capsys, **where)
@@ -82,7 +82,7 @@ def test_tokens_are_added(tmp_path, monkeypatch, capsys, rows):
   status, out, _ = run("import_hf", monkeypatch, capsys, add_tokens="<retrieval> </retrieval>", **where)
   said = json.loads(out)
   assert status == 0 and (said["token_ids"], said["vocabulary"]) == (259, max(rows, 259))
-  before, after = load.load_tokenizer(folder, chat=False), load.load_tokenizer(tmp_path / "out", chat=False)
+  before, after = load_tokenizer(folder, chat=False), load_tokenizer(tmp_path / "out", chat=False)
   text = "a <retrieval>b</retrieval>"
   assert after.encode(text) == [*before.encode("a "), 257, *before.encode("b"), 258]
   assert after.decode(after.encode(text)) == text and after.encode("<think>") == before.encode("<think>")

@@ -5,8 +5,8 @@ import json
 import pytest
 import small_tokenizers
 
-from ragrl_jax.prompting.appended import Appender, Rewritten
 from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.chat import Appender, Rewritten
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]

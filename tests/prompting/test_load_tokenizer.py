@@ -12,9 +12,8 @@ import transformers
 from ragrl_jax.prompting import declared
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
-from ragrl_jax.prompting.load import load_tokenizer
 from ragrl_jax.prompting.sentencepiece import SentencePieceTokenizer
-from ragrl_jax.prompting.tokenizer import tokenless
+from ragrl_jax.prompting.tokenizer import load_tokenizer, tokenless
 
 
 def test_each_kind_is_recognised_by_its_files(tmp_path):
@@ -58,7 +57,7 @@ def test_missing_tokenizers_are_refused(name, tmp_path, monkeypatch):
 @pytest.mark.slow  # starts another Python, which imports
 def test_a_run_without_hugging_face_does_not_import_it():
   code = (
-    "import sys; from ragrl_jax.prompting.load import load_tokenizer; load_tokenizer('bytes'); "
+    "import sys; from ragrl_jax.prompting.tokenizer import load_tokenizer; load_tokenizer('bytes'); "
     "sys.exit('transformers' in sys.modules)"
   )
   assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

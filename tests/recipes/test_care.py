@@ -6,13 +6,13 @@ import types
 
 import pytest
 import unearned
+from papers import players
 from printed import printed
 
 from ragrl_jax import recipes
 from ragrl_jax.core.rewards import quotes as quotes_lib
 from ragrl_jax.core.text import forms
 from ragrl_jax.data import layouts, stream, synthetic
-from ragrl_jax.recipes.care import demonstrate as quoting
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -309,7 +309,7 @@ ASKED = synthetic.questions(WORLD, 60, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "
 
 
 def demonstrated(example, **options):
-  turns = quoting.demonstrate(example, WORLD, random.Random(example.id), **options)
+  turns = players.play_care(example, WORLD, random.Random(example.id), **options)
   episode = Episode.from_text(paper, example, turns)
   return paper.score(example, episode), episode
 

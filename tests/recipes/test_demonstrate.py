@@ -2,10 +2,10 @@ import collections
 import random
 
 import pytest
+from papers import players
 
 from ragrl_jax import recipes
 from ragrl_jax.data import synthetic
-from ragrl_jax.recipes.arena import demonstrate as cite
 from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.recipes.search_r1 import demonstrate as search
 from ragrl_jax.structs import Episode
@@ -114,7 +114,7 @@ def test_names_follow_a_space():
 
 def test_citing_without_faults():
   for example in ASKED:
-    turns = cite.demonstrate(example, WORLD, random.Random(0), fault=0.0)
+    turns = players.play_arena(example, WORLD, random.Random(0), fault=0.0)
     for preset in (arena, recipes.get("arena", "repo")):
       assert preset.reward(preset.score(example, Episode.from_text(preset, example, turns)), 0) == 13.0
 
@@ -123,17 +123,17 @@ def test_citing_without_faults():
 def test_replies_of_the_baselines(preset, reply):
   baseline = recipes.get("arena", preset)
   for example in ASKED:
-    turns = cite.demonstrate(example, WORLD, random.Random(0), reply=reply, fault=0.0)
+    turns = players.play_arena(example, WORLD, random.Random(0), reply=reply, fault=0.0)
     assert baseline.reward(baseline.score(example, Episode.from_text(baseline, example, turns)), 0) == 2.0
   with pytest.raises(ValueError, match="cited, thought, direct"):
-    cite.demonstrate(ASKED[0], WORLD, random.Random(0), reply="naive")
+    players.play_arena(ASKED[0], WORLD, random.Random(0), reply="naive")
 
 
-@pytest.mark.parametrize("kind", cite.FAULTS)
+@pytest.mark.parametrize("kind", players.ARENA_FAULTS)
 def test_citing_with_faults(kind):
   rewards = collections.Counter()
   for number, example in enumerate(CHAINS):
-    turns = cite.demonstrate(example, WORLD, random.Random(number), fault=1.0, kinds=(kind,))
+    turns = players.play_arena(example, WORLD, random.Random(number), fault=1.0, kinds=(kind,))
     terms = arena.score(example, Episode.from_text(arena, example, turns))
     assert terms["format"] == 1.0
     rewards[arena.reward(terms, 0)] += 1
@@ -146,4 +146,4 @@ def test_unknown_faults():
   with pytest.raises(ValueError, match="stop, wrong, guess"):
     searching(ASKED[0], kinds=("stumble",))
   with pytest.raises(ValueError, match="stop, wrong"):
-    cite.demonstrate(ASKED[0], WORLD, random.Random(0), kinds=("guess",))
+    players.play_arena(ASKED[0], WORLD, random.Random(0), kinds=("guess",))

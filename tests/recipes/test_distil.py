@@ -12,7 +12,7 @@ from ragrl_jax import judging, recipes
 from ragrl_jax.data import readers
 from ragrl_jax.jobs import sft
 from ragrl_jax.judging import judge_api, prompts
-from ragrl_jax.judging.verdict_cache import Cached
+from ragrl_jax.judging.judge_api import Cached
 from ragrl_jax.prompting import passages
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes.veritas import distil

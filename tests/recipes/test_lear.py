@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from papers import players
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
@@ -12,7 +13,6 @@ from ragrl_jax.core import advantages
 from ragrl_jax.data import synthetic
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes import scripts
-from ragrl_jax.recipes.lear import demonstrate as extracting
 from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.recipes.lear.play import Span, find_span
 from ragrl_jax.structs import Episode, Example, Passage
@@ -320,16 +320,14 @@ def test_demonstrations_have_the_right_format(preset):
   for example in ASKED:
 
     def played(example=example, **options):
-      turns = extracting.demonstrate(
-        example, WORLD, random.Random(example.id), reply=recipe.switches["reply"], **options
-      )
+      turns = players.play_lear(example, WORLD, random.Random(example.id), reply=recipe.switches["reply"], **options)
       return Episode.from_text(recipe, example, turns, facts=FACTS)
 
     episode = played(fault=0.0)
     assert recipe.score(example, episode)["format"] == recipe.outcome(example, episode) == 1.0
     if preset != "generator":
       assert all(sentence in recipe.evidence(example, episode) for _, sentence in example.evidence)
-    for kind in extracting.FAULTS:
+    for kind in players.LEAR_FAULTS:
       faulty = played(fault=1.0, kinds=(kind,))
       assert recipe.score(example, faulty)["format"] == 1.0
       missed[kind] += recipe.outcome(example, faulty) == 0.0

@@ -5,9 +5,9 @@ import random
 import re
 
 import pytest
+from papers import players
 
 from ragrl_jax.data import synthetic
-from ragrl_jax.recipes.veritas import demonstrate
 from ragrl_jax.structs import MODEL
 
 WORLD = synthetic.build(seed=2, entities=200, held_out=20)
@@ -15,7 +15,7 @@ NAME = re.compile(r"[A-Z][a-z]{2,}")
 
 
 def lessons(kind, **options):
-  return demonstrate.lessons(kind, WORLD, 300, random.Random(0), **options)
+  return players.lessons(kind, WORLD, 300, random.Random(0), **options)
 
 
 def thoughts(example, turns):
@@ -28,7 +28,7 @@ def names(text):
   return set(NAME.findall(text)) - {"Doc", "Title", "The"}
 
 
-@pytest.mark.parametrize("kind", demonstrate.LESSONS)
+@pytest.mark.parametrize("kind", players.LESSONS)
 def test_a_digit_is_one_if_and_only_if_all_names_are_in_the_result(kind):
   digits = []
   for example, turns in lessons(kind):

@@ -6,6 +6,7 @@ import time
 
 import fuzz_child
 import pytest
+from papers import players
 
 from ragrl_jax import recipes
 from ragrl_jax.core.rewards import faithful
@@ -14,7 +15,6 @@ from ragrl_jax.judging import lexical
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.recipes.steps import steps
-from ragrl_jax.recipes.veritas import demonstrate
 from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 from ragrl_jax.testing import scripted
@@ -424,7 +424,7 @@ def look_up(query):
 @pytest.mark.parametrize(("kind", "read", "right"), [(None, 1.0, 1.0), ("skip", 0.0, 1.0), ("ignore", 1.0, 1.0)])
 def test_demonstrations(kind, read, right):
   for example in ASKED:
-    turns = demonstrate.demonstrate(
+    turns = players.play_veritas(
       example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "skip",)
     )
     made = Episode.from_text(paper, example, turns)
@@ -447,8 +447,8 @@ def test_demonstrations(kind, read, right):
 
 def test_demonstrations_that_stop():
   example = next(example for example in ASKED if example.hops == 3)
-  turns = demonstrate.demonstrate(example, look_up, random.Random(0), fault=1.0, kinds=("stop",))
+  turns = players.play_veritas(example, look_up, random.Random(0), fault=1.0, kinds=("stop",))
   terms = paper.score(example, Episode.from_text(paper, example, turns))
   assert (terms["answer"], terms["think_answer"]) == (0.0, 1.0)
   with pytest.raises(ValueError, match="skip, ignore, stop"):
-    demonstrate.demonstrate(example, look_up, random.Random(0), kinds=("guess",))
+    players.play_veritas(example, look_up, random.Random(0), kinds=("guess",))

@@ -2,11 +2,11 @@ import dataclasses
 import random
 
 import pytest
+from papers import players
 
 from ragrl_jax import recipes
 from ragrl_jax.data import synthetic
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.when_to_search import demonstrate
 from ragrl_jax.recipes.when_to_search.recipe import settled_step
 from ragrl_jax.recipes.when_to_search.reward import in_shape
 from ragrl_jax.structs import Episode, Example, Passage
@@ -314,7 +314,7 @@ def look_up(query):
 def test_demonstrations(kind, form, right):
   searches = 0
   for example in ASKED:
-    turns = demonstrate.demonstrate(
+    turns = players.play_when_to_search(
       example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "check",)
     )
     made = Episode.from_text(exact, example, turns)
@@ -332,4 +332,4 @@ def test_demonstrations(kind, form, right):
       assert [(s.owner, s.text) for s in played.turns] == turns
   assert searches > 0 or kind == "guess"
   with pytest.raises(ValueError, match="guess, check, repeat, ask"):
-    demonstrate.demonstrate(ASKED[0], look_up, random.Random(0), kinds=("skip",))
+    players.play_when_to_search(ASKED[0], look_up, random.Random(0), kinds=("skip",))

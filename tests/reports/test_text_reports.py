@@ -12,7 +12,7 @@ from ragrl_jax import recipes
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
 from ragrl_jax.data import layouts
-from ragrl_jax.prompting.appended import Appender
+from ragrl_jax.prompting.chat import Appender
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.protocol import requests
 from ragrl_jax.structs import Example, Passage

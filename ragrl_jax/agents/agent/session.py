@@ -20,7 +20,7 @@ from ragrl_jax import structs
 from ragrl_jax.agents.agent.task import MODEL
 from ragrl_jax.agents.calls import formats, served
 from ragrl_jax.core.text import beginnings
-from ragrl_jax.prompting.appended import Appender, Rewritten
+from ragrl_jax.prompting.chat import Appender, Rewritten
 from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.protocol.http_answer import Refused
 from ragrl_jax.protocol.replies import Piece, Replies

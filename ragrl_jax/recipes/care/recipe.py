@@ -2,19 +2,19 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core import schedules
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
 from ragrl_jax.core.text import forms
-from ragrl_jax.recipes import parts
+from ragrl_jax.recipes import parts, scripts
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.care import demonstrate
 from ragrl_jax.recipes.care.prompt import ASKED, INSTRUCTIONS, READINGS, Parser, Prompt
 from ragrl_jax.settings.fields import setting
-from ragrl_jax.structs import Episode, Example
+from ragrl_jax.structs import Episode, Example, Segment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +159,16 @@ class Reward:
     return " ".join(self.parser.quotes(episode.model_text))
 
 
+def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, which: str) -> str:
+  """See `Recipe.script`. which: how the answer is read; with "whole" the reply is the answer alone."""
+  del segments, rng  # there is one turn, and one way to write it
+  facts, answer = scripts.facts(example), scripts.answer(example)
+  if which == "whole":
+    return answer
+  quotes = " ".join(f"The context says <retrieval> {fact.sentence} </retrieval>" for fact in facts)
+  return f"<think> {quotes} So it is {answer}. </think> Answer: {answer}"
+
+
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},
   "repo": dict(answer="first", accuracy="set_f1", retrieval="repo", easy_rate=0.5, easy_floor=0.5, easy_steps=10_000),
@@ -180,7 +190,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     play=parts.one_turn(prompt),
     stops=(),
     switches=switches,
-    script=functools.partial(demonstrate.script, which=switches.answer),
+    script=functools.partial(write_script, which=switches.answer),
     mixture=lambda step, steps: schedules.decay(
       step, switches.easy_steps or steps, rate=switches.easy_rate, floor=switches.easy_floor
     ),

@@ -2,15 +2,18 @@
 
 import dataclasses
 import functools
+import random
+from collections.abc import Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.lear import demonstrate
+from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.lear import play as play_lib
 from ragrl_jax.recipes.lear.prompt import END, EXTRACTED, INSTRUCTIONS, SECTIONS, Parser, Prompt
 from ragrl_jax.recipes.lear.reward import Reward
 from ragrl_jax.settings.fields import Rules, setting
+from ragrl_jax.structs import Example, Segment
 
 PAID = {"r": "reason", "e": "extract", "f": "answer"}  # letter of `answers` → the section that the answer is taken from
 
@@ -75,6 +78,21 @@ class Switches(recipe_lib.Switches):
     )
 
 
+def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, reply: str) -> str:
+  """See `Recipe.script`. reply: a key of SECTIONS."""
+  del rng  # there is one way to write it
+  facts, answer = scripts.facts(example), scripts.answer(example)
+  if segments[-1].text.endswith(play_lib.ASK):  # a probe
+    return f" {answer} </answer>"
+  seen = " ".join(
+    f"Passage {fact.number}{f', {fact.title},' * bool(fact.title)} helps with {scripts.keywords(fact.question)}."
+    for fact in facts
+  )
+  reason, evidence = f"{seen} It is {answer}.", " ".join(fact.sentence for fact in facts)
+  bodies = dict(reason=reason, extract=evidence, answer=answer)
+  return "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in SECTIONS[reply]) or f"{evidence} {reason}"
+
+
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},
   "inference": dict(stop_at="extract", answers="e"),
@@ -108,7 +126,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     play=play_lib.make_play(prompt, parser, switches),
     stops=(END, EXTRACTED),
     switches=switches,
-    script=functools.partial(demonstrate.script, reply=switches.reply),
+    script=functools.partial(write_script, reply=switches.reply),
     searches=switches.top_k > 0,
     needs_passages=switches.top_k > 0,
     **scoring,

@@ -3,21 +3,22 @@
 import asyncio
 import dataclasses
 import functools
+import random
 from collections.abc import Sequence
 from typing import Any
 
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.judging import prompts
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import parts
+from ragrl_jax.recipes import parts, scripts
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.search_agent import NOTICES, STOPS, Parser, notice
 from ragrl_jax.recipes.steps import steps
-from ragrl_jax.recipes.veritas import demonstrate, distil
+from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.recipes.veritas.reward import Reward
 from ragrl_jax.settings.fields import Rules, setting
-from ragrl_jax.structs import Conversation, Episode, Example, Policy, Tools
+from ragrl_jax.structs import Conversation, Episode, Example, Policy, Segment, Tools
 
 INSTRUCTIONS = {
   "paper": (
@@ -147,6 +148,21 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str, j
   return play
 
 
+def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, searches: int) -> str:
+  """See `Recipe.script`. searches: the most searches; without any, it answers at once."""
+  del rng  # there is one way to write it
+  answer = scripts.answer(example)
+  if not searches:
+    return f"<think> I remember {answer}. </think><answer> {answer} </answer>"
+  new, query = scripts.next_query(example, segments)
+  seen, found = scripts.quoted(new, "Doc"), segments[-1].found
+  if not seen and found is not None:
+    seen = f"Doc 1 is about {found[0].title}, and no result says it." if found else "Nothing was found."
+  if query:
+    return f"<think> {f'{seen} I need to find out: {query}'.strip()} </think><search> {query} </search>"
+  return f"<think> {seen} So the answer is {answer}. </think><answer> {answer} </answer>"
+
+
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},
   "em": dict(information_think_weight=0.0, think_answer_weight=0.0, judge_information=False),
@@ -180,7 +196,7 @@ def build(switches: Switches, epoch: float = PAPERS_EPOCH) -> recipe_lib.Recipe:
     judged=judged,
     credit=reward.credit if switches.turn_credit else None,
     paced=functools.partial(build, switches),
-    script=functools.partial(demonstrate.script, searches=switches.max_searches),
+    script=functools.partial(write_script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
     **recipe_lib.scoring(reward),
   )

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,13 +14,14 @@ from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.judging import references
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.search_agent import STOPS, Parser, find_answer
-from ragrl_jax.recipes.when_to_search import demonstrate
 from ragrl_jax.recipes.when_to_search.reward import ANSWER, Reward, to_judge
 from ragrl_jax.settings.fields import setting
-from ragrl_jax.structs import Episode, Example, Policy, Tools
+from ragrl_jax.structs import Episode, Example, Policy, Segment, Tools
 
+KNOWN = 0.3  # share of the questions that are answered from memory, if the rows do not say which ones are known
 INSTRUCTIONS = {
   "paper": (
     "Answer the question by this protocol.\n"
@@ -137,6 +139,20 @@ def settled_step(rows: Sequence[Mapping[str, Any]], *, metric: str, patience: in
   return next((seen[end - 1]["step"] for end in ends), None)
 
 
+def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, searches: int) -> str:
+  """See `Recipe.script`. meta["known"] says whether the answer is known. searches: the most searches."""
+  answer, first = scripts.answer(example), len(segments) == 1
+  known = example.meta.get("known")
+  if first and (not searches or (rng.random() < KNOWN if known is None else known)):
+    return f"<think> I know this. </think><reflect> It is {answer}. </reflect><answer> {answer} </answer>"
+  new, query = scripts.next_query(example, segments)
+  seen = scripts.quoted(new, "Doc") or "The results do not say it."
+  said = "<think> I do not know this. </think>" if first else f"<reflect> {seen} </reflect>"
+  if query:
+    return f"{said}<search> {scripts.keywords(query)} </search>"
+  return f"{said}<answer> {answer} </answer>"
+
+
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},
   "exact": dict(correctness="exact"),
@@ -173,7 +189,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     next_recipe=next_recipe if switches.settle_metric else None,
     waits_for=switches.settle_metric,
     encodes=switches.similarity == "encoder",
-    script=functools.partial(demonstrate.script, searches=switches.max_searches),
+    script=functools.partial(write_script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
     **recipe_lib.scoring(Reward(parser, switches)),
   )
