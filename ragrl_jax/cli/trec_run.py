@@ -13,7 +13,7 @@ import json
 from tqdm import tqdm
 
 from ragrl_jax.cli import commands
-from ragrl_jax.core.metrics import trec
+from ragrl_jax.core.metrics import retrieval as metrics
 from ragrl_jax.data import writers
 from ragrl_jax.retrieval import load_index, rows
 
@@ -29,7 +29,7 @@ def main() -> int:
   parser.add_argument("--qrels", default="", help="the judgements; without them nothing is scored")
   parser.add_argument("--top_k", type=int, default=100, help="passages per query")
   parser.add_argument(
-    "--measures", default=",".join(trec.MEASURES), help="separated by commas, with the names of ir_measures"
+    "--measures", default=",".join(metrics.MEASURES), help="separated by commas, with the names of ir_measures"
   )
   given = parser.parse_args()
   if bool(given.index) != bool(given.queries):
@@ -40,11 +40,11 @@ def main() -> int:
     writers.refuse_inputs([given.run], filter(None, (given.queries, given.qrels)), flag="--run")
   judgements = rows.read_qrels(given.qrels) if given.qrels else None
   names = given.measures.split(",")
-  trec.means({}, {}, names)  # refuses an unknown measure before the search
+  metrics.means({}, {}, names)  # refuses an unknown measure before the search
   if given.index:
     _search(given, judgements)
   if judgements is not None:
-    found = trec.means(rows.read_run(given.run), judgements, names)
+    found = metrics.means(rows.read_run(given.run), judgements, names)
     print(json.dumps(dict(run=given.run, queries=len(judgements), **found), indent=1))
   return 0
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import structs
-from ragrl_jax.core.metrics import calibration, qa, searches
+from ragrl_jax.core.metrics import qa, searches, stats
 from ragrl_jax.evaluation import answer_recall
 
 MEANS = ("precision", "recall", "repeated_searches", "stale_searches", "found_answer", "found_gold", "confidence")
@@ -70,5 +70,5 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
   ]
   if pairs:
     said, right = zip(*pairs)
-    found |= dict(ece=calibration.calibration_error(said, right), brier=calibration.brier(said, right))
+    found |= dict(ece=stats.calibration_error(said, right), brier=stats.brier(said, right))
   return found

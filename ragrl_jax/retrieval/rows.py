@@ -160,7 +160,7 @@ def read_qrels(path: str | os.PathLike) -> dict[str, dict[str, int]]:
 
 
 def read_run(path: str | os.PathLike) -> dict[str, dict[str, float]]:
-  """{query id: {passage id: score}}. Ranks are ignored, because scores determine the order (`core.metrics.trec`).
+  """{query id: {passage id: score}}. Ranks are ignored, because scores determine the order (`core.metrics.retrieval`).
 
   Raises:
     ValueError: an invalid row, with file and line, or a duplicate passage of a query.

@@ -11,7 +11,7 @@ import pytest
 import trec_runs
 
 from ragrl_jax.cli import trec_run
-from ragrl_jax.core.metrics import trec
+from ragrl_jax.core.metrics import retrieval as metrics
 from ragrl_jax.retrieval import build_index
 from ragrl_jax.retrieval.rows import read_qrels, read_queries, read_run, write_run
 from ragrl_jax.structs import Passage
@@ -37,13 +37,13 @@ def test_a_run_is_read_as_it_was_written(tmp_path):
 
 def test_judgements_in_all_their_forms(tmp_path):
   judgements = {"q1": {"a": 2, "b": 0}, "q2": {"c": 1}}
-  (tmp_path / "trec.txt").write_text("q1 0 a 2\nq1 0 b 0\nq2 0 c 1\n")
+  (tmp_path / "metrics.txt").write_text("q1 0 a 2\nq1 0 b 0\nq2 0 c 1\n")
   (tmp_path / "beir.tsv").write_text("query-id\tcorpus-id\tscore\nq1\ta\t2\nq1\tb\t0\nq2\tc\t1\n")
   triples = [(query, name, float(grade)) for query, grades in judgements.items() for name, grade in grades.items()]
   rows = [dict(zip(("query-id", "corpus-id", "score"), triple)) for triple in triples]
   (tmp_path / "mteb.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
   pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "mteb.parquet")
-  for name in ("trec.txt", "beir.tsv", "mteb.jsonl", "mteb.parquet"):
+  for name in ("metrics.txt", "beir.tsv", "mteb.jsonl", "mteb.parquet"):
     assert read_qrels(tmp_path / name) == judgements
 
 
@@ -114,5 +114,5 @@ def test_scores_of_real_judgements_are_those_of_ir_measures(name, tmp_path):
   run = trec_runs.drawn(judgements)
   passages = {query: [Passage(p, "", "", score) for p, score in scores.items()] for query, scores in run.items()}
   write_run(tmp_path / "run.txt", passages)
-  found = trec.means(read_run(tmp_path / "run.txt"), judgements, trec_runs.MEASURES)
+  found = metrics.means(read_run(tmp_path / "run.txt"), judgements, trec_runs.MEASURES)
   assert found == pytest.approx(json.loads(trec_runs.GOLDEN.read_text())[name], abs=1e-12)

@@ -1,16 +1,26 @@
-"""Answer metrics: exact match, token F1 and coverage, each the maximum over the golds."""
+"""Answer metrics: exact match, token F1 and coverage, each the maximum over the golds; agreement of two sets."""
 
 import collections
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
-from ragrl_jax.core.metrics import evidence
 from ragrl_jax.core.text import tokens
 from ragrl_jax.core.text.normalize import kept, normalize, normalize_all
 
 UNITS = ("word", "char", "word_set")
 YES_NO = frozenset(("yes", "no", "noanswer"))
 Scorer = Callable[[str, Sequence[str]], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlap:
+  """Agreement of a named set with the gold set; each number in [0, 1], `exact` 0 or 1."""
+
+  precision: float
+  recall: float
+  f1: float
+  exact: float
 
 
 def exact_match(prediction: str, golds: Sequence[str], *, style: str = "squad") -> float:
@@ -68,7 +78,7 @@ F1_OF: Mapping[str, Scorer] = dict(
 
 def overlap(
   prediction: str, golds: Sequence[str], *, style: str = "squad", unit: str = "word", yes_no_rule: bool = False
-) -> evidence.Overlap:
+) -> Overlap:
   """Precision, recall, F1 and exact match against the gold with the highest F1, the first of several.
 
   Arguments, errors and rules are those of `f1`, whose value `f1` is. `exact` is 1 where the normalised texts are equal.
@@ -76,12 +86,39 @@ def overlap(
   golds = _tuple(golds)
   best, place = _best(prediction, golds, style, unit, yes_no_rule)
   if not best:
-    return evidence.Overlap(0.0, 0.0, 0.0, 0.0)
+    return Overlap(0.0, 0.0, 0.0, 0.0)
   if best == 1.0:
-    return evidence.Overlap(1.0, 1.0, 1.0, exact_match(prediction, golds, style=style))
+    return Overlap(1.0, 1.0, 1.0, exact_match(prediction, golds, style=style))
   ours, theirs = (len(_units(normalize(text, style), unit)) for text in (prediction, golds[place]))
   common = best * (ours + theirs) / 2
-  return evidence.Overlap(common / ours, common / theirs, best, 0.0)
+  return Overlap(common / ours, common / theirs, best, 0.0)
+
+
+def set_overlap(named: Collection[Hashable], golds: Collection[Hashable]) -> Overlap:
+  """Agreement of two sets of passages. Repeats count once. An empty set is right only if there are no golds."""
+  ours, theirs = set(named), set(golds)
+  if not ours and not theirs:
+    return Overlap(1.0, 1.0, 1.0, 1.0)
+  common = len(ours & theirs)
+  return Overlap(
+    common / len(ours) if ours else 0.0,
+    common / len(theirs) if theirs else 0.0,
+    2.0 * common / (len(ours) + len(theirs)),
+    float(ours == theirs),
+  )
+
+
+def joint(answer: Overlap, facts: Overlap) -> Overlap:
+  """HotpotQA's joint metrics of an answer (`overlap`) and its supporting facts (`set_overlap`).
+
+  Precision, recall and exact match are products; F1 is of this precision and recall. HotpotQA's answers have the yes/no
+  rule, and its facts are (title, sentence) pairs; passages make it the same metric by passage.
+
+  Source: HotpotQA (arXiv 1809.09600) sec. 5.2, and its evaluation script.
+  """
+  precision, recall = answer.precision * facts.precision, answer.recall * facts.recall
+  f1 = 2.0 * precision * recall / (precision + recall) if precision + recall else 0.0
+  return Overlap(precision, recall, f1, answer.exact * facts.exact)
 
 
 def cover_em(prediction: str, golds: Sequence[str], *, style: str = "squad") -> float:

@@ -1,13 +1,17 @@
-"""Statistics: agreement between raters, paired tests, and confidence intervals of a mean."""
+"""Statistics: agreement between raters, calibration, paired tests, and confidence intervals of a mean.
+
+Source of the drawn means and sums: Davison and Hinkley, "Bootstrap methods and their application" (1997), sec. 2.2 and
+4.3.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 import scipy  # loads scipy.stats, which takes half a second, at its first use
 
-from ragrl_jax.core.metrics import resampling
-
 ALTERNATIVES = ("two-sided", "greater", "less")
+
+BATCH = 2**17  # items drawn at once, which fit in a processor's cache
 
 Values = Sequence | np.ndarray
 
@@ -109,6 +113,47 @@ def _beyond_chance(observed: np.ndarray, expected: np.ndarray) -> np.ndarray:
   return np.where(certain, 1.0, (observed - expected) / np.where(certain, 1.0, 1.0 - expected))
 
 
+# ---- calibration -----------------------------------------------------------------------------------------------------
+
+
+def brier(confidences: Values, outcomes: Values) -> float:
+  """Mean of (confidence - outcome)²; 0 is best, and .25 is what a constant .5 gets.
+
+  Args:
+    confidences: in [0, 1].
+    outcomes: 0 or 1, of the same answers.
+
+  Raises:
+    ValueError: different lengths, no answers, or a value outside [0, 1].
+
+  Source: Brier, "Verification of forecasts expressed in terms of probability" (1950).
+  """
+  said, right = _answers(confidences, outcomes)
+  return float(np.square(said - right).mean())
+
+
+def calibration_error(confidences: Values, outcomes: Values, *, bins: int = 10) -> float:
+  """The expected calibration error: mean over the answers of |share right - mean confidence| of their bin.
+
+  Bins are equally wide; an edge belongs to the bin below, and 0 to the first. Arguments and errors as in `brier`.
+
+  Source: Guo et al., "On calibration of modern neural networks" (arXiv 1706.04599), eq. 3.
+  """
+  said, right = _answers(confidences, outcomes)
+  places = np.clip(np.ceil(said * bins).astype(int) - 1, 0, bins - 1)
+  gaps = np.bincount(places, weights=right - said, minlength=bins)
+  return float(np.abs(gaps).sum() / said.size)
+
+
+def _answers(confidences: Values, outcomes: Values) -> tuple[np.ndarray, np.ndarray]:
+  said, right = np.asarray(confidences, np.float64), np.asarray(outcomes, np.float64)
+  if said.shape != right.shape or said.ndim != 1 or not said.size:
+    raise ValueError(f"a confidence and an outcome per answer are needed, these are {said.shape} and {right.shape}.")
+  if np.any((said < 0) | (said > 1) | (right < 0) | (right > 1)):
+    raise ValueError("confidences and outcomes must be between 0 and 1: pass probabilities, not log-probabilities.")
+  return said, right
+
+
 # ---- paired tests ----------------------------------------------------------------------------------------------------
 
 
@@ -143,7 +188,7 @@ def paired_permutation(x: Values, y: Values, *, seed: int = 0, resamples: int = 
   Under the null hypothesis the two scores of each pair may be swapped. p is the share of all swaps whose mean
   difference is at least as far from 0 as the observed one. It is exact where at most `resamples` swaps exist, and where
   all differences have one size (for scores of 0 and 1 it is McNemar's test). Else `resamples` swaps are drawn
-  (`resampling.signed_sums`), and the observed one is added. The test is valid for any scores, even with many ties.
+  (`signed_sums`), and the observed one is added. The test is valid for any scores, even with many ties.
 
   Args:
     x: scores, one per question.
@@ -168,7 +213,7 @@ def paired_permutation(x: Values, y: Values, *, seed: int = 0, resamples: int = 
   if 2**sizes.size <= resamples:
     signs = 1 - 2 * ((np.arange(2**sizes.size)[:, None] >> np.arange(sizes.size)) & 1)
     return mean, float((np.abs(signs @ sizes) >= observed).mean())
-  sums = resampling.signed_sums(sizes, resamples=resamples, seed=seed)
+  sums = signed_sums(sizes, resamples=resamples, seed=seed)
   return mean, float(((np.abs(sums) >= observed).sum() + 1) / (resamples + 1))
 
 
@@ -203,7 +248,7 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
   """The percentile bootstrap interval of the mean: (low, high). If all values are equal, it is (value, value).
 
-  The cost hardly depends on the number of values; see `resampling.means` for the method and its error. For the
+  The cost hardly depends on the number of values; see `resampled_means` for the method and its error. For the
   difference of two systems on the same questions, pass the differences (the paired bootstrap).
 
   Args:
@@ -223,7 +268,7 @@ def bootstrap_interval(
   _check(level)
   if np.all(values == values[0]):
     return float(values[0]), float(values[0])
-  return _percentiles(resampling.means(values, resamples=resamples, seed=seed), level)
+  return _percentiles(resampled_means(values, resamples=resamples, seed=seed), level)
 
 
 def seeds_interval(
@@ -257,9 +302,9 @@ def seeds_interval(
     raise ValueError(f"scores [runs, questions] of the same questions are needed, these are {x.shape} and {y.shape}.")
   _check(level)
   # [resamples, runs of both]: each run's mean over the drawn questions
-  means = resampling.means(np.concatenate([x, y]).T, resamples=resamples, seed=seed)
-  ours = resampling.run_weights(len(x), resamples=resamples, seed=seed + 1)
-  theirs = resampling.run_weights(len(y), resamples=resamples, seed=seed + 2)
+  means = resampled_means(np.concatenate([x, y]).T, resamples=resamples, seed=seed)
+  ours = run_weights(len(x), resamples=resamples, seed=seed + 1)
+  theirs = run_weights(len(y), resamples=resamples, seed=seed + 2)
   drawn = (means[:, : len(x)] * ours).sum(axis=1) - (means[:, len(x) :] * theirs).sum(axis=1)
   return float(x.mean() - y.mean()), *_percentiles(drawn, level)
 
@@ -272,3 +317,48 @@ def _check(level: float) -> None:
 def _percentiles(drawn: np.ndarray, level: float) -> tuple[float, float]:
   low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
   return float(low), float(high)
+
+
+# ---- drawn means and sums --------------------------------------------------------------------------------------------
+
+
+def resampled_means(rows: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
+  """[resamples] or [resamples, runs] means of resamples: each of as many rows as there are, drawn with replacement.
+
+  Args:
+    rows: [n] scores, or [n, runs] with one score per run, which are drawn as a whole; n at least 1.
+    resamples: number of resamples.
+    seed: of the draws.
+  """
+  size = len(rows)
+  distinct, counts = np.unique(rows, axis=0, return_counts=True)
+  if 16 * len(distinct) <= rows.size:  # then drawing the number of each different row is faster than drawing each item
+    return scipy.stats.multinomial.rvs(size, counts / size, size=resamples, random_state=seed) @ distinct / size
+  batch, how = max(1, BATCH // rows.size), dict(method="percentile", axis=0, rng=seed)
+  found = scipy.stats.bootstrap((rows,), np.mean, n_resamples=resamples, batch=batch, **how)
+  return np.moveaxis(found.bootstrap_distribution, -1, 0)
+
+
+def run_weights(runs: int, *, resamples: int, seed: int) -> np.ndarray:
+  """[resamples, runs] weights of the runs in the mean of runs - 1 drawn runs; a single run has weight 1."""
+  if runs == 1:
+    return np.ones((1, 1))
+  drawn = scipy.stats.multinomial.rvs(runs - 1, np.full(runs, 1 / runs), size=resamples, random_state=seed)
+  return drawn / (runs - 1)
+
+
+def signed_sums(values: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
+  """[resamples] sums of the values, each with a random sign.
+
+  Args:
+    values: [n], n at least 1.
+    resamples: number of sums.
+    seed: of the draws.
+  """
+  size, sums = values.size, []
+  octets = scipy.stats.randint(0, 256)
+  octets.random_state = seed
+  for start in range(0, resamples, batch := max(1, BATCH // size)):
+    drawn = octets.rvs((min(batch, resamples - start), -(-size // 8))).astype(np.uint8)
+    sums.append(2 * np.unpackbits(drawn, axis=1, count=size) @ values - values.sum())
+  return np.concatenate(sums)

@@ -10,7 +10,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from ragrl_jax.core.metrics import evidence, qa
+from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import STYLES, normalize, normalize_all
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "answers.json").read_text())
@@ -154,8 +154,8 @@ def test_overlap_by_hand():
   # "in red paint": 3 words. Against "red paint": 2 of 3, 2 of 2, F1 4/5. Against "red": 1/3, 1, F1 1/2.
   found = qa.overlap("in red paint", ["red", "red paint"])
   assert (found.precision, found.recall, found.f1, found.exact) == pytest.approx((2 / 3, 1, 4 / 5, 0))
-  assert qa.overlap("The Red", ["red"]) == evidence.Overlap(1.0, 1.0, 1.0, 1.0)
-  assert qa.overlap("blue", ["red"]) == qa.overlap("", ["red"]) == evidence.Overlap(0.0, 0.0, 0.0, 0.0)
+  assert qa.overlap("The Red", ["red"]) == qa.Overlap(1.0, 1.0, 1.0, 1.0)
+  assert qa.overlap("blue", ["red"]) == qa.overlap("", ["red"]) == qa.Overlap(0.0, 0.0, 0.0, 0.0)
   # Sets: {a, b} against {a, c}, whatever the number of a. Characters: "ab" in "abcd".
   assert qa.overlap("a a b", ["a c c"], style="none", unit="word_set").precision == pytest.approx(1 / 2)
   assert qa.overlap("ab", ["abcd"], unit="char").recall == pytest.approx(1 / 2)
@@ -170,3 +170,22 @@ def test_published_ways_to_count_f1():
   # FilCo: the letters of "u.s. troops" (11, spaces too) and "us" (2) share u and s: 2·2/13.
   assert score["filco"] == pytest.approx(4 / 13)
   assert qa.F1_OF["hotpotqa"]("no it is", ["no"]) == 0 and qa.F1_OF["squad"]("no it is", ["no"]) == pytest.approx(0.5)
+
+
+def test_set_overlap_by_hand():
+  # 3 named, 2 golds, 1 in common: precision 1/3, recall 1/2, F1 2 * 1 / (3 + 2).
+  got = qa.set_overlap([1, 2, 3, 3], [3, 4])
+  assert (got.precision, got.recall, got.f1, got.exact) == pytest.approx((1 / 3, 0.5, 0.4, 0.0))
+  assert qa.set_overlap("ab", "ba").exact == 1.0
+  assert qa.set_overlap([], [1]) == qa.Overlap(0.0, 0.0, 0.0, 0.0)
+  assert qa.set_overlap([], []) == qa.Overlap(1.0, 1.0, 1.0, 1.0)
+
+
+def test_joint_of_answer_and_facts_by_hand():
+  # Facts: 2 named, 1 of 3 gold: precision 1/2, recall 1/3. Answer: precision 2/3, recall 1. Joint: 1/3, 1/3, F1 1/3.
+  facts = qa.set_overlap([("A", 0), ("B", 1)], [("A", 0), ("C", 0), ("D", 2)])
+  found = qa.joint(qa.Overlap(2 / 3, 1.0, 4 / 5, 0.0), facts)
+  assert (found.precision, found.recall, found.f1, found.exact) == pytest.approx((1 / 3, 1 / 3, 1 / 3, 0))
+  right = qa.Overlap(1.0, 1.0, 1.0, 1.0)
+  assert qa.joint(right, qa.set_overlap([("A", 0)], [("A", 0)])) == right
+  assert qa.joint(qa.Overlap(0.0, 0.0, 0.0, 0.0), facts).f1 == 0  # a wrong answer
