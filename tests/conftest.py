@@ -19,7 +19,7 @@ import jax
 import psutil
 import pytest
 
-from ragrl_jax.store import metrics
+from ragrl_jax.store import jsonl, metrics
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -80,7 +80,7 @@ def only_declared_metrics(request, monkeypatch):
   write = metrics.MetricWriter.write
 
   def checked(self, step, values):
-    odd = declared.undeclared(name for name, _ in metrics.flat(values))
+    odd = declared.undeclared(name for name, _ in jsonl.flat(values, "/"))
     assert not odd, f"explain these metrics in docs/metrics.md: {', '.join(odd)}"
     return write(self, step, values)
 

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -107,6 +107,17 @@ def collectives(text: str) -> list[Collective]:
       one = Collective(kind, size, moved, times, loops, collective_groups.text(line))
       found[key] = max(one, found.get(key, one), key=lambda c: c.times)
   return list(found.values())
+
+
+def measured(compiled: Any, moved: Iterable[Collective]) -> dict[str, Any]:
+  """The fields of a `Program` about memory and traffic; `moved` are the collectives of the compiled program."""
+  memory, kinds, sent = compiled.memory_analysis(), {}, 0
+  for one in moved:
+    kinds[one.kind] = kinds.get(one.kind, 0) + one.times
+    sent += one.bytes * one.times
+  return dict(
+    temporaries=memory.temp_size_in_bytes, peak=memory.peak_memory_in_bytes, sent=float(sent), collectives=kinds
+  )
 
 
 def between_slices(text: str) -> int:

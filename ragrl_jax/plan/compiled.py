@@ -180,25 +180,19 @@ class _Compiler:
       )
       return
     seconds = time.perf_counter() - began
-    memory, text = compiled.memory_analysis(), compiled.as_text()
+    text = compiled.as_text()
     moved = [dataclasses.replace(one, times=one.times * (turns if one.loops else 1)) for one in aot.collectives(text)]
-    kinds: dict[str, int] = {}
-    for one in moved:
-      kinds[one.kind] = kinds.get(one.kind, 0) + one.times
     devices = self.mesh.size if name.startswith("learner") else self.here.size
     links = self._on_gpus if self.mesh.devices.flat[0].platform == "gpu" else _on_tpus
     self.programs.append(
       Program(
         name,
         seconds,
-        memory.temp_size_in_bytes,
-        memory.peak_memory_in_bytes,
-        work / devices,
-        hbm,
-        float(sum(one.bytes * one.times for one in moved)),
-        collectives=kinds,
+        flops=work / devices,
+        hbm=hbm,
         calls=calls,
         turns=turns,
+        **aot.measured(compiled, moved),
         **links(text, moved, turns, pages, devices),
       )
     )

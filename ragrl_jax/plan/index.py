@@ -13,11 +13,10 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ragrl_jax.learner import flops
 from ragrl_jax.models import bert, encoder, encoder_settings
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.plan import aot, chips, gpu_kernels, gpus
-from ragrl_jax.plan.summary import Program
+from ragrl_jax.plan.summary import Program, seconds
 from ragrl_jax.retrieval import device
 
 VECTORS = "index: vectors"  # name of the vectors in the report's resident memory
@@ -124,16 +123,6 @@ def encode(
   )
 
 
-def seconds(topology: str, program: Program) -> tuple[float, str]:
-  """(lower bound on the seconds of a call, the resource that bounds it: compute, hbm or the name of a link)."""
-  chip, peak = chips.for_topology(topology), dict(flops.PEAKS)[topology.split(":")[0]]
-  return max(
-    (program.flops / peak, "compute"),
-    (program.hbm / chip.bandwidth, "hbm"),
-    (program.sent / chip.interconnect, chip.links[0]),
-  )
-
-
 @dataclasses.dataclass(frozen=True)
 class Alone:
   """An index on chips that hold nothing else.
@@ -201,19 +190,7 @@ def alone(index: Index, topology: str) -> Alone:
 def _compiled(name: str, lowered, *, flops: float, hbm: float, on_gpu: bool, calls: int = 1) -> Program:
   began = time.perf_counter()
   compiled = lowered.compile()
-  memory, text, kinds = compiled.memory_analysis(), compiled.as_text(), {}
-  moved = aot.collectives(text)
-  for one in moved:
-    kinds[one.kind] = kinds.get(one.kind, 0) + one.times
-  return Program(
-    name,
-    time.perf_counter() - began,
-    memory.temp_size_in_bytes,
-    memory.peak_memory_in_bytes,
-    flops,
-    hbm,
-    float(sum(one.bytes * one.times for one in moved)),
-    collectives=kinds,
-    calls=calls,
-    **(dataclasses.asdict(gpu_kernels.launches(text, 1)) | dict(moved=gpu_kernels.moved(text)) if on_gpu else {}),
-  )
+  took, text = time.perf_counter() - began, compiled.as_text()
+  launched = dataclasses.asdict(gpu_kernels.launches(text)) | dict(moved=gpu_kernels.moved(text)) if on_gpu else {}
+  measured = aot.measured(compiled, aot.collectives(text))
+  return Program(name, took, flops=flops, hbm=hbm, calls=calls, **measured, **launched)

@@ -53,6 +53,22 @@ class Program:
   error: str = ""
 
 
+def peak(topology: str) -> float:
+  """The peak of bf16 operations per second of this topology's chips."""
+  return dict(flops.PEAKS)[topology.split(":")[0]]
+
+
+def seconds(topology: str, program: Program) -> tuple[float, str]:
+  """(lower bound on the seconds of a call, the resource that bounds it: compute, hbm, or one of `Chip.links`)."""
+  chip = chips.for_topology(topology)
+  return max(
+    (program.flops / peak(topology), "compute"),
+    (program.hbm / chip.bandwidth, "hbm"),
+    (program.sent / chip.interconnect, chip.links[0]),
+    (program.dcn / chip.network, chip.links[1]),
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class Conversation:
   """Memory of a conversation of the mean length in an engine's cache.
@@ -116,7 +132,7 @@ class Report:
   @property
   def peak(self) -> float:
     """A chip's peak of bf16 operations per second."""
-    return dict(flops.PEAKS)[self.topology.split(":")[0]]
+    return peak(self.topology)
 
   @property
   def needed(self) -> float:
@@ -163,14 +179,8 @@ class Report:
     return not any(program.error for program in self.programs) and self.needed <= self.chip.hbm
 
   def seconds(self, program: Program) -> tuple[float, str]:
-    """(lower bound on the seconds of a call, the resource that bounds it: compute, hbm, or one of `chip.links`)."""
-    chip = self.chip
-    return max(
-      (program.flops / self.peak, "compute"),
-      (program.hbm / chip.bandwidth, "hbm"),
-      (program.sent / chip.interconnect, chip.links[0]),
-      (program.dcn / chip.network, chip.links[1]),
-    )
+    """See `seconds` of this module."""
+    return seconds(self.topology, program)
 
   @property
   def step_s(self) -> float:

@@ -65,7 +65,7 @@ def wordings(config) -> dict[str, str]:
     ValueError: a file that cannot be read.
   """
   found = {}
-  for name, value in _flat(values(config)).items():
+  for name, value in dict(jsonl.flat(values(config))).items():
     files = {}
     if isinstance(value, str) and name.startswith("switches."):
       programs = (pathlib.Path(part.strip().rpartition(":")[0]) for part in value.split(","))
@@ -111,15 +111,15 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
   try:
     saved = json.loads(path.read_text(encoding="utf-8"))
     saved.pop(config_lib.OBJECTIVE, None)
-    was = _flat(values(config_lib.default_config()))
-    was |= _flat(saved)
+    was = dict(jsonl.flat(values(config_lib.default_config())))
+    was |= jsonl.flat(saved)
   except (FileNotFoundError, AttributeError, ValueError) as error:
     raise ValueError(
       f"{path} is missing or damaged ({error}), so the settings of the checkpoints beside it are unknown. "
       "Put it back, use another workdir, or remove it and resume with "
       "--accept_changes."
     ) from error
-  now = _flat(values(config))
+  now = dict(jsonl.flat(values(config)))
   texts = {f"{name} (its text)": pair for name, pair in reworded(workdir, config).items()}
   kept, read = wordings_of(workdir), wordings(config)
   moved = {name.partition("/")[0] for name in kept.keys() & read.keys()} if kept.keys() == read.keys() else set()
@@ -198,10 +198,3 @@ def _is_free(name: str, config, waits_for_held_out: bool) -> bool:
 def values(config) -> dict[str, Any]:
   """The settings as JSON values, without credentials."""
   return addresses.everywhere(json.loads(config.to_json_best_effort()))
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  found = {}
-  for name, value in values.items():
-    found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-  return found

@@ -43,6 +43,15 @@ def plain(value: Any) -> Any:
   return plain(array.tolist())
 
 
+def flat(values: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
+  """Yields (name, value) of nested mappings; their keys are joined by the separator."""
+  for name, value in values.items():
+    if isinstance(value, Mapping):
+      yield from flat(value, separator, f"{prefix}{name}{separator}")
+    else:
+      yield f"{prefix}{name}", value
+
+
 def line(row: Mapping[str, Any]) -> str:
   """One row as one line of strict JSON (no NaN, no raw line separators), newline included."""
   return escaped(row, _UNSAFE) + "\n"

@@ -4,7 +4,7 @@ import errno
 import os
 import pathlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ class MetricWriter:
       )
     if self._file is None or self._trackers is None:
       return dict(step=step, **metrics)
-    given = dict(flat(metrics))
+    given = dict(jsonl.flat(metrics, "/"))
     values = {name: _scalar(name, value) for name, value in given.items()}
     row = {"step": int(step), "time": round(time.time(), 3), **values}
     if nulls := sum(value is None and given[name] is not None for name, value in values.items()):
@@ -116,15 +116,6 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
   """The rows of a run, oldest first; [] if there is no file. An unfinished last line is skipped."""
   path = pathlib.Path(workdir) / FILE
   return list(jsonl.read(path, torn_end=True)) if path.exists() else []
-
-
-def flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-  """(name, value) of every metric, as a row has them: the keys of nested mappings are joined by "/"."""
-  for name, value in metrics.items():
-    if isinstance(value, Mapping):
-      yield from flat(value, f"{prefix}{name}/")
-    else:
-      yield f"{prefix}{name}", value
 
 
 def _scalar(name: str, value: Any) -> int | float | str | None:

@@ -10,8 +10,10 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+from ragrl_jax.store import jsonl
 
 TAG = "ragrl.id"  # the MLflow tag that has the run's id, because MLflow gives runs its own ids
 PARAMETERS = 100  # most parameters per request to MLflow
@@ -173,7 +175,7 @@ class MLflow:
     else:
       self._id = self._client.create_run(at, run_name=run.name, tags={TAG: run.id}).info.run_id
       # MLflow's parameters cannot change, so they are written at the first start only.
-      params = [mlflow.entities.Param(name, text[:LONGEST]) for name, text in _flat(run.settings)]
+      params = [mlflow.entities.Param(plain(name), str(value)[:LONGEST]) for name, value in jsonl.flat(run.settings)]
       for start in range(0, len(params), PARAMETERS):
         self._client.log_batch(self._id, params=params[start : start + PARAMETERS])
 
@@ -195,12 +197,3 @@ KINDS: Mapping[str, Callable[[Run], Tracker]] = {
   "trackio": Trackio,
   "mlflow": MLflow,
 }  # NAME of the setting config.log.NAME → tracker
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-  """Yields (dotted name, value as text) for every setting."""
-  for name, value in settings.items():
-    if isinstance(value, Mapping):
-      yield from _flat(value, f"{prefix}{name}.")
-    else:
-      yield plain(prefix + name), str(value)

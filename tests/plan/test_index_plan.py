@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from ragrl_jax.models import bert
-from ragrl_jax.plan import index
+from ragrl_jax.plan import index, summary
 
 
 def test_shares_by_hand():
@@ -55,4 +55,4 @@ def test_a_compiled_encoder_counts_its_work():
 
 def test_seconds_are_of_the_slowest_resource():
   program = index.Program("x", 0.0, hbm=4800e9, flops=1.0)
-  assert index.seconds("h200:1", program) == (1.0, "hbm")
+  assert summary.seconds("h200:1", program) == (1.0, "hbm")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.store import changes, checkpoint, lock, workdir
+from ragrl_jax.store import changes, checkpoint, jsonl, lock, workdir
 
 STATE = dict(x=jnp.arange(3.0))
 
@@ -93,7 +93,7 @@ def test_every_pattern_of_free_settings_matches_a_setting():
   config = config_lib.default_config()
   with config.judges.unlocked():
     config.judges.answer = dict(config.judge)
-  names = changes._flat(changes.values(config))
+  names = dict(jsonl.flat(changes.values(config)))
   for pattern in changes.FREE:
     assert changes.fnmatch.filter(names, pattern), pattern
 

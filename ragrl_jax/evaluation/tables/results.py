@@ -138,9 +138,9 @@ def _by_set(data: str, rows) -> dict[str, list]:
 
 
 def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-  found = dict(_flat(settings))
+  found = dict(jsonl.flat(settings))
   place, trained = _trained(folder, settings)
-  found |= {f"trained.{name}": value for name, value in _flat(trained)}
+  found |= {f"trained.{name}": value for name, value in jsonl.flat(trained)}
   found["trained"] = bool(trained)
   sets = {set_of(part) for part in str((trained.get("data") or {}).get("train", "")).split(",")}
   found["trained.sets"] = ",".join(sorted(name for name in sets if name)) if None not in sets else None
@@ -156,14 +156,6 @@ def _split(rows: Sequence[Mapping[str, Any]]) -> str | None:
   """The part of a data set by FlashRAG's ids, such as "dev_17"; None if they do not agree."""
   found = {str(row["id"]).partition("_")[0] for row in rows}
   return found.pop() if len(found) == 1 and found <= {"train", "dev", "test"} else None
-
-
-def _flat(value: Mapping[str, Any], prefix: str = ""):
-  for name, item in value.items():
-    if isinstance(item, Mapping):
-      yield from _flat(item, f"{prefix}{name}.")
-    else:
-      yield f"{prefix}{name}", item
 
 
 def _trained(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[pathlib.Path | None, Mapping[str, Any]]:
