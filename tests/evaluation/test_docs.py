@@ -4,6 +4,7 @@ import pathlib
 import re
 
 import declared
+import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.evaluation import harness
@@ -22,7 +23,7 @@ EPISODE = structs.Episode(
 def logged():
   """The metrics that single modules log. `only_declared_metrics` in conftest.py checks whole rows."""
   example, ones = structs.Example("q", "?", ("!",)), {"answer": 1.0}
-  scored = rewards.Scored(example, EPISODE, ones, ones, 1.0, 1.0, (1.0,), 0.5)
+  scored = rewards.Scored(example, EPISODE, ones, ones, 1.0, 1.0, (1.0,), (np.float32([0.5]),))
   packed = packing.pack_items(packing.of_episode(EPISODE, (0.5,)), rows=1, lengths=(8,))
   counted = blocks.whole_batch([blocks.count(packed.blocks, settings.Settings())])
   names = [*step.SUMS, *learner.OF_CRITIC, "return_mean", "value_mean", "explained_variance"]
