@@ -7,16 +7,10 @@ KEYWORDS = ["Lavinia Dickinson father death date", "Oslo", "Albert III, Count of
 KEYWORDS += [" ".join(["Oslo"] * 12), "whatever band", "Dickinson's father"]
 KEYWORDS += ["mayor of Oslo and Rome"]  # 2 of 5 are function words
 QUESTIONS = ["when did Lavinia Norcross Dickinson's father die"]  # the paper's example of a good query
-QUESTIONS += [
-  "Oslo founder?",
-  "Oslo founder ? ",
-  "Oslo founder ? .",
-  "Oslo founder？",
-  '"Oslo founder?"',
-  "of the in Oslo",
-]
-QUESTIONS += ["founder of what", "", "?!", " ".join(["Oslo"] * 13), "what's the capital city of France", "what＇s Oslo"]
-QUESTIONS += ["WHO’S the mayor of Oslo", "where's Norsk Film seat located", "ʼhowʼd Oslo grow", "it's she's Oslo"]
+QUESTIONS += ["Oslo founder?", "Oslo founder ? ", "Oslo founder ? .", "Oslo founder？", '"Oslo founder?"', "?!", ""]
+QUESTIONS += ["founder of what", "of the in Oslo", " ".join(["Oslo"] * 13), "what＇s Oslo", "it's she's Oslo"]
+QUESTIONS += ["what's the capital city of France", "WHO’S the mayor of Oslo", "ʼhowʼd Oslo grow"]
+QUESTIONS += ["where's Norsk Film seat located"]
 
 
 def test_keywords():

@@ -2,7 +2,9 @@ import json
 import pathlib
 
 import pytest
+from printed import HYPHENS, SPACES, printed
 
+from ragrl_jax.core.text import forms
 from ragrl_jax.core.text.normalize import normalize
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "answers.json").read_text())
@@ -39,3 +41,18 @@ def test_agrees_with_the_published_scripts():
 def test_unknown_style():
   with pytest.raises(ValueError, match="'squad', 'spaced', 'filco' or 'none'"):
     normalize("x", "Squad")
+
+
+# ---- The forms of Unicode that texts get before they are compared. Answers: test_normalize.py ------------------------
+
+
+TYPED = """O'Brien's "best-known" novel of 1939-40, at -5 degrees - or so. """
+
+
+def test_printed_text_is_what_a_keyboard_types():
+  for wide in (False, True):
+    shown = printed(TYPED * 3, wide=wide)
+    assert shown != TYPED * 3 == forms.typed(shown) == forms.typed(TYPED * 3)
+    assert forms.plain(shown.upper()) == (TYPED * 3).lower()
+  assert forms.typed(f"a{HYPHENS}b{SPACES}c") == f"a{'-' * 9}b{' ' * 5}c"
+  assert forms.typed("co\u00adop\u200b no… ½ ² 東京。ʻ") == "coop no... ½ ² 東京。ʻ"  # the last ones are other signs
