@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from ragrl_jax import retrieval
 from ragrl_jax.data import digests, readers
-from ragrl_jax.evaluation import corpus_audit, corpus_parts
+from ragrl_jax.evaluation import corpus_audit
 from ragrl_jax.retrieval import corpus
 from ragrl_jax.store import folders, jsonl
 
@@ -53,7 +53,7 @@ def main():
   index = retrieval.load_index(INDEX.value) if INDEX.value else None  # errors show before the corpus is read
   examples = list(readers.read_examples(",".join(DATA.value)))
   if stored and not CORPUS.value:
-    held = corpus_parts.of_folder(examples, folder, WORKERS.value, titles=TITLES.value)
+    held = corpus_audit.of_folder(examples, folder, WORKERS.value, titles=TITLES.value)
   else:
     passages = tqdm(corpus.read_passages(CORPUS.value), unit=" passages")
     held = corpus_audit.holdings(examples, passages, titles=TITLES.value)

@@ -1,17 +1,22 @@
 """Audits a corpus: whether it contains the answers of questions, and the gold documents by id, title and text."""
 
+import concurrent.futures
 import dataclasses
 import itertools
 import json
+import multiprocessing
 import pathlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tqdm import tqdm
+
 from ragrl_jax.core.metrics import qa, stats
 from ragrl_jax.core.text import tokens
 from ragrl_jax.core.text.phrases import Phrases
 from ragrl_jax.evaluation import answer_recall, comparison
+from ragrl_jax.retrieval import corpus as corpus_lib
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example, Passage
@@ -19,6 +24,7 @@ from ragrl_jax.structs import Example, Passage
 MANY = 100  # counts of passages with an answer stop here
 PIECE = 10  # tokens in a piece of a gold document's text
 SAMPLE = 2000  # passages from which word frequencies are estimated
+PART = 200_000  # fewest passages for which another process is started
 AUDIT, ROWS = "audit.json", "audit.jsonl"  # in an evaluation's folder
 HELD = {"0": 0, "1": 1, "2 to 9": 2, "10 to 99": 10, "100 or more": MANY}  # label → smallest number of passages
 
@@ -71,6 +77,31 @@ def holdings(examples: Sequence[Example], passages: Iterable[Passage], *, titles
     if passage.id in wanted_ids:
       ids.add(passage.id)
   return Holdings(phrases.counts, frozenset(called), frozenset(ids), number)
+
+
+def of_folder(examples: Sequence[Example], folder: pathlib.Path, workers: int, *, titles: bool = False) -> Holdings:
+  """`holdings` of an index's corpus, of which several processes read a part each."""
+  size = len(corpus_lib.Corpus(folder))
+  parts = min(4 * workers, size // PART)
+  if workers == 1 or parts < 2:
+    return _of_part(examples, folder, 0, size, titles=titles)
+  edges = [size * number // parts for number in range(parts + 1)]
+  # A forked process would share JAX's threads.
+  with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    running = [pool.submit(_of_part, examples, folder, *pair, titles=titles) for pair in itertools.pairwise(edges)]
+    done = [one.result() for one in tqdm(running, desc="corpus", unit="part")]
+  held = done[0]
+  for other in done[1:]:
+    held = held.plus(other)
+  return held
+
+
+def _of_part(
+  examples: Sequence[Example], folder: pathlib.Path, first: int, last: int, *, titles: bool = False
+) -> Holdings:
+  """`holdings` of the rows from `first` up to `last`."""
+  stored = corpus_lib.Corpus(folder)
+  return holdings(examples, (stored[row] for row in range(first, last)), titles=titles)
 
 
 def row(example: Example, held: Holdings) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa, searches, stats
 from ragrl_jax.data import digests
-from ragrl_jax.evaluation import comparison, conduct_rows, evidence_rows
+from ragrl_jax.evaluation import comparison, episode_rows
 from ragrl_jax.evaluation import seeds as seeds_lib
 from ragrl_jax.evaluation.answer_files import AGAIN, METRICS, AnswerFiles, write_json
 from ragrl_jax.evaluation.answer_files import PREDICTIONS as PREDICTIONS
@@ -85,8 +85,8 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
     "episode_tokens": episode.num_tokens,
     "hops": example.hops,
     "source": example.source,
-    **evidence_rows.row(recipe, example, episode),
-    **conduct_rows.row(example, episode, said),
+    **episode_rows.evidence(recipe, example, episode),
+    **episode_rows.conduct(example, episode, said),
   }
 
 
@@ -321,7 +321,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     each with `_interval`; char_f1, em_spaced and f1_spaced (if the recipe's style is "spaced"), answered (share),
     unanswered (replies without an answer: their number, those of them with a gold in the text, and the first ones),
     searches, wasted_searches (None if gold passages are unknown), response_tokens, terms, pooled (`Recipe.pooled`),
-    ended (counts); the measures of `evidence_rows.summarise` and `conduct_rows.summarise`; by_hops and by_source:
+    ended (counts); the measures of `episode_rows.summarise`; by_hops and by_source:
     {value: {n, em, em_interval, f1, searches}}; with several sources, macro: the mean of their means
     (`comparison.macro`).
   """
@@ -346,7 +346,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   metrics["pooled"] = rewards.ratios([row.get("pooled", {}) for row in known])
   ends = [row["ended"] for row in rows]
   metrics["ended"] = {why: ends.count(why) for why in sorted(set(ends))}
-  metrics |= evidence_rows.summarise(known) | conduct_rows.summarise(known)
+  metrics |= episode_rows.summarise(known)
   for group, key in (("by_hops", "hops"), ("by_source", "source")):
     values = sorted({row[key] for row in known if row[key] not in (None, "")})
     metrics[group] = {str(value): _part([row for row in known if row[key] == value]) for value in values}

@@ -4,7 +4,7 @@ import json
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import evidence_rows, harness
+from ragrl_jax.evaluation import episode_rows, harness
 from ragrl_jax.evaluation.tables.layout import MODELS
 
 
@@ -72,7 +72,7 @@ def evaluation(folder, name, rows, *, checkpoint, data, flags=(), judged=False, 
 
 def read(folder, extracted, rows, **of):
   """The folder of an evaluation of LEAR's generator that read the evidence of another one."""
-  by = evidence_rows.digest(extracted.rows, extracted.metrics["settings"])
+  by = episode_rows.digest(extracted.rows, extracted.metrics["settings"])
   extraction = dict(by=by, passage_tokens=600, evidence_tokens=20)
   return evaluation(folder, "lear:generator", [one | dict(extraction=extraction) for one in rows], **of)
 

@@ -13,7 +13,7 @@ from console import ragrl
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.data import readers, writers
-from ragrl_jax.evaluation import corpus_audit, corpus_parts
+from ragrl_jax.evaluation import corpus_audit
 from ragrl_jax.evaluation.tables import filling, papers, results, writing
 from ragrl_jax.retrieval import build_index
 from ragrl_jax.retrieval import corpus as corpus_lib
@@ -176,6 +176,6 @@ def test_the_command(tmp_path):
 
 def test_several_processes_read_a_corpus(tmp_path, monkeypatch):
   corpus_lib.store(CORPUS, tmp_path, progress=False)
-  monkeypatch.setattr(corpus_parts, "PART", 1)
-  of_folder, held = corpus_parts.of_folder, corpus_audit.holdings(ASKED, CORPUS)
+  monkeypatch.setattr(corpus_audit, "PART", 1)
+  of_folder, held = corpus_audit.of_folder, corpus_audit.holdings(ASKED, CORPUS)
   assert of_folder(ASKED, tmp_path, 2) == of_folder(ASKED, tmp_path, 1) == held

@@ -15,9 +15,8 @@ from scripted_server import serving
 
 from ragrl_jax.cli import tables as tables_command
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import judge_rows
+from ragrl_jax.evaluation import raters, transcripts
 from ragrl_jax.evaluation.tables import commands_of, filling, papers, results, step_verdicts
-from ragrl_jax.evaluation.transcripts import foreign_rows
 from ragrl_jax.structs import Example, Passage
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -38,15 +37,15 @@ def questions():
   return [Example(f"test_{n}", f"Who founded Town {n}?", (f"Olaf {n}",), source="nq") for n in NUMBERS]
 
 
-def transcripts(path):
+def transcribed(path):
   path.write_text("".join(json.dumps(dict(id=f"test_{n}", transcript=said(n))) + "\n" for n in NUMBERS))
   return path
 
 
 def scored(folder):
   settings = dict(data="nq.jsonl", model="qwen2.5-7b-base")
-  path = transcripts(folder.with_suffix(".jsonl"))
-  foreign_rows.score(path, questions(), folder, system="search_r1", settings=settings)
+  path = transcribed(folder.with_suffix(".jsonl"))
+  transcripts.score(path, questions(), folder, system="search_r1", settings=settings)
   return results.read(folder)
 
 
@@ -103,7 +102,7 @@ def test_verdicts_fill_the_evaluation_whose_episodes_they_judge(tmp_path):
   with pytest.raises(ValueError, match="a.json: its verdicts are on episodes of no given run"):
     step_verdicts.joined([one], files[:1])
   with pytest.raises(ValueError, match="neither an evaluation's folder nor a file of"):
-    step_verdicts.joined([one], [transcripts(tmp_path / "x.jsonl")])
+    step_verdicts.joined([one], [transcribed(tmp_path / "x.jsonl")])
 
 
 def test_a_judge_is_compared_with_the_labels_beside_its_pairs(tmp_path):
@@ -112,15 +111,15 @@ def test_a_judge_is_compared_with_the_labels_beside_its_pairs(tmp_path):
   writers.write_examples(tmp_path / "held_out.jsonl.gz", pairs)
   path, judge = str(tmp_path / "held_out.jsonl.gz"), dict(kind="llm", model="claude-sonnet-4-5", endpoint="")
   labels = dict(kind="llm", model="claude-3-7-sonnet-20250219", by="judge", max_pairs=27_000)
-  judge_rows.write_labels(tmp_path, labels)
+  raters.write_labels(tmp_path, labels)
   of = dict(recipe="veritas", preset="reward_model")
-  judge_rows.write(tmp_path / "out", path, pairs, [0.0, 1.0, 1.0, None], judge, "", **of)
+  raters.write_verdicts(tmp_path / "out", path, pairs, [0.0, 1.0, 1.0, None], judge, "", **of)
   found = cells([results.read(tmp_path / "out")], "Table 10", "Claude-4.5-Sonnet")
   assert found["Consistency"].value == pytest.approx(2 / 3) and found["Consistency"].n == 3
   # Cohen: the labels have 1 of 3, the judge 2 of 3: chance agrees on 4 of 9. (2/3 − 4/9) / (5/9) = .4
   assert found["Kappa"].value == pytest.approx(0.4) and found["Kappa"].low is not None
   (tmp_path / "labels.json").write_text(json.dumps(labels | dict(files={"held_out.jsonl.gz": "of other pairs"})))
-  judge_rows.write(tmp_path / "other", path, pairs, [0.0, 1.0, 1.0, None], judge, "", **of)
+  raters.write_verdicts(tmp_path / "other", path, pairs, [0.0, 1.0, 1.0, None], judge, "", **of)
   with pytest.raises(ValueError, match="fills none of its columns.*labels.model=None"):
     cells([results.read(tmp_path / "other")], "Table 10", "Claude-4.5-Sonnet")
 
@@ -161,7 +160,7 @@ def even(messages, number):
 def test_the_commands_run_as_printed_in_miniature(tmp_path):
   """From transcripts to filled Tables 1, 9 and 11, with a scripted judge and models of random weights."""
   writers.write_examples(tmp_path / "nq.jsonl.gz", questions())
-  transcripts(tmp_path / "said.jsonl")
+  transcribed(tmp_path / "said.jsonl")
   tables = {one.name: one for one in PAPER.tables}
   named = lambda table, row: next(one for one in tables[table].rows if one.name == row)
   row = named("Table 1, NQ", "SearchR1-7B-PPO")

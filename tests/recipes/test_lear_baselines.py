@@ -7,7 +7,7 @@ import declared
 import pytest
 
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import evidence_rows, harness
+from ragrl_jax.evaluation import episode_rows, harness
 from ragrl_jax.recipes.lear.sft_data import demonstrate_filter, find_oracle
 from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage
@@ -91,7 +91,7 @@ def test_recall_is_by_whole_words():
     said = [("model", "<reason>It is known.</reason><extract>A monolith.</extract>")]
     episode = Episode.from_text(recipe, asked, said, facts=dict(reason_tokens=3, evidence_tokens=2, passage_tokens=9))
     assert recipe.outcome(asked, episode) == recipe.measures(asked, episode)["reason_recall"] == value
-    assert evidence_rows.row(recipe, asked, episode)["answer_recall"] == value
+    assert episode_rows.evidence(recipe, asked, episode)["answer_recall"] == value
 
 
 def test_the_evidence_that_is_cut_is_what_the_probe_sees():

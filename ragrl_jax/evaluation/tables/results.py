@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.evaluation import answer_verdicts, comparison, corpus_audit, evidence_rows, harness
+from ragrl_jax.evaluation import answer_verdicts, comparison, corpus_audit, episode_rows, harness
 from ragrl_jax.evaluation.tables.layout import MODELS, SETS
 from ragrl_jax.models import hub
 from ragrl_jax.store import jsonl
@@ -95,7 +95,7 @@ def linked(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     ValueError: the extraction is not among them, or an evaluation reads evidence of several.
   """
   facts = {
-    evidence_rows.digest(one.rows, one.metrics["settings"]): one.facts
+    episode_rows.digest(one.rows, one.metrics["settings"]): one.facts
     for one in evaluations
     if any("evidence" in row for row in one.rows)
   }

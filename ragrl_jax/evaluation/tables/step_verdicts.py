@@ -6,10 +6,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.evaluation import raters
+from ragrl_jax.evaluation import played_rows, raters
 from ragrl_jax.evaluation.tables.measures import AUTOMATIC, COMPARED
 from ragrl_jax.evaluation.tables.results import Evaluation
-from ragrl_jax.evaluation.transcripts import played_rows
 
 
 def joined(evaluations: Sequence[Evaluation], files: Sequence[str | pathlib.Path]) -> list[Evaluation]:

@@ -22,8 +22,7 @@ from tqdm import tqdm
 
 from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
-from ragrl_jax.evaluation import comparison, seeds
-from ragrl_jax.evaluation.transcripts import played_rows
+from ragrl_jax.evaluation import comparison, played_rows, seeds
 from ragrl_jax.recipes import steps
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import compile_cache, jsonl

@@ -24,8 +24,7 @@ from tqdm import tqdm
 from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
-from ragrl_jax.evaluation import judge_rows, raters
-from ragrl_jax.evaluation.transcripts import played_rows
+from ragrl_jax.evaluation import played_rows, raters
 from ragrl_jax.judging import judge_api
 from ragrl_jax.recipes import steps
 from ragrl_jax.recipes.veritas import distil
@@ -68,7 +67,7 @@ def main():
   again = generation.of_judges(config.judge, config.judges)
   if COMPARE.value:
     by_hand = COMPARE.value.endswith(".csv")
-    pairs = judge_rows.by_hand(COMPARE.value) if by_hand else list(readers.read_examples(COMPARE.value))
+    pairs = raters.labelled_by_hand(COMPARE.value) if by_hand else list(readers.read_examples(COMPARE.value))
     if OUT.value:
       folders.refuse_others(OUT.value, folders.SCORES)
     found = judged(judge, pairs)
@@ -76,7 +75,7 @@ def main():
     if OUT.value:
       its = judging.chosen(config.judge, config.judges, [TERM.value])[TERM.value]
       of = dict(recipe="veritas", preset="reward_model")
-      judge_rows.write(OUT.value, COMPARE.value, pairs, found, judge.describe(), its["path"], **of)
+      raters.write_verdicts(OUT.value, COMPARE.value, pairs, found, judge.describe(), its["path"], **of)
     generation.settle(found.count(None), len(pairs), "pairs", again=again)
     return
   if not EPISODES.value or not OUT.value:
@@ -88,7 +87,7 @@ def main():
     path = pathlib.Path(OUT.value) / f"{name}.jsonl.gz"
     writers.write_examples(path, part, turns=distil.transcripts(part))
     print(f"{path}: {len(part)} pairs, {sum(pair.golds == ('1',) for pair in part)} of them 1")
-  judge_rows.write_labels(OUT.value, dict(judge.describe(), by="judge", term=TERM.value, max_pairs=MAX_PAIRS.value))
+  raters.write_labels(OUT.value, dict(judge.describe(), by="judge", term=TERM.value, max_pairs=MAX_PAIRS.value))
   print(f"{len(pairs) - len(labelled)} pairs got no verdict")
   generation.settle(len(pairs) - len(labelled), len(pairs), "pairs", again=again)
 

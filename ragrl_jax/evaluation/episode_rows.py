@@ -1,12 +1,57 @@
-"""Measures of the evidence in an episode: overlap with the gold sentences, recall of the gold answers, and length."""
+"""Columns of an episode's row beside its answer's scores: its searches, tokens, confidence and evidence."""
 
 import hashlib
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.core.metrics import qa
+from ragrl_jax import structs
+from ragrl_jax.core.metrics import qa, searches, stats
+from ragrl_jax.evaluation import answer_recall
+
+MEANS = ("precision", "recall", "repeated_searches", "stale_searches", "found_answer", "found_gold", "confidence")
+
+
+def conduct(example: structs.Example, episode: structs.Episode, said: str | None) -> dict[str, Any]:
+  """Columns about searches and the answer; empty for a failed episode. `said` is its answer, or None.
+
+  precision, recall: of the answer's words (`qa.overlap`); 0 without an answer.
+  repeated_searches, stale_searches: see `core.metrics.searches`. Passages are compared by title and text.
+  found_answer: whether a retrieved passage's text contains a gold (`qa.has_answer`). None without a search, or if the
+  gold is yes or no.
+  found_gold: the share of the gold documents (`answer_recall.gold_scores`) among the retrieved passages. None without a
+  search, or if the documents are unknown.
+  confidence: see `confidence`.
+  """
+  if episode.ended == "failed":
+    return {}
+  found = [passage for search in episode.searches for passage in search.found or ()]
+  asked = [(s.query or "", [f"{p.title}\n{p.text}" for p in s.found or ()]) for s in episode.searches]
+  held = any(qa.has_answer(passage.text, example.golds) for passage in found)
+  by_gold = answer_recall.gold_scores(example, found, max(len(found), 1)) if asked else None
+  words = qa.overlap(said or "", example.golds)
+  return dict(
+    precision=words.precision,
+    recall=words.recall,
+    repeated_searches=searches.repeated_searches(asked),
+    stale_searches=searches.stale_searches(asked),
+    found_answer=float(held) if asked and qa.searchable(example.golds) else None,
+    found_gold=None if by_gold is None else by_gold["recall"],
+    confidence=confidence(episode),
+  )
+
+
+def confidence(episode: structs.Episode) -> float | None:
+  """exp of the mean log-probability of the tokens of the model's last turn, which holds the answer.
+
+  None if log-probabilities are unknown, or if another generator answered.
+  """
+  last = next((s for s in reversed(episode.segments) if s.owner == structs.MODEL), None)
+  if last is None or not last.logprobs or "answer" in episode.facts:
+    return None
+  return min(1.0, math.exp(math.fsum(last.logprobs) / len(last.logprobs)))
 
 
 def gold(example) -> str:
@@ -33,7 +78,7 @@ def rouge_l(evidence: Sequence[str], golds: Sequence[str]) -> float:
   return sum(scores) / len(scores)
 
 
-def row(recipe, example, episode) -> dict[str, Any]:
+def evidence(recipe, example, episode) -> dict[str, Any]:
   """The columns of evidence and of the recipe's own measures in a row of predictions; empty for a failed episode.
 
   The evidence holds a gold as whole words, unless the recipe's switch `recall` says otherwise.
@@ -63,7 +108,7 @@ def digest(rows: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> st
   return hashlib.sha256(json.dumps([said, settings], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   """Means over the rows that have the measured values; empty without such rows.
 
   Returns:
@@ -73,8 +118,11 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     evidence_empty: over rows with lengths, the share with empty evidence. The following are over the other ones:
     evidence_tokens, evidence_tokens_std: mean and standard deviation of the length.
     compression: mean of passage tokens / evidence tokens; compression_total: ratio of the two sums.
+    given_tokens: mean tokens of the prompt and of results per question; the names in MEANS: means over the rows in
+    which they are known. ece, brier: compare the confidence with the outcome (rounded to 0 or 1), over the rows with an
+    answer that have both.
   """
-  found: dict[str, Any] = {}
+  found = _conduct_means(rows)
   if measured := _measures([row["measures"] for row in rows if "measures" in row]):
     found["measure"] = measured
   rows = [row for row in rows if "evidence" in row]
@@ -95,6 +143,24 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     found |= {"evidence_tokens": statistics.fmean(sizes), "evidence_tokens_std": statistics.pstdev(sizes)}
     found["compression"] = statistics.fmean(passages / evidence for passages, evidence in written)
     found["compression_total"] = sum(passages for passages, _ in written) / sum(sizes)
+  return found
+
+
+def _conduct_means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+  found: dict[str, Any] = {}
+  for name in MEANS:
+    if known := [row[name] for row in rows if row.get(name) is not None]:
+      found[name] = sum(known) / len(known)
+  if sized := [row["episode_tokens"] - row["response_tokens"] for row in rows if row.get("episode_tokens") is not None]:
+    found["given_tokens"] = sum(sized) / len(sized)
+  pairs = [
+    (row["confidence"], float(row["outcome"] >= 0.5))
+    for row in rows
+    if row.get("confidence") is not None and row["outcome"] is not None and row["prediction"] is not None
+  ]
+  if pairs:
+    said, right = zip(*pairs)
+    found |= dict(ece=stats.calibration_error(said, right), brier=stats.brier(said, right))
   return found
 
 

@@ -1,1 +1,0 @@
-"""Transcripts of other systems, read into this library's episodes: `ragrl score`."""
