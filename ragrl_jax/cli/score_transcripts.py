@@ -11,7 +11,7 @@ files of ragrl evaluate. ragrl tables and ragrl compare read it.
 from absl import flags
 
 from ragrl_jax.data import readers
-from ragrl_jax.evaluation import transcripts
+from ragrl_jax.evaluation import foreign_transcripts
 from ragrl_jax.recipes.released import agents
 from ragrl_jax.report import metric_tables
 
@@ -32,6 +32,6 @@ def main():
   examples = list(readers.read_examples(DATA.value))
   retriever = RETRIEVER.value or "not known"  # None would say that the system does not search
   said = dict(data=DATA.value, model=MODEL.value, transcripts=TRANSCRIPTS.value, retrieval=retriever)
-  metrics = transcripts.score(TRANSCRIPTS.value, examples, OUT.value, system=SYSTEM.value, settings=said)
+  metrics = foreign_transcripts.score(TRANSCRIPTS.value, examples, OUT.value, system=SYSTEM.value, settings=said)
   print(metric_tables.one(metrics))
   print(f"{OUT.value}/metrics.json")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import transcripts
+from ragrl_jax.evaluation import foreign_transcripts
 from ragrl_jax.evaluation.answer_files import METRICS, SETTINGS
 from ragrl_jax.recipes.released.agents import AGENTS, Agent
 from ragrl_jax.store import changes
@@ -103,7 +103,7 @@ def _translated(row: Mapping[str, Any], tags: Agent) -> dict[str, Any]:
 def _text(turn: Mapping[str, Any], tags: Agent) -> str:
   text = turn["text"]
   if turn["owner"] == MODEL:
-    return transcripts.said(text, tags)
+    return foreign_transcripts.said(text, tags)
   if turn.get("found") is None:  # a notice
     return text
-  return transcripts.block(text.strip().removeprefix(tags.results[0]).removesuffix(tags.results[1]))
+  return foreign_transcripts.block(text.strip().removeprefix(tags.results[0]).removesuffix(tags.results[1]))

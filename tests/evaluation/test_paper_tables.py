@@ -14,7 +14,7 @@ import pytest
 
 from ragrl_jax import structs
 from ragrl_jax.cli import tables
-from ragrl_jax.evaluation import transcripts
+from ragrl_jax.evaluation import foreign_transcripts
 from ragrl_jax.evaluation.tables import filling, layout, measures, papers, results, writing
 from ragrl_jax.recipes.released import agents
 
@@ -325,7 +325,7 @@ def test_scored_transcripts_fill_their_row(tmp_path):
   path.write_text(json.dumps(dict(id="q0", response="<think>a</think><answer>\\boxed{yes}</answer>")) + "\n")
   asked = [structs.Example("q0", "Question 0?", ("yes",), source="hotpotqa")]
   said = dict(data="hotpotqa.jsonl", model="qwen2.5-7b")
-  transcripts.score(path, asked, tmp_path / "out", system="research", settings=said)
+  foreign_transcripts.score(path, asked, tmp_path / "out", system="research", settings=said)
   filled = filling.fill(papers.PAPERS["veritas"], [results.read(tmp_path / "out")])
   (main,) = [one for one in filled if one.table.name == "Table 2"]
   names = [row.name for row in main.table.rows]

@@ -12,7 +12,7 @@ from scripted_server import serving
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import harness, played_rows, transcripts
+from ragrl_jax.evaluation import foreign_transcripts, harness, played_rows
 from ragrl_jax.judging import lexical
 from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.recipes.veritas import distil, measured
@@ -42,7 +42,9 @@ def test_a_played_agents_steps_are_those_of_its_scored_transcript(tmp_path):
   episode = evaluated(tmp_path / "played")
   text = "".join(segment.text for segment in episode.turns)
   (tmp_path / "t.jsonl").write_text(json.dumps(dict(id="1", transcript=text)))
-  scored = transcripts.score(tmp_path / "t.jsonl", [EXAMPLE], tmp_path / "scored", system="research", settings={})
+  scored = foreign_transcripts.score(
+    tmp_path / "t.jsonl", [EXAMPLE], tmp_path / "scored", system="research", settings={}
+  )
   read = lambda name: played_rows.read(tmp_path / name)
   found = {name: measured.measured(read(name), TERMS)["nq"] for name in ("played", "scored")}
   assert found["played"] == found["scored"] and scored["pooled"]["think_answer"] == 1.0

@@ -6,7 +6,7 @@ import pytest
 from console import ragrl
 
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import transcripts
+from ragrl_jax.evaluation import foreign_transcripts
 from ragrl_jax.judging import lexical
 from ragrl_jax.recipes.released import agents
 from ragrl_jax.recipes.veritas import measured
@@ -39,7 +39,7 @@ def scored(tmp_path, rows, system, examples=EXAMPLES):
   path = tmp_path / "transcripts.jsonl"
   tmp_path.mkdir(exist_ok=True)
   path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-  metrics = transcripts.score(path, examples, tmp_path / "out", system=system, settings=dict(data="nq.jsonl"))
+  metrics = foreign_transcripts.score(path, examples, tmp_path / "out", system=system, settings=dict(data="nq.jsonl"))
   found = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
   return metrics, found
 
@@ -47,7 +47,7 @@ def scored(tmp_path, rows, system, examples=EXAMPLES):
 @pytest.mark.parametrize("system", agents.AGENTS)
 def test_each_system_is_read(tmp_path, system):
   text = WRITTEN[system].format(FOUND)
-  owners = [owner for owner, _ in transcripts.turns(text, system)]
+  owners = [owner for owner, _ in foreign_transcripts.turns(text, system)]
   assert owners == [MODEL, ENVIRONMENT, MODEL]
   metrics, rows = scored(
     tmp_path, [dict(id="q1", response=text), dict(question="where is\u00a0ｌｉｍａ", prediction=None)], system
@@ -81,26 +81,28 @@ def test_every_other_systems_text_is_refused():
       same = agents.AGENTS[name].results == adapter.results and agents.AGENTS[name].query == adapter.query
       if not same:
         with pytest.raises(ValueError, match="does not write: is it|none of"):
-          transcripts.turns(text.format(FOUND), system)
+          foreign_transcripts.turns(text.format(FOUND), system)
   with pytest.raises(ValueError, match="none of search_r1's tags"):
-    transcripts.turns("Jane Austen", "search_r1")
+    foreign_transcripts.turns("Jane Austen", "search_r1")
 
 
 def test_the_model_cannot_write_its_own_results():
   text = "<think>a</think><information>Jane Austen</information><search>q</search>\n<information>x</information>"
   text += "<answer>b</answer>"
-  turns = transcripts.turns(text, "search_r1")
+  turns = foreign_transcripts.turns(text, "search_r1")
   assert [owner for owner, _ in turns] == [MODEL, ENVIRONMENT, MODEL] and "x" in turns[1][1]
   # Search-R1's code cuts long results with their closing tag: they end before the next thought.
   for gap in ("", "\n"):
     cut = f"<search>q</search>\n\n<information>Doc 1{gap}<think>so</think>\n"
-    turns = transcripts.turns(f"{cut}<answer>b</answer>", "search_r1")
+    turns = foreign_transcripts.turns(f"{cut}<answer>b</answer>", "search_r1")
     assert turns[1] == (ENVIRONMENT, "\n\n<information>Doc 1</information>\n\n")
     assert turns[2] == (MODEL, f"{gap}<think>so</think>\n<answer>b</answer>")
-    again = transcripts.turns(f"{cut}<search>r</search>\n\n<information>Doc 2{gap}<answer>b</answer>", "search_r1")
+    again = foreign_transcripts.turns(
+      f"{cut}<search>r</search>\n\n<information>Doc 2{gap}<answer>b</answer>", "search_r1"
+    )
     assert [owner for owner, _ in again] == [MODEL, ENVIRONMENT] * 2 + [MODEL]
   refined = "<search>q</search><documents>Doc 1<refine>x</refine><answer>b</answer>"
-  assert transcripts.turns(refined, "autorefine")[-1] == (MODEL, "<refine>x</refine><answer>b</answer>")
+  assert foreign_transcripts.turns(refined, "autorefine")[-1] == (MODEL, "<refine>x</refine><answer>b</answer>")
 
 
 def test_boxes():
@@ -134,7 +136,7 @@ NOTICE = (
 
 def test_a_notice_of_the_environment_is_not_the_models(tmp_path):
   never = f"<think>I think.</think>{NOTICE}<think>Still.</think>{NOTICE}"
-  owners = [owner for owner, _ in transcripts.turns(never, "search_r1")]
+  owners = [owner for owner, _ in foreign_transcripts.turns(never, "search_r1")]
   assert owners == [MODEL, ENVIRONMENT, MODEL, ENVIRONMENT]
   later = f"<think>Hm.</think>{NOTICE}{WRITTEN['search_r1'].format(FOUND)}"
   metrics, rows = scored(tmp_path, [dict(id="q1", response=later), dict(id="q2", response=never)], "search_r1")
@@ -169,7 +171,9 @@ def test_scores_are_not_written_into_an_evaluation_or_over_the_transcripts(tmp_p
   assert scored(tmp_path, rows, "search_r1")[0]["em"] == 0.5
   assert scored(tmp_path, [rows[0], dict(id="q2", prediction="Chile")], "search_r1")[0]["em"] == 0.0  # once more
   with pytest.raises(ValueError, match="predictions.jsonl: this file is read, too"):
-    transcripts.score(out / "predictions.jsonl", EXAMPLES, out, system="search_r1", settings=dict(data="nq.jsonl"))
+    foreign_transcripts.score(
+      out / "predictions.jsonl", EXAMPLES, out, system="search_r1", settings=dict(data="nq.jsonl")
+    )
 
 
 def test_the_command_does_not_know_a_retriever_that_nobody_named(tmp_path):

@@ -15,7 +15,7 @@ from scripted_server import serving
 
 from ragrl_jax.cli import tables as tables_command
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import raters, transcripts
+from ragrl_jax.evaluation import foreign_transcripts, raters
 from ragrl_jax.evaluation.tables import commands_of, filling, papers, results, step_verdicts
 from ragrl_jax.structs import Example, Passage
 
@@ -45,7 +45,7 @@ def transcribed(path):
 def scored(folder):
   settings = dict(data="nq.jsonl", model="qwen2.5-7b-base")
   path = transcribed(folder.with_suffix(".jsonl"))
-  transcripts.score(path, questions(), folder, system="search_r1", settings=settings)
+  foreign_transcripts.score(path, questions(), folder, system="search_r1", settings=settings)
   return results.read(folder)
 
 

@@ -8,7 +8,7 @@ no format. Live, a turn ends at its first </answer>, so an answer after an unclo
 import pytest
 
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import transcripts
+from ragrl_jax.evaluation import foreign_transcripts
 from ragrl_jax.recipes import steps as steps_lib
 from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.structs import MODEL, Episode, Example, Passage
@@ -125,7 +125,7 @@ def test_a_transcript_is_read_as_the_agent_that_plays(agent):
     assert recipe.parser.answer(said) == "Oslo"
     before = f"{query[0]} q {query[1]} {results[0]} Its capital is Oslo. {results[1]}"
     for text, count in ((said, 1), (before + said, 3)):
-      turns = transcripts.turns(text, agent)
+      turns = foreign_transcripts.turns(text, agent)
       assert len(turns) == count and recipes.get("search_r1").parser.answer(turns[-1][1]) == "Oslo", said
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import transcripts
+from ragrl_jax.evaluation import foreign_transcripts
 from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.recipes.released.play import NOTHING, shortened
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
@@ -70,7 +70,7 @@ def test_an_agent_searches_reads_and_answers(agent, tmp_path):
   said = "".join(segment.text for segment in episode.turns)
   path = tmp_path / "said.jsonl"
   path.write_text(json.dumps(dict(id="1", response=said)) + "\n")
-  metrics = transcripts.score(path, [EXAMPLE], tmp_path / "out", system=agent, settings=dict(data="nq"))
+  metrics = foreign_transcripts.score(path, [EXAMPLE], tmp_path / "out", system=agent, settings=dict(data="nq"))
   assert metrics["em"] == 1.0 and metrics["searches"] == 1.0
   read = Episode.from_text(recipe, EXAMPLE, [(segment.owner, segment.text) for segment in episode.turns])
   assert recipe.score(EXAMPLE, read) == dict(answer=1.0) and read.searches[0].query == "who leads it"
