@@ -186,7 +186,7 @@ class Programs:
     # pages there may belong to another conversation.
     written = live[:, None] & (places <= drafted[:, None])
     attend = self.layout.attention(table, state.length, jnp.where(written, here, cache_lib.DROPPED))
-    hidden, cache, chosen = model.run_routed(model.embed(tokens), here, attend, state.cache, weights.layers)
+    hidden, cache, chosen = model.run(model.embed(tokens), here, attend, state.cache, weights.layers)
     logits = jax.lax.dot_general(
       hidden.reshape(-1, hidden.shape[2]),
       model.unembedding().astype(hidden.dtype),

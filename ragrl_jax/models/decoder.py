@@ -90,8 +90,14 @@ class Decoder(nnx.Module):
     return (self.embedding if self.config.tied else self.lm_head)[...]
 
   def run(
-    self, x: jax.Array, positions: jax.Array, attend: Attend, carry: Any, layers_of: Sequence[nnx.State] | None = None
-  ) -> tuple[jax.Array, Any]:
+    self,
+    x: jax.Array,
+    positions: jax.Array,
+    attend: Attend,
+    carry: Any,
+    layers_of: Sequence[nnx.State] | None = None,
+    routes: jax.Array | None = None,
+  ) -> tuple[jax.Array, Any, jax.Array | None]:
     """Runs all layers with the given attention function.
 
     Args:
@@ -101,30 +107,12 @@ class Decoder(nnx.Module):
         scanned, so it is traced once; separate layers come one after the other, with the number as an int.
       carry: state that `attend` receives and returns: a cache, or ().
       layers_of: the parameters of each layer, if they are separate arrays; None for the stacked ones of `layers`.
-
-    Returns:
-      (hidden [B, T, D] after the final norm, carry).
-    """
-    return self.run_routed(x, positions, attend, carry, layers_of)[:2]
-
-  def run_routed(
-    self,
-    x: jax.Array,
-    positions: jax.Array,
-    attend: Attend,
-    carry: Any,
-    layers_of: Sequence[nnx.State] | None = None,
-    routes: jax.Array | None = None,
-  ) -> tuple[jax.Array, Any, jax.Array | None]:
-    """As `run`, with the router's choices.
-
-    Args:
-      x, positions, attend, carry, layers_of: see `run`.
       routes: int [L, B, T, k], the experts to use in each layer; `experts.OWN` where the router chooses. None: the
         router chooses everywhere.
 
     Returns:
-      (hidden, carry, the experts of each token, int32 [L, B, T, k], or None for a model without experts).
+      (hidden [B, T, D] after the final norm, carry, the experts of each token, int32 [L, B, T, k], or None for a model
+      without experts).
     """
     angles = layers.Angles(positions, self.config)
     graphdef, stacked = nnx.split(self.layers)
@@ -189,7 +177,7 @@ class Decoder(nnx.Module):
       # Entry t belongs to the state at t - 1. A segment's first entry is OWN, so no segment uses another's entries.
       of_state = jnp.roll(routes, -1, axis=1).reshape(*tokens.shape, self.config.num_layers, -1)
       routes = of_state.transpose(2, 0, 1, 3)
-    return self.run_routed(self.embed(tokens), positions, of_layer, (), routes=routes)[0]
+    return self.run(self.embed(tokens), positions, of_layer, (), routes=routes)[0]
 
   def __call__(
     self, tokens: jax.Array, positions: jax.Array | None = None, segment_ids: jax.Array | None = None

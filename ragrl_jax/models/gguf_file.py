@@ -7,7 +7,6 @@ Source: github.com/ggml-org/llama.cpp, convert_hf_to_gguf.py and gguf-py.
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import os
 import pathlib
@@ -18,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ragrl_jax.models import families, tensors
-from ragrl_jax.store import jsonl
+from ragrl_jax.models import families, hf, tensors
 
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}  # → our family
 LARGEST_GEMMA = 62  # layers of Gemma 3 27B, whose scores alone are divided by √(d_model / num_heads) (llama.cpp)
@@ -107,9 +105,8 @@ def write(file: GgufFile, path: str | os.PathLike, dtype) -> None:
   ids = [file.fields.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot")]
   ends = list(dict.fromkeys(number for number in ids if number is not None))
   generation = dict(bos_token_id=config["bos_token_id"], eos_token_id=ends)
-  for name, values in (("config.json", config), ("generation_config.json", generation)):
-    with jsonl.whole(folder / name) as part:
-      part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+  hf.write_json(folder / "config.json", config)
+  hf.write_json(folder / "generation_config.json", generation)
 
 
 def _config(file: GgufFile) -> dict[str, Any]:

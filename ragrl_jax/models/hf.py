@@ -1,10 +1,13 @@
 """Reads a Hugging Face folder's JSON files. Refuses missing settings, and settings that this library would ignore."""
 
 import json
+import os
 import pathlib
 import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any
+
+from ragrl_jax.store import jsonl
 
 
 def read_json(path: pathlib.Path, kind: type = dict) -> Any:
@@ -24,6 +27,12 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
   if not isinstance(values, kind):
     raise ValueError(f"{path} holds a {type(values).__name__}: it must hold a {kind.__name__}.")
   return values
+
+
+def write_json(path: str | os.PathLike, values: Mapping[str, Any]) -> None:
+  """Writes a model folder's JSON file; a killed call leaves the old one as it was."""
+  with jsonl.whole(path) as part:
+    part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def required(values: Mapping[str, Any], key: str, where: str) -> Any:

@@ -10,7 +10,6 @@ effect.
 """
 
 import functools
-import json
 import os
 import pathlib
 import re
@@ -264,9 +263,7 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
     modules_to_save=None,
     layers_to_transform=None,
   )
-  partial = folder / f"{CONFIG}.partial"
-  partial.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-  os.replace(partial, folder / CONFIG)
+  hf.write_json(folder / CONFIG, values)
 
 
 def load_adapters(model: Decoder, path: str | os.PathLike, *, base: str | os.PathLike = "") -> None:

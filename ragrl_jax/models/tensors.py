@@ -209,10 +209,7 @@ def write(
   if len(names) > 1:
     weight_map = {entry[0]: name for name, shard in zip(names, shards) for entry in shard}
     total = sum(_bytes(shape, dtype) for _, shape, _ in entries)
-    text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2)
-    partial = index.with_name(index.name + ".partial")
-    partial.write_text(text + "\n", encoding="utf-8")
-    os.replace(partial, index)
+    hf.write_json(index, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def _bytes(shape: Sequence[int], dtype: np.dtype) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import logging
 import os
 import pathlib
@@ -17,7 +16,6 @@ from ragrl_jax.models import families, hf, lora, mapping, tensors
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts, rules
-from ragrl_jax.store import jsonl
 
 
 def config_of(path: str | os.PathLike) -> DecoderConfig:
@@ -197,14 +195,11 @@ def write_generation_config(path: str | os.PathLike, eos_ids: Sequence[int], bos
   ids = list(dict.fromkeys([*(i for i in named if i is not None), *eos_ids]))
   values = {**values, "eos_token_id": ids[0] if len(ids) == 1 else ids}
   values = {name: value for name, value in values.items() if value is not None}
-  with jsonl.whole(file) as part:
-    part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+  hf.write_json(file, values)
 
 
 def _write(config: DecoderConfig, entries, path: str | os.PathLike, dtype: np.dtype, shard_bytes: int) -> None:
   folder = pathlib.Path(path)
   folder.mkdir(parents=True, exist_ok=True)
   tensors.write(folder, entries, dtype, shard_bytes=shard_bytes)
-  partial = folder / "config.json.partial"
-  partial.write_text(json.dumps({**config.to_hf(), "torch_dtype": str(dtype)}, indent=2) + "\n", encoding="utf-8")
-  os.replace(partial, folder / "config.json")
+  hf.write_json(folder / "config.json", {**config.to_hf(), "torch_dtype": str(dtype)})

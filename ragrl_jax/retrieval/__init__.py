@@ -53,8 +53,8 @@ def load_index(
   """
   where = os.fspath(path)
   if where.startswith(("http://", "https://")):
+    from ragrl_jax.retrieval.fusion import ShardedRetriever
     from ragrl_jax.retrieval.remote import RemoteRetriever
-    from ragrl_jax.retrieval.sharded import ShardedRetriever
 
     parts = [RemoteRetriever(address.strip(), **remote) for address in where.split(",")]
     return parts[0] if len(parts) == 1 else ShardedRetriever(parts)

@@ -14,7 +14,7 @@ import psutil
 from ragrl_jax.retrieval import http_limits, wire
 from ragrl_jax.retrieval.api import Retriever
 from ragrl_jax.retrieval.batching import Batcher, Full
-from ragrl_jax.retrieval.wire import Limits
+from ragrl_jax.retrieval.wire import LIMITS, Limits
 from ragrl_jax.structs import ToolFailed
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the environment variable that names a folder for the metrics of all processes
@@ -39,7 +39,13 @@ class Application:
   """
 
   def __init__(
-    self, retriever: Retriever, limits: Limits, *, local: bool = False, key: str = "", metrics: Metrics | None = None
+    self,
+    retriever: Retriever,
+    limits: Limits = LIMITS,
+    *,
+    local: bool = False,
+    key: str = "",
+    metrics: Metrics | None = None,
   ):
     self._retriever, self._limits, self._local, self._key = retriever, limits, local, key
     self._metrics = metrics or Metrics()

@@ -46,13 +46,8 @@ class DenseRetriever:
     model: str,
     dispatch: Callable[..., Any] | None = None,
   ):
-    self.encoder, self.model, self._corpus, self._index, self._description = (
-      encoder,
-      model,
-      corpus,
-      index,
-      dict(description),
-    )
+    self.encoder, self.model, self._corpus, self._index = encoder, model, corpus, index
+    self._description = dict(description)
     self.dispatch = dispatch or (lambda function, *arguments: function(*arguments))
 
   def describe(self) -> dict[str, Any]:

@@ -35,14 +35,15 @@ class DeviceIndex:
 
   on_device = True
 
-  def __init__(self, vectors: Any, *, max_norm: float, dtype: str = "float32", devices=None, block_rows: int = 1 << 14):
+  def __init__(self, vectors: Any, *, max_norm: float, dtype: str = "float32", devices=None, block_rows: int = 0):
     """
     Args:
       vectors: [N, D], in memory or memory-mapped (`vectors.mapped`); read once, one device's share at a time.
       max_norm: the largest Euclidean norm of a vector.
       dtype: on the devices: "float32", "bfloat16" (half the memory), or "int8" with a scale for each row (a quarter).
       devices: the devices to use; by default those of this process.
-      block_rows: most rows that a device scores at a time. The scores take [queries, block_rows] float32.
+      block_rows: most rows that a device scores at a time; 0 for BLOCK_ROWS. The scores take [queries, block_rows]
+        float32.
 
     Raises:
       ValueError: the dtype is unknown.

@@ -18,8 +18,8 @@ import numpy as np
 from ragrl_jax.models import hub
 from ragrl_jax.retrieval import bm25, cards
 from ragrl_jax.retrieval.api import Encoder
+from ragrl_jax.retrieval.bm25 import RULE, Words, say_wordless, title_and_text
 from ragrl_jax.retrieval.cards import write_json
-from ragrl_jax.retrieval.tokenize import RULE, Words, say_wordless, title_and_text
 from ragrl_jax.structs import Passage
 
 FITTED = "encoder.json"

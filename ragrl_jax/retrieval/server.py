@@ -37,12 +37,7 @@ from ragrl_jax.retrieval.http_limits import Guard, is_loopback
 from ragrl_jax.retrieval.processes import Processes
 from ragrl_jax.retrieval.wire import LIMITS, Limits
 
-__all__ = ["Limits", "application", "configured", "serve"]
-
-
-def application(retriever: Retriever, limits: Limits = LIMITS, **settings: Any) -> Application:
-  """The ASGI application. `settings`: local, key, metrics of `application.Application`."""
-  return Application(retriever, limits, **settings)
+__all__ = ["Application", "Limits", "configured", "serve"]
 
 
 def serve(
@@ -133,7 +128,7 @@ def configured(
   metrics: Metrics | None = None,
 ) -> uvicorn.Config:
   """The server's uvicorn configuration. The server ends within five seconds of SIGTERM, whatever its clients do."""
-  served = application(retriever, limits, local=is_loopback(host), key=key, metrics=metrics)
+  served = Application(retriever, limits, local=is_loopback(host), key=key, metrics=metrics)
   return guard_lib.configured(served, host=host, port=port, guard=guard)
 
 

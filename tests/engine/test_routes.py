@@ -46,7 +46,7 @@ def chosen(model, tokens):
   """The experts that the router chooses for tokens [1, T], [L, T, k]."""
   attend = lambda layer, q, k, v, carry: (attention.attend(q, k, v, jnp.ones_like(tokens)), carry)
   positions = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-  return model.run_routed(model.embed(tokens), positions, attend, ())[2][:, 0]
+  return model.run(model.embed(tokens), positions, attend, ())[2][:, 0]
 
 
 def recorded(segment):

@@ -29,7 +29,7 @@ def running(server):
 def serving(*retrievers, **settings):
   """Gives the addresses of the retrievers' servers; `settings` are those of `server.application`."""
   with contextlib.ExitStack() as stack:
-    apps = [retrieval_server.application(one, **settings) for one in retrievers]
+    apps = [retrieval_server.Application(one, **settings) for one in retrievers]
     servers = [uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off")) for app in apps]
     yield [f"http://127.0.0.1:{stack.enter_context(running(one))}" for one in servers]
 

@@ -54,7 +54,7 @@ def gap(model, tokens, dtype):
     return jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], axis=-1)
 
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None], tokens.shape)
-  paged, _ = model.run(model.embed(tokens), positions, functools.partial(over_pages, dtype), ())
+  paged, *_ = model.run(model.embed(tokens), positions, functools.partial(over_pages, dtype), ())
   found = jnp.abs(logprobs(paged) - logprobs(model.hidden(tokens)))
   return found.mean(), found.max()
 

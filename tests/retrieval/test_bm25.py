@@ -9,7 +9,7 @@ import pytest
 from bm25s.stopwords import STOPWORDS_EN
 
 from ragrl_jax.retrieval import build_index, load_index
-from ragrl_jax.retrieval.tokenize import Words
+from ragrl_jax.retrieval.bm25 import Words
 from ragrl_jax.structs import Passage
 
 

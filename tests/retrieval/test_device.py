@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax.retrieval import vectors as vectors_lib
-from ragrl_jax.retrieval.device import DeviceIndex
+from ragrl_jax.retrieval.device import BLOCK_ROWS, DeviceIndex
 
 
 def norm(vectors):
@@ -44,6 +44,11 @@ def test_rounding_on_the_devices_changes_no_answer(dtype, num_devices):
   index = DeviceIndex(vectors, max_norm=norm(vectors), dtype=dtype, devices=jax.devices()[:num_devices], block_rows=16)
   assert index._stored[0].dtype == dict(bfloat16=jnp.int16, int8=jnp.int8)[dtype]  # a CPU holds bfloat16's bits
   check(index, vectors, queries, 9)
+
+
+def test_a_device_scores_as_many_rows_at_a_time_as_suit_its_platform():
+  vectors = np.ones((5000, 2), np.float32)
+  assert DeviceIndex(vectors, max_norm=2.0, devices=jax.devices()[:1])._block == BLOCK_ROWS["cpu"] == 2048
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])

@@ -6,8 +6,8 @@ import pytest
 import served
 
 from ragrl_jax.retrieval import api, build_index, load_index
+from ragrl_jax.retrieval.fusion import ShardedRetriever
 from ragrl_jax.retrieval.remote import RemoteRetriever
-from ragrl_jax.retrieval.sharded import ShardedRetriever
 from ragrl_jax.structs import Passage
 
 # Every word's frequency differs between the parts: "rare" is in the first passages only, "late" in the last.
