@@ -35,6 +35,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import saving
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import MODEL
 
@@ -182,10 +183,11 @@ def tokenizer(path: pathlib.Path) -> sentencepiece.SentencePieceTokenizer:
 
 def save_first(out: pathlib.Path, path: pathlib.Path) -> None:
   """Saves the primed weights with which the first stage begins."""
-  config = settings(out, "")
-  model, shape = player_lib.model(config, player_lib.tokenizer(config))
+  made = prepare(settings(out, ""), purpose="sft")
+  config, tokenizer = made.settings, made.tokenizer
+  model, shape = player_lib.model(config, tokenizer, made.shape)
   primed.prime(model, shape, config.seed)
-  saving.save(model, shape, config, path)
+  saving.save(model, shape, tokenizer, config, path)
 
 
 def transcript(tokenizer, lesson: lessons.Lesson) -> sft.Transcript:
@@ -289,7 +291,7 @@ def exam(path: pathlib.Path, out: pathlib.Path) -> dict[str, dict[str, dict]]:
   made = synthetic.build(seed=0, entities=4000, held_out=2000, syllables=SYLLABLES, wordings=AHEAD, years=True)
   found: dict[str, dict[str, dict]] = {}
   for passages in PASSAGES:
-    player = player_lib.build(settings(out, path, context=512, max_new_tokens=96))
+    player = player_lib.build(prepare(settings(out, path, context=512, max_new_tokens=96)))
     found[str(passages)] = {}
     for kind in ANY:
       asked = synthetic.questions(

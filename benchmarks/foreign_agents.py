@@ -30,6 +30,7 @@ from ragrl_jax.prompting.chat import Appender
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.recipes.search_r1 import demonstrate
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import MODEL, Example
 
@@ -198,7 +199,7 @@ def warm(out: pathlib.Path, seed: int) -> None:
   if not (folder / "world" / "tokenizer" / "tokenizer_config.json").is_file():
     make_world(folder / "world", seed)
   config = settings(out, seed, "openai", "sft")
-  player, curve = player_lib.build(config), dict(em=[], answered=[])
+  player, curve = player_lib.build(prepare(config)), dict(em=[], answered=[])
   asked = [example for example in readers.read_examples(folder / "world" / "development.jsonl.gz") if example.hops == 1]
   shown = [
     tokenised(player.tokenizer, example)

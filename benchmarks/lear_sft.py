@@ -27,7 +27,7 @@ from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.recipes.lear.prompt import SECTIONS
-from ragrl_jax.run import player as player_lib
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import jsonl
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -142,7 +142,8 @@ def tuned(out: pathlib.Path, name: str, variant: str, base: str) -> str:
 
 def epoch(config) -> int:
   """The number of steps in one epoch."""
-  tokenizer, recipe = player_lib.tokenizer(config), player_lib.recipe(config)
+  made = prepare(config)
+  tokenizer, recipe = made.tokenizer, made.recipe
   lengths = [
     len(sft.tokenised(recipe, example, tokenizer, 0.0)[0]) for example in readers.read_examples(config.data.train)
   ]

@@ -20,6 +20,7 @@ from ragrl_jax.data import readers
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.models import lora
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run.prepared import prepare
 
 ROOT = pathlib.Path(__file__).parents[1]
 SFT_ONLY = flags.DEFINE_bool("sft_only", True, "Also as many supervised steps again, instead of RL.")
@@ -105,7 +106,7 @@ def sft_again(workdir: pathlib.Path, seed: int) -> float:
   for _ in tqdm(sft.sft(config, workdir / "sft_again"), total=config.steps, desc="as many steps again", unit="step"):
     pass
   config.model.path = str(workdir / "sft_again" / "model")
-  player = player_lib.build(config)
+  player = player_lib.build(prepare(config))
   held_out = list(readers.read_examples(world / "held_out.jsonl.gz"))
   found, _ = evaluate.measure(player, lora.split(player.model)[1], held_out)
   done.write_text(json.dumps(dict(em=found["em"], steps=config.steps)))

@@ -14,7 +14,7 @@ from ragrl_jax import recipes
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.evaluation.tables import layout, papers
-from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import prepared
 
 # Set of the tables → (file of its questions, corpus that is searched for them).
 FILES = {
@@ -220,7 +220,7 @@ def asked(evaluation: Evaluation, out: pathlib.Path, questions: int):
 
 def searching(config, dataset: str, out: pathlib.Path) -> None:
   """Gives a recipe that can search the index of a set's corpus. A recipe that uses no passages gets none."""
-  recipe = player_lib.recipe(config)
+  recipe = prepared.recipe(config_lib.validate(config, training=False))
   if recipe.searches:
     config.retrieval.index = str(out / "indexes" / FILES[dataset][1])
   if recipe.encodes:

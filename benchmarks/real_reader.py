@@ -20,7 +20,7 @@ from ragrl_jax.prompting import passages as passages_lib
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.retrieval import corpus
-from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import prepared
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
 
 TRAIN = ("hotpotqa_train", "2wikimultihopqa_train", "musique_train")
@@ -68,7 +68,11 @@ def model(out: pathlib.Path, data: pathlib.Path) -> pathlib.Path:
   )
   config.rollout.context = LENGTH
   config.learner.update(dict(micro_rows=ROWS, row_lengths=(LENGTH,), logprob_chunk=2048))
-  taught = [transcript for name in TAUGHT for transcript in lessons(name, data, player_lib.tokenizer(config))]
+  taught = [
+    transcript
+    for name in TAUGHT
+    for transcript in lessons(name, data, prepared.tokenizer(config_lib.validate(config, training=False), None))
+  ]
   drawn = sft.batches(taught, rows=ROWS, lengths=(LENGTH,), seed=0)
   for _ in tqdm(sft.sft(config, workdir, drawn=drawn), total=STEPS, desc="the reader", unit="step"):
     pass

@@ -39,12 +39,14 @@ def transcripts(args):
   from ragrl_jax import config as config_lib
   from ragrl_jax.data import readers
   from ragrl_jax.jobs import sft
-  from ragrl_jax.run import player
+  from ragrl_jax.run import prepared
 
   file, _, variant = args.config.partition(":")
   config = config_lib.load(ROOT / file, variant)
   config.model.path, config.switches.instructions = args.model, "short"
-  tokenizer, recipe = player.tokenizer(config), player.recipe(config)
+  made = config_lib.validate(config, training=False)
+  recipe = prepared.recipe(made)
+  tokenizer = prepared.tokenizer(made, recipe)
   pairs = []
   for example in readers.read_examples(args.transcripts, max_examples=512):
     ids, weights = sft.tokenised(recipe, example, tokenizer, 0.0)

@@ -33,7 +33,7 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.tables import filling, papers, results, writing
 from ragrl_jax.jobs import evaluate, sft, train
-from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import prepared
 from ragrl_jax.store import compile_cache, folders, jsonl
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -123,7 +123,7 @@ def trained(training: real_cells.Training, out: pathlib.Path, reader: pathlib.Pa
   config = real_cells.trained(training, out, reader)
   if training.supervised:
     path = workdir.with_suffix(".jsonl.gz")
-    recipe = player_lib.recipe(config)
+    recipe = prepared.recipe(config_lib.validate(config, training=False))
     examples = real_reader.examples(out / "data", f"sft/{training.name}", 16, whole=recipe.needs_passages)
     config.data.train = str(path)
     made = [real_reader.with_turns(recipe, example) for example in examples]

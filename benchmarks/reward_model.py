@@ -31,6 +31,7 @@ import machines
 from absl import app, flags, logging
 from papers import miniature, players, veritas
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import judging
 from ragrl_jax.core import stopping
 from ragrl_jax.core.rewards import faithful
@@ -41,6 +42,8 @@ from ragrl_jax.recipes.steps import steps
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import prepared
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import folders
 from ragrl_jax.structs import Episode, Example
@@ -171,7 +174,7 @@ def run(seed: int, out: pathlib.Path) -> None:
   curve = supervised(config, out / "sft", asked, lambda curve: stopping.holds(curve, WARM_EM))
   say(f"warm start: {curve}")
 
-  labeller = judging.load(settings().judge)
+  labeller = judging.load(config_lib.validate(settings()).judge)
   label = lambda pairs: distil.labelled(pairs, labeller.judge([distil.asked(pair) for pair in pairs]))
   config = settings(PAPER.rl, dict(preset="em"))
   config.model.path = str(out / "sft" / "model")
@@ -186,7 +189,7 @@ def run(seed: int, out: pathlib.Path) -> None:
   adapters = str(out / "adapters" / "model")
   service, result = dict(kind="reward_model", prompt=PROMPT, threshold=0.5, batch=64, max_tokens=128), {}
   for name, path in (("before", base), ("after", adapters)):
-    judge = judging.load({**settings().judge, **service, "path": path})
+    judge = judging.load(dataclasses.replace(config_lib.validate(settings()).judge, **service, path=path))
     result[name] = report(f"held out, {name} LoRA", held_out, judge.judge([distil.asked(pair) for pair in held_out]))
 
   config = settings(PAPER.rl, dict(preset="paper", judge=dict(kind="none")), SERVED)
@@ -239,7 +242,7 @@ def supervised(config, workdir: pathlib.Path, asked: Sequence[Example], over) ->
   Returns:
     The curve: EM on `asked`, every config.evaluate.every steps.
   """
-  player, curve = player_lib.build(config), []
+  player, curve = player_lib.build(prepare(config)), []
 
   def measure(step, model):
     if step % config.evaluate.every:
@@ -255,7 +258,7 @@ def supervised(config, workdir: pathlib.Path, asked: Sequence[Example], over) ->
 
 def sampled(config, count: int) -> list[Episode]:
   """Samples episodes of the policy in config.model.path on the training questions, as training does."""
-  player = player_lib.build(config)
+  player = player_lib.build(prepare(config))
   player.engine.load(lora.split(player.model)[1], version=0)
   examples = list(readers.read_examples(config.data.train, max_examples=count))
   return player.rollout.run([collect.Request(example, i) for i, example in enumerate(examples)], step=0)
@@ -299,7 +302,7 @@ def table(results: Sequence[dict]) -> str:
 
 def served(config, run: pathlib.Path, labeller: judging.Judge) -> dict[str, dict]:
   """Checks that rewards follow from the reward model's verdicts; compares these with the labelling judge's."""
-  recipe = player_lib.recipe(config)
+  recipe = prepared.recipe(config_lib.validate(config, training=False))
   pairs, verdicts, paid = [], [], 0
   for step, path in episodes_lib.steps(run).items():
     for row in episodes_lib.read_episodes(path):

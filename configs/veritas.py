@@ -10,7 +10,7 @@ Expect: not run yet at this size. The paper has .445 EM on average over seven se
 """
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import judging, recipes
+from ragrl_jax import recipes, settings
 from ragrl_jax.recipes.veritas.recipe import JUDGED
 
 ARMS = ("em", "em_it", "em_ta", "em_format", "reward_model")
@@ -27,7 +27,7 @@ def get_config(variant: str = ""):
   chosen_switches = recipes.get("veritas", config.preset).switches
   if chosen_switches["task"] == "agent" and chosen_switches["judge_information"]:
     config.judge.kind = "lexical" if "smoke" in chosen else "reward_model"  # paper: a distilled one of 14B
-  config.judges = {term: judging.unset(config.judge) for term in JUDGED}  # each term may have its own judge
+  config.judges = {term: config_lib.unset(settings.Judge) for term in JUDGED}  # each term may have its own judge
   config.rollout.update(prompts_per_step=512, max_new_tokens=500, temperature=1.0, top_p=1.0)  # 500 tokens a turn
   config.rollout.update(lanes=128, rows=256, context=4096, prefill=256, page=128)
   config.learner.update(micro_rows=8, row_lengths=(2048, 4096), logprob_chunk=1024)

@@ -11,6 +11,7 @@ import types
 from typing import Any
 
 import ml_collections
+from ml_collections import config_dict
 
 from ragrl_jax import settings
 from ragrl_jax.settings import fields
@@ -133,6 +134,14 @@ def _take(config: Config, written: dict[str, Any], where: str) -> None:
       config[name] = tuple(value) if isinstance(value, list) else value
 
 
+def unset(record: type) -> dict[str, Any]:
+  """The fields of a record, each of its type but without a value: a section that sets nothing until a value is given.
+
+  So `config.switches` has the recipe's switches, and `config.judges.TERM` the fields of `settings.Judge`.
+  """
+  return {name: config_dict.placeholder(kinds[0]) for name, kinds in fields.kinds(record).items()}
+
+
 def _set_ones(values: dict[str, Any]) -> ml_collections.ConfigDict:
   """The values without those that are None, which means unset."""
   return ml_collections.ConfigDict(
@@ -188,11 +197,11 @@ def shrink(config: Config) -> Config:
   return config
 
 
-def validate(config: Config, *, training: bool = True) -> None:
-  """Checks every setting by itself, and the relations between settings. Nothing is loaded.
+def validate(config: Config | settings.Settings, *, training: bool = True) -> settings.Settings:
+  """The typed settings, after a check of each by itself and of the relations between them. Nothing is loaded.
 
   Args:
-    config: all settings.
+    config: all settings. Typed ones are returned as they are.
     training: whether episodes are packed into rows. An evaluation may play episodes that are longer than a row.
 
   Raises:
@@ -201,3 +210,4 @@ def validate(config: Config, *, training: bool = True) -> None:
   made = settings.of(config)
   if training:
     made.check_rows()
+  return made

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.store import workdir as run_lib
 
@@ -20,7 +21,7 @@ if __name__ == "__main__":
   config.steps, config.checkpoint.keep = 1_000_000, 1000  # more than it can make before the signal
   jax.config.update("jax_num_cpu_devices", 1)
   with hosts.Joined(f"127.0.0.1:{port}", count, number, wait_s=120, heartbeat_s=60):
-    with run_lib.opened(pathlib.Path(sys.argv[4]), config) as run:
+    with run_lib.opened(pathlib.Path(sys.argv[4]), settings.of(config)) as run:
       everywhere = NamedSharding(jax.make_mesh((count,), ("data",)), PartitionSpec())
       state, _ = run.restore(dict(x=jax.make_array_from_callback((3,), everywhere, lambda _: np.zeros(3, np.float32))))
       with signals.Signals() as received:

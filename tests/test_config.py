@@ -201,7 +201,7 @@ def test_shrink_changes_only_sizes():
 def test_a_runs_kind_is_recorded_and_asked_for(tmp_path):
   """A model's config.json, or a run's whose kind is unknown, is no run's."""
   config = config_lib.default_config()
-  changes.write(tmp_path, config, "sft")
+  changes.write(tmp_path, settings.of(config), "sft")
   assert config_lib.is_run(tmp_path) and config_lib.kind_of(tmp_path) == "sft"
   for text in ('{"model_type": "qwen2"}', config.to_json_best_effort(), "{", "[]"):
     (tmp_path / "config.json").write_text(text)

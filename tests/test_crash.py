@@ -6,12 +6,13 @@ import signal
 import time
 
 import crash_child
+import decoders
 import hub as hub_kit
 import pytest
 import tiny_world
 from forks import FORKS
 
-from ragrl_jax.run import player, saving
+from ragrl_jax.run import saving
 
 
 @pytest.mark.timeout(1200)
@@ -86,7 +87,7 @@ def weights(world, folder, seed):
   """A folder with a new model and the world's tokenizer."""
   config = tiny_world.config(world)
   config.seed = seed
-  saving.save(*player.model(config, player.tokenizer(config)), config, folder)
+  saving.save(*decoders.made(config), folder)
   return folder
 
 

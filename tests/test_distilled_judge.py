@@ -3,10 +3,11 @@
 import asyncio
 import shutil
 
+import decoders
 import pytest
 import tiny_world
 
-from ragrl_jax import judging
+from ragrl_jax import judging, settings
 from ragrl_jax.core import stopping
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import sft
@@ -14,7 +15,6 @@ from ragrl_jax.models import lora, weights
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.rollout.tools import RetrievalTools
-from ragrl_jax.run import player as player_lib
 from ragrl_jax.structs import Example, Passage
 
 PROMPT, MARKS = "information_think_bare", ("<information>", "</information>", "<think>", "</think>")
@@ -39,11 +39,11 @@ def test_from_labels_to_service(tmp_path):
   config = tiny_world.config(tmp_path)
   lines = [distil.Prompt(PROMPT).messages(pair)[0]["content"] for pair in pairs(40)]
   sentencepiece.train(lines + ["0", "1"], vocab_size=300, marks=MARKS, path=tmp_path / "tokenizer.model", threads=1)
-  model, shape = player_lib.model(config, player_lib.tokenizer(config))
+  model, shape, *_ = decoders.made(config)
   weights.save_pretrained(model, shape, tmp_path / "base")
   shutil.copyfile(tmp_path / "tokenizer.model", tmp_path / "base" / "tokenizer.model")
 
-  labeller = judging.load(config.judge.to_dict() | dict(kind="lexical", threshold=1.0))
+  labeller = judging.load(settings.Judge(kind="lexical", threshold=1.0))
   learnt, held_out = distil.split(
     distil.labelled(pairs(120), labeller.judge([distil.asked(pair) for pair in pairs(120)])), 24, seed=0
   )
@@ -62,7 +62,7 @@ def test_from_labels_to_service(tmp_path):
   assert lora.is_folder(tmp_path / "run" / "model")
 
   service = dict(kind="reward_model", prompt=PROMPT, path=str(tmp_path / "run" / "model"), batch=16, max_tokens=128)
-  judges = judging.of_terms(config.judge, dict(information_think=service), ["information_think"])
+  judges = judging.of_terms(settings.Judge(), dict(information_think=service), ["information_think"])
   tools, asked = RetrievalTools(None, judges=judges), [distil.asked(pair) for pair in held_out]
 
   async def of_two_episodes():

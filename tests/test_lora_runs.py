@@ -1,5 +1,6 @@
 """LoRA from end to end: a supervised run, RL that continues with its adapters, and an evaluation of both."""
 
+import decoders
 import numpy as np
 import pytest
 import tiny_world
@@ -9,13 +10,12 @@ from safetensors.numpy import load_file
 from ragrl_jax.cli import export_hf
 from ragrl_jax.jobs import checkpoints, evaluate, sft, train
 from ragrl_jax.models import lora, weights
-from ragrl_jax.run import player as player_lib
 
 
 @pytest.mark.long  # three runs, an evaluation and their programs
 def test_supervised_then_rl_then_an_evaluation(world, tmp_path):
   config = tiny_world.config(world, variant="sft")
-  model, shape = player_lib.model(config, player_lib.tokenizer(config))
+  model, shape, *_ = decoders.made(config)
   weights.save_pretrained(model, shape, tmp_path / "base")
   base = (tmp_path / "base" / "model.safetensors").read_bytes()
 
@@ -51,15 +51,14 @@ def test_supervised_then_rl_then_an_evaluation(world, tmp_path):
   config.data.max_examples, config.model.path, config.model.lora.path = 4, "", ""
   found = evaluate.evaluate(config, tmp_path / "whole", config.data.evaluate, tmp_path / "out")
   config.model.path, config.model.lora.path = str(tmp_path / "base"), str(tmp_path / "whole" / "model")
-  model, _ = player_lib.model(config, player_lib.tokenizer(config))
+  model = decoders.made(config)[0]
   assert found["n"] == 4 and found["settings"]["weights"] == evaluate.fingerprint(nnx.split(model)[1])
 
   # Another base under the same path is refused everywhere; the base at another place is taken.
   config = tiny_world.config(world)
   config.model.path, config.model.lora.path = str(tmp_path / "base"), str(warm)
   config.loss.kl, config.loss.kl_coef, config.steps = "k3", 0.01, 3
-  played = config.copy_and_resolve_references()
-  server = checkpoints.opened(played, tmp_path / "whole" / "checkpoints", playing=False)
+  server = checkpoints.opened(config, tmp_path / "whole" / "checkpoints", playing=False)
   file, step = tmp_path / "base" / "model.safetensors", tmp_path / "whole" / "checkpoints" / "2"
   changed = bytearray(base)
   changed[-1000] ^= 1
@@ -69,14 +68,14 @@ def test_supervised_then_rl_then_an_evaluation(world, tmp_path):
   with pytest.raises(ValueError, match="trained on other weights than those in"):
     export_hf.export(step, tmp_path / "exported", dtype="float32")
   with pytest.raises(ValueError, match="trained on other weights than those in"):
-    checkpoints.opened(config.copy_and_resolve_references(), step, playing=False)
+    checkpoints.opened(config, step, playing=False)
   with pytest.raises(ValueError, match="trained on other weights than those in"):
-    checkpoints.opened(config.copy_and_resolve_references(), tmp_path / "whole" / "model", playing=False)
-  assert checkpoints.reopen(played, server, step) == 2  # the served base is still the one of the training
+    checkpoints.opened(config, tmp_path / "whole" / "model", playing=False)
+  assert checkpoints.reopen(server, step) == 2  # the served base is still the one of the training
   file.write_bytes(base)
   (tmp_path / "base").rename(tmp_path / "moved")
   config.model.path = str(tmp_path / "moved")
-  checkpoints.opened(config.copy_and_resolve_references(), step, playing=False)
+  checkpoints.opened(config, step, playing=False)
   assert [metrics["step"] for metrics in train.train(config, tmp_path / "whole")] == [3]
   before = (warm / "adapter_model.safetensors").read_bytes()
   (warm / "adapter_model.safetensors").write_bytes(before[:-1] + bytes([before[-1] ^ 1]))  # of the reference policy

@@ -17,7 +17,7 @@ from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import weights
 from ragrl_jax.models.families import FAMILIES
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
-from ragrl_jax.run import devices, questions
+from ragrl_jax.run import checks, devices, environment_tools, prepared, questions
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import changes
 
@@ -102,23 +102,28 @@ def test_the_judge_of_a_single_term_is_checked_too():
 def test_a_judge_of_a_term_that_nobody_asks_for_is_refused():
   config = config_lib.load(pathlib.Path(__file__).parents[1] / "configs" / "veritas.py", "em,smoke")
   config.retrieval.index, config.mesh.data = "http://a:1", 1
-  player_lib.check(config)  # this arm asks no judge, but `ragrl faithfulness` may
+  check = lambda: environment_tools.check_judges(settings.of(config), recipes.get("veritas", "em").judged)
+  check()  # this arm asks no judge, but `ragrl faithfulness` may
   with config.unlocked():
     config.judges.information_thinks = dict(kind="exact")
   with pytest.raises(
     ValueError, match="config.judges.information_thinks: no judge is asked for this term.*think_answer"
   ):
-    player_lib.check(config)
+    check()
 
 
-def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only():
+def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only(tmp_path):
   config = config_lib.default_config()
-  config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em")
+  config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")
   with pytest.raises(
     ValueError,
     match="when_to_search' with these switches waits for evaluation/em: .*Set config.data.evaluate and config.eval",
   ):
     evaluate.evaluator(config, [])
+  config.retrieval.index = "http://a:1"
+  config.prompting.update(tokenizer="bytes", chat=False)
+  with pytest.raises(ValueError, match="waits for evaluation/em: no held-out questions are measured"):
+    next(train.train(config, tmp_path / "run"))
 
 
 def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothing_loads, tmp_path):
@@ -165,11 +170,6 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     ),
     (care | {"loss.kl": "k1"}, "pulls nowhere", (training,)),
     (care | {"model.param_dtype": "bfloat16"}, "config.model.param_dtype='bfloat16' without", (training, tuning)),
-    (
-      {"recipe": "when_to_search", "switches": dict(settle_metric="evaluation/em")},
-      "waits for evaluation/em: no held-out questions are measured",
-      (training,),
-    ),
     (care | {"critic.kind": "own"}, "needs a critic", (training,)),
   ):
     config = config_lib.default_config()
@@ -196,12 +196,12 @@ def test_chat_without_a_template_is_refused(monkeypatch):
   bare = dataclasses.make_dataclass("Bare", [("markers", str | None, None)])
   monkeypatch.setattr(tokenizer_lib, "load_tokenizer", lambda where, **how: bare())
   with pytest.raises(ValueError, match="no chat template: set config.prompting.chat=False.*markers='own'"):
-    player_lib.tokenizer(config)
+    prepared.tokenizer(settings.of(config), None)
   config.prompting.chat = False
-  assert player_lib.tokenizer(config).markers is None
+  assert prepared.tokenizer(settings.of(config), None).markers is None
   config.prompting.chat = True
   monkeypatch.setattr(tokenizer_lib, "load_tokenizer", lambda where, **how: bare("own"))
-  assert player_lib.tokenizer(config).markers == "own"
+  assert prepared.tokenizer(settings.of(config), None).markers == "own"
 
 
 @pytest.mark.parametrize(
@@ -228,21 +228,22 @@ def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context
   (tmp_path / "config.json").write_text(json.dumps(values))
   config = config_lib.default_config()
   config.model.path, config.rollout.context = str(tmp_path), context
+  check = lambda: checks.context(made := settings.of(config), prepared.shape(made))
   if fits:
-    player_lib.check_context(config)
+    check()
   else:
     with pytest.raises(ValueError, match=f"config.rollout.context={context} is more than the {context - 1} positions"):
-      player_lib.check_context(config)
+      check()
 
 
 @pytest.mark.parametrize("sizes", [dict(data=1, fsdp=8), dict(data=-1, fsdp=8), dict(data=2)])
 def test_more_devices_than_there_are_is_refused(monkeypatch, sizes):
   monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
   config = config_lib.default_config()
-  assert player_lib.mesh(config) is None
+  assert prepared.mesh(settings.of(config)) is None
   config.mesh.update(sizes)
   with pytest.raises(ValueError, match=r"asks for . devices, and JAX sees 1 \(cpu\).*ragrl_jax\[cuda\]"):
-    player_lib.mesh(config)
+    prepared.mesh(settings.of(config))
 
 
 @pytest.mark.parametrize(
@@ -258,7 +259,7 @@ def test_a_mesh_that_does_not_divide_model_or_rows_is_refused_before_weights_are
   config.learner.update(dict(micro_rows=2, row_lengths=(1000, 1020)))
   config.mesh.update(dict(data=-1) | sizes)
   with pytest.raises(ValueError, match=setting):
-    player_lib.check_sft(config)
+    prepared.prepare(config, purpose="sft")
 
 
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError("Unable to initialize backend 'cuda'")])
@@ -351,15 +352,15 @@ def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
   config.prompting.update(dict(tokenizer="bytes", chat=False))
   config.rollout.update(dict(context=256, lanes=2, rows=2, prefill=32))
   tokenizer = tokenizer_lib.load_tokenizer("bytes")
-  player = player_lib.Player(tokenizer, recipes.get("search_r1"), *[None] * 7)
+  recipe = recipes.get("search_r1")
   config.data.train = str(tmp_path / "asked.jsonl")
   with pytest.raises(ValueError, match=r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256"):
     if which == "train":
-      questions.training(config, player.recipe, player.tokenizer)
+      questions.training(config, recipe, tokenizer)
     else:
-      questions.check_room(config, tokenizer, player.recipe, BARE, "asked.jsonl")
+      questions.check_room(config, tokenizer, recipe, BARE, "asked.jsonl")
   config.rollout.context = 2048
-  assert len(questions.training(config, player.recipe, player.tokenizer)[0]) == 3
+  assert len(questions.training(config, recipe, tokenizer)[0]) == 3
 
 
 # ---- files and messages ----------------------------------------------------------------------------------------------
@@ -372,7 +373,7 @@ def test_an_evaluation_uses_the_runs_own_settings(tmp_path):
   (run / "checkpoints" / "40").mkdir(parents=True)
   (run / "model").mkdir()
   (run / "model" / "config.json").write_text("{}")
-  changes.write(run, config, "rl")
+  changes.write(run, settings.of(config), "rl")
   for checkpoint in (run, run / "model", run / "checkpoints", run / "checkpoints" / "40"):
     assert evaluate.config_of(checkpoint).to_dict() == config.to_dict()
   read = evaluate.config_of(run)

@@ -87,9 +87,9 @@ def test_epochs_say_how_many_steps(tmp_path):
   rows.write_text("".join(json.dumps(dict(question="Q?", answers=["a"], turns=[])) + "\n" for _ in range(23)))
   config = config_lib.default_config()
   config.data.train = str(rows)
-  assert sft.planned(config) is config
+  assert sft.planned(whole := settings.of(config)) is whole
   config.sft.update(batch=10, epochs=2, warmup_share=0.5)
-  made = sft.planned(config)
+  made = sft.planned(settings.of(config))
   assert (made.steps, made.optimizer.warmup_steps) == (6, 3)  # 3 steps an epoch, the last one of 3 transcripts
   assert config.steps == 100 and sft.planned(made).steps == 6
   for wrong, said in ((dict(epochs=1), "depends on the batch"), (dict(warmup_share=0.1), "without config.sft.epochs")):
@@ -103,5 +103,5 @@ def test_the_papers_warm_start_has_its_steps(tmp_path):
   rows.write_text("".join(json.dumps(dict(question="Q?", answers=["a"], turns=[])) + "\n" for _ in range(7739)))
   config = config_lib.load("configs/care.py", "sft")
   config.data.train = str(rows)
-  made = sft.planned(config)
+  made = sft.planned(settings.of(config))
   assert (made.steps, made.optimizer.warmup_steps, made.sft.batch) == (363, 36, 64)

@@ -16,6 +16,7 @@ from ragrl_jax.data import readers, stream, writers
 from ragrl_jax.jobs import sft, train
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import checkpoint
 from ragrl_jax.store import episodes as episodes_lib
 
@@ -53,7 +54,7 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
 
   # The saved model is a folder that can play.
   config.model.path = str(tmp_path / "whole" / "model")
-  player = player_lib.build(config)
+  player = player_lib.build(prepare(config))
   assert player.config.d_model == 16
 
 
@@ -196,7 +197,7 @@ def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resu
   assert whole[1]["mismatch"] > 10 * whole[0]["mismatch"]  # the policy has changed since
   # Two steps' episodes are sampled together.
   assert [m["engine/episodes"] for m in whole] == [16, 0, 16, 0]
-  player = player_lib.build(config)
+  player = player_lib.build(prepare(config))
   for step in (1, 2, 3, 4):
     logged = episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[step])
     version = (step - 1) // 2 * 2  # steps 1 and 2 by the weights of step 0, 3 and 4 by those of step 2

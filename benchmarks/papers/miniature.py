@@ -32,6 +32,7 @@ from ragrl_jax.prompting import wording
 from ragrl_jax.recipes.search_r1 import quickstart
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import progress
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.settings.fields import FILE
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Episode, Example
@@ -281,7 +282,7 @@ def supervised(config, workdir: pathlib.Path, asked, measure, goals: Mapping[str
     measure: (player, params, examples, step, sample=…) → (means, …).
     goals: measure → least value; of sampled answers, if the name ends with SAMPLED.
   """
-  player, curves = player_lib.build(config), {name: [] for name in goals}
+  player, curves = player_lib.build(prepare(config)), {name: [] for name in goals}
 
   def evaluated(step, model):
     if step % config.evaluate.every:
@@ -362,7 +363,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
 
   workdir.mkdir(exist_ok=True)
   if arm == WARM:
-    player = player_lib.build(config)
+    player = player_lib.build(prepare(config))
     curve = {0: measure(0, player, lora.split(player.model)[1])}
   else:
     for metrics in train.train(config, workdir, evaluate=measure, reached=lambda row: over(row["step"])):

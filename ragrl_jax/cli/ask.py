@@ -18,7 +18,7 @@ import uuid
 import uvicorn
 from absl import app, flags, logging
 
-from ragrl_jax import structs
+from ragrl_jax import settings, structs
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import checkpoints, evaluate
 from ragrl_jax.retrieval import http_limits
@@ -50,17 +50,19 @@ def main(words):
   for checkpoint in filter(None, (CHECKPOINT.value, AGAINST.value)):
     evaluate.locate(checkpoint)
   devices.found()
-  made = [(CONFIG.value, CHECKPOINT.value)]
+  asked = [(CONFIG.value, CHECKPOINT.value)]
   if AGAINST.value:
     other = evaluate.config_of(AGAINST.value)
     if other.judge.kind == "none":  # both get the same judge
       other.judge, other.judges = CONFIG.value.judge, CONFIG.value.judges
-    made.append((other, AGAINST.value))
-  example = _example(CONFIG.value, " ".join(words).strip())
+    asked.append((other, AGAINST.value))
+  configs = [(settings.of(config), checkpoint) for config, checkpoint in asked]
+  example = _example(configs[0][0], " ".join(words).strip())
   askers = []
   try:
-    for config, checkpoint in made:
-      askers.append(ask_checkpoint.Asker(config, _opened(config, checkpoint), checkpoint))
+    for config, checkpoint in configs:
+      made = checkpoints.opened(config, checkpoint, judged=ask_checkpoint.judged(config))
+      askers.append(ask_checkpoint.Asker(made, checkpoint))
     if PAGE.value:
       _page(askers)
     failed = not PAGE.value and asyncio.run(_session(askers, example))
@@ -68,10 +70,6 @@ def main(words):
     for asker in askers:
       asker.close()
   sys.exit(1 if failed else 0)
-
-
-def _opened(config, checkpoint: str):
-  return checkpoints.opened(config, checkpoint, judged=ask_checkpoint.judged(config))
 
 
 def _page(askers: list[ask_checkpoint.Asker]) -> None:

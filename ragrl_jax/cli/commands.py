@@ -139,19 +139,20 @@ def _raised_by_us(error: Exception) -> bool:
   return os.path.realpath(frame.filename).startswith(OURS) and "raise " in line
 
 
-def ready(config, flag: str, path: str, *, training: bool = True) -> None:
-  """Checks the settings, and creates the folder of results that `flag` names.
+def ready(config, flag: str, path: str, *, training: bool = True) -> settings.Settings:
+  """The typed settings, after their check; creates the folder of results that `flag` names.
 
   Raises:
     ValueError: a setting is invalid, or the folder cannot be created or written to.
   """
-  config_lib.validate(config, training=training)
+  made = config_lib.validate(config, training=training)
   try:
     pathlib.Path(path).mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise ValueError(f"--{flag}={path}: this folder cannot be created ({error.strerror}). Name another one.") from error
   if not os.access(path, os.W_OK | os.X_OK):
     raise ValueError(f"--{flag}={path}: this folder cannot be written to. Name another one.")
+  return made
 
 
 class Parser(argparse.ArgumentParser):

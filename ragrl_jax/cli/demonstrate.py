@@ -16,7 +16,7 @@ import asyncio
 from absl import flags, logging
 from tqdm import tqdm
 
-from ragrl_jax import config as config_lib
+from ragrl_jax import settings
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import demonstrations
@@ -30,10 +30,10 @@ EXAMPLES = flags.DEFINE_integer("examples", 0, "Most transcripts to write; 0 wri
 def main():
   """Runs `ragrl demonstrate`."""
   logging.set_verbosity(logging.WARNING)
-  config_lib.validate(CONFIG.value, training=False)
+  config = settings.of(CONFIG.value)
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
-  maker = demonstrations.Maker(CONFIG.value)
-  examples = list(readers.read_examples(DATA.value, max_examples=CONFIG.value.data.max_examples))
+  maker = demonstrations.Maker(config)
+  examples = list(readers.read_examples(DATA.value, max_examples=config.data.max_examples))
   with tqdm(total=EXAMPLES.value or len(examples), unit="transcript") as bar:
     kept, fates = asyncio.run(maker.many(examples, EXAMPLES.value, lambda done: bar.update(done - bar.n)))
   if not kept:

@@ -40,7 +40,7 @@ def main():
   """Runs `ragrl evaluate`."""
   logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
-  commands.ready(CONFIG.value, "out", OUT.value, training=False)
+  settings = commands.ready(CONFIG.value, "out", OUT.value, training=False)
   folders.refuse_others(OUT.value, folders.EVALUATION, folders.SCORES)  # before a model is loaded
   if BEST.value and not CHECKPOINT.value:
     raise app.UsageError("--best chooses among a run's checkpoints: give the run with --checkpoint.")
@@ -58,9 +58,9 @@ def main():
       bar.update(done - bar.n)
 
     how = dict(sample=SAMPLE.value, seeds=SEEDS.value, chosen_by=BEST.value, progress=progress)
-    metrics = evaluate.evaluate(CONFIG.value, checkpoint, DATA.value, OUT.value, **how)
+    metrics = evaluate.evaluate(settings, checkpoint, DATA.value, OUT.value, **how)
   print(metric_tables.one(metrics))
-  if CONFIG.value.endpoint.model:
+  if settings.endpoint.model:
     print(asked(metrics))
   print(f"{OUT.value}/metrics.json")
 

@@ -16,27 +16,16 @@ import orbax.checkpoint as ocp
 from flax import nnx
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import evaluate
-from ragrl_jax.models import hf, hub, lora, weights
-from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models import hf, lora
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.run import player, saving
+from ragrl_jax.run import player, prepared, saving
 from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import folders
 
 DTYPES = ("float32", "bfloat16", "float16")
-
-
-def shape_of(config) -> DecoderConfig:
-  """The shape of the decoder that a run trains.
-
-  Args:
-    config: the run's settings.
-  """
-  if config.model.path:
-    return weights.config_of(hub.folder(config.model.path, "config.model.path", part="config"))
-  return DecoderConfig.from_shape(player.tokenizer(config).vocab_size, **config.model.shape.to_dict())
 
 
 def restore(steps: pathlib.Path, step: int, model: Decoder, *, shared: bool = False) -> Decoder:
@@ -73,15 +62,11 @@ def restore(steps: pathlib.Path, step: int, model: Decoder, *, shared: bool = Fa
   return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves), frozen)
 
 
-def settings_of(run: pathlib.Path):
-  """A config with the run's settings of model, tokenizer and critic, and with defaults for all others."""
+def settings_of(run: pathlib.Path) -> settings.Settings:
+  """The run's settings of model, tokenizer and critic, and defaults for all others."""
   written = hf.read_json(run / "config.json")
-  config = config_lib.default_config()
-  config.seed = written["seed"]
-  with config.unlocked():  # a shape may have further fields
-    for name in ("model", "prompting", "critic"):
-      config[name].update(written[name])
-  return config
+  taken = {name: written[name] for name in ("seed", "model", "prompting", "critic")}
+  return settings.of(taken)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,19 +105,18 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
   _, steps, step = evaluate.locate(path if is_step else path / "checkpoints")
   checkpoint_lib.refuse_damaged(steps / str(step))
   config = settings_of(steps.parent)
-  bare = config.copy_and_resolve_references()
-  bare.prompting.chat = False  # nothing is rendered here, so the template is not checked
+  tokenizer = prepared.tokenizer(config, None)
+  shape = prepared.shape(config, tokenizer.vocab_size)
   if config.model.lora.rank or config.model.lora.path:
-    model, shape = player.model(bare, player.tokenizer(bare))
+    model, shape = player.model(config, tokenizer, shape)
   else:
-    shape = shape_of(bare)
     model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(read_as or dtype)))
   host = hf.read_json(steps / str(step) / "host.json")
   lora.refuse_other_base(steps / str(step), host.get("base", ""), config.model.path)
   critic = config_lib.kind_of(steps.parent) == "rl" and config.critic.kind == "shared"
   model = restore(steps, step, model, shared=critic)
   weights = evaluate.fingerprint(nnx.split(model)[1])
-  saving.save(lora.merged(model, dtype), shape, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
+  saving.save(lora.merged(model, dtype), shape, tokenizer, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
   return Exported(steps.parent, step, shape.family, weights)
 
 

@@ -9,6 +9,7 @@ from absl import flags
 from tqdm import tqdm
 
 from ragrl_jax.data import transcripts
+from ragrl_jax.settings import Judge
 
 MAX_MISSING = flags.DEFINE_float(
   "max_missing",
@@ -38,14 +39,14 @@ def report(fates, out) -> None:
 AGAIN = "The same command asks only for the missing answers again."
 
 
-def of_judges(settings, judged: Mapping[str, Mapping[str, Any]]) -> str:
+def of_judges(settings: Judge, judged: Mapping[str, Mapping[str, Any]]) -> str:
   """What the same command asks again, if some verdicts are missing.
 
   Args:
     settings: config.judge.
     judged: config.judges.
   """
-  cached = settings["cache"] or any(its.get("cache") for its in judged.values())
+  cached = settings.cache or any(its.get("cache") for its in judged.values())
   return AGAIN if cached else "The same command asks about all of them again: config.judge.cache names no file."
 
 

@@ -16,7 +16,7 @@ import pathlib
 from absl import app, flags
 from tqdm import tqdm
 
-from ragrl_jax import judging
+from ragrl_jax import judging, settings
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.evaluation import answer_verdicts, harness, seeds
 from ragrl_jax.judging import judge_api, prompts
@@ -34,17 +34,18 @@ def main():
   folders = [part for name in named for part in seeds.parts(name) if (part / harness.PREDICTIONS).is_file()]
   if not folders:
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: no {harness.PREDICTIONS} there.")
-  settings = CONFIG.value.judge
-  if settings.kind in ("sub_em", "sub_em_words", "lexical"):
+  config = settings.of(CONFIG.value)
+  kind, prompt = config.judge.kind, config.judge.prompt
+  if kind in ("sub_em", "sub_em_words", "lexical"):
     raise ValueError(
-      f"config.judge.kind={settings.kind!r} compares an answer with a thought, not with the right answers: "
+      f"config.judge.kind={kind!r} compares an answer with a thought, not with the right answers: "
       "use llm, reward_model, nli or exact; cover_em is in every evaluation."
     )
-  if settings.kind not in judging.WORDS and not prompts.get(settings.prompt).of_answers:
+  if kind not in judging.WORDS and not prompts.get(prompt).of_answers:
     known = ", ".join(name for name, prompt in prompts.PROMPTS.items() if prompt.of_answers)
-    raise ValueError(f"config.judge.prompt={settings.prompt!r} does not judge answers: use one of {known}.")
+    raise ValueError(f"config.judge.prompt={prompt!r} does not judge answers: use one of {known}.")
   compile_cache.keep()
-  judge = judging.load(settings, dtype=CONFIG.value.model.dtype)
+  judge = judging.load(config.judge, dtype=config.model.dtype)
   if judge is None:
     raise app.UsageError("there is no judge: set config.judge.kind.")
   unread = total = 0
@@ -60,4 +61,4 @@ def main():
     print(f"{folder}\n{answer_verdicts.text(sets)}\n")
     unread += sum(row["verdict"] is None for row in found)
     total += len(found)
-  generation.settle(unread, total, "answers", again=generation.of_judges(CONFIG.value.judge, {}))
+  generation.settle(unread, total, "answers", again=generation.of_judges(config.judge, {}))

@@ -62,8 +62,7 @@ def main():
   checkpoint = evaluate.best(given, BEST.value) if BEST.value else given
   evaluate.locate(checkpoint)
   devices.found()
-  config = CONFIG.value
-  made = checkpoints.opened(config, checkpoint, playing=False)
+  made = checkpoints.opened(CONFIG.value, checkpoint, playing=False)
   run = evaluate.run_of(checkpoint)
   name = NAME.value or (run or pathlib.Path(checkpoint).absolute()).name
 
@@ -73,7 +72,7 @@ def main():
         f"step {step}: {checkpoint} is a model's folder, which has no steps. Send {{}} to read it again."
       )
     path = pathlib.Path(checkpoint) if run is None else run / "checkpoints"
-    return checkpoints.reopen(config, made, path if step is None else path / str(step))
+    return checkpoints.reopen(made, path if step is None else path / str(step))
 
   thread = engine_thread.EngineThread(made.engine)
   limits = openai_server.Limits(

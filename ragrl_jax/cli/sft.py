@@ -11,7 +11,7 @@ from tqdm import tqdm
 from ragrl_jax.cli import commands, host_flags
 from ragrl_jax.jobs import sft
 from ragrl_jax.parallel import hosts
-from ragrl_jax.run import player
+from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.store import compile_cache, malloc
 
 CONFIG = commands.config_flag()
@@ -23,17 +23,15 @@ def main():
   logging.set_verbosity(logging.WARNING)
   malloc.limit()
   compile_cache.keep()
-  commands.ready(CONFIG.value, "workdir", WORKDIR.value, training=False)  # no episodes that rows must hold
+  settings = commands.ready(CONFIG.value, "workdir", WORKDIR.value, training=False)  # no episodes that rows must hold
   with host_flags.joined():
-    run(CONFIG.value)
+    run(sft.prepare(settings, WORKDIR.value))
 
 
-def run(config):
+def run(prepared: Prepared):
   """Fine-tunes, with a progress bar, and prints the folder of the result."""
-  player.mesh(config)  # refuses an invalid mesh before anything is shown
-  config = sft.planned(config)
-  with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
-    for metrics in sft.sft(config, WORKDIR.value, say=tqdm.write, **host_flags.going_on()):
+  with tqdm(total=prepared.settings.steps, unit="step", disable=not hosts.is_first()) as bar:
+    for metrics in sft.sft(prepared, WORKDIR.value, say=tqdm.write, **host_flags.going_on()):
       bar.update(metrics["step"] - bar.n)
       if "grad_norm" in metrics:  # not in a step without a trained token
         bar.set_postfix_str(f"loss {metrics['loss']:.3f} grad norm {metrics['grad_norm']:.2f}")

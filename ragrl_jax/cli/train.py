@@ -11,7 +11,8 @@ from ragrl_jax.cli import commands, host_flags
 from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.parallel import hosts
 from ragrl_jax.report import page as page_lib
-from ragrl_jax.run import player, progress
+from ragrl_jax.run import progress
+from ragrl_jax.run.prepared import Prepared, prepare
 from ragrl_jax.store import compile_cache, malloc
 
 CONFIG = commands.config_flag()
@@ -31,18 +32,18 @@ def main():
   logging.set_verbosity(logging.WARNING)
   malloc.limit()
   compile_cache.keep()
-  commands.ready(CONFIG.value, "workdir", WORKDIR.value)
+  settings = commands.ready(CONFIG.value, "workdir", WORKDIR.value)
   with host_flags.joined():
-    run(CONFIG.value)
+    run(prepare(settings, WORKDIR.value))
 
 
-def run(config):
+def run(prepared: Prepared):
   """Trains, with a progress bar and each warning once, and writes the run's page."""
-  player.check(config)
-  measure = evaluate.evaluator(config, workdir=WORKDIR.value) if config.data.evaluate else None
+  config = prepared.settings
+  measure = evaluate.evaluator(prepared, workdir=WORKDIR.value) if config.data.evaluate else None
   said: set[str] = set()  # a warning is in the metrics of every step, but is printed once
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
-    for metrics in train.train(config, WORKDIR.value, evaluate=measure, say=tqdm.write, **host_flags.going_on()):
+    for metrics in train.train(prepared, WORKDIR.value, evaluate=measure, say=tqdm.write, **host_flags.going_on()):
       bar.update(metrics["step"] - bar.n)
       bar.set_postfix_str(progress.headline(metrics))
       for name, text in metrics.items():

@@ -12,7 +12,8 @@ from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout.tools import RetrievalTools
-from ragrl_jax.run import environment_tools, player
+from ragrl_jax.run import environment_tools, prepared
+from ragrl_jax.settings import Settings, fields
 from ragrl_jax.testing.scripted import ScriptedPolicy
 
 KEPT = "kept"
@@ -42,9 +43,8 @@ class Maker:
     ValueError: the recipe has no script, or searches and config.retrieval.index is empty.
   """
 
-  def __init__(self, config):
-    config = config.copy_and_resolve_references()
-    recipe = player.recipe(config)
+  def __init__(self, config: Settings):
+    recipe = prepared.recipe(config)
     if recipe.script is None:
       others = ", ".join(name for name in recipes.RECIPES if recipes.get(name).script is not None)
       raise ValueError(
@@ -57,9 +57,10 @@ class Maker:
     known = bool(config.prompting.tokenizer or config.model.path)
     size = 1 if known else BYTES
     if not known and recipe.switches.get("max_passage_tokens"):
-      config.switches.max_passage_tokens = BYTES * recipe.switches["max_passage_tokens"]
-    self.tokenizer = player.tokenizer(config) if known else ByteTokenizer()
-    self.recipe: Recipe = player.recipe(config)
+      most = BYTES * recipe.switches["max_passage_tokens"]
+      recipe = prepared.recipe(fields.replaced(config, {"switches.max_passage_tokens": most}))
+    self.tokenizer = prepared.tokenizer(config, recipe) if known else ByteTokenizer()
+    self.recipe: Recipe = recipe
     self.seed = config.seed
     self.room, self.longest = size * config.rollout.context, size * config.rollout.max_new_tokens
     where, how = config.retrieval.index, environment_tools.remote(config.retrieval)

@@ -4,11 +4,12 @@ import pathlib
 from collections.abc import Iterable
 from typing import cast
 
-from ragrl_jax import structs
+from ragrl_jax import settings, structs
 from ragrl_jax.evaluation import harness
 from ragrl_jax.jobs import checkpoints, evaluate
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import prepared
 from ragrl_jax.run import questions as questions_lib
 
 
@@ -26,8 +27,9 @@ def ask(
     ValueError, FileNotFoundError: as in `evaluate`; or a recipe that needs passages got none.
   """
   examples = [one if isinstance(one, structs.Example) else structs.Example("", one, ()) for one in questions]
-  config = evaluate.config_of(checkpoint) if config is None else config.copy_and_resolve_references()
-  questions_lib.check_passages(config, player_lib.recipe(config), examples, "questions")
+  config = settings.of(evaluate.config_of(checkpoint) if config is None else config)
+  # Questions are refused before weights and index are read.
+  questions_lib.check_passages(config, prepared.recipe(config), examples, "questions")
   player = cast(player_lib.Player, checkpoints.opened(config, checkpoint))
   requests = [collect.Request(example, number) for number, example in enumerate(examples)]
   episodes = player.rollout.run(requests, step=0, greedy=True)

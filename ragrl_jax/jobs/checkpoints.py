@@ -9,17 +9,18 @@ from typing import Any
 import jax
 from flax import nnx
 
-from ragrl_jax import config as config_lib
+from ragrl_jax import settings
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import lora
 from ragrl_jax.run import contents
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run.prepared import prepare
 
 
 def opened(
   config, checkpoint: str | pathlib.Path, *, playing: bool = True, judged: Sequence[str] = ()
 ) -> player_lib.Sampler:
-  """A checkpoint, ready to sample. The config's model becomes the checkpoint's.
+  """A checkpoint, ready to sample; its `settings` have the checkpoint's model.
 
   Args:
     config: as in `evaluate.evaluate`.
@@ -30,18 +31,17 @@ def opened(
   Raises:
     ValueError, FileNotFoundError: as in `evaluate.evaluate`.
   """
-  config_lib.validate(config, training=False)
-  source = evaluate.chosen(config, checkpoint)
-  made = player_lib.build(config, training=False, judged=judged) if playing else player_lib.sampler(config)
-  evaluate.load(config, made, source)
+  config, source = evaluate.chosen(settings.of(config), checkpoint)
+  prepared = prepare(config, purpose="play" if playing else "sample")
+  made = player_lib.build(prepared, judged=judged) if playing else player_lib.sampler(prepared)
+  evaluate.load(made, source)
   return made
 
 
-def reopen(config, made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> int:
+def reopen(made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> int:
   """Loads the weights of another checkpoint of the same run or folder into the engine of `opened`.
 
   Args:
-    config: the config of `opened`.
     made: the result of `opened`. No conversation may be open.
     checkpoint: a run's folder, or one of its steps. If `opened` got a model's folder, a model's folder.
 
@@ -52,13 +52,13 @@ def reopen(config, made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> 
     ValueError: the weights have other shapes.
     FileNotFoundError: there is no checkpoint.
   """
-  folder, run, step = evaluate.locate(checkpoint)
+  folder, _, step = source = evaluate.locate(checkpoint)
   if folder is None:
-    evaluate.load(config, made, (folder, run, step))
+    evaluate.load(made, source)
     return step
-  again = player_lib.model(config, made.tokenizer, made.mesh)[0]
-  if contents.base(config) != made.base:
-    raise ValueError(f"{config.model.path}: the base of the served adapters was replaced. Restart the server.")
+  again = player_lib.model(made.settings, made.tokenizer, made.prepared.shape, made.mesh)[0]
+  if contents.base(made.settings) != made.base:
+    raise ValueError(f"{made.settings.model.path}: the base of the served adapters was replaced. Restart the server.")
   params = lora.split(again)[1]
   shapes = lambda tree: {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(tree)}
   if shapes(params) != shapes(lora.split(made.model)[1]):

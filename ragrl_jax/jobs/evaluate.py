@@ -3,7 +3,6 @@
 Read `evaluate` for a checkpoint on disk, `evaluator` for the held-out questions during training.
 """
 
-import json
 import logging
 import pathlib
 from collections.abc import Callable, Sequence
@@ -13,15 +12,18 @@ import jax
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import judging, recipes, structs
+from ragrl_jax import recipes, structs
+from ragrl_jax import settings as settings_lib
 from ragrl_jax.evaluation import harness
 from ragrl_jax.learner import learner as learner_lib
-from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import prepared as prepared_lib
+from ragrl_jax.settings import Judge, Settings, fields
 from ragrl_jax.store import addresses, changes, step_files
 from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import metrics as metrics_lib
@@ -64,35 +66,35 @@ def evaluate(
     harness.TooManyFailures: the retriever, a judge or the model's server is down.
   """
   sample = sample or seeds > 1
-  config = config_of(checkpoint) if config is None else config
-  config_lib.validate(config, training=False)
-  recipe = player_lib.recipe(config)
-  config, out = hub.pinned(config), pathlib.Path(out)
+  config = hub.pinned(settings_lib.of(config_of(checkpoint) if config is None else config))
+  out = pathlib.Path(out)
   if (checkpoint is None) != bool(config.endpoint.model):
     raise ValueError(
       "either a checkpoint answers (--checkpoint) or a model behind a server (config.endpoint.model): name one of them."
     )
   # ---- 1. settings and questions: everything that can be refused before weights and index are read ------------------
-  checkpoint = checkpoint if checkpoint is None else hub.with_commit(checkpoint, "--checkpoint")
-  source = None if checkpoint is None else chosen(config, checkpoint)
-  if source is None:
-    endpoint_player.check(config)
+  if checkpoint is None:  # a server has the weights, so there are no shape and no devices to prepare
+    source, prepared, recipe = None, None, prepared_lib.recipe(config)
+    endpoint_player.check(config, recipe)
   else:
-    player_lib.check(config, training=False)
+    checkpoint = hub.with_commit(checkpoint, "--checkpoint")
+    config, source = chosen(config, checkpoint)
+    prepared = prepared_lib.prepare(config, purpose="play")
+    recipe = prepared.recipe
   examples = questions.testing(config, data, max_examples=config.data.max_examples)
   questions.check_passages(config, recipe, examples, str(data))
   questions.say_trained_on(config, examples, f"--data={data}", hub=False)
 
   # ---- 2. the rooms are built, with weights or a server's address ----------------------------------------------------
-  if source is None:
-    player = endpoint_player.build(config, out / "answers.sqlite")
+  if prepared is None:
+    player = endpoint_player.build(config, recipe, out / "answers.sqlite")
   else:
-    player = player_lib.build(config, training=False)
+    player = player_lib.build(prepared)
   examples = questions.fitting(config, player, examples)
   questions.check_room(config, player.tokenizer, player.recipe, examples, str(data))
   if isinstance(player, player_lib.Player):
     assert source is not None
-    load(config, player, source)
+    load(player, source)
     answers = dict(checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]))
   else:
     answers = dict(model=config.endpoint.model, endpoint=dict(player.described))
@@ -118,34 +120,35 @@ def evaluate(
 Source = tuple[pathlib.Path | None, pathlib.Path | None, int]
 
 
-def chosen(config, checkpoint: str | pathlib.Path) -> Source:
-  """The location of the weights. Also changes the config: settings that define the arrays become the checkpoint's."""
-  folder, run, step = locate(checkpoint)
-  if folder is not None:
-    adapters = lora.is_folder(folder)
-    where = hub.with_commit(str(checkpoint), "--checkpoint") if hub.is_name(checkpoint) else str(folder)
-    config.model.path = lora.find_base(folder, config.model.path) if adapters else where
-    config.model.lora.update(dict(rank=0, path=where if adapters else ""))
-  else:
+def chosen(config: Settings, checkpoint: str | pathlib.Path) -> tuple[Settings, Source]:
+  """(the settings, in which those that define the arrays are the checkpoint's; the location of its weights)."""
+  folder, run, step = source = locate(checkpoint)
+  if folder is None:
     assert run is not None
-    _as_trained(config, run.parent / "config.json")
-  return folder, run, step
+    return _as_trained(config, run.parent), source
+  adapters = lora.is_folder(folder)
+  # Adapters name their base, and their folder determines the rank.
+  where = hub.with_commit(str(checkpoint), "--checkpoint") if hub.is_name(checkpoint) else str(folder)
+  path = lora.find_base(folder, config.model.path) if adapters else where
+  changed = {"model.path": path, "model.lora.rank": 0, "model.lora.path": where if adapters else ""}
+  return fields.replaced(config, changed), source
 
 
-def load(config, player: player_lib.Sampler, source: Source) -> None:
+def load(player: player_lib.Sampler, source: Source) -> None:
   """Loads the checkpoint's weights into the engine and the model.
 
   Raises:
     ValueError: its adapters were trained on another base than the one that was read.
   """
   folder, run, step = source
-  player.base = player.base or contents.base(config)
-  params = lora.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
+  player.base = player.base or contents.base(player.settings)
+  params = lora.split(player.model)[1] if run is None else _restored(player, run, step)
   player.engine.load(params, version=step)
   nnx.update(player.model, params)
 
 
 # Settings that change the answers. They are stored with a score if they are not the default.
+DEFAULTS = Settings()
 OTHERS = (
   "model.dtype",
   "prompting.chat",
@@ -156,12 +159,7 @@ OTHERS = (
 )
 
 
-def _at(config, name: str) -> Any:
-  section, _, last = name.partition(".")
-  return config[section][last]
-
-
-def _described(config, player: player_lib.Answerer, *, sample: bool) -> dict[str, Any]:
+def _described(config: Settings, player: player_lib.Answerer, *, sample: bool) -> dict[str, Any]:
   """The settings that are stored with a score. All results in a folder must have the same ones."""
   # Settings that only change the speed, such as lanes and chunks, are not included.
   r = config.rollout
@@ -170,9 +168,8 @@ def _described(config, player: player_lib.Answerer, *, sample: bool) -> dict[str
   if player.retriever is not None:
     index = addresses.without_credentials(config.retrieval.index)
     retrieval = dict(index=index, top_k=config.retrieval.top_k, **player.retriever.describe())
-  texts = changes.digests(changes.wordings(config))
-  default = config_lib.default_config()
-  other = {name: value for name in OTHERS if (value := _at(config, name)) != _at(default, name)}
+  texts = changes.digests(changes.wordings(changes.values(config)))
+  other = {name: value for name in OTHERS if (value := fields.at(config, name)) != fields.at(DEFAULTS, name)}
   if config.data.noise:  # it draws the passages
     other["seed"] = config.seed
   return dict(
@@ -203,7 +200,7 @@ def evaluator(
   Step 0 is included: the weights before training. A run that `reached` ends earlier is not measured at its end.
 
   Args:
-    config: the run's config.
+    config: the run's settings, or what was prepared from them.
     examples: the questions; by default those of config.data.evaluate.
     workdir: the run's folder, in which the answers of each step are stored for the report; None stores nothing.
 
@@ -213,13 +210,18 @@ def evaluator(
   Returns:
     (step, player, params) → the metrics under "evaluation/"; empty at a step that is not measured.
   """
+  if isinstance(config, prepared_lib.Prepared):
+    config, recipe = config.settings, config.recipe
+  else:
+    config = settings_lib.of(config)
+    recipe = prepared_lib.recipe(config)
   steps, every, batch = config.steps, config.evaluate.every, batch_of(config)
-  progress.waits_for_held_out(config, measured=bool(every))
+  progress.waits_for_held_out(config, recipe, measured=bool(every))
   if examples is None:
     most = config.evaluate.examples
     examples = questions.testing(config, config.data.evaluate, max_examples=most, setting="config.data.evaluate")
     what = f"config.data.evaluate={config.data.evaluate}"
-    questions.check_passages(config, player_lib.recipe(config), examples, what)
+    questions.check_passages(config, recipe, examples, what)
     questions.say_trained_on(config, examples, what, hub=True)
 
   def evaluate_step(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
@@ -265,7 +267,7 @@ def measure(
   return harness.summarise([row for row, _ in in_order]), [scored for _, scored in in_order]
 
 
-def batch_of(config) -> int:
+def batch_of(config: Settings) -> int:
   """Episodes played at a time: enough that an episode is waiting whenever a cache row becomes free."""
   return config.evaluate.batch or 4 * config.rollout.rows
 
@@ -350,7 +352,7 @@ def config_of(checkpoint: str | pathlib.Path):
         raise ValueError(f"{here}: it is the folder of {what}: name a run, one of its checkpoints or a model instead.")
     raise ValueError(f"{checkpoint}: it does not belong to a run with a config.json: give --config.")
   config = config_lib.of_run(folder)
-  if other := changes.reworded(folder, config):
+  if other := changes.reworded(folder, config.to_dict()):
     logging.warning(
       "config.%s: the file has changed since the run began; the run's text is in %s.",
       next(iter(other)),
@@ -358,7 +360,7 @@ def config_of(checkpoint: str | pathlib.Path):
     )
   with config.unlocked():
     config.switches = {**recipes.switches(config.recipe), **config.switches}
-    config.judges = {term: {**judging.unset(config.judge), **judge} for term, judge in config.judges.items()}
+    config.judges = {term: {**config_lib.unset(Judge), **judge} for term, judge in config.judges.items()}
   return config
 
 
@@ -372,34 +374,33 @@ def fingerprint(params: Any) -> str:
   return tensors.fingerprint({jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)})
 
 
-def _as_trained(config, path: pathlib.Path) -> None:
-  """Copies from the run's config the settings that define the checkpoint's arrays, and the tokenizer."""
-  if not path.exists():
-    return
-  trained, given = json.loads(path.read_text(encoding="utf-8")), config.model.path
+def _as_trained(config: Settings, run: pathlib.Path) -> Settings:
+  """The settings, with those of the run that define the checkpoint's arrays, and its tokenizer."""
+  if not (run / "config.json").exists():
+    return config
+  trained = settings_lib.of(config_lib.of_run(run))
+  moved = not pathlib.Path(trained.model.path).is_dir() and not hub.is_name(trained.model.path)
+  path = config.model.path if config.model.path and moved else trained.model.path  # the run's base has moved
   # Each of these changes the train state: layers, adapters, moments, a critic.
-  with config.unlocked():  # a model's shape may have further fields
-    for name in ("model", "optimizer", "loss", "advantage", "critic"):
-      config[name].update(trained[name])
-  moved = not pathlib.Path(config.model.path).is_dir() and not hub.is_name(config.model.path)
-  if given and moved:  # the run's base has moved
-    config.model.path = given
-  config.prompting.tokenizer = config.prompting.tokenizer or trained["prompting"]["tokenizer"]
+  arrays = {name: getattr(trained, name) for name in ("optimizer", "loss", "advantage", "critic")}
+  tokenizer = config.prompting.tokenizer or trained.prompting.tokenizer
+  model = fields.replaced(trained.model, {"path": path})
+  return fields.replaced(config, arrays | {"model": model, "prompting.tokenizer": tokenizer})
 
 
-def _restored(config, player: player_lib.Sampler, run: pathlib.Path, step: int) -> Any:
+def _restored(player: player_lib.Sampler, run: pathlib.Path, step: int) -> Any:
   """The policy's trained parameters of a run's checkpoint."""
+  config = player.settings
   checkpoints = checkpoint_lib.Checkpoints(run, keep=config.checkpoint.keep, read_only=True)
   try:
     # A checkpoint is a whole train state. The learner knows its structure, and the policy's part of it.
     host = checkpoints.host(step)
     lora.refuse_other_base(run / str(step), host.get("base", ""), config.model.path, player.base)
     # The run's own settings fit together: its warm-up may be longer than the run of this config.
-    trained = config_lib.of_run(run.parent)
+    trained = settings_lib.of(config_lib.of_run(run.parent))
     objective = dict(rl="policy", sft="sft")[config_lib.kind_of(run.parent)]  # SFT's state has no critic
-    settings = settings_lib.from_config(trained, objective=objective)
-    optimizer = settings_lib.optimizer_from_config(trained)
-    learner = learner_lib.Learner(player.model, settings, optimizer, mesh=player.mesh)
+    how = learner_settings.from_config(trained, objective=objective), learner_settings.optimizer_from_config(trained)
+    learner = learner_lib.Learner(player.model, *how, mesh=player.mesh)
     state, _ = checkpoints.restore(learner.init(config.seed, keep=False), step)
   finally:
     checkpoints.close()

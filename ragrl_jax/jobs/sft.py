@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from ragrl_jax import config as config_lib
-from ragrl_jax import structs
+from ragrl_jax import settings, structs
 from ragrl_jax.data import readers
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.models import hub
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.prompting import chat
 from ragrl_jax.run import contents, profiling, saving
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import prepared as prepared_lib
+from ragrl_jax.run.prepared import Prepared
+from ragrl_jax.settings import fields
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
 
@@ -52,7 +53,7 @@ def sft(
   environment tokens config.sft.environment_weight. The result is saved as a Hugging Face folder, `workdir`/model.
 
   Args:
-    config: all settings (`ragrl_jax.Config`).
+    config: all settings (`ragrl_jax.Config`), or what was `prepared` from them.
     workdir: gets config.json, metrics.jsonl, checkpoints/ and model/.
     drawn: step (from 0) → its transcripts, (ids, weights) each, instead of config.data.train. They must depend only on
       the step, because a resumed run draws them again.
@@ -64,24 +65,25 @@ def sft(
     ValueError, lock.Held, learner.NonFinite, hosts.Stopped: as train.train does.
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
-  config_lib.validate(config, training=False)  # it plays no episodes, and `tokenised` refuses long transcripts
-  config = planned(hub.pinned(config, workdir))
+  prepared = prepare(config, workdir)
+  config = prepared.settings
   with run_lib.opened(
     pathlib.Path(workdir), config, objective="sft", resume=resume, accept_changes=accept_changes, say=say
   ) as run:
     if not run.finished:
       profiled = profiling.Profile(run.workdir, profile, of=config.steps)
-      yield from _tuned(config, run, drawn, evaluate, reached, profiled)
+      yield from _tuned(prepared, run, drawn, evaluate, reached, profiled)
 
 
-def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profiling.Profile) -> Iterator[dict[str, Any]]:
+def _tuned(
+  prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profiled: profiling.Profile
+) -> Iterator[dict[str, Any]]:
   # ---- 2. the rooms are built: every check comes before the weights are read -----------------------------------------
-  player_lib.check_sft(config)
+  config, recipe, tokenizer, mesh = prepared.settings, prepared.recipe, prepared.tokenizer, prepared.mesh
   steps, save_every = config.steps, config.checkpoint.every
-  settings = settings_lib.from_config(config, objective="sft")
+  objective = settings_lib.from_config(config, objective="sft")
   optimizer = settings_lib.optimizer_from_config(config, total_steps=steps)
-  tokenizer, recipe = player_lib.tokenizer(config), player_lib.recipe(config)
-  rows, lengths, mesh = config.learner.micro_rows, tuple(config.learner.row_lengths), player_lib.mesh(config)
+  rows, lengths = config.learner.micro_rows, config.learner.row_lengths
   found = contents.of_folders(config) if hosts.is_first() else {}
   if drawn is None:
     examples = list(readers.read_examples(config.data.train, max_examples=config.data.max_examples))
@@ -96,8 +98,8 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
     lengths = row_lengths(config, mesh, [drawn(step) for step in range(min(steps, FIRST))])
   run.compare(found)
   pack = lambda parts: [packing.pack_items(part, rows=rows, lengths=lengths) for part in parts]
-  model, shape = player_lib.model(config, tokenizer, mesh)
-  learner = learner_lib.Learner(model, settings, optimizer, mesh=mesh)
+  model, shape = player_lib.model(config, tokenizer, prepared.shape, mesh)
+  learner = learner_lib.Learner(model, objective, optimizer, mesh=mesh)
 
   # ---- 3. the train state is restored --------------------------------------------------------------------------------
   state, host = run.restore(learner.init(config.seed, keep=False))
@@ -132,20 +134,25 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profili
 
   # ---- the model -----------------------------------------------------------------------------------------------------
   nnx.update(model, state.params)
-  saving.save(model, shape, config, run.workdir / "model", base=run.base)
+  saving.save(model, shape, tokenizer, config, run.workdir / "model", base=run.base)
   run.end(step, reached=done)
 
 
-def planned(config):
+def prepare(config, workdir: str | pathlib.Path | None = None) -> Prepared:
+  """What a run of `sft` consists of: `prepared.prepare` of the planned settings."""
+  if isinstance(config, Prepared):
+    return config
+  return prepared_lib.prepare(planned(settings.of(config)), workdir, purpose="sft")
+
+
+def planned(config: settings.Settings) -> settings.Settings:
   """The settings, with the steps and the warm-up that follow from config.sft.epochs if it is set."""
   sft = config.sft
   if not sft.epochs:
     return config
   count = sum(1 for _ in readers.read_examples(config.data.train, max_examples=config.data.max_examples))
-  config = config.copy_and_resolve_references()
-  config.steps = -(-count // sft.batch) * sft.epochs
-  config.optimizer.warmup_steps = int(sft.warmup_share * config.steps)
-  return config
+  steps = -(-count // sft.batch) * sft.epochs
+  return fields.replaced(config, {"steps": steps, "optimizer.warmup_steps": int(sft.warmup_share * steps)})
 
 
 def tokenised(
@@ -187,12 +194,12 @@ def tokenised(
   return ids, weights
 
 
-def row_lengths(config, mesh, steps: Sequence[Sequence[Transcript]]) -> tuple[int, ...]:
+def row_lengths(config: settings.Settings, mesh, steps: Sequence[Sequence[Transcript]]) -> tuple[int, ...]:
   """The row lengths for these transcripts of a few steps; see `row_layout.chosen`."""
   return row_layout.chosen(
     [items(some) for some in steps],
     rows=config.learner.micro_rows,
-    lengths=tuple(config.learner.row_lengths),
+    lengths=config.learner.row_lengths,
     multiple=1 if mesh is None else mesh.shape["sequence"],
   )
 

@@ -6,7 +6,7 @@
 
 A run is resumed in this order, and a new run begins in it too:
 
-  1. Settings are validated and compared with the run's own; the folder is locked.
+  1. Settings are checked, prepared and compared with the run's own; the folder is locked.
   2. The rooms are built: questions, then weights, index and engine, then the learner.
   3. The train state is restored from the newest undamaged checkpoint.
   4. The group sampler restores its cursor, and the groups that were sampled but not trained on.
@@ -20,13 +20,12 @@ from typing import Any
 
 from flax import nnx
 
-from ragrl_jax import config as config_lib
 from ragrl_jax.learner.state import TrainState
-from ragrl_jax.models import hub
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch
 from ragrl_jax.run import profiling, progress, questions, rewards, saving, warning_signs
 from ragrl_jax.run import rooms as rooms_lib
+from ragrl_jax.run.prepared import Prepared, prepare
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import step_files
@@ -51,7 +50,7 @@ def train(
   end it after saving the last finished step.
 
   Args:
-    config: all settings (`ragrl_jax.Config`).
+    config: all settings (`ragrl_jax.Config`), or what was `prepared` from them.
     workdir: gets config.json, metrics.jsonl, the trackers' files, checkpoints/, episodes/ and model/.
     evaluate: (step, player, params) → more metrics for the step's row (evaluate.evaluator makes one); called after
       every step, and before training with step 0.
@@ -67,23 +66,24 @@ def train(
     hosts.Stopped: a signal ended it.
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
-  config_lib.validate(config)
-  config = hub.pinned(config, workdir)
-  waits = progress.waits_for_held_out(config, measured=evaluate is not None)
+  prepared = prepare(config, workdir)
+  config = prepared.settings
+  waits = progress.waits_for_held_out(config, prepared.recipe, measured=evaluate is not None)
   how = dict(waits_for_held_out=waits, resume=resume, accept_changes=accept_changes, say=say)
   with run_lib.opened(pathlib.Path(workdir), config, objective="rl", **how) as run:
     if not run.finished:
       say(questions.named(config))
-      yield from _trained(config, run, evaluate, reached, profiling.Profile(run.workdir, profile, of=config.steps))
+      yield from _trained(prepared, run, evaluate, reached, profiling.Profile(run.workdir, profile, of=config.steps))
 
 
-def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Iterator[dict[str, Any]]:
+def _trained(prepared: Prepared, run, evaluate, reached, profiled: profiling.Profile) -> Iterator[dict[str, Any]]:
   # ---- 2. the rooms are built ----------------------------------------------------------------------------------------
+  config = prepared.settings
   steps, save_every = config.steps, config.checkpoint.every
   leads = hosts.is_first()  # the first host logs for all
   if held_out := getattr(evaluate, "contents", None):
     run.compare({"data.evaluate": held_out})
-  rooms = rooms_lib.build(config, run)
+  rooms = rooms_lib.build(prepared, run)
   player, policy = rooms.player, rooms.learner.policy
 
   # ---- 3. 4. 5. state, sampler and logs are restored -----------------------------------------------------------------
@@ -123,7 +123,7 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
 
   # ---- the model -----------------------------------------------------------------------------------------------------
   nnx.update(player.model, policy(state.params))
-  saving.save(player.model, player.config, config, run.workdir / "model", base=run.base)
+  saving.save(player.model, player.config, player.tokenizer, config, run.workdir / "model", base=run.base)
   run.end(step, reached=done)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-from ml_collections import config_dict
 
 from ragrl_jax import settings as settings_lib
 from ragrl_jax.judging import prompts
 from ragrl_jax.judging.judge_api import Cached, Judge, references
 
-__all__ = ["KINDS", "Judge", "chosen", "load", "of_steps", "of_terms", "references", "unset"]
+__all__ = ["KINDS", "Judge", "chosen", "load", "of_steps", "of_terms", "references"]
 
 KINDS = settings_lib.JUDGES
 
@@ -20,7 +19,7 @@ ASKED = ("llm", "reward_model")  # kinds that are asked a question in words
 
 
 def load(
-  settings: Mapping[str, Any],
+  settings: settings_lib.Judge,
   *,
   dtype: str = "float32",
   mesh: Any = None,
@@ -33,25 +32,23 @@ def load(
   are stored in the file `cache`, if config.judge names one.
 
   Args:
-    settings: all fields of config.judge.
+    settings: config.judge.
     dtype: dtype of weights and matmuls, for judges that run in this process.
     mesh: the devices that share the weights.
     dispatch: `dispatch(function, *arguments)` runs work on the accelerators; by default the calling thread does.
     decoders: reward models that other terms have loaded; a loaded one is added.
 
   Raises:
-    ValueError: an unknown kind, or invalid settings.
+    ValueError: the judge cannot be loaded.
   """
-  kind, prompt = settings["kind"], prompts.get(settings["prompt"])
-  if kind not in KINDS:
-    raise ValueError(f"config.judge.kind={kind!r}: it must be one of {', '.join(KINDS)}.")
+  kind, prompt = settings.kind, prompts.get(settings.prompt)
   if kind == "none":
     return None
   judge = _made(kind, settings, dict(dtype=dtype, mesh=mesh, dispatch=dispatch), {} if decoders is None else decoders)
   if kind in WORDS:  # cheaper than a look-up in the cache
     return judge
-  if settings["cache"]:
-    judge = Cached(judge, settings["cache"])
+  if settings.cache:
+    judge = Cached(judge, settings.cache)
   if prompt.of_answers and kind in ASKED:
     from ragrl_jax.judging.lexical import ExactFirst
 
@@ -60,7 +57,7 @@ def load(
 
 
 def of_terms(
-  settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = (), **here: Any
+  settings: settings_lib.Judge, by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = (), **here: Any
 ) -> dict[str, Judge]:
   """The judges of a run by reward term, with the judge of config.judge under "".
 
@@ -79,7 +76,7 @@ def of_terms(
 
 
 def of_steps(
-  settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str], **here: Any
+  settings: settings_lib.Judge, by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str], **here: Any
 ) -> dict[str, Judge]:
   """As `of_terms`, without the judge of config.judge, which need not be loadable."""
   found = chosen(settings, by_term, terms)
@@ -87,7 +84,7 @@ def of_steps(
   return _loaded(found, here)
 
 
-def _loaded(by_term: Mapping[str, Mapping[str, Any]], here: Mapping[str, Any]) -> dict[str, Judge]:
+def _loaded(by_term: Mapping[str, settings_lib.Judge], here: Mapping[str, Any]) -> dict[str, Judge]:
   made, judges, here = [], {}, {**here, "decoders": {}}
   for term, its in by_term.items():
     judge = next((judge for known, judge in made if known == its), None)
@@ -99,8 +96,8 @@ def _loaded(by_term: Mapping[str, Mapping[str, Any]], here: Mapping[str, Any]) -
 
 
 def chosen(
-  settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = ()
-) -> dict[str, dict[str, Any]]:
+  settings: settings_lib.Judge, by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = ()
+) -> dict[str, settings_lib.Judge]:
   """The settings of each judge of a run, by term, with config.judge's under "". Loads nothing.
 
   A term of `prompts.TERMS` is asked its own question: that of config.judges.TERM.prompt; without
@@ -115,67 +112,59 @@ def chosen(
     ValueError: a field that config.judge does not have; a question or a kind that is not about the term; or a
       wording that no judge is asked in.
   """
+  known = {field.name for field in dataclasses.fields(settings)}
   found = {}
   for term in ("", *terms):
     changed = {field: value for field, value in by_term.get(term, {}).items() if value is not None}
-    if unknown := sorted(set(changed) - set(settings)):
+    if unknown := sorted(changed.keys() - known):
       raise ValueError(f"config.judges.{term} sets {', '.join(unknown)}: use fields of config.judge.")
-    its = {**settings, **changed}
+    its = dataclasses.replace(settings, **changed)
     if term in prompts.TERMS:
-      if not changed.get("prompt") and not its["prompt"].startswith(term):
-        its["prompt"] = term
+      if not changed.get("prompt") and not its.prompt.startswith(term):
+        its = dataclasses.replace(its, prompt=term)
       _check_term(term, its)
-    if "wording" not in changed and its["prompt"] != settings["prompt"] and not prompts.is_folder(its["wording"]):
-      its["wording"] = ""
+    if "wording" not in changed and its.prompt != settings.prompt and not prompts.is_folder(its.wording):
+      its = dataclasses.replace(its, wording="")
     found[term] = its
   _check_wordings(settings, by_term, found)
   return found
 
 
-def _check_term(term: str, its: Mapping[str, Any]) -> None:
-  if its["kind"] == "exact":
+def _check_term(term: str, its: settings_lib.Judge) -> None:
+  if its.kind == "exact":
     raise ValueError(
       f"the judge of {term} is of kind 'exact', which compares an answer with right answers, but {term} has another "
       f"question: choose another kind (config.judge.kind, config.judges.{term}.kind)."
     )
-  if prompts.get(its["prompt"]).of_answers or not its["prompt"].startswith(term):
+  if prompts.get(its.prompt).of_answers or not its.prompt.startswith(term):
     raise ValueError(
-      f"config.judges.{term}.prompt={its['prompt']!r}: this is not the question of {term}. Use {term!r}, or leave it "
-      "out."
+      f"config.judges.{term}.prompt={its.prompt!r}: this is not the question of {term}. Use {term!r}, or leave it out."
     )
 
 
 def _check_wordings(settings, by_term, found) -> None:
   """Refuses a wording in which nothing is asked."""
   for term, its in found.items():
-    given = by_term.get(term, {}).get("wording") if term else settings["wording"]
+    given = by_term.get(term, {}).get("wording") if term else settings.wording
     if not given or prompts.is_folder(given):
       continue
     asked = {name: one for name, one in found.items() if name == term or (name and not term)}
     if not term and len(asked) > 1:  # config.judge itself is not asked if the terms have judges
       del asked[""]
-    if not any(one["kind"] in (*ASKED, "none") and one["wording"] == given for one in asked.values()):
+    if not any(one.kind in (*ASKED, "none") and one.wording == given for one in asked.values()):
       said = ", ".join(
-        f"{name or 'config.judge'}: {one['kind']}" + f" asks {one['prompt']!r}" * (one["kind"] in ASKED)
+        f"{name or 'config.judge'}: {one.kind}" + f" asks {one.prompt!r}" * (one.kind in ASKED)
         for name, one in asked.items()
       )
       raise ValueError(
         f"config.{f'judges.{term}' if term else 'judge'}.wording={given}: this is a wording of the question "
-        f"{its['prompt']!r}, but nothing is asked in it ({said}). Give it to the term that it is for "
+        f"{its.prompt!r}, but nothing is asked in it ({said}). Give it to the term that it is for "
         "(config.judges.TERM.wording), or name a folder with a file QUESTION.txt for each question."
       )
 
 
-def unset(settings: Mapping[str, Any]) -> dict[str, Any]:
-  """A term's entry in config.judges: every field of config.judge, unset.
-
-  A field that is set there, or by `--config.judges.TERM.FIELD=value`, overrides config.judge's for that term.
-  """
-  return {field: config_dict.placeholder(type(value)) for field, value in settings.items()}
-
-
-def _made(kind: str, settings: Mapping[str, Any], here: Mapping[str, Any], decoders: dict[Any, Any]) -> Judge:
-  chosen = lambda *names: {name: settings[name] for name in names}
+def _made(kind: str, settings: settings_lib.Judge, here: Mapping[str, Any], decoders: dict[Any, Any]) -> Judge:
+  chosen = lambda *names: {name: getattr(settings, name) for name in names}
   if kind == "llm":
     from ragrl_jax.judging.llm import LLM
 
@@ -186,15 +175,15 @@ def _made(kind: str, settings: Mapping[str, Any], here: Mapping[str, Any], decod
     from ragrl_jax.judging import lexical
 
     if kind == "lexical":
-      return lexical.Lexical(settings["threshold"])
+      return lexical.Lexical(settings.threshold)
     return lexical.Exact() if kind == "exact" else lexical.SubEM(words=kind == "sub_em_words")
   local = chosen("threshold", "batch", "max_tokens") | dict(here)
   from ragrl_jax.judging.local import NLI, RewardModel
 
   if kind == "nli":
-    return NLI(settings["path"], **local)
-  labels = prompts.get(settings["prompt"]).labels
-  key = (settings["path"], labels, *(settings[name] for name in ("threshold", "batch", "max_tokens")))
+    return NLI(settings.path, **local)
+  labels = prompts.get(settings.prompt).labels
+  key = (settings.path, labels, settings.threshold, settings.batch, settings.max_tokens)
   if (known := decoders.get(key)) is None:
-    known = decoders[key] = RewardModel(settings["path"], **chosen("prompt", "wording"), **local)
-  return known.asking(settings["prompt"], settings["wording"])
+    known = decoders[key] = RewardModel(settings.path, **chosen("prompt", "wording"), **local)
+  return known.asking(settings.prompt, settings.wording)

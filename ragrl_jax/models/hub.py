@@ -6,7 +6,6 @@ run stores names with their commits, OWNER/NAME@COMMIT or OWNER/NAME@REVISION@CO
 
 import fnmatch
 import functools
-import operator
 import os
 import pathlib
 import re
@@ -17,6 +16,7 @@ from tqdm import tqdm
 
 from ragrl_jax.models import hf
 from ragrl_jax.parallel import hosts
+from ragrl_jax.settings import Settings, fields
 
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "adapter_model.safetensors")
 FILES = (
@@ -121,26 +121,23 @@ def in_cache(where: str | os.PathLike) -> pathlib.Path:
   return pathlib.Path(found).parent if isinstance(found, str) else pathlib.Path(where)
 
 
-def pinned(config: Any, workdir: str | os.PathLike | None = None) -> Any:
-  """A copy of the config in which names have their commits: those of the run in `workdir`, else the present ones.
+def pinned(config: Settings, workdir: str | os.PathLike | None = None) -> Settings:
+  """The settings, in which names have their commits: those of the run in `workdir`, else the present ones.
 
   It downloads settings and tokenizers, but no weights. With several hosts, all must call it.
 
   Raises:
     ValueError: see `folder`; or the run's config.json is damaged.
   """
-  config = config.copy_and_resolve_references()
   wanted = SETTINGS | {f"judges.{term}.path": "config" for term in config.judges}
   found = {}
   for setting, part in wanted.items():
-    section, _, field = setting.rpartition(".")
-    where = functools.reduce(operator.getitem, section.split("."), config).get(field)
+    where = fields.at(config, setting)
     if where and is_name(where):
       found[setting] = _of_run(workdir, setting, where) or with_commit(where, f"config.{setting}", part)
     elif where and part != "tokenizer" and _NAME.fullmatch(where):
       folder(where, f"config.{setting}")  # says that it is the folder here
-  config.update_from_flattened_dict(hosts.exchange(found)[0])
-  return config
+  return fields.replaced(config, hosts.exchange(found)[0])
 
 
 def _of_run(workdir: str | os.PathLike | None, setting: str, where: str) -> str:

@@ -5,13 +5,10 @@ import importlib.util
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
-from ml_collections import config_dict
-
 from ragrl_jax import config as config_lib
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.recipes.recipe import Switches as Switches
-from ragrl_jax.settings import fields
 
 
 class _Module:
@@ -71,7 +68,7 @@ def switches(name: str) -> dict[str, Any]:
   """The `switches` of a config: every switch of the recipe by name, unset. A switch that is set, there or by
   `--config.switches.NAME=value`, overrides the preset's.
   """
-  return {switch: config_dict.placeholder(kinds[0]) for switch, kinds in fields.kinds(_room(name).Switches).items()}
+  return config_lib.unset(_room(name).Switches)
 
 
 def presets(name: str) -> tuple[str, ...]:

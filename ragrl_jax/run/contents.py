@@ -10,12 +10,13 @@ from ragrl_jax import judging, structs
 from ragrl_jax.data import digests
 from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.retrieval import api
+from ragrl_jax.settings import Settings
 from ragrl_jax.store import sums
 
 _READ = (".json", ".jinja", ".model", ".txt")  # files of a model's folder that are read beside the weights
 
 
-def of_folders(config, terms: Sequence[str] | None = None) -> dict[str, str]:
+def of_folders(config: Settings, terms: Sequence[str] | None = None) -> dict[str, str]:
   """Setting → digest of its folder: the models and tokenizers that training reads but does not train.
 
   With full fine-tuning too: the reference policy of a KL is read from config.model.path.
@@ -30,9 +31,7 @@ def of_folders(config, terms: Sequence[str] | None = None) -> dict[str, str]:
     named["retrieval.query_encoder"] = config.retrieval.query_encoder
     for term, judge in judging.chosen(config.judge, config.judges, terms).items():
       own = term and config.judges.get(term, {}).get("path")
-      named[f"judges.{term}.path" if own else "judge.path"] = (
-        judge["path"] if judge["kind"] in ("nli", "reward_model") else ""
-      )
+      named[f"judges.{term}.path" if own else "judge.path"] = judge.path * (judge.kind in ("nli", "reward_model"))
   return {setting: digest for setting, place in named.items() if place and (digest := of_folder(place, setting))}
 
 
@@ -78,7 +77,7 @@ def of_retriever(retriever: Any) -> str:
   return _hash(api.placeless(retriever.describe()))
 
 
-def base(config) -> str:
+def base(config: Settings) -> str:
   """Fingerprint of the frozen base of config.model's adapters; "" without adapters or without a folder."""
   adapted = config.model.path and (config.model.lora.rank or config.model.lora.path)
   return tensors.TensorFolder(hub.folder(config.model.path, "config.model.path")).fingerprint() if adapted else ""

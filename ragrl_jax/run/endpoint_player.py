@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax import judging, structs
-from ragrl_jax import settings as settings_lib
 from ragrl_jax.chat import cached
 from ragrl_jax.chat import client as client_lib
 from ragrl_jax.prompting.marked import MarkedTokenizer
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import dispatch, endpoint_client, endpoint_rollout
-from ragrl_jax.run import environment_tools
-from ragrl_jax.run import player as player_lib
-from ragrl_jax.settings.answering import Endpoint
+from ragrl_jax.run import checks, environment_tools, prepared
+from ragrl_jax.settings import Endpoint, Settings
 
 MILLION = 1e6
 
@@ -38,14 +36,14 @@ class EndpointPlayer:
   described: Mapping[str, Any]
 
 
-def check(config) -> None:
+def check(config: Settings, recipe: Recipe) -> None:
   """Makes every check that needs neither index nor questions.
 
   Raises:
     ValueError: there is no tokenizer, or no key for OpenAI's server; the address is invalid; a setting has no effect on
       the server; or the recipe needs a tool that the config does not name.
   """
-  player_lib.check_tools(config, player_lib.recipe(config))
+  checks.tools(config, recipe)
   if not config.prompting.tokenizer:
     raise ValueError(
       "config.prompting.tokenizer is empty: with config.endpoint.model it measures texts. Name the folder of any "
@@ -56,23 +54,22 @@ def check(config) -> None:
       f"config.prompting.thinking={config.prompting.thinking!r}: it has no effect on a chat server, which uses its own "
       "template. Use 'default', and set the server's own parameter (config.endpoint.more in a config file)."
     )
-  _client(settings_lib.of(config).endpoint)
+  _client(config.endpoint)
 
 
-def build(config, keep: pathlib.Path) -> EndpointPlayer:
-  """Makes a player from a config.
+def build(config: Settings, recipe: Recipe, keep: pathlib.Path) -> EndpointPlayer:
+  """Makes a player of checked settings.
 
   Args:
     config: all settings.
+    recipe: the config's.
     keep: file for the server's answers, unless config.endpoint.cache names one.
 
   Raises:
-    ValueError: see `check`; or an input cannot be read.
+    ValueError: an input cannot be read.
   """
-  check(config)
-  recipe, settings, queue = player_lib.recipe(config), settings_lib.of(config), dispatch.Dispatch()
-  endpoint, rollout = settings.endpoint, settings.rollout
-  base = player_lib.tokenizer(config)
+  endpoint, rollout, queue = config.endpoint, config.rollout, dispatch.Dispatch()
+  base = prepared.tokenizer(config, recipe)
   tokenizer = base if endpoint.protocol == endpoint_client.COMPLETIONS else MarkedTokenizer(base)
   retriever, judges, tools = environment_tools.tools(config, recipe, queue)
   client = _client(endpoint)
@@ -91,7 +88,7 @@ def build(config, keep: pathlib.Path) -> EndpointPlayer:
     recipe.stops,
     recipe.play,
     tools,
-    seed=settings.seed,
+    seed=config.seed,
     sampling=rollout.sampling,
     reserve=rollout.reserve or None,
     dispatch=queue,

@@ -14,10 +14,16 @@ from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.retrieval import encoders
 from ragrl_jax.rollout import dispatch
 from ragrl_jax.rollout import tools as tools_lib
+from ragrl_jax.settings import Retrieval, Settings
 
 
 def tools(
-  config, recipe: Recipe, queue: dispatch.Dispatch, mesh: jax.sharding.Mesh | None = None, *, judged: Sequence[str] = ()
+  config: Settings,
+  recipe: Recipe,
+  queue: dispatch.Dispatch,
+  mesh: jax.sharding.Mesh | None = None,
+  *,
+  judged: Sequence[str] = (),
 ) -> tuple[Any, Mapping[str, judging.Judge], tools_lib.RetrievalTools]:
   """(retriever or None, judges by term, the tools of episodes that use them).
 
@@ -54,7 +60,7 @@ def _encode(folder: str, queue: dispatch.Dispatch):
   return lambda texts: queue.call(encoder.queries, list(texts))
 
 
-def _longest(settings) -> float:
+def _longest(settings: Retrieval) -> float:
   """Longest duration of a search in seconds: its calls, the wait for a retriever that is down, and a last call.
 
   A search in this process may have to wait for the accelerator, as a local judge may.
@@ -64,7 +70,7 @@ def _longest(settings) -> float:
   return max(longest, local.DEADLINE_S) if here else longest
 
 
-def remote(settings) -> dict[str, Any]:
+def remote(settings: Retrieval) -> dict[str, Any]:
   """The arguments of `load_index` for a retriever at an address, or for FUSED.json, which may name some; else {}.
 
   Raises:
@@ -80,7 +86,7 @@ def remote(settings) -> dict[str, Any]:
   return dict(timeout_s=settings.timeout_s, retries=settings.retries, wait_s=settings.wait_s, key=key)
 
 
-def check_judges(config, terms: Sequence[str]) -> None:
+def check_judges(config: Settings, terms: Sequence[str]) -> None:
   """Raises a ValueError if a judge's settings are invalid, or a term has none. Loads nothing."""
   known = {*terms, *steps.TERMS}  # `ragrl faithfulness` asks the latter of any recipe's episodes
   if unknown := sorted(set(config.judges) - known):
@@ -88,18 +94,18 @@ def check_judges(config, terms: Sequence[str]) -> None:
       f"config.judges.{unknown[0]}: no judge is asked for this term. Terms are {', '.join(sorted(known))}."
     )
   for term, judge in judging.chosen(config.judge, config.judges, terms).items():
-    if term and judge["kind"] == "none":
+    if term and judge.kind == "none":
       raise ValueError(f"the recipe asks a judge about {term}: set config.judge.kind, or config.judges.{term}.kind.")
-    if judge["kind"] in judging.ASKED:
+    if judge.kind in judging.ASKED:
       own = term and config.judges.get(term, {}).get("wording")
       prompts.get(
-        judge["prompt"], judge["wording"], setting=f"config.judges.{term}.wording" if own else "config.judge.wording"
+        judge.prompt, judge.wording, setting=f"config.judges.{term}.wording" if own else "config.judge.wording"
       )
-    if judge["kind"] == "llm" and not judge["model"]:
+    if judge.kind == "llm" and not judge.model:
       setting = f"config.judges.{term}.model" if term else "config.judge.model"
       raise ValueError(f"{setting} is empty: name the model that the judge's server is to use.")
-    if judge["kind"] in ("nli", "reward_model"):
+    if judge.kind in ("nli", "reward_model"):
       setting = f"config.judges.{term}.path" if term else "config.judge.path"
-      if not judge["path"]:
+      if not judge.path:
         raise ValueError(f"{setting} is empty: name the judge's model, a folder or OWNER/NAME on the hub.")
-      hub.folder(judge["path"], setting, part="config")
+      hub.folder(judge.path, setting, part="config")

@@ -10,9 +10,10 @@ import jax
 from ragrl_jax import structs
 from ragrl_jax.learner import flops
 from ragrl_jax.learner.learner import Learner
+from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import timings
-from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.player import Player
+from ragrl_jax.settings import Settings
 
 # (step, player, params) → more metrics for the step's row, such as an evaluation's
 Evaluate = Callable[[int, Player, Any], dict[str, Any]]
@@ -54,13 +55,13 @@ def seconds_of(clock: Clock, played: timings.Timings) -> dict[str, float]:
   return {f"engine/{name}": value for name, value in played.metrics().items()} | clock.report()
 
 
-def waits_for_held_out(config, *, measured: bool) -> bool:
+def waits_for_held_out(config: Settings, recipe: Recipe, *, measured: bool) -> bool:
   """Whether a stage begins when a metric of held-out questions settles.
 
   Raises:
     ValueError: it does, and such questions are not `measured` during the run.
   """
-  metric = player_lib.recipe(config).waits_for
+  metric = recipe.waits_for
   if (waits := metric.startswith("evaluation/")) and not measured:
     raise ValueError(
       f"config.recipe={config.recipe!r} with these switches waits for {metric}: no held-out questions are measured "

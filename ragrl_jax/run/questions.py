@@ -13,10 +13,13 @@ from ragrl_jax.data import digests, readers, stream
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run.player import Answerer
+from ragrl_jax.settings import Settings
 from ragrl_jax.store import episodes
 
 
-def training(config, recipe: Recipe, tokenizer) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:
+def training(
+  config: Settings, recipe: Recipe, tokenizer
+) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:
   """The questions of config.data.train, followed by those of config.data.hard, and the stream that draws them.
 
   No weights are needed, so that unusable questions are refused before the model is loaded.
@@ -45,13 +48,13 @@ def training(config, recipe: Recipe, tokenizer) -> tuple[list[structs.Example], 
   )
 
 
-def named(config) -> str:
+def named(config: Settings) -> str:
   """The sets that a run reads, for its first line: by setting, "none" for an empty one."""
-  sets = (f"config.data.{name}={config.data[name] or 'none'}" for name in ("train", "hard", "evaluate"))
+  sets = (f"config.data.{name}={getattr(config.data, name) or 'none'}" for name in ("train", "hard", "evaluate"))
   return f"questions: {', '.join(sets)}"
 
 
-def check_passages(config, recipe: Recipe, examples: Sequence[structs.Example], what: str) -> None:
+def check_passages(config: Settings, recipe: Recipe, examples: Sequence[structs.Example], what: str) -> None:
   """Refuses questions without the passages that the recipe's prompt shows.
 
   Args:
@@ -127,7 +130,7 @@ def prompt_tokens(recipe: Recipe, tokenizer, example: structs.Example) -> int:
   return len(tokenizer.render(recipe.prompt.messages(example))) + tools
 
 
-def check_room(config, tokenizer, recipe: Recipe, examples: Sequence[structs.Example], what: str) -> None:
+def check_room(config: Settings, tokenizer, recipe: Recipe, examples: Sequence[structs.Example], what: str) -> None:
   """Refuses a set in which every prompt fills the whole context (config.rollout.context).
 
   Raises:
@@ -145,7 +148,7 @@ def check_room(config, tokenizer, recipe: Recipe, examples: Sequence[structs.Exa
   )
 
 
-def _read(config, path: str, max_examples: int, setting: str) -> list[structs.Example]:
+def _read(config: Settings, path: str, max_examples: int, setting: str) -> list[structs.Example]:
   examples = readers.read_examples(path, max_examples=max_examples, setting=setting)
   return [example if config.data.own_passages else without_passages(example) for example in examples]
 
@@ -183,7 +186,7 @@ def marked(example: structs.Example) -> structs.Example:
   return dataclasses.replace(example, supporting=supporting, evidence=evidence)
 
 
-def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[structs.Example]:
+def _fitting(config: Settings, recipe: Recipe, tokenizer, what: str, path: str) -> list[structs.Example]:
   examples = every = _read(config, path, config.data.max_examples, what)
   if config.data.drop_unanswerable:
     examples = [example for example in examples if example.meta.get("answerable", True)]
@@ -213,7 +216,7 @@ def _say_left_out(what: str, path: str, left: int, of: int, rule: str) -> None:
     logging.warning("%s=%s: %d of %d questions are left out (config.data.%s=True).", what, path, left, of, rule)
 
 
-def fitting(config, player: Answerer, examples: Sequence[structs.Example]) -> Sequence[structs.Example]:
+def fitting(config: Settings, player: Answerer, examples: Sequence[structs.Example]) -> Sequence[structs.Example]:
   """With config.data.cut_middle, shortens passages until every prompt leaves room for max_new_tokens.
 
   The longest passage loses as many tokens from its middle as needed, then the next longest. The evidence does not
@@ -252,7 +255,7 @@ def _cut(example: structs.Example, tokenizer, recipe: Recipe, room: int) -> stru
   return example
 
 
-def testing(config, path: str, *, max_examples: int, setting: str = "--data") -> list[structs.Example]:
+def testing(config: Settings, path: str, *, max_examples: int, setting: str = "--data") -> list[structs.Example]:
   """The questions for evaluating a model, with gold sentences from config.data.evidence and noise by config.data.noise.
 
   Args:
@@ -269,7 +272,7 @@ def testing(config, path: str, *, max_examples: int, setting: str = "--data") ->
   return with_noise(examples, config.data.noise, seed=config.seed)
 
 
-def say_trained_on(config, examples: Sequence[structs.Example], what: str, *, hub: bool) -> None:
+def say_trained_on(config: Settings, examples: Sequence[structs.Example], what: str, *, hub: bool) -> None:
   """Warns if questions of an evaluation are among those of config.data.train or config.data.hard.
 
   Args:
@@ -279,7 +282,7 @@ def say_trained_on(config, examples: Sequence[structs.Example], what: str, *, hu
     hub: also read training sets of the Hugging Face hub; else only files that are there.
   """
   for name in ("train", "hard"):
-    path = config.data[name]
+    path = getattr(config.data, name)
     try:
       others = readers.read_examples(path) if path and (hub or "hf:" not in path) else ()
       found = digests.also_in(examples, others)

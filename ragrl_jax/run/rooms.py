@@ -14,6 +14,7 @@ from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import dispatch, group_sampler
 from ragrl_jax.run import contents, questions, rewards
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.store import checkpoint
 from ragrl_jax.store import workdir as run_lib
 
@@ -76,28 +77,28 @@ class Rooms:
       self.packing["lengths"], self.unmeasured = tuple(host[ROWS]), None
 
 
-def build(config, run: run_lib.Run | None = None) -> Rooms:
-  """The rooms and the settings of a step. All settings and questions are checked before weights and index are read.
+def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
+  """The rooms and the settings of a step. All questions are checked before weights and index are read.
 
   Args:
-    config: all settings.
+    prepared: what the run consists of.
     run: compares the contents of questions, models and index with those of its last start.
   """
-  player_lib.check(config)
+  config, recipe = prepared.settings, prepared.recipe
   objective, optimizer = settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
-  examples, draws = questions.training(config, player_lib.recipe(config), player_lib.tokenizer(config))
+  examples, draws = questions.training(config, recipe, prepared.tokenizer)
   if run is not None and hosts.is_first():
-    found = contents.of_folders(config, player_lib.recipe(config).judged)
+    found = contents.of_folders(config, recipe.judged)
     asked = contents.of_questions(examples)
-    run.compare(found | {f"data.{name}": asked for name in ("train", "hard") if config.data[name]})
+    run.compare(found | {f"data.{name}": asked for name in ("train", "hard") if getattr(config.data, name)})
   rollout, rows, limits = config.rollout, config.learner, config.reward
   penalty = rewards.overlong(limit=limits.overlong_limit, buffer=limits.overlong_buffer)
   scorer = rewards.Scorer(penalty, rollout.filter.metric)
-  player = player_lib.build(config)
+  player = player_lib.build(prepared)
   if run is not None and hosts.is_first() and player.retriever is not None:
     run.compare({"retrieval.index": contents.of_retriever(player.retriever)})
-  if player.recipe.paced is not None:
-    player.recipe = player.recipe.paced(len(examples) / rollout.prompts_per_step)
+  if recipe.paced is not None:
+    player.recipe = recipe.paced(len(examples) / rollout.prompts_per_step)
   sampler = group_sampler.GroupSampler(
     player.rollout,
     examples,
@@ -106,7 +107,7 @@ def build(config, run: run_lib.Run | None = None) -> Rooms:
     lambda *given: scorer.measure(player.recipe, *given),
     prompts_per_step=rollout.prompts_per_step,
     group_size=rollout.group_size,
-    filter=group_sampler.Filter(**rollout.filter),
+    filter=group_sampler.Filter(**vars(rollout.filter)),
     max_failed_share=config.retrieval.max_failed_share,
     max_unjudged_share=config.judge.max_failed_share,
     ahead=rollout.ahead > 0,

@@ -2,12 +2,13 @@
 
 import pathlib
 import shutil
+from typing import Any
 
 from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts
-from ragrl_jax.prompting import tokenizer as tokenizer_lib
+from ragrl_jax.settings import Settings
 
 TOKENIZER_FILES = (
   "tokenizer.json",
@@ -22,7 +23,16 @@ TOKENIZER_FILES = (
 )
 
 
-def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=None, *, base: str = "") -> None:
+def save(
+  model: Decoder,
+  shape: DecoderConfig,
+  tokenizer: Any,
+  config: Settings,
+  out: pathlib.Path,
+  dtype: Any = None,
+  *,
+  base: str = "",
+) -> None:
   """Saves model and tokenizer as a Hugging Face folder for config.model.path.
 
   A model with adapters is saved as a PEFT folder for config.model.lora.path. If its base has new random weights, there
@@ -31,7 +41,8 @@ def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=
   Args:
     model: the model to save; adapters are always float32.
     shape: the model's config.
-    config: the run's config, with the folder that the run started from.
+    tokenizer: the run's tokenizer, with the ids that end a reply.
+    config: the run's settings, with the folders of model and tokenizer that the run started from.
     out: the folder.
     dtype: dtype of the stored weights; unchanged by default.
     base: fingerprint of the base of adapters, see `lora.save_adapters`.
@@ -49,6 +60,4 @@ def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=
     if (source / name).is_file():
       shutil.copyfile(source / name, out / name)
   if (out / "config.json").exists():
-    how = config.prompting
-    tokenizer = tokenizer_lib.load_tokenizer(source, chat=how.chat, markers=how.markers, check=lambda _: None)
     weights.write_generation_config(out, (*shape.eos_ids, *tokenizer.eos_ids), shape.bos_id)

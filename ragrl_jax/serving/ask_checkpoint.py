@@ -32,6 +32,7 @@ from ragrl_jax.run import questions
 from ragrl_jax.run.player import Player
 from ragrl_jax.serving.engine_thread import EngineThread
 from ragrl_jax.serving.live_client import LiveClient
+from ragrl_jax.settings import Settings
 from ragrl_jax.store import episodes
 
 Tell = Callable[[dict[str, Any]], None]
@@ -56,7 +57,7 @@ def agreement(answers: Sequence[str | None]) -> list[dict[str, Any]]:
   return [dict(answer=first[key], count=count, share=count / len(keys)) for key, count in counted]
 
 
-def judged(config) -> tuple[str, ...]:
+def judged(config: Settings) -> tuple[str, ...]:
   """The terms about steps for which the config names a judge."""
   kind = lambda term: config.judges.get(term, {}).get("kind") or config.judge.kind
   return tuple(term for term in steps_lib.TERMS if kind(term) not in ("none", "exact"))  # "exact" compares answers
@@ -66,15 +67,14 @@ class Asker:
   """A checkpoint that answers questions. Its engine runs in its own thread until `close`.
 
   Args:
-    config: the settings from which the player was made.
     player: with weights, and with a judge for each term of `judged`.
     name: of the checkpoint, to show to users.
   """
 
-  def __init__(self, config, player: Player, name: str):
+  def __init__(self, player: Player, name: str):
     if not isinstance(player.rollout, collect.Rollout):
       raise ValueError("several hosts: questions can be asked on one host only (config.mesh).")
-    self.config, self.player, self.name = config, player, name
+    self.player, self.name = player, name
     self._rollout, self._texts = player.rollout, conversation.TextCache(player.tokenizer)
     self.thread = EngineThread(player.engine, player.rollout.dispatch)
     self.thread.start()
@@ -93,7 +93,7 @@ class Asker:
         f"{recipe.name} needs questions with passages: take one from a file (--data FILE --id ID; `ragrl retrieve` "
         "writes one), or use a checkpoint of a recipe that searches an index (config.retrieval.index)."
       )
-    questions.check_room(self.config, self.player.tokenizer, recipe, [example], "the question")
+    questions.check_room(self.player.settings, self.player.tokenizer, recipe, [example], "the question")
 
   async def ask(
     self, example: structs.Example, *, samples: int = 1, greedy: bool = True, seed: int | None = None, tell: Tell

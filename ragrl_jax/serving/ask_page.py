@@ -52,14 +52,10 @@ class Application:
 
   def __init__(self, askers: Sequence[ask_checkpoint.Asker], limits: Limits = Limits()):
     self._askers, self._limits, self._waiting = askers, limits, 0
-    recipe = askers[0].player.recipe
-    facts = [("Recipe", recipe.name), ("Model", _size(askers[0].player)), ("Searches", _index(askers[0]))]
-    facts.append(
-      (
-        "Judge",
-        "judges every answer's steps" if ask_checkpoint.judged(askers[0].config) else "none (config.judge.kind)",
-      )
-    )
+    player = askers[0].player
+    facts = [("Recipe", player.recipe.name), ("Model", _size(player)), ("Searches", _index(player))]
+    judged = ask_checkpoint.judged(player.settings)
+    facts.append(("Judge", "judges every answer's steps" if judged else "none (config.judge.kind)"))
     names = [asker.name for asker in askers]
     self._page = rendering.asking_page(names, facts, samples=SAMPLES, longest=limits.longest)
 
@@ -156,7 +152,7 @@ def _size(player) -> str:
   return "–" if player.config is None else f"{player.config.num_layers} layers of width {player.config.d_model}"
 
 
-def _index(asker: ask_checkpoint.Asker) -> str:
-  if asker.player.retriever is None:
+def _index(player) -> str:
+  if player.retriever is None:
     return "nothing"
-  return f"{asker.config.retrieval.top_k} passages each, {asker.player.retriever.describe().get('kind', 'an index')}"
+  return f"{player.settings.retrieval.top_k} passages each, {player.retriever.describe().get('kind', 'an index')}"

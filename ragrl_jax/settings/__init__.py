@@ -144,7 +144,11 @@ class Settings(Section):
 def of(config: Any) -> Settings:
   """The typed settings of a ConfigDict, or of nested mappings. They are checked, and nothing is loaded.
 
+  Typed settings are returned as they are, so each function of `jobs/` takes either.
+
   Raises:
     ValueError: the message has the field's path, its value and what it must be.
   """
+  if isinstance(config, Settings):
+    return config
   return fields.build(Settings, config.to_dict() if hasattr(config, "to_dict") else config, "config")

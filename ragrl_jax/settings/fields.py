@@ -182,6 +182,27 @@ def plain(record: Any) -> dict[str, Any]:
   return found
 
 
+def at(record: Any, name: str) -> Any:
+  """The value of a dotted name, such as "model.path"; None if a mapping in a record has no such name."""
+  for part in name.split("."):
+    record = record.get(part) if isinstance(record, Mapping) else getattr(record, part)
+  return record
+
+
+def replaced(record: T, values: Mapping[str, Any]) -> T:
+  """A copy of a record, or of a mapping, with other values by dotted name: {"model.path": "…"}. It is checked again."""
+  own: dict[str, Any] = {}
+  inner: dict[str, dict[str, Any]] = {}
+  for name, value in values.items():
+    first, _, rest = name.partition(".")
+    if rest:
+      inner.setdefault(first, {})[rest] = value
+    else:
+      own[first] = value
+  own |= {first: replaced(at(record, first), some) for first, some in inner.items()}
+  return {**record, **own} if isinstance(record, Mapping) else dataclasses.replace(record, **own)  # pyright: ignore
+
+
 @functools.cache
 def _fields(record: Any) -> dict[str, dataclasses.Field[Any]]:
   return {field.name: field for field in dataclasses.fields(record)}

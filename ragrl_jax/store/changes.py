@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.settings import fields
+from ragrl_jax.settings import Settings, fields
 from ragrl_jax.store import addresses, jsonl
 
 FILE, CHANGES = "config.json", "changes.jsonl"
@@ -43,29 +43,33 @@ FREE = {
 HELD_OUT = ("evaluate.", "data.evaluate", "data.evidence", "data.noise", "data.cut_middle")
 
 
-def write(workdir: pathlib.Path, config, objective: str) -> None:
+def write(workdir: pathlib.Path, config: Settings, objective: str) -> None:
   """Writes the settings and the run's kind to config.json, as ASCII, and the user's own wordings to wordings.json.
 
   Addresses are written without user and password.
   """
-  if texts := wordings(config):
+  made = values(config)
+  if texts := wordings(made):
     with jsonl.whole(workdir / WORDINGS) as part:
       part.write_text(json.dumps(texts, indent=1, ensure_ascii=False), encoding="utf-8")
   with jsonl.whole(workdir / FILE) as part:
-    part.write_text(json.dumps(values(config) | {config_lib.OBJECTIVE: objective}, indent=1), encoding="ascii")
+    part.write_text(json.dumps(made | {config_lib.OBJECTIVE: objective}, indent=1), encoding="ascii")
 
 
-def wordings(config) -> dict[str, str]:
+def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
   """Setting → the text of its file, of each setting that is "file:PATH" (prompting/wording.py).
 
   A folder of wordings has one entry SETTING/NAME.txt for each file; functions FILE.py:NAME of a switch have one entry
   SETTING/FILE.py for each file.
 
+  Args:
+    settings: all settings as nested mappings, see `values`.
+
   Raises:
     ValueError: a file that cannot be read.
   """
   found = {}
-  for name, value in dict(jsonl.flat(values(config))).items():
+  for name, value in dict(jsonl.flat(settings)).items():
     files = {}
     if isinstance(value, str) and name.startswith("switches."):
       programs = (pathlib.Path(part.strip().rpartition(":")[0]) for part in value.split(","))
@@ -92,14 +96,14 @@ def digests(texts: Mapping[str, str]) -> dict[str, str]:
   return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
 
 
-def reworded(workdir: pathlib.Path, config) -> dict[str, tuple[str, str]]:
+def reworded(workdir: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
   """Setting → (old hash, new hash) of each file whose text has changed since the run began."""
   was = digests(wordings_of(workdir))
-  now = digests(wordings(config))
+  now = digests(wordings(settings))
   return {name: (was[name], now[name]) for name in was.keys() & now.keys() if was[name] != now[name]}
 
 
-def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
+def differences(workdir: pathlib.Path, config: Settings) -> dict[str, tuple[Any, Any]]:
   """Setting → (old value, new value), for each setting that differs from the folder's config.json.
 
   A setting that is missing in the file, because it is newer, had its default value.
@@ -111,7 +115,7 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
   try:
     saved = json.loads(path.read_text(encoding="utf-8"))
     saved.pop(config_lib.OBJECTIVE, None)
-    was = dict(jsonl.flat(values(config_lib.default_config())))
+    was = dict(jsonl.flat(values(Settings())))
     was |= jsonl.flat(saved)
   except (FileNotFoundError, AttributeError, ValueError) as error:
     raise ValueError(
@@ -119,9 +123,10 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
       "Put it back, use another workdir, or remove it and resume with "
       "--accept_changes."
     ) from error
-  now = dict(jsonl.flat(values(config)))
-  texts = {f"{name} (its text)": pair for name, pair in reworded(workdir, config).items()}
-  kept, read = wordings_of(workdir), wordings(config)
+  made = values(config)
+  now = dict(jsonl.flat(made))
+  texts = {f"{name} (its text)": pair for name, pair in reworded(workdir, made).items()}
+  kept, read = wordings_of(workdir), wordings(made)
   moved = {name.partition("/")[0] for name in kept.keys() & read.keys()} if kept.keys() == read.keys() else set()
   nothing = object()
   found = {name: (was.get(name, nothing), now.get(name, nothing)) for name in [*now, *(was.keys() - now.keys())]}
@@ -161,7 +166,7 @@ def contents_of(workdir: pathlib.Path) -> dict[str, str]:
 
 
 def refuse_others(
-  workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]], config, waits_for_held_out: bool = False
+  workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]], config: Settings, waits_for_held_out: bool = False
 ) -> None:
   """Refuses to resume if the changes would change what is trained.
 
@@ -184,7 +189,7 @@ def record(workdir: pathlib.Path, step: int, changes: Mapping[str, tuple[Any, An
     file.write(jsonl.line(dict(step=step, time=round(time.time(), 3), changes=changes)))
 
 
-def _is_free(name: str, config, waits_for_held_out: bool) -> bool:
+def _is_free(name: str, config: Settings, waits_for_held_out: bool) -> bool:
   name = name.partition(" (")[0]  # "data.train (its contents)"
   # Held-out questions are also measured at config.steps.
   if waits_for_held_out and (name == "steps" or name.startswith(HELD_OUT)):
@@ -195,6 +200,6 @@ def _is_free(name: str, config, waits_for_held_out: bool) -> bool:
   return any(fnmatch.fnmatchcase(name, pattern) for pattern in FREE)
 
 
-def values(config) -> dict[str, Any]:
+def values(config: Settings) -> dict[str, Any]:
   """The settings as JSON values, without credentials."""
-  return addresses.everywhere(json.loads(config.to_json_best_effort()))
+  return addresses.everywhere(json.loads(json.dumps(fields.plain(config))))

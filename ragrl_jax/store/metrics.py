@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ragrl_jax.settings import Settings
 from ragrl_jax.store import changes, jsonl
 from ragrl_jax.store import trackers as trackers_lib
 
@@ -58,7 +59,9 @@ class MetricWriter:
     self._trackers = trackers_lib.Trackers(names, self.path.parent, restored=restored, settings=settings or {})
 
   @classmethod
-  def of_run(cls, workdir: str | os.PathLike, config, *, restored: int | None, silent: bool) -> "MetricWriter":
+  def of_run(
+    cls, workdir: str | os.PathLike, config: Settings, *, restored: int | None, silent: bool
+  ) -> "MetricWriter":
     """The writer with the trackers that config.log turns on; they get the settings without credentials."""
     names = trackers_lib.chosen(config.log)
     return cls(

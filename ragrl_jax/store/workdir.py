@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ragrl_jax.parallel import hosts
+from ragrl_jax.settings import Settings
 from ragrl_jax.store import changes, checkpoint, folders, jsonl, lock, metrics, versions
 
 RESUME = ("auto", "must", "never")
@@ -42,7 +43,7 @@ class Run:
   def __init__(
     self,
     workdir: pathlib.Path,
-    config,
+    config: Settings,
     still_held,
     say,
     *,
@@ -175,7 +176,7 @@ class Run:
 @contextlib.contextmanager
 def opened(
   workdir: pathlib.Path,
-  config,
+  config: Settings,
   *,
   objective: str = "rl",
   waits_for_held_out: bool = False,

@@ -11,6 +11,7 @@ from ragrl_jax.agents.calls.turns import ToolTurns
 from ragrl_jax.data import readers
 from ragrl_jax.jobs import train
 from ragrl_jax.run import player, questions
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import ENVIRONMENT
 
@@ -73,8 +74,8 @@ def test_a_template_that_does_not_fit_is_refused_before_the_model_is_made(world,
 
 
 def test_tools_are_a_part_of_the_prompts_length(world, words):
-  config = settings(world, words)
-  recipe, words = player.recipe(config), player.tokenizer(config)
+  made = prepare(config := settings(world, words))
+  recipe, words = made.recipe, made.tokenizer
   tools = recipe.tool_tokens(words)
   (longest, *_) = sorted(readers.read_examples(config.data.train), key=lambda e: -len(e.question))
   alone = len(words.render(recipe.prompt.messages(longest)))

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import recipes, settings
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.structs import Example, Passage
@@ -113,7 +113,7 @@ def test_arenas_sft_is_the_fair_one_or_the_authors(tmp_path):
   for variant, most, prompt in (("sft", 0, 0.0), ("sft,repo", 1024, 1.0), ("sft,direct,repo", 1024, 1.0)):
     config = config_lib.load("arena", variant)
     config.data.train = str(rows)
-    planned = sft.planned(config)
+    planned = sft.planned(settings.of(config))
     assert (config.sft.max_tokens, config.sft.environment_weight, config.sft.batch) == (most, prompt, 256), variant
     assert (planned.steps, planned.optimizer.warmup_steps) == (4, 0) and planned.optimizer.schedule == "linear"
 

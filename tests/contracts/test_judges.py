@@ -9,6 +9,7 @@ from scripted_server import serving
 
 from ragrl_jax import config, judging
 from ragrl_jax.judging import judge_api
+from ragrl_jax.settings import Judge
 
 FACTS = ["The Rhine passes Basel, Strasbourg and Cologne.", "Paris\nthe City of Light", "山 река délta"]
 CLAIMS = ["Cologne lies on the Rhine, as Basel does", "paris.", "река", "Berlin has three opera houses", "1 yes 0 no"]
@@ -16,7 +17,7 @@ PAIRS = [(fact, claim) for fact in FACTS for claim in CLAIMS]
 
 
 def settings(**changed):
-  return config.default_config().judge.to_dict() | dict(batch=4, max_tokens=512, threshold=0.0) | changed
+  return Judge(**dict(batch=4, max_tokens=512, threshold=0.0) | changed)
 
 
 def says(messages, number):
@@ -98,7 +99,7 @@ def test_a_run_has_a_judge_a_term(endpoint, monkeypatch):
   monkeypatch.setenv("NO_PROXY", "127.0.0.1")
   terms = ("information_think", "think_search", "think_answer")
   made = config.default_config()
-  made.judges = {term: judging.unset(made.judge) for term in terms}
+  made.judges = {term: config.unset(Judge) for term in terms}
   by_term = made.judges
   by_term.information_think.update(dict(kind="llm", endpoint=endpoint, model="m"))
   by_term.think_answer.threshold = 1.0

@@ -9,6 +9,7 @@ import yaml
 
 import ragrl_jax
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings
 from ragrl_jax.cli import push_hf
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import harness
@@ -81,7 +82,7 @@ def test_the_card_says_what_the_run_was(tmp_path):
 
 def test_settings_are_compared_with_the_presets(tmp_path):
   recipe = config_lib.load("arena")
-  changes.write(tmp_path, recipe, "rl")
+  changes.write(tmp_path, settings.of(recipe), "rl")
   same = run(tmp_path / "same", like=tmp_path)
   assert "No settings differ" in section(written(same), "Settings")
   other = run(

@@ -6,13 +6,14 @@ import pytest
 
 import ragrl_jax
 from ragrl_jax import config as config_lib
-from ragrl_jax import retrieval, structs
+from ragrl_jax import retrieval, settings, structs
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import weights
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import changes, checkpoint
 
 pytestmark = pytest.mark.slow  # builds an engine for each test
@@ -39,7 +40,7 @@ def place(tmp_path_factory):
   config.retrieval.update(dict(index=str(place / "index"), top_k=1))
   config.rollout.update(dict(lanes=2, rows=4, context=256, chunk=8, prefill=32, page=64, max_new_tokens=8))
   config.evaluate.batch, config.mesh.data = 3, 2
-  player = player_lib.build(config)
+  player = player_lib.build(prepare(config))
   weights.save_pretrained(player.model, player.config, place / "model")
   return place, config, player
 
@@ -92,7 +93,7 @@ def test_config_sets_the_room_that_results_leave_for_the_next_turn(place, whole)
   assert player.rollout.reserve == 8  # room for a whole turn
   config = config.copy_and_resolve_references()
   config.rollout.reserve = 3
-  assert player_lib.build(config).rollout.reserve == 3
+  assert player_lib.build(prepare(config)).rollout.reserve == 3
   assert whole[0]["settings"]["reserve"] is None
   with pytest.raises(ValueError, match="reserve"):  # it changes what the model sees
     run(place, config, "whole")
@@ -108,7 +109,7 @@ def test_a_runs_checkpoint_scores_as_its_exported_model(place, whole):
   saved.close()
   trained, other = config.copy_and_resolve_references(), config.copy_and_resolve_references()
   trained.steps, trained.optimizer.warmup_steps = 9, 5
-  changes.write(place / "run", trained, "rl")
+  changes.write(place / "run", settings.of(trained), "rl")
   other.steps = 2  # shorter than the warm-up: the optimizer is that of the run
   other.model.shape.update(dict(d_model=32, num_layers=2))  # the checkpoint decides which model is loaded
   by_run = run(place, other, "by_run", checkpoint="run")
@@ -130,7 +131,7 @@ def test_a_fine_tuned_checkpoint_has_no_critic_though_its_config_has_one(place, 
   saved = checkpoint.Checkpoints(place / "tuned" / "checkpoints", keep=2)
   saved.save(3, learner.init(0), host=dict(step=3, reached=False))
   saved.close()
-  changes.write(place / "tuned", config, "sft")
+  changes.write(place / "tuned", settings.of(config), "sft")
   run(place, config, "by_tuned", checkpoint="tuned")
   assert predictions(place / "by_tuned") == got
 

@@ -7,7 +7,7 @@ import real_cells
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.evaluation.tables import papers
-from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import checks, prepared
 
 EVERY = real_cells.evaluations()
 
@@ -48,9 +48,9 @@ def test_all_settings_are_valid(monkeypatch):
   monkeypatch.setattr(pathlib.Path, "exists", lambda path: True)  # indexes are built when an evaluation is made
   for one in {(one.config, one.flags, one.training): one for one in EVERY}.values():
     config = real_cells.asked(one, out, 200)
-    config_lib.validate(config, training=False)
-    player_lib.check_tools(config, player_lib.recipe(config))
+    made = config_lib.validate(config, training=False)
+    checks.tools(made, prepared.recipe(made))
   for training in {one.training for one in EVERY if one.training}:
     config = real_cells.trained(training, out, out)
-    config_lib.validate(config)
-    player_lib.check_tools(config, player_lib.recipe(config))
+    made = config_lib.validate(config)
+    checks.tools(made, prepared.recipe(made))

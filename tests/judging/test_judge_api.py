@@ -1,13 +1,14 @@
 """What all judges share: checks of pairs, blank claims, right answers as a premise, thresholds; and `judging.load`."""
 
+import dataclasses
+
 import pytest
 
-from ragrl_jax import config, judging
+from ragrl_jax import judging
 from ragrl_jax.judging import judge_api, lexical
+from ragrl_jax.settings import Judge
 
-
-def settings(**changed):
-  return config.default_config().judge.to_dict() | changed
+settings = Judge
 
 
 def test_each_asks_once_for_what_needs_asking():
@@ -75,7 +76,7 @@ def test_the_judge_of_a_step_is_asked_with_the_terms_own_prompt():
   }
   assert named(llm) == dict(information_think="information_think", think_search="think_search")
   bare = dict(information_think="information_think_bare", think_search="think_search")
-  assert named(llm | dict(prompt="information_think_bare")) == bare
+  assert named(dataclasses.replace(llm, prompt="information_think_bare")) == bare
   assert named(llm, information_think=dict(prompt="information_think_bare"), think_search=dict(prompt=None)) == bare
   with pytest.raises(ValueError, match="config.judges.think_search.prompt='answer'.*Use 'think_search'"):
     judging.of_steps(llm, dict(think_search=dict(prompt="answer")), terms)
@@ -89,13 +90,13 @@ def test_a_wording_belongs_to_its_question(tmp_path):
   llm = settings(kind="llm", model="m", endpoint="http://localhost:1", wording=mine)
   terms = ("information_think", "think_search", "think_answer")
   used = lambda base, terms=terms, **by_term: {
-    term: (its["prompt"], its["wording"]) for term, its in judging.chosen(base, by_term, terms).items()
+    term: (its.prompt, its.wording) for term, its in judging.chosen(base, by_term, terms).items()
   }
   # config.judge.wording is that of config.judge.prompt (information_think); the other questions keep their own words.
   own = dict(think_search=("think_search", ""), think_answer=("think_answer", ""))
   assert used(llm) == {"": ("information_think", mine), "information_think": ("information_think", mine), **own}
   assert used(llm, think_search=dict(wording=other))["think_search"] == ("think_search", other)
-  assert used(llm | dict(prompt="think_search"))["information_think"] == ("information_think", "")
+  assert used(dataclasses.replace(llm, prompt="think_search"))["information_think"] == ("information_think", "")
   marks = {judge.describe()["wording"] for judge in judging.of_terms(llm, {}, terms).values()}
   assert len(marks) == 3
   # Other terms of a recipe are asked config.judge.prompt, so in its wording.
@@ -104,7 +105,12 @@ def test_a_wording_belongs_to_its_question(tmp_path):
   for base, some, by_term, named in (
     (llm, ("think_search",), {}, f"config.judge.wording={mine}.*'information_think'.*think_search: llm asks"),
     (llm, terms[:1], dict(information_think=dict(kind="sub_em")), "nothing is asked in it .information_think: sub_em"),
-    (llm | dict(wording=""), terms, dict(think_answer=dict(kind="nli", wording=other)), "config.judges.think_answer.w"),
+    (
+      dataclasses.replace(llm, wording=""),
+      terms,
+      dict(think_answer=dict(kind="nli", wording=other)),
+      "config.judges.think_answer.w",
+    ),
     (llm, terms, dict(think_search=dict(prompt="information_think")), "not the question of think_search"),
     (settings(kind="exact"), terms, {}, "compares an answer with right answers, but information_think has"),
     (settings(kind="lexical", wording=mine), (), {}, "config.judge.wording.*config.judge: lexical"),

@@ -8,9 +8,10 @@ import pytest
 import sentencepiece
 from flax import nnx
 
-from ragrl_jax import config, judging
+from ragrl_jax import judging
 from ragrl_jax.judging import local, prompts
 from ragrl_jax.models import lora, t5, weights
+from ragrl_jax.settings import Judge
 
 PREMISE, CLAIM = "The Rhine  passes\nBasel and Cologne.", "it flows through Cologne"
 
@@ -118,7 +119,7 @@ def test_reward_model_from_adapters(decoder_folder, tmp_path):
 
 
 def test_terms_share_the_weights_of_a_reward_model(decoder_folder):
-  base = config.default_config().judge.to_dict() | dict(kind="reward_model", path=str(decoder_folder))
+  base = Judge(kind="reward_model", path=str(decoder_folder))
   first, second = judging.of_steps(base, {}, ("information_think", "think_search")).values()
   assert first._rows is second._rows and first.describe() != second.describe()
   assert (first.describe()["prompt"], second.describe()["prompt"]) == ("information_think", "think_search")

@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 
+import decoders
 import hf_folders
 import jax
 import jax.numpy as jnp
@@ -13,12 +14,13 @@ import small_tokenizers
 from flax import nnx
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings as settings_lib
 from ragrl_jax.cli import commands, export_hf
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.learner import learner, settings
 from ragrl_jax.models import lora, mapping, weights
 from ragrl_jax.prompting.tokenizer import load_tokenizer
-from ragrl_jax.run import player, saving
+from ragrl_jax.run import saving
 from ragrl_jax.store import changes, checkpoint
 
 
@@ -113,7 +115,7 @@ def test_tokens_that_are_there_are_refused(tmp_path, monkeypatch, capsys, tokens
 def test_export(tmp_path, monkeypatch, capsys):
   config = config_lib.default_config()
   config.model.path, config.prompting.chat = str(model_folder(tmp_path / "in")), False
-  model, _ = player.model(config, player.tokenizer(config))
+  model, shape, tokenizer, config = decoders.made(config)
   assert model.tokenless == ((257, 300),)  # rows without a token, which are exported as they are
   graphdef, params = nnx.split(model)
   trained = nnx.merge(graphdef, jax.tree.map(lambda x: x + 1.0, params))
@@ -123,7 +125,7 @@ def test_export(tmp_path, monkeypatch, capsys):
   with_state.save(7, made.init(0), dict(step=7))
   with_state.close()
   changes.write(run_folder, config, "rl")
-  saving.save(trained, player.model(config, player.tokenizer(config))[1], config, run_folder / "model")
+  saving.save(trained, shape, tokenizer, config, run_folder / "model")
   (run_folder / "finished.json").write_text(json.dumps(dict(step=7, reached=False)))
   for source, number in ((run_folder, "out"), (run_folder / "checkpoints" / "7", "again")):
     status, out, complaint = run("export_hf", monkeypatch, capsys, checkpoint=source, out=tmp_path / number)
@@ -137,20 +139,18 @@ def test_export(tmp_path, monkeypatch, capsys):
 
 
 def test_further_fields_of_a_shape_are_exported(tmp_path):
-  config = config_lib.default_config()
-  with config.unlocked():
-    config.model.shape.update(family="qwen3_moe", num_experts=4, experts_per_token=2)
-  (tmp_path / "config.json").write_text(config.to_json_best_effort())
-  assert export_hf.settings_of(tmp_path).model.shape.num_experts == 4
-  evaluate._as_trained(other := config_lib.default_config(), tmp_path / "config.json")
-  assert other.model.shape.experts_per_token == 2 and other.is_locked
+  more = dict(num_experts=4, experts_per_token=2)
+  config = settings_lib.of(dict(model=dict(shape=dict(family="qwen3_moe", **more))))
+  changes.write(tmp_path, config, "rl")
+  assert export_hf.settings_of(tmp_path).model.shape.more == more
+  assert evaluate._as_trained(settings_lib.Settings(), tmp_path).model.shape.more == more
 
 
 def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys):
   config = config_lib.default_config()
   config.model.path, config.prompting.chat = str(model_folder(tmp_path / "base")), False
   config.model.lora.update(dict(rank=2, alpha=3.0, layers="k|up"))
-  model, _ = player.model(config, player.tokenizer(config))
+  model, shape, tokenizer, config = decoders.made(config)
   draw = np.random.default_rng(0)
   trained = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), x.dtype), lora.split(model)[1])
   (tmp_path / "run").mkdir()
@@ -159,7 +159,7 @@ def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys)
   saved.save(3, dict(params=trained), dict(step=3))  # nothing of the base
   saved.close()
   nnx.update(model, trained)
-  saving.save(model, model.config, config, tmp_path / "adapters")
+  saving.save(model, shape, tokenizer, config, tmp_path / "adapters")
   assert lora.find_base(tmp_path / "adapters", "") == config.model.path
   assert (tmp_path / "adapters" / "tokenizer.json").exists()
 
@@ -188,7 +188,7 @@ def test_export_of_a_policy_with_a_value_head(tmp_path, monkeypatch, capsys, ran
   config.model.lora.update(dict(rank=rank, layers="q down"))
   config.critic.kind = "shared"
   config.advantage.kind = "gae"
-  model, _ = player.model(config, player.tokenizer(config))
+  model, shape, tokenizer, config = decoders.made(config)
   trained = learner.Learner(model, settings.from_config(config), settings.optimizer_from_config(config))
   draw = np.random.default_rng(0)
   params = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), x.dtype), trained.params)

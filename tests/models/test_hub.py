@@ -8,14 +8,18 @@ import hub as hub_kit
 import numpy as np
 import pytest
 import small_tokenizers
+from decoders import made as decoder
 from huggingface_hub import constants
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings
 from ragrl_jax.cli import commands, import_hf
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.retrieval import encoders, fusion
-from ragrl_jax.run import player, saving
+from ragrl_jax.run import player, prepared, saving
+from ragrl_jax.settings import fields
+from ragrl_jax.store import changes
 
 NAME = "org/tiny"
 
@@ -98,18 +102,19 @@ def test_a_run_keeps_its_commit_though_the_branch_moves(server, model, tmp_path,
   config.model.path, config.prompting.tokenizer = NAME, f"{NAME}@v1"
   run = tmp_path / "run"
   run.mkdir()
-  made = hub.pinned(config, run)
+  pinned = lambda *folder: hub.pinned(settings.of(config), *folder)
+  made = pinned(run)
   assert (made.model.path, made.prompting.tokenizer) == (f"{NAME}@{first}", f"{NAME}@v1@{first}")
   assert config.model.path == NAME  # the caller's config is left as it is
-  (run / "config.json").write_text(made.to_json_best_effort())
+  changes.write(run, made, "rl")
   moved = {"generation_config.json": "{}"}
   second, _ = server.serve(NAME, model, **moved), server.serve(NAME, model, "v1", **moved)
-  again = hub.pinned(config, run)
+  again = pinned(run)
   assert (again.model.path, again.prompting.tokenizer) == (made.model.path, made.prompting.tokenizer)
   assert f"config.model.path={NAME}: the commit that is stored is used, {first}." in capsys.readouterr().err
-  assert hub.pinned(config, tmp_path / "other").model.path == f"{NAME}@{second}"
+  assert pinned(tmp_path / "other").model.path == f"{NAME}@{second}"
   config.model.path = f"{NAME}@{second}"  # the user asks for the other one: the check of changed settings refuses it
-  assert hub.pinned(config, run).model.path == f"{NAME}@{second}"
+  assert pinned(run).model.path == f"{NAME}@{second}"
 
 
 def test_the_settings_of_a_config_that_are_names(server, model, tmp_path):
@@ -119,8 +124,8 @@ def test_the_settings_of_a_config_that_are_names(server, model, tmp_path):
     section[field] = NAME
   with config.unlocked():
     config.judges = dict(think_search=dict(kind="nli", path=NAME), other=dict(kind="exact"))
-  made = hub.pinned(config)
-  found = (made.model.lora.path, made.retrieval.query_encoder, made.judge.path, made.judges.think_search.path)
+  made = hub.pinned(settings.of(config))
+  found = (made.model.lora.path, made.retrieval.query_encoder, made.judge.path, made.judges["think_search"]["path"])
   assert set(found) == {f"{NAME}@{commit}"}
 
 
@@ -176,7 +181,7 @@ def test_a_folder_of_that_name_wins_if_it_has_a_model(server, model, tmp_path, c
   assert f"--model={NAME}: the folder here is used, not a model of that name on the hub." in capsys.readouterr().err
   config = config_lib.default_config()
   config.model.path = NAME
-  assert hub.pinned(config).model.path == NAME
+  assert hub.pinned(settings.of(config)).model.path == NAME
 
 
 def test_import_takes_a_name(server, model, tmp_path, monkeypatch, capsys):
@@ -187,16 +192,15 @@ def test_import_takes_a_name(server, model, tmp_path, monkeypatch, capsys):
   assert weights.load_pretrained(tmp_path / "out")[1] == weights.load_pretrained(model)[1]
 
 
-def test_a_player_loads_a_name_and_checks_need_no_weights(server, model):
+def test_a_player_loads_a_name_and_checks_need_no_weights(server, model, tmp_path):
   server.serve(NAME, model)
   config = config_lib.default_config()
   config.model.path, config.prompting.chat, config.rollout.context = NAME, False, 128
-  config = hub.pinned(config)
-  player.check_context(config)
-  tokenizer = player.tokenizer(config)
+  made = prepared.prepare(config, tmp_path / "run", purpose="sample")
+  tokenizer = made.tokenizer
   assert tokenizer.vocab_size == 257
   assert not any("model.safetensors" in path for path in server.seen)
-  made, shape = player.model(config, tokenizer)
+  made, shape = player.model(made.settings, tokenizer, made.shape)
   assert shape == weights.config_of(model) and made.embedding.shape == (300, 16)
 
 
@@ -204,9 +208,7 @@ def test_adapters_name_their_base_by_its_commit_and_are_found_again(server, mode
   commit = server.serve(NAME, model)
   config = config_lib.default_config()
   config.model.path, config.model.lora.rank, config.prompting.chat = NAME, 2, False
-  config = hub.pinned(config)
-  made, shape = player.model(config, player.tokenizer(config))
-  saving.save(made, shape, config, tmp_path / "adapters")
+  saving.save(*decoder(hub.pinned(settings.of(config))), tmp_path / "adapters")
   values = json.loads((tmp_path / "adapters" / "adapter_config.json").read_text())
   assert (values["base_model_name_or_path"], values["revision"]) == (NAME, commit)  # as PEFT reads them
   assert (tmp_path / "adapters" / "tokenizer.json").is_file()
@@ -214,14 +216,12 @@ def test_adapters_name_their_base_by_its_commit_and_are_found_again(server, mode
   assert lora.find_base(tmp_path / "adapters", "") == f"{NAME}@{commit}"
 
   adapters = server.serve("org/lora", tmp_path / "adapters")
-  asked = config_lib.default_config()
-  assert evaluate.chosen(asked, "org/lora")[2] == 0
+  asked, source = evaluate.chosen(settings.Settings(), "org/lora")
+  assert source[2] == 0
   assert (asked.model.path, asked.model.lora.path) == (f"{NAME}@{commit}", f"org/lora@{adapters}")
-  asked = config_lib.default_config()
-  evaluate.chosen(asked, NAME)
+  asked, _ = evaluate.chosen(settings.Settings(), NAME)
   assert asked.model.path.startswith(f"{NAME}@") and not asked.model.lora.path
-  asked.prompting.chat = False
-  player.model(asked, player.tokenizer(asked))
+  decoder(fields.replaced(asked, {"prompting.chat": False}))
   with pytest.raises(ValueError, match="org/tiny: there is no such folder.*a model on the hub needs --config"):
     evaluate.config_of(NAME)
 

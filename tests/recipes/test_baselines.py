@@ -10,7 +10,8 @@ from ragrl_jax import recipes
 from ragrl_jax.evaluation import harness
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes.untrained import flare
-from ragrl_jax.run import player, rewards
+from ragrl_jax.run import rewards
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage, Segment, ToolFailed
 from ragrl_jax.testing import scripted
 
@@ -225,4 +226,4 @@ def test_joined_conversations_are_not_trained_on(preset):
   config = config_lib.default_config()
   config.recipe, config.preset = "untrained", preset
   with pytest.raises(ValueError, match="joins several conversations in an episode"):
-    player.check(config)
+    prepare(config)

@@ -8,7 +8,7 @@ import pytest
 from console import ragrl
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import judging, recipes
+from ragrl_jax import judging, recipes, settings
 from ragrl_jax.data import readers
 from ragrl_jax.jobs import sft
 from ragrl_jax.judging import judge_api, prompts
@@ -173,7 +173,7 @@ def test_from_a_run_to_data_and_agreement(tmp_path):
   said = say(f"--episodes={tmp_path}", f"--out={tmp_path}", "--held_out=4")
   assert "held_out.jsonl.gz: 4 pairs" in said and "0 pairs got no verdict" in said
   held_out = list(readers.read_examples(str(tmp_path / "held_out.jsonl.gz")))
-  verdicts = judging.load(config.judge).judge([distil.asked(pair) for pair in held_out])
+  verdicts = judging.load(settings.of(config).judge).judge([distil.asked(pair) for pair in held_out])
   assert [pair.golds for pair in held_out] == [(str(int(verdict)),) for verdict in verdicts]
   assert [pair.meta["turns"] for pair in held_out] == [[["model", pair.golds[0]]] for pair in held_out]
   found = json.loads(say(f"--compare={tmp_path}/held_out.jsonl.gz"))

@@ -10,7 +10,7 @@ from scripted_chat import Teacher
 from scripted_server import serving
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, retrieval
+from ragrl_jax import recipes, retrieval, settings
 from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import sft
 from ragrl_jax.recipes.lear import sft_data
@@ -89,7 +89,7 @@ def test_every_row_of_a_table_is_trained_for_equal_epochs(tmp_path):
   ):
     config = config_lib.load(ROOT / "configs" / "lear.py", f"sft,{variant}")
     config.data.train = str(tmp_path / f"{file}.jsonl")
-    assert sft.planned(config).steps == steps, variant
+    assert sft.planned(settings.of(config)).steps == steps, variant
   config = config_lib.load(ROOT / "configs" / "lear.py")
   assert config.evaluate.examples == 0  # the best checkpoint on the whole development set
   assert config.checkpoint.keep * config.checkpoint.every >= config.steps and config.evaluate.every == 50

@@ -8,7 +8,7 @@ import pytest
 from console import ragrl
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import retrieval, structs
+from ragrl_jax import retrieval, settings, structs
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import demonstrations
 from ragrl_jax.jobs import sft
@@ -56,7 +56,7 @@ def maker(name, index, **switches):
   config.retrieval.index, config.retrieval.top_k = str(index), 2
   config.switches.instructions = "short" if not name.endswith(":r1") else "no_search"
   config.switches.update(switches)
-  return demonstrations.Maker(config)
+  return demonstrations.Maker(settings.of(config))
 
 
 def played(made, *examples):

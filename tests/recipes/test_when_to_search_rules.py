@@ -10,7 +10,7 @@ from ragrl_jax import recipes
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.when_to_search.reward import in_shape
-from ragrl_jax.run import player
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -77,7 +77,7 @@ def test_the_paper_compares_embeddings_and_needs_an_encoder():
   config = config_lib.load(pathlib.Path(__file__).parents[2] / "configs" / "when_to_search.py")
   config.retrieval.index = "http://localhost:1"
   with pytest.raises(ValueError, match="config.retrieval.query_encoder is empty"):
-    player.check(config)
+    prepare(config)
 
 
 def test_instructions_from_a_file(tmp_path):

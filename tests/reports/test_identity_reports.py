@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings
 from ragrl_jax.models import tensors
 from ragrl_jax.retrieval import build_index, load_index
 from ragrl_jax.run import contents
@@ -25,7 +26,7 @@ def test_a_run_does_not_go_on_with_other_data_under_the_same_path(tmp_path, chan
       "data.train": contents.of_questions(questions),
       "retrieval.index": contents.of_retriever(load_index(index)),
     }
-    with workdir.opened(tmp_path / "run", config, say=lambda text: None) as run:
+    with workdir.opened(tmp_path / "run", settings.of(config), say=lambda text: None) as run:
       run.compare(found)
       run.restore(jax.tree.map(jnp.copy, dict(x=jnp.arange(3.0))))
       run.save(1, dict(x=jnp.arange(3.0)), {})

@@ -30,13 +30,13 @@ def test_a_newer_checkpoint_of_a_run_is_loaded(run):
   made = checkpoints.opened(config, run / "checkpoints" / "1", playing=False)
   marks = {made.engine.version: evaluate.fingerprint(made.engine.weights)}
   for given in (run / "checkpoints" / "2", run / "checkpoints"):
-    step = checkpoints.reopen(config, made, given)
+    step = checkpoints.reopen(made, given)
     marks[step] = evaluate.fingerprint(made.engine.weights)
   assert list(marks) == [1, 2, 3] and len(set(marks.values())) == 3
   again = checkpoints.opened(evaluate.config_of(run), run / "checkpoints" / "3", playing=False)
   assert evaluate.fingerprint(again.engine.weights) == marks[3]
   with pytest.raises(FileNotFoundError):
-    checkpoints.reopen(config, made, run / "checkpoints" / "9")
+    checkpoints.reopen(made, run / "checkpoints" / "9")
 
 
 def ask(run, *words, said=None):

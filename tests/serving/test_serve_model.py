@@ -14,7 +14,7 @@ from flax import nnx
 from patience import until
 from small_server import drawn
 
-from ragrl_jax import config as config_lib
+from ragrl_jax import settings
 from ragrl_jax.cli import configs, serve_config
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import weights
@@ -81,6 +81,6 @@ def test_a_run_is_found_by_its_folder(tmp_path):
   assert configs.with_config([*argv, "--config=arena"], "serve_config") == [*argv, "--config=arena"]
   run = tmp_path / "run"
   (run / "checkpoints" / "3").mkdir(parents=True)
-  changes.write(run, config_lib.default_config(), "rl")
+  changes.write(run, settings.Settings(), "rl")
   for folder in (run, run / "checkpoints", run / "checkpoints" / "3"):
     assert evaluate.run_of(folder) == run

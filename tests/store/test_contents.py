@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings
 from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.retrieval import api
 from ragrl_jax.run import contents
@@ -52,6 +53,7 @@ def test_every_model_that_training_reads_is_compared(tmp_path):
   config.retrieval.query_encoder = folders["encoder"]
   config.judge.kind, config.judge.prompt = "nli", "think_answer"
   config.judge.path = folders["judge"]
+  config = settings.of(config)
   assert contents.of_folders(config, ()) == {
     "model.path": contents.of_folder(folders["base"]),
     "model.lora.path": contents.of_folder(folders["lora"]),

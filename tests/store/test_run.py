@@ -7,22 +7,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from ragrl_jax import config as config_lib
+from ragrl_jax.settings import Judge, Settings, fields
 from ragrl_jax.store import changes, checkpoint, jsonl, lock, workdir
 
 STATE = dict(x=jnp.arange(3.0))
 
 
 def settings_of(**given):
-  config = config_lib.default_config()
-  for name, value in given.items():
-    *path, last = name.split("__")
-    at = config
-    for part in path:
-      at = at[part]
-    with at.unlocked():
-      at[last] = value
-  return config
+  return fields.replaced(Settings(), {name.replace("__", "."): value for name, value in given.items()})
 
 
 def begun(folder, config, **saved):
@@ -77,9 +69,7 @@ def test_settings_that_change_the_run_are_refused_by_name_and_others_are_not(old
 
 def test_held_out_settings_are_not_free_if_a_stage_waits_for_a_held_out_metric(tmp_path):
   def settings(**more):
-    config = settings_of(**more)
-    config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em")
-    return config
+    return settings_of(recipe="when_to_search", switches=dict(settle_metric="evaluation/em"), **more)
 
   begun(tmp_path, settings())
   for more in (dict(evaluate__every=7), dict(data__evidence="x.jsonl"), dict(steps=700)):
@@ -90,9 +80,7 @@ def test_held_out_settings_are_not_free_if_a_stage_waits_for_a_held_out_metric(t
 
 
 def test_every_pattern_of_free_settings_matches_a_setting():
-  config = config_lib.default_config()
-  with config.judges.unlocked():
-    config.judges.answer = dict(config.judge)
+  config = settings_of(judges=dict(answer=fields.plain(Judge())))
   names = dict(jsonl.flat(changes.values(config)))
   for pattern in changes.FREE:
     assert changes.fnmatch.filter(names, pattern), pattern

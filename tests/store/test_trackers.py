@@ -9,7 +9,8 @@ import pytest
 from patience import until
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.run import player
+from ragrl_jax import settings
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import metrics, tracker_kinds, trackers
 
 
@@ -144,10 +145,10 @@ def test_a_missing_package_is_named_with_its_extra_before_anything_is_loaded(mon
   config = config_lib.default_config()
   config.log.wandb = True
   assert trackers.chosen(config.log) == ("tensorboard", "wandb")
-  for check in (player.check, player.check_sft):  # neither a model nor a tokenizer is named
-    config.recipe = "care"
+  config.recipe = "care"
+  for purpose in ("rl", "sft"):  # neither a model nor a tokenizer is named
     with pytest.raises(ValueError, match=r"config\.log\.wandb=True, but wandb_that_nobody_has is not installed: pip"):
-      check(config)
+      prepare(config, purpose=purpose)
   trackers.check(["tensorboard"])
 
 
@@ -156,6 +157,7 @@ def test_settings_reach_the_trackers_without_credentials(tmp_path, kept):
   config = config_lib.default_config()
   config.log.update(dict(mlflow=True, tensorboard=False))
   config.retrieval.index = "http://me:s3cret@host/"
+  config = settings.of(config)
   metrics.MetricWriter.of_run(tmp_path, config, restored=None, silent=False).close()
   assert made.made[0].run.settings["retrieval"]["index"] == "http://host/"
   with metrics.MetricWriter.of_run(tmp_path / "other host", config, restored=None, silent=True) as silent:

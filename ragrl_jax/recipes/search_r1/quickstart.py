@@ -30,6 +30,7 @@ from ragrl_jax.recipes.search_r1 import demonstrate
 from ragrl_jax.report import metric_tables, traces
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import compile_cache, folders, malloc
 from ragrl_jax.store import episodes as episodes_lib
 
@@ -68,7 +69,7 @@ def main():
   )
   for config in (CONFIG.value, SFT_CONFIG.value):
     use_world(config, workdir / "world", seed)
-    player_lib.check(config)
+    prepare(config)
   config = CONFIG.value
   warm = warm_start(SFT_CONFIG.value, workdir / "warm")
   say(
@@ -165,7 +166,7 @@ def warm_start(config, workdir: pathlib.Path) -> dict:
   """
   asked = [example for example in development(config) if example.hops == 1]
   config.data.train = str(pathlib.Path(config.data.train).parent / "demonstrations.jsonl.gz")
-  player, curve = player_lib.build(config), dict(em=[], answered=[])
+  player, curve = player_lib.build(prepare(config)), dict(em=[], answered=[])
 
   def measure(step, model):
     if step % config.evaluate.every and step != config.steps:

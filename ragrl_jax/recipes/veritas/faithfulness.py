@@ -20,7 +20,7 @@ import pathlib
 from absl import app, flags
 from tqdm import tqdm
 
-from ragrl_jax import judging
+from ragrl_jax import judging, settings
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.evaluation import comparison, played_rows, seeds
 from ragrl_jax.recipes import steps
@@ -44,7 +44,7 @@ def main():
     raise FileNotFoundError(f"--episodes={EPISODES.value}: there is no such folder.")
   groups = played_rows.systems(folders)
   compile_cache.keep()
-  config = CONFIG.value
+  config = settings.of(CONFIG.value)
   by_term = {term: dict(config.judges.get(term, {})) for term in JUDGED.value}
   if "think_answer" in by_term and not by_term["think_answer"].get("kind"):
     by_term["think_answer"]["kind"] = "sub_em"

@@ -21,7 +21,7 @@ import random
 from absl import app, flags
 from tqdm import tqdm
 
-from ragrl_jax import judging
+from ragrl_jax import judging, settings
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import played_rows, raters
@@ -53,7 +53,7 @@ HELD_OUT = flags.DEFINE_integer("held_out", 3_000, "Pairs kept from training, or
 def main():
   """Runs `ragrl make-judge-data`."""
   compile_cache.keep()
-  config = CONFIG.value
+  config = settings.of(CONFIG.value)
   if SHEET.value:
     if not EPISODES.value and not COMPARE.value:
       raise app.UsageError("give --episodes or --compare: the pairs of the sheet come from them.")
@@ -75,7 +75,7 @@ def main():
     if OUT.value:
       its = judging.chosen(config.judge, config.judges, [TERM.value])[TERM.value]
       of = dict(recipe="veritas", preset="reward_model")
-      raters.write_verdicts(OUT.value, COMPARE.value, pairs, found, judge.describe(), its["path"], **of)
+      raters.write_verdicts(OUT.value, COMPARE.value, pairs, found, judge.describe(), its.path, **of)
     generation.settle(found.count(None), len(pairs), "pairs", again=again)
     return
   if not EPISODES.value or not OUT.value:

@@ -1,0 +1,128 @@
+"""Checks of the settings against recipe, model and machine. `prepared.prepare` calls them; none reads weights.
+
+Each raises a ValueError that says which setting does not fit, and what to change.
+"""
+
+import pathlib
+
+import jax
+
+from ragrl_jax.data import readers
+from ragrl_jax.engine import sizes as engine_sizes
+from ragrl_jax.learner import row_layout
+from ragrl_jax.learner import settings as learner_settings
+from ragrl_jax.models import cache as cache_lib
+from ragrl_jax.models import lora
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
+from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.run import devices, environment_tools
+from ragrl_jax.settings import Settings
+from ragrl_jax.store import trackers
+
+
+def trainable(config: Settings, recipe: Recipe) -> None:
+  """A policy of this process can be trained on the recipe's episodes."""
+  if not recipe.trainable:
+    raise ValueError(
+      f"{recipe.name} with these switches joins several conversations in an episode, so that no policy can be trained "
+      "on it: evaluate it, or train another recipe (config.recipe, config.preset)."
+    )
+  if config.endpoint.model:
+    raise ValueError(
+      f"config.endpoint.model={config.endpoint.model!r}: a model behind a server can be evaluated, not trained. "
+      "Leave it empty."
+    )
+
+
+def tools(config: Settings, recipe: Recipe) -> None:
+  """The config names the retriever, the encoder and the judges that the recipe needs."""
+  if recipe.searches and not recipe.needs_passages and not config.retrieval.index:
+    raise ValueError(
+      f"config.retrieval.index is empty, but the recipe {recipe.name} searches: name a folder of "
+      "`ragrl index`, or the http://… address of a retriever."
+    )
+  environment_tools.remote(config.retrieval)
+  index = config.retrieval.index
+  if index and "://" not in index and not pathlib.Path(index).exists():
+    raise ValueError(
+      f"config.retrieval.index={index!r}: no index here ({pathlib.Path(index).absolute()}): build one with "
+      "`ragrl index`, or name its folder; a run's relative paths begin at the folder it was trained in."
+    )
+  if recipe.encodes and not config.retrieval.query_encoder:
+    raise ValueError(
+      f"config.retrieval.query_encoder is empty, but the recipe {recipe.name} compares the vectors of queries: name "
+      "an encoder, a folder or a name on the hub, or compare their characters (config.switches.similarity='ngrams')."
+    )
+  environment_tools.check_judges(config, recipe.judged)
+
+
+def learner(config: Settings, purpose: str) -> None:
+  """Trackers, objective and optimiser of a run, the dtype of its weights, and its files of questions ("rl")."""
+  trackers.check(trackers.chosen(config.log))
+  if purpose == "sft":
+    learner_settings.from_config(config, objective="sft")
+    learner_settings.optimizer_from_config(config, total_steps=config.steps)
+  else:
+    learner_settings.from_config(config)
+    learner_settings.optimizer_from_config(config)
+  # A step changes a weight by about the learning rate. Of 1 with steps of 1e-6, bfloat16 keeps 1.
+  if config.model.param_dtype != "float32" and not (config.model.lora.rank or config.model.lora.path):
+    raise ValueError(
+      f"config.model.param_dtype={config.model.param_dtype!r} without adapters: the trained weights must be float32, "
+      "because changes as small as a learning rate are lost in this dtype. Set it to 'float32' (config.model.dtype is "
+      "that of the matmuls), or train adapters (config.model.lora.rank)."
+    )
+  for name in ("train", "hard", "evaluate"):
+    if purpose == "rl" and (path := getattr(config.data, name)):
+      readers.check(path, f"config.data.{name}")
+
+
+def context(config: Settings, shape: DecoderConfig) -> None:
+  """config.rollout.context does not exceed the model's positions, including a stretched rope's."""
+  path = config.model.path
+  if config.rollout.context > shape.reach:
+    raise ValueError(
+      f"config.rollout.context={config.rollout.context} is more than the {shape.reach} positions that the model was "
+      f"made for ({path or 'config.model.shape'}: max_position{'_embeddings' if path else ''}): lower it, or use a "
+      "model with a longer context."
+    )
+
+
+def adapters(config: Settings, shape: DecoderConfig) -> None:
+  """config.model.lora names matrices that the model has."""
+  if config.model.lora.rank:
+    lora.select_matrices(config.model.lora.layers, lora.matrices(shape))
+
+
+def mesh(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None, *, training: bool) -> None:
+  """The devices can share the model and, in `training`, the learner's rows."""
+  slides = shape.window is not None and shape.window < row_layout.longest_row(config)
+  if training and _platform(mesh) == "tpu" and config.learner.share_prompts and slides:
+    raise ValueError(
+      f"config.learner.share_prompts=True with a model whose layers have a window of {shape.window} tokens: the TPU's "
+      "attention kernel does not take both. Set config.learner.share_prompts=False."
+    )
+  if mesh is not None:
+    blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths) if training else {}
+    heads = dict(heads=shape.num_heads, kv_heads=shape.num_kv_heads)
+    rules.check(mesh.shape, **heads, vocab=_vocab(config, shape), experts=shape.num_experts, **blocks)
+
+
+def engine(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None) -> None:
+  """The engine's devices can share the model, and its cache has a layout for them."""
+  tensor = config.rollout.mesh.tensor
+  sizes = engine_sizes.from_settings(config.rollout, mesh_lib.of_engine(mesh, **vars(config.rollout.mesh)))
+  engine_sizes.check_model(shape.num_kv_heads, _vocab(config, shape), tensor, experts=shape.num_experts)
+  layout = cache_lib.layout(shape, sizes.page, config.model.dtype, _platform(mesh), tensor, kv_dtype=sizes.kv_dtype)
+  layout.check(sizes.cache_pages, tensor)
+
+
+def _vocab(config: Settings, shape: DecoderConfig) -> int | None:
+  """None for a new model, whose vocabulary comes with the tokenizer."""
+  return shape.vocab_size if config.model.path else None
+
+
+def _platform(mesh: jax.sharding.Mesh | None) -> str:
+  return (devices.found() if mesh is None else mesh.devices.flat)[0].platform

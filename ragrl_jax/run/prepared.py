@@ -1,0 +1,148 @@
+"""What a run consists of before weights, index and questions are read. Made and checked once, then passed on."""
+
+import dataclasses
+import math
+import pathlib
+from typing import Any
+
+import jax
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
+from ragrl_jax.models import hub, weights
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.parallel import hosts
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.prompting import chat
+from ragrl_jax.prompting import tokenizer as tokenizer_lib
+from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.run import checks, devices
+from ragrl_jax.settings import Settings, fields
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+  """The settings and what follows from them alone.
+
+  Attributes:
+    settings: all settings.
+    recipe: with its preset and switches.
+    tokenizer: of config.prompting, or of the model's folder.
+    shape: the decoder's.
+    mesh: the devices of all hosts that share weights and rows; None for one device.
+  """
+
+  settings: Settings
+  recipe: Recipe
+  tokenizer: Any
+  shape: DecoderConfig
+  mesh: jax.sharding.Mesh | None
+
+
+def prepare(
+  config: config_lib.Config | Settings | Prepared, workdir: str | pathlib.Path | None = None, *, purpose: str = "rl"
+) -> Prepared:
+  """Makes every check that needs neither weights, index nor questions, and what is returned.
+
+  Args:
+    config: all settings, or what was prepared earlier in this process, which is returned as it is.
+    workdir: the run's folder: names on the hub keep their commits. None changes no name.
+    purpose: "rl" or "sft" for a learner; "play" for playing the recipe, "sample" for the model alone.
+
+  Raises:
+    ValueError: settings that do not fit each other, the model or this machine; or there is no tokenizer.
+  """
+  if isinstance(config, Prepared):
+    return config
+  settings = config_lib.validate(config, training=purpose == "rl")
+  if workdir is not None:
+    settings = hub.pinned(settings, workdir)
+  made = recipe(settings)
+  if purpose == "rl":
+    checks.trainable(settings, made)
+  if purpose in ("rl", "play"):
+    checks.tools(settings, made)
+  if purpose in ("rl", "sft"):
+    checks.learner(settings, purpose)
+  decoder = shape(settings)
+  if purpose != "sft":
+    checks.context(settings, decoder)
+  checks.adapters(settings, decoder)
+  here = mesh(settings)
+  checks.mesh(settings, decoder, here, training=purpose in ("rl", "sft"))
+  if purpose != "sft":
+    checks.engine(settings, decoder, here)
+  encoding = tokenizer(settings, made)
+  if not settings.model.path:
+    decoder = shape(settings, encoding.vocab_size)
+  return Prepared(settings, made, encoding, decoder, here)
+
+
+def recipe(config: Settings) -> Recipe:
+  """The recipe of the config, with its preset and switches. Raises ValueError as `recipes.get` does."""
+  return recipes.get(config.recipe, config.preset, **config.switches)
+
+
+def tokenizer(config: Settings, recipe: Recipe | None) -> Any:
+  """The tokenizer of config.prompting, or of the model's folder.
+
+  Args:
+    config: all settings.
+    recipe: its conversations are rendered; None: none are, and the chat template is not checked.
+
+  Raises:
+    ValueError: there is no tokenizer; config.prompting.chat is set and it has no chat template; or the recipe cannot
+      use the template.
+  """
+  where = config.prompting.tokenizer or config.model.path
+  if not where:
+    raise ValueError(
+      "config.prompting.tokenizer is empty and so is config.model.path: name the folder, the "
+      "Hugging Face name or the .model file that holds the tokenizer."
+    )
+  setting, part = ("prompting.tokenizer", "tokenizer") if config.prompting.tokenizer else ("model.path", "config")
+  how = config.prompting
+  check = (lambda tokenizer: None) if recipe is None else recipe.tool_tokens or chat.check_append_only
+  made = tokenizer_lib.load_tokenizer(
+    hub.folder(where, f"config.{setting}", part=part),
+    chat=how.chat,
+    markers=how.markers,
+    thinking=how.thinking,
+    check=check,
+  )
+  if how.chat and where != "bytes" and getattr(made, "markers", None) is None:
+    raise ValueError(
+      f"config.prompting.chat=True, but the tokenizer at {where} has no chat template: set config.prompting.chat=False "
+      "for bare text, or, for a Hugging Face folder, config.prompting.markers='own' for this library's role markers."
+    )
+  return made
+
+
+def shape(config: Settings, vocab: int = 1) -> DecoderConfig:
+  """The decoder's shape: from its folder, or for a new model, with this size of the vocabulary, from the config."""
+  if not config.model.path:
+    return DecoderConfig.from_shape(vocab, **fields.plain(config.model.shape))
+  return weights.config_of(hub.folder(config.model.path, "config.model.path", part="config"))
+
+
+def mesh(config: Settings) -> jax.sharding.Mesh | None:
+  """The devices of config.mesh; None if that is one device. Without a -1 among the sizes, the first devices are used.
+
+  Raises:
+    ValueError: there are too few devices, or JAX has none of the requested platform.
+  """
+  sizes, found = vars(config.mesh), devices.found()
+  asked = math.prod(size for size in sizes.values() if size != -1)
+  if asked > len(found):
+    raise ValueError(
+      f"config.mesh={sizes} asks for {asked} devices, and JAX sees {len(found)} ({found[0].platform}): lower the "
+      "sizes, or install JAX for the accelerators (pip install 'ragrl_jax[cuda]' or 'ragrl_jax[tpu]')."
+    )
+  if -1 not in sizes.values():
+    found = found[:asked]
+  if missing := hosts.count() - len({device.process_index for device in found}):
+    raise ValueError(
+      f"config.mesh={sizes}: these {len(found)} devices leave {missing} of {hosts.count()} hosts "
+      "without any: set one size to -1, or let the sizes multiply to all devices."
+    )
+  return None if len(found) == 1 else mesh_lib.make(found, **sizes)
