@@ -1,11 +1,16 @@
 """Text of tokens, piece by piece, against a plain search of the whole text."""
 
+import json
 import random
 
 import pytest
+import small_tokenizers as small
 
 from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.protocol import requests
 from ragrl_jax.protocol.text_stream import TextStream
+from ragrl_jax.rollout import server_text
 
 
 class Chunky(ByteTokenizer):
@@ -55,3 +60,63 @@ def test_a_piece_is_held_back_only_while_it_may_become_a_stop():
   assert stream.piece() == "</ans two "  # the first half of a character stays
   stream.feed(b"\x98\x80")
   assert stream.piece(last=True) == "😀" and stream.stop is None
+
+
+# ---- How the prompts of requests become token ids --------------------------------------------------------------------
+
+
+MESSAGES = [dict(role="user", content="Kormin  is <end_of_turn></s> here")]
+
+
+def asked(tokenizer, kind, **said):
+  served = requests.Served("", tokenizer, tokenizer.vocab_size, context=2048, max_tokens=64, max_replies=8)
+  return [list(ids) for ids in requests.read(json.dumps(said).encode(), kind, served).prompts]
+
+
+@pytest.mark.parametrize("make", [small.gemma_like, small.llama_like, small.byte_level])
+def test_a_text_prompt_is_rendered_as_without_a_template(tmp_path, make):
+  folder = make(tmp_path)
+  tokenizer, bare = HuggingFaceTokenizer(folder), HuggingFaceTokenizer(folder, chat=False)
+  for text in ("Hi", " Hi ", "a  b\nc", "\ud800x", "<think>y"):
+    prompt = bare.render([dict(role="user", content=text)])
+    assert asked(tokenizer, requests.TEXT, prompt=[text, text]) == [prompt, prompt]
+    assert asked(bare, requests.TEXT, prompt=text) == [prompt]
+  names = [tokenizer.control_names[token] for token in tokenizer.bos]
+  assert names == {"gemma_like": ["<bos>"], "llama_like": ["<s>"], "byte_level": []}[make.__name__]
+  # BOS is not doubled if the client names it.
+  assert asked(tokenizer, requests.TEXT, prompt=f"{''.join(names)}Hi") == asked(tokenizer, requests.TEXT, prompt="Hi")
+  assert asked(tokenizer, requests.TEXT, prompt=[[5, 6]]) == [[5, 6]]  # token ids stay as they are
+
+
+@pytest.mark.parametrize("make", [small.gemma_like, small.byte_level])
+@pytest.mark.parametrize("markers", ["template", "own"])
+def test_a_rendered_chat_has_the_ids_of_the_chat(tmp_path, make, markers):
+  tokenizer = HuggingFaceTokenizer(make(tmp_path), markers=markers)
+  (chat,) = asked(tokenizer, requests.CHAT, messages=MESSAGES)
+  assert chat == tokenizer.render(MESSAGES)
+  rendered = tokenizer.template(MESSAGES, open_turn=True)
+  assert asked(tokenizer, requests.TEXT, prompt=[rendered, server_text.whole(chat, tokenizer)]) == [chat, chat]
+
+
+def test_a_tokenizer_without_control_tokens_takes_a_text_as_it_is():
+  assert asked(ByteTokenizer(), requests.TEXT, prompt="<eos>a") == [list(b"<eos>a")]
+
+
+def test_long_prompts_are_refused_before_they_are_tokenized(tmp_path, monkeypatch):
+  tokenizer, seen = HuggingFaceTokenizer(small.byte_level(tmp_path)), []
+  for name in ("encode", "encode_template"):
+    plain = getattr(tokenizer, name)
+    monkeypatch.setattr(tokenizer, name, lambda text, plain=plain: seen.append(len(text)) or plain(text))
+  long = "The spouse of Danbel is Kormin. " * 100_000
+  for kind, said in (
+    (requests.TEXT, dict(prompt=[long] * 4)),
+    (requests.CHAT, dict(messages=[dict(role="user", content="?"), dict(role="user", content=long)])),
+  ):
+    with pytest.raises(requests.Refused, match="characters: prompt and reply together may have 2048 tokens"):
+      asked(tokenizer, kind, **said)
+  assert max(seen, default=0) <= 16 * 2048
+  # Of several prompts that seem to fit, the first that does not ends the request.
+  seen.clear()
+  with pytest.raises(requests.Refused, match="the prompt has [0-9]+ tokens: prompt and reply together may have 2048"):
+    asked(tokenizer, requests.TEXT, prompt=[long[: 15 * 2048]] * 4)
+  assert len(seen) == 1

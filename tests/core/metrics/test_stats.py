@@ -237,8 +237,7 @@ def apart(drawn, items, spread):
   return np.abs(np.quantile(drawn, levels) - np.quantile(items, levels)).max() / spread
 
 
-@pytest.mark.parametrize("n", [33, 300])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind, n", [*((kind, 33) for kind in KINDS), ("uniform", 300), ("counts", 300)])
 def test_means_are_distributed_as_those_of_drawn_items(kind, n):
   values = KINDS[kind](n)
   items = np.concatenate([values[RNG.integers(0, n, (4000, n))].mean(axis=1) for _ in range(10)])
