@@ -108,5 +108,4 @@ def text(found: Mapping[str, Mapping[str, Any]]) -> str:
     between = "{:.3f} to {:.3f}".format(*of["interval"]) if "interval" in of else "–"
     what = name or ("macro average" if len(found) > 1 and name == list(found)[-1] else comparison.NAMELESS)
     lines.append((what, shares[0], between, *shares[1:], str(of["n"]), str(of["unjudged"])))
-  widths = [max(map(len, column)) for column in zip(*lines)]
-  return "\n".join("   ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+  return comparison.table(lines)

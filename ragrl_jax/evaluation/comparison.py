@@ -217,6 +217,12 @@ def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str], *, a
   return "\n\n".join(blocks)
 
 
+def table(lines: Sequence[Sequence[str]]) -> str:
+  """Lines of cells as plain text, in columns."""
+  widths = [max(map(len, column)) for column in zip(*lines)]
+  return "\n".join("   ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
 def _tests(name: str, results: Sequence[tuple[float, float]]) -> list[tuple[str, ...]]:
   """The lines of a test: its p-values, and if there are several, the p-values adjusted by Holm's method."""
   ps = [p for _, p in results]

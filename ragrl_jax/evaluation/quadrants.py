@@ -1,7 +1,7 @@
 """Compares two evaluations question by question: right in both, in one, in none. Also a curve over top-k."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import stats
@@ -10,6 +10,7 @@ from ragrl_jax.evaluation import comparison
 CLASSES = ("both", "first only", "second only", "neither")
 _CLASS = dict(zip(((True, True), (True, False), (False, True), (False, False)), CLASSES))
 Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
+ByQuestion = Mapping[Any, Mapping[str, Any]]  # (set, id) → its row
 
 
 def over_seeds(parts: Sequence[Rows], measure: str) -> Rows:
@@ -52,19 +53,10 @@ def crossed(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, floa
 
   Source: When to Search Fig. 4 (with and without retrieval); LEAR Fig. 2 (rational and vanilla evidence).
   """
-  left, right = _paired(first, second)
-  classes: dict[str, list[str]] = {}
-  for name, row in left.items():
-    one, two = _value(row, measure), _value(right[name], measure)
-    if one is not None and two is not None:
-      classes.setdefault(name[0], []).append(_CLASS[one >= 0.5, two >= 0.5])
-  if not classes:
-    raise ValueError(f"no question has a value of {measure!r} in both evaluations.")
-  if len(classes) > 1:
-    classes = comparison.named(classes) | {"": [found for of in classes.values() for found in of]}
+  classes = _by_set(*_paired(first, second), measure, lambda _, one, two: _CLASS[one, two])
   return {
     name: {kind: found.count(kind) / len(found) for kind in CLASSES} | {"n": len(found)}
-    for name, found in sorted(classes.items())
+    for name, found in classes.items()
   }
 
 
@@ -92,16 +84,9 @@ def need(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float |
   left, right = _paired(first, second)
   if searching := sum(bool(row["num_searches"]) for row in right.values()):
     raise ValueError(f"the second evaluation searched for {searching} questions: it must be one that never searches.")
-  kinds: dict[str, list[tuple[bool, bool, bool]]] = {}
-  for name, row in left.items():
-    one, two = _value(row, measure), _value(right[name], measure)
-    if one is not None and two is not None and row["num_searches"] is not None:  # bare predictions have no searches
-      kinds.setdefault(name[0], []).append((row["num_searches"] > 0, one >= 0.5, two >= 0.5))
-  if not kinds:
-    raise ValueError(f"no question has a value of {measure!r} in both evaluations.")
-  if len(kinds) > 1:
-    kinds = comparison.named(kinds) | {"": [found for of in kinds.values() for found in of]}
-  return {name: _need(found) for name, found in sorted(kinds.items())}
+  known = {name: row for name, row in left.items() if row["num_searches"] is not None}  # not of bare predictions
+  kinds = _by_set(known, right, measure, lambda row, one, two: (row["num_searches"] > 0, one, two))
+  return {name: _need(found) for name, found in kinds.items()}
 
 
 def _need(found: Sequence[tuple[bool, bool, bool]]) -> dict[str, float | None]:
@@ -172,7 +157,7 @@ def need_text(found: Mapping[str, Mapping[str, float | None]]) -> str:
   for name, of in found.items():
     shown = ("–" if of[column] is None else f"{of[column]:.3f}" for column in ("searched", "over", "needed", "under"))
     lines.append((name or "(all)", *shown, str(of["n"])))
-  return _table(lines)
+  return comparison.table(lines)
 
 
 def crossed_text(found: Mapping[str, Mapping[str, float]]) -> str:
@@ -180,7 +165,7 @@ def crossed_text(found: Mapping[str, Mapping[str, float]]) -> str:
   lines = [("set", *CLASSES, "n")]
   for name, shares in found.items():
     lines.append((name or "(all)", *(f"{shares[kind]:.3f}" for kind in CLASSES), str(shares["n"])))
-  return _table(lines)
+  return comparison.table(lines)
 
 
 def curve_text(found: Sequence[Mapping[str, Any]], measure: str) -> str:
@@ -191,10 +176,10 @@ def curve_text(found: Sequence[Mapping[str, Any]], measure: str) -> str:
     given = (row[name] for name in ("response_tokens", "given_tokens"))
     tokens = ("–" if number is None else f"{number:.1f}" for number in given)
     lines.append((str(row["top_k"]), f"{row['mean']:.3f}", between, *tokens, str(row["n"]), row["folder"]))
-  return _table(lines)
+  return comparison.table(lines)
 
 
-def _paired(first: Rows, second: Rows) -> tuple[dict[Any, Mapping[str, Any]], dict[Any, Mapping[str, Any]]]:
+def _paired(first: Rows, second: Rows) -> tuple[ByQuestion, ByQuestion]:
   """The rows by (set, id)."""
   left, right = ({(row["source"] or "", row["id"]): row for row in rows} for rows in (first, second))
   if len(left) < len(first) or len(right) < len(second):
@@ -209,9 +194,18 @@ def _paired(first: Rows, second: Rows) -> tuple[dict[Any, Mapping[str, Any]], di
   return left, right
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
-  widths = [max(map(len, column)) for column in zip(*lines)]
-  return "\n".join("   ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+def _by_set(left: ByQuestion, right: ByQuestion, measure: str, of: Callable[..., Any]) -> dict[str, list[Any]]:
+  """{set: [of(row, whether it is right, whether the second evaluation's is)]} of the questions with a value in both."""
+  found: dict[str, list[Any]] = {}
+  for name, row in left.items():
+    one, two = _value(row, measure), _value(right[name], measure)
+    if one is not None and two is not None:
+      found.setdefault(name[0], []).append(of(row, one >= 0.5, two >= 0.5))
+  if not found:
+    raise ValueError(f"no question has a value of {measure!r} in both evaluations.")
+  if len(found) > 1:
+    found = comparison.named(found) | {"": [one for some in found.values() for one in some]}
+  return dict(sorted(found.items()))
 
 
 def _value(row: Mapping[str, Any], measure: str) -> float | None:

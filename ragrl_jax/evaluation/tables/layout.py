@@ -55,10 +55,8 @@ class Row:
   """A row of a published table.
 
   Attributes:
-    name: as printed.
     published: the printed number of each column; None where there is none.
-    run: the run that fills the row; None if no run can.
-    why_not: the reason if no run can.
+    run, why_not: the run that fills the row, or the reason why none can.
     against: name of the row for the paired test.
     section: the heading above the row.
     versus: a second run with the same questions, for columns with `both`.
@@ -110,8 +108,7 @@ class Table:
   """A published table, or a figure as a table.
 
   Attributes:
-    name: "Table 3".
-    title: a description in our words.
+    name, title: "Table 3", and a description in our words.
     columns, rows: in the paper's order.
     scale: factor for values between 0 and 1: 1 or 100.
     digits: digits after the point of our values.
@@ -149,8 +146,6 @@ class Paper:
   """All tables and figures of a paper.
 
   Attributes:
-    name: "arena".
-    title: the paper's title.
     tables: the tables that can be filled.
     others: other table or figure → its content, and why it is not among `tables`.
     data: name in SETS → questions in the commands, if they are not FlashRAG's.

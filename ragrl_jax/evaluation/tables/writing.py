@@ -25,7 +25,6 @@ TEST = (
   "two-sided; by question a permutation test, for an average Wilcoxon's signed ranks over the sets; in brackets as "
   "Holm adjusts it for all tests of the table"
 )
-Lines = list[list[str]]
 
 
 def rendered(template: str, paper: Paper, filled: Sequence[Filled]) -> str:
@@ -70,7 +69,7 @@ FORMATS: Mapping[str, Callable[[Paper, Sequence[Filled]], str]] = {
 }
 
 
-def grid(one: Filled) -> tuple[list[str], Lines]:
+def grid(one: Filled) -> tuple[list[str], list[list[str]]]:
   """(headings, lines) in the paper's layout. Each line of published numbers is followed by a line of ours."""
   table, numbers = one.table, _numbers(one)
   pairs = [[(cell.published or EMPTY, _ours(one, cell, numbers)) for cell in cells] for cells in one.cells]
@@ -136,13 +135,14 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[str]]:
   return {title: [*dict.fromkeys(filter(None, notes))] for title, notes in found.items() if any(notes)}
 
 
+_EXTRACTION = ("recipe", "preset", "model", "checkpoint", "chosen_by", "noise")  # facts of what extracted evidence
 _PASSAGES = dict(own_passages="the questions' own left out", cut_middle="cut in the middle where they are too long")
 
 
 def described(one: Evaluation) -> str:
   """The settings of a score in one line: questions, model, retriever with its corpus, lengths, decoding, judge."""
   facts, settings = one.facts, one.metrics["settings"]
-  retrieval = settings.get("retrieval")
+  retrieval, reads = settings.get("retrieval"), facts.get("reads")
   lengths = [facts.get("max_new_tokens"), facts.get("context")]
   parts = {
     "questions": f"{one.metrics['n']} of {settings['data']}",
@@ -150,30 +150,21 @@ def described(one: Evaluation) -> str:
     "model": facts["model"] or facts.get("shape") or "not known here",
     "checkpoint": settings.get("checkpoint"),
     "chosen by": settings.get("chosen_by"),
-    "evidence of": _extraction(facts.get("reads")),
-    "retriever": _said(retrieval)
-    if retrieval
-    else "not known"
-    if facts.get("system")
-    else "none (given passages, or none)",
+    "evidence of": reads and {name: reads.get(name) or None for name in _EXTRACTION},
+    "retriever": retrieval or ("not known" if facts.get("system") else "none (given passages, or none)"),
     "lengths": None if None in lengths else f"{lengths[0]} new tokens a turn, {lengths[1]} in all",
     "passages": ", ".join(words for name, words in _PASSAGES.items() if settings.get(name) == (name == "cut_middle")),
-    "decoding": _said(settings["sampling"]) if settings.get("sampling") else None,
-    "judges": _said(settings["judges"]) if settings.get("judges") else "none",
-    "verdicts on answers by": _said(facts["verdicts"]) if facts.get("verdicts") else None,
-    "steps judged by": _said(facts.get("steps_judged_by")) if facts.get("steps_judged_by") else None,
-    "labels": _said(settings["labels"]) if settings.get("labels") else None,
+    "decoding": settings.get("sampling"),
+    "judges": settings.get("judges") or "none",
+    "verdicts on answers by": facts.get("verdicts"),
+    "steps judged by": facts.get("steps_judged_by"),
+    "labels": settings.get("labels"),
     "system": facts.get("system"),
-    "noise": facts.get("noise") or None,
-    "switches unlike the preset's:": _said(_changed(settings)),
+    "noise": facts.get("noise"),
+    "switches unlike the preset's:": _changed(settings),
   }
-  return "; ".join(f"{name} {value}" for name, value in parts.items() if value) + f"; in {one.folder}"
-
-
-def _extraction(facts: Mapping[str, Any] | None) -> str | None:
-  """What extracted the evidence that was read."""
-  names = ("recipe", "preset", "model", "checkpoint", "chosen_by", "noise")
-  return None if facts is None else _said({name: facts.get(name) or None for name in names})
+  said = {name: _said(value) for name, value in parts.items() if value}
+  return "; ".join(f"{name} {words}" for name, words in said.items() if words) + f"; in {one.folder}"
 
 
 def _changed(settings: Mapping[str, Any]) -> dict[str, Any]:
