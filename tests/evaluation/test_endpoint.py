@@ -106,11 +106,6 @@ def test_a_server_that_refuses_everything_ends_the_evaluation(place):
       run(place, config_of(place, url), "refused")
 
 
-def test_temporary_failures_are_retried(place):
-  with serving(lambda messages, n: 503 if n == 1 else searching(messages, n)) as (url, _):
-    assert run(place, config_of(place, url), "retried")["failed"] == 0
-
-
 def test_samples_differ_and_repeat(place):
   with serving(lambda messages, n: f"<answer> {n} </answer>") as (url, server):
     config = config_of(place, url, recipe="untrained", switches=dict(method="closed_book", max_searches=0))
