@@ -94,9 +94,5 @@ def test_our_side_runs_at_a_small_size(part, shape):
 def test_sizes_equal_those_on_the_page():
   sizes = dataclasses.asdict(gpu_parts.Sizes())
   assert (sizes["lanes"], sizes["vectors"], sizes["dim"], sizes["queries"], sizes["packed"]) == (
-    64,
-    21_000_000,
-    768,
-    64,
-    4,
-  )
+    64, 21_000_000, 768, 64, 4,
+  )  # fmt: skip

@@ -194,14 +194,10 @@ def test_supervised_fine_tuning_on_two_hosts_is_ones(world, tmp_path):
   for count in (1, 2):
     port, workdir = free_port(), tmp_path / str(count)
     command = [
-      "-m",
-      "ragrl_jax",
-      "sft",
-      f"--config={ROOT}/configs/quickstart.py:sft",
-      f"--workdir={workdir}",
+      "-m", "ragrl_jax", "sft", f"--config={ROOT}/configs/quickstart.py:sft", f"--workdir={workdir}",
       *changed,
       f"--config.mesh.data={count}",
-    ]
+    ]  # fmt: skip
     joining = [] if count == 1 else [f"--coordinator=127.0.0.1:{port}", f"--num_processes={count}"]
     end_all(
       start_all(

@@ -188,19 +188,15 @@ def test_calls_by_hand(form, said, text, found):
 @pytest.mark.parametrize(
   "schema, text, value",
   [
-    (dict(type="string"), "1900", "1900"),
-    (dict(), "1900", "1900"),
-    (None, "1900", "1900"),
-    (dict(type="integer"), "1900", 1900),
-    (dict(type="integer"), "many", "many"),
+    (dict(type="string"), "1900", "1900"), (dict(), "1900", "1900"), (None, "1900", "1900"),
+    (dict(type="integer"), "1900", 1900), (dict(type="integer"), "many", "many"),
     (dict(type=["integer", "null"]), "null", None),
     (dict(anyOf=[dict(type="string"), dict(type="null")]), "1", "1"),
     (dict(anyOf=[dict(type="string"), dict(type="null")]), "null", None),
-    (dict(type="boolean"), "True", True),
-    (dict(type="boolean"), "false", False),
+    (dict(type="boolean"), "True", True), (dict(type="boolean"), "false", False),
     (dict(type="array"), '["a"]', ["a"]),
   ],
-)
+)  # fmt: skip
 def test_the_schema_says_which_values_are_texts(schema, text, value):
   functions = dict(f=dict(properties={} if schema is None else dict(x=schema)))
   _, (call,) = call_texts.calls(PLACE.format(text), CODERS, functions)

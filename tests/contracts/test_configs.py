@@ -129,14 +129,10 @@ def test_arenas_k3_is_the_published_one(variant, kl, tangent):
   # The authors' GRPO scripts leave ppo_trainer.yaml's 0.95; those of PPO (v0.2, v0.3) set 1. v0.3's format has 5e-7 in
   # GRPO, 1e-6 in PPO.
   [
-    ("", 1.0, 1e-6),
-    ("repo", 0.95, 1e-6),
-    ("repo,format", 0.95, 5e-7),
-    ("format", 1.0, 5e-7),
-    ("ppo,repo", 1.0, 1e-6),
-    ("ppo,repo,format", 1.0, 1e-6),
+    ("", 1.0, 1e-6), ("repo", 0.95, 1e-6), ("repo,format", 0.95, 5e-7), ("format", 1.0, 5e-7),
+    ("ppo,repo", 1.0, 1e-6), ("ppo,repo,format", 1.0, 1e-6),
   ],
-)
+)  # fmt: skip
 def test_search_r1_samples_and_learns_as_the_authors_scripts(variant, top_p, learning_rate):
   config = config_lib.load("search_r1", variant)
   assert (config.rollout.top_p, config.optimizer.learning_rate) == (top_p, learning_rate)
@@ -291,14 +287,10 @@ def test_arena_is_one_epoch_of_the_sets_in_use(variant, steps, warmup):
 @pytest.mark.parametrize(
   "name, variant",
   [
-    ("arena", "sft"),
-    ("care", "sft"),
-    ("lear", "sft"),
-    ("lear", "sft,vanilla"),
-    ("lear", "sft,generator"),
+    ("arena", "sft"), ("care", "sft"), ("lear", "sft"), ("lear", "sft,vanilla"), ("lear", "sft,generator"),
     ("veritas", "reward_model"),
   ],
-)
+)  # fmt: skip
 def test_supervised_runs_train_only_the_reply(name, variant):
   assert config_lib.load(name, variant).sft.environment_weight == 0.0
 

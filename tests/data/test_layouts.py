@@ -66,11 +66,7 @@ def test_2wiki_sentences_are_joined_with_spaces():
 
 def test_musique():
   row = dict(
-    id="2hop__1_2",
-    question="Who?",
-    answer="Ann",
-    answer_aliases=["Anna", "Ann"],
-    answerable=True,
+    id="2hop__1_2", question="Who?", answer="Ann", answer_aliases=["Anna", "Ann"], answerable=True,
     paragraphs=[
       dict(idx=0, title="A", paragraph_text="a text", is_supporting=False),
       dict(idx=1, title="B", paragraph_text="b text", is_supporting=True),
@@ -80,7 +76,7 @@ def test_musique():
       dict(id=7, question="B >> x", answer="Bob", paragraph_support_idx=2),
       dict(id=8, question="#1 >> y", answer="Ann", paragraph_support_idx=1),
     ],
-  )
+  )  # fmt: skip
   got = read(row)
   assert got.golds == ("Ann", "Anna") and got.hops == 2 and got.supporting == (1, 2)
   assert got.evidence == ((1, "b text"), (2, "c text"))
@@ -238,13 +234,9 @@ def test_a_whole_prompt():
 
 
 MS_MARCO = dict(
-  query_id=9652,
-  query="what is rba",
-  query_type="description",
-  answers=["A bank."],
-  wellFormedAnswers="[]",
+  query_id=9652, query="what is rba", query_type="description", answers=["A bank."], wellFormedAnswers="[]",
   passages=dict(is_selected=[0, 1], passage_text=["Since 2007.", "It is a bank."], url=["u1", "u2"]),
-)
+)  # fmt: skip
 
 
 def test_browsecomp_plus():

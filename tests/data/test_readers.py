@@ -137,14 +137,10 @@ def test_max_examples_stops_reading(tmp_path):
   [
     ("{not json\n", "not JSON"),
     ("[1, 2]\n", "a row must be a JSON object, this is a list"),
-    ("null\n", "this is null"),
-    ("true\n", "true or false"),
-    (dict(GOOD, id="q0"), "occurs twice, first at"),
+    ("null\n", "this is null"), ("true\n", "true or false"), (dict(GOOD, id="q0"), "occurs twice, first at"),
     (dict(GOOD, answers=[]), "'answers' must hold at least one answer"),
-    (dict(GOOD, answers=["", "x"]), "each of them text"),
-    (dict(GOOD, answers=[1]), "each of them text"),
-    (dict(GOOD, question="  "), "'question' must be text"),
-    (dict(GOOD, id=True), "'id' must be text or a number"),
+    (dict(GOOD, answers=["", "x"]), "each of them text"), (dict(GOOD, answers=[1]), "each of them text"),
+    (dict(GOOD, question="  "), "'question' must be text"), (dict(GOOD, id=True), "'id' must be text or a number"),
     (dict(GOOD, supporting=[0]), "'supporting' holds 0"),
     (dict(GOOD, passages=[dict(text="x")], supporting=[True]), "'supporting' holds True"),
     (dict(GOOD, passages=[dict(text="x")], supporting=[-1]), "position from 0 to 0"),
@@ -158,7 +154,7 @@ def test_max_examples_stops_reading(tmp_path):
     (dict(id="q1", query="Who?"), "has an unknown layout"),
     ('{"id": "q1", "question": "\\ud800", "answers": ["x"]}\n', "not valid Unicode"),
   ],
-)
+)  # fmt: skip
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path, row, message):
   path = put(tmp_path / "bad.jsonl.gz", dict(GOOD, id="q0"), "\n", row)
   with pytest.raises(ValueError, match=rf"bad\.jsonl\.gz:3.*{message}"):

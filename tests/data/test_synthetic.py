@@ -160,15 +160,11 @@ def test_years_occur_only_at_the_end_of_a_chain():
 @pytest.mark.parametrize(
   ("wrong", "message"),
   [
-    (dict(part="test"), "held_out"),
-    (dict(mix={4: 1}), "1, 2 or 3"),
-    (dict(mix={1: 0}), "positive"),
-    (dict(mix={}), "positive"),
-    (dict(difficulty="medium"), "easy"),
-    (dict(mix={3: 1}, passages=2), "at least as many"),
-    (dict(passages=100_000), "too few passages"),
+    (dict(part="test"), "held_out"), (dict(mix={4: 1}), "1, 2 or 3"), (dict(mix={1: 0}), "positive"),
+    (dict(mix={}), "positive"), (dict(difficulty="medium"), "easy"),
+    (dict(mix={3: 1}, passages=2), "at least as many"), (dict(passages=100_000), "too few passages"),
   ],
-)
+)  # fmt: skip
 def test_impossible_settings_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
     synthetic.questions(WORLD, 3, **wrong)

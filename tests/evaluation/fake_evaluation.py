@@ -65,14 +65,10 @@ def evaluation(folder, skill, number=150, seed=0, filler="", asked=None):
   rng = random.Random(seed)
   play = played.by_example(lambda example: episode(example, skill, rng, filler))
   settings = dict(
-    checkpoint=f"out/run/checkpoints/{int(100 * skill)}",
-    data="nq,hotpotqa,musique",
-    recipe="veritas",
-    preset="paper",
-    switches=dict(RECIPE.switches),
-    sampling="greedy",
+    checkpoint=f"out/run/checkpoints/{int(100 * skill)}", data="nq,hotpotqa,musique", recipe="veritas",
+    preset="paper", switches=dict(RECIPE.switches), sampling="greedy",
     retrieval=dict(index="out/index", kind="bm25", top_k=3),
-  )
+  )  # fmt: skip
   harness.evaluate(asked or examples(number), play, RECIPE, folder, settings=settings)
   return folder
 

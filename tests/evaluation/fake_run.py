@@ -110,14 +110,10 @@ def episode(rng, tokenizer, question, index, sample, skill):
   stop = ANSWER if not late else "length" if sample % 2 else "eos"
   said.append(segment(structs.MODEL, text, stop=stop))
   return structs.Episode(
-    tuple(said),
-    version=0,
-    ended="answer" if stop == ANSWER else stop,
-    prompt_index=index,
-    sample=sample,
+    tuple(said), version=0, ended="answer" if stop == ANSWER else stop, prompt_index=index, sample=sample,
     example_id=question.id,
     facts={"judge": {"faithful": round(float(rng.random()), 3)}} if sample == 0 else {},
-  )
+  )  # fmt: skip
 
 
 def rewards(question, got):
@@ -157,44 +153,32 @@ def step_metrics(rng, step, skill):
   noise = lambda scale: float(rng.normal(0, scale))
   answer = min(1.0, max(0.0, 0.1 + 0.85 * skill + noise(0.04)))
   seconds = {
-    "rollout": 1.1 + 0.4 * skill + abs(noise(0.1)),
-    "retrieval_wait": 0.18 + abs(noise(0.03)),
-    "judge_wait": 0.0,
-    "scoring": 0.31 + abs(noise(0.02)),
-    "update": 0.9 + abs(noise(0.08)),
-    "weights": 0.06,
-  }
+    "rollout": 1.1 + 0.4 * skill + abs(noise(0.1)), "retrieval_wait": 0.18 + abs(noise(0.03)), "judge_wait": 0.0,
+    "scoring": 0.31 + abs(noise(0.02)), "update": 0.9 + abs(noise(0.08)), "weights": 0.06,
+  }  # fmt: skip
   if step == 1:
     seconds["rollout"] += 9
   tokens = 5200 + 900 * skill
   return {
     "reward": answer + 0.2 * (0.9 + 0.1 * skill) + 0.1 * skill,
     "term": {
-      "answer": answer,
-      "format": min(1.0, 0.88 + 0.12 * skill + noise(0.01)),
+      "answer": answer, "format": min(1.0, 0.88 + 0.12 * skill + noise(0.01)),
       "retrieval": min(1.0, 0.4 + 0.6 * skill + noise(0.02)),
     },
     "weight": {"answer": 1.0, "format": 0.2, "retrieval": 0.1},
-    "outcome": answer,
-    "searches": 0.8 + 0.75 * skill + noise(0.05),
-    "response_tokens": 42 + 20 * skill + noise(1.5),
-    "entropy": 0.9 - 0.75 * skill + abs(noise(0.02)),
-    "kl": 0.002 + 0.06 * skill**2 + abs(noise(0.003)),
+    "outcome": answer, "searches": 0.8 + 0.75 * skill + noise(0.05), "response_tokens": 42 + 20 * skill + noise(1.5),
+    "entropy": 0.9 - 0.75 * skill + abs(noise(0.02)), "kl": 0.002 + 0.06 * skill**2 + abs(noise(0.003)),
     "old_kl": abs(noise(0.001)),
     "grad_norm": float("nan") if step == 37 else 0.5 + abs(noise(0.25)) + (2.0 if step % 29 == 0 else 0),
-    "clip_fraction": abs(noise(0.006)),
-    "dual_clip_fraction": 0.0,
-    "mismatch": abs(noise(2e-7)),
-    "loss": noise(0.02),
+    "clip_fraction": abs(noise(0.006)), "dual_clip_fraction": 0.0, "mismatch": abs(noise(2e-7)), "loss": noise(0.02),
     "zero_spread_groups": min(1.0, 0.2 + 0.4 * skill + abs(noise(0.03))),
     "failed_share": 0.0,
     "learning_rate": 5e-4 * min(1.0, step / 10),
     "ended": {"answer": 0.88 + 0.12 * skill} | ({} if step % 3 else {"length": 0.12 * (1 - skill)}),
-    "seconds": {**seconds, "step": sum(seconds.values())},
-    "tokens_per_second": tokens / sum(seconds.values()),
+    "seconds": {**seconds, "step": sum(seconds.values())}, "tokens_per_second": tokens / sum(seconds.values()),
     "bottleneck": max(seconds, key=seconds.get),
     **({"warning/entropy": "Entropy fell below 0.2: the policy tries little that is new."} if step > 110 else {}),
-  }
+  }  # fmt: skip
 
 
 def evaluated(em, searches):

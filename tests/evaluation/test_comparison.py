@@ -16,19 +16,12 @@ def rows(*right, failed=0, **terms):
   """Seven sets "s0" … of one, two … questions. `right`: the number of right answers in each set."""
   return [
     dict(
-      id=f"q{j}",
-      source=f"s{i}",
-      ended="failed" if i < failed else "answer",
-      em=float(j < right[i]),
-      f1=0.5,
-      cover_em=0.0,
-      outcome=None if j == 1 else float(j < right[i]),
-      num_searches=i,
-      terms=terms,
+      id=f"q{j}", source=f"s{i}", ended="failed" if i < failed else "answer", em=float(j < right[i]), f1=0.5,
+      cover_em=0.0, outcome=None if j == 1 else float(j < right[i]), num_searches=i, terms=terms,
     )
     for i in range(7)
     for j in range(i + 1)
-  ]
+  ]  # fmt: skip
 
 
 A, B = rows(1, 1, 1, 1, 1, 1, 1), rows(1, 2, 2, 2, 2, 2, 2, late=0.5, unknown=None)

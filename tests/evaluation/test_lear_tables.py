@@ -59,13 +59,9 @@ def test_answers_of_the_extractor_itself_fill_no_row(tmp_path):
   with pytest.raises(ValueError, match="read: it answers from evidence of 1 extractions, and 0 of them"):
     fill(read, full)
   own = paper_runs.evaluation(
-    tmp_path / "own",
-    "lear:inference",
-    [paper_runs.row(0, evidence="e")],
-    checkpoint=tmp_path / "run",
-    data="nq.jsonl",
-    flags=(OWN,),
-  )
+    tmp_path / "own", "lear:inference", [paper_runs.row(0, evidence="e")], checkpoint=tmp_path / "run",
+    data="nq.jsonl", flags=(OWN,),
+  )  # fmt: skip
   with pytest.raises(ValueError, match="a generator must read.*make-lear-generator --predictions="):
     fill(full, results.read(own))
   # Passages that HotpotQA's rows bring were extracted from: the right row, but not the table's protocol.

@@ -54,23 +54,15 @@ def test_without_gold_ids_only_repetitions_are_wasted():
 
 
 BEFORE = {
-  "n": 10,
-  "em": 0.25,
-  "em_interval": [0.1, 0.4],
-  "f1": 0.3,
-  "searches": 1.0,
+  "n": 10, "em": 0.25, "em_interval": [0.1, 0.4], "f1": 0.3, "searches": 1.0,
   "by_hops": {"1": {"n": 4, "em": 0.5}, "2": {"n": 6, "em": 0.0}},
   "by_source": {"world": {"n": 10, "em": 0.25}},
-}
+}  # fmt: skip
 AFTER = {
-  "n": 10,
-  "em": 0.75,
-  "em_interval": [0.6, 0.9],
-  "f1": 0.8,
-  "wasted_searches": 0.1,
+  "n": 10, "em": 0.75, "em_interval": [0.6, 0.9], "f1": 0.8, "wasted_searches": 0.1,
   "by_hops": {"1": {"n": 4, "em": 1.0}, "2": {"n": 6, "em": 0.5}},
   "by_source": {"world": {"n": 10, "em": 0.75}},
-}
+}  # fmt: skip
 
 
 def test_comparison_by_hop_and_with_gaps():

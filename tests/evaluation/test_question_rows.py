@@ -25,12 +25,8 @@ def folder(path, rows):
 @pytest.fixture
 def two(tmp_path):
   first = [
-    row("a", 1.0),
-    row("b", 0.0),
-    row("c", 0.0, "pop", hops=2),
-    row("d", 1.0, "pop"),
-    row("e", None, ended="failed"),
-  ]
+    row("a", 1.0), row("b", 0.0), row("c", 0.0, "pop", hops=2), row("d", 1.0, "pop"), row("e", None, ended="failed"),
+  ]  # fmt: skip
   second = [
     row("d", 0.0, "pop"), row("a", 1.0), row("b", 1.0), row("e", 1.0), row("c", 1.0, "pop", hops=2), row("new", 1.0),
   ]  # fmt: skip

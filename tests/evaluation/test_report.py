@@ -159,12 +159,8 @@ def test_held_out_questions_before_and_after_without_a_summary(tmp_path):
     for line in found["table"]
   }
   assert lines == {
-    "Exact match": (0.25, 0.5),
-    "1-hop": (0.5, None),
-    "2-hop": (0.0, None),
-    "a/b": (None, 1.0),
-    "c": (None, 0.0),
-  }
+    "Exact match": (0.25, 0.5), "1-hop": (0.5, None), "2-hop": (0.0, None), "a/b": (None, 1.0), "c": (None, 0.0),
+  }  # fmt: skip
   assert found["measured"] == [4, 6] and "Step 4</th>" in rendering.run(found)
 
 

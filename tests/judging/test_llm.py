@@ -46,14 +46,10 @@ def test_temporary_errors_are_retried():
   "reply",
   [
     b"{no json",
-    b'"text"',
-    {"choices": []},
-    {"choices": [{"message": None}]},
-    {},
-    {"choices": [{"message": {"content": None}}]},
+    b'"text"', {"choices": []}, {"choices": [{"message": None}]}, {}, {"choices": [{"message": {"content": None}}]},
     {"choices": "x"},
   ],
-)
+)  # fmt: skip
 def test_replies_that_are_not_completions_are_retried(reply):
   with serving(lambda messages, n: reply if n == 1 else "0") as (endpoint, server):
     assert judge(endpoint).judge([("p", "c")]) == [0.0]
@@ -97,16 +93,12 @@ def test_credentials_in_an_address_are_used_and_never_shown():
   "reply",
   [
     b"[" * 100_000,
-    b'{"choices": ' + b"9" * 5000 + b"}",
-    b'{"choices": "\xff\xfe"}',
-    b"x" * 3000,
+    b'{"choices": ' + b"9" * 5000 + b"}", b'{"choices": "\xff\xfe"}', b"x" * 3000,
     Response(gzip.compress(json.dumps(completion("1")).encode()), headers={"content-encoding": "gzip"}),
-    {"choices": [{"message": {"content": ["1"]}}]},
-    {"choices": [[]]},
-    {"choices": [{"message": "1"}]},
+    {"choices": [{"message": {"content": ["1"]}}]}, {"choices": [[]]}, {"choices": [{"message": "1"}]},
   ],
   ids=["deep", "long integer", "bad UTF-8", "long", "gzip", "list", "no choice", "no message"],
-)
+)  # fmt: skip
 def test_a_reply_that_cannot_be_read_is_retried(monkeypatch, reply):
   monkeypatch.setattr(client, "MAX_BYTES", 2000 if reply == b"x" * 3000 else 1 << 20)
   with serving(lambda messages, n: reply if n == 1 else "0") as (endpoint, server):
@@ -244,15 +236,11 @@ def test_stored_verdicts_are_not_asked_for_again(tmp_path):
 @pytest.mark.parametrize(
   "wrong,message",
   [
-    (dict(model=""), "judge.model"),
-    (dict(endpoint="host/v1"), "http"),
-    (dict(endpoint="", key_variable="NOPE"), "key"),
-    (dict(timeout_s=0.0), "positive"),
-    (dict(retries=-1), "retries"),
-    (dict(concurrency=0), "concurrency"),
-    (dict(prompt="?"), "judge prompt"),
+    (dict(model=""), "judge.model"), (dict(endpoint="host/v1"), "http"),
+    (dict(endpoint="", key_variable="NOPE"), "key"), (dict(timeout_s=0.0), "positive"), (dict(retries=-1), "retries"),
+    (dict(concurrency=0), "concurrency"), (dict(prompt="?"), "judge prompt"),
   ],
-)
+)  # fmt: skip
 def test_invalid_settings_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
     judge(**dict(endpoint="http://127.0.0.1:9/v1") | wrong)

@@ -63,19 +63,13 @@ def test_words(text, verdict):
 @pytest.mark.parametrize(
   "text,verdict",
   [
-    ("Yes", 1.0),
-    ("no", 0.0),
-    ("yes, not no", 1.0),
+    ("Yes", 1.0), ("no", 0.0), ("yes, not no", 1.0),
     ("No, yes would be wrong", 0.0),  # how it begins decides
     ("**Yes**", 1.0),
     ("Not quite: yes and no", 1.0),  # it begins with neither: "yes" stands in it
-    ("I cannot say", 0.0),
-    ("maybe", 0.5),
-    ("", None),
-    (" ", None),
-    ("<think>yes, or", None),
+    ("I cannot say", 0.0), ("maybe", 0.5), ("", None), (" ", None), ("<think>yes, or", None),
   ],
-)
+)  # fmt: skip
 def test_arena_accepts_any_substring(text, verdict):
   assert prompts.read_substring(text) == verdict
 

@@ -186,24 +186,18 @@ def give_words(folder, words):
   text = lambda name, segment: dict(Sequence=dict(id=name, type_id=segment))
   single = [mark("[CLS]"), text("A", 0), mark("[SEP]")]
   tokenizer = dict(
-    version="1.0",
-    truncation=None,
-    padding=None,
-    normalizer=dict(type="Lowercase"),
-    pre_tokenizer=dict(type="WhitespaceSplit"),
-    decoder=None,
+    version="1.0", truncation=None, padding=None, normalizer=dict(type="Lowercase"),
+    pre_tokenizer=dict(type="WhitespaceSplit"), decoder=None,
     added_tokens=[
       dict(id=i, content=name, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
       for i, name in enumerate(marks)
     ],
     post_processor=dict(
-      type="TemplateProcessing",
-      single=single,
-      pair=[*single, text("B", 1), mark("[SEP]", 1)],
+      type="TemplateProcessing", single=single, pair=[*single, text("B", 1), mark("[SEP]", 1)],
       special_tokens={name: dict(id=name, ids=[words.index(name)], tokens=[name]) for name in ("[CLS]", "[SEP]")},
     ),
     model=dict(type="WordLevel", unk_token="[UNK]", vocab={word: i for i, word in enumerate(words)}),
-  )
+  )  # fmt: skip
   (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
   (folder / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer_class="PreTrainedTokenizerFast")))
   return folder

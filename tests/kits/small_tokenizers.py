@@ -14,17 +14,13 @@ from ragrl_jax.prompting import sentencepiece as sentencepiece_lib
 
 MARKS = ("<think>", "</think>", "<search>", "</search>", "<information>", "</information>")
 LINES = [
-  " The spouse of Danbel is Kormin.",
-  " Kormin has Tolper as mentor.\n",
-  "Question: who is it?\n\nAnswer: 12,345 (b) - [c]\n",
-  " <answer> Danbel </answer>\n",
-  "  two  spaces and <answer>Kormin</answer>\n\n",
-  "x </answer>.",
+  " The spouse of Danbel is Kormin.", " Kormin has Tolper as mentor.\n",
+  "Question: who is it?\n\nAnswer: 12,345 (b) - [c]\n", " <answer> Danbel </answer>\n",
+  "  two  spaces and <answer>Kormin</answer>\n\n", "x </answer>.",
   "Tokyo \u6771\u4eac \u00e9\u00df\u03b1\u03c9 \U0001f600\n",
-  'Observation: none\n\nQuestion: "q"?',
-  "y</answer>\n z</answer>\nz</think></answer>\n",
+  'Observation: none\n\nQuestion: "q"?', "y</answer>\n z</answer>\nz</think></answer>\n",
   "</search></answer>. Observation:\n",
-] * 40
+] * 40  # fmt: skip
 CHATML = (
   "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
   "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -108,15 +108,11 @@ def test_any_block_can_be_read_back(found):
 
 def test_text_that_is_not_a_block():
   for text in [
-    "",
-    "x",
-    "<information>",
-    "</information>",
-    "<information>x</information>",
+    "", "x", "<information>", "</information>", "<information>x</information>",
     "<information>Doc 1(Title: x</information>",
     "a <information>Doc 1(Title: x) y</information>",
     "<information>Doc 2(Title: x) y</information>",
-  ]:
+  ]:  # fmt: skip
     assert passages.parse_block(text) is None
 
 

@@ -20,13 +20,9 @@ from ragrl_jax.structs import MODEL, Episode, Example, Passage
 
 FOUND = Passage("1", "Oslo", "Harald III founded it.")
 EXAMPLE = Example(
-  "1",
-  "Who founded Oslo?",
-  ("Harald III", "Harald Hardrada"),
-  (FOUND, Passage("2", "Rome", "Rome lies {0} <answer>.")),
-  supporting=(0,),
-  evidence=((0, FOUND.text),),
-)
+  "1", "Who founded Oslo?", ("Harald III", "Harald Hardrada"),
+  (FOUND, Passage("2", "Rome", "Rome lies {0} <answer>.")), supporting=(0,), evidence=((0, FOUND.text),),
+)  # fmt: skip
 BLOCKS = (passages.block([FOUND]), passages.block([]))
 TAGS = ("think", "search", "answer", "information", "reflect")
 COMMON = ("<answer> Harald III </answer>", "<think> Harald III </think>", " Harald III ", " Oslo ", "the", "<|im_end|>")
@@ -46,18 +42,14 @@ PIECES = {
     "[1]",
     "[1, 2]",
     "[[[[",
-    "1e999",
-    "<relevance>[1]</relevance>",
-    "<analysis> a < b </analysis>",
+    "1e999", "<relevance>[1]</relevance>", "<analysis> a < b </analysis>",
     "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Harald III</answer>",
     BLOCKS[0],
   ),
   "care": (
     *COMMON,
     *pairs("think", "retrieval"),
-    "Answer:",
-    FOUND.text,
-    "Harald III found it.",
+    "Answer:", FOUND.text, "Harald III found it.",
     f"<think><retrieval>{FOUND.text}</retrieval></think> Answer: Harald III",
     f"<retrieval>{FOUND.text}</retrieval>",
     BLOCKS[0],
@@ -70,7 +62,7 @@ PIECES = {
     "<reason>r</reason><extract>e</extract><answer>Harald III</answer>",
     BLOCKS[0],
   ),
-}
+}  # fmt: skip
 
 
 def transcripts(count, seed=0, pieces=SEARCHING):

@@ -13,13 +13,9 @@ from ragrl_jax.testing import scripted
 
 PASSAGES = tuple(Passage(str(i), f"T{i}", f"Text number {i}. More of {i}.") for i in range(1, 7))
 EXAMPLE = Example(
-  "1",
-  "Who {is} it?",
-  ("Ann Lee", "A. Lee"),
-  PASSAGES,
-  supporting=(0, 4),
+  "1", "Who {is} it?", ("Ann Lee", "A. Lee"), PASSAGES, supporting=(0, 4),
   evidence=((0, "Text number 1."), (4, "More of 5.")),
-)
+)  # fmt: skip
 paper, repo = recipes.get("arena"), recipes.get("arena", "repo")
 
 

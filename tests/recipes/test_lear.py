@@ -80,14 +80,10 @@ def test_a_transcript_without_facts_cannot_be_scored():
 @pytest.mark.parametrize(
   ("preset", "paid"),
   [
-    ("answers_r", 0.0),
-    ("answers_e", 1.0),
-    ("answers_f", 1.0),
-    ("answers_er", 0.5),
-    ("answers_ef", 1.0),
+    ("answers_r", 0.0), ("answers_e", 1.0), ("answers_f", 1.0), ("answers_er", 0.5), ("answers_ef", 1.0),
     ("paper", 2 / 3),
   ],
-)
+)  # fmt: skip
 def test_which_answers_count(preset, paid):
   assert scored(said(), recipes.get("lear", preset), reason_answer="Oslo")[0]["answer"] == pytest.approx(paid)
 

@@ -15,13 +15,9 @@ from ragrl_jax.structs import MODEL, Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
 EXAMPLE = Example(
-  "q1",
-  "What is the capital of Norway?",
-  ("Oslo",),
-  (Passage("a", "Norway", "Its capital is Oslo."),),
-  supporting=(0,),
-  evidence=((0, "Its capital is Oslo."),),
-)
+  "q1", "What is the capital of Norway?", ("Oslo",), (Passage("a", "Norway", "Its capital is Oslo."),),
+  supporting=(0,), evidence=((0, "Its capital is Oslo."),),
+)  # fmt: skip
 FOUND = (Passage("p", "Norway", "Its capital is Oslo."),)
 SPOKEN = ("agent", "tool_agent")  # their answers and searches are messages and calls, not tags in a text
 EVERY = [

@@ -21,14 +21,10 @@ def tape(preset, script, results=(), **options):
 @pytest.mark.parametrize(
   ("text", "label"),
   [
-    (" b ", "B"),
-    ("Label: C", "C"),
-    ("Category B", "B"),
-    ("several searches (C)", "C"),
-    ("a search: A", "A"),
+    (" b ", "B"), ("Label: C", "C"), ("Category B", "B"), ("several searches (C)", "C"), ("a search: A", "A"),
     ("", "B"),
   ],
-)
+)  # fmt: skip
 def test_the_label_of_a_reply(text, label):
   assert several.read_label(text) == label
 
@@ -117,14 +113,10 @@ def test_sentences_are_copied_whatever_their_case_spaces_and_signs():
 def test_transcripts_are_read_as_they_were_played(preset):
   recipe = recipes.get("untrained", preset, max_searches=1)
   script = {
-    "ircot": [ANSWER],
-    "iter_retgen": [ANSWER],
-    "self_ask": ["<question> q </question>", ANSWER],
-    "skr": ["<need> yes </need>", ANSWER],
-    "adaptive": ["<need> B </need>", ANSWER],
-    "recomp": ["<summary> Ann leads. </summary>", ANSWER],
-    "filco": ["<extract> Ann leads. </extract>", ANSWER],
-  }.get(preset, [ANSWER])
+    "ircot": [ANSWER], "iter_retgen": [ANSWER], "self_ask": ["<question> q </question>", ANSWER],
+    "skr": ["<need> yes </need>", ANSWER], "adaptive": ["<need> B </need>", ANSWER],
+    "recomp": ["<summary> Ann leads. </summary>", ANSWER], "filco": ["<extract> Ann leads. </extract>", ANSWER],
+  }.get(preset, [ANSWER])  # fmt: skip
   played, _ = scripted.play(recipe, EXAMPLE, script, [[FILM]])
   read = Episode.from_text(recipe, EXAMPLE, [(s.owner, s.text) for s in played.turns], facts=played.facts)
   assert recipe.score(EXAMPLE, read) == recipe.score(EXAMPLE, played) == dict(answer=1.0)

@@ -97,16 +97,12 @@ def test_weights_of_eight_bits_are_not_read_without_their_scale(tmp_path):
     ("rope_scaling", dict(rope_type="yarn", factor=4.0)),
     ("rope_scaling", dict(rope_type="dynamic", factor=2.0)),
     ("rope_scaling", dict(rope_type="mrope", mrope_section=[1, 1, 2])),
-    ("layer_types", ["full_attention", "sliding_attention"]),
-    ("hidden_act", "gelu"),
-    ("rms_norm_eps", None),
-    ("text_config", dict(hidden_size=16)),
-    ("partial_rotary_factor", 0.5),
-    ("dual_chunk_attention_config", dict(chunk_size=8)),
-    ("no_rope_layers", [0, 1]),
+    ("layer_types", ["full_attention", "sliding_attention"]), ("hidden_act", "gelu"), ("rms_norm_eps", None),
+    ("text_config", dict(hidden_size=16)), ("partial_rotary_factor", 0.5),
+    ("dual_chunk_attention_config", dict(chunk_size=8)), ("no_rope_layers", [0, 1]),
     ("auto_map", dict(AutoModel="modeling.Model")),
   ],
-)
+)  # fmt: skip
 def test_a_key_that_changes_the_model_is_refused_and_not_ignored(key, value):
   """Scaled positions, windows and a model's own code, which a loader that skips unknown keys computes wrongly."""
   plain = {name: one for name, one in QWEN.items() if name != "rope_parameters"} | dict(rope_theta=100.0)
