@@ -1,8 +1,6 @@
 """What an index takes on chips: shares, candidates, the compiled search and encoder, and a run's report with it."""
 
-import subprocess
-import sys
-
+import console
 import jax
 import pytest
 
@@ -28,11 +26,8 @@ def test_bad_settings(settings, says):
     index.Index(10, **settings)
 
 
-@pytest.mark.slow  # starts a process
 def test_settings_of_a_run_are_refused_for_an_index_alone():
-  flags = "--topology=v5e:2x4 --passages=100 --slices=2 --fill=0.9".split()
-  command = [sys.executable, "-m", "ragrl_jax", "check", *flags]
-  done = subprocess.run(command, capture_output=True, text=True)
+  done = console.ragrl(*"check --topology=v5e:2x4 --passages=100 --slices=2 --fill=0.9".split())
   assert done.returncode == 2 and "--slices, --fill without --config" in done.stderr and done.stdout == ""
 
 
