@@ -4,10 +4,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import scale_estimate as estimate_lib
+import scale_search as search
+
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.shapes import SHAPES
-from ragrl_jax.plan import estimate as estimate_lib
-from ragrl_jax.plan import gpus, search, workload
+from ragrl_jax.plan import gpus, workload
 
 MODELS = ("qwen3-4b", "qwen2.5-7b", "qwen3-8b", "llama-3.1-8b", "qwen2.5-14b")
 FILL = 0.5  # an episode's mean length over config.rollout.context

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import scale_cases as cases
+import scale_search as search
 
 from ragrl_jax.models.shapes import SHAPES
-from ragrl_jax.plan import search
 
 GIB, MIB = 2**30, 2**20
 MODEL = "qwen2.5-7b"

@@ -238,7 +238,7 @@ in `scale.jsonl`. **Nothing here was run on a TPU or GPU**: no time is a measure
 
 ## How to read it
 
-- *Arithmetic* (`ragrl_jax/plan/`) computes, for every mesh data × fsdp × tensor × sequence of a slice, the memory of a
+- *Arithmetic* (`benchmarks/scale`) computes, for every mesh data × fsdp × tensor × sequence of a slice, the memory of a
   chip (float32 master weights, AdamW's moments, the gradient, the reference, a separate critic, on every host an engine
   in bf16 with its cache, temporaries), and the operations, memory traffic and network traffic of a step. It also
   chooses rows per block, lanes, the engine's mesh and its pages. Prompts, groups, lengths and the objective are the

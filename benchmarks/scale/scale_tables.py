@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import scale_cases as cases
-
-from ragrl_jax.plan import estimate
+import scale_estimate as estimate
 
 GIB = 2**30
 

@@ -26,11 +26,11 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import aot, chips, collective_groups, estimate, gpu_kernels, memory, switch
+from ragrl_jax.plan import aot, chips, collective_groups, gpu_kernels, memory, switch
 from ragrl_jax.plan import index as index_lib
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import GRADIENT, Axes
-from ragrl_jax.plan.summary import Conversation, Program, Report
+from ragrl_jax.plan.summary import VALUES, Conversation, Program, Report
 from ragrl_jax.settings import of as settings_of
 from ragrl_jax.structs import Batch
 
@@ -244,7 +244,7 @@ class _Compiler:
       )
     if settings.critic.kind != "none":
       critic = made.critic or made.trained
-      self.add(estimate.VALUES, lambda: made._values.lower(critic.params, critic.frozen, block), **passes)
+      self.add(VALUES, lambda: made._values.lower(critic.params, critic.frozen, block), **passes)
 
   def _trained(self, name: str, trained: Trained, block: Batch, *, calls, work: float, tokens: float) -> None:
     """Compiles `accumulate` and `apply` of one model, and adds its resident bytes."""
@@ -313,7 +313,7 @@ class _Compiler:
     platform, tensor = here.devices.flat[0].platform, here.shape["tensor"]
     layout = cache_lib.layout(c, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
     layout.check(sizes.cache_pages, tensor)
-    self.conversation = estimate.conversation(config, self.load, layout, Axes(data=sizes.replicas, tensor=tensor))
+    self.conversation = load_lib.conversation(config, self.load, layout, Axes(data=sizes.replicas, tensor=tensor))
     cache = jax.eval_shape(lambda: layout.allocate(pages))
     cache = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), cache)
     table = stops.Table(

@@ -1,12 +1,7 @@
-"""Computes the bytes that stay on a chip during a run: parameters, optimiser state, gradients and cache."""
+"""Counts the parameters of a decoder on one chip, and the hosts on which an engine's weights fit."""
 
 import dataclasses
 from typing import Any
-
-from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.plan import gpus
-from ragrl_jax.settings import MAX_PROMPTS
 
 GRADIENT = "gradient"  # its name in the report's resident memory
 
@@ -77,17 +72,6 @@ def counted(shape: Any, axes: Axes) -> Counted:
   )
 
 
-def engine_axes(config: Any, each: int, hosts: int = 1) -> Axes:
-  """An engine's mesh on `hosts` hosts of `each` chips: replicas on "data", the chips of a replica on "tensor".
-
-  Raises:
-    ValueError: config.rollout.mesh does not fill whole hosts.
-  """
-  mesh = config.rollout.mesh
-  size = mesh_lib.engine_size(each, hosts, replicas=mesh.replicas, tensor=mesh.tensor)
-  return Axes(data=size // mesh.tensor, tensor=mesh.tensor)
-
-
 def fewest_hosts(shape: Any, each: int, hosts: int, room: float) -> int | None:
   """Smallest number of hosts with `each` chips on which an engine's bf16 weights need at most `room` bytes per chip.
 
@@ -104,53 +88,3 @@ def of_weights(shape: Any, here: Axes) -> float:
   """Bytes of an engine's bf16 weights on a chip, with float32 norms and biases."""
   mine = counted(shape, here)
   return 2.0 * (mine.matrices + mine.tables) + 4.0 * mine.narrow
-
-
-def cached_tokens(config: Any, replicas: int) -> int:
-  """Capacity of the cache of one replica, in tokens."""
-  r = config.rollout
-  full = (-(-r.rows // replicas) + MAX_PROMPTS) * -(-r.context // r.page)
-  return (-(-r.pages // replicas) or full) * r.page
-
-
-def layout(shape: Any, config: Any, topology: str, tensor: int) -> cache_lib.Layout:
-  """The layout of the engine's cache on these TPUs or GPUs, with bf16 matmuls and `tensor` chips per replica."""
-  r, platform = config.rollout, "gpu" if gpus.is_gpu(topology) else "tpu"
-  return cache_lib.layout(shape, r.page, "bfloat16", platform, tensor, kv_dtype=r.kv_dtype)
-
-
-def of_learner(shape: Any, axes: Axes, *, reference: bool, critic: bool) -> dict[str, float]:
-  """Bytes that the learner keeps on a chip, by name: float32 master weights, AdamW's two moments, the gradient.
-
-  The parameters that a run starts from become the state's (`Learner.init`), or they are the reference. There is one
-  gradient at a time, of the policy or of the critic, and only while the learner works.
-
-  Args:
-    shape: a DecoderConfig; all parameters are trained.
-    axes: the mesh.
-    reference: whether there is a frozen policy: the initial parameters.
-    critic: whether the critic has its own decoder.
-  """
-  mine = counted(shape, axes).all
-  found = {"learner": 12.0 * mine}
-  if reference:
-    found["reference"] = 4.0 * mine
-  if critic:
-    mine += shape.d_model + 1
-    found["critic"] = 12.0 * mine
-  return found | {GRADIENT: 4.0 * mine}
-
-
-def of_engine(shape: Any, config: Any, here: Axes, cache: cache_lib.Layout) -> dict[str, float]:
-  """Bytes that an engine keeps on a chip, by name: bf16 weights with float32 norms and biases, and the cache.
-
-  Args:
-    shape: a DecoderConfig.
-    config: the run's config.
-    here: the engine's mesh, see `engine_axes`.
-    cache: its layout.
-  """
-  return {
-    "engine: weights": of_weights(shape, here),
-    "engine: cache": cached_tokens(config, here.data) * cache.token_bytes / here.tensor,
-  }

@@ -11,6 +11,7 @@ LEARNER = "learner"  # prefix of the names of the learner's programs and memory
 ENGINE = "engine"  # prefix of the names of the engine's programs and memory
 SWITCH = "switch"  # prefix of the names of programs that copy the learner's weights to the engine
 CACHE = "engine: cache"
+VALUES = "learner critic: values"
 
 
 @dataclasses.dataclass(frozen=True)

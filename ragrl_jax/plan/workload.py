@@ -5,8 +5,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
+
 from ragrl_jax.learner import flops, row_layout
+from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.plan import memory
+from ragrl_jax.plan.summary import Conversation
 from ragrl_jax.settings import PREFILL_ROWS
 
 
@@ -102,6 +106,20 @@ def held(config: Any, load: Load) -> int:
   pages = lambda tokens: math.ceil(tokens / r.page)
   prompt = pages(load.length - load.drawn)
   return (math.ceil(prompt / r.group_size) if config.learner.share_prompts else prompt) + pages(load.drawn) + 1
+
+
+def conversation(config: Any, load: Load, layout: cache_lib.Layout, here: memory.Axes) -> Conversation:
+  """Memory of a conversation of the mean length in a cache with this layout on the engine's mesh."""
+  r, pages = config.rollout, held(config, load)
+  wide = dataclasses.replace(layout, dtype=jnp.dtype(jnp.bfloat16)).token_bytes
+  most = layout.most(here.tensor)
+  return Conversation(
+    pages * r.page,
+    pages * r.page * layout.token_bytes / here.tensor,
+    r.context * wide / here.tensor,
+    here.data,
+    None if most is None else most // pages,
+  )
 
 
 def passes(settings: Any) -> int:

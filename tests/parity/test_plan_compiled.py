@@ -1,10 +1,12 @@
 """The arithmetic of `ragrl_jax/plan/` compared with libtpu's compilation of a small run."""
 
 import pytest
+import scale_estimate as estimate
+import scale_search as search
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.plan import compiled, estimate, search
+from ragrl_jax.plan import compiled
 from ragrl_jax.plan.memory import Axes
 
 pytestmark = pytest.mark.parity

@@ -1,12 +1,14 @@
 import jax
 import pytest
+import scale_estimate
+import scale_temporaries as temporaries
 from flax import nnx
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import aot, compiled, memory, temporaries
+from ragrl_jax.plan import aot, compiled, memory
 from ragrl_jax.plan.memory import Axes
 
 SHAPE = DecoderConfig(
@@ -49,23 +51,24 @@ def test_resident_bytes():
   config.rollout.update(dict(rows=4, lanes=4, context=60, page=50))
   axes = Axes(fsdp=4, tensor=2)
   mine = 2 * 640 / 8 + 12 * 8 / 8 + 56
-  found = memory.of_learner(SHAPE, axes, reference=True, critic=True)
+  found = scale_estimate.of_learner(SHAPE, axes, reference=True, critic=True)
   assert found["learner"] == 12 * mine and found["reference"] == 4 * mine  # masters and two moments
   # The policy's gradient and the critic's are never there together: the critic's is larger by its head.
   assert found["critic"] == 12 * (mine + 8 + 1) and found["gradient"] == 4 * (mine + 8 + 1)
-  assert memory.of_learner(SHAPE, axes, reference=False, critic=False) == {"learner": 12 * mine, "gradient": 4 * mine}
+  bare = scale_estimate.of_learner(SHAPE, axes, reference=False, critic=False)
+  assert bare == {"learner": 12 * mine, "gradient": 4 * mine}
   config.rollout.mesh.tensor = 2
-  here = memory.engine_axes(config, 4)
+  here = scale_estimate.engine_axes(config, 4)
   assert here == Axes(data=2, tensor=2)
-  found = memory.of_engine(SHAPE, config, here, memory.layout(SHAPE, config, "v5e:2x2", 2))
+  found = scale_estimate.of_engine(SHAPE, config, here, scale_estimate.cache_layout(SHAPE, config, "v5e:2x2", 2))
   assert found["engine: weights"] == 2 * (2 * 640 + 12 * 8) / 2 + 4 * 56
   # Keys and values in bf16, of a replica's 2 conversations and 8 prompts of two pages, one of two heads.
   assert found["engine: cache"] == 2 * 2 * 2 * 10 * 100 * 1 * 4
   config.rollout.kv_dtype = "int8"
-  found = memory.of_engine(SHAPE, config, here, memory.layout(SHAPE, config, "v5e:2x2", 2))
+  found = scale_estimate.of_engine(SHAPE, config, here, scale_estimate.cache_layout(SHAPE, config, "v5e:2x2", 2))
   assert found["engine: cache"] == 2 * 2 * 10 * 100 * (4 + 4)  # a vector of four int8, and its float32 scale
   config.rollout.pages = 30
-  assert memory.cached_tokens(config, 2) == 15 * 50
+  assert scale_estimate.cached_tokens(config, 2) == 15 * 50
 
 
 # A layer's matrices: 4 · 8 · 8 + 3 · 8 · 16 = 640 parameters. The table: 16 · 8. Norms: 2 · (16 + 8) + 8 = 56.

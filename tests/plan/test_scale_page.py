@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 import scale_cases as cases
+import scale_estimate as estimate
 import scale_held as held
 import scale_page as page
-
-from ragrl_jax.plan import estimate, search
+import scale_search as search
 
 CASE = ("qwen2.5-7b", "lear", "v5e-64")
 ALL = dict(cases.SLICES)

@@ -2,11 +2,13 @@ import dataclasses
 import math
 
 import pytest
+import scale_estimate as estimate
+import scale_search as search
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.shapes import SHAPES
-from ragrl_jax.plan import estimate, report_tables, search, workload
+from ragrl_jax.plan import report_tables, workload
 from ragrl_jax.plan.memory import Axes
 
 SHAPE = DecoderConfig(

@@ -1,19 +1,20 @@
-"""Estimates a run's memory and time on given chips by arithmetic."""
+"""Estimates a run's memory and time on given chips by arithmetic, without compiling its programs."""
 
 import dataclasses
 import functools
 from typing import Any
 
-import jax.numpy as jnp
+import scale_temporaries as temporaries
 
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.plan import chips, gpus, memory, temporaries
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.plan import chips, gpus, memory
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import Axes
-from ragrl_jax.plan.summary import Conversation, Program, Report
+from ragrl_jax.plan.summary import VALUES, Conversation, Program, Report
+from ragrl_jax.settings import MAX_PROMPTS
 
-VALUES = "learner critic: values"
 TPUS = 4  # chips per TPU host, as libtpu counts hosts
 
 
@@ -75,6 +76,67 @@ def estimate(config: Any, shape: Any, where: Slice, *, fill: float = 0.5, drawn:
     learner_part(config, shape, where, made, settings, axes),
     engine_part(config, shape, where, made),
   )
+
+
+def engine_axes(config: Any, each: int, hosts: int = 1) -> Axes:
+  """An engine's mesh on `hosts` hosts of `each` chips: replicas on "data", the chips of a replica on "tensor".
+
+  Raises:
+    ValueError: config.rollout.mesh does not fill whole hosts.
+  """
+  mesh = config.rollout.mesh
+  size = mesh_lib.engine_size(each, hosts, replicas=mesh.replicas, tensor=mesh.tensor)
+  return Axes(data=size // mesh.tensor, tensor=mesh.tensor)
+
+
+def cached_tokens(config: Any, replicas: int) -> int:
+  """Capacity of the cache of one replica, in tokens."""
+  r = config.rollout
+  full = (-(-r.rows // replicas) + MAX_PROMPTS) * -(-r.context // r.page)
+  return (-(-r.pages // replicas) or full) * r.page
+
+
+def cache_layout(shape: Any, config: Any, topology: str, tensor: int) -> cache_lib.Layout:
+  """The layout of the engine's cache on these TPUs or GPUs, with bf16 matmuls and `tensor` chips per replica."""
+  r, platform = config.rollout, "gpu" if gpus.is_gpu(topology) else "tpu"
+  return cache_lib.layout(shape, r.page, "bfloat16", platform, tensor, kv_dtype=r.kv_dtype)
+
+
+def of_learner(shape: Any, axes: Axes, *, reference: bool, critic: bool) -> dict[str, float]:
+  """Bytes that the learner keeps on a chip, by name: float32 master weights, AdamW's two moments, the gradient.
+
+  The parameters that a run starts from become the state's (`Learner.init`), or they are the reference. There is one
+  gradient at a time, of the policy or of the critic, and only while the learner works.
+
+  Args:
+    shape: a DecoderConfig; all parameters are trained.
+    axes: the mesh.
+    reference: whether there is a frozen policy: the initial parameters.
+    critic: whether the critic has its own decoder.
+  """
+  mine = memory.counted(shape, axes).all
+  found = {"learner": 12.0 * mine}
+  if reference:
+    found["reference"] = 4.0 * mine
+  if critic:
+    mine += shape.d_model + 1
+    found["critic"] = 12.0 * mine
+  return found | {memory.GRADIENT: 4.0 * mine}
+
+
+def of_engine(shape: Any, config: Any, here: Axes, cache: cache_lib.Layout) -> dict[str, float]:
+  """Bytes that an engine keeps on a chip, by name: bf16 weights with float32 norms and biases, and the cache.
+
+  Args:
+    shape: a DecoderConfig.
+    config: the run's config.
+    here: the engine's mesh, see `engine_axes`.
+    cache: its layout.
+  """
+  return {
+    "engine: weights": memory.of_weights(shape, here),
+    "engine: cache": cached_tokens(config, here.data) * cache.token_bytes / here.tensor,
+  }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,15 +241,15 @@ def learner_part(config: Any, shape: Any, where: Slice, made: load_lib.Load, set
           calls=number * cut.count // settings.epochs,
         )
       )
-  stays = memory.of_learner(shape, axes, reference=settings.needs_reference, critic=critic)
+  stays = of_learner(shape, axes, reference=settings.needs_reference, critic=critic)
   return Part(stays, tuple(found), load_lib.passes(settings) * cut.whole / axes.size)
 
 
 def engine_part(config: Any, shape: Any, where: Slice, made: load_lib.Load) -> Part:
   """The engine's part. For the arguments see `joined`."""
-  here, r = memory.engine_axes(config, where.host, where.hosts), config.rollout
-  layout = memory.layout(shape, config, where.topology, here.tensor)
-  stays = memory.of_engine(shape, config, here, layout)
+  here, r = engine_axes(config, where.host, where.hosts), config.rollout
+  layout = cache_layout(shape, config, where.topology, here.tensor)
+  stays = of_engine(shape, config, here, layout)
   work = load_lib.engine(
     config,
     shape,
@@ -196,7 +258,7 @@ def engine_part(config: Any, shape: Any, where: Slice, made: load_lib.Load) -> P
     replicas=here.data,
     weights=stays["engine: weights"],
     cache=stays["engine: cache"],
-    tokens=memory.cached_tokens(config, here.data),
+    tokens=cached_tokens(config, here.data),
     passes=layout.passes,
   )
   tokens = load_lib.PREFILL_ROWS * r.prefill
@@ -227,22 +289,8 @@ def engine_part(config: Any, shape: Any, where: Slice, made: load_lib.Load) -> P
         calls=work.chunks,
       ),
     ),
-    conversation=conversation(config, made, layout, here),
+    conversation=load_lib.conversation(config, made, layout, here),
     span=here.size // where.host,
-  )
-
-
-def conversation(config: Any, load: load_lib.Load, layout: cache_lib.Layout, here: Axes) -> Conversation:
-  """Memory of a conversation of the mean length in a cache with this layout on the engine's mesh."""
-  r, pages = config.rollout, load_lib.held(config, load)
-  wide = dataclasses.replace(layout, dtype=jnp.dtype(jnp.bfloat16)).token_bytes
-  most = layout.most(here.tensor)
-  return Conversation(
-    pages * r.page,
-    pages * r.page * layout.token_bytes / here.tensor,
-    r.context * wide / here.tensor,
-    here.data,
-    None if most is None else most // pages,
   )
 
 

@@ -1,4 +1,4 @@
-"""Searches the mesh of TPUs or GPUs with the shortest step, by the arithmetic of `estimate`."""
+"""Searches the mesh of TPUs or GPUs with the shortest step, by the arithmetic of `scale_estimate`."""
 
 import dataclasses
 import math
@@ -6,9 +6,11 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import scale_estimate as estimate
+
 from ragrl_jax.learner import row_layout
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.plan import chips, estimate, gpus, memory
+from ragrl_jax.plan import chips, gpus
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import Axes
 from ragrl_jax.plan.summary import Report
@@ -80,7 +82,7 @@ def choices(config: Any, shape: Any, where: estimate.Slice, load: load_lib.Load)
           continue
         replicas, most_rows = max(1, where.host // tensor), episodes * where.spans(tensor)  # an engine's
         share = lambda number, replicas=replicas: -(-number // replicas) * replicas
-        most = memory.layout(shape, config, where.topology, tensor).most(tensor)
+        most = estimate.cache_layout(shape, config, where.topology, tensor).most(tensor)
         for lanes in (*(n for n in LANES if n < most_rows), most_rows):
           held = share(max(lanes, min(lanes * spare, most_rows)))
           pages = pages_for(config, load, held, replicas)
