@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
   from ragrl_jax import recipes, testing
   from ragrl_jax.config import load as Config
-  from ragrl_jax.jobs.ask import ask
+  from ragrl_jax.jobs.checkpoints import ask
   from ragrl_jax.jobs.evaluate import evaluate, evaluator
   from ragrl_jax.jobs.sft import sft
   from ragrl_jax.jobs.train import train
@@ -34,7 +34,7 @@ _PLACES = {
   "Episode": "structs:Episode",
   "Example": "structs:Example",
   "Passage": "structs:Passage",
-  "ask": "jobs.ask:ask",
+  "ask": "jobs.checkpoints:ask",
   "evaluate": "jobs.evaluate:evaluate",
   "evaluator": "jobs.evaluate:evaluator",
   "load_index": "retrieval:load_index",

@@ -17,7 +17,7 @@ from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import weights
 from ragrl_jax.models.families import FAMILIES
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
-from ragrl_jax.run import checks, devices, environment_tools, prepared, questions
+from ragrl_jax.run import checks, environment_tools, prepared, questions
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import changes
 
@@ -268,9 +268,9 @@ def test_a_missing_platform_is_refused(monkeypatch, error):
     raise error
 
   monkeypatch.setattr(jax, "devices", none)
-  monkeypatch.setattr(devices, "asked_platforms", lambda: "cuda")
+  monkeypatch.setattr(checks, "asked_platforms", lambda: "cuda")
   with pytest.raises(ValueError, match=r"JAX_PLATFORMS=cuda: .*pip install 'ragrl_jax\[cuda\]'"):
-    devices.found()
+    checks.devices()
 
 
 # ---- questions -------------------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ import pytest
 import tiny_world
 
 from ragrl_jax.jobs import sft, train
-from ragrl_jax.run import profiling, progress
+from ragrl_jax.run import progress
 
 
 def traced(folder):
   """(numbers of the steps, all names) in the trace of a run's folder."""
-  (file,) = (folder / profiling.FOLDER).glob("plugins/profile/*/*.xplane.pb")  # where xprof looks for it
+  (file,) = (folder / "profile").glob("plugins/profile/*/*.xplane.pb")  # where xprof looks for it
   steps, names = [], set()
   for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
     for line in plane.lines:
@@ -25,18 +25,18 @@ def traced(folder):
 
 
 def test_the_flag_names_steps():
-  assert profiling.steps_of("") is None
-  assert list(profiling.steps_of("5:8")) == [5, 6, 7, 8] and list(profiling.steps_of("5")) == [5]
+  assert progress.steps_of("") is None
+  assert list(progress.steps_of("5:8")) == [5, 6, 7, 8] and list(progress.steps_of("5")) == [5]
   for bad in ("0", "8:5", "a", "5:", ":5", "1:2:3", "-1"):
     with pytest.raises(ValueError, match=f"--profile_steps={bad}: name a step"):
-      profiling.steps_of(bad)
+      progress.steps_of(bad)
   with pytest.raises(ValueError, match="step 5, and config.steps=4"):
-    profiling.Profile(pathlib.Path("nowhere"), range(5, 9), of=4)
+    progress.Profile(pathlib.Path("nowhere"), range(5, 9), of=4)
 
 
 def test_steps_and_phases_are_in_the_trace(tmp_path):
   clock, work = progress.Clock(), jax.jit(lambda x: jnp.sin(x @ x))
-  with profiling.Profile(tmp_path, range(2, 4), of=5) as profiled:
+  with progress.Profile(tmp_path, range(2, 4), of=5) as profiled:
     for step in range(1, 6):
       with profiled(step), clock("rollout"):
         work(jnp.ones((64, 64))).block_until_ready()
@@ -45,15 +45,15 @@ def test_steps_and_phases_are_in_the_trace(tmp_path):
 
 
 def test_a_run_that_fails_while_it_is_traced_leaves_its_trace(tmp_path):
-  with pytest.raises(RuntimeError, match="stopped"), profiling.Profile(tmp_path, range(1, 9), of=9) as profiled:
+  with pytest.raises(RuntimeError, match="stopped"), progress.Profile(tmp_path, range(1, 9), of=9) as profiled:
     for step in (1, 2):
       with profiled(step):
         if step == 2:
           raise RuntimeError("stopped")
   assert traced(tmp_path)[0] == [1, 2]
-  with profiling.Profile(tmp_path / "other", range(1, 2), of=9) as profiled, profiled(1):
+  with progress.Profile(tmp_path / "other", range(1, 2), of=9) as profiled, profiled(1):
     pass  # the profiler is free again
-  with profiling.Profile(tmp_path / "none", None, of=9) as profiled, profiled(1):
+  with progress.Profile(tmp_path / "none", None, of=9) as profiled, profiled(1):
     pass
   assert not (tmp_path / "none").exists()
 

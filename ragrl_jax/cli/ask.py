@@ -22,11 +22,11 @@ from ragrl_jax import settings, structs
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import checkpoints, evaluate
 from ragrl_jax.retrieval import http_limits
-from ragrl_jax.run import devices, questions
+from ragrl_jax.run import checks, questions
 from ragrl_jax.serving import ask_checkpoint, ask_page, live_text
 from ragrl_jax.store import compile_cache
 
-FROM_CHECKPOINT = "run_config"
+FROM_CHECKPOINT = "run"
 flags.FLAGS.set_gnu_getopt(True)  # flags may follow the question
 CHECKPOINT = flags.DEFINE_string(
   "checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.", required=True
@@ -49,7 +49,7 @@ def main(words):
   compile_cache.keep()
   for checkpoint in filter(None, (CHECKPOINT.value, AGAINST.value)):
     evaluate.locate(checkpoint)
-  devices.found()
+  checks.devices()
   asked = [(CONFIG.value, CHECKPOINT.value)]
   if AGAINST.value:
     other = evaluate.config_of(AGAINST.value)

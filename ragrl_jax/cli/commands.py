@@ -75,7 +75,7 @@ def start(module: types.ModuleType) -> None:
 
   Args:
     module: a module of this folder. `main` takes no argument, or the words that are no flags. If it has no flags, it
-      returns the exit status. FROM_CHECKPOINT is the module that makes the config if only --checkpoint is given.
+      returns the exit status. FROM_CHECKPOINT is the kind of the config if only --checkpoint is given.
   """
   shown = _wants_traceback()
   if not any(isinstance(value, flags.FlagHolder) for value in vars(module).values()):

@@ -1,6 +1,5 @@
 """Arguments that name a config, or a checkpoint whose config is meant."""
 
-import pathlib
 import re
 
 from ragrl_jax import config as config_lib
@@ -36,12 +35,12 @@ def with_paths(argv: list[str], names: list[str]) -> list[str]:
   return words
 
 
-def with_config(argv: list[str], file: str) -> list[str]:
-  """Adds --config to the arguments if they have --checkpoint alone: a module of this folder then makes the config.
+def with_config(argv: list[str], kind: str) -> list[str]:
+  """Adds --config to the arguments if they have --checkpoint alone: `get_config` of this file then makes the config.
 
   Args:
     argv: the arguments, the program first.
-    file: the module's name; its `get_config` takes the checkpoint.
+    kind: see `get_config`.
 
   Returns:
     The new arguments.
@@ -50,5 +49,20 @@ def with_config(argv: list[str], file: str) -> list[str]:
   if "config" in given or "checkpoint" not in given:
     return argv
   words = [*argv[given["checkpoint"]].split("=", 1)[1:], *argv[given["checkpoint"] + 1 :]]
-  path = pathlib.Path(__file__).with_name(f"{file}.py")
-  return [argv[0], f"--config={path}:{words[0]}", *argv[1:]] if words else argv
+  return [argv[0], f"--config={__file__}:{kind}:{words[0]}", *argv[1:]] if words else argv
+
+
+def get_config(variant: str) -> config_lib.Config:
+  """The settings of a checkpoint, for "KIND:CHECKPOINT". This module is then the config file.
+
+  They are those of the checkpoint's run. Of the kind "serve", a model without a run has the defaults with a longer
+  context; of the kind "run" it is refused.
+  """
+  from ragrl_jax.jobs import evaluate  # commands without a checkpoint need not import it
+
+  kind, _, checkpoint = variant.partition(":")
+  if kind == "serve" and evaluate.run_of(checkpoint) is None:
+    config = config_lib.default_config()
+    config.rollout.context = 4096
+    return config
+  return evaluate.config_of(checkpoint)

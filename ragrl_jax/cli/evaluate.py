@@ -16,10 +16,10 @@ from tqdm import tqdm
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.report import metric_tables
-from ragrl_jax.run import devices
+from ragrl_jax.run import checks
 from ragrl_jax.store import compile_cache, folders
 
-FROM_CHECKPOINT = "run_config"
+FROM_CHECKPOINT = "run"
 CONFIG = commands.config_flag(required=False)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
 BEST = flags.DEFINE_string(
@@ -50,7 +50,7 @@ def main():
     logging.warning("--best=%s was measured on this set: its score is that of the set it was chosen on.", BEST.value)
   if checkpoint is not None:
     evaluate.locate(checkpoint)
-    devices.found()
+    checks.devices()
   with tqdm(unit="answer", delay=0.1) as bar:  # delayed: the bar appears when the questions begin
 
     def progress(done: int, of: int) -> None:

@@ -6,7 +6,7 @@ from absl import flags
 
 from ragrl_jax.cli import commands
 from ragrl_jax.parallel import hosts
-from ragrl_jax.run import profiling
+from ragrl_jax.run import progress
 
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "This is one of several hosts; JAX finds the others.")
 COORDINATOR = flags.DEFINE_string("coordinator", None, "Address and port of process 0, reachable from all hosts.")
@@ -28,7 +28,7 @@ PROFILE_STEPS = flags.DEFINE_string(
 
 def going_on() -> dict[str, Any]:
   """How to resume, and what to profile, as arguments of `train.train` and `sft.sft`."""
-  steps = profiling.steps_of(PROFILE_STEPS.value)
+  steps = progress.steps_of(PROFILE_STEPS.value)
   return dict(resume=RESUME.value, accept_changes=ACCEPT_CHANGES.value, profile=steps)
 
 

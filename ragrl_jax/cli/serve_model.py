@@ -21,11 +21,11 @@ from absl import app, flags, logging
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import checkpoints, evaluate
 from ragrl_jax.retrieval import http_limits
-from ragrl_jax.run import devices
+from ragrl_jax.run import checks
 from ragrl_jax.serving import engine_thread, openai_server
 from ragrl_jax.store import compile_cache
 
-FROM_CHECKPOINT = "serve_config"
+FROM_CHECKPOINT = "serve"
 LIMITS = openai_server.Limits()
 CHECKPOINT = flags.DEFINE_string(
   "checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.", required=True
@@ -61,7 +61,7 @@ def main():
   given, key = CHECKPOINT.value, _key()
   checkpoint = evaluate.best(given, BEST.value) if BEST.value else given
   evaluate.locate(checkpoint)
-  devices.found()
+  checks.devices()
   made = checkpoints.opened(CONFIG.value, checkpoint, playing=False)
   run = evaluate.run_of(checkpoint)
   name = NAME.value or (run or pathlib.Path(checkpoint).absolute()).name

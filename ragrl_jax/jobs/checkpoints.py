@@ -1,20 +1,23 @@
-"""Opens checkpoints for the commands that sample from them, and exchanges their weights."""
+"""Opens checkpoints to sample from them, asks them questions, and exchanges their weights."""
 
 import importlib
 import importlib.util
 import pathlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import jax
 from flax import nnx
 
-from ragrl_jax import settings
+from ragrl_jax import settings, structs
+from ragrl_jax.evaluation import harness
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import lora
+from ragrl_jax.rollout import collect
 from ragrl_jax.run import contents
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.run.prepared import prepare
+from ragrl_jax.run import prepared as prepared_lib
+from ragrl_jax.run import questions as questions_lib
 
 
 def opened(
@@ -32,10 +35,33 @@ def opened(
     ValueError, FileNotFoundError: as in `evaluate.evaluate`.
   """
   config, source = evaluate.chosen(settings.of(config), checkpoint)
-  prepared = prepare(config, purpose="play" if playing else "sample")
+  prepared = prepared_lib.prepare(config, purpose="play" if playing else "sample")
   made = player_lib.build(prepared, judged=judged) if playing else player_lib.sampler(prepared)
   evaluate.load(made, source)
   return made
+
+
+def ask(
+  checkpoint: str | pathlib.Path, questions: Iterable[str | structs.Example], *, config=None
+) -> list[tuple[str | None, structs.Episode]]:
+  """Asks each question once, in its own episode; returns [(answer or None, episode)] in order. Decoding is greedy.
+
+  Args:
+    checkpoint: as in `evaluate`.
+    questions: texts; or Examples, with passages for a recipe that needs them.
+    config: as in `evaluate`; None: the settings of the checkpoint's run.
+
+  Raises:
+    ValueError, FileNotFoundError: as in `evaluate`; or a recipe that needs passages got none.
+  """
+  examples = [one if isinstance(one, structs.Example) else structs.Example("", one, ()) for one in questions]
+  config = settings.of(evaluate.config_of(checkpoint) if config is None else config)
+  # Questions are refused before weights and index are read.
+  questions_lib.check_passages(config, prepared_lib.recipe(config), examples, "questions")
+  player = cast(player_lib.Player, opened(config, checkpoint))
+  requests = [collect.Request(example, number) for number, example in enumerate(examples)]
+  episodes = player.rollout.run(requests, step=0, greedy=True)
+  return [(harness.answer(player.recipe, episode), episode) for episode in episodes]
 
 
 def reopen(made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> int:

@@ -21,7 +21,7 @@ from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.prompting import chat
-from ragrl_jax.run import contents, profiling, saving
+from ragrl_jax.run import contents, progress, saving
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
 from ragrl_jax.run.prepared import Prepared
@@ -71,12 +71,12 @@ def sft(
     pathlib.Path(workdir), config, objective="sft", resume=resume, accept_changes=accept_changes, say=say
   ) as run:
     if not run.finished:
-      profiled = profiling.Profile(run.workdir, profile, of=config.steps)
+      profiled = progress.Profile(run.workdir, profile, of=config.steps)
       yield from _tuned(prepared, run, drawn, evaluate, reached, profiled)
 
 
 def _tuned(
-  prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profiled: profiling.Profile
+  prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profiled: progress.Profile
 ) -> Iterator[dict[str, Any]]:
   # ---- 2. the rooms are built: every check comes before the weights are read -----------------------------------------
   config, recipe, tokenizer, mesh = prepared.settings, prepared.recipe, prepared.tokenizer, prepared.mesh

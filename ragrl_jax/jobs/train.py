@@ -23,7 +23,7 @@ from flax import nnx
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch
-from ragrl_jax.run import profiling, progress, questions, rewards, saving, warning_signs
+from ragrl_jax.run import progress, questions, rewards, saving, warning_signs
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.run.prepared import Prepared, prepare
 from ragrl_jax.store import episodes as episodes_lib
@@ -73,10 +73,10 @@ def train(
   with run_lib.opened(pathlib.Path(workdir), config, objective="rl", **how) as run:
     if not run.finished:
       say(questions.named(config))
-      yield from _trained(prepared, run, evaluate, reached, profiling.Profile(run.workdir, profile, of=config.steps))
+      yield from _trained(prepared, run, evaluate, reached, progress.Profile(run.workdir, profile, of=config.steps))
 
 
-def _trained(prepared: Prepared, run, evaluate, reached, profiled: profiling.Profile) -> Iterator[dict[str, Any]]:
+def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Profile) -> Iterator[dict[str, Any]]:
   # ---- 2. the rooms are built ----------------------------------------------------------------------------------------
   config = prepared.settings
   steps, save_every = config.steps, config.checkpoint.every

@@ -17,9 +17,11 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.recipes.recipe import Recipe
-from ragrl_jax.run import devices, environment_tools
+from ragrl_jax.run import environment_tools
 from ragrl_jax.settings import Settings
 from ragrl_jax.store import trackers
+
+PLUGINS = {"cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}  # name in JAX_PLATFORMS → extra of this package with its plugin
 
 
 def trainable(config: Settings, recipe: Recipe) -> None:
@@ -124,5 +126,24 @@ def _vocab(config: Settings, shape: DecoderConfig) -> int | None:
   return shape.vocab_size if config.model.path else None
 
 
+def devices() -> list[jax.Device]:
+  """All devices of all hosts, if this machine has one of the platforms in the environment variable JAX_PLATFORMS."""
+  try:
+    return jax.devices()
+  except (RuntimeError, AssertionError) as error:
+    if not (asked := asked_platforms()):
+      raise
+    extras = [f"pip install 'ragrl_jax[{PLUGINS[name]}]'" for name in asked.split(",") if name in PLUGINS]
+    raise ValueError(
+      f"JAX_PLATFORMS={asked}: JAX finds no such device here. It needs the hardware, its driver, and JAX's plugin"
+      f"{': ' if extras else ''}{' or '.join(extras)}. JAX_PLATFORMS=cpu runs on the CPU."
+    ) from error
+
+
+def asked_platforms() -> str:
+  """The platforms that JAX was told to use (JAX_PLATFORMS); "" if none were named."""
+  return jax.config.jax_platforms or ""
+
+
 def _platform(mesh: jax.sharding.Mesh | None) -> str:
-  return (devices.found() if mesh is None else mesh.devices.flat)[0].platform
+  return (devices() if mesh is None else mesh.devices.flat)[0].platform

@@ -35,7 +35,8 @@ class Answerer(Protocol):
   rollout: Any
 
   @property
-  def tokenizer(self) -> Any: ...
+  def tokenizer(self) -> Any:
+    """Counts and cuts texts."""
 
 
 @dataclasses.dataclass

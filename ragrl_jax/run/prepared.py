@@ -16,7 +16,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import chat
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
 from ragrl_jax.recipes.recipe import Recipe
-from ragrl_jax.run import checks, devices
+from ragrl_jax.run import checks
 from ragrl_jax.settings import Settings, fields
 
 
@@ -131,7 +131,7 @@ def mesh(config: Settings) -> jax.sharding.Mesh | None:
   Raises:
     ValueError: there are too few devices, or JAX has none of the requested platform.
   """
-  sizes, found = vars(config.mesh), devices.found()
+  sizes, found = vars(config.mesh), checks.devices()
   asked = math.prod(size for size in sizes.values() if size != -1)
   if asked > len(found):
     raise ValueError(

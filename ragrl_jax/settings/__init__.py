@@ -1,7 +1,7 @@
 """Every setting of a run with type, default, meaning, unit and allowed values. `config.py` makes a ConfigDict of them.
 
 A section is a frozen dataclass that checks itself when it is made: first each field, then the relations between fields
-(`rules`). The sections are in `playing.py`, `learning.py` and `answering.py`, in the order of `Settings`. Read
+(`rules`). The sections are in `playing.py` and `learning.py`, in the order of `Settings`. Read
 `config.py` next.
 """
 
@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax.settings import fields
-from ragrl_jax.settings.answering import Endpoint
 from ragrl_jax.settings.fields import Rules, Section, setting
 from ragrl_jax.settings.learning import (
-  COMPARED,
   COUNTED,
   SFT,
   Advantage,
@@ -27,56 +25,13 @@ from ragrl_jax.settings.learning import (
   Optimizer,
   Reward,
 )
-from ragrl_jax.settings.playing import (
-  DTYPES,
-  FAMILIES,
-  JUDGES,
-  MAX_PROMPTS,
-  PREFILL_ROWS,
-  Data,
-  Filter,
-  Judge,
-  Lora,
-  Model,
-  Prompting,
-  Retrieval,
-  Rollout,
-  Shape,
-)
-
-__all__ = [
-  "Advantage",
-  "COMPARED",
-  "COUNTED",
-  "Checkpoint",
-  "Critic",
-  "DTYPES",
-  "Data",
-  "Endpoint",
-  "Evaluate",
-  "FAMILIES",
-  "Filter",
-  "JUDGES",
-  "Judge",
-  "Learner",
-  "Log",
-  "Lora",
-  "Loss",
-  "MAX_PROMPTS",
-  "Mesh",
-  "Model",
-  "Optimizer",
-  "PREFILL_ROWS",
-  "Prompting",
-  "Retrieval",
-  "Reward",
-  "Rollout",
-  "Rules",
-  "SFT",
-  "Settings",
-  "Shape",
-  "of",
-]
+from ragrl_jax.settings.playing import DTYPES as DTYPES
+from ragrl_jax.settings.playing import FAMILIES as FAMILIES
+from ragrl_jax.settings.playing import JUDGES as JUDGES
+from ragrl_jax.settings.playing import MAX_PROMPTS as MAX_PROMPTS
+from ragrl_jax.settings.playing import PREFILL_ROWS as PREFILL_ROWS
+from ragrl_jax.settings.playing import Data, Endpoint, Judge, Model, Prompting, Retrieval, Rollout
+from ragrl_jax.settings.playing import Filter as Filter
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from patience import until
 from small_server import drawn
 
 from ragrl_jax import settings
-from ragrl_jax.cli import configs, serve_config
+from ragrl_jax.cli import configs
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import weights
 from ragrl_jax.models.decoder import Decoder
@@ -75,10 +75,10 @@ def test_a_folder_is_served_and_read_again(tmp_path):
 
 
 def test_a_run_is_found_by_its_folder(tmp_path):
-  assert evaluate.run_of(tmp_path) is None and serve_config.get_config(str(tmp_path)).rollout.context == 4096
+  assert evaluate.run_of(tmp_path) is None and configs.get_config(f"serve:{tmp_path}").rollout.context == 4096
   argv = ["ragrl serve-model", "--checkpoint", str(tmp_path)]
-  assert configs.with_config(argv, "serve_config")[1].endswith(f"cli/serve_config.py:{tmp_path}")
-  assert configs.with_config([*argv, "--config=arena"], "serve_config") == [*argv, "--config=arena"]
+  assert configs.with_config(argv, "serve")[1].endswith(f"cli/configs.py:serve:{tmp_path}")
+  assert configs.with_config([*argv, "--config=arena"], "serve") == [*argv, "--config=arena"]
   run = tmp_path / "run"
   (run / "checkpoints" / "3").mkdir(parents=True)
   changes.write(run, settings.Settings(), "rl")
