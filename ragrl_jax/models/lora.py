@@ -39,24 +39,10 @@ TENSORS = {
 }
 # Settings that are read here, or that do not change the model's outputs (dropout is for training only). All others must
 # be off.
-HARMLESS = {
-  "r",
-  "lora_alpha",
-  "target_modules",
-  "peft_type",
-  "task_type",
-  "auto_mapping",
-  "base_model_name_or_path",
-  "revision",
-  "peft_version",
-  "inference_mode",
-  "init_lora_weights",
-  "bias",
-  "runtime_config",
-  "megatron_core",
-  "qalora_group_size",
-  "lora_dropout",
-}
+HARMLESS = set(
+  "r lora_alpha target_modules peft_type task_type auto_mapping base_model_name_or_path revision peft_version "
+  "inference_mode init_lora_weights bias runtime_config megatron_core qalora_group_size lora_dropout".split()
+)
 
 
 class Adapter(nnx.Param):

@@ -106,7 +106,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
   options = card["options"] if options is None else options
   if card.get("made", made_of(card)) != made_of(card):
     raise ValueError(f"{folder}: {INDEX} was changed since the index was built (its settings): build it again.")
-  made = encoders.again(card, folder, encoder)
+  made = encoders.reload(card, folder, encoder)
   description = dict(
     kind="dense",
     encoder=card["encoder"]["settings"],
@@ -132,7 +132,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
       folder / "index.faiss", vectors, options=options, oversample=card["oversample"], threads=threads
     )
   return dense.DenseRetriever(
-    corpus, made, index, description=description, model=encoders.called(card), dispatch=dispatch
+    corpus, made, index, description=description, model=encoders.find_name(card), dispatch=dispatch
   )
 
 

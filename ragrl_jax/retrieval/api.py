@@ -26,7 +26,7 @@ class Retriever(Protocol):
       ToolFailed: a remote retriever did not answer in time.
     """
 
-  def read(self, asked: Sequence[tuple[str, str]], k: int) -> Answers:
+  def read(self, requests: Sequence[tuple[str, str]], k: int) -> Answers:
     """The documents around passages, as in `documents.read`. Only recipes whose agents open documents need it."""
 
   def describe(self) -> Mapping[str, Any]:
@@ -64,7 +64,7 @@ class RetrievalFailed(ToolFailed):
     self.queries = tuple(queries)
 
 
-def checked(queries: Sequence[str], k: int) -> list[str]:
+def check_queries(queries: Sequence[str], k: int) -> list[str]:
   """Checks the arguments of a search and returns the queries as a list. Raises ValueError: see `Retriever.search`."""
   if isinstance(queries, str):
     raise ValueError(f"queries={queries[:80]!r} is one string: pass a list of strings, one per search.")
@@ -77,9 +77,9 @@ def checked(queries: Sequence[str], k: int) -> list[str]:
   return queries
 
 
-def each(queries: Sequence[str], k: int, search: Callable[[list[str], int], Answers]) -> Answers:
+def answer_each(queries: Sequence[str], k: int, search: Callable[[list[str], int], Answers]) -> Answers:
   """Checks the arguments. Answers blank queries with empty lists, and all other queries by one call of `search`."""
-  queries = checked(queries, k)
+  queries = check_queries(queries, k)
   asked = [i for i, query in enumerate(queries) if query.strip()]
   answers: Answers = [[] for _ in queries]
   if asked:

@@ -50,7 +50,7 @@ class Application:
     self._retriever, self._limits, self._local, self._key = retriever, limits, local, key
     self._metrics = metrics or Metrics()
     # Attributes are looked up when called, since not every retriever has them.
-    embed, read = (lambda texts, kind: retriever.embed(texts, kind)), (lambda asked, k: retriever.read(asked, k))
+    embed, read = (lambda texts, kind: retriever.embed(texts, kind)), (lambda requests, k: retriever.read(requests, k))
     self._work = {
       page: Batcher(
         work,
@@ -61,7 +61,10 @@ class Application:
         done=lambda texts, seconds, page=page: self._metrics.batch(page, texts, seconds),
       )
       for page, work, render in zip(
-        TIMED, (retriever.search, embed, read), (wire.passages, wire.vector, wire.passages), strict=True
+        TIMED,
+        (retriever.search, embed, read),
+        (wire.render_passages, wire.render_vector, wire.render_passages),
+        strict=True,
       )
     }
 
@@ -76,7 +79,7 @@ class Application:
         kind = CONTENT_TYPE if page == "/metrics" else kind
       except _Refused as refused:
         status, headers = refused.status, refused.headers
-        body = wire.error(refused.message, status, openai=page.startswith("/v1/"))
+        body = wire.render_error(refused.message, status, openai=page.startswith("/v1/"))
       if body is None:
         status = LEFT
         return
@@ -110,7 +113,7 @@ class Application:
     if page == "/metrics":
       return self._metrics.page()
     if page == "/v1/models":
-      return wire.models(self._model)
+      return wire.render_models(self._model)
     return await self._worked(page, receive)
 
   @property
@@ -130,10 +133,10 @@ class Application:
       raise _Refused(404, "this server's retriever has no encoder: serve a dense index for embeddings.")
     try:
       if page == "/v1/embeddings":
-        asked = wire.embedding(body, self._limits, model)
+        request = wire.parse_embedding(body, self._limits, model)
       else:
-        asked = (wire.search if page == "/retrieve" else wire.reading)(body, self._limits)
-      answer = self._work[page].submit(asked.texts, asked.key, asked.option)
+        request = (wire.parse_search if page == "/retrieve" else wire.parse_reading)(body, self._limits)
+      answer = self._work[page].submit(request.texts, request.key, request.option)
     except ValueError as error:
       raise _Refused(400, str(error)) from None
     except Full as full:
@@ -144,21 +147,21 @@ class Application:
       ) from None
     watch = asyncio.create_task(_given_up(receive, answer))
     try:
-      async with asyncio.timeout(asked.timeout_s):
+      async with asyncio.timeout(request.timeout_s):
         found = await answer  # at the deadline it is cancelled, which removes the request's texts from the queue
     except ToolFailed as error:
       raise _Refused(502, str(error)) from error
     except ValueError as error:  # such as a query that a recording does not have
       raise _Refused(400, str(error)) from error
     except TimeoutError:
-      raise _Refused(504, f"no answer within {asked.timeout_s:g} s: send fewer texts, or ask later.") from None
+      raise _Refused(504, f"no answer within {request.timeout_s:g} s: send fewer texts, or ask later.") from None
     except asyncio.CancelledError:
       if asyncio.current_task().cancelling():  # the server is shutting down
         raise
       return None  # the client disconnected
     finally:
       watch.cancel()
-    return wire.embeddings(found, model) if page == "/v1/embeddings" else wire.found(found)
+    return wire.render_embeddings(found, model) if page == "/v1/embeddings" else wire.render_results(found)
 
 
 class _Refused(Exception):

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ragrl_jax.core.text import forms, tokens
 from ragrl_jax.retrieval import api, cards, documents
 from ragrl_jax.retrieval.corpus import Corpus
-from ragrl_jax.retrieval.vectors import ordered
+from ragrl_jax.retrieval.vectors import take_best
 from ragrl_jax.structs import Passage
 
 if TYPE_CHECKING:
@@ -185,13 +185,13 @@ class BM25Retriever:
     """The row of the passage with this id, or None."""
     return self._corpus.row_of(name)
 
-  def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
+  def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """Opens documents, and finds words in them. See `documents.read`."""
-    return documents.read(self._corpus, asked, k)
+    return documents.read(self._corpus, requests, k)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """The k best passages for each query, best first, with scores. See `retrieval.api`."""
-    return api.each(queries, k, self._search_all)
+    return api.answer_each(queries, k, self._search_all)
 
   def _search_all(self, texts: Sequence[str], k: int) -> api.Answers:
     words = [self._words(text) for text in texts]
@@ -207,9 +207,9 @@ class BM25Retriever:
       scores = self._index.get_scores_from_ids(ids)
     hits = np.flatnonzero(scores > 0)  # leave out passages without any of the words
     if len(hits) > k:
-      # Keep all passages that tie with the k-th one: `ordered` orders them by row.
+      # Keep all passages that tie with the k-th one: `take_best` orders them by row.
       hits = hits[scores[hits] >= np.partition(scores[hits], len(hits) - k)[len(hits) - k]]
-    best = ordered(scores[hits], hits, k)
+    best = take_best(scores[hits], hits, k)
     return [self._corpus.scored(row, score) for score, row in zip(*best)]
 
 

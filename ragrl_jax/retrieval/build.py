@@ -86,7 +86,7 @@ def build_index(
     corpus = tuple(corpus)
   request = out / REQUEST
   before = json.loads(request.read_text(encoding="utf-8")) if request.is_file() and not overwrite else {}
-  chosen = encoders.named(encoder, encoder_options, before.get("encoder"))
+  chosen = encoders.describe(encoder, encoder_options, before.get("encoder"))
   request = dict(
     format=FORMAT,
     corpus=_source(corpus),
@@ -118,7 +118,7 @@ def build_index(
   if chosen["kind"] == "bm25":
     card["bm25"] = bm25.build(whole, out / "bm25", rows=rows, progress=progress, **chosen["options"])
   else:
-    made = encoders.fitted(encoder, chosen, whole, out)
+    made = encoders.fit(encoder, chosen, whole, out)
     faiss_index.set_options(faiss_index.make(factory, made.dim), options)  # a typo fails before hours of encoding
     max_norm = dense.encode_corpus(
       passages, made, out, dtype=dtype, shard_rows=shard_rows, note_s=note_s, batch=batch, progress=progress
@@ -130,7 +130,7 @@ def build_index(
       )
     card.update(encoder=dict(chosen, settings=dict(made.settings)), dim=made.dim, max_norm=max_norm)
     card["made"] = made_of(card)
-  write_json(out / INDEX, dict(card, files=cards.sealed(out)))
+  write_json(out / INDEX, dict(card, files=cards.digest_files(out)))
   return out
 
 

@@ -34,7 +34,7 @@ def unreadable(path: pathlib.Path, error: Exception) -> ValueError:
   return ValueError(f"{path}: it cannot be read ({why:.300}): {AGAIN}.")
 
 
-def sealed(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
+def digest_files(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
   """{path relative to the folder: {"bytes", "sha256"}} for every file that a search reads."""
   paths = sorted(path for part in PARTS for path in folder.glob(part) if path.suffix != ".partial")
   return {
@@ -46,7 +46,7 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]], *, verif
   """Compares an index's files with the stored sizes, and with the digests if they have at most `verify_bytes` in all.
 
   Args:
-    files: the result of `sealed` from index.json.
+    files: the result of `digest_files` from index.json.
     verify_bytes: largest total size whose contents are compared.
 
   Raises:

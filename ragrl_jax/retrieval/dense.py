@@ -58,13 +58,13 @@ class DenseRetriever:
     """The row of the passage with this id, or None."""
     return self._corpus.row_of(name)
 
-  def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
+  def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """Opens documents, and finds words in them. See `documents.read`."""
-    return documents.read(self._corpus, asked, k)
+    return documents.read(self._corpus, requests, k)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """The k best passages for each query, best first, with scores. See `retrieval.api`."""
-    return api.each(queries, k, self._search)
+    return api.answer_each(queries, k, self._search)
 
   def embed(self, texts: Sequence[str], kind: str) -> list[tuple[np.ndarray, int]]:
     """(float32 [dim], number of tokens) of each text, embedded as a "query" or as a "passage" without a title."""
@@ -127,7 +127,7 @@ def encode_corpus(
   notes = folder / PROGRESS
   done = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else dict(rows=0, max_norm=0.0)
   if done["rows"]:
-    vectors = vectors_lib.mapped(folder, mode="r+")
+    vectors = vectors_lib.open_mapped(folder, mode="r+")
   else:
     vectors = vectors_lib.create(folder, dtype, (len(corpus), encoder.dim))
   noted = time.monotonic()
@@ -165,7 +165,7 @@ def _encoded(encoder: api.Encoder, corpus: Corpus, rows: range, dtype: str) -> n
 
 def open_vectors(folder: str | os.PathLike, *, rows: int, dim: int) -> Any:
   """Opens the memory-mapped vectors [rows, dim]. Raises ValueError if they have another shape."""
-  vectors, path = vectors_lib.mapped(folder), pathlib.Path(folder) / vectors_lib.FILE
+  vectors, path = vectors_lib.open_mapped(folder), pathlib.Path(folder) / vectors_lib.FILE
   if vectors.shape != (rows, dim):
     raise ValueError(f"{path}: its shape is {vectors.shape}, but it must be {(rows, dim)}: build the index again.")
   return vectors

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ragrl_jax.retrieval.vectors import Int8, exact, quantised
+from ragrl_jax.retrieval.vectors import Int8, quantise, rank_exactly
 
 AXIS = "passages"
 GROUPS = dict(cpu=32, tpu=128, gpu=128)  # rows per group: the first pass keeps the best score of each group
@@ -38,7 +38,7 @@ class DeviceIndex:
   def __init__(self, vectors: Any, *, max_norm: float, dtype: str = "float32", devices=None, block_rows: int = 0):
     """
     Args:
-      vectors: [N, D], in memory or memory-mapped (`vectors.mapped`); read once, one device's share at a time.
+      vectors: [N, D], in memory or memory-mapped (`vectors.open_mapped`); read once, one device's share at a time.
       max_norm: the largest Euclidean norm of a vector.
       dtype: on the devices: "float32", "bfloat16" (half the memory), or "int8" with a scale for each row (a quarter).
       devices: the devices to use; by default those of this process.
@@ -71,7 +71,7 @@ class DeviceIndex:
     narrow = _seen(*self._asked(queries), len(queries))
     errors = norm(narrow - queries) * self._max_norm + norm(narrow) * self._lost
     first = _power_of_two(k + 8 if self._dtype == np.float32 else max(k + 8, 4 * k))
-    return exact(self._rough, self._vectors, queries, k, max_norm=self._max_norm, errors=errors, first=first)
+    return rank_exactly(self._rough, self._vectors, queries, k, max_norm=self._max_norm, errors=errors, first=first)
 
   def _rough(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The best rows by the devices' scores, computed in one of a few compiled shapes."""
@@ -91,8 +91,8 @@ class DeviceIndex:
     """
     if self._dtype != np.int8:
       return queries.astype(self._dtype), None
-    codes, scales = quantised(queries)
-    finer, finer_scales = quantised(queries - codes * scales[:, None])
+    codes, scales = quantise(queries)
+    finer, finer_scales = quantise(queries - codes * scales[:, None])
     return np.concatenate([codes, finer]), np.concatenate([scales, finer_scales])
 
   def _placed(self, mesh: Mesh, share: int) -> tuple[jax.Array, jax.Array | None]:
@@ -121,7 +121,7 @@ class DeviceIndex:
         continue
       held = np.asarray(self._vectors[rows], np.float32)
       if scales is not None:
-        out[here], scales[here] = quantised(held)
+        out[here], scales[here] = quantise(held)
         back = out[here] * scales[here, None]
       else:
         out[here] = held.astype(self._dtype)

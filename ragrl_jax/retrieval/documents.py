@@ -125,30 +125,30 @@ def document_of(name: str) -> tuple[str, int | None]:
   return (document, int(number)) if mark and number.isascii() and number.isdigit() else (name, None)
 
 
-def read(corpus: Corpus, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
+def read(corpus: Corpus, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
   """Opens documents, and finds words in them.
 
   The passages of a document are neighbours whose ids were made by cutting it ("d#0", "d#1", …). Without such ids they
   are neighbours with the same title, as in wiki-18. A passage with neither is a document by itself.
 
   Args:
-    asked: (passage id, words). If words is "", the answer is the passage and its neighbours. Otherwise it is the
+    requests: (passage id, words). If words is "", the answer is the passage and its neighbours. Otherwise it is the
       document's passages that contain the words; case, white space and forms of Unicode are ignored.
     k: most passages in an answer.
 
   Returns:
     The passages for each request, in the document's order and without scores; none if no passage has this id.
   """
-  checked(asked, k)
-  return [_read(corpus, name, words, k) for name, words in asked]
+  check_requests(requests, k)
+  return [_read(corpus, name, words, k) for name, words in requests]
 
 
-def checked(asked: Sequence[tuple[str, str]], k: int) -> None:
+def check_requests(requests: Sequence[tuple[str, str]], k: int) -> None:
   """Raises ValueError unless every entry is a pair of strings and k a whole number of at least 1."""
-  for pair in asked:
+  for pair in requests:
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
       raise ValueError(f"{pair!r:.80}: each request must be a pair (a passage's id, words or '').")
-  api.checked([], k)
+  api.check_queries([], k)
 
 
 def _read(corpus: Corpus, name: str, words: str, k: int) -> list[Passage]:

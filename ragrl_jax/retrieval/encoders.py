@@ -26,7 +26,7 @@ FITTED = "encoder.json"
 NONZEROS = 16  # of a word's code
 
 
-def named(
+def describe(
   encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
   """The encoder's entry in build.json and index.json (JSON).
@@ -90,7 +90,7 @@ def _check(kind: str, options: Mapping[str, Any], made_by: Callable[..., Any], g
     )
 
 
-def fitted(
+def fit(
   encoder: str | os.PathLike | Encoder, chosen: Mapping[str, Any], corpus: Iterable[Passage], out: pathlib.Path
 ) -> Encoder:
   """The encoder for this corpus. "hashing" counts the corpus's words and stores them in the index's folder."""
@@ -103,7 +103,7 @@ def fitted(
   return HashingEncoder.load(out / FITTED)
 
 
-def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLike | Encoder | None) -> Encoder:
+def reload(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLike | Encoder | None) -> Encoder:
   """The encoder for queries to a finished index.
 
   Args:
@@ -137,7 +137,7 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
   return encoder
 
 
-def called(card: Mapping[str, Any]) -> str:
+def find_name(card: Mapping[str, Any]) -> str:
   """The name of an index's encoder: that of its folder, else its kind. `card` is the contents of index.json."""
   chosen = card["encoder"]
   return pathlib.Path(chosen["path"]).name.partition("@")[0] if chosen["kind"] == "model" else chosen["kind"]

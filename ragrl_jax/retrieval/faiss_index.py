@@ -18,7 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ragrl_jax.retrieval import cards
-from ragrl_jax.retrieval.vectors import exact, ordered, rescore
+from ragrl_jax.retrieval.vectors import rank_exactly, rescore, take_best
 
 BLOCK = 1 << 16  # rows added, or converted to float32, at a time
 LONG = 1 << 28  # multiplications from which several threads pay off: tens of milliseconds on one thread
@@ -39,7 +39,7 @@ class Flat:
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """float32 [n, D] → n pairs (scores, rows), best first, each of min(k, N) entries."""
     k = min(k, len(self._vectors))
-    return exact(self._scan, self._vectors, queries, k, max_norm=self._max_norm)
+    return rank_exactly(self._scan, self._vectors, queries, k, max_norm=self._max_norm)
 
   def _scan(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     long = LONG if len(queries) <= FEW else 4 * LONG  # BLAS is four times as fast
@@ -94,7 +94,7 @@ class Approximate:
     faiss.omp_set_num_threads(1)
     _, candidates = self._index.search(queries, min(len(self._vectors), self._oversample * k))
     found = [rows[rows >= 0] for rows in candidates]  # FAISS pads with -1
-    return [ordered(rescore(self._vectors, query, rows), rows, k) for query, rows in zip(queries, found)]
+    return [take_best(rescore(self._vectors, query, rows), rows, k) for query, rows in zip(queries, found)]
 
 
 def build(

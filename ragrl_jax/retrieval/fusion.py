@@ -85,18 +85,18 @@ class _Around:
   def __init__(self, first: api.Retriever):
     self._first = first
 
-  def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
+  def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """See `documents.read`; the first retriever opens the documents. Raises ValueError: it cannot open documents."""
     if not hasattr(self._first, "read"):
       raise ValueError(
         f"the first retriever ({type(self._first).__name__}) opens no documents: name first an index's folder or "
         "the address of `ragrl serve-index`."
       )
-    return self._first.read(asked, k)
+    return self._first.read(requests, k)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """See `api.Retriever`."""
-    return api.each(queries, k, self._search)
+    return api.answer_each(queries, k, self._search)
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
     raise NotImplementedError
@@ -345,9 +345,9 @@ class ShardedRetriever(_Around):
     """The settings of all parts, which are stored with every score."""
     return dict(kind="sharded", parts=[part.describe() for part in self._parts])
 
-  def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
+  def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """See `documents.read`. If a document is split over two parts, only the part with the opened passage is read."""
-    everywhere = self._asked(lambda part: part.read(asked, k))
+    everywhere = self._asked(lambda part: part.read(requests, k))
     return [next((passages for passages in found if passages), []) for found in zip(*everywhere, strict=True)]
 
   def _search(self, texts: list[str], k: int) -> api.Answers:

@@ -153,12 +153,12 @@ class RemoteRetriever:
     Raises:
       RetrievalFailed: no valid answer within retries, deadline and wait; the message names the queries.
     """
-    return api.each(queries, k, lambda texts, k: self._in_batches(texts, k, "/retrieve"))
+    return api.answer_each(queries, k, lambda texts, k: self._in_batches(texts, k, "/retrieve"))
 
-  def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
+  def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """See `documents.read`. Raises RetrievalFailed as `search` does; a server without the page /read fails at once."""
-    documents.checked(asked, k)
-    return self._in_batches(list(asked), k, "/read")
+    documents.check_requests(requests, k)
+    return self._in_batches(list(requests), k, "/read")
 
   def _in_batches(self, texts: list[Any], k: int, page: str) -> api.Answers:
     batches = (texts[start : start + self._batch] for start in range(0, len(texts), self._batch))

@@ -42,7 +42,7 @@ class Int8:
     return self.codes[rows].astype(np.float32) * self.scales[rows][..., None]
 
   def __setitem__(self, rows: Any, made: np.ndarray) -> None:
-    self.codes[rows], self.scales[rows] = quantised(made)
+    self.codes[rows], self.scales[rows] = quantise(made)
 
   def flush(self) -> None:
     """Writes changes to disk."""
@@ -51,7 +51,7 @@ class Int8:
       part.flush()
 
 
-def quantised(made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantise(made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """(int8 codes [n, D], float32 scales [n]) of rows [n, D]: the largest number of a row gets the code ±127."""
   made = np.asarray(made, dtype=np.float32)
   scales = np.abs(made).max(axis=-1) / np.float32(LARGEST)
@@ -67,10 +67,10 @@ def create(folder: pathlib.Path, dtype: str, shape: tuple[int, int]) -> Any:
   if dtype == "int8":
     np.lib.format.open_memmap(folder / SCALES, mode="w+", dtype=np.float32, shape=shape[:1])
   np.lib.format.open_memmap(folder / FILE, mode="w+", dtype=stored, shape=shape)
-  return mapped(folder, mode="r+")
+  return open_mapped(folder, mode="r+")
 
 
-def mapped(folder: str | os.PathLike, *, mode: Any = "r") -> Any:
+def open_mapped(folder: str | os.PathLike, *, mode: Any = "r") -> Any:
   """The stored vectors, memory-mapped: an array or an `Int8`. Both have `vectors[rows]` and `vectors.shape`.
 
   Raises:
@@ -100,13 +100,13 @@ def rescore(vectors: np.ndarray, query: np.ndarray, rows: np.ndarray) -> np.ndar
   return (vectors[rows].astype(np.float64) * query.astype(np.float64)).sum(axis=1).astype(np.float32)
 
 
-def ordered(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def take_best(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
   """The k best (scores, rows), best first; equal scores in the order of their rows."""
   order = np.lexsort((rows, -scores))[:k]
   return scores[order], rows[order]
 
 
-def exact(
+def rank_exactly(
   search: Search,
   vectors: np.ndarray,
   queries: np.ndarray,
@@ -142,7 +142,7 @@ def exact(
     rough, rows = search(queries[open_], count)
     left = []
     for i, worst, candidates in zip(open_, rough[:, -1], rows):
-      scores, best = ordered(rescore(vectors, queries[i], candidates), candidates, k)
+      scores, best = take_best(rescore(vectors, queries[i], candidates), candidates, k)
       found[i] = scores, best
       if count < total and scores[-1] <= worst + slack[i]:
         left.append(i)

@@ -45,7 +45,7 @@ LIMITS = Limits()
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class Request:
   """A request.
 
   Attributes:
@@ -61,61 +61,61 @@ class Asked:
   timeout_s: float
 
 
-def search(body: bytes, limits: Limits) -> Asked:
+def parse_search(body: bytes, limits: Limits) -> Request:
   """Parses a body of POST /retrieve. Raises ValueError unless it follows the protocol."""
-  said = _parsed(body, '{"queries": ["…"], "topk": 3, "return_scores": true}')
-  queries = said.get("queries")
+  values = _parsed(body, '{"queries": ["…"], "topk": 3, "return_scores": true}')
+  queries = values.get("queries")
   if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
     raise ValueError('"queries" must be a list of strings.')
   _few(queries, limits, "queries")
-  return Asked(queries, _topk(said, limits), bool(said.get("return_scores")), _timeout(said, limits))
+  return Request(queries, _topk(values, limits), bool(values.get("return_scores")), _timeout(values, limits))
 
 
-def reading(body: bytes, limits: Limits) -> Asked:
+def parse_reading(body: bytes, limits: Limits) -> Request:
   """Parses a body of POST /read. Raises ValueError unless it follows the protocol."""
-  said = _parsed(body, '{"documents": [{"id": "…", "find": "…"}], "topk": 3}')
-  documents = said.get("documents")
+  values = _parsed(body, '{"documents": [{"id": "…", "find": "…"}], "topk": 3}')
+  documents = values.get("documents")
   if not isinstance(documents, list) or not all(
     isinstance(one, dict) and isinstance(one.get("id"), str) and isinstance(one.get("find", ""), str)
     for one in documents
   ):
     raise ValueError('"documents" must be a list of {"id": "…"}, with "find" to look for words in it.')
   _few(documents, limits, "documents")
-  asked = [(one["id"], one.get("find", "")) for one in documents]
-  return Asked(asked, _topk(said, limits), True, _timeout(said, limits))
+  requests = [(one["id"], one.get("find", "")) for one in documents]
+  return Request(requests, _topk(values, limits), True, _timeout(values, limits))
 
 
-def passages(found: list[Passage], with_scores: bool) -> bytes:
+def render_passages(found: list[Passage], with_scores: bool) -> bytes:
   """One query's passages as JSON."""
   return json.dumps([_hit(passage, with_scores) for passage in found], ensure_ascii=False).encode()
 
 
-def found(rendered: Sequence[bytes]) -> bytes:
-  """The body of the response to /retrieve and /read, from the `passages` of each query."""
+def render_results(rendered: Sequence[bytes]) -> bytes:
+  """The body of the response to /retrieve and /read, from the `render_passages` of each query."""
   return b'{"result":[' + b",".join(rendered) + b"]}"
 
 
-def embedding(body: bytes, limits: Limits, model: str) -> Asked:
+def parse_embedding(body: bytes, limits: Limits, model: str) -> Request:
   """Parses a body of POST /v1/embeddings for the encoder `model`. Raises ValueError if it cannot be answered."""
-  said = _parsed(body, '{"input": ["…"], "model": "…"}')
-  texts = said.get("input")
+  values = _parsed(body, '{"input": ["…"], "model": "…"}')
+  texts = values.get("input")
   texts = [texts] if isinstance(texts, str) else texts
   if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
     raise ValueError('"input" must be a non-empty string or a list of them; token ids are not supported.')
   _few(texts, limits, "texts")
-  if said.get("model") not in (None, "", model):
-    raise ValueError(f'"model" is {said["model"]!r:.80}: this server only has {model!r}.')
-  if said.get("dimensions") is not None:
+  if values.get("model") not in (None, "", model):
+    raise ValueError(f'"model" is {values["model"]!r:.80}: this server only has {model!r}.')
+  if values.get("dimensions") is not None:
     raise ValueError('"dimensions": this encoder has vectors of one length only.')
-  kind, form = said.get("input_type", "query"), said.get("encoding_format", "float")
+  kind, form = values.get("input_type", "query"), values.get("encoding_format", "float")
   if kind not in ("query", "passage"):
     raise ValueError(f'"input_type" is {kind!r:.40}: it must be "query" (if missing) or "passage".')
   if form not in ("float", "base64"):
     raise ValueError(f'"encoding_format" is {form!r:.40}: it must be "float" or "base64".')
-  return Asked(texts, kind, form == "base64", _timeout(said, limits))
+  return Request(texts, kind, form == "base64", _timeout(values, limits))
 
 
-def vector(made: tuple[np.ndarray, int], as_base64: bool) -> tuple[bytes, int]:
+def render_vector(made: tuple[np.ndarray, int], as_base64: bool) -> tuple[bytes, int]:
   """(a text's vector as JSON, its number of tokens). In base64 the vector is little-endian float32."""
   values, tokens = made
   if as_base64:
@@ -123,8 +123,8 @@ def vector(made: tuple[np.ndarray, int], as_base64: bool) -> tuple[bytes, int]:
   return json.dumps(values.tolist()).encode(), tokens
 
 
-def embeddings(rendered: Sequence[tuple[bytes, int]], model: str) -> bytes:
-  """The body of the response to /v1/embeddings, from the `vector` of each text."""
+def render_embeddings(rendered: Sequence[tuple[bytes, int]], model: str) -> bytes:
+  """The body of the response to /v1/embeddings, from the `render_vector` of each text."""
   rows = (
     b'{"object":"embedding","index":%d,"embedding":%s}' % (place, values) for place, (values, _) in enumerate(rendered)
   )
@@ -133,12 +133,12 @@ def embeddings(rendered: Sequence[tuple[bytes, int]], model: str) -> bytes:
   return b'{"object":"list","data":[' + b",".join(rows) + b"]," + json.dumps(rest).encode()[1:]
 
 
-def models(name: str) -> bytes:
+def render_models(name: str) -> bytes:
   """The body of the response to GET /v1/models; `name` is "" without an encoder."""
   return json.dumps(dict(object="list", data=[dict(id=name, object="model")] if name else [])).encode()
 
 
-def error(message: str, status: int, *, openai: bool) -> bytes:
+def render_error(message: str, status: int, *, openai: bool) -> bytes:
   """The body of an error: {"error": message}, or OpenAI's error object."""
   if not openai:
     return json.dumps(dict(error=message)).encode()
@@ -148,12 +148,12 @@ def error(message: str, status: int, *, openai: bool) -> bytes:
 
 def _parsed(body: bytes, wanted: str) -> dict[str, Any]:
   try:
-    said = json.loads(body)
+    values = json.loads(body)
   except (ValueError, RecursionError):
     raise ValueError(f"the body must be JSON: {wanted}.") from None
-  if not isinstance(said, dict):
+  if not isinstance(values, dict):
     raise ValueError(f"the body must be {wanted}, with a list of strings.")
-  return said
+  return values
 
 
 def _few(texts: list[Any], limits: Limits, what: str) -> None:
@@ -161,8 +161,8 @@ def _few(texts: list[Any], limits: Limits, what: str) -> None:
     raise ValueError(f"{len(texts)} {what} in one request: at most {limits.max_queries} are allowed.")
 
 
-def _topk(said: dict[str, Any], limits: Limits) -> int:
-  topk = said.get("topk")
+def _topk(values: dict[str, Any], limits: Limits) -> int:
+  topk = values.get("topk")
   if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 0):
     raise ValueError(f'"topk" must be a whole number or null, not {topk!r:.40}.')
   topk = topk or limits.default_topk
@@ -171,8 +171,8 @@ def _topk(said: dict[str, Any], limits: Limits) -> int:
   return topk
 
 
-def _timeout(said: dict[str, Any], limits: Limits) -> float:
-  given = said.get("timeout_s")
+def _timeout(values: dict[str, Any], limits: Limits) -> float:
+  given = values.get("timeout_s")
   if given is None:
     return limits.deadline_s
   if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:

@@ -228,12 +228,12 @@ def test_adapters_name_their_base_by_its_commit_and_are_found_again(server, mode
 
 def test_an_index_stores_the_commit_of_its_encoder(server, model, tmp_path):
   first = server.serve("org/encoder", model)
-  entry = encoders.named("org/encoder", {"settings": "minilm", "passage_path": "org/encoder"})
+  entry = encoders.describe("org/encoder", {"settings": "minilm", "passage_path": "org/encoder"})
   assert entry["path"] == entry["options"]["passage_path"] == f"org/encoder@{first}"
-  assert encoders.called(dict(encoder=entry)) == "encoder"
+  assert encoders.find_name(dict(encoder=entry)) == "encoder"
   moved = server.serve("org/encoder", model, **{"generation_config.json": "{}"})
-  assert encoders.named("org/encoder", entry["options"], entry) == entry  # a build that is continued
-  assert encoders.named("org/encoder", {})["path"] == f"org/encoder@{moved}"
+  assert encoders.describe("org/encoder", entry["options"], entry) == entry  # a build that is continued
+  assert encoders.describe("org/encoder", {})["path"] == f"org/encoder@{moved}"
 
 
 def test_a_file_of_retrievers_must_give_the_commit_of_its_scorer(server, model, tmp_path):

@@ -301,7 +301,7 @@ def test_narrow_vectors_take_less_space_and_hold_what_was_encoded(tmp_path):
   for dtype, size in want.items():
     build_index(some(50), "hashing", tmp_path / dtype, dtype=dtype, progress=False)
     assert (tmp_path / dtype / vectors.FILE).stat().st_size - 128 == size
-    made[dtype] = np.asarray(vectors.mapped(tmp_path / dtype)[0:50], np.float32)
+    made[dtype] = np.asarray(vectors.open_mapped(tmp_path / dtype)[0:50], np.float32)
   # 11 and 8 significant bits; a code is off by at most half a step of largest / 127.
   np.testing.assert_allclose(made["float16"], made["float32"], rtol=2**-11, atol=2**-25)
   np.testing.assert_allclose(made["bfloat16"], made["float32"], rtol=2**-8)

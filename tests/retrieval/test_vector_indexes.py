@@ -11,7 +11,7 @@ import pytest
 from ragrl_jax.retrieval import faiss_index
 from ragrl_jax.retrieval import vectors as vectors_lib
 from ragrl_jax.retrieval.device import BLOCK_ROWS, DeviceIndex
-from ragrl_jax.retrieval.vectors import exact, rescore
+from ragrl_jax.retrieval.vectors import rank_exactly, rescore
 
 
 def brute_force(vectors, queries, k):
@@ -85,7 +85,7 @@ def test_exact_widens_until_the_rough_scores_error_bound_is_met():
     rows = np.argsort(-scores)[:count]
     return scores[rows][None].astype(np.float64), rows[None]
 
-  ((_, rows),) = exact(rough, vectors, np.ones((1, 4), np.float32), 2, max_norm=np.linalg.norm(vectors[90]))
+  ((_, rows),) = rank_exactly(rough, vectors, np.ones((1, 4), np.float32), 2, max_norm=np.linalg.norm(vectors[90]))
   assert rows.tolist() == [90, 0]
 
 
@@ -227,7 +227,7 @@ def test_an_int8_store_is_searched_as_it_is(tmp_path):
   store = vectors_lib.create(tmp_path, "int8", made.shape)
   store[0:70] = made
   store.flush()
-  stored = vectors_lib.mapped(tmp_path)
+  stored = vectors_lib.open_mapped(tmp_path)
   index = DeviceIndex(stored, max_norm=norm(stored[:]), dtype="int8", devices=jax.devices()[:2])
   assert index._lost == 0.0
   check(index, stored[:], made[:3], 7)
