@@ -25,7 +25,7 @@ from tqdm import tqdm
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import synthetic
 from ragrl_jax.jobs import evaluate, train
-from ragrl_jax.recipes.search_r1 import demonstrate as demonstrate_lib
+from ragrl_jax.recipes.search_r1.recipe import demonstrate
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example
 
@@ -82,7 +82,7 @@ WORLD = miniature.Paper(
   name="search_r1",
   world={},
   questions=questions,
-  demonstrate=lambda example, world, search, rng: demonstrate_lib.demonstrate(example, world, search, rng),
+  demonstrate=lambda example, world, search, rng: demonstrate(example, search, rng),
   base=dict(
     preset="grpo",
     switches=dict(instructions="none", max_searches=2),

@@ -28,7 +28,7 @@ from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.prompting.chat import Appender
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
-from ragrl_jax.recipes.search_r1 import demonstrate
+from ragrl_jax.recipes.search_r1.recipe import demonstrate, write_query
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import jsonl
@@ -138,13 +138,12 @@ def make_tokenizer(folder: pathlib.Path, lines: Sequence[str]) -> None:
 
 def demonstrations(world, asked: Sequence[Example], retriever, seed: int) -> list[list[tuple[str, str]]]:
   """The quickstart's transcripts, including their deliberate faults, as turns of a chat with tool calls."""
-  query = lambda hop: demonstrate.query(hop["subject"], hop["relation"])
-  queries = list(dict.fromkeys(query(hop) for example in asked for hop in example.meta["decomposition"]))
+  queries = list(dict.fromkeys(write_query(hop) for example in asked for hop in example.meta["decomposition"]))
   found = dict(zip(queries, retriever.search(queries, 1)))
   rng, made = random.Random(f"demonstrations/{seed}"), []
   for example in asked:
     turns, searched = [], ""
-    for owner, text in demonstrate.demonstrate(example, world, found.__getitem__, rng):
+    for owner, text in demonstrate(example, found.__getitem__, rng):
       if owner != MODEL:
         turns.append(("environment", f" {found[searched][0].text}"))
         continue

@@ -46,7 +46,7 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.prompting.bytes import ByteTokenizer
-from ragrl_jax.recipes.search_r1 import demonstrate, quickstart
+from ragrl_jax.recipes.search_r1 import quickstart, recipe
 
 ROOT = pathlib.Path(__file__).parents[1]
 ENTITIES = 4_000  # entities of the world, so that the tokenizer has enough text to learn its pieces
@@ -69,9 +69,9 @@ def of_search_r1(count: int):
   with tempfile.TemporaryDirectory() as folder:
     writers.write_passages(pathlib.Path(folder) / "corpus.jsonl.gz", world.passages)
     retrieval.build_index(pathlib.Path(folder) / "corpus.jsonl.gz", "hashing", pathlib.Path(folder) / "index")
-    turns = quickstart.demonstrations(world, asked, retrieval.load_index(pathlib.Path(folder) / "index"), 0)
+    turns = quickstart.demonstrations(asked, retrieval.load_index(pathlib.Path(folder) / "index"), 0)
   config = config_lib.load(ROOT / "configs" / "quickstart.py")
-  return config, asked, turns, world, demonstrate.MARKS, 506
+  return config, asked, turns, world, recipe.MARKS, 506
 
 
 def of_paper(name: str, count: int):

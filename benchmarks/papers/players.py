@@ -9,7 +9,7 @@ All of them take
     kinds: the kinds of fault to draw from.
 
 They return ("model" | "environment", text) turns, as `structs.Episode.from_text` takes them, and raise ValueError for a
-kind of fault that is not theirs. `search_r1.demonstrate`, with which the quickstart begins, is like them.
+kind of fault that is not theirs. Search-R1's, with which the quickstart begins, is in its recipe.
 """
 
 import random

@@ -21,7 +21,7 @@ import numpy as np
 
 from ragrl_jax.cli import commands
 from ragrl_jax.models import gguf_file, hub, lora, weights
-from ragrl_jax.prompting import gguf_tokenizer, huggingface
+from ragrl_jax.prompting import declared, huggingface
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
 from ragrl_jax.run import saving
 from ragrl_jax.store import folders
@@ -57,7 +57,7 @@ def _folder(source: pathlib.Path, out: pathlib.Path, dtype) -> Iterator[pathlib.
   out.parent.mkdir(parents=True, exist_ok=True)
   with gguf_file.opened(source) as file, tempfile.TemporaryDirectory(dir=out.parent, prefix=".gguf-") as made:
     gguf_file.write(file, made, dtype)
-    gguf_tokenizer.save(file.fields, file.where, made)
+    declared.save_gguf(file.fields, file.where, made)
     yield pathlib.Path(made)
 
 

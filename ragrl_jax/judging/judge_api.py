@@ -181,7 +181,6 @@ class Cached:
     self._cache = disk_cache.Cache(path, "config.judge.cache")
 
   def describe(self) -> Mapping[str, Any]:
-    """The settings that are stored with every verdict: those of the judge behind the cache."""
     return self._judge.describe()
 
   def judge(self, pairs: Sequence[Pair]) -> Verdicts:

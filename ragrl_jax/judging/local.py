@@ -90,14 +90,12 @@ class Local:
 
   @property
   def pace(self) -> judge_api.Pace:
-    """See `judge_api.Judge`."""
     return self._rows.pace
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
     raise NotImplementedError
 
   def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
-    """See `judge_api.Judge`."""
     return judge_api.each(pairs, self._verdicts)
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
@@ -153,7 +151,6 @@ class NLI(Local):
     self._mark = tensors.TensorFolder(folder).fingerprint()
 
   def describe(self) -> dict[str, Any]:
-    """The settings that are stored with every verdict: digest of the weights, threshold, longest input in tokens."""
     return dict(kind="nli", weights=self._mark, threshold=self._threshold, max_tokens=self._rows.max_tokens)
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
@@ -225,7 +222,6 @@ class RewardModel(Local):
     return other
 
   def describe(self) -> dict[str, Any]:
-    """The settings that are stored with every verdict: digests of weights and wording, threshold, longest input."""
     return dict(
       kind="reward_model",
       weights=self._mark,

@@ -15,15 +15,12 @@ class ByteTokenizer:
   control_names = {256: "<eos>", 257: "<pad>"}
 
   def encode(self, text: str) -> list[int]:
-    """Token ids of the text: its UTF-8 bytes, 0 to 255."""
     return list(well_formed(text).encode())
 
   def token_bytes(self, token: int) -> bytes:
-    """The byte that a token id stands for; empty for an id of 256 or more."""
     return bytes([token]) if 0 <= token < 256 else b""
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of the ids, as UTF-8; bytes that are not UTF-8 become U+FFFD."""
     return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

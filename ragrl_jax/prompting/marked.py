@@ -24,15 +24,12 @@ class MarkedTokenizer:
     self.control_names = {**base.control_names, **{mark: f"<{role}>" for mark, role in self._roles.items()}}
 
   def encode(self, text: str) -> list[int]:
-    """Ids of the text by the base."""
     return self._base.encode(text)
 
   def token_bytes(self, token: int) -> bytes:
-    """The bytes of an id; empty for a mark."""
     return b"" if token in self._roles else self._base.token_bytes(token)
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of the ids without marks."""
     return self._base.decode([token for token in ids if token not in self._roles])
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

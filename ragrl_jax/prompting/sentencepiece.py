@@ -67,15 +67,12 @@ class SentencePieceTokenizer:
     return piece.replace(SPACE, " ").encode()
 
   def encode(self, text: str) -> list[int]:
-    """Token ids of the text alone, without BOS and EOS; control tokens that the text spells are encoded as letters."""
     return self._pieces.encode(well_formed(text))
 
   def token_bytes(self, token: int) -> bytes:
-    """The bytes that a token id stands for; empty for control tokens and for ids outside the vocabulary."""
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of the ids, as UTF-8; bytes that are not UTF-8 become U+FFFD."""
     return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

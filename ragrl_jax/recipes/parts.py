@@ -24,7 +24,6 @@ class Parser(recipe.Parser):
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
     """(None, None): no text of the environment is a search result."""
-    del said, text
     return None, None
 
 
@@ -81,7 +80,6 @@ def one_turn(prompt: recipe.Prompt) -> Play:
   """The coroutine of a recipe whose model replies once, without tools."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    del tools
     talk = policy.start(prompt.messages(example))
     await talk.generate()
     return talk.end()
@@ -119,7 +117,6 @@ class AnswerReward:
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step."""
-    del step  # the weights are constant
     return dict(answer=1.0)
 
   def outcome(self, example: Example, episode: Episode) -> float | None:

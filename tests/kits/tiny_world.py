@@ -12,7 +12,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, structs
 from ragrl_jax.data import synthetic, writers
 from ragrl_jax.prompting import sentencepiece
-from ragrl_jax.recipes.search_r1 import demonstrate
+from ragrl_jax.recipes.search_r1.recipe import MARKS, demonstrate
 
 
 def make(folder: pathlib.Path, *, seed: int = 0) -> None:
@@ -23,7 +23,7 @@ def make(folder: pathlib.Path, *, seed: int = 0) -> None:
   retriever = retrieval.load_index(folder / "index")
   asked = synthetic.questions(world, 40, seed=seed, distinct=False)
   rng = random.Random(seed)
-  turns = [demonstrate.demonstrate(e, world, lambda q: retriever.search([q], 1)[0], rng) for e in asked]
+  turns = [demonstrate(e, lambda q: retriever.search([q], 1)[0], rng) for e in asked]
   writers.write_examples(folder / "demonstrations.jsonl", asked, turns=turns)
   writers.write_examples(folder / "train.jsonl", synthetic.questions(world, 16, seed=seed + 1, distinct=False))
   writers.write_examples(
@@ -33,7 +33,7 @@ def make(folder: pathlib.Path, *, seed: int = 0) -> None:
     *(" " + line for line in synthetic.lines(world, seed=seed, fillers=50, asked=50)),
     *(text for said in turns for _, text in said),
   ]
-  sentencepiece.train(lines, vocab_size=420, marks=demonstrate.MARKS, path=folder / "tokenizer.model", threads=1)
+  sentencepiece.train(lines, vocab_size=420, marks=MARKS, path=folder / "tokenizer.model", threads=1)
 
 
 def rewarding(recipe):

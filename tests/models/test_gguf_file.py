@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from ragrl_jax.models import gguf_file, weights
-from ragrl_jax.prompting import gguf_tokenizer
+from ragrl_jax.prompting import declared
 from ragrl_jax.prompting.tokenizer import load_tokenizer
 
 gguf = pytest.importorskip("gguf")
@@ -29,7 +29,7 @@ def made(family, **changed):
 def folder_of(path, out):
   with gguf_file.opened(path) as file:
     gguf_file.write(file, out, np.float32)
-    gguf_tokenizer.save(file.fields, file.where, out)
+    declared.save_gguf(file.fields, file.where, out)
   return out
 
 

@@ -8,7 +8,7 @@ import pytest
 import small_tokenizers
 
 from ragrl_jax.models import gguf_file, weights
-from ragrl_jax.prompting import gguf_tokenizer, huggingface
+from ragrl_jax.prompting import declared, huggingface
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -105,7 +105,7 @@ def test_ids_of_a_sentencepiece_tokenizer(tmp_path):
 def same_ids(tmp_path, path):
   with gguf_file.opened(path) as file:
     (tmp_path / "out").mkdir()
-    gguf_tokenizer.save(file.fields, file.where, tmp_path / "out")
+    declared.save_gguf(file.fields, file.where, tmp_path / "out")
     gguf_file.write(file, tmp_path / "out", np.float32)  # with config.json, whose model_type must not matter
   want = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file=path.name)
   whole = huggingface.load_whole(tmp_path / "out")

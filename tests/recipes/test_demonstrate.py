@@ -6,15 +6,14 @@ from papers import players
 
 from ragrl_jax import recipes
 from ragrl_jax.data import synthetic
-from ragrl_jax.recipes.search_agent import NOTICE
-from ragrl_jax.recipes.search_r1 import demonstrate as search
+from ragrl_jax.recipes.search_r1.recipe import demonstrate
 from ragrl_jax.structs import Episode
 from ragrl_jax.testing import scripted
 
 WORLD = synthetic.build(seed=2, entities=200, held_out=20, years=True)
 ASKED = synthetic.questions(WORLD, 60, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1}, passages=6)
 CHAINS = [example for example in ASKED if example.meta["type"] == "bridge"]
-recipe, shaped, arena = recipes.get("search_r1"), recipes.get("search_r1", "format"), recipes.get("arena")
+recipe, arena = recipes.get("search_r1"), recipes.get("arena")
 
 
 def look_up(query):
@@ -24,27 +23,23 @@ def look_up(query):
 
 
 def searching(example, **options):
-  return search.demonstrate(example, WORLD, look_up, random.Random(0), **options)
+  return demonstrate(example, look_up, random.Random(0), **options)
 
 
 def test_without_faults_every_question_is_answered():
   for example in ASKED:
-    for always in (False, True):
-      episode = Episode.from_text(shaped, example, searching(example, fault=0.0, think_always=always))
-      assert episode.num_searches == example.hops
-      assert {p.text for s in episode.searches for p in s.found} == {
-        WORLD.passages[int(i[1:])].text for i in example.meta["gold_ids"]
-      }
-      terms = shaped.score(example, episode)
-      assert terms["answer"] == 1.0
-      assert terms["format"] == float(always or example.hops == 0)
+    episode = Episode.from_text(recipe, example, searching(example, fault=0.0))
+    assert episode.num_searches == example.hops and recipe.score(example, episode) == dict(answer=1.0)
+    assert {p.text for s in episode.searches for p in s.found} == {
+      WORLD.passages[int(i[1:])].text for i in example.meta["gold_ids"]
+    }
 
 
 def test_a_demonstration_is_what_play_would_have_made():
   """Playing the demonstration's own text live gives the demonstration, turn by turn."""
-  for fault, kinds in ((0.0, ("stop",)), (1.0, search.FAULTS)):
+  for fault in (0.0, 1.0):
     for example in CHAINS:
-      turns = search.demonstrate(example, WORLD, look_up, random.Random(example.id), fault=fault, kinds=kinds)
+      turns = demonstrate(example, look_up, random.Random(example.id), fault=fault)
       live = recipes.get("search_r1", max_searches=9, max_passage_tokens=None)
       said = [text for owner, text in turns if owner == "model"]
       results = [look_up(q) for q in (live.parser.search(text) for text in said) if q is not None]
@@ -54,7 +49,7 @@ def test_a_demonstration_is_what_play_would_have_made():
 
 def test_stops_after_an_earlier_hop():
   for example in CHAINS:
-    episode = Episode.from_text(recipe, example, searching(example, fault=1.0, kinds=("stop",)))
+    episode = Episode.from_text(recipe, example, searching(example, fault=1.0))
     steps = example.meta["decomposition"]
     if example.hops == 1:
       assert recipe.outcome(example, episode) == 1.0
@@ -64,47 +59,15 @@ def test_stops_after_an_earlier_hop():
       assert recipe.outcome(example, episode) == 0.0
 
 
-def test_asks_for_the_wrong_relation():
-  for example in CHAINS:
-    episode = Episode.from_text(recipe, example, searching(example, fault=1.0, kinds=("wrong",)))
-    asked = episode.searches[-1]
-    relation, _, subject = asked.query.rpartition(" ")
-    step = example.meta["decomposition"][episode.num_searches - 1]
-    assert subject == step["subject"] and relation != step["relation"]
-    assert recipe.parser.answer(episode.model_text) in asked.found[0].text
-
-
-def test_guesses_without_searching():
-  for example in CHAINS:
-    episode = Episode.from_text(recipe, example, searching(example, fault=1.0, kinds=("guess",)))
-    answer = recipe.parser.answer(episode.model_text)
-    assert episode.num_searches == 0
-    if example.golds[0].isdigit():
-      assert answer.isdigit() and answer != example.golds[0]
-    else:
-      assert answer in WORLD.parts["train"].names
-
-
-def test_repeats_and_forgets():
-  for example in CHAINS:
-    episode = Episode.from_text(recipe, example, searching(example, fault=1.0, kinds=("repeat",)))
-    assert episode.num_searches == 2 * example.hops and recipe.outcome(example, episode) == 1.0
-    turns = searching(example, fault=1.0, kinds=("invalid",))
-    assert turns[1] == ("environment", NOTICE) and recipe.parser.act(turns[0][1]) is None
-    assert turns[0][1].endswith("</search>")  # generation ends there, as in a live episode
-    assert turns[2:] == searching(example, fault=0.0)
-
-
 def test_the_planted_share():
   asked = synthetic.questions(WORLD, 400, mix={2: 1})
   draw = random.Random(1)
-  counts = collections.Counter(len(search.demonstrate(example, WORLD, look_up, draw)) for example in asked)
+  counts = collections.Counter(len(demonstrate(example, look_up, draw)) for example in asked)
   # 65 % of 400 stop after one search (3 turns): 260, standard deviation 9.5
   assert set(counts) == {3, 5} and 225 < counts[3] < 295
 
 
 def test_names_follow_a_space():
-  """test_names_follow_a_space"""
   for example in CHAINS:
     text = example.question + "".join(text for _, text in searching(example, fault=0.0))
     for step in example.meta["decomposition"]:
@@ -143,7 +106,5 @@ def test_citing_with_faults(kind):
 
 
 def test_unknown_faults():
-  with pytest.raises(ValueError, match="stop, wrong, guess"):
-    searching(ASKED[0], kinds=("stumble",))
   with pytest.raises(ValueError, match="stop, wrong"):
     players.play_arena(ASKED[0], WORLD, random.Random(0), kinds=("guess",))

@@ -142,7 +142,6 @@ class Gateway:
     await answer.end()
 
   async def _searched(self, session: Session, reading: Reading, page: str, body: bytes, answer: Answer) -> None:
-    del reading, page  # not needed for a search
     try:
       said = json.loads(body)
       query, k = said["query"], said.get("k")

@@ -72,7 +72,6 @@ class Switches(recipe_lib.Switches):
   stops: str = setting("", "the stop strings that requests may use, separated by |")
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     must = f"{', '.join(KINDS)} or FILE.py:FUNCTION"
     yield self.reward in KINDS or ":" in self.reward, self.refusal("reward", self.reward, must)
 
@@ -146,7 +145,6 @@ def measures(example: Example, episode: Episode) -> Mapping[str, float | None]:
 
   `errors` is 1 if the program's error was scored, else 0. `rewrites` counts how often the program rewrote its history.
   """
-  del example  # all counts are facts of the episode
   facts = episode.facts
   counts = {name: facts.get(name) for name in ("requests", "tool_calls", "searches")}
   return counts | dict(errors=float("error" in facts), rewrites=float(len(facts.get("rewrites", ()))))

@@ -65,7 +65,6 @@ class Switches(recipe_lib.Switches):
   at_once: int = setting(64, "most that run at the same time, in this process", unit="calls", least=1)
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       self.search or bool(self.tools.strip() or self.mcp.strip()),
       "there is no tool: set config.switches.search, tools or mcp.",
@@ -184,7 +183,6 @@ def measures(example: Example, episode: Episode) -> Mapping[str, float | None]:
   `malformed`: turns whose calls could not be read. `calls`: those that could; of these `refused` were the model's
   mistake, and `failed` failed in the tool. `searches`: calls of the run's own search that did not fail.
   """
-  del example  # all counts are facts of the episode
   return {name: episode.facts.get(name) for name in COUNTS}
 
 

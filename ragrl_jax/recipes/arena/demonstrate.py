@@ -10,7 +10,6 @@ from ragrl_jax.structs import Example, Segment
 
 def script(example: Example, segments: Sequence[Segment], rng: random.Random, *, reply: str) -> str:
   """See `Recipe.script`. reply: a key of SECTIONS."""
-  del segments, rng  # there is one turn, and one way to write it
   facts, answer = scripts.facts(example), scripts.answer(example)
   thought = " ".join(f"[{fact.number}] says: {fact.sentence}" for fact in facts)
   thought = f"{thought} So the answer is {answer}."

@@ -5,9 +5,8 @@ import functools
 from typing import Any
 
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.arena import cited_facts, demonstrate
+from ragrl_jax.recipes.arena import demonstrate, measures
 from ragrl_jax.recipes.arena import play as play_lib
-from ragrl_jax.recipes.arena.guard import Guard
 from ragrl_jax.recipes.arena.parser import Parser
 from ragrl_jax.recipes.arena.prompt import INSTRUCTIONS, SECTIONS, Prompt
 from ragrl_jax.recipes.arena.reward import ACCURACY, Reward
@@ -46,7 +45,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   prompt = Prompt(switches.instructions, switches.reply, switches.titles)
   parser = Parser(SECTIONS[switches.reply], shape=switches.shape)
   reward = Reward(parser, switches.gold_ids, switches.strict_ids, switches.bonus, switches.accuracy)
-  guard, stops = Guard(reward), (parser.stops if switches.stop_at_answer else ())
+  guard, stops = measures.Guard(reward), (parser.stops if switches.stop_at_answer else ())
   return recipe_lib.Recipe(
     name="arena",
     prompt=prompt,
@@ -59,7 +58,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     outcome=reward.outcome,
     switches=switches,
     unearned=guard.unearned,
-    measures=functools.partial(cited_facts.measures, reward) if switches.reply == "cited" else None,
+    measures=functools.partial(measures.measure_facts, reward) if switches.reply == "cited" else None,
     script=functools.partial(demonstrate.script, reply=switches.reply),
     style="spaced",
     needs_passages=True,

@@ -146,7 +146,6 @@ class Reward:
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step."""
-    del step  # the weights are constant
     return {term: self.switches[f"{term}_weight"] for term in TERMS}
 
   def outcome(self, example: Example, episode: Episode) -> float:
@@ -155,13 +154,11 @@ class Reward:
 
   def evidence(self, example: Example, episode: Episode) -> str:
     """The quotes, joined by spaces. Tables compare them with the gold sentences."""
-    del example
     return " ".join(self.parser.quotes(episode.model_text))
 
 
 def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, which: str) -> str:
   """See `Recipe.script`. which: how the answer is read; with "whole" the reply is the answer alone."""
-  del segments, rng  # there is one turn, and one way to write it
   facts, answer = scripts.facts(example), scripts.answer(example)
   if which == "whole":
     return answer

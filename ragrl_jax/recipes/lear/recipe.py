@@ -58,7 +58,6 @@ class Switches(recipe_lib.Switches):
   guarded: bool = setting(False, 'the replies of README.md\'s "Unearned reward" earn nothing')
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     sections = SECTIONS[self.reply] or ("extract",)
     stops = self.stop_at == "extract"
     yield (
@@ -80,7 +79,6 @@ class Switches(recipe_lib.Switches):
 
 def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, reply: str) -> str:
   """See `Recipe.script`. reply: a key of SECTIONS."""
-  del rng  # there is one way to write it
   facts, answer = scripts.facts(example), scripts.answer(example)
   if segments[-1].text.endswith(play_lib.ASK):  # a probe
     return f" {answer} </answer>"

@@ -76,7 +76,6 @@ class Reward:
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step."""
-    del step  # the weights are constant
     return {term: self.switches[f"{term}_weight"] for term in TERMS}
 
   def outcome(self, example: Example, episode: Episode) -> float:
@@ -88,7 +87,6 @@ class Reward:
 
   def evidence(self, example: Example, episode: Episode) -> str:
     """The text that a generator answers from: the evidence, else the reason, or the whole of a free text."""
-    del example
     return first_words(self.parser.written(episode.model_text), self.switches.max_evidence_words)
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:

@@ -8,7 +8,7 @@ from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.released import play as play_lib
 from ragrl_jax.recipes.released.agents import AGENTS
-from ragrl_jax.recipes.released.prompt import INSTRUCTIONS, Parser, wordings
+from ragrl_jax.recipes.released.play import INSTRUCTIONS, Parser, wordings
 from ragrl_jax.settings.fields import setting
 
 
@@ -27,7 +27,6 @@ class Switches(recipe_lib.Switches):
 
   @property
   def stepped(self) -> bool:
-    """See `recipe.Switches`."""
     return AGENTS[self.agent].thinks
 
 

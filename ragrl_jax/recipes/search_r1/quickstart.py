@@ -26,7 +26,7 @@ from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.prompting import sentencepiece
-from ragrl_jax.recipes.search_r1 import demonstrate
+from ragrl_jax.recipes.search_r1 import recipe as recipe_lib
 from ragrl_jax.report import metric_tables, traces
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.run import player as player_lib
@@ -122,26 +122,23 @@ def make_world(folder: pathlib.Path, seed: int) -> None:
   writers.write_passages(folder / "corpus.jsonl.gz", world.passages)
   retrieval.build_index(folder / "corpus.jsonl.gz", "hashing", folder / "index")
   asked = synthetic.questions(world, DEMONSTRATIONS.value, seed=seed, distinct=False)
-  turns = demonstrations(world, asked, retrieval.load_index(folder / "index"), seed)
+  turns = demonstrations(asked, retrieval.load_index(folder / "index"), seed)
   writers.write_examples(folder / "demonstrations.jsonl.gz", asked, turns=turns)
   writers.write_examples(folder / "train.jsonl.gz", synthetic.questions(world, 4000, seed=seed + 1, distinct=False))
   for part, count in ((synthetic.HELD_OUT, HELD_OUT.value), (synthetic.DEVELOPMENT, DEVELOPMENT)):
     writers.write_examples(folder / f"{part}.jsonl.gz", synthetic.questions(world, count, part=part, seed=seed))
   # A space before each line: a name then has the same pieces at the start of a line and in the middle of a sentence.
   lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
-  sentencepiece.train(lines, vocab_size=506, marks=demonstrate.MARKS, path=folder / "tokenizer.model")
+  sentencepiece.train(lines, vocab_size=506, marks=recipe_lib.MARKS, path=folder / "tokenizer.model")
 
 
-def demonstrations(world, asked, retriever, seed: int) -> list[list[tuple[str, str]]]:
+def demonstrations(asked, retriever, seed: int) -> list[list[tuple[str, str]]]:
   """Scripted transcripts with deliberate faults. All searches are made in one batch."""
-  queries = list(
-    dict.fromkeys(
-      demonstrate.query(hop["subject"], hop["relation"]) for example in asked for hop in example.meta["decomposition"]
-    )
-  )
+  hops = [hop for example in asked for hop in example.meta["decomposition"]]
+  queries = list(dict.fromkeys(map(recipe_lib.write_query, hops)))
   found = dict(zip(queries, retriever.search(queries, 1)))
   rng = random.Random(f"demonstrations/{seed}")
-  return [demonstrate.demonstrate(example, world, found.__getitem__, rng) for example in asked]
+  return [recipe_lib.demonstrate(example, found.__getitem__, rng) for example in asked]
 
 
 def use_world(config, folder: pathlib.Path, seed: int) -> None:

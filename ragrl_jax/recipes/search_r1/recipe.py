@@ -2,19 +2,21 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.prompting import passages, wording
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes import search_agent
+from ragrl_jax.recipes import scripts, search_agent
 from ragrl_jax.recipes.parts import Prompt
 from ragrl_jax.recipes.search_agent import NOTICES, Parser, hollow, in_shape
-from ragrl_jax.recipes.search_r1 import demonstrate
-from ragrl_jax.settings.fields import setting
-from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
+from ragrl_jax.settings.fields import Rules, setting
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Policy, Segment, Tools
 
+# Texts that a tokenizer trained for this format keeps as one piece each.
+MARKS = tuple(f"<{slash}{tag}>" for tag in ("think", "search", "information", "answer") for slash in ("", "/"))
 INSTRUCTIONS = {
   "paper": (
     "You will be asked a question. Whenever you have read something new, the question included, reason about it first, "
@@ -71,15 +73,13 @@ class Switches(recipe_lib.Switches):
 
   @property
   def stepped(self) -> bool:
-    """See `recipe.Switches`."""
     return True
 
-  def __post_init__(self):
-    super().__post_init__()
-    if self.browse and self.format:
-      raise ValueError(
-        "config.switches.browse=True with format=True: the format does not allow opened documents. Choose one."
-      )
+  def rules(self) -> Rules:
+    yield (
+      not (self.browse and self.format),
+      "config.switches.browse=True with format=True: the format does not allow opened documents. Choose one.",
+    )
 
 
 def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str):
@@ -176,6 +176,49 @@ def gold_was_found(parser: Parser, example: Example, episode: Episode) -> bool:
   return any(gold in text for text in texts for gold in golds)
 
 
+def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, searches: int) -> str:
+  """See `Recipe.script`. searches: the most searches; without any, it answers at once."""
+  answer = scripts.answer(example)
+  if not searches:
+    return f"<think> I remember {answer}. </think><answer> {answer} </answer>"
+  new, query = scripts.next_query(example, segments)
+  first = len(segments) == 1
+  seen = "I have to search for this." if first else scripts.quoted(new, "Doc") or "This does not say it."
+  if query:
+    return f"<think> {seen}{'' if first else ' I search on.'} </think><search> {query} </search>"
+  return f"<think> {seen} So the answer is {answer}. </think><answer> {answer} </answer>"
+
+
+def demonstrate(
+  example: Example, search: Callable[[str], Sequence[Passage]], rng: random.Random, *, fault: float = 0.65
+) -> list[tuple[str, str]]:
+  """Plays one question of `data.synthetic` for the warm start, correctly or with a fault.
+
+  The fault is to stop: the answer is the result of an earlier hop (not for questions of one hop).
+
+  Args:
+    example: with its decomposition in meta.
+    search: query → passages, best first, from the live retriever, so that demonstrations show its results.
+    rng: draws the faults.
+    fault: share of questions played with a fault.
+
+  Returns:
+    ("model" | "environment", text) turns, as `structs.Episode.from_text` takes them.
+  """
+  _, hops, answer = scripts.draw_fault(example, ("stop",), ("stop",), fault, rng)
+  turns, thought = [], f"<think> {' '.join(hop['relation'] for hop in example.meta['decomposition'])} </think>"
+  for hop in hops:
+    turns.append((MODEL, f"{thought}<search> {write_query(hop)} </search>"))
+    turns.append((ENVIRONMENT, passages.block(search(write_query(hop)))))
+    thought = ""
+  return [*turns, (MODEL, f"{thought}<answer> {answer} </answer>")]
+
+
+def write_query(hop: Mapping[str, Any]) -> str:
+  """The query of a demonstration."""
+  return f"{hop['relation']} {hop['subject']}"
+
+
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},
   "grpo": {},  # the algorithms differ in their configs, not in the recipe
@@ -199,7 +242,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     play=make_play(prompt, parser, switches, notice),
     stops=parser.stops,
     switches=switches,
-    script=functools.partial(demonstrate.script, searches=switches.max_searches),
+    script=functools.partial(write_script, searches=switches.max_searches),
     searches=switches.max_searches > 0,
     **recipe_lib.scoring(Reward(parser, switches)),
   )

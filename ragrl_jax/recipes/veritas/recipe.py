@@ -73,11 +73,9 @@ class Switches(recipe_lib.Switches):
 
   @property
   def stepped(self) -> bool:
-    """See `recipe.Switches`."""
     return True
 
   def rules(self) -> Rules:
-    """See `Checked.rules`."""
     yield (
       (self.ramp_start is None) == (self.ramp_end is None),
       f"switches ramp_start={self.ramp_start} and ramp_end={self.ramp_end}: set both, in steps, or neither "
@@ -150,7 +148,6 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str, j
 
 def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, searches: int) -> str:
   """See `Recipe.script`. searches: the most searches; without any, it answers at once."""
-  del rng  # there is one way to write it
   answer = scripts.answer(example)
   if not searches:
     return f"<think> I remember {answer}. </think><answer> {answer} </answer>"

@@ -88,7 +88,6 @@ class Reward(search_agent.Reward):
 
     An answer without a thought before it is an unfaithful pair. An episode without an answer has no pair.
     """
-    del example  # only the episode's results and thoughts are needed
     if episode.ended == "failed":
       return {}
     found = steps(episode.turns, self.parser.action)
