@@ -51,17 +51,8 @@ def ours(row: Row, identity: str, source: str) -> Example:
   if not all(isinstance(p, Sequence) and len(p) == 2 and isinstance(p[1], str) for p in pairs):
     raise ValueError("'meta.evidence' must be a list of [position, sentence] pairs.")
   evidence = tuple((columns.position(place, len(passages), "meta.evidence"), sentence) for place, sentence in pairs)
-  return Example(
-    columns.identified(row, ("id",), identity),
-    columns.question(row),
-    columns.golds(row, "answers"),
-    passages,
-    supporting,
-    str(row.get("source") or source),
-    hops,
-    evidence,
-    meta,
-  )
+  asked = _asked(row, identity, ("id",), "question", "answers")
+  return Example(*asked, passages, supporting, str(row.get("source") or source), hops, evidence, meta)
 
 
 def flashrag(row: Row, identity: str, source: str) -> Example:
@@ -95,17 +86,9 @@ def hotpotqa(row: Row, identity: str, source: str) -> Example:
   titles = list(dict.fromkeys(title for title, _ in facts))
   known = {"_id", "id", "question", "answer", "context", "supporting_facts"}
   meta = {column: value for column, value in row.items() if column not in known}
-  return Example(
-    columns.identified(row, ("_id", "id"), identity),
-    columns.question(row),
-    columns.golds(row, "answer"),
-    passages,
-    supporting,
-    source,
-    len(titles) or None,
-    evidence,
-    {**meta, "gold_titles": titles},
-  )
+  asked = _asked(row, identity, ("_id", "id"), "question", "answer")
+  meta["gold_titles"] = titles
+  return Example(*asked, passages, supporting, source, len(titles) or None, evidence, meta)
 
 
 def musique(row: Row, identity: str, source: str) -> Example:
@@ -132,18 +115,9 @@ def musique(row: Row, identity: str, source: str) -> Example:
   answers = [*columns.golds(row, "answer"), *columns.listed(row, "answer_aliases")]
   meta = dict(decomposition=steps, answerable=row.get("answerable", True))
   evidence = tuple((i, passages[i].text) for i in supporting)
-  name = columns.identified(row, ("id",), identity)
-  return Example(
-    f"{name}/unanswerable" if meta["answerable"] is False else name,
-    columns.question(row),
-    columns.golds(dict(answer=answers), "answer"),
-    tuple(passages),
-    tuple(supporting),
-    source,
-    len(steps) or None,
-    evidence,
-    meta,
-  )
+  name, *asked = _asked({**row, "answer": answers}, identity, ("id",), "question", "answer")
+  name += "/unanswerable" * (meta["answerable"] is False)
+  return Example(name, *asked, tuple(passages), tuple(supporting), source, len(steps) or None, evidence, meta)
 
 
 def longbench(row: Row, identity: str, source: str) -> Example:
@@ -168,16 +142,8 @@ def drop(row: Row, identity: str, source: str) -> Example:
   golds = columns.golds(dict(spans=answers.get("spans")), "spans")
   if types == ["span"] and len(golds) == len(answers["spans"]):
     golds = (", ".join(golds),)
-  return Example(
-    columns.identified(row, ("query_id",), identity),
-    columns.question(row),
-    golds,
-    (columns.made("", row["passage"]),),
-    (0,),
-    source,
-    1,
-    meta=meta,
-  )
+  name, question = columns.identified(row, ("query_id",), identity), columns.question(row)
+  return Example(name, question, golds, (columns.made("", row["passage"]),), (0,), source, 1, meta=meta)
 
 
 def ms_marco(row: Row, identity: str, source: str) -> Example:
@@ -189,21 +155,13 @@ def ms_marco(row: Row, identity: str, source: str) -> Example:
   texts, selected = columns.listed(found, "passage_text"), columns.listed(found, "is_selected")
   if len(texts) != len(selected) or not all(isinstance(text, str) for text in texts):
     raise ValueError("'passages' must have the columns 'passage_text' (texts) and 'is_selected', of the same length.")
-  golds = columns.golds(row, "answers")
+  name, question, golds = _asked(row, identity, ("query_id",), "query", "answers")
   meta = dict(
     answerable=golds != ("No Answer Present.",), query_type=row.get("query_type"), urls=columns.listed(found, "url")
   )
   supporting = tuple(i for i, chosen in enumerate(selected) if chosen)
-  return Example(
-    columns.identified(row, ("query_id",), identity),
-    columns.question(row, "query"),
-    golds,
-    tuple(columns.made("", text) for text in texts),
-    supporting,
-    source,
-    len(supporting) or None,
-    meta=meta,
-  )
+  found = tuple(columns.made("", text) for text in texts)
+  return Example(name, question, golds, found, supporting, source, len(supporting) or None, meta=meta)
 
 
 def reading(row: Row, identity: str, source: str) -> Example:
@@ -242,15 +200,14 @@ def _simple(
 ) -> Example:
   """An example from the columns of its id, question and answer, with this text as its passage; columns that are none of
   these, nor `beside` them, go to meta."""
-  known = {*ids, question, answer, *beside}
-  return Example(
-    columns.identified(row, ids, identity),
-    columns.question(row, question),
-    columns.golds(row, answer),
-    () if text is None else (columns.made("", text),),
-    source=source,
-    meta={column: value for column, value in row.items() if column not in known},
-  )
+  meta = {column: value for column, value in row.items() if column not in {*ids, question, answer, *beside}}
+  passages = () if text is None else (columns.made("", text),)
+  return Example(*_asked(row, identity, ids, question, answer), passages, source=source, meta=meta)
+
+
+def _asked(row: Row, identity: str, ids: Sequence[str], question: str, answer: str) -> tuple[str, str, tuple[str, ...]]:
+  """(id, question, golds) from these columns."""
+  return columns.identified(row, ids, identity), columns.question(row, question), columns.golds(row, answer)
 
 
 def browsecomp_plus(row: Row, identity: str, source: str) -> Example:
@@ -266,13 +223,8 @@ def browsecomp_plus(row: Row, identity: str, source: str) -> Example:
       raise ValueError(f"'{column}' must be a list of documents with a text 'docid'.")
     return [one["docid"] for one in documents]
 
-  return Example(
-    columns.identified(row, ("query_id",), identity),
-    columns.question(row, "query"),
-    columns.golds(row, "answer"),
-    source=source,
-    meta=dict(gold_ids=ids("evidence_docs"), answer_ids=ids("gold_docs")),
-  )
+  meta = dict(gold_ids=ids("evidence_docs"), answer_ids=ids("gold_docs"))
+  return Example(*_asked(row, identity, ("query_id",), "query", "answer"), source=source, meta=meta)
 
 
 # (columns, layout): the first entry whose columns all occur in the row decides.

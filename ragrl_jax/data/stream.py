@@ -16,8 +16,7 @@ class Stream:
   same prompts; the caller divides them among hosts.
 
   Args:
-    size: number of examples, at least 1.
-    seed: seed of the order.
+    size: at least 1.
   """
 
   def __init__(self, size: int, *, seed: int):

@@ -68,13 +68,8 @@ def questions(
 
 
 def lines(world: World, *, seed: int = 0, fillers: int = 3000, asked: int = 1000) -> Iterator[str]:
-  """Text for training a tokenizer: passages and questions of the training part, and random names of no other part.
-
-  Args:
-    world: the world.
-    seed: seed of the questions and names.
-    fillers: number of random names.
-    asked: number of questions.
+  """Text for training a tokenizer: passages and `asked` questions of the training part, and `fillers` random names that
+  are of no other part. The seed draws questions and names.
   """
   yield from (passage.text for passage in world.passages if _is_in(world, passage, TRAIN))
   yield from (example.question for example in questions(world, asked, seed=seed, distinct=False))

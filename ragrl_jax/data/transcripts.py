@@ -23,7 +23,6 @@ async def make(
   Examples without an answer are tried once more when all others are done. A warning says so, with the first reason.
 
   Args:
-    examples: the questions.
     one: example → (fate, turns or None). If it raises ToolFailed twice, the fate is NO_ANSWER.
     concurrency: examples at the same time.
     progress: called with the fates so far, after each example.

@@ -123,10 +123,7 @@ def draw_fault(
 
   Args:
     example: with its decomposition in meta.
-    kinds: the faults to draw from. The fault is "" except for a share of questions.
-    known: the recipe's faults.
-    share: share of questions with a fault.
-    rng: draws.
+    kinds: the faults to draw from, each one of `known`. The fault is "" except for a share of questions.
     world: the world of an example with passages.
 
   Raises:

@@ -48,15 +48,7 @@ class Gateway:
     self._port = 0
 
   async def open(self, session: Session, reading: Reading, timeout_s: float) -> str:
-    """Starts to serve a session.
-
-    Args:
-      session: the requests of one episode.
-      reading: how its requests are read.
-      timeout_s: most seconds per request.
-
-    Returns:
-      The base URL of the session; it ends in /v1.
+    """Starts to serve a session, with at most `timeout_s` seconds per request. Returns its base URL, which ends in /v1.
 
     Raises:
       RuntimeError: the server did not start.

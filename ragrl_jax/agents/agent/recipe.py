@@ -77,14 +77,7 @@ class Switches(recipe_lib.Switches):
 
 
 def make_play(program: program_lib.Program, prompt: Prompt, stops: Sequence[str], switches: Switches):
-  """Makes the coroutine that plays an episode.
-
-  Args:
-    program: runs once per episode.
-    prompt: the question as a message. It is the prompt of an episode whose program sent no request.
-    stops: the stop strings that requests may use.
-    switches: the recipe's.
-  """
+  """The coroutine. `prompt` is that of an episode whose program sent no request."""
   # Imported here, because a server's packages take time to import and other recipes do not need them.
   from ragrl_jax.agents.agent.gateway import Gateway
 

@@ -33,12 +33,7 @@ Key = tuple[Any, ...]
 
 
 class Reading:
-  """How requests are read and conversations are continued, for one tokenizer.
-
-  Args:
-    tokenizer: the policy's.
-    stops: the stop strings that requests may use.
-  """
+  """How requests are read and conversations are continued, for one tokenizer. stops: those that requests may use."""
 
   def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]):
     self.tokenizer, self.stops, self.appender = tokenizer, tuple(stops), Appender(tokenizer)
@@ -107,14 +102,9 @@ class Session:
     return await self._own(self._reply(asked))
 
   async def search(self, query: str, k: int | None) -> tuple[structs.Passage, ...]:
-    """Searches the run's index. The passages are stored with the new tokens of the next request.
+    """Searches the run's index for k passages (None: config.retrieval.top_k), best first.
 
-    Args:
-      query: the query.
-      k: number of passages; None: config.retrieval.top_k.
-
-    Returns:
-      Passages, best first.
+    They are stored with the new tokens of the next request.
 
     Raises:
       Refused: the search failed, and with it the episode; or the episode is over.
@@ -301,12 +291,7 @@ class Session:
     await asyncio.gather(*self._tasks, return_exceptions=True)
 
   def episode(self, facts: Mapping[str, Any], example: Sequence[Mapping[str, str]]) -> structs.Episode:
-    """The finished episode.
-
-    Args:
-      facts: values that are stored with the episode.
-      example: chat messages of the question. They are the prompt if the program sent no request.
-    """
+    """The finished episode with these facts. `example`: its prompt if the program sent no request."""
     if not self._records:
       return dataclasses.replace(self._policy.start(example).end(self.ended or "silent"), facts=facts)
     segments, starts = [], []

@@ -44,16 +44,10 @@ class Task:
   timeout_s: float = 600.0
 
   def search(self, query: str, k: int | None = None) -> list[dict[str, Any]]:
-    """Searches the run's own index (config.retrieval), and blocks until the passages arrive.
+    """Searches the run's own index for k passages (None: config.retrieval.top_k), and blocks until they arrive.
 
-    The same over HTTP: POST `base_url`/search {"query": …, "k": 3} → {"passages": […]}.
-
-    Args:
-      query: the query.
-      k: number of passages; None: config.retrieval.top_k.
-
-    Returns:
-      Passages as {"id", "title", "text", "score"}, best first.
+    They are {"id", "title", "text", "score"}, best first. The same over HTTP: POST `base_url`/search
+    {"query": …, "k": 3} → {"passages": […]}.
 
     Raises:
       httpx.HTTPStatusError: the search failed, or the run has no index.
@@ -61,14 +55,11 @@ class Task:
     return self.post("search", query=query, k=k)["passages"]
 
   def post(self, page: str, **body: Any) -> Any:
-    """Sends a request without an OpenAI client, and blocks until the reply arrives.
+    """Sends a request without an OpenAI client, and blocks until the reply arrives, which is read from JSON.
 
     Args:
       page: the path under `base_url`, such as "chat/completions".
       **body: the fields of the request.
-
-    Returns:
-      The reply, read from JSON.
 
     Raises:
       httpx.HTTPStatusError: the request was refused.

@@ -101,13 +101,7 @@ class Made:
 def make_play(
   prompt: Prompt, parser: Parser, toolbox: Toolbox, turns_of: Callable[[Any], ToolTurns], switches: Switches
 ):
-  """Makes the coroutine that plays an episode.
-
-  Args:
-    prompt, parser, switches: those of the recipe.
-    toolbox: the tools. SEARCH is one of them if the model may use the run's own search.
-    turns_of: makes the `ToolTurns` of a tokenizer.
-  """
+  """The coroutine. SEARCH is one of the tools if the model may use the run's own search. turns_of: by tokenizer."""
   max_turns, masks = switches.max_turns, switches.failure == "mask"
 
   async def play(example: Example, policy: structs.Policy, tools: structs.Tools) -> Episode:

@@ -166,11 +166,7 @@ def _module(path: str) -> types.ModuleType:
 
 
 def function_of(name: str, setting: str) -> Callable[..., Any]:
-  """The function with this name.
-
-  Args:
-    name: "FILE.py:FUNCTION" or "MODULE:FUNCTION".
-    setting: the setting that has the name, for error messages.
+  """The user's function "FILE.py:FUNCTION" or "MODULE:FUNCTION", as a setting names it.
 
   Raises:
     ValueError: the file, module or function does not exist. The message names the setting.

@@ -59,15 +59,7 @@ class Toolbox:
     self._permits, self._at_once, self._stuck = asyncio.Semaphore(at_once), at_once, 0
 
   def wrong(self, name: str, arguments: str) -> str:
-    """Checks a call without making it.
-
-    Args:
-      name: the tool's name.
-      arguments: the arguments, a JSON object as text.
-
-    Returns:
-      A message for the model if the tool does not exist or the arguments do not fit its schema; else "".
-    """
+    """A message for the model if there is no such tool or the arguments (JSON) do not fit its schema; else ""."""
     if name not in self.tools:
       return f"there is no tool {name!r:.80}: there is {', '.join(self.tools)}"
     try:
@@ -77,11 +69,7 @@ class Toolbox:
     return f"{name}: {found}" if found else ""
 
   async def call(self, name: str, arguments: str) -> Result:
-    """Makes a call. It can be awaited on any event loop; the tool runs on `tool.loop()`.
-
-    Args:
-      name, arguments: as in `wrong`.
-    """
+    """Makes a call. It can be awaited on any event loop; the tool runs on `tool.loop()`."""
     if wrong := self.wrong(name, arguments):
       return Result(wrong, REFUSED)
     tool = self.tools[name]

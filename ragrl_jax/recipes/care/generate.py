@@ -29,11 +29,7 @@ _TAG = re.compile(r"</?(?:think|retrieval)>")
 
 
 def wordings(reason: str = "paper", insert: str = "paper") -> tuple[wording.Wording, wording.Wording]:
-  """The prompts of M_R and M_I.
-
-  Args:
-    reason: "paper" (our wording), or file:PATH with {context} and {question}.
-    insert: "paper" (our wording), or file:PATH with {question}, {reasoning} and {evidence}.
+  """The prompts of M_R and M_I: each "paper" (our wording), or file:PATH.
 
   Raises:
     ValueError: see `wording.chosen`.

@@ -41,10 +41,7 @@ async def ask_about_documents(
 ) -> tuple[Episode, tuple[Passage, ...]]:
   """(reply to the method's first prompt, the documents as the prompt shows them).
 
-  Args:
-    search: search for the question; otherwise the prompt shows the example's own passages.
-    stop: stop strings of the reply.
-    max_passage_tokens: longer documents are cut.
+  They are searched for with the question, or else (`search` False) the example's own.
   """
   talk, found = policy.start(prompt.messages(example)), example.passages
   if search:

@@ -103,13 +103,7 @@ class Switches(recipe_lib.Switches):
 
 
 def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str, judged: Sequence[str]):
-  """The coroutine with these settings.
-
-  Args:
-    prompt, parser, switches: the recipe's.
-    notice: the environment's text after a turn without a valid action.
-    judged: the terms whose pairs are judged.
-  """
+  """The coroutine. notice: the environment's text after a turn without a valid action; judged: the judged terms."""
   max_searches = switches.max_searches
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
