@@ -13,11 +13,11 @@ kind of fault that is not theirs. Search-R1's, with which the quickstart begins,
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ragrl_jax.data.world import World
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.arena.prompt import SECTIONS as ARENA_SECTIONS
 from ragrl_jax.recipes.lear.prompt import SECTIONS as LEAR_SECTIONS
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
@@ -31,6 +31,43 @@ WHEN_TO_SEARCH_FAULTS = ("guess", "check", "repeat", "ask")
 CARE_MARKS = ("<think>", "</think>", "<retrieval>", "</retrieval>", "Answer:")
 LEAR_MARKS = tuple(f"<{slash}{tag}>" for tag in ("reason", "extract", "answer") for slash in ("", "/"))
 LESSONS = ("name", "passage", "statement")
+
+
+def draw_fault(
+  example: Example,
+  kinds: Sequence[str],
+  known: Sequence[str],
+  share: float,
+  rng: random.Random,
+  world: World | None = None,
+) -> tuple[str, Sequence[Mapping[str, Any]], str]:
+  """(a fault of a demonstration on the made-up world, the hops that it reads, its answer).
+
+  Two faults change hops and answer here. "stop": the answer is the object of an earlier hop, the last one read (not for
+  questions of one hop). "wrong", with a `world`: what a random passage states is the only hop.
+
+  Args:
+    example: with its decomposition in meta.
+    kinds: the faults to draw from, each one of `known`. The fault is "" except for a share of questions.
+    world: the world of an example with passages.
+
+  Raises:
+    ValueError: one of the kinds is not in `known`.
+  """
+  for kind in kinds:
+    if kind not in known:
+      raise ValueError(f"fault kind {kind!r}: use {', '.join(known)}.")
+  fault = rng.choice(list(kinds)) if rng.random() < share else ""
+  hops, answer = list(example.meta["decomposition"]), example.golds[0]
+  if fault == "stop" and len(hops) > 1:
+    hops = hops[: rng.randint(1, len(hops) - 1)]
+    answer = hops[-1]["object"]
+  elif fault == "wrong" and world is not None:
+    read = rng.choice([passage.id for passage in example.passages if world.stated[passage.id]])
+    fact, answer = world.stated[read][0], world.stated[read][0].object
+    sentence = world.sentences[read][0]
+    hops = [dict(passage=read, subject=fact.subject, relation=fact.relation, object=answer, sentence=sentence)]
+  return fault, hops, answer
 
 
 def play_arena(
@@ -50,7 +87,7 @@ def play_arena(
   if reply not in ARENA_SECTIONS:
     raise ValueError(f"reply={reply!r}: use {', '.join(ARENA_SECTIONS)}.")
   place = {passage.id: number for number, passage in enumerate(example.passages, 1)}
-  _, hops, answer = scripts.draw_fault(example, kinds, ARENA_FAULTS, fault, rng, world)
+  _, hops, answer = draw_fault(example, kinds, ARENA_FAULTS, fault, rng, world)
   steps = [(place[hop["passage"]], hop["relation"], hop["object"]) for hop in hops]
   cited = sorted({number for number, _, _ in steps})
   analysis = " ".join(f"[{number}] {relation} {found}." for number, relation, found in steps)
@@ -67,7 +104,7 @@ def play_care(
   Faults: "stop" quotes and answers an earlier hop (not for questions of one hop); "wrong" quotes and answers a random
   passage; "misquote" changes a name in each quote; "silent" quotes nothing.
   """
-  kind, hops, answer = scripts.draw_fault(example, kinds, CARE_FAULTS, fault, rng, world)
+  kind, hops, answer = draw_fault(example, kinds, CARE_FAULTS, fault, rng, world)
   steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in hops]
   if kind == "misquote":
     names = world.parts[example.meta["part"]].names
@@ -95,7 +132,7 @@ def play_lear(
   """
   if reply not in LEAR_SECTIONS:
     raise ValueError(f"reply={reply!r}: use {', '.join(LEAR_SECTIONS)}.")
-  kind, hops, answer = scripts.draw_fault(example, kinds, LEAR_FAULTS, fault, rng, world)
+  kind, hops, answer = draw_fault(example, kinds, LEAR_FAULTS, fault, rng, world)
   steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in hops]
   evidence = " ".join(sentence for *_, sentence in steps)
   if kind == "copy":
@@ -119,7 +156,7 @@ def play_veritas(
   Faults: "skip" continues without a thought about the results; "ignore" repeats the thought from before the search;
   "stop" answers, faithfully, with the result of an earlier hop (not for questions of one hop).
   """
-  kind, hops, answer = scripts.draw_fault(example, kinds, VERITAS_FAULTS, fault, rng)
+  kind, hops, answer = draw_fault(example, kinds, VERITAS_FAULTS, fault, rng)
   steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in hops]
   plan = " ".join(relation for _, relation, _ in steps)
   turns, thought = [], f"<think> {plan} </think>"
@@ -147,7 +184,7 @@ def play_when_to_search(
   Faults: "guess" answers at once with the last known name; "check" also searches for known facts; "repeat" searches
   twice for everything; "ask" writes its queries as questions.
   """
-  kind, steps, answer = scripts.draw_fault(example, kinds, WHEN_TO_SEARCH_FAULTS, fault, rng)
+  kind, steps, answer = draw_fault(example, kinds, WHEN_TO_SEARCH_FAULTS, fault, rng)
   if kind == "guess":
     subject = steps[-1]["subject"]
     return [(MODEL, f"<think> {subject} </think><reflect> {subject} </reflect><answer> {subject} </answer>")]

@@ -22,9 +22,7 @@ PAID = {"r": "reason", "e": "extract", "f": "answer"}  # letter of `answers` →
 class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
-  instructions: str = setting(
-    "paper", "system prompt; none: question and passages only", choices=INSTRUCTIONS, files=True
-  )
+  instructions: str = setting("paper", "text before the question; none: nothing", choices=INSTRUCTIONS, files=True)
   reply: str = setting(
     "rational",
     "sections: rational: reason, extract, answer; vanilla: extract, answer; rationale: reason, answer; direct: answer; "

@@ -205,7 +205,11 @@ def demonstrate(
   Returns:
     ("model" | "environment", text) turns, as `structs.Episode.from_text` takes them.
   """
-  _, hops, answer = scripts.draw_fault(example, ("stop",), ("stop",), fault, rng)
+  hops, answer = list(example.meta["decomposition"]), example.golds[0]
+  # The choice among one draws a number, as it did among several faults: a seed's demonstrations stay the same.
+  if rng.random() < fault and rng.choice(("stop",)) and len(hops) > 1:
+    hops = hops[: rng.randint(1, len(hops) - 1)]
+    answer = hops[-1]["object"]
   turns, thought = [], f"<think> {' '.join(hop['relation'] for hop in example.meta['decomposition'])} </think>"
   for hop in hops:
     turns.append((MODEL, f"{thought}<search> {write_query(hop)} </search>"))
