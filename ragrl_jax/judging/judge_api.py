@@ -181,6 +181,7 @@ class Cached:
     self._cache = disk_cache.Cache(path, "config.judge.cache")
 
   def describe(self) -> Mapping[str, Any]:
+    """See `judge_api.Judge`."""
     return self._judge.describe()
 
   def judge(self, pairs: Sequence[Pair]) -> Verdicts:

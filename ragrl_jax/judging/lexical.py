@@ -26,9 +26,11 @@ class Exact:
   pace = judge_api.Pace()
 
   def describe(self) -> dict[str, Any]:
+    """See `judge_api.Judge`."""
     return dict(kind="exact")
 
   def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
     return judge_api.each(
       pairs, lambda pairs: [qa.exact_match(claim, judge_api.golds(premise)) for premise, claim in pairs]
     )
@@ -47,9 +49,11 @@ class SubEM:
     self._words = words
 
   def describe(self) -> dict[str, Any]:
+    """See `judge_api.Judge`."""
     return dict(kind="sub_em_words" if self._words else "sub_em")
 
   def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
     return judge_api.each(pairs, lambda pairs: [faithful.states(*pair, words=self._words) for pair in pairs])
 
 
@@ -60,9 +64,11 @@ class ExactFirst:
     self._judge, self.pace = judge, judge.pace
 
   def describe(self) -> dict[str, Any]:
+    """See `judge_api.Judge`."""
     return dict(self._judge.describe(), exact_first=True)
 
   def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
     verdicts: judge_api.Verdicts = list(Exact().judge(pairs))
     rest = [i for i, verdict in enumerate(verdicts) if not verdict]
     try:
@@ -92,9 +98,11 @@ class Lexical:
     self._threshold = judge_api.in_range(threshold)
 
   def describe(self) -> dict[str, Any]:
+    """See `judge_api.Judge`."""
     return dict(kind="lexical", threshold=self._threshold)
 
   def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
     return judge_api.each(pairs, lambda pairs: [judge_api.graded(overlap(*pair), self._threshold) for pair in pairs])
 
 

@@ -70,10 +70,12 @@ class LLM:
     self.pace = judge_api.Pace(batch=1, workers=concurrency, deadline_s=deadline_s + timeout_s)
 
   def describe(self) -> dict[str, Any]:
+    """See `judge_api.Judge`."""
     where = "" if self._client.where == "OpenAI" else self._client.where
     return dict(kind="llm", model=self._client.model, endpoint=where, prompt=self._name, wording=self._prompt.mark)
 
   def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
     return judge_api.each(pairs, self._verdicts)
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:

@@ -90,12 +90,14 @@ class Local:
 
   @property
   def pace(self) -> judge_api.Pace:
+    """See `judge_api.Judge`."""
     return self._rows.pace
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
     raise NotImplementedError
 
   def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
     return judge_api.each(pairs, self._verdicts)
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
@@ -151,6 +153,7 @@ class NLI(Local):
     self._mark = tensors.TensorFolder(folder).fingerprint()
 
   def describe(self) -> dict[str, Any]:
+    """See `judge_api.Judge`."""
     return dict(kind="nli", weights=self._mark, threshold=self._threshold, max_tokens=self._rows.max_tokens)
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
@@ -222,6 +225,7 @@ class RewardModel(Local):
     return other
 
   def describe(self) -> dict[str, Any]:
+    """See `judge_api.Judge`."""
     return dict(
       kind="reward_model",
       weights=self._mark,

@@ -15,12 +15,15 @@ class ByteTokenizer:
   control_names = {256: "<eos>", 257: "<pad>"}
 
   def encode(self, text: str) -> list[int]:
+    """See `prompting.tokenizer.Tokenizer`."""
     return list(well_formed(text).encode())
 
   def token_bytes(self, token: int) -> bytes:
+    """See `prompting.tokenizer.Tokenizer`."""
     return bytes([token]) if 0 <= token < 256 else b""
 
   def decode(self, ids: Sequence[int]) -> str:
+    """See `prompting.tokenizer.Tokenizer`."""
     return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

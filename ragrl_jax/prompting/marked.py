@@ -24,12 +24,15 @@ class MarkedTokenizer:
     self.control_names = {**base.control_names, **{mark: f"<{role}>" for mark, role in self._roles.items()}}
 
   def encode(self, text: str) -> list[int]:
+    """See `prompting.tokenizer.Tokenizer`."""
     return self._base.encode(text)
 
   def token_bytes(self, token: int) -> bytes:
+    """See `prompting.tokenizer.Tokenizer`."""
     return b"" if token in self._roles else self._base.token_bytes(token)
 
   def decode(self, ids: Sequence[int]) -> str:
+    """See `prompting.tokenizer.Tokenizer`."""
     return self._base.decode([token for token in ids if token not in self._roles])
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

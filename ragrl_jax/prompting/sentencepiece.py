@@ -67,12 +67,15 @@ class SentencePieceTokenizer:
     return piece.replace(SPACE, " ").encode()
 
   def encode(self, text: str) -> list[int]:
+    """See `prompting.tokenizer.Tokenizer`."""
     return self._pieces.encode(well_formed(text))
 
   def token_bytes(self, token: int) -> bytes:
+    """See `prompting.tokenizer.Tokenizer`."""
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
 
   def decode(self, ids: Sequence[int]) -> str:
+    """See `prompting.tokenizer.Tokenizer`."""
     return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

@@ -95,6 +95,7 @@ def _text(letters: str) -> str:
 
 
 def make_play(prompt: Prompt, parser: Parser, switches: "Switches"):
+  """The coroutine with these settings."""
   answers, stop_at, top_k = switches.answers, switches.stop_at, switches.top_k
   probe_tokens, max_evidence_words = switches.probe_tokens, switches.max_evidence_words
   # The samples of a group show the same passages, so they are counted once. A policy never changes its tokenizer.

@@ -82,6 +82,7 @@ class Switches(recipe_lib.Switches):
 
 
 def make_play(prompt: Prompt, parser: Parser, switches: Switches):
+  """The coroutine with these settings."""
   max_searches = switches.max_searches
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
