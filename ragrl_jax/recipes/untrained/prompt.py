@@ -117,11 +117,8 @@ class Prompt:
 END = "</answer>"
 # method → the tag after which it may search
 ASKS = {"ircot": "thought", "self_ask": "question", "skr": "need", "adaptive": "thought"}
-_ENDS = {
-  "adaptive": ("</need>",),
-  "recomp": ("</summary>",),
-  "filco": ("</extract>",),
-}  # stop strings of its other turns
+# stop strings of its other turns
+_ENDS = {"adaptive": ("</need>",), "recomp": ("</summary>",), "filco": ("</extract>",)}
 _TAG = re.compile(r"</?\w+>")
 _YES_NO = re.compile(r"\b(?:yes|no)\b")
 
