@@ -68,10 +68,10 @@ def rewarding(monkeypatch):
   """Rewards that a model without training can earn."""
   import tiny_world
 
-  from ragrl_jax.run import player
+  from ragrl_jax.run import prepared
 
-  recipe = player.recipe
-  monkeypatch.setattr(player, "recipe", lambda config: tiny_world.rewarding(recipe(config)))
+  recipe = prepared.recipe
+  monkeypatch.setattr(prepared, "recipe", lambda config: tiny_world.rewarding(recipe(config)))
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import tiny_world
 from huggingface_hub import constants
 
 from ragrl_jax.jobs import train
-from ragrl_jax.run import player
+from ragrl_jax.run import prepared
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -28,6 +28,6 @@ def main(
     config.model.path, config.prompting.tokenizer = model, ""
   for name, value in (hub or {}).items():
     setattr(constants, name, value)
-  recipe = player.recipe
-  player.recipe = lambda config: tiny_world.rewarding(recipe(config))
+  recipe = prepared.recipe
+  prepared.recipe = lambda config: tiny_world.rewarding(recipe(config))
   list(train.train(config, workdir))

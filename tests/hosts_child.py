@@ -15,7 +15,7 @@ import tiny_world
 
 from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.parallel import hosts
-from ragrl_jax.run import player
+from ragrl_jax.run import prepared
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -34,12 +34,12 @@ def settings(world, steps, ahead=0, engine=1, **mesh):
 
 def run(world, workdir, steps, ahead=0, engine=1, **mesh):
   config = settings(world, steps, ahead, engine, **mesh)
-  recipe = player.recipe
-  player.recipe = lambda config: tiny_world.rewarding(recipe(config))
+  recipe = prepared.recipe
+  prepared.recipe = lambda config: tiny_world.rewarding(recipe(config))
   try:
     yield from train.train(config, workdir, evaluate=evaluate.evaluator(config))
   finally:
-    player.recipe = recipe
+    prepared.recipe = recipe
 
 
 if __name__ == "__main__":

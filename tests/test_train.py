@@ -16,6 +16,7 @@ from ragrl_jax.data import readers, stream, writers
 from ragrl_jax.jobs import sft, train
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import prepared
 from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import checkpoint
 from ragrl_jax.store import episodes as episodes_lib
@@ -100,14 +101,14 @@ def test_computing_a_prompt_once_for_its_samples_changes_nothing(world, tmp_path
 @pytest.fixture
 def rewarding(monkeypatch):
   """Rewards that a model without training can earn. The value counts how often each played episode is scored."""
-  recipe, counted = player_lib.recipe, collections.Counter()
+  recipe, counted = prepared.recipe, collections.Counter()
 
   def counting(config):
     made = tiny_world.rewarding(recipe(config))
     count = lambda episode: counted.update([(episode.prompt_index, episode.sample)] * bool(episode.num_model_tokens))
     return dataclasses.replace(made, score=lambda asked, episode: count(episode) or made.score(asked, episode))
 
-  monkeypatch.setattr(player_lib, "recipe", counting)
+  monkeypatch.setattr(prepared, "recipe", counting)
   return counted
 
 

@@ -26,7 +26,7 @@ from ragrl_jax import structs  # noqa: E402
 from ragrl_jax.cli import main as cli  # noqa: E402
 from ragrl_jax.jobs import train  # noqa: E402
 from ragrl_jax.prompting import passages  # noqa: E402
-from ragrl_jax.run import player  # noqa: E402
+from ragrl_jax.run import prepared  # noqa: E402
 
 
 def searching(recipe):
@@ -88,8 +88,8 @@ def main(flags, faults, said, errors):
   """
   os.dup2(said.fileno(), 1)
   os.dup2(errors.fileno(), 2)
-  plain, trains = player.recipe, train.train
-  player.recipe = lambda config: searching(plain(config))
+  plain, trains = prepared.recipe, train.train
+  prepared.recipe = lambda config: searching(plain(config))
   train.train = lambda *args, **settings: watched(trains(*args, **settings), dict(faults))
   sys.argv = ["ragrl", "train", *flags]
   try:
