@@ -1,4 +1,4 @@
-"""The GPU kernels, interpreted on the CPU, against the blockwise code."""
+"""The kernels of GPUs (flash) and TPUs (splash), interpreted on the CPU, against the blockwise code."""
 
 import functools
 
@@ -9,35 +9,44 @@ import pytest
 from attention_kit import PREFIXES, SHARED, agree, arrays, in_windows, positions, run, visible
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from ragrl_jax.models import attention, flash, kernels
+from ragrl_jax.models import attention, flash, kernels, splash
 from ragrl_jax.parallel import mesh as mesh_lib
 
-SHAPE = B, T, H, KV, h = 2, SHARED.shape[1], 4, 2, 8  # T is not a multiple of a block; h is below the kernel's
+SHAPE = B, T, H, KV, h = 2, SHARED.shape[1], 4, 2, 8  # T is not a multiple of a block; h is below flash's
+EVERY_AXIS = dict(fsdp=2, tensor=2, sequence=2)
 
 
 @pytest.mark.slow  # the interpreter traces every step of the kernels
+@pytest.mark.parametrize("kernel", [flash, splash])
 @pytest.mark.parametrize(
   "causal, prefixes, sizes",
   [
     (True, PREFIXES, None),
-    (True, PREFIXES, dict(fsdp=2, tensor=2, sequence=2)),
+    (True, PREFIXES, EVERY_AXIS),
     (True, None, None),
     (False, None, dict(fsdp=2, tensor=4)),  # four devices share two key heads
   ],
 )
-def test_flash_is_blockwise_attention(causal, prefixes, sizes):
+def test_a_kernel_is_blockwise_attention(kernel, causal, prefixes, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
-  mine = functools.partial(flash.attend, causal=causal, mesh=mesh, interpret=True)
+  mine = functools.partial(kernel.attend, causal=causal, mesh=mesh, interpret=True)
   agree(mine, functools.partial(attention.attend, causal=causal), SHAPE, SHARED, prefixes)
 
 
 @pytest.mark.slow  # as above
-@pytest.mark.parametrize("window, sizes", [(40, None), (7, dict(fsdp=2, tensor=2, sequence=2))])
-def test_flash_in_windows(window, sizes):
+@pytest.mark.parametrize(
+  "kernel, prefixes", [(flash, PREFIXES), (splash, SHARED)]
+)  # splash has no windows of shared prompts
+@pytest.mark.parametrize("window, sizes", [(40, None), (7, EVERY_AXIS)])
+def test_a_kernel_in_windows(kernel, prefixes, window, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
-  windows = kernels.Windows.of(jnp.asarray(positions(SHARED, PREFIXES)), window)
-  mine = lambda *x: flash.attend(*x, jnp.asarray(PREFIXES), windows=windows, mesh=mesh, interpret=True)
-  agree(mine, lambda q, k, v, segments: in_windows(q, k, v, SHARED, PREFIXES, window), SHAPE, SHARED)
+  windows = kernels.Windows.of(jnp.asarray(positions(SHARED, prefixes)), window)
+  given = () if prefixes is SHARED else (jnp.asarray(prefixes),)
+  mine = lambda *x: kernel.attend(*x, *given, windows=windows, mesh=mesh, interpret=True)
+  agree(mine, lambda q, k, v, segments: in_windows(q, k, v, SHARED, prefixes, window), SHAPE, SHARED)
+
+
+# ---- flash -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow  # as above
@@ -99,3 +108,54 @@ def test_the_program_for_gpus_calls_the_kernels_and_builds_no_square(monkeypatch
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
   assert all(f"{name}_kernel" in text for name in ("forward", "queries", "keys"))
   assert f"{length}x{length}" not in text and "stablehlo.while" not in text
+
+
+# ---- splash ----------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_before_every_window_are_skipped():
+  one = jnp.ones((1, 1024), jnp.int32)
+  at = jnp.arange(1024, dtype=jnp.int32)[None]
+  rows = kernels.tokens(one, None, kernels.Windows.of(at, 100))
+  needed = splash._needed(rows, rows, True, shared=False)  # two blocks of 512
+  np.testing.assert_array_equal(needed, [[True, False], [True, True]])
+  # A device with the last 256 queries has blocks of 256. The first query, 768, reaches back to 669.
+  late = kernels.Tokens(*(x[:, 768:] for x in rows[:4]), windows=jax.tree.map(lambda x: x[:, 768:], rows.windows))
+  np.testing.assert_array_equal(splash._needed(late, rows, True, shared=False), [[False, False, True, True]])
+
+
+def test_the_platform_of_the_mesh_decides(monkeypatch):
+  class Tpu:
+    platform = "tpu"
+
+  class Mesh:
+    devices = np.array([Tpu()])
+
+  monkeypatch.setattr(splash, "attend", lambda q, k, v, ids, prefix, *, causal, mesh: ("splash", causal, mesh))
+  q, k, v, _ = arrays(SHAPE)
+  mesh = Mesh()
+  assert attention.attend(q, k, v, jnp.asarray(SHARED), causal=False, mesh=mesh) == ("splash", False, mesh)
+  assert attention.attend(q, k, v, jnp.asarray(SHARED)).shape == q.shape  # here the CPU's
+
+
+def test_blocks_that_no_token_sees_are_skipped():
+  segments, prefixes = (np.pad(x[:1], ((0, 0), (0, 84))) for x in (SHARED, PREFIXES))  # three blocks of 128
+  rows = kernels.tokens(jnp.asarray(segments), jnp.asarray(prefixes))
+  own, other = np.split(np.asarray(splash._needed(rows, rows, True, shared=True)), 2, axis=1)
+  apart = visible(segments[0], segments[0], 128, 128)
+  np.testing.assert_array_equal(own, apart | np.eye(3, dtype=bool))
+  np.testing.assert_array_equal(apart | other, visible(segments[0], prefixes[0], 128, 128))
+  assert other.sum() == 2 < own.sum()  # blocks 0 and 1 contain tokens that continue the prompt in block 0
+
+
+def test_what_the_kernel_refuses():
+  q, k, v, _ = arrays(SHAPE)
+  with pytest.raises(ValueError, match="must be causal"):
+    splash.attend(q, k, v, jnp.asarray(SHARED), jnp.asarray(SHARED), causal=False)
+  windows = kernels.Windows.of(jnp.asarray(SHARED), 3)
+  with pytest.raises(ValueError, match="share_prompts=False"):
+    splash.attend(q, k, v, jnp.asarray(SHARED), jnp.asarray(SHARED), windows=windows)
+  long = jnp.zeros((1, 2 * splash.LONGEST_SHARED), jnp.int32)
+  row = jnp.zeros((*long.shape, 1, 1))
+  with pytest.raises(ValueError, match="at most 65536 tokens"):
+    splash.attend(row, row, row, long, long)
