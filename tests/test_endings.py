@@ -136,10 +136,10 @@ def test_evaluation_and_checkpoints_are_timed(world, tmp_path):
 
 def test_chosen_row_lengths_are_those_of_the_first_step():
   """Later replies may have other lengths, which would be other programs, and rows in another order."""
-  sampler = types.SimpleNamespace(saved=lambda: "groups", restore=lambda saved: None)
+  sampler = types.SimpleNamespace(saved=lambda: "groups", restore=lambda saved: None, ahead=False)
   packs = dict(rows=1, lengths=(), share_prefix=False, routes=0)
   rooms = lambda **how: rooms_lib.Rooms(
-    None, sampler, None, None, 1, packs | how, ahead=False, unmeasured=dict(context=200, multiple=1)
+    None, sampler, None, None, 1, packs | how, unmeasured=dict(context=200, multiple=1)
   )
   of = lambda *sizes: [packing.of_demonstration([7] * size, [1.0] * size, n) for n, size in enumerate(sizes)]
   shapes = lambda parts: [block.tokens.shape for part in parts for block in part.blocks]
@@ -149,8 +149,8 @@ def test_chosen_row_lengths_are_those_of_the_first_step():
   assert shapes(whole.pack([of(120, 130)])) == [(1, 256)] and whole.saved()["row_lengths"] == [256]
   assert shapes(whole.pack([of(250, 200)])) == [(1, 256)] * 2
   resumed = rooms()
-  resumed.restore(json.loads(json.dumps(whole.saved())))
+  resumed.restore(json.loads(json.dumps(whole.saved())), None, None)
   assert shapes(resumed.pack([of(250, 200)])) == [(1, 256)] * 2  # chosen now, they were 512
   given = rooms(lengths=(300,))
-  given.restore(whole.saved())
+  given.restore(whole.saved(), None, None)
   assert shapes(given.pack([of(250)])) == [(1, 300)]
