@@ -39,10 +39,10 @@ def main():
     print(quadrants.curve_text(quadrants.curve(results, MEASURE.value), MEASURE.value))
     return
   first, second = ([row for path in _folders(name) for row in _rows(path)] for name in RESULTS.value)
-  print(quadrants.crossed_text(quadrants.crossed(first, second, MEASURE.value)))
+  print(quadrants.text(quadrants.crossed(first, second, MEASURE.value)))
   searching = [any(row.get("num_searches") for row in rows) for rows in (first, second)]
   if searching == [True, False]:
-    print("\n" + quadrants.need_text(quadrants.need(first, second, MEASURE.value)))
+    print("\n" + quadrants.text(quadrants.need(first, second, MEASURE.value)))
 
 
 def _folders(name: str) -> list[pathlib.Path]:

@@ -12,7 +12,6 @@ another system, is an error and never scores zero.
 """
 
 import dataclasses
-import json
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 
 from ragrl_jax import recipes
 from ragrl_jax.data import digests, readers, writers
-from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation import answer_files, harness
 from ragrl_jax.recipes.released.agents import AGENTS, ANSWER, SEARCH, THOUGHT, Agent, boxed
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
@@ -187,15 +186,13 @@ def score(
   recipe = recipes.get(*recipes.OF_TRANSCRIPTS)
   episodes = _episodes(path, examples, recipe, system)
   rows = [_row(recipe, example, episodes[example.id], system) for example in examples]
-  metrics = harness.summarise(rows) | {
-    "settings": jsonl.plain(dict(settings) | dict(recipe="transcripts", system=system, questions=len(examples)))
-  }
+  settings = dict(settings) | dict(recipe="transcripts", system=system, questions=len(examples))
+  metrics = jsonl.plain(harness.summarise(rows) | dict(settings=settings))
   out.mkdir(parents=True, exist_ok=True)
   jsonl.write(out / harness.PREDICTIONS, rows)
   if AGENTS[system].thinks:  # without the tags, steps have no thoughts to judge
     jsonl.write(out / episodes_lib.PLAYED, (episodes_lib.played(one, episodes[one.id]) for one in examples))
-  with jsonl.whole(out / harness.METRICS) as part:
-    part.write_text(json.dumps(jsonl.plain(metrics), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+  answer_files.write_json(out / harness.METRICS, metrics)
   return metrics
 
 

@@ -8,6 +8,7 @@ from ragrl_jax.core.metrics import stats
 from ragrl_jax.evaluation import comparison
 
 CLASSES = ("both", "first only", "second only", "neither")
+_HEADINGS = dict(over="over-search", needed="needed it", under="under-search")
 _CLASS = dict(zip(((True, True), (True, False), (False, True), (False, False)), CLASSES))
 Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
 ByQuestion = Mapping[Any, Mapping[str, Any]]  # (set, id) → its row
@@ -151,20 +152,13 @@ def _mean_known(numbers: Iterable[float | None]) -> float | None:
   return statistics.fmean(known) if known else None
 
 
-def need_text(found: Mapping[str, Mapping[str, float | None]]) -> str:
-  """The result of `need` as a plain table."""
-  lines = [("set", "searched", "over-search", "needed it", "under-search", "n")]
+def text(found: Mapping[str, Mapping[str, float | None]]) -> str:
+  """The result of `crossed` or `need` as a plain table."""
+  names = [name for name in next(iter(found.values())) if name != "n"]
+  lines = [("set", *(_HEADINGS.get(name, name) for name in names), "n")]
   for name, of in found.items():
-    shown = ("–" if of[column] is None else f"{of[column]:.3f}" for column in ("searched", "over", "needed", "under"))
+    shown = ("–" if of[column] is None else f"{of[column]:.3f}" for column in names)
     lines.append((name or "(all)", *shown, str(of["n"])))
-  return comparison.table(lines)
-
-
-def crossed_text(found: Mapping[str, Mapping[str, float]]) -> str:
-  """The result of `crossed` as a plain table."""
-  lines = [("set", *CLASSES, "n")]
-  for name, shares in found.items():
-    lines.append((name or "(all)", *(f"{shares[kind]:.3f}" for kind in CLASSES), str(shares["n"])))
   return comparison.table(lines)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ragrl_jax.core.metrics import stats
-from ragrl_jax.evaluation.answer_files import METRICS, PREDICTIONS
+from ragrl_jax.evaluation.answer_files import METRICS, PREDICTIONS, write_json
 from ragrl_jax.store import changes, jsonl
 from ragrl_jax.structs import Example, Passage
 
@@ -141,8 +141,7 @@ def write_labels(folder: str | pathlib.Path, labels: Mapping[str, Any]) -> None:
   """Writes who labelled the pairs of a folder, with the SHA-256 of its files."""
   place = pathlib.Path(folder)
   files = {file.name: _sha256(file) for file in sorted(place.glob("*.jsonl.gz"))}
-  with jsonl.whole(place / LABELLED_BY) as part:
-    part.write_text(json.dumps(dict(labels, files=files), indent=1), encoding="utf-8")
+  write_json(place / LABELLED_BY, dict(labels, files=files))
 
 
 def labelled_by_hand(path: str | pathlib.Path) -> list[Example]:
@@ -200,8 +199,7 @@ def write_verdicts(
   metrics |= dict(kappa_interval=of["cohen_kappa_interval"], settings=settings)
   pathlib.Path(out).mkdir(parents=True, exist_ok=True)
   jsonl.write(pathlib.Path(out) / PREDICTIONS, rows)
-  with jsonl.whole(pathlib.Path(out) / METRICS) as part:
-    part.write_text(json.dumps(jsonl.plain(metrics), indent=2), encoding="utf-8")
+  write_json(pathlib.Path(out) / METRICS, metrics)
 
 
 def _labels(path: str, model: str) -> dict[str, Any]:

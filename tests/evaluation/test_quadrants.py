@@ -48,7 +48,7 @@ def test_searches_that_were_needed_by_hand():
   assert found == {
     "nq": dict(n=5, searched=0.6, over=pytest.approx(2 / 3), needed=pytest.approx(1 / 3), under=pytest.approx(1 / 2))
   }
-  assert quadrants.need_text(found).splitlines()[1].split() == ["nq", "0.600", "0.667", "0.333", "0.500", "5"]
+  assert quadrants.text(found).splitlines()[1].split() == ["nq", "0.600", "0.667", "0.333", "0.500", "5"]
   assert quadrants.need(never, never, "outcome")["nq"]["over"] is None
   with pytest.raises(ValueError, match="the second evaluation searched for 3 questions"):
     quadrants.need(never, may, "outcome")
@@ -96,7 +96,7 @@ def test_two_answers_to_a_question_are_refused():
 
 
 def test_as_text():
-  assert quadrants.crossed_text(quadrants.crossed(WITH[:1], WITHOUT[-1:], "outcome")).splitlines() == [
+  assert quadrants.text(quadrants.crossed(WITH[:1], WITHOUT[-1:], "outcome")).splitlines() == [
     "set   both    first only   second only   neither   n",
     "nq    1.000   0.000        0.000         0.000     1",
   ]
