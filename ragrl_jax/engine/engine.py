@@ -16,7 +16,6 @@ no logits, and a prompt that is computed once serves every sample of its group.
 Next: ragrl_jax/core/losses.py.
 """
 
-import itertools
 import time
 from typing import Any
 
@@ -25,11 +24,11 @@ import numpy as np
 from flax import nnx
 
 from ragrl_jax.engine.kv_cache import KVCache
-from ragrl_jax.engine.lanes import RUNNING, Chunk, Counters, LaneTable
+from ragrl_jax.engine.lanes import Counters, LaneTable
 from ragrl_jax.engine.loader import Loader
 from ragrl_jax.engine.messages import ConversationState, Group, Open, Turn, TurnEnded
 from ragrl_jax.engine.programs import REPLICAS
-from ragrl_jax.engine.replica import Replica, prefill, run_copies
+from ragrl_jax.engine.replica import Replica, ReplicaTurns, prefill, run_copies
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.engine.team import Team
@@ -101,14 +100,13 @@ class Engine:
   def reset(self) -> None:
     """Discards every conversation and turn: after an error, and for new weights."""
     self._conversations: dict[int, ConversationState] = {}  # by the callers' numbers
-    self._replica_of: dict[Group, tuple[int, int]] = {}  # (replica, number of samples that have not come yet)
     self._packed[:] = 0
     self._table[:] = 0
     self._replicas = [
       Replica(number, self.sizes, self._packed, self._table, self._kv, self.counters)
       for number in range(self.sizes.replicas)
     ]
-    self._next = itertools.cycle(range(self.sizes.replicas))
+    self._turns = ReplicaTurns(self.sizes.replicas)
     self._kv.restore()
 
   @property
@@ -140,7 +138,7 @@ class Engine:
       message.conversation, ids, message.key, episode=episode, urgent=urgent, group=message.group
     )
     sibling = parent or self._conversations.get(episode)
-    opened.replica = self._replica_for(message.group) if sibling is None else sibling.replica
+    opened.replica = self._turns.replica(message.group) if sibling is None else sibling.replica
     if sibling is not None:
       sibling.urgent = True
     self._conversations[opened.number] = opened
@@ -172,21 +170,12 @@ class Engine:
 
   def leave(self, group: Group) -> None:
     """Tells the engine that one sample of the group will never open a conversation."""
-    self._replicas[self._replica_for(group)].leave(group)
+    self._replicas[self._turns.replica(group)].leave(group)
 
   def _find(self, number: int) -> ConversationState:
     if number not in self._conversations:
       raise ValueError(f"conversation {number} is not open: open it first.")
     return self._conversations[number]
-
-  def _replica_for(self, group: Group | None) -> int:
-    """Replicas take turns; all samples of a group get the replica of the first one. Called once for each sample."""
-    if group is None:
-      return next(self._next)
-    number, missing = self._replica_of.pop(group, None) or (next(self._next), group.size)
-    if missing > 1:
-      self._replica_of[group] = number, missing - 1
-    return number
 
   def _release_closed(self, conversation: ConversationState) -> None:
     if conversation.closed and conversation.turn is None:
@@ -218,42 +207,12 @@ class Engine:
       return []
     begin = time.perf_counter()
     # 4. Sample a chunk of tokens on the device.
-    chunk = self._decode()
-    # 5. Append the tokens to their conversations, and end the turns that are complete.
-    ended = [turn for replica in self._replicas for turn in self._append(replica, chunk)]
-    self.counters.decode_s += time.perf_counter() - begin
-    return ended
-
-  def _decode(self) -> Chunk:
-    """Step 4."""
     chunk = self._kv.decode(self._packed, self._table, [replica.min_live() for replica in self._replicas])
-    newest = chunk.tokens[np.maximum(chunk.count - 1, 0), np.arange(self.sizes.lanes)]
-    self._lanes.token[:] = np.where(chunk.count > 0, newest, self._lanes.token)
-    self._lanes.length[:] += chunk.count
-    self._lanes.budget[:] -= chunk.count
-    self._lanes.automaton[:] = chunk.automaton
+    self._lanes.advance(chunk)
     self.counters.add_chunk(chunk, self.sizes.replicas)
-    return chunk
-
-  def _append(self, replica: Replica, chunk: Chunk) -> list[TurnEnded]:
-    """Step 5."""
-    ended, first = [], replica.number * (self.sizes.lanes // self.sizes.replicas)
-    for conversation in list(replica.drawing()):
-      lane = first + conversation.lane
-      count, stop = int(chunk.count[lane]), int(chunk.stop[lane])
-      drawn = chunk.tokens[:count, lane]
-      if self.sizes.speculate:  # the next draft may copy them
-        self._lanes.ids[lane, len(conversation.ids) :][:count] = drawn
-      conversation.ids += drawn.tolist()
-      conversation.drawn += chunk.logprobs[:count, lane].tolist()
-      if chunk.routes is not None:
-        conversation.routes += chunk.routes[:count, lane].tobytes()
-      conversation.cached += count  # each sampled token added the one before it to the cache
-      if stop != RUNNING:
-        replica.empty(conversation)
-        ids = conversation.ids[len(conversation.ids) - len(conversation.drawn) :]
-        said = tuple(ids), tuple(conversation.drawn)
-        ended.append(TurnEnded(conversation.number, *said, stop, conversation.routes))
-        conversation.turn, conversation.automaton = None, int(chunk.automaton[lane])
-        self._release_closed(conversation)
+    # 5. Append the tokens to their conversations, and end the turns that are complete.
+    ended = [turn for replica in self._replicas for turn in replica.append(chunk)]
+    for turn in ended:
+      self._release_closed(self._conversations[turn.conversation])
+    self.counters.decode_s += time.perf_counter() - begin
     return ended

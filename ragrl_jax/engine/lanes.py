@@ -63,6 +63,14 @@ class LaneTable(NamedTuple):
     if self.ids.shape[1]:
       self.ids[lane, : len(values.ids)] = values.ids
 
+  def advance(self, chunk: "Chunk") -> None:
+    """Moves all lanes on by the tokens that they sampled, on the host."""
+    newest = chunk.tokens[np.maximum(chunk.count - 1, 0), np.arange(len(chunk.count))]
+    self.token[:] = np.where(chunk.count > 0, newest, self.token)
+    self.length[:] += chunk.count
+    self.budget[:] -= chunk.count
+    self.automaton[:] = chunk.automaton
+
 
 class Chunk(NamedTuple):
   """The result of one `decode`: at most T tokens per lane.

@@ -6,13 +6,14 @@ conversations during their turn. So the oldest conversation always makes progres
 """
 
 import collections
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from ragrl_jax.engine.kv_cache import Extension, KVCache
-from ragrl_jax.engine.lanes import Counters, LaneTable
-from ragrl_jax.engine.messages import NO_LANE, ConversationState, Group
+from ragrl_jax.engine.lanes import RUNNING, Chunk, Counters, LaneTable
+from ragrl_jax.engine.messages import NO_LANE, ConversationState, Group, TurnEnded
 from ragrl_jax.engine.pages import Pages, Prompts
 from ragrl_jax.engine.sizes import Sizes
 
@@ -281,6 +282,28 @@ class Replica:
     """The conversations in lanes."""
     return (c for c in self._lane if c is not None)
 
+  def append(self, chunk: Chunk) -> list[TurnEnded]:
+    """Appends the sampled tokens to the conversations in lanes; ends and returns the turns that are complete."""
+    ended, first = [], self.number * len(self._lane)
+    for conversation in list(self.drawing()):
+      lane = first + conversation.lane
+      count, stop = int(chunk.count[lane]), int(chunk.stop[lane])
+      drawn = chunk.tokens[:count, lane]
+      if self._sizes.speculate:  # the next draft may copy them
+        self._lanes.ids[conversation.lane, len(conversation.ids) :][:count] = drawn
+      conversation.ids += drawn.tolist()
+      conversation.drawn += chunk.logprobs[:count, lane].tolist()
+      if chunk.routes is not None:
+        conversation.routes += chunk.routes[:count, lane].tobytes()
+      conversation.cached += count  # each sampled token added the one before it to the cache
+      if stop != RUNNING:
+        self.empty(conversation)
+        ids = conversation.ids[len(conversation.ids) - len(conversation.drawn) :]
+        said = tuple(ids), tuple(conversation.drawn)
+        ended.append(TurnEnded(conversation.number, *said, stop, conversation.routes))
+        conversation.turn, conversation.automaton = None, int(chunk.automaton[lane])
+    return ended
+
   def min_live(self) -> int:
     """A chunk ends when fewer lanes are live: if others wait for a lane, as soon as enough lanes are free."""
     if not (self._ready or self._prefilling):
@@ -317,6 +340,23 @@ def _lane_values(conversation: ConversationState) -> LaneTable:
     top_p=turn.top_p,
     ids=conversation.ids,
   )
+
+
+class ReplicaTurns:
+  """Assigns conversations to replicas in turn. All samples of a group get the replica of the first one."""
+
+  def __init__(self, replicas: int):
+    self._next = itertools.cycle(range(replicas))
+    self._of_group: dict[Group, tuple[int, int]] = {}  # (replica, number of samples that have not come yet)
+
+  def replica(self, group: Group | None) -> int:
+    """The number of the replica. Called once for each sample of a group."""
+    if group is None:
+      return next(self._next)
+    number, missing = self._of_group.pop(group, None) or (next(self._next), group.size)
+    if missing > 1:
+      self._of_group[group] = number, missing - 1
+    return number
 
 
 def prefill(replicas: Sequence[Replica], cache: KVCache, sizes: Sizes, counters: Counters) -> bool:

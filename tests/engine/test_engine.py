@@ -91,7 +91,7 @@ def test_a_shared_prompt_changes_nothing_and_is_computed_once():
   assert shared.report.engine.shared_tokens == prompts
   assert computed - shared.report.engine.prefilled_tokens == prompts - prompts // 8
   assert kit.held(shared.engine) == 0  # all holders have released them
-  assert shared.engine._replica_of == {}  # a server's groups never end otherwise
+  assert shared.engine._turns._of_group == {}  # a server's groups never end otherwise
 
 
 def test_random_delays_and_permuted_rows_change_no_bit():
