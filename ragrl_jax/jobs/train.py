@@ -8,9 +8,8 @@ A run is resumed in this order, and a new run begins in it too:
 
   1. Settings are checked, prepared and compared with the run's own; the folder is locked.
   2. The rooms are built: questions, then weights, index and engine, then the learner.
-  3. The train state is restored from the newest undamaged checkpoint.
+  3. The train state is restored from the newest undamaged checkpoint, and the logs are cut to its step.
   4. The group sampler restores its cursor, and the groups that were sampled but not trained on.
-  5. The logs are cut to the restored step.
 """
 
 import pathlib
@@ -26,9 +25,7 @@ from ragrl_jax.rollout import dispatch
 from ragrl_jax.run import progress, questions, rewards, saving, warning_signs
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.run.prepared import Prepared, prepare
-from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import metrics as metrics_lib
-from ragrl_jax.store import step_files
 from ragrl_jax.store import workdir as run_lib
 
 
@@ -86,9 +83,13 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
   rooms = rooms_lib.build(prepared, run)
   player, policy = rooms.player, rooms.learner.policy
 
-  # ---- 3. 4. 5. state, sampler and logs are restored -----------------------------------------------------------------
-  state, first, done = _restored(rooms, run, config.seed)
-  step, saving_s = first, 0.0
+  # ---- 3. 4. state and logs are restored, then the sampler; a new run begins with the initial parameters -------------
+  state, host = run.restore(rooms.learner.init(config.seed, keep=False))
+  if host is not None:
+    state = rooms.restore(host, state, run.checkpoints)
+  done = host is not None and host["reached"]  # a kill came after the last step, before the model was saved
+  step = first = run.restored or 0
+  saving_s = 0.0
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
   log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not leads)
@@ -125,23 +126,6 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
   nnx.update(player.model, policy(state.params))
   saving.save(player.model, player.config, player.tokenizer, config, run.workdir / "model", base=run.base)
   run.end(step, reached=done)
-
-
-def _restored(rooms: rooms_lib.Rooms, run: run_lib.Run, seed: int) -> tuple[TrainState, int, bool]:
-  """(train state, number of finished steps, whether the run had reached its goal)."""
-  # ---- 3. the train state is restored; a new run begins with the initial parameters ----------------------------------
-  state, host = run.restore(rooms.learner.init(seed, keep=False))
-  first, done = run.restored or 0, False
-  if host is not None:
-    state = rooms.learner.resumed(state)
-    # ---- 4. the group sampler's cursor and groups --------------------------------------------------------------------
-    rooms.restore(host, state, run.checkpoints)
-    done = host["reached"]  # a kill came after the last step, before the model was saved
-  # ---- 5. the logs are cut to the step: episodes here, metrics by their writer ---------------------------------------
-  if hosts.is_first():
-    episodes_lib.cut(run.workdir, run.restored)
-    step_files.cut(run.workdir / step_files.EVALUATIONS, run.restored)
-  return state, first, done
 
 
 def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState, *, last: bool):

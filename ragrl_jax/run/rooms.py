@@ -67,14 +67,16 @@ class Rooms:
     lengths = self.packing["lengths"] or (row_layout.longest(**self.unmeasured),)
     return [packing.pack_items(part, **self.packing | dict(lengths=lengths)) for part in parts]
 
-  def restore(self, host: Mapping[str, Any], state: TrainState, checkpoints: checkpoint.Checkpoints) -> None:
-    """Goes on from a checkpoint: the host's part, the train state, and older weights if there are any."""
+  def restore(self, host: Mapping[str, Any], state: TrainState, checkpoints: checkpoint.Checkpoints) -> TrainState:
+    """Goes on from a checkpoint's two parts, and its older weights if it has any. Returns the state to train."""
+    state = self.learner.resumed(state)
     self.sampler.restore(host[SAMPLER])
     if self.sampler.ahead:
       weights = checkpoints.older_weights(host["step"], lambda: self._load(state, host["step"]))
       self.sampler.next = dataclasses.replace(self.sampler.next, weights=weights)
     if not self.packing["lengths"] and host[ROWS]:
       self.packing["lengths"], self.unmeasured = tuple(host[ROWS]), None
+    return state
 
 
 def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:

@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 
 from ragrl_jax.parallel import hosts
 from ragrl_jax.settings import Settings
-from ragrl_jax.store import changes, checkpoint, folders, jsonl, lock, metrics, versions
+from ragrl_jax.store import changes, checkpoint, episodes, folders, jsonl, lock, metrics, step_files, versions
 
 RESUME = ("auto", "must", "never")
 FINISHED = "finished.json"  # written after the last checkpoint and model/
@@ -122,6 +122,8 @@ class Run:
   def restore(self, state: Any) -> tuple[Any, dict[str, Any] | None]:
     """(state, host part) of the newest undamaged checkpoint; (the given state, None) for a new run.
 
+    Also removes what later steps have logged: episodes and answers. The metrics are cut by their writer.
+
     Args:
       state: the initial state, before the first step; its arrays are freed before those of a checkpoint are read.
     """
@@ -136,6 +138,8 @@ class Run:
       self._say(f"{self.workdir}: going on from step {self.restored}, of at most {self._config.steps}")
     if hosts.is_first():
       (self.workdir / FINISHED).unlink(missing_ok=True)
+      episodes.cut(self.workdir, self.restored)
+      step_files.cut(self.workdir / step_files.EVALUATIONS, self.restored)
       changes.write(self.workdir, self._config, self._objective)
       with jsonl.whole(self.workdir / changes.CONTENTS) as part:
         part.write_text(json.dumps(self.contents, indent=1), encoding="ascii")
