@@ -68,7 +68,7 @@ class Engine:
     self._kv = KVCache(graphdef, self._loader, stops, sizes, mesh, team)
     self._packed = np.zeros((sizes.lanes, sizes.columns), np.int32)
     self._table = np.zeros((sizes.lanes, sizes.table), np.int32)
-    self._lanes = LaneTable.of(self._packed)  # views, so writing to a field writes to the array
+    self._lanes = LaneTable.unpack(self._packed)  # views, so writing to a field writes to the array
     self.reset()
 
   # ---- weights -------------------------------------------------------------------------------------------------------

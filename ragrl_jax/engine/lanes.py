@@ -50,7 +50,7 @@ class LaneTable(NamedTuple):
   ids: Int32[Any, "W C"]
 
   @classmethod
-  def of(cls, packed: Any) -> "LaneTable":
+  def unpack(cls, packed: Any) -> "LaneTable":
     """The fields of an int32 [W, COLUMNS + C], numpy's or JAX's."""
     whole = [packed[:, column] for column in range(7)]
     temperature, top_p = (packed[:, column].view(np.float32) for column in (9, 10))
@@ -108,7 +108,7 @@ class Chunk(NamedTuple):
     return jnp.concatenate(rows)
 
   @classmethod
-  def of(cls, packed: np.ndarray, routes: int = 0) -> "Chunk":
+  def unpack(cls, packed: np.ndarray, routes: int = 0) -> "Chunk":
     """Unpacks the result of `pack` on the host, and moves each lane's tokens before the places without one.
 
     Args:

@@ -136,7 +136,7 @@ class Programs:
       (cache, int32 [(2 + r) · chunk · (k + 1) + TAIL, W], a Chunk).
     """
     model = self._model(weights)
-    lanes = LaneTable.of(packed)
+    lanes = LaneTable.unpack(packed)
     keys = jax.lax.bitcast_convert_type(lanes.key, jnp.uint32)
     # Every position has its own random number, so the numbers of a whole chunk are computed at its start.
     most = self.chunk * (self.speculate + 1)

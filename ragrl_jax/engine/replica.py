@@ -41,7 +41,7 @@ class Replica:
     self.number, self._sizes = number, sizes
     lanes = sizes.lanes // sizes.replicas
     mine = slice(number * lanes, (number + 1) * lanes)
-    self._lanes, self._table = LaneTable.of(packed[mine]), table[mine]  # views
+    self._lanes, self._table = LaneTable.unpack(packed[mine]), table[mine]  # views
     self._cache, self.counters = cache, counters
     self.pages, self.prompts = Pages(sizes.cache_pages), Prompts()
     self.resident: dict[ConversationState, None] = {}  # a dict keeps the order of use

@@ -61,7 +61,7 @@ def attend(
     ValueError: the platform's kernel does not support the rows.
   """
   platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
-  windows = kernels.Windows.of(positions, window)
+  windows = kernels.Windows.from_size(positions, window)
   if platform in KERNELS:
     more = {} if windows is None else dict(windows=windows)
     return KERNELS[platform].attend(q, k, v, segment_ids, prefix_ids, causal=causal, mesh=mesh, **more)

@@ -137,7 +137,7 @@ class Decoder(nnx.Module):
     """One layer, as `lax.scan` calls it: state is (x, carry), inputs are (number, params, routes or None)."""
     (x, carry), (number, params, routes) = state, inputs
     layer = nnx.merge(graphdef, params)
-    out, carry = attend(number, *layer.queries_keys_values(x, *angles.of(number)), carry)
+    out, carry = attend(number, *layer.queries_keys_values(x, *angles.for_layer(number)), carry)
     x, chosen = x + layer.merge_heads(out), None
     if self.config.num_experts:
       out, chosen = experts.mlp(layer, x, self.mesh, routes)

@@ -23,7 +23,7 @@ class Windows(NamedTuple):
   least: jax.Array
 
   @classmethod
-  def of(cls, positions: jax.Array | None, window: int | jax.Array | None) -> "Windows | None":
+  def from_size(cls, positions: jax.Array | None, window: int | jax.Array | None) -> "Windows | None":
     """The windows of tokens at these positions, if each attends to `window` tokens, itself included. None: no window.
 
     Raises:

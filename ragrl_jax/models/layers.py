@@ -145,7 +145,7 @@ class Angles:
     angles = positions.astype(jnp.float32)[:, :, None, None] * jnp.asarray(frequencies)[None, None, None, :]
     return jnp.cos(angles), jnp.sin(angles)
 
-  def of(self, layer: int | jax.Array) -> tuple[jax.Array, jax.Array]:
+  def for_layer(self, layer: int | jax.Array) -> tuple[jax.Array, jax.Array]:
     """cos and sin [B, T, 1, head_dim / 2] for a layer's number, float32."""
     if isinstance(layer, int) or len(self._kinds) == 1:
       return self._found[self._of_layer[layer] if isinstance(layer, int) else 0]

@@ -38,24 +38,10 @@ def attend(
   window: int | None = None,
   mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
-  """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values are in pages.
-
-  Query j of sequence i is at position lengths[i] + j. It attends to positions up to its own: the call's keys and values
-  are in the pages already (`write`).
-
-  Args:
-    q: [n, t, H, h], rotated; the kernel scales scores by h^-0.5.
-    pages: [P, page, 2 · KV, h] of one layer, with q's dtype. See `takes` for what the kernel supports.
-    table: int32 [n, N], the pages of each sequence in the order of their tokens. Entries beyond its tokens are ignored.
-    lengths: int32 [n], tokens of each sequence before the call's.
-    window: number of tokens that a query attends to, itself included; None for all.
-    mesh: each device computes its heads, which the axis "tensor" splits; None means one device.
-
-  Returns:
-    [n, t, H, h] in q's dtype.
+  """`paged_gpu.attend`, see there, with pages [P, page, 2 · KV, h] of one layer that have q's dtype.
 
   Raises:
-    ValueError: the kernel does not support these arrays.
+    ValueError: the kernel does not support these arrays, see `takes`.
   """
   if not takes(q, pages, mesh):
     raise ValueError(
@@ -66,7 +52,7 @@ def attend(
 
 
 def _local(q, pages, table, lengths, scales, *, window):
-  """`attend` on one device, without scales."""
+  """`attend` on one device; `scales` are None."""
   n, t, H, h = q.shape
   out = ragged_paged_attention.ragged_paged_attention(
     q.reshape(n * t, H, h),

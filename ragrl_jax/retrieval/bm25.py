@@ -47,7 +47,7 @@ class Words:
   neighbouring signs; in Chinese, Japanese and Korean also single signs, whatever the pattern.
 
   Attributes:
-    settings: JSON; `Words.of(settings)` makes an equal object.
+    settings: JSON; `Words.from_settings(settings)` makes an equal object.
   """
 
   def __init__(self, pattern: str = "two", stopwords: str = "english", stemmer: str = ""):
@@ -76,7 +76,7 @@ class Words:
     self._local = threading.local()  # a Snowball stemmer keeps state: one for each thread
 
   @classmethod
-  def of(cls, settings: Mapping[str, Any], where: object) -> Words:
+  def from_settings(cls, settings: Mapping[str, Any], where: object) -> Words:
     """The words of an index. Raises ValueError: it has words by another rule. `where` names the index."""
     given = dict(settings)
     if (rule := given.pop("rule", 1)) != RULE:
@@ -157,7 +157,7 @@ class BM25Retriever:
     import bm25s
 
     folder = pathlib.Path(folder)
-    words = Words.of(settings["words"], folder)
+    words = Words.from_settings(settings["words"], folder)
     with cards.opening(folder):
       index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
       columns = _columns(index, rows=len(corpus) if shard is None else None)

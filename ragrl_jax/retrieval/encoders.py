@@ -252,7 +252,7 @@ class HashingEncoder:
     """Reads what `save` wrote. Raises ValueError if its words are those of another version's rule."""
     stored = json.loads(path.read_text(encoding="utf-8"))
     settings = {name: value for name, value in stored["settings"].items() if name not in ("kind", "rule")}
-    Words.of(dict(rule=stored["settings"].get("rule", 1)), path)
+    Words.from_settings(dict(rule=stored["settings"].get("rule", 1)), path)
     return cls(stored["frequencies"], rows=stored["rows"], mean_length=stored["mean_length"], **settings)
 
   def idf(self, word: str) -> float:

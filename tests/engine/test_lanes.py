@@ -8,7 +8,7 @@ from ragrl_jax.engine.lanes import COLUMNS, FULL, NOTHING, RUNNING, TAIL, Chunk,
 
 def test_the_lane_table_is_one_array_with_the_same_fields_on_host_and_device():
   packed = np.zeros((3, COLUMNS + 4), np.int32)
-  lanes = LaneTable.of(packed)
+  lanes = LaneTable.unpack(packed)
   values = LaneTable(1, 2, 1, 5, 6, 7, 8, key=(-9, 10), temperature=0.6, top_p=0.9, ids=[20, 21])
   lanes.put(1, values)
   lanes.length[:] += 1
@@ -17,7 +17,7 @@ def test_the_lane_table_is_one_array_with_the_same_fields_on_host_and_device():
   assert packed[[0, 2]].tolist() == [[0, 1] + [0] * 13] * 2  # a lane's values are its own
   # No two fields share a column, and every column has a field.
   assert sum(field[0].size for field in lanes) == COLUMNS + 4
-  inside = jax.jit(LaneTable.of)(packed)
+  inside = jax.jit(LaneTable.unpack)(packed)
   for ours, theirs in zip(lanes, inside, strict=True):
     assert ours.dtype == theirs.dtype
     np.testing.assert_array_equal(ours, theirs)
@@ -33,7 +33,7 @@ def test_a_chunk_comes_back_bit_for_bit():
   )
   packed = np.asarray(jax.jit(Chunk.pack)(chunk))
   assert packed.shape == (2 * 4 + TAIL, 2) and packed.dtype == np.int32
-  there = Chunk.of(packed)
+  there = Chunk.unpack(packed)
   assert there.tokens.tolist() == [[5, 6], [7, 4], [8, NOTHING], [NOTHING, NOTHING]]
   assert there.logprobs[:3, 0].tobytes() == chunk.logprobs[[0, 2, 3], 0].tobytes()
   assert there.logprobs[:2, 1].tobytes() == chunk.logprobs[:2, 1].tobytes()

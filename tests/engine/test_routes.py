@@ -165,7 +165,7 @@ def test_routes_of_a_chunk_are_packed(n):
   routes = jnp.arange(4 * 2 * n, dtype=jnp.int16).reshape(4, 2, n) - 1
   ones = [jnp.full((2,), i, jnp.int32) for i in range(6)]
   chunk = Chunk(tokens, tokens.astype(jnp.float32), *ones, routes)
-  back = Chunk.of(np.asarray(jax.jit(Chunk.pack)(chunk)), n)
+  back = Chunk.unpack(np.asarray(jax.jit(Chunk.pack)(chunk)), n)
   assert back.tokens.T.tolist() == [[1, 3, 4, NOTHING], [2, 5, 6, NOTHING]]
   np.testing.assert_array_equal(back.routes[:3, 0], routes[:3, 0])
   np.testing.assert_array_equal(back.routes[:3, 1], np.asarray(routes)[[0, 2, 3], 1])

@@ -169,7 +169,7 @@ def test_windows_are_by_position(window, prefixes):
 def test_blocks_before_every_window_are_skipped():
   # One segment in six blocks of 4, windows of 5: the first query of block i, at 4 i, attends from 4 i - 4 on.
   segments, at = jnp.ones((1, 24), jnp.int32), jnp.arange(24, dtype=jnp.int32)[None]
-  count, which = attention._needed(segments, segments, True, 4, kernels.Windows.of(at, 5))
+  count, which = attention._needed(segments, segments, True, 4, kernels.Windows.from_size(at, 5))
   assert [w[:n] for w, n in zip(which.tolist(), count.tolist())] == [[0]] + [[i, i + 1] for i in range(5)]
 
 

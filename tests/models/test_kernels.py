@@ -40,7 +40,7 @@ def test_a_kernel_is_blockwise_attention(kernel, causal, prefixes, sizes):
 @pytest.mark.parametrize("window, sizes", [(40, None), (7, EVERY_AXIS)])
 def test_a_kernel_in_windows(kernel, prefixes, window, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
-  windows = kernels.Windows.of(jnp.asarray(positions(SHARED, prefixes)), window)
+  windows = kernels.Windows.from_size(jnp.asarray(positions(SHARED, prefixes)), window)
   given = () if prefixes is SHARED else (jnp.asarray(prefixes),)
   mine = lambda *x: kernel.attend(*x, *given, windows=windows, mesh=mesh, interpret=True)
   agree(mine, lambda q, k, v, segments: in_windows(q, k, v, SHARED, prefixes, window), SHAPE, SHARED)
@@ -116,7 +116,7 @@ def test_the_program_for_gpus_calls_the_kernels_and_builds_no_square(monkeypatch
 def test_blocks_before_every_window_are_skipped():
   one = jnp.ones((1, 1024), jnp.int32)
   at = jnp.arange(1024, dtype=jnp.int32)[None]
-  rows = kernels.tokens(one, None, kernels.Windows.of(at, 100))
+  rows = kernels.tokens(one, None, kernels.Windows.from_size(at, 100))
   needed = splash._needed(rows, rows, True, shared=False)  # two blocks of 512
   np.testing.assert_array_equal(needed, [[True, False], [True, True]])
   # A device with the last 256 queries has blocks of 256. The first query, 768, reaches back to 669.
@@ -152,7 +152,7 @@ def test_what_the_kernel_refuses():
   q, k, v, _ = arrays(SHAPE)
   with pytest.raises(ValueError, match="must be causal"):
     splash.attend(q, k, v, jnp.asarray(SHARED), jnp.asarray(SHARED), causal=False)
-  windows = kernels.Windows.of(jnp.asarray(SHARED), 3)
+  windows = kernels.Windows.from_size(jnp.asarray(SHARED), 3)
   with pytest.raises(ValueError, match="share_prompts=False"):
     splash.attend(q, k, v, jnp.asarray(SHARED), jnp.asarray(SHARED), windows=windows)
   long = jnp.zeros((1, 2 * splash.LONGEST_SHARED), jnp.int32)
