@@ -17,6 +17,8 @@ from huggingface_hub import errors
 from ragrl_jax.data import layouts
 from ragrl_jax.structs import Example
 
+SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+
 
 def read_examples(
   path: str | pathlib.Path, *, max_examples: int = 0, setting: str = "config.data, --data"
@@ -173,9 +175,6 @@ def _from_hub(path: str, setting: str) -> tuple[str, Iterator[tuple[str, dict[st
   # The subsets of a repository may use the same ids, as FlashRAG's do.
   source = pathlib.PurePath(name).name + (f"/{subset}" if subset else "")
   return source, ((f"{path} row {number}", row) for number, row in zip(numbers, table))
-
-
-SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 
 
 def read_rows(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:

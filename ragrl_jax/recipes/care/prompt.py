@@ -23,6 +23,9 @@ INSTRUCTIONS = {
   "none": "",
 }
 ASKED = {"paper": "{context}\n\nQuestion: {question}"}
+OPEN, CLOSE, ANSWER = "<think>", "</think>", "Answer:"
+READINGS = ("last", "first", "whole")
+_QUOTE_TAG = re.compile("</?retrieval>")
 
 
 class Prompt:
@@ -61,11 +64,6 @@ class Prompt:
 def _shown(passage: Passage, titles: bool) -> str:
   head = f"{passages.neutral(passage.title)}\n" if titles and passage.title else ""
   return head + passages.neutral(passage.text)
-
-
-OPEN, CLOSE, ANSWER = "<think>", "</think>", "Answer:"
-READINGS = ("last", "first", "whole")
-_QUOTE_TAG = re.compile("</?retrieval>")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,11 @@ from ragrl_jax.recipes.care.prompt import ASKED, INSTRUCTIONS, READINGS, Parser,
 from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Episode, Example, Segment
 
+TERMS = ("accuracy", "format", "retrieval")
+SILENCE = 0.2  # retrieval term of a reply without quotes in the authors' code
+GUARDED_WORDS = 4  # least words of a quote, with `guarded`
+GUARDED_SHARE = 0.5  # largest share of the context's words in the quotes, with `guarded`
+
 
 @dataclasses.dataclass(frozen=True)
 class Switches(recipe_lib.Switches):
@@ -50,12 +55,6 @@ class Switches(recipe_lib.Switches):
   easy_rate: float = setting(1.0, "η; share of easy questions: max(easy_floor, 1 - η · step / easy_steps)")
   easy_floor: float = setting(0.0, "smallest share of easy questions", unit="share")
   easy_steps: int | None = setting(None, "length of the curriculum; None: the run's own steps", unit="steps", least=1)
-
-
-TERMS = ("accuracy", "format", "retrieval")
-SILENCE = 0.2  # retrieval term of a reply without quotes in the authors' code
-GUARDED_WORDS = 4  # least words of a quote, with `guarded`
-GUARDED_SHARE = 0.5  # largest share of the context's words in the quotes, with `guarded`
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,6 +42,8 @@ _TOLD = (
 )
 _ASKED = "Question: {question}\nPassages:\n{passages}"
 INSTRUCTIONS = ("paper", "short", "none")
+NAMES = SECTIONS["rational"]
+END, EXTRACTED = "</answer>", "</extract>"
 
 
 class Prompt:
@@ -86,10 +88,6 @@ def _known(reply: str) -> dict[str, str]:
   if not names:
     found |= dict(paper=f"{_THOUGHTS}{_ASKED}\nLet's think step by step.", short=f"{_ASKED}\nStep by step:")
   return found
-
-
-NAMES = SECTIONS["rational"]
-END, EXTRACTED = "</answer>", "</extract>"
 
 
 @dataclasses.dataclass(frozen=True)

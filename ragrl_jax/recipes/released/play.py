@@ -21,6 +21,20 @@ _ANSWERS = {
   "boxed": "the answer between <answer> and </answer>, and in it, as \\boxed{}, the short answer alone",
   "box": "the short answer, and nothing else, in \\boxed{}",
 }
+NOTHING = "No helpful information found."
+DIGESTS = {
+  "paper": (
+    "Somebody reasons about a question and has searched. Read the documents that were found, and tell from them, and "
+    "from nothing else, what helps with this query and carries the reasoning on. Reply with the line "
+    f"'Final information:' and what helps below it; if nothing does, write {NOTHING}\n"
+    "Reasoning so far:\n{reasoning}\n\nQuery: {query}\n\nDocuments:\n{documents}\n"
+  )
+}
+LAST = 4  # steps of the reasoning that are always shown
+_MARK = re.compile(r"final information\W*", re.IGNORECASE)
+TOLD = 5  # additional turns for an agent that is told that no searches are left
+NO_MORE = "\nNo searches are left: searching is not allowed any more.\n"
+AGAIN = "\nThis query was searched for before: its results are above.\n"
 
 
 def wordings(agent: Agent) -> dict[str, str]:
@@ -86,19 +100,6 @@ class Parser(parts.Parser):
     return self.query(said), (Passage("1", "", inside.strip()),) if found is None else found
 
 
-NOTHING = "No helpful information found."
-DIGESTS = {
-  "paper": (
-    "Somebody reasons about a question and has searched. Read the documents that were found, and tell from them, and "
-    "from nothing else, what helps with this query and carries the reasoning on. Reply with the line "
-    f"'Final information:' and what helps below it; if nothing does, write {NOTHING}\n"
-    "Reasoning so far:\n{reasoning}\n\nQuery: {query}\n\nDocuments:\n{documents}\n"
-  )
-}
-LAST = 4  # steps of the reasoning that are always shown
-_MARK = re.compile(r"final information\W*", re.IGNORECASE)
-
-
 def digest_wording(choice: str) -> wording.Wording:
   """The prompt that config.switches.digest names: the default, or a file with {reasoning}, {query} and {documents}."""
   return wording.chosen(choice, DIGESTS, setting="config.switches.digest", needs=("reasoning", "query", "documents"))
@@ -127,11 +128,6 @@ def shortened(reasoning: str, agent: Agent) -> str:
     elif kept[-1] != "...":
       kept.append("...")
   return "\n".join(kept)
-
-
-TOLD = 5  # additional turns for an agent that is told that no searches are left
-NO_MORE = "\nNo searches are left: searching is not allowed any more.\n"
-AGAIN = "\nThis query was searched for before: its results are above.\n"
 
 
 def make_play(prompt: Prompt, parser: Parser, switches: "Switches"):

@@ -76,6 +76,13 @@ _SHORT = {
 METHODS = tuple(_TOLD)
 INSTRUCTIONS = ("paper", "short", "none")
 DOCUMENTS = ("search", "given")
+END = "</answer>"
+# method → the tag after which it may search
+ASKS = {"ircot": "thought", "self_ask": "question", "skr": "need", "adaptive": "thought"}
+# method → the stop strings of its other turns
+_ENDS = {"adaptive": ("</need>",), "recomp": ("</summary>",), "filco": ("</extract>",)}
+_TAG = re.compile(r"</?\w+>")
+_YES_NO = re.compile(r"\b(?:yes|no)\b")
 
 
 class Prompt:
@@ -112,15 +119,6 @@ class Prompt:
     """The messages that show these documents, numbered. Text that looks like a tag is broken up."""
     shown = passages.numbered(documents, titles=True)
     return (self._shown if documents else self._bare).messages(question=example.question.strip(), passages=shown)
-
-
-END = "</answer>"
-# method → the tag after which it may search
-ASKS = {"ircot": "thought", "self_ask": "question", "skr": "need", "adaptive": "thought"}
-# stop strings of its other turns
-_ENDS = {"adaptive": ("</need>",), "recomp": ("</summary>",), "filco": ("</extract>",)}
-_TAG = re.compile(r"</?\w+>")
-_YES_NO = re.compile(r"\b(?:yes|no)\b")
 
 
 @dataclasses.dataclass(frozen=True)
