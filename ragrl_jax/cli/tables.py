@@ -15,7 +15,7 @@ import sys
 from absl import flags
 
 from ragrl_jax.evaluation import harness, seeds
-from ragrl_jax.evaluation.tables import filling, papers, results, step_verdicts, writing
+from ragrl_jax.evaluation.tables import filling, papers, results, writing
 from ragrl_jax.store import jsonl
 
 PAPER = flags.DEFINE_enum("paper", None, list(papers.PAPERS), "The paper.", required=True)
@@ -33,7 +33,7 @@ def main():
   paper = papers.PAPERS[PAPER.value]
   paths = [pathlib.Path(path) for path in folders(RUNS.value)]
   evaluations = [results.read(path) for path in paths if not path.is_file()]
-  evaluations = step_verdicts.joined(evaluations, [path for path in paths if path.is_file()])
+  evaluations = results.with_verdicts(evaluations, [path for path in paths if path.is_file()])
   filled = filling.fill(paper, evaluations, any_model=ANY_MODEL.value)
   if TABLE.value:
     names = [one.table.name for one in filled]

@@ -154,6 +154,7 @@ def test_a_goal_is_of_greedy_or_of_sampled_answers(monkeypatch):
       yield evaluate(step, "model")
       assert not reached({})
 
+  monkeypatch.setattr(miniature, "prepare", lambda config: config)
   monkeypatch.setattr(miniature.player_lib, "build", lambda config: None)
   monkeypatch.setattr(miniature.lora, "split", lambda model: (None, model))
   monkeypatch.setattr(miniature.sft, "sft", sft)

@@ -16,7 +16,7 @@ from scripted_server import serving
 from ragrl_jax.cli import tables as tables_command
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import foreign_transcripts, raters
-from ragrl_jax.evaluation.tables import commands_of, filling, papers, results, step_verdicts
+from ragrl_jax.evaluation.tables import commands_of, filling, papers, results
 from ragrl_jax.structs import Example, Passage
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def verdicts(path, one, given):
     )
     for term, (_, its) in given.items()
   }
-  folders = {"elsewhere": step_verdicts.played_rows.digest(pathlib.Path(one.folder))}
+  folders = {"elsewhere": results.played_rows.digest(pathlib.Path(one.folder))}
   file = dict(judges={term: dict(kind=kind) for term, (kind, _) in given.items()})
   path.write_text(json.dumps(file | dict(systems=[dict(folders=folders, sets=dict(nq=judged))])))
   return path
@@ -80,7 +80,7 @@ def test_verdicts_fill_the_evaluation_whose_episodes_they_judge(tmp_path):
     verdicts(tmp_path / "a.json", one, dict(information_think=("llm", llm))),
     verdicts(tmp_path / "b.json", one, dict(information_think=("reward_model", model))),
   ]
-  found = cells(step_verdicts.joined([one], files), "Table 1, NQ", "SearchR1-7B-PPO")
+  found = cells(results.with_verdicts([one], files), "Table 1, NQ", "SearchR1-7B-PPO")
   assert found["task"].value == pytest.approx(11 / 12) and found["Info-Think LLMaaJ"].value == 0.5
   assert found["Info-Think RM"].value == pytest.approx(4 / 11)  # the missing verdict is no 0
   agreed = found["Info-Think Agree."]
@@ -91,18 +91,18 @@ def test_verdicts_fill_the_evaluation_whose_episodes_they_judge(tmp_path):
   assert found["Think-Search NLI"].value is None and "ragrl faithfulness" in found["Think-Search NLI"].command
   public = "Search-R1's public checkpoint"
   assert cells([one], "Table 3, Info-Think", public)["NQ"].value is None
-  assert cells(step_verdicts.joined([one], files), "Table 3, Info-Think", public)["NQ"].value == pytest.approx(4 / 11)
+  assert cells(results.with_verdicts([one], files), "Table 3, Info-Think", public)["NQ"].value == pytest.approx(4 / 11)
   assert cells([one], "Table 2", public)["NQ"].value == pytest.approx(11 / 12)
   assert cells([one], "Table 2", "Search-R1-7B-Base-PPO")["NQ"].value is None  # a training by our own recipe
 
   with pytest.raises(ValueError, match="b.json: .*a.json has llm verdicts on information_think"):
-    step_verdicts.joined([one], [files[0], verdicts(tmp_path / "b.json", one, dict(information_think=("llm", llm)))])
+    results.with_verdicts([one], [files[0], verdicts(tmp_path / "b.json", one, dict(information_think=("llm", llm)))])
   with open(tmp_path / "out" / "episodes.jsonl", "a") as file:
     file.write("\n")
   with pytest.raises(ValueError, match="a.json: its verdicts are on episodes of no given run"):
-    step_verdicts.joined([one], files[:1])
+    results.with_verdicts([one], files[:1])
   with pytest.raises(ValueError, match="neither an evaluation's folder nor a file of"):
-    step_verdicts.joined([one], [transcribed(tmp_path / "x.jsonl")])
+    results.with_verdicts([one], [transcribed(tmp_path / "x.jsonl")])
 
 
 def test_a_judge_is_compared_with_the_labels_beside_its_pairs(tmp_path):
@@ -206,7 +206,7 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
       outs += [pathlib.Path(word.removeprefix("--out=")) for word in run(command, small) if word.startswith("--out=")]
   assert labelled in commands + made
   files = [path for path in outs if path.is_file()]
-  evaluations = step_verdicts.joined([results.read(path) for path in outs if path.is_dir()], files)
+  evaluations = results.with_verdicts([results.read(path) for path in outs if path.is_dir()], files)
   found = cells(evaluations, "Table 1, NQ", row.name)
   assert len(found) == 13 and all(cell.value is not None for cell in found.values())
   assert found["Info-Think LLMaaJ"].value == found["Think-Search LLMaaJ"].value == 0.5
