@@ -13,6 +13,7 @@ import hosts_child
 import pytest
 import tiny_world
 
+from ragrl_jax import config as config_lib
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import multihost
 from ragrl_jax.store import episodes as episodes_lib
@@ -190,7 +191,11 @@ def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_is_refused(t
 def test_supervised_fine_tuning_on_two_hosts_is_ones(world, tmp_path):
   """Uses the launcher and its flags."""
   made = flat(tiny_world.config(world, variant="sft"))
-  changed = [f"--config.{name}={value}" for name, value in made.items() if value != flat(load("sft")).get(name)]
+  changed = [
+    f"--config.{name}={value}"
+    for name, value in made.items()
+    if value != flat(config_lib.load("quickstart", "sft")).get(name)
+  ]
   for count in (1, 2):
     port, workdir = free_port(), tmp_path / str(count)
     command = [
