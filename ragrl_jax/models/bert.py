@@ -89,7 +89,7 @@ class BertConfig:
       d_ff=size("intermediate_size"),
       max_position=size("max_position_embeddings"),
       num_types=size("type_vocab_size", default=2),
-      norm_eps=float(values.get("layer_norm_eps", 1e-12)),
+      norm_eps=hf.number(values, "layer_norm_eps", where, default=1e-12),
     )
 
 

@@ -56,9 +56,11 @@ def whole(values: Mapping[str, Any], key: str, where: str, default: int | None =
   return value
 
 
-def number(values: Mapping[str, Any], key: str, where: str) -> float:
-  """values[key] as a float. Raises a ValueError if it is missing or not a finite number."""
-  value = required(values, key, where)
+def number(values: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
+  """values[key] as a float; `default` if it is missing or null. Raises a ValueError as `whole` does."""
+  value = required(values, key, where) if default is None else values.get(key)
+  if value is None:
+    return default
   if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
     raise ValueError(f"{where}: {key} is {reprlib.repr(value)}: it must be a number.")
   return float(value)

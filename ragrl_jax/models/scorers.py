@@ -7,7 +7,6 @@ ColBERT (arXiv 2004.12832) sec. 3; the files are those of ColBERTv2 (arXiv 2112.
 """
 
 import functools
-import json
 import os
 import pathlib
 import string
@@ -98,7 +97,7 @@ class LateInteraction:
   def __init__(self, folder: pathlib.Path, *, title_separator: str, dtype: Any, batch: int):
     """Use `load_scorer`."""
     where = folder / "artifact.metadata"
-    told = json.loads(where.read_text()) if where.is_file() else {}
+    told = hf.read_json(where) if where.is_file() else {}
     model, shape = bert.load_bert(folder, pooler=False, dtype=dtype, head="linear")
     files = tensors.TensorFolder(folder)
     dim = files.shape("linear.weight")[0] if "linear.weight" in files.names() else 0  # if it is missing, `open` raises
@@ -106,8 +105,8 @@ class LateInteraction:
     self._tokenizer, self._join = encoder.tokenizer_of(folder), title_separator
     self._tokenizer.no_padding()
     self._tokenizer.no_truncation()
-    self._query_tokens = int(told.get("query_maxlen", 32))
-    self._passage_tokens = min(int(told.get("doc_maxlen", 220)), shape.max_position)
+    self._query_tokens = hf.whole(told, "query_maxlen", str(where), default=32)
+    self._passage_tokens = min(hf.whole(told, "doc_maxlen", str(where), default=220), shape.max_position)
     ids = {name: self._id(told.get(name, usual), folder) for name, usual in _MARKS.items()}
     self._marks = ids["query_token_id"], ids["doc_token_id"]
     self._mask_id = self._id("[MASK]", folder)

@@ -90,7 +90,7 @@ class T5Config:
       mlp=values.get("feed_forward_proj", "relu"),
       num_buckets=size("relative_attention_num_buckets"),
       max_distance=size("relative_attention_max_distance", default=128),
-      norm_eps=float(values.get("layer_norm_epsilon", 1e-6)),
+      norm_eps=hf.number(values, "layer_norm_epsilon", where, default=1e-6),
       scaled=scaled,
       tied=not own_head,
       start_id=0 if start is None else start,

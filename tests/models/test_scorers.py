@@ -1,5 +1,7 @@
 """Rerankers: what the two texts become, scores by hand, and independence of the batch."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,3 +75,14 @@ def test_folders_with_mistakes(cross, colbert):
     scorers.load_scorer(colbert, "cross-encoder")
   with pytest.raises(ValueError, match="classifier.bias has no place"):
     scorers.load_scorer(cross, "late-interaction")
+
+
+@pytest.mark.parametrize(
+  "text, message",
+  [('{"query_maxlen": "8"}', "query_maxlen is '8': it must be a whole number"), ("{", "artifact.metadata is not JSON")],
+)
+def test_bad_settings_of_late_interaction_name_their_file(colbert, tmp_path, text, message):
+  shutil.copytree(colbert, tmp_path / "bad")
+  (tmp_path / "bad" / "artifact.metadata").write_text(text)
+  with pytest.raises(ValueError, match=message):
+    scorers.load_scorer(tmp_path / "bad", "late-interaction")

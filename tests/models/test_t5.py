@@ -86,6 +86,7 @@ def test_old_files_have_copies_that_are_not_read(tmp_path):
     (dict(model_type="mt5"), "must be t5"),
     (dict(feed_forward_proj="gated-relu"), "feed_forward_proj"),
     (dict(d_kv=None), "d_kv is missing"),
+    (dict(layer_norm_epsilon="small"), "config.json: layer_norm_epsilon is 'small': it must be a number"),
     (dict(num_layers=3), "no tensor"),
     (dict(num_layers=1), "no place"),
     (dict(d_ff=25), "shape"),
