@@ -6,6 +6,7 @@ import gc
 import jax
 import numpy as np
 import pytest
+import scale_estimate
 import small_learner as small
 from flax import nnx
 
@@ -80,7 +81,7 @@ def test_parameters_two_moments_a_gradient_and_a_reference_only_if_needed(kl):
   found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})))
   unit = found.trained
   assert [round(x / unit, 2) for x in (found.start, found.most, found.end)] == [3 + kl, 4 + kl, 3 + kl]
-  planned = memory.of_learner(CONFIG, memory.Axes(), reference=kl, critic=False)
+  planned = scale_estimate.of_learner(CONFIG, memory.Axes(), reference=kl, critic=False)
   assert found.most == pytest.approx(sum(planned.values()), rel=0.005)
 
 
