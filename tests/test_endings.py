@@ -138,8 +138,9 @@ def test_chosen_row_lengths_are_those_of_the_first_step():
   """Later replies may have other lengths, which would be other programs, and rows in another order."""
   sampler = types.SimpleNamespace(saved=lambda: "groups", restore=lambda saved: None, ahead=False)
   packs = dict(rows=1, lengths=(), share_prefix=False, routes=0)
+  learner = types.SimpleNamespace(resumed=lambda state: state)
   rooms = lambda **how: rooms_lib.Rooms(
-    None, sampler, None, None, 1, packs | how, unmeasured=dict(context=200, multiple=1)
+    None, sampler, learner, None, 1, packs | how, unmeasured=dict(context=200, multiple=1)
   )
   of = lambda *sizes: [packing.of_demonstration([7] * size, [1.0] * size, n) for n, size in enumerate(sizes)]
   shapes = lambda parts: [block.tokens.shape for part in parts for block in part.blocks]
