@@ -172,9 +172,9 @@ def test_attention_can_be_passed_in():
   tokens = jnp.arange(10, dtype=jnp.int32).reshape(2, 5)
   attend = lambda layer, q, k, v, seen: (jnp.zeros_like(q), seen + layer)
   run = jax.jit(lambda model, tokens: model.run(model.embed(tokens), jnp.zeros_like(tokens), attend, jnp.int32(0)))
-  hidden, seen = run(made(), tokens)
-  assert int(seen) == 1 and hidden.shape == (2, 5, 16)
-  again, _ = run(made(), tokens[:, ::-1])
+  hidden, seen, experts = run(made(), tokens)
+  assert int(seen) == 1 and hidden.shape == (2, 5, 16) and experts is None
+  again, *_ = run(made(), tokens[:, ::-1])
   np.testing.assert_allclose(again[:, ::-1], hidden, atol=1e-6)
 
 
