@@ -11,6 +11,7 @@ import argparse
 import collections
 import json
 import pathlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -73,7 +74,7 @@ def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
     config = json.loads((seed / "rl/config.json").read_text())
     metrics = [json.loads(line) for line in (seed / "rl/metrics.jsonl").read_text().splitlines()]
     version = json.loads((seed / "rl/versions.jsonl").read_text().splitlines()[-1])
-    system, guarded = seed.parent.name, config["switches"].get("guarded", False)
+    system, guarded = seed.parent.name, bool(config["switches"].get("guarded"))
     run = dict(system=system, name=system + " guarded" * guarded, seed=config["seed"])
     run |= {key: version[key] for key in ("commit", "jax", "devices")}
     run |= dict(steps=metrics[-1]["step"], learning_rate=config["optimizer"]["learning_rate"])
@@ -136,7 +137,8 @@ def section(name: str, seeds: Sequence[Record]) -> str:
   if shown := next((seed["shown"] for seed in seeds if seed["shown"]), None):
     lines += ["", f"A question that only RL's model answers: {shown['question']} ({' / '.join(shown['golds'])})"]
     for state in ("sft", "rl"):
-      lines += ["", f"{STATES[state]}:".capitalize(), "", "```", *shown[state], "```"]
+      fence = "`" * max(3, 1 + max(map(len, re.findall("`+", "".join(shown[state]))), default=0))
+      lines += ["", f"{STATES[state][0].upper()}{STATES[state][1:]}:", "", fence, *shown[state], fence]
   return "\n".join(lines)
 
 
@@ -197,15 +199,17 @@ def _rows(questions: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 def _shown(seed: pathlib.Path) -> dict[str, Any] | None:
   """The first question that the model answers only after RL, with both episodes as they were played."""
-  states = {
-    state: {row["id"]: row for row in episodes.read_folder(seed / "evaluations" / f"{state}_greedy")}
-    for state in ("sft", "rl")
-  }
-  for key, row in states["rl"].items():
-    if row["outcome"] == 1 and states["sft"][key]["outcome"] == 0:
+  folders = {state: seed / "evaluations" / f"{state}_greedy" for state in ("sft", "rl")}
+  right = {}
+  for state, folder in folders.items():
+    rows = _questions(folder / "predictions.jsonl")
+    right[state] = {key for key, em in zip(rows["id"], rows["em"]) if em == 1}
+  episodes_of = {state: {row["id"]: row for row in episodes.read_folder(path)} for state, path in folders.items()}
+  for key, row in episodes_of["rl"].items():
+    if key in right["rl"] - right["sft"]:
       texts = {
         state: ["".join(episodes.parts(segment)).strip() for segment in rows[key]["segments"][1:]]
-        for state, rows in states.items()
+        for state, rows in episodes_of.items()
       }
       return dict(question=row["question"], golds=row["golds"], **texts)
   return None

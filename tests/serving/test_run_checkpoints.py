@@ -46,10 +46,10 @@ def ask(run, *words, said=None):
 
 
 @pytest.mark.long  # a run, and four processes that each compile an engine
-def test_a_run_is_asked_on_the_command_line(run):
+def test_a_run_is_asked_on_the_command_line(run, world):
   one = ask(run, "Who is it?")
   assert one.returncode == 0 and any(line.startswith("     answer │ ") for line in one.stdout.splitlines()), one.stderr
-  held_out = run.parent / "held_out.jsonl"
+  held_out = pathlib.Path(tiny_world.config(world).data.evaluate)
   rows = ask(run, f"--data={held_out}", "--samples=3", "--json", f"--against={run}/checkpoints/1")
   found = [json.loads(line) for line in rows.stdout.splitlines()]
   assert [(row["checkpoint"], row["sample"]) for row in found] == [
