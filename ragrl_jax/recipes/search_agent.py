@@ -5,7 +5,7 @@ Every recipe that searches reads its model by these rules. They keep the model's
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import qa
@@ -31,13 +31,13 @@ NOTICE = (
 NOTICES = {"paper": NOTICE}
 
 
-def notice(choice: str) -> str:
-  """The notice that config.switches.notice names: a key of NOTICES, or file:PATH.
+def notice(choice: str, known: Mapping[str, str] = NOTICES) -> str:
+  """The notice that config.switches.notice names: a key of `known`, or file:PATH.
 
   Raises:
     ValueError: see `wording.chosen`.
   """
-  return wording.chosen(choice, NOTICES, setting="config.switches.notice", roles=False).text()
+  return wording.chosen(choice, known, setting="config.switches.notice", roles=False).text()
 
 
 def own(text: str) -> str:

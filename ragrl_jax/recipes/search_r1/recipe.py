@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.text.normalize import normalize
-from ragrl_jax.prompting import passages, wording
+from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes import scripts, search_agent
 from ragrl_jax.recipes.parts import Prompt
@@ -240,7 +240,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   prompt = Prompt(switches.instructions, INSTRUCTIONS, marked=True)
   parser = Parser(switches.action, ("search", "open", "find", "answer") if switches.browse else ("search", "answer"))
-  notice = wording.chosen(switches.notice, OUR_NOTICES, setting="config.switches.notice", roles=False).text()
+  notice = search_agent.notice(switches.notice, OUR_NOTICES)
   return recipe_lib.Recipe(
     name="search_r1",
     prompt=prompt,
