@@ -130,7 +130,8 @@ class Reward:
     no word with the golds.
     """
     text, shown = episode.model_text, self.prompt.context(example)
-    said = dict.fromkeys(self.parser.quotes(text))
+    every = self.parser.quotes(text)
+    said = dict.fromkeys(every)
     inside = self.parser.quotes(self.parser.thinking(text))
     quoted, context = sum(map(quotes.words, said)), sum(map(quotes.words, shown))
     return dict(
@@ -139,7 +140,7 @@ class Reward:
       ),
       bulk_quote=quoted > GUARDED_SHARE * context,
       stray_tag=self.parser.strays(text),
-      quote_outside=len(self.parser.quotes(text)) > len(inside),
+      quote_outside=len(every) > len(inside),
       unanswered=self.right(example, text) == 0.0,
     )
 
