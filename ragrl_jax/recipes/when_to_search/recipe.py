@@ -15,8 +15,8 @@ from ragrl_jax.judging import references
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes import scripts
-from ragrl_jax.recipes.parts import Prompt
-from ragrl_jax.recipes.search_agent import STOPS, Parser, find_answer
+from ragrl_jax.recipes.parts import Prompt, find_answer
+from ragrl_jax.recipes.search_agent import STOPS, Parser
 from ragrl_jax.recipes.when_to_search.reward import ANSWER, Reward, to_judge
 from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Episode, Example, Policy, Segment, Tools

@@ -10,7 +10,8 @@ from ragrl_jax.core.rewards import queries
 from ragrl_jax.core.text import tags
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.recipes import search_agent
-from ragrl_jax.recipes.search_agent import Parser, find_answer
+from ragrl_jax.recipes.parts import find_answer
+from ragrl_jax.recipes.search_agent import Parser
 from ragrl_jax.structs import MODEL, Episode, Example
 
 if TYPE_CHECKING:
