@@ -62,7 +62,7 @@ def test_what_is_encoded_comes_back(tokenizer):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@hypothesis.settings(max_examples=75, deadline=None)
+@hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(text=PIECES, more=PIECES)
 def test_any_text_is_decoded_to_itself_and_can_be_continued(tokenizer, text, more):
   ids, after = tokenizer.encode(text), tokenizer.encode(more)
@@ -70,7 +70,7 @@ def test_any_text_is_decoded_to_itself_and_can_be_continued(tokenizer, text, mor
   assert tokenizer.decode(ids + after) == text + more  # joining two texts neither adds nor removes a space
 
 
-@hypothesis.settings(max_examples=75, deadline=None)
+@hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(text=PIECES)
 def test_text_never_becomes_a_control_token(tokenizer, text):
   ids = tokenizer.encode(text)
@@ -78,7 +78,7 @@ def test_text_never_becomes_a_control_token(tokenizer, text):
   assert not set(ids) & {*tokenizer.eos_ids, tokenizer.pad_id}
 
 
-@hypothesis.settings(max_examples=75, deadline=None)
+@hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(data=st.data())
 def test_decode_is_the_join_of_the_bytes(tokenizer, data):
   ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 50), max_size=20))

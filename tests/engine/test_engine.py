@@ -9,6 +9,7 @@ from patience import reached
 from small_engine import engine, requests, rollout
 
 from ragrl_jax import structs
+from ragrl_jax.core import sampling
 from ragrl_jax.engine import lanes, loader
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn
@@ -105,6 +106,39 @@ def test_random_delays_and_permuted_rows_change_no_bit():
     for i, episode in zip(order, episodes):
       assert episode.prompt_index == asked[i].prompt_index and episode.sample == asked[i].sample
       assert kit.drawn(episode) == kit.drawn(straight[i])
+
+
+@pytest.mark.slow  # compiles a second engine, of 32 lanes
+def test_with_other_lanes_tokens_differ_only_near_the_boundaries_of_a_draw():
+  asked = requests(6, 8)
+  few, many = rollout(engine()).run(asked, step=4), rollout(engine(lanes=32, rows=32)).run(asked, step=4)
+  before = total = 0
+  for a, b in zip(few, many):
+    total += sum(len(s.ids) for s in a.segments if s.owner == structs.MODEL)
+    for segment, other in zip(a.segments, b.segments):
+      common = [x == y for x, y in zip(segment.ids, other.ids)]
+      at = common.index(False) if False in common else len(common)
+      if segment.owner == structs.MODEL:
+        before += at
+      if at < max(len(segment.ids), len(other.ids)):
+        assert segment.owner == structs.MODEL
+        assert _distance_to_an_edge(a, segment, at) < 1e-5
+        break
+  assert total > 500 and before >= 0.999 * total
+
+
+def _distance_to_an_edge(episode, segment, at):
+  """Distance of the number that drew token `at` of the segment from a boundary of the model's distribution."""
+  ids, place = [], 0
+  for s in episode.segments:
+    if s is segment:
+      place = len(ids) + at
+    ids += s.ids
+  key = np.array([conversation.key_of(3, 4, episode.prompt_index, episode.sample, 0)], np.int32).view(np.uint32)
+  number = float(sampling.uniforms(key, np.array([place], np.int32))[0])
+  logits = np.asarray(kit._forward(0)(np.array([ids + [0] * (kit.CONTEXT - len(ids))]))[0][place - 1], np.float64)
+  weights = np.exp(logits - logits.max())
+  return np.abs(np.cumsum(weights) / weights.sum() - number).min()
 
 
 COMPILING = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/backend_compile_duration")

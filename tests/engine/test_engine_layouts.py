@@ -153,6 +153,19 @@ def test_recorded_logprobs_equal_a_forward_pass(family):
   assert played.report.engine.shared_tokens > 0
 
 
+@pytest.mark.slow  # as above
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_takes_the_likeliest_tokens(family):
+  made, model = engine(family, lanes=2, rows=2, chunk=4)
+  (episode,) = rollout(made).run(requests(1, 1), step=0, greedy=True)
+  ids, at, forward = [i for s in episode.segments for i in s.ids], 0, jax.jit(model)
+  best = np.argmax(forward(jnp.asarray([ids + [0] * (kit.CONTEXT - len(ids))]))[0], axis=-1)
+  for segment in episode.segments:
+    if segment.owner == "model":
+      assert list(segment.ids) == best[at - 1 : at + len(segment.ids) - 1].tolist()
+    at += len(segment.ids)
+
+
 @pytest.mark.slow  # compiles two engines
 def test_an_expert_a_device_gives_the_tokens_of_one_device():
   mesh = mesh_lib.make(jax.devices()[:4], data=2, tensor=2)

@@ -58,7 +58,7 @@ alone = functools.cache(lambda: played(1, 1)[1])
   "replicas, tensor, speculate",
   [
     pytest.param(8, 1, 0, marks=pytest.mark.long),
-    pytest.param(4, 2, 0, marks=pytest.mark.long),
+    (4, 2, 0),
     (4, 2, 3),
     pytest.param(2, 4, 0, marks=pytest.mark.long),
     (1, 8, 0),

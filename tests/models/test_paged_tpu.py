@@ -28,7 +28,7 @@ def interpreted(monkeypatch):
 
 
 @pytest.mark.slow  # the interpreter traces every step of the kernel
-@pytest.mark.parametrize("H, KV, t", [(7, 1, 1), (7, 1, 8), (28, 4, 8)])
+@pytest.mark.parametrize("H, KV, t", [(7, 1, 1), (7, 1, 8), (14, 2, 1), (28, 4, 8)])
 def test_the_kernel_is_plain_attention(interpreted, H, KV, t):
   lengths = np.array([0, 19, 32 - t], np.int32)
   q, k, v, pages, table = scattered(H, KV, 128, 16, t, lengths)

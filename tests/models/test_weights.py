@@ -112,6 +112,22 @@ def test_a_saved_mesh_is_the_same_folder(folder, tmp_path, piece, monkeypatch):
   equal(weights.load_pretrained(folder)[0], weights.load_pretrained(tmp_path)[0])
 
 
+def test_a_mesh_is_saved_piece_by_piece(folder, monkeypatch):
+  spread, _ = weights.load_pretrained(folder, mesh=mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2))
+  monkeypatch.setattr(mapping, "PIECE", 200)
+  pieces = {
+    name: [piece.nbytes for piece in read()]
+    for name, shape, read in mapping.entries(families.TENSORS, nnx.split(spread)[1])
+    if name in ("model.embed_tokens.weight", Q0)
+  }
+  assert pieces["model.embed_tokens.weight"] == [3 * 64] * 6 + [2 * 64] and pieces[Q0] == [
+    32 * 64
+  ]  # a layer is one piece
+  wide = spread.embedding[...]
+  list(mapping._pieces(wide))
+  assert wide._npy_value is None  # the array keeps no copy
+
+
 def test_names_without_a_head_and_a_tied_copy(tmp_path):
   config = hf_folders.DECODERS["qwen3"]
   shapes = hf_folders.decoder_shapes(config)

@@ -179,7 +179,7 @@ def test_no_damage_ends_in_a_raw_error(kind, tmp_path):
   draw = random.Random(0)
   whole = build_index(PASSAGES, kind, tmp_path / "whole", progress=False)
   names = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
-  for number in range(60):
+  for number in range(120):
     folder = tmp_path / str(number)
     shutil.copytree(whole, folder)
     if number % 2:

@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import subprocess
+import sys
 import threading
 
 import jax
@@ -131,3 +133,36 @@ def test_commands_use_the_cache_and_the_library_does_not():
     assert "compile_cache.keep()" not in path.read_text() and ("jax_compilation_cache" in path.read_text()) == (
       path.parts[-2:] == ("store", "compile_cache.py")
     ), path
+
+
+# A gradient's bits from a program without cache, when the cache is written, and when it is read.
+CHILD = """
+import jax, jax.numpy as jnp, numpy as np
+from ragrl_jax.store import compile_cache
+
+read = []
+jax.monitoring.register_event_listener(lambda name, **_: read.append(name) if name.endswith("/cache_hits") else None)
+x, w = (np.random.default_rng(seed).normal(size=size).astype("f4") for seed, size in ((0, (64, 96)), (1, (96, 300))))
+
+def loss(w, x):
+  logits = jnp.tanh(x @ w)
+  return (jax.nn.log_softmax(logits, -1) * jnp.exp(logits - logits.mean(0))).sum()
+
+def gradient():
+  jax.clear_caches()  # the program is compiled again, or read from the cache
+  return np.asarray(jax.jit(jax.grad(loss))(w, x)).tobytes()
+
+without, _ = gradient(), compile_cache.keep()
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # this program compiles quickly
+written, before = gradient(), len(read)
+print(written == without, gradient() == without, before, len(read))
+"""
+
+
+@pytest.mark.slow  # a process of its own
+def test_a_start_with_cache_changes_no_bit(tmp_path):
+  kept = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+  environment = kept | dict(XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu")
+  done = subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.split() == ["True", "True", "0", "1"] and list(tmp_path.rglob("*-cache"))
