@@ -31,7 +31,7 @@ from ragrl_jax.plan import index as index_lib
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import GRADIENT, Axes
 from ragrl_jax.plan.summary import VALUES, Conversation, Program, Report
-from ragrl_jax.settings import of as settings_of
+from ragrl_jax.settings import Settings, fields
 from ragrl_jax.structs import Batch
 
 KINDS = dict(loss_mask=jnp.bool_, tokens=jnp.int32, segment_ids=jnp.int32, positions=jnp.int32, prefix_ids=jnp.int32)
@@ -66,16 +66,16 @@ def check(
     gpus.CompilerMissing: the compiler is not installed.
   """
   chips.for_topology(topology)  # checked before a compiler for another kind of chip is requested
-  config_lib.validate(config)
+  config = config_lib.validate(config)
   model_shape = shape_of(config, shape)
   devices = aot.devices(topology, slices)
-  mesh = mesh_lib.make(devices, **config.mesh.to_dict())
+  mesh = mesh_lib.make(devices, **vars(config.mesh))
   blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths)
   heads = dict(heads=model_shape.num_heads, kv_heads=model_shape.num_kv_heads)
   rules.check(mesh.shape, **heads, vocab=model_shape.vocab_size, experts=model_shape.num_experts, **blocks)
   model = abstract_model(config, model_shape, mesh)
   hosts = len({device.process_index for device in devices})
-  span = mesh_lib.engine_size(len(devices) // hosts, hosts, **config.rollout.mesh.to_dict()) * hosts // len(devices)
+  span = mesh_lib.engine_size(len(devices) // hosts, hosts, **vars(config.rollout.mesh)) * hosts // len(devices)
   inside = mesh.local_mesh.shape if span == 1 else dict(tensor=-1, data=1)
   here = mesh if hosts == span else mesh_lib.make(aot.devices(aot.of_hosts(topology, span)), **inside)
   compiled = _Compiler(config, mesh, here, model, model_shape, load_lib.load(config, fill=fill, drawn=drawn), only)
@@ -106,7 +106,7 @@ def check(
   )
 
 
-def shape_of(config, name: str) -> DecoderConfig:
+def shape_of(config: Settings, name: str) -> DecoderConfig:
   """The model's shape, without its weights.
 
   Raises:
@@ -118,10 +118,10 @@ def shape_of(config, name: str) -> DecoderConfig:
     return SHAPES[name]
   if config.model.path:
     return weights.config_of(hub.folder(config.model.path, "config.model.path", part="config"))
-  return DecoderConfig.from_shape(151_936, **config.model.shape.to_dict())
+  return DecoderConfig.from_shape(151_936, **fields.plain(config.model.shape))
 
 
-def abstract_model(config, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> Decoder:
+def abstract_model(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> Decoder:
   """The decoder with its adapters, made of ShapeDtypeStructs."""
   settings = config.model
 
@@ -147,7 +147,7 @@ def abstract_model(config, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> Dec
 class _Compiler:
   """Compiles one program after the other, and collects the resident bytes by name."""
 
-  def __init__(self, config, mesh, here, model, shape, load, only):
+  def __init__(self, config: Settings, mesh, here, model, shape, load, only):
     self.config, self.mesh, self.here, self.model = config, mesh, here, model
     self.shape, self.load, self.only = shape, load, only
     self.programs: list[Program] = []
@@ -303,8 +303,8 @@ class _Compiler:
     """
     config, c = self.config, self.shape
     r, engines = config.rollout, self.mesh.size // self.here.size
-    here = mesh_lib.of_engine(self.here, **r.mesh.to_dict())
-    sizes = sizes_lib.from_settings(settings_of(config).rollout, here)
+    here = mesh_lib.of_engine(self.here, **vars(r.mesh))
+    sizes = sizes_lib.from_settings(r, here)
     sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"], experts=c.num_experts)
     graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)

@@ -11,11 +11,12 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.plan import aot
 from ragrl_jax.plan.summary import SWITCH, Program
+from ragrl_jax.settings import Rollout
 
 NAME = f"{SWITCH}: weights"
 
 
-def program(model: Any, rollout: Any, mesh: jax.sharding.Mesh, here: jax.sharding.Mesh) -> Program:
+def program(model: Any, rollout: Rollout, mesh: jax.sharding.Mesh, here: jax.sharding.Mesh) -> Program:
   """The programs of all leaves as one: the largest temporaries, and the sum of bytes sent.
 
   Args:
@@ -27,7 +28,7 @@ def program(model: Any, rollout: Any, mesh: jax.sharding.Mesh, here: jax.shardin
   Only trained weights are copied at every step: those that adapters leave as they were are copied once.
   """
   began = time.perf_counter()
-  sizes = rollout.mesh.to_dict()
+  sizes = vars(rollout.mesh)
   every = None if here is mesh else mesh_lib.engines(mesh, **sizes)
   cast = loader.Caster(model.dtype, model.config.num_layers, mesh_lib.of_engine(here, **sizes), every=every, own=True)
   room, sent, known = 0, 0.0, {}

@@ -10,6 +10,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.plan import aot, compiled, memory
 from ragrl_jax.plan.memory import Axes
+from ragrl_jax.settings import Settings
 
 SHAPE = DecoderConfig(
   vocab_size=12, d_model=8, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16, rope_theta=1e4
@@ -41,7 +42,7 @@ def test_parameters_as_the_rules_shard_them(family, tied, axes):
   more |= dict(d_model=16, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=32, rope_theta=1e4)
   shape = DecoderConfig.from_shape(36, family=family, tied=tied, **more)
   mesh = mesh_lib.make(jax.devices(), data=axes.data, fsdp=axes.fsdp, tensor=axes.tensor, sequence=axes.sequence)
-  model = compiled.abstract_model(config_lib.default_config(), shape, mesh)
+  model = compiled.abstract_model(Settings(), shape, mesh)
   placed = rules.place(mesh, nnx.state(model, nnx.Param))
   assert 4 * memory.counted(shape, axes).all == aot.on_chip(placed)
 

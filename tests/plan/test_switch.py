@@ -6,6 +6,7 @@ import pytest
 from flax import nnx
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings
 from ragrl_jax.engine.loader import Caster
 from ragrl_jax.models import lora
 from ragrl_jax.models.config import DecoderConfig
@@ -23,7 +24,7 @@ def programs(replicas, tensor, learner):
   """(name, compiled program, bytes of the whole leaf in bfloat16) of every leaf, and the engine's weights."""
   mesh = mesh_lib.make(jax.devices(), **learner)
   config = config_lib.default_config()
-  params = rules.place(mesh, nnx.state(compiled.abstract_model(config, SHAPE, mesh)))
+  params = rules.place(mesh, nnx.state(compiled.abstract_model(settings.of(config), SHAPE, mesh)))
   cast = Caster(jnp.dtype(jnp.bfloat16), SHAPE.num_layers, mesh_lib.of_engine(mesh, replicas=replicas, tensor=tensor))
   found = []
   for name, one in cast.programs(params):
@@ -50,8 +51,8 @@ def test_a_leaf_at_a_time_and_no_second_copy(replicas, tensor, learner):
 
 def test_the_switch_is_counted_as_one_program_of_the_plan():
   mesh, config = mesh_lib.make(jax.devices(), data=1, fsdp=8), config_lib.default_config()
-  model = compiled.abstract_model(config, SHAPE, mesh)
-  one = switch.program(model, config.rollout, mesh, mesh)
+  model = compiled.abstract_model(settings.of(config), SHAPE, mesh)
+  one = switch.program(model, settings.of(config).rollout, mesh, mesh)
   # Every device of the learner has an eighth of a leaf and every replica gets the whole: all of it is sent.
   sizes = [x.size for x in jax.tree.leaves(nnx.state(model))]
   assert one.name == "switch: weights" and one.sent >= sum(sizes)
@@ -61,8 +62,8 @@ def test_the_switch_is_counted_as_one_program_of_the_plan():
 def test_only_adapters_are_sent_if_only_they_are_trained(tmp_path):
   mesh, config = mesh_lib.make(jax.devices(), data=1, fsdp=8), config_lib.default_config()
   config.model.lora.update(dict(rank=8, layers="q down"))
-  model = compiled.abstract_model(config, SHAPE, mesh)
-  one = switch.program(model, config.rollout, mesh, mesh)
+  model = compiled.abstract_model(settings.of(config), SHAPE, mesh)
+  one = switch.program(model, settings.of(config).rollout, mesh, mesh)
   assert 0 < one.sent <= 4 * 4 * sum(leaf.size for leaf in jax.tree.leaves(lora.split(model)[1])) and one.hbm > 0
   # A folder's adapters have the same sizes; its tensors are not read.
   made = Decoder(SHAPE, rngs=nnx.Rngs(0))
@@ -70,4 +71,4 @@ def test_only_adapters_are_sent_if_only_they_are_trained(tmp_path):
   lora.save_adapters(made, tmp_path, base="")
   config.model.lora.update(dict(rank=0, path=str(tmp_path)))
   sizes = lambda decoder: jax.tree.map(lambda leaf: leaf.shape, lora.split(decoder)[1])
-  assert sizes(compiled.abstract_model(config, SHAPE, mesh)) == sizes(model)
+  assert sizes(compiled.abstract_model(settings.of(config), SHAPE, mesh)) == sizes(model)
