@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.evaluation import comparison
-from ragrl_jax.store import episodes
+from ragrl_jax.store import episodes, jsonl
 
 ROOT = pathlib.Path(__file__).parents[2]
 RUNS = pathlib.Path(__file__).with_name("runs")
@@ -81,7 +81,9 @@ def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
     run["episodes"] = run["steps"] * config["rollout"]["prompts_per_step"] * config["rollout"]["group_size"]
     run["minutes"] = round(sum(json.loads(path.read_text())["seconds"] for path in seed.glob("done/*.json")) / 60)
     evaluations = {
-      f"{state}_{how}": _flat(json.loads((seed / "evaluations" / f"{state}_{how}/metrics.json").read_text()))
+      f"{state}_{how}": dict(
+        jsonl.flat(json.loads((seed / "evaluations" / f"{state}_{how}/metrics.json").read_text()), "/")
+      )
       for state in STATES
       for how in HOW
     }
@@ -172,13 +174,6 @@ def draw(records: Sequence[Record]) -> None:
     place.legend(frameon=False)
   figure.suptitle("Held-out questions, greedy", fontsize=10)
   figure.savefig(PICTURE, dpi=110, bbox_inches="tight")
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  flat: dict[str, Any] = {}
-  for name, value in values.items():
-    flat |= _flat(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {prefix + name: value}
-  return flat
 
 
 def _mean(metrics: Sequence[Mapping[str, Any]], name: str, digits: int = 3) -> str:
