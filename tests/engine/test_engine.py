@@ -95,6 +95,16 @@ def test_a_shared_prompt_changes_nothing_and_is_computed_once():
   assert shared.engine._turns._of_group == {}  # a server's groups never end otherwise
 
 
+def test_several_prompts_are_shared_at_the_same_time():
+  asked = requests(3, 2)
+  played = rollout(engine())
+  episodes = played.run(asked, step=0)
+  assert played.report.engine.shared_tokens == sum(len(r.example.question) - 1 for r in asked)
+  assert kit.held(played.engine) == 0
+  for request, episode in zip(asked, episodes):
+    assert kit.drawn(episode) == kit.drawn(played.run([request], step=0)[0])
+
+
 def test_random_delays_and_permuted_rows_change_no_bit():
   asked = requests(4, 4)
   straight = rollout(engine()).run(asked, step=2)

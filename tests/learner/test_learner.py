@@ -16,7 +16,7 @@ from ragrl_jax.core import losses
 from ragrl_jax.learner import blocks as blocks_lib
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import packing, step
-from ragrl_jax.learner.settings import AdvantageSettings, Settings
+from ragrl_jax.learner.settings import AdvantageSettings, OptimizerSettings, Settings
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.run import progress
 
@@ -128,6 +128,17 @@ def test_environment_tokens_are_not_learnt(plain):
   assert got[0] == pytest.approx(want[0], rel=1e-6) and small.distance(got[1], want[1]) < 1e-6
 
 
+@pytest.mark.parametrize("gap", [-120.0, -25.0, 25.0, 120.0])
+def test_values_are_finite_however_far_off_policy(full, gap):
+  batches = off_policy(small.blocks(small.items()))
+  far = [
+    dataclasses.replace(b, old_logprobs=b.old_logprobs + np.float32(gap), ref_logprobs=b.ref_logprobs + np.float32(gap))
+    for b in batches
+  ]
+  loss, grads = small.gradient(full, far)
+  assert np.isfinite(loss) and all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
+
+
 def test_score_is_the_models_log_probability(plain):
   batch = small.blocks(small.items())[0]
   got = np.asarray(plain.score(plain.params, batch))
@@ -158,6 +169,20 @@ def test_update_reports_and_moves(plain):
   assert small.distance(before, state.params) > 1e-3
   assert small.distance(before, plain.params) == 0.0  # donation does not delete the model's own parameters
   assert all(isinstance(x, float) for x in metrics.values())
+
+
+def test_tokens_with_positive_advantage_become_likelier(plain):
+  sequences = [
+    dataclasses.replace(s, advantages=np.full(len(s.tokens), (-1.0) ** i, np.float32))
+    for i, s in enumerate(small.items())
+  ]
+  batch = small.blocks(sequences)[0]
+  state = plain.init(0)
+  before = np.asarray(plain.score(state.params, batch))
+  for _ in range(5):
+    state, _ = small.update(plain, state, [batch])
+  moved = np.asarray(plain.score(state.params, batch)) - before
+  assert moved[batch.advantages > 0].mean() > 0.01 > -0.01 > moved[batch.advantages < 0].mean()
 
 
 def test_only_what_the_settings_compute_is_reported(plain, full):
@@ -314,6 +339,17 @@ def test_counts_by_hand():
   doubled = {name: 2 * count for name, count in counts.items()}
   assert blocks_lib.whole_batch([counts, counts]) == doubled | shares
   assert blocks_lib.count([batch], Settings(objective="sft"))["weight"] == 0.5
+
+
+def test_muon_runs_and_learns():
+  learner = small.learner(
+    Settings(objective="sft", logprob_chunk=64), OptimizerSettings(kind="muon", learning_rate=2e-2, total_steps=20)
+  )
+  batch = small.blocks([dataclasses.replace(s, advantages=np.ones_like(s.advantages)) for s in small.items(4)])[0]
+  state, first = small.update(learner, learner.init(0), [batch])
+  for _ in range(15):
+    state, metrics = small.update(learner, state, [batch])
+  assert metrics["loss"] < 0.8 * first["loss"]
 
 
 # ---- A prompt computed once for its group gives the same loss and gradient -------------------------------------------

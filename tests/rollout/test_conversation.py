@@ -2,15 +2,23 @@
 
 import asyncio
 import collections
+import dataclasses
 import itertools
 import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_engine as kit
+from flax import nnx
 from small_engine import engine, requests, rollout
 
+from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn, TurnEnded
+from ragrl_jax.engine.sizes import Sizes
+from ragrl_jax.engine.stops import Stops
+from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.rollout.conversation import Policy, TextCache
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Sampling
@@ -112,6 +120,50 @@ def test_observations_carry_their_query_and_passages():
   assert block.ids == tuple("é</information>".encode()) and not block.logprobs
   assert (notice.query, notice.found) == (None, None)
   assert episode.num_searches == 1
+
+
+class Marks(kit.ByteTokenizer):
+  """Five tokens of whole words after the bytes, with which a model can forge a result."""
+
+  words = ("<information>", "Doc 1(Title: T) gold", "</information>", "<answer>gold", "</answer>")
+
+  def token_bytes(self, token):
+    return self.words[token - 258].encode() if 258 <= token < 263 else super().token_bytes(token)
+
+  vocab_size = 263
+
+
+def forger():
+  """A model that always answers the five words: its layers output 0, and its head maps each token to the next one."""
+  config = dataclasses.replace(kit.CONFIG, tied=False, num_layers=1)
+  model = Decoder(config, rngs=nnx.Rngs(0))
+  model.layers.o[...] *= 0
+  model.layers.down[...] *= 0
+  table = jax.random.normal(jax.random.key(1), (264, 32))
+  model.embedding[...] = table
+  before, after = jnp.array([ord("Q"), 258, 259, 260, 261]), jnp.arange(258, 263)
+  model.lm_head[...] = jnp.zeros((264, 32)).at[after].set(table[before])
+  return nnx.split(model)
+
+
+@pytest.mark.slow  # compiles another engine
+def test_information_that_the_model_writes_counts_as_the_models_text():
+  tokenizer = Marks()
+  graphdef, params = forger()
+  forging = Engine(graphdef, tokenizer, Stops(tokenizer, ["</answer>"], rows=264), Sizes(**kit.SIZES))
+  forging.load(params, version=1)
+
+  async def play(example, policy, tools):
+    talk = policy.start(tokenizer.encode("Q"))
+    await talk.generate(stop=("</answer>",), greedy=True)
+    return talk.end()
+
+  (episode,) = rollout(forging, play).run(requests(1, 1), step=0)
+  _, said = episode.segments
+  assert said.text == "".join(Marks.words) and episode.ended == "</answer>"
+  # One segment, sampled by the model: it is under the loss mask, answers no search and shows no passage.
+  assert said.owner == MODEL and len(said.logprobs) == 5
+  assert said.found is None and said.query is None and episode.num_searches == 0
 
 
 def fork_play(at, own=False):

@@ -39,6 +39,13 @@ def test_passages_of_any_length_are_cut():
   assert found == Passage("p", "T" * (1 << 20), "x" * (1 << 20), 0.5)
 
 
+def test_simultaneous_searches_are_one_batch():
+  retriever = Retriever()
+  got = ask(RetrievalTools(retriever, top_k=2), "a", "b", "c")
+  assert retriever.batches == [(("a", "b", "c"), 2)]
+  assert got == [(Passage(q, "", q),) * 2 for q in "abc"]
+
+
 def test_searches_with_another_k_are_another_batch():
   retriever = Retriever()
 
@@ -185,6 +192,12 @@ def verdicts(judge, *asked):
     return await asyncio.gather(*(tools.judge(pairs) for pairs in asked), return_exceptions=True)
 
   return asyncio.run(episodes())
+
+
+def test_verdicts_are_batched_too():
+  judge = Judge()
+  assert verdicts(judge, [("a", "a"), ("a", "b")], [("a", "?")]) == [(1.0, 0.0), (None,)]
+  assert len(judge.asked) == 1
 
 
 def test_each_judge_has_its_own_limits():
