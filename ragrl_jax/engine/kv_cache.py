@@ -151,6 +151,7 @@ class KVCache:
   def decode(self, lanes: np.ndarray, table: np.ndarray, min_live: Sequence[int]) -> Chunk:
     """Samples a chunk of tokens; `lanes` is a packed LaneTable, `table` the pages of each lane's conversation."""
     limits = np.array([(self._sizes.chunk, live) for live in min_live], np.int32)
+    # It waits for the result: on a CPU the program may share the memory of `lanes` and `table`, which then change.
     return Chunk.unpack(jax.device_get(self._run("decode", lanes, table, limits)), self.programs.routes)
 
   def copy(self, pairs: Sequence[Sequence[tuple[int, int]]]) -> None:
