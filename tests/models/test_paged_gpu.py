@@ -47,6 +47,15 @@ def test_windows(window, t):
   np.testing.assert_allclose(got, dense(q, k, v, lengths, window), atol=1e-5)
 
 
+def test_sequences_share_pages():
+  lengths = np.array([20, 20], np.int32)
+  q, k, v, pages, table = scattered(4, 2, 16, 16, 8, lengths)
+  table[1, 0] = table[0, 0]  # both start with the same 16 tokens
+  k[1, :16], v[1, :16] = k[0, :16], v[0, :16]
+  got = paged_gpu.attend(q, jnp.asarray(pages), table, lengths, interpret=INTERPRET)
+  np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
+
+
 def test_a_group_of_heads_in_bfloat16():
   lengths = np.array([5, 40], np.int32)
   q, k, v, pages, table = scattered(7, 1, 16, 16, 12, lengths)  # 84 queries: two programs per sequence

@@ -47,6 +47,7 @@ def run(mesh, vocab, tokenless=()):
   [
     (35, dict(fsdp=8)),  # 35: no mesh divides this vocabulary
     (32, dict(data=2, fsdp=2, tensor=2)),
+    (34, dict(fsdp=4, tensor=2)),  # 17 rows per device, in four pieces
     (35, dict(fsdp=2, tensor=2, sequence=2)),
   ],
 )

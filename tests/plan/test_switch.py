@@ -33,7 +33,8 @@ def programs(replicas, tensor, learner):
 
 
 @pytest.mark.parametrize(
-  "replicas, tensor, learner", [(8, 1, dict(data=1, fsdp=8)), (2, 4, dict(data=2, fsdp=2, tensor=2))]
+  "replicas, tensor, learner",
+  [(8, 1, dict(data=1, fsdp=8)), (4, 2, dict(data=1, fsdp=8)), (2, 4, dict(data=2, fsdp=2, tensor=2))],
 )
 def test_a_leaf_at_a_time_and_no_second_copy(replicas, tensor, learner):
   found, weights = programs(replicas, tensor, learner)

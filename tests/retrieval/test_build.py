@@ -70,7 +70,14 @@ def test_an_index_of_chunks_or_of_a_part_is_not_that_of_the_whole(tmp_path, more
 @pytest.mark.slow  # starts a process and kills it
 @pytest.mark.parametrize(
   "stage, dtype",
-  [("corpus", "float32"), ("encode", "float32"), ("encode", "int8"), ("faiss", "float32"), ("end", "float32")],
+  [
+    ("corpus", "float32"),
+    ("encode", "float32"),
+    ("encode", "bfloat16"),
+    ("encode", "int8"),
+    ("faiss", "float32"),
+    ("end", "float32"),
+  ],
 )
 def test_a_killed_build_is_continued_and_gives_the_same_index(tmp_path, stage, dtype, monkeypatch):
   corpus, settings = write(tmp_path / "c.jsonl", some()), dict(SETTINGS, dtype=dtype)

@@ -26,8 +26,8 @@ def facts(entities, seed):
 
 
 @pytest.mark.slow  # thousands of searches in 13,000 passages
-def test_the_passage_with_the_fact_comes_first(tmp_path):
-  seed = 1
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_passage_with_the_fact_comes_first(tmp_path, seed):
   keys, passages = facts(4100, seed)
   assert len(passages) > 12_500
   build_index(passages, "hashing", tmp_path / "i", encoder_options=dict(seed=seed), progress=False)

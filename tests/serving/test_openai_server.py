@@ -305,6 +305,23 @@ def test_replies_that_wait_end_when_their_client_leaves():
     assert held.steps <= 4  # of six rows on four lanes: the chunk that was being drawn, and one for the other two
 
 
+def test_a_client_that_leaves_frees_its_lane():
+  held = Held()
+  with serving(held) as (url, _):
+    with asked_by(url, max_tokens=80):
+      until(lambda: held.steps)
+    until(lambda: waiting(url) == 0)
+    held.go.set()
+    until(lambda: not held.inner._conversations)
+    assert held.steps <= 2  # the chunk that was being drawn, of ten
+
+
+def test_names_with_half_a_surrogate_pair_are_refused(server):
+  body = json.dumps(ASKED | {"model": MODEL, "\ud800": 1})  # ASCII, so the half is escaped
+  said = CLIENT.post(f"{server}/chat/completions", content=body)
+  assert said.status_code == 400 and "unknown field" in said.json()["error"]["message"]
+
+
 # ---- more replies than rows, and clients that do not read ------------------------------------------------------------
 
 
