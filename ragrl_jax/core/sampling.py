@@ -59,13 +59,11 @@ def draw(
   edges = _edges(weights)
 
   def of_kept():
-    kept = _kept(scaled, vocabulary, top_k, top_p) | ~filtered[:, None, None]
-    return _drawn(jnp.where(kept, weights, 0.0), uniform)
+    kept = jnp.where(_kept(scaled, vocabulary, top_k, top_p) | ~filtered[:, None, None], weights, 0.0)
+    return _drawn(kept, _edges(kept), uniform)
 
   # The filters cost far more than drawing, so they run only in steps where some row uses top-k or top-p.
-  drawn = jax.lax.cond(
-    (filtered & ~greedy).any(), of_kept, lambda: _first_above(weights, edges, uniform * edges[:, -1])
-  )
+  drawn = jax.lax.cond((filtered & ~greedy).any(), of_kept, lambda: _drawn(weights, edges, uniform))
   place = jnp.where(greedy, _likeliest(scaled, peaks), drawn)
   return _id(place, vocabulary), _at(scaled, place) - peak - jnp.log(edges[:, -1])
 
@@ -208,10 +206,12 @@ def _likeliest(blocks: Float[Array, "B n m"], peaks: Float[Array, "B n"]) -> Int
   return number * blocks.shape[2] + jnp.argmax(_block(blocks, number), axis=1).astype(jnp.int32)
 
 
-def _drawn(weights: Float[Array, "B n m"], uniform: Float[Array, "B"]) -> Int32[Array, "B"]:
+def _drawn(weights: Float[Array, "B n m"], edges: Float[Array, "B n"], uniform: Float[Array, "B"]) -> Int32[Array, "B"]:
   """The first place whose running sum exceeds uniform · total."""
-  edges = _edges(weights)
-  return _first_above(weights, edges, uniform * edges[:, -1])
+  total = edges[:, -1]
+  # The minimum changes no number. Without it a compiler may round uniform · total − below once in some rows (a fused
+  # multiply-add) and twice in others: a draw near an edge would depend on the row, and with it on timing.
+  return _first_above(weights, edges, jnp.minimum(uniform * total, total))
 
 
 def _first_above(
