@@ -30,6 +30,7 @@ COMMANDS = {
   "split": ("split_questions", "split a set of questions into files of given shares"),
   "tables": ("tables", "print a paper's tables with our runs beside the published numbers"),
   "score": ("score_transcripts", "score transcripts or predictions of other systems"),
+  "from-config": ("from_config", "turn a script of Search-R1, verl or TRL into a config file"),
   "settings": ("list_settings", "print what the settings mean, or a recipe's switches"),
   "check": ("compile_check", "compile a run for TPUs or GPUs that this machine lacks: memory and best speed"),
   "import": ("import_hf", "check and convert a Hugging Face model folder"),

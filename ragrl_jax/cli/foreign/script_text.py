@@ -1,0 +1,254 @@
+"""Reads the fields of a training script: a shell's command, YAML or JSON, or the keywords of Python calls.
+
+Nothing is executed. A value that the script computes in another way than by variables and arithmetic keeps its text,
+which then has a "$".
+"""
+
+import ast
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from ragrl_jax.cli.foreign import formula
+
+NESTED = r"\$\{(?:[^{}]|\$\{[^{}]*\})*\}"
+VALUE = rf"\$\(\((?:[^()]|\([^()]*\))*\)\)|\$\((?:[^()]|\([^()]*\))*\)|{NESTED}|\$\w+|\$[@*#?!$]"
+PIECE = re.compile(
+  rf"""\\\n|(?P<space>[ \t]+)|(?P<comment>(?<![^\s;])\#[^\n]*)|(?P<redirect>\d*[<>]+&?[^\n;]*)|(?P<end>[;\n|&]+)
+  |'(?P<single>[^']*)'|"(?P<double>(?:\\.|{VALUE}|[^"\\])*)"|\\(?P<escaped>.)|(?P<value>{VALUE})|(?P<bracket>[()])
+  |(?P<plain>[^\s;|&<>'"\\$()]+|.)""",
+  re.VERBOSE | re.DOTALL,
+)
+ASSIGNED = re.compile(r"(\w+)=(.*)", re.DOTALL)
+FIELD = re.compile(r"(~?)\+{0,2}([A-Za-z_][\w.@/-]*)(?:=(.*))?", re.DOTALL)  # hydra: NAME=VALUE, +NAME=…, ~NAME
+DECLARES = ("export", "local", "declare", "readonly")
+BEFORE = ("then", "do", "else", "{", "exec", "nohup", "time", "!")  # words that may stand before a command
+BRANCHES = ("if", "for", "while", "until", "case", "elif")
+CALLS = {
+  "GRPOConfig": "",
+  "ModelConfig": "",
+  "LoraConfig": "lora_",
+  "GRPOTrainer": "trainer_",
+  "load_dataset": "dataset_",
+}
+COUNTS = ("num_processes", "nproc_per_node", "nproc-per-node")  # a launcher's flags for the number of processes
+
+
+@dataclasses.dataclass
+class Script:
+  """The fields of a script by name, and what it has that cannot be read: (name, reason)."""
+
+  fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+  unread: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+
+def read(path: str | pathlib.Path) -> Script:
+  """The fields of a file: .yaml, .yml and .json are data, .py is Python, all others are a shell's.
+
+  Raises:
+    ValueError: it is not text, not valid, or has no field.
+  """
+  path = pathlib.Path(path)
+  try:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix in (".yaml", ".yml", ".json"):
+      found = Script(_interpolated(flat(yaml.safe_load(text))))
+    else:
+      found = of_python(text) if path.suffix == ".py" else of_shell(text)
+  except (UnicodeDecodeError, SyntaxError, yaml.YAMLError) as error:
+    raise ValueError(f"{path}: it cannot be read: {' '.join(str(error).split())}") from error
+  if not found.fields:
+    raise ValueError(f"{path}: it has no field: no command with NAME=VALUE or --NAME VALUE, and no GRPOConfig(…).")
+  return found
+
+
+def number_or(text: Any) -> Any:
+  """A word as a value: a number, True, False, None, a list, or else the text."""
+  if not isinstance(text, str):
+    return text
+  for kind in (int, float):
+    try:
+      return kind(text)
+    except ValueError:
+      pass
+  try:
+    found = yaml.safe_load(text) if text and "$" not in text else text
+  except yaml.YAMLError:
+    return text
+  kept = isinstance(found, bool | list | dict) or (found is None and text in ("null", "None", "~"))
+  return [*map(number_or, found)] if isinstance(found, list) else found if kept else text
+
+
+def flat(tree: Any, name: str = "") -> dict[str, Any]:
+  """Nested mappings as dotted names → values. A list of one mapping counts as the mapping."""
+  if isinstance(tree, list) and len(tree) == 1 and isinstance(tree[0], dict):
+    tree = tree[0]
+  if not isinstance(tree, dict) or (name and not tree):
+    return {name: number_or(tree)} if name else {}
+  found: dict[str, Any] = {}
+  for key, value in tree.items():
+    found |= flat(value, f"{name}.{key}".lstrip("."))
+  return found
+
+
+def _interpolated(fields: dict[str, Any]) -> dict[str, Any]:
+  """Values such as ${data.max_prompt_length} or ${oc.select:NAME,DEFAULT}, replaced by what they name."""
+
+  def of(value: Any, depth: int = 0) -> Any:
+    named = isinstance(value, str) and re.fullmatch(r"\$\{(?:oc\.select:\s*)?([\w.]+)(?:,\s*(.*?))?\s*\}", value)
+    if not named or depth > 20:
+      return value
+    return of(fields.get(named[1], number_or(named[2] if named[2] is not None else "null")), depth + 1)
+
+  return {name: of(value) for name, value in fields.items()}
+
+
+# ---- shell -----------------------------------------------------------------------------------------------------------
+
+
+def of_shell(text: str) -> Script:
+  """The fields of the command that has most of them."""
+  shell = _Shell(text.replace("\r\n", "\n"))
+  found = max((of_words(words) for words in shell.commands), key=lambda script: len(script.fields), default=Script())
+  for words in shell.commands:
+    if words[0] in BRANCHES:
+      found.unread.append((f"shell: {words[0]}", "conditions and loops are not run: all their assignments count"))
+    elif re.match(r"\+*\w+(\.\w+)+=", words[0]):  # the shell takes it for a command of its own
+      found.unread.append((words[0], "the shell ends the command before this word, at a comment or without a \\"))
+  return found
+
+
+class _Shell:
+  """The commands of a script, each a list of words, after the expansion of variables, arrays and arithmetic."""
+
+  def __init__(self, text: str):
+    self.names: dict[str, Any] = {}
+    self.commands: list[list[str]] = []
+    words, word, array = [], None, None
+    for piece in (*PIECE.finditer(text), None):
+      kind = piece.lastgroup if piece else "end"
+      if kind == "comment" or (piece and kind is None):  # or a line that goes on
+        continue
+      if kind == "bracket" and piece[0] == "(" and word and word.endswith("=") and array is None:
+        array, word = (word[:-1], []), None
+      elif kind in ("space", "end", "redirect", "bracket"):
+        (words if array is None else array[1]).extend(() if word is None else (word,))
+        word = None
+        if array is None and kind == "end":
+          self._run(words)
+          words = []
+        elif array is not None and kind == "bracket":
+          self.names[array[0]], array = array[1], None
+      elif kind == "value" or (kind == "double" and re.fullmatch(VALUE, piece["double"])):
+        made = self._expanded(piece["value"] or piece["double"])
+        if isinstance(made, str):
+          kept = kind == "double" or made == piece[0]  # without quotes the shell splits it
+          made = [made] if kept else made.split()
+        if made:
+          (words if array is None else array[1]).extend([(word or "") + made[0], *made[1:-1]] if made[1:] else ())
+          word = made[-1] if made[1:] else (word or "") + made[0]
+      else:
+        more = re.sub(VALUE, lambda found: self._text(found[0]), piece[kind]) if kind == "double" else piece[kind]
+        word = (word or "") + (re.sub(r'\\(["\\$`\n])', r"\1", more) if kind == "double" else more)
+
+  def _run(self, words: list[str]) -> None:
+    while words and words[0] in BEFORE:
+      words = words[1:]
+    declares = bool(words) and words[0] in DECLARES
+    words = words[declares:]
+    while words and (assigned := ASSIGNED.fullmatch(words[0])):
+      self.names[assigned[1]] = assigned[2]
+      words = words[1:]
+    if words and not declares:
+      self.commands.append(words)
+
+  def _text(self, piece: str) -> str:
+    found = self._expanded(piece)
+    return " ".join(found) if isinstance(found, list) else found
+
+  def _expanded(self, piece: str) -> Any:
+    """The value of $NAME, ${NAME:-OTHER}, ${NAME[@]} or $((FORMULA)). Others keep their text."""
+    if piece.startswith("$(("):
+      try:
+        plain = re.sub(VALUE, lambda found: self._text(found[0]), piece[3:-2]).replace("/", "//")
+        return str(formula.evaluate(plain, lambda name: number_or(self.names[name]), {}))
+      except (ValueError, KeyError, TypeError, ZeroDivisionError):
+        return piece
+    named = re.fullmatch(r"\$\{?(\w+|[@*#?!])(?:\[[@*]\])?(?::?[-=](.*?))?\}?", piece, re.DOTALL)
+    if not named:
+      return piece
+    if named[1] in "@*#?!" or named[1].isdigit():
+      return ""  # the script's own arguments
+    found = self.names.get(named[1], os.environ.get(named[1]))
+    if named[2] is not None and not found:
+      return re.sub(VALUE, lambda inner: self._text(inner[0]), named[2].strip("\"'"))
+    return piece if found is None else found
+
+
+def of_words(words: list[str]) -> Script:
+  """The fields of one command: hydra's NAME=VALUE after `-m MODULE`, or --NAME VALUE after a file or `trl grpo`."""
+  found, flag, started = Script(), "", False
+  for before, word in zip(("", *words), words):
+    if not started and (before == "-m" or word.endswith(".py") or before == "trl"):
+      found.fields["module"], flag, started = word, "", True
+    elif word == "--":
+      flag = ""
+    elif word.startswith("--"):
+      flag, has, value = word[2:].partition("=")
+      flag = flag.replace("-", "_") if started or flag in COUNTS else f"launcher.{flag}"
+      flag = "num_processes" if flag in ("nproc_per_node", "num_processes") else flag
+      found.fields[flag] = number_or(value) if has else True
+      flag = "" if has else flag
+    elif started and (field := FIELD.fullmatch(word)) and (field[3] is not None or field[1]):
+      flag = ""
+      found.fields.pop(field[2], None)
+      if not field[1]:
+        found.fields[field[2]] = number_or(field[3])
+    elif flag:
+      now, value = found.fields[flag], number_or(word)
+      found.fields[flag] = value if now is True else [*now, value] if isinstance(now, list) else [now, value]
+  return found if started else Script()
+
+
+# ---- Python ----------------------------------------------------------------------------------------------------------
+
+
+def of_python(text: str) -> Script:
+  """The keywords of GRPOConfig(…), and of calls that belong to it. Names that stand for literals are replaced."""
+  names: dict[str, Any] = {}
+  found = Script()
+  nodes = sorted(_statements(ast.parse(text)), key=lambda node: node.lineno)
+  for node in nodes:
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+      try:
+        names[node.targets[0].id] = _literal(node.value, names)
+      except (ValueError, KeyError, TypeError):
+        names.pop(node.targets[0].id, None)
+    elif isinstance(node, ast.Call) and (called := ast.unparse(node.func).rpartition(".")[2]) in CALLS:
+      if called == "LoraConfig":
+        found.fields["use_peft"] = called
+      given = [*zip(("name", "config"), node.args)] if called == "load_dataset" else []
+      for name, value in [*given, *((keyword.arg, keyword.value) for keyword in node.keywords)]:
+        if name is None:
+          found.unread.append((f"**{ast.unparse(value)}", "a mapping of keywords is not read: write them out"))
+          continue
+        name = CALLS[called] + name.removeprefix(CALLS[called])
+        try:
+          found.fields.setdefault(name, _literal(value, names))
+        except (ValueError, KeyError, TypeError):
+          found.fields.setdefault(name, f"$({ast.unparse(value)})")
+  found.fields = {name: value for key, given in found.fields.items() for name, value in flat(given, key).items()}
+  return found
+
+
+def _literal(node: ast.expr, names: dict[str, Any]) -> Any:
+  return formula.evaluate(ast.unparse(node), names.__getitem__, {})
+
+
+def _statements(tree: ast.AST) -> Iterable[Any]:
+  return (node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.Call))

@@ -1,0 +1,303 @@
+"""Says of every field of a training script what it becomes here, by the tables beside this file.
+
+A table is data. [settings] has a formula of their fields for each of our settings, in their units; [let] has formulas
+that several share; [defaults] has their values of fields that a script leaves out; [refuse] has, for a field x, when it
+is refused and why; [aside] why fields without a meaning here have none; [notes] in what a setting differs.
+"""
+
+import ast
+import dataclasses
+import difflib
+import fnmatch
+import functools
+import json
+import pathlib
+import re
+import textwrap
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ragrl_jax import settings
+from ragrl_jax.cli.foreign import formula
+from ragrl_jax.cli.foreign.script_text import Script
+from ragrl_jax.settings import fields as fields_lib
+
+FOLDER = pathlib.Path(__file__).parent
+TABLES = tuple(sorted(file.stem for file in FOLDER.glob("*.toml")))
+OF_THEIRS = ("defaults", "refuse", "aside")  # parts with their names
+PARTS = (*OF_THEIRS, "let", "settings", "sizes", "instead", "notes")
+VERDICTS = {  # verdict → what it means, in the order in which they are printed
+  "unknown": "not known",
+  "refused": "refused: they would change results",
+  "mapped": "mapped: in another unit or form",
+  "kept": "kept",
+  "aside": "set aside: without an effect here",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+  """What became of a field: its verdict, our settings (name → value) and the reason. left_out: it is their default."""
+
+  field: str
+  value: Any
+  verdict: str
+  ours: dict[str, Any] = dataclasses.field(default_factory=dict)
+  why: str = ""
+  left_out: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+  """A script in our settings.
+
+  Attributes:
+    name: of the library, with its version.
+    lines: one for each field of the script, and one for each default of theirs that was refused.
+    given, defaults: our settings by dotted name, from the script's fields and from their defaults alone.
+    notes: our setting → in what it differs.
+  """
+
+  name: str
+  lines: tuple[Line, ...]
+  given: dict[str, Any]
+  defaults: dict[str, Any]
+  notes: dict[str, str]
+
+  def of(self, verdict: str) -> list[Line]:
+    """The lines with this verdict."""
+    return [line for line in self.lines if line.verdict == verdict]
+
+  @property
+  def complete(self) -> bool:
+    """Whether every field was read, and none refused."""
+    return not self.of("refused") and not self.of("unknown")
+
+
+@functools.cache
+def table(name: str) -> dict[str, Any]:
+  """A table; one that `extends` another has its entries, too, except those that it sets itself."""
+  own = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+  base = table(own["extends"]) if "extends" in own else {}
+  own["short"] = own.get("short", {}) | base.get("short", {})
+  for part in PARTS:
+    entries = {
+      _long(one, own) if part in OF_THEIRS else one: value
+      for key, value in own.get(part, {}).items()
+      for one in _spread(key)
+    }
+    joined = entries | {key: value for key, value in base.get(part, {}).items() if key not in entries}
+    own[part] = {key: value for key, value in joined.items() if value != ""}
+  return own
+
+
+def _spread(key: str) -> list[str]:
+  """The names that a key with braces stands for: "a.{b,c}" is a.b and a.c."""
+  found = re.fullmatch(r"(.*?)\{(.*?)\}(.*)", key)
+  return [key] if not found else [
+    name for word in found[2].split(",") for name in _spread(f"{found[1]}{word}{found[3]}")
+  ]  # fmt: skip
+
+
+def _long(name: str, one: Mapping[str, Any]) -> str:
+  first, dot, rest = name.partition(".")
+  return one["short"].get(first, first) + dot + rest
+
+
+def chosen(given: Mapping[str, Any]) -> str:
+  """The table that knows most of a script's fields; of two that know as many, the one that the other extends."""
+
+  def score(name: str) -> tuple[int, bool]:
+    one = table(name)
+    read = _names(one)
+    known = [field for field in given if field in read or _aside(field, one) is not None]
+    return len(known), "extends" not in one
+
+  return max(TABLES, key=score)
+
+
+def translate(script: Script, name: str, *, files: int = 1) -> Translation:
+  """The script in our settings, by the table of this name. files: how many files it has been read from."""
+  return _Work(script, table(name), files).result()
+
+
+def _names(one: Mapping[str, Any]) -> set[str]:
+  """Every field that a table's formulas name."""
+  found = {*one["defaults"], *one["refuse"]}
+  for text in (*one["let"].values(), *one["settings"].values(), *(when for when, _ in one["refuse"].values())):
+    for node in ast.walk(ast.parse(str(text).strip(), mode="eval")):
+      if isinstance(node, ast.Name | ast.Attribute):
+        found.add(_long(ast.unparse(node), one))
+      elif isinstance(node, ast.Call) and ast.unparse(node.func) == "given":
+        found |= {_long(one_of.value, one) for one_of in node.args if isinstance(one_of, ast.Constant)}
+  return found - set(one["let"])
+
+
+def _aside(field: str, one: Mapping[str, Any]) -> str | None:
+  return next((why for like, why in one["aside"].items() if fnmatch.fnmatchcase(field, like)), None)
+
+
+class _Work:
+  """One translation, field by field."""
+
+  def __init__(self, script: Script, one: Mapping[str, Any], files: int):
+    self.table, self.script, self.files = one, script, files
+    self.known = _names(one)
+    self.read: set[str] = set()  # fields that the formula in hand has read
+    given = lambda *names: any(_long(name, one) in script.fields for name in names)
+    self.calls: dict[str, Callable[..., Any]] = dict(formula.CALLS, given=given, join=_join, layers=_layers)
+    self.refused: dict[str, str] = {}
+    self.used: dict[str, dict[str, Any]] = {}  # field → our settings that depend on it
+
+  def get(self, name: str) -> Any:
+    """The value of a field, or of a formula of [let]."""
+    if name in self.table["let"]:
+      return self.value(self.table["let"][name])
+    if name == "files":
+      return self.files
+    name = _long(name, self.table)
+    self.read.add(name)
+    return self.of(name)
+
+  def of(self, field: str) -> Any:
+    """A field's value, or their default."""
+    return self.script.fields.get(field, self.table["defaults"].get(field))
+
+  def value(self, text: Any) -> Any:
+    """The value of a formula."""
+    return formula.evaluate(text, self.get, self.calls) if isinstance(text, str) else text
+
+  def result(self) -> Translation:
+    """The account and the settings."""
+    for field, (when, why) in self.table["refuse"].items():
+      value = self.of(field)
+      try:
+        if formula.evaluate(when, lambda name, value=value: value if name == "x" else self.get(name), self.calls):
+          self.refused[field] = why
+      except (KeyError, TypeError):
+        continue  # what it depends on is refused itself
+    given, defaults, notes = {}, {}, {}
+    for ours, text in {**self.table["settings"], **self.table["sizes"]}.items():
+      self.read = set()
+      try:
+        value = self.value(text)
+        if isinstance(value, str) and "$" in value:
+          raise TypeError("text of the shell")
+      except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        self._no_value(ours, str(text), error)
+        continue
+      if value is None:
+        continue
+      mine = set() if ours in self.table["sizes"] else self.read & self.script.fields.keys()
+      for field in mine:
+        self.used.setdefault(field, {})[ours] = value
+      if mine or value != _default(ours):
+        (given if mine else defaults)[ours] = value
+        if note := self.table["notes"].get(ours) or self.table["notes"].get(f"{ours}={value}"):
+          notes[ours] = note
+    lines = [self._line(field, value) for field, value in self.script.fields.items()]
+    left = [Line(field, self.of(field), "refused", why=why, left_out=True)
+            for field, why in self.refused.items() if field not in self.script.fields]  # fmt: skip
+    unread = [Line(field, "", "refused", why=why) for field, why in self.script.unread]
+    return Translation(self.table["name"], (*lines, *left, *unread), given, defaults, notes)
+
+  def _no_value(self, ours: str, text: str, error: Exception) -> None:
+    """Refuses the fields of a formula without a value."""
+    if self.read & self.refused.keys():
+      return
+    fields = sorted(self.read & self.script.fields.keys()) or sorted(self.read)
+    if computed := [one for one in fields if "$" in str(self.of(one))]:
+      fields, why = computed, "the script computes it: write its value, or give it by --set"
+    elif isinstance(error, KeyError):  # a word that has no entry
+      fields = [one for one in fields if self.of(one) == error.args[0]]
+      words = ", ".join(re.findall(r"'([^']*)':", text))
+      why = self.table["instead"].get(error.args[0]) or f"config.{ours} has nothing like it; known are {words}"
+    else:
+      why = f"config.{ours} cannot be computed from it ({error})"
+    for field in fields:
+      self.refused.setdefault(field, why)
+
+  def _line(self, field: str, value: Any) -> Line:
+    ours = self.used.get(field, {})
+    if field in self.refused:
+      return Line(field, value, "refused", why=self.refused[field])
+    if ours:
+      return Line(field, value, "kept" if value in ours.values() else "mapped", ours)
+    if field not in self.table["aside"]:
+      if field in self.table["refuse"]:
+        return Line(field, value, "kept", why="as it is here")
+      if field in self.known:
+        return Line(field, value, "aside", why="no effect beside the script's other fields")
+    if (why := _aside(field, self.table)) is not None:
+      return Line(field, value, "aside", why=why)
+    near = difflib.get_close_matches(field, self.known, n=1, cutoff=0.5)
+    return Line(field, value, "unknown", why=f"the nearest known field is {near[0]}" if near else "")
+
+
+def _default(ours: str) -> Any:
+  if ours.startswith("switches."):
+    return None
+  return fields_lib.at(settings.Settings(), ours)
+
+
+def _join(names: Any) -> str | None:
+  """Files as config.data has them: one text, joined by commas."""
+  return names if names is None else ",".join(names) if isinstance(names, list) else str(names)
+
+
+def _layers(names: Any) -> str | None:
+  """config.model.lora.layers of PEFT's target modules; None: all of them, as by default."""
+  if names in (None, "all-linear"):
+    return None
+  return " ".join(str(name).removesuffix("_proj") for name in ([names] if isinstance(names, str) else names))
+
+
+def config_text(made: Translation, source: str) -> str:
+  """A config file with the settings of a translation: `--config FILE.py`, with the variant smoke."""
+  recipe = made.given.get("recipe") or made.defaults.get("recipe") or settings.Settings().recipe
+  lost = [*made.of("refused"), *made.of("unknown")]
+  said = [f"{source} in the settings of this package, read as {made.name}.", ""]
+  said += ["Not taken over:"] * bool(lost)
+  for one in lost:
+    text = f"{one.field}={one.value}: {one.why}"
+    said += textwrap.wrap(text, 120, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+  said += [""] * bool(lost)
+  said += ["Run:    ragrl train --config THIS_FILE.py --workdir OUT", "Variants: smoke (tiny sizes, same rules)."]
+  body = [f'  config, chosen = recipes.configure("{recipe}", variant)']
+  for values, title in ((made.given, "From the script."), (made.defaults, "Their defaults, which differ from ours.")):
+    values = {name: value for name, value in values.items() if name != "recipe"}
+    body += [f"  # {title}"] * bool(values)
+    for name in filter(made.notes.__contains__, values):
+      body += textwrap.wrap(f"{name}: {made.notes[name]}", 120, initial_indent="  # ", subsequent_indent="  # ")
+    body += _statements(values)
+  docstring = "\n".join(said).replace("\\", "/").replace('"""', "'''")
+  return (
+    f'r"""{docstring}\n"""\n\nfrom ragrl_jax import config as config_lib\nfrom ragrl_jax import recipes\n\n\n'
+    'def get_config(variant: str = ""):\n'
+    + "\n".join(body)
+    + '\n  return config_lib.shrink(config) if "smoke" in chosen else config\n'
+  )
+
+
+def _statements(values: Mapping[str, Any]) -> list[str]:
+  """Assignments to a config, those of a section together, in lines of at most 120 characters."""
+  sections: dict[str, list[str]] = {}
+  for name, value in values.items():
+    section, _, last = name.rpartition(".")
+    shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    sections.setdefault(section, []).append(f"{last}={shown}" if section else f"{last} = {shown}")
+  lines = []
+  for section, given in sections.items():
+    if not section:
+      lines += [f"  config.{one}" for one in given]
+      continue
+    opened = f"  config.{section}.update("
+    row = ""
+    for one in given:
+      if row and len(opened) + len(row) + len(one) > 115:
+        lines.append(f"{opened}{row})")
+        row = ""
+      row += f"{row and ', '}{one}"
+    lines.append(f"{opened}{row})")
+  return lines

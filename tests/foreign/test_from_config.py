@@ -1,0 +1,491 @@
+"""Scripts of Search-R1, verl and TRL: every field is accounted for, and the settings are those that hands derive.
+
+The scripts were written for these tests with the fields and values of public ones.
+"""
+
+import ast
+import importlib.util
+import pathlib
+import re
+import sys
+
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes, settings
+from ragrl_jax.cli import from_config
+from ragrl_jax.cli.foreign import formula, script_text, translate
+from ragrl_jax.learner import settings as learner_settings
+from ragrl_jax.settings import fields as fields_lib
+
+SCRIPTS = pathlib.Path(__file__).parent / "scripts"
+# Files → (--set, library, refused fields, settings by hand).
+CASES = {
+  "search_r1_grpo.sh": (
+    [],
+    "Search-R1 v0.3",
+    set(),
+    {
+      "recipe": "search_r1",
+      "preset": "repo",
+      "steps": 1005,
+      "switches.max_searches": 2,
+      "switches.max_passage_tokens": 166,  # 500 // 3
+      "rollout.context": 4596,  # 4096 before the last turn, and its 500
+      "rollout.group_size": 5,
+      "rollout.top_p": 0.95,  # left out
+      "loss.minibatches": 10,  # 512 · 5 episodes in 256s
+      "optimizer.warmup_steps": 2860,  # int(.285 · 1005) = 286 training steps of 10 updates
+      "loss.kl": "k3",
+      "loss.kl_in": "loss",
+      "loss.entropy_coef": 0.001,  # left out
+      "loss.dual_clip": None,
+      "retrieval.index": "http://127.0.0.1:8000/retrieve",
+      "model.path": "Qwen/Qwen2.5-3B",
+      "data.train": "data/nq_search/train.parquet",
+      "evaluate.examples": 0,
+    },
+  ),
+  "search_r1_ppo.sh": (
+    [],
+    "Search-R1 v0.3",
+    set(),
+    {
+      "advantage.kind": "gae",
+      "critic.kind": "own",
+      "critic.learning_rate": 1e-5,
+      "critic.warmup_steps": 30,  # int(.015 · 1005) = 15, two updates a step
+      "optimizer.warmup_steps": 572,  # 286 · 2
+      "loss.minibatches": 2,  # 512 episodes in 256s
+      "loss.kl": "k1",  # without use_kl_loss the penalty is in the reward
+      "loss.kl_in": "reward",
+      "loss.kl_coef": 0.001,
+      "rollout.group_size": 1,
+      "rollout.top_p": 1.0,
+      "switches.max_searches": 4,
+      "data.evaluate": "data/nq_hotpotqa_train/test.parquet",
+      "optimizer.learning_rate": 1e-6,
+    },
+  ),
+  "search_r1_format.sh": (
+    [],
+    "Search-R1 v0.3",
+    set(),
+    {
+      "preset": "format,repo",
+      "switches.structure_weight": 0.2,
+      "switches.final_share": 0.5,  # .1 of .2
+      "switches.retrieval_weight": 0.0,
+      "optimizer.learning_rate": 5e-7,
+      "evaluate.every": 100,
+      "checkpoint.every": 100,
+      "switches.max_searches": 4,
+    },
+  ),
+  "verl_grpo.sh": (
+    ["questions=7473"],
+    "verl 0.6 to 0.9",
+    set(),
+    {
+      "preset": "r1",
+      "steps": 105,  # 15 · (7473 // 1024)
+      "rollout.prompts_per_step": 1024,
+      "rollout.context": 1536,
+      "loss.minibatches": 4,  # prompts, each with 5 samples
+      "loss.dual_clip": 3.0,  # left out
+      "loss.kl_coef": 0.001,
+      "optimizer.warmup_steps": 0,
+      "data.drop_long": True,
+      "data.train": "/home/me/data/gsm8k/train.parquet",
+      "advantage.std": "sample",
+      "model.dtype": "bfloat16",
+    },
+  ),
+  "verl_ppo.sh": (
+    [],
+    "verl 0.6 to 0.9",
+    set(),
+    {
+      "steps": 150,  # total_training_steps before total_epochs
+      "data.train": "/home/me/data/gsm8k/train.parquet,/home/me/data/math/train.parquet",
+      "rollout.prompts_per_step": 4096,
+      "rollout.group_size": 1,
+      "loss.minibatches": 8,
+      "loss.kl": "none",
+      "critic.warmup_steps": 56,  # int(.05 · 150) = 7, 8 updates a step
+      "critic.clip": 0.5,
+      "advantage.kind": "gae",
+      "rollout.context": 8192,
+    },
+  ),
+  "verl_dapo.sh": (
+    ["questions=17398"],
+    "verl 0.6 to 0.9",
+    {"actor_rollout_ref.rollout.val_kwargs.do_sample"},
+    {
+      "steps": 33,  # 17398 // 512
+      "rollout.context": 22528,
+      "rollout.filter.metric": "outcome",
+      "rollout.filter.max_draws": 30,  # 10 batches of 1536 prompts, for 512
+      "reward.overlong_limit": 20480,
+      "reward.overlong_buffer": 4096,
+      "loss.clip_low": 0.2,
+      "loss.clip_high": 0.28,
+      "loss.dual_clip": 10.0,
+      "loss.kl": "none",
+      "loss.minibatches": 16,
+      "optimizer.warmup_steps": 160,  # 10 training steps of 16 updates
+      "optimizer.weight_decay": 0.1,
+      "rollout.top_k": 0,
+      "model.path": "/data/verl/models/Qwen2.5-32B",
+    },
+  ),
+  "verl_search.yaml verl_search.sh": (
+    ["questions=169615"],
+    "verl 0.6 to 0.9",
+    set(),
+    {
+      "recipe": "tool_agent",
+      "preset": "paper",
+      "steps": 331,  # 169615 // 512, the script's batch and not the YAML's
+      "switches.max_turns": 1,  # two of the model's, the second of which answers
+      "switches.max_result_tokens": 500,  # 2000 characters
+      "retrieval.index": "http://127.0.0.1:8000/retrieve",
+      "retrieval.top_k": 3,
+      "rollout.context": 15000,
+      "rollout.max_new_tokens": 3000,
+      "optimizer.warmup_steps": 188,  # int(.285 · 331) = 94, 2 updates a step
+    },
+  ),
+  "verl_resolved.yaml": (
+    ["questions=10000"],
+    "verl 0.6 to 0.9",
+    set(),
+    {
+      "steps": 156,  # 2 · (10000 // 128)
+      "seed": 7,
+      "advantage.kind": "leave_one_out",
+      "model.lora.rank": 64,
+      "model.lora.layers": "q v",
+      "prompting.thinking": "off",
+      "loss.aggregation": "seq_mean_token_mean",
+      "loss.kl": "k1",
+      "loss.kl_in": "reward",
+      "loss.kl_target": 0.05,
+      "loss.importance_cap": 2.0,
+      "loss.epochs": 2,
+      "loss.minibatches": 2,
+      "optimizer.warmup_steps": 60,  # int(.1 · 156) = 15, 2 passes of 2 updates
+      "optimizer.schedule": "cosine",
+      "optimizer.final_share": 0.1,
+      "optimizer.b2": 0.95,
+      "optimizer.clip_norm": 0.5,
+      "evaluate.examples": 500,
+      "rollout.top_k": 50,
+      "log.wandb": False,
+      "critic.kind": "none",
+    },
+  ),
+  "trl_grpo.yaml": (
+    ["questions=72441"],
+    "TRL 1.16",
+    set(),
+    {
+      "rollout.prompts_per_step": 256,  # 7 processes · 16 · 16 accumulated / 7 samples
+      "rollout.group_size": 7,
+      "steps": 282,  # 72441 // 256
+      "optimizer.warmup_steps": 29,  # ceil(.1 · 282)
+      "optimizer.schedule": "cosine",
+      "optimizer.final_share": 0.0,
+      "optimizer.weight_decay": 0.0,  # left out
+      "advantage.eps": 1e-4,
+      "loss.aggregation": "token_mean",  # left out: dapo
+      "loss.kl": "none",  # left out: beta 0
+      "checkpoint.every": 282,  # an epoch
+      "evaluate.every": 100,
+      "data.train": "hf:AI-MO/NuminaMath-TIR/all/train",
+      "seed": 42,
+    },
+  ),
+  "trl_grpo.py": (
+    ["num_processes=2"],
+    "TRL 1.16",
+    {"trainer_reward_funcs"},
+    {
+      "rollout.prompts_per_step": 32,  # 2 processes · 8 · 16 steps of a generation / 8 samples
+      "loss.minibatches": 4,  # 16 steps, 4 of which are one update
+      "loss.epochs": 2,
+      "steps": 50,  # 400 updates, 4 · 2 a step
+      "checkpoint.every": 10,  # 80 updates
+      "optimizer.warmup_steps": 20,
+      "optimizer.schedule": "constant",
+      "loss.aggregation": "seq_mean_token_sum_norm",
+      "loss.kl": "k3+",  # left out: their correction
+      "loss.kl_coef": 0.04,
+      "loss.clip_high": 0.28,
+      "loss.dual_clip": 4.0,
+      "advantage.std": "none",
+      "model.path": "Qwen/Qwen2-0.5B-Instruct",
+      "model.lora.rank": 16,
+      "model.lora.alpha": 64.0,
+      "model.lora.layers": "q k",
+      "rollout.max_new_tokens": 512,
+      "data.train": "hf:trl-lib/tldr//train",
+      "model.remat": True,
+    },
+  ),
+}
+
+
+@pytest.fixture
+def home(monkeypatch):
+  monkeypatch.setenv("HOME", "/home/me")
+  for name in ("OUT", "MODEL", "HOME_OF_DATA", "ADDRESS", "NNODES"):
+    monkeypatch.delenv(name, raising=False)
+
+
+def of_text(tmp_path, text, name="run.sh", changes=()):
+  (tmp_path / name).write_text(text)
+  return from_config.made_of([str(tmp_path / name)], list(changes))
+
+
+def written(made, tmp_path):
+  """(the file's config, its checked settings)."""
+  file = tmp_path / "mine.py"
+  file.write_text(translate.config_text(made, "run.sh"))
+  assert max(map(len, file.read_text().splitlines())) <= 120
+  config = config_lib.load(str(file))
+  return config, config_lib.validate(config)
+
+
+@pytest.mark.parametrize("files", CASES)
+def test_no_field_of_a_public_script_is_unaccounted(files, home, tmp_path):
+  changes, name, refused, wanted = CASES[files]
+  made = from_config.made_of([str(SCRIPTS / file) for file in files.split()], changes)
+  assert made.name == name
+  assert made.of("unknown") == [] and {line.field for line in made.of("refused")} == refused
+  assert sum(len(made.of(verdict)) for verdict in translate.VERDICTS) == len(made.lines) > 35
+  assert all(line.ours or line.why for line in made.lines)
+  config, run = written(made, tmp_path)
+  learner_settings.from_config(run)  # the relations that are checked when a run starts
+  found = {ours: fields_lib.at(run, ours) for ours in wanted}
+  assert found == wanted
+  recipes.get(config.recipe, config.preset, **{k: v for k, v in config.switches.items() if v is not None})
+  small = config_lib.load(str(tmp_path / "mine.py"), "smoke")
+  assert small.steps == 2 and config_lib.validate(small).rollout.context == 2048
+
+
+def test_a_shells_words_are_read_as_a_shell_reads_them(tmp_path, monkeypatch):
+  monkeypatch.setenv("FROM_OUTSIDE", "x/y")
+  monkeypatch.delenv("NOT_SET", raising=False)
+  text = r"""
+n=3; m=$((n * (2 + 1) / 2))      # 9 / 2 is 4 in a shell
+long=( a.one=1
+  a.two="two words" )            # an array over two lines
+export PAIR='b.one=1 b.two=$n'
+if true; then k=5; fi
+python3 -m some.module "${long[@]}" $PAIR c.m=${m} 'c.list=["x", "y"]' c.default=${NOT_SET:-${n}7} \
+  c.quoted="a \"b\" $n" c.single='$n' ~d.gone +d.new=null ++d.forced=True c.lr=1e-6 c.path=$FROM_OUTSIDE/z \
+  c.command=$(date +%s) c.unset=$NOT_SET c.empty= c.twice=1 c.twice=2 # c.comment=1
+"""
+  (tmp_path / "run.sh").write_text(text)
+  found = script_text.read(tmp_path / "run.sh")
+  assert found.fields == {
+    "module": "some.module",
+    "a.one": 1,
+    "a.two": "two words",
+    "b.one": 1,
+    "b.two": "$n",
+    "c.m": 4,
+    "c.list": ["x", "y"],
+    "c.default": 37,
+    "c.quoted": 'a "b" 3',
+    "c.single": "$n",
+    "d.new": None,
+    "d.forced": True,
+    "c.lr": 1e-6,
+    "c.path": "x/y/z",
+    "c.command": "$(date +%s)",
+    "c.unset": "$NOT_SET",
+    "c.empty": "",
+    "c.twice": 2,
+  }
+  assert [name for name, _ in found.unread] == ["shell: if"]
+
+
+def test_what_the_shell_would_not_pass_on_is_refused(tmp_path):
+  made = of_text(tmp_path, "python -m verl.trainer.main_ppo data.seed=1 \\\n  # a note \\\n  data.train_batch_size=8\n")
+  (one,) = (line for line in made.of("refused") if line.field.startswith("data."))
+  assert one.field == "data.train_batch_size=8" and "comment" in one.why
+  made = of_text(tmp_path, "python -m verl.trainer.main_ppo data.seed=1 data.train_batch_size=$(cat size)\n")
+  assert [x.value for x in made.of("refused") if "computes" in x.why] == ["$(cat size)"]
+
+
+def test_python_is_read_and_never_run(tmp_path):
+  text = """
+import os
+os.remove("nothing")
+from trl import GRPOConfig
+BATCH = 4
+more = dict(beta=1)
+GRPOConfig(per_device_train_batch_size=2 * BATCH, learning_rate=os.environ["LR"], max_steps=10, **more)
+"""
+  made = of_text(tmp_path, text, "run.py", ["num_processes=1"])
+  assert made.given["rollout.prompts_per_step"] == 1  # 8 completions of one prompt
+  assert {line.field for line in made.of("refused")} == {"learning_rate", "**more"}
+  assert "learning_rate" not in made.given
+  with pytest.raises(ValueError, match="no field"):
+    of_text(tmp_path, "print(1)\n", "empty.py")
+  with pytest.raises(ValueError, match="cannot be read"):
+    of_text(tmp_path, "GRPOConfig(", "wrong.py")
+
+
+def test_an_unknown_field_is_named_with_the_nearest_known_one(tmp_path):
+  made = of_text(tmp_path, "python -m verl.trainer.main_ppo data.train_batchsize=8 actor_rollout_ref.rollout.n=5\n")
+  (one,) = made.of("unknown")
+  assert one.field == "data.train_batchsize" and one.why.endswith("data.train_batch_size")
+  assert not made.complete and "data.train_batchsize" in from_config.account(made)
+  assert "data.train_batchsize=8" in translate.config_text(made, "run.sh")
+
+
+@pytest.mark.parametrize(
+  "given, field, said",
+  [
+    ("algorithm.adv_estimator=remax", "algorithm.adv_estimator", "leave_one_out"),
+    ("algorithm.adv_estimator=made_up", "algorithm.adv_estimator", "known are gae, grpo"),
+    ("actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "actor_rollout_ref.actor.policy_loss.loss_mode", "clip"),
+    ("custom_reward_function.path=r.py", "custom_reward_function.path", "reward.md"),
+    ("reward_model.enable=True", "reward_model.enable", "judge"),
+    ("data.shuffle=False", "data.shuffle", "random order"),
+    ("critic.model.path=other", "critic.model.path", "copy of the policy"),
+    ("actor_rollout_ref.actor.clip_ratio=0.1", "actor_rollout_ref.actor.clip_ratio", "changes nothing there"),
+    ("algorithm.kl_ctrl.kl_coef=0.01", "algorithm.kl_ctrl.kl_coef", "until verl 0.2"),
+    (
+      "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=kl",
+      "actor_rollout_ref.actor.kl_loss_type",
+      "pulls nowhere",
+    ),
+    (
+      "actor_rollout_ref.actor.use_kl_loss=True algorithm.use_kl_in_reward=True",
+      "algorithm.use_kl_in_reward",
+      "one penalty",
+    ),
+  ],
+)
+def test_what_has_no_equal_is_refused_with_what_to_do(given, field, said, tmp_path):
+  text = f"python -m verl.trainer.main_ppo actor_rollout_ref.model.path=m {given}\n"
+  made = of_text(tmp_path, text, changes=["questions=9999"])
+  (one,) = made.of("refused")
+  assert one.field == field and said in one.why
+
+
+@pytest.mark.parametrize(
+  "given, prompts, minibatches, epochs, steps",
+  [
+    ("", 8, 1, 1, 120),  # 4 · 4 · 4 completions of 8 samples; as many updates as steps
+    ("steps_per_generation=8", 16, 2, 1, 60),
+    ("steps_per_generation=2", 8, 1, 1, 120),  # an update joins two generations of the same weights
+    ("generation_batch_size=256", 32, 4, 1, 30),
+    ("num_iterations=3", 8, 1, 3, 40),
+  ],
+)
+def test_trls_batches_count_completions(given, prompts, minibatches, epochs, steps, tmp_path):
+  base = "num_processes: 4\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 4\nmax_steps: 120\n"
+  made = of_text(tmp_path, base + given.replace("=", ": "), "run.yaml")
+  run = written(made, tmp_path)[1]
+  assert made.complete
+  found = (run.rollout.prompts_per_step, run.loss.minibatches, run.loss.epochs, run.steps)
+  assert found == (prompts, minibatches, epochs, steps)
+
+
+def test_flags_of_a_launcher_and_of_a_script_are_told_apart(tmp_path):
+  text = (
+    "accelerate launch --num_processes 2 --config_file zero3.yaml grpo.py --bf16 --max_steps=10 "
+    "--learning_rate 2e-6 --report_to wandb mlflow --model_name_or_path m\n"
+  )
+  made = of_text(tmp_path, text)
+  assert made.complete and made.name == "TRL 1.16"
+  wanted = {"optimizer.learning_rate": 2e-6, "log.wandb": True, "log.mlflow": True, "rollout.prompts_per_step": 2}
+  assert {name: made.given[name] for name in wanted} == wanted
+  assert [line.field for line in made.of("aside")] == ["launcher.config_file", "module"]
+  trl = of_text(tmp_path, "trl grpo --config grpo.yaml --num_processes 1 --max_steps 3\n")
+  assert [line.field for line in trl.of("refused")] == ["config"]
+
+
+@pytest.mark.parametrize("name", translate.TABLES)
+def test_a_table_names_settings_and_fields_that_exist(name):
+  one = translate.table(name)
+  run = settings.Settings()
+  switches = {key for room in recipes.RECIPES.values() for key in fields_lib.kinds(room.Switches)}
+  for ours in (*one["settings"], *one["sizes"], *(key.split("=")[0] for key in one["notes"])):
+    switch = ours.partition("switches.")[2]
+    assert switch in switches or (not switch and fields_lib.at(run, ours) is not run), ours
+  read = {field for other in translate.TABLES for field in translate._names(translate.table(other) | {"defaults": {}})}
+  unused = one["defaults"].keys() - read
+  assert not unused, f"no formula reads these defaults: {unused}"
+  texts = " ".join(str([*one[part].values()]) for part in ("refuse", "aside", "notes", "instead"))
+  for path in re.findall(r"config\.([a-z_]+(?:\.[a-z_0-9]+)+)", texts):
+    assert path.startswith("switches.") or fields_lib.at(run, path) is not run, path
+  for page in re.findall(r"docs/[\w/]+\.md", texts):
+    assert (pathlib.Path(__file__).parents[2] / page).is_file(), page
+
+
+def declared(library, path, name):
+  """Fields of a dataclass of an installed library → their defaults as text. The file is read, not imported."""
+  spec = importlib.util.find_spec(library)
+  if spec is None or spec.origin is None:
+    pytest.skip(f"{library} is not installed")
+  tree = ast.parse((pathlib.Path(spec.origin).parent / path).read_text(encoding="utf-8"))
+  body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+  for node in (node for node in body if isinstance(node, ast.AnnAssign)):
+    call = node.value
+    made = [word.value for word in call.keywords if word.arg == "default"] if isinstance(call, ast.Call) else [call]
+    yield ast.unparse(node.target), ast.unparse(made[0]) if made and made[0] else None
+
+
+def test_trls_own_fields_and_defaults_are_the_tables():
+  found = {}
+  for library, path, name in (
+    ("transformers", "training_args.py", "TrainingArguments"),
+    ("trl", "trainer/base_config.py", "_BaseConfig"),
+    ("trl", "trainer/model_config.py", "ModelConfig"),
+    ("trl", "scripts/utils.py", "ScriptArguments"),
+    ("trl", "scripts/grpo.py", "GRPOScriptArguments"),
+    ("trl", "trainer/grpo_config.py", "GRPOConfig"),
+  ):
+    found |= dict(declared(library, path, name))
+  one = translate.table("trl")
+  names = translate._names(one)
+  unknown = [field for field in found if field not in names and translate._aside(field, one) is None]
+  assert len(found) > 200 and not unknown
+  ours = {field: str(value) for field, value in one["defaults"].items() if field in found}
+  apart = {field for field, value in ours.items() if found[field].strip("'") != value}
+  assert apart == {"optim"}  # theirs is a function's value: a kind of AdamW
+
+
+def test_a_formula_has_nothing_but_its_operations():
+  get = {"a.b": 3, "c": None}.__getitem__
+  assert formula.evaluate("(a.b + 1) // 2 if c is None else {1: 2}[c]", get) == 2
+  assert formula.evaluate("c and c.d", get) is None  # what the value does not depend on is not read
+  for text in ("__import__('os')", "a.b()", "[x for x in a.b]", "lambda: 1", "a b"):
+    with pytest.raises(ValueError, match="no formula"):
+      formula.evaluate(text, get)
+
+
+def test_the_command_writes_a_file_and_its_status_says_whether_all_was_taken(tmp_path, monkeypatch, capsys, home):
+  def run(*words):
+    monkeypatch.setattr(sys, "argv", ["ragrl from-config", *map(str, words)])
+    return from_config.main(), capsys.readouterr().out
+
+  out = tmp_path / "mine.py"
+  status, said = run(SCRIPTS / "search_r1_grpo.sh", "--out", out)
+  assert status == 0 and said.endswith(f"{out}\n") and config_lib.load(str(out)).steps == 1005
+  assert said.startswith("Read as Search-R1 v0.3: 52 fields: aside 21, kept 20, mapped 11, refused 0, unknown 0.")
+  status, said = run(SCRIPTS / "verl_grpo.sh")
+  assert status == 1 and "--set questions=N" in said
+  assert run(SCRIPTS / "verl_grpo.sh", "--anyway")[0] == 0
+  assert run(SCRIPTS / "verl_grpo.sh", "--set", "questions=7473")[0] == 0
+  with pytest.raises(ValueError, match="FIELD=VALUE"):
+    run(SCRIPTS / "verl_grpo.sh", "--set", "questions")
+  with pytest.raises(ValueError, match=r"mine\.txt\.py"):
+    run(SCRIPTS / "verl_grpo.sh", "--out", tmp_path / "mine.txt")
