@@ -95,8 +95,9 @@ def main() -> None:
     rng.shuffle(rows)
     writers.write_examples(given.out / f"{name}.jsonl.gz", rows)
   train = {row.id for row in parts["train"]}
-  sources = [(example, list(articles[example.passages[0].title].values())) for example in examples if example.id in train]
-  harder = (with_choice(*source, rng, given.unit, 2 * given.passages) for source in sources)
+  chosen = [example for example in examples if example.id in train]
+  articles_of = (list(articles[example.passages[0].title].values()) for example in chosen)
+  harder = [with_choice(*each, rng, given.unit, 2 * given.passages) for each in zip(chosen, articles_of)]
   parts["hard"] = [row for row in harder if row]
   writers.write_examples(given.out / "hard.jsonl.gz", parts["hard"])
   corpus = [
