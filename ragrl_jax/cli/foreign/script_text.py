@@ -28,7 +28,7 @@ ASSIGNED = re.compile(r"(\w+)=(.*)", re.DOTALL)
 FIELD = re.compile(r"(~?)\+{0,2}([A-Za-z_][\w.@/-]*)(?:=(.*))?", re.DOTALL)  # hydra: NAME=VALUE, +NAME=…, ~NAME
 DECLARES = ("export", "local", "declare", "readonly")
 BEFORE = ("then", "do", "else", "{", "exec", "nohup", "time", "!")  # words that may stand before a command
-BRANCHES = ("if", "for", "while", "until", "case", "elif")
+BRANCHES, ENDS = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
 CALLS = {
   "GRPOConfig": "",
   "ModelConfig": "",
@@ -57,7 +57,7 @@ def read(path: str | pathlib.Path) -> Script:
   try:
     text = path.read_text(encoding="utf-8")
     if path.suffix in (".yaml", ".yml", ".json"):
-      found = Script(_interpolated(flat(yaml.safe_load(text))))
+      found = Script(flat(yaml.safe_load(text)))
     else:
       found = of_python(text) if path.suffix == ".py" else of_shell(text)
   except (UnicodeDecodeError, SyntaxError, yaml.YAMLError) as error:
@@ -96,14 +96,14 @@ def flat(tree: Any, name: str = "") -> dict[str, Any]:
   return found
 
 
-def _interpolated(fields: dict[str, Any]) -> dict[str, Any]:
+def interpolated(fields: dict[str, Any]) -> dict[str, Any]:
   """Values such as ${data.max_prompt_length} or ${oc.select:NAME,DEFAULT}, replaced by what they name."""
 
   def of(value: Any, depth: int = 0) -> Any:
     named = isinstance(value, str) and re.fullmatch(r"\$\{(?:oc\.select:\s*)?([\w.]+)(?:,\s*(.*?))?\s*\}", value)
-    if not named or depth > 20:
+    if not named or depth > 20 or (named[1] not in fields and named[2] is None):
       return value
-    return of(fields.get(named[1], number_or(named[2] if named[2] is not None else "null")), depth + 1)
+    return of(fields[named[1]] if named[1] in fields else number_or(named[2]), depth + 1)
 
   return {name: of(value) for name, value in fields.items()}
 
@@ -115,10 +115,9 @@ def of_shell(text: str) -> Script:
   """The fields of the command that has most of them."""
   shell = _Shell(text.replace("\r\n", "\n"))
   found = max((of_words(words) for words in shell.commands), key=lambda script: len(script.fields), default=Script())
+  found.unread += [(f"${name}", "it is set inside a condition or a loop, which is not run") for name in shell.unsure]
   for words in shell.commands:
-    if words[0] in BRANCHES:
-      found.unread.append((f"shell: {words[0]}", "conditions and loops are not run: all their assignments count"))
-    elif re.match(r"\+*\w+(\.\w+)+=", words[0]):  # the shell takes it for a command of its own
+    if re.match(r"\+*\w+(\.\w+)+=", words[0]):  # the shell takes it for a command of its own
       found.unread.append((words[0], "the shell ends the command before this word, at a comment or without a \\"))
   return found
 
@@ -129,6 +128,9 @@ class _Shell:
   def __init__(self, text: str):
     self.names: dict[str, Any] = {}
     self.commands: list[list[str]] = []
+    self.branched: dict[str, bool] = {}  # name → whether it was last set inside a condition or a loop
+    self.unsure: dict[str, None] = {}  # those of them that are used
+    self.depth = 0
     words, word, array = [], None, None
     for piece in (*PIECE.finditer(text), None):
       kind = piece.lastgroup if piece else "end"
@@ -159,10 +161,11 @@ class _Shell:
   def _run(self, words: list[str]) -> None:
     while words and words[0] in BEFORE:
       words = words[1:]
+    self.depth += bool(words) and (words[0] in BRANCHES) - (words[0] in ENDS)
     declares = bool(words) and words[0] in DECLARES
     words = words[declares:]
     while words and (assigned := ASSIGNED.fullmatch(words[0])):
-      self.names[assigned[1]] = assigned[2]
+      self.names[assigned[1]], self.branched[assigned[1]] = assigned[2], self.depth > 0
       words = words[1:]
     if words and not declares:
       self.commands.append(words)
@@ -184,6 +187,8 @@ class _Shell:
       return piece
     if named[1] in "@*#?!" or named[1].isdigit():
       return ""  # the script's own arguments
+    if self.branched.get(named[1]):
+      self.unsure[named[1]] = None
     found = self.names.get(named[1], os.environ.get(named[1]))
     if named[2] is not None and not found:
       return re.sub(VALUE, lambda inner: self._text(inner[0]), named[2].strip("\"'"))
