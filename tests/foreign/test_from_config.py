@@ -240,7 +240,7 @@ CASES = {
 @pytest.fixture
 def home(monkeypatch):
   monkeypatch.setenv("HOME", "/home/me")
-  for name in ("OUT", "MODEL", "HOME_OF_DATA", "ADDRESS", "NNODES"):
+  for name in "OUT MODEL HOME_OF_DATA ADDRESS NNODES MODEL_PATH TRAIN_BATCH_SIZE PPO_MINI_BATCH_SIZE CRITIC_LR".split():
     monkeypatch.delenv(name, raising=False)
 
 
@@ -284,7 +284,9 @@ long=( a.one=1
   a.two="two words" )            # an array over two lines
 export PAIR='b.one=1 b.two=$n'
 k=1; if true; then k=5; j=6; fi; j=7
-python3 -m some.module "${long[@]}" $PAIR c.m=${m} 'c.list=["x", "y"]' c.default=${NOT_SET:-${n}7} \
+more=( e.one=1 ); more+=( e.two=2 ); joined=a; joined+=b
+python3 -m some.module "${long[@]}" "${more[@]}" $PAIR \
+  c.joined=$joined c.m=${m} 'c.list=["x", "y"]' c.default=${NOT_SET:-${n}7} \
   c.quoted="a \"b\" $n" c.single='$n' ~d.gone +d.new=null ++d.forced=True c.k=$k c.j=$j c.lr=1e-6 \
   c.path=$FROM_OUTSIDE/z \
   c.command=$(date +%s) c.unset=$NOT_SET c.empty= c.twice=1 c.twice=2 # c.comment=1
@@ -295,6 +297,9 @@ python3 -m some.module "${long[@]}" $PAIR c.m=${m} 'c.list=["x", "y"]' c.default
     "module": "some.module",
     "a.one": 1,
     "a.two": "two words",
+    "e.one": 1,
+    "e.two": 2,
+    "c.joined": "ab",
     "b.one": 1,
     "b.two": "$n",
     "c.m": 4,
@@ -421,11 +426,18 @@ def test_trls_batches_count_completions(given, prompts, minibatches, epochs, ste
 def test_flags_of_a_launcher_and_of_a_script_are_told_apart(tmp_path):
   text = (
     "accelerate launch --num_processes 2 --config_file zero3.yaml grpo.py --bf16 --max_steps=10 "
-    "--learning_rate 2e-6 --report_to wandb mlflow --model_name_or_path m\n"
+    "--learning_rate 2e-6 --report_to wandb mlflow --no_gradient_checkpointing "
+    "--model_name_or_path m --model_revision v2\n"
   )
   made = of_text(tmp_path, text)
   assert made.complete and made.name == "TRL 1.16"
-  wanted = {"optimizer.learning_rate": 2e-6, "log.wandb": True, "log.mlflow": True, "rollout.prompts_per_step": 2}
+  wanted = {
+    "optimizer.learning_rate": 2e-6,
+    "log.wandb": True,
+    "log.mlflow": True,
+    "model.remat": False,
+    "model.path": "m@v2",
+  }
   assert {name: made.given[name] for name in wanted} == wanted
   assert [line.field for line in made.of("aside")] == ["launcher.config_file", "module"]
   trl = of_text(tmp_path, "trl grpo --config grpo.yaml --num_processes 1 --max_steps 3\n")

@@ -24,7 +24,7 @@ PIECE = re.compile(
   |(?P<plain>[^\s;|&<>'"\\$()]+|.)""",
   re.VERBOSE | re.DOTALL,
 )
-ASSIGNED = re.compile(r"(\w+)=(.*)", re.DOTALL)
+ASSIGNED = re.compile(r"(\w+)(\+?)=(.*)", re.DOTALL)  # a shell's NAME=VALUE, or NAME+=VALUE
 FIELD = re.compile(r"(~?)\+{0,2}([A-Za-z_][\w.@/-]*)(?:=(.*))?", re.DOTALL)  # hydra: NAME=VALUE, +NAME=…, ~NAME
 DECLARES = ("export", "local", "declare", "readonly")
 BEFORE = ("then", "do", "else", "{", "exec", "nohup", "time", "!")  # words that may stand before a command
@@ -136,8 +136,8 @@ class _Shell:
       kind = piece.lastgroup if piece else "end"
       if kind == "comment" or (piece and kind is None):  # or a line that goes on
         continue
-      if kind == "bracket" and piece[0] == "(" and word and word.endswith("=") and array is None:
-        array, word = (word[:-1], []), None
+      if kind == "bracket" and piece[0] == "(" and array is None and ASSIGNED.fullmatch(word or ""):
+        array, word = (word, []), None
       elif kind in ("space", "end", "redirect", "bracket"):
         (words if array is None else array[1]).extend(() if word is None else (word,))
         word = None
@@ -145,7 +145,8 @@ class _Shell:
           self._run(words)
           words = []
         elif array is not None and kind == "bracket":
-          self.names[array[0]], array = array[1], None
+          self._assign(array[0], array[1], any("=" in one for one in array[1]))
+          array = None
       elif kind == "value" or (kind == "double" and re.fullmatch(VALUE, piece["double"])):
         made = self._expanded(piece["value"] or piece["double"])
         if isinstance(made, str):
@@ -164,11 +165,17 @@ class _Shell:
     self.depth += bool(words) and (words[0] in BRANCHES) - (words[0] in ENDS)
     declares = bool(words) and words[0] in DECLARES
     words = words[declares:]
-    while words and (assigned := ASSIGNED.fullmatch(words[0])):
-      self.names[assigned[1]], self.branched[assigned[1]] = assigned[2], self.depth > 0
+    while words and ASSIGNED.fullmatch(words[0]):
+      self._assign(words[0], words[0].partition("=")[2])
       words = words[1:]
     if words and not declares:
       self.commands.append(words)
+
+  def _assign(self, word: str, value: Any, matters: bool = True) -> None:
+    """NAME=VALUE or NAME+=VALUE. matters: whether the value has fields; another array is of words of a launcher."""
+    name, adds, _ = ASSIGNED.fullmatch(word).groups()
+    self.branched[name] = (self.depth > 0 and matters) or bool(adds and self.branched.get(name))
+    self.names[name] = self.names.get(name, type(value)()) + value if adds else value
 
   def _text(self, piece: str) -> str:
     found = self._expanded(piece)
@@ -206,8 +213,10 @@ def of_words(words: list[str]) -> Script:
     elif word.startswith("--"):
       flag, has, value = word[2:].partition("=")
       flag = flag.replace("-", "_") if started or flag in COUNTS else f"launcher.{flag}"
-      flag = "num_processes" if flag in ("nproc_per_node", "num_processes") else flag
-      found.fields[flag] = number_or(value) if has else True
+      flag = "num_processes" if flag == "nproc_per_node" else flag
+      negated = started and flag.startswith("no_") and not has
+      found.fields[flag.removeprefix("no_") if negated else flag] = number_or(value) if has else not negated
+      flag = "" if negated else flag
       flag = "" if has else flag
     elif started and (field := FIELD.fullmatch(word)) and (field[3] is not None or field[1]):
       flag = ""
