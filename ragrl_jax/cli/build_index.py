@@ -1,6 +1,6 @@
 r"""Builds an index from a corpus. After a kill, the same command continues where it stopped.
 
-    ragrl index --corpus FILE.jsonl[.gz] --encoder bm25|hashing|MODEL --out DIR
+    ragrl index --corpus FOLDER --encoder bm25|hashing|MODEL --out DIR
     ragrl index --corpus wiki.jsonl.gz --encoder e5-base-v2/ --factory IVF4096,PQ96 \
         --options nprobe=64 --dtype float16 --out wiki_e5
 """
@@ -18,7 +18,7 @@ from ragrl_jax.store import compile_cache
 def main() -> int:
   """Runs `ragrl index`."""
   parser = commands.Parser(__doc__)
-  parser.add_argument("--corpus", required=True, help="files or a folder: JSON lines, Parquet, TSV, BEIR's")
+  parser.add_argument("--corpus", required=True, help="documents or rows, in files or a folder (docs/howto/corpus.md)")
   parser.add_argument("--encoder", required=True, help="bm25, hashing, or a model's folder or Hugging Face name")
   parser.add_argument("--out", required=True)
   parser.add_argument("--factory", default="Flat", help="FAISS factory string of a dense index (default: exact)")
@@ -32,8 +32,8 @@ def main() -> int:
     metavar="JSON",
     help='for example {"stemmer": "english"} for bm25, {"dim": 1024} for hashing',
   )
-  parser.add_argument("--chunk_tokens", type=int, default=0, help="cut documents into passages of this many tokens")
-  parser.add_argument("--chunk_overlap", type=int, default=0, help="tokens that a passage shares with the previous one")
+  parser.add_argument("--chunk_tokens", type=int, default=0, help="tokens of a passage (documents in files: 256)")
+  parser.add_argument("--chunk_overlap", type=int, default=0, help="tokens that it shares with the previous one (32)")
   parser.add_argument("--chunk_tokenizer", default="words", help="words, or a folder with a tokenizer.json")
   parser.add_argument("--shard", type=_shard, help="1/4: index the first of four parts, for a separate server")
   parser.add_argument("--shard_rows", type=int, default=8192, help="most passages between two saves of progress")

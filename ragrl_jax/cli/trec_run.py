@@ -15,7 +15,7 @@ from tqdm import tqdm
 from ragrl_jax.cli import commands
 from ragrl_jax.core.metrics import retrieval as metrics
 from ragrl_jax.data import writers
-from ragrl_jax.retrieval import load_index, rows
+from ragrl_jax.retrieval import load_index, trec_files
 
 BATCH = 256  # queries searched together
 
@@ -38,19 +38,19 @@ def main() -> int:
     raise ValueError("--qrels is missing: a run file without qrels cannot be scored.")
   if given.index:
     writers.refuse_inputs([given.run], filter(None, (given.queries, given.qrels)), flag="--run")
-  judgements = rows.read_qrels(given.qrels) if given.qrels else None
+  judgements = trec_files.read_qrels(given.qrels) if given.qrels else None
   names = given.measures.split(",")
   metrics.means({}, {}, names)  # refuses an unknown measure before the search
   if given.index:
     _search(given, judgements)
   if judgements is not None:
-    found = metrics.means(rows.read_run(given.run), judgements, names)
+    found = metrics.means(trec_files.read_run(given.run), judgements, names)
     print(json.dumps(dict(run=given.run, queries=len(judgements), **found), indent=1))
   return 0
 
 
 def _search(given, judgements) -> None:
-  queries = rows.read_queries(given.queries)
+  queries = trec_files.read_queries(given.queries)
   if judgements is not None:
     if missing := judgements.keys() - queries.keys():
       raise ValueError(
@@ -63,4 +63,4 @@ def _search(given, judgements) -> None:
       some = names[start : start + BATCH]
       answers.update(zip(some, index.search([queries[name] for name in some], given.top_k), strict=True))
       bar.update(len(some))
-  rows.write_run(given.run, answers)
+  trec_files.write_run(given.run, answers)

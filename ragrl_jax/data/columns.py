@@ -1,21 +1,16 @@
 """Reads the columns of a row of a data set. An invalid value raises a ValueError that names the column."""
 
 import ast
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.store import sums
 from ragrl_jax.structs import Passage
 
 Row = Mapping[str, Any]
 _LISTED = re.compile(r"(?:array\()?[\[({]\s*(?:[\"'\])}]|None\b|null\b)")  # how a list of texts begins as text
-
-
-def passage_id(title: str, text: str) -> str:
-  """An id for a passage without one: a hash of title and text."""
-  return hashlib.sha1(f"{title}\n{text}".encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def is_text(context: Any) -> bool:
@@ -25,7 +20,7 @@ def is_text(context: Any) -> bool:
 
 def made(title: str, text: str) -> Passage:
   """A passage whose id is a hash of its text."""
-  return Passage(passage_id(title, text), title, text)
+  return Passage(sums.content_id(title, text), title, text)
 
 
 def contexts(value: Any) -> list[tuple[str, list[str]]]:
@@ -97,7 +92,7 @@ def passage(value: Any, where: str) -> Passage:
   if not isinstance(title, str):
     raise ValueError(f"the title of {where!r} must be text, this is {title!r}.")
   name = value.get("id")
-  return Passage(passage_id(title, value["text"]) if name in (None, "") else str(name), title, value["text"])
+  return Passage(sums.content_id(title, value["text"]) if name in (None, "") else str(name), title, value["text"])
 
 
 def question(row: Row, column: str = "question") -> str:
@@ -147,15 +142,25 @@ def _listed(text: str, column: str) -> list[str]:
 
 def identified(row: Row, columns: Sequence[str], default: str) -> str:
   """The id in the first of the columns that has one."""
-  found = next((row[column] for column in columns if row.get(column) is not None), default)
-  if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
+  found = next((row[column] for column in columns if row.get(column) not in (None, "")), default)
+  if isinstance(found, bool) or not isinstance(found, str | int):
     raise ValueError(f"{columns[0]!r} must be text or a number, this is {found!r}.")
   return str(found)
 
 
+def _json(value: Any) -> Any:
+  """The list or object in a text, as files of plain values have them; other values stay. A blank text is None."""
+  if not isinstance(value, str):
+    return value
+  try:
+    return json.loads(value) if value.strip() else None
+  except (ValueError, RecursionError):
+    return value
+
+
 def listed(row: Row, column: str, within: str = "") -> list:
-  """A column that holds a list; one that is missing is empty. `within`: the column whose value `row` is."""
-  value = row.get(column)
+  """A column that holds a list, or JSON text of one; one that is missing is empty. `within`: the column of `row`."""
+  value = _json(row.get(column))
   if value is not None and not isinstance(value, list | tuple):
     column = f"{within}.{column}" if within else column
     raise ValueError(f"{column!r} must be a list, this is {value!r:.80}.")
@@ -163,8 +168,8 @@ def listed(row: Row, column: str, within: str = "") -> list:
 
 
 def mapping(row: Row, column: str) -> dict[str, Any]:
-  """A column that holds an object; one that is missing is empty."""
-  value = row.get(column)
+  """A column that holds an object, or JSON text of one; one that is missing is empty."""
+  value = _json(row.get(column))
   if value is not None and not isinstance(value, Mapping):
     raise ValueError(f"{column!r} must be an object, this is {value!r:.80}.")
   return dict(value or {})

@@ -29,7 +29,7 @@ def example(row: Row, *, identity: str, source: str) -> Example:
       return made
   raise ValueError(
     f"a row with the columns {sorted(row)} has an unknown layout: it needs 'question' and 'answers' (ours), "
-    "'golden_answers' (FlashRAG), "
+    "'golden_answers' (FlashRAG), 'data_source' with 'reward_model' (Search-R1, verl), "
     "'answer' with 'context' (HotpotQA, 2WikiMultihopQA, or one text) or with 'paragraphs' (MuSiQue), 'input' with "
     "'context' and 'answers' (LongBench), 'passage' with 'answers_spans' (DROP), 'query' with 'passages' (MS MARCO), "
     "'prompt' with 'answer' (CARE's), 'query' with 'answer' and 'evidence_docs' (BrowseComp-Plus)."
@@ -41,6 +41,8 @@ def ours(row: Row, identity: str, source: str) -> Example:
   passages = tuple(columns.passage(p, f"passages[{i}]") for i, p in enumerate(columns.listed(row, "passages")))
   supporting = tuple(columns.position(p, len(passages), "supporting") for p in columns.listed(row, "supporting"))
   hops = row.get("hops")
+  if isinstance(hops, str) and (not hops or hops.isdecimal()):  # as in a file of plain values
+    hops = int(hops) if hops else None
   if hops is not None and (not isinstance(hops, int) or isinstance(hops, bool)):
     raise ValueError(f"'hops' must be a whole number or null, this is {hops!r}.")
   meta = columns.mapping(row, "meta")
@@ -64,7 +66,10 @@ def flashrag(row: Row, identity: str, source: str) -> Example:
     golds = [choices[columns.position(gold, len(choices), "golden_answers")] for gold in golds]
   golds = columns.golds(dict(golden_answers=golds), "golden_answers")
   name, question = columns.identified(row, ("id",), identity), columns.question(row)
-  rest = {c: v for c, v in row.items() if c not in ("id", "question", "golden_answers", "metadata")}
+  # In a file of Search-R1 several sets have the same ids. Its prompts are left out: recipes write their own.
+  known = "id question golden_answers metadata data_source prompt ability reward_model".split()
+  rest = {column: value for column, value in row.items() if column not in known}
+  source = str(row.get("data_source") or source)
   passages = supporting = evidence = ()
   if meta.get("context") and meta.get("supporting_facts"):
     passages, supporting, evidence = columns.by_title(
@@ -73,6 +78,25 @@ def flashrag(row: Row, identity: str, source: str) -> Example:
   return Example(
     name, question, golds, passages, supporting, source, len(supporting) or None, evidence, {**meta, **rest}
   )
+
+
+def verl(row: Row, identity: str, source: str) -> Example:
+  """The training files of Search-R1 and verl: {"data_source", "prompt", "ability", "reward_model", "extra_info"}.
+
+  The question is extra_info's; without one, it is what follows the last "Question:" of the last user message, or all of
+  this message. The answers are the reward model's ground truth, or its "target". The id is made of extra_info's split
+  and index, as FlashRAG's are.
+  """
+  extra, truth = columns.mapping(row, "extra_info"), columns.mapping(row, "reward_model").get("ground_truth")
+  truth = truth.get("target") if isinstance(truth, Mapping) else truth
+  answers = columns.golds({"reward_model.ground_truth": truth}, "reward_model.ground_truth")
+  asked = row.get("question") or extra.get("question")
+  if not asked:
+    said = [turn for turn in columns.listed(row, "prompt") if isinstance(turn, Mapping) and turn.get("role") == "user"]
+    asked = columns.question(said[-1] if said else {}, "content").rpartition("Question:")[2].strip()
+  place = [extra.get("split"), extra.get("index")]
+  name = columns.identified(row, ("id",), identity if None in place else "_".join(map(str, place)))
+  return flashrag({**row, "id": name, "question": asked, "golden_answers": answers}, identity, source)
 
 
 def hotpotqa(row: Row, identity: str, source: str) -> Example:
@@ -230,6 +254,7 @@ def browsecomp_plus(row: Row, identity: str, source: str) -> Example:
 # (columns, layout): the first entry whose columns all occur in the row decides.
 LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[Row, str, str], Example]], ...] = (
   (("golden_answers",), flashrag),
+  (("data_source", "reward_model"), verl),
   (("input", "context", "answers"), longbench),
   (("query", "query_id", "passages", "answers"), ms_marco),
   (("passage", "answers_spans"), drop),

@@ -28,13 +28,13 @@ from ragrl_jax.retrieval.corpus import (
   Corpus,
   Twice,
   checksum,
-  count_passages,
   identity,
+  of_documents,
   places,
   read_passages,
   store,
 )
-from ragrl_jax.retrieval.documents import Chunks
+from ragrl_jax.retrieval.documents import OF_DOCUMENTS, Chunks
 from ragrl_jax.structs import Passage
 
 INDEX, REQUEST, FORMAT = "index.json", "build.json", 1
@@ -62,7 +62,8 @@ def build_index(
   """Builds an index that `load_index` reads. A finished index of the same request is left unchanged.
 
   Args:
-    corpus: files or a folder (`corpus.files_of`), or the passages themselves. Ids must be unique.
+    corpus: files of rows or documents, or a folder of them (`corpus.read_passages`), or the passages themselves. Ids
+      must be unique.
     encoder: "bm25", "hashing" (dense, without weights), a model's folder or Hugging Face name, or an `api.Encoder`.
     factory: FAISS's factory string for a dense index: "Flat" (exact), "HNSW32", "IVF1024,PQ64", …
     options: FAISS's search parameters, such as "nprobe=32" or "efSearch=128".
@@ -70,7 +71,8 @@ def build_index(
     dtype: dtype of the stored vectors: "float32", "float16", "bfloat16" or "int8".
     encoder_options: keyword arguments of the encoder: for "bm25" k1, b, stemmer, stopwords; for "hashing" dim, seed,
       title_weight, k1, b; for a folder those of `models.encoder.load_encoder`.
-    chunks: how documents are cut into passages; None if the corpus already has passages.
+    chunks: how documents are cut into passages. None cuts documents in files of their own by `OF_DOCUMENTS`, and leaves
+      rows as they are.
     shard: (part number from 1, number of parts): index only this part of the corpus, for its own server. Words are
       counted over the whole corpus, so scores of all parts are comparable. Ids must be unique within the part.
     shard_rows: most passages encoded between two saves of the progress.
@@ -84,6 +86,8 @@ def build_index(
   out = pathlib.Path(out)
   if not isinstance(corpus, str | os.PathLike | Corpus):
     corpus = tuple(corpus)
+  if chunks is None and isinstance(corpus, str | os.PathLike) and of_documents(corpus):
+    chunks = OF_DOCUMENTS
   request = out / REQUEST
   before = json.loads(request.read_text(encoding="utf-8")) if request.is_file() and not overwrite else {}
   chosen = encoders.describe(encoder, encoder_options, before.get("encoder"))
@@ -155,16 +159,16 @@ class _Whole(Collection[Passage]):
   """The passages of files or from memory, cut into chunks. Each iteration reads the files again."""
 
   def __init__(self, corpus: str | os.PathLike | Collection[Passage], chunks: Chunks | None):
-    self._corpus, self._chunks = corpus, chunks
+    self._corpus, self._chunks, self._told = corpus, chunks, False
 
   def __iter__(self) -> Iterator[Passage]:
-    documents = read_passages(self._corpus) if isinstance(self._corpus, str | os.PathLike) else self._corpus
+    documents = self._corpus
+    if isinstance(documents, str | os.PathLike):
+      documents, self._told = read_passages(documents, tell=not self._told), True  # what is left out is told once
     return iter(documents) if self._chunks is None else self._chunks.cut(documents)
 
   def __len__(self) -> int:
-    if self._chunks is not None:
-      return sum(1 for _ in self)
-    return count_passages(self._corpus) if isinstance(self._corpus, str | os.PathLike) else len(self._corpus)
+    return sum(1 for _ in self)
 
   def __contains__(self, passage: object) -> bool:
     return any(passage == own for own in self)

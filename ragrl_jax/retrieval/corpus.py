@@ -1,8 +1,8 @@
 """The corpus: reads public corpora as a stream of passages, and stores passages, memory-mapped and with a checksum.
 
-Files are JSON lines, Parquet or tab-separated values, or folders of these:
+Files have rows (`store.row_files`), or each is a document (`document_files`); or folders of either. Rows may be
 
-{"id", "title", "text"}         this library's own format
+{"id", "title", "text"}         this library's own format; an id that is missing is made from title and text
 {"id", "contents"}              FlashRAG's and Search-R1's wiki-18: the first line is the title
 {"doc_id", "title", "text"}     wiki-18 with its missing documents added, by SearchAgentReview (arXiv 2605.27881)
 {"id", "text", "title"}         DPR's psgs_w100.tsv
@@ -13,9 +13,12 @@ Files are JSON lines, Parquet or tab-separated values, or folders of these:
 from __future__ import annotations
 
 import array
+import collections
 import dataclasses
+import glob
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import threading
@@ -25,15 +28,15 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ragrl_jax.retrieval import cards
+from ragrl_jax.retrieval import cards, document_files
 from ragrl_jax.retrieval.cards import read_card, write_json
-from ragrl_jax.retrieval.rows import KINDS, count_rows, is_rows, read_rows
-from ragrl_jax.store import sums
+from ragrl_jax.store import row_files, sums
 from ragrl_jax.structs import Passage
 
 ROWS, OFFSETS, HASHES, CARD = "passages.jsonl", "offsets.npy", "ids.npy", "corpus.json"
 IDS = ("id", "_id", "docid", "doc_id")
 COLUMNS = (*IDS, "title", "text", "contents")
+ABOUT = ("readme", "license", "licence", "notice", "changelog")  # names of documents that come with a corpus of rows
 WANTED = '{"id", "title", "text"}, {"id", "contents"}, BEIR\'s {"_id", "title", "text"} or {"docid", "text"}'
 
 
@@ -52,71 +55,165 @@ def from_contents(text: str) -> tuple[str, str]:
   return (first[1:-1] if quoted else first), rest
 
 
-def files_of(path: str | os.PathLike) -> list[pathlib.Path]:
-  """The files of a corpus, in order.
+class Skipped:
+  """What was left out of a corpus: each reason with the number of files or rows, and the first of them."""
+
+  def __init__(self):
+    self._counts: collections.Counter[str] = collections.Counter()
+    self._first: dict[str, str] = {}
+
+  def add(self, reason: str, what: object) -> None:
+    """Counts a file or row, that is left out for this reason."""
+    self._counts[reason] += 1
+    self._first.setdefault(reason, str(what))
+
+  def clear(self) -> None:
+    """Forgets what was left out."""
+    self._counts.clear()
+
+  def __str__(self) -> str:
+    return "; ".join(f"{reason}: {count} (such as {self._first[reason]})" for reason, count in self._counts.items())
+
+
+def _files(path: str | os.PathLike, skipped: Skipped) -> list[tuple[pathlib.Path, str]]:
+  """(file, id of its document, or "" if it has rows) of a corpus, in order.
 
   Args:
-    path: a file; a folder with corpus.jsonl[.gz], with files in corpus/ or data/, or with other files of these kinds;
-      or several of these, separated by commas.
+    path: a file; a folder with corpus.jsonl[.gz], or that `datasets` saved; a folder of documents, in folders of any
+      depth; one without documents (but for a README and such) and with rows in corpus/, data/ or itself; a glob; or
+      several of these, separated by commas.
 
   Raises:
     FileNotFoundError: there is no such file, or the folder has none.
+    ValueError: two documents have the same id.
   """
   given = os.fspath(path)
   if "," in given and not os.path.exists(given):  # Path.exists raises an error for a list that is too long for a name
-    return [file for part in given.split(",") for file in files_of(part.strip())]
-  place = pathlib.Path(given)
-  if place.is_file():
-    return [place]
-  if place.is_dir():
-    for name in ("corpus.jsonl", "corpus.jsonl.gz"):
-      if (place / name).is_file():
-        return [place / name]
-    for folder in (place / "corpus", place / "data", place):
-      if files := sorted(file for file in folder.glob("*") if is_rows(file)):
-        return files
-  raise FileNotFoundError(
-    f"{given}: no such corpus: it must be a file ({', '.join(KINDS)}), or a folder with corpus.jsonl or such files."
-  )
+    found = [file for part in given.split(",") for file in _files(part.strip(), skipped)]
+  elif os.path.isdir(given):
+    found = _of_folder(pathlib.Path(given), skipped)
+  elif _kind(pathlib.Path(given)) and os.path.isfile(given):
+    place = pathlib.Path(given)
+    found = [(place, place.name * (_kind(place) == "documents"))]
+  else:
+    names = [] if os.path.exists(given) else sorted(glob.glob(given))
+    found = [file for name in names for file in _files(name, skipped)]
+  if not found:
+    raise FileNotFoundError(
+      f"{given}: no such corpus: it must be a file of rows ({row_files.SAID}), a document "
+      f"({', '.join(document_files.KINDS)}), or a folder of these{f'; here are {skipped}' if str(skipped) else ''}."
+    )
+  places: dict[str, pathlib.Path] = {}
+  for file, name in found:
+    if name and places.setdefault(name, file) != file:
+      raise ValueError(f"{places[name]} and {file}: both have the id {name!r}: name the folder that holds both.")
+  return found
 
 
-def read_passages(path: str | os.PathLike) -> Iterator[Passage]:
-  """Streams the passages of a corpus in the order of its files. See `files_of` and this module's docstring.
+def _of_folder(top: pathlib.Path, skipped: Skipped) -> list[tuple[pathlib.Path, str]]:
+  for name in ("corpus.jsonl", "corpus.jsonl.gz"):
+    if (top / name).is_file():
+      return [(top / name, "")]
+  if files := row_files.saved(top):
+    return [(file, "") for file in files]
+  found: dict[str, list[pathlib.Path]] = dict(documents=[], rows=[], about=[])
+  for here, folders, names in os.walk(top):  # links to folders are not followed, so there are no loops
+    for name in sorted([*folders, *names]):
+      file = pathlib.Path(here, name)
+      if name.startswith("."):
+        skipped.add("hidden", file)
+      elif name in folders:
+        if file.is_symlink():
+          skipped.add("links to folders", file)
+      elif not file.is_file():
+        skipped.add("pipes, or links to nothing", file)
+      elif kind := _kind(file):
+        found["about" if file.stem.lower() in ABOUT else kind].append(file)
+      else:
+        skipped.add(f"of another kind ({file.suffix or 'no ending'})", file)
+    folders[:] = [name for name in folders if not name.startswith(".")]
+  if found["rows"] and not found["documents"]:
+    skipped.clear()
+    inside = lambda folder: [file for file in found["rows"] if file.parent == folder]
+    rows = inside(top / "corpus") or inside(top / "data") or inside(top) or found["rows"]
+    return [(file, "") for file in sorted(rows)]
+  for file in sorted(found["rows"]):
+    skipped.add("files of rows beside documents", file)
+  return [(file, file.relative_to(top).as_posix()) for file in sorted(found["documents"] + found["about"])]
+
+
+def _kind(file: pathlib.Path) -> str:
+  return "documents" if file.suffix.lower() in document_files.KINDS else "rows" if row_files.kind(file) else ""
+
+
+def of_documents(path: str | os.PathLike) -> bool:
+  """Whether the corpus has documents, which are too long for passages."""
+  return any(name for _, name in _files(path, Skipped()))
+
+
+def read_passages(path: str | os.PathLike, *, tell: bool = True) -> Iterator[Passage]:
+  """Streams the passages of a corpus in the order of its files. See `_files` and this module's docstring.
+
+  A document that cannot be read, and a second row with the same title and text and without an id, are left out; with
+  `tell`, a warning counts them at the end, by reason.
 
   Raises:
     FileNotFoundError: no such file.
-    ValueError: a row is not a passage, or a file is truncated or damaged; the message names file and line.
+    ValueError: a row is not a passage, a file of rows is truncated or damaged, or no document can be read; the message
+      names file and line.
   """
-  for file in files_of(path):
-    for where, row in read_rows(file, COLUMNS):
-      yield _passage(row, where)
+  skipped, some = Skipped(), False
+  for _, passage in _placed(path, skipped):
+    some = True
+    yield passage
+  if not some and str(skipped):
+    raise ValueError(f"{path}: the corpus has no passages; left out: {skipped}.")
+  if tell and str(skipped):
+    logging.warning("%s: left out: %s.", path, skipped)
 
 
-def count_passages(path: str | os.PathLike) -> int:
-  """The number of passages, without parsing them."""
-  return sum(map(count_rows, files_of(path)))
+def _placed(path: str | os.PathLike, skipped: Skipped) -> Iterator[tuple[str, Passage]]:
+  """("file:line", passage) of each passage."""
+  files, nameless = _files(path, skipped), set()
+  for file, name in files:
+    if name:
+      try:
+        yield str(file), Passage(name, *document_files.read(file))
+      except document_files.Unread as error:
+        skipped.add(str(error), file)
+      continue
+    for where, row in row_files.read_rows(file, COLUMNS):
+      passage = _passage(row, where)
+      if not passage.id:
+        passage = dataclasses.replace(passage, id=sums.content_id(passage.title, passage.text))
+        if (key := _hash(passage.id)) in nameless:
+          skipped.add("rows with the title and text of another one, and no id", where)
+          continue
+        nameless.add(key)
+      yield where, passage
 
 
 def identity(path: str | os.PathLike) -> dict[str, str]:
-  """{"name", "sha256"} of a corpus. With several files, the digest is that of the files' digests."""
-  files = files_of(path)
-  digests = [sums.digest(file) for file in files]
-  together = digests[0] if len(files) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
-  return dict(name=files[0].name if len(files) == 1 else pathlib.Path(path).name, sha256=together)
+  """{"name", "sha256"} of a corpus. With several files, the digest is that of the files' digests.
+
+  Documents are known by their names, too, which are their ids.
+  """
+  files = _files(path, Skipped())
+  digests = [f"{sums.digest(file)}{f'  {name}' if name else ''}" for file, name in files]
+  alone = len(files) == 1
+  together = digests[0] if alone and not files[0][1] else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+  return dict(name=files[0][0].name if alone else pathlib.Path(path).name, sha256=together)
 
 
 def places(path: str | os.PathLike, rows: Iterable[int]) -> list[str]:
   """The places "file:line" of the passages with these numbers (from 0)."""
   wanted = set(rows)
-  all_ = (where for file in files_of(path) for where, _ in read_rows(file, IDS))
-  return [where for number, where in enumerate(all_) if number in wanted]
+  return [where for number, (where, _) in enumerate(_placed(path, Skipped())) if number in wanted]
 
 
-def _passage(row: Any, where: str) -> Passage:
-  """The passage of a row. Raises ValueError if the row is not a passage; the message starts with `where`."""
-  if not isinstance(row, dict):
-    raise ValueError(f"{where}: a row must be a JSON object {WANTED}, this is {type(row).__name__}.")
-  given = next((row[name] for name in IDS if name in row), None)
+def _passage(row: dict[str, Any], where: str) -> Passage:
+  """The passage of a row; without an id, it is "". Raises ValueError if it is none; the message starts with `where`."""
+  given = next((row[name] for name in IDS if row.get(name) is not None), "")
   if isinstance(given, bool) or not isinstance(given, str | int):
     raise ValueError(f'{where}: "id" must be a string or a whole number, this row has {given!r:.80}.')
   if "contents" not in row and "text" not in row:

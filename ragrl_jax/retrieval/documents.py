@@ -90,6 +90,9 @@ class Chunks:
     return spans
 
 
+OF_DOCUMENTS = Chunks(256, overlap=32)  # for documents in files of their own
+
+
 def pieces(text: str, spans: list[tuple[int, int]], tokens: int, overlap: int) -> list[str]:
   """Pieces of at most `tokens` tokens. A text without tokens is one piece.
 

@@ -1,4 +1,4 @@
-"""Checksums of a folder's files: SHA-256 sums in the folder's SHA256SUMS, for `sha256sum --check SHA256SUMS`."""
+"""Checksums of files and texts; a folder's are in its SHA256SUMS, for `sha256sum --check SHA256SUMS`."""
 
 import concurrent.futures
 import hashlib
@@ -46,6 +46,11 @@ def digest(path: str | os.PathLike) -> str:
   """SHA-256 of a file, in hexadecimal digits."""
   with open(path, "rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content_id(title: str, text: str) -> str:
+  """An id for a text that has none: 16 hexadecimal digits of a hash, so that millions of texts rarely share one."""
+  return hashlib.sha1(f"{title}\n{text}".encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def _names(folder: pathlib.Path) -> list[str]:

@@ -147,7 +147,7 @@ def test_max_examples_stops_reading(tmp_path):
     (dict(GOOD, passages={"text": "x"}), "'passages' must be a list"),
     (dict(GOOD, passages=["x"]), r"'passages\[0\]' must be an object"),
     (dict(GOOD, passages=[dict(title=3, text="x")]), "title of"),
-    (dict(GOOD, hops="2"), "'hops' must be a whole number"),
+    (dict(GOOD, hops="two"), "'hops' must be a whole number"),
     (dict(GOOD, meta=[]), "'meta' must be an object"),
     (dict(GOOD, meta=dict(evidence=[[0, 1]])), "position, sentence"),
     (dict(GOOD, meta=dict(evidence=[[0, "x"]])), "'meta.evidence' holds 0"),
@@ -206,7 +206,7 @@ def test_missing_files_are_refused(tmp_path):
   with pytest.raises(ValueError, match="no questions"):
     read(put(tmp_path / "a.jsonl", "\n"))
   with pytest.raises(ValueError, match="convert the file"):
-    read(put(tmp_path / "a.csv", "x"))
+    read(put(tmp_path / "a.xlsx", "x"))
   with pytest.raises(ValueError, match="config.data.train"):
     read("")
   with pytest.raises(ValueError, match="max_examples=-1"):

@@ -7,7 +7,6 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from ragrl_jax.retrieval import rows as rows_lib
 from ragrl_jax.retrieval.corpus import ROWS, Corpus, checksum, contents, from_contents, read_passages, store
 from ragrl_jax.structs import Passage
 
@@ -50,10 +49,9 @@ def test_both_kinds_of_rows(tmp_path):
 @pytest.mark.parametrize(
   "line, says",
   [
-    ("{not json", "not a line of JSON"),
+    ("{not json", "not JSON"),
     ("[1, 2]", "must be a JSON object"),
-    ('{"text": "x"}', '"id" must be'),
-    ('{"id": null, "text": "x"}', '"id" must be'),
+    ('{"id": 1.5, "text": "x"}', '"id" must be'),
     ('{"id": true, "text": "x"}', '"id" must be'),
     ('{"id": "x"}', "this one has"),
     ('{"id": "x", "text": 3}', '"text" must be a string'),
@@ -70,7 +68,7 @@ def test_a_bad_row_is_refused_with_file_and_line(tmp_path, line, says):
 
 def test_invalid_utf8_is_refused_with_the_line(tmp_path):
   (tmp_path / "b.jsonl").write_bytes(b'{"id": "a", "text": "x"}\n{"id": "b", "text": "\xff"}\n')
-  with pytest.raises(ValueError, match="b.jsonl:2: not a line of JSON in UTF-8"):
+  with pytest.raises(ValueError, match="b.jsonl:2: not UTF-8"):
     list(read_passages(tmp_path / "b.jsonl"))
 
 
@@ -79,10 +77,8 @@ def test_a_cut_gz_is_refused(tmp_path):
   whole = write(tmp_path / "whole.jsonl.gz", *rows).read_bytes()
   assert list(read_passages(tmp_path / "whole.jsonl.gz")) == [Passage(row["id"], "", row["text"]) for row in rows]
   (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-  with pytest.raises(ValueError, match=r"cut.jsonl.gz:\d+: the compressed file is cut or broken"):
+  with pytest.raises(ValueError, match=r"cut.jsonl.gz:\d+: the compressed file is broken or cut off"):
     list(read_passages(tmp_path / "cut.jsonl.gz"))
-  with pytest.raises(ValueError, match=r"cut.jsonl.gz:\d+: the compressed file is cut or broken"):
-    rows_lib.count_rows(tmp_path / "cut.jsonl.gz")
   (tmp_path / "no.jsonl.gz").write_bytes(b'{"id": "a", "text": "plain text"}\n')
   with pytest.raises(ValueError, match=r"no.jsonl.gz:1: the compressed file"):
     list(read_passages(tmp_path / "no.jsonl.gz"))

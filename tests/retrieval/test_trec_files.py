@@ -13,7 +13,7 @@ import trec_runs
 from ragrl_jax.cli import trec_run
 from ragrl_jax.core.metrics import retrieval as metrics
 from ragrl_jax.retrieval import build_index
-from ragrl_jax.retrieval.rows import read_qrels, read_queries, read_run, write_run
+from ragrl_jax.retrieval.trec_files import read_qrels, read_queries, read_run, write_run
 from ragrl_jax.structs import Passage
 
 HERE = pathlib.Path(os.environ.get("RAGRL_DATA") or pathlib.Path(__file__).parents[3] / "shared" / "data")
@@ -61,7 +61,7 @@ def test_a_cut_file_is_refused_by_file_and_line(tmp_path):
   write_run(tmp_path / "run.txt.gz", {"q": [Passage(str(i), "", "", float(-i)) for i in range(999)]})
   whole = (tmp_path / "run.txt.gz").read_bytes()
   (tmp_path / "run.txt.gz").write_bytes(whole[:-20])
-  with pytest.raises(ValueError, match=r"run.txt.gz:\d+: the compressed file is cut or broken"):
+  with pytest.raises(ValueError, match=r"run.txt.gz:\d+: the compressed file is broken or cut off"):
     read_run(tmp_path / "run.txt.gz")
 
 

@@ -1,6 +1,4 @@
-"""Rows of files, streamed as dictionaries: JSON lines, Parquet, tab-separated values with a header line.
-
-Also queries, and the judgements and runs of TREC, BEIR and MTEB:
+"""Queries, and the judgements and runs of TREC, BEIR and MTEB.
 
 run     QUERY Q0 PASSAGE RANK SCORE NAME       TREC
 qrels   QUERY 0 PASSAGE GRADE                  TREC
@@ -11,120 +9,16 @@ queries {"_id" or "id", "text"} as .jsonl or .parquet; QUERY <tab> TEXT (.tsv)
 from __future__ import annotations
 
 import gzip
-import json
 import math
 import os
 import pathlib
-import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import jsonl, row_files
 from ragrl_jax.structs import Passage
 
-_VALUE = re.compile(r'\t(?:"((?:[^"]|"")*)"(?=\t|$)|([^\t]*))')
 QUERY_IDS, HEADS = ("_id", "id", "query_id"), ("query-id", "query_id")
-KINDS = (".jsonl", ".jsonl.gz", ".parquet", ".tsv", ".tsv.gz")
-
-
-def is_rows(path: str | os.PathLike) -> bool:
-  """Whether `read_rows` reads a file of this name."""
-  return os.fspath(path).endswith(KINDS)
-
-
-def read_rows(path: str | os.PathLike, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Any]]:
-  """("file:line", row) for each row; for Parquet "file: row n".
-
-  Args:
-    path: a file of one of KINDS. A file with another suffix is read as JSON lines.
-    columns: columns to read from a Parquet file, if it has them; None for all.
-
-  Raises:
-    FileNotFoundError: no such file.
-    ValueError: the file is damaged, cut or of another kind; the message names file and line.
-  """
-  path = pathlib.Path(path)
-  if path.suffix == ".parquet":
-    yield from _parquet(path, columns)
-  else:
-    yield from (_tsv if path.name.removesuffix(".gz").endswith(".tsv") else _json)(path, _whole(path))
-
-
-def count_rows(path: str | os.PathLike) -> int:
-  """The number of rows. Lines are counted, not read."""
-  path = pathlib.Path(path)
-  if path.suffix == ".parquet":
-    return _opened(path).metadata.num_rows
-  lines = sum(1 for _ in _whole(path))
-  return lines - path.name.removesuffix(".gz").endswith(".tsv")  # its header
-
-
-def _whole(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
-  """(number, line) of each line that is not blank; ".gz" is unpacked."""
-  _check_exists(path)
-  number = 0
-  try:
-    with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-      for number, raw in enumerate(file, 1):
-        if raw.strip():
-          yield number, raw
-  except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-    raise ValueError(f"{path}:{number + 1}: the compressed file is cut or broken ({error}): fetch it again.") from None
-
-
-def _json(path: pathlib.Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[str, Any]]:
-  for number, raw in lines:
-    try:
-      row = json.loads(raw.decode("utf-8-sig" if number == 1 else "utf-8"))
-    except (ValueError, RecursionError) as error:
-      raise ValueError(f"{path}:{number}: not a line of JSON in UTF-8: {error}.") from None
-    yield f"{path}:{number}", row
-
-
-def _tsv(path: pathlib.Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[str, dict[str, str]]]:
-  """Rows with the header's columns. A row is always one line.
-
-  A value may be in double quotes, with two for each inside; other double quotes are those of the text.
-  """
-  header: list[str] = []
-  for number, raw in lines:
-    try:
-      line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-      raise ValueError(f"{path}:{number}: not a line of tab-separated UTF-8: {error}.") from None
-    found = [quoted.replace('""', '"') if quoted else plain for quoted, plain in _VALUE.findall(f"\t{line}")]
-    if not header:
-      header = found
-    elif len(found) != len(header):
-      raise ValueError(f"{path}:{number}: {len(found)} columns, but the first line names {len(header)}.")
-    else:
-      yield f"{path}:{number}", dict(zip(header, found))
-
-
-def _check_exists(path: pathlib.Path) -> None:
-  if not path.is_file():
-    raise FileNotFoundError(f"{path}: no such file.")
-
-
-def _opened(path: pathlib.Path):
-  import pyarrow
-  import pyarrow.parquet  # comes with the datasets library; slow to import
-
-  _check_exists(path)
-  try:
-    return pyarrow.parquet.ParquetFile(path)
-  except (pyarrow.ArrowInvalid, OSError) as error:
-    raise ValueError(f"{path}: no Parquet file that can be read ({error!s:.200}): fetch it again.") from None
-
-
-def _parquet(path: pathlib.Path, columns: Sequence[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
-  file, number = _opened(path), 0
-  chosen = None if columns is None else [name for name in columns if name in file.schema_arrow.names]
-  for batch in file.iter_batches(batch_size=1024, columns=chosen):
-    for row in batch.to_pylist():
-      number += 1
-      yield f"{path}: row {number}", row
 
 
 def read_queries(path: str | os.PathLike) -> dict[str, str]:
@@ -133,7 +27,9 @@ def read_queries(path: str | os.PathLike) -> dict[str, str]:
   if _kind(path) == "text":
     pairs = ((where, line.rstrip("\r\n").split("\t")) for where, line in _lines(path))
   else:
-    pairs = ((where, [_first(row, *QUERY_IDS), _first(row, "text", "query")]) for where, row in read_rows(path))
+    pairs = (
+      (where, [_first(row, *QUERY_IDS), _first(row, "text", "query")]) for where, row in row_files.read_rows(path)
+    )
   for where, columns in pairs:
     if type(columns[0]) is int:  # MTEB's ids may be numbers, in the qrels too
       columns[0] = str(columns[0])
@@ -206,7 +102,7 @@ def write_run(path: str | os.PathLike, answers: Mapping[str, Sequence[Passage]],
 def _judged(path: str | os.PathLike) -> Iterator[tuple[str, str, str, object]]:
   """(place, query, passage, grade) of each row."""
   if _kind(path) == "rows":
-    for where, row in read_rows(path):
+    for where, row in row_files.read_rows(path):
       query, passage = _first(row, *HEADS), _first(row, "corpus-id", "corpus_id")
       if not isinstance(query, str | int) or not isinstance(passage, str | int):
         raise ValueError(f'{where}: a row of qrels must be {{"query-id", "corpus-id", "score"}}.')
@@ -237,12 +133,7 @@ def _kind(path: str | os.PathLike) -> str:
 
 def _lines(path: str | os.PathLike) -> Iterator[tuple[str, str]]:
   """("file:line", line) of each line that is not blank."""
-  path = pathlib.Path(path)
-  for number, raw in _whole(path):
-    try:
-      line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-      raise ValueError(f"{path}:{number}: not UTF-8: {error}.") from None
+  for number, line in row_files.read_lines(pathlib.Path(path)):
     if line.strip():
       yield f"{path}:{number}", line
 

@@ -1,0 +1,145 @@
+"""Documents in files: .txt, .md, .html, .pdf and .docx, each read as one title and text, which `documents` cuts.
+
+Nothing of a document is run. HTML is read by the standard library, .pdf by pypdf, .docx by python-docx (the extra
+"documents").
+"""
+
+from __future__ import annotations
+
+import codecs
+import html.parser
+import importlib
+import logging
+import pathlib
+import re
+import types
+import zipfile
+from collections.abc import Callable
+
+MOST = 1 << 28  # bytes of a file, and of what is packed in it
+_CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]+)", re.IGNORECASE)
+_BLOCKS = set(
+  "address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr "
+  "li main nav ol option p pre section summary table td th title tr ul".split()
+)
+
+
+class Unread(ValueError):
+  """A document that cannot be read, with the reason. A folder's other documents are read all the same."""
+
+
+def read(path: pathlib.Path) -> tuple[str, str]:
+  """(title, text). The title is the document's own, or the file's name without its ending.
+
+  Raises:
+    Unread: the document is damaged, encrypted, too large, without text, or no UTF-8.
+    ValueError: the library that reads this kind is not installed.
+  """
+  if path.stat().st_size > MOST:
+    raise Unread(f"larger than {MOST >> 20} MiB")
+  try:
+    title, text = KINDS[path.suffix.lower()](path)
+  except UnicodeDecodeError:
+    raise Unread("not UTF-8") from None
+  if not text.strip():
+    raise Unread("without text")
+  whole = lambda text: text.strip().encode(errors="replace").decode()  # a PDF may have half a surrogate pair
+  return whole(" ".join(title.split()) or path.stem), whole(text)
+
+
+def _plain(path: pathlib.Path) -> tuple[str, str]:
+  return "", path.read_text(encoding="utf-8-sig")
+
+
+def _markdown(path: pathlib.Path) -> tuple[str, str]:
+  text = path.read_text(encoding="utf-8-sig")
+  title = re.search(r"^# (.+)$", text, re.MULTILINE)
+  return title[1] if title else "", text
+
+
+def _html(path: pathlib.Path) -> tuple[str, str]:
+  raw = path.read_bytes()
+  named = _CHARSET.search(raw[:2048])
+  try:
+    text = raw.decode(codecs.lookup(named[1].decode()).name if named else "utf-8-sig")
+  except LookupError:  # no such encoding
+    text = raw.decode()
+  page = _Page()
+  page.feed(text)
+  page.close()
+  lines = (" ".join(line.split()) for line in "".join(page.text).split("\n"))
+  return "".join(page.title), "\n".join(filter(None, lines))
+
+
+class _Page(html.parser.HTMLParser):
+  """The title and the text of a page, without scripts and styles; blocks begin and end lines."""
+
+  def __init__(self):
+    super().__init__()
+    self.title: list[str] = []
+    self.text: list[str] = []
+    self._inside = ""
+
+  def handle_starttag(self, tag, attrs):
+    self._inside = tag if tag in ("script", "style", "title") else ""
+    self._break(tag)
+
+  def handle_endtag(self, tag):
+    self._inside = ""
+    self._break(tag)
+
+  def _break(self, tag):
+    self.text.append("\n" if tag in _BLOCKS else "")
+
+  def handle_data(self, data):
+    if self._inside not in ("script", "style"):
+      (self.title if self._inside == "title" else self.text).append(re.sub(r"\s+", " ", data))
+
+
+def _pdf(path: pathlib.Path) -> tuple[str, str]:
+  pypdf = _library("pypdf", path)
+  logging.getLogger("pypdf").setLevel(logging.ERROR)  # it reports every small fault of a file
+  try:
+    with pypdf.PdfReader(path) as document:
+      if document.is_encrypted and not document.decrypt(""):
+        raise Unread("encrypted with a password")
+      title = document.metadata.title if document.metadata else ""
+      return str(title or ""), "\n".join(page.extract_text() for page in document.pages)
+  except Unread:
+    raise
+  except Exception as error:  # noqa: BLE001 – a damaged file raises all kinds
+    raise Unread(f"a damaged PDF ({type(error).__name__})") from None
+
+
+def _docx(path: pathlib.Path) -> tuple[str, str]:
+  docx = _library("docx", path)
+  try:
+    with zipfile.ZipFile(path) as parts:
+      if sum(part.file_size for part in parts.infolist()) > MOST:
+        raise Unread(f"larger than {MOST >> 20} MiB when unpacked")
+    document = docx.Document(path)
+    blocks = document.iter_inner_content()
+    text = "\n".join(block.text if hasattr(block, "text") else _table(block) for block in blocks)
+    return document.core_properties.title, text
+  except Unread:
+    raise
+  except Exception as error:  # noqa: BLE001 – as above
+    raise Unread(f"a damaged .docx ({type(error).__name__})") from None
+
+
+def _table(table) -> str:
+  """A line a row; a cell that spans several columns occurs once."""
+  rows = ({cell._tc: cell.text for cell in row.cells}.values() for row in table.rows)
+  return "\n".join(" | ".join(" ".join(text.split()) for text in cells) for cells in rows)
+
+
+def _library(name: str, path: pathlib.Path) -> types.ModuleType:
+  try:
+    return importlib.import_module(name)
+  except ImportError as error:
+    raise ValueError(f"{path}: its kind is read by an extra: pip install 'ragrl_jax[documents]'.") from error
+
+
+KINDS: dict[str, Callable[[pathlib.Path], tuple[str, str]]] = {
+  ".txt": _plain, ".md": _markdown, ".html": _html, ".htm": _html, ".pdf": _pdf, ".docx": _docx,
+}  # fmt: skip

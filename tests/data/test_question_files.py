@@ -1,0 +1,139 @@
+"""Questions in CSV, Parquet and saved data sets, and the training files of Search-R1 and verl as they are."""
+
+import csv
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from ragrl_jax.data import layouts, readers, writers
+from ragrl_jax.structs import Example, Passage
+
+PROMPT = "Answer the given question. Question: in tags. Question: who wrote it?\n"
+VERL = dict(
+  data_source="nq",
+  prompt=[dict(role="system", content="Be brief."), dict(role="user", content=PROMPT)],
+  ability="fact-reasoning",
+  reward_model=dict(style="rule", ground_truth=dict(target=["Ann", "A. Lee"])),
+  extra_info=dict(split="train", index=7),
+)
+
+
+def parquet(path, rows):
+  pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+  return path
+
+
+def read(path):
+  return list(readers.read_examples(path))
+
+
+def test_plain_values_are_read_like_rows(tmp_path):
+  passages = (Passage("p", "T", "It is Rome."),)
+  asked = [
+    Example("1", "Where?", ("Rome", "Roma"), passages, (0,), "mine", 1, ((0, "It is Rome."),), dict(kind="a")),
+    Example("a-2", "Who?", ("Ann",), source="a"),
+  ]
+  rows = [writers.to_row(example) for example in asked]
+  rows[1] |= dict(id="", hops="", answers="Ann")  # without an id: the file's name and the row's number
+  with open(tmp_path / "a.csv", "w", newline="") as file:
+    out = csv.DictWriter(file, fieldnames=rows[0])
+    out.writeheader()
+    out.writerows({k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in row.items()} for row in rows)
+  first, second = read(tmp_path / "a.csv")
+  assert (first, second.golds, second.hops, second.passages) == (asked[0], ("Ann",), None, ())
+  assert second.id == "a-1"
+
+
+def test_a_file_of_search_r1_has_sets_with_the_same_ids(tmp_path):
+  more = dict(id="train_0", question="Who wrote it?", golden_answers=["Ann"], metadata=None)
+  context = dict(title=["Book"], sentences=[["Ann wrote it."]])
+  facts = dict(title=["Book"], sent_id=[0])
+  rows = [{**VERL, **more}, {**VERL, **more, "data_source": "hotpotqa"}]
+  rows[1]["metadata"] = dict(context=context, supporting_facts=facts)
+  nq, hotpotqa = read(parquet(tmp_path / "train.parquet", rows))
+  assert [(e.id, e.source, e.question, e.golds) for e in (nq, hotpotqa)] == [
+    ("train_0", source, "Who wrote it?", ("Ann",)) for source in ("nq", "hotpotqa")
+  ]
+  assert (nq.passages, hotpotqa.passages[0].text, hotpotqa.supporting) == ((), "Ann wrote it.", (0,))
+  assert nq.meta == dict(extra_info=dict(split="train", index=7))  # CARE would take a prompt for its own
+
+
+def test_a_file_of_verl(tmp_path):
+  rows = [
+    VERL,
+    {**VERL, "extra_info": dict(split="train", index=8, question="Who?")},
+    {**VERL, "prompt": [dict(role="user", content="Who is it?")], "extra_info": dict(split="test", index=None)},
+  ]
+  found = read(parquet(tmp_path / "v.parquet", rows))
+  assert [(e.id, e.question) for e in found] == [
+    ("train_7", "who wrote it?"),
+    ("train_8", "Who?"),
+    ("v-2", "Who is it?"),
+  ]
+  assert {e.golds for e in found} == {("Ann", "A. Lee")} and {e.source for e in found} == {"nq"}
+
+
+@pytest.mark.parametrize("truth", ["72", ["72"], dict(target="72"), dict(target=["72"])])
+def test_ground_truths_of_verl(truth):
+  row = {**VERL, "reward_model": dict(ground_truth=truth)}
+  assert layouts.example(row, identity="a-0", source="a").golds == ("72",)
+  as_text = {name: json.dumps(value) if isinstance(value, dict | list) else value for name, value in row.items()}
+  assert layouts.example(as_text, identity="a-0", source="a").golds == ("72",)
+
+
+@pytest.mark.parametrize(
+  ("change", "said"),
+  [
+    (dict(reward_model=dict(ground_truth="")), "'reward_model.ground_truth' must hold at least one answer"),
+    (dict(reward_model=None), "'reward_model.ground_truth' must hold at least one answer"),
+    (dict(reward_model="[1"), "'reward_model' must be an object"),
+    (dict(prompt=[dict(role="system", content="x")]), "'content' must be text"),
+    (dict(prompt="who?"), "'prompt' must be a list"),
+    (dict(extra_info=[1]), "'extra_info' must be an object"),
+  ],
+)
+def test_faults_of_verls_rows(tmp_path, change, said):
+  (tmp_path / "a.jsonl").write_text(json.dumps({**VERL, **change}) + "\n")
+  with pytest.raises(ValueError, match=f"a.jsonl:1: {said}"):
+    read(tmp_path / "a.jsonl")
+
+
+def test_hidden_files_are_no_questions(tmp_path):
+  (tmp_path / "a.csv").write_text("question,answer\nWho?,Ann\n")
+  (tmp_path / "._a.csv").write_bytes(b"\0\5\x16\7")  # as macOS leaves them
+  assert [(e.source, e.golds) for e in read(tmp_path)] == [("a", ("Ann",))]
+
+
+def test_a_saved_data_set_is_one_source(tmp_path):
+  folder = tmp_path / "mine" / "train"
+  folder.mkdir(parents=True)
+  for name in ("a", "b"):
+    table = pyarrow.Table.from_pylist([dict(question=f"{name}?", answer=name)])
+    with pyarrow.OSFile(str(folder / f"{name}.arrow"), "wb") as raw, pyarrow.ipc.new_stream(raw, table.schema) as out:
+      out.write_table(table)
+  (folder / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}, {"filename": "b.arrow"}]}')
+  (folder / "dataset_info.json").write_text("{}")
+  assert [(e.id, e.source) for e in read(folder)] == [("train-0", "train"), ("train-1", "train")]
+  readers.check(str(folder), "config.data.train")
+  (tmp_path / "mine" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+  with pytest.raises(ValueError, match="it holds the splits train, test: name one of them"):
+    read(tmp_path / "mine")
+
+
+@pytest.mark.slow  # the datasets library takes two seconds to import
+@pytest.mark.parametrize("fault", ["saved", "mixed"])
+def test_folders_that_the_datasets_library_refuses(tmp_path, monkeypatch, fault):
+  import datasets
+
+  monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+  if fault == "saved":
+    datasets.Dataset.from_list([dict(question="Q?", answer="x")]).save_to_disk(tmp_path / "set")
+  else:
+    (tmp_path / "set").mkdir()
+    for number, row in enumerate((dict(question="Q?", answer="x"), dict(more=1))):
+      parquet(tmp_path / "set" / f"train-{number}.parquet", [row])
+  with pytest.raises(ValueError, match="it cannot be loaded by the datasets library .*Name its files") as error:
+    read(f"hf:{tmp_path}/set//train")
+  assert "\n" not in str(error.value)

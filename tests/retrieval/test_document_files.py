@@ -1,0 +1,205 @@
+"""Corpora as people have them: folders of documents, tables with and without ids; what is left out is counted."""
+
+import os
+import zipfile
+
+import docx
+import pypdf
+import pytest
+
+from ragrl_jax.retrieval import build_index, corpus, document_files, load_index
+from ragrl_jax.structs import Passage
+
+
+def pdf(path, text, *, title="", password=None):
+  """A PDF of one page by hand: a font, a page, a stream that shows the text."""
+  shown = f"BT /F 12 Tf 72 720 Td ({text}) Tj ET"
+  parts = [
+    "<< /Type /Catalog /Pages 2 0 R >>",
+    "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+    "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F 5 0 R >> >> >>",
+    f"<< /Length {len(shown)} >>\nstream\n{shown}\nendstream",
+    "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    f"<< /Title ({title}) >>",
+  ]
+  whole, offsets = "%PDF-1.4\n", []
+  for number, part in enumerate(parts, 1):
+    offsets.append(len(whole))
+    whole += f"{number} 0 obj\n{part}\nendobj\n"
+  table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
+  trailer = f"trailer\n<< /Size 7 /Root 1 0 R /Info 6 0 R >>\nstartxref\n{len(whole)}\n%%EOF\n"
+  path.write_text(f"{whole}xref\n0 7\n0000000000 65535 f \n{table}{trailer}")
+  if password is not None:
+    writer = pypdf.PdfWriter(clone_from=path)
+    writer.encrypt(password, "the owner's", algorithm="AES-256")
+    writer.write(path)
+  return path
+
+
+def word(path, title=""):
+  made = docx.Document()
+  made.core_properties.title = title
+  made.add_paragraph("The first line.")
+  table = made.add_table(2, 2)
+  for cell, text in zip([cell for row in table.rows for cell in row.cells], ("Town", "Size", "Oslo", "Oslo")):
+    cell.text = text
+  table.add_row().cells[0].merge(table.rows[2].cells[1]).text = "both"
+  made.add_paragraph("The last line.")
+  made.save(path)
+  return path
+
+
+def passages(path):
+  return list(corpus.read_passages(path))
+
+
+def said(caplog):
+  return [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+
+
+PAGE = """<!DOCTYPE html><html><head><title>My &amp; page</title><style>p {color: red}</style></head><body>
+<h1>Oslo</h1><p>A <b>town</b>
+ in Norway.<script>if (a < b) alert("<p>")</script><br>Founded&nbsp;1040<p>The end</body>"""
+
+
+def test_every_kind_of_document(tmp_path):
+  (tmp_path / "deep" / "er").mkdir(parents=True)
+  (tmp_path / "a.txt").write_text("\ufeffA text.\n  Its second line.\n", encoding="utf-8")
+  (tmp_path / "b.md").write_text("---\nx: 1\n---\n# The title \n\nA *text*.\n")
+  (tmp_path / "c.html").write_text(PAGE)
+  (tmp_path / "d.HTM").write_bytes('<meta charset="windows-1252">Caf\xe9'.encode("latin-1"))
+  pdf(tmp_path / "deep" / "e.pdf", "A page.", title="My paper")
+  pdf(tmp_path / "deep" / "er" / "f.pdf", "Locked for writing.", password="")
+  word(tmp_path / "g.docx", "My letter")
+  word(tmp_path / "h.docx")
+  letter = "The first line.\nTown | Size\nOslo | Oslo\nboth\nThe last line."
+  assert passages(tmp_path) == [
+    Passage("a.txt", "a", "A text.\n  Its second line."),
+    Passage("b.md", "The title", "---\nx: 1\n---\n# The title \n\nA *text*."),
+    Passage("c.html", "My & page", "Oslo\nA town in Norway.\nFounded 1040\nThe end"),
+    Passage("d.HTM", "d", "Café"),
+    Passage("deep/e.pdf", "My paper", "A page."),
+    Passage("deep/er/f.pdf", "f", "Locked for writing."),
+    Passage("g.docx", "My letter", letter),
+    Passage("h.docx", "h", letter),
+  ]
+  assert [p.id for p in passages(tmp_path / "deep" / "e.pdf")] == ["e.pdf"]
+  assert [p.id for p in passages(f"{tmp_path}/*.docx")] == ["g.docx", "h.docx"]
+
+
+def faulty(folder):
+  """A folder with a text and every fault; the reasons."""
+  folder.mkdir()
+  (folder / "good.txt").write_text("A text.")
+  (folder / "latin.txt").write_bytes("Stra\xdfe".encode("latin-1"))
+  (folder / "odd.html").write_text("<meta charset=klingon>\xe9", encoding="latin-1")
+  (folder / "empty.md").write_text(" \n")
+  (folder / "huge.txt").touch()
+  os.truncate(folder / "huge.txt", document_files.MOST + 1)
+  (folder / "damaged.pdf").write_bytes(pdf(folder / "damaged.pdf", "x").read_bytes()[:80])
+  pdf(folder / "locked.pdf", "x", password="secret")
+  pdf(folder / "scan.pdf", "")
+  (folder / "damaged.docx").write_text("no zip")
+  with zipfile.ZipFile(folder / "bomb.docx", "w", zipfile.ZIP_DEFLATED) as bomb:
+    with bomb.open("word/document.xml", "w", force_zip64=True) as part:
+      for _ in range(257):
+        part.write(bytes(1 << 20))
+  (folder / "photo.png").write_bytes(b"\x89PNG")
+  (folder / "Makefile").touch()
+  (folder / "table.csv").write_text("id,text\n1,a\n")
+  (folder / ".git").mkdir()
+  (folder / ".git" / "HEAD.txt").write_text("ref")
+  (folder / "loop").symlink_to(folder)
+  (folder / "nowhere.txt").symlink_to(folder / "nothing")
+  (folder / "self.txt").symlink_to(folder / "self.txt")
+  os.mkfifo(folder / "pipe.txt")
+
+
+def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
+  faulty(tmp_path / "docs")
+  assert passages(tmp_path / "docs") == [Passage("good.txt", "good", "A text.")]
+  (message,) = said(caplog)
+  for reason in (
+    "hidden: 1 (such as", "links to folders: 1", "pipes, or links to nothing: 3", "of another kind (.png): 1",
+    "of another kind (no ending): 1", "files of rows beside documents: 1", "not UTF-8: 2", "without text: 2",
+    "larger than 256 MiB: 1", "larger than 256 MiB when unpacked: 1", "encrypted with a password: 1",
+    "a damaged .docx (BadZipFile): 1", "a damaged PDF (",
+  ):  # fmt: skip
+    assert reason in message, reason
+  assert str(tmp_path / "docs" / "locked.pdf") in message and "\n" not in message
+  corpus.identity(tmp_path / "docs")
+
+
+def test_faults_of_the_whole_corpus(tmp_path):
+  path = pdf(tmp_path / "locked.pdf", "x", password="secret")
+  with pytest.raises(ValueError, match="no passages; left out: encrypted with a password: 1 .such as .*locked.pdf"):
+    passages(path)
+  (tmp_path / "docs").mkdir()
+  (tmp_path / "docs" / "a.png").touch()
+  with pytest.raises(FileNotFoundError, match=r"no such corpus: .*here are of another kind \(.png\): 1"):
+    passages(tmp_path / "docs")
+  with pytest.raises(FileNotFoundError, match="no such corpus: it must be a file of rows .*a document .*.pdf"):
+    passages(tmp_path / "docs" / "a.png")
+  for name in "ab":
+    (tmp_path / "docs" / name).mkdir()
+    (tmp_path / "docs" / name / "x.txt").write_text(name)
+  with pytest.raises(ValueError, match="both have the id 'x.txt': name the folder that holds both"):
+    passages(f"{tmp_path}/docs/a,{tmp_path}/docs/b")
+  assert [p.id for p in passages(tmp_path / "docs")] == ["a/x.txt", "b/x.txt"]
+
+
+def test_nothing_but_faults_is_no_corpus(tmp_path, caplog):
+  for name in "ab":
+    (tmp_path / f"{name}.txt").touch()
+  with pytest.raises(ValueError, match="has no passages; left out: .*without text: 2 .such as .*a.txt"):
+    build_index(tmp_path, "bm25", tmp_path / "i", progress=False)
+
+
+def test_a_missing_library_is_named(tmp_path, monkeypatch):
+  monkeypatch.setitem(__import__("sys").modules, "pypdf", None)
+  (tmp_path / "a.txt").write_text("A text.")
+  pdf(tmp_path / "b.pdf", "x")
+  with pytest.raises(ValueError, match=r"b.pdf: its kind is read by an extra: pip install 'ragrl_jax\[documents\]'"):
+    passages(tmp_path)
+
+
+def test_a_readme_beside_rows_is_no_document(tmp_path, caplog):
+  (tmp_path / "README.md").write_text("# About")
+  (tmp_path / ".gitattributes").touch()
+  (tmp_path / "data").mkdir()
+  (tmp_path / "data" / "a.csv").write_text("id,title,text\n1,T,a\n")
+  assert passages(tmp_path) == [Passage("1", "T", "a")] and not said(caplog)
+  (tmp_path / "data" / "a.csv").rename(tmp_path / "data" / "a.md")  # two documents now
+  assert [p.id for p in passages(tmp_path)] == ["README.md", "data/a.md"]
+
+
+def test_rows_without_ids_get_some_of_their_contents(tmp_path, caplog):
+  (tmp_path / "a.csv").write_text("title,text\nT,a\nT,b\nT,a\n")
+  found = passages(tmp_path / "a.csv")
+  assert [(p.title, p.text) for p in found] == [("T", "a"), ("T", "b")]
+  (message,) = said(caplog)
+  assert "rows with the title and text of another one, and no id: 1 (such as" in message and "a.csv:4" in message
+  (tmp_path / "b.jsonl").write_text('{"text": "b", "title": "T"}\n{"text": "a", "title": "T", "id": ""}\n')
+  assert {p.id for p in passages(tmp_path / "b.jsonl")} == {p.id for p in found}  # wherever they are
+  (tmp_path / "c.csv").write_text("id,body\n1,a\n")
+  with pytest.raises(ValueError, match=r"c.csv:2: a row must be .*, this one has \['body', 'id'\]"):
+    passages(tmp_path / "c.csv")
+
+
+def test_documents_are_cut_and_keep_their_titles(tmp_path, caplog):
+  (tmp_path / "docs").mkdir()
+  for name in ("alpha", "beta", "gamma"):
+    (tmp_path / "docs" / f"{name}.md").write_text(f"# On {name}\n" + f"{name} common " * 300)
+  (tmp_path / "docs" / "photo.png").touch()
+  index = load_index(build_index(tmp_path / "docs", "bm25", tmp_path / "i", progress=False))
+  assert len(said(caplog)) == 1 and "of another kind (.png): 1" in said(caplog)[0]
+  found = index.search(["beta"], 9)[0]
+  assert {p.id for p in found} == {"beta.md#0", "beta.md#1", "beta.md#2"} and {p.title for p in found} == {"On beta"}
+  stored = corpus.Corpus(tmp_path / "i" / "corpus")
+  assert [len(passage.text.split()) for passage in stored][:3] == [256, 256, 603 - 2 * 224]
+  assert build_index(tmp_path / "docs", "bm25", tmp_path / "i", progress=False)  # finished: nothing is read
+  half = load_index(build_index(tmp_path / "docs", "bm25", tmp_path / "half", shard=(2, 2), progress=False))
+  assert len(half.search(["common"], 9)[0]) == 5 and len(caplog.records) >= 2 == len(said(caplog))
+  (tmp_path / "docs" / "beta.md").rename(tmp_path / "docs" / "d.md")  # names are ids
+  with pytest.raises(ValueError, match="another request .other corpus"):
+    build_index(tmp_path / "docs", "bm25", tmp_path / "i", progress=False)
