@@ -28,27 +28,30 @@ def get_config(variant: str = ""):
   config.model.update(dtype="bfloat16" if gpu else "float32", remat=False)
   search, grouped = name in SEARCHERS, config.advantage.kind == "group_relative"  # a critic needs no groups
   config.rollout.update(
-    prompts_per_step=(64 if gpu else 16) * (1 if grouped else 8),
+    prompts_per_step=(16 if not gpu else 32 if search else 64) * (1 if grouped else 8),
     group_size=8 if grouped else 1,
-    lanes=256 if gpu else 64,
+    lanes=(256 if search else 512) if gpu else 64,
     rows=512 if gpu else 128,
-    context=1024 if gpu else 768 if search else 448,
+    context=(1536 if search else 1024) if gpu else 768 if search else 448,
     prefill=512 if gpu else 256,
     page=128 if gpu else 64,
+    pages=(3072 if search else 2560) if gpu else 0,
     max_new_tokens=128 if gpu else 96,
     chunk=32 if gpu else 16,
   )
   config.rollout.update(temperature=1.0, top_p=1.0)
+  if gpu and search:
+    config.retrieval.top_k = 2  # whole paragraphs
   # A small model moves far from its warm start before it answers well, so no KL pulls it back.
   config.loss.update(kl="none", kl_coef=0.0, entropy_coef=0.0, minibatches=1)
   config.optimizer.update(learning_rate=1e-5, schedule="constant", warmup_steps=2, weight_decay=0.0, clip_norm=1.0)
   if not grouped:
     config.critic.warmup_steps = 2
-  config.learner.update(micro_rows=16 if gpu else 1, row_lengths=(), share_prompts=True, logprob_chunk=1024)
-  config.evaluate.update(every=20, examples=400 if gpu else 200)
-  config.checkpoint.every, config.steps = 10, 80
+  config.learner.update(micro_rows=4 if gpu else 1, row_lengths=(), share_prompts=True, logprob_chunk=1024)
+  config.evaluate.update(every=10 if gpu else 20, examples=400 if gpu else 200)
+  config.checkpoint.every, config.steps = 50 if gpu else 10, 80
   if sft:
-    config.sft.update(batch=32, epochs=2 if gpu else 1, warmup_share=0.1, environment_weight=0.0)
+    config.sft.update(batch=32, epochs=1, warmup_share=0.1, environment_weight=0.0)
     config.optimizer.update(learning_rate=5e-5, schedule="cosine", final_share=0.1, warmup_steps=0)
     config.evaluate.every = 0
   return config_lib.shrink(config) if smoke else config

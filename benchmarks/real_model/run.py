@@ -146,6 +146,8 @@ def stages(given: argparse.Namespace) -> list[Stage]:
   plan.append(made("fine-tune", out, *sft, held_out, start, *common, *(steps if given.smoke else [])))
   rl = (ragrl(), "train", f"--config={config}", f"--workdir={out / 'rl'}")
   rl = (*rl, f"--config.data.train={questions}/train.jsonl.gz", held_out, f"--config.model.path={out / 'sft/model'}")
+  if given.system == "care":  # its curriculum goes from two passages to four, or from four to eight
+    rl = (*rl, f"--config.data.hard={questions}/hard.jsonl.gz")
   plan.append(made("reinforcement learning", out, *rl, *common, *steps, *given.flags))
   test, most = f"{questions}/test.jsonl.gz", [f"--config.data.max_examples={given.questions}"] * bool(given.questions)
   for name, checkpoint in (("untrained", model), ("sft", out / "sft/model"), ("rl", out / "rl")):

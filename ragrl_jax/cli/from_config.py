@@ -49,7 +49,7 @@ def made_of(files: list[str], changes: list[str] = (), of: str = "") -> translat
     of: one of translate.TABLES; "": the table that knows most of the fields.
 
   Raises:
-    ValueError: a file cannot be read, or a change is not FIELD=VALUE.
+    ValueError: a file cannot be read, no table is theirs, or a change is not FIELD=VALUE.
   """
   script = script_text.Script()
   for file in files:
@@ -61,6 +61,7 @@ def made_of(files: list[str], changes: list[str] = (), of: str = "") -> translat
     if not has:
       raise ValueError(f"--set {change}: it must be FIELD=VALUE, such as questions=169615.")
     script.fields[name] = script_text.number_or(value)
+  script.fields = script_text.interpolated(script.fields)
   return translate.translate(script, of or translate.chosen(script.fields), files=len(files))
 
 

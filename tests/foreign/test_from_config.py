@@ -240,7 +240,7 @@ CASES = {
 @pytest.fixture
 def home(monkeypatch):
   monkeypatch.setenv("HOME", "/home/me")
-  for name in ("OUT", "MODEL", "HOME_OF_DATA", "ADDRESS", "NNODES"):
+  for name in "OUT MODEL HOME_OF_DATA ADDRESS NNODES MODEL_PATH TRAIN_BATCH_SIZE PPO_MINI_BATCH_SIZE CRITIC_LR".split():
     monkeypatch.delenv(name, raising=False)
 
 
@@ -283,9 +283,12 @@ n=3; m=$((n * (2 + 1) / 2))      # 9 / 2 is 4 in a shell
 long=( a.one=1
   a.two="two words" )            # an array over two lines
 export PAIR='b.one=1 b.two=$n'
-if true; then k=5; fi
-python3 -m some.module "${long[@]}" $PAIR c.m=${m} 'c.list=["x", "y"]' c.default=${NOT_SET:-${n}7} \
-  c.quoted="a \"b\" $n" c.single='$n' ~d.gone +d.new=null ++d.forced=True c.lr=1e-6 c.path=$FROM_OUTSIDE/z \
+k=1; if true; then k=5; j=6; fi; j=7
+more=( e.one=1 ); more+=( e.two=2 ); joined=a; joined+=b
+python3 -m some.module "${long[@]}" "${more[@]}" $PAIR \
+  c.joined=$joined c.m=${m} 'c.list=["x", "y"]' c.default=${NOT_SET:-${n}7} \
+  c.quoted="a \"b\" $n" c.single='$n' ~d.gone +d.new=null ++d.forced=True c.k=$k c.j=$j c.lr=1e-6 \
+  c.path=$FROM_OUTSIDE/z \
   c.command=$(date +%s) c.unset=$NOT_SET c.empty= c.twice=1 c.twice=2 # c.comment=1
 """
   (tmp_path / "run.sh").write_text(text)
@@ -294,6 +297,9 @@ python3 -m some.module "${long[@]}" $PAIR c.m=${m} 'c.list=["x", "y"]' c.default
     "module": "some.module",
     "a.one": 1,
     "a.two": "two words",
+    "e.one": 1,
+    "e.two": 2,
+    "c.joined": "ab",
     "b.one": 1,
     "b.two": "$n",
     "c.m": 4,
@@ -303,6 +309,8 @@ python3 -m some.module "${long[@]}" $PAIR c.m=${m} 'c.list=["x", "y"]' c.default
     "c.single": "$n",
     "d.new": None,
     "d.forced": True,
+    "c.k": 5,
+    "c.j": 7,
     "c.lr": 1e-6,
     "c.path": "x/y/z",
     "c.command": "$(date +%s)",
@@ -310,7 +318,7 @@ python3 -m some.module "${long[@]}" $PAIR c.m=${m} 'c.list=["x", "y"]' c.default
     "c.empty": "",
     "c.twice": 2,
   }
-  assert [name for name, _ in found.unread] == ["shell: if"]
+  assert [name for name, _ in found.unread] == ["$k"]
 
 
 def test_what_the_shell_would_not_pass_on_is_refused(tmp_path):
@@ -319,6 +327,23 @@ def test_what_the_shell_would_not_pass_on_is_refused(tmp_path):
   assert one.field == "data.train_batch_size=8" and "comment" in one.why
   made = of_text(tmp_path, "python -m verl.trainer.main_ppo data.seed=1 data.train_batch_size=$(cat size)\n")
   assert [x.value for x in made.of("refused") if "computes" in x.why] == ["$(cat size)"]
+  name = "actor_rollout_ref.rollout.val_kwargs.n"  # it becomes no setting
+  made = of_text(tmp_path, f"python -m verl.trainer.main_ppo data.seed=1 {name}=$UNSET trainer.project_name=$UNSET\n")
+  assert [x.field for x in made.of("refused") if "computes" in x.why] == [name]
+
+
+def test_values_of_yaml_may_name_others_also_of_another_file(tmp_path):
+  (tmp_path / "a.yaml").write_text("data: {seed: '${data.n}', n: 3}\nactor_rollout_ref: {rollout: {n: '${x.y}'}}\n")
+  (tmp_path / "b.yaml").write_text("x: {y: '${oc.select:x.z,4}'}\ndata: {shuffle: '${no.where}'}\n")
+  made = from_config.made_of([str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")], [], "verl")
+  assert made.given["seed"] == 3 and made.given["rollout.group_size"] == 4
+  assert "data.shuffle" in {line.field for line in made.of("refused")}
+
+
+def test_scripts_of_other_libraries_are_not_guessed_at(tmp_path):
+  text = "python -m other.main trainer.algorithm.n=5 generator.batched=true environment.search.url=x data.seed=1\n"
+  with pytest.raises(ValueError, match="only 2 of the script's 5 fields"):
+    of_text(tmp_path, text)
 
 
 def test_python_is_read_and_never_run(tmp_path):
@@ -401,11 +426,18 @@ def test_trls_batches_count_completions(given, prompts, minibatches, epochs, ste
 def test_flags_of_a_launcher_and_of_a_script_are_told_apart(tmp_path):
   text = (
     "accelerate launch --num_processes 2 --config_file zero3.yaml grpo.py --bf16 --max_steps=10 "
-    "--learning_rate 2e-6 --report_to wandb mlflow --model_name_or_path m\n"
+    "--learning_rate 2e-6 --report_to wandb mlflow --no_gradient_checkpointing "
+    "--model_name_or_path m --model_revision v2\n"
   )
   made = of_text(tmp_path, text)
   assert made.complete and made.name == "TRL 1.16"
-  wanted = {"optimizer.learning_rate": 2e-6, "log.wandb": True, "log.mlflow": True, "rollout.prompts_per_step": 2}
+  wanted = {
+    "optimizer.learning_rate": 2e-6,
+    "log.wandb": True,
+    "log.mlflow": True,
+    "model.remat": False,
+    "model.path": "m@v2",
+  }
   assert {name: made.given[name] for name in wanted} == wanted
   assert [line.field for line in made.of("aside")] == ["launcher.config_file", "module"]
   trl = of_text(tmp_path, "trl grpo --config grpo.yaml --num_processes 1 --max_steps 3\n")

@@ -24,11 +24,11 @@ PIECE = re.compile(
   |(?P<plain>[^\s;|&<>'"\\$()]+|.)""",
   re.VERBOSE | re.DOTALL,
 )
-ASSIGNED = re.compile(r"(\w+)=(.*)", re.DOTALL)
+ASSIGNED = re.compile(r"(\w+)(\+?)=(.*)", re.DOTALL)  # a shell's NAME=VALUE, or NAME+=VALUE
 FIELD = re.compile(r"(~?)\+{0,2}([A-Za-z_][\w.@/-]*)(?:=(.*))?", re.DOTALL)  # hydra: NAME=VALUE, +NAME=…, ~NAME
 DECLARES = ("export", "local", "declare", "readonly")
 BEFORE = ("then", "do", "else", "{", "exec", "nohup", "time", "!")  # words that may stand before a command
-BRANCHES = ("if", "for", "while", "until", "case", "elif")
+BRANCHES, ENDS = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
 CALLS = {
   "GRPOConfig": "",
   "ModelConfig": "",
@@ -57,7 +57,7 @@ def read(path: str | pathlib.Path) -> Script:
   try:
     text = path.read_text(encoding="utf-8")
     if path.suffix in (".yaml", ".yml", ".json"):
-      found = Script(_interpolated(flat(yaml.safe_load(text))))
+      found = Script(flat(yaml.safe_load(text)))
     else:
       found = of_python(text) if path.suffix == ".py" else of_shell(text)
   except (UnicodeDecodeError, SyntaxError, yaml.YAMLError) as error:
@@ -96,14 +96,14 @@ def flat(tree: Any, name: str = "") -> dict[str, Any]:
   return found
 
 
-def _interpolated(fields: dict[str, Any]) -> dict[str, Any]:
+def interpolated(fields: dict[str, Any]) -> dict[str, Any]:
   """Values such as ${data.max_prompt_length} or ${oc.select:NAME,DEFAULT}, replaced by what they name."""
 
   def of(value: Any, depth: int = 0) -> Any:
     named = isinstance(value, str) and re.fullmatch(r"\$\{(?:oc\.select:\s*)?([\w.]+)(?:,\s*(.*?))?\s*\}", value)
-    if not named or depth > 20:
+    if not named or depth > 20 or (named[1] not in fields and named[2] is None):
       return value
-    return of(fields.get(named[1], number_or(named[2] if named[2] is not None else "null")), depth + 1)
+    return of(fields[named[1]] if named[1] in fields else number_or(named[2]), depth + 1)
 
   return {name: of(value) for name, value in fields.items()}
 
@@ -115,10 +115,9 @@ def of_shell(text: str) -> Script:
   """The fields of the command that has most of them."""
   shell = _Shell(text.replace("\r\n", "\n"))
   found = max((of_words(words) for words in shell.commands), key=lambda script: len(script.fields), default=Script())
+  found.unread += [(f"${name}", "it is set inside a condition or a loop, which is not run") for name in shell.unsure]
   for words in shell.commands:
-    if words[0] in BRANCHES:
-      found.unread.append((f"shell: {words[0]}", "conditions and loops are not run: all their assignments count"))
-    elif re.match(r"\+*\w+(\.\w+)+=", words[0]):  # the shell takes it for a command of its own
+    if re.match(r"\+*\w+(\.\w+)+=", words[0]):  # the shell takes it for a command of its own
       found.unread.append((words[0], "the shell ends the command before this word, at a comment or without a \\"))
   return found
 
@@ -129,13 +128,16 @@ class _Shell:
   def __init__(self, text: str):
     self.names: dict[str, Any] = {}
     self.commands: list[list[str]] = []
+    self.branched: dict[str, bool] = {}  # name → whether it was last set inside a condition or a loop
+    self.unsure: dict[str, None] = {}  # those of them that are used
+    self.depth = 0
     words, word, array = [], None, None
     for piece in (*PIECE.finditer(text), None):
       kind = piece.lastgroup if piece else "end"
       if kind == "comment" or (piece and kind is None):  # or a line that goes on
         continue
-      if kind == "bracket" and piece[0] == "(" and word and word.endswith("=") and array is None:
-        array, word = (word[:-1], []), None
+      if kind == "bracket" and piece[0] == "(" and array is None and ASSIGNED.fullmatch(word or ""):
+        array, word = (word, []), None
       elif kind in ("space", "end", "redirect", "bracket"):
         (words if array is None else array[1]).extend(() if word is None else (word,))
         word = None
@@ -143,7 +145,8 @@ class _Shell:
           self._run(words)
           words = []
         elif array is not None and kind == "bracket":
-          self.names[array[0]], array = array[1], None
+          self._assign(array[0], array[1], any("=" in one for one in array[1]))
+          array = None
       elif kind == "value" or (kind == "double" and re.fullmatch(VALUE, piece["double"])):
         made = self._expanded(piece["value"] or piece["double"])
         if isinstance(made, str):
@@ -159,13 +162,20 @@ class _Shell:
   def _run(self, words: list[str]) -> None:
     while words and words[0] in BEFORE:
       words = words[1:]
+    self.depth += bool(words) and (words[0] in BRANCHES) - (words[0] in ENDS)
     declares = bool(words) and words[0] in DECLARES
     words = words[declares:]
-    while words and (assigned := ASSIGNED.fullmatch(words[0])):
-      self.names[assigned[1]] = assigned[2]
+    while words and ASSIGNED.fullmatch(words[0]):
+      self._assign(words[0], words[0].partition("=")[2])
       words = words[1:]
     if words and not declares:
       self.commands.append(words)
+
+  def _assign(self, word: str, value: Any, matters: bool = True) -> None:
+    """NAME=VALUE or NAME+=VALUE. matters: whether the value has fields; another array is of words of a launcher."""
+    name, adds, _ = ASSIGNED.fullmatch(word).groups()
+    self.branched[name] = (self.depth > 0 and matters) or bool(adds and self.branched.get(name))
+    self.names[name] = self.names.get(name, type(value)()) + value if adds else value
 
   def _text(self, piece: str) -> str:
     found = self._expanded(piece)
@@ -184,6 +194,8 @@ class _Shell:
       return piece
     if named[1] in "@*#?!" or named[1].isdigit():
       return ""  # the script's own arguments
+    if self.branched.get(named[1]):
+      self.unsure[named[1]] = None
     found = self.names.get(named[1], os.environ.get(named[1]))
     if named[2] is not None and not found:
       return re.sub(VALUE, lambda inner: self._text(inner[0]), named[2].strip("\"'"))
@@ -201,8 +213,10 @@ def of_words(words: list[str]) -> Script:
     elif word.startswith("--"):
       flag, has, value = word[2:].partition("=")
       flag = flag.replace("-", "_") if started or flag in COUNTS else f"launcher.{flag}"
-      flag = "num_processes" if flag in ("nproc_per_node", "num_processes") else flag
-      found.fields[flag] = number_or(value) if has else True
+      flag = "num_processes" if flag == "nproc_per_node" else flag
+      negated = started and flag.startswith("no_") and not has
+      found.fields[flag.removeprefix("no_") if negated else flag] = number_or(value) if has else not negated
+      flag = "" if negated else flag
       flag = "" if has else flag
     elif started and (field := FIELD.fullmatch(word)) and (field[3] is not None or field[1]):
       flag = ""

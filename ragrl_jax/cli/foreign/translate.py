@@ -106,15 +106,24 @@ def _long(name: str, one: Mapping[str, Any]) -> str:
 
 
 def chosen(given: Mapping[str, Any]) -> str:
-  """The table that knows most of a script's fields; of two that know as many, the one that the other extends."""
+  """The table that knows most of a script's fields; of two that know as many, the one that the other extends.
+
+  Raises:
+    ValueError: no table knows half of them.
+  """
 
   def score(name: str) -> tuple[int, bool]:
     one = table(name)
     read = _names(one)
-    known = [field for field in given if field in read or _aside(field, one) is not None]
-    return len(known), "extends" not in one
+    return sum(field in read or _aside(field, one) is not None for field in given), "extends" not in one
 
-  return max(TABLES, key=score)
+  best = max(TABLES, key=score)
+  if 2 * (found := score(best)[0]) < len(given):
+    raise ValueError(
+      f"only {found} of the script's {len(given)} fields are known ({', '.join(TABLES)}): scripts of other "
+      "libraries are not read. --of reads it all the same."
+    )
+  return best
 
 
 def translate(script: Script, name: str, *, files: int = 1) -> Translation:
@@ -176,7 +185,7 @@ class _Work:
         if formula.evaluate(when, lambda name, value=value: value if name == "x" else self.get(name), self.calls):
           self.refused[field] = why
       except (KeyError, TypeError):
-        continue  # what it depends on is refused itself
+        continue  # it depends on what the script computes, which is refused
     given, defaults, notes = {}, {}, {}
     for ours, text in {**self.table["settings"], **self.table["sizes"]}.items():
       self.read = set()
@@ -194,7 +203,7 @@ class _Work:
         self.used.setdefault(field, {})[ours] = value
       if mine or value != _default(ours):
         (given if mine else defaults)[ours] = value
-        if note := self.table["notes"].get(ours) or self.table["notes"].get(f"{ours}={value}"):
+        if note := self.table["notes"].get(f"{ours}={value}", self.table["notes"].get(ours)):
           notes[ours] = note
     lines = [self._line(field, value) for field, value in self.script.fields.items()]
     left = [Line(field, self.of(field), "refused", why=why, left_out=True)
@@ -207,9 +216,9 @@ class _Work:
     if self.read & self.refused.keys():
       return
     fields = sorted(self.read & self.script.fields.keys()) or sorted(self.read)
-    if computed := [one for one in fields if "$" in str(self.of(one))]:
-      fields, why = computed, "the script computes it: write its value, or give it by --set"
-    elif isinstance(error, KeyError):  # a word that has no entry
+    if any("$" in str(self.of(one)) for one in fields):
+      return  # `_line` refuses it
+    if isinstance(error, KeyError):  # a word that has no entry
       fields = [one for one in fields if self.of(one) == error.args[0]]
       words = ", ".join(re.findall(r"'([^']*)':", text))
       why = self.table["instead"].get(error.args[0]) or f"config.{ours} has nothing like it; known are {words}"
@@ -220,6 +229,8 @@ class _Work:
 
   def _line(self, field: str, value: Any) -> Line:
     ours = self.used.get(field, {})
+    if field in self.known and "$" in str(value) and field not in self.table["aside"]:
+      self.refused[field] = "the script computes it: write its value, or give it by --set"
     if field in self.refused:
       return Line(field, value, "refused", why=self.refused[field])
     if ours:
