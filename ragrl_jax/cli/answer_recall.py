@@ -19,7 +19,7 @@ from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.store import addresses, folders
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json, for `ragrl tables`.")
 TITLES = flags.DEFINE_bool("titles", False, "Search answers in titles too, and not in texts alone as DPR's script.")

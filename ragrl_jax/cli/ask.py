@@ -33,7 +33,7 @@ CHECKPOINT = flags.DEFINE_string(
 )
 CONFIG = commands.config_flag()
 AGAINST = flags.DEFINE_string("against", "", "A second checkpoint that gets the same questions.")
-DATA = flags.DEFINE_string("data", "", "File with the question: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+DATA = flags.DEFINE_string("data", "", "Set with the question: file, folder, glob or hf:NAME/SUBSET/SPLIT.")
 ID = flags.DEFINE_string("id", "", "Id of the question in --data; by default the first question.")
 SAMPLES = flags.DEFINE_integer("samples", 1, "Number of answers; several are sampled.", lower_bound=1, upper_bound=64)
 SEED = flags.DEFINE_integer("seed", None, "Seed of the sampling; config.seed by default.")

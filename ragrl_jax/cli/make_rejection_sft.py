@@ -19,9 +19,7 @@ from ragrl_jax.evaluation import right_transcripts
 RESULTS = flags.DEFINE_multi_string(
   "results", None, "Folder of an evaluation, or a glob; may be given several times.", required=True
 )
-DATA = flags.DEFINE_string(
-  "data", None, "Their questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True
-)
+DATA = flags.DEFINE_string("data", None, "Their questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
 MOST = flags.DEFINE_integer("most", 0, "Most transcripts per question; 0 keeps all.", lower_bound=0)
 

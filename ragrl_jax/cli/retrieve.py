@@ -14,7 +14,7 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
 from ragrl_jax.run import questions
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]", required=True)
 

@@ -19,7 +19,7 @@ SYSTEM = flags.DEFINE_enum(
   "system", None, list(agents.AGENTS), "The system whose tags the transcripts have.", required=True
 )
 TRANSCRIPTS = flags.DEFINE_string("transcripts", None, "FILE.jsonl or FILE.json, also with .gz.", required=True)
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 MODEL = flags.DEFINE_string("model", None, "Its model as the tables name it, such as qwen2.5-7b or qwen2.5-7b-base.")
 RETRIEVER = flags.DEFINE_string(
   "retriever", None, "Its retriever, corpus and top-k in words, which are shown with the scores."

@@ -9,7 +9,7 @@ from absl import app, flags
 
 from ragrl_jax.data import readers, stream, writers
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 SHARES = flags.DEFINE_list("shares", ["80", "20"], "Share of each file, in any unit.")
 OUT = flags.DEFINE_multi_string("out", [], "FILE.jsonl[.gz], once per share.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the split.")

@@ -20,7 +20,7 @@ from ragrl_jax.models import hub
 from ragrl_jax.report import metric_tables, panels, traces
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.settings import fields
-from ragrl_jax.store import changes, metrics, sums, versions
+from ragrl_jax.store import changes, metrics, row_files, sums, versions
 
 _SIGNS = re.compile("([" + re.escape("".join(sorted(set(string.punctuation) - set(" ,.'\"-/%=?;")))) + "])")
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # GitHub's Markdown makes links of bare addresses
@@ -164,7 +164,7 @@ def _sources(part: str) -> list[tuple[str, str, str]]:
     local = _LOCAL.match(part.removeprefix("hf:"))
     return [("a local data set" if local else markdown(part), "", "")]
   try:
-    files = readers.files(part)
+    files = [file for named in readers.files(part) for file in row_files.saved(named) or [named]]
     return [
       (markdown(file.name), f"{sum(1 for _ in readers.read_examples(file)):,}", f"`{sums.digest(file)}`")
       for file in files

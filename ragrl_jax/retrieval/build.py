@@ -26,6 +26,7 @@ from ragrl_jax.retrieval.cards import write_json
 from ragrl_jax.retrieval.corpus import (
   CARD,
   Corpus,
+  Skipped,
   Twice,
   checksum,
   identity,
@@ -116,6 +117,7 @@ def build_index(
   rows = _part(whole, shard)
   path = corpus if isinstance(corpus, str | os.PathLike) and chunks is None else None
   passages = _stored(whole, out, rows, path, progress=progress)
+  whole.tell_skipped()
   if rows is None:  # all passages are stored, so they need not be read and cut again
     whole = passages
   card = dict(request, corpus=dict(request["corpus"], rows=len(passages), checksum=passages.checksum))
@@ -159,16 +161,23 @@ class _Whole(Collection[Passage]):
   """The passages of files or from memory, cut into chunks. Each iteration reads the files again."""
 
   def __init__(self, corpus: str | os.PathLike | Collection[Passage], chunks: Chunks | None):
-    self._corpus, self._chunks, self._told = corpus, chunks, False
+    self._corpus, self._chunks, self._skipped = corpus, chunks, None
 
   def __iter__(self) -> Iterator[Passage]:
     documents = self._corpus
     if isinstance(documents, str | os.PathLike):
-      documents, self._told = read_passages(documents, tell=not self._told), True  # what is left out is told once
+      skipped = Skipped()
+      self._skipped = self._skipped or skipped  # the first reading counts, the others may end early
+      documents = read_passages(documents, skipped)
     return iter(documents) if self._chunks is None else self._chunks.cut(documents)
 
   def __len__(self) -> int:
     return sum(1 for _ in self)
+
+  def tell_skipped(self) -> None:
+    """Tells what the first reading left out."""
+    if self._skipped:
+      self._skipped.tell(self._corpus)
 
   def __contains__(self, passage: object) -> bool:
     return any(passage == own for own in self)

@@ -71,6 +71,11 @@ class Skipped:
     """Forgets what was left out."""
     self._counts.clear()
 
+  def tell(self, path: str | os.PathLike) -> None:
+    """Logs a warning if something of this corpus was left out."""
+    if self._counts:  # a logger of its own: the root's first message turns on those of all libraries
+      logging.getLogger(__name__).warning("%s: left out: %s.", path, self)
+
   def __str__(self) -> str:
     return "; ".join(f"{reason}: {count} (such as {self._first[reason]})" for reason, count in self._counts.items())
 
@@ -151,25 +156,25 @@ def of_documents(path: str | os.PathLike) -> bool:
   return any(name for _, name in _files(path, Skipped()))
 
 
-def read_passages(path: str | os.PathLike, *, tell: bool = True) -> Iterator[Passage]:
+def read_passages(path: str | os.PathLike, skipped: Skipped | None = None) -> Iterator[Passage]:
   """Streams the passages of a corpus in the order of its files. See `_files` and this module's docstring.
 
-  A document that cannot be read, and a second row with the same title and text and without an id, are left out; with
-  `tell`, a warning counts them at the end, by reason.
+  Documents that cannot be read, and second rows with the same title and text and without an id, are left out, and
+  counted in `skipped`; without it, a warning tells them at the end.
 
   Raises:
     FileNotFoundError: no such file.
     ValueError: a row is not a passage, a file of rows is truncated or damaged, or no document can be read; the message
       names file and line.
   """
-  skipped, some = Skipped(), False
-  for _, passage in _placed(path, skipped):
+  counted, some = Skipped() if skipped is None else skipped, False
+  for _, passage in _placed(path, counted):
     some = True
     yield passage
-  if not some and str(skipped):
-    raise ValueError(f"{path}: the corpus has no passages; left out: {skipped}.")
-  if tell and str(skipped):
-    logging.warning("%s: left out: %s.", path, skipped)
+  if not some and str(counted):
+    raise ValueError(f"{path}: the corpus has no passages; left out: {counted}.")
+  if skipped is None:
+    counted.tell(path)
 
 
 def _placed(path: str | os.PathLike, skipped: Skipped) -> Iterator[tuple[str, Passage]]:

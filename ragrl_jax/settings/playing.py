@@ -108,7 +108,7 @@ class Data(Section):
 
   PATH = "data"
 
-  train: str = setting("", 'training questions: FILE.jsonl[.gz], a glob, or "hf:name/subset/split"')
+  train: str = setting("", 'training questions: FILE (JSON, CSV, Parquet …), folder, glob or "hf:name/subset/split"')
   hard: str = setting("", "for a recipe with a curriculum: the hard questions; `train` has the easy ones")
   evaluate: str = setting("", "held-out questions")
   max_examples: int = setting(0, "most questions to read; 0: all", unit="questions", least=0)

@@ -6,6 +6,7 @@ import json
 import pyarrow
 import pyarrow.parquet
 import pytest
+import saved_rows
 
 from ragrl_jax.data import layouts, readers, writers
 from ragrl_jax.structs import Example, Passage
@@ -107,14 +108,8 @@ def test_hidden_files_are_no_questions(tmp_path):
 
 
 def test_a_saved_data_set_is_one_source(tmp_path):
-  folder = tmp_path / "mine" / "train"
-  folder.mkdir(parents=True)
-  for name in ("a", "b"):
-    table = pyarrow.Table.from_pylist([dict(question=f"{name}?", answer=name)])
-    with pyarrow.OSFile(str(folder / f"{name}.arrow"), "wb") as raw, pyarrow.ipc.new_stream(raw, table.schema) as out:
-      out.write_table(table)
-  (folder / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}, {"filename": "b.arrow"}]}')
-  (folder / "dataset_info.json").write_text("{}")
+  rows = [dict(question=f"{name}?", answer=name) for name in "ab"]
+  folder = saved_rows.save(tmp_path / "mine" / "train", rows, shards=2)
   assert [(e.id, e.source) for e in read(folder)] == [("train-0", "train"), ("train-1", "train")]
   readers.check(str(folder), "config.data.train")
   (tmp_path / "mine" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')

@@ -5,6 +5,7 @@ import json
 
 import fake_run
 import pytest
+import saved_rows
 import yaml
 
 import ragrl_jax
@@ -78,6 +79,15 @@ def test_the_card_says_what_the_run_was(tmp_path):
   assert "These weights have not been evaluated." in section(text, "Scores")
   assert "The model has not been evaluated" in section(text, "Limits") and "/home" not in text
   assert "None was given." in section(written(folder), "Licence")
+
+
+def test_the_files_of_a_saved_data_set_are_listed(tmp_path):
+  data = saved_rows.save(tmp_path / "train", [dict(question="Where?", answer="Rome")] * 3, shards=2)
+  rows = section(written(run(tmp_path / "run", recipe="care", data__train=str(data))), "Data").splitlines()
+  assert [row.split(" | ")[1:3] for row in rows[2:4]] == [
+    ["data-00000-of-00002.arrow", "2"],
+    ["data-00001-of-00002.arrow", "1"],
+  ]
 
 
 def test_settings_are_compared_with_the_presets(tmp_path):

@@ -41,8 +41,8 @@ def stuck():
 corpus, out, stage, settings = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
 if stage == "corpus":
   read = build.read_passages
-  def read_passages(path, **told):
-    for i, passage in enumerate(read(path, **told)):
+  def read_passages(path, skipped):
+    for i, passage in enumerate(read(path, skipped)):
       if i == 150: stuck()
       yield passage
   build.read_passages = read_passages

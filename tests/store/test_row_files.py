@@ -6,6 +6,7 @@ import json
 import pyarrow
 import pyarrow.parquet
 import pytest
+import saved_rows
 
 from ragrl_jax.store import row_files
 
@@ -14,20 +15,6 @@ ROWS = [dict(id="1", text='Say "no", then\ngo.'), dict(id="2", text="Stra√üe; Êù
 
 def read(path, *columns):
   return [row for _, row in row_files.read_rows(path, columns or None)]
-
-
-def save(folder, rows, shards=1, name="data"):
-  """A folder as `Dataset.save_to_disk` writes it: streams of Arrow and a record of their names."""
-  folder.mkdir(parents=True)
-  names = [f"{name}-{number:05}-of-{shards:05}.arrow" for number in range(shards)]
-  for number, file in enumerate(names):
-    table = pyarrow.Table.from_pylist(rows[number::shards])
-    with pyarrow.OSFile(str(folder / file), "wb") as raw, pyarrow.ipc.new_stream(raw, table.schema) as stream:
-      stream.write_table(table)
-  (folder / "state.json").write_text(json.dumps(dict(_data_files=[dict(filename=file) for file in names])))
-  (folder / "dataset_info.json").write_text("{}")
-  (folder / "cache-1.arrow").write_bytes(b"what `map` left here")
-  return folder
 
 
 @pytest.mark.parametrize(
@@ -52,7 +39,7 @@ def test_places_are_lines_where_rows_begin(tmp_path):
 
 
 def test_what_datasets_saved(tmp_path):
-  folder = save(tmp_path / "train", ROWS, shards=2)
+  folder = saved_rows.save(tmp_path / "train", ROWS, shards=2)
   assert read(folder) == ROWS and read(folder, "text", "more") == [dict(text=row["text"]) for row in ROWS]
   assert [where.rpartition("/")[2] for where, _ in row_files.read_rows(folder)] == [
     "data-00000-of-00002.arrow: row 1",
@@ -73,7 +60,7 @@ def test_what_datasets_saved(tmp_path):
 
 
 def test_a_record_cannot_name_files_elsewhere(tmp_path):
-  folder = save(tmp_path / "set", ROWS)
+  folder = saved_rows.save(tmp_path / "set", ROWS)
   (folder / "state.json").write_text('{"_data_files": [{"filename": "../../secret.arrow"}]}')
   assert row_files.saved(folder) == [folder / "secret.arrow"]
 

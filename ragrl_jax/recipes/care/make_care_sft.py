@@ -18,7 +18,7 @@ from ragrl_jax.cli import generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.care import generate
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
 ANSWERS = flags.DEFINE_string("answers", None, "File for the models' answers.", required=True)
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)

@@ -23,7 +23,7 @@ from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.store import jsonl
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 PREDICTIONS = flags.DEFINE_string(
   "predictions", "", "Predictions of a finished evaluation; their evidence replaces the passages."
 )

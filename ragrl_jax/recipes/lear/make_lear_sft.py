@@ -25,7 +25,7 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.lear import prompt, sft_data
 
-DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.", required=True)
+DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 OUT = flags.DEFINE_string("out", None, "Folder of the files.", required=True)
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 URL = flags.DEFINE_string("url", "", "Endpoint of the teacher, such as http://localhost:8000/v1.")
