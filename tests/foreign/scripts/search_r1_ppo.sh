@@ -22,44 +22,22 @@ ARGUMENTS=(
 ACTOR="actor_rollout_ref.actor.optim.lr=1e-6 actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.285"
 
 python3 -m verl.trainer.main_ppo "${ARGUMENTS[@]}" $ACTOR \
-  actor_rollout_ref.actor.ppo_mini_batch_size=256 \
-  actor_rollout_ref.actor.ppo_micro_batch_size=64 \
-  actor_rollout_ref.actor.state_masking=true \
-  actor_rollout_ref.actor.fsdp_config.param_offload=true \
+  trainer.critic_warmup=0 trainer.default_hdfs_dir=null \
+  trainer.default_local_dir="verl_checkpoints/$SET-ppo-7b" trainer.experiment_name="$SET-ppo-7b" \
+  trainer.logger=['wandb'] trainer.n_gpus_per_node=8 trainer.nnodes=1 trainer.project_name='Search-R1' \
+  trainer.save_freq=100 trainer.test_freq=100 trainer.total_epochs=15 trainer.total_training_steps=1005 \
+  +trainer.val_before_train=true +trainer.val_only=false \
   actor_rollout_ref.actor.fsdp_config.grad_offload=true \
   actor_rollout_ref.actor.fsdp_config.optimizer_offload=true \
-  actor_rollout_ref.model.path=$BASE \
-  actor_rollout_ref.model.enable_gradient_checkpointing=true \
-  actor_rollout_ref.model.use_remove_padding=True \
-  actor_rollout_ref.rollout.n_agent=1 \
-  actor_rollout_ref.rollout.temperature=1 \
-  actor_rollout_ref.rollout.top_p=1.0 \
-  actor_rollout_ref.rollout.name=vllm \
-  actor_rollout_ref.rollout.tensor_model_parallel_size=1 \
-  actor_rollout_ref.rollout.gpu_memory_utilization=0.6 \
-  actor_rollout_ref.rollout.log_prob_micro_batch_size=128 \
-  actor_rollout_ref.ref.log_prob_micro_batch_size=128 \
-  actor_rollout_ref.ref.fsdp_config.param_offload=True \
-  critic.model.path=$BASE \
-  critic.model.use_remove_padding=True \
-  critic.model.enable_gradient_checkpointing=true \
-  critic.model.fsdp_config.param_offload=true \
-  critic.model.fsdp_config.grad_offload=true \
-  critic.model.fsdp_config.optimizer_offload=true \
-  critic.optim.lr=1e-5 \
-  critic.optim.lr_warmup_steps_ratio=0.015 \
-  critic.ppo_micro_batch_size=8 \
-  trainer.critic_warmup=0 \
-  trainer.logger=['wandb'] \
-  +trainer.val_only=false \
-  +trainer.val_before_train=true \
-  trainer.default_hdfs_dir=null \
-  trainer.n_gpus_per_node=8 \
-  trainer.nnodes=1 \
-  trainer.save_freq=100 \
-  trainer.test_freq=100 \
-  trainer.project_name='Search-R1' \
-  trainer.experiment_name="$SET-ppo-7b" \
-  trainer.total_epochs=15 \
-  trainer.total_training_steps=1005 \
-  trainer.default_local_dir="verl_checkpoints/$SET-ppo-7b" > run.log 2>&1
+  actor_rollout_ref.actor.fsdp_config.param_offload=true actor_rollout_ref.actor.ppo_micro_batch_size=64 \
+  actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.actor.state_masking=true \
+  actor_rollout_ref.model.enable_gradient_checkpointing=true actor_rollout_ref.model.path=$BASE \
+  actor_rollout_ref.model.use_remove_padding=True actor_rollout_ref.ref.fsdp_config.param_offload=True \
+  actor_rollout_ref.ref.log_prob_micro_batch_size=128 actor_rollout_ref.rollout.gpu_memory_utilization=0.6 \
+  actor_rollout_ref.rollout.log_prob_micro_batch_size=128 actor_rollout_ref.rollout.n_agent=1 \
+  actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.temperature=1 \
+  actor_rollout_ref.rollout.tensor_model_parallel_size=1 actor_rollout_ref.rollout.top_p=1.0 \
+  critic.model.enable_gradient_checkpointing=true critic.model.fsdp_config.grad_offload=true \
+  critic.model.fsdp_config.optimizer_offload=true critic.model.fsdp_config.param_offload=true \
+  critic.model.path=$BASE critic.model.use_remove_padding=True critic.optim.lr=1e-5 \
+  critic.optim.lr_warmup_steps_ratio=0.015 critic.ppo_micro_batch_size=8 > run.log 2>&1
