@@ -5,6 +5,7 @@ The scripts were written for these tests with the fields and values of public on
 
 import ast
 import importlib.util
+import json
 import pathlib
 import re
 import sys
@@ -475,7 +476,9 @@ def declared(library, path, name):
     yield ast.unparse(node.target), ast.unparse(made[0]) if made and made[0] else None
 
 
-def test_trls_own_fields_and_defaults_are_the_tables():
+@pytest.fixture
+def of_trl():
+  """The fields of TRL's GRPOConfig, and of what `trl grpo` reads beside it → their defaults as text."""
   found = {}
   for library, path, name in (
     ("transformers", "training_args.py", "TrainingArguments"),
@@ -486,13 +489,32 @@ def test_trls_own_fields_and_defaults_are_the_tables():
     ("trl", "trainer/grpo_config.py", "GRPOConfig"),
   ):
     found |= dict(declared(library, path, name))
+  return found
+
+
+def test_trls_own_fields_and_defaults_are_the_tables(of_trl):
   one = translate.table("trl")
   names = translate._names(one)
-  unknown = [field for field in found if field not in names and translate._aside(field, one) is None]
-  assert len(found) > 200 and not unknown
-  ours = {field: str(value) for field, value in one["defaults"].items() if field in found}
-  apart = {field for field, value in ours.items() if found[field].strip("'") != value}
+  unknown = [field for field in of_trl if field not in names and translate._aside(field, one) is None]
+  assert len(of_trl) > 200 and not unknown
+  ours = {field: str(value) for field, value in one["defaults"].items() if field in of_trl}
+  apart = {field for field, value in ours.items() if of_trl[field].strip("'") != value}
   assert apart == {"optim"}  # theirs is a function's value: a kind of AdamW
+
+
+def test_nothing_is_refused_of_trl_as_it_comes(of_trl, tmp_path):
+  """As in the JSON that a TrainingArguments writes of itself."""
+  values = {}
+  for field, default in of_trl.items():
+    try:
+      values[field] = ast.literal_eval(default)
+    except (ValueError, TypeError):
+      continue
+  text = json.dumps(values | dict(max_steps=10, num_processes=1, model_name_or_path="m"), indent="\t")
+  made = of_text(tmp_path, text, "arguments.json")
+  assert len(made.lines) > 180 and made.complete, made.of("refused")
+  run = written(made, tmp_path)[1]
+  assert (run.optimizer.schedule, run.optimizer.final_share, run.rollout.max_new_tokens) == ("linear", 0.0, 512)
 
 
 def test_a_formula_has_nothing_but_its_operations():

@@ -6,6 +6,7 @@ which then has a "$".
 
 import ast
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -57,10 +58,10 @@ def read(path: str | pathlib.Path) -> Script:
   try:
     text = path.read_text(encoding="utf-8")
     if path.suffix in (".yaml", ".yml", ".json"):
-      found = Script(flat(yaml.safe_load(text)))
+      found = Script(flat(json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)))
     else:
       found = of_python(text) if path.suffix == ".py" else of_shell(text)
-  except (UnicodeDecodeError, SyntaxError, yaml.YAMLError) as error:
+  except (ValueError, SyntaxError, yaml.YAMLError) as error:
     raise ValueError(f"{path}: it cannot be read: {' '.join(str(error).split())}") from error
   if not found.fields:
     raise ValueError(f"{path}: it has no field: no command with NAME=VALUE or --NAME VALUE, and no GRPOConfig(…).")

@@ -276,39 +276,17 @@ def config_text(made: Translation, source: str) -> str:
   said += [""] * bool(lost)
   said += ["Run:    ragrl train --config THIS_FILE.py --workdir OUT", "Variants: smoke (tiny sizes, same rules)."]
   body = [f'  config, chosen = recipes.configure("{recipe}", variant)']
-  for values, title in ((made.given, "From the script."), (made.defaults, "Their defaults, which differ from ours.")):
-    values = {name: value for name, value in values.items() if name != "recipe"}
-    body += [f"  # {title}"] * bool(values)
-    for name in filter(made.notes.__contains__, values):
-      body += textwrap.wrap(f"{name}: {made.notes[name]}", 120, initial_indent="  # ", subsequent_indent="  # ")
-    body += _statements(values)
+  sections = [field.name for field in dataclasses.fields(settings.Settings)]
+  theirs = "Their defaults, where they differ from ours, and sizes for accelerators."
+  for values, title in ((made.given, "From the script."), (made.defaults, theirs)):
+    body += ["", f"  # {title}"]
+    for name, value in sorted(values.items(), key=lambda one: sections.index(one[0].partition(".")[0])):
+      if note := made.notes.get(name):
+        text = note[0].upper() + note[1:] + "."
+        body += textwrap.wrap(text, 120, initial_indent="  # ", subsequent_indent="  # ")
+      shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+      body += [f"  config.{name} = {shown}"] * (name != "recipe")
   docstring = "\n".join(said).replace("\\", "/").replace('"""', "'''")
-  return (
-    f'r"""{docstring}\n"""\n\nfrom ragrl_jax import config as config_lib\nfrom ragrl_jax import recipes\n\n\n'
-    'def get_config(variant: str = ""):\n'
-    + "\n".join(body)
-    + '\n  return config_lib.shrink(config) if "smoke" in chosen else config\n'
-  )
-
-
-def _statements(values: Mapping[str, Any]) -> list[str]:
-  """Assignments to a config, those of a section together, in lines of at most 120 characters."""
-  sections: dict[str, list[str]] = {}
-  for name, value in values.items():
-    section, _, last = name.rpartition(".")
-    shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-    sections.setdefault(section, []).append(f"{last}={shown}" if section else f"{last} = {shown}")
-  lines = []
-  for section, given in sections.items():
-    if not section:
-      lines += [f"  config.{one}" for one in given]
-      continue
-    opened = f"  config.{section}.update("
-    row = ""
-    for one in given:
-      if row and len(opened) + len(row) + len(one) > 115:
-        lines.append(f"{opened}{row})")
-        row = ""
-      row += f"{row and ', '}{one}"
-    lines.append(f"{opened}{row})")
-  return lines
+  head = "from ragrl_jax import config as config_lib\nfrom ragrl_jax import recipes\n\n\n"
+  last = '  return config_lib.shrink(config) if "smoke" in chosen else config\n'
+  return "\n".join([f'r"""{docstring}\n"""\n\n{head}def get_config(variant: str = ""):', *body, last])
