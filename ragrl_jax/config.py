@@ -93,6 +93,18 @@ def kind_of(folder: str | pathlib.Path) -> str:
   return _written(pathlib.Path(folder) / "config.json")[OBJECTIVE]
 
 
+def run_of(checkpoint: str | pathlib.Path) -> pathlib.Path | None:
+  """The folder of a checkpoint's run: of RUN, RUN/model or RUN/checkpoints/STEP. None for a model without a run."""
+  path = pathlib.Path(checkpoint).absolute()
+  return next(filter(is_run, (path, path.parent, path.parent.parent)), None)
+
+
+def step_of(checkpoint: str | pathlib.Path) -> int | None:
+  """The step of RUN/checkpoints/STEP; None for other paths."""
+  path = pathlib.Path(checkpoint)
+  return int(path.name) if path.name.isdigit() and path.parent.name == "checkpoints" else None
+
+
 def of_run(folder: str | pathlib.Path) -> Config:
   """The settings of a run, from its config.json.
 

@@ -61,7 +61,7 @@ def get_config(variant: str) -> config_lib.Config:
   from ragrl_jax.jobs import evaluate  # commands without a checkpoint need not import it
 
   kind, _, checkpoint = variant.partition(":")
-  if kind == "serve" and evaluate.run_of(checkpoint) is None:
+  if kind == "serve" and config_lib.run_of(checkpoint) is None:
     config = config_lib.default_config()
     config.rollout.context = 4096
     return config

@@ -101,8 +101,7 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
   """
   folders.refuse_others(out)
   path = pathlib.Path(checkpoint)
-  is_step = path.name.isdigit() and path.parent.name == "checkpoints"
-  _, steps, step = evaluate.locate(path if is_step else path / "checkpoints")
+  _, steps, step = evaluate.locate(path / "checkpoints" if config_lib.step_of(path) is None else path)
   checkpoint_lib.refuse_damaged(steps / str(step))
   config = settings_of(steps.parent)
   tokenizer = prepared.tokenizer(config, None)

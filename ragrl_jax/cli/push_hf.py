@@ -19,7 +19,6 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands, export_hf
 from ragrl_jax.evaluation import harness
 from ragrl_jax.report import card
-from ragrl_jax.report import page as page_lib
 from ragrl_jax.store import jsonl, step_files
 
 README = "README.md"
@@ -43,13 +42,12 @@ def main() -> int:
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise ValueError(f"--out={out} is not empty, and the whole folder would be uploaded: name a new folder.")
   token = allowed(arguments.to, arguments.license) if arguments.to else ""
-  name = arguments.to.partition("/")[2] or run_of(arguments.checkpoint).name
   made = write(
     arguments.checkpoint,
     out,
     results=arguments.results,
     dtype=arguments.dtype,
-    name=name,
+    name=arguments.to.partition("/")[2],
     licence=arguments.license,
     base=arguments.base_model,
   )
@@ -64,12 +62,6 @@ def main() -> int:
   return 0
 
 
-def run_of(checkpoint: str) -> pathlib.Path:
-  """The run's folder of RUN or RUN/checkpoints/STEP."""
-  path = pathlib.Path(checkpoint).resolve()
-  return path.parents[1] if path.name.isdigit() and path.parent.name == "checkpoints" else path
-
-
 def write(
   checkpoint: str, out: pathlib.Path, *, results: list[str], dtype: str, name: str, licence: str = "", base: str = ""
 ) -> export_hf.Exported:
@@ -80,14 +72,14 @@ def write(
     out: the folder to write.
     results: folders of evaluations of this checkpoint.
     dtype: dtype of the stored weights.
-    name, licence, base: see `card.write`.
+    name, licence, base: see `card.write`; the name is the folder's of the run if it is empty.
 
   Raises:
     FileNotFoundError: see `export_hf.export`.
     ValueError: see `export_hf.export`; or an evaluation is unfinished, or of other weights.
   """
   found = [(folder, finished(folder)) for folder in results]
-  config = config_lib.of_run(run_of(checkpoint))
+  config = config_lib.of_run(config_lib.run_of(checkpoint) or checkpoint)
   made = export_hf.export(checkpoint, out, dtype=dtype, read_as=config.model.param_dtype)
   scores = held_out(made)
   for folder, metrics in found:
@@ -100,7 +92,13 @@ def write(
     asked = ", ".join(pathlib.PurePath(part).name for part in str(settings.get("data")).split(","))
     scores.append((asked, None, metrics))
   text = card.write(
-    made.run, made.step, name=name, baseline=baseline(config), scores=scores, licence=licence, base=base
+    made.run,
+    made.step,
+    name=name or made.run.resolve().name,
+    baseline=baseline(config),
+    scores=scores,
+    licence=licence,
+    base=base,
   )
   with jsonl.whole(out / README) as part:
     part.write_text(text, encoding="utf-8")
@@ -113,8 +111,8 @@ def finished(folder: str) -> dict[str, Any]:
   Raises:
     ValueError: the folder has no metrics.json.
   """
-  metrics = page_lib.read_json(pathlib.Path(folder) / "metrics.json")
-  if metrics is None:
+  metrics = jsonl.read_object(pathlib.Path(folder) / "metrics.json")
+  if not metrics:
     raise ValueError(f"--results={folder}: no metrics.json there: name the --out of a finished `ragrl evaluate`.")
   return metrics
 

@@ -18,6 +18,7 @@ import sys
 
 from absl import app, flags, logging
 
+from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import checkpoints, evaluate
 from ragrl_jax.retrieval import http_limits
@@ -63,7 +64,7 @@ def main():
   evaluate.locate(checkpoint)
   checks.devices()
   made = checkpoints.opened(CONFIG.value, checkpoint, playing=False)
-  run = evaluate.run_of(checkpoint)
+  run = config_lib.run_of(checkpoint)
   name = NAME.value or (run or pathlib.Path(checkpoint).absolute()).name
 
   def reload(step: int | None) -> int:

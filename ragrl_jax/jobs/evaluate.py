@@ -290,8 +290,8 @@ def locate(checkpoint: str | pathlib.Path) -> Source:
     if ((folder / "config.json").exists() or lora.is_folder(folder)) and any(folder.glob("*.safetensors")):
       if folder == path or not steps or workdir_lib.ended(path) >= max(steps):
         return folder, None, max(0, workdir_lib.ended(folder.parent))
-  if path.name.isdigit() and path.parent.name == "checkpoints" and path.is_dir():
-    return None, path.parent, int(path.name)
+  if (step := config_lib.step_of(path)) is not None and path.is_dir():
+    return None, path.parent, step
   if not steps:
     raise FileNotFoundError(
       f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), OWNER/NAME on the "
@@ -327,13 +327,6 @@ def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
   return found
 
 
-def run_of(checkpoint: str | pathlib.Path) -> pathlib.Path | None:
-  """The folder of a checkpoint's run; None for a model without a run."""
-  path = pathlib.Path(checkpoint).absolute()
-  folders = (path, path.parent, path.parent.parent)  # RUN, RUN/model or RUN/checkpoints, RUN/checkpoints/STEP
-  return next(filter(config_lib.is_run, folders), None)
-
-
 def config_of(checkpoint: str | pathlib.Path):
   """The settings of a checkpoint's run, including every switch of its recipe.
 
@@ -343,7 +336,7 @@ def config_of(checkpoint: str | pathlib.Path):
   Raises:
     ValueError: the checkpoint has no run with a config.json.
   """
-  if (folder := run_of(checkpoint)) is None:
+  if (folder := config_lib.run_of(checkpoint)) is None:
     if not pathlib.Path(checkpoint).exists():
       raise ValueError(f"{checkpoint}: there is no such folder (--checkpoint), and a model on the hub needs --config.")
     here = pathlib.Path(checkpoint)

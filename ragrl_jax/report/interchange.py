@@ -68,11 +68,11 @@ def write(folder: str | pathlib.Path, form: str, out: str | pathlib.Path) -> int
 
 def described(folder: pathlib.Path) -> dict[str, str]:
   """{"run", "recipe", "preset", "model"} of a run or an evaluation; a value that its files lack is ""."""
-  config = page_lib.read_json(folder / "config.json")
-  if config is not None:
+  config = jsonl.read_object(folder / "config.json")
+  if config:
     model = page_lib.model_of(config.get("model") or {})
   else:
-    config = page_lib.read_json(folder / "settings.json") or {}
+    config = jsonl.read_object(folder / "settings.json")
     model = str(config.get("checkpoint") or config.get("model") or "")
   named = {name: str(config.get(name) or "") for name in ("recipe", "preset")}
   # Only the last two parts of a path: the rest tells where files are on this machine.

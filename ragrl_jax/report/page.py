@@ -72,11 +72,11 @@ def read(workdir: str | os.PathLike) -> dict[str, Any]:
     ValueError: see `write_report`.
   """
   workdir = pathlib.Path(workdir)
-  config = read_json(workdir / "config.json")
+  config = jsonl.read_object(workdir / "config.json")
   rows = metrics.read_metrics(workdir)
-  if config is None and not rows:
+  if not (workdir / "config.json").exists() and not rows:
     raise ValueError(f"{workdir} holds neither config.json nor {metrics.FILE}: give the --workdir of a training run.")
-  config, summary = config or {}, read_json(workdir / "summary.json") or {}
+  summary = jsonl.read_object(workdir / "summary.json")
   return {
     "run": _run(workdir, config, rows, summary),
     "config": config,
@@ -176,20 +176,3 @@ def model_of(model: Mapping[str, Any]) -> str:
 
 def _clock(seconds: float) -> str:
   return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%-d %B %Y, %H:%M UTC")
-
-
-def read_json(path: pathlib.Path) -> dict[str, Any] | None:
-  """The JSON object in a file; None if there is no file.
-
-  Raises:
-    ValueError: the file holds something else.
-  """
-  if not path.exists():
-    return None
-  try:
-    value = json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
-    raise ValueError(f"{path}: not JSON ({error}). Restore the file, or delete it.") from error
-  if not isinstance(value, dict):
-    raise ValueError(f"{path}: a {type(value).__name__}, but it must be a JSON object.")
-  return value

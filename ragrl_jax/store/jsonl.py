@@ -133,6 +133,23 @@ def cut(path: str | os.PathLike, rows: int) -> int:
   return kept
 
 
+def read_object(path: pathlib.Path) -> dict[str, Any]:
+  """The JSON object in a file; empty if there is no file.
+
+  Raises:
+    ValueError: the file holds something else.
+  """
+  if not path.exists():
+    return {}
+  try:
+    value = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f"{path}: not JSON ({error}). Restore the file, or delete it.") from error
+  if not isinstance(value, dict):
+    raise ValueError(f"{path}: a {type(value).__name__}, but it must be a JSON object.")
+  return value
+
+
 @contextlib.contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
   """Adds the file's name to an OSError of the block: the system's error about a full disk, for example, has none."""

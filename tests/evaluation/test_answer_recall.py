@@ -44,7 +44,7 @@ def test_a_folder_of_recall_fills_lears_table_three(tmp_path):
   (cells,) = fill("bridge")["Table 3"].cells
   filled = {cell.published: cell.value for cell in cells if cell.value is not None}
   assert filled == {"28.45": 50.0, "22.39": pytest.approx(100 / math.log2(3) / 2)}
-  with pytest.raises(ValueError, match="row 'DPR', but fills none of its columns.*only=None, not type=bridge"):
+  with pytest.raises(ValueError, match="row 'DPR', but fills none of its columns.*only=None, not 'type=bridge'"):
     fill("all")
 
 

@@ -1,6 +1,7 @@
 """The papers' tables: filled by hand-made runs, in four formats; bad runs are refused in one line."""
 
 import csv
+import dataclasses
 import html
 import io
 import json
@@ -112,9 +113,7 @@ def test_a_missing_run_has_its_command(tmp_path):
 def test_hostile_text_is_escaped(tmp_path):
   bad = "</code><script>alert(1)</script>|`x` $\\"
   one = runs(tmp_path)[0]
-  one = results.Evaluation(
-    one.folder, one.facts, one.rows, one.metrics | {"settings": one.metrics["settings"] | {"checkpoint": bad}}, one.sets
-  )
+  one = dataclasses.replace(one, metrics=one.metrics | {"settings": one.metrics["settings"] | {"checkpoint": bad}})
   filled = filling.fill(PAPER, [one])
   page = writing.FORMATS["html"](PAPER, filled)
   assert "<script" not in page and html.escape(bad) in page
@@ -284,7 +283,7 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
   metrics = json.loads((folder / "metrics.json").read_text())
   for file, content, error, says in (
     ("metrics.json", "{", ValueError, "metrics.json: not JSON"),
-    ("metrics.json", "[]", ValueError, "must be a JSON object, not a list"),
+    ("metrics.json", "[]", ValueError, "metrics.json: a list, but it must be a JSON object"),
     ("metrics.json", '{"n": 1}', ValueError, "was not written by `ragrl evaluate`"),
     ("metrics.json", json.dumps(metrics | {"n": 9}), ValueError, "of 9 questions, predictions.jsonl has 4"),
     ("predictions.jsonl", "x\n", ValueError, "predictions.jsonl:1: not a JSON object"),
@@ -297,22 +296,21 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
     with pytest.raises(error, match=says):
       results.read(folder)
     path.write_text(before)
-  change = lambda **facts: results.Evaluation("F", one.facts | facts, one.rows, one.metrics, one.sets)
+  change = lambda **facts: dataclasses.replace(one, folder="F", facts=one.facts | facts)
+  elsewhere = [row | dict(source="mine") for row in one.rows]
+  unknown = lambda **facts: dataclasses.replace(change(data="mine.jsonl", **facts), rows=elsewhere)
   for other, says in (
     (change(recipe="care"), "--runs=F: recipe care, preset paper fills no row of made's tables"),
-    (change(model="qwen2.5-1.5b"), "belongs into the row 'ours & co', but its model is qwen2.5-1.5b, not qwen2.5-7b"),
+    (change(model="qwen2.5-1.5b"), "ours & co: its model is qwen2.5-1.5b, not qwen2.5-7b: --any_model lets"),
     (change(model=None), "its model is not known here"),
-    (change(trained=False), "of an untrained model in this recipe, and no config.json of a run"),
+    (change(trained=False), "ours & co: it is of no run: no config.json is beside its checkpoint"),
     (change(system="desa"), "system desa fills no row"),
-    (
-      results.Evaluation("F", one.facts, one.rows, one.metrics, {"nq": one.rows}),
-      "fills none of its columns: its questions are nq",
-    ),
-    (results.Evaluation("F", one.facts, one.rows, one.metrics, {}), "hotpotqa.jsonl names no data set of the tables"),
+    (change(data="nq.jsonl"), "fills none of its columns: its questions are nq"),
+    (unknown(), "mine.jsonl names no data set of the tables"),
   ):
     with pytest.raises(ValueError, match=says):
       filling.fill(PAPER, [other])
-  nameless = results.Evaluation("F", one.facts | dict(model="qwen2.5-1.5b"), one.rows, one.metrics, {})
+  nameless = unknown(model="qwen2.5-1.5b")
   for any_model, says in ((False, "--any_model lets other models"), (True, "names no data set of the tables")):
     with pytest.raises(ValueError, match=says):
       filling.fill(PAPER, [nameless], any_model=any_model)

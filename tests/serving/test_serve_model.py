@@ -14,9 +14,9 @@ from flax import nnx
 from patience import until
 from small_server import drawn
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import settings
 from ragrl_jax.cli import configs
-from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import weights
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.store import changes
@@ -75,7 +75,7 @@ def test_a_folder_is_served_and_read_again(tmp_path):
 
 
 def test_a_run_is_found_by_its_folder(tmp_path):
-  assert evaluate.run_of(tmp_path) is None and configs.get_config(f"serve:{tmp_path}").rollout.context == 4096
+  assert config_lib.run_of(tmp_path) is None and configs.get_config(f"serve:{tmp_path}").rollout.context == 4096
   argv = ["ragrl serve-model", "--checkpoint", str(tmp_path)]
   assert configs.with_config(argv, "serve")[1].endswith(f"cli/configs.py:serve:{tmp_path}")
   assert configs.with_config([*argv, "--config=arena"], "serve") == [*argv, "--config=arena"]
@@ -83,4 +83,4 @@ def test_a_run_is_found_by_its_folder(tmp_path):
   (run / "checkpoints" / "3").mkdir(parents=True)
   changes.write(run, settings.Settings(), "rl")
   for folder in (run, run / "checkpoints", run / "checkpoints" / "3"):
-    assert evaluate.run_of(folder) == run
+    assert config_lib.run_of(folder) == run

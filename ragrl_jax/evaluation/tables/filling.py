@@ -10,7 +10,7 @@ from ragrl_jax.evaluation.tables.layout import Column, Paper, Row, Table
 from ragrl_jax.evaluation.tables.measures import MEASURES
 from ragrl_jax.evaluation.tables.results import Evaluation
 
-Scores = dict[tuple[str, str], float]  # (data set, `results.asked`) → score
+Scores = dict[str, dict[str, float]]  # data set → `results.question` → score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,22 +94,20 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
     cells = []
     for row in table.rows:
       bases = [base.scores for base in given[row.against]] if row.against else [{}] * len(table.columns)
-      parts = zip(table.of_row(row), row.published, given[row.name], bases)
+      parts = zip(table.of_row(row), row.published, given[row.name], bases, strict=True)
       cells.append([_cell(paper, row, column, printed, its, base, table.scale) for column, printed, its, base in parts])
-    filled.append(Filled(table, _adjusted(cells)))
+    adjusted = iter(stats.holm([cell.p for line in cells for cell in line if cell.p is not None]))
+    with_p = [
+      tuple(cell if cell.p is None else dataclasses.replace(cell, adjusted=next(adjusted)) for cell in line)
+      for line in cells
+    ]
+    filled.append(Filled(table, tuple(with_p)))
     every = [one for evaluations in of_row.values() for one in evaluations]
     used |= {id(one.facts) for column in table.columns for one in matching.of_column(column, every)}
   for one in evaluations:
     if id(one.facts) not in used:
       raise ValueError(f"--runs={one.folder}: {matching.foreign(paper, one, any_model)}")
   return filled
-
-
-def _adjusted(rows: Sequence[Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:
-  """The cells of a table, with p adjusted for all of its tests."""
-  adjusted = iter(stats.holm([cell.p for cells in rows for cell in cells if cell.p is not None]))
-  with_p = lambda cell: cell if cell.p is None else dataclasses.replace(cell, adjusted=next(adjusted))
-  return tuple(tuple(map(with_p, cells)) for cells in rows)
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------
@@ -119,17 +117,16 @@ def _given(column: Column, row: Row, of_row: Mapping[str, Sequence[Evaluation]])
   first = matching.of_column(column, of_row[row.name])
   if MEASURES[column.measure].whole:
     return _Given(first)
-  first = _distinct(first)
-  runs = _runs(column, first)
-  scores = _means(column, runs)
+  scores, deviation = _means(column, first := _distinct(first))
   if column.both is None:
-    means = [statistics.fmean(run.values()) for _, run in runs]
-    deviation = statistics.stdev(means) if len(means) > 1 and not column.average else None
     return _Given(first, (), scores, deviation)
   second = _distinct(matching.of_column(column, of_row[row.name + matching.VERSUS]))
-  other = _means(column, _runs(column, second))
-  shared = scores.keys() & other.keys()
-  both = {key: float((scores[key] >= 0.5, other[key] >= 0.5) == column.both) for key in shared}
+  other, _ = _means(column, second)
+  both = {}
+  for name in scores.keys() & other.keys():
+    mine, its = scores[name], other[name]
+    shared = mine.keys() & its.keys()
+    both[name] = {key: float((mine[key] >= 0.5, its[key] >= 0.5) == column.both) for key in shared}
   return _Given(first, second, both)
 
 
@@ -138,69 +135,55 @@ def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
   A row may need such a pair: one of them also measures its evidence.
   """
-  facts = lambda one: {**one.facts, "evidence": None}
-  answers = lambda one: {(row["source"], results.asked(row)): row["prediction"] for row in one.rows}
-  same = lambda one, other: facts(one) == facts(other) and answers(one) == answers(other)
-  found: list[Evaluation] = []
+  answers = lambda one: {(row["source"], results.question(row)): row["prediction"] for row in one.rows}
+  of = lambda one: ({**one.facts, "evidence": None}, answers(one))
+  distinct: list[Evaluation] = []
   for one in evaluations:
-    if not (one.facts.get("checkpoint") and any(same(one, other) for other in found)):
-      found.append(one)
-  return found
+    if not (one.facts.get("checkpoint") and any(of(one) == of(other) for other in distinct)):
+      distinct.append(one)
+  return distinct
 
 
-def _runs(column: Column, evaluations: Sequence[Evaluation]) -> list[tuple[Evaluation, Scores]]:
-  """The evaluations that have scores in this column, with these."""
-  runs: list[tuple[Evaluation, Scores]] = []
-  for one in evaluations:
-    run = {}
-    for name in column.sets:
-      rows = one.sets.get(name, ())
-      scored = zip(rows, MEASURES[column.measure].scores(rows))
-      run |= {(name, results.asked(row)): value for row, value in scored if value is not None}
-    runs += [(one, run)] if run else []
-  return runs
+def _means(column: Column, evaluations: Sequence[Evaluation]) -> tuple[Scores, float | None]:
+  """(the mean of each question's scores over the evaluations, the deviation of the evaluations' means).
 
-
-def _means(column: Column, runs: Sequence[tuple[Evaluation, Scores]]) -> Scores:
-  """The mean of each question's scores over the runs; empty unless every set has some.
-
-  A question whose value is unknown in one run (it failed, or the judge gave no verdict) has the mean of the others.
+  There are no scores unless every set has some. A question whose value is unknown in one evaluation (it failed, or the
+  judge gave no verdict) has the mean of the others. An average and a single evaluation have no deviation.
   """
-  found: Scores = {}
+  measure, scores, means = MEASURES[column.measure], {}, []
   for name in column.sets:
-    of: dict[tuple[str, str], list[float]] = {}
-    asked = []
-    for one, run in runs:
-      part = {key: value for key, value in run.items() if key[0] == name}
-      asked += [one.asked.get(name, frozenset())] if part else []
-      for key, value in part.items():
-        of.setdefault(key, []).append(value)
-    if not of:
-      return {}
-    if len(set(asked)) > 1:
-      numbers = ", ".join(str(len(ids)) for ids in asked)
+    runs, asked = [], []
+    for one in evaluations:
+      rows = one.sets.get(name, [])
+      values = {results.question(row): value for row, value in zip(rows, measure.scores(rows)) if value is not None}
+      if values:
+        runs.append(values)
+        asked.append({results.question(row) for row in one.asked[name]})
+    if not runs:
+      return {}, None
+    if any(questions != asked[0] for questions in asked):
+      numbers = ", ".join(str(len(questions)) for questions in asked)
       raise ValueError(
         f"several runs fill a cell of {name} ({numbers} questions), but they have different questions: give runs of "
         "one set of questions."
       )
-    found |= {key: sum(values) / len(values) for key, values in of.items()}
-  return found
+    known = {key: [run[key] for run in runs if key in run] for key in dict.fromkeys(key for run in runs for key in run)}
+    scores[name] = {key: sum(values) / len(values) for key, values in known.items()}
+    means = [statistics.fmean(run.values()) for run in runs]
+  return scores, None if column.average or len(means) < 2 else statistics.stdev(means)
 
 
-def _by_set(scores: Scores, column: Column) -> list[float]:
+def _of_sets(scores: Scores, column: Column) -> list[float]:
   """The mean of each set's questions."""
-  found = [[value for (of, _), value in scores.items() if of == name] for name in column.sets]
-  return [sum(values) / len(values) for values in found]
+  return [sum(scores[name].values()) / len(scores[name]) for name in column.sets]
 
 
 def _tested(mine: Scores, base: Scores, column: Column) -> tuple[float | None, int]:
   """(p, number of pairs) of the two-sided paired test: by question, and for an average by set."""
   if base and column.average:
-    return stats.wilcoxon(_by_set(mine, column), _by_set(base, column))[1], len(column.sets)
-  shared = sorted(mine.keys() & base.keys())
-  if not shared:
-    return None, 0
-  return stats.paired_permutation([mine[key] for key in shared], [base[key] for key in shared])[1], len(shared)
+    return stats.wilcoxon(_of_sets(mine, column), _of_sets(base, column))[1], len(column.sets)
+  pairs = [(mine[name][key], of[key]) for name, of in base.items() for key in sorted(mine[name].keys() & of.keys())]
+  return (stats.paired_permutation(*zip(*pairs))[1], len(pairs)) if pairs else (None, 0)
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
@@ -218,14 +201,15 @@ def _cell(
     bounds = one.metrics.get(f"{measure.whole}_interval") or ()
     number = one.metrics.get(f"{measure.whole}_pairs", one.metrics["n"])
     return Cell(printed, value * scale, *(scale * bound for bound in bounds), n=number, evaluations=(one,))
-  if not mine:
+  if not any(mine.values()):
     return Cell(printed, **_empty(paper, row, column, given))
   p, paired = _tested(mine, base, column)
   tested = dict(p=p, paired=paired, evaluations=(*given.first, *given.second))
   if column.average:
-    means = _by_set(mine, column)
+    means = _of_sets(mine, column)
     return Cell(printed, scale * sum(means) / len(means), n=len(means), **tested)
-  values = [mine[key] for key in sorted(mine)]
+  ((_, of_set),) = mine.items()
+  values = [of_set[key] for key in sorted(of_set)]
   low, high = (scale * bound for bound in stats.bootstrap_interval(values, seed=0))
   deviation = None if given.deviation is None else scale * given.deviation
   return Cell(printed, scale * sum(values) / len(values), low, high, len(values), deviation=deviation, **tested)

@@ -19,15 +19,14 @@ def assigned(table: Table, evaluations: Sequence[Evaluation], any_model: bool) -
 
   The evaluations of a row's second run have the key NAME + VERSUS.
   """
-  wanted = {row.name: row.run for row in table.rows} | {row.name + VERSUS: row.versus for row in table.rows}
-  runs = {name: run for name, run in wanted.items() if run is not None}
-  found: dict[str, list[Evaluation]] = {name: [] for name in wanted}
+  runs = {row.name: row.run for row in table.rows} | {row.name + VERSUS: row.versus for row in table.rows}
+  of_row: dict[str, list[Evaluation]] = {name: [] for name in runs}
   for one in evaluations:
-    fitting = [name for name, run in runs.items() if fits(run, one.facts)]
+    fitting = [name for name, run in runs.items() if run and fits(run, one.facts)]
     exact = [name for name in fitting if _of_model(runs[name], one.facts)]
     for name in exact or (fitting[:1] if any_model else []):
-      found[name].append(one)
-  return found
+      of_row[name].append(one)
+  return of_row
 
 
 def of_column(column: Column, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -37,8 +36,8 @@ def of_column(column: Column, evaluations: Sequence[Evaluation]) -> list[Evaluat
     one
     for one in evaluations
     if (not judged or "judge" in map(one.facts.get, _JUDGES) or any("judged" in row for row in one.rows))
-    and any(one.sets.get(name) for name in column.sets)
-    and all(_holds(*condition) for condition in _conditions(column, one))
+    and any(name in one.sets for name in column.sets)
+    and not _unmet_by(column, one)
   ]
 
 
@@ -47,30 +46,32 @@ def fits(run: Run, facts: Mapping[str, Any]) -> bool:
   return not _unmet(run, facts)
 
 
-def _unmet(run: Run, facts: Mapping[str, Any]) -> str:
-  """The first fact of an evaluation that does not fit a row, in words; "" if all do."""
+def _unmet(run: Run, facts: Mapping[str, Any]) -> list[str]:
+  """The facts of an evaluation that do not fit a row, in words."""
+  played = facts.get("switches.agent") if facts.get("recipe") == "released" else None
+  if (facts.get("system") or played or "") != run.system:
+    return [f"it is not of the system {run.system}" if run.system else "it is of another system"]
   if run.system:
-    played = facts.get("recipe") == "released" and facts.get("switches.agent") == run.system
-    if not played and facts.get("system") != run.system:
-      return f"it is not of the system {run.system}"
-    return _first_unmet({"switches.documents": ("search", None)} | dict(run.where), facts)  # None: of transcripts
-  if facts.get("system") or bool(run.train) != facts["trained"]:
-    return f"it is not of {'a run' if run.train else 'an untrained model'}"
-  if run.checkpoint != facts["step"] and (not run.best or facts.get("chosen_by") != run.best):
-    return f"step={facts['step'] or 'the end'}, not {run.checkpoint or run.best or 'the end'}"
+    return _others({"switches.documents": ("search", None)} | dict(run.where), facts)  # None: of transcripts
   reads = facts.get("reads")  # the facts of the evaluation whose evidence it reads
-  if (reads is None) != (run.reads is None) or run.reads is not None and not fits(run.reads, reads or {}):
-    return "it reads evidence of another evaluation, or none"
-  wanted: dict[str, Any] = dict(_chosen(run.evaluate))
+  if run.reads and not reads and fits(run.reads, facts):
+    return [
+      "it extracts evidence that a generator must read: `ragrl make-lear-generator --predictions=FOLDER/"
+      f"predictions.jsonl …`, then `ragrl evaluate --config={run.evaluate}`; give both folders"
+    ]
+  chosen, trained = _chosen(run.evaluate), facts["trained"]
+  if run.train and not trained and not _others(chosen, facts):
+    place = f"beside its checkpoint {facts.get('checkpoint')}"
+    return [f"it is of no run: no config.json is {place}; copy the run's config.json into the evaluation's folder"]
+  wanted = chosen | dict(trained=bool(run.train), step=run.checkpoint)
+  if run.best and facts.get("chosen_by") == run.best:
+    del wanted["step"]
   if run.train:
     wanted |= {"trained.objective": commands_of.objective(run)}
     wanted |= {f"trained.{name}": value for name, value in _chosen(run.train).items()}
-  return _first_unmet(wanted | dict(run.where), facts)
-
-
-def _first_unmet(wanted: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-  unmet = ((name, value) for name, value in wanted.items() if not _holds(facts, name, value))
-  return next((f"{name}={facts.get(name)!r}, not {value!r}" for name, value in unmet), "")
+  others = _others(wanted | dict(run.where), facts)
+  of_evidence = bool(reads) == bool(run.reads) and (not run.reads or fits(run.reads, reads))
+  return others if of_evidence else [*others, "it reads evidence of another evaluation, or none"]
 
 
 def _of_model(run: Run, facts: Mapping[str, Any]) -> bool:
@@ -79,11 +80,10 @@ def _of_model(run: Run, facts: Mapping[str, Any]) -> bool:
   return own and (run.reads is None or _of_model(run.reads, facts["reads"]))
 
 
-def _conditions(column: Column, one: Evaluation) -> list[tuple[Mapping[str, Any], str, Any]]:
-  """(facts, name, required value) of a column's conditions. Those of evidence are those of its extraction."""
-  of = one.facts.get("reads") or one.facts
-  conditions = [(of, *fact) for fact in {**NO_NOISE, **column.where}.items()]
-  return conditions + [(one.facts, *fact) for fact in NO_NOISE.items() if of is not one.facts]
+def _unmet_by(column: Column, one: Evaluation) -> list[str]:
+  """The conditions of a column that an evaluation does not meet. Those of evidence are those of its extraction."""
+  facts = one.facts.get("reads") or one.facts
+  return _others({**NO_NOISE, **column.where}, facts) + (_others(NO_NOISE, one.facts) if facts is not one.facts else [])
 
 
 def _chosen(config: str) -> dict[str, str]:
@@ -93,13 +93,15 @@ def _chosen(config: str) -> dict[str, str]:
   return dict(recipe=name, preset=",".join(one for one in recipes.presets(name) if one in chosen) or "paper")
 
 
-def _holds(facts: Mapping[str, Any], name: str, wanted: Any) -> bool:
-  value = facts.get(name)
-  if isinstance(wanted, tuple):
-    return value in wanted
-  if isinstance(wanted, str) and wanted.startswith("~"):
-    return wanted[1:] in str(value).lower()
-  return value == wanted
+def _others(wanted: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+  """The facts with other values than the wanted ones, in words."""
+
+  def same(known: Any, value: Any) -> bool:
+    if isinstance(value, str) and value.startswith("~"):
+      return value[1:] in str(known).lower()
+    return known in value if isinstance(value, tuple) else known == value
+
+  return [f"{name}={facts.get(name)!r}, not {of!r}" for name, of in wanted.items() if not same(facts.get(name), of)]
 
 
 def foreign(paper: Paper, one: Evaluation, any_model: bool) -> str:
@@ -107,38 +109,18 @@ def foreign(paper: Paper, one: Evaluation, any_model: bool) -> str:
   facts = one.facts
   played = f"recipe {facts['recipe']}, preset {facts.get('preset')}"
   what = f"system {facts['system']}" if facts.get("system") else played
-  rows = [row for table in paper.tables for row in table.rows if row.run is not None]
-  fitting = [row for row in rows if fits(row.run, facts)]
-  if own := [row for row in fitting if _of_model(row.run, facts)] or (fitting if any_model else []):
-    asked = [column for table in paper.tables if own[0] in table.rows for column in table.columns]
-    found = f"its questions are {', '.join(one.sets)}"
-    if not one.sets:
-      found = f"{facts['data']} names no data set of the tables"
-    needed = next((_conditions(column, one) for column in asked if column.sets[0] in one.sets), [])
-    if unmet := [f"{name}={of.get(name)}, not {value}" for of, name, value in needed if not _holds(of, name, value)]:
-      found += f", but with {', '.join(unmet)}"
-    return f"{what} belongs into the row {own[0].name!r}, but fills none of its columns: {found}."
-  if fitting:
-    return (
-      f"{what} belongs into the row {fitting[0].name!r}, but its model is {facts['model'] or 'not known here'}, not "
-      f"{fitting[0].run.model}: --any_model lets other models fill a row, and says so below the table."
-    )
-  if any(row.run.reads is not None and fits(row.run.reads, facts) for row in rows):
-    return (
-      f"{what} extracts evidence that a generator must read, as in the paper, and none of the given runs reads this: "
-      f"`ragrl make-lear-generator --predictions={one.folder}/predictions.jsonl …`, then `ragrl evaluate "
-      "--config=lear:generator`; give both folders."
-    )
-  trained = any(row.run.train.partition(":")[0] == facts["recipe"] for row in rows)
-  if trained and not facts["trained"] and not facts.get("system"):
-    return (
-      f"{what}: no row of {paper.name}'s tables is of an untrained model in this recipe, and no config.json of a run "
-      f"is beside its checkpoint {facts.get('checkpoint')}; copy the run's config.json into the evaluation's folder."
-    )
-  unmet: dict[str, dict[str, None]] = {}  # rows of this recipe by the first unmet fact; several may lack the same
-  kind = lambda run: (bool(run.train), run.evaluate.partition(":")[0])
-  near = [row for row in rows if not row.run.system and kind(row.run) == (facts["trained"], facts["recipe"])]
-  for row in near or rows:
-    unmet.setdefault(_unmet(row.run, facts), {})[row.name] = None
-  said = "; ".join(f"{', '.join(names)}: {why}" for why, names in unmet.items())
-  return f"{what} fills no row of {paper.name}'s tables; leave it out. What each row lacks first: {said}."
+  rows = [(row.name, row.run, table) for table in paper.tables for row in table.rows if row.run is not None]
+  fitting = [row for row in rows if fits(row[1], facts)]
+  if own := [row for row in fitting if _of_model(row[1], facts)] or (fitting if any_model else []):
+    name, _, table = own[0]
+    reasons = [_unmet_by(column, one) for column in table.columns if column.sets[0] in one.sets]
+    sets = ", ".join(one.sets)
+    asked = f"its questions are {sets}" if sets else f"{facts['data']} names no data set of the tables"
+    why = ", but with ".join([asked, *(", ".join(reason) for reason in reasons[:1] if reason)])
+    return f"{what} belongs into the row {name!r}, but fills none of its columns: {why}."
+  lacking: dict[str, dict[str, None]] = {}  # reason → rows; several may lack the same
+  for name, run, _ in fitting or [row for row in rows if row[1].evaluate.partition(":")[0] == facts["recipe"]] or rows:
+    other = f"its model is {facts['model'] or 'not known here'}, not {run.model}: --any_model lets other models fill it"
+    lacking.setdefault([*_unmet(run, facts), other][0], {})[name] = None
+  said = "; ".join(f"{', '.join(names)}: {why}" for why, names in lacking.items())
+  return f"{what} fills no row of {paper.name}'s tables. What each row lacks first: {said}."

@@ -1,7 +1,7 @@
 """Reads evaluations: their settings and scores. The name of a folder has no meaning."""
 
 import dataclasses
-import json
+import functools
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from ragrl_jax import config as config_lib
 from ragrl_jax.evaluation import answer_verdicts, comparison, corpus_audit, episode_rows, harness, played_rows, raters
 from ragrl_jax.evaluation.tables.layout import MODELS, SETS
-from ragrl_jax.evaluation.tables.measures import AUTOMATIC, COMPARED
+from ragrl_jax.evaluation.tables.measures import AUTOMATIC, COMPARED, Row
 from ragrl_jax.models import hub
 from ragrl_jax.store import jsonl
 
@@ -31,22 +31,41 @@ class Evaluation:
       "model" is a name in MODELS or None, and "shape" describes the model in words. "system" is the system of other
       transcripts. "step" is the checkpoint's step, 0 for the end. "trained" says whether the config.json of the
       checkpoint's run exists; its settings are "trained.…", and "trained.sets" are its data sets. "verdicts" is the
-      judge of `ragrl judge`. "split" is the part of the data set (`_split`). "reads" are the facts of the evaluation
-      that extracted the evidence which it read (`linked`).
-    rows: predictions.jsonl without failed questions, with the verdicts of `ragrl judge` if there are any.
+      judge of `ragrl judge`. "split" is the part of the data set by FlashRAG's ids ("dev_17"), None if they do not
+      agree. "reads" are the facts of the evaluation that extracted the evidence which it read (`linked`).
+    rows: predictions.jsonl, with the verdicts of `ragrl judge` if there are any.
     metrics: metrics.json.
-    sets: data set → its rows.
     audit: the result of `corpus_audit.beside`; None without an audit.
-    asked: data set → `asked` of all its questions, failed ones included.
   """
 
   folder: str
   facts: Mapping[str, Any]
-  rows: Sequence[Mapping[str, Any]]
+  rows: Sequence[Row]
   metrics: Mapping[str, Any]
-  sets: Mapping[str, Sequence[Mapping[str, Any]]]
   audit: Mapping[str, Any] | None = None
-  asked: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+
+  @functools.cached_property
+  def asked(self) -> dict[str, list[Row]]:
+    """Data set → its rows. Rows of several sources are told apart by these. A single source's set is named by the file
+    of the questions, by the source, or by the whole address; folders above a file may name anything.
+    """
+    of_sources: dict[str, list[Row]] = {}
+    for row in self.rows:
+      if name := set_of(row["source"] or ""):
+        of_sources.setdefault(name, []).append(row)
+    data, single = str(self.facts["data"]), len({row["source"] for row in self.rows}) < 2
+    if "," in data or (of_sources and not single):
+      return of_sources
+    name = set_of(pathlib.PurePath(data).name)
+    if name is None and (data.startswith("hf:") or (single and not of_sources)):
+      name = set_of(data)
+    return of_sources if name is None else {name: list(self.rows)}
+
+  @functools.cached_property
+  def sets(self) -> dict[str, list[Row]]:
+    """Data set → its rows without failed questions."""
+    sets = {name: list(filter(_scored, rows)) for name, rows in self.asked.items()}
+    return {name: rows for name, rows in sets.items() if rows}
 
 
 def read(folder: str | pathlib.Path) -> Evaluation:
@@ -62,7 +81,7 @@ def read(folder: str | pathlib.Path) -> Evaluation:
       raise FileNotFoundError(
         f"--runs={folder}: it has no {name}, so it is not a finished evaluation; run `ragrl evaluate … --out={folder}`."
       )
-  metrics = _object(folder / harness.METRICS)
+  metrics = jsonl.read_object(folder / harness.METRICS)
   settings = metrics.get("settings")
   if not isinstance(settings, Mapping) or not {"recipe", "data"} <= settings.keys() or "n" not in metrics:
     raise ValueError(f"{folder / harness.METRICS}: this was not written by `ragrl evaluate` or `ragrl score`.")
@@ -70,21 +89,23 @@ def read(folder: str | pathlib.Path) -> Evaluation:
   for number, row in enumerate(rows, 1):
     if missing := [name for name in _NEEDED if name not in row]:
       raise ValueError(f"{folder / harness.PREDICTIONS}:{number}: no {', '.join(missing)}: this is no prediction.")
-  known = [row for row in rows if row["ended"] != "failed"]
-  if len(known) != metrics["n"] or len(rows) - len(known) != metrics.get("failed", 0):
+  scored = list(filter(_scored, rows))
+  if len(scored) != metrics["n"] or len(rows) - len(scored) != metrics.get("failed", 0):
     raise ValueError(
-      f"{folder}: {harness.METRICS} is of {metrics['n']} questions, {harness.PREDICTIONS} has {len(known)}: they do "
+      f"{folder}: {harness.METRICS} is of {metrics['n']} questions, {harness.PREDICTIONS} has {len(scored)}: they do "
       "not belong together; run the evaluation again."
     )
-  every = _by_set(str(settings["data"]), rows)
-  sets = {name: some for name, part in every.items() if (some := [row for row in part if row["ended"] != "failed"])}
-  of_sets = {name: frozenset(map(asked, part)) for name, part in every.items()}
-  audit = corpus_audit.beside(folder, known)
-  facts = _facts(folder, settings) | dict(split=_split(rows))
-  return Evaluation(str(folder), facts, known, metrics, sets, audit, of_sets)
+  splits = {str(row["id"]).partition("_")[0] for row in rows}
+  split = splits.pop() if len(splits) == 1 and splits <= {"train", "dev", "test"} else None
+  facts = _facts(folder, settings) | dict(split=split)
+  return Evaluation(str(folder), facts, rows, metrics, corpus_audit.beside(folder, scored))
 
 
-def asked(row: Mapping[str, Any]) -> str:
+def _scored(row: Row) -> bool:
+  return row["ended"] != "failed"
+
+
+def question(row: Row) -> str:
   """What identifies a row's question within its set: id, text and golds. Scores of other golds are not paired."""
   return f"{row['id']} {comparison.asked_of(row)}"
 
@@ -95,24 +116,79 @@ def linked(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
   Raises:
     ValueError: the extraction is not among them, or an evaluation reads evidence of several.
   """
-  facts = {
+  extractions = {
     episode_rows.digest(one.rows, one.metrics["settings"]): one.facts
     for one in evaluations
     if any("evidence" in row for row in one.rows)
   }
-  found = []
+  result = []
   for one in evaluations:
-    read = {(row.get("extraction") or {}).get("by") for row in one.rows}
-    if read <= {None}:
-      found.append(one)
-      continue
-    if len(read) > 1 or not read <= facts.keys():
+    by = {row["extraction"].get("by") for row in one.rows if row.get("extraction")}
+    if len(by) > 1 or not by <= extractions.keys():
       raise ValueError(
-        f"--runs={one.folder}: it answers from evidence of {len(read)} extractions, and {len(read & facts.keys())} of "
-        "them are among the runs: evaluate the evidence of one extraction at a time, and give --runs=FOLDER of both."
+        f"--runs={one.folder}: it answers from evidence of {len(by)} extractions, and {len(by & extractions.keys())} "
+        "of them are among the runs: evaluate the evidence of one extraction at a time, and give --runs=FOLDER of both."
       )
-    found.append(dataclasses.replace(one, facts={**one.facts, "reads": facts[read.pop()]}))
-  return found
+    result.append(dataclasses.replace(one, facts={**one.facts, "reads": extractions[by.pop()]}) if by else one)
+  return result
+
+
+def set_of(text: str) -> str | None:
+  """The data set that a text names (`SETS`), None if it names none or several."""
+  names = [name for name, of in SETS.items() if re.search(of["known"], text.lower())]
+  return names[0] if len(names) == 1 else None
+
+
+# ---- facts -----------------------------------------------------------------------------------------------------------
+
+
+def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+  checkpoint = settings.get("checkpoint") or ""
+  # A copy of the run's config.json may be beside the scores, for evaluations that were moved.
+  run = folder if config_lib.is_run(folder) else config_lib.run_of(checkpoint) if checkpoint else None
+  trained = jsonl.read_object(run / "config.json") if run else {}
+  step = config_lib.step_of(checkpoint) or 0
+  facts = dict(jsonl.flat(settings)) | {f"trained.{name}": value for name, value in jsonl.flat(trained)}
+  facts |= dict(trained=bool(trained), step=0 if step == trained.get("steps") else step)
+  sets = {set_of(part) for part in str((trained.get("data") or {}).get("train", "")).split(",")}
+  facts["trained.sets"] = None if None in sets else ",".join(sorted(sets))
+  if (folder / answer_verdicts.SUMMARY).is_file():
+    facts["verdicts"] = jsonl.read_object(folder / answer_verdicts.SUMMARY).get("judge")
+  known, facts["shape"] = _model((checkpoint, run, (trained.get("model") or {}).get("path")))
+  facts["model"] = _served(settings) or settings.get("model") or known
+  return facts
+
+
+def _served(settings: Mapping[str, Any]) -> str | None:
+  """The tables' name of a model behind a server; None if it is not in the tables."""
+  if not settings.get("endpoint"):
+    return None
+  name = str(settings.get("model")).rpartition("/")[2].lower()
+  known = (model for model, of in MODELS.items() if re.fullmatch(of.get("known", "$"), name))
+  return _ON_HUB.get(name) or next(known, None)
+
+
+def _model(folders: Sequence[str | pathlib.Path | None]) -> tuple[str | None, str | None]:
+  """(the name of the model by the shape in its config.json, None for another one; the shape in words, None if no
+  config.json is here)."""
+  words = None
+  for place in [hub.in_cache(folder) for folder in folders if folder]:
+    for file in (place / "config.json", place / "model" / "config.json"):
+      config = jsonl.read_object(file)
+      kind, width, layers = shape = [config.get(name) for name in ("model_type", "hidden_size", "num_hidden_layers")]
+      if None in shape:  # a run's settings
+        continue
+      words = words or f"{kind} of {layers} layers, width {width}"
+      theta = config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta")
+      base = kind == "qwen2" and config.get("eos_token_id") == _BASE_ENDS
+      # DeepSeek's distilled model has Qwen2.5's shape with RoPE's θ of Qwen2.5-Math.
+      variant = ("distilled",) if theta == 10000 else ("base",) if base else ()
+      if (kind, width, layers) in _SHAPES:
+        return _SHAPES.get((kind, width, layers, *variant)), words
+  return None, words
+
+
+# ---- verdicts on steps -----------------------------------------------------------------------------------------------
 
 
 def with_verdicts(evaluations: Sequence[Evaluation], files: Sequence[str | pathlib.Path]) -> list[Evaluation]:
@@ -127,164 +203,59 @@ def with_verdicts(evaluations: Sequence[Evaluation], files: Sequence[str | pathl
   Raises:
     ValueError: a file is not of `ragrl faithfulness`, is of no evaluation here, or is the second one of a kind.
   """
-  read = {str(path): _verdicts(path) for path in files}
-  unused, found = set(read), []
+  files_read, unused, result = {str(path): _verdicts_in(path) for path in files}, {*map(str, files)}, []
   for one in evaluations:
-    digest, given = played_rows.digest(pathlib.Path(one.folder)) if read else "", {}
-    for path, file in read.items():
-      for system in file["systems"] if digest else ():
-        if digest in system["folders"].values():
-          unused.discard(path)
-          for term, judge in file["judges"].items():
-            if given.setdefault((term, judge["kind"]), (path, judge, system["sets"]))[0] != path:
-              raise ValueError(
-                f"--runs={path}: {given[term, judge['kind']][0]} has {judge['kind']} verdicts on {term} of "
-                f"{one.folder}, too: give one of them."
-              )
-    found.append(_judged(one, {key: (judge, sets) for key, (_, judge, sets) in given.items()}) if given else one)
+    verdicts: dict[tuple[str, str], _Verdicts] = {}
+    digest = played_rows.digest(pathlib.Path(one.folder)) if files else ""
+    for path, file in files_read.items():
+      for sets in [system["sets"] for system in file["systems"] if digest and digest in system["folders"].values()]:
+        unused.discard(path)
+        for term, judge in file["judges"].items():
+          its = {name: of_set.get(term, {}) for name, of_set in sets.items()}
+          if (first := verdicts.setdefault((term, judge["kind"]), (path, judge, its))[0]) != path:
+            raise ValueError(
+              f"--runs={path}: {first} has {judge['kind']} verdicts on {term} of {one.folder}, too: give one of them."
+            )
+    result.append(_judged(one, verdicts) if verdicts else one)
   if unused:
     raise ValueError(f"--runs={min(unused)}: its verdicts are on episodes of no given run: add --runs=FOLDER of them.")
-  return found
+  return result
 
 
-def _verdicts(path: str | pathlib.Path) -> Mapping[str, Any]:
+_Verdicts = tuple[str, Mapping[str, Any], Mapping[str, Any]]  # (file, judge, data set → its verdicts on a term)
+
+
+def _verdicts_in(path: str | pathlib.Path) -> Mapping[str, Any]:
   try:
-    found = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-  except (ValueError, RecursionError):
-    found = None
-  if not isinstance(found, dict) or not {"judges", "systems"} <= found.keys():
+    file = jsonl.read_object(pathlib.Path(path))
+  except ValueError:
+    file = {}
+  if not {"judges", "systems"} <= file.keys():
     raise ValueError(f"--runs={path}: this is neither an evaluation's folder nor a file of `ragrl faithfulness --out`.")
-  return found
+  return file
 
 
-def _judged(one: Evaluation, given) -> Evaluation:
-  rows = [dict(row, pooled=dict(row.get("pooled") or {})) for row in one.rows]
-  for (term, kind), (_, sets) in given.items():
+def _judged(one: Evaluation, verdicts: Mapping[tuple[str, str], _Verdicts]) -> Evaluation:
+  """The evaluation with the verdicts of each (term, kind of judge)."""
+  rows = [{**row, "pooled": dict(row.get("pooled") or {})} for row in one.rows]
+  for (term, kind), (_, _, sets) in verdicts.items():
     for row in rows:
-      numbers = sets.get(row["source"] or "", {}).get(term, {}).get("questions", {}).get(row["id"])
+      numbers = sets.get(row["source"] or "", {}).get("questions", {}).get(row["id"])
       if numbers is not None:
         row["pooled"][f"{term}/{kind}"] = numbers
         if kind == AUTOMATIC[term]:
           row["pooled"].setdefault(term, numbers)
-  metrics, (source, *others) = dict(one.metrics), {row["source"] or "" for row in rows} or {""}
+  metrics, sources = dict(one.metrics), {row["source"] or "" for row in rows}
+  ids = {row["id"] for row in filter(_scored, rows)}
   for term, kinds in COMPARED.items():
-    of = [given[term, kind][1].get(source, {}).get(term, {}) for kind in kinds if (term, kind) in given]
-    said = [{pair: str(int(v >= 0.5)) for pair, v in its.get("verdicts", {}).items() if v is not None} for its in of]
-    alone = all({row["id"] for row in rows} == its.get("questions", {}).keys() for its in of)  # no other folder's pairs
-    if len(said) == 2 and alone and not others and said[0].keys() & said[1].keys():
-      agreed = raters.agreement(dict(zip(kinds, said)))
+    judged = [verdicts[term, kind][2].get(min(sources), {}) for kind in kinds if (term, kind) in verdicts]
+    if len(judged) < 2 or len(sources) > 1 or any(its.get("questions", {}).keys() != ids for its in judged):
+      continue  # one judge, or pairs of other folders, too
+    labels = [{pair: str(int(v >= 0.5)) for pair, v in its["verdicts"].items() if v is not None} for its in judged]
+    if labels[0].keys() & labels[1].keys():
+      agreed = raters.agreement(dict(zip(kinds, labels)))
       for name, key in (("agreement", "agreement"), ("kappa", "fleiss_kappa")):
         metrics |= {f"{term}_{name}": agreed[key], f"{term}_{name}_interval": agreed[f"{key}_interval"]}
         metrics[f"{term}_{name}_pairs"] = agreed["n"]
-  by_id = {(row["source"], row["id"]): row for row in rows}
-  sets = {name: [by_id[row["source"], row["id"]] for row in part] for name, part in one.sets.items()}
-  judges = {f"{term} {kind}": judge for (term, kind), (judge, _) in given.items()}
-  return dataclasses.replace(one, rows=rows, sets=sets, metrics=metrics, facts={**one.facts, "steps_judged_by": judges})
-
-
-def set_of(text: str) -> str | None:
-  """The data set that a text names (`SETS`), None if it names none or several."""
-  found = [name for name, of in SETS.items() if re.search(of["known"], text.lower())]
-  return found[0] if len(found) == 1 else None
-
-
-def _by_set(data: str, rows) -> dict[str, list]:
-  """The rows of each data set. Rows of several sources are told apart by these. A single source's set is named by the
-  file of the questions, by the source, or by the whole address; folders above a file may name anything.
-  """
-  found: dict[str, list] = {}
-  for row in rows:
-    if name := set_of(row["source"] or ""):
-      found.setdefault(name, []).append(row)
-  one = len({row["source"] for row in rows}) < 2
-  if "," in data or (found and not one):
-    return found
-  name = set_of(pathlib.PurePath(data).name)
-  if name is None and (data.startswith("hf:") or (one and not found)):
-    name = set_of(data)
-  return found if name is None else {name: list(rows)}
-
-
-def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-  found = dict(jsonl.flat(settings))
-  place, trained = _trained(folder, settings)
-  found |= {f"trained.{name}": value for name, value in jsonl.flat(trained)}
-  found["trained"] = bool(trained)
-  sets = {set_of(part) for part in str((trained.get("data") or {}).get("train", "")).split(",")}
-  found["trained.sets"] = ",".join(sorted(name for name in sets if name)) if None not in sets else None
-  found["step"] = _step(settings, trained)
-  if (folder / answer_verdicts.SUMMARY).is_file():
-    found["verdicts"] = _object(folder / answer_verdicts.SUMMARY).get("judge")
-  known, found["shape"] = _model(settings, place, trained)
-  found["model"] = _served(settings) or settings.get("model") or known
-  return found
-
-
-def _split(rows: Sequence[Mapping[str, Any]]) -> str | None:
-  """The part of a data set by FlashRAG's ids, such as "dev_17"; None if they do not agree."""
-  found = {str(row["id"]).partition("_")[0] for row in rows}
-  return found.pop() if len(found) == 1 and found <= {"train", "dev", "test"} else None
-
-
-def _trained(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[pathlib.Path | None, Mapping[str, Any]]:
-  """(folder, settings) of the checkpoint's run; (None, empty) without a run, or if its folder is missing."""
-  checkpoint = settings.get("checkpoint")
-  places = [folder]  # a copy beside the scores, for evaluations that were moved
-  if checkpoint:
-    path = pathlib.Path(checkpoint)
-    places += [path, path.parent, path.parent.parent]
-  for place in places:
-    if config_lib.is_run(place):
-      return place, _object(place / "config.json")
-  return None, {}
-
-
-def _step(settings: Mapping[str, Any], trained: Mapping[str, Any]) -> int:
-  """The step of a checkpoint RUN/checkpoints/STEP; 0 for a run's end."""
-  path = pathlib.Path(settings.get("checkpoint") or "")
-  step = int(path.name) if path.name.isdigit() and path.parent.name == "checkpoints" else 0
-  return 0 if step == trained.get("steps") else step
-
-
-def _served(settings: Mapping[str, Any]) -> str | None:
-  """The tables' name of a model behind a server; None if it is not in the tables."""
-  if not settings.get("endpoint"):
-    return None
-  name = str(settings.get("model")).rpartition("/")[2].lower()
-  known = (model for model, of in MODELS.items() if re.fullmatch(of.get("known", "$"), name))
-  return _ON_HUB.get(name) or next(known, None)
-
-
-def _model(
-  settings: Mapping[str, Any], run: pathlib.Path | None, trained: Mapping[str, Any]
-) -> tuple[str | None, str | None]:
-  """(the name of the model by the shape in its config.json, None for another one; the shape in words, None if no
-  config.json is here)."""
-  folders = [settings.get("checkpoint"), run, (trained.get("model") or {}).get("path")]
-  said = None
-  for place in [hub.in_cache(folder) for folder in folders if folder]:
-    for file in (place / "config.json", place / "model" / "config.json"):
-      if not file.is_file():
-        continue
-      config = _object(file)
-      kind, width, layers = (config.get(name) for name in ("model_type", "hidden_size", "num_hidden_layers"))
-      if None in (kind, width, layers):  # a run's settings
-        continue
-      said = said or f"{kind} of {layers} layers, width {width}"
-      theta = config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta")
-      base = kind == "qwen2" and config.get("eos_token_id") == _BASE_ENDS
-      # DeepSeek's distilled model has Qwen2.5's shape with RoPE's θ of Qwen2.5-Math.
-      variant = ("distilled",) if theta == 10000 else ("base",) if base else ()
-      if (kind, width, layers) in _SHAPES:
-        return _SHAPES.get((kind, width, layers, *variant)), said
-  return None, said
-
-
-def _object(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    found = json.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f"{path}: not JSON ({error}); write it again.") from error
-  if not isinstance(found, dict):
-    raise ValueError(f"{path}: it must be a JSON object, not a {type(found).__name__}.")
-  return found
+  judges = {f"{term} {kind}": judge for (term, kind), (_, judge, _) in verdicts.items()}
+  return dataclasses.replace(one, rows=rows, metrics=metrics, facts={**one.facts, "steps_judged_by": judges})
