@@ -11,6 +11,7 @@ because results would differ; --anyway exits with 0.
 """
 
 import pathlib
+from collections.abc import Sequence
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands
@@ -40,7 +41,7 @@ def main() -> int:
   return 0 if made.complete or arguments.anyway else 1
 
 
-def made_of(files: list[str], changes: list[str] = (), of: str = "") -> translate.Translation:
+def made_of(files: Sequence[str], changes: Sequence[str] = (), of: str = "") -> translate.Translation:
   """The settings of scripts that belong together.
 
   Args:
@@ -66,7 +67,7 @@ def made_of(files: list[str], changes: list[str] = (), of: str = "") -> translat
 
 
 def account(made: translate.Translation) -> str:
-  """Every field of a script with its verdict, and how many have each."""
+  """Every field of a script with its verdict, how many have each, and the settings that follow from no field."""
   counts = ", ".join(f"{verdict} {len(made.of(verdict))}" for verdict in reversed(translate.VERDICTS))
   lines = [f"Read as {made.name}: {sum(not one.left_out for one in made.lines)} fields: {counts}."]
   for verdict, title in translate.VERDICTS.items():
@@ -78,4 +79,7 @@ def account(made: translate.Translation) -> str:
       left = " (their default)" if one.left_out else ""
       said = f"  {one.field}={one.value}{left} → {ours}" if ours else f"  {one.field}={one.value}{left}"
       lines.append(said + "".join(f": {why}" for why in ([one.why] if one.why else []) + notes[:1]))
+  lines += ["", "Left out by the script: their defaults where they differ from ours, and sizes for accelerators"]
+  for name, value in made.defaults.items():
+    lines.append(f"  config.{name}={value}" + (f": {made.notes[name]}" if name in made.notes else ""))
   return "\n".join(lines)

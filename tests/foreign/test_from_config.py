@@ -285,9 +285,9 @@ long=( a.one=1
   a.two="two words" )            # an array over two lines
 export PAIR='b.one=1 b.two=$n'
 k=1; if true; then k=5; j=6; fi; j=7
-more=( e.one=1 ); more+=( e.two=2 ); joined=a; joined+=b
+more=( e.one=1 ); more+=( e.two=2 ); joined=a; joined+=b; empty=
 python3 -m some.module "${long[@]}" "${more[@]}" $PAIR \
-  c.joined=$joined c.m=${m} 'c.list=["x", "y"]' c.default=${NOT_SET:-${n}7} \
+  c.joined=$joined c.nothing=$empty $empty c.m=${m} 'c.list=["x", "y"]' c.default=${NOT_SET:-${n}7} \
   c.quoted="a \"b\" $n" c.single='$n' ~d.gone +d.new=null ++d.forced=True c.k=$k c.j=$j c.lr=1e-6 \
   c.path=$FROM_OUTSIDE/z \
   c.command=$(date +%s) c.unset=$NOT_SET c.empty= c.twice=1 c.twice=2 # c.comment=1
@@ -301,6 +301,7 @@ python3 -m some.module "${long[@]}" "${more[@]}" $PAIR \
     "e.one": 1,
     "e.two": 2,
     "c.joined": "ab",
+    "c.nothing": "",
     "b.one": 1,
     "b.two": "$n",
     "c.m": 4,
@@ -535,6 +536,7 @@ def test_the_command_writes_a_file_and_its_status_says_whether_all_was_taken(tmp
   status, said = run(SCRIPTS / "search_r1_grpo.sh", "--out", out)
   assert status == 0 and said.endswith(f"{out}\n") and config_lib.load(str(out)).steps == 1005
   assert said.startswith("Read as Search-R1 v0.3: 52 fields: aside 21, kept 20, mapped 11, refused 0, unknown 0.")
+  assert "\n  config.rollout.top_p=0.95: their yaml's default" in said  # the script leaves it out
   status, said = run(SCRIPTS / "verl_grpo.sh")
   assert status == 1 and "--set questions=N" in said
   assert run(SCRIPTS / "verl_grpo.sh", "--anyway")[0] == 0

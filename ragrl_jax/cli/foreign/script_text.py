@@ -132,33 +132,37 @@ class _Shell:
     self.branched: dict[str, bool] = {}  # name → whether it was last set inside a condition or a loop
     self.unsure: dict[str, None] = {}  # those of them that are used
     self.depth = 0
-    words, word, array = [], None, None
-    for piece in (*PIECE.finditer(text), None):
-      kind = piece.lastgroup if piece else "end"
-      if kind == "comment" or (piece and kind is None):  # or a line that goes on
+    words: list[str] = []
+    outer = words  # those before an array
+    word: str | None = None
+    array: str | None = None  # "NAME=" of an array that is being read, whose words are `words`
+    for piece in PIECE.finditer(f"{text}\n"):
+      kind, part = piece.lastgroup or "", piece[piece.lastgroup or 0]
+      if kind in ("", "comment"):  # or a line that goes on
         continue
-      if kind == "bracket" and piece[0] == "(" and array is None and ASSIGNED.fullmatch(word or ""):
-        array, word = (word, []), None
+      if kind == "bracket" and part == "(" and array is None and ASSIGNED.fullmatch(word or ""):
+        array, word = word, None
+        outer, words = words, []
       elif kind in ("space", "end", "redirect", "bracket"):
-        (words if array is None else array[1]).extend(() if word is None else (word,))
+        words += [] if word is None else [word]
         word = None
-        if array is None and kind == "end":
+        if array is not None and kind == "bracket":
+          self._assign(array, words, any("=" in one for one in words))
+          array, words = None, outer
+        elif array is None and kind == "end":
           self._run(words)
           words = []
-        elif array is not None and kind == "bracket":
-          self._assign(array[0], array[1], any("=" in one for one in array[1]))
-          array = None
-      elif kind == "value" or (kind == "double" and re.fullmatch(VALUE, piece["double"])):
-        made = self._expanded(piece["value"] or piece["double"])
-        if isinstance(made, str):
-          kept = kind == "double" or made == piece[0]  # without quotes the shell splits it
-          made = [made] if kept else made.split()
+      elif kind == "value" or (kind == "double" and re.fullmatch(VALUE, part)):
+        made = self._expanded(part)
+        if isinstance(made, str):  # without quotes the shell splits it
+          made = [made] if kind == "double" or made == part else made.split()
         if made:
-          (words if array is None else array[1]).extend([(word or "") + made[0], *made[1:-1]] if made[1:] else ())
-          word = made[-1] if made[1:] else (word or "") + made[0]
+          *whole, word = [(word or "") + made[0], *made[1:]]
+          words += whole
       else:
-        more = re.sub(VALUE, lambda found: self._text(found[0]), piece[kind]) if kind == "double" else piece[kind]
-        word = (word or "") + (re.sub(r'\\(["\\$`\n])', r"\1", more) if kind == "double" else more)
+        if kind == "double":
+          part = re.sub(r'\\(["\\$`\n])', r"\1", re.sub(VALUE, lambda found: self._text(found[0]), part))
+        word = (word or "") + part
 
   def _run(self, words: list[str]) -> None:
     while words and words[0] in BEFORE:
@@ -174,7 +178,8 @@ class _Shell:
 
   def _assign(self, word: str, value: Any, matters: bool = True) -> None:
     """NAME=VALUE or NAME+=VALUE. matters: whether the value has fields; another array is of words of a launcher."""
-    name, adds, _ = ASSIGNED.fullmatch(word).groups()
+    name, _, _ = word.partition("=")
+    adds, name = name.endswith("+"), name.removesuffix("+")
     self.branched[name] = (self.depth > 0 and matters) or bool(adds and self.branched.get(name))
     self.names[name] = self.names.get(name, type(value)()) + value if adds else value
 

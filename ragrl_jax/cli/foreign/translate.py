@@ -139,7 +139,7 @@ def _names(one: Mapping[str, Any]) -> set[str]:
       if isinstance(node, ast.Name | ast.Attribute):
         found.add(_long(ast.unparse(node), one))
       elif isinstance(node, ast.Call) and ast.unparse(node.func) == "given":
-        found |= {_long(one_of.value, one) for one_of in node.args if isinstance(one_of, ast.Constant)}
+        found |= {_long(str(one_of.value), one) for one_of in node.args if isinstance(one_of, ast.Constant)}
   return found - set(one["let"])
 
 
