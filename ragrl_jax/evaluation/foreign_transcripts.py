@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
-from ragrl_jax.data import digests, readers, writers
+from ragrl_jax.data import digests, writers
 from ragrl_jax.evaluation import answer_files, harness
 from ragrl_jax.recipes.released.agents import AGENTS, ANSWER, SEARCH, THOUGHT, Agent, boxed
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import folders, jsonl
+from ragrl_jax.store import folders, jsonl, row_files
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example
 
 TEXTS = ("transcript", "response", "output", "generation", "Output", "messages")
@@ -216,7 +216,7 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
   for example in examples:
     by_question.setdefault(digests.asked(example.question), []).append(example)
   found, places, queries = {}, {}, 0
-  for where, row in readers.read_rows(path):
+  for where, row in row_files.read_rows(path):
     example = _example(where, row, by_id, by_question)
     if example.id in found:
       raise ValueError(f"{where}: question {example.id!r} has a transcript already, {places[example.id]}.")
