@@ -62,7 +62,8 @@ def made_of(files: Sequence[str], changes: Sequence[str] = (), of: str = "") -> 
     if not has:
       raise ValueError(f"--set {change}: it must be FIELD=VALUE, such as questions=169615.")
     script.fields[name] = script_text.number_or(value)
-  script.fields = script_text.interpolated(script.fields)
+  flat = (script_text.flat(value, name) for name, value in script.fields.items())
+  script.fields = script_text.interpolated({name: value for one in flat for name, value in one.items()})
   return translate.translate(script, of or translate.chosen(script.fields), files=len(files))
 
 

@@ -153,7 +153,8 @@ CASES = {
       "switches.max_result_tokens": 500,  # 2000 characters
       "retrieval.index": "http://127.0.0.1:8000/retrieve",
       "retrieval.top_k": 3,
-      "rollout.context": 15000,
+      "rollout.context": 7096,  # 4096 for the prompt, 3000 for all turns and results, whatever max_model_len is
+      "rollout.reserve": 512,
       "rollout.max_new_tokens": 3000,
       "optimizer.warmup_steps": 188,  # int(.285 · 331) = 94, 2 updates a step
     },
@@ -429,6 +430,7 @@ def test_flags_of_a_launcher_and_of_a_script_are_told_apart(tmp_path):
   text = (
     "accelerate launch --num_processes 2 --config_file zero3.yaml grpo.py --bf16 --max_steps=10 "
     "--learning_rate 2e-6 --report_to wandb mlflow --no_gradient_checkpointing "
+    "--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{\"min_lr\": 5e-7}' "
     "--model_name_or_path m --model_revision v2\n"
   )
   made = of_text(tmp_path, text)
@@ -439,6 +441,7 @@ def test_flags_of_a_launcher_and_of_a_script_are_told_apart(tmp_path):
     "log.mlflow": True,
     "model.remat": False,
     "model.path": "m@v2",
+    "optimizer.final_share": 0.25,
   }
   assert {name: made.given[name] for name in wanted} == wanted
   assert [line.field for line in made.of("aside")] == ["launcher.config_file", "module"]

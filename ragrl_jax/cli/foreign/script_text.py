@@ -262,7 +262,6 @@ def of_python(text: str) -> Script:
           found.fields.setdefault(name, _literal(value, names))
         except (ValueError, KeyError, TypeError):
           found.fields.setdefault(name, f"$({ast.unparse(value)})")
-  found.fields = {name: value for key, given in found.fields.items() for name, value in flat(given, key).items()}
   return found
 
 
