@@ -324,6 +324,11 @@ python3 -m some.module "${long[@]}" "${more[@]}" $PAIR \
   assert [name for name, _ in found.unread] == ["$k"]
 
 
+def test_a_reward_of_ones_own_is_refused_as_that_and_not_as_text_of_python():
+  made = from_config.made_of([str(SCRIPTS / "trl_grpo.py")], ["num_processes=1"])
+  assert "docs/howto/reward.md" in made.of("refused")[0].why
+
+
 def test_what_the_shell_would_not_pass_on_is_refused(tmp_path):
   made = of_text(tmp_path, "python -m verl.trainer.main_ppo data.seed=1 \\\n  # a note \\\n  data.train_batch_size=8\n")
   (one,) = (line for line in made.of("refused") if line.field.startswith("data."))

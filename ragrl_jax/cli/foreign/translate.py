@@ -230,7 +230,7 @@ class _Work:
   def _line(self, field: str, value: Any) -> Line:
     ours = self.used.get(field, {})
     if field in self.known and "$" in str(value) and field not in self.table["aside"]:
-      self.refused[field] = "the script computes it: write its value, or give it by --set"
+      self.refused.setdefault(field, "the script computes it: write its value, or give it by --set")
     if field in self.refused:
       return Line(field, value, "refused", why=self.refused[field])
     if ours:
