@@ -36,7 +36,8 @@ def test_a_set_that_the_hub_does_not_give_is_named_by_its_setting(tmp_path, monk
   def refuse(*names, **options):
     raise OSError("no network")
 
-  monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=refuse))
+  kinds = types.SimpleNamespace(DatasetsError=OSError, DatasetGenerationError=KeyError)
+  monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=refuse, exceptions=kinds))
   away = "hf:owner/name//train"
   for data, setting in ((dict(train="short", hard=away), "hard, which may be empty"), (dict(train=away), "train")):
     with pytest.raises(ValueError, match=rf"{away}.*no network.*Name a file instead \(config.data.{setting}\)"):
