@@ -345,15 +345,13 @@ def test_a_released_checkpoint_that_was_played_fills_the_row_of_its_transcripts(
   assert values.pop("ReSearch-7B-Instruct") == 1.0 and set(values.values()) == {None}
 
 
-def test_a_table_refuses_what_cannot_be_right():
-  for block, says in (
-    ("a | api | 1", "Table 9, a: 1 numbers, 3 columns"),
-    ("a | b | 1 2 3", "a: b is none of the runs ours, direct, api"),
-    ("a | ours versus=b | 1 2 3", "a: b is none of the runs"),
-    ("a | api against c | 1 2 3", "compared with 'c', which is no row"),
-  ):
-    with pytest.raises(ValueError, match=says):
-      layout.Table("Table 9", "t", COLUMNS, papers.rows(block, RUNS, TEXTS))
+@pytest.mark.parametrize("name", papers.PAPERS)
+def test_every_row_has_a_number_for_each_column_and_a_run_or_a_reason(name):
+  for table in papers.PAPERS[name].tables:
+    names = {row.name for row in table.rows}
+    for row in table.rows:
+      assert len(row.published) == len(table.columns), (table.name, row.name)
+      assert row.against in names | {""} and (row.run is None) == bool(row.why_not), (table.name, row.name)
 
 
 def test_a_line_names_the_runs_of_its_row():

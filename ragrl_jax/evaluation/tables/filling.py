@@ -1,6 +1,7 @@
 """Fills a paper's table with evaluations: means, intervals, paired tests, and the commands for empty cells."""
 
 import dataclasses
+import functools
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -15,35 +16,21 @@ Scores = dict[str, dict[str, float]]  # data set → `results.question` → scor
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One cell of a filled table.
+  """One cell of a filled table. Numbers are in the table's scale."""
 
-  Attributes:
-    published: the printed number; None if there is none.
-    value: our number, in the table's scale; None without a run.
-    low, high: the 95 % bootstrap interval over questions, in the same scale; None for an average and a whole measure.
-    n: number of questions in the mean; for an average, of sets.
-    p: p-value of the paired test against the row `against`; None without a test.
-    adjusted: this p-value, adjusted by Holm's method for all tests of the table.
-    deviation: standard deviation of the means of several runs (seeds) of one data set, with n - 1, in the same scale;
-      None for one run.
-    paired: number of pairs in the test: questions, or for an average sets.
-    evaluations: the evaluations behind the value.
-    command: the command that fills an empty cell.
-    why_not: the reason for an empty cell in a row with an evaluation.
-  """
-
-  published: str | None
-  value: float | None = None
-  low: float | None = None
+  published: str | None  # the printed number; None if there is none
+  value: float | None = None  # our number; None without a run
+  low: float | None = None  # the 95 % bootstrap interval over questions; None for an average and a whole measure
   high: float | None = None
-  n: int = 0
-  p: float | None = None
-  adjusted: float | None = None
-  deviation: float | None = None
-  paired: int = 0
-  evaluations: tuple[Evaluation, ...] = ()
-  command: str = ""
-  why_not: str = ""
+  n: int = 0  # number of questions in the mean; for an average, of sets
+  p: float | None = None  # p-value of the paired test against the row `against`; None without a test
+  adjusted: float | None = None  # this p-value, adjusted by Holm's method for all tests of the table
+  deviation: float | None = None  # of the means of several runs (seeds) of one data set, with n - 1; None for one run
+  paired: int = 0  # number of pairs in the test: questions, or for an average sets
+  evaluations: tuple[Evaluation, ...] = ()  # those behind the value
+  scores: Scores = dataclasses.field(default_factory=dict)  # behind the value; of several seeds the mean
+  command: str = ""  # the command that fills an empty cell
+  why_not: str = ""  # the reason for an empty cell in a row with an evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,18 +44,11 @@ class Filled:
     """Every cell with its row and column, row by row."""
     return [(row, *one) for row, cells in zip(self.table.rows, self.cells) for one in zip(self.table.columns, cells)]
 
-
-@dataclasses.dataclass(frozen=True)
-class _Given:
-  """What is given for a cell: evaluations of the row's run, of its second run, and the scores of the questions.
-
-  Several evaluations (seeds) have the mean of a question's scores, and the deviation of their means.
-  """
-
-  first: Sequence[Evaluation]
-  second: Sequence[Evaluation] = ()
-  scores: Scores = dataclasses.field(default_factory=dict)
-  deviation: float | None = None
+  @functools.cached_property
+  def commands(self) -> dict[str, int]:
+    """Command → its number in the empty cells."""
+    commands = dict.fromkeys(cell.command for *_, cell in self.each() if cell.command)
+    return {command: number for number, command in enumerate(commands, 1)}
 
 
 def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = False) -> list[Filled]:
@@ -90,18 +70,11 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
   filled = []
   for table in paper.tables:
     of_row = matching.assigned(table, evaluations, any_model)
-    given = {row.name: [_given(column, row, of_row) for column in table.of_row(row)] for row in table.rows}
-    cells = []
-    for row in table.rows:
-      bases = [base.scores for base in given[row.against]] if row.against else [{}] * len(table.columns)
-      parts = zip(table.of_row(row), row.published, given[row.name], bases, strict=True)
-      cells.append([_cell(paper, row, column, printed, its, base, table.scale) for column, printed, its, base in parts])
-    adjusted = iter(stats.holm([cell.p for line in cells for cell in line if cell.p is not None]))
-    with_p = [
-      tuple(cell if cell.p is None else dataclasses.replace(cell, adjusted=next(adjusted)) for cell in line)
-      for line in cells
-    ]
-    filled.append(Filled(table, tuple(with_p)))
+    cells = {
+      row.name: [_cell(paper, table, row, *one, of_row) for one in zip(table.of_row(row), row.published, strict=True)]
+      for row in table.rows
+    }
+    filled.append(Filled(table, _tested(table, cells)))
     every = [one for evaluations in of_row.values() for one in evaluations]
     used |= {id(one.facts) for column in table.columns for one in matching.of_column(column, every)}
   for one in evaluations:
@@ -111,23 +84,6 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------
-
-
-def _given(column: Column, row: Row, of_row: Mapping[str, Sequence[Evaluation]]) -> _Given:
-  first = matching.of_column(column, of_row[row.name])
-  if MEASURES[column.measure].whole:
-    return _Given(first)
-  scores, deviation = _means(column, first := _distinct(first))
-  if column.both is None:
-    return _Given(first, (), scores, deviation)
-  second = _distinct(matching.of_column(column, of_row[row.name + matching.VERSUS]))
-  other, _ = _means(column, second)
-  both = {}
-  for name in scores.keys() & other.keys():
-    mine, its = scores[name], other[name]
-    shared = mine.keys() & its.keys()
-    both[name] = {key: float((mine[key] >= 0.5, its[key] >= 0.5) == column.both) for key in shared}
-  return _Given(first, second, both)
 
 
 def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -173,52 +129,92 @@ def _means(column: Column, evaluations: Sequence[Evaluation]) -> tuple[Scores, f
   return scores, None if column.average or len(means) < 2 else statistics.stdev(means)
 
 
-def _of_sets(scores: Scores, column: Column) -> list[float]:
+def _shares(first: Scores, second: Scores, both: tuple[bool, bool]) -> Scores:
+  """For each question with scores of both runs, whether the first and the second run are right as `both` says."""
+  shares = {}
+  for name in first.keys() & second.keys():
+    one, other = first[name], second[name]
+    shares[name] = {key: float((one[key] >= 0.5, other[key] >= 0.5) == both) for key in one.keys() & other.keys()}
+  return shares
+
+
+def _of_sets(scores: Scores) -> list[float]:
   """The mean of each set's questions."""
-  return [sum(scores[name].values()) / len(scores[name]) for name in column.sets]
+  return [sum(values.values()) / len(values) for values in scores.values()]
 
 
-def _tested(mine: Scores, base: Scores, column: Column) -> tuple[float | None, int]:
-  """(p, number of pairs) of the two-sided paired test: by question, and for an average by set."""
-  if base and column.average:
-    return stats.wilcoxon(_of_sets(mine, column), _of_sets(base, column))[1], len(column.sets)
-  pairs = [(mine[name][key], of[key]) for name, of in base.items() for key in sorted(mine[name].keys() & of.keys())]
-  return (stats.paired_permutation(*zip(*pairs))[1], len(pairs)) if pairs else (None, 0)
+def _tested(table: Table, cells: Mapping[str, Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:
+  """The cells of all rows, each with the test against its row's `against`, adjusted for all tests of the table."""
+  lines = []
+  for row in table.rows:
+    bases = cells[row.against] if row.against else [Cell(None)] * len(table.columns)
+    lines.append(list(map(_with_test, table.columns, cells[row.name], bases)))
+  adjusted = iter(stats.holm([cell.p for line in lines for cell in line if cell.p is not None]))
+  with_holm = lambda cell: cell if cell.p is None else dataclasses.replace(cell, adjusted=next(adjusted))
+  return tuple(tuple(map(with_holm, line)) for line in lines)
+
+
+def _with_test(column: Column, cell: Cell, base: Cell) -> Cell:
+  """The cell with the two-sided paired test against another one: by question, and for an average by set."""
+  if not (cell.scores and base.scores):
+    return cell
+  if column.average:
+    p = stats.wilcoxon(_of_sets(cell.scores), _of_sets(base.scores))[1]
+    return dataclasses.replace(cell, p=p, paired=len(column.sets))
+  ((mine,), (other,)) = cell.scores.values(), base.scores.values()
+  shared = sorted(mine.keys() & other.keys())
+  if not shared:
+    return cell
+  p = stats.paired_permutation([mine[key] for key in shared], [other[key] for key in shared])[1]
+  return dataclasses.replace(cell, p=p, paired=len(shared))
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
 
 
 def _cell(
-  paper: Paper, row: Row, column: Column, printed: str | None, given: _Given, base: Scores, scale: float
+  paper: Paper, table: Table, row: Row, column: Column, printed: str | None, of_row: Mapping[str, Sequence[Evaluation]]
 ) -> Cell:
-  measure, mine = MEASURES[column.measure], given.scores
-  scale = scale if measure.share else 1.0
-  known = [(one, measure.of_whole(one.metrics)) for one in given.first] if measure.whole else []
-  wholes = [(one, value) for one, value in known if value is not None]
-  if len(wholes) == 1 and len(wholes[0][0].sets) == 1:  # a measure of a whole evaluation is of one data set
-    ((one, value),) = wholes
-    bounds = one.metrics.get(f"{measure.whole}_interval") or ()
-    number = one.metrics.get(f"{measure.whole}_pairs", one.metrics["n"])
-    return Cell(printed, value * scale, *(scale * bound for bound in bounds), n=number, evaluations=(one,))
-  if not any(mine.values()):
-    return Cell(printed, **_empty(paper, row, column, given))
-  p, paired = _tested(mine, base, column)
-  tested = dict(p=p, paired=paired, evaluations=(*given.first, *given.second))
-  if column.average:
-    means = _of_sets(mine, column)
-    return Cell(printed, scale * sum(means) / len(means), n=len(means), **tested)
-  ((_, of_set),) = mine.items()
-  values = [of_set[key] for key in sorted(of_set)]
-  low, high = (scale * bound for bound in stats.bootstrap_interval(values, seed=0))
-  deviation = None if given.deviation is None else scale * given.deviation
-  return Cell(printed, scale * sum(values) / len(values), low, high, len(values), deviation=deviation, **tested)
+  """A cell without its test."""
+  measure = MEASURES[column.measure]
+  scale = table.scale if measure.share else 1.0
+  first, second = matching.of_column(column, of_row[row.name]), []
+  if measure.whole:
+    wholes = [(one, value) for one in first if (value := measure.of_whole(one.metrics)) is not None]
+    if len(wholes) == 1 and len(wholes[0][0].sets) == 1:  # a measure of a whole evaluation is of one data set
+      ((one, value),) = wholes
+      bounds = [scale * bound for bound in one.metrics.get(f"{measure.whole}_interval") or ()]
+      number = one.metrics.get(f"{measure.whole}_pairs", one.metrics["n"])
+      return Cell(printed, value * scale, *bounds, n=number, evaluations=(one,))
+    return Cell(printed, **_empty(paper, row, column, first, second))
+  first = _distinct(first)
+  scores, deviation = _means(column, first)
+  if column.both:
+    second = _distinct(matching.of_column(column, of_row[row.name + matching.VERSUS]))
+    scores, deviation = _shares(scores, _means(column, second)[0], column.both), None
+  if not any(scores.values()):
+    return Cell(printed, **_empty(paper, row, column, first, second))
+  of_set, *_ = scores.values()
+  values = _of_sets(scores) if column.average else [of_set[key] for key in sorted(of_set)]
+  low, high = (None, None) if column.average else (scale * bound for bound in stats.bootstrap_interval(values, seed=0))
+  return Cell(
+    printed,
+    scale * sum(values) / len(values),
+    low,
+    high,
+    n=len(values),
+    deviation=None if deviation is None else scale * deviation,
+    evaluations=(*first, *second),
+    scores=scores,
+  )
 
 
-def _empty(paper: Paper, row: Row, column: Column, given: _Given) -> dict[str, str]:
+def _empty(
+  paper: Paper, row: Row, column: Column, first: Sequence[Evaluation], second: Sequence[Evaluation]
+) -> dict[str, str]:
   """Why a cell has no value of ours, or the command that fills it."""
-  half = bool(given.first and column.both and not given.second)  # the row's own run is there, the second one is not
-  run, here, measure = row.versus if half else row.run, () if half else given.first, MEASURES[column.measure]
+  half = bool(first and column.both and not second)  # the row's own run is there, the second one is not
+  run, here, measure = row.versus if half else row.run, () if half else first, MEASURES[column.measure]
   if column.average or run is None:
     return {}
   if measure.judged and run.system:

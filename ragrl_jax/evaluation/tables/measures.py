@@ -36,29 +36,17 @@ _COMPUTED: Mapping[str, Callable[[Row], float | None]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-  """A measure of answers. One without `of`, `whole` and `pooled` is computed here.
+  """A measure of answers. One without `of`, `whole` and `pooled` is computed here."""
 
-  Attributes:
-    name: its name in measures.toml.
-    style: a description of how it is scored.
-    label: the column's second heading.
-    of: names in a row of predictions, with points within mappings; the first one that the row has is the score.
-    whole: name in metrics.json, or a quotient NAME/NAME, for a measure that is not a mean over questions.
-    pooled: a term whose verdicts are pooled over the pairs of all questions (`Recipe.pooled`).
-    judged: whether it needs a judge's verdicts, from the run or from `ragrl judge`.
-    share: whether the value is between 0 and 1, so that a table may print it times 100.
-    steps: the judges of JUDGES whose verdicts on the steps of transcripts it needs.
-  """
-
-  name: str
-  style: str
-  label: str = ""
-  of: Sequence[str] = ()
-  whole: str = ""
-  pooled: str = ""
-  judged: bool = False
-  share: bool = True
-  steps: Sequence[str] = ()
+  name: str  # in measures.toml
+  style: str  # how it is scored, in words
+  label: str = ""  # the column's second heading
+  of: Sequence[str] = ()  # names in a row, with points within mappings; the first that it has is the score
+  whole: str = ""  # name in metrics.json, or a quotient NAME/NAME, if the measure is not a mean over questions
+  pooled: str = ""  # a term whose verdicts are pooled over the pairs of all questions (`Recipe.pooled`)
+  judged: bool = False  # needs a judge's verdicts, from the run or from `ragrl judge`
+  share: bool = True  # the value is between 0 and 1, so that a table may print it times 100
+  steps: Sequence[str] = ()  # the judges of JUDGES whose verdicts on the steps of transcripts it needs
 
   def of_whole(self, metrics: Mapping[str, Any]) -> float | None:
     """The value of a measure with `whole`; None if metrics.json lacks it."""

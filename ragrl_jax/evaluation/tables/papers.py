@@ -69,16 +69,10 @@ def columns(given: Given, heads: Mapping[str, str], texts: Given) -> tuple[Colum
 def rows(text: str, runs: Given, texts: Given, against: str = "") -> tuple[Row, ...]:
   """The rows of a table, a line each: NAME | RUN MODEL versus=RUN measure=MEASURE against ROW | NUMBERS.
 
-  Args:
-    text: the lines. All but name, run and numbers may be left out; "# HEADING" begins a section, and a "|" between
-      numbers means nothing.
-    runs, texts: those of the paper's file.
-    against: the row with which all others are compared, unless they name one.
-
-  Raises:
-    ValueError: a row's run is not in `runs`.
+  All but name, run and numbers may be left out; "# HEADING" begins a section, and a "|" between numbers means nothing.
+  All rows that name no other one are compared with the row `against`.
   """
-  found, section = [], ""
+  result, section = [], ""
   for line in text.strip().splitlines():
     if line.startswith("# "):
       section = line[2:].strip()
@@ -86,24 +80,14 @@ def rows(text: str, runs: Given, texts: Given, against: str = "") -> tuple[Row, 
     name, filled, numbers = (part.strip() for part in line.split("|", 2))
     filled, _, base = filled.partition(" against ")
     kind, *words = filled.split()
-    model = next((word for word in words if "=" not in word), "")
     own = dict(word.split("=") for word in words if "=" in word)
-    if unknown := {kind, own.get("versus", kind)} - runs.keys():
-      raise ValueError(f"{name}: {', '.join(unknown)} is none of the runs {', '.join(runs)}.")
+    model = next((word for word in words if "=" not in word), "")
     run, versus = (_run(one, model, runs, texts) if one else None for one in (kind, own.pop("versus", "")))
-    found.append(
-      Row(
-        name,
-        tuple(None if word in NOT_PRINTED else word for word in numbers.replace("|", " ").split()),
-        run if isinstance(run, Run) else None,
-        why_not=run if isinstance(run, str) else "",
-        against=base or (against if against != name else ""),
-        section=section,
-        versus=versus,
-        **own,
-      )
-    )
-  return tuple(found)
+    printed = tuple(None if word in NOT_PRINTED else word for word in numbers.replace("|", " ").split())
+    filling = dict(why_not=run) if isinstance(run, str) else dict(run=run, versus=versus)
+    base = base or (against if against != name else "")
+    result.append(Row(name, printed, against=base, section=section, **filling, **own))
+  return tuple(result)
 
 
 def _run(name: str, model: str, runs: Given, texts: Given) -> Any:

@@ -30,7 +30,7 @@ TEST = (
 def rendered(template: str, paper: Paper, filled: Sequence[Filled]) -> str:
   """Every table with its notes. HTML is one page that loads nothing and runs no script, and has every text escaped."""
   environment = jinja2.Environment(
-    loader=jinja2.PackageLoader(__package__, "."),
+    loader=jinja2.PackageLoader("ragrl_jax.evaluation.tables", "."),
     autoescape=template.endswith(".html.jinja"),
     trim_blocks=True,
     lstrip_blocks=True,
@@ -49,15 +49,13 @@ def csv_text(paper: Paper, filled: Sequence[Filled]) -> str:
   lines.writerow(f"paper table row column measure style {numbers_of} runs settings command note".split())
   for one in filled:
     for row, column, cell in one.each():
-      measure = MEASURES[column.measure]
-      numbers = [cell.value, cell.deviation, cell.low, cell.high, cell.n or None]
-      numbers += [cell.p, cell.adjusted, cell.paired or None]
-      lines.writerow(
-        [paper.name, one.table.name, row.name, column.head, column.measure, measure.style, cell.published or ""]
-        + ["" if number is None else f"{number:.6g}" for number in numbers]
-        + [row.against if cell.p is not None else "", " ".join(found.folder for found in cell.evaluations)]
-        + [" | ".join(map(described, cell.evaluations)), cell.command, row.why_not or cell.why_not]
-      )
+      of = [paper.name, one.table.name, row.name, column.head, column.measure, MEASURES[column.measure].style]
+      numbers = [cell.value, cell.deviation, cell.low, cell.high, cell.n or None, cell.p, cell.adjusted]
+      numbers = ["" if number is None else f"{number:.6g}" for number in [*numbers, cell.paired or None]]
+      against = row.against if cell.p is not None else ""
+      runs = [" ".join(run.folder for run in cell.evaluations), " | ".join(map(described, cell.evaluations))]
+      rest = [cell.command, row.why_not or cell.why_not]
+      lines.writerow([*of, cell.published or "", *numbers, against, *runs, *rest])
   return out.getvalue()
 
 
@@ -71,38 +69,27 @@ FORMATS: Mapping[str, Callable[[Paper, Sequence[Filled]], str]] = {
 
 def grid(one: Filled) -> tuple[list[str], list[list[str]]]:
   """(headings, lines) in the paper's layout. Each line of published numbers is followed by a line of ours."""
-  table, numbers = one.table, _numbers(one)
-  pairs = [[(cell.published or EMPTY, _ours(one, cell, numbers)) for cell in cells] for cells in one.cells]
-  down = [f"{row.section}: {row.name}" if row.section else row.name for row in table.rows]
-  across = [f"{column.head} {MEASURES[column.measure].label}".strip() for column in table.columns]
-  if table.transposed:
-    pairs, down, across = [list(column) for column in zip(*pairs)], across, [row.name for row in table.rows]
-  of = {"paper": 0, "ours": 1}
-  return ["", "", *across], [
-    [name, whose, *(pair[of[whose]] for pair in line)] for name, line in zip(down, pairs) for whose in of
-  ]
+  cells = [[(cell.published or EMPTY, _ours(one, cell)) for cell in line] for line in one.cells]
+  down = [f"{row.section}: {row.name}" if row.section else row.name for row in one.table.rows]
+  across = [f"{column.head} {MEASURES[column.measure].label}".strip() for column in one.table.columns]
+  if one.table.transposed:
+    cells, down, across = [*zip(*cells)], across, [row.name for row in one.table.rows]
+  whose = ("paper", "ours")
+  lines = [[name, whose[i], *(cell[i] for cell in line)] for name, line in zip(down, cells) for i in range(2)]
+  return ["", "", *across], lines
 
 
-def _ours(one: Filled, cell: Cell, numbers: Mapping[str, int]) -> str:
+def _ours(one: Filled, cell: Cell) -> str:
   if cell.value is None:
-    return f"→ {numbers[cell.command]}" if cell.command else EMPTY
-  digits = one.table.digits
-  bounds = "" if cell.low is None else f" [{cell.low:.{digits}f}, {cell.high:.{digits}f}]"
-  spread = "" if cell.deviation is None else f" ± {cell.deviation:.{digits}f}"
-  test = "" if cell.p is None else f" p {_p(cell.p)}"
+    return f"→ {one.commands[cell.command]}" if cell.command else EMPTY
+  number = lambda value: f"{value:.{one.table.digits}f}"
+  p = lambda value: EMPTY if value is None else "< .001" if value < 0.001 else f"{value:.3f}"
+  bounds = "" if cell.low is None else f" [{number(cell.low)}, {number(cell.high)}]"
+  spread = "" if cell.deviation is None else f" ± {number(cell.deviation)}"
+  test = "" if cell.p is None else f" p {p(cell.p)}"
   if cell.p is not None and sum(other.p is not None for *_, other in one.each()) > 1:
-    test += f" ({_p(cell.adjusted)})"
-  return f"{cell.value:.{digits}f}{spread}{bounds} n {cell.n}{test}"
-
-
-def _p(value: float | None) -> str:
-  return EMPTY if value is None else "< .001" if value < 0.001 else f"{value:.3f}"
-
-
-def _numbers(one: Filled) -> dict[str, int]:
-  """Command → the number shown in its cells."""
-  found = dict.fromkeys(cell.command for *_, cell in one.each() if cell.command)
-  return {command: number for number, command in enumerate(found, 1)}
+    test += f" ({p(cell.adjusted)})"
+  return f"{number(cell.value)}{spread}{bounds} n {cell.n}{test}"
 
 
 def notes_of(paper: Paper, one: Filled) -> dict[str, list[str]]:
@@ -115,24 +102,22 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[str]]:
   styles += [f"{row.name}: {MEASURES[row.measure].style}" for row in table.rows if row.measure]
   lacks = [(row, column) for row, column, cell in each if cell.command]
   needed = [run for row, _ in lacks for named in (row.run, row.versus) if named for run in (named.reads, named) if run]
-  made = [*(run.made for run in needed), *(column.made for _, column in lacks)]
-  found = {
+  audits = [(name, run) for (name, _), run in runs.items() if run.audit]
+  notes = {
     "How ours are scored": styles if runs else [],
     "Our runs": [f"{name}: {described(run)}" for (name, _), run in runs.items()],
-    "What their corpora hold": [
-      f"{name}: {corpus_audit.said(run.audit)}; in {folder}" for (name, folder), run in runs.items() if run.audit
-    ],
+    "What their corpora hold": [f"{name}: {corpus_audit.said(run.audit)}; in {run.folder}" for name, run in audits],
     "Paired tests": sorted(f"{row.name} against {row.against} ({TEST})" for row, _, cell in each if cell.p is not None),
-    "Make first": made,
+    "Make first": [*(run.made for run in needed), *(column.made for _, column in lacks)],
     "Train first": [commands_of.training(paper, run) for run in needed],
-    "Commands that fill a cell": list(_numbers(one)),
+    "Commands that fill a cell": list(one.commands),
   }
-  printed = " ".join(note for title in COMMANDS for note in found[title])
-  found["Folders in the commands"] = [f"{name}: {what}" for name, what in FOLDERS.items() if name in printed]
-  found["Rows and cells without a run"] = [f"{row.name}: {row.why_not}" for row in table.rows if row.why_not] + [
-    f"{row.name}, {column.head}: {cell.why_not}" for row, column, cell in each if cell.why_not
-  ]
-  return {title: [*dict.fromkeys(filter(None, notes))] for title, notes in found.items() if any(notes)}
+  printed = " ".join(note for title in COMMANDS for note in notes[title])
+  notes["Folders in the commands"] = [f"{name}: {what}" for name, what in FOLDERS.items() if name in printed]
+  without = [f"{row.name}: {row.why_not}" for row in table.rows if row.why_not]
+  without += [f"{row.name}, {column.head}: {cell.why_not}" for row, column, cell in each if cell.why_not]
+  notes["Rows and cells without a run"] = without
+  return {title: [*dict.fromkeys(filter(None, of_title))] for title, of_title in notes.items() if any(of_title)}
 
 
 _EXTRACTION = ("recipe", "preset", "model", "checkpoint", "chosen_by", "noise")  # facts of what extracted evidence
@@ -143,7 +128,7 @@ def described(one: Evaluation) -> str:
   """The settings of a score in one line: questions, model, retriever with its corpus, lengths, decoding, judge."""
   facts, settings = one.facts, one.metrics["settings"]
   retrieval, reads = settings.get("retrieval"), facts.get("reads")
-  lengths = [facts.get("max_new_tokens"), facts.get("context")]
+  new, context = facts.get("max_new_tokens"), facts.get("context")
   parts = {
     "questions": f"{one.metrics['n']} of {settings['data']}",
     "failed": one.metrics.get("failed"),
@@ -152,7 +137,7 @@ def described(one: Evaluation) -> str:
     "chosen by": settings.get("chosen_by"),
     "evidence of": reads and {name: reads.get(name) or None for name in _EXTRACTION},
     "retriever": retrieval or ("not known" if facts.get("system") else "none (given passages, or none)"),
-    "lengths": None if None in lengths else f"{lengths[0]} new tokens a turn, {lengths[1]} in all",
+    "lengths": None if None in (new, context) else f"{new} new tokens a turn, {context} in all",
     "passages": ", ".join(words for name, words in _PASSAGES.items() if settings.get(name) == (name == "cut_middle")),
     "decoding": settings.get("sampling"),
     "judges": settings.get("judges") or "none",
@@ -163,8 +148,8 @@ def described(one: Evaluation) -> str:
     "noise": facts.get("noise"),
     "switches unlike the preset's:": _changed(settings),
   }
-  said = {name: _said(value) for name, value in parts.items() if value}
-  return "; ".join(f"{name} {words}" for name, words in said.items() if words) + f"; in {one.folder}"
+  words = {name: _words(value) for name, value in parts.items() if value}
+  return "; ".join(f"{name} {text}" for name, text in words.items() if text) + f"; in {one.folder}"
 
 
 def _changed(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,13 +160,12 @@ def _changed(settings: Mapping[str, Any]) -> dict[str, Any]:
   return {name: value for name, value in settings.get("switches", {}).items() if usual.get(name, value) != value}
 
 
-def _said(value: Any) -> str:
-  if isinstance(value, Mapping):
-    known = {name: item for name, item in value.items() if item not in (None, "")}
-    if "checksum" in known:
-      known["checksum"] = str(known["checksum"])[:12]  # enough to tell two corpora apart
-    return ", ".join(f"{name} {_said(item)}".strip() for name, item in known.items())
-  return str(value)
+def _words(value: Any) -> str:
+  if not isinstance(value, Mapping):
+    return str(value)
+  short = {"checksum": 12}  # enough to tell two corpora apart
+  known = {name: item for name, item in value.items() if item not in (None, "")}
+  return ", ".join(f"{name} {_words(item)[: short.get(name)]}".strip() for name, item in known.items())
 
 
 def _pipe(text: str) -> str:
@@ -198,4 +182,4 @@ _TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"<": "$<$", ">": "$>$", "�
 
 
 def _tex(text: str) -> str:
-  return "".join(_TEX.get(sign, sign) for sign in text)
+  return text.translate(str.maketrans(_TEX))
