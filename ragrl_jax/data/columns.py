@@ -148,19 +148,11 @@ def identified(row: Row, columns: Sequence[str], default: str) -> str:
   return str(found)
 
 
-def _json(value: Any) -> Any:
-  """The list or object in a text, as files of plain values have them; other values stay. A blank text is None."""
-  if not isinstance(value, str):
-    return value
-  try:
-    return json.loads(value) if value.strip() else None
-  except (ValueError, RecursionError):
-    return value
-
-
 def listed(row: Row, column: str, within: str = "") -> list:
   """A column that holds a list, or JSON text of one; one that is missing is empty. `within`: the column of `row`."""
-  value = _json(row.get(column))
+  value = row.get(column)
+  if isinstance(value, str):
+    value = unpacked(value, column) if value.strip() else None
   if value is not None and not isinstance(value, list | tuple):
     column = f"{within}.{column}" if within else column
     raise ValueError(f"{column!r} must be a list, this is {value!r:.80}.")
@@ -169,7 +161,9 @@ def listed(row: Row, column: str, within: str = "") -> list:
 
 def mapping(row: Row, column: str) -> dict[str, Any]:
   """A column that holds an object, or JSON text of one; one that is missing is empty."""
-  value = _json(row.get(column))
+  value = row.get(column)
+  if isinstance(value, str):
+    value = unpacked(value, column) if value.strip() else None
   if value is not None and not isinstance(value, Mapping):
     raise ValueError(f"{column!r} must be an object, this is {value!r:.80}.")
   return dict(value or {})

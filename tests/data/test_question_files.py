@@ -89,9 +89,9 @@ def test_ground_truths_of_verl(truth):
   [
     (dict(reward_model=dict(ground_truth="")), "'reward_model.ground_truth' must hold at least one answer"),
     (dict(reward_model=None), "'reward_model.ground_truth' must hold at least one answer"),
-    (dict(reward_model="[1"), "'reward_model' must be an object"),
+    (dict(reward_model="[1"), "'reward_model' is text, but not JSON"),
     (dict(prompt=[dict(role="system", content="x")]), "'content' must be text"),
-    (dict(prompt="who?"), "'prompt' must be a list"),
+    (dict(prompt="who?"), "'prompt' is text, but not JSON"),
     (dict(extra_info=[1]), "'extra_info' must be an object"),
   ],
 )
