@@ -17,7 +17,7 @@ from huggingface_hub import constants, errors
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands, export_hf
-from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation import answer_files, harness
 from ragrl_jax.report import card
 from ragrl_jax.store import jsonl, step_files
 
@@ -78,7 +78,7 @@ def write(
     FileNotFoundError: see `export_hf.export`.
     ValueError: see `export_hf.export`; or an evaluation is unfinished, or of other weights.
   """
-  found = [(folder, finished(folder)) for folder in results]
+  found = [(folder, answer_files.finished(folder)) for folder in results]
   config = config_lib.of_run(config_lib.run_of(checkpoint) or checkpoint)
   made = export_hf.export(checkpoint, out, dtype=dtype, read_as=config.model.param_dtype)
   scores = held_out(made)
@@ -103,18 +103,6 @@ def write(
   with jsonl.whole(out / README) as part:
     part.write_text(text, encoding="utf-8")
   return made
-
-
-def finished(folder: str) -> dict[str, Any]:
-  """The metrics of a finished evaluation.
-
-  Raises:
-    ValueError: the folder has no metrics.json.
-  """
-  metrics = jsonl.read_object(pathlib.Path(folder) / "metrics.json")
-  if not metrics:
-    raise ValueError(f"--results={folder}: no metrics.json there: name the --out of a finished `ragrl evaluate`.")
-  return metrics
 
 
 def held_out(made: export_hf.Exported) -> list[tuple[str, dict[str, Any] | None, dict[str, Any]]]:

@@ -15,12 +15,11 @@ several seeds, a question's value is the mean over the seeds.
 """
 
 import glob
-import json
 import pathlib
 
 from absl import app, flags
 
-from ragrl_jax.evaluation import answer_verdicts, harness, quadrants, seeds
+from ragrl_jax.evaluation import answer_files, answer_verdicts, harness, quadrants, seeds
 from ragrl_jax.store import jsonl
 
 RESULTS = flags.DEFINE_multi_string("results", [], "Folder of predictions.jsonl, or a glob of such folders; twice.")
@@ -35,7 +34,7 @@ def main():
   if (len(RESULTS.value) == 2) == bool(CURVE.value) or len(RESULTS.value) not in (0, 2):
     raise app.UsageError("give --results twice, or --curve once.")
   if CURVE.value:
-    results = {str(path): (_metrics(path), _rows(path)) for path in _folders(CURVE.value)}
+    results = {str(path): (answer_files.finished(path), _rows(path)) for path in _folders(CURVE.value)}
     print(quadrants.curve_text(quadrants.curve(results, MEASURE.value), MEASURE.value))
     return
   first, second = ([row for path in _folders(name) for row in _rows(path)] for name in RESULTS.value)
@@ -57,12 +56,3 @@ def _folders(name: str) -> list[pathlib.Path]:
 def _rows(folder: pathlib.Path) -> list:
   read = lambda part: answer_verdicts.beside(part, list(jsonl.read(part / harness.PREDICTIONS)))
   return list(quadrants.over_seeds([read(part) for part in seeds.parts(folder)], MEASURE.value))
-
-
-def _metrics(folder: pathlib.Path) -> dict:
-  path = folder / harness.METRICS
-  if not path.exists():
-    raise FileNotFoundError(
-      f"{folder}: no {harness.METRICS}, so this evaluation is not finished: run its command again."
-    )
-  return json.loads(path.read_text(encoding="utf-8"))

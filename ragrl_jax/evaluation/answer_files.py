@@ -30,6 +30,30 @@ AGAIN = "choose another --out, or delete the folder"
 _INDEX = re.compile(rb'\{"index": ?(\d+),')
 
 
+def finished(folder: str | pathlib.Path, *more: str) -> dict[str, Any]:
+  """metrics.json of a finished evaluation.
+
+  Args:
+    folder: the evaluation's folder.
+    more: names of other files that it must have.
+
+  Raises:
+    ValueError: the folder is not that of a finished evaluation, or a file is missing.
+  """
+  folder = pathlib.Path(folder)
+  for name in (METRICS, *more):
+    if not (folder / name).is_file():
+      raise ValueError(
+        f"{folder}: it has no {name}, so it is not a finished evaluation: name the --out of `ragrl evaluate` or `ragrl "
+        "score` that has ended; of several seeds, one of its folders seed_0, seed_1, …."
+      )
+  metrics = jsonl.read_object(folder / METRICS)
+  settings = metrics.get("settings")
+  if not isinstance(settings, Mapping) or not {"recipe", "data"} <= settings.keys() or "n" not in metrics:
+    raise ValueError(f"{folder / METRICS}: this was not written by `ragrl evaluate` or `ragrl score`.")
+  return metrics
+
+
 class AnswerFiles:
   """The answers in a folder, including those of earlier calls.
 

@@ -2,14 +2,13 @@
 
 import collections
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
 from ragrl_jax.data.transcripts import Turns
-from ragrl_jax.evaluation import comparison, harness
+from ragrl_jax.evaluation import answer_files, comparison, harness
 from ragrl_jax.run import questions
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
@@ -46,7 +45,7 @@ def kept(
     raise ValueError("--data: two of its questions have the same source and id, so that transcripts cannot be matched.")
   found: dict[tuple[str, str], list[Turns]] = {}
   fates: collections.Counter = collections.Counter()
-  settings = _agreed([(str(folder), _settings(pathlib.Path(folder))) for folder in folders])
+  settings = _agreed([(str(folder), answer_files.finished(folder)["settings"]) for folder in folders])
   if settings.get("own_passages") is False:
     known = {place: questions.without_passages(example) for place, example in known.items()}
   _check_passages(settings, list(known.values()))
@@ -98,13 +97,6 @@ def _fate(row: Mapping[str, Any], logged: Mapping[str, Any], turns: Turns, befor
   if turns in before:
     return "again"
   return "enough" if most and len(before) >= most else "kept"
-
-
-def _settings(folder: pathlib.Path) -> Mapping[str, Any]:
-  path = folder / harness.METRICS
-  if not path.is_file():
-    raise ValueError(f"{folder}: it has no {harness.METRICS}: name the folder of a finished evaluation (--results).")
-  return json.loads(path.read_text(encoding="utf-8"))["settings"]
 
 
 def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:

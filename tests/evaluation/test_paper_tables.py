@@ -288,7 +288,7 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
     ("metrics.json", json.dumps(metrics | {"n": 9}), ValueError, "of 9 questions, predictions.jsonl has 4"),
     ("predictions.jsonl", "x\n", ValueError, "predictions.jsonl:1: not a JSON object"),
     ("predictions.jsonl", '{"id": 1}\n', ValueError, "predictions.jsonl:1: no question, golds"),
-    ("predictions.jsonl", None, FileNotFoundError, "it has no predictions.jsonl, so it is not a finished"),
+    ("predictions.jsonl", None, ValueError, "it has no predictions.jsonl, so it is not a finished"),
   ):
     path = folder / file
     before = path.read_text()

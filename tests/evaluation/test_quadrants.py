@@ -110,7 +110,9 @@ def test_the_commands(tmp_path):
   for name, rows in (("a", WITH), ("b", WITHOUT), ("seeds/seed_0", WITH), ("seeds/seed_1", WITHOUT)):
     (tmp_path / name).mkdir(parents=True)
     (tmp_path / name / "predictions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-  (tmp_path / "a" / "metrics.json").write_text(json.dumps(dict(settings=dict(retrieval=dict(top_k=5)))))
+  (tmp_path / "a" / "metrics.json").write_text(
+    json.dumps(dict(n=1, settings=dict(recipe="untrained", data="x", retrieval=dict(top_k=5))))
+  )
   passages = [dict(id=str(i), title="", text=text) for i, text in enumerate(("In Oslo.", "In Paris."))]
   asked = [
     dict(id=str(i), question="Where?", answers=["Paris"], passages=passages, meta=dict(type="bridge")) for i in range(5)

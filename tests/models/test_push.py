@@ -42,7 +42,7 @@ def test_what_is_missing_for_an_upload_is_said_first(tmp_path, monkeypatch, caps
   (tmp_path / "out").mkdir()
   (tmp_path / "out" / "secret").write_text("")
   assert "name a new folder" in push(monkeypatch, capsys, *wants)[2]
-  assert "no metrics.json there" in push(
+  assert "it has no metrics.json" in push(
     monkeypatch, capsys, "--checkpoint", tmp_path, "--out", tmp_path / "new", "--results", tmp_path
   )[2]  # fmt: skip
 

@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.evaluation import answer_verdicts, comparison, corpus_audit, episode_rows, harness, played_rows, raters
+from ragrl_jax.evaluation import (
+  answer_files,
+  answer_verdicts,
+  comparison,
+  corpus_audit,
+  episode_rows,
+  played_rows,
+  raters,
+)
 from ragrl_jax.evaluation.tables.layout import MODELS, SETS
 from ragrl_jax.evaluation.tables.measures import AUTOMATIC, COMPARED, Row
 from ragrl_jax.models import hub
@@ -72,32 +80,23 @@ def read(folder: str | pathlib.Path) -> Evaluation:
   """Reads the folder of a finished evaluation.
 
   Raises:
-    FileNotFoundError: metrics.json or predictions.jsonl is missing.
-    ValueError: the files are damaged, are not those of an evaluation, or do not match.
+    ValueError: files are missing or damaged, are not those of an evaluation, or do not match.
   """
   folder = pathlib.Path(folder)
-  for name in (harness.METRICS, harness.PREDICTIONS):
-    if not (folder / name).is_file():
-      raise FileNotFoundError(
-        f"--runs={folder}: it has no {name}, so it is not a finished evaluation; run `ragrl evaluate … --out={folder}`."
-      )
-  metrics = jsonl.read_object(folder / harness.METRICS)
-  settings = metrics.get("settings")
-  if not isinstance(settings, Mapping) or not {"recipe", "data"} <= settings.keys() or "n" not in metrics:
-    raise ValueError(f"{folder / harness.METRICS}: this was not written by `ragrl evaluate` or `ragrl score`.")
-  rows = answer_verdicts.beside(folder, list(jsonl.read(folder / harness.PREDICTIONS)))
+  metrics = answer_files.finished(folder, answer_files.PREDICTIONS)
+  rows = answer_verdicts.beside(folder, list(jsonl.read(folder / answer_files.PREDICTIONS)))
   for number, row in enumerate(rows, 1):
     if missing := [name for name in _NEEDED if name not in row]:
-      raise ValueError(f"{folder / harness.PREDICTIONS}:{number}: no {', '.join(missing)}: this is no prediction.")
+      raise ValueError(f"{folder / answer_files.PREDICTIONS}:{number}: no {', '.join(missing)}: this is no prediction.")
   scored = list(filter(_scored, rows))
   if len(scored) != metrics["n"] or len(rows) - len(scored) != metrics.get("failed", 0):
     raise ValueError(
-      f"{folder}: {harness.METRICS} is of {metrics['n']} questions, {harness.PREDICTIONS} has {len(scored)}: they do "
-      "not belong together; run the evaluation again."
+      f"{folder}: {answer_files.METRICS} is of {metrics['n']} questions, {answer_files.PREDICTIONS} has {len(scored)}: "
+      "they do not belong together; run the evaluation again."
     )
   splits = {str(row["id"]).partition("_")[0] for row in rows}
   split = splits.pop() if len(splits) == 1 and splits <= {"train", "dev", "test"} else None
-  facts = _facts(folder, settings) | dict(split=split)
+  facts = _facts(folder, metrics["settings"]) | dict(split=split)
   return Evaluation(str(folder), facts, rows, metrics, corpus_audit.beside(folder, scored))
 
 

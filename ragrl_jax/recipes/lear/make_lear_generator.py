@@ -17,8 +17,7 @@ from absl import flags
 
 from ragrl_jax.cli import index_flags
 from ragrl_jax.data import readers, writers
-from ragrl_jax.evaluation import episode_rows
-from ragrl_jax.evaluation.tables import results
+from ragrl_jax.evaluation import answer_files, episode_rows
 from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.store import jsonl
@@ -37,7 +36,7 @@ def main():
   examples, turns = list(readers.read_examples(DATA.value)), None
   if PREDICTIONS.value:
     predictions = list(jsonl.read(PREDICTIONS.value))
-    by = episode_rows.digest(predictions, results.read(pathlib.Path(PREDICTIONS.value).parent).metrics["settings"])
+    by = episode_rows.digest(predictions, answer_files.finished(pathlib.Path(PREDICTIONS.value).parent)["settings"])
     examples = sft_data.from_evidence(examples, predictions, by)
   else:
     examples = index_flags.with_passages(examples)
