@@ -26,6 +26,7 @@ PLACES = {
   "checkpoint": "weights",
   "data": CONTENTS,
 }  # setting that names a place → the one that identifies what is there
+_NEEDED = ("id", "question", "golds", "prediction", "terms", "ended", "source")  # columns of predictions.jsonl
 AGAIN = "choose another --out, or delete the folder"
 _INDEX = re.compile(rb'\{"index": ?(\d+),')
 
@@ -52,6 +53,25 @@ def finished(folder: str | pathlib.Path, *more: str) -> dict[str, Any]:
   if not isinstance(settings, Mapping) or not {"recipe", "data"} <= settings.keys() or "n" not in metrics:
     raise ValueError(f"{folder / METRICS}: this was not written by `ragrl evaluate` or `ragrl score`.")
   return metrics
+
+
+def predictions(folder: pathlib.Path, metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+  """The rows of predictions.jsonl of a finished evaluation with these metrics.
+
+  Raises:
+    ValueError: a row is no prediction, or the rows are not those of the metrics.
+  """
+  rows = list(jsonl.read(folder / PREDICTIONS))
+  for number, row in enumerate(rows, 1):
+    if missing := [name for name in _NEEDED if name not in row]:
+      raise ValueError(f"{folder / PREDICTIONS}:{number}: no {', '.join(missing)}: this is no prediction.")
+  failed = sum(row["ended"] == "failed" for row in rows)
+  if (len(rows) - failed, failed) != (metrics["n"], metrics.get("failed", 0)):
+    raise ValueError(
+      f"{folder}: {METRICS} is of {metrics['n']} questions, {PREDICTIONS} has {len(rows) - failed}: they do not belong "
+      "together; run the evaluation again."
+    )
+  return rows
 
 
 class AnswerFiles:

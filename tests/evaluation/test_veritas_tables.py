@@ -15,7 +15,7 @@ from scripted_server import serving
 
 from ragrl_jax.cli import tables as tables_command
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import foreign_transcripts, raters
+from ragrl_jax.evaluation import foreign_transcripts, played_rows, raters
 from ragrl_jax.evaluation.tables import commands_of, filling, papers, results
 from ragrl_jax.structs import Example, Passage
 
@@ -58,7 +58,7 @@ def verdicts(path, one, given):
     )
     for term, (_, its) in given.items()
   }
-  folders = {"elsewhere": results.played_rows.digest(pathlib.Path(one.folder))}
+  folders = {"elsewhere": played_rows.digest(pathlib.Path(one.folder))}
   file = dict(judges={term: dict(kind=kind) for term, (kind, _) in given.items()})
   path.write_text(json.dumps(file | dict(systems=[dict(folders=folders, sets=dict(nq=judged))])))
   return path

@@ -11,7 +11,6 @@ from ragrl_jax.evaluation.tables.measures import JUDGES, MEASURES
 _APART = re.compile(
   r"--config\.(?:(?:switches|retrieval|rollout|evaluate)\.)?(top_k|group_size|batch|instructions|steps)=(.*)"
 )
-
 RATERS = "veritas:reward_model"  # the evaluation of a judge: its verdicts on labelled pairs
 
 
@@ -21,54 +20,48 @@ def evaluation(paper: Paper, column: Column, run: Run) -> str:
   """
   (name,) = column.sets
   questions = column.data or paper.data.get(name) or SETS[name]["questions"]
-  out, place = _folder(paper, run), _place(paper, column, run)
+  folder, place = _folder(paper, run), _place(paper, column, run)
   data, to = f"--data={questions}", f"--out={place}"
+  model = MODELS.get(run.model, {})
   if run.reads is not None:
     extracted = _place(paper, column, run.reads)
     asked = f"{extracted}/asked.jsonl.gz"
     made = _ragrl("make-lear-generator", data, f"--predictions={extracted}/predictions.jsonl", f"--out={asked}")
-    read = ("evaluate", f"--config={run.evaluate}", f"--checkpoint={out}", f"--data={asked}", f"--out={extracted}/read")
-    return " && ".join([evaluation(paper, column, run.reads), made, _ragrl(*read)])
+    words = (f"--config={run.evaluate}", f"--checkpoint={folder}", f"--data={asked}", f"--out={extracted}/read")
+    return " && ".join([evaluation(paper, column, run.reads), made, _ragrl("evaluate", *words)])
   if run.system == answer_recall.SYSTEM:
     return _ragrl("recall", data, to, *run.flags, *column.flags)
   if run.system:
     words = (f"--transcripts={name}.jsonl", data, run.model and f"--model={run.model}", to)
-    asked = ("faithfulness", "--config=veritas", f"--episodes={place}")
-    steps = [
-      _ragrl(*asked, *JUDGES[one].split(), f"--out={place}-{one}.json") for one in MEASURES[column.measure].steps
-    ]
-    return " && ".join([_ragrl("score", f"--system={run.system}", *words), *steps])
-  model = MODELS.get(run.model, {})
-  served = model.get("served")
+    commands = [_ragrl("score", f"--system={run.system}", *words)]
+    for judge in MEASURES[column.measure].steps:
+      words = ("--config=veritas", f"--episodes={place}", *JUDGES[judge].split(), f"--out={place}-{judge}.json")
+      commands.append(_ragrl("faithfulness", *words))
+    return " && ".join(commands)
   if run.evaluate == RATERS:
-    path = f"{out}/model" if run.train else model.get("hub")
-    judge = dict(kind="llm", model=served, endpoint="ENDPOINT") if served else dict(kind="reward_model", path=path)
-    of_judge = [f"--config.judge.{name}={value}" for name, value in judge.items()]
-    return _ragrl("make-judge-data", "--config=veritas", *of_judge, f"--compare={questions}", to)
-  if served and not run.train:
+    path = f"{folder}/model" if run.train else model.get("hub")
+    served = dict(kind="llm", model=model.get("served"), endpoint="ENDPOINT")
+    judge = served if "served" in model else dict(kind="reward_model", path=path)
+    flags = [f"--config.judge.{name}={value}" for name, value in judge.items()]
+    return _ragrl("make-judge-data", "--config=veritas", *flags, f"--compare={questions}", to)
+  if "served" in model and not run.train:
     any_tokenizer = f"--config.prompting.tokenizer={MODELS['qwen2.5-7b']['hub']}"
-    answers = (f"--config.endpoint.model={served}", any_tokenizer)
+    answers = (f"--config.endpoint.model={model['served']}", any_tokenizer)
   else:
     step = f"/checkpoints/{run.checkpoint}" if run.checkpoint else ""
-    checkpoint = f"{out}{step}" if run.train else model["hub"]
+    checkpoint = f"{folder}{step}" if run.train else model["hub"]
     answers = (f"--checkpoint={checkpoint}", run.best and f"--best={run.best}")
   return _ragrl("evaluate", f"--config={run.evaluate}", *answers, data, to, *run.needs, *run.flags, *column.flags)
-
-
-def objective(run: Run) -> str:
-  """The kind of a row's training (`config.OBJECTIVE`): "sft" if it reads transcripts, else "rl"."""
-  return "sft" if run.transcripts else "rl"
 
 
 def training(paper: Paper, run: Run | None) -> str:
   """The command of the run that a row's evaluations need; "" for an untrained model."""
   if run is None or not run.train:
     return ""
-  command = dict(rl="train", sft="sft")[objective(run)]
-  needs = (f"--config.data.train={run.transcripts}",) if command == "sft" else run.needs
+  needs = (f"--config.data.train={run.transcripts}",) if run.transcripts else run.needs
   start = f"--config.model.path={run.start or MODELS[run.model]['hub']}"
   words = (f"--config={run.train}", f"--workdir={_folder(paper, run)}", start, *needs, *run.train_flags)
-  return _ragrl(command, *words)
+  return _ragrl("sft" if run.transcripts else "train", *words)
 
 
 def _place(paper: Paper, column: Column, run: Run) -> str:

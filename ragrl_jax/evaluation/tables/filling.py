@@ -91,13 +91,12 @@ def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
   A row may need such a pair: one of them also measures its evidence.
   """
-  answers = lambda one: {(row["source"], results.question(row)): row["prediction"] for row in one.rows}
-  of = lambda one: ({**one.facts, "evidence": None}, answers(one))
-  distinct: list[Evaluation] = []
+  distinct: dict[str, Evaluation] = {}
   for one in evaluations:
-    if not (one.facts.get("checkpoint") and any(of(one) == of(other) for other in distinct)):
-      distinct.append(one)
-  return distinct
+    answers = sorted((row["source"] or "", results.question(row), row["prediction"] or "") for row in one.rows)
+    known = repr(({**one.facts, "evidence": None}, answers)) if one.facts.get("checkpoint") else one.folder
+    distinct.setdefault(known, one)
+  return list(distinct.values())
 
 
 def _means(column: Column, evaluations: Sequence[Evaluation]) -> tuple[Scores, float | None]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
-from ragrl_jax.evaluation.tables import commands_of
 from ragrl_jax.evaluation.tables.layout import Column, Paper, Run, Table
 from ragrl_jax.evaluation.tables.measures import MEASURES
 from ragrl_jax.evaluation.tables.results import Evaluation
@@ -67,7 +66,7 @@ def _unmet(run: Run, facts: Mapping[str, Any]) -> list[str]:
   if run.best and facts.get("chosen_by") == run.best:
     del wanted["step"]
   if run.train:
-    wanted |= {"trained.objective": commands_of.objective(run)}
+    wanted |= {"trained.objective": "sft" if run.transcripts else "rl"}
     wanted |= {f"trained.{name}": value for name, value in _chosen(run.train).items()}
   others = _others(wanted | dict(run.where), facts)
   of_evidence = bool(reads) == bool(run.reads) and (not run.reads or fits(run.reads, reads))

@@ -8,15 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.evaluation import (
-  answer_files,
-  answer_verdicts,
-  comparison,
-  corpus_audit,
-  episode_rows,
-  played_rows,
-  raters,
-)
+from ragrl_jax.evaluation import answer_files, answer_verdicts, comparison, corpus_audit, episode_rows, step_verdicts
 from ragrl_jax.evaluation.tables.layout import MODELS, SETS
 from ragrl_jax.evaluation.tables.measures import AUTOMATIC, COMPARED, Row
 from ragrl_jax.models import hub
@@ -26,7 +18,6 @@ from ragrl_jax.store import jsonl
 _SHAPES = {tuple(of["shape"]): name for name, of in MODELS.items() if "shape" in of}
 _ON_HUB = {of["hub"].rpartition("/")[2].lower(): name for name, of in MODELS.items() if "hub" in of}
 _BASE_ENDS = 151643  # eos_token_id of Qwen2.5's base models; the instruct models have 151645
-_NEEDED = ("id", "question", "golds", "prediction", "terms", "ended", "source")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,20 +75,11 @@ def read(folder: str | pathlib.Path) -> Evaluation:
   """
   folder = pathlib.Path(folder)
   metrics = answer_files.finished(folder, answer_files.PREDICTIONS)
-  rows = answer_verdicts.beside(folder, list(jsonl.read(folder / answer_files.PREDICTIONS)))
-  for number, row in enumerate(rows, 1):
-    if missing := [name for name in _NEEDED if name not in row]:
-      raise ValueError(f"{folder / answer_files.PREDICTIONS}:{number}: no {', '.join(missing)}: this is no prediction.")
-  scored = list(filter(_scored, rows))
-  if len(scored) != metrics["n"] or len(rows) - len(scored) != metrics.get("failed", 0):
-    raise ValueError(
-      f"{folder}: {answer_files.METRICS} is of {metrics['n']} questions, {answer_files.PREDICTIONS} has {len(scored)}: "
-      "they do not belong together; run the evaluation again."
-    )
+  rows = answer_verdicts.beside(folder, answer_files.predictions(folder, metrics))
   splits = {str(row["id"]).partition("_")[0] for row in rows}
   split = splits.pop() if len(splits) == 1 and splits <= {"train", "dev", "test"} else None
   facts = _facts(folder, metrics["settings"]) | dict(split=split)
-  return Evaluation(str(folder), facts, rows, metrics, corpus_audit.beside(folder, scored))
+  return Evaluation(str(folder), facts, rows, metrics, corpus_audit.beside(folder, list(filter(_scored, rows))))
 
 
 def _scored(row: Row) -> bool:
@@ -129,6 +111,26 @@ def linked(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
         "of them are among the runs: evaluate the evidence of one extraction at a time, and give --runs=FOLDER of both."
       )
     result.append(dataclasses.replace(one, facts={**one.facts, "reads": extractions[by.pop()]}) if by else one)
+  return result
+
+
+def with_verdicts(evaluations: Sequence[Evaluation], files: Sequence[str | pathlib.Path]) -> list[Evaluation]:
+  """The evaluations, with the verdicts that files of `ragrl faithfulness` have on their episodes (`step_verdicts`).
+
+  Raises:
+    ValueError: a file is not of `ragrl faithfulness`, is of no evaluation here, or is the second one of a kind.
+  """
+  contents, used, result = step_verdicts.read(files), set(), []
+  for one in evaluations:
+    if verdicts := step_verdicts.on(one.folder, contents):
+      used |= {path for path, _, _ in verdicts.values()}
+      rows = step_verdicts.pooled(one.rows, verdicts, AUTOMATIC)
+      metrics = {**one.metrics, **step_verdicts.agreements(rows, verdicts, COMPARED)}
+      judges = {f"{term} {kind}": judge for (term, kind), (_, judge, _) in verdicts.items()}
+      one = dataclasses.replace(one, rows=rows, metrics=metrics, facts={**one.facts, "steps_judged_by": judges})
+    result.append(one)
+  if unused := contents.keys() - used:
+    raise ValueError(f"--runs={min(unused)}: its verdicts are on episodes of no given run: add --runs=FOLDER of them.")
   return result
 
 
@@ -185,76 +187,3 @@ def _model(folders: Sequence[str | pathlib.Path | None]) -> tuple[str | None, st
       if (kind, width, layers) in _SHAPES:
         return _SHAPES.get((kind, width, layers, *variant)), words
   return None, words
-
-
-# ---- verdicts on steps -----------------------------------------------------------------------------------------------
-
-
-def with_verdicts(evaluations: Sequence[Evaluation], files: Sequence[str | pathlib.Path]) -> list[Evaluation]:
-  """The evaluations, with the verdicts that files of `ragrl faithfulness` have on their episodes.
-
-  The episodes are found by their digest.
-
-  A row gets pooled[TERM/KIND] = (sum, number of pairs) for each judge, and pooled[TERM] for the automatic one if the
-  evaluation has none; metrics get TERM_agreement and TERM_kappa (Fleiss's) of two judges of `COMPARED`, over the
-  distinct pairs with both verdicts, with their _interval and _pairs.
-
-  Raises:
-    ValueError: a file is not of `ragrl faithfulness`, is of no evaluation here, or is the second one of a kind.
-  """
-  files_read, unused, result = {str(path): _verdicts_in(path) for path in files}, {*map(str, files)}, []
-  for one in evaluations:
-    verdicts: dict[tuple[str, str], _Verdicts] = {}
-    digest = played_rows.digest(pathlib.Path(one.folder)) if files else ""
-    for path, file in files_read.items():
-      for sets in [system["sets"] for system in file["systems"] if digest and digest in system["folders"].values()]:
-        unused.discard(path)
-        for term, judge in file["judges"].items():
-          its = {name: of_set.get(term, {}) for name, of_set in sets.items()}
-          if (first := verdicts.setdefault((term, judge["kind"]), (path, judge, its))[0]) != path:
-            raise ValueError(
-              f"--runs={path}: {first} has {judge['kind']} verdicts on {term} of {one.folder}, too: give one of them."
-            )
-    result.append(_judged(one, verdicts) if verdicts else one)
-  if unused:
-    raise ValueError(f"--runs={min(unused)}: its verdicts are on episodes of no given run: add --runs=FOLDER of them.")
-  return result
-
-
-_Verdicts = tuple[str, Mapping[str, Any], Mapping[str, Any]]  # (file, judge, data set → its verdicts on a term)
-
-
-def _verdicts_in(path: str | pathlib.Path) -> Mapping[str, Any]:
-  try:
-    file = jsonl.read_object(pathlib.Path(path))
-  except ValueError:
-    file = {}
-  if not {"judges", "systems"} <= file.keys():
-    raise ValueError(f"--runs={path}: this is neither an evaluation's folder nor a file of `ragrl faithfulness --out`.")
-  return file
-
-
-def _judged(one: Evaluation, verdicts: Mapping[tuple[str, str], _Verdicts]) -> Evaluation:
-  """The evaluation with the verdicts of each (term, kind of judge)."""
-  rows = [{**row, "pooled": dict(row.get("pooled") or {})} for row in one.rows]
-  for (term, kind), (_, _, sets) in verdicts.items():
-    for row in rows:
-      numbers = sets.get(row["source"] or "", {}).get("questions", {}).get(row["id"])
-      if numbers is not None:
-        row["pooled"][f"{term}/{kind}"] = numbers
-        if kind == AUTOMATIC[term]:
-          row["pooled"].setdefault(term, numbers)
-  metrics, sources = dict(one.metrics), {row["source"] or "" for row in rows}
-  ids = {row["id"] for row in filter(_scored, rows)}
-  for term, kinds in COMPARED.items():
-    judged = [verdicts[term, kind][2].get(min(sources), {}) for kind in kinds if (term, kind) in verdicts]
-    if len(judged) < 2 or len(sources) > 1 or any(its.get("questions", {}).keys() != ids for its in judged):
-      continue  # one judge, or pairs of other folders, too
-    labels = [{pair: str(int(v >= 0.5)) for pair, v in its["verdicts"].items() if v is not None} for its in judged]
-    if labels[0].keys() & labels[1].keys():
-      agreed = raters.agreement(dict(zip(kinds, labels)))
-      for name, key in (("agreement", "agreement"), ("kappa", "fleiss_kappa")):
-        metrics |= {f"{term}_{name}": agreed[key], f"{term}_{name}_interval": agreed[f"{key}_interval"]}
-        metrics[f"{term}_{name}_pairs"] = agreed["n"]
-  judges = {f"{term} {kind}": judge for (term, kind), (_, judge, _) in verdicts.items()}
-  return dataclasses.replace(one, rows=rows, metrics=metrics, facts={**one.facts, "steps_judged_by": judges})
