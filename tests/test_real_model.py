@@ -119,6 +119,8 @@ def test_the_page_prints_the_recorded_runs(tmp_path):
   """docs/real_model.md is what results.py prints; means and paired differences are those of the questions."""
   text = results()
   assert text.strip() in (ROOT / "docs" / "real_model.md").read_text(encoding="utf-8")
+  table = text.partition("\n\n")[0]
+  assert table.count("\n") > 2 and table in (ROOT / "README.md").read_text(encoding="utf-8")
 
   def questions(em):
     columns = dict.fromkeys(("source", "cover_em", "outcome", "num_searches"), [0] * len(em))

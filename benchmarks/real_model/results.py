@@ -59,7 +59,8 @@ def main() -> None:
   for record in records:
     if "evaluations" in record:
       by_system[record["run"]["name"]].append(record)
-  text = "\n\n".join(section(name, seeds) for name, seeds in by_system.items()) or "No run has been recorded yet."
+  sections = [summary(by_system), *(section(name, seeds) for name, seeds in by_system.items())]
+  text = "\n\n".join(sections) if by_system else "No run has been recorded yet."
   print(text)
   if given.docs:
     draw(records)
@@ -68,24 +69,23 @@ def main() -> None:
 
 
 def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
-  """(name, record) of each run that has its last evaluation."""
-  for last in sorted(workdir.glob("*/seed_*/evaluations/rl_sampled/metrics.json")):
+  """(name, record) of each run whose trained model was evaluated, with those of its evaluations that have ended."""
+  for last in sorted(workdir.glob("*/seed_*/evaluations/rl_greedy/metrics.json")):
     seed = last.parents[2]
     config = json.loads((seed / "rl/config.json").read_text())
     metrics = [json.loads(line) for line in (seed / "rl/metrics.jsonl").read_text().splitlines()]
     version = json.loads((seed / "rl/versions.jsonl").read_text().splitlines()[-1])
     system, guarded = seed.parent.name, bool(config["switches"].get("guarded"))
-    run = dict(system=system, name=system + " guarded" * guarded, seed=config["seed"])
+    name = system + " guarded" * guarded + " on a GPU" * ("cpu" not in version["devices"].lower())
+    run = dict(system=system, name=name, seed=config["seed"])
     run |= {key: version[key] for key in ("commit", "jax", "devices")}
     run |= dict(steps=metrics[-1]["step"], learning_rate=config["optimizer"]["learning_rate"])
     run["episodes"] = run["steps"] * config["rollout"]["prompts_per_step"] * config["rollout"]["group_size"]
     run["minutes"] = round(sum(json.loads(path.read_text())["seconds"] for path in seed.glob("done/*.json")) / 60)
+    ended = [f"{state}_{how}" for state in STATES for how in HOW]
+    ended = [key for key in ended if (seed / "evaluations" / key / "metrics.json").exists()]
     evaluations = {
-      f"{state}_{how}": dict(
-        jsonl.flat(json.loads((seed / "evaluations" / f"{state}_{how}/metrics.json").read_text()), "/")
-      )
-      for state in STATES
-      for how in HOW
+      key: dict(jsonl.flat(json.loads((seed / "evaluations" / key / "metrics.json").read_text()), "/")) for key in ended
     }
     kept = ("n", "em", "f1", "response_tokens", "answered", *OWN[system].values())
     yield (
@@ -109,6 +109,20 @@ def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, fl
   return {name: found for name, found in points.items() if found}
 
 
+def summary(by_system: Mapping[str, Sequence[Record]]) -> str:
+  """A row for each system: exact match before and after RL, greedy, and the paired difference with its interval."""
+  lines = ["| exact match, greedy | questions | before RL | after RL | difference, 95 % |", "|---|---|---|---|---|"]
+  for name, seeds in by_system.items():
+    before, after = ([seed["evaluations"][f"{state}_greedy"] for seed in seeds] for state in ("sft", "rl"))
+    rows = {
+      state: [row for seed in seeds for row in _rows(seed["questions"][f"{state}_greedy"])] for state in ("sft", "rl")
+    }
+    difference = _difference("em", comparison.compare(rows)["em"]).removeprefix("EM ")
+    cells = (name, f"{int(after[0]['n'])}", _mean(before, "em"), _mean(after, "em"), difference)
+    lines.append(f"| {' | '.join(cells)} |")
+  return "\n".join(lines)
+
+
 def section(name: str, seeds: Sequence[Record]) -> str:
   """A system's table, differences and episodes, in Markdown."""
   runs = [seed["run"] for seed in seeds]
@@ -125,20 +139,27 @@ def section(name: str, seeds: Sequence[Record]) -> str:
     "|---" * (6 + len(own)) + "|",
   ]
   for state, said in STATES.items():
-    cells = [_mean(metrics[f"{state}_{how}"], measure) for measure in ("em", "f1") for how in HOW]
-    greedy = metrics[f"{state}_greedy"]
+    cells = [_mean(metrics.get(f"{state}_{how}", []), measure) for measure in ("em", "f1") for how in HOW]
+    greedy = metrics.get(f"{state}_greedy", [])
     cells += [_mean(greedy, "response_tokens", 0), *(_mean(greedy, key) for key in own.values())]
     lines.append(f"| {said} | " + " | ".join(cells) + " |")
   lines.append("")
   for how in HOW:
-    rows = {state: [row for seed in seeds for row in _rows(seed["questions"][f"{state}_{how}"])] for state in STATES}
-    for before in ("sft", "untrained"):
+    rows = {
+      state: [row for seed in seeds for row in _rows(seed["questions"][f"{state}_{how}"])]
+      for state in STATES
+      if all(f"{state}_{how}" in seed["questions"] for seed in seeds)
+    }
+    for before in [state for state in ("sft", "untrained") if {state, "rl"} <= rows.keys()]:
       compared = comparison.compare({before: rows[before], "rl": rows["rl"]})
       shown = [_difference(measure, compared[measure]) for measure in ("em", "f1")]
       lines.append(f"- RL beside {STATES[before]}, {how}: {', '.join(shown)} (95 %, paired, n = {n}).")
   if shown := next((seed["shown"] for seed in seeds if seed["shown"]), None):
-    lines += ["", f"A question that only RL's model answers: {shown['question']} ({' / '.join(shown['golds'])})"]
-    for state in ("sft", "rl"):
+    which = (
+      "A question that only RL's model answers" if "sft" in shown else "A training question, sampled in the last step"
+    )
+    lines += ["", f"{which}: {shown['question']} ({' / '.join(shown['golds'])})"]
+    for state in [state for state in ("sft", "rl") if state in shown]:
       fence = "`" * max(3, 1 + max(map(len, re.findall("`+", "".join(shown[state]))), default=0))
       lines += ["", f"{STATES[state][0].upper()}{STATES[state][1:]}:", "", fence, *shown[state], fence]
   return "\n".join(lines)
@@ -159,20 +180,25 @@ def draw(records: Sequence[Record]) -> None:
   by_name = collections.defaultdict(list)
   for record in records:
     by_name[record["run"]["name"]].append(record)
-  figure, axes = pyplot.subplots(1, len(by_name), figsize=(5.2 * len(by_name), 3.6), squeeze=False, sharey=True)
-  for place, (name, seeds) in zip(axes[0], by_name.items()):
+  across = min(3, len(by_name))
+  down = -(-len(by_name) // across)
+  figure, axes = pyplot.subplots(down, across, figsize=(4.4 * across, 3.4 * down), squeeze=False, sharey=True)
+  for place in axes.flat[len(by_name) :]:
+    place.set_axis_off()
+  for place, (name, seeds) in zip(axes.flat, by_name.items()):
     for number, seed in enumerate(seeds):
       a_step = seed["run"]["episodes"] / seed["run"]["steps"] / 1000
       for color, (curve, said) in enumerate({"em": "exact match", "cited": "right passage cited"}.items()):
         if points := seed["curves"].get(curve):
           x, y = [step * a_step for step, _ in points], [value for _, value in points]
           place.plot(x, y, color=f"C{color}", marker="o", markersize=4, label=said if number == 0 else None)
-    place.set_title(f"{name}: {seeds[0]['run']['devices']}", fontsize=10)
+    place.set_title(name, fontsize=10)
     place.set_xlabel("thousand episodes of RL")
     place.set_ylim(0, 1)
     place.spines[["top", "right"]].set_visible(False)
     place.legend(frameon=False)
   figure.suptitle("Held-out questions, greedy", fontsize=10)
+  figure.tight_layout()
   figure.savefig(PICTURE, dpi=110, bbox_inches="tight")
 
 
@@ -193,20 +219,25 @@ def _rows(questions: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _shown(seed: pathlib.Path) -> dict[str, Any] | None:
-  """The first question that the model answers only after RL, with both episodes as they were played."""
+  """The first question that the model answers only after RL, with both episodes as they were played.
+
+  Without the evaluations' episodes: a right one of the last step that RL logged.
+  """
+  texts = lambda row: ["".join(episodes.parts(segment)).strip() for segment in row["segments"][1:]]
   folders = {state: seed / "evaluations" / f"{state}_greedy" for state in ("sft", "rl")}
-  right = {}
-  for state, folder in folders.items():
-    rows = _questions(folder / "predictions.jsonl")
-    right[state] = {key for key, em in zip(rows["id"], rows["em"]) if em == 1}
-  episodes_of = {state: {row["id"]: row for row in episodes.read_folder(path)} for state, path in folders.items()}
-  for key, row in episodes_of["rl"].items():
-    if key in right["rl"] - right["sft"]:
-      texts = {
-        state: ["".join(episodes.parts(segment)).strip() for segment in rows[key]["segments"][1:]]
-        for state, rows in episodes_of.items()
-      }
-      return dict(question=row["question"], golds=row["golds"], **texts)
+  if all((folder / episodes.PLAYED).exists() for folder in folders.values()):
+    right = {}
+    for state, folder in folders.items():
+      rows = _questions(folder / "predictions.jsonl")
+      right[state] = {key for key, em in zip(rows["id"], rows["em"]) if em == 1}
+    episodes_of = {state: {row["id"]: row for row in episodes.read_folder(path)} for state, path in folders.items()}
+    for key, row in episodes_of["rl"].items():
+      if key in right["rl"] - right["sft"]:
+        shown = {state: texts(rows[key]) for state, rows in episodes_of.items()}
+        return dict(question=row["question"], golds=row["golds"], **shown)
+  for row in episodes.read_episodes([*episodes.steps(seed / "rl").values()][-1]):
+    if row["outcome"] == 1:
+      return dict(question=row["question"], golds=row["golds"], rl=texts(row))
   return None
 
 
