@@ -217,8 +217,8 @@ def _empty(
   if column.average or run is None:
     return {}
   if measure.judged and run.system:
-    config = "when_to_search" if paper.name == "when_to_search" else "arena:judge"  # each paper's own question
-    return dict(why_not=f"it needs a judge: `ragrl judge --config={config} --config.judge.model=NAME --results FOLDER`")
+    command = f"ragrl judge --config={paper.judge} --config.judge.model=NAME --results FOLDER"
+    return dict(why_not=f"it needs a judge: `{command}`")
   if not here or run.system and measure.steps:
     return dict(command=commands_of.evaluation(paper, column, run))
   if len(here) > 1 and measure.whole:

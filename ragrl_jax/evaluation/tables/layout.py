@@ -100,3 +100,4 @@ class Paper:
   others: Mapping[str, str]  # other table or figure → its content, and why it is not among `tables`
   source: str  # of the numbers
   data: Mapping[str, str] = dataclasses.field(default_factory=dict)  # set → questions, if they are not FlashRAG's
+  judge: str = ""  # config whose judge asks the paper's question about an answer

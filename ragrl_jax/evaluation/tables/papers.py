@@ -1,6 +1,6 @@
 """Reads the papers' tables: published numbers, columns, and the run of each row, from a TOML file per paper.
 
-NAME.toml has `title`, `source`, `others` and `data` of `Paper`; `sets`, name of a set → heading; and
+NAME.toml has `title`, `source`, `others`, `data` and `judge` of `Paper`; `sets`, name of a set → heading; and
 
   tables."NAME: TITLE"  `scale`, `digits` and `transposed` of `Table`; `rows` and `against` as in the function `rows`;
                         and the columns. `like` names a part of `columns` whose settings it has, too, and all have
@@ -42,7 +42,8 @@ def paper(name: str) -> Paper:
     made = rows(given["rows"], file["runs"], file["texts"], given.get("against", ""))
     more = {key: given[key] for key in ("scale", "digits", "transposed") if key in given}
     tables.append(Table(*heading.split(": ", 1), found, made, **more))
-  return Paper(name, file["title"], tuple(tables), file["others"], file["source"], file.get("data", {}))
+  more = {key: file[key] for key in ("data", "judge") if key in file}
+  return Paper(name, file["title"], tuple(tables), file["others"], file["source"], **more)
 
 
 def columns(given: Given, heads: Mapping[str, str], texts: Given) -> tuple[Column, ...]:
