@@ -86,7 +86,14 @@ class Exported:
   weights: str
 
 
-def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: str, read_as: str = "") -> Exported:
+def export(
+  checkpoint: str | pathlib.Path,
+  out: str | pathlib.Path,
+  *,
+  dtype: str,
+  read_as: str = "",
+  config: settings.Settings | None = None,
+) -> Exported:
   """Writes a run's checkpoint and tokenizer as a Hugging Face folder.
 
   Args:
@@ -94,6 +101,7 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
     out: the folder to write.
     dtype: dtype of the stored weights.
     read_as: dtype in which the weights are read; `dtype` if empty. The fingerprint depends on it.
+    config: the run's settings; None: those that it needs are read from config.json.
 
   Raises:
     FileNotFoundError: there is no such checkpoint.
@@ -103,7 +111,7 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
   path = pathlib.Path(checkpoint)
   _, steps, step = evaluate.locate(path / "checkpoints" if config_lib.step_of(path) is None else path)
   checkpoint_lib.refuse_damaged(steps / str(step))
-  config = settings_of(steps.parent)
+  config = config or settings_of(steps.parent)
   tokenizer = prepared.tokenizer(config, None)
   shape = prepared.shape(config, tokenizer.vocab_size)
   if config.model.lora.rank or config.model.lora.path:

@@ -16,9 +16,11 @@ import huggingface_hub
 from huggingface_hub import constants, errors
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings as settings_lib
 from ragrl_jax.cli import commands, export_hf
 from ragrl_jax.evaluation import answer_files, harness
 from ragrl_jax.report import card
+from ragrl_jax.settings import Settings
 from ragrl_jax.store import jsonl, step_files
 
 README = "README.md"
@@ -79,8 +81,8 @@ def write(
     ValueError: see `export_hf.export`; or an evaluation is unfinished, or of other weights.
   """
   found = [(folder, answer_files.finished(folder)) for folder in results]
-  config = config_lib.of_run(config_lib.run_of(checkpoint) or checkpoint)
-  made = export_hf.export(checkpoint, out, dtype=dtype, read_as=config.model.param_dtype)
+  config = settings_lib.of(config_lib.of_run(config_lib.run_of(checkpoint) or checkpoint))
+  made = export_hf.export(checkpoint, out, dtype=dtype, read_as=config.model.param_dtype, config=config)
   scores = held_out(made)
   for folder, metrics in found:
     settings = metrics.get("settings") or {}
@@ -94,6 +96,7 @@ def write(
   text = card.write(
     made.run,
     made.step,
+    config=config,
     name=name or made.run.resolve().name,
     baseline=baseline(config),
     scores=scores,
@@ -119,12 +122,12 @@ def held_out(made: export_hf.Exported) -> list[tuple[str, dict[str, Any] | None,
   return [("Held-out questions of the run", of(0), after)]
 
 
-def baseline(config) -> dict[str, Any]:
+def baseline(config: Settings) -> Settings:
   """The settings of the package's config for the run's recipe and preset; the defaults if the package has none."""
   file = config_lib.folder() / f"{config.recipe}.py"
   if not file.is_file():
-    return config_lib.default_config().to_dict()
-  return config_lib.load(file, "" if config.preset == "paper" else config.preset).to_dict()
+    return Settings()
+  return settings_lib.of(config_lib.load(file, "" if config.preset == "paper" else config.preset))
 
 
 def allowed(to: str, licence: str) -> str:

@@ -13,13 +13,12 @@ from typing import Any
 
 import huggingface_hub
 
-from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.data import readers
 from ragrl_jax.models import hub
 from ragrl_jax.report import metric_tables, panels, traces
 from ragrl_jax.report import page as page_lib
-from ragrl_jax.settings import fields
+from ragrl_jax.settings import Settings, fields
 from ragrl_jax.store import changes, metrics, row_files, sums, versions
 
 _SIGNS = re.compile("([" + re.escape("".join(sorted(set(string.punctuation) - set(" ,.'\"-/%=?;")))) + "])")
@@ -43,8 +42,9 @@ def write(
   run: str | pathlib.Path,
   step: int,
   *,
+  config: Settings,
   name: str,
-  baseline: Mapping[str, Any],
+  baseline: Settings,
   scores: Sequence[tuple[str, Mapping[str, Any] | None, Mapping[str, Any]]],
   licence: str = "",
   base: str = "",
@@ -54,6 +54,7 @@ def write(
   Args:
     run: the run's folder.
     step: the checkpoint's step.
+    config: the run's settings.
     name: the model's name.
     baseline: the settings of the recipe's preset; the card lists the run's differences from them.
     scores: (name of the questions, metrics before training or None, metrics of these weights) for each evaluation. The
@@ -62,10 +63,9 @@ def write(
     base: the base model's name on the hub; "" if it is unknown.
 
   Raises:
-    ValueError: the folder has no run, a file in it is damaged, or `base` is not a name of the hub.
+    ValueError: a file in the folder is damaged, or `base` is not a name of the hub.
   """
   run = pathlib.Path(run)
-  config = config_lib.of_run(run)
   if base and not _HUB.fullmatch(base):
     raise ValueError(f"--base_model={base}: name a model of the hub, as in OWNER/NAME.")
   known, commit = hub.parts(config.model.path)
@@ -93,7 +93,7 @@ def write(
   return "\n\n".join(parts) + "\n"
 
 
-def differing(config, baseline: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def differing(config: Settings, baseline: Settings) -> list[tuple[str, Any, Any]]:
   """The settings that affect training and differ from the baseline: (setting, run's value, baseline's value) for each.
 
   Switches are compared with those of the preset; of a recipe that the package does not have, all are listed. The
@@ -101,21 +101,21 @@ def differing(config, baseline: Mapping[str, Any]) -> list[tuple[str, Any, Any]]
 
   Args:
     config: the run's settings.
-    baseline: nested settings.
+    baseline: the settings to compare with.
   """
-  was = dict(page_lib.flat(baseline))
+  was = dict(page_lib.flat(fields.plain(baseline)))
   free = (*changes.FREE, *_ELSEWHERE)
   found = [
     (path, value, was.get(path))
-    for path, value in page_lib.flat(config.to_dict())
+    for path, value in page_lib.flat(fields.plain(config))
     if value != was.get(path) and not any(fnmatch.fnmatchcase(path, pattern) for pattern in free)
   ]
   preset = recipes.get(config.recipe, config.preset).switches if config.recipe in recipes.RECIPES else {}
-  given = {name: value for name, value in config.switches.to_dict().items() if value is not None}
+  given = {name: value for name, value in config.switches.items() if value is not None}
   return [(f"switches.{n}", v, preset.get(n)) for n, v in given.items() if v != preset.get(n)] + found
 
 
-def _lead(config, base: str, *, tuned: bool) -> str:
+def _lead(config: Settings, base: str, *, tuned: bool) -> str:
   how = "fine-tuned on transcripts" if tuned else "trained by reinforcement learning to use retrieved documents"
   came = f"[{markdown(base)}](https://huggingface.co/{base})" if base else markdown(_model(config)) or "a new model"
   return (
@@ -124,7 +124,7 @@ def _lead(config, base: str, *, tuned: bool) -> str:
   )
 
 
-def _training(run: pathlib.Path, config, rows, step: int, *, tuned: bool) -> list[tuple[str, str]]:
+def _training(run: pathlib.Path, config: Settings, rows, step: int, *, tuned: bool) -> list[tuple[str, str]]:
   kept = [row for row in versions.read(run) if row["step"] < step] or [{}]
   code = list(dict.fromkeys(_code(row) for row in kept))
   played = config.rollout.prompts_per_step * config.rollout.group_size
@@ -149,10 +149,10 @@ def _code(row: Mapping[str, Any]) -> str:
   return markdown(f"ragrl_jax {row['ragrl_jax']} ({commit}), JAX {row['jax']}, Python {row['python']}")
 
 
-def _data(config) -> str:
+def _data(config: Settings) -> str:
   lines = []
   for field, role in SETS.items():
-    for part in filter(None, str(config.data[field]).split(",")):
+    for part in filter(None, str(getattr(config.data, field)).split(",")):
       lines += [(markdown(role), *cells) for cells in _sources(part)]
   said = "\n\nThe numbers and SHA-256 sums were computed for this card." if any(line[3] for line in lines) else ""
   return _table(("Role", "Questions", "Number", "SHA-256"), lines) + said if lines else "The run has no data files."
@@ -173,7 +173,7 @@ def _sources(part: str) -> list[tuple[str, str, str]]:
     return [(markdown(pathlib.PurePath(part).name), "the file no longer exists", "")]
 
 
-def _settings(run: pathlib.Path, config, baseline: Mapping[str, Any]) -> str:
+def _settings(run: pathlib.Path, config: Settings, baseline: Settings) -> str:
   lines = [(f"`{path}`", _value(is_now), _value(was)) for path, is_now, was in differing(config, baseline)]
   texts = [f"The text of `{path}` is from the user's own file." for path in changes.wordings_of(run)]
   what = "differ from those of the recipe's preset"
@@ -227,7 +227,7 @@ def _side(side: Mapping[str, float | None] | None) -> str:
   return f"{side['value']:.{digits}f}{bounds}"
 
 
-def _limits(config, scores) -> list[str]:
+def _limits(config: Settings, scores) -> list[str]:
   searches = bool(config.retrieval.index)
   lines = [
     "The model answers from the given passages. If they are wrong, the answer is wrong, too. The model has not been "
@@ -239,7 +239,7 @@ def _limits(config, scores) -> list[str]:
       f"The model was trained with one retriever ({_value(config.retrieval.index)}, {config.retrieval.top_k} passages "
       "per search). Its scores with another retriever or corpus are unknown."
     )
-  asked = [config.judge.kind, *((judge or {}).get("kind") for judge in config.judges.to_dict().values())]
+  asked = [config.judge.kind, *(judge.get("kind") for judge in config.judges.values())]
   kinds = [kind for kind in dict.fromkeys(asked) if kind not in (None, "none")]
   if kinds:
     lines.append(
@@ -255,9 +255,9 @@ def _limits(config, scores) -> list[str]:
   return lines
 
 
-def _model(config) -> str:
+def _model(config: Settings) -> str:
   path = config.model.path
-  return pathlib.PurePath(path).name if path else page_lib.model_of(config.model.to_dict())
+  return pathlib.PurePath(path).name if path else page_lib.model_of(fields.plain(config.model))
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -11,6 +11,7 @@ import yaml
 import ragrl_jax
 from ragrl_jax import config as config_lib
 from ragrl_jax import settings
+from ragrl_jax import settings as settings_lib
 from ragrl_jax.cli import push_hf
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import harness
@@ -45,8 +46,9 @@ def run(folder, **given):
 
 
 def written(folder, step=6, **given):
-  baseline = push_hf.baseline(config_lib.of_run(folder))
-  return card.write(folder, step, **dict(name="policy", baseline=baseline, scores=[]) | given)
+  config = settings_lib.of(config_lib.of_run(folder))
+  of = dict(config=config, name="policy", baseline=push_hf.baseline(config), scores=[])
+  return card.write(folder, step, **of | given)
 
 
 def section(text, name):
