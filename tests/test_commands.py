@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import jax
 import pytest
 from absl import flags
 from console import ragrl
@@ -55,6 +56,7 @@ def test_a_mistake_is_one_line_and_a_bug_shows_its_traceback(capsys):
     (disk, 2, "No space left"),
     (stops, 1, "not finite. Lower"),
     (raises(structs.ToolFailed("gone")), 1, "gone"),
+    (raises(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating 9 GiB")), 1, "micro_rows"),
   ):
     with pytest.raises(SystemExit) as ended:
       commands.guarded(main)
@@ -62,7 +64,13 @@ def test_a_mistake_is_one_line_and_a_bug_shows_its_traceback(capsys):
     assert ended.value.code == status and said.startswith("error: ") and says in said and said.count("\n") == 1
     with pytest.raises(type(error_of(main))):
       commands.guarded(main, shown=True)  # --traceback
-  for bug in (no_json, lambda: int("x"), lambda: {}["x"], raises(ValueError("not raised by the library"))):
+  for bug in (
+    no_json,
+    lambda: int("x"),
+    lambda: {}["x"],
+    raises(ValueError("not raised by the library")),
+    raises(jax.errors.JaxRuntimeError("INTERNAL")),
+  ):
     with pytest.raises(type(error_of(bug))):
       commands.guarded(bug)
 

@@ -28,6 +28,11 @@ from ragrl_jax.settings import meanings
 OURS = str(pathlib.Path(config_lib.__file__).resolve().parent) + os.sep
 CONFIG_HELP = "A config of the package, such as small or small:smoke, or the path of a file."
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it advises to install PyTorch, which is not needed
+FULL = (
+  "a device's memory is full. Lower config.rollout.rows or pages (the cache), config.learner.micro_rows or"
+  " logprob_chunk, set config.model.remat=True, or end other programs on the device; ragrl check --topology says what a"
+  " run needs. JAX:"
+)
 SHARED_FLAGS = ("host_flags", "index_flags", "generation")  # modules whose flags several commands have
 
 
@@ -115,6 +120,8 @@ def tell(error: BaseException) -> int:
     traceback.print_exception(error)
     return status or 1
   message = " ".join(str(error).split()) or type(error).__name__
+  if _is_full(error):
+    message = f"{FULL} {message[:200]} …"
   print(f"error: {message}", file=sys.stderr)
   return status
 
@@ -127,10 +134,17 @@ def status_of(error: BaseException) -> int | None:
   """
   if isinstance(error, OSError | app.UsageError | flags.Error):
     return 2
+  if _is_full(error):
+    return 1
   ours = type(error).__module__.startswith("ragrl_jax")
   if not ours and not (isinstance(error, ValueError | RuntimeError) and _raised_by_us(error)):
     return None
   return 2 if isinstance(error, ValueError | NotImplementedError) else 1
+
+
+def _is_full(error: BaseException) -> bool:
+  """Whether JAX found a device's memory full."""
+  return type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _raised_by_us(error: Exception) -> bool:
