@@ -38,6 +38,16 @@ CURVES = dict(
   em="evaluation/em", cited="evaluation/measure/fact_em", searches="evaluation/searches", sampled_em="outcome",
   no_reasoning="unearned/no_reasoning", zero_spread="zero_spread_groups", entropy="entropy",
 )  # fmt: skip
+# Claims of docs/papers.md that miniatures refuted or did not decide, and that two states of one run can speak to:
+# system, claim, (state, value) with and without, and the least difference that was stated there.
+CLAIMS = (
+  ("care", "RL over SFT only: F1", ("rl", "f1"), ("sft", "f1"), 0.1),
+  ("arena", "more exact reference lists than before RL", ("rl", "fact_em"), ("sft", "fact_em"), 0.1),
+  (
+    "lear", "EM from the evidence alone is within 3 points of the same model's with all passages before it",
+    ("rl", "em_from_evidence"), ("rl", "em"), -0.03,
+  ),
+)  # fmt: skip
 KEPT = ("id", "source", "ended", "em", "f1", "cover_em", "outcome", "num_searches")  # of a question's row
 
 Record = Mapping[str, Any]
@@ -59,7 +69,7 @@ def main() -> None:
   for record in records:
     if "evaluations" in record:
       by_system[record["run"]["name"]].append(record)
-  sections = [summary(by_system), *(section(name, seeds) for name, seeds in by_system.items())]
+  sections = [summary(by_system), claims(by_system), *(section(name, seeds) for name, seeds in by_system.items())]
   text = "\n\n".join(sections) if by_system else "No run has been recorded yet."
   print(text)
   if given.docs:
@@ -94,7 +104,7 @@ def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
         run=run,
         curves=curves(metrics),
         evaluations={key: {name: one[name] for name in kept if name in one} for key, one in evaluations.items()},
-        questions={key: _questions(seed / "evaluations" / key / "predictions.jsonl") for key in evaluations},
+        questions={key: _questions(seed / "evaluations" / key / "predictions.jsonl", system) for key in evaluations},
         shown=_shown(seed),
       ),
     )
@@ -120,6 +130,30 @@ def summary(by_system: Mapping[str, Sequence[Record]]) -> str:
     difference = _difference("em", comparison.compare(rows)["em"]).removeprefix("EM ")
     cells = (name, f"{int(after[0]['n'])}", _mean(before, "em"), _mean(after, "em"), difference)
     lines.append(f"| {' | '.join(cells)} |")
+  return "\n".join(lines)
+
+
+def claims(by_system: Mapping[str, Sequence[Record]]) -> str:
+  """CLAIMS beside the recorded runs, with the verdicts' rules of docs/papers.md."""
+  lines = ["| run | claim | stated | with | without | difference, 95 % | verdict |", "|---|---|---|---|---|---|---|"]
+  for name, seeds in by_system.items():
+    for system, claim, *sides, least in CLAIMS:
+      columns = [[seed["questions"].get(f"{state}_greedy", {}) for seed in seeds] for state, _ in sides]
+      if seeds[0]["run"]["system"] != system or not all(
+        measure in one for (_, measure), each in zip(sides, columns) for one in each
+      ):
+        continue
+      rows = [
+        [row | dict(em=row[measure]) for one in each for row in _rows(one)]
+        for (_, measure), each in zip(sides, columns)
+      ]
+      result = comparison.compare(dict(without=rows[1], given=rows[0]))["em"]
+      ((difference, _),), ((low, high),) = result["questions"], result["intervals"]
+      shown = low > min(0, least) and difference >= least
+      verdict = "shown" if shown else "refuted here" if high < least else "not decidable"
+      means = [sum(row["em"] for row in side) / len(side) for side in rows]
+      numbers = f"≥ {least} | {means[0]:.3f} | {means[1]:.3f} | {difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+      lines.append(f"| {name} | {claim} | {numbers} | {verdict} |")
   return "\n".join(lines)
 
 
@@ -207,11 +241,16 @@ def _mean(metrics: Sequence[Mapping[str, Any]], name: str, digits: int = 3) -> s
   return f"{sum(values) / len(values):.{digits}f}" if values else "–"
 
 
-def _questions(predictions: pathlib.Path) -> dict[str, list[Any]]:
-  """The columns KEPT of an evaluation's rows."""
+def _questions(predictions: pathlib.Path, system: str) -> dict[str, list[Any]]:
+  """The columns KEPT of an evaluation's rows, and the system's own measures."""
   rows = [json.loads(line) for line in predictions.read_text(encoding="utf-8").splitlines()]
   rounded = lambda value: round(value, 3) if isinstance(value, float) else value
-  return {name: [rounded(row[name]) for row in rows] for name in KEPT}
+  columns = {name: [rounded(row[name]) for row in rows] for name in KEPT}
+  for key in OWN[system].values():
+    kind, _, name = key.rpartition("/")
+    if values := [row.get({"measure": "measures"}.get(kind, kind), {}).get(name) for row in rows if kind]:
+      columns[name] = [*map(rounded, values)]
+  return columns
 
 
 def _rows(questions: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -228,7 +267,7 @@ def _shown(seed: pathlib.Path) -> dict[str, Any] | None:
   if all((folder / episodes.PLAYED).exists() for folder in folders.values()):
     right = {}
     for state, folder in folders.items():
-      rows = _questions(folder / "predictions.jsonl")
+      rows = _questions(folder / "predictions.jsonl", seed.parent.name)
       right[state] = {key for key, em in zip(rows["id"], rows["em"]) if em == 1}
     episodes_of = {state: {row["id"]: row for row in episodes.read_folder(path)} for state, path in folders.items()}
     for key, row in episodes_of["rl"].items():
