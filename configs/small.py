@@ -40,6 +40,8 @@ def get_config(variant: str = ""):
     chunk=32 if gpu else 16,
   )
   config.rollout.update(temperature=1.0, top_p=1.0)
+  if search:
+    config.switches.max_searches = 2  # one step waits for its longest episode: with four, lanes were 15 % full
   if gpu and search:
     config.retrieval.top_k = 2  # whole paragraphs
   # A small model moves far from its warm start before it answers well, so no KL pulls it back.
