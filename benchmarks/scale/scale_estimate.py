@@ -6,6 +6,7 @@ from typing import Any
 
 import scale_temporaries as temporaries
 
+from ragrl_jax import settings as run_settings
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -64,7 +65,7 @@ def estimate(config: Any, shape: Any, where: Slice, *, fill: float = 0.5, drawn:
     where: the run's chips.
     fill, drawn: as for `workload.load`.
   """
-  axes, settings = Axes(**config.mesh.to_dict()), settings_lib.from_config(config)
+  axes, settings = Axes(**config.mesh.to_dict()), settings_lib.from_config(run_settings.of(config))
   made = load_lib.load(config, fill=fill, drawn=drawn)
   return joined(
     config,

@@ -8,6 +8,7 @@ from typing import Any
 
 import scale_estimate as estimate
 
+from ragrl_jax import settings as run_settings
 from ragrl_jax.learner import row_layout
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.plan import chips, gpus
@@ -158,7 +159,7 @@ def least(config: Any, shape: Any, where: estimate.Slice) -> float:
 
 def _parts(config, shape, where, made):
   """Yields (choice, learner's part, engine's part) for all choices; each part is computed once."""
-  settings = settings_lib.from_config(config)
+  settings = settings_lib.from_config(run_settings.of(config))
   learners: dict[Any, estimate.Part] = {}
   engines: dict[Any, estimate.Part] = {}
   light = _light(config.to_dict())

@@ -1,6 +1,6 @@
 """The device arrays of the cache, and the programs that change them. It handles pages and knows no conversations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -129,7 +129,7 @@ class KVCache:
     nobody = [[] for _ in range(self._sizes.replicas)]
     for width in self._sizes.widths:
       self.extend(nobody, width)
-    self._copy(nobody)
+    self._copy({})
     self.put(0, [0], self.take(0, [0]))
     lanes = np.zeros((self._sizes.lanes, self._sizes.columns), np.int32)
     self.decode(lanes, np.zeros((self._sizes.lanes, self._sizes.table), np.int32), [1] * self._sizes.replicas)
@@ -154,14 +154,15 @@ class KVCache:
     # It waits for the result: on a CPU the program may share the memory of `lanes` and `table`, which then change.
     return Chunk.unpack(jax.device_get(self._run("decode", lanes, table, limits)), self.programs.routes)
 
-  def copy(self, pairs: Sequence[Sequence[tuple[int, int]]]) -> None:
-    """Copies each replica's (from page, to page)."""
-    for at in range(0, max(map(len, pairs)), self._copies):
-      self._copy([mine[at : at + self._copies] for mine in pairs])
+  def copy(self, pairs: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+    """Copies pages: number of a replica → (from page, to page) of each."""
+    for at in range(0, max(map(len, pairs.values())), self._copies):
+      self._copy({replica: mine[at : at + self._copies] for replica, mine in pairs.items()})
 
-  def _copy(self, pairs) -> None:
-    table = np.full((len(pairs) * self._copies, 2), self._sizes.cache_pages, np.int32)  # out of range: not written
-    for replica, mine in enumerate(pairs):
+  def _copy(self, pairs: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+    rows = self._sizes.replicas * self._copies
+    table = np.full((rows, 2), self._sizes.cache_pages, np.int32)  # out of range: not written
+    for replica, mine in pairs.items():
       if mine:
         table[replica * self._copies :][: len(mine)] = mine
     self._run("copy", table)

@@ -164,7 +164,7 @@ class Replica:
         del self.resident[conversation]
         return False
       conversation.pages = [self.pages.take() for _ in range(pages)]
-      self._run_copies()
+      run_copies([self], self._cache)
       self._cache.put(self.number, conversation.pages, conversation.swapped)
       conversation.swapped = ()
     self._queue(conversation)
@@ -172,7 +172,7 @@ class Replica:
 
   def _swap_out(self, victim: ConversationState) -> None:
     """Moves a conversation to the host. It is restored bit for bit, for its next turn or by its place in the queue."""
-    self._run_copies()  # its pages may be the source or the target of a copy
+    run_copies([self], self._cache)  # its pages may be the source or the target of a copy
     if victim.cached:
       victim.swapped = self._cache.take(self.number, victim.pages[: self._number(victim.cached)])
       self.counters.swapped_rows += 1
@@ -191,11 +191,6 @@ class Replica:
     self.resident.pop(conversation, None)
     self.pages.release(conversation.pages)
     conversation.pages = []
-
-  def _run_copies(self) -> None:
-    if self.copies:
-      self._cache.copy([self.copies if r == self.number else [] for r in range(self._sizes.replicas)])
-      self.copies = []
 
   # ---- pages ---------------------------------------------------------------------------------------------------------
 
@@ -376,9 +371,9 @@ def prefill(replicas: Sequence[Replica], cache: KVCache, sizes: Sizes, counters:
 
 
 def run_copies(replicas: Sequence[Replica], cache: KVCache) -> None:
-  """Copies the pages that replicas have listed. It runs before any program that writes to pages."""
-  if any(pairs := [replica.copies for replica in replicas]):
-    cache.copy(pairs)
+  """Copies the pages that these replicas have listed. It runs before any program that writes to pages."""
+  if any(replica.copies for replica in replicas):
+    cache.copy({replica.number: replica.copies for replica in replicas})
     for replica in replicas:
       replica.copies = []
 

@@ -146,17 +146,16 @@ class Settings(Loss):
     return self.critic.kind != "none" or (self.kl != "none" and self.kl_in == "reward")
 
 
-def from_config(config: Any, *, objective: str = "policy") -> Settings:
+def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Settings:
   """The learner's settings for a run. SFT takes the mean over weighted tokens, without KL or entropy bonus.
 
   Args:
-    config: all settings, a ConfigDict.
+    run: all settings of the run.
     objective: as in `Settings`.
 
   Raises:
     ValueError: settings that contradict each other.
   """
-  run = run_settings.of(config)
   shared: dict[str, Any] = dict(logprob_chunk=run.learner.logprob_chunk, max_nonfinite=run.learner.max_nonfinite)
   if objective == "sft":
     return Settings(objective="sft", **shared)
@@ -172,7 +171,7 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
       "'start', or train adapters (config.model.lora)."
     )
   critic = run.critic
-  of_policy = optimizer_from_config(config)
+  of_policy = optimizer_from_config(run)
   if critic.warmup_steps > of_policy.total_steps:
     raise ValueError(
       f"config.critic.warmup_steps={critic.warmup_steps}: it must lie between 0 and the run's {of_policy.total_steps} "
@@ -201,12 +200,11 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
   )
 
 
-def optimizer_from_config(config: Any, *, total_steps: int | None = None) -> OptimizerSettings:
+def optimizer_from_config(run: run_settings.Settings, *, total_steps: int | None = None) -> OptimizerSettings:
   """The optimiser's settings for a run of `total_steps` steps of the policy.
 
   If None, config.steps · epochs · minibatches, without those in which only the critic learns.
   """
-  run = run_settings.of(config)
   if total_steps is None:
     total_steps = max(1, _updates(run) - run.critic.alone_steps)
   return OptimizerSettings(total_steps=total_steps, **vars(run.optimizer))

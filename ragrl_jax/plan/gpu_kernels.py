@@ -15,7 +15,6 @@ from ragrl_jax.plan import aot
 FREE = frozenset(
   ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "add-dependency", "opt-barrier")
 )
-KIND = re.compile(r"= (?:\(.*?\)|\S+) ([\w\-]+)\(")
 TAKES = ("gather", "dynamic-slice", "slice")
 PUTS = ("scatter", "dynamic-update-slice")
 SAME = ("bitcast", "reshape", "transpose", "convert", "copy")  # pass on what they are given
@@ -42,51 +41,6 @@ class Launches:
   fewest: int
 
 
-def launches(text: str, turns: int = 1) -> Launches:
-  """Counts the launches of a call of a program. An outermost loop that the host counts has `turns` iterations."""
-  bodies, entry = aot.computations(text)
-  return _launches(bodies, entry, turns)
-
-
-def _launches(bodies: Mapping[str, list[str]], name: str, turns: int) -> Launches:
-  kernels = loops = branches = fewest = 0
-  for line in bodies[name]:
-    kind = _kind(line)
-    if kind == "while":
-      known = re.search(r"known_trip_count\W+n\W+(\d+)", line)
-      body, condition = (_launches(bodies, _named(part, line), 1) for part in ("body", "condition"))
-      # The host counts if the compiler could not. Then the condition also runs, and its result is copied to the host.
-      kernels += int(known[1]) * body.kernels if known else turns * (body.kernels + condition.kernels + 1)
-      fewest += int(known[1]) * body.fewest if known else turns * (body.fewest + condition.fewest + 1)
-      loops += body.host_loops + (0 if known else 1 + condition.host_loops)
-      branches += body.host_branches + (0 if known else condition.host_branches)
-    elif kind == "conditional":
-      found = [_launches(bodies, other, turns) for other in aot.called(line)]
-      kernels += 1 + max(one.kernels for one in found)  # the copy of the condition to the host, and the longer branch
-      fewest += 1 + min(one.fewest for one in found)
-      loops += sum(one.host_loops for one in found)
-      branches += 1 + sum(one.host_branches for one in found)
-    elif kind in ("call", "async-start"):
-      [inside] = (_launches(bodies, other, turns) for other in aot.called(line))
-      kernels, loops, branches = (kernels + inside.kernels, loops + inside.host_loops, branches + inside.host_branches)
-      fewest += inside.fewest
-    elif kind and kind not in FREE and not kind.endswith(("-done", "-update")):
-      kernels, fewest = kernels + 1, fewest + 1
-  return Launches(kernels, loops, branches, fewest)
-
-
-def _named(part: str, line: str) -> str:
-  """The computation that is a part of a loop, such as "body"."""
-  found = re.search(rf"{part}=%?([\w.\-]+)", line)
-  assert found is not None
-  return found[1]
-
-
-def _kind(line: str) -> str:
-  found = KIND.search(re.sub(r"/\*.*?\*/", "", line))
-  return found[1] if found else ""
-
-
 @dataclasses.dataclass(frozen=True)
 class Instruction:
   """A line of a computation.
@@ -109,6 +63,46 @@ class Instruction:
     return sum(self.sizes)
 
 
+def launches(text: str, turns: int = 1) -> Launches:
+  """Counts the launches of a call of a program. An outermost loop that the host counts has `turns` iterations."""
+  bodies, entry = _parsed(text)
+  return _launches(bodies, entry, turns)
+
+
+def _launches(bodies: Mapping[str, Mapping[str, Instruction]], name: str, turns: int) -> Launches:
+  kernels = loops = branches = fewest = 0
+  for one in bodies[name].values():
+    kind, line = one.kind, one.line
+    if kind == "while":
+      known = re.search(r"known_trip_count\W+n\W+(\d+)", line)
+      body, condition = (_launches(bodies, _named(part, line), 1) for part in ("body", "condition"))
+      # The host counts if the compiler could not. Then the condition also runs, and its result is copied to the host.
+      kernels += int(known[1]) * body.kernels if known else turns * (body.kernels + condition.kernels + 1)
+      fewest += int(known[1]) * body.fewest if known else turns * (body.fewest + condition.fewest + 1)
+      loops += body.host_loops + (0 if known else 1 + condition.host_loops)
+      branches += body.host_branches + (0 if known else condition.host_branches)
+    elif kind == "conditional":
+      found = [_launches(bodies, other, turns) for other in aot.called(line)]
+      kernels += 1 + max(one.kernels for one in found)  # the copy of the condition to the host, and the longer branch
+      fewest += 1 + min(one.fewest for one in found)
+      loops += sum(one.host_loops for one in found)
+      branches += 1 + sum(one.host_branches for one in found)
+    elif kind in ("call", "async-start"):
+      [inside] = (_launches(bodies, other, turns) for other in aot.called(line))
+      kernels, loops, branches = (kernels + inside.kernels, loops + inside.host_loops, branches + inside.host_branches)
+      fewest += inside.fewest
+    elif kind not in FREE and not kind.endswith(("-done", "-update")):
+      kernels, fewest = kernels + 1, fewest + 1
+  return Launches(kernels, loops, branches, fewest)
+
+
+def _named(part: str, line: str) -> str:
+  """The computation that is a part of a loop, such as "body"."""
+  found = re.search(rf"{part}=%?([\w.\-]+)", line)
+  assert found is not None
+  return found[1]
+
+
 def moved(text: str, turns: int = 1) -> int:
   """Bytes that a call's kernels read and write, where every condition takes its cheaper branch.
 
@@ -118,19 +112,22 @@ def moved(text: str, turns: int = 1) -> int:
     text: of the compiled program.
     turns: iterations of an outermost loop that the host counts.
   """
-  bodies, entry = aot.computations(text)
-  return _moved({name: _parsed(lines) for name, lines in bodies.items()}, entry, turns)
+  bodies, entry = _parsed(text)
+  return _moved(bodies, entry, turns)
 
 
-def _parsed(lines: list[str]) -> dict[str, Instruction]:
-  found = {}
-  for line in lines:
-    plain = re.sub(r"/\*.*?\*/", "", line)
-    if match := INSTRUCTION.match(plain):
-      name, types, kind, operands = match.groups()
-      sizes = tuple(size * width // 8 for size, width in aot.arrays(types))
-      found[name] = Instruction(kind, sizes, tuple(re.findall(r"%([\w.\-]+)", operands)), plain)
-  return found
+def _parsed(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
+  """(computation → name → instruction, the entry's name)."""
+  computations, entry = aot.computations(text)
+  bodies: dict[str, dict[str, Instruction]] = {name: {} for name in computations}
+  for body, lines in computations.items():
+    for line in lines:
+      plain = re.sub(r"/\*.*?\*/", "", line)
+      if match := INSTRUCTION.match(plain):
+        name, types, kind, operands = match.groups()
+        sizes = tuple(size * width // 8 for size, width in aot.arrays(types))
+        bodies[body][name] = Instruction(kind, sizes, tuple(re.findall(r"%([\w.\-]+)", operands)), plain)
+  return bodies, entry
 
 
 def _moved(bodies: Mapping[str, dict[str, Instruction]], name: str, turns: int) -> int:

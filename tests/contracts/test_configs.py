@@ -120,7 +120,7 @@ def test_arenas_sft_is_the_fair_one_or_the_authors(tmp_path):
 
 @pytest.mark.parametrize(("variant", "kl", "tangent"), [("", "k2", 5.0), ("k3", "k3", None), ("naive", "k3", None)])
 def test_arenas_k3_is_the_published_one(variant, kl, tangent):
-  loss = learner_settings.from_config(config_lib.load("arena", variant))
+  loss = learner_settings.from_config(settings.of(config_lib.load("arena", variant)))
   assert (loss.kl, loss.kl_tangent) == (kl, tangent)
 
 

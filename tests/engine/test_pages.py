@@ -6,7 +6,7 @@ import pytest
 from ragrl_jax.engine.lanes import Counters
 from ragrl_jax.engine.messages import ConversationState, Group, Turn
 from ragrl_jax.engine.pages import Pages, Prompts
-from ragrl_jax.engine.replica import Replica, extension
+from ragrl_jax.engine.replica import Replica, extension, run_copies
 from ragrl_jax.engine.sizes import Sizes
 
 
@@ -67,8 +67,9 @@ class Device:
       self.places[page] = list(content)
 
   def copy(self, pairs):
-    contents = [list(self.places[source]) for source, _ in pairs[0]]
-    for (_, target), content in zip(pairs[0], contents):
+    ((_, copied),) = pairs.items()
+    contents = [list(self.places[source]) for source, _ in copied]
+    for (_, target), content in zip(copied, contents):
       self.places[target] = content
 
 
@@ -129,8 +130,7 @@ class World:
     self.replica.release(one)
 
   def flush(self):
-    self.device.copy([self.replica.copies])
-    self.replica.copies = []
+    run_copies([self.replica], self.device)
 
   def write(self, one, place, token):
     page = one.pages[place // self.sizes.page]

@@ -89,8 +89,9 @@ def test_config_sets_the_room_that_results_leave_for_the_next_turn(place, whole)
 
 def test_a_runs_checkpoint_scores_as_its_exported_model(place, whole):
   (place, config, player), (metrics, got) = place, whole
+  typed = settings.of(config)
   learner = learner_lib.Learner(
-    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
+    player.model, settings_lib.from_config(typed), settings_lib.optimizer_from_config(typed)
   )
   saved = checkpoint.Checkpoints(place / "run" / "checkpoints", keep=2)
   saved.save(3, learner.init(0), host=dict(step=3))
@@ -114,8 +115,8 @@ def test_a_fine_tuned_checkpoint_has_no_critic_though_its_config_has_one(place, 
   (place, config, player), (_, got) = place, whole
   config = config.copy_and_resolve_references()
   config.advantage.kind, config.critic.kind = "gae", "own"
-  tuned = settings_lib.from_config(config, objective="sft")
-  learner = learner_lib.Learner(player.model, tuned, settings_lib.optimizer_from_config(config))
+  tuned = settings_lib.from_config(settings.of(config), objective="sft")
+  learner = learner_lib.Learner(player.model, tuned, settings_lib.optimizer_from_config(settings.of(config)))
   saved = checkpoint.Checkpoints(place / "tuned" / "checkpoints", keep=2)
   saved.save(3, learner.init(0), host=dict(step=3, reached=False))
   saved.close()

@@ -1,6 +1,7 @@
 import pytest
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings as run_settings
 from ragrl_jax.learner import settings
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 
@@ -51,17 +52,17 @@ def test_settings_come_from_the_config():
   config.loss.update(dict(kl="k2", kl_coef=0.04, clip_high=0.28, epochs=2))
   config.rollout.temperature = 0.9
   config.learner.row_lengths = (128, 512)
-  got = settings.from_config(config)
+  got = settings.from_config(run_settings.of(config))
   assert (got.kl, got.kl_coef, got.clip_high, got.temperature, got.norm) == ("k2", 0.04, 0.28, 0.9, 512.0)
   assert got.needs_reference and got.scores_old and got.steps == 2
-  assert settings.optimizer_from_config(config).total_steps == 200  # 100 batches, two steps each
-  sft = settings.from_config(config, objective="sft")
+  assert settings.optimizer_from_config(run_settings.of(config)).total_steps == 200  # 100 batches, two steps each
+  sft = settings.from_config(run_settings.of(config), objective="sft")
   assert (sft.kl, sft.temperature, sft.needs_reference) == ("none", 1.0, False)
-  assert settings.optimizer_from_config(config, total_steps=7).total_steps == 7
+  assert settings.optimizer_from_config(run_settings.of(config), total_steps=7).total_steps == 7
   config.advantage.kind = "gae"
   config.critic.update(dict(kind="own", alone_steps=20))  # the policy's rate falls over its own steps
-  assert settings.optimizer_from_config(config).total_steps == 180
-  assert settings.from_config(config).critic.optimizer.total_steps == 200
+  assert settings.optimizer_from_config(run_settings.of(config)).total_steps == 180
+  assert settings.from_config(run_settings.of(config)).critic.optimizer.total_steps == 200
 
 
 def test_the_critic_cannot_learn_alone_to_the_end():
@@ -69,24 +70,25 @@ def test_the_critic_cannot_learn_alone_to_the_end():
   config.advantage.kind = "gae"
   config.critic.update(dict(kind="own", alone_steps=config.steps))
   with pytest.raises(ValueError, match="config.critic.alone_steps=100: the run has only 100 optimiser steps"):
-    settings.from_config(config)
+    settings.from_config(run_settings.of(config))
   config.steps += 1
-  assert settings.optimizer_from_config(config).total_steps == 1 and settings.from_config(config)
+  run = run_settings.of(config)
+  assert settings.optimizer_from_config(run).total_steps == 1 and settings.from_config(run)
 
 
 def test_the_base_is_a_reference_only_of_adapters():
   config = config_lib.default_config()
   config.loss.update(dict(kl="k3", kl_coef=0.1, reference="base"))
   with pytest.raises(ValueError, match="config.loss.reference='base' without adapters"):
-    settings.from_config(config)
+    settings.from_config(run_settings.of(config))
   config.model.lora.rank = 4
-  assert settings.from_config(config).reference == "base"
+  assert settings.from_config(run_settings.of(config)).reference == "base"
 
 
 def test_rows_with_shared_prompts_have_a_length_that_the_kernels_accept():
   config = config_lib.default_config()
   config.learner.update(dict(row_lengths=(131_072,), share_prompts=True))
   with pytest.raises(ValueError, match="share_prompts=True with row_lengths=.*65536 tokens"):
-    settings.from_config(config)
+    settings.from_config(run_settings.of(config))
   config.learner.share_prompts = False
-  assert settings.from_config(config).norm == 131_072.0
+  assert settings.from_config(run_settings.of(config)).norm == 131_072.0

@@ -1,6 +1,7 @@
 import pytest
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings as run_settings
 from ragrl_jax.learner import flops
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models.config import DecoderConfig
@@ -58,7 +59,8 @@ def test_blocks_end_with_their_mini_batch():
   ],
 )
 def test_passes_that_settings_need(variant, passes):
-  assert load_lib.passes(settings_lib.from_config(config_lib.load("configs/search_r1.py", variant))) == passes
+  run = run_settings.of(config_lib.load("configs/search_r1.py", variant))
+  assert load_lib.passes(settings_lib.from_config(run)) == passes
 
 
 def test_the_engines_calls():
@@ -107,7 +109,7 @@ def test_adapters_need_no_gradient_of_the_matrices(kl, epochs):
   config = made(share_prompts=True)
   config.loss.update(dict(kl=kl, kl_coef=0.1 if kl != "none" else 0.0, epochs=epochs))
   load = load_lib.load(config, fill=0.5, drawn=0.2)
-  settings, cut = settings_lib.from_config(config), load_lib.blocks(config, SHAPE, load)
+  settings, cut = settings_lib.from_config(run_settings.of(config)), load_lib.blocks(config, SHAPE, load)
   for adapters in (0, 84):
     sizes = dict(tokens=load.packed, pairs=load.pairs, scored=load.episodes * load.drawn, adapters=adapters)
     want = flops.update(SHAPE, settings, **sizes)

@@ -108,11 +108,12 @@ def find_oracle(example: Example, by: str) -> str | None:
   """
   if by not in ORACLES:
     raise ValueError(f"oracle {by!r}: use {' or '.join(ORACLES)}.")
-  found = [sentence for passage in example.passages for sentence in _END.split(passage.text.strip()) if sentence]
+  sentences = [sentence for passage in example.passages for sentence in _END.split(passage.text.strip()) if sentence]
   if by == "string_inclusion":
-    return next((sentence for sentence in found if qa.has_answer(sentence, example.golds)), None)
-  best = max(found, key=lambda sentence: qa.f1(sentence, example.golds), default=None)
-  return best if best is not None and qa.f1(best, example.golds) else None
+    return next((sentence for sentence in sentences if qa.has_answer(sentence, example.golds)), None)
+  scores = {sentence: qa.f1(sentence, example.golds) for sentence in sentences}
+  best = max(scores, key=scores.__getitem__, default=None)
+  return best if best is not None and scores[best] else None
 
 
 def demonstrate_filter(examples: Sequence[Example], by: str) -> list[tuple[Example, list[tuple[str, str]]]]:
