@@ -14,7 +14,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from ragrl_jax import settings
-from ragrl_jax.settings import fields
+from ragrl_jax.settings import fields, stored_paths
 
 INSTALLED, CHECKOUT = (pathlib.Path(__file__).parents[above] / "configs" for above in (0, 1))
 Config = Any  # an ml_collections.ConfigDict; a type checker would see its attributes as a union of all types
@@ -108,7 +108,8 @@ def step_of(checkpoint: str | pathlib.Path) -> int | None:
 def of_run(folder: str | pathlib.Path) -> Config:
   """The settings of a run, from its config.json.
 
-  Settings that are newer than the run have their defaults. Unset switches are left out.
+  Settings that are newer than the run have their defaults. Unset switches are left out. Paths are found again after
+  the run was moved (`settings.stored_paths`).
 
   Raises:
     ValueError: the file is missing or does not belong to a run, or it has a setting that no longer exists.
@@ -117,7 +118,8 @@ def of_run(folder: str | pathlib.Path) -> Config:
   written = _written(path)
   config = default_config()
   with config.unlocked():
-    _take(config, {name: value for name, value in written.items() if name != OBJECTIVE}, str(path))
+    written = stored_paths.in_settings({name: value for name, value in written.items() if name != OBJECTIVE}, folder)
+    _take(config, written, str(path))
   return config.lock()
 
 

@@ -151,7 +151,7 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
     (care | {"judge.kind": "llm"}, "config.judge.model is empty", playing),
     (
       {"retrieval.index": "nowhere/index"},
-      r"config.retrieval.index='nowhere/index': no index here \(/.* paths begin at the folder it was trained in",
+      r"config.retrieval.index='nowhere/index': no index here \(/.* A run's own is looked for beside the run",
       playing,
     ),
     (care | {"data.train": "/nowhere/a.jsonl"}, "config.data.train=/nowhere/a.jsonl: there is no file", (training,)),

@@ -22,6 +22,7 @@ from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import hf, lora
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.run import player, prepared, saving
+from ragrl_jax.settings import stored_paths
 from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import folders
 
@@ -66,7 +67,7 @@ def settings_of(run: pathlib.Path) -> settings.Settings:
   """The run's settings of model, tokenizer and critic, and defaults for all others."""
   written = hf.read_json(run / "config.json")
   taken = {name: written[name] for name in ("seed", "model", "prompting", "critic")}
-  return settings.of(taken)
+  return settings.of(stored_paths.in_settings(taken, run))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ PLACES = {
   "data": CONTENTS,
 }  # setting that names a place → the one that identifies what is there
 _NEEDED = ("id", "question", "golds", "prediction", "terms", "ended", "source")  # columns of predictions.jsonl
+DIGEST = " (its contents)"  # after the name of a setting in `other`: the digest of the folder that it names
 AGAIN = "choose another --out, or delete the folder"
 _INDEX = re.compile(rb'\{"index": ?(\d+),')
 
@@ -214,6 +215,8 @@ def compared(settings: Mapping[str, Any]) -> dict[str, Any]:
   found = {name: value for name, value in settings.items() if PLACES.get(name) not in settings}
   if "wordings" in found:  # digests of the texts of all "file:PATH"
     found = json.loads(json.dumps(found), object_hook=_without_paths)
+  if isinstance(other := found.get("other"), Mapping):
+    found["other"] = {name: value for name, value in other.items() if f"{name}{DIGEST}" not in other}
   if isinstance(retrieval := found.get("retrieval"), Mapping):
     found["retrieval"] = api.placeless(retrieval)
   return found

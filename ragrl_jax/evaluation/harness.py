@@ -25,6 +25,7 @@ from ragrl_jax.evaluation.answer_files import PREDICTIONS as PREDICTIONS
 from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.group_sampler import TooManyFailures, refuse_failures
 from ragrl_jax.run import rewards
+from ragrl_jax.settings import stored_paths
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import folders as folders_lib
 from ragrl_jax.store import jsonl, lock
@@ -273,6 +274,8 @@ def evaluate(
   }
   if batch == 1 and seeds == 1 and took:
     metrics["latency"] = round(statistics.median(took), 6)
+  for folder in {out, *folders}:
+    stored_paths.note(folder)
   write_json(out / METRICS, metrics)
   return metrics
 

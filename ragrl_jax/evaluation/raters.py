@@ -16,6 +16,7 @@ import numpy as np
 
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.evaluation.answer_files import METRICS, PREDICTIONS, write_json
+from ragrl_jax.settings import stored_paths
 from ragrl_jax.store import changes, jsonl
 from ragrl_jax.structs import Example, Passage
 
@@ -214,7 +215,7 @@ def _labels(path: str, model: str) -> dict[str, Any]:
     return dict(by="unknown")
   config = pathlib.Path(model).parent / changes.FILE
   run = json.loads(config.read_text(encoding="utf-8")) if model and config.is_file() else {}
-  if (trained := pathlib.Path((run.get("data") or {}).get("train") or "")).is_file():
+  if (trained := pathlib.Path(stored_paths.found((run.get("data") or {}).get("train") or "", config.parent))).is_file():
     found["trained_on"] = "these" if _sha256(trained) in files.values() else "others"
   return found
 

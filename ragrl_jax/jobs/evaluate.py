@@ -14,7 +14,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, structs
 from ragrl_jax import settings as settings_lib
-from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation import answer_files, harness
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import hub, lora, tensors
@@ -170,6 +170,9 @@ def _described(config: Settings, player: player_lib.Answerer, *, sample: bool) -
     retrieval = dict(index=index, top_k=config.retrieval.top_k, **player.retriever.describe())
   texts = changes.digests(changes.wordings(changes.values(config)))
   other = {name: value for name in OTHERS if (value := fields.at(config, name)) != fields.at(DEFAULTS, name)}
+  for name in ("prompting.tokenizer", "retrieval.query_encoder"):
+    if name in other and (digest := contents.of_folder(other[name], name)):
+      other[f"{name}{answer_files.DIGEST}"] = digest
   if config.data.noise:  # it draws the passages
     other["seed"] = config.seed
   return dict(

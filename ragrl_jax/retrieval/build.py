@@ -36,6 +36,7 @@ from ragrl_jax.retrieval.corpus import (
   store,
 )
 from ragrl_jax.retrieval.documents import OF_DOCUMENTS, Chunks
+from ragrl_jax.settings import stored_paths
 from ragrl_jax.structs import Passage
 
 INDEX, REQUEST, FORMAT = "index.json", "build.json", 1
@@ -136,6 +137,8 @@ def build_index(
       )
     card.update(encoder=dict(chosen, settings=dict(made.settings)), dim=made.dim, max_norm=max_norm)
     card["made"] = made_of(card)
+  if chosen["kind"] == "model":
+    stored_paths.note(out)
   write_json(out / INDEX, dict(card, files=cards.digest_files(out)))
   return out
 

@@ -20,6 +20,7 @@ from ragrl_jax.retrieval import bm25, cards
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.bm25 import RULE, Words, say_wordless, title_and_text
 from ragrl_jax.retrieval.cards import write_json
+from ragrl_jax.settings import stored_paths
 from ragrl_jax.structs import Passage
 
 FITTED = "encoder.json"
@@ -119,10 +120,12 @@ def reload(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLi
   elif given is not None and not isinstance(given, str | os.PathLike):
     encoder = given
   elif kind == "model":
-    path = given or card["encoder"]["path"]
+    path = given or stored_paths.found(card["encoder"]["path"], folder)
     if not pathlib.Path(path).is_dir() and not hub.is_name(path):
       raise ValueError(f"{folder}: its encoder is no longer at {path}: name it (load_index(…, encoder=PATH_OR_NAME)).")
     options = dict(card["encoder"]["options"], stored=card["encoder"]["settings"])
+    if second := options.get("passage_path"):
+      options["passage_path"] = stored_paths.found(second, folder)
     encoder = load_model(path, setting=f"{folder}, encoder", **options)
   else:
     raise ValueError(f"{folder}: it was built with an encoder object: pass the object, load_index(…, encoder=…).")

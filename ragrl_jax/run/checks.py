@@ -50,7 +50,7 @@ def tools(config: Settings, recipe: Recipe) -> None:
   if index and "://" not in index and not pathlib.Path(index).exists():
     raise ValueError(
       f"config.retrieval.index={index!r}: no index here ({pathlib.Path(index).absolute()}): build one with "
-      "`ragrl index`, or name its folder; a run's relative paths begin at the folder it was trained in."
+      "`ragrl index`, or name its folder. A run's own is looked for beside the run, then at its old place."
     )
   if recipe.encodes and not config.retrieval.query_encoder:
     raise ValueError(

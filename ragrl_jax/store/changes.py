@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.settings import Settings, fields
+from ragrl_jax.settings import Settings, fields, stored_paths
 from ragrl_jax.store import addresses, jsonl
 
 FILE, CHANGES = "config.json", "changes.jsonl"
@@ -54,6 +54,7 @@ def write(workdir: pathlib.Path, config: Settings, objective: str) -> None:
       part.write_text(json.dumps(texts, indent=1, ensure_ascii=False), encoding="utf-8")
   with jsonl.whole(workdir / FILE) as part:
     part.write_text(json.dumps(made | {config_lib.OBJECTIVE: objective}, indent=1), encoding="ascii")
+  stored_paths.note(workdir)
 
 
 def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -133,13 +134,16 @@ def differences(workdir: pathlib.Path, config: Settings) -> dict[str, tuple[Any,
   return texts | {
     name: tuple(None if value is nothing else value for value in pair)
     for name, pair in found.items()
-    if pair[0] != pair[1] and not (name in moved and all(map(_is_file, pair)))
+    if pair[0] != pair[1] and not (name in moved and _only_moved(*pair))
   }
 
 
-def _is_file(value: Any) -> bool:
-  """Whether a setting's value is a file whose text is compared (`wordings`), so that its path does not matter."""
-  return isinstance(value, str) and value.startswith(fields.FILE)
+def _only_moved(was: Any, now: Any) -> bool:
+  """Whether two values of a setting name files whose texts are compared (`wordings`), so that paths do not matter."""
+  if not (isinstance(was, str) and isinstance(now, str)):
+    return False
+  names = lambda value: [part.strip().rpartition("/")[2] for part in value.split(",")]  # FILE.py:NAME
+  return was.startswith(fields.FILE) and now.startswith(fields.FILE) or ".py:" in was and names(was) == names(now)
 
 
 def refuse_other_kind(workdir: pathlib.Path, objective: str) -> None:

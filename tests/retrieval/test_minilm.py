@@ -66,7 +66,11 @@ def test_an_encoder_with_other_weights_is_refused_and_a_renamed_one_is_not(folde
   (moved / "index.json").write_text(json.dumps(card))
   with pytest.raises(ValueError, match="its encoder is no longer at .*gone"):
     load_index(moved)
+  together = tmp_path / "together"
+  shutil.copytree(MODEL, together / "model")
+  build_index(PASSAGES, together / "model", together / "i", encoder_options=dict(settings="minilm"), progress=False)
   asked = list(QUERIES)[:2]
+  assert load_index(together.rename(tmp_path / "both") / "i").search(asked, 3) == load_index(folder).search(asked, 3)
   assert load_index(moved, encoder=MODEL).search(asked, 3) == load_index(folder).search(asked, 3)
   # The index's settings decide, whatever the encoder's folder is called and declares by now.
   renamed = shutil.copytree(MODEL, tmp_path / "bge-e5")

@@ -12,6 +12,7 @@ from ragrl_jax.evaluation import answer_files, answer_verdicts, comparison, corp
 from ragrl_jax.evaluation.tables.layout import MODELS, SETS
 from ragrl_jax.evaluation.tables.measures import AUTOMATIC, COMPARED, Row
 from ragrl_jax.models import hub
+from ragrl_jax.settings import stored_paths
 from ragrl_jax.store import jsonl
 
 # (model_type, hidden_size, num_hidden_layers and perhaps a variant) of a model → its name in the tables.
@@ -144,7 +145,7 @@ def set_of(text: str) -> str | None:
 
 
 def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-  checkpoint = settings.get("checkpoint") or ""
+  checkpoint = stored_paths.found(settings.get("checkpoint") or "", folder)
   # A copy of the run's config.json may be beside the scores, for evaluations that were moved.
   run = folder if config_lib.is_run(folder) else config_lib.run_of(checkpoint) if checkpoint else None
   trained = jsonl.read_object(run / "config.json") if run else {}
@@ -155,7 +156,8 @@ def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
   facts["trained.sets"] = None if None in sets else ",".join(sorted(sets))
   if (folder / answer_verdicts.SUMMARY).is_file():
     facts["verdicts"] = jsonl.read_object(folder / answer_verdicts.SUMMARY).get("judge")
-  known, facts["shape"] = _model((checkpoint, run, (trained.get("model") or {}).get("path")))
+  base = stored_paths.found((trained.get("model") or {}).get("path") or "", run or folder)
+  known, facts["shape"] = _model((checkpoint, run, base))
   facts["model"] = _served(settings) or settings.get("model") or known
   return facts
 

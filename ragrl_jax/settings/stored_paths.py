@@ -1,0 +1,81 @@
+"""Paths in the files of a folder of results: found again from another folder, and after the folder was moved or copied.
+
+Such a folder keeps in places.json where it was and where relative paths began when its files were written.
+"""
+
+import fnmatch
+import glob
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+FILE = "places.json"
+SETTINGS = tuple(
+  "data.train data.hard data.evaluate data.evidence model.path model.lora.path prompting.tokenizer retrieval.index "
+  "retrieval.query_encoder judge.path judge.cache judges.*.path judges.*.cache endpoint.cache".split()
+)
+LOCAL = ("data.train", "data.hard", "data.evaluate", "data.evidence", "retrieval.index")  # never a name on the hub
+
+
+def note(folder: str | os.PathLike) -> None:
+  """Notes the folder's own place, and that of this process, from which relative paths begin."""
+  text = json.dumps(dict(folder=os.path.realpath(folder), began=os.getcwd()), indent=1)
+  (pathlib.Path(folder) / FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def found(value: str, folder: str | os.PathLike, *, local: bool = False) -> str:
+  """A stored path as it must be named now.
+
+  It is looked for where it was as seen from the folder, then at its old place, then as it is written.
+
+  Args:
+    value: a path, a glob, "file:PATH", FILE.py:NAME, or several of these with commas between them. Addresses, and
+      folders without places.json, leave it unchanged.
+    folder: the folder whose file holds the value.
+    local: the value is a path and no name: what is nowhere has its old place, for the message that it is missing.
+  """
+  noted = pathlib.Path(folder) / FILE
+  if not value or not noted.is_file():
+    return value
+  then = json.loads(noted.read_text(encoding="utf-8"))
+  whole = None if ".py:" in value else _found(value, folder, then)  # a file may have commas in its name
+  if whole is not None:
+    return whole
+  return ",".join(_found(part, folder, then) or _missing(part, then, local=local) for part in value.split(","))
+
+
+def in_settings(values: dict[str, Any], folder: str | os.PathLike, within: str = "") -> dict[str, Any]:
+  """The settings of a folder's config.json, as nested dicts, with all paths as they must be named now."""
+  made = {}
+  for name, value in values.items():
+    path = f"{within}{name}"
+    if isinstance(value, Mapping):
+      value = in_settings(dict(value), folder, f"{path}.")
+    elif isinstance(value, str):
+      known = any(fnmatch.fnmatchcase(path, pattern) for pattern in SETTINGS)
+      if known or value.startswith("file:") or (path.startswith("switches.") and ".py:" in value):
+        value = found(value, folder, local=path in LOCAL)
+    made[name] = value
+  return made
+
+
+def _found(part: str, folder: str | os.PathLike, then: Mapping[str, str]) -> str | None:
+  """None if it is nowhere."""
+  if "://" in part:
+    return part
+  before = "file:" * part.startswith("file:")
+  path, python, name = part.lstrip().removeprefix("file:").partition(".py:")
+  path += python[:3]
+  old = os.path.join(then["began"], os.path.expanduser(path))
+  moved = os.path.normpath(os.path.join(os.path.realpath(folder), os.path.relpath(old, then["folder"])))
+  for place in (moved, old, path):
+    if os.path.exists(place) or (glob.has_magic(place) and glob.glob(place)):
+      same = os.path.realpath(path) == os.path.realpath(place)
+      return before + (path if same else place) + python[3:] + name
+  return None
+
+
+def _missing(part: str, then: Mapping[str, str], *, local: bool) -> str:
+  return os.path.join(then["began"], part) if local and not part.startswith("hf:") else part
