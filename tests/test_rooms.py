@@ -94,7 +94,7 @@ def test_core_is_pure():
 
 
 # File names that two rooms may share: a command and the module that it calls; a formula and the module that applies it.
-SHARED = {"train", "sft", "evaluate", "quadrants", "answer_recall", "config", "advantages"}
+SHARED = {"train", "sft", "evaluate", "probe", "quadrants", "answer_recall", "config", "advantages"}
 
 
 def test_a_files_name_says_which_file():

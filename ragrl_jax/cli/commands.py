@@ -81,10 +81,13 @@ def start(module: types.ModuleType) -> None:
   Args:
     module: a module of this folder. `main` takes no argument, or the words that are no flags. If it has no flags, it
       returns the exit status. FROM_CHECKPOINT is the kind of the config if only --checkpoint is given.
+      FIRST_IS_CHECKPOINT: a first word that is no flag is the --checkpoint.
   """
   shown = _wants_traceback()
   if not any(isinstance(value, flags.FlagHolder) for value in vars(module).values()):
     sys.exit(guarded(module.main, shown=shown))
+  if getattr(module, "FIRST_IS_CHECKPOINT", False) and sys.argv[1:] and not sys.argv[1].startswith("-"):
+    sys.argv[1] = f"--checkpoint={sys.argv[1]}"
   if default := getattr(module, "FROM_CHECKPOINT", ""):
     sys.argv = configs.with_config(sys.argv, default)
   read = functools.partial(guarded, _parsed, module=module, shown=shown)

@@ -16,6 +16,7 @@ COMMANDS = {
   "train": ("train", "train a policy by reinforcement learning"),
   "sft": ("sft", "fine-tune a policy on transcripts"),
   "evaluate": ("evaluate", "score a checkpoint on a set of questions"),
+  "probe": ("probe", "ask whether a run really searches: its questions with swapped search results"),
   "index": ("build_index", "build an index from a corpus"),
   "retrieve": ("retrieve", "attach an index's passages to questions"),
   "ask": ("ask", "ask a checkpoint a question, on the command line or on a page"),

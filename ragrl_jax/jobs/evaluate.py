@@ -66,13 +66,38 @@ def evaluate(
     harness.TooManyFailures: the retriever, a judge or the model's server is down.
   """
   sample = sample or seeds > 1
-  config = hub.pinned(settings_lib.of(config_of(checkpoint) if config is None else config))
+  config, player, examples, answers = opened(config, checkpoint, data, out)
   out = pathlib.Path(out)
+  # Earlier results with the same settings are continued.
+  answers |= dict(chosen_by=chosen_by) if chosen_by else {}
+  settings = dict(**answers, data=str(data), questions=len(examples), **described(config, player, sample=sample))
+  return harness.evaluate(
+    examples,
+    play(player, greedy=not sample),
+    player.recipe,
+    out,
+    settings=settings,
+    batch=batch_of(config),
+    seeds=seeds,
+    max_failed_share=config.retrieval.max_failed_share,
+    max_unjudged_share=config.judge.max_failed_share,
+    progress=lambda done: progress(done, len(examples) * seeds),
+  )
+
+
+def opened(
+  config, checkpoint: str | pathlib.Path | None, data: str, out: str | pathlib.Path
+) -> tuple[Settings, player_lib.Answerer, Sequence[structs.Example], dict[str, Any]]:
+  """What an evaluation consists of: (settings, player with weights, questions, what identifies who answers).
+
+  Arguments and errors are those of `evaluate`.
+  """
+  config = hub.pinned(settings_lib.of(config_of(checkpoint or "") if config is None else config))
   if (checkpoint is None) != bool(config.endpoint.model):
     raise ValueError(
       "either a checkpoint answers (--checkpoint) or a model behind a server (config.endpoint.model): name one of them."
     )
-  # ---- 1. settings and questions: everything that can be refused before weights and index are read ------------------
+  # ---- settings and questions: everything that can be refused before weights and index are read ---------------------
   if checkpoint is None:  # a server has the weights, so there are no shape and no devices to prepare
     source, prepared, recipe = None, None, prepared_lib.recipe(config)
     endpoint_player.check(config, recipe)
@@ -85,9 +110,9 @@ def evaluate(
   questions.check_passages(config, recipe, examples, str(data))
   questions.say_trained_on(config, examples, f"--data={data}", hub=False)
 
-  # ---- 2. the rooms are built, with weights or a server's address ----------------------------------------------------
+  # ---- the rooms are built, with weights or a server's address -------------------------------------------------------
   if prepared is None:
-    player = endpoint_player.build(config, recipe, out / "answers.sqlite")
+    player = endpoint_player.build(config, recipe, pathlib.Path(out) / "answers.sqlite")
   else:
     player = player_lib.build(prepared)
   examples = questions.fitting(config, player, examples)
@@ -98,22 +123,7 @@ def evaluate(
     answers = dict(checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]))
   else:
     answers = dict(model=config.endpoint.model, endpoint=dict(player.described))
-
-  # ---- 3. the questions: earlier results with the same settings are continued ----------------------------------------
-  answers |= dict(chosen_by=chosen_by) if chosen_by else {}
-  settings = dict(**answers, data=str(data), questions=len(examples), **_described(config, player, sample=sample))
-  return harness.evaluate(
-    examples,
-    _play(player, greedy=not sample),
-    player.recipe,
-    out,
-    settings=settings,
-    batch=batch_of(config),
-    seeds=seeds,
-    max_failed_share=config.retrieval.max_failed_share,
-    max_unjudged_share=config.judge.max_failed_share,
-    progress=lambda done: progress(done, len(examples) * seeds),
-  )
+  return config, player, examples, answers
 
 
 # (folder of a model or of adapters, None, its step), or (None, folder of a run's checkpoints, step); see `locate`.
@@ -159,7 +169,7 @@ OTHERS = (
 )
 
 
-def _described(config: Settings, player: player_lib.Answerer, *, sample: bool) -> dict[str, Any]:
+def described(config: Settings, player: player_lib.Answerer, *, sample: bool) -> dict[str, Any]:
   """The settings that are stored with a score. All results in a folder must have the same ones."""
   # Settings that only change the speed, such as lanes and chunks, are not included.
   r = config.rollout
@@ -265,7 +275,7 @@ def measure(
     found[scored.episode.prompt_index] = row, scored
 
   asked = [[collect.Request(example, index)] for index, example in enumerate(examples)]
-  harness.answer_all(asked, _play(player, greedy=not sample), player.recipe, keep, at_once=batch)
+  harness.answer_all(asked, play(player, greedy=not sample), player.recipe, keep, at_once=batch)
   in_order = [found[index] for index in range(len(examples))]
   return harness.summarise([row for row, _ in in_order]), [scored for _, scored in in_order]
 
@@ -360,7 +370,7 @@ def config_of(checkpoint: str | pathlib.Path):
   return config
 
 
-def _play(player: player_lib.Answerer, *, greedy: bool = True) -> harness.Play:
+def play(player: player_lib.Answerer, *, greedy: bool = True) -> harness.Play:
   """Plays questions for the harness. The sampled tokens depend only on the numbers of the question and of the seed."""
   return lambda asked, at_once: player.rollout.stream(asked, step=0, at_once=at_once, greedy=greedy)
 

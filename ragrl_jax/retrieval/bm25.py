@@ -133,7 +133,7 @@ class BM25Retriever:
     folder: pathlib.Path,
     shard: Mapping[str, Any] | None = None,
   ):
-    self._corpus, self._index, self._words, self._wordless, self._shard = corpus, index, words, wordless, shard
+    self.corpus, self._index, self._words, self._wordless, self._shard = corpus, index, words, wordless, shard
     self._folder = folder
 
   @classmethod
@@ -176,18 +176,18 @@ class BM25Retriever:
       b=self._index.b,
       words=self._words.settings,
       wordless=self._wordless,
-      rows=len(self._corpus),
-      checksum=self._corpus.checksum,
+      rows=len(self.corpus),
+      checksum=self.corpus.checksum,
       **(dict(shard=self._shard) if self._shard else {}),
     )
 
   def row_of(self, name: str) -> int | None:
     """The row of the passage with this id, or None."""
-    return self._corpus.row_of(name)
+    return self.corpus.row_of(name)
 
   def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """Opens documents, and finds words in them. See `documents.read`."""
-    return documents.read(self._corpus, requests, k)
+    return documents.read(self.corpus, requests, k)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """The k best passages for each query, best first, with scores. See `retrieval.api`."""
@@ -210,7 +210,7 @@ class BM25Retriever:
       # Keep all passages that tie with the k-th one: `take_best` orders them by row.
       hits = hits[scores[hits] >= np.partition(scores[hits], len(hits) - k)[len(hits) - k]]
     best = take_best(scores[hits], hits, k)
-    return [self._corpus.scored(row, score) for score, row in zip(*best)]
+    return [self.corpus.scored(row, score) for score, row in zip(*best)]
 
 
 def build(

@@ -46,21 +46,21 @@ class DenseRetriever:
     model: str,
     dispatch: Callable[..., Any] | None = None,
   ):
-    self.encoder, self.model, self._corpus, self._index = encoder, model, corpus, index
+    self.encoder, self.model, self.corpus, self._index = encoder, model, corpus, index
     self._description = dict(description)
     self.dispatch = dispatch or (lambda function, *arguments: function(*arguments))
 
   def describe(self) -> dict[str, Any]:
     """The settings that are stored with every score: kind, options, and the corpus with its checksum."""
-    return dict(self._description, rows=len(self._corpus), checksum=self._corpus.checksum)
+    return dict(self._description, rows=len(self.corpus), checksum=self.corpus.checksum)
 
   def row_of(self, name: str) -> int | None:
     """The row of the passage with this id, or None."""
-    return self._corpus.row_of(name)
+    return self.corpus.row_of(name)
 
   def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """Opens documents, and finds words in them. See `documents.read`."""
-    return documents.read(self._corpus, requests, k)
+    return documents.read(self.corpus, requests, k)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """The k best passages for each query, best first, with scores. See `retrieval.api`."""
@@ -90,7 +90,7 @@ class DenseRetriever:
     if len(known):
       run = self._where(self._index, default=False)
       for i, best in zip(known, run(self._index.search, vectors[known], k), strict=True):
-        answers[i] = [self._corpus.scored(row, score) for score, row in zip(*best)]
+        answers[i] = [self.corpus.scored(row, score) for score, row in zip(*best)]
     return answers
 
   def _where(self, worker: Any, *, default: bool) -> Callable[..., Any]:

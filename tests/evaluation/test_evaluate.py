@@ -8,7 +8,7 @@ import ragrl_jax
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, settings, structs
 from ragrl_jax.data import writers
-from ragrl_jax.jobs import evaluate
+from ragrl_jax.jobs import evaluate, probe
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import weights
@@ -123,6 +123,25 @@ def test_a_fine_tuned_checkpoint_has_no_critic_though_its_config_has_one(place, 
   changes.write(place / "tuned", settings.of(config), "sft")
   run(place, config, "by_tuned", checkpoint="tuned")
   assert predictions(place / "by_tuned") == got
+
+
+def test_a_probe_plays_an_engine_with_each_retriever(place, whole):
+  (place, config, _), (_, got) = place, whole
+  numbers = probe.probe(config, place / "model", str(place / "questions.jsonl.gz"), place / "probe")
+  assert numbers["verdict"] == "undecided" and "at least 30 are needed" in numbers["said"][0]
+  assert predictions(place / "probe" / "own" / "seed_0") == got  # the evaluation itself, which repeats
+  assert (
+    numbers["noise"] == 0.0 and numbers["retrievers"]["again"]["outcome"] == numbers["retrievers"]["own"]["outcome"]
+  )
+  assert "no row has" in numbers["retrievers"]["oracle"]["unmeasured"]
+  assert json.loads((place / "probe" / "probe.json").read_text())["coverage"]["passages"] == 9
+  config = config.copy_and_resolve_references()
+  config.switches.max_searches = 0
+  with pytest.raises(ValueError, match="search_r1: its episodes have no searches, so there is nothing to probe"):
+    probe.probe(config, place / "model", str(place / "questions.jsonl.gz"), place / "none")
+  config.switches.max_searches, config.retrieval.index = 1, ""
+  with pytest.raises(ValueError, match="the run has no retriever"):
+    probe.probe(config, place / "model", str(place / "questions.jsonl.gz"), place / "none")
 
 
 def test_other_prompts_and_other_noise_are_another_evaluation(place, whole):

@@ -1,0 +1,52 @@
+"""Asks whether a policy really searches: ragrl probe RUN --data FILE.jsonl[.gz] --out DIR
+
+The same questions are answered with the run's retriever (twice: the noise floor), with an empty one, with random
+passages of the corpus, with another question's results, and with the question's supporting passages first. Prints the
+outcomes with paired intervals, the searches by hops, the corpus's coverage and a verdict in words with the rule that
+gave it (docs/howto/evaluate.md). RUN is what --checkpoint names elsewhere; --config.field=value changes a setting.
+
+Writes DIR/probe.json, and DIR/own, DIR/empty and so on, which ragrl report and ragrl compare read as evaluations.
+After a kill, the same command continues where it stopped.
+"""
+
+from absl import flags, logging
+from tqdm import tqdm
+
+from ragrl_jax.cli import commands
+from ragrl_jax.evaluation import search_probe
+from ragrl_jax.jobs import evaluate, probe
+from ragrl_jax.run import checks
+from ragrl_jax.store import compile_cache, folders
+
+FROM_CHECKPOINT = "run"
+FIRST_IS_CHECKPOINT = True
+CONFIG = commands.config_flag(required=False)
+CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
+DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
+OUT = flags.DEFINE_string("out", None, "Folder of probe.json and of the evaluations.", required=True)
+SAMPLE = flags.DEFINE_bool("sample", False, "Sample with the settings of config.rollout instead of greedy decoding.")
+flags.register_validator(
+  "config",
+  lambda given: given is not None,
+  "name a RUN, or a --config for a model without a run or behind a server (--help shows an example).",
+)
+
+
+def main():
+  """Runs `ragrl probe`."""
+  logging.set_verbosity(logging.WARNING)
+  compile_cache.keep()
+  settings = commands.ready(CONFIG.value, "out", OUT.value, training=False)
+  folders.refuse_others(OUT.value)
+  if CHECKPOINT.value is not None:
+    evaluate.locate(CHECKPOINT.value)
+    checks.devices()
+  with tqdm(unit="answer", delay=0.1) as bar:
+
+    def progress(done: int, of: int) -> None:
+      bar.total = of
+      bar.update(done - bar.n)
+
+    numbers = probe.probe(settings, CHECKPOINT.value, DATA.value, OUT.value, sample=SAMPLE.value, progress=progress)
+  print(search_probe.text(numbers))
+  print(f"{OUT.value}/{probe.RESULT}")

@@ -1,0 +1,68 @@
+"""Probes whether a policy really searches: the same questions with its retriever, and with swapped results."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from ragrl_jax import settings as settings_lib
+from ragrl_jax.evaluation import search_probe
+from ragrl_jax.evaluation.answer_files import write_json
+from ragrl_jax.jobs import evaluate
+from ragrl_jax.parallel import hosts
+from ragrl_jax.run import prepared
+
+RESULT = "probe.json"
+
+
+def probe(
+  config,
+  checkpoint: str | pathlib.Path | None,
+  data: str,
+  out: str | pathlib.Path,
+  *,
+  sample: bool = False,
+  progress: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, Any]:
+  """Plays the questions with each retriever of `search_probe.played`; writes and returns the numbers and the verdict.
+
+  After a kill the same call continues. The drawing of passages depends on config.seed.
+
+  Args:
+    config, checkpoint, data, out, sample: as in `jobs.evaluate.evaluate`. `out` gets probe.json, and a folder of each
+      retriever's evaluation.
+    progress: called with (answers, total).
+
+  Raises:
+    ValueError: the system never searches, or as in `jobs.evaluate.evaluate`.
+    harness.TooManyFailures: a tool is down.
+  """
+  config = settings_lib.of(evaluate.config_of(checkpoint or "") if config is None else config)
+  recipe = prepared.recipe(config)
+  if not recipe.searches or not config.retrieval.index:
+    why = "the run has no retriever (config.retrieval.index)" if recipe.searches else "its episodes have no searches"
+    raise ValueError(f"recipe {recipe.name}: {why}, so there is nothing to probe: name a run that may search.")
+  if hosts.count() > 1:
+    raise ValueError(f"ragrl probe runs on one host, these are {hosts.count()}.")
+  config, player, examples, answers = evaluate.opened(config, checkpoint, data, out)
+  settings = dict(**answers, data=str(data), **evaluate.described(config, player, sample=sample))
+
+  def play_with(play):
+    player.rollout.play = play
+    return evaluate.play(player, greedy=not sample)
+
+  numbers = search_probe.played(
+    examples,
+    play_with,
+    player.recipe,
+    getattr(player.retriever, "corpus", None),
+    pathlib.Path(out),
+    settings=settings,
+    top_k=config.retrieval.top_k,
+    seed=config.seed,
+    batch=evaluate.batch_of(config),
+    max_failed_share=config.retrieval.max_failed_share,
+    max_unjudged_share=config.judge.max_failed_share,
+    progress=progress,
+  )
+  write_json(pathlib.Path(out) / RESULT, numbers)
+  return numbers

@@ -1,0 +1,210 @@
+"""Scripted policies whose behaviour is known get the verdict that names it."""
+
+import json
+import re
+
+import played
+import pytest
+
+from ragrl_jax import recipes, retrieval, structs
+from ragrl_jax.data import writers
+from ragrl_jax.evaluation import search_probe, swapped_results
+from ragrl_jax.testing import scripted
+
+RECIPE = recipes.get("search_r1")
+PERSON, TOWN, MAYOR = "Kel{}".format, "Tosk{}".format, "Mara{}".format
+PASSAGES = [structs.Passage(f"p{i}", PERSON(i), f"{PERSON(i)} was born in {TOWN(i)}.") for i in range(40)]
+PASSAGES += [structs.Passage(f"t{i}", TOWN(i), f"{TOWN(i)} is ruled by {MAYOR(i)}.") for i in range(40)]
+BORN, RULER = "In which town was {} born?".format, "Who rules the town in which {} was born?".format
+
+
+def example(i):
+  """Questions of one hop and of two by turns, with their supporting passages."""
+  hops = 1 + i % 2
+  question, gold = (BORN, TOWN) if hops == 1 else (RULER, MAYOR)
+  given = (PASSAGES[i], PASSAGES[40 + i])[:hops]
+  return structs.Example(f"q{i}", question(PERSON(i)), (gold(i),), given, tuple(range(hops)), hops=hops)
+
+
+EXAMPLES = [example(i) for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+  place = tmp_path_factory.mktemp("index")
+  writers.write_passages(place / "corpus.jsonl", PASSAGES)
+  retrieval.build_index(place / "corpus.jsonl", "bm25", place / "index", progress=False)
+  return retrieval.load_index(place / "index")
+
+
+class Tools:
+  """The searches of a run."""
+
+  def __init__(self, retriever):
+    self.retriever = retriever
+
+  async def search(self, query, k=None):
+    return tuple(self.retriever.search([query], k or 3)[0])
+
+
+def probed(index, out, answers, *, examples=EXAMPLES, queries=None, corpus=None, seen=None):
+  """The probe of a policy.
+
+  Args:
+    answers: (question's number, its hops, all that it was shown) → its answer; None searches on.
+    queries: (number, what it was shown) → the query; by default of the person, or of the town that was shown.
+    seen: counts the calls of the policy.
+  """
+
+  def asks(i, shown):
+    town = re.search(rf"{PERSON(i)} was born in (\w+)", shown)
+    return town[1] if town else PERSON(i)
+
+  def script(segments):
+    if seen is not None:
+      seen.append(1)
+    i = int(re.findall(r"Kel(\d+)", segments[0].text)[-1])
+    found = [p.text for segment in segments for p in segment.found or ()]
+    turns = sum(segment.found is not None for segment in segments)
+    shown, hops = "\n".join(found), 1 + i % 2
+    said = answers(i, hops, shown, turns)
+    return f"<answer> {said} </answer>" if said else f"<search> {(queries or asks)(i, shown)} </search>"
+
+  def play_with(play):
+    return played.by_example(lambda one: scripted.run(play(one, scripted.ScriptedPolicy(script), Tools(index))))
+
+  more = dict(settings=dict(policy="scripted"), top_k=3)
+  return search_probe.played(examples, play_with, RECIPE, index.corpus if corpus is None else corpus, out, **more)
+
+
+def read(i, hops, shown):
+  """The answer in what was shown, or "unknown"."""
+  town, mayor = re.search(rf"{PERSON(i)} was born in (\w+)", shown), re.search(rf"{TOWN(i)} is ruled by (\w+)", shown)
+  found = town if hops == 1 else town and mayor
+  return found[1] if found else "unknown"
+
+
+gold = lambda i, hops: (TOWN, MAYOR)[hops - 1](i)
+BEHAVIOURS = {
+  search_probe.NEVER: lambda i, hops, shown, turns: gold(i, hops),
+  search_probe.ONCE: lambda i, hops, shown, turns: read(i, hops, shown) if turns else None,
+  search_probe.IGNORES: lambda i, hops, shown, turns: "nobody" if turns == hops else None,
+  search_probe.REMEMBERS: lambda i, hops, shown, turns: gold(i, hops) if turns == hops else None,
+  search_probe.COPIES: lambda i, hops, shown, turns: read(i, hops, shown) if turns == hops else None,
+  search_probe.HONEST: lambda i, hops, shown, turns: read(i, hops, shown) if turns == hops else None,
+  search_probe.MISLED: lambda i, hops, shown, turns: (
+    None if turns < hops else "nobody" if PERSON(i) in shown else gold(i, hops)
+  ),
+  search_probe.STARVED: lambda i, hops, shown, turns: read(i, hops, shown) if turns == hops else None,
+}
+QUERIES = {
+  search_probe.COPIES: lambda i, shown: (BORN, RULER)[i % 2](PERSON(i)),
+  search_probe.STARVED: lambda i, shown: "the weather",
+}
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_planted_behaviours_are_told_apart(index, tmp_path, behaviour):
+  numbers = probed(index, tmp_path, BEHAVIOURS[behaviour], queries=QUERIES.get(behaviour))
+  assert numbers["verdict"] == behaviour, search_probe.text(numbers)
+  assert behaviour in search_probe.text(numbers) and numbers["noise"] == 0.0
+
+
+def test_the_numbers_of_an_honest_policy(index, tmp_path):
+  numbers = probed(index, tmp_path, BEHAVIOURS[search_probe.HONEST])
+  of = numbers["retrievers"]
+  assert {name: one["outcome"]["mean"] for name, one in of.items() if name not in ("random", "shuffled")} == dict(
+    own=1.0, again=1.0, empty=0.0, oracle=1.0
+  )
+  assert of["random"]["outcome"]["mean"] < 0.2 and of["shuffled"]["outcome"]["mean"] < 0.2
+  assert of["empty"]["difference"] == "more" and of["oracle"]["difference"] == of["again"]["difference"] == "none"
+  assert {hops: one["mean"] for hops, one in numbers["by_hops"].items()} == {"1": 1.0, "2": 2.0}
+  assert numbers["coverage"]["passages"] == 80 and numbers["coverage"]["found"] >= 60
+  assert numbers["said"][-1].startswith("More hops have more searches")
+  rows = (tmp_path / "shuffled" / "predictions.jsonl").read_text().splitlines()
+  assert len(rows) == 40 and json.loads((tmp_path / "shuffled" / "settings.json").read_text())["probe"] == "shuffled"
+
+
+def test_what_results_say_must_matter(index, tmp_path):
+  """It answers from memory as soon as it is shown anything."""
+  waits = lambda i, hops, shown, turns: None if turns < hops else gold(i, hops) if shown else "nobody"
+  numbers = probed(index, tmp_path, waits)
+  assert numbers["verdict"] == search_probe.IGNORES and "Any passages do as well" in numbers["said"][-1]
+
+
+def test_once_is_no_fault_where_all_questions_have_one_hop(index, tmp_path):
+  ones = [one for one in (example(2 * i) for i in range(20)) if one.hops == 1]
+  ones += [structs.Example(f"r{one.id}", one.question + "?", one.golds, hops=1) for one in ones]
+  numbers = probed(index, tmp_path, BEHAVIOURS[search_probe.HONEST], examples=ones)
+  assert numbers["verdict"] == search_probe.HONEST and "exactly once" in numbers["said"][-1]
+  assert numbers["retrievers"]["oracle"]["n"] == 20 and numbers["retrievers"]["oracle"]["difference"] == "unclear"
+
+
+def test_too_few_questions_are_undecided(index, tmp_path):
+  for count, verdict in ((29, search_probe.UNDECIDED), (30, search_probe.HONEST)):
+    few = EXAMPLES[:count]
+    numbers = probed(index, tmp_path / str(count), BEHAVIOURS[search_probe.HONEST], examples=few)
+    assert numbers["verdict"] == verdict, numbers["said"]
+
+
+def test_what_cannot_be_measured_is_said(tmp_path, index):
+  class Far:
+    """A retriever behind an address: its corpus is not here."""
+
+    corpus, search = None, index.search
+
+  bare = [structs.Example(one.id, one.question, one.golds, hops=one.hops) for one in EXAMPLES]
+  numbers = probed(Far, tmp_path, BEHAVIOURS[search_probe.HONEST], examples=bare)
+  assert numbers["verdict"] == search_probe.HONEST  # by the shuffled results alone
+  shown = search_probe.text(numbers)
+  assert "random: not measurable" in shown and "oracle: not measurable" in shown
+
+
+def test_a_killed_probe_goes_on(index, tmp_path):
+  calls, again = [], []
+  numbers = probed(index, tmp_path, BEHAVIOURS[search_probe.HONEST], seen=calls)
+  assert probed(index, tmp_path, BEHAVIOURS[search_probe.HONEST], seen=again) == numbers and calls and not again
+
+
+def rows(outcomes):
+  base = dict(ended="answer", source="", em=0.0, f1=0.0, cover_em=0.0, num_searches=1, terms={})
+  return [dict(base, id=str(i), outcome=value) for i, value in enumerate(outcomes)]
+
+
+@pytest.mark.parametrize(
+  ("own", "other", "noise", "kind"),
+  [
+    ([1.0] * 30, [0.0] * 30, 0.0, "more"),
+    ([0.0] * 30, [1.0] * 30, 0.0, "less"),
+    ([1.0] * 29, [0.0] * 29, 0.0, "unclear"),  # too few
+    ([1.0] * 30, [1.0] * 30, 0.0, "none"),
+    ([1.0] * 20 + [0.0] * 20, [1.0] * 16 + [0.0] * 24, 0.15, "unclear"),  # not above the floor, which is wide
+    ([1.0] * 20 + [0.0] * 20, [1.0] * 16 + [0.0] * 24, 0.0, "more"),
+    ([1.0] * 20 + [0.0] * 20, [1.0] * 19 + [0.0, 0.0, 0.0] + [0.0] * 18, 0.08, "none"),  # below the floor
+    ([1.0, 0.0] * 20, [0.0, 1.0] * 20, 0.0, "unclear"),  # no difference, but a wide interval
+    ([1.0] * 30 + [None], [None] + [0.0] * 30, 0.0, "unclear"),  # 29 questions have both
+  ],
+)
+def test_the_rule_of_a_difference(own, other, noise, kind):
+  assert search_probe._difference(rows(own), rows(other), noise)["difference"] == kind
+
+
+def test_an_oracle_shows_what_the_episode_has_not_seen(index):
+  two = EXAMPLES[1]
+  find = swapped_results.finders(EXAMPLES, index.corpus, 0)[swapped_results.ORACLE]
+  tools = swapped_results.SwappedTools(Tools(index), two, find, top_k=1)
+  first, second = scripted.run(tools.search("x")), scripted.run(tools.search(PERSON(1)))
+  assert (first, second) == ((two.passages[0],), (two.passages[1],))
+  third = scripted.run(tools.search(PERSON(1)))
+  assert [p.id for p in third] == ["p1"] and third[0].score > 0  # the retriever's own
+
+
+def test_drawn_results_depend_on_the_query_alone(index):
+  of = lambda seed: swapped_results.finders(EXAMPLES, index.corpus, seed)
+  drawn = lambda name, query, seed=0: scripted.run(of(seed)[name](Tools(index), EXAMPLES[3], query, 3, set()))
+  for name in ("random", "shuffled"):
+    assert drawn(name, "a") == drawn(name, "a") and len(drawn(name, "a")) == 3
+    assert any(drawn(name, "a") != drawn(name, other) for other in "bcde")
+    assert any(drawn(name, "a") != drawn(name, "a", seed) for seed in range(1, 5))
+  golds = [p.text for query in "abcdefgh" for p in drawn("shuffled", query)[:1]]
+  assert not any(EXAMPLES[3].golds[0] in text for text in golds)
