@@ -7,6 +7,8 @@ from typing import Any
 from ragrl_jax.recipes.recipe import Recipe
 
 FIRST = 5  # steps that trained the policy, whose medians show how the run began
+RISE = 0.15  # of the share of replies with a known trick; in healthy runs it was .10 at most (benchmarks/LOG.md)
+TRICKS = "unearned/"
 
 # Name, whether a step's metrics show it, message. A metric that is missing shows nothing. "first/NAME" is the metric's
 # median at the start of the run, for entropy, response_tokens and searches. With one of ALONE the others mean nothing.
@@ -107,6 +109,12 @@ SIGNS = (
     lambda m: m["searches"] < m["first/searches"] / 3,
     "searches per episode fell from {first/searches:.2f} to {searches:.2f}: the policy is learning not to search.",
   ),
+  (
+    "unearned",
+    lambda m: bool(m.get("tricks")),
+    "more and more replies use a trick that earns reward without the work: {tricks}. Read such replies in episodes/, "
+    "and the recipe's README.md under 'Unearned reward'{guard}.",
+  ),
 )
 
 
@@ -153,14 +161,21 @@ def warnings(
   if not history:
     return {}
   now = _Metrics(history[-1], searches_expected=searches_expected)
+  now["guard"] = "; config.switches.guarded=True pays nothing for it" * ("guarded" in switches)
   now["shown"] = "config.switches.max_passage_tokens or " * ("max_passage_tokens" in switches)
   if len(history) == 1:
     now["spreads"] = 1.0 - max(now.get("zero_spread_groups", 0.0), now.get("groups/discarded_share", 0.0))
   elif len(rows := _starting(history[:-1])) == FIRST:
-    for name in ("entropy", "response_tokens", "searches"):
+    tricks = [name for name in now if name.startswith(TRICKS)]
+    for name in ("entropy", "response_tokens", "searches", *tricks):
       values = sorted(row[name] for row in rows if name in row)
-      if values and (start := values[len(values) // 2]):
+      if values and ((start := values[len(values) // 2]) or name in tricks):
         now[f"first/{name}"] = start
+    now["tricks"] = ", ".join(
+      f"{name.removeprefix(TRICKS)} rose from {now[f'first/{name}']:.0%} to {now[name]:.0%} of the replies"
+      for name in tricks
+      if now[name] > now[f"first/{name}"] + RISE
+    )
   shown = lambda signs: {name: text.format_map(now) for name, shows, text in signs if shows(now)}
   return shown(ALONE) or shown(SIGNS)
 

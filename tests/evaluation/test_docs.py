@@ -71,6 +71,7 @@ def test_every_warning_is_declared():
     [{"groups/trained": 0}],
     [calm] * 6 + [dict(entropy=0.0, response_tokens=1.0, searches=0.1)],
     [calm] * 6 + [dict(entropy=9.0)],
+    [calm | {"unearned/trick": 0.0}] * 6 + [{"unearned/trick": 0.5}],
   ]
   found = {name for history in histories for name in warning_signs.warnings(history, searches_expected=True)}
   # The tests of the recipes and of `warning_signs.of_training` cover the other two.

@@ -48,6 +48,45 @@ def test_warnings_relative_to_the_first_steps(change, name):
   assert warning_signs.warnings([CALM] * 4 + [CALM | change]) == {}  # too early to know what is normal
 
 
+def test_a_trick_that_spreads_is_told_early():
+  """ARENA's analysis died in a real run (docs/real_model.md): its shares, step by step, and those of the run before."""
+  died = [
+    0.008,
+    0.0,
+    0.002,
+    0.004,
+    0.004,
+    0.01,
+    0.002,
+    0.004,
+    0.01,
+    0.043,
+    0.068,
+    0.113,
+    0.25,
+    0.33,
+    0.391,
+    0.531,
+    0.809,
+  ]
+  lived = [0.006, 0.008, 0.012, 0.006, 0.004, 0.006, 0.004, 0.008, 0.012, 0.033, 0.008, 0.006, 0.008, 0.014, 0.021]
+  falls = [0.459, 0.482, 0.447, 0.463, 0.408, 0.434, 0.402, 0.445, 0.484, 0.516, 0.533, 0.508, 0.441, 0.4, 0.463]
+
+  def first(**shares):
+    history = []
+    for step, values in enumerate(zip(*shares.values()), 1):
+      row = CALM | {f"unearned/{name}": value for name, value in zip(shares, values)}
+      history = warning_signs.kept(history, row)
+      if found := warning_signs.warnings(history):
+        return step, found
+    return None
+
+  step, found = first(no_reasoning=died)
+  assert step == 13 and list(found) == ["unearned"]
+  assert "no_reasoning rose from 0% to 25% of the replies" in found["unearned"]
+  assert first(no_reasoning=lived, shape_alone=falls) is None
+
+
 def test_few_spreads_at_the_first_step():
   of = lambda row: warning_signs.of_training([row], recipes.get("search_r1"), 10)
   for row in (dict(zero_spread_groups=0.97), {"zero_spread_groups": 0.0, "groups/discarded_share": 0.96}):
