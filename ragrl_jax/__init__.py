@@ -2,12 +2,12 @@
 
     import ragrl_jax
 
-    config = ragrl_jax.Config("arena:smoke")             # every setting; Config() has the defaults
-    config.data.train = "TRAIN.jsonl"
-    for row in ragrl_jax.train(config, "out/run"):       # a row of metrics per step
-      print(row["step"], row["reward"])
-    ragrl_jax.evaluate(None, "out/run", "DEV.jsonl", "out/dev")    # None: the run's own settings
-    [(answer, episode)] = ragrl_jax.ask("out/run", ["Who was it?"])
+    def reward(example, episode):
+      return float(example.golds[0] in episode.model_text)
+
+    run = ragrl_jax.train(model="MODEL", questions="TRAIN.jsonl", corpus="DOCUMENTS", reward=reward, steps=100)
+    ragrl_jax.evaluate(run, "DEV.jsonl", "out/dev")
+    [(answer, episode)] = ragrl_jax.ask(run, ["Who was it?"])
 
 Each name is imported when it is first used, so that `import ragrl_jax` takes no time.
 """
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
   from ragrl_jax import recipes, testing
   from ragrl_jax.config import load as Config
   from ragrl_jax.jobs.checkpoints import ask
-  from ragrl_jax.jobs.evaluate import evaluate, evaluator
-  from ragrl_jax.jobs.sft import sft
-  from ragrl_jax.jobs.train import train
+  from ragrl_jax.jobs.from_python import compare, evaluate, sft, train
   from ragrl_jax.retrieval import load_index
   from ragrl_jax.structs import Episode, Example, Passage
 
 __version__ = "0.3.0"
-__all__ = ["Config", "Episode", "Example", "Passage", "ask", "evaluate", "evaluator", "load_index"]
+__all__ = ["Config", "Episode", "Example", "Passage", "ask", "compare", "evaluate", "load_index"]
 __all__ += ["recipes", "sft", "testing", "train"]
 
 _PLACES = {
@@ -35,13 +33,13 @@ _PLACES = {
   "Example": "structs:Example",
   "Passage": "structs:Passage",
   "ask": "jobs.checkpoints:ask",
-  "evaluate": "jobs.evaluate:evaluate",
-  "evaluator": "jobs.evaluate:evaluator",
+  "compare": "jobs.from_python:compare",
+  "evaluate": "jobs.from_python:evaluate",
   "load_index": "retrieval:load_index",
   "recipes": "recipes",
-  "sft": "jobs.sft:sft",
+  "sft": "jobs.from_python:sft",
   "testing": "testing",
-  "train": "jobs.train:train",
+  "train": "jobs.from_python:train",
 }
 
 

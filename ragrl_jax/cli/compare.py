@@ -16,16 +16,13 @@ The second compares two or more judges. Each --verdicts has the same pairs, labe
 Cohen's kappa for every two judges, and 95 % intervals over the pairs.
 """
 
-import glob
 import json
-import pathlib
 
 from absl import app, flags
 
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers
-from ragrl_jax.evaluation import answer_verdicts, comparison, harness, raters, seeds
-from ragrl_jax.store import jsonl
+from ragrl_jax.evaluation import answer_verdicts, comparison, raters
 
 RESULTS = flags.DEFINE_multi_string(
   "results", [], "Folder of predictions.jsonl, or a glob of such folders; once per system."
@@ -53,28 +50,12 @@ def main():
 
 def systems() -> str:
   """The tables that compare the systems of --results."""
-  rows = {name: predictions(name) for name in RESULTS.value}
+  rows = {name: answer_verdicts.predictions(name) for name in RESULTS.value}
   compared = comparison.compare(rows, alternative=ALTERNATIVE.value)
   if unknown := [name for name in MEASURES.value if name not in compared]:
     raise ValueError(f"--measures={','.join(unknown)}: all systems have {', '.join(compared)}.")
   shown = {name: compared[name] for name in MEASURES.value or compared}
   return comparison.text(shown, RESULTS.value, alternative=ALTERNATIVE.value)
-
-
-def predictions(folders: str) -> list:
-  """The prediction rows of one system.
-
-  Args:
-    folders: a folder of an evaluation, or a glob of such folders.
-
-  Raises:
-    FileNotFoundError: no folder has predictions.
-  """
-  named = [part for name in sorted(glob.glob(folders)) for part in seeds.parts(pathlib.Path(name))]
-  paths = [folder / harness.PREDICTIONS for folder in named]
-  if not (paths := [path for path in paths if path.exists()]):
-    raise FileNotFoundError(f"--results={folders}: no {harness.PREDICTIONS} there.")
-  return [row for path in paths for row in answer_verdicts.beside(path.parent, list(jsonl.read(path)))]
 
 
 def judges() -> str:

@@ -9,9 +9,8 @@ from absl import flags, logging
 from tqdm import tqdm
 
 from ragrl_jax.cli import commands, host_flags
-from ragrl_jax.jobs import sft
+from ragrl_jax.jobs import from_python, sft
 from ragrl_jax.parallel import hosts
-from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.store import compile_cache, malloc
 
 CONFIG = commands.config_flag()
@@ -25,15 +24,7 @@ def main():
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "workdir", WORKDIR.value, training=False)  # no episodes that rows must hold
   with host_flags.joined():
-    run(sft.prepare(settings, WORKDIR.value))
-
-
-def run(prepared: Prepared):
-  """Fine-tunes, with a progress bar, and prints the folder of the result."""
-  with tqdm(total=prepared.settings.steps, unit="step", disable=not hosts.is_first()) as bar:
-    for metrics in sft.sft(prepared, WORKDIR.value, say=tqdm.write, **host_flags.going_on()):
-      bar.update(metrics["step"] - bar.n)
-      if "grad_norm" in metrics:  # not in a step without a trained token
-        bar.set_postfix_str(f"loss {metrics['loss']:.3f} grad norm {metrics['grad_norm']:.2f}")
+    prepared = sft.prepare(settings, WORKDIR.value)
+    from_python.tuned(prepared, WORKDIR.value, say=tqdm.write, **host_flags.going_on())
   if hosts.is_first():
     print(f"{WORKDIR.value}/model")

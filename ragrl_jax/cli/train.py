@@ -8,11 +8,9 @@ from absl import app, flags, logging
 from tqdm import tqdm
 
 from ragrl_jax.cli import commands, host_flags
-from ragrl_jax.jobs import evaluate, train
+from ragrl_jax.jobs import from_python
 from ragrl_jax.parallel import hosts
-from ragrl_jax.report import page as page_lib
-from ragrl_jax.run import progress
-from ragrl_jax.run.prepared import Prepared, prepare
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import compile_cache, malloc
 
 CONFIG = commands.config_flag()
@@ -34,21 +32,6 @@ def main():
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "workdir", WORKDIR.value)
   with host_flags.joined():
-    run(prepare(settings, WORKDIR.value))
-
-
-def run(prepared: Prepared):
-  """Trains, with a progress bar and each warning once, and writes the run's page."""
-  config = prepared.settings
-  measure = evaluate.evaluator(prepared, workdir=WORKDIR.value) if config.data.evaluate else None
-  said: set[str] = set()  # a warning is in the metrics of every step, but is printed once
-  with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
-    for metrics in train.train(prepared, WORKDIR.value, evaluate=measure, say=tqdm.write, **host_flags.going_on()):
-      bar.update(metrics["step"] - bar.n)
-      bar.set_postfix_str(progress.headline(metrics))
-      for name, text in metrics.items():
-        if name.startswith("warning/") and name not in said and hosts.is_first():
-          said.add(name)
-          tqdm.write(f"step {metrics['step']}: {text}")
+    run = from_python.trained(prepare(settings, WORKDIR.value), WORKDIR.value, say=tqdm.write, **host_flags.going_on())
   if hosts.is_first():
-    print(f"The run's page: {page_lib.write_report(WORKDIR.value)}")
+    print(f"The run's page: {run.page}")

@@ -1,18 +1,36 @@
 """A judge's verdicts on the answers of an evaluation with any recipe, stored in the evaluation's folder."""
 
+import glob
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import judging
 from ragrl_jax.core.metrics import qa, stats
-from ragrl_jax.evaluation import comparison
+from ragrl_jax.evaluation import comparison, seeds
+from ragrl_jax.evaluation.answer_files import PREDICTIONS
 from ragrl_jax.store import jsonl
 
 FILE, SUMMARY = "judged.jsonl", "judged.json"
 
 Rows = Sequence[Mapping[str, Any]]
 Ask = Callable[[list[tuple[str, str]]], list[float | None]]  # (right answers, given answer) → verdicts
+
+
+def predictions(folders: str) -> list[dict[str, Any]]:
+  """The prediction rows of one system, with the verdicts beside them.
+
+  Args:
+    folders: a folder of an evaluation, or a glob of such folders.
+
+  Raises:
+    FileNotFoundError: no folder has predictions.
+  """
+  named = [part for name in sorted(glob.glob(folders)) for part in seeds.parts(pathlib.Path(name))]
+  paths = [folder / PREDICTIONS for folder in named]
+  if not (paths := [path for path in paths if path.exists()]):
+    raise FileNotFoundError(f"--results={folders}: no {PREDICTIONS} there.")
+  return [row for path in paths for row in beside(path.parent, list(jsonl.read(path)))]
 
 
 def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:

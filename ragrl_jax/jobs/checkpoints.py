@@ -13,11 +13,13 @@ from ragrl_jax import settings, structs
 from ragrl_jax.evaluation import harness
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.models import lora
+from ragrl_jax.report import inline
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import contents
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
 from ragrl_jax.run import questions as questions_lib
+from ragrl_jax.store import episodes as episode_rows
 
 
 def opened(
@@ -41,13 +43,11 @@ def opened(
   return made
 
 
-def ask(
-  checkpoint: str | pathlib.Path, questions: Iterable[str | structs.Example], *, config=None
-) -> list[tuple[str | None, structs.Episode]]:
+def ask(checkpoint: str | pathlib.Path, questions: Iterable[str | structs.Example], *, config=None) -> inline.Answers:
   """Asks each question once, in its own episode; returns [(answer or None, episode)] in order. Decoding is greedy.
 
   Args:
-    checkpoint: as in `evaluate`.
+    checkpoint: as in `evaluate`; or a run.
     questions: texts; or Examples, with passages for a recipe that needs them.
     config: as in `evaluate`; None: the settings of the checkpoint's run.
 
@@ -61,7 +61,11 @@ def ask(
   player = cast(player_lib.Player, opened(config, checkpoint))
   requests = [collect.Request(example, number) for number, example in enumerate(examples)]
   episodes = player.rollout.run(requests, step=0, greedy=True)
-  return [(harness.answer(player.recipe, episode), episode) for episode in episodes]
+  rows = [
+    episode_rows.row(example, episode, terms={}, weights={}, reward=None, outcome=None)
+    for example, episode in zip(examples, episodes, strict=True)
+  ]
+  return inline.Answers([(harness.answer(player.recipe, episode), episode) for episode in episodes], rows)
 
 
 def reopen(made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> int:

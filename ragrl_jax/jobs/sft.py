@@ -8,7 +8,7 @@ A run is resumed in the order of train.py. There is no sampler, and no episodes 
 import functools
 import pathlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def sft(
   accept_changes: bool = False,
   profile: range | None = None,
   say: Callable[[str], None] = print,
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], Exception | None]:
   """Trains on the transcripts of config.data.train; yields each step's metrics.
 
   It trains for config.steps steps, or for config.sft.epochs. Each row of the data is a question with `turns`:
@@ -75,9 +75,7 @@ def sft(
       yield from _tuned(prepared, run, drawn, evaluate, reached, profiled)
 
 
-def _tuned(
-  prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profiled: progress.Profile
-) -> Iterator[dict[str, Any]]:
+def _tuned(prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profiled: progress.Profile):
   # ---- 2. the rooms are built: every check comes before the weights are read -----------------------------------------
   config, recipe, tokenizer, mesh = prepared.settings, prepared.recipe, prepared.tokenizer, prepared.mesh
   steps, save_every = config.steps, config.checkpoint.every
@@ -125,12 +123,12 @@ def _tuned(
       if step % save_every == 0 or last:
         run.save(step, state, {}, reached=done)
         saved = step
-      yield row
+      failed = yield row
       if last:
         break
-      if number := received.caught():
+      if (number := received.caught()) or failed:
         run.leave(step, state, {})
-        raise hosts.Stopped(number)
+        raise failed or hosts.Stopped(number)
 
   # ---- the model -----------------------------------------------------------------------------------------------------
   nnx.update(model, state.params)

@@ -14,7 +14,7 @@ A run is resumed in this order, and a new run begins in it too:
 
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from flax import nnx
@@ -39,12 +39,12 @@ def train(
   accept_changes: bool = False,
   profile: range | None = None,
   say: Callable[[str], None] = print,
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], Exception | None]:
   """Trains until `config.steps`, starting from the workdir's last checkpoint; yields each step's metrics.
 
   A generator, so progress bars and early stops stay outside the loop. On several hosts, all call it with one config and
-  a workdir that all see: each plays its own prompts, all train, the first one logs. SIGTERM, Ctrl-C and a failed tool
-  end it after saving the last finished step.
+  a workdir that all see: each plays its own prompts, all train, the first one logs. SIGTERM, Ctrl-C, a failed tool and
+  an error that is sent to the generator end it after saving the last finished step.
 
   Args:
     config: all settings (`ragrl_jax.Config`), or what was `prepared` from them.
@@ -73,7 +73,7 @@ def train(
       yield from _trained(prepared, run, evaluate, reached, progress.Profile(run.workdir, profile, of=config.steps))
 
 
-def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Profile) -> Iterator[dict[str, Any]]:
+def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Profile):
   # ---- 2. the rooms are built ----------------------------------------------------------------------------------------
   config = prepared.settings
   steps, save_every = config.steps, config.checkpoint.every
@@ -96,7 +96,8 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
   with signals.Signals() as received, log as writer, profiled:
     history = warning_signs.start(metrics_lib.read_metrics(run.workdir) if leads else [])
     if evaluate is not None and first == 0:
-      yield writer.write(0, progress.evaluated(evaluate, 0, player, policy(state.params)))
+      if sent := (yield writer.write(0, progress.evaluated(evaluate, 0, player, policy(state.params)))):
+        raise sent
     for step in range(first + 1, first + 1 if done else steps + 1):
       with profiled(step):
         state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
@@ -115,7 +116,7 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
         began = time.perf_counter()
         run.save(step, state, rooms.saved(), reached=done, older=rooms.sampler.next.weights)
         saving_s = time.perf_counter() - began
-      yield row
+      failed = (yield row) or failed
       if last:
         break
       if (number := received.caught()) or failed:

@@ -1,6 +1,7 @@
 """The parts of a recipe: a dataclass with a field for each."""
 
 import dataclasses
+import numbers
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -147,7 +148,7 @@ class Recipe:
     """The weighted sum of the terms; None if a term with a weight cannot be scored.
 
     Raises:
-      ValueError: `score` did not return a term that `weights` names.
+      ValueError: `score` did not return a term that `weights` names, or returned something else than a number.
     """
     total = 0.0
     for name, weight in self.weights(step).items():
@@ -160,6 +161,11 @@ class Recipe:
           )
         if (term := terms[name]) is None:
           return None
+        if not isinstance(term, numbers.Real):
+          raise ValueError(
+            f"recipe {self.name}: score() returned {term!r:.80} for the term {name!r}: it must return a number, or "
+            "None for an episode that cannot be scored."
+          )
         total += weight * term
     return float(total)
 

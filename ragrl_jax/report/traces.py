@@ -34,7 +34,8 @@ def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> s
   paint = lambda style, text: f"\033[{_STYLES[style]}m{text}\033[0m" if color else text
   golds = set(row.get("gold_ids") or ())
   verdicts = iter(searches.verdicts(*searches.in_row(row)))
-  lines = [paint("bold", safe(row["question"])), paint("dim", "gold: " + safe(" / ".join(row["golds"]))), ""]
+  golds_line = [paint("dim", "gold: " + safe(" / ".join(row["golds"])))] if row["golds"] else []
+  lines = [paint("bold", safe(row["question"])), *golds_line, ""]
   for number, segment in enumerate(row["segments"]):
     model = segment["owner"] == structs.MODEL
     owner = "model" if model else "environment"
@@ -61,6 +62,8 @@ def show(row: Mapping[str, Any], file: TextIO | None = None) -> None:
 
 
 def _ending(row: Mapping[str, Any], paint) -> str:
+  if not row["terms"] and not row["failure"]:  # a question that was only asked
+    return _margin("ended by", safe(row["ended"]) or "nothing")
   parts = [f"{name} {_number(value)} × {row['weights'].get(name, 0):g}" for name, value in row["terms"].items()]
   right = row["outcome"] is not None and row["outcome"] > 0
   verdict = paint("good", "right") if right else paint("bad", "wrong" if row["outcome"] is not None else "not scored")

@@ -1,14 +1,18 @@
 """What a run consists of before weights, index and questions are read. Made and checked once, then passed on."""
 
 import dataclasses
+import hashlib
+import inspect
 import math
 import pathlib
+import textwrap
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import recipes, structs
 from ragrl_jax.models import hub, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import hosts
@@ -18,6 +22,8 @@ from ragrl_jax.prompting import tokenizer as tokenizer_lib
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run import checks
 from ragrl_jax.settings import Settings, fields
+
+Reward = Callable[[structs.Example, structs.Episode], float | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +36,7 @@ class Prepared:
     tokenizer: of config.prompting, or of the model's folder.
     shape: the decoder's.
     mesh: the devices of all hosts that share weights and rows; None for one device.
+    reward: digest of the user's own reward (`with_reward`); "" for the recipe's.
   """
 
   settings: Settings
@@ -37,6 +44,7 @@ class Prepared:
   tokenizer: Any
   shape: DecoderConfig
   mesh: jax.sharding.Mesh | None
+  reward: str = ""
 
 
 def prepare(
@@ -76,6 +84,38 @@ def prepare(
   if not settings.model.path:
     decoder = shape(settings, encoding.vocab_size)
   return Prepared(settings, made, encoding, decoder, here)
+
+
+def with_reward(prepared: Prepared, reward: Reward) -> Prepared:
+  """The same run with a function of one's own in place of the recipe's terms: one term, "reward", of weight 1.
+
+  Prompt, play and outcome stay the recipe's.
+
+  Args:
+    prepared: the run.
+    reward: (example, episode) → a number, or None for an episode that cannot be scored. It must be pure. A run records
+      the digest of its text, and is not continued with another one.
+  """
+  try:
+    text = inspect.getsource(reward)
+  except (OSError, TypeError):  # typed into a console, or not written in Python
+    text = getattr(reward, "__qualname__", type(reward).__qualname__)
+  digest = hashlib.sha256(textwrap.dedent(text).encode()).hexdigest()[:16]
+  return dataclasses.replace(prepared, recipe=_rewarded(prepared.recipe, reward), reward=digest)
+
+
+def _rewarded(recipe: Recipe, reward: Reward) -> Recipe:
+  again = lambda change: None if change is None else lambda given: _rewarded(change(given), reward)
+  return dataclasses.replace(
+    recipe,
+    score=lambda example, episode: {"reward": reward(example, episode)},
+    weights=lambda step: {"reward": 1.0},
+    credit=None,
+    pooled=None,
+    unearned=None,
+    next_recipe=again(recipe.next_recipe),
+    paced=again(recipe.paced),
+  )
 
 
 def recipe(config: Settings) -> Recipe:

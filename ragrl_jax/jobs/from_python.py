@@ -1,0 +1,242 @@
+"""The jobs as a notebook calls them: keywords for what is usual, a function called after each step, results to look at.
+
+They make the checks and write the files of the commands `ragrl train`, `sft`, `evaluate` and `compare`.
+"""
+
+import copy
+import difflib
+import os
+import pathlib
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+from tqdm import tqdm
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import retrieval, settings
+from ragrl_jax.evaluation import answer_verdicts, comparison
+from ragrl_jax.jobs import evaluate as evaluate_lib
+from ragrl_jax.jobs import sft as sft_lib
+from ragrl_jax.jobs import train as train_lib
+from ragrl_jax.parallel import hosts
+from ragrl_jax.report import inline
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.retrieval import corpus as corpus_lib
+from ragrl_jax.run import prepared as prepared_lib
+from ragrl_jax.run import progress
+from ragrl_jax.store import jsonl
+
+Rows = Generator[dict[str, Any], Exception | None]
+OnStep = Callable[[int, dict[str, Any]], Any]
+
+
+def train(
+  config: config_lib.Config | str | os.PathLike = "",
+  workdir: str | os.PathLike = "out/run",
+  *,
+  model: str = "",
+  questions: str = "",
+  held_out: str = "",
+  corpus: str = "",
+  reward: prepared_lib.Reward | None = None,
+  steps: int = 0,
+  settings: Mapping[str, Any] | None = None,
+  on_step: OnStep | None = None,
+  say: Callable[[str], None] = tqdm.write,
+  **how: Any,
+) -> inline.Run:
+  """Trains as `ragrl train` does, until its last step; the same call again resumes.
+
+  Args:
+    config: settings (`ragrl_jax.Config`), or the name or file of a config as in `--config`. "": the config "small" of
+      the default recipe, whose model searches the corpus; without a corpus it answers by itself.
+    workdir: the run's folder.
+    model: config.model.path: a Hugging Face folder, or a name on the hub.
+    questions, held_out: config.data.train and config.data.evaluate: files, folders or names on the hub.
+    corpus: documents to search (docs/howto/corpus.md). They are indexed by BM25 once, beside the run, in a folder named
+      by their contents. Or an index: its folder or its http://… address.
+    reward: (example, episode) → a number, or None, in place of the recipe's reward (`prepared.with_reward`).
+    steps: config.steps.
+    settings: any others by their names on the command line: {"rollout.group_size": 4}.
+    on_step: called with (step, row of metrics) after each step, in this thread; with step 0 before training if held-out
+      questions are measured then. If it raises an error, the step is saved and the run ends with this error.
+    say: prints a line for the user.
+    **how: `reached`, `resume`, `accept_changes`, `profile`, as in jobs/train.py.
+
+  Raises:
+    ValueError: there is no such setting; or as in jobs/train.py.
+  """
+  workdir = pathlib.Path(workdir)
+  index = _index(corpus, workdir.parent, say) if corpus else ""
+  if not config:
+    config = _default("" if index or (settings or {}).get("retrieval.index") else ",r1")
+  named = {"model.path": model, "data.train": questions, "data.evaluate": held_out, "retrieval.index": index}
+  prepared = prepared_lib.prepare(_set(config, named | {"steps": steps}, settings), workdir)
+  if reward is not None:
+    prepared = prepared_lib.with_reward(prepared, reward)
+  return trained(prepared, workdir, on_step=on_step, say=say, **how)
+
+
+def trained(
+  prepared: prepared_lib.Prepared, workdir: str | os.PathLike, *, on_step: OnStep | None = None, **how: Any
+) -> inline.Run:
+  """Trains with held-out questions, a progress bar and each warning once, and writes the run's page.
+
+  Args:
+    prepared: what the run consists of.
+    workdir, on_step: as in `train`.
+    **how: as in jobs/train.py.
+  """
+  say, said = how["say"], set()  # a warning is in the metrics of every step, but is printed once
+  measure = evaluate_lib.evaluator(prepared, workdir=workdir) if prepared.settings.data.evaluate else None
+
+  def tell(row: dict[str, Any]) -> None:
+    for name, text in row.items():
+      if name.startswith("warning/") and name not in said and hosts.is_first():
+        said.add(name)
+        say(f"step {row['step']}: {text}")
+
+  rows = train_lib.train(prepared, workdir, evaluate=measure, **how)
+  _to_the_end(rows, prepared.settings.steps, on_step, progress.headline, tell)
+  if hosts.is_first():
+    page_lib.write_report(workdir)
+  return inline.Run(pathlib.Path(workdir))
+
+
+def sft(
+  config: config_lib.Config | str | os.PathLike = "",
+  workdir: str | os.PathLike = "out/sft",
+  *,
+  model: str = "",
+  transcripts: str = "",
+  steps: int = 0,
+  settings: Mapping[str, Any] | None = None,
+  on_step: OnStep | None = None,
+  say: Callable[[str], None] = tqdm.write,
+  **how: Any,
+) -> inline.Run:
+  """Fine-tunes as `ragrl sft` does, until its last step; the same call again resumes.
+
+  Args:
+    config: as in `train`; "": the config "small:…,sft" of the default recipe.
+    transcripts: config.data.train: questions with `turns` (docs/howto/model.md).
+    steps: config.steps, in place of config.sft.epochs.
+    workdir, model, settings, on_step, say: as in `train`.
+    **how: `drawn`, `evaluate`, `reached`, `resume`, `accept_changes`, `profile`, as in jobs/sft.py.
+
+  Raises:
+    ValueError: there is no such setting; or as in jobs/sft.py.
+  """
+  named = {"model.path": model, "data.train": transcripts, "steps": steps}
+  made = _set(config or _default(",sft"), named, ({"sft.epochs": 0} if steps else {}) | dict(settings or {}))
+  return tuned(sft_lib.prepare(made, workdir), workdir, on_step=on_step, say=say, **how)
+
+
+def tuned(
+  prepared: prepared_lib.Prepared, workdir: str | os.PathLike, *, on_step: OnStep | None = None, **how: Any
+) -> inline.Run:
+  """Fine-tunes with a progress bar. Arguments: as in `trained`."""
+  # Without a trained token, a step has no gradient.
+  headline = lambda row: f"loss {row['loss']:.3f} grad norm {row['grad_norm']:.2f}" if "grad_norm" in row else ""
+  _to_the_end(sft_lib.sft(prepared, workdir, **how), prepared.settings.steps, on_step, headline)
+  return inline.Run(pathlib.Path(workdir))
+
+
+def evaluate(
+  checkpoint: str | os.PathLike | None,
+  questions: str,
+  out: str | os.PathLike,
+  *,
+  config: config_lib.Config | str | os.PathLike | None = None,
+  settings: Mapping[str, Any] | None = None,
+  **how: Any,
+) -> inline.Evaluation:
+  """Scores a checkpoint as `ragrl evaluate` does. The result is a dict of metrics.json.
+
+  Args:
+    checkpoint: a run, its folder, one of its steps or a model; None: the model of config.endpoint.
+    questions: as in `train`.
+    out: the folder of the results.
+    config: as in `train`; None: the settings of the checkpoint's run.
+    settings: as in `train`.
+    **how: `sample`, `seeds`, `chosen_by`, `progress`, as in jobs/evaluate.py.
+
+  Raises:
+    ValueError: there is no such setting; or as in jobs/evaluate.py.
+  """
+  checkpoint = None if checkpoint is None else os.fspath(checkpoint)
+  made = _set(evaluate_lib.config_of(checkpoint) if config is None else config, {}, settings)
+  return inline.Evaluation(evaluate_lib.evaluate(made, checkpoint, questions, out, **how), pathlib.Path(out))
+
+
+def compare(*results: str | os.PathLike, alternative: str = "two-sided") -> inline.Comparison:
+  """Compares evaluations of the same questions, each with the first, as `ragrl compare` does.
+
+  Args:
+    *results: the evaluations, or their folders or globs, one for each system.
+    alternative: of the tests: "two-sided", "greater" or "less".
+
+  Raises:
+    FileNotFoundError: a folder holds no evaluation.
+    ValueError: fewer than two, or other questions.
+  """
+  places = [os.fspath(place) for place in results]
+  compared = comparison.compare(
+    {place: answer_verdicts.predictions(place) for place in places}, alternative=alternative
+  )
+  return inline.Comparison(compared, places, comparison.text(compared, places, alternative=alternative))
+
+
+def _to_the_end(rows: Rows, steps: int, on_step: OnStep | None, headline, tell=lambda row: None) -> None:
+  """Takes all rows, and sends the first error of `on_step` to the run, which saves its step and ends."""
+  error = None
+  with tqdm(total=steps, unit="step", disable=not hosts.is_first()) as bar:
+    try:
+      row = next(rows)
+      while True:
+        bar.update(row["step"] - bar.n)
+        bar.set_postfix_str(headline(row))
+        tell(row)
+        try:
+          if on_step is not None:
+            on_step(row["step"], row)
+        except Exception as raised:  # noqa: BLE001 – a user's function may raise anything
+          error = raised
+        row = rows.send(error)
+    except StopIteration:
+      pass
+  if error is not None:  # at the last step, after the model was saved
+    raise error
+
+
+def _default(variant: str) -> str:
+  return f"small:{settings.Settings().recipe}{variant}"
+
+
+def _set(config, named: Mapping[str, Any], more: Mapping[str, Any] | None) -> config_lib.Config:
+  """A copy of the settings, with those of `named` that are not empty, and then `more`.
+
+  Raises:
+    ValueError: there is no such setting, or it has another type.
+  """
+  made = config_lib.load(config) if isinstance(config, str | os.PathLike) else copy.deepcopy(config)
+  known = dict(jsonl.flat(made.to_dict()))
+  for name, value in ({name: value for name, value in named.items() if value} | dict(more or {})).items():
+    if name not in known:
+      near = difflib.get_close_matches(name, known, n=1)
+      raise ValueError(f"there is no setting {name!r}{near and f'; did you mean {near[0]!r}?' or ''} (settings=).")
+    try:
+      made.update_from_flattened_dict({name: value})
+    except TypeError:
+      raise ValueError(f"config.{name}={value!r}: it must be like {known[name]!r}.") from None
+  return made
+
+
+def _index(corpus: str | os.PathLike, beside: pathlib.Path, say: Callable[[str], None]) -> str:
+  """The index of the documents in this folder, named by their contents; made if it is not there."""
+  if "://" in str(corpus) or (pathlib.Path(corpus) / "index.json").is_file():
+    return os.fspath(corpus)
+  out = beside / f"index_{corpus_lib.identity(corpus)['sha256'][:12]}"
+  if not (out / "index.json").is_file():
+    say(f"{corpus} is indexed in {out}")
+  return str(retrieval.build_index(corpus, "bm25", out))

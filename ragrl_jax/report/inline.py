@@ -1,0 +1,93 @@
+"""Results as a notebook shows them. A page of the report is put into a frame that can reach nothing outside itself."""
+
+import dataclasses
+import html
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ragrl_jax.report import evaluation_page, rendering, traces
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.store import metrics
+
+MAX_BYTES = 200_000  # of episodes in a cell's output; a notebook stores it
+
+
+def framed(page: str) -> str:
+  """A page as an element of another one."""
+  style = "width: 100%; height: 640px; border: 1px solid #8884; border-radius: 8px"
+  return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A training run. Wherever a folder or a checkpoint is named, the run itself can be given.
+
+  Attributes:
+    workdir: its folder.
+  """
+
+  workdir: pathlib.Path
+
+  def __fspath__(self) -> str:
+    return str(self.workdir)
+
+  @property
+  def page(self) -> pathlib.Path:
+    """The file of its page."""
+    return self.workdir / "report.html"
+
+  @property
+  def rows(self) -> list[dict[str, Any]]:
+    """Its metrics, a row a step."""
+    return metrics.read_metrics(self.workdir)
+
+  def _repr_html_(self) -> str:
+    return framed(rendering.run(page_lib.gather(self.workdir, max_bytes=MAX_BYTES)))
+
+
+class Evaluation(dict):
+  """The scores of an evaluation by name (metrics.json). Its folder is `out`."""
+
+  def __init__(self, scores: Mapping[str, Any], out: pathlib.Path):
+    super().__init__(scores)
+    self.out = out
+
+  def __fspath__(self) -> str:
+    return str(self.out)
+
+  def _repr_html_(self) -> str:
+    return framed(rendering.evaluation(evaluation_page.gather([self.out], max_bytes=MAX_BYTES)))
+
+
+class Comparison(dict):
+  """What `ragrl compare` finds, by measure. Its text is the command's; in a notebook, two systems have their page."""
+
+  def __init__(self, measures: Mapping[str, Any], places: Sequence[str], text: str):
+    super().__init__(measures)
+    self.places, self.text = places, text
+
+  def __str__(self) -> str:
+    return self.text
+
+  def _repr_html_(self) -> str:
+    shown = f"<pre>{html.escape(self.text)}</pre>"
+    if len(self.places) > 2 or not all(map(evaluation_page.is_folder, self.places)):
+      return shown
+    return shown + framed(rendering.evaluation(evaluation_page.gather(self.places, max_bytes=MAX_BYTES)))
+
+
+class Answers(list):
+  """Answers with their episodes: (answer or None, episode) each. In a notebook, every episode is shown.
+
+  Args:
+    answers: the pairs.
+    rows: the episodes as `store.episodes.row` makes them.
+  """
+
+  def __init__(self, answers: Iterable[tuple[str | None, Any]], rows: Sequence[Mapping[str, Any]]):
+    super().__init__(answers)
+    self._rows = rows
+
+  def _repr_html_(self) -> str:
+    return "".join(f"<pre>{html.escape(traces.trace(row))}</pre>" for row in self._rows)

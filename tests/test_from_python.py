@@ -1,0 +1,183 @@
+"""The jobs as a notebook calls them: keywords, a reward, a corpus, callbacks, and results to look at."""
+
+import ast
+import dataclasses
+import html
+import pathlib
+import re
+
+import pytest
+import tiny_world
+
+import ragrl_jax
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes, structs
+from ragrl_jax.jobs import from_python
+from ragrl_jax.report import inline
+from ragrl_jax.run import prepared as prepared_lib
+from ragrl_jax.store import episodes, jsonl
+
+ROOT = pathlib.Path(ragrl_jax.__file__).parent
+
+
+def reward(example, episode):
+  return len(episode.model_text) % 7 / 7
+
+
+def shown(result) -> str:
+  """The page in a result's frame."""
+  (page,) = re.findall(
+    r'<iframe sandbox="allow-scripts" style="[^"]*" srcdoc="([^"]*)"></iframe>', result._repr_html_()
+  )
+  return html.unescape(page)
+
+
+@pytest.mark.slow  # two runs of two starts each, and two evaluations
+def test_a_run_from_keywords_to_a_comparison(world, tmp_path, capsys):
+  calls, config = [], tiny_world.config(world)
+  config.retrieval.index, config.checkpoint.every = "", 50
+
+  def start(on_step=None, reward=reward, name="run", **how):
+    given = dict(questions=f"{world}/train.jsonl", held_out=f"{world}/held_out.jsonl", corpus=world / "corpus.jsonl")
+    return ragrl_jax.train(config, tmp_path / name, **given, reward=reward, on_step=on_step, **how)
+
+  def stop(at, error):
+    def on_step(step, row):
+      calls.append((step, row["step"]))
+      if step == at:
+        raise error
+
+    return on_step
+
+  with pytest.raises(RuntimeError, match="before step 1"):
+    start(stop(0, RuntimeError("before step 1")), settings={"evaluate.every": 1})
+  with pytest.raises(RuntimeError, match="seen enough"):
+    start(stop(2, RuntimeError("seen enough")))
+  assert calls == [(0, 0), (0, 0), (1, 1), (2, 2)]
+  assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.isdigit()] == ["2"]
+  with pytest.raises(ValueError, match="config.reward.function .its contents. was '[0-9a-f]{16}', is ''"):
+    start(reward=None)
+  with pytest.raises(ZeroDivisionError):  # at the last step: the run is finished all the same
+    start(stop(3, ZeroDivisionError()))
+  run = start()
+  assert "is finished: it has its 3 steps" in capsys.readouterr().out
+  assert [row["step"] for row in run.rows] == [0, 1, 2, 3] and 0 < run.rows[-1]["term/reward"] < 1
+  assert run.rows[-1]["weight/reward"] == 1 and run.page.is_file() and "evaluation/em" in run.rows[-1]
+
+  start(name="whole")  # like the run that was stopped
+  assert tiny_world.assert_same(tmp_path / "whole", tmp_path / "run") == 3
+  (index,) = tmp_path.glob("index_*")  # made once for both
+  assert jsonl.read_object(run.workdir / "config.json")["retrieval"]["index"] == str(index)
+  page = shown(run)
+  assert page.startswith("<!doctype html>") and "term/reward" in page and 'id="step-' in page
+
+  one = ragrl_jax.evaluate(run, f"{world}/held_out.jsonl", tmp_path / "one")
+  two = ragrl_jax.evaluate(run, f"{world}/held_out.jsonl", tmp_path / "two", settings={"rollout.max_new_tokens": 4})
+  assert one["n"] == 8 and one == jsonl.read_object(tmp_path / "one" / "metrics.json") and "one" in shown(one)
+  compared = ragrl_jax.compare(one, two)
+  assert "em" in compared and "p, paired by question" in str(compared) and "one → two" in shown(compared)
+  [(_, episode)] = asked = ragrl_jax.ask(run, ["Who is <b>it</b>?"])
+  assert "&lt;b&gt;it" in asked._repr_html_() and "<b>" not in asked._repr_html_() and episode.num_model_tokens
+
+
+@pytest.mark.slow  # two runs
+def test_fine_tuning_is_stopped_and_continued(world, tmp_path):
+  config, steps = tiny_world.config(world, variant="sft"), []
+  config.checkpoint.every, config.data.train = 50, ""
+
+  def on_step(step, row):
+    steps.append(step)
+    if len(steps) == 1:
+      raise RuntimeError("stop")
+
+  given = dict(transcripts=f"{world}/demonstrations.jsonl", steps=2, on_step=on_step)
+  with pytest.raises(RuntimeError, match="stop"):
+    ragrl_jax.sft(config, tmp_path / "tuned", **given)
+  run = ragrl_jax.sft(config, tmp_path / "tuned", **given)
+  assert steps == [1, 2] and (run.workdir / "model" / "config.json").is_file() and "loss" in shown(run)
+
+
+def test_settings_by_keyword():
+  made = from_python._set("search_r1", {"model.path": "m", "data.train": "q", "steps": 0}, {"rollout.group_size": 3})
+  plain = ragrl_jax.Config("search_r1")
+  assert (made.model.path, made.steps, made.rollout.group_size) == ("m", plain.steps, 3)
+  assert made.data.evaluate == "" and plain.data.evaluate  # own questions, so no other set of the config is read
+  again = from_python._set(plain, {"data.evaluate": "dev"}, None)
+  assert again.data.evaluate == "dev" and plain.data.evaluate != "dev" and again.data.train == plain.data.train
+  with pytest.raises(ValueError, match="no setting 'rollout.group_sise'; did you mean 'rollout.group_size'"):
+    from_python._set("small", {}, {"rollout.group_sise": 3})
+  with pytest.raises(ValueError, match="config.rollout.group_size='many': it must be like 8"):
+    from_python._set("small", {}, {"rollout.group_size": "many"})
+
+
+def test_what_there_is_to_search_chooses_the_config(tmp_path, monkeypatch):
+  configs = []
+  monkeypatch.setattr(prepared_lib, "prepare", lambda config, workdir: configs.append(config))
+  monkeypatch.setattr(from_python, "trained", lambda *given, **how: None)
+  (tmp_path / "documents").mkdir()
+  (tmp_path / "documents" / "a.txt").write_text("Velmar has a port.")
+  from_python.train(workdir=tmp_path / "run", corpus=tmp_path / "documents", steps=7)
+  from_python.train(workdir=tmp_path / "run", corpus="http://localhost:1")
+  from_python.train(workdir=tmp_path / "run")
+  searches, remote, alone = configs
+  assert (searches.preset, remote.preset, alone.preset) == ("paper", "paper", "r1")
+  assert remote.retrieval.index == "http://localhost:1" and not alone.retrieval.index and searches.steps == 7
+
+
+def test_a_corpus_is_indexed_once_by_its_contents(tmp_path):
+  said, corpus = [], tmp_path / "documents"
+  corpus.mkdir()
+  (corpus / "a.md").write_text("# Velmar\nIt has a port.")
+  made = from_python._index(corpus, tmp_path / "out", said.append)
+  assert ragrl_jax.load_index(made).search(["port"], 1)[0][0].text
+  corpus.rename(tmp_path / "documents_2")
+  assert from_python._index(tmp_path / "documents_2", tmp_path / "out", said.append) == made and len(said) == 1
+  assert from_python._index(made, tmp_path / "other", said.append) == made  # an index is used as it is
+  (tmp_path / "documents_2" / "a.md").write_text("# Velmar\nIt has two ports.")
+  assert from_python._index(tmp_path / "documents_2", tmp_path / "out", said.append) != made
+
+
+def test_a_reward_takes_the_place_of_all_terms():
+  recipe = recipes.get("when_to_search", similarity="ngrams")
+  example = structs.Example("q", "Where?", ("Velmar",))
+  episode = structs.Episode.from_text(recipe, example, [("model", "<answer>Velmar</answer>")])
+  before = prepared_lib.Prepared(None, recipe, None, None, None)
+  made = prepared_lib.with_reward(before, reward)
+  assert made.recipe.weights(5) == {"reward": 1.0}
+  assert made.recipe.score(example, episode) == {"reward": reward(example, episode)}
+  assert made.recipe.outcome(example, episode) == recipe.outcome(example, episode) == 1
+  other = prepared_lib.with_reward(before, lambda example, episode: None)
+  assert made.reward != other.reward != before.reward == ""
+  assert prepared_lib.with_reward(before, len).reward  # without a text
+  staged = dataclasses.replace(recipe, paced=lambda steps: staged, next_recipe=lambda rows: staged)
+  made = prepared_lib.with_reward(dataclasses.replace(before, recipe=staged), reward).recipe
+  assert made.paced(3.0).next_recipe([]).weights(1) == {"reward": 1.0}  # later stages have it, too
+
+
+def test_a_reward_is_a_number_or_none():
+  recipe = prepared_lib.with_reward(prepared_lib.Prepared(None, recipes.get("search_r1"), None, None, None), len).recipe
+  assert recipe.reward({"reward": True}, 1) == 1.0 and recipe.reward({"reward": None}, 1) is None
+  with pytest.raises(ValueError, match=r"score\(\) returned 'high' for the term 'reward': it must return a number"):
+    recipe.reward({"reward": "high"}, 1)
+
+
+def test_what_is_shown_is_escaped():
+  assert 'srcdoc="&lt;p title=&quot;&amp;quot;&quot;&gt;"' in inline.framed('<p title="&quot;">')
+  example = structs.Example("q", "</pre><script>1</script>", ())
+  episode = structs.Episode.from_text(recipes.get("search_r1"), example, [("model", "<answer> </pre><i> </answer>")])
+  row = episodes.row(example, episode, terms={}, weights={}, reward=None, outcome=None)
+  page = inline.Answers([("a", episode)], [row])._repr_html_()
+  assert page.count("<") == 2 and "gold:" not in page and "ended by │ &lt;/answer&gt;" in page
+  text = inline.Comparison({}, ["a", "b", "c"], "a < b")
+  assert text._repr_html_() == "<pre>a &lt; b</pre>" and str(text) == "a < b"
+
+
+def test_the_package_needs_no_notebook():
+  for path in ROOT.rglob("*.py"):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+      names = [one.name for one in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "") or ""]
+      assert not any(name.split(".")[0] in ("IPython", "ipywidgets") for name in names), path
+
+
+def test_the_default_config_is_the_default_recipes():
+  assert from_python._default("") == "small:" + config_lib.default_config().recipe
