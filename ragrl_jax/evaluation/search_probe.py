@@ -162,7 +162,12 @@ def verdict(numbers: Mapping[str, Any]) -> tuple[str, list[str]]:
     if many:
       return ONCE, [*said, f"{what}, whatever their hops (always: at least {1 - MARGIN:.0%})."]
     return HONEST, [*said, f"{what}; whether it would search more for more hops is not known from these."]
-  return HONEST, [*said, _by_hops(numbers["by_hops"]) if many else "Questions of other hops were not asked."]
+  return HONEST, [
+    *said,
+    _by_hops(numbers["by_hops"])
+    if many
+    else "Its searches by hops are not known: the questions have one number of hops, or none.",
+  ]
 
 
 def text(numbers: Mapping[str, Any]) -> str:
@@ -174,7 +179,7 @@ def text(numbers: Mapping[str, Any]) -> str:
     if "unmeasured" in of:
       missing.append(f"{name}: not measurable ({of['unmeasured']})")
       continue
-    compared = ("", "") if name == OWN else (_signed(of), of["difference"])
+    compared = ("", "") if name == OWN else (_signed(of), "(noise)" if name == AGAIN else of["difference"])
     means = of["outcome"]["mean"], of["searches"], of["found_answer"]
     right, asked, found = map(share, means)
     lines.append((name, right, _between(of["outcome"]), *compared, asked, found, str(of["n"])))

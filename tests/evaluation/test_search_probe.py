@@ -5,10 +5,13 @@ import re
 
 import played
 import pytest
+from console import ragrl
 
-from ragrl_jax import recipes, retrieval, structs
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes, retrieval, settings, structs
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import search_probe, swapped_results
+from ragrl_jax.store import changes
 from ragrl_jax.testing import scripted
 
 RECIPE = recipes.get("search_r1")
@@ -189,6 +192,36 @@ def test_the_rule_of_a_difference(own, other, noise, kind):
   assert search_probe._difference(rows(own), rows(other), noise)["difference"] == kind
 
 
+def found(kinds, *, right=0.0):
+  """The numbers of a probe of 40 questions, with these differences; what is not named was not measured."""
+  share = lambda mean: dict(mean=mean, interval=(mean, mean))
+  of = lambda kind: dict(n=40, mean=0.0, interval=[0.0, 0.0], difference=kind, outcome=share(right), found_answer=0.05)
+  names = ("own", "empty", "random", "shuffled", "oracle")
+  retrievers = {name: of(kinds[name]) if name in kinds else dict(unmeasured="why") for name in names[1:]}
+  shares = dict(searched=share(1.0), once=share(0.5), copied=share(0.2), by_hops={})
+  return dict(retrievers=dict(retrievers, own=of("none")), **shares)
+
+
+@pytest.mark.parametrize(
+  ("kinds", "verdict", "says"),
+  [
+    (dict(empty="unclear"), search_probe.UNDECIDED, "too wide"),
+    (dict(empty="none"), search_probe.UNDECIDED, "nothing to use"),  # 5 % of its results held the answer
+    (dict(empty="none", oracle="none"), search_probe.IGNORES, "change nothing"),
+    (dict(empty="none", oracle="less"), search_probe.STARVED, "do not bring the right ones"),
+    (dict(empty="more"), search_probe.UNDECIDED, "contents"),
+    (dict(empty="more", random="unclear", shuffled="none"), search_probe.UNDECIDED, "contents"),
+    (dict(empty="more", random="less", shuffled="none"), search_probe.IGNORES, "Any passages"),
+    (dict(empty="more", random="none", shuffled="more"), search_probe.HONEST, "not known"),
+  ],
+)
+def test_the_verdict_of_differences(kinds, verdict, says):
+  name, said = search_probe.verdict(found(kinds))
+  assert name == verdict and says in said[-1]
+  if verdict == search_probe.IGNORES and kinds["empty"] == "none":
+    assert search_probe.verdict(found(kinds, right=0.2))[0] == search_probe.REMEMBERS
+
+
 def test_an_oracle_shows_what_the_episode_has_not_seen(index):
   two = EXAMPLES[1]
   find = swapped_results.finders(EXAMPLES, index.corpus, 0)[swapped_results.ORACLE]
@@ -208,3 +241,13 @@ def test_drawn_results_depend_on_the_query_alone(index):
     assert any(drawn(name, "a") != drawn(name, "a", seed) for seed in range(1, 5))
   golds = [p.text for query in "abcdefgh" for p in drawn("shuffled", query)[:1]]
   assert not any(EXAMPLES[3].golds[0] in text for text in golds)
+
+
+def test_a_run_that_never_may_search_is_refused_in_one_line(tmp_path):
+  config = config_lib.default_config()
+  config.switches = dict(max_searches=0)
+  (tmp_path / "run" / "checkpoints" / "1").mkdir(parents=True)
+  changes.write(tmp_path / "run", settings.of(config), "rl")
+  told = ragrl("probe", tmp_path / "run", "--data=x.jsonl", f"--out={tmp_path}/out")
+  assert told.returncode == 2 and told.stderr.count("\n") == 1, told.stderr
+  assert "search_r1: its episodes have no searches, so there is nothing to probe" in told.stderr
