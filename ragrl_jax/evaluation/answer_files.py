@@ -212,14 +212,14 @@ def _stale(out: pathlib.Path, settings: Mapping[str, Any]) -> list[str]:
 
 def compared(settings: Mapping[str, Any]) -> dict[str, Any]:
   """The settings by which an evaluation is known: without places whose contents have digests among them."""
-  found = {name: value for name, value in settings.items() if PLACES.get(name) not in settings}
-  if "wordings" in found:  # digests of the texts of all "file:PATH"
-    found = json.loads(json.dumps(found), object_hook=_without_paths)
-  if isinstance(other := found.get("other"), Mapping):
-    found["other"] = {name: value for name, value in other.items() if f"{name}{DIGEST}" not in other}
-  if isinstance(retrieval := found.get("retrieval"), Mapping):
-    found["retrieval"] = api.placeless(retrieval)
-  return found
+  result = {name: value for name, value in settings.items() if PLACES.get(name) not in settings}
+  if "wordings" in result:  # digests of the texts of all "file:PATH"
+    result = json.loads(json.dumps(result), object_hook=_without_paths)
+  if isinstance(other := result.get("other"), Mapping):
+    result["other"] = {name: value for name, value in other.items() if f"{name}{DIGEST}" not in other}
+  if isinstance(retrieval := result.get("retrieval"), Mapping):
+    result["retrieval"] = api.placeless(retrieval)
+  return result
 
 
 def _without_paths(values: dict[str, Any]) -> dict[str, Any]:

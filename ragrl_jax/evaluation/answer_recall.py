@@ -102,12 +102,12 @@ def gold_scores(example: Example, passages: Sequence[Passage], k: int) -> Mappin
 
 def means(scores: Sequence[Mapping[str, float]], k: int, prefix: str = "") -> dict[str, float]:
   """n and the means of the questions' scores, at least one, with 95 % bootstrap intervals."""
-  found: dict = {f"{prefix}n": len(scores)}
+  result: dict = {f"{prefix}n": len(scores)}
   for name in METRICS:
     values = [one[name] for one in scores]
-    found[f"{prefix}{name}@{k}"] = sum(values) / len(values)
-    found[f"{prefix}{name}@{k}_interval"] = stats.bootstrap_interval(values, seed=0)
-  return found
+    result[f"{prefix}{name}@{k}"] = sum(values) / len(values)
+    result[f"{prefix}{name}@{k}_interval"] = stats.bootstrap_interval(values, seed=0)
+  return result
 
 
 def gold_means(scores: Sequence[Mapping[str, float] | None], k: int) -> dict[str, float]:

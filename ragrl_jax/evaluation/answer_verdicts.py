@@ -67,7 +67,7 @@ def beside(folder: pathlib.Path, rows: Rows) -> list[Mapping[str, Any]]:
   if not (folder / FILE).is_file():
     return list(rows)
   verdicts = {(row["source"], row["id"]): row for row in jsonl.read(folder / FILE)}
-  found: list[Mapping[str, Any]] = []
+  result: list[Mapping[str, Any]] = []
   for row in rows:
     its = verdicts.get((row["source"], row["id"]))
     if its is not None and (its["prediction"], its.get("golds")) != (row["prediction"], list(row["golds"])):
@@ -75,8 +75,8 @@ def beside(folder: pathlib.Path, rows: Rows) -> list[Mapping[str, Any]]:
         f"{folder / FILE}: the verdict on question {row['id']!r} was given on another answer than the prediction, or "
         "with other golds: run `ragrl judge` again, or delete the file."
       )
-    found.append({**row, "judged": None if its is None else its["verdict"]})
-  return found
+    result.append({**row, "judged": None if its is None else its["verdict"]})
+  return result
 
 
 def totals(rows: Rows, verdicts: Rows) -> dict[str, dict[str, Any]]:
@@ -93,14 +93,14 @@ def totals(rows: Rows, verdicts: Rows) -> dict[str, dict[str, Any]]:
   for row, verdict in zip(known, verdicts, strict=True):
     exact = 0.0 if row["prediction"] is None else qa.exact_match(row["prediction"], row["golds"])
     of_set.setdefault(row["source"] or "", []).append((verdict["verdict"], exact))
-  found = {name: _total(pairs) for name, pairs in sorted(of_set.items())}
-  scored = [of for of in found.values() if of["n"]]
-  if len(found) > 1 and len(scored) == len(found):
+  result = {name: _total(pairs) for name, pairs in sorted(of_set.items())}
+  scored = [of for of in result.values() if of["n"]]
+  if len(result) > 1 and len(scored) == len(result):
     mean = lambda key: sum(of[key] for of in scored) / len(scored)
     several = {key: mean(key) for key in ("accuracy", "em", "agreement")}
     total = dict(n=sum(of["n"] for of in scored), unjudged=sum(of["unjudged"] for of in scored), **several)
-    found = comparison.named(found) | {"": total}
-  return found
+    result = comparison.named(result) | {"": total}
+  return result
 
 
 def _total(pairs: Sequence[tuple[float | None, float]]) -> dict[str, Any]:

@@ -33,12 +33,12 @@ def by_set(rows: Rows) -> dict[str, dict[str, float]]:
 
 def by_question(rows: Rows) -> dict[str, dict[Any, float]]:
   """{measure: {(set, id): value}}, without failed questions and unknown values."""
-  found: dict[str, dict[Any, float]] = {}
+  result: dict[str, dict[Any, float]] = {}
   for row in rows:
     if row["ended"] != "failed":
       for name, value in _scores(row).items():
-        found.setdefault(name, {})[row["source"] or "", row["id"]] = value
-  return found
+        result.setdefault(name, {})[row["source"] or "", row["id"]] = value
+  return result
 
 
 def _scores(row: Mapping[str, Any]) -> dict[str, float]:
@@ -158,23 +158,23 @@ def refuse_others(first: Mapping[Any, Any], second: Mapping[Any, Any], what: str
 
 def _compared(systems: Sequence[Sequence[tuple[Any, Any]]], measure: str, alternative: str) -> dict[str, Any]:
   """`compare` for one measure; systems → runs → (`by_set`, `by_question`)."""
-  found: dict[str, Any] = dict(sets={}, deviations={}, wilcoxon=[], questions=[], intervals=[])
+  result: dict[str, Any] = dict(sets={}, deviations={}, wilcoxon=[], questions=[], intervals=[])
   for name in systems[0][0][0]:
     of_runs = [[means[name][measure] for means, _ in runs] for runs in systems]
-    found["sets"][name] = [statistics.fmean(values) for values in of_runs]
-    found["deviations"][name] = [_deviation(values) for values in of_runs]
+    result["sets"][name] = [statistics.fmean(values) for values in of_runs]
+    result["deviations"][name] = [_deviation(values) for values in of_runs]
   of_runs = [[macro(means)[measure] for means, _ in runs] for runs in systems]
-  found |= dict(macro=[statistics.fmean(v) for v in of_runs], macro_deviation=[_deviation(v) for v in of_runs])
-  first, *others = zip(*found["sets"].values())
-  if len(found["sets"]) > 1:
-    found["wilcoxon"] = [stats.wilcoxon(other, first, alternative=alternative) for other in others]
+  result |= dict(macro=[statistics.fmean(v) for v in of_runs], macro_deviation=[_deviation(v) for v in of_runs])
+  first, *others = zip(*result["sets"].values())
+  if len(result["sets"]) > 1:
+    result["wilcoxon"] = [stats.wilcoxon(other, first, alternative=alternative) for other in others]
   shared = sorted(set.intersection(*({*of[measure]} for runs in systems for _, of in runs)))
-  found["paired"] = len(shared)
+  result["paired"] = len(shared)
   if shared:
     base, *rest = [np.asarray([[of[measure][key] for key in shared] for _, of in runs]) for runs in systems]
-    found["questions"] = [stats.paired_permutation(other.mean(axis=0), base.mean(axis=0)) for other in rest]
-    found["intervals"] = [_interval(other, base) for other in rest]
-  return found
+    result["questions"] = [stats.paired_permutation(other.mean(axis=0), base.mean(axis=0)) for other in rest]
+    result["intervals"] = [_interval(other, base) for other in rest]
+  return result
 
 
 def _interval(other: np.ndarray, base: np.ndarray) -> tuple[float, float]:

@@ -117,16 +117,16 @@ def row(example: Example, held: Holdings) -> dict[str, Any]:
       of PIECE tokens are in passages, so other chunks of the same text count.
   """
   answers, documents = _answers(example), _documents(example)
-  found: dict[str, Any] = dict(source=example.source, id=example.id, question=example.question, golds=example.golds)
-  found["passages"] = max(held.phrases[answer] for answer in answers) if answers else None
-  found["gold"] = len(documents) or len(_ids(example))
+  result: dict[str, Any] = dict(source=example.source, id=example.id, question=example.question, golds=example.golds)
+  result["passages"] = max(held.phrases[answer] for answer in answers) if answers else None
+  result["gold"] = len(documents) or len(_ids(example))
   pieces = [[held.phrases[piece] > 0 for piece in _pieces(text)] for _, text in documents if text]
   there = dict(
     by_title=[title in held.titles for title, _ in documents if title],
     by_text=[2 * sum(known) >= len(known) for known in pieces],
     by_id=[name in held.ids for name in _ids(example)],
   )
-  return found | {way: [sum(known), len(known)] for way, known in there.items() if known}
+  return result | {way: [sum(known), len(known)] for way, known in there.items() if known}
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -141,18 +141,18 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     A share of nothing is None.
   """
   known = [row["passages"] for row in rows if row["passages"] is not None]
-  found: dict[str, Any] = dict(questions=len(rows), with_string=len(known))
-  found["answerable"] = sum(count > 0 for count in known) / len(known) if known else None
+  result: dict[str, Any] = dict(questions=len(rows), with_string=len(known))
+  result["answerable"] = sum(count > 0 for count in known) / len(known) if known else None
   if known:
-    found["answerable_interval"] = list(stats.bootstrap_interval([float(count > 0) for count in known], seed=0))
+    result["answerable_interval"] = list(stats.bootstrap_interval([float(count > 0) for count in known], seed=0))
   labels = Counter(max((label for label in HELD if HELD[label] <= count), key=HELD.__getitem__) for count in known)
-  found["held_by"] = {label: labels[label] for label in HELD}
-  found["gold_documents"] = sum(row["gold"] for row in rows)
+  result["held_by"] = {label: labels[label] for label in HELD}
+  result["gold_documents"] = sum(row["gold"] for row in rows)
   for way in ("by_title", "by_text", "by_id"):
     pairs = [row[way] for row in rows if way in row]
-    found[way] = sum(there for there, _ in pairs) / sum(of for _, of in pairs) if pairs else None
-    found[f"complete_{way}"] = sum(there == of for there, of in pairs) / len(pairs) if pairs else None
-  return found
+    result[way] = sum(there for there, _ in pairs) / sum(of for _, of in pairs) if pairs else None
+    result[f"complete_{way}"] = sum(there == of for there, of in pairs) / len(pairs) if pairs else None
+  return result
 
 
 def audited(
@@ -199,14 +199,14 @@ def totals(rows: Sequence[Mapping[str, Any]], k: int | None) -> dict[str, Any]:
   Scores by answer are over questions whose answer can be searched, scores by gold document over all questions. missed@k
   is the share of the answerable questions without an answer among the first k passages.
   """
-  found = summarise(rows)
+  result = summarise(rows)
   if k is None:
-    return found
+    return result
   if asked := [row["by_answer"] for row in rows if row["by_answer"] is not None]:
-    found |= answer_recall.means(asked, k)
+    result |= answer_recall.means(asked, k)
   able = [row["by_answer"]["recall"] for row in rows if row["passages"]]
-  found[f"missed@{k}"] = 1 - sum(able) / len(able) if able else None
-  return found | answer_recall.gold_means([row["by_gold"] for row in rows], k)
+  result[f"missed@{k}"] = 1 - sum(able) / len(able) if able else None
+  return result | answer_recall.gold_means([row["by_gold"] for row in rows], k)
 
 
 def beside(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

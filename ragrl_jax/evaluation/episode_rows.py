@@ -87,13 +87,13 @@ def evidence(recipe, example, episode) -> dict[str, Any]:
   """
   if episode.ended == "failed":
     return {}
-  found: dict[str, Any] = {} if recipe.measures is None else dict(measures=dict(recipe.measures(example, episode)))
+  result: dict[str, Any] = {} if recipe.measures is None else dict(measures=dict(recipe.measures(example, episode)))
   if "extraction" in example.meta:  # its passage is evidence that another policy extracted
-    found["extraction"] = example.meta["extraction"]
+    result["extraction"] = example.meta["extraction"]
   if recipe.evidence is None:
-    return found
+    return result
   said = recipe.evidence(example, episode)
-  return found | dict(
+  return result | dict(
     evidence=said,
     gold_evidence=gold(example),
     answer_recall=float(qa.CONTAINS[recipe.switches.get("recall", "words")](said, example.golds)),
@@ -122,37 +122,37 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     which they are known. ece, brier: compare the confidence with the outcome (rounded to 0 or 1), over the rows with an
     answer that have both.
   """
-  found = _conduct_means(rows)
+  result = _conduct_means(rows)
   if measured := _measures([row["measures"] for row in rows if "measures" in row]):
-    found["measure"] = measured
+    result["measure"] = measured
   rows = [row for row in rows if "evidence" in row]
   if not rows:
-    return found
-  found["answer_recall"] = sum(row["answer_recall"] for row in rows) / len(rows)
+    return result
+  result["answer_recall"] = sum(row["answer_recall"] for row in rows) / len(rows)
   marked = [row for row in rows if row["gold_evidence"]]
   if marked:
     said, golds = [row["evidence"] for row in marked], [row["gold_evidence"] for row in marked]
-    found |= {"evidence_bleu": bleu(said, golds), "evidence_rouge_l": rouge_l(said, golds)}
+    result |= {"evidence_bleu": bleu(said, golds), "evidence_rouge_l": rouge_l(said, golds)}
   lengths = [(row["passage_tokens"], row["evidence_tokens"]) for row in rows if row["evidence_tokens"] is not None]
   # Empty evidence compresses nothing: with its passages in the sum, a policy that extracts less would compress more.
   written = [(passages, evidence) for passages, evidence in lengths if evidence]
   if lengths:
-    found["evidence_empty"] = 1 - len(written) / len(lengths)
+    result["evidence_empty"] = 1 - len(written) / len(lengths)
   if written:
     sizes = [evidence for _, evidence in written]
-    found |= {"evidence_tokens": statistics.fmean(sizes), "evidence_tokens_std": statistics.pstdev(sizes)}
-    found["compression"] = statistics.fmean(passages / evidence for passages, evidence in written)
-    found["compression_total"] = sum(passages for passages, _ in written) / sum(sizes)
-  return found
+    result |= {"evidence_tokens": statistics.fmean(sizes), "evidence_tokens_std": statistics.pstdev(sizes)}
+    result["compression"] = statistics.fmean(passages / evidence for passages, evidence in written)
+    result["compression_total"] = sum(passages for passages, _ in written) / sum(sizes)
+  return result
 
 
 def _conduct_means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-  found: dict[str, Any] = {}
+  result: dict[str, Any] = {}
   for name in MEANS:
     if known := [row[name] for row in rows if row.get(name) is not None]:
-      found[name] = sum(known) / len(known)
+      result[name] = sum(known) / len(known)
   if sized := [row["episode_tokens"] - row["response_tokens"] for row in rows if row.get("episode_tokens") is not None]:
-    found["given_tokens"] = sum(sized) / len(sized)
+    result["given_tokens"] = sum(sized) / len(sized)
   pairs = [
     (row["confidence"], float(row["outcome"] >= 0.5))
     for row in rows
@@ -160,8 +160,8 @@ def _conduct_means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   ]
   if pairs:
     said, right = zip(*pairs)
-    found |= dict(ece=stats.calibration_error(said, right), brier=stats.brier(said, right))
-  return found
+    result |= dict(ece=stats.calibration_error(said, right), brier=stats.brier(said, right))
+  return result
 
 
 def _measures(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float]:

@@ -215,24 +215,24 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
   by_question: dict[str, list[Example]] = {}
   for example in examples:
     by_question.setdefault(digests.asked(example.question), []).append(example)
-  found, places, queries = {}, {}, 0
+  result, places, queries = {}, {}, 0
   for where, row in row_files.read_rows(path):
     example = _example(where, row, by_id, by_question)
-    if example.id in found:
+    if example.id in result:
       raise ValueError(f"{where}: question {example.id!r} has a transcript already, {places[example.id]}.")
-    found[example.id], places[example.id] = _episode(where, row, example, recipe, system), where
-    queries += sum("</search>" in one.text for one in found[example.id].segments[1:] if one.owner == MODEL)
-  if missing := [example.id for example in examples if example.id not in found]:
+    result[example.id], places[example.id] = _episode(where, row, example, recipe, system), where
+    queries += sum("</search>" in one.text for one in result[example.id].segments[1:] if one.owner == MODEL)
+  if missing := [example.id for example in examples if example.id not in result]:
     raise ValueError(
       f"{path}: {len(missing)} of {len(examples)} questions have no transcript (first {missing[0]!r}): give --data a "
       "file with only the questions that have one."
     )
-  if queries and not any(episode.num_searches for episode in found.values()):
+  if queries and not any(episode.num_searches for episode in result.values()):
     raise ValueError(
       f"{path}: {queries} queries, but no results in {' … '.join(AGENTS[system].results)}: these are not "
       f"transcripts of {system}, or the results were left out."
     )
-  return found
+  return result
 
 
 def _example(where: str, row: Mapping[str, Any], by_id, by_question) -> Example:

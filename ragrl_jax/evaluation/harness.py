@@ -47,9 +47,9 @@ def answer(recipe, episode: structs.Episode) -> str | None:
     return episode.facts["answer"]
   for segment in reversed(episode.segments):
     if segment.owner == structs.MODEL:
-      found = recipe.parser.answer(segment.text)
-      if found is not None:
-        return found
+      result = recipe.parser.answer(segment.text)
+      if result is not None:
+        return result
   return None
 
 
@@ -363,26 +363,26 @@ def flat(metrics: Mapping[str, Any], prefix: str = "evaluation/") -> dict[str, f
 
   Intervals, unknown values and the split by a single source are left out.
   """
-  found = {}
+  result = {}
   for name, value in metrics.items():
     if name == "by_source" and len(value) < 2:
       continue
     if isinstance(value, Mapping):
-      found |= flat(value, f"{prefix}{name}/")
+      result |= flat(value, f"{prefix}{name}/")
     elif isinstance(value, int | float):
-      found[prefix + name] = value
-  return found
+      result[prefix + name] = value
+  return result
 
 
 def peak_memory() -> dict[str, int]:
   """Peak memory in bytes: "host" for this process, and for each platform the largest peak that a device reports."""
   unit = 1 if sys.platform == "darwin" else 1024
-  found = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+  result = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
   for device in jax.local_devices():
     held = (device.memory_stats() or {}).get("peak_bytes_in_use")
     if held is not None:
-      found[device.platform] = max(found.get(device.platform, 0), held)
-  return found
+      result[device.platform] = max(result.get(device.platform, 0), held)
+  return result
 
 
 def _part(rows) -> dict[str, Any]:

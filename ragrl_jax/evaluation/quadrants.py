@@ -27,7 +27,7 @@ def over_seeds(parts: Sequence[Rows], measure: str) -> Rows:
   seeds = [{(row["source"] or "", row["id"]): row for row in part} for part in parts]
   if any(seed.keys() != seeds[0].keys() for seed in seeds):
     raise ValueError(f"the {len(seeds)} seeds of an evaluation have different questions: finish it, or name one seed.")
-  found = []
+  result = []
   for key in seeds[0]:
     rows = [row for seed in seeds if (row := seed[key])["ended"] != "failed"]
     mean = lambda values: statistics.fmean(known) if (known := [one for one in values if one is not None]) else None
@@ -36,8 +36,8 @@ def over_seeds(parts: Sequence[Rows], measure: str) -> Rows:
     }
     value, (group, _, name) = mean(_value(row, measure) for row in rows), measure.partition("/")
     score = dict(measures={name: value}) if group == "measure" and name else {measure: value}
-    found.append({**(rows or [seeds[0][key]])[0], **counts, **score})
-  return found
+    result.append({**(rows or [seeds[0][key]])[0], **counts, **score})
+  return result
 
 
 def crossed(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float]]:

@@ -73,10 +73,10 @@ def agreement(raters: Mapping[str, Mapping[Any, str]], *, seed: int = 0) -> dict
 
 
 def _part(said: Counter, places: Sequence[int]) -> Counter:
-  found = Counter()
+  result = Counter()
   for labels, count in said.items():
-    found[tuple(labels[place] for place in places)] += count
-  return found
+    result[tuple(labels[place] for place in places)] += count
+  return result
 
 
 def _shares(labels: Sequence[str]) -> dict[str, float]:
@@ -94,12 +94,12 @@ def _measured(said: Counter, measures: Mapping[str, Measure], seed: int) -> dict
   """
   counts, n = np.asarray([*said.values()], np.float64), said.total()
   drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=_RESAMPLES)
-  found: dict[str, Any] = {}
+  result: dict[str, Any] = {}
   for name, measure in measures.items():
-    found[name] = float(measure(counts[None])[0])
+    result[name] = float(measure(counts[None])[0])
     edges = np.percentile(measure(drawn), (2.5, 97.5))
-    found[f"{name}_interval"] = [float(edge) for edge in edges]
-  return found
+    result[f"{name}_interval"] = [float(edge) for edge in edges]
+  return result
 
 
 def write_sheet(path: str | os.PathLike, pairs: Iterable[tuple[str, Pair]]) -> None:
@@ -120,14 +120,14 @@ def read_sheet(path: str | os.PathLike) -> dict[Pair, str]:
     rows = csv.DictReader(file)
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
       raise ValueError(f"{pathlib.Path(path)}: there is no column {missing[0]!r}; a sheet has {', '.join(COLUMNS)}.")
-    found = {}
+    result = {}
     for row in rows:
       label = (row["label"] or "").strip()
       if label and label not in LABELS:
         raise ValueError(f"{pathlib.Path(path)}:{rows.line_num}: the label {label!r} must be 1, 0 or empty.")
       if label:
-        found[same(row["premise"], row["claim"])] = label
-  return found
+        result[same(row["premise"], row["claim"])] = label
+  return result
 
 
 def same(premise: str, claim: str) -> Pair:
@@ -209,15 +209,15 @@ def _labels(path: str, model: str) -> dict[str, Any]:
   if path.endswith(".csv"):
     return dict(by="person")
   beside = pathlib.Path(path).parent / LABELLED_BY
-  found = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
-  files = found.pop("files", {})
+  result = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+  files = result.pop("files", {})
   if files.get(pathlib.Path(path).name) != _sha256(pathlib.Path(path)):
     return dict(by="unknown")
   config = pathlib.Path(model).parent / changes.FILE
   run = json.loads(config.read_text(encoding="utf-8")) if model and config.is_file() else {}
   if (trained := pathlib.Path(stored_paths.found((run.get("data") or {}).get("train") or "", config.parent))).is_file():
-    found["trained_on"] = "these" if _sha256(trained) in files.values() else "others"
-  return found
+    result["trained_on"] = "these" if _sha256(trained) in files.values() else "others"
+  return result
 
 
 def _sha256(path: pathlib.Path) -> str:

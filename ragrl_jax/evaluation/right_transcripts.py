@@ -75,7 +75,7 @@ def kept(
 def _named(examples: Sequence[Example]) -> list[Example]:
   """The examples with distinct ids, which a file requires: "q7", then "q7.2"."""
   seen: collections.Counter = collections.Counter()
-  found, taken = [], {example.id for example in examples}
+  result, taken = [], {example.id for example in examples}
   for example in examples:
     seen[example.id] += 1
     number, name = seen[example.id], example.id
@@ -83,8 +83,8 @@ def _named(examples: Sequence[Example]) -> list[Example]:
       number += 1
     seen[example.id] = number
     taken.add(name)
-    found.append(dataclasses.replace(example, id=name))
-  return found
+    result.append(dataclasses.replace(example, id=name))
+  return result
 
 
 def _fate(row: Mapping[str, Any], logged: Mapping[str, Any], turns: Turns, before: Sequence[Turns], most: int) -> str:

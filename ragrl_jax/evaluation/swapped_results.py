@@ -25,9 +25,9 @@ class SwappedTools:
 
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
     """See `structs.Tools`."""
-    found = await self._find(self._tools, self._example, query, self._top_k if k is None else k, self._shown)
-    self._shown.update(map(_key, found))
-    return tuple(found)
+    result = await self._find(self._tools, self._example, query, self._top_k if k is None else k, self._shown)
+    self._shown.update(map(_key, result))
+    return tuple(result)
 
 
 def swapped(play, find: Find, top_k: int):
@@ -59,9 +59,9 @@ def finders(examples: Sequence[Example], corpus: Any, seed: int) -> dict[str, Fi
 
 def supporting(example: Example, corpus: Any) -> list[Passage]:
   """The supporting passages of a question: those of its row, or those of the corpus with its gold ids."""
-  found = [*(example.passages[i] for i in example.supporting), *example.meta.get(episodes.GOLDS, ())]
-  if found or corpus is None:
-    return found
+  result = [*(example.passages[i] for i in example.supporting), *example.meta.get(episodes.GOLDS, ())]
+  if result or corpus is None:
+    return result
   rows = (corpus.row_of(str(name)) for name in example.meta.get("gold_ids", ()))
   return [corpus[row] for row in rows if row is not None]
 

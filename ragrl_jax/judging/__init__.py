@@ -113,7 +113,7 @@ def chosen(
       wording that no judge is asked in.
   """
   known = {field.name for field in dataclasses.fields(settings)}
-  found = {}
+  result = {}
   for term in ("", *terms):
     changed = {field: value for field, value in by_term.get(term, {}).items() if value is not None}
     if unknown := sorted(changed.keys() - known):
@@ -125,9 +125,9 @@ def chosen(
       _check_term(term, its)
     if "wording" not in changed and its.prompt != settings.prompt and not prompts.is_folder(its.wording):
       its = dataclasses.replace(its, wording="")
-    found[term] = its
-  _check_wordings(settings, by_term, found)
-  return found
+    result[term] = its
+  _check_wordings(settings, by_term, result)
+  return result
 
 
 def _check_term(term: str, its: settings_lib.Judge) -> None:

@@ -81,12 +81,12 @@ def checked(pairs: Sequence[Pair]) -> list[Pair]:
   """
   if isinstance(pairs, str):
     raise ValueError(f"pairs={pairs[:80]!r} is one string: pass a list of pairs (premise, claim).")
-  found = []
+  result = []
   for i, pair in enumerate(pairs):
     if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
       raise ValueError(f"pair {i} is {pair!r:.120}: every pair must be two strings, (premise, claim).")
-    found.append(tuple(pair))
-  return found
+    result.append(tuple(pair))
+  return result
 
 
 def references(golds: Sequence[str]) -> str:
@@ -136,18 +136,18 @@ def verdicts(
   Raises:
     JudgeFailed: the judge is down: it gave no answer on a whole batch, or on any pair so far.
   """
-  found: list[float | None] = []
+  result: list[float | None] = []
   lost: list[int] = []
   for start in range(0, len(pairs), at_once):
     part = pairs[start : start + at_once]
     try:
-      found += judge.judge(part)
+      result += judge.judge(part)
     except JudgeFailed as error:
       if not error.answered and (len(part) == at_once or not start):
         raise
-      found += _answered(error, part)
-      lost += [number for number in range(start, len(found)) if found[number] is None]
-    progress(len(found))
+      result += _answered(error, part)
+      lost += [number for number in range(start, len(result)) if result[number] is None]
+    progress(len(result))
   for start in range(0, len(lost), at_once):
     numbers = lost[start : start + at_once]
     part = [pairs[number] for number in numbers]
@@ -156,8 +156,8 @@ def verdicts(
     except JudgeFailed as error:
       again = _answered(error, part)
     for number, verdict in zip(numbers, again, strict=True):
-      found[number] = verdict
-  return found
+      result[number] = verdict
+  return result
 
 
 def _answered(error: JudgeFailed, part: Sequence[tuple[str, str]]) -> list[float | None]:

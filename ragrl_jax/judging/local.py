@@ -60,7 +60,7 @@ class Rows:
 
   def scores(self, rows: Sequence[Sequence[int] | None]) -> list[float | None]:
     """One score per row, in order; None for a row that is None (a text that is too long)."""
-    found: list[float | None] = [None] * len(rows)
+    result: list[float | None] = [None] * len(rows)
     buckets: dict[int, list[int]] = {}
     for i, row in enumerate(rows):
       if row is not None:
@@ -69,8 +69,8 @@ class Rows:
       for start in range(0, len(members), self.batch):
         some = members[start : start + self.batch]
         for i, score in zip(some, self._dispatch(self._padded, [rows[i] for i in some], length)):
-          found[i] = float(score)
-    return found
+          result[i] = float(score)
+    return result
 
   def _padded(self, rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
     tokens, mask = (np.zeros((self.batch, length), np.int32) for _ in range(2))

@@ -176,8 +176,8 @@ def trips(bodies: Mapping[str, list[str]], line: str) -> int | None:
 
 def called(line: str) -> list[str]:
   """Names of the computations that an instruction runs: both branches of a condition, but no body of a loop."""
-  found = re.findall(r"(?:calls|true_computation|false_computation|to_apply)=%?([\w.\-]+)", line)
-  return found + re.findall(r"%?([\w.\-]+)", " ".join(re.findall(r"branch_computations=\{(.*?)\}", line)))
+  result = re.findall(r"(?:calls|true_computation|false_computation|to_apply)=%?([\w.\-]+)", line)
+  return result + re.findall(r"%?([\w.\-]+)", " ".join(re.findall(r"branch_computations=\{(.*?)\}", line)))
 
 
 def computations(text: str) -> tuple[dict[str, list[str]], str]:

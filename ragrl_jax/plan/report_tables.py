@@ -72,7 +72,7 @@ def cells(report: Report, one: Program, on_gpus: bool) -> dict[str, str]:
   """A program's line of the table, by column."""
   gib = lambda size: f"{size / 2**30:.2f}"
   seconds, bound = report.seconds(one)
-  found = {
+  result = {
     "program": one.name,
     "compile s": f"{one.compile_s:.0f}",
     "temporaries GiB": gib(one.temporaries),
@@ -85,13 +85,13 @@ def cells(report: Report, one: Program, on_gpus: bool) -> dict[str, str]:
   }
   if on_gpus:
     per = "token" if one.turns > 1 else "call"
-    found |= {
+    result |= {
       "moved GB": f"{one.moved / 1e9:.2f}",
       "kernels": f"{one.fewest / one.turns:,.0f} to {one.kernels / one.turns:,.0f} a {per}",
       "host-read loops": str(one.host_loops),
       "conditions": str(one.host_branches),
     }
-  return found | {"least ms": f"{1000 * seconds:.1f}", "bound": bound, "calls a step": str(one.calls)}
+  return result | {"least ms": f"{1000 * seconds:.1f}", "bound": bound, "calls a step": str(one.calls)}
 
 
 def collectives(one: Program) -> list[str]:

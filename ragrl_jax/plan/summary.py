@@ -190,7 +190,7 @@ class Report:
 
   def to_json(self) -> dict[str, Any]:
     """The report as JSON values, with the computed properties."""
-    found = dataclasses.asdict(self) | dict(
+    result = dataclasses.asdict(self) | dict(
       needed=self.needed,
       capacity=self.chip.hbm,
       fits=self.fits,
@@ -201,9 +201,9 @@ class Report:
       tokens_per_second=self.tokens / self.step_s if self.step_s else 0.0,
       mfu=self.mfu,
     )
-    for row, program in zip(found["programs"], self.programs):
+    for row, program in zip(result["programs"], self.programs):
       row["seconds"], row["bound"] = self.seconds(program)
-    return found
+    return result
 
   @property
   def mfu(self) -> float:

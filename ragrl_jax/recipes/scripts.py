@@ -48,13 +48,13 @@ def facts(example: Example) -> tuple[Fact, ...]:
   """
   if not example.golds or not example.supporting:
     raise NotShown("no answer in the row" if not example.golds else "no passage marked as supporting")
-  found = list(_of_steps(example))
-  if {fact.number - 1 for fact in found} != {*example.supporting}:
-    found = [_fact(example, place, example.golds, example.question) for place in sorted({*example.supporting})]
-    found.sort(key=lambda fact: bool(fact.golds))
-  if qa.searchable(example.golds) and not qa.has_answer(found[-1].sentence, example.golds):
+  result = list(_of_steps(example))
+  if {fact.number - 1 for fact in result} != {*example.supporting}:
+    result = [_fact(example, place, example.golds, example.question) for place in sorted({*example.supporting})]
+    result.sort(key=lambda fact: bool(fact.golds))
+  if qa.searchable(example.golds) and not qa.has_answer(result[-1].sentence, example.golds):
     raise NotShown("no sentence of a supporting passage has the answer")
-  return tuple(found)
+  return tuple(result)
 
 
 def answer(example: Example) -> str:

@@ -205,5 +205,5 @@ class Reward:
 
   def find_tricks(self, example: Example, episode: Episode, *, format: bool) -> dict[str, bool]:
     """The tricks that these terms pay for, and whether the episode uses them; `format`: the format is paid for."""
-    found = dict(unthought=bool(self.outcome(example, episode)) and unthought(episode))
-    return found | (dict(hollow=hollow(episode), consoled=self._wrong(example, episode)) if format else {})
+    result = dict(unthought=bool(self.outcome(example, episode)) and unthought(episode))
+    return result | (dict(hollow=hollow(episode), consoled=self._wrong(example, episode)) if format else {})

@@ -24,14 +24,14 @@ def verdicts(searches: Searches, golds: Collection[str] | None) -> list[str]:
   "repeat": the query was asked before (`queries.plain`). "gold": it returned a gold passage not yet shown.
   "no gold": it returned none. "unknown": no repeat, and the gold passages are not known (None).
   """
-  asked, shown, found = set(), set(), []
+  asked, shown, result = set(), set(), []
   for query, brought in searches:
     query = queries.plain(query)
     new = set(brought) & set(golds or ()) - shown
-    found.append(REPEAT if query in asked else UNKNOWN if golds is None else NEW_GOLD if new else NO_GOLD)
+    result.append(REPEAT if query in asked else UNKNOWN if golds is None else NEW_GOLD if new else NO_GOLD)
     asked.add(query)
     shown.update(brought)
-  return found
+  return result
 
 
 def repeated_searches(searches: Searches) -> int:

@@ -60,8 +60,8 @@ def kept(text: str, style: str) -> str:
 
   So "The." is "the", and "?" is "?": such answers are equal only to themselves.
   """
-  if found := normalize(text, style):
-    return found
+  if result := normalize(text, style):
+    return result
   lower = " ".join(forms.composed(text).lower().split())
   marks = {"squad": _DELETE, "spaced": _SPACE}.get(style, {})
   return " ".join(lower.translate(marks).split()) or lower

@@ -38,7 +38,7 @@ def pairs(text: str, names: str | Sequence[str], *, opening: str = "last") -> li
   if opening not in ("last", "first"):
     raise ValueError(f"opening={opening!r}: use 'last' or 'first'.")
   names = (names,) if isinstance(names, str) else tuple(names)
-  found, opened = [], {}
+  result, opened = [], {}
   for tag in _pattern(names).finditer(text):
     closing, name = tag.groups()
     if not closing:
@@ -46,8 +46,8 @@ def pairs(text: str, names: str | Sequence[str], *, opening: str = "last") -> li
         opened[name] = tag
     elif name in opened:
       start = opened.pop(name)
-      found.append(Pair(name, text[start.end() : tag.start()], start.start(), tag.end()))
-  return found
+      result.append(Pair(name, text[start.end() : tag.start()], start.start(), tag.end()))
+  return result
 
 
 def first_match(text: str, names: str | Sequence[str]) -> Pair | None:

@@ -58,13 +58,13 @@ def columns(given: Given, heads: Mapping[str, str], texts: Given) -> tuple[Colum
     rights = itertools.product((True, False), repeat=2)
     kinds = [dict(head=f"{{head}}, {kind}", both=both) for kind, both in zip(given["quadrants"], rights)]
   own = {key: given[key] for key in ("where", "flags", "data", "made") if key in given}
-  found = []
+  result = []
   for name, value, (head, measure), kind in itertools.product(sets, values, headed, kinds):
     of_set = {"set": name, "head": heads.get(name), "questions": SETS[name]["questions"], variable: value}
-    found.append(_made(Column, dict(head=head, measure=measure, sets=[name], **own) | kind, texts | of_set))
+    result.append(_made(Column, dict(head=head, measure=measure, sets=[name], **own) | kind, texts | of_set))
   if given.get("average"):
-    found += [_made(Column, dict(head=given["average"], measure=one, sets=sets, **own), texts) for one in measures]
-  return tuple(found)
+    result += [_made(Column, dict(head=given["average"], measure=one, sets=sets, **own), texts) for one in measures]
+  return tuple(result)
 
 
 def rows(text: str, runs: Given, texts: Given, against: str = "") -> tuple[Row, ...]:

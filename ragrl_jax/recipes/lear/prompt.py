@@ -84,10 +84,10 @@ def _known(reply: str) -> dict[str, str]:
   names = SECTIONS[reply]
   steps = "\n".join(f"{i}. {_STEPS[name][0].upper()}{_STEPS[name][1:]}." for i, name in enumerate(names, 1))
   short = " ".join(f"<{name}>…</{name}>" for name in names)
-  found = dict(paper=f"{_TOLD}{steps}\n{_ASKED}", short=f"{short}\n{_ASKED}", none="{question}\n{passages}")
+  result = dict(paper=f"{_TOLD}{steps}\n{_ASKED}", short=f"{short}\n{_ASKED}", none="{question}\n{passages}")
   if not names:
-    found |= dict(paper=f"{_THOUGHTS}{_ASKED}\nLet's think step by step.", short=f"{_ASKED}\nStep by step:")
-  return found
+    result |= dict(paper=f"{_THOUGHTS}{_ASKED}\nLet's think step by step.", short=f"{_ASKED}\nStep by step:")
+  return result
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,7 +75,7 @@ def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str
     ValueError: an example has no prediction, or its prediction no evidence (the recipe writes none, or it failed).
   """
   said = {(row.get("source") or "", str(row["id"])): row for row in predictions}
-  found = []
+  result = []
   for example in examples:
     row = said.get((example.source, example.id), {})
     evidence = row.get("evidence")
@@ -91,8 +91,8 @@ def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str
       )
     passage = Passage(f"{example.id}-evidence", "", evidence)
     meta = {**example.meta, "extraction": dict(by=by, **{name: row.get(name) for name in LENGTHS})}
-    found.append(dataclasses.replace(example, passages=(passage,), supporting=(), evidence=(), meta=meta))
-  return found
+    result.append(dataclasses.replace(example, passages=(passage,), supporting=(), evidence=(), meta=meta))
+  return result
 
 
 def find_oracle(example: Example, by: str) -> str | None:
