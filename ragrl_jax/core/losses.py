@@ -1,4 +1,4 @@
-"""The policy's loss: that of GRPO, DAPO, GSPO and PPO.
+"""The policy's loss: that of GRPO, DAPO, GSPO, CISPO and PPO.
 
 How tokens are averaged: core/aggregate.py. PPO's critic: core/value.py. KL penalties: core/kl.py.
 """
@@ -15,6 +15,8 @@ from ragrl_jax.core.value import value_loss
 
 __all__ = ["aggregate", "policy_loss", "value_loss"]
 
+SURROGATES = ("clipped", "cispo")
+
 
 def policy_loss(
   logprobs: Shaped[AnyArray, "R T"],
@@ -27,12 +29,13 @@ def policy_loss(
   dual_clip: Number | None = None,
   aggregation: str,
   ratio: str = "token",
+  surrogate: str = "clipped",
   segment_ids: Int[AnyArray, "R T"] | None = None,
   totals: Totals | None = None,
   norm: Number | None = None,
   weights: Shaped[AnyArray, "R T"] | None = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-  """The clipped surrogate loss, to be minimised.
+  """The surrogate loss, to be minimised.
 
   With rho = exp(logprobs - old_logprobs), a token's loss is max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)).
   With a dual clip and A < 0, the loss is at most -A * dual_clip.
@@ -46,21 +49,22 @@ def policy_loss(
     dual_clip: above 1; None turns it off.
     aggregation: a mode of `aggregate`.
     ratio: "token", or "sequence": all tokens of a sequence share exp(mean of logprobs - old_logprobs).
+    surrogate: "clipped", or "cispo": -A clip(rho) logprob with a constant clip(rho), so clipped tokens keep a gradient.
     segment_ids, totals, norm: as for `aggregate`.
     weights: constant factors of the tokens' losses, such as `importance_weights`; 1 if None.
 
   Returns:
-    (loss, metrics): clip_fraction (share of tokens whose clipped branch is the larger loss), dual_clip_fraction, ratio
-    (mean) and old_kl (mean of the tokens' k3 estimate of KL(old || policy), in nats). All are means over tokens, with
-    the denominator of token_mean.
+    (loss, metrics): clip_fraction (share of tokens whose clipped branch is the larger loss; for cispo, whose ratio is
+    clipped), dual_clip_fraction, ratio (mean) and old_kl (mean of the tokens' k3 estimate of KL(old || policy), in
+    nats). All are means over tokens, with the denominator of token_mean.
 
   Raises:
-    ValueError: unknown ratio or aggregation, a negative bound, or a dual_clip of 1 or less.
+    ValueError: unknown ratio, surrogate or aggregation, a negative bound, or a dual_clip of 1 or less.
 
   Source: PPO (arXiv 1707.06347) eq. 7; two bounds, DAPO (arXiv 2503.14476); dual clip, Ye et al. (arXiv 1912.09729)
-  eq. 5; sequence ratio, GSPO (arXiv 2507.18071) eq. 7.
+  eq. 5; sequence ratio, GSPO (arXiv 2507.18071) eq. 7; CISPO (arXiv 2506.13585) eq. 4.
   """
-  _check(clip_low, clip_high, dual_clip, ratio)
+  _check(clip_low, clip_high, dual_clip, ratio, surrogate)
   on = masked.as_bool(mask)
   advantages = jax.lax.stop_gradient(masked.keep(advantages, on))
   gap = masked.keep(logprobs, on) - jax.lax.stop_gradient(masked.keep(old_logprobs, on))
@@ -71,8 +75,11 @@ def policy_loss(
     length = masked.segment_sums(jnp.ones(gap.shape, jnp.float32), on, segment_ids)
     rho = jnp.exp(limited(masked.segment_sums(gap, on, segment_ids) / jnp.maximum(length, 1.0)))
   plain = -advantages * rho
-  clipped = -advantages * jnp.clip(rho, 1.0 - clip_low, 1.0 + clip_high)
-  loss = jnp.maximum(plain, clipped)  # pessimistic: clipping never lowers the loss
+  bounded = jnp.clip(rho, 1.0 - clip_low, 1.0 + clip_high)
+  clipped = -advantages * bounded
+  loss, cut = jnp.maximum(plain, clipped), clipped > plain  # pessimistic: clipping never lowers the loss
+  if surrogate == "cispo":
+    loss, cut = jax.lax.stop_gradient(clipped) * masked.keep(logprobs, on), bounded != rho
   dual = jnp.zeros(on.shape, bool)
   if dual_clip is not None:  # without it, the loss of a token with A < 0 grows with its ratio without limit
     bound = -advantages * dual_clip
@@ -82,13 +89,13 @@ def policy_loss(
     loss = loss * jax.lax.stop_gradient(masked.keep(weights, on))
   tokens, _ = divisors(on, segment_ids, totals)
   share = lambda x: jax.lax.stop_gradient(masked.total(x, on) / tokens)
-  metrics = dict(
-    clip_fraction=share(clipped > plain), dual_clip_fraction=share(dual), ratio=share(rho), old_kl=share(moved)
-  )
+  metrics = dict(clip_fraction=share(cut), dual_clip_fraction=share(dual), ratio=share(rho), old_kl=share(moved))
   return aggregate(loss, on, aggregation, segment_ids=segment_ids, totals=totals, norm=norm), metrics
 
 
-def _check(clip_low, clip_high, dual_clip, ratio) -> None:
+def _check(clip_low, clip_high, dual_clip, ratio, surrogate) -> None:
+  if surrogate not in SURROGATES:
+    raise ValueError(f"surrogate={surrogate!r}: it must be one of {', '.join(SURROGATES)} (config.loss.surrogate).")
   if ratio not in ("token", "sequence"):
     raise ValueError(f"ratio={ratio!r}: it must be 'token' or 'sequence' (config.loss.ratio).")
   if clip_low < 0 or clip_high < 0:

@@ -114,6 +114,7 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
     dual_clip=s.dual_clip,
     aggregation=s.aggregation,
     ratio=s.ratio,
+    surrogate=s.surrogate,
     weights=weights,
     **add_up,
   )

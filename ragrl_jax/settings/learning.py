@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ragrl_jax.core import aggregate
+from ragrl_jax.core import aggregate, losses
 from ragrl_jax.core import kl as kl_lib
 from ragrl_jax.settings.fields import Rules, Section, setting
 
@@ -56,6 +56,12 @@ class Loss(Section):
   clip_low: float = setting(0.2, "the policy ratio is clipped at 1 - clip_low", least=0)
   clip_high: float = setting(0.2, "the policy ratio is clipped at 1 + clip_high", least=0)
   dual_clip: float | None = setting(None, "upper bound of the ratio for tokens with negative advantage", above=1)
+  surrogate: str = setting(
+    "clipped",
+    "clipped: PPO's, without a gradient where the clip acts; cispo: the clipped ratio is a constant weight of the "
+    "token's log-probability, so every token keeps a gradient",
+    choices=losses.SURROGATES,
+  )
   ratio: str = setting("token", "the clipped ratio; sequence: GSPO's", choices=("token", "sequence"))
   kl: str = setting("none", "estimator of the penalty; none: no penalty", choices=("none", *kl_lib.ESTIMATORS))
   kl_in: str = setting("loss", "where the penalty is added", choices=("loss", "reward"))
@@ -81,6 +87,11 @@ class Loss(Section):
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
+    yield (
+      self.surrogate != "cispo" or self.dual_clip is None,
+      f"config.loss.dual_clip={self.dual_clip} with config.loss.surrogate='cispo': its ratio is clipped whatever the "
+      "advantage's sign. Set dual_clip to None, or surrogate to 'clipped'.",
+    )
     yield (
       self.kl_coef == 0 or self.kl != "none",
       f"config.loss.kl_coef={self.kl_coef} with config.loss.kl='none': name an estimator ('k2', 'k3', …) or set the "

@@ -74,6 +74,25 @@ def test_dual_clip_by_hand():
   assert one(np.log(1.1), 2.0, dual_clip=3.0)[0] == one(np.log(1.1), 2.0)[0]
 
 
+def test_cispo_equals_its_source():
+  # The numbers of verl's own test of its CISPO: the weights are min(e^.5, 1.2) and e^-1, and a clipped token learns.
+  x, old = jnp.array([[-1.5, -3.0, -1.0]]), jnp.full((1, 3), -2.0)
+  advantages, mask = jnp.array([[2.0, -3.0, 100.0]]), jnp.array([[1, 1, 0]])
+  how = dict(clip_low=10.0, clip_high=0.2, aggregation="token_mean", surrogate="cispo")
+  f = lambda x, **more: losses.policy_loss(x, old, advantages, mask, **how, **more)
+  (loss, metrics), slope = jax.value_and_grad(f, has_aux=True)(x)
+  np.testing.assert_allclose(loss, (1.2 * 2.0 * 1.5 - np.exp(-1.0) * 3.0 * 3.0) / 2, rtol=1e-6)
+  np.testing.assert_allclose(slope, [[-1.2 * 2.0 / 2, np.exp(-1.0) * 3.0 / 2, 0.0]], rtol=1e-6)
+  assert metrics["clip_fraction"] == 0.5
+  slope = jax.grad(lambda x: f(x, weights=jnp.array([[0.5, 2.0, 9.0]]))[0])(x)
+  np.testing.assert_allclose(slope, [[-0.6, np.exp(-1.0) * 3.0, 0.0]], rtol=1e-6)
+  # Where no ratio has moved, the gradient is that of the clipped surrogate.
+  clipped = lambda x: losses.policy_loss(x, old, advantages, mask, **HOW)[0]
+  np.testing.assert_allclose(jax.grad(lambda x: f(x)[0])(old), jax.grad(clipped)(old), rtol=1e-6)
+  with pytest.raises(ValueError, match="clipped, cispo"):
+    losses.policy_loss(x, old, advantages, mask, **HOW, surrogate="soft")
+
+
 def test_sequence_ratio_by_hand():
   # Segment 1 has gaps (.2, .4): mean .3, so rho e^.3 for both tokens. Segment 2 has -.1. All are within bounds of 50 %.
   gaps, segments = jnp.array([[0.2, 9.0, 0.4, -0.1]]), jnp.array([[1, 1, 1, 2]])
@@ -95,11 +114,12 @@ def test_the_kl_to_the_old_policy_is_that_of_tokens_whatever_the_ratio():
     assert metrics["old_kl"] == pytest.approx(np.mean(np.expm1(wide) - wide), rel=1e-3), ratio
 
 
-CASES = [(a, *how) for a in AGGREGATIONS for how in (("token", None), ("sequence", 3.0))]
+WAYS = (dict(), dict(ratio="sequence", dual_clip=3.0), dict(surrogate="cispo"))
 
 
-@pytest.mark.parametrize("aggregation, ratio, dual_clip", CASES)
-def test_untrained_tokens_have_finite_values_and_no_gradient_however_far_off_policy(aggregation, ratio, dual_clip):
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_untrained_tokens_have_finite_values_and_no_gradient_however_far_off_policy(aggregation, way):
   gaps = jnp.array(
     [
       [-120.0, 120.0, -30.0, 30.0, 0.0, 120.0, jnp.nan, jnp.inf],
@@ -108,7 +128,7 @@ def test_untrained_tokens_have_finite_values_and_no_gradient_however_far_off_pol
   )
   mask = jnp.array([[1, 1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0]])
   advantages = jnp.array([[1.0] * 7 + [jnp.nan], [-1.0] * 7 + [jnp.inf]])
-  how = HOW | dict(dual_clip=dual_clip, ratio=ratio, aggregation=aggregation)
+  how = HOW | dict(aggregation=aggregation, **way)
   f = lambda x: losses.policy_loss(x, jnp.zeros((2, 8)), advantages, mask, **how)
   (loss, metrics), gradient = jax.value_and_grad(f, has_aux=True)(gaps)
   assert jnp.isfinite(loss) and jnp.isfinite(gradient).all()

@@ -348,6 +348,18 @@ def test_values_of_yaml_may_name_others_also_of_another_file(tmp_path):
   assert "data.shuffle" in {line.field for line in made.of("refused")}
 
 
+def test_cispo_is_read_from_both_libraries(tmp_path):
+  names = ("surrogate", "clip_low", "clip_high", "dual_clip", "aggregation")
+  loss = lambda made: [getattr(written(made, tmp_path)[1].loss, name) for name in names]
+  actor = "actor_rollout_ref.actor"
+  given = f"{actor}.policy_loss.loss_mode=cispo {actor}.clip_ratio_low=10 {actor}.clip_ratio_high=0.2"
+  text = f"python -m verl.trainer.main_ppo actor_rollout_ref.model.path=m {given}\n"
+  made = of_text(tmp_path, text, changes=["questions=9999"])
+  assert loss(made) == ["cispo", 10.0, 0.2, None, "token_mean"]
+  text = "from trl import GRPOConfig\nGRPOConfig(loss_type='cispo', epsilon_high=5.0, max_steps=10)\n"
+  assert loss(of_text(tmp_path, text, "run.py", ["num_processes=1"])) == ["cispo", 1.0, 4.0, None, "token_mean"]
+
+
 def test_scripts_of_other_libraries_are_not_guessed_at(tmp_path):
   text = "python -m other.main trainer.algorithm.n=5 generator.batched=true environment.search.url=x data.seed=1\n"
   with pytest.raises(ValueError, match="only 2 of the script's 5 fields"):
