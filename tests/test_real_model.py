@@ -82,6 +82,15 @@ def test_every_stage_runs(given, tmp_path, system):
   assert known["run"]["steps"] == 2 and len(known["questions"]["rl_greedy"]["em"]) == 8
 
 
+@pytest.mark.long  # seven commands
+def test_the_untrained_model_is_prompted(given, tmp_path):
+  found = run(given, tmp_path, "--system=untrained")
+  assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-4000:]
+  page = results("--workdir", tmp_path, "--records", tmp_path / "records")
+  rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("| ") and "questions" not in line]
+  assert rows == [[f"| {method}", "8"] for method in ("closed_book", "given", "ircot", "rag")]
+
+
 @pytest.mark.long  # twelve commands, some of them twice
 def test_a_killed_run_goes_on_where_it_stopped(given, tmp_path):
   began = subprocess.Popen(

@@ -5,7 +5,7 @@ Run:    python benchmarks/real_model/questions.py --data ROWS --out FOLDER [--un
 Reads rows of reading comprehension: question, answers, and the paragraph that holds the answer (a file, or SQuAD by its
 name on the hub, hf:rajpurkar/squad/plain_text/train). Writes train.jsonl.gz, development.jsonl.gz and test.jsonl.gz,
 which share no article, corpus.jsonl.gz: every unit of every article, to be searched, and hard.jsonl.gz: training
-questions with twice the passages, for a curriculum. Prints their sizes as JSON.
+questions with twice the passages where an article has as many, for a curriculum. Prints their sizes as JSON.
 """
 
 import argparse
@@ -94,11 +94,14 @@ def main() -> None:
       rows += by_article[titles.pop()]
     rng.shuffle(rows)
     writers.write_examples(given.out / f"{name}.jsonl.gz", rows)
-  train = {row.id for row in parts["train"]}
+  train = {row.id: row for row in parts["train"]}
   chosen = [example for example in examples if example.id in train]
   articles_of = (list(articles[example.passages[0].title].values()) for example in chosen)
-  harder = [with_choice(*each, rng, given.unit, 2 * given.passages) for each in zip(chosen, articles_of)]
-  parts["hard"] = [row for row in harder if row]
+  # A question of a short article is as hard as it was.
+  parts["hard"] = [
+    with_choice(example, article, rng, given.unit, 2 * given.passages) or train[example.id]
+    for example, article in zip(chosen, articles_of)
+  ]
   writers.write_examples(given.out / "hard.jsonl.gz", parts["hard"])
   corpus = [
     part for article in articles.values() for passage in article.values() for part in units(passage, given.unit)

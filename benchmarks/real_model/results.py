@@ -60,7 +60,7 @@ def main() -> None:
   parser.add_argument("--docs", action="store_true", help="write docs/real_model.md and its picture")
   given = parser.parse_args()
   if given.workdir:
-    for name, record in finished(given.workdir):
+    for name, record in [*finished(given.workdir), *prompted(given.workdir)]:
       given.records.mkdir(parents=True, exist_ok=True)
       lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())
       (given.records / f"{name}.json").write_text(f"{{{lines}}}\n", encoding="utf-8")
@@ -69,8 +69,14 @@ def main() -> None:
   for record in records:
     if "evaluations" in record:
       by_system[record["run"]["name"]].append(record)
-  sections = [summary(by_system), claims(by_system), *(section(name, seeds) for name, seeds in by_system.items())]
-  text = "\n\n".join(sections) if by_system else "No run has been recorded yet."
+  baselines = {method: row for record in records for method, row in record.get("prompted", {}).items()}
+  sections = [
+    summary(by_system),
+    *([untrained(baselines)] if baselines else []),
+    claims(by_system),
+    *(section(name, seeds) for name, seeds in by_system.items()),
+  ]
+  text = "\n\n".join(sections) if by_system or baselines else "No run has been recorded yet."
   print(text)
   if given.docs:
     draw(records)
@@ -110,6 +116,15 @@ def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
     )
 
 
+def prompted(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
+  """(name, record) of the methods of run.py --system untrained: numbers alone."""
+  for folder in sorted(workdir.glob("untrained/seed_*/evaluations")):
+    methods = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/metrics.json"))}
+    kept = ("n", "em", "f1", "searches", "response_tokens")
+    rows = {method: {name: metrics[name] for name in kept} for method, metrics in methods.items()}
+    yield f"{folder.parents[1].name}_{folder.parent.name}", dict(prompted=rows)
+
+
 def curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
   """{name of CURVES: (step, value) where metrics.jsonl has it}."""
   points = {
@@ -130,6 +145,14 @@ def summary(by_system: Mapping[str, Sequence[Record]]) -> str:
     difference = _difference("em", comparison.compare(rows)["em"]).removeprefix("EM ")
     cells = (name, f"{int(after[0]['n'])}", _mean(before, "em"), _mean(after, "em"), difference)
     lines.append(f"| {' | '.join(cells)} |")
+  return "\n".join(lines)
+
+
+def untrained(methods: Mapping[str, Mapping[str, float]]) -> str:
+  """A row for each way to prompt the untrained model (ragrl_jax/recipes/untrained/README.md)."""
+  lines = ["| untrained, prompted | questions | EM greedy | F1 greedy | searches |", "|---|---|---|---|---|"]
+  for method, row in methods.items():
+    lines.append(f"| {method} | {int(row['n'])} | {row['em']:.3f} | {row['f1']:.3f} | {row['searches']:.2f} |")
   return "\n".join(lines)
 
 
@@ -212,7 +235,7 @@ def draw(records: Sequence[Record]) -> None:
   from matplotlib import pyplot
 
   by_name = collections.defaultdict(list)
-  for record in records:
+  for record in [record for record in records if "curves" in record]:
     by_name[record["run"]["name"]].append(record)
   across = min(3, len(by_name))
   down = -(-len(by_name) // across)

@@ -21,7 +21,9 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 SEARCHERS = ("search_r1", "veritas", "when_to_search")
-SYSTEMS = ("arena", "care", "lear", *SEARCHERS)
+SYSTEMS = ("arena", "care", "lear", *SEARCHERS, "untrained")
+METHODS = ("closed_book", "given", "rag", "ircot")  # of --system untrained: the same model prompted, without training
+PROMPTED = ("lanes=64", "rows=64", "context=1536", "prefill=256", "page=64", "max_new_tokens=96")
 HUB = "hf:rajpurkar/squad/plain_text/train~8000"
 # Judges without a model: words and letters in common.
 VARIANTS = dict(when_to_search=",exact,ngrams")
@@ -69,6 +71,8 @@ def main() -> int:
     stage.done.parent.mkdir(parents=True, exist_ok=True)
     stage.done.write_text(json.dumps(dict(seconds=round(time.perf_counter() - at, 1))) + "\n")
   out = given.workdir / given.system / f"seed_{given.seed}"
+  if given.system == "untrained":
+    return 0
   print(
     f"\n{(time.perf_counter() - began) / 60:.0f} minutes. The page: {out}/rl/report.html\nTo ask the trained model:"
   )
@@ -133,9 +137,20 @@ def stages(given: argparse.Namespace) -> list[Stage]:
   ask = (sys.executable, os.path.relpath(HERE / "questions.py"), "--data", rows(given.data), "--out", questions)
   choice = ("--unit", "paragraph", "--passages", 2) if given.gpu else ("--unit", "sentence", "--passages", 4)
   plan.append(made("make questions", shared, *ask, *choice, *(["--test=8", "--development=8"] if given.smoke else [])))
-  if given.system in SEARCHERS:
+  if given.system in (*SEARCHERS, "untrained"):
     index = (ragrl(), "index", "--corpus", questions / "corpus.jsonl.gz", "--encoder", "bm25")
     plan.append(made("index the corpus", shared, *index, "--out", shared / "index"))
+  test, most = f"{questions}/test.jsonl.gz", [f"--config.data.max_examples={given.questions}"] * bool(given.questions)
+  if given.system == "untrained":
+    sizes = [f"--config.rollout.{size}" for size in PROMPTED]
+    found = [f"--config.retrieval.index={shared / 'index'}", f"--config.retrieval.top_k={2 if given.gpu else 3}"]
+    for method in METHODS:
+      config = "untrained" + f":{method}" * (method != "rag")
+      play = (ragrl(), "evaluate", f"--config={config}", "--checkpoint", model, "--data", test, *most, *found)
+      dtype = "bfloat16" if given.gpu else "float32"
+      where = (*sizes, f"--config.model.dtype={dtype}", "--out", out / "evaluations" / method)
+      plan.append(made(f"evaluate {method}", out, *play, f"--config.seed={given.seed}", *where))
+    return plan
   transcripts = out / "demonstrations.jsonl.gz"
   shown = ("--data", f"{questions}/train.jsonl.gz", "--out", transcripts, "--examples", given.demonstrations)
   start = f"--config.model.path={model}"
@@ -149,7 +164,6 @@ def stages(given: argparse.Namespace) -> list[Stage]:
   if given.system == "care":  # its curriculum goes from two passages to four, or from four to eight
     rl = (*rl, f"--config.data.hard={questions}/hard.jsonl.gz")
   plan.append(made("reinforcement learning", out, *rl, *common, *steps, *given.flags))
-  test, most = f"{questions}/test.jsonl.gz", [f"--config.data.max_examples={given.questions}"] * bool(given.questions)
   for name, checkpoint in (("untrained", model), ("sft", out / "sft/model"), ("rl", out / "rl")):
     for how in ("greedy", "sampled"):
       play = (ragrl(), "evaluate", f"--config={config}", "--checkpoint", checkpoint, "--data", test, *most, *common)
