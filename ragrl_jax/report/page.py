@@ -106,13 +106,16 @@ def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> l
 
 
 def settings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """Every setting as {"path", "value", "default", "changed"}; a setting without a default counts as changed."""
+  """Every setting as {"path", "value", "default", "changed"}.
+
+  A setting without a default is a switch of the recipe. It counts as changed unless it is null, which is the preset's.
+  """
   known = dict(flat(config_lib.default_config().to_dict()))
   return [
     {
       "path": path,
       "value": said(value),
-      "changed": path not in known or known[path] != value,
+      "changed": known.get(path) != value,
       "default": said(known[path]) if path in known else "",
     }
     for path, value in flat(config)
@@ -147,7 +150,8 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
     "seed": config.get("seed", summary.get("seed")),
     "steps": rows[-1]["step"] if rows else 0,
     "of_steps": config.get("steps"),
-    "model": model_of(config.get("model") or {}),
+    "model": named(model := model_of(config.get("model") or {})),
+    "model_path": model,
     "began": _clock(times[0]) if times else "",
     "seconds": summary.get("seconds") or panels.seconds(rows),
     "written": _clock(datetime.datetime.now(datetime.UTC).timestamp()),
@@ -172,6 +176,15 @@ def model_of(model: Mapping[str, Any]) -> str:
     return str(model["path"])
   shape = model.get("shape") or {}
   return f"{shape['family']}, {shape['num_layers']} layers of {shape['d_model']}" if "d_model" in shape else ""
+
+
+def named(model: str) -> str:
+  """A model of `model_of` in few words: a folder's name; for a run's model, what the run began with and the run."""
+  path = pathlib.Path(model)
+  if path.name != "model":
+    return path.name
+  before = model_of(jsonl.read_object(path.parent / "config.json").get("model") or {})
+  return f"{named(before)}, trained in {path.parent.name}" if before else "/".join(path.parts[-2:])
 
 
 def _clock(seconds: float) -> str:

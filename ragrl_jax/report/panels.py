@@ -39,7 +39,7 @@ PANELS = (
   Panel("Outcome", "Share of training episodes that are right, unshaped", "share", {"outcome": "outcome"}),
   Panel(
     "Held-out exact match",
-    "Greedy answers to questions never trained on, by the facts they need",
+    "Greedy answers to questions never trained on",
     "share",
     {
       "all": "evaluation/em",
@@ -85,20 +85,24 @@ PANELS = (
   ),
   Panel("Throughput", "Tokens of the step's episodes over its seconds", "tokens/s", {"tokens/s": "tokens_per_second"}),
 )
+EVALUATED, GROUPED = ("evaluation", "development"), ("by_hops", "by_source")
+TRICKS = Panel("Unearned reward", "Replies with a trick known to its README.md", "share", {})
 # Parts of a step in stacking order. The order is fixed, so that a part has the same colour in every run.
 PARTS = ("rollout", "retrieval_wait", "judge_wait", "scoring", "update", "weights", "other", "evaluate", "checkpoint")
-TERM, TIME, ENDED = re.compile(r"term/(.+)"), re.compile(r"seconds/(.+)"), re.compile(r"((?:evaluation/)?ended/).+")
+TERM, TRICK = re.compile(r"term/(.+)"), re.compile(r"unearned/(.+)")
+TIME, ENDED = re.compile(r"seconds/(.+)"), re.compile(r"((?:evaluation/)?ended/).+")
 _NOT_CURVES = {"step", "time"}
 
 
 def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any]:
-  """The data of the page's charts: {"runs", "panels", "more"}.
+  """The data of the page's charts: {"runs", "panels", "more", "constant"}.
 
   `runs` are {"name", "steps", "columns": {name: values}, "joined", "every"}. With more than MAX_POINTS rows, each point
   is a mean over `every` rows. None in a column is a gap of its curve. In a `joined` column, which is measured at some
   steps only, None lies between two measurements and the curve is connected. `panels` are the charts of PANELS that
-  have data, and one chart for each reward term after the reward's. `more` are charts of all other columns. With several
-  runs, a chart shows one column, with a line for each run.
+  have data, after the reward's one for each term that differs from it, and one for the recipe's known tricks. `more`
+  are charts of all other columns, {"group", "charts"}, and `constant` those that never change, {"name", "value"}.
+  With several runs, a chart shows one column, with a line for each run.
 
   Args:
     runs: name of a run → its rows.
@@ -106,29 +110,62 @@ def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any
   """
   columns = [_columns(name, rows) for name, rows in runs.items()]
   names = {name for run in columns for name in run["columns"]}
-  flat = {name for name in names if not any(any(run["columns"].get(name, ())) for run in columns)}
-  panels, taken = [], set()
+  names -= _repeated(names)
+  values = {name: [run["columns"].get(name) for run in columns] for name in names}
+  flat = {name for name in names if not any(any(column or ()) for column in values[name])}
+  matched = lambda pattern: {match[1]: name for name in sorted(names) if (match := pattern.fullmatch(name))}
+  terms, tricks = matched(TERM), matched(TRICK)
+  alone = {name for name in terms.values() if values[name] == values.get("reward")}  # the reward is this term
+  panels, taken = [], {*terms.values(), *tricks.values()}
   for panel in PANELS:
     absent = flat if panel.zero_is_off or (panel.searching and not searching) else set()
     series = {label: name for label, name in panel.series.items() if name in names - absent}
     taken |= {*series.values()} | ({*panel.series.values()} if panel.searching else set())
+    if panel.title == "Outcome" and alone and values.get("outcome") == values["reward"]:
+      continue
+    if panel.title == "Reward" and alone:
+      panel = dataclasses.replace(panel, note=_alone(terms, alone, values))
     panels += _charts(panel, series, columns)
     if panel.title == "Reward":
-      terms = {TERM.fullmatch(name)[1]: name for name in sorted(names) if TERM.fullmatch(name)}
-      taken |= {*terms.values()}
       for term, name in terms.items():
-        panels += _charts(Panel(f"Term: {term}", "Unweighted, mean of episodes", "value", {}), {term: name}, columns)
-  more = [
-    chart
-    for name in sorted(names - taken)
-    if not TIME.fullmatch(name)
-    for chart in _charts(Panel(name, "", "", {}), {name: name}, columns)
-  ]
-  drawn = {line["column"] for chart in panels + more for line in chart["series"]}
+        if name not in alone:
+          panels += _charts(Panel(f"Term: {term}", "Unweighted, mean of episodes", "value", {}), {term: name}, columns)
+      panels += _charts(TRICKS, {trick: name for trick, name in tricks.items() if name not in flat}, columns)
+  others = sorted(name for name in names - taken if not TIME.fullmatch(name))
+  constant = {name: known.pop() for name in others if len(known := _known(values[name])) == 1}
+  groups: dict[str, list] = {}
+  for name in others:
+    if name not in constant:
+      group = name.partition("/")[0] if "/" in name else ""
+      groups.setdefault(group, []).extend(_charts(Panel(name, "", "", {}), {name: name}, columns))
+  more = [{"group": group, "charts": groups[group]} for group in sorted(groups)]
+  drawn = {line["column"] for chart in sum((part["charts"] for part in more), panels) for line in chart["series"]}
   for run in columns:
     run["columns"] = {name: values for name, values in run["columns"].items() if name in drawn}
     run["joined"] = sorted(drawn & {*run["joined"]})
-  return {"runs": columns, "panels": panels, "more": more}
+  said = [{"name": name, "value": value} for name, value in constant.items()]
+  return {"runs": columns, "panels": panels, "more": more, "constant": said}
+
+
+def _repeated(names: set[str]) -> set[str]:
+  """The columns of the only number of hops, or the only set, of an evaluation: they repeat those of all questions."""
+  found: set[str] = set()
+  for prefix in (f"{split}/{group}/" for split in EVALUATED for group in GROUPED):
+    columns = {name for name in names if name.startswith(prefix)}
+    if len({name.removeprefix(prefix).rpartition("/")[0] for name in columns}) == 1:
+      found |= columns
+  return found
+
+
+def _known(columns: Sequence[Sequence[float | None] | None]) -> set[float]:
+  return {value for column in columns for value in column or () if value is not None}
+
+
+def _alone(terms: Mapping[str, str], alone: set[str], values: Mapping[str, Any]) -> str:
+  """The note of a reward that is one term, which has no chart of its own."""
+  same = [f"the term {label}" for label, name in terms.items() if name in alone]
+  same += ["the outcome"] if values.get("outcome") == values["reward"] else []
+  return f"Mean of episodes; the same as {' and '.join(same)}"
 
 
 def _charts(panel: Panel, series: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

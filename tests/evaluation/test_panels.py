@@ -14,7 +14,7 @@ def test_curves_find_their_columns_and_other_metrics_are_shown_too():
     },
     {
       "step": 2, "time": 7.0, "reward": 1.123456789, "term/format": 0.5, "term/answer": 1.0, "grad_norm": 2.0,
-      "evaluation/em": 0.5, "kl": 0.0, "old_kl": 0.125,
+      "evaluation/em": 0.5, "kl": 0.0, "old_kl": 0.125, "odd/one": 4,
     },
   ]  # fmt: skip
   found = panels.curves({"run": rows})
@@ -25,10 +25,32 @@ def test_curves_find_their_columns_and_other_metrics_are_shown_too():
   assert run["columns"]["reward"] == [None, 1.0, 1.1235]
   assert run["columns"]["grad_norm"] == [None, None, 2.0] and run["columns"]["evaluation/em"] == [0.25, None, 0.5]
   assert run["joined"] == ["evaluation/em"]  # not measured at step 1; the gradient norm was measured but is not finite
-  # A KL that is always 0 is switched off: its chart has no curve for it, but it is not hidden among the others.
+  # A KL that is always 0 is switched off: its chart has no curve for it, but the page says its value.
   drawn = {panel["title"]: [line["column"] for line in panel["series"]] for panel in found["panels"]}
   assert drawn["KL"] == ["old_kl"]
-  assert [panel["title"] for panel in found["more"]] == ["kl", "odd/one"]
+  assert [(part["group"], [chart["title"] for chart in part["charts"]]) for part in found["more"]] == [
+    ("odd", ["odd/one"])
+  ]
+  assert found["constant"] == [{"name": "kl", "value": 0.0}]
+
+
+def test_what_would_be_drawn_twice_is_drawn_once():
+  row = lambda step, reward: {
+    "step": step, "time": 0.0, "reward": reward, "outcome": reward, "term/answer": reward, "unearned/echo": reward / 2,
+    "unearned/none": 0.0, "evaluation/em": reward, "evaluation/by_hops/1/em": reward, "evaluation/by_hops/1/n": 9.0,
+  }  # fmt: skip
+  charts = panels.curves({"run": [row(1, 0.5), row(2, 1.0)]})
+  drawn = {panel["title"]: [line["label"] for line in panel["series"]] for panel in charts["panels"]}
+  assert drawn == {"Reward": ["reward"], "Unearned reward": ["echo"], "Held-out exact match": ["all"]}
+  assert charts["panels"][0]["note"] == "Mean of episodes; the same as the term answer and the outcome"
+  assert charts["more"] == charts["constant"] == []
+  # Two numbers of hops, a second term and another outcome say something of their own.
+  rows = [row(step, 0.5) | {"evaluation/by_hops/2/em": 0.1, "term/format": 1.0, "outcome": 1.0} for step in (1, 2)]
+  charts = panels.curves({"run": rows})
+  assert [panel["title"] for panel in charts["panels"]] == [
+    *("Reward", "Term: format", "Unearned reward", "Outcome", "Held-out exact match")
+  ]
+  assert [line["label"] for line in charts["panels"][-1]["series"]] == ["all", "1 hop", "2 hops"]
 
 
 def test_long_runs_are_averaged():
@@ -54,27 +76,29 @@ def test_an_ending_without_episodes_is_zero():
 
 def test_without_a_retriever_searches_are_not_shown():
   rows = [{"step": step, "time": 0.0, "reward": 1.0, "searches": 0.0, "evaluation/searches": 0.0} for step in (1, 2)]
-  titles = lambda **more: [
-    chart["title"] for place in ("panels", "more") for chart in panels.curves({"run": rows}, **more)[place]
-  ]
+  found = lambda **more: panels.curves({"run": rows}, **more)
+  titles = lambda **more: [chart["title"] for chart in found(**more)["panels"]]
+  assert found(searching=False)["more"] == found(searching=False)["constant"] == []
   assert titles(searching=False) == ["Reward"]
   assert titles(searching=True) == ["Reward", "Searches per question"]  # a policy that never searches must be visible
 
 
 def test_several_runs_share_a_chart():
   rows = lambda steps, **more: [{"step": step, "time": 0.0, "reward": 1.0 * step, **more} for step in range(steps)]
-  found = panels.curves({"a": rows(3, kl=0.0, old_kl=0.5), "b": rows(2, **{"evaluation/em": 0.5, "new": 1})})
+  found = panels.curves(
+    {"a": rows(3, kl=0.0, old_kl=0.5, speed=1), "b": rows(2, **{"evaluation/em": 0.5, "new": 1, "speed": 2})}
+  )
   lines = {
     chart["title"]: [(line["label"], line["column"], line["run"]) for line in chart["series"]]
-    for chart in found["panels"] + found["more"]
+    for chart in found["panels"] + found["more"][0]["charts"]
   }
   assert lines == {
     "Reward": [("a", "reward", 0), ("b", "reward", 1)],
     "Held-out exact match": [("b", "evaluation/em", 1)],
     "KL": [("a", "old_kl", 0)],
-    "kl": [("a", "kl", 0)],
-    "new": [("b", "new", 1)],
+    "speed": [("a", "speed", 0), ("b", "speed", 1)],
   }
+  assert [item["name"] for item in found["constant"]] == ["kl", "new"]
   assert [run["steps"] for run in found["runs"]] == [[0, 1, 2], [0, 1]]
   both = panels.curves({"a": rows(2, kl=1.0, old_kl=0.5), "b": rows(2)})
   assert [chart["title"] for chart in both["panels"]] == ["Reward", "KL: reference", "KL: update"]

@@ -185,9 +185,20 @@ def test_a_clock_that_went_back_and_a_lone_surrogate(tmp_path):
   assert page_lib.gather(tmp_path)["run"]["seconds"] is None  # no step reports its duration
 
 
+def test_a_models_name_is_not_its_path(tmp_path):
+  for folder, began in (("warm", "/models/Tiny-1B"), ("next", str(tmp_path / "warm/model"))):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "config.json").write_text(json.dumps({"model": {"path": began}}))
+  assert page_lib.named("/models/Tiny-1B") == page_lib.named("maker/Tiny-1B") == "Tiny-1B"
+  assert page_lib.named(f"{tmp_path}/warm/model") == "Tiny-1B, trained in warm"
+  assert page_lib.named(f"{tmp_path}/next/model") == "Tiny-1B, trained in warm, trained in next"
+  assert page_lib.named("/elsewhere/run/model") == "run/model"
+
+
 def test_settings_are_compared_with_the_defaults():
-  given = {"steps": 7, "seed": 0, "model": {"path": ""}, "new": {"a": 1}}
+  given = {"steps": 7, "seed": 0, "model": {"path": ""}, "new": {"a": 1, "b": None}}
   found = {item["path"]: item for item in page_lib.settings(given)}
   assert found["steps"]["changed"] and found["steps"]["default"] == "100"
+  assert found["new.a"]["changed"] and not found["new.b"]["changed"]  # a null switch is its preset's
   assert not found["seed"]["changed"] and not found["model.path"]["changed"]
   assert found["new.a"]["changed"] and found["new.a"]["default"] == ""

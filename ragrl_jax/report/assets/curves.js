@@ -118,12 +118,14 @@ class Curves {
   }
 
   #line(svg, line, x, y) {
-    const group = drawn("g", {class: line.tone}, svg), width = line.joined ? 1 : smooth, parts = stretches(line.values);
+    // Two measurements say nothing about the way between them.
+    const few = line.joined && line.values.length < 3 ? " few" : "";
+    const group = drawn("g", {class: line.tone + few}, svg), width = line.joined ? 1 : smooth, parts = stretches(line.values);
     const path = (values) => parts.map((part) => part.map(
       (place, i) => `${i ? "L" : "M"}${x(line.steps[place]).toFixed(1)} ${y(values[place]).toFixed(1)}`).join("")).join("");
     if (width > 1) drawn("path", {class: "raw", d: path(line.values)}, group);
     drawn("path", {class: "curve", d: path(running(line.values, width))}, group);
-    const dots = line.values.length < DENSE && width === 1 && RUNS.length === 1 ? parts.flat() :
+    const dots = line.values.length < DENSE && width === 1 && (few || RUNS.length === 1) ? parts.flat() :
       parts.filter((part) => part.length === 1).flat();  // a value between two gaps draws no line
     for (const place of dots) drawn("circle", {class: "dot", cx: x(line.steps[place]), cy: y(line.values[place]), r: 2.6}, group);
   }

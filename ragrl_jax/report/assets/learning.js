@@ -60,7 +60,8 @@ for (const panel of DATA.curves.panels) {
   else new Curves(panel, document.getElementById("curves"));
 }
 if (more) {
-  DATA.curves.more.forEach((panel) => new Curves(panel, more.querySelector(".grid")));
+  const grids = more.querySelectorAll(".grid");
+  DATA.curves.more.forEach((part, i) => part.charts.forEach((panel) => new Curves(panel, grids[i])));
   more.addEventListener("toggle", redraw);
 }
 if (reading) {
