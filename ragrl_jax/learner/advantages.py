@@ -82,12 +82,12 @@ def _at_last_tokens(earned: np.ndarray, turns: np.ndarray, mask: np.ndarray) -> 
 
 def _cut(arrays: Sequence[np.ndarray], episodes: Sequence[Sequence[int]], like: Sequence[np.ndarray]):
   """The arrays of episodes cut into those of their items; zeros for items of other episodes."""
-  found = [np.zeros(one.shape, np.float32) for one in like]
+  result = [np.zeros(one.shape, np.float32) for one in like]
   for own, array in zip(episodes, arrays, strict=True):
     edges = np.cumsum([len(like[number]) for number in own])[:-1]
     for number, part in zip(own, np.split(array, edges), strict=True):
-      found[number] = part
-  return found
+      result[number] = part
+  return result
 
 
 def _check(rewards: Sequence[np.ndarray]) -> None:
@@ -173,9 +173,9 @@ def _describe(returns, masks, values) -> dict[str, float]:
   )
   n = max(got.size, 1)
   # Var = E[x²] − E[x]², from sums, so that a batch without trained tokens gives zeros and not NaN.
-  found = dict(return_mean=total / n)
+  result = dict(return_mean=total / n)
   if values is not None:
     variance = square / n - (total / n) ** 2
     unexplained = off_square / n - (off / n) ** 2
-    found |= dict(value_mean=guess / n, explained_variance=1.0 - unexplained / variance if variance > 1e-12 else 0.0)
-  return found
+    result |= dict(value_mean=guess / n, explained_variance=1.0 - unexplained / variance if variance > 1e-12 else 0.0)
+  return result

@@ -201,14 +201,14 @@ def join(parts: Sequence[Packed]) -> Packed:
 
 def _spans(items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], *, block: int) -> dict[int, Span]:
   """Item → the span of its own piece, for one block's rows of pieces."""
-  found = {}
+  result = {}
   for row, members in enumerate(pieces):
     stop = 0
     for piece in members:
       start, stop = stop, stop + piece.stop - piece.start
       if piece.stop == len(items[piece.item].tokens):  # a shared beginning ends before its item does
-        found[piece.item] = Span(block, row, start, stop)
-  return found
+        result[piece.item] = Span(block, row, start, stop)
+  return result
 
 
 def _block(

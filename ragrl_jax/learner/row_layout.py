@@ -202,22 +202,22 @@ def chosen(
   )
   pairs = [(t, other) for t in layouts if t >= context for other in range(unit, t + 1, unit)]
   # Of equal ones the shortest rows, which need the least memory, and one length, which is compiled once.
-  found = tuple(sorted(set(min(pairs, key=lambda pair: (places(pair), pair[0], -pair[1])))))
+  result = tuple(sorted(set(min(pairs, key=lambda pair: (places(pair), pair[0], -pair[1])))))
   sizes = [len(item.tokens) for items in steps for item in items]
   if not lengths:
-    tokens = sum(layout.tokens for layout in layouts[found[-1]])
+    tokens = sum(layout.tokens for layout in layouts[result[-1]])
     logging.warning(
       "config.learner.row_lengths: %s are chosen from %d sequences of %d to %d tokens; rows are %.0f %% full.",
-      *(found, len(sizes), min(sizes), max(sizes), 100 * tokens / places(found)),
+      *(result, len(sizes), min(sizes), max(sizes), 100 * tokens / places(result)),
     )
-    return found
+    return result
   laid_as_given = [best(items, rows=rows, lengths=lengths, share_prefix=share_prefix) for items in steps]
   given = rows * sum(length for blocks in laid_as_given for length, _ in blocks)
-  if given > WASTE * places(found):
+  if given > WASTE * places(result):
     logging.warning(
       "config.learner.row_lengths=%s: the rows of %d sequences of %d to %d tokens have %d places, with %s they have "
       "%d, and the learner computes every place. Leave the setting empty, (), to have the lengths chosen.",
-      *(tuple(lengths), len(sizes), min(sizes), max(sizes), given, found, places(found)),
+      *(tuple(lengths), len(sizes), min(sizes), max(sizes), given, result, places(result)),
     )
   return tuple(lengths)
 

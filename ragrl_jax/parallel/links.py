@@ -82,14 +82,14 @@ def _server() -> socket.socket:
 
 def _accepted(server: socket.socket, token: str, missing: set[int]) -> dict[int, socket.socket]:
   """The connections of these hosts. A connection that does not send the token is closed."""
-  found: dict[int, socket.socket] = {}
+  result: dict[int, socket.socket] = {}
   end = time.monotonic() + WAIT_S
-  while missing - found.keys():
+  while missing - result.keys():
     server.settimeout(max(0.01, end - time.monotonic()))
     try:
       connection, _ = server.accept()
     except TimeoutError as error:
-      raise Lost(f"hosts {sorted(missing - found.keys())} have not connected within {WAIT_S:.0f} s.") from error
+      raise Lost(f"hosts {sorted(missing - result.keys())} have not connected within {WAIT_S:.0f} s.") from error
     connection.settimeout(HELLO_S)
     try:
       said, number = HELLO.unpack(_read(connection, HELLO.size))
@@ -97,10 +97,10 @@ def _accepted(server: socket.socket, token: str, missing: set[int]) -> dict[int,
       connection.close()
       continue
     if secrets.compare_digest(said, token.encode()) and number in missing:
-      found[number] = connection
+      result[number] = connection
     else:
       connection.close()
-  return found
+  return result
 
 
 class Link:

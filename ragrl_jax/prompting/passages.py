@@ -62,14 +62,14 @@ def parse_block(text: str) -> tuple[Passage, ...] | None:
   body = body[len(OPEN) : -len(CLOSE)]
   if not body.strip():
     return ()
-  found = []
+  result = []
   for i, entry in enumerate(_HEAD.split(body)[1:] if _HEAD.match(body) else [body], 1):
     head = f"Doc {i}(Title: "
     close = _title_end(entry, len(head)) if entry.startswith(head) else None
     if close is None:
       return None
-    found.append(Passage(str(i), entry[len(head) : close], entry[close + 1 :].strip()))
-  return tuple(found)
+    result.append(Passage(str(i), entry[len(head) : close], entry[close + 1 :].strip()))
+  return tuple(result)
 
 
 def numbered(passages: Sequence[Passage], *, titles: bool = False) -> str:

@@ -76,17 +76,17 @@ def chosen(
     return Wording((("user", known[choice]),))
   needs, says = tuple(needs), f"{setting}={choice}"
   text = _read(choice, says)
-  found = _parted(text, says) if roles else Wording((("user", text),))
+  result = _parted(text, says) if roles else Wording((("user", text),))
   allowed = dict.fromkeys((*needs, *may))
   listed = ", ".join(f"{{{name}}}" for name in allowed) or "none"
-  if unknown := sorted(found.places - allowed.keys()):
+  if unknown := sorted(result.places - allowed.keys()):
     raise ValueError(
       f"{says}: {{{unknown[0]}}} is not a placeholder here; there is {listed}. Write {{{{{unknown[0]}}}}} for this "
       "text itself."
     )
-  if missing := [name for name in needs if name not in found.places]:
+  if missing := [name for name in needs if name not in result.places]:
     raise ValueError(f"{says}: the placeholder {{{missing[0]}}} is missing in the file.")
-  return found
+  return result
 
 
 def is_file(choice: str) -> bool:

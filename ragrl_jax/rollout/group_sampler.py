@@ -137,10 +137,10 @@ class GroupSampler:
       if ahead:
         self.next = NextStep(self._next_draw(self._prompts))
         started = self._start(session, step + 1, self.next.draw)
-      found = _checked(step, self._gather(session, step, first, None))
+      result = _checked(step, self._gather(session, step, first, None))
       if ahead:
         self.next = dataclasses.replace(self.next, playing=(session, stack.pop_all(), started))
-    return found
+    return result
 
   def sample_next(self, step: int, beside: Work) -> None:
     """Samples the groups of the coming step, which `take` has started, beside other work.
@@ -195,16 +195,16 @@ class GroupSampler:
     self.next = NextStep(draw and tuple(draw), groups=groups)
 
   def _from_json(self, groups) -> tuple[Group, ...]:
-    found = tuple(tuple(episodes_lib.of_record(record) for record in group) for group in groups)
+    result = tuple(tuple(episodes_lib.of_record(record) for record in group) for group in groups)
     # One episode per group is enough, because its samples share the prompt.
-    for episode in (group[0] for group in found):
+    for episode in (group[0] for group in result):
       if (now := self.example(episode).id) != episode.example_id:
         raise ValueError(
           f"the checkpoint holds samples of prompt {episode.prompt_index} for example {episode.example_id!r}; with "
           f"this config that prompt is example {now!r}. config.data.train, max_examples or seed have changed: put them "
           "back, or start in a new workdir."
         )
-    return found
+    return result
 
   # ---- drawing -------------------------------------------------------------------------------------------------------
 

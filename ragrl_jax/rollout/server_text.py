@@ -84,9 +84,9 @@ def of_tokens(
   # By bytes, because the server's tokens and ours have different boundaries.
   by_byte = [value for token, value in theirs for _ in token][: len(wanted)]
   by_byte += [0.0] * (len(wanted) - len(by_byte))
-  found, at = [], 0
+  result, at = [], 0
   for token in ids:
     size = len(tokenizer.token_bytes(token))
-    found.append(min(by_byte[at : at + size], default=0.0))
+    result.append(min(by_byte[at : at + size], default=0.0))
     at += size
-  return tuple(found)
+  return tuple(result)

@@ -76,19 +76,19 @@ def stops(recipe: Recipe) -> None:
 
 def terms(recipe: Recipe, example: Example, episode: Episode) -> Mapping[str, float | None]:
   """Terms, weights, reward and outcome are consistent. Returns the terms."""
-  found, weights = recipe.score(example, episode), recipe.weights(0)
-  assert set(found) == set(weights), f"score names {sorted(found)}, weights names {sorted(weights)}"
-  for name, value in found.items():
+  result, weights = recipe.score(example, episode), recipe.weights(0)
+  assert set(result) == set(weights), f"score names {sorted(result)}, weights names {sorted(weights)}"
+  for name, value in result.items():
     assert value is None or math.isfinite(value), f"term {name} is {value}: it must be a finite number, or None"
   outcome = recipe.outcome(example, episode)
   assert outcome in (0.0, 1.0, None), f"outcome is {outcome!r}: it must be 0, 1, or None without a verdict"
-  reward, paid = recipe.reward(found, 0), [(weight, found[name]) for name, weight in weights.items() if weight]
+  reward, paid = recipe.reward(result, 0), [(weight, result[name]) for name, weight in weights.items() if weight]
   if any(value is None for _, value in paid):
     assert reward is None, f"reward is {reward}, though a term with a weight is None"
   else:
     total = sum(weight * value for weight, value in paid)
     assert math.isclose(reward, total, rel_tol=1e-6, abs_tol=1e-12), f"reward is {reward}, the weighted sum {total}"
-  return found
+  return result
 
 
 def pure(recipe: Recipe, example: Example, episode: Episode) -> None:

@@ -135,13 +135,13 @@ class Session:
 
   async def _search(self, query: str, k: int | None) -> tuple[structs.Passage, ...]:
     try:
-      found = tuple(await self._tools.search(query, k))
+      result = tuple(await self._tools.search(query, k))
     except structs.ToolFailed as failure:
       self.failure = self.failure or str(failure)
       raise Refused(502, str(failure)) from None
-    self._found.append((query, found))
+    self._found.append((query, result))
     self.searches += 1
-    return found
+    return result
 
   async def _reply(self, asked: Asked) -> Piece:
     async with self._turn:

@@ -121,10 +121,10 @@ def _decoded(text: str, at: int) -> tuple[Any, int]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  found = dict(pairs)
-  if len(found) < len(pairs):
+  result = dict(pairs)
+  if len(result) < len(pairs):
     raise ValueError("a name stands in an object twice")
-  return found
+  return result
 
 
 def _no_constant(name: str) -> Any:
@@ -179,15 +179,15 @@ def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]
 def _parameters(body: str, schema: Mapping[str, Any]) -> dict[str, Any]:
   """The arguments of an XML call."""
   known = schema.get("properties")
-  known, at, found = known if isinstance(known, Mapping) else {}, 0, {}
+  known, at, result = known if isinstance(known, Mapping) else {}, 0, {}
   while body[at:].strip():
     if (one := _PARAMETER.match(body, at)) is None:
       raise Malformed("the arguments must be <parameter=NAME>…</parameter> and nothing else")
-    if one[1] in found:
+    if one[1] in result:
       raise Malformed(f"<parameter={one[1][:40]}> stands in the call twice")
-    found[one[1]] = _value(one[2], known.get(one[1]))
+    result[one[1]] = _value(one[2], known.get(one[1]))
     at = one.end()
-  return found
+  return result
 
 
 def _value(text: str, schema: Any) -> Any:
@@ -208,11 +208,11 @@ def _kinds(schema: Any) -> set[str]:
   if not isinstance(schema, Mapping):
     return set()
   kinds = schema.get("type", ())
-  found = {kinds} if isinstance(kinds, str) else {kind for kind in kinds if isinstance(kind, str)}
+  result = {kinds} if isinstance(kinds, str) else {kind for kind in kinds if isinstance(kind, str)}
   for name in ("anyOf", "oneOf"):
     if isinstance(some := schema.get(name), list):
-      found |= {kind for one in some for kind in _kinds(one)}
-  return found
+      result |= {kind for one in some for kind in _kinds(one)}
+  return result
 
 
 def _json(text: str) -> Any:

@@ -153,8 +153,8 @@ def _fault_of_object(value: dict[str, Any], schema: Mapping[str, Any], where: st
   for name, one in value.items():
     if name not in properties and others is False:
       return f"{where} must not have {name!r:.{_SHOWN}}: there is {', '.join(map(repr, properties)) or 'nothing'}"
-    if found := fault(one, properties.get(name, others), f"{name!r:.{_SHOWN}}"):
-      return found
+    if result := fault(one, properties.get(name, others), f"{name!r:.{_SHOWN}}"):
+      return result
   return ""
 
 

@@ -183,7 +183,7 @@ def function_of(name: str, setting: str) -> Callable[..., Any]:
       module = importlib.import_module(where)
     except ModuleNotFoundError as error:
       raise ValueError(f"{setting}={name!r}: {error}.") from None
-  found = getattr(module, function, None)
-  if not callable(found):
+  result = getattr(module, function, None)
+  if not callable(result):
     raise ValueError(f"{setting}={name!r}: {where} has no function {function}.")
-  return found
+  return result
