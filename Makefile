@@ -121,8 +121,8 @@ lint: $(VENV)/.ready  ## style, and types in the rooms that pyproject.toml lists
 docs: $(DOCS_VENV)/.ready-docs  ## the documentation site, in out/docs/: fails on a symbol without a docstring, a dead link or a warning
 	$(DOCS_VENV)/bin/python docs/site/build.py
 
-notebook: $(DOCS_VENV)/.ready-docs  ## runs notebooks/your_own_recipe.ipynb, in a minute
-	$(call quickly,$(DOCS_VENV)/bin/python) $(DOCS_VENV)/bin/jupyter-execute notebooks/your_own_recipe.ipynb --timeout=300
+notebook: $(DOCS_VENV)/.ready-docs  ## runs the notebooks, each in about a minute
+	$(call quickly,$(DOCS_VENV)/bin/python) $(DOCS_VENV)/bin/jupyter-execute notebooks/*.ipynb --timeout=300
 
 package: $(PACKAGE_VENV)/.ready-package  ## builds and checks archive and wheel, in out/package/; the wheel trains in an empty environment
 	.ci/package $(PACKAGE_VENV)/bin/python

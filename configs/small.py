@@ -24,9 +24,12 @@ def get_config(variant: str = ""):
   own = [word for word in chosen if word not in ("gpu", "sft", "smoke")]
   config = runpy.run_path(str(pathlib.Path(__file__).with_name(f"{name}.py")))["get_config"](",".join(own))
   config.data.update(train="", evaluate="")
-  config.switches.instructions = "short"
+  alone = config.preset == "r1"  # answers without search, and its prompt says so
+  if not alone:
+    config.switches.instructions = "short"
   config.model.update(dtype="bfloat16" if gpu else "float32", remat=False)
-  search, grouped = name in SEARCHERS, config.advantage.kind == "group_relative"  # a critic needs no groups
+  search = name in SEARCHERS and not alone
+  grouped = config.advantage.kind == "group_relative"  # a critic needs no groups
   config.rollout.update(
     prompts_per_step=(16 if not gpu else 32 if search else 64) * (1 if grouped else 8),
     group_size=8 if grouped else 1,

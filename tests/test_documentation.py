@@ -1,4 +1,4 @@
-"""The pages: every public symbol has a docstring, every link has a target, the notebook stays short."""
+"""The pages: every public symbol has a docstring, every link has a target, the notebooks stay short."""
 
 import ast
 import dataclasses
@@ -21,8 +21,8 @@ JOBS = "model corpus reward judges run evaluate tables serve agents hosts".split
 NOTEBOOK = ROOT / "notebooks" / "your_own_recipe.ipynb"
 
 
-def code_cells():
-  cells = json.loads(NOTEBOOK.read_text())["cells"]
+def code_cells(notebook=NOTEBOOK):
+  cells = json.loads(notebook.read_text())["cells"]
   return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
@@ -46,11 +46,12 @@ def test_commands_in_the_pages_have_the_flags_that_they_need():
   assert len(given) > 2 and all("--paper" in words for words in given), given
 
 
-def test_the_site_has_four_groups_of_pages_and_no_page_is_long():
+def test_the_site_has_five_groups_of_pages_and_no_page_is_long():
   index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
   groups = dict(re.findall(r":caption: ([^\n]*)\n:maxdepth: 1\n\n(.*?)\n```", index, re.DOTALL))
-  assert list(groups) == ["Start", "Do a job", "Understand", "Results"]
-  assert len(groups["Start"].splitlines()) <= 4
+  assert list(groups) == ["Start", "Notebooks", "Do a job", "Understand", "Results"]
+  assert len(groups["Start"].splitlines()) <= 3
+  assert set(groups["Notebooks"].split()) == {f"notebooks/{path.stem}" for path in NOTEBOOK.parent.glob("*.ipynb")}
   assert groups["Do a job"].split() == [f"howto/{name}" for name in JOBS]
   assert {path.stem for path in (ROOT / "docs" / "howto").iterdir()} == set(JOBS)
   assert all(f"(docs/howto/{name}.md)" in (ROOT / "README.md").read_text(encoding="utf-8") for name in JOBS)
@@ -126,8 +127,9 @@ def test_coverage_is_summed_by_room():
   assert below == ["engine"] and "95.0%" in shown and "25.0%" in shown  # "jobs" has no threshold
 
 
-def test_the_notebook_is_sixty_lines_of_code_without_outputs():
-  cells = code_cells()
+@pytest.mark.parametrize("notebook", sorted(NOTEBOOK.parent.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_is_sixty_lines_of_code_without_outputs(notebook):
+  cells = code_cells(notebook)
   lines = [line for cell in cells for line in "".join(cell["source"]).splitlines() if line.strip()]
   assert len(lines) <= 60
   assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells)

@@ -11,7 +11,7 @@ import tiny_world
 
 import ragrl_jax
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes, structs
+from ragrl_jax import recipes, settings, structs, testing
 from ragrl_jax.jobs import from_python
 from ragrl_jax.report import inline
 from ragrl_jax.run import prepared as prepared_lib
@@ -179,5 +179,14 @@ def test_the_package_needs_no_notebook():
       assert not any(name.split(".")[0] in ("IPython", "ipywidgets") for name in names), path
 
 
+def test_steps_take_the_place_of_epochs(tmp_path, monkeypatch):
+  made = []
+  monkeypatch.setattr(from_python, "tuned", lambda prepared, *given, **how: made.append(prepared.settings))
+  from_python.sft(workdir=tmp_path, transcripts="none.jsonl", steps=9, settings=testing.TINY | {"mesh.data": 1})
+  assert (made[0].steps, made[0].sft.epochs, made[0].data.train) == (9, 0, "none.jsonl")
+
+
 def test_the_default_config_is_the_default_recipes():
   assert from_python._default("") == "small:" + config_lib.default_config().recipe
+  alone = prepared_lib.recipe(settings.of(ragrl_jax.Config(from_python._default(",r1"))))
+  assert not alone.searches and "search" not in alone.prompt.messages(structs.Example("q", "Who?", ()))[0]["content"]

@@ -120,7 +120,7 @@ def sft(
   Args:
     config: as in `train`; "": the config "small:…,sft" of the default recipe.
     transcripts: config.data.train: questions with `turns` (docs/howto/model.md).
-    steps: config.steps, in place of config.sft.epochs.
+    steps: config.steps, in place of config.sft.epochs and its warm-up.
     workdir, model, settings, on_step, say: as in `train`.
     **how: `drawn`, `evaluate`, `reached`, `resume`, `accept_changes`, `profile`, as in jobs/sft.py.
 
@@ -128,7 +128,11 @@ def sft(
     ValueError: there is no such setting; or as in jobs/sft.py.
   """
   named = {"model.path": model, "data.train": transcripts, "steps": steps}
-  made = _set(config or _default(",sft"), named, ({"sft.epochs": 0} if steps else {}) | dict(settings or {}))
+  made = _set(
+    config or _default(",sft"),
+    named,
+    ({"sft.epochs": 0, "sft.warmup_share": 0.0} if steps else {}) | dict(settings or {}),
+  )
   return tuned(sft_lib.prepare(made, workdir), workdir, on_step=on_step, say=say, **how)
 
 

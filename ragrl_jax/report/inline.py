@@ -33,6 +33,11 @@ class Run:
     return str(self.workdir)
 
   @property
+  def model(self) -> str:
+    """The folder of its model, at its end."""
+    return str(self.workdir / "model")
+
+  @property
   def page(self) -> pathlib.Path:
     """The file of its page."""
     return self.workdir / "report.html"
@@ -67,7 +72,7 @@ class Comparison(dict):
     super().__init__(measures)
     self.places, self.text = places, text
 
-  def __str__(self) -> str:
+  def __repr__(self) -> str:
     return self.text
 
   def _repr_html_(self) -> str:
@@ -89,5 +94,8 @@ class Answers(list):
     super().__init__(answers)
     self._rows = rows
 
+  def __repr__(self) -> str:
+    return "\n\n".join(map(traces.trace, self._rows))
+
   def _repr_html_(self) -> str:
-    return "".join(f"<pre>{html.escape(traces.trace(row))}</pre>" for row in self._rows)
+    return f"<pre>{html.escape(repr(self))}</pre>"
