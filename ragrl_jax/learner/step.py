@@ -5,6 +5,7 @@ among devices and hosts.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ragrl_jax.core import importance, losses, masked
+from ragrl_jax.core import guards, importance, losses, masked
 from ragrl_jax.core import kl as kl_lib
 from ragrl_jax.learner import forward
 from ragrl_jax.learner.settings import Settings
@@ -34,6 +35,9 @@ SUMS = (
   "mismatch",
   "importance",
   "importance_capped",
+  "importance_dropped",
+  "left_out_sequences",
+  "left_out_tokens",
   "value_loss",
 )
 
@@ -44,7 +48,11 @@ def computed(settings: Settings) -> set[str]:
   if s.objective == "policy":
     names |= {"policy_loss", "clip_fraction", "ratio", "old_kl", "mismatch"}
     names |= {"dual_clip_fraction"} if s.dual_clip is not None else set()
-    names |= {"importance", "importance_capped"} if s.importance_cap is not None else set()
+    names |= {"importance"} if s.importance_cap is not None else set()
+    names |= {"importance_capped"} if s.importance_cap is not None and s.importance_floor is None else set()
+    names |= {"importance_dropped"} if s.importance_floor is not None else set()
+    names |= {"left_out_sequences"} if s.masks_sequences else set()
+    names |= {"left_out_tokens"} if s.masks_tokens else set()
     names |= {"kl", "kl_k2", "kl_k3"} if s.kl != "none" else set()
   return names | ({"value_loss"} if s.critic.kind == "shared" else set())
 
@@ -100,10 +108,8 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   # Sampler and learner compute the same log-probabilities with different programs; this measures the difference. The
   # old policy's, because the present one may have taken steps on this batch.
   found = dict(mismatch=share(jnp.abs(old - masked.keep(batch.sampler_logprobs, mask))))
-  weights = None
-  if s.importance_cap is not None:
-    weights = importance.importance_weights(old, batch.sampler_logprobs, mask, cap=s.importance_cap)
-    found |= dict(importance=share(weights), importance_capped=share(weights >= s.importance_cap))
+  weights, measured = _weights(logprobs, old, batch, share, s)
+  found |= measured
   value, more = losses.policy_loss(
     logprobs,
     old,
@@ -132,6 +138,26 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   if s.entropy_coef:
     value = value - s.entropy_coef * losses.aggregate(entropies, mask, s.aggregation, **add_up)
   return value, found
+
+
+def _weights(logprobs, old, batch, share, s):
+  """(constant factors of the tokens' losses, or None; their metrics)."""
+  mask, sampled = batch.loss_mask, batch.sampler_logprobs
+  factors, found = [], {}
+  if s.importance_cap is not None:
+    weights = importance.importance_weights(old, sampled, mask, cap=s.importance_cap, floor=s.importance_floor)
+    factors.append(weights)
+    found |= dict(importance=share(weights), importance_capped=share(weights >= s.importance_cap))
+    found |= dict(importance_dropped=share(weights == 0.0))
+  if s.masks_sequences:
+    bounds = dict(low=s.sequence_low, high=s.sequence_high)
+    factors.append(kept := guards.kept_sequences(logprobs, sampled, mask, **bounds, segment_ids=batch.segment_ids))
+    found["left_out_sequences"] = share(1.0 - kept)
+  if s.masks_tokens:
+    bounds = dict(max_fall=s.max_fall, max_rise=s.max_rise)
+    factors.append(kept := guards.kept_tokens(logprobs, sampled, batch.advantages, mask, **bounds))
+    found["left_out_tokens"] = share(1.0 - kept)
+  return (functools.reduce(jnp.multiply, factors) if factors else None), found
 
 
 def value_objective(

@@ -82,8 +82,50 @@ class Loss(Section):
   importance_cap: float | None = setting(
     None, "largest importance weight that corrects for the sampler's mismatch; None: no weights", least=1
   )
+  importance_floor: float | None = setting(
+    None,
+    "tokens with an importance weight below it, or above importance_cap, are left out (IcePop); None: none is, and "
+    "larger weights are the cap",
+    least=0,
+    most=1,
+  )
+  sequence_low: float | None = setting(
+    None,
+    "sequences are left out whose geometric mean of the tokens' probability over that at sampling is below it",
+    above=0,
+    most=1,
+  )
+  sequence_high: float | None = setting(
+    None,
+    "sequences are left out whose geometric mean of the tokens' probability over that at sampling is above it",
+    least=1,
+  )
+  max_fall: float | None = setting(
+    None,
+    "tokens without a positive advantage are left out once they are less likely than at sampling by more (DPPO)",
+    unit="probability",
+    above=0,
+    most=1,
+  )
+  max_rise: float | None = setting(
+    None,
+    "tokens with a positive advantage are left out once they are more likely than at sampling by more (DPPO)",
+    unit="probability",
+    above=0,
+    most=1,
+  )
   epochs: int = setting(1, "passes over one batch of episodes", unit="passes", least=1)
   minibatches: int = setting(1, "optimiser steps per pass, each on its own prompts", unit="steps", least=1)
+
+  @property
+  def masks_sequences(self) -> bool:
+    """Whether whole sequences may be left out."""
+    return self.sequence_low is not None or self.sequence_high is not None
+
+  @property
+  def masks_tokens(self) -> bool:
+    """Whether tokens may be left out because they moved since they were sampled."""
+    return self.max_fall is not None or self.max_rise is not None
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -91,6 +133,11 @@ class Loss(Section):
       self.surrogate != "cispo" or self.dual_clip is None,
       f"config.loss.dual_clip={self.dual_clip} with config.loss.surrogate='cispo': its ratio is clipped whatever the "
       "advantage's sign. Set dual_clip to None, or surrogate to 'clipped'.",
+    )
+    yield (
+      self.importance_floor is None or self.importance_cap is not None,
+      f"config.loss.importance_floor={self.importance_floor} with config.loss.importance_cap=None: there are no "
+      "weights to leave tokens out by. Set importance_cap, or importance_floor to None.",
     )
     yield (
       self.kl_coef == 0 or self.kl != "none",

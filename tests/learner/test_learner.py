@@ -197,6 +197,26 @@ def test_only_what_the_settings_compute_is_reported(plain, full):
     assert "value_loss" not in metrics
 
 
+def test_masks_leave_out_what_the_sampler_did_not_mean():
+  """The sampler's log-probabilities are random here, so each bound leaves some tokens out."""
+  batches = small.blocks(small.items())
+  of = lambda bounds: Settings(logprob_chunk=64, importance_cap=2.0, **bounds)
+  cases = [
+    (dict(importance_floor=0.9), "importance_dropped"),
+    (dict(sequence_low=0.6, sequence_high=2.0), "left_out_sequences"),
+    (dict(max_fall=0.01, max_rise=0.01), "left_out_tokens"),
+  ]
+  for bounds, name in cases:
+    made = small.learner(of(bounds))
+    _, metrics = small.update(made, made.init(0), batches)
+    assert 0.0 < metrics[name] < 1.0, name
+    assert {"importance_dropped", "left_out_sequences", "left_out_tokens"} & metrics.keys() == {name}
+    assert ("importance_capped" in metrics) == ("importance_floor" not in bounds)
+  none = small.learner(of(dict(sequence_high=1.0, sequence_low=1.0)))
+  _, metrics = small.update(none, none.init(0), batches)
+  assert metrics["left_out_sequences"] == 1.0 and metrics["grad_norm"] == 0.0
+
+
 def test_the_mismatch_is_that_of_the_policy_that_sampled(plain):
   """Steps on the same batch change the policy, not what the sampler computed."""
   learner = small.learner(Settings(logprob_chunk=64, minibatches=4, epochs=2))

@@ -1,0 +1,74 @@
+"""Guards of the policy's loss: constant weights, 0 on tokens that must not move the policy and 1 on the others.
+
+A token left out keeps its place in the denominators, so a mask never makes the other tokens weigh more. The policy is
+compared with the sampler: rounding, older weights and the steps already taken on this batch count together.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Shaped
+
+from ragrl_jax.core import masked
+from ragrl_jax.core.masked import AnyArray, Mask, Number
+
+
+def kept_sequences(
+  logprobs: Shaped[AnyArray, "R T"],
+  sampler_logprobs: Shaped[AnyArray, "R T"],
+  mask: Mask,
+  *,
+  low: Number | None,
+  high: Number | None,
+  segment_ids: Int[AnyArray, "R T"] | None = None,
+) -> Float[Array, "R T"]:
+  """1 on the trained tokens of sequences whose geometric mean of pi / pi_sampler lies in [low, high].
+
+  Args:
+    logprobs, sampler_logprobs: log-probabilities of the sampled tokens under the policy, and recorded by the sampler.
+    mask: 1 on trained tokens.
+    low, high: the bounds of the ratio; None for no bound.
+    segment_ids: the sequence of each token in its row; if None, each row is one sequence.
+
+  Source: prime-rl 0.3's geometric mask (geo_mask_low, geo_mask_high); with one step per batch, also verl's
+  seq_mean_k1 and SkyRL's geometric mask.
+  """
+  on = masked.as_bool(mask)
+  length = masked.segment_sums(jnp.ones(on.shape, jnp.float32), on, segment_ids)
+  gap = masked.keep(logprobs, on) - masked.keep(sampler_logprobs, on)
+  mean = masked.segment_sums(gap, on, segment_ids) / jnp.maximum(length, 1.0)
+  kept = jnp.ones(on.shape, bool)
+  if low is not None:
+    kept &= mean >= jnp.log(low)
+  if high is not None:
+    kept &= mean <= jnp.log(high)
+  return jax.lax.stop_gradient(masked.keep(kept, on))
+
+
+def kept_tokens(
+  logprobs: Shaped[AnyArray, "R T"],
+  sampler_logprobs: Shaped[AnyArray, "R T"],
+  advantages: Shaped[AnyArray, "R T"],
+  mask: Mask,
+  *,
+  max_fall: Number | None,
+  max_rise: Number | None,
+) -> Float[Array, "R T"]:
+  """1 on the trained tokens that have not moved too far in the direction in which their advantage pushes them.
+
+  Args:
+    logprobs, sampler_logprobs, mask: as for `kept_sequences`.
+    advantages: one per token.
+    max_fall: of a token with A <= 0, the largest pi_sampler - pi, in probability; None for no bound.
+    max_rise: of a token with A > 0, the largest pi - pi_sampler; None for no bound.
+
+  Source: DPPO's binary total variation (arXiv 2602.04879), as in prime-rl's dppo_mask_low and dppo_mask_high.
+  """
+  on = masked.as_bool(mask)
+  risen = jnp.exp(masked.keep(logprobs, on)) - jnp.exp(masked.keep(sampler_logprobs, on))
+  pushed_up = masked.keep(advantages, on) > 0.0
+  kept = jnp.ones(on.shape, bool)
+  if max_fall is not None:
+    kept &= pushed_up | (risen >= -max_fall)
+  if max_rise is not None:
+    kept &= ~pushed_up | (risen <= max_rise)
+  return jax.lax.stop_gradient(masked.keep(kept, on))
