@@ -39,6 +39,10 @@ def test_what_was_moved_with_its_files_works_from_any_folder(world, tmp_path, mo
   assert page.write_report(run, tmp_path / "page.html")
 
   config = tiny_world.config(moved / "world")
-  config.steps = 2
+  config.steps, config.log.price_per_hour = 2, 3.0
   list(train.train(config, run))
-  assert [row["step"] for row in metrics.read_metrics(run)] == [1, 2]
+  rows = metrics.read_metrics(run)
+  assert [row["step"] for row in rows] == [1, 2]
+  assert rows[1]["cost/hours"] > rows[0]["cost/hours"] > 0 and rows[1]["cost/devices"] == "8 x cpu"  # both starts'
+  assert rows[1]["cost/price"] == pytest.approx(3 * rows[1]["cost/hours"], abs=1e-5)
+  assert "<dt>Price</dt>" in page.write_report(run, tmp_path / "page.html").read_text()

@@ -114,7 +114,7 @@ def rewarding(monkeypatch):
 
 def untimed(rows):
   """The metrics of each step that another run of the same steps must repeat."""
-  timed = ("seconds/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/")
+  timed = ("seconds/", "cost/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/")
   return [{name: x for name, x in row.items() if not name.startswith(timed)} for row in rows]
 
 

@@ -109,17 +109,20 @@ def _tuned(prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profi
   with signals.Signals() as received, log as writer, profiled:
     for step in range(first + 1, first + 1 if done else steps + 1):
       # One mini-batch per step. Nothing needs to be scored first, and the weights take the place of advantages.
-      with profiled(step):
+      clock = progress.Clock()
+      with profiled(step), clock("update"):
         ready = learner.prepare(state, [items(drawn(step - 1))], pack)
         state, metrics = learner_lib.drain(learner.train(state, ready, checkpoint=str(saved or "")))
+      metrics |= clock.report()
       if evaluate is not None:
         nnx.update(model, state.params)
-        metrics |= evaluate(step, model)
+        metrics |= progress.evaluated(evaluate, step, model)
+      last = (done := bool(reached(dict(step=step, **metrics)))) or step == steps
+      if last and hosts.is_first():
+        metrics |= progress.costs(run.workdir, metrics, config)
       row = writer.write(step, metrics)
 
       # ---- its checkpoint --------------------------------------------------------------------------------------------
-      done = bool(reached(row))
-      last = done or step == steps
       if step % save_every == 0 or last:
         run.save(step, state, {}, reached=done)
         saved = step

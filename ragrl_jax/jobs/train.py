@@ -109,9 +109,11 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
         metrics |= progress.evaluated(evaluate, step, player, policy(state.params))
       if leads:
         rewards.write(run.workdir, step, scored, player.tokenizer)
+      last = (done := bool(reached(dict(step=step, **metrics)))) or step == steps
+      if last and leads:
+        metrics |= progress.costs(run.workdir, metrics, config)
       row, saving_s = writer.write(step, metrics), 0.0
       # ---- its checkpoint --------------------------------------------------------------------------------------------
-      last = (done := bool(reached(row))) or step == steps
       if step % save_every == 0 or last:
         began = time.perf_counter()
         run.save(step, state, rooms.saved(), reached=done, older=rooms.sampler.next.weights)

@@ -16,10 +16,10 @@ import huggingface_hub
 from ragrl_jax import recipes
 from ragrl_jax.data import readers
 from ragrl_jax.models import hub
-from ragrl_jax.report import metric_tables, panels, traces
+from ragrl_jax.report import metric_tables, traces
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.settings import Settings, fields
-from ragrl_jax.store import changes, metrics, row_files, sums, versions
+from ragrl_jax.store import changes, cost, metrics, row_files, sums, versions
 
 _SIGNS = re.compile("([" + re.escape("".join(sorted(set(string.punctuation) - set(" ,.'\"-/%=?;")))) + "])")
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # GitHub's Markdown makes links of bare addresses
@@ -129,12 +129,15 @@ def _training(run: pathlib.Path, config: Settings, rows, step: int, *, tuned: bo
   code = list(dict.fromkeys(_code(row) for row in kept))
   played = config.rollout.prompts_per_step * config.rollout.group_size
   tokens = sum(row.get("tokens") or 0 for row in rows)
-  hours = (panels.seconds(rows) or 0.0) / 3600
+  spent = cost.of_rows(rows, config.log.price_per_hour)
+  hours, price = spent.get("cost/hours", 0.0), spent.get("cost/price")
+  phases = [f"{n.removeprefix('cost/hours/')} {spent[n]:.2f}".replace("_", " ") for n in spent if "/hours/" in n]
   lines = [
     ("Steps", f"{step:,} of {config.steps:,}"),
     *([] if tuned else [("Episodes", f"{step * played:,}, {played:,} per step")]),
     *([("Trained tokens", f"{tokens:,.0f}")] if tokens else []),
-    *([("Time", f"{hours:.2f} h")] if hours else []),
+    *([("Time", f"{hours:.2f} h" + f" ({', '.join(phases)})" * (len(phases) > 1))] if hours else []),
+    *([("Price", f"{price:,.2f} at {config.log.price_per_hour:g} an hour")] if price else []),
     ("Seed", str(config.seed)),
     ("Devices", markdown("; ".join(dict.fromkeys(row.get("devices") or "not recorded" for row in kept)))),
     ("Code", "; ".join(code)),

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.store import cost
+
 Rows = Sequence[Mapping[str, Any]]  # rows of metrics.jsonl
 MAX_POINTS = 1_200  # points of a curve
 MAX_BARS = 300  # bars of the time breakdown
@@ -131,7 +133,8 @@ def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any
         if name not in alone:
           panels += _charts(Panel(f"Term: {term}", "Unweighted, mean of episodes", "value", {}), {term: name}, columns)
       panels += _charts(TRICKS, {trick: name for trick, name in tricks.items() if name not in flat}, columns)
-  others = sorted(name for name in names - taken if not TIME.fullmatch(name))
+  costs = {name for name in names if name.startswith(cost.PREFIX)}
+  others = sorted(name for name in names - taken - costs if not TIME.fullmatch(name))
   constant = {name: known.pop() for name in others if len(known := _known(values[name])) == 1}
   groups: dict[str, list] = {}
   for name in others:
@@ -270,13 +273,8 @@ def breakdown(rows: Rows) -> dict[str, Any] | None:
 
 def seconds(rows: Rows) -> float | None:
   """Total seconds of all parts in all rows; None if nothing was timed."""
-  taken = [
-    value
-    for row in rows
-    for name, value in row.items()
-    if TIME.fullmatch(name) and name != "seconds/step" and value is not None
-  ]
-  return sum(taken) if taken else None
+  hours = cost.of_rows(rows).get("cost/hours")
+  return None if hours is None else 3600 * hours
 
 
 def _mean(values) -> float | None:

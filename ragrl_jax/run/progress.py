@@ -16,6 +16,8 @@ from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import timings
 from ragrl_jax.run.player import Player
 from ragrl_jax.settings import Settings
+from ragrl_jax.store import cost, versions
+from ragrl_jax.store import metrics as metrics_lib
 
 # (step, player, params) → more metrics for the step's row, such as an evaluation's
 Evaluate = Callable[[int, Player, Any], dict[str, Any]]
@@ -73,11 +75,17 @@ def waits_for_held_out(config: Settings, recipe: Recipe, *, measured: bool) -> b
   return waits
 
 
-def evaluated(evaluate: Evaluate, step: int, player: Player, params: Any) -> dict[str, Any]:
-  """The metrics of `evaluate`, and the seconds it took if it measured anything."""
+def evaluated(evaluate: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
+  """The metrics of `evaluate(*given)`, and the seconds it took if it measured anything."""
   began = time.perf_counter()
-  found = evaluate(step, player, params)
+  found = evaluate(*given)
   return found | {"seconds/evaluate": time.perf_counter() - began} if found else {}
+
+
+def costs(workdir: pathlib.Path, metrics: dict[str, Any], config: Settings) -> dict[str, Any]:
+  """What the run has cost (`store.cost`) and its devices, for the row of its last step, whose metrics these are."""
+  rows = [*metrics_lib.read_metrics(workdir), metrics]
+  return cost.of_rows(rows, config.log.price_per_hour) | {"cost/devices": versions.devices()}
 
 
 def throughput(metrics: dict[str, Any], learner: Learner, episodes: Sequence[structs.Episode]) -> dict[str, Any]:

@@ -280,6 +280,7 @@ class Log(Section):
 
   PATH = "log"
 
+  price_per_hour: float = setting(0.0, "price of an hour of all the run's devices; 0: no price is shown", least=0)
   tensorboard: bool = setting(True, "write TensorBoard's files")
   wandb: bool = setting(False, "log to W&B: offline, unless the environment variable WANDB_MODE says otherwise")
   trackio: bool = setting(False, "log to Trackio: here, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL is set")

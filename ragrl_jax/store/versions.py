@@ -25,17 +25,22 @@ def record(workdir: pathlib.Path, restored: int | None) -> None:
   """
   path = workdir / FILE
   jsonl.repair(path, keep=lambda row: restored is not None)
-  devices = jax.devices()
   row = dict(
     step=restored or 0,
     time=round(time.time(), 3),
     **library(),
     jax=jax.__version__,
     python=platform.python_version(),
-    devices=f"{len(devices)} x {devices[0].device_kind}",
+    devices=devices(),
   )
   with open(path, "a", encoding="utf-8", newline="\n") as file:
     file.write(jsonl.line(row))
+
+
+def devices() -> str:
+  """The devices of all hosts, such as "8 x TPU v6e"."""
+  found = jax.devices()
+  return f"{len(found)} x {found[0].device_kind}"
 
 
 def read(workdir: pathlib.Path) -> list[dict[str, Any]]:

@@ -71,7 +71,11 @@ def test_the_card_says_what_the_run_was(tmp_path):
   assert head["license"] == "apache-2.0" and head["base_model"] == "Qwen/Qwen2.5-3B"
   assert head["library_name"] == "transformers" and "reinforcement-learning" in head["tags"]
   assert text.split("---\n")[2].startswith("\n# policy\n") and "Recipe: care, preset paper." in text
-  assert "| Steps | 4 of 6 |" in text and "| Trained tokens | 400 |" in text and "| Time | 0.67 h |" in text
+  for line in ("| Steps | 4 of 6 |", "| Trained tokens | 400 |", "| Time | 0.67 h |"):
+    assert line in text
+  assert "| Price" not in text
+  priced = written(run(tmp_path / "priced", recipe="care", log__price_per_hour=3.0), step=4)
+  assert "| Price | 2.00 at 3 an hour |" in priced
   of = versions.library()
   assert f"ragrl\\_jax {ragrl_jax.__version__} (commit {of['commit']})".replace("(", "\\(").replace(")", "\\)") in text
   rows = section(text, "Data").splitlines()

@@ -7,7 +7,7 @@ import random
 
 import tiny_world
 
-TIMED = ("seconds/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/", "time")
+TIMED = ("seconds/", "cost/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/", "time")
 
 
 def steps_made(workdir: pathlib.Path) -> int:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragrl_jax.store import jsonl, metrics
+from ragrl_jax.store import cost, jsonl, metrics
 
 
 def steps_of(workdir):
@@ -185,3 +185,14 @@ def test_a_full_disk_is_one_error_that_names_the_file_and_loses_no_row(tmp_path)
   assert writer.path.read_bytes()[-1:] != b"\n" and steps_of(tmp_path) == [1]
   run(tmp_path, [2], restored=1)
   assert steps_of(tmp_path) == [1, 2]
+
+
+def test_a_cost_is_what_was_timed_and_counted():
+  rows = [
+    {"step": 1, "seconds/rollout": 1800.0, "seconds/update": 900.0, "seconds/step": 2700.0, "tokens": 5},
+    {"step": 2, "seconds/rollout": 1800.0, "seconds/evaluate": 900.0, "tokens": None, "engine/sampled_tokens": 7},
+  ]
+  known = {"cost/hours": 1.5, "cost/hours/rollout": 1.0, "cost/hours/update": 0.25, "cost/hours/evaluate": 0.25}
+  known |= {"cost/trained_tokens": 5.0, "cost/sampled_tokens": 7.0}
+  assert cost.of_rows(rows) == known and cost.of_rows(rows, 2.0) == known | {"cost/price": 3.0}
+  assert cost.of_rows([{"step": 1}], 2.0) == {}
