@@ -1,12 +1,13 @@
-"""Guards of the policy's loss: constant weights, 0 on tokens that must not move the policy and 1 on the others.
+"""Guards of the policy's loss: masks of what moved too far, and a penalty on likelihood that falls without reason.
 
-A token left out keeps its place in the denominators, so a mask never makes the other tokens weigh more. The policy is
-compared with the sampler: rounding, older weights and the steps already taken on this batch count together.
+A mask's values are constant, 0 on tokens that must not move the policy and 1 on the others. A token left out keeps its
+place in the denominators, so a mask never makes the other tokens weigh more. Masks compare the policy with the sampler:
+rounding, older weights and the steps already taken on this batch count together.
 """
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ragrl_jax.core import masked
 from ragrl_jax.core.masked import AnyArray, Mask, Number
@@ -72,3 +73,42 @@ def kept_tokens(
   if max_rise is not None:
     kept &= ~pushed_up | (risen <= max_rise)
   return jax.lax.stop_gradient(masked.keep(kept, on))
+
+
+def fallen_likelihood(
+  logprobs: Shaped[AnyArray, "R T"],
+  old_logprobs: Shaped[AnyArray, "R T"],
+  advantages: Shaped[AnyArray, "R T"],
+  mask: Mask,
+  *,
+  segment_ids: Int[AnyArray, "R T"] | None = None,
+) -> tuple[Float[Array, "R T"], Bool[Array, "R T"]]:
+  """LLDS: by how much tokens became less likely, in actions that became less likely and did not earn less than others.
+
+  An action is a stretch of neighbouring trained tokens of one sequence with A >= 0, such as a turn. If the sum of its
+  old_logprobs - logprobs is positive, each of its tokens counts max(0, old_logprobs - logprobs), else none does.
+
+  Args:
+    logprobs: log-probabilities of the sampled tokens under the policy; the gradient flows here.
+    old_logprobs: of the same tokens at the start of the update; constant.
+    advantages: one per token.
+    mask: 1 on trained tokens.
+    segment_ids: the sequence of each token in its row; if None, each row is one sequence.
+
+  Returns:
+    (falls, fell): nats per token, >= 0, and whether its action became less likely.
+
+  Source: LLDS (arXiv 2512.04220v2) eq. 4, whose sum its code divides by the number of all trained tokens, and the
+  equation by that of tokens with A >= 0.
+  """
+  on = masked.as_bool(mask)
+  on &= masked.keep(advantages, on) >= 0.0
+  drop = jax.lax.stop_gradient(masked.keep(old_logprobs, on)) - masked.keep(logprobs, on)
+  joined = on[:, 1:] & on[:, :-1]
+  if segment_ids is not None:
+    ids = jnp.asarray(segment_ids)
+    joined &= ids[:, 1:] == ids[:, :-1]
+  first = on & ~jnp.pad(joined, ((0, 0), (1, 0)))
+  actions = jnp.cumsum(first, axis=1, dtype=jnp.int32)
+  fell = on & (masked.segment_sums(jax.lax.stop_gradient(drop), on, actions) > 0.0)
+  return masked.keep(jnp.maximum(drop, 0.0), fell), fell

@@ -38,6 +38,8 @@ SUMS = (
   "importance_dropped",
   "left_out_sequences",
   "left_out_tokens",
+  "llds",
+  "llds_tokens",
   "value_loss",
 )
 
@@ -53,6 +55,7 @@ def computed(settings: Settings) -> set[str]:
     names |= {"importance_dropped"} if s.importance_floor is not None else set()
     names |= {"left_out_sequences"} if s.masks_sequences else set()
     names |= {"left_out_tokens"} if s.masks_tokens else set()
+    names |= {"llds", "llds_tokens"} if s.llds_coef else set()
     names |= {"kl", "kl_k2", "kl_k3"} if s.kl != "none" else set()
   return names | ({"value_loss"} if s.critic.kind == "shared" else set())
 
@@ -135,6 +138,10 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
     }  # the same measures in every run, whichever estimator is the penalty
     if s.kl_in == "loss":
       value = value + kl_coef * losses.aggregate(penalty, mask, s.aggregation, **add_up)
+  if s.llds_coef:
+    falls, fell = guards.fallen_likelihood(logprobs, old, batch.advantages, mask, segment_ids=batch.segment_ids)
+    found |= dict(llds=share(falls), llds_tokens=share(fell))
+    value = value + s.llds_coef * losses.aggregate(falls, mask, s.aggregation, **add_up)
   if s.entropy_coef:
     value = value - s.entropy_coef * losses.aggregate(entropies, mask, s.aggregation, **add_up)
   return value, found

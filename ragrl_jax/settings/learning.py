@@ -79,6 +79,12 @@ class Loss(Section):
   )
   kl_target: float = setting(0.0, "the KL that kl_coef is steered to; 0: it is fixed", unit="nats per token", least=0)
   entropy_coef: float = setting(0.0, "this times the mean entropy is subtracted from the loss")
+  llds_coef: float = setting(
+    0.0,
+    "this times the mean fall of log-probability is added, of tokens with advantage >= 0 in turns that became less "
+    "likely (LLDS)",
+    least=0,
+  )
   importance_cap: float | None = setting(
     None, "largest importance weight that corrects for the sampler's mismatch; None: no weights", least=1
   )
@@ -133,6 +139,11 @@ class Loss(Section):
       self.surrogate != "cispo" or self.dual_clip is None,
       f"config.loss.dual_clip={self.dual_clip} with config.loss.surrogate='cispo': its ratio is clipped whatever the "
       "advantage's sign. Set dual_clip to None, or surrogate to 'clipped'.",
+    )
+    yield (
+      self.llds_coef == 0 or self.epochs * self.minibatches > 1,
+      f"config.loss.llds_coef={self.llds_coef} with one optimiser step per batch: nothing has fallen before it. Raise "
+      "config.loss.epochs or minibatches (its authors take at least 4 steps), or set llds_coef to 0.",
     )
     yield (
       self.importance_floor is None or self.importance_cap is not None,

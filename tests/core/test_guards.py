@@ -62,6 +62,40 @@ def test_sequences_are_left_out_by_the_geometric_mean_of_their_ratio():
   )
 
 
+def test_llds_by_hand():
+  # old - new of three actions: falls by .3 - .1, rises by .4 - .1, and falls with A < 0. The others are untrained.
+  drops = jnp.array([[0.3, -0.1, 9.0, 0.1, -0.4, np.nan, 0.5]])
+  mask = jnp.array([[1, 1, 0, 1, 1, 0, 1]])
+  advantages = jnp.array([[1.0, 1.0, 1.0, 0.0, 0.0, np.nan, -1.0]])
+  f = lambda x: guards.fallen_likelihood(x, 0 * drops, advantages, mask)
+  falls, fell = f(-drops)
+  np.testing.assert_allclose(falls, [[0.3, 0, 0, 0, 0, 0, 0]], rtol=1e-6)
+  np.testing.assert_array_equal(fell, [[1, 1, 0, 0, 0, 0, 0]])
+  np.testing.assert_array_equal(jax.grad(lambda x: f(x)[0].sum())(-drops), [[-1, 0, 0, 0, 0, 0, 0]])
+  # Neighbours of two sequences are two actions, also where a shared beginning leaves no untrained token between them.
+  x, ones = -jnp.array([[0.3, -0.4]]), jnp.ones((1, 2))
+  assert guards.fallen_likelihood(x, 0 * x, ones, ones)[1].tolist() == [[False, False]]
+  falls, fell = guards.fallen_likelihood(x, 0 * x, ones, ones, segment_ids=jnp.array([[2, 3]]))
+  assert fell.tolist() == [[True, False]]
+
+
+def test_llds_equals_its_source():
+  """The published code's steps, action by action, in float64: gate, fall, mean over all trained tokens."""
+  draw = np.random.default_rng(0)
+  old, new = draw.normal(-2.0, 1.0, (2, 6, 40))
+  advantages = np.repeat(draw.normal(size=(6, 1)), 40, axis=1)
+  mask = draw.random((6, 40)) < 0.8
+  total = 0.0
+  for row in range(6):
+    kept = np.flatnonzero(mask[row] & (advantages[row] >= 0))
+    for action in np.split(kept, np.flatnonzero(np.diff(kept) > 1) + 1):
+      drop = old[row, action] - new[row, action]
+      total += np.maximum(drop, 0.0).sum() if drop.sum() > 0 else 0.0
+  falls, fell = guards.fallen_likelihood(new, old, advantages, mask)
+  np.testing.assert_allclose(losses.aggregate(falls, mask, "token_mean"), total / mask.sum(), rtol=1e-6)
+  assert 0 < fell.sum() < mask.sum()
+
+
 @pytest.mark.parametrize("far", [-120.0, 120.0])
 def test_masks_are_finite_and_constant(far):
   x = jnp.array([[far, 0.0, jnp.nan]])

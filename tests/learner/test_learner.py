@@ -217,6 +217,24 @@ def test_masks_leave_out_what_the_sampler_did_not_mean():
   assert metrics["left_out_sequences"] == 1.0 and metrics["grad_norm"] == 0.0
 
 
+def test_llds_holds_up_what_an_update_lowers_without_a_reason():
+  """With advantages of 0 nothing but LLDS moves the policy: back to the old log-probabilities, which were higher."""
+  sequences = [dataclasses.replace(item, advantages=np.zeros_like(item.advantages)) for item in small.items()]
+  made = small.learner(Settings(logprob_chunk=64, epochs=2, llds_coef=0.2))
+  (batch,) = small.blocks(sequences)
+  scores = np.asarray(made.score(made.params, batch))
+  higher = dataclasses.replace(batch, old_logprobs=np.where(batch.loss_mask, scores + 0.5, 0).astype(np.float32))
+  loss, grads = small.gradient(made, [higher])
+  assert loss == pytest.approx(0.2 * 0.5, rel=1e-5)
+  stepped = jax.tree.map(lambda p, g: p - 0.1 * g, made.params, grads)
+  moved = np.asarray(made.score(stepped, batch)) - scores
+  assert moved[batch.loss_mask].mean() > 0.001
+  lower = dataclasses.replace(batch, old_logprobs=np.where(batch.loss_mask, scores - 0.5, 0).astype(np.float32))
+  assert small.gradient(made, [lower])[0] == 0.0
+  _, metrics = small.update(made, made.init(0), small.items())
+  assert 0.0 <= metrics["llds"] and 0.0 <= metrics["llds_tokens"] <= 1.0
+
+
 def test_the_mismatch_is_that_of_the_policy_that_sampled(plain):
   """Steps on the same batch change the policy, not what the sampler computed."""
   learner = small.learner(Settings(logprob_chunk=64, minibatches=4, epochs=2))
