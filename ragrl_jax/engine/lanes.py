@@ -120,11 +120,11 @@ class Chunk(NamedTuple):
     # Two steps of three places: a b . c . . → a b c . . .
     first = np.argsort(tokens == NOTHING, axis=0, kind="stable")
     moved = lambda x: np.take_along_axis(x, first.reshape(*first.shape, *(1,) * (x.ndim - 2)), 0)
-    found = cls(moved(tokens), moved(logprobs), *packed[2 * most :][:TAIL])
+    result = cls(moved(tokens), moved(logprobs), *packed[2 * most :][:TAIL])
     if not routes:
-      return found
+      return result
     pairs = packed[2 * most + TAIL :].reshape(most, r, -1).swapaxes(1, 2)
-    return found._replace(routes=moved(np.ascontiguousarray(pairs).view(np.int16)[..., :routes]))
+    return result._replace(routes=moved(np.ascontiguousarray(pairs).view(np.int16)[..., :routes]))
 
 
 @dataclasses.dataclass

@@ -86,14 +86,14 @@ class Caster:
     Args:
       params: ShapeDtypeStructs with shardings.
     """
-    found = []
+    result = []
 
     def step(x, names, layered, dtype, at):
-      found.append(("/".join(names), Program(self._program(layered, dtype, at), x)))
+      result.append(("/".join(names), Program(self._program(layered, dtype, at), x)))
       return (x,) * self._layers if layered else x
 
     self._of(params, step)
-    return found
+    return result
 
   def _of(self, params, leaf: Callable) -> Weights:
     outer = nnx.State({name: params[name] for name in params if name != STACKED})

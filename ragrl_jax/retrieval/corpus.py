@@ -94,25 +94,25 @@ def _files(path: str | os.PathLike, skipped: Skipped) -> list[tuple[pathlib.Path
   """
   given = os.fspath(path)
   if "," in given and not os.path.exists(given):  # Path.exists raises an error for a list that is too long for a name
-    found = [file for part in given.split(",") for file in _files(part.strip(), skipped)]
+    result = [file for part in given.split(",") for file in _files(part.strip(), skipped)]
   elif os.path.isdir(given):
-    found = _of_folder(pathlib.Path(given), skipped)
+    result = _of_folder(pathlib.Path(given), skipped)
   elif _kind(pathlib.Path(given)) and os.path.isfile(given):
     place = pathlib.Path(given)
-    found = [(place, place.name * (_kind(place) == "documents"))]
+    result = [(place, place.name * (_kind(place) == "documents"))]
   else:
     names = [] if os.path.exists(given) else sorted(glob.glob(given))
-    found = [file for name in names for file in _files(name, skipped)]
-  if not found:
+    result = [file for name in names for file in _files(name, skipped)]
+  if not result:
     raise FileNotFoundError(
       f"{given}: no such corpus: it must be a file of rows ({row_files.SAID}), a document "
       f"({', '.join(document_files.KINDS)}), or a folder of these{f'; here are {skipped}' if str(skipped) else ''}."
     )
   places: dict[str, pathlib.Path] = {}
-  for file, name in found:
+  for file, name in result:
     if name and places.setdefault(name, file) != file:
       raise ValueError(f"{places[name]} and {file}: both have the id {name!r}: name the folder that holds both.")
-  return found
+  return result
 
 
 def _of_folder(top: pathlib.Path, skipped: Skipped) -> list[tuple[pathlib.Path, str]]:

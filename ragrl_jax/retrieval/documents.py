@@ -78,14 +78,14 @@ class Chunks:
     places = lambda text: read.encode(text, add_special_tokens=False).offsets
 
     def spans(text: str) -> list[tuple[int, int]]:
-      found, start = [], 0
+      result, start = [], 0
       while start < len(text):
         end = start + BLOCK
         if end < len(text):
           end = max(text.rfind(" ", start + 1, end), text.rfind("\n", start + 1, end), 0) or end
-        found += [(start + a, start + b) for a, b in places(text[start:end])]
+        result += [(start + a, start + b) for a, b in places(text[start:end])]
         start = end
-      return found
+      return result
 
     return spans
 
@@ -107,12 +107,12 @@ def pieces(text: str, spans: list[tuple[int, int]], tokens: int, overlap: int) -
     return [text]
   # Token boundaries that do not split a character.
   edges = [at for at in range(1, len(spans)) if spans[at][0] >= spans[at - 1][1]] + [len(spans)]
-  found, start = [], 0
+  result, start = [], 0
   while True:
     end = _edge(edges, start, start + tokens)
-    found.append(text[spans[start][0] : spans[end - 1][1]])
+    result.append(text[spans[start][0] : spans[end - 1][1]])
     if end == len(spans):
-      return found
+      return result
     start = min(_edge(edges, start, end - overlap), end)
 
 

@@ -243,12 +243,12 @@ class Reranked(_Around):
     )
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
-    found = self._first.search(texts, self._depth)
-    pairs = [(text, passage) for text, passages in zip(texts, found, strict=True) for passage in passages]
+    result = self._first.search(texts, self._depth)
+    pairs = [(text, passage) for text, passages in zip(texts, result, strict=True) for passage in passages]
     if not pairs:
-      return found
+      return result
     scores = iter(np.asarray(self._dispatch(self._scorer.scores, pairs), np.float32).tolist())
-    again = [[dataclasses.replace(passage, score=next(scores)) for passage in passages] for passages in found]
+    again = [[dataclasses.replace(passage, score=next(scores)) for passage in passages] for passages in result]
     return [sorted(passages, key=lambda passage: -passage.score)[:k] for passages in again]  # stable
 
 
@@ -270,9 +270,9 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
     _check(path, again, RERANK, "rerank.")
   _refuse_circles(path, ())
   parts = [open_index(name if "://" in name else path.parent / name, **settings) for name in names]
-  found = parts[0] if len(parts) == 1 and not card else Fused(parts, **card)
+  result = parts[0] if len(parts) == 1 and not card else Fused(parts, **card)
   if again is None:
-    return found
+    return result
   from ragrl_jax.models import hub, scorers  # imported here, since only this needs JAX and the models
 
   options = dict(again)
@@ -287,7 +287,7 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
       known = hub.with_commit(where, f"{path}: rerank.path")
       raise ValueError(f"{path}: rerank.path={where!r} may become another model: write its commit too, {known!r}.")
     folder = hub.folder(where, f"{path}: rerank.path")
-  return Reranked(found, scorers.load_scorer(folder, kind, **options), depth=depth, dispatch=settings.get("dispatch"))
+  return Reranked(result, scorers.load_scorer(folder, kind, **options), depth=depth, dispatch=settings.get("dispatch"))
 
 
 def _refuse_circles(path: pathlib.Path, within: tuple[pathlib.Path, ...]) -> None:

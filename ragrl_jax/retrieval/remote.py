@@ -166,9 +166,9 @@ class RemoteRetriever:
 
   def _search(self, texts: list[Any], k: int, page: str) -> api.Answers:
     tried, give_up = _Tried(), time.monotonic() + self._deadline + self._wait
-    found = self._tries(texts, k, page, tried, give_up)
+    result = self._tries(texts, k, page, tried, give_up)
     was_away = True
-    while found is None and tried.away and self._wait and time.monotonic() < give_up:
+    while result is None and tried.away and self._wait and time.monotonic() < give_up:
       looks = self._outage.wait(tried.reasons[-1])
       if looks is None:
         tried.reasons[-1] += f"; nobody answered for {self._wait:g} s (config.retrieval.wait_s)"
@@ -176,10 +176,10 @@ class RemoteRetriever:
       if not looks and not was_away:  # the server is up, but fails for these queries
         break
       was_away = looks > 0
-      found = self._tries(texts, k, page, tried, give_up)
-    if found is not None:
+      result = self._tries(texts, k, page, tried, give_up)
+    if result is not None:
       self._outage.over()
-      return found
+      return result
     some = ", ".join(f"{text!r:.80}" for text in texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
     *before, why = tried.reasons
     if others := [reason for reason in dict.fromkeys(before[-5:]) if reason != why]:
@@ -338,14 +338,14 @@ class Outage:
       poll = self._poll
     if not first:  # another thread polls for all
       return poll.result()
-    found = None
+    result = None
     try:
-      found = self._looks(why)
-      return found
+      result = self._looks(why)
+      return result
     finally:
       with self._lock:
         self._poll = None
-      poll.set_result(found)
+      poll.set_result(result)
 
   def _looks(self, why: str) -> int | None:
     silent, pause = 0, FIRST_PAUSE_S

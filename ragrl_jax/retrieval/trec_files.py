@@ -23,7 +23,7 @@ QUERY_IDS, HEADS = ("_id", "id", "query_id"), ("query-id", "query_id")
 
 def read_queries(path: str | os.PathLike) -> dict[str, str]:
   """{query id: text}, in the file's order. Raises ValueError: an invalid row, with file and line, or a duplicate id."""
-  found: dict[str, str] = {}
+  result: dict[str, str] = {}
   if _kind(path) == "text":
     pairs = ((where, line.rstrip("\r\n").split("\t")) for where, line in _lines(path))
   else:
@@ -35,10 +35,10 @@ def read_queries(path: str | os.PathLike) -> dict[str, str]:
       columns[0] = str(columns[0])
     if len(columns) != 2 or not all(isinstance(value, str) and value.strip() for value in columns):
       raise ValueError(f'{where}: a query must be {{"_id", "text"}}, or an id, a tab and the text.')
-    if columns[0] in found:
+    if columns[0] in result:
       raise ValueError(f"{where}: the query {columns[0]!r} occurs twice.")
-    found[columns[0]] = columns[1]
-  return found
+    result[columns[0]] = columns[1]
+  return result
 
 
 def read_qrels(path: str | os.PathLike) -> dict[str, dict[str, int]]:
@@ -47,12 +47,12 @@ def read_qrels(path: str | os.PathLike) -> dict[str, dict[str, int]]:
   Raises:
     ValueError: an invalid row, with file and line, or two grades for one pair.
   """
-  found: dict[str, dict[str, int]] = {}
+  result: dict[str, dict[str, int]] = {}
   for where, query, passage, grade in _judged(path):
-    if passage in (grades := found.setdefault(query, {})):
+    if passage in (grades := result.setdefault(query, {})):
       raise ValueError(f"{where}: {passage!r} is judged twice for the query {query!r}.")
     grades[passage] = _grade(grade, where)
-  return found
+  return result
 
 
 def read_run(path: str | os.PathLike) -> dict[str, dict[str, float]]:
@@ -61,16 +61,16 @@ def read_run(path: str | os.PathLike) -> dict[str, dict[str, float]]:
   Raises:
     ValueError: an invalid row, with file and line, or a duplicate passage of a query.
   """
-  found: dict[str, dict[str, float]] = {}
+  result: dict[str, dict[str, float]] = {}
   for where, line in _lines(path):
     columns = line.split()
     if len(columns) != 6:
       raise ValueError(f"{where}: a line of a run is QUERY Q0 PASSAGE RANK SCORE NAME, this has {len(columns)} words.")
     query, _, passage, _, score, _ = columns
-    if passage in (scores := found.setdefault(query, {})):
+    if passage in (scores := result.setdefault(query, {})):
       raise ValueError(f"{where}: {passage!r} occurs twice for the query {query!r}.")
     scores[passage] = _score(score, where)
-  return found
+  return result
 
 
 def write_run(path: str | os.PathLike, answers: Mapping[str, Sequence[Passage]], *, name: str = "ragrl") -> None:

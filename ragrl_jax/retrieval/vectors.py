@@ -78,18 +78,18 @@ def open_mapped(folder: str | os.PathLike, *, mode: Any = "r") -> Any:
   """
   folder = pathlib.Path(folder)
   with cards.opening(folder / FILE):
-    found = np.load(folder / FILE, mmap_mode=mode, allow_pickle=False)
-    if found.dtype not in (np.float32, np.float16, np.uint16, np.int8):
-      raise ValueError(f"numbers of type {found.dtype}")
-  if found.dtype == np.uint16:
-    return found.view(ml_dtypes.bfloat16)
-  if found.dtype == np.int8:
+    result = np.load(folder / FILE, mmap_mode=mode, allow_pickle=False)
+    if result.dtype not in (np.float32, np.float16, np.uint16, np.int8):
+      raise ValueError(f"numbers of type {result.dtype}")
+  if result.dtype == np.uint16:
+    return result.view(ml_dtypes.bfloat16)
+  if result.dtype == np.int8:
     with cards.opening(folder / SCALES):
       scales = np.load(folder / SCALES, mmap_mode=mode, allow_pickle=False)
-      if scales.dtype != np.float32 or scales.shape != found.shape[:1]:
-        raise ValueError(f"{scales.dtype} {list(scales.shape)}, but it must be float32 {list(found.shape[:1])}")
-    return Int8(found, scales)
-  return found
+      if scales.dtype != np.float32 or scales.shape != result.shape[:1]:
+        raise ValueError(f"{scales.dtype} {list(scales.shape)}, but it must be float32 {list(result.shape[:1])}")
+    return Int8(result, scales)
+  return result
 
 
 def rescore(vectors: np.ndarray, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -136,15 +136,15 @@ def rank_exactly(
   total, dim = vectors.shape
   # The error of a float32 sum of D products is at most D * 2^-24 * |q| |v|. Two such sums are compared: twice that.
   slack = 2.0 * dim * 2.0**-24 * max_norm * np.linalg.norm(queries.astype(np.float64), axis=1) + errors
-  found: list = [None] * len(queries)
+  result: list = [None] * len(queries)
   open_, count = np.arange(len(queries)), min(total, max(k + 8, first))
   while len(open_):
     rough, rows = search(queries[open_], count)
     left = []
     for i, worst, candidates in zip(open_, rough[:, -1], rows):
       scores, best = take_best(rescore(vectors, queries[i], candidates), candidates, k)
-      found[i] = scores, best
+      result[i] = scores, best
       if count < total and scores[-1] <= worst + slack[i]:
         left.append(i)
     open_, count = np.array(left, dtype=np.int64), min(total, 2 * count)
-  return found
+  return result
