@@ -12,6 +12,7 @@ With --against OTHER_RUN it shows two checkpoints side by side.
 
 import asyncio
 import json
+import pathlib
 import sys
 import uuid
 
@@ -43,6 +44,9 @@ PORT = flags.DEFINE_integer("port", 8010, "Port of the page.", lower_bound=1, up
 JSON = flags.DEFINE_bool("json", False, "Print each answer as a line of JSON, without the trace.")
 
 
+EXAMPLES = 3  # questions that the page shows
+
+
 def main(words):
   """Runs `ragrl ask`."""
   logging.set_verbosity(logging.WARNING)
@@ -64,7 +68,7 @@ def main(words):
       made = checkpoints.opened(config, checkpoint, judged=ask_checkpoint.judged(config))
       askers.append(ask_checkpoint.Asker(made, checkpoint))
     if PAGE.value:
-      _page(askers)
+      _page(askers, _examples(configs[0][0]))
     failed = not PAGE.value and asyncio.run(_session(askers, example))
   finally:
     for asker in askers:
@@ -72,9 +76,10 @@ def main(words):
   sys.exit(1 if failed else 0)
 
 
-def _page(askers: list[ask_checkpoint.Asker]) -> None:
+def _page(askers: list[ask_checkpoint.Asker], examples: list[str]) -> None:
   """Serves the page until it is interrupted, or an engine fails."""
-  server = uvicorn.Server(http_limits.configured(ask_page.Application(askers), host="127.0.0.1", port=PORT.value))
+  application = ask_page.Application(askers, examples=examples)
+  server = uvicorn.Server(http_limits.configured(application, host="127.0.0.1", port=PORT.value))
   for asker in askers:
     asker.thread.failed = lambda error: setattr(server, "should_exit", True)
   print(f"Open http://127.0.0.1:{PORT.value} in a browser of this machine. Ctrl-C ends.", flush=True)
@@ -84,6 +89,14 @@ def _page(askers: list[ask_checkpoint.Asker]) -> None:
     pass
   if any(asker.thread.error for asker in askers):
     sys.exit(1)
+
+
+def _examples(config) -> list[str]:
+  """The first questions of --data, or of the run's held-out file; none if that is elsewhere or has moved."""
+  data = DATA.value or config.data.evaluate
+  if not data or (not DATA.value and not all(pathlib.Path(part).is_file() for part in data.split(","))):
+    return []
+  return [example.question for example in questions.testing(config, data, max_examples=EXAMPLES)]
 
 
 def _example(config, question: str) -> structs.Example | None:

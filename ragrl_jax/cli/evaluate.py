@@ -10,6 +10,8 @@ Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and pr
 After a kill, the same command continues where it stopped.
 """
 
+import shlex
+
 from absl import app, flags, logging
 from tqdm import tqdm
 
@@ -62,6 +64,7 @@ def main():
   print(metric_tables.one(metrics))
   if settings.endpoint.model:
     print(asked(metrics))
+  print(f"Each question on a page: ragrl report --workdir {shlex.quote(OUT.value)}")
   print(f"{OUT.value}/metrics.json")
 
 

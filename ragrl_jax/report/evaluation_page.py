@@ -19,7 +19,25 @@ FACTS = (
   ("Model", "model"),
   ("Checkpoint", "checkpoint"),
   ("Questions", "data"),
+  ("Decoding", "sampling"),
+  ("Retrieval", "retrieval"),
 )
+# Measures of `harness.summarise` that metric_tables.LINES leaves out.
+MEASURES = {
+  "char_f1": "F1 over letters",
+  "em_spaced": "Exact match, punctuation as spaces",
+  "f1_spaced": "F1, punctuation as spaces",
+  "precision": "Precision of the answer's words",
+  "recall": "Recall of the gold's words",
+  "repeated_searches": "Searches with an earlier query's words",
+  "stale_searches": "Searches that found nothing new",
+  "found_answer": "A gold in what was found",
+  "found_gold": "Gold passages found",
+  "given_tokens": "Tokens given: prompt and results",
+  "confidence": "Probability of the last turn's tokens",
+  "ece": "Calibration error of that probability",
+  "brier": "Brier score of that probability",
+}
 
 
 def is_folder(folder: str | os.PathLike) -> bool:
@@ -102,11 +120,7 @@ def _metrics(folder: pathlib.Path) -> dict[str, Any]:
 def _run(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
   """The header of one evaluation."""
   settings = metrics["settings"]
-  facts = [(label, _said(settings[key])) for label, key in FACTS if settings.get(key)]
-  if settings.get("sampling"):
-    facts.append(("Decoding", _said(settings["sampling"])))
-  if retrieval := settings.get("retrieval"):
-    facts.append(("Retrieval", _said(retrieval)))
+  facts = [(label, metric_tables.said(settings[key])) for label, key in FACTS if settings.get(key)]
   return {
     "name": name,
     "facts": facts,
@@ -128,19 +142,13 @@ def _terms(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   return [
     {"group": groups[key], "name": name, "values": [(one.get(key) or {}).get(name) for one in metrics]}
     for key, name in names
-  ] + [{"group": "", "name": name, "values": [one.get(name) for one in metrics]} for name in others]
+  ] + [{"group": "", "name": MEASURES.get(name, name), "values": [one.get(name) for one in metrics]} for name in others]
 
 
 def _known(parts: Sequence[Mapping[str, Any]], measure: str) -> bool:
   """Whether a measure has values. Zeros of a recipe that never searches do not count."""
   values = [side[measure] for part in parts for side in part["sides"]]
   return any(values) if measure == "num_searches" else any(value is not None for value in values)
-
-
-def _said(value: Any) -> str:
-  if isinstance(value, Mapping):
-    return ", ".join(f"{name} {_said(item)}" for name, item in value.items() if not isinstance(item, Mapping))
-  return str(value)
 
 
 def _now() -> str:

@@ -18,6 +18,7 @@ LINES = (
   ("Evidence ROUGE-L", "evidence_rouge_l"),
   ("Passage tokens per evidence token", "compression"),
 )
+CHECKSUMS = ("made", "checksum")
 SEARCHING = ("searches", "wasted_searches")  # left out if neither side searches
 
 
@@ -142,7 +143,7 @@ def one(metrics: Mapping[str, Any]) -> str:
   settings = metrics.get("settings") or {}
   for name in ("retrieval", "sampling", "checkpoint"):
     if name in settings:
-      lines.append(f"{name}: {_said(settings[name])}")
+      lines.append(f"{name}: {said(settings[name])}")
   if "seconds" in metrics:
     held = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in metrics["peak_memory"].items())
     what = "answers" if "seeds" in metrics else "questions"
@@ -162,7 +163,9 @@ def unanswered(metrics: Mapping[str, Any]) -> list[str]:
   return [head, *(f"  such as {reply!r}" for reply in found.get("seen", ()))]
 
 
-def _said(value: Any) -> str:
-  if isinstance(value, Mapping):
-    return ", ".join(f"{name} {_said(item)}" for name, item in value.items())
-  return "none" if value is None else str(value)
+def said(value: Any) -> str:
+  """A setting of an evaluation in words: of a part its kind, without checksums, which metrics.json has."""
+  if not isinstance(value, Mapping):
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+  short = {name: item.get("kind", "") if isinstance(item, Mapping) else item for name, item in value.items()}
+  return ", ".join(f"{name} {said(item)}" for name, item in short.items() if item != "" and name not in CHECKSUMS)

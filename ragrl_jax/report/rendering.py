@@ -52,7 +52,14 @@ def evaluation(data: Mapping[str, Any]) -> str:
   return _page("evaluation.html.jinja", QUESTIONS, payload, blocks=blocks, **shown)
 
 
-def asking_page(names: Sequence[str], facts: Sequence[tuple[str, str]], *, samples: Sequence[int], longest: int) -> str:
+def asking_page(
+  names: Sequence[str],
+  facts: Sequence[tuple[str, str]],
+  *,
+  samples: Sequence[int],
+  longest: int,
+  examples: Sequence[str] = (),
+) -> str:
   """The HTML of the page that asks checkpoints.
 
   Args:
@@ -60,8 +67,9 @@ def asking_page(names: Sequence[str], facts: Sequence[tuple[str, str]], *, sampl
     facts: (label, value) pairs to show.
     samples: allowed numbers of answers.
     longest: most characters of a question.
+    examples: questions to show.
   """
-  shown = dict(names=names, facts=facts, samples=samples, longest=longest)
+  shown = dict(names=names, facts=facts, samples=samples, longest=longest, examples=examples)
   return _page("ask.html.jinja", ASKING, {"names": names}, blocks={}, **shown)
 
 

@@ -48,16 +48,19 @@ class Application:
   Args:
     askers: the checkpoints.
     limits: limits of questions.
+    examples: questions to show.
   """
 
-  def __init__(self, askers: Sequence[ask_checkpoint.Asker], limits: Limits = Limits()):
+  def __init__(
+    self, askers: Sequence[ask_checkpoint.Asker], limits: Limits = Limits(), *, examples: Sequence[str] = ()
+  ):
     self._askers, self._limits, self._waiting = askers, limits, 0
     player = askers[0].player
     facts = [("Recipe", player.recipe.name), ("Model", _size(player)), ("Searches", _index(player))]
     judged = ask_checkpoint.judged(player.settings)
     facts.append(("Judge", "judges every answer's steps" if judged else "none (config.judge.kind)"))
     names = [asker.name for asker in askers]
-    self._page = rendering.asking_page(names, facts, samples=SAMPLES, longest=limits.longest)
+    self._page = rendering.asking_page(names, facts, samples=SAMPLES, longest=limits.longest, examples=examples)
 
   async def __call__(self, scope, receive, send) -> None:
     if scope["type"] != "http":
@@ -155,4 +158,5 @@ def _size(player) -> str:
 def _index(player) -> str:
   if player.retriever is None:
     return "nothing"
-  return f"{player.settings.retrieval.top_k} passages each, {player.retriever.describe().get('kind', 'an index')}"
+  top_k = player.settings.retrieval.top_k
+  return f"{top_k} passage{'s' * (top_k != 1)} each, {player.retriever.describe().get('kind', 'an index')}"

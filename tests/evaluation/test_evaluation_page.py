@@ -30,10 +30,10 @@ def test_one_evaluation(folders):
   assert not re.search(r"https?://|//cdn|@import|url\(|<link|<iframe|\ssrc=", shown.split('type="application/json"')[0])
   said, metrics = words(page), json.loads((folders[1] / "metrics.json").read_text())
   assert "Checkpoint out/run/checkpoints/70" in said and "index out/index, kind bm25, top_k 3" in said
-  assert f"Exact match {metrics['em']:.3f}" in said and "1 questions failed" in said
+  assert f"Exact match {metrics['em']:.3f}" in said and "1 question failed" in said
   assert f"Set musique {metrics['by_source']['musique']['n']}" in said
   assert "All 90 questions with their episodes are in this page." in said
-  assert "Reward term information_think" in said and f"char_f1 {metrics['char_f1']:.3f}" in said
+  assert "Reward term information_think" in said and f"F1 over letters {metrics['char_f1']:.3f}" in said
   index = unpacked(page, "questions-index")
   assert index["id"] == [f"q{i}" for i in range(90)] and index["trace"] == list(range(90))
   block = unpacked(page, "traces-2")
@@ -92,9 +92,11 @@ def test_transcripts_from_elsewhere_have_a_page_without_episodes(folders, tmp_pa
     (tmp_path / name).write_text((folders[0] / name).read_text())
   metrics = json.loads((tmp_path / "metrics.json").read_text())
   metrics["settings"] = dict(recipe="transcripts", system="research", model="qwen2.5-7b", retrieval="E5 over a dump")
+  metrics |= dict(stale_searches=0.25, own_measure=0.5)
   (tmp_path / "metrics.json").write_text(json.dumps(metrics))
   said = words(evaluation_page.write([tmp_path]).read_text(encoding="utf-8"))
   assert "The folder holds no episodes of them." in said and "Retrieval E5 over a dump" in said
+  assert "Searches that found nothing new 0.250" in said and "own_measure 0.500" in said and "stale_" not in said
 
 
 def test_hostile_text_is_data(folders, tmp_path):

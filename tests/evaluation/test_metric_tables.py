@@ -3,6 +3,11 @@ import pytest
 from ragrl_jax.core.metrics import searches as searches_lib
 from ragrl_jax.report import metric_tables
 
+RETRIEVAL = dict(
+  index="wiki", top_k=3, encoder=dict(kind="hashing", dim=512), options="", made="e16c8d68609a72e5f6ae43"
+)
+RETRIEVAL |= dict(rows=13650, checksum="c3ec80521f350ccd8732eb")
+
 
 def row(*searches, golds=("g1", "g2")):
   """A row with these searches: (query, ids found)."""
@@ -112,10 +117,10 @@ def test_one_evaluation_shows_its_settings():
       "seconds": 3.21,
       "seconds_cover": 10,
       "peak_memory": {"host": 2**30},
-      "settings": {"retrieval": {"index": "wiki", "top_k": 3}, "sampling": "greedy", "checkpoint": "m"},
+      "settings": {"retrieval": RETRIEVAL, "sampling": "greedy", "checkpoint": "m"},
     }
   )
   assert "Exact match" in text and "0.750  [0.600, 0.900]" in text and "n 10" in text
-  assert "2 questions failed" in text and "retrieval: index wiki, top_k 3" in text
+  assert "2 questions failed" in text and "retrieval: index wiki, top_k 3, encoder hashing, rows 13,650\n" in text
   assert "3.2 s for 10 questions; peak memory: host 1.00 GiB" in text and "one at a time" not in text
   assert "0.250 s from a question to its answer, one at a time" in metric_tables.one(AFTER | {"latency": 0.25})

@@ -32,6 +32,18 @@ def ask(url, **body):
   return said.status_code, [json.loads(line) for line in said.text.splitlines()]
 
 
+def test_the_page_shows_example_questions():
+  one = asked.asker(in_turn, name="run")
+  try:
+    with running(ask_page.Application([one], examples=["Who <b>?"])) as port:
+      text = CLIENT.get(f"http://127.0.0.1:{port}/").text
+      assert 'type="button">Who &lt;b&gt;?</button>' in text
+    with running(ask_page.Application([one])) as port:
+      assert "Such as" not in CLIENT.get(f"http://127.0.0.1:{port}/").text
+  finally:
+    one.close()
+
+
 def test_an_answer_is_told_line_by_line():
   with page(in_turn, count=2) as (url, askers):
     for place in (0, 1):

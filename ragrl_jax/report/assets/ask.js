@@ -192,6 +192,10 @@ by("form").addEventListener("submit", (event) => { event.preventDefault(); ask()
 by("question").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); ask(); }
 });
+document.querySelectorAll(".example").forEach((example) => example.addEventListener("click", () => {
+  by("question").value = example.textContent;
+  by("question").focus();
+}));
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") under?.abort(); });
 by("stop").addEventListener("click", () => under?.abort());
 by("export").addEventListener("click", () => saves("answers.json", exported(), "application/json"));
