@@ -1,10 +1,10 @@
 """Measures a retriever by answers in its passages, and by gold documents: Recall@k, nDCG@k, MRR@k.
 
-  ragrl recall --data QUESTIONS --index INDEX --top_k 5 [--noown_passages] [--only type=bridge]
+  ragrl recall --data QUESTIONS --index INDEX --top_k 5 [--own_passages] [--only type=bridge]
 
-A passage is relevant if its text contains a right answer, by the rule of DPR's script (--titles: title or text). A
-question's own passages are measured without a search. --noown_passages drops them, and also measures the search for
-gold documents (`gold_…`: the articles of the supporting passages). LEAR's Table 3 has Recall and nDCG by answer for
+A passage is relevant if its text contains a right answer, by the rule of DPR's script (--titles: title or text). With
+--index, what the index finds is measured, by gold documents too (`gold_…`: the articles of the supporting passages).
+Without one, or with --own_passages, a question's own passages are. LEAR's Table 3 has Recall and nDCG by answer for
 HotpotQA's bridge questions only: --only type=bridge. With --out, each question's scores and the settings are kept in a
 folder for `ragrl tables`.
 """
@@ -41,20 +41,19 @@ def main():
     examples = [example for example in examples if str(of(example)) == value]
     if not examples:
       raise ValueError(f"--only={ONLY.value}: no row of {DATA.value} has this value.")
-  examples = index_flags.with_passages(examples)
+  own = index_flags.OWN.value if flags.FLAGS["own_passages"].present else not index_flags.INDEX.value
+  having = sum(bool(example.passages) for example in examples) if own else 0
+  examples = index_flags.with_passages(examples, own=own)
   if bare := sum(not example.passages for example in examples):
     raise ValueError(f"{bare} of {len(examples)} questions have no passages: give a retriever with --index.")
   passages, k = [example.passages for example in examples], index_flags.TOP_K.value
   found = answer_recall.measured(examples, passages, k, titles=TITLES.value)
-  print(json.dumps(found, indent=1))
+  index = addresses.without_credentials(index_flags.INDEX.value)
+  searched = [f"searches in {index} for {len(examples) - having} questions"] if having < len(examples) else []
+  owned = [f"the own passages of {having} questions"] if having else []
+  print(json.dumps(dict(measured=" and ".join(searched + owned), **found), indent=1))
   if OUT.value:
-    index = (
-      dict(index=addresses.without_credentials(index_flags.INDEX.value), **index_flags.retriever().describe())
-      if index_flags.INDEX.value
-      else None
-    )
-    own = None if index_flags.OWN.value else False
-    settings = dict(
-      data=DATA.value, only=ONLY.value or None, top_k=k, titles=TITLES.value, own_passages=own, retrieval=index
-    )
+    index = dict(index=index, **index_flags.retriever().describe()) if index else None
+    how = dict(top_k=k, titles=TITLES.value, own_passages=None if own else False, retrieval=index)
+    settings = dict(data=DATA.value, only=ONLY.value or None, **how)
     answer_recall.write(pathlib.Path(OUT.value), examples, found, settings)

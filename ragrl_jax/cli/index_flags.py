@@ -24,12 +24,14 @@ def retriever():
   return retrieval.load_index(INDEX.value)
 
 
-def with_passages(examples: Sequence[Example]) -> list[Example]:
+def with_passages(examples: Sequence[Example], *, own: bool | None = None) -> list[Example]:
   """The examples. With an index, examples without passages get retrieved ones.
 
-  With --noown_passages, all examples lose their own passages first.
+  Args:
+    examples: the questions.
+    own: whether they keep their own passages; None: unless --noown_passages is given.
   """
-  if not OWN.value:
+  if not (OWN.value if own is None else own):
     examples = [questions.without_passages(example) for example in examples]
   bare = [number for number, example in enumerate(examples) if not example.passages]
   if not INDEX.value or not bare:

@@ -3,8 +3,10 @@ import json
 import pytest
 from console import ragrl
 
+from ragrl_jax import retrieval
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import quadrants
+from ragrl_jax.structs import Passage
 
 
 def row(name, outcome, source="nq", ended="answer", **more):
@@ -131,5 +133,12 @@ def test_the_commands(tmp_path):
     (["make-lear-sft", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}", "--oracle=string_inclusion"], "5 of 5"),
   ):
     ragrl(*command, says=says)
+  corpus = [Passage("a", "", "Where? In Bergen."), Passage("b", "", "Nowhere.")]
+  index = retrieval.build_index(corpus, "bm25", tmp_path / "index", progress=False)
+  searched = ["recall", f"--data={tmp_path}/asked.jsonl", f"--index={index}", "--top_k=2"]
+  said = json.loads(ragrl(*searched).stdout)  # what the index finds, though the questions have passages
+  assert said["recall@2"] == 0.0 and said["measured"] == f"searches in {index} for 5 questions"
+  said = json.loads(ragrl(*searched, "--own_passages").stdout)
+  assert said["recall@2"] == 1.0 and said["measured"] == "the own passages of 5 questions"
   (first, *_) = readers.read_examples(tmp_path / "filter.jsonl.gz")
   assert first.meta["turns"] == [["model", "<extract> In Paris. </extract>"]]
