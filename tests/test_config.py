@@ -53,6 +53,7 @@ def test_sections_check_themselves():
     (lambda: settings.Loss(dual_clip=1.0), "config.loss.dual_clip=1.0: it must be None or a number above 1."),
     (lambda: settings.Loss(surrogate="cispo", dual_clip=3.0), "config.loss.dual_clip=3.0 with config.loss.surrogate="),
     (lambda: settings.Loss(llds_coef=0.2), "config.loss.llds_coef=0.2 with one optimiser step per batch"),
+    (lambda: settings.Loss(kl="k3", kl_corrected=True), "config.loss.kl_corrected=True with kl='k3' in the loss"),
     (lambda: settings.Loss(importance_floor=0.5), "config.loss.importance_floor=0.5 with config.loss.importance_cap="),
     (lambda: settings.Loss(kl_target=0.1), "config.loss.kl_target=0.1 with config.loss.kl_coef=0.0: the controller"),
     (lambda: settings.Prompting(chat=1), "config.prompting.chat=1: it must be True or False."),

@@ -132,6 +132,8 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
     # If the penalty is part of the reward, it is only measured here.
     reference = masked.keep(batch.ref_logprobs, mask)
     penalty = kl_lib.kl_penalty(logprobs, reference, s.kl, tangent=s.kl_tangent)
+    if s.kl_corrected:
+      penalty = penalty * importance.importance_weights(logprobs, old, mask, cap=float("inf"))
     found["kl"] = share(penalty)
     found |= {
       f"kl_{name}": share(kl_lib.kl_penalty(logprobs, reference, name, tangent=s.kl_tangent)) for name in ("k2", "k3")

@@ -65,6 +65,10 @@ class Loss(Section):
   ratio: str = setting("token", "the clipped ratio; sequence: GSPO's", choices=("token", "sequence"))
   kl: str = setting("none", "estimator of the penalty; none: no penalty", choices=("none", *kl_lib.ESTIMATORS))
   kl_in: str = setting("loss", "where the penalty is added", choices=("loss", "reward"))
+  kl_corrected: bool = setting(
+    False,
+    "k2, k1+ and k3+ in the loss: weigh each token's estimate by its ratio to the policy before the batch's updates",
+  )
   kl_coef: float = setting(0.0, "weight of the penalty", least=0)
   reference: str = setting(
     "start",
@@ -139,6 +143,11 @@ class Loss(Section):
       self.surrogate != "cispo" or self.dual_clip is None,
       f"config.loss.dual_clip={self.dual_clip} with config.loss.surrogate='cispo': its ratio is clipped whatever the "
       "advantage's sign. Set dual_clip to None, or surrogate to 'clipped'.",
+    )
+    yield (
+      not self.kl_corrected or (self.kl in kl_lib.UNBIASED and self.kl_in == "loss"),
+      f"config.loss.kl_corrected=True with kl={self.kl!r} in the {self.kl_in}: the ratio corrects a penalty in the "
+      "loss with the KL's gradient, 'k3+', 'k1+' or 'k2'. Name one, with kl_in='loss', or set kl_corrected to False.",
     )
     yield (
       self.llds_coef == 0 or self.epochs * self.minibatches > 1,

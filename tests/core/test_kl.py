@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragrl_jax.core import kl
+from ragrl_jax.core import importance, kl
 
 GAPS = jnp.array([-120.0, -30.0, -5.0, -2.0, -1e-4, 0.0, 1e-4, 2.0, 5.0, 30.0, 120.0])  # log pi_ref - log pi
 
@@ -97,3 +97,27 @@ def test_adapted_coefficient_by_hand():
   assert kl.adapted_coefficient(0.5, 0.09, target=0.1, horizon=100, num_sequences=100) == pytest.approx(0.45)
   # More sequences than the horizon count as the horizon: 1 - 0.2 · 10 < 0 would reward divergence, and 0 would stay 0.
   assert kl.adapted_coefficient(0.5, 0.0, target=0.1, horizon=100, num_sequences=1000) == pytest.approx(0.4)
+
+
+def test_the_corrected_estimate_equals_its_source():
+  """DeepSeek-V3.2 eq. 7 as TRL writes it: the ratio, which has a gradient too, times k3."""
+  draw = np.random.default_rng(0)
+  x, old, ref = (jnp.asarray(draw.normal(-2.0, 0.7, (1, 50)).astype(np.float32)) for _ in range(3))
+  published = lambda x: jnp.exp(x - old) * (jnp.exp(ref - x) - (ref - x) - 1.0)
+  weigh = lambda x: importance.importance_weights(x, old, jnp.ones(x.shape), cap=float("inf"))
+  corrected = lambda x: weigh(x) * kl.kl_penalty(x, ref, "k3+")
+  for of in (lambda f: f(x), lambda f: jax.grad(lambda x: f(x).sum())(x)):
+    np.testing.assert_allclose(of(corrected), of(published), rtol=1e-5, atol=1e-6)
+  # Over draws of the old policy, each estimator's weighted gradient is the KL's, which its plain gradient is not.
+  logits, reference, before = (jnp.asarray(draw.normal(size=(1, 7)), jnp.float32) for _ in range(3))
+  old, ref = jax.nn.log_softmax(before), jax.nn.log_softmax(reference)
+  exact = jax.grad(lambda z: (jnp.exp(logp := jax.nn.log_softmax(z)) * (logp - ref)).sum())(logits)
+
+  def expected(z, estimator, weighted):
+    logp = jax.nn.log_softmax(z)
+    weights = importance.importance_weights(logp, old, jnp.ones(z.shape), cap=float("inf")) if weighted else 1.0
+    return (jnp.exp(old) * weights * kl.kl_penalty(logp, ref, estimator)).sum()
+
+  for estimator in kl.UNBIASED:
+    np.testing.assert_allclose(jax.grad(expected)(logits, estimator, True), exact, atol=1e-5)
+    assert jnp.abs(jax.grad(expected)(logits, estimator, False) - exact).max() > 0.05

@@ -223,6 +223,7 @@ CASES = {
       "optimizer.schedule": "constant",
       "loss.aggregation": "seq_mean_token_sum_norm",
       "loss.kl": "k3+",  # left out: their correction
+      "loss.kl_corrected": True,
       "loss.kl_coef": 0.04,
       "loss.clip_high": 0.28,
       "loss.dual_clip": 4.0,

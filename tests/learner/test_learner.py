@@ -235,6 +235,20 @@ def test_llds_holds_up_what_an_update_lowers_without_a_reason():
   assert 0.0 <= metrics["llds"] and 0.0 <= metrics["llds_tokens"] <= 1.0
 
 
+def test_the_corrected_penalty_is_weighed_by_the_ratio():
+  """Every token is half as likely as before the updates; without advantages the penalty is the loss."""
+  sequences = [dataclasses.replace(item, advantages=np.zeros_like(item.advantages)) for item in small.items()]
+  (batch,) = small.blocks(sequences)
+  of = lambda **how: small.learner(Settings(logprob_chunk=64, epochs=2, kl="k3+", kl_coef=0.3, **how))
+  plain, corrected = of(), of(kl_corrected=True)
+  shifted = lambda by: np.where(batch.loss_mask, scores + by, 0).astype(np.float32)
+  scores = np.asarray(plain.score(plain.params, batch))
+  batch = dataclasses.replace(batch, old_logprobs=shifted(np.log(2.0)), ref_logprobs=shifted(0.4))
+  (loss, grads), (want, wanted) = (small.gradient(made, [batch]) for made in (corrected, plain))
+  assert want > 0.0 and loss == pytest.approx(want / 2, rel=1e-5)
+  assert small.distance(grads, jax.tree.map(lambda g: g / 2, wanted)) < 1e-6
+
+
 def test_the_mismatch_is_that_of_the_policy_that_sampled(plain):
   """Steps on the same batch change the policy, not what the sampler computed."""
   learner = small.learner(Settings(logprob_chunk=64, minibatches=4, epochs=2))
