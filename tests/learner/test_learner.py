@@ -12,7 +12,7 @@ import small_learner as small
 from flax import nnx
 
 from ragrl_jax import structs
-from ragrl_jax.core import losses
+from ragrl_jax.core import guards, importance, losses
 from ragrl_jax.learner import blocks as blocks_lib
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import packing, step
@@ -195,6 +195,21 @@ def test_only_what_the_settings_compute_is_reported(plain, full):
     assert ("importance" in metrics) == (made.settings.importance_cap is not None)
     assert ("dual_clip_fraction" in metrics) == (made.settings.dual_clip is not None)
     assert "value_loss" not in metrics
+
+
+def test_guards_that_are_off_are_not_in_the_compiled_step(full, monkeypatch):
+  def refuse(*_, **__):
+    raise AssertionError("a guard is computed though it is off")
+
+  for name in ("kept_sequences", "kept_tokens", "fallen_likelihood"):
+    monkeypatch.setattr(guards, name, refuse)
+  monkeypatch.setattr(importance, "importance_weights", refuse)
+  batch, totals = small.blocks(small.items())[0], jnp.ones(2)
+  model = nnx.merge(full.trained.graphdef, full.params)
+  jax.eval_shape(lambda: step.policy_objective(model, batch, totals, jnp.float32(0.3), FULL))
+  on = dataclasses.replace(FULL, llds_coef=0.2)
+  with pytest.raises(AssertionError, match="is off"):
+    jax.eval_shape(lambda: step.policy_objective(model, batch, totals, jnp.float32(0.3), on))
 
 
 def test_masks_leave_out_what_the_sampler_did_not_mean():
