@@ -174,7 +174,9 @@ def test_a_faulty_config_file_is_named_with_its_line(parse, tmp_path, monkeypatc
   ):
     monkeypatch.delitem(sys.modules, "config_config", raising=False)
     file.write_text(text)
-    assert f"{file}{says}" in parse("--config", str(file), "--workdir=x")[1]
+    for words in ((), ("--config.steps=7",)):
+      assert f"{file}{says}" in parse("--config", str(file), "--workdir=x", *words)[1]
+      monkeypatch.delitem(sys.modules, "config_config", raising=False)
 
 
 def test_a_folder_that_cannot_be_made_is_named_with_its_flag(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import judging, recipes, retrieval, settings, structs
+from ragrl_jax.cli import export_hf
 from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.models import weights
@@ -46,6 +47,7 @@ BAD = [
   ("reward.overlong_limit", 30),  # without a buffer
   ("loss.dual_clip", 0.5), ("loss.importance_cap", -1.0), ("mesh.data", 0), ("rollout.temperature", float("nan")),
   ("rollout.prefill", 1024), ("optimizer.learning_rate", float("inf")),
+  ("optimizer.learning_rate", 1.0),
 ]  # fmt: skip
 
 
@@ -448,8 +450,18 @@ def resolves(names, config, switches) -> bool:
 @pytest.mark.parametrize("name, what", [("metrics.json", "an evaluation"), ("index.json", "an index")])
 def test_another_folder_as_a_checkpoint_is_named(tmp_path, name, what):
   (tmp_path / name).write_text("{}")
-  with pytest.raises(ValueError, match=f"it is the folder of {what}: name a run"):
-    evaluate.config_of(tmp_path)
+  for reads in (
+    evaluate.config_of,
+    evaluate.locate,
+    lambda folder: export_hf.export(folder, folder / "out", dtype="float32"),
+  ):
+    with pytest.raises(ValueError, match=f"it is the folder of {what}: name a run"):
+      reads(tmp_path)
+
+
+def test_an_algorithms_name_leads_to_the_estimators():
+  with pytest.raises(ValueError, match="config.advantage.kind='grpo': it must be 'group_relative', which is GRPO."):
+    settings.Advantage(kind="grpo")
 
 
 def test_a_corpus_as_an_index_is_named(tmp_path):

@@ -15,6 +15,7 @@ import json
 import pathlib
 import sys
 import uuid
+from collections.abc import Sequence
 
 import uvicorn
 from absl import app, flags, logging
@@ -61,7 +62,7 @@ def main(words):
       other.judge, other.judges = CONFIG.value.judge, CONFIG.value.judges
     asked.append((other, AGAINST.value))
   configs = [(settings.of(config), checkpoint) for config, checkpoint in asked]
-  example = _example(configs[0][0], " ".join(words).strip())
+  example = _example(configs[0][0], words)
   askers = []
   try:
     for config, checkpoint in configs:
@@ -99,8 +100,11 @@ def _examples(config) -> list[str]:
   return [example.question for example in questions.testing(config, data, max_examples=EXAMPLES)]
 
 
-def _example(config, question: str) -> structs.Example | None:
+def _example(config, words: Sequence[str]) -> structs.Example | None:
   """The question of the command line; None if questions are to be read from the input."""
+  question = " ".join(words).strip()
+  if words and not question:
+    raise app.UsageError("the question is empty: give its text, or no argument to enter questions.")
   if question and DATA.value:
     raise app.UsageError("give either a question or --data, but not both.")
   if question:

@@ -245,6 +245,8 @@ def _said(error: BaseException, argv: list[str]) -> str:
   if file and "no attribute 'get_config'" in _text(error):
     return f"{file[1].split(':')[0]}: it has no function get_config(variant), which returns the config."
   if isinstance(error, AttributeError | KeyError):  # of the settings: 'stepz' Did you mean "steps" …
+    if file and "'NoneType'" in _text(error):
+      return _no_config(file[1])
     name = re.match(r"'(\w+)'", _text(error))
     word = next((word for word in argv if name and re.match(rf"--?[\w.]*\.{name[1]}(\.|=|$)", word)), "a setting")
     return f"{word.split('=')[0]}: there is no such setting: {_text(error)}"
@@ -254,8 +256,12 @@ def _said(error: BaseException, argv: list[str]) -> str:
     return f"--{unset[1]} is missing{way}: there is no config to change (--help shows an example)."
   found = re.match(r"flag --(\w+)=None: Flag --\w+ must have a value", str(error))
   if found and file and found[1] == file[0].lstrip("-"):
-    return f"{file[1].split(':')[0]}: get_config(variant) returned nothing: it must return the config."
+    return _no_config(file[1])
   return f"--{found[1]} is missing (--help shows an example)." if found else str(error)
+
+
+def _no_config(file: str) -> str:
+  return f"{file.split(':')[0]}: get_config(variant) returned nothing: it must return the config."
 
 
 def _text(error: BaseException) -> str:

@@ -110,7 +110,11 @@ def export(
   """
   folders.refuse_others(out)
   path = pathlib.Path(checkpoint)
-  _, steps, step = evaluate.locate(path / "checkpoints" if config_lib.step_of(path) is None else path)
+  evaluate.refuse_others(path)
+  path = path / "checkpoints" if config_lib.step_of(path) is None else path
+  if not path.is_dir():
+    raise FileNotFoundError(f"{path}: there is no such folder: name a run, or RUN/checkpoints/STEP (--checkpoint).")
+  _, steps, step = evaluate.locate(path)
   checkpoint_lib.refuse_damaged(steps / str(step))
   config = config or settings_of(steps.parent)
   tokenizer = prepared.tokenizer(config, None)

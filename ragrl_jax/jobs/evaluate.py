@@ -293,6 +293,7 @@ def locate(checkpoint: str | pathlib.Path) -> Source:
 
   Raises:
     FileNotFoundError: there is no model and no checkpoint.
+    ValueError: it is the folder of an evaluation or an index.
   """
   path = pathlib.Path(checkpoint)
   if hub.is_name(path) and not path.exists():
@@ -306,11 +307,20 @@ def locate(checkpoint: str | pathlib.Path) -> Source:
   if (step := config_lib.step_of(path)) is not None and path.is_dir():
     return None, path.parent, step
   if not steps:
+    refuse_others(path)
     raise FileNotFoundError(
       f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), OWNER/NAME on the "
       "hub, a run's folder, or a step of a run, RUN/checkpoints/STEP (--checkpoint)."
     )
   return None, run, max(steps)
+
+
+def refuse_others(folder: str | pathlib.Path) -> None:
+  """Raises a ValueError if the folder is that of an evaluation or an index."""
+  here = pathlib.Path(folder)
+  for name, what in (("metrics.json", "an evaluation"), ("index.json", "an index")):
+    if (here / name).is_file() and not (here / "config.json").is_file():
+      raise ValueError(f"{here}: it is the folder of {what}: name a run, one of its checkpoints or a model instead.")
 
 
 def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
@@ -352,10 +362,7 @@ def config_of(checkpoint: str | pathlib.Path):
   if (folder := config_lib.run_of(checkpoint)) is None:
     if not pathlib.Path(checkpoint).exists():
       raise ValueError(f"{checkpoint}: there is no such folder (--checkpoint), and a model on the hub needs --config.")
-    here = pathlib.Path(checkpoint)
-    for name, what in (("metrics.json", "an evaluation"), ("index.json", "an index")):
-      if (here / name).is_file() and not (here / "config.json").is_file():
-        raise ValueError(f"{here}: it is the folder of {what}: name a run, one of its checkpoints or a model instead.")
+    refuse_others(checkpoint)
     raise ValueError(f"{checkpoint}: it does not belong to a run with a config.json: give --config.")
   config = config_lib.of_run(folder)
   if other := changes.reworded(folder, config.to_dict()):

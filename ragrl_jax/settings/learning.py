@@ -1,6 +1,7 @@
 """Settings for learning: advantages, loss, critic, optimizer, updates, checkpoints and logs."""
 
 import dataclasses
+from typing import Any
 
 from ragrl_jax.core import aggregate, losses
 from ragrl_jax.core import kl as kl_lib
@@ -9,6 +10,7 @@ from ragrl_jax.settings.fields import Rules, Section, setting
 # Advantages either compare an episode with the samples of the same prompt, or are sums along its tokens.
 COMPARED = ("group_relative", "leave_one_out", "reinforce_plus_plus_baseline")
 COUNTED = ("gae", "reinforce_plus_plus")
+ALSO_CALLED = {"grpo": "group_relative", "rloo": "leave_one_out", "ppo": "gae"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Advantage(Section):
   gamma: float = setting(1.0, "gae, reinforce_plus_plus: discount per trained token", least=0, most=1)
   lam: float = setting(1.0, "gae: trace per trained token", least=0, most=1)
   whiten: bool = setting(True, "gae: scale advantages to mean 0 and deviation 1 over the batch's trained tokens")
+
+  def refusal(self, name: str, value: Any, must: str) -> str:
+    here = ALSO_CALLED.get(str(value).lower()) if name == "kind" else None
+    return super().refusal(name, value, f"{here!r}, which is {value.upper()}" if here else must)
 
   @property
   def compares(self) -> bool:
@@ -214,7 +220,7 @@ class Optimizer(Section):
   PATH = "optimizer"
 
   kind: str = setting("adamw", "the optimiser", choices=("adamw", "muon"))
-  learning_rate: float = setting(1e-6, "the peak of the learning rate", least=0)
+  learning_rate: float = setting(1e-6, "the peak of the learning rate", least=0, most=0.1)
   warmup_steps: int = setting(0, "length of the warm-up, from 0 on a straight line", unit="optimiser steps", least=0)
   schedule: str = setting(
     "constant",

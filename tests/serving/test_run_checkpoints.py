@@ -49,6 +49,7 @@ def ask(run, *words, said=None):
 def test_a_run_is_asked_on_the_command_line(run, world):
   one = ask(run, "Who is it?")
   assert one.returncode == 0 and any(line.startswith("     answer │ ") for line in one.stdout.splitlines()), one.stderr
+  assert "the question is empty" in ask(run, " ").stderr
   held_out = pathlib.Path(tiny_world.config(world).data.evaluate)
   rows = ask(run, f"--data={held_out}", "--samples=3", "--json", f"--against={run}/checkpoints/1")
   found = [json.loads(line) for line in rows.stdout.splitlines()]
