@@ -231,6 +231,30 @@ def test_normalised_golds():
 # ---- the preset `format` --------------------------------------------------------------------------------------------
 
 
+def test_f1_with_penalties_equals_search_r1_plus_plus():
+  """R = F1 - .1 [no search] - .1 [no answer]; a wrong answer after a search earns more than none."""
+  recipe = recipes.get("search_r1", match="f1", no_search_penalty=0.1, no_answer_penalty=0.1)
+  example = Example("q", "Who founded the seat of Norsk Film?", ("King Harald III",))
+  found = [("model", "<think> a </think><search> b </search>"), ("environment", "<information>\n\n</information>")]
+  cases = [
+    ([*found, ("model", "<answer> Harald </answer>")], 0.5),  # 2 · 1 / (1 + 3)
+    ([("model", "<answer> Harald </answer>")], 0.5 - 0.1),
+    ([*found, ("model", "<answer> x </answer>")], 0.0),
+    ([*found, ("model", "I do not know.")], -0.1),
+    ([("model", "I do not know.")], -0.2),
+  ]
+  for turns, want in cases:
+    terms = recipe.score(example, Episode.from_text(recipe, example, turns))
+    weights = recipe.weights(0)
+    assert sum(terms[name] * weights[name] for name in weights) == pytest.approx(want), turns
+    assert terms.keys() == weights.keys()
+  assert recipe.outcome(example, Episode.from_text(recipe, example, cases[0][0])) == 0.0  # still by exact match
+  with pytest.raises(ValueError, match="published table"):
+    recipes.get("search_r1", "format", no_answer_penalty=0.1)
+  with pytest.raises(ValueError, match="no episode can search"):
+    recipes.get("search_r1", "r1", no_search_penalty=0.1)
+
+
 def test_the_published_table():
   think, block = "<think> a </think>", ("environment", BLOCK)
   search = ("model", think + "<search> x </search>")

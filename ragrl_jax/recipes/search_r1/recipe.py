@@ -6,11 +6,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes import scripts, search_agent
-from ragrl_jax.recipes.parts import Prompt
+from ragrl_jax.recipes.parts import Prompt, find_answer
 from ragrl_jax.recipes.search_agent import NOTICES, Parser, hollow, in_shape
 from ragrl_jax.settings.fields import Rules, setting
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Policy, Segment, Tools
@@ -64,6 +65,9 @@ class Switches(recipe_lib.Switches):
   max_searches: int = setting(4, "most turns before the forced answer; NQ's quick start has 2", unit="turns", least=0)
   max_passage_tokens: int | None = setting(166, "longer passages are cut; three fill 500", unit="tokens", least=1)
   action: str = setting("last", "which of several complete pairs in a turn counts", choices=("last", "first"))
+  match: str = setting("em", "the answer earns 1 if it equals a gold, or its F1 with one", choices=("em", "f1"))
+  no_search_penalty: float = setting(0.0, "what an episode without a search loses; Search-R1++ has 0.1", least=0)
+  no_answer_penalty: float = setting(0.0, "what an episode without an answer loses; Search-R1++ has 0.1", least=0)
   format: bool = setting(False, "reward the format too")
   structure_weight: float = setting(0.2, "with `format`: weight of the format; the answer has the rest")
   final_share: float = setting(0.5, "share of that weight for a wrong answer in a wrong format", unit="share")
@@ -81,6 +85,16 @@ class Switches(recipe_lib.Switches):
     yield (
       not (self.browse and self.format),
       "config.switches.browse=True with format=True: the format does not allow opened documents. Choose one.",
+    )
+    yield (
+      not (self.format and (self.match == "f1" or self.no_search_penalty or self.no_answer_penalty)),
+      "config.switches.format=True with match='f1' or a penalty: the reward for the format is a published table of its "
+      "own, by exact match. Set format=False, or match='em' and both penalties to 0.",
+    )
+    yield (
+      not self.no_search_penalty or self.max_searches > 0,
+      f"config.switches.no_search_penalty={self.no_search_penalty} with max_searches=0: no episode can search. Raise "
+      "max_searches, or set the penalty to 0.",
     )
 
 
@@ -138,19 +152,23 @@ class Reader:
 
 
 class Reward(search_agent.Reward):
-  """Scores one episode: for a right answer; with the switch `format` also for the format and for finding the gold."""
+  """Scores one episode: for a right answer, with switches also for its actions, its format and for finding the gold."""
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """`answer` 0 or 1; `format` 0 to 1; `retrieval` 0 or 1. None if a tool had failed.
+    """`answer` and `format` 0 to 1; `retrieval`, `no_search` and `no_answer` 0 or 1. None if a tool had failed.
 
     With weights (0.8, 0.2, retrieval_weight) this is the published table: right 1 (in shape) or 0.8; wrong 0.2 plus
     retrieval (in shape) or 0.1; no answer 0.
 
-    Source: Search-R1's qa_em.py and qa_em_format.py (v0.3).
+    Source: Search-R1's qa_em.py and qa_em_format.py (v0.3); F1 with both penalties, Search-R1++ (arXiv 2602.19526).
     """
     if episode.ended == "failed":
       return dict.fromkeys(self.weights(0))
     terms: dict[str, float | None] = dict(answer=self.score_answer(example, episode))
+    if self.switches.no_search_penalty:
+      terms["no_search"] = float(not episode.searches)
+    if self.switches.no_answer_penalty:
+      terms["no_answer"] = float(find_answer(self.parser, episode) is None)
     if self.switches.format:
       shaped = in_shape(episode) and not (self.switches.guarded and hollow(episode))
       pays = shaped and not self.outcome(example, episode)
@@ -158,10 +176,19 @@ class Reward(search_agent.Reward):
       terms["retrieval"] = float(pays and gold_was_found(self.parser, example, episode))
     return terms
 
+  def score_answer(self, example: Example, episode: Episode) -> float:
+    """The term `answer`: exact match or F1. If guarded, an answer without a thought earns nothing."""
+    if self.switches.match == "em":
+      return super().score_answer(example, episode)
+    if self.switches.guarded and search_agent.unthought(episode):
+      return 0.0
+    return qa.f1(find_answer(self.parser, episode) or "", example.golds)
+
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step."""
     if not self.switches.format:
-      return dict(answer=1.0)
+      penalties = dict(no_search=-self.switches.no_search_penalty, no_answer=-self.switches.no_answer_penalty)
+      return dict(answer=1.0) | {name: weight for name, weight in penalties.items() if weight}
     shape = self.switches.structure_weight
     return dict(answer=1.0 - shape, format=shape, retrieval=self.switches.retrieval_weight)
 
