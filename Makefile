@@ -68,9 +68,11 @@ quickstart real-model bench: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 
 quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on this machine
 	$(RUN) -m ragrl_jax quickstart --workdir out/quickstart
+	@echo 'ragrl is in $(VENV): source $(VENV)/bin/activate'
 
 real-model: $(VENV)/.ready  ## train a real 135M model on real questions (planned: an hour on 2 cores): SYSTEM=arena; goes on after a kill
 	$(RUN) benchmarks/real_model/run.py --workdir out/real_model --system $(or $(SYSTEM),arena) --seed $(or $(SEED),0)
+	@echo 'ragrl is in $(VENV): source $(VENV)/bin/activate'
 
 quick: $(VENV)/.ready  ## a first look in about a minute: texts, rewards, recipes, retrieval, files; neither models nor runs
 	$(call quickly,$(RUN)) $(RUN) -m pytest $(PYTEST) $(QUICK) -m "not slow and $(TIERS)"

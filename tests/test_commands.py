@@ -32,6 +32,14 @@ def test_messages_name_commands_as_ragrl():
         assert set(re.findall(r"`ragrl ([a-z]\S*?)(?=[ `])", node.value)) <= main_lib.COMMANDS.keys(), node.value
 
 
+def test_a_commands_help_starts_without_jax_and_without_a_word_of_other_libraries():
+  code = "import sys; from ragrl_jax.cli import main; sys.argv = ['ragrl', '{}', '--help']\ntry: main.main()\n"
+  code += "finally: assert 'jax' not in sys.modules and 'transformers' not in sys.modules"
+  for name in ("train", "sft", "evaluate", "retrieve", "recall", "report", "tables", "settings", "demonstrate"):
+    done = subprocess.run([sys.executable, "-c", code.format(name)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and f"ragrl {name}" in done.stdout and not done.stderr, (name, done.stderr)
+
+
 def raises(error):
   def main():
     raise error

@@ -32,7 +32,7 @@ def going_on() -> dict[str, Any]:
   return dict(resume=RESUME.value, accept_changes=ACCEPT_CHANGES.value, profile=steps)
 
 
-def joined() -> hosts.Joined:
+def joined() -> "hosts.Joined":
   """Joins the other processes that the flags name, if any. Use it as a `with` block around the command."""
   return hosts.Joined(
     COORDINATOR.value,

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from absl import flags
 from tqdm import tqdm
 
-from ragrl_jax import retrieval
+from ragrl_jax import retrieval, structs
 from ragrl_jax.run import questions
-from ragrl_jax.structs import Example
 
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
 OWN = flags.DEFINE_bool("own_passages", True, "--noown_passages: drop the questions' own passages.")
@@ -24,7 +23,7 @@ def retriever():
   return retrieval.load_index(INDEX.value)
 
 
-def with_passages(examples: Sequence[Example], *, own: bool | None = None) -> list[Example]:
+def with_passages(examples: "Sequence[structs.Example]", *, own: bool | None = None) -> "list[structs.Example]":
   """The examples. With an index, examples without passages get retrieved ones.
 
   Args:

@@ -5,12 +5,15 @@ Nothing heavy is imported before the command is known: `ragrl` and `ragrl --help
 
 import difflib
 import importlib
+import importlib.machinery
 import pathlib
 import sys
 import tomllib
+import types
 
 import ragrl_jax
 
+HELP = {"--help", "-help", "-h", "--helpfull"}
 # Subcommand → (module in this folder, or in the package by its dotted name; description in the list).
 COMMANDS = {
   "train": ("train", "train a policy by reinforcement learning"),
@@ -65,12 +68,54 @@ def main() -> None:
     sys.exit(2)
 
 
+class _Later(types.ModuleType):
+  """A module whose code runs when one of its names is first used."""
+
+  def __getattr__(self, name: str):
+    if name.startswith("__"):
+      raise AttributeError(name)
+    self.__class__ = types.ModuleType
+    self.__loader__.exec_module(self)
+    return getattr(self, name)
+
+
+class _Finder(importlib.machinery.PathFinder):
+  """Defers the package's modules but the commands' own: a command's help uses few of them, and JAX not at all."""
+
+  command = ""
+
+  @classmethod
+  def find_spec(cls, fullname, path=None, target=None):
+    """See `importlib.abc.MetaPathFinder`."""
+    own = fullname.startswith("ragrl_jax.cli") or fullname == cls.command
+    deferred = fullname.startswith("ragrl_jax.") and not own
+    spec = super().find_spec(fullname, path, target) if deferred else None
+    if spec is not None and spec.loader is not None:
+      spec.loader = _Loader(spec.loader)
+    return spec
+
+
+class _Loader:
+  def __init__(self, loader):
+    self._loader = loader
+
+  def create_module(self, spec):
+    return _Later(spec.name)
+
+  def exec_module(self, module):
+    module.__loader__ = module.__spec__.loader = self._loader
+
+
 def start(name: str) -> None:
   """Runs a command with the flags in sys.argv, and ends the process with its exit status."""
+  module = COMMANDS[name][0]
+  module = f"ragrl_jax.{module}" if "." in module else f"ragrl_jax.cli.{module}"
+  if HELP & set(sys.argv[1:]):
+    _Finder.command = module
+    sys.meta_path.insert(0, _Finder)
   from ragrl_jax.cli import commands
 
-  module = COMMANDS[name][0]
-  commands.start(importlib.import_module(f"ragrl_jax.{module}" if "." in module else f"ragrl_jax.cli.{module}"))
+  commands.start(importlib.import_module(module))
 
 
 def listing() -> str:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from ragrl_jax.cli import commands, host_flags
 from ragrl_jax.jobs import from_python
 from ragrl_jax.parallel import hosts
-from ragrl_jax.run.prepared import prepare
+from ragrl_jax.run import prepared
 from ragrl_jax.store import compile_cache, malloc
 
 CONFIG = commands.config_flag()
@@ -32,6 +32,8 @@ def main():
   compile_cache.keep()
   settings = commands.ready(CONFIG.value, "workdir", WORKDIR.value)
   with host_flags.joined():
-    run = from_python.trained(prepare(settings, WORKDIR.value), WORKDIR.value, say=tqdm.write, **host_flags.going_on())
+    run = from_python.trained(
+      prepared.prepare(settings, WORKDIR.value), WORKDIR.value, say=tqdm.write, **host_flags.going_on()
+    )
   if hosts.is_first():
     print(f"The run's page: {run.page}")

@@ -5,8 +5,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from ragrl_jax.core import masked
 from ragrl_jax.core.masked import AnyArray, Mask, Number
-
-AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
+from ragrl_jax.core.names import AGGREGATIONS as AGGREGATIONS
 
 Count = Shaped[AnyArray, ""] | Number
 Totals = tuple[Count, Count]

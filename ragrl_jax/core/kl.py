@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ragrl_jax.core.masked import AnyArray, Number
+from ragrl_jax.core.names import ESTIMATORS as ESTIMATORS
 
-ESTIMATORS = ("k1", "k2", "k3", "abs", "k1+", "k3+")
 UNBIASED = ("k2", "k1+", "k3+")  # on-policy, their expected gradient is the KL's
 
 

@@ -11,11 +11,10 @@ from ragrl_jax.core import masked
 from ragrl_jax.core.aggregate import Totals, aggregate, divisors
 from ragrl_jax.core.importance import MAX_LOG_RATIO
 from ragrl_jax.core.masked import AnyArray, Mask, Number
+from ragrl_jax.core.names import SURROGATES as SURROGATES
 from ragrl_jax.core.value import value_loss
 
 __all__ = ["aggregate", "policy_loss", "value_loss"]
-
-SURROGATES = ("clipped", "cispo")
 
 
 def policy_loss(

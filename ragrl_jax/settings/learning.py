@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Any
 
-from ragrl_jax.core import aggregate, losses
-from ragrl_jax.core import kl as kl_lib
+from ragrl_jax.core import names
 from ragrl_jax.settings.fields import Rules, Section, setting
 
 # Advantages either compare an episode with the samples of the same prompt, or are sums along its tokens.
@@ -58,7 +57,7 @@ class Loss(Section):
 
   PATH = "loss"
 
-  aggregation: str = setting("token_mean", "how tokens are averaged", choices=aggregate.AGGREGATIONS)
+  aggregation: str = setting("token_mean", "how tokens are averaged", choices=names.AGGREGATIONS)
   clip_low: float = setting(0.2, "the policy ratio is clipped at 1 - clip_low", least=0)
   clip_high: float = setting(0.2, "the policy ratio is clipped at 1 + clip_high", least=0)
   dual_clip: float | None = setting(None, "upper bound of the ratio for tokens with negative advantage", above=1)
@@ -66,10 +65,10 @@ class Loss(Section):
     "clipped",
     "clipped: PPO's, without a gradient where the clip acts; cispo: the clipped ratio is a constant weight of the "
     "token's log-probability, so every token keeps a gradient",
-    choices=losses.SURROGATES,
+    choices=names.SURROGATES,
   )
   ratio: str = setting("token", "the clipped ratio; sequence: GSPO's", choices=("token", "sequence"))
-  kl: str = setting("none", "estimator of the penalty; none: no penalty", choices=("none", *kl_lib.ESTIMATORS))
+  kl: str = setting("none", "estimator of the penalty; none: no penalty", choices=("none", *names.ESTIMATORS))
   kl_in: str = setting("loss", "where the penalty is added", choices=("loss", "reward"))
   kl_corrected: bool = setting(
     False,

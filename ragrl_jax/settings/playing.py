@@ -256,7 +256,7 @@ class Rollout(Section):
   filter: Filter = Filter()
 
   @property
-  def sampling(self) -> structs.Sampling:
+  def sampling(self) -> "structs.Sampling":
     """How each token is sampled."""
     return structs.Sampling(self.temperature, self.top_k, self.top_p, self.max_new_tokens)
 
