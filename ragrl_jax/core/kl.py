@@ -23,8 +23,7 @@ from jaxtyping import Array, Float
 
 from ragrl_jax.core.masked import AnyArray, Number
 from ragrl_jax.core.names import ESTIMATORS as ESTIMATORS
-
-UNBIASED = ("k2", "k1+", "k3+")  # on-policy, their expected gradient is the KL's
+from ragrl_jax.core.names import UNBIASED as UNBIASED
 
 
 def kl_penalty(

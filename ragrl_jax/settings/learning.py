@@ -150,7 +150,7 @@ class Loss(Section):
       "advantage's sign. Set dual_clip to None, or surrogate to 'clipped'.",
     )
     yield (
-      not self.kl_corrected or (self.kl in kl_lib.UNBIASED and self.kl_in == "loss"),
+      not self.kl_corrected or (self.kl in names.UNBIASED and self.kl_in == "loss"),
       f"config.loss.kl_corrected=True with kl={self.kl!r} in the {self.kl_in}: the ratio corrects a penalty in the "
       "loss with the KL's gradient, 'k3+', 'k1+' or 'k2'. Name one, with kl_in='loss', or set kl_corrected to False.",
     )
