@@ -22,6 +22,11 @@ function drawn(tag, attributes, parent, text) {
   return made;
 }
 
+// Keeps what the reader has chosen in the page's address. A frame in a notebook has none that a script may change.
+function address(place) {
+  if (origin !== "null" || location.protocol === "file:") history.replaceState(null, "", place);
+}
+
 // What a block of the page holds: JSON, compressed, in base64.
 async function unpacked(name) {
   const letters = atob(document.getElementById(name).textContent), bytes = new Uint8Array(letters.length);

@@ -169,7 +169,7 @@ class Browser {
   // A choice of the reader's: shown, and kept in the address.
   #pick(group, sample) {
     [view.group, view.sample] = [group, sample];
-    history.replaceState(null, "", `#episode-${this.steps[view.step].step}-${group}-${sample}`);
+    address(`#episode-${this.steps[view.step].step}-${group}-${sample}`);
     this.show();
   }
 

@@ -204,7 +204,7 @@ class Questions {
 
   async open(at, scroll) {
     this.at = at;
-    if (scroll && location.hash !== this.address(at)) history.replaceState(null, "", this.address(at));
+    if (scroll && location.hash !== this.address(at)) address(this.address(at));
     const trace = this.index.trace[at], block = Math.floor(trace / DATA.block);
     let held = null;
     if (trace >= 0) {
