@@ -62,6 +62,7 @@ def test_a_mistake_is_one_line_and_a_bug_shows_its_traceback(capsys):
     (asks, 2, "no such file"),
     (negative, 2, "max_examples=-1"),
     (disk, 2, "No space left"),
+    (raises(OSError(30, "Read-only file system", "/ro/x")), 2, "error: /ro/x: Read-only file system. Name another"),
     (stops, 1, "not finite. Lower"),
     (raises(structs.ToolFailed("gone")), 1, "gone"),
     (raises(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating 9 GiB")), 1, "micro_rows"),

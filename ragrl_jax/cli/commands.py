@@ -5,6 +5,7 @@ bug. A bug shows its traceback. With --traceback every error shows one.
 """
 
 import argparse
+import errno
 import functools
 import inspect
 import linecache
@@ -28,6 +29,7 @@ from ragrl_jax.settings import meanings
 OURS = str(pathlib.Path(config_lib.__file__).resolve().parent) + os.sep
 CONFIG_HELP = "A config of the package, such as small or small:smoke, or the path of a file."
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it advises to install PyTorch, which is not needed
+DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)  # no rights, or a file system that is only read
 FULL = (
   "a device's memory is full. Lower config.rollout.rows or pages (the cache), config.learner.micro_rows or"
   " logprob_chunk, set config.model.remat=True, or end other programs on the device; ragrl check --topology says what a"
@@ -125,6 +127,8 @@ def tell(error: BaseException) -> int:
   message = " ".join(str(error).split()) or type(error).__name__
   if _is_full(error):
     message = f"{FULL} {message[:200]} …"
+  elif isinstance(error, OSError) and error.errno in DENIED and error.filename:
+    message = f"{error.filename}: {error.strerror}. Name another place, or allow this user to read and write there."
   print(f"error: {message}", file=sys.stderr)
   return status
 
