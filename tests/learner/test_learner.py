@@ -105,6 +105,21 @@ def test_one_and_eight_devices_take_the_same_step(full):
     assert more[name] == pytest.approx(metrics[name], rel=1e-3), name
 
 
+def test_guards_do_not_depend_on_packing_or_devices():
+  guarded = dict(importance_cap=2.0, importance_floor=0.3, sequence_low=0.55, max_fall=0.02, max_rise=0.02)
+  settings = dataclasses.replace(FULL, surrogate="cispo", kl="k3+", kl_corrected=True, llds_coef=0.2, **guarded)
+  sequences = small.items(16, seed=1)
+  one = small.learner(settings)
+  want, want_grads = small.gradient(one, off_policy(small.padded(sequences)))
+  spread = small.learner(settings, mesh=mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
+  for made in (one, spread):
+    got, grads = small.gradient(made, off_policy(small.blocks(sequences)))
+    assert got == pytest.approx(want, rel=1e-5)
+    assert small.distance(grads, want_grads) < 1e-5
+  _, metrics = small.update(one, one.init(0), sequences)
+  assert all(metrics[name] > 0 for name in ("left_out_sequences", "left_out_tokens", "llds_tokens", "clip_fraction"))
+
+
 def test_untrained_tokens_reach_nothing(full):
   """Values at untrained places, even NaN, do not affect the step."""
   batches = off_policy(small.blocks(small.items()))
