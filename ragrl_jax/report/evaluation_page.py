@@ -83,9 +83,14 @@ def gather(folders: Sequence[str | os.PathLike], *, max_bytes: int = excerpt.MAX
   for number, place in enumerate(places):
     traces[place] = number
   parts = question_rows.measured(questions)
+  runs = [_run(name, one) for name, one in zip(names, metrics)]
+  common = [fact for fact in runs[0]["facts"] if len(runs) > 1 and fact in runs[1]["facts"]]
+  for run in runs:
+    run["facts"] = [fact for fact in run["facts"] if fact not in common]
   return {
     "names": names,
-    "runs": [_run(name, one) for name, one in zip(names, metrics)],
+    "runs": runs,
+    "common": common,
     "written": _now(),
     "table": metric_tables.comparison(*((None, metrics[0]) if len(metrics) == 1 else metrics)),
     "terms": _terms(metrics),

@@ -99,6 +99,14 @@ def test_transcripts_from_elsewhere_have_a_page_without_episodes(folders, tmp_pa
   assert "Searches that found nothing new 0.250" in said and "own_measure 0.500" in said and "stale_" not in said
 
 
+def test_what_two_evaluations_share_is_said_once(folders):
+  found = evaluation_page.gather(folders)
+  shared = dict(found["common"])
+  assert {"Recipe", "Retrieval"} <= shared.keys()
+  assert not any(shared.keys() & dict(run["facts"]).keys() for run in found["runs"])
+  assert evaluation_page.gather(folders[:1])["common"] == []
+
+
 def test_hostile_text_is_data(folders, tmp_path):
   rows = [json.loads(line) for line in (folders[0] / "predictions.jsonl").read_text().splitlines()]
   kept = [json.loads(line) for line in (folders[0] / "episodes.jsonl").read_text().splitlines()]
