@@ -37,6 +37,7 @@ class Advantage(Section):
   whiten: bool = setting(True, "gae: scale advantages to mean 0 and deviation 1 over the batch's trained tokens")
 
   def refusal(self, name: str, value: Any, must: str) -> str:
+    """See `Section.refusal`; an algorithm's name as its kind gets the kind that it has here."""
     here = ALSO_CALLED.get(str(value).lower()) if name == "kind" else None
     return super().refusal(name, value, f"{here!r}, which is {value.upper()}" if here else must)
 
