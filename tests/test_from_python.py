@@ -69,7 +69,7 @@ def test_a_run_from_keywords_to_a_comparison(world, tmp_path, capsys):
   (index,) = tmp_path.glob("index_*")  # made once for both
   assert jsonl.read_object(run.workdir / "config.json")["retrieval"]["index"] == str(index)
   page = shown(run)
-  assert page.startswith("<!doctype html>") and "term/reward" in page and 'id="step-' in page
+  assert page.startswith("<!doctype html>") and '"reward"' in page and 'id="step-' in page
 
   one = ragrl_jax.evaluate(run, f"{world}/held_out.jsonl", tmp_path / "one")
   two = ragrl_jax.evaluate(run, f"{world}/held_out.jsonl", tmp_path / "two", settings={"rollout.max_new_tokens": 4})

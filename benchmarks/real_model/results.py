@@ -70,12 +70,9 @@ def main() -> None:
     if "evaluations" in record:
       by_system[record["run"]["name"]].append(record)
   baselines = {method: row for record in records for method, row in record.get("prompted", {}).items()}
-  sections = [
-    summary(by_system),
-    *([untrained(baselines)] if baselines else []),
-    claims(by_system),
-    *(section(name, seeds) for name, seeds in by_system.items()),
-  ]
+  sections = [summary(by_system), untrained(baselines), claims(by_system)]
+  sections += [section(name, seeds) for name, seeds in by_system.items()]
+  sections = [part for part in sections if part]
   text = "\n\n".join(sections) if by_system or baselines else "No run has been recorded yet."
   print(text)
   if given.docs:
@@ -145,7 +142,7 @@ def summary(by_system: Mapping[str, Sequence[Record]]) -> str:
     difference = _difference("em", comparison.compare(rows)["em"]).removeprefix("EM ")
     cells = (name, f"{int(after[0]['n'])}", _mean(before, "em"), _mean(after, "em"), difference)
     lines.append(f"| {' | '.join(cells)} |")
-  return "\n".join(lines)
+  return "\n".join(lines) if lines[2:] else ""
 
 
 def untrained(methods: Mapping[str, Mapping[str, float]]) -> str:
@@ -153,7 +150,7 @@ def untrained(methods: Mapping[str, Mapping[str, float]]) -> str:
   lines = ["| untrained, prompted | questions | EM greedy | F1 greedy | searches |", "|---|---|---|---|---|"]
   for method, row in methods.items():
     lines.append(f"| {method} | {int(row['n'])} | {row['em']:.3f} | {row['f1']:.3f} | {row['searches']:.2f} |")
-  return "\n".join(lines)
+  return "\n".join(lines) if lines[2:] else ""
 
 
 def claims(by_system: Mapping[str, Sequence[Record]]) -> str:
@@ -177,7 +174,7 @@ def claims(by_system: Mapping[str, Sequence[Record]]) -> str:
       means = [sum(row["em"] for row in side) / len(side) for side in rows]
       numbers = f"≥ {least} | {means[0]:.3f} | {means[1]:.3f} | {difference:+.3f} [{low:+.3f}, {high:+.3f}]"
       lines.append(f"| {name} | {claim} | {numbers} | {verdict} |")
-  return "\n".join(lines)
+  return "\n".join(lines) if lines[2:] else ""
 
 
 def section(name: str, seeds: Sequence[Record]) -> str:

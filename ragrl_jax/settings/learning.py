@@ -220,7 +220,7 @@ class Optimizer(Section):
   PATH = "optimizer"
 
   kind: str = setting("adamw", "the optimiser", choices=("adamw", "muon"))
-  learning_rate: float = setting(1e-6, "the peak of the learning rate", least=0, most=0.1)
+  learning_rate: float = setting(1e-6, "the peak of the learning rate", least=0, most=0.5)
   warmup_steps: int = setting(0, "length of the warm-up, from 0 on a straight line", unit="optimiser steps", least=0)
   schedule: str = setting(
     "constant",

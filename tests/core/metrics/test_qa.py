@@ -121,7 +121,7 @@ def test_scores_are_the_plain_formulas(prediction, golds, style, unit, rule):
     text = " ".join(unicodedata.normalize("NFC", text).lower().split())
     return " ".join("".join(marks[0] if one in marks[1] else one for one in text).split()) or text
 
-  split = re.compile(r"[^\W_]+|[^\w\s]|_").findall
+  split = re.compile(r"[^\W_]+|[^\w\s\0]|_").findall
   spaced = lambda text: " ".join(["", *split(unicodedata.normalize("NFD", text)), ""])
   ours, best = normal(prediction), dict(em=0.0, cover=0.0, f1=0.0)
   for gold in golds:
