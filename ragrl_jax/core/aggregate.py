@@ -51,8 +51,7 @@ def aggregate(
   if mode == "token_mean":
     return per_token.sum() / tokens
   if mode == "seq_mean_token_mean":
-    length = masked.segment_sums(jnp.ones(per_token.shape, jnp.float32), mask, segment_ids)
-    return (per_token / jnp.maximum(length, 1.0)).sum() / sequences
+    return (per_token / masked.segment_lengths(mask, segment_ids)).sum() / sequences
   # A sum over tokens of a sequence, summed over sequences, is a sum over tokens.
   total = per_token.sum() / sequences
   if mode == "seq_mean_token_sum_norm":

@@ -34,9 +34,8 @@ def kept_sequences(
   seq_mean_k1 and SkyRL's geometric mask.
   """
   on = masked.as_bool(mask)
-  length = masked.segment_sums(jnp.ones(on.shape, jnp.float32), on, segment_ids)
   gap = masked.keep(logprobs, on) - masked.keep(sampler_logprobs, on)
-  mean = masked.segment_sums(gap, on, segment_ids) / jnp.maximum(length, 1.0)
+  mean = masked.segment_sums(gap, on, segment_ids) / masked.segment_lengths(on, segment_ids)
   kept = jnp.ones(on.shape, bool)
   if low is not None:
     kept &= mean >= jnp.log(low)

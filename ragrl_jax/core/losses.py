@@ -71,8 +71,7 @@ def policy_loss(
   rho = jnp.exp(near := limited(gap))
   moved = rho - 1.0 - near  # of tokens, also if those of a sequence share one ratio
   if ratio == "sequence":
-    length = masked.segment_sums(jnp.ones(gap.shape, jnp.float32), on, segment_ids)
-    rho = jnp.exp(limited(masked.segment_sums(gap, on, segment_ids) / jnp.maximum(length, 1.0)))
+    rho = jnp.exp(limited(masked.segment_sums(gap, on, segment_ids) / masked.segment_lengths(on, segment_ids)))
   plain = -advantages * rho
   bounded = jnp.clip(rho, 1.0 - clip_low, 1.0 + clip_high)
   clipped = -advantages * bounded

@@ -66,6 +66,11 @@ def segment_sums(
   return jax.ops.segment_sum(kept.reshape(-1), ids, num_segments=_num_segments(kept))[ids].reshape(kept.shape)
 
 
+def segment_lengths(mask: Mask, segment_ids: Int[AnyArray, "R T"] | None) -> Float[Array, "R T"]:
+  """For every token, the number of masked-in tokens of its sequence, at least 1. Arguments as for `segment_sums`."""
+  return jnp.maximum(segment_sums(jnp.ones(mask.shape, jnp.float32), mask, segment_ids), 1.0)
+
+
 def num_sequences(mask: Mask, segment_ids: Int[AnyArray, "R T"] | None = None) -> Float[Array, ""]:
   """Number of sequences with at least one token where the mask is 1, as float32."""
   on = as_bool(mask)
