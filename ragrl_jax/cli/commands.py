@@ -5,6 +5,7 @@ bug. A bug shows its traceback. With --traceback every error shows one.
 """
 
 import argparse
+import contextlib
 import errno
 import functools
 import inspect
@@ -17,9 +18,11 @@ import sys
 import textwrap
 import traceback
 import types
+from collections.abc import Callable, Iterator
 
 from absl import app, flags
 from ml_collections import config_flags
+from tqdm import tqdm
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import settings
@@ -158,6 +161,18 @@ def _raised_by_us(error: Exception) -> bool:
   frame = traceback.extract_tb(error.__traceback__)[-1]
   line = linecache.getline(frame.filename, frame.lineno or 0)
   return os.path.realpath(frame.filename).startswith(OURS) and "raise " in line
+
+
+@contextlib.contextmanager
+def answers_bar() -> Iterator[Callable[[int, int], None]]:
+  """A progress bar of answers, and what moves it: called with (answers, total)."""
+  with tqdm(unit="answer", delay=0.1) as bar:  # delayed: the bar appears when the questions begin
+
+    def progress(done: int, of: int) -> None:
+      bar.total = of
+      bar.update(done - bar.n)
+
+    yield progress
 
 
 def ready(config, flag: str, path: str, *, training: bool = True) -> settings.Settings:

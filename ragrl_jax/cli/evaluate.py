@@ -13,7 +13,6 @@ After a kill, the same command continues where it stopped.
 import shlex
 
 from absl import app, flags, logging
-from tqdm import tqdm
 
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import evaluate
@@ -53,12 +52,7 @@ def main():
   if checkpoint is not None:
     evaluate.locate(checkpoint)
     checks.devices()
-  with tqdm(unit="answer", delay=0.1) as bar:  # delayed: the bar appears when the questions begin
-
-    def progress(done: int, of: int) -> None:
-      bar.total = of
-      bar.update(done - bar.n)
-
+  with commands.answers_bar() as progress:
     how = dict(sample=SAMPLE.value, seeds=SEEDS.value, chosen_by=BEST.value, progress=progress)
     metrics = evaluate.evaluate(settings, checkpoint, DATA.value, OUT.value, **how)
   print(metric_tables.one(metrics))

@@ -10,7 +10,6 @@ After a kill, the same command continues where it stopped.
 """
 
 from absl import flags, logging
-from tqdm import tqdm
 
 from ragrl_jax.cli import commands
 from ragrl_jax.evaluation import search_probe
@@ -41,12 +40,7 @@ def main():
   if CHECKPOINT.value is not None:
     evaluate.locate(CHECKPOINT.value)
     checks.devices()
-  with tqdm(unit="answer", delay=0.1) as bar:
-
-    def progress(done: int, of: int) -> None:
-      bar.total = of
-      bar.update(done - bar.n)
-
+  with commands.answers_bar() as progress:
     numbers = probe.probe(settings, CHECKPOINT.value, DATA.value, OUT.value, sample=SAMPLE.value, progress=progress)
   print(search_probe.text(numbers))
   print(f"{OUT.value}/{probe.RESULT}")
