@@ -136,9 +136,7 @@ def summary(by_system: Mapping[str, Sequence[Record]]) -> str:
   lines = ["| exact match, greedy | questions | before RL | after RL | difference, 95 % |", "|---|---|---|---|---|"]
   for name, seeds in by_system.items():
     before, after = ([seed["evaluations"][f"{state}_greedy"] for seed in seeds] for state in ("sft", "rl"))
-    rows = {
-      state: [row for seed in seeds for row in _rows(seed["questions"][f"{state}_greedy"])] for state in ("sft", "rl")
-    }
+    rows = {state: _of_all(seeds, f"{state}_greedy") for state in ("sft", "rl")}
     difference = _difference("em", comparison.compare(rows)["em"]).removeprefix("EM ")
     cells = (name, f"{int(after[0]['n'])}", _mean(before, "em"), _mean(after, "em"), difference)
     lines.append(f"| {' | '.join(cells)} |")
@@ -158,15 +156,11 @@ def claims(by_system: Mapping[str, Sequence[Record]]) -> str:
   lines = ["| run | claim | stated | with | without | difference, 95 % | verdict |", "|---|---|---|---|---|---|---|"]
   for name, seeds in by_system.items():
     for system, claim, *sides, least in CLAIMS:
-      columns = [[seed["questions"].get(f"{state}_greedy", {}) for seed in seeds] for state, _ in sides]
       if seeds[0]["run"]["system"] != system or not all(
-        measure in one for (_, measure), each in zip(sides, columns) for one in each
+        measure in seed["questions"].get(f"{state}_greedy", {}) for state, measure in sides for seed in seeds
       ):
         continue
-      rows = [
-        [row | dict(em=row[measure]) for one in each for row in _rows(one)]
-        for (_, measure), each in zip(sides, columns)
-      ]
+      rows = [[row | dict(em=row[measure]) for row in _of_all(seeds, f"{state}_greedy")] for state, measure in sides]
       result = comparison.compare(dict(without=rows[1], given=rows[0]))["em"]
       ((difference, _),), ((low, high),) = result["questions"], result["intervals"]
       shown = low > min(0, least) and difference >= least
@@ -200,7 +194,7 @@ def section(name: str, seeds: Sequence[Record]) -> str:
   lines.append("")
   for how in HOW:
     rows = {
-      state: [row for seed in seeds for row in _rows(seed["questions"][f"{state}_{how}"])]
+      state: _of_all(seeds, f"{state}_{how}")
       for state in STATES
       if all(f"{state}_{how}" in seed["questions"] for seed in seeds)
     }
@@ -273,8 +267,10 @@ def _questions(predictions: pathlib.Path, system: str) -> dict[str, list[Any]]:
   return columns
 
 
-def _rows(questions: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-  return [dict(zip(questions, values), terms={}) for values in zip(*questions.values())]
+def _of_all(seeds: Sequence[Record], evaluation: str) -> list[dict[str, Any]]:
+  """The rows of an evaluation, of all seeds."""
+  columns = [seed["questions"][evaluation] for seed in seeds]
+  return [dict(zip(one, values), terms={}) for one in columns for values in zip(*one.values())]
 
 
 def _shown(seed: pathlib.Path) -> dict[str, Any] | None:
