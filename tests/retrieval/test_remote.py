@@ -16,7 +16,7 @@ import served as kit
 from patience import until
 
 from ragrl_jax.retrieval import api, build_index, load_index, server, wire
-from ragrl_jax.retrieval import remote as outage_lib
+from ragrl_jax.retrieval import outage as outage_lib
 from ragrl_jax.retrieval import remote as remote_lib
 from ragrl_jax.retrieval.remote import RemoteRetriever
 from ragrl_jax.structs import Passage, ToolFailed
@@ -404,7 +404,7 @@ def test_credentials_in_an_address_are_never_shown(caplog):
     with pytest.raises(api.RetrievalFailed, match="no retriever answers at http://127.0.0.1") as missing:
       RemoteRetriever(address)
     remote = RemoteRetriever(address, check=False, retries=0, wait_s=0.1)  # its outage is logged
-    with pytest.raises(api.RetrievalFailed, match="from http://127.0.0.1") as failed:
+    with pytest.raises(api.RetrievalFailed, match="from the retriever at http://127.0.0.1") as failed:
       remote.search(["q"], 1)
   for said in (str(missing.value), str(failed.value), str(remote.describe()), caplog.text):
     assert said and "s3cret" not in said

@@ -77,7 +77,7 @@ def test_a_part_that_is_down_is_waited_for_and_then_named(tmp_path):
     together = ShardedRetriever([RemoteRetriever(address, **settings) for address in (*first, *second)])
     assert together.search(["fact1"], 2)[0]
     stack.close()
-    with pytest.raises(api.RetrievalFailed, match=f"from {second[0]} after .*nobody answered for 0.6 s") as failed:
+    with pytest.raises(api.RetrievalFailed, match=f"at {second[0]} after .*nobody answered for 0.6 s") as failed:
       together.search(["fact1"], 2)
   assert failed.value.queries == ("fact1",)  # so its episode is masked
   assert len(said) == 1 and f"{second[0]} does not answer" in said[0] and "waiting" in said[0]
