@@ -22,7 +22,7 @@ from flax import nnx
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch
-from ragrl_jax.run import progress, questions, rewards, saving, warning_signs
+from ragrl_jax.run import detectors, progress, questions, rewards, saving, warning_signs
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.run.prepared import Prepared, prepare
 from ragrl_jax.store import metrics as metrics_lib
@@ -94,7 +94,7 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
   # ---- the steps -----------------------------------------------------------------------------------------------------
   log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not leads)
   with signals.Signals() as received, log as writer, profiled:
-    history = warning_signs.start(metrics_lib.read_metrics(run.workdir) if leads else [])
+    watch = detectors.Watch(metrics_lib.read_metrics(run.workdir) if leads else [])
     if evaluate is not None and first == 0:
       if sent := (yield writer.write(0, progress.evaluated(evaluate, 0, player, policy(state.params)))):
         raise sent
@@ -102,8 +102,9 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
       with profiled(step):
         state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
       # ---- its row ---------------------------------------------------------------------------------------------------
-      history = warning_signs.kept(history, metrics)
-      metrics |= warning_signs.of_training(history, player.recipe, steps, mixed=bool(config.data.hard))
+      alarms = watch.see(dict(step=step, **metrics))
+      metrics |= warning_signs.of_training(metrics, player.recipe, step, steps, mixed=bool(config.data.hard))
+      metrics |= {f"warning/{alarm.metric}": alarm.text for alarm in alarms}
       metrics |= {"seconds/checkpoint": saving_s} if saving_s else {}  # of the previous step
       if evaluate is not None:
         metrics |= progress.evaluated(evaluate, step, player, policy(state.params))

@@ -99,13 +99,13 @@ def scored_by(name):
 def test_a_run_too_short_for_its_schedule_is_warned_about(name, preset, steps, cut_short):
   found = recipes.get(name, preset).cut_short(steps)
   assert found == {term: pytest.approx(weights) for term, weights in cut_short.items()}
-  message = warning_signs.of_training([{}], recipes.get(name, preset), steps)
+  message = warning_signs.of_training({}, recipes.get(name, preset), 1, steps)
   assert list(message) == ["warning/schedule"] * bool(cut_short)
-  assert not warning_signs.of_training([{}] * 2, recipes.get(name), 2)  # only before the first step
+  assert not warning_signs.of_training({}, recipes.get(name), 2, 2)  # only before the first step
 
 
 def test_the_share_of_easy_questions_is_no_schedule_without_hard_ones():
-  warned = lambda **how: warning_signs.of_training([{}], recipes.get("care", "repo"), 350, **how)
+  warned = lambda **how: warning_signs.of_training({}, recipes.get("care", "repo"), 1, 350, **how)
   assert "easy_share" in warned()["warning/schedule"] and not warned(mixed=False)
 
 

@@ -11,7 +11,7 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.learner import blocks, learner, packing, settings, step
 from ragrl_jax.report import panels
 from ragrl_jax.rollout import timings
-from ragrl_jax.run import rewards, warning_signs
+from ragrl_jax.run import detectors, rewards, warning_signs
 
 ROOT = pathlib.Path(__file__).parents[2]
 EPISODE = structs.Episode(
@@ -50,29 +50,29 @@ def test_every_ending_is_explained():
 def test_the_search_for_metric_names_finds_some():
   found = {name for table in declared.TABLES for name in declared.names(table)}
   assert {"reward", "term/NAME", "loss", "mask_coverage", "engine/decode_s", "no_signal", "groups/draws", "n"} <= found
-  assert len(found) == sum(len(declared.names(table)) for table in declared.TABLES) - 9  # 9 also held out
+  assert len(found) == sum(len(declared.names(table)) for table in declared.TABLES) - 13  # 9 held out, 4 warnings
   assert all(unit and meaning for table in declared.TABLES.values() for _, unit, meaning, *_ in table)
 
 
 def test_names_by_hand():
   fine = ["reward", "term/f", "ended/eos", "evaluation/em", "development/terms/x", "evaluation/by_hops/2/em"]
   odd = ["rewards", "term", "term/a/b", "em", "evaluation/reward", "warning/no_sense", "macro/em", "development"]
-  assert declared.undeclared([*fine, "warning/length", "evaluation/macro/terms/answer", *odd]) == odd
+  assert (
+    declared.undeclared([*fine, "warning/entropy", "warning/unearned/x", "evaluation/macro/terms/answer", *odd]) == odd
+  )
 
 
 def test_every_warning_is_declared():
   off = dict(
     zero_advantage_share=1.0, searches=0, mask_coverage=0.0, mismatch=1.0, kl=9.0, clip_fraction=1.0, skipped=1
   )
-  calm = dict(entropy=1.0, response_tokens=100.0, searches=2.0)
-  histories = [
-    [off | {"groups/missing": 1}],
-    [dict(zero_advantage_share=0.95)],
-    [{"groups/trained": 0}],
-    [calm] * 6 + [dict(entropy=0.0, response_tokens=1.0, searches=0.1)],
-    [calm] * 6 + [dict(entropy=9.0)],
-    [calm | {"unearned/trick": 0.0}] * 6 + [{"unearned/trick": 0.5}],
+  steps = [
+    off | {"groups/missing": 1},
+    dict(zero_advantage_share=0.95),
+    {"groups/trained": 0},
+    dict(episodes=8, unscorable=8, failed_share=0),
   ]
-  found = {name for history in histories for name in warning_signs.warnings(history, searches_expected=True)}
-  # The tests of the recipes and of `warning_signs.of_training` cover the other two.
-  assert found | {"schedule", "few_spreads"} == set(declared.names("warnings"))
+  found = {name for metrics in steps for name in warning_signs.warnings(metrics, searches_expected=True)}
+  # The tests of the recipes and of `warning_signs.of_training` cover the other two; every other name is a detector's.
+  found |= {"schedule", "few_spreads"} | {detector.metric for detector in detectors.DETECTORS}
+  assert found == {name.replace("TRICK", "") for name in declared.names("warnings")}
