@@ -79,14 +79,36 @@ class _Later(types.ModuleType):
     return getattr(self, name)
 
 
+class _Stub(types.ModuleType):
+  """Stands for a library while a help is printed: every name of it can be used, as itself, and does nothing."""
+
+  def __getattr__(self, name: str):
+    if name.startswith("__"):
+      raise AttributeError(name)
+    return self
+
+  def __call__(self, *given, **named):
+    return given[0] if given and callable(given[0]) else self  # what a decorator gets
+
+  def __getitem__(self, key):
+    return self
+
+  __or__ = __ror__ = __getitem__  # types: Stub[int] | None
+
+  def __mro_entries__(self, bases):
+    return ()
+
+
 class _Finder(importlib.machinery.PathFinder):
-  """Defers the package's modules but the commands' own: a command's help uses few of them, and JAX not at all."""
+  """Defers the package's modules but the commands' own, of which a help uses few, and leaves JAX out."""
 
   command = ""
 
   @classmethod
   def find_spec(cls, fullname, path=None, target=None):
     """See `importlib.abc.MetaPathFinder`."""
+    if fullname.partition(".")[0] in ("jax", "jaxtyping", "flax", "optax", "orbax"):
+      return importlib.machinery.ModuleSpec(fullname, _Loader(None), is_package=True)
     own = fullname.startswith("ragrl_jax.cli") or fullname == cls.command
     deferred = fullname.startswith("ragrl_jax.") and not own
     spec = super().find_spec(fullname, path, target) if deferred else None
@@ -100,7 +122,7 @@ class _Loader:
     self._loader = loader
 
   def create_module(self, spec):
-    return _Later(spec.name)
+    return _Later(spec.name) if self._loader else _Stub(spec.name)
 
   def exec_module(self, module):
     module.__loader__ = module.__spec__.loader = self._loader
