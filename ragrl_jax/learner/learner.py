@@ -66,6 +66,7 @@ class Learner:
     critic: parameters and programs of a separate critic; None without one.
     adapters: number of LoRA's parameters. If there are any, no other parameters of the policy are trained.
     reference: trained parameters of the frozen policy of the KL term; None without one.
+    rate: multiplies the policy's learning rate; a separate critic keeps its own.
   """
 
   def __init__(
@@ -89,7 +90,7 @@ class Learner:
         parameters, those arrays and not a copy; with settings.reference "base" the model without its adapters.
     """
     s = settings
-    self.settings, self.mesh, self.model_config = s, mesh, model.config
+    self.settings, self.mesh, self.model_config, self.rate = s, mesh, model.config, 1.0
     self.learning_rate = jax.jit(optimizer_lib.learning_rate(optimizer))
     # A shared critic wraps the policy: one tree with the head beside the trunk, and one gradient of both losses.
     self._shared = s.critic.kind == "shared"
@@ -280,7 +281,7 @@ class Learner:
       if number >= alone:
         # The critic is removed, so that the policy's programs have the same arguments with and without one.
         critic, policy = state.critic, dataclasses.replace(state, critic=None)
-        policy, metrics = yield from self.trained.steps(policy, blocks, totals)
+        policy, metrics = yield from self.trained.steps(policy, blocks, totals, self.rate)
         state = dataclasses.replace(policy, critic=critic)
         found.append(metrics)
     # The host waits for the device here, once. Everything above was only dispatched.
@@ -301,7 +302,8 @@ class Learner:
       skipped=float(sum(m["skipped"] for m in found)),
       nonfinite_in_a_row=float(found[-1]["nonfinite_in_a_row"]),
       optimizer_step=float(done),
-      learning_rate=float(self.learning_rate(jax.device_put(max(done - 1, 0)))),  # of the last step, counted from 0
+      # of the last step, counted from 0
+      learning_rate=self.rate * float(self.learning_rate(jax.device_put(max(done - 1, 0)))),
     )
 
   def _steered(self, state: TrainState, metrics: dict[str, float]) -> TrainState:

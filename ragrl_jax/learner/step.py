@@ -211,11 +211,16 @@ def zeros(params: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, jax.Array
 
 
 def apply(
-  state: TrainState, grads: Any, sums: dict[str, jax.Array], optimizer: optax.GradientTransformation
+  state: TrainState,
+  grads: Any,
+  sums: dict[str, jax.Array],
+  optimizer: optax.GradientTransformation,
+  rate: jax.Array | None = None,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
   """One optimiser step with the accumulated gradient.
 
-  If loss, gradient or update is not finite, the step is skipped and the state unchanged.
+  If loss, gradient or update is not finite, the step is skipped and the state unchanged. `rate` multiplies the learning
+  rate.
 
   Returns:
     (state, metrics): `sums` with grad_norm (before clipping), update_norm, skipped (0 or 1), nonfinite_in_a_row
@@ -228,6 +233,8 @@ def apply(
   # Zeros replace values that are not finite, so the optimiser's arithmetic has no NaN; its result is not used.
   safe = jax.tree.map(lambda g: jnp.where(finite, g, jnp.zeros_like(g)), grads)
   updates, opt_state = optimizer.update(safe, state.opt_state, state.params)
+  if rate is not None:  # the learning rate is a factor of the whole update, the weight decay's part included
+    updates = jax.tree.map(lambda update: update * rate, updates)
   update_norm = optax.tree.norm(updates)
   finite &= jnp.isfinite(update_norm)
   pick = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
@@ -68,8 +69,8 @@ class Trained:
     def accumulate(grads, sums, params, frozen, *given):
       return step.accumulate(grads, sums, loss, params, frozen, *given)
 
-    def apply(state, grads, sums):
-      return step.apply(state, grads, sums, optimizer)
+    def apply(state, grads, sums, rate=None):
+      return step.apply(state, grads, sums, optimizer, rate)
 
     # Results have the state's sharding. Otherwise the compiler might, for example, put whole gradients on every device.
     self._whole, outs, platform = None, {}, jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
@@ -107,13 +108,16 @@ class Trained:
     return nnx.merge(self.graphdef, params, frozen)
 
   def steps(
-    self, state: TrainState, blocks: Sequence[Batch], totals: Any
+    self, state: TrainState, blocks: Sequence[Batch], totals: Any, rate: float = 1.0
   ) -> Generator[Any, None, tuple[TrainState, dict[str, Any]]]:
-    """One optimiser step over these blocks. Yields the result of each program after dispatching it."""
+    """One optimiser step over these blocks. Yields the result of each program after dispatching it.
+
+    Another `rate` than 1 multiplies the learning rate.
+    """
     # Zeros, a call per block, then the step: the gradient of the whole batch in the memory of one block.
     grads, sums = self.zeros(state.params)
     totals = hosts.put(totals, self._whole)
     for block in blocks:
       grads, sums = self.accumulate(grads, sums, state.params, self.frozen, block, totals, state.kl_coef)
       yield sums
-    return self.apply(state, grads, sums)
+    return self.apply(state, grads, sums, *([] if rate == 1.0 else [hosts.put(np.float32(rate), self._whole)]))

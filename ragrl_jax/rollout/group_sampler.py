@@ -108,6 +108,7 @@ class GroupSampler:
     self._prompts, self._group_size, self._filter = prompts_per_step, group_size, filter
     self._max_failed_share, self._max_unjudged_share = max_failed_share, max_unjudged_share
     self.ahead, self.cursor, self.next = ahead, 0, NextStep()
+    self._taken = 0  # the cursor after the last `take`
     self.report = Timings()
     self._surplus: tuple[Group, ...] = ()
     self._seen = (0, 0)  # groups kept and groups drawn, by the newest step that has drawn any
@@ -127,7 +128,7 @@ class GroupSampler:
       TooManyFailures: a tool is down.
       ValueError: an episode is older than MAX_STALENESS allows.
     """
-    now, self.next = self.next, NextStep()  # each group is trained on once
+    now, self.next, self._taken = self.next, NextStep(), self.cursor  # each group is trained on once
     if now.groups is not None:
       return _checked(step, now.groups)
     with contextlib.ExitStack() as stack:
@@ -137,7 +138,7 @@ class GroupSampler:
       if ahead:
         self.next = NextStep(self._next_draw(self._prompts))
         started = self._start(session, step + 1, self.next.draw)
-      result = _checked(step, self._gather(session, step, first, None))
+      result, self._taken = _checked(step, self._gather(session, step, first, None)), self.cursor
       if ahead:
         self.next = dataclasses.replace(self.next, playing=(session, stack.pop_all(), started))
     return result
@@ -193,6 +194,16 @@ class GroupSampler:
     draw, self._seen = saved["coming"], tuple(saved["seen"])
     groups = ahead and StepGroups(self._from_json(ahead["groups"]), ahead["metrics"])
     self.next = NextStep(draw and tuple(draw), groups=groups)
+
+  def forget(self, saved: Mapping[str, Any]) -> None:
+    """Throws away all groups not yet trained on, because the run returns to older weights, and goes on after `take`.
+
+    The next questions are those that would have come, whether or not `sample_next` has asked some of them.
+
+    Args:
+      saved: the state that `saved` returned when the run had these weights; only the counts of its draws are used.
+    """
+    self.cursor, self.next, self._surplus, self._seen = self._taken, NextStep(), (), tuple(saved["seen"])
 
   def _from_json(self, groups) -> tuple[Group, ...]:
     result = tuple(tuple(episodes_lib.of_record(record) for record in group) for group in groups)

@@ -19,7 +19,7 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -39,7 +39,12 @@ class Damaged(ValueError):
 
 
 class Checkpoints:
-  """The checkpoints of one run. Only the newest `keep` of them are kept."""
+  """The checkpoints of one run. Only the newest `keep` of them are kept.
+
+  Attributes:
+    folder: of all of them.
+    spared: steps of further ones that are kept, if they are there.
+  """
 
   def __init__(self, folder: str | pathlib.Path, keep: int, *, read_only: bool = False):
     """Opens the folder, and makes it if need be. The next save removes what a killed run left unfinished.
@@ -56,7 +61,7 @@ class Checkpoints:
     if keep < 1:
       raise ValueError(f"keep={keep}: at least one checkpoint has to be kept (config.checkpoint.keep).")
     self.folder = pathlib.Path(folder).absolute()
-    self._keep, self._read_only = keep, read_only
+    self.spared, self._keep, self._read_only = (), keep, read_only
     if read_only and not self.folder.is_dir():
       raise FileNotFoundError(f"no folder {self.folder}: give a run's checkpoints/.")
     if not read_only:
@@ -64,7 +69,7 @@ class Checkpoints:
     self._arrays = ocp.Checkpointer(ocp.StandardCheckpointHandler())
 
   def save(self, step: int, state: Any, host: Mapping[str, Any], *, older: Any = None) -> pathlib.Path:
-    """Writes a checkpoint and waits until it is on the disk; then deletes all but the newest `keep`.
+    """Writes a checkpoint and waits until it is on the disk; then deletes all but the newest `keep` and `spared`.
 
     Args:
       step: number of the step, and name of the folder.
@@ -100,12 +105,16 @@ class Checkpoints:
         _to_disk(part)
         part.rename(self.path(step))
         _to_disk(self.folder)
-        for old in self.steps()[: -self._keep]:
-          self.path(old).rename(self.folder / f"{old}{DELETED}")
-        self._remove_what_is_no_step()
+        self._delete(old for old in self.steps()[: -self._keep] if old not in self.spared)
     malloc.trim()  # Orbax's threads have freed their buffers by now
     multihost_utils.sync_global_devices("checkpoint")
     return self.path(step)
+
+  def delete_after(self, step: int) -> None:
+    """Deletes the checkpoints of later steps, so that this step's is the newest."""
+    if hosts.is_first():
+      self._delete(later for later in self.steps() if later > step)
+    multihost_utils.sync_global_devices("checkpoint")
 
   def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
     """(state, host) of a step, or of the newest undamaged checkpoint if `step` is None.
@@ -227,6 +236,11 @@ class Checkpoints:
         ),
         str(self.folder),
       ) from None
+
+  def _delete(self, steps: Iterable[int]) -> None:
+    for step in steps:
+      self.path(step).rename(self.folder / f"{step}{DELETED}")
+    self._remove_what_is_no_step()
 
   def _remove_what_is_no_step(self) -> None:
     for path in self.folder.iterdir():

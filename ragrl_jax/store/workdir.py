@@ -132,9 +132,7 @@ class Run:
     if not self._accept_changes and hosts.is_first():  # places whose contents were not compared
       self._refuse(self._changes)
     if self._latest >= 0:
-      like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
-      jax.tree.map(lambda x: x.delete(), state)  # two copies of parameters and moments would need twice the memory
-      state, host = self.checkpoints.restore(like)
+      state, host = self._read(state)
       self.restored = host["step"]
       self._say(f"{self.workdir}: going on from step {self.restored}, of at most {self._config.steps}")
     if hosts.is_first():
@@ -148,6 +146,23 @@ class Run:
       if self._changes:
         changes.record(self.workdir, self.restored, self._changes)
     return state, host
+
+  def rewind(self, step: int, state: Any, why: str) -> tuple[Any, dict[str, Any]]:
+    """(state, host part) of an older checkpoint, which becomes the newest: those after it are deleted. Tells the user.
+
+    Raises:
+      FileNotFoundError: there is no such checkpoint.
+      checkpoint.Damaged: its files are damaged; nothing is deleted then.
+    """
+    self._say(f"{self.workdir}: {why} The run returns to its weights of step {step}")
+    found = self._read(state, step)
+    self.checkpoints.delete_after(step)
+    return found
+
+  def _read(self, state: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+    jax.tree.map(lambda x: x.delete(), state)  # two copies of parameters and moments would need twice the memory
+    return self.checkpoints.restore(like, step)
 
   def save(self, step: int, state: Any, host: Mapping[str, Any], *, reached: bool = False, older: Any = None) -> None:
     """Saves a checkpoint, unless the step already has one.

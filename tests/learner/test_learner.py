@@ -330,6 +330,22 @@ def test_an_update_that_is_not_finite_is_skipped_too(plain):
   assert small.distance(state.params, after.params) == 0.0
 
 
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_rate_multiplies_the_learning_rate_to_the_bit(kind):
+  make = lambda rate: small.learner(optimizer=OptimizerSettings(kind=kind, learning_rate=rate, weight_decay=0.1))
+  halved, low = make(1e-2), make(5e-3)
+  halved.rate = 0.5
+  states = [learner.init(0) for learner in (halved, low)]
+  for seed in (0, 1):
+    (states[0], one), (states[1], two) = (
+      small.update(learner, state, small.blocks(small.items(seed=seed)))
+      for learner, state in zip((halved, low), states)
+    )
+    assert one == two and one["learning_rate"] == pytest.approx(5e-3)
+  for one, two in zip(*map(jax.tree.leaves, states), strict=True):
+    np.testing.assert_array_equal(one, two)
+
+
 def test_a_batch_without_scores_changes_nothing(plain):
   state = plain.init(0)
   before = jax.tree.map(np.asarray, state)

@@ -289,6 +289,24 @@ def test_prompts_of_a_draw_that_a_failed_tool_cut_short_are_drawn_again():
     assert resumed.saved() == whole.saved() | dict(ahead=None)
 
 
+@pytest.mark.parametrize("down", [False, True])
+def test_what_older_weights_will_not_train_on_is_thrown_away(down):
+  """Whether the next step's groups were sampled or a tool failed meanwhile, the same questions come next."""
+  rollout = Rollout()
+  _, sampler = make(spread_in(0, 1, 3, 6, 7, 8, 9), rollout=rollout, surplus="keep", ahead=True)
+  before = sampler.saved()
+  assert prompts(sampler.take(1)) == [0, 1, 6] and sampler.saved()["surplus"]  # 3 to 5 and 7 are the next step's
+  rollout.broken = {(i, g) for i in (8, 9) for g in range(GROUP)} if down else set()
+  sampler._max_failed_share = 0.1
+  with pytest.raises(group_sampler.TooManyFailures) if down else contextlib.nullcontext():
+    sampler.sample_next(2, Work(iter(())))
+  assert rollout.tape[-1] == (2, [8, 9]) and sampler.cursor == (8 if down else 10)
+  sampler.forget(before)
+  assert sampler.saved() == dict(cursor=8, surplus=[], ahead=None, coming=None, seen=[0, 0])
+  rollout.version, rollout.broken = 1, set()
+  assert prompts(sampler.take(2))[0] == 8
+
+
 def test_sampling_under_way_is_closed_once():
   rollout, sampler = make(spread_in(*range(9)), ahead=True)
   sampler.take(1)

@@ -70,6 +70,18 @@ def test_only_the_newest_are_kept(tmp_path):
   assert host == dict(step=5) and same(got, state(5))
 
 
+def test_a_spared_one_is_kept_and_later_ones_can_be_deleted(tmp_path):
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
+  for step, spared in ((1, ()), (2, (1,)), (3, (1, 7)), (4, (1, 3)), (5, (3,))):
+    checkpoints.spared = spared
+    checkpoints.save(step, state(step), dict(step=step))
+  assert checkpoints.steps() == [3, 5]
+  checkpoints.delete_after(3)
+  assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["3"]
+  checkpoints.save(5, state(6), {})  # the step can be saved again
+  assert same(checkpoints.restore(state())[0], state(6))
+
+
 def test_restored_onto_another_mesh(tmp_path):
   mesh = lambda **axes: mesh_lib.make(jax.devices(), **axes)
   spread = lambda m: jax.device_put(state(), NamedSharding(m, PartitionSpec()))

@@ -177,6 +177,21 @@ def test_the_initial_state_is_freed_before_a_checkpoint_is_read(old):
   assert given["x"].is_deleted() and state["x"].tolist() == [0, 1, 2]
 
 
+def test_a_run_returns_to_an_older_checkpoint_which_becomes_the_newest(tmp_path):
+  said = []
+  with workdir.opened(tmp_path, settings_of(checkpoint__keep=3), say=said.append) as made:
+    for step in (1, 2, 3):
+      made.save(step, dict(x=STATE["x"] + step), dict(cursor=step))
+    with pytest.raises(FileNotFoundError, match="no checkpoint 7"):
+      made.rewind(7, jax.tree.map(jnp.copy, STATE), "")
+    given = jax.tree.map(jnp.copy, STATE)
+    state, host = made.rewind(1, given, "It collapsed.")
+    assert given["x"].is_deleted() and state["x"].tolist() == [1, 2, 3] and host["cursor"] == 1
+    assert made.checkpoints.steps() == [1] and said[-1] == (
+      f"{tmp_path}: It collapsed. The run returns to its weights of step 1"
+    )
+
+
 def test_only_the_holder_of_the_folder_saves(tmp_path):
   with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
     with pytest.raises(lock.Held, match=f"process {os.getpid()} on"), workdir.opened(tmp_path, settings_of()):
