@@ -26,6 +26,7 @@ COMMANDS = {
   "serve-index": ("serve_retriever", "serve an index over HTTP"),
   "serve-model": ("serve_model", "serve a checkpoint over HTTP, with OpenAI's API"),
   "report": ("report", "write the page of a run, or of several side by side"),
+  "watch": ("watch", "say what moved in a run: since when, an episode that shows it, the setting to try"),
   "compare": ("compare", "compare evaluations, or judges"),
   "quadrants": ("quadrants", "compare two evaluations: right in both, in one, in none; or a curve over top-k"),
   "recall": ("answer_recall", "measure a retriever by the answers in its passages"),

@@ -164,6 +164,7 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
     "advantage": _round(row["advantage"]),
     "terms": {name: _round(value) for name, value in row["terms"].items()},
     "weights": row["weights"],
+    "signs": {name: _round(value) for name, value in row.get("signs", {}).items()},
     "segments": segments,
   }
 

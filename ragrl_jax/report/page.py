@@ -9,6 +9,7 @@ from typing import Any
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.report import answers, excerpt, metric_tables, panels, rendering
+from ragrl_jax.run import detectors
 from ragrl_jax.store import cost, jsonl, metrics, versions
 
 FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches"))
@@ -50,6 +51,9 @@ def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
       for name in ("reward", "outcome")
       if logged.get(step["step"], {}).get(name) is not None
     }
+  for warning in found["run"]["warnings"]:
+    if "alarm" in warning:
+      warning["episode"] = _showing(warning["alarm"], episodes["steps"])
   return {
     "run": found["run"],
     "headline": headline(summary, rows),
@@ -163,13 +167,42 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
 
 
 def _warnings(rows) -> list[dict[str, Any]]:
-  """The run's warnings, each once: {"text", "first": its first step, "times": number of steps}."""
+  """What moved, then the run's other warnings, each once.
+
+  {"text", "first": its first step, "times": number of steps, "over": the last of them if it is over, "episode"}; what
+  moved has its last "alarm" too.
+  """
+  moved: dict[Any, dict[str, Any]] = {}
   found: dict[str, dict[str, Any]] = {}
+  watch, last = detectors.Watch(), []
   for row in rows:
+    for alarm in (last := watch.see(row)):
+      known = moved.setdefault((alarm.metric, alarm.detector), {"first": alarm.since, "times": 0})
+      known |= {"text": alarm.text, "times": known["times"] + 1, "alarm": alarm}
     for name, text in row.items():
       if name.startswith("warning/") and text:
-        found.setdefault(name, {"text": str(text), "first": row["step"], "times": 0})["times"] += 1
-  return list(found.values())
+        once = {"text": str(text), "first": row["step"], "times": 0, "over": None, "episode": None}
+        found.setdefault(name, once)["times"] += 1
+  for one in moved.values():
+    found.pop(f"warning/{one['alarm'].metric}", None)
+    one["over"] = None if one["alarm"] in last else one["alarm"].step
+  return [*moved.values(), *found.values()]
+
+
+def _showing(alarm: detectors.Alarm, steps: Sequence[Mapping[str, Any]]) -> str | None:
+  """The address on the page of an episode that shows the alarm; None if the page has none of its steps.
+
+  Args:
+    alarm: of the run.
+    steps: of `excerpt.excerpt`.
+  """
+  return alarm.shown(
+    (sample["signs"], f"#episode-{step['step']}-{group}-{place}")
+    for step in steps
+    if alarm.since <= step["step"] <= alarm.step
+    for group, one in enumerate(step["groups"])
+    for place, sample in enumerate(one["samples"] or ())
+  )
 
 
 def model_of(model: Mapping[str, Any]) -> str:

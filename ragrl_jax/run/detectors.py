@@ -9,8 +9,9 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+Episode = TypeVar("Episode")
 FIRST = 5  # steps that trained the policy, whose median is a metric's start
 
 
@@ -39,6 +40,14 @@ class Detector:
     """Whether this metric is meant."""
     return name.startswith(self.metric) if self.metric.endswith("/") else name == self.metric
 
+  @property
+  def range(self) -> str:
+    """What is healthy, in words."""
+    if self.rise is not None:
+      return f"at most {self.rise:g} above its start"
+    bounds = {"at least": self.low, "at most": self.high}
+    return ", ".join(f"{word} {bound:.2g} times its start" for word, bound in bounds.items() if bound is not None)
+
   def healthy(self, start: float, value: float) -> bool:
     """Whether the value is healthy after this start. Without a `rise`, nothing is compared with a start of 0."""
     if self.rise is not None:
@@ -46,39 +55,33 @@ class Detector:
     return start == 0 or (self.low or 0.0) * start <= value <= (self.high or math.inf) * start
 
 
+EXPLORING = "a higher config.loss.clip_high, config.rollout.temperature or config.loss.entropy_coef"
+GUARDED = "config.switches.guarded=True if the recipe has it, and see 'Unearned reward' in its README.md"
+SEARCHING = "config.switches.no_search_penalty if the recipe has it, or a higher config.loss.kl_coef"
+SLOWER = "a lower config.optimizer.learning_rate or a higher config.loss.kl_coef"
+
+# The bounds are beyond all that healthy runs of real models did (tests/learner/healthy_runs.json).
 DETECTORS = (
+  Detector("unearned/", "more and more replies use a trick that earns reward without the work", GUARDED, rise=0.15),
+  Detector("tokens/thought", "the thought is dying", GUARDED, low=1 / 3, hold=2),
   Detector(
-    "entropy",
-    "the policy has stopped exploring",
-    "a higher config.loss.clip_high, config.rollout.temperature or config.loss.entropy_coef",
-    low=0.2,
+    "tokens/thought", "thoughts grow without end", "config.reward.overlong_limit, or " + SLOWER, high=3.0, hold=2
   ),
-  Detector(
-    "entropy",
-    "the policy is becoming random",
-    "a lower config.optimizer.learning_rate or a higher config.loss.kl_coef",
-    high=5.0,
-  ),
-  Detector(
-    "response_tokens",
-    "replies have another length than the run began with",
-    "a lower config.optimizer.learning_rate or a higher config.loss.kl_coef",
-    low=1 / 3,
-    high=3.0,
-  ),
-  Detector(
-    "searches",
-    "the policy is learning not to search",
-    "a higher config.loss.kl_coef, or config.switches.no_search_penalty if the recipe has it",
-    low=1 / 3,
-  ),
-  # In healthy runs a trick's share rose by .10 at most (benchmarks/LOG.md).
-  Detector(
-    "unearned/",
-    "more and more replies use a trick that earns reward without the work",
-    "config.switches.guarded=True if the recipe has it (its README.md, 'Unearned reward'), and read such replies",
-    rise=0.15,
-  ),
+  Detector("tokens/query", "queries have another length than at first", SLOWER, low=1 / 3, high=3.0, hold=2),
+  Detector("tokens/answer", "answers become long", SLOWER, high=3.0, hold=2),
+  Detector("response_tokens", "replies have another length than at first", SLOWER, low=1 / 3, high=3.0),
+  Detector("repeats/within", "turns say the same words again and again", SLOWER, rise=0.15, hold=2),
+  Detector("repeats/between", "later turns say what earlier ones said", SLOWER, rise=0.3, hold=2),
+  Detector("broken_tags", "tags are not closed, or not opened", SLOWER, rise=0.2, hold=2),
+  Detector("searches", "the policy is learning not to search", SEARCHING, low=1 / 3),
+  Detector("queries/repeated", "an episode asks the same query again and again", SLOWER, rise=0.2, hold=2),
+  Detector("queries/shared", "different questions are searched with the same query", SLOWER, rise=0.2, hold=2),
+  Detector("entropy", "the policy has stopped exploring", EXPLORING, low=0.2),
+  Detector("entropy", "the policy is becoming random", SLOWER, high=5.0),
+  Detector("entropy/thought", "the thought has become one text", EXPLORING, low=0.1, hold=2),
+  Detector("entropy/thought", "the thought is becoming random", SLOWER, high=5.0, hold=2),
+  Detector("entropy/query", "queries are becoming random", SLOWER, rise=1.0, hold=2),
+  Detector("entropy/answer", "answers are becoming random", SLOWER, rise=1.0, hold=2),
 )
 
 
@@ -105,8 +108,16 @@ class Alarm:
   @property
   def text(self) -> str:
     """What moved, since when, what it means and the setting to try."""
-    moved = f"{self.metric} went from {self.start:.3g} to {self.value:.3g} (out of its range since step {self.since})"
-    return f"{moved}: {self.detector.means}. Try {self.detector.cure}."
+    moved = f"{self.metric} went from {self.start:.3g} to {self.value:.3g}"
+    healthy = f"out of its healthy range since step {self.since} ({self.detector.range})"
+    return f"{moved}, {healthy}: {self.detector.means}. Try {self.detector.cure}."
+
+  def shown(self, episodes: Iterable[tuple[Mapping[str, float], Episode]]) -> Episode | None:
+    """Of (its signs, an episode), the episode that is farthest out; None if none of them has this sign."""
+    name = "entropy/thought" if self.metric == "entropy" else self.metric
+    known = [(signs[name], episode) for signs, episode in episodes if name in signs]
+    choose = max if self.value > self.start else min
+    return choose(known, key=lambda one: one[0])[1] if known else None
 
 
 class Watch:
@@ -120,7 +131,7 @@ class Watch:
   """
 
   def __init__(self, rows: Iterable[Mapping[str, Any]] = ()):
-    self._first: list[dict[str, float]] = []
+    self._first: list[Mapping[str, float]] = []
     self._since: dict[tuple[Detector, str], int] = {}
     for row in rows:
       self.see(row)

@@ -15,6 +15,7 @@ from ragrl_jax import structs
 from ragrl_jax.core import groups as groups_lib
 from ragrl_jax.core.rewards import lengths
 from ragrl_jax.learner import advantages, packing
+from ragrl_jax.run import signs as signs_lib
 from ragrl_jax.store import episodes as episodes_lib
 
 Penalty = Callable[[structs.Episode], float]  # episode → a number ≤ 0 that is added to its reward
@@ -34,6 +35,7 @@ class Scored:
     unearned: known tricks, and whether the episode uses them (`Recipe.unearned`).
     pooled: (sum, number) of terms that are means (`Recipe.pooled`).
     measures: other measures of the recipe (`Recipe.measures`).
+    signs: what the detectors watch (`signs.of`).
   """
 
   example: structs.Example
@@ -47,6 +49,7 @@ class Scored:
   unearned: Mapping[str, bool] = dataclasses.field(default_factory=dict)
   pooled: Mapping[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
   measures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
+  signs: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   @property
   def trains(self) -> bool:
@@ -90,10 +93,11 @@ class Scorer:
   Args:
     penalty: added to every reward, and shown as the term "overlong".
     metric: what the filter compares: "outcome" or "total".
+    tokenizer: gives the text of tokens, for signs; None: without signs.
   """
 
-  def __init__(self, penalty: Penalty | None = None, metric: str = "none"):
-    self._penalty, self._metric = penalty, metric
+  def __init__(self, penalty: Penalty | None = None, metric: str = "none", tokenizer=None):
+    self._penalty, self._metric, self._tokenizer = penalty, metric, tokenizer
     self._measured: dict[tuple[int, int], tuple[Any, Scored]] = {}  # (prompt, sample) → recipe, terms without weights
 
   def measure(
@@ -115,7 +119,11 @@ class Scorer:
     plain = [self._known(recipe, *one) for one in zip(examples, episodes, strict=True)]
     last = max((episode.prompt_index for episode in episodes), default=math.inf)
     self._measured = {key: one for key, one in self._measured.items() if key[0] > last}
-    return self._weighted(recipe, plain, step)
+    found = self._weighted(recipe, plain, step)
+    if self._tokenizer is None:
+      return found
+    signs = signs_lib.of(recipe.parser, self._tokenizer, episodes)
+    return [dataclasses.replace(one, signs=own) for one, own in zip(found, signs)]
 
   def _known(self, recipe, example: structs.Example, episode: structs.Episode) -> Scored:
     """The episode as it was measured, unless it was restored or the recipe has been replaced since."""
@@ -232,6 +240,8 @@ def summarise(scored: Sequence[Scored]) -> dict[str, float]:
   metrics |= {f"pooled/{name}": value for name, value in ratios([one.pooled for one in known]).items()}
   for name in dict.fromkeys(name for one in known for name in one.measures):
     metrics[f"measure/{name}"] = mean([one.measures[name] for one in known if one.measures[name] is not None])
+  for name in dict.fromkeys(name for one in known for name in one.signs):
+    metrics[name] = mean([one.signs[name] for one in known if name in one.signs])
   for why in sorted({one.episode.ended for one in scored}):
     metrics[f"ended/{why or 'unknown'}"] = mean([one.episode.ended == why for one in scored])
   return metrics
@@ -256,6 +266,7 @@ def write(workdir: pathlib.Path, step: int, scored: Sequence[Scored], tokenizer)
       reward=one.reward,
       outcome=one.outcome,
       advantages=one.advantages,
+      signs={**one.signs, **{f"unearned/{trick}": float(used) for trick, used in one.unearned.items()}},
       tokenizer=tokenizer,
     )
     for one in scored

@@ -96,7 +96,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
     run.compare(found | {f"data.{name}": asked for name in ("train", "hard") if getattr(config.data, name)})
   rollout, rows, limits = config.rollout, config.learner, config.reward
   penalty = rewards.overlong(limit=limits.overlong_limit, buffer=limits.overlong_buffer)
-  scorer = rewards.Scorer(penalty, rollout.filter.metric)
+  scorer = rewards.Scorer(penalty, rollout.filter.metric, prepared.tokenizer)
   player = player_lib.build(prepared)
   if run is not None and hosts.is_first() and player.retriever is not None:
     run.compare({"retrieval.index": contents.of_retriever(player.retriever)})

@@ -12,6 +12,7 @@ A step's file, `episodes/step_000012.jsonl`, is whole or absent. A row has these
     facts ended failure                         answers of judges and probes; why the episode ended
     terms weights reward outcome advantage      unweighted terms (null: not scorable), their weights, the weighted sum;
                                                 advantage: mean over the model's tokens
+    signs                                       what the run's detectors watch, by the names of its metrics
 
 An evaluation writes its episodes to `episodes.jsonl`, beside its predictions: the same rows without token ids,
 log-probabilities and scores. `read_folder` reads both.
@@ -46,6 +47,7 @@ def row(
   reward: float | None,
   outcome: float | None,
   advantages: Sequence[np.ndarray] = (),
+  signs: Mapping[str, float] | None = None,
   tokenizer=None,
 ) -> dict[str, Any]:
   """The log's row of one episode.
@@ -59,6 +61,7 @@ def row(
     reward: their weighted sum; None if the episode was not scored.
     outcome: unshaped correctness, 0 or 1.
     advantages: of the tokens of each model segment, in order; empty if the episode is not trained on.
+    signs: see above.
     tokenizer: gives the text of each sampled token (`pieces`) and the names of control tokens (`control`), for display.
       Without it the row has neither.
 
@@ -86,6 +89,7 @@ def row(
     "advantage": mean_advantage(advantages),
     "terms": dict(terms),
     "weights": dict(weights),
+    "signs": dict(signs or {}),
     "facts": episode.facts,
     "segments": segments,
     **_starts(episode),

@@ -13,8 +13,9 @@ import sys
 import numpy as np
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import structs
+from ragrl_jax import recipes, structs
 from ragrl_jax.prompting import passages
+from ragrl_jax.run import signs
 from ragrl_jax.store import episodes, metrics, step_files
 
 PLACES = ("Velmar", "Tosk", "Brindal", "Kasovar", "Limnez", "Ordath", "Pelluc", "Quorn", "Sabrel", "Tindrum")
@@ -25,6 +26,7 @@ PROMPT = (
   "</information>. Give the answer as <answer>…</answer>.\n\nQuestion: {}\n"
 )
 SEARCH, ANSWER = "</search>", "</answer>"
+PARSER = recipes.get("search_r1").parser
 
 
 class Words:
@@ -143,7 +145,7 @@ def step_rows(step, skill, *, prompts=4, group=6):
       rows.append(
         episodes.row(
           question, got, step=step, terms=terms, weights=weights, reward=float(total), outcome=right,
-          advantages=advantages, tokenizer=tokenizer,
+          advantages=advantages, tokenizer=tokenizer, signs=signs.of(PARSER, tokenizer, [got])[0],
         )
       )  # fmt: skip
   return rows
@@ -177,7 +179,7 @@ def step_metrics(rng, step, skill):
     "ended": {"answer": 0.88 + 0.12 * skill} | ({} if step % 3 else {"length": 0.12 * (1 - skill)}),
     "seconds": {**seconds, "step": sum(seconds.values())}, "tokens_per_second": tokens / sum(seconds.values()),
     "bottleneck": max(seconds, key=seconds.get),
-    **({"warning/entropy": "Entropy fell below 0.2: the policy tries little that is new."} if step > 110 else {}),
+    **({"warning/little_signal": "Most tokens have advantage 0."} if step > 110 else {}),
   }  # fmt: skip
 
 

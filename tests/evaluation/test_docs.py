@@ -50,7 +50,8 @@ def test_every_ending_is_explained():
 def test_the_search_for_metric_names_finds_some():
   found = {name for table in declared.TABLES for name in declared.names(table)}
   assert {"reward", "term/NAME", "loss", "mask_coverage", "engine/decode_s", "no_signal", "groups/draws", "n"} <= found
-  assert len(found) == sum(len(declared.names(table)) for table in declared.TABLES) - 13  # 9 held out, 4 warnings
+  others = [table for table in declared.TABLES if table != "detectors"]
+  assert len(found) == sum(len(declared.names(table)) for table in others) - 9  # 9 also held out
   assert all(unit and meaning for table in declared.TABLES.values() for _, unit, meaning, *_ in table)
 
 
@@ -73,6 +74,13 @@ def test_every_warning_is_declared():
     dict(episodes=8, unscorable=8, failed_share=0),
   ]
   found = {name for metrics in steps for name in warning_signs.warnings(metrics, searches_expected=True)}
-  # The tests of the recipes and of `warning_signs.of_training` cover the other two; every other name is a detector's.
-  found |= {"schedule", "few_spreads"} | {detector.metric for detector in detectors.DETECTORS}
-  assert found == {name.replace("TRICK", "") for name in declared.names("warnings")}
+  # The tests of the recipes and of `warning_signs.of_training` cover the other two.
+  assert found | {"schedule", "few_spreads"} == set(declared.names("warnings"))
+
+
+def test_the_table_of_detectors_is_the_codes():
+  name = lambda metric: f"`{metric}TRICK`" if metric.endswith("/") else f"`{metric}`"
+  found = [[name(d.metric), "text", d.means, d.range, str(d.hold), d.cure] for d in detectors.DETECTORS]
+  assert found == declared.TABLES["detectors"]
+  metrics = {metric for table in ("episodes", "update") for metric in declared.names(table)}
+  assert {*declared.names("detectors")} <= metrics

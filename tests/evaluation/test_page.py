@@ -146,7 +146,7 @@ def too_long(data):
   """The page's data with very long words, lists and lines."""
   long, lines = "Donaudampfschiff" * 40, "one line\n" * 60
   data["run"] |= {"name": long[:120], "model": "/models/" + long, "recipe": long[:60]}
-  data["run"]["warnings"] = [{"text": long, "first": 1, "times": 2}]
+  data["run"]["warnings"] = [{"text": long, "first": 1, "times": 2, "over": 2, "episode": "#episode-1-0-0"}]
   data["settings"][0] |= {"changed": True, "value": long, "path": long[:80]}
   for step in data["episodes"]["steps"]:
     for group in step["groups"]:

@@ -111,6 +111,31 @@ def test_hostile_text_is_shown_as_text(tmp_path, fake_run):
   assert taken["facts"] == {shown: shown} and taken["segments"][0]["pieces"][0] == shown
 
 
+def test_what_moved_stands_at_the_top_with_an_episode_that_shows_it(page, fake_run):
+  """The fake run's entropy falls below a fifth of its start."""
+  found = page_lib.gather(fake_run)
+  moved, *others = found["run"]["warnings"]
+  assert moved["text"].startswith("entropy went from 0.8") and moved["over"] is None and "clip_high" in moved["text"]
+  step, group, sample = map(int, moved["episode"].removeprefix("#episode-").split("-"))
+  assert moved["first"] <= step <= 60
+  samples = lambda one: [sample["signs"]["entropy/thought"] for g in one["groups"] for sample in g["samples"] or ()]
+  (shown,) = [one for one in found["episodes"]["steps"] if one["step"] == step]
+  assert shown["groups"][group]["samples"][sample]["signs"]["entropy/thought"] == min(samples(shown))
+  summary = page.split('<section id="learning">')[0]
+  assert f'<a href="{moved["episode"]}">An episode that shows it</a>' in summary
+
+
+def test_what_moved_and_is_back_says_when(tmp_path):
+  (tmp_path / "config.json").write_text("{}")
+  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+    for step, entropy in enumerate([1.0] * 5 + [0.1, 0.1, 1.0], 1):
+      writer.write(step, {"entropy": entropy, "warning/entropy": "as printed", "warning/mismatch": "other"})
+  (moved, other) = page_lib.gather(tmp_path)["run"]["warnings"]
+  assert (moved["first"], moved["times"], moved["over"], moved["episode"]) == (6, 2, 7, None)
+  assert (other["text"], other["times"]) == ("other", 8)
+  assert "2 times, over after step 7." in rendering.run(page_lib.gather(tmp_path))
+
+
 def test_data_blocks_contain_no_markup():
   for value in ["</script>", "<!--", "&", "\u2028", "]]>", "é→", "\ud800", None, float("nan"), {"<": ["<"]}]:
     block = str(rendering.data_block(value))

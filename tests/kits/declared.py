@@ -8,7 +8,7 @@ from collections.abc import Iterable
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"
 TABLE = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 # Prefixes of a table's names in a row of metrics.jsonl; "development/" is the quickstart's.
-PREFIXES = dict(held_out=("evaluation/", "development/"), warnings=("warning/",))
+PREFIXES = dict(held_out=("evaluation/", "development/"), warnings=("warning/",), detectors=("warning/",))
 
 
 def table(page: str) -> list[list[str]]:

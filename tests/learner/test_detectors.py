@@ -37,7 +37,7 @@ def test_what_leaves_its_range_is_compared_with_the_first_steps(change, metric):
 def test_an_alarm_says_what_moved_since_when_and_what_to_try():
   alarm = alarms([CALM] * 6 + [CALM | dict(entropy=0.05)] * 3)["entropy"]
   assert (alarm.since, alarm.step, alarm.start, alarm.value) == (7, 9, 0.5, 0.05)
-  assert "entropy went from 0.5 to 0.05 (out of its range since step 7)" in alarm.text
+  assert "entropy went from 0.5 to 0.05, out of its healthy range since step 7 (at least 0.2 times" in alarm.text
   assert "config.loss.clip_high" in alarm.text
   assert not alarms([CALM] * 6 + [CALM | dict(entropy=0.05)] * 3 + [CALM])  # it is over
   back = alarms([CALM] * 6 + [CALM | dict(entropy=0.05), CALM, CALM | dict(entropy=0.05)])

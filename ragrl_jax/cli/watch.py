@@ -1,0 +1,46 @@
+"""Says what left its healthy range in a run, since which step, an episode that shows it and the setting to try:
+
+  ragrl watch --workdir OUT [--every=30]
+
+docs/metrics.md has the table of healthy ranges ("Detectors"). With --every the command goes on until the run's end.
+"""
+
+import pathlib
+import time
+
+from absl import app, flags
+
+from ragrl_jax.run import detectors
+from ragrl_jax.store import episodes, metrics
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.", required=True)
+EVERY = flags.DEFINE_float(
+  "every", 0.0, "Seconds between two looks at a run that goes on; 0 looks once.", lower_bound=0.0
+)
+
+
+def main():
+  """Runs `ragrl watch`."""
+  folder, said = pathlib.Path(WORKDIR.value), set()
+  while True:
+    rows = metrics.read_metrics(folder)
+    if not rows and not (folder / "config.json").exists():
+      raise app.UsageError(f"--workdir={folder} holds neither config.json nor {metrics.FILE}: name a run's folder.")
+    watch, alarms = detectors.Watch(), []  # from the first row, since a resumed run writes its last rows again
+    for row in rows:
+      for alarm in (alarms := watch.see(row)):
+        if (key := (alarm.detector, alarm.metric, alarm.since)) not in said:
+          said.add(key)
+          print(f"step {alarm.step}: {alarm.text}{_showing(folder, alarm)}", flush=True)
+    if not EVERY.value or rows and "cost/hours" in rows[-1]:
+      break
+    time.sleep(EVERY.value)
+  out = ", ".join(alarm.metric for alarm in alarms) or "nothing"
+  print(f"step {rows[-1]['step'] if rows else 0}: {out} is out of its healthy range.")
+
+
+def _showing(folder: pathlib.Path, alarm: detectors.Alarm) -> str:
+  """An episode of the alarm's step that shows it, if there is a log."""
+  logged = episodes.steps(folder).get(alarm.step)
+  row = alarm.shown((row.get("signs", {}), row) for row in episodes.read_episodes(logged)) if logged else None
+  return row and f" See prompt {row['prompt_index']}, sample {row['sample']} in {logged}: {row['question']}" or ""

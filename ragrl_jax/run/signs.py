@@ -1,0 +1,62 @@
+"""Signs of how an episode was thought: the numbers of one episode whose means the detectors watch (detectors.py)."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from ragrl_jax.core.metrics import thought
+from ragrl_jax.core.rewards import queries
+from ragrl_jax.store.episodes import pieces
+from ragrl_jax.structs import MODEL, Episode
+
+_OPENED = re.compile(r"<[A-Za-z_][\w-]*>\s*$")  # a chat template may open the thought at the prompt's end
+
+
+def of(parser, tokenizer, episodes: Sequence[Episode]) -> list[dict[str, float]]:
+  """The signs of each episode of a step, by the names of docs/metrics.md; without those that it cannot show.
+
+  Args:
+    parser: the recipe's, which finds the answer in a turn's text.
+    tokenizer: gives the text of each token.
+    episodes: all of the step. A query is shared if it is asked for two of their questions.
+  """
+  asked = [[queries.plain(search.query or "") for search in episode.searches] for episode in episodes]
+  prompts: dict[str, set[int]] = defaultdict(set)
+  for episode, own in zip(episodes, asked):
+    for query in own:
+      prompts[query].add(episode.prompt_index)
+  found = []
+  for episode, own in zip(episodes, asked):
+    signs = _written(parser, tokenizer, episode)
+    if own:
+      signs["queries/repeated"] = 1.0 - len(set(own)) / len(own)
+      signs["queries/shared"] = sum(len(prompts[query]) > 1 for query in own) / len(own)
+    found.append(signs | dict(response_tokens=float(episode.num_model_tokens), searches=float(len(own))))
+  return found
+
+
+def _written(parser, tokenizer, episode: Episode) -> dict[str, float]:
+  """The signs in the text that the model wrote: kinds of tokens, repeated words and broken tags."""
+  thoughts, broken, count = [], False, Counter()
+  surprise: dict[str, float] = defaultdict(float)
+  for talk in episode.conversations:
+    for segment, after in zip(talk, (*talk[1:], None)):
+      if segment.owner != MODEL:
+        continue
+      kind = thought.kinds(segment.text, after and after.query, parser.answer(segment.text))
+      thoughts.append("".join(sign for sign, one in zip(segment.text, kind) if thought.KINDS[one] == "thought"))
+      end = 0
+      for piece, logprob in zip(pieces(tokenizer, segment.ids), segment.logprobs):
+        end += len(piece)
+        if piece and end <= len(kind):  # the end of a turn is no character of its text
+          name = thought.KINDS[kind[end - 1]]  # of its last character, since the first may be a space
+          count[name] += 1
+          surprise[name] -= logprob
+    said = "".join(segment.text for segment in talk if segment.owner == MODEL)
+    opened = _OPENED.search(talk[0].text) if talk else None
+    broken |= thought.broken((opened[0] if opened else "") + said)
+  signs = {f"tokens/{name}": float(count[name]) for name in count if name != "tag"}
+  signs |= {f"entropy/{name}": surprise[name] / count[name] for name in count if name != "tag"}
+  within, between = thought.repeated(thoughts)
+  known = {"repeats/within": within, "repeats/between": between, "broken_tags": float(broken) if thoughts else None}
+  return signs | {name: value for name, value in known.items() if value is not None}

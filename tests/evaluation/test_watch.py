@@ -1,0 +1,42 @@
+"""`ragrl watch`: what moved in a run, since when, an episode that shows it, the setting to try."""
+
+import json
+
+from console import ragrl
+
+from ragrl_jax.store import jsonl, metrics
+
+STEPS = [1.0] * 5 + [0.1, 0.1, 1.0, 0.1]  # of entropy
+
+
+def written(folder, entropies):
+  with metrics.MetricWriter(folder, tensorboard=False) as writer:
+    for step, entropy in enumerate(entropies, 1):
+      writer.write(step, {"entropy": entropy})
+
+
+def test_each_time_that_a_metric_leaves_its_range_is_a_line(tmp_path):
+  written(tmp_path, STEPS)
+  rows = [
+    {"signs": {"entropy/thought": nats}, "prompt_index": 7, "sample": i, "question": "Who?"}
+    for i, nats in enumerate((0.3, 0.1))
+  ]
+  jsonl.write(tmp_path / "episodes" / "step_000006.jsonl", [*rows, {"prompt_index": 8}])
+  done = ragrl("watch", f"--workdir={tmp_path}")
+  first, second, now = done.stdout.splitlines()
+  assert first.startswith("step 6: entropy went from 1 to 0.1, out of its healthy range since step 6")
+  assert "Try a higher config.loss.clip_high" in first and "See prompt 7, sample 1 in" in first
+  assert second.startswith("step 9: entropy") and "See" not in second
+  assert now == "step 9: entropy is out of its healthy range."
+
+
+def test_it_goes_on_until_the_runs_end(tmp_path):
+  written(tmp_path, STEPS[:5])
+  with open(tmp_path / metrics.FILE, "a") as file:
+    file.write(json.dumps({"step": 6, "entropy": 1.0, "cost/hours": 0.1}) + "\n")
+  ragrl("watch", f"--workdir={tmp_path}", "--every=60", says="step 6: nothing is out of its healthy range.")
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+  done = ragrl("watch", f"--workdir={tmp_path}")
+  assert done.returncode == 2 and "name a run's folder" in done.stderr
