@@ -147,7 +147,7 @@ def gib(size: float) -> str:
 
 ATTENTION = (
   "On GPUs, attention uses this library's Pallas kernels (`models/flash.py`), forward and backward. They also serve",
-  "rows with several sequences and prompts shared by a group (`learner.share_prompts`). Blocks of other sequences",
+  "rows with several sequences and beginnings that samples share (`learner.share_prompts`). Blocks of other sequences",
   "are not read.",
 )
 

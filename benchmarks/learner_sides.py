@@ -32,7 +32,7 @@ class Ours:
   """Packed rows through `Learner.prepare` and `.train`; with "apart", every sequence has its own copy of the prompt."""
 
   def __init__(self, folder, work, threads, name):
-    from ragrl_jax.learner import packing
+    from ragrl_jax.learner import packing, row_layout
     from ragrl_jax.learner.learner import Learner, drain
     from ragrl_jax.learner.settings import OptimizerSettings, Settings
     from ragrl_jax.models import weights
@@ -53,7 +53,8 @@ class Ours:
           tokens, mask, np.full(len(tokens), e["advantage"], np.float32), np.zeros(len(tokens), np.float32), e["group"]
         )
       )
-    self.packed = packing.pack_items(self.items, **work["packing"], share_prefix=name == "ours" and work["shares"])
+    sharing = row_layout.Sharing() if name == "ours" and work["shares"] else None
+    self.packed = packing.pack_items(self.items, **work["packing"], sharing=sharing)
     self.state = self.learner.init(0)
 
   def step(self):

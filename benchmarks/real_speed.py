@@ -80,9 +80,11 @@ def lengths(episodes, shares, rows):
     tokens = np.asarray(e["prompt"] + e["completion"], np.int32)
     zeros = np.zeros(len(tokens), np.float32)
     items.append(packing.Item(tokens, np.arange(len(tokens)) >= len(e["prompt"]), zeros, zeros, e["group"]))
-  chosen = row_layout.chosen([items], rows=rows, share_prefix=shares)
-  blocks = packing.pack_items(items, rows=rows, lengths=chosen, share_prefix=shares).blocks
-  tokens, places = sum(int((b.segment_ids > 0).sum()) for b in blocks), sum(b.tokens.size for b in blocks)
+  sharing = row_layout.Sharing() if shares else None
+  chosen = row_layout.chosen([items], rows=rows, sharing=sharing)
+  blocks = packing.pack_items(items, rows=rows, lengths=chosen, sharing=sharing).blocks
+  full = lambda b: b.segment_ids > 0 if b.until is None else b.until > 0
+  tokens, places = sum(int(full(b).sum()) for b in blocks), sum(b.tokens.size for b in blocks)
   return list(chosen), tokens, places
 
 

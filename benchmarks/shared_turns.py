@@ -4,9 +4,9 @@ Run:    python benchmarks/shared_turns.py WORKDIR [--every 1]
 Expect: docs/real_model.md.
 
   tokens   of all episodes of the step's groups, a mean per group
-  prompt   share that repeats the group's prompt: rows with shared prompts do not compute it again
-  prefix   share of the tokens that rows with shared prompts still compute, and rows as trees would not: token and all
-           tokens before it are a sibling's (same words, same query, same results)
+  prompt   share that repeats the group's prompt
+  prefix   share of the other tokens that also repeats: token and all tokens before it are a sibling's (same words, same
+           query, same results). Rows with learner.share_prompts compute none of them again (tree_rows.py)
   results  share of the tokens of search results whose whole segment a sibling has too, whatever stands before it.
            They cannot be shared where the words before them differ
 """
@@ -20,7 +20,7 @@ from ragrl_jax.store import episodes as episodes_lib
 
 
 def tree(rows: Sequence[Sequence[int]]) -> int:
-  """Different prefixes of the rows: the tokens that rows as trees compute."""
+  """Different prefixes of the rows: the tokens that rows as trees hold."""
   ordered = sorted(map(tuple, rows))
   common = lambda a, b: next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
   return sum(len(row) - common(before, row) for before, row in zip([(), *ordered], ordered))
@@ -30,7 +30,7 @@ def group(episodes: Sequence[structs.Episode]) -> dict[str, int]:
   """Counts of tokens of one group."""
   rows = [[token for s in e.segments for token in s.ids] for e in episodes]
   prompts = [sum(len(s.ids) for s in e.segments[: next(_said(e), 0)]) for e in episodes]
-  # As row_layout.families: what all have in common before any of them says a token.
+  # What all have in common before any of them says a token.
   least = min(prompts)
   shared = next((i for i in range(least) if len({row[i] for row in rows}) > 1), least)
   results = collections.Counter(

@@ -61,7 +61,7 @@ def lower(devices, layers, tokens, chunk):
     shape, jnp.float32, sharding=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   )
   sums = dict.fromkeys(step.SUMS, number())
-  block = Batch(**rows | dict(prefix_ids=None, routes=None))
+  block = Batch(**rows | dict(until=None, states=None, places=None, routes=None))
   return trained.accumulate.lower(trained.params, sums, trained.params, trained.frozen, block, number(2), number())
 
 

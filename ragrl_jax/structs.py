@@ -272,25 +272,32 @@ class ToolFailed(RuntimeError):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """Packed rows `[R, T]`; element t of every array belongs to token t.
+  """Packed rows: what the model reads, `[R, T]`, and what the loss reads, `[R, L]`.
+
+  If nothing is shared, both are the same tokens: L is T, and element t of every array belongs to token t. Sequences
+  that share beginnings are trees: a row holds each shared token once, and [R, L] every sequence's trained tokens, each
+  turn's with the token behind it.
 
   Attributes:
-    tokens: int32 ids. Padding is where segment_ids == 0; it is never inferred from the ids.
-    segment_ids: int32; 0 is padding, 1, 2, … are the sequences of a row.
-    positions: int32; the token's position in its own sequence.
-    loss_mask: bool; True where the policy sampled the token. The first token of a sequence is never trained.
-    advantages: float32; 0 on untrained tokens. In SFT, the token's weight.
-    sampler_logprobs, old_logprobs, ref_logprobs: float32; recorded by the sampler, by the policy at the start of the
-      update, and by the reference policy.
-    values, returns: float32; the critic's values and its targets (zeros without a critic).
-    prefix_ids: int32; the segment that a token attends to besides its own. Sequences with the same beginning share it:
-      the beginning is a segment of its own, and each sequence continues it, positions included. None if nothing is
-      shared.
+    tokens: int32 [R, T], ids. Padding is never inferred from them.
+    positions: int32 [R, T]; the token's position in its own sequence.
+    segment_ids: int32 [R, L]; 0 is padding, 1, 2, … are the sequences of a row.
+    loss_mask: bool [R, L]; True where the policy sampled the token. The first token of a sequence is never trained.
+    advantages: float32 [R, L]; 0 on untrained tokens. In SFT, the token's weight.
+    sampler_logprobs, old_logprobs, ref_logprobs: float32 [R, L]; recorded by the sampler, by the policy at the start of
+      the update, and by the reference policy.
+    values, returns: float32 [R, L]; the critic's values and its targets (zeros without a critic).
+    until: int32 [R, T]; the row's end of the token's subtree: tokens t to until - 1 attend to token t, and no others; 0
+      is padding. None if nothing is shared.
+    states: int32 [R, T]; the index of the token before this one, whose state predicts it; -1 if no sequence trains it.
+    places: int32 [R, L]; the index in the row of the token that the entry speaks of.
 
-          tokens a b c|d e|d f   segments 1 1 1|2 2|3 3   positions 0 1 2|3 4|3 4   prefixes 1 1 1|1 1|1 1
+          a b c d e, a b c f g    tokens a b c d e f g    until 7 7 7 5 5 7 7    positions 0 1 2 3 4 3 4
+                                  states . . . 2 3 2 5    places 3 4 5 6         segment_ids 1 1 2 2
 
     routes: int16 [R, T, n]; the experts of all layers that the sampler's router chose in the state that drew the token,
-      -1 where it drew none. None for models without experts, and in SFT.
+      -1 where it drew none. In a tree they are those of the state at t - 1, if it drew a token in any sequence. None
+      for models without experts, and in SFT.
   """
 
   tokens: np.ndarray | jax.Array
@@ -303,5 +310,7 @@ class Batch:
   ref_logprobs: np.ndarray | jax.Array
   values: np.ndarray | jax.Array
   returns: np.ndarray | jax.Array
-  prefix_ids: np.ndarray | jax.Array | None = None
+  until: np.ndarray | jax.Array | None = None
+  states: np.ndarray | jax.Array | None = None
+  places: np.ndarray | jax.Array | None = None
   routes: np.ndarray | jax.Array | None = None

@@ -137,7 +137,7 @@ def test_evaluation_and_checkpoints_are_timed(world, tmp_path):
 def test_chosen_row_lengths_are_those_of_the_first_step():
   """Later replies may have other lengths, which would be other programs, and rows in another order."""
   sampler = types.SimpleNamespace(saved=lambda: "groups", restore=lambda saved: None, ahead=False)
-  packs = dict(rows=1, lengths=(), share_prefix=False, routes=0)
+  packs = dict(rows=1, lengths=(), sharing=None, routes=0)
   learner = types.SimpleNamespace(resumed=lambda state: state)
   rooms = lambda **how: rooms_lib.Rooms(
     None, sampler, learner, None, 1, packs | how, unmeasured=dict(context=200, multiple=1)

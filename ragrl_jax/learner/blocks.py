@@ -13,24 +13,33 @@ T = TypeVar("T")
 
 def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
   """Totals of an optimiser step over all blocks: the divisors of the loss, and counts for the report."""
-  trained = real = places = sequences = weight = silent = pairs = 0.0
+  trained = scored = real = places = sequences = weight = silent = pairs = 0.0
   for b in batches:
     mask = np.asarray(b.loss_mask).astype(bool)
     ids = np.asarray(b.segment_ids)
+    full = ids > 0 if b.until is None else np.asarray(b.until) > 0
     trained += mask.sum()
-    real += (ids > 0).sum()
-    places += ids.size
-    # Sequences with a trained token. A shared prompt is a segment without any.
+    scored += mask.sum() if b.states is None else (np.asarray(b.states) >= 0).sum()
+    real += full.sum()
+    places += full.size
+    # Sequences with a trained token.
     sequences += sum(len(np.unique(row[on])) for row, on in zip(ids, mask))
     # SFT divides by the sum of the weights, so a token of weight 0.3 counts as 0.3 tokens.
     weight += np.asarray(b.advantages, np.float64)[mask].sum() if settings.objective == "sft" else mask.sum()
     silent += (mask & (np.asarray(b.advantages) == 0)).sum()
-    # Token n of a sequence attends to n + 1 tokens. Positions continue after a shared prompt, as attention does.
-    pairs += (np.asarray(b.positions, np.int64) + 1)[ids > 0].sum()
+    # Token n of a sequence attends to n + 1 tokens, also if it shares some with others.
+    pairs += (np.asarray(b.positions, np.int64) + 1)[full].sum()
   return {
     name: float(x)
     for name, x in dict(
-      tokens=trained, pairs=pairs, packed_tokens=real, places=places, sequences=sequences, weight=weight, silent=silent
+      tokens=trained,
+      scored=scored,
+      pairs=pairs,
+      packed_tokens=real,
+      places=places,
+      sequences=sequences,
+      weight=weight,
+      silent=silent,
     ).items()
   }
 
@@ -40,7 +49,7 @@ def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
   total = {name: sum(one[name] for one in counts) for name in counts[0]}
   return total | dict(
     # Sums are divided last. A mean of the mini-batches' shares would weigh a short one like a long one.
-    mask_coverage=total["tokens"] / max(total["packed_tokens"], 1),
+    mask_coverage=total["scored"] / max(total["packed_tokens"], 1),
     packing=total["packed_tokens"] / max(total["places"], 1),
     zero_advantage_share=total["silent"] / max(total["tokens"], 1),
   )

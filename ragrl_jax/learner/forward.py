@@ -11,22 +11,22 @@ from ragrl_jax.structs import Batch
 
 
 def states(model: Any, batch: Batch) -> jax.Array:
-  """A policy's hidden states [R, T, D], with the experts that the sampler's router chose, if the batch has them."""
+  """A decoder's hidden states [R, T, D], with the experts that the sampler's router chose, if the batch has them."""
   # Models without experts need not know the argument.
   more = {} if batch.routes is None else dict(routes=batch.routes)
-  return model.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids, **more)
+  return model.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.until, **more)
 
 
 def scores(
   model: Any, batch: Batch, *, temperature: float, chunk: int, hidden: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """(logprobs, entropies) float32 [R, T] of the tokens under `loss_mask`, zeros elsewhere.
+  """(logprobs, entropies) float32 [R, L] of the tokens under `loss_mask`, zeros elsewhere.
 
-  Entry t is about token t, and is computed from the hidden state at t - 1 of the same sequence. A sequence's first
+  An entry is about a token, and is computed from the hidden state before it in the same sequence. A sequence's first
   token is never under the mask, so no state predicts a token of another sequence.
 
   Args:
-    model: a decoder with `hidden(tokens, positions, segment_ids, prefix_ids)` and `unembedding()`.
+    model: a decoder with `hidden(tokens, positions, segment_ids, until)` and `unembedding()`.
     batch: packed rows.
     temperature: the sampler's.
     chunk: number of tokens whose logits exist at the same time.
@@ -34,19 +34,44 @@ def scores(
   """
   if hidden is None:  # a training step passes them, because a shared critic reads its values from the same states
     hidden = states(model, batch)
-  # State t predicts token t + 1, so targets and mask are shifted left, results right. The mask hides what wraps around.
-  mask = jnp.roll(jnp.asarray(batch.loss_mask).astype(bool).at[:, 0].set(False), -1, axis=1)
+  mask = jnp.asarray(batch.loss_mask).astype(bool)
+  if batch.places is None or batch.states is None:
+    # State t predicts token t + 1, so targets and mask are shifted left, results right. The mask hides what wraps.
+    targets, on = jnp.roll(batch.tokens, -1, axis=1), jnp.roll(mask.at[:, 0].set(False), -1, axis=1)
+  else:
+    # A state has several targets where texts part. A token that several sequences train is computed once.
+    before = jnp.asarray(batch.states)
+    targets, on = batch.tokens, before >= 0
+    hidden = jnp.take_along_axis(hidden, jnp.maximum(before, 0)[:, :, None], axis=1)
   # Never [R, T, V]: the logits exist for `chunk` tokens at a time, and the backward pass recomputes them.
   weights = model.unembedding()
   found = logprobs_lib.chunked(
     hidden,
     weights,
-    jnp.roll(batch.tokens, -1, axis=1),
-    mask,
+    targets,
+    on,
     chunk=chunk,
     temperature=temperature,
     spread=rules.head(model.mesh, hidden, weights),
     tokenless=model.tokenless,
   )
-  logprobs, entropies = (jnp.roll(x, 1, axis=1) for x in found)
+  if batch.places is None:
+    logprobs, entropies = (jnp.roll(x, 1, axis=1) for x in found)
+  else:
+    logprobs, entropies = (jnp.where(mask, jnp.take_along_axis(x, batch.places, axis=1), 0.0) for x in found)
   return logprobs, entropies
+
+
+def values(critic: Any, batch: Batch, hidden: jax.Array | None = None) -> jax.Array:
+  """A critic's values float32 [R, L], each from the state before its token; only those under `loss_mask` have meaning.
+
+  Args:
+    critic: a `models.decoder.Critic`.
+    batch: packed rows.
+    hidden: the states of the critic's trunk for this batch, if they are already computed.
+  """
+  found = critic.values(states(critic.trunk, batch) if hidden is None else hidden)
+  if batch.places is None or batch.states is None:
+    return jnp.roll(found, 1, axis=1)
+  before = jnp.take_along_axis(jnp.maximum(batch.states, 0), batch.places, axis=1)
+  return jnp.take_along_axis(found, before, axis=1)

@@ -33,7 +33,7 @@ from ragrl_jax.models.decoder import Critic, Decoder, ValueParam
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.structs import Batch
 
-NOT_SHOWN = ("weight", "pairs", "places", "silent")  # counts that are not reported
+NOT_SHOWN = ("weight", "pairs", "places", "silent", "scored")  # counts that are not reported
 OF_CRITIC = ("value_loss", "critic_grad_norm", "critic_skipped")
 
 
@@ -133,9 +133,8 @@ class Learner:
 
   def _valued(self, params, frozen, batch):
     critic = (self.critic or self.trained).model(params, frozen)  # a shared critic is part of the policy's tree
-    if self._shared:  # its trunk is the policy, whose states a training step reads the values from
-      return critic.values(forward.states(critic.trunk, batch))
-    return critic(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
+    # A shared critic's trunk is the policy, whose experts were recorded.
+    return forward.values(critic, batch if self._shared else dataclasses.replace(batch, routes=None))
 
   @property
   def params(self) -> Any:
@@ -228,9 +227,7 @@ class Learner:
   def _advantages(self, how: AdvantageSettings, state: TrainState, items, packed: packing.Packed, placed):
     """See `advantages.assign`: with a critic's values, or a KL penalty in the reward, copied to the host."""
     s, penalties, values = self.settings, None, None
-    # A span lacks what its group shares, whose values are not used.
-    fill = lambda part, item: np.pad(part, (len(item.tokens) - len(part), 0))
-    of_items = lambda arrays: [fill(span.of(arrays), item) for span, item in zip(packed.spans, items)]
+    of_items = lambda arrays: packed.of_items(arrays, items)
     if s.kl != "none" and s.kl_in == "reward":
       # The penalty is subtracted at each token before returns are summed, as in PPO with a per-token KL in the reward.
       coefficient = float(state.kl_coef)
@@ -346,7 +343,7 @@ class Learner:
       s,
       tokens=counts["packed_tokens"],
       pairs=counts["pairs"],
-      scored=counts["tokens"],
+      scored=counts["scored"],
       adapters=self.adapters,
     )
     return {name: float(x) for name, x in counts.items() if name not in NOT_SHOWN} | dict(flops=needed)

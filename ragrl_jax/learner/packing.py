@@ -51,7 +51,7 @@ class Item:
 
 
 class Span(NamedTuple):
-  """The place of an item's own tokens: tokens start:stop of a row of a block."""
+  """The place of an item in the arrays [R, L] of a block: entries start:stop of a row."""
 
   block: int
   row: int
@@ -59,7 +59,7 @@ class Span(NamedTuple):
   stop: int
 
   def of(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The item's part of one array [R, T] per block. It is a view, so it can be written to."""
+    """The item's part of one array [R, L] per block. It is a view, so it can be written to."""
     return arrays[self.block][self.row, self.start : self.stop]
 
 
@@ -68,20 +68,29 @@ class Packed:
   """Items in rows.
 
   Attributes:
-    blocks: Batches [rows, T], the longest rows first.
-    spans: one per item, in the order of the items. With a shared prefix, a span excludes the tokens that the group
-      shares. It includes all trained tokens.
+    blocks: Batches, the longest rows first.
+    spans: one per item, in the order of the items.
+    entries: for each item, the numbers of the tokens that its span speaks of: all, or if beginnings are shared, the
+      trained ones and the one behind each turn.
   """
 
   blocks: list[Batch]
   spans: list[Span]
+  entries: list[np.ndarray]
 
   def column(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """One array [R, T] per block: the last values of each item at the item's own tokens, zeros elsewhere."""
-    filled = [np.zeros(block.tokens.shape, np.float32) for block in self.blocks]
-    for span, own in zip(self.spans, values, strict=True):
-      span.of(filled)[:] = own[len(own) - (span.stop - span.start) :]
+    """One array [R, L] per block, from one value per token of each item; zeros elsewhere."""
+    filled = [np.zeros(block.loss_mask.shape, np.float32) for block in self.blocks]
+    for span, own, entries in zip(self.spans, values, self.entries, strict=True):
+      span.of(filled)[:] = own[entries]
     return filled
+
+  def of_items(self, arrays: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
+    """One array per item, from one array [R, L] per block; zeros for tokens without an entry."""
+    result = [np.zeros(len(item.tokens), np.float32) for item in items]
+    for span, own, entries in zip(self.spans, result, self.entries, strict=True):
+      own[entries] = span.of(arrays)
+    return result
 
 
 def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> list[Item]:
@@ -163,7 +172,12 @@ def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int =
 
 
 def pack_items(
-  items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False, routes: int = 0
+  items: Sequence[Item],
+  *,
+  rows: int,
+  lengths: Sequence[int],
+  sharing: row_layout.Sharing | None = None,
+  routes: int = 0,
 ) -> Packed:
   """Best-fit decreasing into blocks of `rows` rows, see `row_layout.best`.
 
@@ -171,7 +185,7 @@ def pack_items(
     items: in a fixed order, on which the blocks depend.
     rows: rows per block.
     lengths: the allowed row lengths T, at most three, because each is compiled separately.
-    share_prefix: store the common beginning of a group's items once per row, before the items of that row.
+    sharing: how a group's items share their beginnings; None: they do not.
     routes: experts of a token, n in `structs.Batch`; 0: the blocks have no routes.
 
   Returns:
@@ -181,65 +195,68 @@ def pack_items(
   Raises:
     ValueError: an item longer than the longest row, or impossible rows or lengths.
   """
-  blocks, spans = [], {}
+  blocks, spans, entries = [], {}, {}
   # Rows are chosen by sizes alone. Tokens are copied once, after the place of each piece is known.
-  for length, pieces in row_layout.best(items, rows=rows, lengths=lengths, share_prefix=share_prefix):
-    spans |= _spans(items, pieces, block=len(blocks))
-    blocks.append(_block(items, pieces, length, share_prefix, routes))
-  return Packed(blocks, [spans[number] for number in range(len(items))])
+  for length, pieces in row_layout.best(items, rows=rows, lengths=lengths, sharing=sharing):
+    block, places = _block(items, pieces, length, sharing, routes)
+    for number, (row, start, own) in places.items():
+      spans[number], entries[number] = Span(len(blocks), row, start, start + len(own)), own
+    blocks.append(block)
+  numbers = range(len(items))
+  return Packed(blocks, [spans[number] for number in numbers], [entries[number] for number in numbers])
 
 
 def join(parts: Sequence[Packed]) -> Packed:
   """The blocks of all parts, one after the other, with the spans of all items."""
-  blocks, spans = [], []
+  blocks, spans, entries = [], [], []
   for part in parts:
     # After 2 blocks, block 0 becomes block 2; rows and tokens stay the same.
     spans += [span._replace(block=span.block + len(blocks)) for span in part.spans]
     blocks += part.blocks
-  return Packed(blocks, spans)
-
-
-def _spans(items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], *, block: int) -> dict[int, Span]:
-  """Item → the span of its own piece, for one block's rows of pieces."""
-  result = {}
-  for row, members in enumerate(pieces):
-    stop = 0
-    for piece in members:
-      start, stop = stop, stop + piece.stop - piece.start
-      if piece.stop == len(items[piece.item].tokens):  # a shared beginning ends before its item does
-        result[piece.item] = Span(block, row, start, stop)
-  return result
+    entries += part.entries
+  return Packed(blocks, spans, entries)
 
 
 def _block(
-  items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], length: int, share_prefix: bool, routes: int
-) -> Batch:
-  """One block, from the pieces in each of its rows."""
-  shape = (len(pieces), length)
-  ints = lambda: np.zeros(shape, np.int32)
-  floats = lambda: np.zeros(shape, np.float32)
+  items: Sequence[Item],
+  pieces: Sequence[Sequence[row_layout.Piece]],
+  length: int,
+  sharing: row_layout.Sharing | None,
+  routes: int,
+) -> tuple[Batch, dict[int, tuple[int, int, np.ndarray]]]:
+  """One block, from the pieces in each of its rows, and (row, first entry, tokens with an entry) of each item."""
+  read, scored = (len(pieces), length), (len(pieces), length * (sharing.entries if sharing else 1))
+  ints, floats = lambda shape: np.zeros(shape, np.int32), lambda: np.zeros(scored, np.float32)
   # Zeros are padding: segment 0 is not a sequence, and its mask is 0.
-  tokens, segment_ids, prefix_ids, positions = ints(), ints(), ints(), ints()
-  loss_mask, advantages, sampler_logprobs = np.zeros(shape, bool), floats(), floats()
-  chosen = np.full((*shape, routes), UNROUTED, np.int16)
+  tokens, positions, until, segment_ids, places = ints(read), ints(read), ints(read), ints(scored), ints(scored)
+  loss_mask, advantages, sampler_logprobs = np.zeros(scored, bool), floats(), floats()
+  states, chosen = np.full(read, -1, np.int32), np.full((*read, routes), UNROUTED, np.int16)
+  where = {}
   for row, members in enumerate(pieces):
-    stop = root = 0
+    path, stop, entry = np.zeros(0, np.int64), 0, 0  # the places of the last item's tokens; tokens; entries
     for segment, piece in enumerate(members, start=1):
-      item, part = items[piece.item], slice(piece.start, piece.stop)
+      item = items[piece.item]
+      until[row, path[piece.start :]] = stop  # what the next items do not share ends here
       start, stop = stop, stop + piece.stop - piece.start
-      here = (row, slice(start, stop))
-      root = root if piece.start else segment  # the segment that a continued piece attends to besides its own
-      mask = item.loss_mask[part].copy()
-      mask[:1] = False  # no state in this segment predicts its first token
-      tokens[here], segment_ids[here] = item.tokens[part], segment
-      prefix_ids[here], positions[here] = root, np.arange(piece.start, piece.stop, dtype=np.int32)
-      loss_mask[here] = mask
+      path = np.concatenate([path[: piece.start], np.arange(start, stop)])
+      tokens[row, start:stop] = item.tokens[piece.start :]
+      positions[row, start:stop] = np.arange(piece.start, piece.stop)
+      mask = item.loss_mask.copy()
+      mask[:1] = False  # no state predicts the first token
+      trained = np.flatnonzero(mask)
+      own = row_layout.entries(item) if sharing else np.arange(len(path))
+      here = row, slice(entry, entry + len(own))
+      segment_ids[here], places[here], loss_mask[here] = segment, path[own], mask[own]
       # Untrained tokens get zeros, whatever the item contains.
-      advantages[here] = np.where(mask, item.advantages[part], 0.0)
-      sampler_logprobs[here] = np.where(mask, item.sampler_logprobs[part], 0.0)
+      advantages[here] = np.where(mask, item.advantages, 0.0)[own]
+      sampler_logprobs[here] = np.where(mask, item.sampler_logprobs, 0.0)[own]
+      states[row, path[trained]] = path[trained - 1]
       if routes and item.routes is not None:
-        chosen[here] = np.where(mask[:, None], item.routes[part], UNROUTED)
-  return Batch(
+        chosen[row, path[trained - 1] + 1] = item.routes[trained]
+      where[piece.item] = row, entry, own
+      entry += len(own)
+    until[row, path] = stop
+  batch = Batch(
     tokens=tokens,
     segment_ids=segment_ids,
     positions=positions,
@@ -250,6 +267,7 @@ def _block(
     ref_logprobs=floats(),
     values=floats(),
     returns=floats(),
-    prefix_ids=prefix_ids if share_prefix else None,
     routes=chosen if routes else None,
+    **(dict(until=until, states=states, places=places) if sharing else {}),
   )
+  return batch, where

@@ -20,9 +20,10 @@ WASTE = 1.2  # given lengths that need this many times the places of the best on
 
 
 class Piece(NamedTuple):
-  """Tokens start:stop of the item with this number, stored as one segment.
+  """Tokens start:stop of the item with this number, where stop is its last token's end.
 
-  A piece that starts at 0 is complete. A later one continues its group's shared beginning, positions included.
+  The tokens before start are those of the piece before it in the row, which is of the same family. So a piece that
+  starts at 0 begins a family, and one of an item that repeats another has no tokens.
   """
 
   item: int
@@ -34,8 +35,21 @@ Row = list[Piece]
 
 
 @dataclasses.dataclass(frozen=True)
+class Sharing:
+  """Which items of a group share their beginnings in a row.
+
+  Attributes:
+    deep: families are trees of any depth. Otherwise a family has one shared beginning, and then the rest of each item.
+    entries: L / T of `structs.Batch`: a row of T tokens holds as many times T entries of the items' trained tokens.
+  """
+
+  deep: bool = True
+  entries: int = 4  # groups of eight in trained runs had up to 2.9 entries a token
+
+
+@dataclasses.dataclass(frozen=True)
 class Layout:
-  """Rows of at most T tokens in blocks: blocks [block][row] of pieces, and the tokens of each block's fullest row."""
+  """Rows of at most T tokens in blocks: blocks [block][row] of pieces, and what T each block's fullest row needs."""
 
   blocks: list[list[Row]]
   fullest: list[int]
@@ -51,12 +65,12 @@ class Layout:
 
 
 def best(
-  items: Sequence["Item"], *, rows: int, lengths: Sequence[int], share_prefix: bool
+  items: Sequence["Item"], *, rows: int, lengths: Sequence[int], sharing: Sharing | None
 ) -> list[tuple[int, list[Row]]]:
   """(T, rows of pieces) per block, the longest first: the layout with the fewest places; of equal ones the longest T.
 
   Args:
-    items, rows, lengths, share_prefix: see `packing.pack_items`.
+    items, rows, lengths, sharing: see `packing.pack_items`.
 
   Raises:
     ValueError: see `packing.pack_items`.
@@ -70,19 +84,22 @@ def best(
     )
   if longest is None:  # one block, the smallest, because every host must run the same programs
     return [(lengths[-1], [[] for _ in range(rows)])]
-  layouts = [laid(items, t, rows, share_prefix) for t in lengths if t >= len(longest.tokens)]
+  layouts = [laid(items, t, rows, sharing) for t in lengths if t >= len(longest.tokens)]
   chosen = min(layouts, key=lambda layout: sum(layout.fitted(lengths)))
   return list(zip(chosen.fitted(lengths), chosen.blocks))
 
 
-def laid(items: Sequence["Item"], length: int, rows: int, share_prefix: bool) -> Layout:
+def laid(items: Sequence["Item"], length: int, rows: int, sharing: Sharing | None) -> Layout:
   """Best-fit decreasing into rows of `length` tokens, full rows in the first blocks.
 
   The units of the last block are spread over all of its rows, so that a shorter block may hold them.
   """
   whole = [[Piece(number, 0, len(item.tokens))] for number, item in enumerate(items)]
-  units = families(items, length) if share_prefix else whole
+  units = families(items, length, sharing) if sharing else whole
   sizes = [sum(piece.stop - piece.start for piece in unit) for unit in units]
+  if sharing:  # what a unit takes of a row's tokens, or of its entries if that is more
+    counts = [sum(len(entries(items[piece.item])) for piece in unit) for unit in units]
+    sizes = [max(size, -(-count // sharing.entries)) for size, count in zip(sizes, counts)]
   filled = _fit(sizes, length)
   used = lambda row: sum(sizes[unit] for unit in row)
   filled.sort(key=lambda row: -used(row))
@@ -119,40 +136,78 @@ def _spread(sizes: Sequence[int], block: Sequence[Sequence[int]], rows: int) -> 
   return spread
 
 
-def families(items: Sequence["Item"], longest: int) -> list[Row]:
-  """Pieces that must share a row: for each group the common beginning of its items, then the rest of each item.
+def families(items: Sequence["Item"], longest: int, sharing: Sharing) -> list[Row]:
+  """Pieces that must share a row: those of each group, cut so that a family has at most `longest` tokens.
 
-  Each item keeps the last common token, so that the state that predicts its first own token is in its own segment. A
-  group that does not fit into a row of `longest` tokens is split into several families.
+  a b c d, a b c e and a b f share a row as a b c d, e and f if deep. Otherwise the first two share a b c, and the third
+  one shares a row with them if their two more tokens are fewer than those of a b.
   """
   groups: dict[int, list[int]] = {}  # in the order of each group's first item
   for number, item in enumerate(items):
     groups.setdefault(item.group_id, []).append(number)
   units = []
-  size = lambda number: len(items[number].tokens)
   for members in groups.values():
-    # a b c|d and a b c|e share a b. Each keeps c, the token before its first trained one.
-    common = _common([items[number] for number in members]) - 1
-    if common < 1 or len(members) == 1:
-      units += [[Piece(number, 0, size(number))] for number in members]
-      continue
-    # Of the items' own parts, into the rest of a row behind the shared beginning.
-    for some in _fit([size(number) - common for number in members], longest - common):
-      numbers = [members[place] for place in some]
-      if len(numbers) == 1:  # the only item of its group in this row
-        units.append([Piece(numbers[0], 0, size(numbers[0]))])
-      else:
-        units.append([Piece(numbers[0], 0, common), *(Piece(number, common, size(number)) for number in numbers)])
+    # In this order each item follows the one that it has most tokens in common with. Bytes of ids, the highest first,
+    # are in the order of the ids.
+    numbers = sorted(members, key=lambda number: items[number].tokens.astype(">u4").tobytes())
+    common = [0, *(_common(items[a].tokens, items[b].tokens) for a, b in zip(numbers, numbers[1:]))]
+    sizes = [len(items[number].tokens) for number in numbers]
+    counts = [len(entries(items[number])) for number in numbers]
+    for first, end in _parts(sizes, common, counts, longest, sharing):
+      least = 0 if sharing.deep else min(common[first + 1 : end], default=0)
+      starts = [c if sharing.deep or c == size else least for c, size in zip(common[first:end], sizes[first:end])]
+      pieces = zip(numbers[first:end], [0, *starts[1:]], sizes[first:end])
+      units.append([Piece(*piece) for piece in pieces])
   return units
 
 
-def _common(items: Sequence["Item"]) -> int:
-  """Number of leading tokens that all items have in common, before any trained token."""
-  lengths = [int(np.argmax(x.loss_mask)) if x.loss_mask.any() else len(x.tokens) for x in items]
-  begins = np.stack([x.tokens[: min(lengths)] for x in items])
-  # argmin gives the first position at which they differ; for an all-True row it would give 0.
-  same = (begins == begins[:1]).all(axis=0)
-  return int(same.size if same.all() else np.argmin(same))
+def entries(item: "Item") -> np.ndarray:
+  """The numbers of the tokens that [R, L] has entries for: the trained ones, and the one behind each turn.
+
+  That one keeps turns apart, for losses that compare the tokens of a turn.
+  """
+  mask = item.loss_mask.astype(bool)
+  mask[:1] = False  # no state predicts the first token
+  return np.flatnonzero(mask | np.pad(mask, (1, 0))[:-1])
+
+
+def _parts(
+  sizes: Sequence[int], common: Sequence[int], counts: Sequence[int], longest: int, sharing: Sharing
+) -> list[tuple[int, int]]:
+  """The families of a group's items: stretches first:end with the fewest tokens in all.
+
+  Args:
+    sizes: tokens of each item.
+    common: tokens that each item has in common with the one before it.
+    counts: entries of each item.
+  """
+  best: list[tuple[int, int]] = [(0, 0)]  # for the first n items: tokens, and where their last family begins
+  for end in range(1, len(sizes) + 1):
+    found, more, count, least = [], 0, 0, sizes[end - 1]  # tokens and number of the items behind the family's first one
+    for first in range(end - 1, -1, -1):
+      tokens = sizes[first] + more - count * least
+      if tokens <= longest and sum(counts[first:end]) <= sharing.entries * longest:
+        found.append((best[first][0] + tokens, -first))
+      if sharing.deep or common[first] == sizes[first]:
+        more += sizes[first] - common[first]
+      else:
+        more, count = more + sizes[first], count + 1
+      least = min(least, common[first])
+    tokens, first = min(found)  # of equal ones the smallest families, which fill rows best
+    best.append((tokens, -first))
+  parts = []
+  end = len(sizes)
+  while end:
+    parts.append((best[end][1], end))
+    end = parts[-1][0]
+  return parts[::-1]
+
+
+def _common(one: np.ndarray, other: np.ndarray) -> int:
+  """Number of leading tokens that both have in common."""
+  least = min(len(one), len(other))
+  differ = one[:least] != other[:least]
+  return int(np.argmax(differ)) if differ.any() else least
 
 
 def check(rows: int, lengths: Sequence[int]) -> tuple[int, ...]:
@@ -177,7 +232,7 @@ def chosen(
   *,
   rows: int,
   lengths: Sequence[int] = (),
-  share_prefix: bool = False,
+  sharing: Sharing | None = None,
   context: int = 0,
   multiple: int = 1,
 ) -> tuple[int, ...]:
@@ -185,7 +240,7 @@ def chosen(
 
   Args:
     steps: the items of each of a few optimiser steps; at least one item.
-    rows, share_prefix: as for `packing.pack_items`.
+    rows, sharing: as for `packing.pack_items`.
     lengths: the given ones; they are kept, with a warning if they waste much. Empty: lengths are chosen.
     context: tokens that the longest row must hold, besides the longest item.
     multiple: a divisor of every chosen length, config.mesh.sequence.
@@ -196,7 +251,7 @@ def chosen(
   layouts = {}
   for t in range(unit, bound + 1, unit):
     if all(len(item.tokens) <= t for items in steps for item in items):
-      layouts[t] = [laid(items, t, rows, share_prefix) for items in steps]
+      layouts[t] = [laid(items, t, rows, sharing) for items in steps]
   places = lambda some: (
     rows * sum(min(sum(layouts[t][n].fitted(some)) for t in some if t in layouts) for n in range(len(steps)))
   )
@@ -211,7 +266,7 @@ def chosen(
       *(result, len(sizes), min(sizes), max(sizes), 100 * tokens / places(result)),
     )
     return result
-  laid_as_given = [best(items, rows=rows, lengths=lengths, share_prefix=share_prefix) for items in steps]
+  laid_as_given = [best(items, rows=rows, lengths=lengths, sharing=sharing) for items in steps]
   given = rows * sum(length for blocks in laid_as_given for length, _ in blocks)
   if given > WASTE * places(result):
     logging.warning(

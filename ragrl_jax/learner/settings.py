@@ -6,9 +6,11 @@ The objective has the loss's settings and the others that an update reads. No se
 import dataclasses
 from typing import Any
 
+import jax
+
 from ragrl_jax import settings as run_settings
 from ragrl_jax.learner import row_layout
-from ragrl_jax.models import splash
+from ragrl_jax.models import attention, splash
 from ragrl_jax.settings import Advantage as AdvantageSettings
 from ragrl_jax.settings import Critic, Learner, Loss, Optimizer, Rollout
 
@@ -19,6 +21,7 @@ __all__ = [
   "Settings",
   "from_config",
   "optimizer_from_config",
+  "sharing",
 ]
 
 OBJECTIVES = ("policy", "sft")
@@ -161,8 +164,8 @@ def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Set
     return Settings(objective="sft", **shared)
   if run.learner.share_prompts and row_layout.longest_row(run) > splash.LONGEST_SHARED:
     raise ValueError(
-      f"config.learner.share_prompts=True with row_lengths={run.learner.row_lengths}: rows with shared prompts have at "
-      f"most {splash.LONGEST_SHARED} tokens, as the TPU's attention kernel takes them. Lower "
+      f"config.learner.share_prompts=True with row_lengths={run.learner.row_lengths}: rows with shared beginnings have "
+      f"at most {splash.LONGEST_SHARED} tokens, as the TPU's attention kernel takes them. Lower "
       "config.learner.row_lengths, or set config.learner.share_prompts=False."
     )
   if run.loss.reference == "base" and not (run.model.lora.path or run.model.lora.rank):
@@ -198,6 +201,12 @@ def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Set
     **vars(run.loss),
     **shared,
   )
+
+
+def sharing(run: run_settings.Settings, mesh: jax.sharding.Mesh | None) -> row_layout.Sharing | None:
+  """How the rows of a run with these settings share beginnings on these devices (None: the default one)."""
+  deep = attention.platform(mesh) not in attention.KERNELS
+  return row_layout.Sharing(deep) if run.learner.share_prompts else None
 
 
 def optimizer_from_config(run: run_settings.Settings, *, total_steps: int | None = None) -> OptimizerSettings:

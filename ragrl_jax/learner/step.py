@@ -93,7 +93,7 @@ def policy_objective(
     value, more = _policy(logprobs, entropies, batch, of_step, kl_coef, s)
     found |= more
   if s.critic.kind == "shared":
-    found["value_loss"] = _value(model.values(hidden), batch, of_step, s)
+    found["value_loss"] = _value(forward.values(model, batch, hidden), batch, of_step, s)
     value = value + s.critic.coef * found["value_loss"]
   entropy = masked.total(jax.lax.stop_gradient(entropies) * weights, mask) / jnp.maximum(of_step[0], 1e-6)
   return value, found | dict(loss=value, entropy=entropy)
@@ -173,8 +173,8 @@ def value_objective(
   critic: Any, batch: Batch, totals: jax.Array, _: jax.Array, settings: Settings
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """The loss of a critic with its own trunk, and its metrics ("loss")."""
-  values = critic(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
-  value = _value(values, batch, (totals[0], totals[1]), settings)
+  batch = dataclasses.replace(batch, routes=None)  # the policy's, not this trunk's
+  value = _value(forward.values(critic, batch), batch, (totals[0], totals[1]), settings)
   return value, dict(loss=value)
 
 

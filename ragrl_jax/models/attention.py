@@ -1,4 +1,4 @@
-"""Attention within segments, for training, scoring and encoders. The engine has its own attention over its cache.
+"""Attention within segments and trees, for training, scoring and encoders. The engine has its own over its cache.
 
 Scores are stored for one pair of blocks at a time. The backward pass recomputes them from the saved log-sum-exp, so
 memory grows with T and not with T². Source: FlashAttention-2 (arXiv 2307.08691), sec. 3.1, here in plain JAX.
@@ -13,7 +13,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from ragrl_jax.models import flash, kernels, splash
 
 BLOCK = 128  # tokens per block; on CPU the fastest of 64, 128, 256 and 512 for rows of 128 to 2048
-KERNELS = dict(tpu=splash, gpu=flash)  # platform → the module of its kernel
+KERNELS = dict(tpu=splash, gpu=flash)  # platform → the module of its kernel; in its trees only trunks have branches
 MASKED = -1e30  # finite, so that a query without any key gives zeros and not NaN
 
 
@@ -23,12 +23,17 @@ def segment_positions(segment_ids: jax.Array) -> jax.Array:
   return tokens.index - tokens.first
 
 
+def platform(mesh: jax.sharding.Mesh | None) -> str:
+  """The platform of a mesh's devices; None means the default one."""
+  return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+
+
 def attend(
   q: jax.Array,
   k: jax.Array,
   v: jax.Array,
   segment_ids: jax.Array,
-  prefix_ids: jax.Array | None = None,
+  until: jax.Array | None = None,
   *,
   causal: bool = True,
   positions: jax.Array | None = None,
@@ -38,19 +43,22 @@ def attend(
 ) -> jax.Array:
   """Softmax attention within segments. Each token attends to itself and the earlier tokens, or to all tokens.
 
+  In a row of trees each token attends to itself and to the tokens on its path to the root.
+
   TPUs use JAX's Splash kernel (`splash`), GPUs a kernel of this library (`flash`), and CPUs the plain JAX code of this
-  file. All support packed rows and prefixes, forward and backward.
+  file. All support packed rows and trees, forward and backward.
 
   Args:
     q: [B, T, H, h].
     k, v: [B, T, KV, h]; H / KV neighbouring query heads share one key-value head.
-    segment_ids: int [B, T]; 0 is padding, which attends to nothing and to which nothing attends.
-    prefix_ids: int [B, T], the segment that each token attends to besides its own (see `structs.Batch`). None: no
-      token has one.
+    segment_ids: int [B, T]; 0 is padding, which attends to nothing and to which nothing attends. A segment's tokens
+      are contiguous. Not read if the rows are trees.
+    until: int [B, T]; the rows are trees (see `structs.Batch`), and causal. A kernel takes only trees whose trunk
+      alone has branches. None: segments.
     causal: whether later tokens are masked.
     positions: int [B, T], position of each token in its text, as for the rotary embedding; required with a window.
     window: sliding window in tokens, an int or int32 scalar. A token attends to its own position and the window - 1
-      positions before it, in its segment and its prefix. None: no window.
+      positions before it, in its segment or on its path. None: no window.
     block: tokens per block of queries and of keys (the kernels have their own block sizes).
     mesh: shards rows and heads; None means one device of the default platform. CPUs then compute row by row.
 
@@ -60,17 +68,18 @@ def attend(
   Raises:
     ValueError: the platform's kernel does not support the rows.
   """
-  platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+  kernel = KERNELS.get(platform(mesh))
   windows = kernels.Windows.from_size(positions, window)
-  if platform in KERNELS:
+  if kernel is not None:
     more = {} if windows is None else dict(windows=windows)
-    return KERNELS[platform].attend(q, k, v, segment_ids, prefix_ids, causal=causal, mesh=mesh, **more)
-  ids = segment_ids, segment_ids if prefix_ids is None else prefix_ids, windows
-  return _blockwise(q, k, v, ids, causal=causal, block=block, sharded=mesh is not None)
+    ids = (segment_ids, None) if until is None else kernels.segments(until)
+    return kernel.attend(q, k, v, *ids, causal=causal, mesh=mesh, **more)
+  seen = kernels.Seen.of(segment_ids, causal=causal) if until is None else kernels.Seen.of_tree(until)
+  return _blockwise(q, k, v, (seen, windows), block=block, sharded=mesh is not None)
 
 
-def _blockwise(q, k, v, ids, *, causal: bool, block: int, sharded: bool):
-  """`attend` in plain JAX, on any device; `ids` are (segment ids, prefix ids, Windows or None)."""
+def _blockwise(q, k, v, rows, *, block: int, sharded: bool):
+  """`attend` in plain JAX, on any device; `rows` are (Seen, Windows or None)."""
   B, T, H, h = q.shape
   KV = k.shape[2]
   block = min(block, T)
@@ -80,25 +89,23 @@ def _blockwise(q, k, v, ids, *, causal: bool, block: int, sharded: bool):
   if rest := -T % block:
     q = jnp.pad(q, ((0, 0), (0, 0), (0, rest), (0, 0), (0, 0)))
     k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, rest), (0, 0))) for x in (k, v))
-    ids = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, rest))), ids)
-  out = _attend(q, k, v, ids, causal, block, sharded)
+    rows = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, rest))), rows)  # nothing attends to tokens until 0
+  out = _attend(q, k, v, rows, block, sharded)
   return out[:, :, :T].transpose(0, 2, 1, 3, 4).reshape(B, T, H, h)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
-def _attend(q, k, v, ids, causal, block, sharded):
-  return _attend_forward(q, k, v, ids, causal, block, sharded)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _attend(q, k, v, rows, block, sharded):
+  return _attend_forward(q, k, v, rows, block, sharded)[0]
 
 
-def _attend_forward(q, k, v, ids, causal, block, sharded):
-  run = functools.partial(_forward, causal=causal, block=block)
-  out, sums = _by_platform(run, sharded, q, k, v, ids)
-  return out, (q, k, v, ids, out, sums)
+def _attend_forward(q, k, v, rows, block, sharded):
+  out, sums = _by_platform(functools.partial(_forward, block=block), sharded, q, k, v, rows)
+  return out, (q, k, v, rows, out, sums)
 
 
-def _attend_backward(causal, block, sharded, saved, gradient):
-  run = functools.partial(_backward, causal=causal, block=block)
-  return *_by_platform(run, sharded, *saved, gradient), None
+def _attend_backward(block, sharded, saved, gradient):
+  return *_by_platform(functools.partial(_backward, block=block), sharded, *saved, gradient), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -127,72 +134,59 @@ def _dot(a, b, contract_a: int, contract_b: int):
   )
 
 
-def _scores(q, k, queries, keys, seen, row_major):
+def _scores(q, k, i, queries, keys, row_major):
   """Scores [B, KV, t, G, s] of one pair of blocks; MASKED where a query must not attend.
 
   Args:
     q: queries [B, KV, t, G, h]. k: keys [B, KV, s, h].
-    queries: the ids of the queries, see `_blockwise`, each [B, t]; a query attends to both segments.
-    keys: the ids of the keys, each [B, s].
-    seen: the causal mask, bool [t, s]; None for no mask.
+    i: number of the queries' block.
+    queries, keys: of both blocks, (Seen, Windows or None).
     row_major: see `_by_platform`.
   """
   B, KV, t, G, h = q.shape
   scores = _dot(q.reshape(B, KV, t * G, h), k, 3, 3).reshape(B, KV, t, G, -1) * (h**-0.5)
-  own, other, windows = queries
-  mask = (own[:, :, None] == keys[0][:, None, :]) | (other[:, :, None] == keys[0][:, None, :])
-  mask = mask & (own != 0)[:, :, None]
-  if windows is not None:
-    mask = mask & (keys[2].positions[:, None, :] >= windows.least[:, :, None])
-  if seen is not None:
-    mask = mask & seen[None]
+  index = (i * t + jnp.arange(t, dtype=jnp.int32))[None, :, None]
+  mask = (index >= keys[0].first[:, None, :]) & (index < keys[0].until[:, None, :])
+  if queries[1] is not None:
+    mask = mask & (keys[1].positions[:, None, :] >= queries[1].least[:, :, None])
   # Adding the mask is faster than `where` on CPUs: the mask is materialised once for all heads.
   return scores + row_major(jnp.where(mask, 0.0, MASKED))[:, None, :, None, :]
-
-
-def _seen(i, j, causal: bool, block: int):
-  if not causal:
-    return None
-  index = jnp.arange(block)
-  return (i * block + index)[:, None] >= (j * block + index)[None, :]
 
 
 def _cut(x, i, block: int, axis: int):
   return jax.lax.dynamic_slice_in_dim(x, i * block, block, axis)
 
 
-def _cut_ids(ids, i, block: int):
-  return jax.tree.map(lambda x: _cut(x, i, block, 1), ids)
+def _cut_rows(rows, i, block: int):
+  return jax.tree.map(lambda x: _cut(x, i, block, 1), rows)
 
 
-def _needed(segment_ids, prefix_ids, causal: bool, block: int, windows: kernels.Windows | None = None):
+def _needed(seen: kernels.Seen, block: int, windows: kernels.Windows | None = None):
   """For each block of queries, how many blocks of keys it needs, int [n], and an order [n, n] with these blocks first.
 
-  A pair of blocks is needed if, in some row, the ranges of their segment ids overlap and the keys are within a window.
-  Without windows the result is exact for packed rows, whose ids ascend. In other cases it may include blocks that are
-  not needed, but it includes all that are.
+  A pair of blocks is needed if, in some row, a query attends to a key. The result may include pairs that windows make
+  superfluous, but it includes all that are needed.
   """
-  n = segment_ids.shape[1] // block
-  near = True if windows is None else windows.reach(block, block)
-  touch = jnp.zeros((n, n), bool)
-  for ids in (segment_ids, prefix_ids):
-    touch |= (kernels.overlap(ids, segment_ids, block, block) & near).any(axis=0)
-  if causal:
-    touch = touch & (jnp.arange(n)[:, None] >= jnp.arange(n)[None, :])
+  B, T = seen.first.shape
+  first, until = seen.first.reshape(B, 1, -1, block).min(axis=3), seen.until.reshape(B, 1, -1, block).max(axis=3)
+  start = jnp.arange(0, T, block, dtype=jnp.int32)[None, :, None]
+  touch = (first < start + block) & (until > start)
+  if windows is not None:
+    touch = touch & windows.reach(block, block)
+  touch = touch.any(axis=0)
   return touch.sum(axis=1, dtype=jnp.int32), jnp.argsort(~touch, axis=1, stable=True).astype(jnp.int32)
 
 
-def _forward(q, k, v, ids, *, causal: bool, block: int, row_major):
+def _forward(q, k, v, rows, *, block: int, row_major):
   """(out like q, log-sum-exp of the scores [B, KV, T, G])."""
   B, KV, T, G, h = q.shape
 
-  def rows(i, count, which):
-    queries, mine = _cut(q, i, block, 2), _cut_ids(ids, i, block)
+  def of_queries(i, count, which):
+    queries, mine = _cut(q, i, block, 2), _cut_rows(rows, i, block)
 
     def pair(j, state):
       top, total, out = state
-      theirs, seen = _cut_ids(ids, j, block), _seen(i, j, causal, block)
-      scores = _scores(queries, _cut(k, j, block, 2), mine, theirs, seen, row_major)
+      scores = _scores(queries, _cut(k, j, block, 2), i, mine, _cut_rows(rows, j, block), row_major)
       new = jnp.maximum(top, scores.max(axis=-1))
       # While a query has seen only masked keys, its weights are 1. `shrink` resets them to 0 at its first real key.
       weights = jnp.exp(scores - new[..., None])
@@ -207,18 +201,18 @@ def _forward(q, k, v, ids, *, causal: bool, block: int, row_major):
     else:
       top, total, out = jax.lax.fori_loop(0, count, lambda j, state: pair(which[j], state), state)
     # Padding attends to nothing. In the backward pass its weights are exp(MASKED - (-MASKED)) = 0.
-    real = (mine[0] != 0)[:, None, :, None]
+    real = top > MASKED / 2
     total = jnp.maximum(total, 1e-30)
     out = jnp.where(real[..., None], out / total[..., None], 0.0)
     return out.astype(q.dtype), jnp.where(real, top + jnp.log(total), -MASKED)
 
   if T == block:
-    return rows(0, None, None)
-  out, sums = jax.lax.map(lambda x: rows(*x), (jnp.arange(T // block), *_needed(*ids[:2], causal, block, ids[2])))
+    return of_queries(0, None, None)
+  out, sums = jax.lax.map(lambda x: of_queries(*x), (jnp.arange(T // block), *_needed(rows[0], block, rows[1])))
   return jnp.moveaxis(out, 0, 2).reshape(q.shape), jnp.moveaxis(sums, 0, 2).reshape(B, KV, T, G)
 
 
-def _backward(q, k, v, ids, out, sums, gradient, *, causal: bool, block: int, row_major):
+def _backward(q, k, v, rows, out, sums, gradient, *, block: int, row_major):
   """Gradients of q, k and v."""
   B, KV, T, G, h = q.shape
   # Per query: the part of every score's gradient that comes from the softmax's normalisation.
@@ -226,16 +220,16 @@ def _backward(q, k, v, ids, out, sums, gradient, *, causal: bool, block: int, ro
   flat = lambda x: x.reshape(B, KV, block * G, -1)
   turned = lambda x: row_major(x.transpose(0, 1, 3, 2))
 
-  def rows(carry, inputs):
+  def of_queries(carry, inputs):
     i, count, which = inputs
     queries, g = _cut(q, i, block, 2), flat(_cut(gradient, i, block, 2))
-    mine = _cut_ids(ids, i, block)
+    mine = _cut_rows(rows, i, block)
     top, common = _cut(sums, i, block, 2)[..., None], _cut(shared, i, block, 2)[..., None]
 
     def pair(j, state):
       dq, dk, dv = state
       keys, values = _cut(k, j, block, 2), _cut(v, j, block, 2)
-      scores = _scores(queries, keys, mine, _cut_ids(ids, j, block), _seen(i, j, causal, block), row_major)
+      scores = _scores(queries, keys, i, mine, _cut_rows(rows, j, block), row_major)
       weights = jnp.exp(scores - top)
       ds = weights * (_dot(g, values, 3, 3).reshape(weights.shape) - common) * (h**-0.5)
       ds, weights = flat(ds).astype(q.dtype), flat(weights).astype(q.dtype)
@@ -252,9 +246,9 @@ def _backward(q, k, v, ids, out, sums, gradient, *, causal: bool, block: int, ro
 
   zeros = jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32)
   if T == block:
-    (dk, dv), dq = rows(zeros, (0, None, None))
+    (dk, dv), dq = of_queries(zeros, (0, None, None))
   else:
-    inputs = jnp.arange(T // block), *_needed(*ids[:2], causal, block, ids[2])
-    (dk, dv), dq = jax.lax.scan(rows, zeros, inputs)
+    inputs = jnp.arange(T // block), *_needed(rows[0], block, rows[1])
+    (dk, dv), dq = jax.lax.scan(of_queries, zeros, inputs)
     dq = jnp.moveaxis(dq, 0, 2).reshape(q.shape)
   return dq, dk.astype(k.dtype), dv.astype(v.dtype)

@@ -150,7 +150,7 @@ class Decoder(nnx.Module):
     tokens: jax.Array,
     positions: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
-    prefix_ids: jax.Array | None = None,
+    until: jax.Array | None = None,
     routes: jax.Array | None = None,
   ) -> jax.Array:
     """Hidden states [B, T, D] after the final norm, in the compute dtype.
@@ -158,7 +158,7 @@ class Decoder(nnx.Module):
     Args:
       positions: int [B, T]; by default each segment counts from 0.
       segment_ids: int [B, T]; 0 is padding. By default a row is one segment.
-      prefix_ids: int [B, T], the segment that each token attends to besides its own; by default none.
+      until: int [B, T]; the rows are trees (see `structs.Batch`), and segment_ids are not read; needs positions.
       routes: int [B, T, L · k], the experts of each layer for the state before each token, see `structs.Batch`; by
         default the router chooses everywhere.
     """
@@ -166,7 +166,7 @@ class Decoder(nnx.Module):
       segment_ids = jnp.ones(tokens.shape, jnp.int32)
     if positions is None:
       positions = attention.segment_positions(segment_ids)
-    attend = functools.partial(attention.attend, segment_ids=segment_ids, prefix_ids=prefix_ids, mesh=self.mesh)
+    attend = functools.partial(attention.attend, segment_ids=segment_ids, until=until, mesh=self.mesh)
     windows = self.config.windows
     if min(windows) >= tokens.shape[1]:  # no text is longer than a window, so windows have no effect
       of_layer = lambda layer, q, k, v, carry: (attend(q, k, v), carry)
@@ -174,7 +174,7 @@ class Decoder(nnx.Module):
       sizes = jnp.asarray(windows, jnp.int32)
       of_layer = lambda layer, q, k, v, carry: (attend(q, k, v, positions=positions, window=sizes[layer]), carry)
     if routes is not None:
-      # Entry t belongs to the state at t - 1. A segment's first entry is OWN, so no segment uses another's entries.
+      # Entry t belongs to the state at t - 1. OWN where the next token does not continue the state's text.
       of_state = jnp.roll(routes, -1, axis=1).reshape(*tokens.shape, self.config.num_layers, -1)
       routes = of_state.transpose(2, 0, 1, 3)
     return self.run(self.embed(tokens), positions, of_layer, (), routes=routes)[0]
@@ -209,15 +209,8 @@ class Critic(nnx.Module):
     self.value_bias = ValueParam(jnp.zeros((1,), jnp.float32))
 
   def values(self, hidden: jax.Array) -> jax.Array:
-    """Values float32 [R, T] from hidden states [R, T, D]. Entry t belongs to token t and comes from state t - 1."""
+    """Values float32 [R, T] from hidden states [R, T, D]. Entry t comes from state t: the value before token t + 1."""
     guesses = jnp.einsum(
       "rtd,d->rt", hidden, self.value_head[...].astype(hidden.dtype), preferred_element_type=jnp.float32
     )
-    # Shifted by one: the state at t - 1 predicts the value before token t is sampled.
-    return jnp.roll(guesses + self.value_bias[...][None], 1, axis=1)
-
-  def __call__(
-    self, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, prefix_ids: jax.Array | None = None
-  ) -> jax.Array:
-    """Values float32 [R, T] of int arrays [R, T]. The entry of a sequence's first token has no meaning."""
-    return self.values(self.trunk.hidden(tokens, positions, segment_ids, prefix_ids))
+    return guesses + self.value_bias[...][None]

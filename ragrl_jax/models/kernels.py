@@ -42,6 +42,44 @@ class Windows(NamedTuple):
     return last[:, None, :] >= first[:, :, None]
 
 
+class Seen(NamedTuple):
+  """Which tokens attend to each token: those with an index of at least `first` and below `until`; int32 [B, T] each."""
+
+  first: jax.Array
+  until: jax.Array
+
+  @classmethod
+  def of(cls, segment_ids: jax.Array, *, causal: bool) -> "Seen":
+    """The later tokens of its segment and itself, or its whole segment. A segment's tokens are contiguous."""
+    index = jax.lax.broadcasted_iota(jnp.int32, segment_ids.shape, 1)
+    edge = segment_ids[:, 1:] != segment_ids[:, :-1]
+    ends = jnp.pad(edge, ((0, 0), (0, 1)), constant_values=True)
+    until = jax.lax.cummin(jnp.where(ends, index + 1, index.shape[1]), axis=1, reverse=True)
+    first = index if causal else tokens(segment_ids, None).first
+    return cls(*(jnp.where(segment_ids == 0, x, y) for x, y in zip((index.shape[1], 0), (first, until))))
+
+  @classmethod
+  def of_tree(cls, until: jax.Array) -> "Seen":
+    """Each token's subtree, from `structs.Batch.until`."""
+    index = jax.lax.broadcasted_iota(jnp.int32, until.shape, 1)
+    return cls(jnp.where(until == 0, index.shape[1], index), until)
+
+
+def segments(until: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """(segment ids, prefix ids) of rows of trees with one level of branches, from `structs.Batch.until`.
+
+  A tree's trunk is a segment, and so is each branch, whose prefix the trunk is:
+
+    tokens a b|c|d e|f g    until 5 5|3|5 5|7 7    segments 1 1|2|3 3|4 4    prefixes 1 1|1|1 1|4 4
+  """
+  index = jax.lax.broadcasted_iota(jnp.int32, until.shape, 1)
+  before = jnp.pad(until, ((0, 0), (1, 0)))[:, :-1]
+  starts = until != before
+  ids = jnp.where(until == 0, 0, jnp.cumsum(starts, axis=1, dtype=jnp.int32))
+  roots = starts & (jax.lax.cummax(before, axis=1) <= index)
+  return ids, jnp.where(until == 0, 0, jax.lax.cummax(jnp.where(roots, ids, 0), axis=1))
+
+
 class Tokens(NamedTuple):
   """What determines a kernel's mask, for its queries or for its keys; int32 [B, T] each.
 

@@ -16,7 +16,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax.engine import loader, programs, stops
 from ragrl_jax.engine import sizes as sizes_lib
-from ragrl_jax.learner import learner, step
+from ragrl_jax.learner import learner, row_layout, step
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import cache as cache_lib
@@ -34,7 +34,8 @@ from ragrl_jax.plan.summary import VALUES, Conversation, Program, Report
 from ragrl_jax.settings import Settings, fields
 from ragrl_jax.structs import Batch
 
-KINDS = dict(loss_mask=jnp.bool_, tokens=jnp.int32, segment_ids=jnp.int32, positions=jnp.int32, prefix_ids=jnp.int32)
+READ = ("tokens", "positions", "until", "states")  # a batch's arrays of the rows' length
+KINDS = dict.fromkeys((*READ, "segment_ids", "places"), jnp.int32) | dict(loss_mask=jnp.bool_)
 STATES = 64  # assumed number of states of the stop automaton; its table is small
 
 
@@ -220,7 +221,7 @@ class _Compiler:
       reference=rules.place(mesh, nnx.state(self.model, lora.trainable(self.model))),
     )
     cut = load_lib.blocks(config, self.shape, self.load)
-    block = self._block(cut.rows, cut.length, config.learner.share_prompts)
+    block = self._block(cut.rows, cut.length, settings_lib.sharing(config, mesh))
     remat = cut.forward * bool(config.model.remat)
     self.needed_flops = load_lib.needed(self.shape, settings, cut, self.load, made.adapters) / mesh.size
     chip_tokens = cut.rows * cut.length / (mesh.shape["data"] * mesh.shape["fsdp"] * mesh.shape["sequence"])
@@ -273,17 +274,16 @@ class _Compiler:
       hbm=7.0 * aot.on_chip(grads),
     )
 
-  def _block(self, rows: int, length: int, shared: bool) -> Batch:
-    at = rules.batch_sharding(self.mesh)
-    fields = {
-      field.name: jax.ShapeDtypeStruct((rows, length), KINDS.get(field.name, jnp.float32), sharding=at)
-      for field in dataclasses.fields(Batch)
-    }
+  def _block(self, rows: int, length: int, sharing: row_layout.Sharing | None) -> Batch:
+    at, scored = rules.batch_sharding(self.mesh), length * (sharing.entries if sharing else 1)
+    array = lambda n, dtype: jax.ShapeDtypeStruct((rows, n), dtype, sharding=at)
+    names = [field.name for field in dataclasses.fields(Batch)]
+    fields = {n: array(length if n in READ else scored, KINDS.get(n, jnp.float32)) for n in names}
     fields["routes"] = None
     if self.shape.num_experts:
       size = rows, length, self.shape.num_layers * self.shape.experts_per_token
       fields["routes"] = jax.ShapeDtypeStruct(size, jnp.int16, sharding=at)
-    return Batch(**fields | ({} if shared else dict(prefix_ids=None)))
+    return Batch(**fields | ({} if sharing else dict(until=None, states=None, places=None)))
 
   def _train_bytes(self, tokens: float, parameters: int) -> float:
     settings = self.config.model

@@ -61,7 +61,7 @@ class Rooms:
   def pack(self, parts: Sequence[Sequence[packing.Item]]) -> list[packing.Packed]:
     """The rows of each optimiser step's items. Their lengths are chosen, or checked, at the first call with items."""
     if self.unmeasured is not None and any(parts):
-      how = dict(rows=self.packing["rows"], share_prefix=self.packing["share_prefix"], **self.unmeasured)
+      how = dict(rows=self.packing["rows"], sharing=self.packing["sharing"], **self.unmeasured)
       self.packing["lengths"] = row_layout.chosen(parts, lengths=self.packing["lengths"], **how)
       self.unmeasured = None
     lengths = self.packing["lengths"] or (row_layout.longest(**self.unmeasured),)
@@ -124,7 +124,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
     packing=dict(
       rows=rows.micro_rows,
       lengths=tuple(rows.row_lengths),
-      share_prefix=rows.share_prompts,
+      sharing=settings_lib.sharing(prepared.settings, player.mesh),
       routes=player.config.num_layers * player.config.experts_per_token,
     ),
     unmeasured=dict(context=rollout.context, multiple=1 if player.mesh is None else player.mesh.shape["sequence"]),

@@ -88,7 +88,7 @@ def update(learner, state, *minibatches, checkpoint=""):
   if all(part and isinstance(part[0], packing.Item) for part in minibatches):
     ready = learner.prepare(state, minibatches, pack)
   else:
-    ready = learner.prepare(state, [()] * len(minibatches), lambda _: [packing.Packed(x, []) for x in minibatches])
+    ready = learner.prepare(state, [()] * len(minibatches), lambda _: [packing.Packed(x, [], []) for x in minibatches])
   return drain(learner.train(state, ready, checkpoint=checkpoint))
 
 

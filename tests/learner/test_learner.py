@@ -14,9 +14,11 @@ from flax import nnx
 from ragrl_jax import structs
 from ragrl_jax.core import guards, importance, losses
 from ragrl_jax.learner import blocks as blocks_lib
+from ragrl_jax.learner import forward, packing, row_layout, step
 from ragrl_jax.learner import learner as learner_lib
-from ragrl_jax.learner import packing, step
-from ragrl_jax.learner.settings import AdvantageSettings, OptimizerSettings, Settings
+from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, OptimizerSettings, Settings
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.run import progress
 
@@ -432,7 +434,7 @@ def test_counts_by_hand():
     **dict.fromkeys("sampler_logprobs old_logprobs ref_logprobs values returns".split(), zeros),
   )
   counts = blocks_lib.count([batch], Settings())
-  assert counts == dict(tokens=2, sequences=1, packed_tokens=5, places=8, weight=2, pairs=9, silent=1)
+  assert counts == dict(tokens=2, sequences=1, scored=2, packed_tokens=5, places=8, weight=2, pairs=9, silent=1)
   shares = dict(mask_coverage=0.4, packing=5 / 8, zero_advantage_share=0.5)
   doubled = {name: 2 * count for name, count in counts.items()}
   assert blocks_lib.whole_batch([counts, counts]) == doubled | shares
@@ -450,36 +452,122 @@ def test_muon_runs_and_learns():
   assert metrics["loss"] < 0.8 * first["loss"]
 
 
-# ---- A prompt computed once for its group gives the same loss and gradient -------------------------------------------
+# ---- Beginnings computed once for their group give the same step -----------------------------------------------------
 
 
-# Sequence means, entropies and a temperature, so that everything that reads segments or positions is used.
+SHARING = row_layout.Sharing()
+# Sequence means, entropies and a temperature, so that everything that reads sequences or positions is used.
 SETTINGS = Settings(aggregation="seq_mean_token_mean", entropy_coef=0.1, temperature=0.8, logprob_chunk=64)
 
 
-def groups():
-  """Two groups of three samples: prompts of 6 and 5 tokens, then turns of the model and of the environment."""
-  draw = np.random.default_rng(2)
-  ids = lambda n: draw.integers(0, small.CONFIG.vocab_size, n)
+def groups(seed=2, samples=6):
+  """Two groups: samples write turns of 1 to 3 tokens out of two, so that many repeat a sibling's, and read results."""
+  draw = np.random.default_rng(seed)
   made = []
   for group, length in enumerate((6, 5)):
-    prompt = ids(length)
-    for sample in range(3):
-      more = int(draw.integers(2, 6))
-      tokens = np.concatenate([prompt, ids(more)]).astype(np.int32)
-      mask = np.arange(len(tokens)) >= length
-      mask[length + 1] = more < 4  # the longer ones have an observation in the middle
-      made.append(
-        packing.Item(
-          tokens,
-          mask,
-          np.full(len(tokens), draw.normal(), np.float32),
-          np.where(mask, -3.0, 0.0).astype(np.float32),
-          group,
-          f"{group}.{sample}",
-        )
-      )
+    prompt = draw.integers(0, small.CONFIG.vocab_size, length)
+    for sample in range(samples):
+      ids, mask = [*prompt], [False] * length
+      for _ in range(int(draw.integers(1, 4))):
+        said = draw.integers(0, 2, draw.integers(1, 4))
+        ids, mask = [*ids, *said, 9 + said[0]], [*mask, *[True] * len(said), False]
+      tokens, mask = np.asarray(ids, np.int32), np.asarray(mask)
+      advantages = np.full(len(ids), draw.normal(), np.float32)
+      logprobs = np.where(mask, draw.normal(-3.0, 0.3, len(ids)), 0.0).astype(np.float32)
+      made.append(packing.Item(tokens, mask, advantages, logprobs, group, f"{group}.{sample}"))
   return made
+
+
+def as_trees(items, length=48, sharing=SHARING):
+  return packing.pack_items(items, rows=2, lengths=(length,), sharing=sharing)
+
+
+def apart(items):
+  """One sequence per row."""
+  return packing.pack_items([dataclasses.replace(x, group_id=n) for n, x in enumerate(items)], rows=12, lengths=(48,))
+
+
+def scored(packed, items, **shifts):
+  """The blocks with old and other scores, which are functions of the item and the token."""
+  found = {}
+  for name, shift in shifts.items():
+    columns = packed.column([x.sampler_logprobs + np.float32(shift) * np.cos(np.arange(len(x.tokens))) for x in items])
+    found[name] = [np.where(b.loss_mask, column, 0.0) for b, column in zip(packed.blocks, columns)]
+  return [dataclasses.replace(b, **{name: x[n] for name, x in found.items()}) for n, b in enumerate(packed.blocks)]
+
+
+ONE_TERM = dict(aggregation="token_mean", clip_high=0.28, dual_clip=3.0, importance_cap=2.0, llds_coef=0.2)
+ALL_TERMS = dict(aggregation="seq_mean_token_mean", ratio="sequence", entropy_coef=0.1, kl="k3", kl_coef=0.3)
+
+
+@pytest.mark.parametrize("objective", (ONE_TERM, ALL_TERMS))
+def test_trees_take_the_same_step(objective):
+  learner = small.learner(Settings(**objective, temperature=0.8, logprob_chunk=64, epochs=2))
+  shifts = dict(old_logprobs=0.3, ref_logprobs=-0.4)
+  for seed, deep in ((2, True), (3, True), (4, False)):
+    items = groups(seed)
+    one, two = apart(items), as_trees(items, sharing=dataclasses.replace(SHARING, deep=deep))
+    want, got = (small.gradient(learner, scored(packed, items, **shifts)) for packed in (one, two))
+    assert abs(got[0] - want[0]) < 1e-6 and small.distance(got[1], want[1]) < 1e-6
+    numbers = [small.update(learner, learner.init(0), scored(packed, items, **shifts))[1] for packed in (one, two)]
+    for name in set(numbers[0]) - {"packed_tokens", "mask_coverage", "packing", "flops"}:
+      # The second step's numbers, too: AdamW divides by the square root of tiny ones.
+      assert numbers[1][name] == pytest.approx(numbers[0][name], rel=1e-4, abs=2e-6), name
+    assert numbers[1]["packed_tokens"] < 0.6 * numbers[0]["packed_tokens"]
+
+
+@pytest.mark.parametrize("kind", ("own", "shared"))
+def test_trees_with_a_critic(kind):
+  """Values, returns and advantages of PPO, through the rows and back."""
+  how = Settings(
+    logprob_chunk=64,
+    kl="k1",
+    kl_coef=0.5,
+    kl_in="reward",
+    advantage=AdvantageSettings(kind="gae", lam=0.9),
+    critic=CriticSettings(kind, OptimizerSettings(learning_rate=1e-2, total_steps=100)),
+  )
+  learner = small.learner(how)
+  learner.reference = jax.tree.map(lambda x: x + 0.02, learner.params)
+  items = [small.earning(item, 0.5, number % 3) for number, item in enumerate(groups())]
+  found = []
+  for pack in (apart, as_trees):
+    state = learner.init(0)
+    for _ in range(3):
+      ready = learner.prepare(state, [items], lambda parts, pack=pack: [pack(part) for part in parts])
+      state, metrics = learner_lib.drain(learner.train(state, ready))
+    advantages = [np.where(item.loss_mask, item.advantages, 0.0) for item in ready.items]
+    found.append((np.concatenate(advantages), metrics))
+  np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-3)
+  for name in ("loss", "value_loss", "explained_variance", "return_mean", "value_mean"):
+    assert found[1][1][name] == pytest.approx(found[0][1][name], rel=1e-2, abs=1e-3), name
+
+
+def test_trees_use_the_recorded_experts():
+  config = DecoderConfig.from_shape(
+    32, family="qwen3_moe", d_model=16, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=12, rope_theta=1e4,
+    num_experts=5, experts_per_token=2,
+  )  # fmt: skip
+  model, items = Decoder(config, rngs=nnx.Rngs(0)), []
+  for item in groups():
+    # Samples that share a state share its experts.
+    draws = [np.random.default_rng(item.tokens[:n].astype(np.uint32)) for n in range(len(item.tokens))]
+    routes = np.stack([np.r_[draw.permutation(5)[:2], draw.permutation(5)[:2]] for draw in draws]).astype(np.int16)
+    # One turn: where a sibling draws after a state and a sample does not, both take the sibling's experts.
+    mask = np.arange(len(draws)) >= np.argmax(item.loss_mask)
+    items.append(dataclasses.replace(item, routes=routes, loss_mask=mask))
+  alone = packing.pack_items(items, rows=12, lengths=(48,), routes=4)
+  flat, deep = (
+    packing.pack_items(items, rows=2, lengths=(48,), routes=4, sharing=row_layout.Sharing(deep))
+    for deep in (False, True)
+  )
+  score = jax.jit(lambda batch: forward.scores(model, batch, temperature=1.0, chunk=64)[0])
+  read = lambda packed: packed.of_items([np.asarray(score(b)) for b in packed.blocks], items)
+  for packed in (flat, deep):
+    for one, two in zip(read(alone), read(packed), strict=True):
+      np.testing.assert_allclose(one, two, atol=1e-5)
+  own = [dataclasses.replace(b, routes=np.full_like(b.routes, packing.UNROUTED)) for b in deep.blocks]
+  assert small.distance([score(b) for b in own], [score(b) for b in deep.blocks]) > 1e-2
 
 
 @pytest.fixture(scope="module")
@@ -487,51 +575,58 @@ def learner():
   return small.learner(SETTINGS)
 
 
-def test_loss_and_gradient_stay_the_same(learner):
-  items = groups()
-  together = packing.pack_items(items, rows=2, lengths=(24,), share_prefix=True).blocks
-  assert len(together) == 1 and (together[0].prefix_ids != together[0].segment_ids).any()
-  want_loss, want = small.gradient(learner, small.padded(items, rows=2))  # one sequence per row
-  got_loss, got = small.gradient(learner, together)
-  assert abs(got_loss - want_loss) < 1e-6
-  for mine, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-    assert np.linalg.norm(mine - theirs) <= 1e-5 * np.linalg.norm(theirs)
+def test_groups_longer_than_a_row(learner):
+  items = groups(samples=9)
+  want, want_grads = small.gradient(learner, small.padded(items, rows=2, length=48))
+  for sharing, length in ((SHARING, 24), (row_layout.Sharing(entries=1), 48)):
+    packed = as_trees(items, length, sharing)
+    assert len({(span.block, span.row) for span in packed.spans}) > 2
+    got, grads = small.gradient(learner, packed.blocks)
+    assert abs(got - want) < 1e-6 and small.distance(grads, want_grads) < 1e-6
+
+
+def test_trees_on_a_mesh(learner):
+  """Rows over fsdp, heads over tensor, and a row's tokens over sequence."""
+  packed = as_trees(groups())
+  want, want_grads = small.gradient(learner, packed.blocks)
+  spread = small.learner(SETTINGS, mesh=mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
+  got, grads = small.gradient(spread, packed.blocks)
+  assert got == pytest.approx(want, rel=1e-5)
+  assert small.distance(grads, want_grads) < 1e-5
 
 
 def test_counts(learner):
   items = groups()
-  together, apart = (
-    blocks_lib.count(packing.pack_items(items, rows=2, lengths=(24,), share_prefix=share).blocks, SETTINGS)
-    for share in (True, False)
-  )
+  together, alone = (blocks_lib.count(packed.blocks, SETTINGS) for packed in (as_trees(items), apart(items)))
   for name in ("tokens", "sequences", "weight"):
-    assert together[name] == apart[name]
-  # Each group's prompt, without its last token, occurs once and not three times.
-  assert apart["packed_tokens"] - together["packed_tokens"] == 2 * (5 + 4)
+    assert together[name] == alone[name]
+  # Every beginning is stored once, and every trained token computed once.
+  beginnings = {(item.group_id, *item.tokens[:n]): item for item in items for n in range(1, len(item.tokens) + 1)}
+  assert together["packed_tokens"] == len(beginnings) < 0.6 * alone["packed_tokens"]
+  assert together["scored"] == sum(bool(item.loss_mask[len(text) - 2]) for text, item in beginnings.items())
+  assert together["pairs"] == sum(len(text) - 1 for text in beginnings)
 
 
 def test_advantages_stay_the_same():
-  """A KL penalty in the reward is read from the rows, where a sample has no tokens of its own for the shared prompt."""
+  """A KL penalty in the reward is read from the rows, where an item has entries for its trained tokens only."""
   settings = Settings(logprob_chunk=64, kl="k1", kl_coef=0.5, kl_in="reward", advantage=AdvantageSettings(std="none"))
   other = jax.tree.map(lambda x: x + 0.02, small.learner().params)
   learner, found = small.learner(settings, reference=other), []
   items = [small.earning(item, number) for number, item in enumerate(groups())]
   for shared in (False, True):
-    pack = lambda parts, shared=shared: [
-      packing.pack_items(part, rows=2, lengths=(24,), share_prefix=shared) for part in parts
-    ]
+    pack = lambda parts, shared=shared: [as_trees(part) if shared else apart(part) for part in parts]
     ready = learner.prepare(learner.init(0), [items], pack)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(ready.minibatches))  # no step copies them again
     found.append(np.concatenate([item.advantages for item in ready.items]))
     placed = np.concatenate([np.asarray(block.advantages)[block.loss_mask] for block in ready.minibatches[0]])
-    np.testing.assert_array_equal(np.sort(placed), np.sort(found[-1][found[-1] != 0]))
+    np.testing.assert_array_equal(np.sort(placed[placed != 0]), np.sort(found[-1][found[-1] != 0]))
   np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
   assert np.abs(found[0]).max() > 1
 
 
 def test_an_update_and_empty_blocks_use_the_same_program(learner):
-  blocks = packing.pack_items(groups(), rows=2, lengths=(24,), share_prefix=True).blocks
-  filler = jax.tree.map(np.zeros_like, blocks[0])
+  blocks = as_trees(groups()).blocks
+  filler = as_trees([]).blocks[0]
   state, metrics = small.update(learner, learner.init(0), [*blocks, filler])
   assert metrics["tokens"] == blocks[0].loss_mask.sum() and np.isfinite(metrics["loss"])
 
@@ -541,7 +636,7 @@ def test_the_learners_speed_counts_a_shared_prompt_once():
   seconds = {"seconds/step": 3.0, "seconds/rollout": 0.5, "seconds/scoring": 0.5, "seconds/update": 2.0}
   episodes, found = [types.SimpleNamespace(num_tokens=len(item.tokens)) for item in groups()], []
   for shared in (False, True):
-    packed = packing.pack_items(groups(), rows=4, lengths=(40,), share_prefix=shared)
+    packed = as_trees(groups()) if shared else apart(groups())
     metrics = small.update(learner, learner.init(0), packed.blocks)[1] | seconds
     speed = progress.throughput(metrics, learner, episodes)
     assert speed["learner_flops_per_second"] * 2.5 == metrics["flops"]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ragrl_jax import structs
 from ragrl_jax.learner import advantages, packing, row_layout
+from ragrl_jax.models import kernels
 from ragrl_jax.run import rewards
 
 
@@ -101,7 +102,7 @@ def test_a_span_points_to_its_item():
   both = packing.join([packed, packing.pack_items(items[:1], rows=2, lengths=(4,))])
   assert both.blocks[: len(tokens)] == packed.blocks and both.spans[:-1] == packed.spans
   assert both.spans[-1] == (len(tokens), 0, 0, 3)
-  # Samples that share a prompt: a span covers what its sample adds, which includes all its trained tokens.
+  # Samples that share a prompt: a span covers the trained tokens.
   starts = lambda n: dataclasses.replace(
     of_size(n, n),
     tokens=np.concatenate([[1, 2, 3], np.arange(n - 3) + 10 * n]).astype(np.int32),
@@ -109,11 +110,16 @@ def test_a_span_points_to_its_item():
     loss_mask=np.arange(n) >= 3,
   )
   items = [starts(n) for n in (6, 7, 8, 9)]
-  packed = packing.pack_items(items, rows=2, lengths=(16,), share_prefix=True)
-  tokens, masks = [b.tokens for b in packed.blocks], [b.loss_mask for b in packed.blocks]
-  for item, span in zip(items, packed.spans, strict=True):
-    np.testing.assert_array_equal(span.of(tokens), item.tokens[2:])
-    assert span.of(masks).sum() == item.loss_mask.sum()
+  packed = packing.pack_items(items, rows=2, lengths=(16,), sharing=row_layout.Sharing())
+  tokens = [np.take_along_axis(b.tokens, b.places, axis=1) for b in packed.blocks]
+  masks = [b.loss_mask for b in packed.blocks]
+  for item, span, entries in zip(items, packed.spans, packed.entries, strict=True):
+    np.testing.assert_array_equal(span.of(tokens), item.tokens[3:])
+    assert span.of(masks).all() and entries.tolist() == list(range(3, len(item.tokens)))
+  # What is written through the spans is read back.
+  values = [item.tokens * item.loss_mask for item in items]
+  for own, read in zip(values, packed.of_items(packed.column(values), items), strict=True):
+    np.testing.assert_array_equal(own, read)
 
 
 def test_items_of_the_same_name_are_distinguished():
@@ -255,51 +261,97 @@ def shared(sizes, prompt=3, group=7):
   return made
 
 
-def test_a_shared_prompt_by_hand():
-  # Prompt 0 1 2; each sample keeps the last prompt token. The other group has one item and is packed without sharing.
-  items = [*shared((1, 2)), *shared((2,), prompt=2, group=8)]
-  (batch,) = packing.pack_items(items, rows=1, lengths=(12,), share_prefix=True).blocks
+def test_a_tree_by_hand():
+  # The last two samples of the first group write the same turn. The other group has one sample.
+  items = [*shared((1, 2, 3)), *shared((2,), prompt=2, group=8)]
+  items[2] = dataclasses.replace(items[2], tokens=np.array([0, 1, 2, 200, 300, 301], np.int32))
+  packed = packing.pack_items(items, rows=1, lengths=(12,), sharing=row_layout.Sharing())
+  (batch,) = packed.blocks
   want = dict(
-    tokens=[0, 1, 2, 200, 201, 2, 100, 0, 1, 100, 101, 0],
-    segment_ids=[1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 4, 0],
-    prefix_ids=[1, 1, 1, 1, 1, 1, 1, 4, 4, 4, 4, 0],
-    positions=[0, 1, 2, 3, 4, 2, 3, 0, 1, 2, 3, 0],
-    loss_mask=[0, 0, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0],
-    advantages=[0, 0, 0, 2, 2, 0, 1, 0, 0, 1, 1, 0],
-    sampler_logprobs=[0, 0, 0, -200, -201, 0, -100, 0, 0, -100, -101, 0],
+    tokens=[0, 1, 2, 100, 200, 201, 300, 301, 0, 1, 100, 101],
+    positions=[0, 1, 2, 3, 3, 4, 4, 5, 0, 1, 2, 3],
+    until=[8, 8, 8, 4, 8, 6, 8, 8, 12, 12, 12, 12],
+    states=[-1, -1, -1, 2, 2, 4, 4, 6, -1, -1, 9, 10],
   )
   for name, values in want.items():
     np.testing.assert_array_equal(getattr(batch, name), [values], err_msg=name)
-  (apart,) = packing.pack_items(items, rows=1, lengths=(13,)).blocks
-  assert apart.prefix_ids is None
+  want = dict(
+    places=[3, 4, 5, 4, 6, 7, 10, 11],
+    segment_ids=[1, 2, 2, 3, 3, 3, 4, 4],
+    loss_mask=[1] * 8,
+    advantages=[1, 2, 2, 3, 3, 3, 1, 1],
+    sampler_logprobs=[-100, -200, -201, -300, -301, -302, -100, -101],
+  )
+  for name, values in want.items():
+    np.testing.assert_array_equal(getattr(batch, name), [values + [0] * 40], err_msg=name)
+  assert packed.spans == [(0, 0, 0, 1), (0, 0, 1, 3), (0, 0, 3, 6), (0, 0, 6, 8)]
+  (apart,) = packing.pack_items(items, rows=1, lengths=(19,)).blocks
+  assert apart.until is apart.states is apart.places is None
+
+
+def test_one_level_of_branches():
+  item = lambda *tokens: dataclasses.replace(of_size(len(tokens)), tokens=np.array(tokens, np.int32), group_id=1)
+  made = [item(1, 2, 3, 4), item(1, 2, 3, 5), item(1, 6), item(1, 2, 3, 5)]
+  flat = row_layout.Sharing(deep=False)
+  # 1 2 3 4|5 and the repeated sample, then 1 6: 7 tokens. In one family, they would be 1|2 3 4|2 3 5|6 or 8.
+  pieces = [[row_layout.Piece(*piece) for piece in unit] for unit in ([(0, 0, 4), (1, 3, 4), (3, 4, 4)], [(2, 0, 2)])]
+  assert row_layout.families(made, 9, flat) == pieces
+  deep = [(0, 0, 4), (1, 3, 4), (3, 4, 4), (2, 1, 2)]
+  assert row_layout.families(made, 9, row_layout.Sharing()) == [[row_layout.Piece(*piece) for piece in deep]]
 
 
 def test_a_group_too_long_for_a_row_is_split():
-  # Rows of 9 hold the 2 shared tokens and 7 more: 1 + 4 with 1 + 1, then 1 + 3 with 1 + 2. Every token is packed.
-  batches = packing.pack_items(shared((3, 1, 4, 2)), rows=2, lengths=(9,), share_prefix=True).blocks
-  np.testing.assert_array_equal(batches[0].positions, [[0, 1, 2, 3, 4, 5, 6, 2, 3], [0, 1, 2, 3, 4, 5, 2, 3, 4]])
-  replies = [*range(100, 103), 200, *range(300, 304), 400, 401]
-  assert len(batches) == 1 and sorted(batches[0].tokens[batches[0].loss_mask].tolist()) == replies
-
-
-def test_only_common_untrained_tokens_are_shared():
-  one, two = shared((3, 3))
-  told = dataclasses.replace(two, tokens=np.array([0, 9, 2, 200, 201, 202], np.int32))  # a different second token
-  for items in ([one, told], [one, dataclasses.replace(two, loss_mask=np.ones(6, bool))]):
-    (batch,) = packing.pack_items(items, rows=2, lengths=(6,), share_prefix=True).blocks
-    np.testing.assert_array_equal(batch.prefix_ids, batch.segment_ids)
-
-
-def test_a_sample_alone_in_its_row_shares_nothing():
-  ids = lambda n: np.array([*range(5), 20 + n, 30 + n], np.int32)
-  ones = np.ones(7, np.float32)
-  made = [packing.Item(ids(n), np.arange(7) >= 5, n * ones, 0 * ones, 0, str(n)) for n in range(3)]
-  # Each sample keeps the last prompt token. 4 tokens are shared, 3 are each one's own, and 4 + 3 + 3 fill a row of 10.
-  assert row_layout.families(made, 10) == [
-    [row_layout.Piece(0, 0, 4), row_layout.Piece(0, 4, 7), row_layout.Piece(1, 4, 7)],
-    [row_layout.Piece(2, 0, 7)],
+  # In rows of 9 the 3 shared tokens leave 6 for 3 + 1, then 4 + 2.
+  sizes = lambda longest, items, **how: [
+    [piece.stop - piece.start for piece in unit]
+    for unit in row_layout.families(items, longest, row_layout.Sharing(**how))
   ]
-  assert row_layout.families(made, 9) == [[row_layout.Piece(n, 0, 7)] for n in range(3)]
+  items = shared((3, 1, 4, 2))
+  assert sizes(9, items) == [[6, 1], [7, 2]] and sizes(99, items) == [[6, 1, 4, 2]]
+  assert sizes(7, items) == [[6, 1], [7], [5]]
+  # Repeated samples have no tokens of their own, but entries: 6 of 3 each, of which rows of 6 hold 2 · 6.
+  equal = [*shared((3,)) * 6]
+  assert sizes(6, equal) == [[6, 0, 0, 0, 0, 0]] and sizes(6, equal, entries=2) == [[6, 0, 0, 0], [6, 0]]
+  packed = packing.pack_items(equal, rows=1, lengths=(6,), sharing=row_layout.Sharing(entries=2))
+  assert [b.places.shape for b in packed.blocks] == [(1, 12)] * 2
+  assert sum(int(b.loss_mask.sum()) for b in packed.blocks) == 18
+
+
+texts = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts, st.integers(1, 9), st.booleans(), st.integers(9, 30))
+def test_every_path_is_its_items_text(texts, many, deep, length):
+  draw = np.random.default_rng(len(texts))
+  items = []
+  for number, text in enumerate(texts):
+    on = draw.random(len(text)) < 0.5
+    ones = np.ones(len(text), np.float32)
+    items.append(packing.Item(np.array(text, np.int32), on, ones * number, ones, number % 2, str(number)))
+  packed = packing.pack_items(items, rows=2, lengths=(length,), sharing=row_layout.Sharing(deep, many))
+  prefixes = {(item.group_id, *item.tokens[: n + 1]) for item in items for n in range(len(item.tokens))}
+  stored = sum(int((b.until > 0).sum()) for b in packed.blocks)
+  assert stored >= len(prefixes) and (stored == len(prefixes) or not deep or many < 5 or length < 30)
+  for item, span, entries in zip(items, packed.spans, packed.entries, strict=True):
+    batch, on = packed.blocks[span.block], item.loss_mask & (np.arange(len(item.tokens)) > 0)
+    # The trained tokens, and the token behind each turn: neighbours in a text are neighbours here.
+    assert entries.tolist() == [n for n in range(len(on)) if on[n] or (n and on[n - 1])]
+    np.testing.assert_array_equal(span.of([b.loss_mask for b in packed.blocks]), on[entries])
+    for place, number in zip(span.of([b.places for b in packed.blocks]), entries, strict=True):
+      seen = np.flatnonzero((np.arange(length) <= place) & (place < batch.until[span.row]))
+      np.testing.assert_array_equal(batch.tokens[span.row, seen], item.tokens[: number + 1])
+      np.testing.assert_array_equal(batch.positions[span.row, seen], np.arange(number + 1))
+      assert not on[number] or batch.states[span.row, place] == seen[-2]
+  for batch in packed.blocks:
+    trained = {(row, place) for row, place in zip(*np.nonzero(batch.states >= 0))}
+    assert trained == {(row, batch.places[row, entry]) for row, entry in zip(*np.nonzero(batch.loss_mask))}
+    if not deep:  # the kernels' ids say the same
+      ids, prefix = (np.asarray(x) for x in kernels.segments(batch.until))
+      index = np.arange(length)
+      mask = (batch.until[:, None, :] > index[None, :, None]) & (index[:, None] >= index)[None]
+      same = (ids[:, :, None] == ids[:, None]) | (prefix[:, :, None] == ids[:, None])
+      np.testing.assert_array_equal(mask, same & (ids != 0)[:, :, None] & (index[:, None] >= index)[None])
 
 
 def groups_like_real_ones(draw, groups):
@@ -318,7 +370,8 @@ def groups_like_real_ones(draw, groups):
 def computed(steps, **how):
   """(tokens, places) of the steps' blocks."""
   blocks = [block for items in steps for block in packing.pack_items(items, **how).blocks]
-  return sum(int((b.segment_ids > 0).sum()) for b in blocks), sum(b.tokens.size for b in blocks)
+  full = lambda b: b.segment_ids > 0 if b.until is None else b.until > 0
+  return sum(int(full(b).sum()) for b in blocks), sum(b.tokens.size for b in blocks)
 
 
 @pytest.mark.parametrize("rows", (1, 2, 4))
@@ -326,7 +379,7 @@ def test_rows_of_chosen_lengths_are_full(rows):
   draw = np.random.default_rng(rows)
   # The lengths come from the first step alone; the next ones have other prompts and replies.
   steps = [groups_like_real_ones(draw, 16) for _ in range(6)]
-  how = dict(rows=rows, share_prefix=True)
+  how = dict(rows=rows, sharing=row_layout.Sharing())
   chosen = row_layout.chosen(steps[:1], context=448, **how)
   assert max(chosen) >= 448 and all(t % 128 == 0 for t in chosen) and len(chosen) <= 2
   tokens, places = computed(steps, lengths=chosen, **how)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_kit import PREFIXES, SHARED, agree, in_windows
+from attention_kit import PREFIXES, SHARED, UNTIL, agree, in_windows
 from attention_kit import positions as positions_of
 
 from ragrl_jax.models import attention, kernels
@@ -91,7 +91,7 @@ def test_bfloat16_inputs_are_summed_in_float32():
 def test_blocks_of_other_segments_are_skipped(causal):
   # Three blocks of 8. Row 0 holds segments 1, 1, 2; row 1 holds 1, 2 and padding, 0.
   segments = jnp.array([[1] * 16 + [2] * 8, [1] * 8 + [2] * 4 + [0] * 12], jnp.int32)
-  count, which = attention._needed(segments, segments, causal, 8)
+  count, which = attention._needed(kernels.Seen.of(segments, causal=causal), 8)
   # Queries of block 0 need keys of block 0 (without a causal mask also of block 1, in row 0). Block 1 needs 0 and 1.
   # Block 2 needs itself.
   assert count.tolist() == ([1, 2, 1] if causal else [2, 2, 1])
@@ -122,46 +122,65 @@ def test_positions_restart_with_each_segment():
   assert got.tolist() == [[0, 1, 2, 0, 1, 0, 1], [0, 1, 0, 1, 0, 1, 2]]
 
 
-def test_a_segment_that_continues_another_attends_to_both():
-  # Row 0: 2 and 3 continue 1, 4 is alone. Equivalent rows: 1 + 2, 1 + 3 and 4, one segment each.
-  segments = jnp.array([[1] * 9 + [2] * 4 + [3] * 6 + [4] * 3 + [0] * 2], jnp.int32)
-  prefixes = jnp.where(segments < 4, jnp.minimum(segments, 1), segments)
-  q, k, v, weight = (x[:1] for x in arrays())
-  members = [np.r_[0:9, 9:13], np.r_[0:9, 13:19], np.r_[19:22]]
+def tree(draw, least, most):
+  """Tokens of a random tree in depth-first order: the parent of each, from a token's own index on; -1 for roots."""
+  parents, path = [], []
+  for index in range(int(draw.integers(least, most))):
+    # Nearly every token continues the one before it.
+    path = path[: draw.integers(0, len(path) + 1)] if draw.random() < 0.15 else path
+    parents.append(path[-1] if path else -1)
+    path = [*path, index]
+  return parents
+
+
+def ends(parents, length):
+  """`structs.Batch.until` of a row with these parents, from the definition."""
+  until = np.zeros(length, np.int32)
+  for index in range(len(parents)):
+    at = index
+    while at >= 0:  # the token and all its ancestors
+      until[at], at = index + 1, parents[at]
+  return until
+
+
+@pytest.mark.parametrize("block", [T, 8, 5])
+def test_tokens_of_a_tree_attend_to_their_paths(block):
+  draw = np.random.default_rng(block)
+  parents = [tree(draw, T // 2, T + 1) for _ in range(B)]
+  until = jnp.asarray(np.stack([ends(row, T) for row in parents]))
+  mask = np.zeros((B, T, T), bool)
+  for row, found in enumerate(parents):
+    for index, parent in enumerate(found):
+      mask[row, index] = (mask[row, parent] if parent >= 0 else False) | (np.arange(T) == index)
+  q, k, v, weight = arrays()
 
   @functools.partial(jax.jit, static_argnames="mesh")
-  def together(q, k, v, mesh):
-    out, back = jax.vjp(lambda *x: attention.attend(*x, segments, prefixes, block=8, mesh=mesh), q, k, v)
-    return out, back(weight)
+  def mine(q, k, v, mesh):
+    out, back = jax.vjp(lambda *x: attention.attend(*x, until, until, block=block, mesh=mesh), q, k, v)
+    return out, *back(weight)
 
-  def apart(q, k, v):
-    out = jnp.zeros_like(q)
-    for at in members:
-      ones = np.ones((1, T), np.int32)
-      ones[:, len(at) :] = 0
-      found = attend_row(*(jnp.pad(x[:, at], ((0, 0), (0, T - len(at)), (0, 0), (0, 0))) for x in (q, k, v)), ones)
-      out = out.at[:, at].set(found[:, : len(at)])
-    return out
+  def formula(q, k, v):
+    k, v = (jnp.repeat(x, H // KV, axis=2) for x in (k, v))
+    scores = jnp.where(mask[:, None], jnp.einsum("bthd,bshd->bhts", q, k) / np.float32(np.sqrt(h)), -1e9)
+    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores, -1) * mask[:, None].astype(np.float32), v)
 
-  attend_row = lambda q, k, v, ids: attention.attend(q, k, v, jnp.asarray(ids), block=T)
-  want, back = jax.jit(lambda q, k, v: (lambda out, back: (out, back(weight)))(*jax.vjp(apart, q, k, v)))(q, k, v)
+  want = jax.jit(lambda *x: (lambda out, back: (out, *back(weight)))(*jax.vjp(formula, *x)))(q, k, v)
   for mesh in (None, mesh_lib.make(jax.devices()[:1])):
-    got, gradients = together(q, k, v, mesh)
-    np.testing.assert_allclose(got, want, atol=2e-6)
-    for mine, theirs in zip(gradients, back):
-      np.testing.assert_allclose(mine, theirs, atol=5e-6)
-  # Blocks of 4. Queries 12 to 15 contain the end of 2 and the start of 3, so they need all of 1. The last block is 4
-  # alone; the block before it contains 3, which needs 1 as well.
-  count, which = attention._needed(segments, prefixes, True, 4)
-  earlier = [list(range(number + 1)) for number in range(5)]
-  assert [sorted(w[:n]) for w, n in zip(which.tolist(), count.tolist())] == [*earlier, [4, 5]]
+    for one, two in zip(want, mine(q, k, v, mesh), strict=True):
+      np.testing.assert_allclose(one, two, atol=5e-6)
+  # Exactly the blocks with a pair are read.
+  size = 4
+  pairs = mask[0].reshape(T // size, size, T // size, size).any(axis=(1, 3))
+  count, which = attention._needed(kernels.Seen.of_tree(until[:1]), size)
+  read = [sorted(w[:n]) for w, n in zip(which.tolist(), count.tolist())]
+  assert read == [np.flatnonzero(row).tolist() for row in pairs]
 
 
 @pytest.mark.parametrize("window, prefixes", [(1, SHARED), (7, PREFIXES), (100, PREFIXES), (10**6, PREFIXES)])
 def test_windows_are_by_position(window, prefixes):
   """Rows of 300 tokens in three blocks; a continuation's window reaches into its prefix by position, not by place."""
-  at, given = jnp.asarray(positions_of(SHARED, prefixes)), None if prefixes is SHARED else jnp.asarray(prefixes)
-  mine = lambda *x: attention.attend(*x, given, positions=at, window=jnp.int32(window))
+  at, until = jnp.asarray(positions_of(SHARED, prefixes)), None if prefixes is SHARED else jnp.asarray(UNTIL)
+  mine = lambda *x: attention.attend(*x, until, positions=at, window=jnp.int32(window))
   want = lambda q, k, v, segments: in_windows(q, k, v, SHARED, prefixes, window)
   agree(mine, want, (*SHARED.shape, 4, 2, 8), SHARED)
 
@@ -169,7 +188,8 @@ def test_windows_are_by_position(window, prefixes):
 def test_blocks_before_every_window_are_skipped():
   # One segment in six blocks of 4, windows of 5: the first query of block i, at 4 i, attends from 4 i - 4 on.
   segments, at = jnp.ones((1, 24), jnp.int32), jnp.arange(24, dtype=jnp.int32)[None]
-  count, which = attention._needed(segments, segments, True, 4, kernels.Windows.from_size(at, 5))
+  seen = kernels.Seen.of(segments, causal=True)
+  count, which = attention._needed(seen, 4, kernels.Windows.from_size(at, 5))
   assert [w[:n] for w, n in zip(which.tolist(), count.tolist())] == [[0]] + [[i, i + 1] for i in range(5)]
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_kit import PREFIXES, SHARED, agree, arrays, in_windows, positions, run, visible
+from attention_kit import PREFIXES, SHARED, UNTIL, agree, arrays, in_windows, positions, run, visible
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from ragrl_jax.models import attention, flash, kernels, splash
@@ -29,8 +29,9 @@ EVERY_AXIS = dict(fsdp=2, tensor=2, sequence=2)
 )
 def test_a_kernel_is_blockwise_attention(kernel, causal, prefixes, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
-  mine = functools.partial(kernel.attend, causal=causal, mesh=mesh, interpret=True)
-  agree(mine, functools.partial(attention.attend, causal=causal), SHAPE, SHARED, prefixes)
+  given, until = () if prefixes is None else (jnp.asarray(prefixes),), None if prefixes is None else jnp.asarray(UNTIL)
+  mine = lambda *x: kernel.attend(*x, *given, causal=causal, mesh=mesh, interpret=True)
+  agree(mine, functools.partial(attention.attend, until=until, causal=causal), SHAPE, SHARED)
 
 
 @pytest.mark.slow  # as above
@@ -53,12 +54,25 @@ def test_a_kernel_in_windows(kernel, prefixes, window, sizes):
 @pytest.mark.parametrize("heads, kv_heads, size", [(28, 4, 128), (14, 2, 64), (12, 2, 128), (32, 8, 64)])
 def test_the_heads_of_real_models_in_bfloat16(heads, kv_heads, size):
   shape, segments, prefixes = (1, 256, heads, kv_heads, size), SHARED[:1, :256], jnp.asarray(PREFIXES[:1, :256])
+  until = jnp.asarray(UNTIL[:1, :256])
   mine = lambda *x: flash.attend(*x, prefixes, interpret=True)
   got = run(mine, shape, segments, jnp.bfloat16)
   # The reference computes in float32 from the same rounded numbers.
-  want = run(lambda *x: attention.attend(*x, prefixes), shape, segments)
+  want = run(lambda *x: attention.attend(*x, until), shape, segments)
   for one, two in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
     assert np.linalg.norm(one - two.astype(np.float32)) < 0.01 * np.linalg.norm(one)
+
+
+def test_trees_of_one_level_as_segments_with_prefixes():
+  segments, prefixes = kernels.segments(jnp.asarray(UNTIL))
+  np.testing.assert_array_equal(segments[0], SHARED[0])
+  np.testing.assert_array_equal(prefixes[0], PREFIXES[0])
+  # Two trunks, each with two branches, of which the last ends with its trunk; then a sequence alone, and padding.
+  row = jnp.array([[4, 4, 3, 4, 8, 8, 7, 8, 10, 10, 0]], jnp.int32)
+  segments, prefixes = kernels.segments(row)
+  assert segments.tolist() == [[1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 0]] and prefixes.tolist() == [
+    [1] * 4 + [4] * 4 + [7, 7, 0]
+  ]
 
 
 @pytest.mark.parametrize("block_q, block_k", [(64, 32), (32, 64)])
@@ -88,9 +102,9 @@ def test_gpus_accept_every_row(monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   monkeypatch.setattr(flash, "attend", lambda q, k, v, ids, prefix, *, causal, mesh: ("flash", prefix is None, causal))
   q, k, v, _ = arrays(SHAPE, jnp.bfloat16)
-  ids, prefixes = jnp.asarray(SHARED), jnp.asarray(PREFIXES)
+  ids = jnp.asarray(SHARED)
   assert attention.attend(q, k, v, ids) == ("flash", True, True)
-  assert attention.attend(q, k, v, ids, prefixes, causal=True) == ("flash", False, True)
+  assert attention.attend(q, k, v, ids, jnp.asarray(UNTIL)) == ("flash", False, True)
   assert attention.attend(*arrays(SHAPE)[:3], ids, causal=False) == ("flash", True, False)
 
 

@@ -22,8 +22,8 @@ def compiled(heads, kv_heads, length, *, shared):
   q, k = (array((1, length, count, 128), jnp.bfloat16) for count in (heads, kv_heads))
   ids = array((1, length), jnp.int32)
 
-  def both(q, k, v, gradient, ids, prefixes):
-    out, back = jax.vjp(lambda *x: attention.attend(*x, ids, prefixes if shared else None, mesh=mesh), q, k, v)
+  def both(q, k, v, gradient, ids, until):
+    out, back = jax.vjp(lambda *x: attention.attend(*x, ids, until if shared else None, mesh=mesh), q, k, v)
     return out, back(gradient)
 
   return jax.jit(both).lower(q, k, k, q, ids, ids).compile()
