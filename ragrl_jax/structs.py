@@ -287,6 +287,7 @@ class Batch:
     sampler_logprobs, old_logprobs, ref_logprobs: float32 [R, L]; recorded by the sampler, by the policy at the start of
       the update, and by the reference policy.
     values, returns: float32 [R, L]; the critic's values and its targets (zeros without a critic).
+    teaching: float32 [R, L]; the weight of the teacher's term; 0 where it has none.
     until: int32 [R, T]; the row's end of the token's subtree: tokens t to until - 1 attend to token t, and no others; 0
       is padding. None if nothing is shared.
     states: int32 [R, T]; the index of the token before this one, whose state predicts it; -1 if no sequence trains it.
@@ -310,6 +311,7 @@ class Batch:
   ref_logprobs: np.ndarray | jax.Array
   values: np.ndarray | jax.Array
   returns: np.ndarray | jax.Array
+  teaching: np.ndarray | jax.Array
   until: np.ndarray | jax.Array | None = None
   states: np.ndarray | jax.Array | None = None
   places: np.ndarray | jax.Array | None = None

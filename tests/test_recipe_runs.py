@@ -106,3 +106,18 @@ def test_lear(world, tmp_path):
   _, *rows = train.train(config, tmp_path, evaluate=evaluate.evaluator(config))
   assert {"term/answer", "term/length", "term/format"} <= rows[0].keys() and rows[0]["unscorable"] == 0
   assert "evaluation/answer_recall" in rows[1] and rows[0]["mismatch"] < 1e-4
+
+
+@pytest.mark.long  # the runs' programs
+def test_a_teacher_from_a_folder(world, tmp_path):
+  config = small("arena", world)
+  config.seed, config.steps, config.optimizer.warmup_steps = 1, 1, 0
+  list(train.train(config, tmp_path / "teacher"))
+  config.seed = 0
+  config.loss.teacher.update(dict(path=str(tmp_path / "teacher" / "model"), kind="jsd", episodes="failed"))
+  (row,) = train.train(config, tmp_path / "run")
+  assert row["taught"] > 0.9 and row["teacher_kl"] > 0  # a random model answers nothing
+  assert "loss.teacher.path" in json.loads((tmp_path / "run" / "contents.json").read_text())
+  config.loss.teacher.update(dict(kind="k1", coef=0.1))
+  (row,) = train.train(config, tmp_path / "rewarded")
+  assert row["advantage_abs"] > 0 and "teacher_kl" not in row

@@ -1,12 +1,13 @@
-"""Log-probabilities and entropies of sampled tokens, in float32, without storing logits [B, T, V]."""
+"""Log-probabilities, entropies and divergences from a teacher, in float32, without storing logits [B, T, V]."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ragrl_jax.core import masked
+from ragrl_jax.core import divergence, masked
 from ragrl_jax.core.masked import AnyArray, Mask
 from ragrl_jax.core.spread import ONE_DEVICE, Spread
 
@@ -45,8 +46,10 @@ def chunked(
   temperature: float = 1.0,
   spread: Spread = ONE_DEVICE,
   tokenless: Ranges = (),
-) -> tuple[Float[Array, "R T"], Float[Array, "R T"]]:
-  """Log-probability of each target, and entropy of its distribution, from hidden states; differentiable.
+  teacher: tuple[Float[AnyArray, "R T E"], Float[AnyArray, "V E"]] | None = None,
+  beta: float = 1.0,
+) -> tuple[Float[Array, "R T"], ...]:
+  """Log-probability of each target, entropy of its distribution, and divergence from a teacher's; differentiable.
 
   Logits are stored for about `chunk` tokens at a time; the backward pass recomputes them. Only masked-in tokens are
   computed: they are moved to the front of their row, and slabs of columns without any such token are skipped. On a mesh
@@ -63,9 +66,12 @@ def chunked(
     temperature: divides the logits, > 0.
     spread: the sharding of the arrays on a mesh.
     tokenless: rows without a token. They have no probability, and no target is among them.
+    teacher: its hidden states and unembedding, which are constants, with the same rows of the vocabulary. Its logits
+      are divided by the same temperature.
+    beta: of the divergence from the teacher, see `core/divergence.py`.
 
   Returns:
-    (logprobs, entropies) in nats, float32, zeros where the mask is 0.
+    (logprobs, entropies), and with a teacher the divergences, in nats, float32, zeros where the mask is 0.
 
   Raises:
     ValueError: temperature not above 0.
@@ -77,91 +83,103 @@ def chunked(
     jnp.asarray(unembedding),
     jnp.asarray(targets),
     masked.as_bool(mask),
-    chunk,
-    float(temperature),
-    spread,
-    tokenless,
+    teacher or (),
+    _Static(chunk, float(temperature), spread, tokenless, float(beta)),
   )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
-def _scores(hidden, unembedding, targets, on, *static):
-  return _forward(hidden, unembedding, targets, on, *static)[0]
+class _Static(NamedTuple):
+  """Arguments of `chunked` that are no arrays."""
+
+  chunk: int
+  temperature: float
+  spread: Spread
+  tokenless: Ranges
+  beta: float
 
 
-def _forward(hidden, unembedding, targets, on, chunk, temperature, spread, tokenless):
-  f = functools.partial(_forward_here, chunk=chunk, temperature=temperature, spread=spread, tokenless=tokenless)
-  logprobs, entropies, log_norms = spread.over(f, "hwtt", "ttt")(hidden, unembedding, targets, on)
-  return (logprobs, entropies), (hidden, unembedding, targets, on, log_norms, entropies)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _scores(hidden, unembedding, targets, on, teacher, static):
+  return _forward(hidden, unembedding, targets, on, teacher, static)[0]
 
 
-def _backward(chunk, temperature, spread, tokenless, residuals, cotangents):
-  f = functools.partial(_backward_here, chunk=chunk, temperature=temperature, spread=spread, tokenless=tokenless)
-  return *spread.over(f, "hwtttttt", "hw")(*residuals, *cotangents), None, None
+def _forward(hidden, unembedding, targets, on, teacher, static):
+  f = functools.partial(_forward_here, static=static)
+  given = hidden, unembedding, targets, on
+  found, kept = static.spread.over(f, "hwtt" + "hw" * bool(teacher), "tt")(*given, *teacher)
+  return found, (given, kept, teacher)
+
+
+def _backward(static, residuals, cotangents):
+  given, kept, teacher = residuals
+  f = functools.partial(_backward_here, static=static)
+  over = static.spread.over(f, "hwtttt" + "hw" * bool(teacher), "hw")
+  return *over(*given, kept, cotangents, *teacher), None, None, None
 
 
 _scores.defvjp(_forward, _backward)
 
 
-def _forward_here(hidden, unembedding, targets, on, *, chunk, temperature, spread, tokenless):
-  """(log-probabilities, entropies, log-sum-exps) [R, T] on one device, slab by slab."""
-  weights, rows, real = _piece(unembedding.astype(hidden.dtype), spread, tokenless)
-  cut, join = _slabs(on, chunk, spread)
+def _forward_here(hidden, unembedding, targets, on, *teacher, static):
+  """On one device, slab by slab: the results of `chunked`, and what the backward pass needs, [R, T] each."""
+  spread = static.spread
+  weights, rows, real = _piece(unembedding.astype(hidden.dtype), spread, static.tokenless)
+  cut, join = _slabs(on, static.chunk, spread)
+  states, taught = _taught(teacher, static)
 
   def slab(_, now):
-    live, h, ids = now
+    live, h, ids, others = now
 
     def compute():
-      z = _logits(spread.gather(h), weights, temperature, real)
+      z = _logits(spread.gather(h), weights, static.temperature, real)
       log_norm = spread.logsumexp(jax.nn.logsumexp(z, axis=-1))
       log_p = z - log_norm[..., None]
       at = jnp.where(_hit(rows, spread.gather(ids)), z, 0.0).sum(axis=-1)
-      entropy = -(jnp.exp(log_p) * log_p).sum(axis=-1)
-      return tuple(spread.own(x) for x in (spread.sum(at) - log_norm, spread.sum(entropy), log_norm))
+      entropy = spread.sum(-(jnp.exp(log_p) * log_p).sum(axis=-1))
+      found, kept = (spread.sum(at) - log_norm, entropy), (entropy, log_norm)
+      if others:
+        z = taught(*others)
+        log_norm = spread.logsumexp(jax.nn.logsumexp(z, axis=-1))
+        terms = divergence.terms(log_p, z - log_norm[..., None], static.beta)
+        apart, pull = (spread.sum(x.sum(axis=-1)) for x in terms)
+        found, kept = (*found, apart), (*kept, log_norm, pull)
+      return jax.tree.map(spread.own, (found, kept))
 
-    nothing = lambda: (jnp.zeros(ids.shape, jnp.float32),) * 3
+    nothing = lambda: jax.tree.map(lambda x: jnp.zeros(ids.shape, x.dtype), jax.eval_shape(compute))
     return None, jax.lax.cond(live, compute, nothing)
 
   live = spread.anywhere(cut(on).any(axis=(1, 2)))
-  _, found = jax.lax.scan(slab, None, (live, cut(hidden), cut(targets)))
-  logprobs, entropies, log_norms = (join(x) for x in found)
-  return jnp.where(on, logprobs, 0.0), jnp.where(on, entropies, 0.0), log_norms
+  _, out = jax.lax.scan(slab, None, (live, *jax.tree.map(cut, (hidden, targets, states))))
+  found, kept = jax.tree.map(join, out)
+  return jax.tree.map(lambda x: jnp.where(on, x, 0.0), found), kept
 
 
-def _backward_here(
-  hidden,
-  unembedding,
-  targets,
-  on,
-  log_norms,
-  entropies,
-  by_logprob,
-  by_entropy,
-  *,
-  chunk,
-  temperature,
-  spread,
-  tokenless,
-):
+def _backward_here(hidden, unembedding, targets, on, kept, cotangents, *teacher, static):
   """Gradients of hidden and unembedding on one device. Recomputes the logits slab by slab.
 
-  With logits z, dlogp/dz = onehot - p and dH/dz = -p (log p + H).
+  With logits z, dlogp/dz = onehot - p and dH/dz = -p (log p + H); for the divergence see `divergence.terms`.
   """
-  weights, rows, real = _piece(unembedding.astype(hidden.dtype), spread, tokenless)
-  cut, join = _slabs(on, chunk, spread)
+  spread = static.spread
+  weights, rows, real = _piece(unembedding.astype(hidden.dtype), spread, static.tokenless)
+  cut, join = _slabs(on, static.chunk, spread)
+  states, taught = _taught(teacher, static)
 
   def slab(sums, now):
-    live, h, *numbers = now
+    live, h, others, *numbers = now
 
     def compute(sums):
       every = spread.gather(h)
-      ids, on, log_norm, ent, g, g_ent = (spread.gather(x) for x in numbers)
-      log_p = _logits(every, weights, temperature, real) - log_norm[..., None]
-      p = jnp.exp(log_p)
-      dz = jnp.where(_hit(rows, ids), g[..., None], 0.0) - p * (
-        g[..., None] + g_ent[..., None] * (log_p + ent[..., None])
+      ids, on, (entropy, log_norm, *kept), (g, g_entropy, *rest) = jax.tree.map(
+        lambda x: spread.gather(x)[..., None], tuple(numbers)
       )
-      dz = jnp.where(on[..., None], dz / temperature, 0.0).astype(h.dtype)
+      log_p = _logits(every, weights, static.temperature, real) - log_norm
+      p = jnp.exp(log_p)
+      dz = jnp.where(_hit(rows, ids[..., 0]), g, 0.0) - p * (g + g_entropy * (log_p + entropy))
+      if others:
+        q_norm, pull = kept
+        pulls = divergence.terms(log_p, taught(*others) - q_norm, static.beta)[1]
+        dz = dz + rest[0] * (pulls - p * pull)
+      dz = jnp.where(on, dz / static.temperature, 0.0).astype(h.dtype)
       dh = jax.lax.dot_general(dz, weights, (((2,), (0,)), ((), ())), preferred_element_type=jnp.float32)
       flat = lambda x: x.reshape(-1, x.shape[-1])
       dw = jax.lax.dot_general(flat(dz), flat(every), (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
@@ -170,11 +188,22 @@ def _backward_here(
     return jax.lax.cond(live, compute, lambda sums: (sums, jnp.zeros(h.shape, h.dtype)), sums)
 
   live = spread.anywhere(cut(on).any(axis=(1, 2)))
-  numbers = targets, on, log_norms, entropies, *(jnp.where(on, x, 0.0) for x in (by_logprob, by_entropy))
+  cotangents = jax.tree.map(lambda x: jnp.where(on, x, 0.0), cotangents)
   d_weights, d_hidden = jax.lax.scan(
-    slab, jnp.zeros(weights.shape, jnp.float32), (live, cut(hidden), *(cut(x) for x in numbers))
+    slab,
+    jnp.zeros(weights.shape, jnp.float32),
+    (live, *jax.tree.map(cut, (hidden, states, targets, on, kept, cotangents))),
   )
   return join(d_hidden), spread.stored(d_weights, unembedding.shape[0]).astype(unembedding.dtype)
+
+
+def _taught(teacher, static):
+  """(the teacher's states as a list, a slab of them → its logits); ([], None) without a teacher."""
+  if not teacher:
+    return [], None
+  states, unembedding = teacher
+  weights, _, real = _piece(unembedding.astype(states.dtype), static.spread, static.tokenless)
+  return [states], lambda h: _logits(static.spread.gather(h), weights, static.temperature, real)
 
 
 def _slabs(on, chunk, spread):

@@ -5,6 +5,7 @@
 A run is resumed in the order of train.py. There is no sampler, and no episodes are logged.
 """
 
+import dataclasses
 import functools
 import pathlib
 import random
@@ -21,7 +22,7 @@ from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.prompting import chat
-from ragrl_jax.run import contents, progress, saving
+from ragrl_jax.run import contents, progress, saving, teaching
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
 from ragrl_jax.run.prepared import Prepared
@@ -97,7 +98,8 @@ def _tuned(prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profi
   run.compare(found)
   pack = lambda parts: [packing.pack_items(part, rows=rows, lengths=lengths) for part in parts]
   model, shape = player_lib.model(config, tokenizer, prepared.shape, mesh)
-  learner = learner_lib.Learner(model, objective, optimizer, mesh=mesh)
+  teacher = teaching.load(config, tokenizer, model)
+  learner = learner_lib.Learner(model, objective, optimizer, mesh=mesh, teacher=teacher)
 
   # ---- 3. the train state is restored --------------------------------------------------------------------------------
   state, host = run.restore(learner.init(config.seed, keep=False))
@@ -111,7 +113,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profi
       # One mini-batch per step. Nothing needs to be scored first, and the weights take the place of advantages.
       clock = progress.Clock()
       with profiled(step), clock("update"):
-        ready = learner.prepare(state, [items(drawn(step - 1))], pack)
+        ready = learner.prepare(state, [items(drawn(step - 1), teaching.coefficient(config, step))], pack)
         state, metrics = learner_lib.drain(learner.train(state, ready, checkpoint=str(saved or "")))
       metrics |= clock.report()
       if evaluate is not None:
@@ -234,6 +236,7 @@ def batches(
   return at
 
 
-def items(transcripts: Sequence[Transcript]) -> list[packing.Item]:
-  """One step's transcripts, to be packed."""
-  return [packing.of_demonstration(*one, number) for number, one in enumerate(transcripts)]
+def items(transcripts: Sequence[Transcript], coef: float = 0.0) -> list[packing.Item]:
+  """One step's transcripts, to be packed. `coef` times a token's weight is that of the teacher's term."""
+  made = [packing.of_demonstration(*one, number) for number, one in enumerate(transcripts)]
+  return [dataclasses.replace(one, teaching=coef * one.advantages) for one in made]

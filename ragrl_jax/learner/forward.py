@@ -18,9 +18,16 @@ def states(model: Any, batch: Batch) -> jax.Array:
 
 
 def scores(
-  model: Any, batch: Batch, *, temperature: float, chunk: int, hidden: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array]:
-  """(logprobs, entropies) float32 [R, L] of the tokens under `loss_mask`, zeros elsewhere.
+  model: Any,
+  batch: Batch,
+  *,
+  temperature: float,
+  chunk: int,
+  hidden: jax.Array | None = None,
+  teacher: tuple[jax.Array, jax.Array] | None = None,
+  beta: float = 1.0,
+) -> tuple[jax.Array, ...]:
+  """(logprobs, entropies) float32 [R, L] of the tokens under `loss_mask`, zeros elsewhere; with a teacher, divergences.
 
   An entry is about a token, and is computed from the hidden state before it in the same sequence. A sequence's first
   token is never under the mask, so no state predicts a token of another sequence.
@@ -31,6 +38,8 @@ def scores(
     temperature: the sampler's.
     chunk: number of tokens whose logits exist at the same time.
     hidden: the model's states for this batch, if they are already computed.
+    teacher: its states for this batch, and its unembedding.
+    beta: of the divergence from the teacher, see `core/divergence.py`.
   """
   if hidden is None:  # a training step passes them, because a shared critic reads its values from the same states
     hidden = states(model, batch)
@@ -42,7 +51,8 @@ def scores(
     # A state has several targets where texts part. A token that several sequences train is computed once.
     before = jnp.asarray(batch.states)
     targets, on = batch.tokens, before >= 0
-    hidden = jnp.take_along_axis(hidden, jnp.maximum(before, 0)[:, :, None], axis=1)
+    predicting = lambda states: jnp.take_along_axis(states, jnp.maximum(before, 0)[:, :, None], axis=1)
+    hidden, teacher = predicting(hidden), teacher and (predicting(teacher[0]), teacher[1])
   # Never [R, T, V]: the logits exist for `chunk` tokens at a time, and the backward pass recomputes them.
   weights = model.unembedding()
   found = logprobs_lib.chunked(
@@ -54,12 +64,12 @@ def scores(
     temperature=temperature,
     spread=rules.head(model.mesh, hidden, weights),
     tokenless=model.tokenless,
+    teacher=teacher,
+    beta=beta,
   )
   if batch.places is None:
-    logprobs, entropies = (jnp.roll(x, 1, axis=1) for x in found)
-  else:
-    logprobs, entropies = (jnp.where(mask, jnp.take_along_axis(x, batch.places, axis=1), 0.0) for x in found)
-  return logprobs, entropies
+    return tuple(jnp.roll(x, 1, axis=1) for x in found)
+  return tuple(jnp.where(mask, jnp.take_along_axis(x, batch.places, axis=1), 0.0) for x in found)
 
 
 def values(critic: Any, batch: Batch, hidden: jax.Array | None = None) -> jax.Array:

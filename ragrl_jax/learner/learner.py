@@ -27,6 +27,7 @@ from ragrl_jax.learner import flops, forward, packing, step
 from ragrl_jax.learner import optimizer as optimizer_lib
 from ragrl_jax.learner.settings import AdvantageSettings, OptimizerSettings, Settings
 from ragrl_jax.learner.state import TrainState
+from ragrl_jax.learner.teacher import Teacher
 from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Critic, Decoder, ValueParam
@@ -67,6 +68,7 @@ class Learner:
     adapters: number of LoRA's parameters. If there are any, no other parameters of the policy are trained.
     reference: trained parameters of the frozen policy of the KL term; None without one.
     rate: multiplies the policy's learning rate; a separate critic keeps its own.
+    teacher: a frozen model that the policy is pulled to; None without one.
   """
 
   def __init__(
@@ -77,6 +79,7 @@ class Learner:
     *,
     mesh: jax.sharding.Mesh | None = None,
     reference: Any = None,
+    teacher: Decoder | None = None,
   ):
     """Builds the programs; nothing is compiled yet.
 
@@ -88,6 +91,7 @@ class Learner:
       mesh: devices that share rows and parameters; None: one device.
       reference: trained parameters of the reference policy, if the objective needs one. By default the model's present
         parameters, those arrays and not a copy; with settings.reference "base" the model without its adapters.
+      teacher: the model of settings.teacher, see `Teacher`.
     """
     s = settings
     self.settings, self.mesh, self.model_config, self.rate = s, mesh, model.config, 1.0
@@ -114,6 +118,7 @@ class Learner:
         mesh=mesh,
         trainable=nnx.Param,
       )
+    self.teacher = None if teacher is None else Teacher(teacher, s)
     self.adapters = lora.size(model)
     self.reference = reference
     # The initial parameters, of which the state gets a copy: stored adapters and merged ones have one reference.
@@ -228,11 +233,15 @@ class Learner:
     """See `advantages.assign`: with a critic's values, or a KL penalty in the reward, copied to the host."""
     s, penalties, values = self.settings, None, None
     of_items = lambda arrays: packed.of_items(arrays, items)
+    # Penalties are subtracted at each token before returns are summed, as in PPO with a per-token KL in the reward.
     if s.kl != "none" and s.kl_in == "reward":
-      # The penalty is subtracted at each token before returns are summed, as in PPO with a per-token KL in the reward.
       coefficient = float(state.kl_coef)
       penalty = lambda block: _penalty(block.old_logprobs, block.ref_logprobs, s.kl, tangent=s.kl_tangent)
       penalties = of_items([coefficient * _whole(penalty(block)) for block in placed])
+    if self.teacher is not None and s.teacher.in_reward:
+      gaps = [block.old_logprobs - self.teacher.score(block) for block in placed]
+      pulls = of_items([_whole(gap * block.teaching) for gap, block in zip(gaps, placed)])
+      penalties = pulls if penalties is None else [a + b for a, b in zip(penalties, pulls)]
     if s.critic.kind != "none":
       values = of_items([_whole(block.values) for block in placed])
     return advantages_lib.assign(items, how, values=values, penalties=penalties)
@@ -278,7 +287,8 @@ class Learner:
       if number >= alone:
         # The critic is removed, so that the policy's programs have the same arguments with and without one.
         critic, policy = state.critic, dataclasses.replace(state, critic=None)
-        policy, metrics = yield from self.trained.steps(policy, blocks, totals, self.rate)
+        teacher = self.teacher if s.teacher.in_loss else None
+        policy, metrics = yield from self.trained.steps(policy, blocks, totals, self.rate, teacher=teacher)
         state = dataclasses.replace(policy, critic=critic)
         found.append(metrics)
     # The host waits for the device here, once. Everything above was only dispatched.

@@ -36,6 +36,7 @@ class Item:
     rewards: float [turns], the reward of each turn of its episode. Empty in SFT.
     episode: a key shared by the items of one episode; None if the episode has only this item.
     routes: int16 [tokens, n], see `structs.Batch`; None if the sampler recorded none.
+    teaching: float, the weight of the teacher's term at each token; None: nowhere.
   """
 
   tokens: np.ndarray
@@ -48,6 +49,7 @@ class Item:
   rewards: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.float32))
   episode: tuple[int, int] | None = None
   routes: np.ndarray | None = None
+  teaching: np.ndarray | None = None
 
 
 class Span(NamedTuple):
@@ -229,7 +231,7 @@ def _block(
   ints, floats = lambda shape: np.zeros(shape, np.int32), lambda: np.zeros(scored, np.float32)
   # Zeros are padding: segment 0 is not a sequence, and its mask is 0.
   tokens, positions, until, segment_ids, places = ints(read), ints(read), ints(read), ints(scored), ints(scored)
-  loss_mask, advantages, sampler_logprobs = np.zeros(scored, bool), floats(), floats()
+  loss_mask, advantages, sampler_logprobs, teaching = np.zeros(scored, bool), floats(), floats(), floats()
   states, chosen = np.full(read, -1, np.int32), np.full((*read, routes), UNROUTED, np.int16)
   where = {}
   for row, members in enumerate(pieces):
@@ -250,6 +252,8 @@ def _block(
       # Untrained tokens get zeros, whatever the item contains.
       advantages[here] = np.where(mask, item.advantages, 0.0)[own]
       sampler_logprobs[here] = np.where(mask, item.sampler_logprobs, 0.0)[own]
+      if item.teaching is not None:
+        teaching[here] = np.where(mask, item.teaching, 0.0)[own]
       states[row, path[trained]] = path[trained - 1]
       if routes and item.routes is not None:
         chosen[row, path[trained - 1] + 1] = item.routes[trained]
@@ -267,6 +271,7 @@ def _block(
     ref_logprobs=floats(),
     values=floats(),
     returns=floats(),
+    teaching=teaching,
     routes=chosen if routes else None,
     **(dict(until=until, states=states, places=places) if sharing else {}),
   )

@@ -121,6 +121,15 @@ class Settings(Loss):
       self.kl_in != "reward" or self.kl == "none" or self.advantage is not None,
       "config.loss.kl_in='reward' needs advantages that come from the rewards: set config.advantage.",
     )
+    yield (
+      not self.teacher.in_reward or self.advantage is not None,
+      "config.loss.teacher.kind='k1' is part of the reward, and there is none: use 'forward', 'reverse' or 'jsd'.",
+    )
+    yield (
+      self.objective == "policy" or not self.teacher.path or self.teacher.tokens == self.teacher.episodes == "all",
+      f"config.loss.teacher.tokens={self.teacher.tokens!r}, episodes={self.teacher.episodes!r}: both must be 'all' in "
+      "fine-tuning, whose transcripts have weights instead (config.sft.environment_weight).",
+    )
     kind = self.advantage and self.advantage.kind
     yield (
       (kind == "gae") == (self.critic.kind != "none"),
@@ -141,12 +150,16 @@ class Settings(Loss):
   @property
   def scores_old(self) -> bool:
     """Whether the old policy needs a forward pass. With a single step it is the current policy, so it does not."""
-    return self.objective == "policy" and (self.steps > 1 or (self.kl != "none" and self.kl_in == "reward"))
+    return self.objective == "policy" and (self.steps > 1 or self._penalised)
 
   @property
   def scores_first(self) -> bool:
-    """Whether advantages need scores: a critic's values, or a KL penalty in the reward."""
-    return self.critic.kind != "none" or (self.kl != "none" and self.kl_in == "reward")
+    """Whether advantages need scores: a critic's values, or a penalty in the reward."""
+    return self.critic.kind != "none" or self._penalised
+
+  @property
+  def _penalised(self) -> bool:
+    return (self.kl != "none" and self.kl_in == "reward") or self.teacher.in_reward
 
 
 def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Settings:
@@ -161,7 +174,7 @@ def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Set
   """
   shared: dict[str, Any] = dict(logprob_chunk=run.learner.logprob_chunk, max_nonfinite=run.learner.max_nonfinite)
   if objective == "sft":
-    return Settings(objective="sft", **shared)
+    return Settings(objective="sft", teacher=run.loss.teacher, **shared)
   if run.learner.share_prompts and row_layout.longest_row(run) > splash.LONGEST_SHARED:
     raise ValueError(
       f"config.learner.share_prompts=True with row_lengths={run.learner.row_lengths}: rows with shared beginnings have "

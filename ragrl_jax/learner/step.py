@@ -40,6 +40,8 @@ SUMS = (
   "left_out_tokens",
   "llds",
   "llds_tokens",
+  "teacher_kl",
+  "taught",
   "value_loss",
 )
 
@@ -47,6 +49,7 @@ SUMS = (
 def computed(settings: Settings) -> set[str]:
   """The names of SUMS that mean something with these settings. The others stay 0, and are not reported."""
   s, names = settings, {"loss", "entropy"}
+  names |= {"teacher_kl", "taught"} if s.teacher.in_loss else set()
   if s.objective == "policy":
     names |= {"policy_loss", "clip_fraction", "ratio", "old_kl", "mismatch"}
     names |= {"dual_clip_fraction"} if s.dual_clip is not None else set()
@@ -60,12 +63,18 @@ def computed(settings: Settings) -> set[str]:
   return names | ({"value_loss"} if s.critic.kind == "shared" else set())
 
 
-# (model, batch, totals [2], kl_coef) → (this block's share of the loss, its metrics)
-Objective = Callable[[Any, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
+# (model, batch, totals [2], kl_coef, teacher or None) → (this block's share of the loss, its metrics)
+Objective = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
 
 
 def policy_objective(
-  model: Any, batch: Batch, totals: jax.Array, kl_coef: jax.Array, settings: Settings
+  model: Any,
+  batch: Batch,
+  totals: jax.Array,
+  kl_coef: jax.Array,
+  teacher: tuple[jax.Array, jax.Array] | None = None,
+  *,
+  settings: Settings,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """This block's share of the step's loss, and of its metrics (SUMS).
 
@@ -74,13 +83,15 @@ def policy_objective(
     batch: one block of packed rows.
     totals: float32 [2], trained tokens (for SFT: the sum of their weights) and sequences of the whole step.
     kl_coef: float32, the penalty's weight in the loss.
+    teacher: the states of a teacher for this block, and its unembedding.
     settings: the objective.
   """
   s = settings
   policy = model.trunk if s.critic.kind == "shared" else model
-  # One forward pass gives all of them: log-probabilities, entropies, and a shared critic's values.
+  # One forward pass gives all of them: log-probabilities, entropies, divergences, and a shared critic's values.
   hidden = forward.states(policy, batch)
-  logprobs, entropies = forward.scores(policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden)
+  how = dict(temperature=s.temperature, chunk=s.logprob_chunk, beta=s.teacher.mixture)
+  logprobs, entropies, *apart = forward.scores(policy, batch, hidden=hidden, teacher=teacher, **how)
   mask, of_step = batch.loss_mask, (totals[0], totals[1])
   # Always all names, because the blocks' metrics are added leaf by leaf in one compiled program.
   found = {name: jnp.float32(0.0) for name in SUMS}
@@ -92,6 +103,13 @@ def policy_objective(
     weights = jnp.ones(mask.shape, jnp.float32)
     value, more = _policy(logprobs, entropies, batch, of_step, kl_coef, s)
     found |= more
+  if apart:
+    share = lambda x: masked.total(jax.lax.stop_gradient(x), mask) / jnp.maximum(of_step[0], 1e-6)
+    mode = "token_mean" if s.objective == "sft" else s.aggregation
+    how = dict(segment_ids=batch.segment_ids, totals=of_step, norm=s.norm)
+    value = value + losses.aggregate(apart[0] * batch.teaching, mask, mode, **how)
+    taught = (batch.teaching > 0.0).astype(jnp.float32)
+    found |= dict(teacher_kl=share(apart[0] * taught), taught=share(taught))
   if s.critic.kind == "shared":
     found["value_loss"] = _value(forward.values(model, batch, hidden), batch, of_step, s)
     value = value + s.critic.coef * found["value_loss"]
@@ -170,7 +188,7 @@ def _weights(logprobs, old, batch, share, s):
 
 
 def value_objective(
-  critic: Any, batch: Batch, totals: jax.Array, _: jax.Array, settings: Settings
+  critic: Any, batch: Batch, totals: jax.Array, _: jax.Array, *, settings: Settings
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """The loss of a critic with its own trunk, and its metrics ("loss")."""
   batch = dataclasses.replace(batch, routes=None)  # the policy's, not this trunk's

@@ -1,6 +1,6 @@
 """The compiled programs of a trained model. The policy uses them, and so does a separate critic."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
@@ -46,7 +46,7 @@ class Trained:
     Args:
       model: has the methods that `objective` calls; of ShapeDtypeStructs if programs are only compiled (on a mesh).
       optimizer: Optax's.
-      objective: (model, batch, totals, kl_coef) → (loss, metrics).
+      objective: see `step.Objective`.
       trainable: an nnx filter.
       mesh: devices that share rows and parameters; None: one device.
       names: names of the objective's metrics.
@@ -108,16 +108,28 @@ class Trained:
     return nnx.merge(self.graphdef, params, frozen)
 
   def steps(
-    self, state: TrainState, blocks: Sequence[Batch], totals: Any, rate: float = 1.0
+    self,
+    state: TrainState,
+    blocks: Sequence[Batch],
+    totals: Any,
+    rate: float = 1.0,
+    *,
+    teacher: Callable[[Batch], Any] | None = None,
   ) -> Generator[Any, None, tuple[TrainState, dict[str, Any]]]:
     """One optimiser step over these blocks. Yields the result of each program after dispatching it.
 
-    Another `rate` than 1 multiplies the learning rate.
+    Args:
+      state: donated.
+      blocks: packed rows on their devices.
+      totals: see `step.policy_objective`.
+      rate: multiplies the learning rate.
+      teacher: a block → the objective's argument of this name; None: it gets none.
     """
     # Zeros, a call per block, then the step: the gradient of the whole batch in the memory of one block.
     grads, sums = self.zeros(state.params)
     totals = hosts.put(totals, self._whole)
     for block in blocks:
-      grads, sums = self.accumulate(grads, sums, state.params, self.frozen, block, totals, state.kl_coef)
+      more = () if teacher is None else (teacher(block),)
+      grads, sums = self.accumulate(grads, sums, state.params, self.frozen, block, totals, state.kl_coef, *more)
       yield sums
     return self.apply(state, grads, sums, *([] if rate == 1.0 else [hosts.put(np.float32(rate), self._whole)]))

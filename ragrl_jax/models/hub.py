@@ -30,6 +30,7 @@ FILES = tuple(
 SETTINGS = {
   "model.path": "config",
   "model.lora.path": "config",
+  "loss.teacher.path": "config",
   "prompting.tokenizer": "tokenizer",
   "retrieval.query_encoder": "config",
   "judge.path": "config",

@@ -12,7 +12,7 @@ from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import dispatch, group_sampler
-from ragrl_jax.run import contents, questions, rewards
+from ragrl_jax.run import contents, questions, rewards, teaching
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.store import checkpoint
@@ -57,6 +57,11 @@ class Rooms:
   def saved(self) -> dict[str, Any]:
     """The host's part of a checkpoint; the train state is the other part."""
     return {SAMPLER: self.sampler.saved(), ROWS: [*self.packing["lengths"]]}
+
+  def items(self, scored: Sequence[rewards.Scored], step: int) -> list[packing.Item]:
+    """The items to pack; with a teacher, with the weights of its term at this step."""
+    player = self.player
+    return teaching.items(scored, player.settings, step, player.recipe.parser, player.tokenizer)
 
   def pack(self, parts: Sequence[Sequence[packing.Item]]) -> list[packing.Packed]:
     """The rows of each optimiser step's items. Their lengths are chosen, or checked, at the first call with items."""
@@ -118,7 +123,13 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
   return Rooms(
     player,
     sampler,
-    learner_lib.Learner(player.model, objective, optimizer, mesh=player.mesh),
+    learner_lib.Learner(
+      player.model,
+      objective,
+      optimizer,
+      mesh=player.mesh,
+      teacher=teaching.load(config, prepared.tokenizer, player.model),
+    ),
     scorer=scorer,
     minibatches=objective.minibatches,
     packing=dict(

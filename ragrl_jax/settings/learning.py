@@ -53,6 +53,46 @@ class Advantage(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class Teacher(Section):
+  """A model to whose word on the policy's own tokens the policy is pulled (learner/teacher.py)."""
+
+  PATH = "loss.teacher"
+
+  path: str = setting("", "folder or Hugging Face name of a model with the policy's tokenizer; empty: no teacher")
+  kind: str = setting(
+    "reverse",
+    "reverse: KL(policy || teacher) over the whole vocabulary; forward: KL(teacher || policy); jsd: between both; k1: "
+    "of the sampled token, subtracted from its reward",
+    choices=("reverse", "forward", "jsd", "k1"),
+  )
+  beta: float = setting(0.5, "jsd: the teacher's share of the mixture (core/divergence.py)", above=0, below=1)
+  tokens: str = setting(
+    "all",
+    "the model's tokens that are taught; queries: what it searched for, answers: its answer, thought: all others",
+    choices=("all", "thought", "queries", "answers"),
+  )
+  episodes: str = setting("all", "failed: only those whose outcome is 0 (DGPO)", choices=("all", "failed"))
+  coef: float = setting(1.0, "weight of the term, at the first step", least=0)
+  final_coef: float | None = setting(None, "its weight from `final_step` on, on a straight line; None: coef", least=0)
+  final_step: int = setting(0, "0: the run's last step", unit="steps", least=0)
+
+  @property
+  def in_loss(self) -> bool:
+    """Whether the term is a divergence over the whole vocabulary, in the loss."""
+    return bool(self.path) and self.kind != "k1"
+
+  @property
+  def in_reward(self) -> bool:
+    """Whether the term is subtracted from the rewards of tokens."""
+    return bool(self.path) and self.kind == "k1"
+
+  @property
+  def mixture(self) -> float:
+    """beta of `core.divergence.terms`."""
+    return dict(forward=0.0, reverse=1.0).get(self.kind, self.beta)
+
+
+@dataclasses.dataclass(frozen=True)
 class Loss(Section):
   """The policy's loss (core/losses.py)."""
 
@@ -132,6 +172,7 @@ class Loss(Section):
   )
   epochs: int = setting(1, "passes over one batch of episodes", unit="passes", least=1)
   minibatches: int = setting(1, "optimiser steps per pass, each on its own prompts", unit="steps", least=1)
+  teacher: Teacher = Teacher()
 
   @property
   def masks_sequences(self) -> bool:

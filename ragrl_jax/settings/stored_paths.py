@@ -13,8 +13,8 @@ from typing import Any
 
 FILE = "places.json"
 SETTINGS = tuple(
-  "data.train data.hard data.evaluate data.evidence model.path model.lora.path prompting.tokenizer retrieval.index "
-  "retrieval.query_encoder judge.path judge.cache judges.*.path judges.*.cache endpoint.cache".split()
+  "data.train data.hard data.evaluate data.evidence model.path model.lora.path loss.teacher.path prompting.tokenizer "
+  "retrieval.index retrieval.query_encoder judge.path judge.cache judges.*.path judges.*.cache endpoint.cache".split()
 )
 LOCAL = ("data.train", "data.hard", "data.evaluate", "data.evidence", "retrieval.index")  # never a name on the hub
 

@@ -223,10 +223,10 @@ def test_guards_that_are_off_are_not_in_the_compiled_step(full, monkeypatch):
   monkeypatch.setattr(importance, "importance_weights", refuse)
   batch, totals = small.blocks(small.items())[0], jnp.ones(2)
   model = nnx.merge(full.trained.graphdef, full.params)
-  jax.eval_shape(lambda: step.policy_objective(model, batch, totals, jnp.float32(0.3), FULL))
+  jax.eval_shape(lambda: step.policy_objective(model, batch, totals, jnp.float32(0.3), settings=FULL))
   on = dataclasses.replace(FULL, llds_coef=0.2)
   with pytest.raises(AssertionError, match="is off"):
-    jax.eval_shape(lambda: step.policy_objective(model, batch, totals, jnp.float32(0.3), on))
+    jax.eval_shape(lambda: step.policy_objective(model, batch, totals, jnp.float32(0.3), settings=on))
 
 
 def test_masks_leave_out_what_the_sampler_did_not_mean():
@@ -431,7 +431,7 @@ def test_counts_by_hand():
     positions=row(0, 1, 2, 0, 1, 0, 0, 0),
     loss_mask=row(0, 1, 1, 0, 0, 0, 0, 0),
     advantages=row(0, 0.5, 0, 0, 0, 0, 0, 0),
-    **dict.fromkeys("sampler_logprobs old_logprobs ref_logprobs values returns".split(), zeros),
+    **dict.fromkeys("sampler_logprobs old_logprobs ref_logprobs values returns teaching".split(), zeros),
   )
   counts = blocks_lib.count([batch], Settings())
   assert counts == dict(tokens=2, sequences=1, scored=2, packed_tokens=5, places=8, weight=2, pairs=9, silent=1)

@@ -23,21 +23,25 @@ def arrays(vocab):
   return normal(R, T, D), 0.5 * normal(vocab, D), targets, jnp.asarray(mask), normal(2, R, T)
 
 
-def run(mesh, vocab, tokenless=()):
+def run(mesh, vocab, tokenless=(), beta=None):
   hidden, weights, targets, mask, weigh = arrays(vocab)
   spread = rules.head(mesh, hidden, weights)
   if mesh is not None:
     at = NamedSharding(mesh, P(spread.rows, spread.length))
     hidden, targets, mask = (jax.device_put(x, at) for x in (hidden, targets, mask))
     weights = jax.device_put(weights, NamedSharding(mesh, P(spread.vocab, spread.embed)))
+  # A teacher twice as wide as the policy.
+  taught = (
+    {} if beta is None else dict(teacher=tuple(jnp.flip(jnp.tile(x, 2), 0) for x in (hidden, weights)), beta=beta)
+  )
 
   @jax.jit
   def f(hidden, weights):
     call = lambda h, w: logprobs.chunked(
-      h, w, targets, mask, chunk=3, temperature=0.7, spread=spread, tokenless=tokenless
+      h, w, targets, mask, chunk=3, temperature=0.7, spread=spread, tokenless=tokenless, **taught
     )
     found, back = jax.vjp(call, hidden, weights)
-    return found, back(tuple(weigh))
+    return found, back((*weigh, weigh[0])[: len(found)])
 
   return jax.device_get(f(hidden, weights))
 
@@ -55,6 +59,13 @@ def test_a_mesh_computes_what_one_device_computes(vocab, sizes):
   mesh = mesh_lib.make(jax.devices(), **{"data": 1, **sizes})
   for one, two in zip(jax.tree.leaves(run(None, vocab)), jax.tree.leaves(run(mesh, vocab)), strict=True):
     np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+def test_a_mesh_computes_the_divergence_from_a_teacher():
+  mesh = mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2)
+  pair = (jax.tree.leaves(run(here, 34, ((30, 34),), beta=0.3)) for here in (None, mesh))
+  for one, two in zip(*pair, strict=True):
+    np.testing.assert_allclose(one, two, atol=1e-5, rtol=1e-5)
 
 
 def test_rows_without_a_token_on_a_mesh():

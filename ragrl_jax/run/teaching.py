@@ -1,0 +1,115 @@
+"""The teacher of a run: its model, with the policy's tokens, and the tokens of the policy that it scores."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ragrl_jax import structs
+from ragrl_jax.core import schedules
+from ragrl_jax.learner import advantages, packing, teacher
+from ragrl_jax.models import hub, weights
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.prompting import tokenizer as tokenizer_lib
+from ragrl_jax.run import rewards
+from ragrl_jax.settings import Settings
+
+SETTING = "config.loss.teacher.path"
+
+
+def load(config: Settings, tokenizer: Any, policy: Decoder) -> Decoder | None:
+  """The model of config.loss.teacher, on the policy's devices and in the dtype of its matmuls; None without a teacher.
+
+  Raises:
+    ValueError: it cannot be read, or its ids stand for other tokens than the policy's.
+  """
+  path = config.loss.teacher.path
+  if not path:
+    return None
+  check_tokens(path, tokenizer)
+  dtype = jnp.dtype(config.model.dtype)
+  model, _ = weights.load_pretrained(hub.folder(path, SETTING), dtype=dtype, mesh=policy.mesh)
+  model.tokenless = policy.tokenless
+  return teacher.with_rows(model, policy.config.vocab_size)
+
+
+def check_tokens(path: str, tokenizer: Any) -> None:
+  """Raises a ValueError unless each of the tokenizer's ids stands for the same token in the tokenizer of this model.
+
+  A model of bytes has no files of a tokenizer, so it is not checked.
+  """
+  folder = hub.folder(path, SETTING, part="tokenizer")
+  files = ("tokenizer.json", "tokenizer.model")
+  if isinstance(tokenizer, tokenizer_lib.ByteTokenizer) and not any((folder / file).exists() for file in files):
+    return
+  theirs = tokenizer_lib.load_tokenizer(folder, chat=False)
+  token = lambda of, i: (of.token_bytes(i), of.control_names.get(i)) if i < of.vocab_size else None
+  other = next((i for i in range(tokenizer.vocab_size) if token(tokenizer, i) != token(theirs, i)), None)
+  if other is not None:
+    ours, its = (said and (said[1] or said[0]) for said in (token(tokenizer, other), token(theirs, other)))
+    raise ValueError(
+      f"{SETTING}={path!r}: id {other} is {its!r} there, and {ours!r} for the policy: a teacher scores the policy's "
+      "own ids, so it must have the same tokenizer. Name a model of the policy's family."
+    )
+
+
+def coefficient(config: Settings, step: int) -> float:
+  """The weight of the teacher's term at this step, counted from 1."""
+  how = config.loss.teacher
+  final = how.coef if how.final_coef is None else how.final_coef
+  return schedules.ramp(step - 1, 0, (how.final_step or config.steps) - 1, how.coef, final)
+
+
+def items(scored: Sequence[rewards.Scored], config: Settings, step: int, parser, tokenizer) -> list[packing.Item]:
+  """`rewards.items`, and with a teacher the weight of its term at each token: that of the step, or 0.
+
+  Args:
+    scored: the episodes.
+    config: all settings.
+    step: counted from 1.
+    parser: the recipe's, which finds the answers.
+    tokenizer: the policy's.
+  """
+  found, how = rewards.items(scored), config.loss.teacher
+  if not how.path:
+    return found
+  coef = coefficient(config, step)
+  for one, own in zip((one for one in scored if one.trains), advantages.by_episode(found), strict=True):
+    failed = one.outcome is not None and one.outcome < 0.5
+    weight = coef * (failed or how.episodes == "all")
+    taught = weight * np.concatenate(_chosen(one.episode, how.tokens, parser, tokenizer)).astype(np.float32)
+    for number in own:  # the conversations of the episode, in order
+      model = found[number].turns >= 0
+      weights = np.zeros(model.shape, np.float32)
+      weights[model], taught = np.split(taught, [model.sum()])
+      found[number] = dataclasses.replace(found[number], teaching=weights)
+  return found
+
+
+def _chosen(episode: structs.Episode, tokens: str, parser, tokenizer) -> list[np.ndarray]:
+  """Whether each token of each model segment is one of these (config.loss.teacher.tokens)."""
+  chosen, queries = [], []
+  for segment in reversed(episode.segments):
+    if segment.owner == structs.ENVIRONMENT:
+      queries += [segment.query] if segment.query else []
+      continue
+    answers = [answer] if (answer := parser.answer(segment.text)) else []
+    phrases = dict(all=[], queries=queries, answers=answers, thought=queries + answers)[tokens]
+    inside = _inside(segment.ids, phrases, tokenizer)
+    chosen.append(inside if tokens in ("queries", "answers") else ~inside)
+    queries = []  # those of the turn before
+  return chosen[::-1]
+
+
+def _inside(ids: Sequence[int], phrases: Sequence[str], tokenizer) -> np.ndarray:
+  """Whether each token has a byte of the last occurrence of one of the phrases."""
+  parts = [tokenizer.token_bytes(i) for i in ids] if phrases else []
+  ends = np.cumsum([len(part) for part in parts])
+  starts = ends - [len(part) for part in parts]
+  found = np.zeros(len(ids), bool)
+  for phrase in (phrase.encode() for phrase in phrases):
+    if (at := b"".join(parts).rfind(phrase)) >= 0:
+      found |= (starts < at + len(phrase)) & (ends > at)
+  return found

@@ -1,0 +1,117 @@
+"""The teacher's term: its loss and gradient, its part of the reward, and what it leaves as it was."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_learner as small
+from flax import nnx
+
+from ragrl_jax.learner import teacher as teacher_lib
+from ragrl_jax.learner.learner import Learner
+from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, Settings
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.settings.learning import Teacher
+
+# Wider than the policy, and with more rows of the vocabulary than the policy has.
+SHAPE = DecoderConfig(
+  vocab_size=40, d_model=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32, rope_theta=10_000.0
+)  # fmt: skip
+
+
+def made(kind="jsd", mesh=None, **how):
+  settings = Settings(logprob_chunk=64, temperature=0.8, teacher=Teacher(path="elsewhere", kind=kind, beta=0.3), **how)
+  decoder = teacher_lib.with_rows(Decoder(SHAPE, rngs=nnx.Rngs(5), mesh=mesh), small.CONFIG.vocab_size)
+  return Learner(small.model(mesh=mesh), settings, small.OPTIMIZER, mesh=mesh, teacher=decoder)
+
+
+def weighed(items, seed=3):
+  draw = np.random.default_rng(seed)
+  weights = lambda item: (0.5 * item.loss_mask * (draw.random(len(item.tokens)) < 0.7)).astype(np.float32)
+  return [dataclasses.replace(item, teaching=weights(item)) for item in items]
+
+
+def gradient(learner, batches):
+  """As small.gradient, with the teacher."""
+  grads, sums = learner.trained.zeros(learner.params)
+  totals = np.asarray([sum(b.loss_mask.sum() for b in batches), 10], np.float32)
+  for batch in map(learner.place, batches):
+    given = (learner.params, learner.trained.frozen, batch, totals, np.float32(0), learner.teacher(batch))
+    grads, sums = learner.trained.accumulate(grads, sums, *given)
+  return jax.device_get(sums), grads
+
+
+@pytest.mark.parametrize("kind", ["reverse", "forward", "jsd"])
+def test_loss_and_gradient_equal_a_plain_computation(kind):
+  """Reference: one sequence at a time, all logits at once."""
+  learner, items = made(kind), weighed(small.items(3))
+  tokens = sum(int(item.loss_mask[1:].sum()) for item in items)
+  other = Decoder(SHAPE, rngs=nnx.Rngs(5))
+
+  def loss(params):
+    total = 0.0
+    for item in items:
+      models = learner.trained.model(params, learner.trained.frozen), other
+      logits = (model(item.tokens[None])[0, :-1, : small.CONFIG.vocab_size] for model in models)
+      p, q = (jax.nn.log_softmax(one / 0.8) for one in logits)
+      m = jnp.log(0.3 * jnp.exp(q) + 0.7 * jnp.exp(p))
+      kl = lambda a, b: (jnp.exp(a) * (a - b)).sum(-1)
+      apart = dict(reverse=kl(p, q), forward=kl(q, p), jsd=0.3 * kl(q, m) + 0.7 * kl(p, m))[kind]
+      x = jnp.take_along_axis(p, item.tokens[1:, None], 1)[:, 0]
+      surrogate = -item.advantages[1:] * jnp.exp(x - jax.lax.stop_gradient(x))
+      total += ((surrogate + apart * item.teaching[1:]) * item.loss_mask[1:].astype(np.float32)).sum()
+    return total / tokens
+
+  want, want_grads = jax.jit(jax.value_and_grad(loss))(learner.params)
+  found, grads = gradient(learner, small.blocks(items))
+  assert found["loss"] == pytest.approx(float(want), abs=1e-6)
+  assert small.distance(grads, want_grads) < 1e-6
+  assert found["taught"] == pytest.approx(sum((item.teaching[1:] > 0).sum() for item in items) / tokens)
+
+
+def test_packing_and_devices_change_nothing():
+  items = weighed(small.items(16, seed=1))
+  want, want_grads = gradient(made(), small.padded(items))
+  spread = made(mesh=mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
+  assert spread.teacher.params["layers"]["q"][...].sharding.spec == spread.params["layers"]["q"][...].sharding.spec
+  found, grads = gradient(spread, small.blocks(items))
+  assert found["teacher_kl"] == pytest.approx(want["teacher_kl"], rel=1e-5)
+  assert small.distance(grads, want_grads) < 1e-5
+
+
+def test_an_update_pulls_the_policy_to_its_teacher_and_leaves_that_as_it_was():
+  learner = made("reverse")
+  before = jax.device_get(learner.teacher.params)
+  items = [dataclasses.replace(item, advantages=0 * item.advantages) for item in weighed(small.items())]
+  state, apart = learner.init(0), []
+  for _ in range(8):
+    state, metrics = small.update(learner, state, small.blocks(items))
+    apart.append(metrics["teacher_kl"])
+  assert apart[-1] < 0.9 * apart[0]
+  assert small.distance(before, learner.teacher.params) == 0
+
+
+def test_the_sampled_tokens_k1_is_subtracted_from_the_rewards_of_failed_episodes():
+  """DGPO (arXiv 2508.20324), by hand: r_t = score_t - 0.001 (log p - log q) where the episode failed, then GAE."""
+  critic = CriticSettings(kind="own", optimizer=small.OPTIMIZER)
+  how = dict(advantage=AdvantageSettings(kind="gae", whiten=False), critic=critic)
+  learner = made("k1", **how)
+  right, wrong = (small.earning(item, reward) for item, reward in zip(small.items(2), (1.0, 0.0)))
+  teach = lambda item, coef: dataclasses.replace(item, teaching=np.full(len(item.tokens), coef, np.float32))
+  state, items = learner.init(0), [teach(right, 0.0), teach(wrong, 0.001)]
+  ready = learner.prepare(state, [items], small.pack)
+  policy, other = small.model(), teacher_lib.with_rows(Decoder(SHAPE, rngs=nnx.Rngs(5)), small.CONFIG.vocab_size)
+  for item, got, score, coef in zip(items, ready.items, (1.0, 0.0), (0.0, 0.001)):
+    x, y = (
+      np.take_along_axis(jax.nn.log_softmax(model(item.tokens[None])[0, :-1] / 0.8), item.tokens[1:, None], 1)[:, 0]
+      for model in (policy, other)
+    )
+    on = item.loss_mask[1:]
+    rewards = -coef * np.asarray(x - y)[on]
+    rewards[-1] += score
+    # A new critic's values are 0, gamma and lambda 1: an advantage is the sum of the rewards to come.
+    np.testing.assert_allclose(got.advantages[1:][on], np.cumsum(rewards[::-1])[::-1], atol=1e-6)
