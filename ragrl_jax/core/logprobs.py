@@ -198,9 +198,9 @@ def _backward_here(hidden, unembedding, targets, on, kept, cotangents, *teacher,
 
 
 def _taught(teacher, static):
-  """(the teacher's states as a list, a slab of them → its logits); ([], None) without a teacher."""
+  """(the teacher's states as a list, a slab of them → its logits); without a teacher the list is empty."""
   if not teacher:
-    return [], None
+    return [], lambda h: h
   states, unembedding = teacher
   weights, _, real = _piece(unembedding.astype(states.dtype), static.spread, static.tokenless)
   return [states], lambda h: _logits(static.spread.gather(h), weights, static.temperature, real)

@@ -90,8 +90,10 @@ def policy_objective(
   policy = model.trunk if s.critic.kind == "shared" else model
   # One forward pass gives all of them: log-probabilities, entropies, divergences, and a shared critic's values.
   hidden = forward.states(policy, batch)
-  how = dict(temperature=s.temperature, chunk=s.logprob_chunk, beta=s.teacher.mixture)
-  logprobs, entropies, *apart = forward.scores(policy, batch, hidden=hidden, teacher=teacher, **how)
+  taught: dict[str, Any] = dict(teacher=teacher, beta=s.teacher.mixture)
+  logprobs, entropies, *apart = forward.scores(
+    policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden, **taught
+  )
   mask, of_step = batch.loss_mask, (totals[0], totals[1])
   # Always all names, because the blocks' metrics are added leaf by leaf in one compiled program.
   found = {name: jnp.float32(0.0) for name in SUMS}
@@ -104,12 +106,8 @@ def policy_objective(
     value, more = _policy(logprobs, entropies, batch, of_step, kl_coef, s)
     found |= more
   if apart:
-    share = lambda x: masked.total(jax.lax.stop_gradient(x), mask) / jnp.maximum(of_step[0], 1e-6)
-    mode = "token_mean" if s.objective == "sft" else s.aggregation
-    how = dict(segment_ids=batch.segment_ids, totals=of_step, norm=s.norm)
-    value = value + losses.aggregate(apart[0] * batch.teaching, mask, mode, **how)
-    taught = (batch.teaching > 0.0).astype(jnp.float32)
-    found |= dict(teacher_kl=share(apart[0] * taught), taught=share(taught))
+    term, more = _taught(apart[0], batch, of_step, s)
+    value, found = value + term, found | more
   if s.critic.kind == "shared":
     found["value_loss"] = _value(forward.values(model, batch, hidden), batch, of_step, s)
     value = value + s.critic.coef * found["value_loss"]
@@ -165,6 +163,15 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   if s.entropy_coef:
     value = value - s.entropy_coef * losses.aggregate(entropies, mask, s.aggregation, **add_up)
   return value, found
+
+
+def _taught(apart, batch, totals, s):
+  """The teacher's term of the loss, and its metrics."""
+  mask, on = batch.loss_mask, (batch.teaching > 0.0).astype(jnp.float32)
+  mode = "token_mean" if s.objective == "sft" else s.aggregation
+  term = losses.aggregate(apart * batch.teaching, mask, mode, segment_ids=batch.segment_ids, totals=totals, norm=s.norm)
+  share = lambda x: masked.total(jax.lax.stop_gradient(x), mask) / jnp.maximum(totals[0], 1e-6)
+  return term, dict(teacher_kl=share(apart * on), taught=share(on))
 
 
 def _weights(logprobs, old, batch, share, s):

@@ -54,8 +54,8 @@ class Teacher:
       return forward.states(nnx.merge(graphdef, params), batch)
 
     def teacher_score(params: Any, batch: Batch) -> jax.Array:
-      how = dict(temperature=settings.temperature, chunk=settings.logprob_chunk)
-      return forward.scores(nnx.merge(graphdef, params), batch, **how)[0]
+      model = nnx.merge(graphdef, params)
+      return forward.scores(model, batch, temperature=settings.temperature, chunk=settings.logprob_chunk)[0]
 
     self.states, self._score = jax.jit(teacher_states), jax.jit(teacher_score)
 
