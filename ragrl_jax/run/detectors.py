@@ -12,19 +12,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 Episode = TypeVar("Episode")
-FIRST = 5  # steps that trained the policy, whose median is a metric's start
+FIRST = 5  # healthy values of a metric whose median is its start
+KNOWN = 2  # of them before a value is compared
 
 
 @dataclasses.dataclass(frozen=True)
 class Detector:
-  """What is healthy of a metric, compared with its start.
+  """What is healthy of a metric, compared with its start: the median of its first FIRST healthy values.
 
   Attributes:
     metric: its name; "unearned/" stands for every metric that begins so.
     means: what the run does where it is not healthy.
     cure: the setting to try.
     low, high: the least and the most that is healthy, as multiples of the start.
-    rise: the most that is healthy above the start.
+    rise: the most that is healthy above the start. With `high`, what exceeds both is not healthy.
     hold: steps in a row out of the range before it is said.
   """
 
@@ -43,16 +44,15 @@ class Detector:
   @property
   def range(self) -> str:
     """What is healthy, in words."""
-    if self.rise is not None:
-      return f"at most {self.rise:g} above its start"
-    bounds = {"at least": self.low, "at most": self.high}
-    return ", ".join(f"{word} {bound:.2g} times its start" for word, bound in bounds.items() if bound is not None)
+    least = [] if self.low is None else [f"at least {self.low:.2g} times its start"]
+    most = [] if self.high is None else [f"{self.high:.2g} times its start"]
+    most += [] if self.rise is None else [f"{self.rise:g} above its start"]
+    return ", ".join([*least, *(["at most " + " or ".join(most)] if most else [])])
 
   def healthy(self, start: float, value: float) -> bool:
     """Whether the value is healthy after this start. Without a `rise`, nothing is compared with a start of 0."""
-    if self.rise is not None:
-      return value <= start + self.rise
-    return start == 0 or (self.low or 0.0) * start <= value <= (self.high or math.inf) * start
+    most = [bound for bound in (self.high and self.high * start, self.rise and start + self.rise) if bound is not None]
+    return start == 0 and self.rise is None or (self.low or 0.0) * start <= value <= max(most, default=math.inf)
 
 
 EXPLORING = "a higher config.loss.clip_high, config.rollout.temperature or config.loss.entropy_coef"
@@ -60,7 +60,7 @@ GUARDED = "config.switches.guarded=True if the recipe has it, and see 'Unearned 
 SEARCHING = "config.switches.no_search_penalty if the recipe has it, or a higher config.loss.kl_coef"
 SLOWER = "a lower config.optimizer.learning_rate or a higher config.loss.kl_coef"
 
-# The bounds are beyond all that healthy runs of real models did (tests/learner/healthy_runs.json).
+# Their bounds are beyond all that healthy runs did (tests/golden/detected_runs.json).
 DETECTORS = (
   Detector("unearned/", "more and more replies use a trick that earns reward without the work", GUARDED, rise=0.15),
   Detector("tokens/thought", "the thought is dying", GUARDED, low=1 / 3, hold=2),
@@ -77,11 +77,11 @@ DETECTORS = (
   Detector("queries/repeated", "an episode asks the same query again and again", SLOWER, rise=0.2, hold=2),
   Detector("queries/shared", "different questions are searched with the same query", SLOWER, rise=0.2, hold=2),
   Detector("entropy", "the policy has stopped exploring", EXPLORING, low=0.2),
-  Detector("entropy", "the policy is becoming random", SLOWER, high=5.0),
+  Detector("entropy", "the policy is becoming random", SLOWER, high=3.0),
   Detector("entropy/thought", "the thought has become one text", EXPLORING, low=0.1, hold=2),
-  Detector("entropy/thought", "the thought is becoming random", SLOWER, high=5.0, hold=2),
-  Detector("entropy/query", "queries are becoming random", SLOWER, rise=1.0, hold=2),
-  Detector("entropy/answer", "answers are becoming random", SLOWER, rise=1.0, hold=2),
+  Detector("entropy/thought", "the thought is becoming random", SLOWER, high=3.0, rise=0.15, hold=2),
+  Detector("entropy/query", "queries are becoming random", SLOWER, high=3.0, rise=0.15, hold=2),
+  Detector("entropy/answer", "answers are becoming random", SLOWER, high=3.0, rise=0.15, hold=2),
 )
 
 
@@ -93,7 +93,7 @@ class Alarm:
     metric: its name.
     since: first of the steps in a row that are out of the range.
     step: the last of them.
-    start: median of the run's FIRST steps that trained the policy.
+    start: see `Detector`.
     value: at `step`.
     detector: what is healthy.
   """
@@ -131,7 +131,7 @@ class Watch:
   """
 
   def __init__(self, rows: Iterable[Mapping[str, Any]] = ()):
-    self._first: list[Mapping[str, float]] = []
+    self._first: dict[tuple[Detector, str], list[float]] = {}
     self._since: dict[tuple[Detector, str], int] = {}
     for row in rows:
       self.see(row)
@@ -145,19 +145,20 @@ class Watch:
     if not _trained(row):
       return []
     known = {name: value for name, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
-    if len(self._first) < FIRST:
-      self._first.append(known)
-      return []
     alarms = []
     for detector in DETECTORS:
       for name in filter(detector.about, known):
-        starts = [one[name] for one in self._first if name in one]
-        if not starts or detector.healthy(start := statistics.median_high(starts), known[name]):
-          self._since.pop((detector, name), None)
+        key, value = (detector, name), known[name]
+        first = self._first.setdefault(key, [])
+        start = statistics.median_high(first) if first else value
+        if len(first) < KNOWN or detector.healthy(start, value):
+          self._since.pop(key, None)
+          if len(first) < FIRST:
+            first.append(value)
           continue
-        since = self._since.setdefault((detector, name), row["step"])
+        since = self._since.setdefault(key, row["step"])
         if row["step"] - since + 1 >= detector.hold:
-          alarms.append(Alarm(name, since, row["step"], start, known[name], detector))
+          alarms.append(Alarm(name, since, row["step"], start, value, detector))
     return alarms
 
 

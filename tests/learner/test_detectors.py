@@ -1,3 +1,6 @@
+import json
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -31,7 +34,7 @@ def test_a_healthy_run_has_no_alarm():
 )
 def test_what_leaves_its_range_is_compared_with_the_first_steps(change, metric):
   assert list(alarms([CALM] * 5 + [CALM | change])) == [metric]
-  assert not alarms([CALM] * 4 + [CALM | change])  # too early to know what is normal
+  assert not alarms([CALM, CALM | change])  # too early to know what is normal
 
 
 def test_an_alarm_says_what_moved_since_when_and_what_to_try():
@@ -44,19 +47,37 @@ def test_an_alarm_says_what_moved_since_when_and_what_to_try():
   assert back["entropy"].since == 9  # of the steps in a row
 
 
-def test_a_trick_that_spreads_is_told_early():
-  """ARENA's analysis died in a real run (docs/real_model.md): its shares, step by step, and those of the run before."""
-  died = "0.008 0.0 0.002 0.004 0.004 0.01 0.002 0.004 0.01 0.043 0.068 0.113 0.25 0.33 0.391 0.531 0.809"
-  lived = "0.006 0.008 0.012 0.006 0.004 0.006 0.004 0.008 0.012 0.033 0.008 0.006 0.008 0.014 0.021"
-  falls = "0.459 0.482 0.447 0.463 0.408 0.434 0.402 0.445 0.484 0.516 0.533 0.508 0.441 0.4 0.463"
-  run = lambda **shares: [
-    CALM | {f"unearned/{name}": float(value) for name, value in zip(shares, values)}
-    for values in zip(*(text.split() for text in shares.values()))
-  ]
-  assert not alarms(run(no_reasoning=died)[:12])
-  alarm = alarms(run(no_reasoning=died)[:13])["unearned/no_reasoning"]
-  assert alarm.text.startswith("unearned/no_reasoning went from 0.004 to 0.25")
-  assert not any(alarms(run(no_reasoning=lived, shape_alone=falls)[:step]) for step in range(1, 16))
+# Runs of real models (docs/real_model.md) and of the quickstart, by the metrics that detectors read, step by step.
+RUNS = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "detected_runs.json").read_text())
+# ARENA's analysis died where its absence was paid, LEAR's evidence shrank to the answer, which its reward pays, and a
+# quickstart with far too high a rate collapsed from its third step on.
+MOVED = {
+  "ARENA on a GPU, continued": ("unearned/no_reasoning", 13),
+  "LEAR": ("unearned/bare_answer", 20),
+  "quickstart, collapsed": ("entropy", 4),
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_recorded_runs_have_an_alarm_where_the_thought_died_and_no_other(run):
+  watch, first = detectors.Watch(), []
+  for step, values in enumerate(zip(*RUNS[run].values()), 1):
+    first = first or [(alarm.metric, alarm.step) for alarm in watch.see(dict(zip(RUNS[run], values), step=step))]
+  assert MOVED[run] in first if run in MOVED else not first
+
+
+def test_a_collapse_in_the_first_steps_does_not_become_the_start():
+  broken = lambda share: CALM | dict(broken_tags=share)
+  alarm = alarms([broken(share) for share in (0.03, 0.0, 0.6, 0.8, 0.7, 0.7, 0.6, 0.4)])["broken_tags"]
+  assert (alarm.since, alarm.start) == (3, 0.03)
+
+
+def test_a_small_number_may_grow_by_a_factor_and_a_large_one_by_a_rise():
+  """Entropy by kind of token is out of its range beyond three times its start and .15 nats above it."""
+  queries = lambda start, later: [CALM | {"entropy/query": start}] * 5 + [CALM | {"entropy/query": later}] * 2
+  assert not alarms(queries(0.01, 0.15)) and not alarms(queries(0.2, 0.5))
+  assert alarms(queries(0.01, 0.2)) and alarms(queries(0.2, 0.7))
+  assert not alarms(queries(0.01, 0.2)[:-1])  # it holds for two steps
 
 
 def test_steps_that_train_no_policy_do_not_count():
