@@ -271,6 +271,22 @@ class ToolFailed(RuntimeError):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Told:
+  """The rows of a `Batch` once more, as its teacher reads them: [R, S], with prompts that the policy does not see.
+
+  Attributes:
+    tokens, positions, until: int32 [R, S], see `Batch`. The rows are trees.
+    twins: int32 [R, T]; where each of the batch's tokens is in its row here; 0 for those of prompts but the last.
+  """
+
+  tokens: np.ndarray | jax.Array
+  positions: np.ndarray | jax.Array
+  until: np.ndarray | jax.Array
+  twins: np.ndarray | jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Batch:
   """Packed rows: what the model reads, `[R, T]`, and what the loss reads, `[R, L]`.
 

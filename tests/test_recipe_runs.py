@@ -121,3 +121,12 @@ def test_a_teacher_from_a_folder(world, tmp_path):
   config.loss.teacher.update(dict(kind="k1", coef=0.1))
   (row,) = train.train(config, tmp_path / "rewarded")
   assert row["advantage_abs"] > 0 and "teacher_kl" not in row
+
+
+@pytest.mark.long  # the run's programs
+def test_a_policy_teaches_itself(world, tmp_path):
+  config = small("arena", world)
+  config.steps, config.optimizer.warmup_steps, config.learner.share_prompts = 1, 0, True
+  config.loss.teacher.update(dict(path="policy", kind="forward", tokens="thought"))
+  (row,) = train.train(config, tmp_path)
+  assert row["taught"] > 0.9 and row["teacher_kl"] > 0

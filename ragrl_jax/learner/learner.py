@@ -32,7 +32,7 @@ from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Critic, Decoder, ValueParam
 from ragrl_jax.parallel import hosts, rules
-from ragrl_jax.structs import Batch
+from ragrl_jax.structs import Batch, Told
 
 NOT_SHOWN = ("weight", "pairs", "places", "silent", "scored")  # counts that are not reported
 OF_CRITIC = ("value_loss", "critic_grad_norm", "critic_skipped")
@@ -51,12 +51,14 @@ class Ready:
     items: of all mini-batches, with their advantages; for logs.
     counts: the divisors of each mini-batch's sums.
     metrics: measured by `prepare`.
+    told: the blocks as the teacher reads them; None: as they are.
   """
 
   minibatches: list[list[Batch]]
   items: list[packing.Item]
   counts: list[dict[str, float]]
   metrics: dict[str, float]
+  told: list[list[Told | None]]
 
 
 class Learner:
@@ -118,7 +120,9 @@ class Learner:
         mesh=mesh,
         trainable=nnx.Param,
       )
-    self.teacher = None if teacher is None else Teacher(teacher, s)
+    self.teacher = None if teacher is None else Teacher.of(teacher, s)
+    if s.teacher.itself:
+      self.teacher = Teacher(lambda params: self._decoder(*params), None, s)
     self.adapters = lora.size(model)
     self.reference = reference
     # The initial parameters, of which the state gets a copy: stored adapters and merged ones have one reference.
@@ -126,14 +130,14 @@ class Learner:
       self.reference = lora.without(self.params) if s.reference == "base" else self.params
     self._score, self._values = jax.jit(self._scored), jax.jit(self._valued)
 
-  def _scored(self, params, frozen, batch):
-    # Only the policy, because log-probabilities do not use a critic's head.
+  def _decoder(self, params, frozen):
+    """The policy alone, without a shared critic's head."""
     model = self.trained.model(params, frozen)
+    return model.trunk if self._shared else model
+
+  def _scored(self, params, frozen, batch):
     return forward.scores(
-      model.trunk if self._shared else model,
-      batch,
-      temperature=self.settings.temperature,
-      chunk=self.settings.logprob_chunk,
+      self._decoder(params, frozen), batch, temperature=self.settings.temperature, chunk=self.settings.logprob_chunk
     )[0]
 
   def _valued(self, params, frozen, batch):
@@ -209,14 +213,16 @@ class Learner:
       raise ValueError("the learner got no batches: it needs at least one block, which may have only empty rows.")
     packed = packing.join(parts)
     blocks, placed = packed.blocks, [self._with_scores(state, self.place(block)) for block in packed.blocks]
+    at = None if self.mesh is None else rules.batch_sharding(self.mesh)
+    told = [hosts.put(rows, at) for rows in packed.told] or [None] * len(blocks)
     if how is not None and s.scores_first:
-      items, returns, metrics = self._advantages(how, state, items, packed, placed)
+      items, returns, metrics = self._advantages(how, state, items, packed, placed, told)
       columns = [packed.column(x) for x in ([item.advantages for item in items], returns)]
       write = lambda some: [dataclasses.replace(b, advantages=a, returns=r) for b, a, r in zip(some, *columns)]
       blocks, placed = write(blocks), [self.place(block) for block in write(placed)]
     sizes = [len(part.blocks) for part in parts]
     counts = [blocks_lib.count(part, s) for part in blocks_lib.cut(blocks, sizes)]
-    return Ready(blocks_lib.cut(placed, sizes), items, counts, metrics)
+    return Ready(blocks_lib.cut(placed, sizes), items, counts, metrics, blocks_lib.cut(told, sizes))
 
   def _with_scores(self, state: TrainState, placed: Batch) -> Batch:
     """The block with what the update needs; scores stay on the devices."""
@@ -229,7 +235,7 @@ class Learner:
       found["values"] = self.values(state, placed)
     return dataclasses.replace(placed, **found)
 
-  def _advantages(self, how: AdvantageSettings, state: TrainState, items, packed: packing.Packed, placed):
+  def _advantages(self, how: AdvantageSettings, state: TrainState, items, packed: packing.Packed, placed, told):
     """See `advantages.assign`: with a critic's values, or a KL penalty in the reward, copied to the host."""
     s, penalties, values = self.settings, None, None
     of_items = lambda arrays: packed.of_items(arrays, items)
@@ -239,7 +245,8 @@ class Learner:
       penalty = lambda block: _penalty(block.old_logprobs, block.ref_logprobs, s.kl, tangent=s.kl_tangent)
       penalties = of_items([coefficient * _whole(penalty(block)) for block in placed])
     if self.teacher is not None and s.teacher.in_reward:
-      gaps = [block.old_logprobs - self.teacher.score(block) for block in placed]
+      params = (state.params, self.trained.frozen) if s.teacher.itself else None
+      gaps = [block.old_logprobs - self.teacher.score(block, rows, params) for block, rows in zip(placed, told)]
       pulls = of_items([_whole(gap * block.teaching) for gap, block in zip(gaps, placed)])
       penalties = pulls if penalties is None else [a + b for a, b in zip(penalties, pulls)]
     if s.critic.kind != "none":
@@ -274,10 +281,12 @@ class Learner:
       return state, ready.metrics | self._counted(counts) | self._numbers([], int(state.step))
     # The first optimiser steps train only the critic. Steps that it has taken in earlier updates count.
     alone = s.critic.alone_steps - int(state.critic.step) if s.critic.alone_steps else 0
-    found, of_critic = [], []
+    found, of_critic, teacher, start = [], [], self.teacher if s.teacher.in_loss else None, None
+    if teacher is not None and s.teacher.itself:  # a step donates the parameters that it begins with
+      start = state.params if s.steps == 1 else jax.tree.map(jnp.copy, state.params), self.trained.frozen
     # 2 mini-batches A, B and 2 epochs: steps on A B A B. A mini-batch without scores takes no step.
-    parts = [(blocks, count) for blocks, count in zip(ready.minibatches, ready.counts) if count["tokens"]]
-    for number, (blocks, count) in enumerate(parts * s.epochs):
+    parts = [part for part in zip(ready.minibatches, ready.told, ready.counts) if part[2]["tokens"]]
+    for number, (blocks, told, count) in enumerate(parts * s.epochs):
       # One denominator for all blocks of the step, so the loss does not depend on how the rows are divided.
       totals = np.asarray([count["weight"], count["sequences"]], np.float32)
       if self.critic is not None:
@@ -287,8 +296,8 @@ class Learner:
       if number >= alone:
         # The critic is removed, so that the policy's programs have the same arguments with and without one.
         critic, policy = state.critic, dataclasses.replace(state, critic=None)
-        teacher = self.teacher if s.teacher.in_loss else None
-        policy, metrics = yield from self.trained.steps(policy, blocks, totals, self.rate, teacher=teacher)
+        taught = None if teacher is None else (teacher(block, rows, start) for block, rows in zip(blocks, told))
+        policy, metrics = yield from self.trained.steps(policy, blocks, totals, self.rate, taught=taught)
         state = dataclasses.replace(policy, critic=critic)
         found.append(metrics)
     # The host waits for the device here, once. Everything above was only dispatched.

@@ -15,7 +15,7 @@ import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.learner import row_layout
-from ragrl_jax.structs import Batch
+from ragrl_jax.structs import Batch, Told
 
 UNROUTED = -1  # in place of an expert: the model's own router chooses (models/experts.py)
 
@@ -37,6 +37,8 @@ class Item:
     episode: a key shared by the items of one episode; None if the episode has only this item.
     routes: int16 [tokens, n], see `structs.Batch`; None if the sampler recorded none.
     teaching: float, the weight of the teacher's term at each token; None: nowhere.
+    told: (number of its first tokens, ids that the teacher reads instead of them), equal for the items of a group that
+      begin with the same prompt. With (0, ()) it reads what the policy reads.
   """
 
   tokens: np.ndarray
@@ -50,6 +52,7 @@ class Item:
   episode: tuple[int, int] | None = None
   routes: np.ndarray | None = None
   teaching: np.ndarray | None = None
+  told: tuple[int, Sequence[int]] = (0, ())
 
 
 class Span(NamedTuple):
@@ -74,11 +77,13 @@ class Packed:
     spans: one per item, in the order of the items.
     entries: for each item, the numbers of the tokens that its span speaks of: all, or if beginnings are shared, the
       trained ones and the one behind each turn.
+    told: for each block what a teacher reads, if it reads other prompts; else empty.
   """
 
   blocks: list[Batch]
   spans: list[Span]
   entries: list[np.ndarray]
+  told: list[Told] = dataclasses.field(default_factory=list)
 
   def column(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
     """One array [R, L] per block, from one value per token of each item; zeros elsewhere."""
@@ -180,6 +185,7 @@ def pack_items(
   lengths: Sequence[int],
   sharing: row_layout.Sharing | None = None,
   routes: int = 0,
+  told: bool = False,
 ) -> Packed:
   """Best-fit decreasing into blocks of `rows` rows, see `row_layout.best`.
 
@@ -189,6 +195,7 @@ def pack_items(
     lengths: the allowed row lengths T, at most three, because each is compiled separately.
     sharing: how a group's items share their beginnings; None: they do not.
     routes: experts of a token, n in `structs.Batch`; 0: the blocks have no routes.
+    told: whether a teacher reads other prompts.
 
   Returns:
     The blocks and a span per item. Empty rows fill up the last block of each length. Without items there is one block
@@ -197,26 +204,28 @@ def pack_items(
   Raises:
     ValueError: an item longer than the longest row, or impossible rows or lengths.
   """
-  blocks, spans, entries = [], {}, {}
+  blocks, spans, entries, of_teacher = [], {}, {}, []
   # Rows are chosen by sizes alone. Tokens are copied once, after the place of each piece is known.
   for length, pieces in row_layout.best(items, rows=rows, lengths=lengths, sharing=sharing):
     block, places = _block(items, pieces, length, sharing, routes)
     for number, (row, start, own) in places.items():
       spans[number], entries[number] = Span(len(blocks), row, start, start + len(own)), own
     blocks.append(block)
+    of_teacher += [_told(items, pieces, length)] * told
   numbers = range(len(items))
-  return Packed(blocks, [spans[number] for number in numbers], [entries[number] for number in numbers])
+  return Packed(blocks, [spans[number] for number in numbers], [entries[number] for number in numbers], of_teacher)
 
 
 def join(parts: Sequence[Packed]) -> Packed:
   """The blocks of all parts, one after the other, with the spans of all items."""
-  blocks, spans, entries = [], [], []
+  blocks, spans, entries, told = [], [], [], []
   for part in parts:
     # After 2 blocks, block 0 becomes block 2; rows and tokens stay the same.
     spans += [span._replace(block=span.block + len(blocks)) for span in part.spans]
     blocks += part.blocks
     entries += part.entries
-  return Packed(blocks, spans, entries)
+    told += part.told
+  return Packed(blocks, spans, entries, told)
 
 
 def _block(
@@ -276,3 +285,37 @@ def _block(
     **(dict(until=until, states=states, places=places) if sharing else {}),
   )
   return batch, where
+
+
+def _told(items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], length: int) -> Told:
+  """The rows of a block of this length as a teacher reads them. The pieces of a row are where they are in the block.
+
+  The rows are as long as the fullest one needs, rounded up to halves of `length`, because each length is compiled.
+  """
+  step = length // 2 if length % (2 * row_layout.STEP) == 0 else length
+  rows, twins = [], np.zeros((len(pieces), length), np.int32)
+  for row, members in enumerate(pieces):
+    texts = [_read(items[piece.item]) for piece in members]
+    tokens, positions, until = read = np.zeros((3, sum(map(len, texts))), np.int32)
+    here = there = np.zeros(0, np.int64)  # the places of the last item's tokens in the block's row, and in this one
+    stop = end = 0
+    for piece, text in zip(members, texts):
+      cut = items[piece.item].told[0]
+      more = len(text) - piece.stop
+      shared = piece.start + more if piece.start >= cut else 0
+      until[there[shared:]] = end  # what the next items do not share ends here
+      here = np.concatenate([here[: piece.start], np.arange(stop, stop := stop + piece.stop - piece.start)])
+      new = np.arange(end, end := end + len(text) - shared)
+      there = np.concatenate([there[:shared], new])
+      tokens[new], positions[new] = text[shared:], np.arange(shared, len(text))
+      twins[row, here[max(cut - 1, 0) :]] = there[max(cut - 1, 0) + more :]
+    until[there] = end
+    rows.append(read[:, :end])
+  width = max(-(-max(own.shape[1] for own in rows) // step), 1) * step
+  return Told(*np.stack([np.pad(own, ((0, 0), (0, width - own.shape[1]))) for own in rows], axis=1), twins)
+
+
+def _read(item: Item) -> np.ndarray:
+  """The item's tokens, as its teacher reads them."""
+  cut, instead = item.told
+  return np.concatenate([np.asarray(instead, np.int32), item.tokens[cut:]])

@@ -126,6 +126,11 @@ class Settings(Loss):
       "config.loss.teacher.kind='k1' is part of the reward, and there is none: use 'forward', 'reverse' or 'jsd'.",
     )
     yield (
+      self.objective == "policy" or not self.teacher.itself,
+      "config.loss.teacher.path='policy': in fine-tuning the policy cannot teach itself, because nothing is sampled. "
+      "Name another model, or leave it empty.",
+    )
+    yield (
       self.objective == "policy" or not self.teacher.path or self.teacher.tokens == self.teacher.episodes == "all",
       f"config.loss.teacher.tokens={self.teacher.tokens!r}, episodes={self.teacher.episodes!r}: both must be 'all' in "
       "fine-tuning, whose transcripts have weights instead (config.sft.environment_weight).",

@@ -1,6 +1,7 @@
 """A teacher: a frozen model that reads the policy's rows. It scores their tokens, and draws none."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from ragrl_jax.learner import forward
 from ragrl_jax.learner.settings import Settings
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import rules
-from ragrl_jax.structs import Batch
+from ragrl_jax.structs import Batch, Told
 
 
 def with_rows(model: Decoder, vocab: int) -> Decoder:
@@ -28,44 +29,57 @@ def with_rows(model: Decoder, vocab: int) -> Decoder:
 
 
 class Teacher:
-  """A model's weights, sharded like the policy's, and its programs.
+  """A frozen model, and its programs.
 
   Its hidden states exist for one block at a time, and whole logits never: `core.logprobs.chunked` computes them in
   chunks, beside the policy's.
 
   Attributes:
-    params: the weights.
+    params: the weights, sharded like the policy's; None if the policy teaches itself.
   """
 
-  def __init__(self, model: Decoder, settings: Settings):
+  def __init__(self, model: Callable[[Any], Decoder], params: Any, settings: Settings):
     """Builds the programs; nothing is compiled yet.
 
     Args:
-      model: has the policy's rows of the vocabulary, see `with_rows`, and its ranges without a token. It may consist of
-        ShapeDtypeStructs if programs are only compiled.
+      model: parameters → the model. It has the policy's rows of the vocabulary, see `with_rows`, and its ranges without
+        a token.
+      params: its parameters. They may be ShapeDtypeStructs if programs are only compiled.
       settings: the objective.
     """
-    graphdef, self.params = nnx.split(model)
-    if model.mesh is not None:
-      self.params = rules.place(model.mesh, self.params)
-    self._head = "embedding" if model.config.tied else "lm_head"
+    self.params, self._model, s = params, model, settings
 
-    def teacher_states(params: Any, batch: Batch) -> jax.Array:
-      return forward.states(nnx.merge(graphdef, params), batch)
+    def teacher_states(params: Any, batch: Batch, told: Told | None) -> jax.Array:
+      if told is None:
+        return forward.states(model(params), dataclasses.replace(batch, routes=None))  # the policy's, not this model's
+      hidden = model(params).hidden(told.tokens, told.positions, None, told.until)
+      return jnp.take_along_axis(hidden, told.twins[:, :, None], axis=1)
 
-    def teacher_score(params: Any, batch: Batch) -> jax.Array:
-      model = nnx.merge(graphdef, params)
-      return forward.scores(model, batch, temperature=settings.temperature, chunk=settings.logprob_chunk)[0]
+    def teacher_score(params: Any, batch: Batch, told: Told | None) -> jax.Array:
+      hidden, chunk = teacher_states(params, batch, told), s.logprob_chunk
+      return forward.scores(model(params), batch, temperature=s.temperature, chunk=chunk, hidden=hidden)[0]
 
     self.states, self._score = jax.jit(teacher_states), jax.jit(teacher_score)
 
-  def __call__(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """(hidden states [R, T, E] of this block, unembedding [V, E]), for `step.policy_objective`."""
-    return self.states(self.params, self._own(batch)), self.params[self._head][...]
+  @classmethod
+  def of(cls, model: Decoder, settings: Settings) -> "Teacher":
+    """Another model than the policy."""
+    graphdef, params = nnx.split(model)
+    if model.mesh is not None:
+      params = rules.place(model.mesh, params)
+    return cls(lambda params: nnx.merge(graphdef, params), params, settings)
 
-  def score(self, batch: Batch) -> jax.Array:
+  def __call__(self, batch: Batch, told: Told | None = None, params: Any = None) -> tuple[jax.Array, jax.Array]:
+    """(hidden states [R, T, E] for this block, unembedding [V, E]), for `step.policy_objective`.
+
+    Args:
+      batch: the block.
+      told: the block as the teacher reads it; None: as it is.
+      params: the policy's parameters, if it teaches itself.
+    """
+    params = self.params if params is None else params
+    return self.states(params, batch, told), self._model(params).unembedding()
+
+  def score(self, batch: Batch, told: Told | None = None, params: Any = None) -> jax.Array:
     """Log-probabilities [R, L] of the tokens under the mask, at the sampler's temperature; zeros elsewhere."""
-    return self._score(self.params, self._own(batch))
-
-  def _own(self, batch: Batch) -> Batch:
-    return dataclasses.replace(batch, routes=None)  # the policy's, not this model's
+    return self._score(self.params if params is None else params, batch, told)

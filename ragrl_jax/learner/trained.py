@@ -1,6 +1,6 @@
 """The compiled programs of a trained model. The policy uses them, and so does a separate critic."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -114,7 +114,7 @@ class Trained:
     totals: Any,
     rate: float = 1.0,
     *,
-    teacher: Callable[[Batch], Any] | None = None,
+    taught: Iterator[Any] | None = None,
   ) -> Generator[Any, None, tuple[TrainState, dict[str, Any]]]:
     """One optimiser step over these blocks. Yields the result of each program after dispatching it.
 
@@ -123,13 +123,13 @@ class Trained:
       blocks: packed rows on their devices.
       totals: see `step.policy_objective`.
       rate: multiplies the learning rate.
-      teacher: a block → the objective's argument of this name; None: it gets none.
+      taught: for each block the objective's argument `teacher`, made when the block's turn has come.
     """
     # Zeros, a call per block, then the step: the gradient of the whole batch in the memory of one block.
     grads, sums = self.zeros(state.params)
     totals = hosts.put(totals, self._whole)
     for block in blocks:
-      more = () if teacher is None else (teacher(block),)
+      more = () if taught is None else (next(taught),)
       grads, sums = self.accumulate(grads, sums, state.params, self.frozen, block, totals, state.kl_coef, *more)
       yield sums
     return self.apply(state, grads, sums, *([] if rate == 1.0 else [hosts.put(np.float32(rate), self._whole)]))

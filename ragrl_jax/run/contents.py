@@ -26,7 +26,9 @@ def of_folders(config: Settings, terms: Sequence[str] | None = None) -> dict[str
     terms: the recipe's judged terms; None for fine-tuning, which has no judges and no encoder of queries.
   """
   named = {"model.path": config.model.path, "model.lora.path": config.model.lora.path}
-  named |= {"loss.teacher.path": config.loss.teacher.path, "prompting.tokenizer": config.prompting.tokenizer}
+  named["prompting.tokenizer"] = config.prompting.tokenizer
+  if not config.loss.teacher.itself:
+    named["loss.teacher.path"] = config.loss.teacher.path
   if terms is not None:
     named["retrieval.query_encoder"] = config.retrieval.query_encoder
     for term, judge in judging.chosen(config.judge, config.judges, terms).items():

@@ -61,7 +61,7 @@ class Rooms:
   def items(self, scored: Sequence[rewards.Scored], step: int) -> list[packing.Item]:
     """The items to pack; with a teacher, with the weights of its term at this step."""
     player = self.player
-    return teaching.items(scored, player.settings, step, player.recipe.parser, player.tokenizer)
+    return teaching.items(scored, player.settings, step, player.recipe, player.tokenizer)
 
   def pack(self, parts: Sequence[Sequence[packing.Item]]) -> list[packing.Packed]:
     """The rows of each optimiser step's items. Their lengths are chosen, or checked, at the first call with items."""
@@ -94,6 +94,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
   config, recipe = prepared.settings, prepared.recipe
   objective, optimizer = settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
   examples, draws = questions.training(config, recipe, prepared.tokenizer)
+  teaching.check_told(config, examples)
   if run is not None and hosts.is_first():
     found = contents.of_folders(config, recipe.judged)
     asked = contents.of_questions(examples)
@@ -137,6 +138,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
       lengths=tuple(rows.row_lengths),
       sharing=settings_lib.sharing(prepared.settings, player.mesh),
       routes=player.config.num_layers * player.config.experts_per_token,
+      told=config.loss.teacher.itself,
     ),
     unmeasured=dict(context=rollout.context, multiple=1 if player.mesh is None else player.mesh.shape["sequence"]),
   )

@@ -12,6 +12,7 @@ from ragrl_jax.core import schedules
 from ragrl_jax.learner import advantages, packing, teacher
 from ragrl_jax.models import hub, weights
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.prompting import passages
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
 from ragrl_jax.run import rewards
 from ragrl_jax.settings import Settings
@@ -20,13 +21,13 @@ SETTING = "config.loss.teacher.path"
 
 
 def load(config: Settings, tokenizer: Any, policy: Decoder) -> Decoder | None:
-  """The model of config.loss.teacher, on the policy's devices and in the dtype of its matmuls; None without a teacher.
+  """The model of config.loss.teacher, on the policy's devices and in the dtype of its matmuls; None without another.
 
   Raises:
     ValueError: it cannot be read, or its ids stand for other tokens than the policy's.
   """
   path = config.loss.teacher.path
-  if not path:
+  if not path or config.loss.teacher.itself:
     return None
   check_tokens(path, tokenizer)
   dtype = jnp.dtype(config.model.dtype)
@@ -62,14 +63,16 @@ def coefficient(config: Settings, step: int) -> float:
   return schedules.ramp(step - 1, 0, (how.final_step or config.steps) - 1, how.coef, final)
 
 
-def items(scored: Sequence[rewards.Scored], config: Settings, step: int, parser, tokenizer) -> list[packing.Item]:
-  """`rewards.items`, and with a teacher the weight of its term at each token: that of the step, or 0.
+def items(scored: Sequence[rewards.Scored], config: Settings, step: int, recipe, tokenizer) -> list[packing.Item]:
+  """`rewards.items`, and with a teacher the weight of its term at each token, that of the step or 0.
+
+  A policy that teaches itself reads another prompt, see `told_prompt`. Where there is none, nothing is taught.
 
   Args:
     scored: the episodes.
     config: all settings.
     step: counted from 1.
-    parser: the recipe's, which finds the answers.
+    recipe: writes the prompts, and finds the answers.
     tokenizer: the policy's.
   """
   found, how = rewards.items(scored), config.loss.teacher
@@ -79,13 +82,64 @@ def items(scored: Sequence[rewards.Scored], config: Settings, step: int, parser,
   for one, own in zip((one for one in scored if one.trains), advantages.by_episode(found), strict=True):
     failed = one.outcome is not None and one.outcome < 0.5
     weight = coef * (failed or how.episodes == "all")
-    taught = weight * np.concatenate(_chosen(one.episode, how.tokens, parser, tokenizer)).astype(np.float32)
+    taught = weight * np.concatenate(_chosen(one.episode, how.tokens, recipe.parser, tokenizer)).astype(np.float32)
     for number in own:  # the conversations of the episode, in order
       model = found[number].turns >= 0
       weights = np.zeros(model.shape, np.float32)
       weights[model], taught = np.split(taught, [model.sum()])
       found[number] = dataclasses.replace(found[number], teaching=weights)
+  return _told(found, scored, how.tells, recipe, tokenizer) if how.itself else found
+
+
+def _told(items, scored: Sequence[rewards.Scored], tells: str, recipe, tokenizer) -> list[packing.Item]:
+  """The items with the prompts that their teacher reads, one for the samples of a group."""
+  prompts, found = {}, []
+  for one in scored:
+    if (number := one.episode.prompt_index) not in prompts:
+      shown = one.episode.segments[0].ids
+      prompts[number] = shown, told_prompt(one.example, shown, tells, recipe, tokenizer)
+  for item in items:
+    shown, told = prompts[item.group_id]
+    same = bool(told) and tuple(item.tokens[: len(shown)].tolist()) == shown  # no later conversation of the episode
+    told = (len(shown), told) if same else (0, ())
+    found.append(dataclasses.replace(item, told=told, teaching=item.teaching * same))
   return found
+
+
+def told_prompt(example: structs.Example, shown: tuple[int, ...], tells: str, recipe, tokenizer) -> list[int]:
+  """The ids of a prompt that also says where or what the answer is; empty if that is unknown.
+
+  Args:
+    example: the question.
+    shown: the ids of the policy's own prompt.
+    tells: as config.loss.teacher.tells.
+    recipe: writes the prompt.
+    tokenizer: encodes it.
+  """
+  if not (added := _added(example, tells)):
+    return []
+  *before, last = recipe.prompt.messages(example)
+  if tuple(tokenizer.render([*before, last])) == shown:
+    return tokenizer.render([*before, {**last, "content": f"{last['content'].rstrip()}\n\n{added}\n"}])
+  return [*tokenizer.encode(f"{added}\n\n"), *shown]  # a prompt of another form, such as one that lists tools
+
+
+def _added(example: structs.Example, tells: str) -> str:
+  if tells == "answer":
+    return f"The answer is: {example.golds[0]}" if example.golds else ""
+  supporting = [example.passages[number] for number in example.supporting]
+  return f"The answer is in:{passages.block(supporting).rstrip()}" if supporting else ""
+
+
+def check_told(config: Settings, examples: Sequence[structs.Example]) -> None:
+  """Raises a ValueError if a policy that teaches itself could be told nothing about any of the questions."""
+  how = config.loss.teacher
+  if how.itself and not any(_added(example, how.tells) for example in examples):
+    raise ValueError(
+      f"config.loss.teacher.tells={how.tells!r}: no question of config.data.train has "
+      f"{'supporting passages' if how.tells == 'passages' else 'an answer'}, so the policy cannot teach itself. Train "
+      "on questions that have them, or set tells='answer'."
+    )
 
 
 def _chosen(episode: structs.Episode, tokens: str, parser, tokenizer) -> list[np.ndarray]:

@@ -58,7 +58,16 @@ class Teacher(Section):
 
   PATH = "loss.teacher"
 
-  path: str = setting("", "folder or Hugging Face name of a model with the policy's tokenizer; empty: no teacher")
+  path: str = setting(
+    "",
+    "folder or Hugging Face name of a model with the policy's tokenizer; policy: the policy at the start of the "
+    "update, which is told what `tells` says; empty: no teacher",
+  )
+  tells: str = setting(
+    "passages",
+    "path=policy: what is added to its prompt: the question's supporting passages, or its answer",
+    choices=("passages", "answer"),
+  )
   kind: str = setting(
     "reverse",
     "reverse: KL(policy || teacher) over the whole vocabulary; forward: KL(teacher || policy); jsd: between both; k1: "
@@ -75,6 +84,11 @@ class Teacher(Section):
   coef: float = setting(1.0, "weight of the term, at the first step", least=0)
   final_coef: float | None = setting(None, "its weight from `final_step` on, on a straight line; None: coef", least=0)
   final_step: int = setting(0, "0: the run's last step", unit="steps", least=0)
+
+  @property
+  def itself(self) -> bool:
+    """Whether the policy teaches itself."""
+    return self.path == "policy"
 
   @property
   def in_loss(self) -> bool:

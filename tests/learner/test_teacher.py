@@ -9,8 +9,9 @@ import pytest
 import small_learner as small
 from flax import nnx
 
+from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import teacher as teacher_lib
-from ragrl_jax.learner.learner import Learner
+from ragrl_jax.learner.learner import Learner, drain
 from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, Settings
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
@@ -115,3 +116,55 @@ def test_the_sampled_tokens_k1_is_subtracted_from_the_rewards_of_failed_episodes
     rewards[-1] += score
     # A new critic's values are 0, gamma and lambda 1: an advantage is the sum of the rewards to come.
     np.testing.assert_allclose(got.advantages[1:][on], np.cumsum(rewards[::-1])[::-1], atol=1e-6)
+
+
+def with_prompts(items, told, cut=2):
+  """Pairs of items begin with the same two tokens, and with others for their teacher."""
+  first = items[0].tokens[:cut]
+  tokens = lambda item: np.concatenate([first, item.tokens[cut:]])
+  return [
+    dataclasses.replace(item, tokens=tokens(item), loss_mask=item.loss_mask & (np.arange(len(item.tokens)) >= cut),
+                        told=(cut, told)) for item in items
+  ]  # fmt: skip
+
+
+@pytest.mark.parametrize("sharing", [None, row_layout.Sharing(), row_layout.Sharing(deep=False)])
+def test_a_policy_teaches_itself_what_it_was_told(sharing):
+  """Reference: one sequence at a time, the teacher's with another prompt, and no gradient through the teacher."""
+  settings = Settings(logprob_chunk=64, advantage=None, teacher=Teacher(path="policy", kind="forward"))
+  learner = small.learner(settings)
+  items = with_prompts(weighed(small.items(6)), told=(5, 6, 7, 8, 9))
+  pack = lambda parts: [
+    packing.pack_items(part, rows=2, lengths=small.LENGTHS, sharing=sharing, told=True) for part in parts
+  ]
+  ready = learner.prepare(learner.init(0), [items], pack)
+  (blocks,), (told,) = ready.minibatches, ready.told
+  log = lambda tokens: np.asarray(jax.nn.log_softmax(small.model()(tokens[None])[0]))
+  total = weight = 0.0
+  for item in items:
+    p, q = log(item.tokens)[1:-1], log(np.concatenate([item.told[1], item.tokens[2:]]))[4:-1]
+    total += float(((np.exp(q) * (q - p)).sum(-1) * (item.teaching > 0)[2:]).sum())
+    weight += item.loss_mask.sum()
+  params = learner.params, learner.trained.frozen
+  grads, sums = learner.trained.zeros(learner.params)
+  for block, rows in zip(blocks, told):
+    given = np.asarray([weight, 6], np.float32), np.float32(0), learner.teacher(block, rows, params)
+    grads, sums = learner.trained.accumulate(grads, sums, *params, block, *given)
+  assert float(sums["teacher_kl"]) == pytest.approx(total / weight, rel=1e-5)
+  # In the reward: the same tokens' log-probabilities.
+  packed = packing.join(pack([items]))
+  found = packed.of_items([learner.teacher.score(*pair, params) for pair in zip(blocks, told)], items)
+  for item, got in zip(items, found):
+    q = log(np.concatenate([item.told[1], item.tokens[2:]]))[4:-1]
+    want = np.take_along_axis(q, item.tokens[2:, None], 1)[:, 0]
+    np.testing.assert_allclose(got[2:], np.where(item.loss_mask[2:], want, 0), atol=1e-5)
+
+
+def test_a_policy_that_teaches_itself_is_the_one_before_the_update():
+  settings = Settings(logprob_chunk=64, epochs=2, teacher=Teacher(path="policy", kind="reverse"))
+  learner = small.learner(settings)
+  items = with_prompts(weighed(small.items(4)), told=small.items()[0].tokens[:2].tolist())  # told nothing else
+  pack = lambda parts: [packing.pack_items(part, rows=2, lengths=small.LENGTHS, told=True) for part in parts]
+  state = learner.init(0)
+  state, metrics = drain(learner.train(state, learner.prepare(state, [items], pack)))
+  assert metrics["teacher_kl"] > 1e-4  # the mean of 0, before the first step, and of what that step has changed

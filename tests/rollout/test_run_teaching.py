@@ -9,7 +9,7 @@ from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.tokenizer import load_tokenizer
 from ragrl_jax.run import rewards, teaching
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 
 RECIPE = recipes.get("search_r1")
 EXAMPLE = Example("1", "Who?", ("Ann",))
@@ -25,7 +25,7 @@ def taught(answer="Ann", step=1, steps=10, **how):
   config.steps = steps
   config.loss.teacher.update(dict(path="x", **how))
   scored = rewards.score(RECIPE, [EXAMPLE], [episode], step)
-  (item,) = teaching.items(scored, settings.of(config), step, RECIPE.parser, ByteTokenizer())
+  (item,) = teaching.items(scored, settings.of(config), step, RECIPE, ByteTokenizer())
   on = item.teaching > 0
   return bytes(item.tokens[on].tolist()).decode(), float(item.teaching.max())
 
@@ -58,3 +58,23 @@ def test_a_teacher_has_the_same_tokens_wherever_its_files_are(tmp_path):
   teaching.check_tokens(str(tmp_path / "a"), ours)
   with pytest.raises(ValueError, match="must have the same tokenizer"):
     teaching.check_tokens(str(tmp_path / "b"), ours)
+
+
+def test_a_policy_is_told_where_or_what_the_answer_is():
+  passages = (Passage("a", "Ann", "She did it."), Passage("b", "Bob", "He did not."))
+  example = Example("1", "Who?", ("Ann", "A."), passages, supporting=(0,))
+  tokenizer = ByteTokenizer()
+  shown = tuple(tokenizer.render(RECIPE.prompt.messages(example)))
+  tell = lambda tells, example=example, shown=shown: tokenizer.decode(
+    teaching.told_prompt(example, shown, tells, RECIPE, tokenizer)
+  )
+  own = tokenizer.decode(shown).rstrip()
+  assert tell("answer") == f"{own}\n\nThe answer is: Ann\n"
+  where = "The answer is in:\n\n<information>Doc 1(Title: Ann) She did it.</information>"
+  assert tell("passages") == f"{own}\n\n{where}\n"
+  assert tell("answer", shown=(65, 66)) == "The answer is: Ann\n\nAB"  # a prompt that the recipe did not write
+  assert tell("passages", EXAMPLE) == ""
+  config = config_lib.default_config()
+  config.loss.teacher.path = "policy"
+  with pytest.raises(ValueError, match="no question of config.data.train has supporting passages"):
+    teaching.check_told(settings.of(config), [EXAMPLE])
