@@ -58,7 +58,7 @@ def main():
   found = None
   if index is not None:
     found, asked = [], [example.question for example in examples]
-    for start in tqdm(range(0, len(asked), BATCH), desc="search"):
+    for start in tqdm(range(0, len(asked), BATCH), unit="batch"):
       found += index.search(asked[start : start + BATCH], TOP_K.value)
   summary, rows = corpus_audit.audited(examples, held, found, k=TOP_K.value, titles=TITLES.value)
   described: dict[str, Any] = dict(index.describe()) if index is not None else dict(corpus=CORPUS.value)

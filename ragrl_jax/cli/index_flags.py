@@ -36,7 +36,7 @@ def with_passages(examples: "Sequence[structs.Example]", *, own: bool | None = N
   if not INDEX.value or not bare:
     return list(examples)
   passages: dict[int, tuple] = {}
-  with tqdm(total=len(bare), desc="retrieve", unit=" questions") as bar:
+  with tqdm(total=len(bare), unit=" questions") as bar:
     for start in range(0, len(bare), BATCH):
       batch = bare[start : start + BATCH]
       found = retriever().search([examples[number].question for number in batch], TOP_K.value)

@@ -51,7 +51,7 @@ def main():
   unread = total = 0
   for folder in folders:
     rows = list(jsonl.read(folder / harness.PREDICTIONS))
-    with tqdm(desc=folder.name, unit="answer") as bar:
+    with tqdm(desc=f"judge {folder.name}", unit="answer") as bar:
       ask = lambda pairs, bar=bar: judge_api.verdicts(judge, pairs, progress=lambda done: bar.update(done - bar.n))
       found = answer_verdicts.judged(rows, ask)
     sets = answer_verdicts.totals(rows, found)

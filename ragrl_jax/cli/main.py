@@ -6,6 +6,7 @@ Nothing heavy is imported before the command is known: `ragrl` and `ragrl --help
 import difflib
 import importlib
 import importlib.machinery
+import os
 import pathlib
 import sys
 import tomllib
@@ -131,6 +132,7 @@ class _Loader:
 
 def start(name: str) -> None:
   """Runs a command with the flags in sys.argv, and ends the process with its exit status."""
+  os.environ["TQDM_DESC"] = name  # the name of a progress bar that has none; read once, when tqdm is imported
   module = COMMANDS[name][0]
   module = f"ragrl_jax.{module}" if "." in module else f"ragrl_jax.cli.{module}"
   if HELP & set(sys.argv[1:]):

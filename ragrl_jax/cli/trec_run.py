@@ -58,7 +58,7 @@ def _search(given, judgements) -> None:
       )
     queries = {name: text for name, text in queries.items() if name in judgements}
   index, names, answers = load_index(given.index), list(queries), {}
-  with tqdm(total=len(names), desc="search", unit=" queries") as bar:
+  with tqdm(total=len(names), unit=" queries") as bar:
     for start in range(0, len(names), BATCH):
       some = names[start : start + BATCH]
       answers.update(zip(some, index.search([queries[name] for name in some], given.top_k), strict=True))

@@ -89,7 +89,7 @@ def of_folder(examples: Sequence[Example], folder: pathlib.Path, workers: int, *
   # A forked process would share JAX's threads.
   with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
     running = [pool.submit(_of_part, examples, folder, *pair, titles=titles) for pair in itertools.pairwise(edges)]
-    done = [one.result() for one in tqdm(running, desc="corpus", unit="part")]
+    done = [one.result() for one in tqdm(running, desc="audit: corpus", unit="part")]
   held = done[0]
   for other in done[1:]:
     held = held.plus(other)

@@ -243,7 +243,7 @@ def build(
   """
   words = checked(k1=k1, b=b, stemmer=stemmer, stopwords=stopwords, pattern=pattern)
   vocabulary, documents, wordless, example = {}, [], 0, ""
-  for passage in tqdm(corpus, total=len(corpus), desc="bm25", unit=" passages", disable=not progress):
+  for passage in tqdm(corpus, total=len(corpus), desc="index: bm25", unit=" passages", disable=not progress):
     ids = [vocabulary.setdefault(word, len(vocabulary)) for word in words(title_and_text(passage))]
     if not ids and (rows is None or len(documents) in rows):
       wordless, example = wordless + 1, example or title_and_text(passage)

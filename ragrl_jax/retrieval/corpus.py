@@ -326,7 +326,7 @@ def store(
   raw_offsets = path / "offsets.partial"
   with open(path / ROWS, "wb") as rows, open(raw_offsets, "wb") as offsets:
     offsets.write(np.int64(0).tobytes())
-    for passage in tqdm(passages, desc="corpus", unit=" passages", disable=not progress):
+    for passage in tqdm(passages, desc="index: corpus", unit=" passages", disable=not progress):
       raw = _row(passage)
       rows.write(raw)
       digest.update(raw)

@@ -131,7 +131,7 @@ def build(
         f"factory={factory!r} cannot be trained on {len(rows)} vectors: {_said(error)} "
         "Use fewer cells or codes, or 'Flat'."
       ) from None
-  for start in tqdm(range(0, total, BLOCK), desc=factory, unit=" blocks", disable=not progress):
+  for start in tqdm(range(0, total, BLOCK), desc=f"index: {factory}", unit=" blocks", disable=not progress):
     index.add(np.asarray(vectors[start : start + BLOCK], dtype=np.float32))
   partial = path.with_name(path.name + ".partial")
   faiss.write_index(index, str(partial))
