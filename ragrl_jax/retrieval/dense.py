@@ -131,7 +131,9 @@ def encode_corpus(
   else:
     vectors = vectors_lib.create(folder, dtype, (len(corpus), encoder.dim))
   noted = time.monotonic()
-  with tqdm(total=len(corpus), initial=done["rows"], desc="index: encode", unit=" passages", disable=not progress) as bar:
+  with tqdm(
+    total=len(corpus), initial=done["rows"], desc="index: encode", unit=" passages", disable=not progress
+  ) as bar:
     while done["rows"] < len(corpus):
       shard_end = min((done["rows"] // shard_rows + 1) * shard_rows, len(corpus))
       rows = range(done["rows"], min(done["rows"] + batch, shard_end))
