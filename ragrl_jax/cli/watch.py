@@ -32,6 +32,9 @@ def main():
         if (key := (alarm.detector, alarm.metric, alarm.since)) not in said:
           said.add(key)
           print(f"step {alarm.step}: {alarm.text}{_showing(folder, alarm)}", flush=True)
+      if (why := row.get("rollback/why")) and row["step"] not in said:
+        said.add(row["step"])
+        print(f"step {row['step']}: {why}", flush=True)
     if not EVERY.value or rows and "cost/hours" in rows[-1]:
       break
     time.sleep(EVERY.value)

@@ -22,7 +22,7 @@ from flax import nnx
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch
-from ragrl_jax.run import detectors, progress, questions, rewards, saving, warning_signs
+from ragrl_jax.run import progress, questions, rewards, rollback, saving, warning_signs
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.run.prepared import Prepared, prepare
 from ragrl_jax.store import metrics as metrics_lib
@@ -59,7 +59,8 @@ def train(
   Raises:
     ValueError: invalid settings or questions, or a workdir that holds a run with other settings.
     lock.Held: another process trains in the workdir.
-    learner.NonFinite, group_sampler.TooManyFailures: the run had to stop; the message says why and what to change.
+    learner.NonFinite, group_sampler.TooManyFailures, rollback.Collapsed: the run had to stop; the message says why and
+      what to change.
     hosts.Stopped: a signal ended it.
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
@@ -94,17 +95,22 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
   # ---- the steps -----------------------------------------------------------------------------------------------------
   log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not leads)
   with signals.Signals() as received, log as writer, profiled:
-    watch = detectors.Watch(metrics_lib.read_metrics(run.workdir) if leads else [])
-    if evaluate is not None and first == 0:
+    guard = rollback.Guard(config, run.workdir)
+    rooms.learner.rate = guard.rate
+    if evaluate is not None and host is None:
       if sent := (yield writer.write(0, progress.evaluated(evaluate, 0, player, policy(state.params)))):
         raise sent
+    if config.guard.rollback and host is None:  # for a collapse before the first checkpoint
+      run.save(0, state, rooms.saved())
     for step in range(first + 1, first + 1 if done else steps + 1):
       with profiled(step):
         state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
       # ---- its row ---------------------------------------------------------------------------------------------------
-      alarms = watch.see(dict(step=step, **metrics))
-      metrics |= warning_signs.of_training(metrics, player.recipe, step, steps, mixed=bool(config.data.hard))
-      metrics |= {f"warning/{alarm.metric}": alarm.text for alarm in alarms}
+      seen = guard.see(step, metrics)
+      metrics |= warning_signs.of_training(metrics, player.recipe, step, steps, mixed=bool(config.data.hard)) | seen
+      if returns := rollback.TO in seen:
+        state = rooms.rewind(run, state, guard, seen)
+      run.checkpoints.spared = guard.spared(step)
       metrics |= {"seconds/checkpoint": saving_s} if saving_s else {}  # of the previous step
       if evaluate is not None:
         metrics |= progress.evaluated(evaluate, step, player, policy(state.params))
@@ -114,8 +120,9 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
       if last and leads:
         metrics |= progress.costs(run.workdir, metrics, config)
       row, saving_s = writer.write(step, metrics), 0.0
+      guard.stop(seen)
       # ---- its checkpoint --------------------------------------------------------------------------------------------
-      if step % save_every == 0 or last:
+      if step % save_every == 0 or last or returns:
         began = time.perf_counter()
         run.save(step, state, rooms.saved(), reached=done, older=rooms.sampler.next.weights)
         saving_s = time.perf_counter() - began
@@ -138,7 +145,7 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
   if player.recipe.next_recipe is not None:
     # The schedule depends on the run's metrics. Rows after the restored step are cut, so a resumed run does the same.
     seen = metrics_lib.read_metrics(run.workdir) if hosts.is_first() else []
-    player.recipe = player.recipe.next_recipe(hosts.exchange(seen)[0])
+    player.recipe = player.recipe.next_recipe(rollback.lasting(hosts.exchange(seen)[0]))
   with rooms_lib.saving_what_is_done(run, step - 1, state, rooms):
     with clock("weights"):
       rooms.load(step, state)

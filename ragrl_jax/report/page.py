@@ -12,6 +12,7 @@ from ragrl_jax.report import answers, excerpt, metric_tables, panels, rendering
 from ragrl_jax.run import detectors
 from ragrl_jax.store import cost, jsonl, metrics, versions
 
+WHY = "rollback/why"  # in the row of a step that returned to a checkpoint
 FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches"))
 
 
@@ -167,7 +168,7 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
 
 
 def _warnings(rows) -> list[dict[str, Any]]:
-  """What moved, then the run's other warnings, each once.
+  """The rollbacks, what moved, then the run's other warnings, each once.
 
   {"text", "first": its first step, "times": number of steps, "over": the last of them if it is over, "episode"}; what
   moved has its last "alarm" too.
@@ -186,7 +187,9 @@ def _warnings(rows) -> list[dict[str, Any]]:
   for one in moved.values():
     found.pop(f"warning/{one['alarm'].metric}", None)
     one["over"] = None if one["alarm"] in last else one["alarm"].step
-  return [*moved.values(), *found.values()]
+  back = [(row["step"], row[WHY]) for row in rows if WHY in row]
+  rollbacks = [{"text": text, "first": step, "times": 1, "over": None, "episode": None} for step, text in back]
+  return [*rollbacks, *moved.values(), *found.values()]
 
 
 def _showing(alarm: detectors.Alarm, steps: Sequence[Mapping[str, Any]]) -> str | None:

@@ -36,7 +36,6 @@ class Panel:
   featured: bool = False
 
 
-_of = lambda name: {kind: f"{name}/{kind}" for kind in ("thought", "query", "answer")}
 PANELS = (
   Panel("Reward", "Weighted sum of the terms, mean of episodes", "reward", {"reward": "reward"}),
   Panel("Outcome", "Share of training episodes that are right, unshaped", "share", {"outcome": "outcome"}),
@@ -59,30 +58,14 @@ PANELS = (
     {"training": "searches", "held-out": "evaluation/searches", "wasted": "evaluation/wasted_searches"},
     searching=True,
   ),
-  Panel(
-    "Response length", "Tokens the model wrote in an episode", "tokens", {"all": "response_tokens"} | _of("tokens")
-  ),
+  Panel("Response length", "Tokens the model wrote in an episode", "tokens", {"tokens": "response_tokens"}),
   Panel(
     "Groups without spread",
     "All samples earned the same: nothing to learn from",
     "share",
     {"groups": "zero_spread_groups"},
   ),
-  Panel("Entropy", "At trained tokens; near 0 nothing new is tried", "nats", {"all": "entropy"} | _of("entropy")),
-  Panel(
-    "Thought",
-    "Shares that rise while it dies",
-    "share",
-    {
-      "repeated words": "repeats/within",
-      "words of earlier turns": "repeats/between",
-      "broken tags": "broken_tags",
-      "repeated queries": "queries/repeated",
-      "queries shared by questions": "queries/shared",
-      "less likely though right": "fallen_tokens",
-    },
-    zero_is_off=True,
-  ),
+  Panel("Entropy", "At trained tokens; near 0 nothing new is tried", "nats", {"entropy": "entropy"}),
   Panel(
     "KL",
     "To the reference, and over the updates of a step",
@@ -116,12 +99,12 @@ _NOT_CURVES = {"step", "time"}
 def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any]:
   """The data of the page's charts: {"runs", "panels", "more", "constant"}.
 
-  `runs` are {"name", "steps", "columns": {name: values}, "joined", "every"}. With more than MAX_POINTS rows, each point
-  is a mean over `every` rows. None in a column is a gap of its curve. In a `joined` column, which is measured at some
-  steps only, None lies between two measurements and the curve is connected. `panels` are the charts of PANELS that
-  have data, after the reward's one for each term that differs from it, and one for the recipe's known tricks. `more`
-  are charts of all other columns, {"group", "charts"}, and `constant` those that never change, {"name", "value"}.
-  With several runs, a chart shows one column, with a line for each run.
+  `runs` are {"name", "steps", "rollbacks", "columns": {name: values}, "joined", "every"}. With more than MAX_POINTS
+  rows, each point is a mean over `every` rows. None in a column is a gap of its curve. In a `joined` column, which is
+  measured at some steps only, None lies between two measurements and the curve is connected. `panels` are the charts of
+  PANELS that have data, after the reward's one for each term that differs from it, and one for the recipe's known
+  tricks. `more` are charts of all other columns, {"group", "charts"}, and `constant` those that never change, {"name",
+  "value"}. With several runs, a chart shows one column, with a line for each run.
 
   Args:
     runs: name of a run → its rows.
@@ -220,7 +203,7 @@ def _columns(name: str, rows: Rows) -> dict[str, Any]:
   for place, row in enumerate(rows):
     for column, value in row.items():
       places.setdefault(column, []).append(place)
-      if isinstance(value, int | float):
+      if isinstance(value, int | float) and not column.startswith("rollback/"):
         numbers.add(column)
   numbers -= _NOT_CURVES
   every = -(-len(rows) // MAX_POINTS) if rows else 1
@@ -229,6 +212,7 @@ def _columns(name: str, rows: Rows) -> dict[str, Any]:
     "name": name,
     "every": every,
     "steps": [stretch[-1]["step"] for stretch in stretches],
+    "rollbacks": [row["step"] for row in rows if "rollback/to" in row],
     "joined": [column for column in numbers if len(places[column]) <= places[column][-1] - places[column][0]],
     "columns": {
       column: [_mean(row.get(column) for row in stretch) for stretch in stretches] for column in sorted(numbers)

@@ -17,7 +17,7 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.recipes.recipe import Recipe
-from ragrl_jax.run import environment_tools
+from ragrl_jax.run import detectors, environment_tools
 from ragrl_jax.settings import Settings
 from ragrl_jax.store import trackers
 
@@ -76,9 +76,30 @@ def learner(config: Settings, purpose: str) -> None:
       "because changes as small as a learning rate are lost in this dtype. Set it to 'float32' (config.model.dtype is "
       "that of the matmuls), or train adapters (config.model.lora.rank)."
     )
+  guard(config, purpose)
   for name in ("train", "hard", "evaluate"):
     if purpose == "rl" and (path := getattr(config.data, name)):
       readers.check(path, f"config.data.{name}")
+
+
+def guard(config: Settings, purpose: str) -> None:
+  """config.guard.rollback has detectors that can hold, and checkpoints to return to."""
+  now, watched = config.guard, sorted({detector.metric for detector in detectors.DETECTORS})
+  if unknown := sorted({*now.ignored} - {*watched}):
+    raise ValueError(
+      f"config.guard.ignored={now.ignored}: no detector watches {unknown[0]!r}, but {', '.join(watched)}."
+    )
+  if not now.rollback:
+    return
+  said = f"config.guard.rollback={now.rollback}"
+  if purpose == "sft" or {*watched} == {*now.ignored}:
+    why = "fine-tuning has no detectors" if purpose == "sft" else f"config.guard.ignored={now.ignored} leaves none"
+    raise ValueError(f"{said} waits for a detector, and {why}: set rollback to 0, or ignore fewer.")
+  if config.checkpoint.every >= config.steps:
+    raise ValueError(
+      f"{said} returns to a checkpoint, and config.checkpoint.every={config.checkpoint.every} with config.steps="
+      f"{config.steps} saves none before the end: lower `every`, best to a few times {now.rollback}."
+    )
 
 
 def context(config: Settings, shape: DecoderConfig) -> None:

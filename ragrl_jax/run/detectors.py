@@ -56,7 +56,6 @@ class Detector:
 
 
 EXPLORING = "a higher config.loss.clip_high, config.rollout.temperature or config.loss.entropy_coef"
-LLDS = "config.loss.llds_coef=0.2, or fewer config.loss.epochs or minibatches"
 GUARDED = "config.switches.guarded=True if the recipe has it, and see 'Unearned reward' in its README.md"
 SEARCHING = "config.switches.no_search_penalty if the recipe has it, or a higher config.loss.kl_coef"
 SLOWER = "a lower config.optimizer.learning_rate or a higher config.loss.kl_coef"
@@ -77,7 +76,6 @@ DETECTORS = (
   Detector("searches", "the policy is learning not to search", SEARCHING, low=1 / 3),
   Detector("queries/repeated", "an episode asks the same query again and again", SLOWER, rise=0.2, hold=2),
   Detector("queries/shared", "different questions are searched with the same query", SLOWER, rise=0.2, hold=2),
-  Detector("fallen_tokens", "right actions lose their likelihood", LLDS, rise=0.2, hold=2),
   Detector("entropy", "the policy has stopped exploring", EXPLORING, low=0.2),
   Detector("entropy", "the policy is becoming random", SLOWER, high=3.0),
   Detector("entropy/thought", "the thought has become one text", EXPLORING, low=0.1, hold=2),
@@ -137,6 +135,11 @@ class Watch:
     self._since: dict[tuple[Detector, str], int] = {}
     for row in rows:
       self.see(row)
+
+  @property
+  def out_of_range(self) -> set[Detector]:
+    """The detectors that hold, also those that hold too shortly to be said."""
+    return {detector for detector, _ in self._since}
 
   def see(self, row: Mapping[str, Any]) -> list[Alarm]:
     """The alarms after this step, in the table's order. A step that trained nothing has none and changes nothing.

@@ -11,8 +11,9 @@ from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts
+from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import dispatch, group_sampler
-from ragrl_jax.run import contents, questions, rewards, teaching
+from ragrl_jax.run import contents, questions, rewards, rollback, teaching
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.store import checkpoint
@@ -25,6 +26,7 @@ SAMPLER, ROWS = "group_sampler", "row_lengths"  # keys in checkpoints
 class Rooms:
   """The parts of a training run, and the settings of a step."""
 
+  recipe: Recipe  # of the first step; the player's may be that of a later stage
   player: player_lib.Player  # recipe, engine and tools: questions → episodes
   sampler: group_sampler.GroupSampler  # draws the questions
   learner: learner_lib.Learner  # packed episodes → weights
@@ -83,6 +85,20 @@ class Rooms:
       self.packing["lengths"], self.unmeasured = tuple(host[ROWS]), None
     return state
 
+  def rewind(self, run: run_lib.Run, state: TrainState, guard: rollback.Guard, found: Mapping[str, Any]) -> TrainState:
+    """The state of an older checkpoint, to be trained on with the guard's rate and with questions not yet asked.
+
+    Args:
+      run: has the checkpoint.
+      state: the present state; its arrays are freed.
+      guard: has decided to return.
+      found: the metrics of its decision.
+    """
+    state, host = run.rewind(found[rollback.TO], state, found[rollback.WHY])
+    self.sampler.forget(host[SAMPLER])
+    self.learner.rate, self.player.recipe = guard.rate, self.recipe
+    return self.learner.resumed(state)
+
 
 def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
   """The rooms and the settings of a step. All questions are checked before weights and index are read.
@@ -122,6 +138,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
     ahead=rollout.ahead > 0,
   )
   return Rooms(
+    player.recipe,
     player,
     sampler,
     learner_lib.Learner(

@@ -18,6 +18,7 @@ from ragrl_jax.settings.learning import (
   Checkpoint,
   Critic,
   Evaluate,
+  Guard,
   Learner,
   Log,
   Loss,
@@ -58,6 +59,7 @@ class Settings(Section):
   learner: Learner = Learner()
   mesh: Mesh = Mesh()
   checkpoint: Checkpoint = Checkpoint()
+  guard: Guard = Guard()
   evaluate: Evaluate = Evaluate()
   endpoint: Endpoint = Endpoint()
   log: Log = Log()

@@ -345,6 +345,23 @@ class Checkpoint(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class Guard(Section):
+  """What a run does when it collapses (run/rollback.py)."""
+
+  PATH = "guard"
+
+  rollback: int = setting(
+    0,
+    "steps in a row in which a detector holds until the run returns to its last healthy checkpoint, at half the "
+    "learning rate and with the questions that come next; 0: it goes on",
+    unit="steps",
+    least=0,
+  )
+  most_rollbacks: int = setting(3, "most returns; when a detector holds again, the run stops", unit="returns", least=1)
+  ignored: tuple[str, ...] = setting((), "metrics whose detectors cause no return, such as ('searches',)")
+
+
+@dataclasses.dataclass(frozen=True)
 class Evaluate(Section):
   """Held-out questions during training."""
 

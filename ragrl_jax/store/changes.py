@@ -198,6 +198,8 @@ def _is_free(name: str, config: Settings, waits_for_held_out: bool) -> bool:
   # Held-out questions are also measured at config.steps.
   if waits_for_held_out and (name == "steps" or name.startswith(HELD_OUT)):
     return False
+  if name == "checkpoint.every" and config.guard.rollback:  # it decides which checkpoint the run returns to
+    return False
   if name == "steps":
     falls = config.optimizer.schedule in ("cosine", "linear")
     return not falls and not config.data.hard and not config.rollout.ahead

@@ -148,13 +148,13 @@ class Run:
     return state, host
 
   def rewind(self, step: int, state: Any, why: str) -> tuple[Any, dict[str, Any]]:
-    """(state, host part) of an older checkpoint, which becomes the newest: those after it are deleted. Tells the user.
+    """(state, host part) of an older checkpoint, which becomes the newest: those after it are deleted. Says why.
 
     Raises:
       FileNotFoundError: there is no such checkpoint.
       checkpoint.Damaged: its files are damaged; nothing is deleted then.
     """
-    self._say(f"{self.workdir}: {why} The run returns to its weights of step {step}")
+    self._say(f"{self.workdir}: {why}")
     found = self._read(state, step)
     self.checkpoints.delete_after(step)
     return found

@@ -74,8 +74,8 @@ def test_every_warning_is_declared():
     dict(episodes=8, unscorable=8, failed_share=0),
   ]
   found = {name for metrics in steps for name in warning_signs.warnings(metrics, searches_expected=True)}
-  # The tests of the recipes and of `warning_signs.of_training` cover the other two.
-  assert found | {"schedule", "few_spreads"} == set(declared.names("warnings"))
+  # The tests of the recipes and of `warning_signs.of_training` cover the others.
+  assert found | {"schedule", "few_spreads", "collapsed"} == set(declared.names("warnings"))
 
 
 def test_the_table_of_detectors_is_the_codes():

@@ -72,12 +72,12 @@ def config(folder: pathlib.Path, name: str | pathlib.Path = "quickstart", varian
   return made
 
 
-def arrays(workdir):
-  """(step, {path: array}) of a run's newest checkpoint."""
+def arrays(workdir, step=None):
+  """(step, {path: array}) of a run's newest checkpoint, or of this step's."""
   folder = pathlib.Path(workdir) / "checkpoints"
-  newest = max(int(p.name) for p in folder.iterdir() if p.name.isdigit())
-  tree = ocp.StandardCheckpointer().restore((folder / str(newest) / "state").absolute())
-  return newest, {jax.tree_util.keystr(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+  step = max(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if step is None else step
+  tree = ocp.StandardCheckpointer().restore((folder / str(step) / "state").absolute())
+  return step, {jax.tree_util.keystr(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def assert_same(workdir, other):

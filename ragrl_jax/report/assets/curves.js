@@ -112,6 +112,10 @@ class Curves {
     }
     drawn("text", {x: 0, y: 8}, svg, this.panel.unit);
     steps(svg, x, first, last, width, this.height);
+    for (const step of RUNS.length > 1 ? [] : RUNS[0].rollbacks) {
+      const line = drawn("line", {class: "rollback", x1: x(step), x2: x(step), y1: TOP, y2: this.height - BOTTOM}, svg);
+      drawn("title", {}, line, `Returned to an earlier checkpoint after step ${step}`);
+    }
     for (const line of [...this.lines].reverse()) this.#line(svg, line, x, y);  // the first lies on top
     this.mark = drawn("g", {}, svg);
     this.box.replaceChildren(svg);

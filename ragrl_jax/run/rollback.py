@@ -1,0 +1,127 @@
+"""Rollback: a run that collapses returns to its last healthy checkpoint and goes on with other questions.
+
+Steps count on, so nothing that the run has written changes. With config.checkpoint.every=10, config.guard.rollback=3:
+
+    step          100   …   110    111    112    113    114   …
+    detector                       holds  holds  holds
+    checkpoint    100       110                  113: the weights of 100
+
+The weights of checkpoint 110 sampled step 111, so those of 100 are the last healthy ones. Step 113 ends with them and
+its row says so (`rollback/…`). Step 114 asks the questions that come next and has half the learning rate. Checkpoints
+between are deleted; rows and episodes stay.
+
+All this follows from the rows of metrics.jsonl. A resumed run, whose rows are cut to its checkpoint, does the same.
+"""
+
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ragrl_jax.parallel import hosts
+from ragrl_jax.run import detectors
+from ragrl_jax.settings import Settings
+from ragrl_jax.store import metrics as metrics_lib
+
+TO, WHY = "rollback/to", "rollback/why"  # in a row: the step that the run returns to, and why
+STOPPED = "warning/collapsed"  # in a row: why the run stops
+
+
+class Collapsed(RuntimeError):
+  """A detector holds again after all rollbacks."""
+
+
+def lasting(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+  """The rows of the steps that made the present weights: without those that a rollback has undone."""
+  left: list[Mapping[str, Any]] = []
+  for row in rows:
+    left = [one for one in left if one["step"] <= row[TO]] if TO in row else [*left, row]
+  return left
+
+
+class Guard:
+  """Watches a run's rows, and decides when it returns to a checkpoint, and to which.
+
+  Args:
+    config: all settings.
+    workdir: the run's folder, whose metrics.jsonl has the rows of earlier steps.
+
+  Attributes:
+    to: the checkpoint to return to: the last one whose weights sampled a step before any detector held.
+    rate: multiplies the learning rate.
+  """
+
+  def __init__(self, config: Settings, workdir: pathlib.Path):
+    self._config, self._workdir = config, workdir
+    self._begin(self._rows())
+
+  def see(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What the detectors add to a step's metrics: their warnings, and `rollback/…` if the run has to return now.
+
+    On several hosts the first one decides for all.
+    """
+    alarms = self._see(dict(step=step, **metrics))
+    added = {f"warning/{alarm.metric}": alarm.text for alarm in alarms}
+    if not (longest := self._config.guard.rollback):
+      return added
+    ends = lambda alarm: max(alarm.since, self._back + 1) + longest - 1  # what a rollback has undone does not count
+    due = [alarm for alarm in alarms if self._counts(alarm.detector) and step >= ends(alarm)]
+    found = hosts.exchange(self._decided(due[0].text) if due else {})[0]
+    if TO in found:
+      self._begin([*self._rows(), {"step": step, **found}])
+    return added | found
+
+  def spared(self, step: int) -> tuple[int, ...]:
+    """The checkpoints to keep for a rollback after this step: `to`, and the one that it becomes after healthy steps."""
+    return (self.to, self._regular(step - self._config.rollout.ahead)) if self._config.guard.rollback else ()
+
+  def stop(self, seen: Mapping[str, Any]) -> None:
+    """Ends the run if `seen`, what `see` has added to the row that is now written, says so.
+
+    Raises:
+      Collapsed: a detector holds again after the last rollback.
+    """
+    if STOPPED in seen:
+      raise Collapsed(seen[STOPPED])
+
+  def _rows(self) -> list[Mapping[str, Any]]:
+    return hosts.exchange(metrics_lib.read_metrics(self._workdir) if hosts.is_first() else [])[0]
+
+  def _begin(self, rows: list[Mapping[str, Any]]) -> None:
+    """Begins to watch after these rows."""
+    rollbacks = [row["step"] for row in rows if TO in row]
+    self._number, self._back, self.rate = len(rollbacks), max(rollbacks, default=0), 0.5 ** len(rollbacks)
+    self._watch, self.to = detectors.Watch(), self._back
+    for row in lasting(rows):
+      self._see(row)
+
+  def _see(self, row: Mapping[str, Any]) -> list[detectors.Alarm]:
+    alarms = self._watch.see(row)
+    if not any(map(self._counts, self._watch.out_of_range)):
+      # This step is healthy, and so are the weights that sampled it: those of the step before, or one more before it.
+      self.to = self._regular(row["step"] - 1 - self._config.rollout.ahead)
+    return alarms
+
+  def _regular(self, step: int) -> int:
+    """The last checkpoint until a step: of the last rollback, or by config.checkpoint.every.
+
+    Others, of a run that was stopped in between, do not count: a run that was never stopped has none.
+    """
+    every = self._config.checkpoint.every
+    return max(self._back, step // every * every)
+
+  def _counts(self, detector: detectors.Detector) -> bool:
+    return detector.metric not in self._config.guard.ignored
+
+  def _decided(self, why: str) -> dict[str, Any]:
+    guard, number = self._config.guard, self._number + 1
+    if number > guard.most_rollbacks:
+      return {
+        STOPPED: f"{why} After {self._number} rollbacks (config.guard.most_rollbacks), each with half the learning "
+        f"rate, the run collapses again, so it stops. Its last healthy weights are {self._workdir}/checkpoints/"
+        f"{self.to}. Begin a new run with what is named above or a learning rate below "
+        f"{self.rate * self._config.optimizer.learning_rate:g}; or raise most_rollbacks, and resume with "
+        "--accept_changes."
+      }
+    rate = 0.5**number * self._config.optimizer.learning_rate
+    said = f"Returned to the weights of step {self.to}, now with the learning rate {rate:g}: {why}"
+    return {TO: self.to, "rollback/number": number, "rollback/learning_rate": rate, WHY: said}
