@@ -1,16 +1,18 @@
 r"""Builds an index from a corpus. After a kill, the same command continues where it stopped.
 
     ragrl index --corpus FOLDER --encoder bm25|hashing|MODEL --out DIR
+    ragrl index --corpus FOLDER --encoder bm25|MODEL --out milvus:http://HOST:19530/COLLECTION
     ragrl index --corpus wiki.jsonl.gz --encoder e5-base-v2/ --factory IVF4096,PQ96 \
         --options nprobe=64 --dtype float16 --out wiki_e5
 """
 
 import argparse
 import json
+import os
 import re
 
 from ragrl_jax.cli import commands
-from ragrl_jax.retrieval import build_index, load_index, vectors
+from ragrl_jax.retrieval import build_index, databases, is_served, load_index, vectors
 from ragrl_jax.retrieval.documents import Chunks
 from ragrl_jax.store import compile_cache
 
@@ -20,7 +22,8 @@ def main() -> int:
   parser = commands.Parser(__doc__)
   parser.add_argument("--corpus", required=True, help="documents or rows, in files or a folder (docs/howto/corpus.md)")
   parser.add_argument("--encoder", required=True, help="bm25, hashing, or a model's folder or Hugging Face name")
-  parser.add_argument("--out", required=True)
+  parser.add_argument("--out", required=True, help="folder, or a database's address (docs/retrieval.md)")
+  parser.add_argument("--key_variable", default="", help="environment variable with the database's token")
   parser.add_argument("--factory", default="Flat", help="FAISS factory string of a dense index (default: exact)")
   parser.add_argument("--options", default="", help="FAISS search parameters, such as nprobe=64 or efSearch=128")
   parser.add_argument("--oversample", type=int, default=4, help="candidates that an inexact index fetches per passage")
@@ -45,13 +48,25 @@ def main() -> int:
   unused = lambda names: [f"--{name}" for name in names if arguments[name] != parser.get_default(name)]
   if not arguments["chunk_tokens"] and (given := unused(("chunk_overlap", "chunk_tokenizer"))):
     parser.error(f"{', '.join(given)} without --chunk_tokens: only chunks have these; give it, or leave them out")
+  served, key = is_served(arguments["out"]), os.environ.get(arguments.pop("key_variable"), "")
+  if served and (
+    given := unused(("factory", "options", "oversample", "dtype", "shard", "shard_rows", "note_s", "threads"))
+  ):
+    parser.error(f"{', '.join(given)} with a database: only an index's folder has these, so leave them out")
   if arguments["encoder"] == "bm25" and (given := unused(("factory", "options", "oversample", "dtype"))):
     parser.error(f"{', '.join(given)} with --encoder bm25: only a dense index has these, so leave them out")
   tokens, overlap, tokenizer = (arguments.pop(f"chunk_{name}") for name in ("tokens", "overlap", "tokenizer"))
   chunks = Chunks(tokens, overlap, tokenizer) if tokens else None
   compile_cache.keep()
-  out = build_index(chunks=chunks, **arguments)
-  print(json.dumps(dict(index=str(out), **load_index(out).describe()), ensure_ascii=False))
+  if served:
+    corpus, encoder, out = (arguments[name] for name in ("corpus", "encoder", "out"))
+    how = {name: arguments[name] for name in ("encoder_options", "batch", "overwrite")}
+    databases.fill(corpus, encoder, out, chunks=chunks, key=key, **how)
+    described = load_index(out, key=key).describe()
+  else:
+    out = build_index(chunks=chunks, **arguments)
+    described = load_index(out).describe()
+  print(json.dumps(dict(index=str(out), **described), ensure_ascii=False))
   return 0
 
 

@@ -9,12 +9,18 @@ from typing import Any
 
 from ragrl_jax.retrieval.api import Encoder, Retriever
 
-__all__ = ["build_index", "load_index"]
+__all__ = ["build_index", "is_served", "load_index"]
 
 # What index.json must have; the types of JSON.
 LEXICAL = {"bm25.words": dict, "bm25.wordless": int}
 DENSE = {"encoder.settings": dict, "factory": str, "options": str, "dtype": str, "dim": int, "oversample": int}
 DENSE["max_norm"] = (int, float)
+
+
+def is_served(path: str | os.PathLike) -> bool:
+  """Whether it is the address of a retriever or a database, which take deadlines and a token, and not a folder."""
+  schemes = ("http://", "https://", "milvus:", "opensearch:", "elasticsearch:")
+  return os.fspath(path).startswith(schemes)
 
 
 def load_index(
@@ -33,8 +39,8 @@ def load_index(
 
   Args:
     path: a folder made by `build_index`, the address of a retriever ("http://host:port"), the comma-separated addresses
-      of all parts of a corpus, or a file that fuses or reranks indexes (FUSED.json, see `fusion`). The indexes of
-      FUSED.json get the arguments below, except encoder and options.
+      of all parts of a corpus, a database's address (see `databases`), or a file that fuses or reranks indexes
+      (FUSED.json, see `fusion`), which get the arguments below, except encoder and options.
     encoder: for a dense index: the encoder, or its folder or hub name if it was moved; None loads the one of the index.
     search: for a dense index, "faiss" or "device" (exact search on the accelerators).
     options: FAISS's search parameters, such as "nprobe=64"; None uses those of the index.
@@ -58,6 +64,12 @@ def load_index(
 
     parts = [RemoteRetriever(address.strip(), **remote) for address in where.split(",")]
     return parts[0] if len(parts) == 1 else ShardedRetriever(parts)
+  if is_served(where):
+    from ragrl_jax.retrieval import databases
+
+    if options is not None or search != "faiss":
+      raise ValueError(f"{where}: a database searches by itself: leave out search and options.")
+    return databases.open_database(where, encoder=encoder, dispatch=dispatch, **remote)
   if where.endswith(".json"):
     from ragrl_jax.retrieval import fusion
 
@@ -65,7 +77,7 @@ def load_index(
       raise ValueError(f"{where}: encoder and options belong to one index, not to a file that joins several.")
 
     def part(name, **given):  # only servers, and files that may name some, get the arguments for servers
-      takes = "://" in os.fspath(name) or os.fspath(name).endswith(".json")
+      takes = is_served(name) or os.fspath(name).endswith(".json")
       return load_index(name, **given, **(remote if takes else {}))
 
     settings = dict(search=search, device_dtype=device_dtype, threads=threads, dispatch=dispatch)

@@ -114,7 +114,7 @@ def build_index(
     return out
   out.mkdir(parents=True, exist_ok=True)
   write_json(out / REQUEST, request)
-  whole = _Whole(corpus, chunks)
+  whole = Whole(corpus, chunks)
   rows = _part(whole, shard)
   path = corpus if isinstance(corpus, str | os.PathLike) and chunks is None else None
   passages = _stored(whole, out, rows, path, progress=progress)
@@ -160,7 +160,7 @@ def _source(corpus: str | os.PathLike | Iterable[Passage]) -> dict[str, Any]:
   return dict(name="passages", sha256=corpus.checksum if isinstance(corpus, Corpus) else checksum(corpus))
 
 
-class _Whole(Collection[Passage]):
+class Whole(Collection[Passage]):
   """The passages of files or from memory, cut into chunks. Each iteration reads the files again."""
 
   def __init__(self, corpus: str | os.PathLike | Collection[Passage], chunks: Chunks | None):

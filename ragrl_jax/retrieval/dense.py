@@ -28,43 +28,17 @@ class VectorIndex(Protocol):
     """float32 [n, D] → n pairs (float32 scores, int64 rows), best first, with at most k entries each."""
 
 
-class DenseRetriever:
-  """Ranks passages by the inner product of the encoded query and passage.
+class Embeds:
+  """A retriever with an encoder.
 
   Attributes:
     dispatch: `dispatch(function, *arguments)` runs the encoder and an on-device index. By default the calling thread
       runs them. If one thread owns the accelerators, set its queue here.
   """
 
-  def __init__(
-    self,
-    corpus: Corpus,
-    encoder: api.Encoder,
-    index: VectorIndex,
-    *,
-    description: Mapping[str, Any],
-    model: str,
-    dispatch: Callable[..., Any] | None = None,
-  ):
-    self.encoder, self.model, self.corpus, self._index = encoder, model, corpus, index
-    self._description = dict(description)
+  def __init__(self, encoder: api.Encoder | None, *, model: str, dispatch: Callable[..., Any] | None = None):
+    self.encoder, self.model = encoder, model
     self.dispatch = dispatch or (lambda function, *arguments: function(*arguments))
-
-  def describe(self) -> dict[str, Any]:
-    """The settings that are stored with every score: kind, options, and the corpus with its checksum."""
-    return dict(self._description, rows=len(self.corpus), checksum=self.corpus.checksum)
-
-  def row_of(self, name: str) -> int | None:
-    """The row of the passage with this id, or None."""
-    return self.corpus.row_of(name)
-
-  def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
-    """Opens documents, and finds words in them. See `documents.read`."""
-    return documents.read(self.corpus, requests, k)
-
-  def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """The k best passages for each query, best first, with scores. See `retrieval.api`."""
-    return api.answer_each(queries, k, self._search)
 
   def embed(self, texts: Sequence[str], kind: str) -> list[tuple[np.ndarray, int]]:
     """(float32 [dim], number of tokens) of each text, embedded as a "query" or as a "passage" without a title."""
@@ -83,6 +57,43 @@ class DenseRetriever:
       raise ValueError(f"the encoder's vector for the {kind} {bad!r:.200} is not finite: check that text.")
     return vectors
 
+  def _where(self, worker: Any, *, default: bool) -> Callable[..., Any]:
+    """`dispatch` if the worker computes on the accelerators (`on_device`); otherwise a direct call."""
+    return self.dispatch if getattr(worker, "on_device", default) else lambda function, *a: function(*a)
+
+
+class DenseRetriever(Embeds):
+  """Ranks passages by the inner product of the encoded query and passage."""
+
+  def __init__(
+    self,
+    corpus: Corpus,
+    encoder: api.Encoder,
+    index: VectorIndex,
+    *,
+    description: Mapping[str, Any],
+    model: str,
+    dispatch: Callable[..., Any] | None = None,
+  ):
+    super().__init__(encoder, model=model, dispatch=dispatch)
+    self.corpus, self._index, self._description = corpus, index, dict(description)
+
+  def describe(self) -> dict[str, Any]:
+    """The settings that are stored with every score: kind, options, and the corpus with its checksum."""
+    return dict(self._description, rows=len(self.corpus), checksum=self.corpus.checksum)
+
+  def row_of(self, name: str) -> int | None:
+    """The row of the passage with this id, or None."""
+    return self.corpus.row_of(name)
+
+  def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
+    """Opens documents, and finds words in them. See `documents.read`."""
+    return documents.read(self.corpus, requests, k)
+
+  def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    """The k best passages for each query, best first, with scores. See `retrieval.api`."""
+    return api.answer_each(queries, k, self._search)
+
   def _search(self, texts: list[str], k: int) -> api.Answers:
     vectors = self._vectors(texts, "query")
     known = np.flatnonzero(vectors.any(axis=1))  # a query without known words has a zero vector, and finds nothing
@@ -92,10 +103,6 @@ class DenseRetriever:
       for i, best in zip(known, run(self._index.search, vectors[known], k), strict=True):
         answers[i] = [self.corpus.scored(row, score) for score, row in zip(*best)]
     return answers
-
-  def _where(self, worker: Any, *, default: bool) -> Callable[..., Any]:
-    """`dispatch` if the worker computes on the accelerators (`on_device`); otherwise a direct call."""
-    return self.dispatch if getattr(worker, "on_device", default) else lambda function, *a: function(*a)
 
 
 def encode_corpus(
@@ -137,7 +144,7 @@ def encode_corpus(
     while done["rows"] < len(corpus):
       shard_end = min((done["rows"] // shard_rows + 1) * shard_rows, len(corpus))
       rows = range(done["rows"], min(done["rows"] + batch, shard_end))
-      vectors[rows.start : rows.stop] = _encoded(encoder, corpus, rows, dtype)
+      vectors[rows.start : rows.stop] = encode_rows(encoder, corpus, rows, dtype)
       norms = np.linalg.norm(vectors[rows.start : rows.stop].astype(np.float64), axis=1)
       done = dict(rows=rows.stop, max_norm=max(done["max_norm"], float(norms.max())))
       bar.update(len(rows))
@@ -148,7 +155,8 @@ def encode_corpus(
   return done["max_norm"]
 
 
-def _encoded(encoder: api.Encoder, corpus: Corpus, rows: range, dtype: str) -> np.ndarray:
+def encode_rows(encoder: api.Encoder, corpus: Corpus, rows: range, dtype: str) -> np.ndarray:
+  """The passages' vectors. Raises ValueError if they have another shape or are not finite in this dtype."""
   made = np.asarray(encoder.passages([corpus[row] for row in rows]))
   if made.shape != (len(rows), encoder.dim):
     raise ValueError(

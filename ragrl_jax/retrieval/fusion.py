@@ -24,7 +24,7 @@ import numpy as np
 from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval.cards import read_card
 from ragrl_jax.retrieval.remote import RemoteRetriever
-from ragrl_jax.settings import DTYPES
+from ragrl_jax.settings import DTYPES, stored_paths
 from ragrl_jax.structs import Passage
 
 FUSIONS = ("rrf", "weighted")
@@ -269,7 +269,7 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
   if again is not None:
     _check(path, again, RERANK, "rerank.")
   _refuse_circles(path, ())
-  parts = [open_index(name if "://" in name else path.parent / name, **settings) for name in names]
+  parts = [open_index(_beside(path, name), **settings) for name in names]
   result = parts[0] if len(parts) == 1 and not card else Fused(parts, **card)
   if again is None:
     return result
@@ -288,6 +288,12 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
       raise ValueError(f"{path}: rerank.path={where!r} may become another model: write its commit too, {known!r}.")
     folder = hub.folder(where, f"{path}: rerank.path")
   return Reranked(result, scorers.load_scorer(folder, kind, **options), depth=depth, dispatch=settings.get("dispatch"))
+
+
+def _beside(path: pathlib.Path, name: str) -> str | pathlib.Path:
+  """An index's name, or the place that it has beside FUSED.json."""
+  here = lambda part: str(path.parent / part) if (path.parent / part).exists() else part
+  return stored_paths.in_address(name, here) or (name if "://" in name else path.parent / name)
 
 
 def _refuse_circles(path: pathlib.Path, within: tuple[pathlib.Path, ...]) -> None:

@@ -7,6 +7,7 @@ import pathlib
 
 import jax
 
+from ragrl_jax import retrieval
 from ragrl_jax.data import readers
 from ragrl_jax.engine import sizes as engine_sizes
 from ragrl_jax.learner import row_layout
@@ -47,7 +48,7 @@ def tools(config: Settings, recipe: Recipe) -> None:
     )
   environment_tools.remote(config.retrieval)
   index = config.retrieval.index
-  if index and "://" not in index and not pathlib.Path(index).exists():
+  if index and not retrieval.is_served(index) and not pathlib.Path(index).exists():
     raise ValueError(
       f"config.retrieval.index={index!r}: no index here ({pathlib.Path(index).absolute()}): build one with "
       "`ragrl index`, or name its folder. A run's own is looked for beside the run, then at its old place."

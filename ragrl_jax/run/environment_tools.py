@@ -71,12 +71,12 @@ def _longest(settings: Retrieval) -> float:
 
 
 def remote(settings: Retrieval) -> dict[str, Any]:
-  """The arguments of `load_index` for a retriever at an address, or for FUSED.json, which may name some; else {}.
+  """The arguments of `load_index` for a server, or for FUSED.json, which may name some; else {}.
 
   Raises:
     ValueError: the environment variable that should hold its token is empty.
   """
-  if not settings.index.startswith(("http://", "https://")) and not settings.index.endswith(".json"):
+  if not retrieval.is_served(settings.index) and not settings.index.endswith(".json"):
     return {}
   key = os.environ.get(settings.key_variable, "") if settings.key_variable else ""
   if settings.key_variable and not key:

@@ -126,7 +126,7 @@ class Retrieval(Section):
 
   PATH = "retrieval"
 
-  index: str = setting("", "an index's folder, a retriever's address, or all those of a corpus's parts, by commas")
+  index: str = setting("", "an index's folder, a retriever's or database's address, or those of all parts, by commas")
   key_variable: str = setting("", "environment variable with the token for these addresses; empty: no token")
   top_k: int = setting(3, "passages per search", unit="passages", least=1)
   timeout_s: float = setting(30.0, "most time for a call", unit="seconds", above=0)

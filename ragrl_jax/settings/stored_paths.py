@@ -8,7 +8,8 @@ import glob
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 FILE = "places.json"
@@ -17,6 +18,11 @@ SETTINGS = tuple(
   "retrieval.index retrieval.query_encoder judge.path judge.cache judges.*.path judges.*.cache endpoint.cache".split()
 )
 LOCAL = ("data.train", "data.hard", "data.evaluate", "data.evidence", "retrieval.index")  # never a name on the hub
+
+
+# A database's address (retrieval/databases.py), and the paths in it: of a local file and of an encoder.
+_ADDRESS = re.compile(r"(milvus|opensearch|elasticsearch):")
+_PATHS = re.compile(r"(?<=^milvus:)(?!https?://)[^?]*?\.db(?=[/?]|$)|(?<=[?&]encoder=)[^&]*")
 
 
 def note(folder: str | os.PathLike) -> None:
@@ -46,6 +52,11 @@ def found(value: str, folder: str | os.PathLike, *, local: bool = False) -> str:
   return ",".join(_found(part, folder, then) or _missing(part, then, local=local) for part in value.split(","))
 
 
+def in_address(value: str, change: Callable[[str], str]) -> str | None:
+  """A database's address with other local paths in it; None if it is no such address."""
+  return _PATHS.sub(lambda path: change(path[0]), value) if _ADDRESS.match(value) else None
+
+
 def in_settings(values: dict[str, Any], folder: str | os.PathLike, within: str = "") -> dict[str, Any]:
   """The settings of a folder's config.json, as nested dicts, with all paths as they must be named now."""
   made = {}
@@ -63,6 +74,8 @@ def in_settings(values: dict[str, Any], folder: str | os.PathLike, within: str =
 
 def _found(part: str, folder: str | os.PathLike, then: Mapping[str, str]) -> str | None:
   """None if it is nowhere."""
+  if (address := in_address(part, lambda path: _found(path, folder, then) or path)) is not None:
+    return address
   if "://" in part:
     return part
   before = "file:" * part.startswith("file:")

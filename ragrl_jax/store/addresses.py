@@ -7,7 +7,7 @@ _ADDRESS = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*://(?:(?!,[A-Za-z][A-Za-z0-9+.-
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@")
 # A parameter of the query or the fragment whose name says that its value is secret.
 _SECRET = re.compile(
-  r"(?<=[?&;#])[^=&;#]*(?:key|token|secret|passw|pwd|sig|auth|cred|code|session|jwt|bearer)[^=&;#]*=[^&;#]*(?:[&;]|(?=#)|$)",
+  r"(?<=[?&;#])[^=&;#]*(?:key|token|secret|passw|pwd|sig|auth|cred|(?<!en)code|session|jwt|bearer)[^=&;#]*=[^&;#]*(?:[&;]|(?=#)|$)",
   re.IGNORECASE,
 )
 

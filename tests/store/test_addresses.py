@@ -9,6 +9,7 @@ def test_addresses_are_shown_without_credentials():
     ("https://s3cret@host", "https://host"),
     ("http://me:s3@cret@[::1]/v1?a=b@c", "http://[::1]/v1?a=b@c"),
     ("http://host/a@b", "http://host/a@b"),
+    ("milvus:http://me:s3cret@h:1/a?encoder=o/e5&token=s3cret", "milvus:http://h:1/a?encoder=o/e5"),
     ("from http://me:s3cret@one/ and ftp://s3cret@two: a@b", "from http://one/ and ftp://two: a@b"),
     ('{"index": "http://me:s3cret@host", "mail": "a@b"}', '{"index": "http://host", "mail": "a@b"}'),
     ('{"index": "http://host", "mail": "a@b"}', '{"index": "http://host", "mail": "a@b"}'),

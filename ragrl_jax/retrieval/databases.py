@@ -1,0 +1,303 @@
+"""Passages in a database: Milvus, OpenSearch or Elasticsearch. Its address takes the place of an index's folder.
+
+    milvus:FILE.db/COLLECTION                 Milvus Lite, in this process
+    milvus:http://HOST:19530/COLLECTION       a server or cluster (https://HOST/DATABASE/COLLECTION)
+    opensearch:https://HOST:9200/INDEX        OpenSearch; elasticsearch:https://HOST:9200/INDEX
+
+Options follow "?", separated by "&": milvus:wiki.db/pages?encoder=intfloat/e5-base-v2&text=body. Without an encoder the
+database's own full-text search (BM25) answers. Passages of equal score are in the database's order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import logging
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from ragrl_jax.retrieval import api, build, corpus, dense, documents, encoders, outage
+from ragrl_jax.store import addresses
+from ragrl_jax.structs import Passage
+
+OPTIONS = ("encoder", "id", "text", "title", "vector", "ef", "nprobe", "level")
+TEXTS = ("text", "contents", "content", "passage", "body", "page_content", "chunk", "document")
+TITLES = ("title", "name", "heading")
+EXTRAS = {"milvus": "milvus", "opensearch": "opensearch", "elasticsearch": "opensearch"}  # scheme → extra to install
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+  """A collection's address, in parts. `place` is that of the server or file, `name` is "" for the only collection."""
+
+  scheme: str
+  place: str
+  name: str
+  options: Mapping[str, str]
+
+  @classmethod
+  def parse(cls, text: str) -> Address:
+    """Reads an address. Raises ValueError if it is none."""
+    scheme, _, rest = text.partition(":")
+    rest, _, query = rest.partition("?")
+    place, _, name = rest.rpartition("/")
+    if rest.endswith(".db") or place in ("http:/", "https:/"):
+      place, name = rest, ""
+    local = scheme == "milvus" and place.endswith(".db")
+    if scheme not in EXTRAS or not (local or place.startswith(("http://", "https://"))):
+      form = "milvus:FILE.db/COLLECTION or " * (scheme == "milvus") + f"{scheme}:http(s)://HOST:PORT/NAME"
+      raise ValueError(f"{addresses.without_credentials(text)!r}: a database's address is {form}.")
+    options = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
+    if unknown := sorted(options.keys() - set(OPTIONS)):
+      raise ValueError(f"{text!r}: unknown option {unknown[0]!r}: use {', '.join(OPTIONS)}.")
+    return cls(scheme, place, name, options)
+
+  @property
+  def local(self) -> bool:
+    """Whether it is a file of Milvus Lite."""
+    return "://" not in self.place
+
+  @property
+  def shown(self) -> str:
+    """The address without options and credentials, for messages."""
+    return addresses.without_credentials(f"{self.scheme}:{self.place}/{self.name}".rstrip("/"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+  """The names of a collection's fields (title "": none), and how the searched one is indexed."""
+
+  id: str
+  text: str
+  title: str
+  vector: str
+  dim: int = 0  # of the vectors; 0 for full text
+  metric: str = "BM25"
+  type: str = ""
+
+
+class DatabaseRetriever(dense.Embeds):
+  """Searches a database; see `api.Retriever`. Deadlines, retries and outages are as in `remote.RemoteRetriever`."""
+
+  def __init__(self, database: Any, fields: Fields, description: Mapping[str, Any], *, calls: outage.Calls, **given):
+    super().__init__(**given)
+    self._database, self._fields, self._description, self._calls = database, fields, dict(description), calls
+
+  def describe(self) -> dict[str, Any]:
+    """The settings that are stored with every score: fields, metric, encoder, and a checksum of the contents."""
+    return dict(self._description)
+
+  def close(self) -> None:
+    """Ends the waiting for the server."""
+    self._calls.close()
+
+  def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    """See `api.Retriever`."""
+    return api.answer_each(queries, k, self._search)
+
+  def _search(self, texts: list[str], k: int) -> api.Answers:
+    asked: dict[str, Any] = {text: text for text in texts}
+    if self.encoder is not None:  # a zero vector, of a query without known words, finds nothing
+      asked = {text: row for text, row in zip(texts, self._vectors(texts, "query")) if row.any()}
+
+    def call(some: list[str], deadline: float) -> api.Answers:
+      left_s = max(deadline - time.monotonic(), 0.01)
+      return self._database.search(self._fields, [asked[text] for text in some], k, left_s)
+
+    answers = dict(zip(asked, self._calls.in_batches(list(asked), call), strict=True))
+    return [answers.get(text, []) for text in texts]
+
+
+def open_database(
+  where: str,
+  *,
+  encoder: str | os.PathLike | api.Encoder | None = None,
+  dispatch: Callable[..., Any] | None = None,
+  key: str = "",
+  timeout_s: float = 30.0,
+  **patience: Any,
+) -> DatabaseRetriever:
+  """The retriever of a collection that exists.
+
+  Args:
+    where: the address; see this module's docstring.
+    encoder: the encoder of its vectors, in place of the address's.
+    dispatch: see `dense.DenseRetriever`.
+    key: "USER:PASSWORD" or a token; "" for none.
+    timeout_s, **patience: see `outage.Calls`.
+
+  Raises:
+    ValueError: a wrong address; no such collection or field; vectors of another size, or another metric.
+    RetrievalFailed: no server answers.
+  """
+  address = Address.parse(where)
+  if address.local and not pathlib.Path(address.place).exists():
+    raise ValueError(f"{address.shown}: no such file: fill it with `ragrl index … --out {address.shown}/NAME`.")
+  database, model = _connect(address, key, timeout_s), ""
+  with _failing(database.shown):
+    if not database.exists():
+      raise ValueError(
+        f"{database.shown}: there is none of this name. There are: {', '.join(database.names()) or 'none'}."
+      )
+    card, rows = database.card(), database.rows()
+    if rows < (wanted := card.get("corpus", {}).get("rows", 0)):
+      raise ValueError(
+        f"{database.shown}: {rows} of {wanted} passages: run the same `ragrl index` command to continue."
+      )
+    encoder = encoder or address.options.get("encoder")
+    if "dim" in card:
+      encoder, model = encoders.reload(card, pathlib.Path(database.shown), encoder), encoders.find_name(card)
+    elif isinstance(encoder, str | os.PathLike):
+      encoder, model = encoders.load_model(encoder, setting=f"{database.shown}, encoder"), pathlib.Path(encoder).name
+    fields = database.fields(address.options, encoder is not None)
+    if encoder is not None:
+      _check_vectors(database.shown, fields, encoder)
+    contents = database.contents(fields)
+  logging.info("%s: %d passages, %s.", database.shown, rows, dataclasses.asdict(fields))
+  description = dict(
+    kind=address.scheme, path=database.shown, **dataclasses.asdict(fields), rows=rows, checksum=contents
+  )
+  if encoder is not None:
+    description["encoder"] = dict(encoder.settings)
+  calls = outage.Calls(database.shown, lambda: _answers(database), timeout_s=timeout_s, **patience)
+  return DatabaseRetriever(database, fields, description, calls=calls, encoder=encoder, model=model, dispatch=dispatch)
+
+
+def fill(
+  passages: str | os.PathLike | Iterable[Passage],
+  encoder: str | os.PathLike | api.Encoder,
+  where: str,
+  *,
+  chunks: documents.Chunks | None = None,
+  encoder_options: Mapping[str, Any] | None = None,
+  batch: int = 2048,
+  overwrite: bool = False,
+  progress: bool = True,
+  key: str = "",
+) -> None:
+  """Fills a new collection, as `build.build_index` does a folder. Call it again to continue a killed one.
+
+  Args:
+    passages: the corpus. Its text is stored in a temporary folder meanwhile.
+    encoder: "bm25", or what makes the vectors; not "hashing", whose words are in the index's folder.
+    where: the address, with the collection's name.
+    chunks, encoder_options, batch: see `build_index`.
+    overwrite: replace a collection of the same name.
+    key: see `open_database`.
+
+  Raises:
+    ValueError: a bad corpus, encoder or address, or the collection exists and has other contents.
+    RetrievalFailed: no server answers, or it refuses a passage.
+  """
+  address = Address.parse(where)
+  if not address.name:
+    raise ValueError(f"{address.shown}: name the collection too: {address.shown}/NAME.")
+  chosen = encoders.describe(encoder, encoder_options)
+  if chosen["kind"] == "hashing" or (chosen["kind"] == "bm25" and chosen["options"]):
+    raise ValueError(f"encoder={encoder!r} {chosen['options']}: in a database use bm25 without options, or a model.")
+  if address.local:
+    pathlib.Path(address.place).parent.mkdir(parents=True, exist_ok=True)
+  database = _connect(address, key, 60.0)
+  with tempfile.TemporaryDirectory() as folder, _failing(database.shown):
+    if chunks is None and isinstance(passages, str | os.PathLike) and corpus.of_documents(passages):
+      chunks = documents.OF_DOCUMENTS
+    stored = corpus.store(build.Whole(passages, chunks), folder, unique=True, progress=progress)
+    card: dict[str, Any] = dict(encoder=chosen, corpus=dict(rows=len(stored), checksum=stored.checksum))
+    made = None
+    if chosen["kind"] != "bm25":
+      made = encoders.fit(encoder, chosen, stored, pathlib.Path(folder))
+      card |= dict(encoder=dict(chosen, settings=dict(made.settings)), dim=made.dim)
+    if database.exists():
+      if overwrite:
+        database.drop()
+      elif database.card() != card:
+        raise ValueError(
+          f"{database.shown}: it exists, with other contents: name another, or replace it (--overwrite)."
+        )
+    if not database.exists():
+      database.create(card)
+    rows = range(database.rows(), len(stored))
+    with tqdm(total=len(stored), initial=rows.start, desc="fill", unit=" passages", disable=not progress) as bar:
+      for start in rows[::batch]:
+        some = range(start, min(start + batch, rows.stop))
+        vectors = None if made is None else dense.encode_rows(made, stored, some, "float32")
+        database.insert([stored[row] for row in some], vectors)
+        bar.update(len(some))
+
+
+def pick(where: str, what: str, options: Mapping[str, str], names: Collection[str], usual: Sequence[str] = ()) -> str:
+  """The field of a passage's text, title or vector: the option's, else one of a usual name, else the only one.
+
+  Raises:
+    ValueError: there is no such field, or none is known and the text or the vector must be.
+  """
+  known = ", ".join(sorted(names)) or "none"
+  if (given := options.get(what, "")) and given not in names:
+    raise ValueError(f"{where}: no field {given!r} for {what}=…: it has {known}.")
+  found = given or next((name for name in usual if name in names), "")
+  if found or what == "title":
+    return found
+  if len(names) != 1:
+    raise ValueError(f"{where}: name the field of {what}: add {what}=NAME, one of {known}.")
+  return next(iter(names))
+
+
+@contextlib.contextmanager
+def _failing(shown: str) -> Iterator[None]:
+  try:
+    yield
+  except outage.Failed as error:
+    why = addresses.without_credentials(str(error))
+    help = ": start it, or correct the address" if error.away else ""
+    raise api.RetrievalFailed(f"{shown} gives no answer ({why}){help}.") from None
+
+
+def needed(address: Address, *modules: str) -> list[Any]:
+  """A client's modules. Raises ValueError if its extra is not installed."""
+  try:
+    return [importlib.import_module(module) for module in modules]
+  except ImportError as error:
+    extra = EXTRAS[address.scheme]
+    raise ValueError(f"{address.shown}: it needs an extra: pip install 'ragrl_jax[{extra}]' ({error}).") from error
+
+
+def _connect(address: Address, key: str, timeout_s: float) -> Any:
+  from ragrl_jax.retrieval import database_clients
+
+  kind = database_clients.Milvus if address.scheme == "milvus" else database_clients.OpenSearch
+  with _failing(address.shown):
+    database = kind(address, key=key, timeout_s=timeout_s)
+    if address.name:
+      return database
+    names = database.names()
+    if len(names) != 1:
+      raise ValueError(f"{address.shown}: name one of {', '.join(names) or 'none'}: {address.shown}/NAME.")
+    return kind(dataclasses.replace(address, name=names[0]), key=key, timeout_s=timeout_s)
+
+
+def _answers(database: Any) -> bool:
+  with contextlib.suppress(outage.Failed):
+    return database.exists()
+  return False
+
+
+def _check_vectors(where: str, fields: Fields, encoder: api.Encoder) -> None:
+  if fields.dim != encoder.dim:
+    raise ValueError(
+      f"{where}: {fields.vector} has {fields.dim} dimensions, but the encoder makes {encoder.dim}: name the encoder of "
+      "these vectors (encoder=…), or another field (vector=…)."
+    )
+  if fields.metric not in ("IP", "COSINE") or (
+    fields.metric == "COSINE" and not encoder.settings.get("normalize", True)
+  ):
+    raise ValueError(
+      f"{where}: {fields.vector} is indexed with the metric {fields.metric}, but this encoder ranks by inner product: "
+      "index the field with the inner product, or with the cosine if the vectors have length 1."
+    )
