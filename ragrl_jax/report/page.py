@@ -200,11 +200,11 @@ def _showing(alarm: detectors.Alarm, steps: Sequence[Mapping[str, Any]]) -> str 
     steps: of `excerpt.excerpt`.
   """
   return alarm.shown(
-    (sample["signs"], f"#episode-{step['step']}-{group}-{place}")
+    (sample["signs"], f"#episode-{step['step']}-{group}-{sample['sample']}")
     for step in steps
     if alarm.since <= step["step"] <= alarm.step
     for group, one in enumerate(step["groups"])
-    for place, sample in enumerate(one["samples"] or ())
+    for sample in one["samples"] or ()
   )
 
 

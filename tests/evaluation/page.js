@@ -91,6 +91,10 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
   document.querySelector('[aria-label="Step before"]').click();
   await new Promise((done) => setTimeout(done, 300));
   seen.before = [view.step, document.querySelector(".episode h3").textContent];
+  const link = document.querySelector(".callout a");
+  link.click();
+  await new Promise((done) => setTimeout(done, 300));
+  seen.linked = [link.getAttribute("href"), `#episode-${browser.steps[view.step].step}-${view.group}-${view.sample}`];
   document.getElementById("scheme").click();
   seen.scheme = document.documentElement.dataset.scheme;
 })().catch((error) => { seen.error = String(error.stack); }).then(() => parent.postMessage(JSON.stringify(seen), "*"));

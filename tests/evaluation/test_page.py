@@ -181,6 +181,7 @@ def test_what_a_reader_does(page, seen, width):
   assert seen["wrong"] and all(text.startswith("✗") for text in seen["wrong"])
   assert seen["ended"] in ([], ["ended by eos"])
   assert re.fullmatch(r"#episode-\d+-\d+-\d+", seen["address"]) and seen["scheme"] in ("dark", "light")
+  assert seen["linked"][0] == seen["linked"][1]  # the episode that shows what moved
   for word in ("NaN", "undefined", "[object", "null"):
     assert word not in seen["words"]
 

@@ -25,11 +25,10 @@ class Browser {
     this.#controls();
     this.#tooltips();
     addEventListener("keydown", (event) => this.#key(event));
-    addEventListener("hashchange", () => { if (this.#fromAddress()) this.go(); });
+    const shown = () => document.getElementById("episodes").scrollIntoView();
+    addEventListener("hashchange", () => { if (this.#fromAddress()) this.go().then(shown); });
     const asked = this.#fromAddress();
-    this.ready = this.go({start: !asked}).then(() => {
-      if (asked) document.getElementById("episodes").scrollIntoView();
-    });
+    this.ready = this.go({start: !asked}).then(() => { if (asked) shown(); });
   }
 
   // "#episode-120-0-3": step, group, sample; so that an episode can be pointed at.
