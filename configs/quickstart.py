@@ -30,7 +30,7 @@ def get_config(variant: str = ""):
   config.rollout.update(prompts_per_step=32, group_size=8, max_new_tokens=24)
   config.rollout.update(lanes=64, rows=256, context=144, chunk=24, prefill=32, page=48)
   # Rows hold three to five episodes of some 70 tokens: longer rows pack better.
-  config.learner.update(micro_rows=16, row_lengths=(256,), logprob_chunk=2048)
+  config.learner.update(micro_rows=16, row_lengths=(256,), share_prompts=True, logprob_chunk=2048)
   config.evaluate.update(every=4, examples=300)
   config.checkpoint.every = 8
   config.steps = 60
