@@ -1,11 +1,13 @@
 """Reads questions as Examples, from files (`store.row_files`) and from the Hugging Face hub."""
 
 import collections
+import contextlib
 import glob
 import itertools
 import os
 import pathlib
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -144,6 +146,39 @@ def check(path: str, setting: str) -> None:
       raise FileNotFoundError(f"{setting}={path}: there is no file {file}.")
 
 
+def _no_answer(path: str, name: str) -> str:
+  """Asks the hub for a data set once, and says so: the datasets library tries for minutes. "" if it answers."""
+  import huggingface_hub
+
+  if huggingface_hub.constants.HF_HUB_OFFLINE:
+    return "HF_HUB_OFFLINE is set, and the cache has none"
+  print(f"{path}: asks {huggingface_hub.constants.ENDPOINT}", file=sys.stderr)
+  try:
+    huggingface_hub.HfApi().dataset_info(name, timeout=10)
+  except errors.HfHubHTTPError:
+    return ""  # there is none, or it is private: loading says which
+  except (errors.HTTPError, OSError) as error:
+    return f"no answer: {error}; and the cache has none"
+  return ""
+
+
+@contextlib.contextmanager
+def _offline():
+  """Only the cache is read, whatever the environment says."""
+  import datasets
+  import huggingface_hub
+
+  places = (datasets.config, huggingface_hub.constants)
+  before = [place.HF_HUB_OFFLINE for place in places]
+  try:
+    for place in places:
+      place.HF_HUB_OFFLINE = True
+    yield
+  finally:
+    for place, value in zip(places, before):
+      place.HF_HUB_OFFLINE = value
+
+
 def _from_hub(path: str, setting: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
   name, _, split = path.removeprefix("hf:").rpartition("/")
   split, drawn, count = split.partition("~")
@@ -157,13 +192,20 @@ def _from_hub(path: str, setting: str) -> tuple[str, Iterator[tuple[str, dict[st
       f"{path!r}: a Hugging Face dataset is named hf:NAME/SUBSET/SPLIT, with an empty subset for the default one, "
       "e.g. hf:hotpotqa/hotpot_qa/distractor/validation or hf:owner/name//train (config.data, --data)."
     )
+  if os.path.exists(given := path.removeprefix("hf:").partition("~")[0]):
+    raise ValueError(
+      f"{path!r}: {given} is here: name it without hf:. A copy of a data set of the hub, with folders inside, is named "
+      f"hf:FOLDER//SPLIT ({setting})."
+    )
   import datasets  # takes a second or two, and files do not need it
 
+  silent = "" if os.path.isdir(name) else _no_answer(path, name)
   try:
-    table = datasets.load_dataset(name, subset or None, split=split)
+    with _offline() if silent else contextlib.nullcontext():
+      table = datasets.load_dataset(name, subset or None, split=split)
   except (OSError, ValueError, errors.HTTPError, datasets.exceptions.DatasetsError) as error:
     cause = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else None
-    why = " ".join(f"{error}{f': {cause}' if cause else ''}".split())
+    why = " ".join(f"{silent or error}{f': {cause}' if cause else ''}".split())
     if os.path.isdir(name):
       raise ValueError(
         f"{path!r}: it cannot be loaded by the datasets library ({why:.500}). Name its files, or the folder of a split "

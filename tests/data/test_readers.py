@@ -1,7 +1,9 @@
 import gzip
 import json
+import time
 
 import pytest
+from huggingface_hub import constants
 
 from ragrl_jax.data import columns, readers, synthetic, writers
 from ragrl_jax.run import questions
@@ -217,6 +219,22 @@ def test_missing_files_are_refused(tmp_path):
 def test_names_on_the_hub(path):
   with pytest.raises(ValueError, match="hf:NAME/SUBSET/SPLIT"):
     read(path)
+
+
+@pytest.mark.slow  # the datasets library takes two seconds to import
+def test_a_hub_without_an_answer_is_asked_once(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+  monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+  began = time.monotonic()
+  with pytest.raises(ValueError, match=r"hub \(no answer: .*Connection refused; and the cache has none\). Name a file"):
+    read("hf:owner/no_such_set//train")
+  assert time.monotonic() - began < 10 and not constants.HF_HUB_OFFLINE
+  assert capsys.readouterr().err == "hf:owner/no_such_set//train: asks http://127.0.0.1:1\n"
+  (tmp_path / "set").mkdir()
+  put(tmp_path / "set" / "train.jsonl", "{}")
+  for there in ("set", "set/train.jsonl"):
+    with pytest.raises(ValueError, match=f"{there} is here: name it without hf:"):
+      read(f"hf:{tmp_path}/{there}")
 
 
 @pytest.mark.slow  # the datasets library takes two seconds to import
