@@ -78,10 +78,9 @@ DETECTORS = (
   Detector("queries/shared", "different questions are searched with the same query", SLOWER, rise=0.2, hold=2),
   Detector("entropy", "the policy has stopped exploring", EXPLORING, low=0.2),
   Detector("entropy", "the policy is becoming random", SLOWER, high=3.0),
-  Detector("entropy/thought", "the thought has become one text", EXPLORING, low=0.1, hold=2),
-  Detector("entropy/thought", "the thought is becoming random", SLOWER, high=3.0, rise=0.15, hold=2),
-  Detector("entropy/query", "queries are becoming random", SLOWER, high=3.0, rise=0.15, hold=2),
-  Detector("entropy/answer", "answers are becoming random", SLOWER, high=3.0, rise=0.15, hold=2),
+  Detector("entropy/thought", "the thought is becoming random", SLOWER, high=3.0, rise=0.1, hold=2),
+  Detector("entropy/query", "queries are becoming random", SLOWER, high=3.0, rise=0.1, hold=2),
+  Detector("entropy/answer", "answers are becoming random", SLOWER, high=3.0, rise=0.1, hold=2),
 )
 
 

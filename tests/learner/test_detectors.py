@@ -73,9 +73,9 @@ def test_a_collapse_in_the_first_steps_does_not_become_the_start():
 
 
 def test_a_small_number_may_grow_by_a_factor_and_a_large_one_by_a_rise():
-  """Entropy by kind of token is out of its range beyond three times its start and .15 nats above it."""
+  """Entropy by kind of token is out of its range beyond three times its start and .1 nats above it."""
   queries = lambda start, later: [CALM | {"entropy/query": start}] * 5 + [CALM | {"entropy/query": later}] * 2
-  assert not alarms(queries(0.01, 0.15)) and not alarms(queries(0.2, 0.5))
+  assert not alarms(queries(0.01, 0.1)) and not alarms(queries(0.2, 0.5))
   assert alarms(queries(0.01, 0.2)) and alarms(queries(0.2, 0.7))
   assert not alarms(queries(0.01, 0.2)[:-1])  # it holds for two steps
 
