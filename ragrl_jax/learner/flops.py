@@ -46,6 +46,15 @@ def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float
   return 2.0 * matmul_parameters(config) * tokens + attention + 2.0 * config.vocab_size * config.d_model * scored
 
 
+def taught(config: Any, settings: Any, *, tokens: float, pairs: float, scored: float) -> float:
+  """Operations of a teacher of this shape on one batch: a forward pass per epoch, or one in all for the reward.
+
+  The policy's own prompts are counted, although a policy that teaches itself reads longer ones.
+  """
+  s = settings.teacher
+  return (settings.epochs * s.in_loss + s.in_reward) * forward(config, tokens=tokens, pairs=pairs, scored=scored)
+
+
 def update(config: Any, settings: Any, *, tokens: float, pairs: float, scored: float, adapters: int = 0) -> float:
   """Operations of the learner's work on one batch of episodes. An optimiser step costs three forward passes.
 

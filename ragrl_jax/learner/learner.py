@@ -120,7 +120,9 @@ class Learner:
         mesh=mesh,
         trainable=nnx.Param,
       )
-    self.teacher = None if teacher is None else Teacher.of(teacher, s)
+    self.teacher, self._teacher_config = None, model.config
+    if teacher is not None:
+      self.teacher, self._teacher_config = Teacher.of(teacher, s), teacher.config
     if s.teacher.itself:
       self.teacher = Teacher(lambda params: self._decoder(*params), None, s)
     self.adapters = lora.size(model)
@@ -357,14 +359,9 @@ class Learner:
   def _counted(self, counts) -> dict[str, float]:
     """Reported totals, including FLOPs."""
     s = self.settings
-    needed = flops.update(
-      self.model_config,
-      s,
-      tokens=counts["packed_tokens"],
-      pairs=counts["pairs"],
-      scored=counts["scored"],
-      adapters=self.adapters,
-    )
+    sizes = dict(tokens=counts["packed_tokens"], pairs=counts["pairs"], scored=counts["scored"])
+    needed = flops.update(self.model_config, s, adapters=self.adapters, **sizes)
+    needed += flops.taught(self._teacher_config, s, **sizes)
     return {name: float(x) for name, x in counts.items() if name not in NOT_SHOWN} | dict(flops=needed)
 
 

@@ -107,7 +107,7 @@ def policy_objective(
     found |= more
   if apart:
     term, more = _taught(apart[0], batch, of_step, s)
-    value, found = value + term, found | more
+    value, found = term if s.teacher.alone else value + term, found | more
   if s.critic.kind == "shared":
     found["value_loss"] = _value(forward.values(model, batch, hidden), batch, of_step, s)
     value = value + s.critic.coef * found["value_loss"]

@@ -59,7 +59,7 @@ class Teacher:
       hidden, chunk = teacher_states(params, batch, told), s.logprob_chunk
       return forward.scores(model(params), batch, temperature=s.temperature, chunk=chunk, hidden=hidden)[0]
 
-    self.states, self._score = jax.jit(teacher_states), jax.jit(teacher_score)
+    self.states, self.scores = jax.jit(teacher_states), jax.jit(teacher_score)
 
   @classmethod
   def of(cls, model: Decoder, settings: Settings) -> "Teacher":
@@ -82,4 +82,4 @@ class Teacher:
 
   def score(self, batch: Batch, told: Told | None = None, params: Any = None) -> jax.Array:
     """Log-probabilities [R, L] of the tokens under the mask, at the sampler's temperature; zeros elsewhere."""
-    return self._score(self.params if params is None else params, batch, told)
+    return self.scores(self.params if params is None else params, batch, told)

@@ -16,13 +16,13 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax.engine import loader, programs, stops
 from ragrl_jax.engine import sizes as sizes_lib
-from ragrl_jax.learner import learner, row_layout, step
+from ragrl_jax.learner import flops, learner, row_layout, step
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.models import hub, lora, weights
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.models.decoder import STREAM, Decoder
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
@@ -32,7 +32,7 @@ from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import GRADIENT, Axes
 from ragrl_jax.plan.summary import VALUES, Conversation, Program, Report
 from ragrl_jax.settings import Settings, fields
-from ragrl_jax.structs import Batch
+from ragrl_jax.structs import Batch, Told
 
 READ = ("tokens", "positions", "until", "states")  # a batch's arrays of the rows' length
 KINDS = dict.fromkeys((*READ, "segment_ids", "places"), jnp.int32) | dict(loss_mask=jnp.bool_)
@@ -212,18 +212,28 @@ class _Compiler:
   def learner(self) -> None:
     """Compiles the learner's programs."""
     config, mesh = self.config, self.mesh
-    settings = settings_lib.from_config(config)
+    settings, taught = settings_lib.from_config(config), config.loss.teacher
+    teacher = None
+    if taught.path and not taught.itself:
+      shape = weights.config_of(hub.folder(taught.path, "config.loss.teacher.path", part="config"))
+      frozen = {"model.param_dtype": config.model.dtype, "model.lora.rank": 0, "model.lora.path": ""}
+      shape = dataclasses.replace(shape, vocab_size=self.shape.vocab_size)
+      teacher = abstract_model(fields.replaced(config, frozen), shape, mesh)
     made = learner.Learner(
       self.model,
       settings,
       settings_lib.optimizer_from_config(config),
       mesh=mesh,
       reference=rules.place(mesh, nnx.state(self.model, lora.trainable(self.model))),
+      teacher=teacher,
     )
     cut = load_lib.blocks(config, self.shape, self.load)
     block = self._block(cut.rows, cut.length, settings_lib.sharing(config, mesh))
     remat = cut.forward * bool(config.model.remat)
-    self.needed_flops = load_lib.needed(self.shape, settings, cut, self.load, made.adapters) / mesh.size
+    shape_of_teacher = self.shape if teacher is None else teacher.config
+    of_teacher = flops.taught(shape_of_teacher, settings, **self.load.sizes)
+    needed = load_lib.needed(self.shape, settings, cut, self.load, made.adapters)
+    self.needed_flops = (needed + of_teacher) / mesh.size
     chip_tokens = cut.rows * cut.length / (mesh.shape["data"] * mesh.shape["fsdp"] * mesh.shape["sequence"])
 
     trained = dict(learner=made.trained) | ({} if made.critic is None else {"learner critic": made.critic})
@@ -231,12 +241,23 @@ class _Compiler:
       work = 3 * cut.forward + remat
       if made.adapters and one is made.trained:
         work += 6.0 * made.adapters * cut.rows * cut.length - cut.matrices
-      self._trained(name, one, block, calls=(cut.count, cut.updates), work=work, tokens=chip_tokens)
+      given = self._taught(made, block) if taught.in_loss and one is made.trained else ()
+      self._trained(name, one, block, *given, calls=(cut.count, cut.updates), work=work, tokens=chip_tokens)
     hbm = self._train_bytes(chip_tokens, _count(made.trained.params)) / 4
     passes = dict(calls=cut.count // settings.epochs, work=cut.forward, hbm=hbm)
     scores = settings.scores_old + settings.needs_reference
     if settings.needs_reference:
       self.resident["reference"] = aot.on_chip(made.trained.params)
+    if made.teacher is not None:
+      if teacher is not None:
+        self.resident["teacher"] = aot.on_chip(made.teacher.params)
+      calls = cut.count if taught.in_loss else passes["calls"]
+      program = made.teacher.states if taught.in_loss else made.teacher.scores
+      self.add(
+        "learner: teacher",
+        lambda: program.lower(*self._read(made, block)),
+        **passes | dict(calls=calls, work=of_teacher / max(calls, 1)),
+      )
     if scores:
       self.add(
         "learner: score",
@@ -247,7 +268,24 @@ class _Compiler:
       critic = made.critic or made.trained
       self.add(VALUES, lambda: made._values.lower(critic.params, critic.frozen, block), **passes)
 
-  def _trained(self, name: str, trained: Trained, block: Batch, *, calls, work: float, tokens: float) -> None:
+  def _read(self, made: Any, block: Batch) -> tuple[Any, Batch, Told | None]:
+    """What the teacher's programs are called with. Prompts that only it reads are counted as half a row."""
+    if made.teacher.params is not None:
+      return made.teacher.params, block, None
+    rows, length = block.tokens.shape
+    array = lambda n: jax.ShapeDtypeStruct((rows, n), jnp.int32, sharding=rules.batch_sharding(self.mesh))
+    wide = array(length + length // 2)
+    return (made.trained.params, made.trained.frozen), block, Told(wide, wide, wide, array(length))
+
+  def _taught(self, made: Any, block: Batch) -> tuple[Any]:
+    """The argument of `accumulate` that comes from a teacher."""
+    params, *read = self._read(made, block)
+    hidden, head = jax.eval_shape(made.teacher, *read, params)
+    at = jax.sharding.NamedSharding(self.mesh, rules.activation(self.mesh, STREAM, hidden.shape))
+    hidden = jax.ShapeDtypeStruct(hidden.shape, hidden.dtype, sharding=at)
+    return ((hidden, rules.place(self.mesh, {"embedding": head})["embedding"]),)
+
+  def _trained(self, name: str, trained: Trained, block: Batch, *given, calls, work: float, tokens: float) -> None:
     """Compiles `accumulate` and `apply` of one model, and adds its resident bytes."""
     whole = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
     number = lambda *size: jax.ShapeDtypeStruct(size, jnp.float32, sharding=whole)
@@ -261,7 +299,9 @@ class _Compiler:
     }
     self.add(
       f"{name}: accumulate",
-      lambda: trained.accumulate.lower(grads, sums, state.params, trained.frozen, block, number(2), state.kl_coef),
+      lambda: trained.accumulate.lower(
+        grads, sums, state.params, trained.frozen, block, number(2), state.kl_coef, *given
+      ),
       calls=calls[0],
       work=work,
       hbm=self._train_bytes(tokens, _count(state.params)),

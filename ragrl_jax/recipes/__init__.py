@@ -26,6 +26,13 @@ RECIPES: dict[str, Any] = {name: _Module(f"ragrl_jax.recipes.{name}.recipe") for
 if importlib.util.find_spec("ragrl_jax.agents"):  # the package works without its agents
   RECIPES |= {name: _Module(f"ragrl_jax.agents.{name}.recipe") for name in ("agent", "tool_agent")}
 
+# Variant of every config → its teacher (config.loss.teacher). With "sft", dgpo's is the warm start by distillation.
+TEACHERS: dict[str, dict[str, Any]] = {
+  "dgpo": dict(kind="k1", episodes="failed", coef=0.001),  # arXiv 2508.20324, and its code
+  "opsd": dict(path="policy", tells="passages", kind="jsd", tokens="queries"),  # arXiv 2601.18734; queries, 2605.18299
+}
+WARM = dict(kind="forward", episodes="all", coef=1.0, alone=True)
+
 # The recipe and preset that score transcripts of other systems: thoughts against answers, without a judge.
 OF_TRANSCRIPTS = ("veritas", "em_ta")
 _PUBLISHED = frozenset(RECIPES)
@@ -93,13 +100,16 @@ def configure(
   Raises:
     ValueError: an unknown variant, or two of one group.
   """
-  chosen, known = variant.split(","), ("smoke", *more, *presets(name))
+  chosen, known = variant.split(","), ("smoke", *more, *TEACHERS, *presets(name))
+  one_of = (*one_of, ("opsd", "dgpo"), ("opsd", "sft"))
   if not set(chosen) <= {"", *known} or any(len(set(chosen) & set(group)) > 1 for group in one_of):
     apart = "".join(f", and one of {', '.join(group)} at most" for group in one_of)
     raise ValueError(f"configs/{name}.py:{variant}: use {', '.join(known)}, joined by commas{apart}.")
   config = config_lib.default_config()
   config.recipe = name
   config.switches = switches(name)
+  for teacher in TEACHERS.keys() & set(chosen):
+    config.loss.teacher.update(WARM if "sft" in chosen else TEACHERS[teacher])
   config.preset = ",".join(preset for preset in presets(name) if preset in chosen) or "paper"
   return config, chosen
 

@@ -81,6 +81,7 @@ class Teacher(Section):
     choices=("all", "thought", "queries", "answers"),
   )
   episodes: str = setting("all", "failed: only those whose outcome is 0 (DGPO)", choices=("all", "failed"))
+  alone: bool = setting(False, "the term is the whole loss: rewards, KL and entropy are measured, and teach nothing")
   coef: float = setting(1.0, "weight of the term, at the first step", least=0)
   final_coef: float | None = setting(None, "its weight from `final_step` on, on a straight line; None: coef", least=0)
   final_step: int = setting(0, "0: the run's last step", unit="steps", least=0)
@@ -104,6 +105,21 @@ class Teacher(Section):
   def mixture(self) -> float:
     """beta of `core.divergence.terms`."""
     return dict(forward=0.0, reverse=1.0).get(self.kind, self.beta)
+
+  def rules(self) -> Rules:
+    """See `Checked.rules`."""
+    others = [field for field in dataclasses.fields(self) if field.name != "path"]
+    changed = [field.name for field in others if getattr(self, field.name) != field.default]
+    yield (
+      bool(self.path) or not changed,
+      f"config.loss.teacher.path is empty, but {', '.join(changed)} is set: name the teacher, a model's folder or its "
+      "name on the hub, or 'policy'.",
+    )
+    yield (
+      not self.alone or self.kind != "k1",
+      "config.loss.teacher.alone=True with kind='k1': k1 is part of the reward, which then teaches nothing. Use "
+      "'reverse', 'forward' or 'jsd'.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -307,3 +307,25 @@ def test_cares_command_for_longbench_starts():
   assert config.data.cut_middle and config.rollout.context == 32_768 + 4_096
   with pytest.raises(FileNotFoundError, match="no model here"):
     evaluate.evaluate(config, "nowhere", "hotpotqa.jsonl", "nowhere")
+
+
+@pytest.mark.parametrize("name", [path.stem for path in FILES if path.stem not in ("quickstart", "small")])
+def test_every_recipe_can_have_a_teacher(name):
+  config = config_lib.load(name, "opsd")
+  assert settings.of(config).loss.teacher == settings.of(config_lib.load("search_r1", "opsd")).loss.teacher
+  with pytest.raises(ValueError, match="config.loss.teacher.path is empty, but"):
+    settings.of(config_lib.load(name, "dgpo"))
+
+
+def test_dgpo_is_ppo_with_a_teacher_in_the_reward_and_a_warm_start_by_distillation():
+  config = config_lib.load("search_r1", "dgpo")
+  config.loss.teacher.path = "TEACHER"
+  loss = learner_settings.from_config(settings.of(config))
+  teacher = loss.teacher
+  assert (teacher.kind, teacher.episodes, teacher.coef, loss.kl) == ("k1", "failed", 0.001, "none")
+  ppo = config_lib.load("search_r1", "ppo")
+  assert config.critic == ppo.critic and config.optimizer == ppo.optimizer and config.rollout == ppo.rollout
+  config = config_lib.load("search_r1", "dgpo,sft")
+  config.loss.teacher.path = "TEACHER"
+  warm = learner_settings.from_config(settings.of(config), objective="sft")
+  assert warm.teacher.mixture == 0.0 and warm.teacher.alone and warm.teacher.episodes == "all"

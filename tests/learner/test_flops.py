@@ -5,6 +5,7 @@ import pytest
 from ragrl_jax.learner import flops
 from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, Settings
 from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.settings.learning import Teacher
 
 CONFIG = DecoderConfig(
   vocab_size=10, d_model=4, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=5, rope_theta=1e4
@@ -46,3 +47,13 @@ def test_utilisation():
   assert flops.mfu(989e12, 2.0, 4, Device("NVIDIA H200")) == pytest.approx(1 / 8)
   assert flops.peak(Device("TPU v5 lite")) == 197e12 and flops.peak(Device("TPU v5p")) == 459e12
   assert flops.mfu(1.0, 1.0, 1, Device("cpu")) is None
+
+
+def test_a_teacher_reads_the_batch_once_per_epoch_or_once_for_the_reward():
+  sizes = dict(tokens=7, pairs=28, scored=5)
+  one = flops.forward(CONFIG, **sizes)
+  for kind, epochs, passes in (("jsd", 2, 2), ("k1", 2, 1)):
+    how = dict(advantage=AdvantageSettings()) if kind == "k1" else {}
+    settings = Settings(teacher=Teacher(path="x", kind=kind), epochs=epochs, **how)
+    assert flops.taught(CONFIG, settings, **sizes) == passes * one
+  assert flops.taught(CONFIG, Settings(), **sizes) == 0

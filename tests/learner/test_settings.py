@@ -4,6 +4,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import settings as run_settings
 from ragrl_jax.learner import settings
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
+from ragrl_jax.settings.learning import Teacher
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,9 @@ from ragrl_jax.learner.settings import OptimizerSettings, Settings
     (dict(critic=settings.CriticSettings(kind="own")), "nothing else does"),
     (dict(advantage=settings.AdvantageSettings(kind="gae")), "needs a critic"),
     (dict(objective="dpo"), "policy, sft"),
+    (dict(teacher=Teacher(path="x", kind="k1")), "kind='k1' is part of the reward"),
+    (dict(objective="sft", teacher=Teacher(path="policy")), "cannot teach itself"),
+    (dict(objective="sft", teacher=Teacher(path="x", episodes="failed")), "must be 'all' in fine-tuning"),
   ],
 )
 def test_invalid_settings_are_refused(how, word):

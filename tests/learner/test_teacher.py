@@ -74,6 +74,19 @@ def test_loss_and_gradient_equal_a_plain_computation(kind):
   assert found["taught"] == pytest.approx(sum((item.teaching[1:] > 0).sum() for item in items) / tokens)
 
 
+def test_a_term_alone_is_the_whole_loss_of_rl_and_of_distillation():
+  items = weighed(small.items(4))
+  plain, _ = gradient(made("forward"), small.blocks(items))
+  for objective in ("policy", "sft"):
+    taught = Teacher(path="elsewhere", kind="forward", alone=True)
+    settings = Settings(objective=objective, logprob_chunk=64, temperature=0.8, entropy_coef=0.1, teacher=taught)
+    decoder = teacher_lib.with_rows(Decoder(SHAPE, rngs=nnx.Rngs(5)), small.CONFIG.vocab_size)
+    learner = Learner(small.model(), settings, small.OPTIMIZER, teacher=decoder)
+    found, _ = gradient(learner, small.blocks(items))
+    assert found["loss"] == pytest.approx(0.5 * found["teacher_kl"], rel=1e-5)  # each weight is 0.5
+    assert found["teacher_kl"] == pytest.approx(plain["teacher_kl"], rel=1e-5)
+
+
 def test_packing_and_devices_change_nothing():
   items = weighed(small.items(16, seed=1))
   want, want_grads = gradient(made(), small.padded(items))
