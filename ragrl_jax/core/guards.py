@@ -5,12 +5,16 @@ place in the denominators, so a mask never makes the other tokens weigh more. Ma
 rounding, older weights and the steps already taken on this batch count together.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ragrl_jax.core import masked
 from ragrl_jax.core.masked import AnyArray, Mask, Number
+
+KEPT = 0.9  # of an action's likelihood; less is a fall that rounding does not make
 
 
 def kept_sequences(
@@ -103,11 +107,34 @@ def fallen_likelihood(
   on = masked.as_bool(mask)
   on &= masked.keep(advantages, on) >= 0.0
   drop = jax.lax.stop_gradient(masked.keep(old_logprobs, on)) - masked.keep(logprobs, on)
+  fell = on & (_of_action(drop, on, segment_ids) > 0.0)
+  return masked.keep(jnp.maximum(drop, 0.0), fell), fell
+
+
+def fallen_actions(
+  logprobs: Shaped[AnyArray, "R T"],
+  old_logprobs: Shaped[AnyArray, "R T"],
+  advantages: Shaped[AnyArray, "R T"],
+  mask: Mask,
+  *,
+  segment_ids: Int[AnyArray, "R T"] | None = None,
+) -> Bool[Array, "R T"]:
+  """Whether a token belongs to an action with A > 0 that is less than KEPT times as likely as before the update.
+
+  Args:
+    logprobs, old_logprobs, advantages, mask, segment_ids: as for `fallen_likelihood`.
+  """
+  on = masked.as_bool(mask)
+  on &= masked.keep(advantages, on) > 0.0
+  drop = masked.keep(old_logprobs, on) - masked.keep(logprobs, on)
+  return on & (_of_action(drop, on, segment_ids) > -math.log(KEPT))
+
+
+def _of_action(x, on, segment_ids):
+  """The sum of x over a token's action: a stretch of neighbouring tokens that are `on`, in one sequence."""
   joined = on[:, 1:] & on[:, :-1]
   if segment_ids is not None:
     ids = jnp.asarray(segment_ids)
     joined &= ids[:, 1:] == ids[:, :-1]
   first = on & ~jnp.pad(joined, ((0, 0), (1, 0)))
-  actions = jnp.cumsum(first, axis=1, dtype=jnp.int32)
-  fell = on & (masked.segment_sums(jax.lax.stop_gradient(drop), on, actions) > 0.0)
-  return masked.keep(jnp.maximum(drop, 0.0), fell), fell
+  return masked.segment_sums(jax.lax.stop_gradient(x), on, jnp.cumsum(first, axis=1, dtype=jnp.int32))

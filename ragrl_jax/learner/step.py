@@ -40,6 +40,7 @@ SUMS = (
   "left_out_tokens",
   "llds",
   "llds_tokens",
+  "fallen_tokens",
   "teacher_kl",
   "taught",
   "value_loss",
@@ -59,6 +60,7 @@ def computed(settings: Settings) -> set[str]:
     names |= {"left_out_sequences"} if s.masks_sequences else set()
     names |= {"left_out_tokens"} if s.masks_tokens else set()
     names |= {"llds", "llds_tokens"} if s.llds_coef else set()
+    names |= {"fallen_tokens"} if s.steps > 1 else set()
     names |= {"kl", "kl_k2", "kl_k3"} if s.kl != "none" else set()
   return names | ({"value_loss"} if s.critic.kind == "shared" else set())
 
@@ -156,6 +158,9 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
     }  # the same measures in every run, whichever estimator is the penalty
     if s.kl_in == "loss":
       value = value + kl_coef * losses.aggregate(penalty, mask, s.aggregation, **add_up)
+  if s.steps > 1:  # before the first of them nothing has moved
+    moved = (logprobs, old, batch.advantages, mask)
+    found["fallen_tokens"] = share(guards.fallen_actions(*moved, segment_ids=batch.segment_ids))
   if s.llds_coef:
     falls, fell = guards.fallen_likelihood(logprobs, old, batch.advantages, mask, segment_ids=batch.segment_ids)
     found |= dict(llds=share(falls), llds_tokens=share(fell))

@@ -36,6 +36,7 @@ class Panel:
   featured: bool = False
 
 
+_of = lambda name: {kind: f"{name}/{kind}" for kind in ("thought", "query", "answer")}
 PANELS = (
   Panel("Reward", "Weighted sum of the terms, mean of episodes", "reward", {"reward": "reward"}),
   Panel("Outcome", "Share of training episodes that are right, unshaped", "share", {"outcome": "outcome"}),
@@ -58,14 +59,30 @@ PANELS = (
     {"training": "searches", "held-out": "evaluation/searches", "wasted": "evaluation/wasted_searches"},
     searching=True,
   ),
-  Panel("Response length", "Tokens the model wrote in an episode", "tokens", {"tokens": "response_tokens"}),
+  Panel(
+    "Response length", "Tokens the model wrote in an episode", "tokens", {"all": "response_tokens"} | _of("tokens")
+  ),
   Panel(
     "Groups without spread",
     "All samples earned the same: nothing to learn from",
     "share",
     {"groups": "zero_spread_groups"},
   ),
-  Panel("Entropy", "At trained tokens; near 0 nothing new is tried", "nats", {"entropy": "entropy"}),
+  Panel("Entropy", "At trained tokens; near 0 nothing new is tried", "nats", {"all": "entropy"} | _of("entropy")),
+  Panel(
+    "Thought",
+    "Shares that rise while it dies",
+    "share",
+    {
+      "repeated words": "repeats/within",
+      "words of earlier turns": "repeats/between",
+      "broken tags": "broken_tags",
+      "repeated queries": "queries/repeated",
+      "queries shared by questions": "queries/shared",
+      "less likely though right": "fallen_tokens",
+    },
+    zero_is_off=True,
+  ),
   Panel(
     "KL",
     "To the reference, and over the updates of a step",

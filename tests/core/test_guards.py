@@ -79,6 +79,19 @@ def test_llds_by_hand():
   assert fell.tolist() == [[True, False]]
 
 
+def test_an_action_has_fallen_below_nine_tenths_of_its_likelihood():
+  """Two turns of one sequence, then one of the next: only what earned more counts, and each turn as a whole."""
+  mask = jnp.array([[True, True, False, True, True, True, True]])
+  old = jnp.zeros((1, 7))
+  fell = lambda new, advantages: guards.fallen_actions(
+    jnp.array([new]), old, jnp.array([advantages]), mask, segment_ids=jnp.array([[1, 1, 1, 1, 1, 2, 2]])
+  )[0].astype(int)
+  ones = [1.0] * 7
+  assert fell([-0.2, 0.0, -9.0, -0.2, 0.15, -0.05, -0.05], ones).tolist() == [1, 1, 0, 0, 0, 0, 0]  # .82, .95, .90
+  assert fell([0.0, 0.0, 0.0, 0.0, 0.0, -0.1, -0.1], ones).tolist() == [0, 0, 0, 0, 0, 1, 1]
+  assert not fell([-1.0] * 7, [0.0, 0.0, 1.0, -1.0, -1.0, 0.0, -1.0]).any()
+
+
 def test_llds_equals_its_source():
   """The published code's steps, action by action, in float64: gate, fall, mean over all trained tokens."""
   draw = np.random.default_rng(0)

@@ -264,7 +264,8 @@ def test_llds_holds_up_what_an_update_lowers_without_a_reason():
   lower = dataclasses.replace(batch, old_logprobs=np.where(batch.loss_mask, scores - 0.5, 0).astype(np.float32))
   assert small.gradient(made, [lower])[0] == 0.0
   _, metrics = small.update(made, made.init(0), small.items())
-  assert 0.0 <= metrics["llds"] and 0.0 <= metrics["llds_tokens"] <= 1.0
+  assert 0.0 <= metrics["llds"] and 0.0 <= metrics["fallen_tokens"] <= metrics["llds_tokens"] <= 1.0
+  assert "fallen_tokens" not in step.computed(Settings())  # with one update nothing has moved yet
 
 
 def test_the_corrected_penalty_is_weighed_by_the_ratio():
