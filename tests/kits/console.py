@@ -1,5 +1,6 @@
 """The commands of `ragrl`, each in a fork of a process that has imported the library: a start takes no seconds."""
 
+import argparse
 import os
 import pathlib
 import subprocess
@@ -8,14 +9,17 @@ import tempfile
 
 from forks import FORKS
 
-from ragrl_jax.cli import main
+from ragrl_jax import config
+from ragrl_jax.cli import commands, main
+from ragrl_jax.jobs import evaluate
 
 
-def ragrl(*words, cwd=None, says=None) -> subprocess.CompletedProcess:
-  """Runs `ragrl WORDS` as a user does. With `says`, it must end with 0 and print this."""
+def ragrl(*words, cwd=None, says=None, only_read=False) -> subprocess.CompletedProcess:
+  """Runs `ragrl WORDS` as a user does. With `says`, it must end with 0 and print this. only_read: until it has read all
+  flags; a checkpoint's settings are the default ones."""
   with tempfile.TemporaryDirectory() as folder:
     out, err = pathlib.Path(folder, "out"), pathlib.Path(folder, "err")
-    child = FORKS.Process(target=_run, args=(list(map(str, words)), out, err, cwd))
+    child = FORKS.Process(target=_run, args=(list(map(str, words)), out, err, cwd, only_read))
     child.start()
     child.join(timeout=280)
     done = subprocess.CompletedProcess(words, child.exitcode, out.read_text(), err.read_text())
@@ -23,9 +27,14 @@ def ragrl(*words, cwd=None, says=None) -> subprocess.CompletedProcess:
   return done
 
 
-def _run(words, out, err, cwd):
+def _run(words, out, err, cwd, only_read):
   for number, file in ((1, out), (2, err)):
     os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
   os.chdir(cwd or os.getcwd())
+  if only_read:
+    read = argparse.ArgumentParser.parse_args
+    argparse.ArgumentParser.parse_args = lambda self, *given: sys.exit(read(self, *given) and 0)
+    commands._main = lambda *given, **named: None
+    evaluate.config_of = lambda checkpoint: config.default_config()
   sys.argv = ["ragrl", *words]
   main.main()
