@@ -77,7 +77,7 @@ DETECTORS = (
   Detector("searches", "the policy is learning not to search", SEARCHING, low=1 / 3),
   Detector("queries/repeated", "an episode asks the same query again and again", SLOWER, rise=0.2, hold=2),
   Detector("queries/shared", "different questions are searched with the same query", SLOWER, rise=0.2, hold=2),
-  Detector("fallen_tokens", "right actions lose their likelihood", LLDS, rise=0.2, hold=2),
+  Detector("fallen_tokens", "right actions lose their likelihood", LLDS, rise=0.1, hold=2),
   Detector("entropy", "the policy has stopped exploring", EXPLORING, low=0.2),
   Detector("entropy", "the policy is becoming random", SLOWER, high=3.0),
   Detector("entropy/thought", "the thought is becoming random", SLOWER, high=3.0, rise=0.1, hold=2),
