@@ -24,7 +24,7 @@ from ragrl_jax.evaluation import corpus_audit
 from ragrl_jax.retrieval import corpus
 from ragrl_jax.store import folders, jsonl
 
-INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
+INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever or a database.")
 CORPUS = flags.DEFINE_string("corpus", "", "Corpus: files or a folder; not needed with an index's folder.")
 DATA = flags.DEFINE_multi_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages that the index finds per question.", lower_bound=1)
@@ -41,7 +41,7 @@ def main():
   """Runs `ragrl audit`."""
   logging.set_verbosity(logging.WARNING)  # faiss reports which libraries it tries
   folder = pathlib.Path(INDEX.value) / "corpus"
-  if INDEX.value and "://" not in INDEX.value and not pathlib.Path(INDEX.value).exists():
+  if INDEX.value and not retrieval.is_served(INDEX.value) and not pathlib.Path(INDEX.value).exists():
     raise app.UsageError(f"--index={INDEX.value}: no index here. Name a folder of `ragrl index`, or an address.")
   stored = bool(INDEX.value) and folder.is_dir()
   if not CORPUS.value and not stored:

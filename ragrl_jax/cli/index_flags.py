@@ -10,7 +10,7 @@ from tqdm import tqdm
 from ragrl_jax import retrieval, structs
 from ragrl_jax.run import questions
 
-INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
+INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever or a database.")
 OWN = flags.DEFINE_bool("own_passages", True, "--noown_passages: drop the questions' own passages.")
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages to retrieve per question.", lower_bound=1)
 

@@ -24,7 +24,7 @@ def main() -> int:
   """Runs `ragrl trec`."""
   parser = commands.Parser(__doc__)
   parser.add_argument("--run", required=True, help="the run file: written with --index, else read")
-  parser.add_argument("--index", default="", help="folder of an index, or the address of a retriever")
+  parser.add_argument("--index", default="", help="folder of an index, or the address of a retriever or a database")
   parser.add_argument("--queries", default="", help="the queries, with --index")
   parser.add_argument("--qrels", default="", help="the judgements; without them nothing is scored")
   parser.add_argument("--top_k", type=int, default=100, help="passages per query")

@@ -238,7 +238,7 @@ def _set(config, named: Mapping[str, Any], more: Mapping[str, Any] | None) -> co
 
 def _index(corpus: str | os.PathLike, beside: pathlib.Path, say: Callable[[str], None]) -> str:
   """The index of the documents in this folder, named by their contents; made if it is not there."""
-  if "://" in str(corpus) or (pathlib.Path(corpus) / "index.json").is_file():
+  if retrieval.is_served(str(corpus)) or (pathlib.Path(corpus) / "index.json").is_file():
     return os.fspath(corpus)
   out = beside / f"index_{corpus_lib.identity(corpus)['sha256'][:12]}"
   if not (out / "index.json").is_file():

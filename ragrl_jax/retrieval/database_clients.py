@@ -18,7 +18,6 @@ from ragrl_jax.structs import Passage
 
 CARD = "ragrl"  # under this name a database keeps what `databases.fill` has filled it with
 CHECKED = 10_000  # passages of Milvus, first by id, whose contents are compared when a run resumes
-SEARCH = ("ef", "nprobe", "level")  # options of Milvus's approximate indexes, whole numbers
 LONGEST = 65_535  # bytes of a string in Milvus
 AWAY = (2, 101)  # codes of Milvus: no connection, and a collection that is not loaded (after a restart)
 STRINGS = ("text", "match_only_text", "keyword", "wildcard")
@@ -35,7 +34,7 @@ class Milvus:
     for name in ("pymilvus", "grpc._server"):  # they log each failed call with its traceback
       logging.getLogger(name).setLevel(logging.CRITICAL)
     self._name, self._timeout, self.shown = address.name, timeout_s, address.shown
-    self._exact, self._params = address.local, {n: int(v) for n, v in address.options.items() if n in SEARCH}
+    self._exact, self._params = address.local, {n: int(v) for n, v in address.options.items() if n in databases.NUMBERS}
     try:
       self._client = self._call(self._pymilvus.MilvusClient, address.place, token=key)
     except outage.Failed as error:

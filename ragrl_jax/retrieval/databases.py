@@ -27,7 +27,8 @@ from ragrl_jax.retrieval import api, build, corpus, dense, documents, encoders, 
 from ragrl_jax.store import addresses
 from ragrl_jax.structs import Passage
 
-OPTIONS = ("encoder", "id", "text", "title", "vector", "ef", "nprobe", "level")
+NUMBERS = ("ef", "nprobe", "level")  # parameters of Milvus's approximate indexes
+OPTIONS = ("encoder", "id", "text", "title", "vector", *NUMBERS)
 TEXTS = ("text", "contents", "content", "passage", "body", "page_content", "chunk", "document")
 TITLES = ("title", "name", "heading")
 EXTRAS = {"milvus": "milvus", "opensearch": "opensearch", "elasticsearch": "opensearch"}  # scheme → extra to install
@@ -35,7 +36,7 @@ EXTRAS = {"milvus": "milvus", "opensearch": "opensearch", "elasticsearch": "open
 
 @dataclasses.dataclass(frozen=True)
 class Address:
-  """A collection's address, in parts. `place` is that of the server or file, `name` is "" for the only collection."""
+  """A collection's address, in parts. `place` is that of the server or file."""
 
   scheme: str
   place: str
@@ -54,10 +55,13 @@ class Address:
     if scheme not in EXTRAS or not (local or place.startswith(("http://", "https://"))):
       form = "milvus:FILE.db/COLLECTION or " * (scheme == "milvus") + f"{scheme}:http(s)://HOST:PORT/NAME"
       raise ValueError(f"{addresses.without_credentials(text)!r}: a database's address is {form}.")
-    options = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
-    if unknown := sorted(options.keys() - set(OPTIONS)):
-      raise ValueError(f"{text!r}: unknown option {unknown[0]!r}: use {', '.join(OPTIONS)}.")
-    return cls(scheme, place, name, options)
+    made = cls(scheme, place, name, dict(pair.partition("=")[::2] for pair in query.split("&") if pair))
+    for option, value in made.options.items():
+      if option not in OPTIONS:
+        raise ValueError(f"{made.shown}: unknown option {option!r}: use {', '.join(OPTIONS)}.")
+      if option in NUMBERS and not value.isdecimal():
+        raise ValueError(f"{made.shown}: {option}={value}: it must be a whole number.")
+    return made
 
   @property
   def local(self) -> bool:
@@ -142,10 +146,8 @@ def open_database(
     raise ValueError(f"{address.shown}: no such file: fill it with `ragrl index … --out {address.shown}/NAME`.")
   database, model = _connect(address, key, timeout_s), ""
   with _failing(database.shown):
-    if not database.exists():
-      raise ValueError(
-        f"{database.shown}: there is none of this name. There are: {', '.join(database.names()) or 'none'}."
-      )
+    if not address.name or not database.exists():
+      raise ValueError(f"{database.shown}: no such collection. There are: {', '.join(database.names()) or 'none'}.")
     card, rows = database.card(), database.rows()
     if rows < (wanted := card.get("corpus", {}).get("rows", 0)):
       raise ValueError(
@@ -160,10 +162,11 @@ def open_database(
     if encoder is not None:
       _check_vectors(database.shown, fields, encoder)
     contents = database.contents(fields)
-  logging.info("%s: %d passages, %s.", database.shown, rows, dataclasses.asdict(fields))
-  description = dict(
-    kind=address.scheme, path=database.shown, **dataclasses.asdict(fields), rows=rows, checksum=contents
-  )
+  named = dict(id=fields.id, title=fields.title, text=fields.text, vector=fields.vector)
+  if not card and named.keys() - address.options.keys():
+    logging.warning("%s: its fields are %s. Name others after '?', as in ?text=NAME.", database.shown, named)
+  description: dict[str, Any] = dict(kind=address.scheme, path=database.shown, fields=list(named.values()))
+  description |= dict(metric=fields.metric, type=fields.type, rows=rows, checksum=contents)
   if encoder is not None:
     description["encoder"] = dict(encoder.settings)
   calls = outage.Calls(database.shown, lambda: _answers(database), timeout_s=timeout_s, **patience)
@@ -238,12 +241,14 @@ def pick(where: str, what: str, options: Mapping[str, str], names: Collection[st
   Raises:
     ValueError: there is no such field, or none is known and the text or the vector must be.
   """
-  known = ", ".join(sorted(names)) or "none"
+  known = ", ".join(sorted(names))
   if (given := options.get(what, "")) and given not in names:
     raise ValueError(f"{where}: no field {given!r} for {what}=…: it has {known}.")
   found = given or next((name for name in usual if name in names), "")
   if found or what == "title":
     return found
+  if not names:
+    raise ValueError(f"{where}: it has no field that can be its {what}.")
   if len(names) != 1:
     raise ValueError(f"{where}: name the field of {what}: add {what}=NAME, one of {known}.")
   return next(iter(names))
@@ -273,13 +278,7 @@ def _connect(address: Address, key: str, timeout_s: float) -> Any:
 
   kind = database_clients.Milvus if address.scheme == "milvus" else database_clients.OpenSearch
   with _failing(address.shown):
-    database = kind(address, key=key, timeout_s=timeout_s)
-    if address.name:
-      return database
-    names = database.names()
-    if len(names) != 1:
-      raise ValueError(f"{address.shown}: name one of {', '.join(names) or 'none'}: {address.shown}/NAME.")
-    return kind(dataclasses.replace(address, name=names[0]), key=key, timeout_s=timeout_s)
+    return kind(address, key=key, timeout_s=timeout_s)
 
 
 def _answers(database: Any) -> bool:

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import json
-import logging
 import sys
 import threading
 import time
@@ -138,7 +137,7 @@ def test_the_command_fills_a_collection_and_says_what_it_has(db, tmp_path, monke
   monkeypatch.setattr(sys, "argv", ["ragrl index", "--corpus", str(corpus), "--encoder", "bm25", "--out", f"{db}/a"])
   command.main()
   said = json.loads(capsys.readouterr().out)
-  assert (said["kind"], said["rows"], said["metric"], said["title"]) == ("milvus", len(PASSAGES), "BM25", "title")
+  assert (said["kind"], said["rows"], said["metric"], said["fields"][1]) == ("milvus", len(PASSAGES), "BM25", "title")
   assert {one.id for one in load_index(f"{db}/a").search(["fact7"], 2)[0]} == {"p7", "twin"}
   assert {one.title for one in load_index(f"{db}/a").search(["title 3"], 5)[0]} == {"Title 3"}  # titles are searched
   monkeypatch.setattr(sys, "argv", [*sys.argv, "--dtype", "int8"])
@@ -153,7 +152,7 @@ def test_a_collection_knows_its_encoder_and_is_fused_with_full_text(db, tmp_path
   filled(f"{db}/vectors", hf_folders.give_words(folder, words))
   found = load_index(f"{db}/vectors")
   assert found.describe()["encoder"] == load_index(f"{db}/vectors?encoder={folder}").describe()["encoder"]
-  assert len(found.embed(["a"], "query")[0][0]) == found.describe()["dim"] and found.model == "e5-tiny"
+  assert len(found.embed(["a"], "query")[0][0]) == found.encoder.dim and found.model == "e5-tiny"
   filled(f"{db}/words")
   (tmp_path / "both.json").write_text(json.dumps(dict(indexes=["milvus:wiki.db/words", "milvus:wiki.db/vectors"])))
   fused = load_index(tmp_path / "both.json", timeout_s=5.0)
@@ -210,13 +209,12 @@ def test_the_place_of_a_database_is_no_content(db, tmp_path):
 
 
 def test_fields_are_found_and_said(db, caplog):
-  caplog.set_level(logging.INFO)
   made = client(db)
   made.create_collection("quick", dimension=24, metric_type="IP", auto_id=False)  # only id and vector are declared
   made.insert("quick", [dict(id=4, vector=Encoder().queries(["a"])[0].tolist(), page_content="body", name="T")])
   found = load_index(f"{db}/quick", encoder=Encoder())
   assert found.search(["a"], 1)[0] == [Passage("4", "T", "body", pytest.approx(1.0))]
-  assert "'text': 'page_content', 'title': 'name', 'vector': 'vector'" in caplog.text
+  assert "its fields are {'id': 'id', 'title': 'name', 'text': 'page_content', 'vector': 'vector'}. Name" in caplog.text
   made.create_collection("wiki18", dimension=24, metric_type="IP", auto_id=False)  # Search-R1's form of a passage
   made.insert("wiki18", [dict(id=4, vector=Encoder().queries(["a"])[0].tolist(), contents='"T"\nbody')])
   found = load_index(f"{db}/wiki18", encoder=Encoder())
@@ -241,6 +239,7 @@ def test_fields_within_fields_are_found(peer):
     ("?text=story&vector=v", Encoder(), "own: no field 'v' for vector=…: it has meaning"),
     ("?text=story", Encoder(dim=16), "own: meaning has 24 dimensions, but the encoder makes 16"),
     ("?text=story", Encoder(normalize=False), "own: meaning is indexed with the metric COSINE, but this encoder ranks"),
+    ("?text=story&ef=many", Encoder(), "own: ef=many: it must be a whole number"),
     ("?txt=story", Encoder(), "unknown option 'txt': use encoder, id, text"),
   ],
 )
@@ -255,14 +254,15 @@ def test_other_places_are_named(db, peer, tmp_path):
     (f"{db}/own", f"{db}/own: no such file: fill it with `ragrl index"),
     ("milvus:localhost:19530/wiki", "a database's address is milvus:FILE.db/COLLECTION or milvus:http"),
     ("opensearch:wiki", r"a database's address is opensearch:http\(s\)://HOST:PORT/NAME"),
-    (f"opensearch:{peer.address}/wiki", "/wiki: there is none of this name. There are: none"),
+    (f"opensearch:{peer.address}/wiki", "/wiki: no such collection. There are: none"),
   ):
     with pytest.raises(ValueError, match=says):
       load_index(where)
   filled(f"{db}/b")
-  assert load_index(db).describe()["path"] == f"{db}/b"  # the only one needs no name
   filled(f"{db}/a")
-  with pytest.raises(ValueError, match=r"wiki.db: name one of a, b"):
+  with pytest.raises(ValueError, match=r"/a: it has no field that can be its vector"):
+    load_index(f"{db}/a", encoder=Encoder())
+  with pytest.raises(ValueError, match=r"wiki.db: no such collection. There are: a, b"):
     load_index(db)
   with pytest.raises(ValueError, match="wiki.db: name the collection too"):
     databases.fill(PASSAGES, "bm25", db)
