@@ -194,6 +194,8 @@ def evaluate(
   seeds: int = 1,
   max_failed_share: float = 1.0,
   max_unjudged_share: float = 1.0,
+  devices: str = "",
+  price_per_hour: float = 0.0,
   progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
   """Scores every example once and writes predictions.jsonl, episodes.jsonl and metrics.json to `out`.
@@ -218,10 +220,12 @@ def evaluate(
     seeds: number of answers to each question, which `play` samples with different random numbers.
     max_failed_share, max_unjudged_share: highest shares among the last max(`batch`, 64) episodes (`refuse_failures`).
       Above them the evaluation stops, and the next call plays the failed episodes again.
+    devices, price_per_hour: what answers, and the price of an hour of it, if they are known.
     progress: called with the number of answers.
 
   Returns:
-    The metrics as written: `summarise`, seconds, peak memory and settings.
+    The metrics as written: `summarise`, settings, and of the questions played by this call seconds, peak memory, and
+    devices and price.
 
   Raises:
     ValueError: `out` holds predictions with other settings or for other questions, or something else than an
@@ -270,6 +274,8 @@ def evaluate(
     "seconds": round(seconds, 3),
     "seconds_cover": len(took),
     "peak_memory": peak_memory(),
+    **({"devices": devices} if devices else {}),
+    **({"price": seconds / 3600 * price_per_hour} if price_per_hour else {}),
     "settings": jsonl.plain(settings),
   }
   if batch == 1 and seeds == 1 and took:

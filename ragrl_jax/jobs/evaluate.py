@@ -24,7 +24,7 @@ from ragrl_jax.run import contents, endpoint_player, progress, questions, reward
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
 from ragrl_jax.settings import Judge, Settings, fields
-from ragrl_jax.store import addresses, changes, step_files
+from ragrl_jax.store import addresses, changes, step_files, versions
 from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as workdir_lib
@@ -77,11 +77,20 @@ def evaluate(
     player.recipe,
     out,
     settings=settings,
-    batch=batch_of(config),
     seeds=seeds,
+    progress=lambda done: progress(done, len(examples) * seeds),
+    **limits(config),
+  )
+
+
+def limits(config: Settings) -> dict[str, Any]:
+  """The arguments of `harness.evaluate` that the settings determine."""
+  return dict(
+    batch=batch_of(config),
     max_failed_share=config.retrieval.max_failed_share,
     max_unjudged_share=config.judge.max_failed_share,
-    progress=lambda done: progress(done, len(examples) * seeds),
+    # Behind a server, what answers has a price per token (`endpoint_player.priced`).
+    **({} if config.endpoint.model else dict(devices=versions.devices(), price_per_hour=config.log.price_per_hour)),
   )
 
 

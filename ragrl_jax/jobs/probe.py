@@ -59,10 +59,8 @@ def probe(
     settings=settings,
     top_k=config.retrieval.top_k,
     seed=config.seed,
-    batch=evaluate.batch_of(config),
-    max_failed_share=config.retrieval.max_failed_share,
-    max_unjudged_share=config.judge.max_failed_share,
     progress=progress,
+    **evaluate.limits(config),
   )
   write_json(pathlib.Path(out) / RESULT, numbers)
   return numbers

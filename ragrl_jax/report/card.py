@@ -216,6 +216,8 @@ def _score(asked: str, before: Mapping[str, Any] | None, after: Mapping[str, Any
     notes.append("Answers: " + markdown(sampling if isinstance(sampling, str) else page_lib.said(sampling)) + ".")
   if after.get("seeds"):
     notes.append(f"Means over {after['seeds']} seeds.")
+  if "seconds" in after and (where := metric_tables.spent(after)):
+    notes.append(f"Time: {after['seconds']:,.0f} s {markdown(where)}.")
   for name, text in (("failed", "questions failed and are left out"), ("unjudged", "answers got no verdict")):
     if after.get(name):
       notes.append(f"{after[name]:g} {text}.")

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,15 @@ from ragrl_jax.report import page as page_lib
 from ragrl_jax.store import jsonl
 
 PREDICTIONS, METRICS = "predictions.jsonl", "metrics.json"
-ABOUT = {"n", "failed", "unjudged", "seconds", "seconds_cover", "latency"}  # measures of the run, not of its answers
+ABOUT = {
+  "n",
+  "failed",
+  "unjudged",
+  "seconds",
+  "seconds_cover",
+  "latency",
+  "price",
+}  # measures of the run, not of its answers
 FACTS = (
   ("Recipe", "recipe"),
   ("System", "system"),
@@ -22,6 +31,9 @@ FACTS = (
   ("Decoding", "sampling"),
   ("Retrieval", "retrieval"),
 )
+_ABOVE = re.compile(
+  r"(?<![\w:.])/(?:[^/\s,]+/)+(?=(?:[^/\s,]+/){2}[^/\s,]+)"
+)  # of a path, all but its last three names
 # Measures of `harness.summarise` that metric_tables.LINES leaves out.
 MEASURES = {
   "char_f1": "F1 over letters",
@@ -126,10 +138,13 @@ def _run(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
   """The header of one evaluation."""
   settings = metrics["settings"]
   facts = [(label, metric_tables.said(settings[key])) for label, key in FACTS if settings.get(key)]
+  facts = [(label, _ABOVE.sub("…/", whole), whole) for label, whole in facts]
   return {
     "name": name,
     "facts": facts,
     "seconds": metrics.get("seconds"),
+    "devices": metrics.get("devices", ""),
+    "price": metrics.get("price"),
     "latency": metrics.get("latency"),
     "failed": metrics.get("failed", 0),
     "unjudged": metrics.get("unjudged", 0),

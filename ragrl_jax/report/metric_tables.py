@@ -147,10 +147,17 @@ def one(metrics: Mapping[str, Any]) -> str:
   if "seconds" in metrics:
     held = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in metrics["peak_memory"].items())
     what = "answers" if "seeds" in metrics else "questions"
-    lines.append(f"{metrics['seconds']:.1f} s for {metrics['seconds_cover']} {what}; peak memory: {held}")
+    took = f"{metrics['seconds']:.1f} s for {metrics['seconds_cover']} {what} {spent(metrics)}".rstrip()
+    lines.append(f"{took}; peak memory: {held}")
   if "latency" in metrics:
     lines.append(f"{metrics['latency']:.3f} s from a question to its answer, one at a time (median)")
   return "\n".join(lines)
+
+
+def spent(metrics: Mapping[str, Any]) -> str:
+  """The devices and the price of an evaluation, such as on 1 x NVIDIA H100, price 0.0421. "" if they are not known."""
+  price = f", price {metrics['price']:,.4g}" if metrics.get("price") else ""
+  return f"on {metrics['devices']}{price}" if metrics.get("devices") else ""
 
 
 def unanswered(metrics: Mapping[str, Any]) -> list[str]:

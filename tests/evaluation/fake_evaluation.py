@@ -65,11 +65,12 @@ def evaluation(folder, skill, number=150, seed=0, filler="", asked=None):
   rng = random.Random(seed)
   play = played.by_example(lambda example: episode(example, skill, rng, filler))
   settings = dict(
-    checkpoint=f"out/run/checkpoints/{int(100 * skill)}", data="nq,hotpotqa,musique", recipe="veritas",
+    checkpoint=f"/data/me/out/run/checkpoints/{int(100 * skill)}", data="nq,hotpotqa,musique", recipe="veritas",
     preset="paper", switches=dict(RECIPE.switches), sampling="greedy",
     retrieval=dict(index="out/index", kind="bm25", top_k=3),
   )  # fmt: skip
-  harness.evaluate(asked or examples(number), play, RECIPE, folder, settings=settings)
+  cost = dict(devices="1 x NVIDIA H100", price_per_hour=1e6)
+  harness.evaluate(asked or examples(number), play, RECIPE, folder, settings=settings, **cost)
   return folder
 
 

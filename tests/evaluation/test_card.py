@@ -125,11 +125,13 @@ def test_switches_of_a_users_own_recipe_are_listed(tmp_path):
 def test_scores_have_n_and_intervals(tmp_path):
   folder = run(tmp_path / "run", recipe="veritas", retrieval__index=str(tmp_path), judge__kind="lexical")
   before = dict(n=300, em=0.2, em_interval=[0.15, 0.25], searches=0.0)
-  text = written(folder, scores=[("dev.jsonl", None, METRICS), ("held out", before, METRICS)])
+  spent = METRICS | dict(seconds=60.2, devices="1 x H100", price=0.05)
+  text = written(folder, scores=[("dev.jsonl", None, spent), ("held out", before, METRICS)])
   scores = section(text, "Scores")
   assert "| Exact match | 0.420 [0.360, 0.480] | 300 |" in scores.replace("\\", "")
   assert "| Exact match | 0.200 [0.150, 0.250] | 0.420 [0.360, 0.480] | 300 |" in scores.replace("\\", "")
   assert "2 questions failed" in scores and "Means over 3 seeds." in scores and 'Retriever: "wiki", 3' in scores
+  assert scores.count("Time: 60 s on 1 x H100, price 0.05.") == 1
   limits = section(text, "Limits")
   assert "one retriever" in limits and "A judge (lexical)" in limits and "intervals cover the draw" in limits
 

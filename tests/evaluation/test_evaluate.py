@@ -39,7 +39,7 @@ def place(tmp_path_factory):
   )  # fmt: skip
   config.retrieval.update(dict(index=str(place / "index"), top_k=1))
   config.rollout.update(dict(lanes=2, rows=4, context=256, chunk=8, prefill=32, page=64, max_new_tokens=8))
-  config.evaluate.batch, config.mesh.data = 3, 2
+  config.evaluate.batch, config.mesh.data, config.log.price_per_hour = 3, 2, 3.6e6
   player = player_lib.build(prepare(config))
   weights.save_pretrained(player.model, player.config, place / "model")
   return place, config, player
@@ -66,6 +66,7 @@ def test_a_checkpoint_is_scored(place, whole):
   assert metrics["by_hops"]["1"]["n"] == 4 and metrics["settings"]["retrieval"]["top_k"] == 1
   assert metrics["settings"]["retrieval"]["encoder"]["kind"] == "hashing"
   assert all(row["ended"] != "failed" and row["response_tokens"] > 0 for row in got)
+  assert metrics["devices"] == "8 x cpu" and metrics["price"] == pytest.approx(1000 * metrics["seconds"], abs=1)
   assert config.model.path == ""  # the caller's config is not changed
 
 

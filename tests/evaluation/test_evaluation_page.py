@@ -29,7 +29,9 @@ def test_one_evaluation(folders):
   shown = page.replace("http://www.w3.org/2000/svg", "")
   assert not re.search(r"https?://|//cdn|@import|url\(|<link|<iframe|\ssrc=", shown.split('type="application/json"')[0])
   said, metrics = words(page), json.loads((folders[1] / "metrics.json").read_text())
-  assert "Checkpoint out/run/checkpoints/70" in said and "index out/index, kind bm25, top_k 3" in said
+  assert "Checkpoint …/run/checkpoints/70" in said and 'title="/data/me/out/run/checkpoints/70"' in page
+  assert metrics["price"] > 0 and f"on 1 x NVIDIA H100 Price {metrics['price']:,.4g}" in said
+  assert "index out/index, kind bm25, top_k 3" in said
   assert f"Exact match {metrics['em']:.3f}" in said and "1 question failed" in said
   assert f"Set musique {metrics['by_source']['musique']['n']}" in said
   assert "All 90 questions with their episodes are in this page." in said
@@ -101,9 +103,8 @@ def test_transcripts_from_elsewhere_have_a_page_without_episodes(folders, tmp_pa
 
 def test_what_two_evaluations_share_is_said_once(folders):
   found = evaluation_page.gather(folders)
-  shared = dict(found["common"])
-  assert {"Recipe", "Retrieval"} <= shared.keys()
-  assert not any(shared.keys() & dict(run["facts"]).keys() for run in found["runs"])
+  shared, *alone = ({label for label, *_ in facts} for facts in (found["common"], *(r["facts"] for r in found["runs"])))
+  assert {"Recipe", "Retrieval"} <= shared and not any(shared & labels for labels in alone)
   assert evaluation_page.gather(folders[:1])["common"] == []
 
 

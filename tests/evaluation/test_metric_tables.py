@@ -122,5 +122,7 @@ def test_one_evaluation_shows_its_settings():
   )
   assert "Exact match" in text and "0.750  [0.600, 0.900]" in text and "n 10" in text
   assert "2 questions failed" in text and "retrieval: index wiki, top_k 3, encoder hashing, rows 13,650\n" in text
+  spent = {"seconds": 9.0, "seconds_cover": 3, "peak_memory": {}, "devices": "2 x TPU v6e", "price": 0.01234}
+  assert "9.0 s for 3 questions on 2 x TPU v6e, price 0.01234; peak" in metric_tables.one(AFTER | spent)
   assert "3.2 s for 10 questions; peak memory: host 1.00 GiB" in text and "one at a time" not in text
   assert "0.250 s from a question to its answer, one at a time" in metric_tables.one(AFTER | {"latency": 0.25})
