@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import ipaddress
+import math
 import random
 import threading
 import time
@@ -46,7 +47,8 @@ class Completion:
     cut: whether the answer was cut off before its end.
     stop: the stop string that ended it, if the server says so; else "". It is not part of the text.
     tokens_in, tokens_out: the server's token counts of question and answer; None if it reports none.
-    logprobs: (text in UTF-8, log-probability) of each token, if they were asked for.
+    logprobs: (text in UTF-8, log-probability) of each token, if they were asked for; nan where the server has none, as
+      for the first token of an echoed text.
   """
 
   content: str
@@ -102,14 +104,14 @@ class Client:
     self._url = (endpoint or OPENAI).rstrip("/")
     self._secret = lambda: key  # a function, so that a log of this object's fields does not show the key
 
-  def ask(self, question: Sequence[Mapping[str, str]] | str, **sampling: Any) -> Completion:
+  def ask(self, question: Sequence[Mapping[str, str]] | str | list[int], **sampling: Any) -> Completion:
     """The model's answer.
 
     Lost connections, time-outs, unreadable answers and a status in RETRY are retried. Any other refusal ends the
     question at once.
 
     Args:
-      question: chat messages with role and content; or a text that the model continues.
+      question: chat messages with role and content; or a text that the model continues, as such or as token ids.
       sampling: temperature, max_tokens, … under the server's names.
 
     Raises:
@@ -143,9 +145,10 @@ class Client:
       status if status not in RETRY else 0,
     )
 
-  def payload(self, question: Sequence[Mapping[str, str]] | str, **sampling: Any) -> dict[str, Any]:
+  def payload(self, question: Sequence[Mapping[str, str]] | str | list[int], **sampling: Any) -> dict[str, Any]:
     """The body of the request for a question."""
-    asked: dict[str, Any] = {"prompt": question} if isinstance(question, str) else {"messages": [*map(dict, question)]}
+    chat = not isinstance(question, str) and isinstance(question[0], Mapping)
+    asked: dict[str, Any] = {"messages": [*map(dict, question)]} if chat else {"prompt": question}
     return dict(model=self.model) | asked | sampling
 
   def _call(self, payload: Mapping[str, Any], until: float) -> http.Reply:
@@ -220,6 +223,7 @@ def _logprobs(said: Any) -> tuple[tuple[bytes, float], ...]:
   else:
     tokens, values = said.get("tokens"), said.get("token_logprobs")
     pairs = [*zip(tokens, values)] if isinstance(tokens, list) and isinstance(values, list) else []
+    pairs = [(token, math.nan if value is None else value) for token, value in pairs]
   if not all(isinstance(token, str | bytes) and isinstance(value, int | float) for token, value in pairs):
     return ()
   encoded = lambda token: token if isinstance(token, bytes) else well_formed(token).encode()

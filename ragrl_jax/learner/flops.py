@@ -49,10 +49,12 @@ def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float
 def taught(config: Any, settings: Any, *, tokens: float, pairs: float, scored: float) -> float:
   """Operations of a teacher of this shape on one batch: a forward pass per epoch, or one in all for the reward.
 
-  The policy's own prompts are counted, although a policy that teaches itself reads longer ones.
+  One behind a server has none. Of a policy that teaches itself, its own prompts are counted, although it reads longer
+  ones.
   """
   s = settings.teacher
-  return (settings.epochs * s.in_loss + s.in_reward) * forward(config, tokens=tokens, pairs=pairs, scored=scored)
+  passes = settings.epochs * s.in_loss + (s.in_reward and not s.remote)
+  return passes * forward(config, tokens=tokens, pairs=pairs, scored=scored)
 
 
 def update(config: Any, settings: Any, *, tokens: float, pairs: float, scored: float, adapters: int = 0) -> float:

@@ -246,14 +246,28 @@ class Learner:
       coefficient = float(state.kl_coef)
       penalty = lambda block: _penalty(block.old_logprobs, block.ref_logprobs, s.kl, tangent=s.kl_tangent)
       penalties = of_items([coefficient * _whole(penalty(block)) for block in placed])
-    if self.teacher is not None and s.teacher.in_reward:
-      params = (state.params, self.trained.frozen) if s.teacher.itself else None
-      gaps = [block.old_logprobs - self.teacher.score(block, rows, params) for block, rows in zip(placed, told)]
-      pulls = of_items([_whole(gap * block.teaching) for gap, block in zip(gaps, placed)])
+    apart: dict[str, float] = {}
+    if s.teacher.in_reward:
+      gaps = self._gaps(state, items, placed, told, of_items)
+      pulls = [item.teaching * gap for item, gap in zip(items, gaps)]
       penalties = pulls if penalties is None else [a + b for a, b in zip(penalties, pulls)]
+      tokens = max(sum(item.loss_mask[1:].sum() for item in items), 1)
+      taught = [gap[item.teaching > 0] for item, gap in zip(items, gaps)]
+      apart["teacher_kl"] = float(sum(gap.sum() for gap in taught) / tokens)
+      apart["taught"] = float(sum(gap.size for gap in taught) / tokens)
     if s.critic.kind != "none":
       values = of_items([_whole(block.values) for block in placed])
-    return advantages_lib.assign(items, how, values=values, penalties=penalties)
+    items, returns, metrics = advantages_lib.assign(items, how, values=values, penalties=penalties)
+    return items, returns, metrics | apart
+
+  def _gaps(self, state: TrainState, items, placed, told, of_items) -> list[np.ndarray]:
+    """For each item's tokens the policy's log-probability minus its teacher's."""
+    if self.teacher is None:  # behind a server, which has been asked
+      old = of_items([_whole(block.old_logprobs) for block in placed])
+      return [own - item.heard for own, item in zip(old, items)]
+    params = (state.params, self.trained.frozen) if self.settings.teacher.itself else None
+    pairs = zip(placed, told)
+    return of_items([_whole(block.old_logprobs - self.teacher.score(block, rows, params)) for block, rows in pairs])
 
   def train(
     self, state: TrainState, ready: Ready, *, checkpoint: str = ""

@@ -37,6 +37,7 @@ class Item:
     episode: a key shared by the items of one episode; None if the episode has only this item.
     routes: int16 [tokens, n], see `structs.Batch`; None if the sampler recorded none.
     teaching: float, the weight of the teacher's term at each token; None: nowhere.
+    heard: float, the log-probability of each token by a teacher behind a server; None: there is none.
     told: (number of its first tokens, ids that the teacher reads instead of them), equal for the items of a group that
       begin with the same prompt. With (0, ()) it reads what the policy reads.
   """
@@ -52,6 +53,7 @@ class Item:
   episode: tuple[int, int] | None = None
   routes: np.ndarray | None = None
   teaching: np.ndarray | None = None
+  heard: np.ndarray | None = None
   told: tuple[int, Sequence[int]] = (0, ())
 
 

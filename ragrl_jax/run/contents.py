@@ -27,7 +27,7 @@ def of_folders(config: Settings, terms: Sequence[str] | None = None) -> dict[str
   """
   named = {"model.path": config.model.path, "model.lora.path": config.model.lora.path}
   named["prompting.tokenizer"] = config.prompting.tokenizer
-  if not config.loss.teacher.itself:
+  if not config.loss.teacher.itself and not config.loss.teacher.remote:
     named["loss.teacher.path"] = config.loss.teacher.path
   if terms is not None:
     named["retrieval.query_encoder"] = config.retrieval.query_encoder

@@ -13,7 +13,7 @@ from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import dispatch, group_sampler
-from ragrl_jax.run import contents, questions, rewards, rollback, teaching
+from ragrl_jax.run import contents, questions, remote_teacher, rewards, rollback, teaching
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.store import checkpoint
@@ -34,6 +34,7 @@ class Rooms:
   minibatches: int  # optimiser steps in one pass, each on its share of the prompts
   packing: dict[str, Any]  # how rows are packed, see packing.pack_items
   unmeasured: dict[str, int] | None  # what row_layout.chosen needs besides items; None after it was called
+  remote: remote_teacher.RemoteTeacher | None  # a teacher behind a server
 
   def load(self, step: int, state: TrainState) -> None:
     """Loads the weights that sample this step, unless its groups have been sampled."""
@@ -63,7 +64,8 @@ class Rooms:
   def items(self, scored: Sequence[rewards.Scored], step: int) -> list[packing.Item]:
     """The items to pack; with a teacher, with the weights of its term at this step."""
     player = self.player
-    return teaching.items(scored, player.settings, step, player.recipe, player.tokenizer)
+    items = teaching.items(scored, player.settings, step, player.recipe, player.tokenizer)
+    return items if self.remote is None else teaching.heard(items, self.remote)
 
   def pack(self, parts: Sequence[Sequence[packing.Item]]) -> list[packing.Packed]:
     """The rows of each optimiser step's items. Their lengths are chosen, or checked, at the first call with items."""
@@ -124,6 +126,8 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
     run.compare({"retrieval.index": contents.of_retriever(player.retriever)})
   if recipe.paced is not None:
     player.recipe = recipe.paced(len(examples) / rollout.prompts_per_step)
+  taught = config.loss.teacher
+  remote = remote_teacher.RemoteTeacher(taught, prepared.tokenizer) if taught.remote else None
   sampler = group_sampler.GroupSampler(
     player.rollout,
     examples,
@@ -155,9 +159,10 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
       lengths=tuple(rows.row_lengths),
       sharing=settings_lib.sharing(prepared.settings, player.mesh),
       routes=player.config.num_layers * player.config.experts_per_token,
-      told=config.loss.teacher.itself,
+      told=taught.itself,
     ),
     unmeasured=dict(context=rollout.context, multiple=1 if player.mesh is None else player.mesh.shape["sequence"]),
+    remote=remote,
   )
 
 

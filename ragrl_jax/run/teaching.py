@@ -12,9 +12,11 @@ from ragrl_jax.core import schedules
 from ragrl_jax.learner import advantages, packing, teacher
 from ragrl_jax.models import hub, weights
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import hosts
 from ragrl_jax.prompting import passages
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
 from ragrl_jax.run import rewards
+from ragrl_jax.run.remote_teacher import RemoteTeacher
 from ragrl_jax.settings import Settings
 
 SETTING = "config.loss.teacher.path"
@@ -27,7 +29,7 @@ def load(config: Settings, tokenizer: Any, policy: Decoder) -> Decoder | None:
     ValueError: it cannot be read, or its ids stand for other tokens than the policy's.
   """
   path = config.loss.teacher.path
-  if not path or config.loss.teacher.itself:
+  if not path or config.loss.teacher.itself or config.loss.teacher.remote:
     return None
   check_tokens(path, tokenizer)
   dtype = jnp.dtype(config.model.dtype)
@@ -95,7 +97,7 @@ def _told(items, scored: Sequence[rewards.Scored], tells: str, recipe, tokenizer
   """The items with the prompts that their teacher reads, one for the samples of a group."""
   prompts, found = {}, []
   for one in scored:
-    if (number := one.episode.prompt_index) not in prompts:
+    if one.trains and (number := one.episode.prompt_index) not in prompts:
       shown = one.episode.segments[0].ids
       prompts[number] = shown, told_prompt(one.example, shown, tells, recipe, tokenizer)
   for item in items:
@@ -103,6 +105,20 @@ def _told(items, scored: Sequence[rewards.Scored], tells: str, recipe, tokenizer
     same = bool(told) and tuple(item.tokens[: len(shown)].tolist()) == shown  # no later conversation of the episode
     told = (len(shown), told) if same else (0, ())
     found.append(dataclasses.replace(item, told=told, teaching=item.teaching * same))
+  return found
+
+
+def heard(items: Sequence[packing.Item], teacher: RemoteTeacher) -> list[packing.Item]:
+  """The items with what a teacher behind a server says. Only the first host asks, about items that are taught."""
+  taught = [item.tokens for item in items if item.teaching is not None and item.teaching.any()]
+  said = np.concatenate(teacher.scores(taught)) if taught and hosts.is_first() else np.zeros(1, np.float32)
+  said = np.frombuffer(hosts.exchange_bytes(said.tobytes())[0], np.float32)
+  found, start = [], 0
+  for item in items:
+    size = len(item.tokens) if item.teaching is not None and item.teaching.any() else 0
+    own = said[start : start + size] if size else np.zeros(len(item.tokens), np.float32)
+    found.append(dataclasses.replace(item, heard=own))
+    start += size
   return found
 
 

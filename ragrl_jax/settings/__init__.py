@@ -75,6 +75,11 @@ class Settings(Section):
       "teaches nothing. Raise group_size.",
     )
     yield (
+      not loss.teacher.remote or rollout.temperature == 1.0,
+      f"config.rollout.temperature={rollout.temperature} with a teacher behind a server: its log-probabilities are at "
+      "temperature 1, and would be compared with the policy's at another one. Set the temperature to 1.",
+    )
+    yield (
       loss.minibatches <= rollout.prompts_per_step,
       f"config.loss.minibatches={loss.minibatches}: each needs a prompt of config.rollout.prompts_per_step="
       f"{rollout.prompts_per_step}.",

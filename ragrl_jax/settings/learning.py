@@ -61,8 +61,11 @@ class Teacher(Section):
   path: str = setting(
     "",
     "folder or Hugging Face name of a model with the policy's tokenizer; policy: the policy at the start of the "
-    "update, which is told what `tells` says; empty: no teacher",
+    "update, which is told what `tells` says; http(s)://host/v1: a server that scores given ids, as vLLM does; empty: "
+    "no teacher",
   )
+  model: str = setting("", "path=http(s)://…: the model's name at the server")
+  key_variable: str = setting("", "path=http(s)://…: environment variable with the key, never stored; empty: no key")
   tells: str = setting(
     "passages",
     "path=policy: what is added to its prompt: the question's supporting passages, or its answer",
@@ -92,6 +95,11 @@ class Teacher(Section):
     return self.path == "policy"
 
   @property
+  def remote(self) -> bool:
+    """Whether the teacher is behind a server."""
+    return "://" in self.path
+
+  @property
   def in_loss(self) -> bool:
     """Whether the term is a divergence over the whole vocabulary, in the loss."""
     return bool(self.path) and self.kind != "k1"
@@ -114,6 +122,11 @@ class Teacher(Section):
       bool(self.path) or not changed,
       f"config.loss.teacher.path is empty, but {', '.join(changed)} is set: name the teacher, a model's folder or its "
       "name on the hub, or 'policy'.",
+    )
+    yield (
+      not self.remote or (self.kind == "k1" and bool(self.model)),
+      f"config.loss.teacher.path={self.path!r} with kind={self.kind!r}, model={self.model!r}: a server says the "
+      "log-probabilities of sampled tokens only. Set kind='k1', and model to its name there.",
     )
     yield (
       not self.alone or self.kind != "k1",

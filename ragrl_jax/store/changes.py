@@ -37,6 +37,7 @@ FREE = {
   "judge*.cache": "cached verdicts equal the judge's",
   "judge*.key_variable": "only which account pays",
   "retrieval.key_variable": "only the token of the same server",
+  "loss.teacher.key_variable": "as retrieval",
 }
 
 # They change the held-out metrics.

@@ -141,6 +141,22 @@ def with_prompts(items, told, cut=2):
   ]  # fmt: skip
 
 
+def test_a_teacher_behind_a_server_is_subtracted_in_the_same_way():
+  items = [small.earning(item, 1.0) for item in weighed(small.items(4))]
+  learner = made("k1", advantage=AdvantageSettings())
+  state = learner.init(0)
+  ready = learner.prepare(state, [items], small.pack)
+  packed = packing.join(small.pack([items]))
+  scores = packed.of_items([learner.teacher.score(learner.place(block)) for block in packed.blocks], items)
+  heard = [dataclasses.replace(item, heard=np.asarray(own)) for item, own in zip(items, scores)]
+  far = dataclasses.replace(learner.settings.teacher, path="http://there/v1", model="m")
+  other = small.learner(dataclasses.replace(learner.settings, teacher=far))
+  found = other.prepare(other.init(0), [heard], small.pack)
+  for one, two in zip(ready.items, found.items):
+    np.testing.assert_allclose(one.advantages, two.advantages, atol=1e-5)
+  assert found.metrics["teacher_kl"] == pytest.approx(ready.metrics["teacher_kl"], rel=1e-5)
+
+
 @pytest.mark.parametrize("sharing", [None, row_layout.Sharing(), row_layout.Sharing(deep=False)])
 def test_a_policy_teaches_itself_what_it_was_told(sharing):
   """Reference: one sequence at a time, the teacher's with another prompt, and no gradient through the teacher."""

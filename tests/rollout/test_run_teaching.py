@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+from scripted_server import continuation, serving
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
+from ragrl_jax.chat.client import NoCompletion
+from ragrl_jax.learner import packing
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.tokenizer import load_tokenizer
-from ragrl_jax.run import rewards, teaching
+from ragrl_jax.run import remote_teacher, rewards, teaching
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 
 RECIPE = recipes.get("search_r1")
@@ -78,3 +81,56 @@ def test_a_policy_is_told_where_or_what_the_answer_is():
   config.loss.teacher.path = "policy"
   with pytest.raises(ValueError, match="no question of config.data.train has supporting passages"):
     teaching.check_told(settings.of(config), [EXAMPLE])
+
+
+def scoring(shift=0, cut=None):
+  """A server's answer for a text of bytes: id i has log-probability -i / 100; a mistaken one shifts the texts."""
+
+  def answer(ids, number):
+    tokens = [chr(i + shift) for i in ids] + ["x"]
+    values = [None, *(-i / 100 for i in ids[1:]), -9.0]
+    return continuation("x", logprobs=dict(tokens=tokens[:cut], token_logprobs=values[:cut]))
+
+  return answer
+
+
+def behind(endpoint):
+  config = config_lib.default_config()
+  config.loss.teacher.update(dict(path=endpoint, model="m", kind="k1", key_variable="TEACHER_KEY"))
+  return settings.of(config).loss.teacher
+
+
+def test_a_server_scores_the_ids_it_is_given(monkeypatch):
+  monkeypatch.setenv("TEACHER_KEY", "s3cret")
+  item = lambda text, weight: packing.Item(
+    np.frombuffer(text, np.uint8), np.ones(len(text), bool), *np.zeros((2, len(text))),
+    teaching=np.full(len(text), weight, np.float32),
+  )  # fmt: skip
+  with serving(scoring()) as (endpoint, server):
+    made = remote_teacher.RemoteTeacher(behind(endpoint), ByteTokenizer())
+    first, second, third = teaching.heard([item(b"abc", 1.0), item(b"no", 0.0), item(b"de", 1.0)], made)
+  np.testing.assert_allclose(first.heard, [0, -0.98, -0.99], rtol=1e-6)
+  np.testing.assert_allclose(third.heard, [0, -1.01], rtol=1e-6)
+  assert not second.heard.any() and len(server.asked) == 3  # the probe, and the two that are taught
+  asked = {name: server.asked[1][name] for name in ("echo", "logprobs", "max_tokens", "temperature", "model")}
+  assert asked == dict(echo=True, logprobs=1, max_tokens=1, temperature=1.0, model="m")
+  assert {tuple(one["prompt"]) for one in server.asked[1:]} == {tuple(b"abc"), tuple(b"de")}
+  assert set(server.keys) == {"Bearer s3cret"}
+
+
+def test_a_server_with_other_tokens_or_without_scores_is_refused():
+  with serving(scoring(shift=1)) as (endpoint, _), pytest.raises(ValueError, match="must have the policy's tokenizer"):
+    remote_teacher.RemoteTeacher(behind(endpoint), ByteTokenizer())
+  with serving(scoring(cut=3)) as (endpoint, _), pytest.raises(NoCompletion, match="3 log-probabilities for 68 ids"):
+    remote_teacher.RemoteTeacher(behind(endpoint), ByteTokenizer())
+
+
+@pytest.mark.parametrize(
+  "how", [dict(kind="reverse", model="m"), dict(kind="k1"), dict(kind="k1", model="m", temperature=0.9)]
+)
+def test_a_server_scores_sampled_tokens_at_temperature_one(how):
+  config = config_lib.default_config()
+  config.rollout.temperature = how.pop("temperature", 1.0)
+  config.loss.teacher.update(dict(path="http://localhost/v1") | how)
+  with pytest.raises(ValueError, match="says the log-probabilities of sampled tokens only|at temperature 1"):
+    settings.of(config)
