@@ -10,7 +10,7 @@ import time
 
 from absl import app, flags
 
-from ragrl_jax.run import detectors
+from ragrl_jax.run import detectors, rollback
 from ragrl_jax.store import episodes, metrics
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run.", required=True)
@@ -26,13 +26,13 @@ def main():
     rows = metrics.read_metrics(folder)
     if not rows and not (folder / "config.json").exists():
       raise app.UsageError(f"--workdir={folder} holds neither config.json nor {metrics.FILE}: name a run's folder.")
-    watch, alarms = detectors.Watch(), []  # from the first row, since a resumed run writes its last rows again
-    for row in rows:
-      for alarm in (alarms := watch.see(row)):
+    alarms: list[detectors.Alarm] = []
+    for row, alarms in rollback.replayed(rows):  # from the first, since a resumed run writes its last rows again
+      for alarm in alarms:
         if (key := (alarm.detector, alarm.metric, alarm.since)) not in said:
           said.add(key)
           print(f"step {alarm.step}: {alarm.text}{_showing(folder, alarm)}", flush=True)
-      if (why := row.get("rollback/why")) and row["step"] not in said:
+      if (why := row.get(rollback.WHY)) and row["step"] not in said:
         said.add(row["step"])
         print(f"step {row['step']}: {why}", flush=True)
     if not EVERY.value or rows and "cost/hours" in rows[-1]:

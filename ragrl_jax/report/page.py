@@ -9,10 +9,9 @@ from typing import Any
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.report import answers, excerpt, metric_tables, panels, rendering
-from ragrl_jax.run import detectors
+from ragrl_jax.run import detectors, rollback
 from ragrl_jax.store import cost, jsonl, metrics, versions
 
-WHY = "rollback/why"  # in the row of a step that returned to a checkpoint
 FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches"))
 
 
@@ -175,9 +174,9 @@ def _warnings(rows) -> list[dict[str, Any]]:
   """
   moved: dict[Any, dict[str, Any]] = {}
   found: dict[str, dict[str, Any]] = {}
-  watch, last = detectors.Watch(), []
-  for row in rows:
-    for alarm in (last := watch.see(row)):
+  last: list[detectors.Alarm] = []
+  for row, last in rollback.replayed(rows):
+    for alarm in last:
       known = moved.setdefault((alarm.metric, alarm.detector), {"first": alarm.since, "times": 0})
       known |= {"text": alarm.text, "times": known["times"] + 1, "alarm": alarm}
     for name, text in row.items():
@@ -187,7 +186,7 @@ def _warnings(rows) -> list[dict[str, Any]]:
   for one in moved.values():
     found.pop(f"warning/{one['alarm'].metric}", None)
     one["over"] = None if one["alarm"] in last else one["alarm"].step
-  back = [(row["step"], row[WHY]) for row in rows if WHY in row]
+  back = [(row["step"], row[rollback.WHY]) for row in rows if rollback.WHY in row]
   rollbacks = [{"text": text, "first": step, "times": 1, "over": None, "episode": None} for step, text in back]
   return [*rollbacks, *moved.values(), *found.values()]
 

@@ -14,7 +14,7 @@ All this follows from the rows of metrics.jsonl. A resumed run, whose rows are c
 """
 
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.parallel import hosts
@@ -36,6 +36,15 @@ def lasting(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
   for row in rows:
     left = [one for one in left if one["step"] <= row[TO]] if TO in row else [*left, row]
   return left
+
+
+def replayed(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], list[detectors.Alarm]]]:
+  """(row, its alarms) of a run's rows, oldest first. After a rollback the steps that it has undone do not count."""
+  watch = detectors.Watch()
+  for number, row in enumerate(rows, 1):
+    yield row, watch.see(row)
+    if TO in row:
+      watch = detectors.Watch(lasting(rows[:number]))
 
 
 class Guard:

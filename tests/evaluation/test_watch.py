@@ -30,6 +30,16 @@ def test_each_time_that_a_metric_leaves_its_range_is_a_line(tmp_path):
   assert now == "step 9: entropy is out of its healthy range."
 
 
+def test_after_a_rollback_what_it_has_undone_does_not_count(tmp_path):
+  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+    for step, entropy in enumerate([1.0] * 5 + [0.1, 0.1, 0.1], 1):
+      back = {"rollback/to": 5, "rollback/why": "Returned to the weights of step 5"} if step == 7 else {}
+      writer.write(step, {"entropy": entropy} | back)
+  said = ragrl("watch", f"--workdir={tmp_path}").stdout.splitlines()
+  assert [line.split(":")[0] for line in said] == ["step 6", "step 7", "step 8", "step 8"]
+  assert "since step 8" in said[2]
+
+
 def test_it_goes_on_until_the_runs_end(tmp_path):
   written(tmp_path, STEPS[:5])
   with open(tmp_path / metrics.FILE, "a") as file:
