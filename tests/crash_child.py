@@ -21,7 +21,7 @@ def main(
   `model` is config.model.path; it has the tokenizer, too. `hub` are huggingface_hub's constants (`hub.places`).
   """
   os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-  config = tiny_world.config(world)
+  config = tiny_world.guarded(tiny_world.config(world))
   config.steps, config.rollout.ahead = steps, ahead
   config.loss.kl, config.loss.kl_coef = "k2", 0.01  # so that a reference policy is restored too
   if model:
@@ -29,5 +29,6 @@ def main(
   for name, value in (hub or {}).items():
     setattr(constants, name, value)
   recipe = prepared.recipe
-  prepared.recipe = lambda config: tiny_world.rewarding(recipe(config))
+  # Steps 4 and 5 collapse, or 5 and 6 if they are sampled ahead: the run returns to the weights of step 2.
+  prepared.recipe = lambda config: tiny_world.collapsing(tiny_world.rewarding(recipe(config)), (3, 4))
   list(train.train(config, workdir))

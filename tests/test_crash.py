@@ -13,6 +13,7 @@ import tiny_world
 from forks import FORKS
 
 from ragrl_jax.run import saving
+from ragrl_jax.store import metrics
 
 
 @pytest.mark.timeout(1200)
@@ -40,12 +41,14 @@ def test_a_run_that_is_killed_repeatedly_ends_bit_for_bit_like_an_undisturbed_on
       killed += 1
     return killed
 
-  end(start(world, tmp_path / "whole", steps, ahead, errors), errors)
+  end(start(world, whole := tmp_path / "whole", steps, ahead, errors), errors)
   tries = (tmp_path / f"killed_{number}" for number in range(5))
   killed = next((workdir for workdir in tries if kill_repeatedly(workdir) == kills), None)
   assert killed, "no run was killed often enough: all reached their end before"
   end(start(world, killed, steps, ahead, errors), errors)
-  assert tiny_world.assert_same(tmp_path / "whole", killed) == steps
+  assert tiny_world.assert_same(whole, killed) == steps
+  returned = [{row["step"]: row.get("rollback/to") for row in metrics.read_metrics(run)} for run in (whole, killed)]
+  assert returned[0] == returned[1] == {step: 2 if step == 5 + ahead else None for step in range(1, steps + 1)}
 
 
 @pytest.mark.slow  # four processes

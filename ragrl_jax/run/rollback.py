@@ -34,7 +34,10 @@ def lasting(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
   """The rows of the steps that made the present weights: without those that a rollback has undone."""
   left: list[Mapping[str, Any]] = []
   for row in rows:
-    left = [one for one in left if one["step"] <= row[TO]] if TO in row else [*left, row]
+    if TO in row:
+      left = [one for one in left if one["step"] <= row[TO]]
+    else:
+      left.append(row)
   return left
 
 

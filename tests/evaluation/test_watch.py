@@ -43,8 +43,9 @@ def test_after_a_rollback_what_it_has_undone_does_not_count(tmp_path):
 def test_it_goes_on_until_the_runs_end(tmp_path):
   written(tmp_path, STEPS[:5])
   with open(tmp_path / metrics.FILE, "a") as file:
-    file.write(json.dumps({"step": 6, "entropy": 1.0, "cost/hours": 0.1}) + "\n")
-  ragrl("watch", f"--workdir={tmp_path}", "--every=60", says="step 6: nothing is out of its healthy range.")
+    file.write(json.dumps({"step": 6, "entropy": 1.0, "rollback/why": "Returned.", "cost/hours": 0.1}) + "\n")
+  done = ragrl("watch", f"--workdir={tmp_path}", "--every=60")
+  assert done.stdout.splitlines() == ["step 6: Returned.", "step 6: nothing is out of its healthy range."]
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

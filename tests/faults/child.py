@@ -12,6 +12,7 @@ import sys
 import time
 
 import psutil
+import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[2]
 os.environ |= dict(
@@ -89,7 +90,7 @@ def main(flags, faults, said, errors):
   os.dup2(said.fileno(), 1)
   os.dup2(errors.fileno(), 2)
   plain, trains = prepared.recipe, train.train
-  prepared.recipe = lambda config: searching(plain(config))
+  prepared.recipe = lambda config: tiny_world.collapsing(searching(plain(config)), (4, 5))  # in steps 5 and 6
   train.train = lambda *args, **settings: watched(trains(*args, **settings), dict(faults))
   sys.argv = ["ragrl", "train", *flags]
   try:

@@ -19,6 +19,8 @@ def get_config(variant: str):
   config = tiny_world.config(pathlib.Path(variant), QUICKSTART)
   config.steps, config.data.evaluate = plans.STEPS, ""
   config.checkpoint.update(dict(every=plans.EVERY, keep=3))
+  # Step 6 returns to the weights of step 2 (child.py): two steps before the last healthy one, if it was sampled ahead.
+  tiny_world.guarded(config)
   config.loss.kl, config.loss.kl_coef = "k2", 0.01  # so that a reference policy is restored too
   config.retrieval.update(dict(timeout_s=TIMEOUT_S, retries=3, wait_s=3.0, max_failed_share=0.0))
   config.judge.update(

@@ -13,6 +13,7 @@ from ragrl_jax import retrieval, structs
 from ragrl_jax.data import synthetic, writers
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1.recipe import MARKS, demonstrate
+from ragrl_jax.run import detectors
 
 
 def make(folder: pathlib.Path, *, seed: int = 0) -> None:
@@ -45,6 +46,18 @@ def rewarding(recipe):
     score=lambda example, episode: {"sum": wrote(episode) % 7 / 7},
     outcome=lambda example, episode: float(wrote(episode) % 5 == 0),
   )
+
+
+def collapsing(recipe, versions):
+  """The recipe with a known trick in every reply of the weights of these steps."""
+  return dataclasses.replace(recipe, unearned=lambda example, episode: {"planted": episode.version in versions})
+
+
+def guarded(config, rollback=2):
+  """Makes the run return to an earlier checkpoint when the trick that `collapsing` plants is seen, and only then."""
+  others = sorted({detector.metric for detector in detectors.DETECTORS} - {"unearned/"})
+  config.guard.update(dict(rollback=rollback, ignored=tuple(others)))
+  return config
 
 
 def config(folder: pathlib.Path, name: str | pathlib.Path = "quickstart", variant: str = ""):
