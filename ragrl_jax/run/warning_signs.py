@@ -76,6 +76,12 @@ SIGNS = (
     "{clip_fraction:.0%} of the tokens are clipped: lower config.loss.epochs or the learning rate.",
   ),
   (
+    "far_update",
+    lambda m: m["old_kl"] > 0.01,  # in healthy runs it was .0014 at most (docs/algorithms.md)
+    "the steps on one batch moved the policy by {old_kl:.3f} nats a token, so far that it may collapse: lower "
+    "config.loss.epochs, minibatches or config.optimizer.learning_rate.",
+  ),
+  (
     "skipped",
     lambda m: m["skipped"] > 0,
     "gradient or update was not finite and the step was skipped: parameters and optimiser are as they were.",

@@ -23,6 +23,7 @@ def test_a_healthy_run_gets_no_warning():
     (dict(mismatch=0.2), "mismatch", "0.200 nats"),
     (dict(kl=3.0), "far_from_reference", "kl_coef"),
     (dict(clip_fraction=0.5), "clipping", "50%"),
+    (dict(old_kl=0.02), "far_update", "0.020 nats"),
     (dict(skipped=1.0), "skipped", "not finite"),
   ],
 )

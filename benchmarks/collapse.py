@@ -1,0 +1,302 @@
+"""Provokes collapse in the made-up world and shows what prevents it: python benchmarks/collapse.py [--docs]
+
+Every run starts from the quickstart's warm start of its seed. PROVOKED takes sixteen optimiser steps on each batch of
+16 replies, pays for F1, and one reply in five gets a wrong reward; every arm but "none" adds a guard. A finished run is
+not repeated, and a killed one begins again. --docs puts what the runs in --out and the --healthy runs show into
+docs/collapse.jsonl, which keeps what other runs showed, and prints docs/steady.md from it and docs/mismatch.jsonl.
+"""
+
+import dataclasses
+import functools
+import glob
+import json
+import pathlib
+import random
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import machines
+import mismatch
+from absl import app, flags, logging
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.jobs import evaluate, train
+from ragrl_jax.recipes.search_r1 import quickstart
+from ragrl_jax.run import detectors, rollback, warning_signs
+from ragrl_jax.run.prepared import prepare
+from ragrl_jax.store import compile_cache, jsonl, malloc
+
+ROOT = pathlib.Path(__file__).parents[1]
+RECORD, PAGE = ROOT / "docs" / "collapse.jsonl", ROOT / "docs" / "steady.md"
+OUT = flags.DEFINE_string("out", "out/collapse", "Folder of the warm starts and of the runs.")
+ARMS = flags.DEFINE_list("arms", [], "Which arms; all if empty.")
+HEALTHY = flags.DEFINE_list("healthy", [], "Folders of healthy runs, such as out/quickstart_seeds/*: for false alarms.")
+DOCS = flags.DEFINE_bool("docs", False, "Record what the runs show, and print the page.")
+ONE = flags.DEFINE_string("one", "", "ARM/SEED: this run only, in this process; ARM may be warm.")
+
+STEPS, EVERY, HELD_OUT = 16, 2, 100
+NOISE = 0.2  # share of the replies whose reward is 1 minus what it should be
+# EM is the mean of WINDOW neighbouring evaluations, on HELD_OUT questions each. It falls at the first step after which
+# it stays FALL and more below its best before. A run that ends COLLAPSE and more below its best has collapsed.
+WINDOW, FALL, COLLAPSE = 2, 0.05, 0.2
+LEAD, NEAR = 0.2, 0.02  # an alarm in time: share of the steps before EM falls; EM as good as that of the best arm
+PROVOKED = dict(
+  rollout=dict(prompts_per_step=4, group_size=4, lanes=32, rows=64),
+  loss=dict(epochs=4, minibatches=4),
+  learner=dict(micro_rows=1, row_lengths=(288,), logprob_chunk=288),
+  optimizer=dict(learning_rate=2.5e-4),
+  switches=dict(match="f1"),
+)
+KL = dict(kl="k3+", kl_coef=0.1)
+GUARDS = {
+  "none": {},
+  "rollback": dict(guard=dict(rollback=1, most_rollbacks=5), checkpoint=dict(every=1)),
+  "LLDS": dict(loss=dict(llds_coef=0.2)),
+  "LLDS strong": dict(loss=dict(llds_coef=2.0)),
+  "sequence mask": dict(loss=dict(sequence_low=0.98, sequence_high=1.02)),
+  "IcePop": dict(loss=dict(importance_floor=0.5, importance_cap=5.0)),
+  "DPPO": dict(loss=dict(max_fall=0.2, max_rise=0.2, clip_low=1e6, clip_high=1e6)),
+  "CISPO": dict(loss=dict(surrogate="cispo", clip_low=1.0, clip_high=0.28)),
+  "corrected KL": dict(loss=dict(KL, kl_corrected=True)),
+  "penalties": dict(switches=dict(no_search_penalty=0.1, no_answer_penalty=0.1)),
+  "LLDS, DPPO, KL": dict(loss=dict(KL, kl_corrected=True, llds_coef=0.2, max_fall=0.2, max_rise=0.2)),
+  "rollback, LLDS, sequence mask": dict(
+    guard=dict(rollback=1, most_rollbacks=5),
+    checkpoint=dict(every=1),
+    loss=dict(llds_coef=2.0, sequence_low=0.98, sequence_high=1.02),
+  ),
+}
+# Warnings that a step teaches nothing. They are no alarm: a run whose answers are all right gives them too.
+SILENT = {"no_groups", "few_groups", "no_signal", "little_signal", "few_spreads", "nothing_scored", "little_trained"}
+
+
+def main(_):
+  logging.set_verbosity(logging.WARNING)
+  out = pathlib.Path(OUT.value).resolve()
+  if ONE.value:
+    arm, seed = ONE.value.split("/")
+    (warm_up if arm == "warm" else functools.partial(run, arm))(out, int(seed))
+    return
+  for arm in ("warm", *(ARMS.value or GUARDS)) if not DOCS.value else ():
+    play(out, arm)
+  rows = merged(recorded(out) + healthy(HEALTHY.value))
+  print(text := page(rows))
+  if DOCS.value:
+    RECORD.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    PAGE.write_text(text)
+
+
+def play(out: pathlib.Path, arm: str) -> None:
+  """Runs the arm for each seed that has no result yet, one after the other."""
+  for seed in machines.SEEDS.value:
+    if not (folder(out, arm, seed) / "result.json").is_file():
+      command = [sys.executable, __file__, f"--one={arm}/{seed}", f"--out={out}"]
+      machines.run([machines.Job(machines.FIRST, command, folder(out, arm, seed).with_suffix(".log"))], cwd=ROOT)
+
+
+def folder(out: pathlib.Path, arm: str, seed: int | str) -> pathlib.Path:
+  return out / f"{arm.lower().replace(' ', '_')}_{seed}"
+
+
+def warm_up(out: pathlib.Path, seed: int) -> None:
+  """The quickstart's world and warm start of this seed."""
+  begin(warm := folder(out, "warm", seed))
+  quickstart.make_world(warm / "world", seed)
+  config = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
+  quickstart.use_world(config, warm / "world", seed)
+  (warm / "result.json").write_text(json.dumps(quickstart.warm_start(config, warm / "sft")))
+
+
+def begin(workdir: pathlib.Path) -> None:
+  malloc.limit()
+  compile_cache.keep()
+  shutil.rmtree(workdir, ignore_errors=True)
+
+
+def run(arm: str, out: pathlib.Path, seed: int) -> None:
+  """Trains one arm; its folder keeps the episodes and the metrics."""
+  warm, workdir = folder(out, "warm", seed), folder(out, arm, seed)
+  begin(workdir)
+  config = config_lib.load(ROOT / "configs" / "quickstart.py")
+  quickstart.use_world(config, warm / "world", seed)
+  config.model.path = str(warm / "sft" / "model")
+  config.steps = config.checkpoint.every = STEPS
+  config.evaluate.update(every=EVERY, examples=HELD_OUT)
+  config.log.tensorboard = False
+  for part in (PROVOKED, GUARDS[arm]):
+    config.update(part)
+  prepared, began = prepare(config), time.process_time()
+  score = functools.partial(noisy, prepared.recipe.score, seed)
+  prepared = dataclasses.replace(prepared, recipe=dataclasses.replace(prepared.recipe, score=score))
+  shown = ("evaluation/em", "outcome", "entropy", "old_kl", rollback.TO)
+  try:
+    for row in train.train(prepared, workdir, evaluate=evaluate.evaluator(config)):
+      print(row["step"], {name: row.get(name) for name in shown}, flush=True)
+  except rollback.Collapsed as why:  # after all returns: the last EM counts
+    print(why)
+  for name in ("checkpoints", "model"):
+    shutil.rmtree(workdir / name, ignore_errors=True)
+  made = dict(arm=arm, seed=seed, commit=mismatch.commit(), seconds=round(time.process_time() - began))
+  (workdir / "result.json").write_text(json.dumps(made))
+
+
+def noisy(score, seed: int, example, episode) -> dict[str, float | None]:
+  """The terms of the reward, with a wrong answer term for a share NOISE of the replies."""
+  terms = score(example, episode)
+  wrong = random.Random(f"{seed}/{example.id}/{episode.model_text}").random() < NOISE
+  return terms | dict(answer=1.0 - terms["answer"]) if wrong else terms
+
+
+def recorded(out: pathlib.Path) -> list[dict[str, Any]]:
+  """What each finished run in the folder shows."""
+  found = []
+  for path in sorted(out.glob("*/result.json")):
+    if not path.parent.name.startswith("warm_"):
+      rows = list(jsonl.read(path.parent / "metrics.jsonl"))
+      em = [[row["step"], round(row["evaluation/em"], 3)] for row in rows if "evaluation/em" in row]
+      found.append(json.loads(path.read_text()) | dict(em=em, alarms=alarms(rows)))
+  return found
+
+
+def healthy(patterns: Sequence[str]) -> list[dict[str, Any]]:
+  """The alarms of other runs, named by the ends of their paths."""
+  paths = [pathlib.Path(name) / "metrics.jsonl" for pattern in patterns for name in sorted(glob.glob(pattern))]
+  named = lambda path: "/".join(path.parts[-4:-1])
+  return [dict(arm="healthy", seed=named(path), alarms=alarms(jsonl.read(path))) for path in paths if path.is_file()]
+
+
+def alarms(rows) -> dict[str, int]:
+  """Name of a detector's metric or of a warning → first step at which it is said."""
+  watch, found = detectors.Watch(), {}
+  for row in filter(lambda row: row["step"], rows):
+    names = [alarm.metric for alarm in watch.see(row)] + [*warning_signs.warnings(row, first=row["step"] == 1)]
+    for name in names:
+      if name not in SILENT:
+        found.setdefault(name, row["step"])
+  return found
+
+
+def merged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+  """These rows, and those of the record about other runs."""
+  known = jsonl.read(RECORD) if RECORD.is_file() else []
+  by_run = {(row["arm"], row["seed"]): dict(row) for row in [*known, *rows]}
+  order = lambda row: ([*GUARDS, "healthy"].index(row["arm"]), str(row["seed"]))
+  return sorted(by_run.values(), key=order)
+
+
+def smooth(em: Sequence[Sequence[float]]) -> list[tuple[int, float]]:
+  """(step, mean EM of the WINDOW evaluations up to it)."""
+  return [
+    (em[at][0], statistics.mean(value for _, value in em[at + 1 - WINDOW : at + 1]))
+    for at in range(WINDOW - 1, len(em))
+  ]
+
+
+def collapsed(em: Sequence[Sequence[float]]) -> bool:
+  means = [value for _, value in smooth(em)]
+  return means[-1] <= max(means) - COLLAPSE
+
+
+def falls(em: Sequence[Sequence[float]]) -> int | None:
+  """The first step after which EM stays FALL and more below its best before; None if there is no such step."""
+  curve = smooth(em)
+  for at in range(1, len(curve)):
+    best = max(value for _, value in curve[:at])
+    if all(value <= best - FALL for _, value in curve[at:]):
+      return curve[at][0]
+  return None
+
+
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+  """docs/steady.md."""
+  by_arm = {arm: [row for row in rows if row["arm"] == arm] for arm in (*GUARDS, "healthy")}
+  calm = by_arm.pop("healthy")
+  by_arm = {arm: runs for arm, runs in by_arm.items() if runs}
+  end = {arm: statistics.mean(smooth(row["em"])[-1][1] for row in runs) for arm, runs in by_arm.items()}
+  early, lost = lead(by_arm.get("none", []))
+  return TEXT.format(
+    steps=STEPS,
+    held_out=HELD_OUT,
+    noise=NOISE,
+    rate=PROVOKED["optimizer"]["learning_rate"],
+    fall=FALL,
+    collapse=COLLAPSE,
+    lead=LEAD,
+    near=NEAR,
+    guards="\n".join(guard_row(arm, runs, end) for arm, runs in by_arm.items()),
+    missing=", ".join(f"{arm} ({len(by_arm.get(arm, ()))} of 5)" for arm in GUARDS if len(by_arm.get(arm, ())) < 5)
+    or "none",
+    alarms="\n".join(alarm_row(row) for row in by_arm.get("none", [])),
+    early=early,
+    lost=lost,
+    false=sum(bool(row["alarms"]) for row in calm),
+    calm=len(calm),
+    which="; ".join(f"{row['seed']}: {', '.join(row['alarms'])}" for row in calm if row["alarms"]) or "none",
+    commits=", ".join(sorted({row["commit"] for row in rows if "commit" in row})),
+    mismatch=mismatch.tables(),
+  )
+
+
+def guard_row(arm: str, runs, end: Mapping[str, float]) -> str:
+  """A row of the table of guards."""
+  last, best = end[arm], statistics.mean(max(em for _, em in smooth(row["em"])) for row in runs)
+  least = min(smooth(row["em"])[-1][1] for row in runs)
+  lost = sum(collapsed(row["em"]) for row in runs)
+  alone = "–" if arm == "none" else "yes" if not lost and last >= max(end.values()) - NEAR else "no"
+  settings = ", ".join(f"{name}={value}" for part in GUARDS[arm].values() for name, value in part.items())
+  return f"| {arm} | {settings} | {lost} of {len(runs)} | {best:.3f} | {last:.3f} | {least:.3f} | {alone} |"
+
+
+def lead(runs) -> tuple[int, int]:
+  """(collapsed runs with an alarm in time, collapsed runs)."""
+  lost = [row for row in runs if collapsed(row["em"])]
+  return sum(min(row["alarms"].values(), default=STEPS) <= falls(row["em"]) * (1 - LEAD) for row in lost), len(lost)
+
+
+def alarm_row(row) -> str:
+  """A row of the table of alarms."""
+  said = ", ".join(f"{name} ({step})" for name, step in sorted(row["alarms"].items(), key=lambda one: one[1]))
+  curve = " ".join(f"{em:.2f}" for _, em in row["em"])
+  return f"| {row['seed']} | {curve} | {falls(row['em']) or '–'} | {said or 'none'} |"
+
+
+TEXT = """# Runs that collapse, and what prevents it
+
+`python benchmarks/collapse.py --docs` wrote this page from docs/collapse.jsonl and docs/mismatch.jsonl (runs of commit
+{commits}).
+
+## A provoked collapse
+
+The quickstart's model, warm start and world. A run has {steps} steps of 16 replies. Each batch is used for sixteen
+optimiser steps at a rate of {rate}, the reward is F1, and {noise:.0%} of the replies get 1 minus their reward. EM is
+measured on {held_out} held-out questions every two steps, greedy, and smoothed over two measurements. A run has
+collapsed if its last EM is {collapse} or more below its best. A guard suffices alone if no run collapses with it and
+its mean EM at the end is within {near} of the best row's.
+
+| guard | settings | collapsed | best EM, mean | EM at the end, mean | least | suffices alone |
+|---|---|---|---|---|---|---|
+{guards}
+
+Runs that are missing: {missing}.
+
+## Alarms
+
+The provoked runs without a guard: EM at steps 0, 2, 4, …; the first step after which EM stays {fall} below its best;
+what was said, with its first step.
+
+| seed | EM | falls at | alarms |
+|---|---|---|---|
+{alarms}
+
+- An alarm came at least {lead:.0%} of the steps before EM fell in {early} of {lost} collapsed runs.
+- False alarms: {false} of {calm} healthy runs ({which}).
+
+{mismatch}"""
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,347 @@
+"""How far sampler and learner are apart, and what it costs to correct it: python benchmarks/mismatch.py --model FOLDER
+
+FOLDER is a model in Hugging Face's layout, QUESTIONS a file of questions. The engine answers each twice: half of the
+tokens, then the next question as the environment's text, then the other half. The learner's forward pass scores the
+same tokens. One row of docs/mismatch.jsonl per model holds what was found; benchmarks/collapse.py --docs prints it.
+
+  pairs   float32: ways of computing a token's log-probability that are equal on paper
+  gaps    |sampler - learner| by token and by sequence, for dtypes of the matmuls and of the cache
+  costs   what the corrections leave out, how far they bring the gradient to the learner's own, and their time
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import pathlib
+import subprocess
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.flatten_util import ravel_pytree
+
+from ragrl_jax.core import guards, importance
+from ragrl_jax.data import readers
+from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.messages import Open, Turn
+from ragrl_jax.engine.sizes import Sizes
+from ragrl_jax.engine.stops import Stops
+from ragrl_jax.learner import forward, packing, row_layout
+from ragrl_jax.models import lora, weights
+from ragrl_jax.prompting import tokenizer as tokenizer_lib
+
+ROOT = pathlib.Path(__file__).parents[1]
+RECORD = ROOT / "docs" / "mismatch.jsonl"
+PROMPT, OBSERVED, PAGE = 48, 16, 64  # tokens: most of a prompt, most between two turns, of a page
+FLOOR, CAP = 0.5, 5.0  # IcePop's bounds
+LOW, HIGH = 0.99, 1.01  # of the geometric mean of a sequence's ratio
+
+
+class Ids:
+  """A tokenizer without texts: nothing stops a turn but its budget."""
+
+  pad_id, eos_ids = 0, ()
+
+  def __init__(self, vocab_size):
+    self.vocab_size = vocab_size
+
+  def token_bytes(self, token):
+    return b""
+
+
+def sample(model, texts, tokens: int, *, lanes=64, kv_dtype="model", speculate=0, given=()):
+  """The conversations: [(ids, mask of sampled tokens, their log-probabilities)].
+
+  Args:
+    texts: (prompt, the environment's tokens) of each.
+    tokens: sampled ones of each.
+    given: conversations of an earlier call, whose first turn and observation are part of the prompt here.
+  """
+  model, vocab = lora.merged(model) if lora.has(model) else model, model.config.vocab_size
+  graphdef, params = nnx.split(model)
+  context = PAGE * -(-(PROMPT + OBSERVED + tokens) // PAGE)
+  sizes = Sizes(
+    lanes=lanes,
+    rows=max(lanes, 32),
+    context=context,
+    chunk=16,
+    prefill=PROMPT,
+    page=PAGE,
+    kv_dtype=kv_dtype,
+    speculate=speculate,
+  )
+  engine = Engine(graphdef, Ids(vocab), Stops(Ids(vocab), (), rows=vocab), sizes)
+  engine.load(params, version=0)
+  found = []
+  for number, (prompt, observed) in enumerate(texts):
+    start = len(prompt) + tokens // 2 + len(observed) if given else len(prompt)
+    ids = list(given[number][0][:start]) if given else list(prompt)
+    engine.open(Open(conversation=number, ids=tuple(ids), key=(0, number)))
+    engine.submit(Turn(conversation=number, budget=tokens // 2))
+    found.append((ids, [False] * start, [0.0] * start))
+  while engine.busy:
+    for turn in engine.step():
+      number, (ids, mask, logprobs) = turn.conversation, found[turn.conversation]
+      first = not given and not any(mask)
+      new = texts[number][1] if first else ()
+      ids += [*turn.ids, *new]
+      mask += [True] * len(turn.ids) + [False] * len(new)
+      logprobs += [*turn.logprobs, *(0.0 for _ in new)]
+      if first:
+        engine.submit(Turn(conversation=number, new_ids=tuple(new), budget=tokens - tokens // 2))
+      else:
+        engine.close(number)
+  return [(np.asarray(i, np.int32), np.asarray(m), np.asarray(p, np.float32)) for i, m, p in found]
+
+
+def items(talks, group=8):
+  zeros = lambda ids: np.zeros(len(ids), np.float32)
+  return [packing.Item(ids, mask, zeros(ids), said, n // group) for n, (ids, mask, said) in enumerate(talks)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _score(graphdef, params, batch):
+  return forward.scores(nnx.merge(graphdef, params), batch, temperature=1.0, chunk=1024)[0]
+
+
+def score(model, talks, *, rows=8, length=512, share=False):
+  """The learner's log-probabilities of each conversation's tokens; 0 where not sampled."""
+  made = items(talks)
+  packed = packing.pack_items(made, rows=rows, lengths=(length,), sharing=row_layout.Sharing() if share else None)
+  graphdef, params = nnx.split(model)
+  arrays = [np.asarray(_score(graphdef, params, block)) for block in packed.blocks]
+  found = packed.of_items(arrays, made)
+  return [np.where(mask, own, 0.0) for own, (_, mask, _) in zip(found, talks)]
+
+
+def compare(ids, others, first, second):
+  """What differs of the tokens that both sampled, up to the first that differs: (tokens, other tokens, gaps)."""
+  gaps, different = [], 0
+  for mine, theirs, (a, on), (b, also) in zip(ids, others, first, second):
+    n = min(len(mine), len(theirs))
+    apart = np.flatnonzero(mine[:n] != theirs[:n])
+    different += len(apart) > 0
+    upto = np.arange(n) < (apart[0] if len(apart) else n)
+    both = on[:n] & also[:n] & upto
+    gaps.append(np.abs(a[:n][both].astype(np.float64) - b[:n][both]))
+  return np.concatenate(gaps), different
+
+
+def pairs(model, adapted, texts, tokens):
+  """Row by row of the table: (name, largest gap in nats, share of tokens with the same bits, conversations apart)."""
+  talks = sample(model, texts, tokens)
+  said = [(p, m) for _, m, p in talks]
+  ids = [i for i, _, _ in talks]
+
+  def sampled(other):
+    return compare(ids, [i for i, _, _ in other], said, [(p, m) for _, m, p in other])
+
+  def learned(scored, by=said):
+    return compare(ids, ids, by, [(p, m) for p, (_, m, _) in zip(scored, talks)])
+
+  alone = score(model, talks, rows=8, length=256)
+  base = [(p, m) for p, (_, m, _) in zip(alone, talks)]
+  mine = sample(adapted, texts, tokens)
+  adapters = compare(
+    [i for i, _, _ in mine],
+    [i for i, _, _ in mine],
+    [(p, m) for _, m, p in mine],
+    [(p, m) for p, (_, m, _) in zip(score(adapted, mine), mine)],
+  )
+  found = {
+    "sampler: the same again": sampled(sample(model, texts, tokens)),
+    "sampler: 8 lanes beside 64": sampled(sample(model, texts, tokens, lanes=8)),
+    "sampler: 32 lanes beside 64": sampled(sample(model, texts, tokens, lanes=32)),
+    "sampler: 128 lanes beside 64": sampled(sample(model, texts, tokens, lanes=128)),
+    "sampler: drafts of 4 beside none": sampled(sample(model, texts, tokens, speculate=4)),
+    "sampler: a prefilled beginning beside a sampled one": sampled(sample(model, texts, tokens, given=talks)),
+    "learner: rows of 512 beside 256": learned(score(model, talks), base),
+    "learner: 1 row a block beside 8": learned(score(model, talks, rows=1, length=256), base),
+    "learner: shared prompts beside none": learned(score(model, talks, share=True), base),
+    "learner beside sampler": learned(alone),
+    "learner with adapters beside sampler with them merged": adapters,
+  }
+  return [
+    dict(name=n, tokens=len(g), most=g.max(), same=float((g == 0).mean()), apart=a) for n, (g, a) in found.items()
+  ]
+
+
+def gaps(load, texts, tokens):
+  """(rows of the table, conversations by name): sampler beside learner for each dtype of the matmuls and the cache."""
+  rows, talks = [], {}
+  for dtype, cache in (("float32", "model"), ("bfloat16", "model"), ("float32", "int8"), ("bfloat16", "int8")):
+    name = f"{dtype}, cache {dict(model=dtype).get(cache, cache)}"
+    model = load(dtype)
+    talk = sample(model, texts, tokens, kv_dtype=cache)
+    scored = score(model, talk)
+    apart = [(p - q)[m].astype(np.float64) for (_, m, q), p in zip(talk, scored)]
+    one, whole = np.concatenate(apart), np.array([x.sum() for x in apart])
+    each = np.abs(one)
+    ratio, mean = np.exp(one), np.exp([x.mean() for x in apart])
+    rows.append(
+      dict(
+        name=name,
+        tokens=len(one),
+        mean=each.mean(),
+        most_99=np.quantile(each, 0.99),
+        most=each.max(),
+        kl=(ratio - 1 - one).mean(),
+        sequence=np.abs(whole).mean(),
+        sequence_most=np.abs(whole).max(),
+        capped=float((ratio > 2.0).mean()),
+        icepop=float(((ratio < FLOOR) | (ratio > CAP)).mean()),
+        sequences=float(((mean < LOW) | (mean > HIGH)).mean()),
+      )
+    )
+    talks[name] = talk
+    print(rows[-1], flush=True)
+  return rows, talks
+
+
+# Correction → (log-probabilities of the learner, of the sampler, mask, segments) → constant factors.
+CORRECTIONS = {
+  "none": lambda p, q, m, ids: jnp.ones(p.shape),
+  "importance_cap=2": lambda p, q, m, ids: importance.importance_weights(p, q, m, cap=2.0),
+  "IcePop": lambda p, q, m, ids: importance.importance_weights(p, q, m, cap=CAP, floor=FLOOR),
+  "sequence mask": lambda p, q, m, ids: guards.kept_sequences(p, q, m, low=LOW, high=HIGH, segment_ids=ids),
+  "exact": lambda p, q, m, ids: importance.importance_weights(p, q, m, cap=1e9),
+}
+
+
+def costs(model, talks):
+  """Rows of the table: distance of each correction's gradient from that with exact weights, and its time.
+
+  The exact weights make the sampler's tokens stand for the learner's, so their gradient has no bias. Advantages are
+  random signs, of mean 0 in each group of 8.
+  """
+  draw = np.random.default_rng(0)
+  signs = np.concatenate([draw.permutation([1.0, -1.0] * 4) for _ in range(len(talks) // 8)])
+  filled = [
+    dataclasses.replace(item, advantages=np.full(len(item.tokens), sign, np.float32))
+    for item, sign in zip(items(talks), signs)
+  ]
+  blocks = packing.pack_items(filled, rows=8, lengths=(512,)).blocks
+  graphdef, params = nnx.split(model)
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def gradient(name, params, batch):
+    def loss(params):
+      p = forward.scores(nnx.merge(graphdef, params), batch, temperature=1.0, chunk=1024)[0]
+      factors = CORRECTIONS[name](p, batch.sampler_logprobs, batch.loss_mask, batch.segment_ids)
+      return -(jax.lax.stop_gradient(factors) * batch.advantages * p * batch.loss_mask).sum()
+
+    return ravel_pytree(jax.grad(loss)(params))[0]
+
+  found, seconds = {}, {}
+  for name in CORRECTIONS:
+    found[name] = np.sum([gradient(name, params, block) for block in blocks], axis=0, dtype=np.float64)
+    factors, args = jax.jit(CORRECTIONS[name]), [blocks[0].sampler_logprobs] * 2
+    args += [blocks[0].loss_mask, blocks[0].segment_ids]
+    jax.block_until_ready(factors(*args))
+    took = []
+    for _ in range(20):
+      began = time.perf_counter()
+      jax.block_until_ready(factors(*args))
+      took.append(time.perf_counter() - began)
+    seconds[name] = min(took)
+  began = time.perf_counter()
+  jax.block_until_ready(gradient("none", params, blocks[0]))
+  whole, exact = time.perf_counter() - began, found["exact"]
+  far = lambda x: float(np.linalg.norm(x - exact) / np.linalg.norm(exact))
+  return [
+    dict(name=name, far=far(found[name]), micros=1e6 * seconds[name], share=seconds[name] / whole)
+    for name in CORRECTIONS
+    if name != "exact"
+  ]
+
+
+def tables() -> str:
+  """The second half of docs/steady.md, from the record."""
+  text = [INTRODUCTION]
+  for row in map(json.loads, RECORD.read_text().splitlines()) if RECORD.is_file() else ():
+    text.append(f"### {row['name']}\n")
+    if "pairs" in row:
+      text += ["| float32 on a CPU | tokens | largest gap, nats | tokens with the same bits |", "|---" * 4 + "|"]
+      text += [f"| {x['name']} | {x['tokens']:,} | {x['most']:.1e} | {x['same']:.1%} |" for x in row["pairs"]]
+      text.append("")
+    if "gaps" in row:
+      text.append(
+        "| matmuls, cache | tokens | mean gap | 99 % below | most | KL | sequence: mean | most | weights above 2 "
+      )
+      text[-1] += f"| IcePop leaves out | sequences outside [{LOW}, {HIGH}] |"
+      text.append("|---" * 11 + "|")
+      for x in row["gaps"]:
+        numbers = " | ".join(f"{x[key]:.1e}" for key in ("mean", "most_99", "most", "kl", "sequence", "sequence_most"))
+        shares = " | ".join(f"{x[key]:.2%}" for key in ("capped", "icepop", "sequences"))
+        text.append(f"| {x['name']} | {x['tokens']:,} | {numbers} | {shares} |")
+      text.append("")
+    if "costs" in row:
+      names = [x["name"] for x in next(iter(row["costs"].values()))]
+      text += [f"| distance to the unbiased gradient | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+      for name, found in row["costs"].items():
+        text.append(f"| {name} | " + " | ".join(f"{x['far']:.1e}" for x in found) + " |")
+      most = max(x["share"] for found in row["costs"].values() for x in found)
+      text.append(f"\nComputing the weights takes {most:.2%} of a block's forward and backward pass at most.\n")
+  return "\n".join(text)
+
+
+INTRODUCTION = f"""## Sampler and learner
+
+The engine samples conversations of two turns, and the learner's forward pass scores the same tokens. Gaps are of
+log-probabilities, in nats; of a sequence, of their sums. IcePop's bounds are [{FLOOR}, {CAP}]. The unbiased gradient
+weighs each token by its exact ratio; advantages are random signs.
+"""
+
+
+def commit() -> str:
+  """The checkout's commit, short."""
+  return subprocess.run(
+    ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+  ).stdout.strip()
+
+
+def main():
+  cli = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  cli.add_argument("--model", required=True)
+  cli.add_argument("--questions", required=True)
+  cli.add_argument("--name", required=True, help="of the model, in the record")
+  cli.add_argument("--conversations", type=int, default=160)
+  cli.add_argument("--tokens", type=int, default=64)
+  cli.add_argument("--gradients", type=int, default=160, help="conversations whose gradients are compared")
+  cli.add_argument("--parts", default="pairs,gaps,costs")
+  args = cli.parse_args()
+  load = lambda dtype: weights.load_pretrained(args.model, compute_dtype=jnp.dtype(dtype))[0]
+  words = tokenizer_lib.load_tokenizer(args.model)
+  asked = [words.encode(example.question) for example in readers.read_examples(args.questions, max_examples=200)]
+  prompts = [tuple(ids[:PROMPT]) for ids in asked]
+  texts = [(prompts[n // 8], prompts[n // 8 + 100][:OBSERVED]) for n in range(args.conversations)]
+  row = dict(name=args.name, commit=commit(), conversations=args.conversations)
+  if "pairs" in args.parts:
+    adapted = load("float32")
+    lora.add(adapted, rank=8, alpha=16.0, layers=".*", seed=0)
+    draw = np.random.default_rng(1)  # B is 0 at first, which would change nothing
+    adapters = {key: x for key, x in vars(adapted.layers).items() if key.endswith(lora.B.format(""))}
+    for x in adapters.values():
+      x[...] = jnp.asarray(draw.normal(0, 0.02, x.shape), jnp.float32)
+    row["pairs"] = pairs(load("float32"), adapted, texts, args.tokens)
+    for one in row["pairs"]:
+      print(one, flush=True)
+  if "gaps" in args.parts:
+    row["gaps"], talks = gaps(load, texts, args.tokens)
+    if "costs" in args.parts:
+      row["costs"] = {}
+      for name, talk in talks.items():
+        model = load(name.split(",")[0])
+        row["costs"][name] = costs(model, talk[: args.gradients])
+        print(name, row["costs"][name], flush=True)
+  known = [json.loads(line) for line in RECORD.read_text().splitlines()] if RECORD.is_file() else []
+  kept = [one for one in known if one["name"] != args.name]
+  numbers = lambda x: float(f"{x:.3g}")
+  RECORD.write_text("".join(json.dumps(one, default=numbers) + "\n" for one in [*kept, row]))
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,39 @@
+"""benchmarks/collapse.py and benchmarks/mismatch.py: what counts as collapse, and the page that their record gives."""
+
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+collapse = pytest.importorskip("collapse")
+
+
+def curve(*em):
+  return [[2 * at, value] for at, value in enumerate(em)]
+
+
+@pytest.mark.parametrize(
+  "em, step, lost",
+  [
+    ((0.4, 0.9, 0.9, 0.9, 0.9), None, False),
+    ((0.4, 0.9, 0.9, 0.5, 0.9, 0.9), None, False),  # it came back
+    ((0.4, 0.9, 0.9, 0.8, 0.8), 8, False),  # it fell, but did not collapse
+    ((0.4, 0.9, 0.9, 0.4, 0.3), 6, True),
+    ((0.4, 0.4, 0.4), None, False),  # it learned nothing
+  ],
+)
+def test_a_run_collapses_if_its_best_is_lost_for_good(em, step, lost):
+  assert collapse.falls(curve(*em)) == step and collapse.collapsed(curve(*em)) == lost
+
+
+def test_an_alarm_in_time_comes_a_fifth_of_the_steps_before_the_fall():
+  em = curve(0.4, 0.9, 0.9, 0.9, 0.9, 0.9, 0.2, 0.0)  # falls at step 12
+  rows = [dict(em=em, alarms={"old_kl": step}) for step in (1, 9, 10)] + [dict(em=em, alarms={})]
+  assert [collapse.lead([row]) for row in rows] == [(1, 1), (1, 1), (0, 1), (0, 1)]
+
+
+def test_alarms_are_replayed_from_a_runs_metrics():
+  rows = [dict(step=step, entropy=0.5, old_kl=0.02 * (step == 3), zero_advantage_share=1.0) for step in range(5)]
+  assert collapse.alarms(rows) == {"far_update": 3}  # a step that teaches nothing is no alarm
