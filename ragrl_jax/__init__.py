@@ -19,13 +19,13 @@ if TYPE_CHECKING:
   from ragrl_jax import recipes, testing
   from ragrl_jax.config import load as Config
   from ragrl_jax.jobs.checkpoints import ask
-  from ragrl_jax.jobs.from_python import compare, evaluate, sft, train
+  from ragrl_jax.jobs.from_python import compare, evaluate, probe, sft, train
   from ragrl_jax.retrieval import load_index
   from ragrl_jax.structs import Episode, Example, Passage
 
 __version__ = "0.3.0"
 __all__ = ["Config", "Episode", "Example", "Passage", "ask", "compare", "evaluate", "load_index"]
-__all__ += ["recipes", "sft", "testing", "train"]
+__all__ += ["probe", "recipes", "sft", "testing", "train"]
 
 _PLACES = {
   "Config": "config:load",
@@ -36,6 +36,7 @@ _PLACES = {
   "compare": "jobs.from_python:compare",
   "evaluate": "jobs.from_python:evaluate",
   "load_index": "retrieval:load_index",
+  "probe": "jobs.from_python:probe",
   "recipes": "recipes",
   "sft": "jobs.from_python:sft",
   "testing": "testing",

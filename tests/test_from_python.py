@@ -76,6 +76,10 @@ def test_a_run_from_keywords_to_a_comparison(world, tmp_path, capsys):
   assert one["n"] == 8 and one == jsonl.read_object(tmp_path / "one" / "metrics.json") and "one" in shown(one)
   compared = ragrl_jax.compare(one, two)
   assert "em" in compared and "p, paired by question" in str(compared) and "one → two" in shown(compared)
+  probed = ragrl_jax.probe(run, f"{world}/held_out.jsonl", tmp_path / "probe")
+  assert "Verdict: undecided." in repr(probed) == jsonl.read_object(tmp_path / "probe" / "probe.json")["text"]
+  page = shown(probed)
+  assert "Does it really search?" in page and "Verdict: undecided." in page and "empty → own" in page
   [(_, episode)] = asked = ragrl_jax.ask(run, ["Who is <b>it</b>?"])
   assert "&lt;b&gt;it" in asked._repr_html_() and "<b>" not in asked._repr_html_() and episode.num_model_tokens
 

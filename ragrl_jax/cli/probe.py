@@ -5,9 +5,11 @@ passages of the corpus, with another question's results, and with the question's
 outcomes with paired intervals, the searches by hops, the corpus's coverage and a verdict in words with the rule that
 gave it (docs/howto/evaluate.md). RUN is what --checkpoint names elsewhere; --config.field=value changes a setting.
 
-Writes DIR/probe.json, and DIR/own, DIR/empty and so on, which ragrl report and ragrl compare read as evaluations.
+Writes DIR/probe.json, of which ragrl report makes a page, and DIR/own, DIR/empty and so on, which are evaluations.
 After a kill, the same command continues where it stopped.
 """
+
+import shlex
 
 from absl import flags, logging
 
@@ -42,5 +44,6 @@ def main():
     checks.devices()
   with commands.answers_bar() as progress:
     numbers = probe.probe(settings, CHECKPOINT.value, DATA.value, OUT.value, sample=SAMPLE.value, progress=progress)
-  print(search_probe.text(numbers))
-  print(f"{OUT.value}/{probe.RESULT}")
+  print(numbers["text"])
+  print(f"On a page: ragrl report --workdir {shlex.quote(OUT.value)}")
+  print(f"{OUT.value}/{search_probe.RESULT}")

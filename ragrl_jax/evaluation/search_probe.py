@@ -16,6 +16,7 @@ from ragrl_jax.evaluation.swapped_results import EMPTY, ORACLE, OWN, RANDOM, SHU
 from ragrl_jax.store import episodes, jsonl
 from ragrl_jax.structs import Example
 
+RESULT = "probe.json"
 AGAIN = "again"  # the run's retriever, asked a second time
 FEWEST = 30  # questions: of 30 without a single difference, up to MARGIN could still differ (three in 30)
 MARGIN = 0.1

@@ -94,6 +94,11 @@ def limits(config: Settings) -> dict[str, Any]:
   )
 
 
+def settled(config, checkpoint: str | pathlib.Path | None) -> Settings:
+  """The typed settings of `evaluate`'s `config`: without one, those of the checkpoint's run."""
+  return settings_lib.of(config_of(checkpoint or "") if config is None else config)
+
+
 def opened(
   config, checkpoint: str | pathlib.Path | None, data: str, out: str | pathlib.Path
 ) -> tuple[Settings, player_lib.Answerer, Sequence[structs.Example], dict[str, Any]]:
@@ -101,7 +106,7 @@ def opened(
 
   Arguments and errors are those of `evaluate`.
   """
-  config = hub.pinned(settings_lib.of(config_of(checkpoint or "") if config is None else config))
+  config = hub.pinned(settled(config, checkpoint))
   if (checkpoint is None) != bool(config.endpoint.model):
     raise ValueError(
       "either a checkpoint answers (--checkpoint) or a model behind a server (config.endpoint.model): name one of them."

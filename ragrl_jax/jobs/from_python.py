@@ -1,6 +1,6 @@
 """The jobs as a notebook calls them: keywords for what is usual, a function called after each step, results to look at.
 
-They make the checks and write the files of the commands `ragrl train`, `sft`, `evaluate` and `compare`.
+They make the checks and write the files of the commands `ragrl train`, `sft`, `evaluate`, `probe` and `compare`.
 """
 
 import copy
@@ -16,6 +16,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, settings
 from ragrl_jax.evaluation import answer_verdicts, comparison
 from ragrl_jax.jobs import evaluate as evaluate_lib
+from ragrl_jax.jobs import probe as probe_lib
 from ragrl_jax.jobs import sft as sft_lib
 from ragrl_jax.jobs import train as train_lib
 from ragrl_jax.parallel import hosts
@@ -168,9 +169,34 @@ def evaluate(
   Raises:
     ValueError: there is no such setting; or as in jobs/evaluate.py.
   """
+  return inline.Evaluation(_scored(evaluate_lib.evaluate, checkpoint, questions, out, config, settings, how), out)
+
+
+def probe(
+  checkpoint: str | os.PathLike,
+  questions: str,
+  out: str | os.PathLike,
+  *,
+  config: config_lib.Config | str | os.PathLike | None = None,
+  settings: Mapping[str, Any] | None = None,
+  **how: Any,
+) -> inline.Probe:
+  """Asks as `ragrl probe` does whether a run really searches. The result is a dict of probe.json.
+
+  Args:
+    checkpoint, questions, out, config, settings: as in `evaluate`.
+    **how: `sample`, `progress`, as in jobs/probe.py.
+
+  Raises:
+    ValueError: there is no such setting; or as in jobs/probe.py.
+  """
+  return inline.Probe(_scored(probe_lib.probe, checkpoint, questions, out, config, settings, how), out)
+
+
+def _scored(job, checkpoint, questions, out, config, settings, how) -> dict[str, Any]:
   checkpoint = None if checkpoint is None else os.fspath(checkpoint)
   made = _set(evaluate_lib.config_of(checkpoint) if config is None else config, {}, settings)
-  return inline.Evaluation(evaluate_lib.evaluate(made, checkpoint, questions, out, **how), pathlib.Path(out))
+  return job(made, checkpoint, questions, out, **how)
 
 
 def compare(*results: str | os.PathLike, alternative: str = "two-sided") -> inline.Comparison:

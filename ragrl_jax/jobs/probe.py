@@ -4,14 +4,11 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from ragrl_jax import settings as settings_lib
 from ragrl_jax.evaluation import search_probe
 from ragrl_jax.evaluation.answer_files import write_json
 from ragrl_jax.jobs import evaluate
 from ragrl_jax.parallel import hosts
 from ragrl_jax.run import prepared
-
-RESULT = "probe.json"
 
 
 def probe(
@@ -23,7 +20,7 @@ def probe(
   sample: bool = False,
   progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> dict[str, Any]:
-  """Plays the questions with each retriever of `search_probe.played`; writes and returns the numbers and the verdict.
+  """Plays the questions with each retriever of `search_probe.played`; writes and returns numbers, verdict and text.
 
   After a kill the same call continues. The drawing of passages depends on config.seed.
 
@@ -36,7 +33,7 @@ def probe(
     ValueError: the system never searches, or as in `jobs.evaluate.evaluate`.
     harness.TooManyFailures: a tool is down.
   """
-  config = settings_lib.of(evaluate.config_of(checkpoint or "") if config is None else config)
+  config = evaluate.settled(config, checkpoint)
   recipe = prepared.recipe(config)
   if not recipe.searches or not config.retrieval.index:
     why = "the run has no retriever (config.retrieval.index)" if recipe.searches else "its episodes have no searches"
@@ -62,5 +59,6 @@ def probe(
     progress=progress,
     **evaluate.limits(config),
   )
-  write_json(pathlib.Path(out) / RESULT, numbers)
+  numbers["text"] = search_probe.text(numbers)
+  write_json(pathlib.Path(out) / search_probe.RESULT, numbers)
   return numbers

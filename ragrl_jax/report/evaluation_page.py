@@ -13,6 +13,7 @@ from ragrl_jax.report import page as page_lib
 from ragrl_jax.store import jsonl
 
 PREDICTIONS, METRICS = "predictions.jsonl", "metrics.json"
+PROBE, RETRIEVERS = "probe.json", {"empty": "empty", "own": "own/seed_0"}  # of a probe, and its evaluations on the page
 ABOUT = {
   "n",
   "failed",
@@ -53,18 +54,19 @@ MEASURES = {
 
 
 def is_folder(folder: str | os.PathLike) -> bool:
-  """Whether a folder holds an evaluation (with one or several seeds) and not a training run."""
+  """Whether a folder holds an evaluation (with one or several seeds) or a probe, and not a training run."""
   folder = pathlib.Path(folder)
-  return any((place / PREDICTIONS).is_file() for place in (folder, folder / "seed_0"))
+  return any((folder / name).is_file() for name in (PREDICTIONS, f"seed_0/{PREDICTIONS}", PROBE))
 
 
 def write(
   folders: Sequence[str | os.PathLike], out: str | os.PathLike | None = None, *, max_bytes: int = excerpt.MAX_BYTES
 ) -> pathlib.Path:
-  """Writes the page of one finished evaluation, or of two on the same questions.
+  """Writes the page of one finished evaluation or probe, or of two evaluations on the same questions.
 
   Args:
-    folders: one folder, or the earlier (or weaker) and the later one.
+    folders: one folder, or the earlier (or weaker) and the later one. Of a probe, the page has the verdict and shows
+      its evaluations with an empty retriever and with the run's own.
     out: the file to write; FOLDER/report.html if None.
     max_bytes: size of the episodes in the page, see `kept_traces.chosen`.
 
@@ -87,7 +89,10 @@ def gather(folders: Sequence[str | os.PathLike], *, max_bytes: int = excerpt.MAX
   if len(folders) > 2:
     raise ValueError(f"{len(folders)} evaluations were given: a page has one or two; `ragrl compare` takes more.")
   paths = [pathlib.Path(folder) for folder in folders]
-  names = side_by_side.distinct([path.resolve() for path in paths])
+  probe = jsonl.read_object(paths[0] / PROBE)
+  if probe:
+    paths = [paths[0] / name for name in RETRIEVERS.values()]
+  names = list(RETRIEVERS) if probe else side_by_side.distinct([path.resolve() for path in paths])
   metrics = [_metrics(path) for path in paths]
   questions, alone = question_rows.joined([path / PREDICTIONS for path in paths])
   places = kept_traces.chosen(questions, paths, max_bytes)
@@ -103,6 +108,7 @@ def gather(folders: Sequence[str | os.PathLike], *, max_bytes: int = excerpt.MAX
     "names": names,
     "runs": runs,
     "common": common,
+    "probe": probe.get("text"),
     "written": _now(),
     "table": metric_tables.comparison(*((None, metrics[0]) if len(metrics) == 1 else metrics)),
     "terms": _terms(metrics),

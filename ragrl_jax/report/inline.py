@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -54,15 +55,22 @@ class Run:
 class Evaluation(dict):
   """The scores of an evaluation by name (metrics.json). Its folder is `out`."""
 
-  def __init__(self, scores: Mapping[str, Any], out: pathlib.Path):
+  def __init__(self, scores: Mapping[str, Any], out: str | os.PathLike):
     super().__init__(scores)
-    self.out = out
+    self.out = pathlib.Path(out)
 
   def __fspath__(self) -> str:
     return str(self.out)
 
   def _repr_html_(self) -> str:
     return framed(rendering.evaluation(evaluation_page.gather([self.out], max_bytes=MAX_BYTES)))
+
+
+class Probe(Evaluation):
+  """What `ragrl probe` finds, by name (probe.json). Its text is the command's."""
+
+  def __repr__(self) -> str:
+    return self["text"]
 
 
 class Comparison(dict):

@@ -42,10 +42,18 @@ def found(value: str, folder: str | os.PathLike, *, local: bool = False) -> str:
     folder: the folder whose file holds the value.
     local: the value is a path and no name: what is nowhere has its old place, for the message that it is missing.
   """
+  then = _noted(folder)
+  return _named(value, folder, then, local=local) if then else value
+
+
+def _noted(folder: str | os.PathLike) -> dict[str, str]:
   noted = pathlib.Path(folder) / FILE
-  if not value or not noted.is_file():
+  return json.loads(noted.read_text(encoding="utf-8")) if noted.is_file() else {}
+
+
+def _named(value: str, folder: str | os.PathLike, then: Mapping[str, str], *, local: bool) -> str:
+  if not value:
     return value
-  then = json.loads(noted.read_text(encoding="utf-8"))
   whole = None if ".py:" in value else _found(value, folder, then)  # a file may have commas in its name
   if whole is not None:
     return whole
@@ -57,17 +65,24 @@ def in_address(value: str, change: Callable[[str], str]) -> str | None:
   return _PATHS.sub(lambda path: change(path[0]), value) if _ADDRESS.match(value) else None
 
 
-def in_settings(values: dict[str, Any], folder: str | os.PathLike, within: str = "") -> dict[str, Any]:
+def in_settings(values: dict[str, Any], folder: str | os.PathLike) -> dict[str, Any]:
   """The settings of a folder's config.json, as nested dicts, with all paths as they must be named now."""
+  then = _noted(folder)
+  return _in_settings(values, folder, then, "") if then else values
+
+
+def _in_settings(
+  values: Mapping[str, Any], folder: str | os.PathLike, then: Mapping[str, str], within: str
+) -> dict[str, Any]:
   made = {}
   for name, value in values.items():
     path = f"{within}{name}"
     if isinstance(value, Mapping):
-      value = in_settings(dict(value), folder, f"{path}.")
+      value = _in_settings(value, folder, then, f"{path}.")
     elif isinstance(value, str):
       known = any(fnmatch.fnmatchcase(path, pattern) for pattern in SETTINGS)
       if known or value.startswith("file:") or (path.startswith("switches.") and ".py:" in value):
-        value = found(value, folder, local=path in LOCAL)
+        value = _named(value, folder, then, local=path in LOCAL)
     made[name] = value
   return made
 

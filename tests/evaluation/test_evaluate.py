@@ -12,6 +12,7 @@ from ragrl_jax.jobs import evaluate, probe
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import weights
+from ragrl_jax.report import evaluation_page
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import changes, checkpoint
@@ -135,7 +136,8 @@ def test_a_probe_plays_an_engine_with_each_retriever(place, whole):
     numbers["noise"] == 0.0 and numbers["retrievers"]["again"]["outcome"] == numbers["retrievers"]["own"]["outcome"]
   )
   assert "no row has" in numbers["retrievers"]["oracle"]["unmeasured"]
-  assert json.loads((place / "probe" / "probe.json").read_text())["coverage"]["passages"] == 9
+  stored = json.loads((place / "probe" / "probe.json").read_text())
+  assert stored["coverage"]["passages"] == 9 and stored["text"] in evaluation_page.write([place / "probe"]).read_text()
   config = config.copy_and_resolve_references()
   config.switches.max_searches = 0
   with pytest.raises(ValueError, match="search_r1: its episodes have no searches, so there is nothing to probe"):
