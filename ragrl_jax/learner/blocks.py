@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
   """Totals of an optimiser step over all blocks: the divisors of the loss, and counts for the report."""
-  trained = scored = real = places = sequences = weight = silent = pairs = 0.0
+  trained = scored = real = places = sequences = weight = silent = favoured = pairs = 0.0
   for b in batches:
     mask = np.asarray(b.loss_mask).astype(bool)
     ids = np.asarray(b.segment_ids)
@@ -27,6 +27,7 @@ def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
     # SFT divides by the sum of the weights, so a token of weight 0.3 counts as 0.3 tokens.
     weight += np.asarray(b.advantages, np.float64)[mask].sum() if settings.objective == "sft" else mask.sum()
     silent += (mask & (np.asarray(b.advantages) == 0)).sum()
+    favoured += (mask & (np.asarray(b.advantages) > 0)).sum()
     # Token n of a sequence attends to n + 1 tokens, also if it shares some with others.
     pairs += (np.asarray(b.positions, np.int64) + 1)[full].sum()
   return {
@@ -40,6 +41,7 @@ def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
       sequences=sequences,
       weight=weight,
       silent=silent,
+      favoured=favoured,
     ).items()
   }
 

@@ -34,7 +34,7 @@ from ragrl_jax.models.decoder import Critic, Decoder, ValueParam
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.structs import Batch, Told
 
-NOT_SHOWN = ("weight", "pairs", "places", "silent", "scored")  # counts that are not reported
+NOT_SHOWN = ("weight", "pairs", "places", "silent", "favoured", "scored")  # counts that are not reported
 OF_CRITIC = ("value_loss", "critic_grad_norm", "critic_skipped")
 
 
@@ -322,6 +322,8 @@ class Learner:
     if self.critic is not None:
       _refuse_nonfinite(of_critic, self.critic.params, s, checkpoint, what="critic: ")
     metrics = self._numbers(found, int(done)) | _critic_numbers(of_critic)
+    if "fallen_tokens" in metrics:  # the programs divide by all tokens
+      metrics["fallen_tokens"] *= counts["tokens"] / max(counts["favoured"], 1)
     metrics |= ready.metrics | self._counted(counts) | dict(kl_coef=float(state.kl_coef))
     return self._steered(state, metrics), metrics
 

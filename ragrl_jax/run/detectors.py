@@ -18,7 +18,7 @@ KNOWN = 2  # of them before a value is compared
 
 @dataclasses.dataclass(frozen=True)
 class Detector:
-  """What is healthy of a metric, compared with its start: the median of its first FIRST healthy values.
+  """What is healthy of a metric. Its start is the median of its first FIRST healthy values.
 
   Attributes:
     metric: its name; "unearned/" stands for every metric that begins so.
@@ -26,6 +26,7 @@ class Detector:
     cure: the setting to try.
     low, high: the least and the most that is healthy, as multiples of the start.
     rise: the most that is healthy above the start. With `high`, what exceeds both is not healthy.
+    most: the most that is healthy, whatever the start.
     hold: steps in a row out of the range before it is said.
   """
 
@@ -35,6 +36,7 @@ class Detector:
   low: float | None = None
   high: float | None = None
   rise: float | None = None
+  most: float | None = None
   hold: int = 1
 
   def about(self, name: str) -> bool:
@@ -44,6 +46,8 @@ class Detector:
   @property
   def range(self) -> str:
     """What is healthy, in words."""
+    if self.most is not None:
+      return f"at most {self.most:g}"
     least = [] if self.low is None else [f"at least {self.low:.2g} times its start"]
     most = [] if self.high is None else [f"{self.high:.2g} times its start"]
     most += [] if self.rise is None else [f"{self.rise:g} above its start"]
@@ -51,6 +55,8 @@ class Detector:
 
   def healthy(self, start: float, value: float) -> bool:
     """Whether the value is healthy after this start. Without a `rise`, nothing is compared with a start of 0."""
+    if self.most is not None:
+      return value <= self.most
     most = [bound for bound in (self.high and self.high * start, self.rise and start + self.rise) if bound is not None]
     return start == 0 and self.rise is None or (self.low or 0.0) * start <= value <= max(most, default=math.inf)
 
@@ -77,7 +83,7 @@ DETECTORS = (
   Detector("searches", "the policy is learning not to search", SEARCHING, low=1 / 3),
   Detector("queries/repeated", "an episode asks the same query again and again", SLOWER, rise=0.2, hold=2),
   Detector("queries/shared", "different questions are searched with the same query", SLOWER, rise=0.2, hold=2),
-  Detector("fallen_tokens", "right actions lose their likelihood", LLDS, rise=0.1, hold=2),
+  Detector("fallen_tokens", "right actions lose their likelihood", LLDS, most=0.2, hold=2),
   Detector("entropy", "the policy has stopped exploring", EXPLORING, low=0.2),
   Detector("entropy", "the policy is becoming random", SLOWER, high=3.0),
   Detector("entropy/thought", "the thought is becoming random", SLOWER, high=3.0, rise=0.1, hold=2),
@@ -109,7 +115,8 @@ class Alarm:
   @property
   def text(self) -> str:
     """What moved, since when, what it means and the setting to try."""
-    moved = f"{self.metric} went from {self.start:.3g} to {self.value:.3g}"
+    came = f"went from {self.start:.3g} to" if self.detector.most is None else "is"
+    moved = f"{self.metric} {came} {self.value:.3g}"
     healthy = f"out of its healthy range since step {self.since} ({self.detector.range})"
     return f"{moved}, {healthy}: {self.detector.means}. Try {self.detector.cure}."
 
@@ -157,7 +164,7 @@ class Watch:
         key, value = (detector, name), known[name]
         first = self._first.setdefault(key, [])
         start = statistics.median_high(first) if first else value
-        if len(first) < KNOWN or detector.healthy(start, value):
+        if detector.healthy(start, value) or detector.most is None and len(first) < KNOWN:
           self._since.pop(key, None)
           if len(first) < FIRST:
             first.append(value)

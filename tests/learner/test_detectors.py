@@ -80,6 +80,14 @@ def test_a_small_number_may_grow_by_a_factor_and_a_large_one_by_a_rise():
   assert not alarms(queries(0.01, 0.2)[:-1])  # it holds for two steps
 
 
+def test_a_bound_holds_from_the_first_step():
+  """Right actions whose likelihood falls by a tenth: .42 and .57 of them in the first steps of a run that collapsed."""
+  alarm = alarms([CALM | dict(fallen_tokens=share) for share in (0.423, 0.571)])["fallen_tokens"]
+  assert alarm.since == 1 and alarm.text.startswith(
+    "fallen_tokens is 0.571, out of its healthy range since step 1 (at m"
+  )
+
+
 def test_steps_that_train_no_policy_do_not_count():
   """As while only the critic learns, while a draw finds no group with a spread, or while no episode has a score."""
   critic = {name: value for name, value in CALM.items() if name != "entropy"}

@@ -264,7 +264,7 @@ def test_llds_holds_up_what_an_update_lowers_without_a_reason():
   lower = dataclasses.replace(batch, old_logprobs=np.where(batch.loss_mask, scores - 0.5, 0).astype(np.float32))
   assert small.gradient(made, [lower])[0] == 0.0
   _, metrics = small.update(made, made.init(0), small.items())
-  assert 0.0 <= metrics["llds"] and 0.0 <= metrics["fallen_tokens"] <= metrics["llds_tokens"] <= 1.0
+  assert 0.0 <= metrics["llds"] and 0.0 <= metrics["llds_tokens"] <= 1.0 and 0.0 <= metrics["fallen_tokens"] <= 1.0
   assert "fallen_tokens" not in step.computed(Settings())  # with one update nothing has moved yet
 
 
@@ -435,7 +435,8 @@ def test_counts_by_hand():
     **dict.fromkeys("sampler_logprobs old_logprobs ref_logprobs values returns teaching".split(), zeros),
   )
   counts = blocks_lib.count([batch], Settings())
-  assert counts == dict(tokens=2, sequences=1, scored=2, packed_tokens=5, places=8, weight=2, pairs=9, silent=1)
+  expected = dict(tokens=2, sequences=1, scored=2, packed_tokens=5, places=8, weight=2, pairs=9, silent=1, favoured=1)
+  assert counts == expected
   shares = dict(mask_coverage=0.4, packing=5 / 8, zero_advantage_share=0.5)
   doubled = {name: 2 * count for name, count in counts.items()}
   assert blocks_lib.whole_batch([counts, counts]) == doubled | shares
