@@ -110,15 +110,13 @@ def _told(items, scored: Sequence[rewards.Scored], tells: str, recipe, tokenizer
 
 def heard(items: Sequence[packing.Item], teacher: RemoteTeacher) -> list[packing.Item]:
   """The items with what a teacher behind a server says. Only the first host asks, about items that are taught."""
-  taught = [item.tokens for item in items if item.teaching is not None and item.teaching.any()]
-  said = np.concatenate(teacher.scores(taught)) if taught and hosts.is_first() else np.zeros(1, np.float32)
+  found = [dataclasses.replace(item, heard=np.zeros(len(item.tokens), np.float32)) for item in items]
+  asked = [number for number, item in enumerate(items) if np.any(item.teaching)]
+  texts, nothing = [items[number].tokens for number in asked], np.zeros(1, np.float32)
+  said = np.concatenate(teacher.scores(texts)) if texts and hosts.is_first() else nothing
   said = np.frombuffer(hosts.exchange_bytes(said.tobytes())[0], np.float32)
-  found, start = [], 0
-  for item in items:
-    size = len(item.tokens) if item.teaching is not None and item.teaching.any() else 0
-    own = said[start : start + size] if size else np.zeros(len(item.tokens), np.float32)
-    found.append(dataclasses.replace(item, heard=own))
-    start += size
+  for number, own in zip(asked, np.split(said, np.cumsum([len(text) for text in texts])[:-1])):
+    found[number] = dataclasses.replace(found[number], heard=own)
   return found
 
 

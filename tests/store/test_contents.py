@@ -46,11 +46,12 @@ def test_a_folder_is_its_weights_and_what_is_read_beside_them(tmp_path):
 
 def test_every_model_that_training_reads_is_compared(tmp_path):
   folders = {
-    name: str(model(tmp_path / name, value)) for value, name in enumerate(("base", "lora", "encoder", "judge"))
+    name: str(model(tmp_path / name, value))
+    for value, name in enumerate(("base", "lora", "encoder", "judge", "teacher"))
   }
   config = config_lib.default_config()
   config.model.path, config.model.lora.path = folders["base"], folders["lora"]
-  config.retrieval.query_encoder = folders["encoder"]
+  config.retrieval.query_encoder, config.loss.teacher.path = folders["encoder"], folders["teacher"]
   config.judge.kind, config.judge.prompt = "nli", "think_answer"
   config.judge.path = folders["judge"]
   config = settings.of(config)
@@ -59,8 +60,10 @@ def test_every_model_that_training_reads_is_compared(tmp_path):
     "model.lora.path": contents.of_folder(folders["lora"]),
     "retrieval.query_encoder": contents.of_folder(folders["encoder"]),
     "judge.path": contents.of_folder(folders["judge"]),
+    "loss.teacher.path": contents.of_folder(folders["teacher"]),
   }
-  assert contents.of_folders(config).keys() == {"model.path", "model.lora.path"}  # fine-tuning asks no judge
+  tuned = {"model.path", "model.lora.path", "loss.teacher.path"}
+  assert contents.of_folders(config).keys() == tuned  # fine-tuning asks no judge
   assert contents.base(config) == tensors.TensorFolder(folders["base"]).fingerprint()
 
 
