@@ -280,7 +280,9 @@ def _query(fields: databases.Fields, query: Any, k: int) -> dict[str, Any]:
     return dict(query=dict(multi_match=dict(query=query, fields=names, type="most_fields")))
   if fields.type == "knn_vector":
     return dict(query=dict(knn={fields.vector: dict(vector=query.tolist(), k=k)}))
-  return dict(knn=dict(field=fields.vector, query_vector=query.tolist(), k=k, num_candidates=max(100, 2 * k)))
+  return dict(
+    knn=dict(field=fields.vector, query_vector=query.tolist(), k=k, num_candidates=min(10_000, max(100, 2 * k)))
+  )
 
 
 def _hit(fields: databases.Fields, hit: Mapping[str, Any]) -> Passage:
