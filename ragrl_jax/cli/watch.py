@@ -39,7 +39,7 @@ def main():
       break
     time.sleep(EVERY.value)
   out = ", ".join(alarm.metric for alarm in alarms) or "nothing"
-  print(f"step {rows[-1]['step'] if rows else 0}: {out} is out of its healthy range.")
+  print(f"Out of the healthy range at step {rows[-1]['step'] if rows else 0}: {out}.")
 
 
 def _showing(folder: pathlib.Path, alarm: detectors.Alarm) -> str:

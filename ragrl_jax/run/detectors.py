@@ -50,7 +50,7 @@ class Detector:
       return f"at most {self.most:g}"
     least = [] if self.low is None else [f"at least {self.low:.2g} times its start"]
     most = [] if self.high is None else [f"{self.high:.2g} times its start"]
-    most += [] if self.rise is None else [f"{self.rise:g} above its start"]
+    most += [] if self.rise is None else [f"{self.rise:g} above {'it' if most else 'its start'}"]
     return ", ".join([*least, *(["at most " + " or ".join(most)] if most else [])])
 
   def healthy(self, start: float, value: float) -> bool:

@@ -65,7 +65,14 @@ def test_names_by_hand():
 
 def test_every_warning_is_declared():
   off = dict(
-    zero_advantage_share=1.0, searches=0, mask_coverage=0.0, mismatch=1.0, kl=9.0, clip_fraction=1.0, skipped=1
+    zero_advantage_share=1.0,
+    searches=0,
+    mask_coverage=0.0,
+    mismatch=1.0,
+    kl=9.0,
+    old_kl=1.0,
+    clip_fraction=1.0,
+    skipped=1,
   )
   steps = [
     off | {"groups/missing": 1},

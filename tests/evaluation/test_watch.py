@@ -27,7 +27,7 @@ def test_each_time_that_a_metric_leaves_its_range_is_a_line(tmp_path):
   assert first.startswith("step 6: entropy went from 1 to 0.1, out of its healthy range since step 6")
   assert "Try a higher config.loss.clip_high" in first and "See prompt 7, sample 1 in" in first
   assert second.startswith("step 9: entropy") and "See" not in second
-  assert now == "step 9: entropy is out of its healthy range."
+  assert now == "Out of the healthy range at step 9: entropy."
 
 
 def test_after_a_rollback_what_it_has_undone_does_not_count(tmp_path):
@@ -36,7 +36,7 @@ def test_after_a_rollback_what_it_has_undone_does_not_count(tmp_path):
       back = {"rollback/to": 5, "rollback/why": "Returned to the weights of step 5"} if step == 7 else {}
       writer.write(step, {"entropy": entropy} | back)
   said = ragrl("watch", f"--workdir={tmp_path}").stdout.splitlines()
-  assert [line.split(":")[0] for line in said] == ["step 6", "step 7", "step 8", "step 8"]
+  assert [line.split(":")[0] for line in said] == ["step 6", "step 7", "step 8", "Out of the healthy range at step 8"]
   assert "since step 8" in said[2]
 
 
@@ -45,7 +45,7 @@ def test_it_goes_on_until_the_runs_end(tmp_path):
   with open(tmp_path / metrics.FILE, "a") as file:
     file.write(json.dumps({"step": 6, "entropy": 1.0, "rollback/why": "Returned.", "cost/hours": 0.1}) + "\n")
   done = ragrl("watch", f"--workdir={tmp_path}", "--every=60")
-  assert done.stdout.splitlines() == ["step 6: Returned.", "step 6: nothing is out of its healthy range."]
+  assert done.stdout.splitlines() == ["step 6: Returned.", "Out of the healthy range at step 6: nothing."]
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
