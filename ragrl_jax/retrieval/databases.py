@@ -143,7 +143,7 @@ def open_database(
   """
   address = Address.parse(where)
   if address.local and not pathlib.Path(address.place).exists():
-    raise ValueError(f"{address.shown}: no such file: fill it with `ragrl index … --out {address.shown}/NAME`.")
+    raise ValueError(f"{address.shown}: there is no {address.place}: name another file, or fill it with `ragrl index`.")
   database, model = _connect(address, key, timeout_s), ""
   with _failing(database.shown):
     if not address.name or not database.exists():

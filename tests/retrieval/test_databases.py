@@ -251,7 +251,7 @@ def test_what_does_not_fit_is_named(db, options, encoder, says):
 
 def test_other_places_are_named(db, peer, tmp_path):
   for where, says in (
-    (f"{db}/own", f"{db}/own: no such file: fill it with `ragrl index"),
+    (f"{db}/own", f"{db}/own: there is no /.*wiki.db: name another file, or fill it"),
     ("milvus:localhost:19530/wiki", "a database's address is milvus:FILE.db/COLLECTION or milvus:http"),
     ("opensearch:wiki", r"a database's address is opensearch:http\(s\)://HOST:PORT/NAME"),
     (f"opensearch:{peer.address}/wiki", "/wiki: no such collection. There are: none"),
