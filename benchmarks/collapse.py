@@ -1,14 +1,13 @@
 """Provokes collapse in the made-up world and shows what prevents it: python benchmarks/collapse.py [--docs]
 
-Every run starts from the quickstart's warm start of its seed. PROVOKED takes sixteen optimiser steps on each batch of
+Every run starts from one of WARM warm starts of the quickstart. PROVOKED takes sixteen optimiser steps on each batch of
 16 replies, pays for F1, and one reply in five gets a wrong reward; every arm but "none" adds a guard. A finished run is
-not repeated, and a killed one begins again. --docs puts what the runs in --out and the --healthy runs show into
-docs/collapse.jsonl, which keeps what other runs showed, and prints docs/steady.md from it and docs/mismatch.jsonl.
+not repeated, and a killed one begins again. --docs puts what the runs in --out show into docs/collapse.jsonl, which
+keeps what other runs showed, and prints docs/steady.md from it and docs/mismatch.jsonl.
 """
 
 import dataclasses
 import functools
-import glob
 import json
 import pathlib
 import random
@@ -16,7 +15,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import machines
@@ -34,10 +33,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 RECORD, PAGE = ROOT / "docs" / "collapse.jsonl", ROOT / "docs" / "steady.md"
 OUT = flags.DEFINE_string("out", "out/collapse", "Folder of the warm starts and of the runs.")
 ARMS = flags.DEFINE_list("arms", [], "Which arms; all if empty.")
-HEALTHY = flags.DEFINE_list("healthy", [], "Folders of healthy runs, such as out/quickstart_seeds/*: for false alarms.")
 DOCS = flags.DEFINE_bool("docs", False, "Record what the runs show, and print the page.")
 ONE = flags.DEFINE_string("one", "", "ARM/SEED: this run only, in this process; ARM may be warm.")
 
+WARM = 2  # warm starts and worlds, which the seeds take in turn; a seed has its own questions, samples and noise
 STEPS, EVERY, HELD_OUT = 16, 2, 100
 NOISE = 0.2  # share of the replies whose reward is 1 minus what it should be
 # EM is the mean of WINDOW neighbouring evaluations, on HELD_OUT questions each. It falls at the first step after which
@@ -63,6 +62,8 @@ GUARDS = {
   "CISPO": dict(loss=dict(surrogate="cispo", clip_low=1.0, clip_high=0.28)),
   "corrected KL": dict(loss=dict(KL, kl_corrected=True)),
   "penalties": dict(switches=dict(no_search_penalty=0.1, no_answer_penalty=0.1)),
+  "a fifth of the rate": dict(optimizer=dict(learning_rate=5e-5)),
+  "a fifth of the rate, LLDS": dict(optimizer=dict(learning_rate=5e-5), loss=dict(llds_coef=2.0)),
   "LLDS, DPPO, KL": dict(loss=dict(KL, kl_corrected=True, llds_coef=0.2, max_fall=0.2, max_rise=0.2)),
   "rollback, LLDS, sequence mask": dict(
     guard=dict(rollback=1, most_rollbacks=5),
@@ -70,6 +71,7 @@ GUARDS = {
     loss=dict(llds_coef=2.0, sequence_low=0.98, sequence_high=1.02),
   ),
 }
+SICK = {"ARENA on a GPU, continued", "LEAR", "quickstart, collapsed"}  # their alarms are right
 # Warnings that a step teaches nothing. They are no alarm: a run whose answers are all right gives them too.
 SILENT = {"no_groups", "few_groups", "no_signal", "little_signal", "few_spreads", "nothing_scored", "little_trained"}
 
@@ -81,18 +83,20 @@ def main(_):
     arm, seed = ONE.value.split("/")
     (warm_up if arm == "warm" else functools.partial(run, arm))(out, int(seed))
     return
-  for arm in ("warm", *(ARMS.value or GUARDS)) if not DOCS.value else ():
-    play(out, arm)
-  rows = merged(recorded(out) + healthy(HEALTHY.value))
+  if not DOCS.value:
+    play(out, "warm", range(WARM))
+    for arm in ARMS.value or GUARDS:
+      play(out, arm, machines.SEEDS.value)
+  rows = merged(recorded(out) + healthy())
   print(text := page(rows))
   if DOCS.value:
     RECORD.write_text("".join(json.dumps(row) + "\n" for row in rows))
     PAGE.write_text(text)
 
 
-def play(out: pathlib.Path, arm: str) -> None:
+def play(out: pathlib.Path, arm: str, seeds: Iterable[int | str]) -> None:
   """Runs the arm for each seed that has no result yet, one after the other."""
-  for seed in machines.SEEDS.value:
+  for seed in seeds:
     if not (folder(out, arm, seed) / "result.json").is_file():
       command = [sys.executable, __file__, f"--one={arm}/{seed}", f"--out={out}"]
       machines.run([machines.Job(machines.FIRST, command, folder(out, arm, seed).with_suffix(".log"))], cwd=ROOT)
@@ -119,7 +123,7 @@ def begin(workdir: pathlib.Path) -> None:
 
 def run(arm: str, out: pathlib.Path, seed: int) -> None:
   """Trains one arm; its folder keeps the episodes and the metrics."""
-  warm, workdir = folder(out, "warm", seed), folder(out, arm, seed)
+  warm, workdir = folder(out, "warm", seed % WARM), folder(out, arm, seed)
   begin(workdir)
   config = config_lib.load(ROOT / "configs" / "quickstart.py")
   quickstart.use_world(config, warm / "world", seed)
@@ -162,11 +166,11 @@ def recorded(out: pathlib.Path) -> list[dict[str, Any]]:
   return found
 
 
-def healthy(patterns: Sequence[str]) -> list[dict[str, Any]]:
-  """The alarms of other runs, named by the ends of their paths."""
-  paths = [pathlib.Path(name) / "metrics.jsonl" for pattern in patterns for name in sorted(glob.glob(pattern))]
-  named = lambda path: "/".join(path.parts[-4:-1])
-  return [dict(arm="healthy", seed=named(path), alarms=alarms(jsonl.read(path))) for path in paths if path.is_file()]
+def healthy() -> list[dict[str, Any]]:
+  """The alarms of the healthy runs that the detectors' tests keep."""
+  runs = json.loads((ROOT / "tests" / "golden" / "detected_runs.json").read_text())
+  rows = lambda found: [dict(zip(found, values), step=step) for step, values in enumerate(zip(*found.values()), 1)]
+  return [dict(arm="healthy", seed=name, alarms=alarms(rows(runs[name]))) for name in runs if name not in SICK]
 
 
 def alarms(rows) -> dict[str, int]:
@@ -246,8 +250,14 @@ def guard_row(arm: str, runs, end: Mapping[str, float]) -> str:
   last, best = end[arm], statistics.mean(max(em for _, em in smooth(row["em"])) for row in runs)
   least = min(smooth(row["em"])[-1][1] for row in runs)
   lost = sum(collapsed(row["em"]) for row in runs)
-  alone = "–" if arm == "none" else "yes" if not lost and last >= max(end.values()) - NEAR else "no"
-  settings = ", ".join(f"{name}={value}" for part in GUARDS[arm].values() for name, value in part.items())
+  alone = (
+    "–" if arm == "none" else "no" if lost or last < max(end.values()) - NEAR else "yes" if len(runs) > 4 else "open"
+  )
+  settings = ", ".join(
+    f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+    for part in GUARDS[arm].values()
+    for name, value in part.items()
+  )
   return f"| {arm} | {settings} | {lost} of {len(runs)} | {best:.3f} | {last:.3f} | {least:.3f} | {alone} |"
 
 
@@ -271,11 +281,11 @@ TEXT = """# Runs that collapse, and what prevents it
 
 ## A provoked collapse
 
-The quickstart's model, warm start and world. A run has {steps} steps of 16 replies. Each batch is used for sixteen
-optimiser steps at a rate of {rate}, the reward is F1, and {noise:.0%} of the replies get 1 minus their reward. EM is
-measured on {held_out} held-out questions every two steps, greedy, and smoothed over two measurements. A run has
-collapsed if its last EM is {collapse} or more below its best. A guard suffices alone if no run collapses with it and
-its mean EM at the end is within {near} of the best row's.
+The quickstart's model, and two of its worlds and warm starts, which the seeds take in turn. A run has {steps} steps of
+16 replies. Each batch is used for sixteen optimiser steps at a rate of {rate}, the reward is F1, and {noise:.0%} of the
+replies get 1 minus their reward. EM is measured on {held_out} held-out questions every two steps, greedy, and smoothed
+over two measurements. A run has collapsed if its last EM is {collapse} or more below its best. A guard suffices alone
+if no run collapses with it and its mean EM at the end is within {near} of the best row's.
 
 | guard | settings | collapsed | best EM, mean | EM at the end, mean | least | suffices alone |
 |---|---|---|---|---|---|---|
@@ -293,7 +303,11 @@ what was said, with its first step.
 {alarms}
 
 - An alarm came at least {lead:.0%} of the steps before EM fell in {early} of {lost} collapsed runs.
-- False alarms: {false} of {calm} healthy runs ({which}).
+- `far_update` says it at the first step: the sixteen steps moved the policy by .04 nats a token and more (`old_kl`).
+  Without it, detectors of entropy come first, and often when EM has begun to fall: they need two healthy steps, and
+  16 replies say little about kinds of tokens.
+- False alarms: {false} of {calm} healthy runs that the detectors' tests keep ({which}). `old_kl` is 0 with one update
+  a batch, at most .0014 in the 21 runs of [seven algorithms](algorithms.md), and .0039 in a quickstart with four.
 
 {mismatch}"""
 

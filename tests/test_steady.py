@@ -37,3 +37,7 @@ def test_an_alarm_in_time_comes_a_fifth_of_the_steps_before_the_fall():
 def test_alarms_are_replayed_from_a_runs_metrics():
   rows = [dict(step=step, entropy=0.5, old_kl=0.02 * (step == 3), zero_advantage_share=1.0) for step in range(5)]
   assert collapse.alarms(rows) == {"far_update": 3}  # a step that teaches nothing is no alarm
+
+
+def test_the_page_is_what_the_record_gives():
+  assert collapse.PAGE.read_text() == collapse.page(collapse.merged([]))

@@ -77,7 +77,7 @@ SIGNS = (
   ),
   (
     "far_update",
-    lambda m: m["old_kl"] > 0.01,  # in healthy runs it was .0014 at most (docs/algorithms.md)
+    lambda m: m["old_kl"] > 0.01,  # in healthy runs it was .004 at most (docs/steady.md)
     "the steps on one batch moved the policy by {old_kl:.3f} nats a token, so far that it may collapse: lower "
     "config.loss.epochs, minibatches or config.optimizer.learning_rate.",
   ),
