@@ -409,3 +409,25 @@ def test_a_chosen_row_holds_the_context_and_no_more_than_four():
   assert [row_layout.longest(n) for n in (100, 448, 4096, 5000)] == [512, 1792, 4096, 5120]
   assert row_layout.longest(448, multiple=48) == 1920  # of 384
   assert row_layout.chosen([[of_size(10)]], rows=1, context=300) == (128, 384)
+
+
+@pytest.mark.parametrize("sharing", [None, row_layout.Sharing()])
+def test_a_teacher_reads_the_same_tokens_behind_another_prompt(sharing):
+  """Two samples of the prompt 1 2, which the teacher reads as 7 8 9; a third begins another conversation."""
+  item = lambda tokens, told: packing.Item(
+    np.asarray(tokens, np.int32), np.asarray(tokens) > 2, *np.zeros((2, len(tokens)), np.float32), told=told
+  )
+  items = [item([1, 2, 3, 4], (2, (7, 8, 9))), item([1, 2, 3, 5], (2, (7, 8, 9))), item([6, 6], (0, ()))]
+  packed = packing.pack_items(items, rows=1, lengths=(12,), sharing=sharing, told=True)
+  (block,), (told,) = packed.blocks, packed.told
+  assert told.tokens.shape == (1, 12) and told.twins.shape == (1, 12)
+  if sharing:  # the tree of the first two is 7 8 9 3, then 4 and 5
+    assert sorted(told.tokens[0].tolist()) == [0] * 4 + [3, 4, 5, 6, 6, 7, 8, 9]
+  texts = set()
+  for place in range(12):  # each token with those that it may attend to: its text so far
+    before = [p for p in range(place + 1) if place < told.until[0, p]]
+    assert told.positions[0, place] == max(len(before) - 1, 0)
+    texts.add(tuple(told.tokens[0, before].tolist()))
+  assert texts >= {(7, 8, 9, 3, 4), (7, 8, 9, 3, 5), (6, 6)} and (7, 8, 9, 3, 4, 5) not in texts
+  own = [place for place in range(12) if block.tokens[0, place] > 2]
+  assert (told.tokens[0, told.twins[0, own]] == block.tokens[0, own]).all()
