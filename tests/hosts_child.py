@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 def settings(world, steps, ahead=0, engine=1, **mesh):
   """Dynamic sampling, too: its surplus and its cursor go into the checkpoint."""
-  config = tiny_world.config(world)
+  config = tiny_world.guarded(tiny_world.config(world))
   config.steps, config.checkpoint.keep = steps, 9
   config.evaluate.update(dict(every=2, examples=3))
   config.rollout.prompts_per_step = 3  # unequal shares
@@ -35,7 +35,8 @@ def settings(world, steps, ahead=0, engine=1, **mesh):
 def run(world, workdir, steps, ahead=0, engine=1, **mesh):
   config = settings(world, steps, ahead, engine, **mesh)
   recipe = prepared.recipe
-  prepared.recipe = lambda config: tiny_world.rewarding(recipe(config))
+  # Steps 3 and 4 collapse: step 4 returns to the weights of step 1, or of step 0 if they are sampled ahead.
+  prepared.recipe = lambda config: tiny_world.collapsing(tiny_world.rewarding(recipe(config)), (2, 3))
   try:
     yield from train.train(config, workdir, evaluate=evaluate.evaluator(config))
   finally:

@@ -86,7 +86,7 @@ def sampled(workdir, step):
 def test_two_hosts_train_like_one_and_one_host_resumes_after_a_kill(world, tmp_path):
   children = start(2, 2, TWO, world, tmp_path / "two", 1000, tmp_path)
   try:
-    wait_for(lambda: (tmp_path / "two" / "checkpoints" / "2").is_dir(), children, tmp_path)
+    wait_for(lambda: (tmp_path / "two" / "checkpoints" / "4").is_dir(), children, tmp_path)
     children[1].send_signal(signal.SIGKILL)
     children[1].wait()
     killed = time.monotonic()
@@ -98,6 +98,7 @@ def test_two_hosts_train_like_one_and_one_host_resumes_after_a_kill(world, tmp_p
   said = (tmp_path / "0.txt").read_text()
   assert "host 0 of 2 ends" in said or "another task died" in said or "unhealthy" in said, said[-3000:]
   found = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "two")}
+  assert found[4]["rollback/to"] == 1
   last = max(int(folder.name) for folder in (tmp_path / "two" / "checkpoints").iterdir() if folder.name.isdigit())
 
   # One process with as many devices resumes the run; another one makes the whole run.
@@ -114,6 +115,7 @@ def test_two_hosts_train_like_one_and_one_host_resumes_after_a_kill(world, tmp_p
 def check_equal(got, want):
   """Compares two rows of metrics.jsonl: the same prompts and episodes, and numbers equal up to the order of sums."""
   same = ("prompts", "groups/drawn", "groups/surplus", "groups/trained", "episodes", "engine/sampled_tokens", "tokens")
+  same += ("rollback/to", "learning_rate")
   assert [got.get(name) for name in same] == [want.get(name) for name in same], want["step"]
   for name in ("loss", "reward", "grad_norm", "entropy", "mismatch", "evaluation/em"):
     assert got.get(name) == (pytest.approx(want[name], rel=1e-5, abs=1e-5) if name in want else None), name

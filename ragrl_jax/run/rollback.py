@@ -96,7 +96,8 @@ class Guard:
       raise Collapsed(seen[STOPPED])
 
   def _rows(self) -> list[Mapping[str, Any]]:
-    return hosts.exchange(metrics_lib.read_metrics(self._workdir) if hosts.is_first() else [])[0]
+    rows = metrics_lib.read_metrics(self._workdir) if hosts.is_first() else []
+    return hosts.exchange(rows)[0] if self._config.guard.rollback else rows
 
   def _begin(self, rows: list[Mapping[str, Any]]) -> None:
     """Begins to watch after these rows."""
@@ -128,9 +129,9 @@ class Guard:
     guard, number = self._config.guard, self._number + 1
     if number > guard.most_rollbacks:
       return {
-        STOPPED: f"{why} After {self._number} rollbacks (config.guard.most_rollbacks), each with half the learning "
-        f"rate, the run collapses again, so it stops. Its last healthy weights are {self._workdir}/checkpoints/"
-        f"{self.to}. Begin a new run with what is named above or a learning rate below "
+        STOPPED: f"{why} The run has returned config.guard.most_rollbacks={self._number} times, each time with half "
+        f"the learning rate, and collapses again, so it stops. Its last healthy weights are {self._workdir}/"
+        f"checkpoints/{self.to}. Begin a new run with what is named above or a learning rate below "
         f"{self.rate * self._config.optimizer.learning_rate:g}; or raise most_rollbacks, and resume with "
         "--accept_changes."
       }

@@ -16,7 +16,10 @@ import servers
 def stage(tmp_path_factory):
   folder = tmp_path_factory.mktemp("faults")
   with driver.scene(folder / "world") as scene:
-    yield scene, [driver.undisturbed(ahead, scene, folder / f"undisturbed_{ahead}") for ahead in (0, 1)]
+    made = [driver.undisturbed(ahead, scene, folder / f"undisturbed_{ahead}") for ahead in (0, 1)]
+    for run in folder.glob("undisturbed_*/run"):
+      assert '"rollback/to":2' in (run / "metrics.jsonl").read_text()  # of step 6
+    yield scene, made
 
 
 @pytest.mark.long  # each run starts two to sixteen processes
