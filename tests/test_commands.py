@@ -155,7 +155,7 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
       ("--config=configs/none.py", "--workdir=x", "--config.steps=3"),
       "--config=configs/none.py: there is no such file",
     ),
-    (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, grpo"),
+    (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
     ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
     (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),
     (
@@ -163,8 +163,8 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
       r"--config=aren: there is no config 'aren' \(did you mean arena\?\)\. Use one of",
     ),
     (("--config", "zzz:smoke", "--workdir=x"), "--config=zzz:smoke: there is no config 'zzz'. Use one of agent, arena"),
-    (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, grpo"),
-    (("--config", "search_r1:smokey", "--workdir=x"), "^error: [^ ]*configs/search_r1.py:smokey: use smoke, sft, grpo"),
+    (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
+    (("--config", "search_r1:smokey", "--workdir=x"), "^error: [^ ]*configs/search_r1.py:smokey: use smoke, sft, dgpo"),
   ],
 )
 def test_wrong_flags_are_refused(parse, words, says):

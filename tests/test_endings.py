@@ -140,7 +140,7 @@ def test_chosen_row_lengths_are_those_of_the_first_step():
   packs = dict(rows=1, lengths=(), sharing=None, routes=0)
   learner = types.SimpleNamespace(resumed=lambda state: state)
   rooms = lambda **how: rooms_lib.Rooms(
-    None, sampler, learner, None, 1, packs | how, unmeasured=dict(context=200, multiple=1)
+    None, None, sampler, learner, None, 1, packs | how, unmeasured=dict(context=200, multiple=1), remote=None
   )
   of = lambda *sizes: [packing.of_demonstration([7] * size, [1.0] * size, n) for n, size in enumerate(sizes)]
   shapes = lambda parts: [block.tokens.shape for part in parts for block in part.blocks]

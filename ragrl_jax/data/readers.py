@@ -148,7 +148,7 @@ def check(path: str, setting: str) -> None:
 
 def _no_answer(path: str, name: str) -> str:
   """Asks the hub for a data set once, and says so: the datasets library tries for minutes. "" if it answers."""
-  import huggingface_hub
+  import huggingface_hub.constants
 
   if huggingface_hub.constants.HF_HUB_OFFLINE:
     return "HF_HUB_OFFLINE is set, and the cache has none"
@@ -166,7 +166,7 @@ def _no_answer(path: str, name: str) -> str:
 def _offline():
   """Only the cache is read, whatever the environment says."""
   import datasets
-  import huggingface_hub
+  import huggingface_hub.constants
 
   places = (datasets.config, huggingface_hub.constants)
   before = [place.HF_HUB_OFFLINE for place in places]

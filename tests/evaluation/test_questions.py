@@ -37,10 +37,11 @@ def test_a_set_that_the_hub_does_not_give_is_named_by_its_setting(tmp_path, monk
     raise OSError("no network")
 
   kinds = types.SimpleNamespace(DatasetsError=OSError, DatasetGenerationError=KeyError)
-  monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=refuse, exceptions=kinds))
+  library = types.SimpleNamespace(load_dataset=refuse, exceptions=kinds, config=types.SimpleNamespace(HF_HUB_OFFLINE=0))
+  monkeypatch.setitem(sys.modules, "datasets", library)
   away = "hf:owner/name//train"
   for data, setting in ((dict(train="short", hard=away), "hard, which may be empty"), (dict(train=away), "train")):
-    with pytest.raises(ValueError, match=rf"{away}.*no network.*Name a file instead \(config.data.{setting}\)"):
+    with pytest.raises(ValueError, match=rf"{away}.*the cache has none.*Name a file instead \(config.data.{setting}\)"):
       made(tmp_path, **data)
   config = config_lib.default_config()
   config.data.evaluate = away
