@@ -6,6 +6,7 @@ not repeated, and a killed one begins again. --docs puts what the runs in --out 
 keeps what other runs showed, and prints docs/steady.md from it and docs/mismatch.jsonl.
 """
 
+import argparse
 import dataclasses
 import functools
 import json
@@ -20,7 +21,7 @@ from typing import Any
 
 import machines
 import mismatch
-from absl import app, flags, logging
+from absl import logging
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.jobs import evaluate, train
@@ -31,10 +32,6 @@ from ragrl_jax.store import compile_cache, jsonl, malloc
 
 ROOT = pathlib.Path(__file__).parents[1]
 RECORD, PAGE = ROOT / "docs" / "collapse.jsonl", ROOT / "docs" / "steady.md"
-OUT = flags.DEFINE_string("out", "out/collapse", "Folder of the warm starts and of the runs.")
-ARMS = flags.DEFINE_list("arms", [], "Which arms; all if empty.")
-DOCS = flags.DEFINE_bool("docs", False, "Record what the runs show, and print the page.")
-ONE = flags.DEFINE_string("one", "", "ARM/SEED: this run only, in this process; ARM may be warm.")
 
 WARM = 2  # warm starts and worlds, which the seeds take in turn; a seed has its own questions, samples and noise
 STEPS, EVERY, HELD_OUT = 16, 2, 100
@@ -76,20 +73,27 @@ SICK = {"ARENA on a GPU, continued", "LEAR", "quickstart, collapsed"}  # their a
 SILENT = {"no_groups", "few_groups", "no_signal", "little_signal", "few_spreads", "nothing_scored", "little_trained"}
 
 
-def main(_):
+def main():
+  cli = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  cli.add_argument("--out", type=pathlib.Path, default="out/collapse", help="folder of the warm starts and of the runs")
+  cli.add_argument("--arms", nargs="*", default=[*GUARDS], help="which arms; by default all")
+  cli.add_argument("--seeds", nargs="*", default=range(5), help="which seeds")
+  cli.add_argument("--docs", action="store_true", help="record what the runs show, and print the page")
+  cli.add_argument("--one", default="", help="ARM/SEED: this run only, in this process; ARM may be warm")
+  args = cli.parse_args()
   logging.set_verbosity(logging.WARNING)
-  out = pathlib.Path(OUT.value).resolve()
-  if ONE.value:
-    arm, seed = ONE.value.split("/")
+  out = args.out.resolve()
+  if args.one:
+    arm, seed = args.one.split("/")
     (warm_up if arm == "warm" else functools.partial(run, arm))(out, int(seed))
     return
-  if not DOCS.value:
+  if not args.docs:
     play(out, "warm", range(WARM))
-    for arm in ARMS.value or GUARDS:
-      play(out, arm, machines.SEEDS.value)
+    for arm in args.arms:
+      play(out, arm, args.seeds)
   rows = merged(recorded(out) + healthy())
   print(text := page(rows))
-  if DOCS.value:
+  if args.docs:
     RECORD.write_text("".join(json.dumps(row) + "\n" for row in rows))
     PAGE.write_text(text)
 
@@ -313,4 +317,4 @@ what was said, with its first step.
 
 
 if __name__ == "__main__":
-  app.run(main)
+  main()
