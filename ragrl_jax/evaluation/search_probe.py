@@ -192,8 +192,8 @@ def text(numbers: Mapping[str, Any]) -> str:
       comparison.table(lines),
       *missing,
       "",
-      f"effect: more or less if the interval of own - it excludes 0, and it exceeds the noise floor "
-      f"({numbers['noise']:.3f}, own against itself); none below the floor or within ±{MARGIN}; else unclear",
+      "effect: more or less if the interval of own - it excludes 0, and it exceeds the noise floor, own against itself",
+      f"({numbers['noise']:.3f}); none below the floor or within ±{MARGIN}; else unclear",
       f"searches by hops: {', '.join(hops) or 'the questions have no hops'}",
       f"queries that are the question: {_told(numbers['copied'])}",
       f"passages: {c['found']:,} different ones in {c['shown']:,} results{whole}",

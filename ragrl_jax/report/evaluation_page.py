@@ -108,7 +108,7 @@ def gather(folders: Sequence[str | os.PathLike], *, max_bytes: int = excerpt.MAX
     "names": names,
     "runs": runs,
     "common": common,
-    "probe": probe.get("text"),
+    "probe": probe,
     "written": _now(),
     "table": metric_tables.comparison(*((None, metrics[0]) if len(metrics) == 1 else metrics)),
     "terms": _terms(metrics),

@@ -10,6 +10,7 @@ from typing import Any
 from ragrl_jax import config as config_lib
 from ragrl_jax.report import answers, excerpt, metric_tables, panels, rendering
 from ragrl_jax.run import detectors, rollback
+from ragrl_jax.settings import stored_paths
 from ragrl_jax.store import cost, jsonl, metrics, versions
 
 FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches"))
@@ -123,6 +124,7 @@ def settings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
       "default": said(known[path]) if path in known else "",
     }
     for path, value in flat(config)
+    if path != config_lib.OBJECTIVE
   ]
 
 
@@ -154,7 +156,7 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
     "seed": config.get("seed", summary.get("seed")),
     "steps": rows[-1]["step"] if rows else 0,
     "of_steps": config.get("steps"),
-    "model": named(model := model_of(config.get("model") or {})),
+    "model": named(model := model_of(config.get("model") or {}), workdir),
     "model_path": model,
     "began": _clock(times[0]) if times else "",
     "seconds": summary.get("seconds") or panels.seconds(rows),
@@ -215,13 +217,19 @@ def model_of(model: Mapping[str, Any]) -> str:
   return f"{shape['family']}, {shape['num_layers']} layers of {shape['d_model']}" if "d_model" in shape else ""
 
 
-def named(model: str) -> str:
-  """A model of `model_of` in few words: a folder's name; for a run's model, what the run began with and the run."""
+def named(model: str, workdir: pathlib.Path) -> str:
+  """A model of `model_of` in few words: a folder's name; for a run's model, what that run began with and the run.
+
+  Args:
+    model: what `model_of` returns.
+    workdir: the folder whose config.json names it.
+  """
   path = pathlib.Path(model)
   if path.name != "model":
     return path.name
-  before = model_of(jsonl.read_object(path.parent / "config.json").get("model") or {})
-  return f"{named(before)}, trained in {path.parent.name}" if before else "/".join(path.parts[-2:])
+  run = pathlib.Path(stored_paths.found(str(path.parent), workdir))
+  before = model_of(jsonl.read_object(run / "config.json").get("model") or {})
+  return f"{named(before, run)}, trained in {run.name}" if before else "/".join(path.parts[-2:])
 
 
 def _clock(seconds: float) -> str:

@@ -105,7 +105,7 @@ PANELS = (
   Panel("Throughput", "Tokens of the step's episodes over its seconds", "tokens/s", {"tokens/s": "tokens_per_second"}),
 )
 EVALUATED, GROUPED = ("evaluation", "development"), ("by_hops", "by_source")
-TRICKS = Panel("Unearned reward", "Replies with a trick known to its README.md", "share", {})
+TRICKS = Panel("Unearned reward", "Replies with a trick that the recipe's README names", "share", {})
 # Parts of a step in stacking order. The order is fixed, so that a part has the same colour in every run.
 PARTS = ("rollout", "retrieval_wait", "judge_wait", "scoring", "update", "weights", "other", "evaluate", "checkpoint")
 TERM, TRICK = re.compile(r"term/(.+)"), re.compile(r"unearned/(.+)")

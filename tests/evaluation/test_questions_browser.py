@@ -52,7 +52,7 @@ def too_long(data):
   data["settings"][0] |= {"path": long[:90], "values": [long, long]}
   data["terms"][0]["name"] = data["parts"][1]["name"] = long[:200]
   for run in data["runs"]:
-    run |= {"name": long[:120], "facts": [["Checkpoint", long]]}
+    run |= {"name": long[:120], "facts": [["Checkpoint", long, long]]}
   for side in data["index"]["sides"]:
     side["said"] = [long] * NUMBER
   data["index"] |= {"question": [long] * NUMBER, "golds": [[long, long]] * NUMBER}

@@ -215,10 +215,13 @@ def test_a_models_name_is_not_its_path(tmp_path):
   for folder, began in (("warm", "/models/Tiny-1B"), ("next", str(tmp_path / "warm/model"))):
     (tmp_path / folder).mkdir()
     (tmp_path / folder / "config.json").write_text(json.dumps({"model": {"path": began}}))
-  assert page_lib.named("/models/Tiny-1B") == page_lib.named("maker/Tiny-1B") == "Tiny-1B"
-  assert page_lib.named(f"{tmp_path}/warm/model") == "Tiny-1B, trained in warm"
-  assert page_lib.named(f"{tmp_path}/next/model") == "Tiny-1B, trained in warm, trained in next"
-  assert page_lib.named("/elsewhere/run/model") == "run/model"
+  assert page_lib.named("/models/Tiny-1B", tmp_path) == page_lib.named("maker/Tiny-1B", tmp_path) == "Tiny-1B"
+  assert page_lib.named(f"{tmp_path}/warm/model", tmp_path) == "Tiny-1B, trained in warm"
+  assert page_lib.named(f"{tmp_path}/next/model", tmp_path) == "Tiny-1B, trained in warm, trained in next"
+  assert page_lib.named("/elsewhere/warm/model", tmp_path / "run") == "warm/model"
+  (tmp_path / "run").mkdir()
+  (tmp_path / "run" / "places.json").write_text('{"folder": "/elsewhere/run", "began": "/elsewhere"}')  # moved since
+  assert page_lib.named("/elsewhere/warm/model", tmp_path / "run") == "Tiny-1B, trained in warm"
 
 
 def test_settings_are_compared_with_the_defaults():

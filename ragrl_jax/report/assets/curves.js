@@ -37,7 +37,7 @@ function stretches(values) {
 function range(columns, unit) {
   const known = columns.flat().filter((value) => value !== null);
   let low = known.length ? Math.min(...known) : 0, high = known.length ? Math.max(...known) : 0;
-  if (unit === "share" && low >= 0 && high <= 1 && high > 0.25) return [0, 1];
+  if (unit === "share" && low >= 0 && high <= 1 && high > 0.5) return [0, 1];
   if (low > 0 && low < 0.5 * high) low = 0;
   if (low === high) [low, high] = low === 0 ? [0, 1] : [Math.min(0, 2 * low), Math.max(0, 2 * high)];
   const room = 0.06 * (high - low);
