@@ -38,7 +38,8 @@ def run(world, workdir, steps, ahead=0, engine=1, **mesh):
   # Steps 3 and 4 collapse: step 4 returns to the weights of step 1, or of step 0 if they are sampled ahead.
   prepared.recipe = lambda config: tiny_world.collapsing(tiny_world.rewarding(recipe(config)), (2, 3))
   try:
-    yield from train.train(config, workdir, evaluate=evaluate.evaluator(config))
+    # With `ahead`, a resumed run may not have more steps unasked: its last step starts no next one.
+    yield from train.train(config, workdir, evaluate=evaluate.evaluator(config), accept_changes=bool(ahead))
   finally:
     prepared.recipe = recipe
 
