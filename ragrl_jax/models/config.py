@@ -10,6 +10,7 @@ from ragrl_jax.models import families
 from ragrl_jax.models.families import Family
 
 WHERE = "config.model.shape, or the model folder's config.json"
+DELTA = ("delta_key_heads", "delta_value_heads", "delta_key_dim", "delta_value_dim", "delta_conv")
 EVERYTHING = 2**30  # the window of a layer without one: more tokens than any row has
 
 
@@ -57,6 +58,12 @@ class DecoderConfig:
     num_experts: experts per layer; 0: the MLP is not a mixture.
     experts_per_token: number of experts that compute a token.
     normalize_experts: whether the weights of a token's experts are divided by their sum.
+    attend_every: in a hybrid, every so many layers one attends; the others are gated delta layers (`models/delta.py`).
+      1 in other families.
+    rotary_dim: features of a head that are rotated, the first ones; None: all.
+    delta_key_heads, delta_value_heads: heads of a delta layer's queries and keys, and of its values and state.
+    delta_key_dim, delta_value_dim: width of such a head.
+    delta_conv: tokens that a delta layer's convolution covers, the token itself included.
   """
 
   vocab_size: int
@@ -83,6 +90,13 @@ class DecoderConfig:
   num_experts: int = 0
   experts_per_token: int = 0
   normalize_experts: bool = True
+  attend_every: int = 1
+  rotary_dim: int | None = None
+  delta_key_heads: int = 0
+  delta_value_heads: int = 0
+  delta_key_dim: int = 0
+  delta_value_dim: int = 0
+  delta_conv: int = 0
 
   def __post_init__(self):
     families.get(self.family, f"model family ({WHERE})")
@@ -94,8 +108,11 @@ class DecoderConfig:
         f"{self.num_heads} query heads cannot share {self.num_kv_heads} key-value heads: num_heads must be a "
         f"multiple of num_kv_heads ({WHERE})."
       )
-    if self.head_dim % 2:
-      raise ValueError(f"head_dim is {self.head_dim}: rotary positions rotate pairs, so it must be even ({WHERE}).")
+    if self.head_dim % 2 or self.rotated % 2 or not 2 <= self.rotated <= self.head_dim:
+      raise ValueError(
+        f"head_dim is {self.head_dim}, of which {self.rotated} are rotated: rotary positions rotate pairs, so both must "
+        f"be even ({WHERE})."
+      )
     for name in ("rope_theta", "local_rope_theta", "query_scale"):
       if (value := getattr(self, name)) is not None and value <= 0:
         raise ValueError(f"{name} is {value}: it must be above 0 ({WHERE}).")
@@ -121,6 +138,20 @@ class DecoderConfig:
       )
     if self.query_scale is not None and not f.query_scale:
       raise ValueError(f"query_scale is {self.query_scale}: {self.family} has none; leave it out ({WHERE}).")
+    sizes = {name: getattr(self, name) for name in DELTA}
+    if not f.hybrid:
+      if self.attend_every != 1 or any(sizes.values()) or self.rotary_dim is not None:
+        raise ValueError(f"{self.family} has neither delta layers ({sizes}) nor a rotary_dim: leave them out ({WHERE}).")
+    elif self.attend_every < 2 or self.num_layers % self.attend_every or min(sizes.values()) < 1:
+      raise ValueError(
+        f"{self.family} with num_layers={self.num_layers}, attend_every={self.attend_every}, {sizes}: attend_every must "
+        f"be at least 2 and divide num_layers, and the others be at least 1 ({WHERE})."
+      )
+    elif self.delta_value_heads % self.delta_key_heads:
+      raise ValueError(
+        f"{self.delta_value_heads} value heads cannot share {self.delta_key_heads} key heads of a delta layer: "
+        f"delta_value_heads must be a multiple of delta_key_heads ({WHERE})."
+      )
 
   def _check_windows(self) -> None:
     allowed = self.traits.windows
@@ -143,6 +174,27 @@ class DecoderConfig:
   def traits(self) -> Family:
     """What all models of its family have in common."""
     return families.FAMILIES[self.family]
+
+  @property
+  def places(self) -> list[tuple[str, int]]:
+    """Of each layer, the stack of the decoder that holds it, "layers" or "delta", and its number in the stack."""
+    numbers = families.numbers_of(self.num_layers, self.attend_every)
+    return [place for _, place in sorted((i, (name, n)) for name, all in numbers.items() for n, i in enumerate(all))]
+
+  @property
+  def attending(self) -> int:
+    """Number of layers that attend; all others are delta layers."""
+    return self.num_layers // self.attend_every
+
+  @property
+  def rotated(self) -> int:
+    """Features of a head that are rotated."""
+    return self.rotary_dim or self.head_dim
+
+  @property
+  def delta_channels(self) -> int:
+    """Width of a delta layer's queries, keys and values together, which its convolution mixes over time."""
+    return 2 * self.delta_key_heads * self.delta_key_dim + self.delta_value_heads * self.delta_value_dim
 
   @property
   def output_bias(self) -> bool:
@@ -185,6 +237,8 @@ class DecoderConfig:
     if traits.windows == "layers" and shape.get("window") is not None:
       layers = shape.get("num_layers", 0)
       implied |= dict(sliding=families.pattern(layers), local_rope_theta=families.LOCAL_THETA)
+    if traits.hybrid:
+      implied["attend_every"] = families.ATTEND_EVERY
     for name in shape.keys() & {"sliding", "eos_ids"}:  # a config's tuples may come as lists
       shape[name] = tuple(shape[name])
     return cls(vocab_size=vocab_size, family=family, **{**implied, **shape})

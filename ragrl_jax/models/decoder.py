@@ -1,4 +1,7 @@
-"""The decoder: one model for all families, whose layers are stacked [L, …] and scanned; and PPO's critic over it."""
+"""The decoder: one model for all families, whose layers are stacked [L, …] and scanned; and PPO's critic over it.
+
+A hybrid has a stack for each kind of layer, and the scan is over its periods: some delta layers, then one that attends.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -9,13 +12,16 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax.core import logprobs
-from ragrl_jax.models import attention, experts, layers
+from ragrl_jax.models import attention, delta, experts, layers
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import rules
 
 # attend(layer, q [B, T, H, h], k [B, T, KV, h], v [B, T, KV, h], carry) -> (out [B, T, H, h], carry)
 Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+# recur(layer, mix, carry) -> (out [B, T, D], carry), where mix(memory, counts) is `delta.mix` of the layer and its input
+Recur = Callable[[jax.Array, Callable, Any], tuple[jax.Array, Any]]
 
+STACKS = ("layers", "delta")  # the attributes of a decoder that hold stacked layers
 STREAM = ("batch", "length", None)  # logical axes of the residual stream [B, T, D]
 
 
@@ -25,7 +31,8 @@ class Decoder(nnx.Module):
   Attributes:
     embedding: [V, D].
     lm_head: [V, D]; only if the config is not tied.
-    layers: one `Layer` whose parameters carry a leading axis of num_layers.
+    layers: one `Layer` whose parameters carry a leading axis of num_layers; in a hybrid, of the layers that attend.
+    delta: likewise, a hybrid's delta layers.
     final_norm: [D].
     tokenless: ranges (first, end) of rows of the vocabulary without a token (`prompting.tokenizer.tokenless`): sampler
       and learner give them no probability. Whoever knows the tokenizer sets it.
@@ -68,12 +75,17 @@ class Decoder(nnx.Module):
     gain = layers.stored_gain(config.d_model**-0.5 if config.tied and not scaled else 1.0, config)
     self.final_norm = nnx.Param(jnp.full((config.d_model,), gain, param_dtype))
 
-    @nnx.split_rngs(splits=config.num_layers)
-    @nnx.vmap(in_axes=(0,), out_axes=0)
-    def stack(rngs):
-      return layers.Layer(config, rngs=rngs, param_dtype=param_dtype)
+    def stack(number, delta):
+      @nnx.split_rngs(splits=number)
+      @nnx.vmap(in_axes=(0,), out_axes=0)
+      def made(rngs):
+        return layers.Layer(config, rngs=rngs, param_dtype=param_dtype, delta=delta)
 
-    self.layers = stack(rngs)
+      return made(rngs)
+
+    self.layers = stack(config.attending, False)
+    if config.traits.hybrid:
+      self.delta = stack(config.num_layers - config.attending, True)
 
   def embed(self, tokens: jax.Array) -> jax.Array:
     """Embeds tokens: int [B, T] → [B, T, D] in the compute dtype."""
@@ -97,48 +109,65 @@ class Decoder(nnx.Module):
     carry: Any,
     layers_of: Sequence[nnx.State] | None = None,
     routes: jax.Array | None = None,
+    recur: Recur = lambda layer, mix, carry: (mix()[0], carry),
   ) -> tuple[jax.Array, Any, jax.Array | None]:
     """Runs all layers with the given attention function.
 
     Args:
       x: [B, T, D], embedded tokens.
       positions: int [B, T], for the rotary embedding.
-      attend: called for each layer with the layer's number, q and k (normed and rotated) and v. The stacked layers are
+      attend: called for each layer that attends with its number among them, q and k (normed and rotated) and v. The stacked layers are
         scanned, so it is traced once; separate layers come one after the other, with the number as an int.
       carry: state that `attend` receives and returns: a cache, or ().
       layers_of: the parameters of each layer, if they are separate arrays; None for the stacked ones of `layers`.
       routes: int [L, B, T, k], the experts to use in each layer; `experts.OWN` where the router chooses. None: the
         router chooses everywhere.
+      recur: called for each delta layer with its number among them, and its mixer; by default the rows begin without a
+        memory.
 
     Returns:
       (hidden [B, T, D] after the final norm, carry, the experts of each token, int32 [L, B, T, k], or None for a model
       without experts).
     """
     angles = layers.Angles(positions, self.config)
-    graphdef, stacked = nnx.split(self.layers)
+    stacks = {name: nnx.split(getattr(self, name)) for name in STACKS if hasattr(self, name)}
+    mixers = dict(
+      layers=lambda layer, number, x, carry: layer.attention(
+        x, *angles.for_layer(number), lambda *qkv: attend(number, *qkv, carry)
+      ),
+      delta=lambda layer, number, x, carry: recur(number, functools.partial(delta.mix, layer, x, positions), carry),
+    )
+    blocks = {name: functools.partial(self._block, stack[0], mixers[name]) for name, stack in stacks.items()}
     if layers_of is not None:
       chosen = []
-      for number, params in enumerate(layers_of):
-        given = None if routes is None else routes[number]
-        (x, carry), taken = self._block(graphdef, angles, attend, (x, carry), (number, params, given))
+      for at, (name, number) in enumerate(self.config.places):
+        given = None if routes is None else routes[at]
+        (x, carry), taken = blocks[name]((x, carry), (number, layers_of[at], given))
         chosen.append(taken)
       return self._normed(x), carry, jnp.stack(chosen) if self.config.num_experts else None
-    block = functools.partial(self._block, graphdef, angles, attend)
     if self.remat:
-      block = jax.checkpoint(block, prevent_cse=False)
-    numbers = jnp.arange(self.config.num_layers, dtype=jnp.int32)
-    (x, carry), chosen = jax.lax.scan(block, (x, carry), (numbers, stacked, routes))
+      blocks = {name: jax.checkpoint(block, prevent_cse=False) for name, block in blocks.items()}
+    period, inputs = blocks["layers"], (jnp.arange(self.config.attending, dtype=jnp.int32), stacks["layers"][1], routes)
+    if "delta" in stacks:
+      numbers = jnp.arange(self.config.num_layers - self.config.attending, dtype=jnp.int32)
+      of_periods = lambda x: x.reshape(-1, self.config.attend_every - 1, *x.shape[1:])
+      inputs = *inputs, jax.tree.map(of_periods, (numbers, stacks["delta"][1], None))
+
+      def period(state, inputs):
+        return blocks["layers"](jax.lax.scan(blocks["delta"], state, inputs[3])[0], inputs[:3])
+
+    (x, carry), chosen = jax.lax.scan(period, (x, carry), inputs)
     return self._normed(x), carry, chosen
 
   def _normed(self, x):
     return layers.rms_norm(x, layers.true_gain(self.final_norm[...], self.config), self.config.norm_eps)
 
-  def _block(self, graphdef, angles, attend: Attend, state, inputs):
+  def _block(self, graphdef, mixer, state, inputs):
     """One layer, as `lax.scan` calls it: state is (x, carry), inputs are (number, params, routes or None)."""
     (x, carry), (number, params, routes) = state, inputs
     layer = nnx.merge(graphdef, params)
-    out, carry = attend(number, *layer.queries_keys_values(x, *angles.for_layer(number)), carry)
-    x, chosen = x + layer.merge_heads(out), None
+    out, carry = mixer(layer, number, x, carry)
+    x, chosen = x + out, None
     if self.config.num_experts:
       out, chosen = experts.mlp(layer, x, self.mesh, routes)
     else:

@@ -13,10 +13,11 @@ from typing import Any
 from ragrl_jax.models import hf
 
 WHERE = "ragrl_jax/models/families.py"  # where a family is added, for messages
-FULL, SLIDING = "full_attention", "sliding_attention"  # the kinds of layers, as transformers names them
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"  # layers, as transformers names them
 SILU, GELU_TANH = "silu", "gelu_pytorch_tanh"
 LOCAL_THETA = 10_000.0  # rope_theta of Gemma 3's sliding layers, if config.json has none
 PATTERN = 6  # every sixth layer of Gemma 3 attends to everything
+ATTEND_EVERY, PARTIAL = 4, 0.25  # of Qwen3.5: every fourth layer attends, and rotates a quarter of a head
 MOST_LAYERS = 10_000
 MISTRALS = 4096  # Mistral's window, if config.json has no such key; null there means no window
 
@@ -45,6 +46,20 @@ TENSORS = {
   "layers/experts_up": "model.layers.{}.mlp.experts.{}.up_proj.weight",
   "layers/experts_down": "model.layers.{}.mlp.experts.{}.down_proj.weight",
 }
+# The tensors that delta layers alone have. They also have the norms and the MLP of other layers, under delta/.
+DELTA = {
+  "delta/qkv": "model.layers.{}.linear_attn.in_proj_qkv.weight",
+  "delta/z": "model.layers.{}.linear_attn.in_proj_z.weight",
+  "delta/b": "model.layers.{}.linear_attn.in_proj_b.weight",
+  "delta/a": "model.layers.{}.linear_attn.in_proj_a.weight",
+  "delta/conv": "model.layers.{}.linear_attn.conv1d.weight",
+  "delta/log_decay": "model.layers.{}.linear_attn.A_log",
+  "delta/step_bias": "model.layers.{}.linear_attn.dt_bias",
+  "delta/delta_norm": "model.layers.{}.linear_attn.norm.weight",
+  "delta/out": "model.layers.{}.linear_attn.out_proj.weight",
+}
+for _name in ("attention_norm", "mlp_norm", "gate", "up", "down"):
+  DELTA[f"delta/{_name}"] = TENSORS[f"layers/{_name}"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +79,8 @@ class Family:
     scaled_embedding: whether the embedding is multiplied by √d_model.
     query_scale: whether config.json gives the divisor of the scores (query_pre_attn_scalar).
     experts: whether the MLP is a mixture of experts.
+    hybrid: whether most layers are gated delta layers. The others rotate a part of each head only, and q's projection
+      also gives a gate for attention's output.
     tensors: names of tensors that differ from TENSORS.
   """
 
@@ -79,6 +96,7 @@ class Family:
   scaled_embedding: bool = False
   query_scale: bool = False
   experts: bool = False
+  hybrid: bool = False
   tensors: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
@@ -111,6 +129,9 @@ FAMILIES = {
       "layers/mlp_post_norm": "model.layers.{}.post_feedforward_layernorm.weight",
     },
   ),
+  "qwen3_5_text": Family(
+    "Qwen3_5ForCausalLM", qk_norm=True, attention_bias=False, head_dim=256, zero_norms=True, hybrid=True
+  ),
 }
 
 
@@ -128,9 +149,19 @@ def get(name: Any, where: str) -> Family:
   return FAMILIES[name]
 
 
-def tensors(name: str) -> dict[str, str]:
-  """Our parameter → the name of its tensor, for a family."""
-  return {**TENSORS, **FAMILIES[name].tensors}
+def tensors(config: Any) -> dict[str, str | tuple[str, ...]]:
+  """Our parameter → the name of its tensor, or of those of all layers, for a `DecoderConfig`; see `models/mapping.py`."""
+  if not config.traits.hybrid:
+    return {**TENSORS, **config.traits.tensors}
+  numbers = numbers_of(config.num_layers, config.attend_every)
+  each = lambda name, template: tuple(template.format(number) for number in numbers[name.partition("/")[0]])
+  return {name: each(name, text) if text.count("{}") == 1 else text for name, text in {**TENSORS, **DELTA}.items()}
+
+
+def numbers_of(layers: int, attend_every: int) -> dict[str, list[int]]:
+  """The numbers of a hybrid's layers that attend ("layers"), and of its delta layers ("delta")."""
+  attends = pattern(layers, attend_every)
+  return {name: [i for i in range(layers) if attends[i] is delta] for name, delta in (("layers", False), ("delta", True))}
 
 
 def pattern(layers: int, every: int = PATTERN) -> tuple[bool, ...]:
@@ -144,6 +175,7 @@ def read_config(values: Mapping[str, Any], where: str) -> dict[str, Any]:
   Raises:
     ValueError: a family or option that the decoder does not support, or a missing setting.
   """
+  values = _text_part(values, where)
   size = functools.partial(hf.whole, values, where=where)
   name = hf.required(values, "model_type", where)
   family = get(name, f"{where}: model_type")
@@ -181,6 +213,22 @@ def read_config(values: Mapping[str, Any], where: str) -> dict[str, Any]:
   )
 
 
+def has_images(values: Mapping[str, Any]) -> bool:
+  """Whether a config.json is of Qwen3.5 with its image encoder, whose text part is a model of its own here."""
+  return values.get("model_type") == "qwen3_5"
+
+
+def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+  """The config of the text part, if a config.json is that of a model with an image encoder; else the whole."""
+  if not has_images(values):
+    return values
+  text = hf.required(values, "text_config", where)
+  if not isinstance(text, dict):
+    raise ValueError(f"{where}: text_config is {reprlib.repr(text)}: it must be an object.")
+  tied = values.get("tie_word_embeddings", text.get("tie_word_embeddings"))
+  return {"model_type": "qwen3_5_text", **text, "tie_word_embeddings": tied}
+
+
 # Settings that are read, or refused, in this module or in `hf.rope`.
 KNOWN = hf.HARMLESS | set(
   "vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim intermediate_size "
@@ -197,12 +245,26 @@ _OF_EXPERTS = set(
   "mlp_only_layers router_aux_loss_coef output_router_logits".split()
 )
 
+_OF_DELTA = {  # our field → its key in config.json
+  "delta_key_heads": "linear_num_key_heads",
+  "delta_value_heads": "linear_num_value_heads",
+  "delta_key_dim": "linear_key_head_dim",
+  "delta_value_dim": "linear_value_head_dim",
+  "delta_conv": "linear_conv_kernel_dim",
+}
+_OF_HYBRIDS = set(_OF_DELTA.values()) | set(
+  "full_attention_interval attn_output_gate output_gate_type mamba_ssm_dtype language_model_only mlp_only_layers "
+  "mtp_num_hidden_layers mtp_use_dedicated_embeddings".split()  # mtp: heads for drafts, which are not read
+)
+_OF_GRIDS = {"mrope_section", "mrope_interleaved"}  # of an image's rotary positions; all equal the token's in a text
+
 
 def _refuse_unknown(values, family: Family, where: str) -> None:
   known = set(KNOWN)
   if family.windows != "none" or "Qwen" in family.architecture:  # Qwen's windows are off by use_sliding_window
     known |= _OF_WINDOWS
   known |= (_OF_GEMMA if family.windows == "layers" else set()) | (_OF_EXPERTS if family.experts else set())
+  known |= _OF_HYBRIDS if family.hybrid else set()
   hf.refuse_unknown(values, where, known)
 
 
@@ -223,6 +285,8 @@ def _mlp(values, family: Family, where: str) -> dict[str, Any]:
 def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any]:
   """The settings of windows and of rotary positions."""
   kinds = values.get("layer_types")
+  if family.hybrid:
+    return _hybrid(values, family, layers, where)
   if family.windows != "none" and layers > MOST_LAYERS:  # before anything of that size is allocated
     raise ValueError(f"{where}: num_hidden_layers is {layers}: it must be at most {MOST_LAYERS} in this family.")
   if family.windows != "layers":
@@ -249,6 +313,31 @@ def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any
   if any(slides):
     found |= dict(window=hf.whole(values, "sliding_window", where), sliding=slides, local_rope_theta=local)
   return found
+
+
+def _hybrid(values, family: Family, layers: int, where: str) -> dict[str, Any]:
+  """Which layers attend, the sizes of the others, and the settings of rotary positions."""
+  hf.refuse(values, where, attn_output_gate=(True,), output_gate_type=("swish", SILU), mlp_only_layers=([],))
+  every, kinds = hf.whole(values, "full_attention_interval", where, default=ATTEND_EVERY), values.get("layer_types")
+  if isinstance(kinds, list) and FULL in kinds:
+    every = kinds.index(FULL) + 1
+  if layers > MOST_LAYERS or (kinds and kinds != [LINEAR if delta else FULL for delta in pattern(layers, every)]):
+    raise ValueError(
+      f"{where}: layer_types has {reprlib.repr(kinds)}: every so many of at most {MOST_LAYERS} layers must be {FULL}, "
+      f"and the others {LINEAR}."
+    )
+  values, partial = dict(values), hf.number(values, "partial_rotary_factor", where, default=PARTIAL)
+  for name in ("rope_parameters", "rope_scaling"):
+    if isinstance(given := values.get(name), dict):
+      partial = hf.number(given, "partial_rotary_factor", where, default=partial)
+      values[name] = {k: v for k, v in given.items() if k not in _OF_GRIDS | {"partial_rotary_factor"}}
+  values.pop("partial_rotary_factor", None)
+  theta, *scaling = hf.rope(values, where)
+  head_dim = hf.whole(values, "head_dim", where, default=family.head_dim)
+  sizes = {name: hf.whole(values, key, where) for name, key in _OF_DELTA.items()}
+  return dict(
+    rope_theta=theta, rope_scaling=tuple(scaling), attend_every=every, rotary_dim=int(head_dim * partial), **sizes
+  )
 
 
 def write_config(config: Any, scaling: dict[str, Any] | None) -> dict[str, Any]:
@@ -287,6 +376,16 @@ def write_config(config: Any, scaling: dict[str, Any] | None) -> dict[str, Any]:
       rope_local_base_freq=local,
       rope_parameters={FULL: rope, SLIDING: dict(rope_type="default", rope_theta=local)},
       query_pre_attn_scalar=int(scale) if scale == int(scale) else scale,  # transformers asks for a whole number
+    )
+  if family.hybrid:
+    partial = c.rotated / c.head_dim
+    values |= dict(
+      layer_types=[LINEAR if delta else FULL for delta in pattern(c.num_layers, c.attend_every)],
+      full_attention_interval=c.attend_every,
+      attn_output_gate=True,
+      partial_rotary_factor=partial,
+      rope_parameters={**rope, "partial_rotary_factor": partial},
+      **{key: getattr(c, name) for name, key in _OF_DELTA.items()},
     )
   if family.experts:
     values |= dict(

@@ -138,7 +138,7 @@ class Angles:
   def __init__(self, positions: jax.Array, config: DecoderConfig):
     self._kinds = tuple(dict.fromkeys(config.ropes))
     self._of_layer = np.array([self._kinds.index(rope) for rope in config.ropes], np.int32)
-    self._found = [self._angles(positions, rope_frequencies(config.head_dim, *rope)) for rope in self._kinds]
+    self._found = [self._angles(positions, rope_frequencies(config.rotated, *rope)) for rope in self._kinds]
 
   @staticmethod
   def _angles(positions, frequencies: np.ndarray) -> tuple[jax.Array, jax.Array]:
@@ -146,7 +146,7 @@ class Angles:
     return jnp.cos(angles), jnp.sin(angles)
 
   def for_layer(self, layer: int | jax.Array) -> tuple[jax.Array, jax.Array]:
-    """cos and sin [B, T, 1, head_dim / 2] for a layer's number, float32."""
+    """cos and sin [B, T, 1, rotated / 2] for a layer's number, float32."""
     if isinstance(layer, int) or len(self._kinds) == 1:
       return self._found[self._of_layer[layer] if isinstance(layer, int) else 0]
     kind = jnp.asarray(self._of_layer)[layer]
@@ -154,9 +154,10 @@ class Angles:
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-  """Rotates pair i = (x[i], x[i + h/2]) of every head by its angle. x is [B, T, H, h]."""
-  first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-  turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+  """Rotates pair i = (x[i], x[i + r/2]) of every head's first r features by its angle. x is [B, T, H, h]."""
+  half = cos.shape[-1]
+  first, second, rest = jnp.split(x.astype(jnp.float32), (half, 2 * half), axis=-1)
+  turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
   return turned.astype(x.dtype)
 
 
@@ -171,9 +172,12 @@ def true_gain(stored: jax.Array, config: DecoderConfig) -> jax.Array:
 
 
 class Layer(nnx.Module):
-  """Attention, then a gated MLP or a mixture of experts, each after an RMSNorm or between two. Matrices: [in, out]."""
+  """Attention, then a gated MLP or a mixture of experts, each after an RMSNorm or between two. Matrices: [in, out].
 
-  def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, param_dtype):
+  A `delta` layer has the parameters of `models/delta.py` instead of attention's.
+  """
+
+  def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, param_dtype, delta: bool = False):
     c, traits = config, config.traits
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
 
@@ -189,15 +193,27 @@ class Layer(nnx.Module):
 
     # Both branches end in a matrix with small initial weights, so the residual stream is at first mostly the embedding.
     self.attention_norm = norm(c.d_model)
-    self.q = matrix(c.d_model, queries)
-    self.k = matrix(c.d_model, keys)
-    self.v = matrix(c.d_model, keys)
-    self.o = matrix(queries, c.d_model, 0.3)
+    if delta:
+      values = c.delta_value_heads * c.delta_value_dim
+      self.qkv, self.z = matrix(c.d_model, c.delta_channels), matrix(c.d_model, values)
+      self.b, self.a = matrix(c.d_model, c.delta_value_heads), matrix(c.d_model, c.delta_value_heads)
+      self.conv = matrix(1, c.delta_channels, c.delta_conv**-0.5, stacked=(c.delta_conv,))
+      # A token keeps between exp(-0.01 · 1.3) and exp(-16 · 1.3) of a head's state, as in transformers.
+      decays = jax.random.uniform(rngs.params(), (c.delta_value_heads,), jnp.float32, 0.01, 16.0)
+      self.log_decay = nnx.Param(jnp.log(decays).astype(param_dtype))
+      self.step_bias = constant(c.delta_value_heads, 1.0)
+      self.delta_norm = constant(c.delta_value_dim, 1.0)
+      self.out = matrix(values, c.d_model, 0.3)
+    else:
+      self.q = matrix(c.d_model, queries * (2 if traits.hybrid else 1))
+      self.k = matrix(c.d_model, keys)
+      self.v = matrix(c.d_model, keys)
+      self.o = matrix(queries, c.d_model, 0.3)
     if c.attention_bias:
       self.q_bias, self.k_bias, self.v_bias = constant(queries, 0.0), constant(keys, 0.0), constant(keys, 0.0)
     if c.output_bias:
       self.o_bias = constant(c.d_model, 0.0)
-    if c.qk_norm:
+    if c.qk_norm and not delta:
       # With gains of 2 the scores are four times those of unit vectors. The model then learns to copy sooner.
       self.q_norm, self.k_norm = norm(c.head_dim, 2.0), norm(c.head_dim, 2.0)
     self.mlp_norm = norm(c.d_model)
@@ -212,7 +228,7 @@ class Layer(nnx.Module):
       self.gate = matrix(c.d_model, c.d_ff)
       self.up = matrix(c.d_model, c.d_ff)
       self.down = matrix(c.d_ff, c.d_model, 0.3)
-    self.config = config
+    self.config, self.delta = config, delta
 
   def project(self, x, name):
     """x [B, T, in] times the matrix of this name, plus its bias and its adapter (`models/lora.py`) if it has them."""
@@ -228,21 +244,26 @@ class Layer(nnx.Module):
     gain = true_gain(getattr(self, name)[...], self.config)
     return rms_norm(x, gain if scale == 1.0 else gain.astype(jnp.float32) * scale, self.config.norm_eps)
 
-  def queries_keys_values(self, x, cos, sin):
-    """q [B, T, H, h], k and v [B, T, KV, h] of the input x [B, T, D], which is normed first; q and k are rotated."""
-    c = self.config
+  def attention(self, x, cos, sin, attend):
+    """What attention adds to the residual stream x [B, T, D], and attend's carry.
+
+    Args:
+      attend: (q [B, T, H, h], k and v [B, T, KV, h]) → (out like q, carry); x is normed first, q and k are rotated.
+    """
+    c, traits = self.config, self.config.traits
     x = self.norm(x, "attention_norm")
     q, k, v = (self.project(x, name).reshape(*x.shape[:2], -1, c.head_dim) for name in ("q", "k", "v"))
+    if traits.hybrid:
+      q, gate = q[:, :, ::2], q[:, :, 1::2]  # each head's query, and its gate
     if c.qk_norm:
       # Attention divides scores by √h. If config.json has another divisor, the gain of q corrects this.
       scale = 1.0 if c.query_scale is None else (c.head_dim / c.query_scale) ** 0.5
       q, k = self.norm(q, "q_norm", scale), self.norm(k, "k_norm")
-    return rotate(q, cos, sin), rotate(k, cos, sin), v
-
-  def merge_heads(self, out):
-    """What attention adds to the residual stream, [B, T, D], from its output [B, T, H, h]."""
+    out, carry = attend(rotate(q, cos, sin), rotate(k, cos, sin), v)
+    if traits.hybrid:
+      out = (out * jax.nn.sigmoid(gate.astype(jnp.float32))).astype(out.dtype)
     out = self.project(out.reshape(*out.shape[:2], -1), "o")
-    return self.norm(out, "attention_post_norm") if self.config.traits.post_norms else out
+    return self.norm(out, "attention_post_norm") if traits.post_norms else out, carry
 
   def mlp(self, x):
     """What the gated MLP adds to the residual stream: down(activation(gate y) · up y) with y = norm(x); [B, T, D].

@@ -1,7 +1,8 @@
 """Converts between our parameters, which are stacked over the layers, and a folder's tensors, one per layer.
 
 A table gives the tensor's name for each of our parameters. The first `{}` in it is the layer's number, the second one
-the expert's. Matrices under layers/ are transposed: [in, out] here, [out, in] in the files. Others have the same shape.
+the expert's. If the layers of a stack do not follow each other in the folder, the table gives a tuple, the name of each
+one. The axes of what is stacked are reversed: matrices are [in, out] here, [out, in] in the files.
 """
 
 import functools
@@ -16,7 +17,7 @@ from jax.experimental import multihost_utils
 from ragrl_jax.models.tensors import TensorFolder
 from ragrl_jax.parallel import rules
 
-Table = Mapping[str, str]
+Table = Mapping[str, str | tuple[str, ...]]
 PIECE = 2**26  # most bytes of an array that are copied from the devices at a time
 
 
@@ -29,6 +30,8 @@ def named(tree: Any) -> Iterator[tuple[str, Any]]:
 def tensor_names(table: Table, name: str, shape: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
   """(name, shape in the file) of the tensors of our parameter: one, or one per layer, or one per layer and expert."""
   template, stacked = table[name], _stacked(table, name)
+  if not isinstance(template, str):
+    return [(each, tuple(shape[:0:-1])) for each in template]
   if not stacked:
     return [(template, tuple(shape))]
   return [(template.format(*place), tuple(shape[: stacked - 1 : -1])) for place in np.ndindex(*shape[:stacked])]
@@ -36,7 +39,13 @@ def tensor_names(table: Table, name: str, shape: Sequence[int]) -> list[tuple[st
 
 def _stacked(table: Table, name: str) -> int:
   """Number of leading axes of our parameter over which its tensors are stacked."""
-  return table[name].count("{}")
+  template = table[name]
+  return template.count("{}") if isinstance(template, str) else 1
+
+
+def renamed(table: Table, change: Callable[[str], str]) -> Table:
+  """The table with changed names of tensors."""
+  return {name: change(x) if isinstance(x, str) else tuple(map(change, x)) for name, x in table.items()}
 
 
 def refuse_layers(files: TensorFolder, where: str, **layers: int) -> None:

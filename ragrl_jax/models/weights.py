@@ -17,6 +17,8 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts, rules
 
+IN_TEXT = "model.language_model."  # begins the names of the text part's tensors beside an image encoder's
+
 
 def config_of(path: str | os.PathLike) -> DecoderConfig:
   """The decoder config of a Hugging Face folder.
@@ -50,8 +52,8 @@ def config_of(path: str | os.PathLike) -> DecoderConfig:
 def _own_head(folder: pathlib.Path, stamps: tuple) -> bool:
   """Whether the folder has an unembedding with other values than the embedding; `stamps` are its files' times."""
   files = tensors.TensorFolder(folder)
-  head, names = families.TENSORS["lm_head"], files.names()
-  for embedding in (families.TENSORS["embedding"], families.TENSORS["embedding"].removeprefix("model.")):
+  head, embed, names = families.TENSORS["lm_head"], families.TENSORS["embedding"], files.names()
+  for embedding in (embed, embed.removeprefix("model."), embed.replace("model.", IN_TEXT)):
     if {head, embedding} <= names and not files.equal(head, embedding):
       logging.warning(
         "%s: config.json ties the unembedding to the embedding, but %s differs from it: it is used, and trained and "
@@ -105,12 +107,18 @@ def _opened(path: str | os.PathLike, *, head: bool, **decoder):
     config = dataclasses.replace(config, tied=True)
   files = tensors.TensorFolder(folder)
   mapping.refuse_layers(files, str(where), num_hidden_layers=config.num_layers)
-  table = families.tensors(config.family)
+  table = families.tensors(config)
   if "embed_tokens.weight" in files.names():  # a model saved without its head has names without "model."
-    table = {name: tensor.removeprefix("model.") for name, tensor in table.items()}
+    table = mapping.renamed(table, lambda name: name.removeprefix("model."))
+  elif families.has_images(hf.read_json(where)):
+    table = mapping.renamed(table, lambda name: name.replace("model.", IN_TEXT, 1))
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), **decoder)))
-  # Some tied checkpoints contain a copy of the embedding; older Llama files contain the rotary frequencies.
-  ignore = lambda name: (config.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
+  # Some tied checkpoints contain a copy of the embedding; older Llama files contain the rotary frequencies; Qwen3.5's
+  # contain the image encoder and heads that draft tokens.
+  unused = ("model.visual.", "mtp.") if config.traits.hybrid else ()
+  ignore = lambda name: (
+    (config.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq") or name.startswith(unused)
+  )
   mapping.refuse_surplus(files, table, abstract, ignore, config.family)
   return config, files, table, graphdef, abstract
 
@@ -136,7 +144,7 @@ def copy_pretrained(
   if pathlib.Path(source).resolve() == pathlib.Path(path).resolve():
     raise ValueError(f"{path} is also the folder to read from: write to another one.")
   config, files, table, _, abstract = _opened(source, head=True)
-  entries, names = [], families.tensors(config.family)
+  entries, names = [], families.tensors(config)
   for name, leaf in mapping.named(abstract):
     ours = mapping.tensor_names(names, name, leaf.shape)
     for (tensor, shape), (theirs, _) in zip(ours, mapping.tensor_names(table, name, leaf.shape)):
@@ -174,7 +182,7 @@ def save_pretrained(
   """
   params = nnx.split(lora.merged(model, dtype))[1]
   dtype = np.dtype(jax.tree.leaves(params)[0].dtype if dtype is None else dtype)
-  entries = mapping.entries(families.tensors(config.family), params)
+  entries = mapping.entries(families.tensors(config), params)
   if not hosts.is_first():
     mapping.hand_over(entries)
     return

@@ -47,6 +47,14 @@ def random_config(family, seed):
   if family == "gemma3_text" and extra["window"]:
     extra["sliding"] = [(True,), (True, False), (True, False, True), (False,), (False, True), (True, True, False)][seed]
     extra["local_rope_theta"] = float(draw.choice([10.0, 1000.0]))
+  if family == "qwen3_5_text":
+    extra["attend_every"] = 2 + seed % 3
+    layers = extra["attend_every"] * (1 + seed % 2)
+    extra["rotary_dim"] = [2, 4, None][seed % 3]
+    extra["delta_key_heads"] = 1 + seed % 2
+    extra["delta_value_heads"] = extra["delta_key_heads"] * (1 + seed % 3)
+    extra |= {f"delta_{part}_dim": int(draw.choice([4, 6, 8])) for part in ("key", "value")}
+    extra["delta_conv"] = [4, 2, 3][seed % 3]
   if families.FAMILIES[family].attention_bias is None and seed == 5:
     extra["attention_bias"] = True
   return DecoderConfig.from_shape(
@@ -110,7 +118,7 @@ def our_gradient(model):
 
   def named(tokens, segment_ids, weight):
     gradients, logits = run(params, jnp.asarray(tokens), jnp.asarray(segment_ids), jnp.asarray(weight, jnp.float32))
-    table = families.tensors(model.config.family)
+    table = families.tensors(model.config)
     return np.asarray(logits), {
       tensor: np.concatenate(list(read())) for tensor, _, read in mapping.entries(table, gradients)
     }
@@ -226,7 +234,7 @@ def test_configs_of_published_models():
       tensor: tuple(part.shape) for pair in empty.named_parameters() for tensor, part in hf_folders.on_disk(*pair)
     }
     abstract = nnx.split(nnx.eval_shape(lambda c=config: Decoder(c, rngs=nnx.Rngs(0))))[1]
-    table = families.tensors(config.family)
+    table = families.tensors(config)
     ours = dict(
       pair for name, leaf in mapping.named(abstract) for pair in mapping.tensor_names(table, name, leaf.shape)
     )
