@@ -99,7 +99,7 @@ class Compilations:
 def reshard(model: Decoder, devices) -> dict[str, float]:
   """Learner's layout → engine's layout: number of programs compiled, seconds to compile, seconds to run."""
   params = nnx.split(model)[1]
-  bring = loader.Caster(model.dtype, model.config.num_layers, mesh_lib.make(devices, **ENGINE))
+  bring = loader.Caster(model.dtype, model.config, mesh_lib.make(devices, **ENGINE))
   with Compilations() as compiled:
     jax.block_until_ready(bring(params))
   seconds = []

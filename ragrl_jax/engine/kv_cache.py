@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from ragrl_jax.engine import sizes as sizes_lib
 from ragrl_jax.engine.lanes import Chunk
 from ragrl_jax.engine.loader import NO_WEIGHTS, Loader, Weights
 from ragrl_jax.engine.programs import Programs
@@ -26,11 +27,13 @@ class Extension(NamedTuple):
     tokens: at most the width of the extension.
     cached: number of tokens already in the cache.
     pages: the conversation's pages, with room for the tokens.
+    slot: of the conversation's memories, in a model that has them.
   """
 
   tokens: Sequence[int]
   cached: int
   pages: Sequence[int]
+  slot: int
 
 
 class KVCache:
@@ -66,6 +69,12 @@ class KVCache:
       team.run = self._run
 
   @property
+  def slots(self) -> int:
+    """Memories of each delta layer per replica; 0 without such layers, and before the first weights."""
+    config = self._loader.config
+    return self._sizes.slots if config is not None and config.traits.hybrid else 0
+
+  @property
   def weights(self) -> Weights | None:
     """The weights with which the programs run."""
     return self._loader.whole
@@ -81,7 +90,7 @@ class KVCache:
     given = hosts.put(arrays, self._at)
     held = (self.weights, self.cache) if name in ("extend", "decode") else (self.cache,)
     result = getattr(self.programs, name)(*held, *given)
-    if name == "take":
+    if name.startswith("take"):
       return result
     self.cache, found = result if name == "decode" else (result, None)
     return found
@@ -105,6 +114,7 @@ class KVCache:
   def _build(self, weights: Weights) -> None:
     """Compiles the programs, allocates the cache and runs every program once, so that nothing compiles later."""
     sizes, config, dtype = self._sizes, self._loader.config, self._loader.dtype
+    sizes_lib.check_drafts(config, sizes.speculate)
     at = Programs.cache_sharding(self._mesh) or jax.tree.leaves(weights)[0].sharding
     platform, tensor = next(iter(at.device_set)).platform, 1 if self._mesh is None else self._mesh.shape["tensor"]
     layout = cache_lib.layout(config, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
@@ -117,7 +127,7 @@ class KVCache:
       routes=config.num_layers * config.experts_per_token,
       mesh=self._mesh,
     )
-    self._allocate = lambda: layout.allocate(sizes.cache_pages * sizes.replicas, at)
+    self._allocate = lambda: layout.allocate(sizes.cache_pages * sizes.replicas, at, self.slots * sizes.replicas)
     self.cache = self._allocate()
     self._at = self.programs.split or self.cache[0].sharding
     for _ in range(2):  # the second time with the cache that the first one returned, whose layout may differ
@@ -129,8 +139,11 @@ class KVCache:
     nobody = [[] for _ in range(self._sizes.replicas)]
     for width in self._sizes.widths:
       self.extend(nobody, width)
-    self._copy({})
+    self._copy("copy", {})
     self.put(0, [0], self.take(0, [0]))
+    if self.slots:
+      self._copy("copy_memory", {})
+      self.put_memory(0, 0, self.take_memory(0, 0))
     lanes = np.zeros((self._sizes.lanes, self._sizes.columns), np.int32)
     self.decode(lanes, np.zeros((self._sizes.lanes, self._sizes.table), np.int32), [1] * self._sizes.replicas)
 
@@ -138,13 +151,13 @@ class KVCache:
     """Adds each replica's extensions to the cache. Returns no logits: see `Programs`."""
     n = self._sizes.widths[width]
     tokens = np.zeros((len(batches) * n, width), np.int32)
-    counts = np.zeros((len(batches) * n, 2), np.int32)
+    counts = np.zeros((len(batches) * n, 3), np.int32)
     table = np.zeros((len(batches) * n, self._sizes.table), np.int32)
     for replica, batch in enumerate(batches):
       for row, one in enumerate(batch, start=replica * n):
-        # Unused rows of an extension keep zeros: 0 tokens cached, 0 new ones.
+        # Unused rows of an extension keep zeros: 0 tokens cached, 0 new ones, slot 0, which then stays as it is.
         tokens[row, : len(one.tokens)] = one.tokens
-        counts[row] = one.cached, len(one.tokens)
+        counts[row] = one.cached, len(one.tokens), one.slot
         table[row, : len(one.pages)] = one.pages
     self._run("extend", tokens, counts, table)
 
@@ -154,18 +167,19 @@ class KVCache:
     # It waits for the result: on a CPU the program may share the memory of `lanes` and `table`, which then change.
     return Chunk.unpack(jax.device_get(self._run("decode", lanes, table, limits)), self.programs.routes)
 
-  def copy(self, pairs: Mapping[int, Sequence[tuple[int, int]]]) -> None:
-    """Copies pages: number of a replica → (from page, to page) of each."""
+  def copy(self, pairs: Mapping[int, Sequence[tuple[int, int]]], *, memory: bool = False) -> None:
+    """Copies pages, or slots of memories: number of a replica → (from, to) of each."""
     for at in range(0, max(map(len, pairs.values())), self._copies):
-      self._copy({replica: mine[at : at + self._copies] for replica, mine in pairs.items()})
+      part = {replica: mine[at : at + self._copies] for replica, mine in pairs.items()}
+      self._copy("copy_memory" if memory else "copy", part)
 
-  def _copy(self, pairs: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+  def _copy(self, name: str, pairs: Mapping[int, Sequence[tuple[int, int]]]) -> None:
     rows = self._sizes.replicas * self._copies
-    table = np.full((rows, 2), self._sizes.cache_pages, np.int32)  # out of range: not written
+    table = np.full((rows, 2), cache_lib.DROPPED, np.int32)  # out of range: not written
     for replica, mine in pairs.items():
       if mine:
         table[replica * self._copies :][: len(mine)] = mine
-    self._run("copy", table)
+    self._run(name, table)
 
   def take(self, replica: int, pages: Sequence[int]) -> tuple[np.ndarray, ...]:
     """The keys and values of these pages of a replica, on the host."""
@@ -184,6 +198,20 @@ class KVCache:
       moved = np.zeros((self._sizes.replicas, self._moved, *saved[0].shape), saved[0].dtype)
       moved[replica, : len(mine)] = saved[at : at + self._moved]
       self._run("put", self._table(replica, mine), moved.reshape(-1, *saved[0].shape))
+
+  def take_memory(self, replica: int, slot: int) -> tuple[np.ndarray, ...]:
+    """The memories in this slot of a replica, on the host."""
+    taken = jax.device_get(self._run("take_memory", self._slot(replica, slot)))
+    return tuple(np.copy(x[replica : replica + 1]) for x in taken)
+
+  def put_memory(self, replica: int, slot: int, saved: Sequence[np.ndarray]) -> None:
+    """Writes the result of `take_memory` to this slot of a replica, bit for bit."""
+    self._run("put_memory", self._slot(replica, slot), *(np.repeat(x, self._sizes.replicas, axis=0) for x in saved))
+
+  def _slot(self, replica: int, slot: int) -> np.ndarray:
+    table = np.full((self._sizes.replicas,), cache_lib.DROPPED, np.int32)  # the other replicas' are not written
+    table[replica] = slot
+    return table
 
   def _table(self, replica: int, pages: Sequence[int]) -> np.ndarray:
     table = np.full((self._sizes.replicas, self._moved), self._sizes.cache_pages, np.int32)

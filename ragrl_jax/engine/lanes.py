@@ -17,7 +17,7 @@ from jaxtyping import Float32, Int16, Int32
 RUNNING = -1
 FULL = -2  # the budget is spent
 
-COLUMNS = 11  # int32 a lane, without the token ids
+COLUMNS = 12  # int32 a lane, without the token ids
 TAIL = 6  # rows of a packed chunk that hold one number a lane
 NOTHING = -1  # stands for a token where none was sampled
 
@@ -34,6 +34,7 @@ class LaneTable(NamedTuple):
     accept: the stop strings that end the turn, as bits.
     top_k, temperature, top_p: as in `structs.Sampling`.
     key: determines the conversation's random numbers.
+    slot: of the conversation's memories in a hybrid's delta layers.
     ids: the tokens by position, up to the newest one. Drafts are looked up in them; without drafts C is 0.
   """
 
@@ -47,6 +48,7 @@ class LaneTable(NamedTuple):
   key: Int32[Any, "W 2"]
   temperature: Float32[Any, "W"]
   top_p: Float32[Any, "W"]
+  slot: Int32[Any, "W"]
   ids: Int32[Any, "W C"]
 
   @classmethod
@@ -54,7 +56,8 @@ class LaneTable(NamedTuple):
     """The fields of an int32 [W, COLUMNS + C], numpy's or JAX's."""
     whole = [packed[:, column] for column in range(7)]
     temperature, top_p = (packed[:, column].view(np.float32) for column in (9, 10))
-    return cls(*whole, key=packed[:, 7:9], temperature=temperature, top_p=top_p, ids=packed[:, COLUMNS:])
+    ids, key, slot = packed[:, COLUMNS:], packed[:, 7:9], packed[:, 11]
+    return cls(*whole, key=key, temperature=temperature, top_p=top_p, slot=slot, ids=ids)
 
   def put(self, lane: int, values: "LaneTable") -> None:
     """Writes one lane's values, on the host: two numbers for the key, all ids, and one number for each other field."""

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax.engine import sizes
+from ragrl_jax.models.decoder import STACKS
 from ragrl_jax.parallel import hosts, rules
 
-STACKED = "layers"
 NO_WEIGHTS = "the engine has no weights: call engine.load(params, version) first."
 
 
@@ -24,7 +24,7 @@ class Weights(NamedTuple):
 
   Attributes:
     outer: the weights outside the layers.
-    layers: the weights of each layer; () if the part has none.
+    layers: the weights of each layer, in the model's order; () if the part has none.
   """
 
   outer: nnx.State
@@ -48,7 +48,8 @@ class Caster:
   """Moves weights from the learner to the engine, one leaf at a time. All at once would need memory for a second model.
 
   Args:
-    dtype: of the matmuls. Norms and biases keep theirs: the decoder computes them in float32.
+    dtype: of the matmuls. Norms, biases and decays keep theirs: the decoder computes them in float32.
+    config: the decoder's.
     mesh: the engine's; None leaves the weights on their device.
     every: the meshes of all engines (`mesh.engines`), if there are several hosts. One program moves a leaf to
       all of them.
@@ -58,13 +59,13 @@ class Caster:
   def __init__(
     self,
     dtype: jnp.dtype,
-    layers: int,
+    config: Any,
     mesh: jax.sharding.Mesh | None = None,
     *,
     every: jax.sharding.Mesh | None = None,
     own: bool = False,
   ):
-    self._dtype, self._layers, self._mesh, self._every, self._own = jnp.dtype(dtype), layers, mesh, every, own
+    self._dtype, self._places, self._mesh, self._every, self._own = jnp.dtype(dtype), config.places, mesh, every, own
 
   def __call__(self, params: nnx.State) -> Weights:
     """Returns these weights in the engine's form."""
@@ -76,7 +77,7 @@ class Caster:
     def shapes(x, names, layered, dtype, at):
       shape = x.shape[1:] if layered else x.shape
       one = jax.ShapeDtypeStruct(shape, dtype, sharding=at)
-      return (one,) * self._layers if layered else one
+      return (one,) * x.shape[0] if layered else one
 
     return self._of(params, shapes)
 
@@ -89,24 +90,28 @@ class Caster:
     result = []
 
     def step(x, names, layered, dtype, at):
-      result.append(("/".join(names), Program(self._program(layered, dtype, at), x)))
-      return (x,) * self._layers if layered else x
+      result.append(("/".join(names), Program(self._program(x.shape[0] * layered, dtype, at), x)))
+      return (x,) * x.shape[0] if layered else x
 
     self._of(params, step)
     return result
 
   def _of(self, params, leaf: Callable) -> Weights:
-    outer = nnx.State({name: params[name] for name in params if name != STACKED})
-    outer = jax.tree_util.tree_map_with_path(lambda path, x: self._one(leaf, path, x, False), outer)
-    if STACKED not in params:
+    outer = nnx.State({name: params[name] for name in params if name not in STACKS})
+    outer = jax.tree_util.tree_map_with_path(lambda path, x: self._one(leaf, path, x), outer)
+    stacks = {}
+    for name in STACKS:
+      if name in params:
+        leaves, tree = jax.tree_util.tree_flatten_with_path(params[name])
+        split = [self._one(leaf, path, x, name) for path, x in leaves]  # split[i] is leaf i of every layer
+        stacks[name] = [jax.tree.unflatten(tree, layer) for layer in zip(*split)]
+    if not stacks:
       return Weights(outer, ())
-    leaves, tree = jax.tree_util.tree_flatten_with_path(params[STACKED])
-    split = [self._one(leaf, path, x, True) for path, x in leaves]  # split[i] is leaf i of every layer
-    return Weights(outer, tuple(jax.tree.unflatten(tree, layer) for layer in zip(*split)))
+    return Weights(outer, tuple(stacks[name][at] if name in stacks else nnx.State({}) for name, at in self._places))
 
-  def _one(self, leaf, path, x, layered: bool):
-    names = ((STACKED,) if layered else ()) + rules.names_of(path)
-    keeps = any(word in names[-1] for word in ("norm", "bias")) or not jnp.issubdtype(x.dtype, jnp.floating)
+  def _one(self, leaf, path, x, stack: str = ""):
+    layered, names = bool(stack), ((stack,) if stack else ()) + rules.names_of(path)
+    keeps = any(word in names[-1] for word in ("norm", "bias", "decay")) or not jnp.issubdtype(x.dtype, jnp.floating)
     dtype = x.dtype if keeps else self._dtype
     at = None if self._mesh is None else _sharding(self._mesh, names, x.shape, layered)
     return leaf(x, names, layered, dtype, at)
@@ -114,14 +119,14 @@ class Caster:
   def _cast(self, x, names, layered, dtype, at):
     if at is None and not layered and not self._own and x.dtype == dtype:
       return x  # nothing to cast, move or copy
-    cast = self._program(layered, dtype, at)(x)
+    cast = self._program(x.shape[0] * layered, dtype, at)(x)
     # All hosts run this program together. Each keeps the part that its engine's devices hold.
     return cast if self._mesh is None or self._every is None else hosts.own(cast, self._mesh)
 
-  def _program(self, layered: bool, dtype, at):
+  def _program(self, layers: int, dtype, at):
     """The program that moves a leaf to the engine. With several hosts, it moves the leaf to all engines at once."""
     to = at if self._every is None or at is None else jax.sharding.NamedSharding(self._every, at.spec)
-    return _program(dtype, self._layers * layered, to)
+    return _program(dtype, layers, to)
 
 
 def _sharding(mesh, names, shape, layered: bool) -> jax.sharding.NamedSharding:
@@ -184,7 +189,7 @@ class Loader:
       self.config, self.dtype = c, dtype = model.config, model.dtype
       tensor = 1 if self._mesh is None else self._mesh.shape["tensor"]
       sizes.check_model(c.num_kv_heads, c.vocab_size, tensor, experts=c.num_experts)
-      self._cast = Caster(dtype, c.num_layers, self._mesh, every=self._every, own=self._own_weights)
+      self._cast = Caster(dtype, c, self._mesh, every=self._every, own=self._own_weights)
       self._frozen, self._unfrozen = self._cast(self._unfrozen), None  # cast once, for all versions
     new = params if isinstance(params, Weights) else self._cast(params)
     self.weights, self.whole = new, merge(self._frozen, new)

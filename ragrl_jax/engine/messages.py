@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-NO_LANE = -1
+NO_LANE = NO_SLOT = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,9 @@ class ConversationState:
       ones during a turn.
     cached: number of tokens in the cache, or in `swapped`.
     pages: the pages of these tokens, in order, and the page of the next token.
+    slot: the slot of its memories in a hybrid's delta layers, or NO_SLOT.
     swapped: the keys and values of each page, while it is swapped out.
+    memory: its memories, likewise.
     turn: the present turn.
     drawn: log-probabilities of the turn's tokens so far, which are the last of `ids`.
     routes: the experts of these tokens, as in `messages.TurnEnded`.
@@ -137,7 +139,9 @@ class ConversationState:
   arrival: int = 0
   cached: int = 0
   pages: list[int] = dataclasses.field(default_factory=list)
+  slot: int = NO_SLOT
   swapped: tuple[np.ndarray, ...] = ()
+  memory: tuple[np.ndarray, ...] = ()
   turn: Turn | None = None
   drawn: list[float] = dataclasses.field(default_factory=list)
   routes: bytes = b""

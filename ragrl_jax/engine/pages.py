@@ -73,14 +73,18 @@ class Prompts:
     """Whether the conversation would share an existing prompt."""
     return conversation.group is not None and (conversation.group, tuple(conversation.ids)) in self._prompts
 
-  def find(self, conversation: ConversationState) -> ConversationState | None:
-    """The prompt that the conversation shares, perhaps a new one; None if it computes its prompt itself."""
+  def find(self, conversation: ConversationState, *, full: bool = False) -> ConversationState | None:
+    """The prompt that the conversation shares, perhaps a new one; None if it computes its prompt itself.
+
+    Args:
+      full: there is no room for a new prompt.
+    """
     group = conversation.group
     if group is None or not conversation.missing:
       return None
     key = group, tuple(conversation.ids)
     # The last sample of a group has nothing to share its prompt with.
-    if key not in self._prompts and self._left.get(group, group.size) > 1:
+    if key not in self._prompts and self._left.get(group, group.size) > 1 and not full:
       self._prompts[key] = ConversationState(PROMPT, list(conversation.ids), conversation.key, episode=PROMPT)
       self.fills.append(self._prompts[key])
     return self._prompts.get(key)

@@ -18,7 +18,7 @@ from ragrl_jax.core import logprobs as logprobs_lib
 from ragrl_jax.core import sampling
 from ragrl_jax.engine import stops as stops_lib
 from ragrl_jax.engine.lanes import FULL, NOTHING, RUNNING, Chunk, LaneTable
-from ragrl_jax.engine.loader import STACKED, Weights
+from ragrl_jax.engine.loader import Weights
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts
@@ -49,6 +49,8 @@ class _Decoding(NamedTuple):
 class Programs:
   """Prefill (`extend`), decode, and programs that copy pages or move them to the host and back. Each is jitted once.
 
+  For a hybrid there are also programs that copy and move the memories of its delta layers.
+
   The first axis is split over the replicas: that of the cache's layers, and of every argument except the weights.
 
   Args:
@@ -75,15 +77,25 @@ class Programs:
     # The cache has the same layout as input and output. A second layout would need a second compilation.
     self.split = None if mesh is None else NamedSharding(mesh, SPLIT)  # of what the host passes
     at, drawn = self.cache_sharding(mesh), PartitionSpec(None, REPLICAS)
-    copy = lambda cache, pairs: cache_lib.copy(cache, pairs[:, 0], pairs[:, 1])
+    n, copied = layout.paged, lambda part, pairs: cache_lib.copy(part, pairs[:, 0], pairs[:, 1])
     shared = hosts.count_of(mesh) > 1
     # The first of several hosts reads the results, so every host gets the whole of them.
     read = None if mesh is None else NamedSharding(mesh, WHOLE if shared else drawn)
     self.extend = self._jit(self._extend, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), SPLIT, at, donate=1)
     self.decode = self._jit(self._decode, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), (SPLIT, drawn), (at, read), donate=1)
-    self.copy = self._jit(copy, (SPLIT, SPLIT), SPLIT, at, donate=0)
-    self.put = self._jit(cache_lib.put, (SPLIT, SPLIT, SPLIT), SPLIT, at, donate=0)
-    self.take = self._jit(cache_lib.take, (SPLIT, SPLIT), SPLIT, read if shared else None, donate=())
+    read = read if shared else None
+    in_pages = lambda change: lambda cache, *given: change(cache[:n], *given) + cache[n:]
+    in_memories = lambda change: lambda cache, *given: cache[:n] + change(cache[n:], *given)
+    take = lambda cache, pages: cache_lib.take(cache[:n], pages)
+    self.copy = self._jit(in_pages(copied), (SPLIT, SPLIT), SPLIT, at, donate=0)
+    self.put = self._jit(in_pages(cache_lib.put), (SPLIT, SPLIT, SPLIT), SPLIT, at, donate=0)
+    self.take = self._jit(take, (SPLIT, SPLIT), SPLIT, read, donate=())
+    if layout.deltas:
+      put = lambda part, slots, *saved: tuple(x.at[slots].set(y, mode="drop") for x, y in zip(part, saved))
+      take = lambda cache, slots: tuple(x.at[slots].get(mode="clip") for x in cache[n:])
+      self.copy_memory = self._jit(in_memories(copied), (SPLIT, SPLIT), SPLIT, at, donate=0)
+      self.put_memory = self._jit(in_memories(put), (SPLIT,) * (2 + 2 * layout.deltas), SPLIT, at, donate=0)
+      self.take_memory = self._jit(take, (SPLIT, SPLIT), SPLIT, read, donate=())
 
   def _jit(self, function: Callable, ins: Any, outs: Any, shardings: Any, *, donate: Any):
     if self.mesh is not None:
@@ -98,8 +110,9 @@ class Programs:
     return None if mesh is None else NamedSharding(mesh, PartitionSpec(REPLICAS, None, "tensor"))
 
   def _model(self, weights: Weights) -> Decoder:
-    """The decoder. Its layers come from `weights.layers`; `layers` is the first one, for its structure."""
-    model = nnx.merge(self.graphdef, nnx.State({**weights.outer, STACKED: weights.layers[0]}))
+    """The decoder. Its layers come from `weights.layers`; its stacks are one of them, for their structure."""
+    stacks = {"delta" if "qkv" in layer else "layers": layer for layer in weights.layers}
+    model = nnx.merge(self.graphdef, nnx.State({**weights.outer, **stacks}))
     model.mesh = None  # within a replica the compiler follows the weights
     return model
 
@@ -108,7 +121,8 @@ class Programs:
 
     Args:
       tokens: int32 [n, P].
-      counts: int32 [n, 2]: the number of tokens in the cache, and of new tokens. An unused row has 0, 0.
+      counts: int32 [n, 3]: the number of tokens in the cache, that of new tokens, and the slot of the memories. An
+        unused row has zeros.
       table: int32 [n, N], pages.
 
     Returns:
@@ -118,9 +132,10 @@ class Programs:
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     positions = lengths[:, None] + index
     # A conversation of length 5 with 2 of P = 4 tokens: they go to 5 6, and the others nowhere.
-    places = jnp.where(index < counts[:, 1:], positions, cache_lib.DROPPED)
+    places = jnp.where(index < counts[:, 1:2], positions, cache_lib.DROPPED)
     attend = self.layout.attention(table, lengths, places)
-    return model.run(model.embed(tokens), positions, attend, cache, weights.layers)[1]
+    recur = self.layout.recurrence(counts[:, 2], counts[:, 1])
+    return model.run(model.embed(tokens), positions, attend, cache, weights.layers, recur=recur)[1]
 
   def _decode(
     self, weights: Weights, cache: cache_lib.Cache, packed: jax.Array, table: jax.Array, limits: jax.Array
@@ -186,7 +201,8 @@ class Programs:
     # pages there may belong to another conversation.
     written = live[:, None] & (places <= drafted[:, None])
     attend = self.layout.attention(table, state.length, jnp.where(written, here, cache_lib.DROPPED))
-    hidden, cache, chosen = model.run(model.embed(tokens), here, attend, state.cache, weights.layers)
+    recur = self.layout.recurrence(lanes.slot, live.astype(jnp.int32))  # without drafts: one token per step
+    hidden, cache, chosen = model.run(model.embed(tokens), here, attend, state.cache, weights.layers, recur=recur)
     logits = jax.lax.dot_general(
       hidden.reshape(-1, hidden.shape[2]),
       model.unembedding().astype(hidden.dtype),

@@ -3,6 +3,9 @@
 Pages are taken just before they are written to. If none is free, the replica frees pages in this order: it swaps out
 idle conversations (of the same episode first, then the least recently used), gives up prompts, and swaps out later
 conversations during their turn. So the oldest conversation always makes progress.
+
+In a hybrid, a conversation also needs a slot for the memories of its delta layers. Pages can be shared up to any token;
+memories are those after all cached tokens, and are copied.
 """
 
 import collections
@@ -13,9 +16,10 @@ import numpy as np
 
 from ragrl_jax.engine.kv_cache import Extension, KVCache
 from ragrl_jax.engine.lanes import RUNNING, Chunk, Counters, LaneTable
-from ragrl_jax.engine.messages import NO_LANE, ConversationState, Group, TurnEnded
+from ragrl_jax.engine.messages import NO_LANE, NO_SLOT, ConversationState, Group, TurnEnded
 from ragrl_jax.engine.pages import Pages, Prompts
 from ragrl_jax.engine.sizes import Sizes
+from ragrl_jax.settings import MAX_PROMPTS
 
 
 class Replica:
@@ -30,7 +34,9 @@ class Replica:
   Attributes:
     counters: as given; the engine replaces them when it counts anew.
     resident: conversations in the cache, the least recently used first.
+    slots: of memories; None for a model without them.
     copies: (from page, to page) pairs to copy before the next program runs.
+    memories: likewise, (from slot, to slot).
     joining: conversations that will share a prompt when it is computed.
     live: number of lanes that sample.
   """
@@ -45,7 +51,9 @@ class Replica:
     self._cache, self.counters = cache, counters
     self.pages, self.prompts = Pages(sizes.cache_pages), Prompts()
     self.resident: dict[ConversationState, None] = {}  # a dict keeps the order of use
+    self.slots = Pages(cache.slots) if cache.slots else None
     self.copies: list[tuple[int, int]] = []
+    self.memories: list[tuple[int, int]] = []
     self.joining: list[tuple[ConversationState, ConversationState]] = []
     self.live = 0
     self._waiting: collections.deque[ConversationState] = collections.deque()  # new episodes
@@ -61,11 +69,15 @@ class Replica:
     """Lets the child share the idle parent's first tokens, on the device or on the host."""
     # An idle parent has all tokens but the newest in the cache. The fork also needs all but its own newest one.
     child.cached = min(len(child.ids) - 1, parent.cached)
+    if self.slots is not None and (child.cached < parent.cached or not (parent.swapped or self.slots.free)):
+      child.cached = 0  # the parent's memories have seen more, or there is no room for a copy: the child starts anew
     number = -(-child.cached // self._sizes.page)
     child.swapped = parent.swapped[:number]  # () if the parent is in the cache
+    child.memory = parent.memory if number else ()
     if parent in self.resident and number:
       child.pages = self.pages.share(parent.pages[:number])
       self._seat(child)
+      self._copy_memory(parent, child)
 
   def submit(self, conversation: ConversationState) -> None:
     """Accepts a conversation whose turn has started."""
@@ -88,7 +100,7 @@ class Replica:
   def leave(self, group: Group) -> None:
     """One sample of the group will not share its prompt, or shares it already."""
     for prompt in self.prompts.leave(group):
-      self.pages.release(prompt.pages)
+      self._free(prompt)
 
   def release(self, conversation: ConversationState) -> None:
     """Ends an idle conversation."""
@@ -113,7 +125,10 @@ class Replica:
     while self._waiting and self._has_room(self._waiting[0]):
       conversation = self._waiting.popleft()
       self._seat(conversation)
-      if (prompt := self.prompts.find(conversation)) is not None:
+      if not self.grow(conversation, 0):  # its slot, if it needs one
+        continue
+      full = self.slots is not None and len(self.prompts) >= MAX_PROMPTS
+      if (prompt := self.prompts.find(conversation, full=full)) is not None:
         # A new prompt gets its pages at once; `_has_room` has checked that there are enough.
         self.grow(prompt, len(prompt.ids) - 1)
         self.joining.append((conversation, prompt))
@@ -127,6 +142,7 @@ class Replica:
     for conversation, prompt in self.joining:
       conversation.pages = self.pages.share(prompt.pages)
       conversation.cached = prompt.cached
+      self._copy_memory(prompt, conversation)
       self.counters.shared_tokens += prompt.cached
       self._leave_group(conversation)
       self._queue(conversation)
@@ -164,9 +180,12 @@ class Replica:
         del self.resident[conversation]
         return False
       conversation.pages = [self.pages.take() for _ in range(pages)]
+      self._take_slot(conversation)
       run_copies([self], self._cache)
       self._cache.put(self.number, conversation.pages, conversation.swapped)
-      conversation.swapped = ()
+      if conversation.memory:
+        self._cache.put_memory(self.number, conversation.slot, conversation.memory)
+      conversation.swapped = conversation.memory = ()
     self._queue(conversation)
     return True
 
@@ -175,6 +194,8 @@ class Replica:
     run_copies([self], self._cache)  # its pages may be the source or the target of a copy
     if victim.cached:
       victim.swapped = self._cache.take(self.number, victim.pages[: self._number(victim.cached)])
+      if self.slots is not None:
+        victim.memory = self._cache.take_memory(self.number, victim.slot)
       self.counters.swapped_rows += 1
     self._unseat(victim)
     victim.urgent = True
@@ -189,10 +210,30 @@ class Replica:
 
   def _unseat(self, conversation: ConversationState) -> None:
     self.resident.pop(conversation, None)
+    self._free(conversation)
+
+  def _free(self, conversation: ConversationState) -> None:
+    """Frees its pages and its slot."""
     self.pages.release(conversation.pages)
     conversation.pages = []
+    if conversation.slot != NO_SLOT:
+      self.memories = [(source, to) for source, to in self.memories if to != conversation.slot]
+      self.slots.release([conversation.slot])
+      conversation.slot = NO_SLOT
 
-  # ---- pages ---------------------------------------------------------------------------------------------------------
+  # ---- pages and slots -----------------------------------------------------------------------------------------------
+
+  def _take_slot(self, conversation: ConversationState) -> None:
+    """Gives it a slot, unless it has one or needs none; `_make_room` has found that one is free."""
+    if self.slots is not None and conversation.slot == NO_SLOT:
+      conversation.slot = self.slots.take()
+
+  def _copy_memory(self, source: ConversationState, target: ConversationState) -> None:
+    if self.slots is not None:
+      if any(to == source.slot for _, to in self.memories):  # the copies of a call read before they write
+        run_copies([self], self._cache)
+      self._take_slot(target)
+      self.memories.append((source.slot, target.slot))
 
   def _number(self, tokens: int) -> int:
     """Number of pages for this number of tokens."""
@@ -209,6 +250,7 @@ class Replica:
     if not self._make_room(conversation, lambda: max(0, self._number(tokens) - len(pages)) + copied()):
       self._swap_out(conversation)
       return False
+    self._take_slot(conversation)
     if copied():
       page = self.pages.take()
       self.copies.append((pages[first], page))
@@ -218,12 +260,16 @@ class Replica:
     return True
 
   def _make_room(self, conversation: ConversationState, needed: Callable[[], int]) -> bool:
-    """Frees pages until there are enough. The needed number may fall when others leave a shared page."""
-    while self.pages.free < needed():
+    """Frees pages, and a slot, until there are enough. The needed number may fall when others leave a shared page."""
+
+    def lacks_slot() -> bool:
+      return self.slots is not None and conversation.slot == NO_SLOT and not self.slots.free
+
+    while self.pages.free < needed() or lacks_slot():
       if (victim := self._victim(conversation)) is not None:
         self._swap_out(victim)
       elif (prompt := self.prompts.drop()) is not None:
-        self.pages.release(prompt.pages)
+        self._free(prompt)
       else:
         later = [c for c in self.resident if c.arrival > conversation.arrival and c.pages]
         if not later:
@@ -233,7 +279,7 @@ class Replica:
 
   def _victim(self, conversation: ConversationState) -> ConversationState | None:
     """The idle conversation to swap out: one of the same episode if there is one, else the least recently used."""
-    idle = [c for c in self.resident if c.turn is None and c.pages and c is not conversation]
+    idle = [c for c in self.resident if c.turn is None and c.pages and c is not conversation]  # each has a slot, too
     return next((c for c in idle if c.episode == conversation.episode), idle[0] if idle else None)
 
   # ---- prefill -------------------------------------------------------------------------------------------------------
@@ -333,6 +379,7 @@ def _lane_values(conversation: ConversationState) -> LaneTable:
     key=conversation.key,
     temperature=turn.temperature,
     top_p=turn.top_p,
+    slot=conversation.slot,
     ids=conversation.ids,
   )
 
@@ -371,11 +418,13 @@ def prefill(replicas: Sequence[Replica], cache: KVCache, sizes: Sizes, counters:
 
 
 def run_copies(replicas: Sequence[Replica], cache: KVCache) -> None:
-  """Copies the pages that these replicas have listed. It runs before any program that writes to pages."""
+  """Copies what these replicas have listed. It runs before any program that writes to pages or memories."""
   if any(replica.copies for replica in replicas):
     cache.copy({replica.number: replica.copies for replica in replicas})
-    for replica in replicas:
-      replica.copies = []
+  if any(replica.memories for replica in replicas):
+    cache.copy({replica.number: replica.memories for replica in replicas}, memory=True)
+  for replica in replicas:
+    replica.copies, replica.memories = [], []
 
 
 def extension(conversation: ConversationState, width: int) -> Extension:
@@ -383,7 +432,7 @@ def extension(conversation: ConversationState, width: int) -> Extension:
   # Of ids a b c d e with a cached, a width of 2 takes b c. The newest token, e, is never taken.
   count = min(conversation.missing, width)
   tokens = conversation.ids[conversation.cached : conversation.cached + count]
-  return Extension(tokens, conversation.cached, conversation.pages)
+  return Extension(tokens, conversation.cached, conversation.pages, conversation.slot)
 
 
 def _extend(replicas, cache, batches: Sequence[Sequence[ConversationState]], width: int, counters: Counters) -> None:

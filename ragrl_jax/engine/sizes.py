@@ -1,6 +1,7 @@
 """The engine's sizes, which determine every shape of its programs."""
 
 import dataclasses
+from typing import Any
 
 import jax
 
@@ -85,6 +86,11 @@ class Sizes:
     return self.pages // self.replicas or (self.rows // self.replicas + MAX_PROMPTS) * self.table
 
   @property
+  def slots(self) -> int:
+    """Memories of each delta layer in a replica's cache."""
+    return self.rows // self.replicas + MAX_PROMPTS
+
+  @property
   def widths(self) -> dict[int, int]:
     """Width of an extension → its conversations per replica. The widest comes first."""
     widths = {self.prefill: self.prefill_rows}
@@ -114,6 +120,15 @@ def from_settings(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
     kv_dtype=rollout.kv_dtype,
     speculate=rollout.speculate,
   )
+
+
+def check_drafts(config: Any, speculate: int) -> None:
+  """Raises ValueError if drafts are asked for from a model whose memories cannot be rolled back."""
+  if speculate and config.traits.hybrid:
+    raise ValueError(
+      f"config.rollout.speculate={speculate} with a {config.family} model: the memory of a delta layer cannot forget the "
+      "tokens of a draft that are not kept. Set it to 0."
+    )
 
 
 def check_model(heads: int, vocab: int | None, tensor: int, *, experts: int = 0) -> None:

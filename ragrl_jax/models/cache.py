@@ -8,11 +8,15 @@ GPUs and TPUs have kernels for this attention (`paged_gpu`, `paged_tpu`). Plain 
 a running softmax. A page without tokens of a row adds exact zeros. So the result of a row does not depend on the length
 of the other rows.
 
+A hybrid's delta layers have a memory of fixed size per conversation (`models/delta.py`). These memories follow the pages
+in the cache; a conversation has one slot of each layer's, which it shares with nobody.
+
 Keys and values may be int8, with one scale per token and head. Attention then uses the quantized values of all tokens,
 the call's own included. So the result does not depend on how a text is divided into calls.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +24,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ragrl_jax.models import paged_gpu, paged_tpu
+from ragrl_jax.models import delta, paged_gpu, paged_tpu
 from ragrl_jax.models.config import EVERYTHING
 from ragrl_jax.parallel import mesh as mesh_lib
 
-Cache = tuple[jax.Array, ...]  # the pages of each layer; for int8, followed by the scales of each layer. See `Layout`
+# The pages of each layer; for int8, followed by the scales of each layer; in a hybrid, followed by the channels of each
+# delta layer and by the state of each. See `Layout`.
+Cache = tuple[jax.Array, ...]
 
 DROPPED = np.iinfo(np.int32).max  # position of a token that is not written
 PLAIN, TRITON, RAGGED = "plain JAX", "Triton", "ragged paged attention"
@@ -45,6 +51,8 @@ class Layout:
       pairs in place, but copies the whole cache to write int8.
     windows: sliding window of each layer, in tokens, the newest included; None: the layer has none. (): no layer has
       one. The cache keeps all tokens in any case.
+    deltas: number of delta layers.
+    memory: shapes and dtypes of one slot of a delta layer; None without such layers.
   """
 
   kernel: str
@@ -54,6 +62,18 @@ class Layout:
   page: int
   dtype: Any
   windows: tuple[int | None, ...] = ()
+  deltas: int = 0
+  memory: delta.Memory | None = None
+
+  @property
+  def paged(self) -> int:
+    """Number of arrays of the cache that hold pages. Those after them hold memories."""
+    return self.layers * (2 if self.quantized else 1)
+
+  @property
+  def memory_bytes(self) -> int:
+    """Bytes of a conversation's memories in all delta layers."""
+    return self.deltas * sum(math.prod(x.shape) * x.dtype.itemsize for x in self.memory or ())
 
   @property
   def quantized(self) -> bool:
@@ -94,8 +114,8 @@ class Layout:
         f"{most:,}, raise config.rollout.mesh.tensor, or use 'model'."
       )
 
-  def allocate(self, pages: int, sharding: jax.sharding.Sharding | None = None) -> Cache:
-    """An empty cache of `pages` pages, on the devices of `sharding`; None: the default device."""
+  def allocate(self, pages: int, sharding: jax.sharding.Sharding | None = None, slots: int = 0) -> Cache:
+    """An empty cache of `pages` pages and `slots` memories, on the devices of `sharding`; None: the default device."""
     if self.kernel == RAGGED:
       shape = (pages, self.page, 2 * self.heads, self.size)
     else:
@@ -105,7 +125,9 @@ class Layout:
       pairs, scales = (pages, self.page, self.heads, self.size), (pages, 1, self.heads, 2 * self.page)
       arrays = [(pairs, jnp.uint16), (scales, SCALE)]
     zeros = jax.jit(jnp.zeros, static_argnums=(0, 1), out_shardings=sharding)  # eagerly, the zero comes from the host
-    return tuple(zeros(*one) for one in arrays for _ in range(self.layers))
+    found = [zeros(*one) for one in arrays for _ in range(self.layers)]
+    found += [zeros((slots, *x.shape[1:]), x.dtype) for x in self.memory or () for _ in range(self.deltas)]
+    return tuple(found)
 
   def attention(self, table: jax.Array, lengths: jax.Array, positions: jax.Array) -> Callable:
     """The `attend` of `Decoder.run` for tokens that follow the cached ones; its carry is the Cache.
@@ -124,7 +146,8 @@ class Layout:
         new: list[Any] = list(zip(quantize(k), quantize(v)))  # the numbers, and their scales
       else:
         new = [(k.astype(self.dtype), v.astype(self.dtype))]
-      changed, mine = list(cache), slice(layer, None, self.layers)  # the layer's pages, and its scales if it has some
+      # The layer's pages, and its scales if it has some.
+      changed, mine = list(cache), slice(layer, self.paged, self.layers)
       changed[mine] = [write(x, *both, table, positions) for write, x, both in zip(writes, changed[mine], new)]
       pages, scales = (*changed[mine], None)[:2]
       window = self.windows[layer] if self.windows else None
@@ -137,6 +160,23 @@ class Layout:
       return out, tuple(changed)
 
     return attend
+
+  def recurrence(self, slots: jax.Array, counts: jax.Array) -> Callable:
+    """The `recur` of `Decoder.run` for tokens that follow those in the memories; its carry is the Cache.
+
+    Args:
+      slots: int32 [n], the slot of each sequence.
+      counts: int32 [n], how many of the call's tokens the memory takes in; 0: it stays as it is.
+    """
+    target = jnp.where(counts > 0, slots, DROPPED)
+
+    def recur(layer: int, mix, cache: Cache):
+      changed, mine = list(cache), slice(self.paged + layer, None, self.deltas)
+      out, new = mix(delta.Memory(*(x.at[slots].get(mode="clip") for x in changed[mine])), counts)
+      changed[mine] = [x.at[target].set(y, mode="drop") for x, y in zip(changed[mine], new)]
+      return out, tuple(changed)
+
+    return recur
 
 
 def layout(config, page: int, dtype, platform: str, tensor: int = 1, *, kv_dtype: str = MODEL) -> Layout:
@@ -158,7 +198,9 @@ def layout(config, page: int, dtype, platform: str, tensor: int = 1, *, kv_dtype
   windows = ()
   if config.window is not None:
     windows = tuple(None if window >= EVERYTHING else window for window in config.windows)
-  return Layout(kernel, config.num_layers, config.num_kv_heads, h, page, stored, windows)
+  deltas = config.num_layers - config.attending
+  memory = delta.Memory.shapes(config, 1, dtype) if deltas else None
+  return Layout(kernel, config.attending, config.num_kv_heads, h, page, stored, windows, deltas, memory)
 
 
 def _write(pages, k, v, table, positions):

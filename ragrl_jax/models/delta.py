@@ -79,7 +79,7 @@ def mix(
   out = layers.gated(gate.reshape(out.shape), out, c.traits.activation).reshape(B, T, -1)
   at = (jnp.full(B, T, jnp.int32) if counts is None else counts)[:, None] + jnp.arange(c.delta_conv - 1)[None]
   last = jnp.take_along_axis(joined, at[..., None], axis=1)
-  return layer.project(out, "out"), Memory(last, state)
+  return layer.project(out, "out"), Memory(last.astype(memory.channels.dtype), state)
 
 
 def _convolve(joined, weight, positions):
@@ -135,11 +135,11 @@ def chunked(q, k, v, fade, beta, starts, state):
 
   q, k, v, fade, beta = (cut(x) for x in (q, k, v, fade, beta))
   text = jnp.cumsum(cut(starts[..., None]), axis=-1, dtype=jnp.int32)  # [chunks, B, 1, size]: 0 continues the last one
-  faded = jnp.cumsum(fade, axis=-1)
-  before = jnp.tril(jnp.ones((size, size), bool))[None, None, None] & (text[..., :, None] == text[..., None, :])
-  ratio = jnp.where(before, faded[..., :, None] - faded[..., None, :], 0.0)
-  ratio = jnp.where(before, jnp.exp(ratio), 0.0)  # the inner `where` keeps its gradient finite
-  of_state = jnp.where(text == 0, jnp.exp(faded), 0.0)[..., None]
+  lower = jnp.tril(jnp.ones((size, size), bool))
+  # Entry i, j is the sum over j + 1 … i. A difference of two sums from the chunk's start would lose digits.
+  since = jnp.cumsum(jnp.where((lower & ~jnp.eye(size, dtype=bool))[None, None, None], fade[..., None], 0.0), axis=-2)
+  ratio = jnp.where(lower[None, None, None] & (text[..., :, None] == text[..., None, :]), jnp.exp(since), 0.0)
+  of_state = jnp.where(text == 0, jnp.exp(jnp.cumsum(fade, axis=-1)), 0.0)[..., None]
   dot = lambda x, y: jnp.einsum("...id,...jd->...ij", x, y)
   system = dot(k * beta[..., None], k) * ratio
   wanted = jnp.concatenate((v, k * of_state), axis=-1) * beta[..., None]

@@ -1,9 +1,9 @@
 """LoRA adapters: a frozen matrix W with two trained low-rank matrices A and B, x W + alpha / rank · (x A) B.
 
 A pattern selects the matrices with adapters. It is a list of words; each is a regular expression that must match the
-whole name of a matrix in `MATRICES`: "q v" selects two, "[qkvo]" attention's, "gate|up|down" the MLP's, ".*" all.
-Adapters are stacked over the layers as their matrices are: A [L, in, rank] in `layers/NAME_lora_a`, B [L, rank, out] in
-`layers/NAME_lora_b`. Folders of adapters are in PEFT's format: adapter_config.json and adapter_model.safetensors.
+whole name of a matrix in `EVERY`: "q v" selects two, "[qkvo]" attention's, "gate|up|down" the MLP's, "qkv|z|out"
+those of delta layers, ".*" all. Adapters are stacked over the layers as their matrices are: A [L, in, rank] in
+`layers/NAME_lora_a`, B [L, rank, out] in `layers/NAME_lora_b`; a hybrid also has them under `delta/`. Folders of adapters are in PEFT's format: adapter_config.json and adapter_model.safetensors.
 
 Source: Hu et al. (arXiv 2106.09685) sec. 4.1. A is initialised as in PEFT; B is 0 at first, so adapters start without
 effect.
@@ -13,7 +13,7 @@ import functools
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -23,19 +23,19 @@ from flax import nnx
 
 from ragrl_jax.models import families, hf, hub, mapping, tensors
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.models.decoder import STACKS, Decoder
 from ragrl_jax.parallel import hosts, rules
 
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # of a `layers.Layer`; a layer with experts has the first four
+EVERY = (*MATRICES, "qkv", "z", "out")  # and of a delta layer
 A, B = "{}_lora_a", "{}_lora_b"
 CONFIG, STEM = "adapter_config.json", "adapter_model"
 BASE = "base_fingerprint"  # metadata of adapter_model.safetensors: `TensorFolder.fingerprint` of the base
 # Our matrix → the module's path in transformers; target_modules usually lists the paths' last words.
-MODULES = {name: families.TENSORS[f"layers/{name}"].removesuffix(".weight") for name in MATRICES}
-TENSORS = {
-  f"layers/{form.format(name)}": f"base_model.model.{module}.lora_{side}.weight"
-  for name, module in MODULES.items()
-  for form, side in ((A, "A"), (B, "B"))
+MODULES = {
+  place.partition("/")[2]: tensor.removesuffix(".weight")
+  for place, tensor in (families.DELTA | families.TENSORS).items()
+  if place.partition("/")[2] in EVERY
 }
 # Settings that are read here, or that do not change the model's outputs (dropout is for training only). All others must
 # be off.
@@ -50,8 +50,27 @@ class Adapter(nnx.Param):
 
 
 def matrices(config: DecoderConfig) -> tuple[str, ...]:
-  """Those of MATRICES that a model of this shape has."""
-  return MATRICES[:4] if config.num_experts else MATRICES
+  """Those of EVERY that a model of this shape has."""
+  return MATRICES[:4] if config.num_experts else EVERY if config.traits.hybrid else MATRICES
+
+
+def table(config: DecoderConfig) -> mapping.Table:
+  """Our adapters → the names of their tensors."""
+  found: dict[str, Any] = {}
+  for place, tensor in families.tensors(config).items():
+    if place.partition("/")[2] in EVERY:
+      for form, side in ((A, "A"), (B, "B")):
+        whole = lambda name, side=side: f"base_model.model.{name.removesuffix('.weight')}.lora_{side}.weight"
+        found |= mapping.renamed({form.format(place): tensor}, whole)
+  return found
+
+
+def placed(model: Decoder, names: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:
+  """(stack, name, parameter) of those parameters of the model's stacks that have one of these names."""
+  for stack in STACKS:
+    for name in names:
+      if (parameter := getattr(getattr(model, stack, None), name, None)) is not None:
+        yield stack, name, parameter
 
 
 def select_matrices(pattern: str, matrices: tuple[str, ...] = MATRICES) -> tuple[str, ...]:
@@ -81,26 +100,27 @@ def select_matrices(pattern: str, matrices: tuple[str, ...] = MATRICES) -> tuple
 
 
 def shapes(model: Decoder, names: tuple[str, ...], rank: int) -> dict[str, Any]:
-  """{"layers": {parameter: float32 ShapeDtypeStruct}} of adapters on these matrices; a tree for `parallel/rules.py`."""
-  found = {}
-  for name in names:
-    layers, rows, columns = getattr(model.layers, name).shape
-    found[A.format(name)] = jax.ShapeDtypeStruct((layers, rows, rank), jnp.float32)
-    found[B.format(name)] = jax.ShapeDtypeStruct((layers, rank, columns), jnp.float32)
-  return {"layers": found}
+  """{stack: {parameter: float32 ShapeDtypeStruct}} of adapters on these matrices; a tree for `parallel/rules.py`."""
+  found: dict[str, Any] = {}
+  for stack, name, matrix in placed(model, names):
+    layers, rows, columns = matrix.shape
+    found.setdefault(stack, {})[A.format(name)] = jax.ShapeDtypeStruct((layers, rows, rank), jnp.float32)
+    found[stack][B.format(name)] = jax.ShapeDtypeStruct((layers, rank, columns), jnp.float32)
+  return found
 
 
-def attach(model: Decoder, adapters: Mapping[str, jax.Array], alpha: float) -> None:
-  """Adds these adapters, {parameter: array}, to the model, in place.
+def attach(model: Decoder, adapters: Mapping[str, Mapping[str, jax.Array]], alpha: float) -> None:
+  """Adds these adapters, {stack: {parameter: array}}, to the model, in place.
 
   Raises:
     ValueError: the model has adapters already.
   """
   if has(model):
     raise ValueError("the model has LoRA adapters already: merge them first (lora.merged).")
-  for name, array in adapters.items():
-    setattr(model.layers, name, Adapter(array))
-  model.layers.lora_alpha = float(alpha)
+  for stack, arrays in adapters.items():
+    for name, array in arrays.items():
+      setattr(getattr(model, stack), name, Adapter(array))
+    getattr(model, stack).lora_alpha = float(alpha)
 
 
 def add(model: Decoder, *, rank: int, alpha: float, layers: str, seed: int) -> None:
@@ -119,16 +139,16 @@ def add(model: Decoder, *, rank: int, alpha: float, layers: str, seed: int) -> N
     raise ValueError(f"LoRA rank {rank}: it must be at least 1 (config.model.lora.rank).")
   names, key = select_matrices(layers, matrices(model.config)), jax.random.key(seed)
   tree = shapes(model, names, rank)
-  found = {}
-  for name, leaf in tree["layers"].items():
-    found[name] = jnp.zeros(leaf.shape, leaf.dtype)
-    if name.endswith(A.format("")):
-      # PEFT's kaiming_uniform_(a=√5) over `in` inputs: bound √(6 / (1 + 5) / in).
-      number = MATRICES.index(name.removesuffix(A.format("")))
-      bound = leaf.shape[1] ** -0.5
-      found[name] = jax.random.uniform(jax.random.fold_in(key, number), leaf.shape, leaf.dtype, -bound, bound)
+  found = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
+  for stack, name, _ in placed(model, names):
+    # PEFT's kaiming_uniform_(a=√5) over `in` inputs: bound √(6 / (1 + 5) / in).
+    number = EVERY.index(name) + len(EVERY) * STACKS.index(stack)
+    leaf = tree[stack][A.format(name)]
+    bound = leaf.shape[1] ** -0.5
+    drawn = jax.random.uniform(jax.random.fold_in(key, number), leaf.shape, leaf.dtype, -bound, bound)
+    found[stack][A.format(name)] = drawn
   if model.mesh is not None:
-    found = jax.device_put(found, rules.shardings(model.mesh, tree)["layers"])
+    found = jax.device_put(found, rules.shardings(model.mesh, tree))
   attach(model, found, alpha)
 
 
@@ -170,16 +190,17 @@ def merged(model: Decoder, dtype: Any = None) -> Decoder:
   model = nnx.merge(*nnx.split(model))  # new modules with the same variables; below, variables are only replaced
   if not has(model):
     return model
-  layers = model.layers
-  for name in MATRICES:
+  for stack, name, matrix in list(placed(model, EVERY)):
+    layers, matrix = getattr(model, stack), matrix[...]
     if hasattr(layers, A.format(name)):
       a, b = getattr(layers, A.format(name)), getattr(layers, B.format(name))
-      matrix = getattr(layers, name)[...]
       both = _sum(matrix, a[...], b[...], layers.lora_alpha / a.shape[-1], jnp.dtype(dtype or matrix.dtype))
       setattr(layers, name, nnx.Param(both))
       delattr(layers, A.format(name))
       delattr(layers, B.format(name))
-  del layers.lora_alpha
+  for stack in STACKS:
+    if hasattr(layers := getattr(model, stack, None), "lora_alpha"):
+      del layers.lora_alpha
   return model
 
 
@@ -219,9 +240,10 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
     fingerprint: `TensorFolder.fingerprint` of the base on which they were trained; "" records none.
   """
   known, commit = hub.parts(base) if hub.is_name(base) else (str(pathlib.Path(base).resolve()), "")
-  names = [name for name in MATRICES if hasattr(model.layers, A.format(name))]
-  rank, alpha = getattr(model.layers, A.format(names[0])).shape[-1], model.layers.lora_alpha
-  entries = mapping.entries(TENSORS, split(model)[1])
+  stack, first, a = next(found := placed(model, tuple(map(A.format, EVERY))))
+  names = dict.fromkeys(name.removesuffix(A.format("")) for name in (first, *(name for _, name, _ in found)))
+  rank, alpha = a.shape[-1], getattr(model, stack).lora_alpha
+  entries = mapping.entries(table(model.config), split(model)[1])
   if not hosts.is_first():
     mapping.hand_over(entries)
     return
@@ -269,16 +291,15 @@ def load_adapters(model: Decoder, path: str | os.PathLike, *, base: str | os.Pat
   if base:
     refuse_other_base(path, files.metadata.get(BASE, ""), base)
   tree = shapes(model, names, rank)
-  known = {
-    tensor for name, leaf in mapping.named(tree) for tensor, _ in mapping.tensor_names(TENSORS, name, leaf.shape)
-  }
+  named = table(model.config)
+  known = {tensor for name, leaf in mapping.named(tree) for tensor, _ in mapping.tensor_names(named, name, leaf.shape)}
   if surplus := sorted(files.names() - known):
     raise ValueError(
       f"{files.file(surplus[0])}: tensor {surplus[0]} is not an adapter of a {model.config.family} model with "
       f"{model.config.num_layers} layers, or {CONFIG} does not name its module ({len(surplus)} such tensors)."
     )
   shardings = None if model.mesh is None else rules.shardings(model.mesh, tree)
-  attach(model, mapping.load(files, TENSORS, tree, shardings)["layers"], alpha)
+  attach(model, mapping.load(files, named, tree, shardings), alpha)
 
 
 def refuse_other_base(adapters: str | os.PathLike, recorded: str, base: str | os.PathLike, found: str = "") -> None:
@@ -309,8 +330,7 @@ def add_zeros(model: Decoder, path: str | os.PathLike) -> None:
   """
   where = pathlib.Path(path) / CONFIG
   rank, alpha, names = _settings(hf.read_json(where), str(where), model)
-  tree = shapes(model, names, rank)["layers"]
-  attach(model, {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in tree.items()}, alpha)
+  attach(model, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes(model, names, rank)), alpha)
 
 
 def _settings(values: Mapping[str, Any], where: str, model: Decoder) -> tuple[int, float, tuple[str, ...]]:
@@ -337,27 +357,28 @@ def _settings(values: Mapping[str, Any], where: str, model: Decoder) -> tuple[in
 def _matrices(targets: Any, where: str, model: Decoder) -> tuple[str, ...]:
   """The matrices that target_modules selects: as in PEFT, a regular expression of paths, or a list of path ends."""
   words = [targets] if isinstance(targets, str) else targets
-  layers, modules = model.config.num_layers, {name: MODULES[name] for name in matrices(model.config)}
+  layers, tensors_of = model.config.num_layers, families.tensors(model.config)
+  modules: dict[str, list[str]] = {}  # our matrix → the paths of all layers' modules
+  for stack, name, matrix in placed(model, matrices(model.config)):
+    there = mapping.tensor_names(tensors_of, f"{stack}/{name}", matrix.shape)
+    modules.setdefault(name, []).extend(tensor.removesuffix(".weight") for tensor, _ in there)
   try:
     finds = lambda word, path: (
       re.fullmatch(word, path) is not None if isinstance(targets, str) else f".{path}".endswith(f".{word}")
     )
-    found = {
-      word: {(name, i) for name, module in modules.items() for i in range(layers) if finds(word, module.format(i))}
-      for word in words
-    }
+    found = {word: {path for paths in modules.values() for path in paths if finds(word, path)} for word in words}
   except re.error as error:
     raise ValueError(f"{where}: target_modules {targets!r} is not a regular expression ({error}).") from error
   for word, places in found.items():
     if not places:
       raise ValueError(
         f"{where}: target module {word!r} names no matrix that can have an adapter: use "
-        f"{', '.join(module.rsplit('.', 1)[-1] for module in modules.values())}."
+        f"{', '.join(MODULES[name].rsplit('.', 1)[-1] for name in modules)}."
       )
-  places = set().union(*found.values())
-  names = tuple(name for name in modules if any((name, i) in places for i in range(layers)))
+  chosen = set().union(*found.values())
+  names = tuple(name for name in matrices(model.config) if chosen & set(modules[name]))
   for name in names:
-    if not all((name, i) in places for i in range(layers)):
+    if not chosen >= set(modules[name]):
       raise ValueError(
         f"{where}: target_modules names {MODULES[name].rsplit('.', 1)[-1]} in some of {layers} layers: "
         "here a matrix has an adapter in all layers or in none."

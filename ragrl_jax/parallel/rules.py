@@ -60,11 +60,16 @@ PARAMETERS: dict[str, tuple[str | None, ...]] = {
   "ns_coeffs": (None,),  # coefficients of Muon's Newton-Schulz polynomial
   "rng": (None,),
 }
+# Delta layers have the norms and the MLP of other layers. Their mixers are whole on each device of "tensor".
+for _name in ("attention_norm", "mlp_norm", "gate", "up", "down"):
+  PARAMETERS[f"delta/{_name}"] = PARAMETERS[f"layers/{_name}"]
+PARAMETERS |= {f"delta/{_name}": ("layer", "embed", None) for _name in ("qkv", "z", "b", "a")}
+PARAMETERS |= {f"delta/{_name}": ("layer", None) for _name in ("log_decay", "step_bias", "delta_norm")}
+PARAMETERS |= {"delta/conv": ("layer", None, None, None), "delta/out": ("layer", None, "embed")}
 # LoRA's A has the input axis of its matrix, B the output axis. The rank is small and not sharded.
-for _name in ("q", "k", "v", "o", "gate", "up", "down"):
-  _layer, _rows, _columns = PARAMETERS[f"layers/{_name}"]
-  PARAMETERS[f"layers/{_name}_lora_a"] = (_layer, _rows, None)
-  PARAMETERS[f"layers/{_name}_lora_b"] = (_layer, None, _columns)
+for _name, _axes in list(PARAMETERS.items()):
+  if _name.partition("/")[2] in ("q", "k", "v", "o", "gate", "up", "down", "qkv", "z", "out"):
+    PARAMETERS[f"{_name}_lora_a"], PARAMETERS[f"{_name}_lora_b"] = (*_axes[:2], None), (_axes[0], None, _axes[2])
 
 # The vocabulary size comes with the checkpoint. An encoder's may stay whole; a decoder's is refused (`check_vocab`).
 MAY_STAY_WHOLE = {"vocab"}

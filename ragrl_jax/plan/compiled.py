@@ -348,13 +348,13 @@ class _Compiler:
     sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"], experts=c.num_experts)
     graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)
-    weights = loader.Caster(dtype, c.num_layers, here, own=True).abstract(params)
+    weights = loader.Caster(dtype, c, here, own=True).abstract(params)
     at, pages = programs.Programs.cache_sharding(here), sizes.cache_pages * sizes.replicas
     platform, tensor = here.devices.flat[0].platform, here.shape["tensor"]
     layout = cache_lib.layout(c, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
     layout.check(sizes.cache_pages, tensor)
     self.conversation = load_lib.conversation(config, self.load, layout, Axes(data=sizes.replicas, tensor=tensor))
-    cache = jax.eval_shape(lambda: layout.allocate(pages))
+    cache = jax.eval_shape(lambda: layout.allocate(pages, slots=sizes.slots * sizes.replicas))
     cache = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), cache)
     table = stops.Table(
       jnp.zeros((STATES, c.vocab_size), jnp.uint8),
@@ -380,7 +380,7 @@ class _Compiler:
     )
     fill = dict(work=work.fill_flops, hbm=work.fill_bytes, pages=work.fill_bytes - held)
     for name, calls, (width, n) in zip(("prefill", "extend"), (work.fills, 0), sizes.widths.items()):
-      arguments = ints(n, width), ints(n, 2), ints(n, sizes.table)
+      arguments = ints(n, width), ints(n, 3), ints(n, sizes.table)
       self.add(
         f"engine: {name}",
         lambda arguments=arguments: made.extend.lower(weights, cache, *arguments),

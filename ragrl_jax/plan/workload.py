@@ -115,7 +115,7 @@ def conversation(config: Any, load: Load, layout: cache_lib.Layout, here: memory
   most = layout.most(here.tensor)
   return Conversation(
     pages * r.page,
-    pages * r.page * layout.token_bytes / here.tensor,
+    (pages * r.page * layout.token_bytes + layout.memory_bytes) / here.tensor,
     r.context * wide / here.tensor,
     here.data,
     None if most is None else most // pages,

@@ -302,7 +302,7 @@ def test_an_engine_with_its_own_weights_keeps_sampling_when_the_learners_are_ove
   # Casting copies nothing in float32, nor norms in bfloat16. Without a copy these arrays would be the learner's.
   for dtype in (jax.numpy.float32, jax.numpy.bfloat16):
     _, params = nnx.split(Decoder(kit.CONFIG, rngs=nnx.Rngs(0), dtype=dtype))
-    cast = loader.Caster(dtype, kit.CONFIG.num_layers, own=True)
+    cast = loader.Caster(dtype, kit.CONFIG, own=True)
     own, before, stacked = cast(params), cast(params), np.array(params["layers"]["q"][...])
     jax.jit(lambda tree: jax.tree.map(lambda x: x * 2, tree), donate_argnums=0)(params)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(params))

@@ -9,12 +9,12 @@ from ragrl_jax.engine.lanes import COLUMNS, FULL, NOTHING, RUNNING, TAIL, Chunk,
 def test_the_lane_table_is_one_array_with_the_same_fields_on_host_and_device():
   packed = np.zeros((3, COLUMNS + 4), np.int32)
   lanes = LaneTable.unpack(packed)
-  values = LaneTable(1, 2, 1, 5, 6, 7, 8, key=(-9, 10), temperature=0.6, top_p=0.9, ids=[20, 21])
+  values = LaneTable(1, 2, 1, 5, 6, 7, 8, key=(-9, 10), temperature=0.6, top_p=0.9, slot=3, ids=[20, 21])
   lanes.put(1, values)
   lanes.length[:] += 1
   assert packed[1, :7].tolist() == [1, 3, 1, 5, 6, 7, 8] and packed[1, 7:9].tolist() == [-9, 10]
   assert packed[1, COLUMNS:].tolist() == [20, 21, 0, 0]
-  assert packed[[0, 2]].tolist() == [[0, 1] + [0] * 13] * 2  # a lane's values are its own
+  assert packed[[0, 2]].tolist() == [[0, 1] + [0] * 14] * 2  # a lane's values are its own
   # No two fields share a column, and every column has a field.
   assert sum(field[0].size for field in lanes) == COLUMNS + 4
   inside = jax.jit(LaneTable.unpack)(packed)

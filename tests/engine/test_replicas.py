@@ -107,7 +107,7 @@ def compiled(replicas, tensor):
   mesh = mesh_lib.of_engine(learners_mesh(), replicas=replicas, tensor=tensor)
   sizes = Sizes(replicas=replicas, **SIZES)
   graphdef, params = nnx.split(model())
-  weights = Caster(np.float32, SHAPE.num_layers, mesh).abstract(params)
+  weights = Caster(np.float32, SHAPE, mesh).abstract(params)
   at = Programs.cache_sharding(mesh)
   layout = cache_lib.layout(SHAPE, sizes.page, np.float32, "cpu", tensor)
   make = lambda: layout.allocate(sizes.cache_pages * replicas)
@@ -116,8 +116,8 @@ def compiled(replicas, tensor):
   ints = lambda *shape: jax.ShapeDtypeStruct(shape, np.int32)
   n = 2 * replicas
   lowered = dict(
-    extend=programs.extend.lower(weights, cache, ints(n, 32), ints(n, 2), ints(n, sizes.table)),
-    decode=programs.decode.lower(weights, cache, ints(8, 11), ints(8, sizes.table), ints(replicas, 2)),
+    extend=programs.extend.lower(weights, cache, ints(n, 32), ints(n, 3), ints(n, sizes.table)),
+    decode=programs.decode.lower(weights, cache, ints(8, sizes.columns), ints(8, sizes.table), ints(replicas, 2)),
     copy=programs.copy.lower(cache, ints(8, 2)),
     take=programs.take.lower(cache, ints(3 * replicas)),
   )

@@ -25,7 +25,7 @@ def programs(replicas, tensor, learner):
   mesh = mesh_lib.make(jax.devices(), **learner)
   config = config_lib.default_config()
   params = rules.place(mesh, nnx.state(compiled.abstract_model(settings.of(config), SHAPE, mesh)))
-  cast = Caster(jnp.dtype(jnp.bfloat16), SHAPE.num_layers, mesh_lib.of_engine(mesh, replicas=replicas, tensor=tensor))
+  cast = Caster(jnp.dtype(jnp.bfloat16), SHAPE, mesh_lib.of_engine(mesh, replicas=replicas, tensor=tensor))
   found = []
   for name, one in cast.programs(params):
     found.append((name, one.function.lower(one.argument).compile(), 2 * one.argument.size))
