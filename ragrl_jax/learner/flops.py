@@ -22,11 +22,9 @@ PEAKS = (
 def matmul_parameters(config: Any) -> int:
   """Parameters of the matrices that every token is multiplied with, without embedding and head."""
   c = config
-  # Queries and output have all heads, keys and values the fewer key-value heads; gate, up and down are the MLP.
-  attention = c.d_model * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads)
   # Of a mixture a token is multiplied with its own experts' matrices, and with the router's.
   mlp = 3 * c.d_model * c.d_ff * (c.experts_per_token if c.num_experts else 1) + c.d_model * c.num_experts
-  return c.num_layers * (attention + mlp)
+  return c.attending * c.attention_matrices + (c.num_layers - c.attending) * c.delta_matrices + c.num_layers * mlp
 
 
 def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float:
@@ -42,8 +40,12 @@ def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float
   Source: Kaplan et al. (arXiv 2001.08361) sec. 2.1, with attention's scores and sums by pairs.
   """
   # A pair costs head_dim multiply-adds per head twice: for its score, and for its part of the weighted sum of values.
-  attention = 4.0 * config.num_layers * config.num_heads * config.head_dim * pairs
-  return 2.0 * matmul_parameters(config) * tokens + attention + 2.0 * config.vocab_size * config.d_model * scored
+  c = config
+  attention = 4.0 * c.attending * c.num_heads * c.head_dim * pairs
+  # A delta layer's state is multiplied with the key, changed, and multiplied with the query.
+  state = 3 * c.delta_value_heads * c.delta_key_dim * c.delta_value_dim + c.delta_conv * c.delta_channels
+  delta = 2.0 * (c.num_layers - c.attending) * state * tokens
+  return 2.0 * matmul_parameters(c) * tokens + attention + delta + 2.0 * c.vocab_size * c.d_model * scored
 
 
 def taught(config: Any, settings: Any, *, tokens: float, pairs: float, scored: float) -> float:

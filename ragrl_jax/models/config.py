@@ -197,6 +197,17 @@ class DecoderConfig:
     return 2 * self.delta_key_heads * self.delta_key_dim + self.delta_value_heads * self.delta_value_dim
 
   @property
+  def attention_matrices(self) -> int:
+    """Parameters of the matrices of a layer's attention: of queries, keys, values and output, and a hybrid's gates."""
+    return self.d_model * self.head_dim * ((3 if self.traits.hybrid else 2) * self.num_heads + 2 * self.num_kv_heads)
+
+  @property
+  def delta_matrices(self) -> int:
+    """Parameters of the matrices of a delta layer's mixer."""
+    heads = self.delta_value_heads
+    return self.d_model * (self.delta_channels + 2 * heads * self.delta_value_dim + 2 * heads)
+
+  @property
   def output_bias(self) -> bool:
     """Whether attention's output projection has a bias."""
     return self.attention_bias and self.traits.attention_bias is None

@@ -191,6 +191,8 @@ class Decoder(nnx.Module):
       routes: int [B, T, L · k], the experts of each layer for the state before each token, see `structs.Batch`; by
         default the router chooses everywhere.
     """
+    if until is not None and self.config.traits.hybrid:
+      raise ValueError(f"rows of trees in a {self.config.family} model: its delta layers need one text after the other.")
     if segment_ids is None:
       segment_ids = jnp.ones(tokens.shape, jnp.int32)
     if positions is None:

@@ -46,10 +46,14 @@ class Counted:
     return self.matrices + self.tables + self.narrow
 
 
-def layer_matrices(shape: Any) -> int:
-  """Number of parameters of one layer's matrices, on all chips together; of a mixture's, without the router."""
+def layer_matrices(shape: Any) -> float:
+  """Number of parameters of one layer's matrices, on all chips together, in the mean of a hybrid's layers.
+
+  Of a mixture's, without the router.
+  """
   c = shape
-  return c.d_model * (c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads) + 3 * c.d_ff * max(c.num_experts, 1))
+  mixers = c.attending * c.attention_matrices + (c.num_layers - c.attending) * c.delta_matrices
+  return mixers / c.num_layers + 3 * c.d_model * c.d_ff * max(c.num_experts, 1)
 
 
 def mlp_width(shape: Any) -> int:
@@ -61,12 +65,17 @@ def mlp_width(shape: Any) -> int:
 def counted(shape: Any, axes: Axes) -> Counted:
   """A chip's parameters under the rules of `parallel/rules.py`. Norms are not sharded."""
   c = shape
-  norms = c.num_layers * ((4 if c.traits.post_norms else 2) * c.d_model + 2 * c.head_dim * c.qk_norm) + c.d_model
+  deltas = c.num_layers - c.attending
+  norms = c.num_layers * (4 if c.traits.post_norms else 2) * c.d_model + c.d_model
+  norms += c.attending * 2 * c.head_dim * c.qk_norm
+  # The convolution, decay and step of each head, and the norm of its output.
+  norms += deltas * (c.delta_conv * c.delta_channels + 2 * c.delta_value_heads + c.delta_value_dim)
   biases = c.num_layers * c.head_dim * (c.num_heads + 2 * c.num_kv_heads) * c.attention_bias
   whole = c.num_layers * c.d_model * c.output_bias  # the output's bias is not sharded
   routers = c.num_layers * c.d_model * c.num_experts / axes.fsdp  # tensor splits the experts, not the router
+  mixers = deltas * c.delta_matrices  # nor does tensor split the mixers of delta layers
   return Counted(
-    c.num_layers * layer_matrices(c) / (axes.fsdp * axes.tensor) + routers,
+    ((c.num_layers * layer_matrices(c) - mixers) / axes.tensor + mixers) / axes.fsdp + routers,
     c.vocab_size * c.d_model * (1 if c.tied else 2) / (axes.fsdp * axes.tensor),
     norms + biases / axes.tensor + whole,
   )
