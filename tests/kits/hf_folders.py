@@ -40,8 +40,18 @@ def decoder_shapes(config):
     shapes["lm_head.weight"] = (c["vocab_size"], d)
   for i in range(c["num_hidden_layers"]):
     layer = f"model.layers.{i}."
-    attention = dict(q=(q, d), k=(kv, d), v=(kv, d), o=(d, q))
-    shapes |= {f"{layer}self_attn.{n}_proj.weight": s for n, s in attention.items()}
+    every = c.get("full_attention_interval")
+    delta = bool(every and (i + 1) % every)
+    if delta:
+      heads, values = c["linear_num_value_heads"], c["linear_num_value_heads"] * c["linear_value_head_dim"]
+      wide = 2 * c["linear_num_key_heads"] * c["linear_key_head_dim"] + values
+      mixer = {f"in_proj_{n}.weight": (size, d) for n, size in dict(qkv=wide, z=values, b=heads, a=heads).items()}
+      mixer |= {"conv1d.weight": (wide, 1, c["linear_conv_kernel_dim"]), "A_log": (heads,), "dt_bias": (heads,)}
+      mixer |= {"norm.weight": (c["linear_value_head_dim"],), "out_proj.weight": (d, values)}
+      shapes |= {f"{layer}linear_attn.{n}": s for n, s in mixer.items()}
+    else:
+      attention = dict(q=(2 * q if every else q, d), k=(kv, d), v=(kv, d), o=(d, q))
+      shapes |= {f"{layer}self_attn.{n}_proj.weight": s for n, s in attention.items()}
     gemma, experts = c["model_type"] == "gemma3_text", c.get("num_experts")
     width = c["moe_intermediate_size"] if experts else ff
     mlp = dict(gate=(width, d), up=(width, d), down=(d, width))
@@ -53,7 +63,7 @@ def decoder_shapes(config):
     shapes |= {f"{layer}{n}_layernorm.weight": (d,) for n in ("input", "post_attention", *more)}
     if c["model_type"] == "qwen2":
       shapes |= {f"{layer}self_attn.{n}_proj.bias": (s,) for n, s in dict(q=q, k=kv, v=kv).items()}
-    if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text"):
+    if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text", "qwen3_5_text") and not delta:
       shapes |= {f"{layer}self_attn.{n}_norm.weight": (h,) for n in "qk"}
   return shapes
 
@@ -109,6 +119,16 @@ DECODERS = {
     rope_local_base_freq=50.0, sliding_window=3, sliding_window_pattern=2, attn_logit_softcapping=None,
     final_logit_softcapping=None, eos_token_id=[1, 5],
     pad_token_id=None,  # torch would give the padding's embedding no gradient
+  ),
+  "qwen3_5_text": COMMON
+  | SIZES
+  | dict(
+    model_type="qwen3_5_text", num_hidden_layers=4, full_attention_interval=2, tie_word_embeddings=True,
+    linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=6,
+    linear_conv_kernel_dim=3, attn_output_gate=True,
+    rope_parameters=dict(
+      rope_type="default", rope_theta=100.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 0], mrope_interleaved=True
+    ),
   ),
 }  # fmt: skip
 BERT = dict(

@@ -17,11 +17,14 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.layers import rope_frequencies
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "models_decoders.json").read_text())
-FAMILIES = ["qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "gemma3_text"]
+FAMILIES = ["qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "gemma3_text", "qwen3_5_text"]
 MORE = dict(  # besides SHAPE: windows shorter than the texts, and layers of both kinds
   qwen3_moe=dict(num_experts=5, experts_per_token=2),
   mistral=dict(window=5),
   gemma3_text=dict(window=3, sliding=(True, False), local_rope_theta=10.0, query_scale=6.0),
+  qwen3_5_text=dict(
+    attend_every=2, delta_key_heads=2, delta_value_heads=4, delta_key_dim=8, delta_value_dim=6, delta_conv=3, rotary_dim=4
+  ),
 )
 SHAPE = dict(d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=24, rope_theta=100.0, tied=True)
 V = 29
@@ -65,7 +68,7 @@ def test_transformers_logits_and_gradients(family, tmp_path):
   # Gemma's gains here are about 2 in four norms a layer: float32 in torch is 2.4e-5 away from float64, too.
   near = 1e-4 if family == "gemma3_text" else 1e-5
   np.testing.assert_allclose(logits, golden["logits"], atol=near)
-  tensors = mapping.entries(families.tensors(family), gradients)
+  tensors = mapping.entries(families.tensors(model.config), gradients)
   # The norms of Gemma's gradients are up to 90, and each layer's carry the rounding of those after it.
   largest = max(norm for norm, *_ in golden["gradients"].values())
   slack = 1e-5 * largest if family == "gemma3_text" else near

@@ -325,9 +325,13 @@ def test_families_share_the_names():
     experts = any(".experts." in tensor for tensor in tensors)
     assert experts == name.startswith("qwen3_moe")
     # Adapters of a model with experts are on attention only (docs/howto/model.md).
-    modules = [module for module in lora.MODULES.values() if not (experts and ".mlp." in module)]
-    assert len(modules) == (4 if experts else 7)
-    assert {f"{module.format(i)}.weight" for module in modules for i in range(2)} <= set(tensors), name
+    shape = DecoderConfig.from_hf(config)
+    assert len(lora.matrices(shape)) == (4 if experts else 10 if name == "qwen3_5_text" else 7)
+    base = nnx.eval_shape(lambda c=shape: Decoder(c, rngs=nnx.Rngs(0)))
+    tree = mapping.named(lora.shapes(base, lora.matrices(shape), 2))
+    named = [pair for place, leaf in tree for pair in mapping.tensor_names(lora.table(shape), place, leaf.shape)]
+    modules = {tensor.removeprefix("base_model.model.").rpartition(".lora_")[0] for tensor, _ in named}
+    assert modules and {f"{module}.weight" for module in modules} <= set(tensors), name
 
 
 def test_adapters_on_another_base_are_refused(tmp_path):

@@ -54,7 +54,7 @@ def logits_and_gradients(model):
   by_name = {
     tensor: np.asarray(part).T
     for name, leaf in mapping.named(gradients)
-    for (tensor, _), part in zip(mapping.tensor_names(lora.TENSORS, name, leaf.shape), leaf)
+    for (tensor, _), part in zip(mapping.tensor_names(lora.table(model.config), name, leaf.shape), leaf)
   }
   return np.asarray(logits), by_name
 

@@ -1,0 +1,111 @@
+"""Gated delta layers: chunks equal one token at a time, texts do not see each other, a memory continues a row."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from ragrl_jax.models import delta
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+
+SHAPE = dict(
+  d_model=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=24, rope_theta=100.0, attend_every=2,
+  delta_key_heads=2, delta_value_heads=4, delta_key_dim=8, delta_value_dim=6, delta_conv=4,
+)  # fmt: skip
+CONFIG = DecoderConfig.from_shape(29, family="qwen3_5_text", **SHAPE)
+
+
+def drawn(T, seed=0):
+  """q, k, v, fade, beta and the state before: two rows of T tokens, three heads."""
+  draw = np.random.default_rng(seed)
+  some = lambda *shape: jnp.asarray(draw.normal(size=shape), jnp.float32)
+  q, k = (delta._unit(some(2, T, 3, 8)) for _ in range(2))
+  fade = -jnp.exp(some(2, T, 3) * 2)  # from nearly nothing to a state that is forgotten at once
+  return q, k, some(2, T, 3, 5), fade, jax.nn.sigmoid(some(2, T, 3)), some(2, 3, 8, 5)
+
+
+def step_by_step(q, k, v, fade, beta, starts, state):
+  out = []
+  for t in range(q.shape[1]):
+    one, state = delta.one(*(x[:, t : t + 1] for x in (q, k, v, fade, beta, starts)), state)
+    out.append(one)
+  return jnp.concatenate(out, axis=1), state
+
+
+def test_a_token_fades_corrects_and_answers():
+  # One head, dk = dv = 1, state 4, g = ln ½: the state fades to 2. With k = 1, v = 8, β = ½ it becomes
+  # 2 + ½ (8 - 2) = 5, and q = 3 reads 15. Where a text begins, the state was 0: ½ · 8 = 4, and 12.
+  number = lambda x: jnp.full((1, 1, 1, 1), x, jnp.float32)
+  one = lambda start: delta.one(
+    number(3), number(1), number(8), number(np.log(0.5))[0], number(0.5)[0], jnp.array([[start]]), number(4)
+  )
+  for start, state in ((False, 5.0), (True, 4.0)):
+    out, after = one(start)
+    assert float(after[0, 0, 0, 0]) == pytest.approx(state) and float(out[0, 0, 0, 0]) == pytest.approx(3 * state)
+
+
+@pytest.mark.parametrize("T", [2, 64, 150])
+def test_chunks_equal_one_token_at_a_time(T):
+  *given, state = drawn(T)
+  starts = jnp.asarray(np.random.default_rng(1).random((2, T)) < 0.03).at[1, T // 2].set(True)
+  out, after = jax.jit(delta.chunked)(*given, starts, state)
+  want, end = step_by_step(*given, starts, state)
+  np.testing.assert_allclose(out, want, atol=2e-6)
+  np.testing.assert_allclose(after, end, atol=2e-6)
+
+
+def test_gradients_are_finite_where_states_are_forgotten():
+  *given, state = drawn(40)
+  given[3] = given[3] * 200  # exp(g) underflows
+  loss = lambda given: delta.chunked(*given, jnp.zeros((2, 40), bool), state)[0].sum()
+  assert all(jnp.isfinite(x).all() for x in jax.grad(loss)(tuple(given)))
+
+
+@functools.cache
+def layer():
+  graphdef, stacked = nnx.split(Decoder(CONFIG, rngs=nnx.Rngs(3)).delta)
+  return nnx.merge(graphdef, jax.tree.map(lambda x: x[0], stacked))
+
+
+def near(a, b):
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    np.testing.assert_allclose(x, y, atol=5e-6)
+
+
+def test_a_row_in_parts_is_the_whole_row_and_its_padding_is_not_remembered():
+  x = jnp.asarray(np.random.default_rng(2).normal(size=(2, 12, 16)), jnp.float32)
+  positions = jnp.broadcast_to(jnp.arange(12)[None], (2, 12))
+  whole, end = delta.mix(layer(), x, positions)
+  memory, parts = None, []
+  for first, last in ((0, 1), (1, 3), (3, 10), (10, 11), (11, 12)):
+    # Each part has two more places, which are not counted.
+    there = (slice(None), slice(first, last))
+    padded = lambda y, rest: jnp.concatenate((y, rest), axis=1)
+    more = jnp.broadcast_to(jnp.array([last, last + 1])[None], (2, 2))
+    counts = jnp.full(2, last - first, jnp.int32)
+    out, memory = delta.mix(layer(), padded(x[there], x[:, :2]), padded(positions[there], more), memory, counts)
+    parts.append(out[:, : last - first])
+  near((whole, end), (jnp.concatenate(parts, axis=1), memory))
+  near(memory, delta.mix(layer(), x[:, :1], positions[:, :1], memory, jnp.zeros(2, jnp.int32))[1])
+
+
+def test_sizes_that_do_not_fit_are_refused():
+  made = lambda **changes: DecoderConfig.from_shape(29, family="qwen3_5_text", **SHAPE | changes)
+  for changes, says in (
+    (dict(num_layers=3), "attend_every must be at least 2 and divide num_layers"),
+    (dict(attend_every=1), "attend_every must be at least 2"),
+    (dict(delta_conv=0), "the others be at least 1"),
+    (dict(delta_value_heads=3), "3 value heads cannot share 2 key heads"),
+    (dict(rotary_dim=3), "of which 3 are rotated"),
+  ):
+    with pytest.raises(ValueError, match=says):
+      made(**changes)
+  with pytest.raises(ValueError, match="qwen3 has neither delta layers"):
+    DecoderConfig.from_shape(29, family="qwen3", **SHAPE)
+  model, row = Decoder(CONFIG, rngs=nnx.Rngs(0)), jnp.ones((1, 4), jnp.int32)
+  with pytest.raises(ValueError, match="rows of trees in a qwen3_5_text model"):
+    model.hidden(row, row, row, row)
