@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax.engine.lanes import Counters
-from ragrl_jax.engine.messages import ConversationState, Group, Turn
+from ragrl_jax.engine.messages import NO_SLOT, ConversationState, Group, Turn
 from ragrl_jax.engine.pages import Pages, Prompts
 from ragrl_jax.engine.replica import Replica, extension, run_copies
 from ragrl_jax.engine.sizes import Sizes
@@ -50,14 +50,22 @@ def test_a_computed_prompt_is_given_up_before_an_unfinished_one():
 def test_an_extension_takes_all_but_the_newest_token():
   long, short = ConversationState(0, list(range(10, 20)), (0, 0), 0), ConversationState(1, [7, 8], (0, 1), 1)
   long.cached, long.pages = 3, [4, 5]
-  assert extension(long, 4) == ([13, 14, 15, 16], 3, [4, 5]) and extension(short, 4).tokens == [7]
+  assert extension(long, 4) == ([13, 14, 15, 16], 3, [4, 5], NO_SLOT) and extension(short, 4).tokens == [7]
 
 
 class Device:
-  """The cache as a list of the contents of each page, instead of device arrays."""
+  """The cache as a list of the contents of each page, and of the tokens in each memory, instead of device arrays."""
 
-  def __init__(self, sizes):
+  def __init__(self, sizes, hybrid):
     self.places = [[None] * sizes.page for _ in range(sizes.cache_pages)]
+    self.slots = sizes.slots if hybrid else 0
+    self.memories = [[] for _ in range(self.slots)]
+
+  def take_memory(self, replica, slot):
+    return tuple(self.memories[slot])
+
+  def put_memory(self, replica, slot, saved):
+    self.memories[slot] = list(saved)
 
   def take(self, replica, pages):
     return tuple(list(self.places[page]) for page in pages)
@@ -66,20 +74,22 @@ class Device:
     for page, content in zip(pages, saved, strict=True):
       self.places[page] = list(content)
 
-  def copy(self, pairs):
+  def copy(self, pairs, memory=False):
     ((_, copied),) = pairs.items()
-    contents = [list(self.places[source]) for source, _ in copied]
+    places = self.memories if memory else self.places
+    contents = [list(places[source]) for source, _ in copied]
+    assert len({target for _, target in copied}) == len(copied), "two copies go to one place"
     for (_, target), content in zip(copied, contents):
-      self.places[target] = content
+      places[target] = content
 
 
 class World:
   """Random conversations on one replica: groups, forks, several turns, and closing during a turn."""
 
-  def __init__(self, seed, **sizes):
+  def __init__(self, seed, hybrid=False, **sizes):
     self.rng = np.random.default_rng(seed)
     self.sizes = Sizes(lanes=3, rows=5, context=24, chunk=4, prefill=32, page=4, prefill_rows=2, **sizes)
-    self.device, self.counters, self.open, self.next = Device(self.sizes), Counters(), {}, 0
+    self.device, self.counters, self.open, self.next = Device(self.sizes, hybrid), Counters(), {}, 0
     table = np.zeros((self.sizes.lanes, self.sizes.table), np.int32)
     packed = np.zeros((self.sizes.lanes, self.sizes.columns), np.int32)
     self.replica = Replica(0, self.sizes, packed, table, self.device, self.counters)
@@ -137,10 +147,21 @@ class World:
     assert not self.replica.pages.shared(page), "a page that others hold was written to"
     self.device.places[page][place % self.sizes.page] = token
 
+  def remember(self, one, tokens):
+    """The memory takes in these tokens, which follow the cached ones. A text's first token forgets what was there."""
+    if self.device.slots:
+      memory = self.device.memories
+      assert sum(c.slot == one.slot for c in self.holders()) == 1, "a slot has two holders"
+      memory[one.slot] = (memory[one.slot] if one.cached else []) + list(tokens)
+
+  def holders(self):
+    return [*self.open.values(), *self.replica.prompts._prompts.values()]
+
   def extend(self, batch, width):
     self.flush()
     for one in batch:
-      tokens, at, _ = extension(one, width)
+      tokens, at, *_ = extension(one, width)
+      self.remember(one, tokens)
       for offset, token in enumerate(tokens):
         self.write(one, at + offset, token)
       one.cached += len(tokens)
@@ -166,6 +187,7 @@ class World:
         self.write(one, place, None)  # drafts; not all of them are kept
       for _ in range(int(self.rng.integers(min(self.sizes.chunk, most), most + 1))):
         self.write(one, one.cached, one.ids[-1])
+        self.remember(one, one.ids[-1:])
         one.ids.append(int(self.rng.integers(99)))
         one.drawn.append(0.0)
         one.cached += 1
@@ -179,14 +201,19 @@ class World:
     content = [self.device.places[page] for page in one.pages] if one.pages else list(one.swapped)
     cached = [content[i // self.sizes.page][i % self.sizes.page] for i in range(one.cached)]
     assert cached == one.ids[: one.cached]
+    if self.device.slots and one.cached:
+      assert list(self.device.memories[one.slot] if one.pages else one.memory) == cached
 
   def check(self):
     for one in self.open.values():
       if one not in [c for c, _ in self.replica.joining]:
         self.flush()
         self.read(one)
-    held = {page for one in [*self.open.values(), *self.replica.prompts._prompts.values()] for page in one.pages}
+    held = {page for one in self.holders() for page in one.pages}
     assert self.replica.pages.free == self.sizes.cache_pages - len(held), "a page was lost"
+    if self.device.slots:
+      taken = [one.slot for one in self.holders() if one.slot != NO_SLOT]
+      assert self.replica.slots.free == self.device.slots - len(taken) and len(set(taken)) == len(taken)
 
   def finish(self):
     """Ends everything, and checks that every page is free again."""
@@ -207,11 +234,13 @@ class World:
 
 
 @pytest.mark.parametrize("histories", [3_000, pytest.param(100_000, marks=pytest.mark.long)])
-def test_random_histories_lose_no_page_and_never_write_to_a_shared_one(histories):
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_random_histories_lose_no_page_and_never_write_to_a_shared_one(hybrid, histories):
   done = swapped = shared = 0
   for seed in range(10**6):
     rng = np.random.default_rng(seed)
-    world = World(seed, pages=int(rng.choice([6, 7, 9, 16, 40])), speculate=int(rng.choice([0, 2])))
+    pages, drafts = int(rng.choice([6, 7, 9, 16, 40])), int(rng.choice([0, 2]))
+    world = World(seed, hybrid, pages=pages, speculate=0 if hybrid else drafts)
     for _ in range(40):
       world.act()
     world.finish()
