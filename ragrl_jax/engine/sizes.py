@@ -126,8 +126,8 @@ def check_drafts(config: Any, speculate: int) -> None:
   """Raises ValueError if drafts are asked for from a model whose memories cannot be rolled back."""
   if speculate and config.traits.hybrid:
     raise ValueError(
-      f"config.rollout.speculate={speculate} with a {config.family} model: the memory of a delta layer cannot forget the "
-      "tokens of a draft that are not kept. Set it to 0."
+      f"config.rollout.speculate={speculate} with a {config.family} model: the memory of a delta layer cannot forget "
+      "the tokens of a draft that are not kept. Set it to 0."
     )
 
 

@@ -8,8 +8,8 @@ GPUs and TPUs have kernels for this attention (`paged_gpu`, `paged_tpu`). Plain 
 a running softmax. A page without tokens of a row adds exact zeros. So the result of a row does not depend on the length
 of the other rows.
 
-A hybrid's delta layers have a memory of fixed size per conversation (`models/delta.py`). These memories follow the pages
-in the cache; a conversation has one slot of each layer's, which it shares with nobody.
+A hybrid's delta layers have a memory of fixed size per conversation (`models/delta.py`). In the cache these memories
+follow the pages. A conversation has one slot of each layer's, which it shares with nobody.
 
 Keys and values may be int8, with one scale per token and head. Attention then uses the quantized values of all tokens,
 the call's own included. So the result does not depend on how a text is divided into calls.

@@ -110,8 +110,8 @@ class DecoderConfig:
       )
     if self.head_dim % 2 or self.rotated % 2 or not 2 <= self.rotated <= self.head_dim:
       raise ValueError(
-        f"head_dim is {self.head_dim}, of which {self.rotated} are rotated: rotary positions rotate pairs, so both must "
-        f"be even ({WHERE})."
+        f"head_dim is {self.head_dim}, of which {self.rotated} are rotated: rotary positions rotate pairs, so both "
+        f"must be even ({WHERE})."
       )
     for name in ("rope_theta", "local_rope_theta", "query_scale"):
       if (value := getattr(self, name)) is not None and value <= 0:
@@ -141,11 +141,13 @@ class DecoderConfig:
     sizes = {name: getattr(self, name) for name in DELTA}
     if not f.hybrid:
       if self.attend_every != 1 or any(sizes.values()) or self.rotary_dim is not None:
-        raise ValueError(f"{self.family} has neither delta layers ({sizes}) nor a rotary_dim: leave them out ({WHERE}).")
+        raise ValueError(
+          f"{self.family} has neither delta layers ({sizes}) nor a rotary_dim: leave them out ({WHERE})."
+        )
     elif self.attend_every < 2 or self.num_layers % self.attend_every or min(sizes.values()) < 1:
       raise ValueError(
-        f"{self.family} with num_layers={self.num_layers}, attend_every={self.attend_every}, {sizes}: attend_every must "
-        f"be at least 2 and divide num_layers, and the others be at least 1 ({WHERE})."
+        f"{self.family} with num_layers={self.num_layers}, attend_every={self.attend_every}, {sizes}: attend_every "
+        f"must be at least 2 and divide num_layers, and the others be at least 1 ({WHERE})."
       )
     elif self.delta_value_heads % self.delta_key_heads:
       raise ValueError(

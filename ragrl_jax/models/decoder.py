@@ -18,7 +18,7 @@ from ragrl_jax.parallel import rules
 
 # attend(layer, q [B, T, H, h], k [B, T, KV, h], v [B, T, KV, h], carry) -> (out [B, T, H, h], carry)
 Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
-# recur(layer, mix, carry) -> (out [B, T, D], carry), where mix(memory, counts) is `delta.mix` of the layer and its input
+# recur(layer, mix, carry) -> (out [B, T, D], carry), where mix(memory, counts) is `delta.mix` of the layer and its x
 Recur = Callable[[jax.Array, Callable, Any], tuple[jax.Array, Any]]
 
 STACKS = ("layers", "delta")  # the attributes of a decoder that hold stacked layers
@@ -116,8 +116,9 @@ class Decoder(nnx.Module):
     Args:
       x: [B, T, D], embedded tokens.
       positions: int [B, T], for the rotary embedding.
-      attend: called for each layer that attends with its number among them, q and k (normed and rotated) and v. The stacked layers are
-        scanned, so it is traced once; separate layers come one after the other, with the number as an int.
+      attend: called for each layer that attends with its number among them, q and k (normed and rotated) and v. The
+        stacked layers are scanned, so it is traced once; separate layers come one after the other, with the number as
+        an int.
       carry: state that `attend` receives and returns: a cache, or ().
       layers_of: the parameters of each layer, if they are separate arrays; None for the stacked ones of `layers`.
       routes: int [L, B, T, k], the experts to use in each layer; `experts.OWN` where the router chooses. None: the
@@ -192,7 +193,9 @@ class Decoder(nnx.Module):
         default the router chooses everywhere.
     """
     if until is not None and self.config.traits.hybrid:
-      raise ValueError(f"rows of trees in a {self.config.family} model: its delta layers need one text after the other.")
+      raise ValueError(
+        f"rows of trees in a {self.config.family} model: its delta layers need one text after the other."
+      )
     if segment_ids is None:
       segment_ids = jnp.ones(tokens.shape, jnp.int32)
     if positions is None:

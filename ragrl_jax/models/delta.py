@@ -42,11 +42,7 @@ class Memory(NamedTuple):
 
 
 def mix(
-  layer: layers.Layer,
-  x: jax.Array,
-  positions: jax.Array,
-  memory: Memory | None = None,
-  counts: jax.Array | None = None,
+  layer: layers.Layer, x: jax.Array, positions: jax.Array, memory: Memory | None = None, counts: jax.Array | None = None
 ) -> tuple[jax.Array, Memory]:
   """What a delta layer's mixer adds to the residual stream [B, T, D], and the memory after the row.
 

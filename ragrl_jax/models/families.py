@@ -150,7 +150,7 @@ def get(name: Any, where: str) -> Family:
 
 
 def tensors(config: Any) -> dict[str, str | tuple[str, ...]]:
-  """Our parameter → the name of its tensor, or of those of all layers, for a `DecoderConfig`; see `models/mapping.py`."""
+  """Our parameter → the name of its tensor, or of those of all layers; see `models/mapping.py`. For a `DecoderConfig`."""
   if not config.traits.hybrid:
     return {**TENSORS, **config.traits.tensors}
   numbers = numbers_of(config.num_layers, config.attend_every)
@@ -161,7 +161,9 @@ def tensors(config: Any) -> dict[str, str | tuple[str, ...]]:
 def numbers_of(layers: int, attend_every: int) -> dict[str, list[int]]:
   """The numbers of a hybrid's layers that attend ("layers"), and of its delta layers ("delta")."""
   attends = pattern(layers, attend_every)
-  return {name: [i for i in range(layers) if attends[i] is delta] for name, delta in (("layers", False), ("delta", True))}
+  return {
+    name: [i for i in range(layers) if attends[i] is delta] for name, delta in (("layers", False), ("delta", True))
+  }
 
 
 def pattern(layers: int, every: int = PATTERN) -> tuple[bool, ...]:

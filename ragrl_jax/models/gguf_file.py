@@ -181,7 +181,9 @@ def _entries(file: GgufFile, config: dict[str, Any]) -> Iterator[tuple]:
   family, layers = config["model_type"], config["num_hidden_layers"]
   number = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}[file.fields["general.architecture"]]
   names = gguf.get_tensor_name_map(number, layers)
-  templates = [name for name in {**families.TENSORS, **families.FAMILIES[family].tensors}.values() if name.count("{}") < 2]
+  templates = [
+    name for name in {**families.TENSORS, **families.FAMILIES[family].tensors}.values() if name.count("{}") < 2
+  ]
   theirs = {}
   for name in (template.format(layer) for template in templates for layer in range(layers)):
     theirs[names.get_name(name, try_suffixes=(".weight", ".bias"))] = name

@@ -1,9 +1,10 @@
 """LoRA adapters: a frozen matrix W with two trained low-rank matrices A and B, x W + alpha / rank · (x A) B.
 
 A pattern selects the matrices with adapters. It is a list of words; each is a regular expression that must match the
-whole name of a matrix in `EVERY`: "q v" selects two, "[qkvo]" attention's, "gate|up|down" the MLP's, "qkv|z|out"
-those of delta layers, ".*" all. Adapters are stacked over the layers as their matrices are: A [L, in, rank] in
-`layers/NAME_lora_a`, B [L, rank, out] in `layers/NAME_lora_b`; a hybrid also has them under `delta/`. Folders of adapters are in PEFT's format: adapter_config.json and adapter_model.safetensors.
+whole name of a matrix in `EVERY`: "q v" selects two, "[qkvo]" attention's, "gate|up|down" the MLP's, "qkv|z|out" those
+of delta layers, ".*" all. Adapters are stacked over the layers as their matrices are: A [L, in, rank] in
+`layers/NAME_lora_a`, B [L, rank, out] in `layers/NAME_lora_b`; a hybrid also has them under `delta/`. Folders of
+adapters are in PEFT's format: adapter_config.json and adapter_model.safetensors.
 
 Source: Hu et al. (arXiv 2106.09685) sec. 4.1. A is initialised as in PEFT; B is 0 at first, so adapters start without
 effect.
