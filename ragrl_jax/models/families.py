@@ -150,7 +150,7 @@ def get(name: Any, where: str) -> Family:
 
 
 def tensors(config: Any) -> dict[str, str | tuple[str, ...]]:
-  """Our parameter → the name of its tensor, or of those of all layers; see `models/mapping.py`. For a `DecoderConfig`."""
+  """Our parameter → the name of its tensor, or of those of all layers (`models/mapping.py`). For a DecoderConfig."""
   if not config.traits.hybrid:
     return {**TENSORS, **config.traits.tensors}
   numbers = numbers_of(config.num_layers, config.attend_every)
