@@ -54,6 +54,30 @@ def test_a_saved_folder_is_read_back(family, shard_bytes, tmp_path):
   assert not list((tmp_path / "out").glob("*.partial"))
 
 
+def test_the_text_part_beside_an_image_encoder_is_read(tmp_path):
+  """As Qwen3.5 is published: settings in text_config, longer names, image encoder and draft heads beside them."""
+  config = hf_folders.DECODERS["qwen3_5_text"]
+  shapes = hf_folders.decoder_shapes(config)
+  alone, _ = weights.load_pretrained(hf_folders.write(tmp_path / "text", config, shapes))
+  text = {key: value for key, value in config.items() if key != "tie_word_embeddings"}
+  text |= dict(mtp_num_hidden_layers=1, mamba_ssm_dtype="float32", output_gate_type="swish")
+  whole = dict(model_type="qwen3_5", text_config=text, vision_config=dict(depth=2), tie_word_embeddings=True)
+  long = {f"model.language_model.{n.removeprefix('model.')}": hf_folders.tensor(n, s) for n, s in shapes.items()}
+  beside = {"model.visual.patch_embed.weight": np.ones(3, np.float32), "mtp.fc.weight": np.ones(3, np.float32)}
+  model, read = weights.load_pretrained(hf_folders.write(tmp_path / "whole", whole, {}, **long | beside))
+  assert read.family == "qwen3_5_text" and read.tied and read.attend_every == 2 and read.rotary_dim == 4
+  equal(model, alone)
+  for change, says in (
+    (dict(text_config=None), "text_config is missing"),
+    (dict(text_config=text | dict(attn_output_gate=False)), "attn_output_gate is False"),
+    (dict(text_config=text | dict(layer_types=["full_attention"] * 2 + ["linear_attention"] * 2)), "layer_types has"),
+    (dict(text_config=text | dict(linear_conv_kernel_dim=None)), "linear_conv_kernel_dim is missing"),
+    (dict(text_config=text | dict(attention_bias=True)), "attention_bias is True"),
+  ):
+    with pytest.raises(ValueError, match=says):
+      DecoderConfig.from_hf(whole | change)
+
+
 def test_saving_one_file_over_shards_leaves_no_index(folder, tmp_path):
   model, config = weights.load_pretrained(folder)
   weights.save_pretrained(model, config, tmp_path, shard_bytes=3000)

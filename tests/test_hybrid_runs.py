@@ -1,0 +1,57 @@
+"""A hybrid from end to end: it is trained, resumed, exported and evaluated, and what it cannot do is refused."""
+
+import decoders
+import pytest
+import tiny_world
+
+from ragrl_jax.jobs import evaluate, train
+from ragrl_jax.models import weights
+from ragrl_jax.run.prepared import prepare
+
+SHAPE = dict(
+  family="qwen3_5_text", num_layers=2, attend_every=2, rotary_dim=4, delta_key_heads=1, delta_value_heads=2,
+  delta_key_dim=16, delta_value_dim=16, delta_conv=4,
+)  # fmt: skip
+
+
+def config_of(world):
+  config = tiny_world.config(world)
+  config.model.shape.update(SHAPE)
+  config.learner.share_prompts, config.steps = False, 2
+  return config
+
+
+@pytest.mark.slow  # two runs, an evaluation and their programs
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_run_is_resumed_exactly_exported_and_evaluated(world, tmp_path, rank):
+  config = config_of(world)
+  if rank:
+    model, shape = decoders.made(config)[:2]
+    weights.save_pretrained(model, shape, tmp_path / "base")
+    config.model.path, config.model.lora.rank = str(tmp_path / "base"), rank
+    config.model.lora.layers = "q up qkv out"
+  whole = list(train.train(config, tmp_path / "whole"))
+  assert all(metrics["mismatch"] < 1e-4 for metrics in whole)  # the engine plays with the trained weights
+  next(train.train(config, tmp_path / "parts"))
+  assert [metrics["step"] for metrics in train.train(config, tmp_path / "parts")] == [2]
+  tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
+  if not rank:
+    assert weights.load_pretrained(tmp_path / "whole" / "model")[1].traits.hybrid
+  config.data.max_examples = 4
+  assert evaluate.evaluate(config, tmp_path / "whole", config.data.evaluate, tmp_path / "out")["n"] == 4
+
+
+def test_what_a_memory_cannot_do_is_refused_before_anything_is_loaded(world):
+  for name, value, says in (
+    ("learner.share_prompts", True, "config.learner.share_prompts with a qwen3_5_text model.*neither branch"),
+    ("rollout.speculate", 2, "config.rollout.speculate=2 with a qwen3_5_text model"),
+    ("mesh", dict(data=1, fsdp=1, tensor=1, sequence=2), "config.mesh.sequence with a qwen3_5_text model"),
+  ):
+    config = config_of(world)
+    room, _, setting = name.rpartition(".")
+    if room:
+      config[room][setting] = value
+    else:
+      config.mesh.update(value)
+    with pytest.raises(ValueError, match=says):
+      prepare(config)
