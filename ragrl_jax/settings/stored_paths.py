@@ -28,7 +28,9 @@ _PATHS = re.compile(r"(?<=^milvus:)(?!https?://)[^?]*?\.db(?=[/?]|$)|(?<=[?&]enc
 def note(folder: str | os.PathLike) -> None:
   """Notes the folder's own place, and that of this process, from which relative paths begin."""
   text = json.dumps(dict(folder=os.path.realpath(folder), began=os.getcwd()), indent=1)
-  (pathlib.Path(folder) / FILE).write_text(text + "\n", encoding="utf-8")
+  part = pathlib.Path(folder) / f"{FILE}.part"
+  part.write_text(text + "\n", encoding="utf-8")
+  part.replace(pathlib.Path(folder) / FILE)
 
 
 def found(value: str, folder: str | os.PathLike, *, local: bool = False) -> str:
