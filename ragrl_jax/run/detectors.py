@@ -62,6 +62,7 @@ class Detector:
 
 
 EXPLORING = "a higher config.loss.clip_high, config.rollout.temperature or config.loss.entropy_coef"
+FEWER = "fewer config.loss.epochs or minibatches, or a lower config.optimizer.learning_rate"
 LLDS = "config.loss.llds_coef=0.2, or fewer config.loss.epochs or minibatches"
 GUARDED = "config.switches.guarded=True if the recipe has it, and see 'Unearned reward' in its README.md"
 SEARCHING = "config.switches.no_search_penalty if the recipe has it, or a higher config.loss.kl_coef"
@@ -83,12 +84,13 @@ DETECTORS = (
   Detector("searches", "the policy is learning not to search", SEARCHING, low=1 / 3),
   Detector("queries/repeated", "an episode asks the same query again and again", SLOWER, rise=0.2, hold=2),
   Detector("queries/shared", "different questions are searched with the same query", SLOWER, rise=0.2, hold=2),
+  Detector("old_kl", "the updates on one batch move the policy too far", FEWER, most=0.03, hold=2),
   Detector("fallen_tokens", "right actions lose their likelihood", LLDS, most=0.2, hold=2),
   Detector("entropy", "the policy has stopped exploring", EXPLORING, low=0.2),
   Detector("entropy", "the policy is becoming random", SLOWER, high=3.0),
-  Detector("entropy/thought", "the thought is becoming random", SLOWER, high=3.0, rise=0.1, hold=2),
-  Detector("entropy/query", "queries are becoming random", SLOWER, high=3.0, rise=0.1, hold=2),
-  Detector("entropy/answer", "answers are becoming random", SLOWER, high=3.0, rise=0.1, hold=2),
+  Detector("entropy/thought", "the thought is becoming random", SLOWER, high=3.0, rise=0.15, hold=2),
+  Detector("entropy/query", "queries are becoming random", SLOWER, high=3.0, rise=0.3, hold=2),
+  Detector("entropy/answer", "answers are becoming random", SLOWER, high=3.0, rise=0.5, hold=2),
 )
 
 

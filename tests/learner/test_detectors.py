@@ -49,12 +49,13 @@ def test_an_alarm_says_what_moved_since_when_and_what_to_try():
 
 # Runs of real models (docs/real_model.md) and of the quickstart, by the metrics that detectors read, step by step.
 RUNS = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "detected_runs.json").read_text())
-# ARENA's analysis died where its absence was paid, LEAR's evidence shrank to the answer, which its reward pays, and a
-# quickstart with far too high a rate collapsed from its third step on.
+# ARENA's analysis died where its absence was paid, LEAR's evidence shrank to the answer, which its reward pays, and the
+# quickstart collapsed where its rate was too high.
 MOVED = {
   "ARENA on a GPU, continued": ("unearned/no_reasoning", 13),
   "LEAR": ("unearned/bare_answer", 20),
   "quickstart, collapsed": ("entropy", 4),
+  "quickstart, 16 replies a step, five times the rate": ("old_kl", 2),
 }
 
 
@@ -73,11 +74,11 @@ def test_a_collapse_in_the_first_steps_does_not_become_the_start():
 
 
 def test_a_small_number_may_grow_by_a_factor_and_a_large_one_by_a_rise():
-  """Entropy by kind of token is out of its range beyond three times its start and .1 nats above it."""
+  """Entropy of queries is out of its range beyond three times its start and .3 nats above it."""
   queries = lambda start, later: [CALM | {"entropy/query": start}] * 5 + [CALM | {"entropy/query": later}] * 2
-  assert not alarms(queries(0.01, 0.1)) and not alarms(queries(0.2, 0.5))
-  assert alarms(queries(0.01, 0.2)) and alarms(queries(0.2, 0.7))
-  assert not alarms(queries(0.01, 0.2)[:-1])  # it holds for two steps
+  assert not alarms(queries(0.01, 0.3)) and not alarms(queries(0.2, 0.5))
+  assert alarms(queries(0.01, 0.4)) and alarms(queries(0.2, 0.7))
+  assert not alarms(queries(0.01, 0.4)[:-1])  # it holds for two steps
 
 
 def test_a_bound_holds_from_the_first_step():
