@@ -54,7 +54,7 @@ RUNS = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "detected_runs
 MOVED = {
   "ARENA on a GPU, continued": ("unearned/no_reasoning", 13),
   "LEAR": ("unearned/bare_answer", 20),
-  "quickstart, collapsed": ("entropy", 4),
+  "quickstart, collapsed": ("old_kl", 3),
   "quickstart, 16 replies a step, five times the rate": ("old_kl", 2),
 }
 
