@@ -216,7 +216,7 @@ class Replica:
     """Frees its pages and its slot."""
     self.pages.release(conversation.pages)
     conversation.pages = []
-    if conversation.slot != NO_SLOT:
+    if self.slots is not None and conversation.slot != NO_SLOT:
       self.memories = [(source, to) for source, to in self.memories if to != conversation.slot]
       self.slots.release([conversation.slot])
       conversation.slot = NO_SLOT

@@ -9,7 +9,7 @@ from ragrl_jax.core.text import tags
 from ragrl_jax.judging import references
 from ragrl_jax.prompting import wording
 from ragrl_jax.recipes import recipe
-from ragrl_jax.structs import MODEL, Episode, Example, Passage, Policy, Tools
+from ragrl_jax.structs import MODEL, Episode, Example, Passage, Policy, Segment, Tools
 
 Play = Callable[[Example, Policy, Tools], Awaitable[Episode]]
 
@@ -133,6 +133,26 @@ def answer_fields(play: Play, reward: AnswerReward) -> dict[str, Any]:
   judges = reward.kind == "judge"
   play = judge_answer(play, reward.parser) if judges else play
   return dict(parser=reward.parser, play=play, judges_golds=judges, **recipe.scoring(reward))
+
+
+def spoken(text: str) -> str:
+  """What the model says after its thoughts: an answer inside a `<think>` block is none.
+
+  A chat template may open the first block, so a closing tag needs no opening one. A block without an end hides what
+  follows.
+  """
+  return text.rpartition("</think>")[2].partition("<think>")[0]
+
+
+def thinks(segments: Sequence[Segment]) -> bool:
+  """Whether the model is inside a `<think>` block, which it or the chat template has opened."""
+  said = ""
+  for segment in reversed(segments):
+    if segment.owner != MODEL:
+      said = segment.text.rstrip()[-len("<think>") :] + said
+      break
+    said = segment.text + said
+  return said.rfind("<think>") > said.rfind("</think>")
 
 
 def find_answer(parser: recipe.Parser, episode: Episode) -> str | None:

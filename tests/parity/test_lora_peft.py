@@ -27,6 +27,9 @@ def base(family, path):
     mistral=dict(window=4),
     gemma3_text=dict(window=3, sliding=(True, False), query_scale=10.0),
     qwen3_moe=dict(num_experts=5, experts_per_token=2),
+    qwen3_5_text=dict(
+      attend_every=2, delta_key_heads=2, delta_value_heads=4, delta_key_dim=16, delta_value_dim=16, delta_conv=4
+    ),
   )
   config = DecoderConfig.from_shape(31, family=family, tied=family == "qwen3", **SHAPE | more.get(family, {}))
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
@@ -84,6 +87,7 @@ def compare(ours, theirs):
     ("mistral", "[qkvo] down"),
     ("gemma3_text", ".*"),
     ("qwen3_moe", ".*"),  # attention's four
+    ("qwen3_5_text", ".*"),
   ],
 )
 def test_our_folder_in_peft(family, pattern, tmp_path):

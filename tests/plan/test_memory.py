@@ -6,6 +6,7 @@ from flax import nnx
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.plan import aot, compiled, memory
@@ -23,6 +24,20 @@ def test_the_parameters_of_a_chip():
   found = memory.counted(SHAPE, Axes(fsdp=4, tensor=2))
   assert (found.matrices, found.tables) == (2 * 640 / 8, 12 * 8 / 8)
   assert found.narrow == 2 * (2 * 8 + 2 * 4) + 8  # norms of layers and heads, and the last
+
+
+def test_the_parameters_of_a_hybrid():
+  """The plan counts what the model has; tensor does not split the mixers of delta layers."""
+  sizes = dict(key_heads=1, value_heads=2, key_dim=4, value_dim=6, conv=3)
+  more = dict(d_model=8, num_layers=4, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16, rope_theta=1e4, attend_every=2)
+  shape = DecoderConfig.from_shape(
+    12, family="qwen3_5_text", **more, **{f"delta_{name}": size for name, size in sizes.items()}
+  )
+  model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0)))
+  assert memory.counted(shape, Axes()).all == sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
+  # A mixer: q and k of 4, v of 12, gate and output of 12, two numbers of 2 heads, each for 8 features: 48 · 8.
+  whole, halved = (memory.counted(shape, Axes(tensor=n)).matrices for n in (1, 2))
+  assert whole - halved == (whole - 2 * 48 * 8) / 2
 
 
 @pytest.mark.parametrize(

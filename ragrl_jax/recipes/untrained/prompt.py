@@ -149,8 +149,8 @@ class Parser(parts.Parser):
     return found.body.strip()
 
   def answer(self, text: str) -> str | None:
-    """The last complete answer in the text outside of `search_agent.own`'s blocks, or None."""
-    found = tags.last(own(text), ("answer",))
+    """The last complete answer in the text after its thoughts, outside of `search_agent.own`'s blocks, or None."""
+    found = tags.last(parts.spoken(own(text)), ("answer",))
     return None if found is None else found.body.strip()
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
