@@ -267,6 +267,9 @@ def tables() -> str:
         shares = " | ".join(f"{x[key]:.2%}" for key in ("capped", "icepop", "sequences"))
         text.append(f"| {x['name']} | {x['tokens']:,} | {numbers} | {shares} |")
       text.append("")
+    text += (
+      [f"Not measured: {', '.join(sorted(missing))}.\n"] if (missing := {"pairs", "gaps", "costs"} - row.keys()) else []
+    )
     if "costs" in row:
       names = [x["name"] for x in next(iter(row["costs"].values()))]
       text += [f"| distance to the unbiased gradient | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]

@@ -32,6 +32,7 @@ def test_an_alarm_in_time_comes_a_fifth_of_the_steps_before_the_fall():
   em = curve(0.4, 0.9, 0.9, 0.9, 0.9, 0.9, 0.2, 0.0)  # falls at step 12
   rows = [dict(em=em, alarms={"old_kl": step}) for step in (1, 9, 10)] + [dict(em=em, alarms={})]
   assert [collapse.lead([row]) for row in rows] == [(1, 1), (1, 1), (0, 1), (0, 1)]
+  assert collapse.lead(rows, without="old_kl") == (0, 4)
 
 
 def test_alarms_are_replayed_from_a_runs_metrics():
