@@ -3,6 +3,8 @@
 Nothing heavy is imported before the command is known: `ragrl` and `ragrl --help` start at once.
 """
 
+import __future__
+
 import difflib
 import importlib
 import importlib.machinery
@@ -112,11 +114,20 @@ class _Finder(importlib.machinery.PathFinder):
     if fullname.partition(".")[0] in ("jax", "jaxtyping", "flax", "optax", "orbax"):
       return importlib.machinery.ModuleSpec(fullname, _Loader(None), is_package=True)
     own = fullname.startswith("ragrl_jax.cli") or fullname == cls.command
-    deferred = fullname.startswith("ragrl_jax.") and not own
-    spec = super().find_spec(fullname, path, target) if deferred else None
-    if spec is not None and spec.loader is not None:
-      spec.loader = _Loader(spec.loader)
+    spec = super().find_spec(fullname, path, target) if fullname.startswith("ragrl_jax.") else None
+    if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+      if not fullname.startswith("ragrl_jax.settings"):  # which reads the types of its fields
+        spec.loader = _Untyped(fullname, spec.loader.path)
+      spec.loader = spec.loader if own else _Loader(spec.loader)
     return spec
+
+
+class _Untyped(importlib.machinery.SourceFileLoader):
+  """Leaves annotations as text: no module runs for the types of functions that a help does not call."""
+
+  def get_code(self, fullname):
+    flag = __future__.annotations.compiler_flag
+    return compile(self.get_data(self.path), self.path, "exec", flag, dont_inherit=True)
 
 
 class _Loader:
