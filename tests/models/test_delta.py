@@ -11,6 +11,8 @@ from flax import nnx
 from ragrl_jax.models import delta
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
 
 SHAPE = dict(
   d_model=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=24, rope_theta=100.0, attend_every=2,
@@ -91,6 +93,25 @@ def test_a_row_in_parts_is_the_whole_row_and_its_padding_is_not_remembered():
     parts.append(out[:, : last - first])
   near((whole, end), (jnp.concatenate(parts, axis=1), memory))
   near(memory, delta.mix(layer(), x[:, :1], positions[:, :1] + 12, memory, jnp.zeros(2, jnp.int32))[1])
+
+
+@pytest.mark.slow  # a backward pass for one device and one for eight
+def test_eight_devices_compute_what_one_does():
+  graphdef, params = nnx.split(Decoder(CONFIG, rngs=nnx.Rngs(0)))
+  tokens = jnp.asarray(np.random.default_rng(0).integers(0, 29, (8, 16)), jnp.int32)
+  segments = jnp.broadcast_to(jnp.repeat(jnp.array([1, 2]), jnp.array([7, 9]), total_repeat_length=16)[None], (8, 16))
+
+  def run(params, mesh):
+    def loss(params):
+      model = nnx.merge(graphdef, params)
+      model.mesh = mesh
+      logits = model(tokens, None, segments)
+      return jax.nn.log_softmax(logits)[..., 0].mean(), logits
+
+    return jax.device_get(jax.jit(jax.grad(loss, has_aux=True))(params))
+
+  mesh = mesh_lib.make(jax.devices(), data=4, fsdp=2, tensor=1, sequence=1)
+  near(run(params, None), run(rules.place(mesh, params), mesh))
 
 
 def test_sizes_that_do_not_fit_are_refused():
