@@ -284,7 +284,8 @@ INTRODUCTION = f"""## Sampler and learner
 
 The engine samples conversations of two turns, and the learner's forward pass scores the same tokens. Gaps are of
 log-probabilities, in nats; of a sequence, of their sums. IcePop's bounds are [{FLOOR}, {CAP}]. The unbiased gradient
-weighs each token by its exact ratio; advantages are random signs.
+weighs each token by its exact ratio; advantages are random signs. Distances are of one sample of 64 conversations, so
+a part of them is chance; 0 means that no weight lay beyond a correction's bounds.
 
 Why float32 differs (XLA:CPU, found by comparing single operations):
 
