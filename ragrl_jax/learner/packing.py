@@ -314,7 +314,9 @@ def _told(items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], l
     until[there] = end
     rows.append(read[:, :end])
   width = max(-(-max(own.shape[1] for own in rows) // step), 1) * step
-  return Told(*np.stack([np.pad(own, ((0, 0), (0, width - own.shape[1]))) for own in rows], axis=1), twins)
+  padded = [np.pad(own, ((0, 0), (0, width - own.shape[1]))) for own in rows]
+  tokens, positions, until = np.stack(padded, axis=1)
+  return Told(tokens, positions, until, twins)
 
 
 def _read(item: Item) -> np.ndarray:

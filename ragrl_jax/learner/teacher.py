@@ -52,7 +52,8 @@ class Teacher:
     def teacher_states(params: Any, batch: Batch, told: Told | None) -> jax.Array:
       if told is None:
         return forward.states(model(params), dataclasses.replace(batch, routes=None))  # the policy's, not this model's
-      hidden = model(params).hidden(told.tokens, told.positions, None, told.until)
+      reader: Any = model(params)
+      hidden = reader.hidden(told.tokens, told.positions, None, told.until)
       return jnp.take_along_axis(hidden, told.twins[:, :, None], axis=1)
 
     def teacher_score(params: Any, batch: Batch, told: Told | None) -> jax.Array:

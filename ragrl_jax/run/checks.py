@@ -131,12 +131,13 @@ def mesh(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None,
   if shape.traits.hybrid and training:
     refused = {"config.learner.share_prompts": config.learner.share_prompts}
     refused["config.mesh.sequence"] = mesh is not None and mesh.shape["sequence"] > 1
+    refused["config.loss.teacher.path='policy'"] = config.loss.teacher.path == "policy"
     for name, given in refused.items():
       if given:
         raise ValueError(
           f"{name} with a {shape.family} model: the memory of a delta layer goes through a row from its first token to "
-          "its last, so a row can neither branch nor be split. Set config.learner.share_prompts=False and "
-          "config.mesh.sequence=1."
+          "its last, so a row can neither branch nor be split. Set config.learner.share_prompts=False, "
+          "config.mesh.sequence=1 and another teacher."
         )
   if mesh is not None:
     blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths) if training else {}
