@@ -62,6 +62,11 @@ GUARDS = {
   "a fifth of the rate": dict(optimizer=dict(learning_rate=5e-5)),
   "a fifth of the rate, LLDS": dict(optimizer=dict(learning_rate=5e-5), loss=dict(llds_coef=2.0)),
   "LLDS, DPPO, KL": dict(loss=dict(KL, kl_corrected=True, llds_coef=0.2, max_fall=0.2, max_rise=0.2)),
+  "rollback, LLDS, sequence mask": dict(
+    guard=dict(rollback=1, most_rollbacks=5),
+    checkpoint=dict(every=1),
+    loss=dict(llds_coef=2.0, sequence_low=0.98, sequence_high=1.02),
+  ),
   "LLDS, sequence mask, KL": dict(
     loss=dict(KL, kl_corrected=True, llds_coef=2.0, sequence_low=0.98, sequence_high=1.02)
   ),
