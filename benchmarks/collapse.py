@@ -309,15 +309,15 @@ if no run collapses with it and its mean EM at the end is within {near} of the b
 |---|---|---|---|---|---|---|
 {guards}
 
-- No guard of the loss alone prevents the collapse at this rate. What masks leave out stops pulling, but the steps that
-  Adam takes for the rest are as large as before. A KL to the start holds EM there: nothing is learned.
+- No guard of the loss that masks, bounds or pays tokens prevents the collapse at this rate. What masks leave out stops
+  pulling, but the steps that Adam takes for the rest are as large as before. A corrected KL to the start kept both of
+  its runs; one of them learned nothing.
 - LLDS, sequence mask and KL together prevent it in four seeds of five, at the price of what the run could have learned.
 - `guard.rollback=1`, with a checkpoint a step, prevents it in every seed at the provoked rate: it returns two or three
   times in sixteen steps, and the halved rates do the rest. It ends higher than any guard of the loss, and below a run
   whose rate was right from the start, since undone steps are lost. LLDS and a mask beside it do not help.
 - IcePop compares the learner with the sampler before the updates. Where both have the same weights and arithmetic it
-  leaves nothing out, so its run is the unguarded one. So is that of the penalties: no reply withheld a search or an
-  answer before EM had fallen.
+  leaves nothing out. Nor do the penalties help: hardly a reply withholds a search or an answer before EM has fallen.
 - A fifth of the rate prevents the collapse, with and without LLDS.
 
 Runs that are missing: {missing}. The same at 135M parameters was not run: sixteen steps of ARENA's replies would take
