@@ -1,59 +1,76 @@
-r"""Speed on a GPU, in one call: writes docs/performance.md.
+r"""Speed on a GPU, in one call: adds to docs/performance.jsonl, and writes docs/performance.md.
 
-Run:    python benchmarks/gpu.py [--out docs/performance.md] [--only decode,learn,switch,search] [--python_torch PYTHON]
+Run:    python benchmarks/gpu.py [--only decode,learn,switch,search] [--python_torch PYTHON] [--rounds 3]
+                                 [--minutes 12] [--part_minutes 3]
         python benchmarks/gpu.py --compile     without a GPU: compiles the same programs for an H200 (gpu_compiled.py)
 
-  decode   64 conversations with 512 prompt tokens and 512 sampled tokens, random weights of Qwen2.5-1.5B and 7B in
-           bfloat16: the engine's tokens per second, and the bound set by reading all weights and the mean cache per
-           token.
-  learn    GRPO steps on 16 rows of 4,096 tokens, half of each sequence trained, with remat: all parameters of 1.5B
-           (float32 master weights), and LoRA of rank 16 on 7B; one sequence per row and four
-           (blockwise). MFU counts the operations that the step needs (learner/flops.py), without remat's second pass.
+  decode   64 conversations with 512 prompt tokens and 512 sampled tokens, random weights in bfloat16: the engine's
+           tokens per second, and the bound set by reading all weights and the mean cache per token.
+  learn    GRPO steps on 16 rows of 4,096 tokens, half of each sequence trained, with remat: all parameters (float32
+           master weights), and LoRA of rank 16 on 7B; one sequence per row and four. MFU counts the operations that
+           the step needs (learner/flops.py), without remat's second pass.
   switch   the seconds from updated parameters in the learner to an engine that samples with them.
   search   exact search, 64 queries over 21,000,000 random rows of 768 bfloat16 numbers, ten results each.
 Decoding and the step are also measured in transformers and torch, if --python_torch has torch with CUDA. Every
-measurement has its own process and the whole GPU. Needs a GPU of 80 GB (jax[cuda13]). Without one nothing is measured;
-a page without figures says so, and has what compiling showed (docs/performance.json).
+measurement has its own process and the whole GPU, and its figures are written before the next one starts. Needs a GPU
+of 80 GB (jax[cuda13]). Without one nothing is measured. The page has the last figures of every measurement, and what
+compiling showed (docs/performance.json).
 """
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import textwrap
+import time
 
 import gpu_compiled
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"
-MEASURED_ON = "Measured on"
+KEPT = ROOT / "docs" / "performance.jsonl"
 NONE, UNCOMPILED = "not measured", "not compiled"
 MISSING = f"{UNCOMPILED} | | |"  # three columns
 SMALLER, LARGER = "qwen2.5-1.5b", "qwen2.5-7b"
-# (side, part, shape) of every process; the suffix "+lora" trains adapters.
+SMALL = ("smollm2-135m", "qwen3-0.6b")
+LEARNS = {SMALLER: "all parameters", f"{LARGER}+lora": "LoRA"} | dict.fromkeys(SMALL, "all parameters")
+# (side, part, shape) of every process, the most telling ones first; the suffix "+lora" trains adapters.
 WORK = [
-  *((side, "decode", shape) for shape in (SMALLER, LARGER) for side in ("ours", "torch")),
-  *((side, "learn", shape) for shape in (SMALLER, f"{LARGER}+lora") for side in ("ours", "torch")),
+  *(("ours", "decode", shape) for shape in (SMALLER, LARGER)),
+  *(("ours", "learn", shape) for shape in (SMALLER, f"{LARGER}+lora")),
+  ("ours", "search", ""),
+  *(("ours", part, shape) for shape in SMALL for part in ("decode", "learn")),
   ("ours", "switch", SMALLER),
   ("ours", "switch", f"{LARGER}+lora"),
-  ("ours", "search", ""),
+  *(("torch", "learn", shape) for shape in LEARNS),
+  *(("torch", "decode", shape) for shape in (SMALLER, LARGER, *SMALL)),
 ]
 Found = dict[tuple[str, ...], dict]
 ASKS = """
 import json, jax
-from importlib.metadata import version
-print(json.dumps(dict(platform=jax.default_backend(), name=jax.devices()[0].device_kind, jax=version("jax"))))
+print(json.dumps(dict(platform=jax.default_backend(), card=jax.devices()[0].device_kind)))
 """
 
 
-def page(found: Found, where: str = "", counted: Found | None = None) -> str:
+def read() -> Found:
+  """(side, part, shape) → the last figures that are stored, or the reason why there are none."""
+  found: Found = {}
+  for line in KEPT.read_text().splitlines() if KEPT.is_file() else []:
+    row = json.loads(line)
+    key = row["side"], row["part"], row["shape"]
+    if "error" not in row or key not in found:
+      found[key] = row
+  return found
+
+
+def page(found: Found, counted: Found | None = None) -> str:
   """The text of the page.
 
   Args:
-    found: (side, part, shape) → result of gpu_parts.measure, or dict(error=…).
-    where: the GPU and JAX's version; "" if nothing was measured.
+    found: see `read`.
     counted: (part, shape) → what compiling showed, see gpu_compiled.py.
   """
   counted = counted or {}
@@ -71,16 +88,14 @@ def page(found: Found, where: str = "", counted: Found | None = None) -> str:
     "# Performance on a GPU",
     "",
     "Written by `python benchmarks/gpu.py`; its docstring explains the measurements.",
-    f"{MEASURED_ON} {where}."
-    if where
-    else f'No GPU has run it yet: every time is "{NONE}". For speeds on CPU see the [README](../README.md#speed).',
+    *measured_with(found),
     *compiled_with(counted),
     "",
     "| Decoding, batch 64 | tokens/s | HBM bound | share (aim 70 %) | transformers + torch, tokens/s | "
     "compiled: kernels a token | loops the host reads | bytes over weights + cache |",
     "|---|---|---|---|---|---|---|---|",
   ]
-  for shape in (SMALLER, LARGER):
+  for shape in (*SMALL, SMALLER, LARGER):
     ours = lambda name, shape=shape: value("ours", "decode", shape, name)
     count = counted.get(("decode", shape))
     lines.append(
@@ -94,7 +109,8 @@ def page(found: Found, where: str = "", counted: Found | None = None) -> str:
     "compiled: kernels a layer, there and back | loops the host reads | temporaries |",
     "|---|---|---|---|---|---|---|",
   ]
-  for shape, what in ((SMALLER, "all parameters"), (f"{LARGER}+lora", "LoRA")):
+  for shape in (*SMALL, SMALLER, f"{LARGER}+lora"):
+    what = LEARNS[shape]
     count = counted.get(("learn", shape))
     for kind, rows in (("single", "one sequence per row"), ("packed", "four sequences per row")):
       ours = lambda name, shape=shape, kind=kind: value("ours", "learn", shape, kind, name)
@@ -112,7 +128,7 @@ def page(found: Found, where: str = "", counted: Found | None = None) -> str:
   for shape, what in ((SMALLER, "1.5B, all parameters"), (f"{LARGER}+lora", "7B, LoRA")):
     took, count = value("ours", "switch", shape, "seconds"), counted.get(("switch", shape))
     room = f"{gib(count['temporaries'])}, beside weights of {gib(count['weights'])}" if count else UNCOMPILED
-    lines.append(f"| Learner → engine, {what} | {shown(took, '.3f', ' s')} | {room} |")
+    lines.append(f"| Learner → engine, {what} | {shown(took and 1e3 * took, '.1f', ' ms')} | {room} |")
   taken, bound = (value("ours", "search", "", name) for name in ("ms", "bound_ms"))
   count = counted.get(("search", ""))
   room = f"{gib(count['temporaries'])}, {count['kernels']} kernels" if count else UNCOMPILED
@@ -125,6 +141,19 @@ def page(found: Found, where: str = "", counted: Found | None = None) -> str:
     lines += [f"- {' '.join(key).strip()}: {error}" for key, error in errors]
   lines += ["", *ATTENTION, ""]
   return "\n".join(lines)
+
+
+def measured_with(found: Found) -> list[str]:
+  """Lines that say when, where and with which versions the figures were measured."""
+  when = "{card}, {versions}, commit {commit}, {day}, best of {rounds} after a warm-up"
+  named = sorted({when.format(**row) for row in found.values() if "error" not in row})
+  if not named:
+    return [f'No GPU has run it yet: every time is "{NONE}". For speeds on CPU see the [README](../README.md#speed).']
+  return [
+    "Measured on one GPU (the last figure of each kind; `performance.jsonl` has all):",
+    "",
+    *(f"- {one}" for one in named),
+  ]
 
 
 def compiled_with(counted: Found) -> list[str]:
@@ -152,41 +181,64 @@ ATTENTION = (
 )
 
 
-def run(python: str, side: str, part: str, shape: str, *flags: str) -> dict:
-  """Runs one measurement in its own process. Returns its result, or dict(error=…)."""
+def run(python: str, side: str, part: str, shape: str, *flags: str, seconds: float | None = None) -> dict:
+  """Runs one measurement in its own process, for at most `seconds`. Returns its result, or dict(error=…)."""
   script = pathlib.Path(__file__).with_name("gpu_parts.py")
   command = [python, str(script), side, part, *([shape] if shape else []), *flags]
-  path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-  done = subprocess.run(command, capture_output=True, text=True, env=os.environ | dict(PYTHONPATH=path))
+  env = os.environ | dict(PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+  try:
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=seconds)
+  except subprocess.TimeoutExpired:
+    return dict(error=f"stopped after {seconds:.0f} seconds")
   if done.returncode:
     return dict(error=(done.stderr.strip().splitlines() or ["no message"])[-1][:300])
   return json.loads(done.stdout.splitlines()[-1])
 
 
+def measure(work: list[tuple[str, ...]], pythons: dict[str, str], rounds: int, minutes: float, each: float, **said):
+  """Runs these measurements one after the other, and yields each one's row for KEPT as soon as it has ended.
+
+  Args:
+    work: entries of WORK.
+    pythons: side → its interpreter.
+    rounds: of which the best counts.
+    minutes: for all together; what does not start in time is left out.
+    each: minutes for one.
+    said: more columns of the rows.
+  """
+  end = time.monotonic() + 60 * minutes
+  for side, part, shape in work:
+    if (left := end - time.monotonic()) > 0:
+      seconds = min(left, 60 * each)
+      found = run(pythons[side], side, part, shape, f"--rounds={rounds}", seconds=seconds)
+      yield dict(side=side, part=part, shape=shape) | found | said | dict(rounds=rounds)
+
+
 def main():
   cli = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  cli.add_argument("--out", type=pathlib.Path, default=PAGE)
   cli.add_argument("--only", default="decode,learn,switch,search")
   cli.add_argument("--python_torch", default=sys.executable, help="a Python with torch for CUDA, transformers and peft")
+  cli.add_argument("--rounds", type=int, default=3, help="after a warm-up; the best counts")
+  cli.add_argument("--minutes", type=float, default=float("inf"), help="for all measurements together")
+  cli.add_argument("--part_minutes", type=float, default=10.0, help="for one measurement, its compilation included")
   cli.add_argument("--compile", action="store_true", help="compiles what docs/performance.json lacks; measures nothing")
   args = cli.parse_args()
+  work = [one for one in WORK if one[1] in args.only.split(",")]
   if args.compile:
-    parts = args.only.split(",")
-    gpu_compiled.play([(part, shape) for side, part, shape in WORK if side == "ours" and part in parts])
-  asked = subprocess.run([sys.executable, "-c", ASKS], capture_output=True, text=True, check=True)
-  device = json.loads(asked.stdout.splitlines()[-1])
-  if device["platform"] != "gpu":
-    if not args.out.is_file() or MEASURED_ON not in args.out.read_text():
-      args.out.write_text(page({}, counted=gpu_compiled.read()))
-    if args.compile:
-      return
-    sys.exit(f"no GPU here (JAX finds {device['platform']}): nothing was measured.")
-  found = {}
-  for side, part, shape in WORK:
-    if part in args.only.split(","):
-      found[side, part, shape] = run(sys.executable if side == "ours" else args.python_torch, side, part, shape)
-      print(side, part, shape, json.dumps(found[side, part, shape]), flush=True)
-      args.out.write_text(page(found, f"one {device['name']}, jax {device['jax']}", gpu_compiled.read()))
+    gpu_compiled.play([(part, shape) for side, part, shape in work if side == "ours"])
+  else:
+    asked = subprocess.run([sys.executable, "-c", ASKS], capture_output=True, text=True, check=True)
+    device = json.loads(asked.stdout.splitlines()[-1])
+    if device["platform"] != "gpu":
+      sys.exit(f"no GPU here (JAX finds {device['platform']}): nothing was measured.")
+    said = dict(card=device["card"], commit=gpu_compiled.commit(), day=str(datetime.date.today()))
+    pythons = dict(ours=sys.executable, torch=args.python_torch)
+    for row in measure(work, pythons, args.rounds, args.minutes, args.part_minutes, **said):
+      with KEPT.open("a") as kept:
+        kept.write(json.dumps(row) + "\n")
+      print(json.dumps(row), flush=True)
+      PAGE.write_text(page(read(), gpu_compiled.read()))
+  PAGE.write_text(page(read(), gpu_compiled.read()))
 
 
 if __name__ == "__main__":

@@ -84,11 +84,16 @@ def read() -> dict[tuple[str, str], dict[str, Any]]:
   return {(row["part"], row["shape"]): row for row in kept}
 
 
+def commit() -> str:
+  """The short name of the commit that is checked out."""
+  done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+  return done.stdout.strip() or "unknown"
+
+
 def play(cases: list[tuple[str, str]]) -> None:
   """Compiles the cases that are not in KEPT, and writes them there one by one."""
   gpus.devices(TOPOLOGY)  # fails at once if the compiler is missing
-  commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-  said = dict(plugin=importlib.metadata.version("jax-cuda12-plugin"), commit=commit.stdout.strip())
+  said = dict(plugin=importlib.metadata.version("jax-cuda12-plugin"), commit=commit())
   found = read()
   for part, shape in cases:
     if (part, shape) not in found:

@@ -1,4 +1,4 @@
-"""One measurement of benchmarks/gpu.py in its own process: SIDE PART CASE [--small]; prints one line of JSON.
+"""One measurement of benchmarks/gpu.py in its own process: SIDE PART CASE [--rounds N]; prints one line of JSON.
 
 SIDE is "ours" or "torch" (transformers). The functions take sizes, so that tests can run them on any device. Values
 that need the hardware's figures are None if these are unknown.
@@ -9,6 +9,7 @@ import dataclasses
 import json
 import sys
 import time
+from importlib.metadata import version
 
 import numpy as np
 
@@ -359,16 +360,15 @@ def torch_learn(config, sizes: Sizes, rank: int = 0) -> dict:
   return dict(single=dict(tokens_per_s=sizes.rows * sizes.length / best(sizes.rounds, step)))
 
 
-def measure(side: str, part: str, shape: str, small: bool) -> dict:
+def measure(side: str, part: str, shape: str, sizes: Sizes) -> dict:
   """The result of one process; `shape` names the model, with the suffix "+lora" for adapters."""
   from ragrl_jax.models.shapes import SHAPES
 
-  sizes = SMALL if small else Sizes()
   if part == "search":
     return search(sizes)
   name, _, adapters = shape.partition("+")
   config = SHAPES[name]
-  if small:
+  if sizes == SMALL:
     config = dataclasses.replace(
       config, vocab_size=64, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48
     )
@@ -381,9 +381,13 @@ def main():
   cli.add_argument("side", choices=("ours", "torch"))
   cli.add_argument("part", choices=("decode", "learn", "switch", "search"))
   cli.add_argument("shape", nargs="?", default="")
-  cli.add_argument("--small", action="store_true", help="sizes that any device takes")
+  cli.add_argument("--rounds", type=int, default=3, help="0: once, at a small size that any device takes")
   args = cli.parse_args()
-  json.dump(measure(args.side, args.part, args.shape, args.small), sys.stdout)
+  sizes = dataclasses.replace(Sizes(), rounds=args.rounds) if args.rounds else SMALL
+  versions = ", ".join(
+    f"{name} {version(name)}" for name in dict(ours=["jax"], torch=["torch", "transformers"])[args.side]
+  )
+  json.dump(measure(args.side, args.part, args.shape, sizes) | dict(versions=versions), sys.stdout)
   print()
 
 

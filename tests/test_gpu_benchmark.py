@@ -1,6 +1,8 @@
 """The GPU benchmark's arithmetic and its page. Every part of it runs, at a small size."""
 
 import dataclasses
+import json
+import sys
 
 import gpu
 import gpu_compiled
@@ -10,12 +12,16 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.shapes import SHAPES
 
+SAID = dict(card="one H200", versions="jax 1", commit="abc", day="2026-01-02", rounds=1)
+
+
+def test_the_page_is_that_of_the_figures():
+  assert gpu.PAGE.read_text() == gpu.page(gpu.read(), gpu_compiled.read())
+
 
 def test_the_page_says_what_was_not_measured():
-  text = gpu.PAGE.read_text()
-  assert gpu.MEASURED_ON in text or text == gpu.page({}, counted=gpu_compiled.read())
-  assert gpu.page({}).count(gpu.NONE) == 22 + 1  # every figure, and the table's head
-  assert gpu.page({}).count(gpu.UNCOMPILED) == 2 + 4 + 3
+  assert gpu.page({}).count(gpu.NONE) == 4 * 4 + 4 * (3 + 2) + 4 + 1  # every figure, and the table's head
+  assert gpu.page({}).count(gpu.UNCOMPILED) == 4 + 8 + 3
 
 
 def test_the_page_shows_what_compiling_counts():
@@ -31,7 +37,9 @@ def test_the_page_shows_what_compiling_counts():
   )
   assert "| 400 | 1 | 1.10 |" in text and text.count("| 100 | 1 | 1.50 GiB |") == 2  # single and packed
   assert "| 1.50 GiB, beside weights of 3.00 GiB |" in text and "| 1.50 GiB, 400 kernels |" in text
-  assert "jax-cuda12-plugin 0.10.2, commit abc" in " ".join(text.split()) and text.count(gpu.NONE) == 22 + 1
+  assert "jax-cuda12-plugin 0.10.2, commit abc" in " ".join(text.split()) and text.count(gpu.NONE) == gpu.page(
+    {}
+  ).count(gpu.NONE)
 
 
 def test_compiled_cases_are_those_of_the_page():
@@ -47,18 +55,39 @@ def test_compiled_cases_are_those_of_the_page():
 
 def test_the_page_shows_figures_and_reasons():
   found = {
-    ("ours", "decode", gpu.SMALLER): dict(tokens_per_s=12345.6, bound=20000.0, share=0.617),
+    ("ours", "decode", gpu.SMALLER): dict(tokens_per_s=12345.6, bound=20000.0, share=0.617) | SAID,
     ("torch", "decode", gpu.SMALLER): dict(error="torch has no CUDA"),
     ("ours", "learn", gpu.SMALLER): dict(
-      single=dict(tokens_per_s=9000.0, mfu=0.512, loss=0.0), packed=dict(tokens_per_s=8000.0, mfu=None, loss=0.0)
+      single=dict(tokens_per_s=9000.0, mfu=0.512, loss=0.0),
+      packed=dict(tokens_per_s=8000.0, mfu=None, loss=0.0),
+      **SAID,
     ),
-    ("ours", "search", ""): dict(ms=9.44, bound_ms=6.72),
+    ("ours", "search", ""): dict(ms=9.44, bound_ms=6.72) | SAID,
   }
-  text = gpu.page(found, "one H200")
-  assert "| qwen2.5-1.5b | 12,346 | 20,000 | 61.7% | not measured |" in text and "Measured on one H200." in text
+  text = gpu.page(found)
+  assert (
+    "| qwen2.5-1.5b | 12,346 | 20,000 | 61.7% | not measured |" in text
+    and "one H200, jax 1, commit abc, 2026-01-02, best of 1 " in text
+  )
   assert "one sequence per row | 9,000 | 51.2% | not measured |" in text and "| 8,000 | not measured | – |" in text
   assert "| 9.4 ms |" in text and "| 6.7 ms |" in text
   assert f"- torch decode {gpu.SMALLER}: torch has no CUDA" in text
+
+
+def test_figures_are_written_one_by_one_and_the_last_one_counts(tmp_path, monkeypatch):
+  monkeypatch.setattr(gpu, "KEPT", tmp_path / "kept")
+  rows = [dict(error="no GPU"), dict(ms=3.0), dict(ms=2.0), dict(error="no memory")]
+  gpu.KEPT.write_text("".join(json.dumps(dict(side="ours", part="search", shape="") | row) + "\n" for row in rows))
+  assert gpu.read()["ours", "search", ""]["ms"] == 2.0
+
+
+def test_measurements_have_their_minutes():
+  work, pythons = [("ours", "search", "")] * 2, dict(ours=sys.executable)
+  (stopped,) = gpu.measure(work, pythons, rounds=0, minutes=1e-4, each=1.0, card="none")
+  assert stopped["error"] == "stopped after 0 seconds" and stopped["card"] == "none"
+  assert not list(gpu.measure(work, pythons, rounds=0, minutes=0.0, each=1.0))
+  (row,) = gpu.measure(work[:1], pythons, rounds=0, minutes=5.0, each=5.0)
+  assert row["ms"] > 0 and row["versions"].startswith("jax ") and row["rounds"] == 0
 
 
 def test_lower_bounds_by_hand():
@@ -80,7 +109,7 @@ def test_search_runs_at_a_small_size():
   [("decode", "qwen2.5-1.5b"), ("learn", "qwen2.5-1.5b"), ("learn", "qwen2.5-7b+lora"), ("switch", "qwen2.5-7b+lora")],
 )
 def test_our_side_runs_at_a_small_size(part, shape):
-  found = gpu_parts.measure("ours", part, shape, small=True)
+  found = gpu_parts.measure("ours", part, shape, gpu_parts.SMALL)
   assert (
     dict(
       decode=lambda: found["tokens_per_s"],
