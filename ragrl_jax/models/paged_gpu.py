@@ -1,7 +1,11 @@
 """Attention over pages of keys and values on NVIDIA GPUs, for decoding and for longer calls: one Triton kernel.
 
 A program takes one sequence, one key-value head and some of its queries. It reads the tokens of the sequence's pages
-once, in tiles, with a running softmax; the loop over tiles is inside the kernel.
+once, in tiles, with a running softmax; the loop over tiles is inside the kernel. Where that makes too few programs for
+the GPU, several programs share a sequence's tokens, and their results are merged. The merge is exact: each program also
+returns the sum of its weights.
+
+Source: Flash-Decoding (Dao et al., 2023).
 """
 
 import functools
@@ -15,6 +19,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from ragrl_jax.models import kernels
 
+PROGRAMS = 2 * 148  # as many as two per multiprocessor of the largest GPU in plan/gpus.py; an H200 has 132
 TILE = 64  # tokens per step of the running softmax; a page has a multiple of them, or fewer
 KEYS, VALUES = np.int32(0), np.int32(1)  # their indices in a page
 ROWS = (16, 32, 64)  # queries per program; a matmul of tensor cores takes at least 16
@@ -98,22 +103,39 @@ def _local(q, pages, table, lengths, scales, *, window, interpret):
       "fewer pages."
     )
   inputs = (q, pages, table, lengths) + (() if scales is None else (scales,))
-  return pl.pallas_call(
+  blocks = pl.cdiv(queries, rows)
+  parts = splits(n * KV * blocks, table.shape[1] * pages.shape[3])
+  out, mass = pl.pallas_call(
     functools.partial(_kernel, rows=rows, window=window),
-    grid=(n, KV, pl.cdiv(queries, rows)),
-    out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+    grid=(n, KV, blocks, parts),
+    out_shape=(
+      jax.ShapeDtypeStruct((parts, *q.shape), q.dtype if parts == 1 else jnp.float32),
+      jax.ShapeDtypeStruct((parts, n, t, H), jnp.float32),
+    ),
     compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=2),
     interpret=interpret,
     name="paged_attention",
   )(*inputs)
+  return out[0] if parts == 1 else _merged(out, mass).astype(q.dtype)
+
+
+def splits(programs: int, tokens: int) -> int:
+  """The number of programs that share a sequence of at most `tokens` tokens, if unshared ones are `programs`."""
+  return max(1, min(pl.cdiv(PROGRAMS, programs), tokens // (2 * TILE)))
+
+
+def _merged(out, mass):
+  """The weighted mean [n, t, H, h] of the parts' results [parts, n, t, H, h]; 2 ** mass [parts, n, t, H] weighs them."""
+  weights = jnp.exp2(mass - mass.max(axis=0, keepdims=True))
+  return (out * weights[..., None]).sum(axis=0) / weights.sum(axis=0)[..., None]
 
 
 def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows, window):
-  *scales_ref, out_ref = refs
+  *scales_ref, out_ref, mass_ref = refs
   _, t, H, h = q_ref.shape
   _, _, KV, page, _ = pages_ref.shape
   group, tile = H // KV, min(page, TILE)
-  i, kv, block = (pl.program_id(axis) for axis in range(3))
+  i, kv, block, part = (pl.program_id(axis) for axis in range(4))
   # Row r is head r % group of token r // group: with 7 heads per group, row 8 is head 1 of token 1. Rows beyond the
   # last one repeat it: they write the same numbers to the same place.
   row = jnp.minimum(block * rows + jnp.arange(rows, dtype=jnp.int32), t * group - 1)
@@ -153,5 +175,10 @@ def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows, window):
   # While a row has seen only masked tokens, its weights are 1. `fade` resets them to 0 at its first real one.
   start = jnp.full(rows, MASKED, jnp.float32), jnp.zeros(rows, jnp.float32), jnp.zeros((rows, h), jnp.float32)
   first = 0 if window is None else jnp.maximum(lengths_ref[i] + block * rows // group - window + 1, 0) // tile
-  _, total, out = jax.lax.fori_loop(first, pl.cdiv(end, tile), step, start)
-  out_ref[place] = (out / total[:, None]).astype(q.dtype)
+  tiles = pl.cdiv(end, tile)
+  share = pl.cdiv(tiles - first, out_ref.shape[0])  # tiles per part; the last parts may have none
+  first += part * share
+  peak, total, out = jax.lax.fori_loop(first, jnp.minimum(first + share, tiles), step, start)
+  total = jnp.maximum(total, 1.0)  # it is less only without a tile
+  out_ref[part, *place] = (out / total[:, None]).astype(out_ref.dtype)
+  mass_ref[part, i, token, head] = peak + jnp.log2(total)

@@ -47,6 +47,36 @@ def test_windows(window, t):
   np.testing.assert_allclose(got, dense(q, k, v, lengths, window), atol=1e-5)
 
 
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("t", [1, 5])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_parts_of_a_sequence_merge_exactly(dtype, t, window):
+  # Parts without a token, with one, and at the borders of pages and tiles. Sequences share their first two pages.
+  drawn = np.random.default_rng(1).integers(128, 600, 3)
+  lengths = np.array([0, 1, 63, 64, 65, 127, 128, 129, 600 - t, *drawn], np.int32)
+  q, k, v, pages, table = scattered(4, 2, 16, 64, t, lengths)
+  assert paged_gpu.splits(2 * len(lengths), table.shape[1] * 64) == 5
+  for i in range(9, 12):
+    table[i, :2], k[i, :128], v[i, :128] = table[8, :2], k[8, :128], v[8, :128]
+  scales = None
+  if dtype == "int8":
+    k, v = (np.asarray(x, np.float32) * np.asarray(by)[..., None] for x, by in map(cache_lib.quantize, (k, v)))
+    pages, scales = cache_lib.quantize(pages)
+  run = lambda: paged_gpu.attend(q, pages, table, lengths, scales=scales, window=window, interpret=INTERPRET)
+  np.testing.assert_allclose(run(), dense(q, k, v, lengths, window or 10**9), atol=1e-5)
+
+
+def test_the_number_of_parts_follows_from_the_shape():
+  for programs, tokens, parts in [
+    (64 * 2, 1024, 3),  # 384 programs on the 132 multiprocessors of an H200
+    (64 * 4, 1024, 2),
+    (256 * 2, 1024, 1),  # enough programs
+    (2, 1024, 8),  # at least 128 tokens each
+    (2, 64, 1),
+  ]:
+    assert paged_gpu.splits(programs, tokens) == parts
+
+
 def test_sequences_share_pages():
   lengths = np.array([20, 20], np.int32)
   q, k, v, pages, table = scattered(4, 2, 16, 16, 8, lengths)
