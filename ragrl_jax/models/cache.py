@@ -142,17 +142,21 @@ class Layout:
       writes = [_write_pairs, _write_scales]
 
     def attend(layer: int, q, k, v, cache: Cache):
+      # The layer's pages, and its scales if it has some.
+      changed, mine = list(cache), slice(layer, self.paged, self.layers)
+      window = self.windows[layer] if self.windows else None
+      if self.kernel == TRITON and not self.quantized and q.shape[1] <= paged_gpu.NEW:
+        over = dict(new=(k, v, positions), window=window, mesh=mesh_lib.around())
+        out, changed[layer] = paged_gpu.attend(q, changed[layer], table, lengths, **over)
+        return out, tuple(changed)
       if self.quantized:
         new: list[Any] = list(zip(quantize(k), quantize(v)))  # the numbers, and their scales
       else:
         new = [(k.astype(self.dtype), v.astype(self.dtype))]
-      # The layer's pages, and its scales if it has some.
-      changed, mine = list(cache), slice(layer, self.paged, self.layers)
       changed[mine] = [write(x, *both, table, positions) for write, x, both in zip(writes, changed[mine], new)]
       pages, scales = (*changed[mine], None)[:2]
-      window = self.windows[layer] if self.windows else None
       if self.kernel == TRITON:
-        out = paged_gpu.attend(q, pages, table, lengths, scales=scales, window=window, mesh=mesh_lib.around())
+        out, _ = paged_gpu.attend(q, pages, table, lengths, scales=scales, window=window, mesh=mesh_lib.around())
       elif self.kernel == RAGGED:
         out = paged_tpu.attend(q, pages, table, lengths, window=window, mesh=mesh_lib.around())
       else:

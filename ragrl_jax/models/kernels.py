@@ -186,31 +186,33 @@ def overlap(queries: jax.Array, keys: jax.Array, block_q: int, block_k: int) -> 
 
 
 def over_heads(attend: Callable, mesh: Mesh | jax.sharding.AbstractMesh | None) -> Callable:
-  """Wraps attend(q, pages, table, lengths, scales) so that each device of a mesh computes the heads that it holds.
+  """Wraps attend(*split, *whole), as a function of the tuples split and whole, for the devices of a mesh.
 
-  The axis "tensor" splits the heads: axis 2 of q [n, t, H, h] and of the pages and scales. Other axes do not split the
-  arrays. Inside a `jax.shard_map` over other axes, the mesh is `jax.sharding.get_abstract_mesh()`.
+  Each device computes the heads that it holds: the axis "tensor" splits axis 2 of the arrays of `split`, which begin
+  with q [n, t, H, h] and pages, and of the results. Other axes do not split them. Inside a `jax.shard_map` over other
+  axes, the mesh is `jax.sharding.get_abstract_mesh()`.
 
   Raises:
     ValueError: "tensor" does not divide the key-value heads.
   """
   if mesh is None:
-    return attend
+    return lambda split, whole: attend(*split, *whole)
   heads = PartitionSpec(None, None, "tensor")
 
-  def split(q, pages, table, lengths, scales):
+  def over(split, whole):
+    q, pages, *_ = split
     if pages.shape[2] % mesh.shape["tensor"] or q.shape[2] % mesh.shape["tensor"]:
       raise ValueError(
         f"mesh: tensor = {mesh.shape['tensor']} does not divide the heads of q {q.shape} and of the pages "
         f"{pages.shape} on axis 2: choose a divisor, or repeat the key-value heads."
       )
     return jax.shard_map(
-      attend,
+      lambda split, whole: attend(*split, *whole),
       mesh=mesh,
-      in_specs=(heads, heads, PartitionSpec(), PartitionSpec(), None if scales is None else heads),
+      in_specs=(heads, PartitionSpec()),
       out_specs=heads,
       axis_names=mesh_lib.free(mesh),
       check_vma=False,
-    )(q, pages, table, lengths, scales)
+    )(split, whole)
 
-  return split
+  return over

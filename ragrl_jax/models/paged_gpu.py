@@ -21,6 +21,7 @@ from ragrl_jax.models import kernels
 
 PROGRAMS = 2 * 148  # as many as two per multiprocessor of the largest GPU in plan/gpus.py; an H200 has 132
 TILE = 64  # tokens per step of the running softmax; a page has a multiple of them, or fewer
+NEW = 16  # most tokens per sequence that the kernel itself writes; a matmul takes at least as many
 KEYS, VALUES = np.int32(0), np.int32(1)  # their indices in a page
 ROWS = (16, 32, 64)  # queries per program; a matmul of tensor cores takes at least 16
 MASKED = -1e30  # finite: a tile may hold no token that a row attends to
@@ -35,14 +36,15 @@ def attend(
   lengths: jax.Array,
   *,
   scales: jax.Array | None = None,
+  new: tuple[jax.Array, jax.Array, jax.Array] | None = None,
   window: int | None = None,
   mesh: jax.sharding.Mesh | None = None,
   interpret: bool = False,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
   """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values are in pages.
 
   Query j of sequence i is at position lengths[i] + j. It attends to positions up to its own: the call's keys and values
-  are in the pages already. A page, or a part of one, that no query attends to is not read.
+  are in the pages already, or `new`. A page, or a part of one, that no query attends to is not read.
 
   Args:
     q: [n, t, H, h], rotated; the kernel scales scores by h^-0.5.
@@ -51,20 +53,27 @@ def attend(
     table: int32 [n, N], the pages of each sequence in the order of their tokens. Entries beyond its tokens are ignored.
     lengths: int32 [n], tokens of each sequence before the call's.
     scales: float32 [P, 2, KV, page] from `cache.quantize`, if the pages are int8.
+    new: keys and values [n, t, KV, h] of the call's tokens, at most NEW, and their positions int32 [n, t]. The kernel
+      writes them to the pages, in place if these are donated; a token whose position is N · page or more is not
+      written. Not for int8 pages.
     window: number of tokens that a query attends to, itself included; None for all.
     mesh: each device computes its heads, which the axis "tensor" splits; None means one device.
     interpret: run the kernel as plain JAX, on any device; for tests.
 
   Returns:
-    [n, t, H, h] in q's dtype. Scores, softmax and sums are float32.
+    (out [n, t, H, h] in q's dtype, the pages). Scores, softmax and sums are float32.
 
   Raises:
     ValueError: the shapes do not fit each other, or the kernel.
   """
   _check(q, pages, table, lengths, scales)
-  return kernels.over_heads(functools.partial(_local, window=window, interpret=interpret), mesh)(
-    q, pages, table, lengths, scales
-  )
+  if new is not None and (q.shape[1] > NEW or scales is not None):
+    raise ValueError(
+      f"{q.shape[1]} new tokens for pages of {pages.dtype}: the kernel writes at most {NEW}, and no int8."
+    )
+  k, v, positions = (None,) * 3 if new is None else new
+  local = kernels.over_heads(functools.partial(_local, window=window, interpret=interpret), mesh)
+  return local((q, pages, scales, k, v), (table, lengths, positions))
 
 
 def supports(page: int, size: int) -> bool:
@@ -90,7 +99,7 @@ def _check(q, pages, table, lengths, scales) -> None:
     raise ValueError(f"int8 pages, and no others, have scales of shape {pages.shape[:-1]}: see cache.quantize.")
 
 
-def _local(q, pages, table, lengths, scales, *, window, interpret):
+def _local(q, pages, scales, k, v, table, lengths, positions, *, window, interpret):
   """`attend` on one device."""
   n, t, H, _ = q.shape
   KV = pages.shape[2]
@@ -102,21 +111,26 @@ def _local(q, pages, table, lengths, scales, *, window, interpret):
       f"int8 pages {pages.shape} have {pages.size / 2**30:.1f} GiB per device, and 2 to 4 GiB cannot be addressed: use "
       "fewer pages."
     )
-  inputs = (q, pages, table, lengths) + (() if scales is None else (scales,))
   blocks = pl.cdiv(queries, rows)
   parts = splits(n * KV * blocks, table.shape[1] * pages.shape[3])
-  out, mass = pl.pallas_call(
-    functools.partial(_kernel, rows=rows, window=window),
+  results = [
+    jax.ShapeDtypeStruct((parts, *q.shape), q.dtype if parts == 1 else jnp.float32),
+    jax.ShapeDtypeStruct((parts, n, t, H), jnp.float32),
+  ]
+  inputs, aliases = [q, pages, table, lengths] + [x for x in (scales, positions) if x is not None], {}
+  if k is not None:  # one array: XLA then rotates q and k and joins them in one kernel
+    inputs[0] = jnp.concatenate((q, k, v), axis=2)
+    results, aliases = [*results, jax.ShapeDtypeStruct(pages.shape, pages.dtype)], {1: 2}
+  out, mass, *written = pl.pallas_call(
+    functools.partial(_kernel, rows=rows, heads=H, writes=bool(aliases), window=window),
     grid=(n, KV, blocks, parts),
-    out_shape=(
-      jax.ShapeDtypeStruct((parts, *q.shape), q.dtype if parts == 1 else jnp.float32),
-      jax.ShapeDtypeStruct((parts, n, t, H), jnp.float32),
-    ),
+    out_shape=results,
+    input_output_aliases=aliases,
     compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=2),
     interpret=interpret,
     name="paged_attention",
   )(*inputs)
-  return out[0] if parts == 1 else _merged(out, mass).astype(q.dtype)
+  return out[0] if parts == 1 else _merged(out, mass).astype(q.dtype), written[0] if written else pages
 
 
 def splits(programs: int, tokens: int) -> int:
@@ -125,60 +139,80 @@ def splits(programs: int, tokens: int) -> int:
 
 
 def _merged(out, mass):
-  """The weighted mean [n, t, H, h] of the parts' results [parts, n, t, H, h]; 2 ** mass [parts, n, t, H] weighs them."""
+  """The mean [n, t, H, h] of the parts' results [parts, n, t, H, h], weighted by 2 ** mass [parts, n, t, H]."""
   weights = jnp.exp2(mass - mass.max(axis=0, keepdims=True))
   return (out * weights[..., None]).sum(axis=0) / weights.sum(axis=0)[..., None]
 
 
-def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows, window):
-  *scales_ref, out_ref, mass_ref = refs
-  _, t, H, h = q_ref.shape
+def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows, heads, writes, window):
+  *given_ref, out_ref, mass_ref = refs[:-1] if writes else refs  # scales, or positions
+  _, t, _, h = q_ref.shape
   _, _, KV, page, _ = pages_ref.shape
-  group, tile = H // KV, min(page, TILE)
+  group, tile = heads // KV, min(page, TILE)
   i, kv, block, part = (pl.program_id(axis) for axis in range(4))
   # Row r is head r % group of token r // group: with 7 heads per group, row 8 is head 1 of token 1. Rows beyond the
   # last one repeat it: they write the same numbers to the same place.
   row = jnp.minimum(block * rows + jnp.arange(rows, dtype=jnp.int32), t * group - 1)
   token, head = row // group, kv * group + jax.lax.rem(row, jnp.int32(group))
-  place = (i, token[:, None], head[:, None], jnp.arange(h, dtype=jnp.int32)[None, :])
+  columns = jnp.arange(h, dtype=jnp.int32)[None, :]
+  place = (i, token[:, None], head[:, None], columns)
   q = q_ref[place]
   exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None  # no TF32
   position = lengths_ref[i] + token
   last = jnp.minimum((block + 1) * rows, t * group) - 1
-  end = jnp.minimum(lengths_ref[i] + last // group + 1, table_ref.shape[1] * page)  # tokens that some row attends to
+  # Tokens in the pages that some row attends to.
+  end = lengths_ref[i] if writes else jnp.minimum(lengths_ref[i] + last // group + 1, table_ref.shape[1] * page)
+
+  def add(state, at, seen, k, v, scales=None):
+    """Adds tokens at positions `at` to the running softmax; a row sees those up to its own that are `seen`."""
+    scores = plgpu.dot(q, k.astype(q.dtype), trans_b=True, precision=exact)
+    scores = scores * (h**-0.5 * math.log2(math.e))  # for powers of 2
+    if scales is not None:
+      scores = scores * scales[0]
+    seen &= at[None, :] <= position[:, None]
+    if window is not None:
+      seen &= at[None, :] > position[:, None] - window
+    scores = jnp.where(seen, scores, MASKED)
+    old, total, out = state
+    peak = jnp.maximum(old, scores.max(axis=1))
+    weights, fade = jnp.exp2(scores - peak[:, None]), jnp.exp2(old - peak)
+    total = total * fade + weights.sum(axis=1)
+    if scales is not None:
+      weights = weights * scales[1]
+    more = plgpu.dot(weights.astype(q.dtype), v.astype(q.dtype), precision=exact)
+    return peak, total, out * fade[:, None] + more
 
   def step(j, state):
-    peak, total, out = state
     first = j * tile
     where, inside = table_ref[i, first // page], pl.ds(jax.lax.rem(first, jnp.int32(page)), tile)
     at = first + jnp.arange(tile, dtype=jnp.int32)
     # Memory beyond the sequence's tokens may hold anything, so zeros are loaded instead.
     real = jnp.broadcast_to((at < end)[:, None], (tile, h))
     load = lambda which: plgpu.load(pages_ref.at[where, which, kv, inside, :], mask=real, other=0)
-    scale = lambda which: plgpu.load(scales_ref[0].at[where, which, kv, inside], mask=at < end, other=0)[None]
-    scores = plgpu.dot(q, load(KEYS).astype(q.dtype), trans_b=True, precision=exact)
-    scores = scores * (h**-0.5 * math.log2(math.e))  # for powers of 2
-    if scales_ref:
-      scores = scores * scale(KEYS)
-    seen = at[None, :] <= position[:, None]
-    if window is not None:
-      seen &= at[None, :] > position[:, None] - window
-    scores = jnp.where(seen, scores, MASKED)
-    old, peak = peak, jnp.maximum(peak, scores.max(axis=1))
-    weights, fade = jnp.exp2(scores - peak[:, None]), jnp.exp2(old - peak)
-    total = total * fade + weights.sum(axis=1)
-    if scales_ref:
-      weights = weights * scale(VALUES)
-    more = plgpu.dot(weights.astype(q.dtype), load(VALUES).astype(q.dtype), precision=exact)
-    return peak, total, out * fade[:, None] + more
+    scale = lambda which: plgpu.load(given_ref[0].at[where, which, kv, inside], mask=at < end, other=0)[None]
+    scales = (scale(KEYS), scale(VALUES)) if given_ref and not writes else None
+    return add(state, at, (at < end)[None, :], load(KEYS), load(VALUES), scales)
 
   # While a row has seen only masked tokens, its weights are 1. `fade` resets them to 0 at its first real one.
-  start = jnp.full(rows, MASKED, jnp.float32), jnp.zeros(rows, jnp.float32), jnp.zeros((rows, h), jnp.float32)
+  state = jnp.full(rows, MASKED, jnp.float32), jnp.zeros(rows, jnp.float32), jnp.zeros((rows, h), jnp.float32)
+  if writes:  # the first part adds the call's own tokens, and with the first block of rows it writes them
+    number = jnp.arange(NEW, dtype=jnp.int32)
+    own = jnp.minimum(number, t - 1)  # tokens beyond the last one repeat it
+    k, v = (
+      q_ref[i, own[:, None], heads + which * KV + kv, columns].astype(pages_ref.dtype) for which in (KEYS, VALUES)
+    )
+    to = given_ref[0][i, own]
+    real = (to < table_ref.shape[1] * page) & (block == 0) & (part == 0)
+    where = table_ref[i, jnp.where(real, to // page, 0)][:, None]
+    for which, x in ((KEYS, k), (VALUES, v)):
+      target = refs[-1].at[where, which, kv, jax.lax.rem(to, jnp.int32(page))[:, None], columns]
+      plgpu.store(target, x, mask=jnp.broadcast_to(real[:, None], x.shape))
+    state = add(state, lengths_ref[i] + number, ((number < t) & (part == 0))[None, :], k, v)
   first = 0 if window is None else jnp.maximum(lengths_ref[i] + block * rows // group - window + 1, 0) // tile
   tiles = pl.cdiv(end, tile)
   share = pl.cdiv(tiles - first, out_ref.shape[0])  # tiles per part; the last parts may have none
   first += part * share
-  peak, total, out = jax.lax.fori_loop(first, jnp.minimum(first + share, tiles), step, start)
+  peak, total, out = jax.lax.fori_loop(first, jnp.minimum(first + share, tiles), step, state)
   total = jnp.maximum(total, 1.0)  # it is less only without a tile
   out_ref[part, *place] = (out / total[:, None]).astype(out_ref.dtype)
   mass_ref[part, i, token, head] = peak + jnp.log2(total)

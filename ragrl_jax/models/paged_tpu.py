@@ -48,11 +48,11 @@ def attend(
       f"q {q.dtype} {q.shape} and pages {pages.dtype} {pages.shape}: the kernel needs one dtype, bfloat16 or float32, "
       f"heads of a multiple of {LANES}, and 1, 2, 4 or a multiple of 8 words of heads per device. See paged_tpu.takes."
     )
-  return kernels.over_heads(functools.partial(_local, window=window), mesh)(q, pages, table, lengths, None)
+  return kernels.over_heads(functools.partial(_local, window=window), mesh)((q, pages), (table, lengths))
 
 
-def _local(q, pages, table, lengths, scales, *, window):
-  """`attend` on one device; `scales` are None."""
+def _local(q, pages, table, lengths, *, window):
+  """`attend` on one device."""
   n, t, H, h = q.shape
   out = ragged_paged_attention.ragged_paged_attention(
     q.reshape(n * t, H, h),

@@ -18,7 +18,7 @@ FREE = frozenset(
 TAKES = ("gather", "dynamic-slice", "slice")
 PUTS = ("scatter", "dynamic-update-slice")
 SAME = ("bitcast", "reshape", "transpose", "convert", "copy")  # pass on what they are given
-PAGED = "paged_attention"  # the kernel that reads pages through a table; its caller knows which
+PAGED = "paged_attention"  # reads some of its second operand's pages, its caller knows which, and writes new tokens
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*?)\)")
 
 
@@ -150,7 +150,7 @@ def _kernel(bodies, body: Mapping[str, Instruction], one: Instruction) -> int:
   """Bytes that one kernel reads and writes."""
   given = [body[name].bytes if name in body else 0 for name in one.operands]
   if one.kind == "custom-call" and PAGED in one.line:
-    return given[0] + one.bytes  # the queries, and what comes out
+    return given[0] + sum(size for size in one.sizes if size != given[1])  # queries and results, without the pages
   if one.kind in PUTS:
     return 2 * sum(given[1:])
   if one.kind in TAKES:

@@ -17,6 +17,10 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 
 
+def attend(*arrays, **how):
+  return paged_gpu.attend(*arrays, interpret=INTERPRET, **how)[0]
+
+
 @pytest.mark.parametrize(
   "H, KV, h, page, t",
   [
@@ -32,7 +36,7 @@ def test_the_kernel_equals_plain_attention(H, KV, h, page, t):
   # The second sequence ends inside its second page, the third at the end of a page. The first has no earlier token.
   lengths = np.array([0, page + 3, 2 * page - t], np.int32)
   q, k, v, pages, table = scattered(H, KV, h, page, t, lengths)
-  got = jax.jit(lambda *x: paged_gpu.attend(*x, interpret=INTERPRET))(q, jnp.asarray(pages), table, lengths)
+  got = jax.jit(attend)(q, jnp.asarray(pages), table, lengths)
   np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
 
 
@@ -41,9 +45,7 @@ def test_windows(window, t):
   # Sequences without earlier tokens, inside the second page and far behind every window; tiles of 16.
   lengths = np.array([0, 19, 100], np.int32)
   q, k, v, pages, table = scattered(7, 1, 16, 16, t, lengths)
-  got = jax.jit(lambda *x: paged_gpu.attend(*x, window=window, interpret=INTERPRET))(
-    q, jnp.asarray(pages), table, lengths
-  )
+  got = jax.jit(functools.partial(attend, window=window))(q, jnp.asarray(pages), table, lengths)
   np.testing.assert_allclose(got, dense(q, k, v, lengths, window), atol=1e-5)
 
 
@@ -62,8 +64,33 @@ def test_parts_of_a_sequence_merge_exactly(dtype, t, window):
   if dtype == "int8":
     k, v = (np.asarray(x, np.float32) * np.asarray(by)[..., None] for x, by in map(cache_lib.quantize, (k, v)))
     pages, scales = cache_lib.quantize(pages)
-  run = lambda: paged_gpu.attend(q, pages, table, lengths, scales=scales, window=window, interpret=INTERPRET)
-  np.testing.assert_allclose(run(), dense(q, k, v, lengths, window or 10**9), atol=1e-5)
+  got = attend(q, pages, table, lengths, scales=scales, window=window)
+  np.testing.assert_allclose(got, dense(q, k, v, lengths, window or 10**9), atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 3, 100])
+@pytest.mark.parametrize("t, H, dtype", [(1, 4, "float32"), (5, 14, "float32"), (16, 4, "bfloat16")])
+def test_the_kernel_writes_the_calls_tokens(t, H, dtype, window):
+  # Tokens to an empty page, into one, across pages and to the table's end; the last sequence writes only its first.
+  drawn = np.random.default_rng(2).integers(128, 600, 3)
+  lengths = np.array([0, 1, 63, 64, 65, 640 - t, *drawn, 77], np.int32)
+  q, k, v, pages, table = scattered(H, 2, 16, 64, t, lengths)
+  table = table[:, :10]
+  q, k, v, pages = (np.array(jnp.asarray(x, dtype), np.float32) for x in (q, k, v, pages))
+  positions = lengths[:, None] + np.arange(t, dtype=np.int32)
+  positions[-1, 1:] = cache_lib.DROPPED
+  empty = pages.copy()
+  for i, j in np.ndindex(len(lengths), t):
+    empty[table[i, (lengths[i] + j) // 64], :, :, (lengths[i] + j) % 64] = np.nan
+    if positions[i, j] == cache_lib.DROPPED:
+      pages[table[i, (lengths[i] + j) // 64], :, :, (lengths[i] + j) % 64] = np.nan
+  new = (np.stack([x[i, length : length + t] for i, length in enumerate(lengths)]) for x in (k, v))
+  given = (jnp.asarray(x, dtype) for x in (q, empty))
+  how = dict(new=(*(jnp.asarray(x, dtype) for x in new), positions), window=window, interpret=INTERPRET)
+  out, written = jax.jit(functools.partial(paged_gpu.attend, **how))(*given, table, lengths)
+  np.testing.assert_array_equal(np.asarray(written, np.float32), pages)
+  want = dense(q, k, v, lengths, window or 10**9)
+  np.testing.assert_allclose(np.asarray(out, np.float32), want, atol=1e-5 if dtype == "float32" else 2e-2)
 
 
 def test_the_number_of_parts_follows_from_the_shape():
@@ -82,7 +109,7 @@ def test_sequences_share_pages():
   q, k, v, pages, table = scattered(4, 2, 16, 16, 8, lengths)
   table[1, 0] = table[0, 0]  # both start with the same 16 tokens
   k[1, :16], v[1, :16] = k[0, :16], v[0, :16]
-  got = paged_gpu.attend(q, jnp.asarray(pages), table, lengths, interpret=INTERPRET)
+  got = attend(q, jnp.asarray(pages), table, lengths)
   np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
 
 
@@ -90,9 +117,7 @@ def test_a_group_of_heads_in_bfloat16():
   lengths = np.array([5, 40], np.int32)
   q, k, v, pages, table = scattered(7, 1, 16, 16, 12, lengths)  # 84 queries: two programs per sequence
   cut = lambda x: np.asarray(jnp.asarray(x, jnp.bfloat16), np.float32)
-  got = paged_gpu.attend(
-    jnp.asarray(q, jnp.bfloat16), jnp.asarray(pages, jnp.bfloat16), table, lengths, interpret=INTERPRET
-  )
+  got = attend(jnp.asarray(q, jnp.bfloat16), jnp.asarray(pages, jnp.bfloat16), table, lengths)
   assert got.dtype == jnp.bfloat16
   np.testing.assert_allclose(np.asarray(got, np.float32), dense(cut(q), cut(k), cut(v), lengths), atol=2e-2)
 
@@ -106,7 +131,7 @@ def test_devices_share_the_heads(nested):
 
   def one(q, pages, table, lengths):
     within = jax.sharding.get_abstract_mesh() if nested else mesh
-    return paged_gpu.attend(q, pages, table, lengths, mesh=within, interpret=INTERPRET)
+    return attend(q, pages, table, lengths, mesh=within)
 
   if nested:  # each replica has its own pages; here they are equal
     rows, whole = PartitionSpec("data"), PartitionSpec()
@@ -154,7 +179,7 @@ def test_int8_pages_equal_the_numbers_that_they_stand_for():
     np.where(np.isnan(pages).any(-1), np.float32(np.nan), scales)
   )  # values beyond the tokens are arbitrary
   k, v = (np.asarray(x, np.float32) * np.asarray(scale)[..., None] for x, scale in map(quantize, (k, v)))
-  got = paged_gpu.attend(q, small, table, lengths, scales=scales, interpret=INTERPRET)
+  got = attend(q, small, table, lengths, scales=scales)
   np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
 
 
@@ -181,7 +206,7 @@ def over_pages(dtype, layer, q, k, v, carry):
     pages, scales = cache_lib.quantize(pages)
   pages = pages.astype(dtype)
   table = jnp.arange(B * T // PAGE, dtype=jnp.int32).reshape(B, -1)
-  return paged_gpu.attend(q, pages, table, jnp.zeros(B, jnp.int32), scales=scales, interpret=INTERPRET), carry
+  return attend(q, pages, table, jnp.zeros(B, jnp.int32), scales=scales), carry
 
 
 @pytest.fixture(scope="module")

@@ -125,7 +125,8 @@ MOVING = """HloModule jit_f, is_scheduled=true
   %s = (s32[], f32[4,8]{1,0}, bf16[100,2,4,16,8]{4,3,2,1,0}) parameter(0)
   %x = f32[4,8]{1,0} get-tuple-element(%s), index=1
   %pages = bf16[100,2,4,16,8]{4,3,2,1,0} get-tuple-element(%s), index=2
-  %y = f32[4,8]{1,0} custom-call(%x, %pages, %pages), backend_config={name = "paged_attention"}
+  %both.2 = (f32[4,8]{1,0}, bf16[100,2,4,16,8]{4,3,2,1,0}) custom-call(%x, %pages), backend_config="paged_attention"
+  %y = f32[4,8]{1,0} get-tuple-element(%both.2), index=0
   %g = (f32[4,8]{1,0}, s8[32]{0}) custom-call(%y, %w), custom_call_target="__cublas$lt$matmul"
   ROOT %t = (s32[], f32[4,8]{1,0}) tuple(%i, %y)
 }
