@@ -160,7 +160,7 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
       scored = rooms.scorer.score(player.recipe, examples, taken.episodes, step)
       parts = rewards.by_prompts(scored, rooms.minibatches)
       # → advantage per turn → rows → scores on the device; with a critic, scores come before advantages
-      ready = learner.prepare(state, [rooms.items(part, step) for part in parts], rooms.pack)
+      ready = learner.prepare(state, [rooms.items(part, step, state) for part in parts], rooms.pack)
       scored = rewards.with_advantages([one for part in parts for one in part], ready.items)
     # → optimiser steps. Meanwhile the engine may sample the next step's groups with the weights it has.
     learning = dispatch.Work(learner.train(state, ready, checkpoint=str(run.checkpoints.latest() or "")))

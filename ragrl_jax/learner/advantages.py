@@ -30,7 +30,7 @@ def assign(
 
   Returns:
     (items, the returns of each item's tokens, metrics). The metrics are return_mean, and with values value_mean and
-    explained_variance, over trained tokens.
+    explained_variance, over trained tokens; information_gain, over turns that have one.
 
   Raises:
     ValueError: a reward that is not finite.
@@ -42,6 +42,9 @@ def assign(
   on, turns = join(masks), join([item.turns for item in items])
   earned = [items[own[0]].rewards for own in episodes]
   _check(earned)  # one NaN would spread over its group and, by whitening, over the whole batch
+  gains = [items[own[0]].gains for own in episodes] if settings.informs else []
+  if gains and not settings.compares:
+    earned = [reward + np.nan_to_num(gain) for reward, gain in zip(earned, gains)]
   rewards = [_at_last_tokens(*one) for one in zip(earned, turns, on)]
   if penalties is not None:
     rewards = [r - np.where(m, p, 0.0).astype(np.float32) for r, m, p in zip(rewards, on, join(penalties))]
@@ -50,7 +53,10 @@ def assign(
   if settings.compares:
     if settings.credit == "episode":
       earned, turns = [np.asarray([e.sum(dtype=np.float64)]) for e in earned], [np.zeros_like(t) for t in turns]
-    found = _compare(earned, [items[own[0]].group_id for own in episodes], settings)
+    groups = [items[own[0]].group_id for own in episodes]
+    found = _compare(earned, groups, settings)
+    if gains:
+      found = [a + b for a, b in zip(found, _informed(gains, groups, settings))]
     found = [np.where(m, a[t], 0.0).astype(np.float32) for a, t, m in zip(found, turns, on)]
     # Returns to go, undiscounted: rewards 0 0 1 0 2 → 3 3 3 2 2.
     returns = [np.where(m, np.flip(np.cumsum(np.flip(r))), 0.0) for r, m in zip(rewards, on)]
@@ -60,7 +66,9 @@ def assign(
     found = _whitened(found, on)
   cut = lambda arrays: _cut(arrays, episodes, masks)
   items = [dataclasses.replace(item, advantages=own) for item, own in zip(items, cut(found))]
-  return items, cut(returns), _describe(returns, on, guesses)
+  known = [gain for own in gains for gain in own[np.isfinite(own)]]
+  informed = dict(information_gain=float(np.mean(known))) if known else {}
+  return items, cut(returns), _describe(returns, on, guesses) | informed
 
 
 def by_episode(items: Sequence[Item]) -> list[list[int]]:
@@ -114,6 +122,18 @@ def _compare(rewards: Sequence[np.ndarray], group_ids: Sequence[int], settings: 
   compared = _comparison(s.kind, s.std, s.std_floor, s.eps)(*jax.device_put((padded, counts, ids)))
   found = jax.device_get(compared)
   return [found[i, : len(earned)] for i, earned in enumerate(rewards)]
+
+
+def _informed(gains: Sequence[np.ndarray], group_ids: Sequence[int], settings: AdvantageSettings) -> list[np.ndarray]:
+  """For each turn the sum of its gain and later ones, each compared with all gains of the group, as in IGPO."""
+  known = [np.flatnonzero(np.isfinite(own)) for own in gains]
+  each = [own[turn : turn + 1] for own, turns in zip(gains, known) for turn in turns]
+  found = iter(_compare(each, [group for group, turns in zip(group_ids, known) for _ in turns], settings))
+  result = [np.zeros_like(own) for own in gains]
+  for own, turns in zip(result, known):
+    for turn in turns:
+      own[: turn + 1] += next(found)[0]
+  return result
 
 
 @functools.cache

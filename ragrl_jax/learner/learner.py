@@ -183,6 +183,11 @@ class Learner:
     """Log-probabilities [R, T] of the tokens under the mask, at the sampler's temperature; zeros elsewhere."""
     return self._score(params, self.trained.frozen, self.place(batch))
 
+  def scores(self, params: Any, packed: packing.Packed, items: Sequence[packing.Item]) -> list[np.ndarray]:
+    """`score` of the tokens of each of the packed items, on the host."""
+    found = [self.score(params, block) for block in packed.blocks]
+    return packed.of_items([_whole(scores) for scores in found], items)
+
   def values(self, state: TrainState, batch: Batch) -> jax.Array:
     """The critic's values [R, T]."""
     params, frozen = state.params, self.trained.frozen

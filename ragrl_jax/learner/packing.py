@@ -22,7 +22,7 @@ UNROUTED = -1  # in place of an expert: the model's own router chooses (models/e
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-  """One sequence to be packed; arrays have one entry per token, except `rewards`.
+  """One sequence to be packed; arrays have one entry per token, except `rewards` and `gains`.
 
   Attributes:
     tokens: int ids.
@@ -34,6 +34,8 @@ class Item:
     turns: int, the number of the turn that the token belongs to, counted in its episode; -1 for the environment's
       tokens. Empty in SFT.
     rewards: float [turns], the reward of each turn of its episode. Empty in SFT.
+    gains: float [turns], the information gain of each turn of its episode, in nats; NaN where there is none. Empty if
+      none is measured.
     episode: a key shared by the items of one episode; None if the episode has only this item.
     routes: int16 [tokens, n], see `structs.Batch`; None if the sampler recorded none.
     teaching: float, the weight of the teacher's term at each token; None: nowhere.
@@ -50,6 +52,7 @@ class Item:
   name: str = ""
   turns: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
   rewards: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.float32))
+  gains: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.float32))
   episode: tuple[int, int] | None = None
   routes: np.ndarray | None = None
   teaching: np.ndarray | None = None

@@ -186,6 +186,11 @@ def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Set
       f"at most {splash.LONGEST_SHARED} tokens, as the TPU's attention kernel takes them. Lower "
       "config.learner.row_lengths, or set config.learner.share_prompts=False."
     )
+  if run.advantage.informs and not run.learner.share_prompts:
+    raise ValueError(
+      "config.advantage.credit='information' with config.learner.share_prompts=False: the gold answer is scored behind "
+      "every turn, which is cheap only in rows that share beginnings. Set config.learner.share_prompts=True."
+    )
   if run.loss.reference == "base" and not (run.model.lora.path or run.model.lora.rank):
     raise ValueError(
       "config.loss.reference='base' without adapters: the policy that the run starts from is the base. Leave it at "

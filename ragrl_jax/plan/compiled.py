@@ -245,7 +245,7 @@ class _Compiler:
       self._trained(name, one, block, *given, calls=(cut.count, cut.updates), work=work, tokens=chip_tokens)
     hbm = self._train_bytes(chip_tokens, _count(made.trained.params)) / 4
     passes = dict(calls=cut.count // settings.epochs, work=cut.forward, hbm=hbm)
-    scores = settings.scores_old + settings.needs_reference
+    scores = settings.scores_old + settings.needs_reference + config.advantage.informs
     if settings.needs_reference:
       self.resident["reference"] = aot.on_chip(made.trained.params)
     if made.teacher is not None:

@@ -26,7 +26,7 @@ PLUGINS = {"cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}  # name in JAX_PLATFORMS
 
 
 def trainable(config: Settings, recipe: Recipe) -> None:
-  """A policy of this process can be trained on the recipe's episodes."""
+  """A policy of this process can be trained on the recipe's episodes, which have the turns that credit needs."""
   if not recipe.trainable:
     raise ValueError(
       f"{recipe.name} with these switches joins several conversations in an episode, so that no policy can be trained "
@@ -36,6 +36,11 @@ def trainable(config: Settings, recipe: Recipe) -> None:
     raise ValueError(
       f"config.endpoint.model={config.endpoint.model!r}: a model behind a server can be evaluated, not trained. "
       "Leave it empty."
+    )
+  if config.advantage.informs and (recipe.needs_passages or not (recipe.searches or recipe.tool_tokens)):
+    raise ValueError(
+      f"config.advantage.credit='information': {recipe.name} with these switches plays one turn, and a gain is "
+      "measured between two. Set credit='episode', or train a recipe that searches."
     )
 
 
@@ -129,15 +134,16 @@ def mesh(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None,
       "attention kernel does not take both. Set config.learner.share_prompts=False."
     )
   if shape.traits.hybrid and training:
-    refused = {"config.learner.share_prompts": config.learner.share_prompts}
-    refused["config.mesh.sequence"] = mesh is not None and mesh.shape["sequence"] > 1
+    refused = {"config.mesh.sequence": mesh is not None and mesh.shape["sequence"] > 1}
     refused["config.loss.teacher.path='policy'"] = config.loss.teacher.path == "policy"
+    refused["config.advantage.credit='information'"] = config.advantage.informs
+    refused["config.learner.share_prompts"] = config.learner.share_prompts
     for name, given in refused.items():
       if given:
         raise ValueError(
           f"{name} with a {shape.family} model: the memory of a delta layer goes through a row from its first token to "
           "its last, so a row can neither branch nor be split. Set config.learner.share_prompts=False, "
-          "config.mesh.sequence=1 and another teacher."
+          "config.mesh.sequence=1, and another teacher or credit."
         )
   if mesh is not None:
     blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths) if training else {}

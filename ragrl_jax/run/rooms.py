@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import packing, row_layout
 from ragrl_jax.learner import settings as settings_lib
@@ -13,7 +15,7 @@ from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import dispatch, group_sampler
-from ragrl_jax.run import contents, questions, remote_teacher, rewards, rollback, teaching
+from ragrl_jax.run import contents, information, questions, remote_teacher, rewards, rollback, teaching
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.store import checkpoint
@@ -61,11 +63,24 @@ class Rooms:
     """The host's part of a checkpoint; the train state is the other part."""
     return {SAMPLER: self.sampler.saved(), ROWS: [*self.packing["lengths"]]}
 
-  def items(self, scored: Sequence[rewards.Scored], step: int) -> list[packing.Item]:
-    """The items to pack; with a teacher, with the weights of its term at this step."""
+  def items(self, scored: Sequence[rewards.Scored], step: int, state: TrainState) -> list[packing.Item]:
+    """The items to pack; with a teacher, with the weights of its term at this step; or with the gains of turns."""
     player = self.player
     items = teaching.items(scored, player.settings, step, player.recipe, player.tokenizer)
-    return items if self.remote is None else teaching.heard(items, self.remote)
+    if self.remote is not None:
+      items = teaching.heard(items, self.remote)
+    if not player.settings.advantage.informs:
+      return items
+
+    def score(forks: Sequence[packing.Item]) -> list[np.ndarray]:
+      packed = packing.pack_items(forks, **self.packing | dict(lengths=self._lengths(), routes=0, told=False))
+      return self.learner.scores(state.params, packed, forks)
+
+    return information.gained(items, scored, player.settings, player.tokenizer, score)
+
+  def _lengths(self) -> tuple[int, ...]:
+    """The lengths of rows; before they are chosen, the longest."""
+    return self.packing["lengths"] or (row_layout.longest(**self.unmeasured or {}),)
 
   def pack(self, parts: Sequence[Sequence[packing.Item]]) -> list[packing.Packed]:
     """The rows of each optimiser step's items. Their lengths are chosen, or checked, at the first call with items."""
@@ -73,8 +88,7 @@ class Rooms:
       how = dict(rows=self.packing["rows"], sharing=self.packing["sharing"], **self.unmeasured)
       self.packing["lengths"] = row_layout.chosen(parts, lengths=self.packing["lengths"], **how)
       self.unmeasured = None
-    lengths = self.packing["lengths"] or (row_layout.longest(**self.unmeasured),)
-    return [packing.pack_items(part, **self.packing | dict(lengths=lengths)) for part in parts]
+    return [packing.pack_items(part, **self.packing | dict(lengths=self._lengths())) for part in parts]
 
   def restore(self, host: Mapping[str, Any], state: TrainState, checkpoints: checkpoint.Checkpoints) -> TrainState:
     """Goes on from a checkpoint's two parts, and its older weights if it has any. Returns the state to train."""

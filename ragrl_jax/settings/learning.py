@@ -25,16 +25,33 @@ class Advantage(Section):
   )
   credit: str = setting(
     "episode",
-    "episode: every token has its episode's advantage; turn: a turn is credited with its own and later rewards; gae "
-    "and reinforce_plus_plus credit each token by itself",
-    choices=("episode", "turn"),
+    "episode: every token has its episode's advantage; turn: a turn is credited with its own and later rewards; "
+    "information: also with the rise of the gold answer's mean log-probability, in nats per token (IGPO); gae and "
+    "reinforce_plus_plus credit each token by itself",
+    choices=("episode", "turn", "information"),
   )
+  gain_over: str = setting(
+    "before",
+    "credit=information: what the log-probability behind a turn's results is compared with: that before the turn, or "
+    "that behind results of another question (IG-Search)",
+    choices=("before", "random"),
+  )
+  gain_lead: str = setting("<answer> ", "credit=information: the text between a turn's results and the gold answer")
   std: str = setting("sample", "group_relative: what to divide by", choices=("sample", "population", "none"))
   std_floor: float = setting(0.0, "group_relative: smallest standard deviation to divide by", least=0)
   eps: float = setting(1e-6, "group_relative: added to the standard deviation", least=0)
   gamma: float = setting(1.0, "gae, reinforce_plus_plus: discount per trained token", least=0, most=1)
   lam: float = setting(1.0, "gae: trace per trained token", least=0, most=1)
   whiten: bool = setting(True, "gae: scale advantages to mean 0 and deviation 1 over the batch's trained tokens")
+
+  def rules(self) -> Rules:
+    """See `Checked.rules`."""
+    changed = [name for name in ("gain_over", "gain_lead") if getattr(self, name) != getattr(type(self), name)]
+    yield (
+      self.informs or not changed,
+      f"config.advantage.credit={self.credit!r}, but {', '.join(changed)} is set: no gain is measured. Set "
+      "credit='information'.",
+    )
 
   def refusal(self, name: str, value: Any, must: str) -> str:
     """See `Section.refusal`; an algorithm's name as its kind gets the kind that it has here."""
@@ -45,6 +62,11 @@ class Advantage(Section):
   def compares(self) -> bool:
     """Whether an episode is compared with the samples of the same prompt."""
     return self.kind in COMPARED
+
+  @property
+  def informs(self) -> bool:
+    """Whether turns are credited with information gains."""
+    return self.credit == "information"
 
   @property
   def whitens(self) -> bool:

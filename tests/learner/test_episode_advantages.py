@@ -162,6 +162,31 @@ def test_a_kl_penalty_is_subtracted_from_the_reward():
     np.testing.assert_allclose(own[trained(item)], float(one), rtol=1e-4)
 
 
+def gaining(item, *gains):
+  return dataclasses.replace(item, gains=np.asarray([*gains, np.nan], np.float32))
+
+
+@pytest.mark.parametrize("std, outcome, scale", [("none", 0.5, 1.0), ("population", 1.0, (0.14 / 3) ** 0.5)])
+def test_information_gains_by_hand(std, outcome, scale):
+  """IGPO: outcomes 1, 0 and gains .2; .6, .1 (mean .3) are compared apart, and summed from each turn on."""
+  right = gaining(turns((2, 0.0), (1, 1.0), group=0), 0.2)
+  wrong = gaining(turns((1, 0.0), (3, 0.0), (2, 0.0), group=0), 0.6, 0.1)
+  lonely = gaining(turns((1, 0.0), (1, 1.0), group=1), 0.4)
+  settings = AdvantageSettings(credit="information", std=std, eps=0.0)
+  (one, other, alone), _, metrics = assign([right, wrong, lonely], settings)
+  each = lambda item, values: np.where(item.turns < 0, 0.0, np.asarray(values)[item.turns])
+  np.testing.assert_allclose(one, each(right, [outcome - 0.1 / scale, outcome]), rtol=1e-5)
+  np.testing.assert_allclose(other, each(wrong, [0.1 / scale - outcome, -0.2 / scale - outcome, -outcome]), rtol=1e-5)
+  assert not alone.any() and metrics["information_gain"] == pytest.approx(1.3 / 4)
+
+
+def test_information_gains_are_rewards_of_turns_where_tokens_are_credited():
+  item = gaining(turns((1, 0.0), (2, 1.0), group=0), 0.2)
+  settings = AdvantageSettings(kind="gae", credit="information", whiten=False)
+  (found,), _, _ = assign([item], settings, values=[np.zeros(len(item.tokens), np.float32)])
+  np.testing.assert_allclose(found[item.turns >= 0], [1.2, 1.0, 1.0], rtol=1e-6)
+
+
 def test_explained_variance():
   items, settings = earning(), AdvantageSettings(kind="gae")
   explained = lambda values: assign(items, settings, values)[2]["explained_variance"]
@@ -179,7 +204,8 @@ def test_invalid_arguments_are_refused():
     assign([small.earning(item, np.nan) for item in small.items(2)], AdvantageSettings())
   for how, word in (
     (dict(kind="dpo"), "config.advantage.kind"),
-    (dict(credit="token"), "'episode' or 'turn'"),
+    (dict(credit="token"), "'episode', 'turn' or 'information'"),
+    (dict(gain_over="random"), "gain_over is set: no gain is measured"),
     (dict(lam=1.5), "between 0 and 1"),
   ):
     with pytest.raises(ValueError, match=word):
