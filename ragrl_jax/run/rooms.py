@@ -73,14 +73,9 @@ class Rooms:
       return items
 
     def score(forks: Sequence[packing.Item]) -> list[np.ndarray]:
-      packed = packing.pack_items(forks, **self.packing | dict(lengths=self._lengths(), routes=0, told=False))
-      return self.learner.scores(state.params, packed, forks)
+      return self.learner.scores(state.params, self._packed(forks, routes=0, told=False), forks)
 
     return information.gained(items, scored, player.settings, player.tokenizer, score)
-
-  def _lengths(self) -> tuple[int, ...]:
-    """The lengths of rows; before they are chosen, the longest."""
-    return self.packing["lengths"] or (row_layout.longest(**self.unmeasured or {}),)
 
   def pack(self, parts: Sequence[Sequence[packing.Item]]) -> list[packing.Packed]:
     """The rows of each optimiser step's items. Their lengths are chosen, or checked, at the first call with items."""
@@ -88,7 +83,12 @@ class Rooms:
       how = dict(rows=self.packing["rows"], sharing=self.packing["sharing"], **self.unmeasured)
       self.packing["lengths"] = row_layout.chosen(parts, lengths=self.packing["lengths"], **how)
       self.unmeasured = None
-    return [packing.pack_items(part, **self.packing | dict(lengths=self._lengths())) for part in parts]
+    return [self._packed(part) for part in parts]
+
+  def _packed(self, items: Sequence[packing.Item], **how: Any) -> packing.Packed:
+    """The rows of these items; the longest ones, until lengths are chosen."""
+    lengths: Any = self.packing["lengths"] or (row_layout.longest(**self.unmeasured or {}),)
+    return packing.pack_items(items, **self.packing | dict(lengths=lengths) | how)
 
   def restore(self, host: Mapping[str, Any], state: TrainState, checkpoints: checkpoint.Checkpoints) -> TrainState:
     """Goes on from a checkpoint's two parts, and its older weights if it has any. Returns the state to train."""

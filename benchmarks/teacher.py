@@ -1,0 +1,332 @@
+"""Shows what a teacher, and credit by information gain, do in the made-up world: python benchmarks/teacher.py [--docs]
+
+Every run starts from the warm start of a quickstart. Its teacher is the policy that this quickstart ended with, or a
+model of four times the parameters. A finished run is not repeated, and a killed one begins again.
+--docs puts what the runs in --out show into docs/teacher.jsonl, which keeps what other runs showed, and prints
+docs/teacher.md from it. --cost measures what credit by information gain adds to a step with four searches.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import collapse
+import machines
+import mismatch
+import scipy.stats
+from absl import logging
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
+from ragrl_jax.data import readers, writers
+from ragrl_jax.jobs import evaluate, train
+from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.search_r1 import quickstart
+from ragrl_jax.recipes.search_r1 import recipe as search_r1
+from ragrl_jax.retrieval import corpus
+from ragrl_jax.run.prepared import prepare
+from ragrl_jax.store import jsonl
+
+ROOT = pathlib.Path(__file__).parents[1]
+RECORD, PAGE = ROOT / "docs" / "teacher.jsonl", ROOT / "docs" / "teacher.md"
+
+PROMPTS, GROUP, STEPS, EVERY, HELD_OUT = 2, 4, 16, 2, 100
+GOAL = 0.9  # EM, mean of two neighbouring evaluations
+LARGE = dict(d_model=256, num_layers=5, num_heads=8, num_kv_heads=8, d_ff=688)  # 4.1M parameters; the student has 0.9M
+LARGE_STEPS = 4  # of RL, 256 episodes each
+RATE = 3e-4
+COST_STEPS = 12
+SHOWN = (0, 4, 8, 12, 16)  # steps
+SIZES = dict(
+  rollout=dict(prompts_per_step=PROMPTS, group_size=GROUP, lanes=32, rows=32),
+  learner=dict(micro_rows=2),
+  optimizer=dict(learning_rate=RATE, warmup_steps=2),
+)
+BASE, LARGER = "GRPO", "teacher, 4M"
+SAME, LARGE_FOLDER = "quickstart/model", "large/model"
+ARMS: dict[str, dict[str, Any]] = {
+  BASE: {},
+  "teacher": dict(loss=dict(teacher=dict(path=SAME, kind="reverse", alone=True))),
+  LARGER: dict(loss=dict(teacher=dict(path=LARGE_FOLDER, kind="reverse", alone=True))),
+  "opsd": dict(loss=dict(teacher=recipes.TEACHERS["opsd"])),
+  "information": dict(advantage=dict(credit="information")),
+  "information, random": dict(advantage=dict(credit="information", gain_over="random")),
+}
+
+
+def main():
+  cli = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  cli.add_argument("--out", type=pathlib.Path, default="out/teacher", help="folder of the warm starts and of the runs")
+  cli.add_argument("--arms", nargs="*", default=[*ARMS], help="which arms; by default all")
+  cli.add_argument("--seeds", nargs="*", default=range(5), help="which seeds")
+  cli.add_argument("--docs", action="store_true", help="record what the runs show, and print the page")
+  cli.add_argument("--cost", action="store_true", help="measure, record and print what gains cost")
+  cli.add_argument("--one", default="", help="ARM/SEED: this run only, in this process; ARM may be warm or large")
+  args = cli.parse_args()
+  logging.set_verbosity(logging.WARNING)
+  out = args.out.resolve()
+  if args.one:
+    arm, seed = args.one.split("/")
+    large(out) if arm == "large" else run(arm, out, int(seed))
+    return
+  if args.cost:
+    merge([dict(arm="cost", seed=0, commit=mismatch.commit(), seconds=cost(out))])
+  elif args.docs:
+    merge(recorded(out))
+  else:
+    play(out / "quickstart", ["-m", "ragrl_jax", "quickstart", f"--workdir={out / 'quickstart'}"], "summary.json")
+    for arm, seeds in [("large", [0])] * (LARGER in args.arms) + [(arm, args.seeds) for arm in args.arms]:
+      for seed in seeds:
+        play(folder(out, arm, seed), [__file__, f"--one={arm}/{seed}", f"--out={out}"], "result.json")
+    return
+  PAGE.write_text(text := page([*jsonl.read(RECORD)]))
+  print(text)
+
+
+def play(workdir: pathlib.Path, command: Sequence[Any], result: str) -> None:
+  """Runs the command of Python, unless the folder has its result."""
+  if not (workdir / result).is_file():
+    machines.run([machines.Job(machines.FIRST, [sys.executable, *command], workdir.with_suffix(".log"))], cwd=ROOT)
+
+
+def folder(out: pathlib.Path, arm: str, seed: int | str) -> pathlib.Path:
+  return out / "large" if arm == "large" else collapse.folder(out, arm, seed)
+
+
+def large(out: pathlib.Path) -> None:
+  """A teacher of 4.1M parameters: the quickstart's two stages at LARGE, the second one shorter."""
+  collapse.begin(workdir := out / "large")
+  config = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
+  quickstart.use_world(config, out / "quickstart" / "world", 0)
+  config.model.shape.update(LARGE)
+  began = time.process_time()
+  quickstart.warm_start(config, workdir / "sft")
+  config = config_lib.load(ROOT / "configs" / "quickstart.py")
+  quickstart.use_world(config, out / "quickstart" / "world", 0)
+  config.model.path, config.steps = str(workdir / "sft" / "model"), LARGE_STEPS
+  config.evaluate.update(every=LARGE_STEPS, examples=0)
+  config.loss.minibatches = 2
+  config.optimizer.update(learning_rate=2e-4, warmup_steps=2)
+  finish(config, workdir, began, arm="large", seed=0)
+
+
+def run(arm: str, out: pathlib.Path, seed: int) -> None:
+  """Trains one arm; its folder keeps the episodes and the metrics."""
+  collapse.begin(workdir := folder(out, arm, seed))
+  config = started(out, seed)
+  config.data.train = with_passages(out / "quickstart" / "world")
+  config.steps = STEPS
+  config.evaluate.update(every=EVERY, examples=HELD_OUT)
+  for part in (SIZES, ARMS[arm]):
+    config.update(part)
+  if config.loss.teacher.path in (SAME, LARGE_FOLDER):
+    config.loss.teacher.path = str(out / config.loss.teacher.path)
+  finish(config, workdir, time.process_time(), arm=arm, seed=seed)
+
+
+def started(out: pathlib.Path, seed: int):
+  """The quickstart's config for RL, with its world and its warm start."""
+  config = config_lib.load(ROOT / "configs" / "quickstart.py")
+  quickstart.use_world(config, out / "quickstart" / "world", seed)
+  config.model.path = str(out / "quickstart" / "warm" / "model")
+  config.log.tensorboard = False
+  return config
+
+
+def finish(config, workdir: pathlib.Path, began: float, **result) -> None:
+  """Trains, and keeps the result and what the policy was evaluated at."""
+  config.log.tensorboard = False
+  config.checkpoint.every = config.steps
+  for row in train.train(config, workdir, evaluate=evaluate.evaluator(config)):
+    print(
+      row["step"],
+      {name: row.get(name) for name in ("evaluation/em", "outcome", "searches", "seconds/step")},
+      flush=True,
+    )
+  shutil.rmtree(workdir / "checkpoints", ignore_errors=True)
+  result |= dict(commit=mismatch.commit(), seconds=round(time.process_time() - began))
+  (workdir / "result.json").write_text(json.dumps(result))
+
+
+def with_passages(world: pathlib.Path) -> str:
+  """The training questions with their supporting passages, which the prompt does not show."""
+  path = world / "train_told.jsonl.gz"
+  if not path.is_file():
+    known = {passage.id: passage for passage in corpus.read_passages(world / "corpus.jsonl.gz")}
+    told = []
+    for example in readers.read_examples(world / "train.jsonl.gz"):
+      golds = tuple(known[name] for name in example.meta["gold_ids"])
+      told.append(dataclasses.replace(example, passages=golds, supporting=tuple(range(len(golds)))))
+    writers.write_examples(path, told)
+  return str(path)
+
+
+def recorded(out: pathlib.Path) -> list[dict[str, Any]]:
+  """What each finished run in the folder shows: EM by step."""
+  found = []
+  for path in sorted(out.glob("*/result.json")):
+    if "arm" in (row := json.loads(path.read_text())):  # not a warm start
+      rows = list(jsonl.read(path.parent / "metrics.jsonl"))
+      row["em"] = [[one["step"], round(one["evaluation/em"], 3)] for one in rows if "evaluation/em" in one]
+      found.append(row)
+  return found
+
+
+def merge(rows: Sequence[Mapping[str, Any]]) -> None:
+  """Puts the rows into the record, which keeps those of other runs."""
+  known = jsonl.read(RECORD) if RECORD.is_file() else []
+  by_run = {(row["arm"], row["seed"]): dict(row) for row in [*known, *rows]}
+  order = lambda row: ([*ARMS, "large", "cost"].index(row["arm"]), row["seed"])
+  RECORD.write_text("".join(json.dumps(row) + "\n" for row in sorted(by_run.values(), key=order)))
+
+
+def cost(out: pathlib.Path) -> dict[str, list[list[float]]]:
+  """Seconds of the quickstart's steps with four searches each: by credit [of the processor, on the clock] per step."""
+  runs, took = {}, {}
+  for credit in ("episode", "information"):
+    workdir = out / f"cost_{credit}"
+    collapse.begin(workdir)
+    config = started(out, 0)
+    config.steps = config.checkpoint.every = COST_STEPS
+    config.rollout.context, config.advantage.credit = 256, credit
+    prepared = prepare(config)
+    recipe = dataclasses.replace(prepared.recipe, play=four_searches(prepared.recipe))
+    runs[credit] = train.train(dataclasses.replace(prepared, recipe=recipe), workdir)
+    took[credit] = []
+  for _ in range(COST_STEPS):
+    for credit, steps in runs.items():
+      began = time.process_time()
+      row = next(steps)
+      took[credit].append([round(time.process_time() - began, 3), round(row["seconds/step"], 3)])
+      print(credit, took[credit][-1], {name: row.get(name) for name in ("searches", "information_gain")}, flush=True)
+  return {credit: seconds[COST_STEPS // 3 :] for credit, seconds in took.items()}  # the first ones compile
+
+
+def four_searches(recipe):
+  """The recipe's episode with four searches, for the question's facts in turn, whatever the policy writes."""
+
+  async def play(example, policy, tools):
+    talk, hops = policy.start(recipe.prompt.messages(example)), example.meta["decomposition"]
+    for turn in range(4):
+      await talk.generate(stop=recipe.stops)
+      query = search_r1.write_query(hops[turn % len(hops)])
+      found = await tools.search(query)
+      talk.observe(passages.block(found), query=query, found=found)
+    await talk.generate(stop=recipe.stops)
+    return talk.end()
+
+  return play
+
+
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+  """docs/teacher.md."""
+  of = lambda arm: {row["seed"]: row for row in rows if row["arm"] == arm}
+  runs = {arm: found for arm in ARMS if (found := of(arm))}
+  base, taught = runs.get(BASE, {}), runs.get("teacher", {})
+  sooner = [(reached(taught[seed]["em"]), reached(base[seed]["em"])) for seed in sorted(base.keys() & taught.keys())]
+  costs = of("cost").get(0, {}).get("seconds")
+  return TEXT.format(
+    steps=STEPS,
+    episodes=PROMPTS * GROUP,
+    held_out=HELD_OUT,
+    rate=RATE,
+    goal=GOAL,
+    every=EVERY,
+    columns=" | ".join(f"EM at {step * PROMPTS * GROUP}" for step in SHOWN),
+    lines="|---" * (5 + len(SHOWN)) + "|",
+    arms="\n".join(arm_row(arm, found, base) for arm, found in runs.items()),
+    curves="\n".join(curve_row(arm, seed, row) for arm, found in runs.items() for seed, row in found.items()),
+    halved=sum(a is not None and (b is None or 2 * a <= b) for a, b in sooner),
+    compared=len(sooner),
+    missing=", ".join(f"{arm} ({len(runs.get(arm, ()))} of 5)" for arm in ARMS if len(runs.get(arm, ())) < 5) or "none",
+    cost="not measured" if costs is None else cost_text(costs),
+    commits=", ".join(sorted({row["commit"] for row in rows})),
+  )
+
+
+def reached(em: Sequence[Sequence[float]]) -> int | None:
+  """Episodes after which EM is GOAL, at this evaluation and the next one; None if it never is."""
+  steps = [step for (step, now), (_, after) in zip(em, em[1:]) if min(now, after) >= GOAL]
+  return steps[0] * PROMPTS * GROUP if steps else None
+
+
+def learned(row: Mapping[str, Any]) -> float:
+  """Mean EM over the evaluations after the start: high if the run learns soon, and much."""
+  return statistics.mean(em for _, em in row["em"][1:])
+
+
+def arm_row(arm: str, runs: Mapping[int, Any], base: Mapping[int, Any]) -> str:
+  """A row of the table of arms."""
+  at = lambda step: statistics.mean(dict(map(tuple, row["em"]))[step] for row in runs.values())
+  needed = ", ".join("–" if (n := reached(row["em"])) is None else str(n) for row in runs.values())
+  both = sorted(runs.keys() & base.keys())
+  gaps = [learned(runs[seed]) - learned(base[seed]) for seed in both]
+  gap = verdict = "–"
+  if arm != BASE and len(gaps) > 1:
+    middle, half = statistics.mean(gaps), scipy.stats.t.ppf(0.975, len(gaps) - 1) * scipy.stats.sem(gaps)
+    gap = f"{middle:+.3f} ({middle - half:+.3f} to {middle + half:+.3f})"
+    verdict = "undecided" if abs(middle) <= half else "better" if middle > 0 else "worse"
+    verdict += "" if len(gaps) > 4 else f" ({len(gaps)} seeds)"
+  return f"| {arm} | {' | '.join(f'{at(step):.3f}' for step in SHOWN)} | {needed} | {gap} | {verdict} | {len(runs)} |"
+
+
+def curve_row(arm: str, seed: int, row: Mapping[str, Any]) -> str:
+  return f"| {arm} | {seed} | {' '.join(f'{em:.2f}' for _, em in row['em'])} |"
+
+
+def cost_text(costs: Mapping[str, Sequence[Sequence[float]]]) -> str:
+  """The ratio of the medians."""
+  ratio = lambda n: (
+    statistics.median(x[n] for x in costs["information"]) / statistics.median(x[n] for x in costs["episode"])
+  )
+  return f"{ratio(0):.2f} times the processor's seconds and {ratio(1):.2f} times those on the clock"
+
+
+TEXT = """# Teachers and credit by information gain: what they did
+
+`python benchmarks/teacher.py --docs` wrote this page from docs/teacher.jsonl (runs of commit {commits}).
+
+## The made-up world
+
+The world and the warm start of `ragrl quickstart`, a model of 0.9M parameters. A run has {steps} steps of {episodes}
+episodes at a rate of {rate}, which is the same for all; nothing was tuned. Seeds have their own questions and samples.
+The reward is exact match. EM is measured on {held_out} held-out questions every {every} steps, greedy. The teacher is
+the policy that the quickstart ended with (EM .99), of the student's size; reverse KL, and no reward.
+
+- *episodes to {goal}*: of each seed, until EM is {goal} at an evaluation and at the next one; –: not within the run.
+- *learned*: the mean EM over all evaluations after the start, minus that of GRPO with the same seed; mean and 95 % t
+  interval over seeds. Better and worse: the interval does not contain 0.
+
+| | {columns} | episodes to {goal} | learned | which is | seeds |
+{lines}
+{arms}
+
+The teacher alone reaches {goal} in at most half of GRPO's episodes in {halved} of {compared} seeds. Runs that are
+missing: {missing}.
+
+`credit="turn"` has no row: where the reward is paid at the end, as here, it equals GRPO to the bit.
+
+## What a gain costs
+
+With four searches in every episode of the quickstart, a step with `credit="information"` takes {cost}
+(`python benchmarks/teacher.py --cost`, medians of interleaved steps on two threads).
+
+## Every run
+
+EM after 0, {every}, 2 · {every}, … steps.
+
+| | seed | EM |
+|---|---|---|
+{curves}
+"""
+
+
+if __name__ == "__main__":
+  main()
