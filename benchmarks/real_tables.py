@@ -30,8 +30,8 @@ from tqdm import tqdm
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval
 from ragrl_jax.data import readers, writers
-from ragrl_jax.evaluation import harness
-from ragrl_jax.evaluation.tables import filling, papers, results, writing
+from ragrl_jax.evaluation import harness, records
+from ragrl_jax.evaluation.tables import filling, papers, writing
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.run import prepared
 from ragrl_jax.store import compile_cache, folders, jsonl
@@ -158,7 +158,7 @@ def total(done: list, out: pathlib.Path) -> int:
 def tables(wanted, done, lost: list[str], out: pathlib.Path) -> None:
   """Writes every paper's tables in all formats, and prints how many of their cells have a number."""
   (out / "tables").mkdir(exist_ok=True)
-  counts, read = {}, {one: results.read(place(one, out)) for one in done if wanted[one]}
+  counts, read = {}, {one: records.read(place(one, out)) for one in done if wanted[one]}
   for name, paper in papers.PAPERS.items():
     filled = filling.fill(paper, [read[one] for one in read if name in wanted[one]], any_model=True)
     for kind, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex"), ("html", "html")):

@@ -24,8 +24,8 @@ import time
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.core.metrics import qa
-from ragrl_jax.evaluation import answer_files, harness
-from ragrl_jax.evaluation.tables import filling, papers, results, writing
+from ragrl_jax.evaluation import answer_files, harness, records
+from ragrl_jax.evaluation.tables import filling, papers, writing
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes, jsonl
 
@@ -100,7 +100,7 @@ def again(rng, words, questions: int, folder: pathlib.Path):
     jsonl.write(folder / harness.PREDICTIONS, rows)
     answer_files.write_json(folder / harness.METRICS, metrics | dict(settings=settings))
     paper = papers.PAPERS["veritas"]
-    return writing.FORMATS["markdown"](paper, filling.fill(paper, [results.read(folder)]))
+    return writing.FORMATS["markdown"](paper, filling.fill(paper, [records.read(folder)]))
 
   rows, scoring = timed(scored)
   metrics, summing = timed(lambda: harness.summarise(rows))

@@ -8,7 +8,7 @@ import tiny_world
 
 import ragrl_jax
 from ragrl_jax.cli import export_hf
-from ragrl_jax.evaluation.tables import results
+from ragrl_jax.evaluation import records
 from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.report import page
 from ragrl_jax.store import metrics
@@ -32,7 +32,7 @@ def test_what_was_moved_with_its_files_works_from_any_folder(world, tmp_path, mo
   for out in (moved / "out" / "dev", tmp_path / "again"):  # continued, and played again
     again = evaluate.evaluate(None, run, held_out, out)
     assert all(again[name] == first[name] for name in ("n", "em", "searches"))
-    assert results.read(out).facts["trained"]  # the checkpoint's run is found
+    assert records.read(out).facts["trained"]  # the checkpoint's run is found
   ((answer, episode),) = ragrl_jax.ask(run, ["Who?"])
   assert episode.segments
   assert export_hf.export(run, tmp_path / "exported", dtype="float32").step == 1

@@ -14,8 +14,8 @@ import sys
 
 from absl import flags
 
-from ragrl_jax.evaluation import harness, seeds
-from ragrl_jax.evaluation.tables import filling, papers, results, writing
+from ragrl_jax.evaluation import harness, records, seeds, step_verdicts
+from ragrl_jax.evaluation.tables import filling, measures, papers, writing
 from ragrl_jax.store import jsonl
 
 PAPER = flags.DEFINE_enum("paper", None, list(papers.PAPERS), "The paper.", required=True)
@@ -32,8 +32,8 @@ def main():
   """Runs `ragrl tables`."""
   paper = papers.PAPERS[PAPER.value]
   paths = [pathlib.Path(path) for path in folders(RUNS.value)]
-  evaluations = [results.read(path) for path in paths if not path.is_file()]
-  evaluations = results.with_verdicts(evaluations, [path for path in paths if path.is_file()])
+  evaluations = [records.read(path) for path in paths if not path.is_file()]
+  evaluations = step_verdicts.joined(evaluations, filter(pathlib.Path.is_file, paths), **measures.STEPS)
   filled = filling.fill(paper, evaluations, any_model=ANY_MODEL.value)
   if TABLE.value:
     names = [one.table.name for one in filled]

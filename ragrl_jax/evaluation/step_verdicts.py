@@ -1,5 +1,6 @@
 """Judges' verdicts on the steps of an evaluation's episodes, from files of `ragrl faithfulness`."""
 
+import dataclasses
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,31 +13,55 @@ Verdicts = Mapping[tuple[str, str], tuple[str, Mapping[str, Any], Mapping[str, M
 Rows = Sequence[Mapping[str, Any]]
 
 
-def read(files: Iterable[str | pathlib.Path]) -> dict[str, dict[str, Any]]:
-  """{path: contents of the file}.
+def joined(
+  evaluations: Sequence[Any],
+  files: Iterable[str | pathlib.Path],
+  *,
+  automatic: Mapping[str, str],
+  compared: Mapping[str, Sequence[str]],
+) -> list[Any]:
+  """The evaluations, with the verdicts that the files have on their episodes, which are found by their digest.
+
+  Their rows have pooled[TERM/KIND] = (sum, number of pairs), and pooled[TERM] if they had none. Their metrics have
+  TERM_agreement and TERM_kappa (Fleiss's) of two judges, with their _interval and _pairs, over the distinct pairs with
+  both verdicts. A term is left out there if it has one judge, or if the verdicts are not on these questions alone, or
+  these are of several sets.
+
+  Args:
+    evaluations: `records.Evaluation`.
+    files: of `ragrl faithfulness`.
+    automatic: term → the kind of judge whose verdicts pooled[TERM] are.
+    compared: term → the kinds of the two judges that are compared.
 
   Raises:
-    ValueError: a file is not of `ragrl faithfulness`.
+    ValueError: a file is not of `ragrl faithfulness`, is of no evaluation here, or is the second one of a kind.
   """
-  contents = {}
-  for path in map(str, files):
-    try:
-      contents[path] = jsonl.read_object(pathlib.Path(path))
-    except ValueError:
-      contents[path] = {}
-    if not {"judges", "systems"} <= contents[path].keys():
-      raise ValueError(
-        f"--runs={path}: this is neither an evaluation's folder nor a file of `ragrl faithfulness --out`."
-      )
-  return contents
+  contents = {path: _read(path) for path in map(str, files)}
+  used, result = set(), []
+  for one in evaluations:
+    if verdicts := _on(one.folder, contents):
+      used |= {path for path, _, _ in verdicts.values()}
+      rows = _pooled(one.rows, verdicts, automatic)
+      metrics = {**one.metrics, **_agreements(rows, verdicts, compared)}
+      judges = {f"{term} {kind}": judge for (term, kind), (_, judge, _) in verdicts.items()}
+      one = dataclasses.replace(one, rows=rows, metrics=metrics, facts={**one.facts, "steps_judged_by": judges})
+    result.append(one)
+  if unused := contents.keys() - used:
+    raise ValueError(f"--runs={min(unused)}: its verdicts are on episodes of no given run: add --runs=FOLDER of them.")
+  return result
 
 
-def on(folder: str, contents: Mapping[str, Mapping[str, Any]]) -> Verdicts:
-  """The verdicts in files (`read`) on the episodes of an evaluation's folder, which are found by their digest.
+def _read(path: str) -> dict[str, Any]:
+  try:
+    content = jsonl.read_object(pathlib.Path(path))
+  except ValueError:
+    content = {}
+  if not {"judges", "systems"} <= content.keys():
+    raise ValueError(f"--runs={path}: this is neither an evaluation's folder nor a file of `ragrl faithfulness --out`.")
+  return content
 
-  Raises:
-    ValueError: two files have verdicts of one kind on a term.
-  """
+
+def _on(folder: str, contents: Mapping[str, Mapping[str, Any]]) -> Verdicts:
   verdicts: dict[tuple[str, str], Any] = {}
   digest = played_rows.digest(pathlib.Path(folder)) if contents else ""
   for path, file in contents.items():
@@ -50,14 +75,7 @@ def on(folder: str, contents: Mapping[str, Mapping[str, Any]]) -> Verdicts:
   return verdicts
 
 
-def pooled(rows: Rows, verdicts: Verdicts, automatic: Mapping[str, str]) -> list[dict[str, Any]]:
-  """The rows with pooled[TERM/KIND] = (sum, number of pairs), and pooled[TERM] if they have none.
-
-  Args:
-    rows: rows of predictions.jsonl.
-    verdicts: see `on`.
-    automatic: term → the kind of judge whose verdicts pooled[TERM] are.
-  """
+def _pooled(rows: Rows, verdicts: Verdicts, automatic: Mapping[str, str]) -> list[dict[str, Any]]:
   result = [{**row, "pooled": dict(row.get("pooled") or {})} for row in rows]
   for (term, kind), (_, _, sets) in verdicts.items():
     for row in result:
@@ -69,17 +87,7 @@ def pooled(rows: Rows, verdicts: Verdicts, automatic: Mapping[str, str]) -> list
   return result
 
 
-def agreements(rows: Rows, verdicts: Verdicts, compared: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-  """TERM_agreement and TERM_kappa (Fleiss's) of two judges on an evaluation, with their _interval and _pairs.
-
-  They are over the distinct pairs with both verdicts. A term is left out if it has one judge, or if the verdicts are
-  not on these questions alone, or these are of several sets.
-
-  Args:
-    rows: rows of predictions.jsonl.
-    verdicts: see `on`.
-    compared: term → the kinds of its two judges.
-  """
+def _agreements(rows: Rows, verdicts: Verdicts, compared: Mapping[str, Sequence[str]]) -> dict[str, Any]:
   result, sources = {}, {row["source"] or "" for row in rows}
   ids = {row["id"] for row in rows if row["ended"] != "failed"}
   for term, kinds in compared.items():

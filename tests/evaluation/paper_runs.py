@@ -5,7 +5,7 @@ import json
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.evaluation import episode_rows, harness
-from ragrl_jax.evaluation.tables.layout import MODELS
+from ragrl_jax.evaluation.records import MODELS
 
 
 def row(number, *, right=True, source="hotpotqa", **more):

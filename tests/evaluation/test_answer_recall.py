@@ -3,8 +3,8 @@ import math
 import pytest
 
 from ragrl_jax.core.metrics import qa
-from ragrl_jax.evaluation import answer_recall
-from ragrl_jax.evaluation.tables import filling, papers, results
+from ragrl_jax.evaluation import answer_recall, records
+from ragrl_jax.evaluation.tables import filling, papers
 from ragrl_jax.structs import Example, Passage
 
 
@@ -34,7 +34,7 @@ def test_a_folder_of_recall_fills_lears_table_three(tmp_path):
   ]
   measured = answer_recall.measured(asked, [example.passages for example in asked], 5)
   fill = lambda name: {
-    one.table.name: one for one in filling.fill(papers.PAPERS["lear"], [results.read(tmp_path / name)])
+    one.table.name: one for one in filling.fill(papers.PAPERS["lear"], [records.read(tmp_path / name)])
   }
   for name, only in (("bridge", "type=bridge"), ("all", None)):
     settings = dict(

@@ -7,8 +7,8 @@ import paper_runs
 import pytest
 from console import ragrl
 
-from ragrl_jax.evaluation import answer_verdicts, comparison
-from ragrl_jax.evaluation.tables import filling, papers, results, writing
+from ragrl_jax.evaluation import answer_verdicts, comparison, records
+from ragrl_jax.evaluation.tables import filling, papers, writing
 from ragrl_jax.store import jsonl
 
 
@@ -64,7 +64,7 @@ def test_a_table_takes_them_for_any_recipe(tmp_path):
   folder = paper_runs.evaluation(tmp_path / "e", "arena", rows, checkpoint=run, data="hotpotqa.jsonl")
   main = lambda: next(
     cells
-    for table in filling.fill(papers.PAPERS["arena"], [results.read(folder)])
+    for table in filling.fill(papers.PAPERS["arena"], [records.read(folder)])
     if table.table.name == "Table 3"
     for row, cells in zip(table.table.rows, table.cells)
     if row.name == "ARENA-Qwen-7B"
@@ -73,7 +73,7 @@ def test_a_table_takes_them_for_any_recipe(tmp_path):
   jsonl.write(folder / answer_verdicts.FILE, answer_verdicts.judged(rows, lambda pairs: [1.0] * len(pairs)))
   (folder / answer_verdicts.SUMMARY).write_text(json.dumps(dict(judge=dict(kind="llm", model="big"), sets={})))
   assert [cell.value for cell in main()[:3]] == [0.5, 0.5, 1.0]
-  assert "verdicts on answers by kind llm, model big" in writing.described(results.read(folder))
+  assert "verdicts on answers by kind llm, model big" in writing.described(records.read(folder))
 
 
 def test_the_command(tmp_path):

@@ -13,8 +13,8 @@ from console import ragrl
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.data import readers, writers
-from ragrl_jax.evaluation import corpus_audit
-from ragrl_jax.evaluation.tables import filling, papers, results, writing
+from ragrl_jax.evaluation import corpus_audit, records
+from ragrl_jax.evaluation.tables import filling, papers, writing
 from ragrl_jax.retrieval import build_index
 from ragrl_jax.retrieval import corpus as corpus_lib
 from ragrl_jax.retrieval.corpus import read_passages
@@ -112,7 +112,7 @@ def test_tables_say_what_the_corpus_holds(tmp_path):
   of = lambda rows: dict(passages=7, top_k=None, sets={}, rows=rows)
   rows = [audit(row, count) for row, count in zip(asked, (5, 1, 0, 0))]
   write(folder, of(4), rows)
-  one = results.read(folder)
+  one = records.read(folder)
   # Right are 0, 1 and 2: both of the answerable, one of the others.
   assert (one.audit["totals"]["answerable"], one.audit["em_answerable"], one.audit["em_others"]) == (0.5, 1.0, 0.5)
   text = writing.FORMATS["markdown"](papers.PAPERS["arena"], filling.fill(papers.PAPERS["arena"], [one]))
@@ -120,10 +120,10 @@ def test_tables_say_what_the_corpus_holds(tmp_path):
   assert "50.0 % of these have an answer in some passage; EM 1.000 with an answer in a passage" in text
   write(folder, of(3), rows[1:])
   with pytest.raises(ValueError, match="audit.json: 1 of the evaluation's 4 questions are not in the audit"):
-    results.read(folder)
+    records.read(folder)
   write(folder, of(4), [rows[0] | dict(golds=["no"]), *rows[1:]])
   with pytest.raises(ValueError, match="'q0' has another text or other golds there"):
-    results.read(folder)
+    records.read(folder)
 
 
 HERE = pathlib.Path(os.environ.get("RAGRL_DATA") or ROOT.parent / "shared" / "data")

@@ -16,7 +16,8 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.cli import configs
 from ragrl_jax.cli import main as main_lib
-from ragrl_jax.evaluation.tables import commands_of, filling, layout, matching, papers, results, writing
+from ragrl_jax.evaluation import records
+from ragrl_jax.evaluation.tables import commands_of, filling, matching, papers, writing
 
 
 def test_given_passages_fill_arenas_row_alone(tmp_path):
@@ -25,12 +26,12 @@ def test_given_passages_fill_arenas_row_alone(tmp_path):
     paper_runs.evaluation(
       tmp_path / str(number), f"released:{variant}", [paper_runs.row(0)], checkpoint=checkpoint, data="hotpotqa.jsonl"
     )
-  searched, given = (results.read(tmp_path / name).facts for name in "01")
+  searched, given = (records.read(tmp_path / name).facts for name in "01")
   (arena,) = [row.run for row in papers.PAPERS["arena"].tables[0].rows if row.name == "ReSearch-7B"]
   (veritas,) = [run for paper, table, name, run in every_row() if (paper.name, table.name, name) == (
     "veritas", "Table 2", "ReSearch-7B-Instruct")]  # fmt: skip
-  assert matching.fits(arena, given) and not matching.fits(arena, searched)
-  assert matching.fits(veritas, searched) and not matching.fits(veritas, given)
+  assert not matching.unmet(arena, given) and matching.unmet(arena, searched)
+  assert not matching.unmet(veritas, searched) and matching.unmet(veritas, given)
 
 
 def every_row():
@@ -50,7 +51,7 @@ def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
     column = next(column for column in table.columns if not column.average)
     key = (run, column.sets, column.flags, paper.name)
     if (known := made.get(str(key))) is None:
-      known = made[str(key)] = results.linked(_made(tmp_path / str(number), run, column))[-1]
+      known = made[str(key)] = records.linked(_made(tmp_path / str(number), run, column))[-1]
     filled = matching.assigned(table, [known], False)
     named = [one for one, found in filled.items() if found]
     same = [one for _, of, one, other in every_row() if of is table and other == run]
@@ -60,11 +61,11 @@ def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
 def _made(folder, run, column):
   """The evaluations of a cell, the one that fills it last."""
   if run.reads is None:
-    return [results.read(_evaluated(folder, run, column))]
+    return [records.read(_evaluated(folder, run, column))]
   (extracted,) = _made(folder / "extracted", run.reads, column)
   checkpoint = paper_runs.trained(folder / "run", run.train, run.model, *run.train_flags)
   rows, data = [paper_runs.row(0)], f"{column.sets[0]}.jsonl"
-  return [extracted, results.read(paper_runs.read(folder / "out", extracted, rows, checkpoint=checkpoint, data=data))]
+  return [extracted, records.read(paper_runs.read(folder / "out", extracted, rows, checkpoint=checkpoint, data=data))]
 
 
 def _evaluated(folder, run, column):
@@ -82,14 +83,14 @@ def _evaluated(folder, run, column):
     checkpoint = paper_runs.trained(folder / "run", run.train, run.model, *words(*kept))
     if run.checkpoint:
       checkpoint = checkpoint / "checkpoints" / str(run.checkpoint)
-  elif "served" in layout.MODELS[run.model]:
+  elif "served" in records.MODELS[run.model]:
     checkpoint = None
   else:
     checkpoint = paper_runs.model(folder / "model", run.model)
   given = (*run.needs, *run.flags, *column.flags)
   judged = any("judge.kind" in flag for flag in given)
   rows = [paper_runs.row(0, evidence="yes") if run.evaluate.startswith("lear:") else paper_runs.row(0)]
-  served = {} if checkpoint else dict(model=layout.MODELS[run.model]["served"], endpoint=dict(url="http://x/v1"))
+  served = {} if checkpoint else dict(model=records.MODELS[run.model]["served"], endpoint=dict(url="http://x/v1"))
   return paper_runs.evaluation(
     folder / "out", run.evaluate, rows, checkpoint=checkpoint, data=data, flags=given, judged=judged, **served
   )
@@ -111,7 +112,7 @@ def _evaluated(folder, run, column):
 def test_a_served_model_has_the_tables_name(tmp_path, name, model):
   served = dict(model=name, endpoint=dict(url="http://x/v1"))
   paper_runs.evaluation(tmp_path, "arena:direct", [paper_runs.row(0)], checkpoint=None, data="musique.jsonl", **served)
-  assert results.read(tmp_path).facts["model"] == model
+  assert records.read(tmp_path).facts["model"] == model
 
 
 def test_the_commands_parse(monkeypatch):
@@ -131,7 +132,7 @@ def test_the_commands_parse(monkeypatch):
     given = dict(word.removeprefix("--").partition("=")[::2] for word in words[2:])
     if column is not None and words[1] not in ("faithfulness", "make-judge-data", "sft"):
       name = given["data"]
-      assert results.set_of(name.rpartition("/")[2]) or results.set_of(name) == column.sets[0], command
+      assert records.set_of(name.rpartition("/")[2]) or records.set_of(name) == column.sets[0], command
     settings = tuple(word for word in words[2:] if word.startswith("--config"))
     if (
       words[1]
@@ -165,7 +166,7 @@ def test_the_commands_parse(monkeypatch):
 
 
 def test_the_commands_name_public_models_or_say_what_a_folder_is():
-  assert all("hub" in of or "served" in of for of in layout.MODELS.values())
+  assert all("hub" in of or "served" in of for of in records.MODELS.values())
   for paper in papers.PAPERS.values():
     for one in filling.fill(paper, []):
       notes = writing.notes_of(paper, one)
@@ -179,9 +180,9 @@ def test_an_evaluation_of_a_hub_name_has_the_model_in_the_cache(tmp_path, monkey
   monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
   name = f"Qwen/Qwen2.5-7B@main@{commit}"
   paper_runs.evaluation(tmp_path / "out", "arena:direct", [paper_runs.row(0)], checkpoint=name, data="musique.jsonl")
-  assert results.read(tmp_path / "out").facts["model"] is None
+  assert records.read(tmp_path / "out").facts["model"] is None
   paper_runs.model(cache / "models--Qwen--Qwen2.5-7B" / "snapshots" / commit, "qwen2.5-7b-base")
-  assert results.read(tmp_path / "out").facts["model"] == "qwen2.5-7b-base"
+  assert records.read(tmp_path / "out").facts["model"] == "qwen2.5-7b-base"
 
 
 def test_transcripts_are_made_by_a_printed_command():

@@ -15,8 +15,8 @@ import pytest
 
 from ragrl_jax import structs
 from ragrl_jax.cli import tables
-from ragrl_jax.evaluation import foreign_transcripts
-from ragrl_jax.evaluation.tables import filling, layout, measures, papers, results, writing
+from ragrl_jax.evaluation import foreign_transcripts, records
+from ragrl_jax.evaluation.tables import filling, layout, measures, papers, writing
 from ragrl_jax.recipes.released import agents
 
 OWN = "--config.data.own_passages=False"
@@ -49,7 +49,7 @@ def runs(tmp_path, *, sets=("hotpotqa", "musique"), right=True):
     made.append(paper_runs.evaluation(ours, "arena", rows(right), checkpoint=run, data=f"{name}.jsonl"))
     other = tmp_path / f"y_{name}"
     made.append(paper_runs.evaluation(other, "arena:direct", rows(False), checkpoint=plain, data=f"{name}.jsonl"))
-  return [results.read(folder) for folder in made]
+  return [records.read(folder) for folder in made]
 
 
 def test_a_table_by_hand_in_four_formats(tmp_path):
@@ -130,7 +130,7 @@ def test_a_run_says_what_stands_beside_its_scores(tmp_path):
   made = paper_runs.evaluation(
     tmp_path / "e", "untrained", [paper_runs.row(0)], checkpoint=tmp_path / "small", data="nq.jsonl", **more
   )
-  said = writing.described(results.read(made))
+  said = writing.described(records.read(made))
   assert "model qwen3 of 2 layers, width 64; " in said and "passages the questions' own left out; " in said
   assert "retriever index out/index, top_k 3, checksum 0123456789ab; " in said and "cut in the middle" not in said
 
@@ -138,7 +138,7 @@ def test_a_run_says_what_stands_beside_its_scores(tmp_path):
 def test_seeds_are_averaged_by_question(tmp_path):
   run = paper_runs.trained(tmp_path / "run", "arena", "qwen2.5-7b")
   rows = lambda right: [paper_runs.row(i, right=i < right) for i in range(4)]
-  read = lambda name, found: results.read(
+  read = lambda name, found: records.read(
     paper_runs.evaluation(tmp_path / name, "arena", found, checkpoint=run, data="hotpotqa.jsonl")
   )
   filled = filling.fill(PAPER, [read("a", rows(4)), read("b", rows(2))])
@@ -159,7 +159,7 @@ def test_runs_with_noise_or_other_passages_are_in_their_own_columns_alone(tmp_pa
   run = paper_runs.trained(tmp_path / "run", "lear", "qwen2.5-1.5b")
   generator = paper_runs.trained(tmp_path / "generator", "lear:sft,generator", "qwen2.5-1.5b")
   plain = paper_runs.model(tmp_path / "plain", "qwen2.5-3b")
-  read = lambda name, config, of, *flags, **more: results.read(
+  read = lambda name, config, of, *flags, **more: records.read(
     paper_runs.evaluation(
       tmp_path / name, config, [paper_runs.row(0, **more)], checkpoint=of, data="nq.jsonl", flags=flags
     )
@@ -169,7 +169,7 @@ def test_runs_with_noise_or_other_passages_are_in_their_own_columns_alone(tmp_pa
     noisy.append(read(name, "lear:inference", run, flag, evidence="e"))  # one evidence: they differ in their settings
     rows_ = [paper_runs.row(0, right=right)]
     of = dict(checkpoint=generator, data="nq.jsonl")
-    noisy.append(results.read(paper_runs.read(tmp_path / f"read_{name}", noisy[-1], rows_, **of)))
+    noisy.append(records.read(paper_runs.read(tmp_path / f"read_{name}", noisy[-1], rows_, **of)))
   tables_ = {one.table.name: one for one in filling.fill(papers.PAPERS["lear"], noisy)}
   values = lambda one: [cell.value for cells in one.cells for cell in cells if cell.value is not None]
   assert values(tables_["Figure 6"]) == [100.0, 0.0] and values(tables_["Table 4, 1.5B"])[0] == 100.0
@@ -187,7 +187,7 @@ def test_answers_of_the_same_weights_are_no_seeds(tmp_path):
   def read(name, run, *flags):
     of = dict(checkpoint=run, data="nq.jsonl", flags=(OWN, *flags))
     rows_ = [paper_runs.row(0, answer_recall=1.0, evidence="e")]
-    return results.read(paper_runs.evaluation(tmp_path / name, "lear:study_vanilla", rows_, **of))
+    return records.read(paper_runs.evaluation(tmp_path / name, "lear:study_vanilla", rows_, **of))
 
   given = [read("plain", runs_[0]), read("marked", runs_[0], "--config.data.evidence=nq_dev.jsonl")]
   cell = lambda: filling.fill(papers.PAPERS["lear"], given)[0].cells[0][0]
@@ -246,7 +246,7 @@ def test_shares_of_two_runs_by_hand(tmp_path):
     ]
     config = f"lear:{name}"
     of = dict(checkpoint=run, data="hotpotqa.jsonl", flags=(OWN,))
-    read.append(results.read(paper_runs.evaluation(tmp_path / f"e{name}", config, found, **of)))
+    read.append(records.read(paper_runs.evaluation(tmp_path / f"e{name}", config, found, **of)))
   of = lambda given: next(one for one in filling.fill(papers.PAPERS["lear"], given) if one.table.name == "Figure 2")
   cells = of(read).cells[0]
   assert [cell.value for cell in cells[4:]] == [25.0] * 4 and cells[5].published == "14.49%"
@@ -269,12 +269,12 @@ def test_a_judge_may_be_asked_in_either_way(tmp_path):
     made = paper_runs.evaluation(
       tmp_path / name.replace(":", "_"), name, rows_, checkpoint=run, data="hotpotqa.jsonl", judged=True, **more
     )
-    filled = filling.fill(papers.PAPERS["arena"], [results.read(made)])
+    filled = filling.fill(papers.PAPERS["arena"], [records.read(made)])
     (main,) = [one for one in filled if one.table.name == "Table 3"]
     cells = dict(zip([row.name for row in main.table.rows], main.cells))
     assert [cell.value for cell in cells.pop("ARENA-Qwen-7B")[:3]] == [1.0, 1.0, 0.75]
     assert {cell.value for found in cells.values() for cell in found} == {None}
-    assert ("switches unlike the preset's: accuracy judge" in writing.described(results.read(made))) == bool(more)
+    assert ("switches unlike the preset's: accuracy judge" in writing.described(records.read(made))) == bool(more)
 
 
 def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
@@ -294,7 +294,7 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
     before = path.read_text()
     path.write_text(content) if content is not None else path.unlink()
     with pytest.raises(error, match=says):
-      results.read(folder)
+      records.read(folder)
     path.write_text(before)
   change = lambda **facts: dataclasses.replace(one, folder="F", facts=one.facts | facts)
   elsewhere = [row | dict(source="mine") for row in one.rows]
@@ -324,7 +324,7 @@ def test_scored_transcripts_fill_their_row(tmp_path):
   asked = [structs.Example("q0", "Question 0?", ("yes",), source="hotpotqa")]
   said = dict(data="hotpotqa.jsonl", model="qwen2.5-7b")
   foreign_transcripts.score(path, asked, tmp_path / "out", system="research", settings=said)
-  filled = filling.fill(papers.PAPERS["veritas"], [results.read(tmp_path / "out")])
+  filled = filling.fill(papers.PAPERS["veritas"], [records.read(tmp_path / "out")])
   (main,) = [one for one in filled if one.table.name == "Table 2"]
   names = [row.name for row in main.table.rows]
   values = {name: cells[3].value for name, cells in zip(names, main.cells)}
@@ -338,7 +338,7 @@ def test_a_released_checkpoint_that_was_played_fills_the_row_of_its_transcripts(
   )
   (main,) = [
     one
-    for one in filling.fill(papers.PAPERS["veritas"], [results.read(tmp_path / "out")])
+    for one in filling.fill(papers.PAPERS["veritas"], [records.read(tmp_path / "out")])
     if one.table.name == "Table 2"
   ]
   values = {row.name: cells[3].value for row, cells in zip(main.table.rows, main.cells)}
@@ -411,12 +411,12 @@ def test_sets_of_one_folder_are_told_apart_by_their_rows_whatever_the_folder_is_
     rows = [paper_runs.row(number, source=source) for number, source in enumerate(sources)]
     settings = dict(recipe="arena", data=data)
     paper_runs.written(tmp_path, rows, settings)
-    return {name: [row["id"] for row in some] for name, some in results.read(tmp_path).sets.items()}
+    return {name: [row["id"] for row in some] for name, some in records.read(tmp_path).sets.items()}
 
   assert sets("nq", "triviaqa_dev", "musique", "nq") == dict(nq=["q0", "q3"], triviaqa=["q1"], musique=["q2"])
   assert sets("nq") == dict(nq=["q0"]) and sets("mine", "other") == {}
   assert sets("test") == {"hotpotqa": dict(hotpotqa=["q0"]), "musique": dict(musique=["q0"])}.get(
-    results.set_of(data), {}
+    records.set_of(data), {}
   )
 
 
@@ -431,7 +431,7 @@ def test_the_recorded_kind_of_a_run_decides_its_row(tmp_path, name, row, weight)
   asked = name.replace("sft,", "").replace(":sft", "")
   rows = [paper_runs.row(i, em_spaced=1.0, f1_spaced=1.0) for i in range(2)]
   made = paper_runs.evaluation(tmp_path / "out", asked, rows, checkpoint=run, data="hotpotqa.jsonl")
-  (main,) = [one for one in filling.fill(papers.PAPERS["arena"], [results.read(made)]) if one.table.name == "Table 3"]
+  (main,) = [one for one in filling.fill(papers.PAPERS["arena"], [records.read(made)]) if one.table.name == "Table 3"]
   filled = [its.name for its, cells in zip(main.table.rows, main.cells) if any(cell.value for cell in cells)]
   assert filled == [row]
 
@@ -440,9 +440,9 @@ def test_a_run_that_fills_no_row_is_told_what_each_row_lacks(tmp_path):
   run = paper_runs.trained(tmp_path / "run", "search_r1", "qwen2.5-7b")
   made = paper_runs.evaluation(tmp_path / "out", "search_r1", [paper_runs.row(0)], checkpoint=run, data="nq.jsonl")
   with pytest.raises(ValueError, match="fills no row.*Search-R1-base.*: preset='paper', not 'ppo'"):
-    filling.fill(papers.PAPERS["search_r1"], [results.read(made)])
+    filling.fill(papers.PAPERS["search_r1"], [records.read(made)])
   with pytest.raises(ValueError, match="Rejection Sampling.*: trained.objective='rl', not 'sft'"):
-    filling.fill(papers.PAPERS["search_r1"], [results.read(made)])
+    filling.fill(papers.PAPERS["search_r1"], [records.read(made)])
 
 
 def test_scores_of_other_golds_are_no_pairs(tmp_path):
@@ -450,12 +450,12 @@ def test_scores_of_other_golds_are_no_pairs(tmp_path):
   runs(tmp_path, sets=("hotpotqa",))
   rows = [paper_runs.row(i, right=False) | (dict(golds=["no"]) if i < 2 else {}) for i in range(4)]
   paper_runs.evaluation(tmp_path / "y_hotpotqa", "arena:direct", rows, checkpoint=tmp_path / "plain", data="hotpotqa")
-  (table,) = filling.fill(PAPER, [results.read(tmp_path / name) for name in ("x_hotpotqa", "y_hotpotqa")])
+  (table,) = filling.fill(PAPER, [records.read(tmp_path / name) for name in ("x_hotpotqa", "y_hotpotqa")])
   assert (table.cells[0][0].n, table.cells[0][0].paired) == (4, 2)
   again = [paper_runs.row(i, right=False) for i in range(4)]
   paper_runs.evaluation(tmp_path / "z", "arena:direct", again, checkpoint=tmp_path / "plain", data="hotpotqa")
   with pytest.raises(ValueError, match="several runs fill a cell of hotpotqa .* different questions"):  # no seeds
-    filling.fill(PAPER, [results.read(tmp_path / name) for name in ("y_hotpotqa", "z")])
+    filling.fill(PAPER, [records.read(tmp_path / name) for name in ("y_hotpotqa", "z")])
 
 
 def test_runs_and_columns_inherit_and_insert_texts():
@@ -472,4 +472,4 @@ def test_runs_and_columns_inherit_and_insert_texts():
   found = papers.columns(dict(groups=[each, halves]), {"nq": "NQ"}, {})
   assert [(one.head, one.where) for one in found[:2]] == [("NQ at 1", {"top_k": 1}), ("NQ at 2", {"top_k": 2})]
   assert [one.both for one in found[2:]] == [(True, True), (True, False), (False, True), (False, False)]
-  assert found[2].data == layout.SETS["nq"]["questions"]
+  assert found[2].data == records.SETS["nq"]["questions"]

@@ -10,7 +10,8 @@ from ml_collections import config_flags
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, structs
 from ragrl_jax.cli import commands  # noqa: F401  (it registers how flags are read)
-from ragrl_jax.evaluation.tables import commands_of, filling, layout, matching, papers
+from ragrl_jax.evaluation import records
+from ragrl_jax.evaluation.tables import commands_of, filling, matching, papers
 from ragrl_jax.testing import scripted
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -75,10 +76,10 @@ def test_agents_beside_when_to_search_read_five_passages():
   assert len(agents) == 4
   for run in agents:
     played = {"recipe": "released", "switches.agent": run.system, "switches.documents": "search"}
-    assert matching.fits(run, played | {"retrieval.top_k": 5}) and not matching.fits(
+    assert not matching.unmet(run, played | {"retrieval.top_k": 5}) and matching.unmet(
       run, played | {"retrieval.top_k": 3}
     )
-    assert matching.fits(run, {"recipe": "transcripts", "system": run.system})  # of transcripts it is not known
+    assert not matching.unmet(run, {"recipe": "transcripts", "system": run.system})  # of transcripts it is not known
     assert "--config.retrieval.top_k=5" in run.flags
 
 
@@ -102,7 +103,7 @@ def test_no_test_set_selects_a_checkpoint():
   chosen = 0
   for paper, table in ((one, table) for one in papers.PAPERS.values() for table in one.tables):
     named = [(column, name) for column in table.columns for name in column.sets]
-    sets = {column.data or paper.data.get(name) or layout.SETS[name]["questions"] for column, name in named}
+    sets = {column.data or paper.data.get(name) or records.SETS[name]["questions"] for column, name in named}
     for row in (row for row in table.rows if row.run is not None):
       for run in (run for run in (row.run.reads, row.run) if run is not None and run.train):
         assert bool(run.best) or not any("--best" in flag for flag in run.flags)  # else the last checkpoint

@@ -15,13 +15,17 @@ from scripted_server import serving
 
 from ragrl_jax.cli import tables as tables_command
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import foreign_transcripts, played_rows, raters
-from ragrl_jax.evaluation.tables import commands_of, filling, papers, results
+from ragrl_jax.evaluation import foreign_transcripts, played_rows, raters, records, step_verdicts
+from ragrl_jax.evaluation.tables import commands_of, filling, measures, papers
 from ragrl_jax.structs import Example, Passage
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAPER = papers.PAPERS["veritas"]
 NUMBERS = range(12)
+
+
+def with_verdicts(evaluations, files):
+  return step_verdicts.joined(evaluations, files, **measures.STEPS)
 
 
 def said(number):
@@ -46,7 +50,7 @@ def scored(folder):
   settings = dict(data="nq.jsonl", model="qwen2.5-7b-base")
   path = transcribed(folder.with_suffix(".jsonl"))
   foreign_transcripts.score(path, questions(), folder, system="search_r1", settings=settings)
-  return results.read(folder)
+  return records.read(folder)
 
 
 def verdicts(path, one, given):
@@ -80,7 +84,7 @@ def test_verdicts_fill_the_evaluation_whose_episodes_they_judge(tmp_path):
     verdicts(tmp_path / "a.json", one, dict(information_think=("llm", llm))),
     verdicts(tmp_path / "b.json", one, dict(information_think=("reward_model", model))),
   ]
-  found = cells(results.with_verdicts([one], files), "Table 1, NQ", "SearchR1-7B-PPO")
+  found = cells(with_verdicts([one], files), "Table 1, NQ", "SearchR1-7B-PPO")
   assert found["task"].value == pytest.approx(11 / 12) and found["Info-Think LLMaaJ"].value == 0.5
   assert found["Info-Think RM"].value == pytest.approx(4 / 11)  # the missing verdict is no 0
   agreed = found["Info-Think Agree."]
@@ -91,18 +95,18 @@ def test_verdicts_fill_the_evaluation_whose_episodes_they_judge(tmp_path):
   assert found["Think-Search NLI"].value is None and "ragrl faithfulness" in found["Think-Search NLI"].command
   public = "Search-R1's public checkpoint"
   assert cells([one], "Table 3, Info-Think", public)["NQ"].value is None
-  assert cells(results.with_verdicts([one], files), "Table 3, Info-Think", public)["NQ"].value == pytest.approx(4 / 11)
+  assert cells(with_verdicts([one], files), "Table 3, Info-Think", public)["NQ"].value == pytest.approx(4 / 11)
   assert cells([one], "Table 2", public)["NQ"].value == pytest.approx(11 / 12)
   assert cells([one], "Table 2", "Search-R1-7B-Base-PPO")["NQ"].value is None  # a training by our own recipe
 
   with pytest.raises(ValueError, match="b.json: .*a.json has llm verdicts on information_think"):
-    results.with_verdicts([one], [files[0], verdicts(tmp_path / "b.json", one, dict(information_think=("llm", llm)))])
+    with_verdicts([one], [files[0], verdicts(tmp_path / "b.json", one, dict(information_think=("llm", llm)))])
   with open(tmp_path / "out" / "episodes.jsonl", "a") as file:
     file.write("\n")
   with pytest.raises(ValueError, match="a.json: its verdicts are on episodes of no given run"):
-    results.with_verdicts([one], files[:1])
+    with_verdicts([one], files[:1])
   with pytest.raises(ValueError, match="neither an evaluation's folder nor a file of"):
-    results.with_verdicts([one], [transcribed(tmp_path / "x.jsonl")])
+    with_verdicts([one], [transcribed(tmp_path / "x.jsonl")])
 
 
 def test_a_judge_is_compared_with_the_labels_beside_its_pairs(tmp_path):
@@ -114,14 +118,14 @@ def test_a_judge_is_compared_with_the_labels_beside_its_pairs(tmp_path):
   raters.write_labels(tmp_path, labels)
   of = dict(recipe="veritas", preset="reward_model")
   raters.write_verdicts(tmp_path / "out", path, pairs, [0.0, 1.0, 1.0, None], judge, "", **of)
-  found = cells([results.read(tmp_path / "out")], "Table 10", "Claude-4.5-Sonnet")
+  found = cells([records.read(tmp_path / "out")], "Table 10", "Claude-4.5-Sonnet")
   assert found["Consistency"].value == pytest.approx(2 / 3) and found["Consistency"].n == 3
   # Cohen: the labels have 1 of 3, the judge 2 of 3: chance agrees on 4 of 9. (2/3 − 4/9) / (5/9) = .4
   assert found["Kappa"].value == pytest.approx(0.4) and found["Kappa"].low is not None
   (tmp_path / "labels.json").write_text(json.dumps(labels | dict(files={"held_out.jsonl.gz": "of other pairs"})))
   raters.write_verdicts(tmp_path / "other", path, pairs, [0.0, 1.0, 1.0, None], judge, "", **of)
   with pytest.raises(ValueError, match="fills none of its columns.*labels.model=None"):
-    cells([results.read(tmp_path / "other")], "Table 10", "Claude-4.5-Sonnet")
+    cells([records.read(tmp_path / "other")], "Table 10", "Claude-4.5-Sonnet")
 
 
 def test_a_pattern_leaves_out_what_lies_beside_evaluations(tmp_path, capsys):
@@ -131,7 +135,7 @@ def test_a_pattern_leaves_out_what_lies_beside_evaluations(tmp_path, capsys):
   (tmp_path / "out-llm.json").write_text("{}")
   assert tables_command.folders([f"{tmp_path}/*"]) == [f"{tmp_path}/out", f"{tmp_path}/out-llm.json"]
   assert f"left out: {tmp_path}/out.jsonl, {tmp_path}/run" in capsys.readouterr().err
-  assert tables_command.folders([f"{tmp_path}/run"]) == [f"{tmp_path}/run"]  # named alone: `results.read` refuses it
+  assert tables_command.folders([f"{tmp_path}/run"]) == [f"{tmp_path}/run"]  # named alone: `records.read` refuses it
 
 
 def run(command, small):
@@ -206,7 +210,7 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
       outs += [pathlib.Path(word.removeprefix("--out=")) for word in run(command, small) if word.startswith("--out=")]
   assert labelled in commands + made
   files = [path for path in outs if path.is_file()]
-  evaluations = results.with_verdicts([results.read(path) for path in outs if path.is_dir()], files)
+  evaluations = with_verdicts([records.read(path) for path in outs if path.is_dir()], files)
   found = cells(evaluations, "Table 1, NQ", row.name)
   assert len(found) == 13 and all(cell.value is not None for cell in found.values())
   assert found["Info-Think LLMaaJ"].value == found["Think-Search LLMaaJ"].value == 0.5

@@ -4,7 +4,8 @@ import re
 import shlex
 
 from ragrl_jax.evaluation import answer_recall
-from ragrl_jax.evaluation.tables.layout import MODELS, SETS, Column, Paper, Run
+from ragrl_jax.evaluation.records import MODELS, SETS
+from ragrl_jax.evaluation.tables.layout import Column, Paper, Run
 from ragrl_jax.evaluation.tables.measures import JUDGES, MEASURES
 
 # Settings by which runs of the same configs differ: their values are in the names of folders.
@@ -15,14 +16,11 @@ RATERS = "veritas:reward_model"  # the evaluation of a judge: its verdicts on la
 
 
 def evaluation(paper: Paper, column: Column, run: Run) -> str:
-  """The command whose result fills a cell; joined by "&&", for a run that reads evidence all from its extraction, and
-  for verdicts on the steps of transcripts all from their scoring.
-  """
+  """The command whose result fills a cell, behind those that make what it reads: extracted evidence, or scores."""
   (name,) = column.sets
   questions = column.data or paper.data.get(name) or SETS[name]["questions"]
   folder, place = _folder(paper, run), _place(paper, column, run)
-  data, to = f"--data={questions}", f"--out={place}"
-  model = MODELS.get(run.model, {})
+  data, to, model = f"--data={questions}", f"--out={place}", MODELS.get(run.model, {})
   if run.reads is not None:
     extracted = _place(paper, column, run.reads)
     asked = f"{extracted}/asked.jsonl.gz"

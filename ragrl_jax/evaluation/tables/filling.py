@@ -6,15 +6,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from ragrl_jax.core.metrics import stats
-from ragrl_jax.evaluation.tables import commands_of, matching, results
+from ragrl_jax.evaluation import records
+from ragrl_jax.evaluation.records import Evaluation
+from ragrl_jax.evaluation.tables import commands_of, matching
 from ragrl_jax.evaluation.tables.layout import Column, Paper, Row, Table
 from ragrl_jax.evaluation.tables.measures import MEASURES
-from ragrl_jax.evaluation.tables.results import Evaluation
 
-Scores = dict[str, dict[str, float]]  # data set → `results.question` → score
+Scores = dict[str, dict[str, float]]  # data set → `records.question` → score
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Cell:
   """One cell of a filled table. Numbers are in the table's scale."""
 
@@ -25,7 +26,7 @@ class Cell:
   n: int = 0  # number of questions in the mean; for an average, of sets
   p: float | None = None  # p-value of the paired test against the row `against`; None without a test
   adjusted: float | None = None  # this p-value, adjusted by Holm's method for all tests of the table
-  deviation: float | None = None  # of the means of several runs (seeds) of one data set, with n - 1; None for one run
+  deviation: float | None = None  # of the means of several runs (seeds) of one data set, with n - 1
   paired: int = 0  # number of pairs in the test: questions, or for an average sets
   evaluations: tuple[Evaluation, ...] = ()  # those behind the value
   scores: Scores = dataclasses.field(default_factory=dict)  # behind the value; of several seeds the mean
@@ -33,12 +34,12 @@ class Cell:
   why_not: str = ""  # the reason for an empty cell in a row with an evaluation
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Filled:
   """A table with its cells, row by row."""
 
   table: Table
-  cells: tuple[tuple[Cell, ...], ...]
+  cells: Sequence[Sequence[Cell]]
 
   def each(self) -> list[tuple[Row, Column, Cell]]:
     """Every cell with its row and column, row by row."""
@@ -65,7 +66,7 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
   Raises:
     ValueError: an evaluation fills no row of this paper, or evaluations of one cell have different questions.
   """
-  evaluations = results.linked(evaluations)
+  evaluations = records.linked(evaluations)
   used = {id(one.facts.get("reads")) for one in evaluations}
   filled = []
   for table in paper.tables:
@@ -74,7 +75,8 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
       row.name: [_cell(paper, table, row, *one, of_row) for one in zip(table.of_row(row), row.published, strict=True)]
       for row in table.rows
     }
-    filled.append(Filled(table, _tested(table, cells)))
+    _test(table, cells)
+    filled.append(Filled(table, [*cells.values()]))
     every = [one for evaluations in of_row.values() for one in evaluations]
     used |= {id(one.facts) for column in table.columns for one in matching.of_column(column, every)}
   for one in evaluations:
@@ -87,13 +89,10 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
 
 
 def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-  """The evaluations, of which those with equal answers of the same weights count once.
-
-  A row may need such a pair: one of them also measures its evidence.
-  """
+  """The evaluations, those with equal answers of the same weights once: one of them may also measure its evidence."""
   distinct: dict[str, Evaluation] = {}
   for one in evaluations:
-    answers = sorted((row["source"] or "", results.question(row), row["prediction"] or "") for row in one.rows)
+    answers = sorted((row["source"] or "", records.question(row), row["prediction"] or "") for row in one.rows)
     known = repr(({**one.facts, "evidence": None}, answers)) if one.facts.get("checkpoint") else one.folder
     distinct.setdefault(known, one)
   return list(distinct.values())
@@ -102,18 +101,18 @@ def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 def _means(column: Column, evaluations: Sequence[Evaluation]) -> tuple[Scores, float | None]:
   """(the mean of each question's scores over the evaluations, the deviation of the evaluations' means).
 
-  There are no scores unless every set has some. A question whose value is unknown in one evaluation (it failed, or the
-  judge gave no verdict) has the mean of the others. An average and a single evaluation have no deviation.
+  There are no scores unless every set has some. A question whose value is unknown in one evaluation has the mean of the
+  others. An average and a single evaluation have no deviation.
   """
   measure, scores, means = MEASURES[column.measure], {}, []
   for name in column.sets:
     runs, asked = [], []
     for one in evaluations:
       rows = one.sets.get(name, [])
-      values = {results.question(row): value for row, value in zip(rows, measure.scores(rows)) if value is not None}
+      values = {records.question(row): value for row, value in zip(rows, measure.scores(rows)) if value is not None}
       if values:
         runs.append(values)
-        asked.append({results.question(row) for row in one.asked[name]})
+        asked.append({records.question(row) for row in one.asked[name]})
     if not runs:
       return {}, None
     if any(questions != asked[0] for questions in asked):
@@ -142,30 +141,22 @@ def _of_sets(scores: Scores) -> list[float]:
   return [sum(values.values()) / len(values) for values in scores.values()]
 
 
-def _tested(table: Table, cells: Mapping[str, Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:
-  """The cells of all rows, each with the test against its row's `against`, adjusted for all tests of the table."""
-  lines = []
+def _test(table: Table, cells: Mapping[str, Sequence[Cell]]) -> None:
+  """Gives cells their two-sided paired tests against their row's `against`: by question, and for an average by set."""
   for row in table.rows:
-    bases = cells[row.against] if row.against else [Cell(None)] * len(table.columns)
-    lines.append(list(map(_with_test, table.columns, cells[row.name], bases)))
-  adjusted = iter(stats.holm([cell.p for line in lines for cell in line if cell.p is not None]))
-  with_holm = lambda cell: cell if cell.p is None else dataclasses.replace(cell, adjusted=next(adjusted))
-  return tuple(tuple(map(with_holm, line)) for line in lines)
-
-
-def _with_test(column: Column, cell: Cell, base: Cell) -> Cell:
-  """The cell with the two-sided paired test against another one: by question, and for an average by set."""
-  if not (cell.scores and base.scores):
-    return cell
-  if column.average:
-    p = stats.wilcoxon(_of_sets(cell.scores), _of_sets(base.scores))[1]
-    return dataclasses.replace(cell, p=p, paired=len(column.sets))
-  ((mine,), (other,)) = cell.scores.values(), base.scores.values()
-  shared = sorted(mine.keys() & other.keys())
-  if not shared:
-    return cell
-  p = stats.paired_permutation([mine[key] for key in shared], [other[key] for key in shared])[1]
-  return dataclasses.replace(cell, p=p, paired=len(shared))
+    for column, cell, base in zip(table.columns, cells[row.name], cells.get(row.against, ()), strict=False):
+      if not (cell.scores and base.scores):
+        continue
+      if column.average:
+        cell.p, cell.paired = stats.wilcoxon(_of_sets(cell.scores), _of_sets(base.scores))[1], len(column.sets)
+        continue
+      ((mine,), (other,)) = cell.scores.values(), base.scores.values()
+      if shared := sorted(mine.keys() & other.keys()):
+        cell.p = stats.paired_permutation([mine[key] for key in shared], [other[key] for key in shared])[1]
+        cell.paired = len(shared)
+  tested = [cell for line in cells.values() for cell in line if cell.p is not None]
+  for cell, adjusted in zip(tested, stats.holm([cell.p for cell in tested])):
+    cell.adjusted = adjusted
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------

@@ -1,17 +1,10 @@
 """The layout of a paper's table: its columns and rows, the published numbers, and the run for each row."""
 
 import dataclasses
-import pathlib
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-_NAMES = tomllib.loads(pathlib.Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
-MODELS: Mapping[str, Mapping[str, Any]] = _NAMES["models"]
-SETS: Mapping[str, Mapping[str, str]] = _NAMES["sets"]
-FOLDERS: Mapping[str, str] = _NAMES["folders"]
-
-Facts = Mapping[str, Any]  # facts of an evaluation (`results.Evaluation`) → values
+Facts = Mapping[str, Any]  # facts of an evaluation (`records.Evaluation`) → values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,18 +52,13 @@ class Column:
   head: str  # the data set's heading
   measure: str  # a name in `measures.MEASURES`
   sets: tuple[str, ...]  # names in SETS; an average has several
-  where: Facts = dataclasses.field(
-    default_factory=dict
-  )  # as a run's, but of the one that extracted the evidence if any
+  where: Facts = dataclasses.field(default_factory=dict)  # as a run's; of the one that extracted the evidence, if any
   flags: tuple[str, ...] = ()  # flags of the evaluation's command for these facts
   data: str = ""  # the questions in the command, if they are not those of SETS
   made: str = ""  # the command that makes their file
   both: tuple[bool, bool] | None = None  # (row's run is right, second run is right): the share of such questions
 
-  @property
-  def average(self) -> bool:
-    """Whether the column is the mean of several sets."""
-    return len(self.sets) > 1
+  average = property(lambda self: len(self.sets) > 1)  # whether it is the mean of several sets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +73,9 @@ class Table:
   digits: int = 3  # digits after the point of our values
   transposed: bool = False  # the paper prints the systems as columns
 
-  def of_row(self, row: Row) -> tuple[Column, ...]:
+  def of_row(self, row: Row) -> list[Column]:
     """The columns, with the row's own measure if it has one."""
-    return tuple(dataclasses.replace(column, measure=row.measure or column.measure) for column in self.columns)
+    return [dataclasses.replace(column, measure=row.measure or column.measure) for column in self.columns]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,16 +70,15 @@ class Measure:
   def _named(self, row: Row) -> float | None:
     for name in self.of:
       *within, last = name.split(".")
-      found = functools.reduce(lambda outer, key: outer.get(key) or {}, within, row)
-      if last in found:
-        return found[last]
+      inner = functools.reduce(lambda outer, key: outer.get(key) or {}, within, row)
+      if last in inner:
+        return inner[last]
     return None
 
 
 _FILE = tomllib.loads(pathlib.Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 MEASURES: Mapping[str, Measure] = {name: Measure(name, **of) for name, of in _FILE["measures"].items()}
-# Term → the kinds of the two judges that VERITAS's Table 1 compares, and the kind that its other tables use.
-COMPARED: Mapping[str, Sequence[str]] = _FILE["compared"]
-AUTOMATIC: Mapping[str, str] = _FILE["automatic"]
+STEPS: Mapping[str, Any] = _FILE["steps"]  # the judges of steps, as in `step_verdicts.joined`
 # Judge of the steps of transcripts → its flags of `ragrl faithfulness`.
 JUDGES: Mapping[str, str] = _FILE["judges"]
+FOLDERS: Mapping[str, str] = _FILE["folders"]  # those in the printed commands

@@ -11,16 +11,15 @@ import jinja2
 
 from ragrl_jax import recipes
 from ragrl_jax.evaluation import corpus_audit
+from ragrl_jax.evaluation.records import Evaluation
 from ragrl_jax.evaluation.tables import commands_of
 from ragrl_jax.evaluation.tables.filling import Cell, Filled
-from ragrl_jax.evaluation.tables.layout import FOLDERS, Paper
-from ragrl_jax.evaluation.tables.measures import MEASURES
-from ragrl_jax.evaluation.tables.results import Evaluation
+from ragrl_jax.evaluation.tables.layout import Paper
+from ragrl_jax.evaluation.tables.measures import FOLDERS, MEASURES
 from ragrl_jax.store import jsonl
 
 EMPTY = "–"
 COMMANDS = ("Make first", "Train first", "Commands that fill a cell")
-OPEN = ("How ours are scored", "Our runs", "Paired tests")  # notes that the page does not fold
 TEST = (
   "two-sided; by question a permutation test, for an average Wilcoxon's signed ranks over the sets; in brackets as "
   "Holm adjusts it for all tests of the table"
@@ -29,16 +28,12 @@ TEST = (
 
 def rendered(template: str, paper: Paper, filled: Sequence[Filled]) -> str:
   """Every table with its notes. HTML is one page that loads nothing and runs no script, and has every text escaped."""
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader("ragrl_jax.evaluation.tables", "."),
-    autoescape=template.endswith(".html.jinja"),
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-  )
+  loader, whole = jinja2.PackageLoader("ragrl_jax.evaluation.tables", "."), template.endswith(".html.jinja")
+  spaces = dict(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+  environment = jinja2.Environment(loader=loader, autoescape=whole, **spaces)
   environment.filters |= dict(pipe=_pipe, code=_code, tex=_tex)
   blocks = [(one.table, *grid(one), notes_of(paper, one)) for one in filled]
-  return environment.get_template(template).render(paper=paper, blocks=blocks, commands=COMMANDS, open=OPEN)
+  return environment.get_template(template).render(paper=paper, blocks=blocks, commands=COMMANDS)
 
 
 def csv_text(paper: Paper, filled: Sequence[Filled]) -> str:

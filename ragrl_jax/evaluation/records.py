@@ -4,20 +4,21 @@ import dataclasses
 import functools
 import pathlib
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.evaluation import answer_files, answer_verdicts, comparison, corpus_audit, episode_rows, step_verdicts
-from ragrl_jax.evaluation.tables.layout import MODELS, SETS
-from ragrl_jax.evaluation.tables.measures import AUTOMATIC, COMPARED, Row
+from ragrl_jax.evaluation import answer_files, answer_verdicts, comparison, corpus_audit, episode_rows
 from ragrl_jax.models import hub
 from ragrl_jax.settings import stored_paths
 from ragrl_jax.store import jsonl
 
-# (model_type, hidden_size, num_hidden_layers and perhaps a variant) of a model → its name in the tables.
+Row = Mapping[str, Any]
+_FILE = tomllib.loads(pathlib.Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+MODELS: Mapping[str, Mapping[str, Any]] = _FILE["models"]
+SETS: Mapping[str, Mapping[str, str]] = _FILE["sets"]
 _SHAPES = {tuple(of["shape"]): name for name, of in MODELS.items() if "shape" in of}
-_ON_HUB = {of["hub"].rpartition("/")[2].lower(): name for name, of in MODELS.items() if "hub" in of}
 _BASE_ENDS = 151643  # eos_token_id of Qwen2.5's base models; the instruct models have 151645
 
 
@@ -28,11 +29,11 @@ class Evaluation:
   Attributes:
     folder: its path, for messages.
     facts: its settings in one flat mapping: "recipe", "preset", "switches.…", "noise", "retrieval.top_k" and so on.
-      "model" is a name in MODELS or None, and "shape" describes the model in words. "system" is the system of other
-      transcripts. "step" is the checkpoint's step, 0 for the end. "trained" says whether the config.json of the
-      checkpoint's run exists; its settings are "trained.…", and "trained.sets" are its data sets. "verdicts" is the
-      judge of `ragrl judge`. "split" is the part of the data set by FlashRAG's ids ("dev_17"), None if they do not
-      agree. "reads" are the facts of the evaluation that extracted the evidence which it read (`linked`).
+      "model" is a name in MODELS or None, and "shape" describes it in words. "system" is that of transcripts made
+      elsewhere. "step" is the checkpoint's, 0 for the end. "trained" says whether the config.json of the checkpoint's
+      run exists; its settings are "trained.…", its data sets "trained.sets". "verdicts" is the judge of `ragrl judge`.
+      "split" is the part of the data set by FlashRAG's ids ("dev_17"), None if they do not agree. "reads" are the facts
+      of the evaluation whose evidence it read (`linked`).
     rows: predictions.jsonl, with the verdicts of `ragrl judge` if there are any.
     metrics: metrics.json.
     audit: the result of `corpus_audit.beside`; None without an audit.
@@ -98,11 +99,8 @@ def linked(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
   Raises:
     ValueError: the extraction is not among them, or an evaluation reads evidence of several.
   """
-  extractions = {
-    episode_rows.digest(one.rows, one.metrics["settings"]): one.facts
-    for one in evaluations
-    if any("evidence" in row for row in one.rows)
-  }
+  extracted = [one for one in evaluations if any("evidence" in row for row in one.rows)]
+  extractions = {episode_rows.digest(one.rows, one.metrics["settings"]): one.facts for one in extracted}
   result = []
   for one in evaluations:
     by = {row["extraction"].get("by") for row in one.rows if row.get("extraction")}
@@ -112,26 +110,6 @@ def linked(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
         "of them are among the runs: evaluate the evidence of one extraction at a time, and give --runs=FOLDER of both."
       )
     result.append(dataclasses.replace(one, facts={**one.facts, "reads": extractions[by.pop()]}) if by else one)
-  return result
-
-
-def with_verdicts(evaluations: Sequence[Evaluation], files: Sequence[str | pathlib.Path]) -> list[Evaluation]:
-  """The evaluations, with the verdicts that files of `ragrl faithfulness` have on their episodes (`step_verdicts`).
-
-  Raises:
-    ValueError: a file is not of `ragrl faithfulness`, is of no evaluation here, or is the second one of a kind.
-  """
-  contents, used, result = step_verdicts.read(files), set(), []
-  for one in evaluations:
-    if verdicts := step_verdicts.on(one.folder, contents):
-      used |= {path for path, _, _ in verdicts.values()}
-      rows = step_verdicts.pooled(one.rows, verdicts, AUTOMATIC)
-      metrics = {**one.metrics, **step_verdicts.agreements(rows, verdicts, COMPARED)}
-      judges = {f"{term} {kind}": judge for (term, kind), (_, judge, _) in verdicts.items()}
-      one = dataclasses.replace(one, rows=rows, metrics=metrics, facts={**one.facts, "steps_judged_by": judges})
-    result.append(one)
-  if unused := contents.keys() - used:
-    raise ValueError(f"--runs={min(unused)}: its verdicts are on episodes of no given run: add --runs=FOLDER of them.")
   return result
 
 
@@ -167,13 +145,12 @@ def _served(settings: Mapping[str, Any]) -> str | None:
   if not settings.get("endpoint"):
     return None
   name = str(settings.get("model")).rpartition("/")[2].lower()
-  known = (model for model, of in MODELS.items() if re.fullmatch(of.get("known", "$"), name))
-  return _ON_HUB.get(name) or next(known, None)
+  names = [of.get("known") or re.escape(of["hub"].rpartition("/")[2].lower()) for of in MODELS.values()]
+  return next((model for model, known in zip(MODELS, names) if re.fullmatch(known, name)), None)
 
 
 def _model(folders: Sequence[str | pathlib.Path | None]) -> tuple[str | None, str | None]:
-  """(the name of the model by the shape in its config.json, None for another one; the shape in words, None if no
-  config.json is here)."""
+  """(name by the shape in its config.json, None for another one; the shape in words, None without a config.json)."""
   words = None
   for place in [hub.in_cache(folder) for folder in folders if folder]:
     for file in (place / "config.json", place / "model" / "config.json"):
