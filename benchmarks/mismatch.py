@@ -24,7 +24,7 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 from kv_dtype import Ids
 
-from ragrl_jax.core import guards, importance
+from ragrl_jax.core import guards
 from ragrl_jax.data import readers
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn
@@ -193,10 +193,10 @@ def gaps(load, texts, tokens):
 # Correction → (log-probabilities of the learner, of the sampler, mask, segments) → constant factors.
 CORRECTIONS = {
   "none": lambda p, q, m, ids: jnp.ones(p.shape),
-  "importance_cap=2": lambda p, q, m, ids: importance.importance_weights(p, q, m, cap=2.0),
-  "IcePop": lambda p, q, m, ids: importance.importance_weights(p, q, m, cap=CAP, floor=FLOOR),
+  "importance_cap=2": lambda p, q, m, ids: guards.importance_weights(p, q, m, cap=2.0),
+  "IcePop": lambda p, q, m, ids: guards.importance_weights(p, q, m, cap=CAP, floor=FLOOR),
   "sequence mask": lambda p, q, m, ids: guards.kept_sequences(p, q, m, low=LOW, high=HIGH, segment_ids=ids),
-  "exact": lambda p, q, m, ids: importance.importance_weights(p, q, m, cap=1e9),
+  "exact": lambda p, q, m, ids: guards.importance_weights(p, q, m, cap=1e9),
 }
 
 

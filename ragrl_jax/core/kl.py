@@ -11,7 +11,7 @@ With x = log pi(token), y = log pi_ref(token), gap = y - x, and tokens drawn fro
 | k1+  | k1's            | k2's          | the unbiased value with the right gradient |
 | k3+  | k3's            | k2's          | the same, of low variance |
 
-Tokens that an older policy drew need the constant weight pi / pi_old, which `importance.importance_weights` gives. With
+Tokens that an older policy drew need the constant weight pi / pi_old, which `guards.importance_weights` gives. With
 it, k3+ has value and gradient of (pi / pi_old) k3, the unbiased estimate of DeepSeek-V3.2 (arXiv 2512.02556) eq. 7.
 
 Source: J. Schulman, "Approximating KL divergence" (2020); the straight-through forms, verl `kl_penalty`.

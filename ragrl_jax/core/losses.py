@@ -1,6 +1,6 @@
 """The policy's loss: that of GRPO, DAPO, GSPO, CISPO and PPO.
 
-How tokens are averaged: core/aggregate.py. PPO's critic: core/value.py. KL penalties: core/kl.py.
+How tokens are averaged: `masked.aggregate`. PPO's critic: core/value.py. KL penalties: core/kl.py.
 """
 
 import jax
@@ -8,13 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from ragrl_jax.core import masked
-from ragrl_jax.core.aggregate import Totals, aggregate, divisors
-from ragrl_jax.core.importance import MAX_LOG_RATIO
-from ragrl_jax.core.masked import AnyArray, Mask, Number
-from ragrl_jax.core.names import SURROGATES as SURROGATES
-from ragrl_jax.core.value import value_loss
+from ragrl_jax.core.masked import AnyArray, Mask, Number, Totals
+from ragrl_jax.core.names import SURROGATES
 
-__all__ = ["aggregate", "policy_loss", "value_loss"]
+MAX_LOG_RATIO = 20.0  # e^20 is far beyond any clip bound and far below float32's maximum
 
 
 def policy_loss(
@@ -46,11 +43,11 @@ def policy_loss(
     mask: 1 on trained tokens. Other tokens affect neither the loss nor the gradient, not even with inf or NaN.
     clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
     dual_clip: above 1; None turns it off.
-    aggregation: a mode of `aggregate`.
+    aggregation: a mode of `masked.aggregate`.
     ratio: "token", or "sequence": all tokens of a sequence share exp(mean of logprobs - old_logprobs).
     surrogate: "clipped", or "cispo": -A clip(rho) logprob with a constant clip(rho), so clipped tokens keep a gradient.
-    segment_ids, totals, norm: as for `aggregate`.
-    weights: constant factors of the tokens' losses, such as `importance_weights`; 1 if None.
+    segment_ids, totals, norm: as for `masked.aggregate`.
+    weights: constant factors of the tokens' losses, such as `guards.importance_weights`; 1 if None.
 
   Returns:
     (loss, metrics): clip_fraction (share of tokens whose clipped branch is the larger loss; for cispo, whose ratio is
@@ -85,10 +82,10 @@ def policy_loss(
     loss = jnp.where(dual, bound, loss)
   if weights is not None:
     loss = loss * jax.lax.stop_gradient(masked.keep(weights, on))
-  tokens, _ = divisors(on, segment_ids, totals)
+  tokens, _ = masked.divisors(on, segment_ids, totals)
   share = lambda x: jax.lax.stop_gradient(masked.total(x, on) / tokens)
   metrics = dict(clip_fraction=share(cut), dual_clip_fraction=share(dual), ratio=share(rho), old_kl=share(moved))
-  return aggregate(loss, on, aggregation, segment_ids=segment_ids, totals=totals, norm=norm), metrics
+  return masked.aggregate(loss, on, aggregation, segment_ids=segment_ids, totals=totals, norm=norm), metrics
 
 
 def _check(clip_low, clip_high, dual_clip, ratio, surrogate) -> None:

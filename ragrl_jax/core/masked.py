@@ -1,4 +1,4 @@
-"""Masked sums, means and whitening, and sums over each sequence of a packed row.
+"""Masked sums, means and whitening; sums over each sequence of a packed row; averages over an optimiser step.
 
 Values where the mask is 0 may be inf or NaN. So they are replaced before any arithmetic, never multiplied by 0.
 """
@@ -8,10 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from ragrl_jax.core.names import AGGREGATIONS
+
 # Functions accept arrays of JAX and of NumPy. Masks are bool, or 0/1 of any dtype.
 AnyArray = jax.Array | np.ndarray
 Number = float | int | np.number
 Mask = Shaped[AnyArray, "*s"]
+Count = Shaped[AnyArray, ""] | Number
+Totals = tuple[Count, Count]
 
 
 def as_bool(mask: Mask) -> Bool[Array, "*s"]:
@@ -78,6 +82,64 @@ def num_sequences(mask: Mask, segment_ids: Int[AnyArray, "R T"] | None = None) -
     return on.any(axis=1).sum().astype(jnp.float32)
   counts = jax.ops.segment_sum(on.reshape(-1).astype(jnp.int32), _flat_ids(segment_ids), num_segments=_num_segments(on))
   return (counts > 0).sum().astype(jnp.float32)
+
+
+def aggregate(
+  per_token: Shaped[AnyArray, "R T"],
+  mask: Mask,
+  mode: str,
+  *,
+  segment_ids: Int[AnyArray, "R T"] | None = None,
+  totals: Totals | None = None,
+  norm: Number | None = None,
+) -> Float[Array, ""]:
+  """Reduces one value per token to a scalar.
+
+  | mode                    | formula (over sequences with at least one trained token)         | as in |
+  |-------------------------|------------------------------------------------------------------|-------|
+  | token_mean              | sum over tokens / number of trained tokens                        | DAPO  |
+  | seq_mean_token_sum      | mean over sequences of their sums                                 | RLOO  |
+  | seq_mean_token_mean     | mean over sequences of their means                                | GRPO  |
+  | seq_mean_token_sum_norm | mean over sequences of their sums, divided by `norm`              | Dr. GRPO |
+
+  Args:
+    per_token: entry t belongs to token t. Values where the mask is 0 are ignored, even inf and NaN.
+    mask: 1 on trained tokens.
+    mode: a mode of the table.
+    segment_ids: the sequence of each token in its row; if None, each row is one sequence.
+    totals: (tokens, sequences) of the whole optimiser step, for a call that sees only a part of it. The results of all
+      parts then add up to the result of one call over everything. Counted from the mask if None.
+    norm: divisor of the last mode, in tokens; the padded length T if None.
+
+  Returns:
+    A scalar; 0 where nothing is trained.
+
+  Raises:
+    ValueError: an unknown mode.
+  """
+  if mode not in AGGREGATIONS:
+    raise ValueError(f"aggregation {mode!r}: it must be one of {', '.join(AGGREGATIONS)} (config.loss.aggregation).")
+  tokens, sequences = divisors(mask, segment_ids, totals)
+  per_token = keep(per_token, mask)
+  if mode == "token_mean":
+    return per_token.sum() / tokens
+  if mode == "seq_mean_token_mean":
+    return (per_token / segment_lengths(mask, segment_ids)).sum() / sequences
+  # A sum over tokens of a sequence, summed over sequences, is a sum over tokens.
+  total = per_token.sum() / sequences
+  if mode == "seq_mean_token_sum_norm":
+    total = total / (per_token.shape[1] if norm is None else norm)
+  return total
+
+
+def divisors(
+  mask: Mask, segment_ids: Int[AnyArray, "R T"] | None, totals: Totals | None
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+  """(tokens, sequences) that a mean divides by, each at least 1: `totals`, or counted from the mask."""
+  if totals is None:
+    totals = as_bool(mask).sum(), num_sequences(mask, segment_ids)
+  tokens, sequences = (jnp.maximum(jnp.asarray(x).astype(jnp.float32), 1.0) for x in totals)
+  return tokens, sequences
 
 
 def _num_segments(x) -> int:

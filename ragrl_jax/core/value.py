@@ -5,8 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from ragrl_jax.core import masked
-from ragrl_jax.core.aggregate import Totals, aggregate
-from ragrl_jax.core.masked import AnyArray, Mask, Number
+from ragrl_jax.core.masked import AnyArray, Mask, Number, Totals
 
 
 def value_loss(
@@ -30,7 +29,7 @@ def value_loss(
     returns: the regression targets; constant.
     mask: 1 on trained tokens.
     clip: the largest change of a value in one update, in reward units; None for no clip.
-    aggregation, segment_ids, totals: as for `aggregate`.
+    aggregation, segment_ids, totals: as for `masked.aggregate`.
 
   Raises:
     ValueError: a negative clip, or an unknown aggregation.
@@ -45,4 +44,4 @@ def value_loss(
   if clip is not None:
     near = old_values + jnp.clip(values - old_values, -clip, clip)
     error = jnp.maximum(error, jnp.square(near - returns))
-  return 0.5 * aggregate(error, mask, aggregation, segment_ids=segment_ids, totals=totals)
+  return 0.5 * masked.aggregate(error, mask, aggregation, segment_ids=segment_ids, totals=totals)

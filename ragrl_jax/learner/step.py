@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ragrl_jax.core import guards, importance, losses, masked
+from ragrl_jax.core import guards, losses, masked
 from ragrl_jax.core import kl as kl_lib
+from ragrl_jax.core.value import value_loss
 from ragrl_jax.learner import forward
 from ragrl_jax.learner.settings import Settings
 from ragrl_jax.learner.state import TrainState
@@ -151,22 +152,22 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
     reference = masked.keep(batch.ref_logprobs, mask)
     penalty = kl_lib.kl_penalty(logprobs, reference, s.kl, tangent=s.kl_tangent)
     if s.kl_corrected:
-      penalty = penalty * importance.importance_weights(logprobs, old, mask, cap=float("inf"))
+      penalty = penalty * guards.importance_weights(logprobs, old, mask, cap=float("inf"))
     found["kl"] = share(penalty)
     found |= {
       f"kl_{name}": share(kl_lib.kl_penalty(logprobs, reference, name, tangent=s.kl_tangent)) for name in ("k2", "k3")
     }  # the same measures in every run, whichever estimator is the penalty
     if s.kl_in == "loss":
-      value = value + kl_coef * losses.aggregate(penalty, mask, s.aggregation, **add_up)
+      value = value + kl_coef * masked.aggregate(penalty, mask, s.aggregation, **add_up)
   if s.steps > 1:  # before the first of them nothing has moved
     moved = (logprobs, old, batch.advantages, mask)
     found["fallen_tokens"] = share(guards.fallen_actions(*moved, segment_ids=batch.segment_ids))
   if s.llds_coef:
     falls, fell = guards.fallen_likelihood(logprobs, old, batch.advantages, mask, segment_ids=batch.segment_ids)
     found |= dict(llds=share(falls), llds_tokens=share(fell))
-    value = value + s.llds_coef * losses.aggregate(falls, mask, s.aggregation, **add_up)
+    value = value + s.llds_coef * masked.aggregate(falls, mask, s.aggregation, **add_up)
   if s.entropy_coef:
-    value = value - s.entropy_coef * losses.aggregate(entropies, mask, s.aggregation, **add_up)
+    value = value - s.entropy_coef * masked.aggregate(entropies, mask, s.aggregation, **add_up)
   return value, found
 
 
@@ -174,7 +175,7 @@ def _taught(apart, batch, totals, s):
   """The teacher's term of the loss, and its metrics."""
   mask, on = batch.loss_mask, (batch.teaching > 0.0).astype(jnp.float32)
   mode = "token_mean" if s.objective == "sft" else s.aggregation
-  term = losses.aggregate(apart * batch.teaching, mask, mode, segment_ids=batch.segment_ids, totals=totals, norm=s.norm)
+  term = masked.aggregate(apart * batch.teaching, mask, mode, segment_ids=batch.segment_ids, totals=totals, norm=s.norm)
   share = lambda x: masked.total(jax.lax.stop_gradient(x), mask) / jnp.maximum(totals[0], 1e-6)
   return term, dict(teacher_kl=share(apart * on), taught=share(on))
 
@@ -184,7 +185,7 @@ def _weights(logprobs, old, batch, share, s):
   mask, sampled = batch.loss_mask, batch.sampler_logprobs
   factors, found = [], {}
   if s.importance_cap is not None:
-    weights = importance.importance_weights(old, sampled, mask, cap=s.importance_cap, floor=s.importance_floor)
+    weights = guards.importance_weights(old, sampled, mask, cap=s.importance_cap, floor=s.importance_floor)
     factors.append(weights)
     found |= dict(importance=share(weights), importance_capped=share(weights >= s.importance_cap))
     found |= dict(importance_dropped=share(weights == 0.0))
@@ -210,7 +211,7 @@ def value_objective(
 
 def _value(values, batch, totals, s):
   # A mean over tokens for every aggregation of the policy's loss, because each value belongs to a token.
-  return losses.value_loss(
+  return value_loss(
     values,
     batch.values,
     batch.returns,

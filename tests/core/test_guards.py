@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragrl_jax.core import guards, importance, losses
+from ragrl_jax.core import guards, losses, masked
 
 OPEN = dict(clip_low=1e6, clip_high=1e6, aggregation="token_mean")  # no clip
 
 
 def test_weights_out_of_the_band_are_zero_as_in_icepop():
   ratios = np.array([[0.4, 0.5001, 1.0, 4.999, 5.1, 3.0]])
-  weigh = lambda **how: importance.importance_weights(
+  weigh = lambda **how: guards.importance_weights(
     jnp.log(ratios), jnp.zeros((1, 6)), jnp.array([[1, 1, 1, 1, 1, 0]]), cap=5.0, **how
   )
   np.testing.assert_allclose(weigh(floor=0.5), [[0.0, 0.5001, 1.0, 4.999, 0.0, 0.0]], rtol=1e-6)
@@ -39,7 +39,7 @@ def test_tokens_that_moved_too_far_are_left_out_as_in_dppo():
   moved = np.exp(x) - np.exp(sampled)
   keep = mask & ~np.where(advantages > 0, moved > 0.2, moved < -0.2)
   want = -(keep * advantages * np.exp(x - sampled)).sum() / mask.sum()
-  weights = importance.importance_weights(old, sampled, mask, cap=1e6)
+  weights = guards.importance_weights(old, sampled, mask, cap=1e6)
   weights = weights * guards.kept_tokens(x, sampled, advantages, mask, **bounds)
   got, _ = losses.policy_loss(x, old, advantages, mask, **OPEN, weights=weights)
   np.testing.assert_allclose(got, want, rtol=1e-6)
@@ -105,7 +105,7 @@ def test_llds_equals_its_source():
       drop = old[row, action] - new[row, action]
       total += np.maximum(drop, 0.0).sum() if drop.sum() > 0 else 0.0
   falls, fell = guards.fallen_likelihood(new, old, advantages, mask)
-  np.testing.assert_allclose(losses.aggregate(falls, mask, "token_mean"), total / mask.sum(), rtol=1e-6)
+  np.testing.assert_allclose(masked.aggregate(falls, mask, "token_mean"), total / mask.sum(), rtol=1e-6)
   assert 0 < fell.sum() < mask.sum()
 
 

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragrl_jax.core import importance, kl
+from ragrl_jax.core import guards, kl
 
 GAPS = jnp.array([-120.0, -30.0, -5.0, -2.0, -1e-4, 0.0, 1e-4, 2.0, 5.0, 30.0, 120.0])  # log pi_ref - log pi
 
@@ -104,7 +104,7 @@ def test_the_corrected_estimate_equals_its_source():
   draw = np.random.default_rng(0)
   x, old, ref = (jnp.asarray(draw.normal(-2.0, 0.7, (1, 50)).astype(np.float32)) for _ in range(3))
   published = lambda x: jnp.exp(x - old) * (jnp.exp(ref - x) - (ref - x) - 1.0)
-  weigh = lambda x: importance.importance_weights(x, old, jnp.ones(x.shape), cap=float("inf"))
+  weigh = lambda x: guards.importance_weights(x, old, jnp.ones(x.shape), cap=float("inf"))
   corrected = lambda x: weigh(x) * kl.kl_penalty(x, ref, "k3+")
   for of in (lambda f: f(x), lambda f: jax.grad(lambda x: f(x).sum())(x)):
     np.testing.assert_allclose(of(corrected), of(published), rtol=1e-5, atol=1e-6)
@@ -115,7 +115,7 @@ def test_the_corrected_estimate_equals_its_source():
 
   def expected(z, estimator, weighted):
     logp = jax.nn.log_softmax(z)
-    weights = importance.importance_weights(logp, old, jnp.ones(z.shape), cap=float("inf")) if weighted else 1.0
+    weights = guards.importance_weights(logp, old, jnp.ones(z.shape), cap=float("inf")) if weighted else 1.0
     return (jnp.exp(old) * weights * kl.kl_penalty(logp, ref, estimator)).sum()
 
   for estimator in kl.UNBIASED:

@@ -7,7 +7,8 @@ import pytest
 from jax.test_util import check_grads
 
 from ragrl_jax.core import losses, masked
-from ragrl_jax.core.aggregate import AGGREGATIONS
+from ragrl_jax.core.names import AGGREGATIONS
+from ragrl_jax.core.value import value_loss
 
 MASK = jnp.array([[1, 1, 1, 0], [1, 0, 0, 0]])
 X = jnp.array([[1.0, 2.0, 3.0, 100.0], [8.0, 100.0, 100.0, 100.0]])
@@ -25,19 +26,19 @@ BY_HAND = dict(
 @pytest.mark.parametrize("mode", AGGREGATIONS)
 def test_aggregate_by_hand_and_the_same_in_other_layouts(mode):
   agree = lambda found: np.testing.assert_allclose(found, BY_HAND[mode], rtol=1e-6)
-  agree(losses.aggregate(X, MASK, mode))
+  agree(masked.aggregate(X, MASK, mode))
   # The two rows above as two segments of one row, followed by padding.
   packed = jnp.array([[1.0, 2.0, 3.0, 8.0, 100.0, 100.0]])
   mask, segments = jnp.array([[1, 1, 1, 1, 0, 0]]), jnp.array([[1, 1, 1, 2, 2, 0]])
-  agree(losses.aggregate(packed, mask, mode, segment_ids=segments, norm=4))
-  agree(sum(losses.aggregate(X[i : i + 1], MASK[i : i + 1], mode, totals=(4, 2)) for i in range(2)))
+  agree(masked.aggregate(packed, mask, mode, segment_ids=segments, norm=4))
+  agree(sum(masked.aggregate(X[i : i + 1], MASK[i : i + 1], mode, totals=(4, 2)) for i in range(2)))
   # A sequence without trained tokens does not count.
-  agree(losses.aggregate(jnp.concatenate([X, X[:1]]), jnp.pad(MASK, ((0, 1), (0, 0))), mode))
-  assert float(losses.aggregate(X, jnp.zeros_like(MASK), mode)) == 0.0
+  agree(masked.aggregate(jnp.concatenate([X, X[:1]]), jnp.pad(MASK, ((0, 1), (0, 0))), mode))
+  assert float(masked.aggregate(X, jnp.zeros_like(MASK), mode)) == 0.0
 
 
 def test_the_norm_length_by_hand():
-  np.testing.assert_allclose(losses.aggregate(X, MASK, "seq_mean_token_sum_norm", norm=10), 0.7, rtol=1e-6)
+  np.testing.assert_allclose(masked.aggregate(X, MASK, "seq_mean_token_sum_norm", norm=10), 0.7, rtol=1e-6)
 
 
 def one(gap, advantage, **how):
@@ -163,9 +164,9 @@ def test_value_loss_by_hand():
   # Old value 0, clip .5, return 2. Value 1 is clipped to .5: errors 1 and 2.25; the loss is half the larger.
   # Value .2 is not clipped: (1.8)^2 / 2.
   args = jnp.array([[1.0, 0.2, 7.0]]), jnp.zeros((1, 3)), jnp.full((1, 3), 2.0), jnp.array([[1, 1, 0]])
-  got = losses.value_loss(*args, clip=0.5, aggregation="token_mean")
+  got = value_loss(*args, clip=0.5, aggregation="token_mean")
   np.testing.assert_allclose(got, (2.25 / 2 + 1.8**2 / 2) / 2, rtol=1e-6)
-  got = losses.value_loss(*args, clip=None, aggregation="seq_mean_token_sum")
+  got = value_loss(*args, clip=None, aggregation="seq_mean_token_sum")
   np.testing.assert_allclose(got, 1.0 / 2 + 1.8**2 / 2, rtol=1e-6)
 
 
@@ -182,7 +183,7 @@ def test_invalid_arguments_are_refused(how, word):
   with pytest.raises(ValueError, match=word):
     losses.policy_loss(X, X, X, MASK, **(HOW | how))
   with pytest.raises(ValueError, match="value clip -0.5"):
-    losses.value_loss(X, X, X, MASK, clip=-0.5, aggregation="token_mean")
+    value_loss(X, X, X, MASK, clip=-0.5, aggregation="token_mean")
 
 
 def test_mean_by_hand():

@@ -12,7 +12,7 @@ import small_learner as small
 from flax import nnx
 
 from ragrl_jax import structs
-from ragrl_jax.core import guards, importance, losses
+from ragrl_jax.core import guards, losses
 from ragrl_jax.learner import blocks as blocks_lib
 from ragrl_jax.learner import forward, packing, row_layout, step
 from ragrl_jax.learner import learner as learner_lib

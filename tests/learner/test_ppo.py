@@ -9,7 +9,7 @@ import pytest
 import small_learner as small
 from flax import nnx
 
-from ragrl_jax.core import importance
+from ragrl_jax.core import guards
 from ragrl_jax.core import kl as kl_lib
 from ragrl_jax.learner import advantages, packing
 from ragrl_jax.learner.learner import Learner, drain
@@ -170,10 +170,10 @@ def test_importance_weights_correct_for_the_sampler():
   tokens = sum(b.loss_mask.sum() for b in batches)
   want = -sum((w * b.advantages)[b.loss_mask].sum() for w, b in zip(weights, batches)) / tokens
   assert loss == pytest.approx(float(want), rel=1e-4)
-  capped = importance.importance_weights(jnp.zeros((1, 2)), jnp.asarray([[-200.0, 200.0]]), jnp.ones((1, 2)), cap=2.0)
+  capped = guards.importance_weights(jnp.zeros((1, 2)), jnp.asarray([[-200.0, 200.0]]), jnp.ones((1, 2)), cap=2.0)
   np.testing.assert_allclose(capped, [[2.0, np.exp(-20.0)]], rtol=1e-5)
   with pytest.raises(ValueError, match="importance_cap=0.5"):
-    importance.importance_weights(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.ones((1, 2)), cap=0.5)
+    guards.importance_weights(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.ones((1, 2)), cap=0.5)
 
 
 def test_only_adapters_are_trained_and_with_new_ones_the_reference_is_the_base():
