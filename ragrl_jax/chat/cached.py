@@ -22,14 +22,7 @@ class Chat(Protocol):
 
 
 class CachedClient:
-  """Asks a model and stores its answers, with their questions, by question, model and sampling.
-
-  Args:
-    client: asks the model.
-    answers: the file of answers (`store.disk_cache`).
-    setting: the setting or flag that names the file, for messages.
-    sampling: temperature, max_tokens, … under the server's names.
-  """
+  """Asks a model and stores its answers, with their questions, by question, model and sampling."""
 
   def __init__(
     self,
@@ -49,7 +42,6 @@ class CachedClient:
     """The answer, from disk if it is stored there.
 
     Args:
-      question: see `Client.ask`.
       draw: numbers that distinguish several random answers to the same question; they are not sent.
       sampling: in addition to the client's.
 

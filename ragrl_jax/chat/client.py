@@ -65,11 +65,9 @@ class Client:
 
   Args:
     endpoint: "https://host/v1"; empty for OpenAI's own. Credentials in it are never shown.
-    model: name of the model at the endpoint.
     key: the bearer token; "" for servers without keys. It is never shown.
     timeout_s: time limit of one call, from connecting to the last byte.
     deadline_s: time limit of all calls for one answer, including waits.
-    retries: most calls after a failed one.
     backoff_s: wait before the first retry. It doubles with each retry, and varies by ±50 %. If the server's Retry-After
       is longer, the client waits that long.
 

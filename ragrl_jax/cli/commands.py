@@ -45,11 +45,7 @@ class Whole(flags.IntegerParser):
   """Reads whole numbers, also as 1e3."""
 
   def convert(self, argument):
-    """Reads a whole number from the flag's text.
-
-    Raises:
-      ValueError: the text is not a whole number.
-    """
+    """Reads a whole number from the flag's text."""
     try:
       return super().convert(argument)
     except ValueError:
@@ -67,11 +63,7 @@ class Number(flags.FloatParser):
   """Reads numbers, and "None" for the settings that may be None. The settings' check refuses None for all others."""
 
   def convert(self, argument):
-    """Reads a number, or None, from the flag's text.
-
-    Raises:
-      ValueError: the text is neither.
-    """
+    """Reads a number, or None, from the flag's text."""
     return None if argument == "None" else super().convert(argument)
 
 

@@ -8,13 +8,6 @@ from ragrl_jax import config as config_lib
 def with_paths(argv: list[str], names: list[str]) -> list[str]:
   """Replaces the names of the package's configs in the arguments by paths.
 
-  Args:
-    argv: the arguments, the program first.
-    names: the flags that take a config file.
-
-  Returns:
-    The new arguments.
-
   Raises:
     ValueError: the package has no config of this name. The message names the flag.
   """
@@ -36,15 +29,7 @@ def with_paths(argv: list[str], names: list[str]) -> list[str]:
 
 
 def with_config(argv: list[str], kind: str) -> list[str]:
-  """Adds --config to the arguments if they have --checkpoint alone: `get_config` of this file then makes the config.
-
-  Args:
-    argv: the arguments, the program first.
-    kind: see `get_config`.
-
-  Returns:
-    The new arguments.
-  """
+  """Adds --config to the arguments if they have --checkpoint alone: `get_config` of this file then makes the config."""
   given = {word.split("=", 1)[0].lstrip("-"): at for at, word in enumerate(argv) if word.startswith("-")}
   if "config" in given or "checkpoint" not in given:
     return argv

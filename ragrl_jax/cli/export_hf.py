@@ -33,8 +33,6 @@ def restore(steps: pathlib.Path, step: int, model: Decoder, *, shared: bool = Fa
   """The decoder with the weights of RUN/checkpoints/STEP, on this process's first device.
 
   Args:
-    steps: RUN/checkpoints.
-    step: number of the checkpoint.
     model: the run's model. Its trained weights may be abstract (without arrays), since they are replaced.
     shared: whether a critic shared the model; the checkpoint then holds it as the critic's trunk.
 
@@ -75,9 +73,6 @@ class Exported:
   """An exported checkpoint.
 
   Attributes:
-    run: the run's folder.
-    step: the checkpoint's step.
-    family: the model's family, such as "qwen2".
     weights: `evaluate.fingerprint` of the policy. Evaluations store the same fingerprint.
   """
 
@@ -99,8 +94,6 @@ def export(
 
   Args:
     checkpoint: RUN, or RUN/checkpoints/STEP.
-    out: the folder to write.
-    dtype: dtype of the stored weights.
     read_as: dtype in which the weights are read; `dtype` if empty. The fingerprint depends on it.
     config: the run's settings; None: those that it needs are read from config.json.
 

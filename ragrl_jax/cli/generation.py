@@ -40,12 +40,7 @@ AGAIN = "The same command asks only for the missing answers again."
 
 
 def of_judges(settings: Judge, judged: Mapping[str, Mapping[str, Any]]) -> str:
-  """What the same command asks again, if some verdicts are missing.
-
-  Args:
-    settings: config.judge.
-    judged: config.judges.
-  """
+  """What the same command asks again, if some verdicts are missing."""
   cached = settings.cache or any(its.get("cache") for its in judged.values())
   return AGAIN if cached else "The same command asks about all of them again: config.judge.cache names no file."
 

@@ -27,7 +27,6 @@ def with_passages(examples: "Sequence[structs.Example]", *, own: bool | None = N
   """The examples. With an index, examples without passages get retrieved ones.
 
   Args:
-    examples: the questions.
     own: whether they keep their own passages; None: unless --noown_passages is given.
   """
   if not (OWN.value if own is None else own):

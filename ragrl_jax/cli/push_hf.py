@@ -71,9 +71,7 @@ def write(
 
   Args:
     checkpoint: RUN or RUN/checkpoints/STEP.
-    out: the folder to write.
     results: folders of evaluations of this checkpoint.
-    dtype: dtype of the stored weights.
     name, licence, base: see `card.write`; the name is the folder's of the run if it is empty.
 
   Raises:
@@ -133,10 +131,6 @@ def baseline(config: Settings) -> Settings:
 def allowed(to: str, licence: str) -> str:
   """Checks what can be checked without a network, and returns the hub's token.
 
-  Args:
-    to: USER/NAME.
-    licence: identifier of the licence on the hub.
-
   Raises:
     ValueError: the name is not valid, there is no licence, HF_HUB_OFFLINE is set, or there is no token.
   """
@@ -158,11 +152,7 @@ def upload(
   """Uploads the folder to a model repository, which is created if needed.
 
   Args:
-    folder: the folder, whose files are all uploaded.
-    to: USER/NAME.
-    token: the hub's token.
     private: whether a new repository is private.
-    message: the commit's message.
     endpoint: the hub's address; None for the address in HF_ENDPOINT, or else the public hub.
 
   Returns:

@@ -14,7 +14,6 @@ def example(row: Row, *, identity: str, source: str) -> Example:
   """Reads a row, with the layout chosen by its columns.
 
   Args:
-    row: one question.
     identity: the id, if the row has none.
     source: the name of the data set, if the row has none.
 

@@ -32,8 +32,6 @@ def questions(
   """Draws questions about one part of a world.
 
   Args:
-    world: the world that the questions are about.
-    count: number of questions.
     part: TRAIN, HELD_OUT or DEVELOPMENT.
     mix: kind → weight. A kind is a number of hops (1, 2, 3), "comparison" (which of two is older; the world needs
       years) or "yes_no". Counts differ from the exact proportions by less than one. None means {1: 4, 2: 6}.

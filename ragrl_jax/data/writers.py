@@ -20,7 +20,6 @@ def write_examples(
 
   Args:
     path: FILE.jsonl or FILE.jsonl.gz; its folder is created.
-    examples: the examples; see `layouts.ours` for the columns.
     turns: a transcript for each example, [("model" | "environment", text), …]. Readers put this column into
       `example.meta["turns"]`.
 

@@ -36,7 +36,6 @@ def finished(folder: str | pathlib.Path, *more: str) -> dict[str, Any]:
   """metrics.json of a finished evaluation.
 
   Args:
-    folder: the evaluation's folder.
     more: names of other files that it must have.
 
   Raises:

@@ -30,9 +30,7 @@ def measured(
   are left out.
 
   Args:
-    examples: the questions.
     found: the passages of each question, best first.
-    k: number of counted ranks.
     titles: search the golds in titles too. DPR's script searches texts alone.
 
   Returns:
@@ -55,9 +53,6 @@ def write(
   """Writes the scores of each question by its answers as a folder that `ragrl tables` reads, of the system SYSTEM.
 
   Args:
-    out: the folder; it is created.
-    examples: the questions with the passages that were measured.
-    found: the result of `measured`.
     settings: all that the scores depend on, "data", "top_k" and "titles" among it.
   """
   score = lambda example: answer_scores(example, example.passages, settings["top_k"], titles=settings["titles"])

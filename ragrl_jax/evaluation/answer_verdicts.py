@@ -39,7 +39,6 @@ def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:
   A question without an answer gets 0; the judge is not asked. A failed question has no row. Equal pairs are asked once.
 
   Args:
-    rows: rows of predictions.jsonl.
     ask: asks the judge; gives None if its verdict cannot be read.
   """
   known = [row for row in rows if row["ended"] != "failed"]
@@ -83,10 +82,6 @@ def totals(rows: Rows, verdicts: Rows) -> dict[str, dict[str, Any]]:
   """{set: {"n" judged, "unjudged", "accuracy", its 95 % "interval", "em" of the same answers, "agreement"}}.
 
   The agreement is that of verdict (right from 0.5 on) and exact match. With several sets, "" has the macro average.
-
-  Args:
-    rows: the predictions.
-    verdicts: the result of `judged`.
   """
   known = [row for row in rows if row["ended"] != "failed"]
   of_set: dict[str, list[tuple[float | None, float]]] = {}

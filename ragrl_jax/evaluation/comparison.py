@@ -55,11 +55,7 @@ def named(of_set: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def macro(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-  """{measure: mean of the sets' means}, with equal weight for each set, for the measures that every set has.
-
-  Args:
-    sets: the result of `by_set`.
-  """
+  """{measure: mean of the sets' means}, with equal weight for each set, for the measures that every set has."""
   names = dict.fromkeys(name for means in sets.values() for name in means)
   return {
     name: sum(means[name] for means in sets.values()) / len(sets)

@@ -38,7 +38,6 @@ class Holdings:
       1 for pieces.
     titles: titles (`tokens.joined`) of gold documents that occur in the corpus.
     ids: gold ids that occur in the corpus.
-    passages: number of passages.
   """
 
   phrases: Mapping[str, int]
@@ -56,7 +55,6 @@ def holdings(examples: Sequence[Example], passages: Iterable[Passage], *, titles
   """Searches the questions' answers and gold documents in one pass over the passages.
 
   Args:
-    examples: the questions.
     passages: the corpus; it is read as a stream.
     titles: search the answers in titles too (`answer_recall.searched`).
   """
@@ -166,7 +164,6 @@ def audited(
   """The audit of a corpus, and of an index over it.
 
   Args:
-    examples: the questions.
     held: the answers and gold documents found in the corpus.
     found: the passages that the index finds for each question, best first; None without an index.
     k: number of counted ranks.
@@ -213,7 +210,6 @@ def beside(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> dict[str,
   """The audit in an evaluation's folder, for the evaluation's questions; None without one.
 
   Args:
-    folder: the evaluation's folder.
     rows: the evaluation's predictions without failed questions.
 
   Returns:

@@ -73,7 +73,6 @@ class Maker:
     """Up to `most` demonstrations (0: all) of the examples, drawn at random by config.seed; and the examples by fate.
 
     Args:
-      examples: the questions.
       most: number of demonstrations after which it stops.
       progress: called with the number of demonstrations so far.
     """

@@ -137,9 +137,6 @@ def answer_all(
 
   Args:
     asked: the requests, grouped by question.
-    play: plays them.
-    recipe: parses answers and scores episodes.
-    keep: called with (row, score) in a single thread, in the order in which the episodes end.
     at_once: episodes played at a time. With 1, the next one begins after `keep` has returned.
     progress: called with the number of kept answers.
 
@@ -209,9 +206,6 @@ def evaluate(
   of all of them (`seeds.over_seeds`). More seeds can be added later.
 
   Args:
-    examples: all questions.
-    play: plays them.
-    recipe: parses answers and scores episodes.
     out: the folder; it is created if needed.
     settings: everything that the scores depend on (checkpoint, data, recipe, retrieval, sampling); stored in
       metrics.json with the digests of the questions.

@@ -34,7 +34,6 @@ def agreement(raters: Mapping[str, Mapping[Any, str]], *, seed: int = 0) -> dict
   """The agreement of raters on the items that all of them have labelled.
 
   Args:
-    raters: name → {item: label}.
     seed: seed of the resampling for the intervals.
 
   Returns:
@@ -174,7 +173,6 @@ def write_verdicts(
   A pair without a verdict is a failed question: it is in no number.
 
   Args:
-    out: the folder.
     path: the file of the labelled pairs.
     pairs, verdicts: the pairs, and a verdict for each, or None.
     judge: the judge's `describe`.

@@ -35,7 +35,6 @@ class Evaluation:
       "split" is the part of the data set by FlashRAG's ids ("dev_17"), None if they do not agree. "reads" are the facts
       of the evaluation whose evidence it read (`linked`).
     rows: predictions.jsonl, with the verdicts of `ragrl judge` if there are any.
-    metrics: metrics.json.
     audit: the result of `corpus_audit.beside`; None without an audit.
   """
 

@@ -53,14 +53,7 @@ def played(
   Each retriever has its evaluation in `out`: own/seed_0, own/seed_1 (the noise), empty, random, shuffled, oracle.
 
   Args:
-    examples: the questions.
-    play_with: plays the questions by a coroutine such as `recipe.play`.
-    recipe: parses and scores.
-    corpus: see `finders`; so is `seed`.
-    out: the folder of the evaluations.
     settings: what the answers depend on, for `harness.evaluate`.
-    top_k: passages per search.
-    progress: called with (answers, total).
     **limits: other arguments of `harness.evaluate`.
   """
   ways: dict[str, Any] = {OWN: None, **finders(examples, corpus, seed)}

@@ -36,7 +36,6 @@ def over_seeds(
   """Joins the metrics of several seeds.
 
   Args:
-    found: `harness.summarise` of each seed.
     rows: the rows of each seed, with the same questions in the same order.
     with_interval: measures that get a 95 % bootstrap interval over questions. A question's value is its mean over the
       seeds in which it is known.

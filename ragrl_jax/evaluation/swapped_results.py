@@ -43,7 +43,6 @@ def finders(examples: Sequence[Example], corpus: Any, seed: int) -> dict[str, Fi
   that the episode has not seen, then the retriever's, k together; a question without known ones is not asked.
 
   Args:
-    examples: the questions.
     corpus: the retriever's corpus; None if it is behind an address or joins several indexes.
     seed: of the drawing.
   """

@@ -167,7 +167,6 @@ def tokenised(
   model would not learn to end it.
 
   Args:
-    recipe, example, tokenizer: of the transcript.
     environment_weight: weight of the tokens that the model did not write.
     most: a transcript of more tokens is cut at the end; 0: none is.
     longest: the longest row in tokens; 0: any.

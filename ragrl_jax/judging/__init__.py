@@ -32,9 +32,6 @@ def load(
   are stored in the file `cache`, if config.judge names one.
 
   Args:
-    settings: config.judge.
-    dtype: dtype of weights and matmuls, for judges that run in this process.
-    mesh: the devices that share the weights.
     dispatch: `dispatch(function, *arguments)` runs work on the accelerators; by default the calling thread does.
     decoders: reward models that other terms have loaded; a loaded one is added.
 
@@ -64,7 +61,6 @@ def of_terms(
   Terms with the same settings share one judge, and reward models that differ in their question share the weights.
 
   Args:
-    settings: config.judge.
     by_term: config.judges: term → fields that override config.judge's for this term; None keeps a field.
     terms: the terms that the recipe has judged (`Recipe.judged`). Judges of other terms are not loaded.
     **here: keyword arguments of `load`.

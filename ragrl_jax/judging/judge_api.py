@@ -128,9 +128,6 @@ def verdicts(
   asked once more at the end.
 
   Args:
-    judge: the judge.
-    pairs: any number of pairs.
-    at_once: pairs per call.
     progress: called after each batch with the number of finished pairs.
 
   Raises:

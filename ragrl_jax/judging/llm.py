@@ -21,8 +21,6 @@ class LLM:
   for every allowed call) are spent. Then the pair fails (`judge_api.JudgeFailed`).
 
   Args:
-    endpoint: "https://host/v1"; empty is OpenAI's own. Credentials in it are never shown.
-    model: name of the model at the endpoint.
     prompt, wording: see `prompts.get`.
     key_variable: the environment variable that holds the key; "" for servers without keys. The key is never stored.
     timeout_s, retries, backoff_s: see `chat.client.Client`.

@@ -27,7 +27,6 @@ class Rows:
   """Scores rows of different lengths in batches of fixed size.
 
   Args:
-    model: of Flax.
     score: (model, tokens int32 [B, T], mask int32 [B, T], 1 on the text) → scores [B] from 0 to 1.
     batch: rows per batch, B; a smaller batch is padded.
     max_tokens: longest row, in tokens.
@@ -111,11 +110,7 @@ class NLI(Local):
   Args:
     path: a Hugging Face folder, or a name on the hub, with a T5 and its tokenizer (spiece.model, or tokenizer.json).
     threshold: see `judge_api.graded`; 0.5 gives the model's greedy answer.
-    batch: pairs computed together.
     max_tokens: longest text of premise and claim, in tokens.
-    dtype: dtype of weights and matmuls.
-    mesh: the devices that share the weights.
-    dispatch: see `judging.load`.
 
   Raises:
     ValueError: the folder has no T5 or no tokenizer, or the tokenizer begins 1 and 0 with the same piece.
@@ -174,11 +169,7 @@ class RewardModel(Local):
       adapter_config.json names that model.
     prompt, wording: the prompt on which the decoder was trained, see `prompts.get`.
     threshold: see `judge_api.graded`; 0.5 gives the digit that the decoder would print.
-    batch: pairs computed together.
     max_tokens: longest prompt, in tokens.
-    dtype: dtype of weights and matmuls.
-    mesh: the devices that share the weights.
-    dispatch: see `judging.load`.
 
   Raises:
     ValueError: the folder has no decoder or no tokenizer, or the tokenizer begins both words with the same token.

@@ -59,7 +59,6 @@ def of_hosts(topology: str, hosts: int = 1) -> str:
   """The topology of `hosts` hosts of this topology: "v5e:2x2", "v5p:2x2x1", "h200:8". A TPU host is one of libtpu's.
 
   Args:
-    topology: the topology of all hosts.
     hosts: number of hosts; a power of two on TPUs. Their chips form a block that is as compact as possible.
   """
   kind, _, sizes = topology.partition(":")

@@ -160,8 +160,6 @@ class _Compiler:
     """Compiles one program and appends it to `programs`.
 
     Args:
-      name: of the program.
-      lower: returns the lowered program.
       calls: number of calls in a training step.
       work: operations of a call, on all chips together.
       hbm: bytes of HBM traffic of a call, on one chip.

@@ -22,7 +22,6 @@ class Gpu:
   """Properties of a GPU that the compiler needs. Memory and bandwidth are in `chips.CHIPS`.
 
   Attributes:
-    name: as CUDA reports it.
     capability: the major number of its compute capability.
     cores: number of streaming multiprocessors.
     l2: bytes of the level 2 cache.

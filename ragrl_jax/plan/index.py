@@ -96,9 +96,7 @@ def encode(
   """The compiled encoder in bfloat16 for a batch of texts of one length, split over these devices.
 
   Args:
-    shape: the encoder's shape.
     devices: devices that each hold the whole encoder.
-    texts: texts per batch, on all devices together.
     tokens: tokens per text; nearly all passages of 100 words have at most 192.
     pooling: see `encoder_settings.EncoderSettings`.
   """
@@ -128,8 +126,6 @@ class Alone:
   """An index on chips that hold nothing else.
 
   Attributes:
-    index, topology: the index and its chips.
-    devices: number of chips.
     resident: bytes of vectors per chip.
     program: the compiled search.
   """

@@ -95,11 +95,7 @@ class Report:
 
   Attributes:
     topology, slices: the topology of a slice, and the number of slices. For GPUs the topology has all of them.
-    devices, hosts: total numbers of devices and hosts.
-    mesh: sizes of the mesh's axes.
-    parameters: number of the model's parameters.
     resident: bytes that stay on a chip for the whole run, by name.
-    programs: the programs of the run.
     rows: cache rows per engine.
     tokens: assumed number of tokens of a step's episodes.
     together: whether the engine samples while the learner works (config.rollout.ahead). Then both need memory.

@@ -19,8 +19,6 @@ class Load:
   """The tokens of one training step. All episodes are assumed to have the mean length.
 
   Attributes:
-    episodes: number of episodes in a step.
-    length: tokens of an episode.
     drawn: tokens of an episode that the model samples; the others are read.
     read: tokens of all episodes that engines prefill; a prompt shared by a group counts once.
     packed: tokens of all episodes in the learner's rows, without padding; a shared prompt counts once.
@@ -49,7 +47,6 @@ def load(config: Any, *, fill: float = 0.5, drawn: float = 0.5) -> Load:
   """The tokens of a step with this config.
 
   Args:
-    config: the run's config.
     fill: tokens of an episode, divided by config.rollout.context.
     drawn: share of these tokens that the model samples.
   """
@@ -72,7 +69,6 @@ class Blocks:
   Attributes:
     rows, length: shape of a block.
     count: number of blocks in a step, over all epochs. The last block of a mini-batch may be partly empty.
-    updates: number of optimiser steps.
     forward: operations of a forward pass over a full block, on all chips together.
     whole: operations of a forward pass over all packed tokens without padding, on all chips together.
     matrices: the part of `forward` in matrices and head. Their weights' gradient costs as much; adapters do without.
@@ -151,8 +147,6 @@ def train_bytes(
   layer writes and reads its activations once per pass. Logits are written and read twice in float32.
 
   Args:
-    shape: a DecoderConfig.
-    axes: the mesh's sizes.
     tokens: tokens of the block on one chip.
     width: bytes per number in the matmuls' dtype.
     remat: whether the backward pass recomputes layers.
@@ -203,11 +197,6 @@ def engine(
   drawn ones, and a read token to half of the read ones.
 
   Args:
-    config: the run's config.
-    shape: a DecoderConfig.
-    load: the tokens of a step.
-    hosts: hosts of the run, each with an engine.
-    replicas: replicas per engine.
     weights, cache: bytes of each per chip.
     tokens: capacity of a replica's cache in tokens.
     passes: how often attention moves each byte of the cache that it reads (`Layout.passes`).

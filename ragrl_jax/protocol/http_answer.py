@@ -42,13 +42,7 @@ class Refused(Exception):
 
 
 class Answer:
-  """Sends one HTTP response over ASGI.
-
-  Args:
-    send: the `send` of ASGI.
-    kind: content type of a streamed response.
-    last: the last bytes of a streamed response.
-  """
+  """Sends one HTTP response over ASGI. `kind` and `last`: content type and last bytes of a streamed response."""
 
   def __init__(self, send, *, kind: bytes = b"text/event-stream; charset=utf-8", last: bytes = b""):
     self._send, self._kind, self._last, self._begun = send, kind, last, False

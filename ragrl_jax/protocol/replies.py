@@ -35,10 +35,7 @@ class Replies:
   """The replies to one request, as JSON.
 
   Args:
-    asked: the request.
-    name: the model's name.
     version: the version of the weights; None omits it from the reply.
-    tokenizer: decodes single tokens.
   """
 
   def __init__(self, asked: Asked, name: str, version: int | None, tokenizer: Tokenizer):

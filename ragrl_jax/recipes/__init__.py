@@ -89,7 +89,6 @@ def configure(
   """The starting point of a file under configs/: the default settings, with the recipe and the presets of a variant.
 
   Args:
-    name: one of RECIPES.
     variant: the text after the colon of `--config=FILE.py:VARIANT`: presets, "smoke" and `more`, joined by commas.
     more: the file's own variants.
     one_of: groups of variants of which at most one may be chosen.
@@ -118,7 +117,6 @@ def get(name: str, variant: str | None = None, **switches: Any) -> Recipe:
   """The recipe of this name.
 
   Args:
-    name: one of RECIPES.
     variant: one of its PRESETS; None is "paper".
     **switches: single settings that differ from the preset's; `recipe.switches` shows the values in use.
 

@@ -33,7 +33,6 @@ class SectionParser(Parser):
 
   Attributes:
     sections: the names that make up a reply, in order.
-    stops: the stop strings of a turn.
   """
 
   sections: tuple[str, ...]

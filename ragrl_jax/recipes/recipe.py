@@ -196,7 +196,6 @@ def chosen(
   is None keeps the preset's value, because a config holds None for a switch that was not set.
 
   Args:
-    name: of the recipe, for messages.
     kind: the recipe's dataclass of switches.
     presets: preset → its changed switches.
     variant: the preset, or several; None: the first.

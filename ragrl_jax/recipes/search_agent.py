@@ -128,7 +128,6 @@ def in_shape(episode: Episode, names: Sequence[str] = ("think", "search", "answe
   itself breaks the format, and so does a notice.
 
   Args:
-    episode: its turns are read.
     names: allowed names of a model's section.
     shape: a regular expression over their first letters, with I for results and N for other texts of the environment.
 

@@ -17,10 +17,6 @@ def gather(workdir: pathlib.Path, *, max_rows: int = MAX_ROWS) -> dict[str, Any]
   Questions are matched by set, id, text and golds. Questions that failed in either evaluation are left out. Questions
   whose exact match changed come first, so that a shortened table keeps what was learned and what was lost.
 
-  Args:
-    workdir: the run's folder.
-    max_rows: most questions in the table.
-
   Returns:
     {"steps": (first, last), "counts": {kind: number of questions}, "rows": the questions, "left_out": number of
     questions beyond max_rows}. A row is {"id", "question", "golds", "source", "hops", "kind", "before", "after"}; a

@@ -52,10 +52,6 @@ def write(
   """The text of README.md.
 
   Args:
-    run: the run's folder.
-    step: the checkpoint's step.
-    config: the run's settings.
-    name: the model's name.
     baseline: the settings of the recipe's preset; the card lists the run's differences from them.
     scores: (name of the questions, metrics before training or None, metrics of these weights) for each evaluation. The
       metrics are those of `evaluation.harness`.
@@ -98,10 +94,6 @@ def differing(config: Settings, baseline: Settings) -> list[tuple[str, Any, Any]
 
   Switches are compared with those of the preset; of a recipe that the package does not have, all are listed. The
   baseline's value is None if the baseline lacks the setting.
-
-  Args:
-    config: the run's settings.
-    baseline: the settings to compare with.
   """
   was = dict(page_lib.flat(fields.plain(baseline)))
   free = (*changes.FREE, *_ELSEWHERE)

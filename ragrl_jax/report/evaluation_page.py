@@ -70,9 +70,6 @@ def write(
     out: the file to write; FOLDER/report.html if None.
     max_bytes: size of the episodes in the page, see `kept_traces.chosen`.
 
-  Returns:
-    The file that was written.
-
   Raises:
     ValueError: more than two folders, one without a finished evaluation, one with a damaged file, or two evaluations
       without a common question.

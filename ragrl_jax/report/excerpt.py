@@ -23,7 +23,6 @@ def excerpt(workdir: str | os.PathLike, *, max_bytes: int = MAX_BYTES) -> dict[s
   second one from each, and so on, until the next group does not fit. The first group is always taken.
 
   Args:
-    workdir: the run's folder.
     max_bytes: size of the episodes in the page, if each is compressed on its own. The page compresses all episodes of a
       step together, to about half of this size.
 

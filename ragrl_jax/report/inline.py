@@ -22,11 +22,7 @@ def framed(page: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A training run. Wherever a folder or a checkpoint is named, the run itself can be given.
-
-  Attributes:
-    workdir: its folder.
-  """
+  """A training run. Wherever a folder or a checkpoint is named, the run itself can be given."""
 
   workdir: pathlib.Path
 
@@ -94,7 +90,6 @@ class Answers(list):
   """Answers with their episodes: (answer or None, episode) each. In a notebook, every episode is shown.
 
   Args:
-    answers: the pairs.
     rows: the episodes as `store.episodes.row` makes them.
   """
 

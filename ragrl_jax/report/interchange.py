@@ -42,7 +42,6 @@ def write(folder: str | pathlib.Path, form: str, out: str | pathlib.Path) -> int
   """Writes all stored episodes of a run or of an evaluation, one JSON object per line.
 
   Args:
-    folder: folder of a run or of an evaluation.
     form: a key of FORMS.
     out: the file to write. After a kill it is either complete or missing.
 
@@ -80,12 +79,7 @@ def described(folder: pathlib.Path) -> dict[str, str]:
 
 
 def flat(row: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
-  """An episode in the flat format (see the module's docstring).
-
-  Args:
-    row: a row of `store.episodes`.
-    about: the result of `described`.
-  """
+  """An episode in the flat format (see the module's docstring)."""
   which = {name: row[name] for name in ("step", "prompt_index", "sample", "version") if name in row}
   asked = {name: row[name] for name in ("id", "question", "golds", "source", "hops")}
   several = len(_conversations(row)) > 1
@@ -102,10 +96,6 @@ def atif(row: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
   """An episode as an ATIF trajectory. Conversations after the first are embedded as trajectories of subagents.
 
   A thought in <think> at the beginning of a turn becomes its `reasoning_content`; the rest of the turn is its message.
-
-  Args:
-    row: a row of `store.episodes`.
-    about: the result of `described`.
   """
   place = [f"{name} {row[name]}" for name in ("step", "prompt_index", "sample") if name in row]
   name = ", ".join([*place, f"id {row['id']}"])

@@ -25,7 +25,6 @@ def chosen(
 
   Args:
     questions: see `question_rows.joined`.
-    folders: the evaluations.
     max_bytes: most bytes of the episodes in the page. Their size is estimated from a few of them.
   """
   order = sorted(range(len(questions)), key=lambda place: place * _STRIDE % 1)
@@ -58,7 +57,6 @@ def read(folder: pathlib.Path, lines: set[int]) -> dict[int, bytes]:
   """Reads episodes by their line numbers in episodes.jsonl.
 
   Args:
-    folder: folder of an evaluation.
     lines: line numbers, from 0.
 
   Returns:

@@ -26,9 +26,6 @@ def write_report(
     out: the file to write; `workdir/report.html` if None.
     max_bytes: size of the episodes in the page; see `excerpt.excerpt`.
 
-  Returns:
-    The file that was written.
-
   Raises:
     ValueError: the folder holds no run, or a file in it is damaged (the message names file and line).
   """
@@ -92,12 +89,7 @@ def read(workdir: str | os.PathLike) -> dict[str, Any]:
 
 
 def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-  """The headline figures, [{"label", "before", "after"}]: from summary.json, else from the first and last evaluation.
-
-  Args:
-    summary: the contents of summary.json; may be empty.
-    rows: the rows of metrics.jsonl.
-  """
+  """The headline figures, [{"label", "before", "after"}]: from summary.json, else from the first and last evaluation."""
   held_out = [row for row in rows if any(name.startswith("evaluation/") for name in row)]
   found = []
   for name, label in FIGURES:
@@ -194,12 +186,7 @@ def _warnings(rows) -> list[dict[str, Any]]:
 
 
 def _showing(alarm: detectors.Alarm, steps: Sequence[Mapping[str, Any]]) -> str | None:
-  """The address on the page of an episode that shows the alarm; None if the page has none of its steps.
-
-  Args:
-    alarm: of the run.
-    steps: of `excerpt.excerpt`.
-  """
+  """The address on the page of an episode that shows the alarm; None if the page has none of its steps."""
   return alarm.shown(
     (sample["signs"], f"#episode-{step['step']}-{group}-{sample['sample']}")
     for step in steps
@@ -218,12 +205,7 @@ def model_of(model: Mapping[str, Any]) -> str:
 
 
 def named(model: str, workdir: pathlib.Path) -> str:
-  """A model of `model_of` in few words: a folder's name; for a run's model, what that run began with and the run.
-
-  Args:
-    model: what `model_of` returns.
-    workdir: the folder whose config.json names it.
-  """
+  """A model of `model_of` in few words: a folder's name; for a run's model, what that run began with and the run."""
   path = pathlib.Path(model)
   if path.name != "model":
     return path.name

@@ -18,9 +18,6 @@ class Panel:
   """One chart.
 
   Attributes:
-    title: the chart's heading.
-    note: the line of explanation below it.
-    unit: unit of the values.
     series: label of a line → name of its column.
     zero_is_off: a column that is 0 in every row belongs to a switched-off feature and is not drawn.
     searching: the chart is about searches, and hidden for runs without a retriever.
@@ -124,7 +121,6 @@ def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any
   "value"}. With several runs, a chart shows one column, with a line for each run.
 
   Args:
-    runs: name of a run → its rows.
     searching: whether any run has a retriever. Without one, search columns that are 0 in every row are left out.
   """
   columns = [_columns(name, rows) for name, rows in runs.items()]

@@ -63,11 +63,9 @@ def asking_page(
   """The HTML of the page that asks checkpoints.
 
   Args:
-    names: names of the checkpoints.
     facts: (label, value) pairs to show.
     samples: allowed numbers of answers.
     longest: most characters of a question.
-    examples: questions to show.
   """
   shown = dict(names=names, facts=facts, samples=samples, longest=longest, examples=examples)
   return _page("ask.html.jinja", ASKING, {"names": names}, blocks={}, **shown)

@@ -27,7 +27,6 @@ def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> s
   characters are escaped, so that text from a corpus cannot control the terminal.
 
   Args:
-    row: one logged episode.
     color: mark owners by ANSI colours, in addition to the words in the margin.
     width: width of the output in columns.
   """

@@ -148,7 +148,6 @@ class BM25Retriever:
     """Reads the files of `build`.
 
     Args:
-      settings: the result of `build`.
       shard: which part of a corpus it is; None for a whole corpus.
 
     Raises:
@@ -230,9 +229,7 @@ def build(
   Memory: about 4 bytes per word of the corpus while words are counted, then 12 bytes per distinct word of each passage.
 
   Args:
-    corpus: the passages. Word statistics are counted over all of them.
     k1, b: BM25's saturation (at least 0) and length normalisation (0 to 1).
-    stemmer, stopwords, pattern: see `Words`.
     rows: rows of the passages that searches return; None for all.
 
   Returns:

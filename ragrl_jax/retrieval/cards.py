@@ -45,10 +45,6 @@ def digest_files(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
 def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]], *, verify_bytes: int) -> None:
   """Compares an index's files with the stored sizes, and with the digests if they have at most `verify_bytes` in all.
 
-  Args:
-    files: the result of `digest_files` from index.json.
-    verify_bytes: largest total size whose contents are compared.
-
   Raises:
     ValueError: a file is missing, or its size or contents differ; the message names the file.
   """

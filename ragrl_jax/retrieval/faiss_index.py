@@ -65,9 +65,6 @@ class Approximate:
     """
     Args:
       path: the file written by `build`; it is memory-mapped if FAISS can.
-      vectors: the indexed vectors, [N, D].
-      options: FAISS's search parameters, such as "nprobe=32" or "efSearch=128".
-      oversample: candidates per requested passage.
       threads: blocks of queries searched at the same time; None uses all cores.
 
     Raises:
@@ -110,10 +107,6 @@ def build(
   """Builds and writes an index: trains it on evenly spaced rows if needed, then adds all vectors.
 
   Several threads link the graph of HNSW, so only threads=1 gives a reproducible file.
-
-  Args:
-    options: FAISS's search parameters, checked here.
-    threads: FAISS's threads; None uses all cores.
 
   Raises:
     ValueError: FAISS does not know the factory string or an option, or there are too few vectors to train on.

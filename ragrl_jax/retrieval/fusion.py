@@ -253,11 +253,7 @@ class Reranked(_Around):
 
 
 def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **settings: Any) -> api.Retriever:
-  """Loads the retriever that a file FUSED.json describes.
-
-  Args:
-    open_index: `retrieval.load_index`.
-    **settings: further arguments of `load_index`; `dispatch` also runs the scorer.
+  """Loads the retriever that a file FUSED.json describes; `dispatch` of the settings also runs its scorer.
 
   Raises:
     ValueError: the file has an unknown, missing or wrong entry, or an index or a scorer cannot be loaded.

@@ -60,7 +60,6 @@ class Calls:
   ):
     """
     Args:
-      name: the server's name in messages, such as "the retriever at http://…".
       answers: whether the server answers now.
       timeout_s, deadline_s, retries, wait_s, backoff_s, batch, say: see `remote.RemoteRetriever`.
 
@@ -152,7 +151,6 @@ class Outage:
   """Waits until the server answers again, or until the outage has lasted `wait_s`. Several threads may call `wait`.
 
   Args:
-    name: the server's name in messages, such as "the retriever at http://…".
     wait_s: longest wait for one outage, in seconds. Later searches fail at once until the server answers.
     setting: the config path of wait_s, for messages.
     say: called with a message when the wait begins, and when the server answers again.

@@ -50,7 +50,6 @@ class RemoteRetriever:
       address: "http://host:port", or the whole "http://host:port/retrieve".
       timeout_s: seconds for one call, from connecting to the last byte.
       deadline_s: seconds for all calls of one search, pauses included; by default timeout_s * (retries + 1).
-      retries: further calls after a failed one.
       wait_s: seconds that searches wait for the end of an outage (no connection, no answer in time, status 5xx).
         Meanwhile one thread polls GET /health for all searches. A search takes at most deadline_s + wait_s.
       backoff_s: seconds before the first retry; the pause doubles with each retry and varies at random by ±50 %.

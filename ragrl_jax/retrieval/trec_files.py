@@ -78,10 +78,6 @@ def write_run(path: str | os.PathLike, answers: Mapping[str, Sequence[Passage]],
 
   Programs like trec_eval ignore the ranks, and sort equal scores by id.
 
-  Args:
-    path: the file; ".gz" compresses it.
-    answers: query id → its passages with scores.
-
   Raises:
     ValueError: an id contains white space, or a passage has no score.
   """

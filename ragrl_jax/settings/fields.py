@@ -33,7 +33,6 @@ def setting(
   """A field of a dataclass.
 
   Args:
-    default: the default value.
     meaning: what the value decides, which `ragrl settings` and the site's reference print.
     unit: what a number counts or measures, such as "tokens" or "seconds".
     choices: all allowed values; if empty, all values of the type.

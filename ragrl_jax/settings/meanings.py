@@ -46,12 +46,7 @@ def groups(record: type, path: str = "") -> Iterator[Group]:
 
 
 def find(record: type, name: str) -> list[Group]:
-  """The groups of `record` that a name stands for: a section with those in it, or each setting of this name.
-
-  Args:
-    record: the outer record.
-    name: "rollout", "rollout.context", or "context"; a leading "config." is left out.
-  """
+  """The groups of `record` that a name stands for: a section with those in it, or each setting of this name."""
   name = name.removeprefix("config.")
   every = list(groups(record))
   if whole := [group for group in every if group.path and f"{group.path}.".startswith(f"{name}.")]:

@@ -64,9 +64,6 @@ def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
   A folder of wordings has one entry SETTING/NAME.txt for each file; functions FILE.py:NAME of a switch have one entry
   SETTING/FILE.py for each file.
 
-  Args:
-    settings: all settings as nested mappings, see `values`.
-
   Raises:
     ValueError: a file that cannot be read.
   """

@@ -51,7 +51,6 @@ class Checkpoints:
 
     Args:
       folder: the folder of one run's checkpoints, visible to all its hosts.
-      keep: number of checkpoints to keep.
       read_only: only read, perhaps while the run goes on: nothing is made, moved or removed.
 
     Raises:
@@ -72,14 +71,9 @@ class Checkpoints:
     """Writes a checkpoint and waits until it is on the disk; then deletes all but the newest `keep` and `spared`.
 
     Args:
-      step: number of the step, and name of the folder.
-      state: a pytree of arrays (a TrainState).
       host: JSON values only. Floats are restored bit for bit, tuples as lists.
       older: weights of an earlier step, a pytree of arrays, if the coming step is sampled with them and not with the
         state's.
-
-    Returns:
-      The checkpoint's folder.
 
     Raises:
       ValueError: opened read-only; the step exists; or `host` holds a value that JSON lacks (the message says where).

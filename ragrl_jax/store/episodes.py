@@ -53,15 +53,12 @@ def row(
   """The log's row of one episode.
 
   Args:
-    example: the question it answers.
-    episode: the episode.
     step: number of optimiser steps done after training on this episode, as in metrics.jsonl.
     terms: unweighted reward terms; None where one cannot be scored.
     weights: the weight of each term at this step.
     reward: their weighted sum; None if the episode was not scored.
     outcome: unshaped correctness, 0 or 1.
     advantages: of the tokens of each model segment, in order; empty if the episode is not trained on.
-    signs: see above.
     tokenizer: gives the text of each sampled token (`pieces`) and the names of control tokens (`control`), for display.
       Without it the row has neither.
 

@@ -22,9 +22,7 @@ def refuse_others(folder: str | os.PathLike, *own: str, flag: str = "--out") -> 
   """Refuses to write to a folder that holds results of another kind.
 
   Args:
-    folder: the folder; it need not exist.
     *own: the keys of MARKS that the folder may hold.
-    flag: the flag that names the folder.
 
   Raises:
     ValueError: the folder holds something else.

@@ -67,7 +67,6 @@ def read(path: str | os.PathLike, *, torn_end: bool = False) -> Iterator[dict[st
   """Yields the rows of a file.
 
   Args:
-    path: the file.
     torn_end: skip an unfinished last line, which a killed process may leave.
 
   Raises:

@@ -33,7 +33,6 @@ def held(
   """Holds the folder for the length of a `with` block.
 
   Args:
-    folder: the folder; made if it does not exist.
     beat_s: the holder touches the file every `beat_s` seconds.
     watched_s: a holder on another machine that does not touch the file for this many seconds counts as dead.
 

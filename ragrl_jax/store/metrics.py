@@ -38,12 +38,10 @@ class MetricWriter:
     """Opens the run's files and removes the rows that a killed run wrote after its last checkpoint.
 
     Args:
-      workdir: the run's folder; made if it does not exist.
       restored: the step that was restored. Later rows are removed, since the run writes them again. None means a new
         run: all old rows and event files are removed.
       tensorboard: whether to write event files, under `tensorboard/`.
       trackers: other trackers, keys of `tracker_kinds.KINDS`.
-      settings: the run's settings, for the trackers.
       silent: touch no file, because another host of the run writes.
     """
     self._last, self._file, self._trackers = None, None, None

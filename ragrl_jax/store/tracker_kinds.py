@@ -26,10 +26,8 @@ class Run:
   """The data of a run that a tracker gets at the start.
 
   Attributes:
-    workdir: the run's folder.
     id: the run's id, which stays the same when the run resumes.
     restored: the step that was restored; None for a new run.
-    settings: the run's settings as JSON values.
   """
 
   workdir: pathlib.Path

@@ -72,9 +72,7 @@ class Trackers:
     """Queues the metrics of a step for every tracker, without waiting.
 
     Args:
-      step: the step's number.
       seconds: the step's time, in seconds since 1970.
-      values: the step's metrics.
     """
     for sender in self._senders:
       sender.write(step, seconds, values)

@@ -20,7 +20,6 @@ def record(workdir: pathlib.Path, restored: int | None) -> None:
   """Appends a line about this start; a new run begins with an empty file.
 
   Args:
-    workdir: the run's folder.
     restored: the step that was restored; None for a new run.
   """
   path = workdir / FILE

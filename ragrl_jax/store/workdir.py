@@ -33,8 +33,6 @@ class Run:
   """A run's opened folder; `opened` makes it.
 
   Attributes:
-    workdir: the folder.
-    checkpoints: its checkpoints.
     finished: whether the run has already reached its end, so that there is nothing to do.
     contents: setting → digest of the files that it names, on the first host (`compare`).
     restored: the step from which the run was resumed; None before `restore`, and for a new run.
@@ -168,8 +166,6 @@ class Run:
     """Saves a checkpoint, unless the step already has one.
 
     Args:
-      step: number of steps done.
-      state, host: the checkpoint's arrays and JSON part.
       reached: whether the run has reached its goal, so that it will not be resumed.
       older: weights of an earlier step, if the next step is sampled with them and not with the state's.
 
@@ -208,13 +204,11 @@ def opened(
 
   Args:
     workdir: the folder; made if it does not exist.
-    config: the settings of this start.
     objective: the run's kind, "rl" or "sft". config.json keeps it, and it decides what may continue the run.
     waits_for_held_out: held-out questions decide when a stage begins, so their settings must not change.
     resume: "auto" resumes if there is a checkpoint; "must" refuses a folder without one; "never" refuses a folder with
       a run in it.
     accept_changes: resume even if the settings have changed; the changes are recorded.
-    say: prints a line for the user.
 
   Raises:
     ValueError: `resume` is not one of the three, or refuses the folder; the folder holds something else than a run; or

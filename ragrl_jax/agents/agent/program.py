@@ -32,9 +32,6 @@ class Program:
   A command reads the task as JSON from its standard input, and has OPENAI_BASE_URL and OPENAI_API_KEY in its
   environment. The last line that it prints is its result, as JSON or text.
 
-  Args:
-    name: as above.
-
   Raises:
     ValueError: the file, module or function does not exist, or there is no command after "command:".
   """

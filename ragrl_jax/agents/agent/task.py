@@ -57,10 +57,6 @@ class Task:
   def post(self, page: str, **body: Any) -> Any:
     """Sends a request without an OpenAI client, and blocks until the reply arrives, which is read from JSON.
 
-    Args:
-      page: the path under `base_url`, such as "chat/completions".
-      **body: the fields of the request.
-
     Raises:
       httpx.HTTPStatusError: the request was refused.
     """

@@ -28,8 +28,6 @@ def calls(
   object as text, an empty text or null are accepted, too; for `read` they are an error of the model.
 
   Args:
-    text: the model's turn.
-    form: the format of the calls.
     functions: name → JSON schema of the parameters. XML calls do not mark which values are strings; the schema does.
   """
   start, end = outside(text)

@@ -40,7 +40,6 @@ class ToolTurns:
   """The turns of a conversation with tools, for one tokenizer.
 
   Args:
-    tokenizer: the policy's.
     tools: as chat templates take them ({"type": "function", "function": {"name", "description", "parameters"}}).
 
   Attributes:
@@ -76,7 +75,6 @@ class ToolTurns:
     """The calls of a turn, outside its thoughts; [] for a turn without a call.
 
     Args:
-      text: the turn's text.
       ids: its token ids, to find control tokens with which only calls begin.
 
     Raises:

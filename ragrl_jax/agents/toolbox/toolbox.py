@@ -36,7 +36,6 @@ class Toolbox:
   """Tools by name.
 
   Args:
-    tools: the tools; their names must differ.
     timeout_s: most seconds per try of a call.
     retries: further tries after a failure. Set 0 if a tool has side effects.
     at_once: most calls that run at the same time. Further calls wait; the wait does not count towards `timeout_s`. A

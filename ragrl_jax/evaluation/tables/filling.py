@@ -59,8 +59,6 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
   weights are no seeds: the first evaluation counts.
 
   Args:
-    paper: the tables.
-    evaluations: in any order.
     any_model: a run of another model may fill a row. If rows differ only in the model, it fills the first one.
 
   Raises:

@@ -59,11 +59,7 @@ class Switches(recipe_lib.Switches):
 
 @dataclasses.dataclass(frozen=True)
 class Reward:
-  """Scores one episode.
-
-  Attributes:
-    prompt, parser: make the prompt, and read the reply.
-  """
+  """Scores one episode."""
 
   prompt: Prompt
   parser: Parser

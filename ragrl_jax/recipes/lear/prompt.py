@@ -53,7 +53,6 @@ class Prompt:
     instructions: one of INSTRUCTIONS ("none" shows only question and passages), or file:PATH. For the reply "direct"
       the file may omit {passages}; the question is then closed book.
     reply: a key of SECTIONS.
-    titles: show each passage's title.
   """
 
   def __init__(self, instructions: str = "paper", reply: str = "rational", titles: bool = True):

@@ -24,7 +24,6 @@ async def taught(examples: Sequence[Example], teacher: Chat, *, instructions: st
 
   Args:
     examples: with passages and golds.
-    teacher: the model that answers the recipe's prompt.
     instructions: of this prompt, as the recipe's switch: "paper" or file:PATH.
 
   Fates: "kept"; "no passages" (not asked); "no answer" (none, asked twice); "out of shape";
@@ -66,7 +65,6 @@ def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str
   """The examples with the extractor's evidence as their only passage. The generator is tested on them.
 
   Args:
-    examples: the questions.
     predictions: rows of evaluate.py's predictions.jsonl for these questions, in any order; `evidence` is read. Rows and
       examples are matched by source and id, because the ids of each FlashRAG set begin at "test_0".
     by: identifies the extraction, in `meta["extraction"]` of each example; with the lengths of passages and evidence.

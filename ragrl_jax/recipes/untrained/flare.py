@@ -29,8 +29,6 @@ def make_play(
   is set if the answer spans several sentences ("U.S. Senator"), because turns are otherwise read separately.
 
   Args:
-    prompt, parser: the method's.
-    max_searches: most searches; then every draft is kept.
     sure_above: a draft is kept if all its tokens have at least this probability.
     mask_below: less likely tokens are left out of the query.
 

@@ -23,7 +23,6 @@ def measured(
 
   Args:
     rows: rows of logged episodes (`store.episodes.read_folder`). Failed episodes are left out.
-    judges: term (information_think, think_search, think_answer) → its judge.
     progress: called with (term, number of judged pairs, number of all pairs).
 
   Returns:
