@@ -7,6 +7,7 @@ from typing import Any
 
 from ragrl_jax import judging
 from ragrl_jax.core.metrics import qa, stats
+from ragrl_jax.core.text import aligned
 from ragrl_jax.evaluation import comparison, seeds
 from ragrl_jax.evaluation.answer_files import PREDICTIONS
 from ragrl_jax.store import jsonl
@@ -121,4 +122,4 @@ def text(found: Mapping[str, Mapping[str, Any]]) -> str:
     between = "{:.3f} to {:.3f}".format(*of["interval"]) if "interval" in of else "–"
     what = name or ("macro average" if len(found) > 1 and name == list(found)[-1] else comparison.NAMELESS)
     lines.append((what, shares[0], between, *shares[1:], str(of["n"]), str(of["unjudged"])))
-  return comparison.table(lines)
+  return aligned.columns(lines)

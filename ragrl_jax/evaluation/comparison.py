@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ragrl_jax.core.metrics import stats
+from ragrl_jax.core.text import aligned
 
 Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
 _SOME = ("em_spaced", "f1_spaced", "judged")  # measures that only some recipes or evaluations have
@@ -203,20 +204,8 @@ def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str], *, a
     side = "" if alternative == "two-sided" else f", one-sided: {alternative}"
     cells += _tests(f"p, paired by set ({len(found['sets'])}; Wilcoxon{side})", found["wilcoxon"])
     cells += _tests(f"p, paired by question ({found['paired']}; permutation)", found["questions"])
-    widths = [max(len(cell[column]) for cell in cells) for column in range(len(cells[0]))]
-    blocks.append(
-      "\n".join(
-        f"{cell[0]:<{widths[0]}}" + "".join(f"   {value:>{width}}" for value, width in zip(cell[1:], widths[1:]))
-        for cell in cells
-      )
-    )
+    blocks.append(aligned.columns(cells, left=1))
   return "\n\n".join(blocks)
-
-
-def table(lines: Sequence[Sequence[str]]) -> str:
-  """Lines of cells as plain text, in columns."""
-  widths = [max(map(len, column)) for column in zip(*lines)]
-  return "\n".join("   ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
 def _tests(name: str, results: Sequence[tuple[float, float]]) -> list[tuple[str, ...]]:

@@ -13,7 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ragrl_jax.core.metrics import qa, stats
-from ragrl_jax.core.text import tokens
+from ragrl_jax.core.text import aligned, tokens
 from ragrl_jax.core.text.phrases import Phrases
 from ragrl_jax.evaluation import answer_recall, comparison
 from ragrl_jax.retrieval import corpus as corpus_lib
@@ -273,9 +273,7 @@ def text(summary: Mapping[str, Any]) -> str:
   for name, of in summary["sets"].items():
     numbers = ("–" if of.get(column) is None else f"{of[column]:.3f}" for column in shown.values())
     lines.append((name or "(all)", str(of["questions"]), str(of["with_string"]), *numbers))
-  widths = [max(map(len, column)) for column in zip(*lines)]
-  table = ["   ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
-  return "\n".join([*table, f"{summary['passages']} passages"])
+  return f"{aligned.columns(lines, left=1)}\n{summary['passages']} passages"
 
 
 def _answers(example: Example) -> list[str]:

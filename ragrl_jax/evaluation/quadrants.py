@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import stats
+from ragrl_jax.core.text import aligned
 from ragrl_jax.evaluation import comparison
 
 CLASSES = ("both", "first only", "second only", "neither")
@@ -159,7 +160,7 @@ def text(found: Mapping[str, Mapping[str, float | None]]) -> str:
   for name, of in found.items():
     shown = ("–" if of[column] is None else f"{of[column]:.3f}" for column in names)
     lines.append((name or "(all)", *shown, str(of["n"])))
-  return comparison.table(lines)
+  return aligned.columns(lines)
 
 
 def curve_text(found: Sequence[Mapping[str, Any]], measure: str) -> str:
@@ -170,7 +171,7 @@ def curve_text(found: Sequence[Mapping[str, Any]], measure: str) -> str:
     given = (row[name] for name in ("response_tokens", "given_tokens"))
     tokens = ("–" if number is None else f"{number:.1f}" for number in given)
     lines.append((str(row["top_k"]), f"{row['mean']:.3f}", between, *tokens, str(row["n"]), row["folder"]))
-  return comparison.table(lines)
+  return aligned.columns(lines)
 
 
 def _paired(first: Rows, second: Rows) -> tuple[ByQuestion, ByQuestion]:

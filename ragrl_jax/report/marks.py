@@ -30,7 +30,7 @@ _NUMBERED = re.compile(r"^(?:(?:Passage|Document|Doc|Reference)?\s*\[?(\d{1,2})\
 
 
 def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """The segments of an episode with their runs: {"runs"}, and for results of a search {"found": [{"runs", "cited"}]}."""
+  """An episode's segments with their runs: {"runs"}, and for results of a search {"found": [{"runs", "cited"}]}."""
   segments = row["segments"]
   texts = {
     (place, None): segment["text"]

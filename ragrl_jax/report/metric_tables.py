@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.core.text import aligned
+
 # The lines of a comparison: (label, key in the metrics).
 LINES = (
   ("Exact match", "em"),
@@ -35,37 +37,20 @@ def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
     never_searches = not after.get("searches") and not before.get("searches")
     if (after.get(key) is None and before.get(key) is None) or (never_searches and key in SEARCHING):
       continue
-    rows.append(
-      {
-        "label": label,
-        "n": _n(after if "n" in after else before, key),
-        "before": _side(before, key),
-        "after": _side(after, key),
-      }
-    )
+    rows.append(_row(label, _n(after if "n" in after else before, key), key, before, after))
     if key == "em":
       for group, wording in (("by_hops", "{}-hop"), ("by_source", "{}")):
         parts = sorted({*before.get(group, {}), *after.get(group, {})})
         for part in parts if len(parts) > 1 else ():
           one, two = before.get(group, {}).get(part, {}), after.get(group, {}).get(part, {})
-          rows.append(
-            {
-              "label": "   " + wording.format(part),
-              "n": two.get("n", one.get("n")),
-              "before": _side(one, key),
-              "after": _side(two, key),
-            }
-          )
+          rows.append(_row("   " + wording.format(part), two.get("n", one.get("n")), key, one, two))
       if before.get("macro") or after.get("macro"):
-        rows.append(
-          {
-            "label": "   mean of the sources",
-            "n": None,
-            "before": _side(before.get("macro", {}), key),
-            "after": _side(after.get("macro", {}), key),
-          }
-        )
+        rows.append(_row("   mean of the sources", None, key, before.get("macro", {}), after.get("macro", {})))
   return rows
+
+
+def _row(label: str, n: int | None, key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+  return {"label": label, "n": n, "before": _side(before, key), "after": _side(after, key)}
 
 
 def held_out(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]] | None]:
@@ -110,10 +95,8 @@ def text_table(rows: Sequence[Mapping[str, Any]], *, heads: tuple[str, str] = ("
   cells = [("", *heads, "n")]
   for row in rows:
     cells.append((row["label"], _cell(row["before"]), _cell(row["after"]), "" if row["n"] is None else str(row["n"])))
-  widths = [max(len(cell[column]) for cell in cells) for column in range(4)]
-  line = "   ".join(f"{{:{side}{width}}}" for side, width in zip("<<<>", widths))
-  lines = [line.format(*cell).rstrip() for cell in cells]
-  return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+  head, *lines = aligned.columns(cells, left=3).splitlines()
+  return "\n".join([head, "-" * max(map(len, (head, *lines))), *lines])
 
 
 def _cell(side: Mapping[str, float | None] | None) -> str:
@@ -129,8 +112,7 @@ def one(metrics: Mapping[str, Any]) -> str:
   """One evaluation as plain text, with its retrieval, sampling and checkpoint."""
   rows = comparison(None, metrics)
   cells = [(row["label"], _cell(row["after"]), "" if row["n"] is None else f"n {row['n']:.10g}") for row in rows]
-  widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(3)]
-  lines = [f"{a:<{widths[0]}}   {b:<{widths[1]}}   {n:>{widths[2]}}".rstrip() for a, b, n in cells]
+  lines = aligned.columns(cells, left=2).splitlines()
   if "seeds" in metrics:
     lines.append(f"means ± sample deviations over {metrics['seeds']} seeds; intervals over questions")
   if metrics.get("failed"):

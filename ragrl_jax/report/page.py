@@ -89,7 +89,7 @@ def read(workdir: str | os.PathLike) -> dict[str, Any]:
 
 
 def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-  """The headline figures, [{"label", "before", "after"}]: from summary.json, else from the first and last evaluation."""
+  """The headline figures, [{"label", "before", "after"}]: from summary.json, or the first and last evaluation."""
   held_out = [row for row in rows if any(name.startswith("evaluation/") for name in row)]
   found = []
   for name, label in FIGURES:

@@ -61,7 +61,13 @@ class Calls:
     """
     Args:
       answers: whether the server answers now.
-      timeout_s, deadline_s, retries, wait_s, backoff_s, batch, say: see `remote.RemoteRetriever`.
+      timeout_s: seconds for one call, from connecting to the last byte.
+      deadline_s: seconds for all calls of one search, pauses included; by default timeout_s * (retries + 1).
+      wait_s: seconds that searches wait for the end of an outage (no connection, no answer in time, status 5xx). A
+        search takes at most deadline_s + wait_s.
+      backoff_s: seconds before the first retry; the pause doubles with each retry and varies at random by ±50 %.
+      batch: queries sent in one call; more are split.
+      say: called with a message when an outage begins and when it ends.
 
     Raises:
       ValueError: a setting out of range.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import reprlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ragrl_jax.chat import http
@@ -35,29 +34,18 @@ class RemoteRetriever:
     address: str,
     *,
     timeout_s: float = 30.0,
-    deadline_s: float | None = None,
-    retries: int = 3,
-    wait_s: float = 0.0,
-    backoff_s: float = 0.25,
     max_bytes: int = 64 << 20,
-    batch: int = 512,
     key: str = "",
     check: bool = True,
-    say: Callable[[str], None] = logging.warning,
+    **patience: Any,
   ):
     """
     Args:
       address: "http://host:port", or the whole "http://host:port/retrieve".
-      timeout_s: seconds for one call, from connecting to the last byte.
-      deadline_s: seconds for all calls of one search, pauses included; by default timeout_s * (retries + 1).
-      wait_s: seconds that searches wait for the end of an outage (no connection, no answer in time, status 5xx).
-        Meanwhile one thread polls GET /health for all searches. A search takes at most deadline_s + wait_s.
-      backoff_s: seconds before the first retry; the pause doubles with each retry and varies at random by ±50 %.
+      timeout_s, **patience: see `outage.Calls`. During an outage one thread polls GET /health for all searches.
       max_bytes: the largest answer in bytes; reading stops beyond it.
-      batch: queries sent in one call; more are split.
       key: token that is sent with every call ("Authorization: Bearer KEY"); "" for none.
       check: call GET /health now.
-      say: called with a message when an outage begins and when it ends.
 
     Raises:
       ValueError: not an http(s) address, or a setting out of range.
@@ -71,17 +59,8 @@ class RemoteRetriever:
     self._shown = addresses.without_credentials(self._base)  # for messages, logs and the files of evaluations
     self._timeout, self._max_bytes = timeout_s, max_bytes
     self._headers = {"authorization": f"Bearer {key}"} if key else {}
-    self._calls = outage.Calls(
-      f"the retriever at {self._shown}",
-      self._answers,
-      timeout_s=timeout_s,
-      deadline_s=deadline_s,
-      retries=retries,
-      wait_s=wait_s,
-      backoff_s=backoff_s,
-      batch=batch,
-      say=say,
-    )
+    name = f"the retriever at {self._shown}"
+    self._calls = outage.Calls(name, self._answers, timeout_s=timeout_s, **patience)
     self._health = self.health() if check else {}
 
   @property

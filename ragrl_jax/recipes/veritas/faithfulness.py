@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from ragrl_jax import judging, settings
 from ragrl_jax.cli import commands, generation
+from ragrl_jax.core.text import aligned
 from ragrl_jax.evaluation import comparison, played_rows, seeds
 from ragrl_jax.recipes import steps
 from ragrl_jax.recipes.veritas import measured
@@ -94,7 +95,4 @@ def table(sets, average) -> str:
   cells += [(name or comparison.NAMELESS, *map(shown, terms.values())) for name, terms in sets.items()]
   if len(sets) > 1:
     cells.append(("macro average", *("–" if value is None else f"{value:.3f}" for value in average.values())))
-  widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-  return "\n".join(
-    "   ".join([f"{row[0]:<{widths[0]}}", *(f"{x:>{w}}" for x, w in zip(row[1:], widths[1:]))]) for row in cells
-  )
+  return aligned.columns(cells, left=1)
