@@ -1,6 +1,7 @@
 """The rows that an evaluation may fill, by its facts and not by its folder's name; or why it fills none."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from ragrl_jax import recipes
 from ragrl_jax.evaluation.records import Evaluation
