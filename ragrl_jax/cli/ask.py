@@ -23,7 +23,7 @@ from absl import app, flags, logging
 from ragrl_jax import settings, structs
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import checkpoints, evaluate
-from ragrl_jax.retrieval import http_limits
+from ragrl_jax.protocol import http_limits
 from ragrl_jax.run import checks, questions
 from ragrl_jax.serving import ask_checkpoint, ask_page, live_text
 from ragrl_jax.store import compile_cache

@@ -21,7 +21,7 @@ from absl import app, flags, logging
 from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands
 from ragrl_jax.jobs import checkpoints, evaluate
-from ragrl_jax.retrieval import http_limits
+from ragrl_jax.protocol import http_limits
 from ragrl_jax.run import checks
 from ragrl_jax.serving import engine_thread, openai_server
 from ragrl_jax.store import compile_cache

@@ -1,4 +1,4 @@
-"""Masked sums, means and whitening; sums over each sequence of a packed row; averages over an optimiser step.
+"""Masked sums; sums over each sequence of a packed row; averages over an optimiser step.
 
 Values where the mask is 0 may be inf or NaN. So they are replaced before any arithmetic, never multiplied by 0.
 """
@@ -31,26 +31,6 @@ def keep(x: Shaped[AnyArray, "*s"], mask: Mask) -> Float[Array, "*s"]:
 def total(x: Shaped[AnyArray, "*s"], mask: Mask) -> Float[Array, ""]:
   """Sum of x where the mask is 1."""
   return keep(x, mask).sum()
-
-
-def mean(x: Shaped[AnyArray, "*s"], mask: Mask) -> Float[Array, ""]:
-  """Mean of x where the mask is 1; 0 if it is 1 nowhere."""
-  return total(x, mask) / jnp.maximum(as_bool(mask).sum().astype(jnp.float32), 1.0)
-
-
-def whiten(x: Shaped[AnyArray, "*s"], mask: Mask, *, eps: Number = 1e-8) -> Float[Array, "*s"]:
-  """(x - mean) / sqrt(var + eps) where the mask is 1, zeros elsewhere.
-
-  The variance is unbiased (n - 1 in the divisor). If the mask is 1 in fewer than two places, there is no variance, and
-  the result is 0.
-
-  Source: verl `torch_functional.masked_whiten`; its values outside the mask are whitened too, ours are zeros.
-  """
-  on = as_bool(mask)
-  count = on.sum().astype(jnp.float32)
-  centred = keep(jnp.asarray(x).astype(jnp.float32) - mean(x, on), on)
-  variance = jnp.square(centred).sum() / jnp.maximum(count - 1.0, 1.0)
-  return jnp.where(count > 1.0, centred * jax.lax.rsqrt(variance + eps), 0.0)
 
 
 def segment_sums(

@@ -174,7 +174,10 @@ def _padded(arrays, rows, length, dtype):
 
 
 def _whitened(advantages, masks) -> list[np.ndarray]:
-  """(A − mean) / sqrt(var + 1e-8) over all trained tokens, as `core.masked.whiten`."""
+  """(A − mean) / sqrt(var + 1e-8) over all trained tokens, with the unbiased variance; zeros elsewhere.
+
+  Source: verl `torch_functional.masked_whiten`; its values outside the mask are whitened too.
+  """
   # In float64: a mean over a million tokens loses digits in float32.
   mine = np.concatenate([a[m] for a, m in zip(advantages, masks)] or [np.zeros(0)]).astype(np.float64)
   mean = mine.sum() / max(mine.size, 1)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
@@ -83,6 +84,38 @@ class Answer:
       head = [(b"content-type", self._kind), (b"cache-control", b"no-store")]
       await self._send(dict(type="http.response.start", status=200, headers=head))
     await self._send(dict(type="http.response.body", body=data, more_body=not last))
+
+
+class Left(Exception):
+  """The client has disconnected before its request was complete."""
+
+
+class Site:
+  """An ASGI application. A subclass answers a request in `serve`, and may raise Refused or Left there."""
+
+  stream, last = b"text/event-stream; charset=utf-8", b""  # content type and last bytes of streamed responses
+
+  async def serve(self, scope, receive, answer: Answer) -> None:
+    """Answers a request."""
+    raise NotImplementedError
+
+  def failed(self) -> str:
+    """What a client is told about a bug."""
+    return "the server has failed: see the server's log."
+
+  async def __call__(self, scope, receive, send) -> None:
+    if scope["type"] != "http":
+      raise NotImplementedError(f"{scope['type']!r}: only HTTP is served.")
+    answer = Answer(send, kind=self.stream, last=self.last)
+    try:
+      await self.serve(scope, receive, answer)
+    except Left:
+      pass
+    except Refused as refused:
+      await answer.refuse(refused)
+    except Exception:
+      logging.exception("%s failed", scope["path"].rpartition("/v1/")[2])  # what is before it may be a secret
+      await answer.refuse(Refused(500, self.failed()))
 
 
 async def answered(work: Coroutine[Any, Any, None], receive, timeout_s: float) -> None:

@@ -11,7 +11,9 @@ import time
 
 import psutil
 
-from ragrl_jax.retrieval import http_limits, wire
+from ragrl_jax.protocol import http_limits
+from ragrl_jax.protocol.http_answer import Left, Refused
+from ragrl_jax.retrieval import wire
 from ragrl_jax.retrieval.api import Retriever
 from ragrl_jax.retrieval.batching import Batcher, Full
 from ragrl_jax.retrieval.wire import LIMITS, Limits
@@ -23,7 +25,6 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0) 
 TIMED = ("/retrieve", "/v1/embeddings", "/read")  # pages whose requests are timed; the same names for batches
 PAGES = (*TIMED, "/v1/models", "/health", "/metrics")
 METHODS = {page: "POST" for page in TIMED} | {page: "GET" for page in ("/v1/models", "/health", "/metrics")}
-CLOSE = (b"connection", b"close")
 LEFT = 499  # the counted status if the client has disconnected
 
 
@@ -33,9 +34,7 @@ class Application:
   Args:
     retriever: several threads call its `search` at the same time. They call `read` if it exists, and `embed` if the
       retriever has a `model` (its encoder's name).
-    local: answer only requests whose Host header names this machine's loopback, at any port. This refuses a web page
-      whose domain name resolves to this machine (DNS rebinding).
-    key: the token that every request must bring ("Authorization: Bearer KEY"); "" for none.
+    local, key: see `http_limits.check`.
   """
 
   def __init__(
@@ -77,15 +76,14 @@ class Application:
       try:
         status, body = 200, await self._answer(scope, receive)
         kind = CONTENT_TYPE if page == "/metrics" else kind
-      except _Refused as refused:
-        status, headers = refused.status, refused.headers
-        body = wire.render_error(refused.message, status, openai=page.startswith("/v1/"))
-      if body is None:
-        status = LEFT
-        return
+      except Refused as refused:
+        status, headers = refused.status, filter(None, [refused.header])
+        body = json.dumps(refused.body() if page.startswith("/v1/") else dict(error=refused.message)).encode()
       headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *headers]
       await send(dict(type="http.response.start", status=status, headers=headers))
       await send(dict(type="http.response.body", body=body))
+    except Left:
+      status = LEFT
     except asyncio.CancelledError:  # the server is shutting down
       status = LEFT
       raise
@@ -96,17 +94,11 @@ class Application:
       waiting = sum(batcher.waiting for batcher in self._work.values())
       self._metrics.request(page, status, time.perf_counter() - begun, waiting=waiting)
 
-  async def _answer(self, scope, receive) -> bytes | None:
-    """The body of the answer; None if the client has disconnected. Raises _Refused."""
-    page, headers = scope["path"], dict(scope["headers"])
-    if refused := http_limits.unwelcome(headers, local=self._local):
-      raise _Refused(*refused)
-    if not http_limits.has_key(headers, self._key):
-      raise _Refused(401, "wrong or missing key: send Authorization: Bearer KEY.", (b"www-authenticate", b"Bearer"))
-    if (method := METHODS.get(page)) is None:
-      raise _Refused(404, f"no page {page[:80]!r}: the pages are {', '.join(METHODS)}.")
-    if scope["method"] != method:
-      raise _Refused(405, f"{page} needs {method}.", (b"allow", method.encode()))
+  async def _answer(self, scope, receive) -> bytes:
+    """The body of the answer. Raises Refused or Left."""
+    page = scope["path"]
+    http_limits.check(scope, local=self._local, key=self._key)
+    http_limits.check_page(page, scope["method"], METHODS)
     if page == "/health":
       said = dict(status="ok", retriever=dict(self._retriever.describe()), limits=dataclasses.asdict(self._limits))
       return json.dumps(said, ensure_ascii=False).encode()
@@ -120,17 +112,13 @@ class Application:
   def _model(self) -> str:
     return getattr(self._retriever, "model", "")
 
-  async def _worked(self, page: str, receive) -> bytes | None:
+  async def _worked(self, page: str, receive) -> bytes:
     """Searches or embeds."""
     body, model = await http_limits.read_body(receive, self._limits.max_bytes), self._model
-    if body is None:
-      return None
-    if len(body) > self._limits.max_bytes:
-      raise _Refused(413, f"the body is longer than {self._limits.max_bytes} bytes: send fewer texts at a time.", CLOSE)
     if page == "/read" and not hasattr(self._retriever, "read"):
-      raise _Refused(404, "this server's retriever has no documents to open: serve an index.")
+      raise Refused(404, "this server's retriever has no documents to open: serve an index.")
     if page == "/v1/embeddings" and not model:
-      raise _Refused(404, "this server's retriever has no encoder: serve a dense index for embeddings.")
+      raise Refused(404, "this server's retriever has no encoder: serve a dense index for embeddings.")
     try:
       if page == "/v1/embeddings":
         request = wire.parse_embedding(body, self._limits, model)
@@ -138,9 +126,9 @@ class Application:
         request = (wire.parse_search if page == "/retrieve" else wire.parse_reading)(body, self._limits)
       answer = self._work[page].submit(request.texts, request.key, request.option)
     except ValueError as error:
-      raise _Refused(400, str(error)) from None
+      raise Refused(400, str(error)) from None
     except Full as full:
-      raise _Refused(
+      raise Refused(
         429,
         f"more than {self._limits.max_waiting} texts are waiting: ask again in {full.retry_after_s} s.",
         (b"retry-after", str(full.retry_after_s).encode()),
@@ -150,26 +138,18 @@ class Application:
       async with asyncio.timeout(request.timeout_s):
         found = await answer  # at the deadline it is cancelled, which removes the request's texts from the queue
     except ToolFailed as error:
-      raise _Refused(502, str(error)) from error
+      raise Refused(502, str(error)) from error
     except ValueError as error:  # such as a query that a recording does not have
-      raise _Refused(400, str(error)) from error
+      raise Refused(400, str(error)) from error
     except TimeoutError:
-      raise _Refused(504, f"no answer within {request.timeout_s:g} s: send fewer texts, or ask later.") from None
+      raise Refused(504, f"no answer within {request.timeout_s:g} s: send fewer texts, or ask later.") from None
     except asyncio.CancelledError:
       if asyncio.current_task().cancelling():  # the server is shutting down
         raise
-      return None  # the client disconnected
+      raise Left from None
     finally:
       watch.cancel()
     return wire.render_embeddings(found, model) if page == "/v1/embeddings" else wire.render_results(found)
-
-
-class _Refused(Exception):
-  """A request that is answered with an error."""
-
-  def __init__(self, status: int, message: str, *headers: tuple[bytes, bytes]):
-    super().__init__(message)
-    self.status, self.message, self.headers = status, message, headers
 
 
 async def _given_up(receive, answer: asyncio.Future) -> None:

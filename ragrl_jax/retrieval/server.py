@@ -29,11 +29,11 @@ from typing import Any
 
 import uvicorn
 
+from ragrl_jax.protocol import http_limits
+from ragrl_jax.protocol.http_limits import Guard, is_loopback
 from ragrl_jax.retrieval import api
-from ragrl_jax.retrieval import http_limits as guard_lib
 from ragrl_jax.retrieval.api import Retriever
 from ragrl_jax.retrieval.application import FOLDER, Application, Metrics
-from ragrl_jax.retrieval.http_limits import Guard, is_loopback
 from ragrl_jax.retrieval.processes import Processes
 from ragrl_jax.retrieval.wire import LIMITS, Limits
 
@@ -129,7 +129,7 @@ def configured(
 ) -> uvicorn.Config:
   """The server's uvicorn configuration. The server ends within five seconds of SIGTERM, whatever its clients do."""
   served = Application(retriever, limits, local=is_loopback(host), key=key, metrics=metrics)
-  return guard_lib.configured(served, host=host, port=port, guard=guard)
+  return http_limits.configured(served, host=host, port=port, guard=guard)
 
 
 class Reloading:

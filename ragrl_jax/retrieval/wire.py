@@ -138,14 +138,6 @@ def render_models(name: str) -> bytes:
   return json.dumps(dict(object="list", data=[dict(id=name, object="model")] if name else [])).encode()
 
 
-def render_error(message: str, status: int, *, openai: bool) -> bytes:
-  """The body of an error: {"error": message}, or OpenAI's error object."""
-  if not openai:
-    return json.dumps(dict(error=message)).encode()
-  kind = "invalid_request_error" if status < 500 and status != 429 else "server_error"
-  return json.dumps(dict(error=dict(message=message, type=kind, param=None, code=None))).encode()
-
-
 def _parsed(body: bytes, wanted: str) -> dict[str, Any]:
   try:
     values = json.loads(body)

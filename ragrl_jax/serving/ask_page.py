@@ -9,20 +9,19 @@ POST /ask   {"question", "samples", "seed", "earlier": [[question, answer], …]
 import asyncio
 import dataclasses
 import json
-import logging
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.protocol.http_answer import Answer, Refused, answered
+from ragrl_jax.protocol import http_limits
+from ragrl_jax.protocol.http_answer import Answer, Refused, Site, answered
 from ragrl_jax.report import rendering
-from ragrl_jax.retrieval import http_limits
 from ragrl_jax.serving import ask_checkpoint
 from ragrl_jax.structs import Example
 
 SAMPLES = (1, 3, 5, 8, 16)
 PAGES = {"/": "GET", "/ask": "POST"}
-LINES = b"application/x-ndjson"
+POLICY = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"), (b"x-frame-options", b"DENY"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Limits:
   timeout_s: float = 600.0
 
 
-class Application:
+class Application(Site):
   """The ASGI application.
 
   Args:
@@ -50,6 +49,8 @@ class Application:
     limits: limits of questions.
     examples: questions to show.
   """
+
+  stream = b"application/x-ndjson"
 
   def __init__(
     self, askers: Sequence[ask_checkpoint.Asker], limits: Limits = Limits(), *, examples: Sequence[str] = ()
@@ -62,38 +63,18 @@ class Application:
     names = [asker.name for asker in askers]
     self._page = rendering.asking_page(names, facts, samples=SAMPLES, longest=limits.longest, examples=examples)
 
-  async def __call__(self, scope, receive, send) -> None:
-    if scope["type"] != "http":
-      raise NotImplementedError(f"{scope['type']!r}: only HTTP is served.")
-    answer = Answer(send, kind=LINES)
-    try:
-      if refused := http_limits.unwelcome(dict(scope["headers"]), local=True):
-        raise Refused(*refused)
-      if (wanted := PAGES.get(scope["path"])) is None:
-        raise Refused(404, f"no page {scope['path'][:80]!r}.")
-      if wanted != scope["method"]:
-        raise Refused(405, f"{scope['path']} needs {wanted}.")
-      if scope["path"] == "/":
-        policy = (
-          (b"x-content-type-options", b"nosniff"),
-          (b"referrer-policy", b"no-referrer"),
-          (b"x-frame-options", b"DENY"),
-        )
-        await answer.text(self._page, b"text/html; charset=utf-8", 200, *policy)
-      else:
-        await self._asked(receive, answer)
-    except Refused as refused:
-      await answer.refuse(refused)
-    except Exception:
-      logging.exception("%s failed", scope["path"])
-      await answer.refuse(Refused(500, "the command failed: its output shows the error."))
+  def failed(self) -> str:
+    """See `Site`."""
+    return "the command failed: its output shows the error."
 
-  async def _asked(self, receive, answer: Answer) -> None:
-    body = await http_limits.read_body(receive, self._limits.max_bytes)
-    if body is None:  # the client has left
+  async def serve(self, scope, receive, answer: Answer) -> None:
+    """See `Site`."""
+    http_limits.check(scope, local=True)
+    http_limits.check_page(scope["path"], scope["method"], PAGES)
+    if scope["path"] == "/":
+      await answer.text(self._page, b"text/html; charset=utf-8", 200, *POLICY)
       return
-    if len(body) > self._limits.max_bytes:
-      raise Refused(413, f"the body is longer than {self._limits.max_bytes} bytes.")
+    body = await http_limits.read_body(receive, self._limits.max_bytes)
     asker, example, samples, seed = self._read(body)
     if self._waiting + samples > self._limits.max_waiting:
       raise Refused(429, f"{self._waiting} answers are being generated: ask again later.")

@@ -13,16 +13,14 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import logging
 from collections.abc import AsyncIterator, Callable
 
 import uvicorn
 
-from ragrl_jax.protocol import replies
-from ragrl_jax.protocol.http_answer import Answer, Refused, answered
+from ragrl_jax.protocol import http_limits, replies
+from ragrl_jax.protocol.http_answer import Answer, Refused, Site, answered
+from ragrl_jax.protocol.http_limits import Guard
 from ragrl_jax.protocol.requests import CHAT, TEXT, Asked, Served, ToolReader, read
-from ragrl_jax.retrieval import http_limits as guard_lib
-from ragrl_jax.retrieval.http_limits import Guard
 from ragrl_jax.serving import drawing
 from ragrl_jax.serving.engine_thread import EngineThread
 
@@ -33,7 +31,6 @@ PAGES = {
   "/v1/weights": "POST",
   "/health": "GET",
 }
-DONE = b"data: [DONE]\n\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Limits:
   drain_s: float = 120.0
 
 
-class Application:
+class Application(Site):
   """The ASGI application.
 
   Args:
@@ -67,9 +64,10 @@ class Application:
     tools: reads tools and calls of requests; None: they are refused.
     reload: `reload(step)` loads the weights of a step (None: the newest) and returns their version. It is called on the
       engine's thread while no conversation is open. None: the weights cannot be changed.
-    key: clients must send it as a bearer token; "" for none.
-    local: answer only requests whose Host header names this machine's loopback, as `retrieval.server` does.
+    key, local: see `http_limits.check`.
   """
+
+  last = b"data: [DONE]\n\n"
 
   def __init__(
     self,
@@ -95,37 +93,22 @@ class Application:
     )
     self._gate, self._waiting = Gate(), 0
 
-  async def __call__(self, scope, receive, send) -> None:
-    if scope["type"] != "http":
-      raise NotImplementedError(f"{scope['type']!r}: only HTTP is served.")
-    answer = Answer(send, last=DONE)
-    try:
-      self._check(scope)
-      if scope["path"] == "/health":
-        await self._health(answer)
-      elif scope["path"].startswith("/v1/models"):
-        await self._models(answer, scope["path"])
-      else:
-        await self._asked(scope["path"], receive, answer)
-    except Refused as refused:
-      await answer.refuse(refused)
-    except Exception:
-      logging.exception("%s failed", scope["path"])
-      failed = "the engine has failed" if self._thread.error is not None else "the server has failed"
-      await answer.refuse(Refused(500, f"{failed}: see the server's log."))
+  def failed(self) -> str:
+    """See `Site`."""
+    return super().failed() if self._thread.error is None else "the engine has failed: see the server's log."
 
-  def _check(self, scope) -> None:
-    """Refuses a request with wrong headers or a wrong path."""
-    headers = dict(scope["headers"])
-    if refused := guard_lib.unwelcome(headers, local=self._local):
-      raise Refused(*refused)
-    if not guard_lib.has_key(headers, self._key):
-      raise Refused(401, "wrong or missing key: send Authorization: Bearer KEY.", code="invalid_api_key")
-    wanted = PAGES.get(scope["path"], "GET" if scope["path"].startswith("/v1/models/") else None)
-    if wanted is None:
-      raise Refused(404, f"no page {scope['path'][:80]!r}: use one of {', '.join(PAGES)}.")
-    if wanted != scope["method"]:
-      raise Refused(405, f"{scope['path'][:80]} needs {wanted}.")
+  async def serve(self, scope, receive, answer: Answer) -> None:
+    """See `Site`."""
+    http_limits.check(scope, local=self._local, key=self._key)
+    page = scope["path"]
+    http_limits.check_page("/v1/models" if page.startswith("/v1/models/") else page, scope["method"], PAGES)
+    if page == "/health":
+      await self._health(answer)
+    elif page.startswith("/v1/models"):
+      await self._models(answer, page)
+    else:
+      body = await http_limits.read_body(receive, self._limits.max_bytes)
+      await answered(self._reply(page, body, answer), receive, self._limits.timeout_s)
 
   async def _health(self, answer: Answer) -> None:
     if self._thread.error is not None:
@@ -142,14 +125,6 @@ class Application:
       await answer.whole(one)
     else:
       raise Refused(404, f"the model {path[11:91]!r} is not served here.", code="model_not_found")
-
-  async def _asked(self, page: str, receive, answer: Answer) -> None:
-    body = await guard_lib.read_body(receive, self._limits.max_bytes)
-    if body is None:  # the client has left
-      return
-    if len(body) > self._limits.max_bytes:
-      raise Refused(413, f"the body is longer than {self._limits.max_bytes} bytes: send less per request.")
-    await answered(self._reply(page, body, answer), receive, self._limits.timeout_s)
 
   async def _reply(self, page: str, body: bytes, answer: Answer) -> None:
     if page == "/v1/weights":
@@ -215,7 +190,7 @@ class Application:
 
 def server(application: Application, *, host: str, port: int, guard: Guard | None = None) -> uvicorn.Server:
   """A server of the application. `run()` serves until a signal arrives or `should_exit` is set."""
-  return uvicorn.Server(guard_lib.configured(application, host=host, port=port, guard=guard))
+  return uvicorn.Server(http_limits.configured(application, host=host, port=port, guard=guard))
 
 
 class Gate:

@@ -13,9 +13,9 @@ import served
 import uvicorn
 from patience import until
 
-from ragrl_jax.retrieval import http_limits as guard_lib
+from ragrl_jax.protocol import http_limits as guard_lib
+from ragrl_jax.protocol.http_limits import Guard
 from ragrl_jax.retrieval import server
-from ragrl_jax.retrieval.http_limits import Guard
 from ragrl_jax.structs import Passage
 
 LONG_S = 120.0  # only ends a test that would hang

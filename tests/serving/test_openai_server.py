@@ -19,7 +19,7 @@ from small_server import CLIENT, MODEL, drawn, post, serving, stream
 from ragrl_jax import structs
 from ragrl_jax.engine import lanes
 from ragrl_jax.learner import forward, packing
-from ragrl_jax.retrieval import http_limits
+from ragrl_jax.protocol import http_limits
 from ragrl_jax.serving.openai_server import Limits
 
 PROMPT = "Question 1??"

@@ -10,7 +10,6 @@ KEY is a random number of 128 bits. Only the episode's program knows it. It beco
 import asyncio
 import dataclasses
 import json
-import logging
 import secrets
 import threading
 import time
@@ -21,13 +20,11 @@ import uvicorn
 
 from ragrl_jax.agents.agent.session import OVER, Reading, Session
 from ragrl_jax.agents.agent.task import MODEL
-from ragrl_jax.protocol import requests
-from ragrl_jax.protocol.http_answer import Answer, Refused, answered
+from ragrl_jax.protocol import http_limits, requests
+from ragrl_jax.protocol.http_answer import Answer, Refused, Site, answered
 from ragrl_jax.protocol.replies import Replies
-from ragrl_jax.retrieval import http_limits
 
 PAGES = {"chat/completions": "POST", "completions": "POST", "search": "POST", "models": "GET"}
-DONE = b"data: [DONE]\n\n"
 MAX_BYTES = 2 << 20  # most bytes of a request's body, all of which is tokenized: some 500,000 tokens
 MOST = 100  # most passages per search
 STARTED_S = 30.0  # seconds that the server has to start
@@ -39,8 +36,10 @@ GUARD = http_limits.Guard(
 )  # long: clients run on this machine, which may be busy
 
 
-class Gateway:
+class Gateway(Site):
   """An ASGI application. A thread serves it from the first episode until nothing refers to the gateway any more."""
+
+  last = b"data: [DONE]\n\n"
 
   def __init__(self):
     self._sessions: dict[str, tuple[Session, Reading, float]] = {}
@@ -84,40 +83,25 @@ class Gateway:
 
   # ---- requests, on the server's thread ------------------------------------------------------------------------------
 
-  async def __call__(self, scope, receive, send) -> None:
-    if scope["type"] != "http":
-      raise NotImplementedError(f"{scope['type']!r}: only HTTP is served.")
-    answer = Answer(send, last=DONE)
-    try:
-      if refused := http_limits.unwelcome(dict(scope["headers"]), local=True):
-        raise Refused(*refused)
-      session, reading, timeout_s, page = self._found(scope)
-      if page == "models":
-        await answer.whole(dict(object="list", data=[dict(id=MODEL, object="model", created=0, owned_by="ragrl_jax")]))
-        return
-      body = await http_limits.read_body(receive, MAX_BYTES)
-      if body is None:  # the client has disconnected
-        return
-      if len(body) > MAX_BYTES:
-        raise Refused(413, f"the body is longer than {MAX_BYTES} bytes: send less per request.")
-      serve = self._searched if page == "search" else self._replied
-      await answered(serve(session, reading, page, body, answer), receive, timeout_s)
-    except Refused as refused:
-      await answer.refuse(refused)
-    except Exception:
-      logging.exception("%s failed", scope["path"].partition("/v1/")[2])
-      await answer.refuse(Refused(500, "internal error of the run: its log has the reason."))
+  def failed(self) -> str:
+    """See `Site`."""
+    return "internal error of the run: its log has the reason."
 
-  def _found(self, scope) -> tuple[Session, Reading, float, str]:
+  async def serve(self, scope, receive, answer: Answer) -> None:
+    """See `Site`."""
+    http_limits.check(scope, local=True)
     _, key, *rest = scope["path"].split("/", 3)
     page = "/".join(rest).removeprefix("v1/")
     if key not in self._sessions:
       raise Refused(410, "no episode with this address is running.", code=OVER)
-    if page not in PAGES:
-      raise Refused(404, f"there is no page {page[:80]!r}: use one of {', '.join(PAGES)}.")
-    if PAGES[page] != scope["method"]:
-      raise Refused(405, f"{page} needs {PAGES[page]}.")
-    return *self._sessions[key], page
+    http_limits.check_page(page, scope["method"], PAGES)
+    if page == "models":
+      await answer.whole(dict(object="list", data=[dict(id=MODEL, object="model", created=0, owned_by="ragrl_jax")]))
+      return
+    session, reading, timeout_s = self._sessions[key]
+    body = await http_limits.read_body(receive, MAX_BYTES)
+    serve = self._searched if page == "search" else self._replied
+    await answered(serve(session, reading, page, body, answer), receive, timeout_s)
 
   async def _replied(self, session: Session, reading: Reading, page: str, body: bytes, answer: Answer) -> None:
     kind = requests.CHAT if page == "chat/completions" else requests.TEXT

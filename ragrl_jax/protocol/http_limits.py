@@ -8,11 +8,14 @@ import ipaddress
 import math
 import resource
 import urllib.parse
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ragrl_jax.protocol.http_answer import Left, Refused
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 LEAST = 16 << 10  # bytes; see `Guard.read_s`
@@ -167,36 +170,63 @@ def configured(application: Any, *, host: str, port: int, guard: Guard | None = 
   )
 
 
-async def read_body(receive, most: int) -> bytes | None:
-  """The body, cut off soon after `most` bytes; None when the client disconnected."""
+async def read_body(receive, most: int) -> bytes:
+  """The body of a request.
+
+  Raises:
+    Refused: it has more than `most` bytes. The rest was not read.
+    Left: the client has disconnected.
+  """
   raw = bytearray()
   while True:
     message = await receive()
     if message["type"] == "http.disconnect":
-      return None
+      raise Left
     raw += message.get("body", b"")
-    if not message.get("more_body", False) or len(raw) > most:
+    if len(raw) > most:
+      raise Refused(413, f"the body is longer than {most} bytes: send less per request.")
+    if not message.get("more_body", False):
       return bytes(raw)
 
 
-def unwelcome(headers: dict[bytes, bytes], *, local: bool) -> tuple[int, str, tuple[bytes, bytes]] | None:
-  """Checks a request's headers. Returns (status, message, header) of a refusal, or None if the request is accepted."""
-  close = (b"connection", b"close")
+def check(scope, *, local: bool, key: str = "") -> None:
+  """Checks a request's headers.
+
+  Args:
+    scope: of ASGI.
+    local: accept only requests whose Host header names this machine's loopback, at any port. This refuses a web page
+      whose domain name resolves to this machine (DNS rebinding).
+    key: the token that every request must bring ("Authorization: Bearer KEY"); "" for none.
+
+  Raises:
+    Refused: the request is not accepted.
+  """
+  headers, close = dict(scope["headers"]), (b"connection", b"close")
   if b"content-length" in headers and b"transfer-encoding" in headers:
-    return 400, "Content-Length and Transfer-Encoding contradict each other: send one of them.", close
+    raise Refused(400, "Content-Length and Transfer-Encoding contradict each other: send one of them.", close)
   host = headers.get(b"host", b"").decode("latin-1")
   if local and not is_loopback(_name(host)):
-    return 400, f"Host {host[:80]!r}: this server answers only as localhost; --host opens it to other names.", close
+    named = f"Host {host[:80]!r}: this server answers only as localhost; --host opens it to other names."
+    raise Refused(400, named, close)
   origin = headers.get(b"origin")
   if origin is not None and origin.decode("latin-1") != f"http://{host}":
-    return 403, "this server refuses requests from pages of other sites.", close
-  return None
+    raise Refused(403, "this server refuses requests from pages of other sites.", close)
+  scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+  if key and not (scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), key.encode())):
+    bearer = (b"www-authenticate", b"Bearer")
+    raise Refused(401, "wrong or missing key: send Authorization: Bearer KEY.", bearer, code="invalid_api_key")
 
 
-def has_key(headers: dict[bytes, bytes], key: str) -> bool:
-  """Whether a request has the key ("Authorization: Bearer KEY"). Always true if `key` is empty."""
-  scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-  return not key or (scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), key.encode()))
+def check_page(page: str, method: str, pages: Mapping[str, str]) -> None:
+  """Checks a request's page and method. pages: page → its method.
+
+  Raises:
+    Refused: there is no such page, or it needs another method.
+  """
+  if (needed := pages.get(page)) is None:
+    raise Refused(404, f"no page {page[:80]!r}: use one of {', '.join(pages)}.")
+  if method != needed:
+    raise Refused(405, f"{page} needs {needed}.", (b"allow", needed.encode()))
 
 
 def _name(host: str) -> str:
