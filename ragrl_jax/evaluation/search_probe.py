@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import qa, searches, stats
+from ragrl_jax.core.text import aligned
 from ragrl_jax.evaluation import comparison, harness
 from ragrl_jax.evaluation import seeds as seeds_lib
 from ragrl_jax.evaluation.swapped_results import EMPTY, ORACLE, OWN, RANDOM, SHUFFLED, finders, supporting, swapped
@@ -182,7 +183,7 @@ def text(numbers: Mapping[str, Any]) -> str:
   whole = "" if not c["passages"] else f" of {c['passages']:,} in the corpus ({c['found'] / c['passages']:.1%})"
   return "\n".join(
     [
-      comparison.table(lines),
+      aligned.columns(lines),
       *missing,
       "",
       "effect: more or less if the interval of own - it excludes 0, and it exceeds the noise floor, own against itself",

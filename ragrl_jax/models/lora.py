@@ -128,7 +128,6 @@ def add(model: Decoder, *, rank: int, alpha: float, layers: str, seed: int) -> N
   """Adds new float32 adapters to the model, in place; its outputs do not change.
 
   Args:
-    model: the decoder; the adapters are sharded over its mesh, if it has one.
     alpha: the adapters' output is multiplied by alpha / rank.
     layers: the pattern of matrices (see the module's docstring).
     seed: seed of A. The draw for one matrix does not depend on which other matrices have adapters.
@@ -185,7 +184,6 @@ def merged(model: Decoder, dtype: Any = None) -> Decoder:
   """An equivalent model without adapters: W + alpha / rank · A B, computed in float32.
 
   Args:
-    model: is not changed.
     dtype: dtype of the sums; by default W's. What adapters have learnt is often less than a step of 16 bits.
   """
   model = nnx.merge(*nnx.split(model))  # new modules with the same variables; below, variables are only replaced

@@ -41,8 +41,6 @@ class Joined:
   Args:
     coordinator: "address:port" of host 0, reachable by all hosts. If this, `count` and `number` are None, the process
       is alone, or, with `automatic`, JAX asks the platform (TPU VMs, Slurm, MPI).
-    count: number of processes.
-    number: number of this process, from 0.
     automatic: let JAX find coordinator, count and number.
     wait_s: seconds to wait for all hosts to join.
     heartbeat_s: a host without a heartbeat for this many seconds counts as dead.

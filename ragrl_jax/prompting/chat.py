@@ -56,7 +56,6 @@ def own(messages: Messages, *, open_turn: bool, known: Iterable[str], thinking: 
   """The messages with this library's role markers, which never rewrite earlier turns as some templates do.
 
   Args:
-    messages: role and content of each turn.
     open_turn: end where the assistant's next turn begins.
     thinking: one of THINKING; with "off" every turn of the assistant begins with an empty <think> block.
     known: the tokenizer's control tokens. ChatML's or Llama 3's markers are used if it has them, else plain words.
@@ -116,9 +115,7 @@ def check_append_only(
   A rollout only appends tokens. With such a template, training would use texts that the template never produces.
 
   Args:
-    tokenizer: any tokenizer; one without role markers passes.
     probe: a conversation like those that are played.
-    tools: as the template presents them.
 
   Raises:
     ValueError: the template rewrites a turn; the message shows it before and after.
@@ -199,7 +196,6 @@ class Appender:
     """Ids that follow the model's turn, which is the last of the first `kept` messages.
 
     Args:
-      messages: all of them, in the template's form.
       kept: how many of them the conversation already has.
       tools: as the template presents them.
       ended: whether the model ended its turn itself, by EOS.

@@ -91,12 +91,7 @@ def eos_ids(folder: pathlib.Path) -> tuple[int, ...]:
 
 
 def say_sampling(folder: str, ours: Mapping[str, Any]) -> None:
-  """Says which sampling settings of generation_config.json are not used, since a run's own decide; "" is no folder.
-
-  Args:
-    folder: the model's.
-    ours: the run's settings, by the same names.
-  """
+  """Says which sampling settings of generation_config.json are not used, since a run's own decide; "" is no folder."""
   told = read(pathlib.Path(folder) / "generation_config.json") if folder else {}
   differ = [
     f"{name}={told[name]!r}"

@@ -160,7 +160,6 @@ class HuggingFaceTokenizer:
     """The messages' text with role markers (`prompting.chat.Templated`), or as plain text without markers.
 
     Args:
-      messages: role and content of each turn.
       open_turn: end where the assistant's next turn begins.
       tools: JSON schemas of functions that the folder's template presents to the model (`agents.calls`).
 
@@ -313,10 +312,6 @@ def add_tokens(
   """Adds tokens, such as the tags of a format, to the folder's tokenizer. Each is always one id.
 
   Nothing is written to disk. The tokens are text and not control tokens: they stay in the text that the model writes.
-
-  Args:
-    folder: has a tokenizer.json.
-    tokens: their texts.
 
   Returns:
     (the tokenizer, which has `save_pretrained`; the ids of the tokens in order, which follow all earlier ids).

@@ -91,7 +91,6 @@ def gold_numbers(example: Example, by: str) -> list[int]:
   """The numbers, as in `numbered`, of the passages that the answer is based on; empty if they are unknown.
 
   Args:
-    example: an example with passages.
     by: "supporting": the passages that the data marks. "substring": for each evidence sentence, the first passage that
       contains it; if the data marks only passages, their texts are the sentences. If no passage contains a sentence,
       the numbers are unknown; the authors' code then adds a -1 to the list, and rewards citing -1.

@@ -22,7 +22,6 @@ class SentencePieceTokenizer:
   `train` have none.
 
   Args:
-    path: the `.model` file.
     bos: put BOS before a prompt (for Llama; not for models made by `train`).
     eos_ids: ids that end a turn beside the model's own EOS, which comes last.
 
@@ -102,10 +101,7 @@ def train(
     lines: the texts; a line may contain newlines.
     vocab_size: largest number of pieces, including marks, 256 bytes and four control pieces (pad 0, unk 1, bos 2, eos
       3); a small corpus may give fewer.
-    marks: texts that are one piece each.
-    path: the file to write (`something.model`).
     split_digits: make every digit a piece of its own.
-    threads: threads of the trainer.
 
   Raises:
     ValueError: vocab_size has no room for marks, bytes and control pieces, or a mark is given twice.

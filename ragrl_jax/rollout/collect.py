@@ -60,10 +60,7 @@ class Rollout:
   """Plays episodes.
 
   Args:
-    engine: an engine with weights.
-    play: the recipe's coroutine.
     tools: searches and judges for the coroutines.
-    seed: the run's seed.
     sampling: sampling settings.
     reserve: tokens that an observation must leave for the next turn; by default a whole turn.
     dispatch: shared with the tools that need the accelerator; by default a new one.
@@ -130,9 +127,7 @@ class Rollout:
 
     Args:
       groups: the requests of one prompt each; they are started together.
-      step: as in `run`.
       at_once: groups are started while fewer episodes than this are being played.
-      greedy: as in `run`.
 
     Raises:
       Errors of `play`. Close the iterator if you leave it early; the episodes that are being played are cancelled.

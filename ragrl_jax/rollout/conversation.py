@@ -54,10 +54,8 @@ class Policy:
   """The model's interface for one episode; see `structs.Policy`.
 
   Args:
-    client: sends messages to the engine.
     texts: encodes texts and remembers the ids.
     keys: (seed, step, prompt index, sample).
-    sampling: sampling settings; temperature 0 is greedy.
     group: the samples that begin with the same prompt.
     reserve: tokens that an observation must leave for the next turn.
   """
