@@ -467,8 +467,9 @@ def test_runs_and_columns_inherit_and_insert_texts():
   (row,) = papers.rows("a | own | 1", runs, texts)
   where = {"top_k": (5, None), "noise": None}
   assert row.run == layout.Run("arena:x", "arena", where=where, needs=("--index=I", "--of=arena", "--a=3"))
-  each = dict(measures=["em"], sets=["nq"], each={"k": [1, 2]}, head="{head} at {k}", where={"top_k": "{k}"})
-  halves = dict(measures={"Both": "em"}, sets=["nq"], quadrants=["both", "one", "other", "none"], data="{questions}")
+  each = dict(measures=["em"], sets=["nq"], each=[{"k": 1}, {"k": 2}], head="{head} at {k}", where={"top_k": "{k}"})
+  rights = [{"right": [True, True]}, {"right": [True, False]}, {"right": [False, True]}, {"right": [False, False]}]
+  halves = dict(measures={"Both": "em"}, sets=["nq"], each=rights, both="{right}", data="{questions}")
   found = papers.columns(dict(groups=[each, halves]), {"nq": "NQ"}, {})
   assert [(one.head, one.where) for one in found[:2]] == [("NQ at 1", {"top_k": 1}), ("NQ at 2", {"top_k": 2})]
   assert [one.both for one in found[2:]] == [(True, True), (True, False), (False, True), (False, False)]
