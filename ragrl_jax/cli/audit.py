@@ -67,8 +67,10 @@ def main():
   summary = dict(data=DATA.value, retrieval=described, **summary)
   if OUT.value:
     jsonl.write(pathlib.Path(OUT.value) / corpus_audit.ROWS, rows)
-    with jsonl.whole(pathlib.Path(OUT.value) / corpus_audit.AUDIT) as part:
-      part.write_text(json.dumps(jsonl.plain(summary), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    jsonl.write_text(
+      pathlib.Path(OUT.value) / corpus_audit.AUDIT,
+      json.dumps(jsonl.plain(summary), indent=1, ensure_ascii=False) + "\n",
+    )
   print(corpus_audit.text(summary))
   if TRAIN.value:
     such = f", such as {trained[0].question!r}" if trained else ""

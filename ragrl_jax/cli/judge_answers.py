@@ -10,7 +10,6 @@ set, the command continues after a kill.
 """
 
 import glob
-import json
 import pathlib
 
 from absl import app, flags
@@ -18,7 +17,7 @@ from tqdm import tqdm
 
 from ragrl_jax import judging, settings
 from ragrl_jax.cli import commands, generation
-from ragrl_jax.evaluation import answer_verdicts, harness, seeds
+from ragrl_jax.evaluation import answer_files, answer_verdicts, harness, seeds
 from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.store import compile_cache, jsonl
 
@@ -56,8 +55,7 @@ def main():
       found = answer_verdicts.judged(rows, ask)
     sets = answer_verdicts.totals(rows, found)
     jsonl.write(folder / answer_verdicts.FILE, found)
-    with jsonl.whole(folder / answer_verdicts.SUMMARY) as part:
-      part.write_text(json.dumps(dict(judge=dict(judge.describe()), sets=sets), indent=1) + "\n", encoding="utf-8")
+    answer_files.write_json(folder / answer_verdicts.SUMMARY, dict(judge=dict(judge.describe()), sets=sets))
     print(f"{folder}\n{answer_verdicts.text(sets)}\n")
     unread += sum(row["verdict"] is None for row in found)
     total += len(found)

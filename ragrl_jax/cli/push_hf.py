@@ -101,8 +101,7 @@ def write(
     licence=licence,
     base=base,
   )
-  with jsonl.whole(out / README) as part:
-    part.write_text(text, encoding="utf-8")
+  jsonl.write_text(out / README, text)
   return made
 
 

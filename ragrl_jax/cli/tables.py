@@ -44,8 +44,7 @@ def main():
   if OUT.value is None:
     print(text, end="")
     return
-  with jsonl.whole(pathlib.Path(OUT.value)) as part:
-    part.write_text(text, encoding="utf-8")
+  jsonl.write_text(pathlib.Path(OUT.value), text)
   print(OUT.value)
 
 

@@ -183,8 +183,7 @@ def in_order(path: pathlib.Path) -> None:
 
 def write_json(path: pathlib.Path, values: Mapping[str, Any]) -> None:
   """Writes an indented JSON file atomically."""
-  with jsonl.whole(path) as part:
-    part.write_text(json.dumps(jsonl.plain(values), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+  jsonl.write_text(path, json.dumps(jsonl.plain(values), indent=2, ensure_ascii=False) + "\n")
 
 
 def _stale(out: pathlib.Path, settings: Mapping[str, Any]) -> list[str]:

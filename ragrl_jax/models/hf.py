@@ -31,8 +31,7 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
 
 def write_json(path: str | os.PathLike, values: Mapping[str, Any]) -> None:
   """Writes a model folder's JSON file; a killed call leaves the old one as it was."""
-  with jsonl.whole(path) as part:
-    part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+  jsonl.write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def required(values: Mapping[str, Any], key: str, where: str) -> Any:

@@ -76,8 +76,7 @@ def write(
   """
   page = rendering.evaluation(gather(folders, max_bytes=max_bytes))
   out = pathlib.Path(out) if out is not None else pathlib.Path(folders[0]) / "report.html"
-  with jsonl.whole(out) as part:
-    part.write_text(page, encoding="utf-8")
+  jsonl.write_text(out, page)
   return out
 
 

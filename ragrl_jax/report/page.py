@@ -31,8 +31,7 @@ def write_report(
   """
   page = rendering.run(gather(workdir, max_bytes=max_bytes))
   out = pathlib.Path(out) if out is not None else pathlib.Path(workdir) / "report.html"
-  with jsonl.whole(out) as part:
-    part.write_text(page, encoding="utf-8")
+  jsonl.write_text(out, page)
   return out
 
 

@@ -27,8 +27,7 @@ def write(workdirs: Sequence[str | os.PathLike], out: str | os.PathLike) -> path
     ValueError: one of the folders holds no run or is named twice, or a file in it is damaged.
   """
   page = rendering.runs(gather(workdirs))
-  with jsonl.whole(out) as part:
-    part.write_text(page, encoding="utf-8")
+  jsonl.write_text(out, page)
   return pathlib.Path(out)
 
 

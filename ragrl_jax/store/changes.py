@@ -51,10 +51,8 @@ def write(workdir: pathlib.Path, config: Settings, objective: str) -> None:
   """
   made = values(config)
   if texts := wordings(made):
-    with jsonl.whole(workdir / WORDINGS) as part:
-      part.write_text(json.dumps(texts, indent=1, ensure_ascii=False), encoding="utf-8")
-  with jsonl.whole(workdir / FILE) as part:
-    part.write_text(json.dumps(made | {config_lib.OBJECTIVE: objective}, indent=1), encoding="ascii")
+    jsonl.write_text(workdir / WORDINGS, json.dumps(texts, indent=1, ensure_ascii=False))
+  jsonl.write_text(workdir / FILE, json.dumps(made | {config_lib.OBJECTIVE: objective}, indent=1))
   stored_paths.note(workdir)
 
 

@@ -175,6 +175,12 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     part.unlink(missing_ok=True)
 
 
+def write_text(path: str | os.PathLike, text: str) -> None:
+  """Writes a text; a killed call leaves the file as it was."""
+  with whole(path) as part:
+    part.write_text(text, encoding="utf-8")
+
+
 def write(path: str | os.PathLike, rows: Iterable[Mapping[str, Any]]) -> None:
   """Writes all rows; a killed call leaves the file as it was."""
   with whole(path) as part, open(part, "w", encoding="utf-8", newline="\n") as file:

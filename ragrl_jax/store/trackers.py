@@ -163,6 +163,5 @@ def _id(workdir: pathlib.Path, restored: int | None) -> str:
     except (ValueError, KeyError, TypeError) as error:
       logging.warning("%s is damaged (%s), so the trackers begin a new run.", path, error)
   made = secrets.token_hex(4)
-  with jsonl.whole(path) as part:
-    part.write_text(json.dumps(dict(id=made)), encoding="ascii")
+  jsonl.write_text(path, json.dumps(dict(id=made)))
   return made

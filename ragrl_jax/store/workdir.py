@@ -138,8 +138,7 @@ class Run:
       episodes.cut(self.workdir, self.restored)
       step_files.cut(self.workdir / step_files.EVALUATIONS, self.restored)
       changes.write(self.workdir, self._config, self._objective)
-      with jsonl.whole(self.workdir / changes.CONTENTS) as part:
-        part.write_text(json.dumps(self.contents, indent=1), encoding="ascii")
+      jsonl.write_text(self.workdir / changes.CONTENTS, json.dumps(self.contents, indent=1))
       versions.record(self.workdir, self.restored)
       if self._changes:
         changes.record(self.workdir, self.restored, self._changes)
@@ -185,8 +184,7 @@ class Run:
   def end(self, step: int, *, reached: bool) -> None:
     """Notes in finished.json that the run is done: the last checkpoint and the model are saved."""
     if hosts.is_first():
-      with jsonl.whole(self.workdir / FINISHED) as part:
-        part.write_text(json.dumps(dict(step=step, reached=reached)), encoding="ascii")
+      jsonl.write_text(self.workdir / FINISHED, json.dumps(dict(step=step, reached=reached)))
 
 
 @contextlib.contextmanager

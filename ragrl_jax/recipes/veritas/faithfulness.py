@@ -56,8 +56,7 @@ def main():
   systems = [_system(group, judges) for group in groups]
   if OUT.value:
     described = {term: dict(judge.describe()) for term, judge in judges.items()}
-    with jsonl.whole(OUT.value) as part:
-      part.write_text(json.dumps(dict(judges=described, systems=systems), indent=1), encoding="utf-8")
+    jsonl.write_text(OUT.value, json.dumps(dict(judges=described, systems=systems), indent=1))
   for one in systems:
     if len(systems) > 1:
       print(f"{', '.join(one['folders'])}:")
