@@ -10,7 +10,6 @@ index is read by several processes. --out writes audit.json and audit.jsonl (one
 evaluation's folder, `ragrl tables` prints the audit under its tables.
 """
 
-import json
 import os
 import pathlib
 from typing import Any
@@ -67,10 +66,7 @@ def main():
   summary = dict(data=DATA.value, retrieval=described, **summary)
   if OUT.value:
     jsonl.write(pathlib.Path(OUT.value) / corpus_audit.ROWS, rows)
-    jsonl.write_text(
-      pathlib.Path(OUT.value) / corpus_audit.AUDIT,
-      json.dumps(jsonl.plain(summary), indent=1, ensure_ascii=False) + "\n",
-    )
+    answer_files.write_json(pathlib.Path(OUT.value) / corpus_audit.AUDIT, summary)
   print(corpus_audit.text(summary))
   if TRAIN.value:
     such = f", such as {trained[0].question!r}" if trained else ""
