@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from ragrl_jax import retrieval
 from ragrl_jax.data import digests, readers
-from ragrl_jax.evaluation import corpus_audit
+from ragrl_jax.evaluation import answer_files, corpus_audit
 from ragrl_jax.retrieval import corpus
 from ragrl_jax.store import folders, jsonl
 
