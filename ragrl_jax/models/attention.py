@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from ragrl_jax.models import flash, kernels, splash
+from ragrl_jax.models import cudnn, kernels, splash
+from ragrl_jax.parallel import rules
 
 BLOCK = 128  # tokens per block; on CPU the fastest of 64, 128, 256 and 512 for rows of 128 to 2048
-KERNELS = dict(tpu=splash, gpu=flash)  # platform → the module of its kernel; in its trees only trunks have branches
+KERNELS = ("tpu", "gpu")  # platforms with kernels; in their trees only trunks have branches
 MASKED = -1e30  # finite, so that a query without any key gives zeros and not NaN
 
 
@@ -28,6 +29,20 @@ def platform(mesh: jax.sharding.Mesh | None) -> str:
   return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
 
 
+def _kernel(mesh: jax.sharding.Mesh | None, q: jax.Array):
+  """The module whose `attend` computes attention for queries like q on the mesh's devices; None: this file."""
+  match platform(mesh):
+    case "tpu":
+      return splash
+    case "gpu" if cudnn.takes(q):
+      return cudnn
+    case "gpu":  # older JAX, float32, longer rows: Pallas' Triton backend, which newer JAX deprecates
+      from ragrl_jax.models import flash
+
+      return flash
+  return None
+
+
 def attend(
   q: jax.Array,
   k: jax.Array,
@@ -40,13 +55,14 @@ def attend(
   window: int | jax.Array | None = None,
   block: int = BLOCK,
   mesh: jax.sharding.Mesh | None = None,
+  seen: jax.Array | None = None,
 ) -> jax.Array:
   """Softmax attention within segments. Each token attends to itself and the earlier tokens, or to all tokens.
 
   In a row of trees each token attends to itself and to the tokens on its path to the root.
 
-  TPUs use JAX's Splash kernel (`splash`), GPUs a kernel of this library (`flash`), and CPUs the plain JAX code of this
-  file. All support packed rows and trees, forward and backward.
+  TPUs use JAX's Splash kernel (`splash`), GPUs cuDNN (`cudnn`) or kernels of this library in Triton (`flash`), and CPUs
+  the plain JAX code of this file. All support packed rows and trees, forward and backward.
 
   Args:
     q: [B, T, H, h].
@@ -61,6 +77,7 @@ def attend(
       positions before it, in its segment or on its path. None: no window.
     block: tokens per block of queries and of keys (the kernels have their own block sizes).
     mesh: shards rows and heads; None means one device of the default platform. CPUs then compute row by row.
+    seen: what the function of this name returns for these rows, so that not every layer makes it; None: it is made.
 
   Returns:
     [B, T, H, h] in q's dtype; exact zeros at padding.
@@ -68,14 +85,24 @@ def attend(
   Raises:
     ValueError: the platform's kernel does not support the rows.
   """
-  kernel = KERNELS.get(platform(mesh))
+  kernel = _kernel(mesh, q)
   windows = kernels.Windows.from_size(positions, window)
   if kernel is not None:
-    more = {} if windows is None else dict(windows=windows)
+    more = {name: x for name, x in dict(windows=windows, seen=seen).items() if x is not None}
     ids = (segment_ids, None) if until is None else kernels.segments(until)
     return kernel.attend(q, k, v, *ids, causal=causal, mesh=mesh, **more)
   seen = kernels.Seen.of(segment_ids, causal=causal) if until is None else kernels.Seen.of_tree(until)
   return _blockwise(q, k, v, (seen, windows), block=block, sharded=mesh is not None)
+
+
+def seen(
+  q: jax.ShapeDtypeStruct, segment_ids: jax.Array, until: jax.Array | None = None, *, mesh: jax.sharding.Mesh | None
+) -> jax.Array | None:
+  """What causal layers with queries like q share: the mask of these rows, bool [B, T, T]; None if none is needed."""
+  if _kernel(mesh, q) is not cudnn:
+    return None
+  rows = kernels.tokens(*((segment_ids, None) if until is None else kernels.segments(until)))
+  return rules.constrain(kernels.mask(rows, rows, True), mesh, ("batch", "length", None))
 
 
 def _blockwise(q, k, v, rows, *, block: int, sharded: bool):

@@ -200,7 +200,9 @@ class Decoder(nnx.Module):
       segment_ids = jnp.ones(tokens.shape, jnp.int32)
     if positions is None:
       positions = attention.segment_positions(segment_ids)
-    attend = functools.partial(attention.attend, segment_ids=segment_ids, until=until, mesh=self.mesh)
+    queries = jax.ShapeDtypeStruct((*tokens.shape, self.config.num_heads, self.config.head_dim), self.dtype)
+    seen = attention.seen(queries, segment_ids, until, mesh=self.mesh)
+    attend = functools.partial(attention.attend, segment_ids=segment_ids, until=until, mesh=self.mesh, seen=seen)
     windows = self.config.windows
     if min(windows) >= tokens.shape[1]:  # no text is longer than a window, so windows have no effect
       of_layer = lambda layer, q, k, v, carry: (attend(q, k, v), carry)

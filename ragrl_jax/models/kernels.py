@@ -89,6 +89,7 @@ class Tokens(NamedTuple):
     index: index of the token in its whole row, which several devices may hold.
     first: index of the first token of its segment.
     windows: how far back it attends; None: no windows.
+    seen: `mask` without the windows, if a caller has made it; its keys are those of the whole rows.
   """
 
   segment_ids: jax.Array
@@ -96,6 +97,7 @@ class Tokens(NamedTuple):
   index: jax.Array
   first: jax.Array
   windows: Windows | None = None
+  seen: jax.Array | None = None
 
   @property
   def others(self) -> jax.Array:
@@ -111,6 +113,20 @@ def tokens(segment_ids: jax.Array, prefix_ids: jax.Array | None, windows: Window
   return Tokens(segment_ids, segment_ids if prefix_ids is None else prefix_ids, index, first, windows)
 
 
+def mask(queries: Tokens, keys: Tokens, causal: bool) -> jax.Array:
+  """Which keys each query attends to, bool [B, queries, keys]."""
+  seen = queries.seen
+  if seen is None:
+    ids = keys.segment_ids[:, None]
+    seen = (queries.segment_ids[..., None] == ids) | (queries.prefix_ids[..., None] == ids)
+    seen &= ids != 0
+    if causal:
+      seen &= queries.index[..., None] >= keys.index[:, None]
+  if queries.windows is not None:
+    seen &= keys.windows.positions[:, None] >= queries.windows.least[..., None]
+  return seen
+
+
 def per_device(
   local: Callable[..., jax.Array],
   q: jax.Array,
@@ -122,6 +138,7 @@ def per_device(
   multiple: int,
   mesh: Mesh | None,
   windows: Windows | None = None,
+  seen: jax.Array | None = None,
 ) -> jax.Array:
   """Calls local(q, k, v, Tokens of the queries, Tokens of the keys) on each device; see `attention.attend`.
 
@@ -130,6 +147,7 @@ def per_device(
     multiple: rows are padded until a device's number of queries per row is a multiple of it.
     mesh: None means one device.
     windows: windows of the tokens; None: no windows.
+    seen: bool [B, T, T], see `Tokens`; None: a kernel that needs a mask makes it.
 
   Returns:
     [B, T, H, h], without the padding.
@@ -144,6 +162,7 @@ def per_device(
     q, k, v = (jnp.pad(x, ((0, 0), (0, rest), (0, 0), (0, 0))) for x in (q, k, v))
     ids = segment_ids, prefix_ids, windows
     segment_ids, prefix_ids, windows = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, rest))), ids)
+    seen = seen if seen is None else jnp.pad(seen, ((0, 0), (0, rest), (0, rest)))
   if mesh is not None:
     rows, length, heads, _ = queries
     keys = PartitionSpec(rows, None, heads, None)
@@ -155,7 +174,7 @@ def per_device(
       check_vma=False,
     )
   of_row = tokens(segment_ids, prefix_ids, windows)
-  return local(q, k, v, of_row, of_row)[:, :T]
+  return local(q, k, v, of_row._replace(seen=seen), of_row)[:, :T]
 
 
 def keys_for_all(k: jax.Array, v: jax.Array, heads: int, devices: int) -> tuple[jax.Array, jax.Array]:

@@ -125,6 +125,8 @@ def _parsed(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
       plain = re.sub(r"/\*.*?\*/", "", line)
       if match := INSTRUCTION.match(plain):
         name, types, kind, operands = match.groups()
+        if kind == "fusion-start":  # newer XLA's, of which the type is ((operands), result, context)
+          kind, types = "fusion", re.sub(r"^\(\(.*?\), (.*), u32\[\]\)$", r"\1", types)
         sizes = tuple(size * width // 8 for size, width in aot.arrays(types))
         bodies[body][name] = Instruction(kind, sizes, tuple(re.findall(r"%([\w.\-]+)", operands)), plain)
   return bodies, entry

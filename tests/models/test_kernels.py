@@ -1,4 +1,4 @@
-"""The kernels of GPUs (flash) and TPUs (splash), interpreted on the CPU, against the blockwise code."""
+"""The kernels of GPUs (cudnn, flash) and TPUs (splash), interpreted on the CPU, against the blockwise code."""
 
 import functools
 
@@ -9,15 +9,16 @@ import pytest
 from attention_kit import PREFIXES, SHARED, UNTIL, agree, arrays, in_windows, positions, run, visible
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from ragrl_jax.models import attention, flash, kernels, splash
+from ragrl_jax.models import attention, cudnn, flash, kernels, splash
 from ragrl_jax.parallel import mesh as mesh_lib
 
 SHAPE = B, T, H, KV, h = 2, SHARED.shape[1], 4, 2, 8  # T is not a multiple of a block; h is below flash's
 EVERY_AXIS = dict(fsdp=2, tensor=2, sequence=2)
+HERE = {flash: dict(interpret=True), splash: dict(interpret=True), cudnn: dict(implementation="xla")}  # on any device
 
 
 @pytest.mark.slow  # the interpreter traces every step of the kernels
-@pytest.mark.parametrize("kernel", [flash, splash])
+@pytest.mark.parametrize("kernel", HERE)
 @pytest.mark.parametrize(
   "causal, prefixes, sizes",
   [
@@ -30,20 +31,20 @@ EVERY_AXIS = dict(fsdp=2, tensor=2, sequence=2)
 def test_a_kernel_is_blockwise_attention(kernel, causal, prefixes, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
   given, until = () if prefixes is None else (jnp.asarray(prefixes),), None if prefixes is None else jnp.asarray(UNTIL)
-  mine = lambda *x: kernel.attend(*x, *given, causal=causal, mesh=mesh, interpret=True)
+  mine = lambda *x: kernel.attend(*x, *given, causal=causal, mesh=mesh, **HERE[kernel])
   agree(mine, functools.partial(attention.attend, until=until, causal=causal), SHAPE, SHARED)
 
 
 @pytest.mark.slow  # as above
 @pytest.mark.parametrize(
-  "kernel, prefixes", [(flash, PREFIXES), (splash, SHARED)]
+  "kernel, prefixes", [(flash, PREFIXES), (cudnn, PREFIXES), (splash, SHARED)]
 )  # splash has no windows of shared prompts
 @pytest.mark.parametrize("window, sizes", [(40, None), (7, EVERY_AXIS)])
 def test_a_kernel_in_windows(kernel, prefixes, window, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
   windows = kernels.Windows.from_size(jnp.asarray(positions(SHARED, prefixes)), window)
   given = () if prefixes is SHARED else (jnp.asarray(prefixes),)
-  mine = lambda *x: kernel.attend(*x, *given, windows=windows, mesh=mesh, interpret=True)
+  mine = lambda *x: kernel.attend(*x, *given, windows=windows, mesh=mesh, **HERE[kernel])
   agree(mine, lambda q, k, v, segments: in_windows(q, k, v, SHARED, prefixes, window), SHAPE, SHARED)
 
 
@@ -100,6 +101,7 @@ def test_which_blocks_are_read():
 
 def test_gpus_accept_every_row(monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  monkeypatch.setattr(cudnn, "takes", lambda q: False)
   monkeypatch.setattr(flash, "attend", lambda q, k, v, ids, prefix, *, causal, mesh: ("flash", prefix is None, causal))
   q, k, v, _ = arrays(SHAPE, jnp.bfloat16)
   ids = jnp.asarray(SHARED)
@@ -111,7 +113,7 @@ def test_gpus_accept_every_row(monkeypatch):
 def test_the_program_for_gpus_calls_the_kernels_and_builds_no_square(monkeypatch):
   """Lowered for CUDA without a GPU, with the heads of Qwen2.5-1.5B."""
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-  length = 32_768
+  length = 32_768  # too long for cuDNN's mask
   shape = lambda heads: jax.ShapeDtypeStruct((1, length, heads, 128), jnp.bfloat16)
   ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
   loss = lambda q, k, v, *ids: attention.attend(q, k, v, *ids).astype(jnp.float32).sum()
@@ -122,6 +124,46 @@ def test_the_program_for_gpus_calls_the_kernels_and_builds_no_square(monkeypatch
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
   assert all(f"{name}_kernel" in text for name in ("forward", "queries", "keys"))
   assert f"{length}x{length}" not in text and "stablehlo.while" not in text
+
+
+# ---- cudnn -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_cudnn_takes(monkeypatch):
+  row = lambda length=1024, size=128, dtype=jnp.bfloat16: jax.ShapeDtypeStruct((1, length, 2, size), dtype)
+  monkeypatch.setattr(jax, "__version_info__", cudnn.OLDEST)
+  assert cudnn.takes(row()) and cudnn.takes(row(cudnn.LONGEST, 64, jnp.float16))
+  assert not any(map(cudnn.takes, (row(dtype=jnp.float32), row(2 * cudnn.LONGEST), row(size=68), row(size=512))))
+  monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
+  assert not cudnn.takes(row())
+
+
+def test_a_cudnn_that_refuses_or_errs_is_not_used(monkeypatch):
+  attend = cudnn.attend
+  for wrong, says in (
+    (lambda *x: 1 / 0, "fails: no engine"),
+    (lambda *x: 1.05 * attend(*x, implementation="xla"), "off. Other"),
+  ):
+
+    def pretended(*x, implementation, wrong=wrong):
+      if implementation == "xla":
+        return attend(*x, implementation="xla")
+      try:
+        return wrong(*x)
+      except ZeroDivisionError:
+        raise NotImplementedError("no engine") from None
+
+    monkeypatch.setattr(cudnn, "attend", pretended)
+    with pytest.warns(UserWarning, match=says):
+      assert not cudnn.agrees.__wrapped__(64, "bfloat16")
+  monkeypatch.setattr(cudnn, "attend", lambda *x, implementation: attend(*x, implementation="xla"))
+  assert cudnn.agrees.__wrapped__(64, "bfloat16")
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
+@pytest.mark.parametrize("size", [64, 128, 256])
+def test_cudnn_here_agrees(size):
+  assert cudnn.agrees(size, "bfloat16")
 
 
 # ---- splash ----------------------------------------------------------------------------------------------------------

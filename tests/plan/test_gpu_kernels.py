@@ -170,6 +170,15 @@ def test_kernels_move_what_they_take_and_put():
   assert gpu_kernels.moved(MOVING) == EMBED + CONVERT + 2 * LAYER + SUM + PUT
 
 
+def test_fusions_that_start_early_move_the_same():
+  before = "ROOT %out = f32[64,8]{1,0} fusion(%all, %row.1, %zero), kind=kLoop, calls=%put"
+  start = "%out = ((f32[64,8]{1,0}, f32[8]{0}, s32[]), f32[64,8]{1,0}, u32[]) fusion-start(%all, %row.1, %zero), "
+  after = f"{start}kind=kLoop, calls=%put\n  ROOT %done = f32[64,8]{{1,0}} fusion-done(%out)"
+  text = MOVING.replace(before, after)
+  assert text != MOVING and gpu_kernels.moved(text) == gpu_kernels.moved(MOVING)
+  assert gpu_kernels.launches(text) == gpu_kernels.launches(MOVING)
+
+
 def test_a_loop_that_the_host_counts_has_as_many_turns():
   text = MOVING.replace(', backend_config={"known_trip_count":{"n":"2"}}', "")
   assert [gpu_kernels.moved(text, turns) for turns in (1, 7)] == pytest.approx(
