@@ -63,6 +63,18 @@ def world(tmp_path_factory):
   return folder
 
 
+@pytest.fixture(autouse=True)
+def programs_of_the_tiny_world(request):
+  """Runs on the tiny world share their programs: those of equal settings are traced once a process."""
+  if "world" not in request.fixturenames:
+    yield
+    return
+  import shared_programs
+
+  with shared_programs.shared():
+    yield
+
+
 @pytest.fixture
 def rewarding(monkeypatch):
   """Rewards that a model without training can earn."""
@@ -113,6 +125,8 @@ def pytest_runtest_teardown(item, nextitem):
   if _held() > ROOM:
     _trim()
   if _held() > ROOM and (nextitem is None or nextitem.path != item.path):  # few programs are shared between files
+    if "shared_programs" in sys.modules:
+      sys.modules["shared_programs"].KEPT.clear()
     jax.clear_caches()
     gc.collect()
     _trim()

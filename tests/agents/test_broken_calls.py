@@ -11,7 +11,7 @@ from ragrl_jax.agents.calls import call_texts, formats
 from ragrl_jax.agents.calls.call_texts import Malformed
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
-CASES = 4000
+CASES = 1000
 SIGNS = '{}[]"\\,:<>/ \n0e-.tfn\u00e9\U0001f600'
 PIECES = ("<tool_call>", "</tool_call>", '"name"', '"arguments"', '"parameters"', "<function=f>", "</function>", "null")
 QWEN = '<tool_call>\n{"name": "find", "arguments": {"query": "a \\"b\\"", "k": 3}}\n</tool_call>'
@@ -100,5 +100,5 @@ def test_random_changes_of_calls(tmp_path, name):
     elif name == "llama" or text.count("<tool_call>") == text.count("</tool_call>") == len(made):  # none in a string
       counts["compared"] += 1
       assert [(one.name, json.loads(one.arguments)) for one in made] == expected(name, text), text
-  assert counts["calls"] > 100 and counts["malformed"] > 1000, counts
+  assert counts["calls"] > 25 and counts["malformed"] > 250, counts
   assert name == "coder" or counts["compared"] > 0.9 * counts["calls"], counts

@@ -150,6 +150,7 @@ PLACE = "<tool_call>\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>
       "",
       [ToolCall("f", "{}"), ToolCall("g", "{}")],
     ),
+    (QWENS, F.replace("}", ', "arguments": {"x": "</tool_call>?"}}'), "", [ToolCall("f", '{"x": "</tool_call>?"}')]),
     (QWENS, '<tool_call>{"name": "f", "arg</tool_call>', None, []),
     (QWENS, '<tool_call>{"name": "f", "arguments": 3}</tool_call>', None, []),
     (QWENS, '<tool_call>{"name": "f"}', None, []),  # it was cut off

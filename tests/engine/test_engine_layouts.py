@@ -1,5 +1,7 @@
 """The engine in other dtypes and on several devices."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,8 +124,9 @@ FAMILIES = dict(
 )
 
 
+@functools.cache
 def engine(family, mesh=None, **sizes):
-  """(engine, model): a model with random weights, and an engine that has them."""
+  """(an engine with random weights, its model's forward pass)."""
   config = DecoderConfig.from_shape(264, family=family, **SHAPE | FAMILIES[family])
   model = Decoder(config, rngs=nnx.Rngs(0))
   graphdef, params = nnx.split(model)
@@ -131,12 +134,11 @@ def engine(family, mesh=None, **sizes):
   if mesh is not None:
     params = rules.place(mesh, params)
   made.load(params, version=1)
-  return made, model
+  return made, jax.jit(model)
 
 
-def compare(episodes, model):
+def compare(episodes, forward):
   """Checks the recorded log-probabilities against a forward pass over each whole conversation."""
-  forward = jax.jit(model)
   for episode in episodes:
     ours, theirs = kit.scored(episode, forward=forward)
     np.testing.assert_allclose(ours, theirs, atol=2e-5)
@@ -147,18 +149,18 @@ def compare(episodes, model):
 @pytest.mark.slow  # compiles an engine of its own
 @pytest.mark.parametrize("family", FAMILIES)
 def test_recorded_logprobs_equal_a_forward_pass(family):
-  made, model = engine(family)
+  made, forward = engine(family)
   played = rollout(made)
-  compare(played.run(requests(2, 4), step=0), model)
+  compare(played.run(requests(2, 4), step=0), forward)
   assert played.report.engine.shared_tokens > 0
 
 
 @pytest.mark.slow  # as above
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_takes_the_likeliest_tokens(family):
-  made, model = engine(family, lanes=2, rows=2, chunk=4)
+  made, forward = engine(family)
   (episode,) = rollout(made).run(requests(1, 1), step=0, greedy=True)
-  ids, at, forward = [i for s in episode.segments for i in s.ids], 0, jax.jit(model)
+  ids, at = [i for s in episode.segments for i in s.ids], 0
   best = np.argmax(forward(jnp.asarray([ids + [0] * (kit.CONTEXT - len(ids))]))[0], axis=-1)
   for segment in episode.segments:
     if segment.owner == "model":
@@ -169,6 +171,6 @@ def test_greedy_takes_the_likeliest_tokens(family):
 @pytest.mark.slow  # compiles two engines
 def test_an_expert_a_device_gives_the_tokens_of_one_device():
   mesh = mesh_lib.make(jax.devices()[:4], data=2, tensor=2)
-  made, model = engine("qwen3_moe", mesh, replicas=2)
+  made, forward = engine("qwen3_moe", mesh, replicas=2)
   assert made._kv.weights.layers[0]["experts_gate"][...].addressable_shards[0].data.shape == (3, 32, 48)
-  compare(rollout(made).run(requests(2, 4), step=0), model)
+  compare(rollout(made).run(requests(2, 4), step=0), forward)

@@ -233,7 +233,7 @@ class World:
     assert self.replica.pages.free == self.sizes.cache_pages and not len(self.replica.prompts)
 
 
-@pytest.mark.parametrize("histories", [3_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("histories", [1_000, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_random_histories_lose_no_page_and_never_write_to_a_shared_one(hybrid, histories):
   done = swapped = shared = 0

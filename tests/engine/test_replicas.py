@@ -56,13 +56,7 @@ alone = functools.cache(lambda: played(1, 1)[1])
 
 @pytest.mark.parametrize(
   "replicas, tensor, speculate",
-  [
-    pytest.param(8, 1, 0, marks=pytest.mark.long),
-    (4, 2, 0),
-    (4, 2, 3),
-    pytest.param(2, 4, 0, marks=pytest.mark.long),
-    (1, 8, 0),
-  ],
+  [(4, 2, 3), *(pytest.param(*sizes, 0, marks=pytest.mark.long) for sizes in ((8, 1), (2, 4), (1, 8)))],
 )
 def test_every_mesh_draws_the_tokens_of_one_device(replicas, tensor, speculate):
   engine, episodes = played(replicas, tensor, speculate=speculate)
@@ -124,7 +118,7 @@ def compiled(replicas, tensor):
   return {name: one.compile().as_text() for name, one in lowered.items()}
 
 
-@pytest.mark.parametrize("replicas, tensor", [(8, 1), (4, 2)])
+@pytest.mark.parametrize("replicas, tensor", [pytest.param(8, 1, marks=pytest.mark.long), (4, 2)])
 def test_replicas_exchange_nothing(replicas, tensor):
   for name, text in compiled(replicas, tensor).items():
     found = aot.collectives(text)

@@ -13,7 +13,7 @@ from ragrl_jax.engine import stops
 STRINGS = ("</search>", "</answer>", "</think>", "\n\nQuestion:", "Observation:")  # as runs use them
 STRINGS += ("search>", "er></", "\u6771\u4eac", "</", " is")  # ends, beginnings and parts of other strings
 LONG = range(5)  # only the first five are counted as long
-SEQUENCES, LENGTH, CUT = 10_000, 48, 5_000  # the first CUT sequences are cut from planted text
+SEQUENCES, LENGTH, CUT = 2_000, 48, 1_000  # the first CUT sequences are cut from planted text
 
 
 class Qwen:
@@ -129,5 +129,5 @@ def test_equals_a_text_search_at_every_token(vocabulary, tmp_path):
   with_stop = sum(bool(np.isin(named, LONG).any()) for named, _ in expected)
   inside = sum(bool(within) for _, within in expected)
   print(f"{vocabulary}: {with_stop} of {len(ids)} sequences contain a stop, {inside} end one inside a token")
-  assert with_stop >= 3_000
-  assert inside >= 500
+  assert with_stop >= 600
+  assert inside >= 100

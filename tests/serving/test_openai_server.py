@@ -68,6 +68,7 @@ def test_tokens_and_logprobs_are_the_engines_own(own, server):
     assert (choice["token_ids"], choice["logprobs"]["token_logprobs"]) == own[name][:2]
     # A token's text begins where the decoded text before it ends, also within a character.
     raw = [kit.TOKENIZER.token_bytes(token) for token in own[name][0]]
+    assert [bytes(entry["bytes"]) for entry in said["choices"][0]["logprobs"]["content"]] == raw
     starts = [
       len(codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(raw[:at]))) for at in range(len(raw))
     ]
