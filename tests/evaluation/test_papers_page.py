@@ -70,12 +70,12 @@ def test_no_difference_is_not_decidable_but_not_much_worse():
 def test_the_interval_holds_the_true_difference():
   """Seeds differ by .05, questions are answered at random: 95 % intervals hold the mean difference in most draws."""
   rng, held = np.random.default_rng(0), 0
-  for _ in range(200):
+  for _ in range(60):
     gains = rng.normal(0.1, 0.05, size=5)
     pairs = [[(rng.random(100) < 0.5 + gain).astype(float), (rng.random(100) < 0.5).astype(float)] for gain in gains]
     low, high = page.nested_interval(pairs, resamples=500)
     held += low <= 0.1 <= high
-  assert 178 <= held <= 200
+  assert 52 <= held <= 60
 
 
 def test_questions_are_paired_and_may_not_apply():
