@@ -42,7 +42,7 @@ GOAL = 0.9  # EM, mean of two neighbouring evaluations
 LARGE = dict(d_model=256, num_layers=5, num_heads=8, num_kv_heads=8, d_ff=688)  # 4.1M parameters; the student has 0.9M
 LARGE_STEPS = 4  # of RL, 256 episodes each
 RATE = 3e-4
-COST_STEPS = 12
+COST_STEPS = 6
 SHOWN = (0, 4, 8, 12, 16)  # steps
 SIZES = dict(
   rollout=dict(prompts_per_step=PROMPTS, group_size=GROUP, lanes=32, rows=32),

@@ -44,6 +44,7 @@ def test_a_run_is_resumed_exactly_exported_and_evaluated(world, tmp_path, rank):
 def test_what_a_memory_cannot_do_is_refused_before_anything_is_loaded(world):
   for name, value, says in (
     ("learner.share_prompts", True, "config.learner.share_prompts with a qwen3_5_text model.*neither branch"),
+    ("advantage.credit", "information", "credit='information' with config.learner.share_prompts=False"),
     (
       "loss.teacher",
       dict(path="policy", tells="answer"),

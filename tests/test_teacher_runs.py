@@ -1,4 +1,4 @@
-"""configs/search_r1.py:dgpo and :opsd on the tiny world: a teacher, its distillation, and runs that resume exactly."""
+"""A teacher, its distillation, self-teaching and information gains on the tiny world; runs that resume exactly."""
 
 import json
 
@@ -48,6 +48,13 @@ def test_dgpo_after_its_warm_start(world, tmp_path):
   rows = resumed(config, tmp_path)
   assert all(row["taught"] == pytest.approx(1 - row["outcome"], abs=0.5) and "teacher_kl" in row for row in rows)
   assert "loss.teacher.path" in json.loads((tmp_path / "whole" / "contents.json").read_text())
+
+
+def test_information_gains(world, tmp_path):
+  config = tiny_world.config(world)
+  config.advantage.credit = "information"
+  rows = resumed(config, tmp_path)
+  assert all(row["information_gain"] and row["zero_advantage_share"] < 1 for row in rows)
 
 
 def test_opsd(world, tmp_path):

@@ -134,10 +134,9 @@ def mesh(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None,
       "attention kernel does not take both. Set config.learner.share_prompts=False."
     )
   if shape.traits.hybrid and training:
-    refused = {"config.mesh.sequence": mesh is not None and mesh.shape["sequence"] > 1}
+    refused = {"config.learner.share_prompts": config.learner.share_prompts}
+    refused["config.mesh.sequence"] = mesh is not None and mesh.shape["sequence"] > 1
     refused["config.loss.teacher.path='policy'"] = config.loss.teacher.path == "policy"
-    refused["config.advantage.credit='information'"] = config.advantage.informs
-    refused["config.learner.share_prompts"] = config.learner.share_prompts
     for name, given in refused.items():
       if given:
         raise ValueError(
