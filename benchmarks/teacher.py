@@ -1,7 +1,8 @@
 """Shows what a teacher, and credit by information gain, do in the made-up world: python benchmarks/teacher.py [--docs]
 
-Every run starts from the warm start of a quickstart. Its teacher is the policy that this quickstart ended with, or a
-model of four times the parameters. A finished run is not repeated, and a killed one begins again.
+Every run starts from the warm start of a quickstart, or from its 100th step. Its teacher is the policy that this
+quickstart ended with, or a model of four times the parameters. A finished run is not repeated, and a killed one begins
+again.
 --docs puts what the runs in --out show into docs/teacher.jsonl, which keeps what other runs showed, and prints
 docs/teacher.md from it. --cost measures what credit by information gain adds to a step with four searches.
 """
@@ -38,27 +39,36 @@ ROOT = pathlib.Path(__file__).parents[1]
 RECORD, PAGE = ROOT / "docs" / "teacher.jsonl", ROOT / "docs" / "teacher.md"
 
 PROMPTS, GROUP, STEPS, EVERY, HELD_OUT = 2, 4, 16, 2, 100
-GOAL = 0.9  # EM, mean of two neighbouring evaluations
+GOAL = 0.9  # EM
 LARGE = dict(d_model=256, num_layers=5, num_heads=8, num_kv_heads=8, d_ff=688)  # 4.1M parameters; the student has 0.9M
 LARGE_STEPS = 4  # of RL, 256 episodes each
 RATE = 3e-4
 COST_STEPS = 6
-SHOWN = (0, 4, 8, 12, 16)  # steps
 SIZES = dict(
   rollout=dict(prompts_per_step=PROMPTS, group_size=GROUP, lanes=32, rows=32),
   learner=dict(micro_rows=2),
   optimizer=dict(learning_rate=RATE, warmup_steps=2),
 )
-BASE, LARGER = "GRPO", "teacher, 4M"
-SAME, LARGE_FOLDER = "quickstart/model", "large/model"
-ARMS: dict[str, dict[str, Any]] = {
-  BASE: {},
-  "teacher": dict(loss=dict(teacher=dict(path=SAME, kind="reverse", alone=True))),
-  LARGER: dict(loss=dict(teacher=dict(path=LARGE_FOLDER, kind="reverse", alone=True))),
+# OUT is the folder of the runs.
+TEACHER = dict(path="OUT/quickstart/model", kind="reverse", alone=True)
+WEAK = dict(
+  model=dict(path="OUT/weak"),
+  steps=40,
+  rollout=dict(prompts_per_step=8),
+  learner=dict(micro_rows=4),
+  optimizer=dict(learning_rate=1e-3),
+)
+LARGER = "teacher, 4.1M parameters"
+WARM_ARMS: dict[str, dict[str, Any]] = {
+  "GRPO": {},
+  "teacher": dict(loss=dict(teacher=TEACHER)),
+  LARGER: dict(loss=dict(teacher=TEACHER | dict(path="OUT/large_0/model"))),
   "opsd": dict(loss=dict(teacher=recipes.TEACHERS["opsd"])),
   "information": dict(advantage=dict(credit="information")),
   "information, random": dict(advantage=dict(credit="information", gain_over="random")),
 }
+WEAK_ARMS: dict[str, dict[str, Any]] = {"weak, GRPO": WEAK, "weak, teacher": WEAK | dict(loss=dict(teacher=TEACHER))}
+ARMS = WARM_ARMS | WEAK_ARMS
 
 
 def main():
@@ -68,7 +78,7 @@ def main():
   cli.add_argument("--seeds", nargs="*", default=range(5), help="which seeds")
   cli.add_argument("--docs", action="store_true", help="record what the runs show, and print the page")
   cli.add_argument("--cost", action="store_true", help="measure, record and print what gains cost")
-  cli.add_argument("--one", default="", help="ARM/SEED: this run only, in this process; ARM may be warm or large")
+  cli.add_argument("--one", default="", help="ARM/SEED: this run only, in this process; ARM may be large")
   args = cli.parse_args()
   logging.set_verbosity(logging.WARNING)
   out = args.out.resolve()
@@ -82,6 +92,8 @@ def main():
     merge(recorded(out))
   else:
     play(out / "quickstart", ["-m", "ragrl_jax", "quickstart", f"--workdir={out / 'quickstart'}"], "summary.json")
+    export = f"--checkpoint={out / 'quickstart' / 'warm' / 'checkpoints' / '100'}", f"--out={out / 'weak'}"
+    play(out / "weak", ["-m", "ragrl_jax", "export", *export], "config.json")
     for arm, seeds in [("large", [0])] * (LARGER in args.arms) + [(arm, args.seeds) for arm in args.arms]:
       for seed in seeds:
         play(folder(out, arm, seed), [__file__, f"--one={arm}/{seed}", f"--out={out}"], "result.json")
@@ -97,12 +109,12 @@ def play(workdir: pathlib.Path, command: Sequence[Any], result: str) -> None:
 
 
 def folder(out: pathlib.Path, arm: str, seed: int | str) -> pathlib.Path:
-  return out / "large" if arm == "large" else collapse.folder(out, arm, seed)
+  return collapse.folder(out, arm.replace(".", "_"), seed)
 
 
 def large(out: pathlib.Path) -> None:
   """A teacher of 4.1M parameters: the quickstart's two stages at LARGE, the second one shorter."""
-  collapse.begin(workdir := out / "large")
+  collapse.begin(workdir := folder(out, "large", 0))
   config = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
   quickstart.use_world(config, out / "quickstart" / "world", 0)
   config.model.shape.update(LARGE)
@@ -126,8 +138,8 @@ def run(arm: str, out: pathlib.Path, seed: int) -> None:
   config.evaluate.update(every=EVERY, examples=HELD_OUT)
   for part in (SIZES, ARMS[arm]):
     config.update(part)
-  if config.loss.teacher.path in (SAME, LARGE_FOLDER):
-    config.loss.teacher.path = str(out / config.loss.teacher.path)
+  for section in (config.model, config.loss.teacher):
+    section.path = section.path.replace("OUT", str(out))
   finish(config, workdir, time.process_time(), arm=arm, seed=seed)
 
 
@@ -151,7 +163,8 @@ def finish(config, workdir: pathlib.Path, began: float, **result) -> None:
       flush=True,
     )
   shutil.rmtree(workdir / "checkpoints", ignore_errors=True)
-  result |= dict(commit=mismatch.commit(), seconds=round(time.process_time() - began))
+  episodes = config.rollout.prompts_per_step * config.rollout.group_size
+  result |= dict(commit=mismatch.commit(), episodes=episodes, seconds=round(time.process_time() - began))
   (workdir / "result.json").write_text(json.dumps(result))
 
 
@@ -229,32 +242,40 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
   """docs/teacher.md."""
   of = lambda arm: {row["seed"]: row for row in rows if row["arm"] == arm}
   runs = {arm: found for arm in ARMS if (found := of(arm))}
-  base, taught = runs.get(BASE, {}), runs.get("teacher", {})
-  sooner = [(reached(taught[seed]["em"]), reached(base[seed]["em"])) for seed in sorted(base.keys() & taught.keys())]
+  sooner = lambda arm, base: halved(runs.get(arm, {}), runs.get(base, {}))
+  table = lambda arms, base: "\n".join(arm_row(arm, runs[arm], runs.get(base, {})) for arm in arms if arm in runs)
   costs = of("cost").get(0, {}).get("seconds")
   return TEXT.format(
-    steps=STEPS,
     episodes=PROMPTS * GROUP,
+    steps=STEPS,
     held_out=HELD_OUT,
+    every=EVERY,
     rate=RATE,
     goal=GOAL,
-    every=EVERY,
-    columns=" | ".join(f"EM at {step * PROMPTS * GROUP}" for step in SHOWN),
-    lines="|---" * (5 + len(SHOWN)) + "|",
-    arms="\n".join(arm_row(arm, found, base) for arm, found in runs.items()),
-    curves="\n".join(curve_row(arm, seed, row) for arm, found in runs.items() for seed, row in found.items()),
-    halved=sum(a is not None and (b is None or 2 * a <= b) for a, b in sooner),
-    compared=len(sooner),
+    weak=WEAK,
+    weak_episodes=WEAK["rollout"]["prompts_per_step"] * GROUP,
+    head="| | EM: start | half | end | episodes to .9 | learned, over GRPO | which is | seeds |\n" + "|---" * 8 + "|",
+    warm=table(WARM_ARMS, "GRPO"),
+    sooner=sooner("teacher", "GRPO"),
+    from_weak=table(WEAK_ARMS, "weak, GRPO"),
+    weak_sooner=sooner("weak, teacher", "weak, GRPO"),
     missing=", ".join(f"{arm} ({len(runs.get(arm, ()))} of 5)" for arm in ARMS if len(runs.get(arm, ())) < 5) or "none",
-    cost="not measured" if costs is None else cost_text(costs),
+    cost="an unmeasured factor" if costs is None else cost_text(costs),
+    curves="\n".join(curve_row(arm, seed, row) for arm, found in runs.items() for seed, row in found.items()),
     commits=", ".join(sorted({row["commit"] for row in rows})),
   )
 
 
-def reached(em: Sequence[Sequence[float]]) -> int | None:
+def halved(runs: Mapping[int, Any], base: Mapping[int, Any]) -> str:
+  """In how many of the seeds that both have run it reaches GOAL in at most half of the base's episodes."""
+  pairs = [(reached(runs[seed]), reached(base[seed])) for seed in runs.keys() & base.keys()]
+  return f"{sum(a is not None and (b is None or 2 * a <= b) for a, b in pairs)} of {len(pairs)}"
+
+
+def reached(row: Mapping[str, Any]) -> int | None:
   """Episodes after which EM is GOAL, at this evaluation and the next one; None if it never is."""
-  steps = [step for (step, now), (_, after) in zip(em, em[1:]) if min(now, after) >= GOAL]
-  return steps[0] * PROMPTS * GROUP if steps else None
+  steps = [step for (step, now), (_, after) in zip(row["em"], row["em"][1:]) if min(now, after) >= GOAL]
+  return steps[0] * row["episodes"] if steps else None
 
 
 def learned(row: Mapping[str, Any]) -> float:
@@ -264,17 +285,20 @@ def learned(row: Mapping[str, Any]) -> float:
 
 def arm_row(arm: str, runs: Mapping[int, Any], base: Mapping[int, Any]) -> str:
   """A row of the table of arms."""
-  at = lambda step: statistics.mean(dict(map(tuple, row["em"]))[step] for row in runs.values())
-  needed = ", ".join("–" if (n := reached(row["em"])) is None else str(n) for row in runs.values())
-  both = sorted(runs.keys() & base.keys())
-  gaps = [learned(runs[seed]) - learned(base[seed]) for seed in both]
+  em = [
+    statistics.mean(row["em"][at][1] for row in runs.values())
+    for at in (0, len(next(iter(runs.values()))["em"]) // 2, -1)
+  ]
+  needed = ", ".join("–" if (n := reached(row)) is None else str(n) for row in runs.values())
+  gaps = [learned(runs[seed]) - learned(base[seed]) for seed in runs.keys() & base.keys()]
   gap = verdict = "–"
-  if arm != BASE and len(gaps) > 1:
-    middle, half = statistics.mean(gaps), scipy.stats.t.ppf(0.975, len(gaps) - 1) * scipy.stats.sem(gaps)
-    gap = f"{middle:+.3f} ({middle - half:+.3f} to {middle + half:+.3f})"
-    verdict = "undecided" if abs(middle) <= half else "better" if middle > 0 else "worse"
-    verdict += "" if len(gaps) > 4 else f" ({len(gaps)} seeds)"
-  return f"| {arm} | {' | '.join(f'{at(step):.3f}' for step in SHOWN)} | {needed} | {gap} | {verdict} | {len(runs)} |"
+  if runs != base and gaps:
+    gap, verdict = f"{statistics.mean(gaps):+.3f}", "undecided"
+    if len(gaps) > 1:
+      half = scipy.stats.t.ppf(0.975, len(gaps) - 1) * scipy.stats.sem(gaps)
+      low, high = statistics.mean(gaps) - half, statistics.mean(gaps) + half
+      gap, verdict = f"{gap} ({low:+.3f} to {high:+.3f})", "better" if low > 0 else "worse" if high < 0 else "undecided"
+  return f"| {arm} | {' | '.join(f'{x:.3f}' for x in em)} | {needed} | {gap} | {verdict} | {len(runs)} |"
 
 
 def curve_row(arm: str, seed: int, row: Mapping[str, Any]) -> str:
@@ -291,36 +315,46 @@ def cost_text(costs: Mapping[str, Sequence[Sequence[float]]]) -> str:
 
 TEXT = """# Teachers and credit by information gain: what they did
 
-`python benchmarks/teacher.py --docs` wrote this page from docs/teacher.jsonl (runs of commit {commits}).
+`python benchmarks/teacher.py --docs` wrote this page from docs/teacher.jsonl (runs of commit {commits}). What the
+settings mean: [a teacher](howto/reward.md#a-teacher), [information gain](howto/reward.md#credit-by-information-gain).
 
-## The made-up world
+## In the made-up world, from a good warm start
 
 The world and the warm start of `ragrl quickstart`, a model of 0.9M parameters. A run has {steps} steps of {episodes}
-episodes at a rate of {rate}, which is the same for all; nothing was tuned. Seeds have their own questions and samples.
-The reward is exact match. EM is measured on {held_out} held-out questions every {every} steps, greedy. The teacher is
-the policy that the quickstart ended with (EM .99), of the student's size; reverse KL, and no reward.
+episodes at a rate of {rate}, the same for all; nothing was tuned. Seeds have their own questions and samples. The
+reward is exact match. EM is measured on {held_out} held-out questions every {every} steps, greedy. `teacher` is the
+policy that the quickstart ended with (EM .99), of the student's size: reverse KL, and no reward. `opsd` is `:opsd`.
 
-- *episodes to {goal}*: of each seed, until EM is {goal} at an evaluation and at the next one; –: not within the run.
+- *episodes to .9*: of each seed, until EM is .9 at an evaluation and at the next one; –: not within the run.
 - *learned*: the mean EM over all evaluations after the start, minus that of GRPO with the same seed; mean and 95 % t
   interval over seeds. Better and worse: the interval does not contain 0.
 
-| | {columns} | episodes to {goal} | learned | which is | seeds |
-{lines}
-{arms}
+{head}
+{warm}
 
-The teacher alone reaches {goal} in at most half of GRPO's episodes in {halved} of {compared} seeds. Runs that are
-missing: {missing}.
+The teacher reaches .9 in at most half of GRPO's episodes in {sooner} seeds. `credit="turn"` has no row: where the
+reward is paid at the end, as here, it equals GRPO to the bit.
 
-`credit="turn"` has no row: where the reward is paid at the end, as here, it equals GRPO to the bit.
+## From a start that cannot do the task yet
+
+The same, from the 100th step of the warm start, where the model does not copy names yet: {weak[steps]} steps of
+{weak_episodes} episodes at a rate of {weak[optimizer][learning_rate]}.
+
+{head}
+{from_weak}
+
+The teacher reaches .9 in at most half of GRPO's episodes in {weak_sooner} seeds.
+
+Runs that are missing: {missing}.
 
 ## What a gain costs
 
 With four searches in every episode of the quickstart, a step with `credit="information"` takes {cost}
-(`python benchmarks/teacher.py --cost`, medians of interleaved steps on two threads).
+(`python benchmarks/teacher.py --cost`: medians of steps that take turns).
 
 ## Every run
 
-EM after 0, {every}, 2 · {every}, … steps.
+EM at the start and at every evaluation.
 
 | | seed | EM |
 |---|---|---|
