@@ -44,8 +44,8 @@ def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:
   """
   known = [row for row in rows if row["ended"] != "failed"]
   pairs = [(judging.references(row["golds"]), row["prediction"] or "") for row in known]
-  asked = list(dict.fromkeys(pair for pair in pairs if pair[1].strip()))
-  verdicts = dict(zip(asked, ask(asked), strict=True)) if asked else {}
+  distinct = list(dict.fromkeys(pair for pair in pairs if pair[1].strip()))
+  verdicts = dict(zip(distinct, ask(distinct), strict=True)) if distinct else {}
   return [
     dict(
       source=row["source"],
@@ -114,12 +114,12 @@ def _total(pairs: Sequence[tuple[float | None, float]]) -> dict[str, Any]:
   )
 
 
-def text(found: Mapping[str, Mapping[str, Any]]) -> str:
+def text(sets: Mapping[str, Mapping[str, Any]]) -> str:
   """The result of `totals` as a plain table."""
   lines = [("set", "judge", "95 %", "em", "agreement", "n", "unjudged")]
-  for name, of in found.items():
+  for name, of in sets.items():
     shares = [f"{of[key]:.3f}" if key in of else "–" for key in ("accuracy", "em", "agreement")]
     between = "{:.3f} to {:.3f}".format(*of["interval"]) if "interval" in of else "–"
-    what = name or ("macro average" if len(found) > 1 and name == list(found)[-1] else comparison.NAMELESS)
+    what = name or ("macro average" if len(sets) > 1 and name == list(sets)[-1] else comparison.NAMELESS)
     lines.append((what, shares[0], between, *shares[1:], str(of["n"]), str(of["unjudged"])))
   return aligned.columns(lines)

@@ -246,7 +246,7 @@ def beside(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> dict[str,
   return summary | dict(totals=totals(own, summary["top_k"]), em_answerable=em[True], em_others=em[False])
 
 
-def said(audit: Mapping[str, Any]) -> str:
+def in_a_line(audit: Mapping[str, Any]) -> str:
   """The audit of an evaluation in one line."""
   of, k = audit["totals"], audit["top_k"]
   shares = {

@@ -57,8 +57,8 @@ def crossed(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, floa
   """
   classes = _by_set(*_paired(first, second), measure, lambda _, one, two: _CLASS[one, two])
   return {
-    name: {kind: found.count(kind) / len(found) for kind in CLASSES} | {"n": len(found)}
-    for name, found in classes.items()
+    name: {kind: labels.count(kind) / len(labels) for kind in CLASSES} | {"n": len(labels)}
+    for name, labels in classes.items()
   }
 
 
@@ -88,18 +88,18 @@ def need(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float |
     raise ValueError(f"the second evaluation searched for {searching} questions: it must be one that never searches.")
   known = {name: row for name, row in left.items() if row["num_searches"] is not None}  # not of bare predictions
   kinds = _by_set(known, right, measure, lambda row, one, two: (row["num_searches"] > 0, one, two))
-  return {name: _need(found) for name, found in kinds.items()}
+  return {name: _need(triples) for name, triples in kinds.items()}
 
 
-def _need(found: Sequence[tuple[bool, bool, bool]]) -> dict[str, float | None]:
+def _need(triples: Sequence[tuple[bool, bool, bool]]) -> dict[str, float | None]:
   share = lambda values: sum(values) / len(values) if values else None
-  asked = [(one, two) for searched, one, two in found if searched]
+  searched_for = [(one, two) for searched, one, two in triples if searched]
   return dict(
-    n=len(found),
-    searched=len(asked) / len(found),
-    over=share([two for _, two in asked]),
-    needed=share([one and not two for one, two in asked]),
-    under=share([not one for searched, one, _ in found if not searched]),
+    n=len(triples),
+    searched=len(searched_for) / len(triples),
+    over=share([two for _, two in searched_for]),
+    needed=share([one and not two for one, two in searched_for]),
+    under=share([not one for searched, one, _ in triples if not searched]),
   )
 
 
@@ -119,14 +119,14 @@ def curve(results: Mapping[str, tuple[Mapping[str, Any], Rows]], measure: str) -
 
   Source: When to Search Fig. 5.
   """
-  found = []
+  points = []
   for folder, (metrics, rows) in results.items():
     known = [(row, value) for row in rows if (value := _value(row, measure)) is not None]
     if not known:
       raise ValueError(f"{folder}: no question has a value of {measure!r}.")
     values = [value for _, value in known]
     low, high = stats.bootstrap_interval(values, seed=0)
-    found.append(
+    points.append(
       dict(
         folder=folder,
         top_k=_top_k(metrics["settings"].get("retrieval")),
@@ -140,7 +140,7 @@ def curve(results: Mapping[str, tuple[Mapping[str, Any], Rows]], measure: str) -
         ),
       )
     )
-  return sorted(found, key=lambda row: (row["top_k"], row["folder"]))
+  return sorted(points, key=lambda point: (point["top_k"], point["folder"]))
 
 
 def _top_k(retrieval: Any) -> int:
@@ -153,20 +153,20 @@ def _mean_known(numbers: Iterable[float | None]) -> float | None:
   return statistics.fmean(known) if known else None
 
 
-def text(found: Mapping[str, Mapping[str, float | None]]) -> str:
+def text(sets: Mapping[str, Mapping[str, float | None]]) -> str:
   """The result of `crossed` or `need` as a plain table."""
-  names = [name for name in next(iter(found.values())) if name != "n"]
+  names = [name for name in next(iter(sets.values())) if name != "n"]
   lines = [("set", *(_HEADINGS.get(name, name) for name in names), "n")]
-  for name, of in found.items():
+  for name, of in sets.items():
     shown = ("–" if of[column] is None else f"{of[column]:.3f}" for column in names)
     lines.append((name or "(all)", *shown, str(of["n"])))
   return aligned.columns(lines)
 
 
-def curve_text(found: Sequence[Mapping[str, Any]], measure: str) -> str:
+def curve_text(rows: Sequence[Mapping[str, Any]], measure: str) -> str:
   """The result of `curve` as a plain table."""
   lines = [("top-k", measure, "95 %", "reply's tokens", "given tokens", "n", "folder")]
-  for row in found:
+  for row in rows:
     between = f"{row['low']:.3f} to {row['high']:.3f}"
     given = (row[name] for name in ("response_tokens", "given_tokens"))
     tokens = ("–" if number is None else f"{number:.1f}" for number in given)
@@ -191,16 +191,16 @@ def _paired(first: Rows, second: Rows) -> tuple[ByQuestion, ByQuestion]:
 
 def _by_set(left: ByQuestion, right: ByQuestion, measure: str, of: Callable[..., Any]) -> dict[str, list[Any]]:
   """{set: [of(row, whether it is right, whether the second evaluation's is)]} of the questions with a value in both."""
-  found: dict[str, list[Any]] = {}
+  sets: dict[str, list[Any]] = {}
   for name, row in left.items():
     one, two = _value(row, measure), _value(right[name], measure)
     if one is not None and two is not None:
-      found.setdefault(name[0], []).append(of(row, one >= 0.5, two >= 0.5))
-  if not found:
+      sets.setdefault(name[0], []).append(of(row, one >= 0.5, two >= 0.5))
+  if not sets:
     raise ValueError(f"no question has a value of {measure!r} in both evaluations.")
-  if len(found) > 1:
-    found = comparison.named(found) | {"": [one for some in found.values() for one in some]}
-  return dict(sorted(found.items()))
+  if len(sets) > 1:
+    sets = comparison.named(sets) | {"": [one for some in sets.values() for one in some]}
+  return dict(sorted(sets.items()))
 
 
 def _value(row: Mapping[str, Any], measure: str) -> float | None:

@@ -48,20 +48,20 @@ class Answer:
   def __init__(self, send, *, kind: bytes = b"text/event-stream; charset=utf-8", last: bytes = b""):
     self._send, self._kind, self._last, self._begun = send, kind, last, False
 
-  async def whole(self, said: Any, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
+  async def whole(self, value: Any, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
     """Sends a complete response: this value as JSON."""
-    await self.text(json.dumps(said, ensure_ascii=False), b"application/json", status, *headers)
+    await self.text(json.dumps(value, ensure_ascii=False), b"application/json", status, *headers)
 
-  async def text(self, said: str, kind: bytes, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
+  async def text(self, text: str, kind: bytes, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
     """Sends a complete response: this text, with the content type `kind`."""
-    body = well_formed(said).encode()
+    body = well_formed(text).encode()
     head = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *headers]
     await self._send(dict(type="http.response.start", status=status, headers=head))
     await self._send(dict(type="http.response.body", body=body))
 
-  async def event(self, said: Any) -> None:
+  async def event(self, value: Any) -> None:
     """Streams a value as a server-sent event or as a line of JSON. The first event starts the response."""
-    data = well_formed(json.dumps(said, ensure_ascii=False)).encode()
+    data = well_formed(json.dumps(value, ensure_ascii=False)).encode()
     await self._more(b"data: " + data + b"\n\n" if self._kind.startswith(b"text/event-stream") else data + b"\n")
 
   async def end(self) -> None:

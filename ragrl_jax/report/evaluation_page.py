@@ -139,7 +139,7 @@ def _metrics(folder: pathlib.Path) -> dict[str, Any]:
 def _run(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
   """The header of one evaluation."""
   settings = metrics["settings"]
-  facts = [(label, metric_tables.said(settings[key])) for label, key in FACTS if settings.get(key)]
+  facts = [(label, metric_tables.in_words(settings[key])) for label, key in FACTS if settings.get(key)]
   facts = [(label, _ABOVE.sub("…/", whole), whole) for label, whole in facts]
   return {
     "name": name,

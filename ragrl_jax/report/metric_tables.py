@@ -58,7 +58,7 @@ def held_out(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any
 
   With a single evaluation the first is None. Without any, both are None.
   """
-  found = []
+  evaluations = []
   for row in rows:
     nested: dict[str, Any] = {}
     for name, value in row.items():
@@ -72,8 +72,8 @@ def held_out(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any
         else:
           nested.setdefault(group, {})[rest] = value
     if nested:
-      found.append((row["step"], nested))
-  return [found[0] if len(found) > 1 else None, found[-1] if found else None]
+      evaluations.append((row["step"], nested))
+  return [evaluations[0] if len(evaluations) > 1 else None, evaluations[-1] if evaluations else None]
 
 
 def _n(metrics: Mapping[str, Any], key: str) -> int | None:
@@ -125,7 +125,7 @@ def one(metrics: Mapping[str, Any]) -> str:
   settings = metrics.get("settings") or {}
   for name in ("retrieval", "sampling", "checkpoint"):
     if name in settings:
-      lines.append(f"{name}: {said(settings[name])}")
+      lines.append(f"{name}: {in_words(settings[name])}")
   if "seconds" in metrics:
     held = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in metrics["peak_memory"].items())
     what = "answers" if "seeds" in metrics else "questions"
@@ -144,17 +144,17 @@ def spent(metrics: Mapping[str, Any]) -> str:
 
 def unanswered(metrics: Mapping[str, Any]) -> list[str]:
   """Lines about replies without an answer: how many, how many of them contain a gold, and how they look."""
-  found = metrics.get("unanswered") or {}
-  if not found.get("replies"):
+  replies = metrics.get("unanswered") or {}
+  if not replies.get("replies"):
     return []
-  head = f"{found['replies']:.10g} replies have no answer that the recipe can read"
-  head += f"; {found['with_gold']:.10g} of them contain a gold."
-  return [head, *(f"  such as {reply!r}" for reply in found.get("seen", ()))]
+  head = f"{replies['replies']:.10g} replies have no answer that the recipe can read"
+  head += f"; {replies['with_gold']:.10g} of them contain a gold."
+  return [head, *(f"  such as {reply!r}" for reply in replies.get("seen", ()))]
 
 
-def said(value: Any) -> str:
+def in_words(value: Any) -> str:
   """A setting of an evaluation in words: of a part its kind, without checksums, which metrics.json has."""
   if not isinstance(value, Mapping):
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
   short = {name: item.get("kind", "") if isinstance(item, Mapping) else item for name, item in value.items()}
-  return ", ".join(f"{name} {said(item)}" for name, item in short.items() if item != "" and name not in CHECKSUMS)
+  return ", ".join(f"{name} {in_words(item)}" for name, item in short.items() if item != "" and name not in CHECKSUMS)

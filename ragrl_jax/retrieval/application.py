@@ -100,8 +100,8 @@ class Application:
     http_limits.check(scope, local=self._local, key=self._key)
     http_limits.check_page(page, scope["method"], METHODS)
     if page == "/health":
-      said = dict(status="ok", retriever=dict(self._retriever.describe()), limits=dataclasses.asdict(self._limits))
-      return json.dumps(said, ensure_ascii=False).encode()
+      health = dict(status="ok", retriever=dict(self._retriever.describe()), limits=dataclasses.asdict(self._limits))
+      return json.dumps(health, ensure_ascii=False).encode()
     if page == "/metrics":
       return self._metrics.page()
     if page == "/v1/models":
@@ -136,7 +136,7 @@ class Application:
     watch = asyncio.create_task(_given_up(receive, answer))
     try:
       async with asyncio.timeout(request.timeout_s):
-        found = await answer  # at the deadline it is cancelled, which removes the request's texts from the queue
+        results = await answer  # at the deadline it is cancelled, which removes the request's texts from the queue
     except ToolFailed as error:
       raise Refused(502, str(error)) from error
     except ValueError as error:  # such as a query that a recording does not have
@@ -149,7 +149,7 @@ class Application:
       raise Left from None
     finally:
       watch.cancel()
-    return wire.render_embeddings(found, model) if page == "/v1/embeddings" else wire.render_results(found)
+    return wire.render_embeddings(results, model) if page == "/v1/embeddings" else wire.render_results(results)
 
 
 async def _given_up(receive, answer: asyncio.Future) -> None:

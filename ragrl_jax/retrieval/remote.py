@@ -156,13 +156,13 @@ class _Bad(Exception):
   """An answer in JSON, but not in the protocol's format."""
 
 
-def _read(said: Any, texts: Sequence[str], k: int) -> api.Answers:
-  result = said.get("result") if isinstance(said, dict) else None
-  if not isinstance(result, list) or not all(isinstance(found, list) for found in result):
+def _read(body: Any, texts: Sequence[str], k: int) -> api.Answers:
+  result = body.get("result") if isinstance(body, dict) else None
+  if not isinstance(result, list) or not all(isinstance(hits, list) for hits in result):
     raise _Bad('the answer is not {"result": [[…], …]}')
   if len(result) != len(texts):
     raise _Bad(f"the answer has {len(result)} lists for {len(texts)} queries")
-  return [[_item(item) for item in found[:k]] for found in result]
+  return [[_item(item) for item in hits[:k]] for hits in result]
 
 
 def _item(item: Any) -> Passage:

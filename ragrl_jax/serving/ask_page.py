@@ -103,9 +103,9 @@ def _parsed(body: bytes) -> tuple[str, list[tuple[str, str]], int, int, int]:
   """(question, earlier, samples, seed, checkpoint), with checked types."""
   refused = Refused(400, 'the body must be {"question": "…", "samples": 1, "seed": 0, "earlier": [], "checkpoint": 0}.')
   try:
-    said: Any = json.loads(body)
-    question, earlier = said["question"], [(before, answer) for before, answer in said.get("earlier", [])]
-    samples, seed, place = said.get("samples", 1), said.get("seed", 0), said.get("checkpoint", 0)
+    values: Any = json.loads(body)
+    question, earlier = values["question"], [(before, answer) for before, answer in values.get("earlier", [])]
+    samples, seed, place = values.get("samples", 1), values.get("seed", 0), values.get("checkpoint", 0)
   except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
     raise refused from None
   texts = [question, *(text for pair in earlier for text in pair)]
@@ -116,16 +116,18 @@ def _parsed(body: bytes) -> tuple[str, list[tuple[str, str]], int, int, int]:
 
 async def _answer(asker: ask_checkpoint.Asker, example: Example, samples: int, seed: int, answer: Answer) -> None:
   """Sends the events until all answers are complete."""
-  told: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-  work = asyncio.create_task(asker.ask(example, samples=samples, greedy=samples == 1, seed=seed, tell=told.put_nowait))
-  work.add_done_callback(lambda _: told.put_nowait(None))
+  events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+  work = asyncio.create_task(
+    asker.ask(example, samples=samples, greedy=samples == 1, seed=seed, tell=events.put_nowait)
+  )
+  work.add_done_callback(lambda _: events.put_nowait(None))
   try:
-    while (event := await told.get()) is not None:
+    while (event := await events.get()) is not None:
       await answer.event(event)
     answers = await work
     if samples > 1:
-      said = [one["answer"] for one in answers]
-      await answer.event(dict(event="agreement", answers=ask_checkpoint.agreement(said)))
+      texts = [one["answer"] for one in answers]
+      await answer.event(dict(event="agreement", answers=ask_checkpoint.agreement(texts)))
     await answer.end()
   finally:
     work.cancel()

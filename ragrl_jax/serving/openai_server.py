@@ -113,8 +113,8 @@ class Application(Site):
   async def _health(self, answer: Answer) -> None:
     if self._thread.error is not None:
       raise Refused(503, "the engine has failed: see the server's log.")
-    said = dict(status="ok", model=self._served.name, version=self._thread.engine.version, waiting=self._waiting)
-    await answer.whole(said)
+    health = dict(status="ok", model=self._served.name, version=self._thread.engine.version, waiting=self._waiting)
+    await answer.whole(health)
 
   async def _models(self, answer: Answer, path: str) -> None:
     one = dict(id=self._served.name, object="model", created=0, owned_by="ragrl_jax")
@@ -132,35 +132,35 @@ class Application(Site):
       return
     kind = CHAT if page == "/v1/chat/completions" else TEXT
     # Tokenizing a long prompt is slow. A thread does it, so that the event loop can stream other replies.
-    asked = await asyncio.to_thread(read, body, kind, self._served)
-    await self._complete(asked, answer)
+    request = await asyncio.to_thread(read, body, kind, self._served)
+    await self._complete(request, answer)
 
-  async def _complete(self, asked: Asked, answer: Answer) -> None:
-    number = len(asked.prompts) * asked.n
+  async def _complete(self, request: Asked, answer: Answer) -> None:
+    number = len(request.prompts) * request.n
     if self._waiting + number > self._limits.max_waiting:
       message = f"{self._waiting} replies are being sampled, of at most {self._limits.max_waiting}: ask again later."
       raise Refused(429, message, code="rate_limit_exceeded")
     self._waiting += number
     try:
-      async with self._gate.inside(), contextlib.aclosing(drawing.draw(self._thread, asked)) as pieces:
-        made = replies.Replies(asked, self._served.name, self._thread.engine.version, self._served.tokenizer)
-        if not asked.stream:
-          await answer.whole(made.whole([piece async for piece in pieces]))
+      async with self._gate.inside(), contextlib.aclosing(drawing.draw(self._thread, request)) as pieces:
+        reply = replies.Replies(request, self._served.name, self._thread.engine.version, self._served.tokenizer)
+        if not request.stream:
+          await answer.whole(reply.whole([piece async for piece in pieces]))
           return
         async for piece in pieces:
-          for chunk in made.events(piece):
+          for chunk in reply.events(piece):
             await answer.event(chunk)
-        if asked.usage:
-          await answer.event(made.usage_chunk())
+        if request.usage:
+          await answer.event(reply.usage_chunk())
         await answer.end()
     finally:
       self._waiting -= number
 
   async def _weights(self, body: bytes, answer: Answer) -> None:
     try:
-      said = json.loads(body or b"{}")
-      step = said.get("step")
-      fine = not said.keys() - {"step"} and (step is None or (type(step) is int and step >= 0))
+      values = json.loads(body or b"{}")
+      step = values.get("step")
+      fine = not values.keys() - {"step"} and (step is None or (type(step) is int and step >= 0))
     except (ValueError, AttributeError, RecursionError):
       fine, step = False, None
     if not fine:

@@ -105,29 +105,29 @@ class Gateway(Site):
 
   async def _replied(self, session: Session, reading: Reading, page: str, body: bytes, answer: Answer) -> None:
     kind = requests.CHAT if page == "chat/completions" else requests.TEXT
-    asked = await asyncio.to_thread(requests.read, body, kind, reading.served)
-    piece = await _there(session, session.reply(asked))
-    made = Replies(asked, MODEL, None, reading.tokenizer)
-    if not asked.stream:
-      await answer.whole(made.whole([piece]))
+    request = await asyncio.to_thread(requests.read, body, kind, reading.served)
+    piece = await _there(session, session.reply(request))
+    reply = Replies(request, MODEL, None, reading.tokenizer)
+    if not request.stream:
+      await answer.whole(reply.whole([piece]))
       return
-    for chunk in made.events(piece):
+    for chunk in reply.events(piece):
       await answer.event(chunk)
-    if asked.usage:
-      await answer.event(made.usage_chunk())
+    if request.usage:
+      await answer.event(reply.usage_chunk())
     await answer.end()
 
   async def _searched(self, session: Session, reading: Reading, page: str, body: bytes, answer: Answer) -> None:
     try:
-      said = json.loads(body)
-      query, k = said["query"], said.get("k")
+      values = json.loads(body)
+      query, k = values["query"], values.get("k")
       fine = isinstance(query, str) and (k is None or (type(k) is int and 1 <= k <= MOST))
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
       fine, query, k = False, "", None
     if not fine:
       raise Refused(400, f'the body must be {{"query": "…", "k": 3}}, with k between 1 and {MOST}.')
-    found = await _there(session, session.search(query, k))
-    await answer.whole(dict(passages=[dataclasses.asdict(passage) for passage in found]))
+    passages = await _there(session, session.search(query, k))
+    await answer.whole(dict(passages=[dataclasses.asdict(passage) for passage in passages]))
 
 
 async def _there(session: Session, work: Any) -> Any:

@@ -104,17 +104,17 @@ def _means(column: Column, evaluations: Sequence[Evaluation]) -> tuple[Scores, f
   """
   measure, scores, means = MEASURES[column.measure], {}, []
   for name in column.sets:
-    runs, asked = [], []
+    runs, question_sets = [], []
     for one in evaluations:
       rows = one.sets.get(name, [])
       values = {records.question(row): value for row, value in zip(rows, measure.scores(rows)) if value is not None}
       if values:
         runs.append(values)
-        asked.append({records.question(row) for row in one.asked[name]})
+        question_sets.append({records.question(row) for row in one.asked[name]})
     if not runs:
       return {}, None
-    if any(questions != asked[0] for questions in asked):
-      numbers = ", ".join(str(len(questions)) for questions in asked)
+    if any(questions != question_sets[0] for questions in question_sets):
+      numbers = ", ".join(str(len(questions)) for questions in question_sets)
       raise ValueError(
         f"several runs fill a cell of {name} ({numbers} questions), but they have different questions: give runs of "
         "one set of questions."

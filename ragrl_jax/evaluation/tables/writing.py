@@ -101,7 +101,9 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[str]]:
   notes = {
     "How ours are scored": styles if runs else [],
     "Our runs": [f"{name}: {described(run)}" for (name, _), run in runs.items()],
-    "What their corpora hold": [f"{name}: {corpus_audit.said(run.audit)}; in {run.folder}" for name, run in audits],
+    "What their corpora hold": [
+      f"{name}: {corpus_audit.in_a_line(run.audit)}; in {run.folder}" for name, run in audits
+    ],
     "Paired tests": sorted(f"{row.name} against {row.against} ({TEST})" for row, _, cell in each if cell.p is not None),
     "Make first": [*(run.made for run in needed), *(column.made for _, column in lacks)],
     "Train first": [commands_of.training(paper, run) for run in needed],
