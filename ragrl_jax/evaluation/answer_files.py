@@ -33,10 +33,7 @@ _INDEX = re.compile(rb'\{"index": ?(\d+),')
 
 
 def finished(folder: str | pathlib.Path, *more: str) -> dict[str, Any]:
-  """metrics.json of a finished evaluation.
-
-  Args:
-    more: names of other files that it must have.
+  """metrics.json of a finished evaluation. `more`: names of other files that it must have.
 
   Raises:
     ValueError: the folder is not that of a finished evaluation, or a file is missing.

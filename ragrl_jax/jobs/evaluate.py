@@ -365,10 +365,7 @@ def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
 
 
 def config_of(checkpoint: str | pathlib.Path):
-  """The settings of a checkpoint's run, including every switch of its recipe.
-
-  Args:
-    checkpoint: as in `evaluate`.
+  """The settings of a checkpoint's run, including every switch of its recipe. `checkpoint`: as in `evaluate`.
 
   Raises:
     ValueError: the checkpoint has no run with a config.json.

@@ -125,10 +125,7 @@ def verdicts(
   """The judge's verdicts on (premise, claim) pairs, in batches of `at_once`; None without an answer.
 
   With a cache the verdicts of each batch are stored, so a kill loses at most one batch. Pairs without an answer are
-  asked once more at the end.
-
-  Args:
-    progress: called after each batch with the number of finished pairs.
+  asked once more at the end. `progress`: called after each batch with the number of finished pairs.
 
   Raises:
     JudgeFailed: the judge is down: it gave no answer on a whole batch, or on any pair so far.

@@ -54,10 +54,7 @@ def blocks(
 
 
 def read(folder: pathlib.Path, lines: set[int]) -> dict[int, bytes]:
-  """Reads episodes by their line numbers in episodes.jsonl.
-
-  Args:
-    lines: line numbers, from 0.
+  """Reads episodes by their line numbers in episodes.jsonl. `lines`: line numbers, from 0.
 
   Returns:
     Line number → compressed trace; {} if the file does not exist.

@@ -145,10 +145,7 @@ class BM25Retriever:
     *,
     shard: Mapping[str, Any] | None = None,
   ) -> BM25Retriever:
-    """Reads the files of `build`.
-
-    Args:
-      shard: which part of a corpus it is; None for a whole corpus.
+    """Reads the files of `build`. `shard`: which part of a corpus it is; None for a whole corpus.
 
     Raises:
       ValueError: the files do not match, or their words are those of another version's rule.

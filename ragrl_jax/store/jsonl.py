@@ -64,10 +64,7 @@ def escaped(value: Any, signs: re.Pattern[str]) -> str:
 
 
 def read(path: str | os.PathLike, *, torn_end: bool = False) -> Iterator[dict[str, Any]]:
-  """Yields the rows of a file.
-
-  Args:
-    torn_end: skip an unfinished last line, which a killed process may leave.
+  """Yields the rows of a file. `torn_end`: skip an unfinished last line, which a killed process may leave.
 
   Raises:
     ValueError: a line is not a JSON object; the message names file and line.

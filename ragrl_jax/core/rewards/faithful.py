@@ -44,10 +44,7 @@ def pooled(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> t
 
   An episode without a pair contributes nothing here, while `share` gives it 0: "no pair" is not "unfaithful". An
   incomplete pair counts 0, as in `share`. An episode with a missing verdict contributes nothing, as `share` gives it
-  None: without its other pairs, the incomplete ones would lower the mean.
-
-  Args:
-    pairs, verdicts: see `share`.
+  None: without its other pairs, the incomplete ones would lower the mean. `pairs, verdicts`: see `share`.
 
   Raises:
     ValueError: see `share`.
