@@ -94,11 +94,9 @@ def post_json(
   return _call("POST", url, json.dumps(payload).encode(), deadline, max_bytes, headers, proxies)
 
 
-def get_json(
-  url: str, *, deadline: float, max_bytes: int, headers: Mapping[str, str] | None = None, proxies: bool = False
-) -> Reply:
-  """GETs a value. Otherwise like `post_json`."""
-  return _call("GET", url, None, deadline, max_bytes, headers, proxies)
+def get_json(url: str, *, deadline: float, max_bytes: int, headers: Mapping[str, str] | None = None) -> Reply:
+  """GETs a value without proxies. Otherwise like `post_json`."""
+  return _call("GET", url, None, deadline, max_bytes, headers, proxies=False)
 
 
 def _call(

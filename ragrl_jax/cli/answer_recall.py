@@ -2,7 +2,7 @@
 
   ragrl recall --data QUESTIONS --index INDEX --top_k 5 [--own_passages] [--only type=bridge]
 
-A passage is relevant if its text contains a right answer, by the rule of DPR's script (--titles: title or text). With
+A passage is relevant if its text contains a right answer, by the rule of DPR's script, which leaves titles out. With
 --index, what the index finds is measured, by gold documents too (`gold_…`: the articles of the supporting passages).
 Without one, or with --own_passages, a question's own passages are. LEAR's Table 3 has Recall and nDCG by answer for
 HotpotQA's bridge questions only: --only type=bridge. With --out, each question's scores and the settings are kept in a
@@ -20,9 +20,7 @@ from ragrl_jax.evaluation import answer_recall
 from ragrl_jax.store import addresses, folders
 
 DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
-MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json, for `ragrl tables`.")
-TITLES = flags.DEFINE_bool("titles", False, "Search answers in titles too, and not in texts alone as DPR's script.")
 ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure only questions whose rows have this value.")
 
 
@@ -31,7 +29,7 @@ def main():
   logging.set_verbosity(logging.WARNING)  # faiss reports which libraries it tries
   if OUT.value:
     folders.refuse_others(OUT.value, folders.SCORES)
-  examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
+  examples = list(readers.read_examples(DATA.value))
   if ONLY.value:
     column, given, value = ONLY.value.partition("=")
     if not given:
@@ -47,13 +45,13 @@ def main():
   if bare := sum(not example.passages for example in examples):
     raise ValueError(f"{bare} of {len(examples)} questions have no passages: give a retriever with --index.")
   passages, k = [example.passages for example in examples], index_flags.TOP_K.value
-  found = answer_recall.measured(examples, passages, k, titles=TITLES.value)
+  found = answer_recall.measured(examples, passages, k)
   index = addresses.without_credentials(index_flags.INDEX.value)
   searched = [f"searches in {index} for {len(examples) - having} questions"] if having < len(examples) else []
   owned = [f"the own passages of {having} questions"] if having else []
   print(json.dumps(dict(measured=" and ".join(searched + owned), **found), indent=1))
   if OUT.value:
     index = dict(index=index, **index_flags.retriever().describe()) if index else None
-    how = dict(top_k=k, titles=TITLES.value, own_passages=None if own else False, retrieval=index)
+    how = dict(top_k=k, own_passages=None if own else False, retrieval=index)
     settings = dict(data=DATA.value, only=ONLY.value or None, **how)
     answer_recall.write(pathlib.Path(OUT.value), examples, found, settings)

@@ -32,7 +32,6 @@ WORKERS = flags.DEFINE_integer("workers", os.cpu_count() or 1, "Processes that r
 TRAIN = flags.DEFINE_multi_string(
   "train", [], "Questions that a model is trained on: those of --data among them are told."
 )
-TITLES = flags.DEFINE_bool("titles", False, "Search answers in titles too, and not in texts alone as DPR's script.")
 BATCH = 256  # questions searched together
 
 
@@ -50,16 +49,16 @@ def main():
   index = retrieval.load_index(INDEX.value) if INDEX.value else None  # errors show before the corpus is read
   examples = list(readers.read_examples(",".join(DATA.value)))
   if stored and not CORPUS.value:
-    held = corpus_audit.of_folder(examples, folder, WORKERS.value, titles=TITLES.value)
+    held = corpus_audit.of_folder(examples, folder, WORKERS.value)
   else:
     passages = tqdm(corpus.read_passages(CORPUS.value), unit=" passages")
-    held = corpus_audit.holdings(examples, passages, titles=TITLES.value)
+    held = corpus_audit.holdings(examples, passages)
   found = None
   if index is not None:
     found, asked = [], [example.question for example in examples]
     for start in tqdm(range(0, len(asked), BATCH), unit="batch"):
       found += index.search(asked[start : start + BATCH], TOP_K.value)
-  summary, rows = corpus_audit.audited(examples, held, found, k=TOP_K.value, titles=TITLES.value)
+  summary, rows = corpus_audit.audited(examples, held, found, k=TOP_K.value)
   described: dict[str, Any] = dict(index.describe()) if index is not None else dict(corpus=CORPUS.value)
   trained = digests.also_in(examples, readers.read_examples(",".join(TRAIN.value))) if TRAIN.value else []
   summary |= dict(trained_on=len(trained)) if TRAIN.value else {}

@@ -39,9 +39,6 @@ def main() -> int:
   parser.add_argument("--chunk_overlap", type=int, default=0, help="tokens that it shares with the previous one (32)")
   parser.add_argument("--chunk_tokenizer", default="words", help="words, or a folder with a tokenizer.json")
   parser.add_argument("--shard", type=_shard, help="1/4: index the first of four parts, for a separate server")
-  parser.add_argument("--shard_rows", type=int, default=8192, help="most passages between two saves of progress")
-  parser.add_argument("--note_s", type=float, default=20.0, help="most seconds between two saves of progress")
-  parser.add_argument("--batch", type=int, default=2048, help="passages handed to the encoder at a time")
   parser.add_argument("--threads", type=int, default=None, help="threads of FAISS; all cores by default")
   parser.add_argument("--overwrite", action="store_true", help="replace an index that was built with other arguments")
   arguments = vars(parser.parse_args())
@@ -49,9 +46,7 @@ def main() -> int:
   if not arguments["chunk_tokens"] and (given := unused(("chunk_overlap", "chunk_tokenizer"))):
     parser.error(f"{', '.join(given)} without --chunk_tokens: only chunks have these; give it, or leave them out")
   served, key = is_served(arguments["out"]), os.environ.get(arguments.pop("key_variable"), "")
-  if served and (
-    given := unused(("factory", "options", "oversample", "dtype", "shard", "shard_rows", "note_s", "threads"))
-  ):
+  if served and (given := unused(("factory", "options", "oversample", "dtype", "shard", "threads"))):
     parser.error(f"{', '.join(given)} with a database: only an index's folder has these, so leave them out")
   if arguments["encoder"] == "bm25" and (given := unused(("factory", "options", "oversample", "dtype"))):
     parser.error(f"{', '.join(given)} with --encoder bm25: only a dense index has these, so leave them out")
@@ -60,7 +55,7 @@ def main() -> int:
   compile_cache.keep()
   if served:
     corpus, encoder, out = (arguments[name] for name in ("corpus", "encoder", "out"))
-    how = {name: arguments[name] for name in ("encoder_options", "batch", "overwrite")}
+    how = {name: arguments[name] for name in ("encoder_options", "overwrite")}
     databases.fill(corpus, encoder, out, chunks=chunks, key=key, **how)
     described = load_index(out, key=key).describe()
   else:

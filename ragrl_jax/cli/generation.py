@@ -20,12 +20,10 @@ MAX_MISSING = flags.DEFINE_float(
 )
 
 
-def ask(make, examples, *models, concurrency: int):
-  """Runs `make(examples, *models, concurrency=…, progress=…)` with a progress bar; returns its (kept, fates)."""
+def ask(make, examples, *models):
+  """Runs `make(examples, *models, progress=…)` with a progress bar; returns its (kept, fates)."""
   with tqdm(total=len(examples), unit="question") as bar:
-    return asyncio.run(
-      make(examples, *models, concurrency=concurrency, progress=lambda fates: bar.update(fates.total() - bar.n))
-    )
+    return asyncio.run(make(examples, *models, progress=lambda fates: bar.update(fates.total() - bar.n)))
 
 
 def report(fates, out) -> None:

@@ -21,7 +21,6 @@ RESULTS = flags.DEFINE_multi_string(
 )
 DATA = flags.DEFINE_string("data", None, "Their questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
-MOST = flags.DEFINE_integer("most", 0, "Most transcripts per question; 0 keeps all.", lower_bound=0)
 
 
 def main():
@@ -31,7 +30,7 @@ def main():
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: there is no such folder.")
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value))
-  kept, fates = right_transcripts.kept(folders, examples, most=MOST.value)
+  kept, fates = right_transcripts.kept(folders, examples)
   for fate, count in fates.most_common():
     print(f"{count:7d}  {fate}")
   if not kept:

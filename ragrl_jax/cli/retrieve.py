@@ -15,7 +15,6 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.run import questions
 
 DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
-MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]", required=True)
 
 
@@ -24,7 +23,7 @@ def main():
   if not index_flags.INDEX.value:
     raise app.UsageError("--index is missing (--help shows an example).")
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
-  examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
+  examples = list(readers.read_examples(DATA.value))
   own = [bool(index_flags.OWN.value and example.passages) for example in examples]
   found = index_flags.with_passages(examples)
   examples = [example if kept else questions.marked(example) for example, kept in zip(found, own, strict=True)]

@@ -14,9 +14,7 @@ SYSTEM = "retrieval"  # the name of retrieval alone among the systems of the pap
 METRICS = dict(recall=retrieval.recall, ndcg=retrieval.ndcg, mrr=retrieval.reciprocal_rank)
 
 
-def measured(
-  examples: Sequence[Example], found: Sequence[Sequence[Passage]], k: int, *, titles: bool = False
-) -> dict[str, float]:
+def measured(examples: Sequence[Example], found: Sequence[Sequence[Passage]], k: int) -> dict[str, float]:
   """Recall@k, nDCG@k and MRR@k over the questions, by answer and by gold document, with 95 % bootstrap intervals.
 
   By answer, a passage is relevant if its text contains a gold (`qa.has_answer`). Recall is the share of questions with
@@ -31,7 +29,6 @@ def measured(
 
   Args:
     found: the passages of each question, best first.
-    titles: search the golds in titles too. DPR's script searches texts alone.
 
   Returns:
     n, recall@k, ndcg@k, mrr@k; gold_n, gold_recall@k, gold_ndcg@k, gold_mrr@k; each measure with `_interval`.
@@ -43,7 +40,7 @@ def measured(
   """
   if not examples:
     raise ValueError("there are no questions: recall is a mean over questions.")
-  scores = [answer_scores(*pair, k, titles=titles) for pair in zip(examples, found, strict=True)]
+  scores = [answer_scores(*pair, k) for pair in zip(examples, found, strict=True)]
   return means(scores, k) | gold_means([gold_scores(*pair, k) for pair in zip(examples, found)], k)
 
 
@@ -53,9 +50,9 @@ def write(
   """Writes the scores of each question by its answers as a folder that `ragrl tables` reads, of the system SYSTEM.
 
   Args:
-    settings: all that the scores depend on, "data", "top_k" and "titles" among it.
+    settings: all that the scores depend on, "data" and "top_k" among it.
   """
-  score = lambda example: answer_scores(example, example.passages, settings["top_k"], titles=settings["titles"])
+  score = lambda example: answer_scores(example, example.passages, settings["top_k"])
   rows = [
     dict(id=example.id, question=example.question, golds=example.golds, prediction=None, ended="retrieved")
     | dict(source=example.source, terms=score(example))
@@ -68,18 +65,10 @@ def write(
   )
 
 
-def searched(passage: Passage, *, titles: bool = False) -> str:
-  """The text of a passage in which answers are searched."""
-  return f"{passage.title}\n{passage.text}" if titles else passage.text
-
-
-def answer_scores(example: Example, passages: Sequence[Passage], k: int, *, titles: bool = False) -> dict[str, float]:
+def answer_scores(example: Example, passages: Sequence[Passage], k: int) -> dict[str, float]:
   """{"recall", "ndcg", "mrr"} of a question by its answers. Each is 0 without a relevant passage."""
   ranks = [str(rank) for rank in range(len(passages))]
-  relevance = {
-    rank: int(qa.has_answer(searched(passage, titles=titles), example.golds))
-    for rank, passage in zip(ranks[:k], passages)
-  }
+  relevance = {rank: int(qa.has_answer(passage.text, example.golds)) for rank, passage in zip(ranks[:k], passages)}
   scores = {name: metric(ranks, relevance, k) or 0.0 for name, metric in METRICS.items()}
   return scores | {"recall": float(any(relevance.values()))}
 

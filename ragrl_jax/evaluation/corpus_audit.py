@@ -51,12 +51,11 @@ class Holdings:
     return Holdings(phrases, self.titles | other.titles, self.ids | other.ids, self.passages + other.passages)
 
 
-def holdings(examples: Sequence[Example], passages: Iterable[Passage], *, titles: bool = False) -> Holdings:
+def holdings(examples: Sequence[Example], passages: Iterable[Passage]) -> Holdings:
   """Searches the questions' answers and gold documents in one pass over the passages.
 
   Args:
     passages: the corpus; it is read as a stream.
-    titles: search the answers in titles too (`answer_recall.searched`).
   """
   documents = [document for example in examples for document in _documents(example)]
   enough = {piece: 1 for _, text in documents for piece in _pieces(text)}
@@ -68,7 +67,7 @@ def holdings(examples: Sequence[Example], passages: Iterable[Passage], *, titles
   phrases = Phrases(enough, (tokens.joined(passage.text) for passage in head))
   for passage in itertools.chain(head, stream):
     number += 1
-    phrases.add(tokens.joined(answer_recall.searched(passage, titles=titles)))
+    phrases.add(tokens.joined(passage.text))
     title = tokens.joined(passage.title)
     if title in wanted_titles:
       called.add(title)
@@ -77,16 +76,16 @@ def holdings(examples: Sequence[Example], passages: Iterable[Passage], *, titles
   return Holdings(phrases.counts, frozenset(called), frozenset(ids), number)
 
 
-def of_folder(examples: Sequence[Example], folder: pathlib.Path, workers: int, *, titles: bool = False) -> Holdings:
+def of_folder(examples: Sequence[Example], folder: pathlib.Path, workers: int) -> Holdings:
   """`holdings` of an index's corpus, of which several processes read a part each."""
   size = len(corpus_lib.Corpus(folder))
   parts = min(4 * workers, size // PART)
   if workers == 1 or parts < 2:
-    return _of_part(examples, folder, 0, size, titles=titles)
+    return _of_part(examples, folder, 0, size)
   edges = [size * number // parts for number in range(parts + 1)]
   # A forked process would share JAX's threads.
   with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-    running = [pool.submit(_of_part, examples, folder, *pair, titles=titles) for pair in itertools.pairwise(edges)]
+    running = [pool.submit(_of_part, examples, folder, *pair) for pair in itertools.pairwise(edges)]
     done = [one.result() for one in tqdm(running, desc="audit: corpus", unit="part")]
   held = done[0]
   for other in done[1:]:
@@ -94,12 +93,10 @@ def of_folder(examples: Sequence[Example], folder: pathlib.Path, workers: int, *
   return held
 
 
-def _of_part(
-  examples: Sequence[Example], folder: pathlib.Path, first: int, last: int, *, titles: bool = False
-) -> Holdings:
+def _of_part(examples: Sequence[Example], folder: pathlib.Path, first: int, last: int) -> Holdings:
   """`holdings` of the rows from `first` up to `last`."""
   stored = corpus_lib.Corpus(folder)
-  return holdings(examples, (stored[row] for row in range(first, last)), titles=titles)
+  return holdings(examples, (stored[row] for row in range(first, last)))
 
 
 def row(example: Example, held: Holdings) -> dict[str, Any]:
@@ -154,12 +151,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def audited(
-  examples: Sequence[Example],
-  held: Holdings,
-  found: Sequence[Sequence[Passage]] | None = None,
-  *,
-  k: int = 5,
-  titles: bool = False,
+  examples: Sequence[Example], held: Holdings, found: Sequence[Sequence[Passage]] | None = None, *, k: int = 5
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
   """The audit of a corpus, and of an index over it.
 
@@ -167,10 +159,9 @@ def audited(
     held: the answers and gold documents found in the corpus.
     found: the passages that the index finds for each question, best first; None without an index.
     k: number of counted ranks.
-    titles: as in `holdings`.
 
   Returns:
-    (summary, rows). The summary has passages, top_k, titles, and sets: {source: `totals`}; with several sources, "" has
+    (summary, rows). The summary has passages, top_k, and sets: {source: `totals`}; with several sources, "" has
     all questions. The rows are from `row`. With an index they also have by_answer (`answer_recall.answer_scores`; None
     if the answer cannot be searched) and by_gold (`answer_recall.gold_scores`; None if the documents are unknown).
   """
@@ -178,7 +169,7 @@ def audited(
   for number, one in enumerate(rows if found is not None else ()):
     given, passages = examples[number], found[number]
     known = one["passages"] is not None
-    one["by_answer"] = answer_recall.answer_scores(given, passages, k, titles=titles) if known else None
+    one["by_answer"] = answer_recall.answer_scores(given, passages, k) if known else None
     one["by_gold"] = answer_recall.gold_scores(given, passages, k)
   of_set: dict[str, list[dict[str, Any]]] = {}
   for example, one in zip(examples, rows):
@@ -187,7 +178,7 @@ def audited(
     of_set = comparison.named(of_set) | {"": rows}
   top_k = None if found is None else k
   sets = {name: totals(some, top_k) for name, some in of_set.items()}
-  return dict(passages=held.passages, top_k=top_k, titles=titles, sets=sets), rows
+  return dict(passages=held.passages, top_k=top_k, sets=sets), rows
 
 
 def totals(rows: Sequence[Mapping[str, Any]], k: int | None) -> dict[str, Any]:

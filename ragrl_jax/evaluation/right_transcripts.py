@@ -19,7 +19,7 @@ CHANGED = ("noise", "cut_middle")  # settings that make an evaluation's prompts 
 
 
 def kept(
-  folders: Sequence[str | pathlib.Path], examples: Sequence[Example], *, most: int = 0
+  folders: Sequence[str | pathlib.Path], examples: Sequence[Example]
 ) -> tuple[list[tuple[Example, Turns]], collections.Counter]:
   """The distinct correct transcripts of these evaluations, in the questions' order.
 
@@ -28,11 +28,10 @@ def kept(
   Args:
     folders: folders of evaluations with the same recipe and switches, such as several seeds.
     examples: the questions of the evaluations.
-    most: most transcripts per question; earlier folders come first. 0 keeps all.
 
   Returns:
     ([(example, turns)] with distinct ids, number of episodes by fate). The fates are "kept", "wrong", "failed", "cut
-    off", "again" for a repeated transcript, and "enough" if the question has `most` transcripts already.
+    off", and "again" for a repeated transcript.
 
   Raises:
     ValueError: a folder is not a finished evaluation, the recipes differ, the recipe's episodes or the evaluation's
@@ -64,7 +63,7 @@ def kept(
           "which answers are right: give the evaluation's questions, or run the evaluation again (it scores again)."
         )
       turns = [(segment["owner"], segment["text"]) for segment in logged["segments"][1:]]
-      fate = _fate(row, logged, turns, found.get(place, []), most)
+      fate = _fate(row, logged, turns, found.get(place, []))
       fates[fate] += 1
       if fate == "kept":
         found.setdefault(place, []).append(turns)
@@ -87,16 +86,14 @@ def _named(examples: Sequence[Example]) -> list[Example]:
   return result
 
 
-def _fate(row: Mapping[str, Any], logged: Mapping[str, Any], turns: Turns, before: Sequence[Turns], most: int) -> str:
+def _fate(row: Mapping[str, Any], logged: Mapping[str, Any], turns: Turns, before: Sequence[Turns]) -> str:
   if row["ended"] == "failed":
     return "failed"
   if row["outcome"] != 1.0:
     return "wrong"
   if any(segment.get("stop") in WHOLE for segment in logged["segments"] if segment["owner"] == MODEL):
     return "cut off"
-  if turns in before:
-    return "again"
-  return "enough" if most and len(before) >= most else "kept"
+  return "again" if turns in before else "kept"
 
 
 def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:

@@ -90,9 +90,9 @@ def _side(metrics: Mapping[str, Any], key: str) -> dict[str, float | None] | Non
   return {"value": metrics[key], "low": low, "high": high} | ({} if spread is None else {"deviation": spread})
 
 
-def text_table(rows: Sequence[Mapping[str, Any]], *, heads: tuple[str, str] = ("before", "after")) -> str:
+def text_table(rows: Sequence[Mapping[str, Any]]) -> str:
   """The comparison as plain text with aligned columns: `Exact match   .350 [.29, .42]   .940 [.91, .97]   n 300`."""
-  cells = [("", *heads, "n")]
+  cells = [("", "before", "after", "n")]
   for row in rows:
     cells.append((row["label"], _cell(row["before"]), _cell(row["after"]), "" if row["n"] is None else str(row["n"])))
   head, *lines = aligned.columns(cells, left=3).splitlines()

@@ -15,11 +15,10 @@ def test_recall_and_ndcg_by_hand():
   found = answer_recall.measured([example] * 4, [[hit, miss], [miss, hit, titled], [miss, miss, hit], []], 2)
   # Recall@2: yes, yes (second), no (third), no. nDCG@2: 1; (1 / log2 3) over the best of the first two, 1; 0; 0.
   assert found["n"] == 4 and found["recall@2"] == 0.5
-  # By DPR's rule the title counts only if it is asked for.
+  # By DPR's rule a title does not count.
   assert answer_recall.measured([example], [[miss, titled]], 2)["recall@2"] == 0.0
-  assert answer_recall.measured([example], [[miss, titled]], 2, titles=True)["recall@2"] == 1.0
   assert found["ndcg@2"] == pytest.approx((1 + 1 / math.log2(3)) / 4)
-  deeper = answer_recall.measured([example], [[miss, hit, titled]], 3, titles=True)
+  deeper = answer_recall.measured([example], [[miss, hit, Passage("4", "", "Paris.")]], 3)
   gain = 1 / math.log2(3) + 1 / math.log2(4)
   assert deeper["ndcg@3"] == pytest.approx(gain / (1 + 1 / math.log2(3)))
   with pytest.raises(ValueError, match="no questions"):
@@ -37,9 +36,7 @@ def test_a_folder_of_recall_fills_lears_table_three(tmp_path):
     one.table.name: one for one in filling.fill(papers.PAPERS["lear"], [records.read(tmp_path / name)])
   }
   for name, only in (("bridge", "type=bridge"), ("all", None)):
-    settings = dict(
-      data="hf:x/hotpotqa/dev", only=only, top_k=5, titles=False, own_passages=False, retrieval=dict(index="i")
-    )
+    settings = dict(data="hf:x/hotpotqa/dev", only=only, top_k=5, own_passages=False, retrieval=dict(index="i"))
     answer_recall.write(tmp_path / name, asked, measured, settings)
   (cells,) = fill("bridge")["Table 3"].cells
   filled = {cell.published: cell.value for cell in cells if cell.value is not None}

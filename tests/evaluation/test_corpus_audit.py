@@ -43,8 +43,6 @@ def test_holdings_by_hand():
   held = corpus_audit.holdings(ASKED, iter(CORPUS))
   rows = [corpus_audit.row(example, held) for example in ASKED]
   assert held.passages == 3 and [row["passages"] for row in rows] == [1, 0, None, 1]
-  titled = corpus_audit.holdings(ASKED, iter(CORPUS), titles=True)
-  assert [corpus_audit.row(example, titled)["passages"] for example in ASKED] == [2, 0, None, 1]
   asked = lambda row: {key: value for key, value in row.items() if key not in ("question", "golds")}
   assert rows[0]["question"] == "Capital of France?" and rows[0]["golds"] == ("Paris",)
   assert asked(rows[0]) == dict(source="a", id="q0", passages=1, gold=1, by_title=[1, 1], by_text=[0, 1])
@@ -158,12 +156,12 @@ def test_the_command(tmp_path):
   say = functools.partial(ragrl, "audit")
   data = [f"--data={tmp_path}/{source}.jsonl.gz" for source in "ab"]
   train = f"--train={tmp_path}/b.jsonl.gz"
-  said = say(f"--index={tmp_path}/index", *data, "--top_k=1", "--titles", train, f"--out={tmp_path}/out")
+  said = say(f"--index={tmp_path}/index", *data, "--top_k=1", train, f"--out={tmp_path}/out")
   assert "of the 4 questions are also in --train, such as " in said.stdout
   assert said.returncode == 0 and "(all)" in said.stdout and "3 passages" in said.stdout, said.stderr
   summary = json.loads((tmp_path / "out" / "audit.json").read_text())
   assert summary["sets"][""]["answerable"] == pytest.approx(2 / 3) and summary["retrieval"]["kind"] == "bm25"
-  assert [row["passages"] for row in jsonl.read(tmp_path / "out" / "audit.jsonl")] == [2, 0, None, 1]
+  assert [row["passages"] for row in jsonl.read(tmp_path / "out" / "audit.jsonl")] == [1, 0, None, 1]
   said = say(f"--corpus={tmp_path}/corpus.jsonl", *data)
   assert said.returncode == 0 and "recall" not in said.stdout, said.stderr
   said = say(f"--index={tmp_path}/index", *data, f"--out={tmp_path}/index")

@@ -21,14 +21,12 @@ from ragrl_jax.recipes.arena import sft_data
 
 DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
-MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 URL = flags.DEFINE_string("url", "", "Endpoint of the backbone, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the backbone at that endpoint.")
 ANSWERS = flags.DEFINE_string("answers", "", "File for the backbone's answers.")
 WORDING = flags.DEFINE_string(
   "wording", "paper", "file:PATH with its prompt: {question}, {references}, {relevance_ids} and {answer}."
 )
-CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
 TEMPERATURE = flags.DEFINE_float("temperature", 0.9, "Sampling temperature of the backbone.", lower_bound=0.0)
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 1024, "Most tokens per answer.", lower_bound=1)
 
@@ -39,7 +37,7 @@ def reason(examples):
   sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
   backbone = cached.CachedClient(model, ANSWERS.value, sampling=sampling)
   make = functools.partial(sft_data.reasoned, words=sft_data.asked(WORDING.value))
-  return generation.ask(make, examples, backbone, concurrency=CONCURRENCY.value)
+  return generation.ask(make, examples, backbone)
 
 
 def main():
@@ -50,7 +48,7 @@ def main():
     )
   sft_data.asked(WORDING.value)  # refuses an invalid wording before the questions are read
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
-  examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
+  examples = list(readers.read_examples(DATA.value))
   if not URL.value:
     writers.write_examples(OUT.value, examples, turns=scripts.answer_directly(examples))
     print(OUT.value)

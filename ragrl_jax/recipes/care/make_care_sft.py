@@ -21,11 +21,6 @@ from ragrl_jax.recipes.care import generate
 DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.", required=True)
 ANSWERS = flags.DEFINE_string("answers", None, "File for the models' answers.", required=True)
-MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
-CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
-TIMEOUT_S = flags.DEFINE_float("timeout_s", 600.0, "Time limit of one call.", lower_bound=0.01)
-DEADLINE_S = flags.DEFINE_float("deadline_s", 1800.0, "Time limit of all calls for one answer.", lower_bound=0.01)
-RETRIES = flags.DEFINE_integer("retries", 5, "Most retries of a failed call.", lower_bound=0)
 TEMPERATURE = flags.DEFINE_float("temperature", 0.6, "Sampling temperature of both models.", lower_bound=0.0)
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 4096, "Most tokens per answer.", lower_bound=1)
 REASONER_WORDING = flags.DEFINE_string(
@@ -48,14 +43,7 @@ INSERTER_MODEL = flags.DEFINE_string("inserter_model", None, "Name of that model
 
 def model(endpoint: str, name: str, key_variable: str) -> cached.CachedClient:
   """A model at an endpoint. Its answers are cached in --answers, and its key is in the environment variable."""
-  client = client_lib.Client(
-    endpoint,
-    name,
-    key=os.environ.get(key_variable, ""),
-    timeout_s=TIMEOUT_S.value,
-    deadline_s=DEADLINE_S.value,
-    retries=RETRIES.value,
-  )
+  client = client_lib.Client(endpoint, name, key=os.environ.get(key_variable, ""))
   sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
   return cached.CachedClient(client, ANSWERS.value, sampling=sampling)
 
@@ -64,10 +52,10 @@ def main():
   """Runs `ragrl make-care-sft`."""
   words = generate.wordings(REASONER_WORDING.value, INSERTER_WORDING.value)
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
-  examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
+  examples = list(readers.read_examples(DATA.value))
   reasoner = model(REASONER_URL.value, REASONER_MODEL.value, "REASONER_KEY")
   inserter = model(INSERTER_URL.value, INSERTER_MODEL.value, "INSERTER_KEY")
   make = functools.partial(generate.transcripts, words=words)
-  kept, fates = generation.ask(make, examples, reasoner, inserter, concurrency=CONCURRENCY.value)
+  kept, fates = generation.ask(make, examples, reasoner, inserter)
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
   generation.report(fates, OUT.value)

@@ -27,7 +27,6 @@ from ragrl_jax.recipes.lear import prompt, sft_data
 
 DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NAME/SUBSET/SPLIT.", required=True)
 OUT = flags.DEFINE_string("out", None, "Folder of the files.", required=True)
-MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 URL = flags.DEFINE_string("url", "", "Endpoint of the teacher, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the teacher at that endpoint.")
 ANSWERS = flags.DEFINE_string("answers", "", "File for the teacher's answers.")
@@ -36,7 +35,6 @@ ORACLE = flags.DEFINE_enum("oracle", None, sft_data.ORACLES, "How FilCo's oracle
 RECALL = flags.DEFINE_enum(
   "recall", "words", list(qa.CONTAINS), "How test questions hold an answer: as whole words, or as letters inside words."
 )
-CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Most tokens per answer, including its reasoning.", lower_bound=1)
 
 
@@ -45,7 +43,7 @@ def teach(examples):
   model = client.Client(URL.value, MODEL.value, key=os.environ.get("TEACHER_KEY", ""))
   teacher = cached.CachedClient(model, ANSWERS.value, sampling=dict(max_tokens=MAX_TOKENS.value))
   make = functools.partial(sft_data.taught, instructions=WORDING.value)
-  return generation.ask(make, examples, teacher, concurrency=CONCURRENCY.value)
+  return generation.ask(make, examples, teacher)
 
 
 def main():
@@ -59,7 +57,7 @@ def main():
   names = ["filter"] if ORACLE.value else sft_data.ARMS if URL.value else ["answerable"]
   files = [out / f"{name}.jsonl.gz" for name in names]
   writers.refuse_inputs(files, readers.named(DATA.value))
-  examples = index_flags.with_passages(list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value)))
+  examples = index_flags.with_passages(list(readers.read_examples(DATA.value)))
   if ORACLE.value:
     made = sft_data.demonstrate_filter(examples, ORACLE.value)
     writers.write_examples(files[0], [example for example, _ in made], turns=[turns for _, turns in made])
