@@ -51,19 +51,24 @@ def draw(
     for greedy rows), as the learner computes them. A row's result depends on that row alone.
   """
   greedy, vocabulary = temperature <= 0, logits.shape[1]
-  scaled = _blocked(logits / jnp.where(greedy, 1.0, temperature)[:, None], -jnp.inf)
+  blocks = lambda: _blocked(logits / jnp.where(greedy, 1.0, temperature)[:, None], -jnp.inf)
+  scaled = blocks()
   peaks = _whole(scaled.max(axis=2))
   peak = peaks.max(axis=1)
   weights = jnp.exp(scaled - peak[:, None, None])
   filtered = ((top_k > 0) & (top_k < vocabulary)) | (top_p < 1)
   edges = _edges(weights)
 
+  drawn = _drawn(weights, edges, uniform)
+
   def of_kept():
+    scaled = blocks()  # again: what a branch reads is stored in every step
+    weights = jnp.exp(scaled - peak[:, None, None])
     kept = jnp.where(_kept(scaled, vocabulary, top_k, top_p) | ~filtered[:, None, None], weights, 0.0)
     return _drawn(kept, _edges(kept), uniform)
 
   # The filters cost far more than drawing, so they run only in steps where some row uses top-k or top-p.
-  drawn = jax.lax.cond((filtered & ~greedy).any(), of_kept, lambda: _drawn(weights, edges, uniform))
+  drawn = jax.lax.cond((filtered & ~greedy).any(), of_kept, lambda: drawn)
   place = jnp.where(greedy, _likeliest(scaled, peaks), drawn)
   return _id(place, vocabulary), _at(scaled, place) - peak - jnp.log(edges[:, -1])
 

@@ -20,8 +20,10 @@ from ragrl_jax.engine import stops as stops_lib
 from ragrl_jax.engine.lanes import FULL, NOTHING, RUNNING, Chunk, LaneTable
 from ragrl_jax.engine.loader import Weights
 from ragrl_jax.models import cache as cache_lib
+from ragrl_jax.models import residual
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts
+from ragrl_jax.parallel import mesh as mesh_lib
 
 REPLICAS = "data"  # the axis of the engine's mesh for replicas
 SPLIT, WHOLE = PartitionSpec(REPLICAS), PartitionSpec()
@@ -202,7 +204,10 @@ class Programs:
     written = live[:, None] & (places <= drafted[:, None])
     attend = self.layout.attention(table, state.length, jnp.where(written, here, cache_lib.DROPPED))
     recur = self.layout.recurrence(lanes.slot, live.astype(jnp.int32))  # without drafts: one token per step
-    hidden, cache, chosen = model.run(model.embed(tokens), here, attend, state.cache, weights.layers, recur=recur)
+    x = model.embed(tokens)
+    if self.layout.kernel == cache_lib.TRITON and mesh_lib.around() is None:
+      x = residual.Stream(x)
+    hidden, cache, chosen = model.run(x, here, attend, state.cache, weights.layers, recur=recur)
     logits = jax.lax.dot_general(
       hidden.reshape(-1, hidden.shape[2]),
       model.unembedding().astype(hidden.dtype),

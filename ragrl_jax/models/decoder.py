@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax.core import logprobs
-from ragrl_jax.models import attention, delta, experts, layers
+from ragrl_jax.models import attention, delta, experts, layers, residual
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import rules
 
@@ -167,6 +167,7 @@ class Decoder(nnx.Module):
     """One layer, as `lax.scan` calls it: state is (x, carry), inputs are (number, params, routes or None)."""
     (x, carry), (number, params, routes) = state, inputs
     layer = nnx.merge(graphdef, params)
+    layer.in_parts = isinstance(x, residual.Stream) and not self.config.traits.post_norms
     out, carry = mixer(layer, number, x, carry)
     x, chosen = x + out, None
     if self.config.num_experts:

@@ -10,6 +10,8 @@ from jax.sharding import Mesh, PartitionSpec
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 
+MULTIPROCESSORS = 148  # of the largest GPU in plan/gpus.py; an H200 has 132
+
 
 class Windows(NamedTuple):
   """How far back tokens attend; int32 [B, T] each.

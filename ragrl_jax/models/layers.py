@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.models import families
+from ragrl_jax.models import families, residual
 from ragrl_jax.models.config import DecoderConfig, LinearScaling, Scaling
 
 ACTIVATIONS = {
@@ -16,8 +16,12 @@ ACTIVATIONS = {
 }
 
 
-def rms_norm(x: jax.Array, gain: jax.Array, eps: float) -> jax.Array:
+def rms_norm(x: jax.Array | residual.Stream, gain: jax.Array, eps: float) -> jax.Array:
   """x / sqrt(mean(x²) + eps) · gain over the last axis; computed in float32, returned in x's dtype."""
+  if isinstance(x, residual.Stream):
+    if x.parts is not None:
+      return x.norm(gain, eps)
+    x = x.x
   return _rms_norm(x, gain, eps)[0]
 
 
@@ -229,10 +233,15 @@ class Layer(nnx.Module):
       self.up = matrix(c.d_model, c.d_ff)
       self.down = matrix(c.d_ff, c.d_model, 0.3)
     self.config, self.delta = config, delta
+    self.in_parts = False  # `o`, `out` and `down` return parts of sums, see `models/residual.py`
 
   def project(self, x, name):
     """x [B, T, in] times the matrix of this name, plus its bias and its adapter (`models/lora.py`) if it has them."""
     bias, a = getattr(self, f"{name}_bias", None), getattr(self, f"{name}_lora_a", None)
+    if self.in_parts and name in ("o", "out", "down") and bias is a is None:
+      return residual.parts(x, getattr(self, name)[...])
+    if self.in_parts and name in ("gate", "up") and a is None:
+      return x @ getattr(self, name)[...].astype(x.dtype)  # rounded at once: half as much is stored
     y = linear(x, getattr(self, name)[...], None if bias is None else bias[...])
     if a is None:
       return y

@@ -19,7 +19,6 @@ from jax.experimental.pallas import triton as plgpu
 
 from ragrl_jax.models import kernels
 
-PROGRAMS = 2 * 148  # as many as two per multiprocessor of the largest GPU in plan/gpus.py; an H200 has 132
 TILE = 64  # tokens per step of the running softmax; a page has a multiple of them, or fewer
 NEW = 16  # most tokens per sequence that the kernel itself writes; a matmul takes at least as many
 KEYS, VALUES = np.int32(0), np.int32(1)  # their indices in a page
@@ -135,7 +134,7 @@ def _local(q, pages, scales, k, v, table, lengths, positions, *, window, interpr
 
 def splits(programs: int, tokens: int) -> int:
   """The number of programs that share a sequence of at most `tokens` tokens, if unshared ones are `programs`."""
-  return max(1, min(pl.cdiv(PROGRAMS, programs), tokens // (2 * TILE)))
+  return max(1, min(pl.cdiv(2 * kernels.MULTIPROCESSORS, programs), tokens // (2 * TILE)))
 
 
 def _merged(out, mass):
