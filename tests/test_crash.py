@@ -20,7 +20,7 @@ from ragrl_jax.store import metrics
 @pytest.mark.slow  # each kill needs a new process, which traces its programs again
 @pytest.mark.parametrize(
   "ahead, steps, kills",
-  [(0, 6, 2), pytest.param(0, 10, 4, marks=pytest.mark.long), pytest.param(1, 10, 2, marks=pytest.mark.long)],
+  [(0, 6, 3), pytest.param(0, 10, 6, marks=pytest.mark.long), pytest.param(1, 10, 3, marks=pytest.mark.long)],
 )
 def test_a_run_that_is_killed_repeatedly_ends_bit_for_bit_like_an_undisturbed_one(world, tmp_path, ahead, steps, kills):
   errors = tmp_path / "errors"
@@ -31,7 +31,9 @@ def test_a_run_that_is_killed_repeatedly_ends_bit_for_bit_like_an_undisturbed_on
     while killed < kills:
       steps_before = newest(workdir)
       child = start(world, workdir, steps, ahead, errors)
-      if killed % 2:  # as soon as there is an unfinished checkpoint
+      if killed % 3 == 0:  # while the episodes of a step are written beside the next one
+        kill_when(child, lambda name=f"episodes/.step_*.{child.pid}.part": any(workdir.glob(name)))
+      elif killed % 3 == 1:  # as soon as there is an unfinished checkpoint
         kill_when(child, lambda: unfinished(workdir))
       else:  # some time after it has made a step
         kill_when(child, lambda before=steps_before: newest(workdir) > before, after_s=rng.uniform(0, 0.4))
@@ -49,6 +51,8 @@ def test_a_run_that_is_killed_repeatedly_ends_bit_for_bit_like_an_undisturbed_on
   assert tiny_world.assert_same(whole, killed) == steps
   returned = [{row["step"]: row.get("rollback/to") for row in metrics.read_metrics(run)} for run in (whole, killed)]
   assert returned[0] == returned[1] == {step: 2 if step == 5 + ahead else None for step in range(1, steps + 1)}
+  logged = [{path.name: path.read_bytes() for path in (run / "episodes").iterdir()} for run in (whole, killed)]
+  assert logged[0] == logged[1] and len(logged[0]) == steps
 
 
 @pytest.mark.slow  # four processes
@@ -65,7 +69,7 @@ def test_a_killed_run_on_a_hub_name_goes_on_with_its_commit(world, tmp_path):
     there = hub_kit.places(server.address, tmp_path / "cache")
     commit = server.serve("org/tiny", first)
     for step in (1, 2):
-      kill_when(child := begun(run, "org/tiny", there), lambda step=step: newest(run) >= step)
+      kill_when(child := begun(run, "org/tiny", there), lambda step=step: newest(run) >= 2 * step)
       assert child.exitcode == -signal.SIGKILL, errors.read_text()[-2000:]
       assert json.loads((run / "config.json").read_text())["model"]["path"] == f"org/tiny@{commit}"
       assert server.serve("org/tiny", second) != commit

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import threading
 import types
 
 import pytest
@@ -12,7 +13,9 @@ from ragrl_jax.jobs import sft, train
 from ragrl_jax.learner import packing
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import group_sampler
+from ragrl_jax.run import rewards
 from ragrl_jax.run import rooms as rooms_lib
+from ragrl_jax.store import checkpoint, episodes
 from ragrl_jax.store import metrics as metrics_lib
 
 pytestmark = pytest.mark.usefixtures("rewarding")
@@ -123,6 +126,40 @@ def test_drawn_transcripts_are_those_of_their_step(world, tmp_path):
   tiny_world.assert_same(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow  # three runs
+def test_episodes_are_written_beside_the_next_step_and_never_after_their_checkpoint(world, tmp_path, monkeypatch):
+  config = settings(world)
+  config.checkpoint.every = 2
+  list(train.train(config, tmp_path / "whole"))
+
+  next_step, full, found = threading.Event(), [3], []
+  write, take, save = rewards.write, group_sampler.GroupSampler.take, checkpoint.Checkpoints.save
+
+  def writing(workdir, step, *given):
+    found.append(step != 1 or next_step.wait(60))  # step 1 is written when step 2 has begun
+    if step in full:
+      raise OSError(28, "the disk is full")
+    write(workdir, step, *given)
+
+  def saving(self, step, *given, **how):
+    assert {*range(1, step + 1)} == {*episodes.steps(tmp_path / "run")}
+    return save(self, step, *given, **how)
+
+  taking = lambda self, step, **how: (next_step.set() if step == 2 else None) or take(self, step, **how)
+  monkeypatch.setattr(rewards, "write", writing)
+  monkeypatch.setattr(group_sampler.GroupSampler, "take", taking)
+  monkeypatch.setattr(checkpoint.Checkpoints, "save", saving)
+  with pytest.raises(OSError, match="the disk is full"):  # at step 4, before its row
+    list(train.train(config, tmp_path / "run"))
+  assert found == [True] * 3 and [row["step"] for row in metrics_lib.read_metrics(tmp_path / "run")] == [1, 2, 3]
+  assert checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", keep=9).latest() == 2
+  full.clear()
+  list(train.train(config, tmp_path / "run"))
+  assert tiny_world.assert_same(tmp_path / "whole", tmp_path / "run") == 4
+  for step, file in episodes.steps(tmp_path / "whole").items():
+    assert file.read_bytes() == episodes.steps(tmp_path / "run")[step].read_bytes()
+
+
 @pytest.mark.slow  # a run
 def test_evaluation_and_checkpoints_are_timed(world, tmp_path):
   config = settings(world)
@@ -132,6 +169,9 @@ def test_evaluation_and_checkpoints_are_timed(world, tmp_path):
   before, first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
   assert before["seconds/evaluate"] >= 0 and first["seconds/evaluate"] >= 0 and "seconds/evaluate" not in second
   assert second["seconds/checkpoint"] > 0 and "seconds/checkpoint" not in first
+  parts = {name for name in second if name.startswith("seconds/")} - {"seconds/step", "seconds/checkpoint"}
+  assert {"seconds/metrics", "seconds/writing", "seconds/handing_over", "seconds/other"} < parts
+  assert sum(second[name] for name in parts) == pytest.approx(second["seconds/step"])
 
 
 def test_chosen_row_lengths_are_those_of_the_first_step():

@@ -1,6 +1,7 @@
 """--profile_steps: which steps are traced, and what the trace holds."""
 
 import pathlib
+import types
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,21 @@ def test_the_flag_names_steps():
       progress.steps_of(bad)
   with pytest.raises(ValueError, match="step 5, and config.steps=4"):
     progress.Profile(pathlib.Path("nowhere"), range(5, 9), of=4)
+
+
+def test_a_clock_accounts_for_all_time_between_two_reports(monkeypatch):
+  now = iter((0.0, 1.0, 3.0, 8.0, 8.0, 9.0, 10.0)).__next__
+  monkeypatch.setattr(progress, "time", types.SimpleNamespace(perf_counter=now))
+  clock = progress.Clock()
+  with clock("rollout"):  # 1 to 3
+    pass
+  clock.move("rollout", "judge_wait", 0.5)
+  clock.add("evaluate", 4.0)
+  first = dict(rollout=1.5, judge_wait=0.5, evaluate=4.0, other=2.0, step=4.0)
+  assert clock.report() == {f"seconds/{phase}": seconds for phase, seconds in first.items()}
+  with clock("checkpoint"):  # 8 to 9
+    pass
+  assert clock.report() == {"seconds/checkpoint": 1.0, "seconds/other": 1.0, "seconds/step": 1.0}
 
 
 def test_steps_and_phases_are_in_the_trace(tmp_path):

@@ -109,26 +109,29 @@ def _tuned(prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profi
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
   with signals.Signals() as received, log as writer, profiled:
+    clock = progress.Clock()
     for step in range(first + 1, first + 1 if done else steps + 1):
       # One mini-batch per step. Nothing needs to be scored first, and the weights take the place of advantages.
-      clock = progress.Clock()
       with profiled(step), clock("update"):
         ready = learner.prepare(state, [items(drawn(step - 1), teaching.coefficient(config, step))], pack)
         state, metrics = learner_lib.drain(learner.train(state, ready, checkpoint=str(saved or "")))
-      metrics |= clock.report()
       if evaluate is not None:
         nnx.update(model, state.params)
-        metrics |= progress.evaluated(evaluate, step, model)
+        metrics |= progress.evaluated(clock, evaluate, step, model)
+      metrics |= clock.report()  # what follows counts in the next row
       last = (done := bool(reached(dict(step=step, **metrics)))) or step == steps
-      if last and hosts.is_first():
-        metrics |= progress.costs(run.workdir, metrics, config)
-      row = writer.write(step, metrics)
+      with clock("writing"):
+        if last and hosts.is_first():
+          metrics |= progress.costs(run.workdir, metrics, config)
+        row = writer.write(step, metrics)
 
       # ---- its checkpoint --------------------------------------------------------------------------------------------
       if step % save_every == 0 or last:
-        run.save(step, state, {}, reached=done)
+        with clock("checkpoint"):
+          run.save(step, state, {}, reached=done)
         saved = step
-      failed = yield row
+      with clock("handing_over"):
+        failed = yield row
       if last:
         break
       if (number := received.caught()) or failed:

@@ -13,7 +13,6 @@ A run is resumed in this order, and a new run begins in it too:
 """
 
 import pathlib
-import time
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -90,43 +89,46 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
     state = rooms.restore(host, state, run.checkpoints)
   done = host is not None and host["reached"]  # a kill came after the last step, before the model was saved
   step = first = run.restored or 0
-  saving_s = 0.0
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
   log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not leads)
   with signals.Signals() as received, log as writer, profiled:
     guard = rollback.Guard(config, run.workdir)
     rooms.learner.rate = guard.rate
+    clock = progress.Clock()
     if evaluate is not None and host is None:
-      if sent := (yield writer.write(0, progress.evaluated(evaluate, 0, player, policy(state.params)))):
+      found = progress.evaluated(clock, evaluate, 0, player, policy(state.params)) | clock.report()
+      if sent := (yield writer.write(0, found)):
         raise sent
     if config.guard.rollback and host is None:  # for a collapse before the first checkpoint
       run.save(0, state, rooms.saved())
     for step in range(first + 1, first + 1 if done else steps + 1):
       with profiled(step):
-        state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
-      # ---- its row ---------------------------------------------------------------------------------------------------
-      seen = guard.see(step, metrics)
-      metrics |= warning_signs.of_training(metrics, player.recipe, step, steps, mixed=bool(config.data.hard)) | seen
+        state, scored, metrics, failed = _step(rooms, run, clock, step, state, last=step == steps)
+      # ---- its row; what follows its report counts in the next one ---------------------------------------------------
+      with clock("metrics"):
+        seen = guard.see(step, metrics)
+        metrics |= warning_signs.of_training(metrics, player.recipe, step, steps, mixed=bool(config.data.hard)) | seen
       if returns := rollback.TO in seen:
         state = rooms.rewind(run, state, guard, seen)
       run.checkpoints.spared = guard.spared(step)
-      metrics |= {"seconds/checkpoint": saving_s} if saving_s else {}  # of the previous step
       if evaluate is not None:
-        metrics |= progress.evaluated(evaluate, step, player, policy(state.params))
-      if leads:
-        rewards.write(run.workdir, step, scored, player.tokenizer)
+        metrics |= progress.evaluated(clock, evaluate, step, player, policy(state.params))
+      metrics |= progress.seconds_of(clock, rooms.sampler.reported())
+      metrics |= progress.throughput(metrics, rooms.learner, [one.episode for one in scored])
       last = (done := bool(reached(dict(step=step, **metrics)))) or step == steps
-      if last and leads:
-        metrics |= progress.costs(run.workdir, metrics, config)
-      row, saving_s = writer.write(step, metrics), 0.0
+      with clock("writing"):
+        if leads:
+          run.write(rewards.write, run.workdir, step, scored, player.tokenizer)
+          metrics |= progress.costs(run.workdir, metrics, config) if last else {}
+        row = writer.write(step, metrics)
       guard.stop(seen)
       # ---- its checkpoint --------------------------------------------------------------------------------------------
       if step % save_every == 0 or last or returns:
-        began = time.perf_counter()
-        run.save(step, state, rooms.saved(), reached=done, older=rooms.sampler.next.weights)
-        saving_s = time.perf_counter() - began
-      failed = (yield row) or failed
+        with clock("checkpoint"):
+          run.save(step, state, rooms.saved(), reached=done, older=rooms.sampler.next.weights)
+      with clock("handing_over"):
+        failed = (yield row) or failed
       if last:
         break
       if (number := received.caught()) or failed:
@@ -139,9 +141,9 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
   run.end(step, reached=done)
 
 
-def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState, *, last: bool):
+def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, clock: progress.Clock, step: int, state: TrainState, *, last: bool):
   """One step: (state, scored episodes, metrics, an error that must end the run after the step or None)."""
-  player, learner, clock, failed = rooms.player, rooms.learner, progress.Clock(), None
+  player, learner, failed = rooms.player, rooms.learner, None
   if player.recipe.next_recipe is not None:
     # The schedule depends on the run's metrics. Rows after the restored step are cut, so a resumed run does the same.
     seen = metrics_lib.read_metrics(run.workdir) if hosts.is_first() else []
@@ -169,6 +171,6 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
       failed = rooms.sample_next(step + 1, learning)
   with clock("update"):
     state, learned = learning.finish()
-  metrics = rewards.summarise(scored) | taken.metrics | learned | progress.seconds_of(clock, rooms.sampler.reported())
-  metrics |= progress.throughput(metrics, learner, taken.episodes)
+  with clock("metrics"):
+    metrics = rewards.summarise(scored) | taken.metrics | learned
   return state, scored, metrics, failed

@@ -105,6 +105,7 @@ EVALUATED, GROUPED = ("evaluation", "development"), ("by_hops", "by_source")
 TRICKS = Panel("Unearned reward", "Replies with a trick that the recipe's README names", "share", {})
 # Parts of a step in stacking order. The order is fixed, so that a part has the same colour in every run.
 PARTS = ("rollout", "retrieval_wait", "judge_wait", "scoring", "update", "weights", "other", "evaluate", "checkpoint")
+OF_HOST = ("metrics", "writing", "handing_over")  # in "other" unless they take a hundredth of the run
 TERM, TRICK = re.compile(r"term/(.+)"), re.compile(r"unearned/(.+)")
 TIME, ENDED = re.compile(r"seconds/(.+)"), re.compile(r"((?:evaluation/)?ended/).+")
 _NOT_CURVES = {"step", "time"}
@@ -243,28 +244,22 @@ def _without_holes(rows: Rows) -> list[Mapping[str, Any]]:
 def breakdown(rows: Rows) -> dict[str, Any] | None:
   """Seconds of each part: {"steps", "parts": [{"name", "seconds", "median", "total", "share"}], "bottleneck", …}.
 
-  The columns are `seconds/<part>`. The part "other" is the rest of `seconds/step`. Totals and shares are over the whole
-  run, with evaluations and checkpoints if they were timed. Medians are over all steps except the first, which
-  compiles. The bottleneck is the part with the largest median. None without such columns.
+  The columns are `seconds/<part>`. Totals and shares are over the whole run, with evaluations and checkpoints if they
+  were timed. Medians are over all steps except the first, which compiles. The bottleneck is the part with the largest
+  median. None without such columns.
   """
   rows = [row for row in rows if any(TIME.fullmatch(name) for name in row)]
   names = list(dict.fromkeys(name for row in rows for name in row if TIME.fullmatch(name)))
-  whole = [name for name in names if TIME.fullmatch(name)[1] == "step"]
-  parts = {TIME.fullmatch(name)[1]: [row.get(name) or 0.0 for row in rows] for name in names if name not in whole}
-  if not parts:
-    return None
-  if whole:
-    known = [sum(part[i] for part in parts.values()) for i in range(len(rows))]
-    left = [max(0.0, (row.get(whole[0]) or 0.0) - seconds) for row, seconds in zip(rows, known)]
-    if sum(left) > 0.01 * sum(row.get(whole[0]) or 0.0 for row in rows):
-      parts["other"] = left
+  parts = {TIME.fullmatch(name)[1]: [row.get(name) or 0.0 for row in rows] for name in names if name != "seconds/step"}
+  total = sum(map(sum, parts.values()))
+  small = [parts.pop(name) for name in OF_HOST if 0 < sum(parts.get(name, ())) < 0.01 * total]
+  parts["other"] = [sum(own) for own in zip(parts.get("other", [0.0] * len(rows)), *small)]
   order = {name: place for place, name in enumerate(PARTS)}
   parts = {name: parts[name] for name in sorted(parts, key=lambda n: order.get(n, len(order))) if any(parts[name])}
   if not parts:
     return None
   steps = [place for place, row in enumerate(rows) if row["step"] > 0] or [*range(len(rows))]
   medians = {name: statistics.median([seconds[i] for i in steps[1:] or steps]) for name, seconds in parts.items()}
-  total = sum(map(sum, parts.values()))
   every = -(-len(rows) // MAX_BARS)
   return {
     "steps": [row["step"] for row in rows][every - 1 :: every],

@@ -83,6 +83,7 @@ class GroupSampler:
     max_failed_share: the run stops if a search or an encoder failed in more than this share of a step's episodes.
     max_unjudged_share: the run stops if more than this share of them got no verdict.
     ahead: one version of the weights samples two steps, the second one beside the first one's update.
+    on_episode: called with each episode when it ends, as by `Rollout.session`.
 
   Attributes:
     cursor: number of prompts drawn so far.
@@ -103,7 +104,9 @@ class GroupSampler:
     max_failed_share: float,
     max_unjudged_share: float = 0.5,
     ahead: bool = False,
+    on_episode: Callable[[Episode], None] | None = None,
   ):
+    self._told = {} if on_episode is None else dict(on_episode=on_episode)
     self._rollout, self._examples, self._draw, self._measure = rollout, examples, draw, measure
     self._prompts, self._group_size, self._filter = prompts_per_step, group_size, filter
     self._max_failed_share, self._max_unjudged_share = max_failed_share, max_unjudged_share
@@ -222,7 +225,7 @@ class GroupSampler:
   @contextlib.contextmanager
   def _session(self) -> Iterator[Any]:
     try:
-      with self._rollout.session() as session:
+      with self._rollout.session(**self._told) as session:
         yield session
     finally:
       self.report.add(self._rollout.report)

@@ -23,6 +23,9 @@ from ragrl_jax.store import metrics as metrics_lib
 Evaluate = Callable[[int, Player, Any], dict[str, Any]]
 
 
+APART = ("evaluate", "checkpoint")  # phases that are no part of a step
+
+
 class Clock:
   """Seconds by phase. In a trace of the profiler a phase has its name (`Profile`).
 
@@ -32,23 +35,31 @@ class Clock:
 
   def __init__(self):
     self._seconds: dict[str, float] = {}
+    self._began = time.perf_counter()
 
   @contextlib.contextmanager
   def __call__(self, phase: str) -> Iterator[None]:
     start = time.perf_counter()
     with jax.profiler.TraceAnnotation(phase):
       yield
-    self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
+    self.add(phase, time.perf_counter() - start)
+
+  def add(self, phase: str, seconds: float) -> None:
+    """Adds seconds to a phase."""
+    self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
 
   def move(self, of: str, to: str, seconds: float) -> None:
     """Takes seconds out of one phase and adds them to another."""
-    self._seconds[of] -= seconds
-    self._seconds[to] = self._seconds.get(to, 0.0) + seconds
+    self.add(of, -seconds)
+    self.add(to, seconds)
 
   def report(self) -> dict[str, float]:
-    """Seconds per phase, and their sum as "seconds/step"."""
-    report = {f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()}
-    return report | {"seconds/step": sum(self._seconds.values())}
+    """Seconds per phase since the last report, the rest as "other", and all but APART as "seconds/step"."""
+    began, self._began = self._began, time.perf_counter()
+    self.add("other", self._began - began - sum(self._seconds.values()))
+    found, self._seconds = self._seconds, {}
+    step = sum(seconds for phase, seconds in found.items() if phase not in APART)
+    return {f"seconds/{phase}": seconds for phase, seconds in found.items()} | {"seconds/step": step}
 
 
 def seconds_of(clock: Clock, played: timings.Timings) -> dict[str, float]:
@@ -75,11 +86,12 @@ def waits_for_held_out(config: Settings, recipe: Recipe, *, measured: bool) -> b
   return waits
 
 
-def evaluated(evaluate: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
-  """The metrics of `evaluate(*given)`, and the seconds it took if it measured anything."""
+def evaluated(clock: Clock, evaluate: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
+  """The metrics of `evaluate(*given)`. Its seconds are a phase of the clock if it measured anything."""
   began = time.perf_counter()
-  found = evaluate(*given)
-  return found | {"seconds/evaluate": time.perf_counter() - began} if found else {}
+  if found := evaluate(*given):
+    clock.add("evaluate", time.perf_counter() - began)
+  return found
 
 
 def costs(workdir: pathlib.Path, metrics: dict[str, Any], config: Settings) -> dict[str, Any]:
@@ -101,7 +113,7 @@ def throughput(metrics: dict[str, Any], learner: Learner, episodes: Sequence[str
   learning = seconds["scoring"] + seconds["update"]  # the old and the reference policy's passes are in scoring
   found = {
     "tokens_per_second": sum(episode.num_tokens for episode in episodes) / step,
-    "bottleneck": max(seconds, key=seconds.get),
+    "bottleneck": max(seconds.keys() - APART, key=seconds.get),
     "learner_flops_per_second": metrics["flops"] / learning,
   }
   devices = 1 if learner.mesh is None else learner.mesh.size

@@ -3,6 +3,7 @@
 Order of the calls in a training step: `Scorer.score`, `by_prompts`, `items` (for the learner), `with_advantages`.
 """
 
+import concurrent.futures
 import dataclasses
 import math
 import pathlib
@@ -87,8 +88,8 @@ def score(recipe, examples: Sequence[structs.Example], episodes: Sequence[struct
 class Scorer:
   """Scores the episodes of a run, for the filter of dynamic sampling and for training.
 
-  The filter measures an episode before it is trained on, sometimes a step earlier. What does not depend on the step is
-  then computed only once.
+  An episode is measured when it ends, beside the others' sampling, or by the filter, sometimes a step before it is
+  trained on. What does not depend on the step is then computed only once.
 
   Args:
     penalty: added to every reward, and shown as the term "overlong".
@@ -98,7 +99,13 @@ class Scorer:
 
   def __init__(self, penalty: Penalty | None = None, metric: str = "none", tokenizer=None):
     self._penalty, self._metric, self._tokenizer = penalty, metric, tokenizer
-    self._measured: dict[tuple[int, int], tuple[Any, Scored]] = {}  # (prompt, sample) → recipe, terms without weights
+    # (prompt, sample) → recipe, episode, what waits for its terms without weights
+    self._measured: dict[tuple[int, int], tuple[Any, structs.Episode, Callable[[], Scored]]] = {}
+
+  def begin(self, thread: concurrent.futures.Executor, recipe, example: structs.Example, episode: structs.Episode):
+    """Measures an episode in another thread. `measure` and `score` wait for it, and raise its errors."""
+    found = thread.submit(_unweighted, recipe, example, episode, self._tokenizer).result
+    self._measured[episode.prompt_index, episode.sample] = recipe, episode, found
 
   def measure(
     self, recipe, examples: Sequence[structs.Example], episodes: Sequence[structs.Episode], step: int
@@ -107,8 +114,7 @@ class Scorer:
 
     None if the episode cannot be trained on (`Scored.trains`), or if its outcome is compared and unknown.
     """
-    plain = [_unweighted(recipe, *one) for one in zip(examples, episodes, strict=True)]
-    self._measured |= {(one.episode.prompt_index, one.episode.sample): (recipe, one) for one in plain}
+    plain = [self._known(recipe, *one) for one in zip(examples, episodes, strict=True)]
     value = lambda one: one.outcome if self._metric == "outcome" else one.reward
     return [value(one) if one.trains else None for one in self._weighted(recipe, plain, step)]
 
@@ -122,24 +128,28 @@ class Scorer:
     found = self._weighted(recipe, plain, step)
     if self._tokenizer is None:
       return found
-    signs = signs_lib.of(recipe.parser, self._tokenizer, episodes)
-    return [dataclasses.replace(one, signs=own) for one, own in zip(found, signs)]
+    return [dataclasses.replace(one, signs=one.signs | own) for one, own in zip(found, signs_lib.asked(episodes))]
 
   def _known(self, recipe, example: structs.Example, episode: structs.Episode) -> Scored:
     """The episode as it was measured, unless it was restored or the recipe has been replaced since."""
-    measured, one = self._measured.get((episode.prompt_index, episode.sample), (None, None))
-    same = one is not None and one.episode is episode and measured is recipe
-    return one if same else _unweighted(recipe, example, episode)
+    key = episode.prompt_index, episode.sample
+    by, measured, found = self._measured.get(key, (None, None, None))
+    if by is recipe and measured is episode:
+      return found()
+    one = _unweighted(recipe, example, episode, self._tokenizer)
+    self._measured[key] = recipe, episode, lambda: one
+    return one
 
   def _weighted(self, recipe, scored: Sequence[Scored], step: int) -> list[Scored]:
     weights = dict(recipe.weights(step)) | ({} if self._penalty is None else dict(overlong=1.0))
     return [_weighted(recipe, one, step, weights, self._penalty) for one in scored]
 
 
-def _unweighted(recipe, example: structs.Example, episode: structs.Episode) -> Scored:
-  """What does not depend on the step: all but weights and rewards."""
+def _unweighted(recipe, example: structs.Example, episode: structs.Episode, tokenizer) -> Scored:
+  """What depends neither on the step nor on other episodes: all but weights, rewards and some signs."""
+  signs = {} if tokenizer is None else signs_lib.written(recipe.parser, tokenizer, episode)
   if episode.ended == "failed":
-    return Scored(example, episode, {}, {}, None, None)
+    return Scored(example, episode, {}, {}, None, None, signs=signs)
   return Scored(
     example,
     episode,
@@ -150,6 +160,7 @@ def _unweighted(recipe, example: structs.Example, episode: structs.Episode) -> S
     unearned={} if recipe.unearned is None else recipe.unearned(example, episode),
     pooled={} if recipe.pooled is None else recipe.pooled(example, episode),
     measures={} if recipe.measures is None else recipe.measures(example, episode),
+    signs=signs,
   )
 
 

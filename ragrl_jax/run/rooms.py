@@ -121,7 +121,8 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
 
   Args:
     prepared: what the run consists of.
-    run: compares the contents of questions, models and index with those of its last start.
+    run: compares the contents of questions, models and index with those of its last start, and has the thread in which
+      episodes are measured when they end.
   """
   config, recipe = prepared.settings, prepared.recipe
   objective, optimizer = settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
@@ -142,6 +143,9 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
     player.recipe = recipe.paced(len(examples) / rollout.prompts_per_step)
   taught = config.loss.teacher
   remote = remote_teacher.RemoteTeacher(taught, prepared.tokenizer) if taught.remote else None
+  # Several hosts score copies of the episodes, which they get when all have ended.
+  beside = None if run is None or hosts.count() > 1 else run.thread
+  measured = lambda episode: scorer.begin(beside, player.recipe, sampler.example(episode), episode)
   sampler = group_sampler.GroupSampler(
     player.rollout,
     examples,
@@ -154,6 +158,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
     max_failed_share=config.retrieval.max_failed_share,
     max_unjudged_share=config.judge.max_failed_share,
     ahead=rollout.ahead > 0,
+    on_episode=None if beside is None else measured,
   )
   return Rooms(
     player.recipe,

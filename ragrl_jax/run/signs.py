@@ -3,12 +3,14 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import compress
 
 from ragrl_jax.core.metrics import thought
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.store.episodes import pieces
 from ragrl_jax.structs import MODEL, Episode
 
+THOUGHT = thought.KINDS.index("thought")
 _OPENED = re.compile(r"<[A-Za-z_][\w-]*>\s*$")  # a chat template may open the thought at the prompt's end
 
 
@@ -20,22 +22,27 @@ def of(parser, tokenizer, episodes: Sequence[Episode]) -> list[dict[str, float]]
     tokenizer: gives the text of each token.
     episodes: all of the step. A query is shared if it is asked for two of their questions.
   """
-  asked = [[queries.plain(search.query or "") for search in episode.searches] for episode in episodes]
+  return [written(parser, tokenizer, episode) | own for episode, own in zip(episodes, asked(episodes))]
+
+
+def asked(episodes: Sequence[Episode]) -> list[dict[str, float]]:
+  """The signs of each episode in its searches, and its length."""
+  said = [[queries.plain(search.query or "") for search in episode.searches] for episode in episodes]
   prompts: dict[str, set[int]] = defaultdict(set)
-  for episode, own in zip(episodes, asked):
+  for episode, own in zip(episodes, said):
     for query in own:
       prompts[query].add(episode.prompt_index)
   found = []
-  for episode, own in zip(episodes, asked):
-    signs = _written(parser, tokenizer, episode)
+  for episode, own in zip(episodes, said):
+    signs = dict(response_tokens=float(episode.num_model_tokens), searches=float(len(own)))
     if own:
       signs["queries/repeated"] = 1.0 - len(set(own)) / len(own)
       signs["queries/shared"] = sum(len(prompts[query]) > 1 for query in own) / len(own)
-    found.append(signs | dict(response_tokens=float(episode.num_model_tokens), searches=float(len(own))))
+    found.append(signs)
   return found
 
 
-def _written(parser, tokenizer, episode: Episode) -> dict[str, float]:
+def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
   """The signs in the text that the model wrote: kinds of tokens, repeated words and broken tags."""
   thoughts, broken, count = [], False, Counter()
   surprise: dict[str, float] = defaultdict(float)
@@ -43,8 +50,8 @@ def _written(parser, tokenizer, episode: Episode) -> dict[str, float]:
     for segment, after in zip(talk, (*talk[1:], None)):
       if segment.owner != MODEL:
         continue
-      kind = thought.kinds(segment.text, after and after.query, parser.answer(segment.text))
-      thoughts.append("".join(sign for sign, one in zip(segment.text, kind) if thought.KINDS[one] == "thought"))
+      kind = thought.kinds(segment.text, after and after.query, parser.answer(segment.text)).tobytes()
+      thoughts.append("".join(compress(segment.text, map(THOUGHT.__eq__, kind))))
       end = 0
       for piece, logprob in zip(pieces(tokenizer, segment.ids), segment.logprobs):
         end += len(piece)

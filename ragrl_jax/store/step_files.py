@@ -25,7 +25,9 @@ def steps(folder: pathlib.Path) -> dict[int, pathlib.Path]:
 
 
 def cut(folder: pathlib.Path, restored: int | None) -> None:
-  """Removes the files of steps after the restored one (all, if None): the resumed run writes them again."""
+  """Removes the files of steps after the restored one (all, if None), and unfinished ones: they are written again."""
+  for part in folder.glob(".step_*.part"):
+    part.unlink()
   for step, file in steps(folder).items():
     if restored is None or step > restored:
       file.unlink()

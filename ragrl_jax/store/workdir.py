@@ -1,5 +1,6 @@
 """A run's folder during training: locks it, checks and records the settings, restores, saves, and notes the end."""
 
+import concurrent.futures
 import contextlib
 import json
 import pathlib
@@ -35,6 +36,8 @@ class Run:
   Attributes:
     finished: whether the run has already reached its end, so that there is nothing to do.
     contents: setting → digest of the files that it names, on the first host (`compare`).
+    thread: a thread for work beside the run's own; it does one call after the other.
+    written: waits for the last call of `write`, and raises its error.
     restored: the step from which the run was resumed; None before `restore`, and for a new run.
   """
 
@@ -44,13 +47,15 @@ class Run:
     config: Settings,
     still_held,
     say,
+    thread: concurrent.futures.Executor,
     *,
     objective: str,
     waits_for_held_out: bool,
     resume: str,
     accept_changes: bool,
   ):
-    self._waits_for_held_out = waits_for_held_out
+    self._waits_for_held_out, self.thread = waits_for_held_out, thread
+    self.written: Callable[[], Any] = lambda: None
     self.workdir, self.restored, self._objective = workdir, None, objective
     self._config, self._still_held, self._say, self._changes = config, still_held, say, {}
     self._accept_changes, self._was, self.contents = accept_changes, {}, {}
@@ -161,6 +166,14 @@ class Run:
     jax.tree.map(lambda x: x.delete(), state)  # two copies of parameters and moments would need twice the memory
     return self.checkpoints.restore(like, step)
 
+  def write(self, function: Callable[..., Any], *given: Any) -> None:
+    """Calls a function that writes a step's files, in the run's thread, after the last call has `written`.
+
+    `save` waits for it, so that no checkpoint is newer than the files of its steps. So does the end of the run.
+    """
+    self.written()
+    self.written = self.thread.submit(function, *given).result
+
   def save(self, step: int, state: Any, host: Mapping[str, Any], *, reached: bool = False, older: Any = None) -> None:
     """Saves a checkpoint, unless the step already has one.
 
@@ -170,8 +183,10 @@ class Run:
 
     Raises:
       lock.Held: another machine trains in this folder, too.
+      OSError: the disk is full, perhaps already for what `write` has been given.
     """
     self._still_held()
+    self.written()
     if self.checkpoints.latest() != step:
       base = dict(base=self.base) if self.base else {}
       self.checkpoints.save(step, state, dict(step=step, reached=reached, **base, **host), older=older)
@@ -216,9 +231,13 @@ def opened(
   if resume not in RESUME:
     raise ValueError(f"resume={resume!r}: it must be one of {', '.join(RESUME)} (--resume).")
   how = dict(objective=objective, waits_for_held_out=waits_for_held_out, resume=resume, accept_changes=accept_changes)
-  if not hosts.is_first():
-    yield Run(workdir, config, lambda: None, lambda text: None, **how)
-    return
-  folders.refuse_others(workdir, folders.RUN, flag="--workdir")
-  with lock.held(workdir) as still_held:
-    yield Run(workdir, config, still_held, say, **how)
+  with contextlib.ExitStack() as stack:
+    still_held = lambda: None
+    if hosts.is_first():
+      folders.refuse_others(workdir, folders.RUN, flag="--workdir")
+      still_held = stack.enter_context(lock.held(workdir))
+    else:
+      say = lambda text: None
+    run = Run(workdir, config, still_held, say, stack.enter_context(concurrent.futures.ThreadPoolExecutor(1)), **how)
+    stack.callback(lambda: run.written())
+    yield run

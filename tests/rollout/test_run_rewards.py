@@ -1,6 +1,8 @@
 """The rewards of a run: a recipe's terms, and the penalty for episodes with too many tokens."""
 
+import concurrent.futures
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -78,6 +80,29 @@ def test_the_log_has_the_advantage_of_each_turn_or_token(tmp_path):
   values = [np.zeros(len(item.tokens), np.float32) for item in rewards.items(group)]
   by_token = logged(2, AdvantageSettings(kind="gae", lam=0.0, gamma=1.0, whiten=False), values)
   assert by_token == [([[0.0, 1.0], [], 2.0], 1.0), ([], None), ([[0.0, 0.0, 1.0]], pytest.approx(1 / 3))]
+
+
+def test_an_episode_is_measured_in_a_thread_when_it_ends():
+  where, failing = [], []
+
+  def score(example, episode):
+    where.append(threading.current_thread())
+    if episode.prompt_index in failing:
+      raise KeyError("a mistake in a reward")
+    return ARENA.score(example, episode)
+
+  recipe = dataclasses.replace(ARENA, score=score)
+  made = [dataclasses.replace(said(f"text {i}"), prompt_index=i) for i in range(2)]
+  scorer = rewards.Scorer(rewards.overlong(limit=8, buffer=4))
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    for step in (1, 2):
+      scorer.begin(thread, recipe, EXAMPLE, made[0])
+      assert scorer.score(recipe, [EXAMPLE], made[:1], step) == scored(made[0], limit=8)
+      assert len(where) == step and threading.current_thread() not in where
+    failing.append(1)
+    scorer.begin(thread, recipe, EXAMPLE, made[1])
+    with pytest.raises(KeyError, match="a mistake"):
+      scorer.score(recipe, [EXAMPLE], made[1:], 3)
 
 
 def test_what_the_filter_measured_is_not_scored_again():
