@@ -94,7 +94,7 @@ def with_reward(prepared: Prepared, reward: Reward) -> Prepared:
   Args:
     prepared: the run.
     reward: (example, episode) → a number, or None for an episode that cannot be scored. It must be pure: it is called
-      in another thread, beside the rollout. A run records the digest of its text, and is not continued with another one.
+      in another thread, beside the rollout. A run records the digest of its text, and is not continued with another.
   """
   try:
     text = inspect.getsource(reward)
