@@ -8,13 +8,14 @@ Records are frozen; `dataclasses.replace` makes a changed copy.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 MODEL, ENVIRONMENT = "model", "environment"
+THINK, THOUGHT = "<think>", "</think>"  # the tags around a thought
 NO_VERDICT = "no_verdict"  # name of the fact with the reason for a missing verdict; such an episode is not scored
 
 
@@ -112,13 +113,13 @@ class Episode:
 
   @property
   def turns(self) -> tuple[Segment, ...]:
-    """All segments but the prompt."""
-    return self.segments[1:]
+    """All segments but the prompt, as recipes read them: see `tagged`."""
+    return tagged(self.segments)[1:]
 
   @property
   def model_text(self) -> str:
-    """The joined text of all model segments."""
-    return "".join(s.text for s in self.segments if s.owner == MODEL)
+    """The joined text of all model segments, as recipes read them: see `tagged`."""
+    return "".join(s.text for s in tagged(self.segments) if s.owner == MODEL)
 
   @property
   def searches(self) -> tuple[Segment, ...]:
@@ -178,6 +179,30 @@ class Episode:
     return cls(tuple(segments), facts=dict(facts or {}), ended=ended, example_id=example.id)
 
 
+def opened(segments: Sequence[Segment]) -> bool:
+  """Whether the model is inside a thought that the chat template opened at the prompt's end, as Qwen3.5's does."""
+  is_open = False
+  for segment in segments:
+    if segment.owner == MODEL:
+      is_open = is_open and THOUGHT not in segment.text
+    else:
+      is_open = is_open or segment.text[-32:].rstrip().endswith(THINK)
+  return is_open
+
+
+def tagged(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+  """The segments, in which a thought that the chat template opened has both tags, as if the model had written them.
+
+  A thought that the token budget cut off ends with its segment, so nothing in it is an answer.
+  """
+  made = list(segments)
+  for place, segment in enumerate(segments):
+    if segment.owner == MODEL and opened(segments[:place]):
+      text = f"{THINK}{segment.text}{'' if THOUGHT in segment.text else THOUGHT}"
+      made[place] = dataclasses.replace(segment, text=text)
+  return tuple(made)
+
+
 @dataclasses.dataclass(frozen=True)
 class Sampling:
   """Sampling settings of a generation. The defaults are in `settings.Rollout`.
@@ -204,9 +229,17 @@ class Conversation(Protocol):
     ...
 
   async def generate(
-    self, *, stop: Sequence[str] = (), max_new_tokens: int | None = None, greedy: bool = False
+    self,
+    *,
+    stop: Sequence[str] = (),
+    max_new_tokens: int | None = None,
+    greedy: bool = False,
+    ends: Callable[[str], bool] = lambda text: True,
   ) -> Segment:
-    """Samples until a stop string is complete (its last token is kept whole), EOS, or the token budget is spent."""
+    """Samples until a stop string is complete (its last token is kept whole), EOS, or the token budget is spent.
+
+    ends: whether a stop string ends the turn, which has this text so far.
+    """
     ...
 
   def observe(

@@ -93,14 +93,16 @@ class Maker:
     assert script is not None
     try:
       scripts.facts(example)
-      said = lambda segments: script(example, segments, rng)
+      written = lambda segments: script(example, segments, rng)
+      # The chat template may have opened the thought that the script begins with.
+      said = lambda segments: written(segments).removeprefix(structs.THINK * structs.opened(segments))
       policy: Any = ScriptedPolicy(said, room=self.room, tokenizer=self.tokenizer)
       episode = await self.recipe.play(example, policy, self.tools)
     except scripts.NotShown as why:
       return f"left out: {why}", None
     if (why := self.fault(example, episode)) is not None:
       return f"left out: {why}", None
-    return KEPT, [(segment.owner, segment.text) for segment in episode.turns]
+    return KEPT, [(segment.owner, segment.text) for segment in episode.segments[1:]]
 
   def fault(self, example: structs.Example, episode: structs.Episode) -> str | None:
     """Why the episode is no demonstration: too long, not right, out of shape, or with a trick; None if it is one."""

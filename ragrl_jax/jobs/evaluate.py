@@ -19,6 +19,7 @@ from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.parallel import hosts
+from ragrl_jax.prompting import chat
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import contents, endpoint_player, progress, questions, rewards
 from ragrl_jax.run import player as player_lib
@@ -210,7 +211,7 @@ def described(config: Settings, player: player_lib.Answerer, *, sample: bool) ->
     own_passages=None if config.data.own_passages else False,
     evidence=config.data.evidence,
     cut_middle=config.data.cut_middle,
-    thinking=None if config.prompting.thinking == "default" else config.prompting.thinking,
+    thinking=chat.thinking(player.tokenizer) if config.prompting.thinking == "default" else config.prompting.thinking,
     max_new_tokens=r.max_new_tokens,
     context=r.context,
     reserve=r.reserve or None,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.structs import THINK, THOUGHT
 
 if TYPE_CHECKING:
   from ragrl_jax.prompting.tokenizer import Tokenizer
@@ -71,6 +72,14 @@ def own(messages: Messages, *, open_turn: bool, known: Iterable[str], thinking: 
   opening = lambda role: head.replace("{role}", role) + silent.get(role, "")
   text = "".join(opening(m["role"]) + m["content"] + tail for m in messages)
   return text + (opening("assistant") if open_turn else "")
+
+
+def thinking(tokenizer: "Tokenizer") -> str | None:
+  """What the chat template does with the model's thought: "on": it opens one; "off": it closes one; None: neither."""
+  if not isinstance(tokenizer, Templated) or tokenizer.markers is None:
+    return None
+  text = tokenizer.template([_ASKED], open_turn=True).rstrip()
+  return "on" if text.endswith(THINK) else "off" if text.endswith(THOUGHT) else None
 
 
 def stopped_clock() -> str:

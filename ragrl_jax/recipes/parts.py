@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text import tags
 from ragrl_jax.judging import references
 from ragrl_jax.prompting import wording
 from ragrl_jax.recipes import recipe
-from ragrl_jax.structs import MODEL, Episode, Example, Passage, Policy, Segment, Tools
+from ragrl_jax.structs import MODEL, Conversation, Episode, Example, Passage, Policy, Segment, Tools
 
 Play = Callable[[Example, Policy, Tools], Awaitable[Episode]]
 
@@ -38,10 +39,28 @@ class SectionParser(Parser):
   sections: tuple[str, ...]
   stops: tuple[str, ...] = ("</answer>",)
 
+  def reply(self, text: str, name: str) -> str:
+    """Where the section of this name is: after the thought, unless it is the thought.
+
+    In a format with a thought, one that is never closed hides nothing.
+    """
+    mark = structs.THOUGHT if "think" in self.sections else "think>"
+    return text if name == "think" or mark not in text else spoken(text).lstrip()
+
   def pair(self, text: str, name: str) -> tags.Pair | None:
-    """The first complete section of this name, wherever it is."""
+    """The first complete section of this name in the `reply`."""
+    reply = self.reply(text, name)
+    found = self._pair(reply, name)
+    before = 0 if reply == text else text.index(reply, max(0, text.rfind(structs.THOUGHT)))
+    return found and dataclasses.replace(found, start=found.start + before, end=found.end + before)
+
+  def _pair(self, text: str, name: str) -> tags.Pair | None:
     found = tags.pairs(text, name, opening="first")
     return found[0] if found else None
+
+  async def say(self, talk: Conversation, stop: Sequence[str]) -> Segment:
+    """The model's reply, see `parts.say`."""
+    return await say(talk, stop, every="think" not in self.sections)
 
   def section(self, text: str, name: str) -> str | None:
     """The body of the section of this name, stripped; None if there is none."""
@@ -143,20 +162,23 @@ def spoken(text: str) -> str:
   return text.rpartition("</think>")[2].partition("<think>")[0]
 
 
-def thinks(segments: Sequence[Segment]) -> bool:
-  """Whether the model is inside a `<think>` block, which it or the chat template has opened."""
-  said = ""
-  for segment in reversed(segments):
-    if segment.owner != MODEL:
-      said = segment.text.rstrip()[-len("<think>") :] + said
-      break
-    said = segment.text + said
-  return said.rfind("<think>") > said.rfind("</think>")
+async def say(talk: Conversation, stop: Sequence[str], *, every: bool = False) -> Segment:
+  """The model's next turn, as recipes read it (`structs.tagged`). Stop strings in its own thought end nothing.
+
+  Args:
+    every: in every thought. False: only in one that the chat template opened, because in this recipe's format the model
+      writes `<think>` itself, and what it does before it ends the thought counts, as in the authors' code.
+  """
+  opened = structs.THINK * structs.opened(talk.segments)
+  outside = lambda said: (opened + said).rfind(structs.THINK) <= (opened + said).rfind(structs.THOUGHT)
+  said = await talk.generate(stop=stop, ends=outside) if opened or every else await talk.generate(stop=stop)
+  # Without room for a token, the turn is not among the segments.
+  return structs.tagged(talk.segments)[-1] if talk.segments[-1] is said else said
 
 
 def find_answer(parser: recipe.Parser, episode: Episode) -> str | None:
   """The model's last answer. Each turn is read separately, so tags of two turns never form a pair."""
-  said = (parser.answer(segment.text) for segment in reversed(episode.segments) if segment.owner == MODEL)
+  said = (parser.answer(s.text) for s in reversed(structs.tagged(episode.segments)) if s.owner == MODEL)
   return next((answer for answer in said if answer is not None), None)
 
 

@@ -12,7 +12,7 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages, wording
 from ragrl_jax.recipes.parts import find_answer
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Segment
+from ragrl_jax.structs import ENVIRONMENT, MODEL, THINK, THOUGHT, Episode, Example, Passage, Segment
 
 STOPS = ("</search>", "</answer>")
 _ACTIONS = ("search", "answer")
@@ -48,6 +48,11 @@ def own(text: str) -> str:
   return tags.without(text, passages.OPEN, passages.CLOSE)
 
 
+def acted(text: str) -> str:
+  """The model's `own` text without its complete thoughts: a query or an answer that it only thinks of is none."""
+  return tags.without(own(text), THINK, THOUGHT)
+
+
 @dataclasses.dataclass(frozen=True)
 class Parser:
   """Model text → action.
@@ -75,9 +80,9 @@ class Parser:
   def act(self, text: str) -> tuple[str, str] | None:
     """("search", query) or ("answer", answer), stripped, or another of `actions`; None without a valid action.
 
-    See `own` for a block of results that the model wrote.
+    See `acted` for tags in thoughts, and `own` for a block of results that the model wrote.
     """
-    said = own(text)
+    said = acted(text)
     found = tags.last(said, self.actions) if self.action == "last" else tags.first_match(said, self.actions)
     return None if found is None else (found.name, found.body.strip())
 
@@ -88,7 +93,7 @@ class Parser:
 
   def answer(self, text: str) -> str | None:
     """The last complete answer in the text, or None. "" is an answer."""
-    found = tags.pairs(own(text), "answer", opening=self.action)
+    found = tags.pairs(acted(text), "answer", opening=self.action)
     return found[-1].body.strip() if found else None
 
   def stop(self, text: str) -> str:

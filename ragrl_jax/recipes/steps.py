@@ -58,7 +58,8 @@ def steps(turns: Sequence[Segment], action: str = "last") -> Steps:
         begins = thoughts and thoughts[0] == blocks[0]
         read.append((unread, thoughts[0].body.strip() if begins else None, place))
         unread = None
-      if answers := tags.pairs(said, "answer", opening=action):
+      answers = tags.pairs(said, "answer", opening=action)
+      if answers := [one for one in answers if not any(t.start < one.start and one.end < t.end for t in thoughts)]:
         answer = answers[-1]
         before = _last_before(thoughts, answer.start)
         answered = [(latest if before is None else before, answer.body.strip() or None)]

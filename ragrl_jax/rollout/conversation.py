@@ -5,9 +5,10 @@ sends it the first tokens and, with every turn, the environment's tokens since t
 for the future of a turn, and holds no lock.
 """
 
+import dataclasses
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import structs
@@ -154,9 +155,16 @@ class Conversation:
     return tuple(self._ids)
 
   async def generate(
-    self, *, stop: Sequence[str] = (), max_new_tokens: int | None = None, greedy: bool = False
+    self,
+    *,
+    stop: Sequence[str] = (),
+    max_new_tokens: int | None = None,
+    greedy: bool = False,
+    ends: Callable[[str], bool] = lambda text: True,
   ) -> Segment:
     """Samples until a stop string is completed (kept whole), EOS, the turn's budget or the end of the context.
+
+    ends: whether a stop string ends the turn, which has this text so far.
 
     Returns:
       The new segment. If there is no room for one token, an empty one whose stop is "budget"; it is not kept.
@@ -172,27 +180,32 @@ class Conversation:
     if (room := self.room()) < 1:  # no turn, so the engine is not told
       self._full = True
       return Segment(MODEL, (), "", stop=BUDGET)
-    turn = Turn(
-      self.number,
-      self.tokens[len(self._ids) - self._unsent :],
-      budget=min(budget, room),
-      accept=policy.client.stops.mask(tuple(stop)),
-      temperature=0.0 if greedy else sampling.temperature,
-      top_k=sampling.top_k,
-      top_p=sampling.top_p,
-    )
-    self._unsent, self._generating = 0, True
-    ended = await policy.client.submit(turn)
-    # A cancelled generate() does not get here. The engine finishes the turn, and the conversation can only be closed.
-    self._generating = False
-    self._ids += ended.ids
-    # The context ended the turn, not max_new_tokens, so the episode ends with "budget".
-    self._full = ended.stop == lanes.FULL and room <= budget
-    name = "length" if ended.stop == lanes.FULL else policy.client.stops.names[ended.stop]
-    text = policy.tokenizer.decode(ended.ids)
-    said = Segment(MODEL, ended.ids, text, logprobs=ended.logprobs, stop=name, routes=ended.routes)
+    said = Segment(MODEL, (), "")
+    while not said.stop or (said.stop in stop and not ends(said.text) and len(said.ids) < min(budget, room)):
+      turn = Turn(
+        self.number,
+        self.tokens[len(self._ids) - self._unsent :],
+        budget=min(budget, room) - len(said.ids),
+        accept=policy.client.stops.mask(tuple(stop)),
+        temperature=0.0 if greedy else sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+      )
+      self._unsent, self._generating = 0, True
+      ended = await policy.client.submit(turn)
+      # A cancelled generate() does not get here. The engine finishes the turn, and the conversation can only be closed.
+      self._generating = False
+      self._ids += ended.ids
+      # The context ended the turn, not max_new_tokens, so the episode ends with "budget".
+      self._full = ended.stop == lanes.FULL and room <= budget
+      name = "length" if ended.stop == lanes.FULL else policy.client.stops.names[ended.stop]
+      ids, logprobs = said.ids + tuple(ended.ids), said.logprobs + tuple(ended.logprobs)
+      text, routes = policy.tokenizer.decode(ids), said.routes + ended.routes
+      said = Segment(MODEL, ids, text, logprobs=logprobs, stop=name, routes=routes)
+    if said.stop in stop and not ends(said.text):  # the stop string used up the budget
+      said, self._full = dataclasses.replace(said, stop="length"), room <= budget
     self._segments.append(said)
-    return self._segments[-1]
+    return said
 
   def observe(
     self, text: str | Sequence[int], *, query: str | None = None, found: Sequence[Passage] | None = None

@@ -8,6 +8,7 @@ The tape records everything in order, so that a test can compare it with a liter
 
 import asyncio
 import concurrent.futures
+import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -64,17 +65,22 @@ class ScriptedConversation:
     return self.policy.room - sum(len(s.ids) for s in self.segments)
 
   async def generate(
-    self, *, stop: Sequence[str] = (), max_new_tokens: int | None = None, greedy: bool = False
+    self,
+    *,
+    stop: Sequence[str] = (),
+    max_new_tokens: int | None = None,
+    greedy: bool = False,
+    ends: Callable[[str], bool] = lambda text: True,
   ) -> Segment:
-    """The script's next text, cut after the first stop string."""
+    """The script's next text, cut after the first stop string that ends the turn."""
     if self.room() < 1:
       self.policy.tape.append(("full", ""))
       return Segment(MODEL, (), "", stop="budget")
     script = self.policy.script
     drawn = script(self.segments) if callable(script) else script.pop(0)
     text, logprobs = (drawn, None) if isinstance(drawn, str) else drawn
-    ends = [(text.find(s) + len(s), s) for s in stop if s in text]
-    end, why = min(ends, default=(len(text), "eos"))
+    found = sorted((match.end(), s) for s in stop for match in re.finditer(re.escape(s), text))
+    end, why = next((one for one in found if ends(text[: one[0]])), (len(text), "eos"))
     text = text[:end]
     self.policy.tape.append(("generate", tuple(stop), text))
     ids = self._ids(text)

@@ -39,7 +39,7 @@ class ChatTalk:
     """Tokens left."""
     return self.policy.most - sum(len(segment.ids) for segment in self._segments)
 
-  async def generate(self, *, stop=(), max_new_tokens=None, greedy=False):
+  async def generate(self, *, stop=(), max_new_tokens=None, greedy=False, ends=None):
     """The next reply."""
     if self.room() < 1:
       return Segment(MODEL, (), "", stop="budget")

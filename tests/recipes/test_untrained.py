@@ -2,8 +2,7 @@ import dataclasses
 
 import pytest
 
-from ragrl_jax import recipes
-from ragrl_jax.recipes import parts
+from ragrl_jax import recipes, structs
 from ragrl_jax.recipes.untrained import several
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Segment
 from ragrl_jax.testing import scripted
@@ -41,17 +40,17 @@ def test_nothing_is_searched_for(preset):
 def test_an_answer_in_a_thought_is_none(opened):
   """A reasoning model tries answers while it thinks; a chat template may have opened its thought (Qwen3.5's does)."""
   recipe = recipes.get("untrained", "closed_book")
-  episode, _, said = tape("closed_book", ["<think> perhaps <answer> Bob </answer>", f" no. </think>{ANSWER}"])
-  assert len(said) == 2 and recipe.outcome(EXAMPLE, episode) == 1.0  # the turn goes on after the first tag
-  episode, _, _ = tape("closed_book", [f"<think> perhaps {ANSWER}", " no. </think> I do not know"])
+  episode, _, said = tape("closed_book", [f"<think> perhaps <answer> Bob </answer> no. </think>{ANSWER}"])
+  assert len(said) == 1 and recipe.outcome(EXAMPLE, episode) == 1.0  # the turn goes on after the first tag
+  episode, _, _ = tape("closed_book", [f"<think> perhaps {ANSWER} no. </think> I do not know"])
   assert recipe.outcome(EXAMPLE, episode) == 0.0
   answer = recipe.parser.answer
   assert answer(f"{opened} so <answer> Bob </answer> </think> {ANSWER}") == "Ann Lee"
   assert answer(f"{opened} so {ANSWER} </think> I do not know") is None
   assert answer(f"{ANSWER} <think> or <answer> Bob </answer>") == "Ann Lee" and answer(ANSWER) == "Ann Lee"
   prompt = Segment(ENVIRONMENT, (), f"assistant\n{opened}\n")
-  assert parts.thinks([prompt, Segment(MODEL, (), "well")]) == bool(opened)
-  assert not parts.thinks([prompt, Segment(MODEL, (), "well </think> so")])
+  assert structs.opened([prompt, Segment(MODEL, (), "well")]) == bool(opened)
+  assert not structs.opened([prompt, Segment(MODEL, (), "well </think> so")])
 
 
 def test_rag_searches_once():

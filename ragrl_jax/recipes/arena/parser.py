@@ -20,9 +20,9 @@ class Parser(parts.SectionParser):
 
   def in_shape(self, text: str) -> bool:
     """Whether the text has every section, in order, as `shape` requires."""
+    text = self.reply(text, self.sections[0])
     if self.shape == "repo":  # no "<" in a body; after the answer only the line must end, not the text
       pattern = r"\s*".join(f"<{name}>[^<]*</{name}>" for name in self.sections)
       return re.match(f"{pattern}$", text, re.MULTILINE) is not None
-    parts = tags.sections(text, self.sections)  # one after the other; white space may precede the first
-    opened = text.startswith(f"<{self.sections[0]}>")
-    return opened and parts is not None and tuple(part.name for part in parts) == self.sections
+    found = tags.sections(text, self.sections) if text.startswith(f"<{self.sections[0]}>") else None
+    return found is not None and tuple(part.name for part in found) == self.sections

@@ -15,7 +15,7 @@ def build(prompt: Prompt, parser: Parser, *, stops: Sequence[str], judge: bool):
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk = policy.start(prompt.messages(example))
-    said = await talk.generate(stop=stops)
+    said = await parser.say(talk, stops)
     episode = talk.end("answer" if said.stop in stops else None)  # frees its pages while the judge reads
     answer = parser.answer(episode.model_text)
     if not judge or not answer or not example.golds or qa.exact_match(answer, example.golds, style="spaced"):

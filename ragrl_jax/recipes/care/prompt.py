@@ -115,7 +115,7 @@ class Parser(parts.Parser):
   def answer(self, text: str) -> str | None:
     """The stripped text after "Answer:", as `which` says. Without one: the whole text if `unmarked`, else None."""
     if self.which == "whole":
-      return text.strip() or None
+      return parts.spoken(text).strip() or None
     if self.which == "first":
       at = text.find(ANSWER)
     else:

@@ -108,7 +108,7 @@ def make_play(prompt: Prompt, parser: Parser, switches: "Switches"):
       example = dataclasses.replace(example, passages=await tools.search(example.question, top_k))
       facts["retrieved"] = [(passage.title, passage.text) for passage in example.passages]
     talk = policy.start(prompt.messages(example))
-    said = await talk.generate(stop=ends)
+    said = await parser.say(talk, ends)
     found = {name: find_span(policy.tokenizer, said.ids, parser, name) for name in ("reason", "extract")}
     if not parser.sections:
       found["extract"] = whole_span(policy.tokenizer, said.ids)

@@ -103,7 +103,7 @@ class Parser(parts.SectionParser):
 
   def written(self, text: str) -> str:
     """The evidence: the body of its section, or the whole of a free text; "" if there is none."""
-    return (self.section(text, self.evidence) or "") if self.evidence else text.strip()
+    return (self.section(text, self.evidence) or "") if self.evidence else self.reply(text, self.evidence).strip()
 
   def in_shape(self, text: str) -> bool:
     """Whether there is exactly one section of each name, in order, with only white space around them.
@@ -112,15 +112,15 @@ class Parser(parts.SectionParser):
     free text.
     """
     if not self.sections:
-      return says(text)
-    parts = tags.sections(text, NAMES)
+      return says(self.reply(text, self.evidence))
+    parts = tags.sections(self.reply(text, self.evidence), NAMES)
     return (
       parts is not None
       and tuple(part.name for part in parts) == self.sections
       and all(says(part.body) for part in parts if part.name != "answer")
     )
 
-  def pair(self, text: str, name: str) -> tags.Pair | None:
+  def _pair(self, text: str, name: str) -> tags.Pair | None:
     """The first complete section of this name, anywhere in the text; an answer only outside of the other sections.
 
     A reason counts as missing if an extract begins before its end. The answer from the reason alone continues from all
@@ -130,8 +130,8 @@ class Parser(parts.SectionParser):
       read = text
       for other in tags.outer(text, NAMES[:2]):
         read = f"{read[: other.start]}{' ' * (other.end - other.start)}{read[other.end :]}"
-      found = super().pair(read, name)
+      found = super()._pair(read, name)
       body = slice(found.start + len("<answer>"), found.end - len(END)) if found else slice(0)
       return dataclasses.replace(found, body=text[body]) if found else None
-    found = super().pair(text, name)
+    found = super()._pair(text, name)
     return None if found and name == "reason" and "<extract>" in text[: found.end] else found

@@ -11,7 +11,7 @@ from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes import scripts, search_agent
-from ragrl_jax.recipes.parts import Prompt, find_answer
+from ragrl_jax.recipes.parts import Prompt, find_answer, say
 from ragrl_jax.recipes.search_agent import NOTICES, Parser, hollow, in_shape
 from ragrl_jax.settings.fields import Rules, setting
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Policy, Segment, Tools
@@ -105,7 +105,7 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str):
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk, reader = policy.start(prompt.messages(example)), Reader(tools)
     for turn in range(max_searches + 1):  # n searches, n + 1 generations; the last one can only answer
-      said = await talk.generate(stop=parser.stops)
+      said = await say(talk, parser.stops)
       action = parser.act(said.text)
       if action is not None and action[0] == "answer":
         return talk.end("answer", **parser.facts)

@@ -55,9 +55,7 @@ def make_loop(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_
         if not talk.observe(shown, query=query, found=found):
           return talk.end("budget")
       stops = parser.stops if left else (END,)  # after the last search, the model can only answer
-      said = await talk.generate(stop=stops)
-      while said.stop in stops and parts.thinks(talk.segments):  # a tag in a thought ends nothing
-        said = await talk.generate(stop=stops)
+      said = await parts.say(talk, stops, every=True)
       query = parser.query(said.text, question) if left and said.stop in stops else None
       if query is None and (said.stop == END or said.stop not in stops):
         return talk.end("answer" if said.stop == END else None)

@@ -12,6 +12,7 @@ from typing import Any
 from ragrl_jax.core.rewards import quotes
 from ragrl_jax.core.text import beginnings, tags
 from ragrl_jax.prompting import passages
+from ragrl_jax.recipes import parts
 from ragrl_jax.recipes.search_agent import own
 from ragrl_jax.recipes.untrained.prompt import END, Prompt
 from ragrl_jax.structs import Episode, Example, Passage, Policy, ToolFailed, Tools
@@ -51,7 +52,7 @@ async def ask_about_documents(
     if not talk.observe(shown, query=query, found=found):
       return talk.end("budget"), ()
     found = passages.parse_block(shown) or ()  # later prompts show the same shortened documents
-  await talk.generate(stop=stop)
+  await parts.say(talk, stop, every=True)
   return talk.end(), found
 
 
@@ -160,7 +161,7 @@ def make_refined(prompt: Prompt, reader: Prompt, method: str, *, search: bool, m
       text = " ".join(find_copied(text, found))
     left = (Passage("refined", "", text),) if text else ()
     talk = policy.start(reader.over(dataclasses.replace(example, passages=left), left))
-    said = await talk.generate(stop=(END,))
+    said = await parts.say(talk, (END,), every=True)
     encode = policy.tokenizer.encode
     count = lambda text: len(encode(beginnings.for_ids(text, MOST_COUNTED, encode)))
     return join(
@@ -221,7 +222,7 @@ def make_adaptive(
       label = "A" if alone >= 0.5 else "B" if once and once >= 0.5 else "C"
     else:
       talk = policy.start(prompt.messages(example))
-      said = await talk.generate(stop=(NEED,))
+      said = await parts.say(talk, (NEED,), every=True)
       before.append(talk.end())
       found = tags.last(said.text, "need")
       label = read_label(found.body if found else "")

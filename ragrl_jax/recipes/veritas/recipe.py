@@ -115,7 +115,7 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str, j
 
   async def search_and_answer(talk: Conversation, policy: Policy, tools: Tools) -> str:
     for turn in range(max_searches + 1):  # n searches, n + 1 generations: the last one can only answer
-      said = await talk.generate(stop=STOPS)
+      said = await parts.say(talk, STOPS)
       action, text = parser.act(said.text) or ("", "")
       if action == "answer":
         return "answer"

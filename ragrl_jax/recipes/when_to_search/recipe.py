@@ -15,7 +15,7 @@ from ragrl_jax.judging import references
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes import scripts
-from ragrl_jax.recipes.parts import Prompt, find_answer
+from ragrl_jax.recipes.parts import Prompt, find_answer, say
 from ragrl_jax.recipes.search_agent import STOPS, Parser
 from ragrl_jax.recipes.when_to_search.reward import ANSWER, Reward, to_judge
 from ragrl_jax.settings.fields import setting
@@ -89,7 +89,7 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches):
     talk = policy.start(prompt.messages(example))
     why = None
     for searches in range(max_searches + 1):  # n searches, n + 1 generations; the last one can only answer
-      said = await talk.generate(stop=STOPS)
+      said = await say(talk, STOPS)
       action, text = parser.act(said.text) or ("", "")
       if action == "answer":
         why = "answer"
