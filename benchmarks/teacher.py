@@ -1,6 +1,6 @@
 """Shows what a teacher, and credit by information gain, do in the made-up world: python benchmarks/teacher.py [--docs]
 
-Every run starts from the warm start of a quickstart, or from its 100th step. Its teacher is the policy that this
+Every run starts from the warm start of a quickstart, or from its 125th step. Its teacher is the policy that this
 quickstart ended with, or a model of four times the parameters. A finished run is not repeated, and a killed one begins
 again.
 --docs puts what the runs in --out show into docs/teacher.jsonl, which keeps what other runs showed, and prints
@@ -9,6 +9,7 @@ docs/teacher.md from it. --cost measures what credit by information gain adds to
 
 import argparse
 import dataclasses
+import functools
 import json
 import pathlib
 import shutil
@@ -51,13 +52,8 @@ SIZES = dict(
 )
 # OUT is the folder of the runs.
 TEACHER = dict(path="OUT/quickstart/model", kind="reverse", alone=True)
-WEAK = dict(
-  model=dict(path="OUT/weak"),
-  steps=40,
-  rollout=dict(prompts_per_step=8),
-  learner=dict(micro_rows=4),
-  optimizer=dict(learning_rate=1e-3),
-)
+WEAK = dict(model=dict(path="OUT/weak_0/model"), steps=24, rollout=dict(prompts_per_step=4), learner=dict(micro_rows=4))
+WEAK_STEPS = 125  # of fine-tuning
 LARGER = "teacher, 4.1M parameters"
 WARM_ARMS: dict[str, dict[str, Any]] = {
   "GRPO": {},
@@ -78,13 +74,13 @@ def main():
   cli.add_argument("--seeds", nargs="*", default=range(5), help="which seeds")
   cli.add_argument("--docs", action="store_true", help="record what the runs show, and print the page")
   cli.add_argument("--cost", action="store_true", help="measure, record and print what gains cost")
-  cli.add_argument("--one", default="", help="ARM/SEED: this run only, in this process; ARM may be large")
+  cli.add_argument("--one", default="", help="ARM/SEED: this run only, in this process; ARM may be weak or large")
   args = cli.parse_args()
   logging.set_verbosity(logging.WARNING)
   out = args.out.resolve()
   if args.one:
     arm, seed = args.one.split("/")
-    large(out) if arm == "large" else run(arm, out, int(seed))
+    {"weak": weak, "large": large}.get(arm, functools.partial(run, arm))(out, int(seed))
     return
   if args.cost:
     merge([dict(arm="cost", seed=0, commit=mismatch.commit(), seconds=cost(out))])
@@ -92,9 +88,9 @@ def main():
     merge(recorded(out))
   else:
     play(out / "quickstart", ["-m", "ragrl_jax", "quickstart", f"--workdir={out / 'quickstart'}"], "summary.json")
-    export = f"--checkpoint={out / 'quickstart' / 'warm' / 'checkpoints' / '100'}", f"--out={out / 'weak'}"
-    play(out / "weak", ["-m", "ragrl_jax", "export", *export], "config.json")
-    for arm, seeds in [("large", [0])] * (LARGER in args.arms) + [(arm, args.seeds) for arm in args.arms]:
+    for arm, seeds in (
+      [("weak", [0])] + [("large", [0])] * (LARGER in args.arms) + [(arm, args.seeds) for arm in args.arms]
+    ):
       for seed in seeds:
         play(folder(out, arm, seed), [__file__, f"--one={arm}/{seed}", f"--out={out}"], "result.json")
     return
@@ -112,21 +108,31 @@ def folder(out: pathlib.Path, arm: str, seed: int | str) -> pathlib.Path:
   return collapse.folder(out, arm.replace(".", "_"), seed)
 
 
-def large(out: pathlib.Path) -> None:
+def weak(out: pathlib.Path, seed: int) -> None:
+  """The first WEAK_STEPS steps of the quickstart's warm start, after which it hardly copies names yet."""
+  collapse.begin(workdir := folder(out, "weak", seed))
+  fine_tune(out, workdir, steps=WEAK_STEPS)
+  (workdir / "result.json").write_text("{}")
+
+
+def large(out: pathlib.Path, seed: int) -> None:
   """A teacher of 4.1M parameters: the quickstart's two stages at LARGE, the second one shorter."""
-  collapse.begin(workdir := folder(out, "large", 0))
-  config = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
-  quickstart.use_world(config, out / "quickstart" / "world", 0)
-  config.model.shape.update(LARGE)
+  collapse.begin(workdir := folder(out, "large", seed))
   began = time.process_time()
-  quickstart.warm_start(config, workdir / "sft")
-  config = config_lib.load(ROOT / "configs" / "quickstart.py")
-  quickstart.use_world(config, out / "quickstart" / "world", 0)
+  fine_tune(out, workdir / "sft", model=dict(shape=LARGE))
+  config = started(out, seed)
   config.model.path, config.steps = str(workdir / "sft" / "model"), LARGE_STEPS
   config.evaluate.update(every=LARGE_STEPS, examples=0)
   config.loss.minibatches = 2
   config.optimizer.update(learning_rate=2e-4, warmup_steps=2)
-  finish(config, workdir, began, arm="large", seed=0)
+  finish(config, workdir, began, arm="large", seed=seed)
+
+
+def fine_tune(out: pathlib.Path, workdir: pathlib.Path, **changes) -> None:
+  config = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
+  quickstart.use_world(config, out / "quickstart" / "world", 0)
+  config.update(changes)
+  quickstart.warm_start(config, workdir)
 
 
 def run(arm: str, out: pathlib.Path, seed: int) -> None:
@@ -337,8 +343,8 @@ reward is paid at the end, as here, it equals GRPO to the bit.
 
 ## From a start that cannot do the task yet
 
-The same, from the 100th step of the warm start, where the model does not copy names yet: {weak[steps]} steps of
-{weak_episodes} episodes at a rate of {weak[optimizer][learning_rate]}.
+The same, from the 125th of the warm start's 175 steps, where the model hardly copies names yet: {weak[steps]} steps of
+{weak_episodes} episodes.
 
 {head}
 {from_weak}
