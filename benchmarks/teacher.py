@@ -353,10 +353,19 @@ The teacher reaches .9 in at most half of GRPO's episodes in {weak_sooner} seeds
 
 Runs that are missing: {missing}.
 
+## What can be said of it
+
+- From a good warm start nothing was gained by a teacher of the student's size: GRPO needs some forty episodes there. It
+  then falls again at this rate and with eight episodes a step, where teachers hold it up.
+- Whether `:opsd` or information gains are better than GRPO is not decided by the seeds that have run.
+- A teacher of 4.1M parameters, and self-teaching at 135M, have not been run.
+
 ## What a gain costs
 
-With four searches in every episode of the quickstart, a step with `credit="information"` takes {cost}
-(`python benchmarks/teacher.py --cost`: medians of steps that take turns).
+With four searches in every episode of the quickstart, a step with `credit="information"` takes
+{cost}, at
+most 1.15 times being the aim (`python benchmarks/teacher.py --cost`: medians of steps that take turns, on a CPU, whose
+rows are trees of any depth. On GPUs and TPUs only a group's common beginning is shared, so there it costs more).
 
 ## Every run
 
