@@ -1,13 +1,15 @@
-"""benchmarks/collapse.py and benchmarks/mismatch.py: what counts as collapse, and the page that their record gives."""
+"""The benchmarks collapse.py, mismatch.py and teacher.py: what counts as collapse, and the pages of their records."""
 
 import pathlib
 import sys
 
 import pytest
 
+from ragrl_jax.store import jsonl
+
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-collapse = pytest.importorskip("collapse")
+collapse, teacher = pytest.importorskip("collapse"), pytest.importorskip("teacher")
 
 
 def curve(*em):
@@ -42,3 +44,14 @@ def test_alarms_are_replayed_from_a_runs_metrics():
 
 def test_the_page_is_what_the_record_gives():
   assert collapse.PAGE.read_text() == collapse.page(collapse.merged([]))
+
+
+def test_the_page_of_teachers_is_that_of_its_record():
+  assert teacher.PAGE.read_text() == teacher.page([*jsonl.read(teacher.RECORD)])
+
+
+def test_a_goal_is_reached_where_two_evaluations_in_a_row_do():
+  row = lambda *em: dict(em=curve(*em), episodes=8)
+  assert [teacher.reached(row(*em)) for em in ((0.4, 0.9, 0.8, 0.9, 1.0), (0.4, 0.9, 0.8))] == [48, None]
+  runs, base = {0: row(0.9, 0.9, 0.9), 1: row(0.1, 0.1)}, {0: row(0.1, 0.1), 1: row(0.9, 0.9), 2: row(0.9, 0.9)}
+  assert teacher.halved(runs, base) == "1 of 2"
