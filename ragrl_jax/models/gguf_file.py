@@ -1,7 +1,7 @@
 """Writes the model of a GGUF file as a Hugging Face folder: config.json, and its tensors under their names there.
 
-llama.cpp stores the rows of Llama's q and k in the order of its own rotation, and Gemma's norms as gains.
-Source: github.com/ggml-org/llama.cpp, convert_hf_to_gguf.py and gguf-py.
+llama.cpp stores the rows of Llama's q and k in the order of its own rotation, and Gemma's and Qwen3.5's norms as gains.
+Source: github.com/ggml-org/llama.cpp, convert_hf_to_gguf.py and gguf-py; transformers, integrations/gguf.
 """
 
 import contextlib
@@ -19,7 +19,11 @@ import numpy as np
 
 from ragrl_jax.models import families, hf, tensors
 
-ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}  # → our family
+ARCHITECTURES = {  # → our family
+  **{name: name for name in ("llama", "qwen2", "qwen3")},
+  "gemma3": "gemma3_text",
+  "qwen35": "qwen3_5_text",
+}
 LARGEST_GEMMA = 62  # layers of Gemma 3 27B, whose scores alone are divided by √(d_model / num_heads) (llama.cpp)
 LLAMA3 = dict(low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 
@@ -117,9 +121,10 @@ def _config(file: GgufFile) -> dict[str, Any]:
   need = lambda key: file.required(f"{name}.{key}")
   get = lambda key, default=None: file.fields.get(f"{name}.{key}", default)
   family = families.FAMILIES[ARCHITECTURES[name]]
-  heads, width, layers = need("attention.head_count"), need("embedding_length"), need("block_count")
+  heads, width = need("attention.head_count"), need("embedding_length")
+  layers = need("block_count") - get("nextn_predict_layers", 0)  # the last blocks draft tokens: they are not read
   head_dim = get("attention.key_length", get("rope.dimension_count", width // heads))
-  if get("rope.dimension_count", head_dim) != head_dim:
+  if get("rope.dimension_count", head_dim) != head_dim and not family.hybrid:
     raise ValueError(f"{file.where}: {name}.rope.dimension_count is not the head's width: it is not supported.")
   if name != "gemma3" and get("attention.sliding_window"):
     raise ValueError(f"{file.where}: {name}.attention.sliding_window is set: it is supported for gemma3 only.")
@@ -144,6 +149,17 @@ def _config(file: GgufFile) -> dict[str, Any]:
   config[family.activation_key] = family.activation
   if family.attention_bias is None:
     config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
+  if family.hybrid:
+    values = need("ssm.time_step_rank")
+    config |= dict(
+      full_attention_interval=need("full_attention_interval"),
+      partial_rotary_factor=get("rope.dimension_count", head_dim) / head_dim,
+      linear_num_key_heads=need("ssm.group_count"),
+      linear_num_value_heads=values,
+      linear_key_head_dim=need("ssm.state_size"),
+      linear_value_head_dim=need("ssm.inner_size") // values,
+      linear_conv_kernel_dim=need("ssm.conv_kernel"),
+    )
   if name == "gemma3":
     config |= dict(
       sliding_window=need("attention.sliding_window"),
@@ -178,26 +194,30 @@ def _entries(file: GgufFile, config: dict[str, Any]) -> Iterator[tuple]:
   """(name in the folder, shape, function that reads it) of all tensors, for `tensors.write`."""
   import gguf
 
-  family, layers = config["model_type"], config["num_hidden_layers"]
-  number = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}[file.fields["general.architecture"]]
+  family, layers, architecture = config["model_type"], config["num_hidden_layers"], file.fields["general.architecture"]
+  number = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
   names = gguf.get_tensor_name_map(number, layers)
-  templates = [
-    name for name in {**families.TENSORS, **families.FAMILIES[family].tensors}.values() if name.count("{}") < 2
-  ]
+  ours = {**families.TENSORS, **families.FAMILIES[family].tensors}
+  ours |= families.DELTA if families.FAMILIES[family].hybrid else {}
   theirs = {}
-  for name in (template.format(layer) for template in templates for layer in range(layers)):
-    theirs[names.get_name(name, try_suffixes=(".weight", ".bias"))] = name
+  for name in (name.format(layer) for name in ours.values() if name.count("{}") < 2 for layer in range(layers)):
+    theirs[names.get_name(name.replace("dt_bias", "dt_proj.bias"), try_suffixes=(".weight", ".bias"))] = name
+  drafts = tuple(f"blk.{block}." for block in range(layers, file.fields[f"{architecture}.block_count"]))
   for name, tensor in file.tensors.items():
-    if name == "rope_freqs.weight":  # a setting, see _rope_scaling
+    if name == "rope_freqs.weight" or name.startswith(drafts):  # the first is a setting, see _rope_scaling
       continue
     if name not in theirs:
       raise ValueError(f"{file.where}: tensor {name} has no place in a {family} model.")
     shape = tuple(int(size) for size in reversed(tensor.shape))
+    if "conv1d" in name:
+      shape = shape[0], 1, shape[1]
     yield theirs[name], shape, functools.partial(_tensor, tensor, theirs[name], shape, config)
 
 
 def _tensor(tensor, name: str, shape: tuple[int, ...], config: dict[str, Any]) -> np.ndarray:
   values = _dequantised(tensor).reshape(shape)
+  if ".linear_attn." in name:
+    return _of_delta_layer(values, name.partition(".linear_attn.")[2], config)
   if config["model_type"] == "llama" and (".q_proj." in name or ".k_proj." in name):
     heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
     halves = values.reshape(heads, shape[0] // heads // 2, 2, *shape[1:])  # pairs of neighbours, not of halves
@@ -205,6 +225,19 @@ def _tensor(tensor, name: str, shape: tuple[int, ...], config: dict[str, Any]) -
   if families.FAMILIES[config["model_type"]].zero_norms and "norm" in name:
     return values - 1
   return values
+
+
+def _of_delta_layer(values: np.ndarray, name: str, config: dict[str, Any]) -> np.ndarray:
+  """llama.cpp has the first value head of all key heads, then the second one of all, and -exp(A_log)."""
+  keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+  if name == "norm.weight":
+    return values
+  if name == "out_proj.weight":  # it reads values: its columns are theirs
+    return _of_delta_layer(values.T, "in_proj_z.weight", config).T
+  first = 2 * keys * config["linear_key_head_dim"] if "qkv" in name or "conv1d" in name else 0  # rows of q and k
+  rows = values[first:].reshape(heads // keys, keys, -1, *values.shape[1:])
+  made = np.concatenate((values[:first], rows.swapaxes(0, 1).reshape(values[first:].shape)))
+  return np.log(-made) if name == "A_log" else made
 
 
 def _dequantised(tensor) -> np.ndarray:

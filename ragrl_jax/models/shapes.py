@@ -11,6 +11,8 @@ SMOL = dict(LLAMA, tied=True, max_position=8192)
 LLAMA["rope_scaling"] = RopeScaling(8.0, 1.0, 4.0, 8192)
 MOE = dict(QWEN3, family="qwen3_moe", num_experts=128, experts_per_token=8)
 GEMMA = dict(family="gemma3_text", window=512, local_rope_theta=families.LOCAL_THETA)
+QWEN3_5 = dict(family="qwen3_5_text", max_position=262_144, attend_every=families.ATTEND_EVERY, rotary_dim=64)
+QWEN3_5 |= dict(delta_key_heads=16, delta_value_heads=16, delta_key_dim=128, delta_value_dim=128, delta_conv=4)
 
 # In DecoderConfig's order: vocab_size, d_model, num_layers, num_heads, num_kv_heads, head_dim, d_ff, rope_theta.
 SHAPES: dict[str, DecoderConfig] = {
@@ -23,6 +25,15 @@ SHAPES: dict[str, DecoderConfig] = {
   "qwen3-4b": DecoderConfig(151_936, 2560, 36, 32, 8, 128, 9728, 1e6, **QWEN3 | dict(tied=True)),
   "qwen3-8b": DecoderConfig(151_936, 4096, 36, 32, 8, 128, 12_288, 1e6, **QWEN3),
   "qwen3-30b-a3b": DecoderConfig(151_936, 2048, 48, 32, 4, 128, 768, 1e6, **MOE),
+  "qwen3.5-0.8b": DecoderConfig(248_320, 1024, 24, 8, 2, 256, 3584, 1e7, **QWEN3_5),
+  "qwen3.5-2b": DecoderConfig(248_320, 2048, 24, 8, 2, 256, 6144, 1e7, **QWEN3_5),
+  "qwen3.5-4b": DecoderConfig(248_320, 2560, 32, 16, 4, 256, 9216, 1e7, **QWEN3_5 | dict(delta_value_heads=32)),
+  "qwen3.5-9b": DecoderConfig(
+    248_320, 4096, 32, 16, 4, 256, 12_288, 1e7, **QWEN3_5 | dict(delta_value_heads=32, tied=False)
+  ),
+  "qwen3.5-27b": DecoderConfig(
+    248_320, 5120, 64, 24, 4, 256, 17_408, 1e7, **QWEN3_5 | dict(delta_value_heads=48, tied=False)
+  ),
   "mistral-7b-v0.1": DecoderConfig(32_000, 4096, 32, 32, 8, 128, 14_336, 1e4, **MISTRAL | dict(window=4096)),
   "mistral-7b-v0.3": DecoderConfig(32_768, 4096, 32, 32, 8, 128, 14_336, 1e6, **MISTRAL),
   "gemma-3-1b": DecoderConfig(262_144, 1152, 26, 4, 1, 256, 6912, 1e6, **GEMMA, sliding=families.pattern(26)),

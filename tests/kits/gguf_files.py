@@ -3,7 +3,10 @@
 import gguf
 import numpy as np
 
-NAMES = {"gemma3_text": "gemma3"}  # config.json's model_type → GGUF's architecture, where they differ
+NAMES = {
+  "gemma3_text": "gemma3",
+  "qwen3_5_text": "qwen35",
+}  # config.json's model_type → GGUF's architecture, where they differ
 ALPHABET = [chr(code) for code in [*range(33, 127), *range(161, 173), *range(174, 256)]]  # spells bytes
 ALPHABET += [chr(256 + more) for more in range(256 - len(ALPHABET))]
 PLAIN = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.merges": ["Ġ t"]}
@@ -40,7 +43,16 @@ def write(path, config, tensors, *, kind=None, fields=None, frequencies=None, ra
   writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
   writer.add_rope_freq_base(config.get("rope_theta") or config["rope_parameters"]["rope_theta"])
   writer.add_key_length(config["head_dim"])
-  writer.add_rope_dimension_count(config["head_dim"])
+  rope = config.get("rope_parameters") or {}
+  writer.add_rope_dimension_count(int(config["head_dim"] * rope.get("partial_rotary_factor", 1)))
+  if name == "qwen35":
+    writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
+    writer.add_full_attention_interval(config["full_attention_interval"])
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_num_value_heads"] * config["linear_value_head_dim"])
   if config.get("sliding_window"):
     writer.add_sliding_window(config["sliding_window"])
   for key, value in (byte_level() if fields is None else fields).items():
@@ -49,10 +61,10 @@ def write(path, config, tensors, *, kind=None, fields=None, frequencies=None, ra
   names = gguf.get_tensor_name_map({v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[name], config["num_hidden_layers"])
   for tensor, values in tensors.items():
     values = _stored(config, tensor, values)
-    theirs = names.get_name(tensor, try_suffixes=(".weight", ".bias"))
+    theirs = names.get_name(tensor.replace("dt_bias", "dt_proj.bias"), try_suffixes=(".weight", ".bias"))
     if tensor in (raw or {}):
       writer.add_tensor(theirs, raw[tensor][0], raw_dtype=raw[tensor][1])
-    elif kind is None or values.ndim < 2:
+    elif kind is None or values.ndim < 2 or values.shape[-1] % 32:
       writer.add_tensor(theirs, values)
     else:
       writer.add_tensor(theirs, gguf.quantize(values, kind), raw_dtype=kind)
@@ -66,12 +78,25 @@ def write(path, config, tensors, *, kind=None, fields=None, frequencies=None, ra
 
 
 def _stored(config, name, values):
-  """Llama's rows of q and k: first and second half of a head alternate. Gemma's norms: 1 is added."""
+  """Llama's rows of q and k: first and second half of a head alternate. Gemma's and Qwen3.5's norms: 1 is added.
+
+  A delta layer's value heads: the first ones of all key heads come first.
+  """
   if config["model_type"] == "llama" and any(part in name for part in ("q_proj", "k_proj")):
     heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
     half = len(values) // heads // 2
     rows = [head * 2 * half + side * half + i for head in range(heads) for i in range(half) for side in (0, 1)]
     return np.ascontiguousarray(values[rows])
-  if config["model_type"] == "gemma3_text" and "norm" in name:
+  if ".linear_attn." in name and not name.endswith(".norm.weight"):
+    keys, heads, width = (config[f"linear_{key}"] for key in ("num_key_heads", "num_value_heads", "value_head_dim"))
+    order = np.arange(heads).reshape(keys, -1).T.reshape(-1)
+    if any(part in name for part in ("qkv", "conv1d", "in_proj_z", "out_proj")):
+      order = (order[:, None] * width + np.arange(width)).reshape(-1)
+    if "out_proj" in name:
+      return np.ascontiguousarray(values[:, order])
+    values = values.reshape(len(values), -1) if "conv1d" in name else values
+    values = np.concatenate((values[: -len(order)], values[-len(order) :][order]))
+    return -np.exp(values) if name.endswith("A_log") else values
+  if config["model_type"] in ("gemma3_text", "qwen3_5_text") and "norm" in name and ".linear_attn." not in name:
     return values + 1
   return values

@@ -14,7 +14,7 @@ from ragrl_jax.prompting import declared
 from ragrl_jax.prompting.tokenizer import load_tokenizer
 
 gguf = pytest.importorskip("gguf")
-FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text")
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma3_text", "qwen3_5_text")
 
 
 def made(family, **changed):

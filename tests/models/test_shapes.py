@@ -9,7 +9,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.plan import memory
 
-# from the published safetensors
+# from the published safetensors; of Qwen3.5 the text part, as transformers builds it
 PARAMETERS = {
   "qwen2.5-1.5b": 1_543_714_304,
   "qwen2.5-7b": 7_615_616_512,
@@ -20,6 +20,11 @@ PARAMETERS = {
   "qwen3-4b": 4_022_468_096,
   "qwen3-8b": 8_190_735_360,
   "qwen3-30b-a3b": 30_532_122_624,
+  "qwen3.5-0.8b": 752_393_024,
+  "qwen3.5-2b": 1_881_825_088,
+  "qwen3.5-4b": 4_205_751_296,
+  "qwen3.5-9b": 8_953_803_264,
+  "qwen3.5-27b": 26_895_998_464,
   "mistral-7b-v0.1": 7_241_732_096,
   "mistral-7b-v0.3": 7_248_023_552,
   "gemma-3-1b": 999_885_952,

@@ -34,7 +34,7 @@ def texts(number=1000):
 
 
 CASES = [("llama", kind) for kind in KINDS] + [
-  (name, k) for name in ("qwen2", "qwen3", "gemma3_text") for k in KINDS[::3]
+  (name, k) for name in ("qwen2", "qwen3", "gemma3_text", "qwen3_5_text") for k in KINDS[::3]
 ]
 
 
@@ -46,6 +46,11 @@ def test_logits(tmp_path, family, kind):
   config |= dict(hidden_size=64, head_dim=32, intermediate_size=96, num_attention_heads=2, num_key_value_heads=1)
   config |= dict(query_pre_attn_scalar=256)  # transformers' default, which a file cannot change there
   config |= dict(head_dim=dict(gemma3_text=256, qwen3=128).get(family, 32))  # as transformers' defaults
+  if family == "qwen3_5_text":
+    config["rope_parameters"] = dict(
+      rope_type="default", rope_theta=1000.0, partial_rotary_factor=0.5, mrope_section=[3, 3, 2], mrope_interleaved=True
+    )
+    config |= dict(linear_key_head_dim=16, linear_value_head_dim=16)
   shapes = hf_folders.decoder_shapes(config)
   tensors = {name: hf_folders.tensor(name, shape) for name, shape in shapes.items()}
   tensors["model.embed_tokens.weight"] /= 4  # logits of about 1
