@@ -333,19 +333,19 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   metrics["unjudged"] = sum(row["outcome"] is None for row in known)
   for name in WITH_INTERVAL:
     metrics |= _with_interval(name, known)
-  metrics["char_f1"] = _mean([row["char_f1"] for row in known])
+  metrics["char_f1"] = stats.mean_known([row["char_f1"] for row in known])
   for name in ("em_spaced", "f1_spaced"):
     if any(name in row for row in known):
-      metrics[name] = _mean([row[name] for row in known])
-  metrics["answered"] = _mean([row["prediction"] is not None for row in known])
+      metrics[name] = stats.mean_known([row[name] for row in known])
+  metrics["answered"] = stats.mean_known([row["prediction"] is not None for row in known])
   silent = [row["unanswered"] for row in known if row.get("unanswered")]
   held = sum(one["has_gold"] for one in silent)
   metrics["unanswered"] = dict(replies=len(silent), with_gold=held, seen=[one["reply"] for one in silent[:SHOWN]])
-  metrics["searches"] = _mean([row["num_searches"] for row in known])
-  metrics["wasted_searches"] = _mean([row["wasted_searches"] for row in known])
-  metrics["response_tokens"] = _mean([row["response_tokens"] for row in known])
+  metrics["searches"] = stats.mean_known([row["num_searches"] for row in known])
+  metrics["wasted_searches"] = stats.mean_known([row["wasted_searches"] for row in known])
+  metrics["response_tokens"] = stats.mean_known([row["response_tokens"] for row in known])
   names = dict.fromkeys(name for row in known for name in row["terms"])
-  metrics["terms"] = {name: _mean([row["terms"].get(name) for row in known]) for name in names}
+  metrics["terms"] = {name: stats.mean_known([row["terms"].get(name) for row in known]) for name in names}
   metrics["pooled"] = rewards.ratios([row.get("pooled", {}) for row in known])
   ends = [row["ended"] for row in rows]
   metrics["ended"] = {why: ends.count(why) for why in sorted(set(ends))}
@@ -389,8 +389,8 @@ def _part(rows) -> dict[str, Any]:
   return {
     "n": len(rows),
     **_with_interval("em", rows),
-    "f1": _mean([row["f1"] for row in rows]),
-    "searches": _mean([row["num_searches"] for row in rows]),
+    "f1": stats.mean_known([row["f1"] for row in rows]),
+    "searches": stats.mean_known([row["num_searches"] for row in rows]),
   }
 
 
@@ -399,8 +399,3 @@ def _with_interval(name: str, rows) -> dict[str, Any]:
   if not values.size:
     return {name: None, f"{name}_interval": None}
   return {name: float(values.mean()), f"{name}_interval": list(stats.bootstrap_interval(values, seed=0))}
-
-
-def _mean(values) -> float | None:
-  known = [float(value) for value in values if value is not None]
-  return sum(known) / len(known) if known else None

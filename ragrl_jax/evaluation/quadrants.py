@@ -1,7 +1,7 @@
 """Compares two evaluations question by question: right in both, in one, in none. Also a curve over top-k."""
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import stats
@@ -31,11 +31,11 @@ def over_seeds(parts: Sequence[Rows], measure: str) -> Rows:
   result = []
   for key in seeds[0]:
     rows = [row for seed in seeds if (row := seed[key])["ended"] != "failed"]
-    mean = lambda values: statistics.fmean(known) if (known := [one for one in values if one is not None]) else None
     counts = {
-      name: mean(row.get(name) for row in rows) for name in ("num_searches", "response_tokens", "episode_tokens")
+      name: stats.mean_known(row.get(name) for row in rows)
+      for name in ("num_searches", "response_tokens", "episode_tokens")
     }
-    value, (group, _, name) = mean(_value(row, measure) for row in rows), measure.partition("/")
+    value, (group, _, name) = stats.mean_known(_value(row, measure) for row in rows), measure.partition("/")
     score = dict(measures={name: value}) if group == "measure" and name else {measure: value}
     result.append({**(rows or [seeds[0][key]])[0], **counts, **score})
   return result
@@ -134,8 +134,8 @@ def curve(results: Mapping[str, tuple[Mapping[str, Any], Rows]], measure: str) -
         mean=statistics.fmean(values),
         low=low,
         high=high,
-        response_tokens=_mean_known(row["response_tokens"] for row, _ in known),
-        given_tokens=_mean_known(
+        response_tokens=stats.mean_known(row["response_tokens"] for row, _ in known),
+        given_tokens=stats.mean_known(
           row["episode_tokens"] - row["response_tokens"] for row, _ in known if row["response_tokens"] is not None
         ),
       )
@@ -146,11 +146,6 @@ def curve(results: Mapping[str, tuple[Mapping[str, Any], Rows]], measure: str) -
 def _top_k(retrieval: Any) -> int:
   """The number of passages of an evaluation's retriever; 0 if it is not known, as of transcripts from elsewhere."""
   return (retrieval.get("top_k") or 0) if isinstance(retrieval, Mapping) else 0
-
-
-def _mean_known(numbers: Iterable[float | None]) -> float | None:
-  known = [number for number in numbers if number is not None]
-  return statistics.fmean(known) if known else None
 
 
 def text(sets: Mapping[str, Mapping[str, float | None]]) -> str:

@@ -4,11 +4,10 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from ragrl_jax.report.question_rows import MAX_GOLDS, cut
 from ragrl_jax.store import jsonl, step_files
 
 MAX_ROWS = 2_000  # questions in a page
-MAX_GOLDS = 5  # golds per question
-MAX_SIGNS = 400  # characters of a question or an answer
 
 
 def gather(workdir: pathlib.Path, *, max_rows: int = MAX_ROWS) -> dict[str, Any] | None:
@@ -43,16 +42,11 @@ def _row(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
   kinds = {(0, 1): "gained", (1, 0): "lost", (1, 1): "right", (0, 0): "wrong"}
   return {
     "id": after["id"],
-    "question": _cut(after["question"]),
-    "golds": [_cut(gold) for gold in after["golds"][:MAX_GOLDS]],
+    "question": cut(after["question"]),
+    "golds": [cut(gold) for gold in after["golds"][:MAX_GOLDS]],
     "source": after.get("source") or "",
     "hops": after.get("hops"),
     "kind": kinds[int(bool(before["em"])), int(bool(after["em"]))],
-    "before": {"said": _cut(before["prediction"]), "searches": before["num_searches"]},
-    "after": {"said": _cut(after["prediction"]), "searches": after["num_searches"]},
+    "before": {"said": cut(before["prediction"]), "searches": before["num_searches"]},
+    "after": {"said": cut(after["prediction"]), "searches": after["num_searches"]},
   }
-
-
-def _cut(text: str | None) -> str | None:
-  """The text, shortened if needed; None (no answer) stays None."""
-  return text if text is None or len(text) <= MAX_SIGNS else text[:MAX_SIGNS] + " …"

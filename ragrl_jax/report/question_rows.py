@@ -52,7 +52,7 @@ def columns(questions: Sequence[tuple[Row, ...]], traces: Sequence[int]) -> dict
   first = [rows[0] for rows in questions]
   sides = [
     {
-      "said": [_cut(row["prediction"]) for row in side],
+      "said": [cut(row["prediction"]) for row in side],
       **{name: [_round(row.get(name)) for row in side] for name in (*MEASURES, *COUNTS)},
       "ended": [ends(row["ended"]) for row in side],
       "line": [row["line"] for row in side],
@@ -61,8 +61,8 @@ def columns(questions: Sequence[tuple[Row, ...]], traces: Sequence[int]) -> dict
   ]
   return {
     "id": [row["id"] for row in first],
-    "question": [_cut(row["question"]) for row in first],
-    "golds": [[_cut(gold) for gold in row["golds"][:MAX_GOLDS]] for row in first],
+    "question": [cut(row["question"]) for row in first],
+    "golds": [[cut(gold) for gold in row["golds"][:MAX_GOLDS]] for row in first],
     "source": [sources(row.get("source") or "") for row in first],
     "hops": [row.get("hops") for row in first],
     "trace": list(traces),
@@ -96,7 +96,8 @@ def _part(group: str, name: str, questions: Sequence[tuple[Row, ...]]) -> dict[s
   sides = list(zip(*questions, strict=True))
   found: dict[str, Any] = {"group": group, "name": name, "n": len(questions)}
   found["sides"] = [
-    {measure: _mean([row.get(measure) for row in side]) for measure in (*MEASURES, *COUNTS)} for side in sides
+    {measure: stats.mean_known([row.get(measure) for row in side]) for measure in (*MEASURES, *COUNTS)}
+    for side in sides
   ]
   scores = [np.asarray([row["em"] for row in side], float) for side in sides]
   if len(sides) == 1:
@@ -132,11 +133,6 @@ _hops: Callable[[Row], str] = lambda row: "" if row.get("hops") is None else str
 _ended: Callable[[Row], str] = lambda row: row["ended"] or "(nothing)"
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-  known = [value for value in values if value is not None]
-  return sum(known) / len(known) if known else None
-
-
 def _round(value: float | None) -> float | int | None:
   """The value with four digits. Whole numbers become ints, which are shorter."""
   if value is None:
@@ -145,5 +141,6 @@ def _round(value: float | None) -> float | int | None:
   return int(short) if short.is_integer() else short
 
 
-def _cut(text: str | None) -> str | None:
+def cut(text: str | None) -> str | None:
+  """The text, shortened if needed; None (no answer) stays None."""
   return text if text is None or len(text) <= MAX_SIGNS else text[:MAX_SIGNS] + " …"

@@ -4,7 +4,7 @@ Source of the drawn means and sums: Davison and Hinkley, "Bootstrap methods and 
 4.3.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import scipy  # loads scipy.stats, which takes half a second, at its first use
@@ -14,6 +14,13 @@ ALTERNATIVES = ("two-sided", "greater", "less")
 BATCH = 2**17  # items drawn at once, which fit in a processor's cache
 
 Values = Sequence | np.ndarray
+
+
+def mean_known(values: Iterable[float | None]) -> float | None:
+  """The mean of the values that are not None; None without any."""
+  known = [float(value) for value in values if value is not None]
+  return sum(known) / len(known) if known else None
+
 
 # ---- agreement -------------------------------------------------------------------------------------------------------
 
