@@ -3,7 +3,6 @@ verdicts as the folder of an evaluation for `ragrl tables`."""
 
 import csv
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -17,7 +16,7 @@ import numpy as np
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.evaluation.answer_files import METRICS, PREDICTIONS, write_json
 from ragrl_jax.settings import stored_paths
-from ragrl_jax.store import changes, jsonl
+from ragrl_jax.store import changes, jsonl, sums
 from ragrl_jax.structs import Example, Passage
 
 COLUMNS = ("id", "premise", "claim", "label")
@@ -140,7 +139,7 @@ def same(premise: str, claim: str) -> Pair:
 def write_labels(folder: str | pathlib.Path, labels: Mapping[str, Any]) -> None:
   """Writes who labelled the pairs of a folder, with the SHA-256 of its files."""
   place = pathlib.Path(folder)
-  files = {file.name: _sha256(file) for file in sorted(place.glob("*.jsonl.gz"))}
+  files = {file.name: sums.digest(file) for file in sorted(place.glob("*.jsonl.gz"))}
   write_json(place / LABELLED_BY, dict(labels, files=files))
 
 
@@ -209,15 +208,10 @@ def _labels(path: str, model: str) -> dict[str, Any]:
   beside = pathlib.Path(path).parent / LABELLED_BY
   result = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
   files = result.pop("files", {})
-  if files.get(pathlib.Path(path).name) != _sha256(pathlib.Path(path)):
+  if files.get(pathlib.Path(path).name) != sums.digest(pathlib.Path(path)):
     return dict(by="unknown")
   config = pathlib.Path(model).parent / changes.FILE
   run = json.loads(config.read_text(encoding="utf-8")) if model and config.is_file() else {}
   if (trained := pathlib.Path(stored_paths.found((run.get("data") or {}).get("train") or "", config.parent))).is_file():
-    result["trained_on"] = "these" if _sha256(trained) in files.values() else "others"
+    result["trained_on"] = "these" if sums.digest(trained) in files.values() else "others"
   return result
-
-
-def _sha256(path: pathlib.Path) -> str:
-  with open(path, "rb") as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()

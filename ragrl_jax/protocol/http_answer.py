@@ -131,7 +131,7 @@ async def answered(work: Coroutine[Any, Any, None], receive, timeout_s: float) -
   """
   here = asyncio.current_task()
   assert here is not None
-  left = asyncio.create_task(_cancel_when_left(receive, here))
+  left = asyncio.create_task(cancel_when_left(receive, here))
   try:
     async with asyncio.timeout(timeout_s):
       await work
@@ -144,7 +144,8 @@ async def answered(work: Coroutine[Any, Any, None], receive, timeout_s: float) -
     left.cancel()
 
 
-async def _cancel_when_left(receive, task: asyncio.Task) -> None:
+async def cancel_when_left(receive, work: asyncio.Future) -> None:
+  """Cancels the work when the client disconnects."""
   while (await receive())["type"] != "http.disconnect":
     pass
-  task.cancel()
+  work.cancel()

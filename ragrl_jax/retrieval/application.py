@@ -12,7 +12,7 @@ import time
 import psutil
 
 from ragrl_jax.protocol import http_limits
-from ragrl_jax.protocol.http_answer import Left, Refused
+from ragrl_jax.protocol.http_answer import Left, Refused, cancel_when_left
 from ragrl_jax.retrieval import wire
 from ragrl_jax.retrieval.api import Retriever
 from ragrl_jax.retrieval.batching import Batcher, Full
@@ -133,7 +133,7 @@ class Application:
         f"more than {self._limits.max_waiting} texts are waiting: ask again in {full.retry_after_s} s.",
         (b"retry-after", str(full.retry_after_s).encode()),
       ) from None
-    watch = asyncio.create_task(_given_up(receive, answer))
+    watch = asyncio.create_task(cancel_when_left(receive, answer))
     try:
       async with asyncio.timeout(request.timeout_s):
         results = await answer  # at the deadline it is cancelled, which removes the request's texts from the queue
@@ -150,13 +150,6 @@ class Application:
     finally:
       watch.cancel()
     return wire.render_embeddings(results, model) if page == "/v1/embeddings" else wire.render_results(results)
-
-
-async def _given_up(receive, answer: asyncio.Future) -> None:
-  """Cancels the work when the client disconnects."""
-  while (await receive())["type"] != "http.disconnect":
-    pass
-  answer.cancel()
 
 
 class Metrics:
