@@ -16,8 +16,8 @@ BATCH = 2**17  # items drawn at once, which fit in a processor's cache
 Values = Sequence | np.ndarray
 
 
-def mean_known(values: Iterable[float | None]) -> float | None:
-  """The mean of the values that are not None; None without any."""
+def mean_known(values: Iterable[float | int | None]) -> float | None:
+  """The mean of the values (numbers, or whether something holds) that are not None; None without any."""
   known = [float(value) for value in values if value is not None]
   return sum(known) / len(known) if known else None
 
