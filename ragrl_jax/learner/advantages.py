@@ -83,7 +83,8 @@ def _at_last_tokens(earned: np.ndarray, turns: np.ndarray, mask: np.ndarray) -> 
   """Each turn's reward at its last trained token, zeros elsewhere."""
   rewards, on = np.zeros(turns.shape, np.float32), np.flatnonzero(mask)
   # Trained tokens of turns 0 0 1 2 2: the last ones are those before which the next one's turn differs.
-  last = on[np.diff(turns[on], append=-1) != 0]
+  of = turns[on]
+  last = on[[*np.flatnonzero(of[1:] != of[:-1]), -1]]
   rewards[last] = earned[turns[last]]
   return rewards
 
@@ -92,9 +93,9 @@ def _cut(arrays: Sequence[np.ndarray], episodes: Sequence[Sequence[int]], like: 
   """The arrays of episodes cut into those of their items; zeros for items of other episodes."""
   result = [np.zeros(one.shape, np.float32) for one in like]
   for own, array in zip(episodes, arrays, strict=True):
-    edges = np.cumsum([len(like[number]) for number in own])[:-1]
-    for number, part in zip(own, np.split(array, edges), strict=True):
-      result[number] = part
+    for number in own:
+      size = len(like[number])
+      result[number], array = array[:size], array[size:]
   return result
 
 
