@@ -1,14 +1,14 @@
 """What the host does in a step of 512 short episodes: seconds of each phase, and outside of all phases.
 
-    python benchmarks/host.py out/host [--steps 8] [--cpu]
+    python benchmarks/host.py [out/host] [--steps 8] [--cpu]
     python benchmarks/host.py out/before out/after
 
 Trains in the folders that hold no run yet, and prints a column for each: medians over the steps, without the first two.
 To compare two versions of the library, give each a folder of its own, then name both. "By the clock" is the time
 between two rows of metrics.jsonl; "outside" is what the later row does not account for.
 
-Replies are ARENA's, written by its script, half of them with a wrong answer; the rollout takes half a second, in which
-the host waits as it would for an accelerator, as it does for `retrieval_wait`. The model that learns from them is tiny.
+Replies are ARENA's, written by its script, half of them with a wrong answer. The rollout takes half a second, in which
+the host waits as for an accelerator (`retrieval_wait`). The model that learns from them is tiny.
 --cpu: CPU seconds of the main thread, which other work on the machine hardly changes, and in which waiting is free.
 """
 
@@ -35,7 +35,7 @@ ROLLOUT_S = 0.5
 
 def main():
   cli = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  cli.add_argument("runs", nargs="+", type=pathlib.Path)
+  cli.add_argument("runs", nargs="*", type=pathlib.Path, default=[pathlib.Path("out/host")])
   cli.add_argument("--steps", type=int, default=8)
   cli.add_argument("--cpu", action="store_true")
   args = cli.parse_args()
