@@ -63,16 +63,20 @@ def world(tmp_path_factory):
   return folder
 
 
-@pytest.fixture(autouse=True)
-def programs_of_the_tiny_world(request):
-  """Runs on the tiny world share their programs: those of equal settings are traced once a process."""
-  if "world" not in request.fixturenames:
-    yield
-    return
+@pytest.fixture(scope="module")
+def share_programs():
+  """Learners and engines of this module's tests share their programs: those of equal settings are traced once."""
   import shared_programs
 
   with shared_programs.shared():
     yield
+
+
+@pytest.fixture(autouse=True)
+def runs_share_programs(request):
+  """Every test of runs on the tiny world shares programs."""
+  if "world" in request.fixturenames:
+    request.getfixturevalue("share_programs")
 
 
 @pytest.fixture

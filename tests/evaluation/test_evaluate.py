@@ -17,7 +17,7 @@ from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.prepared import prepare
 from ragrl_jax.store import changes, checkpoint
 
-pytestmark = pytest.mark.slow  # builds an engine for each test
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("share_programs")]  # builds an engine for each test
 
 EXAMPLES = [structs.Example(f"q{i}", f"Where is {i}?", (f"town {i}",), hops=1 + i % 2) for i in range(7)]
 
