@@ -190,7 +190,7 @@ def test_seeds_of_a_short_paper_share_the_world_and_the_warm_start(monkeypatch, 
   paper = miniature.short(lear.PAPER)
   worlds = [miniature.build(paper, seed) for seed in (0, 1)]
   asked = [paper.questions(world, seed)["held_out"] for seed, world in enumerate(worlds)]
-  assert worlds[0].passages == worlds[1].passages != miniature.build(lear.PAPER, 1).passages
+  assert worlds[0].passages == worlds[1].passages
   assert {example.question for example in asked[0]} != {example.question for example in asked[1]}
   (tmp_path / "0" / "sft" / "model").mkdir(parents=True)
   for _ in range(2):
