@@ -55,7 +55,7 @@ def counts(part: str, shape: str) -> dict[str, Any]:
   if part == "search":
     asked = index.Index(sizes.vectors, sizes.dim, "bfloat16", sizes.queries, sizes.k)
     one = index.alone(asked, TOPOLOGY).program
-    return _row(one, turns=1)
+    return _row(one, turns=1) | dict(rows=2 * sizes.vectors * sizes.dim)
   name, _, adapters = shape.partition("+")
   config = config_of(part, sizes.rank if adapters else 0, sizes)
   drawn = sizes.new / (sizes.prompt + sizes.new)

@@ -26,7 +26,7 @@ class Sizes:
     rows, length, micro_rows: a learner's step: rows of `length` tokens, half of each trained, rows per micro-batch.
     packed: sequences per row if rows are packed.
     rank: LoRA's rank.
-    vectors, dim, queries, k, block: search: vectors, their length, queries a batch, results a query, rows a block.
+    vectors, dim, queries, k: search: vectors, their length, queries a batch, results a query.
     rounds: rounds, of which the best counts.
   """
 
@@ -43,7 +43,6 @@ class Sizes:
   dim: int = 768
   queries: int = 64
   k: int = 10
-  block: int = 2**17
   rounds: int = 3
 
 
@@ -61,7 +60,6 @@ SMALL = Sizes(
   dim=16,
   queries=4,
   k=3,
-  block=512,
   rounds=1,
 )
 
@@ -249,16 +247,11 @@ def search(sizes: Sizes) -> dict:
 
   from ragrl_jax.retrieval import device
 
-  blocks = -(-sizes.vectors // sizes.block)
+  parts, rows, block = device.cut(sizes.vectors, jax.devices()[:1])
   mesh = Mesh(np.array(jax.devices()[:1]), (device.AXIS,))
-
-  @jax.jit
-  def rows(key):  # block by block, since float32 is drawn first
-    one = lambda key: jax.random.normal(key, (sizes.block, sizes.dim), jnp.float32).astype(jnp.bfloat16)
-    return jax.lax.map(one, jax.random.split(key, blocks)).reshape(-1, sizes.dim)
-
-  stored = rows(jax.random.key(0))
-  scan = device.scan_of(mesh, block=sizes.block, total=sizes.vectors)
+  draw = jax.jit(lambda key: jax.random.normal(key, (rows, sizes.dim), jnp.float32).astype(jnp.bfloat16))
+  stored = [draw(key) for key in jax.random.split(jax.random.key(0), parts)]
+  scan = device.scan_of(mesh, block=block, total=sizes.vectors)
   queries = jax.random.normal(jax.random.key(1), (sizes.queries, sizes.dim), jnp.float32).astype(jnp.bfloat16)
   places = jnp.zeros(sizes.k, jnp.int32)
   seconds = best(max(10, sizes.rounds), lambda: jax.block_until_ready(scan(stored, None, queries, None, places)))

@@ -20,6 +20,7 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_th
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import faiss
+import jax
 import numpy as np
 
 from ragrl_jax.retrieval import faiss_index
@@ -99,7 +100,7 @@ def main() -> int:
   gc.collect()
   for dtype in given.dtypes.split(","):
     index = DeviceIndex(vectors, max_norm=1.0001, dtype=dtype)
-    size = sum(part.nbytes for part in index._stored if part is not None) / 1e9
+    size = sum(part.nbytes for part in jax.tree.leaves(index._stored)) / 1e9
     measure(f"ours, {dtype}", lambda queries, index=index: [found for _, found in index.search(queries, K)], size)
     del index
     gc.collect()

@@ -24,6 +24,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import index_search
+import jax
 import numpy as np
 
 from ragrl_jax.plan import index as index_lib
@@ -72,7 +73,7 @@ def dense(kind: str, total: int, out: pathlib.Path) -> dict:
   truth = [set(rows) for _, rows in exact.search(asked, K)]
   if kind == "int8":
     index, build_s = cpu(lambda: DeviceIndex(vectors, max_norm=1.0001, dtype="int8"))
-    size = sum(part.nbytes for part in index._stored if part is not None)
+    size = sum(part.nbytes for part in jax.tree.leaves(index._stored))
   else:
     cells = 2 ** round(math.log2(4 * math.sqrt(total)))
     factory, options = dict(hnsw=("HNSW32", "efSearch=128"), ivf=(f"IVF{cells},PQ96", "nprobe=32"))[kind]

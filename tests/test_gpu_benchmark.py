@@ -32,11 +32,13 @@ def test_the_page_shows_what_compiling_counts():
       ("decode", gpu.LARGER): row | dict(moved=2.2e10, least=2e10),
       ("learn", f"{gpu.LARGER}+lora"): row | dict(kernels=2800),
       ("switch", gpu.SMALLER): row | dict(weights=3 * 2**30),
-      ("search", ""): row,
+      ("search", ""): row | dict(moved=5.2e10, rows=4e10),
     },
   )
   assert "| 400 | 1 | 1.10 |" in text and text.count("| 100 | 1 | 1.50 GiB |") == 2  # single and packed
-  assert "| 1.50 GiB, beside weights of 3.00 GiB |" in text and "| 1.50 GiB, 400 kernels |" in text
+  assert (
+    "| 1.50 GiB, beside weights of 3.00 GiB |" in text and "| 1.50 GiB, 400 kernels, 1.30 × the rows' bytes |" in text
+  )
   assert "jax-cuda12-plugin 0.10.2, commit abc" in " ".join(text.split()) and text.count(gpu.NONE) == gpu.page(
     {}
   ).count(gpu.NONE)

@@ -48,10 +48,9 @@ class Index:
       raise ValueError(f"{self}: passages, dim, queries and top_k must be at least 1.")
 
   def shape(self, devices: list[jax.Device]) -> tuple[int, int]:
-    """(rows on each of these chips, rows that it scores at a time)."""
-    share = -(-self.passages // len(devices))
-    block = min(device.BLOCK_ROWS[devices[0].platform], share)
-    return -(-share // block) * block, block
+    """(rows on each of these chips, parts that they are in)."""
+    parts, rows, _ = device.cut(self.passages, devices)
+    return parts * rows, parts
 
   def bytes(self, devices: list[jax.Device]) -> int:
     """Bytes on each of these chips."""
@@ -67,24 +66,23 @@ class Index:
 
 def search(index: Index, devices: list[jax.Device], *, calls: int = 1) -> Program:
   """The compiled search of one batch of queries, with the vectors split over these devices."""
-  mesh, (share, block) = Mesh(np.array(devices), (device.AXIS,)), index.shape(devices)
+  mesh, (parts, part, block) = Mesh(np.array(devices), (device.AXIS,)), device.cut(index.passages, devices)
   shape = lambda kind, axes, *size: jax.ShapeDtypeStruct(size, kind, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
-  total, rows = share * len(devices), (device.AXIS,)
+  share, total, rows = parts * part, part * len(devices), (device.AXIS,)
   halves = 2 if index.dtype == "int8" else 1  # of a query, see `device.DeviceIndex`
   lowered = device.scan_of(mesh, block=block, total=index.passages).lower(
-    shape(jnp.dtype(index.dtype), rows, total, index.dim),
-    shape(jnp.float32, rows, total) if index.dtype == "int8" else None,
+    [shape(jnp.dtype(index.dtype), rows, total, index.dim)] * parts,
+    [shape(jnp.float32, rows, total)] * parts if index.dtype == "int8" else None,
     shape(jnp.dtype(index.dtype), (), halves * index.queries, index.dim),
     shape(jnp.float32, (), halves * index.queries) if index.dtype == "int8" else None,
     shape(jnp.int32, (), index.candidates),
   )
-  again = index.queries * index.candidates * device.GROUPS[devices[0].platform]  # rows of the second pass
   scores = 2 * 4 * halves * index.queries * share  # written by the product and read by the maxima
   return _compiled(
     SEARCH,
     lowered,
-    flops=2.0 * halves * index.dim * (index.queries * share + again),
-    hbm=float(index.bytes(devices) + scores + again * index.dim * jnp.dtype(index.dtype).itemsize),
+    flops=2.0 * halves * index.dim * index.queries * share,
+    hbm=float(index.bytes(devices) + scores),
     calls=calls,
     on_gpu=devices[0].platform == "gpu",
   )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,10 +20,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ragrl_jax.retrieval.vectors import Int8, quantise, rank_exactly
 
 AXIS = "passages"
-GROUPS = dict(cpu=32, tpu=128, gpu=128)  # rows per group: the first pass keeps the best score of each group
+GROUPS = dict(cpu=32, tpu=128, gpu=128)  # rows per group, of which the best score is looked at first
 DTYPES = ("float32", "bfloat16", "int8")
-TOGETHER = 8  # queries whose candidates are gathered at a time; on a CPU 1
-BLOCK_ROWS = dict(cpu=1 << 11, tpu=1 << 14, gpu=1 << 17)  # scored at a time: fits a CPU's cache; few launches on a GPU
+PART_ROWS = dict(cpu=1 << 18, tpu=1 << 18, gpu=1 << 20)  # whose scores are kept at a time
+BLOCK_ROWS = dict(cpu=1 << 11, tpu=1 << 14, gpu=1 << 20)  # of a matrix product: fits a CPU's cache; a part on a GPU
+READ_ROWS = 1 << 16  # read from the vectors at a time
 FEWEST = 16  # queries of a product on a CPU: products of int8 and bfloat16 matrices are slow for single vectors
 
 
@@ -42,8 +44,7 @@ class DeviceIndex:
       max_norm: the largest Euclidean norm of a vector.
       dtype: on the devices: "float32", "bfloat16" (half the memory), or "int8" with a scale for each row (a quarter).
       devices: the devices to use; by default those of this process.
-      block_rows: most rows that a device scores at a time; 0 for BLOCK_ROWS. The scores take [queries, block_rows]
-        float32.
+      block_rows: most rows of a matrix product; 0 for BLOCK_ROWS.
 
     Raises:
       ValueError: the dtype is unknown.
@@ -54,13 +55,10 @@ class DeviceIndex:
     self._lost = 0.0  # largest norm of the difference between a stored vector and its rounded copy on the device
     devices = list(jax.local_devices() if devices is None else devices)
     total, dim = vectors.shape
-    share = -(-total // len(devices))
-    self._block = min(block_rows or BLOCK_ROWS[devices[0].platform], share)
-    share = -(-share // self._block) * self._block
-    self._shape = share * len(devices), dim
+    parts, rows, self._block = cut(total, devices, block_rows)
     mesh = Mesh(np.array(devices), (AXIS,))
     self._everywhere = NamedSharding(mesh, PartitionSpec())
-    self._stored = self._placed(mesh, share)
+    self._stored = self._placed(mesh, parts, rows)
     self._scan = scan_of(mesh, block=self._block, total=total)
 
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -95,26 +93,29 @@ class DeviceIndex:
     finer, finer_scales = quantise(queries - codes * scales[:, None])
     return np.concatenate([codes, finer]), np.concatenate([scales, finer_scales])
 
-  def _placed(self, mesh: Mesh, share: int) -> tuple[jax.Array, jax.Array | None]:
-    """(rows [S · devices, D], their scales or None). Each device's share is read once."""
-    rows, scales = [], []
-    for place, device in enumerate(mesh.devices.flat):
-      part, scale = self._part(place * share, share)
-      if device.platform == "cpu" and self._dtype == jnp.bfloat16:
-        part = part.view(np.int16)  # XLA on a CPU copies slices of bfloat16 ten times slower
-      rows.append(jax.device_put(part, device))
-      if scale is not None:
-        scales.append(jax.device_put(scale, device))
-    at = lambda *axes: NamedSharding(mesh, PartitionSpec(AXIS, *axes))
-    whole = jax.make_array_from_single_device_arrays(self._shape, at(None), rows)
-    return whole, jax.make_array_from_single_device_arrays(self._shape[:1], at(), scales) if scales else None
+  def _placed(self, mesh: Mesh, parts: int, rows: int) -> tuple[list[jax.Array], list[jax.Array] | None]:
+    """(parts [rows · devices, D], their scales or None). Each device's share is read once."""
+    bits = mesh.devices.flat[0].platform == "cpu" and self._dtype == jnp.bfloat16
+    at, shape = NamedSharding(mesh, PartitionSpec(AXIS)), (rows * mesh.size, self._vectors.shape[1])
+    stored, scales = [], []
+    for number in range(parts):
+      own = []
+      for place, device in enumerate(mesh.devices.flat):
+        part, scale = self._part((place * parts + number) * rows, rows)
+        # XLA on a CPU copies slices of bfloat16 ten times slower than those of its bits.
+        own.append(jax.device_put((part.view(np.int16) if bits else part, scale), device))
+      part, scale = zip(*own)
+      stored.append(jax.make_array_from_single_device_arrays(shape, at, list(part)))
+      if self._dtype == np.int8:
+        scales.append(jax.make_array_from_single_device_arrays(shape[:1], at, list(scale)))
+    return stored, scales or None
 
-  def _part(self, start: int, share: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """One device's rows, padded with zeros, and their scales. Updates the largest rounding error."""
-    out = np.zeros((share, self._shape[1]), self._dtype)
-    scales = np.zeros(share, np.float32) if self._dtype == np.int8 else None
-    for at in range(0, min(share, max(len(self._vectors) - start, 0)), self._block):
-      rows = slice(start + at, min(start + at + self._block, start + share, len(self._vectors)))
+  def _part(self, start: int, size: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """One device's rows of a part, padded with zeros, and their scales. Updates the largest rounding error."""
+    out = np.zeros((size, self._vectors.shape[1]), self._dtype)
+    scales = np.zeros(size, np.float32) if self._dtype == np.int8 else None
+    for at in range(0, min(size, max(len(self._vectors) - start, 0)), READ_ROWS):
+      rows = slice(start + at, min(start + at + READ_ROWS, start + size, len(self._vectors)))
       here = slice(at, at + rows.stop - rows.start)
       if scales is not None and isinstance(self._vectors, Int8):
         out[here], scales[here] = self._vectors.codes[rows], self._vectors.scales[rows]
@@ -128,6 +129,19 @@ class DeviceIndex:
         back = out[here].astype(np.float32)
       self._lost = max(self._lost, float(np.linalg.norm((back - held).astype(np.float64), axis=1).max()))
     return out, scales
+
+
+def cut(total: int, devices: list[jax.Device], block_rows: int = 0) -> tuple[int, int, int]:
+  """(parts, rows of a part, rows of a block) of each device's share of `total` rows. Padding is small."""
+  platform = devices[0].platform
+  limit = block_rows or BLOCK_ROWS[platform]
+  share = -(-total // len(devices))
+  parts = -(-share // PART_ROWS[platform])
+  part = -(-share // parts)
+  blocks, unit = -(-part // limit), math.gcd(limit, GROUPS[platform])
+  block = -(-part // blocks)
+  block = block if block < unit else -(-block // unit) * unit  # so that groups are whole ones
+  return parts, blocks * block, block
 
 
 def scan_of(mesh: Mesh, *, block: int, total: int):
@@ -146,8 +160,8 @@ def scan_of(mesh: Mesh, *, block: int, total: int):
 
 
 def best_of_all(
-  stored: jax.Array,
-  scales: jax.Array | None,
+  parts: Sequence[jax.Array],
+  scales: Sequence[jax.Array] | None,
   queries: jax.Array,
   sizes: jax.Array | None,
   places: jax.Array,
@@ -159,69 +173,77 @@ def best_of_all(
 ):
   """The best rows of this device's share, then of all shares. Equal scores are ordered by row.
 
-  The first pass reads the whole share once and keeps the best score of each group of rows. The k best rows lie in the k
-  groups with the highest best scores. The second pass scores only the rows of those groups.
+  The k best rows lie in the k groups with the highest best scores; of groups with equal ones, in the first. So only the
+  scores of k groups are sorted. A part is an array of its own, because XLA on a GPU copies a slice before it multiplies
+  by it.
 
   Args:
-    stored: this device's rows [S, D]: float32, bfloat16, the bits of bfloat16 as int16, or int8.
-    scales: float32 [S], scales of int8 rows; None for other dtypes.
+    parts: this device's rows [P, D], one array after the other: float32, bfloat16, the bits of bfloat16 as int16, or
+      int8.
+    scales: float32 [P] each, scales of int8 rows; None for other dtypes.
     queries: [n, D] in the rows' dtype; for int8 [2 n, D], see `DeviceIndex._asked`.
     sizes: float32 [2 n], scales of int8 queries; None for other dtypes.
     places: [count]; only its length is used.
-    block: rows scored at a time; divides S.
+    block: rows scored at a time; divides P.
     total: number of rows on all devices; rows beyond it are padding.
     fewest: fewest queries of one matrix product; smaller products are padded.
     largest: most rows of a group.
 
   Returns:
-    (float32 scores, int32 rows), both [n, count], best first. No other row has a higher first-pass score than the last
-    one.
+    (float32 scores, int32 rows), both [n, count], best first.
   """
-  share, count = stored.shape[0], places.shape[0]
-  keep, first = min(count, share), jax.lax.axis_index(AXIS) * share
-  group, halves = math.gcd(block, largest), 1 if sizes is None else 2
-  n = len(queries) // halves
-  real = lambda scores, rows: jnp.where(first + rows < total, scores, -jnp.inf)
+  share, count = sum(map(len, parts)), places.shape[0]
+  group = math.gcd(block, largest)
+  n = len(queries) // (1 if sizes is None else 2)
 
-  def products(queries, sizes, rows, scales):
-    """Scores [m, r] of queries [halves · m, D] and rows [r, D]."""
+  def products(queries, rows, scales):
+    """Scores [n, r] of queries and rows [r, D]."""
     asked = len(queries)
-    queries = jnp.pad(queries, ((0, max(fewest - asked, 0)), (0, 0))) if rows.dtype != jnp.float32 else queries
+    more = max(fewest - asked, 0) if rows.dtype != jnp.float32 else 0
     rows = jax.lax.bitcast_convert_type(rows, jnp.bfloat16) if rows.dtype == jnp.int16 else rows
     precision = jax.lax.Precision.HIGHEST if rows.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
     exact = jnp.float32 if scales is None else jnp.int32  # sums of int8 products
-    made = jnp.einsum("nd,sd->ns", queries, rows, precision=precision, preferred_element_type=exact)[:asked]
+    padded = jnp.pad(queries, ((0, more), (0, 0)))
+    made = jnp.einsum("nd,sd->ns", padded, rows, precision=precision, preferred_element_type=exact)[:asked]
     if scales is None:
       return made
     made = made.astype(jnp.float32) * sizes[:, None]
     return made.reshape(2, -1, len(rows)).sum(axis=0) * scales[None]
 
-  def step(_, i):
-    cut = lambda x: None if x is None else jax.lax.dynamic_slice_in_dim(x, i * block, block)
-    scores = products(queries, sizes, cut(stored), cut(scales))
-    scores = real(scores, (i * block + jnp.arange(block, dtype=jnp.int32))[None])
-    return None, scores.reshape(n, block // group, group).max(axis=2)
+  def of_part(queries, part, scales, first):
+    """Of the best groups: best scores [n, g], first rows [n, g], and scores [n, g, group]."""
 
-  _, tops = jax.lax.scan(step, None, jnp.arange(share // block, dtype=jnp.int32))
-  tops, groups = _highest(tops.transpose(1, 0, 2), min(keep, share // group))
-  left = tops[:, -1] if keep < share // group else jnp.full((n,), -jnp.inf)
+    def step(_, i):
+      slice_of = lambda x: None if x is None else jax.lax.dynamic_slice_in_dim(x, i * block, block)
+      scores = products(queries, slice_of(part), slice_of(scales))
+      grouped = lambda x: x.reshape(-1, block // group, group)
+      rows = first + i * block + jnp.arange(block, dtype=jnp.int32)
+      return None, (grouped(real(scores, rows[None])).max(axis=2), grouped(scores))
 
-  def again(given):
-    query, size, groups = given  # [halves, D], [halves] or None, [keep]
-    groups = jnp.sort(groups)  # so that equal scores keep the order of their rows
-    cut = lambda x: None if x is None else x.reshape(-1, group, *x.shape[1:])[groups].reshape(-1, *x.shape[1:])
-    rows = (groups[:, None] * group + jnp.arange(group, dtype=jnp.int32)[None]).reshape(-1)
-    scores = products(query, size, cut(stored), cut(scales))[0]
-    scores, at = jax.lax.top_k(real(scores, rows), keep)
-    return scores, first + rows[at]
+    _, (tops, scores) = jax.lax.scan(step, None, jnp.arange(len(part) // block, dtype=jnp.int32))
+    tops, at = jax.lax.top_k(tops.transpose(1, 0, 2).reshape(n, -1), min(count, len(part) // group))
+    return tops, first + at * group, scores[at // (block // group), jnp.arange(n)[:, None], at % (block // group)]
 
-  # A few queries at a time, so that the gathered candidates fit into memory.
-  each = lambda x: None if x is None else jnp.moveaxis(x.reshape(halves, n, *x.shape[1:]), 0, 1)
-  together = min(TOGETHER, n) if fewest == 1 else None
-  best = jax.lax.map(again, (each(queries), each(sizes), groups), batch_size=together)
-  scores, rows = (jax.lax.all_gather(x, AXIS, axis=1, tiled=True) for x in best)
+  real = lambda scores, rows: jnp.where(rows < total, scores, -jnp.inf)
+  take = lambda x, at: jnp.take_along_axis(x, at, axis=1)
+  first, found = jax.lax.axis_index(AXIS) * share, []
+  for part, scale in zip(parts, scales or [None] * len(parts)):
+    # A part waits for the one before it, so that only one part's scores are in memory.
+    best, queries = jax.lax.optimization_barrier((of_part(queries, part, scale, first), queries))
+    found.append(best)
+    first += len(part)
+  tops, rows, scores = (jnp.concatenate(x, axis=1) for x in zip(*found))
+  at = jax.lax.top_k(tops, min(count, share // group))[1]
+  at = take(at, jnp.argsort(take(rows, at), axis=1))  # so that equal scores are in the order of their rows
+  scores, rows = (
+    take(scores, at[:, :, None]),
+    take(rows, at)[:, :, None] + jnp.arange(group, dtype=jnp.int32)[None, None],
+  )
+  scores, at = jax.lax.top_k(real(scores, rows).reshape(n, -1), min(count, share))
+  rows = take(rows.reshape(n, -1), at)
+  scores, rows = (jax.lax.all_gather(x, AXIS, axis=1, tiled=True) for x in (scores, rows))
   scores, at = jax.lax.top_k(scores, count)
-  return scores.at[:, -1].max(jax.lax.pmax(left, AXIS)), jnp.take_along_axis(rows, at, axis=1)
+  return scores, take(rows, at)
 
 
 def _seen(queries: np.ndarray, sizes: np.ndarray | None, n: int) -> np.ndarray:
@@ -230,18 +252,6 @@ def _seen(queries: np.ndarray, sizes: np.ndarray | None, n: int) -> np.ndarray:
     return queries.astype(np.float32)
   both = queries * sizes[:, None]
   return both[:n] + both[n:]
-
-
-def _highest(tops: jax.Array, keep: int) -> tuple[jax.Array, jax.Array]:
-  """The `keep` highest values per query and their positions, both [n, keep]; `tops` is [n, blocks, groups].
-
-  They lie in the `keep` blocks with the highest maxima. So only these blocks are sorted.
-  """
-  n, blocks, groups = tops.shape
-  _, chosen = jax.lax.top_k(tops.max(axis=2), min(keep, blocks))
-  inside = jnp.take_along_axis(tops, chosen[:, :, None], axis=1).reshape(n, -1)
-  values, at = jax.lax.top_k(inside, keep)
-  return values, jnp.take_along_axis(chosen, at // groups, axis=1) * groups + at % groups
 
 
 def _power_of_two(n: int) -> int:

@@ -6,7 +6,7 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.plan import aot, collective_groups, compiled, gpu_kernels, gpus, report_tables
+from ragrl_jax.plan import aot, collective_groups, compiled, gpu_kernels, gpus, index, report_tables
 
 pytestmark = pytest.mark.parity
 
@@ -128,3 +128,10 @@ def test_seven_billion_parameters_learn_from_packed_rows_in_kernels():
   # The host reads no count, only whether a chunk of the head has trained tokens, there and back.
   assert not learn.error and learn.host_loops == 0 and learn.host_branches == 2
   assert learn.kernels <= 150 * SHAPES["qwen2.5-7b"].num_layers  # there and back, the head's and the mesh's included
+
+
+def test_a_search_reads_every_row_once():
+  one = index.alone(index.Index(3_000_000, 768, "bfloat16", queries=64, top_k=10), "h200:1").program
+  # A third of the rows' bytes are the scores, which are written and read. A copy of the rows would be twice their bytes.
+  assert one.moved <= 1.35 * 3_000_000 * 768 * 2
+  assert one.temporaries < 2 * 4 * 64 * 1_000_064  # one part's scores

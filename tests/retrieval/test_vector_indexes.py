@@ -1,5 +1,7 @@
 """Searches in vectors, on the CPU (FAISS) and on devices, against brute force."""
 
+import types
+
 import faiss
 import hypothesis
 import hypothesis.strategies as st
@@ -8,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ragrl_jax.retrieval import device as device_lib
 from ragrl_jax.retrieval import faiss_index
 from ragrl_jax.retrieval import vectors as vectors_lib
-from ragrl_jax.retrieval.device import BLOCK_ROWS, DeviceIndex
+from ragrl_jax.retrieval.device import DeviceIndex
 from ragrl_jax.retrieval.vectors import rank_exactly, rescore
 
 
@@ -190,13 +193,54 @@ def test_rounding_on_the_devices_changes_no_answer(dtype, num_devices):
   draw = np.random.default_rng(1)
   vectors, queries = draw.normal(size=(150, 16)).astype(np.float32), draw.normal(size=(4, 16)).astype(np.float32)
   index = DeviceIndex(vectors, max_norm=norm(vectors), dtype=dtype, devices=jax.devices()[:num_devices], block_rows=16)
-  assert index._stored[0].dtype == dict(bfloat16=jnp.int16, int8=jnp.int8)[dtype]  # a CPU holds bfloat16's bits
+  assert index._stored[0][0].dtype == dict(bfloat16=jnp.int16, int8=jnp.int8)[dtype]  # a CPU holds bfloat16's bits
   check(index, vectors, queries, 9)
 
 
-def test_a_device_scores_as_many_rows_at_a_time_as_suit_its_platform():
-  vectors = np.ones((5000, 2), np.float32)
-  assert DeviceIndex(vectors, max_norm=2.0, devices=jax.devices()[:1])._block == BLOCK_ROWS["cpu"] == 2048
+def test_a_share_is_cut_into_parts_and_blocks_with_little_padding():
+  one = jax.devices()[:1]
+  assert device_lib.cut(5000, one) == (1, 5088, 1696)  # three blocks of at most 2,048, in groups of 32
+  assert device_lib.cut(5000, jax.devices()[:8]) == (1, 640, 640) and device_lib.cut(7, one) == (1, 7, 7)
+  assert device_lib.cut(1_000_000, one) == (4, 251_904, 2048)
+  gpu = [types.SimpleNamespace(platform="gpu")]  # a part is one product
+  assert device_lib.cut(21_000_000, gpu) == (21, 1_000_064, 1_000_064)
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+@pytest.mark.parametrize("total", [5, 64, 130, 259])
+def test_hard_cases_are_found_as_by_sorting(num_devices, total, monkeypatch):
+  """Vectors of one number are their scores. Groups have 8 rows, blocks 16, parts 64: ties lie at every border."""
+  monkeypatch.setattr(device_lib, "PART_ROWS", dict(cpu=64))
+  monkeypatch.setattr(device_lib, "GROUPS", dict(cpu=8))
+  draw, n = np.random.default_rng(total), np.arange(total)
+  cases = dict(
+    equal=np.zeros(total),
+    borders=np.where((n % 8 == 0) | (n % 8 == 7), 1.0, 0.5),
+    copies=draw.integers(3, size=total) - 1.0,
+    rising=n / 512,
+    one_group=np.where(n < 8, 9.0 - n, -1.0),
+    nothing=np.where(n % 3 == 0, -np.inf, -2.0),
+    all_lost=np.full(total, -np.inf),
+  )
+  for name, scores in cases.items():
+    with np.errstate(invalid="ignore"):  # -inf less itself
+      index = DeviceIndex(np.float32(scores)[:, None], max_norm=1.0, devices=jax.devices()[:num_devices], block_rows=16)
+    for count in (16, total):
+      found, rows = index._rough(np.ones((1, 1), np.float32), count)
+      order = np.argsort(-scores, kind="stable")[: min(count, total)]
+      np.testing.assert_array_equal(rows[0], order, err_msg=name)
+      np.testing.assert_array_equal(found[0], np.float32(scores[order]), err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_many_parts_equal_brute_force(dtype, monkeypatch):
+  monkeypatch.setattr(device_lib, "PART_ROWS", dict(cpu=64))
+  draw = np.random.default_rng(5)
+  vectors = draw.integers(-2, 3, (259, 8)).astype(np.float32)  # many equal scores
+  vectors[100:140] = vectors[60]
+  index = DeviceIndex(vectors, max_norm=norm(vectors), dtype=dtype, devices=jax.devices()[:2], block_rows=16)
+  assert len(index._stored[0]) == 3
+  check(index, vectors, np.concatenate([vectors[58:62], draw.normal(size=(1, 8)).astype(np.float32)]), 20)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
@@ -236,8 +280,9 @@ def test_an_int8_store_is_searched_as_it_is(tmp_path):
 def test_each_device_holds_only_its_share():
   vectors = np.arange(64, dtype=np.float32).reshape(32, 2)
   index = DeviceIndex(vectors, max_norm=norm(vectors), devices=jax.devices())
-  assert [shard.data.shape for shard in index._stored[0].addressable_shards] == [(4, 2)] * 8
-  np.testing.assert_array_equal(index._stored[0].addressable_shards[3].data, vectors[12:16])
+  ((stored,), scales) = index._stored
+  assert [shard.data.shape for shard in stored.addressable_shards] == [(4, 2)] * 8 and scales is None
+  np.testing.assert_array_equal(stored.addressable_shards[3].data, vectors[12:16])
 
 
 def test_copies_on_several_devices_keep_the_order_of_rows():
