@@ -131,7 +131,7 @@ class DeviceIndex:
     return out, scales
 
 
-def cut(total: int, devices: list[jax.Device], block_rows: int = 0) -> tuple[int, int, int]:
+def cut(total: int, devices: Sequence[Any], block_rows: int = 0) -> tuple[int, int, int]:
   """(parts, rows of a part, rows of a block) of each device's share of `total` rows. Padding is small."""
   platform = devices[0].platform
   limit = block_rows or BLOCK_ROWS[platform]
@@ -205,7 +205,7 @@ def best_of_all(
     exact = jnp.float32 if scales is None else jnp.int32  # sums of int8 products
     padded = jnp.pad(queries, ((0, more), (0, 0)))
     made = jnp.einsum("nd,sd->ns", padded, rows, precision=precision, preferred_element_type=exact)[:asked]
-    if scales is None:
+    if scales is None or sizes is None:
       return made
     made = made.astype(jnp.float32) * sizes[:, None]
     return made.reshape(2, -1, len(rows)).sum(axis=0) * scales[None]

@@ -132,6 +132,6 @@ def test_seven_billion_parameters_learn_from_packed_rows_in_kernels():
 
 def test_a_search_reads_every_row_once():
   one = index.alone(index.Index(3_000_000, 768, "bfloat16", queries=64, top_k=10), "h200:1").program
-  # A third of the rows' bytes are the scores, which are written and read. A copy of the rows would be twice their bytes.
+  # A third of the rows' bytes are the scores, which are written and read. A copy of the rows would be as many twice.
   assert one.moved <= 1.35 * 3_000_000 * 768 * 2
   assert one.temporaries < 2 * 4 * 64 * 1_000_064  # one part's scores
