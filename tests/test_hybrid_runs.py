@@ -22,7 +22,7 @@ def config_of(world):
 
 
 @pytest.mark.slow  # two runs, an evaluation and their programs
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_run_is_resumed_exactly_exported_and_evaluated(world, tmp_path, rank):
   config = config_of(world)
   if rank:
