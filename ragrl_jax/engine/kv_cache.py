@@ -7,7 +7,6 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.engine import sizes as sizes_lib
 from ragrl_jax.engine.lanes import Chunk
 from ragrl_jax.engine.loader import NO_WEIGHTS, Loader, Weights
 from ragrl_jax.engine.programs import Programs
@@ -114,7 +113,6 @@ class KVCache:
   def _build(self, weights: Weights) -> None:
     """Compiles the programs, allocates the cache and runs every program once, so that nothing compiles later."""
     sizes, config, dtype = self._sizes, self._loader.config, self._loader.dtype
-    sizes_lib.check_drafts(config, sizes.speculate)
     at = Programs.cache_sharding(self._mesh) or jax.tree.leaves(weights)[0].sharding
     platform, tensor = next(iter(at.device_set)).platform, 1 if self._mesh is None else self._mesh.shape["tensor"]
     layout = cache_lib.layout(config, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)

@@ -203,7 +203,8 @@ class Programs:
     # pages there may belong to another conversation.
     written = live[:, None] & (places <= drafted[:, None])
     attend = self.layout.attention(table, state.length, jnp.where(written, here, cache_lib.DROPPED))
-    recur = self.layout.recurrence(lanes.slot, live.astype(jnp.int32))  # without drafts: one token per step
+    held: list = []  # a memory cannot forget: those of delta layers take in the tokens that are kept, below
+    recur = self.layout.recurrence(lanes.slot, live.astype(jnp.int32), held if self.speculate else None)
     x = model.embed(tokens)
     if self.layout.kernel == cache_lib.TRITON and mesh_lib.around() is None:
       x = residual.Stream(x)
@@ -224,6 +225,7 @@ class Programs:
     agrees = (drawn[:, :-1] == draft) & (places[:, :-1] < drafted[:, None])
     kept, token, automaton, stop = self._kept(lanes, state, drawn, agrees)
     count, ids = kept.sum(axis=1, dtype=jnp.int32), state.ids
+    cache = self.layout.advanced(cache, lanes.slot, count, here, held)
     if self.speculate:  # the next draft may copy the sampled tokens
       rows = jnp.arange(len(ids), dtype=jnp.int32)[:, None]
       ids = ids.at[rows, jnp.where(kept, here + 1, ids.shape[1])].set(drawn, mode="drop")

@@ -1,7 +1,6 @@
 """The engine's sizes, which determine every shape of its programs."""
 
 import dataclasses
-from typing import Any
 
 import jax
 
@@ -120,15 +119,6 @@ def from_settings(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
     kv_dtype=rollout.kv_dtype,
     speculate=rollout.speculate,
   )
-
-
-def check_drafts(config: Any, speculate: int) -> None:
-  """Raises ValueError if drafts are asked for from a model whose memories cannot be rolled back."""
-  if speculate and config.traits.hybrid:
-    raise ValueError(
-      f"config.rollout.speculate={speculate} with a {config.family} model: the memory of a delta layer cannot forget "
-      "the tokens of a draft that are not kept. Set it to 0."
-    )
 
 
 def check_model(heads: int, vocab: int | None, tensor: int, *, experts: int = 0) -> None:

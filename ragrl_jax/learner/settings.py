@@ -11,6 +11,7 @@ import jax
 from ragrl_jax import settings as run_settings
 from ragrl_jax.learner import row_layout
 from ragrl_jax.models import attention, splash
+from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.settings import Advantage as AdvantageSettings
 from ragrl_jax.settings import Critic, Learner, Loss, Optimizer, Rollout
 
@@ -226,9 +227,12 @@ def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Set
   )
 
 
-def sharing(run: run_settings.Settings, mesh: jax.sharding.Mesh | None) -> row_layout.Sharing | None:
+def sharing(
+  run: run_settings.Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None
+) -> row_layout.Sharing | None:
   """How the rows of a run with these settings share beginnings on these devices (None: the default one)."""
-  deep = attention.platform(mesh) not in attention.KERNELS
+  # A delta layer keeps two states: of the last token, and of the end of the shared beginning.
+  deep = attention.platform(mesh) not in attention.KERNELS and not shape.traits.hybrid
   return row_layout.Sharing(deep) if run.learner.share_prompts else None
 
 

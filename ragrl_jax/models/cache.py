@@ -165,22 +165,43 @@ class Layout:
 
     return attend
 
-  def recurrence(self, slots: jax.Array, counts: jax.Array) -> Callable:
+  def recurrence(self, slots: jax.Array, counts: jax.Array, held: list[delta.Held] | None = None) -> Callable:
     """The `recur` of `Decoder.run` for tokens that follow those in the memories; its carry is the Cache.
 
     Args:
       slots: int32 [n], the slot of each sequence.
       counts: int32 [n], how many of the call's tokens the memory takes in; 0: it stays as it is.
+      held: the memories stay as they are, and this list gets what each layer's would take in, for `advanced`.
     """
-    target = jnp.where(counts > 0, slots, DROPPED)
 
     def recur(layer: int, mix, cache: Cache):
-      changed, mine = list(cache), slice(self.paged + layer, None, self.deltas)
-      out, new = mix(delta.Memory(*(x.at[slots].get(mode="clip") for x in changed[mine])), counts)
-      changed[mine] = [x.at[target].set(y, mode="drop") for x, y in zip(changed[mine], new)]
-      return out, tuple(changed)
+      memory = self._memory(cache, layer, slots)
+      if held is None:
+        out, new = mix(memory, counts)
+        return out, self._remembered(cache, layer, slots, counts, new)
+      out, later = mix(memory, hold=True)
+      held.append(later)
+      return out, cache
 
     return recur
+
+  def advanced(
+    self, cache: Cache, slots: jax.Array, counts: jax.Array, positions: jax.Array, held: list[delta.Held]
+  ) -> Cache:
+    """The cache whose memories have taken in the first `counts` of the held tokens, which are at `positions` [n, t]."""
+    for layer, later in enumerate(held):
+      new = later.after(self._memory(cache, layer, slots), positions, counts)
+      cache = self._remembered(cache, layer, slots, counts, new)
+    return cache
+
+  def _memory(self, cache: Cache, layer: int, slots: jax.Array) -> delta.Memory:
+    return delta.Memory(*(x.at[slots].get(mode="clip") for x in cache[self.paged + layer :: self.deltas]))
+
+  def _remembered(self, cache: Cache, layer: int, slots: jax.Array, counts: jax.Array, new: delta.Memory) -> Cache:
+    changed, mine = list(cache), slice(self.paged + layer, None, self.deltas)
+    target = jnp.where(counts > 0, slots, DROPPED)
+    changed[mine] = [x.at[target].set(y, mode="drop") for x, y in zip(changed[mine], new)]
+    return tuple(changed)
 
 
 def layout(config, page: int, dtype, platform: str, tensor: int = 1, *, kv_dtype: str = MODEL) -> Layout:

@@ -109,7 +109,7 @@ class Decoder(nnx.Module):
     carry: Any,
     layers_of: Sequence[nnx.State] | None = None,
     routes: jax.Array | None = None,
-    recur: Recur = lambda layer, mix, carry: (mix()[0], carry),
+    recur: Recur | None = None,
   ) -> tuple[jax.Array, Any, jax.Array | None]:
     """Runs all layers with the given attention function.
 
@@ -123,8 +123,7 @@ class Decoder(nnx.Module):
       layers_of: the parameters of each layer, if they are separate arrays; None for the stacked ones of `layers`.
       routes: int [L, B, T, k], the experts to use in each layer; `experts.OWN` where the router chooses. None: the
         router chooses everywhere.
-      recur: called for each delta layer with its number among them, and its mixer; by default the rows begin without a
-        memory.
+      recur: called for each delta layer with its number among them, and its mixer; a hybrid needs it.
 
     Returns:
       (hidden [B, T, D] after the final norm, carry, the experts of each token, int32 [L, B, T, k], or None for a model
@@ -189,14 +188,11 @@ class Decoder(nnx.Module):
     Args:
       positions: int [B, T]; by default each segment counts from 0.
       segment_ids: int [B, T]; 0 is padding. By default a row is one segment.
-      until: int [B, T]; the rows are trees (see `structs.Batch`), and segment_ids are not read; needs positions.
+      until: int [B, T]; the rows are trees (see `structs.Batch`), and segment_ids are not read; needs positions. A
+        hybrid's are families with one shared beginning (`delta.Branches`).
       routes: int [B, T, L · k], the experts of each layer for the state before each token, see `structs.Batch`; by
         default the router chooses everywhere.
     """
-    if until is not None and self.config.traits.hybrid:
-      raise ValueError(
-        f"rows of trees in a {self.config.family} model: its delta layers need one text after the other."
-      )
     if segment_ids is None:
       segment_ids = jnp.ones(tokens.shape, jnp.int32)
     if positions is None:
@@ -214,7 +210,9 @@ class Decoder(nnx.Module):
       # Entry t belongs to the state at t - 1. OWN where the next token does not continue the state's text.
       of_state = jnp.roll(routes, -1, axis=1).reshape(*tokens.shape, self.config.num_layers, -1)
       routes = of_state.transpose(2, 0, 1, 3)
-    return self.run(self.embed(tokens), positions, of_layer, (), routes=routes)[0]
+    branches = delta.Branches.of(positions) if until is not None and self.config.traits.hybrid else None
+    recur = lambda layer, mix, carry: (mix(branches=branches)[0], carry)
+    return self.run(self.embed(tokens), positions, of_layer, (), routes=routes, recur=recur)[0]
 
   def __call__(
     self, tokens: jax.Array, positions: jax.Array | None = None, segment_ids: jax.Array | None = None

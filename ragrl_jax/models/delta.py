@@ -5,12 +5,14 @@ At each token a head's state S [dk, dv] fades, and then learns that the key k sh
     S ← exp(g) S,    S ← S + k ⊗ β (v - Sᵀ k),    out = Sᵀ q / √dk
 
 with g ≤ 0, β in 0..1, and q and k of length 1. Before that, q, k and v are mixed with those of the last tokens by a
-convolution over time. A text begins where positions are 0: nothing of the tokens before it remains.
+convolution over time. A text begins where positions are 0: nothing of the tokens before it remains. In a row whose
+texts share their beginning, each rest goes on from the state at its end (`Branches`).
 
 Source: Gated DeltaNet (arXiv 2412.06464) sec. 3; its chunks (arXiv 2406.06484) sec. 3; transformers,
 modeling_qwen3_5.py.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -41,9 +43,70 @@ class Memory(NamedTuple):
     return cls(channels, jax.ShapeDtypeStruct(state, jnp.float32))
 
 
+class Held(NamedTuple):
+  """What a memory would take in from T tokens, of which it is not yet known how many stay: a draft's.
+
+  Attributes:
+    joined: [B, K - 1 + T, C]; the memory's channels and the tokens'.
+    k, v, fade, beta: as for `chunked`.
+  """
+
+  joined: jax.Array
+  k: jax.Array
+  v: jax.Array
+  fade: jax.Array
+  beta: jax.Array
+
+  def after(self, memory: Memory, positions: jax.Array, counts: jax.Array) -> Memory:
+    """The memory after the first `counts` [B] of the tokens at `positions` [B, T], as if they had come one by one."""
+    state = memory.state
+    for t in range(positions.shape[1]):
+      k, v, fade, beta, position = (x[:, t : t + 1] for x in (*self[1:], positions))
+      stays = (t < counts)[:, None, None, None]
+      state = jnp.where(stays, one(k, k, v, fade, beta, position == 0, state)[1], state)
+    return Memory(_last(self.joined, memory.channels, counts), state)
+
+
+class Branches(NamedTuple):
+  """Where texts part in rows of families: one shared beginning with the rest of a text, then the rests of the others.
+
+      a b c d e, a b c f g    tokens a b c d e f g    start 0 0 0 0 0 0 0    branch 0 0 0 0 0 5 5    first 0 0 0 0 0 3 3
+
+  Attributes:
+    start: int32 [B, T]; index of the first token of the token's family.
+    branch: int32 [B, T]; index of the first token of its stretch, which begins a family or a rest.
+    first: int32 [B, T]; that token's position in its text.
+    ends: bool [B, T]; whether a rest goes on from this token.
+  """
+
+  start: jax.Array
+  branch: jax.Array
+  first: jax.Array
+  ends: jax.Array
+
+  @classmethod
+  def of(cls, positions: jax.Array) -> "Branches":
+    """Those of rows with these positions, int [B, T]: a rest begins where positions jump."""
+    B, T = positions.shape
+    index = jnp.broadcast_to(jnp.arange(T, dtype=jnp.int32)[None], (B, T))
+    latest = lambda on: jax.lax.cummax(jnp.where(on, index, 0), axis=1)
+    rests = (positions > 0) & (positions != jnp.roll(positions, 1, axis=1) + 1)
+    start, branch = latest(positions == 0), latest((positions == 0) | rests)
+    first = jnp.take_along_axis(positions, branch, axis=1)
+    before = jnp.where(rests, start + first - 1, T)
+    ends = jnp.zeros((B, T), bool).at[jnp.arange(B)[:, None], before].set(True, mode="drop")
+    return cls(start, branch, first, ends)
+
+
 def mix(
-  layer: layers.Layer, x: jax.Array, positions: jax.Array, memory: Memory | None = None, counts: jax.Array | None = None
-) -> tuple[jax.Array, Memory]:
+  layer: layers.Layer,
+  x: jax.Array,
+  positions: jax.Array,
+  memory: Memory | None = None,
+  counts: jax.Array | None = None,
+  branches: Branches | None = None,
+  hold: bool = False,
+) -> tuple[jax.Array, Memory | Held]:
   """What a delta layer's mixer adds to the residual stream [B, T, D], and the memory after the row.
 
   Args:
@@ -51,6 +114,8 @@ def mix(
     positions: int [B, T]; position of each token in its text.
     memory: of the tokens before the row; None: there are none.
     counts: int [B]; only the row's first `counts` tokens change its memory. None: all.
+    branches: of rows whose texts share beginnings; no memory then, before or after.
+    hold: return what the memory would take in, instead of the memory after the row.
   """
   c, (B, T, _) = layer.config, x.shape
   x = layer.norm(x, "attention_norm")
@@ -64,21 +129,29 @@ def mix(
     real = (jnp.arange(T, dtype=jnp.int32)[None] < counts[:, None])[..., None]
     beta, fade = jnp.where(real, beta, 0.0), jnp.where(real, fade, 0.0)
   joined = jnp.concatenate((memory.channels.astype(channels.dtype), channels), axis=1)
-  mixed = _convolve(joined, layer.conv[...], positions).astype(x.dtype)
+  mixed = _convolve(joined, layer.conv[...], positions, branches).astype(x.dtype)
   widths = c.delta_key_heads * c.delta_key_dim, c.delta_value_heads * c.delta_value_dim
   q, k, v = jnp.split(mixed.astype(jnp.float32), (widths[0], 2 * widths[0]), axis=-1)
   q, k = (_unit(y.reshape(B, T, c.delta_key_heads, -1)) for y in (q, k))
   q, k = (jnp.repeat(y, c.delta_value_heads // c.delta_key_heads, axis=2) for y in (q * c.delta_key_dim**-0.5, k))
-  rule = one if T == 1 else chunked
-  out, state = rule(q, k, v.reshape(B, T, c.delta_value_heads, -1), fade, beta, positions == 0, memory.state)
+  v = v.reshape(B, T, c.delta_value_heads, -1)
+  rule = one if T == 1 else functools.partial(chunked, positions=positions, branches=branches)
+  out, state = rule(q, k, v, fade, beta, positions == 0, memory.state)
   out = layers.rms_norm(out.astype(x.dtype), layer.delta_norm[...], c.norm_eps)
   out = layers.gated(gate.reshape(out.shape), out, c.traits.activation).reshape(B, T, -1)
-  at = (jnp.full(B, T, jnp.int32) if counts is None else counts)[:, None] + jnp.arange(c.delta_conv - 1)[None]
-  last = jnp.take_along_axis(joined, at[..., None], axis=1)
-  return layer.project(out, "out"), Memory(last.astype(memory.channels.dtype), state)
+  out = layer.project(out, "out")
+  if hold:
+    return out, Held(joined, k, v, fade, beta)
+  return out, Memory(_last(joined, memory.channels, jnp.full(B, T, jnp.int32) if counts is None else counts), state)
 
 
-def _convolve(joined, weight, positions):
+def _last(joined, channels, counts):
+  """The K - 1 tokens of `joined` up to the `counts`-th one of the row, in the form of `channels` [B, K - 1, C]."""
+  at = counts[:, None] + jnp.arange(channels.shape[1])[None]
+  return jnp.take_along_axis(joined, at[..., None], axis=1).astype(channels.dtype)
+
+
+def _convolve(joined, weight, positions, branches):
   """SiLU of each channel's weighted sum over the last K tokens of its text, float32 [B, T, C].
 
   Args:
@@ -88,7 +161,12 @@ def _convolve(joined, weight, positions):
   T, K = positions.shape[1], len(weight)
   total = jnp.zeros((len(joined), T, joined.shape[2]), jnp.float32)
   for back in range(K):
-    tap = weight[K - 1 - back][None].astype(jnp.float32) * joined[:, K - 1 - back :][:, :T].astype(jnp.float32)
+    earlier = joined[:, K - 1 - back :][:, :T]
+    if branches is not None and back:  # before a rest's first token is the shared beginning's last one
+      shared = jnp.maximum(branches.start + positions - back, 0)[..., None]
+      here = jnp.arange(T, dtype=jnp.int32)[None] - back >= branches.branch
+      earlier = jnp.where(here[..., None], earlier, jnp.take_along_axis(joined[:, K - 1 :], shared, axis=1))
+    tap = weight[K - 1 - back][None].astype(jnp.float32) * earlier.astype(jnp.float32)
     total += jnp.where((positions >= back)[..., None], tap, 0.0)
   return jax.nn.silu(total)
 
@@ -107,22 +185,25 @@ def one(q, k, v, fade, beta, starts, state):
   return jnp.sum(state * q[..., None], axis=2)[:, None], state
 
 
-def chunked(q, k, v, fade, beta, starts, state):
+def chunked(q, k, v, fade, beta, starts, state, *, positions=None, branches=None):
   """The delta rule over rows, in chunks: within a chunk by matmuls, from chunk to chunk by the state. All float32.
 
   A chunk's new values u solve a triangular system, since each one corrects what the earlier ones wrote:
   u_i + β_i Σ_{j<i} exp(g_j+1 + … + g_i) (k_i · k_j) u_j = β_i (v_i - exp(g_1 + … + g_i) Sᵀ k_i).
+  With branches, j and the sums are over the tokens of i's own text, and S is a second state beside that of the last
+  token, that of the end of the family's shared beginning, where i's rest goes on from it.
 
   Args:
     q, k: [B, T, H, dk]. v: [B, T, H, dv].
     fade: g, [B, T, H]. beta: [B, T, H].
     starts: bool [B, T]; where a text begins.
     state: [B, H, dk, dv], before the row.
+    positions, branches: as in `mix`.
 
   Returns:
     (out [B, T, H, dv], the state after the row).
   """
-  B, T, H, _ = q.shape
+  B, T, H, dk = q.shape
   size = min(CHUNK, T)
 
   def cut(x):  # [B, T, H, …] → [chunks, B, H, size, …]
@@ -130,25 +211,49 @@ def chunked(q, k, v, fade, beta, starts, state):
     return jnp.moveaxis(x.reshape(B, -1, size, *x.shape[2:]), (1, 3), (0, 2))
 
   q, k, v, fade, beta = (cut(x) for x in (q, k, v, fade, beta))
-  text = jnp.cumsum(cut(starts[..., None]), axis=-1, dtype=jnp.int32)  # [chunks, B, 1, size]: 0 continues the last one
-  lower = jnp.tril(jnp.ones((size, size), bool))
-  # Entry i, j is the sum over j + 1 … i. A difference of two sums from the chunk's start would lose digits.
-  since = jnp.cumsum(jnp.where((lower & ~jnp.eye(size, dtype=bool))[None, None, None], fade[..., None], 0.0), axis=-2)
-  ratio = jnp.where(lower[None, None, None] & (text[..., :, None] == text[..., None, :]), jnp.exp(since), 0.0)
-  of_state = jnp.where(text == 0, jnp.exp(jnp.cumsum(fade, axis=-1)), 0.0)[..., None]
+  lower = jnp.tril(jnp.ones((size, size), bool))[None, None, None]
+  after = lower & ~jnp.eye(size, dtype=bool)[None, None, None]
+  # Entry i, j of `since` is the sum over j + 1 … i. A difference of sums from the chunk's start would lose digits.
+  if branches is None:
+    text = jnp.cumsum(cut(starts[..., None]), axis=-1, dtype=jnp.int32)  # [chunks, B, 1, size]; 0 goes on
+    since = jnp.cumsum(jnp.where(after, fade[..., None], 0.0), axis=-2)
+    earlier = lower & (text[..., :, None] == text[..., None, :])
+    sums, reaches = jnp.cumsum(fade, axis=-1), [text == 0]
+  else:
+    position, start, branch, first, ends = (cut(x[..., None]) for x in (positions, *branches))
+    begin = size * jnp.arange(len(q), dtype=jnp.int32)[:, None, None, None]
+    i, j = lambda x: x[..., :, None], lambda x: x[..., None, :]
+    shared = (j(branch) == j(start)) & (j(position) < i(first))
+    earlier = lower & (i(start) == j(start)) & ((i(branch) == j(branch)) | shared)
+    own = jnp.where(earlier, j(fade), 0.0)
+    since, sums = own @ after.astype(own.dtype), own.sum(axis=-1)
+    follows = (branch < begin) | (start + first > begin)  # the token before the chunk, and not the end of the beginning
+    reaches = [(start < begin) & follows, (start < begin) & ~follows]
+  ratio = jnp.where(earlier, jnp.exp(since), 0.0)
+  of_state = jnp.where(jnp.stack(reaches, axis=-1), jnp.exp(sums)[..., None], 0.0)  # [chunks, B, H, size, states]
   dot = lambda x, y: jnp.einsum("...id,...jd->...ij", x, y)
+  each = lambda x, by: (x[..., None, :] * by[..., None]).reshape(*x.shape[:-1], -1)  # [.., size, states · dk]
   system = dot(k * beta[..., None], k) * ratio
-  wanted = jnp.concatenate((v, k * of_state), axis=-1) * beta[..., None]
+  wanted = jnp.concatenate((v, each(k, of_state)), axis=-1) * beta[..., None]
   # Unit diagonal: the system's own diagonal is not read.
   solved = jax.lax.linalg.triangular_solve(system, wanted, left_side=True, lower=True, unit_diagonal=True)
   new, reads = jnp.split(solved, (v.shape[-1],), axis=-1)
-  scores, asks, writes = dot(q, k) * ratio, q * of_state, k * ratio[..., -1, :, None]
+  scores, asks, last, keep = dot(q, k) * ratio, each(q, of_state), ratio[..., -1:, :], of_state[..., -1:, :]
+  if branches is not None:  # the states after the chunk: of its last token, and of its last end of a beginning, if any
+    state = jnp.concatenate((state, jnp.zeros_like(state)), axis=2)
+    at = jnp.broadcast_to(jnp.where(ends, jnp.arange(size), -1).max(axis=-1)[..., None, None], (*last.shape[:-1], 1))
+    row = lambda x: jnp.take_along_axis(x, jnp.maximum(at, 0), axis=-2)
+    last = jnp.concatenate((last, jnp.where(at < 0, 0.0, row(ratio))), axis=-2)
+    keep = jnp.concatenate((keep, jnp.where(at < 0, jnp.array([0.0, 1.0]), row(of_state))), axis=-2)
+  writes = each(k, last.swapaxes(-1, -2))
 
   def over(state, chunk):
     new, reads, scores, asks, writes, keep = chunk
     new = new - reads @ state
-    return state * keep[..., None] + writes.swapaxes(-1, -2) @ new, asks @ state + scores @ new
+    states = state.reshape(B, H, 1, -1, dk, state.shape[-1])
+    kept = (states * keep[..., None, None]).sum(axis=3).reshape(state.shape)
+    return kept + writes.swapaxes(-1, -2) @ new, asks @ state + scores @ new
 
-  state, out = jax.lax.scan(over, state, (new, reads, scores, asks, writes, of_state[..., -1, :]))
+  state, out = jax.lax.scan(over, state, (new, reads, scores, asks, writes, keep))
   out = jnp.moveaxis(out, (0, 2), (1, 3)).reshape(B, -1, H, v.shape[-1])
   return out[:, :T], state

@@ -226,7 +226,7 @@ class _Compiler:
       teacher=teacher,
     )
     cut = load_lib.blocks(config, self.shape, self.load)
-    block = self._block(cut.rows, cut.length, settings_lib.sharing(config, mesh))
+    block = self._block(cut.rows, cut.length, settings_lib.sharing(config, self.shape, mesh))
     remat = cut.forward * bool(config.model.remat)
     shape_of_teacher = self.shape if teacher is None else teacher.config
     of_teacher = flops.taught(shape_of_teacher, settings, **self.load.sizes)

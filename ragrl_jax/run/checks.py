@@ -134,14 +134,14 @@ def mesh(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None,
       "attention kernel does not take both. Set config.learner.share_prompts=False."
     )
   if shape.traits.hybrid and training:
-    refused = {"config.learner.share_prompts": config.learner.share_prompts}
-    refused["config.mesh.sequence"] = mesh is not None and mesh.shape["sequence"] > 1
+    refused = {"config.mesh.sequence": mesh is not None and mesh.shape["sequence"] > 1}
     refused["config.loss.teacher.path='policy'"] = config.loss.teacher.path == "policy"
+    refused["config.advantage.credit='information'"] = config.advantage.informs
     for name, given in refused.items():
       if given:
         raise ValueError(
           f"{name} with a {shape.family} model: the memory of a delta layer goes through a row from its first token to "
-          "its last, so a row can neither branch nor be split. Set config.learner.share_prompts=False, "
+          "its last, so a row can be split nowhere, and branch at one shared beginning only. Set "
           "config.mesh.sequence=1, and another teacher or credit."
         )
   if mesh is not None:
@@ -155,7 +155,6 @@ def engine(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | Non
   tensor = config.rollout.mesh.tensor
   sizes = engine_sizes.from_settings(config.rollout, mesh_lib.of_engine(mesh, **vars(config.rollout.mesh)))
   engine_sizes.check_model(shape.num_kv_heads, _vocab(config, shape), tensor, experts=shape.num_experts)
-  engine_sizes.check_drafts(shape, sizes.speculate)
   layout = cache_lib.layout(shape, sizes.page, config.model.dtype, _platform(mesh), tensor, kv_dtype=sizes.kv_dtype)
   layout.check(sizes.cache_pages, tensor)
 

@@ -176,7 +176,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
     packing=dict(
       rows=rows.micro_rows,
       lengths=tuple(rows.row_lengths),
-      sharing=settings_lib.sharing(prepared.settings, player.mesh),
+      sharing=settings_lib.sharing(prepared.settings, player.config, player.mesh),
       routes=player.config.num_layers * player.config.experts_per_token,
       told=taught.itself,
     ),

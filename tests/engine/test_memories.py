@@ -50,7 +50,7 @@ async def play(example, policy, tools):
   return talk.end(probes=tuple(probes))
 
 
-@pytest.mark.parametrize("sizes", [dict(), dict(pages=5), dict(prefill=8)])
+@pytest.mark.parametrize("sizes", [dict(), dict(pages=5), dict(prefill=8), dict(speculate=3)])
 def test_logprobs_are_those_of_the_forward_pass_shared_swapped_and_alone(sizes):
   forward, asked = jax.jit(model()), kit.requests(3, 4)
   played = kit.rollout(engine(**sizes), play)
@@ -75,8 +75,3 @@ def test_a_memory_returns_from_the_host_bit_for_bit():
   for slot in (3, 5):
     for one, other in zip(cache.take_memory(0, slot), saved, strict=True):
       np.testing.assert_array_equal(one, other)
-
-
-def test_drafts_are_refused():
-  with pytest.raises(ValueError, match="config.rollout.speculate=2 with a qwen3_5_text model.*Set it to 0"):
-    engine(speculate=2)

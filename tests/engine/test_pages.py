@@ -240,7 +240,7 @@ def test_random_histories_lose_no_page_and_never_write_to_a_shared_one(hybrid, h
   for seed in range(10**6):
     rng = np.random.default_rng(seed)
     pages, drafts = int(rng.choice([6, 7, 9, 16, 40])), int(rng.choice([0, 2]))
-    world = World(seed, hybrid, pages=pages, speculate=0 if hybrid else drafts)
+    world = World(seed, hybrid, pages=pages, speculate=drafts)
     for _ in range(40):
       world.act()
     world.finish()

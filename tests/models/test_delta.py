@@ -95,6 +95,42 @@ def test_a_row_in_parts_is_the_whole_row_and_its_padding_is_not_remembered():
   near(memory, delta.mix(layer(), x[:, :1], positions[:, :1] + 12, memory, jnp.zeros(2, jnp.int32))[1])
 
 
+def test_rests_go_on_from_the_end_of_their_shared_beginning():
+  """Beginnings end inside of chunks and between them, and rests are shorter and longer than the convolution."""
+  draw, graphdef = np.random.default_rng(0), nnx.split(Decoder(CONFIG, rngs=nnx.Rngs(0)))[0]
+  params = nnx.split(Decoder(CONFIG, rngs=nnx.Rngs(0)))[1]
+  texts, row = [], ([], [], [])  # tokens, positions and until of the row
+  for beginning, rests in ((70, (20, 100, 1, 65)), (3, (2, 3)), (58, (64, 2)), (1, (1, 130, 1))):
+    shared, end = draw.integers(0, 29, beginning), len(row[0]) + beginning + sum(rests)
+    for number, size in enumerate(rests):
+      rest, first = draw.integers(0, 29, size), 0 if number == 0 else beginning
+      new = np.concatenate((shared, rest))[first:]
+      last = len(row[0]) + len(new)
+      texts.append((np.concatenate((shared, rest)), np.r_[len(row[0]) : last][-size:], draw.normal(size=(size, 16))))
+      row[0].extend(new)
+      row[1].extend(range(first, beginning + size))
+      row[2].extend([end] * (beginning - first) + [last] * size)
+  row = [jnp.asarray(x, jnp.int32)[None] for x in row]
+
+  def in_a_row(params):
+    hidden = nnx.merge(graphdef, params).hidden(row[0], row[1], None, row[2])[0]
+    return sum((hidden[places] * weight).sum() for _, places, weight in texts), hidden
+
+  def alone(params):
+    longest = max(len(text) for text, *_ in texts)
+    rows = jnp.asarray([np.pad(text, (0, longest - len(text))) for text, *_ in texts])
+    hidden = nnx.merge(graphdef, params).hidden(rows)
+    each = [hidden[i, len(text) - len(w) : len(text)] for i, (text, _, w) in enumerate(texts)]
+    return sum((one * weight).sum() for one, (*_, weight) in zip(each, texts)), each
+
+  ours, found = jax.jit(jax.grad(in_a_row, has_aux=True))(params)
+  theirs, want = jax.jit(jax.grad(alone, has_aux=True))(params)
+  for (_, places, _), one in zip(texts, want):
+    np.testing.assert_allclose(found[places], one, atol=1e-5)
+  for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    np.testing.assert_allclose(x, y, atol=1e-5 * max(1.0, float(jnp.abs(y).max())))
+
+
 @pytest.mark.slow  # a backward pass for one device and one for eight
 def test_eight_devices_compute_what_one_does():
   graphdef, params = nnx.split(Decoder(CONFIG, rngs=nnx.Rngs(0)))
@@ -127,6 +163,3 @@ def test_sizes_that_do_not_fit_are_refused():
       made(**changes)
   with pytest.raises(ValueError, match="qwen3 has neither delta layers"):
     DecoderConfig.from_shape(29, family="qwen3", **SHAPE)
-  model, row = Decoder(CONFIG, rngs=nnx.Rngs(0)), jnp.ones((1, 4), jnp.int32)
-  with pytest.raises(ValueError, match="rows of trees in a qwen3_5_text model"):
-    model.hidden(row, row, row, row)
