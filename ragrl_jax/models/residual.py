@@ -14,7 +14,7 @@ from jax.experimental.pallas import triton as plgpu
 from ragrl_jax.models import kernels
 
 TILE = 64  # rows and columns of a product per program
-LEAST = 384  # numbers of the inner dimension per part
+LEAST, MOST = 384, 2560  # numbers of the inner dimension per part; XLA would divide more, and add up in one more kernel
 
 
 class Stream:
@@ -61,7 +61,8 @@ def parts(x: jax.Array, weight: jax.Array) -> jax.Array:
   """Float32 [S, B, T, out], whose sum is x [B, T, in] @ weight [in, out], in x's dtype with float32 sums."""
   B, T, size = x.shape
   programs, shares = pl.cdiv(B * T, TILE) * pl.cdiv(weight.shape[1], TILE), 1
-  while programs * shares < kernels.MULTIPROCESSORS and size % (2 * shares) == 0 and size >= 2 * shares * LEAST:
+  few = lambda: programs * shares < kernels.MULTIPROCESSORS or size > shares * MOST
+  while few() and size % (2 * shares) == 0 and size >= 2 * shares * LEAST:
     shares *= 2
   x, weight = x.reshape(B * T, shares, -1), weight.astype(x.dtype).reshape(shares, size // shares, -1)
   out = jax.lax.dot_general(x, weight, (((2,), (1,)), ((1,), (0,))), preferred_element_type=jnp.float32)
