@@ -45,12 +45,12 @@ PROVOKED = dict(
   loss=dict(epochs=4, minibatches=4),
   learner=dict(micro_rows=1, row_lengths=(288,), logprob_chunk=288),
   optimizer=dict(learning_rate=2.5e-4),
-  switches=dict(match="f1"),
 )
 KL = dict(kl="k3+", kl_coef=0.1)
+ROLLBACK = dict(guard=dict(rollback=1, most_rollbacks=5), checkpoint=dict(every=1))
 GUARDS = {
   "none": {},
-  "rollback": dict(guard=dict(rollback=1, most_rollbacks=5), checkpoint=dict(every=1)),
+  "rollback": ROLLBACK,
   "LLDS": dict(loss=dict(llds_coef=0.2)),
   "LLDS strong": dict(loss=dict(llds_coef=2.0)),
   "sequence mask": dict(loss=dict(sequence_low=0.98, sequence_high=1.02)),
@@ -62,15 +62,14 @@ GUARDS = {
   "a fifth of the rate": dict(optimizer=dict(learning_rate=5e-5)),
   "a fifth of the rate, LLDS": dict(optimizer=dict(learning_rate=5e-5), loss=dict(llds_coef=2.0)),
   "LLDS, DPPO, KL": dict(loss=dict(KL, kl_corrected=True, llds_coef=0.2, max_fall=0.2, max_rise=0.2)),
-  "rollback, LLDS, sequence mask": dict(
-    guard=dict(rollback=1, most_rollbacks=5),
-    checkpoint=dict(every=1),
-    loss=dict(llds_coef=2.0, sequence_low=0.98, sequence_high=1.02),
-  ),
+  "rollback, LLDS, sequence mask": dict(ROLLBACK, loss=dict(llds_coef=2.0, sequence_low=0.98, sequence_high=1.02)),
   "LLDS, sequence mask, KL": dict(
     loss=dict(KL, kl_corrected=True, llds_coef=2.0, sequence_low=0.98, sequence_high=1.02)
   ),
 }
+# The same at 135M parameters: the fine-tuned model and the questions of benchmarks/real_model/run.py's ARENA run.
+REAL_STEPS, REAL_HELD_OUT, REAL_RATE = 8, 64, 1e-4
+REAL = {"135M, " + arm: GUARDS[arm] for arm in ("none", "rollback")}
 # Of the detectors' recorded runs, those whose alarms are right, and those that are among the runs here.
 NOT_CALM = ("ARENA on a GPU, continued", "LEAR", "quickstart, collapsed", "quickstart, 16 replies a step")
 SLOW = ("a fifth of the rate", "a fifth of the rate, LLDS")
@@ -85,19 +84,25 @@ def main():
   cli.add_argument("--arms", nargs="*", default=[*GUARDS], help="which arms; by default all")
   cli.add_argument("--seeds", nargs="*", default=range(5), help="which seeds")
   cli.add_argument("--docs", action="store_true", help="record what the runs show, and print the page")
+  cli.add_argument("--real", type=pathlib.Path, help="folder of benchmarks/real_model/run.py, for arms of REAL")
+  cli.add_argument("--healthy", type=pathlib.Path, nargs="*", default=[], help="folders of runs that count as healthy")
   cli.add_argument("--one", default="", help="ARM/SEED: this run only, in this process; ARM may be warm")
   args = cli.parse_args()
   logging.set_verbosity(logging.WARNING)
   out = args.out.resolve()
   if args.one:
     arm, seed = args.one.split("/")
-    (warm_up if arm == "warm" else functools.partial(run, arm))(out, int(seed))
+    if arm == "warm":
+      warm_up(out, int(seed))
+    else:
+      config = real(args.real.resolve(), arm) if arm in REAL else made_up(out, arm, int(seed))
+      run(config, arm, out, int(seed))
     return
   if not args.docs:
     play(out, "warm", range(WARM))
     for arm in args.arms:
       play(out, arm, args.seeds)
-  rows = merged(recorded(out) + healthy())
+  rows = merged(recorded(out) + healthy() + healthy_in(args.healthy))
   print(text := page(rows))
   if args.docs:
     RECORD.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -131,18 +136,41 @@ def begin(workdir: pathlib.Path) -> None:
   shutil.rmtree(workdir, ignore_errors=True)
 
 
-def run(arm: str, out: pathlib.Path, seed: int) -> None:
-  """Trains one arm; its folder keeps the episodes and the metrics."""
-  warm, workdir = folder(out, "warm", seed % WARM), folder(out, arm, seed)
-  begin(workdir)
+def made_up(out: pathlib.Path, arm: str, seed: int) -> Any:
+  """The config of an arm in the quickstart's world."""
+  warm = folder(out, "warm", seed % WARM)
   config = config_lib.load(ROOT / "configs" / "quickstart.py")
   quickstart.use_world(config, warm / "world", seed)
   config.model.path = str(warm / "sft" / "model")
-  config.steps = config.checkpoint.every = STEPS
+  config.steps = STEPS
   config.evaluate.update(every=EVERY, examples=HELD_OUT)
-  config.log.tensorboard = False
-  for part in (PROVOKED, GUARDS[arm]):
+  for part in (PROVOKED, dict(switches=dict(match="f1")), GUARDS[arm]):
     config.update(part)
+  return config
+
+
+def real(folder: pathlib.Path, arm: str) -> Any:
+  """The config of an arm of REAL: ARENA's rules, F1 in the place of its exact match."""
+  config = config_lib.load(ROOT / "configs" / "arena.py", "f1")
+  config.model.update(path=str(folder / "arena" / "seed_0" / "sft" / "model"), dtype="float32", remat=False)
+  config.data.update(train=str(folder / "questions" / "train.jsonl.gz"))
+  config.data.update(evaluate=str(folder / "questions" / "development.jsonl.gz"), own_passages=True)
+  config.switches.instructions = "short"
+  config.rollout.update(context=448, chunk=16, page=64, prefill=256, max_new_tokens=96, temperature=1.0)
+  config.loss.update(kl="none", kl_coef=0.0)
+  config.steps = REAL_STEPS
+  config.evaluate.update(every=EVERY, examples=REAL_HELD_OUT)
+  sizes = dict(optimizer=dict(schedule="constant", warmup_steps=0, learning_rate=REAL_RATE))
+  for part in (PROVOKED, sizes, dict(learner=dict(row_lengths=(), logprob_chunk=1024)), REAL[arm]):
+    config.update(part)
+  return config
+
+
+def run(config: Any, arm: str, out: pathlib.Path, seed: int) -> None:
+  """Trains one arm; its folder keeps the episodes and the metrics."""
+  begin(workdir := folder(out, arm, seed))
+  config.seed, config.log.tensorboard, config.checkpoint.every = seed, False, config.steps
+  config.checkpoint.update((GUARDS | REAL)[arm].get("checkpoint", {}))
   prepared, began = prepare(config), time.process_time()
   score = functools.partial(noisy, prepared.recipe.score, seed)
   prepared = dataclasses.replace(prepared, recipe=dataclasses.replace(prepared.recipe, score=score))
@@ -162,7 +190,8 @@ def noisy(score, seed: int, example, episode) -> dict[str, float | None]:
   """The terms of the reward, with a wrong answer term for a share NOISE of the replies."""
   terms = score(example, episode)
   wrong = random.Random(f"{seed}/{example.id}/{episode.model_text}").random() < NOISE
-  return terms | dict(answer=1.0 - terms["answer"]) if wrong else terms
+  answer = "answer" if "answer" in terms else "accuracy"
+  return terms | {answer: 1.0 - terms[answer]} if wrong else terms
 
 
 def recorded(out: pathlib.Path) -> list[dict[str, Any]]:
@@ -185,6 +214,16 @@ def healthy() -> list[dict[str, Any]]:
   ]
 
 
+def healthy_in(folders: Iterable[pathlib.Path]) -> list[dict[str, Any]]:
+  """The alarms of all RL runs in these folders, such as those of benchmarks/algorithms.py and quickstart_seeds.py."""
+  found = []
+  for path in sorted(path for folder in folders for path in folder.resolve().rglob("metrics.jsonl")):
+    rows = list(jsonl.read(path))
+    if any("old_kl" in row for row in rows):  # fine-tuning has none
+      found.append(dict(arm="healthy", seed="/".join(path.parts[-3:-1]), alarms=alarms(rows)))
+  return found
+
+
 def alarms(rows) -> dict[str, int]:
   """Name of a detector's metric or of a warning → first step at which it is said."""
   watch, found = detectors.Watch(), {}
@@ -200,7 +239,7 @@ def merged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """These rows, and those of the record about other runs."""
   known = jsonl.read(RECORD) if RECORD.is_file() else []
   by_run = {(row["arm"], row["seed"]): dict(row) for row in [*known, *rows]}
-  order = lambda row: ([*GUARDS, "healthy"].index(row["arm"]), str(row["seed"]))
+  order = lambda row: ([*GUARDS, *REAL, "healthy"].index(row["arm"]), str(row["seed"]))
   return sorted(by_run.values(), key=order)
 
 

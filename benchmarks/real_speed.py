@@ -29,6 +29,8 @@ import numpy as np
 
 ROOT = pathlib.Path(__file__).parents[1]
 GROUP, BATCH = learner.GROUP, 32
+# Thirty layers in float32: our rows with and without shared prompts differ by 2e-5, either from torch by 1e-4.
+TOLERANCE = 3e-4
 CONDITIONS = dict(
   equal=(1.0, 1.2), packed=(2.5, 4.0), sft=(1.5, 2.0), generate=(2.0, 3.0), whole=(2.0, 3.0)
 )  # and aims
@@ -131,8 +133,8 @@ def measured(args, folder):
     seconds = [found["sides"][side]["best_s"] for side in ("ours", "torch")]
     note = f"rows of {chosen}, {tokens / places:.2f} full; gradients differ by {found['gradient_gap']:.1e}"
     table.append((name, found["tokens"], *seconds, note))
-    if found["gradient_gap"] > learner.TOLERANCE:
-      sys.exit(f"{name}: {note}, more than {learner.TOLERANCE}: the sides do not compute the same thing.")
+    if found["gradient_gap"] > TOLERANCE:
+      sys.exit(f"{name}: {note}, more than {TOLERANCE}: the sides do not compute the same thing.")
   if not args.only or "generate" in args.only:
     episodes = made["packed"][0]
     said = sum(len(e["completion"]) for e in episodes)
