@@ -271,6 +271,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
   by_arm = {arm: [row for row in rows if row["arm"] == arm] for arm in (*GUARDS, "healthy")}
   calm = by_arm.pop("healthy")
   by_arm = {arm: runs for arm, runs in by_arm.items() if runs}
+  at_135m = [row for row in rows if row["arm"] in REAL]
   end = {arm: statistics.mean(smooth(row["em"])[-1][1] for row in runs) for arm, runs in by_arm.items()}
   early, lost = lead(by_arm.get("none", []))
   saved = [row for arm in SLOW for row in by_arm.get(arm, ()) if not collapsed(row["em"])]
@@ -286,7 +287,11 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     guards="\n".join(guard_row(arm, runs, end) for arm, runs in by_arm.items()),
     missing=", ".join(f"{arm} ({len(by_arm.get(arm, ()))} of 5)" for arm in GUARDS if len(by_arm.get(arm, ())) < 5)
     or "none",
-    alarms="\n".join(alarm_row(row) for row in by_arm.get("none", [])),
+    alarms="\n".join(alarm_row(row["seed"], row) for row in by_arm.get("none", [])),
+    real="\n".join(alarm_row(row["arm"], row) for row in at_135m),
+    real_steps=REAL_STEPS,
+    real_rate=REAL_RATE,
+    real_held_out=REAL_HELD_OUT,
     early=early,
     later=lead(by_arm.get("none", []), without=FAR)[0],
     saved=len(saved),
@@ -324,11 +329,11 @@ def lead(runs, *, without: str = "") -> tuple[int, int]:
   return sum(first(row) <= falls(row["em"]) * (1 - LEAD) for row in lost), len(lost)
 
 
-def alarm_row(row) -> str:
+def alarm_row(name: str, row) -> str:
   """A row of the table of alarms."""
   said = ", ".join(f"{name} ({step})" for name, step in sorted(row["alarms"].items(), key=lambda one: one[1]))
   curve = " ".join(f"{em:.2f}" for _, em in row["em"])
-  return f"| {row['seed']} | {curve} | {falls(row['em']) or '–'} | {said or 'none'} |"
+  return f"| {name} | {curve} | {falls(row['em']) or '–'} | {said or 'none'} |"
 
 
 TEXT = """# Runs that collapse, and what prevents it
@@ -359,8 +364,14 @@ if no run collapses with it and its mean EM at the end is within {near} of the b
   leaves nothing out. Nor do the penalties help: hardly a reply withholds a search or an answer before EM has fallen.
 - A fifth of the rate prevents the collapse, with and without LLDS.
 
-Runs that are missing: {missing}. The same at 135M parameters was not run: sixteen steps of ARENA's replies would take
-some twenty minutes on two idle cores, with and without a guard forty.
+Runs that are missing: {missing}.
+
+The same once at 135M parameters: ARENA's rules from the fine-tuned model of [a real run](real_model.md), {real_steps} steps of 16
+replies at a rate of {real_rate}, F1 in the place of exact match; EM on {real_held_out} development questions.
+
+| run | EM | falls at | alarms |
+|---|---|---|---|
+{real}
 
 ## Alarms
 
