@@ -366,8 +366,8 @@ if no run collapses with it and its mean EM at the end is within {near} of the b
 
 Runs that are missing: {missing}.
 
-The same once at 135M parameters: ARENA's rules from the fine-tuned model of [a real run](real_model.md), {real_steps} steps of 16
-replies at a rate of {real_rate}, F1 in the place of exact match; EM on {real_held_out} development questions.
+The same once at 135M parameters: ARENA's rules from the fine-tuned model of [a real run](real_model.md), with F1 in
+the place of exact match, {real_steps} steps of 16 replies at a rate of {real_rate}; EM on {real_held_out} questions.
 
 | run | EM | falls at | alarms |
 |---|---|---|---|
