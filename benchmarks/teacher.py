@@ -358,7 +358,7 @@ Runs that are missing: {missing}.
 - From a warm start that can do parts of the task, and with a reward that can be trusted, GRPO alone: it finds the rest
   in some forty episodes, about as soon as with a teacher of the student's size. With so few episodes a step it then
   loses some of it; a teacher in place of the reward does not.
-- Information gains cost little, and in the first two seeds the runs with them stayed above GRPO's after EM had risen.
+- Information gains cost little, and with the first two seeds the runs with them ended above GRPO's.
   `:opsd` was better than GRPO with one seed, and worse with the other. Neither is decided.
 - A policy that does not copy names yet learns it from neither in so few episodes: with the teacher EM rose a little,
   with GRPO it fell. Fine-tune it first.
