@@ -9,6 +9,8 @@ from ragrl_jax.core import logprobs as logprobs_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Batch
 
+MOST = 8192  # tokens whose logits a GPU with spare memory holds at once
+
 
 def states(model: Any, batch: Batch) -> jax.Array:
   """A decoder's hidden states [R, T, D], with the experts that the sampler's router chose, if the batch has them."""
@@ -53,8 +55,10 @@ def scores(
     targets, on = batch.tokens, before >= 0
     predicting = lambda states: jnp.take_along_axis(states, jnp.maximum(before, 0)[:, :, None], axis=1)
     hidden, teacher = predicting(hidden), teacher and (predicting(teacher[0]), teacher[1])
-  # Never [R, T, V]: the logits exist for `chunk` tokens at a time, and the backward pass recomputes them.
+  # Never [R, T, V]: the logits exist for `chunk` tokens at a time, and the backward pass recomputes them. A GPU with
+  # spare memory takes more at a time, because each chunk reads and writes the gradient of the unembedding.
   weights = model.unembedding()
+  chunk = max(chunk, min(MOST, model.spare() // (16 * weights.shape[0])))  # a quarter of it, four bytes a logit
   found = logprobs_lib.chunked(
     hidden,
     weights,

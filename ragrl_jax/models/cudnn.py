@@ -79,7 +79,9 @@ def attend(
   """
 
   def local(q, k, v, queries: Tokens, keys: Tokens):
-    out = jax.nn.dot_product_attention(
+    # Padding attends to padding. With values of 0 its output and gradients are 0.
+    v = jnp.where((keys.segment_ids != 0)[:, :, None, None], v, jnp.zeros_like(v))
+    return jax.nn.dot_product_attention(
       q,
       k,
       v,
@@ -87,7 +89,6 @@ def attend(
       is_causal=causal and q.shape[1] == k.shape[1],  # a part of a row's queries has other diagonals
       implementation=implementation,
     )
-    return jnp.where((queries.segment_ids != 0)[:, :, None, None], out, jnp.zeros_like(out))
 
   more = dict(multiple=MULTIPLE, mesh=mesh, windows=windows, seen=seen)
   return kernels.per_device(local, q, k, v, segment_ids, prefix_ids, **more)

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from ragrl_jax.core import logprobs
 from ragrl_jax.models import attention, delta, experts, layers, residual
@@ -23,6 +24,7 @@ Recur = Callable[[jax.Array, Callable, Any], tuple[jax.Array, Any]]
 
 STACKS = ("layers", "delta")  # the attributes of a decoder that hold stacked layers
 STREAM = ("batch", "length", None)  # logical axes of the residual stream [B, T, D]
+ALL = "all"  # nothing of a layer is computed twice
 
 
 class Decoder(nnx.Module):
@@ -36,6 +38,8 @@ class Decoder(nnx.Module):
     final_norm: [D].
     tokenless: ranges (first, end) of rows of the vocabulary without a token (`prompting.tokenizer.tokenless`): sampler
       and learner give them no probability. Whoever knows the tokenizer sets it.
+    room: bytes for what remat keeps and for the head's logits. None: on one GPU half of what is free when a program is
+      traced, elsewhere 0.
   """
 
   def __init__(
@@ -59,6 +63,7 @@ class Decoder(nnx.Module):
     """
     self.config, self.dtype, self.remat, self.mesh = config, jnp.dtype(dtype), remat, mesh
     self.tokenless: logprobs.Ranges = ()
+    self.room: int | None = None
     param_dtype = jnp.dtype(param_dtype)
 
     def rows(scale):
@@ -138,14 +143,20 @@ class Decoder(nnx.Module):
       delta=lambda layer, number, x, carry: recur(number, functools.partial(delta.mix, layer, x, positions), carry),
     )
     blocks = {name: functools.partial(self._block, stack[0], mixers[name]) for name, stack in stacks.items()}
+    remat = self.remat and layers_of is None
+    if remat and self._on_one_gpu:
+      # A scan copies matrices, gradients and what is kept out of and into stacked arrays. On several GPUs it limits how
+      # many layers' matrices are gathered.
+      layers_of = _apart({name: stack[1] for name, stack in stacks.items()}, self.config.places)
     if layers_of is not None:
-      chosen = []
+      chosen, kept = [], self._kept(x.shape[0] * x.shape[1]) if remat else [ALL]
       for at, (name, number) in enumerate(self.config.places):
-        given = None if routes is None else routes[at]
-        (x, carry), taken = blocks[name]((x, carry), (number, layers_of[at], given))
+        block = lambda state, params, own, name=name, number=number: blocks[name](state, (number, params, own))
+        run = block if ALL in kept else jax.checkpoint(block, policy=_policy(kept))
+        (x, carry), taken = run((x, carry), layers_of[at], None if routes is None else routes[at])
         chosen.append(taken)
       return self._normed(x), carry, jnp.stack(chosen) if self.config.num_experts else None
-    if self.remat:
+    if remat:
       blocks = {name: jax.checkpoint(block, prevent_cse=False) for name, block in blocks.items()}
     period, inputs = blocks["layers"], (jnp.arange(self.config.attending, dtype=jnp.int32), stacks["layers"][1], routes)
     if "delta" in stacks:
@@ -159,6 +170,31 @@ class Decoder(nnx.Module):
     (x, carry), chosen = jax.lax.scan(period, (x, carry), inputs)
     return self._normed(x), carry, chosen
 
+  @property
+  def _on_one_gpu(self) -> bool:
+    return attention.platform(self.mesh) == "gpu" and (self.mesh is None or self.mesh.size == 1)
+
+  def spare(self) -> int:
+    """`room`, or what it is by default."""
+    if self.room is not None or not self._on_one_gpu:
+      return self.room or 0
+    device = jax.local_devices()[0] if self.mesh is None else self.mesh.devices.flat[0]
+    found = device.memory_stats() or {}
+    return max(0, found.get("bytes_limit", 0) - found.get("bytes_in_use", 0)) // 2
+
+  def _kept(self, tokens: int) -> list[str]:
+    """What remat keeps of every layer for so many tokens, by name: what fits into three quarters of `spare`."""
+    c, names = self.config, []
+    numbers = dict(attention=2 * (c.num_heads + c.num_kv_heads) * c.head_dim + 2 * c.num_heads + c.d_model)
+    if not c.num_experts and not c.traits.hybrid:  # of experts and delta layers nothing has a name
+      numbers |= {"mlp": 2 * c.d_ff, ALL: c.d_ff + 2 * c.d_model}
+    left = 0.75 * self.spare() / (tokens * c.num_layers * self.dtype.itemsize)
+    for name, size in numbers.items():
+      left -= size
+      if left >= 0:
+        names.append(name)
+    return names
+
   def _normed(self, x):
     return layers.rms_norm(x, layers.true_gain(self.final_norm[...], self.config), self.config.norm_eps)
 
@@ -168,7 +204,7 @@ class Decoder(nnx.Module):
     layer = nnx.merge(graphdef, params)
     layer.in_parts = isinstance(x, residual.Stream) and not self.config.traits.post_norms
     out, carry = mixer(layer, number, x, carry)
-    x, chosen = x + out, None
+    x, chosen = checkpoint_name(x + out, "attention"), None
     if self.config.num_experts:
       out, chosen = experts.mlp(layer, x, self.mesh, routes)
     else:
@@ -223,6 +259,25 @@ class Decoder(nnx.Module):
       x, self.unembedding().astype(x.dtype), (((2,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
     return logprobs.without(logits, self.tokenless)
+
+
+def _policy(kept: Sequence[str]):
+  """Of `jax.checkpoint`; None: keep nothing."""
+  if not kept:
+    return None
+  by_name = jax.checkpoint_policies.save_only_these_names(*kept)
+  # cuDNN's forward pass, which names nothing: its output and the softmax's sums.
+  cudnns = lambda primitive, *_, **__: primitive.name.startswith("dot_product_attention_fwd")
+  return jax.checkpoint_policies.save_from_both_policies(by_name, cudnns)
+
+
+def _apart(stacks: dict[str, Any], places: Sequence[tuple[str, int]]) -> list[Any]:
+  """The parameters of each layer, in order, from the stacked ones; their gradients are joined once."""
+  leaves, trees = {}, {}
+  for name, stack in stacks.items():
+    flat, trees[name] = jax.tree.flatten(stack)
+    leaves[name] = [[part[0] for part in jax.lax.split(x, (1,) * len(x))] for x in flat]
+  return [jax.tree.unflatten(trees[name], [parts[number] for parts in leaves[name]]) for name, number in places]
 
 
 class ValueParam(nnx.Param):

@@ -10,6 +10,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
@@ -73,6 +74,7 @@ def _attend_forward(q, k, v, queries, keys, scale, causal, interpret):
   kernel = functools.partial(_forward_kernel, scale=scale, causal=causal)
   out_like = [q, jax.ShapeDtypeStruct((q.shape[0], q.shape[2], q.shape[1]), jnp.float32)]
   out, sums = _over_queries(kernel, q, k, v, queries, keys, [], out_like, causal, interpret, FORWARD)
+  out, sums = (checkpoint_name(x, "attention") for x in (out, sums))
   return out, (q, k, v, queries, keys, out, sums)
 
 

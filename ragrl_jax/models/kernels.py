@@ -116,12 +116,11 @@ def tokens(segment_ids: jax.Array, prefix_ids: jax.Array | None, windows: Window
 
 
 def mask(queries: Tokens, keys: Tokens, causal: bool) -> jax.Array:
-  """Which keys each query attends to, bool [B, queries, keys]."""
+  """Which keys each query attends to, bool [B, queries, keys]. Padding attends to padding, so that no row is empty."""
   seen = queries.seen
   if seen is None:
     ids = keys.segment_ids[:, None]
     seen = (queries.segment_ids[..., None] == ids) | (queries.prefix_ids[..., None] == ids)
-    seen &= ids != 0
     if causal:
       seen &= queries.index[..., None] >= keys.index[:, None]
   if queries.windows is not None:

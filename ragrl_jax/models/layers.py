@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from ragrl_jax.models import families, residual
 from ragrl_jax.models.config import DecoderConfig, LinearScaling, Scaling
@@ -268,7 +269,8 @@ class Layer(nnx.Module):
       # Attention divides scores by √h. If config.json has another divisor, the gain of q corrects this.
       scale = 1.0 if c.query_scale is None else (c.head_dim / c.query_scale) ** 0.5
       q, k = self.norm(q, "q_norm", scale), self.norm(k, "k_norm")
-    out, carry = attend(rotate(q, cos, sin), rotate(k, cos, sin), v)
+    q, k, v = (checkpoint_name(x, "attention") for x in (rotate(q, cos, sin), rotate(k, cos, sin), v))
+    out, carry = attend(q, k, v)
     if traits.hybrid:
       out = (out * jax.nn.sigmoid(gate.astype(jnp.float32))).astype(out.dtype)
     out = self.project(out.reshape(*out.shape[:2], -1), "o")
@@ -281,5 +283,6 @@ class Layer(nnx.Module):
     """
     traits = self.config.traits
     x = self.norm(x, "mlp_norm")
-    out = self.project(gated(self.project(x, "gate"), self.project(x, "up"), traits.activation), "down")
+    gate, up = (checkpoint_name(self.project(x, name), "mlp") for name in ("gate", "up"))
+    out = self.project(gated(gate, up, traits.activation), "down")
     return self.norm(out, "mlp_post_norm") if traits.post_norms else out

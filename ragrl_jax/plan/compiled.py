@@ -80,9 +80,13 @@ def check(
   inside = mesh.local_mesh.shape if span == 1 else dict(tensor=-1, data=1)
   here = mesh if hosts == span else mesh_lib.make(aot.devices(aot.of_hosts(topology, span)), **inside)
   compiled = _Compiler(config, mesh, here, model, model_shape, load_lib.load(config, fill=fill, drawn=drawn), only)
+  compiled.engine()
+  of_engine = compiled.programs, compiled.resident
+  compiled.programs, compiled.resident = [], {}
+  model.room = spare(model, mesh, topology, sum(of_engine[1].values()))
   compiled.learner()
   stays = sum(size for name, size in compiled.resident.items() if name != GRADIENT)
-  compiled.engine()
+  compiled.programs, compiled.resident = compiled.programs + of_engine[0], compiled.resident | of_engine[1]
   if index is not None:
     compiled.index(index)
   if not only or switch.NAME in only:
@@ -143,6 +147,17 @@ def abstract_model(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Me
   model = nnx.eval_shape(make)
   model.mesh = mesh
   return model
+
+
+def spare(model: Decoder, mesh: jax.sharding.Mesh, topology: str, beside: int) -> int:
+  """`Decoder.room` in a run on these devices, beside so many bytes of an engine."""
+  if mesh.size > 1 or mesh.devices.flat[0].platform != "gpu":
+    return 0
+  every, trained = (
+    aot.on_chip(rules.place(mesh, x)) for x in (nnx.state(model), nnx.state(model, lora.trainable(model)))
+  )
+  # JAX reserves three quarters of a GPU. Beside the trained parameters: their gradient and two moments.
+  return max(0, round(0.75 * chips.for_topology(topology).memory) - every - 3 * trained - beside) // 2
 
 
 class _Compiler:

@@ -85,7 +85,7 @@ class Model(Section):
   shape: Shape = Shape()
   param_dtype: str = setting("float32", "dtype of the stored (master) weights", choices=DTYPES)
   dtype: str = setting("float32", "dtype of the matmuls; bfloat16 on accelerators", choices=DTYPES)
-  remat: bool = setting(False, "recompute a layer's activations in the backward pass")
+  remat: bool = setting(False, "recompute activations in the backward pass; one GPU keeps those that fit")
   lora: Lora = Lora()
 
 

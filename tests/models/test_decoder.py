@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from ragrl_jax.models import families, mapping, weights
+from ragrl_jax.models import attention, families, mapping, weights
 from ragrl_jax.models.config import DecoderConfig, LinearScaling, RopeScaling
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.layers import rope_frequencies
@@ -174,6 +174,34 @@ def test_remat_changes_nothing_and_bfloat16_little():
   # 8 bits of mantissa, two layers of a few roundings each, logits of about 10.
   np.testing.assert_allclose(jax.jit(half)(params), jax.jit(loss())(params), atol=0.3)
   assert {x.dtype for x in jax.tree.leaves(jax.eval_shape(jax.grad(half), params))} == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.slow  # backward passes to compile
+@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "qwen3_5_text"])
+def test_gpus_have_their_layers_apart_and_keep_what_fits(family, monkeypatch):
+  graphdef, params = nnx.split(made(family))
+  tokens = jnp.asarray(np.random.default_rng(4).integers(0, V, (2, 12)))
+
+  def gradient(**changes):
+    model = nnx.merge(graphdef, params)
+    vars(model).update(changes)
+    other = nnx.split(model)[0]
+    loss = lambda p: jax.nn.log_softmax(nnx.merge(other, p)(tokens))[..., 0].mean()
+    return jax.jit(jax.grad(loss))(params), str(jax.make_jaxpr(jax.grad(loss))(params)).count("dot_general")
+
+  want, _ = gradient()
+  monkeypatch.setattr(attention, "platform", lambda mesh: "gpu")
+  monkeypatch.setattr(attention, "_kernel", lambda mesh, q: None)
+  # 24 tokens, two layers, four bytes: q, k and v of 8 numbers a head, two sums a head and the stream; gate and up.
+  of_attention, of_mlp, rest = (24 * 2 * 4 * n / 0.75 for n in (12 * 8 + 8 + 16, 48, 24 + 32))
+  counts = []
+  for room in (0, of_attention - 1, of_attention + 1, of_attention + of_mlp + 1, of_attention + of_mlp + rest + 1):
+    found, products = gradient(remat=True, room=round(room))
+    counts.append(products)
+    scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(want))
+    for one, same in zip(*map(jax.tree.leaves, (want, found)), strict=True):
+      np.testing.assert_allclose(same, one, atol=1e-6 * scale)
+  assert counts[0] == counts[1] > counts[2] >= counts[3] >= counts[4]  # a mixture's experts have no name
 
 
 def test_attention_can_be_passed_in():

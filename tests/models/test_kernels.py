@@ -1,6 +1,8 @@
 """The kernels of GPUs (cudnn, flash) and TPUs (splash), interpreted on the CPU, against the blockwise code."""
 
 import functools
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -124,6 +126,11 @@ def test_the_program_for_gpus_calls_the_kernels_and_builds_no_square(monkeypatch
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
   assert all(f"{name}_kernel" in text for name in ("forward", "queries", "keys"))
   assert f"{length}x{length}" not in text and "stablehlo.while" not in text
+
+
+def test_the_model_needs_no_triton():
+  asks = "import sys, ragrl_jax.models.decoder; sys.exit('jax.experimental.pallas.triton' in sys.modules)"
+  subprocess.run([sys.executable, "-c", asks], check=True)
 
 
 # ---- cudnn -----------------------------------------------------------------------------------------------------------
