@@ -354,9 +354,9 @@ if no run collapses with it and its mean EM at the end is within {near} of the b
 {guards}
 
 - No guard of the loss that masks, bounds or pays tokens prevents the collapse at this rate. What masks leave out stops
-  pulling, but the steps that Adam takes for the rest are as large as before. A corrected KL to the start kept both of
-  its runs; one of them learned nothing.
-- LLDS, sequence mask and KL together prevent it in four seeds of five, at the price of what the run could have learned.
+  pulling, but the steps that Adam takes for the rest are as large as before. A corrected KL to the start keeps four
+  runs of five, and LLDS with ten times its authors' weight two, both at the price of what they could have learned.
+- LLDS, sequence mask and KL together prevent it in four seeds of five, at the same price.
 - `guard.rollback=1`, with a checkpoint a step, prevents it in every seed at the provoked rate: it returns two or three
   times in sixteen steps, and the halved rates do the rest. It ends higher than any guard of the loss, and below a run
   whose rate was right from the start, since undone steps are lost. LLDS and a mask beside it do not help.
