@@ -145,9 +145,11 @@ class Layout:
       # The layer's pages, and its scales if it has some.
       changed, mine = list(cache), slice(layer, self.paged, self.layers)
       window = self.windows[layer] if self.windows else None
-      if self.kernel == TRITON and not self.quantized and q.shape[1] <= paged_gpu.NEW:
-        over = dict(new=(k, v, positions), window=window, mesh=mesh_lib.around())
-        out, changed[layer] = paged_gpu.attend(q, changed[layer], table, lengths, **over)
+      if self.kernel == TRITON and q.shape[1] <= paged_gpu.NEW:
+        pages, scales = (*changed[mine], None)[:2]
+        how = dict(scales=scales, new=(k, v, positions), window=window, mesh=mesh_lib.around())
+        out, *written = paged_gpu.attend(q, pages, table, lengths, **how)
+        changed[mine] = written[: len(changed[mine])]
         return out, tuple(changed)
       if self.quantized:
         new: list[Any] = list(zip(quantize(k), quantize(v)))  # the numbers, and their scales
@@ -156,7 +158,7 @@ class Layout:
       changed[mine] = [write(x, *both, table, positions) for write, x, both in zip(writes, changed[mine], new)]
       pages, scales = (*changed[mine], None)[:2]
       if self.kernel == TRITON:
-        out, _ = paged_gpu.attend(q, pages, table, lengths, scales=scales, window=window, mesh=mesh_lib.around())
+        out, *_ = paged_gpu.attend(q, pages, table, lengths, scales=scales, window=window, mesh=mesh_lib.around())
       elif self.kernel == RAGGED:
         out = paged_tpu.attend(q, pages, table, lengths, window=window, mesh=mesh_lib.around())
       else:

@@ -39,7 +39,7 @@ def attend(
   window: int | None = None,
   mesh: jax.sharding.Mesh | None = None,
   interpret: bool = False,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
   """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values are in pages.
 
   Query j of sequence i is at position lengths[i] + j. It attends to positions up to its own: the call's keys and values
@@ -53,22 +53,22 @@ def attend(
     lengths: int32 [n], tokens of each sequence before the call's.
     scales: float32 [P, 2, KV, page] from `cache.quantize`, if the pages are int8.
     new: keys and values [n, t, KV, h] of the call's tokens, at most NEW, and their positions int32 [n, t]. The kernel
-      writes them to the pages, in place if these are donated; a token whose position is N · page or more is not
-      written. Not for int8 pages.
+      writes them to the pages, in place if these are donated, and quantizes them for int8 pages as `cache.quantize`
+      does. A token whose position is N · page or more is not written.
     window: number of tokens that a query attends to, itself included; None for all.
     mesh: each device computes its heads, which the axis "tensor" splits; None means one device.
     interpret: run the kernel as plain JAX, on any device; for tests.
 
   Returns:
-    (out [n, t, H, h] in q's dtype, the pages). Scores, softmax and sums are float32.
+    (out [n, t, H, h] in q's dtype, the pages, the scales). Scores, softmax and sums are float32.
 
   Raises:
     ValueError: the shapes do not fit each other, or the kernel.
   """
   _check(q, pages, table, lengths, scales)
-  if new is not None and (q.shape[1] > NEW or scales is not None):
+  if new is not None and q.shape[1] > NEW:
     raise ValueError(
-      f"{q.shape[1]} new tokens for pages of {pages.dtype}: the kernel writes at most {NEW}, and no int8."
+      f"{q.shape[1]} new tokens a sequence: the kernel writes at most {NEW}; write them before the call."
     )
   k, v, positions = (None,) * 3 if new is None else new
   local = kernels.over_heads(functools.partial(_local, window=window, interpret=interpret), mesh)
@@ -116,12 +116,14 @@ def _local(q, pages, scales, k, v, table, lengths, positions, *, window, interpr
     jax.ShapeDtypeStruct((parts, *q.shape), q.dtype if parts == 1 else jnp.float32),
     jax.ShapeDtypeStruct((parts, n, t, H), jnp.float32),
   ]
-  inputs, aliases = [q, pages, table, lengths] + [x for x in (scales, positions) if x is not None], {}
-  if k is not None:  # one array: XLA then rotates q and k and joins them in one kernel
-    inputs[0] = jnp.concatenate((q, k, v), axis=2)
-    results, aliases = [*results, jax.ShapeDtypeStruct(pages.shape, pages.dtype)], {1: 2}
+  kept, writes, dtype = [pages] if scales is None else [pages, scales], k is not None, q.dtype
+  inputs, aliases = [q, *kept, table, lengths], {}
+  if writes:  # one array: XLA then rotates q and k and joins them in one kernel
+    inputs = [jnp.concatenate((q, k, v), axis=2), *inputs[1:], positions]
+    results += [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in kept]
+    aliases = {1 + number: 2 + number for number in range(len(kept))}
   out, mass, *written = pl.pallas_call(
-    functools.partial(_kernel, rows=rows, heads=H, writes=bool(aliases), window=window),
+    functools.partial(_kernel, rows=rows, heads=H, quantized=scales is not None, writes=writes, window=window),
     grid=(n, KV, blocks, parts),
     out_shape=results,
     input_output_aliases=aliases,
@@ -129,7 +131,8 @@ def _local(q, pages, scales, k, v, table, lengths, positions, *, window, interpr
     interpret=interpret,
     name="paged_attention",
   )(*inputs)
-  return out[0] if parts == 1 else _merged(out, mass).astype(q.dtype), written[0] if written else pages
+  pages, scales = (*(written or kept), None)[:2]
+  return out[0] if parts == 1 else _merged(out, mass).astype(dtype), pages, scales
 
 
 def splits(programs: int, tokens: int) -> int:
@@ -143,8 +146,18 @@ def _merged(out, mass):
   return (out * weights[..., None]).sum(axis=0) / weights.sum(axis=0)[..., None]
 
 
-def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows, heads, writes, window):
-  *given_ref, out_ref, mass_ref = refs[:-1] if writes else refs  # scales, or positions
+def _quantized(x):
+  """`cache.quantize` in a kernel, of x [NEW, h] in float32."""
+  scale = jnp.abs(x).max(axis=1) / 127
+  x = x / jnp.where(scale == 0, 1.0, scale)[:, None]
+  up = jnp.floor(x + 0.5)  # Triton has no rounding to the nearest number, of two the even one
+  odd = up - 2 * jnp.floor(up / 2) == 1
+  return jnp.where((up - x > 0.5) | ((up - x == 0.5) & odd), up - 1, up).astype(jnp.int8), scale
+
+
+def _kernel(q_ref, pages_ref, *refs, rows, heads, quantized, writes, window):
+  (*scales_ref, table_ref, lengths_ref), refs = refs[: 2 + quantized], refs[2 + quantized :]
+  (*positions_ref, out_ref, mass_ref), written = refs[: 2 + writes], refs[2 + writes :]
   _, t, _, h = q_ref.shape
   _, _, KV, page, _ = pages_ref.shape
   group, tile = heads // KV, min(page, TILE)
@@ -188,8 +201,8 @@ def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows, heads, writes
     # Memory beyond the sequence's tokens may hold anything, so zeros are loaded instead.
     real = jnp.broadcast_to((at < end)[:, None], (tile, h))
     load = lambda which: plgpu.load(pages_ref.at[where, which, kv, inside, :], mask=real, other=0)
-    scale = lambda which: plgpu.load(given_ref[0].at[where, which, kv, inside], mask=at < end, other=0)[None]
-    scales = (scale(KEYS), scale(VALUES)) if given_ref and not writes else None
+    scale = lambda which: plgpu.load(scales_ref[0].at[where, which, kv, inside], mask=at < end, other=0)[None]
+    scales = (scale(KEYS), scale(VALUES)) if quantized else None
     return add(state, at, (at < end)[None, :], load(KEYS), load(VALUES), scales)
 
   # While a row has seen only masked tokens, its weights are 1. `fade` resets them to 0 at its first real one.
@@ -197,16 +210,21 @@ def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows, heads, writes
   if writes:  # the first part adds the call's own tokens, and with the first block of rows it writes them
     number = jnp.arange(NEW, dtype=jnp.int32)
     own = jnp.minimum(number, t - 1)  # tokens beyond the last one repeat it
-    k, v = (
-      q_ref[i, own[:, None], heads + which * KV + kv, columns].astype(pages_ref.dtype) for which in (KEYS, VALUES)
-    )
-    to = given_ref[0][i, own]
+    to = positions_ref[0][i, own]
     real = (to < table_ref.shape[1] * page) & (block == 0) & (part == 0)
-    where = table_ref[i, jnp.where(real, to // page, 0)][:, None]
-    for which, x in ((KEYS, k), (VALUES, v)):
-      target = refs[-1].at[where, which, kv, jax.lax.rem(to, jnp.int32(page))[:, None], columns]
-      plgpu.store(target, x, mask=jnp.broadcast_to(real[:, None], x.shape))
-    state = add(state, lengths_ref[i] + number, ((number < t) & (part == 0))[None, :], k, v)
+    where, inside = table_ref[i, jnp.where(real, to // page, 0)], jax.lax.rem(to, jnp.int32(page))
+    vectors, scales = [], []
+    for which in (KEYS, VALUES):
+      x = q_ref[i, own[:, None], heads + which * KV + kv, columns]
+      if quantized:
+        x, scale = _quantized(x.astype(jnp.float32))
+        plgpu.store(written[1].at[where, which, kv, inside], scale, mask=real)
+        scales.append(scale[None])
+      vectors.append(x.astype(pages_ref.dtype))
+      target = written[0].at[where[:, None], which, kv, inside[:, None], columns]
+      plgpu.store(target, vectors[-1], mask=jnp.broadcast_to(real[:, None], x.shape))
+    seen = ((number < t) & (part == 0))[None, :]
+    state = add(state, lengths_ref[i] + number, seen, *vectors, scales or None)
   first = 0 if window is None else jnp.maximum(lengths_ref[i] + block * rows // group - window + 1, 0) // tile
   tiles = pl.cdiv(end, tile)
   share = pl.cdiv(tiles - first, out_ref.shape[0])  # tiles per part; the last parts may have none

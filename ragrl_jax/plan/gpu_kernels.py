@@ -152,7 +152,7 @@ def _kernel(bodies, body: Mapping[str, Instruction], one: Instruction) -> int:
   """Bytes that one kernel reads and writes."""
   given = [body[name].bytes if name in body else 0 for name in one.operands]
   if one.kind == "custom-call" and PAGED in one.line:
-    return given[0] + sum(size for size in one.sizes if size != given[1])  # queries and results, without the pages
+    return given[0] + sum(size for size in one.sizes if size not in given[1:])  # without pages that it writes in place
   if one.kind in PUTS:
     return 2 * sum(given[1:])
   if one.kind in TAKES:

@@ -87,7 +87,7 @@ def test_the_kernel_writes_the_calls_tokens(t, H, dtype, window):
   new = (np.stack([x[i, length : length + t] for i, length in enumerate(lengths)]) for x in (k, v))
   given = (jnp.asarray(x, dtype) for x in (q, empty))
   how = dict(new=(*(jnp.asarray(x, dtype) for x in new), positions), window=window, interpret=INTERPRET)
-  out, written = jax.jit(functools.partial(paged_gpu.attend, **how))(*given, table, lengths)
+  out, written, _ = jax.jit(functools.partial(paged_gpu.attend, **how))(*given, table, lengths)
   np.testing.assert_array_equal(np.asarray(written, np.float32), pages)
   want = dense(q, k, v, lengths, window or 10**9)
   np.testing.assert_allclose(np.asarray(out, np.float32), want, atol=1e-5 if dtype == "float32" else 2e-2)
