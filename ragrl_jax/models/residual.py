@@ -17,6 +17,7 @@ TILE = 64  # rows and columns of a product per program
 LEAST, MOST = 384, 2560  # numbers of the inner dimension per part; XLA would divide more, and add up in one more kernel
 
 
+@jax.tree_util.register_pytree_node_class
 class Stream:
   """The residual stream [B, T, D] in place of an array, for the blocks of a decoder. `layers.rms_norm` norms it.
 
@@ -30,6 +31,13 @@ class Stream:
 
   def __init__(self, x: jax.Array, parts: jax.Array | None = None):
     self.x, self.parts = x, parts
+
+  def tree_flatten(self):
+    return (self.x, self.parts), None
+
+  @classmethod
+  def tree_unflatten(cls, _, children) -> "Stream":
+    return cls(*children)
 
   @property
   def shape(self) -> tuple[int, ...]:
