@@ -189,7 +189,7 @@ ATTENTION = (
   "were measured.",
   "",
   "With `model.remat` on one GPU, layers are compiled apart, activations that fit into half of the free memory are",
-  "kept, and the head takes up to 8,192 tokens at once. Compiled, not measured (jax-cuda12-plugin 0.11.2,",
+  "kept, and the head takes up to 8,192 tokens at once. Compiled, not run (jax-cuda12-plugin 0.11.2,",
   "`gpu_compiled.config_of`, qwen2.5-1.5b with 2 or 8 layers, four rows of 4,096 tokens): a layer has about 53 kernels",
   "and moves 10.1 GB there and back where all is kept, 69 and 11.0 where some is computed again, and had 103 and",
   "14.0; the rest of the program has about 65 kernels and had 435. The table's counts of steps are older.",

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.backend import get_default_device
 
 from ragrl_jax.core import logprobs
 from ragrl_jax.models import attention, delta, experts, layers, residual
@@ -178,7 +179,7 @@ class Decoder(nnx.Module):
     """`room`, or what it is by default."""
     if self.room is not None or not self._on_one_gpu:
       return self.room or 0
-    device = jax.local_devices()[0] if self.mesh is None else self.mesh.devices.flat[0]
+    device = get_default_device() if self.mesh is None else self.mesh.devices.flat[0]
     found = device.memory_stats() or {}
     return max(0, found.get("bytes_limit", 0) - found.get("bytes_in_use", 0)) // 2
 

@@ -9,7 +9,6 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ragrl_jax.models import kernels
 
@@ -33,14 +32,17 @@ class Stream:
     self.x, self.parts = x, parts
 
   def tree_flatten(self):
+    """The arrays, for JAX."""
     return (self.x, self.parts), None
 
   @classmethod
   def tree_unflatten(cls, _, children) -> "Stream":
+    """The stream of these arrays, for JAX."""
     return cls(*children)
 
   @property
   def shape(self) -> tuple[int, ...]:
+    """(B, T, D)."""
     return self.x.shape
 
   def __add__(self, out: jax.Array) -> "Stream":
@@ -50,6 +52,8 @@ class Stream:
 
   def norm(self, gain: jax.Array, eps: float) -> jax.Array:
     """RMSNorm of the stream, see `layers.rms_norm`; `parts` become a part of x."""
+    from jax.experimental.pallas import triton  # here, because nothing else of a model needs it
+
     (B, T, D), parts = self.x.shape, self.parts
     assert parts is not None
     like = jax.ShapeDtypeStruct((B * T, D), self.x.dtype)
@@ -57,7 +61,7 @@ class Stream:
       functools.partial(_kernel, eps=eps),
       grid=(B * T,),
       out_shape=(like, like),
-      compiler_params=plgpu.CompilerParams(num_warps=8, num_stages=1),
+      compiler_params=triton.CompilerParams(num_warps=8, num_stages=1),
       interpret=self.interpret,
       name="add_and_norm",
     )(self.x.reshape(-1, D), parts.reshape(-1, B * T, D), gain)
@@ -78,13 +82,15 @@ def parts(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def _kernel(x_ref, parts_ref, gain_ref, sum_ref, out_ref, *, eps):
+  from jax.experimental.pallas import triton
+
   (shares, _, size), row = parts_ref.shape, pl.program_id(0)
   columns = jnp.arange(pl.next_power_of_2(size), dtype=jnp.int32)
   real = columns < size
-  load = lambda ref, *at: plgpu.load(ref.at[(*at, columns)], mask=real, other=0).astype(jnp.float32)
+  load = lambda ref, *at: triton.load(ref.at[(*at, columns)], mask=real, other=0).astype(jnp.float32)
   more = functools.reduce(jnp.add, (load(parts_ref, share, row) for share in range(shares)))
   x = (load(x_ref, row) + more.astype(x_ref.dtype).astype(jnp.float32)).astype(x_ref.dtype)
-  plgpu.store(sum_ref.at[row, columns], x, mask=real)
+  triton.store(sum_ref.at[row, columns], x, mask=real)
   x = x.astype(jnp.float32)
   scale = jax.lax.rsqrt(jnp.sum(x * x) / size + eps)
-  plgpu.store(out_ref.at[row, columns], (x * scale * load(gain_ref)).astype(out_ref.dtype), mask=real)
+  triton.store(out_ref.at[row, columns], (x * scale * load(gain_ref)).astype(out_ref.dtype), mask=real)

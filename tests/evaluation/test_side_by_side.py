@@ -16,7 +16,9 @@ def run(folder, reward, **config):
   (folder / "config.json").write_text(json.dumps({"recipe": "arena", "seed": 0, "retrieval": {"index": ""}} | config))
   with metrics.MetricWriter(folder, tensorboard=False) as writer:
     for step in (1, 2, 3):
-      writer.write(step, {"reward": reward * step, "searches": 0.0, "seconds": {"rollout": 2.0, "step": 2.5}})
+      writer.write(
+        step, {"reward": reward * step, "searches": 0.0, "seconds": {"rollout": 2.0, "other": 0.5, "step": 2.5}}
+      )
   return folder
 
 

@@ -218,9 +218,8 @@ def test_guards_that_are_off_are_not_in_the_compiled_step(full, monkeypatch):
   def refuse(*_, **__):
     raise AssertionError("a guard is computed though it is off")
 
-  for name in ("kept_sequences", "kept_tokens", "fallen_likelihood"):
+  for name in ("importance_weights", "kept_sequences", "kept_tokens", "fallen_likelihood"):
     monkeypatch.setattr(guards, name, refuse)
-  monkeypatch.setattr(importance, "importance_weights", refuse)
   batch, totals = small.blocks(small.items())[0], jnp.ones(2)
   model = nnx.merge(full.trained.graphdef, full.params)
   jax.eval_shape(lambda: step.policy_objective(model, batch, totals, jnp.float32(0.3), settings=FULL))

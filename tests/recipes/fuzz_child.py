@@ -127,7 +127,8 @@ CARE_PARSER, LEAR_PARSER = recipes.get("care").parser, recipes.get("lear").parse
 def check_lear(recipe, episode, terms):
   """The format is that of a pattern; spans of tokens hold what the parser reads in the text."""
   text, parser, tokenizer = episode.model_text, LEAR_PARSER, ByteTokenizer()
-  assert parser.in_shape(text) == (LEAR.fullmatch(text) is not None)
+  reply = text.rpartition("</think>")[2].partition("<think>")[0]  # thoughts are no part of it
+  assert parser.in_shape(text) == (LEAR.fullmatch(reply) is not None)
   assert terms["length"] in (None, 0.0) or terms["format"] == 1.0
   ids = tokenizer.encode(text)
   for name in ("reason", "extract"):
