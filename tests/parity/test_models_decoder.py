@@ -93,7 +93,7 @@ def random_model(config, seed):
   return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves))
 
 
-def theirs(model, config, path):
+def theirs(model, config, path, *, exact=True):
   weights.save_pretrained(model, config, path, shard_bytes=40_000)  # several files, with an index
   # The reference computes the experts one after the other.
   more = dict(experts_implementation="eager") if config.num_experts else {}
@@ -101,7 +101,8 @@ def theirs(model, config, path):
     path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **more
   )
   assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
-  if config.traits.hybrid:  # in float32, transformers is itself 3e-5 of the largest gradient away from its float64
+  # In float32, transformers is itself 3e-5 of the largest gradient away from its float64.
+  if exact and config.traits.hybrid:
     PATCH.setattr(torch, "float32", torch.float64)
     PATCH.setattr(torch.Tensor, "float", torch.Tensor.double)
     loaded = loaded.double()
@@ -229,7 +230,7 @@ def test_blockwise_attention_on_long_rows(family, tmp_path):
 def test_what_transformers_saves_we_load(family, size, tmp_path):
   config = random_config(family, 4)
   ours = random_model(config, 4)
-  theirs(ours, config, tmp_path / "ours").save_pretrained(tmp_path / "theirs", max_shard_size=size)
+  theirs(ours, config, tmp_path / "ours", exact=False).save_pretrained(tmp_path / "theirs", max_shard_size=size)
   again, read = weights.load_pretrained(tmp_path / "theirs")
   assert read == config
   for (name, a), (_, b) in zip(*(mapping.named(nnx.split(m)[1]) for m in (ours, again)), strict=True):
