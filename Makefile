@@ -139,7 +139,6 @@ bench: $(PARITY_VENV)/.ready-parity  ## speed, as ratios to other libraries in t
 	$(PARITY_VENV)/bin/python benchmarks/learner.py $(if $(TUNIX_PYTHON),--tunix_python $(TUNIX_PYTHON))
 	$(VENV)/bin/python benchmarks/schedule.py
 	$(VENV)/bin/python benchmarks/sampling.py
-	$(VENV)/bin/python benchmarks/kv_dtype.py
 	$(VENV)/bin/python benchmarks/quickstart_seeds.py
 	$(VENV)/bin/python benchmarks/quotes.py
 	$(VENV)/bin/python benchmarks/scoring.py

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.run import detectors
 from ragrl_jax.store import cost
 
 Rows = Sequence[Mapping[str, Any]]  # rows of metrics.jsonl
@@ -217,7 +218,7 @@ def _columns(name: str, rows: Rows) -> dict[str, Any]:
   for place, row in enumerate(rows):
     for column, value in row.items():
       places.setdefault(column, []).append(place)
-      if isinstance(value, int | float) and not column.startswith("rollback/"):
+      if isinstance(value, int | float) and not column.startswith(("rollback/", detectors.NOISE)):
         numbers.add(column)
   numbers -= _NOT_CURVES
   every = -(-len(rows) // MAX_POINTS) if rows else 1

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 Episode = TypeVar("Episode")
 FIRST = 5  # healthy values of a metric whose median is its start
 KNOWN = 2  # of them before a value is compared
+NOISE = "noise/"  # before a metric's name: the standard error of its mean over the step's replies
+CHANCE = 3.0  # standard errors from the start that are chance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +55,15 @@ class Detector:
     most += [] if self.rise is None else [f"{self.rise:g} above {'it' if most else 'its start'}"]
     return ", ".join([*least, *(["at most " + " or ".join(most)] if most else [])])
 
-  def healthy(self, start: float, value: float) -> bool:
-    """Whether the value is healthy after this start. Without a `rise`, nothing is compared with a start of 0."""
+  def healthy(self, start: float, value: float, noise: float = 0.0) -> bool:
+    """Whether the value, of this standard error, is healthy after this start.
+
+    Without a `rise`, nothing is compared with a start of 0.
+    """
     if self.most is not None:
       return value <= self.most
+    if abs(value - start) < CHANCE * noise:
+      return True
     most = [bound for bound in (self.high and self.high * start, self.rise and start + self.rise) if bound is not None]
     return start == 0 and self.rise is None or (self.low or 0.0) * start <= value <= max(most, default=math.inf)
 
@@ -124,8 +131,7 @@ class Alarm:
 
   def shown(self, episodes: Iterable[tuple[Mapping[str, float], Episode]]) -> Episode | None:
     """Of (its signs, an episode), the episode that is farthest out; None if none of them has this sign."""
-    name = "entropy/thought" if self.metric == "entropy" else self.metric
-    known = [(signs[name], episode) for signs, episode in episodes if name in signs]
+    known = [(signs[self.metric], episode) for signs, episode in episodes if self.metric in signs]
     choose = max if self.value > self.start else min
     return choose(known, key=lambda one: one[0])[1] if known else None
 
@@ -166,7 +172,7 @@ class Watch:
         key, value = (detector, name), known[name]
         first = self._first.setdefault(key, [])
         start = statistics.median_high(first) if first else value
-        if detector.healthy(start, value) or detector.most is None and len(first) < KNOWN:
+        if detector.healthy(start, value, known.get(NOISE + name, 0.0)) or detector.most is None and len(first) < KNOWN:
           self._since.pop(key, None)
           if len(first) < FIRST:
             first.append(value)

@@ -16,6 +16,7 @@ from ragrl_jax import structs
 from ragrl_jax.core import groups as groups_lib
 from ragrl_jax.core.rewards import lengths
 from ragrl_jax.learner import advantages, packing
+from ragrl_jax.run import detectors
 from ragrl_jax.run import signs as signs_lib
 from ragrl_jax.store import episodes as episodes_lib
 
@@ -36,7 +37,7 @@ class Scored:
     unearned: known tricks, and whether the episode uses them (`Recipe.unearned`).
     pooled: (sum, number) of terms that are means (`Recipe.pooled`).
     measures: other measures of the recipe (`Recipe.measures`).
-    signs: what the detectors watch (`signs.of`).
+    signs: how it is written (`signs.of`).
   """
 
   example: structs.Example
@@ -51,6 +52,11 @@ class Scored:
   pooled: Mapping[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
   measures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
   signs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+  @property
+  def watched(self) -> dict[str, float]:
+    """What the detectors watch, by the names of its metrics: `signs` and `unearned`."""
+    return {**self.signs, **{f"unearned/{trick}": float(used) for trick, used in self.unearned.items()}}
 
   @property
   def trains(self) -> bool:
@@ -246,13 +252,16 @@ def summarise(scored: Sequence[Scored]) -> dict[str, float]:
   for name in scored[0].weights if scored else ():
     metrics[f"term/{name}"] = mean([one.terms[name] for one in known if one.terms[name] is not None])
     metrics[f"weight/{name}"] = float(scored[0].weights[name])
-  for name in dict.fromkeys(name for one in known for name in one.unearned):
-    metrics[f"unearned/{name}"] = mean([one.unearned[name] for one in known])
   metrics |= {f"pooled/{name}": value for name, value in ratios([one.pooled for one in known]).items()}
   for name in dict.fromkeys(name for one in known for name in one.measures):
     metrics[f"measure/{name}"] = mean([one.measures[name] for one in known if one.measures[name] is not None])
-  for name in dict.fromkeys(name for one in known for name in one.signs):
-    metrics[name] = mean([one.signs[name] for one in known if name in one.signs])
+  watched = [one.watched for one in known]
+  for name in dict.fromkeys(name for one in watched for name in one):
+    values = [one[name] for one in watched if name in one]
+    if name != "entropy":  # the learner's is not of the drawn tokens alone
+      metrics[name] = mean(values)
+    if len(values) > 1:
+      metrics[detectors.NOISE + name] = float(np.std(values, ddof=1)) / math.sqrt(len(values))
   for why in sorted({one.episode.ended for one in scored}):
     metrics[f"ended/{why or 'unknown'}"] = mean([one.episode.ended == why for one in scored])
   return metrics
@@ -277,7 +286,7 @@ def write(workdir: pathlib.Path, step: int, scored: Sequence[Scored], tokenizer)
       reward=one.reward,
       outcome=one.outcome,
       advantages=one.advantages,
-      signs={**one.signs, **{f"unearned/{trick}": float(used) for trick, used in one.unearned.items()}},
+      signs=one.watched,
       tokenizer=tokenizer,
     )
     for one in scored

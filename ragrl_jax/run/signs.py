@@ -62,7 +62,8 @@ def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
     said = "".join(segment.text for segment in talk if segment.owner == MODEL)
     opened = _OPENED.search(talk[0].text) if talk else None
     broken |= thought.broken((opened[0] if opened else "") + said)
-  signs = {f"tokens/{name}": float(count[name]) for name in count if name != "tag"}
+  signs = {"entropy": sum(surprise.values()) / count.total()} if count else {}
+  signs |= {f"tokens/{name}": float(count[name]) for name in count if name != "tag"}
   signs |= {f"entropy/{name}": surprise[name] / count[name] for name in count if name != "tag"}
   within, between = thought.repeated(thoughts)
   known = {"repeats/within": within, "repeats/between": between, "broken_tags": float(broken) if thoughts else None}

@@ -118,10 +118,10 @@ def test_what_moved_stands_at_the_top_with_an_episode_that_shows_it(page, fake_r
   assert moved["text"].startswith("entropy went from 0.8") and moved["over"] is None and "clip_high" in moved["text"]
   step, group, sample = map(int, moved["episode"].removeprefix("#episode-").split("-"))
   assert moved["first"] <= step <= 60
-  samples = lambda one: [sample["signs"]["entropy/thought"] for g in one["groups"] for sample in g["samples"] or ()]
+  samples = lambda one: [sample["signs"]["entropy"] for g in one["groups"] for sample in g["samples"] or ()]
   (shown,) = [one for one in found["episodes"]["steps"] if one["step"] == step]
   (one,) = [one for one in shown["groups"][group]["samples"] if one["sample"] == sample]
-  assert one["signs"]["entropy/thought"] == min(samples(shown))
+  assert one["signs"]["entropy"] == min(samples(shown))
   summary = page.split('<section id="learning">')[0]
   assert f'<a href="{moved["episode"]}">An episode that shows it</a>' in summary
 

@@ -18,7 +18,7 @@ def written(folder, entropies):
 def test_each_time_that_a_metric_leaves_its_range_is_a_line(tmp_path):
   written(tmp_path, STEPS)
   rows = [
-    {"signs": {"entropy/thought": nats}, "prompt_index": 7, "sample": i, "question": "Who?"}
+    {"signs": {"entropy": nats}, "prompt_index": 7, "sample": i, "question": "Who?"}
     for i, nats in enumerate((0.3, 0.1))
   ]
   jsonl.write(tmp_path / "episodes" / "step_000006.jsonl", [*rows, {"prompt_index": 8}])

@@ -81,6 +81,14 @@ def test_a_small_number_may_grow_by_a_factor_and_a_large_one_by_a_rise():
   assert not alarms(queries(0.01, 0.4)[:-1])  # it holds for two steps
 
 
+def test_what_chance_moves_is_healthy():
+  """A rise counts if it is three standard errors or more: that of one reply of eight is one standard error."""
+  rows = lambda noise: [CALM] * 5 + [CALM | {"entropy": 2.0, "noise/entropy": noise}]
+  assert not alarms(rows(0.51)) and alarms(rows(0.5))
+  fall = [CALM] * 5 + [CALM | {"searches": 0.3, "noise/searches": 0.3}]
+  assert alarms(fall) and not alarms([*fall[:5], fall[5] | {"noise/searches": 0.41}])
+
+
 def test_a_bound_holds_from_the_first_step():
   """Right actions whose likelihood falls by a tenth: .42 and .57 of them in the first steps of a run that collapsed."""
   alarm = alarms([CALM | dict(fallen_tokens=share) for share in (0.423, 0.571)])["fallen_tokens"]

@@ -43,6 +43,7 @@ def test_entropy_is_the_mean_surprise_of_a_kind_of_tokens():
   ]
   (found,) = of(dataclasses.replace(episode, segments=tuple(segments)))
   assert (found["entropy/thought"], found["entropy/answer"]) == (1.0, 3.0)
+  assert found["entropy"] == pytest.approx((32 * 9.0 + 2 * 1.0 + 3.0) / 35)
 
 
 def test_a_query_is_shared_only_between_questions():
@@ -66,6 +67,8 @@ def test_signs_are_metrics_and_stand_in_the_log(tmp_path):
   scored = scorer.score(RECIPE, [EXAMPLE] * 2, said, 1)
   metrics = rewards.summarise(scored)
   assert metrics["repeats/within"] == pytest.approx((0 + 3 / 4) / 2) and metrics["tokens/answer"] == 3
+  assert metrics["noise/repeats/within"] == pytest.approx((3 / 4) / 2) and metrics["noise/tokens/answer"] == 0
+  assert "noise/entropy" in metrics and "entropy" not in metrics  # the learner has its own
   rewards.write(tmp_path, 1, scored, TOKENIZER)
   rows = episodes.read_episodes(episodes.steps(tmp_path)[1])
   assert [row["signs"]["repeats/within"] for row in rows] == [0.0, 0.75]
