@@ -35,7 +35,7 @@ KEPT = ROOT / "docs" / "performance.jsonl"
 NONE, UNCOMPILED = "not measured", "not compiled"
 MISSING = f"{UNCOMPILED} | | |"  # three columns
 SMALLER, LARGER = "qwen2.5-1.5b", "qwen2.5-7b"
-SMALL = ("smollm2-135m", "qwen3-0.6b")
+SMALL = ("smollm2-135m", "qwen3-0.6b", "qwen3.5-0.8b")
 LEARNS = {SMALLER: "all parameters", f"{LARGER}+lora": "LoRA"} | dict.fromkeys(SMALL, "all parameters")
 # (side, part, shape) of every process, the most telling ones first; the suffix "+lora" trains adapters.
 WORK = [

@@ -70,11 +70,13 @@ def bandwidth(name: str) -> float | None:
 
 
 def decode_bytes(config, lanes: int, tokens: float) -> float:
-  """Bytes read to decode one token in every lane: all matrices, the head, and `tokens` of each lane's cache."""
+  """Bytes moved to decode one token in every lane: all matrices, the head, `tokens` of its cache, and its memories."""
   from ragrl_jax.learner import flops
+  from ragrl_jax.models import cache
 
   weights = 2.0 * (flops.matmul_parameters(config) + config.vocab_size * config.d_model)
-  return weights + 4.0 * lanes * tokens * config.num_layers * config.num_kv_heads * config.head_dim
+  layout = cache.layout(config, page=128, dtype="bfloat16", platform="gpu")
+  return weights + lanes * (tokens * layout.token_bytes + 2.0 * layout.memory_bytes)
 
 
 def best(rounds: int, run) -> float:

@@ -1,9 +1,10 @@
 r"""One optimiser step of GRPO: ours, transformers with torch, and google-tunix where it is installed.
 
 Run:    make bench        (or: PYTHON_WITH_TORCH benchmarks/learner.py [--rounds 3] [--threads 2] [--clock cpu]
-                           [--tunix_python …] [--json OUT])
+                           [--tunix_python …] [--json OUT] [--shape qwen3.5-0.8b --layers 4 --sides ours,torch])
 
-One random Qwen3 (4 layers, d 256, d_ff 1024, V 4096, float32), with the same weights, loss and sequences on every side:
+One random Qwen3 (4 layers, d 256, d_ff 1024, V 4096, float32), or a published shape with its first layers, with the
+same weights, loss and sequences on every side:
   equal    16 sequences of 128 prompt and 128 completion tokens: nothing to pack, nothing shared.
   real     2 HotpotQA questions × 8 completions. A prompt is the question behind its ten passages; a completion quotes
            0 to 7 sentences of them, then the supporting ones, then the answer. Text and lengths are the set's, the
@@ -19,6 +20,7 @@ seconds of one thread (taskset -c 0 … --threads 1 --clock cpu).
 """
 
 import argparse
+import dataclasses
 import gzip
 import json
 import os
@@ -192,14 +194,15 @@ def distance(mine, theirs):
   return max(float(np.linalg.norm(mine[k] - theirs[k]) / np.linalg.norm(theirs[k])) for k in mine)
 
 
-def save_model(folder):
+def save_model(folder, shape, layers):
   from flax import nnx
 
   from ragrl_jax.models import weights
   from ragrl_jax.models.config import DecoderConfig
   from ragrl_jax.models.decoder import Decoder
+  from ragrl_jax.models.shapes import SHAPES
 
-  config = DecoderConfig(**SHAPE)
+  config = dataclasses.replace(SHAPES[shape], num_layers=layers) if shape else DecoderConfig(**SHAPE)
   weights.save_pretrained(Decoder(config, rngs=nnx.Rngs(0)), config, folder)
 
 
@@ -234,6 +237,8 @@ def main():
   cli.add_argument("--questions", type=int, default=2)
   cli.add_argument("--only", choices=("equal", "real"))
   cli.add_argument("--sides", default="ours,apart,torch,tunix")
+  cli.add_argument("--shape", default="", help="a name in models/shapes.py; empty: the small one")
+  cli.add_argument("--layers", type=int, default=4, help="of --shape; all sides are in memory together")
   cli.add_argument("--tunix_python", default="", help="a Python that has google-tunix 0.1.7; none: left out")
   cli.add_argument("--json", default="", help="where to write the figures")
   args = cli.parse_args()
@@ -245,7 +250,7 @@ def main():
   found = []
   with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
-    save_model(folder / "model")
+    save_model(folder / "model", args.shape, args.layers)
     if args.only in (None, "equal"):
       episodes = equal(np.random.default_rng(3))
       once = {name: python for name, python in pythons.items() if name != "apart"}

@@ -53,7 +53,7 @@ class Ours:
           tokens, mask, np.full(len(tokens), e["advantage"], np.float32), np.zeros(len(tokens), np.float32), e["group"]
         )
       )
-    sharing = row_layout.Sharing() if name == "ours" and work["shares"] else None
+    sharing = row_layout.Sharing(not self.config.traits.hybrid) if name == "ours" and work["shares"] else None
     self.packed = packing.pack_items(self.items, **work["packing"], sharing=sharing)
     self.state = self.learner.init(0)
 

@@ -41,12 +41,17 @@ def test_a_run_is_resumed_exactly_exported_and_evaluated(world, tmp_path, rank):
   assert evaluate.evaluate(config, tmp_path / "whole", config.data.evaluate, tmp_path / "out")["n"] == 4
 
 
+@pytest.mark.long  # a run and its programs
+def test_it_teaches_itself_and_is_credited_with_what_results_tell(world, tmp_path):
+  config = config_of(world)
+  config.loss.teacher.update(dict(path="policy", kind="forward", tokens="all", tells="answer"))
+  config.advantage.credit = "information"
+  for row in train.train(config, tmp_path):
+    assert row["taught"] > 0 and row["teacher_kl"] > 0 and row["information_gain"]
+
+
 def test_what_a_memory_cannot_do_is_refused_before_anything_is_loaded(world):
-  for section, changes, says in (
-    ("mesh", dict(data=1, fsdp=1, tensor=1, sequence=2), "config.mesh.sequence"),
-    ("loss", dict(teacher=dict(path="policy", tells="answer")), "config.loss.teacher.path='policy'"),
-  ):
-    config = config_of(world)
-    config[section].update(changes)
-    with pytest.raises(ValueError, match=f"{says} with a qwen3_5_text model.*one shared beginning only"):
-      prepare(config)
+  config = config_of(world)
+  config.mesh.update(dict(data=1, fsdp=1, tensor=1, sequence=2))
+  with pytest.raises(ValueError, match="config.mesh.sequence=2 with a qwen3_5_text model.*a row cannot be split"):
+    prepare(config)

@@ -188,7 +188,7 @@ class Loader:
       model = nnx.merge(self._graphdef, params, self._unfrozen)
       self.config, self.dtype = c, dtype = model.config, model.dtype
       tensor = 1 if self._mesh is None else self._mesh.shape["tensor"]
-      sizes.check_model(c.num_kv_heads, c.vocab_size, tensor, experts=c.num_experts)
+      sizes.check_model(c.num_kv_heads, c.vocab_size, tensor, **c.parts)
       self._cast = Caster(dtype, c, self._mesh, every=self._every, own=self._own_weights)
       self._frozen, self._unfrozen = self._cast(self._unfrozen), None  # cast once, for all versions
     new = params if isinstance(params, Weights) else self._cast(params)

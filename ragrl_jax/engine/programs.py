@@ -136,8 +136,10 @@ class Programs:
     # A conversation of length 5 with 2 of P = 4 tokens: they go to 5 6, and the others nowhere.
     places = jnp.where(index < counts[:, 1:2], positions, cache_lib.DROPPED)
     attend = self.layout.attention(table, lengths, places)
-    recur = self.layout.recurrence(counts[:, 2], counts[:, 1])
-    return model.run(model.embed(tokens), positions, attend, cache, weights.layers, recur=recur)[1]
+    slots, recur = counts[:, 2], self.layout.recurrence(counts[:, 1])
+    given = model.embed(tokens), positions, attend, self.layout.taken(cache, slots), weights.layers
+    changed = model.run(*given, recur=recur)[1]
+    return self.layout.returned(cache, changed, jnp.where(counts[:, 1] > 0, slots, cache_lib.DROPPED))
 
   def _decode(
     self, weights: Weights, cache: cache_lib.Cache, packed: jax.Array, table: jax.Array, limits: jax.Array
@@ -168,7 +170,7 @@ class Programs:
     tokens = jnp.full((self.chunk, self.speculate + 1, len(packed)), NOTHING, jnp.int32)
     start = _Decoding(
       step=jnp.int32(0),
-      cache=cache,
+      cache=self.layout.taken(cache, lanes.slot),
       token=lanes.token,
       length=lanes.length,
       automaton=lanes.automaton,
@@ -187,7 +189,8 @@ class Programs:
     tokens, logprobs = end.tokens.reshape(flat), end.logprobs.reshape(flat)
     drafted, kept = end.drafts[0], end.drafts[1]
     routes = None if end.routes is None else end.routes.reshape(*flat, -1)
-    return end.cache, Chunk(tokens, logprobs, count, steps, drafted, kept, end.automaton, end.stop, routes).pack()
+    cache = self.layout.returned(cache, end.cache, jnp.where(lanes.live > 0, lanes.slot, cache_lib.DROPPED))
+    return cache, Chunk(tokens, logprobs, count, steps, drafted, kept, end.automaton, end.stop, routes).pack()
 
   def _draw(self, model, weights, lanes: LaneTable, table, numbers: jax.Array, state: _Decoding) -> _Decoding:
     """One step: for every live lane, the tokens of its draft that sampling also chooses, then one more token.
@@ -204,7 +207,7 @@ class Programs:
     written = live[:, None] & (places <= drafted[:, None])
     attend = self.layout.attention(table, state.length, jnp.where(written, here, cache_lib.DROPPED))
     held: list = []  # a memory cannot forget: those of delta layers take in the tokens that are kept, below
-    recur = self.layout.recurrence(lanes.slot, live.astype(jnp.int32), held if self.speculate else None)
+    recur = self.layout.recurrence(live.astype(jnp.int32), held if self.speculate else None)
     x = model.embed(tokens)
     if self.layout.kernel == cache_lib.TRITON and mesh_lib.around() is None:
       x = residual.Stream(x)
@@ -225,7 +228,7 @@ class Programs:
     agrees = (drawn[:, :-1] == draft) & (places[:, :-1] < drafted[:, None])
     kept, token, automaton, stop = self._kept(lanes, state, drawn, agrees)
     count, ids = kept.sum(axis=1, dtype=jnp.int32), state.ids
-    cache = self.layout.advanced(cache, lanes.slot, count, here, held)
+    cache = self.layout.advanced(cache, count, here, held)
     if self.speculate:  # the next draft may copy the sampled tokens
       rows = jnp.arange(len(ids), dtype=jnp.int32)[:, None]
       ids = ids.at[rows, jnp.where(kept, here + 1, ids.shape[1])].set(drawn, mode="drop")

@@ -121,12 +121,12 @@ def from_settings(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
   )
 
 
-def check_model(heads: int, vocab: int | None, tensor: int, *, experts: int = 0) -> None:
+def check_model(heads: int, vocab: int | None, tensor: int, *, experts: int = 0, delta_heads: int = 0) -> None:
   """Raises ValueError if a replica cannot split the model's key-value heads, vocabulary or experts over its devices.
 
   Args:
     vocab: size of the vocabulary; None if it is not known yet.
-    experts: of a layer; 0 for none.
+    experts, delta_heads: as for `rules.check`.
   """
   if heads % tensor:
     raise ValueError(
@@ -135,4 +135,4 @@ def check_model(heads: int, vocab: int | None, tensor: int, *, experts: int = 0)
     )
   if vocab is not None:
     rules.check_vocab(tensor, vocab, "config.rollout.mesh.tensor")
-  rules.check_experts(tensor, experts, "config.rollout.mesh.tensor")
+  rules.check_parts(tensor, "config.rollout.mesh.tensor", experts=experts, delta_heads=delta_heads)

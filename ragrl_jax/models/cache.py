@@ -9,7 +9,8 @@ a running softmax. A page without tokens of a row adds exact zeros. So the resul
 of the other rows.
 
 A hybrid's delta layers have a memory of fixed size per conversation (`models/delta.py`). In the cache these memories
-follow the pages. A conversation has one slot of each layer's, which it shares with nobody.
+follow the pages. A conversation has one slot of each layer's, which it shares with nobody. `decode` takes those of its
+lanes out for a chunk of tokens, so that a step changes them in place.
 
 Keys and values may be int8, with one scale per token and head. Attention then uses the quantized values of all tokens,
 the call's own included. So the result does not depend on how a text is divided into calls.
@@ -167,42 +168,44 @@ class Layout:
 
     return attend
 
-  def recurrence(self, slots: jax.Array, counts: jax.Array, held: list[delta.Held] | None = None) -> Callable:
-    """The `recur` of `Decoder.run` for tokens that follow those in the memories; its carry is the Cache.
+  def taken(self, cache: Cache, slots: jax.Array) -> Cache:
+    """The pages, and in place of all memories those in the slots int32 [n], in this order."""
+    return *cache[: self.paged], *(x.at[slots].get(mode="clip") for x in cache[self.paged :])
+
+  def returned(self, cache: Cache, changed: Cache, slots: jax.Array) -> Cache:
+    """The pages of `changed`, and the cache's memories with those of `changed` in these slots; DROPPED: in none."""
+    memories = zip(cache[self.paged :], changed[self.paged :])
+    return *changed[: self.paged], *(x.at[slots].set(y, mode="drop") for x, y in memories)
+
+  def recurrence(self, counts: jax.Array, held: list[delta.Held] | None = None) -> Callable:
+    """The `recur` of `Decoder.run` for tokens that follow those in the memories; its carry is a Cache from `taken`.
 
     Args:
-      slots: int32 [n], the slot of each sequence.
       counts: int32 [n], how many of the call's tokens the memory takes in; 0: it stays as it is.
       held: the memories stay as they are, and this list gets what each layer's would take in, for `advanced`.
     """
 
     def recur(layer: int, mix, cache: Cache):
-      memory = self._memory(cache, layer, slots)
+      memory = delta.Memory(*cache[self.paged + layer :: self.deltas])
       if held is None:
         out, new = mix(memory, counts)
-        return out, self._remembered(cache, layer, slots, counts, new)
+        return out, self._remembered(cache, layer, new)
       out, later = mix(memory, hold=True)
       held.append(later)
       return out, cache
 
     return recur
 
-  def advanced(
-    self, cache: Cache, slots: jax.Array, counts: jax.Array, positions: jax.Array, held: list[delta.Held]
-  ) -> Cache:
+  def advanced(self, cache: Cache, counts: jax.Array, positions: jax.Array, held: list[delta.Held]) -> Cache:
     """The cache whose memories have taken in the first `counts` of the held tokens, which are at `positions` [n, t]."""
     for layer, later in enumerate(held):
-      new = later.after(self._memory(cache, layer, slots), positions, counts)
-      cache = self._remembered(cache, layer, slots, counts, new)
+      memory = delta.Memory(*cache[self.paged + layer :: self.deltas])
+      cache = self._remembered(cache, layer, later.after(memory, positions, counts))
     return cache
 
-  def _memory(self, cache: Cache, layer: int, slots: jax.Array) -> delta.Memory:
-    return delta.Memory(*(x.at[slots].get(mode="clip") for x in cache[self.paged + layer :: self.deltas]))
-
-  def _remembered(self, cache: Cache, layer: int, slots: jax.Array, counts: jax.Array, new: delta.Memory) -> Cache:
-    changed, mine = list(cache), slice(self.paged + layer, None, self.deltas)
-    target = jnp.where(counts > 0, slots, DROPPED)
-    changed[mine] = [x.at[target].set(y, mode="drop") for x, y in zip(changed[mine], new)]
+  def _remembered(self, cache: Cache, layer: int, new: delta.Memory) -> Cache:
+    changed = list(cache)
+    changed[self.paged + layer :: self.deltas] = new
     return tuple(changed)
 
 

@@ -199,6 +199,11 @@ class DecoderConfig:
     return 2 * self.delta_key_heads * self.delta_key_dim + self.delta_value_heads * self.delta_value_dim
 
   @property
+  def parts(self) -> dict[str, int]:
+    """What "tensor" must divide besides attention's heads, for `rules.check_parts`."""
+    return dict(experts=self.num_experts, delta_heads=self.delta_key_heads)
+
+  @property
   def attention_matrices(self) -> int:
     """Parameters of the matrices of a layer's attention: of queries, keys, values and output, and a hybrid's gates."""
     return self.d_model * self.head_dim * ((3 if self.traits.hybrid else 2) * self.num_heads + 2 * self.num_kv_heads)

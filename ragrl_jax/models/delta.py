@@ -28,7 +28,7 @@ class Memory(NamedTuple):
 
   Attributes:
     channels: [B, K - 1, C]; q, k and v of the last tokens, as the convolution takes them.
-    state: float32 [B, H, dk, dv].
+    state: float32 [B, dk, H, dv].
   """
 
   channels: jax.Array
@@ -39,7 +39,7 @@ class Memory(NamedTuple):
     """The shapes and dtypes of `rows` memories of a layer; `dtype` is that of the matmuls."""
     c = config
     channels = jax.ShapeDtypeStruct((rows, c.delta_conv - 1, c.delta_channels), dtype)
-    state = (rows, c.delta_value_heads, c.delta_key_dim, c.delta_value_dim)
+    state = (rows, c.delta_key_dim, c.delta_value_heads, c.delta_value_dim)
     return cls(channels, jax.ShapeDtypeStruct(state, jnp.float32))
 
 
@@ -130,11 +130,10 @@ def mix(
     beta, fade = jnp.where(real, beta, 0.0), jnp.where(real, fade, 0.0)
   joined = jnp.concatenate((memory.channels.astype(channels.dtype), channels), axis=1)
   mixed = _convolve(joined, layer.conv[...], positions, branches).astype(x.dtype)
-  widths = c.delta_key_heads * c.delta_key_dim, c.delta_value_heads * c.delta_value_dim
-  q, k, v = jnp.split(mixed.astype(jnp.float32), (widths[0], 2 * widths[0]), axis=-1)
-  q, k = (_unit(y.reshape(B, T, c.delta_key_heads, -1)) for y in (q, k))
-  q, k = (jnp.repeat(y, c.delta_value_heads // c.delta_key_heads, axis=2) for y in (q * c.delta_key_dim**-0.5, k))
-  v = v.reshape(B, T, c.delta_value_heads, -1)
+  heads = mixed.astype(jnp.float32).reshape(B, T, c.delta_key_heads, -1)  # see `families.rows`
+  q, k, v = jnp.split(heads, (c.delta_key_dim, 2 * c.delta_key_dim), axis=-1)
+  each = lambda y: jnp.repeat(_unit(y), c.delta_value_heads // c.delta_key_heads, axis=2)
+  q, k, v = each(q) * c.delta_key_dim**-0.5, each(k), v.reshape(B, T, c.delta_value_heads, -1)
   rule = one if T == 1 else functools.partial(chunked, positions=positions, branches=branches)
   out, state = rule(q, k, v, fade, beta, positions == 0, memory.state)
   out = layers.rms_norm(out.astype(x.dtype), layer.delta_norm[...], c.norm_eps)
@@ -178,11 +177,11 @@ def _unit(x):
 
 def one(q, k, v, fade, beta, starts, state):
   """`chunked` for rows of one token, as in decoding."""
-  q, k, v, fade, beta = (y[:, 0] for y in (q, k, v, fade, beta))
-  state = jnp.where(starts[:, 0, None, None, None], 0.0, state * jnp.exp(fade)[..., None, None])
-  new = (v - jnp.sum(state * k[..., None], axis=2)) * beta[..., None]
-  state += k[..., None] * new[:, :, None]
-  return jnp.sum(state * q[..., None], axis=2)[:, None], state
+  state = jnp.where(starts[..., None, None], 0.0, state * jnp.exp(fade)[..., None])
+  # Both sums before the update, so that they read the state once. [B, 1, H, dk] → [B, dk, H, 1].
+  of_q, of_k = (jnp.sum(state * x.swapaxes(1, 3), axis=1, keepdims=True) for x in (q, k))
+  new = (v - of_k) * beta[..., None]
+  return of_q + jnp.sum(q * k, axis=-1, keepdims=True) * new, state + k.swapaxes(1, 3) * new
 
 
 def chunked(q, k, v, fade, beta, starts, state, *, positions=None, branches=None):
@@ -197,14 +196,14 @@ def chunked(q, k, v, fade, beta, starts, state, *, positions=None, branches=None
     q, k: [B, T, H, dk]. v: [B, T, H, dv].
     fade: g, [B, T, H]. beta: [B, T, H].
     starts: bool [B, T]; where a text begins.
-    state: [B, H, dk, dv], before the row.
+    state: [B, dk, H, dv], before the row.
     positions, branches: as in `mix`.
 
   Returns:
     (out [B, T, H, dv], the state after the row).
   """
   B, T, H, dk = q.shape
-  size = min(CHUNK, T)
+  size, state = min(CHUNK, T), state.swapaxes(1, 2)
 
   def cut(x):  # [B, T, H, …] → [chunks, B, H, size, …]
     x = jnp.pad(x, ((0, 0), (0, -T % size), *((0, 0),) * (x.ndim - 2)))
@@ -256,4 +255,4 @@ def chunked(q, k, v, fade, beta, starts, state, *, positions=None, branches=None
 
   state, out = jax.lax.scan(over, state, (new, reads, scores, asks, writes, keep))
   out = jnp.moveaxis(out, (0, 2), (1, 3)).reshape(B, -1, H, v.shape[-1])
-  return out[:, :T], state
+  return out[:, :T], state.swapaxes(1, 2)

@@ -10,6 +10,8 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ragrl_jax.models import hf
 
 WHERE = "ragrl_jax/models/families.py"  # where a family is added, for messages
@@ -156,6 +158,22 @@ def tensors(config: Any) -> dict[str, str | tuple[str, ...]]:
   numbers = numbers_of(config.num_layers, config.attend_every)
   each = lambda name, template: tuple(template.format(number) for number in numbers[name.partition("/")[0]])
   return {name: each(name, text) if text.count("{}") == 1 else text for name, text in {**TENSORS, **DELTA}.items()}
+
+
+def rows(config: Any) -> dict[str, np.ndarray]:
+  """Our parameter → the row of its tensors of which each entry of its last axis is. Others have the tensors' order.
+
+  A delta layer's tensor has the queries of all heads, their keys, and the values. Here a key head's queries, its keys
+  and the values of its value heads follow each other, so that "tensor" can split the heads.
+  """
+  if not config.traits.hybrid:
+    return {}
+  c = config
+  keys = np.arange(c.delta_key_heads * c.delta_key_dim)
+  values = np.arange(c.delta_value_heads * c.delta_value_dim)
+  parts = keys, len(keys) + keys, 2 * len(keys) + values
+  order = np.concatenate([part.reshape(c.delta_key_heads, -1) for part in parts], axis=1).reshape(-1)
+  return dict.fromkeys(("delta/qkv", "delta/qkv_lora_b", "delta/conv"), order)
 
 
 def numbers_of(layers: int, attend_every: int) -> dict[str, list[int]]:

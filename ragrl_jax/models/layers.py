@@ -264,7 +264,7 @@ class Layer(nnx.Module):
     x = self.norm(x, "attention_norm")
     q, k, v = (self.project(x, name).reshape(*x.shape[:2], -1, c.head_dim) for name in ("q", "k", "v"))
     if traits.hybrid:
-      q, gate = q[:, :, ::2], q[:, :, 1::2]  # each head's query, and its gate
+      q, gate = jnp.moveaxis(q.reshape(*k.shape[:2], -1, 2, c.head_dim), 3, 0)  # each head's query, and its gate
     if c.qk_norm:
       # Attention divides scores by √h. If config.json has another divisor, the gain of q corrects this.
       scale = 1.0 if c.query_scale is None else (c.head_dim / c.query_scale) ** 0.5

@@ -242,7 +242,7 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
   stack, first, a = next(found := placed(model, tuple(map(A.format, EVERY))))
   names = dict.fromkeys(name.removesuffix(A.format("")) for name in (first, *(name for _, name, _ in found)))
   rank, alpha = a.shape[-1], getattr(model, stack).lora_alpha
-  entries = mapping.entries(table(model.config), split(model)[1])
+  entries = mapping.entries(table(model.config), split(model)[1], families.rows(model.config))
   if not hosts.is_first():
     mapping.hand_over(entries)
     return
@@ -298,7 +298,7 @@ def load_adapters(model: Decoder, path: str | os.PathLike, *, base: str | os.Pat
       f"{model.config.num_layers} layers, or {CONFIG} does not name its module ({len(surplus)} such tensors)."
     )
   shardings = None if model.mesh is None else rules.shardings(model.mesh, tree)
-  attach(model, mapping.load(files, named, tree, shardings), alpha)
+  attach(model, mapping.load(files, named, tree, shardings, families.rows(model.config)), alpha)
 
 
 def refuse_other_base(adapters: str | os.PathLike, recorded: str, base: str | os.PathLike, found: str = "") -> None:

@@ -2,7 +2,8 @@
 
 A table gives the tensor's name for each of our parameters. The first `{}` in it is the layer's number, the second one
 the expert's. If the layers of a stack do not follow each other in the folder, the table gives a tuple, the name of each
-one. The axes of what is stacked are reversed: matrices are [in, out] here, [out, in] in the files.
+one. The axes of what is stacked are reversed: matrices are [in, out] here, [out, in] in the files. Entry i of the last
+axis is row i of the tensor, or row `rows[i]` (`families.rows`).
 """
 
 import functools
@@ -18,6 +19,8 @@ from ragrl_jax.models.tensors import TensorFolder
 from ragrl_jax.parallel import rules
 
 Table = Mapping[str, str | tuple[str, ...]]
+Rows = Mapping[str, np.ndarray]
+NONE: Rows = {}
 PIECE = 2**26  # most bytes of an array that are copied from the devices at a time
 
 
@@ -75,13 +78,14 @@ def refuse_surplus(files: TensorFolder, table: Table, abstract: Any, ignore: Cal
     )
 
 
-def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None) -> Any:
+def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None, rows: Rows = NONE) -> Any:
   """Reads the tree of arrays that `abstract` describes.
 
   Args:
     abstract: the tree, with a shape and a dtype for each leaf.
     shardings: a sharding for each leaf: each device's part is read directly from disk, and the host holds one part at a
       time. None: all arrays are on the default device.
+    rows: of parameters whose last axis has another order than their tensors.
 
   Raises:
     ValueError: a tensor is missing or has another shape. All are checked before any memory is allocated.
@@ -92,7 +96,8 @@ def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None
   spread = None if shardings is None else jax.tree.leaves(shardings)
   leaves = []
   for i, (name, leaf) in enumerate(named(abstract)):
-    read = functools.partial(_read, files, tensor_names(table, name, leaf.shape), _stacked(table, name), leaf)
+    where = tensor_names(table, name, leaf.shape), _stacked(table, name)
+    read = functools.partial(_read, files, *where, leaf, rows.get(name))
     leaves.append(
       jnp.asarray(read((slice(None),) * leaf.ndim)) if spread is None else _part_by_part(leaf.shape, spread[i], read)
     )
@@ -112,7 +117,7 @@ def _part_by_part(shape, sharding: jax.sharding.Sharding, read: Callable[[tuple[
   return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
 
-def _read(files, entries, stacked: int, leaf, index: tuple[slice, ...]) -> np.ndarray:
+def _read(files, entries, stacked: int, leaf, rows: np.ndarray | None, index: tuple[slice, ...]) -> np.ndarray:
   """The part of our parameter at this index; only this part of the files is read."""
   dtype = np.dtype(leaf.dtype)
   if not stacked:
@@ -121,11 +126,14 @@ def _read(files, entries, stacked: int, leaf, index: tuple[slice, ...]) -> np.nd
   sizes = [len(range(*part.indices(size))) for part, size in zip(index[stacked:], leaf.shape[stacked:])]
   out = np.empty((*chosen.shape, *sizes), dtype)
   for place, number in np.ndenumerate(chosen):
-    out[place] = files.open(*entries[number])[index[: stacked - 1 : -1]].T
+    tensor = files.open(*entries[number])[index[-1] if rows is None else rows[index[-1]]]
+    out[place] = tensor[(slice(None), *index[-2 : stacked - 1 : -1])].T
   return out
 
 
-def entries(table: Table, params: Any) -> list[tuple[str, tuple[int, ...], Callable[[], Iterator[np.ndarray]]]]:
+def entries(
+  table: Table, params: Any, rows: Rows = NONE
+) -> list[tuple[str, tuple[int, ...], Callable[[], Iterator[np.ndarray]]]]:
   """(name, shape, reader) of every tensor, for `tensors.write`.
 
   A reader gathers its tensor from all hosts, so all hosts must call all readers, in the same order.
@@ -135,7 +143,9 @@ def entries(table: Table, params: Any) -> list[tuple[str, tuple[int, ...], Calla
     stacked = _stacked(table, name)
     for i, (tensor, shape) in enumerate(tensor_names(table, name, leaf.shape)):
       place = np.unravel_index(i, leaf.shape[:stacked]) if stacked else ()
-      read = functools.partial(_matrix_to_host, leaf, place) if stacked else functools.partial(_pieces, leaf)
+      read = functools.partial(_pieces, leaf)
+      if stacked:
+        read = functools.partial(_matrix_to_host, leaf, place, rows.get(name))
       found.append((tensor, shape, read))
   return found
 
@@ -154,8 +164,9 @@ def _matrix(stacked, place):
   return stacked
 
 
-def _matrix_to_host(leaf: jax.Array, place) -> Iterator[np.ndarray]:
-  yield np.concatenate(list(_pieces(_matrix(leaf, tuple(np.int32(number) for number in place))))).T
+def _matrix_to_host(leaf: jax.Array, place, rows: np.ndarray | None) -> Iterator[np.ndarray]:
+  tensor = np.concatenate(list(_pieces(_matrix(leaf, tuple(np.int32(number) for number in place))))).T
+  yield tensor if rows is None else tensor[np.argsort(rows)]
 
 
 @functools.partial(jax.jit, static_argnames="size")

@@ -93,9 +93,9 @@ def load_pretrained(
   shardings = None
   if mesh is not None:
     heads = dict(heads=config.num_heads, kv_heads=config.num_kv_heads)
-    rules.check(mesh.shape, **heads, vocab=config.vocab_size, experts=config.num_experts)
+    rules.check(mesh.shape, **heads, vocab=config.vocab_size, **config.parts)
     shardings = rules.shardings(mesh, abstract)
-  return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings)), config
+  return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings, families.rows(config))), config
 
 
 def _opened(path: str | os.PathLike, *, head: bool, **decoder):
@@ -182,7 +182,7 @@ def save_pretrained(
   """
   params = nnx.split(lora.merged(model, dtype))[1]
   dtype = np.dtype(jax.tree.leaves(params)[0].dtype if dtype is None else dtype)
-  entries = mapping.entries(families.tensors(config), params)
+  entries = mapping.entries(families.tensors(config), params, families.rows(config))
   if not hosts.is_first():
     mapping.hand_over(entries)
     return

@@ -60,12 +60,13 @@ PARAMETERS: dict[str, tuple[str | None, ...]] = {
   "ns_coeffs": (None,),  # coefficients of Muon's Newton-Schulz polynomial
   "rng": (None,),
 }
-# Delta layers have the norms and the MLP of other layers. Their mixers are whole on each device of "tensor".
+# Delta layers have the norms and the MLP of other layers.
 for _name in ("attention_norm", "mlp_norm", "gate", "up", "down"):
   PARAMETERS[f"delta/{_name}"] = PARAMETERS[f"layers/{_name}"]
-PARAMETERS |= {f"delta/{_name}": ("layer", "embed", None) for _name in ("qkv", "z", "b", "a")}
-PARAMETERS |= {f"delta/{_name}": ("layer", None) for _name in ("log_decay", "step_bias", "delta_norm")}
-PARAMETERS |= {"delta/conv": ("layer", None, None, None), "delta/out": ("layer", None, "embed")}
+PARAMETERS |= {f"delta/{_name}": ("layer", "embed", "heads") for _name in ("qkv", "z", "b", "a")}
+PARAMETERS |= {f"delta/{_name}": ("layer", "heads") for _name in ("log_decay", "step_bias")}
+PARAMETERS |= {"delta/delta_norm": ("layer", None), "delta/conv": ("layer", None, None, "heads")}
+PARAMETERS["delta/out"] = ("layer", "heads", "embed")
 # LoRA's A has the input axis of its matrix, B the output axis. The rank is small and not sharded.
 for _name, _axes in list(PARAMETERS.items()):
   if _name.partition("/")[2] in ("q", "k", "v", "o", "gate", "up", "down", "qkv", "z", "out"):
@@ -87,12 +88,13 @@ def check_vocab(tensor: int, vocab: int, setting: str) -> None:
     )
 
 
-def check_experts(tensor: int, experts: int, setting: str) -> None:
-  """Raises ValueError if so many devices cannot split a layer's experts; `setting` is their number's."""
-  if experts % tensor:
-    raise ValueError(
-      f"{setting}={tensor}: it must divide the model's {experts} experts a layer. Use {math.gcd(experts, tensor)}."
-    )
+def check_parts(tensor: int, setting: str, *, experts: int, delta_heads: int) -> None:
+  """Raises ValueError if so many devices cannot split these parts of a layer; `setting` is their number's."""
+  for number, what in ((experts, "experts a layer"), (delta_heads, "key heads of a delta layer")):
+    if number % tensor:
+      raise ValueError(
+        f"{setting}={tensor}: it must divide the model's {number} {what}. Use {math.gcd(number, tensor)}."
+      )
 
 
 def check(
@@ -102,6 +104,7 @@ def check(
   kv_heads: int,
   vocab: int | None = None,
   experts: int = 0,
+  delta_heads: int = 0,
   micro_rows: int | None = None,
   row_lengths: Sequence[int] = (),
 ) -> None:
@@ -111,12 +114,11 @@ def check(
     sizes: sizes of the mesh's axes.
     heads, kv_heads: attention heads and key-value heads of the model.
     vocab: rows of the model's embedding; None if unknown.
-    experts: number of experts of one layer; 0 for none.
+    experts, delta_heads: number of experts of one layer, and of key heads of a delta layer; 0 for none.
     micro_rows, row_lengths: sizes of the learner's blocks; None and () without training.
 
   Raises:
-    ValueError: tensor does not divide the heads, the vocabulary or the experts, data · fsdp the rows, or sequence a
-      row's tokens.
+    ValueError: tensor does not divide heads, vocabulary or experts, data · fsdp the rows, or sequence a row's tokens.
   """
   tensor, sequence, shares = sizes["tensor"], sizes["sequence"], sizes["data"] * sizes["fsdp"]
   if heads % tensor or kv_heads % tensor:
@@ -127,7 +129,7 @@ def check(
     )
   if vocab is not None:
     check_vocab(tensor, vocab, "config.mesh.tensor")
-  check_experts(tensor, experts, "config.mesh.tensor")
+  check_parts(tensor, "config.mesh.tensor", experts=experts, delta_heads=delta_heads)
   if micro_rows is not None and micro_rows % shares:
     raise ValueError(
       f"config.learner.micro_rows={micro_rows}: it must be a multiple of config.mesh.data * config.mesh.fsdp, "

@@ -31,7 +31,7 @@ from ragrl_jax.plan import index as index_lib
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import GRADIENT, Axes
 from ragrl_jax.plan.summary import VALUES, Conversation, Program, Report
-from ragrl_jax.settings import Settings, fields
+from ragrl_jax.settings import PREFILL_ROWS, Settings, fields
 from ragrl_jax.structs import Batch, Told
 
 READ = ("tokens", "positions", "until", "states")  # a batch's arrays of the rows' length
@@ -73,7 +73,7 @@ def check(
   mesh = mesh_lib.make(devices, **vars(config.mesh))
   blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths)
   heads = dict(heads=model_shape.num_heads, kv_heads=model_shape.num_kv_heads)
-  rules.check(mesh.shape, **heads, vocab=model_shape.vocab_size, experts=model_shape.num_experts, **blocks)
+  rules.check(mesh.shape, **heads, vocab=model_shape.vocab_size, **model_shape.parts, **blocks)
   model = abstract_model(config, model_shape, mesh)
   hosts = len({device.process_index for device in devices})
   span = mesh_lib.engine_size(len(devices) // hosts, hosts, **vars(config.rollout.mesh)) * hosts // len(devices)
@@ -358,7 +358,7 @@ class _Compiler:
     r, engines = config.rollout, self.mesh.size // self.here.size
     here = mesh_lib.of_engine(self.here, **vars(r.mesh))
     sizes = sizes_lib.from_settings(r, here)
-    sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"], experts=c.num_experts)
+    sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"], **c.parts)
     graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)
     weights = loader.Caster(dtype, c, here, own=True).abstract(params)
@@ -387,11 +387,12 @@ class _Compiler:
       engines,
       replicas=sizes.replicas,
       weights=held,
-      cache=cached,
+      cache=aot.on_chip(cache[: layout.paged]),
       tokens=sizes.cache_pages * sizes.page,
       passes=layout.passes,
     )
-    fill = dict(work=work.fill_flops, hbm=work.fill_bytes, pages=work.fill_bytes - held)
+    remembered = 2 * layout.memory_bytes / tensor  # a step reads and writes a lane's
+    fill = dict(work=work.fill_flops, hbm=work.fill_bytes + PREFILL_ROWS * remembered, pages=work.fill_bytes - held)
     for name, calls, (width, n) in zip(("prefill", "extend"), (work.fills, 0), sizes.widths.items()):
       arguments = ints(n, width), ints(n, 3), ints(n, sizes.table)
       self.add(
@@ -406,7 +407,7 @@ class _Compiler:
       lambda: made.decode.lower(weights, cache, ints(lanes, sizes.columns), ints(lanes, sizes.table), ints(1, 2)),
       calls=work.chunks,
       work=work.chunk_flops,
-      hbm=work.chunk_bytes,
+      hbm=work.chunk_bytes + r.chunk * lanes * remembered,
       turns=r.chunk,
       pages=work.chunk_bytes - r.chunk * held,
     )

@@ -68,14 +68,14 @@ def counted(shape: Any, axes: Axes) -> Counted:
   deltas = c.num_layers - c.attending
   norms = c.num_layers * (4 if c.traits.post_norms else 2) * c.d_model + c.d_model
   norms += c.attending * 2 * c.head_dim * c.qk_norm
-  # The convolution, decay and step of each head, and the norm of its output.
-  norms += deltas * (c.delta_conv * c.delta_channels + 2 * c.delta_value_heads + c.delta_value_dim)
+  norms += deltas * c.delta_value_dim
   biases = c.num_layers * c.head_dim * (c.num_heads + 2 * c.num_kv_heads) * c.attention_bias
+  # The convolution, and the decay and step of each head.
+  biases += deltas * (c.delta_conv * c.delta_channels + 2 * c.delta_value_heads)
   whole = c.num_layers * c.d_model * c.output_bias  # the output's bias is not sharded
   routers = c.num_layers * c.d_model * c.num_experts / axes.fsdp  # tensor splits the experts, not the router
-  mixers = deltas * c.delta_matrices  # nor does tensor split the mixers of delta layers
   return Counted(
-    ((c.num_layers * layer_matrices(c) - mixers) / axes.tensor + mixers) / axes.fsdp + routers,
+    c.num_layers * layer_matrices(c) / (axes.tensor * axes.fsdp) + routers,
     c.vocab_size * c.d_model * (1 if c.tied else 2) / (axes.fsdp * axes.tensor),
     norms + biases / axes.tensor + whole,
   )

@@ -133,28 +133,22 @@ def mesh(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None,
       f"config.learner.share_prompts=True with a model whose layers have a window of {shape.window} tokens: the TPU's "
       "attention kernel does not take both. Set config.learner.share_prompts=False."
     )
-  if shape.traits.hybrid and training:
-    refused = {"config.mesh.sequence": mesh is not None and mesh.shape["sequence"] > 1}
-    refused["config.loss.teacher.path='policy'"] = config.loss.teacher.path == "policy"
-    refused["config.advantage.credit='information'"] = config.advantage.informs
-    for name, given in refused.items():
-      if given:
-        raise ValueError(
-          f"{name} with a {shape.family} model: the memory of a delta layer goes through a row from its first token to "
-          "its last, so a row can be split nowhere, and branch at one shared beginning only. Set "
-          "config.mesh.sequence=1, and another teacher or credit."
-        )
+  if shape.traits.hybrid and training and mesh is not None and mesh.shape["sequence"] > 1:
+    raise ValueError(
+      f"config.mesh.sequence={mesh.shape['sequence']} with a {shape.family} model: the memory of a delta layer goes "
+      "through a row from its first token to its last, so a row cannot be split. Set config.mesh.sequence=1."
+    )
   if mesh is not None:
     blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths) if training else {}
     heads = dict(heads=shape.num_heads, kv_heads=shape.num_kv_heads)
-    rules.check(mesh.shape, **heads, vocab=_vocab(config, shape), experts=shape.num_experts, **blocks)
+    rules.check(mesh.shape, **heads, vocab=_vocab(config, shape), **shape.parts, **blocks)
 
 
 def engine(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Mesh | None) -> None:
   """The engine's devices can share the model, and its cache has a layout for them."""
   tensor = config.rollout.mesh.tensor
   sizes = engine_sizes.from_settings(config.rollout, mesh_lib.of_engine(mesh, **vars(config.rollout.mesh)))
-  engine_sizes.check_model(shape.num_kv_heads, _vocab(config, shape), tensor, experts=shape.num_experts)
+  engine_sizes.check_model(shape.num_kv_heads, _vocab(config, shape), tensor, **shape.parts)
   layout = cache_lib.layout(shape, sizes.page, config.model.dtype, _platform(mesh), tensor, kv_dtype=sizes.kv_dtype)
   layout.check(sizes.cache_pages, tensor)
 

@@ -12,11 +12,13 @@ from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
 
 # Heads of 32: with a few features only, the norm of a head's output enlarges rounding a hundred times.
 CONFIG = DecoderConfig.from_shape(
   264, family="qwen3_5_text", d_model=32, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48,
-  rope_theta=1e4, attend_every=2, rotary_dim=4, delta_key_heads=1, delta_value_heads=2, delta_key_dim=32,
+  rope_theta=1e4, attend_every=2, rotary_dim=4, delta_key_heads=2, delta_value_heads=4, delta_key_dim=32,
   delta_value_dim=32, delta_conv=4,
 )  # fmt: skip
 
@@ -27,9 +29,14 @@ def model():
 
 
 @functools.cache
-def engine(**sizes):
-  graphdef, params = nnx.split(model())
-  made = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES | sizes))
+def engine(devices=1, **sizes):
+  (graphdef, params), mesh = nnx.split(model()), None
+  if devices > 1:
+    learners = mesh_lib.make(jax.devices()[:devices], data=1, fsdp=devices)
+    mesh, params = mesh_lib.of_engine(learners, tensor=2), rules.place(learners, params)
+  made = Engine(
+    graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES | sizes, replicas=max(devices // 2, 1)), mesh=mesh
+  )
   made.load(params, version=1)
   return made
 
@@ -65,6 +72,20 @@ def test_logprobs_are_those_of_the_forward_pass_shared_swapped_and_alone(sizes):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
   assert kit.held(engine(**sizes)) == 0
   assert [replica.slots.free for replica in engine(**sizes)._replicas] == [engine(**sizes).sizes.slots]
+
+
+@pytest.mark.parametrize("devices, speculate", [(2, 0), (4, 3)])
+def test_devices_that_share_the_heads_draw_the_tokens_of_one(devices, speculate):
+  asked, made = kit.requests(3, 4), engine(devices, speculate=speculate)
+  together, alone = (kit.rollout(one, play).run(asked, step=0) for one in (made, engine()))
+  for one, other in zip(together, alone, strict=True):
+    assert kit.drawn(one)[0] == kit.drawn(other)[0] and one.facts == other.facts
+    np.testing.assert_allclose(*(np.frombuffer(kit.drawn(e)[1], np.float32) for e in (one, other)), atol=1e-5)
+  mixer = made._kv.weights.layers[0]["qkv"][...]
+  assert mixer.sharding.shard_shape(mixer.shape) == (32, mixer.shape[1] // 2)
+  channels, state = made._kv.cache[-4], made._kv.cache[-1]  # of the first delta layer and of the second
+  shard = lambda x: x.sharding.shard_shape(x.shape)
+  assert shard(channels)[2] == channels.shape[2] // 2 and shard(state)[2] == state.shape[2] // 2
 
 
 def test_a_memory_returns_from_the_host_bit_for_bit():

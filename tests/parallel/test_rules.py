@@ -97,6 +97,7 @@ SIZES = dict(data=1, fsdp=1, tensor=1, sequence=1)
     (dict(tensor=4), dict(heads=6, kv_heads=2), r"config.mesh.tensor=4: .* 2 key-value heads.* Use 2, and"),
     (dict(tensor=3), dict(), r"config.mesh.tensor=3: .* Use 1, and"),
     (dict(tensor=4), dict(vocab=50_258), r"config.mesh.tensor=4: .* 50258 rows of the model's embedding.* Use 2, or"),
+    (dict(tensor=4), dict(delta_heads=6), r"config.mesh.tensor=4: .* 6 key heads of a delta layer. Use 2"),
     (dict(data=2, fsdp=4), dict(micro_rows=12), r"config.learner.micro_rows=12: .*multiple of .*fsdp, which is 8"),
     (dict(sequence=4), dict(row_lengths=(64, 30)), r"row_lengths=\(64, 30\): .*config.mesh.sequence=4; 30 is not"),
   ],

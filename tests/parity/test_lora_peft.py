@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from ragrl_jax.models import lora, mapping, weights
+from ragrl_jax.models import families, lora, mapping, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 
@@ -54,12 +54,8 @@ def logits_and_gradients(model):
     return jax.nn.log_softmax(logits)[..., 0].mean(), logits
 
   gradients, logits = jax.jit(jax.grad(loss, has_aux=True))(adapters)
-  by_name = {
-    tensor: np.asarray(part).T
-    for name, leaf in mapping.named(gradients)
-    for (tensor, _), part in zip(mapping.tensor_names(lora.table(model.config), name, leaf.shape), leaf)
-  }
-  return np.asarray(logits), by_name
+  entries = mapping.entries(lora.table(model.config), gradients, families.rows(model.config))
+  return np.asarray(logits), {tensor: np.concatenate(list(read())) for tensor, _, read in entries}
 
 
 def compare(ours, theirs):

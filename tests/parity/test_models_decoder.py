@@ -131,10 +131,8 @@ def our_gradient(model):
 
   def named(tokens, segment_ids, weight):
     gradients, logits = run(params, jnp.asarray(tokens), jnp.asarray(segment_ids), jnp.asarray(weight, jnp.float32))
-    table = families.tensors(model.config)
-    return np.asarray(logits), {
-      tensor: np.concatenate(list(read())) for tensor, _, read in mapping.entries(table, gradients)
-    }
+    entries = mapping.entries(families.tensors(model.config), gradients, families.rows(model.config))
+    return np.asarray(logits), {tensor: np.concatenate(list(read())) for tensor, _, read in entries}
 
   return named
 

@@ -27,17 +27,16 @@ def test_the_parameters_of_a_chip():
 
 
 def test_the_parameters_of_a_hybrid():
-  """The plan counts what the model has; tensor does not split the mixers of delta layers."""
-  sizes = dict(key_heads=1, value_heads=2, key_dim=4, value_dim=6, conv=3)
+  sizes = dict(key_heads=2, value_heads=4, key_dim=4, value_dim=6, conv=3)
   more = dict(d_model=8, num_layers=4, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16, rope_theta=1e4, attend_every=2)
   shape = DecoderConfig.from_shape(
     12, family="qwen3_5_text", **more, **{f"delta_{name}": size for name, size in sizes.items()}
   )
   model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0)))
   assert memory.counted(shape, Axes()).all == sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
-  # A mixer: q and k of 4, v of 12, gate and output of 12, two numbers of 2 heads, each for 8 features: 48 · 8.
-  whole, halved = (memory.counted(shape, Axes(tensor=n)).matrices for n in (1, 2))
-  assert whole - halved == (whole - 2 * 48 * 8) / 2
+  axes = Axes(fsdp=2, tensor=2)
+  mesh = mesh_lib.make(jax.devices()[:4], data=1, fsdp=2, tensor=2)
+  assert 4 * memory.counted(shape, axes).all == aot.on_chip(rules.place(mesh, nnx.state(model, nnx.Param)))
 
 
 @pytest.mark.parametrize(
