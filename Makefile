@@ -21,8 +21,9 @@ FAST = $(PYTEST) --ignore=tests/parity -m "$(TIERS)"
 # evaluation, parallel, plan, agents and the commands, which start many processes; and every test marked slow.
 QUICK = $(addprefix tests/,contracts core data judging prompting recipes reports retrieval store $(addprefix test_,$(addsuffix .py,comments config documentation mistakes path rooms)))
 
-# Most of a test's time is compilation, which tests/xla_flags.py makes quicker for this Python. The other tiers use the
-# defaults, as users do. Tests start many processes, so Python keeps the bytecode even where the environment forbids it.
+# Most of a test's time is compilation, which tests/xla_flags.py makes quicker for this Python. The pages, the wheel,
+# several hosts and runs with faults use the defaults, as users do. Tests start many processes, so Python keeps the
+# bytecode even where the environment forbids it.
 quickly = PYTHONDONTWRITEBYTECODE= XLA_FLAGS="$$XLA_FLAGS $$($(1) tests/xla_flags.py)"
 
 .PHONY: help quickstart real-model quick test test-newest browser long faults hosts parity agents real lint docs notebook package coverage bench gpu base papers papers-short papers-machines scale
@@ -94,7 +95,7 @@ browser: $(VENV)/.ready  ## the pages in Chromium, which is installed if possibl
 	CHROMIUM="$$chromium" $(RUN) -m pytest -m browser tests/evaluation && echo "Pictures of the page: out/browser/"
 
 long: $(VENV)/.ready  ## whole runs, several hosts, a hundred thousand transcripts per recipe; SKIP="a or b" leaves tests out
-	$(RUN) -m pytest --numprocesses $(WORKERS) --dist load -m long $(if $(SKIP),-k "not ($(SKIP))")
+	$(call quickly,$(RUN)) $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal -m long $(if $(SKIP),-k "not ($(SKIP))")
 
 hosts: $(VENV)/.ready  ## four processes train like one; needs an otherwise idle machine
 	$(RUN) -m pytest -m hosts
@@ -103,7 +104,7 @@ faults: $(VENV)/.ready  ## runs with seeded faults end like undisturbed ones: PL
 	PYTHONPATH=tests/kits $(RUN) tests/faults/run.py --plans $(or $(PLANS),100) --first $(or $(FIRST),0) --soak=$(or $(SOAK),1)
 
 parity: $(PARITY_VENV)/.ready-parity  ## agreement with transformers and torch, in an environment of its own
-	$(PARITY_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m parity tests/parity
+	$(call quickly,$(PARITY_VENV)/bin/python) $(PARITY_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m parity tests/parity
 
 agents: $(AGENTS_VENV)/.ready-agents  ## public agent libraries, MCP servers and experiment trackers, in an environment of their own
 	$(call quickly,$(AGENTS_VENV)/bin/python) $(AGENTS_VENV)/bin/python -m pytest -m agents

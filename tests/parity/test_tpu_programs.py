@@ -18,11 +18,9 @@ pytestmark = pytest.mark.parity
 SMALL = dict(d_model=512, num_heads=4, num_kv_heads=2, head_dim=128, d_ff=1024, rope_theta=1e6)
 SMALL |= dict(family="qwen3", num_layers=1, tied=True)
 # Measured with libtpu 0.0.42.1: temporaries in bytes per chip, and collectives, multiplied by their loops' counts.
-# Of them one all-gather, one all-reduce and (v5p) 20 MB are the metric `fallen_tokens`, once a program and not a layer.
-RECORDED = {
-  "v5e:2x4": (208_494_592, {"all-reduce": 16, "all-to-all": 4, "all-gather": 49, "reduce-scatter": 4}),
-  "v5p:2x2x2": (264_791_328, {"all-gather": 49, "all-to-all": 4, "all-reduce": 19}),
-}
+# Of them one all-gather and one all-reduce are the metric `fallen_tokens`, once a program and not a layer.
+TEMPORARIES = 208_494_592
+COLLECTIVES = {"all-reduce": 16, "all-to-all": 4, "all-gather": 49, "reduce-scatter": 4}
 
 
 def small():
@@ -35,12 +33,12 @@ def small():
   return config
 
 
-@pytest.mark.parametrize("topology", RECORDED)
-def test_a_layer_needs_no_more_than_before(topology):
-  report = compiled.check(small(), topology, only=("learner: accumulate",))
-  program, (temporaries, collectives) = report.programs[0], RECORDED[topology]
-  assert program.temporaries <= 1.02 * temporaries
-  assert program.collectives == collectives
+def test_a_layer_needs_no_more_than_before():
+  report = compiled.check(small(), "v5e:2x4", only=("learner: accumulate",))
+  (program,) = report.programs
+  assert report.fits and program.error == ""
+  assert program.temporaries <= 1.02 * TEMPORARIES
+  assert program.collectives == COLLECTIVES
 
 
 @pytest.mark.parametrize(
@@ -94,39 +92,23 @@ def test_the_command_reports_what_does_not_fit(tmp_path):
   assert {program["name"] for program in report["programs"]} > {"learner: accumulate", "engine: decode"}
 
 
-def test_what_fits():
-  report = compiled.check(small(), "v5e:2x4", only=("learner: apply",))
-  assert report.fits and report.programs[0].error == ""
-
-
-def test_the_engines_cache_stays_in_place():
-  config = small()
-  config.mesh.update(dict(fsdp=1, tensor=2, data=2))
-  config.rollout.update(dict(lanes=8, rows=64, context=4096, prefill=64, page=256))
-  config.learner.row_lengths = (4096,)
-  report = compiled.check(config, "v5e:2x2", only=("engine: prefill", "engine: decode"))
-  assert len(report.programs) == 2
-  for program in report.programs:
-    assert not program.error and program.temporaries < 0.5 * report.resident["engine: cache"]
-
-
-def test_a_draft_is_verified_by_the_same_program():
+def test_drafts_are_verified_by_the_same_program_and_the_cache_stays_in_place(quick):
   """With drafts a step computes five places a lane: no more collectives, and no copy of the cache."""
   config = small()
   config.mesh.update(dict(fsdp=1, tensor=2, data=2))
-  config.rollout.update(dict(lanes=8, rows=64, context=4096, prefill=64, page=256))
+  config.rollout.update(dict(lanes=8, rows=128, context=4096, prefill=64, page=256))
   config.rollout.mesh.tensor = 2
   config.learner.row_lengths = (4096,)
-  found = []
-  for config.rollout.speculate in (0, 4):
-    report = compiled.check(config, "v5e:2x2", only=("engine: decode",))
-    found.append(report.programs[0])
-  plain, drafting = found
-  assert not drafting.error and drafting.temporaries - plain.temporaries < 0.5 * report.resident["engine: cache"]
+  report = compiled.check(config, "v5e:2x2", only=("engine: prefill", "engine: decode"))
+  config.rollout.speculate = 4
+  (drafting,) = compiled.check(config, "v5e:2x2", only=("engine: decode",)).programs
+  prefill, plain = report.programs
+  for program in (prefill, plain, drafting):
+    assert not program.error and program.temporaries < 0.5 * report.resident["engine: cache"]
   assert plain.collectives and drafting.collectives == plain.collectives
 
 
-def test_the_switch_of_weights_holds_a_leaf_at_a_time():
+def test_the_switch_of_weights_holds_a_leaf_at_a_time(quick):
   config = small()
   config.model.shape = SMALL | dict(num_layers=8)
   report = compiled.check(config, "v5e:2x4", only=("switch: weights",))
@@ -141,22 +123,18 @@ import jax, sys
 from jax.sharding import NamedSharding, PartitionSpec as P
 from ragrl_jax.plan import aot
 from ragrl_jax.parallel import mesh as mesh_lib
-mesh = mesh_lib.make(aot.devices(sys.argv[1]), data=1, fsdp=-1, tensor=4)
-f = jax.shard_map(lambda x: jax.lax.all_gather(x, "fsdp", tiled=True), mesh=mesh, in_specs=P(("fsdp", "tensor")),
-                  out_specs=P("tensor"), check_vma=False)
-x = jax.ShapeDtypeStruct((64 * mesh.size, 128), "float32", sharding=NamedSharding(mesh, P(("fsdp", "tensor"))))
-jax.jit(f).lower(x).compile()
+for topology in sys.argv[1:]:
+  print(topology, file=sys.stderr)
+  mesh = mesh_lib.make(aot.devices(topology), data=1, fsdp=-1, tensor=4)
+  f = jax.shard_map(lambda x: jax.lax.all_gather(x, "fsdp", tiled=True), mesh=mesh, in_specs=P(("fsdp", "tensor")),
+                    out_specs=P("tensor"), check_vma=False)
+  x = jax.ShapeDtypeStruct((64 * mesh.size, 128), "float32", sharding=NamedSharding(mesh, P(("fsdp", "tensor"))))
+  jax.jit(f).lower(x).compile()
 """
 
 
-@pytest.mark.parametrize("topology", ["v5e:8x8", "v5e:16x16", "v6e:8x8", "v5p:4x4x4"])
-def test_an_axis_across_hosts_compiles(topology):
+def test_an_axis_across_hosts_compiles():
   # In its own process: libtpu aborts it if the order of chips differs between hosts.
-  done = subprocess.run(
-    [sys.executable, "-c", GATHER, topology],
-    capture_output=True,
-    text=True,
-    check=False,
-    env=os.environ | dict(JAX_PLATFORMS="cpu"),
-  )
+  command = [sys.executable, "-c", GATHER, "v5e:8x8", "v5e:16x16", "v6e:8x8", "v5p:4x4x4"]
+  done = subprocess.run(command, capture_output=True, text=True, env=os.environ | dict(JAX_PLATFORMS="cpu"))
   assert done.returncode == 0, done.stderr[:500]
