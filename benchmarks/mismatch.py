@@ -138,43 +138,40 @@ def compare(ids, others, first, second):
   return np.concatenate(gaps), different
 
 
-def pairs(model, adapted, texts, tokens):
-  """Row by row of the table: (name, largest gap in nats, share of tokens with the same bits, conversations apart)."""
-  talks = sample(model, texts, tokens)
-  said = [(p, m) for _, m, p in talks]
-  ids = [i for i, _, _ in talks]
+def pairs(model, adapted, talks, texts, tokens):
+  """The rows of the table, one after the other as they are found: {name, tokens, largest gap in nats, share of tokens
+  with the same bits, conversations apart}. `talks` are what the model has sampled of these texts.
+  """
+  ids, masks, said = zip(*talks)
 
-  def sampled(other):
-    return compare(ids, [i for i, _, _ in other], said, [(p, m) for _, m, p in other])
+  def sampled(**how):
+    others, their, logprobs = zip(*sample(model, texts, tokens, **how))
+    return compare(ids, others, zip(said, masks), zip(logprobs, their))
 
-  def learned(scored, by=said):
-    return compare(ids, ids, by, [(p, m) for p, (_, m, _) in zip(scored, talks)])
+  def learned(by, **how):
+    return compare(ids, ids, zip(by, masks), zip(score(model, talks, **how), masks))
+
+  def with_adapters():
+    mine = sample(adapted, texts, tokens)
+    own, on, by = zip(*mine)
+    return compare(own, own, zip(by, on), zip(score(adapted, mine), on))
 
   alone = score(model, talks, rows=8, length=256)
-  base = [(p, m) for p, (_, m, _) in zip(alone, talks)]
-  mine = sample(adapted, texts, tokens)
-  adapters = compare(
-    [i for i, _, _ in mine],
-    [i for i, _, _ in mine],
-    [(p, m) for _, m, p in mine],
-    [(p, m) for p, (_, m, _) in zip(score(adapted, mine), mine)],
-  )
-  found = {
-    "sampler: the same again": sampled(sample(model, texts, tokens)),
-    "sampler: 8 lanes beside 64": sampled(sample(model, texts, tokens, lanes=8)),
-    "sampler: 32 lanes beside 64": sampled(sample(model, texts, tokens, lanes=32)),
-    "sampler: 128 lanes beside 64": sampled(sample(model, texts, tokens, lanes=128)),
-    "sampler: drafts of 4 beside none": sampled(sample(model, texts, tokens, speculate=4)),
-    "sampler: a prefilled beginning beside a sampled one": sampled(sample(model, texts, tokens, given=talks)),
-    "learner: rows of 512 beside 256": learned(score(model, talks), base),
-    "learner: 1 row a block beside 8": learned(score(model, talks, rows=1, length=256), base),
-    "learner: shared prompts beside none": learned(score(model, talks, share=True), base),
-    "learner beside sampler": learned(alone),
-    "learner with adapters beside sampler with them merged": adapters,
-  }
-  return [
-    dict(name=n, tokens=len(g), most=g.max(), same=float((g == 0).mean()), apart=a) for n, (g, a) in found.items()
-  ]
+  for name, found in {
+    "learner beside sampler": lambda: compare(ids, ids, zip(said, masks), zip(alone, masks)),
+    "learner: rows of 512 beside 256": lambda: learned(alone),
+    "learner: shared prompts beside none": lambda: learned(alone, share=True),
+    "learner: 1 row a block beside 8": lambda: learned(alone, rows=1, length=256),
+    "sampler: drafts of 4 beside none": lambda: sampled(speculate=4),
+    "sampler: a prefilled beginning beside a sampled one": lambda: sampled(given=talks),
+    "learner with adapters beside sampler with them merged": with_adapters,
+    "sampler: 128 lanes beside 64": lambda: sampled(lanes=128),
+    "sampler: 32 lanes beside 64": lambda: sampled(lanes=32),
+    "sampler: 8 lanes beside 64": lambda: sampled(lanes=8),
+    "sampler: the same again": sampled,
+  }.items():
+    gaps, apart = found()
+    yield dict(name=name, tokens=len(gaps), most=gaps.max(), same=float((gaps == 0).mean()), apart=apart)
 
 
 def gaps(model, talks) -> dict[str, float]:
@@ -338,7 +335,9 @@ def main():
     draw = np.random.default_rng(1)  # B is 0 at first, which would change nothing
     for x in (x for key, x in vars(adapted.layers).items() if key.endswith(lora.B.format(""))):
       x[...] = jnp.asarray(draw.normal(0, 0.02, x.shape), jnp.float32)
-    record(args.name, pairs=pairs(load("float32"), adapted, texts, args.tokens))
+    talks, found = sample(model := load("float32"), texts, args.tokens), []
+    for row in pairs(model, adapted, talks, texts, args.tokens):
+      record(args.name, pairs=(found := [*found, row]))
   rows, paid = [], {}
   for dtype, cache in DTYPES if "gaps" in args.parts else ():
     name, model = f"{dtype}, cache {dict(model=dtype).get(cache, cache)}", load(dtype)
