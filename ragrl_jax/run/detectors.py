@@ -16,6 +16,7 @@ FIRST = 5  # healthy values of a metric whose median is its start
 KNOWN = 2  # of them before a value is compared
 NOISE = "noise/"  # before a metric's name: the standard error of its mean over the step's replies
 CHANCE = 3.0  # standard errors from the start that are chance
+LAST = 4  # steps whose mean is compared too: it has half the noise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Alarm:
     since: first of the steps in a row that are out of the range.
     step: the last of them.
     start: see `Detector`.
-    value: at `step`.
+    value: at `step`, or the mean of the last LAST steps if only this has moved.
     detector: what is healthy.
   """
 
@@ -149,6 +150,7 @@ class Watch:
   def __init__(self, rows: Iterable[Mapping[str, Any]] = ()):
     self._first: dict[tuple[Detector, str], list[float]] = {}
     self._since: dict[tuple[Detector, str], int] = {}
+    self._last: dict[tuple[Detector, str], list[tuple[float, float]]] = {}  # (value, noise) of the last LAST steps
     for row in rows:
       self.see(row)
 
@@ -171,14 +173,21 @@ class Watch:
       for name in filter(detector.about, known):
         key, value = (detector, name), known[name]
         first = self._first.setdefault(key, [])
-        start = statistics.median_high(first) if first else value
-        if detector.healthy(start, value, known.get(NOISE + name, 0.0)) or detector.most is None and len(first) < KNOWN:
+        start, noise = statistics.median_high(first) if first else value, known.get(NOISE + name)
+        unknown = detector.most is None and len(first) < KNOWN
+        if (healthy := unknown or detector.healthy(start, value, noise or 0.0)) and len(first) < FIRST:
+          first.append(value)
+        moved = False  # in the mean of the last steps
+        if noise is not None:
+          last = self._last[key] = [*self._last.get(key, ()), (value, noise)][-LAST:]
+          mean, of_mean = statistics.mean(one for one, _ in last), math.hypot(*(one for _, one in last)) / LAST
+          moved = not unknown and len(last) == LAST and not detector.healthy(start, mean, of_mean)
+          value = mean if healthy else value
+        if healthy and not moved:
           self._since.pop(key, None)
-          if len(first) < FIRST:
-            first.append(value)
           continue
         since = self._since.setdefault(key, row["step"])
-        if row["step"] - since + 1 >= detector.hold:
+        if moved or row["step"] - since + 1 >= detector.hold:
           alarms.append(Alarm(name, since, row["step"], start, value, detector))
     return alarms
 

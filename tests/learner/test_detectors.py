@@ -89,6 +89,17 @@ def test_what_chance_moves_is_healthy():
   assert alarms(fall) and not alarms([*fall[:5], fall[5] | {"noise/searches": 0.41}])
 
 
+def test_a_rise_that_lasts_is_no_chance():
+  """Each step is 1.7 standard errors from the start, and the mean of four steps 3.3."""
+  noisy = [CALM | {"entropy": 2.0, "noise/entropy": 0.9}]
+  assert not alarms([CALM | {"noise/entropy": 0.0}] * 5 + noisy * 3)
+  alarm = alarms([CALM | {"noise/entropy": 0.0}] * 5 + noisy * 4)["entropy"]
+  assert (alarm.since, alarm.step, alarm.value) == (9, 9, 2.0)
+  calm = CALM | {"noise/entropy": 0.0}
+  (found,) = alarms([calm] * 5 + [calm | {"entropy": 7.0, "noise/entropy": 3.0}] * 4 + [calm]).values()
+  assert found.value == 5.375  # the last step is calm, the mean of four is not
+
+
 def test_a_bound_holds_from_the_first_step():
   """Right actions whose likelihood falls by a tenth: .42 and .57 of them in the first steps of a run that collapsed."""
   alarm = alarms([CALM | dict(fallen_tokens=share) for share in (0.423, 0.571)])["fallen_tokens"]
