@@ -185,8 +185,9 @@ DECODING = (
 ATTENTION = (
   "On GPUs, attention in 16 bits is cuDNN's, through `jax.nn.dot_product_attention` (`models/cudnn.py`), in packed",
   "rows and with beginnings that samples share (`learner.share_prompts`). It needs JAX 0.11.2. Older JAX, float32 and",
-  "rows of more than 8,192 tokens use this library's kernels in Triton (`models/flash.py`), with which the times above",
-  "were measured.",
+  "rows of more than 8,192 tokens fall back on this library's kernels in Triton (`models/flash.py`), with which the",
+  "times above were measured. JAX is going to drop Pallas' Triton backend (0.12 warns when it compiles such a kernel).",
+  "Decoding on GPUs still needs it (`models/paged_gpu.py`, `models/residual.py`); nothing else imports it.",
   "",
   "With `model.remat` on one GPU, layers are compiled apart, activations that fit into half of the free memory are",
   "kept, and the head takes up to 8,192 tokens at once. Compiled, not run (jax-cuda12-plugin 0.11.2,",

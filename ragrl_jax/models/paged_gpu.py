@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
 
 from ragrl_jax.models import kernels
 
@@ -100,6 +99,8 @@ def _check(q, pages, table, lengths, scales) -> None:
 
 def _local(q, pages, scales, k, v, table, lengths, positions, *, window, interpret):
   """`attend` on one device."""
+  from jax.experimental.pallas import triton  # here, because JAX is going to drop it, and CPUs and TPUs do not need it
+
   n, t, H, _ = q.shape
   KV = pages.shape[2]
   queries = t * (H // KV)
@@ -127,7 +128,7 @@ def _local(q, pages, scales, k, v, table, lengths, positions, *, window, interpr
     grid=(n, KV, blocks, parts),
     out_shape=results,
     input_output_aliases=aliases,
-    compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=2),
+    compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
     interpret=interpret,
     name="paged_attention",
   )(*inputs)
@@ -156,6 +157,8 @@ def _quantized(x):
 
 
 def _kernel(q_ref, pages_ref, *refs, rows, heads, quantized, writes, window):
+  from jax.experimental.pallas import triton
+
   (*scales_ref, table_ref, lengths_ref), refs = refs[: 2 + quantized], refs[2 + quantized :]
   (*positions_ref, out_ref, mass_ref), written = refs[: 2 + writes], refs[2 + writes :]
   _, t, _, h = q_ref.shape
@@ -177,7 +180,7 @@ def _kernel(q_ref, pages_ref, *refs, rows, heads, quantized, writes, window):
 
   def add(state, at, seen, k, v, scales=None):
     """Adds tokens at positions `at` to the running softmax; a row sees those up to its own that are `seen`."""
-    scores = plgpu.dot(q, k.astype(q.dtype), trans_b=True, precision=exact)
+    scores = triton.dot(q, k.astype(q.dtype), trans_b=True, precision=exact)
     scores = scores * (h**-0.5 * math.log2(math.e))  # for powers of 2
     if scales is not None:
       scores = scores * scales[0]
@@ -191,7 +194,7 @@ def _kernel(q_ref, pages_ref, *refs, rows, heads, quantized, writes, window):
     total = total * fade + weights.sum(axis=1)
     if scales is not None:
       weights = weights * scales[1]
-    more = plgpu.dot(weights.astype(q.dtype), v.astype(q.dtype), precision=exact)
+    more = triton.dot(weights.astype(q.dtype), v.astype(q.dtype), precision=exact)
     return peak, total, out * fade[:, None] + more
 
   def step(j, state):
@@ -200,8 +203,8 @@ def _kernel(q_ref, pages_ref, *refs, rows, heads, quantized, writes, window):
     at = first + jnp.arange(tile, dtype=jnp.int32)
     # Memory beyond the sequence's tokens may hold anything, so zeros are loaded instead.
     real = jnp.broadcast_to((at < end)[:, None], (tile, h))
-    load = lambda which: plgpu.load(pages_ref.at[where, which, kv, inside, :], mask=real, other=0)
-    scale = lambda which: plgpu.load(scales_ref[0].at[where, which, kv, inside], mask=at < end, other=0)[None]
+    load = lambda which: triton.load(pages_ref.at[where, which, kv, inside, :], mask=real, other=0)
+    scale = lambda which: triton.load(scales_ref[0].at[where, which, kv, inside], mask=at < end, other=0)[None]
     scales = (scale(KEYS), scale(VALUES)) if quantized else None
     return add(state, at, (at < end)[None, :], load(KEYS), load(VALUES), scales)
 
@@ -218,11 +221,11 @@ def _kernel(q_ref, pages_ref, *refs, rows, heads, quantized, writes, window):
       x = q_ref[i, own[:, None], heads + which * KV + kv, columns]
       if quantized:
         x, scale = _quantized(x.astype(jnp.float32))
-        plgpu.store(written[1].at[where, which, kv, inside], scale, mask=real)
+        triton.store(written[1].at[where, which, kv, inside], scale, mask=real)
         scales.append(scale[None])
       vectors.append(x.astype(pages_ref.dtype))
       target = written[0].at[where[:, None], which, kv, inside[:, None], columns]
-      plgpu.store(target, vectors[-1], mask=jnp.broadcast_to(real[:, None], x.shape))
+      triton.store(target, vectors[-1], mask=jnp.broadcast_to(real[:, None], x.shape))
     seen = ((number < t) & (part == 0))[None, :]
     state = add(state, lengths_ref[i] + number, seen, *vectors, scales or None)
   first = 0 if window is None else jnp.maximum(lengths_ref[i] + block * rows // group - window + 1, 0) // tile

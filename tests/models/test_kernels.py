@@ -128,8 +128,9 @@ def test_the_program_for_gpus_calls_the_kernels_and_builds_no_square(monkeypatch
   assert f"{length}x{length}" not in text and "stablehlo.while" not in text
 
 
-def test_the_model_needs_no_triton():
-  asks = "import sys, ragrl_jax.models.decoder; sys.exit('jax.experimental.pallas.triton' in sys.modules)"
+def test_only_kernels_for_gpus_import_triton():
+  modules = "ragrl_jax.jobs.train, ragrl_jax.serving.openai_server"
+  asks = f"import sys, {modules}; sys.exit('jax.experimental.pallas.triton' in sys.modules)"
   subprocess.run([sys.executable, "-c", asks], check=True)
 
 
