@@ -44,7 +44,7 @@ def test_signals_failed_tools_and_damaged_checkpoints_cost_no_finished_step(worl
   config, said = settings(world), []
   config.rollout.ahead = ahead
   if not ahead:
-    config.learner.row_lengths = ()  # chosen at step 1, and kept by every later start
+    config.learner.row_lengths = ()  # chosen as steps need them, and kept by every later start
   start = lambda **given: train.train(config, tmp_path / "run", say=said.append, **given)
 
   with pytest.raises(hosts.Stopped) as stopped:
@@ -174,13 +174,17 @@ def test_evaluation_and_checkpoints_are_timed(world, tmp_path):
   assert sum(second[name] for name in parts) == pytest.approx(second["seconds/step"])
 
 
-def test_chosen_row_lengths_are_those_of_the_first_step():
-  """Later replies may have other lengths, which would be other programs, and rows in another order."""
-  sampler = types.SimpleNamespace(saved=lambda: "groups", restore=lambda saved: None, ahead=False)
+def test_chosen_row_lengths_are_kept_and_added_to():
+  """Each length is a program. A run that is resumed or returns has those that it had, and adds the same again."""
+  nothing = lambda saved: None
+  sampler = types.SimpleNamespace(saved=lambda: "groups", restore=nothing, forget=nothing, ahead=False)
   packs = dict(rows=1, lengths=(), sharing=None, routes=0)
   learner = types.SimpleNamespace(resumed=lambda state: state)
-  rooms = lambda **how: rooms_lib.Rooms(
-    None, None, sampler, learner, None, 1, packs | how, unmeasured=dict(context=200, multiple=1), remote=None
+  rooms = lambda *given: rooms_lib.Rooms(
+    *(None, types.SimpleNamespace(), sampler, learner, None, 1, packs | dict(lengths=given)),
+    given=bool(given),
+    unmeasured=dict(context=200, multiple=1),
+    remote=None,
   )
   of = lambda *sizes: [packing.of_demonstration([7] * size, [1.0] * size, n) for n, size in enumerate(sizes)]
   shapes = lambda parts: [block.tokens.shape for part in parts for block in part.blocks]
@@ -189,9 +193,15 @@ def test_chosen_row_lengths_are_those_of_the_first_step():
   assert shapes(whole.pack([[]])) == [(1, 896)] and whole.saved() == dict(group_sampler="groups", row_lengths=[])
   assert shapes(whole.pack([of(120, 130)])) == [(1, 256)] and whole.saved()["row_lengths"] == [256]
   assert shapes(whole.pack([of(250, 200)])) == [(1, 256)] * 2
+  saved = json.loads(json.dumps(whole.saved()))
   resumed = rooms()
-  resumed.restore(json.loads(json.dumps(whole.saved())), None, None)
+  resumed.restore(saved, None, None)
   assert shapes(resumed.pack([of(250, 200)])) == [(1, 256)] * 2  # chosen now, they were 512
-  given = rooms(lengths=(300,))
+  for one in (whole, resumed):  # half of a row of 256 would be empty
+    assert shapes(one.pack([of(250, 120)])) == [(1, 256), (1, 128)] and one.saved()["row_lengths"] == [128, 256]
+  run = types.SimpleNamespace(rewind=lambda *_: (None, saved))
+  whole.rewind(run, None, types.SimpleNamespace(rate=1.0), {"rollback/to": 1, "rollback/why": "collapsed"})
+  assert whole.saved()["row_lengths"] == [256]
+  given = rooms(300)
   given.restore(whole.saved(), None, None)
-  assert shapes(given.pack([of(250)])) == [(1, 300)]
+  assert shapes(given.pack([of(250)])) == [(1, 300)] and given.saved()["row_lengths"] == [300]

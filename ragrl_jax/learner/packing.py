@@ -203,7 +203,7 @@ def pack_items(
     told: whether a teacher reads other prompts.
 
   Returns:
-    The blocks and a span per item. Empty rows fill up the last block of each length. Without items there is one block
+    The blocks and a span per item. Rows may be empty. Without items there is one block
     of empty rows, because another host may have items.
 
   Raises:

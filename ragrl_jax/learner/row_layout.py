@@ -4,10 +4,14 @@ The cost of a layout is its places, rows · T, because the learner computes full
 the blocks of a row that belong to different sequences, so long rows cost no more of it.
 """
 
+import bisect
 import dataclasses
+import functools
+import heapq
+import itertools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,6 +20,9 @@ if TYPE_CHECKING:
   from ragrl_jax.learner.packing import Item
 
 STEP = 128  # chosen row lengths are multiples of it, as TPU attention needs
+# One more length is compiled if without it the rows have this many times the places: at first, and at later steps,
+# where only one or two more may be added in the whole run.
+WORTH, LATER = 1.05, 1.1
 WASTE = 1.2  # given lengths that need this many times the places of the best ones are worth a word
 
 
@@ -48,26 +55,41 @@ class Sharing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-  """Rows of at most T tokens in blocks: blocks [block][row] of pieces, and what T each block's fullest row needs."""
+class Units:
+  """What is laid in rows: items, or families of them, which are split where a row has room for a part.
 
-  blocks: list[list[Row]]
-  fullest: list[int]
+  Attributes:
+    pieces: of each unit.
+    counts: entries of each item; zeros if there are as many as tokens.
+    entries: a row's entries per token.
+  """
 
-  @property
-  def tokens(self) -> int:
-    """Tokens in the rows; those that a family shares are counted once."""
-    return sum(piece.stop - piece.start for block in self.blocks for row in block for piece in row)
+  pieces: list[Row]
+  counts: Sequence[int]
+  entries: int = 1
 
-  def fitted(self, lengths: Sequence[int]) -> list[int]:
-    """The smallest of the lengths that holds each block."""
-    return [min(t for t in lengths if t >= used) for used in self.fullest]
+  @classmethod
+  def of(cls, items: Sequence["Item"], sharing: Sharing | None) -> "Units":
+    """The units of these items."""
+    if sharing is None:
+      return cls([[Piece(number, 0, len(item.tokens))] for number, item in enumerate(items)], [0] * len(items))
+    return cls(families(items, sharing), [len(entries(item)) for item in items], sharing.entries)
+
+  @functools.cached_property
+  def sizes(self) -> list[int]:
+    """The size of each unit."""
+    return [self.size(unit) for unit in self.pieces]
+
+  def size(self, unit: Sequence[Piece]) -> int:
+    """What a unit takes of a row's tokens, or of its entries if that is more."""
+    count = sum(self.counts[piece.item] for piece in unit)
+    return max(sum(piece.stop - piece.start for piece in unit), -(-count // self.entries))
 
 
 def best(
   items: Sequence["Item"], *, rows: int, lengths: Sequence[int], sharing: Sharing | None
 ) -> list[tuple[int, list[Row]]]:
-  """(T, rows of pieces) per block, the longest first: the layout with the fewest places; of equal ones the longest T.
+  """(T, rows of pieces) per block, the longest first: a layout with few places; of equal ones the fewest blocks.
 
   Args:
     items, rows, lengths, sharing: see `packing.pack_items`.
@@ -84,60 +106,79 @@ def best(
     )
   if longest is None:  # one block, the smallest, because every host must run the same programs
     return [(lengths[-1], [[] for _ in range(rows)])]
-  layouts = [laid(items, t, rows, sharing) for t in lengths if t >= len(longest.tokens)]
-  chosen = min(layouts, key=lambda layout: sum(layout.fitted(lengths)))
-  return list(zip(chosen.fitted(lengths), chosen.blocks))
+  return laid(Units.of(items, sharing), rows, lengths)
 
 
-def laid(items: Sequence["Item"], length: int, rows: int, sharing: Sharing | None) -> Layout:
-  """Best-fit decreasing into rows of `length` tokens, full rows in the first blocks.
+def laid(units: Units, rows: int, lengths: Sequence[int]) -> list[tuple[int, list[Row]]]:
+  """`best`, of units none of whose items is longer than the longest row.
 
-  The units of the last block are spread over all of its rows, so that a shorter block may hold them.
+  Tried are blocks of one length with up to two of any: as many as hold all tokens, and more of the one length if those
+  do not hold all units.
   """
-  whole = [[Piece(number, 0, len(item.tokens))] for number, item in enumerate(items)]
-  units = families(items, length, sharing) if sharing else whole
-  sizes = [sum(piece.stop - piece.start for piece in unit) for unit in units]
-  if sharing:  # what a unit takes of a row's tokens, or of its entries if that is more
-    counts = [sum(len(entries(items[piece.item])) for piece in unit) for unit in units]
-    sizes = [max(size, -(-count // sharing.entries)) for size, count in zip(sizes, counts)]
-  filled = _fit(sizes, length)
-  used = lambda row: sum(sizes[unit] for unit in row)
-  filled.sort(key=lambda row: -used(row))
-  blocks = [filled[start : start + rows] for start in range(0, len(filled), rows)]
-  blocks[-1] = min((blocks[-1], _spread(sizes, blocks[-1], rows)), key=lambda block: max(map(used, block)))
-  fullest = [max(map(used, block)) for block in blocks]
-  blocks[-1] += [[] for _ in range(rows - len(blocks[-1]))]
-  return Layout([[[piece for unit in row for piece in units[unit]] for row in block] for block in blocks], fullest)
+  least = -(-sum(units.sizes) // rows)
+  tries = set()
+  for length in lengths:
+    for others in itertools.chain.from_iterable(itertools.combinations_with_replacement(lengths, n) for n in range(3)):
+      tries.add((length, (*others, *[length] * max(0, -(-(least - sum(others)) // length)))))
+  found: list[tuple[int, list[Row]]] = []
+  for length, blocks in sorted(tries, key=lambda one: (sum(one[1]), len(one[1]), one)):
+    if found and sum(blocks) >= _places(found):
+      break
+    other = _fit(units, rows, blocks, length)
+    if other and (not found or _places(other) < _places(found)):
+      found = other
+  return sorted(found, key=lambda block: -block[0])
 
 
-def _fit(sizes: Sequence[int], length: int) -> list[list[int]]:
-  """Unit numbers per row: each unit goes to the fullest row with room for it, the largest units first."""
-  rows: list[list[int]] = []
-  room: list[int] = []
+def _places(blocks: Sequence[tuple[int, list[Row]]]) -> int:
+  """Places in the rows of these blocks, which have equally many."""
+  return sum(length for length, _ in blocks)
+
+
+def _fit(units: Units, rows: int, lengths: Sequence[int], more: int) -> list[tuple[int, list[Row]]]:
+  """Best-fit decreasing: each unit goes to the fullest row with room for it, the largest units first.
+
+  A unit for which no row has room leaves as many items as possible in the emptiest row; the others begin again, with a
+  copy of their beginning. If that row has no room for one, a block of length `more` is opened. Returns nothing if that
+  is too short.
+  """
+  blocks: list[tuple[int, list[Row]]] = []
+  room: list[tuple[int, int, int]] = []  # ascending: tokens, block, row
+
+  def open_block(length: int) -> None:
+    for row in range(rows):
+      bisect.insort(room, (length, len(blocks), row))
+    blocks.append((length, [[] for _ in range(rows)]))
+
+  for length in lengths:
+    open_block(length)
   # Equal sizes keep their order, so rows are deterministic.
-  for unit in sorted(range(len(sizes)), key=lambda unit: -sizes[unit]):
-    at = min((r for r, left in enumerate(room) if left >= sizes[unit]), key=lambda r: room[r], default=len(rows))
-    if at == len(rows):
-      rows.append([])
-      room.append(length)
-    rows[at].append(unit)
-    room[at] -= sizes[unit]
-  return rows
+  waiting = [(-size, number, unit) for number, (size, unit) in enumerate(zip(units.sizes, units.pieces))]
+  heapq.heapify(waiting)
+  while waiting:
+    size, number, unit = heapq.heappop(waiting)
+    at = bisect.bisect_left(room, (-size,))
+    if at == len(room):
+      left = room[-1][0] if room else 0
+      at = bisect.bisect_left(room, (left,))
+      kept = next(n for n in reversed(range(len(unit))) if units.size(unit[:n]) <= left)
+      if not kept:
+        if units.size(unit[:1]) > more:
+          return []
+        open_block(more)
+        heapq.heappush(waiting, (size, number, unit))
+        continue
+      rest = [unit[kept]._replace(start=0), *unit[kept + 1 :]]
+      heapq.heappush(waiting, (-units.size(rest), number, rest))
+      unit = unit[:kept]
+    left, block, row = room.pop(at)
+    blocks[block][1][row].extend(unit)
+    bisect.insort(room, (left - units.size(unit), block, row))
+  return blocks
 
 
-def _spread(sizes: Sequence[int], block: Sequence[Sequence[int]], rows: int) -> list[list[int]]:
-  """The block's units in `rows` rows: each goes to the emptiest row, the largest units first."""
-  spread: list[list[int]] = [[] for _ in range(rows)]
-  used = [0] * rows
-  for unit in sorted((unit for row in block for unit in row), key=lambda unit: (-sizes[unit], unit)):
-    at = used.index(min(used))
-    spread[at].append(unit)
-    used[at] += sizes[unit]
-  return spread
-
-
-def families(items: Sequence["Item"], longest: int, sharing: Sharing) -> list[Row]:
-  """Pieces that must share a row: those of each group, cut so that a family has at most `longest` tokens.
+def families(items: Sequence["Item"], sharing: Sharing) -> list[Row]:
+  """Pieces that share a row if it has room for them: those of each group, or several families of it if flat.
 
   a b c d, a b c e and a b f share a row as a b c d, e and f if deep. Otherwise the first two share a b c, and the third
   one shares a row with them if their two more tokens are fewer than those of a b.
@@ -152,8 +193,7 @@ def families(items: Sequence["Item"], longest: int, sharing: Sharing) -> list[Ro
     numbers = sorted(members, key=lambda number: items[number].tokens.astype(">u4").tobytes())
     common = [0, *(_common(items[a].tokens, items[b].tokens) for a, b in zip(numbers, numbers[1:]))]
     sizes = [len(items[number].tokens) for number in numbers]
-    counts = [len(entries(items[number])) for number in numbers]
-    for first, end in _parts(sizes, common, counts, longest, sharing):
+    for first, end in _parts(sizes, common, sharing.deep):
       least = 0 if sharing.deep else min(common[first + 1 : end], default=0)
       starts = [c if sharing.deep or c == size else least for c, size in zip(common[first:end], sizes[first:end])]
       pieces = zip(numbers[first:end], [0, *starts[1:]], sizes[first:end])
@@ -168,27 +208,24 @@ def entries(item: "Item") -> np.ndarray:
   """
   mask = item.loss_mask.astype(bool)
   mask[:1] = False  # no state predicts the first token
-  return np.flatnonzero(mask | np.pad(mask, (1, 0))[:-1])
+  mask[1:] |= mask[:-1]
+  return np.flatnonzero(mask)
 
 
-def _parts(
-  sizes: Sequence[int], common: Sequence[int], counts: Sequence[int], longest: int, sharing: Sharing
-) -> list[tuple[int, int]]:
+def _parts(sizes: Sequence[int], common: Sequence[int], deep: bool) -> list[tuple[int, int]]:
   """The families of a group's items: stretches first:end with the fewest tokens in all.
 
   Args:
     sizes: tokens of each item.
     common: tokens that each item has in common with the one before it.
-    counts: entries of each item.
+    deep: see `Sharing`.
   """
   best: list[tuple[int, int]] = [(0, 0)]  # for the first n items: tokens, and where their last family begins
   for end in range(1, len(sizes) + 1):
     found, more, count, least = [], 0, 0, sizes[end - 1]  # tokens and number of the items behind the family's first one
     for first in range(end - 1, -1, -1):
-      tokens = sizes[first] + more - count * least
-      if tokens <= longest and sum(counts[first:end]) <= sharing.entries * longest:
-        found.append((best[first][0] + tokens, -first))
-      if sharing.deep or common[first] == sizes[first]:
+      found.append((best[first][0] + sizes[first] + more - count * least, -first))
+      if deep or common[first] == sizes[first]:
         more += sizes[first] - common[first]
       else:
         more, count = more + sizes[first], count + 1
@@ -227,6 +264,46 @@ def check(rows: int, lengths: Sequence[int]) -> tuple[int, ...]:
   return different
 
 
+class Choice:
+  """The items of a few optimiser steps, for which row lengths are chosen; see `chosen`."""
+
+  def __init__(
+    self, steps: Sequence[Sequence["Item"]], rows: int, sharing: Sharing | None, context: int, multiple: int
+  ):
+    self.units = [Units.of(items, sharing) for items in steps if items]
+    self.rows, self.step = rows, math.lcm(STEP, multiple)
+    self.sizes = [len(item.tokens) for items in steps for item in items]
+    self.least = max(context, *self.sizes)
+    self.bound = longest(self.least, multiple)
+    self.tokens = sum(sum(units.sizes) for units in self.units)
+
+  def places(self, lengths: Collection[int]) -> int:
+    """Places in the rows of all steps."""
+    descending = sorted(lengths, reverse=True)
+    return self.rows * sum(_places(laid(units, self.rows, descending)) for units in self.units)
+
+  def more(self, lengths: tuple[int, ...], most: int, worth: float) -> tuple[int, ...]:
+    """The lengths, and others until they are `most`, as long as without one more there are `worth` times the places."""
+    places = self.places(lengths) if lengths else math.inf
+    while len(lengths) < most and places > worth * self.tokens:
+      possible = [t for t in range(self.step, self.bound + 1, self.step) if lengths or t >= self.least]
+      # Of equal ones the shortest, which needs the least memory.
+      fewest, length = min((self.places({*lengths, t}), t) for t in possible)
+      if places < worth * fewest:
+        break
+      lengths, places = tuple(sorted((*lengths, length))), fewest
+    return lengths
+
+  def __str__(self) -> str:
+    return f"{len(self.sizes)} sequences of {min(self.sizes)} to {max(self.sizes)} tokens"
+
+  def tell(self, lengths: tuple[int, ...]) -> None:
+    """Says which lengths are chosen, and how full their rows are."""
+    share = 100 * self.tokens / self.places(lengths)
+    text = "config.learner.row_lengths: %s are chosen from %s; rows are %.0f %% full."
+    logging.warning(text, lengths, self, share)
+
+
 def chosen(
   steps: Sequence[Sequence["Item"]],
   *,
@@ -236,7 +313,7 @@ def chosen(
   context: int = 0,
   multiple: int = 1,
 ) -> tuple[int, ...]:
-  """The row lengths of a run: those given, or the two with the fewest places for these items. It says which, and why.
+  """The row lengths of a run: those given, or one or two for these items. It says which, and why.
 
   Args:
     steps: the items of each of a few optimiser steps; at least one item.
@@ -245,36 +322,39 @@ def chosen(
     context: tokens that the longest row must hold, besides the longest item.
     multiple: a divisor of every chosen length, config.mesh.sequence.
   """
-  steps = [items for items in steps if items]
-  bound = longest(max([context, *(len(item.tokens) for items in steps for item in items)]), multiple)
-  unit = math.lcm(STEP, multiple)
-  layouts = {}
-  for t in range(unit, bound + 1, unit):
-    if all(len(item.tokens) <= t for items in steps for item in items):
-      layouts[t] = [laid(items, t, rows, sharing) for items in steps]
-  places = lambda some: (
-    rows * sum(min(sum(layouts[t][n].fitted(some)) for t in some if t in layouts) for n in range(len(steps)))
-  )
-  pairs = [(t, other) for t in layouts if t >= context for other in range(unit, t + 1, unit)]
-  # Of equal ones the shortest rows, which need the least memory, and one length, which is compiled once.
-  result = tuple(sorted(set(min(pairs, key=lambda pair: (places(pair), pair[0], -pair[1])))))
-  sizes = [len(item.tokens) for items in steps for item in items]
+  choice = Choice(steps, rows, sharing, context, multiple)
+  result = choice.more((), 2, WORTH)
   if not lengths:
-    tokens = sum(layout.tokens for layout in layouts[result[-1]])
-    logging.warning(
-      "config.learner.row_lengths: %s are chosen from %d sequences of %d to %d tokens; rows are %.0f %% full.",
-      *(result, len(sizes), min(sizes), max(sizes), 100 * tokens / places(result)),
-    )
+    choice.tell(result)
     return result
-  laid_as_given = [best(items, rows=rows, lengths=lengths, sharing=sharing) for items in steps]
-  given = rows * sum(length for blocks in laid_as_given for length, _ in blocks)
-  if given > WASTE * places(result):
+  given, places = choice.places(lengths), choice.places(result)
+  if given > WASTE * places:
     logging.warning(
-      "config.learner.row_lengths=%s: the rows of %d sequences of %d to %d tokens have %d places, with %s they have "
+      "config.learner.row_lengths=%s: the rows of %s have %d places, with %s they have "
       "%d, and the learner computes every place. Leave the setting empty, (), to have the lengths chosen.",
-      *(tuple(lengths), len(sizes), min(sizes), max(sizes), given, result, places(result)),
+      *(tuple(lengths), choice, given, result, places),
     )
   return tuple(lengths)
+
+
+def added(
+  steps: Sequence[Sequence["Item"]],
+  *,
+  lengths: Sequence[int],
+  rows: int,
+  sharing: Sharing | None = None,
+  context: int = 0,
+  multiple: int = 1,
+) -> tuple[int, ...]:
+  """The lengths that were chosen, and a third or second one if the items of a later step leave too much empty.
+
+  The lengths and these items alone decide, so that a run that is resumed adds the same.
+  """
+  choice = Choice(steps, rows, sharing, context, multiple)
+  result = choice.more(tuple(lengths), 3, LATER)
+  if len(result) > len(lengths):
+    choice.tell(result)
+  return result
 
 
 def longest_row(config: Any) -> int:

@@ -35,7 +35,8 @@ class Rooms:
   scorer: rewards.Scorer  # episodes → rewards
   minibatches: int  # optimiser steps in one pass, each on its share of the prompts
   packing: dict[str, Any]  # how rows are packed, see packing.pack_items
-  unmeasured: dict[str, int] | None  # what row_layout.chosen needs besides items; None after it was called
+  given: bool  # whether the settings have the rows' lengths
+  unmeasured: dict[str, int] | None  # what row_layout.chosen needs besides items; None: given lengths are checked
   remote: remote_teacher.RemoteTeacher | None  # a teacher behind a server
 
   def load(self, step: int, state: TrainState) -> None:
@@ -78,11 +79,14 @@ class Rooms:
     return information.gained(items, scored, player.settings, player.tokenizer, score)
 
   def pack(self, parts: Sequence[Sequence[packing.Item]]) -> list[packing.Packed]:
-    """The rows of each optimiser step's items. Their lengths are chosen, or checked, at the first call with items."""
+    """The rows of each optimiser step's items. Their lengths are chosen as these need, or checked at the first call."""
     if self.unmeasured is not None and any(parts):
       how = dict(rows=self.packing["rows"], sharing=self.packing["sharing"], **self.unmeasured)
-      self.packing["lengths"] = row_layout.chosen(parts, lengths=self.packing["lengths"], **how)
-      self.unmeasured = None
+      lengths = self.packing["lengths"]
+      choose = row_layout.added if lengths and not self.given else row_layout.chosen
+      self.packing["lengths"] = choose(parts, lengths=lengths, **how)
+      if self.given:
+        self.unmeasured = None
     return [self._packed(part) for part in parts]
 
   def _packed(self, items: Sequence[packing.Item], **how: Any) -> packing.Packed:
@@ -97,9 +101,12 @@ class Rooms:
     if self.sampler.ahead:
       weights = checkpoints.older_weights(host["step"], lambda: self._load(state, host["step"]))
       self.sampler.next = dataclasses.replace(self.sampler.next, weights=weights)
-    if not self.packing["lengths"] and host[ROWS]:
-      self.packing["lengths"], self.unmeasured = tuple(host[ROWS]), None
+    self._restore_lengths(host)
     return state
+
+  def _restore_lengths(self, host: Mapping[str, Any]) -> None:
+    if not self.given:
+      self.packing["lengths"] = tuple(host[ROWS])
 
   def rewind(self, run: run_lib.Run, state: TrainState, guard: rollback.Guard, found: Mapping[str, Any]) -> TrainState:
     """The state of an older checkpoint, to be trained on with the guard's rate and with questions not yet asked.
@@ -112,6 +119,7 @@ class Rooms:
     """
     state, host = run.rewind(found[rollback.TO], state, found[rollback.WHY])
     self.sampler.forget(host[SAMPLER])
+    self._restore_lengths(host)
     self.learner.rate, self.player.recipe = guard.rate, self.recipe
     return self.learner.resumed(state)
 
@@ -180,6 +188,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
       routes=player.config.num_layers * player.config.experts_per_token,
       told=taught.itself,
     ),
+    given=bool(rows.row_lengths),
     unmeasured=dict(context=rollout.context, multiple=1 if player.mesh is None else player.mesh.shape["sequence"]),
     remote=remote,
   )
