@@ -174,14 +174,15 @@ def claims(by_system: Mapping[str, Sequence[Record]]) -> str:
 def section(name: str, seeds: Sequence[Record]) -> str:
   """A system's table, differences and episodes, in Markdown."""
   runs = [seed["run"] for seed in seeds]
-  metrics = {key: [seed["evaluations"][key] for seed in seeds] for key in seeds[0]["evaluations"]}
+  ended = {key for seed in seeds for key in seed["evaluations"]}
+  metrics = {key: [seed["evaluations"][key] for seed in seeds if key in seed["evaluations"]] for key in ended}
   own = {head: key for head, key in OWN[runs[0]["system"]].items() if all(key in one for one in metrics["rl_greedy"])}
   n = int(metrics["rl_greedy"][0]["n"])
   lines = [
     f"### {name}",
     "",
-    f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, {n} test questions, {runs[0]['steps']} steps of RL"
-    f" ({runs[0]['episodes']:,} episodes), {runs[0]['devices']}, {runs[0]['minutes']} minutes in all.",
+    f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, {n} test questions, {_each(runs, 'steps')} steps of RL"
+    f" ({_each(runs, 'episodes')} episodes), {runs[0]['devices']}, {_each(runs, 'minutes')} minutes in all.",
     "",
     "| | EM greedy | EM sampled | F1 greedy | F1 sampled | tokens a reply | " + " | ".join(own) + " |",
     "|---" * (6 + len(own)) + "|",
@@ -193,16 +194,14 @@ def section(name: str, seeds: Sequence[Record]) -> str:
     lines.append(f"| {said} | " + " | ".join(cells) + " |")
   lines.append("")
   for how in HOW:
-    rows = {
-      state: _of_all(seeds, f"{state}_{how}")
-      for state in STATES
-      if all(f"{state}_{how}" in seed["questions"] for seed in seeds)
-    }
-    for before in [state for state in ("sft", "untrained") if {state, "rl"} <= rows.keys()]:
-      compared = comparison.compare({before: rows[before], "rl": rows["rl"]})
-      shown = [_difference(measure, compared[measure]) for measure in ("em", "f1")]
-      lines.append(f"- RL beside {STATES[before]}, {how}: {', '.join(shown)} (95 %, paired, n = {n}).")
-  if shown := next((seed["shown"] for seed in seeds if seed["shown"]), None):
+    for before in ("sft", "untrained"):
+      both = [f"{state}_{how}" for state in (before, "rl")]
+      if with_both := [seed for seed in seeds if set(both) <= seed["questions"].keys()]:
+        compared = comparison.compare({key: _of_all(with_both, key) for key in both})
+        shown = [_difference(measure, compared[measure]) for measure in ("em", "f1")]
+        count = f", {len(with_both)} of {len(seeds)} seeds" * (len(seeds) > 1)
+        lines.append(f"- RL beside {STATES[before]}, {how}: {', '.join(shown)} (95 %, paired, n = {n}{count}).")
+  if shown := max((seed["shown"] for seed in seeds if seed["shown"]), key=len, default=None):  # best before and after
     which = (
       "A question that only RL's model answers" if "sft" in shown else "A training question, sampled in the last step"
     )
@@ -253,6 +252,10 @@ def draw(records: Sequence[Record]) -> None:
 def _mean(metrics: Sequence[Mapping[str, Any]], name: str, digits: int = 3) -> str:
   values = [one[name] for one in metrics if one.get(name) is not None]
   return f"{sum(values) / len(values):.{digits}f}" if values else "–"
+
+
+def _each(runs: Sequence[Mapping[str, Any]], name: str) -> str:
+  return " and ".join(dict.fromkeys(f"{run[name]:,}" for run in runs))
 
 
 def _questions(predictions: pathlib.Path, system: str) -> dict[str, list[Any]]:
