@@ -27,7 +27,7 @@ from papers import lessons, primed
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
-from ragrl_jax.core import stopping
+from ragrl_jax.core import schedules
 from ragrl_jax.data import synthetic, world
 from ragrl_jax.jobs import evaluate, sft
 from ragrl_jax.models import lora
@@ -239,7 +239,7 @@ def teach(stage: Stage, tokenizer, path: pathlib.Path, out: pathlib.Path) -> dic
     print(f"{stage.name} {step} (at most {stage.steps}), {time.perf_counter() - began:.0f} s: {said}", flush=True)
     return {f"development/{kind}": share for kind, share in found.items()}
 
-  reached = lambda row: all(stopping.holds([*curves[kind].values()], least) for kind, least in stage.goals.items())
+  reached = lambda row: all(schedules.holds([*curves[kind].values()], least) for kind, least in stage.goals.items())
   lessons_of = functools.partial(drawn, stage, tokenizer)
   for _ in sft.sft(config, workdir, drawn=lessons_of, evaluate=measure, reached=reached):
     pass

@@ -23,7 +23,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval
-from ragrl_jax.core import stopping
+from ragrl_jax.core import schedules
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.prompting.chat import Appender
@@ -218,7 +218,7 @@ def warm(out: pathlib.Path, seed: int) -> None:
     )
     return {f"development/{name}": values[-1] for name, values in curve.items()}
 
-  reached = lambda row: stopping.holds(curve["em"], WARM_EM) and stopping.holds(curve["answered"], WARM_ANSWERED)
+  reached = lambda row: schedules.holds(curve["em"], WARM_EM) and schedules.holds(curve["answered"], WARM_ANSWERED)
   step = 0
   for row in sft.sft(config, folder / "sft", drawn=drawn, evaluate=measure, reached=reached):
     step = row["step"]
@@ -234,7 +234,7 @@ def learn(out: pathlib.Path, program: str, seed: int) -> None:
   config.model.path = str(out / f"warm_{seed}" / "sft" / "model")
   asked = list(readers.read_examples(out / f"warm_{seed}" / "world" / "development.jsonl.gz"))
   held_out = list(readers.read_examples(config.data.evaluate))
-  over: Callable[[], bool] = lambda: stopping.stopped_rising(curve, patience=PATIENCE, rise=RISE, gain=GAIN)
+  over: Callable[[], bool] = lambda: schedules.stopped_rising(curve, patience=PATIENCE, rise=RISE, gain=GAIN)
 
   def measure(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
     if step % config.evaluate.every and step != config.steps:

@@ -33,7 +33,7 @@ from papers import miniature, players, veritas
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import judging
-from ragrl_jax.core import stopping
+from ragrl_jax.core import schedules
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.data import readers, writers
 from ragrl_jax.jobs import evaluate, sft, train
@@ -150,7 +150,7 @@ def compare(out: pathlib.Path) -> None:
     pairs, turns = zip(*players.lessons(kind, world, RESULTS, rng))
     development = [pair for pair, _ in players.lessons(kind, world, DEVELOPMENT, rng, claims=1)]
     if not (out / kind / "model").is_dir():
-      compares = functools.partial(stopping.holds, least=COMPARES[kind])
+      compares = functools.partial(schedules.holds, least=COMPARES[kind])
       curve = taught(out, kind, pairs, turns, development, compares, path, 0, BASE)
       say(f"{kind}: {len(curve) * BASE['evaluate']['every']} steps, consistency {curve}")
       if not compares(curve):
@@ -171,7 +171,7 @@ def run(seed: int, out: pathlib.Path) -> None:
   config = settings(miniature.SFT, PAPER.sft)
   config.model.path = str(base_reader.model())
   config.data.train = str(out / "world" / "demonstrations.jsonl.gz")
-  curve = supervised(config, out / "sft", asked, lambda curve: stopping.holds(curve, WARM_EM))
+  curve = supervised(config, out / "sft", asked, lambda curve: schedules.holds(curve, WARM_EM))
   say(f"warm start: {curve}")
 
   labeller = judging.load(config_lib.validate(settings()).judge)
@@ -182,7 +182,7 @@ def run(seed: int, out: pathlib.Path) -> None:
   learnt, held_out = distil.split(label(own), HELD_OUT, seed=seed)
   say(f"{SAMPLED} episodes of the policy: {len(learnt)} pairs to learn from, {len(held_out)} held out")
   pairs, development = distil.split(learnt, DEVELOPMENT, seed=seed)
-  base, over = str(judge_base(out.parent)), lambda curve: stopping.stopped_rising(curve, patience=PATIENCE, rise=RISE)
+  base, over = str(judge_base(out.parent)), lambda curve: schedules.stopped_rising(curve, patience=PATIENCE, rise=RISE)
   curve = taught(out, "adapters", pairs, distil.transcripts(pairs), development, over, base, seed, LORA)
   say(f"adapters: {len(pairs)} pairs, {len(curve) * LORA['evaluate']['every']} steps, consistency {curve}")
 

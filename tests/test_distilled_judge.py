@@ -8,7 +8,7 @@ import pytest
 import tiny_world
 
 from ragrl_jax import judging, settings
-from ragrl_jax.core import stopping
+from ragrl_jax.core import schedules
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import sft
 from ragrl_jax.models import lora, weights
@@ -56,7 +56,7 @@ def test_from_labels_to_service(tmp_path):
 
   def reached(row):
     curve.append(-row["loss"])
-    return stopping.stopped_rising(curve, patience=5, rise=0.005, gain=0.25)
+    return schedules.stopped_rising(curve, patience=5, rise=0.005, gain=0.25)
 
   assert reached_at(sft.sft(config, tmp_path / "run", reached=reached)) < 120
   assert lora.is_folder(tmp_path / "run" / "model")

@@ -23,7 +23,7 @@ from papers import primed
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, retrieval
-from ragrl_jax.core import stopping
+from ragrl_jax.core import schedules
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.jobs import evaluate, sft, train
@@ -311,7 +311,7 @@ def mixed_in(examples: Sequence[Example], mark: str) -> list[Example]:
 
 def ended(curves: Mapping[str, Sequence[float]], goals: Mapping[str, float]) -> bool:
   """Whether each goal was reached twice in a row."""
-  return all(stopping.holds(curves[name], least) for name, least in goals.items())
+  return all(schedules.holds(curves[name], least) for name, least in goals.items())
 
 
 def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
@@ -394,7 +394,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
 def settled(rewards: Sequence[float]) -> bool:
   """Whether the mean rewards of windows of steps have stopped rising."""
   windows = [statistics.mean(rewards[at : at + WINDOW]) for at in range(0, len(rewards) - WINDOW + 1, WINDOW)]
-  return len(rewards) % WINDOW == 0 and stopping.stopped_rising(windows, patience=PATIENCE, rise=RISE)
+  return len(rewards) % WINDOW == 0 and schedules.stopped_rising(windows, patience=PATIENCE, rise=RISE)
 
 
 def measured(paper, world, config, test, player, params, examples, step, *, sample=False):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ragrl_jax.core import divergence, masked
+from ragrl_jax.core import kl, masked
 from ragrl_jax.core.masked import AnyArray, Mask
 from ragrl_jax.core.spread import ONE_DEVICE, Spread
 
@@ -68,7 +68,7 @@ def chunked(
     tokenless: rows without a token. They have no probability, and no target is among them.
     teacher: its hidden states and unembedding, which are constants, with the same rows of the vocabulary. Its logits
       are divided by the same temperature.
-    beta: of the divergence from the teacher, see `core/divergence.py`.
+    beta: of the divergence from the teacher, see `core/kl.py`.
 
   Returns:
     (logprobs, entropies), and with a teacher the divergences, in nats, float32, zeros where the mask is 0.
@@ -140,7 +140,7 @@ def _forward_here(hidden, unembedding, targets, on, *teacher, static):
       if others:
         z = taught(*others)
         log_norm = spread.logsumexp(jax.nn.logsumexp(z, axis=-1))
-        terms = divergence.terms(log_p, z - log_norm[..., None], static.beta)
+        terms = kl.divergence_terms(log_p, z - log_norm[..., None], static.beta)
         apart, pull = (spread.sum(x.sum(axis=-1)) for x in terms)
         found, kept = (*found, apart), (*kept, log_norm, pull)
       return jax.tree.map(spread.own, (found, kept))
@@ -157,7 +157,7 @@ def _forward_here(hidden, unembedding, targets, on, *teacher, static):
 def _backward_here(hidden, unembedding, targets, on, kept, cotangents, *teacher, static):
   """Gradients of hidden and unembedding on one device. Recomputes the logits slab by slab.
 
-  With logits z, dlogp/dz = onehot - p and dH/dz = -p (log p + H); for the divergence see `divergence.terms`.
+  With logits z, dlogp/dz = onehot - p and dH/dz = -p (log p + H); for the divergence see `kl.divergence_terms`.
   """
   spread = static.spread
   weights, rows, real = _piece(unembedding.astype(hidden.dtype), spread, static.tokenless)
@@ -177,7 +177,7 @@ def _backward_here(hidden, unembedding, targets, on, kept, cotangents, *teacher,
       dz = jnp.where(_hit(rows, ids[..., 0]), g, 0.0) - p * (g + g_entropy * (log_p + entropy))
       if others:
         q_norm, pull = kept
-        pulls = divergence.terms(log_p, taught(*others) - q_norm, static.beta)[1]
+        pulls = kl.divergence_terms(log_p, taught(*others) - q_norm, static.beta)[1]
         dz = dz + rest[0] * (pulls - p * pull)
       dz = jnp.where(on, dz / static.temperature, 0.0).astype(h.dtype)
       dh = jax.lax.dot_general(dz, weights, (((2,), (0,)), ((), ())), preferred_element_type=jnp.float32)

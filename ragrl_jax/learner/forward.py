@@ -41,7 +41,7 @@ def scores(
     chunk: number of tokens whose logits exist at the same time.
     hidden: the model's states for this batch, if they are already computed.
     teacher: its states for this batch, and its unembedding.
-    beta: of the divergence from the teacher, see `core/divergence.py`.
+    beta: of the divergence from the teacher, see `core/kl.py`.
   """
   if hidden is None:  # a training step passes them, because a shared critic reads its values from the same states
     hidden = states(model, batch)

@@ -99,7 +99,7 @@ class Teacher(Section):
     "of the sampled token, subtracted from its reward",
     choices=("reverse", "forward", "jsd", "k1"),
   )
-  beta: float = setting(0.5, "jsd: the teacher's share of the mixture (core/divergence.py)", above=0, below=1)
+  beta: float = setting(0.5, "jsd: the teacher's share of the mixture (core/kl.py)", above=0, below=1)
   tokens: str = setting(
     "all",
     "the model's tokens that are taught; queries: what it searched for, answers: its answer, thought: all others",
@@ -133,7 +133,7 @@ class Teacher(Section):
 
   @property
   def mixture(self) -> float:
-    """beta of `core.divergence.terms`."""
+    """beta of `core.kl.divergence_terms`."""
     return dict(forward=0.0, reverse=1.0).get(self.kind, self.beta)
 
   def rules(self) -> Rules:

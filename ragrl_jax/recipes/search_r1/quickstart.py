@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval
-from ragrl_jax.core import stopping
+from ragrl_jax.core import schedules
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.jobs import evaluate, sft, train
@@ -173,7 +173,7 @@ def warm_start(config, workdir: pathlib.Path) -> dict:
       curve[name].append(measured[name])
     return {f"development/{name}": values[-1] for name, values in curve.items()}
 
-  reached = lambda row: stopping.holds(curve["em"], WARM_EM) and stopping.holds(curve["answered"], WARM_ANSWERED)
+  reached = lambda row: schedules.holds(curve["em"], WARM_EM) and schedules.holds(curve["answered"], WARM_ANSWERED)
   left, metrics = Left(warm=TYPICAL["warm"], rl=TYPICAL["rl"]), {}
   with bar("warm start (SFT)", config.steps) as shown:
     for metrics in sft.sft(config, workdir, evaluate=measure, reached=reached):
@@ -190,7 +190,7 @@ def learn(config, workdir: pathlib.Path, held_out) -> tuple[dict[int, dict], lis
     config.evaluate.every steps from step 0).
   """
   asked, found, curve = development(config), {}, []
-  over = lambda: stopping.stopped_rising(curve, patience=PATIENCE, rise=RISE, gain=GAIN)
+  over = lambda: schedules.stopped_rising(curve, patience=PATIENCE, rise=RISE, gain=GAIN)
 
   def measure(step, player: player_lib.Player, params):
     if step % config.evaluate.every and step != config.steps:

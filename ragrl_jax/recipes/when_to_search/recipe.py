@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.core import stopping
+from ragrl_jax.core import schedules
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.core.text.normalize import normalize
@@ -123,7 +123,7 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches):
 
 
 def settled_step(rows: Sequence[Mapping[str, Any]], *, metric: str, patience: int) -> int | None:
-  """The step of the evaluation at which `metric` had stopped rising (`stopping`); None if it still rises.
+  """The step of the evaluation at which `metric` had stopped rising (`schedules.stopped_rising`); None if it still rises.
 
   The result depends only on the logged rows, which are read from metrics.jsonl. So a resumed run finds the same step as
   a run that was never killed.
@@ -135,7 +135,7 @@ def settled_step(rows: Sequence[Mapping[str, Any]], *, metric: str, patience: in
   """
   seen = [row for row in rows if isinstance(row.get(metric), int | float) and math.isfinite(row[metric])]
   curve = [row[metric] for row in seen]
-  ends = (end for end in range(1, len(curve) + 1) if stopping.stopped_rising(curve[:end], patience=patience))
+  ends = (end for end in range(1, len(curve) + 1) if schedules.stopped_rising(curve[:end], patience=patience))
   return next((seen[end - 1]["step"] for end in ends), None)
 
 
