@@ -41,7 +41,7 @@ class MetricWriter:
       restored: the step that was restored. Later rows are removed, since the run writes them again. None means a new
         run: all old rows and event files are removed.
       tensorboard: whether to write event files, under `tensorboard/`.
-      trackers: other trackers, keys of `tracker_kinds.KINDS`.
+      trackers: other trackers, keys of `trackers.KINDS`.
       silent: touch no file, because another host of the run writes.
     """
     self._last, self._file, self._trackers = None, None, None

@@ -2,20 +2,186 @@
 
 metrics.jsonl is the record of a run, so a tracker must not stop or slow a run. A tracker that raises an error, or takes
 no more rows, is dropped: one warning gives the reason, and the rows that the tracker lacks are counted.
+
+By default, they write to this machine only. The user's environment can change this: WANDB_MODE for W&B,
+TRACKIO_SPACE_ID or TRACKIO_SERVER_URL for Trackio, MLFLOW_TRACKING_URI for MLflow.
 """
 
+import dataclasses
 import importlib.util
 import json
 import logging
+import os
 import pathlib
 import queue
+import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from ragrl_jax.store import jsonl, tracker_kinds
+from ragrl_jax.store import jsonl
+
+TAG = "ragrl.id"  # the MLflow tag that has the run's id, because MLflow gives runs its own ids
+PARAMETERS = 100  # most parameters per request to MLflow
+LONGEST = 6000  # most characters of a parameter in MLflow
+Values = Mapping[str, int | float]
+_ODD = re.compile(r"[^\w./-]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """The data of a run that a tracker gets at the start.
+
+  Attributes:
+    id: the run's id, which stays the same when the run resumes.
+    restored: the step that was restored; None for a new run.
+  """
+
+  workdir: pathlib.Path
+  id: str
+  restored: int | None
+  settings: Mapping[str, Any]
+
+  @property
+  def name(self) -> str:
+    """The run's name: that of its folder."""
+    return plain(self.workdir.name)
+
+  @property
+  def project(self) -> str:
+    """The project's name: that of the folder that contains the run's folder."""
+    return plain(self.workdir.parent.name) or "ragrl"
+
+
+class Tracker(NamedTuple):
+  """What a run calls, all from one thread.
+
+  Attributes:
+    write: (step, seconds, values) stores the metrics of a step. `seconds` is the step's time, in seconds since 1970.
+    close: stores what is still buffered, and marks the run as ended.
+  """
+
+  write: Callable[[int, float, Values], None]
+  close: Callable[[], None]
+
+
+def plain(name: str) -> str:
+  """The name with "_" in place of characters that some tracker refuses: all but letters, digits and . _ / -."""
+  return _ODD.sub("_", name)
+
+
+def tensorboard(run: Run) -> Tracker:
+  """TensorBoard: event files in tensorboard/ in the run's folder."""
+  import tensorboardX  # imported here: it takes a second, and evaluation does not need it
+
+  folder = run.workdir / "tensorboard"
+  for old in folder.glob("events.out.tfevents.*") if run.restored is None else ():
+    old.unlink()
+  # TensorBoard names event files by the second; the suffix keeps a second file from replacing the first.
+  writer = tensorboardX.SummaryWriter(
+    str(folder), purge_step=None if run.restored is None else run.restored + 1, filename_suffix=f".{time.time_ns()}"
+  )
+
+  def write(step, seconds, values):
+    for name, value in values.items():
+      writer.add_scalar(plain(name), value, step, walltime=seconds)
+
+  return Tracker(write, writer.close)
+
+
+def wandb(run: Run) -> Tracker:
+  """Weights & Biases: an offline run in wandb/ in the run's folder, for `wandb sync`.
+
+  The x axis is the metric `step` instead of W&B's own step count, because a resumed run writes some steps again: W&B
+  ignores rows whose count is not larger than its last one.
+  """
+  given = os.environ.get("WANDB_MODE")
+  if not given:
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B would send crash reports over the network
+  import wandb
+
+  named = {} if os.environ.get("WANDB_PROJECT") else {"project": run.project}
+  made = wandb.init(
+    **named,
+    mode=None if given else "offline",
+    dir=str(run.workdir),
+    name=run.name,
+    id=run.id,
+    resume="allow",
+    config=dict(run.settings),
+    settings=wandb.Settings(console="off", silent=True),
+  )
+  made.define_metric("step")
+  made.define_metric("*", step_metric="step")
+
+  def write(step, seconds, values):
+    made.log({"step": step, **{plain(name): value for name, value in values.items()}})
+
+  return Tracker(write, made.finish)
+
+
+def trackio(run: Run) -> Tracker:
+  """Trackio: a run in Trackio's folder on this machine (TRACKIO_DIR), for `trackio show`.
+
+  Trackio identifies a run by its name, so the name ends with the run's id.
+  """
+  import trackio
+
+  made = trackio.init(
+    project=run.project,
+    name=f"{run.name}-{run.id}",
+    config=dict(run.settings),
+    resume="never" if run.restored is None else "allow",
+    embed=False,
+    auto_log_cpu=False,
+  )
+
+  def write(step, seconds, values):
+    made.log({plain(name): value for name, value in values.items()}, step=step)
+
+  return Tracker(write, made.finish)
+
+
+def mlflow(run: Run) -> Tracker:
+  """MLflow: a run in mlflow.db in the run's folder, for `mlflow ui --backend-store-uri`."""
+  os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+  for name in ("mlflow", "alembic"):  # they log every table that they create
+    logging.getLogger(name).setLevel(logging.WARNING)
+  import mlflow
+
+  given = os.environ.get("MLFLOW_TRACKING_URI")
+  client = mlflow.MlflowClient(tracking_uri=given or f"sqlite:///{run.workdir / 'mlflow.db'}")
+  experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.project
+  found = client.get_experiment_by_name(experiment)
+  local = None if given else (run.workdir / "mlartifacts").as_uri()
+  at = found.experiment_id if found else client.create_experiment(experiment, artifact_location=local)
+  if earlier := client.search_runs([at], f"tags.`{TAG}` = '{run.id}'"):
+    made = earlier[0].info.run_id
+    client.update_run(made, status="RUNNING")
+  else:
+    made = client.create_run(at, run_name=run.name, tags={TAG: run.id}).info.run_id
+    # MLflow's parameters cannot change, so they are written at the first start only.
+    params = [mlflow.entities.Param(plain(name), str(value)[:LONGEST]) for name, value in jsonl.flat(run.settings)]
+    for start in range(0, len(params), PARAMETERS):
+      client.log_batch(made, params=params[start : start + PARAMETERS])
+
+  def write(step, seconds, values):
+    when = int(1000 * seconds)
+    metrics = [mlflow.entities.Metric(plain(name), value, when, step) for name, value in values.items()]
+    client.log_batch(made, metrics=metrics)
+
+  return Tracker(write, lambda: client.set_terminated(made))
+
+
+KINDS: Mapping[str, Callable[[Run], Tracker]] = {
+  "tensorboard": tensorboard,
+  "wandb": wandb,
+  "trackio": trackio,
+  "mlflow": mlflow,
+}  # NAME of the setting config.log.NAME → tracker
+
 
 FILE = "tracking.json"  # has the run's id for its trackers
 ROWS = 256  # most rows that wait for a tracker; if there are more, the tracker is dropped
@@ -29,7 +195,7 @@ PACKAGES = {  # tracker → modules of the extra packages that it needs
 
 def chosen(log: Any) -> tuple[str, ...]:
   """The names of the trackers that config.log switches on."""
-  return tuple(name for name in tracker_kinds.KINDS if getattr(log, name))
+  return tuple(name for name in KINDS if getattr(log, name))
 
 
 def check(names: Iterable[str]) -> None:
@@ -51,7 +217,7 @@ class Trackers:
   """The trackers of a run.
 
   Args:
-    names: keys of `tracker_kinds.KINDS`.
+    names: keys of KINDS.
     workdir: the run's folder. Its name is the run's name, and its parent's name is the project's.
     restored: the step that was restored; None for a new run. A resumed run keeps its id.
     settings: the run's settings as JSON values, without credentials; each tracker gets them once.
@@ -60,15 +226,15 @@ class Trackers:
   def __init__(self, names: Iterable[str], workdir: pathlib.Path, *, restored: int | None, settings: Mapping[str, Any]):
     names = tuple(names)
     remote = any(name in PACKAGES for name in names)
-    run = tracker_kinds.Run(workdir.resolve(), _id(workdir, restored) if remote else "", restored, settings)
-    self._senders = [Sender(name, lambda kind=tracker_kinds.KINDS[name]: kind(run)) for name in names]
+    run = Run(workdir.resolve(), _id(workdir, restored) if remote else "", restored, settings)
+    self._senders = [_Sender(name, lambda kind=KINDS[name]: kind(run)) for name in names]
 
   @property
   def lacking(self) -> int:
     """Number of rows of this start that dropped trackers will never get."""
     return sum(sender.lacking for sender in self._senders)
 
-  def write(self, step: int, seconds: float, values: Mapping[str, int | float]) -> None:
+  def write(self, step: int, seconds: float, values: Values) -> None:
     """Queues the metrics of a step for every tracker, without waiting.
 
     Args:
@@ -86,7 +252,7 @@ class Trackers:
       sender.join(deadline)
 
 
-class Sender:
+class _Sender:
   """One tracker and its thread.
 
   Args:
@@ -94,9 +260,9 @@ class Sender:
     start: makes the tracker. It runs in the thread, because importing the package takes seconds.
   """
 
-  def __init__(self, name: str, start: Callable[[], tracker_kinds.Tracker]):
+  def __init__(self, name: str, start: Callable[[], Tracker]):
     self._name, self._start = name, start
-    self._rows: queue.Queue[tuple[int, float, Mapping[str, int | float]] | None] = queue.Queue(ROWS)
+    self._rows: queue.Queue[tuple[int, float, Values] | None] = queue.Queue(ROWS)
     self._given = self._taken = 0
     self._dropped = threading.Event()
     # A daemon thread, because a tracker that hangs must not keep the process alive.
@@ -108,7 +274,7 @@ class Sender:
     """Number of rows that the tracker will never get; 0 unless it was dropped."""
     return self._given - self._taken if self._dropped.is_set() else 0
 
-  def write(self, step: int, seconds: float, values: Mapping[str, int | float]) -> None:
+  def write(self, step: int, seconds: float, values: Values) -> None:
     """Queues a row. A full queue drops the tracker."""
     self._given += 1
     self._put((step, seconds, values))
@@ -124,7 +290,7 @@ class Sender:
       if self._thread.is_alive():
         self._drop(f"it was not done {CLOSE_S:g} s after the last step")
 
-  def _put(self, row: tuple[int, float, Mapping[str, int | float]] | None) -> None:
+  def _put(self, row: tuple[int, float, Values] | None) -> None:
     if self._dropped.is_set():
       return
     try:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ragrl_jax.store import metrics, tracker_kinds
+from ragrl_jax.store import metrics, trackers
 
 pytestmark = pytest.mark.agents
 SETTINGS = {"recipe": "arena", "steps": 3, "rollout": {"lanes": 4, "index": "x" * 7000}}
@@ -110,7 +110,7 @@ def test_mlflow(tracked):
     ask = lambda text: base.execute(text).fetchall()
     ((run, name, status),) = ask("select run_uuid, name, status from runs")
     assert (name, status) == ("run", "FINISHED")
-    assert (tracker_kinds.TAG, number) in ask("select key, value from tags")
+    assert (trackers.TAG, number) in ask("select key, value from tags")
     params = dict(ask("select key, value from params"))
     assert params["recipe"] == "arena" and params["rollout.lanes"] == "4" and len(params["rollout.index"]) == 6000
     logged = ask("select step, value from metrics where key = 'reward' order by step, timestamp")

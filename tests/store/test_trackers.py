@@ -11,7 +11,7 @@ from patience import until
 from ragrl_jax import config as config_lib
 from ragrl_jax import settings
 from ragrl_jax.run.prepared import prepare
-from ragrl_jax.store import metrics, tracker_kinds, trackers
+from ragrl_jax.store import metrics, trackers
 
 
 class Kept:
@@ -39,7 +39,7 @@ def kept(monkeypatch):
       return made.made[-1]
 
     made.made = []
-    monkeypatch.setattr(tracker_kinds, "KINDS", {**tracker_kinds.KINDS, name: made})
+    monkeypatch.setattr(trackers, "KINDS", {**trackers.KINDS, name: made})
     return made
 
   return register
