@@ -19,7 +19,7 @@ from ragrl_jax.models import hub
 from ragrl_jax.report import metric_tables, traces
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.settings import Settings, fields
-from ragrl_jax.store import changes, cost, metrics, row_files, sums, versions
+from ragrl_jax.store import changes, metrics, row_files, sums, versions
 
 _SIGNS = re.compile("([" + re.escape("".join(sorted(set(string.punctuation) - set(" ,.'\"-/%=?;")))) + "])")
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # GitHub's Markdown makes links of bare addresses
@@ -121,7 +121,7 @@ def _training(run: pathlib.Path, config: Settings, rows, step: int, *, tuned: bo
   code = list(dict.fromkeys(_code(row) for row in kept))
   played = config.rollout.prompts_per_step * config.rollout.group_size
   tokens = sum(row.get("tokens") or 0 for row in rows)
-  spent = cost.of_rows(rows, config.log.price_per_hour)
+  spent = metrics.cost_of_rows(rows, config.log.price_per_hour)
   hours, price = spent.get("cost/hours", 0.0), spent.get("cost/price")
   phases = [f"{n.removeprefix('cost/hours/')} {spent[n]:.2f}".replace("_", " ") for n in spent if "/hours/" in n]
   lines = [

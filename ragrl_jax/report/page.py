@@ -11,7 +11,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.report import answers, excerpt, metric_tables, panels, rendering
 from ragrl_jax.run import detectors, rollback
 from ragrl_jax.settings import stored_paths
-from ragrl_jax.store import cost, jsonl, metrics, versions
+from ragrl_jax.store import jsonl, metrics, versions
 
 FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches"))
 
@@ -152,7 +152,7 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
     "began": _clock(times[0]) if times else "",
     "seconds": summary.get("seconds") or panels.seconds(rows),
     "devices": next((row["devices"] for row in reversed(versions.read(workdir)) if row.get("devices")), ""),
-    "cost": cost.of_rows(rows, (config.get("log") or {}).get("price_per_hour") or 0.0),
+    "cost": metrics.cost_of_rows(rows, (config.get("log") or {}).get("price_per_hour") or 0.0),
     "written": _clock(datetime.datetime.now(datetime.UTC).timestamp()),
     "nulls": {"rows": len(bad), "first": bad[0]} if bad else None,
     "warnings": _warnings(rows),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.run import detectors
-from ragrl_jax.store import cost
+from ragrl_jax.store import metrics
 
 Rows = Sequence[Mapping[str, Any]]  # rows of metrics.jsonl
 MAX_POINTS = 1_200  # points of a curve
@@ -148,7 +148,7 @@ def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any
         if name not in alone:
           panels += _charts(Panel(f"Term: {term}", "Unweighted, mean of episodes", "value", {}), {term: name}, columns)
       panels += _charts(TRICKS, {trick: name for trick, name in tricks.items() if name not in flat}, columns)
-  costs = {name for name in names if name.startswith(cost.PREFIX)}
+  costs = {name for name in names if name.startswith(metrics.COST)}
   others = sorted(name for name in names - taken - costs if not TIME.fullmatch(name))
   constant = {name: known.pop() for name in others if len(known := _known(values[name])) == 1}
   groups: dict[str, list] = {}
@@ -283,7 +283,7 @@ def breakdown(rows: Rows) -> dict[str, Any] | None:
 
 def seconds(rows: Rows) -> float | None:
   """Total seconds of all parts in all rows; None if nothing was timed."""
-  hours = cost.of_rows(rows).get("cost/hours")
+  hours = metrics.cost_of_rows(rows).get("cost/hours")
   return None if hours is None else 3600 * hours
 
 

@@ -16,8 +16,8 @@ from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import timings
 from ragrl_jax.run.player import Player
 from ragrl_jax.settings import Settings
-from ragrl_jax.store import cost, versions
 from ragrl_jax.store import metrics as metrics_lib
+from ragrl_jax.store import versions
 
 # (step, player, params) → more metrics for the step's row, such as an evaluation's
 Evaluate = Callable[[int, Player, Any], dict[str, Any]]
@@ -97,7 +97,7 @@ def evaluated(clock: Clock, evaluate: Callable[..., dict[str, Any]], *given: Any
 def costs(workdir: pathlib.Path, metrics: dict[str, Any], config: Settings) -> dict[str, Any]:
   """What the run has cost (`store.cost`) and its devices, for the row of its last step, whose metrics these are."""
   rows = [*metrics_lib.read_metrics(workdir), metrics]
-  return cost.of_rows(rows, config.log.price_per_hour) | {"cost/devices": versions.devices()}
+  return metrics_lib.cost_of_rows(rows, config.log.price_per_hour) | {"cost/devices": versions.devices()}
 
 
 def throughput(metrics: dict[str, Any], learner: Learner, episodes: Sequence[structs.Episode]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragrl_jax.store import cost, jsonl, metrics
+from ragrl_jax.store import jsonl, metrics
 
 
 def steps_of(workdir):
@@ -194,5 +194,5 @@ def test_a_cost_is_what_was_timed_and_counted():
   ]
   known = {"cost/hours": 1.5, "cost/hours/rollout": 1.0, "cost/hours/update": 0.25, "cost/hours/evaluate": 0.25}
   known |= {"cost/trained_tokens": 5.0, "cost/sampled_tokens": 7.0}
-  assert cost.of_rows(rows) == known and cost.of_rows(rows, 2.0) == known | {"cost/price": 3.0}
-  assert cost.of_rows([{"step": 1}], 2.0) == {}
+  assert metrics.cost_of_rows(rows) == known and metrics.cost_of_rows(rows, 2.0) == known | {"cost/price": 3.0}
+  assert metrics.cost_of_rows([{"step": 1}], 2.0) == {}
