@@ -21,7 +21,7 @@ from ragrl_jax.cli import commands, export_hf
 from ragrl_jax.evaluation import answer_files, harness
 from ragrl_jax.report import card
 from ragrl_jax.settings import Settings
-from ragrl_jax.store import jsonl, step_files
+from ragrl_jax.store import jsonl
 
 README = "README.md"
 # The base class of the errors of failed requests. It depends on the HTTP library that the hub's client uses.
@@ -110,7 +110,7 @@ def held_out(made: export_hf.Exported) -> list[tuple[str, dict[str, Any] | None,
 
   The list is empty if the run was not evaluated at this step.
   """
-  files = step_files.steps(made.run / step_files.EVALUATIONS)
+  files = jsonl.step_files(made.run / jsonl.EVALUATIONS)
   if made.step not in files:
     return []
   of = lambda step: harness.summarise(list(jsonl.read(files[step]))) if step in files else None

@@ -25,7 +25,7 @@ from ragrl_jax.run import contents, endpoint_player, progress, questions, reward
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import prepared as prepared_lib
 from ragrl_jax.settings import Judge, Settings, fields
-from ragrl_jax.store import addresses, changes, step_files, versions
+from ragrl_jax.store import addresses, changes, jsonl, versions
 from ragrl_jax.store import checkpoint as checkpoint_lib
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as workdir_lib
@@ -269,8 +269,8 @@ def evaluator(
 def keep(workdir: str | pathlib.Path, step: int, recipe, scored: Sequence[rewards.Scored]) -> None:
   """Stores the answers of one evaluation in a run's folder. The report compares the first with the last."""
   if hosts.is_first():
-    folder = pathlib.Path(workdir) / step_files.EVALUATIONS
-    step_files.write(folder, step, [harness.prediction(recipe, one) for one in scored])
+    folder = pathlib.Path(workdir) / jsonl.EVALUATIONS
+    jsonl.write_step(folder, step, [harness.prediction(recipe, one) for one in scored])
 
 
 def measure(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax.report.question_rows import MAX_GOLDS, cut
-from ragrl_jax.store import jsonl, step_files
+from ragrl_jax.store import jsonl
 
 MAX_ROWS = 2_000  # questions in a page
 
@@ -21,7 +21,7 @@ def gather(workdir: pathlib.Path, *, max_rows: int = MAX_ROWS) -> dict[str, Any]
     questions beyond max_rows}. A row is {"id", "question", "golds", "source", "hops", "kind", "before", "after"}; a
     side is {"said", "searches"}; a kind is "gained", "lost", "right" (both times) or "wrong" (both times).
   """
-  found = step_files.steps(pathlib.Path(workdir) / step_files.EVALUATIONS)
+  found = jsonl.step_files(pathlib.Path(workdir) / jsonl.EVALUATIONS)
   if len(found) < 2:
     return None
   first, last = min(found), max(found)

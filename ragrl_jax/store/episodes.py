@@ -30,7 +30,7 @@ import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.core.text.normalize import normalize
-from ragrl_jax.store import jsonl, lossless_json, step_files
+from ragrl_jax.store import jsonl, lossless_json
 
 FOLDER = "episodes"
 PLAYED = "episodes.jsonl"  # file of an evaluation
@@ -165,7 +165,7 @@ def parts(segment: Mapping[str, Any]) -> list[str]:
 
 def write_episodes(workdir: str | os.PathLike, step: int, rows: Iterable[Mapping[str, Any]]) -> pathlib.Path:
   """Writes a step's rows to episodes/step_*.jsonl, whole or not at all. Returns the file's path."""
-  return step_files.write(pathlib.Path(workdir) / FOLDER, step, rows)
+  return jsonl.write_step(pathlib.Path(workdir) / FOLDER, step, rows)
 
 
 def read_episodes(path: str | os.PathLike) -> list[dict[str, Any]]:
@@ -193,12 +193,12 @@ def read_folder(folder: str | os.PathLike) -> Iterator[dict[str, Any]]:
 
 def steps(workdir: str | os.PathLike) -> dict[int, pathlib.Path]:
   """The logged steps of a run, in order, with their files."""
-  return step_files.steps(pathlib.Path(workdir) / FOLDER)
+  return jsonl.step_files(pathlib.Path(workdir) / FOLDER)
 
 
 def cut(workdir: str | os.PathLike, restored: int | None) -> None:
   """Removes the files of steps after the restored one (all, if None): the resumed run writes them again."""
-  step_files.cut(pathlib.Path(workdir) / FOLDER, restored)
+  jsonl.cut_steps(pathlib.Path(workdir) / FOLDER, restored)
 
 
 def episode_of(logged: Mapping[str, Any]) -> structs.Episode:

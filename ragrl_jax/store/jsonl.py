@@ -1,4 +1,4 @@
-"""Reads and writes JSON lines that are always valid: for metrics.jsonl, episodes/ and predictions.jsonl."""
+"""JSON lines that are always valid: files of rows (metrics.jsonl, predictions.jsonl), and of steps (episodes/, evaluations/)."""
 
 import contextlib
 import json
@@ -182,3 +182,29 @@ def write(path: str | os.PathLike, rows: Iterable[Mapping[str, Any]]) -> None:
   """Writes all rows; a killed call leaves the file as it was."""
   with whole(path) as part, open(part, "w", encoding="utf-8", newline="\n") as file:
     file.writelines(line(row) for row in rows)
+
+
+EVALUATIONS = "evaluations"  # folder of the answers to held-out questions (`evaluation.harness.prediction`)
+_NAME = re.compile(r"step_(\d+)\.jsonl")
+
+
+def write_step(folder: pathlib.Path, step: int, rows: Iterable[Mapping[str, Any]]) -> pathlib.Path:
+  """Writes a step's rows, whole or not at all. Returns the file's path."""
+  path = folder / f"step_{step:06d}.jsonl"
+  write(path, rows)
+  return path
+
+
+def step_files(folder: pathlib.Path) -> dict[int, pathlib.Path]:
+  """The steps that have a file, in order, with their files."""
+  found = {int(match[1]): file for file in folder.glob("step_*.jsonl") if (match := _NAME.fullmatch(file.name))}
+  return dict(sorted(found.items()))
+
+
+def cut_steps(folder: pathlib.Path, restored: int | None) -> None:
+  """Removes the files of steps after the restored one (all, if None), and unfinished ones: they are written again."""
+  for part in folder.glob(".step_*.part"):
+    part.unlink()
+  for step, file in step_files(folder).items():
+    if restored is None or step > restored:
+      file.unlink()

@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 
 from ragrl_jax.parallel import hosts
 from ragrl_jax.settings import Settings
-from ragrl_jax.store import changes, checkpoint, episodes, folders, jsonl, lock, metrics, step_files, versions
+from ragrl_jax.store import changes, checkpoint, episodes, folders, jsonl, lock, metrics, versions
 
 RESUME = ("auto", "must", "never")
 FINISHED = "finished.json"  # written after the last checkpoint and model/
@@ -141,7 +141,7 @@ class Run:
     if hosts.is_first():
       (self.workdir / FINISHED).unlink(missing_ok=True)
       episodes.cut(self.workdir, self.restored)
-      step_files.cut(self.workdir / step_files.EVALUATIONS, self.restored)
+      jsonl.cut_steps(self.workdir / jsonl.EVALUATIONS, self.restored)
       changes.write(self.workdir, self._config, self._objective)
       jsonl.write_text(self.workdir / changes.CONTENTS, json.dumps(self.contents, indent=1))
       versions.record(self.workdir, self.restored)

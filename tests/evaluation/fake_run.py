@@ -16,7 +16,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, structs
 from ragrl_jax.prompting import passages
 from ragrl_jax.run import signs
-from ragrl_jax.store import episodes, metrics, step_files
+from ragrl_jax.store import episodes, jsonl, metrics
 
 PLACES = ("Velmar", "Tosk", "Brindal", "Kasovar", "Limnez", "Ordath", "Pelluc", "Quorn", "Sabrel", "Tindrum")
 PEOPLE = ("Zora Kelmut", "Ivo Brask", "Mila Tandor", "Ruk Vosnel", "Ada Perlund", "Jon Sikkar", "Lena Morvik")
@@ -224,13 +224,13 @@ def make(workdir, *, steps=120, logged_every=5):
   em = lambda skill: 0.12 + 0.8 * skill
   with metrics.MetricWriter(workdir, tensorboard=False) as writer:
     writer.write(0, {"evaluation": evaluated(em(skill_at(0)), 0.9)})
-    step_files.write(workdir / step_files.EVALUATIONS, 0, answered(np.random.default_rng(0), skill_at(0)))
+    jsonl.write_step(workdir / jsonl.EVALUATIONS, 0, answered(np.random.default_rng(0), skill_at(0)))
     for step in range(1, steps + 1):
       row = step_metrics(rng, step, skill_at(step))
       if step % (steps // 6) == 0:
         skill = skill_at(step)
         row["evaluation"] = evaluated(em(skill), 0.9 + 0.8 * skill)
-        step_files.write(workdir / step_files.EVALUATIONS, step, answered(np.random.default_rng(step), skill))
+        jsonl.write_step(workdir / jsonl.EVALUATIONS, step, answered(np.random.default_rng(step), skill))
         row["seconds"] |= {"evaluate": 6.5, "checkpoint": 0.8}
       writer.write(step, row)
       if step % logged_every == 0 or step == 1:

@@ -2,7 +2,7 @@
 
 from ragrl_jax.report import answers
 from ragrl_jax.report import page as page_lib
-from ragrl_jax.store import metrics, step_files
+from ragrl_jax.store import jsonl, metrics
 
 
 def row(name, em, said="Velmar", **more):
@@ -12,7 +12,7 @@ def row(name, em, said="Velmar", **more):
 
 
 def write(workdir, step, rows):
-  step_files.write(workdir / step_files.EVALUATIONS, step, rows)
+  jsonl.write_step(workdir / jsonl.EVALUATIONS, step, rows)
 
 
 def test_questions_are_joined_and_changed_answers_come_first(tmp_path):
@@ -38,10 +38,10 @@ def test_questions_are_joined_and_changed_answers_come_first(tmp_path):
 def test_answers_after_the_restored_step_belong_to_an_abandoned_attempt(tmp_path):
   for step in (0, 3, 12):
     write(tmp_path, step, [row("a", 0.0)])
-  step_files.cut(tmp_path / step_files.EVALUATIONS, 3)
-  assert list(step_files.steps(tmp_path / step_files.EVALUATIONS)) == [0, 3]
-  step_files.cut(tmp_path / step_files.EVALUATIONS, None)  # a new run
-  assert not step_files.steps(tmp_path / step_files.EVALUATIONS) and answers.gather(tmp_path) is None
+  jsonl.cut_steps(tmp_path / jsonl.EVALUATIONS, 3)
+  assert list(jsonl.step_files(tmp_path / jsonl.EVALUATIONS)) == [0, 3]
+  jsonl.cut_steps(tmp_path / jsonl.EVALUATIONS, None)  # a new run
+  assert not jsonl.step_files(tmp_path / jsonl.EVALUATIONS) and answers.gather(tmp_path) is None
 
 
 def test_the_same_id_in_two_sets_is_two_questions(tmp_path):
