@@ -12,7 +12,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
 from ragrl_jax.cli import commands, list_settings  # noqa: F401  (commands registers how flags are read)
 from ragrl_jax.run import questions
-from ragrl_jax.settings import fields, meanings
+from ragrl_jax.settings import fields
 from ragrl_jax.store import changes
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "default_config.json"  # the settings before they were dataclasses
@@ -78,7 +78,7 @@ def test_every_setting_has_a_meaning_and_every_number_of_things_a_unit():
   records = {"config": settings.Settings, **{name: room.Switches for name, room in recipes.RECIPES.items()}}
   seen = 0
   for where, record in records.items():
-    for group in meanings.groups(record):
+    for group in fields.groups(record):
       assert group.meaning, where
       for one in group.settings:
         seen += 1
@@ -93,25 +93,21 @@ def test_every_setting_has_a_meaning_and_every_number_of_things_a_unit():
 
 
 def test_the_listing_of_a_section_by_hand():
-  group = meanings.Group(
-    "rollout", "How.", (meanings.Setting("page", "64", "tokens per page", "tokens", "at least 1"),)
-  )
-  assert (
-    meanings.text(group) == "config.rollout: How.\n  page=64                   tokens per page [tokens; at least 1]"
-  )
-  found = meanings.find(settings.Settings, "config.rollout")
+  group = fields.Group("rollout", "How.", (fields.Setting("page", "64", "tokens per page", "tokens", "at least 1"),))
+  assert fields.text(group) == "config.rollout: How.\n  page=64                   tokens per page [tokens; at least 1]"
+  found = fields.find(settings.Settings, "config.rollout")
   assert [group.path for group in found] == ["rollout", "rollout.mesh", "rollout.filter"]
   assert found[0].settings[1] == ("group_size", "8", "G: samples of each prompt", "samples", "at least 1")
   for name, paths in (("rollout.top_k", ["rollout"]), ("top_k", ["retrieval", "rollout"]), ("steps", [""]), ("x", [])):
-    assert [group.path for group in meanings.find(settings.Settings, name)] == paths
-  assert meanings.find(settings.Settings, "judge.kind")[0].settings[0].allowed.startswith("none, exact, ")
+    assert [group.path for group in fields.find(settings.Settings, name)] == paths
+  assert fields.find(settings.Settings, "judge.kind")[0].settings[0].allowed.startswith("none, exact, ")
 
 
 def test_settings_are_listed_by_section_name_or_recipe():
   assert "\n  page=64 " in list_settings.listing("rollout.page")
   assert "config.switches: " in list_settings.listing("arena") and "bonus=10.0" in list_settings.listing("arena")
   every = list_settings.listing()
-  assert all(f"config.{group.path}: " in every for group in list(meanings.groups(settings.Settings))[1:])
+  assert all(f"config.{group.path}: " in every for group in list(fields.groups(settings.Settings))[1:])
   for name, near in (("rollout.contex", "context"), ("rolout", "rollout"), ("arenas", "arena")):
     with pytest.raises(ValueError, match=f"recipe '{name}'. Did you mean {near}"):
       list_settings.listing(name)

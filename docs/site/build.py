@@ -19,7 +19,7 @@ import sys
 import reference
 
 from ragrl_jax import recipes
-from ragrl_jax.settings import Settings, meanings
+from ragrl_jax.settings import Settings, fields
 
 ROOT = pathlib.Path(__file__).parents[2]
 LINK = re.compile(r"(\]\()([^()\s#]+)?(#[^()\s]*)?(\))")
@@ -138,13 +138,13 @@ def _settings() -> str:
   said = (
     "What every setting means; `ragrl settings [NAME]` prints the same. A command takes `--config.SECTION.NAME=VALUE`."
   )
-  parts = ["# Settings", said, *(_table(group, "config", group.path) for group in meanings.groups(Settings))]
+  parts = ["# Settings", said, *(_table(group, "config", group.path) for group in fields.groups(Settings))]
   for name, room in recipes.RECIPES.items():
-    parts += [_table(group, f"Switches of {name}: config.switches", "") for group in meanings.groups(room.Switches)]
+    parts += [_table(group, f"Switches of {name}: config.switches", "") for group in fields.groups(room.Switches)]
   return "\n\n".join(parts) + "\n"
 
 
-def _table(group: meanings.Group, where: str, path: str) -> str:
+def _table(group: fields.Group, where: str, path: str) -> str:
   """The heading, meaning and settings of a section, in Markdown."""
   code = lambda text: f"`{text}`" if text else ""
   head = [("Setting", "Default", "Unit", "Values", "Meaning"), ("---",) * 5]

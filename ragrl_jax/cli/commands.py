@@ -27,7 +27,7 @@ from tqdm import tqdm
 from ragrl_jax import config as config_lib
 from ragrl_jax import settings
 from ragrl_jax.cli import configs
-from ragrl_jax.settings import meanings
+from ragrl_jax.settings import fields
 
 OURS = str(pathlib.Path(config_lib.__file__).resolve().parent) + os.sep
 CONFIG_HELP = "A config of the package, such as small or small:smoke, or the path of a file."
@@ -300,13 +300,13 @@ def usage(module: types.ModuleType, full: bool = False) -> str:
     lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
   every = []
   if any(config_flags.config_flags.is_config_flag(flag) for flag in shown.values()):
-    first, *sections = meanings.groups(settings.Settings)
+    first, *sections = fields.groups(settings.Settings)
     names = [*(one.name for one in first.settings), *(group.path for group in sections)]
     text = (
       f"any setting, such as --config.model.path=FOLDER. `ragrl settings A` explains those of A: {', '.join(names)}"
     )
     lines.append(textwrap.fill(text, 120, initial_indent="  --config.A.B=VALUE ", subsequent_indent=" " * 21))
-    every = ["", *("\n" + meanings.text(group) for group in (first, *sections))] if full else []
+    every = ["", *("\n" + fields.text(group) for group in (first, *sections))] if full else []
   ending = ["  --traceback        show where an error was raised", "  --helpfull         all settings too"]
   return "\n".join([*lines, *ending, *every])
 

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from ragrl_jax import judging, settings
 from ragrl_jax.cli import commands, generation
-from ragrl_jax.evaluation import answer_files, answer_verdicts, harness, seeds
+from ragrl_jax.evaluation import answer_files, answer_verdicts, harness
 from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.store import compile_cache, jsonl
 
@@ -30,7 +30,7 @@ RESULTS = flags.DEFINE_multi_string(
 def main():
   """Runs `ragrl judge`."""
   named = [pathlib.Path(name) for pattern in RESULTS.value for name in sorted(glob.glob(pattern))]
-  folders = [part for name in named for part in seeds.parts(name) if (part / harness.PREDICTIONS).is_file()]
+  folders = [part for name in named for part in answer_files.parts(name) if (part / harness.PREDICTIONS).is_file()]
   if not folders:
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: no {harness.PREDICTIONS} there.")
   config = settings.of(CONFIG.value)

@@ -9,7 +9,7 @@ import difflib
 
 from ragrl_jax import recipes, settings
 from ragrl_jax.cli import commands
-from ragrl_jax.settings import meanings
+from ragrl_jax.settings import fields
 
 
 def listing(name: str = "") -> str:
@@ -20,15 +20,15 @@ def listing(name: str = "") -> str:
   """
   if name in recipes.RECIPES:
     own = recipes.RECIPES[name].Switches
-    return "\n\n".join(meanings.text(group, "config.switches") for group in meanings.groups(own))
-  groups = meanings.find(settings.Settings, name) if name else list(meanings.groups(settings.Settings))
+    return "\n\n".join(fields.text(group, "config.switches") for group in fields.groups(own))
+  groups = fields.find(settings.Settings, name) if name else list(fields.groups(settings.Settings))
   if not groups:
-    every = list(meanings.groups(settings.Settings))
+    every = list(fields.groups(settings.Settings))
     known = [*(one.name for group in every for one in group.settings), *(group.path for group in every)]
     near = difflib.get_close_matches(name.rpartition(".")[2], [*filter(None, known), *recipes.RECIPES], n=1)
     advice = f"Did you mean {near[0]}?" if near else "`ragrl settings` lists all."
     raise ValueError(f"there is no setting, section or recipe {name!r}. {advice}")
-  return "\n\n".join(map(meanings.text, groups))
+  return "\n\n".join(map(fields.text, groups))
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ import pathlib
 
 from absl import app, flags
 
-from ragrl_jax.evaluation import answer_files, answer_verdicts, harness, quadrants, seeds
+from ragrl_jax.evaluation import answer_files, answer_verdicts, harness, quadrants
 from ragrl_jax.store import jsonl
 
 RESULTS = flags.DEFINE_multi_string("results", [], "Folder of predictions.jsonl, or a glob of such folders; twice.")
@@ -47,7 +47,7 @@ def main():
 def _folders(name: str) -> list[pathlib.Path]:
   paths = [pathlib.Path(path) for path in sorted(glob.glob(name))]
   if not (
-    found := [path for path in paths if all((part / harness.PREDICTIONS).exists() for part in seeds.parts(path))]
+    found := [path for path in paths if all((part / harness.PREDICTIONS).exists() for part in answer_files.parts(path))]
   ):
     raise FileNotFoundError(f"{name}: no {harness.PREDICTIONS} there.")
   return found
@@ -55,4 +55,4 @@ def _folders(name: str) -> list[pathlib.Path]:
 
 def _rows(folder: pathlib.Path) -> list:
   read = lambda part: answer_verdicts.beside(part, list(jsonl.read(part / harness.PREDICTIONS)))
-  return list(quadrants.over_seeds([read(part) for part in seeds.parts(folder)], MEASURE.value))
+  return list(quadrants.over_seeds([read(part) for part in answer_files.parts(folder)], MEASURE.value))

@@ -14,7 +14,7 @@ import sys
 
 from absl import flags
 
-from ragrl_jax.evaluation import harness, records, seeds, step_verdicts
+from ragrl_jax.evaluation import answer_files, harness, records, step_verdicts
 from ragrl_jax.evaluation.tables import filling, measures, papers, writing
 from ragrl_jax.store import jsonl
 
@@ -61,7 +61,7 @@ def folders(patterns: list[str]) -> list[str]:
     names = sorted(glob.glob(pattern)) or ([pattern] if pathlib.Path(pattern).exists() else [])
     if not names:
       raise FileNotFoundError(f"--runs={pattern}: there is no such folder.")
-    named = [part for name in names for part in seeds.parts(pathlib.Path(name))]
+    named = [part for name in names for part in answer_files.parts(pathlib.Path(name))]
     kept = [part for part in named if (part / harness.METRICS).is_file() or part.suffix == ".json"]
     if kept and len(named) > len(kept):
       rest = ", ".join(str(part) for part in named if part not in kept)

@@ -8,7 +8,7 @@ from typing import Any
 from ragrl_jax import judging
 from ragrl_jax.core.metrics import qa, stats
 from ragrl_jax.core.text import aligned
-from ragrl_jax.evaluation import comparison, seeds
+from ragrl_jax.evaluation import answer_files, comparison
 from ragrl_jax.evaluation.answer_files import PREDICTIONS
 from ragrl_jax.store import jsonl
 
@@ -27,7 +27,7 @@ def predictions(folders: str) -> list[dict[str, Any]]:
   Raises:
     FileNotFoundError: no folder has predictions.
   """
-  named = [part for name in sorted(glob.glob(folders)) for part in seeds.parts(pathlib.Path(name))]
+  named = [part for name in sorted(glob.glob(folders)) for part in answer_files.parts(pathlib.Path(name))]
   paths = [folder / PREDICTIONS for folder in named]
   if not (paths := [path for path in paths if path.exists()]):
     raise FileNotFoundError(f"--results={folders}: no {PREDICTIONS} there.")

@@ -18,8 +18,7 @@ import numpy as np
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa, searches, stats
 from ragrl_jax.data import digests
-from ragrl_jax.evaluation import comparison, episode_rows
-from ragrl_jax.evaluation import seeds as seeds_lib
+from ragrl_jax.evaluation import answer_files, comparison, episode_rows
 from ragrl_jax.evaluation.answer_files import AGAIN, METRICS, AnswerFiles, write_json
 from ragrl_jax.evaluation.answer_files import PREDICTIONS as PREDICTIONS
 from ragrl_jax.rollout import collect
@@ -203,7 +202,7 @@ def evaluate(
   (`data.digests`), the kept answers are scored again.
 
   With several seeds, each has its own folder with these files (`out`/seed_0 and so on), and `out` has the metrics.json
-  of all of them (`seeds.over_seeds`). More seeds can be added later.
+  of all of them (`answer_files.over_seeds`). More seeds can be added later.
 
   Args:
     out: the folder; it is created if needed.
@@ -226,7 +225,7 @@ def evaluate(
       evaluation; or another process writes there.
     TooManyFailures: a tool is down. Finished answers are kept, and the same call continues after them.
   """
-  folders = seeds_lib.folders(out, seeds)
+  folders = answer_files.folders(out, seeds)
   for folder in (out, *folders):  # before the lock's file is written there
     folders_lib.refuse_others(folder, folders_lib.EVALUATION, folders_lib.SCORES)
   # A seed's answers do not depend on the number of seeds.
@@ -264,7 +263,7 @@ def evaluate(
   for folder, own, part in zip(folders, ownership, found):
     if seeds > 1:
       write_json(folder / METRICS, part | dict(settings=own))
-  metrics = (found[0] if seeds == 1 else seeds_lib.over_seeds(found, rows, WITH_INTERVAL)) | {
+  metrics = (found[0] if seeds == 1 else answer_files.over_seeds(found, rows, WITH_INTERVAL)) | {
     "seconds": round(seconds, 3),
     "seconds_cover": len(took),
     "peak_memory": peak_memory(),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.report import answers, excerpt, metric_tables, panels, rendering
+from ragrl_jax.report import excerpt, metric_tables, panels, question_rows, rendering
 from ragrl_jax.run import detectors, rollback
 from ragrl_jax.settings import stored_paths
 from ragrl_jax.store import jsonl, metrics, versions
@@ -60,7 +60,7 @@ def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
     "measured": None if "after" in summary else [one and one[0] for one in held_out],
     "curves": panels.curves({found["run"]["name"]: rows}, searching=found["searching"]),
     "time": panels.breakdown(rows),
-    "answers": answers.gather(workdir),
+    "answers": question_rows.gather_changes(workdir),
     "episodes": episodes,
     "settings": settings(found["config"]),
   }

@@ -1,7 +1,8 @@
-"""The questions of one evaluation, or of two with the same questions: scores in columns, and means of each subset."""
+"""The questions of one evaluation, or of two with the same questions: scores in columns, and means of each subset. Of a run,
+the answers at its first and at its last evaluation."""
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,7 @@ def joined(paths: Sequence[pathlib.Path]) -> tuple[list[tuple[Row, ...]], int]:
   """
   found = []
   for path in paths:
-    rows = (dict(row, line=line) for line, row in enumerate(jsonl.read(path, torn_end=True)))
-    found.append(
-      {(row.get("source") or "", row["id"], row.get("question"), tuple(row.get("golds", ()))): row for row in rows}
-    )
+    found.append(_by_question(dict(row, line=line) for line, row in enumerate(jsonl.read(path, torn_end=True))))
   common = [tuple(of[key] for of in found) for key in found[0] if all(key in of for of in found[1:])]
   if not common:
     raise ValueError(f"{' and '.join(map(str, paths))}: they have no question in common.")
@@ -144,3 +142,48 @@ def _round(value: float | None) -> float | int | None:
 def cut(text: str | None) -> str | None:
   """The text, shortened if needed; None (no answer) stays None."""
   return text if text is None or len(text) <= MAX_SIGNS else text[:MAX_SIGNS] + " …"
+
+
+MAX_ROWS = 2_000  # questions in a page
+
+
+def gather_changes(workdir: pathlib.Path, *, max_rows: int = MAX_ROWS) -> dict[str, Any] | None:
+  """A run's answers at its first and at its last evaluation; None unless it has stored those of two.
+
+  Questions are matched by set, id, text and golds. Questions that failed in either evaluation are left out. Questions
+  whose exact match changed come first, so that a shortened table keeps what was learned and what was lost.
+
+  Returns:
+    {"steps": (first, last), "counts": {kind: number of questions}, "rows": the questions, "left_out": number of
+    questions beyond max_rows}. A row is {"id", "question", "golds", "source", "hops", "kind", "before", "after"}; a
+    side is {"said", "searches"}; a kind is "gained", "lost", "right" (both times) or "wrong" (both times).
+  """
+  found = jsonl.step_files(pathlib.Path(workdir) / jsonl.EVALUATIONS)
+  if len(found) < 2:
+    return None
+  first, last = min(found), max(found)
+  known = lambda step: (row for row in jsonl.read(found[step]) if row["ended"] != "failed")
+  before, after = (_by_question(known(step)) for step in (first, last))
+  rows = [_row(before[key], after[key]) for key in after if key in before]
+  order = ("gained", "lost", "wrong", "right")
+  counts = {kind: sum(row["kind"] == kind for row in rows) for kind in order}
+  rows.sort(key=lambda row: order.index(row["kind"]))  # stable: within a kind, the order of the file
+  return {"steps": (first, last), "counts": counts, "rows": rows[:max_rows], "left_out": max(len(rows) - max_rows, 0)}
+
+
+def _by_question(rows: Iterable[Row]) -> dict[Any, Row]:
+  return {(row.get("source") or "", row["id"], row.get("question"), tuple(row.get("golds", ()))): row for row in rows}
+
+
+def _row(before: Row, after: Row) -> dict[str, Any]:
+  kinds = {(0, 1): "gained", (1, 0): "lost", (1, 1): "right", (0, 0): "wrong"}
+  return {
+    "id": after["id"],
+    "question": cut(after["question"]),
+    "golds": [cut(gold) for gold in after["golds"][:MAX_GOLDS]],
+    "source": after.get("source") or "",
+    "hops": after.get("hops"),
+    "kind": kinds[int(bool(before["em"])), int(bool(after["em"]))],
+    "before": {"said": cut(before["prediction"]), "searches": before["num_searches"]},
+    "after": {"said": cut(after["prediction"]), "searches": after["num_searches"]},
+  }

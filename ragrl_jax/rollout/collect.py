@@ -20,8 +20,8 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.rollout import conversation
 from ragrl_jax.rollout.dispatch import Dispatch, Work
 from ragrl_jax.rollout.engine_client import EngineClient
-from ragrl_jax.rollout.episode_tools import EpisodeTools, Waits
 from ragrl_jax.rollout.timings import Timings
+from ragrl_jax.rollout.tools import EpisodeTools, Waits
 from ragrl_jax.structs import Episode, Example
 
 Play = Callable[[Example, structs.Policy, structs.Tools], Awaitable[Episode]]

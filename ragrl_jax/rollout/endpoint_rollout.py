@@ -15,7 +15,7 @@ from ragrl_jax.rollout import conversation
 from ragrl_jax.rollout.collect import Play, Request, played
 from ragrl_jax.rollout.dispatch import Dispatch
 from ragrl_jax.rollout.endpoint_client import CHAT, EndpointClient, NamedStops, Server
-from ragrl_jax.rollout.episode_tools import EpisodeTools
+from ragrl_jax.rollout.tools import EpisodeTools
 from ragrl_jax.structs import Episode
 
 USAGE = "usage"  # the fact with an episode's calls and tokens

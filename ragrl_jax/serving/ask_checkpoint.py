@@ -13,7 +13,9 @@ An event is a dict with "event", "sample" (the number of the answer), and these 
 """
 
 import asyncio
+import contextlib
 import dataclasses
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,16 +24,16 @@ from typing import Any
 from ragrl_jax import structs
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.core.text.normalize import normalize
-from ragrl_jax.engine.messages import Group
+from ragrl_jax.engine.messages import Group, Turn, TurnEnded
 from ragrl_jax.evaluation import harness
+from ragrl_jax.protocol.text_stream import TextStream
 from ragrl_jax.recipes import steps as steps_lib
 from ragrl_jax.report import kept_traces
 from ragrl_jax.rollout import collect, conversation
-from ragrl_jax.rollout.episode_tools import EpisodeTools
+from ragrl_jax.rollout.tools import EpisodeTools
 from ragrl_jax.run import questions
 from ragrl_jax.run.player import Player
-from ragrl_jax.serving.engine_thread import EngineThread
-from ragrl_jax.serving.live_client import LiveClient
+from ragrl_jax.serving.engine_thread import EngineThread, Slice
 from ragrl_jax.settings import Settings
 from ragrl_jax.store import episodes
 
@@ -118,10 +120,9 @@ class Asker:
 
   async def _answer(self, example, sample: int, group: Group | None, greedy: bool, seed: int, tell: Tell):
     began, rollout, recipe = time.perf_counter(), self._rollout, self.player.recipe
-    watch = _Watch(sample, tell)
-    client = LiveClient(self.thread, watch.said, watch.look)
-    watch.policy = conversation.Policy(
-      client,
+    live = _Live(self.thread, sample, tell)
+    live.policy = conversation.Policy(
+      live,
       self._texts,
       keys=(seed, 0, 0, sample),
       sampling=dataclasses.replace(rollout.sampling, temperature=0.0) if greedy else rollout.sampling,
@@ -129,9 +130,9 @@ class Asker:
       reserve=rollout.reserve,
       example_id=example.id,
     )
-    tools = _Tools(rollout.tools, watch.tell)
-    episode = await collect.played(rollout.play, collect.Request(example, 0, sample), watch.policy, tools)
-    watch.look()
+    tools = _Tools(rollout.tools, live.tell)
+    episode = await collect.played(rollout.play, collect.Request(example, 0, sample), live.policy, tools)
+    live.look()
     episode = await self._judged(episode, tools)
     row = episodes.played(example, episode)
     event = dict(
@@ -166,11 +167,18 @@ class Asker:
     return dataclasses.replace(episode, facts=facts)
 
 
-class _Watch:
-  """Reports the new text of an episode's conversations."""
+class _Live:
+  """Sends one answer's conversations to the engine's thread, and reports their new text.
 
-  def __init__(self, sample: int, tell: Tell):
-    self._sample, self._tell = sample, tell
+  It is a `rollout.engine_client.Client`. Every method is called on the event loop, and none of them waits.
+  """
+
+  def __init__(self, thread: EngineThread, sample: int, tell: Tell):
+    engine = thread.engine
+    self.tokenizer, self.stops = engine.tokenizer, engine.stops
+    self.context, self.version, self.numbers = engine.context, engine.version, thread.numbers
+    self.open, self.close, self.leave = thread.open, thread.close_conversation, thread.leave
+    self._thread, self._sample, self._tell = thread, sample, tell
     self._seen: dict[int, int] = {}  # number of reported segments, by conversation
     self.policy: Any = None
 
@@ -178,9 +186,34 @@ class _Watch:
     """Reports an event of this sample."""
     self._tell(dict(event=event, sample=self._sample, **more))
 
-  def said(self, number: int, text: str) -> None:
-    """Reports the model's new text."""
-    self.tell("said", conversation=self._place(number), text=text)
+  def submit(self, turn: Turn) -> asyncio.Future[TurnEnded]:
+    """Starts a turn, and reports its text while it is sampled; the joined texts are the turn's. A future of its end."""
+    self.look()
+    loop, text, slices = asyncio.get_running_loop(), TextStream(self.tokenizer), []
+    answer: asyncio.Future[TurnEnded] = loop.create_future()
+
+    def take(heard: Slice | BaseException) -> None:
+      if answer.done():  # its episode was cancelled
+        return
+      if isinstance(heard, BaseException):
+        answer.set_exception(heard)
+        return
+      slices.append(heard)
+      text.feed(heard.ids)
+      if said := text.piece(last=heard.stop is not None):
+        place = next(i for i, talk in enumerate(self.policy.conversations) if talk.number == turn.conversation)
+        self.tell("said", conversation=place, text=said)
+      if heard.stop is not None:
+        ids, logprobs = (tuple(itertools.chain(*parts)) for parts in zip(*((one.ids, one.logprobs) for one in slices)))
+        answer.set_result(TurnEnded(turn.conversation, ids, logprobs, heard.stop))
+
+    def hear(heard: Slice | BaseException) -> bool:
+      with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(take, heard)
+      return True
+
+    self._thread.submit(turn, hear)
+    return answer
 
   def look(self) -> None:
     """Reports the environment's new segments."""
@@ -195,9 +228,6 @@ class _Watch:
           self.tell("found", conversation=place, query=segment.query, passages=passages)
         else:
           self.tell("notice" if at else "prompt", conversation=place, text=segment.text)
-
-  def _place(self, number: int) -> int:
-    return next(i for i, talk in enumerate(self.policy.conversations) if talk.number == number)
 
 
 class _Tools(EpisodeTools):

@@ -13,16 +13,20 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import uvicorn
 
+from ragrl_jax.engine.lanes import FULL
+from ragrl_jax.engine.messages import Group, Open, Turn
 from ragrl_jax.protocol import http_limits, replies
 from ragrl_jax.protocol.http_answer import Answer, Refused, Site, answered
 from ragrl_jax.protocol.http_limits import Guard
+from ragrl_jax.protocol.replies import Piece
 from ragrl_jax.protocol.requests import CHAT, TEXT, Asked, Served, ToolReader, read
-from ragrl_jax.serving import drawing
-from ragrl_jax.serving.engine_thread import EngineThread
+from ragrl_jax.protocol.text_stream import TextStream
+from ragrl_jax.rollout import conversation
+from ragrl_jax.serving.engine_thread import EngineThread, Hear, Slice
 
 PAGES = {
   "/v1/chat/completions": "POST",
@@ -142,7 +146,7 @@ class Application(Site):
       raise Refused(429, message, code="rate_limit_exceeded")
     self._waiting += number
     try:
-      async with self._gate.inside(), contextlib.aclosing(drawing.draw(self._thread, request)) as pieces:
+      async with self._gate.inside(), contextlib.aclosing(draw(self._thread, request)) as pieces:
         reply = replies.Replies(request, self._served.name, self._thread.engine.version, self._served.tokenizer)
         if not request.stream:
           await answer.whole(reply.whole([piece async for piece in pieces]))
@@ -197,48 +201,110 @@ class Gate:
   """A readers-writer lock: requests run together, and a change of weights runs alone.
 
   Admits many tasks with `inside`, or one with `alone`. A waiting `alone` blocks new `inside` tasks.
-
-  Attributes:
-    shut: whether a task is alone, or waits to be.
   """
 
   def __init__(self):
-    self._inside, self.shut = 0, False
-    self._changed = asyncio.Condition()
+    self._inside, self._open, self._empty = 0, asyncio.Event(), asyncio.Event()
+    self._open.set()
+    self._empty.set()
+
+  @property
+  def shut(self) -> bool:
+    """Whether a task is alone, or waits to be."""
+    return not self._open.is_set()
+
+  async def _wait(self) -> None:
+    while self.shut:  # another task may have shut it since it was opened
+      await self._open.wait()
 
   @contextlib.asynccontextmanager
   async def inside(self) -> AsyncIterator[None]:
     """Enters as soon as no task is alone or waits to be alone."""
-    async with self._changed:
-      await self._changed.wait_for(lambda: not self.shut)
-      self._inside += 1
+    await self._wait()
+    self._inside += 1
+    self._empty.clear()
     try:
       yield
     finally:
-      # No `await` here: a cancelled request must still be subtracted.
       self._inside -= 1
       if not self._inside:
-        asyncio.get_running_loop().create_task(self._tell())
+        self._empty.set()
 
   @contextlib.asynccontextmanager
   async def alone(self, within_s: float) -> AsyncIterator[None]:
     """Blocks other tasks, and enters when all tasks inside have left. Raises TimeoutError if that takes longer."""
-    async with self._changed:
-      await self._changed.wait_for(lambda: not self.shut)
-      self.shut = True
-      try:
-        async with asyncio.timeout(within_s):
-          await self._changed.wait_for(lambda: not self._inside)
-      except BaseException:
-        self.shut = False
-        self._changed.notify_all()
-        raise
+    await self._wait()
+    self._open.clear()
     try:
+      async with asyncio.timeout(within_s):
+        await self._empty.wait()
       yield
     finally:
-      self.shut = False
-      asyncio.get_running_loop().create_task(self._tell())
+      self._open.set()
 
-  async def _tell(self) -> None:
-    async with self._changed:
-      self._changed.notify_all()
+
+async def draw(thread: EngineThread, asked: Asked) -> AsyncGenerator[Piece, None]:
+  """Yields the pieces of all replies to a request as they are sampled. The last one of a reply says why it ended.
+
+  A reply leaves the engine at its own end, so more replies than the engine has rows follow each other, and nobody waits
+  for a client that reads slowly.
+
+  Close the iterator if you leave it early: then sampling stops after the current chunk.
+
+  Raises:
+    The error that ended the engine.
+  """
+  loop, pieces = asyncio.get_running_loop(), asyncio.Queue()
+  engine, sampling, opened = thread.engine, asked.sampling, []
+
+  def listener(index: int, number: int) -> Hear:
+    """Makes pieces of a reply's slices, on the engine's thread."""
+    text = TextStream(engine.tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=asked.tools.ends)
+
+    def hear(heard: Slice | BaseException) -> bool:
+      if isinstance(heard, BaseException):
+        tell(heard)
+        return False
+      kept, finish = text.feed(heard.ids), ""
+      if text.stop is not None or (heard.stop is not None and heard.stop != FULL):
+        finish = "stop"
+      elif heard.stop is not None:
+        finish = "length"
+      if finish:
+        thread.close_conversation(number)
+      stop = text.stop if text.stop in asked.stops else None
+      tell(Piece(index, text.piece(last=bool(finish)), heard.ids[:kept], heard.logprobs[:kept], finish, stop))
+      return not finish
+
+    return hear
+
+  def tell(what: Piece | BaseException) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+      loop.call_soon_threadsafe(pieces.put_nowait, what)
+
+  try:
+    for place, prompt in enumerate(asked.prompts):
+      group = Group(next(thread.numbers), asked.n) if asked.n > 1 else None
+      for sample in range(asked.n):
+        number = next(thread.numbers)
+        thread.open(Open(number, prompt, conversation.key_of(asked.seed, 0, place, sample, 0), group=group))
+        opened.append(number)
+        turn = Turn(
+          number,
+          budget=sampling.max_new_tokens,
+          accept=engine.stops.mask(()),  # EOS only: `listener` finds the client's stop strings
+          temperature=sampling.temperature,
+          top_k=sampling.top_k,
+          top_p=sampling.top_p,
+        )
+        thread.submit(turn, listener(place * asked.n + sample, number))
+    left = len(opened)
+    while left:
+      piece = await pieces.get()
+      if isinstance(piece, BaseException):
+        raise piece
+      left -= bool(piece.finish)
+      yield piece
+  finally:
+    for number in opened:
+      thread.close_conversation(number)

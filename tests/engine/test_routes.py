@@ -18,7 +18,7 @@ from ragrl_jax.learner import forward, packing
 from ragrl_jax.models import attention, experts
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.store import buffers
+from ragrl_jax.rollout import multihost
 from ragrl_jax.store import episodes as episodes_lib
 
 L, K = 2, 3  # layers, experts of a token
@@ -154,7 +154,7 @@ def test_routes_in_rows_by_hand():
 
   # The way from host to host, and a checkpoint's, keep them; a run's log leaves them out.
   decode = lambda ids: ""
-  assert buffers.unpack(buffers.pack([episode], decode), decode)[0].segments == episode.segments
+  assert multihost.unpack(multihost.pack([episode], decode), decode)[0].segments == episode.segments
   assert episodes_lib.of_record(episodes_lib.record(episode)).segments == episode.segments
 
 

@@ -1,7 +1,7 @@
 """Held-out questions one by one: compares the first and the last evaluation of a run."""
 
-from ragrl_jax.report import answers
 from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import question_rows
 from ragrl_jax.store import jsonl, metrics
 
 
@@ -17,12 +17,12 @@ def write(workdir, step, rows):
 
 def test_questions_are_joined_and_changed_answers_come_first(tmp_path):
   write(tmp_path, 0, [row("a", 1.0), row("b", 0.0), row("c", 1.0), row("d", 0.0, None), row("e", 0.0)])
-  assert answers.gather(tmp_path) is None  # one evaluation has nothing to compare with
+  assert question_rows.gather_changes(tmp_path) is None  # one evaluation has nothing to compare with
   write(tmp_path, 5, [row("a", 0.0)])  # an evaluation between the first and the last is not read
   failed = row("e", None, ended="failed")
   later = [row("a", 1.0), row("b", 1.0), row("c", 0.0), row("d", 0.0, "Tosk"), failed, row("new", 1.0)]
   write(tmp_path, 12, later)
-  found = answers.gather(tmp_path)
+  found = question_rows.gather_changes(tmp_path)
   assert found["steps"] == (0, 12) and found["left_out"] == 0
   assert [(one["id"], one["kind"]) for one in found["rows"]] == [
     ("b", "gained"),
@@ -31,7 +31,7 @@ def test_questions_are_joined_and_changed_answers_come_first(tmp_path):
     ("a", "right"),
   ]
   assert found["rows"][2]["before"]["said"] is None and found["rows"][2]["after"]["said"] == "Tosk"
-  cut = answers.gather(tmp_path, max_rows=1)
+  cut = question_rows.gather_changes(tmp_path, max_rows=1)
   assert [one["id"] for one in cut["rows"]] == ["b"] and cut["left_out"] == 3 and cut["counts"]["right"] == 1
 
 
@@ -41,13 +41,13 @@ def test_answers_after_the_restored_step_belong_to_an_abandoned_attempt(tmp_path
   jsonl.cut_steps(tmp_path / jsonl.EVALUATIONS, 3)
   assert list(jsonl.step_files(tmp_path / jsonl.EVALUATIONS)) == [0, 3]
   jsonl.cut_steps(tmp_path / jsonl.EVALUATIONS, None)  # a new run
-  assert not jsonl.step_files(tmp_path / jsonl.EVALUATIONS) and answers.gather(tmp_path) is None
+  assert not jsonl.step_files(tmp_path / jsonl.EVALUATIONS) and question_rows.gather_changes(tmp_path) is None
 
 
 def test_the_same_id_in_two_sets_is_two_questions(tmp_path):
   for step, em in ((0, 0.0), (3, 1.0)):
     write(tmp_path, step, [row("1", em, source="nq"), row("1", 0.0, source="musique")])
-  assert [(one["source"], one["kind"]) for one in answers.gather(tmp_path)["rows"]] == [
+  assert [(one["source"], one["kind"]) for one in question_rows.gather_changes(tmp_path)["rows"]] == [
     ("nq", "gained"),
     ("musique", "wrong"),
   ]

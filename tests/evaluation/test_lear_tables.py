@@ -13,7 +13,7 @@ import pytest
 from ragrl_jax import retrieval
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import records
-from ragrl_jax.evaluation.tables import commands_of, filling, matching, papers, writing
+from ragrl_jax.evaluation.tables import commands_of, filling, papers, writing
 from ragrl_jax.structs import Example, Passage
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def test_answers_of_the_extractor_itself_fill_no_row(tmp_path):
     step = records.read(
       paper_runs.evaluation(tmp_path / name, "lear:inference", [paper_runs.row(0, evidence="e")], **of)
     )
-    assert not any(not matching.unmet(row.run, step.facts) for row in papers.PAPERS["lear"].tables[5].rows)
+    assert not any(not filling.unmet(row.run, step.facts) for row in papers.PAPERS["lear"].tables[5].rows)
 
 
 @pytest.mark.long  # fourteen processes, of which six compile a small model

@@ -1,7 +1,7 @@
 """What an episode's text refers to: quotes, citations, judged steps."""
 
 from ragrl_jax import recipes, structs
-from ragrl_jax.report import marks
+from ragrl_jax.report import kept_traces
 from ragrl_jax.store import episodes
 
 EXAMPLE = structs.Example("q", "Where was Oda born?", ("Velmar",))
@@ -24,7 +24,7 @@ def row(*turns, prompt="Where was Oda born?", facts=None):
 def marked(*turns, **how):
   """The segments' marked runs; and their joined texts are the whole texts."""
   made = row(*turns, **how)
-  found = marks.marked(made)
+  found = kept_traces.marked(made)
   for segment, its in zip(made["segments"], found, strict=True):
     pairs = [(segment["text"], its)] if "runs" in its else zip([p["text"] for p in segment["found"]], its["found"])
     assert all(text == "".join(run[0] for run in its["runs"]) for text, its in pairs)
@@ -96,14 +96,14 @@ def test_citations_of_a_prompts_numbered_references():
 def test_a_prompt_after_a_search_without_results_is_not_cited():
   made = row("As rule [1] says, Velmar.", prompt="Rules:\n1. cite\nWhere?")
   made["segments"][0] |= dict(query="who", found=[])
-  first, said = marks.marked(made)
+  first, said = kept_traces.marked(made)
   assert first == {"found": []} and not only(said)
 
 
 def test_overlapping_spans_keep_the_first():
   spans = [(2, 6, "found", "one"), (4, 9, "near", "two"), (9, 9, "cite", "empty"), (0, 1, "cite", "three")]
-  assert marks.runs("abcdefghij", spans) == [["a", "cite", "three"], ["b"], ["cdef", "found", "one"], ["ghij"]]
-  assert marks.runs("", []) == [[""]]
+  assert kept_traces.runs("abcdefghij", spans) == [["a", "cite", "three"], ["b"], ["cdef", "found", "one"], ["ghij"]]
+  assert kept_traces.runs("", []) == [[""]]
 
 
 def test_judged_steps_have_their_basis():
@@ -116,7 +116,7 @@ def test_judged_steps_have_their_basis():
   ]
   facts = dict(information_think=(0.0,), think_answer=(None,), think_search=())
   episode = structs.Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
-  got = marks.judged(episodes.played(EXAMPLE, episode))
+  got = kept_traces.judged(episodes.played(EXAMPLE, episode))
   assert got == [
     dict(
       name="thought after results",
@@ -127,4 +127,4 @@ def test_judged_steps_have_their_basis():
     ),
     dict(name="answer after its thought", term="think_answer", claim="Velmar", basis="Velmar it is.", verdict=None),
   ]
-  assert marks.judged(row("x")) == []
+  assert kept_traces.judged(row("x")) == []

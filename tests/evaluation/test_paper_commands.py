@@ -17,7 +17,7 @@ from ragrl_jax import recipes
 from ragrl_jax.cli import configs
 from ragrl_jax.cli import main as main_lib
 from ragrl_jax.evaluation import records
-from ragrl_jax.evaluation.tables import commands_of, filling, matching, papers, writing
+from ragrl_jax.evaluation.tables import commands_of, filling, papers, writing
 
 
 def test_given_passages_fill_arenas_row_alone(tmp_path):
@@ -30,8 +30,8 @@ def test_given_passages_fill_arenas_row_alone(tmp_path):
   (arena,) = [row.run for row in papers.PAPERS["arena"].tables[0].rows if row.name == "ReSearch-7B"]
   (veritas,) = [run for paper, table, name, run in every_row() if (paper.name, table.name, name) == (
     "veritas", "Table 2", "ReSearch-7B-Instruct")]  # fmt: skip
-  assert not matching.unmet(arena, given) and matching.unmet(arena, searched)
-  assert not matching.unmet(veritas, searched) and matching.unmet(veritas, given)
+  assert not filling.unmet(arena, given) and filling.unmet(arena, searched)
+  assert not filling.unmet(veritas, searched) and filling.unmet(veritas, given)
 
 
 def every_row():
@@ -41,7 +41,7 @@ def every_row():
         if row.run is not None:
           yield paper, table, row.name, row.run
         if row.versus is not None:
-          yield paper, table, row.name + matching.VERSUS, row.versus
+          yield paper, table, row.name + filling.VERSUS, row.versus
 
 
 def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
@@ -52,7 +52,7 @@ def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
     key = (run, column.sets, column.flags, paper.name)
     if (known := made.get(str(key))) is None:
       known = made[str(key)] = records.linked(_made(tmp_path / str(number), run, column))[-1]
-    filled = matching.assigned(table, [known], False)
+    filled = filling.assigned(table, [known], False)
     named = [one for one, found in filled.items() if found]
     same = [one for _, of, one, other in every_row() if of is table and other == run]
     assert sorted(named) == sorted(same), f"{paper.name}, {table.name}, {name}: {named}"

@@ -10,7 +10,7 @@ from console import ragrl
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, retrieval, settings, structs
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import search_probe, swapped_results
+from ragrl_jax.evaluation import search_probe
 from ragrl_jax.store import changes
 from ragrl_jax.testing import scripted
 
@@ -224,8 +224,8 @@ def test_the_verdict_of_differences(kinds, verdict, says):
 
 def test_an_oracle_shows_what_the_episode_has_not_seen(index):
   two = EXAMPLES[1]
-  find = swapped_results.finders(EXAMPLES, index.corpus, 0)[swapped_results.ORACLE]
-  tools = swapped_results.SwappedTools(Tools(index), two, find, top_k=1)
+  find = search_probe.finders(EXAMPLES, index.corpus, 0)[search_probe.ORACLE]
+  tools = search_probe.SwappedTools(Tools(index), two, find, top_k=1)
   first, second = scripted.run(tools.search("x")), scripted.run(tools.search(PERSON(1)))
   assert (first, second) == ((two.passages[0],), (two.passages[1],))
   third = scripted.run(tools.search(PERSON(1)))
@@ -233,7 +233,7 @@ def test_an_oracle_shows_what_the_episode_has_not_seen(index):
 
 
 def test_drawn_results_depend_on_the_query_alone(index):
-  of = lambda seed: swapped_results.finders(EXAMPLES, index.corpus, seed)
+  of = lambda seed: search_probe.finders(EXAMPLES, index.corpus, seed)
   drawn = lambda name, query, seed=0: scripted.run(of(seed)[name](Tools(index), EXAMPLES[3], query, 3, set()))
   for name in ("random", "shuffled"):
     assert drawn(name, "a") == drawn(name, "a") and len(drawn(name, "a")) == 3

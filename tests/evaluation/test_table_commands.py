@@ -11,7 +11,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, structs
 from ragrl_jax.cli import commands  # noqa: F401  (it registers how flags are read)
 from ragrl_jax.evaluation import records
-from ragrl_jax.evaluation.tables import commands_of, filling, matching, papers
+from ragrl_jax.evaluation.tables import commands_of, filling, papers
 from ragrl_jax.testing import scripted
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -76,10 +76,10 @@ def test_agents_beside_when_to_search_read_five_passages():
   assert len(agents) == 4
   for run in agents:
     played = {"recipe": "released", "switches.agent": run.system, "switches.documents": "search"}
-    assert not matching.unmet(run, played | {"retrieval.top_k": 5}) and matching.unmet(
+    assert not filling.unmet(run, played | {"retrieval.top_k": 5}) and filling.unmet(
       run, played | {"retrieval.top_k": 3}
     )
-    assert not matching.unmet(run, {"recipe": "transcripts", "system": run.system})  # of transcripts it is not known
+    assert not filling.unmet(run, {"recipe": "transcripts", "system": run.system})  # of transcripts it is not known
     assert "--config.retrieval.top_k=5" in run.flags
 
 

@@ -348,7 +348,7 @@ def test_processes_share_a_port_and_reload_together(tmp_path, folder):
 
 LOADS_ONCE = """
 import os, pathlib, sys
-from ragrl_jax.retrieval.processes import Processes
+from ragrl_jax.retrieval.server import Processes
 
 def work(loaded, row, *, ready):
   if loaded.exists():

@@ -13,7 +13,7 @@ from patience import LIMIT_S, reached, until
 from small_engine import engine, requests, rollout
 
 from ragrl_jax import structs
-from ragrl_jax.rollout import collect, dispatch, episode_tools, multihost
+from ragrl_jax.rollout import collect, dispatch, multihost
 
 
 def blocked(played):
@@ -157,7 +157,7 @@ def test_the_engine_sleeps_while_all_rows_wait():
 def test_waits_for_verdicts_and_for_searches_are_reported_apart(monkeypatch):
   """By a clock that only the tools move: all four search for 0.15 s, then all four are judged for 0.3 s."""
   now, come = [0.0], []
-  for module in (collect, episode_tools):
+  for module in (collect, tools_lib):
     monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: now[0]))
 
   async def all_wait(count, then):

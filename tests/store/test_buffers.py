@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax import structs
-from ragrl_jax.store import buffers
+from ragrl_jax.rollout import multihost
 
 MODEL, ENVIRONMENT = structs.MODEL, structs.ENVIRONMENT
 FOUND = (structs.Passage("p1", "Mazur", "Mazur is the river of Kel.", 2.5), structs.Passage("p2", "", "x\u2028\ud800"))
@@ -49,18 +49,18 @@ EPISODES = [
 
 
 def test_no_field_of_an_episode_is_forgotten():
-  assert {*buffers._PLAIN, "segments", "facts", "starts"} == {
+  assert {*multihost._PLAIN, "segments", "facts", "starts"} == {
     field.name for field in dataclasses.fields(structs.Episode)
   }
 
 
 def test_every_bit_is_restored():
-  found = buffers.unpack(buffers.pack(EPISODES, decode), decode)
+  found = multihost.unpack(multihost.pack(EPISODES, decode), decode)
   plain = lambda episode: dataclasses.replace(episode, facts={})
   assert [plain(one) for one in found] == [plain(one) for one in EPISODES]
   assert [repr(one) for one in found] == [repr(one) for one in EPISODES]  # facts, signs of zeros, types
   assert found[0].facts["vectors"].dtype == np.float32
-  assert buffers.unpack(buffers.pack([], decode), decode) == []
+  assert multihost.unpack(multihost.pack([], decode), decode) == []
 
 
 def test_nothing_is_unpickled(monkeypatch):
@@ -69,10 +69,10 @@ def test_nothing_is_unpickled(monkeypatch):
 
   for module, name in ((pickle, "loads"), (pickle, "load"), (pickle, "Unpickler"), (np, "load")):
     monkeypatch.setattr(module, name, refuse)
-  assert len(buffers.unpack(buffers.pack(EPISODES, decode), decode)) == 3
+  assert len(multihost.unpack(multihost.pack(EPISODES, decode), decode)) == 3
   malicious = pickle.dumps(io.BytesIO)
   with pytest.raises(Exception, match="buffer|incorrect header|decompress"):
-    buffers.unpack(malicious, decode)
+    multihost.unpack(malicious, decode)
 
 
 def texts(rng, words):
@@ -99,7 +99,7 @@ def test_a_token_costs_at_most_six_bytes(turns, said, searched):
           ids = tuple(texts(rng, searched).tolist())
           segments.append(structs.Segment(ENVIRONMENT, ids, spell(ids), query=spell(ids[:8]), found=found))
       episodes.append(structs.Episode(tuple(segments), {"verdict": 1.0}, 3, "answer", "", prompt, sample, f"q{prompt}"))
-  packed = buffers.pack(episodes, spell)
+  packed = multihost.pack(episodes, spell)
   tokens = sum(episode.num_tokens for episode in episodes)
-  assert buffers.unpack(packed, spell) == episodes
+  assert multihost.unpack(packed, spell) == episodes
   assert len(packed) / tokens <= 6.0, len(packed) / tokens

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from ragrl_jax import judging, settings
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.core.text import aligned
-from ragrl_jax.evaluation import comparison, played_rows, seeds
+from ragrl_jax.evaluation import answer_files, comparison, played_rows
 from ragrl_jax.recipes import steps
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import compile_cache, jsonl
@@ -40,7 +40,7 @@ JUDGED = flags.DEFINE_multi_enum(
 
 def main():
   """Runs `ragrl faithfulness`."""
-  folders = [part for folder in sorted(glob.glob(EPISODES.value)) for part in seeds.parts(pathlib.Path(folder))]
+  folders = [part for folder in sorted(glob.glob(EPISODES.value)) for part in answer_files.parts(pathlib.Path(folder))]
   if not (folders := [folder for folder in folders if folder.is_dir()]):
     raise FileNotFoundError(f"--episodes={EPISODES.value}: there is no such folder.")
   groups = played_rows.systems(folders)
