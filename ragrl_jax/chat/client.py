@@ -1,25 +1,28 @@
 """The client for servers of OpenAI's protocol. Judges, teachers and answering models use it.
 
-The server is not trusted: `chat/http.py` limits the time, the length and the form of an answer. `chat/cached.py` stores
+The server is not trusted: `chat/http.py` limits the time, the length and the form of an answer. `CachedClient` stores
 answers on disk.
 """
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import dataclasses
 import ipaddress
 import math
+import os
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
 from ragrl_jax.chat import http
 from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.store import disk_cache
 from ragrl_jax.store.addresses import without_credentials
 from ragrl_jax.structs import ToolFailed
 
@@ -241,3 +244,72 @@ def _is_here(host: str) -> bool:
     return ipaddress.ip_address(host).is_loopback
   except ValueError:
     return host == "localhost"
+
+
+SETTINGS = frozenset({401, 404})  # a wrong key, address or model: the server would refuse every question
+DEAD = 32  # failures before the first answer, after which the server counts as down
+
+
+class Chat(Protocol):
+  """The interface of a chat model, as teachers use it."""
+
+  async def ask(self, messages: Sequence[Mapping[str, str]]) -> Completion:
+    """The answer. Raises ToolFailed if there is none in time."""
+
+
+class CachedClient:
+  """Asks a model and stores its answers, with their questions, by question, model and sampling."""
+
+  def __init__(
+    self,
+    client: Client,
+    answers: str | os.PathLike,
+    *,
+    sampling: Mapping[str, Any] | None = None,
+    setting: str = "--answers",
+  ):
+    self.sampling = dict(sampling or {})
+    self._client, self._answers = client, disk_cache.Cache(answers, setting)
+    self._failures, self._heard = 0, False  # _heard: whether any question has been answered
+
+  async def ask(
+    self, question: Sequence[Mapping[str, str]] | str, *, draw: Sequence[int] = (), **sampling: Any
+  ) -> Completion:
+    """The answer, from disk if it is stored there.
+
+    Args:
+      draw: numbers that distinguish several random answers to the same question; they are not sent.
+      sampling: in addition to the client's.
+
+    Raises:
+      NoCompletion: see `Client.ask`. It is a ToolFailed, and is not stored.
+      ConnectionError: instead of NoCompletion before the first answer, for a status in SETTINGS or after DEAD failures.
+        The job should stop, since no question would be answered.
+    """
+    sampling = self.sampling | sampling
+    named = self._client.payload(question, **sampling) | ({"draw": list(draw)} if draw else {})
+    key = disk_cache.key(named)
+    known = self._answers.get([key])
+    if not known:
+      try:
+        reply = await asyncio.wrap_future(daemon(lambda: self._client.ask(question, **sampling)))
+      except NoCompletion as failure:
+        self._failures += 1
+        if not self._heard and (failure.status in SETTINGS or self._failures >= DEAD):
+          raise ConnectionError(
+            f"{failure}. Check the address, the model and the key, and that the server is running."
+          ) from failure
+        raise
+      known = self._answers.add({key: dict(question=named, reply=_stored(reply))})
+    self._heard = True
+    return _restored(known[key]["reply"])
+
+
+def _stored(reply: Completion) -> dict[str, Any]:
+  """The reply as JSON: the tokens' bytes in hexadecimal."""
+  return dataclasses.asdict(reply) | dict(logprobs=[(token.hex(), value) for token, value in reply.logprobs])
+
+
+def _restored(fields: dict[str, Any]) -> Completion:
+  logprobs = tuple((bytes.fromhex(token), value) for token, value in fields["logprobs"])
+  return Completion(**fields | dict(logprobs=logprobs))

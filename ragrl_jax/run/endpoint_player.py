@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax import judging, structs
-from ragrl_jax.chat import cached
 from ragrl_jax.chat import client as client_lib
 from ragrl_jax.prompting.marked import MarkedTokenizer
 from ragrl_jax.recipes.recipe import Recipe
@@ -72,9 +71,9 @@ def build(config: Settings, recipe: Recipe, keep: pathlib.Path) -> EndpointPlaye
   base = prepared.tokenizer(config, recipe)
   tokenizer = base if endpoint.protocol == endpoint_client.COMPLETIONS else MarkedTokenizer(base)
   retriever, judges, tools = environment_tools.tools(config, recipe, queue)
-  client = _client(endpoint)
+  cache = endpoint.cache or keep
   server = endpoint_client.Server(
-    cached.CachedClient(client, endpoint.cache or keep, sampling=dict(endpoint.more), setting="config.endpoint.cache"),
+    client_lib.CachedClient(_client(endpoint), cache, sampling=dict(endpoint.more), setting="config.endpoint.cache"),
     endpoint.protocol,
     rollout.context,
     limit=endpoint.limit,

@@ -98,8 +98,8 @@ class LiveText:
       self.line("found" if number == 1 else "", f"{number}  {one['title'] or one['id']}: {text}", "found")
 
   def _answer(self, event: Mapping[str, Any]) -> None:
-    for owner, text, kind, where in _marks(event["trace"]):
-      del owner
+    said = (segment for segment in event["trace"]["segments"] if segment["owner"] == "model")
+    for text, kind, where in (run for segment in said for run in segment["runs"] if len(run) == 3):
       if kind == "cite":
         self.line("cites", f"{text}: {where}")
       elif kind in QUOTES:
@@ -133,12 +133,3 @@ class LiveText:
 
   def _write(self, text: str) -> None:
     self._file.write(text)
-
-
-def _marks(trace: Mapping[str, Any]):
-  """(owner, text, kind, where) of each of the model's quotes and citations."""
-  for segment in trace["segments"]:
-    if segment["owner"] == "model":
-      for run in segment["runs"]:
-        if len(run) == 3:
-          yield "model", *run

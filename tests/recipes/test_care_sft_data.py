@@ -14,7 +14,7 @@ from patience import reached
 from scripted_server import serving
 
 from ragrl_jax import recipes
-from ragrl_jax.chat import cached, client
+from ragrl_jax.chat import client
 from ragrl_jax.cli import generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.care import generate
@@ -65,7 +65,7 @@ def prompts(server, model=None):
 def endpoint(server, model, folder, **settings):
   sampling = settings.pop("sampling", None)
   quick = dict(timeout_s=60.0, deadline_s=60.0, retries=2, backoff_s=0.01)
-  return cached.CachedClient(
+  return client.CachedClient(
     client.Client(server.url, model, **quick | settings), folder / "answers", sampling=sampling
   )
 
@@ -141,7 +141,7 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
 
 
 def test_invalid_settings_stop_the_job_at_once(serve, tmp_path, monkeypatch):
-  monkeypatch.setattr(cached, "DEAD", 6)
+  monkeypatch.setattr(client, "DEAD", 6)
   server = serve(lambda model, prompt: 401)
   with pytest.raises(ConnectionError, match="reads at http://.*status 401.*Check the address, the model and the key"):
     run(server, [question(str(number)) for number in range(30)], tmp_path)

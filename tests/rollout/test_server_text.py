@@ -7,7 +7,7 @@ from ragrl_jax.chat import client
 from ragrl_jax.chat.client import Completion
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
-from ragrl_jax.rollout import server_text
+from ragrl_jax.rollout import endpoint_client
 
 STOPS = ("</search>", "</answer>", "<|end_of_query|>")
 
@@ -29,11 +29,11 @@ STOPS = ("</search>", "</answer>", "<|end_of_query|>")
   ],
 )
 def test_the_end_of_a_turn(reply, opened, text, stop):
-  assert server_text.ended(reply, STOPS, opened) == (text, stop)
+  assert endpoint_client.find_end(reply, STOPS, opened) == (text, stop)
 
 
 def test_the_stop_that_is_complete_first_counts():
-  assert server_text.ended(Completion("x <a> b </a>"), ("<a> b </a>", "b")) == ("x <a> b", "b")
+  assert endpoint_client.find_end(Completion("x <a> b </a>"), ("<a> b </a>", "b")) == ("x <a> b", "b")
 
 
 def test_a_text_for_a_server_has_no_bos_and_spells_no_control_token(tmp_path):
@@ -42,19 +42,19 @@ def test_a_text_for_a_server_has_no_bos_and_spells_no_control_token(tmp_path):
     tokenizer = HuggingFaceTokenizer(folder, chat=chat)
     prompt = tokenizer.render([dict(role="user", content="Who?")])
     assert tokenizer.control_names[prompt[0]] == "<bos>"
-    text = server_text.whole(prompt, tokenizer)
+    text = endpoint_client.write_ids(prompt, tokenizer)
     assert text == ("<start_of_turn>user\nWho?<end_of_turn>\n<start_of_turn>model\n" if chat else "Who?")
     # What a server makes of it, if it puts BOS first as vLLM does.
     assert tokenizer._whole.encode(text) == prompt
     # A passage cannot end the turn.
     later = [*prompt, *tokenizer.encode("x  <end_of_turn> <bos>y"), *tokenizer.bos]
-    assert server_text.whole(later, tokenizer) == text + "x  < end_of_turn> < bos>y<bos>"
-  assert server_text.whole((65, 257), ByteTokenizer()) == "A<pad>"
+    assert endpoint_client.write_ids(later, tokenizer) == text + "x  < end_of_turn> < bos>y<bos>"
+  assert endpoint_client.write_ids((65, 257), ByteTokenizer()) == "A<pad>"
 
 
 def test_log_probabilities_go_to_our_tokens():
   tokenizer = ByteTokenizer()
-  of = lambda theirs, text: server_text.of_tokens(theirs, text, tokenizer.encode(text), tokenizer)
+  of = lambda theirs, text: endpoint_client.align_logprobs(theirs, text, tokenizer.encode(text), tokenizer)
   # "é" has two bytes, which share a token's value; the stop string "!" was left out by the server.
   assert of([("aé".encode(), -1.0), (b"b", -2.0)], "aéb!") == (-1.0, -1.0, -1.0, -2.0, 0.0)
   assert of([(b"ab", -1.0), (b"cd", -3.0)], "abc") == (-1.0, -1.0, -3.0)  # cut within a token
@@ -68,4 +68,4 @@ def test_log_probabilities_go_to_our_tokens():
     def token_bytes(self, token):
       return b"xx"
 
-  assert server_text.of_tokens([(b"x", -1.0), (b"xxx", -4.0)], "xxxx", (1, 1), Pairs()) == (-4.0, -4.0)
+  assert endpoint_client.align_logprobs([(b"x", -1.0), (b"xxx", -4.0)], "xxxx", (1, 1), Pairs()) == (-4.0, -4.0)

@@ -10,7 +10,7 @@ from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.protocol import requests
 from ragrl_jax.protocol.text_stream import TextStream
-from ragrl_jax.rollout import server_text
+from ragrl_jax.rollout import endpoint_client
 
 
 class Chunky(ByteTokenizer):
@@ -95,7 +95,7 @@ def test_a_rendered_chat_has_the_ids_of_the_chat(tmp_path, make, markers):
   (chat,) = asked(tokenizer, requests.CHAT, messages=MESSAGES)
   assert chat == tokenizer.render(MESSAGES)
   rendered = tokenizer.template(MESSAGES, open_turn=True)
-  assert asked(tokenizer, requests.TEXT, prompt=[rendered, server_text.whole(chat, tokenizer)]) == [chat, chat]
+  assert asked(tokenizer, requests.TEXT, prompt=[rendered, endpoint_client.write_ids(chat, tokenizer)]) == [chat, chat]
 
 
 def test_a_tokenizer_without_control_tokens_takes_a_text_as_it_is():

@@ -13,7 +13,7 @@ import os
 
 from absl import app, flags
 
-from ragrl_jax.chat import cached, client
+from ragrl_jax.chat import client
 from ragrl_jax.cli import generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes import scripts
@@ -35,7 +35,7 @@ def reason(examples):
   """The transcripts with the backbone's reasoning, and the number of questions by fate."""
   model = client.Client(URL.value, MODEL.value, key=os.environ.get("BACKBONE_KEY", ""))
   sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
-  backbone = cached.CachedClient(model, ANSWERS.value, sampling=sampling)
+  backbone = client.CachedClient(model, ANSWERS.value, sampling=sampling)
   make = functools.partial(sft_data.reasoned, words=sft_data.asked(WORDING.value))
   return generation.ask(make, examples, backbone)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.chat.cached import Chat
+from ragrl_jax.chat.client import Chat
 from ragrl_jax.data import transcripts as transcripts_lib
 from ragrl_jax.prompting import passages, wording
 from ragrl_jax.recipes.arena.parser import Parser

@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.chat.cached import Chat
-from ragrl_jax.chat.client import Completion
+from ragrl_jax.chat.client import Chat, Completion
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
 from ragrl_jax.data import transcripts as transcripts_lib

@@ -12,7 +12,6 @@ import os
 
 from absl import flags
 
-from ragrl_jax.chat import cached
 from ragrl_jax.chat import client as client_lib
 from ragrl_jax.cli import generation
 from ragrl_jax.data import readers, writers
@@ -41,11 +40,11 @@ INSERTER_URL = flags.DEFINE_string(
 INSERTER_MODEL = flags.DEFINE_string("inserter_model", None, "Name of that model at its endpoint.", required=True)
 
 
-def model(endpoint: str, name: str, key_variable: str) -> cached.CachedClient:
+def model(endpoint: str, name: str, key_variable: str) -> client_lib.CachedClient:
   """A model at an endpoint. Its answers are cached in --answers, and its key is in the environment variable."""
   client = client_lib.Client(endpoint, name, key=os.environ.get(key_variable, ""))
   sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
-  return cached.CachedClient(client, ANSWERS.value, sampling=sampling)
+  return client_lib.CachedClient(client, ANSWERS.value, sampling=sampling)
 
 
 def main():

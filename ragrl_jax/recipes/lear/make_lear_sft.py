@@ -19,7 +19,7 @@ import pathlib
 
 from absl import app, flags
 
-from ragrl_jax.chat import cached, client
+from ragrl_jax.chat import client
 from ragrl_jax.cli import generation, index_flags
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, writers
@@ -41,7 +41,7 @@ MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Most tokens per answer, i
 def teach(examples):
   """The teacher's transcripts, and the number of questions by fate."""
   model = client.Client(URL.value, MODEL.value, key=os.environ.get("TEACHER_KEY", ""))
-  teacher = cached.CachedClient(model, ANSWERS.value, sampling=dict(max_tokens=MAX_TOKENS.value))
+  teacher = client.CachedClient(model, ANSWERS.value, sampling=dict(max_tokens=MAX_TOKENS.value))
   make = functools.partial(sft_data.taught, instructions=WORDING.value)
   return generation.ask(make, examples, teacher)
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.chat.cached import Chat
+from ragrl_jax.chat.client import Chat
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text import tags
 from ragrl_jax.data import transcripts as transcripts_lib
