@@ -6,7 +6,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).parents[1]
 README = "README.md"
 CONFIG = "configs/arena.py"
-RECIPE = tuple(f"ragrl_jax/recipes/arena/{part}.py" for part in "prompt parser play reward recipe".split())
+RECIPE = tuple(f"ragrl_jax/recipes/arena/{part}.py" for part in "prompt reward recipe".split())
 TRAIN, ENGINE, LOSSES = "ragrl_jax/jobs/train.py", "ragrl_jax/engine/engine.py", "ragrl_jax/core/losses.py"
 PATH = (CONFIG, *RECIPE, TRAIN, ENGINE, LOSSES)
 RECIPE_README = "ragrl_jax/recipes/arena/README.md"

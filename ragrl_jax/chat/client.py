@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import httpx
 
 from ragrl_jax.chat import http
-from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.store import disk_cache
 from ragrl_jax.store.addresses import without_credentials
 from ragrl_jax.structs import ToolFailed

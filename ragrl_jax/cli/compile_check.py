@@ -21,7 +21,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu and the CUDA plugin serv
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 from ragrl_jax.models.shapes import SHAPES
-from ragrl_jax.plan import compiled, report_tables
+from ragrl_jax.plan import compiled, summary
 from ragrl_jax.plan import index as index_lib
 from ragrl_jax.retrieval import device
 
@@ -67,5 +67,5 @@ def main():
     only=tuple(ONLY.value),
     index=index,
   )
-  print(json.dumps(report.to_json(), indent=1) if JSON.value else report_tables.text(report))
+  print(json.dumps(report.to_json(), indent=1) if JSON.value else summary.text(report))
   sys.exit(not report.fits)

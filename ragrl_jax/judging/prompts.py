@@ -12,8 +12,8 @@ import json
 import re
 from collections.abc import Callable
 
+from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.core.text.normalize import normalize
-from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.judging import judge_api
 from ragrl_jax.prompting import wording as wording_lib
 from ragrl_jax.prompting.passages import neutral

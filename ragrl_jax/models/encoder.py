@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from ragrl_jax.core.text import beginnings
-from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.models import bert, encoder_settings, families, hf, tensors, weights
 from ragrl_jax.models.encoder_settings import EncoderSettings
 from ragrl_jax.parallel import rules

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting import chat
 
 

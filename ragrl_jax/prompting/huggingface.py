@@ -12,7 +12,7 @@ import jinja2
 import tokenizers
 import transformers
 
-from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting import chat as chat_lib
 from ragrl_jax.prompting import declared
 

@@ -8,7 +8,7 @@ import sentencepiece
 from google.protobuf import message
 from sentencepiece import sentencepiece_model_pb2
 
-from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting import chat
 
 SPACE = "\u2581"  # stands for a space in pieces, so the character itself is also decoded as a space

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.core.text.forms import well_formed
 
 SLOW_S = 5.0  # time limit for sending an error, in seconds
 

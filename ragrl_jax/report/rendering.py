@@ -15,7 +15,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.report import kept_traces
 from ragrl_jax.store import jsonl
 

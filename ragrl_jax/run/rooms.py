@@ -15,7 +15,7 @@ from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import dispatch, group_sampler
-from ragrl_jax.run import contents, information, questions, remote_teacher, rewards, rollback, teaching
+from ragrl_jax.run import contents, information, questions, rewards, rollback, teaching
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.prepared import Prepared
 from ragrl_jax.store import checkpoint
@@ -37,7 +37,7 @@ class Rooms:
   packing: dict[str, Any]  # how rows are packed, see packing.pack_items
   given: bool  # whether the settings have the rows' lengths
   unmeasured: dict[str, int] | None  # what row_layout.chosen needs besides items; None: given lengths are checked
-  remote: remote_teacher.RemoteTeacher | None  # a teacher behind a server
+  remote: teaching.RemoteTeacher | None  # a teacher behind a server
 
   def load(self, step: int, state: TrainState) -> None:
     """Loads the weights that sample this step, unless its groups have been sampled."""
@@ -150,7 +150,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
   if recipe.paced is not None:
     player.recipe = recipe.paced(len(examples) / rollout.prompts_per_step)
   taught = config.loss.teacher
-  remote = remote_teacher.RemoteTeacher(taught, prepared.tokenizer) if taught.remote else None
+  remote = teaching.RemoteTeacher(taught, prepared.tokenizer) if taught.remote else None
   # Several hosts score copies of the episodes, which they get when all have ended.
   beside = None if run is None or hosts.count() > 1 else run.thread
   measured = lambda episode: scorer.begin(beside, player.recipe, sampler.example(episode), episode)

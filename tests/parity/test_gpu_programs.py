@@ -6,7 +6,7 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.plan import aot, collective_groups, compiled, gpu_kernels, gpus, index, report_tables
+from ragrl_jax.plan import aot, collective_groups, compiled, gpu_kernels, gpus, index, summary
 
 pytestmark = pytest.mark.parity
 
@@ -84,7 +84,7 @@ def test_what_does_not_fit_on_a_gpu_is_reported():
   config.rollout.rows = 4_000_000
   report = compiled.check(config, "h200:1", only=("learner: apply",))
   assert not report.fits and report.needed > report.chip.hbm
-  assert "IT DOES NOT FIT" in report_tables.text(report)
+  assert "IT DOES NOT FIT" in summary.text(report)
   found = report.to_json()
   assert found["capacity"] == report.chip.hbm and found["programs"][0]["kernels"] == report.programs[0].kernels > 0
 

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from ragrl_jax.plan import aot, chips, gpus, report_tables
+from ragrl_jax.plan import aot, chips, gpus, summary
 from ragrl_jax.plan.summary import Conversation, Program, Report
 
 
@@ -104,12 +104,12 @@ def test_a_gpus_links_are_named():
 
 
 def test_the_table_of_a_gpu_run():
-  text = report_tables.text(report("h200:2x8", GIB))
+  text = summary.text(report("h200:2x8", GIB))
   assert "between hosts GB" in text and "1,500 a token" in text and "It fits." in text
   assert "5 all-gather (4 between hosts), 2 all-reduce" in text
   head, line = (next(x for x in text.splitlines() if x.startswith(name)) for name in ("program", "engine: decode"))
   assert "host-read loops  conditions" in head and line.split("a token")[1].split()[:2] == ["2", "3"]
-  text = report_tables.text(report("v5p:4x4x4", GIB))
+  text = summary.text(report("v5p:4x4x4", GIB))
   assert "between slices GB" in text and "kernels" not in text
   # 95.74 GiB, less 1 that stays and 2 of temporaries: 370 conversations of a quarter, of which the kernel reaches 200.
   assert "92.74 GiB a chip are free" in text and "400 conversations an engine, on 2 replicas" in text
@@ -119,7 +119,7 @@ def test_the_table_of_a_gpu_run():
 @pytest.mark.parametrize("gib, says", [(100, ""), (110, "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92"), (130, "")])
 def test_needing_more_memory_than_jax_reserves_is_reported(gib, says):
   found = report("h200:8", gib * GIB)  # 75 % of an H200 are 104.8 GiB, and 92 % are 128.5
-  text = report_tables.text(found)
+  text = summary.text(found)
   assert found.fits == (gib < 120) and ("XLA_PYTHON" in text) == bool(says) and says in text
 
 

@@ -8,7 +8,7 @@ import scale_search as search
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.shapes import SHAPES
-from ragrl_jax.plan import report_tables, workload
+from ragrl_jax.plan import summary, workload
 from ragrl_jax.plan.memory import Axes
 
 SHAPE = DecoderConfig(
@@ -181,15 +181,15 @@ def test_an_engine_spans_the_fewest_hosts_that_hold_it():
   assert (where.spans(4), where.spans(8), where.spans(3), estimate.Slice("v6e:2x2", 4).spans(8)) == (1, 2, 0, 0)
   choice, report = search.best(config, model, where, margin=0.05)
   assert (choice.tensor, report.span, report.fewest, report.fits) == (8, 2, 2, True)
-  assert "cache rows an engine, on 2 hosts" in report_tables.text(report)
+  assert "cache rows an engine, on 2 hosts" in summary.text(report)
   narrow = dataclasses.replace(choice, tensor=4, pages=0)
   report = estimate.estimate(narrow.into(config), model, where)
-  said = report_tables.text(report)
+  said = summary.text(report)
   assert (report.span, report.fits) == (1, False) and "IT DOES NOT FIT" in said
   assert "weights do not fit on 1 host, but on 2 hosts: raise config.rollout.mesh.tensor" in said
   v5e = estimate.Slice("v5e:16x16", 256)
   assert search.best(config, model, v5e, margin=0.05) is None
-  said = report_tables.text(estimate.estimate(choice.into(config), model, v5e))
+  said = summary.text(estimate.estimate(choice.into(config), model, v5e))
   assert "do not fit on 2 hosts, nor on more of them" in said and "key-value heads" in said
 
 

@@ -9,7 +9,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.evaluation import harness
 from ragrl_jax.prompting.bytes import ByteTokenizer
-from ragrl_jax.recipes.untrained import flare
+from ragrl_jax.recipes.untrained import several
 from ragrl_jax.run import rewards
 from ragrl_jax.run.prepared import prepare
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage, Segment, ToolFailed
@@ -127,7 +127,7 @@ def test_flare_cuts_a_draft_with_broken_characters_after_its_sentence(said):
   ids = tuple(said + b" Next one")
   tokenizer = ByteTokenizer()
   draft = Segment(MODEL, ids, tokenizer.decode(ids), logprobs=(0.0,) * len(ids))
-  assert bytes(flare._first(draft, tokenizer).ids) == said
+  assert bytes(several._first(draft, tokenizer).ids) == said
 
 
 def test_flare_keeps_drafts_when_no_search_is_left_and_ends():

@@ -8,7 +8,7 @@ import pytest
 from ragrl_jax import recipes
 from ragrl_jax.evaluation import foreign_transcripts
 from ragrl_jax.recipes.released.agents import AGENTS
-from ragrl_jax.recipes.released.play import NOTHING, shortened
+from ragrl_jax.recipes.released.recipe import NOTHING, shortened
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 from ragrl_jax.testing import scripted
 

@@ -7,8 +7,7 @@ from papers import players
 from ragrl_jax import recipes
 from ragrl_jax.data import synthetic
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.when_to_search.recipe import settled_step
-from ragrl_jax.recipes.when_to_search.reward import in_shape
+from ragrl_jax.recipes.when_to_search.recipe import in_shape, settled_step
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 

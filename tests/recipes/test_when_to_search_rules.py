@@ -9,7 +9,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.when_to_search.reward import in_shape
+from ragrl_jax.recipes.when_to_search.recipe import in_shape
 from ragrl_jax.run.prepared import prepare
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted

@@ -11,7 +11,7 @@ from ragrl_jax.learner import packing
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.tokenizer import load_tokenizer
-from ragrl_jax.run import remote_teacher, rewards, teaching
+from ragrl_jax.run import rewards, teaching
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 
 RECIPE = recipes.get("search_r1")
@@ -107,7 +107,7 @@ def test_a_server_scores_the_ids_it_is_given(monkeypatch):
     teaching=np.full(len(text), weight, np.float32),
   )  # fmt: skip
   with serving(scoring()) as (endpoint, server):
-    made = remote_teacher.RemoteTeacher(behind(endpoint), ByteTokenizer())
+    made = teaching.RemoteTeacher(behind(endpoint), ByteTokenizer())
     first, second, third = teaching.heard([item(b"abc", 1.0), item(b"no", 0.0), item(b"de", 1.0)], made)
   np.testing.assert_allclose(first.heard, [0, -0.98, -0.99], rtol=1e-6)
   np.testing.assert_allclose(third.heard, [0, -1.01], rtol=1e-6)
@@ -120,9 +120,9 @@ def test_a_server_scores_the_ids_it_is_given(monkeypatch):
 
 def test_a_server_with_other_tokens_or_without_scores_is_refused():
   with serving(scoring(shift=1)) as (endpoint, _), pytest.raises(ValueError, match="must have the policy's tokenizer"):
-    remote_teacher.RemoteTeacher(behind(endpoint), ByteTokenizer())
+    teaching.RemoteTeacher(behind(endpoint), ByteTokenizer())
   with serving(scoring(cut=3)) as (endpoint, _), pytest.raises(NoCompletion, match="3 log-probabilities for 68 ids"):
-    remote_teacher.RemoteTeacher(behind(endpoint), ByteTokenizer())
+    teaching.RemoteTeacher(behind(endpoint), ByteTokenizer())
 
 
 @pytest.mark.parametrize(

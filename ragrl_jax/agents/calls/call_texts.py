@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax.agents.calls.formats import JSON, TAGGED, ToolFormat
-from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.protocol.requests import ToolCall
 
 _FUNCTION = re.compile(r"\s*<function=([^<>\s]+)>(.*?)</function>\s*", re.DOTALL)

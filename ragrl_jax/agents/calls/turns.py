@@ -17,7 +17,7 @@ from typing import Any
 
 from ragrl_jax.agents.calls import call_texts, formats
 from ragrl_jax.agents.calls.formats import ToolFormat
-from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting import chat
 from ragrl_jax.protocol.requests import ToolCall
 

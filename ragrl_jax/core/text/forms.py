@@ -39,3 +39,12 @@ def typed(text: str) -> str:
 def plain(text: str) -> str:
   """A stricter form, for texts that must not pass as different: `typed`, NFKC, no case, look-alikes as Latin."""
   return typed(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())).translate(_ALIKE)
+
+
+def well_formed(text: str) -> str:
+  """The text with surrogate pairs joined to one character, and lone surrogates replaced by U+FFFD."""
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+  return text

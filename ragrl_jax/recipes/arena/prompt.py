@@ -1,6 +1,11 @@
-"""The prompt: shows question and passages, and names the sections of the reply. Next: parser.py."""
+"""The prompt: shows question and passages, and names the sections of the reply; and their parser. Next: reward.py."""
 
+import dataclasses
+import re
+
+from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages, wording
+from ragrl_jax.recipes import parts
 from ragrl_jax.structs import Example
 
 # The sections of a reply, in order: ARENA's, and its baselines'.
@@ -41,3 +46,24 @@ class Prompt:
     """The chat messages that open the episode: question and numbered references."""
     references = passages.numbered(example.passages, titles=self._titles)
     return self._wording.messages(question=example.question, references=references)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parser(parts.SectionParser):
+  """Reads single sections as `parts.SectionParser` does: `section`, `answer`.
+
+  Attributes:
+    shape: "strict": the text consists of the sections, with only white space around them, and no body contains one of
+      their tags. "repo": as in the authors' code, which allows further lines at the end and forbids "a < b".
+  """
+
+  shape: str = "strict"
+
+  def in_shape(self, text: str) -> bool:
+    """Whether the text has every section, in order, as `shape` requires."""
+    text = self.reply(text, self.sections[0])
+    if self.shape == "repo":  # no "<" in a body; after the answer only the line must end, not the text
+      pattern = r"\s*".join(f"<{name}>[^<]*</{name}>" for name in self.sections)
+      return re.match(f"{pattern}$", text, re.MULTILINE) is not None
+    found = tags.sections(text, self.sections) if text.startswith(f"<{self.sections[0]}>") else None
+    return found is not None and tuple(part.name for part in found) == self.sections

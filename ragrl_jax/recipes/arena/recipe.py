@@ -1,16 +1,20 @@
-"""The recipe: presets and parts put together (ARENA, arXiv 2505.13258; README.md). Next: ragrl_jax/jobs/train.py."""
+"""The recipe: presets, episode, and parts put together (ARENA, arXiv 2505.13258; README.md). Next: ragrl_jax/jobs/train.py."""
 
 import dataclasses
 import functools
+import random
+from collections.abc import Sequence
 from typing import Any
 
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.judging import references
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.arena import demonstrate, measures
-from ragrl_jax.recipes.arena import play as play_lib
-from ragrl_jax.recipes.arena.parser import Parser
-from ragrl_jax.recipes.arena.prompt import INSTRUCTIONS, SECTIONS, Prompt
+from ragrl_jax.recipes import scripts
+from ragrl_jax.recipes.arena import measures
+from ragrl_jax.recipes.arena.prompt import INSTRUCTIONS, SECTIONS, Parser, Prompt
 from ragrl_jax.recipes.arena.reward import ACCURACY, Reward
 from ragrl_jax.settings.fields import setting
+from ragrl_jax.structs import Episode, Example, Policy, Segment, Tools
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,31 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+def make_play(prompt: Prompt, parser: Parser, *, stops: Sequence[str], judge: bool):
+  """The coroutine with these settings. judge: ask for a verdict on each answer that is not exactly right."""
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    talk = policy.start(prompt.messages(example))
+    said = await parser.say(talk, stops)
+    episode = talk.end("answer" if said.stop in stops else None)  # frees its pages while the judge reads
+    answer = parser.answer(episode.model_text)
+    if not judge or not answer or not example.golds or qa.exact_match(answer, example.golds, style="spaced"):
+      return episode
+    (verdict,) = await tools.judge([(references(example.golds), answer)])
+    return dataclasses.replace(episode, facts=dict(correct=verdict))
+
+  return play
+
+
+def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, reply: str) -> str:
+  """See `Recipe.script`. reply: a key of SECTIONS."""
+  facts, answer = scripts.facts(example), scripts.answer(example)
+  thought = " ".join(f"[{fact.number}] says: {fact.sentence}" for fact in facts)
+  thought = f"{thought} So the answer is {answer}."
+  bodies = dict(relevance=sorted({fact.number for fact in facts}), analysis=thought, think=thought, answer=answer)
+  return "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in SECTIONS[reply])
+
+
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   prompt = Prompt(switches.instructions, switches.reply, switches.titles)
@@ -50,7 +79,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     name="arena",
     prompt=prompt,
     parser=parser,
-    play=play_lib.build(prompt, parser, stops=stops, judge=switches.accuracy == "judge"),
+    play=make_play(prompt, parser, stops=stops, judge=switches.accuracy == "judge"),
     judges_golds=switches.accuracy == "judge",
     stops=stops,
     score=guard.score if switches.guarded else reward.score,
@@ -59,7 +88,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     switches=switches,
     unearned=guard.unearned,
     measures=functools.partial(measures.measure_facts, reward) if switches.reply == "cited" else None,
-    script=functools.partial(demonstrate.script, reply=switches.reply),
+    script=functools.partial(write_script, reply=switches.reply),
     style="spaced",
     needs_passages=True,
   )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import citations
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.arena.parser import Parser
+from ragrl_jax.recipes.arena.prompt import Parser
 from ragrl_jax.structs import Episode, Example
 
 ACCURACY = ("exact", "f1", "judge")  # "judge": an answer that is not exactly right scores the verdict in the facts

@@ -6,8 +6,7 @@ from typing import Any
 from ragrl_jax.chat.client import Chat
 from ragrl_jax.data import transcripts as transcripts_lib
 from ragrl_jax.prompting import passages, wording
-from ragrl_jax.recipes.arena.parser import Parser
-from ragrl_jax.recipes.arena.prompt import SECTIONS
+from ragrl_jax.recipes.arena.prompt import SECTIONS, Parser
 from ragrl_jax.structs import MODEL, Example
 
 REASON = {

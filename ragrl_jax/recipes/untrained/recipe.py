@@ -7,7 +7,7 @@ from typing import Any
 from ragrl_jax.prompting import passages, wording
 from ragrl_jax.recipes import parts
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes.untrained import flare, several
+from ragrl_jax.recipes.untrained import several
 from ragrl_jax.recipes.untrained.prompt import DOCUMENTS, END, INSTRUCTIONS, METHODS, Parser, Prompt
 from ragrl_jax.settings.fields import Rules, setting
 from ragrl_jax.structs import Episode, Example, Policy, Tools
@@ -73,7 +73,7 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches):
     return several.make_sure(prompt, search=search, **cut)
   if method == "flare":
     limits = dict(sure_above=switches.sure_above, mask_below=switches.mask_below)
-    return flare.make_play(prompt, parser, max_searches=searches, **limits, **cut)
+    return several.make_flare(prompt, parser, max_searches=searches, **limits, **cut)
   looped = functools.partial(make_loop, **cut)
   words = "paper" if wording.is_file(switches.instructions) else switches.instructions  # a file is the first prompt's
   if method in several.REFINED:

@@ -5,7 +5,7 @@ import random
 import hypothesis
 import hypothesis.strategies as st
 
-from ragrl_jax.core.text.phrases import Phrases
+from ragrl_jax.evaluation.corpus_audit import Phrases
 
 WORDS = st.lists(st.sampled_from("a b c d".split()), max_size=6).map(" ".join)
 
