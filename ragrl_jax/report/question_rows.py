@@ -1,5 +1,4 @@
-"""The questions of one evaluation, or of two with the same questions: scores in columns, and means of each subset. Of a run,
-the answers at its first and at its last evaluation."""
+"""The questions of one evaluation, or of two with the same: scores in columns, means of subsets; a run's changes."""
 
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence

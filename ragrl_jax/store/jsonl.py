@@ -1,4 +1,4 @@
-"""JSON lines that are always valid: files of rows (metrics.jsonl, predictions.jsonl), and of steps (episodes/, evaluations/)."""
+"""JSON lines that are always valid: for metrics.jsonl, predictions.jsonl, and the files of steps in episodes/."""
 
 import contextlib
 import json

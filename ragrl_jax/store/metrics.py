@@ -1,4 +1,4 @@
-"""Writes and reads the metrics of a run: metrics.jsonl, and the trackers beside it (`trackers.py`). Sums up its cost."""
+"""Writes and reads the metrics of a run: metrics.jsonl, and the trackers (`trackers.py`). Sums up its cost."""
 
 import collections
 import errno

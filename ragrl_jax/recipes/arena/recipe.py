@@ -1,4 +1,4 @@
-"""The recipe: presets, episode, and parts put together (ARENA, arXiv 2505.13258; README.md). Next: ragrl_jax/jobs/train.py."""
+"""The recipe: switches, episode, build (ARENA, arXiv 2505.13258; README.md). Next: ragrl_jax/jobs/train.py."""
 
 import dataclasses
 import functools
