@@ -22,7 +22,7 @@ AGAIN = "again"  # the run's retriever, asked a second time
 FEWEST = 30  # questions: of 30 without a single difference, up to MARGIN could still differ (three in 30)
 MARGIN = 0.1
 COPY = 0.9  # F1 of the words of query and question
-
+OWN, EMPTY, RANDOM, SHUFFLED, ORACLE = "own", "empty", "random", "shuffled", "oracle"
 NEVER, IGNORES, REMEMBERS, MISLED = "never searches", "ignores results", "remembers", "is misled by results"
 STARVED, COPIES, ONCE, HONEST = "lacks results", "copies the question", "always searches once", "searches honestly"
 UNDECIDED = "undecided"
@@ -34,6 +34,8 @@ _NAMED = {
   ORACLE: "its supporting passages first",
 }
 Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
+# (the run's tools, question, query, number of passages, titles and texts shown before in this episode) → passages
+Find = Callable[[structs.Tools, Example, str, int, set], Awaitable[Sequence[Passage]]]
 
 
 def played(
@@ -248,11 +250,6 @@ def _told(of: Mapping[str, Any]) -> str:
 
 def _signed(of: Mapping[str, Any]) -> str:
   return "{:+.3f} [{:+.3f}, {:+.3f}]".format(of["mean"], *(of["interval"] or (0, 0)))
-
-
-OWN, EMPTY, RANDOM, SHUFFLED, ORACLE = "own", "empty", "random", "shuffled", "oracle"
-# (the run's tools, question, query, number of passages, titles and texts shown before in this episode) → passages
-Find = Callable[[structs.Tools, Example, str, int, set], Awaitable[Sequence[Passage]]]
 
 
 class SwappedTools:

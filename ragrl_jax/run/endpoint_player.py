@@ -71,9 +71,9 @@ def build(config: Settings, recipe: Recipe, keep: pathlib.Path) -> EndpointPlaye
   base = prepared.tokenizer(config, recipe)
   tokenizer = base if endpoint.protocol == endpoint_client.COMPLETIONS else MarkedTokenizer(base)
   retriever, judges, tools = environment_tools.tools(config, recipe, queue)
-  cache = endpoint.cache or keep
+  client, cache = _client(endpoint), endpoint.cache or keep
   server = endpoint_client.Server(
-    client_lib.CachedClient(_client(endpoint), cache, sampling=dict(endpoint.more), setting="config.endpoint.cache"),
+    client_lib.CachedClient(client, cache, sampling=dict(endpoint.more), setting="config.endpoint.cache"),
     endpoint.protocol,
     rollout.context,
     limit=endpoint.limit,

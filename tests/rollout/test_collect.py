@@ -14,6 +14,7 @@ from small_engine import engine, requests, rollout
 
 from ragrl_jax import structs
 from ragrl_jax.rollout import collect, dispatch, multihost
+from ragrl_jax.rollout import tools as tools_lib
 
 
 def blocked(played):
@@ -500,7 +501,6 @@ def test_work_for_the_accelerator_runs_on_the_running_thread():
       self.encode(queries)
       return [[structs.Passage("0", "T", "x")] for _ in queries]
 
-  from ragrl_jax.rollout import tools as tools_lib
   from ragrl_jax.rollout.dispatch import Dispatch
 
   dispatch, encoded = Dispatch(), []
