@@ -45,7 +45,7 @@ from ragrl_jax.jobs import sft
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import sentencepiece
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes.search_r1 import quickstart, recipe
 
 ROOT = pathlib.Path(__file__).parents[1]

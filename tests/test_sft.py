@@ -9,8 +9,8 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
 from ragrl_jax.jobs import sft
 from ragrl_jax.learner import packing
-from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.structs import Example
 
 

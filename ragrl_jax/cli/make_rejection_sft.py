@@ -14,7 +14,7 @@ import pathlib
 from absl import flags
 
 from ragrl_jax.data import readers, writers
-from ragrl_jax.evaluation import right_transcripts
+from ragrl_jax.evaluation import demonstrations
 
 RESULTS = flags.DEFINE_multi_string(
   "results", None, "Folder of an evaluation, or a glob; may be given several times.", required=True
@@ -30,7 +30,7 @@ def main():
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: there is no such folder.")
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value))
-  kept, fates = right_transcripts.kept(folders, examples)
+  kept, fates = demonstrations.keep_right(folders, examples)
   for fate, count in fates.most_common():
     print(f"{count:7d}  {fate}")
   if not kept:

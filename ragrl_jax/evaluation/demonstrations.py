@@ -1,19 +1,26 @@
-"""Demonstrations without a model: plays a recipe by its own script, with the searches of training and evaluation."""
+"""Transcripts for SFT: a recipe played by its own script, with the searches of training and evaluation, and rejection
+sampling, which keeps the correct episodes of evaluations."""
 
 import collections
+import dataclasses
+import pathlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes, retrieval, structs
 from ragrl_jax.core.rewards import queries
 from ragrl_jax.data import transcripts
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.evaluation import answer_files, comparison, harness
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout.tools import RetrievalTools
-from ragrl_jax.run import environment_tools, prepared
+from ragrl_jax.run import environment_tools, prepared, questions
 from ragrl_jax.settings import Settings, fields
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import jsonl
+from ragrl_jax.structs import MODEL, Example
 from ragrl_jax.testing.scripted import ScriptedPolicy
 
 KEPT = "kept"
@@ -68,8 +75,8 @@ class Maker:
     self.tools = Tools(found, top_k=config.retrieval.top_k, timeout_s=600.0)
 
   async def many(
-    self, examples: Sequence[structs.Example], most: int, progress: Callable[[int], None] = lambda kept: None
-  ) -> tuple[list[tuple[structs.Example, transcripts.Turns]], collections.Counter]:
+    self, examples: Sequence[Example], most: int, progress: Callable[[int], None] = lambda kept: None
+  ) -> tuple[list[tuple[Example, transcripts.Turns]], collections.Counter]:
     """Up to `most` demonstrations (0: all) of the examples, drawn at random by config.seed; and the examples by fate.
 
     Args:
@@ -86,7 +93,7 @@ class Maker:
       progress(len(kept))
     return kept, fates
 
-  async def one(self, example: structs.Example) -> tuple[str, transcripts.Turns | None]:
+  async def one(self, example: Example) -> tuple[str, transcripts.Turns | None]:
     """(KEPT, the turns), or (why the example is left out, None)."""
     rng = random.Random(f"{self.seed}/{example.source}/{example.id}")
     script = self.recipe.script
@@ -104,9 +111,9 @@ class Maker:
       return f"left out: {why}", None
     return KEPT, [(segment.owner, segment.text) for segment in episode.segments[1:]]
 
-  def fault(self, example: structs.Example, episode: structs.Episode) -> str | None:
+  def fault(self, example: Example, episode: structs.Episode) -> str | None:
     """Why the episode is no demonstration: too long, not right, out of shape, or with a trick; None if it is one."""
-    turns = [segment for segment in episode.turns if segment.owner == structs.MODEL]
+    turns = [segment for segment in episode.turns if segment.owner == MODEL]
     said = [len(segment.ids) + (segment.stop == "eos") for segment in turns]  # the model would sample EOS, too
     if episode.ended == "budget" or not said:
       return "longer than config.rollout.context"
@@ -119,3 +126,120 @@ class Maker:
     tricks = self.recipe.unearned(example, episode) if self.recipe.unearned is not None else {}
     found = next((trick for trick, used in tricks.items() if used), None)
     return found and f"the recipe's guard finds the trick {found!r}"
+
+
+WHOLE = ("length", "budget")  # stops of a turn that was cut off
+CHANGED = ("noise", "cut_middle")  # settings that make an evaluation's prompts differ from the data's
+
+
+def keep_right(
+  folders: Sequence[str | pathlib.Path], examples: Sequence[Example]
+) -> tuple[list[tuple[Example, transcripts.Turns]], collections.Counter]:
+  """Rejection sampling: the distinct correct transcripts of these evaluations, in the questions' order.
+
+  An episode is correct if its outcome is 1 and none of its turns was cut off.
+
+  Args:
+    folders: folders of evaluations with the same recipe and switches, such as several seeds.
+    examples: the questions of the evaluations.
+
+  Returns:
+    ([(example, turns)] with distinct ids, number of episodes by fate). The fates are "kept", "wrong", "failed", "cut
+    off", and "again" for a repeated transcript.
+
+  Raises:
+    ValueError: a folder is not a finished evaluation, the recipes differ, the recipe's episodes or the evaluation's
+      prompts cannot be trained on, or a question is not among the examples, or lacks its passages there.
+
+  Source: rejection sampling as in Search-R1 (arXiv 2503.09516) sec. 5.1: five samples a question, the right ones kept.
+  """
+  known = {(example.source, example.id): example for example in examples}
+  if len(known) < len(examples):
+    raise ValueError("--data: two of its questions have the same source and id, so that transcripts cannot be matched.")
+  found: dict[tuple[str, str], list[transcripts.Turns]] = {}
+  fates: collections.Counter = collections.Counter()
+  settings = _agreed([(str(folder), answer_files.finished(folder)["settings"]) for folder in folders])
+  if settings.get("own_passages") is False:
+    known = {place: questions.without_passages(example) for place, example in known.items()}
+  _check_passages(settings, list(known.values()))
+  for folder in map(pathlib.Path, folders):
+    rows = list(jsonl.read(folder / harness.PREDICTIONS))
+    played = list(episodes_lib.read_folder(folder))
+    if len(rows) != len(played):
+      raise ValueError(f"{folder}: {len(rows)} predictions and {len(played)} episodes: run the evaluation to its end.")
+    for row, logged in zip(rows, played):
+      place = (row["source"] or "", row["id"])
+      if place not in known:
+        raise ValueError(f"{folder}: question {row['id']!r} is not in --data: give it the evaluation's questions.")
+      if comparison.asked_of(row) != (known[place].question, known[place].golds):
+        raise ValueError(
+          f"{folder}: question {row['id']!r} has another text or other golds there than in --data, so it is not known "
+          "which answers are right: give the evaluation's questions, or run the evaluation again (it scores again)."
+        )
+      turns = [(segment["owner"], segment["text"]) for segment in logged["segments"][1:]]
+      fate = _fate(row, logged, turns, found.get(place, []))
+      fates[fate] += 1
+      if fate == "kept":
+        found.setdefault(place, []).append(turns)
+  pairs = [(example, turns) for place, example in known.items() for turns in found.get(place, [])]
+  return list(zip(_named([example for example, _ in pairs]), [turns for _, turns in pairs])), fates
+
+
+def _named(examples: Sequence[Example]) -> list[Example]:
+  """The examples with distinct ids, which a file requires: "q7", then "q7.2"."""
+  seen: collections.Counter = collections.Counter()
+  result, taken = [], {example.id for example in examples}
+  for example in examples:
+    seen[example.id] += 1
+    number, name = seen[example.id], example.id
+    while number > 1 and (name := f"{example.id}.{number}") in taken:
+      number += 1
+    seen[example.id] = number
+    taken.add(name)
+    result.append(dataclasses.replace(example, id=name))
+  return result
+
+
+def _fate(
+  row: Mapping[str, Any], logged: Mapping[str, Any], turns: transcripts.Turns, before: Sequence[transcripts.Turns]
+) -> str:
+  if row["ended"] == "failed":
+    return "failed"
+  if row["outcome"] != 1.0:
+    return "wrong"
+  if any(segment.get("stop") in WHOLE for segment in logged["segments"] if segment["owner"] == MODEL):
+    return "cut off"
+  return "again" if turns in before else "kept"
+
+
+def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:
+  """The settings that the evaluations share. Refuses evaluations whose transcripts cannot form one training set."""
+  first, settings = evaluations[0]
+  for folder, other in evaluations[1:]:
+    for name in ("recipe", "switches", "own_passages"):
+      if settings.get(name) != other.get(name):
+        raise ValueError(f"{first} and {folder} differ in {name}: transcripts of a training set must share it.")
+  if any(settings.get(name) for _, settings in evaluations for name in CHANGED):
+    raise ValueError(f"{first}: its prompts were changed ({', '.join(CHANGED)}): SFT would train on other prompts.")
+  recipe = settings["recipe"]
+  if recipe not in recipes.RECIPES:
+    raise ValueError(f"{first}: its recipe {recipe!r} is not one of this package: {', '.join(recipes.RECIPES)}.")
+  made = recipes.get(recipe, settings["preset"], **settings["switches"])
+  if not made.trainable:
+    raise ValueError(f"{first}: {recipe} joins several conversations in an episode: no policy can be trained on it.")
+  if recipe == "agent" or made.tool_tokens is not None:
+    raise ValueError(
+      f"{first}: the prompts of {recipe} hold tools or a program's own messages, which transcripts do not have: SFT "
+      "would train on other prompts."
+    )
+  return settings
+
+
+def _check_passages(settings: Mapping[str, Any], examples: Sequence[Example]) -> None:
+  recipe = recipes.get(settings["recipe"], settings["preset"], **settings["switches"])
+  bare = sum(not example.passages for example in examples)
+  if recipe.needs_passages and bare:
+    raise ValueError(
+      f"--data: {bare} of its {len(examples)} questions have no passages, but {recipe.name}'s prompt shows passages, "
+      "which the evaluation retrieved. Evaluate questions with passages: `ragrl retrieve` attaches an index's."
+    )

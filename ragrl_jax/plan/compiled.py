@@ -26,7 +26,7 @@ from ragrl_jax.models.decoder import STREAM, Decoder
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import aot, chips, collective_groups, gpu_kernels, memory, switch
+from ragrl_jax.plan import aot, chips, gpu_kernels, memory, switch
 from ragrl_jax.plan import index as index_lib
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import GRADIENT, Axes
@@ -216,7 +216,7 @@ class _Compiler:
     crossing: dict[str, int] = {}
     network, each = 0.0, self.mesh.local_mesh.size
     for one in moved:
-      if sent := collective_groups.between_hosts(one.kind, one.bytes, one.groups, each, devices):
+      if sent := aot.between_hosts(one.kind, one.bytes, one.groups, each, devices):
         crossing[one.kind] = crossing.get(one.kind, 0) + one.times
         network += sent * one.times
     launched = dataclasses.asdict(gpu_kernels.launches(text, turns))

@@ -5,9 +5,9 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting import chat as chat_lib
 from ragrl_jax.prompting import declared
-from ragrl_jax.prompting.bytes import ByteTokenizer
 
 
 class Tokenizer(Protocol):
@@ -100,3 +100,31 @@ def load_tokenizer(
     f"no tokenizer at {str(path_or_name)!r}: it must be a folder with tokenizer.json, a SentencePiece .model file, or "
     "'bytes' (config.prompting.tokenizer)."
   )
+
+
+class ByteTokenizer:
+  """A `Tokenizer` without a vocabulary: for tests, and for scoring transcripts without a model.
+
+  Ids 0 to 255 are the bytes, 256 is EOS, 257 is padding.
+  """
+
+  vocab_size = 258
+  pad_id = 257
+  eos_ids, bos = (256,), ()
+  control_names = {256: "<eos>", 257: "<pad>"}
+
+  def encode(self, text: str) -> list[int]:
+    """See `Tokenizer`."""
+    return list(well_formed(text).encode())
+
+  def token_bytes(self, token: int) -> bytes:
+    """See `Tokenizer`."""
+    return bytes([token]) if 0 <= token < 256 else b""
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """See `Tokenizer`."""
+    return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
+
+  def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    """Token ids of chat messages as bare text, without role markers."""
+    return self.encode(chat_lib.plain(messages))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Segment
 
 

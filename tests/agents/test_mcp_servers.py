@@ -14,7 +14,7 @@ import time
 import pytest
 
 from ragrl_jax.agents.toolbox import mcp_servers
-from ragrl_jax.agents.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox
+from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Toolbox
 
 KIT = pathlib.Path(__file__).parents[1] / "kits" / "mcp_town.py"
 STDIO = f"{sys.executable} {KIT}"
@@ -173,8 +173,8 @@ def test_a_message_of_any_length_is_not_kept():
 @pytest.mark.agents
 def test_servers_end_with_the_process():
   program = (
-    "import sys, asyncio\nfrom ragrl_jax.agents.toolbox import mcp_servers, toolbox\n"
-    "box = toolbox.Toolbox(mcp_servers.tools_of(sys.argv[1], 60.0), timeout_s=9, retries=0, at_once=4)\n"
+    "import sys, asyncio\nfrom ragrl_jax.agents.toolbox import mcp_servers, tool\n"
+    "box = tool.Toolbox(mcp_servers.tools_of(sys.argv[1], 60.0), timeout_s=9, retries=0, at_once=4)\n"
     "print(asyncio.run(box.call('process', '{}')).text)\n"
   )
   done = subprocess.run([sys.executable, "-c", program, STDIO], capture_output=True, text=True, timeout=120)

@@ -5,7 +5,7 @@ import pytest
 from ragrl_jax.agents.calls import served
 from ragrl_jax.agents.calls.formats import ToolFormat
 from ragrl_jax.agents.calls.turns import OWN
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.protocol import replies, requests
 from ragrl_jax.structs import Sampling
 

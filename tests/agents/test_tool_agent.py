@@ -17,7 +17,7 @@ from scripted_chat import ChatPolicy
 from ragrl_jax import recipes, structs
 from ragrl_jax.agents.calls.turns import OWN
 from ragrl_jax.agents.tool_agent.recipe import INSTRUCTIONS, Parser, make_play
-from ragrl_jax.agents.toolbox import tool, toolbox
+from ragrl_jax.agents.toolbox import tool
 from ragrl_jax.learner import packing
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.protocol.requests import ToolCall
@@ -286,7 +286,7 @@ class Turns:
 
 def calling(function, turns):
   """The play with this tool and these turns."""
-  box = toolbox.Toolbox([tool.of_function(function)], timeout_s=200, retries=0, at_once=64)
+  box = tool.Toolbox([tool.of_function(function)], timeout_s=200, retries=0, at_once=64)
   limits = recipes.chosen("tool_agent", max_turns=2, max_calls=4, max_result_tokens=9, failure="mask")
   return make_play(Prompt("none", INSTRUCTIONS), Parser(), box, lambda tokenizer: turns, limits)
 

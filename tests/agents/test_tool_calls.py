@@ -7,8 +7,8 @@ import small_tokenizers
 
 from ragrl_jax.agents.calls import call_texts, formats
 from ragrl_jax.agents.calls.formats import TAGGED, XML, ToolFormat
-from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.protocol.requests import ToolCall
 
 QWEN = small_tokenizers.QWEN_TOOLS

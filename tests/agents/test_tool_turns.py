@@ -8,8 +8,8 @@ import small_tokenizers
 from ragrl_jax.agents.calls import formats
 from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
 from ragrl_jax.agents.calls.turns import OWN, ToolTurns, spoken
-from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 
 PARAMETERS = dict(type="object", properties=dict(query=dict(type="string")), required=["query"])
 TOOLS = [

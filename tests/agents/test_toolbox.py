@@ -12,8 +12,7 @@ import tool_functions
 from patience import reached
 
 from ragrl_jax.agents.toolbox import tool
-from ragrl_jax.agents.toolbox import toolbox as toolbox_lib
-from ragrl_jax.agents.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox
+from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Toolbox
 
 
 def box(*names, timeout_s=20.0, retries=0, at_once=64, backoff_s=0.0):
@@ -129,9 +128,9 @@ def test_waiting_for_a_turn_is_not_the_tools_time():
 
 def test_a_tool_that_hangs_does_not_keep_the_process():
   program = (
-    "import asyncio, time\nfrom ragrl_jax.agents.toolbox import tool, toolbox\n"
+    "import asyncio, time\nfrom ragrl_jax.agents.toolbox import tool\n"
     "def hangs() -> str:\n  time.sleep(600)\n"
-    "box = toolbox.Toolbox([tool.of_function(hangs)], timeout_s=0.2, retries=0, at_once=4)\n"
+    "box = tool.Toolbox([tool.of_function(hangs)], timeout_s=0.2, retries=0, at_once=4)\n"
     "print(asyncio.run(box.call('hangs', '{}')).kind)\n"
   )
   done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=250)
@@ -161,7 +160,7 @@ def test_threads_of_tools_that_hang_are_counted_and_bounded():
 
 
 def test_an_async_tool_that_never_awaits_is_named(monkeypatch):
-  monkeypatch.setattr(toolbox_lib, "BLOCKED_S", 0.2)
+  monkeypatch.setattr(tool, "BLOCKED_S", 0.2)
   toolbox = box("never_awaits", "add", timeout_s=0.2)
   found, _ = called(toolbox, ("never_awaits", dict(seconds=1.5)), ("add", dict(a=1)))
   assert [one.kind for one in found] == [FAILED, FAILED]

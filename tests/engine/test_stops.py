@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax.engine import stops
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 
 
 class Listed:

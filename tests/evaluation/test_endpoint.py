@@ -10,8 +10,8 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, retrieval
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import evaluate
-from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.marked import MarkedTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.structs import Example, Passage
 
 EXAMPLES = [Example(f"q{i}", f"Where is {i}?", (f"town {i}",)) for i in range(5)]

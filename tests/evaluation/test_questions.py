@@ -8,7 +8,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.data import writers
 from ragrl_jax.jobs import evaluate
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.run import questions
 from ragrl_jax.structs import Example, Passage
 

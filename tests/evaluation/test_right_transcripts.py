@@ -8,9 +8,9 @@ from console import ragrl
 
 from ragrl_jax import recipes
 from ragrl_jax.data import readers, writers
-from ragrl_jax.evaluation import harness, right_transcripts
+from ragrl_jax.evaluation import demonstrations, harness
 from ragrl_jax.jobs import sft
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 
 EXAMPLES = [Example("1", "Who?", ("Ann",), source="nq"), Example("2", "Where?", ("Oslo",), source="nq")]
@@ -42,7 +42,7 @@ def test_right_transcripts_are_kept_once(tmp_path):
     sampled(tmp_path / "b", RIGHT, OSLO),
     sampled(tmp_path / "c", SHORT, WRONG),
   ]
-  kept, fates = right_transcripts.kept(folders, EXAMPLES)
+  kept, fates = demonstrations.keep_right(folders, EXAMPLES)
   assert [(example.id, turns) for example, turns in kept] == [("1", RIGHT), ("1.2", SHORT), ("2", OSLO)]
   assert fates == {"kept": 3, "wrong": 2, "again": 1}
   writers.write_examples(tmp_path / "sft.jsonl", [e for e, _ in kept], turns=[turns for _, turns in kept])
@@ -58,7 +58,7 @@ def test_cut_and_failed_episodes_are_not_kept(tmp_path):
   )
   failed = lambda episode: dataclasses.replace(episode, ended="failed", failure="gone")
   folders = [sampled(tmp_path / "cut", SHORT, OSLO, change=cut), sampled(tmp_path / "gone", SHORT, OSLO, change=failed)]
-  assert right_transcripts.kept(folders, EXAMPLES) == ([], {"cut off": 2, "failed": 2})
+  assert demonstrations.keep_right(folders, EXAMPLES) == ([], {"cut off": 2, "failed": 2})
 
 
 def test_what_cannot_be_trained_on(tmp_path):
@@ -74,13 +74,13 @@ def test_what_cannot_be_trained_on(tmp_path):
     ([tmp_path], EXAMPLES, "it has no metrics.json"),
   ):
     with pytest.raises(ValueError, match=says):
-      right_transcripts.kept(folders, examples)
+      demonstrations.keep_right(folders, examples)
 
 
 def test_passages_that_the_prompt_lacked_are_left_out(tmp_path):
   rows = [dataclasses.replace(example, passages=(Passage("p", "T", "Ann."),)) for example in EXAMPLES]
   folder = sampled(tmp_path / "a", SHORT, OSLO, own_passages=False)
-  kept, _ = right_transcripts.kept([folder], rows)
+  kept, _ = demonstrations.keep_right([folder], rows)
   assert [example.passages for example, _ in kept] == [(), ()]
 
 

@@ -5,7 +5,7 @@ import dataclasses
 from small_server import ScriptedEngine
 
 from ragrl_jax import recipes
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes import steps as steps_lib
 from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.tools import RetrievalTools

@@ -6,7 +6,7 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.plan import aot, collective_groups, compiled, gpu_kernels, gpus, index, summary
+from ragrl_jax.plan import aot, compiled, gpu_kernels, gpus, index, summary
 
 pytestmark = pytest.mark.parity
 
@@ -65,8 +65,8 @@ def test_every_kind_of_collective_is_compiled_and_read(kind):
   x = jax.ShapeDtypeStruct((512, 256), "float32", sharding=at("data", "fsdp"))
   text = jax.jit(lambda x: (x @ x.T).sum(), out_shardings=at()).lower(x).compile().as_text()
   found = aot.collectives(text)
-  crossing = [one for one in found if collective_groups.between_hosts(one.kind, one.bytes, one.groups, 2, 4)]
-  assert crossing and all(collective_groups.parse(one.groups) for one in found)
+  crossing = [one for one in found if aot.between_hosts(one.kind, one.bytes, one.groups, 2, 4)]
+  assert crossing and all(aot.parse_groups(one.groups) for one in found)
   assert gpu_kernels.launches(text).kernels >= 2 + len(found)
 
 

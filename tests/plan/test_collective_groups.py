@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragrl_jax.plan import aot, collective_groups
+from ragrl_jax.plan import aot
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from ragrl_jax.plan import aot, collective_groups
 )
 def test_the_forms_of_a_group(text, expected):
   line = f"  %x = f32[8]{{0}} all-gather(%y), {text}"
-  assert collective_groups.parse(line) == expected and collective_groups.parse(collective_groups.text(line)) == expected
+  assert aot.parse_groups(line) == expected and aot.parse_groups(aot.group_text(line)) == expected
 
 
 @pytest.mark.parametrize("form", ["mesh['a'=8] {'a':(2)4}", "mesh['a'=8], other=1 {'a'}", "new(1,2)"])
@@ -33,7 +33,7 @@ def test_an_unknown_form_is_refused(form):
   """It must not pass for one group of all devices."""
   line = f"%x = f32[8] all-gather(%y), replica_groups={form}, dimensions={{0}}"
   with pytest.raises(ValueError, match="cannot read"):
-    collective_groups.parse(collective_groups.text(line))
+    aot.parse_groups(aot.group_text(line))
 
 
 WITHIN, ACROSS, ALL = (
@@ -59,7 +59,7 @@ WITHIN, ACROSS, ALL = (
   ],
 )
 def test_bytes_between_hosts(kind, where, each, expected):
-  assert collective_groups.between_hosts(kind, 800, where, each, 8) == expected
+  assert aot.between_hosts(kind, 800, where, each, 8) == expected
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import json
 import pytest
 import small_tokenizers
 
-from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.chat import Appender, Rewritten
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
 CALL = {"type": "function", "id": "1", "function": {"name": "search", "arguments": {"query": "a <|im_end|>"}}}

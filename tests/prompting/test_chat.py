@@ -4,9 +4,8 @@ import pytest
 import small_tokenizers as small
 
 from ragrl_jax.prompting import chat
-from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
-from ragrl_jax.prompting.tokenizer import load_tokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer, load_tokenizer
 
 ASK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
 # Like Llama 3's and Gemma's, but without system turns.

@@ -10,10 +10,9 @@ import small_tokenizers as small
 import transformers
 
 from ragrl_jax.prompting import declared
-from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.prompting.sentencepiece import SentencePieceTokenizer
-from ragrl_jax.prompting.tokenizer import load_tokenizer, tokenless
+from ragrl_jax.prompting.tokenizer import ByteTokenizer, load_tokenizer, tokenless
 
 
 def test_each_kind_is_recognised_by_its_files(tmp_path):

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.structs import Passage
 
 ANY_TAG = re.compile(r"</?\|?[A-Za-z_][\w|]*>")

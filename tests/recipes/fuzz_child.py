@@ -13,7 +13,7 @@ import sys
 
 from ragrl_jax import recipes
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes.lear.play import find_span
 from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.structs import MODEL, Episode, Example, Passage

@@ -7,7 +7,7 @@ from scripted_chat import Teacher
 
 from ragrl_jax import recipes
 from ragrl_jax.jobs import sft
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.arena import sft_data
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed

@@ -8,7 +8,7 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.evaluation import harness
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes.untrained import several
 from ragrl_jax.run import rewards
 from ragrl_jax.run.prepared import prepare

@@ -14,7 +14,7 @@ from ragrl_jax.jobs import sft
 from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.judging.judge_api import Cached
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import Episode, Example, Passage

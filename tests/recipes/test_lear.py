@@ -11,7 +11,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.core import advantages
 from ragrl_jax.data import synthetic
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.recipes.lear.play import Span, find_span

@@ -19,7 +19,7 @@ from ragrl_jax.engine.messages import Open, Turn, TurnEnded
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.rollout.conversation import Policy, TextCache
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Sampling
 

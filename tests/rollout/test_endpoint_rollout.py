@@ -8,8 +8,8 @@ import pytest
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.chat.client import Completion, NoCompletion
-from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.marked import MarkedTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.rollout import dispatch, endpoint_rollout
 from ragrl_jax.rollout.collect import Request
 from ragrl_jax.rollout.endpoint_client import CHAT, COMPLETIONS, CONTINUE, Server

@@ -11,7 +11,7 @@ import small_learner as small
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
 from ragrl_jax.learner import packing, row_layout
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.run import information, prepared, rewards
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example
 

@@ -9,8 +9,7 @@ from ragrl_jax import recipes, settings
 from ragrl_jax.chat.client import NoCompletion
 from ragrl_jax.learner import packing
 from ragrl_jax.prompting import sentencepiece
-from ragrl_jax.prompting.bytes import ByteTokenizer
-from ragrl_jax.prompting.tokenizer import load_tokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer, load_tokenizer
 from ragrl_jax.run import rewards, teaching
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 

@@ -5,8 +5,8 @@ import small_tokenizers as small
 
 from ragrl_jax.chat import client
 from ragrl_jax.chat.client import Completion
-from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.rollout import endpoint_client
 
 STOPS = ("</search>", "</answer>", "<|end_of_query|>")

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from ragrl_jax import recipes
-from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.run import rewards, signs
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example

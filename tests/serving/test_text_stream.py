@@ -6,8 +6,8 @@ import random
 import pytest
 import small_tokenizers as small
 
-from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.protocol import requests
 from ragrl_jax.protocol.text_stream import TextStream
 from ragrl_jax.rollout import endpoint_client

@@ -11,8 +11,7 @@ from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
 from ragrl_jax.agents.calls.turns import ToolTurns, spoken
 from ragrl_jax.agents.toolbox import mcp_servers
 from ragrl_jax.agents.toolbox import tool as tool_lib
-from ragrl_jax.agents.toolbox.tool import Tool
-from ragrl_jax.agents.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox
+from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Tool, Toolbox
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import parts

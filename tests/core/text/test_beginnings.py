@@ -8,8 +8,8 @@ import tokenizers
 
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 
 WORDS = [*"the spouse of Danbel is 日本の首都 İstanbul 1939-1945 😀".split(), "\n\n", "   ", "<a href='b'>", "x" * 30]
 
