@@ -4,11 +4,11 @@ import contextlib
 import gzip
 import io
 import json
-import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, TextIO
 
+from ragrl_jax.store import jsonl
 from ragrl_jax.store.episodes import GOLDS
 from ragrl_jax.structs import Example, Passage
 
@@ -87,22 +87,9 @@ def to_row(example: Example) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _whole_file(path: str | pathlib.Path) -> Iterator[TextIO]:
-  path = pathlib.Path(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  part = path.with_name(f"{path.name}.{os.getpid()}.part")
-  try:
-    with open(part, "wb") as raw:
-      if path.suffix == ".gz":
-        # No file name and no time in gzip's header, so that the same rows give the same file.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed, _text(packed) as file:
-          yield file
-      else:
-        with _text(raw) as file:
-          yield file
-    os.replace(part, path)
-  finally:
-    part.unlink(missing_ok=True)
-
-
-def _text(file: BinaryIO) -> TextIO:
-  return io.TextIOWrapper(file, encoding="utf-8", newline="\n")
+  with jsonl.whole(path) as part, contextlib.ExitStack() as files:
+    file: BinaryIO = files.enter_context(open(part, "wb"))
+    if pathlib.Path(path).suffix == ".gz":
+      # No file name and no time in gzip's header, so that the same rows give the same file.
+      file = files.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
+    yield files.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline="\n"))

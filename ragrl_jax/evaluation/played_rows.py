@@ -1,6 +1,5 @@
 """Reads logged episodes whose steps are to be judged, with Search-R1's tags in their turns, whichever agent played."""
 
-import hashlib
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from ragrl_jax import recipes
 from ragrl_jax.evaluation import foreign_transcripts
 from ragrl_jax.evaluation.answer_files import METRICS, SETTINGS
 from ragrl_jax.recipes.released.agents import AGENTS, Agent
-from ragrl_jax.store import changes
+from ragrl_jax.store import changes, sums
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import MODEL
 
@@ -72,10 +71,7 @@ def systems(folders: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
 def digest(folder: pathlib.Path) -> str:
   """SHA-256 of an evaluation's episodes; "" for a run."""
   path = folder / episodes_lib.PLAYED
-  if not path.is_file():
-    return ""
-  with open(path, "rb") as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()
+  return sums.digest(path) if path.is_file() else ""
 
 
 def _refusal(folder: str | pathlib.Path, whose: str) -> str:

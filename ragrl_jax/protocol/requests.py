@@ -65,11 +65,9 @@ class ToolReader(Protocol):
 
   def tools(self, said: Mapping[str, Any]) -> Tools:
     """The tools of a request, whose fields are `said`. Raises Refused if they are not supported."""
-    ...
 
   def messages(self, said: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages in the template's form. Raises ValueError if a call's arguments are not a JSON object."""
-    ...
 
 
 @dataclasses.dataclass(frozen=True)
