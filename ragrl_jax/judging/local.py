@@ -14,7 +14,7 @@ from flax import nnx
 
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.judging import judge_api, prompts
-from ragrl_jax.models import hub, lora, t5, tensors, weights
+from ragrl_jax.models import encoder, hub, lora, t5, tensors, weights
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import passages
 from ragrl_jax.prompting import tokenizer as tokenizer_lib
@@ -52,7 +52,7 @@ class Rows:
       )
     graphdef, params = nnx.split(model)
     run = jax.jit(lambda params, tokens, mask: score(nnx.merge(graphdef, params), tokens, mask))
-    self._compute = lambda tokens, mask: run(params, tokens, mask)
+    self._compute = lambda tokens, mask: np.asarray(run(params, tokens, mask))
     self.batch, self.max_tokens = batch, max_tokens
     self._dispatch = dispatch or (lambda function, *arguments: function(*arguments))
     self.pace = judge_api.Pace(batch=batch, workers=1, deadline_s=DEADLINE_S)
@@ -60,22 +60,12 @@ class Rows:
   def scores(self, rows: Sequence[Sequence[int] | None]) -> list[float | None]:
     """One score per row, in order; None for a row that is None (a text that is too long)."""
     result: list[float | None] = [None] * len(rows)
-    buckets: dict[int, list[int]] = {}
-    for i, row in enumerate(rows):
-      if row is not None:
-        buckets.setdefault(next(length for length in LENGTHS if len(row) <= length), []).append(i)
-    for length, members in sorted(buckets.items()):
-      for start in range(0, len(members), self.batch):
-        some = members[start : start + self.batch]
-        for i, score in zip(some, self._dispatch(self._padded, [rows[i] for i in some], length)):
-          result[i] = float(score)
+    there = [i for i, row in enumerate(rows) if row is not None]
+    padded = lambda size: next(length for length in LENGTHS if size <= length)
+    for some, arrays in encoder.batches([(rows[i], [1] * len(rows[i])) for i in there], self.batch, padded):
+      for i, score in zip(some, self._dispatch(self._compute, *arrays)):
+        result[there[i]] = float(score)
     return result
-
-  def _padded(self, rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
-    tokens, mask = (np.zeros((self.batch, length), np.int32) for _ in range(2))
-    for i, row in enumerate(rows):
-      tokens[i, : len(row)], mask[i, : len(row)] = row, 1
-    return np.asarray(self._compute(tokens, mask))
 
 
 class Local:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +34,31 @@ TOWERS = ("query", "passage")
 def padded_length(size: int) -> int:
   """The smallest of LENGTHS that is at least `size`, in tokens; `size` is at most the last of them."""
   return next(length for length in LENGTHS if size <= length)
+
+
+def batches(
+  rows: Sequence[Sequence[Sequence[int]]], batch: int, padded: Callable[[int], int]
+) -> Iterator[tuple[list[int], np.ndarray]]:
+  """Stacks rows of similar length, so that few shapes are compiled.
+
+  Args:
+    rows: each has one or more lists of the same length: token ids, then other values of each token.
+    batch: number of rows in each array, B; missing ones are 0.
+    padded: number of tokens → length T of their array.
+
+  Yields:
+    (positions of the rows, their values int32 [lists, B, T]).
+  """
+  buckets: dict[int, list[int]] = {}
+  for i, row in enumerate(rows):
+    buckets.setdefault(padded(len(row[0])), []).append(i)
+  for length, members in sorted(buckets.items()):
+    for start in range(0, len(members), batch):
+      some = members[start : start + batch]
+      stacked = np.zeros((len(rows[0]), batch, length), np.int32)
+      for at, i in enumerate(some):
+        stacked[:, at, : len(rows[i][0])] = rows[i]
+      yield some, stacked
 
 
 def usual_batch() -> int:
@@ -114,15 +139,13 @@ class Encoder:
     batch = batch or (min(8, self.batch) if kind == "query" else self.batch)
     if self._mesh is not None:
       batch += -batch % rules.ways(self._mesh, rules.MESH_AXES["batch"])
-    ids = self._ids(texts, kind)
-    buckets: dict[int, list[int]] = {}
-    for i, row in enumerate(ids):
-      buckets.setdefault(min(padded_length(len(row)), self._settings.max_tokens), []).append(i)
-    out = np.zeros((len(ids), self.dim), np.float32)
-    for length, members in buckets.items():
-      for start in range(0, len(members), batch):
-        chosen = members[start : start + batch]
-        out[chosen] = self._padded([ids[i] for i in chosen], length, batch, kind)[: len(chosen)]
+    rows = [(ids, [1] * len(ids)) for ids in self._ids(texts, kind)]
+    out = np.zeros((len(rows), self.dim), np.float32)
+    for some, arrays in batches(rows, batch, lambda size: min(padded_length(size), self._settings.max_tokens)):
+      if self._mesh is not None:
+        spread = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(rules.MESH_AXES["batch"]))
+        arrays = jax.device_put(tuple(arrays), spread)
+      out[some] = np.asarray(self.encode(*arrays, kind))[: len(some)]
     return out
 
   def queries(self, texts: Sequence[str]) -> np.ndarray:
@@ -145,15 +168,6 @@ class Encoder:
     whole = [well_formed(beginnings.for_rows((prefix + text).strip(), most, tokenizer)) for text in texts]
     whole = [text.lower() for text in whole] if self._settings.lower_case else whole
     return [encoding.ids for encoding in tokenizer.encode_batch(whole)]
-
-  def _padded(self, rows: Sequence[Sequence[int]], length: int, batch: int, kind: str) -> np.ndarray:
-    tokens, mask = np.zeros((batch, length), np.int32), np.zeros((batch, length), np.int32)
-    for i, row in enumerate(rows):
-      tokens[i, : len(row)], mask[i, : len(row)] = row, 1
-    if self._mesh is not None:
-      spread = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(rules.MESH_AXES["batch"]))
-      tokens, mask = jax.device_put((tokens, mask), spread)
-    return np.asarray(self.encode(tokens, mask, kind))
 
 
 def vectors_of(

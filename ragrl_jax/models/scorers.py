@@ -26,28 +26,18 @@ KINDS = ("cross-encoder", "late-interaction")
 CUT = 512  # default of a cross-encoder's max_tokens
 
 
-class _Padded:
-  """Runs a function on rows of token ids in few compiled shapes: [batch, one of `encoder.LENGTHS`]."""
+def _computed(run: Callable[..., jax.Array], batch: int, longest: int) -> Callable[..., list[np.ndarray]]:
+  """A function that computes rows, see `encoder.batches`, in few compiled shapes and returns the result of each."""
+  compiled = jax.jit(run)
 
-  def __init__(self, run: Callable[..., jax.Array], batch: int, longest: int):
-    self._run, self._batch, self._longest = jax.jit(run), batch, longest
-
-  def __call__(self, rows: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-    """The result of each row. A row is a few int arrays [t]: the ids, then the function's other arguments."""
-    buckets: dict[int, list[int]] = {}
-    for i, row in enumerate(rows):
-      buckets.setdefault(min(encoder.padded_length(len(row[0])), self._longest), []).append(i)
+  def compute(rows: Sequence[Sequence[Sequence[int]]]) -> list[np.ndarray]:
     out: list[Any] = [None] * len(rows)
-    for length, members in buckets.items():
-      for start in range(0, len(members), self._batch):
-        some = members[start : start + self._batch]
-        stacked = np.zeros((len(rows[0]), self._batch, length), np.int32)
-        for at, i in enumerate(some):
-          for place, values in enumerate(rows[i]):
-            stacked[place, at, : len(values)] = values
-        for i, found in zip(some, np.asarray(self._run(*stacked))):
-          out[i] = found
+    for some, arrays in encoder.batches(rows, batch, lambda size: min(encoder.padded_length(size), longest)):
+      for i, found in zip(some, np.asarray(compiled(*arrays))):
+        out[i] = found
     return out
+
+  return compute
 
 
 class CrossEncoder:
@@ -73,7 +63,7 @@ class CrossEncoder:
       first = one.pooled(one.hidden(ids, mask, types=types)[:, 0].astype(jnp.float32).astype(dtype))
       return (first @ weight.T + bias[None]).astype(jnp.float32)[:, 0]
 
-    self._run = _Padded(run, batch, most)
+    self._run = _computed(run, batch, most)
 
   def scores(self, pairs: Sequence[tuple[str, Passage]]) -> np.ndarray:
     """float32 [n]: the logit of each (query, passage)."""
@@ -128,7 +118,7 @@ class LateInteraction:
       made = made / jnp.maximum(jnp.linalg.norm(made, axis=-1, keepdims=True), 1e-12)
       return made * counts[:, :, None].astype(jnp.float32)
 
-    self._run = _Padded(run, batch, shape.max_position)
+    self._run = _computed(run, batch, shape.max_position)
 
   def scores(self, pairs: Sequence[tuple[str, Passage]]) -> np.ndarray:
     """float32 [n]: the sum over the query's tokens of the best inner product with a token of the passage."""
