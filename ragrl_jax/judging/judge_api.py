@@ -61,6 +61,19 @@ class JudgeFailed(ToolFailed):
     self.queries, self.answered = tuple(queries), dict(answered or {})
 
 
+class OfPairs:
+  """A judge whose subclass has `_verdicts`: it gets the distinct pairs that `each` asks about."""
+
+  pace: Pace = Pace()
+
+  def judge(self, pairs: Sequence[Pair]) -> Verdicts:
+    """See `Judge`."""
+    return each(pairs, self._verdicts)
+
+  def _verdicts(self, pairs: list[Pair]) -> Verdicts:
+    raise NotImplementedError
+
+
 def each(pairs: Sequence[Pair], ask: Callable[[list[Pair]], Verdicts]) -> Verdicts:
   """Checks the pairs, gives blank claims 0, and gets all other verdicts by one call of `ask`, equal pairs once.
 
@@ -159,7 +172,7 @@ def _answered(error: JudgeFailed, part: Sequence[tuple[str, str]]) -> list[float
   return each(part, lambda asked: [error.answered.get(pair) for pair in asked])
 
 
-class Cached:
+class Cached(OfPairs):
   """A judge with its verdicts in a file (`store.disk_cache`), by its description and the pair. None is not stored.
 
   Args:
@@ -177,10 +190,6 @@ class Cached:
   def describe(self) -> Mapping[str, Any]:
     """See `judge_api.Judge`."""
     return self._judge.describe()
-
-  def judge(self, pairs: Sequence[Pair]) -> Verdicts:
-    """See `Judge`."""
-    return each(pairs, self._verdicts)
 
   def _verdicts(self, pairs: list[Pair]) -> Verdicts:
     keys = {pair: disk_cache.key(self._identity, *pair) for pair in pairs}

@@ -20,30 +20,23 @@ def _stop_words() -> frozenset[str]:
   return frozenset(normalize(word, "squad") for word in STOPWORDS_EN_PLUS)
 
 
-class Exact:
+class Exact(judge_api.OfPairs):
   """1 if the claim equals one of the premise's right answers (`judge_api.references`), after SQuAD's normalisation."""
-
-  pace = judge_api.Pace()
 
   def describe(self) -> dict[str, Any]:
     """See `judge_api.Judge`."""
     return dict(kind="exact")
 
-  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
-    """See `judge_api.Judge`."""
-    return judge_api.each(
-      pairs, lambda pairs: [qa.exact_match(claim, judge_api.golds(premise)) for premise, claim in pairs]
-    )
+  def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
+    return [qa.exact_match(claim, judge_api.golds(premise)) for premise, claim in pairs]
 
 
-class SubEM:
+class SubEM(judge_api.OfPairs):
   """1 if the premise contains the claim, after SQuAD's normalisation: VERITAS's measure of (thought, answer).
 
   Args:
     words: only whole words count, see `faithful.states`.
   """
-
-  pace = judge_api.Pace()
 
   def __init__(self, *, words: bool = False):
     self._words = words
@@ -52,9 +45,8 @@ class SubEM:
     """See `judge_api.Judge`."""
     return dict(kind="sub_em_words" if self._words else "sub_em")
 
-  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
-    """See `judge_api.Judge`."""
-    return judge_api.each(pairs, lambda pairs: [faithful.states(*pair, words=self._words) for pair in pairs])
+  def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
+    return [faithful.states(*pair, words=self._words) for pair in pairs]
 
 
 class ExactFirst:
@@ -81,7 +73,7 @@ class ExactFirst:
     return verdicts
 
 
-class Lexical:
+class Lexical(judge_api.OfPairs):
   """The share of the claim's words that also occur in the premise: a cheap substitute for a judge of faithfulness.
 
   It counts distinct words of `forms.typed`, after SQuAD's normalisation and without English stop words. A claim of stop
@@ -92,8 +84,6 @@ class Lexical:
     threshold: see `judge_api.graded`.
   """
 
-  pace = judge_api.Pace()
-
   def __init__(self, threshold: float = 0.5):
     self._threshold = judge_api.in_range(threshold)
 
@@ -101,9 +91,8 @@ class Lexical:
     """See `judge_api.Judge`."""
     return dict(kind="lexical", threshold=self._threshold)
 
-  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
-    """See `judge_api.Judge`."""
-    return judge_api.each(pairs, lambda pairs: [judge_api.graded(overlap(*pair), self._threshold) for pair in pairs])
+  def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
+    return [judge_api.graded(overlap(*pair), self._threshold) for pair in pairs]
 
 
 def overlap(premise: str, claim: str) -> float:

@@ -6,14 +6,13 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 from ragrl_jax.chat import client
 from ragrl_jax.judging import judge_api, prompts
 
 
-class LLM:
+class LLM(judge_api.OfPairs):
   """Asks a chat model about each pair at temperature 0, up to `concurrency` pairs at a time.
 
   An answer without a verdict gives None. The question is not repeated, since the answer would be the same. The first
@@ -71,10 +70,6 @@ class LLM:
     """See `judge_api.Judge`."""
     where = "" if self._client.where == "OpenAI" else self._client.where
     return dict(kind="llm", model=self._client.model, endpoint=where, prompt=self._name, wording=self._prompt.mark)
-
-  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
-    """See `judge_api.Judge`."""
-    return judge_api.each(pairs, self._verdicts)
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
     waiting: queue.SimpleQueue[judge_api.Pair] = queue.SimpleQueue()

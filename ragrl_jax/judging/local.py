@@ -68,7 +68,7 @@ class Rows:
     return result
 
 
-class Local:
+class Local(judge_api.OfPairs):
   """A judge by `Rows`. A subclass makes them, and has `_row`: (premise, claim) → token ids, None if they are too long.
 
   If the text is too long, the end of the premise is cut. If the claim alone is too long, the verdict is None.
@@ -77,17 +77,8 @@ class Local:
   _rows: Rows
   _threshold: float
 
-  @property
-  def pace(self) -> judge_api.Pace:
-    """See `judge_api.Judge`."""
-    return self._rows.pace
-
   def _row(self, premise: str, claim: str) -> list[int] | None:
     raise NotImplementedError
-
-  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
-    """See `judge_api.Judge`."""
-    return judge_api.each(pairs, self._verdicts)
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
     scores = self._rows.scores([self._row(*pair) for pair in pairs])
@@ -135,6 +126,7 @@ class NLI(Local):
       return jax.nn.sigmoid(logits[:, yes] - logits[:, no])
 
     self._rows = Rows(model, score, batch=batch, max_tokens=max_tokens, dispatch=dispatch)
+    self.pace = self._rows.pace
     self._mark = tensors.TensorFolder(folder).fingerprint()
 
   def describe(self) -> dict[str, Any]:
@@ -198,6 +190,7 @@ class RewardModel(Local):
       self._mark += "+" + tensors.TensorFolder(path, stem=lora.STEM, config=lora.CONFIG).fingerprint()
     score = lambda model, tokens, mask: _preferred(model, tokens, mask, labels)
     self._rows = Rows(model, score, batch=batch, max_tokens=max_tokens, dispatch=dispatch)
+    self.pace = self._rows.pace
 
   def asking(self, prompt: str, wording: str = "") -> RewardModel:
     """The same weights with another question, whose labels must be the same."""
