@@ -63,8 +63,7 @@ def make_play(prompt: Prompt, parser: Parser, *, stops: Sequence[str], judge: bo
 def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, reply: str) -> str:
   """See `Recipe.script`. reply: a key of SECTIONS."""
   facts, answer = scripts.facts(example), scripts.answer(example)
-  thought = " ".join(f"[{fact.number}] says: {fact.sentence}" for fact in facts)
-  thought = f"{thought} So the answer is {answer}."
+  thought = " ".join([*(f"[{fact.number}] says: {fact.sentence}" for fact in facts), f"So the answer is {answer}."])
   bodies = dict(relevance=sorted({fact.number for fact in facts}), analysis=thought, think=thought, answer=answer)
   return "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in SECTIONS[reply])
 
