@@ -15,7 +15,7 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
 from ragrl_jax.cli import from_config
-from ragrl_jax.cli.foreign import script_text, translate
+from ragrl_jax.cli.foreign import formula, script_text, translate
 from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.settings import fields as fields_lib
 
@@ -554,11 +554,11 @@ def test_nothing_is_refused_of_trl_as_it_comes(of_trl, tmp_path):
 
 def test_a_formula_has_nothing_but_its_operations():
   get = {"a.b": 3, "c": None}.__getitem__
-  assert translate.evaluate("(a.b + 1) // 2 if c is None else {1: 2}[c]", get) == 2
-  assert translate.evaluate("c and c.d", get) is None  # what the value does not depend on is not read
+  assert formula.evaluate("(a.b + 1) // 2 if c is None else {1: 2}[c]", get) == 2
+  assert formula.evaluate("c and c.d", get) is None  # what the value does not depend on is not read
   for text in ("__import__('os')", "a.b()", "[x for x in a.b]", "lambda: 1", "a b"):
     with pytest.raises(ValueError, match="no formula"):
-      translate.evaluate(text, get)
+      formula.evaluate(text, get)
 
 
 def test_the_command_writes_a_file_and_its_status_says_whether_all_was_taken(tmp_path, monkeypatch, capsys, home):

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from ragrl_jax.cli.foreign import translate
+from ragrl_jax.cli.foreign import formula
 
 NESTED = r"\$\{(?:[^{}]|\$\{[^{}]*\})*\}"
 VALUE = rf"\$\(\((?:[^()]|\([^()]*\))*\)\)|\$\((?:[^()]|\([^()]*\))*\)|{NESTED}|\$\w+|\$[@*#?!$]"
@@ -192,7 +192,7 @@ class _Shell:
     if piece.startswith("$(("):
       try:
         plain = re.sub(VALUE, lambda found: self._text(found[0]), piece[3:-2]).replace("/", "//")
-        return str(translate.evaluate(plain, lambda name: number_or(self.names[name]), {}))
+        return str(formula.evaluate(plain, lambda name: number_or(self.names[name]), {}))
       except (ValueError, KeyError, TypeError, ZeroDivisionError):
         return piece
     named = re.fullmatch(r"\$\{?(\w+|[@*#?!])(?:\[[@*]\])?(?::?[-=](.*?))?\}?", piece, re.DOTALL)
@@ -266,7 +266,7 @@ def of_python(text: str) -> Script:
 
 
 def _literal(node: ast.expr, names: dict[str, Any]) -> Any:
-  return translate.evaluate(ast.unparse(node), names.__getitem__, {})
+  return formula.evaluate(ast.unparse(node), names.__getitem__, {})
 
 
 def _statements(tree: ast.AST) -> Iterable[Any]:

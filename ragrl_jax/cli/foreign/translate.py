@@ -3,8 +3,6 @@
 A table is data. [settings] has a formula of their fields for each of our settings, in their units; [let] has formulas
 that several share; [defaults] has their values of fields that a script leaves out; [refuse] has, for a field x, when it
 is refused and why; [aside] why fields without a meaning here have none; [notes] in what a setting differs.
-
-A formula, or a shell's arithmetic, is evaluated with the operations of `value`; nothing is executed.
 """
 
 import ast
@@ -13,8 +11,6 @@ import difflib
 import fnmatch
 import functools
 import json
-import math
-import operator
 import pathlib
 import re
 import textwrap
@@ -23,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ragrl_jax import settings
+from ragrl_jax.cli.foreign import formula
 from ragrl_jax.cli.foreign.script_text import Script
 from ragrl_jax.settings import fields as fields_lib
 
@@ -158,7 +155,7 @@ class _Work:
     self.known = _names(one)
     self.read: set[str] = set()  # fields that the formula in hand has read
     given = lambda *names: any(_long(name, one) in script.fields for name in names)
-    self.calls: dict[str, Callable[..., Any]] = dict(CALLS, given=given, join=_join, layers=_layers)
+    self.calls: dict[str, Callable[..., Any]] = dict(formula.CALLS, given=given, join=_join, layers=_layers)
     self.refused: dict[str, str] = {}
     self.used: dict[str, dict[str, Any]] = {}  # field → our settings that depend on it
 
@@ -178,14 +175,14 @@ class _Work:
 
   def value(self, text: Any) -> Any:
     """The value of a formula."""
-    return evaluate(text, self.get, self.calls) if isinstance(text, str) else text
+    return formula.evaluate(text, self.get, self.calls) if isinstance(text, str) else text
 
   def result(self) -> Translation:
     """The account and the settings."""
     for field, (when, why) in self.table["refuse"].items():
       value = self.of(field)
       try:
-        if evaluate(when, lambda name, value=value: value if name == "x" else self.get(name), self.calls):
+        if formula.evaluate(when, lambda name, value=value: value if name == "x" else self.get(name), self.calls):
           self.refused[field] = why
       except (KeyError, TypeError):
         continue  # it depends on what the script computes, which is refused
@@ -293,64 +290,3 @@ def config_text(made: Translation, source: str) -> str:
   head = "from ragrl_jax import config as config_lib\nfrom ragrl_jax import recipes\n\n\n"
   last = '  return config_lib.shrink(config) if "smoke" in chosen else config\n'
   return "\n".join([f'r"""{docstring}\n"""\n\n{head}def get_config(variant: str = ""):', *body, last])
-
-
-THEIRS = "Add Sub Mult Div FloorDiv Mod Pow USub Not Eq NotEq Lt LtE Gt GtE Is IsNot"
-OPERATIONS = "add sub mul truediv floordiv mod pow neg not_ eq ne lt le gt ge is_ is_not"
-OPERATORS: dict[type, Callable[..., Any]] = {
-  getattr(ast, theirs): getattr(operator, ours) for theirs, ours in zip(THEIRS.split(), OPERATIONS.split())
-}
-OPERATORS |= {ast.In: lambda x, many: x in many, ast.NotIn: lambda x, many: x not in many}
-CALLS: dict[str, Callable[..., Any]] = dict(bool=bool, ceil=math.ceil, int=int, float=float, min=min, max=max, str=str)
-
-
-def evaluate(text: str, get: Callable[[str], Any], calls: Mapping[str, Callable[..., Any]] = CALLS) -> Any:
-  """The value of a formula.
-
-  Args:
-    text: a Python expression of the operations above, conditions, lists, dicts and `calls`.
-    get: a dotted name → its value. It is called only for names that the value depends on.
-    calls: the functions that may be called.
-
-  Raises:
-    ValueError: the text is no such formula.
-    KeyError: a dict of the formula has no entry for a value.
-    TypeError, ZeroDivisionError: as in Python.
-  """
-  try:
-    return _of(ast.parse(text.strip(), mode="eval").body, get, calls)
-  except SyntaxError as error:
-    raise ValueError(f"{text!r} is no formula.") from error
-
-
-def _of(node: ast.expr, get: Callable[[str], Any], calls: Mapping[str, Callable[..., Any]]) -> Any:
-  of = lambda inner: _of(inner, get, calls)
-  match node:
-    case ast.Constant(value):
-      return value
-    case ast.Name() | ast.Attribute():
-      return get(ast.unparse(node))
-    case ast.BinOp(left, operation, right) if type(operation) in OPERATORS:
-      return OPERATORS[type(operation)](of(left), of(right))
-    case ast.UnaryOp(operation, operand) if type(operation) in OPERATORS:
-      return OPERATORS[type(operation)](of(operand))
-    case ast.BoolOp(operation, values):
-      found = of(values[0])
-      for value in values[1:]:
-        if bool(found) == isinstance(operation, ast.Or):
-          break
-        found = of(value)
-      return found
-    case ast.Compare(left, [operation], [right]):
-      return OPERATORS[type(operation)](of(left), of(right))
-    case ast.IfExp(test, body, otherwise):
-      return of(body) if of(test) else of(otherwise)
-    case ast.List(items) | ast.Tuple(items):
-      return [of(item) for item in items]
-    case ast.Dict(keys, values):
-      return {of(key): of(value) for key, value in zip(keys, values) if key is not None}
-    case ast.Subscript(value, at):
-      return of(value)[of(at)]
-    case ast.Call(ast.Name(name), arguments) if name in calls:
-      return calls[name](*map(of, arguments))
-  raise ValueError(f"{ast.unparse(node)!r} is no formula.")
