@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ragrl_jax.core.text.forms import well_formed
+from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.protocol.http_answer import Refused
 from ragrl_jax.structs import Sampling
@@ -65,9 +65,11 @@ class ToolReader(Protocol):
 
   def tools(self, said: Mapping[str, Any]) -> Tools:
     """The tools of a request, whose fields are `said`. Raises Refused if they are not supported."""
+    ...
 
   def messages(self, said: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages in the template's form. Raises ValueError if a call's arguments are not a JSON object."""
+    ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ class Prompt(Protocol):
 
   def messages(self, example: structs.Example) -> list[dict[str, str]]:
     """The chat messages ({"role", "content"}) that open the episode."""
+    ...
 
 
 class Parser(Protocol):
@@ -24,12 +25,15 @@ class Parser(Protocol):
 
   def stop(self, text: str) -> str:
     """The stop string on which this model turn ended, or "eos"; for transcripts without a sampler's record."""
+    ...
 
   def answer(self, text: str) -> str | None:
     """The final answer in the model's text, or None."""
+    ...
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[structs.Passage, ...] | None]:
     """(query, passages) of the environment's text `text` after the model's text `said`; (None, None) for a notice."""
+    ...
 
 
 @dataclasses.dataclass(frozen=True)
