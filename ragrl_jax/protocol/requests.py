@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.protocol.http_answer import Refused
 from ragrl_jax.structs import Sampling

@@ -95,7 +95,7 @@ def evaluated(clock: Clock, evaluate: Callable[..., dict[str, Any]], *given: Any
 
 
 def costs(workdir: pathlib.Path, metrics: dict[str, Any], config: Settings) -> dict[str, Any]:
-  """What the run has cost (`metrics.cost_of_rows`) and its devices, for the row of its last step"""
+  """What the run has cost (`metrics.cost_of_rows`) and its devices, for the row of its last step."""
   rows = [*metrics_lib.read_metrics(workdir), metrics]
   return metrics_lib.cost_of_rows(rows, config.log.price_per_hour) | {"cost/devices": versions.devices()}
 
