@@ -104,7 +104,7 @@ faults: $(VENV)/.ready  ## runs with seeded faults end like undisturbed ones: PL
 	PYTHONPATH=tests/kits $(RUN) tests/faults/run.py --plans $(or $(PLANS),100) --first $(or $(FIRST),0) --soak=$(or $(SOAK),1)
 
 parity: $(PARITY_VENV)/.ready-parity  ## agreement with transformers and torch, in an environment of its own
-	$(call quickly,$(PARITY_VENV)/bin/python) $(PARITY_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m parity tests/parity
+	$(call quickly,$(PARITY_VENV)/bin/python) $(PARITY_VENV)/bin/python -m pytest $(PYTEST) -m parity tests/parity
 
 agents: $(AGENTS_VENV)/.ready-agents  ## public agent libraries, MCP servers and experiment trackers, in an environment of their own
 	$(call quickly,$(AGENTS_VENV)/bin/python) $(AGENTS_VENV)/bin/python -m pytest -m agents

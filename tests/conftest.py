@@ -31,26 +31,13 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
 ROOM = 1 << 30  # bytes; a worker that holds more frees its caches
 PEAKS = pytest.StashKey[dict]()
 LONGEST = (
-  "test_quickstart.py",
-  "test_hosts.py",
-  "test_weights_at_size.py",
-  "test_lora_runs.py",
-  "test_train.py",
-  "test_endings.py",
-  "test_crash.py",
-  "test_replicas.py",
-  "test_evaluate.py",
-  "test_learner.py",
-  "test_ppo.py",
-  "test_speculation.py",
-  "test_engine_layouts.py",
-  "test_engine.py",
-  "test_comparison.py",
-  "test_conversation.py",
-  "test_live_memory.py",
-  "test_corpus_audit.py",
-  "test_answer_verdicts.py",
-)
+  "test_tpu_programs.py", "test_models_decoder.py", "test_gpu_programs.py", "test_hybrid_runs.py", "test_rollback.py",
+  "test_train.py", "test_endings.py", "test_crash.py", "test_replicas.py", "test_evaluate.py", "test_learner.py",
+  "test_ppo.py", "test_speculation.py", "test_engine_layouts.py", "test_engine.py",
+  "test_from_python.py", "test_papers_page.py", "test_moved.py", "test_profile.py", "test_distilled_judge.py",
+  "test_tool_agent_runs.py", "test_conversation.py", "test_comparison.py", "test_live_memory.py",
+  "test_corpus_audit.py", "test_answer_verdicts.py",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")

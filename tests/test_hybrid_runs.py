@@ -21,8 +21,8 @@ def config_of(world):
   return config
 
 
-@pytest.mark.slow  # two runs, an evaluation and their programs
-@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long  # two runs, an evaluation and their programs
+@pytest.mark.parametrize("rank", [0, 2])
 def test_a_run_is_resumed_exactly_exported_and_evaluated(world, tmp_path, rank):
   config = config_of(world)
   if rank:
