@@ -13,7 +13,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from ragrl_jax.models import cudnn, kernels, splash
 from ragrl_jax.parallel import rules
 
-BLOCK = 128  # tokens per block; on CPU the fastest of 64, 128, 256 and 512 for rows of 128 to 2048
+BLOCK = 64  # tokens per block; on CPUs the fastest of 32, 64, 128 and 256 for packed rows and trees of 256 to 2048
 KERNELS = ("tpu", "gpu")  # platforms with kernels; in their trees only trunks have branches
 MASKED = -1e30  # finite, so that a query without any key gives zeros and not NaN
 
