@@ -3,8 +3,8 @@ r"""One optimiser step of GRPO: ours, transformers with torch, and google-tunix 
 Run:    make bench        (or: PYTHON_WITH_TORCH benchmarks/learner.py [--rounds 3] [--threads 2] [--clock cpu]
                            [--tunix_python …] [--json OUT] [--shape qwen3.5-0.8b --layers 4 --sides ours,torch])
 
-One random Qwen3 (4 layers, d 256, d_ff 1024, V 4096, float32), or a published shape with its first layers, with the
-same weights, loss and sequences on every side:
+One random Qwen3 (4 layers, d 256, d_ff 1024, V 4096, float32), or a published shape with fewer layers and V 4096,
+with the same weights, loss and sequences on every side:
   equal    16 sequences of 128 prompt and 128 completion tokens: nothing to pack, nothing shared.
   real     2 HotpotQA questions × 8 completions. A prompt is the question behind its ten passages; a completion quotes
            0 to 7 sentences of them, then the supporting ones, then the answer. Text and lengths are the set's, the
@@ -206,7 +206,8 @@ def save_model(folder, shape, layers):
   from ragrl_jax.models.decoder import Decoder
   from ragrl_jax.models.shapes import SHAPES
 
-  config = dataclasses.replace(SHAPES[shape], num_layers=layers) if shape else DecoderConfig(**SHAPE)
+  cut = dict(num_layers=layers, vocab_size=V)
+  config = dataclasses.replace(SHAPES[shape], **cut) if shape else DecoderConfig(**SHAPE)
   weights.save_pretrained(Decoder(config, rngs=nnx.Rngs(0)), config, folder)
 
 

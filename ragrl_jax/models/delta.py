@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ragrl_jax.models import layers
 
@@ -119,7 +120,9 @@ def mix(
   """
   c, (B, T, _) = layer.config, x.shape
   x = layer.norm(x, "attention_norm")
-  channels, gate, b, a = (layer.project(x, name) for name in ("qkv", "z", "b", "a"))
+  channels, gate = (layer.project(x, name) for name in ("qkv", "z"))
+  # XLA for GPUs would join the narrow matrices to the others, and so copy all of them for every token.
+  b, a = (layer.project(jax.lax.optimization_barrier(x) if T == 1 else x, name) for name in ("b", "a"))
   if memory is None:
     memory = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), Memory.shapes(c, B, channels.dtype))
   beta = jax.nn.sigmoid(b.astype(jnp.float32))
@@ -178,8 +181,10 @@ def _unit(x):
 def one(q, k, v, fade, beta, starts, state):
   """`chunked` for rows of one token, as in decoding."""
   state = jnp.where(starts[..., None, None], 0.0, state * jnp.exp(fade)[..., None])
-  # Both sums before the update, so that they read the state once. [B, 1, H, dk] → [B, dk, H, 1].
-  of_q, of_k = (jnp.sum(state * x.swapaxes(1, 3), axis=1, keepdims=True) for x in (q, k))
+  # Both sums before the update and in one reduction, so that they read the state once. [B, 1, H, dk] → [B, dk, H, 1].
+  of_q, of_k = (state * x.swapaxes(1, 3) for x in (q, k))
+  add = lambda one, other: (one[0] + other[0], one[1] + other[1])
+  of_q, of_k = (x[:, None] for x in jax.lax.reduce((of_q, of_k), (np.float32(0), np.float32(0)), add, (1,)))
   new = (v - of_k) * beta[..., None]
   return of_q + jnp.sum(q * k, axis=-1, keepdims=True) * new, state + k.swapaxes(1, 3) * new
 
