@@ -12,11 +12,11 @@ with the same weights, loss and sequences on every side:
            lengths are log-normal: prompts around 1300 tokens (sigma .25), completions around 150 (sigma .6).
            Ours packs, and computes a group's prompt once per row ("apart": once per sequence). torch pads each group
            of 8 to its longest sequence. tunix pads the whole batch to its longest, as in its own training.
-Every side runs in its own process, with the same number of threads and settings of memory. Rounds alternate, and each
-side's best round counts (a side whose step takes over 20 s is timed once). Tokens are those of all sequences, without
-padding. Compile time is the first step minus the best one; memory is the process's growth during the steps, at its
-peak. The gradients of ours and torch must agree. On a busy machine the benchmark says so and makes one round; then
-compare CPU seconds of one thread (taskset -c 0 … --threads 1 --clock cpu).
+Every side runs in its own process, with huge pages and the same number of threads. Rounds alternate, and each side's
+best round counts (a side whose step takes over 20 s is timed once). Tokens are those of all sequences, without padding.
+Compile time is the first step minus the best one; memory is the process's growth during the steps, at its peak. The
+gradients of ours and torch must agree. On a busy machine the benchmark says so and makes one round; then compare CPU
+seconds of one thread (taskset -c 0 … --threads 1 --clock cpu).
 """
 
 import argparse
@@ -35,10 +35,6 @@ import numpy as np
 ROOT = pathlib.Path(__file__).parents[1]
 V, PAD, EOS = 4096, 0, 1
 GROUP = 8
-# Huge pages, and what ragrl's commands set (store/malloc.py): all sides keep the memory that they free.
-TUNABLES = (
-  "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1000000000000"
-)
 TOLERANCE = 1e-4  # of gradients, relative norm a tensor
 SHAPE = dict(
   vocab_size=V, d_model=256, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=64, d_ff=1024, rope_theta=1e6
@@ -110,7 +106,7 @@ class Side:
   def __init__(self, name, python, folder, threads, clock):
     env = {
       **os.environ,
-      "GLIBC_TUNABLES": TUNABLES,
+      "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
       "JAX_PLATFORMS": "cpu",
       "OMP_NUM_THREADS": str(threads),
       "TOKENIZERS_PARALLELISM": "false",

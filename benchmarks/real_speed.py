@@ -181,7 +181,7 @@ def main():
       out = pathlib.Path(folder) / "table.json"
       given = {**vars(args), "threads": threads, "json": out}
       # XLA takes as many threads as it may use cores, and huge pages are set before Python starts.
-      env = {**os.environ, "GLIBC_TUNABLES": learner.TUNABLES, "OMP_NUM_THREADS": str(threads)}
+      env = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "OMP_NUM_THREADS": str(threads)}
       cores = sorted(os.sched_getaffinity(0))[:threads]
       subprocess.run(
         [sys.executable, __file__, *(f"--{name}={value}" for name, value in given.items())],

@@ -1,33 +1,29 @@
-"""Settings of the C library's memory (glibc's): one heap, which keeps what is freed in it.
+"""Limits the heaps (arenas) of the C library (glibc), which keep memory that threads have freed.
 
-XLA's programs on CPUs allocate their working memory anew at every call. glibc would return large blocks to the system,
-and the system would fill new ones with zeros: a fifth of a learner's step at 135M parameters. Each thread would also
-get a heap of its own, up to eight per core. A heap keeps the most memory that it has held so far, and Orbax starts some
-ten threads for each checkpoint, so a run's resident memory would grow until every heap has held a checkpoint's buffers.
+A new thread gets one of up to eight heaps per core. A heap keeps the most memory that it has held so far. Orbax starts
+some ten threads for each checkpoint, so a run's resident memory would grow until every heap has held a checkpoint's
+buffers.
 """
 
 import ctypes
 import os
 import sys
 
-SETTINGS = dict(arena_max=(-8, 1), mmap_max=(-4, 0), trim_threshold=(-1, -1))  # glibc's names; malloc.h's numbers
+MOST = 2  # with one heap, threads would wait for each other more often
+_M_ARENA_MAX = -8  # malloc.h
 
 
 def limit() -> bool:
-  """Makes this process use one heap, and keep freed memory in it. Returns whether every setting was made.
+  """Limits this process to MOST heaps. Returns whether it did.
 
   Call it at the start of a command: heaps that exist already stay. It changes the whole process, so only commands call
-  it. A program that uses the library can set GLIBC_TUNABLES=glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:
-  glibc.malloc.trim_threshold=100000000000 instead. What the user has set in that variable, or by MALLOC_ARENA_MAX,
-  MALLOC_MMAP_MAX_ or MALLOC_TRIM_THRESHOLD_, stays. With other C libraries nothing changes.
+  it. A program that uses the library can set MALLOC_ARENA_MAX=2 instead. If the user has set that variable, or
+  glibc.malloc.arena_max in GLIBC_TUNABLES, their number stays. With other C libraries nothing changes.
   """
-  library, tuned = _glibc(), os.environ.get("GLIBC_TUNABLES", "")
-  if library is None:
+  if "MALLOC_ARENA_MAX" in os.environ or "glibc.malloc.arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
     return False
-  free = lambda name: (
-    f"malloc.{name}" not in tuned and not any(x.startswith(f"MALLOC_{name.upper()}") for x in os.environ)
-  )
-  return all([free(name) and library.mallopt(*values) == 1 for name, values in SETTINGS.items()])
+  library = _glibc()
+  return library is not None and library.mallopt(_M_ARENA_MAX, MOST) == 1
 
 
 def trim() -> None:
