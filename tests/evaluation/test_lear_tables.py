@@ -1,7 +1,5 @@
 """LEAR's tables: which runs fill a row, and that their commands run as printed."""
 
-import os
-import pathlib
 import re
 import shlex
 import subprocess
@@ -16,7 +14,6 @@ from ragrl_jax.evaluation import records
 from ragrl_jax.evaluation.tables import commands_of, filling, papers, writing
 from ragrl_jax.structs import Example, Passage
 
-ROOT = pathlib.Path(__file__).parents[2]
 OWN = "--config.data.own_passages=False"
 
 
@@ -110,10 +107,6 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
   own = [
     f"--config.data.{name}={tmp_path}/nq_{split}.jsonl" for name, split in (("train", "train"), ("evaluate", "test"))
   ]
-  quickly = subprocess.run(
-    [sys.executable, str(ROOT / "tests" / "xla_flags.py")], capture_output=True, text=True
-  ).stdout
-  environment = os.environ | {"XLA_FLAGS": quickly.strip()}  # on one device
   program = [sys.executable, "-c", "from ragrl_jax.cli import main; main.main()"]
   folders = []
   for command in dict.fromkeys(commands):
@@ -121,7 +114,7 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
       command = re.sub(pattern, by, command)
     words = shlex.split(command)[1:]
     given = own if words[0] == "train" else []  # the config names NQ's sets on the hub
-    done = subprocess.run([*program, *words, *given], capture_output=True, text=True, env=environment)
+    done = subprocess.run([*program, *words, *given], capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stderr[-2000:]}"
     if words[0] == "evaluate":
       folders += [word.removeprefix("--out=") for word in words if word.startswith("--out=")]

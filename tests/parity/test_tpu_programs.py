@@ -64,7 +64,7 @@ def test_a_mesh_in_which_hosts_are_no_blocks_is_refused():
 
 def test_the_command_reports_what_does_not_fit(tmp_path):
   shape = DecoderConfig(
-    vocab_size=1024, d_model=256, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=64, d_ff=512, rope_theta=1e6
+    vocab_size=1024, d_model=256, num_layers=1, num_heads=4, num_kv_heads=2, head_dim=64, d_ff=512, rope_theta=1e6
   )
   (tmp_path / "config.json").write_text(json.dumps(shape.to_hf()))
   done = subprocess.run(
