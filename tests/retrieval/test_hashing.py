@@ -11,9 +11,9 @@ RELATIONS = ("spouse", "mentor", "employer", "birthplace", "founder", "rival", "
 WORDINGS = ("The {r} of {s} is {o}.", "{o} is the {r} of {s}.", "{s} has {o} as {r}.")
 
 
-def facts(entities, seed):
+def facts(entities):
   """[(relation, subject)], passages: about three facts per entity, each stated once. Objects are subjects elsewhere."""
-  draw = random.Random(seed)
+  draw = random.Random(0)
   syllables = [a + v + b for a in "bdfgklmprstvz" for v in "aeiou" for b in "nrlskm" if a != b]
   names = {"".join(draw.choice(syllables) for _ in range(draw.choice((2, 3)))).capitalize() for _ in range(entities)}
   names = sorted(names)
@@ -26,11 +26,10 @@ def facts(entities, seed):
 
 
 @pytest.mark.slow  # thousands of searches in 13,000 passages
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_passage_with_the_fact_comes_first(tmp_path, seed):
-  keys, passages = facts(4100, seed)
+def test_the_passage_with_the_fact_comes_first(tmp_path):
+  keys, passages = facts(4100)
   assert len(passages) > 12_500
-  build_index(passages, "hashing", tmp_path / "i", encoder_options=dict(seed=seed), progress=False)
+  build_index(passages, "hashing", tmp_path / "i", encoder_options=dict(seed=0), progress=False)
   retriever, asked = load_index(tmp_path / "i"), random.Random(0).sample(range(len(keys)), 500)
   for wording in ("{} {}", "Who is the {} of {}?"):
     answers = retriever.search([wording.format(*keys[i]) for i in asked], 1)
