@@ -181,6 +181,9 @@ DECODING = (
   "At commit 7d1ca43 one program read a sequence's cache: 24,745 tokens/s at 1.5B and 11,508 at 7B, with 339 and 395",
   "kernels a token (11 and 13 a layer) and 1.31 and 1.06 times the bytes. Now several programs share a sequence, and a",
   "layer has 10 and 11 kernels, with the merge of the programs' results. 1.5B gained 17 %, 7B lost 4 %.",
+  "",
+  "A hybrid's delta layers (`models/delta.py`) have no kernel of their own: a token reads a conversation's memory (19",
+  "MB at 0.8B) twice and writes it once. The bytes beside weights and cache count it read once and written once.",
 )
 ATTENTION = (
   "On GPUs, attention in 16 bits is cuDNN's, through `jax.nn.dot_product_attention` (`models/cudnn.py`), in packed",

@@ -272,7 +272,7 @@ class Layer(nnx.Module):
     q, k, v = (checkpoint_name(x, "attention") for x in (rotate(q, cos, sin), rotate(k, cos, sin), v))
     out, carry = attend(q, k, v)
     if traits.hybrid:
-      out = (out * jax.nn.sigmoid(gate.astype(jnp.float32))).astype(out.dtype)
+      out = (out.astype(jnp.float32) * jax.nn.sigmoid(gate.astype(jnp.float32))).astype(out.dtype)
     out = self.project(out.reshape(*out.shape[:2], -1), "o")
     return self.norm(out, "attention_post_norm") if traits.post_norms else out, carry
 
