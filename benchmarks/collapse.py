@@ -62,7 +62,6 @@ GUARDS = {
   "a fifth of the rate": dict(optimizer=dict(learning_rate=5e-5)),
   "a fifth of the rate, LLDS": dict(optimizer=dict(learning_rate=5e-5), loss=dict(llds_coef=2.0)),
   "LLDS, DPPO, KL": dict(loss=dict(KL, kl_corrected=True, llds_coef=0.2, max_fall=0.2, max_rise=0.2)),
-  "rollback, LLDS": dict(ROLLBACK, loss=dict(llds_coef=2.0)),
   "rollback, LLDS, sequence mask": dict(ROLLBACK, loss=dict(llds_coef=2.0, sequence_low=0.98, sequence_high=1.02)),
   "LLDS, sequence mask, KL": dict(
     loss=dict(KL, kl_corrected=True, llds_coef=2.0, sequence_low=0.98, sequence_high=1.02)
@@ -71,8 +70,9 @@ GUARDS = {
 # The same for twice as many steps: what an arm loses by undone steps and halved rates, it may win back.
 LONGER = 32
 LONG = {
-  f"{arm}, {LONGER} steps": arm
-  for arm in ("rollback", "rollback, LLDS", "a fifth of the rate", "a fifth of the rate, LLDS")
+  "rollback, 32 steps": ROLLBACK,
+  "rollback, LLDS, penalties, 32 steps": dict(GUARDS["penalties"], **ROLLBACK, loss=dict(llds_coef=2.0)),
+  "a fifth of the rate, LLDS, 32 steps": GUARDS["a fifth of the rate, LLDS"],
 }
 # The same at 135M parameters: the fine-tuned model and the questions of benchmarks/real_model/run.py's ARENA run.
 REAL_STEPS, REAL_HELD_OUT, REAL_RATE = 8, 64, 1e-4
@@ -151,7 +151,7 @@ def made_up(out: pathlib.Path, arm: str, seed: int) -> Any:
   config.model.path = str(warm / "sft" / "model")
   config.steps = LONGER if arm in LONG else STEPS
   config.evaluate.update(every=EVERY, examples=HELD_OUT)
-  for part in (PROVOKED, dict(switches=dict(match="f1")), GUARDS[LONG.get(arm, arm)]):
+  for part in (PROVOKED, dict(switches=dict(match="f1")), (GUARDS | LONG)[arm]):
     config.update(part)
   return config
 
@@ -177,7 +177,7 @@ def run(config: Any, arm: str, out: pathlib.Path, seed: int) -> None:
   """Trains one arm; its folder keeps the episodes and the metrics."""
   begin(workdir := folder(out, arm, seed))
   config.seed, config.log.tensorboard, config.checkpoint.every = seed, False, config.steps
-  config.checkpoint.update((GUARDS | REAL)[LONG.get(arm, arm)].get("checkpoint", {}))
+  config.checkpoint.update((GUARDS | LONG | REAL)[arm].get("checkpoint", {}))
   prepared, began = prepare(config), time.process_time()
   score = functools.partial(noisy, prepared.recipe.score, seed)
   prepared = dataclasses.replace(prepared, recipe=dataclasses.replace(prepared.recipe, score=score))
@@ -334,7 +334,7 @@ def guard_row(arm: str, runs, end: Mapping[str, float]) -> str:
   )
   settings = ", ".join(
     f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-    for part in GUARDS[LONG.get(arm, arm)].values()
+    for part in (GUARDS | LONG)[arm].values()
     for name, value in part.items()
   )
   return f"| {arm} | {settings} | {lost} of {len(runs)} | {best:.3f} | {last:.3f} | {least:.3f} | {alone} |"
