@@ -386,6 +386,13 @@ The same for {longer} steps:
 
 {long}
 
+- Twice the steps do not bring a rollback alone nearer to the best: in the harder of the two worlds (seeds 0, 2 and 4)
+  EM falls slowly at an eighth of the rate and less; with seed 4 a quarter of the questions get no answer any more,
+  which F1 without penalties pays for. Detectors tell such a fall after half of it, so the weights returned to are no
+  better.
+- With LLDS, and penalties for searches and answers that are missing, a rollback also holds there: it returns twice, and
+  then learns at a quarter of the rate. Alone none of the three suffices.
+
 Runs that are missing: {missing}.
 
 The same once at 135M parameters: ARENA's rules from the fine-tuned model of [a real run](real_model.md), with F1 in
