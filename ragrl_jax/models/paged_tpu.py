@@ -20,7 +20,8 @@ def supports(heads: int, size: int, dtype) -> bool:
   """Whether the kernel takes `heads` key-value heads per device, of width `size`, in this dtype."""
   words = 2 * heads * jnp.dtype(dtype).itemsize // 4  # heads of a token are packed into words of 32 bits
   packed = words in (1, 2, 4, 8) or words % 8 == 0
-  return dtype in (jnp.bfloat16, jnp.float32) and size % LANES == 0 and packed
+  wide = size == LANES or (words == 1 and size % LANES == 0)  # Mosaic takes every second word of 128 lanes only
+  return dtype in (jnp.bfloat16, jnp.float32) and wide and packed
 
 
 def takes(q: jax.Array, pages: jax.Array, mesh: jax.sharding.Mesh | None = None) -> bool:

@@ -72,7 +72,8 @@ def test_tokens_are_written_where_the_table_says(t):
   [
     (1, 128, "bfloat16", 1, True),
     (4, 128, "bfloat16", 4, True),
-    (2, 256, "float32", 1, True),
+    (1, 256, "bfloat16", 1, True),
+    (2, 256, "bfloat16", 1, False),  # strided words of 256 lanes, as in Qwen3.5
     (2, 64, "bfloat16", 1, False),  # half of a TPU's 128 lanes
     (3, 128, "bfloat16", 1, False),  # three words of 32 bits per token
     (3, 128, "float32", 1, False),
