@@ -255,7 +255,9 @@ def costs(model, talks):
 def tables() -> str:
   """The second half of docs/steady.md, from the record."""
   text = [INTRODUCTION]
-  for row in map(json.loads, RECORD.read_text().splitlines()) if RECORD.is_file() else ():
+  recorded = [*map(json.loads, RECORD.read_text().splitlines())] if RECORD.is_file() else []
+  pairs = {pair["name"] for row in recorded for pair in row.get("pairs", ())}
+  for row in recorded:
     text.append(f"### {row['name']}\n")
     if "pairs" in row:
       text += ["| float32 on a CPU | tokens | largest gap, nats | tokens with the same bits |", "|---" * 4 + "|"]
@@ -272,9 +274,8 @@ def tables() -> str:
         shares = " | ".join(f"{x[key]:.2%}" for key in ("capped", "icepop", "sequences"))
         text.append(f"| {x['name']} | {x['tokens']:,} | {numbers} | {shares} |")
       text.append("")
-    text += (
-      [f"Not measured: {', '.join(sorted(missing))}.\n"] if (missing := {"pairs", "gaps", "costs"} - row.keys()) else []
-    )
+    missing = {"gaps", "costs"} - row.keys() | pairs - {pair["name"] for pair in row.get("pairs", ())}
+    text += [f"Not measured: {'; '.join(sorted(missing))}.\n"] if missing else []
     if "costs" in row:
       names = [x["name"] for x in next(iter(row["costs"].values()))]
       text += [f"| distance to the unbiased gradient | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
@@ -298,8 +299,8 @@ Why float32 differs (XLA:CPU, found by comparing single operations):
   agree to the bit, 32 and 64 do not; give an engine on a CPU at least 64 lanes if runs shall be compared by bits.
 - The learner's blocks of 512 tokens and fewer also have other kernels; 1,024 and 2,048 tokens agree to the bit.
 - Attention adds up in pieces. The engine's are the call's own tokens and then the cache's pages, so a prefilled token
-  or a draft adds its neighbours first. The learner's are 128 places of the row: a sequence at the start of a row has
-  the same bits in rows of 128 and of 256, one that begins at place 100 has not.
+  or a draft adds its neighbours first. The learner's are 64 places of the row (128 when this was measured), so the bits
+  of a sequence depend on the place in the row at which it begins.
 - Adapters are merged into the engine's weights, x(W + AB); the learner computes xW + (xA)B.
 
 Decode and the learner's forward would be equal to the bit only with the same pieces, counted from the sequence's start,
