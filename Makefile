@@ -19,7 +19,7 @@ PYTEST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 FAST = $(PYTEST) --ignore=tests/parity -m "$(TIERS)"
 # Left out: engine, learner, models, rollout, whole runs and servers over a model, whose programs take long to compile;
 # evaluation, parallel, plan, agents and the commands, which start many processes; and every test marked slow.
-QUICK = $(addprefix tests/,contracts core data judging prompting recipes reports retrieval store $(addprefix test_,$(addsuffix .py,comments config documentation mistakes path rooms)))
+QUICK = $(addprefix tests/,contracts core data judging prompting recipes reports retrieval store $(addprefix test_,$(addsuffix .py,config documentation mistakes path rooms)))
 
 # Most of a test's time is compilation, which tests/xla_flags.py makes quicker for this Python. The pages, the wheel,
 # several hosts and runs with faults use the defaults, as users do. Tests start many processes, so Python keeps the

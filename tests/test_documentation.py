@@ -78,6 +78,12 @@ def test_the_files_that_show_an_audits_findings_exist():
     folder = found[0].parent
 
 
+def test_the_tests_of_a_first_look_exist():
+  said = subprocess.run(["make", "--dry-run", "quick"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+  named = [word for word in said.rpartition("-m pytest")[2].split() if word.startswith("tests/")]
+  assert len(named) > 10 and all((ROOT / name).exists() for name in named)
+
+
 def test_a_symbol_without_a_docstring_is_named(tmp_path):
   (tmp_path / "made").mkdir()
   (tmp_path / "made" / "__init__.py").write_text('"""Made."""\n')
