@@ -2,7 +2,7 @@ r"""Learner and engine against transformers with torch at a real model's shape: 
 
 Run:    PYTHON_WITH_TORCH benchmarks/real_speed.py --model MODEL --transcripts ROWS [--threads 1,2] [--clock cpu]
         MODEL: a Hugging Face folder; ROWS: transcripts of one turn in a recipe's format (ragrl demonstrate).
-Expect: docs/real_model.md.
+Expect: benchmarks/LOG.md.
 
   equal    8 sequences of 256 tokens, 128 of them trained: nothing to pack, nothing shared.
   packed   groups of 8 replies to one prompt, cut from the transcripts: ours computes a prompt once per row.

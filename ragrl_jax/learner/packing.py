@@ -203,8 +203,8 @@ def pack_items(
     told: whether a teacher reads other prompts.
 
   Returns:
-    The blocks and a span per item. Rows may be empty. Without items there is one block
-    of empty rows, because another host may have items.
+    The blocks and a span per item. Rows may be empty. Without items there is one block of empty rows, because another
+    host may have items.
 
   Raises:
     ValueError: an item longer than the longest row, or impossible rows or lengths.

@@ -23,6 +23,7 @@ STEP = 128  # chosen row lengths are multiples of it, as TPU attention needs
 # One more length is compiled if without it the rows have this many times the places: at first, and at later steps,
 # where only one or two more may be added in the whole run.
 WORTH, LATER = 1.05, 1.1
+MOST = 3  # lengths of a run, because each is compiled separately
 WASTE = 1.2  # given lengths that need this many times the places of the best ones are worth a word
 
 
@@ -256,7 +257,7 @@ def check(rows: int, lengths: Sequence[int]) -> tuple[int, ...]:
   if rows < 1:
     raise ValueError(f"rows={rows}: a block needs at least one row (config.learner.micro_rows).")
   different = tuple(sorted(set(lengths), reverse=True))
-  if not 1 <= len(different) <= 3 or len(different) != len(lengths) or different[-1] < 2:
+  if not 1 <= len(different) <= MOST or len(different) != len(lengths) or different[-1] < 2:
     raise ValueError(
       f"row lengths {tuple(lengths)}: one to three different numbers of tokens, at least 2 each "
       "(config.learner.row_lengths)."
@@ -350,8 +351,10 @@ def added(
 
   The lengths and these items alone decide, so that a run that is resumed adds the same.
   """
+  if len(lengths) == MOST:  # nothing is laid out for nothing
+    return tuple(lengths)
   choice = Choice(steps, rows, sharing, context, multiple)
-  result = choice.more(tuple(lengths), 3, LATER)
+  result = choice.more(tuple(lengths), MOST, LATER)
   if len(result) > len(lengths):
     choice.tell(result)
   return result

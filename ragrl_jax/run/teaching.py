@@ -115,7 +115,10 @@ def _told(items, scored: Sequence[rewards.Scored], tells: str, recipe, tokenizer
 
 
 class RemoteTeacher:
-  """Scores token ids.
+  """A teacher behind an OpenAI-compatible server: it returns the log-probabilities of given ids, and nothing else.
+
+  The request is vLLM's and SGLang's for a text of token ids that is echoed: POST /v1/completions with "echo" and
+  "logprobs". The ids' log-probabilities are at temperature 1.
 
   Args:
     how: config.loss.teacher.
