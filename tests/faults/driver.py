@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import multiprocessing
 import os
 import pathlib
 import random
@@ -17,6 +16,7 @@ import plans
 import record
 import servers
 import tiny_world
+from forks import FORKS
 
 from ragrl_jax.retrieval import corpus
 
@@ -27,12 +27,6 @@ OWN = ("disk", "clock")  # faults that child.py causes
 WORDS = dict(retriever="retriev|search", judge="judge", disk="disk|space|too large|write")
 HANGS_S = 1800.0  # a longer start counts as hung, even on a busy machine
 MAX_STARTS = 16
-
-# A fork of a process that has imported everything saves half of a start's time.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-  ["child", "small_search", "ragrl_jax.report.page", "ragrl_jax.judging.llm", "ragrl_jax.retrieval.remote"]
-)
 
 
 @dataclasses.dataclass
@@ -91,7 +85,7 @@ class Run:
     self.plan, self.scene, self.folder, self.workdir = plan, scene, folder, folder / "run"
     self.folder.mkdir(parents=True, exist_ok=True)  # a start may end before it has made the folder
     self.live = [Live(fault) for fault in plan.faults]
-    self.process: multiprocessing.Process | None = None
+    self.process: FORKS.Process | None = None
     self.sent: list[tuple[signal.Signals, bool]] = []  # the signal to this start; whether the run had begun its steps
     self.asks, self.step, self.starts, self.lock = False, 0, 0, threading.RLock()
     self.damaged: object = None  # the mark of a checkpoint, see record.mark

@@ -25,6 +25,15 @@ def model(seed=0, mesh=None):
   return Decoder(CONFIG, rngs=nnx.Rngs(seed), mesh=mesh)
 
 
+def logits(model, tokens):
+  """The logits [len, V] of one sequence of at most 32 tokens: one program for all lengths."""
+  graphdef, params = nnx.split(model)
+  return _logits(graphdef, params, np.pad(tokens, (0, 32 - len(tokens)))[None])[0, : len(tokens)]
+
+
+_logits = jax.jit(lambda graphdef, params, tokens: nnx.merge(graphdef, params)(tokens), static_argnums=0)
+
+
 def learner(settings=None, optimizer=OPTIMIZER, mesh=None, **how):
   return Learner(model(mesh=mesh), settings or Settings(logprob_chunk=64), optimizer, mesh=mesh, **how)
 

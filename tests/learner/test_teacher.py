@@ -121,7 +121,7 @@ def test_the_sampled_tokens_k1_is_subtracted_from_the_rewards_of_failed_episodes
   policy, other = small.model(), teacher_lib.with_rows(Decoder(SHAPE, rngs=nnx.Rngs(5)), small.CONFIG.vocab_size)
   for item, got, score, coef in zip(items, ready.items, (1.0, 0.0), (0.0, 0.001)):
     x, y = (
-      np.take_along_axis(jax.nn.log_softmax(model(item.tokens[None])[0, :-1] / 0.8), item.tokens[1:, None], 1)[:, 0]
+      np.take_along_axis(jax.nn.log_softmax(small.logits(model, item.tokens)[:-1] / 0.8), item.tokens[1:, None], 1)[:, 0]
       for model in (policy, other)
     )
     on = item.loss_mask[1:]
@@ -182,7 +182,8 @@ def test_a_policy_teaches_itself_what_it_was_told(sharing, shape, monkeypatch):
   ]
   ready = learner.prepare(learner.init(0), [items], pack)
   (blocks,), (told,) = ready.minibatches, ready.told
-  log = lambda tokens: np.asarray(jax.nn.log_softmax(small.model()(tokens[None])[0]))
+  policy = small.model()
+  log = lambda tokens: np.asarray(jax.nn.log_softmax(small.logits(policy, tokens)))
   total = weight = 0.0
   for item in items:
     p, q = log(item.tokens)[1:-1], log(np.concatenate([item.told[1], item.tokens[2:]]))[4:-1]

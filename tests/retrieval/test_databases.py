@@ -230,6 +230,14 @@ def test_fields_within_fields_are_found(peer):
   assert found.search(["story"], 1)[0][0] == Passage("s9", "T", "a story", 0.25)
 
 
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+  """A database with the collection "own" and another. Tests only read it."""
+  db = f"milvus:{tmp_path_factory.mktemp('two') / 'wiki.db'}"
+  own(db, metric="COSINE").create_collection("other", dimension=4)
+  return db
+
+
 @pytest.mark.parametrize(
   "options, encoder, says",
   [
@@ -243,10 +251,9 @@ def test_fields_within_fields_are_found(peer):
     ("?txt=story", Encoder(), "unknown option 'txt': use encoder, id, text"),
   ],
 )
-def test_what_does_not_fit_is_named(db, options, encoder, says):
-  own(db, metric="COSINE").create_collection("other", dimension=4)
+def test_what_does_not_fit_is_named(two, options, encoder, says):
   with pytest.raises(ValueError, match=says.replace("(", r"\(")):
-    load_index(f"{db}/own{options}", encoder=encoder)
+    load_index(f"{two}/own{options}", encoder=encoder)
 
 
 def test_other_places_are_named(db, peer, tmp_path):
