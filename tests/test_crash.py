@@ -55,7 +55,7 @@ def test_a_run_that_is_killed_repeatedly_ends_bit_for_bit_like_an_undisturbed_on
   assert logged[0] == logged[1] and len(logged[0]) == steps
 
 
-@pytest.mark.slow  # four processes
+@pytest.mark.long  # four processes
 def test_a_killed_run_on_a_hub_name_goes_on_with_its_commit(world, tmp_path):
   """Also when the branch has moved, and from the cache when the hub is gone. The KL's reference is read again, too."""
   errors, run = tmp_path / "errors", tmp_path / "run"

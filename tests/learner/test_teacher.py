@@ -121,7 +121,9 @@ def test_the_sampled_tokens_k1_is_subtracted_from_the_rewards_of_failed_episodes
   policy, other = small.model(), teacher_lib.with_rows(Decoder(SHAPE, rngs=nnx.Rngs(5)), small.CONFIG.vocab_size)
   for item, got, score, coef in zip(items, ready.items, (1.0, 0.0), (0.0, 0.001)):
     x, y = (
-      np.take_along_axis(jax.nn.log_softmax(small.logits(model, item.tokens)[:-1] / 0.8), item.tokens[1:, None], 1)[:, 0]
+      np.take_along_axis(jax.nn.log_softmax(small.logits(model, item.tokens)[:-1] / 0.8), item.tokens[1:, None], 1)[
+        :, 0
+      ]
       for model in (policy, other)
     )
     on = item.loss_mask[1:]
@@ -168,7 +170,8 @@ HYBRID = DecoderConfig.from_shape(
   "sharing, shape",
   [
     *((sharing, small.CONFIG) for sharing in (None, row_layout.Sharing(), row_layout.Sharing(deep=False))),
-    *((sharing, HYBRID) for sharing in (None, row_layout.Sharing(deep=False))),
+    (None, HYBRID),
+    pytest.param(row_layout.Sharing(deep=False), HYBRID, marks=pytest.mark.long),
   ],
 )
 def test_a_policy_teaches_itself_what_it_was_told(sharing, shape, monkeypatch):
