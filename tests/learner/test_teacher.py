@@ -120,12 +120,8 @@ def test_the_sampled_tokens_k1_is_subtracted_from_the_rewards_of_failed_episodes
   ready = learner.prepare(state, [items], small.pack)
   policy, other = small.model(), teacher_lib.with_rows(Decoder(SHAPE, rngs=nnx.Rngs(5)), small.CONFIG.vocab_size)
   for item, got, score, coef in zip(items, ready.items, (1.0, 0.0), (0.0, 0.001)):
-    x, y = (
-      np.take_along_axis(jax.nn.log_softmax(small.logits(model, item.tokens)[:-1] / 0.8), item.tokens[1:, None], 1)[
-        :, 0
-      ]
-      for model in (policy, other)
-    )
+    log = (jax.nn.log_softmax(small.logits(model, item.tokens)[:-1] / 0.8) for model in (policy, other))
+    x, y = (np.take_along_axis(one, item.tokens[1:, None], 1)[:, 0] for one in log)
     on = item.loss_mask[1:]
     rewards = -coef * np.asarray(x - y)[on]
     rewards[-1] += score
