@@ -8,7 +8,8 @@ NEWEST_VENV ?= .venv-newest-$(NAME)
 DOCS_VENV ?= .venv-docs-$(NAME)
 AGENTS_VENV ?= .venv-agents-$(NAME)
 PACKAGE_VENV ?= .venv-package-$(NAME)
-WORKERS ?= 2
+# Tests also wait, for processes and servers: a third worker keeps two cores busy.
+WORKERS ?= 3
 RUN = $(VENV)/bin/python
 SHORT = $(RUN) benchmarks/run_papers.py --short --seeds 0,1
 # Python compiles what it imports; compiling every installed file first takes longer than the rest.

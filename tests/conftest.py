@@ -112,7 +112,7 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-  """Frees memory so that two workers fit on a small machine: JAX keeps every compiled program."""
+  """Frees memory so that the workers fit on a small machine: JAX keeps every compiled program."""
   if _held() > ROOM:
     _trim()
   if _held() > ROOM and (nextitem is None or nextitem.path != item.path):  # few programs are shared between files

@@ -30,6 +30,7 @@ def reference():
   return runpy.run_path(str(ROOT / "docs" / "site" / "reference.py"))
 
 
+@pytest.mark.slow  # builds the site's reference
 def test_every_symbol_is_documented_and_every_link_has_a_target(tmp_path):
   command = [sys.executable, "docs/site/build.py", "--check", "--out", str(tmp_path / "docs")]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

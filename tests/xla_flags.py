@@ -1,6 +1,6 @@
 """Prints the XLA flags with which tests compile quickly: python tests/xla_flags.py
 
-LLVM's optimizer and the fusion emitters take most of a compilation. Two workers use both cores, so a program is
+LLVM's optimizer and the fusion emitters take most of a compilation. The workers use all cores, so a program is
 compiled in one piece. XLA ends a process whose XLA_FLAGS has a flag that it does not know, so the flags depend on the
 version.
 """

@@ -168,6 +168,7 @@ def test_a_row_depends_on_that_row_alone():
     assert mixed[0][3] == alone[0][3] and mixed[1][3].tobytes() == alone[1][3].tobytes()
 
 
+@pytest.mark.slow  # programs of many sizes
 def test_a_number_at_an_edge_draws_the_same_token_in_every_row():
   # A vectorised loop leaves the last rows over, and another loop computes them. A row gets the same token from both.
   n, v = 64, 506
@@ -234,7 +235,9 @@ def given(vocabulary):
   )
 
 
-@pytest.mark.parametrize("vocabulary, tensor", [(151_936, 8), (320, 2)])
+@pytest.mark.parametrize(
+  "vocabulary, tensor", [pytest.param(151_936, 8, marks=pytest.mark.slow), (320, 2)]
+)  # much to compile
 def test_tokens_are_the_same_and_no_weights_are_sent(vocabulary, tensor):
   mesh = Mesh(np.asarray(jax.devices()).reshape(-1, tensor), ("data", "tensor"))
   sharded, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, "tensor"), ()))

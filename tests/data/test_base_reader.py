@@ -31,6 +31,7 @@ def tokenizer(tmp_path_factory) -> sentencepiece.SentencePieceTokenizer:
   return base_reader.tokenizer(tmp_path_factory.mktemp("words") / "tokenizer.model")
 
 
+@pytest.mark.slow  # a forward pass over long texts
 def test_first_weights_repeat_what_they_never_saw():
   """Of forty random tokens, said twice, the second time nearly all are the likeliest after those before them."""
   rng = np.random.default_rng(0)
@@ -68,6 +69,7 @@ def test_a_syllable_is_one_piece(tokenizer):
   assert sum(len(tokenizer.encode(f" {name}.")) == len(name) // 3 + 1 for name in names) > 980
 
 
+@pytest.mark.slow  # samples replies
 def test_a_measure_counts_whole_replies(tokenizer):
   """A model that writes only EOS has nothing right; the counted kinds are those of the course."""
   stage = dataclasses.replace(base_reader.STAGES[0], name="tiny")

@@ -22,6 +22,8 @@ pymilvus = pytest.importorskip("pymilvus", reason="needs the extra milvus")
 lite = pytest.importorskip("milvus_lite.adapter.grpc.server", reason="Milvus Lite has no package for this system")
 pytest.importorskip("opensearchpy", reason="needs the extra opensearch")
 
+pytestmark = pytest.mark.slow  # each test makes a database of its own
+
 PASSAGES = [Passage(f"p{i}", f"Title {i % 5}", f"word{i % 4} fact{i}") for i in range(60)]
 PASSAGES += [Passage("twin", PASSAGES[7].title, PASSAGES[7].text)]
 QUERIES = ["fact7", "word3 fact11", "fact59", "nothing known"]

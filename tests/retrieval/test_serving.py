@@ -173,6 +173,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow  # starts processes
 def test_metrics_are_the_sums_of_all_processes(tmp_path):
   def counted(*given):
     running = subprocess.Popen(
@@ -362,6 +363,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow  # starts processes
 def test_a_process_that_cannot_start_again_says_why(tmp_path):
   (tmp_path / "serves.py").write_text(LOADS_ONCE)
   command = [sys.executable, tmp_path / "serves.py", tmp_path / "loaded"]
