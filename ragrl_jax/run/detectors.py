@@ -74,6 +74,7 @@ FEWER = "fewer config.loss.epochs or minibatches, or a lower config.optimizer.le
 LLDS = "config.loss.llds_coef=0.2, or fewer config.loss.epochs or minibatches"
 GUARDED = "config.switches.guarded=True if the recipe has it, and see 'Unearned reward' in its README.md"
 SEARCHING = "config.switches.no_search_penalty if the recipe has it, or a higher config.loss.kl_coef"
+ANSWERING = "config.switches.no_answer_penalty if the recipe has it, or a lower config.optimizer.learning_rate"
 SLOWER = "a lower config.optimizer.learning_rate or a higher config.loss.kl_coef"
 
 # Their bounds are beyond all that healthy runs did (tests/golden/detected_runs.json).
@@ -89,6 +90,7 @@ DETECTORS = (
   Detector("repeats/within", "turns say the same words again and again", SLOWER, rise=0.15, hold=2),
   Detector("repeats/between", "later turns say what earlier ones said", SLOWER, rise=0.3, hold=2),
   Detector("broken_tags", "tags are not closed, or not opened", SLOWER, rise=0.2, hold=2),
+  Detector("answered", "fewer and fewer replies give an answer", ANSWERING, low=0.75, hold=2),
   Detector("searches", "the policy is learning not to search", SEARCHING, low=1 / 3),
   Detector("queries/repeated", "an episode asks the same query again and again", SLOWER, rise=0.2, hold=2),
   Detector("queries/shared", "different questions are searched with the same query", SLOWER, rise=0.2, hold=2),

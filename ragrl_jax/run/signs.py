@@ -43,14 +43,15 @@ def asked(episodes: Sequence[Episode]) -> list[dict[str, float]]:
 
 
 def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
-  """The signs in the text that the model wrote: kinds of tokens, repeated words and broken tags."""
-  thoughts, broken, count = [], False, Counter()
+  """The signs in the text that the model wrote: kinds of tokens, repeated words, broken tags and an answer."""
+  thoughts, broken, count, answers = [], False, Counter(), [episode.facts.get("answer")]
   surprise: dict[str, float] = defaultdict(float)
   for talk in episode.conversations:
     for segment, after in zip(talk, (*talk[1:], None)):
       if segment.owner != MODEL:
         continue
-      kind = thought.kinds(segment.text, after and after.query, parser.answer(segment.text)).tobytes()
+      answers.append(parser.answer(segment.text))
+      kind = thought.kinds(segment.text, after and after.query, answers[-1]).tobytes()
       thoughts.append("".join(compress(segment.text, map(THOUGHT.__eq__, kind))))
       end = 0
       for piece, logprob in zip(pieces(tokenizer, segment.ids), segment.logprobs):
@@ -66,5 +67,7 @@ def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
   signs |= {f"tokens/{name}": float(count[name]) for name in count if name != "tag"}
   signs |= {f"entropy/{name}": surprise[name] / count[name] for name in count if name != "tag"}
   within, between = thought.repeated(thoughts)
-  known = {"repeats/within": within, "repeats/between": between, "broken_tags": float(broken) if thoughts else None}
+  known = {"repeats/within": within, "repeats/between": between}
+  if thoughts:
+    known |= {"broken_tags": float(broken), "answered": float(any(one is not None for one in answers))}
   return signs | {name: value for name, value in known.items() if value is not None}

@@ -73,6 +73,17 @@ def test_a_collapse_in_the_first_steps_does_not_become_the_start():
   assert (alarm.since, alarm.start) == (3, 0.03)
 
 
+def test_fewer_replies_answer_before_the_reward_falls():
+  """A slow collapse under F1, by its share of answers; and a healthy run of eight replies a step, of which chance
+  leaves one to three without an answer."""
+  answered = lambda shares, replies: [
+    CALM | {"answered": p, "noise/answered": (p * (1 - p) / (replies - 1)) ** 0.5} for p in shares
+  ]
+  alarm = alarms(answered((1, 1, 1, 0.94, 1, 0.75, 0.5, 0.44), 16))["answered"]
+  assert alarm.since == 7 and "no_answer_penalty" in alarm.text
+  assert not alarms(answered((1, 1, 1, 1, 1, 0.62, 1, 0.75, 1, 0.62, 0.88), 8))
+
+
 def test_a_small_number_may_grow_by_a_factor_and_a_large_one_by_a_rise():
   """Entropy of queries is out of its range beyond three times its start and .3 nats above it."""
   queries = lambda start, later: [CALM | {"entropy/query": start}] * 5 + [CALM | {"entropy/query": later}] * 2

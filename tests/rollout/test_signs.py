@@ -29,6 +29,7 @@ def test_the_signs_of_an_episode():
   (found,) = of(played(ask, RESULT, ask, RESULT, (MODEL, "<think>it was Ann</think><answer> Ann </answer>")))
   assert (found["tokens/thought"], found["tokens/query"], found["tokens/answer"]) == (2 * 10 + 10 + 2, 6, 3)
   assert found["queries/repeated"] == 1 / 2 and found["queries/shared"] == 0 and found["broken_tags"] == 0
+  assert found["answered"] == 1 and of(played(ask, RESULT, ask))[0]["answered"] == 0
   assert found["searches"] == 2 and "repeats/within" not in found  # no thought of four words
 
 
