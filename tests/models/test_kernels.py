@@ -120,6 +120,7 @@ def test_gpus_accept_every_row(monkeypatch):
   assert attention.attend(*arrays(SHAPE)[:3], ids, causal=False) == ("flash", True, False)
 
 
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")  # JAX 0.12
 def test_the_program_for_gpus_calls_the_kernels_and_builds_no_square(monkeypatch):
   """Lowered for CUDA without a GPU, with the heads of Qwen2.5-1.5B."""
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
