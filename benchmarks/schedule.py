@@ -191,10 +191,10 @@ class Before(group_sampler.GroupSampler):
     self.cursor += self._prompts
     return self.cursor - self._prompts, self._prompts
 
-  def sample_alone(self, step: int, beside: dispatch.Work) -> None:
+  def sample_alone(self, step: int, work: dispatch.Work) -> None:
     """Samples the coming step's groups."""
     with self._session() as session:
-      self.next = group_sampler.NextStep(groups=self._gather(session, step, None, beside))
+      self.next = group_sampler.NextStep(groups=self._gather(session, step, None, work))
 
 
 def simulate(setting: Setting, schedule: str) -> tuple[float, float]:

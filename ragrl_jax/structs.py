@@ -259,8 +259,8 @@ class Conversation(Protocol):
     """A new conversation that starts with the first `at` tokens of this one."""
     ...
 
-  def end(self, why: str | None = None, **facts: Any) -> Episode:
-    """Closes the conversation and returns its episode with these facts; `why` defaults to the last segment's stop."""
+  def end(self, reason: str | None = None, **facts: Any) -> Episode:
+    """Closes the conversation, returns its episode with these facts; `reason` defaults to the last segment's stop."""
     ...
 
 

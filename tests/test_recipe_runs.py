@@ -26,7 +26,7 @@ def world(tmp_path_factory):
   rng = random.Random(0)
   said = [text for e in ask(40) for _, text in players.play_care(e, world, rng)]
   sentencepiece.train(
-    [*synthetic.lines(world, fillers=50, asked=50), *said],
+    [*synthetic.lines(world, fillers=50, num_questions=50), *said],
     vocab_size=420,
     marks=players.CARE_MARKS,
     path=folder / "tokenizer.model",

@@ -35,12 +35,12 @@ def main():
   maker = demonstrations.Maker(config)
   examples = list(readers.read_examples(DATA.value, max_examples=config.data.max_examples))
   with tqdm(total=EXAMPLES.value or len(examples), unit="transcript") as bar:
-    kept, fates = asyncio.run(maker.many(examples, EXAMPLES.value, lambda done: bar.update(done - bar.n)))
+    kept, counts = asyncio.run(maker.many(examples, EXAMPLES.value, lambda done: bar.update(done - bar.n)))
   if not kept:
-    why = "; ".join(f"{count}: {fate}" for fate, count in fates.most_common())
+    why = "; ".join(f"{count}: {status}" for status, count in counts.most_common())
     raise ValueError(
       f"--data={DATA.value}: none of {len(examples)} questions can be demonstrated ({why}): rows must have `answers`, "
       "`passages`, and in `supporting` the positions of those that state the answer."
     )
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
-  generation.report(fates, OUT.value)
+  generation.report(counts, OUT.value)

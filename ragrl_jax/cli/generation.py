@@ -21,17 +21,17 @@ MAX_MISSING = flags.DEFINE_float(
 
 
 def ask(make, examples, *models):
-  """Runs `make(examples, *models, progress=…)` with a progress bar; returns its (kept, fates)."""
+  """Runs `make(examples, *models, progress=…)` with a progress bar; returns its (kept, counts)."""
   with tqdm(total=len(examples), unit="question") as bar:
-    return asyncio.run(make(examples, *models, progress=lambda fates: bar.update(fates.total() - bar.n)))
+    return asyncio.run(make(examples, *models, progress=lambda counts: bar.update(counts.total() - bar.n)))
 
 
-def report(fates, out) -> None:
-  """Prints the number of questions by fate, and the file of the kept ones; then calls `settle`."""
-  for fate, count in fates.most_common():
-    print(f"{count:7d}  {fate}")
+def report(counts, out) -> None:
+  """Prints the number of questions by status, and the file of the kept ones; then calls `settle`."""
+  for status, count in counts.most_common():
+    print(f"{count:7d}  {status}")
   print(out)
-  settle(fates[transcripts.NO_ANSWER], fates.total(), "questions", again=AGAIN)
+  settle(counts[transcripts.NO_ANSWER], counts.total(), "questions", again=AGAIN)
 
 
 AGAIN = "The same command asks only for the missing answers again."

@@ -30,11 +30,11 @@ def main():
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: there is no such folder.")
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value))
-  kept, fates = demonstrations.keep_right(folders, examples)
-  for fate, count in fates.most_common():
-    print(f"{count:7d}  {fate}")
+  kept, counts = demonstrations.keep_right(folders, examples)
+  for status, count in counts.most_common():
+    print(f"{count:7d}  {status}")
   if not kept:
-    raise ValueError(f"--results: none of {fates.total()} episodes is correct, so there is nothing to train on.")
+    raise ValueError(f"--results: none of {counts.total()} episodes is correct, so there is nothing to train on.")
   asked = len({(example.source, example.question) for example, _ in kept})
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
   print(f"{OUT.value}: {len(kept)} transcripts of {asked} question{'s' * (asked != 1)}")

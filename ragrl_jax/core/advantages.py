@@ -86,12 +86,12 @@ def by_turn(
   """
   number = jnp.arange(rewards.shape[1], dtype=jnp.int32)[None, :]
   last = jnp.asarray(turns).astype(jnp.int32)[:, None] - 1
-  kept = masked.keep(rewards, number <= last)
+  trained = masked.keep(rewards, number <= last)
   # The return from each turn on: a cumulative sum from the end. A sample that has ended keeps its last turn's return.
-  to_go = jnp.flip(jnp.cumsum(jnp.flip(kept, axis=1), axis=1), axis=1)
+  to_go = jnp.flip(jnp.cumsum(jnp.flip(trained, axis=1), axis=1), axis=1)
   to_go = jnp.take_along_axis(to_go, jnp.minimum(number, last), axis=1)
-  found = jax.vmap(compare, in_axes=(1, None), out_axes=1)(to_go, jnp.asarray(group_ids))
-  return jnp.where(number <= last, found, 0.0)
+  advantages = jax.vmap(compare, in_axes=(1, None), out_axes=1)(to_go, jnp.asarray(group_ids))
+  return jnp.where(number <= last, advantages, 0.0)
 
 
 def _centred(rewards: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"]) -> Float[Array, "B"]:
@@ -127,9 +127,9 @@ def gae(
   on = masked.as_bool(mask)
   rewards, values = masked.keep(rewards, on), masked.keep(values, on)
 
-  def step(carry, now):
+  def step(carry, inputs):
     next_value, next_advantage = carry
-    r, v, m = now
+    r, v, m = inputs
     advantage = r + gamma * next_value - v + gamma * lam * next_advantage
     # An untrained token leaves the carry as it is, so the token before it continues from the next trained one.
     carry = jnp.where(m, v, next_value), jnp.where(m, advantage, next_advantage)

@@ -15,8 +15,8 @@ TOLERANCE, LEAST = 4 * float(np.finfo(np.float32).eps), 1e-12
 
 def equal(values: Iterable[float]) -> bool:
   """Whether numbers of one group are equal up to rounding; on the host."""
-  found = np.asarray([*values], np.float32)
-  return float(np.ptp(found)) <= max(LEAST, TOLERANCE * float(np.abs(found).max()))
+  array = np.asarray([*values], np.float32)
+  return float(np.ptp(array)) <= max(LEAST, TOLERANCE * float(np.abs(array).max()))
 
 
 def same_group(group_ids: Int[AnyArray, "B"]) -> Bool[Array, "B B"]:

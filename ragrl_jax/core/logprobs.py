@@ -105,16 +105,16 @@ def _scores(hidden, unembedding, targets, on, teacher, static):
 
 def _forward(hidden, unembedding, targets, on, teacher, static):
   f = functools.partial(_forward_here, static=static)
-  given = hidden, unembedding, targets, on
-  found, kept = static.spread.over(f, "hwtt" + "hw" * bool(teacher), "tt")(*given, *teacher)
-  return found, (given, kept, teacher)
+  inputs = hidden, unembedding, targets, on
+  outputs, saved = static.spread.over(f, "hwtt" + "hw" * bool(teacher), "tt")(*inputs, *teacher)
+  return outputs, (inputs, saved, teacher)
 
 
 def _backward(static, residuals, cotangents):
-  given, kept, teacher = residuals
+  inputs, saved, teacher = residuals
   f = functools.partial(_backward_here, static=static)
   over = static.spread.over(f, "hwtttt" + "hw" * bool(teacher), "hw")
-  return *over(*given, kept, cotangents, *teacher), None, None, None
+  return *over(*inputs, saved, cotangents, *teacher), None, None, None
 
 
 _scores.defvjp(_forward, _backward)
@@ -125,10 +125,10 @@ def _forward_here(hidden, unembedding, targets, on, *teacher, static):
   spread = static.spread
   weights, rows, real = _piece(unembedding.astype(hidden.dtype), spread, static.tokenless)
   cut, join = _slabs(on, static.chunk, spread)
-  states, taught = _taught(teacher, static)
+  states, teacher_logits = _teacher_parts(teacher, static)
 
-  def slab(_, now):
-    live, h, ids, others = now
+  def slab(_, inputs):
+    live, h, ids, teacher_states = inputs
 
     def compute():
       z = _logits(spread.gather(h), weights, static.temperature, real)
@@ -136,25 +136,25 @@ def _forward_here(hidden, unembedding, targets, on, *teacher, static):
       log_p = z - log_norm[..., None]
       at = jnp.where(_hit(rows, spread.gather(ids)), z, 0.0).sum(axis=-1)
       entropy = spread.sum(-(jnp.exp(log_p) * log_p).sum(axis=-1))
-      found, kept = (spread.sum(at) - log_norm, entropy), (entropy, log_norm)
-      if others:
-        z = taught(*others)
+      outputs, saved = (spread.sum(at) - log_norm, entropy), (entropy, log_norm)
+      if teacher_states:
+        z = teacher_logits(*teacher_states)
         log_norm = spread.logsumexp(jax.nn.logsumexp(z, axis=-1))
         terms = kl.divergence_terms(log_p, z - log_norm[..., None], static.beta)
-        apart, pull = (spread.sum(x.sum(axis=-1)) for x in terms)
-        found, kept = (*found, apart), (*kept, log_norm, pull)
-      return jax.tree.map(spread.own, (found, kept))
+        divergence, pull = (spread.sum(x.sum(axis=-1)) for x in terms)
+        outputs, saved = (*outputs, divergence), (*saved, log_norm, pull)
+      return jax.tree.map(spread.own, (outputs, saved))
 
-    nothing = lambda: jax.tree.map(lambda x: jnp.zeros(ids.shape, x.dtype), jax.eval_shape(compute))
-    return None, jax.lax.cond(live, compute, nothing)
+    zeros = lambda: jax.tree.map(lambda x: jnp.zeros(ids.shape, x.dtype), jax.eval_shape(compute))
+    return None, jax.lax.cond(live, compute, zeros)
 
   live = spread.anywhere(cut(on).any(axis=(1, 2)))
   _, out = jax.lax.scan(slab, None, (live, *jax.tree.map(cut, (hidden, targets, states))))
-  found, kept = jax.tree.map(join, out)
-  return jax.tree.map(lambda x: jnp.where(on, x, 0.0), found), kept
+  outputs, saved = jax.tree.map(join, out)
+  return jax.tree.map(lambda x: jnp.where(on, x, 0.0), outputs), saved
 
 
-def _backward_here(hidden, unembedding, targets, on, kept, cotangents, *teacher, static):
+def _backward_here(hidden, unembedding, targets, on, saved, cotangents, *teacher, static):
   """Gradients of hidden and unembedding on one device. Recomputes the logits slab by slab.
 
   With logits z, dlogp/dz = onehot - p and dH/dz = -p (log p + H); for the divergence see `kl.divergence_terms`.
@@ -162,27 +162,27 @@ def _backward_here(hidden, unembedding, targets, on, kept, cotangents, *teacher,
   spread = static.spread
   weights, rows, real = _piece(unembedding.astype(hidden.dtype), spread, static.tokenless)
   cut, join = _slabs(on, static.chunk, spread)
-  states, taught = _taught(teacher, static)
+  states, teacher_logits = _teacher_parts(teacher, static)
 
-  def slab(sums, now):
-    live, h, others, *numbers = now
+  def slab(sums, inputs):
+    live, h, teacher_states, *numbers = inputs
 
     def compute(sums):
-      every = spread.gather(h)
-      ids, on, (entropy, log_norm, *kept), (g, g_entropy, *rest) = jax.tree.map(
+      gathered = spread.gather(h)
+      ids, on, (entropy, log_norm, *saved), (g, g_entropy, *rest) = jax.tree.map(
         lambda x: spread.gather(x)[..., None], tuple(numbers)
       )
-      log_p = _logits(every, weights, static.temperature, real) - log_norm
+      log_p = _logits(gathered, weights, static.temperature, real) - log_norm
       p = jnp.exp(log_p)
       dz = jnp.where(_hit(rows, ids[..., 0]), g, 0.0) - p * (g + g_entropy * (log_p + entropy))
-      if others:
-        q_norm, pull = kept
-        pulls = kl.divergence_terms(log_p, taught(*others) - q_norm, static.beta)[1]
+      if teacher_states:
+        q_norm, pull = saved
+        pulls = kl.divergence_terms(log_p, teacher_logits(*teacher_states) - q_norm, static.beta)[1]
         dz = dz + rest[0] * (pulls - p * pull)
       dz = jnp.where(on, dz / static.temperature, 0.0).astype(h.dtype)
       dh = jax.lax.dot_general(dz, weights, (((2,), (0,)), ((), ())), preferred_element_type=jnp.float32)
       flat = lambda x: x.reshape(-1, x.shape[-1])
-      dw = jax.lax.dot_general(flat(dz), flat(every), (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+      dw = jax.lax.dot_general(flat(dz), flat(gathered), (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
       return sums + dw, spread.own_sum(dh).astype(h.dtype)
 
     return jax.lax.cond(live, compute, lambda sums: (sums, jnp.zeros(h.shape, h.dtype)), sums)
@@ -192,12 +192,12 @@ def _backward_here(hidden, unembedding, targets, on, kept, cotangents, *teacher,
   d_weights, d_hidden = jax.lax.scan(
     slab,
     jnp.zeros(weights.shape, jnp.float32),
-    (live, *jax.tree.map(cut, (hidden, states, targets, on, kept, cotangents))),
+    (live, *jax.tree.map(cut, (hidden, states, targets, on, saved, cotangents))),
   )
   return join(d_hidden), spread.stored(d_weights, unembedding.shape[0]).astype(unembedding.dtype)
 
 
-def _taught(teacher, static):
+def _teacher_parts(teacher, static):
   """(the teacher's states as a list, a slab of them → its logits); without a teacher the list is empty."""
   if not teacher:
     return [], lambda h: h
@@ -213,7 +213,7 @@ def _slabs(on, chunk, spread):
   columns = -(-length // width) * width
   # Stable: the trained columns keep their order. Columns that pad the last slab have mask 0.
   order = jnp.argsort(~on, axis=1, stable=True)
-  back = jnp.argsort(order, axis=1)
+  inverse = jnp.argsort(order, axis=1)
   along = lambda index, x: index.reshape(index.shape + (1,) * (x.ndim - 2))
 
   def cut(x):
@@ -223,7 +223,7 @@ def _slabs(on, chunk, spread):
 
   def join(x):
     x = jnp.moveaxis(x, 0, 1).reshape(rows, columns, *x.shape[3:])[:, :length]
-    return jnp.take_along_axis(x, along(back, x), axis=1)  # a gather: XLA's scatter is slow
+    return jnp.take_along_axis(x, along(inverse, x), axis=1)  # a gather: XLA's scatter is slow
 
   return cut, join
 

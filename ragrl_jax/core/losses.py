@@ -65,14 +65,14 @@ def policy_loss(
   advantages = jax.lax.stop_gradient(masked.keep(advantages, on))
   gap = masked.keep(logprobs, on) - jax.lax.stop_gradient(masked.keep(old_logprobs, on))
   limited = lambda x: jnp.clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO)
-  rho = jnp.exp(near := limited(gap))
-  moved = rho - 1.0 - near  # of tokens, also if those of a sequence share one ratio
+  rho = jnp.exp(log_ratio := limited(gap))
+  moved = rho - 1.0 - log_ratio  # of tokens, also if those of a sequence share one ratio
   if ratio == "sequence":
     rho = jnp.exp(limited(masked.segment_sums(gap, on, segment_ids) / masked.segment_lengths(on, segment_ids)))
-  plain = -advantages * rho
+  unclipped = -advantages * rho
   bounded = jnp.clip(rho, 1.0 - clip_low, 1.0 + clip_high)
   clipped = -advantages * bounded
-  loss, cut = jnp.maximum(plain, clipped), clipped > plain  # pessimistic: clipping never lowers the loss
+  loss, cut = jnp.maximum(unclipped, clipped), clipped > unclipped  # pessimistic: clipping never lowers the loss
   if surrogate == "cispo":
     loss, cut = jax.lax.stop_gradient(clipped) * masked.keep(logprobs, on), bounded != rho
   dual = jnp.zeros(on.shape, bool)

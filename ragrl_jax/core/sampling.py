@@ -53,24 +53,24 @@ def draw(
   greedy, vocabulary = temperature <= 0, logits.shape[1]
   blocks = lambda: _blocked(logits / jnp.where(greedy, 1.0, temperature)[:, None], -jnp.inf)
   scaled = blocks()
-  peaks = _whole(scaled.max(axis=2))
+  peaks = _gather(scaled.max(axis=2))
   peak = peaks.max(axis=1)
   weights = jnp.exp(scaled - peak[:, None, None])
   filtered = ((top_k > 0) & (top_k < vocabulary)) | (top_p < 1)
   edges = _edges(weights)
 
-  drawn = _drawn(weights, edges, uniform)
+  sampled = _icdf(weights, edges, uniform)
 
   def of_kept():
     scaled = blocks()  # again: what a branch reads is stored in every step
     weights = jnp.exp(scaled - peak[:, None, None])
-    kept = jnp.where(_kept(scaled, vocabulary, top_k, top_p) | ~filtered[:, None, None], weights, 0.0)
-    return _drawn(kept, _edges(kept), uniform)
+    filtered_weights = jnp.where(_kept(scaled, vocabulary, top_k, top_p) | ~filtered[:, None, None], weights, 0.0)
+    return _icdf(filtered_weights, _edges(filtered_weights), uniform)
 
   # The filters cost far more than drawing, so they run only in steps where some row uses top-k or top-p.
-  drawn = jax.lax.cond((filtered & ~greedy).any(), of_kept, lambda: drawn)
-  place = jnp.where(greedy, _likeliest(scaled, peaks), drawn)
-  return _id(place, vocabulary), _at(scaled, place) - peak - jnp.log(edges[:, -1])
+  sampled = jax.lax.cond((filtered & ~greedy).any(), of_kept, lambda: sampled)
+  index = jnp.where(greedy, _likeliest(scaled, peaks), sampled)
+  return _id(index, vocabulary), _at(scaled, index) - peak - jnp.log(edges[:, -1])
 
 
 # ---- filters ---------------------------------------------------------------------------------------------------------
@@ -98,11 +98,11 @@ def _kept(
   blocks: Float32[Array, "B n m"], vocabulary: int, top_k: Int32[Array, "B"], top_p: Float32[Array, "B"]
 ) -> Bool[Array, "B n m"]:
   """What `keep` keeps. A filter that no row uses costs nothing."""
-  every = _blocked(jnp.ones((len(blocks), vocabulary), bool), False)  # False at the blocks' padding
+  all_ids = _blocked(jnp.ones((len(blocks), vocabulary), bool), False)  # False at the blocks' padding
   limited, nucleus = (top_k > 0) & (top_k < vocabulary), top_p < 1
   count = lambda on: on.sum(axis=(1, 2), dtype=jnp.int32)
   kept = jax.lax.cond(
-    limited.any(), lambda: _fewest(blocks, every, count, jnp.where(limited, top_k, vocabulary)), lambda: every
+    limited.any(), lambda: _smallest_set(blocks, all_ids, count, jnp.where(limited, top_k, vocabulary)), lambda: all_ids
   )
 
   def of_mass():
@@ -112,14 +112,14 @@ def _kept(
     mass = lambda on: (
       jnp.round(jnp.where(on, weights, 0.0).sum(axis=2) * scale).astype(jnp.int32).sum(axis=1, dtype=jnp.int32)
     )
-    whole = mass(kept)
-    target = jnp.clip(jnp.ceil(top_p * whole.astype(jnp.float32)).astype(jnp.int32), 1, whole)
-    return _fewest(blocks, kept, mass, target) | (kept & ~nucleus[:, None, None])
+    total = mass(kept)
+    target = jnp.clip(jnp.ceil(top_p * total.astype(jnp.float32)).astype(jnp.int32), 1, total)
+    return _smallest_set(blocks, kept, mass, target) | (kept & ~nucleus[:, None, None])
 
   return jax.lax.cond(nucleus.any(), of_mass, lambda: kept)
 
 
-def _fewest(
+def _smallest_set(
   blocks: Float32[Array, "B n m"],
   among: Bool[Array, "B n m"],
   measure: Callable[[Bool[Array, "B n m"]], Int32[Array, "B"]],
@@ -132,8 +132,8 @@ def _fewest(
   above, equal = among & (blocks > edge), among & (blocks == edge)
   below, equals = measure(above), equal.sum(axis=(1, 2), dtype=jnp.int32)
   # Of 5 equal tokens that measure 10, with a target 3 above the sum of the likelier ones, the first 2 are kept.
-  each = (measure(above | equal) - below).astype(jnp.float32) / equals.astype(jnp.float32)
-  needed = jnp.clip(jnp.ceil((target - below).astype(jnp.float32) / each), 1.0, equals.astype(jnp.float32))
+  per_token = (measure(above | equal) - below).astype(jnp.float32) / equals.astype(jnp.float32)
+  needed = jnp.clip(jnp.ceil((target - below).astype(jnp.float32) / per_token), 1.0, equals.astype(jnp.float32))
   ones = equal.astype(jnp.float32)
   last = _first_above(ones, _edges(ones), needed - 0.5)
   places = jnp.arange(blocks.shape[1] * blocks.shape[2], dtype=jnp.int32).reshape(1, *blocks.shape[1:])
@@ -185,10 +185,10 @@ def _id(place: Int32[Array, "B"], vocabulary: int) -> Int32[Array, "B"]:
 
 def _edges(blocks: Float[Array, "B n m"]) -> Float[Array, "B n"]:
   """Running sums of the blocks' sums."""
-  return jnp.cumsum(_whole(blocks.sum(axis=2)), axis=1)
+  return jnp.cumsum(_gather(blocks.sum(axis=2)), axis=1)
 
 
-def _whole(x: Array) -> Array:
+def _gather(x: Array) -> Array:
   """Brings the parts of a small array together. In a running sum over shards every step would wait for a neighbour."""
   mesh = jax.sharding.get_abstract_mesh()  # of the `shard_map` around it, whose other axes are the compiler's
   sharded = any(kind == AxisType.Auto for kind in mesh.axis_types)
@@ -202,7 +202,7 @@ def _at(blocks: Float[Array, "B n m"], place: Int32[Array, "B"]) -> Float[Array,
 
 
 def _block(blocks: Float[Array, "B n m"], number: Int32[Array, "B"]) -> Float[Array, "B m"]:
-  return _whole(jnp.take_along_axis(blocks, number[:, None, None], axis=1)[:, 0])
+  return _gather(jnp.take_along_axis(blocks, number[:, None, None], axis=1)[:, 0])
 
 
 def _likeliest(blocks: Float[Array, "B n m"], peaks: Float[Array, "B n"]) -> Int32[Array, "B"]:
@@ -211,7 +211,7 @@ def _likeliest(blocks: Float[Array, "B n m"], peaks: Float[Array, "B n"]) -> Int
   return number * blocks.shape[2] + jnp.argmax(_block(blocks, number), axis=1).astype(jnp.int32)
 
 
-def _drawn(weights: Float[Array, "B n m"], edges: Float[Array, "B n"], uniform: Float[Array, "B"]) -> Int32[Array, "B"]:
+def _icdf(weights: Float[Array, "B n m"], edges: Float[Array, "B n"], uniform: Float[Array, "B"]) -> Int32[Array, "B"]:
   """The first place whose running sum exceeds uniform · total."""
   total = edges[:, -1]
   # The minimum changes no number. Without it a compiler may round uniform · total − below once in some rows (a fused

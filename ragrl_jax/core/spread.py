@@ -70,8 +70,8 @@ class Spread:
 
   def stored(self, d_weights: jax.Array, rows: int) -> jax.Array:
     """Converts a gradient of `piece`'s weights [v, D], from this device's tokens, to the stored piece's sharding."""
-    if others := tuple(axis for axis in self.rows + self.length if axis not in self.pieces):
-      d_weights = jax.lax.psum(d_weights, others)
+    if other_axes := tuple(axis for axis in self.rows + self.length if axis not in self.pieces):
+      d_weights = jax.lax.psum(d_weights, other_axes)
     if self.embed:
       d_weights = jax.lax.all_to_all(d_weights, self.embed, 1, 0, tiled=True)
     return d_weights[:rows]
@@ -91,8 +91,8 @@ class Spread:
     """This device's rows of a gathered array, summed over the pieces of the vocabulary."""
     if self.gathered:
       x = jax.lax.psum_scatter(x, self.gathered, tiled=True)
-    others = tuple(axis for axis in self.pieces if axis not in self.gathered)
-    return jax.lax.psum(x, others) if others else x
+    other_axes = tuple(axis for axis in self.pieces if axis not in self.gathered)
+    return jax.lax.psum(x, other_axes) if other_axes else x
 
   def sum(self, x: jax.Array) -> jax.Array:
     """The sum over the pieces of the vocabulary."""

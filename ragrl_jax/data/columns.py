@@ -27,15 +27,15 @@ def contexts(value: Any) -> list[tuple[str, list[str]]]:
   """[(title, sentences), …] from [[title, sentences], …], from a dict of the two columns, from a list of dicts with
   these keys, or from any of these as JSON text."""
   value = unpacked(value, "context")
-  made = []
+  result = []
   if isinstance(value, Mapping) and "sentences" not in value:
     value = dict(title=value.get("title"), sentences=value.get("content"))
   for i, pair in enumerate(_pairs(value, "title", "sentences", "context")):
     title, sentences = pair if len(pair) == 2 else (None, None)
     if not isinstance(title, str) or not isinstance(sentences, Sequence) or isinstance(sentences, str):
       raise ValueError(f"'context[{i}]' must be a title and a list of sentences.")
-    made.append((title, [str(sentence) for sentence in sentences]))
-  return made
+    result.append((title, [str(sentence) for sentence in sentences]))
+  return result
 
 
 def facts(value: Any) -> list[tuple[str, int]]:
@@ -108,7 +108,7 @@ def golds(row: Row, column: str) -> tuple[str, ...]:
   golds = row[column]
   golds = [golds] if isinstance(golds, str) else golds
   if isinstance(golds, Sequence):
-    golds = [one for gold in golds for one in (_listed(gold, column) if isinstance(gold, str) else [gold])]
+    golds = [text for gold in golds for text in (_listed(gold, column) if isinstance(gold, str) else [gold])]
   if not isinstance(golds, Sequence) or not golds or not all(isinstance(g, str) and g.strip() for g in golds):
     raise ValueError(f"{column!r} must hold at least one answer, each of them text; this is {golds!r:.200}.")
   return tuple(dict.fromkeys(golds))
@@ -133,7 +133,7 @@ def _listed(text: str, column: str) -> list[str]:
     # Two texts without a comma would be read as one, and lose two quotes. A set is printed in any order.
     if sorted("".join(bare.split())) != sorted("".join(repr(value).split())):
       value = None
-  if isinstance(value, list | tuple | set) and value and all(isinstance(one, str) for one in value):
+  if isinstance(value, list | tuple | set) and value and all(isinstance(item, str) for item in value):
     return sorted(value) if isinstance(value, set) else list(value)
   if value is None and bare[0] in "({":  # such as ("Heroes")
     return [text]
@@ -142,10 +142,10 @@ def _listed(text: str, column: str) -> list[str]:
 
 def identified(row: Row, columns: Sequence[str], default: str) -> str:
   """The id in the first of the columns that has one."""
-  found = next((row[column] for column in columns if row.get(column) not in (None, "")), default)
-  if isinstance(found, bool) or not isinstance(found, str | int):
-    raise ValueError(f"{columns[0]!r} must be text or a number, this is {found!r}.")
-  return str(found)
+  value = next((row[column] for column in columns if row.get(column) not in (None, "")), default)
+  if isinstance(value, bool) or not isinstance(value, str | int):
+    raise ValueError(f"{columns[0]!r} must be text or a number, this is {value!r}.")
+  return str(value)
 
 
 def listed(row: Row, column: str, within: str = "") -> list:

@@ -25,7 +25,7 @@ def by_field(examples: Iterable[Example]) -> dict[str, str]:
     for name, value in _fields(example):
       line = json.dumps(value, sort_keys=True, default=str)
       sums.setdefault(name, hashlib.sha256()).update(f"{line}\n".encode())
-  return {name: found.hexdigest()[:16] for name, found in sums.items()}
+  return {name: digest.hexdigest()[:16] for name, digest in sums.items()}
 
 
 def _fields(example: Example) -> Iterator[tuple[str, Any]]:
@@ -42,8 +42,8 @@ def _fields(example: Example) -> Iterator[tuple[str, Any]]:
 
 def also_in(examples: Iterable[Example], others: Iterable[Example]) -> list[Example]:
   """The examples whose question others ask too (`asked`)."""
-  known = {asked(other.question) for other in others}
-  return [example for example in examples if asked(example.question) in known]
+  questions = {asked(other.question) for other in others}
+  return [example for example in examples if asked(example.question) in questions]
 
 
 def asked(question: str) -> str:

@@ -20,12 +20,12 @@ def example(row: Row, *, identity: str, source: str) -> Example:
   Raises:
     ValueError: the row is invalid; the message says what it must be.
   """
-  for wanted, layout in LAYOUTS:
-    if all(column in row for column in wanted):
+  for required, layout in LAYOUTS:
+    if all(column in row for column in required):
       layout = reading if layout is hotpotqa and columns.is_text(row["context"]) else layout
-      made = layout(row, identity, source)
-      _check_text(made)
-      return made
+      result = layout(row, identity, source)
+      _check_text(result)
+      return result
   raise ValueError(
     f"a row with the columns {sorted(row)} has an unknown layout: it needs 'question' and 'answers' (ours), "
     "'golden_answers' (FlashRAG), 'data_source' with 'reward_model' (Search-R1, verl), "
@@ -45,15 +45,15 @@ def ours(row: Row, identity: str, source: str) -> Example:
   if hops is not None and (not isinstance(hops, int) or isinstance(hops, bool)):
     raise ValueError(f"'hops' must be a whole number or null, this is {hops!r}.")
   meta = columns.mapping(row, "meta")
-  known = {"id", "question", "answers", "passages", "supporting", "hops", "meta", "source"}
-  meta |= {column: value for column, value in row.items() if column not in known}
+  own_columns = {"id", "question", "answers", "passages", "supporting", "hops", "meta", "source"}
+  meta |= {column: value for column, value in row.items() if column not in own_columns}
   pairs = columns.listed(meta, "evidence", "meta")
   meta.pop("evidence", None)
   if not all(isinstance(p, Sequence) and len(p) == 2 and isinstance(p[1], str) for p in pairs):
     raise ValueError("'meta.evidence' must be a list of [position, sentence] pairs.")
   evidence = tuple((columns.position(place, len(passages), "meta.evidence"), sentence) for place, sentence in pairs)
-  asked = _asked(row, identity, ("id",), "question", "answers")
-  return Example(*asked, passages, supporting, str(row.get("source") or source), hops, evidence, meta)
+  identified = _asked(row, identity, ("id",), "question", "answers")
+  return Example(*identified, passages, supporting, str(row.get("source") or source), hops, evidence, meta)
 
 
 def flashrag(row: Row, identity: str, source: str) -> Example:
@@ -66,8 +66,8 @@ def flashrag(row: Row, identity: str, source: str) -> Example:
   golds = columns.golds(dict(golden_answers=golds), "golden_answers")
   name, question = columns.identified(row, ("id",), identity), columns.question(row)
   # In a file of Search-R1 several sets have the same ids. Its prompts are left out: recipes write their own.
-  known = "id question golden_answers metadata data_source prompt ability reward_model".split()
-  rest = {column: value for column, value in row.items() if column not in known}
+  used = "id question golden_answers metadata data_source prompt ability reward_model".split()
+  others = {column: value for column, value in row.items() if column not in used}
   source = str(row.get("data_source") or source)
   passages = supporting = evidence = ()
   if meta.get("context") and meta.get("supporting_facts"):
@@ -75,7 +75,7 @@ def flashrag(row: Row, identity: str, source: str) -> Example:
       columns.contexts(meta.pop("context")), columns.facts(meta["supporting_facts"])
     )
   return Example(
-    name, question, golds, passages, supporting, source, len(supporting) or None, evidence, {**meta, **rest}
+    name, question, golds, passages, supporting, source, len(supporting) or None, evidence, {**meta, **others}
   )
 
 
@@ -89,13 +89,13 @@ def verl(row: Row, identity: str, source: str) -> Example:
   extra, truth = columns.mapping(row, "extra_info"), columns.mapping(row, "reward_model").get("ground_truth")
   truth = truth.get("target") if isinstance(truth, Mapping) else truth
   answers = columns.golds({"reward_model.ground_truth": truth}, "reward_model.ground_truth")
-  asked = row.get("question") or extra.get("question")
-  if not asked:
-    said = [turn for turn in columns.listed(row, "prompt") if isinstance(turn, Mapping) and turn.get("role") == "user"]
-    asked = columns.question(said[-1] if said else {}, "content").rpartition("Question:")[2].strip()
+  question = row.get("question") or extra.get("question")
+  if not question:
+    turns = [turn for turn in columns.listed(row, "prompt") if isinstance(turn, Mapping) and turn.get("role") == "user"]
+    question = columns.question(turns[-1] if turns else {}, "content").rpartition("Question:")[2].strip()
   place = [extra.get("split"), extra.get("index")]
   name = columns.identified(row, ("id",), identity if None in place else "_".join(map(str, place)))
-  return flashrag({**row, "id": name, "question": asked, "golden_answers": answers}, identity, source)
+  return flashrag({**row, "id": name, "question": question, "golden_answers": answers}, identity, source)
 
 
 def hotpotqa(row: Row, identity: str, source: str) -> Example:
@@ -107,11 +107,11 @@ def hotpotqa(row: Row, identity: str, source: str) -> Example:
   facts = columns.facts(row.get("supporting_facts"))
   passages, supporting, evidence = columns.by_title(columns.contexts(row["context"]), facts)
   titles = list(dict.fromkeys(title for title, _ in facts))
-  known = {"_id", "id", "question", "answer", "context", "supporting_facts"}
-  meta = {column: value for column, value in row.items() if column not in known}
-  asked = _asked(row, identity, ("_id", "id"), "question", "answer")
+  used = {"_id", "id", "question", "answer", "context", "supporting_facts"}
+  meta = {column: value for column, value in row.items() if column not in used}
+  identified = _asked(row, identity, ("_id", "id"), "question", "answer")
   meta["gold_titles"] = titles
-  return Example(*asked, passages, supporting, source, len(titles) or None, evidence, meta)
+  return Example(*identified, passages, supporting, source, len(titles) or None, evidence, meta)
 
 
 def musique(row: Row, identity: str, source: str) -> Example:
@@ -138,9 +138,9 @@ def musique(row: Row, identity: str, source: str) -> Example:
   answers = [*columns.golds(row, "answer"), *columns.listed(row, "answer_aliases")]
   meta = dict(decomposition=steps, answerable=row.get("answerable", True))
   evidence = tuple((i, passages[i].text) for i in supporting)
-  name, *asked = _asked({**row, "answer": answers}, identity, ("id",), "question", "answer")
+  name, *identified = _asked({**row, "answer": answers}, identity, ("id",), "question", "answer")
   name += "/unanswerable" * (meta["answerable"] is False)
-  return Example(name, *asked, tuple(passages), tuple(supporting), source, len(steps) or None, evidence, meta)
+  return Example(name, *identified, tuple(passages), tuple(supporting), source, len(steps) or None, evidence, meta)
 
 
 def longbench(row: Row, identity: str, source: str) -> Example:
@@ -148,7 +148,7 @@ def longbench(row: Row, identity: str, source: str) -> Example:
   if not isinstance(context := row["context"], str):
     raise ValueError(f"'context' must be text, this is {context!r:.80}.")
   source = str(row.get("dataset") or source)
-  return _simple(row, identity, source, ("_id",), "input", "answers", context, beside=("context", "dataset"))
+  return _simple(row, identity, source, ("_id",), "input", "answers", context, ignored=("context", "dataset"))
 
 
 def drop(row: Row, identity: str, source: str) -> Example:
@@ -174,17 +174,17 @@ def ms_marco(row: Row, identity: str, source: str) -> Example:
 
   A question without an answer keeps the published gold "No Answer Present.", and its meta["answerable"] is False.
   """
-  found = columns.mapping(row, "passages")
-  texts, selected = columns.listed(found, "passage_text"), columns.listed(found, "is_selected")
+  passages = columns.mapping(row, "passages")
+  texts, selected = columns.listed(passages, "passage_text"), columns.listed(passages, "is_selected")
   if len(texts) != len(selected) or not all(isinstance(text, str) for text in texts):
     raise ValueError("'passages' must have the columns 'passage_text' (texts) and 'is_selected', of the same length.")
   name, question, golds = _asked(row, identity, ("query_id",), "query", "answers")
   meta = dict(
-    answerable=golds != ("No Answer Present.",), query_type=row.get("query_type"), urls=columns.listed(found, "url")
+    answerable=golds != ("No Answer Present.",), query_type=row.get("query_type"), urls=columns.listed(passages, "url")
   )
-  supporting = tuple(i for i, chosen in enumerate(selected) if chosen)
-  found = tuple(columns.made("", text) for text in texts)
-  return Example(name, question, golds, found, supporting, source, len(supporting) or None, meta=meta)
+  supporting = tuple(i for i, is_gold in enumerate(selected) if is_gold)
+  passages = tuple(columns.made("", text) for text in texts)
+  return Example(name, question, golds, passages, supporting, source, len(supporting) or None, meta=meta)
 
 
 def reading(row: Row, identity: str, source: str) -> Example:
@@ -192,7 +192,7 @@ def reading(row: Row, identity: str, source: str) -> Example:
 
   CofCA's questions can be brought into this layout, and those of any reading test.
   """
-  return _simple(row, identity, source, ("_id", "id"), "question", "answer", row["context"], beside=("context",))
+  return _simple(row, identity, source, ("_id", "id"), "question", "answer", row["context"], ignored=("context",))
 
 
 def prompted(row: Row, identity: str, source: str) -> Example:
@@ -201,8 +201,8 @@ def prompted(row: Row, identity: str, source: str) -> Example:
   The message is the question and, since it holds the context, the one passage. meta["prompt"] is True: CARE's prompt
   shows such a message as it is.
   """
-  made = _simple(row, identity, source, ("id",), "prompt", "answer", columns.question(row, "prompt"))
-  return dataclasses.replace(made, meta={**made.meta, "prompt": True})
+  result = _simple(row, identity, source, ("id",), "prompt", "answer", columns.question(row, "prompt"))
+  return dataclasses.replace(result, meta={**result.meta, "prompt": True})
 
 
 def plain(row: Row, identity: str, source: str) -> Example:
@@ -219,11 +219,11 @@ def _simple(
   answer: str,
   text: str | None = None,
   *,
-  beside: Sequence[str] = (),
+  ignored: Sequence[str] = (),
 ) -> Example:
   """An example from the columns of its id, question and answer, with this text as its passage; columns that are none of
-  these, nor `beside` them, go to meta."""
-  meta = {column: value for column, value in row.items() if column not in {*ids, question, answer, *beside}}
+  these, nor `ignored` them, go to meta."""
+  meta = {column: value for column, value in row.items() if column not in {*ids, question, answer, *ignored}}
   passages = () if text is None else (columns.made("", text),)
   return Example(*_asked(row, identity, ids, question, answer), passages, source=source, meta=meta)
 
@@ -266,12 +266,12 @@ LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[Row, str, str], Example]], ...] 
 )
 
 
-def _check_text(made: Example) -> None:
+def _check_text(example: Example) -> None:
   """Refuses half a surrogate pair, which JSON allows and UTF-8 cannot encode."""
   try:
-    for text in (made.id, made.question, *made.golds):
+    for text in (example.id, example.question, *example.golds):
       text.encode()
-    for passage in made.passages:
+    for passage in example.passages:
       f"{passage.id}{passage.title}{passage.text}".encode()
   except UnicodeEncodeError as error:
     raise ValueError(f"the row's text is not valid Unicode: {error}.") from error

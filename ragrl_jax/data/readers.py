@@ -44,8 +44,8 @@ def read_examples(
     raise ValueError("no file to read questions from: name one (config.data.train, config.data.evaluate).")
   number = 0
   seen: dict[tuple[str, str], str] = {}
-  for source, placed in _sources(str(path), setting):
-    for example in _examples(source, placed, seen):
+  for source, rows in _sources(str(path), setting):
+    for example in _examples(source, rows, seen):
       yield example
       number += 1
       if number == max_examples:
@@ -55,9 +55,9 @@ def read_examples(
 
 
 def _examples(
-  source: str, placed: Iterator[tuple[str, dict[str, Any]]], seen: dict[tuple[str, str], str]
+  source: str, rows: Iterator[tuple[str, dict[str, Any]]], seen: dict[tuple[str, str], str]
 ) -> Iterator[Example]:
-  for number, (where, row) in enumerate(placed):
+  for number, (where, row) in enumerate(rows):
     try:
       example = layouts.example(row, identity=f"{source}-{number}", source=source)
     except ValueError as error:
@@ -79,12 +79,12 @@ def _sources(path: str, setting: str) -> Iterator[tuple[str, Iterator[tuple[str,
   hotpotqa/test.jsonl, also have their folder's.
   """
   parts = _parts(path)
-  found = [[] if part.startswith("hf:") else files(part) for part in parts]
-  stems = collections.Counter(_stem(file) for file in dict.fromkeys(itertools.chain(*found)))
-  for part, named in zip(parts, found):
+  paths = [[] if part.startswith("hf:") else files(part) for part in parts]
+  stems = collections.Counter(_stem(file) for file in dict.fromkeys(itertools.chain(*paths)))
+  for part, part_paths in zip(parts, paths):
     if part.startswith("hf:"):
       yield _from_hub(part, setting)
-    for file in named:
+    for file in part_paths:
       stem = _stem(file)
       yield stem if stems[stem] == 1 else f"{file.parent.name}/{stem}", row_files.read_rows(file)
 
@@ -103,21 +103,21 @@ def files(path: str | pathlib.Path) -> list[pathlib.Path]:
     FileNotFoundError: the folder has no readable file, or nothing matches the glob.
     ValueError: the folder is one that `datasets` saved, with several splits.
   """
-  found = pathlib.Path(path)
-  if found.is_dir() and not row_files.saved(found):
-    matches = [file for file in sorted(found.iterdir()) if row_files.kind(file) and not file.name.startswith(".")]
+  source = pathlib.Path(path)
+  if source.is_dir() and not row_files.saved(source):
+    matches = [file for file in sorted(source.iterdir()) if row_files.kind(file) and not file.name.startswith(".")]
     if not matches:
       raise FileNotFoundError(
         f"{path}: the folder holds none of {', '.join('*' + kind for kind in row_files.KINDS)}. A copy of a data set "
         "of the hub, with folders inside, is named hf:FOLDER//SPLIT."
       )
     return matches
-  if not found.exists() and glob.has_magic(str(path)):
+  if not source.exists() and glob.has_magic(str(path)):
     matches = [pathlib.Path(match) for match in sorted(glob.glob(str(path)))]
     if not matches:
       raise FileNotFoundError(f"{path}: no file matches (config.data, --data).")
     return matches
-  return [found]
+  return [source]
 
 
 def _parts(path: str) -> list[str]:
@@ -181,9 +181,9 @@ def _offline():
 
 def _from_hub(path: str, setting: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
   name, _, split = path.removeprefix("hf:").rpartition("/")
-  split, drawn, count = split.partition("~")
+  split, sampled, count = split.partition("~")
   name, _, subset = name.rpartition("/")
-  if drawn and not count.isdecimal():
+  if sampled and not count.isdecimal():
     raise ValueError(
       f"{path!r}: after ~ there must be the number of rows to draw, such as {split}~1000 (config.data, --data)."
     )
@@ -192,9 +192,9 @@ def _from_hub(path: str, setting: str) -> tuple[str, Iterator[tuple[str, dict[st
       f"{path!r}: a Hugging Face dataset is named hf:NAME/SUBSET/SPLIT, with an empty subset for the default one, "
       "e.g. hf:hotpotqa/hotpot_qa/distractor/validation or hf:owner/name//train (config.data, --data)."
     )
-  if os.path.exists(given := path.removeprefix("hf:").partition("~")[0]):
+  if os.path.exists(local := path.removeprefix("hf:").partition("~")[0]):
     raise ValueError(
-      f"{path!r}: {given} is here: name it without hf:. A copy of a data set of the hub, with folders inside, is named "
+      f"{path!r}: {local} is here: name it without hf:. A copy of a data set of the hub, with folders inside, is named "
       f"hf:FOLDER//SPLIT ({setting})."
     )
   import datasets  # takes a second or two, and files do not need it
@@ -217,7 +217,7 @@ def _from_hub(path: str, setting: str) -> tuple[str, Iterator[tuple[str, dict[st
       "or let this machine reach the hub."
     ) from error
   numbers = range(len(table))
-  if drawn:
+  if sampled:
     if int(count) > len(table):
       raise ValueError(f"{path!r}: it has {len(table)} rows, so draw at most that many (config.data, --data).")
     numbers = sorted(random.Random(f"sample/{path}").sample(numbers, int(count)))

@@ -74,10 +74,10 @@ class Mixture:
   def at(self, index: int) -> int:
     """The position of the example in draw number `index`."""
     step, slot = divmod(index, self.prompts_per_step)
-    drawn = random.Random(f"mixture/{self.seed}/{step}/{slot}")
-    if drawn.random() < self.share(step):
-      return drawn.randrange(self.easy)
-    return self.easy + drawn.randrange(self.hard)
+    rng = random.Random(f"mixture/{self.seed}/{step}/{slot}")
+    if rng.random() < self.share(step):
+      return rng.randrange(self.easy)
+    return self.easy + rng.randrange(self.hard)
 
 
 def split(examples: Sequence[Example], shares: Sequence[float], *, seed: int = 0) -> list[list[Example]]:

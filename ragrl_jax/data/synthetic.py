@@ -55,22 +55,22 @@ def questions(
   drawn, seen, stating = [], set(), list(world.parts[part].facts)
   for number, kind in enumerate(kinds):
     for _ in range(_ATTEMPTS):
-      asked = _ask(world, part, kind, difficulty, rng)
-      if not distinct or asked["question"] not in seen:
+      item = _ask(world, part, kind, difficulty, rng)
+      if not distinct or item["question"] not in seen:
         break
     else:
       raise ValueError(f"{part} has no {count} different questions of the mix {mix}: ask for fewer, or distinct=False.")
-    seen.add(asked["question"])
-    drawn.append(_example(world, f"{part}-{seed}-{number}", kind, asked, passages, part, stating, rng))
+    seen.add(item["question"])
+    drawn.append(_example(world, f"{part}-{seed}-{number}", kind, item, passages, part, stating, rng))
   return drawn
 
 
-def lines(world: World, *, seed: int = 0, fillers: int = 3000, asked: int = 1000) -> Iterator[str]:
-  """Text for training a tokenizer: passages and `asked` questions of the training part, and `fillers` random names that
-  are of no other part. The seed draws questions and names.
+def lines(world: World, *, seed: int = 0, fillers: int = 3000, num_questions: int = 1000) -> Iterator[str]:
+  """Text for training a tokenizer: passages and `num_questions` questions of the training part, and `fillers` random
+  names that are of no other part. The seed draws questions and names.
   """
   yield from (passage.text for passage in world.passages if _is_in(world, passage, TRAIN))
-  yield from (example.question for example in questions(world, asked, seed=seed, distinct=False))
+  yield from (example.question for example in questions(world, num_questions, seed=seed, distinct=False))
   syllables = sorted({name[at : at + 3].lower() for name in world.parts[TRAIN].names for at in range(0, len(name), 3)})
   rng = random.Random(f"lines/{world.settings.seed}/{seed}")
   unseen = [name for part in world.parts if part != TRAIN for name in world.parts[part].names]
@@ -78,8 +78,8 @@ def lines(world: World, *, seed: int = 0, fillers: int = 3000, asked: int = 1000
 
 
 def _is_in(world: World, passage: Passage, part: str) -> bool:
-  stated = world.stated[passage.id]
-  return bool(stated) and (stated[0].subject, stated[0].relation) in world.parts[part].facts
+  facts = world.stated[passage.id]
+  return bool(facts) and (facts[0].subject, facts[0].relation) in world.parts[part].facts
 
 
 def _kinds(mix: Mapping[int | str, float], count: int) -> list[int | str]:
@@ -125,8 +125,8 @@ def _chain(world: World, part: str, hops: int, difficulty: str, rng: random.Rand
   question = world_lib.chain_question([relation for _, relation, _ in steps], start, kind)
   if difficulty == "easy":
     return dict(question=question + "?", gold=at, steps=steps)
-  way = ", and ".join(f"the {relation} of {subject} is {found}" for subject, relation, found in steps)
-  return dict(question=question + ", step by step?", gold=way[0].upper() + way[1:] + ".", steps=steps)
+  reasoning = ", and ".join(f"the {relation} of {subject} is {value}" for subject, relation, value in steps)
+  return dict(question=question + ", step by step?", gold=reasoning[0].upper() + reasoning[1:] + ".", steps=steps)
 
 
 TRIES = 10_000  # to draw two subjects that differ
@@ -155,7 +155,7 @@ def _yes_no(world: World, part: str, rng: random.Random) -> dict:
   kinds, facts = world.parts[part].kinds, world.parts[part].facts
   yes = rng.random() < 0.5
   while True:
-    relation = rng.choice(sorted(r for r, (_, found) in world.relations.items() if found != world_lib.YEAR))
+    relation = rng.choice(sorted(r for r, (_, kind) in world.relations.items() if kind != world_lib.YEAR))
     subjects = kinds[world.relations[relation][0]]
     first = rng.choice(subjects)
     others = [s for s in subjects if s != first and (facts[s, relation] == facts[first, relation]) == yes]
@@ -172,13 +172,13 @@ def _example(
   world: World,
   identity: str,
   kind: int | str,
-  asked: dict,
+  item: dict,
   count: int,
   part: str,
   stating: Sequence[tuple[str, str]],
   rng: random.Random,
 ) -> Example:
-  steps = asked["steps"]
+  steps = item["steps"]
   golds = list(dict.fromkeys(world.where[subject, relation] for subject, relation, _ in steps))
   places = _context(world, golds, steps, count, part, stating, rng) if count else []
   at = {where: place for place, where in enumerate(places)}
@@ -202,8 +202,8 @@ def _example(
   )
   return Example(
     identity,
-    asked["question"],
-    (asked["gold"],),
+    item["question"],
+    (item["gold"],),
     tuple(world.passages[where] for where in places),
     tuple(sorted(at[where] for where in golds)) if count else (),
     source="made-up world",
@@ -235,10 +235,10 @@ def _context(
   if count < len(golds):
     raise ValueError(f"passages={count}: a question with {len(golds)} gold passages needs at least as many.")
   facts = world.parts[part].facts
-  near = [world.where[s, r] for s, _, _ in steps for r in world.relations if (s, r) in facts]
-  near += [world.noise[s] for s, _, _ in steps if s in world.noise]
-  rng.shuffle(near)
-  places = list(dict.fromkeys([*golds, *near]))[:count]
+  distractors = [world.where[s, r] for s, _, _ in steps for r in world.relations if (s, r) in facts]
+  distractors += [world.noise[s] for s, _, _ in steps if s in world.noise]
+  rng.shuffle(distractors)
+  places = list(dict.fromkeys([*golds, *distractors]))[:count]
   least = len(stating) // world.settings.facts_per_passage  # a cheap lower bound of the exact count
   if len(places) < count and count > least and count > len({world.where[key] for key in stating}):
     raise ValueError(f"passages={count}: {part} has too few passages that state a fact: ask for fewer.")

@@ -167,7 +167,7 @@ class World:
 
   def recall(self) -> Iterator[Fact]:
     """The facts of the memory, for training a model on them without passages."""
-    return (Fact(subject, relation, known) for (subject, relation), known in self.memory.items())
+    return (Fact(subject, relation, value) for (subject, relation), value in self.memory.items())
 
   def _fact(self, subject: str, relation: str) -> str:
     return next(part.facts[subject, relation] for part in self.parts.values() if (subject, relation) in part.facts)
@@ -198,15 +198,15 @@ def build(settings: Settings | None = None, **overrides) -> World:
   passages, stated, sentences, where, noise = [], {}, {}, {}, {}
   for part in parts.values():
     for facts in _grouped(part, settings.facts_per_passage):
-      identity, said = f"p{len(passages)}", tuple(fact.sentence(rng.choice(settings.wordings)) for fact in facts)
+      identity, texts = f"p{len(passages)}", tuple(fact.sentence(rng.choice(settings.wordings)) for fact in facts)
       where.update({(fact.subject, fact.relation): len(passages) for fact in facts})
-      stated[identity], sentences[identity] = facts, said
-      passages.append(Passage(identity, facts[0].subject, " ".join(said)))
+      stated[identity], sentences[identity] = facts, texts
+      passages.append(Passage(identity, facts[0].subject, " ".join(texts)))
   names = [name for part in parts.values() for name in part.names]
   for name in rng.sample(names, round(settings.noise * len(names))):
-    identity, said = f"p{len(passages)}", rng.choice(FILLERS).format(s=name)
-    stated[identity], sentences[identity], noise[name] = (), (said,), len(passages)
-    passages.append(Passage(identity, name, said))
+    identity, texts = f"p{len(passages)}", rng.choice(FILLERS).format(s=name)
+    stated[identity], sentences[identity], noise[name] = (), (texts,), len(passages)
+    passages.append(Passage(identity, name, texts))
   return World(settings, parts, tuple(passages), stated, sentences, where, noise, memory, relations)
 
 
@@ -222,14 +222,14 @@ def comparison_question(pair: Sequence[str], relation: str, *, earlier: bool) ->
 
 def draw_names(rng: random.Random, syllables: Sequence[str], count: int, avoid: Sequence[str] = ()) -> list[str]:
   """`count` different names of two or three syllables. No name of `avoid` equals one of them or is a part of one."""
-  names, taken, apart = [], set(avoid), frozenset(avoid)
+  names, used, avoided = [], set(avoid), frozenset(avoid)
   while len(names) < count:
     parts = [rng.choice(syllables) for _ in range(rng.choice((2, 3, 3)))]
     name = "".join(parts).capitalize()
     within = ["".join(parts[:2]).capitalize(), "".join(parts[1:]).capitalize()] if len(parts) == 3 else []
-    if name in taken or any(part in apart for part in within):
+    if name in used or any(part in avoided for part in within):
       continue
-    taken.add(name)
+    used.add(name)
     names.append(name)
   return names
 
@@ -253,16 +253,16 @@ def _other(rng: random.Random, kinds: Mapping[str, Sequence[str]], kind: str, *e
   if kind != YEAR and not set(kinds[kind]) - set(excluded):
     raise ValueError(f"the world has only {len(kinds[kind])} of the kind {kind!r}: raise the number of entities.")
   while True:
-    chosen = str(rng.randrange(1800, 2000)) if kind == YEAR else rng.choice(kinds[kind])
-    if chosen not in excluded:
-      return chosen
+    choice = str(rng.randrange(1800, 2000)) if kind == YEAR else rng.choice(kinds[kind])
+    if choice not in excluded:
+      return choice
 
 
 def _memory(rng: random.Random, part: Part, settings: Settings, relations) -> dict[tuple[str, str], str]:
   keys = sorted(part.facts)
-  known = rng.sample(keys, round(settings.memorised * len(keys)))
-  memory = {key: part.facts[key] for key in known}
-  for key in known[: round(settings.counterfactual * len(known))]:
+  memorised = rng.sample(keys, round(settings.memorised * len(keys)))
+  memory = {key: part.facts[key] for key in memorised}
+  for key in memorised[: round(settings.counterfactual * len(memorised))]:
     memory[key] = _other(rng, part.kinds, relations[key[1]][1], key[0], part.facts[key])
   return memory
 
@@ -270,8 +270,8 @@ def _memory(rng: random.Random, part: Part, settings: Settings, relations) -> di
 def _grouped(part: Part, size: int) -> Iterator[tuple[Fact, ...]]:
   """The facts in groups of at most `size`, each group about one subject."""
   of_subject: dict[str, list[Fact]] = {}
-  for (subject, relation), stated in part.facts.items():
-    of_subject.setdefault(subject, []).append(Fact(subject, relation, stated))
+  for (subject, relation), value in part.facts.items():
+    of_subject.setdefault(subject, []).append(Fact(subject, relation, value))
   for facts in of_subject.values():
     for at in range(0, len(facts), size):
       yield tuple(facts[at : at + size])

@@ -134,16 +134,16 @@ class Engine:
     parent = None if message.parent is None else self._find(message.parent)
     episode = message.conversation if message.first is None else message.first
     ids, urgent = list(message.ids), message.first is not None
-    opened = ConversationState(
+    conversation = ConversationState(
       message.conversation, ids, message.key, episode=episode, urgent=urgent, group=message.group
     )
     sibling = parent or self._conversations.get(episode)
-    opened.replica = self._turns.replica(message.group) if sibling is None else sibling.replica
+    conversation.replica = self._turns.replica(message.group) if sibling is None else sibling.replica
     if sibling is not None:
       sibling.urgent = True
-    self._conversations[opened.number] = opened
+    self._conversations[conversation.number] = conversation
     if parent is not None:
-      self._replicas[opened.replica].fork(parent, opened)
+      self._replicas[conversation.replica].fork(parent, conversation)
 
   def submit(self, turn: Turn) -> None:
     """Starts a turn. `step` returns it as a TurnEnded when it ends.
@@ -154,7 +154,7 @@ class Engine:
     conversation = self._find(turn.conversation)
     if conversation.turn is not None:
       raise ValueError(f"{turn}: conversation {turn.conversation} has a turn under way; submit it when that has ended.")
-    conversation.turn, conversation.drawn, conversation.routes = turn, [], b""
+    conversation.turn, conversation.logprobs, conversation.routes = turn, [], b""
     conversation.automaton = conversation.automaton if turn.resumed else 0  # the environment's text completes no stop
     conversation.ids += turn.new_ids
     self._replicas[conversation.replica].submit(conversation)

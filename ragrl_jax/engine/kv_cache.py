@@ -86,13 +86,13 @@ class KVCache:
       raise ValueError(NO_WEIGHTS)
     if self._team is not None:
       self._team.tell(name, arrays)
-    given = hosts.put(arrays, self._at)
-    held = (self.weights, self.cache) if name in ("extend", "decode") else (self.cache,)
-    result = getattr(self.programs, name)(*held, *given)
+    inputs = hosts.put(arrays, self._at)
+    state = (self.weights, self.cache) if name in ("extend", "decode") else (self.cache,)
+    result = getattr(self.programs, name)(*state, *inputs)
     if name.startswith("take"):
       return result
-    self.cache, found = result if name == "decode" else (result, None)
-    return found
+    self.cache, output = result if name == "decode" else (result, None)
+    return output
 
   def release(self) -> None:
     """Frees the cache's memory, until `restore`."""
@@ -152,11 +152,11 @@ class KVCache:
     counts = np.zeros((len(batches) * n, 3), np.int32)
     table = np.zeros((len(batches) * n, self._sizes.table), np.int32)
     for replica, batch in enumerate(batches):
-      for row, one in enumerate(batch, start=replica * n):
+      for row, extension in enumerate(batch, start=replica * n):
         # Unused rows of an extension keep zeros: 0 tokens cached, 0 new ones, slot 0, which then stays as it is.
-        tokens[row, : len(one.tokens)] = one.tokens
-        counts[row] = one.cached, len(one.tokens), one.slot
-        table[row, : len(one.pages)] = one.pages
+        tokens[row, : len(extension.tokens)] = extension.tokens
+        counts[row] = extension.cached, len(extension.tokens), extension.slot
+        table[row, : len(extension.pages)] = extension.pages
     self._run("extend", tokens, counts, table)
 
   def decode(self, lanes: np.ndarray, table: np.ndarray, min_live: Sequence[int]) -> Chunk:
@@ -168,39 +168,39 @@ class KVCache:
   def copy(self, pairs: Mapping[int, Sequence[tuple[int, int]]], *, memory: bool = False) -> None:
     """Copies pages, or slots of memories: number of a replica → (from, to) of each."""
     for at in range(0, max(map(len, pairs.values())), self._copies):
-      part = {replica: mine[at : at + self._copies] for replica, mine in pairs.items()}
+      part = {replica: copies[at : at + self._copies] for replica, copies in pairs.items()}
       self._copy("copy_memory" if memory else "copy", part)
 
   def _copy(self, name: str, pairs: Mapping[int, Sequence[tuple[int, int]]]) -> None:
     rows = self._sizes.replicas * self._copies
     table = np.full((rows, 2), cache_lib.DROPPED, np.int32)  # out of range: not written
-    for replica, mine in pairs.items():
-      if mine:
-        table[replica * self._copies :][: len(mine)] = mine
+    for replica, copies in pairs.items():
+      if copies:
+        table[replica * self._copies :][: len(copies)] = copies
     self._run(name, table)
 
   def take(self, replica: int, pages: Sequence[int]) -> tuple[np.ndarray, ...]:
     """The keys and values of these pages of a replica, on the host."""
-    taken: list[np.ndarray] = []
+    arrays: list[np.ndarray] = []
     for at in range(0, len(pages), self._moved):
-      mine = pages[at : at + self._moved]
+      part = pages[at : at + self._moved]
       # The program returns pages of every replica. Those of the others are ignored.
-      moved = jax.device_get(self._run("take", self._table(replica, mine)))
-      taken += [page.copy() for page in moved[replica * self._moved :][: len(mine)]]
-    return tuple(taken)
+      fetched = jax.device_get(self._run("take", self._table(replica, part)))
+      arrays += [page.copy() for page in fetched[replica * self._moved :][: len(part)]]
+    return tuple(arrays)
 
   def put(self, replica: int, pages: Sequence[int], saved: Sequence[np.ndarray]) -> None:
     """Writes the result of `take` to these pages of a replica, bit for bit."""
     for at in range(0, len(pages), self._moved):
-      mine = pages[at : at + self._moved]
+      part = pages[at : at + self._moved]
       moved = np.zeros((self._sizes.replicas, self._moved, *saved[0].shape), saved[0].dtype)
-      moved[replica, : len(mine)] = saved[at : at + self._moved]
-      self._run("put", self._table(replica, mine), moved.reshape(-1, *saved[0].shape))
+      moved[replica, : len(part)] = saved[at : at + self._moved]
+      self._run("put", self._table(replica, part), moved.reshape(-1, *saved[0].shape))
 
   def take_memory(self, replica: int, slot: int) -> tuple[np.ndarray, ...]:
     """The memories in this slot of a replica, on the host."""
-    taken = jax.device_get(self._run("take_memory", self._slot(replica, slot)))
-    return tuple(np.copy(x[replica : replica + 1]) for x in taken)
+    arrays = jax.device_get(self._run("take_memory", self._slot(replica, slot)))
+    return tuple(np.copy(x[replica : replica + 1]) for x in arrays)
 
   def put_memory(self, replica: int, slot: int, saved: Sequence[np.ndarray]) -> None:
     """Writes the result of `take_memory` to this slot of a replica, bit for bit."""

@@ -54,10 +54,10 @@ class LaneTable(NamedTuple):
   @classmethod
   def unpack(cls, packed: Any) -> "LaneTable":
     """The fields of an int32 [W, COLUMNS + C], numpy's or JAX's."""
-    whole = [packed[:, column] for column in range(7)]
+    columns = [packed[:, column] for column in range(7)]
     temperature, top_p = (packed[:, column].view(np.float32) for column in (9, 10))
     ids, key, slot = packed[:, COLUMNS:], packed[:, 7:9], packed[:, 11]
-    return cls(*whole, key=key, temperature=temperature, top_p=top_p, slot=slot, ids=ids)
+    return cls(*columns, key=key, temperature=temperature, top_p=top_p, slot=slot, ids=ids)
 
   def put(self, lane: int, values: "LaneTable") -> None:
     """Writes one lane's values, on the host: two numbers for the key, all ids, and one number for each other field."""

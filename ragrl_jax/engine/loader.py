@@ -33,8 +33,8 @@ class Weights(NamedTuple):
 
 def merge(a: Weights, b: Weights) -> Weights:
   """The weights of both parts."""
-  both = tuple(nnx.merge_state(x, y) for x, y in zip(a.layers, b.layers))
-  return Weights(nnx.merge_state(a.outer, b.outer), both or a.layers or b.layers)
+  layers = tuple(nnx.merge_state(x, y) for x, y in zip(a.layers, b.layers))
+  return Weights(nnx.merge_state(a.outer, b.outer), layers or a.layers or b.layers)
 
 
 class Program(NamedTuple):
@@ -62,10 +62,11 @@ class Caster:
     config: Any,
     mesh: jax.sharding.Mesh | None = None,
     *,
-    every: jax.sharding.Mesh | None = None,
+    engines: jax.sharding.Mesh | None = None,
     own: bool = False,
   ):
-    self._dtype, self._places, self._mesh, self._every, self._own = jnp.dtype(dtype), config.places, mesh, every, own
+    self._dtype, self._places = jnp.dtype(dtype), config.places
+    self._mesh, self._engines, self._own = mesh, engines, own
 
   def __call__(self, params: nnx.State) -> Weights:
     """Returns these weights in the engine's form."""
@@ -76,8 +77,8 @@ class Caster:
 
     def shapes(x, names, layered, dtype, at):
       shape = x.shape[1:] if layered else x.shape
-      one = jax.ShapeDtypeStruct(shape, dtype, sharding=at)
-      return (one,) * x.shape[0] if layered else one
+      struct = jax.ShapeDtypeStruct(shape, dtype, sharding=at)
+      return (struct,) * x.shape[0] if layered else struct
 
     return self._of(params, shapes)
 
@@ -121,11 +122,11 @@ class Caster:
       return x  # nothing to cast, move or copy
     cast = self._program(x.shape[0] * layered, dtype, at)(x)
     # All hosts run this program together. Each keeps the part that its engine's devices hold.
-    return cast if self._mesh is None or self._every is None else hosts.own(cast, self._mesh)
+    return cast if self._mesh is None or self._engines is None else hosts.own(cast, self._mesh)
 
   def _program(self, layers: int, dtype, at):
     """The program that moves a leaf to the engine. With several hosts, it moves the leaf to all engines at once."""
-    to = at if self._every is None or at is None else jax.sharding.NamedSharding(self._every, at.spec)
+    to = at if self._engines is None or at is None else jax.sharding.NamedSharding(self._engines, at.spec)
     return _program(dtype, layers, to)
 
 
@@ -168,11 +169,11 @@ class Loader:
     graphdef: nnx.GraphDef,
     mesh: jax.sharding.Mesh | None,
     *,
-    every: jax.sharding.Mesh | None = None,
+    engines: jax.sharding.Mesh | None = None,
     frozen: nnx.State | None = None,
     own_weights: bool = False,
   ):
-    self._graphdef, self._mesh, self._every, self._own_weights = graphdef, mesh, every, own_weights
+    self._graphdef, self._mesh, self._engines, self._own_weights = graphdef, mesh, engines, own_weights
     self._unfrozen = nnx.State({}) if frozen is None else frozen
     self._cast: Any = None
     self._frozen: Any = None
@@ -189,7 +190,7 @@ class Loader:
       self.config, self.dtype = c, dtype = model.config, model.dtype
       tensor = 1 if self._mesh is None else self._mesh.shape["tensor"]
       sizes.check_model(c.num_kv_heads, c.vocab_size, tensor, **c.parts)
-      self._cast = Caster(dtype, c, self._mesh, every=self._every, own=self._own_weights)
+      self._cast = Caster(dtype, c, self._mesh, engines=self._engines, own=self._own_weights)
       self._frozen, self._unfrozen = self._cast(self._unfrozen), None  # cast once, for all versions
     new = params if isinstance(params, Weights) else self._cast(params)
     self.weights, self.whole = new, merge(self._frozen, new)

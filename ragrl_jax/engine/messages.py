@@ -122,7 +122,7 @@ class ConversationState:
     swapped: the keys and values of each page, while it is swapped out.
     memory: its memories, likewise.
     turn: the present turn.
-    drawn: log-probabilities of the turn's tokens so far, which are the last of `ids`.
+    logprobs: log-probabilities of the turn's tokens so far, which are the last of `ids`.
     routes: the experts of these tokens, as in `messages.TurnEnded`.
     automaton: state of the stop automaton after these tokens.
     lane: its lane, or NO_LANE.
@@ -143,7 +143,7 @@ class ConversationState:
   swapped: tuple[np.ndarray, ...] = ()
   memory: tuple[np.ndarray, ...] = ()
   turn: Turn | None = None
-  drawn: list[float] = dataclasses.field(default_factory=list)
+  logprobs: list[float] = dataclasses.field(default_factory=list)
   routes: bytes = b""
   automaton: int = 0
   lane: int = NO_LANE
@@ -159,4 +159,4 @@ class ConversationState:
   def budget(self) -> int:
     """Number of tokens that the present turn may still sample."""
     assert self.turn is not None
-    return self.turn.budget - len(self.drawn)
+    return self.turn.budget - len(self.logprobs)

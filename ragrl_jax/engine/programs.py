@@ -78,22 +78,22 @@ class Programs:
     self.chunk, self.speculate, self.routes = chunk, speculate, routes
     # The cache has the same layout as input and output. A second layout would need a second compilation.
     self.split = None if mesh is None else NamedSharding(mesh, SPLIT)  # of what the host passes
-    at, drawn = self.cache_sharding(mesh), PartitionSpec(None, REPLICAS)
+    at, replicas = self.cache_sharding(mesh), PartitionSpec(None, REPLICAS)
     n, copied = layout.paged, lambda part, pairs: cache_lib.copy(part, pairs[:, 0], pairs[:, 1])
     shared = hosts.count_of(mesh) > 1
     # The first of several hosts reads the results, so every host gets the whole of them.
-    read = None if mesh is None else NamedSharding(mesh, WHOLE if shared else drawn)
+    read = None if mesh is None else NamedSharding(mesh, WHOLE if shared else replicas)
     self.extend = self._jit(self._extend, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), SPLIT, at, donate=1)
-    self.decode = self._jit(self._decode, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), (SPLIT, drawn), (at, read), donate=1)
+    self.decode = self._jit(self._decode, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), (SPLIT, replicas), (at, read), donate=1)
     read = read if shared else None
-    in_pages = lambda change: lambda cache, *given: change(cache[:n], *given) + cache[n:]
-    in_memories = lambda change: lambda cache, *given: cache[:n] + change(cache[n:], *given)
+    in_pages = lambda change: lambda cache, *arguments: change(cache[:n], *arguments) + cache[n:]
+    in_memories = lambda change: lambda cache, *arguments: cache[:n] + change(cache[n:], *arguments)
     take = lambda cache, pages: cache_lib.take(cache[:n], pages)
     self.copy = self._jit(in_pages(copied), (SPLIT, SPLIT), SPLIT, at, donate=0)
     self.put = self._jit(in_pages(cache_lib.put), (SPLIT, SPLIT, SPLIT), SPLIT, at, donate=0)
     self.take = self._jit(take, (SPLIT, SPLIT), SPLIT, read, donate=())
     if layout.deltas:
-      put = lambda part, slots, *saved: tuple(x.at[slots].set(y, mode="drop") for x, y in zip(part, saved))
+      put = lambda part, slots, *values: tuple(x.at[slots].set(y, mode="drop") for x, y in zip(part, values))
       take = lambda cache, slots: tuple(x.at[slots].get(mode="clip") for x in cache[n:])
       self.copy_memory = self._jit(in_memories(copied), (SPLIT, SPLIT), SPLIT, at, donate=0)
       self.put_memory = self._jit(in_memories(put), (SPLIT,) * (2 + 2 * layout.deltas), SPLIT, at, donate=0)
@@ -137,9 +137,9 @@ class Programs:
     places = jnp.where(index < counts[:, 1:2], positions, cache_lib.DROPPED)
     attend = self.layout.attention(table, lengths, places)
     slots, recur = counts[:, 2], self.layout.recurrence(counts[:, 1])
-    given = model.embed(tokens), positions, attend, self.layout.taken(cache, slots), weights.layers
-    changed = model.run(*given, recur=recur)[1]
-    return self.layout.returned(cache, changed, jnp.where(counts[:, 1] > 0, slots, cache_lib.DROPPED))
+    inputs = model.embed(tokens), positions, attend, self.layout.taken(cache, slots), weights.layers
+    returned = model.run(*inputs, recur=recur)[1]
+    return self.layout.returned(cache, returned, jnp.where(counts[:, 1] > 0, slots, cache_lib.DROPPED))
 
   def _decode(
     self, weights: Weights, cache: cache_lib.Cache, packed: jax.Array, table: jax.Array, limits: jax.Array
@@ -201,17 +201,17 @@ class Programs:
     places = jnp.arange(self.speculate + 1, dtype=jnp.int32)[None]
     draft, drafted = self._draft(lanes, state, live)
     tokens = jnp.concatenate((state.token[:, None], draft), axis=1)  # [W, k + 1]
-    here = state.length[:, None] + places
+    positions = state.length[:, None] + places
     # A lane that has ended still computes, but writes nothing. A draft writes nothing past the budget, because the
     # pages there may belong to another conversation.
     written = live[:, None] & (places <= drafted[:, None])
-    attend = self.layout.attention(table, state.length, jnp.where(written, here, cache_lib.DROPPED))
-    held: list = []  # a memory cannot forget: those of delta layers take in the tokens that are kept, below
-    recur = self.layout.recurrence(live.astype(jnp.int32), held if self.speculate else None)
+    attend = self.layout.attention(table, state.length, jnp.where(written, positions, cache_lib.DROPPED))
+    states: list = []  # a memory cannot forget: those of delta layers take in the tokens that are kept, below
+    recur = self.layout.recurrence(live.astype(jnp.int32), states if self.speculate else None)
     x = model.embed(tokens)
     if self.layout.kernel == cache_lib.TRITON and mesh_lib.around() is None:
       x = residual.Stream(x)
-    hidden, cache, chosen = model.run(x, here, attend, state.cache, weights.layers, recur=recur)
+    hidden, cache, chosen = model.run(x, positions, attend, state.cache, weights.layers, recur=recur)
     logits = jax.lax.dot_general(
       hidden.reshape(-1, hidden.shape[2]),
       model.unembedding().astype(hidden.dtype),
@@ -220,18 +220,18 @@ class Programs:
     )
     logits = logprobs_lib.without(logits, model.tokenless)
     number = jnp.take_along_axis(numbers, done[None] + places.T, axis=0, mode="clip").T
-    each = lambda x: jnp.broadcast_to(x[:, None], tokens.shape).reshape(-1)  # a lane's value, for each of its places
-    drawn, logprobs = sampling.draw(
-      logits, number.reshape(-1), each(lanes.temperature), each(lanes.top_k), each(lanes.top_p)
+    spread = lambda x: jnp.broadcast_to(x[:, None], tokens.shape).reshape(-1)  # a lane's value, for each of its places
+    sampled, logprobs = sampling.draw(
+      logits, number.reshape(-1), spread(lanes.temperature), spread(lanes.top_k), spread(lanes.top_p)
     )
-    drawn, logprobs = drawn.reshape(tokens.shape), logprobs.reshape(tokens.shape)
-    agrees = (drawn[:, :-1] == draft) & (places[:, :-1] < drafted[:, None])
-    kept, token, automaton, stop = self._kept(lanes, state, drawn, agrees)
+    sampled, logprobs = sampled.reshape(tokens.shape), logprobs.reshape(tokens.shape)
+    agrees = (sampled[:, :-1] == draft) & (places[:, :-1] < drafted[:, None])
+    kept, token, automaton, stop = self._accept(lanes, state, sampled, agrees)
     count, ids = kept.sum(axis=1, dtype=jnp.int32), state.ids
-    cache = self.layout.advanced(cache, count, here, held)
+    cache = self.layout.advanced(cache, count, positions, states)
     if self.speculate:  # the next draft may copy the sampled tokens
       rows = jnp.arange(len(ids), dtype=jnp.int32)[:, None]
-      ids = ids.at[rows, jnp.where(kept, here + 1, ids.shape[1])].set(drawn, mode="drop")
+      ids = ids.at[rows, jnp.where(kept, positions + 1, ids.shape[1])].set(sampled, mode="drop")
     drafts_kept = (kept[:, :-1] & agrees).sum(axis=1, dtype=jnp.int32)
     t, routes = state.step, state.routes
     if routes is not None:  # of the state that place j is drawn from: [L, W, k + 1, experts] → [k + 1, W, n]
@@ -243,7 +243,7 @@ class Programs:
       length=state.length + count,
       automaton=automaton,
       stop=stop,
-      tokens=state.tokens.at[t].set(jnp.where(kept, drawn, NOTHING).T),
+      tokens=state.tokens.at[t].set(jnp.where(kept, sampled, NOTHING).T),
       logprobs=state.logprobs.at[t].set(logprobs.T),
       drafts=state.drafts + jnp.stack((drafted, drafts_kept)),
       ids=ids,
@@ -254,11 +254,11 @@ class Programs:
     """Returns (draft [W, k], how many of its tokens may be kept [W])."""
     if not self.speculate:
       return jnp.zeros((len(live), 0), jnp.int32), jnp.zeros(len(live), jnp.int32)
-    draft, found = look_up(state.ids, state.length, self.speculate)
+    draft, is_match = look_up(state.ids, state.length, self.speculate)
     left = lanes.budget - (state.length - lanes.length) - 1  # the step samples one more token after the draft
-    return draft, jnp.where(found & live, jnp.minimum(left, self.speculate), 0)
+    return draft, jnp.where(is_match & live, jnp.minimum(left, self.speculate), 0)
 
-  def _kept(self, lanes: LaneTable, state: _Decoding, drawn: jax.Array, agrees: jax.Array):
+  def _accept(self, lanes: LaneTable, state: _Decoding, sampled: jax.Array, agrees: jax.Array):
     """Accepts the sampled tokens in order, as if each had been sampled in a step of its own.
 
     Place j was computed after the draft's first j tokens. Its token is kept if `agrees` [W, k] holds for all places
@@ -268,15 +268,15 @@ class Programs:
       (kept [W, k + 1], newest token [W], automaton [W], stop [W]).
     """
     token, automaton, stop, kept = state.token, state.automaton, state.stop, []
-    for j in range(drawn.shape[1]):
-      going = stop == RUNNING if j == 0 else kept[-1] & agrees[:, j - 1] & (stop == RUNNING)
-      after, found = stops_lib.advance(self.stops, automaton, drawn[:, j], lanes.accept)
+    for j in range(sampled.shape[1]):
+      live = stop == RUNNING if j == 0 else kept[-1] & agrees[:, j - 1] & (stop == RUNNING)
+      next_state, stop_found = stops_lib.advance(self.stops, automaton, sampled[:, j], lanes.accept)
       # If the budget's last token completes a stop string, the turn ends by that stop.
-      spent = jnp.where(state.length - lanes.length + j + 1 >= lanes.budget, FULL, RUNNING)
-      token = jnp.where(going, drawn[:, j], token)
-      automaton = jnp.where(going, after, automaton)
-      stop = jnp.where(going, jnp.where(found >= 0, found, spent), stop)
-      kept.append(going)
+      at_budget = jnp.where(state.length - lanes.length + j + 1 >= lanes.budget, FULL, RUNNING)
+      token = jnp.where(live, sampled[:, j], token)
+      automaton = jnp.where(live, next_state, automaton)
+      stop = jnp.where(live, jnp.where(stop_found >= 0, stop_found, at_budget), stop)
+      kept.append(live)
     return jnp.stack(kept, axis=1), token, automaton, stop
 
 

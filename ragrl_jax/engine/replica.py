@@ -46,8 +46,8 @@ class Replica:
   ):
     self.number, self._sizes = number, sizes
     lanes = sizes.lanes // sizes.replicas
-    mine = slice(number * lanes, (number + 1) * lanes)
-    self._lanes, self._table = LaneTable.unpack(packed[mine]), table[mine]  # views
+    own_lanes = slice(number * lanes, (number + 1) * lanes)
+    self._lanes, self._table = LaneTable.unpack(packed[own_lanes]), table[own_lanes]  # views
     self._cache, self.counters = cache, counters
     self.pages, self.prompts = Pages(sizes.cache_pages), Prompts()
     self.resident: dict[ConversationState, None] = {}  # a dict keeps the order of use
@@ -286,16 +286,16 @@ class Replica:
 
   def fills(self, width: int) -> list[ConversationState]:
     """New prompts whose next tokens an extension of this width takes."""
-    asked = [p for p in self.prompts.fills if p.missing and self._sizes.width(p.missing) == width]
-    return asked[: self._sizes.widths[width]]
+    prompts = [p for p in self.prompts.fills if p.missing and self._sizes.width(p.missing) == width]
+    return prompts[: self._sizes.widths[width]]
 
   def batch(self, width: int) -> list[ConversationState]:
     """Conversations for an extension of this width: full batches, or a partial one only if lanes would stay empty."""
     n = self._sizes.widths[width]
-    asked = [c for c in self._prefilling if self._sizes.width(c.missing) == width][:n]
-    if len(asked) < n and self.live + len(self._ready) >= len(self._lane):
+    candidates = [c for c in self._prefilling if self._sizes.width(c.missing) == width][:n]
+    if len(candidates) < n and self.live + len(self._ready) >= len(self._lane):
       return []
-    grown = [c for c in asked if c in self._prefilling and self.grow(c, c.cached + min(c.missing, width))]
+    grown = [c for c in candidates if c in self._prefilling and self.grow(c, c.cached + min(c.missing, width))]
     return [c for c in grown if c in self._prefilling]  # it may have been swapped out for an older one
 
   def extended(self, batch: list[ConversationState]) -> None:
@@ -329,19 +329,19 @@ class Replica:
     for conversation in list(self.drawing()):
       lane = first + conversation.lane
       count, stop = int(chunk.count[lane]), int(chunk.stop[lane])
-      drawn = chunk.tokens[:count, lane]
+      sampled = chunk.tokens[:count, lane]
       if self._sizes.speculate:  # the next draft may copy them
-        self._lanes.ids[conversation.lane, len(conversation.ids) :][:count] = drawn
-      conversation.ids += drawn.tolist()
-      conversation.drawn += chunk.logprobs[:count, lane].tolist()
+        self._lanes.ids[conversation.lane, len(conversation.ids) :][:count] = sampled
+      conversation.ids += sampled.tolist()
+      conversation.logprobs += chunk.logprobs[:count, lane].tolist()
       if chunk.routes is not None:
         conversation.routes += chunk.routes[:count, lane].tobytes()
       conversation.cached += count  # each sampled token added the one before it to the cache
       if stop != RUNNING:
         self.empty(conversation)
-        ids = conversation.ids[len(conversation.ids) - len(conversation.drawn) :]
-        said = tuple(ids), tuple(conversation.drawn)
-        ended.append(TurnEnded(conversation.number, *said, stop, conversation.routes))
+        ids = conversation.ids[len(conversation.ids) - len(conversation.logprobs) :]
+        turn = tuple(ids), tuple(conversation.logprobs)
+        ended.append(TurnEnded(conversation.number, *turn, stop, conversation.routes))
         conversation.turn, conversation.automaton = None, int(chunk.automaton[lane])
     return ended
 
@@ -437,10 +437,10 @@ def extension(conversation: ConversationState, width: int) -> Extension:
 
 def _extend(replicas, cache, batches: Sequence[Sequence[ConversationState]], width: int, counters: Counters) -> None:
   run_copies(replicas, cache)
-  extensions = [[extension(one, width) for one in batch] for batch in batches]
+  extensions = [[extension(item, width) for item in batch] for batch in batches]
   cache.extend(extensions, width)
-  for batch, asked in zip(batches, extensions):
-    for conversation, one in zip(batch, asked):
-      conversation.cached += len(one.tokens)
-      counters.prefilled_tokens += len(one.tokens)
+  for batch, batch_extensions in zip(batches, extensions):
+    for conversation, item in zip(batch, batch_extensions):
+      conversation.cached += len(item.tokens)
+      counters.prefilled_tokens += len(item.tokens)
   counters.extensions += 1

@@ -56,10 +56,10 @@ def advance(table: Table, state: jax.Array, token: jax.Array, accept: jax.Array)
   outcome = table.outcome[state, token].astype(jnp.int32)
   order = table.order[outcome]  # [W, K]
   # accept 0b101 and order [1, 2, -1]: stop 1 is not accepted, stop 2 is, so it ends the turn.
-  mine = (order >= 0) & (((accept[:, None] >> jnp.maximum(order, 0)) & 1) == 1)
-  first = jnp.argmax(mine, axis=1)
+  accepted = (order >= 0) & (((accept[:, None] >> jnp.maximum(order, 0)) & 1) == 1)
+  first = jnp.argmax(accepted, axis=1)
   stop = jnp.take_along_axis(order, first[:, None], axis=1)[:, 0]
-  return table.state[outcome], jnp.where(mine.any(axis=1), stop, -1)
+  return table.state[outcome], jnp.where(accepted.any(axis=1), stop, -1)
 
 
 class Stops:
@@ -160,8 +160,8 @@ def compile_table(
   goto, ends = automaton(strings)
   states, rows = len(goto), len(tokens)
   walk = _Walk(tokens, goto, ends)
-  every = np.arange(rows)
-  root_state, root_found = walk.run(np.zeros(rows, np.int32), every)
+  all_tokens = np.arange(rows)
+  root_state, root_found = walk.run(np.zeros(rows, np.int32), all_tokens)
   length = walk.length
   first_byte = walk.data[np.minimum(walk.start, len(walk.data) - 1)]
   # Pair (state, found list) -> outcome. Every state with nothing found comes first: outcome s leads to state s.
@@ -171,15 +171,15 @@ def compile_table(
   for s in range(1, states):
     table[s] = table[0]
     table[s, length == 0] = s  # a token without bytes does not appear in the text
-    differs = goto[s] != goto[0]
-    again = np.flatnonzero((length > 0) & differs[first_byte])
+    changed = goto[s] != goto[0]
+    again = np.flatnonzero((length > 0) & changed[first_byte])
     table[s, again] = _number(*walk.run(np.full(len(again), s, np.int32), again), outcomes)
   # EOS has no bytes in the text. In every state it completes the stop "eos", whose number is after the strings'.
   lists = [*walk.lists, (len(strings),)]
   table[:, list(eos_ids)] = outcomes.setdefault((0, len(lists) - 1), len(outcomes))
   order = np.full((len(outcomes), max(map(len, lists))), -1, np.int32)
-  for (_, found), row in outcomes.items():
-    order[row, : len(lists[found])] = lists[found]
+  for (_, list_number), row in outcomes.items():
+    order[row, : len(lists[list_number])] = lists[list_number]
   state = np.array([s for s, _ in outcomes], np.int32)
   return table.astype(np.min_scalar_type(len(outcomes) - 1)), state, order
 
@@ -201,16 +201,16 @@ class _Walk:
 
   def run(self, state: np.ndarray, token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(state at the end [N], number of the list of completed strings [N]) of N pairs."""
-    state, found = state.copy(), np.zeros(len(token), np.int32)
+    state, lists = state.copy(), np.zeros(len(token), np.int32)
     longest_first = np.argsort(-self.length[token], kind="stable")
     lengths, starts = self.length[token][longest_first], self.start[token][longest_first]
     for step in range(int(lengths[0]) if len(lengths) else 0):
       live = longest_first[: np.searchsorted(-lengths, -step, side="left")]  # those with length > step
-      reached = self.goto[state[live], self.data[starts[: len(live)] + step]]
-      state[live] = reached
-      for i in live[self.ending[reached]]:
-        found[i] = self._longer(int(found[i]), self.ends[state[i]])
-    return state, found
+      states = self.goto[state[live], self.data[starts[: len(live)] + step]]
+      state[live] = states
+      for i in live[self.ending[states]]:
+        lists[i] = self._longer(int(lists[i]), self.ends[state[i]])
+    return state, lists
 
   def _longer(self, number: int, completed: tuple[int, ...]) -> int:
     have = self.lists[number]
@@ -221,9 +221,9 @@ class _Walk:
     return self._number[longer]
 
 
-def _number(state: np.ndarray, found: np.ndarray, outcomes: dict[tuple[int, int], int]) -> np.ndarray:
+def _number(state: np.ndarray, lists: np.ndarray, outcomes: dict[tuple[int, int], int]) -> np.ndarray:
   """The outcome of every (state, found list) pair; new ones are added to `outcomes`."""
   number = state.astype(np.int32)  # nothing found: outcome s leads to state s
-  for i in np.flatnonzero(found):
-    number[i] = outcomes.setdefault((int(state[i]), int(found[i])), len(outcomes))
+  for i in np.flatnonzero(lists):
+    number[i] = outcomes.setdefault((int(state[i]), int(lists[i])), len(outcomes))
   return number

@@ -101,7 +101,7 @@ class Team:
 
 def for_mesh(learner: Mesh | None, **sizes: int) -> Team | None:
   """The team of this host's engine; None if the engine is on one host. All hosts call it."""
-  here = mesh.of_engine(learner, **sizes)
-  if here is None or (size := hosts.count_of(here)) == 1:
+  engine_mesh = mesh.of_engine(learner, **sizes)
+  if engine_mesh is None or (size := hosts.count_of(engine_mesh)) == 1:
     return None
-  return Team(links.connect(size), here)
+  return Team(links.connect(size), engine_mesh)

@@ -77,21 +77,21 @@ class Maker:
   async def many(
     self, examples: Sequence[Example], most: int, progress: Callable[[int], None] = lambda kept: None
   ) -> tuple[list[tuple[Example, transcripts.Turns]], collections.Counter]:
-    """Up to `most` demonstrations (0: all) of the examples, drawn at random by config.seed; and the examples by fate.
+    """Up to `most` demonstrations (0: all) of the examples, drawn at random by config.seed; and the examples by status.
 
     Args:
       most: number of demonstrations after which it stops.
       progress: called with the number of demonstrations so far.
     """
-    drawn, kept, fates = list(examples), [], collections.Counter()
+    drawn, kept, counts = list(examples), [], collections.Counter()
     random.Random(self.seed).shuffle(drawn)
     while drawn and (not most or len(kept) < most):
       batch = drawn[: min(AT_ONCE, most - len(kept)) if most else AT_ONCE]
       del drawn[: len(batch)]
       made, said = await transcripts.make(batch, self.one)
-      kept, fates = kept + made, fates + said
+      kept, counts = kept + made, counts + said
       progress(len(kept))
-    return kept, fates
+    return kept, counts
 
   async def one(self, example: Example) -> tuple[str, transcripts.Turns | None]:
     """(KEPT, the turns), or (why the example is left out, None)."""
@@ -144,8 +144,8 @@ def keep_right(
     examples: the questions of the evaluations.
 
   Returns:
-    ([(example, turns)] with distinct ids, number of episodes by fate). The fates are "kept", "wrong", "failed", "cut
-    off", and "again" for a repeated transcript.
+    ([(example, turns)] with distinct ids, number of episodes by status). The statuses are "kept", "wrong", "failed",
+    "cut off", and "again" for a repeated transcript.
 
   Raises:
     ValueError: a folder is not a finished evaluation, the recipes differ, the recipe's episodes or the evaluation's
@@ -157,7 +157,7 @@ def keep_right(
   if len(known) < len(examples):
     raise ValueError("--data: two of its questions have the same source and id, so that transcripts cannot be matched.")
   found: dict[tuple[str, str], list[transcripts.Turns]] = {}
-  fates: collections.Counter = collections.Counter()
+  counts: collections.Counter = collections.Counter()
   settings = _agreed([(str(folder), answer_files.finished(folder)["settings"]) for folder in folders])
   if settings.get("own_passages") is False:
     known = {place: questions.without_passages(example) for place, example in known.items()}
@@ -177,12 +177,12 @@ def keep_right(
           "which answers are right: give the evaluation's questions, or run the evaluation again (it scores again)."
         )
       turns = [(segment["owner"], segment["text"]) for segment in logged["segments"][1:]]
-      fate = _fate(row, logged, turns, found.get(place, []))
-      fates[fate] += 1
-      if fate == "kept":
+      status = _status(row, logged, turns, found.get(place, []))
+      counts[status] += 1
+      if status == "kept":
         found.setdefault(place, []).append(turns)
   pairs = [(example, turns) for place, example in known.items() for turns in found.get(place, [])]
-  return list(zip(_named([example for example, _ in pairs]), [turns for _, turns in pairs])), fates
+  return list(zip(_named([example for example, _ in pairs]), [turns for _, turns in pairs])), counts
 
 
 def _named(examples: Sequence[Example]) -> list[Example]:
@@ -200,7 +200,7 @@ def _named(examples: Sequence[Example]) -> list[Example]:
   return result
 
 
-def _fate(
+def _status(
   row: Mapping[str, Any], logged: Mapping[str, Any], turns: transcripts.Turns, before: Sequence[transcripts.Turns]
 ) -> str:
   if row["ended"] == "failed":

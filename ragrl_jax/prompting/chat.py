@@ -21,7 +21,7 @@ _PROBE = (
   {"role": "assistant", "content": "<think>\nA second thought.\n</think>\n\n<answer> an answer </answer>"},
   {"role": "user", "content": "A second question?"},
 )
-_ASKED = {"role": "user", "content": "A question?"}
+_QUESTION = {"role": "user", "content": "A question?"}
 _WORD = "probe"
 
 
@@ -78,7 +78,7 @@ def thinking(tokenizer: "Tokenizer") -> str | None:
   """What the chat template does with the model's thought: "on": it opens one; "off": it closes one; None: neither."""
   if not isinstance(tokenizer, Templated) or tokenizer.markers is None:
     return None
-  text = tokenizer.template([_ASKED], open_turn=True).rstrip()
+  text = tokenizer.template([_QUESTION], open_turn=True).rstrip()
   return "on" if text.endswith(THINK) else "off" if text.endswith(THOUGHT) else None
 
 
@@ -110,9 +110,9 @@ def disarmed_value(value: Any, control: Sequence[str]) -> Any:
   if isinstance(value, str):
     return disarmed_text(value, control)
   if isinstance(value, Mapping):
-    return {disarmed_value(key, control): disarmed_value(one, control) for key, one in value.items()}
+    return {disarmed_value(key, control): disarmed_value(item, control) for key, item in value.items()}
   if isinstance(value, Sequence):
-    return [disarmed_value(one, control) for one in value]
+    return [disarmed_value(item, control) for item in value]
   return value
 
 
@@ -136,22 +136,22 @@ def check_append_only(
     render(probe[:2], open_turn=True)
   except ValueError:  # this template has no system turns
     probe = probe[1:]
-  for turn, before in _said(render, probe):
+  for turn, before in _texts_so_far(render, probe):
     for later in range(turn, len(probe) + 1):
       after = render(probe[:later], open_turn=False)
       if not after.startswith(before):
         raise ValueError(_refusal(turn, probe[turn - 1]["role"], later, before, after))
 
 
-def _said(render: Callable[..., str], probe: Sequence[Mapping[str, Any]]):
+def _texts_so_far(render: Callable[..., str], probe: Sequence[Mapping[str, Any]]):
   """Yields (turn, the text up to its end) for every turn, and for an assistant's turn also the text as sampled.
 
   Only the template knows the sampled text of a call. So of a turn with calls, only the opening is compared.
   """
   for turn in range(1, len(probe) + 1):
-    said = probe[turn - 1]
-    if said["role"] == "assistant":
-      text = "" if said.get("tool_calls") else said["content"]
+    message = probe[turn - 1]
+    if message["role"] == "assistant":
+      text = "" if message.get("tool_calls") else message["content"]
       yield turn, render(probe[: turn - 1], open_turn=True) + text
     yield turn, render(probe[:turn], open_turn=False)
 
@@ -186,10 +186,10 @@ class Appender:
 
   def __init__(self, tokenizer: "Tokenizer"):
     self._tokenizer = tokenizer
-    said = self._text([_ASKED, {"role": "assistant", "content": _WORD}], False, ())
-    if (place := said.rfind(_WORD)) < 0:
+    text = self._text([_QUESTION, {"role": "assistant", "content": _WORD}], False, ())
+    if (place := text.rfind(_WORD)) < 0:
       raise ValueError("the chat template leaves out the assistant's text: no conversation can be continued with it.")
-    self._closing = said[place + len(_WORD) :]
+    self._closing = text[place + len(_WORD) :]
 
   def end_of_turn(self) -> int:
     """The EOS with which the template ends a model's turn; the tokenizer's first one if it writes none.

@@ -55,19 +55,19 @@ def loaded(folder: pathlib.Path, load: Callable[[], Any]) -> Any:
     ValueError: a token has another id than a file says, or a file says it in another form.
   """
   try:
-    told = [("added_tokens.json", *pair) for pair in read(folder / "added_tokens.json").items()]
-    told += [(CONFIG, a["content"], i) for i, a in (read(folder / CONFIG).get("added_tokens_decoder") or {}).items()]
-    told += [(JSON, a["content"], a["id"]) for a in read(folder / JSON).get("added_tokens") or ()]
+    tokens = [("added_tokens.json", *pair) for pair in read(folder / "added_tokens.json").items()]
+    tokens += [(CONFIG, a["content"], i) for i, a in (read(folder / CONFIG).get("added_tokens_decoder") or {}).items()]
+    tokens += [(JSON, a["content"], a["id"]) for a in read(folder / JSON).get("added_tokens") or ()]
   except (AttributeError, TypeError, KeyError) as error:
     raise ValueError(
       f"{folder}: its added tokens cannot be read ({error!r}): {JSON} must have a list of tokens with content and id, "
       f"{CONFIG} an object of ids with such tokens. Copy the model's own files there."
     ) from None
   ids = (tokenizer := load()).get_vocab()
-  for name, text, i in told:
-    if str(has := ids.get(text, "none")) != str(i):
+  for name, text, i in tokens:
+    if str(other := ids.get(text, "none")) != str(i):
       raise ValueError(
-        f"{folder / name}: the token {text!r} has the id {i}, but by all files together it has {has}: it must be the "
+        f"{folder / name}: the token {text!r} has the id {i}, but by all files together it has {other}: it must be the "
         f"same. Copy the model's own files there, or write the token with its id into {JSON} (both model.vocab and "
         "added_tokens)."
       )
@@ -92,17 +92,17 @@ def eos_ids(folder: pathlib.Path) -> tuple[int, ...]:
 
 def say_sampling(folder: str, ours: Mapping[str, Any]) -> None:
   """Says which sampling settings of generation_config.json are not used, since a run's own decide; "" is no folder."""
-  told = read(pathlib.Path(folder) / "generation_config.json") if folder else {}
+  settings = read(pathlib.Path(folder) / "generation_config.json") if folder else {}
   differ = [
-    f"{name}={told[name]!r}"
+    f"{name}={settings[name]!r}"
     for name, off in NEUTRAL.items()
-    if told.get(name) is not None
-    and told[name] != ours.get(name, off[0])
-    and not (name not in ours and told[name] in off)
+    if settings.get(name) is not None
+    and settings[name] != ours.get(name, off[0])
+    and not (name not in ours and settings[name] in off)
   ]
   if differ:
-    mine = ", ".join(f"{name}={ours[name]!r}" for name in ours if name in NEUTRAL)
-    say_once(f"{folder}: generation_config.json has {', '.join(differ)}: not used; config.rollout has {mine}.")
+    used = ", ".join(f"{name}={ours[name]!r}" for name in ours if name in NEUTRAL)
+    say_once(f"{folder}: generation_config.json has {', '.join(differ)}: not used; config.rollout has {used}.")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -124,28 +124,28 @@ def save_gguf(fields: Mapping[str, Any], where: str, path: str | os.PathLike) ->
   """
   import tokenizers
   import transformers
-  from transformers.integrations import gguf as theirs
+  from transformers.integrations import gguf
   from transformers.integrations.gguf import gguf_tokenizer_mapping as mapping
 
-  found = {
+  entries = {
     name: fields[f"tokenizer.{key}"]
-    for key, name in theirs.GGUF_TOKENIZER_MAPPING["tokenizer"].items()
+    for key, name in gguf.GGUF_TOKENIZER_MAPPING["tokenizer"].items()
     if f"tokenizer.{key}" in fields
   }
-  kind, split = found.get("tokenizer_type"), found.get("pre_tokenizer_type", "default")
-  if kind not in ("gpt2", "llama") or "tokens" not in found:
+  kind, split = entries.get("tokenizer_type"), entries.get("pre_tokenizer_type", "default")
+  if kind not in ("gpt2", "llama") or "tokens" not in entries:
     raise ValueError(f"{where}: its tokenizer is {kind!r}: it must be 'gpt2' (byte-level) or 'llama' (SentencePiece).")
   if kind == "gpt2" and split not in (*PLAIN, *mapping.GGUF_PRE_TOKENIZER_SPLITS):
     raise ValueError(f"{where}: tokenizer.ggml.pre is {split!r}, which transformers does not know.")
-  backend, more = theirs.convert_gguf_tokenizer(fields["general.architecture"], found)
+  backend, more = gguf.convert_gguf_tokenizer(fields["general.architecture"], entries)
   contents = json.loads(backend.to_str())  # it adds texts of its own that the file may lack, such as <|endoftext|>
-  contents["added_tokens"] = [token for token in contents["added_tokens"] if token["id"] < len(found["tokens"])]
+  contents["added_tokens"] = [token for token in contents["added_tokens"] if token["id"] < len(entries["tokens"])]
   backend = tokenizers.Tokenizer.from_str(json.dumps(contents))
   special = dict(bos="bos", eos="eos", unk="unknown", pad="padding")
-  ids = {f"{ours}_token": fields.get(f"tokenizer.ggml.{name}_token_id") for ours, name in special.items()}
-  named = {name: found["tokens"][number] for name, number in ids.items() if number is not None}
+  ids = {f"{ending}_token": fields.get(f"tokenizer.ggml.{name}_token_id") for ending, name in special.items()}
+  special_tokens = {name: entries["tokens"][number] for name, number in ids.items() if number is not None}
   options = dict(add_bos_token=bool(fields.get("tokenizer.ggml.add_bos_token", kind == "llama")))
   options["add_eos_token"] = bool(fields.get("tokenizer.ggml.add_eos_token", False))
-  whole = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named, **options, **more)
-  whole.chat_template = fields.get("tokenizer.chat_template")
-  whole.save_pretrained(str(path))
+  tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **special_tokens, **options, **more)
+  tokenizer.chat_template = fields.get("tokenizer.chat_template")
+  tokenizer.save_pretrained(str(path))

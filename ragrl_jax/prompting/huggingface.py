@@ -98,11 +98,11 @@ class HuggingFaceTokenizer:
 
   def _end_of_turn(self, added: Mapping[int, dict]) -> int | None:
     """The added token that the role markers write directly after the assistant's text; None if there is none."""
-    said = [dict(role="user", content="A question?"), dict(role="assistant", content="probe")]
+    messages = [dict(role="user", content="A question?"), dict(role="assistant", content="probe")]
     if self.markers == "own":
-      text = chat_lib.own(said, open_turn=False, known=[a["content"] for a in added.values() if a["special"]])
+      text = chat_lib.own(messages, open_turn=False, known=[a["content"] for a in added.values() if a["special"]])
     else:
-      text = "" if self.markers is None else self._rendered(said, False)
+      text = "" if self.markers is None else self._rendered(messages, False)
     closing = self.encode_template(text.rpartition("probe")[2].lstrip())
     return closing[0] if closing and closing[0] in added else None
 
@@ -129,8 +129,8 @@ class HuggingFaceTokenizer:
 
     Only the beginning of that turn is a mark: templates of reasoning models go on with `<think>`, which is text.
     """
-    turn, both = (self._rendered([{"role": "user", "content": "probe"}], opened) for opened in (False, True))
-    return turn, both.removeprefix(turn).lstrip()
+    turn, texts = (self._rendered([{"role": "user", "content": "probe"}], opened) for opened in (False, True))
+    return turn, texts.removeprefix(turn).lstrip()
 
   def _named(self) -> set[int]:
     """Ids of the tokenizer's named special tokens (bos, eos, …), without lists like additional_special_tokens."""
@@ -172,11 +172,11 @@ class HuggingFaceTokenizer:
       return chat_lib.plain(messages)
     if self.markers == "own":
       return chat_lib.own(messages, open_turn=open_turn, known=self.control, thinking=self._thinking)
-    told = {} if self._thinking == "default" else dict(enable_thinking=self._thinking == "on")
+    options = {} if self._thinking == "default" else dict(enable_thinking=self._thinking == "on")
     text = self._clock + self._whole.get_chat_template(tools=tools)
     try:
       return self._whole.apply_chat_template(
-        messages, chat_template=text, tokenize=False, add_generation_prompt=open_turn, tools=tools, **told
+        messages, chat_template=text, tokenize=False, add_generation_prompt=open_turn, tools=tools, **options
       )
     except jinja2.TemplateError as error:
       roles = [m["role"] for m in messages]
@@ -206,17 +206,17 @@ def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFas
       f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."
       "tokenizer); `AutoTokenizer.from_pretrained(…).save_pretrained(folder)` writes one."
     )
-  here = str(folder)
+  path_text = str(folder)
   if as_it_says:
     fast = transformers.PreTrainedTokenizerFast
-    return declared.loaded(path, lambda: fast.from_pretrained(here, local_files_only=True))
+    return declared.loaded(path, lambda: fast.from_pretrained(path_text, local_files_only=True))
   auto = transformers.AutoTokenizer
-  return declared.loaded(path, lambda: auto.from_pretrained(here, local_files_only=True, trust_remote_code=False))
+  return declared.loaded(path, lambda: auto.from_pretrained(path_text, local_files_only=True, trust_remote_code=False))
 
 
-def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:
+def _eos_ids(folder: pathlib.Path, tokenizer) -> tuple[int, ...]:
   """All EOS ids: those that the model's files declare, then the tokenizer's own."""
-  ids = [*declared.eos_ids(folder), *([] if whole.eos_token_id is None else [whole.eos_token_id])]
+  ids = [*declared.eos_ids(folder), *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
   if not ids:
     raise ValueError(
       f"{folder}: no EOS id in generation_config.json, config.json or the tokenizer, so no turn could "
@@ -227,10 +227,10 @@ def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:
 
 def _check_bos(folder: pathlib.Path, put: bool) -> None:
   """Says if tokenizer_config.json and tokenizer.json disagree about BOS; the latter decides, as in transformers 5."""
-  told = declared.read(folder / declared.CONFIG).get("add_bos_token")
-  if told is not None and bool(told) != put and (folder / "tokenizer.json").is_file():
+  bos = declared.read(folder / declared.CONFIG).get("add_bos_token")
+  if bos is not None and bool(declared_bos) != put and (folder / "tokenizer.json").is_file():
     declared.say_once(
-      f"{folder}: add_bos_token is {told!r} in {declared.CONFIG}, but tokenizer.json puts {'a' if put else 'no'} BOS "
+      f"{folder}: add_bos_token is {bos!r} in {declared.CONFIG}, but tokenizer.json puts {'a' if put else 'no'} BOS "
       "before a text: tokenizer.json decides. Chat templates write their own BOS."
     )
 
@@ -247,7 +247,7 @@ def _nodes(settings):
       yield from _nodes(value)
 
 
-def _all_bytes(whole, settings, size: int, added: Mapping[int, dict], control: set[int]) -> list[bytes]:
+def _all_bytes(tokenizer, settings, size: int, added: Mapping[int, dict], control: set[int]) -> list[bytes]:
   """The bytes of every id, as a list over ids."""
   decoders = {node["type"] for node in _nodes(settings["decoder"])}
   if "ByteLevel" in decoders:
@@ -263,7 +263,7 @@ def _all_bytes(whole, settings, size: int, added: Mapping[int, dict], control: s
       "byte-level BPE or SentencePiece-type tokenizer (WordPiece is for encoders)."
     )
   table = [b""] * size
-  for piece, i in whole.get_vocab().items():
+  for piece, i in tokenizer.get_vocab().items():
     if i not in control:
       table[i] = of_added(added[i]["content"]) if i in added else read(piece)
   return table
@@ -320,11 +320,11 @@ def add_tokens(
     ValueError: a token is empty, contains white space, or is in the tokenizer already.
   """
   whole = load_whole(folder)
-  known = whole.get_vocab()
+  vocabulary = whole.get_vocab()
   for token in tokens:
     if not token or token.split() != [token]:
       raise ValueError(f"{token!r} cannot be added to the tokenizer: a token is text without white space.")
-    if token in known:
-      raise ValueError(f"{token!r} is a token of {pathlib.Path(folder)} already, with the id {known[token]}.")
+    if token in vocabulary:
+      raise ValueError(f"{token!r} is a token of {pathlib.Path(folder)} already, with the id {vocabulary[token]}.")
   whole.add_tokens([tokenizers.AddedToken(token, normalized=False, special=False) for token in dict.fromkeys(tokens)])
   return whole, tuple(whole.convert_tokens_to_ids(list(tokens)))

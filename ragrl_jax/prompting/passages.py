@@ -101,11 +101,11 @@ def gold_numbers(example: Example, by: str) -> list[int]:
     return sorted({place + 1 for place in example.supporting})
   sentences = [sentence for _, sentence in example.evidence]
   sentences = sentences or [example.passages[place].text for place in example.supporting]
-  found = {
+  numbers = {
     next((i for i, passage in enumerate(example.passages, 1) if sentence in passage.text), None)
     for sentence in sentences
   }
-  return [] if None in found else sorted(place for place in found if place is not None)
+  return [] if None in numbers else sorted(place for place in numbers if place is not None)
 
 
 def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
@@ -131,10 +131,10 @@ def shortened(example: Example, tokenizer: Tokenizer, max_tokens: int) -> Exampl
   texts = [example.question, *(text for passage in example.passages for text in (passage.title, passage.text))]
   if max(map(len, texts)) <= beginnings.LETTERS * max_tokens:
     return example
-  shown = tuple(
+  passages = tuple(
     dataclasses.replace(passage, title=short(passage.title), text=short(passage.text)) for passage in example.passages
   )
-  return dataclasses.replace(example, question=short(example.question), passages=shown)
+  return dataclasses.replace(example, question=short(example.question), passages=passages)
 
 
 def cut_middle(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:

@@ -45,12 +45,12 @@ class Wording:
   @property
   def places(self) -> frozenset[str]:
     """The names of the placeholders."""
-    return frozenset(found[2] for _, text in self.parts for found in _PLACE.finditer(text) if found[2])
+    return frozenset(match[2] for _, text in self.parts for match in _PLACE.finditer(text) if match[2])
 
 
 def chosen(
   choice: str,
-  known: Mapping[str, str],
+  wordings: Mapping[str, str],
   *,
   setting: str,
   needs: Iterable[str] = (),
@@ -60,8 +60,8 @@ def chosen(
   """The wording that a setting names.
 
   Args:
-    choice: a key of `known`, or "file:PATH". The file is read at each call, not when the wording is used.
-    known: this library's wordings by name.
+    choice: a key of `wordings`, or "file:PATH". The file is read at each call, not when the wording is used.
+    wordings: this library's wordings by name.
     setting: its path, such as "config.switches.instructions", for messages.
     needs: placeholders that a file must have. This library's wordings may lack them.
     may: further placeholders that a file may have.
@@ -71,21 +71,21 @@ def chosen(
     ValueError: `choice` is neither a known name nor a readable file; or a placeholder is missing or unknown.
   """
   if not is_file(choice):
-    if choice not in known:
-      raise ValueError(f"{setting}={choice!r}: it must be {', '.join(map(repr, known))} or 'file:PATH'.")
-    return Wording((("user", known[choice]),))
-  needs, says = tuple(needs), f"{setting}={choice}"
-  text = _read(choice, says)
-  result = _parted(text, says) if roles else Wording((("user", text),))
+    if choice not in wordings:
+      raise ValueError(f"{setting}={choice!r}: it must be {', '.join(map(repr, wordings))} or 'file:PATH'.")
+    return Wording((("user", wordings[choice]),))
+  needs, label = tuple(needs), f"{setting}={choice}"
+  text = _read(choice, label)
+  result = _parted(text, label) if roles else Wording((("user", text),))
   allowed = dict.fromkeys((*needs, *may))
-  listed = ", ".join(f"{{{name}}}" for name in allowed) or "none"
+  options = ", ".join(f"{{{name}}}" for name in allowed) or "none"
   if unknown := sorted(result.places - allowed.keys()):
     raise ValueError(
-      f"{says}: {{{unknown[0]}}} is not a placeholder here; there is {listed}. Write {{{{{unknown[0]}}}}} for this "
+      f"{label}: {{{unknown[0]}}} is not a placeholder here; there is {options}. Write {{{{{unknown[0]}}}}} for this "
       "text itself."
     )
-  if missing := [name for name in needs if name not in result.places]:
-    raise ValueError(f"{says}: the placeholder {{{missing[0]}}} is missing in the file.")
+  if lacking := [name for name in needs if name not in result.places]:
+    raise ValueError(f"{label}: the placeholder {{{lacking[0]}}} is missing in the file.")
   return result
 
 
@@ -99,27 +99,27 @@ def path_of(choice: str) -> pathlib.Path:
   return pathlib.Path(choice.removeprefix(FILE)).expanduser()
 
 
-def _read(choice: str, says: str) -> str:
+def _read(choice: str, label: str) -> str:
   path = path_of(choice)
   try:
     text = path.read_text(encoding="utf-8-sig")
   except UnicodeDecodeError as error:
-    raise ValueError(f"{says}: the file must be UTF-8 text ({error.reason} at byte {error.start}).") from None
+    raise ValueError(f"{label}: the file must be UTF-8 text ({error.reason} at byte {error.start}).") from None
   except OSError as error:
-    raise ValueError(f"{says}: the file cannot be read ({error.strerror}).") from None
+    raise ValueError(f"{label}: the file cannot be read ({error.strerror}).") from None
   if not text.strip():
-    raise ValueError(f"{says}: the file is empty.")
+    raise ValueError(f"{label}: the file is empty.")
   return text.removesuffix("\n")
 
 
-def _parted(text: str, says: str) -> Wording:
+def _parted(text: str, label: str) -> Wording:
   if not _ROLE.match(text):
     return Wording((("user", text),))
-  _, *found = _ROLE.split(text)
-  *before, last = zip(found[::2], found[1::2])
-  parts = (*((role, said.removesuffix("\n")) for role, said in before), last)
-  if empty := [role for role, said in parts if not said.strip()]:
-    raise ValueError(f"{says}: the message under [{empty[0]}] is empty.")
+  _, *fields = _ROLE.split(text)
+  *before, last = zip(fields[::2], fields[1::2])
+  parts = (*((role, body.removesuffix("\n")) for role, body in before), last)
+  if empty := [role for role, body in parts if not body.strip()]:
+    raise ValueError(f"{label}: the message under [{empty[0]}] is empty.")
   return Wording(parts)
 
 
@@ -128,5 +128,5 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
   return _PLACE.sub(functools.partial(_place, values), text)
 
 
-def _place(values: Mapping[str, str], found: re.Match[str]) -> str:
-  return "{" + found[1] + "}" if found[1] else values[found[2]]
+def _place(values: Mapping[str, str], match: re.Match[str]) -> str:
+  return "{" + match[1] + "}" if match[1] else values[match[2]]

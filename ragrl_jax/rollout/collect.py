@@ -101,7 +101,7 @@ class Rollout:
     step: int,
     greedy: bool = False,
     on_episode: Callable[[Episode], None] | None = None,
-    beside: Work | None = None,
+    work: Work | None = None,
   ) -> list[Episode]:
     """Plays every request and returns the episodes in the requests' order.
 
@@ -110,13 +110,13 @@ class Rollout:
       step: the run's step. The random numbers depend only on the seed, the step and the request's numbers.
       greedy: always take the likeliest token.
       on_episode: called on this thread when an episode ends, in the order in which they end.
-      beside: see `Session.finish`.
+      work: see `Session.finish`.
 
     Raises:
-      Errors of `play` and of `beside`. A ToolFailed is not raised; it only ends its own episode, as "failed".
+      Errors of `play` and of `work`. A ToolFailed is not raised; it only ends its own episode, as "failed".
     """
     with self.session(greedy=greedy, on_episode=on_episode) as session:
-      return session.finish(session.start(requests, step=step), beside)
+      return session.finish(session.start(requests, step=step), work)
 
   def stream(
     self, groups: Iterable[Sequence[Request]], *, step: int, at_once: int, greedy: bool = False
@@ -223,31 +223,31 @@ class Session:
     self.rollout.loop().call_soon_threadsafe(self._start, started)
     return started
 
-  def finish(self, started: Started, beside: Work | None = None) -> list[Episode]:
+  def finish(self, started: Started, work: Work | None = None) -> list[Episode]:
     """Samples until these episodes have ended; returns them in their requests' order.
 
     Args:
       started: the result of `start`.
-      beside: other work for this thread. One piece of it is done whenever no conversation has tokens to sample, and
+      work: other work for this thread. One piece of it is done whenever no conversation has tokens to sample, and
         between two chunks while less than `few` of the lanes sample. The caller finishes the rest of it.
 
     Raises:
-      Errors of `play` and of `beside`. A ToolFailed is not raised; it only ends its own episode, as "failed".
+      Errors of `play` and of `work`. A ToolFailed is not raised; it only ends its own episode, as "failed".
     """
-    self.play_until(lambda: not started.left, beside)
+    self.play_until(lambda: not started.left, work)
     return started.episodes
 
-  def play_until(self, done: Callable[[], bool], beside: Work | None = None) -> None:
+  def play_until(self, done: Callable[[], bool], work: Work | None = None) -> None:
     """Samples until `done()`, which is asked after every step. See `finish`."""
     begin, dispatch = time.perf_counter(), self.rollout.dispatch
     try:
       while not done() and self.error is None:
         if not self.rollout.engine.busy:  # every conversation waits for a tool, or for the event loop
-          self._wait(beside)
+          self._wait(work)
           continue
-        if beside is not None and self._occupancy < self.rollout.few:
+        if work is not None and self._occupancy < self.rollout.few:
           # A conversation whose search returns during this work joins the next chunk, which is then fuller.
-          self._advance(beside)
+          self._advance(work)
         dispatch.serve()  # messages first: a conversation whose search has returned joins this step
         self._draw()
       if self.error is not None:  # a bug in a recipe is raised here, on the caller's thread
@@ -281,31 +281,31 @@ class Session:
   def _draw(self) -> None:
     """One step of the engine; its answers go to the event loop."""
     counters = self.rollout.report.engine
-    drawn, steps = counters.drawing_steps, counters.lane_steps
+    drawing, steps = counters.drawing_steps, counters.lane_steps
     if ended := self.rollout.engine.step():
       self.rollout.loop().call_soon_threadsafe(self.client.deliver, ended)
     if counters.lane_steps > steps:
-      self._occupancy = (counters.drawing_steps - drawn) / (counters.lane_steps - steps)
+      self._occupancy = (counters.drawing_steps - drawing) / (counters.lane_steps - steps)
 
-  def _advance(self, beside: Work) -> bool:
+  def _advance(self, work: Work) -> bool:
     """Does a piece of other work; False if none is left."""
     begin = time.perf_counter()
-    if not beside.advance():
+    if not work.advance():
       return False
     self.rollout.report.beside_s += time.perf_counter() - begin
     return True
 
-  def _wait(self, beside: Work | None) -> None:
+  def _wait(self, work: Work | None) -> None:
     """Waits for a message, and does other work while there is any."""
     dispatch, report, begin = self.rollout.dispatch, self.rollout.report, time.perf_counter()
-    if beside is not None and self._advance(beside):
+    if work is not None and self._advance(work):
       dispatch.serve()
       return
-    judged = self.waits.judging_s()
+    judging_s = self.waits.judging_s()
     dispatch.serve(wait_s=60.0)
-    judged = self.waits.judging_s() - judged
-    report.judge_wait_s += judged
-    report.wait_s += time.perf_counter() - begin - judged
+    judging_s = self.waits.judging_s() - judging_s
+    report.judge_wait_s += judging_s
+    report.wait_s += time.perf_counter() - begin - judging_s
 
   def _keep(self, started: Started, number: int, episode: Episode) -> None:
     started.episodes[number] = episode

@@ -180,32 +180,32 @@ class Conversation:
     if (room := self.room()) < 1:  # no turn, so the engine is not told
       self._full = True
       return Segment(MODEL, (), "", stop=BUDGET)
-    said = Segment(MODEL, (), "")
-    while not said.stop or (said.stop in stop and not ends(said.text) and len(said.ids) < min(budget, room)):
+    reply = Segment(MODEL, (), "")
+    while not reply.stop or (reply.stop in stop and not ends(reply.text) and len(reply.ids) < min(budget, room)):
       turn = Turn(
         self.number,
         self.tokens[len(self._ids) - self._unsent :],
-        budget=min(budget, room) - len(said.ids),
+        budget=min(budget, room) - len(reply.ids),
         accept=policy.client.stops.mask(tuple(stop)),
         temperature=0.0 if greedy else sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
       )
       self._unsent, self._generating = 0, True
-      ended = await policy.client.submit(turn)
+      result = await policy.client.submit(turn)
       # A cancelled generate() does not get here. The engine finishes the turn, and the conversation can only be closed.
       self._generating = False
-      self._ids += ended.ids
+      self._ids += result.ids
       # The context ended the turn, not max_new_tokens, so the episode ends with "budget".
-      self._full = ended.stop == lanes.FULL and room <= budget
-      name = "length" if ended.stop == lanes.FULL else policy.client.stops.names[ended.stop]
-      ids, logprobs = said.ids + tuple(ended.ids), said.logprobs + tuple(ended.logprobs)
-      text, routes = policy.tokenizer.decode(ids), said.routes + ended.routes
-      said = Segment(MODEL, ids, text, logprobs=logprobs, stop=name, routes=routes)
-    if said.stop in stop and not ends(said.text):  # the stop string used up the budget
-      said, self._full = dataclasses.replace(said, stop="length"), room <= budget
-    self._segments.append(said)
-    return said
+      self._full = result.stop == lanes.FULL and room <= budget
+      name = "length" if result.stop == lanes.FULL else policy.client.stops.names[result.stop]
+      ids, logprobs = reply.ids + tuple(result.ids), reply.logprobs + tuple(result.logprobs)
+      text, routes = policy.tokenizer.decode(ids), reply.routes + result.routes
+      reply = Segment(MODEL, ids, text, logprobs=logprobs, stop=name, routes=routes)
+    if reply.stop in stop and not ends(reply.text):  # the stop string used up the budget
+      reply, self._full = dataclasses.replace(reply, stop="length"), room <= budget
+    self._segments.append(reply)
+    return reply
 
   def observe(
     self, text: str | Sequence[int], *, query: str | None = None, found: Sequence[Passage] | None = None
@@ -246,14 +246,14 @@ class Conversation:
       raise ValueError(f"fork(at={at}): it must be between 1 and the conversation's {len(self._ids)} tokens.")
     return self._policy._open(_first(self._segments, at, self._policy.tokenizer), parent=self.number)
 
-  def end(self, why: str | None = None, **facts: Any) -> structs.Episode:
-    """Closes the conversation. `why` defaults to "budget" if the context is full, else to the last turn's stop."""
+  def end(self, reason: str | None = None, **facts: Any) -> structs.Episode:
+    """Closes the conversation. `reason` defaults to "budget" if the context is full, else to the last turn's stop."""
     self._check_idle("end")
     self.close()
-    said = [segment for segment in self._segments if segment.owner == MODEL]
+    model_segments = [segment for segment in self._segments if segment.owner == MODEL]
     # Order of reasons: the play's, a full context, the last turn's stop, "" if nothing was sampled.
-    why = why or (BUDGET if self._full else said[-1].stop if said else "")
-    return self._policy.episode(self._segments, why, facts)
+    reason = reason or (BUDGET if self._full else model_segments[-1].stop if model_segments else "")
+    return self._policy.episode(self._segments, reason, facts)
 
   def close(self) -> None:
     """Returns the conversation's cache row to the engine. A second call does nothing."""
@@ -271,7 +271,7 @@ class Conversation:
 def _first(segments: Sequence[Segment], at: int, tokenizer: Any) -> list[Segment]:
   """The segments of the first `at` tokens; the last one may be cut."""
   # Segments of 4, 6 and 3 tokens, cut at 7: the first one whole, 3 tokens of the second, none of the third.
-  out = []
+  result = []
   for segment in segments:
     if at <= 0:
       break
@@ -280,6 +280,6 @@ def _first(segments: Sequence[Segment], at: int, tokenizer: Any) -> list[Segment
       width = len(segment.routes) // len(segment.ids)
       numbers = dict(logprobs=segment.logprobs[:at], routes=segment.routes[: width * at])
       segment = Segment(segment.owner, ids, tokenizer.decode(ids), **numbers)
-    out.append(segment)
+    result.append(segment)
     at -= len(segment.ids)
-  return out
+  return result

@@ -125,8 +125,8 @@ class EndpointClient:
     ids, server = self._ids[turn.conversation], self._server
     ids += turn.new_ids  # in place: the environment's text since the last turn
     accept = self.stops.accepted(turn.accept)
-    question, opened, more = self._question(ids)
-    sampling: dict[str, Any] = {server.limit: turn.budget, "temperature": turn.temperature, "stop": accept} | more
+    question, open_text, fields = self._question(ids)
+    sampling: dict[str, Any] = {server.limit: turn.budget, "temperature": turn.temperature, "stop": accept} | fields
     if turn.temperature:  # sampled at random: equal questions have different answers
       sampling |= dict(draw=(*self._keys[turn.conversation], len(ids)))
       sampling |= dict(top_p=turn.top_p) if turn.top_p < 1 else {}
@@ -136,32 +136,32 @@ class EndpointClient:
     async with self._gate:
       reply = await server.chat.ask(question, **sampling)
     self.usage.add(reply)
-    text, stop = find_end(reply, accept, opened)
+    text, stop = find_end(reply, accept, open_text)
     # The server's tokens are unknown, or belong to another vocabulary. Ours only count the text, and decode to it.
     text = beginnings.for_ids(text, self.context, self.tokenizer.encode)  # no limit of ours binds the server
-    said = tuple(self.tokenizer.encode(text))
-    ids += said
-    logprobs = align_logprobs(reply.logprobs, text, said, self.tokenizer) if server.logprobs else ()
+    sampled = tuple(self.tokenizer.encode(text))
+    ids += sampled
+    logprobs = align_logprobs(reply.logprobs, text, sampled, self.tokenizer) if server.logprobs else ()
     if logprobs is None:
       raise ToolFailed("the server sent no log-probabilities that match its text (config.endpoint.logprobs).")
     # A turn that was cut off ends with "length", as in an engine when the budget is spent.
     number = lanes.FULL if stop == "" else self.stops.names.index(stop)
-    return TurnEnded(turn.conversation, said, logprobs, number)
+    return TurnEnded(turn.conversation, sampled, logprobs, number)
 
   def _question(self, ids: Sequence[int]) -> tuple[list[dict[str, str]] | str, str, dict[str, Any]]:
     """(the request's messages or text, the text of the assistant's open turn, further parameters)."""
     server, tokenizer = self._server, self.tokenizer
     if server.protocol == COMPLETIONS:
-      more: dict[str, Any] = dict(logprobs=1) if server.logprobs else {}
+      fields: dict[str, Any] = dict(logprobs=1) if server.logprobs else {}
       text = write_ids(ids, tokenizer)
-      return text, text, more
+      return text, text, fields
     assert isinstance(tokenizer, MarkedTokenizer)
-    messages, more = tokenizer.messages(ids), dict(logprobs=True) if server.logprobs else {}
-    opened = messages[-1]["content"]
-    if not opened:  # a new turn of the assistant, which every chat server supports
-      return messages[:-1], "", more
+    messages, fields = tokenizer.messages(ids), dict(logprobs=True) if server.logprobs else {}
+    open_text = messages[-1]["content"]
+    if not open_text:  # a new turn of the assistant, which every chat server supports
+      return messages[:-1], "", fields
     # These fields belong to vLLM and SGLang. Other servers refuse or ignore them, and would begin a new turn.
-    return messages, opened, more | dict(continue_final_message=True, add_generation_prompt=False)
+    return messages, open_text, fields | dict(continue_final_message=True, add_generation_prompt=False)
 
 
 EOS, CUT = "eos", ""
@@ -183,17 +183,17 @@ def find_end(reply: Completion, accept: Sequence[str], opened: str = "") -> tupl
   text = reply.content
   # First the text itself: the server may have ignored a stop string, or kept it in the text.
   # The stop that is complete first counts, as in the engine.
-  found = min(((at + len(stop), stop) for stop in accept if (at := text.find(stop)) >= 0), default=None)
-  if found is not None:
-    end, stop = found
+  first = min(((at + len(stop), stop) for stop in accept if (at := text.find(stop)) >= 0), default=None)
+  if first is not None:
+    end, stop = first
     return text[:end], stop
   if reply.cut:
     return text, CUT
   if reply.stop in accept:
     return text + reply.stop, reply.stop
   # Prompts mention tags too, so only the last characters before the turn are searched (LEAR opens an answer there).
-  left = {stop: _open_at(opened[-TAIL:] + text, stop) for stop in accept}
-  stop = max((stop for stop in accept if left[stop] >= 0), key=lambda stop: left[stop], default=EOS)
+  open_places = {stop: _open_at(opened[-TAIL:] + text, stop) for stop in accept}
+  stop = max((stop for stop in accept if open_places[stop] >= 0), key=lambda stop: open_places[stop], default=EOS)
   return (text, EOS) if stop == EOS else (text + stop, stop)
 
 
@@ -226,20 +226,20 @@ def write_ids(ids: Sequence[int], tokenizer: Any) -> str:
 
 
 def align_logprobs(
-  theirs: Sequence[tuple[bytes, float]], text: str, ids: Sequence[int], tokenizer: Any
+  server_tokens: Sequence[tuple[bytes, float]], text: str, ids: Sequence[int], tokenizer: Any
 ) -> tuple[float, ...] | None:
   """The log-probability of each of our tokens: the smallest one of the server's tokens that overlap it.
 
   A stop string that the server left out has log-probability 0. None if the server sent none, or if its tokens do not
   form the text.
   """
-  joined, wanted = b"".join(token for token, _ in theirs), text.encode()
-  shared = min(len(joined), len(wanted))
-  if not theirs or joined[:shared] != wanted[:shared]:
+  server_bytes, own_bytes = b"".join(token for token, _ in server_tokens), text.encode()
+  shared = min(len(server_bytes), len(own_bytes))
+  if not server_tokens or server_bytes[:shared] != own_bytes[:shared]:
     return () if not text else None
   # By bytes, because the server's tokens and ours have different boundaries.
-  by_byte = [value for token, value in theirs for _ in token][: len(wanted)]
-  by_byte += [0.0] * (len(wanted) - len(by_byte))
+  by_byte = [value for token, value in server_tokens for _ in token][: len(own_bytes)]
+  by_byte += [0.0] * (len(own_bytes) - len(by_byte))
   result, at = [], 0
   for token in ids:
     size = len(tokenizer.token_bytes(token))

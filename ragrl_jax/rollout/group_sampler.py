@@ -131,13 +131,13 @@ class GroupSampler:
       TooManyFailures: a tool is down.
       ValueError: an episode is older than MAX_STALENESS allows.
     """
-    now, self.next, self._taken = self.next, NextStep(), self.cursor  # each group is trained on once
-    if now.groups is not None:
-      return _checked(step, now.groups)
+    current, self.next, self._taken = self.next, NextStep(), self.cursor  # each group is trained on once
+    if current.groups is not None:
+      return _checked(step, current.groups)
     with contextlib.ExitStack() as stack:
       session, missing = stack.enter_context(self._session()), self._prompts - len(self._surplus)
-      first = self._start(session, step, now.draw or self._next_draw(missing)) if missing > 0 else None
-      ahead, started = self.ahead and not last and now.weights is None, None
+      first = self._start(session, step, current.draw or self._next_draw(missing)) if missing > 0 else None
+      ahead, started = self.ahead and not last and current.weights is None, None
       if ahead:
         self.next = NextStep(self._next_draw(self._prompts))
         started = self._start(session, step + 1, self.next.draw)
@@ -146,7 +146,7 @@ class GroupSampler:
         self.next = dataclasses.replace(self.next, playing=(session, stack.pop_all(), started))
     return result
 
-  def sample_next(self, step: int, beside: Work) -> None:
+  def sample_next(self, step: int, work: Work) -> None:
     """Samples the groups of the coming step, which `take` has started, beside other work.
 
     Raises:
@@ -156,7 +156,7 @@ class GroupSampler:
     (session, stack, first), self.next = self.next.playing, NextStep(draw)
     with stack:
       try:
-        self.next = NextStep(groups=self._gather(session, step, first, beside))
+        self.next = NextStep(groups=self._gather(session, step, first, work))
       except TooManyFailures:
         self.cursor = cursor
         raise
@@ -185,28 +185,28 @@ class GroupSampler:
     ahead = groups and dict(groups=_to_json(groups.groups), metrics=dict(groups.metrics))
     return dict(cursor=self.cursor, surplus=_to_json(self._surplus), ahead=ahead, coming=draw, seen=list(self._seen))
 
-  def restore(self, saved: Mapping[str, Any]) -> None:
+  def restore(self, state: Mapping[str, Any]) -> None:
     """Restores the state that `saved` returned.
 
     Raises:
       ValueError: the config now draws another question for a saved group's prompt.
     """
-    self.cursor = saved["cursor"]
-    self._surplus = self._from_json(saved["surplus"])
-    ahead = saved["ahead"]
-    draw, self._seen = saved["coming"], tuple(saved["seen"])
+    self.cursor = state["cursor"]
+    self._surplus = self._from_json(state["surplus"])
+    ahead = state["ahead"]
+    draw, self._seen = state["coming"], tuple(state["seen"])
     groups = ahead and StepGroups(self._from_json(ahead["groups"]), ahead["metrics"])
     self.next = NextStep(draw and tuple(draw), groups=groups)
 
-  def forget(self, saved: Mapping[str, Any]) -> None:
+  def forget(self, state: Mapping[str, Any]) -> None:
     """Throws away all groups not yet trained on, because the run returns to older weights, and goes on after `take`.
 
     The next questions are those that would have come, whether or not `sample_next` has asked some of them.
 
     Args:
-      saved: the state that `saved` returned when the run had these weights; only the counts of its draws are used.
+      state: the state that `saved` returned when the run had these weights; only the counts of its draws are used.
     """
-    self.cursor, self.next, self._surplus, self._seen = self._taken, NextStep(), (), tuple(saved["seen"])
+    self.cursor, self.next, self._surplus, self._seen = self._taken, NextStep(), (), tuple(state["seen"])
 
   def _from_json(self, groups) -> tuple[Group, ...]:
     result = tuple(tuple(episodes_lib.of_record(record) for record in group) for group in groups)
@@ -235,9 +235,9 @@ class GroupSampler:
     # Of 6 recent groups 2 were kept, and 2 are missing: the draw asks for 2 · 7 / 3, so 5. Both counts start with 1,
     # so that the first share is 1 and no share is 0.
     kept, seen = 1 + kept + self._seen[0], 1 + drawn + self._seen[1]
-    wanted = min(-(-missing * seen // kept), self._filter.max_draws * self._prompts - drawn)
-    self.cursor += wanted
-    return self.cursor - wanted, wanted
+    size = min(-(-missing * seen // kept), self._filter.max_draws * self._prompts - drawn)
+    self.cursor += size
+    return self.cursor - size, size
 
   def _start(self, session, step: int, draw: tuple[int, int]) -> Any:
     # The samples of a prompt are next to each other, so that the engine computes the prompt once.
@@ -250,7 +250,7 @@ class GroupSampler:
       step=step,
     )
 
-  def _gather(self, session, step: int, started: Any, beside: Work | None) -> StepGroups:
+  def _gather(self, session, step: int, started: Any, work: Work | None) -> StepGroups:
     """A step's groups. `started` is its first draw; None if that is yet to be made, or if the surplus suffices."""
     # dull: groups without a spread. values: the metric of every episode that could be scored.
     kept, drawn, dull, values, draws = list(self._surplus[: self._prompts]), [], 0, [], 0
@@ -258,15 +258,15 @@ class GroupSampler:
       if started is None:
         draw = self._next_draw(self._prompts - len(kept), len(drawn) - dull, len(drawn))
         started = self._start(session, step, draw)
-      episodes, started, draws = session.finish(started, beside), None, draws + 1
+      episodes, started, draws = session.finish(started, work), None, draws + 1
       fresh = [tuple(episodes[at : at + self._group_size]) for at in range(0, len(episodes), self._group_size)]
       drawn += fresh
       # The share is over all draws of the step, because a draw of few groups says little.
       refuse_failures([e for group in drawn for e in group], self._max_failed_share, self._max_unjudged_share)
       if self._filter.metric != "none":
-        spread, measured = self._with_spread(fresh, step)
+        spread, scores = self._with_spread(fresh, step)
         dull += len(fresh) - len(spread)
-        values += measured
+        values += scores
         fresh = spread
       kept += fresh
     surplus = kept[self._prompts :]
@@ -298,30 +298,30 @@ class GroupSampler:
     numbers = [0.0 if value is None else value for value in values]
     keep: list[bool] = []
     # In parts of prompts_per_step groups, the last one padded, so that no size of a draw needs a new compilation.
-    whole = self._prompts * self._group_size
-    for at in range(0, len(ids), whole):
-      part = ids[at : at + whole]
-      filling = [-1 - len(ids) - i for i in range(whole - len(part))]
-      x = np.asarray(numbers[at : at + whole] + [0.0] * len(filling), np.float32)
+    size = self._prompts * self._group_size
+    for at in range(0, len(ids), size):
+      part = ids[at : at + size]
+      filling = [-1 - len(ids) - i for i in range(size - len(part))]
+      x = np.asarray(numbers[at : at + size] + [0.0] * len(filling), np.float32)
       differ = groups_lib.informative(x, np.asarray(part + filling, np.int32), tolerance=self._filter.tolerance)
       keep += np.asarray(differ)[: len(part)].tolist()
     spread = {index for index, kept in zip(ids, keep, strict=True) if kept}
     return [g for g in groups if g[0].prompt_index in spread], [value for value in values if value is not None]
 
 
-def _checked(step: int, found: StepGroups) -> StepGroups:
+def _checked(step: int, groups: StepGroups) -> StepGroups:
   """Adds the groups' ages to the metrics, and refuses groups that are too old."""
   # Step s trains weights of version s − 1, so groups sampled by these weights are 0 steps old.
-  ages = [step - 1 - group[0].version for group in found.groups]
+  ages = [step - 1 - group[0].version for group in groups.groups]
   if max(ages, default=0) > MAX_STALENESS:
     raise ValueError(
       f"step {step} would train on episodes that weights {max(ages)} steps old have sampled; at most {MAX_STALENESS} "
       "is allowed. The checkpoint's groups are not those of its step: start in a new workdir."
     )
   return dataclasses.replace(
-    found,
+    groups,
     metrics={
-      **found.metrics,
+      **groups.metrics,
       "groups/trained": float(len(ages)),
       "groups/stale": float(sum(age > 0 for age in ages)),
       "staleness": float(np.mean(ages)) if ages else 0.0,

@@ -47,11 +47,11 @@ class MultiHostRollout:
     self.report = Timings()
 
   def run(
-    self, requests: Sequence[Request], *, step: int, greedy: bool = False, beside: Work | None = None
+    self, requests: Sequence[Request], *, step: int, greedy: bool = False, work: Work | None = None
   ) -> list[Episode]:
-    """Returns an episode for every request, in the requests' order. `beside` is finished when it returns."""
+    """Returns an episode for every request, in the requests' order. `work` is finished when it returns."""
     with self.session(greedy=greedy) as session:
-      return session.finish(session.start(requests, step=step), beside)
+      return session.finish(session.start(requests, step=step), work)
 
   def stream(
     self, groups: Iterable[Sequence[Request]], *, step: int, at_once: int, greedy: bool = False
@@ -87,15 +87,15 @@ class MultiHostRollout:
       requests: of all hosts.
       episodes: this host's episodes; None if the first host of its engine plays them.
     """
-    own = None if episodes is None else dataclasses.asdict(self._rollout.report)
-    self.report = _mean([report for report in hosts.exchange(own) if report is not None])
+    own_report = None if episodes is None else dataclasses.asdict(self._rollout.report)
+    self.report = _mean([report for report in hosts.exchange(own_report) if report is not None])
     decode = self._rollout.engine.tokenizer.decode
-    played = [
+    all_episodes = [
       episode for packed in hosts.exchange_bytes(pack(episodes or (), decode)) for episode in unpack(packed, decode)
     ]
     # Episodes come in the order in which they ended, which differs from run to run. The requests' order never does.
-    found = {(episode.prompt_index, episode.sample): episode for episode in played}
-    return [found[request.prompt_index, request.sample] for request in requests]
+    by_key = {(episode.prompt_index, episode.sample): episode for episode in all_episodes}
+    return [by_key[request.prompt_index, request.sample] for request in requests]
 
 
 class MultiHostSession:
@@ -109,22 +109,22 @@ class MultiHostSession:
     # Whole prompts, so that the samples of a group stay on one engine, which computes their prompt once.
     prompts = list(dict.fromkeys(request.prompt_index for request in requests))
     size = 1 if self._rollout.team is None else self._rollout.team.size
-    mine = set(share(prompts, hosts.number() // size, hosts.count() // size))
-    return requests, self._session.start([request for request in requests if request.prompt_index in mine], step=step)
+    own = set(share(prompts, hosts.number() // size, hosts.count() // size))
+    return requests, self._session.start([request for request in requests if request.prompt_index in own], step=step)
 
-  def finish(self, started: tuple[Sequence[Request], collect.Started], beside: Work | None = None) -> list[Episode]:
-    """See `Session.finish`. `beside` is finished when it returns."""
-    requests, own = started
+  def finish(self, started: tuple[Sequence[Request], collect.Started], work: Work | None = None) -> list[Episode]:
+    """See `Session.finish`. `work` is finished when it returns."""
+    requests, playing = started
     team = self._rollout.team
     if team is None:
-      episodes = self._session.finish(own, beside)
+      episodes = self._session.finish(playing, work)
     else:
-      episodes = self._session.finish(own, None if beside is None else _Announced(beside, team))
+      episodes = self._session.finish(playing, None if work is None else _Announced(work, team))
       team.done()
-    # Hosts play for different times, so some have done more of `beside` than others. All must start their programs in
+    # Hosts play for different times, so some have done more of `work` than others. All must start their programs in
     # the same order, or collectives would not match. So each host does the rest of it before the exchange.
-    if beside is not None:
-      beside.finish()
+    if work is not None:
+      work.finish()
     return self._rollout.exchange(requests, episodes)
 
 
@@ -139,11 +139,11 @@ class FollowingSession:
     del step  # the first host starts them
     return requests
 
-  def finish(self, started: Sequence[Request], beside: Work | None = None) -> list[Episode]:
-    """See `Session.finish`. `beside` is finished when it returns."""
-    self._rollout.team.run_programs(None if beside is None else beside.advance)
-    if beside is not None:
-      beside.finish()
+  def finish(self, started: Sequence[Request], work: Work | None = None) -> list[Episode]:
+    """See `Session.finish`. `work` is finished when it returns."""
+    self._rollout.team.run_programs(None if work is None else work.advance)
+    if work is not None:
+      work.finish()
     return self._rollout.exchange(started, None)
 
 
@@ -224,31 +224,31 @@ def unpack(packed: bytes, decode: Decode) -> list[structs.Episode]:
     at += size
   ids, logprobs = iter(_numbers(parts[0], "<i4")), iter(_numbers(parts[1], "<f4"))
   routes, (rows, passages) = io.BytesIO(parts[2]), json.loads(parts[3])
-  found = [structs.Passage(*passage) for passage in passages]
+  known_passages = [structs.Passage(*passage) for passage in passages]
   take = lambda numbers, count: tuple(itertools.islice(numbers, count))
 
   def segment(row: list[Any]) -> structs.Segment:
-    own, num_ids, num_logprobs, num_routes, text, stop, query, places = row
-    mine = take(ids, num_ids)
+    is_model, num_ids, num_logprobs, num_routes, text, stop, query, places = row
+    segment_ids = take(ids, num_ids)
     return structs.Segment(
-      structs.MODEL if own else structs.ENVIRONMENT,
-      mine,
-      decode(mine) if text is None else text,
+      structs.MODEL if is_model else structs.ENVIRONMENT,
+      segment_ids,
+      decode(segment_ids) if text is None else text,
       take(logprobs, num_logprobs),
       stop,
       query,
-      None if places is None else tuple(found[place] for place in places),
+      None if places is None else tuple(known_passages[place] for place in places),
       routes.read(num_routes),
     )
 
   return [
     structs.Episode(
-      tuple(segment(one) for one in segments),
+      tuple(segment(segment_row) for segment_row in segments),
       facts=lossless_json.decode(facts),
       starts=tuple(starts),
-      **dict(zip(_PLAIN, plain, strict=True)),
+      **dict(zip(_PLAIN, values, strict=True)),
     )
-    for *plain, starts, facts, segments in rows
+    for *values, starts, facts, segments in rows
   ]
 
 
@@ -261,9 +261,9 @@ def _segment(segment: structs.Segment, decode: Decode, passages: dict[tuple, int
   if segment.found is not None:
     places = [passages.setdefault((p.id, p.title, p.text, p.score), len(passages)) for p in segment.found]
   text = None if segment.text == decode(segment.ids) else segment.text
-  own = segment.owner == structs.MODEL
+  is_model = segment.owner == structs.MODEL
   sizes = len(segment.ids), len(segment.logprobs), len(segment.routes)
-  return [own, *sizes, text, segment.stop, segment.query, places]
+  return [is_model, *sizes, text, segment.stop, segment.query, places]
 
 
 def _squeezed(numbers: np.ndarray) -> bytes:

@@ -39,10 +39,10 @@ class Timings:
   def add(self, other: "Timings") -> None:
     """Adds another run's numbers to these."""
     # Every field is a sum, except the engine's counters, which are added field by field, and the time of the start.
-    for mine, more in ((self, other), (self.engine, other.engine)):
-      for field in dataclasses.fields(mine):
+    for total, part in ((self, other), (self.engine, other.engine)):
+      for field in dataclasses.fields(total):
         if field.name not in ("engine", "started"):
-          setattr(mine, field.name, getattr(mine, field.name) + getattr(more, field.name))
+          setattr(total, field.name, getattr(total, field.name) + getattr(part, field.name))
 
   def metrics(self) -> dict[str, float]:
     """Flat numbers for the step report."""

@@ -61,14 +61,14 @@ class RetrievalTools:
       lambda queries, k: _short(retriever.search(queries, k)), "search", workers=workers, **limits
     )
     self._readings = _Batches(
-      lambda asked, k: _short(retriever.read(asked, k)), "open or find", workers=workers, **limits
+      lambda requests, k: _short(retriever.read(requests, k)), "open or find", workers=workers, **limits
     )
     if encode is not None:
       self._vectors = _Batches(lambda texts, _: _unit(encode(texts)), "the encoder of queries", workers=1, **limits)
     judges = dict(judges or {})
     # Two terms may share one judge. Their pairs then share its batches and its limits.
-    asked = {id(judge): _verdicts(judge) for judge in judges.values()}
-    self._judges = {term: asked[id(judge)] for term, judge in judges.items()}
+    batches = {id(judge): _verdicts(judge) for judge in judges.values()}
+    self._judges = {term: batches[id(judge)] for term, judge in judges.items()}
 
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
     """The k best passages. Raises ToolFailed if there is no answer in time.
@@ -127,8 +127,8 @@ class RetrievalTools:
 
 def _short(answers: Sequence[Sequence[Passage]]) -> list[list[Passage]]:
   """The passages, cut to LONGEST characters: text of any length would stop the event loop that formats it."""
-  cut = lambda one: dataclasses.replace(one, title=one.title[:LONGEST], text=one.text[:LONGEST])
-  return [[cut(one) if max(len(one.title), len(one.text)) > LONGEST else one for one in found] for found in answers]
+  cut = lambda p: dataclasses.replace(p, title=p.title[:LONGEST], text=p.text[:LONGEST])
+  return [[cut(p) if max(len(p.title), len(p.text)) > LONGEST else p for p in passages] for passages in answers]
 
 
 def _verdicts(judge: Judge) -> "_Batches":
@@ -180,12 +180,12 @@ class _Batches:
     self._planned = False
     while self._idle and self._waiting:
       option, questions = next(iter(self._waiting.items()))  # the oldest first; the rest of it goes to the end
-      batch, rest = questions[: self._max], questions[self._max :]
+      batch, later = questions[: self._max], questions[self._max :]
       del self._waiting[option]
-      if rest:
-        self._waiting[option] = rest
+      if later:
+        self._waiting[option] = later
       self._idle -= 1
-      work = _beside(f"tools-{self._name}", self._permits, self._once, [q for q, _ in batch], option)
+      work = _in_daemon(f"tools-{self._name}", self._permits, self._once, [q for q, _ in batch], option)
       task = asyncio.get_running_loop().create_task(asyncio.wait_for(work, self._timeout_s))
       self._running.add(task)
       task.add_done_callback(lambda task, batch=batch, option=option: self._returned(task, batch, option))
@@ -222,18 +222,18 @@ class _Batches:
     """Fails the questions that the error names and asks the others again. Fails all questions if it names none."""
     # Questions a b c and an error that names b: b fails, a and c join the next batch.
     named = set(getattr(error, "queries", ()))
-    theirs = [(q, future) for q, future in batch if q in named] or batch
-    for _, future in theirs:
+    failed = [(q, future) for q, future in batch if q in named] or batch
+    for _, future in failed:
       _set(future, error=error)
-    if others := [(q, future) for q, future in batch if named and q not in named and theirs is not batch]:
+    if others := [(q, future) for q, future in batch if named and q not in named and failed is not batch]:
       self._waiting.setdefault(option, []).extend(others)
 
 
-def _beside(name: str, permits: threading.Semaphore, function, *arguments) -> asyncio.Future:
+def _in_daemon(name: str, permits: threading.Semaphore, function, *arguments) -> asyncio.Future:
   """Runs the function in a daemon thread; returns the future of its result."""
   # Not a pool: Python waits for a pool's threads at exit, so a hanging search would keep a failed run alive.
   loop = asyncio.get_running_loop()
-  given = loop.create_future()
+  future = loop.create_future()
 
   def work():
     answer, error = None, None
@@ -243,10 +243,10 @@ def _beside(name: str, permits: threading.Semaphore, function, *arguments) -> as
     except BaseException as raised:  # noqa: BLE001  (raised in the coroutine that asked)
       error = raised
     with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
-      loop.call_soon_threadsafe(_set, given, answer, error)
+      loop.call_soon_threadsafe(_set, future, answer, error)
 
   threading.Thread(target=work, name=name, daemon=True).start()
-  return given
+  return future
 
 
 def _set(future: asyncio.Future, answer: Any = None, error: BaseException | None = None) -> None:
@@ -322,15 +322,15 @@ class EpisodeTools:
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
     """See `structs.Tools`."""
-    why = ""
+    reason = ""
     try:
       with self._waits.counted(judgements=1):
         verdicts = await self._tools.judge(pairs, term)
       if None in verdicts:
-        why = "the judge's answer could not be read (the log shows the first such), or the pair was too long"
+        reason = "the judge's answer could not be read (the log shows the first such), or the pair was too long"
       return verdicts
     except structs.ToolFailed as failure:
-      why = str(failure) or type(failure).__name__
+      reason = str(failure) or type(failure).__name__
       raise
     finally:
-      self.no_verdict = self.no_verdict or why
+      self.no_verdict = self.no_verdict or reason

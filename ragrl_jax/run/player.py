@@ -144,7 +144,7 @@ def _sampler(prepared: Prepared) -> tuple[Sampler, team.Team | None]:
     automaton,
     engine_sizes.from_settings(config.rollout, engine_mesh),
     mesh=engine_mesh,
-    every=mesh_lib.engines(devices, **spread) if hosts.count() > 1 else None,
+    engines=mesh_lib.engines(devices, **spread) if hosts.count() > 1 else None,
     team=members,
     frozen=frozen,
     own_weights=config.rollout.ahead > 0,

@@ -107,11 +107,11 @@ class ScriptedConversation:
     self.policy.tape.append(("fork", text))
     return ScriptedConversation(self.policy, text)
 
-  def end(self, why: str | None = None, **facts: Any) -> Episode:
-    """The episode so far; it ended for the reason `why`."""
-    why = why or self.segments[-1].stop
-    self.policy.tape.append(("end", why))
-    return Episode(self.segments, facts=facts, ended=why)
+  def end(self, reason: str | None = None, **facts: Any) -> Episode:
+    """The episode so far; it ended for the reason `reason`."""
+    reason = reason or self.segments[-1].stop
+    self.policy.tape.append(("end", reason))
+    return Episode(self.segments, facts=facts, ended=reason)
 
 
 class ScriptedTools:

@@ -42,9 +42,9 @@ def test_right_transcripts_are_kept_once(tmp_path):
     sampled(tmp_path / "b", RIGHT, OSLO),
     sampled(tmp_path / "c", SHORT, WRONG),
   ]
-  kept, fates = demonstrations.keep_right(folders, EXAMPLES)
+  kept, counts = demonstrations.keep_right(folders, EXAMPLES)
   assert [(example.id, turns) for example, turns in kept] == [("1", RIGHT), ("1.2", SHORT), ("2", OSLO)]
-  assert fates == {"kept": 3, "wrong": 2, "again": 1}
+  assert counts == {"kept": 3, "wrong": 2, "again": 1}
   writers.write_examples(tmp_path / "sft.jsonl", [e for e, _ in kept], turns=[turns for _, turns in kept])
   first = next(iter(readers.read_examples(str(tmp_path / "sft.jsonl"))))
   ids, weights = sft.tokenised(recipes.get("search_r1"), first, ByteTokenizer(), 0.0)

@@ -61,10 +61,10 @@ class ChatTalk:
     self._segments.append(Segment(ENVIRONMENT, tuple(ids), self.policy.tokenizer.decode(ids), query=query, found=found))
     return True
 
-  def end(self, why=None, **facts):
+  def end(self, reason=None, **facts):
     """The episode so far."""
     said = [segment for segment in self._segments if segment.owner == MODEL]
-    return Episode(self.segments, facts=facts, ended=why or (said[-1].stop if said else ""))
+    return Episode(self.segments, facts=facts, ended=reason or (said[-1].stop if said else ""))
 
 
 class Teacher:

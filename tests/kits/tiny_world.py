@@ -31,7 +31,7 @@ def make(folder: pathlib.Path, *, seed: int = 0) -> None:
     folder / "held_out.jsonl", synthetic.questions(world, 8, part=synthetic.HELD_OUT, seed=seed, distinct=False)
   )
   lines = [
-    *(" " + line for line in synthetic.lines(world, seed=seed, fillers=50, asked=50)),
+    *(" " + line for line in synthetic.lines(world, seed=seed, fillers=50, num_questions=50)),
     *(text for said in turns for _, text in said),
   ]
   sentencepiece.train(lines, vocab_size=420, marks=MARKS, path=folder / "tokenizer.model", threads=1)

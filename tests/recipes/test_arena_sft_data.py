@@ -45,9 +45,9 @@ def test_reasoned():
     }
   )
   asked = [named(name) for name in ("good", "wordy", "silent", "tagged", "gone")] + [named("unmarked", supporting=())]
-  kept, fates = asyncio.run(sft_data.reasoned(asked, backbone, concurrency=2))
+  kept, counts = asyncio.run(sft_data.reasoned(asked, backbone, concurrency=2))
   assert [example.id for example, _ in kept] == ["good", "wordy"]
-  assert fates == {"kept": 2, "out of shape": 2, "no answer": 1, "no references": 1}
+  assert counts == {"kept": 2, "out of shape": 2, "no answer": 1, "no references": 1}
   assert len(backbone.asked) == 6  # the question without references is not asked; the failing one is asked twice
   assert (
     "1. Text number 1.\n2. Text" in backbone.asked[0]

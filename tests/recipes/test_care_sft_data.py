@@ -99,9 +99,9 @@ def test_which_transcripts_are_kept(serve, tmp_path):
   server = serve(by_question, 2)
   examples = [question(name) for name in ("good", "wrong", "apart", "changed", "tagged")]
   examples += [question("bare", evidence=()), question("elsewhere", evidence=((0, "The tower stands in Rome."),))]
-  kept, fates = run(server, examples, tmp_path)
+  kept, counts = run(server, examples, tmp_path)
   assert [example.id for example, _ in kept] == ["good", "apart"]
-  assert fates == {"kept": 2, "wrong answer": 1, "evidence changed": 1, "tags": 1, "no evidence": 2}
+  assert counts == {"kept": 2, "wrong answer": 1, "evidence changed": 1, "tags": 1, "no evidence": 2}
   reads, inserts = prompts(server, "reads"), prompts(server, "inserts")
   assert len(reads) == 5 and len(inserts) == 4 and 1 < server.most <= 4
   assert all("It is tall." in prompt for prompt in reads) and not any("It is tall." in prompt for prompt in inserts)
@@ -150,8 +150,8 @@ def test_invalid_settings_stop_the_job_at_once(serve, tmp_path, monkeypatch):
   with pytest.raises(ConnectionError, match="status 500"):  # no server there
     run(server, [question(str(number)) for number in range(30)], tmp_path, retries=0)
   assert 6 <= len(server.asked) < 20
-  kept, fates = run(server, [question("a"), question("b")], tmp_path, retries=0)
-  assert not kept and fates == {"no answer": 2}
+  kept, counts = run(server, [question("a"), question("b")], tmp_path, retries=0)
+  assert not kept and counts == {"no answer": 2}
   with pytest.raises(ValueError, match="http://"):
     client.Client("localhost:8000", "m")
 
@@ -170,9 +170,9 @@ def test_a_question_that_is_refused_is_skipped_counted_and_asked_again_at_the_en
     return by_question(model, prompt)
 
   server = serve(answer)
-  kept, fates = run(server, [question(str(number)) for number in range(20)], tmp_path, retries=0)
+  kept, counts = run(server, [question(str(number)) for number in range(20)], tmp_path, retries=0)
   assert [example.id for example, _ in kept] == [str(number) for number in range(20) if number != 7]
-  assert fates == {"kept": 19, "no answer": 1} and failed.count(7) == 2
+  assert counts == {"kept": 19, "no answer": 1} and failed.count(7) == 2
   assert len(caplog.records) == 1 and "2 of 20 questions got no answer" in caplog.text
 
 

@@ -39,10 +39,10 @@ def test_which_transcripts_are_kept(tmp_path):
     }
   )
   asked = [*map(named, ("it", "thoughtful", "wrong", "tagged", "gone", "fenced")), named("bare", passages=())]
-  kept, fates = asyncio.run(sft_data.taught(asked, teacher, concurrency=2))
+  kept, counts = asyncio.run(sft_data.taught(asked, teacher, concurrency=2))
   assert [example.id for example, _ in kept] == ["it", "thoughtful", "fenced"]
   assert kept[2][1] == [("model", REPLY.replace("</extract>", "</extract>\n"))]
-  assert fates == {"kept": 3, "wrong answer": 1, "out of shape": 1, "no answer": 1, "no passages": 1}
+  assert counts == {"kept": 3, "wrong answer": 1, "out of shape": 1, "no answer": 1, "no passages": 1}
   assert len(teacher.asked) == 7 and "The tower stands in Paris." in teacher.asked[0]
   (tmp_path / "words.txt").write_text("Mine: {question}\n{passages}")
   made = sft_data.taught(asked[:1], teacher, instructions=f"file:{tmp_path / 'words.txt'}", concurrency=1)

@@ -66,8 +66,8 @@ def played(made, *examples):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_demonstration_is_right_in_shape_and_without_tricks(name, index):
   made = maker(name, index, **(dict(guarded=True) if name != "lear:generator" else {}))
-  kept, fates = played(made, ONE_HOP, TWO_HOPS)
-  assert len(kept) == 2, fates
+  kept, counts = played(made, ONE_HOP, TWO_HOPS)
+  assert len(kept) == 2, counts
   for example, turns in kept:
     episode = structs.Episode.from_text(made.recipe, example, turns)
     shown = dataclasses.replace(example, meta=dict(turns=turns))
@@ -128,9 +128,9 @@ def test_rows_that_cannot_be_shown_are_counted_by_reason(index):
   absent = dataclasses.replace(
     ONE_HOP, passages=(Passage("x", "Steyr", "Its bridge is by Weber."),), supporting=(0,), question="Bridge of Steyr?"
   )
-  kept, fates = played(maker("search_r1", index), ONE_HOP, unknown, elsewhere, absent)
+  kept, counts = played(maker("search_r1", index), ONE_HOP, unknown, elsewhere, absent)
   assert [example for example, _ in kept] == [ONE_HOP]
-  assert fates == {
+  assert counts == {
     demonstrations.KEPT: 1,
     "left out: no passage marked as supporting": 1,
     "left out: no sentence of a supporting passage has the answer": 1,
@@ -152,8 +152,8 @@ def test_rows_that_cannot_be_shown_are_counted_by_reason(index):
 def test_a_recipe_gives_its_whole_reward_or_the_row_is_left_out(index):
   made = maker("arena", index)
   made.recipe = dataclasses.replace(made.recipe, script=lambda *_: "<answer> Weber </answer>")
-  (fate,) = played(made, ONE_HOP)[1]
-  assert fate == "left out: the recipe does not give it the full reward for format and answer"
+  (status,) = played(made, ONE_HOP)[1]
+  assert status == "left out: the recipe does not give it the full reward for format and answer"
 
 
 def test_the_seed_draws_the_questions(index):

@@ -372,7 +372,7 @@ def test_other_work_is_done_while_every_conversation_waits():
   played = rollout(engine(), tools=Slow())
   played.few = 0.0  # never while lanes sample
   work = dispatch.Work(pieces())
-  beside = played.run(asked, step=0, beside=work)
+  beside = played.run(asked, step=0, work=work)
   assert [kit.drawn(e) for e in beside] == [kit.drawn(e) for e in plain]
   # On this thread, only while the engine had nothing to sample, and in place of every wait.
   assert set(tape) == {(threading.get_ident(), False)}
@@ -414,7 +414,7 @@ def test_other_work_takes_its_turns_once_few_lanes_draw(monkeypatch):
     played.few = few
     tape.clear()
     turns.clear()
-    episodes = played.run(requests(4, 1), step=0, beside=dispatch.Work(pieces()))
+    episodes = played.run(requests(4, 1), step=0, work=dispatch.Work(pieces()))
     assert [kit.drawn(e) for e in episodes] == [kit.drawn(e) for e in plain]
     chunks = played.report.engine.chunks
     # 40 tokens are five chunks of 8. In the first chunk 4 + 4 + 4 + 8 of 32 lane steps sample, which is more than half.
@@ -483,7 +483,7 @@ def test_a_bug_in_other_work_ends_the_run_and_leaves_the_engine_usable():
 
   played = rollout(engine(), tools=kit.Tools(lambda _: 600.0))
   with pytest.raises(FloatingPointError):
-    played.run(requests(2, 2), step=0, beside=dispatch.Work(pieces()))
+    played.run(requests(2, 2), step=0, work=dispatch.Work(pieces()))
   played.tools = kit.Tools()
   assert not played.engine.busy and len(played.run(requests(2, 2), step=0)) == 4
 

@@ -39,10 +39,10 @@ class Rollout:
     assert [(r.prompt_index, r.sample) for r in requests] == [(i, g) for i in self.tape[-1][1] for g in range(GROUP)]
     return requests
 
-  def finish(self, requests, beside=None):
+  def finish(self, requests, work=None):
     assert self.open
-    if beside is not None:
-      beside.advance()
+    if work is not None:
+      work.advance()
     played = Timings(seconds=1.0, wait_s=0.25, episodes=len(requests))
     played.engine.sampled_tokens = 10
     self.report.add(played)

@@ -36,10 +36,10 @@ def exact_match(prediction: str, golds: Sequence[str], *, style: str = "squad") 
 
   Source: SQuAD (arXiv 1606.05250) sec. 6.1.
   """
-  golds, ours = _tuple(golds), normalize(prediction, style)
-  if not ours:
+  golds, answer = _tuple(golds), normalize(prediction, style)
+  if not answer:
     return float(_stated(prediction, golds, style))
-  return float(prediction in golds or ours in normalize_all(golds, style))
+  return float(prediction in golds or answer in normalize_all(golds, style))
 
 
 def f1(
@@ -89,9 +89,9 @@ def overlap(
     return Overlap(0.0, 0.0, 0.0, 0.0)
   if best == 1.0:
     return Overlap(1.0, 1.0, 1.0, exact_match(prediction, golds, style=style))
-  ours, theirs = (len(_units(normalize(text, style), unit)) for text in (prediction, golds[place]))
-  common = best * (ours + theirs) / 2
-  return Overlap(common / ours, common / theirs, best, 0.0)
+  predicted, gold = (len(_units(normalize(text, style), unit)) for text in (prediction, golds[place]))
+  common = best * (predicted + gold) / 2
+  return Overlap(common / predicted, common / gold, best, 0.0)
 
 
 def set_overlap(named: Collection[Hashable], golds: Collection[Hashable]) -> Overlap:
@@ -128,10 +128,10 @@ def cover_em(prediction: str, golds: Sequence[str], *, style: str = "squad") -> 
   """
   golds, text = _tuple(golds), normalize(prediction, style)
   normal = normalize_all(golds, style)
-  if text and (prediction in golds or any(wanted and wanted in text for wanted in normal)):
+  if text and (prediction in golds or any(form and form in text for form in normal)):
     return 1.0
-  bare = [tokens.joined(gold, cased=True) for gold, wanted in zip(golds, normal) if not wanted]
-  if bare and tokens.holds(tokens.joined(prediction, cased=True), bare):
+  wordless = [tokens.joined(gold, cased=True) for gold, form in zip(golds, normal) if not form]
+  if wordless and tokens.holds(tokens.joined(prediction, cased=True), wordless):
     return 1.0
   return float(not text and _stated(prediction, golds, style))
 
@@ -166,8 +166,8 @@ def _tuple(golds: Sequence[str]) -> tuple[str, ...]:
 
 def _stated(prediction: str, golds: tuple[str, ...], style: str) -> bool:
   """Whether the prediction, which normalises to nothing, equals a gold that does, in what is left before that."""
-  said = kept(prediction, style)
-  return bool(said) and any(said == kept(gold, style) and not normalize(gold, style) for gold in golds)
+  answer = kept(prediction, style)
+  return bool(answer) and any(answer == kept(gold, style) and not normalize(gold, style) for gold in golds)
 
 
 @functools.lru_cache(maxsize=64)  # F1 and `overlap` of one answer
@@ -175,20 +175,20 @@ def _best(prediction: str, golds: tuple[str, ...], style: str, unit: str, yes_no
   """(highest F1, position of its gold); (0, 0) without any. See `f1`."""
   if unit not in UNITS:
     raise ValueError(f"unit={unit!r}: F1 counts 'word', 'char' or 'word_set'.")
-  ours = normalize(prediction, style)
-  if not ours:
+  answer = normalize(prediction, style)
+  if not answer:
     return float(_stated(prediction, golds, style)), 0
   if prediction in golds:  # before any gold is normalised
     return 1.0, golds.index(prediction)
   normal = normalize_all(golds, style)
-  if ours in normal:
-    return 1.0, normal.index(ours)
-  score, best, place = _scorer(ours, unit), 0.0, 0
-  for number, theirs in enumerate(normal):
-    if yes_no_rule and (ours in YES_NO or theirs in YES_NO):
+  if answer in normal:
+    return 1.0, normal.index(answer)
+  score, best, place = _scorer(answer, unit), 0.0, 0
+  for number, gold in enumerate(normal):
+    if yes_no_rule and (answer in YES_NO or gold in YES_NO):
       continue
-    if theirs and (found := score(theirs, best)) > best:
-      best, place = found, number
+    if gold and (value := score(gold, best)) > best:
+      best, place = value, number
   return best, place
 
 
@@ -196,45 +196,45 @@ def _units(text: str, unit: str) -> Sequence[str] | frozenset[str]:
   return text if unit == "char" else frozenset(text.split()) if unit == "word_set" else text.split()
 
 
-def _scorer(ours: str, unit: str) -> Callable[[str, float], float]:
+def _scorer(answer: str, unit: str) -> Callable[[str, float], float]:
   """(normalised gold, best so far) → F1, or 0 where it cannot be better than that.
 
   The prediction's units are counted once, whatever the number of golds.
   """
   if unit == "word_set":
-    named = frozenset(ours.split())
+    answer_words = frozenset(answer.split())
 
-    def of_sets(theirs: str, best: float) -> float:
-      others = frozenset(theirs.split())
-      common = len(named & others)
-      return 2.0 * common / (len(named) + len(others)) if common else 0.0
+    def of_sets(gold: str, best: float) -> float:
+      gold_words = frozenset(gold.split())
+      common = len(answer_words & gold_words)
+      return 2.0 * common / (len(answer_words) + len(gold_words)) if common else 0.0
 
     return of_sets
   if unit == "char":
 
-    def of_characters(theirs: str, best: float) -> float:
-      shorter, rest = (ours, theirs) if len(ours) < len(theirs) else (theirs, ours)
-      length, both = len(rest), len(ours) + len(theirs)
-      if 2 * len(shorter) <= best * both:  # no more characters are shared than the shorter text has
+    def of_characters(gold: str, best: float) -> float:
+      shorter, rest = (answer, gold) if len(answer) < len(gold) else (gold, answer)
+      length, size_sum = len(rest), len(answer) + len(gold)
+      if 2 * len(shorter) <= best * size_sum:  # no more characters are shared than the shorter text has
         return 0.0
-      for one in shorter:
-        rest = rest.replace(one, "", 1)
-      return 2.0 * (length - len(rest)) / both
+      for letter in shorter:
+        rest = rest.replace(letter, "", 1)
+      return 2.0 * (length - len(rest)) / size_sum
 
     return of_characters
-  units = ours.split()
-  size, counts, known = len(units), tuple(collections.Counter(units).items()), frozenset(units)
+  units = answer.split()
+  size, counts, distinct = len(units), tuple(collections.Counter(units).items()), frozenset(units)
 
-  def of_words(theirs: str, best: float) -> float:
-    others = theirs.split()
-    both = size + len(others)
+  def of_words(gold: str, best: float) -> float:
+    gold_words = gold.split()
+    size_sum = size + len(gold_words)
     # Most golds share no word with the answer, and none shares more than the shorter text has.
-    if 2 * min(size, len(others)) <= best * both or known.isdisjoint(others):
+    if 2 * min(size, len(gold_words)) <= best * size_sum or distinct.isdisjoint(gold_words):
       return 0.0
     overlap = 0
-    for one, count in counts:
-      there = others.count(one)
-      overlap += there if there < count else count
-    return 2.0 * overlap / both
+    for word, count in counts:
+      occurrences = gold_words.count(word)
+      overlap += occurrences if occurrences < count else count
+    return 2.0 * overlap / size_sum
 
   return of_words

@@ -55,8 +55,8 @@ def recall(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) 
     ValueError: k is below 1.
   """
   _at_least_one(k)
-  wanted = {name for name, grade in relevance.items() if grade > 0}
-  return len(wanted & set(ranked[:k])) / len(wanted) if wanted else None
+  relevant = {name for name, grade in relevance.items() if grade > 0}
+  return len(relevant & set(ranked[:k])) / len(relevant) if relevant else None
 
 
 def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) -> float | None:
@@ -75,12 +75,12 @@ def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int | float],
 
 def average_precision(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) -> float:
   """The sum of the precisions at the ranks of relevant passages among the first k, over the number of relevant ones."""
-  wanted, hits, total = {name for name, grade in relevance.items() if grade > 0}, 0, 0.0
+  relevant, hits, total = {name for name, grade in relevance.items() if grade > 0}, 0, 0.0
   for rank, name in enumerate(ranked[:k], 1):
-    if name in wanted:
+    if name in relevant:
       hits += 1
       total += hits / rank
-  return total / len(wanted) if wanted else 0.0
+  return total / len(relevant) if relevant else 0.0
 
 
 def precision(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) -> float:
@@ -131,8 +131,8 @@ def measured(run: Run, judgements: Judgements, names: Sequence[str] = MEASURES) 
 
 def means(run: Run, judgements: Judgements, names: Sequence[str] = MEASURES) -> dict[str, float]:
   """{measure: mean over the judged queries}. See `measured`; 0 without judged queries."""
-  found = measured(run, judgements, names)
-  return {name: sum(values.values()) / max(len(values), 1) for name, values in found.items()}
+  scores = measured(run, judgements, names)
+  return {name: sum(values.values()) / max(len(values), 1) for name, values in scores.items()}
 
 
 _SCORERS: dict[str, Callable[..., float | None]] = {

@@ -14,8 +14,8 @@ Searches = Sequence[tuple[str, Collection[str]]]  # (query, ids of the passages 
 
 def in_row(row: Mapping[str, Any]) -> tuple[Searches, Collection[str] | None]:
   """(its executed searches, ids of the gold passages) of an episode's row (`store.episodes.row`)."""
-  found = [segment for segment in row["segments"] if segment.get("found") is not None]
-  return [(s.get("query") or "", [passage["id"] for passage in s["found"]]) for s in found], row.get("gold_ids")
+  searches = [segment for segment in row["segments"] if segment.get("found") is not None]
+  return [(s.get("query") or "", [passage["id"] for passage in s["found"]]) for s in searches], row.get("gold_ids")
 
 
 def verdicts(searches: Searches, golds: Collection[str] | None) -> list[str]:
@@ -24,20 +24,20 @@ def verdicts(searches: Searches, golds: Collection[str] | None) -> list[str]:
   "repeat": the query was asked before (`queries.plain`). "gold": it returned a gold passage not yet shown.
   "no gold": it returned none. "unknown": no repeat, and the gold passages are not known (None).
   """
-  asked, shown, result = set(), set(), []
-  for query, brought in searches:
+  past_queries, past_ids, result = set(), set(), []
+  for query, ids in searches:
     query = queries.plain(query)
-    new = set(brought) & set(golds or ()) - shown
-    result.append(REPEAT if query in asked else UNKNOWN if golds is None else NEW_GOLD if new else NO_GOLD)
-    asked.add(query)
-    shown.update(brought)
+    new = set(ids) & set(golds or ()) - past_ids
+    result.append(REPEAT if query in past_queries else UNKNOWN if golds is None else NEW_GOLD if new else NO_GOLD)
+    past_queries.add(query)
+    past_ids.update(ids)
   return result
 
 
 def repeated_searches(searches: Searches) -> int:
   """Number of searches whose query has the same words as an earlier one, in any order, without articles and marks."""
-  asked = [frozenset(normalize(queries.plain(query), STYLE).split()) for query, _ in searches]
-  return len(asked) - len(set(asked))
+  word_sets = [frozenset(normalize(queries.plain(query), STYLE).split()) for query, _ in searches]
+  return len(word_sets) - len(set(word_sets))
 
 
 def stale_searches(searches: Searches) -> int:
@@ -45,11 +45,11 @@ def stale_searches(searches: Searches) -> int:
 
   Unlike `wasted_searches`, it needs no gold passages.
   """
-  shown: set[str] = set()
+  past_ids: set[str] = set()
   stale = 0
-  for _, brought in searches:
-    stale += bool(brought) and shown.issuperset(brought)
-    shown.update(brought)
+  for _, ids in searches:
+    stale += bool(ids) and past_ids.issuperset(ids)
+    past_ids.update(ids)
   return stale
 
 

@@ -53,7 +53,7 @@ def cohen_kappas(a: Values, b: Values, times: np.ndarray) -> np.ndarray:
     raise ValueError(f"two raters' labels of the same items are needed, these are {len(a)} and {len(b)}.")
   votes = label_counts(list(zip(a, b)))
   labels = list(dict.fromkeys([*a, *b]))
-  first, second = (np.asarray([[said == label for label in labels] for said in rater], float) for rater in (a, b))
+  first, second = (np.asarray([[rating == label for label in labels] for rating in rater], float) for rater in (a, b))
   total = times.sum(axis=1, keepdims=True)
   expected = (times @ first / total * (times @ second / total)).sum(axis=1)
   return _beyond_chance(agreement(votes, times), expected)
@@ -96,10 +96,10 @@ def agreement(counts: Values, times: np.ndarray) -> np.ndarray:
   return times @ ((table * (table - 1)).sum(axis=1) / (raters * (raters - 1))) / times.sum(axis=1)
 
 
-def label_counts(said: Sequence[Sequence]) -> np.ndarray:
-  """[I, L]: how many raters give item i the label l; `said` holds the raters' labels of each item."""
-  labels = list(dict.fromkeys(label for item in said for label in item))
-  return np.asarray([[list(item).count(label) for label in labels] for item in said], np.float64)
+def label_counts(ratings: Sequence[Sequence]) -> np.ndarray:
+  """[I, L]: how many raters give item i the label l; `ratings` holds the raters' labels of each item."""
+  labels = list(dict.fromkeys(label for item in ratings for label in item))
+  return np.asarray([[list(item).count(label) for label in labels] for item in ratings], np.float64)
 
 
 def _of_raters(counts: Values) -> np.ndarray:
@@ -135,8 +135,8 @@ def brier(confidences: Values, outcomes: Values) -> float:
 
   Source: Brier, "Verification of forecasts expressed in terms of probability" (1950).
   """
-  said, right = _answers(confidences, outcomes)
-  return float(np.square(said - right).mean())
+  p, y = _answers(confidences, outcomes)
+  return float(np.square(p - y).mean())
 
 
 def calibration_error(confidences: Values, outcomes: Values, *, bins: int = 10) -> float:
@@ -153,12 +153,12 @@ def calibration_error(confidences: Values, outcomes: Values, *, bins: int = 10) 
 
 
 def _answers(confidences: Values, outcomes: Values) -> tuple[np.ndarray, np.ndarray]:
-  said, right = np.asarray(confidences, np.float64), np.asarray(outcomes, np.float64)
-  if said.shape != right.shape or said.ndim != 1 or not said.size:
-    raise ValueError(f"a confidence and an outcome per answer are needed, these are {said.shape} and {right.shape}.")
-  if np.any((said < 0) | (said > 1) | (right < 0) | (right > 1)):
+  p, y = np.asarray(confidences, np.float64), np.asarray(outcomes, np.float64)
+  if p.shape != y.shape or p.ndim != 1 or not p.size:
+    raise ValueError(f"a confidence and an outcome per answer are needed, these are {p.shape} and {y.shape}.")
+  if np.any((p < 0) | (p > 1) | (y < 0) | (y > 1)):
     raise ValueError("confidences and outcomes must be between 0 and 1: pass probabilities, not log-probabilities.")
-  return said, right
+  return p, y
 
 
 # ---- paired tests ----------------------------------------------------------------------------------------------------
@@ -310,10 +310,10 @@ def seeds_interval(
   _check(level)
   # [resamples, runs of both]: each run's mean over the drawn questions
   means = resampled_means(np.concatenate([x, y]).T, resamples=resamples, seed=seed)
-  ours = run_weights(len(x), resamples=resamples, seed=seed + 1)
-  theirs = run_weights(len(y), resamples=resamples, seed=seed + 2)
-  drawn = (means[:, : len(x)] * ours).sum(axis=1) - (means[:, len(x) :] * theirs).sum(axis=1)
-  return float(x.mean() - y.mean()), *_percentiles(drawn, level)
+  x_weights = run_weights(len(x), resamples=resamples, seed=seed + 1)
+  y_weights = run_weights(len(y), resamples=resamples, seed=seed + 2)
+  differences = (means[:, : len(x)] * x_weights).sum(axis=1) - (means[:, len(x) :] * y_weights).sum(axis=1)
+  return float(x.mean() - y.mean()), *_percentiles(differences, level)
 
 
 def _check(level: float) -> None:
@@ -321,8 +321,8 @@ def _check(level: float) -> None:
     raise ValueError(f"level={level}: it must be between 0 and 1.")
 
 
-def _percentiles(drawn: np.ndarray, level: float) -> tuple[float, float]:
-  low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+def _percentiles(draws: np.ndarray, level: float) -> tuple[float, float]:
+  low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
   return float(low), float(high)
 
 
@@ -341,17 +341,17 @@ def resampled_means(rows: np.ndarray, *, resamples: int, seed: int) -> np.ndarra
   distinct, counts = np.unique(rows, axis=0, return_counts=True)
   if 16 * len(distinct) <= rows.size:  # then drawing the number of each different row is faster than drawing each item
     return scipy.stats.multinomial.rvs(size, counts / size, size=resamples, random_state=seed) @ distinct / size
-  batch, how = max(1, BATCH // rows.size), dict(method="percentile", axis=0, rng=seed)
-  found = scipy.stats.bootstrap((rows,), np.mean, n_resamples=resamples, batch=batch, **how)
-  return np.moveaxis(found.bootstrap_distribution, -1, 0)
+  batch, options = max(1, BATCH // rows.size), dict(method="percentile", axis=0, rng=seed)
+  result = scipy.stats.bootstrap((rows,), np.mean, n_resamples=resamples, batch=batch, **options)
+  return np.moveaxis(result.bootstrap_distribution, -1, 0)
 
 
 def run_weights(runs: int, *, resamples: int, seed: int) -> np.ndarray:
   """[resamples, runs] weights of the runs in the mean of runs - 1 drawn runs; a single run has weight 1."""
   if runs == 1:
     return np.ones((1, 1))
-  drawn = scipy.stats.multinomial.rvs(runs - 1, np.full(runs, 1 / runs), size=resamples, random_state=seed)
-  return drawn / (runs - 1)
+  counts = scipy.stats.multinomial.rvs(runs - 1, np.full(runs, 1 / runs), size=resamples, random_state=seed)
+  return counts / (runs - 1)
 
 
 def signed_sums(values: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
@@ -366,6 +366,6 @@ def signed_sums(values: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
   octets = scipy.stats.randint(0, 256)
   octets.random_state = seed
   for start in range(0, resamples, batch := max(1, BATCH // size)):
-    drawn = octets.rvs((min(batch, resamples - start), -(-size // 8))).astype(np.uint8)
-    sums.append(2 * np.unpackbits(drawn, axis=1, count=size) @ values - values.sum())
+    bits = octets.rvs((min(batch, resamples - start), -(-size // 8))).astype(np.uint8)
+    sums.append(2 * np.unpackbits(bits, axis=1, count=size) @ values - values.sum())
   return np.concatenate(sums)

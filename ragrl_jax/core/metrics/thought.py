@@ -20,13 +20,13 @@ def kinds(text: str, query: str | None, answer: str | None) -> np.ndarray:
     query: of the search that it asked for, which is where it is last in the text; None without one.
     answer: its answer, where it is last; None without one.
   """
-  found = np.full(len(text), 1, np.int8)
-  for kind, said in ((2, query), (3, answer)):
-    if said and (start := text.rfind(said)) >= 0:
-      found[start : start + len(said)] = kind
+  result = np.full(len(text), 1, np.int8)
+  for kind, part in ((2, query), (3, answer)):
+    if part and (start := text.rfind(part)) >= 0:
+      result[start : start + len(part)] = kind
   for tag in _TAG.finditer(text):
-    found[slice(*tag.span())] = 0
-  return found
+    result[slice(*tag.span())] = 0
+  return result
 
 
 def repeated(turns: Sequence[str]) -> tuple[float | None, float | None]:
@@ -35,17 +35,17 @@ def repeated(turns: Sequence[str]) -> tuple[float | None, float | None]:
   A share is of all the turns, and of all but the first one; None if these have no GRAM words in a row.
   """
   before: set[tuple[str, ...]] = set()
-  within, between, of, later = 0, 0, 0, 0
+  within, between, grams_seen, later = 0, 0, 0, 0
   for number, text in enumerate(turns):
-    said = [word.lower() for word in tokens.words(text)]
-    grams = list(zip(*(said[start:] for start in range(GRAM))))
-    of += len(grams)
+    words = [word.lower() for word in tokens.words(text)]
+    grams = list(zip(*(words[start:] for start in range(GRAM))))
+    grams_seen += len(grams)
     within += len(grams) - len(set(grams))
     if number:
       later += len(grams)
       between += sum(gram in before for gram in grams)
     before.update(grams)
-  return (within / of if of else None), (between / later if later else None)
+  return (within / grams_seen if grams_seen else None), (between / later if later else None)
 
 
 def broken(text: str) -> bool:

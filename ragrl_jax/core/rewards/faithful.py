@@ -29,14 +29,14 @@ def share(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> fl
   Raises:
     ValueError: the number of verdicts is not that of the complete pairs, or a verdict is outside [0, 1].
   """
-  asked = whole(pairs)
-  if not asked:
+  complete = whole(pairs)
+  if not complete:
     return 0.0
   if verdicts is None:
     return None
-  _check(asked, verdicts)
-  known = [verdict for verdict in verdicts if verdict is not None]
-  return float(sum(known)) / len(pairs) if len(known) == len(verdicts) else None
+  _check(complete, verdicts)
+  scores = [verdict for verdict in verdicts if verdict is not None]
+  return float(sum(scores)) / len(pairs) if len(scores) == len(verdicts) else None
 
 
 def pooled(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> tuple[float, int]:
@@ -63,9 +63,9 @@ def states(premise: str | None, claim: str | None, *, words: bool = False) -> fl
 
   Source: VERITAS (sec. 3.3) calls it Sub-EM; whole words are ours.
   """
-  if premise is None or claim is None or not (said := normalize(claim, "squad")):
+  if premise is None or claim is None or not (text := normalize(claim, "squad")):
     return 0.0
-  return float(f" {said} " in f" {normalize(premise, 'squad')} ") if words else qa.cover_em(premise, (claim,))
+  return float(f" {text} " in f" {normalize(premise, 'squad')} ") if words else qa.cover_em(premise, (claim,))
 
 
 def copied(premise: str | None, claim: str | None) -> bool:
@@ -73,9 +73,9 @@ def copied(premise: str | None, claim: str | None) -> bool:
   return states(forms.typed(premise or ""), forms.typed(claim or ""), words=True) == 1.0
 
 
-def _check(asked: Sequence[tuple[str, str]], verdicts: Sequence[Number | None]) -> None:
-  if len(verdicts) != len(asked):
-    raise ValueError(f"{len(verdicts)} verdicts for {len(asked)} (premise, claim) pairs: they are not of this episode.")
-  known = [verdict for verdict in verdicts if verdict is not None]
-  if not all(0.0 <= verdict <= 1.0 for verdict in known):
-    raise ValueError(f"verdicts {known}: each must be from 0 to 1.")
+def _check(pairs: Sequence[tuple[str, str]], verdicts: Sequence[Number | None]) -> None:
+  if len(verdicts) != len(pairs):
+    raise ValueError(f"{len(verdicts)} verdicts for {len(pairs)} (premise, claim) pairs: they are not of this episode.")
+  scores = [verdict for verdict in verdicts if verdict is not None]
+  if not all(0.0 <= verdict <= 1.0 for verdict in scores):
+    raise ValueError(f"verdicts {scores}: each must be from 0 to 1.")

@@ -48,7 +48,7 @@ def is_keywords(query: str, titles: Sequence[str] = (), *, max_words: int = 12, 
 def names_in(question: str) -> list[str]:
   """Runs of two or more capitalised words in a question, except at its start: names, perhaps titles."""
   question = forms.typed(question)
-  return [found.group() for found in _NAME.finditer(question) if question[: found.start()].strip()]
+  return [match.group() for match in _NAME.finditer(question) if question[: match.start()].strip()]
 
 
 def _whole(text: str) -> str:
@@ -61,13 +61,13 @@ def _words(text: str) -> list[str]:
 
 def _without(words: list[str], titles: Sequence[list[str]]) -> list[str]:
   """The words that are not part of a complete title."""
-  inside: set[int] = set()
+  in_titles: set[int] = set()
   for title in titles:
     size = len(title)
     for at in range(len(words) - size + 1) if size > 1 else ():  # a title of one word would excuse every "who"
       if words[at : at + size] == title:
-        inside.update(range(at, at + size))
-  return [word for place, word in enumerate(words) if place not in inside]
+        in_titles.update(range(at, at + size))
+  return [word for place, word in enumerate(words) if place not in in_titles]
 
 
 # Rules for a single query and known titles, by name.

@@ -51,8 +51,8 @@ def whole_words(quote: str, contexts: Sequence[str], least: int) -> bool:
   quote = plain(quote)
   if not quote or words(quote) < least:
     return False
-  found, size = re.compile(f"(?={re.escape(quote)})"), len(quote)
-  places = ((text, one.start()) for text in _collapsed(tuple(contexts)) for one in found.finditer(text))
+  pattern, size = re.compile(f"(?={re.escape(quote)})"), len(quote)
+  places = ((text, match.start()) for text in _collapsed(tuple(contexts)) for match in pattern.finditer(text))
   return any(not (tokens.cuts(text, at) or tokens.cuts(text, at + size)) for text, at in places)
 
 
@@ -94,11 +94,11 @@ def soft(quote: str, context: str, threshold: float = SOFT) -> bool:
   rare = vars(matcher)["b2j"]  # character → its places in the quote; the type stubs of difflib lack it
   blocks = np.minimum(1 + total - 2 * matched, 1 + sum(map(len, rare.values())))
   windows = np.flatnonzero(matched <= np.minimum(ends - starts, len(quote)))
-  for keys, wanted, span in (
+  for keys, least, span in (
     (indexed.letters, matched, _codes(quote)),
     (indexed.pairs, matched - blocks, _pairs(_codes(quote))),
   ):
-    windows = _sharing(keys, span, starts, ends - (indexed.pairs is keys), wanted, windows)
+    windows = _sharing(keys, span, starts, ends - (indexed.pairs is keys), least, windows)
   if len(quote) >= JUNK_FROM and len(windows):
     reach = _reach(_codes(quote), rare, indexed.letters, starts[windows], ends[windows], matched[windows])
     likely = reach >= matched[windows]
@@ -143,40 +143,40 @@ def _pairs(codes: np.ndarray) -> np.ndarray:
   return codes[:-1] << 21 | codes[1:]
 
 
-def _sharing(keys, span, starts, ends, wanted, windows) -> np.ndarray:
-  """The windows that share at least `wanted` keys with the span, as multisets."""
+def _sharing(keys, span, starts, ends, least, windows) -> np.ndarray:
+  """The windows that share at least `least` keys with the span, as multisets."""
   if not len(windows) or not len(keys):
     return windows
   kinds, counts = np.unique(span, return_counts=True)
   # First without multiplicity: one pass over the context leaves few windows of a short quote.
   place = np.searchsorted(kinds, keys)
   place[place == len(kinds)] = 0
-  known = kinds[place] == keys if len(kinds) else np.zeros(len(keys), bool)
-  hits = np.concatenate(([0], np.cumsum(known)))
-  windows = windows[hits[ends[windows]] - hits[starts[windows]] >= wanted[windows]]
+  hit = kinds[place] == keys if len(kinds) else np.zeros(len(keys), bool)
+  hits = np.concatenate(([0], np.cumsum(hit)))
+  windows = windows[hits[ends[windows]] - hits[starts[windows]] >= least[windows]]
   if not len(windows):
     return windows
   shared = np.zeros(len(windows), np.int64)
   begin, end = starts[windows], ends[windows]
   for number, count in enumerate(counts):
-    at = np.flatnonzero(known & (place == number))
+    at = np.flatnonzero(hit & (place == number))
     shared += np.minimum(np.searchsorted(at, end) - np.searchsorted(at, begin), count)
-  return windows[shared >= wanted[windows]]
+  return windows[shared >= least[windows]]
 
 
-def _reach(quote, rare, text, starts, ends, wanted) -> np.ndarray:
+def _reach(quote, rare, text, starts, ends, least) -> np.ndarray:
   """For each window, an upper bound on the number of the quote's characters in difflib's blocks.
 
   A block is either the common prefix, or the stretch of agreement around a position where both texts have the same rare
   (not popular) character. So all matched characters lie in the prefix or in such stretches. Matches keep their order.
   So a block that is d characters further right in the window than in the quote leaves d characters of the window
-  unmatched, or −d of the quote. As `wanted` characters must match, this bounds d.
+  unmatched, or −d of the quote. As `least` characters must match, this bounds d.
 
   Args:
     quote, text: character codes.
     rare: character → its positions in the quote.
     starts, ends: positions of the windows in the text.
-    wanted: number of characters of each window that must match; the bound is valid only for windows with so many.
+    least: number of characters of each window that must match; the bound is valid only for windows with so many.
   """
   at, place = _stretches(quote, rare, text)
   if at is None or place is None:
@@ -184,8 +184,8 @@ def _reach(quote, rare, text, starts, ends, wanted) -> np.ndarray:
   offset = place - at
   order = np.argsort(offset, kind="stable")
   at, place, offset = at[order], place[order], offset[order]
-  low = np.searchsorted(offset, starts - (len(quote) - wanted))
-  high = np.searchsorted(offset, ends - wanted, "right")
+  low = np.searchsorted(offset, starts - (len(quote) - least))
+  high = np.searchsorted(offset, ends - least, "right")
   reach = np.zeros(len(starts), np.int64)
   for window, (begin, end) in enumerate(zip(low, high)):
     inside = (place[begin:end] >= starts[window]) & (place[begin:end] < ends[window])
@@ -206,23 +206,23 @@ def _stretches(quote, rare, text):
   (None, None) if there are more than MOST_ANCHORS.
   """
   anchors = [(np.asarray(places), np.flatnonzero(text == ord(letter))) for letter, places in rare.items()]
-  if sum(len(places) * len(there) for places, there in anchors) > MOST_ANCHORS:
+  if sum(len(places) * len(text_at) for places, text_at in anchors) > MOST_ANCHORS:
     return None, None
   none = np.zeros(0, np.int64)
-  at = np.concatenate([none, *(np.repeat(places, len(there)) for places, there in anchors)])
-  place = np.concatenate([none, *(np.tile(there, len(places)) for places, there in anchors)])
-  known = np.sort(np.concatenate([none, *(places for places, _ in anchors)]))
-  bounds = np.concatenate(([-1], known, [len(quote)]))
-  found = [(at, place)]
+  at = np.concatenate([none, *(np.repeat(places, len(text_at)) for places, text_at in anchors)])
+  place = np.concatenate([none, *(np.tile(text_at, len(places)) for places, text_at in anchors)])
+  rare_at = np.sort(np.concatenate([none, *(places for places, _ in anchors)]))
+  bounds = np.concatenate(([-1], rare_at, [len(quote)]))
+  pairs = [(at, place)]
   for step, stop in (
-    (1, bounds[np.searchsorted(known, at, "right") + 1]),
-    (-1, bounds[np.searchsorted(known, at, "left")]),
+    (1, bounds[np.searchsorted(rare_at, at, "right") + 1]),
+    (-1, bounds[np.searchsorted(rare_at, at, "left")]),
   ):
-    here, there = at, place
-    while len(here):  # up to the quote's next rare character, which has stretches of its own
-      here, there = here + step, there + step
-      on = np.flatnonzero((here != stop) & (there >= 0) & (there < len(text)))
-      on = on[quote[here[on]] == text[there[on]]]
-      here, there, stop = here[on], there[on], stop[on]
-      found.append((here, there))
-  return tuple(np.concatenate(parts) for parts in zip(*found))
+    quote_at, text_at = at, place
+    while len(quote_at):  # up to the quote's next rare character, which has stretches of its own
+      quote_at, text_at = quote_at + step, text_at + step
+      on = np.flatnonzero((quote_at != stop) & (text_at >= 0) & (text_at < len(text)))
+      on = on[quote[quote_at[on]] == text[text_at[on]]]
+      quote_at, text_at, stop = quote_at[on], text_at[on], stop[on]
+      pairs.append((quote_at, text_at))
+  return tuple(np.concatenate(parts) for parts in zip(*pairs))

@@ -24,7 +24,7 @@ def composed(text: str) -> str:
   if text.isascii():
     return text
   if _PRESENTED.search(text):
-    text = _PRESENTED.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
+    text = _PRESENTED.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
   return unicodedata.normalize("NFC", text)
 
 

@@ -61,8 +61,8 @@ def last(text: str, names: str | Sequence[str]) -> Pair | None:
     end, opening = text.find(closing), f"<{names}>"
     start = text.rfind(opening, 0, end) if end >= 0 else -1
     return None if start < 0 else Pair(names, text[start + len(opening) : end], start, end + len(closing))
-  found = pairs(text, names)
-  return found[-1] if found else None
+  tag_pairs = pairs(text, names)
+  return tag_pairs[-1] if tag_pairs else None
 
 
 def outer(text: str, names: str | Sequence[str]) -> list[Pair]:
@@ -120,16 +120,16 @@ def sections(text: str, names: Sequence[str]) -> list[Pair] | None:
 
   A body must not contain a tag of any of the names.
   """
-  found, at, opened = [], 0, None
+  result, at, opening = [], 0, None
   for tag in _pattern(tuple(names)).finditer(text):
     closing, name = tag.groups()
     if not closing:
-      if opened is not None or text[at : tag.start()].strip():
+      if opening is not None or text[at : tag.start()].strip():
         return None
-      opened = tag
+      opening = tag
     else:
-      if opened is None or opened.group(2) != name:
+      if opening is None or opening.group(2) != name:
         return None
-      found.append(Pair(name, text[opened.end() : tag.start()], opened.start(), tag.end()))
-      opened, at = None, tag.end()
-  return None if opened is not None or text[at:].strip() else found
+      result.append(Pair(name, text[opening.end() : tag.start()], opening.start(), tag.end()))
+      opening, at = None, tag.end()
+  return None if opening is not None or text[at:].strip() else result

@@ -33,8 +33,8 @@ def members(*kinds: str) -> str:
 @functools.cache
 def pattern(text: str) -> re.Pattern:
   """A pattern in which MARKS, SIGNS, CJK and UNSPACED stand for parts of brackets."""
-  known = dict(MARKS=members("M"), SIGNS=members("P", "S"), UNSPACED=UNSPACED, CJK=CJK)
-  return re.compile(re.sub("|".join(known), lambda found: known[found[0]], text))
+  classes = dict(MARKS=members("M"), SIGNS=members("P", "S"), UNSPACED=UNSPACED, CJK=CJK)
+  return re.compile(re.sub("|".join(classes), lambda match: classes[match[0]], text))
 
 
 def joined(text: str, *, cased: bool = False) -> str:
@@ -46,10 +46,10 @@ def joined(text: str, *, cased: bool = False) -> str:
   Source: SimpleTokenizer of DPR's evaluation (arXiv 2004.04906).
   """
   if text.isascii():
-    found = _ASCII_TOKEN.findall(text)
+    matches = _ASCII_TOKEN.findall(text)
   else:  # \w includes the underscore, which is a sign
-    found = pattern(r"[\wMARKS]+|[SIGNS]").findall(unicodedata.normalize("NFD", text).replace("_", " _ "))
-  return " ".join(found) if cased else " ".join(found).lower()
+    matches = pattern(r"[\wMARKS]+|[SIGNS]").findall(unicodedata.normalize("NFD", text).replace("_", " _ "))
+  return " ".join(matches) if cased else " ".join(matches).lower()
 
 
 def holds(text: str, phrases: Iterable[str]) -> bool:

@@ -32,7 +32,7 @@ MAX_TOKENS = flags.DEFINE_integer("max_tokens", 1024, "Most tokens per answer.",
 
 
 def reason(examples):
-  """The transcripts with the backbone's reasoning, and the number of questions by fate."""
+  """The transcripts with the backbone's reasoning, and the number of questions by status."""
   model = client.Client(URL.value, MODEL.value, key=os.environ.get("BACKBONE_KEY", ""))
   sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
   backbone = client.CachedClient(model, ANSWERS.value, sampling=sampling)
@@ -53,6 +53,6 @@ def main():
     writers.write_examples(OUT.value, examples, turns=scripts.answer_directly(examples))
     print(OUT.value)
   else:
-    kept, fates = reason(examples)
+    kept, counts = reason(examples)
     writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
-    generation.report(fates, OUT.value)
+    generation.report(counts, OUT.value)

@@ -68,7 +68,7 @@ async def transcripts(
 async def transcript(
   example: Example, reasoner: Chat, inserter: Chat, reason: wording.Wording, insert: wording.Wording
 ):
-  """(fate, turns or None) of one example."""
+  """(status, turns or None) of one example."""
   facts = list(dict.fromkeys(quotes.collapse(passages.neutral(sentence)) for _, sentence in example.evidence))
   context = Prompt().context(example)
   if not facts or not all(quotes.exact(fact, context) for fact in facts):

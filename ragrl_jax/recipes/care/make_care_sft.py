@@ -55,6 +55,6 @@ def main():
   reasoner = model(REASONER_URL.value, REASONER_MODEL.value, "REASONER_KEY")
   inserter = model(INSERTER_URL.value, INSERTER_MODEL.value, "INSERTER_KEY")
   make = functools.partial(generate.transcripts, words=words)
-  kept, fates = generation.ask(make, examples, reasoner, inserter)
+  kept, counts = generation.ask(make, examples, reasoner, inserter)
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
-  generation.report(fates, OUT.value)
+  generation.report(counts, OUT.value)

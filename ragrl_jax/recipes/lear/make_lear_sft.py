@@ -39,7 +39,7 @@ MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Most tokens per answer, i
 
 
 def teach(examples):
-  """The teacher's transcripts, and the number of questions by fate."""
+  """The teacher's transcripts, and the number of questions by status."""
   model = client.Client(URL.value, MODEL.value, key=os.environ.get("TEACHER_KEY", ""))
   teacher = client.CachedClient(model, ANSWERS.value, sampling=dict(max_tokens=MAX_TOKENS.value))
   make = functools.partial(sft_data.taught, instructions=WORDING.value)
@@ -68,8 +68,8 @@ def main():
     writers.write_examples(files[0], kept)
     print(f"{len(kept)} of {len(examples)}: {files[0]}")
     return
-  kept, fates = teach(examples)
+  kept, counts = teach(examples)
   for file, reply in zip(files, sft_data.ARMS.values(), strict=True):
     turns = [sft_data.arm(turns, reply) for _, turns in kept]
     writers.write_examples(file, [example for example, _ in kept], turns=turns)
-  generation.report(fates, out)
+  generation.report(counts, out)
