@@ -83,7 +83,7 @@ def lengths(episodes, shares, rows):
     zeros = np.zeros(len(tokens), np.float32)
     items.append(packing.Item(tokens, np.arange(len(tokens)) >= len(e["prompt"]), zeros, zeros, e["group"]))
   sharing = row_layout.Sharing() if shares else None
-  chosen = row_layout.chosen([items], rows=rows, sharing=sharing)
+  chosen = row_layout.choose([items], rows=rows, sharing=sharing)
   blocks = packing.pack_items(items, rows=rows, lengths=chosen, sharing=sharing).blocks
   full = lambda b: b.segment_ids > 0 if b.until is None else b.until > 0
   tokens, places = sum(int(full(b).sum()) for b in blocks), sum(b.tokens.size for b in blocks)

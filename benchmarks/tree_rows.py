@@ -50,7 +50,7 @@ def main():
   kinds = {"apart": None, "one level": row_layout.Sharing(deep=False), "trees": row_layout.Sharing()}
   how = {}
   for kind, sharing in kinds.items():
-    lengths = row_layout.chosen([*steps.values()], rows=args.rows, sharing=sharing)
+    lengths = row_layout.choose([*steps.values()], rows=args.rows, sharing=sharing)
     how[kind] = dict(rows=args.rows, lengths=lengths, sharing=sharing)
   print(f"{'step':>6s}  {'rows':10s}{'lengths':>14s}{'tokens':>9s}{'places':>9s}{'seconds':>9s}")
   for number, some in steps.items():

@@ -304,7 +304,7 @@ class ToolFailed(RuntimeError):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Told:
+class TeacherRows:
   """The rows of a `Batch` once more, as its teacher reads them: [R, S], with prompts that the policy does not see.
 
   Attributes:

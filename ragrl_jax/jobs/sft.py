@@ -200,8 +200,8 @@ def tokenised(
 
 
 def row_lengths(config: settings.Settings, mesh, steps: Sequence[Sequence[Transcript]]) -> tuple[int, ...]:
-  """The row lengths for these transcripts of a few steps; see `row_layout.chosen`."""
-  return row_layout.chosen(
+  """The row lengths for these transcripts of a few steps; see `row_layout.choose`."""
+  return row_layout.choose(
     [items(some) for some in steps],
     rows=config.learner.micro_rows,
     lengths=config.learner.row_lengths,

@@ -37,12 +37,12 @@ def assign(
   """
   masks = [item.loss_mask & (np.arange(len(item.tokens)) > 0) for item in items]
   # The items of an episode are joined into one sequence.
-  episodes = [own for own in by_episode(items) if any(masks[number].any() for number in own)]
-  join = lambda arrays: [np.concatenate([arrays[number] for number in own]) for own in episodes]
+  episodes = [members for members in by_episode(items) if any(masks[number].any() for number in members)]
+  join = lambda arrays: [np.concatenate([arrays[number] for number in members]) for members in episodes]
   on, turns = join(masks), join([item.turns for item in items])
-  earned = [items[own[0]].rewards for own in episodes]
+  earned = [items[members[0]].rewards for members in episodes]
   _check(earned)  # one NaN would spread over its group and, by whitening, over the whole batch
-  gains = [items[own[0]].gains for own in episodes] if settings.informs else []
+  gains = [items[members[0]].gains for members in episodes] if settings.informs else []
   if gains and not settings.compares:
     earned = [reward + np.nan_to_num(gain) for reward, gain in zip(earned, gains)]
   rewards = [_at_last_tokens(*one) for one in zip(earned, turns, on)]
@@ -53,47 +53,47 @@ def assign(
   if settings.compares:
     if settings.credit == "episode":
       earned, turns = [np.asarray([e.sum(dtype=np.float64)]) for e in earned], [np.zeros_like(t) for t in turns]
-    groups = [items[own[0]].group_id for own in episodes]
-    found = _compare(earned, groups, settings)
+    groups = [items[members[0]].group_id for members in episodes]
+    advantages = _compare(earned, groups, settings)
     if gains:
-      found = [a + b for a, b in zip(found, _informed(gains, groups, settings))]
-    found = [np.where(m, a[t], 0.0).astype(np.float32) for a, t, m in zip(found, turns, on)]
+      advantages = [a + b for a, b in zip(advantages, _informed(gains, groups, settings))]
+    advantages = [np.where(m, a[t], 0.0).astype(np.float32) for a, t, m in zip(advantages, turns, on)]
     # Returns to go, undiscounted: rewards 0 0 1 0 2 → 3 3 3 2 2.
     returns = [np.where(m, np.flip(np.cumsum(np.flip(r))), 0.0) for r, m in zip(rewards, on)]
   else:
-    found, returns = _discounted(rewards, on, guesses, settings)
+    advantages, returns = _discounted(rewards, on, guesses, settings)
   if settings.whitens:
-    found = _whitened(found, on)
+    advantages = _whitened(advantages, on)
   cut = lambda arrays: _cut(arrays, episodes, masks)
-  items = [dataclasses.replace(item, advantages=own) for item, own in zip(items, cut(found))]
-  known = [gain for own in gains for gain in own[np.isfinite(own)]]
-  informed = dict(information_gain=float(np.mean(known))) if known else {}
+  items = [dataclasses.replace(item, advantages=array) for item, array in zip(items, cut(advantages))]
+  finite = [gain for turn_gains in gains for gain in turn_gains[np.isfinite(turn_gains)]]
+  informed = dict(information_gain=float(np.mean(finite))) if finite else {}
   return items, cut(returns), _describe(returns, on, guesses) | informed
 
 
 def by_episode(items: Sequence[Item]) -> list[list[int]]:
   """The numbers of each episode's items, in order. Nearly all episodes have one item."""
-  found: dict[Any, list[int]] = {}
+  groups: dict[Any, list[int]] = {}
   for number, item in enumerate(items):
-    found.setdefault(number if item.episode is None else item.episode, []).append(number)
-  return list(found.values())
+    groups.setdefault(number if item.episode is None else item.episode, []).append(number)
+  return list(groups.values())
 
 
-def _at_last_tokens(earned: np.ndarray, turns: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _at_last_tokens(turn_rewards: np.ndarray, turns: np.ndarray, mask: np.ndarray) -> np.ndarray:
   """Each turn's reward at its last trained token, zeros elsewhere."""
   rewards, on = np.zeros(turns.shape, np.float32), np.flatnonzero(mask)
   # Trained tokens of turns 0 0 1 2 2: the last ones are those before which the next one's turn differs.
-  of = turns[on]
-  last = on[[*np.flatnonzero(of[1:] != of[:-1]), -1]]
-  rewards[last] = earned[turns[last]]
+  trained_turns = turns[on]
+  last = on[[*np.flatnonzero(trained_turns[1:] != trained_turns[:-1]), -1]]
+  rewards[last] = turn_rewards[turns[last]]
   return rewards
 
 
 def _cut(arrays: Sequence[np.ndarray], episodes: Sequence[Sequence[int]], like: Sequence[np.ndarray]):
   """The arrays of episodes cut into those of their items; zeros for items of other episodes."""
-  result = [np.zeros(one.shape, np.float32) for one in like]
-  for own, array in zip(episodes, arrays, strict=True):
-    for number in own:
+  result = [np.zeros(x.shape, np.float32) for x in like]
+  for members, array in zip(episodes, arrays, strict=True):
+    for number in members:
       size = len(like[number])
       result[number], array = array[:size], array[size:]
   return result
@@ -117,23 +117,23 @@ def _compare(rewards: Sequence[np.ndarray], group_ids: Sequence[int], settings: 
   padded, counts = np.zeros((rows, columns), np.float32), np.ones(rows, np.int32)
   ids = np.arange(-1, -rows - 1, -1, dtype=np.int32)  # prompts count from 0, so no padding row joins a group
   # `counts` gives the turns of each row; entries beyond it are padding.
-  for i, (earned, group) in enumerate(zip(rewards, group_ids, strict=True)):
-    padded[i, : len(earned)], counts[i], ids[i] = earned, len(earned), group
+  for i, (turn_rewards, group) in enumerate(zip(rewards, group_ids, strict=True)):
+    padded[i, : len(turn_rewards)], counts[i], ids[i] = turn_rewards, len(turn_rewards), group
   s = settings
-  compared = _comparison(s.kind, s.std, s.std_floor, s.eps)(*jax.device_put((padded, counts, ids)))
-  found = jax.device_get(compared)
-  return [found[i, : len(earned)] for i, earned in enumerate(rewards)]
+  on_device = _comparison(s.kind, s.std, s.std_floor, s.eps)(*jax.device_put((padded, counts, ids)))
+  advantages = jax.device_get(on_device)
+  return [advantages[i, : len(turn_rewards)] for i, turn_rewards in enumerate(rewards)]
 
 
 def _informed(gains: Sequence[np.ndarray], group_ids: Sequence[int], settings: AdvantageSettings) -> list[np.ndarray]:
   """For each turn the sum of its gain and later ones, each compared with all gains of the group, as in IGPO."""
-  known = [np.flatnonzero(np.isfinite(own)) for own in gains]
-  each = [own[turn : turn + 1] for own, turns in zip(gains, known) for turn in turns]
-  found = iter(_compare(each, [group for group, turns in zip(group_ids, known) for _ in turns], settings))
-  result = [np.zeros_like(own) for own in gains]
-  for own, turns in zip(result, known):
+  finite = [np.flatnonzero(np.isfinite(turn_gains)) for turn_gains in gains]
+  single = [turn_gains[turn : turn + 1] for turn_gains, turns in zip(gains, finite) for turn in turns]
+  found = iter(_compare(single, [group for group, turns in zip(group_ids, finite) for _ in turns], settings))
+  result = [np.zeros_like(turn_gains) for turn_gains in gains]
+  for turn_gains, turns in zip(result, finite):
     for turn in turns:
-      own[: turn + 1] += next(found)[0]
+      turn_gains[: turn + 1] += next(found)[0]
   return result
 
 
@@ -156,8 +156,8 @@ def _discounted(rewards, masks, values, settings) -> tuple[list[np.ndarray], lis
   lay = lambda arrays, dtype: _padded(arrays, rows, length, dtype)
   guesses = np.zeros((rows, length), np.float32) if values is None else lay(values, np.float32)
   lam = settings.lam if settings.kind == "gae" else 1.0  # REINFORCE++ has no λ
-  given = jax.device_put((lay(rewards, np.float32), guesses, lay(masks, bool)))
-  advantages, returns = jax.device_get(_gae(settings.gamma, lam)(*given))
+  inputs = jax.device_put((lay(rewards, np.float32), guesses, lay(masks, bool)))
+  advantages, returns = jax.device_get(_gae(settings.gamma, lam)(*inputs))
   cut = lambda x: [x[i, : len(m)] for i, m in enumerate(masks)]
   return cut(advantages), cut(returns)
 
@@ -168,10 +168,10 @@ def _gae(gamma, lam):
 
 
 def _padded(arrays, rows, length, dtype):
-  out = np.zeros((rows, length), dtype)
+  result = np.zeros((rows, length), dtype)
   for i, array in enumerate(arrays):
-    out[i, : len(array)] = array
-  return out
+    result[i, : len(array)] = array
+  return result
 
 
 def _whitened(advantages, masks) -> list[np.ndarray]:
@@ -180,22 +180,22 @@ def _whitened(advantages, masks) -> list[np.ndarray]:
   Source: verl `torch_functional.masked_whiten`; its values outside the mask are whitened too.
   """
   # In float64: a mean over a million tokens loses digits in float32.
-  mine = np.concatenate([a[m] for a, m in zip(advantages, masks)] or [np.zeros(0)]).astype(np.float64)
-  mean = mine.sum() / max(mine.size, 1)
-  scale = (np.square(mine - mean).sum() / (mine.size - 1) + 1e-8) ** -0.5 if mine.size > 1 else 0.0
+  trained = np.concatenate([a[m] for a, m in zip(advantages, masks)] or [np.zeros(0)]).astype(np.float64)
+  mean = trained.sum() / max(trained.size, 1)
+  scale = (np.square(trained - mean).sum() / (trained.size - 1) + 1e-8) ** -0.5 if trained.size > 1 else 0.0
   return [np.where(m, (a - mean) * scale, 0.0).astype(np.float32) for a, m in zip(advantages, masks)]
 
 
 def _describe(returns, masks, values) -> dict[str, float]:
   """Statistics of the returns, and the share of their variance that the critic explains."""
   flat = lambda arrays: np.concatenate([a[m] for a, m in zip(arrays, masks)] or [np.zeros(0)]).astype(np.float64)
-  got = flat(returns)
-  guessed = np.zeros_like(got) if values is None else flat(values)
-  error = got - guessed
+  targets = flat(returns)
+  flat_values = np.zeros_like(targets) if values is None else flat(values)
+  error = targets - flat_values
   total, square, off, off_square, guess = (
-    float(x) for x in (got.sum(), np.square(got).sum(), error.sum(), np.square(error).sum(), guessed.sum())
+    float(x) for x in (targets.sum(), np.square(targets).sum(), error.sum(), np.square(error).sum(), flat_values.sum())
   )
-  n = max(got.size, 1)
+  n = max(targets.size, 1)
   # Var = E[x²] − E[x]², from sums, so that a batch without trained tokens gives zeros and not NaN.
   result = dict(return_mean=total / n)
   if values is not None:

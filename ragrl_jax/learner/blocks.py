@@ -48,7 +48,7 @@ def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
 
 def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
   """The totals over several optimiser steps, with the shares for the report."""
-  total = {name: sum(one[name] for one in counts) for name in counts[0]}
+  total = {name: sum(step[name] for step in counts) for name in counts[0]}
   return total | dict(
     # Sums are divided last. A mean of the mini-batches' shares would weigh a short one like a long one.
     mask_coverage=total["scored"] / max(total["packed_tokens"], 1),
@@ -59,5 +59,5 @@ def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def cut(values: Sequence[T], sizes: Sequence[int]) -> list[list[T]]:
   """A flat list cut into lists of these sizes."""
-  rest = iter(values)
-  return [[next(rest) for _ in range(size)] for size in sizes]
+  values_left = iter(values)
+  return [[next(values_left) for _ in range(size)] for size in sizes]

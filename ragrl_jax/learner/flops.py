@@ -48,7 +48,7 @@ def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float
   return 2.0 * matmul_parameters(c) * tokens + attention + delta + 2.0 * c.vocab_size * c.d_model * scored
 
 
-def taught(config: Any, settings: Any, *, tokens: float, pairs: float, scored: float) -> float:
+def teacher(config: Any, settings: Any, *, tokens: float, pairs: float, scored: float) -> float:
   """Operations of a teacher of this shape on one batch: a forward pass per epoch, or one in all for the reward.
 
   One behind a server has none. Of a policy that teaches itself, its own prompts are counted, although it reads longer

@@ -59,7 +59,7 @@ def scores(
   # spare memory takes more at a time, because each chunk reads and writes the gradient of the unembedding.
   weights = model.unembedding()
   chunk = max(chunk, min(MOST, model.spare() // (16 * weights.shape[0])))  # a quarter of it, four bytes a logit
-  found = logprobs_lib.chunked(
+  results = logprobs_lib.chunked(
     hidden,
     weights,
     targets,
@@ -72,8 +72,8 @@ def scores(
     beta=beta,
   )
   if batch.places is None:
-    return tuple(jnp.roll(x, 1, axis=1) for x in found)
-  return tuple(jnp.where(mask, jnp.take_along_axis(x, batch.places, axis=1), 0.0) for x in found)
+    return tuple(jnp.roll(x, 1, axis=1) for x in results)
+  return tuple(jnp.where(mask, jnp.take_along_axis(x, batch.places, axis=1), 0.0) for x in results)
 
 
 def values(critic: Any, batch: Batch, hidden: jax.Array | None = None) -> jax.Array:
@@ -84,8 +84,8 @@ def values(critic: Any, batch: Batch, hidden: jax.Array | None = None) -> jax.Ar
     batch: packed rows.
     hidden: the states of the critic's trunk for this batch, if they are already computed.
   """
-  found = critic.values(states(critic.trunk, batch) if hidden is None else hidden)
+  result = critic.values(states(critic.trunk, batch) if hidden is None else hidden)
   if batch.places is None or batch.states is None:
-    return jnp.roll(found, 1, axis=1)
+    return jnp.roll(result, 1, axis=1)
   before = jnp.take_along_axis(jnp.maximum(batch.states, 0), batch.places, axis=1)
-  return jnp.take_along_axis(found, before, axis=1)
+  return jnp.take_along_axis(result, before, axis=1)

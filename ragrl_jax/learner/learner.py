@@ -32,7 +32,7 @@ from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Critic, Decoder, ValueParam
 from ragrl_jax.parallel import hosts, rules
-from ragrl_jax.structs import Batch, Told
+from ragrl_jax.structs import Batch, TeacherRows
 
 NOT_SHOWN = ("weight", "pairs", "places", "silent", "favoured", "scored")  # counts that are not reported
 OF_CRITIC = ("value_loss", "critic_grad_norm", "critic_skipped")
@@ -51,14 +51,14 @@ class Ready:
     items: of all mini-batches, with their advantages; for logs.
     counts: the divisors of each mini-batch's sums.
     metrics: measured by `prepare`.
-    told: the blocks as the teacher reads them; None: as they are.
+    teacher_rows: the blocks as the teacher reads them; None: as they are.
   """
 
   minibatches: list[list[Batch]]
   items: list[packing.Item]
   counts: list[dict[str, float]]
   metrics: dict[str, float]
-  told: list[list[Told | None]]
+  teacher_rows: list[list[TeacherRows | None]]
 
 
 class Learner:
@@ -164,8 +164,8 @@ class Learner:
     Raises:
       ValueError: the parameters were handed over to an earlier state.
     """
-    given = (self.params, None if self.critic is None else self.critic.params)
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(given)):
+    params = (self.params, None if self.critic is None else self.critic.params)
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params)):
       raise ValueError("the parameters were handed over to a state: `init` can be called again after keep=True only.")
     # The critic first, and from copies, because a new critic shares its trunk's arrays with the policy.
     critic = None if self.critic is None else self.critic.init(self.critic.params, seed)
@@ -185,8 +185,8 @@ class Learner:
 
   def scores(self, params: Any, packed: packing.Packed, items: Sequence[packing.Item]) -> list[np.ndarray]:
     """`score` of the tokens of each of the packed items, on the host."""
-    found = [self.score(params, block) for block in packed.blocks]
-    return packed.of_items([_whole(scores) for scores in found], items)
+    scores_of_blocks = [self.score(params, block) for block in packed.blocks]
+    return packed.of_items([_to_host(scores) for scores in scores_of_blocks], items)
 
   def values(self, state: TrainState, batch: Batch) -> jax.Array:
     """The critic's values [R, T]."""
@@ -212,37 +212,37 @@ class Learner:
       ValueError: no blocks, rows that the mesh does not divide, or a reward that is not finite.
     """
     s = self.settings
-    how, items, metrics = s.advantage, [item for part in minibatches for item in part], {}
-    if how is not None and not s.scores_first:  # None: the items have SFT's weights already
-      items, _, metrics = advantages_lib.assign(items, how)
+    advantage, items, metrics = s.advantage, [item for part in minibatches for item in part], {}
+    if advantage is not None and not s.scores_first:  # None: the items have SFT's weights already
+      items, _, metrics = advantages_lib.assign(items, advantage)
     parts = pack(blocks_lib.cut(items, [len(part) for part in minibatches]))
     if not parts or not all(part.blocks for part in parts):
       raise ValueError("the learner got no batches: it needs at least one block, which may have only empty rows.")
     packed = packing.join(parts)
     blocks, placed = packed.blocks, [self._with_scores(state, self.place(block)) for block in packed.blocks]
     at = None if self.mesh is None else rules.batch_sharding(self.mesh)
-    told = [hosts.put(rows, at) for rows in packed.told] or [None] * len(blocks)
-    if how is not None and s.scores_first:
-      items, returns, metrics = self._advantages(how, state, items, packed, placed, told)
+    teacher_rows = [hosts.put(rows, at) for rows in packed.teacher_rows] or [None] * len(blocks)
+    if advantage is not None and s.scores_first:
+      items, returns, metrics = self._advantages(advantage, state, items, packed, placed, teacher_rows)
       columns = [packed.column(x) for x in ([item.advantages for item in items], returns)]
-      write = lambda some: [dataclasses.replace(b, advantages=a, returns=r) for b, a, r in zip(some, *columns)]
+      write = lambda batches: [dataclasses.replace(b, advantages=a, returns=r) for b, a, r in zip(batches, *columns)]
       blocks, placed = write(blocks), [self.place(block) for block in write(placed)]
     sizes = [len(part.blocks) for part in parts]
     counts = [blocks_lib.count(part, s) for part in blocks_lib.cut(blocks, sizes)]
-    return Ready(blocks_lib.cut(placed, sizes), items, counts, metrics, blocks_lib.cut(told, sizes))
+    return Ready(blocks_lib.cut(placed, sizes), items, counts, metrics, blocks_lib.cut(teacher_rows, sizes))
 
-  def _with_scores(self, state: TrainState, placed: Batch) -> Batch:
+  def _with_scores(self, state: TrainState, block: Batch) -> Batch:
     """The block with what the update needs; scores stay on the devices."""
-    s, found = self.settings, {}
+    s, scores = self.settings, {}
     if s.scores_old:  # with a single step it is not needed: the current policy is the old one
-      found["old_logprobs"] = self.score(state.params, placed)
+      scores["old_logprobs"] = self.score(state.params, block)
     if s.needs_reference:
-      found["ref_logprobs"] = self.score(self.reference, placed)
+      scores["ref_logprobs"] = self.score(self.reference, block)
     if s.critic.kind != "none":
-      found["values"] = self.values(state, placed)
-    return dataclasses.replace(placed, **found)
+      scores["values"] = self.values(state, block)
+    return dataclasses.replace(block, **scores)
 
-  def _advantages(self, how: AdvantageSettings, state: TrainState, items, packed: packing.Packed, placed, told):
+  def _advantages(self, how: AdvantageSettings, state: TrainState, items, packed: packing.Packed, placed, teacher_rows):
     """See `advantages.assign`: with a critic's values, or a KL penalty in the reward, copied to the host."""
     s, penalties, values = self.settings, None, None
     of_items = lambda arrays: packed.of_items(arrays, items)
@@ -250,29 +250,29 @@ class Learner:
     if s.kl != "none" and s.kl_in == "reward":
       coefficient = float(state.kl_coef)
       penalty = lambda block: _penalty(block.old_logprobs, block.ref_logprobs, s.kl, tangent=s.kl_tangent)
-      penalties = of_items([coefficient * _whole(penalty(block)) for block in placed])
-    apart: dict[str, float] = {}
+      penalties = of_items([coefficient * _to_host(penalty(block)) for block in placed])
+    teacher_metrics: dict[str, float] = {}
     if s.teacher.in_reward:
-      gaps = self._gaps(state, items, placed, told, of_items)
+      gaps = self._gaps(state, items, placed, teacher_rows, of_items)
       pulls = [item.teaching * gap for item, gap in zip(items, gaps)]
       penalties = pulls if penalties is None else [a + b for a, b in zip(penalties, pulls)]
       tokens = max(sum(item.loss_mask[1:].sum() for item in items), 1)
-      taught = [gap[item.teaching > 0] for item, gap in zip(items, gaps)]
-      apart["teacher_kl"] = float(sum(gap.sum() for gap in taught) / tokens)
-      apart["taught"] = float(sum(gap.size for gap in taught) / tokens)
+      taught_gaps = [gap[item.teaching > 0] for item, gap in zip(items, gaps)]
+      teacher_metrics["teacher_kl"] = float(sum(gap.sum() for gap in taught_gaps) / tokens)
+      teacher_metrics["taught"] = float(sum(gap.size for gap in taught_gaps) / tokens)
     if s.critic.kind != "none":
-      values = of_items([_whole(block.values) for block in placed])
+      values = of_items([_to_host(block.values) for block in placed])
     items, returns, metrics = advantages_lib.assign(items, how, values=values, penalties=penalties)
-    return items, returns, metrics | apart
+    return items, returns, metrics | teacher_metrics
 
-  def _gaps(self, state: TrainState, items, placed, told, of_items) -> list[np.ndarray]:
+  def _gaps(self, state: TrainState, items, placed, teacher_rows, of_items) -> list[np.ndarray]:
     """For each item's tokens the policy's log-probability minus its teacher's."""
     if self.teacher is None:  # behind a server, which has been asked
-      old = of_items([_whole(block.old_logprobs) for block in placed])
-      return [own - item.heard for own, item in zip(old, items)]
+      old = of_items([_to_host(block.old_logprobs) for block in placed])
+      return [logprobs - item.teacher_logprobs for logprobs, item in zip(old, items)]
     params = (state.params, self.trained.frozen) if self.settings.teacher.itself else None
-    pairs = zip(placed, told)
-    return of_items([_whole(block.old_logprobs - self.teacher.score(block, rows, params)) for block, rows in pairs])
+    pairs = zip(placed, teacher_rows)
+    return of_items([_to_host(block.old_logprobs - self.teacher.score(block, rows, params)) for block, rows in pairs])
 
   def train(
     self, state: TrainState, ready: Ready, *, checkpoint: str = ""
@@ -299,47 +299,47 @@ class Learner:
     counts = blocks_lib.whole_batch(ready.counts)
     # Without trained tokens there is no step: AdamW would change parameters even for a gradient of zeros.
     if not counts["tokens"]:
-      return state, ready.metrics | self._counted(counts) | self._numbers([], int(state.step))
+      return state, ready.metrics | self._totals(counts) | self._numbers([], int(state.step))
     # The first optimiser steps train only the critic. Steps that it has taken in earlier updates count.
-    alone = s.critic.alone_steps - int(state.critic.step) if s.critic.alone_steps else 0
-    found, of_critic, teacher, start = [], [], self.teacher if s.teacher.in_loss else None, None
+    critic_only = s.critic.alone_steps - int(state.critic.step) if s.critic.alone_steps else 0
+    policy_metrics, critic_metrics, teacher, start = [], [], self.teacher if s.teacher.in_loss else None, None
     if teacher is not None and s.teacher.itself:  # a step donates the parameters that it begins with
       start = state.params if s.steps == 1 else jax.tree.map(jnp.copy, state.params), self.trained.frozen
     # 2 mini-batches A, B and 2 epochs: steps on A B A B. A mini-batch without scores takes no step.
-    parts = [part for part in zip(ready.minibatches, ready.told, ready.counts) if part[2]["tokens"]]
-    for number, (blocks, told, count) in enumerate(parts * s.epochs):
+    parts = [part for part in zip(ready.minibatches, ready.teacher_rows, ready.counts) if part[2]["tokens"]]
+    for number, (blocks, teacher_rows, count) in enumerate(parts * s.epochs):
       # One denominator for all blocks of the step, so the loss does not depend on how the rows are divided.
       totals = np.asarray([count["weight"], count["sequences"]], np.float32)
       if self.critic is not None:
         critic, metrics = yield from self.critic.steps(state.critic, blocks, totals)
         state = dataclasses.replace(state, critic=critic)
-        of_critic.append(metrics)
-      if number >= alone:
+        critic_metrics.append(metrics)
+      if number >= critic_only:
         # The critic is removed, so that the policy's programs have the same arguments with and without one.
         critic, policy = state.critic, dataclasses.replace(state, critic=None)
-        taught = None if teacher is None else (teacher(block, rows, start) for block, rows in zip(blocks, told))
+        taught = None if teacher is None else (teacher(block, rows, start) for block, rows in zip(blocks, teacher_rows))
         policy, metrics = yield from self.trained.steps(policy, blocks, totals, self.rate, taught=taught)
         state = dataclasses.replace(policy, critic=critic)
-        found.append(metrics)
+        policy_metrics.append(metrics)
     # The host waits for the device here, once. Everything above was only dispatched.
-    found, of_critic, done = jax.device_get((found, of_critic, state.step))
-    _refuse_nonfinite(found, self.trained.params, s, checkpoint)
+    policy_metrics, critic_metrics, steps_done = jax.device_get((policy_metrics, critic_metrics, state.step))
+    _refuse_nonfinite(policy_metrics, self.trained.params, s, checkpoint)
     if self.critic is not None:
-      _refuse_nonfinite(of_critic, self.critic.params, s, checkpoint, what="critic: ")
-    metrics = self._numbers(found, int(done)) | _critic_numbers(of_critic)
+      _refuse_nonfinite(critic_metrics, self.critic.params, s, checkpoint, what="critic: ")
+    metrics = self._numbers(policy_metrics, int(steps_done)) | _critic_numbers(critic_metrics)
     if "fallen_tokens" in metrics:  # the programs divide by all tokens
       metrics["fallen_tokens"] *= counts["tokens"] / max(counts["favoured"], 1)
-    metrics |= ready.metrics | self._counted(counts) | dict(kl_coef=float(state.kl_coef))
+    metrics |= ready.metrics | self._totals(counts) | dict(kl_coef=float(state.kl_coef))
     return self._steered(state, metrics), metrics
 
-  def _numbers(self, found, done: int) -> dict[str, float]:
+  def _numbers(self, metrics, done: int) -> dict[str, float]:
     """Means over the optimiser steps that the policy took; if it took none, no measure of the policy."""
-    if not found:
+    if not metrics:
       return dict(skipped=0.0, nonfinite_in_a_row=0.0)
     names = step.computed(self.settings) | {"grad_norm", "update_norm"}
-    return {name: float(np.mean([m[name] for m in found])) for name in sorted(names)} | dict(
-      skipped=float(sum(m["skipped"] for m in found)),
-      nonfinite_in_a_row=float(found[-1]["nonfinite_in_a_row"]),
+    return {name: float(np.mean([m[name] for m in metrics])) for name in sorted(names)} | dict(
+      skipped=float(sum(m["skipped"] for m in metrics)),
+      nonfinite_in_a_row=float(metrics[-1]["nonfinite_in_a_row"]),
       optimizer_step=float(done),
       # of the last step, counted from 0
       learning_rate=self.rate * float(self.learning_rate(jax.device_put(max(done - 1, 0)))),
@@ -377,13 +377,13 @@ class Learner:
       )
     return hosts.put(batch, rules.batch_sharding(self.mesh))  # rows over data and fsdp, tokens over sequence
 
-  def _counted(self, counts) -> dict[str, float]:
+  def _totals(self, counts) -> dict[str, float]:
     """Reported totals, including FLOPs."""
     s = self.settings
     sizes = dict(tokens=counts["packed_tokens"], pairs=counts["pairs"], scored=counts["scored"])
-    needed = flops.update(self.model_config, s, adapters=self.adapters, **sizes)
-    needed += flops.taught(self._teacher_config, s, **sizes)
-    return {name: float(x) for name, x in counts.items() if name not in NOT_SHOWN} | dict(flops=needed)
+    operations = flops.update(self.model_config, s, adapters=self.adapters, **sizes)
+    operations += flops.teacher(self._teacher_config, s, **sizes)
+    return {name: float(x) for name, x in counts.items() if name not in NOT_SHOWN} | dict(flops=operations)
 
 
 def _weighed(state: TrainState, coefficient: float) -> TrainState:
@@ -399,16 +399,16 @@ def drain(steps: Generator) -> Any:
       return end.value
 
 
-def _critic_numbers(found) -> dict[str, float]:
-  if not found:
+def _critic_numbers(metrics) -> dict[str, float]:
+  if not metrics:
     return {}
-  mean = lambda name: float(np.mean([m[name] for m in found]))
-  return dict(zip(OF_CRITIC, (mean("loss"), mean("grad_norm"), float(sum(m["skipped"] for m in found)))))
+  mean = lambda name: float(np.mean([m[name] for m in metrics]))
+  return dict(zip(OF_CRITIC, (mean("loss"), mean("grad_norm"), float(sum(m["skipped"] for m in metrics)))))
 
 
-def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: str = "") -> None:
+def _refuse_nonfinite(metrics, params, settings: Settings, checkpoint: str, what: str = "") -> None:
   """Stops the run if too many steps in succession were skipped."""
-  bad = [m for m in found if m["nonfinite_in_a_row"] >= settings.max_nonfinite]
+  bad = [m for m in metrics if m["nonfinite_in_a_row"] >= settings.max_nonfinite]
   if not bad:
     return
   last = bad[-1]
@@ -427,7 +427,7 @@ def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: 
 _penalty = jax.jit(kl_lib.kl_penalty, static_argnums=2, static_argnames="tangent")
 
 
-def _whole(x: jax.Array) -> np.ndarray:
+def _to_host(x: jax.Array) -> np.ndarray:
   """An array that may be distributed over several hosts."""
   return np.asarray(x if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True))
 

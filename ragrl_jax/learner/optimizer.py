@@ -14,11 +14,11 @@ from ragrl_jax.learner.settings import OptimizerSettings
 def learning_rate(settings: OptimizerSettings) -> optax.Schedule:
   """Optimiser step (from 0) → learning rate. The first step of a warm-up of n is already learning_rate / n."""
   s = settings
-  rest = max(s.total_steps - s.warmup_steps, 1)
+  remaining = max(s.total_steps - s.warmup_steps, 1)
   if s.schedule == "cosine":
-    after = optax.cosine_decay_schedule(s.learning_rate, rest, alpha=s.final_share)
+    after = optax.cosine_decay_schedule(s.learning_rate, remaining, alpha=s.final_share)
   elif s.schedule == "linear":
-    after = optax.linear_schedule(s.learning_rate, s.learning_rate * s.final_share, rest)
+    after = optax.linear_schedule(s.learning_rate, s.learning_rate * s.final_share, remaining)
   elif s.schedule == "inverse_sqrt":
     top = max(s.warmup_steps, 1)
     after = lambda step: s.learning_rate * (top / (top + jnp.maximum(step, 0))) ** 0.5  # not used below 0
@@ -42,12 +42,12 @@ def make(settings: OptimizerSettings, head: OptimizerSettings | None = None) -> 
     settings: settings for the model.
     head: settings for a value head in the same tree. Its gradient is clipped separately.
   """
-  whole = _chain(settings)
+  transform = _chain(settings)
   # A value head starts far from its target. A common clip with its large gradients would shrink those of the trunk.
   if head is not None:
-    parts: dict[Hashable, optax.GradientTransformation] = {"model": whole, "value_head": _chain(head)}
-    whole = optax.partition(parts, _which_head)
-  return _promoting(whole)
+    parts: dict[Hashable, optax.GradientTransformation] = {"model": transform, "value_head": _chain(head)}
+    transform = optax.partition(parts, _which_head)
+  return _promoting(transform)
 
 
 def _chain(s: OptimizerSettings) -> optax.GradientTransformation:
@@ -55,9 +55,9 @@ def _chain(s: OptimizerSettings) -> optax.GradientTransformation:
   inner = optax.adamw(rate, b1=s.b1, b2=s.b2, weight_decay=s.weight_decay, mask=decayed)
   if s.kind == "muon":
     # [L, in, out] and [L, E, in, out]: each matrix is orthogonalised separately.
-    each = lambda x: contrib.MuonDimensionNumbers(reduction_axis=x.ndim - 2, output_axis=x.ndim - 1)
+    dimensions = lambda x: contrib.MuonDimensionNumbers(reduction_axis=x.ndim - 2, output_axis=x.ndim - 1)
     muon = optax.chain(
-      contrib.scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree.map(each, tree)),
+      contrib.scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree.map(dimensions, tree)),
       optax.stateless_with_tree_map(lambda update, _: update * _width_scale(update)),
       optax.add_decayed_weights(s.weight_decay),
       optax.scale_by_learning_rate(lambda step: s.muon_scale * rate(step)),

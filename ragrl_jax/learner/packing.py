@@ -15,7 +15,7 @@ import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.learner import row_layout
-from ragrl_jax.structs import Batch, Told
+from ragrl_jax.structs import Batch, TeacherRows
 
 UNROUTED = -1  # in place of an expert: the model's own router chooses (models/experts.py)
 
@@ -39,9 +39,9 @@ class Item:
     episode: a key shared by the items of one episode; None if the episode has only this item.
     routes: int16 [tokens, n], see `structs.Batch`; None if the sampler recorded none.
     teaching: float, the weight of the teacher's term at each token; None: nowhere.
-    heard: float, the log-probability of each token by a teacher behind a server; None: there is none.
-    told: (number of its first tokens, ids that the teacher reads instead of them), equal for the items of a group that
-      begin with the same prompt. With (0, ()) it reads what the policy reads.
+    teacher_logprobs: float, the log-probability of each token by a teacher behind a server; None: there is none.
+    teacher_prompt: (number of its first tokens, ids that the teacher reads instead), equal for the items of a group
+      that begin with the same prompt. With (0, ()) it reads what the policy reads.
   """
 
   tokens: np.ndarray
@@ -56,8 +56,8 @@ class Item:
   episode: tuple[int, int] | None = None
   routes: np.ndarray | None = None
   teaching: np.ndarray | None = None
-  heard: np.ndarray | None = None
-  told: tuple[int, Sequence[int]] = (0, ())
+  teacher_logprobs: np.ndarray | None = None
+  teacher_prompt: tuple[int, Sequence[int]] = (0, ())
 
 
 class Span(NamedTuple):
@@ -82,26 +82,26 @@ class Packed:
     spans: one per item, in the order of the items.
     entries: for each item, the numbers of the tokens that its span speaks of: all, or if beginnings are shared, the
       trained ones and the one behind each turn.
-    told: for each block what a teacher reads, if it reads other prompts; else empty.
+    teacher_rows: for each block what a teacher reads, if it reads other prompts; else empty.
   """
 
   blocks: list[Batch]
   spans: list[Span]
   entries: list[np.ndarray]
-  told: list[Told] = dataclasses.field(default_factory=list)
+  teacher_rows: list[TeacherRows] = dataclasses.field(default_factory=list)
 
   def column(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
     """One array [R, L] per block, from one value per token of each item; zeros elsewhere."""
-    filled = [np.zeros(block.loss_mask.shape, np.float32) for block in self.blocks]
-    for span, own, entries in zip(self.spans, values, self.entries, strict=True):
-      span.of(filled)[:] = own[entries]
-    return filled
+    columns = [np.zeros(block.loss_mask.shape, np.float32) for block in self.blocks]
+    for span, values_of_item, entries in zip(self.spans, values, self.entries, strict=True):
+      span.of(columns)[:] = values_of_item[entries]
+    return columns
 
   def of_items(self, arrays: Sequence[np.ndarray], items: Sequence[Item]) -> list[np.ndarray]:
     """One array per item, from one array [R, L] per block; zeros for tokens without an entry."""
     result = [np.zeros(len(item.tokens), np.float32) for item in items]
-    for span, own, entries in zip(self.spans, result, self.entries, strict=True):
-      own[entries] = span.of(arrays)
+    for span, item_values, entries in zip(self.spans, result, self.entries, strict=True):
+      item_values[entries] = span.of(arrays)
     return result
 
 
@@ -119,21 +119,21 @@ def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> list[Item]
     ValueError: log-probabilities or rewards do not match the segments.
   """
   name = f"episode {episode.prompt_index}.{episode.sample} (example {episode.example_id!r})"
-  written = [s for s in episode.segments if s.owner == structs.MODEL]
-  for s in written:
+  model_segments = [s for s in episode.segments if s.owner == structs.MODEL]
+  for s in model_segments:
     if len(s.logprobs) != len(s.ids):
       raise ValueError(f"{name}: a model segment has {len(s.ids)} ids and {len(s.logprobs)} log-probabilities.")
-  if len(rewards) != len(written):
-    raise ValueError(f"{name}: {len(rewards)} rewards for {len(written)} model segments; one each is needed.")
-  earned, waiting = [], 0.0
-  for s, reward in zip(written, rewards):
+  if len(rewards) != len(model_segments):
+    raise ValueError(f"{name}: {len(rewards)} rewards for {len(model_segments)} model segments; one each is needed.")
+  turn_rewards, pending = [], 0.0
+  for s, reward in zip(model_segments, rewards):
     if s.ids:
-      earned.append(waiting + reward)
-      waiting = 0.0
-    elif earned:
-      earned[-1] += reward
+      turn_rewards.append(pending + reward)
+      pending = 0.0
+    elif turn_rewards:
+      turn_rewards[-1] += reward
     else:
-      waiting += reward
+      pending += reward
   items, turn = [], 0
   for segments in episode.conversations:
     turns, logprobs = [], []
@@ -153,7 +153,7 @@ def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> list[Item]
           group_id=episode.prompt_index,
           name=name,
           turns=turns,
-          rewards=np.asarray(earned, np.float32),
+          rewards=np.asarray(turn_rewards, np.float32),
           episode=(episode.prompt_index, episode.sample) if episode.starts else None,
           routes=_routes(segments),
         )
@@ -190,7 +190,7 @@ def pack_items(
   lengths: Sequence[int],
   sharing: row_layout.Sharing | None = None,
   routes: int = 0,
-  told: bool = False,
+  teacher_prompts: bool = False,
 ) -> Packed:
   """Best-fit decreasing into blocks of `rows` rows, see `row_layout.best`.
 
@@ -200,7 +200,7 @@ def pack_items(
     lengths: the allowed row lengths T, at most three, because each is compiled separately.
     sharing: how a group's items share their beginnings; None: they do not.
     routes: experts of a token, n in `structs.Batch`; 0: the blocks have no routes.
-    told: whether a teacher reads other prompts.
+    teacher_prompts: whether a teacher reads other prompts.
 
   Returns:
     The blocks and a span per item. Rows may be empty. Without items there is one block of empty rows, because another
@@ -216,21 +216,21 @@ def pack_items(
     for number, (row, start, own) in places.items():
       spans[number], entries[number] = Span(len(blocks), row, start, start + len(own)), own
     blocks.append(block)
-    of_teacher += [_told(items, pieces, length)] * told
+    of_teacher += [_teacher_rows(items, pieces, length)] * teacher_prompts
   numbers = range(len(items))
   return Packed(blocks, [spans[number] for number in numbers], [entries[number] for number in numbers], of_teacher)
 
 
 def join(parts: Sequence[Packed]) -> Packed:
   """The blocks of all parts, one after the other, with the spans of all items."""
-  blocks, spans, entries, told = [], [], [], []
+  blocks, spans, entries, teacher_rows = [], [], [], []
   for part in parts:
     # After 2 blocks, block 0 becomes block 2; rows and tokens stay the same.
     spans += [span._replace(block=span.block + len(blocks)) for span in part.spans]
     blocks += part.blocks
     entries += part.entries
-    told += part.told
-  return Packed(blocks, spans, entries, told)
+    teacher_rows += part.teacher_rows
+  return Packed(blocks, spans, entries, teacher_rows)
 
 
 def _block(
@@ -260,19 +260,19 @@ def _block(
       mask = item.loss_mask.copy()
       mask[:1] = False  # no state predicts the first token
       trained = np.flatnonzero(mask)
-      own = row_layout.entries(item) if sharing else np.arange(len(path))
-      here = row, slice(entry, entry + len(own))
-      segment_ids[here], places[here], loss_mask[here] = segment, path[own], mask[own]
+      entry_tokens = row_layout.entries(item) if sharing else np.arange(len(path))
+      span = row, slice(entry, entry + len(entry_tokens))
+      segment_ids[span], places[span], loss_mask[span] = segment, path[entry_tokens], mask[entry_tokens]
       # Untrained tokens get zeros, whatever the item contains.
-      advantages[here] = np.where(mask, item.advantages, 0.0)[own]
-      sampler_logprobs[here] = np.where(mask, item.sampler_logprobs, 0.0)[own]
+      advantages[span] = np.where(mask, item.advantages, 0.0)[entry_tokens]
+      sampler_logprobs[span] = np.where(mask, item.sampler_logprobs, 0.0)[entry_tokens]
       if item.teaching is not None:
-        teaching[here] = np.where(mask, item.teaching, 0.0)[own]
+        teaching[span] = np.where(mask, item.teaching, 0.0)[entry_tokens]
       states[row, path[trained]] = path[trained - 1]
       if routes and item.routes is not None:
         chosen[row, path[trained - 1] + 1] = item.routes[trained]
-      where[piece.item] = row, entry, own
-      entry += len(own)
+      where[piece.item] = row, entry, entry_tokens
+      entry += len(entry_tokens)
     until[row, path] = stop
   batch = Batch(
     tokens=tokens,
@@ -292,7 +292,7 @@ def _block(
   return batch, where
 
 
-def _told(items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], length: int) -> Told:
+def _teacher_rows(items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], length: int) -> TeacherRows:
   """The rows of a block of this length as a teacher reads them. The pieces of a row are where they are in the block.
 
   The rows are as long as the fullest one needs, rounded up to halves of `length`, because each length is compiled.
@@ -302,27 +302,27 @@ def _told(items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], l
   for row, members in enumerate(pieces):
     texts = [_read(items[piece.item]) for piece in members]
     tokens, positions, until = read = np.zeros((3, sum(map(len, texts))), np.int32)
-    here = there = np.zeros(0, np.int64)  # the places of the last item's tokens in the block's row, and in this one
+    places = twin_at = np.zeros(0, np.int64)  # the places of the last item's tokens in the block's row, and in this one
     stop = end = 0
     for piece, text in zip(members, texts):
-      cut = items[piece.item].told[0]
+      cut = items[piece.item].teacher_prompt[0]
       more = len(text) - piece.stop
       shared = piece.start + more if piece.start >= cut else 0
-      until[there[shared:]] = end  # what the next items do not share ends here
-      here = np.concatenate([here[: piece.start], np.arange(stop, stop := stop + piece.stop - piece.start)])
+      until[twin_at[shared:]] = end  # what the next items do not share ends here
+      places = np.concatenate([places[: piece.start], np.arange(stop, stop := stop + piece.stop - piece.start)])
       new = np.arange(end, end := end + len(text) - shared)
-      there = np.concatenate([there[:shared], new])
+      twin_at = np.concatenate([twin_at[:shared], new])
       tokens[new], positions[new] = text[shared:], np.arange(shared, len(text))
-      twins[row, here[max(cut - 1, 0) :]] = there[max(cut - 1, 0) + more :]
-    until[there] = end
+      twins[row, places[max(cut - 1, 0) :]] = twin_at[max(cut - 1, 0) + more :]
+    until[twin_at] = end
     rows.append(read[:, :end])
-  width = max(-(-max(own.shape[1] for own in rows) // step), 1) * step
-  padded = [np.pad(own, ((0, 0), (0, width - own.shape[1]))) for own in rows]
+  width = max(-(-max(row_arrays.shape[1] for row_arrays in rows) // step), 1) * step
+  padded = [np.pad(row_arrays, ((0, 0), (0, width - row_arrays.shape[1]))) for row_arrays in rows]
   tokens, positions, until = np.stack(padded, axis=1)
-  return Told(tokens, positions, until, twins)
+  return TeacherRows(tokens, positions, until, twins)
 
 
 def _read(item: Item) -> np.ndarray:
   """The item's tokens, as its teacher reads them."""
-  cut, instead = item.told
+  cut, instead = item.teacher_prompt
   return np.concatenate([np.asarray(instead, np.int32), item.tokens[cut:]])

@@ -107,10 +107,10 @@ def best(
     )
   if longest is None:  # one block, the smallest, because every host must run the same programs
     return [(lengths[-1], [[] for _ in range(rows)])]
-  return laid(Units.of(items, sharing), rows, lengths)
+  return lay_out(Units.of(items, sharing), rows, lengths)
 
 
-def laid(units: Units, rows: int, lengths: Sequence[int]) -> list[tuple[int, list[Row]]]:
+def lay_out(units: Units, rows: int, lengths: Sequence[int]) -> list[tuple[int, list[Row]]]:
   """`best`, of units none of whose items is longer than the longest row.
 
   Tried are blocks of one length with up to two of any: as many as hold all tokens, and more of the one length if those
@@ -160,21 +160,21 @@ def _fit(units: Units, rows: int, lengths: Sequence[int], more: int) -> list[tup
     size, number, unit = heapq.heappop(waiting)
     at = bisect.bisect_left(room, (-size,))
     if at == len(room):
-      left = room[-1][0] if room else 0
-      at = bisect.bisect_left(room, (left,))
-      kept = next(n for n in reversed(range(len(unit))) if units.size(unit[:n]) <= left)
-      if not kept:
+      free = room[-1][0] if room else 0
+      at = bisect.bisect_left(room, (free,))
+      fitting = next(n for n in reversed(range(len(unit))) if units.size(unit[:n]) <= free)
+      if not fitting:
         if units.size(unit[:1]) > more:
           return []
         open_block(more)
         heapq.heappush(waiting, (size, number, unit))
         continue
-      rest = [unit[kept]._replace(start=0), *unit[kept + 1 :]]
+      rest = [unit[fitting]._replace(start=0), *unit[fitting + 1 :]]
       heapq.heappush(waiting, (-units.size(rest), number, rest))
-      unit = unit[:kept]
-    left, block, row = room.pop(at)
+      unit = unit[:fitting]
+    free, block, row = room.pop(at)
     blocks[block][1][row].extend(unit)
-    bisect.insort(room, (left - units.size(unit), block, row))
+    bisect.insort(room, (free - units.size(unit), block, row))
   return blocks
 
 
@@ -223,15 +223,15 @@ def _parts(sizes: Sequence[int], common: Sequence[int], deep: bool) -> list[tupl
   """
   best: list[tuple[int, int]] = [(0, 0)]  # for the first n items: tokens, and where their last family begins
   for end in range(1, len(sizes) + 1):
-    found, more, count, least = [], 0, 0, sizes[end - 1]  # tokens and number of the items behind the family's first one
+    tries, more, count, least = [], 0, 0, sizes[end - 1]  # tokens and number of the items behind the family's first one
     for first in range(end - 1, -1, -1):
-      found.append((best[first][0] + sizes[first] + more - count * least, -first))
+      tries.append((best[first][0] + sizes[first] + more - count * least, -first))
       if deep or common[first] == sizes[first]:
         more += sizes[first] - common[first]
       else:
         more, count = more + sizes[first], count + 1
       least = min(least, common[first])
-    tokens, first = min(found)  # of equal ones the smallest families, which fill rows best
+    tokens, first = min(tries)  # of equal ones the smallest families, which fill rows best
     best.append((tokens, -first))
   parts = []
   end = len(sizes)
@@ -241,10 +241,10 @@ def _parts(sizes: Sequence[int], common: Sequence[int], deep: bool) -> list[tupl
   return parts[::-1]
 
 
-def _common(one: np.ndarray, other: np.ndarray) -> int:
+def _common(a: np.ndarray, b: np.ndarray) -> int:
   """Number of leading tokens that both have in common."""
-  least = min(len(one), len(other))
-  differ = one[:least] != other[:least]
+  least = min(len(a), len(b))
+  differ = a[:least] != b[:least]
   return int(np.argmax(differ)) if differ.any() else least
 
 
@@ -266,7 +266,7 @@ def check(rows: int, lengths: Sequence[int]) -> tuple[int, ...]:
 
 
 class Choice:
-  """The items of a few optimiser steps, for which row lengths are chosen; see `chosen`."""
+  """The items of a few optimiser steps, for which row lengths are chosen; see `choose`."""
 
   def __init__(
     self, steps: Sequence[Sequence["Item"]], rows: int, sharing: Sharing | None, context: int, multiple: int
@@ -281,7 +281,7 @@ class Choice:
   def places(self, lengths: Collection[int]) -> int:
     """Places in the rows of all steps."""
     descending = sorted(lengths, reverse=True)
-    return self.rows * sum(_places(laid(units, self.rows, descending)) for units in self.units)
+    return self.rows * sum(_places(lay_out(units, self.rows, descending)) for units in self.units)
 
   def more(self, lengths: tuple[int, ...], most: int, worth: float) -> tuple[int, ...]:
     """The lengths, and others until they are `most`, as long as without one more there are `worth` times the places."""
@@ -305,7 +305,7 @@ class Choice:
     logging.warning(text, lengths, self, share)
 
 
-def chosen(
+def choose(
   steps: Sequence[Sequence["Item"]],
   *,
   rows: int,
@@ -328,17 +328,17 @@ def chosen(
   if not lengths:
     choice.tell(result)
     return result
-  given, places = choice.places(lengths), choice.places(result)
-  if given > WASTE * places:
+  places_before, places = choice.places(lengths), choice.places(result)
+  if places_before > WASTE * places:
     logging.warning(
       "config.learner.row_lengths=%s: the rows of %s have %d places, with %s they have "
       "%d, and the learner computes every place. Leave the setting empty, (), to have the lengths chosen.",
-      *(tuple(lengths), choice, given, result, places),
+      *(tuple(lengths), choice, places_before, result, places),
     )
   return tuple(lengths)
 
 
-def added(
+def extend(
   steps: Sequence[Sequence["Item"]],
   *,
   lengths: Sequence[int],

@@ -209,7 +209,7 @@ def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Set
       f"config.critic.alone_steps={critic.alone_steps}: the run has only {total} optimiser steps (steps · epochs · "
       "minibatches), so the policy would never learn. Lower it, or raise config.steps."
     )
-  own = dataclasses.replace(
+  critic_optimizer = dataclasses.replace(
     of_policy,
     kind="adamw",
     learning_rate=critic.learning_rate,
@@ -221,7 +221,7 @@ def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Set
     norm=float(max(run.learner.row_lengths, default=run.rollout.context)),
     temperature=run.rollout.temperature,
     advantage=run.advantage,
-    critic=CriticSettings(critic.kind, own, critic.clip, critic.coef, critic.alone_steps),
+    critic=CriticSettings(critic.kind, critic_optimizer, critic.clip, critic.coef, critic.alone_steps),
     **vars(run.loss),
     **shared,
   )

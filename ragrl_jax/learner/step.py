@@ -93,29 +93,29 @@ def policy_objective(
   policy = model.trunk if s.critic.kind == "shared" else model
   # One forward pass gives all of them: log-probabilities, entropies, divergences, and a shared critic's values.
   hidden = forward.states(policy, batch)
-  taught: dict[str, Any] = dict(teacher=teacher, beta=s.teacher.mixture)
+  teacher_terms: dict[str, Any] = dict(teacher=teacher, beta=s.teacher.mixture)
   logprobs, entropies, *apart = forward.scores(
-    policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden, **taught
+    policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden, **teacher_terms
   )
   mask, of_step = batch.loss_mask, (totals[0], totals[1])
   # Always all names, because the blocks' metrics are added leaf by leaf in one compiled program.
-  found = {name: jnp.float32(0.0) for name in SUMS}
+  metrics = {name: jnp.float32(0.0) for name in SUMS}
   if s.objective == "sft":
     # SFT is a weighted mean over tokens. The aggregation settings are for the policy's loss.
     weights = batch.advantages
     value = -masked.total(logprobs * weights, mask) / jnp.maximum(of_step[0], 1e-6)
   else:
     weights = jnp.ones(mask.shape, jnp.float32)
-    value, more = _policy(logprobs, entropies, batch, of_step, kl_coef, s)
-    found |= more
+    value, extra = _policy(logprobs, entropies, batch, of_step, kl_coef, s)
+    metrics |= extra
   if apart:
-    term, more = _taught(apart[0], batch, of_step, s)
-    value, found = term if s.teacher.alone else value + term, found | more
+    term, extra = _teacher_term(apart[0], batch, of_step, s)
+    value, metrics = term if s.teacher.alone else value + term, metrics | extra
   if s.critic.kind == "shared":
-    found["value_loss"] = _value(forward.values(model, batch, hidden), batch, of_step, s)
-    value = value + s.critic.coef * found["value_loss"]
+    metrics["value_loss"] = _value(forward.values(model, batch, hidden), batch, of_step, s)
+    value = value + s.critic.coef * metrics["value_loss"]
   entropy = masked.total(jax.lax.stop_gradient(entropies) * weights, mask) / jnp.maximum(of_step[0], 1e-6)
-  return value, found | dict(loss=value, entropy=entropy)
+  return value, metrics | dict(loss=value, entropy=entropy)
 
 
 def _policy(logprobs, entropies, batch, totals, kl_coef, s):
@@ -129,10 +129,10 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   old = masked.keep(batch.old_logprobs, mask) if s.scores_old else jax.lax.stop_gradient(logprobs)
   # Sampler and learner compute the same log-probabilities with different programs; this measures the difference. The
   # old policy's, because the present one may have taken steps on this batch.
-  found = dict(mismatch=share(jnp.abs(old - masked.keep(batch.sampler_logprobs, mask))))
-  weights, measured = _weights(logprobs, old, batch, share, s)
-  found |= measured
-  value, more = losses.policy_loss(
+  metrics = dict(mismatch=share(jnp.abs(old - masked.keep(batch.sampler_logprobs, mask))))
+  weights, extra_metrics = _weights(logprobs, old, batch, share, s)
+  metrics |= extra_metrics
+  value, extra = losses.policy_loss(
     logprobs,
     old,
     batch.advantages,
@@ -146,32 +146,32 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
     weights=weights,
     **add_up,
   )
-  found |= more | dict(policy_loss=value)
+  metrics |= extra | dict(policy_loss=value)
   if s.kl != "none":
     # If the penalty is part of the reward, it is only measured here.
     reference = masked.keep(batch.ref_logprobs, mask)
     penalty = kl_lib.kl_penalty(logprobs, reference, s.kl, tangent=s.kl_tangent)
     if s.kl_corrected:
       penalty = penalty * guards.importance_weights(logprobs, old, mask, cap=float("inf"))
-    found["kl"] = share(penalty)
-    found |= {
+    metrics["kl"] = share(penalty)
+    metrics |= {
       f"kl_{name}": share(kl_lib.kl_penalty(logprobs, reference, name, tangent=s.kl_tangent)) for name in ("k2", "k3")
     }  # the same measures in every run, whichever estimator is the penalty
     if s.kl_in == "loss":
       value = value + kl_coef * masked.aggregate(penalty, mask, s.aggregation, **add_up)
   if s.steps > 1:  # before the first of them nothing has moved
-    moved = (logprobs, old, batch.advantages, mask)
-    found["fallen_tokens"] = share(guards.fallen_actions(*moved, segment_ids=batch.segment_ids))
+    inputs = (logprobs, old, batch.advantages, mask)
+    metrics["fallen_tokens"] = share(guards.fallen_actions(*inputs, segment_ids=batch.segment_ids))
   if s.llds_coef:
     falls, fell = guards.fallen_likelihood(logprobs, old, batch.advantages, mask, segment_ids=batch.segment_ids)
-    found |= dict(llds=share(falls), llds_tokens=share(fell))
+    metrics |= dict(llds=share(falls), llds_tokens=share(fell))
     value = value + s.llds_coef * masked.aggregate(falls, mask, s.aggregation, **add_up)
   if s.entropy_coef:
     value = value - s.entropy_coef * masked.aggregate(entropies, mask, s.aggregation, **add_up)
-  return value, found
+  return value, metrics
 
 
-def _taught(apart, batch, totals, s):
+def _teacher_term(apart, batch, totals, s):
   """The teacher's term of the loss, and its metrics."""
   mask, on = batch.loss_mask, (batch.teaching > 0.0).astype(jnp.float32)
   mode = "token_mean" if s.objective == "sft" else s.aggregation
@@ -182,22 +182,22 @@ def _taught(apart, batch, totals, s):
 
 def _weights(logprobs, old, batch, share, s):
   """(constant factors of the tokens' losses, or None; their metrics)."""
-  mask, sampled = batch.loss_mask, batch.sampler_logprobs
-  factors, found = [], {}
+  mask, sampler = batch.loss_mask, batch.sampler_logprobs
+  factors, metrics = [], {}
   if s.importance_cap is not None:
-    weights = guards.importance_weights(old, sampled, mask, cap=s.importance_cap, floor=s.importance_floor)
+    weights = guards.importance_weights(old, sampler, mask, cap=s.importance_cap, floor=s.importance_floor)
     factors.append(weights)
-    found |= dict(importance=share(weights), importance_capped=share(weights >= s.importance_cap))
-    found |= dict(importance_dropped=share(weights == 0.0))
+    metrics |= dict(importance=share(weights), importance_capped=share(weights >= s.importance_cap))
+    metrics |= dict(importance_dropped=share(weights == 0.0))
   if s.masks_sequences:
     bounds = dict(low=s.sequence_low, high=s.sequence_high)
-    factors.append(kept := guards.kept_sequences(logprobs, sampled, mask, **bounds, segment_ids=batch.segment_ids))
-    found["left_out_sequences"] = share(1.0 - kept)
+    factors.append(keep := guards.kept_sequences(logprobs, sampler, mask, **bounds, segment_ids=batch.segment_ids))
+    metrics["left_out_sequences"] = share(1.0 - keep)
   if s.masks_tokens:
     bounds = dict(max_fall=s.max_fall, max_rise=s.max_rise)
-    factors.append(kept := guards.kept_tokens(logprobs, sampled, batch.advantages, mask, **bounds))
-    found["left_out_tokens"] = share(1.0 - kept)
-  return (functools.reduce(jnp.multiply, factors) if factors else None), found
+    factors.append(keep := guards.kept_tokens(logprobs, sampler, batch.advantages, mask, **bounds))
+    metrics["left_out_tokens"] = share(1.0 - keep)
+  return (functools.reduce(jnp.multiply, factors) if factors else None), metrics
 
 
 def value_objective(
@@ -228,12 +228,12 @@ def accumulate(
   sums: dict[str, jax.Array],
   loss: Callable[..., tuple[jax.Array, dict[str, jax.Array]]],
   params: Any,
-  *given: Any,
+  *inputs: Any,
 ) -> tuple[Any, dict[str, jax.Array]]:
   """Adds the gradient and metrics of loss(params, *given), for one block, to those of earlier blocks (donated)."""
-  (_, found), new = jax.value_and_grad(loss, has_aux=True)(params, *given)
+  (_, metrics), new = jax.value_and_grad(loss, has_aux=True)(params, *inputs)
   # Sums and not means, because the loss is already divided by the whole step's totals.
-  return jax.tree.map(jnp.add, grads, new), jax.tree.map(jnp.add, sums, found)
+  return jax.tree.map(jnp.add, grads, new), jax.tree.map(jnp.add, sums, metrics)
 
 
 def zeros(params: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, jax.Array]]:

@@ -12,7 +12,7 @@ from ragrl_jax.learner import forward
 from ragrl_jax.learner.settings import Settings
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import rules
-from ragrl_jax.structs import Batch, Told
+from ragrl_jax.structs import Batch, TeacherRows
 
 
 def with_rows(model: Decoder, vocab: int) -> Decoder:
@@ -23,8 +23,8 @@ def with_rows(model: Decoder, vocab: int) -> Decoder:
   for name in ("embedding",) if model.config.tied else ("embedding", "lm_head"):
     table = getattr(model, name)[...]
     if len(table) != vocab:
-      made = {name: jnp.pad(table[:vocab], ((0, max(vocab - len(table), 0)), (0, 0)))}
-      setattr(model, name, nnx.Param((made if model.mesh is None else rules.place(model.mesh, made))[name]))
+      tables = {name: jnp.pad(table[:vocab], ((0, max(vocab - len(table), 0)), (0, 0)))}
+      setattr(model, name, nnx.Param((tables if model.mesh is None else rules.place(model.mesh, tables))[name]))
   return model
 
 
@@ -49,15 +49,15 @@ class Teacher:
     """
     self.params, self._model, s = params, model, settings
 
-    def teacher_states(params: Any, batch: Batch, told: Told | None) -> jax.Array:
-      if told is None:
+    def teacher_states(params: Any, batch: Batch, rows: TeacherRows | None) -> jax.Array:
+      if rows is None:
         return forward.states(model(params), dataclasses.replace(batch, routes=None))  # the policy's, not this model's
       reader: Any = model(params)
-      hidden = reader.hidden(told.tokens, told.positions, None, told.until)
-      return jnp.take_along_axis(hidden, told.twins[:, :, None], axis=1)
+      hidden = reader.hidden(rows.tokens, rows.positions, None, rows.until)
+      return jnp.take_along_axis(hidden, rows.twins[:, :, None], axis=1)
 
-    def teacher_score(params: Any, batch: Batch, told: Told | None) -> jax.Array:
-      hidden, chunk = teacher_states(params, batch, told), s.logprob_chunk
+    def teacher_score(params: Any, batch: Batch, rows: TeacherRows | None) -> jax.Array:
+      hidden, chunk = teacher_states(params, batch, rows), s.logprob_chunk
       return forward.scores(model(params), batch, temperature=s.temperature, chunk=chunk, hidden=hidden)[0]
 
     self.states, self.scores = jax.jit(teacher_states), jax.jit(teacher_score)
@@ -70,17 +70,17 @@ class Teacher:
       params = rules.place(model.mesh, params)
     return cls(lambda params: nnx.merge(graphdef, params), params, settings)
 
-  def __call__(self, batch: Batch, told: Told | None = None, params: Any = None) -> tuple[jax.Array, jax.Array]:
+  def __call__(self, batch: Batch, rows: TeacherRows | None = None, params: Any = None) -> tuple[jax.Array, jax.Array]:
     """(hidden states [R, T, E] for this block, unembedding [V, E]), for `step.policy_objective`.
 
     Args:
       batch: the block.
-      told: the block as the teacher reads it; None: as it is.
+      rows: the block as the teacher reads it; None: as it is.
       params: the policy's parameters, if it teaches itself.
     """
     params = self.params if params is None else params
-    return self.states(params, batch, told), self._model(params).unembedding()
+    return self.states(params, batch, rows), self._model(params).unembedding()
 
-  def score(self, batch: Batch, told: Told | None = None, params: Any = None) -> jax.Array:
+  def score(self, batch: Batch, rows: TeacherRows | None = None, params: Any = None) -> jax.Array:
     """Log-probabilities [R, L] of the tokens under the mask, at the sampler's temperature; zeros elsewhere."""
-    return self.scores(self.params if params is None else params, batch, told)
+    return self.scores(self.params if params is None else params, batch, rows)

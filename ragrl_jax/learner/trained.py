@@ -59,15 +59,15 @@ class Trained:
       self.params, self.frozen = (rules.place(mesh, x) for x in (self.params, self.frozen))
     graphdef = self.graphdef
 
-    def loss(params, frozen, *given):
-      return objective(nnx.merge(graphdef, params, frozen), *given)
+    def loss(params, frozen, *inputs):
+      return objective(nnx.merge(graphdef, params, frozen), *inputs)
 
     # Named functions, not lambdas, because store/compile_cache.py reports these names during compilation.
     def init(params, seed):
       return state_lib.init(jax.tree.map(jnp.copy, params), optimizer, seed, kl_coef=kl_coef)
 
-    def accumulate(grads, sums, params, frozen, *given):
-      return step.accumulate(grads, sums, loss, params, frozen, *given)
+    def accumulate(grads, sums, params, frozen, *inputs):
+      return step.accumulate(grads, sums, loss, params, frozen, *inputs)
 
     def apply(state, grads, sums, rate=None):
       return step.apply(state, grads, sums, optimizer, rate)
@@ -80,15 +80,15 @@ class Trained:
       outs = dict(
         init=state_at, zeros=(state_at.params, whole), accumulate=(state_at.params, whole), apply=(state_at, whole)
       )
-    out = lambda name: dict(out_shardings=outs[name]) if name in outs else {}
-    self.init = jax.jit(init, static_argnums=1, **out("init"))
-    self._take = jax.jit(init, static_argnums=1, donate_argnums=0, **out("init"))
-    self.zeros = jax.jit(lambda params: step.zeros(params, names), **out("zeros"))
+    sharding = lambda name: dict(out_shardings=outs[name]) if name in outs else {}
+    self.init = jax.jit(init, static_argnums=1, **sharding("init"))
+    self._take = jax.jit(init, static_argnums=1, donate_argnums=0, **sharding("init"))
+    self.zeros = jax.jit(lambda params: step.zeros(params, names), **sharding("zeros"))
     # Donated: the sum of gradients is updated in place, and a step never holds two states.
     self.accumulate = jax.jit(
-      accumulate, donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **out("accumulate")
+      accumulate, donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **sharding("accumulate")
     )
-    self.apply = jax.jit(apply, donate_argnums=0, **out("apply"))
+    self.apply = jax.jit(apply, donate_argnums=0, **sharding("apply"))
 
   def start(self, seed: int) -> TrainState:
     """The state before the first step, made of the parameters themselves; only their shapes remain here.

@@ -32,7 +32,7 @@ from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import GRADIENT, Axes
 from ragrl_jax.plan.summary import VALUES, Conversation, Program, Report
 from ragrl_jax.settings import PREFILL_ROWS, Settings, fields
-from ragrl_jax.structs import Batch, Told
+from ragrl_jax.structs import Batch, TeacherRows
 
 READ = ("tokens", "positions", "until", "states")  # a batch's arrays of the rows' length
 KINDS = dict.fromkeys((*READ, "segment_ids", "places"), jnp.int32) | dict(loss_mask=jnp.bool_)
@@ -244,7 +244,7 @@ class _Compiler:
     block = self._block(cut.rows, cut.length, settings_lib.sharing(config, self.shape, mesh))
     remat = cut.forward * bool(config.model.remat)
     shape_of_teacher = self.shape if teacher is None else teacher.config
-    of_teacher = flops.taught(shape_of_teacher, settings, **self.load.sizes)
+    of_teacher = flops.teacher(shape_of_teacher, settings, **self.load.sizes)
     needed = load_lib.needed(self.shape, settings, cut, self.load, made.adapters)
     self.needed_flops = (needed + of_teacher) / mesh.size
     chip_tokens = cut.rows * cut.length / (mesh.shape["data"] * mesh.shape["fsdp"] * mesh.shape["sequence"])
@@ -281,14 +281,14 @@ class _Compiler:
       critic = made.critic or made.trained
       self.add(VALUES, lambda: made._values.lower(critic.params, critic.frozen, block), **passes)
 
-  def _read(self, made: Any, block: Batch) -> tuple[Any, Batch, Told | None]:
+  def _read(self, made: Any, block: Batch) -> tuple[Any, Batch, TeacherRows | None]:
     """What the teacher's programs are called with. Prompts that only it reads are counted as half a row."""
     if made.teacher.params is not None:
       return made.teacher.params, block, None
     rows, length = block.tokens.shape
     array = lambda n: jax.ShapeDtypeStruct((rows, n), jnp.int32, sharding=rules.batch_sharding(self.mesh))
     wide = array(length + length // 2)
-    return (made.trained.params, made.trained.frozen), block, Told(wide, wide, wide, array(length))
+    return (made.trained.params, made.trained.frozen), block, TeacherRows(wide, wide, wide, array(length))
 
   def _taught(self, made: Any, block: Batch) -> tuple[Any]:
     """The argument of `accumulate` that comes from a teacher."""

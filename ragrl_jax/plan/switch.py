@@ -29,7 +29,7 @@ def program(model: Any, rollout: Rollout, mesh: jax.sharding.Mesh, here: jax.sha
   began = time.perf_counter()
   sizes = vars(rollout.mesh)
   every = None if here is mesh else mesh_lib.engines(mesh, **sizes)
-  cast = loader.Caster(model.dtype, model.config, mesh_lib.of_engine(here, **sizes), every=every, own=True)
+  cast = loader.Caster(model.dtype, model.config, mesh_lib.of_engine(here, **sizes), engines=every, own=True)
   room, sent, known = 0, 0.0, {}
   params = rules.place(mesh, lora.split(model)[1])
   for _, one in cast.programs(params):

@@ -228,7 +228,7 @@ def _eos_ids(folder: pathlib.Path, tokenizer) -> tuple[int, ...]:
 def _check_bos(folder: pathlib.Path, put: bool) -> None:
   """Says if tokenizer_config.json and tokenizer.json disagree about BOS; the latter decides, as in transformers 5."""
   bos = declared.read(folder / declared.CONFIG).get("add_bos_token")
-  if bos is not None and bool(declared_bos) != put and (folder / "tokenizer.json").is_file():
+  if bos is not None and bool(bos) != put and (folder / "tokenizer.json").is_file():
     declared.say_once(
       f"{folder}: add_bos_token is {bos!r} in {declared.CONFIG}, but tokenizer.json puts {'a' if put else 'no'} BOS "
       "before a text: tokenizer.json decides. Chat templates write their own BOS."

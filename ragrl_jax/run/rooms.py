@@ -36,7 +36,7 @@ class Rooms:
   minibatches: int  # optimiser steps in one pass, each on its share of the prompts
   packing: dict[str, Any]  # how rows are packed, see packing.pack_items
   given: bool  # whether the settings have the rows' lengths
-  unmeasured: dict[str, int] | None  # what row_layout.chosen needs besides items; None: given lengths are checked
+  unmeasured: dict[str, int] | None  # what row_layout.choose needs besides items; None: given lengths are checked
   remote: teaching.RemoteTeacher | None  # a teacher behind a server
 
   def load(self, step: int, state: TrainState) -> None:
@@ -69,12 +69,12 @@ class Rooms:
     player = self.player
     items = teaching.items(scored, player.settings, step, player.recipe, player.tokenizer)
     if self.remote is not None:
-      items = teaching.heard(items, self.remote)
+      items = teaching.ask_teacher(items, self.remote)
     if not player.settings.advantage.informs:
       return items
 
     def score(forks: Sequence[packing.Item]) -> list[np.ndarray]:
-      return self.learner.scores(state.params, self._packed(forks, routes=0, told=False), forks)
+      return self.learner.scores(state.params, self._packed(forks, routes=0, teacher_prompts=False), forks)
 
     return information.gained(items, scored, player.settings, player.tokenizer, score)
 
@@ -83,7 +83,7 @@ class Rooms:
     if self.unmeasured is not None and any(parts):
       how = dict(rows=self.packing["rows"], sharing=self.packing["sharing"], **self.unmeasured)
       lengths = self.packing["lengths"]
-      choose = row_layout.added if lengths and not self.given else row_layout.chosen
+      choose = row_layout.extend if lengths and not self.given else row_layout.choose
       self.packing["lengths"] = choose(parts, lengths=lengths, **how)
       if self.given:
         self.unmeasured = None
@@ -135,7 +135,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
   config, recipe = prepared.settings, prepared.recipe
   objective, optimizer = settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
   examples, draws = questions.training(config, recipe, prepared.tokenizer)
-  teaching.check_told(config, examples)
+  teaching.check_prompts(config, examples)
   if run is not None and hosts.is_first():
     found = contents.of_folders(config, recipe.judged)
     asked = contents.of_questions(examples)
@@ -186,7 +186,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
       lengths=tuple(rows.row_lengths),
       sharing=settings_lib.sharing(prepared.settings, player.config, player.mesh),
       routes=player.config.num_layers * player.config.experts_per_token,
-      told=taught.itself,
+      teacher_prompts=taught.itself,
     ),
     given=bool(rows.row_lengths),
     unmeasured=dict(context=rollout.context, multiple=1 if player.mesh is None else player.mesh.shape["sequence"]),

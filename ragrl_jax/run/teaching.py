@@ -74,7 +74,7 @@ def coefficient(config: Settings, step: int) -> float:
 def items(scored: Sequence[rewards.Scored], config: Settings, step: int, recipe, tokenizer) -> list[packing.Item]:
   """`rewards.items`, and with a teacher the weight of its term at each token, that of the step or 0.
 
-  A policy that teaches itself reads another prompt, see `told_prompt`. Where there is none, nothing is taught.
+  A policy that teaches itself reads another prompt, see `teacher_prompt`. Where there is none, nothing is taught.
 
   Args:
     scored: the episodes.
@@ -96,21 +96,21 @@ def items(scored: Sequence[rewards.Scored], config: Settings, step: int, recipe,
       weights = np.zeros(model.shape, np.float32)
       weights[model], taught = np.split(taught, [model.sum()])
       found[number] = dataclasses.replace(found[number], teaching=weights)
-  return _told(found, scored, how.tells, recipe, tokenizer) if how.itself else found
+  return _with_prompts(found, scored, how.tells, recipe, tokenizer) if how.itself else found
 
 
-def _told(items, scored: Sequence[rewards.Scored], tells: str, recipe, tokenizer) -> list[packing.Item]:
+def _with_prompts(items, scored: Sequence[rewards.Scored], tells: str, recipe, tokenizer) -> list[packing.Item]:
   """The items with the prompts that their teacher reads, one for the samples of a group."""
   prompts, found = {}, []
   for one in scored:
     if one.trains and (number := one.episode.prompt_index) not in prompts:
       shown = one.episode.segments[0].ids
-      prompts[number] = shown, told_prompt(one.example, shown, tells, recipe, tokenizer)
+      prompts[number] = shown, teacher_prompt(one.example, shown, tells, recipe, tokenizer)
   for item in items:
-    shown, told = prompts[item.group_id]
-    same = bool(told) and tuple(item.tokens[: len(shown)].tolist()) == shown  # no later conversation of the episode
-    told = (len(shown), told) if same else (0, ())
-    found.append(dataclasses.replace(item, told=told, teaching=item.teaching * same))
+    shown, prompt = prompts[item.group_id]
+    same = bool(prompt) and tuple(item.tokens[: len(shown)].tolist()) == shown  # no later conversation of the episode
+    prompt = (len(shown), prompt) if same else (0, ())
+    found.append(dataclasses.replace(item, teacher_prompt=prompt, teaching=item.teaching * same))
   return found
 
 
@@ -162,19 +162,19 @@ class RemoteTeacher:
     return said
 
 
-def heard(items: Sequence[packing.Item], teacher: RemoteTeacher) -> list[packing.Item]:
+def ask_teacher(items: Sequence[packing.Item], teacher: RemoteTeacher) -> list[packing.Item]:
   """The items with what a teacher behind a server says. Only the first host asks, about items that are taught."""
-  found = [dataclasses.replace(item, heard=np.zeros(len(item.tokens), np.float32)) for item in items]
+  found = [dataclasses.replace(item, teacher_logprobs=np.zeros(len(item.tokens), np.float32)) for item in items]
   asked = [number for number, item in enumerate(items) if np.any(item.teaching)]
   texts, nothing = [items[number].tokens for number in asked], np.zeros(1, np.float32)
   said = np.concatenate(teacher.scores(texts)) if texts and hosts.is_first() else nothing
   said = np.frombuffer(hosts.exchange_bytes(said.tobytes())[0], np.float32)
   for number, own in zip(asked, np.split(said, np.cumsum([len(text) for text in texts])[:-1])):
-    found[number] = dataclasses.replace(found[number], heard=own)
+    found[number] = dataclasses.replace(found[number], teacher_logprobs=own)
   return found
 
 
-def told_prompt(example: structs.Example, shown: tuple[int, ...], tells: str, recipe, tokenizer) -> list[int]:
+def teacher_prompt(example: structs.Example, shown: tuple[int, ...], tells: str, recipe, tokenizer) -> list[int]:
   """The ids of a prompt that also says where or what the answer is; empty if that is unknown.
 
   Args:
@@ -199,7 +199,7 @@ def _added(example: structs.Example, tells: str) -> str:
   return f"The answer is in:{passages.block(supporting).rstrip()}" if supporting else ""
 
 
-def check_told(config: Settings, examples: Sequence[structs.Example]) -> None:
+def check_prompts(config: Settings, examples: Sequence[structs.Example]) -> None:
   """Raises a ValueError if a policy that teaches itself could be told nothing about any of the questions."""
   how = config.loss.teacher
   if how.itself and not any(_added(example, how.tells) for example in examples):

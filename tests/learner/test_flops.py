@@ -55,5 +55,5 @@ def test_a_teacher_reads_the_batch_once_per_epoch_or_once_for_the_reward():
   for kind, epochs, passes in (("jsd", 2, 2), ("k1", 2, 1)):
     how = dict(advantage=AdvantageSettings()) if kind == "k1" else {}
     settings = Settings(teacher=Teacher(path="x", kind=kind), epochs=epochs, **how)
-    assert flops.taught(CONFIG, settings, **sizes) == passes * one
-  assert flops.taught(CONFIG, Settings(), **sizes) == 0
+    assert flops.teacher(CONFIG, settings, **sizes) == passes * one
+  assert flops.teacher(CONFIG, Settings(), **sizes) == 0

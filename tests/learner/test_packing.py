@@ -390,7 +390,7 @@ def test_rows_of_chosen_lengths_are_full(rows):
   # The lengths come from the first step alone; the next ones have other prompts and replies.
   steps = [groups_like_real_ones(draw, 16) for _ in range(6)]
   how = dict(rows=rows, sharing=row_layout.Sharing())
-  chosen = row_layout.chosen(steps[:1], context=448, **how)
+  chosen = row_layout.choose(steps[:1], context=448, **how)
   assert max(chosen) >= 448 and all(t % 128 == 0 for t in chosen) and len(chosen) <= 2
   tokens, places = computed(steps, lengths=chosen, **how)
   assert tokens >= 0.9 * places
@@ -398,7 +398,7 @@ def test_rows_of_chosen_lengths_are_full(rows):
   assert computed(steps, lengths=(512,), **how)[1] > 1.25 * places
   # Transcripts, one sequence each: 287 ± 33 tokens, 32 a step.
   steps = [[of_size(int(n), i) for i, n in enumerate(draw.normal(287, 33, 32).clip(192, 380))] for _ in range(12)]
-  tokens, places = computed(steps, rows=rows, lengths=row_layout.chosen(steps[:8], rows=rows))
+  tokens, places = computed(steps, rows=rows, lengths=row_layout.choose(steps[:8], rows=rows))
   assert tokens >= 0.9 * places
 
 
@@ -426,10 +426,10 @@ def shrinking(draw):
 @pytest.mark.parametrize("rows", (4, 16))
 def test_rows_stay_full_while_replies_shrink(rows):
   steps, how = shrinking(np.random.default_rng(rows)), dict(rows=rows, sharing=row_layout.Sharing())
-  lengths = row_layout.chosen(steps[:1], context=768, **how)
+  lengths = row_layout.choose(steps[:1], context=768, **how)
   tokens = places = 0
   for items in steps:
-    lengths = row_layout.added([items], lengths=lengths, context=768, **how)
+    lengths = row_layout.extend([items], lengths=lengths, context=768, **how)
     tokens += sum(row_layout.Units.of(items, how["sharing"]).sizes)
     places += computed([items], lengths=lengths, **how)[1]
   assert len(lengths) <= 3 and tokens >= 0.9 * places
@@ -439,39 +439,39 @@ def test_rows_stay_full_while_replies_shrink(rows):
 def test_given_lengths_are_kept_with_a_word_about_their_waste(caplog):
   # Rows of 128 hold one of 70 each: 1,280 places. Chosen ones have up to 4 · 70 tokens, so at most 384: five each.
   items = [of_size(70, n) for n in range(10)]
-  assert row_layout.chosen([items], rows=1, lengths=(128,)) == (128,)
+  assert row_layout.choose([items], rows=1, lengths=(128,)) == (128,)
   (said,) = caplog.messages
   assert "row_lengths=(128,): the rows of 10 sequences of 70 to 70 tokens have 1280 places, with (384,) they" in said
   caplog.clear()
-  assert row_layout.chosen([items], rows=1, lengths=(150,)) == (150,)  # two in a row: 750 places
+  assert row_layout.choose([items], rows=1, lengths=(150,)) == (150,)  # two in a row: 750 places
   assert not caplog.messages
-  assert row_layout.chosen([items], rows=1, multiple=48) == (384,)
+  assert row_layout.choose([items], rows=1, multiple=48) == (384,)
   assert "(384,) are chosen from 10 sequences of 70 to 70 tokens; rows are 91 % full" in caplog.text
 
 
 def test_a_chosen_row_holds_the_context_and_no_more_than_four():
   assert [row_layout.longest(n) for n in (100, 448, 4096, 5000)] == [512, 1792, 4096, 5120]
   assert row_layout.longest(448, multiple=48) == 1920  # of 384
-  assert row_layout.chosen([[of_size(10)]], rows=1, context=300) == (128, 384)
+  assert row_layout.choose([[of_size(10)]], rows=1, context=300) == (128, 384)
 
 
 @pytest.mark.parametrize("sharing", [None, row_layout.Sharing()])
 def test_a_teacher_reads_the_same_tokens_behind_another_prompt(sharing):
   """Two samples of the prompt 1 2, which the teacher reads as 7 8 9; a third begins another conversation."""
-  item = lambda tokens, told: packing.Item(
-    np.asarray(tokens, np.int32), np.asarray(tokens) > 2, *np.zeros((2, len(tokens)), np.float32), told=told
+  item = lambda tokens, prompt: packing.Item(
+    np.asarray(tokens, np.int32), np.asarray(tokens) > 2, *np.zeros((2, len(tokens)), np.float32), teacher_prompt=prompt
   )
   items = [item([1, 2, 3, 4], (2, (7, 8, 9))), item([1, 2, 3, 5], (2, (7, 8, 9))), item([6, 6], (0, ()))]
-  packed = packing.pack_items(items, rows=1, lengths=(12,), sharing=sharing, told=True)
-  (block,), (told,) = packed.blocks, packed.told
-  assert told.tokens.shape == (1, 12) and told.twins.shape == (1, 12)
+  packed = packing.pack_items(items, rows=1, lengths=(12,), sharing=sharing, teacher_prompts=True)
+  (block,), (rows,) = packed.blocks, packed.teacher_rows
+  assert rows.tokens.shape == (1, 12) and rows.twins.shape == (1, 12)
   if sharing:  # the tree of the first two is 7 8 9 3, then 4 and 5
-    assert sorted(told.tokens[0].tolist()) == [0] * 4 + [3, 4, 5, 6, 6, 7, 8, 9]
+    assert sorted(rows.tokens[0].tolist()) == [0] * 4 + [3, 4, 5, 6, 6, 7, 8, 9]
   texts = set()
   for place in range(12):  # each token with those that it may attend to: its text so far
-    before = [p for p in range(place + 1) if place < told.until[0, p]]
-    assert told.positions[0, place] == max(len(before) - 1, 0)
-    texts.add(tuple(told.tokens[0, before].tolist()))
+    before = [p for p in range(place + 1) if place < rows.until[0, p]]
+    assert rows.positions[0, place] == max(len(before) - 1, 0)
+    texts.add(tuple(rows.tokens[0, before].tolist()))
   assert texts >= {(7, 8, 9, 3, 4), (7, 8, 9, 3, 5), (6, 6)} and (7, 8, 9, 3, 4, 5) not in texts
   own = [place for place in range(12) if block.tokens[0, place] > 2]
-  assert (told.tokens[0, told.twins[0, own]] == block.tokens[0, own]).all()
+  assert (rows.tokens[0, rows.twins[0, own]] == block.tokens[0, own]).all()

@@ -129,13 +129,13 @@ def test_the_sampled_tokens_k1_is_subtracted_from_the_rewards_of_failed_episodes
     np.testing.assert_allclose(got.advantages[1:][on], np.cumsum(rewards[::-1])[::-1], atol=1e-6)
 
 
-def with_prompts(items, told, cut=2):
+def with_prompts(items, prompt, cut=2):
   """Pairs of items begin with the same two tokens, and with others for their teacher."""
   first = items[0].tokens[:cut]
   tokens = lambda item: np.concatenate([first, item.tokens[cut:]])
   return [
     dataclasses.replace(item, tokens=tokens(item), loss_mask=item.loss_mask & (np.arange(len(item.tokens)) >= cut),
-                        told=(cut, told)) for item in items
+                        teacher_prompt=(cut, prompt)) for item in items
   ]  # fmt: skip
 
 
@@ -146,10 +146,10 @@ def test_a_teacher_behind_a_server_is_subtracted_in_the_same_way():
   ready = learner.prepare(state, [items], small.pack)
   packed = packing.join(small.pack([items]))
   scores = packed.of_items([learner.teacher.score(learner.place(block)) for block in packed.blocks], items)
-  heard = [dataclasses.replace(item, heard=np.asarray(own)) for item, own in zip(items, scores)]
+  scored = [dataclasses.replace(item, teacher_logprobs=np.asarray(own)) for item, own in zip(items, scores)]
   far = dataclasses.replace(learner.settings.teacher, path="http://there/v1", model="m")
   other = small.learner(dataclasses.replace(learner.settings, teacher=far))
-  found = other.prepare(other.init(0), [heard], small.pack)
+  found = other.prepare(other.init(0), [scored], small.pack)
   for one, two in zip(ready.items, found.items):
     np.testing.assert_allclose(one.advantages, two.advantages, atol=1e-5)
   assert found.metrics["teacher_kl"] == pytest.approx(ready.metrics["teacher_kl"], rel=1e-5)
@@ -175,30 +175,30 @@ def test_a_policy_teaches_itself_what_it_was_told(sharing, shape, monkeypatch):
   monkeypatch.setattr(small, "CONFIG", shape)
   settings = Settings(logprob_chunk=64, advantage=None, teacher=Teacher(path="policy", kind="forward"))
   learner = small.learner(settings)
-  items = with_prompts(weighed(small.items(6)), told=(5, 6, 7, 8, 9))
+  items = with_prompts(weighed(small.items(6)), prompt=(5, 6, 7, 8, 9))
   pack = lambda parts: [
-    packing.pack_items(part, rows=2, lengths=small.LENGTHS, sharing=sharing, told=True) for part in parts
+    packing.pack_items(part, rows=2, lengths=small.LENGTHS, sharing=sharing, teacher_prompts=True) for part in parts
   ]
   ready = learner.prepare(learner.init(0), [items], pack)
-  (blocks,), (told,) = ready.minibatches, ready.told
+  (blocks,), (teacher_rows,) = ready.minibatches, ready.teacher_rows
   policy = small.model()
   log = lambda tokens: np.asarray(jax.nn.log_softmax(small.logits(policy, tokens)))
   total = weight = 0.0
   for item in items:
-    p, q = log(item.tokens)[1:-1], log(np.concatenate([item.told[1], item.tokens[2:]]))[4:-1]
+    p, q = log(item.tokens)[1:-1], log(np.concatenate([item.teacher_prompt[1], item.tokens[2:]]))[4:-1]
     total += float(((np.exp(q) * (q - p)).sum(-1) * (item.teaching > 0)[2:]).sum())
     weight += item.loss_mask.sum()
   params = learner.params, learner.trained.frozen
   grads, sums = learner.trained.zeros(learner.params)
-  for block, rows in zip(blocks, told):
+  for block, rows in zip(blocks, teacher_rows):
     given = np.asarray([weight, 6], np.float32), np.float32(0), learner.teacher(block, rows, params)
     grads, sums = learner.trained.accumulate(grads, sums, *params, block, *given)
   assert float(sums["teacher_kl"]) == pytest.approx(total / weight, rel=1e-4 if shape.traits.hybrid else 1e-5)
   # In the reward: the same tokens' log-probabilities.
   packed = packing.join(pack([items]))
-  found = packed.of_items([learner.teacher.score(*pair, params) for pair in zip(blocks, told)], items)
+  found = packed.of_items([learner.teacher.score(*pair, params) for pair in zip(blocks, teacher_rows)], items)
   for item, got in zip(items, found):
-    q = log(np.concatenate([item.told[1], item.tokens[2:]]))[4:-1]
+    q = log(np.concatenate([item.teacher_prompt[1], item.tokens[2:]]))[4:-1]
     want = np.take_along_axis(q, item.tokens[2:, None], 1)[:, 0]
     np.testing.assert_allclose(got[2:], np.where(item.loss_mask[2:], want, 0), atol=1e-5)
 
@@ -206,8 +206,8 @@ def test_a_policy_teaches_itself_what_it_was_told(sharing, shape, monkeypatch):
 def test_a_policy_that_teaches_itself_is_the_one_before_the_update():
   settings = Settings(logprob_chunk=64, epochs=2, teacher=Teacher(path="policy", kind="reverse"))
   learner = small.learner(settings)
-  items = with_prompts(weighed(small.items(4)), told=small.items()[0].tokens[:2].tolist())  # told nothing else
-  pack = lambda parts: [packing.pack_items(part, rows=2, lengths=small.LENGTHS, told=True) for part in parts]
+  items = with_prompts(weighed(small.items(4)), prompt=small.items()[0].tokens[:2].tolist())  # told nothing else
+  pack = lambda parts: [packing.pack_items(part, rows=2, lengths=small.LENGTHS, teacher_prompts=True) for part in parts]
   state = learner.init(0)
   state, metrics = drain(learner.train(state, learner.prepare(state, [items], pack)))
   assert metrics["teacher_kl"] > 1e-4  # the mean of 0, before the first step, and of what that step has changed

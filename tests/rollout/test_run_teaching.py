@@ -68,7 +68,7 @@ def test_a_policy_is_told_where_or_what_the_answer_is():
   tokenizer = ByteTokenizer()
   shown = tuple(tokenizer.render(RECIPE.prompt.messages(example)))
   tell = lambda tells, example=example, shown=shown: tokenizer.decode(
-    teaching.told_prompt(example, shown, tells, RECIPE, tokenizer)
+    teaching.teacher_prompt(example, shown, tells, RECIPE, tokenizer)
   )
   own = tokenizer.decode(shown).rstrip()
   assert tell("answer") == f"{own}\n\nThe answer is: Ann\n"
@@ -79,7 +79,7 @@ def test_a_policy_is_told_where_or_what_the_answer_is():
   config = config_lib.default_config()
   config.loss.teacher.path = "policy"
   with pytest.raises(ValueError, match="no question of config.data.train has supporting passages"):
-    teaching.check_told(settings.of(config), [EXAMPLE])
+    teaching.check_prompts(settings.of(config), [EXAMPLE])
 
 
 def scoring(shift=0, cut=None):
@@ -107,10 +107,10 @@ def test_a_server_scores_the_ids_it_is_given(monkeypatch):
   )  # fmt: skip
   with serving(scoring()) as (endpoint, server):
     made = teaching.RemoteTeacher(behind(endpoint), ByteTokenizer())
-    first, second, third = teaching.heard([item(b"abc", 1.0), item(b"no", 0.0), item(b"de", 1.0)], made)
-  np.testing.assert_allclose(first.heard, [0, -0.98, -0.99], rtol=1e-6)
-  np.testing.assert_allclose(third.heard, [0, -1.01], rtol=1e-6)
-  assert not second.heard.any() and len(server.asked) == 3  # the probe, and the two that are taught
+    first, second, third = teaching.ask_teacher([item(b"abc", 1.0), item(b"no", 0.0), item(b"de", 1.0)], made)
+  np.testing.assert_allclose(first.teacher_logprobs, [0, -0.98, -0.99], rtol=1e-6)
+  np.testing.assert_allclose(third.teacher_logprobs, [0, -1.01], rtol=1e-6)
+  assert not second.teacher_logprobs.any() and len(server.asked) == 3  # the probe, and the two that are taught
   asked = {name: server.asked[1][name] for name in ("echo", "logprobs", "max_tokens", "temperature", "model")}
   assert asked == dict(echo=True, logprobs=1, max_tokens=1, temperature=1.0, model="m")
   assert {tuple(one["prompt"]) for one in server.asked[1:]} == {tuple(b"abc"), tuple(b"de")}
