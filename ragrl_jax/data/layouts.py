@@ -52,8 +52,8 @@ def ours(row: Row, identity: str, source: str) -> Example:
   if not all(isinstance(p, Sequence) and len(p) == 2 and isinstance(p[1], str) for p in pairs):
     raise ValueError("'meta.evidence' must be a list of [position, sentence] pairs.")
   evidence = tuple((columns.position(place, len(passages), "meta.evidence"), sentence) for place, sentence in pairs)
-  identified = _asked(row, identity, ("id",), "question", "answers")
-  return Example(*identified, passages, supporting, str(row.get("source") or source), hops, evidence, meta)
+  basics = _asked(row, identity, ("id",), "question", "answers")
+  return Example(*basics, passages, supporting, str(row.get("source") or source), hops, evidence, meta)
 
 
 def flashrag(row: Row, identity: str, source: str) -> Example:
@@ -109,9 +109,9 @@ def hotpotqa(row: Row, identity: str, source: str) -> Example:
   titles = list(dict.fromkeys(title for title, _ in facts))
   used = {"_id", "id", "question", "answer", "context", "supporting_facts"}
   meta = {column: value for column, value in row.items() if column not in used}
-  identified = _asked(row, identity, ("_id", "id"), "question", "answer")
+  basics = _asked(row, identity, ("_id", "id"), "question", "answer")
   meta["gold_titles"] = titles
-  return Example(*identified, passages, supporting, source, len(titles) or None, evidence, meta)
+  return Example(*basics, passages, supporting, source, len(titles) or None, evidence, meta)
 
 
 def musique(row: Row, identity: str, source: str) -> Example:
@@ -138,9 +138,9 @@ def musique(row: Row, identity: str, source: str) -> Example:
   answers = [*columns.golds(row, "answer"), *columns.listed(row, "answer_aliases")]
   meta = dict(decomposition=steps, answerable=row.get("answerable", True))
   evidence = tuple((i, passages[i].text) for i in supporting)
-  name, *identified = _asked({**row, "answer": answers}, identity, ("id",), "question", "answer")
+  name, *basics = _asked({**row, "answer": answers}, identity, ("id",), "question", "answer")
   name += "/unanswerable" * (meta["answerable"] is False)
-  return Example(name, *identified, tuple(passages), tuple(supporting), source, len(steps) or None, evidence, meta)
+  return Example(name, *basics, tuple(passages), tuple(supporting), source, len(steps) or None, evidence, meta)
 
 
 def longbench(row: Row, identity: str, source: str) -> Example:

@@ -97,13 +97,13 @@ def guard(config: Settings, purpose: str) -> None:
     )
   if not now.rollback:
     return
-  said = f"config.guard.rollback={now.rollback}"
+  setting = f"config.guard.rollback={now.rollback}"
   if purpose == "sft" or {*watched} == {*now.ignored}:
-    why = "fine-tuning has no detectors" if purpose == "sft" else f"config.guard.ignored={now.ignored} leaves none"
-    raise ValueError(f"{said} waits for a detector, and {why}: set rollback to 0, or ignore fewer.")
+    reason = "fine-tuning has no detectors" if purpose == "sft" else f"config.guard.ignored={now.ignored} leaves none"
+    raise ValueError(f"{setting} waits for a detector, and {reason}: set rollback to 0, or ignore fewer.")
   if config.checkpoint.every >= config.steps:
     raise ValueError(
-      f"{said} returns to a checkpoint, and config.checkpoint.every={config.checkpoint.every} with config.steps="
+      f"{setting} returns to a checkpoint, and config.checkpoint.every={config.checkpoint.every} with config.steps="
       f"{config.steps} saves none before the end: lower `every`, best to a few times {now.rollback}."
     )
 
@@ -163,11 +163,11 @@ def devices() -> list[jax.Device]:
   try:
     return jax.devices()
   except (RuntimeError, AssertionError) as error:
-    if not (asked := asked_platforms()):
+    if not (platforms := asked_platforms()):
       raise
-    extras = [f"pip install 'ragrl_jax[{PLUGINS[name]}]'" for name in asked.split(",") if name in PLUGINS]
+    extras = [f"pip install 'ragrl_jax[{PLUGINS[name]}]'" for name in platforms.split(",") if name in PLUGINS]
     raise ValueError(
-      f"JAX_PLATFORMS={asked}: JAX finds no such device here. It needs the hardware, its driver, and JAX's plugin"
+      f"JAX_PLATFORMS={platforms}: JAX finds no such device here. It needs the hardware, its driver, and JAX's plugin"
       f"{': ' if extras else ''}{' or '.join(extras)}. JAX_PLATFORMS=cpu runs on the CPU."
     ) from error
 

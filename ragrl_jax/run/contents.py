@@ -25,16 +25,16 @@ def of_folders(config: Settings, terms: Sequence[str] | None = None) -> dict[str
     config: all settings.
     terms: the recipe's judged terms; None for fine-tuning, which has no judges and no encoder of queries.
   """
-  named = {"model.path": config.model.path, "model.lora.path": config.model.lora.path}
-  named["prompting.tokenizer"] = config.prompting.tokenizer
+  paths = {"model.path": config.model.path, "model.lora.path": config.model.lora.path}
+  paths["prompting.tokenizer"] = config.prompting.tokenizer
   if not config.loss.teacher.itself and not config.loss.teacher.remote:
-    named["loss.teacher.path"] = config.loss.teacher.path
+    paths["loss.teacher.path"] = config.loss.teacher.path
   if terms is not None:
-    named["retrieval.query_encoder"] = config.retrieval.query_encoder
+    paths["retrieval.query_encoder"] = config.retrieval.query_encoder
     for term, judge in judging.chosen(config.judge, config.judges, terms).items():
-      own = term and config.judges.get(term, {}).get("path")
-      named[f"judges.{term}.path" if own else "judge.path"] = judge.path * (judge.kind in ("nli", "reward_model"))
-  return {setting: digest for setting, place in named.items() if place and (digest := of_folder(place, setting))}
+      path = term and config.judges.get(term, {}).get("path")
+      paths[f"judges.{term}.path" if path else "judge.path"] = judge.path * (judge.kind in ("nli", "reward_model"))
+  return {setting: digest for setting, place in paths.items() if place and (digest := of_folder(place, setting))}
 
 
 def of_folder(place: str, setting: str = "") -> str:
@@ -58,14 +58,14 @@ def of_folder(place: str, setting: str = "") -> str:
       weights.append(tensors.TensorFolder(path, **names).fingerprint())
   if hub.is_name(place):
     return f"{'-'.join(weights)}+{path.name}"
-  rest = hashlib.sha256()
+  digest = hashlib.sha256()
   for file in sorted(path.rglob("*")):
     if file.suffix in _READ and not file.name.endswith(".index.json"):
       content = file.read_bytes()
       if file.name == lora.CONFIG:  # the base's path
         content = json.dumps(dict(json.loads(content), base_model_name_or_path=""), sort_keys=True).encode()
-      rest.update(f"{file.relative_to(path).as_posix()} {len(content)} ".encode() + content)
-  return f"{'-'.join(weights)}+{rest.hexdigest()[:16]}"
+      digest.update(f"{file.relative_to(path).as_posix()} {len(content)} ".encode() + content)
+  return f"{'-'.join(weights)}+{digest.hexdigest()[:16]}"
 
 
 def of_questions(examples: Sequence[structs.Example]) -> str:

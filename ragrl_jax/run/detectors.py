@@ -127,16 +127,16 @@ class Alarm:
   @property
   def text(self) -> str:
     """What moved, since when, what it means and the setting to try."""
-    came = f"went from {self.start:.3g} to" if self.detector.most is None else "is"
-    moved = f"{self.metric} {came} {self.value:.3g}"
+    verb = f"went from {self.start:.3g} to" if self.detector.most is None else "is"
+    change = f"{self.metric} {verb} {self.value:.3g}"
     healthy = f"out of its healthy range since step {self.since} ({self.detector.range})"
-    return f"{moved}, {healthy}: {self.detector.means}. Try {self.detector.cure}."
+    return f"{change}, {healthy}: {self.detector.means}. Try {self.detector.cure}."
 
   def shown(self, episodes: Iterable[tuple[Mapping[str, float], Episode]]) -> Episode | None:
     """Of (its signs, an episode), the episode that is farthest out; None if none of them has this sign."""
-    known = [(signs[self.metric], episode) for signs, episode in episodes if self.metric in signs]
+    signed = [(signs[self.metric], episode) for signs, episode in episodes if self.metric in signs]
     choose = max if self.value > self.start else min
-    return choose(known, key=lambda one: one[0])[1] if known else None
+    return choose(signed, key=lambda one: one[0])[1] if signed else None
 
 
 class Watch:
@@ -169,13 +169,13 @@ class Watch:
     """
     if not _trained(row):
       return []
-    known = {name: value for name, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
+    numbers = {name: value for name, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
     alarms = []
     for detector in DETECTORS:
-      for name in filter(detector.about, known):
-        key, value = (detector, name), known[name]
+      for name in filter(detector.about, numbers):
+        key, value = (detector, name), numbers[name]
         first = self._first.setdefault(key, [])
-        start, noise = statistics.median_high(first) if first else value, known.get(NOISE + name)
+        start, noise = statistics.median_high(first) if first else value, numbers.get(NOISE + name)
         unknown = detector.most is None and len(first) < KNOWN
         if (healthy := unknown or detector.healthy(start, value, noise or 0.0)) and len(first) < FIRST:
           first.append(value)

@@ -81,7 +81,7 @@ def build(config: Settings, recipe: Recipe, keep: pathlib.Path) -> EndpointPlaye
     logprobs=endpoint.logprobs,
     concurrency=endpoint.concurrency,
   )
-  made = endpoint_rollout.EndpointRollout(
+  runner = endpoint_rollout.EndpointRollout(
     server,
     tokenizer,
     recipe.stops,
@@ -93,7 +93,7 @@ def build(config: Settings, recipe: Recipe, keep: pathlib.Path) -> EndpointPlaye
     dispatch=queue,
   )
   recipe = priced(recipe, endpoint.input_price, endpoint.output_price)
-  return EndpointPlayer(tokenizer, recipe, retriever, judges, made, _described(endpoint, client))
+  return EndpointPlayer(tokenizer, recipe, retriever, judges, runner, _described(endpoint, client))
 
 
 def priced(recipe: Recipe, input_price: float, output_price: float) -> Recipe:
@@ -107,12 +107,12 @@ def priced(recipe: Recipe, input_price: float, output_price: float) -> Recipe:
   """
 
   def measures(example: structs.Example, episode: structs.Episode) -> Mapping[str, float | None]:
-    own = {} if recipe.measures is None else dict(recipe.measures(example, episode))
-    used = episode.facts.get(endpoint_rollout.USAGE, {})
-    tokens_in, tokens_out = used.get("tokens_in"), used.get("tokens_out")
-    known = tokens_in is not None and tokens_out is not None
-    cost = (tokens_in * input_price + tokens_out * output_price) / MILLION if known else None
-    return own | dict(calls=used.get("calls"), tokens_in=tokens_in, tokens_out=tokens_out, cost=cost)
+    numbers = {} if recipe.measures is None else dict(recipe.measures(example, episode))
+    usage = episode.facts.get(endpoint_rollout.USAGE, {})
+    tokens_in, tokens_out = usage.get("tokens_in"), usage.get("tokens_out")
+    counted = tokens_in is not None and tokens_out is not None
+    cost = (tokens_in * input_price + tokens_out * output_price) / MILLION if counted else None
+    return numbers | dict(calls=usage.get("calls"), tokens_in=tokens_in, tokens_out=tokens_out, cost=cost)
 
   return dataclasses.replace(recipe, measures=measures)
 
@@ -138,6 +138,6 @@ def _client(endpoint: Endpoint) -> client_lib.Client:
 
 
 def _described(endpoint: Endpoint, client: client_lib.Client) -> dict[str, Any]:
-  named = ("protocol", "limit", "omit", "logprobs", "input_price", "output_price")
-  described = {name: getattr(endpoint, name) for name in named}
-  return dict(url="" if client.where == "OpenAI" else client.where, more=dict(endpoint.more), **described)
+  names = ("protocol", "limit", "omit", "logprobs", "input_price", "output_price")
+  fields = {name: getattr(endpoint, name) for name in names}
+  return dict(url="" if client.where == "OpenAI" else client.where, more=dict(endpoint.more), **fields)

@@ -42,14 +42,14 @@ def tools(
   judges = judging.of_terms(
     config.judge, config.judges, terms, dtype=config.model.dtype, mesh=mesh, dispatch=queue.call
   )
-  used = tools_lib.RetrievalTools(
+  episode_tools = tools_lib.RetrievalTools(
     retriever,
     top_k=config.retrieval.top_k,
     timeout_s=_longest(config.retrieval),
     judges=judges,
     encode=_encode(config.retrieval.query_encoder, queue),
   )
-  return retriever, judges, used
+  return retriever, judges, episode_tools
 
 
 def _encode(folder: str, queue: dispatch.Dispatch):
@@ -66,8 +66,8 @@ def _longest(settings: Retrieval) -> float:
   A search in this process may have to wait for the accelerator, as a local judge may.
   """
   longest = settings.timeout_s * (settings.retries + 2) + settings.wait_s * bool(remote(settings))
-  here = bool(settings.query_encoder) or not settings.index.startswith(("http://", "https://"))
-  return max(longest, local.DEADLINE_S) if here else longest
+  in_process = bool(settings.query_encoder) or not settings.index.startswith(("http://", "https://"))
+  return max(longest, local.DEADLINE_S) if in_process else longest
 
 
 def remote(settings: Retrieval) -> dict[str, Any]:
@@ -88,18 +88,18 @@ def remote(settings: Retrieval) -> dict[str, Any]:
 
 def check_judges(config: Settings, terms: Sequence[str]) -> None:
   """Raises a ValueError if a judge's settings are invalid, or a term has none. Loads nothing."""
-  known = {*terms, *steps.TERMS}  # `ragrl faithfulness` asks the latter of any recipe's episodes
-  if unknown := sorted(set(config.judges) - known):
+  all_terms = {*terms, *steps.TERMS}  # `ragrl faithfulness` asks the latter of any recipe's episodes
+  if unknown := sorted(set(config.judges) - all_terms):
     raise ValueError(
-      f"config.judges.{unknown[0]}: no judge is asked for this term. Terms are {', '.join(sorted(known))}."
+      f"config.judges.{unknown[0]}: no judge is asked for this term. Terms are {', '.join(sorted(all_terms))}."
     )
   for term, judge in judging.chosen(config.judge, config.judges, terms).items():
     if term and judge.kind == "none":
       raise ValueError(f"the recipe asks a judge about {term}: set config.judge.kind, or config.judges.{term}.kind.")
     if judge.kind in judging.ASKED:
-      own = term and config.judges.get(term, {}).get("wording")
+      wording = term and config.judges.get(term, {}).get("wording")
       prompts.get(
-        judge.prompt, judge.wording, setting=f"config.judges.{term}.wording" if own else "config.judge.wording"
+        judge.prompt, judge.wording, setting=f"config.judges.{term}.wording" if wording else "config.judge.wording"
       )
     if judge.kind == "llm" and not judge.model:
       setting = f"config.judges.{term}.model" if term else "config.judge.model"

@@ -38,32 +38,32 @@ def gained(
     tokenizer: the policy's.
     score: sequences → the log-probability of each one's tokens under the mask.
   """
-  how, trained = config.advantage, [one for one in scored if one.trains]
-  own = advantages.by_episode(items)
-  gains = [np.full(len(items[numbers[0]].rewards), np.nan, np.float32) for numbers in own]
+  advantage, trained = config.advantage, [one for one in scored if one.trains]
+  item_numbers = advantages.by_episode(items)
+  gains = [np.full(len(items[numbers[0]].rewards), np.nan, np.float32) for numbers in item_numbers]
   forks: dict[tuple[int, bytes], packing.Item] = {}  # samples of a question have many in common
   pairs = []  # (episode, turn, the fork behind its results, the fork that is compared with it)
   for number, one in enumerate(trained):
-    answer, golds = _answer(how.gain_lead, one.example.golds[0], tokenizer)
-    for turn, *contexts in _contexts(one.episode, _others(one, trained) if how.gain_over == "random" else None):
-      both = [_fork(np.concatenate([context, answer]), golds, one.episode.prompt_index) for context in contexts]
-      if max(len(fork.tokens) for fork in both) <= config.rollout.context:
-        keys = [(fork.group_id, fork.tokens.tobytes()) for fork in both]
-        forks |= zip(keys, both)
+    answer, golds = _answer(advantage.gain_lead, one.example.golds[0], tokenizer)
+    for turn, *contexts in _contexts(one.episode, _others(one, trained) if advantage.gain_over == "random" else None):
+      pair = [_fork(np.concatenate([context, answer]), golds, one.episode.prompt_index) for context in contexts]
+      if max(len(fork.tokens) for fork in pair) <= config.rollout.context:
+        keys = [(fork.group_id, fork.tokens.tobytes()) for fork in pair]
+        forks |= zip(keys, pair)
         pairs.append((number, turn, *keys))
-  said = score([*forks.values()]) if forks else []
-  mean = {key: found.sum() / forks[key].loss_mask.sum() for key, found in zip(forks, said, strict=True)}
+  logprobs = score([*forks.values()]) if forks else []
+  mean = {key: values.sum() / forks[key].loss_mask.sum() for key, values in zip(forks, logprobs, strict=True)}
   for number, turn, after, before in pairs:
     gains[number][turn] = mean[after] - mean[before]
-  of_item = {at: gain for numbers, gain in zip(own, gains, strict=True) for at in numbers}
+  of_item = {at: gain for numbers, gain in zip(item_numbers, gains, strict=True) for at in numbers}
   return [dataclasses.replace(item, gains=of_item[at]) for at, item in enumerate(items)]
 
 
 def _answer(lead: str, gold: str, tokenizer: Any) -> tuple[np.ndarray, int]:
   """(the ids of the lead and the gold, how many of them are the gold's)."""
-  alone, ids = tokenizer.encode(lead), tokenizer.encode(f"{lead}{gold}")
+  lead_ids, ids = tokenizer.encode(lead), tokenizer.encode(f"{lead}{gold}")
   # The lead's last token may end inside the gold: "<answer> " and "<answer> Ann" may part before the space.
-  common = next((n for n, (a, b) in enumerate(zip(alone, ids)) if a != b), min(len(alone), len(ids)))
+  common = next((n for n, (a, b) in enumerate(zip(lead_ids, ids)) if a != b), min(len(lead_ids), len(ids)))
   return np.asarray(ids, np.int32), max(len(ids) - common, 1)
 
 
@@ -95,11 +95,11 @@ def _contexts(
 
 def _others(one: rewards.Scored, scored: Sequence[rewards.Scored]) -> list[tuple[int, ...]]:
   """What searches for other questions found."""
-  apart = [other.episode for other in scored if other.episode.prompt_index != one.episode.prompt_index]
-  return [segment.ids for episode in apart for segment in episode.searches if segment.found]
+  other_episodes = [other.episode for other in scored if other.episode.prompt_index != one.episode.prompt_index]
+  return [segment.ids for episode in other_episodes for segment in episode.searches if segment.found]
 
 
 def _fork(tokens: np.ndarray, golds: int, group: int) -> packing.Item:
   """A sequence whose last `golds` tokens are scored."""
-  nothing = np.zeros(len(tokens), np.float32)
-  return packing.Item(tokens, np.arange(len(tokens)) >= len(tokens) - golds, nothing, nothing, group, name="a gold")
+  zeros = np.zeros(len(tokens), np.float32)
+  return packing.Item(tokens, np.arange(len(tokens)) >= len(tokens) - golds, zeros, zeros, group, name="a gold")

@@ -103,13 +103,13 @@ def build(prepared: Prepared, *, seed: int | None = None, judged: Sequence[str] 
   """
   config, recipe, queue = prepared.settings, prepared.recipe, dispatch.Dispatch()
   environment_tools.check_judges(config, (*recipe.judged, *judged))
-  made, members = _sampler(prepared)
-  here = None if made.mesh is None else made.mesh.local_mesh  # judges do not wait for other hosts
-  retriever, judges, used = environment_tools.tools(config, recipe, queue, here, judged=judged)
+  parts, members = _sampler(prepared)
+  local_mesh = None if parts.mesh is None else parts.mesh.local_mesh  # judges do not wait for other hosts
+  retriever, judges, episode_tools = environment_tools.tools(config, recipe, queue, local_mesh, judged=judged)
   rollout = collect.Rollout(
-    made.engine,
+    parts.engine,
     recipe.play,
-    used,
+    episode_tools,
     seed=config.seed if seed is None else seed,
     sampling=config.rollout.sampling,
     reserve=config.rollout.reserve or None,
@@ -117,7 +117,7 @@ def build(prepared: Prepared, *, seed: int | None = None, judged: Sequence[str] 
   )
   if hosts.count() > 1:
     rollout = multihost.MultiHostRollout(rollout, members)
-  return Player(**vars(made), retriever=retriever, judges=judges, rollout=rollout)
+  return Player(**vars(parts), retriever=retriever, judges=judges, rollout=rollout)
 
 
 def sampler(prepared: Prepared) -> Sampler:
@@ -156,22 +156,22 @@ def model(
   config: Settings, tokenizer: Any, shape: DecoderConfig, mesh: jax.sharding.Mesh | None = None
 ) -> tuple[Decoder, DecoderConfig]:
   """The decoder of config.model.path, or a new one of this shape, on the mesh, with its adapters; and its shape."""
-  made, shape = _base(config, tokenizer, shape, mesh)
-  made.tokenless = tokenless(tokenizer, shape.vocab_size)
+  decoder, shape = _base(config, tokenizer, shape, mesh)
+  decoder.tokenless = tokenless(tokenizer, shape.vocab_size)
   adapters = config.model.lora
   if adapters.path:
     base = hub.folder(config.model.path, "config.model.path") if config.model.path else ""
-    lora.load_adapters(made, hub.folder(adapters.path, "config.model.lora.path"), base=base)
+    lora.load_adapters(decoder, hub.folder(adapters.path, "config.model.lora.path"), base=base)
   elif adapters.rank:
-    lora.add(made, rank=adapters.rank, alpha=adapters.alpha, layers=adapters.layers, seed=config.seed)
-  return made, shape
+    lora.add(decoder, rank=adapters.rank, alpha=adapters.alpha, layers=adapters.layers, seed=config.seed)
+  return decoder, shape
 
 
 def _base(config: Settings, tokenizer, shape, mesh) -> tuple[Decoder, DecoderConfig]:
   settings = config.model
   dtype, param_dtype = jnp.dtype(settings.dtype), jnp.dtype(settings.param_dtype)
   if settings.path:
-    made, shape = weights.load_pretrained(
+    decoder, shape = weights.load_pretrained(
       hub.folder(settings.path, "config.model.path"),
       dtype=param_dtype,
       compute_dtype=dtype,
@@ -183,11 +183,11 @@ def _base(config: Settings, tokenizer, shape, mesh) -> tuple[Decoder, DecoderCon
         f"{settings.path}: the model has {shape.vocab_size} token rows, the tokenizer "
         f"{tokenizer.vocab_size} ids: they do not belong together (config.prompting.tokenizer)."
       )
-    return made, shape
-  made = Decoder(
+    return decoder, shape
+  decoder = Decoder(
     shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat, mesh=mesh
   )
   if mesh is not None:
     rules.check_vocab(mesh.shape["tensor"], shape.vocab_size, "config.mesh.tensor")
-    nnx.update(made, jax.device_put(nnx.state(made), rules.shardings(mesh, nnx.state(made))))
-  return made, shape
+    nnx.update(decoder, jax.device_put(nnx.state(decoder), rules.shardings(mesh, nnx.state(decoder))))
+  return decoder, shape

@@ -65,25 +65,25 @@ def prepare(
   settings = config_lib.validate(config, training=purpose == "rl")
   if workdir is not None:
     settings = hub.pinned(settings, workdir)
-  made = recipe(settings)
+  method = recipe(settings)
   if purpose == "rl":
-    checks.trainable(settings, made)
+    checks.trainable(settings, method)
   if purpose in ("rl", "play"):
-    checks.tools(settings, made)
+    checks.tools(settings, method)
   if purpose in ("rl", "sft"):
     checks.learner(settings, purpose)
   decoder = shape(settings)
   if purpose != "sft":
     checks.context(settings, decoder)
   checks.adapters(settings, decoder)
-  here = mesh(settings)
-  checks.mesh(settings, decoder, here, training=purpose in ("rl", "sft"))
+  devices = mesh(settings)
+  checks.mesh(settings, decoder, devices, training=purpose in ("rl", "sft"))
   if purpose != "sft":
-    checks.engine(settings, decoder, here)
-  encoding = tokenizer(settings, made)
+    checks.engine(settings, decoder, devices)
+  encoding = tokenizer(settings, method)
   if not settings.model.path:
     decoder = shape(settings, encoding.vocab_size)
-  return Prepared(settings, made, encoding, decoder, here)
+  return Prepared(settings, method, encoding, decoder, devices)
 
 
 def with_reward(prepared: Prepared, reward: Reward) -> Prepared:
@@ -105,7 +105,7 @@ def with_reward(prepared: Prepared, reward: Reward) -> Prepared:
 
 
 def _rewarded(recipe: Recipe, reward: Reward) -> Recipe:
-  again = lambda change: None if change is None else lambda given: _rewarded(change(given), reward)
+  again = lambda change: None if change is None else lambda old: _rewarded(change(old), reward)
   return dataclasses.replace(
     recipe,
     score=lambda example, episode: {"reward": reward(example, episode)},
@@ -141,21 +141,21 @@ def tokenizer(config: Settings, recipe: Recipe | None) -> Any:
       "Hugging Face name or the .model file that holds the tokenizer."
     )
   setting, part = ("prompting.tokenizer", "tokenizer") if config.prompting.tokenizer else ("model.path", "config")
-  how = config.prompting
+  prompting = config.prompting
   check = (lambda tokenizer: None) if recipe is None else recipe.tool_tokens or chat.check_append_only
-  made = tokenizer_lib.load_tokenizer(
+  result = tokenizer_lib.load_tokenizer(
     hub.folder(where, f"config.{setting}", part=part),
-    chat=how.chat,
-    markers=how.markers,
-    thinking=how.thinking,
+    chat=prompting.chat,
+    markers=prompting.markers,
+    thinking=prompting.thinking,
     check=check,
   )
-  if how.chat and where != "bytes" and getattr(made, "markers", None) is None:
+  if prompting.chat and where != "bytes" and getattr(result, "markers", None) is None:
     raise ValueError(
       f"config.prompting.chat=True, but the tokenizer at {where} has no chat template: set config.prompting.chat=False "
       "for bare text, or, for a Hugging Face folder, config.prompting.markers='own' for this library's role markers."
     )
-  return made
+  return result
 
 
 def shape(config: Settings, vocab: int = 1) -> DecoderConfig:
@@ -171,18 +171,18 @@ def mesh(config: Settings) -> jax.sharding.Mesh | None:
   Raises:
     ValueError: there are too few devices, or JAX has none of the requested platform.
   """
-  sizes, found = vars(config.mesh), checks.devices()
-  asked = math.prod(size for size in sizes.values() if size != -1)
-  if asked > len(found):
+  sizes, devices = vars(config.mesh), checks.devices()
+  count = math.prod(size for size in sizes.values() if size != -1)
+  if count > len(devices):
     raise ValueError(
-      f"config.mesh={sizes} asks for {asked} devices, and JAX sees {len(found)} ({found[0].platform}): lower the "
+      f"config.mesh={sizes} asks for {count} devices, and JAX sees {len(devices)} ({devices[0].platform}): lower the "
       "sizes, or install JAX for the accelerators (pip install 'ragrl_jax[cuda]' or 'ragrl_jax[tpu]')."
     )
   if -1 not in sizes.values():
-    found = found[:asked]
-  if missing := hosts.count() - len({device.process_index for device in found}):
+    devices = devices[:count]
+  if missing := hosts.count() - len({device.process_index for device in devices}):
     raise ValueError(
-      f"config.mesh={sizes}: these {len(found)} devices leave {missing} of {hosts.count()} hosts "
+      f"config.mesh={sizes}: these {len(devices)} devices leave {missing} of {hosts.count()} hosts "
       "without any: set one size to -1, or let the sizes multiply to all devices."
     )
-  return None if len(found) == 1 else mesh_lib.make(found, **sizes)
+  return None if len(devices) == 1 else mesh_lib.make(devices, **sizes)

@@ -55,11 +55,11 @@ class Clock:
 
   def report(self) -> dict[str, float]:
     """Seconds per phase since the last report, the rest as "other", and all but APART as "seconds/step"."""
-    began, self._began = self._began, time.perf_counter()
-    self.add("other", self._began - began - sum(self._seconds.values()))
-    found, self._seconds = self._seconds, {}
-    step = sum(seconds for phase, seconds in found.items() if phase not in APART)
-    return {f"seconds/{phase}": seconds for phase, seconds in found.items()} | {"seconds/step": step}
+    since, self._began = self._began, time.perf_counter()
+    self.add("other", self._began - since - sum(self._seconds.values()))
+    seconds_of_phase, self._seconds = self._seconds, {}
+    step = sum(seconds for phase, seconds in seconds_of_phase.items() if phase not in APART)
+    return {f"seconds/{phase}": seconds for phase, seconds in seconds_of_phase.items()} | {"seconds/step": step}
 
 
 def seconds_of(clock: Clock, played: timings.Timings) -> dict[str, float]:
@@ -86,12 +86,12 @@ def waits_for_held_out(config: Settings, recipe: Recipe, *, measured: bool) -> b
   return waits
 
 
-def evaluated(clock: Clock, evaluate: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
+def evaluated(clock: Clock, evaluate: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
   """The metrics of `evaluate(*given)`. Its seconds are a phase of the clock if it measured anything."""
-  began = time.perf_counter()
-  if found := evaluate(*given):
-    clock.add("evaluate", time.perf_counter() - began)
-  return found
+  start = time.perf_counter()
+  if metrics := evaluate(*arguments):
+    clock.add("evaluate", time.perf_counter() - start)
+  return metrics
 
 
 def costs(workdir: pathlib.Path, metrics: dict[str, Any], config: Settings) -> dict[str, Any]:
@@ -111,19 +111,19 @@ def throughput(metrics: dict[str, Any], learner: Learner, episodes: Sequence[str
   seconds = {name.removeprefix("seconds/"): value for name, value in metrics.items() if name.startswith("seconds/")}
   step = seconds.pop("step")
   learning = seconds["scoring"] + seconds["update"]  # the old and the reference policy's passes are in scoring
-  found = {
+  numbers = {
     "tokens_per_second": sum(episode.num_tokens for episode in episodes) / step,
     "bottleneck": max(seconds.keys() - APART, key=seconds.get),
     "learner_flops_per_second": metrics["flops"] / learning,
   }
   devices = 1 if learner.mesh is None else learner.mesh.size
   mfu = flops.mfu(metrics["flops"], learning, devices, jax.devices()[0])
-  return found if mfu is None else found | {"mfu": mfu}
+  return numbers if mfu is None else numbers | {"mfu": mfu}
 
 
 def headline(metrics: dict[str, Any]) -> str:
   """The few numbers in a progress bar."""
-  shown = [
+  columns = [
     ("reward", "reward", ".3f"),
     ("outcome", "EM", ".3f"),
     ("searches", "searches", ".2f"),
@@ -132,8 +132,8 @@ def headline(metrics: dict[str, Any]) -> str:
     ("bottleneck", "slowest", ""),
   ]
   # Most recipes never search. If a recipe should search and does not, run/warning_signs.py warns.
-  told = lambda name: name in metrics and (name != "searches" or metrics[name])
-  return " ".join(f"{label} {metrics[name]:{form}}" for name, label, form in shown if told(name))
+  has = lambda name: name in metrics and (name != "searches" or metrics[name])
+  return " ".join(f"{label} {metrics[name]:{form}}" for name, label, form in columns if has(name))
 
 
 def steps_of(text: str) -> range | None:
@@ -144,10 +144,10 @@ def steps_of(text: str) -> range | None:
   """
   if not text:
     return None
-  found = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", text)
-  if found is None or int(found[2] or found[1]) < int(found[1]):
+  match = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", text)
+  if match is None or int(match[2] or match[1]) < int(match[1]):
     raise ValueError(f"--profile_steps={text}: name a step, as in 5, or the first and the last one, as in 5:8.")
-  return range(int(found[1]), int(found[2] or found[1]) + 1)
+  return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
 class Profile:

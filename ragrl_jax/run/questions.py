@@ -66,15 +66,15 @@ def check_passages(config: Settings, recipe: Recipe, examples: Sequence[structs.
   Raises:
     ValueError: no question can be scored; or questions lack passages and the config names no retriever.
   """
-  bare = sum(not example.passages for example in examples)
-  if not recipe.needs_passages or not bare:
+  without = sum(not example.passages for example in examples)
+  if not recipe.needs_passages or not without:
     return
   if recipe.searches and not config.retrieval.index:
     raise ValueError(
-      f"{what}: {bare} of its {len(examples)} questions have no passages, and {recipe.name} has "
+      f"{what}: {without} of its {len(examples)} questions have no passages, and {recipe.name} has "
       "no retriever: set config.retrieval.index (`ragrl index` builds one), or attach passages with `ragrl retrieve`."
     )
-  if not recipe.searches and bare == len(examples):
+  if not recipe.searches and without == len(examples):
     raise ValueError(
       f"{what}: none of its {len(examples)} questions has passages, which {recipe.name} needs: "
       "nothing in this set can be scored. Name one whose rows have `passages`: `ragrl retrieve` attaches an index's."
@@ -187,12 +187,12 @@ def marked(example: structs.Example) -> structs.Example:
 
 
 def _fitting(config: Settings, recipe: Recipe, tokenizer, what: str, path: str) -> list[structs.Example]:
-  examples = every = _read(config, path, config.data.max_examples, what)
+  examples = all_examples = _read(config, path, config.data.max_examples, what)
   if config.data.drop_unanswerable:
     examples = [example for example in examples if example.meta.get("answerable", True)]
     if not examples:
       raise ValueError(f"{what}={path}: all its questions are marked as unanswerable (config.data.drop_unanswerable).")
-    _say_left_out(what, path, len(every) - len(examples), len(every), "drop_unanswerable")
+    _say_left_out(what, path, len(all_examples) - len(examples), len(all_examples), "drop_unanswerable")
   check_passages(config, recipe, examples, f"{what}={path}")
   check_scores(recipe, examples, f"{what}={path}")
   check_reward(recipe, examples[0], f"{what}={path}")
@@ -285,15 +285,15 @@ def say_trained_on(config: Settings, examples: Sequence[structs.Example], what: 
     path = getattr(config.data, name)
     try:
       others = readers.read_examples(path) if path and (hub or "hf:" not in path) else ()
-      found = digests.also_in(examples, others)
+      repeated = digests.also_in(examples, others)
     except FileNotFoundError:  # the model was trained elsewhere
       logging.info("%s: not compared with config.data.%s=%s, which is not here.", what, name, path)
       continue
-    if found:
+    if repeated:
       logging.warning(
         "%s: %d of its %d questions are also in config.data.%s=%s, such as %r: their scores may be memory. "
         "Leave them out of one of the two sets.",
-        what, len(found), len(examples), name, path, found[0].question[:200],
+        what, len(repeated), len(examples), name, path, repeated[0].question[:200],
       )  # fmt: skip
 
 
@@ -352,7 +352,7 @@ def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage]
   golds = [gold for gold in example.golds if qa.searchable([gold])]
   unfit = lambda drawn: (drawn.title, drawn.text) in own or qa.has_answer(f"{drawn.title}\n{drawn.text}", golds)
   order = list(range(len(example.passages)))  # the current positions of the example's own passages
-  mixed = list(example.passages)
+  result = list(example.passages)
   for _ in range(count):
     drawn = rng.choice(pool) if pool else None
     for _ in range(TRIES):
@@ -365,12 +365,12 @@ def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage]
         "that do not answer it (config.data.noise)."
       )
     own.add((drawn.title, drawn.text))
-    at = rng.randint(0, len(mixed))
-    mixed.insert(at, drawn)
+    at = rng.randint(0, len(result))
+    result.insert(at, drawn)
     order = [place + (place >= at) for place in order]
   return dataclasses.replace(
     example,
-    passages=tuple(mixed),
+    passages=tuple(result),
     supporting=tuple(order[place] for place in example.supporting),
     evidence=tuple((order[place], sentence) for place, sentence in example.evidence),
   )

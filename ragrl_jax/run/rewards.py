@@ -110,8 +110,8 @@ class Scorer:
 
   def begin(self, thread: concurrent.futures.Executor, recipe, example: structs.Example, episode: structs.Episode):
     """Measures an episode in another thread. `measure` and `score` wait for it, and raise its errors."""
-    found = thread.submit(_unweighted, recipe, example, episode, self._tokenizer).result
-    self._measured[episode.prompt_index, episode.sample] = recipe, episode, found
+    wait_for = thread.submit(_unweighted, recipe, example, episode, self._tokenizer).result
+    self._measured[episode.prompt_index, episode.sample] = recipe, episode, wait_for
 
   def measure(
     self, recipe, examples: Sequence[structs.Example], episodes: Sequence[structs.Episode], step: int
@@ -120,28 +120,28 @@ class Scorer:
 
     None if the episode cannot be trained on (`Scored.trains`), or if its outcome is compared and unknown.
     """
-    plain = [self._known(recipe, *one) for one in zip(examples, episodes, strict=True)]
+    scored = [self._known(recipe, *one) for one in zip(examples, episodes, strict=True)]
     value = lambda one: one.outcome if self._metric == "outcome" else one.reward
-    return [value(one) if one.trains else None for one in self._weighted(recipe, plain, step)]
+    return [value(one) if one.trains else None for one in self._weighted(recipe, scored, step)]
 
   def score(
     self, recipe, examples: Sequence[structs.Example], episodes: Sequence[structs.Episode], step: int
   ) -> list[Scored]:
     """See `score` above. Forgets what was measured of these prompts and of earlier ones."""
-    plain = [self._known(recipe, *one) for one in zip(examples, episodes, strict=True)]
+    scored = [self._known(recipe, *one) for one in zip(examples, episodes, strict=True)]
     last = max((episode.prompt_index for episode in episodes), default=math.inf)
     self._measured = {key: one for key, one in self._measured.items() if key[0] > last}
-    found = self._weighted(recipe, plain, step)
+    result = self._weighted(recipe, scored, step)
     if self._tokenizer is None:
-      return found
-    return [dataclasses.replace(one, signs=one.signs | own) for one, own in zip(found, signs_lib.asked(episodes))]
+      return result
+    return [dataclasses.replace(one, signs=one.signs | own) for one, own in zip(result, signs_lib.asked(episodes))]
 
   def _known(self, recipe, example: structs.Example, episode: structs.Episode) -> Scored:
     """The episode as it was measured, unless it was restored or the recipe has been replaced since."""
     key = episode.prompt_index, episode.sample
-    by, measured, found = self._measured.get(key, (None, None, None))
-    if by is recipe and measured is episode:
-      return found()
+    measured_by, measured_episode, result = self._measured.get(key, (None, None, None))
+    if measured_by is recipe and measured_episode is episode:
+      return result()
     one = _unweighted(recipe, example, episode, self._tokenizer)
     self._measured[key] = recipe, episode, lambda: one
     return one
@@ -185,13 +185,13 @@ def _weighted(recipe, one: Scored, step: int, weights: Mapping[str, float], pena
 def _turns(recipe, example, episode, weights, reward) -> tuple[float, ...]:
   """The reward of each model segment. Rewards that no turn is credited with go to the last segment."""
   number = sum(segment.owner == structs.MODEL for segment in episode.segments)
-  earned = np.zeros(number)
+  turn_rewards = np.zeros(number)
   if not number:
     return ()
   for name, shares in (recipe.credit(example, episode) if recipe.credit else {}).items():
-    earned += weights[name] * np.asarray(shares)
-  earned[-1] += reward - earned.sum()
-  return tuple(earned.tolist())
+    turn_rewards += weights[name] * np.asarray(shares)
+  turn_rewards[-1] += reward - turn_rewards.sum()
+  return tuple(turn_rewards.tolist())
 
 
 def by_prompts(scored: Sequence[Scored], parts: int) -> list[list[Scored]]:
@@ -229,33 +229,33 @@ def _by_segment(episode: structs.Episode, tokens: np.ndarray) -> tuple[np.ndarra
 
 def summarise(scored: Sequence[Scored]) -> dict[str, float]:
   """The step's means over episodes that could be scored, and the number of the others."""
-  known = [one for one in scored if one.reward is not None]
+  scorable = [one for one in scored if one.reward is not None]
   groups: dict[int, list[Scored]] = {}
-  for one in known:
+  for one in scorable:
     groups.setdefault(one.episode.prompt_index, []).append(one)
   equal = [groups_lib.equal(one.reward for one in group) for group in groups.values() if len(group) > 1]
   mean = lambda values: float(np.mean(values)) if len(values) else float("nan")
   metrics = {
-    "reward": mean([one.reward for one in known]),
-    "outcome": mean([one.outcome for one in known if one.outcome is not None]),
-    "searches": mean([one.episode.num_searches for one in known]),
-    "response_tokens": mean([one.episode.num_model_tokens for one in known]),
-    "episode_tokens": mean([one.episode.num_tokens for one in known]),
-    "advantage_abs": mean([abs(one.advantage) for one in known if one.advantage is not None]),
+    "reward": mean([one.reward for one in scorable]),
+    "outcome": mean([one.outcome for one in scorable if one.outcome is not None]),
+    "searches": mean([one.episode.num_searches for one in scorable]),
+    "response_tokens": mean([one.episode.num_model_tokens for one in scorable]),
+    "episode_tokens": mean([one.episode.num_tokens for one in scorable]),
+    "advantage_abs": mean([abs(one.advantage) for one in scorable if one.advantage is not None]),
     "failed_share": mean([one.episode.ended == "failed" for one in scored]),
-    "unscorable": float(len(scored) - len(known)),
+    "unscorable": float(len(scored) - len(scorable)),
     "unjudged": float(sum(one.outcome is None and one.episode.ended != "failed" for one in scored)),
     "episodes": float(len(scored)),
   }
   if equal:
     metrics["zero_spread_groups"] = mean(equal)
   for name in scored[0].weights if scored else ():
-    metrics[f"term/{name}"] = mean([one.terms[name] for one in known if one.terms[name] is not None])
+    metrics[f"term/{name}"] = mean([one.terms[name] for one in scorable if one.terms[name] is not None])
     metrics[f"weight/{name}"] = float(scored[0].weights[name])
-  metrics |= {f"pooled/{name}": value for name, value in ratios([one.pooled for one in known]).items()}
-  for name in dict.fromkeys(name for one in known for name in one.measures):
-    metrics[f"measure/{name}"] = mean([one.measures[name] for one in known if one.measures[name] is not None])
-  watched = [one.watched for one in known]
+  metrics |= {f"pooled/{name}": value for name, value in ratios([one.pooled for one in scorable]).items()}
+  for name in dict.fromkeys(name for one in scorable for name in one.measures):
+    metrics[f"measure/{name}"] = mean([one.measures[name] for one in scorable if one.measures[name] is not None])
+  watched = [one.watched for one in scorable]
   for name in dict.fromkeys(name for one in watched for name in one):
     values = [one[name] for one in watched if name in one]
     if name != "entropy":  # the learner's is not of the drawn tokens alone

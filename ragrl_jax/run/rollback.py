@@ -32,13 +32,13 @@ class Collapsed(RuntimeError):
 
 def lasting(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
   """The rows of the steps that made the present weights: without those that a rollback has undone."""
-  left: list[Mapping[str, Any]] = []
+  result: list[Mapping[str, Any]] = []
   for row in rows:
     if TO in row:
-      left = [one for one in left if one["step"] <= row[TO]]
+      result = [past for past in result if past["step"] <= row[TO]]
     else:
-      left.append(row)
-  return left
+      result.append(row)
+  return result
 
 
 def replayed(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], list[detectors.Alarm]]]:
@@ -72,15 +72,15 @@ class Guard:
     On several hosts the first one decides for all.
     """
     alarms = self._see(dict(step=step, **metrics))
-    added = {f"warning/{alarm.metric}": alarm.text for alarm in alarms}
+    warnings = {f"warning/{alarm.metric}": alarm.text for alarm in alarms}
     if not (longest := self._config.guard.rollback):
-      return added
+      return warnings
     ends = lambda alarm: max(alarm.since, self._back + 1) + longest - 1  # what a rollback has undone does not count
     due = [alarm for alarm in alarms if self._counts(alarm.detector) and step >= ends(alarm)]
-    found = hosts.exchange(self._decided(due[0].text) if due else {})[0]
-    if TO in found:
-      self._begin([*self._rows(), {"step": step, **found}])
-    return added | found
+    decision = hosts.exchange(self._decide(due[0].text) if due else {})[0]
+    if TO in decision:
+      self._begin([*self._rows(), {"step": step, **decision}])
+    return warnings | decision
 
   def spared(self, step: int) -> tuple[int, ...]:
     """The checkpoints to keep for a rollback after this step: `to`, and the one that it becomes after healthy steps."""
@@ -119,22 +119,22 @@ class Guard:
 
     Others, of a run that was stopped in between, do not count: a run that was never stopped has none.
     """
-    every = self._config.checkpoint.every
-    return max(self._back, step // every * every)
+    interval = self._config.checkpoint.every
+    return max(self._back, step // interval * interval)
 
   def _counts(self, detector: detectors.Detector) -> bool:
     return detector.metric not in self._config.guard.ignored
 
-  def _decided(self, why: str) -> dict[str, Any]:
+  def _decide(self, reason: str) -> dict[str, Any]:
     guard, number = self._config.guard, self._number + 1
     if number > guard.most_rollbacks:
       return {
-        STOPPED: f"{why} The run has returned config.guard.most_rollbacks={self._number} times, each time with half "
+        STOPPED: f"{reason} The run has returned config.guard.most_rollbacks={self._number} times, each time with half "
         f"the learning rate, and collapses again, so it stops. Its last healthy weights are {self._workdir}/"
         f"checkpoints/{self.to}. Begin a new run with what is named above or a learning rate below "
         f"{self.rate * self._config.optimizer.learning_rate:g}; or raise most_rollbacks, and resume with "
         "--accept_changes."
       }
     rate = 0.5**number * self._config.optimizer.learning_rate
-    said = f"Returned to the weights of step {self.to}, now with the learning rate {rate:g}: {why}"
-    return {TO: self.to, "rollback/number": number, "rollback/learning_rate": rate, WHY: said}
+    message = f"Returned to the weights of step {self.to}, now with the learning rate {rate:g}: {reason}"
+    return {TO: self.to, "rollback/number": number, "rollback/learning_rate": rate, WHY: message}

@@ -81,10 +81,10 @@ class Rooms:
   def pack(self, parts: Sequence[Sequence[packing.Item]]) -> list[packing.Packed]:
     """The rows of each optimiser step's items. Their lengths are chosen as these need, or checked at the first call."""
     if self.unmeasured is not None and any(parts):
-      how = dict(rows=self.packing["rows"], sharing=self.packing["sharing"], **self.unmeasured)
+      options = dict(rows=self.packing["rows"], sharing=self.packing["sharing"], **self.unmeasured)
       lengths = self.packing["lengths"]
       choose = row_layout.extend if lengths and not self.given else row_layout.choose
-      self.packing["lengths"] = choose(parts, lengths=lengths, **how)
+      self.packing["lengths"] = choose(parts, lengths=lengths, **options)
       if self.given:
         self.unmeasured = None
     return [self._packed(part) for part in parts]
@@ -138,9 +138,9 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
   teaching.check_prompts(config, examples)
   if run is not None and hosts.is_first():
     found = contents.of_folders(config, recipe.judged)
-    asked = contents.of_questions(examples)
+    question_digests = contents.of_questions(examples)
     found["reward.function"] = prepared.reward
-    run.compare(found | {f"data.{name}": asked for name in ("train", "hard") if getattr(config.data, name)})
+    run.compare(found | {f"data.{name}": question_digests for name in ("train", "hard") if getattr(config.data, name)})
   rollout, rows, limits = config.rollout, config.learner, config.reward
   penalty = rewards.overlong(limit=limits.overlong_limit, buffer=limits.overlong_buffer)
   scorer = rewards.Scorer(penalty, rollout.filter.metric, prepared.tokenizer)

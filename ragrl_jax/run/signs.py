@@ -27,27 +27,27 @@ def of(parser, tokenizer, episodes: Sequence[Episode]) -> list[dict[str, float]]
 
 def asked(episodes: Sequence[Episode]) -> list[dict[str, float]]:
   """The signs of each episode in its searches, and its length."""
-  said = [[queries.plain(search.query or "") for search in episode.searches] for episode in episodes]
+  queries_of_episodes = [[queries.plain(search.query or "") for search in episode.searches] for episode in episodes]
   prompts: dict[str, set[int]] = defaultdict(set)
-  for episode, own in zip(episodes, said):
-    for query in own:
+  for episode, texts in zip(episodes, queries_of_episodes):
+    for query in texts:
       prompts[query].add(episode.prompt_index)
-  found = []
-  for episode, own in zip(episodes, said):
-    signs = dict(response_tokens=float(episode.num_model_tokens), searches=float(len(own)))
-    if own:
-      signs["queries/repeated"] = 1.0 - len(set(own)) / len(own)
-      signs["queries/shared"] = sum(len(prompts[query]) > 1 for query in own) / len(own)
-    found.append(signs)
-  return found
+  result = []
+  for episode, texts in zip(episodes, queries_of_episodes):
+    signs = dict(response_tokens=float(episode.num_model_tokens), searches=float(len(texts)))
+    if texts:
+      signs["queries/repeated"] = 1.0 - len(set(texts)) / len(texts)
+      signs["queries/shared"] = sum(len(prompts[query]) > 1 for query in texts) / len(texts)
+    result.append(signs)
+  return result
 
 
 def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
   """The signs in the text that the model wrote: kinds of tokens, repeated words, broken tags and an answer."""
   thoughts, broken, count, answers = [], False, Counter(), [episode.facts.get("answer")]
   surprise: dict[str, float] = defaultdict(float)
-  for talk in episode.conversations:
-    for segment, after in zip(talk, (*talk[1:], None)):
+  for segments in episode.conversations:
+    for segment, after in zip(segments, (*segments[1:], None)):
       if segment.owner != MODEL:
         continue
       answers.append(parser.answer(segment.text))
@@ -60,14 +60,14 @@ def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
           name = thought.KINDS[kind[end - 1]]  # of its last character, since the first may be a space
           count[name] += 1
           surprise[name] -= logprob
-    said = "".join(segment.text for segment in talk if segment.owner == MODEL)
-    opened = _OPENED.search(talk[0].text) if talk else None
-    broken |= thought.broken((opened[0] if opened else "") + said)
+    text = "".join(segment.text for segment in segments if segment.owner == MODEL)
+    tag = _OPENED.search(segments[0].text) if segments else None
+    broken |= thought.broken((tag[0] if tag else "") + text)
   signs = {"entropy": sum(surprise.values()) / count.total()} if count else {}
   signs |= {f"tokens/{name}": float(count[name]) for name in count if name != "tag"}
   signs |= {f"entropy/{name}": surprise[name] / count[name] for name in count if name != "tag"}
   within, between = thought.repeated(thoughts)
-  known = {"repeats/within": within, "repeats/between": between}
+  repeats = {"repeats/within": within, "repeats/between": between}
   if thoughts:
-    known |= {"broken_tags": float(broken), "answered": float(any(one is not None for one in answers))}
-  return signs | {name: value for name, value in known.items() if value is not None}
+    repeats |= {"broken_tags": float(broken), "answered": float(any(one is not None for one in answers))}
+  return signs | {name: value for name, value in repeats.items() if value is not None}

@@ -53,11 +53,11 @@ def check_tokens(path: str, tokenizer: Any) -> None:
   files = ("tokenizer.json", "tokenizer.model")
   if isinstance(tokenizer, tokenizer_lib.ByteTokenizer) and not any((folder / file).exists() for file in files):
     return
-  theirs = tokenizer_lib.load_tokenizer(folder, chat=False)
+  teacher_tokenizer = tokenizer_lib.load_tokenizer(folder, chat=False)
   token = lambda of, i: (of.token_bytes(i), of.control_names.get(i)) if i < of.vocab_size else None
-  other = next((i for i in range(tokenizer.vocab_size) if token(tokenizer, i) != token(theirs, i)), None)
+  other = next((i for i in range(tokenizer.vocab_size) if token(tokenizer, i) != token(teacher_tokenizer, i)), None)
   if other is not None:
-    ours, its = (said and (said[1] or said[0]) for said in (token(tokenizer, other), token(theirs, other)))
+    ours, its = (said and (said[1] or said[0]) for said in (token(tokenizer, other), token(teacher_tokenizer, other)))
     raise ValueError(
       f"{SETTING}={path!r}: id {other} is {its!r} there, and {ours!r} for the policy: a teacher scores the policy's "
       "own ids, so it must have the same tokenizer. Name a model of the policy's family."
@@ -83,25 +83,25 @@ def items(scored: Sequence[rewards.Scored], config: Settings, step: int, recipe,
     recipe: writes the prompts, and finds the answers.
     tokenizer: the policy's.
   """
-  found, how = rewards.items(scored), config.loss.teacher
+  result, how = rewards.items(scored), config.loss.teacher
   if not how.path:
-    return found
+    return result
   coef = coefficient(config, step)
-  for one, own in zip((one for one in scored if one.trains), advantages.by_episode(found), strict=True):
+  for one, numbers in zip((one for one in scored if one.trains), advantages.by_episode(result), strict=True):
     failed = one.outcome is not None and one.outcome < 0.5
     weight = coef * (failed or how.episodes == "all")
     taught = weight * np.concatenate(_chosen(one.episode, how.tokens, recipe.parser, tokenizer)).astype(np.float32)
-    for number in own:  # the conversations of the episode, in order
-      model = found[number].turns >= 0
+    for number in numbers:  # the conversations of the episode, in order
+      model = result[number].turns >= 0
       weights = np.zeros(model.shape, np.float32)
       weights[model], taught = np.split(taught, [model.sum()])
-      found[number] = dataclasses.replace(found[number], teaching=weights)
-  return _with_prompts(found, scored, how.tells, recipe, tokenizer) if how.itself else found
+      result[number] = dataclasses.replace(result[number], teaching=weights)
+  return _with_prompts(result, scored, how.tells, recipe, tokenizer) if how.itself else result
 
 
 def _with_prompts(items, scored: Sequence[rewards.Scored], tells: str, recipe, tokenizer) -> list[packing.Item]:
   """The items with the prompts that their teacher reads, one for the samples of a group."""
-  prompts, found = {}, []
+  prompts, result = {}, []
   for one in scored:
     if one.trains and (number := one.episode.prompt_index) not in prompts:
       shown = one.episode.segments[0].ids
@@ -110,8 +110,8 @@ def _with_prompts(items, scored: Sequence[rewards.Scored], tells: str, recipe, t
     shown, prompt = prompts[item.group_id]
     same = bool(prompt) and tuple(item.tokens[: len(shown)].tolist()) == shown  # no later conversation of the episode
     prompt = (len(shown), prompt) if same else (0, ())
-    found.append(dataclasses.replace(item, teacher_prompt=prompt, teaching=item.teaching * same))
-  return found
+    result.append(dataclasses.replace(item, teacher_prompt=prompt, teaching=item.teaching * same))
+  return result
 
 
 class RemoteTeacher:
@@ -129,11 +129,11 @@ class RemoteTeacher:
     NoCompletion: the server gives no answer.
   """
 
-  def __init__(self, how: Teacher, tokenizer: Any):
-    key = os.environ.get(how.key_variable, "") if how.key_variable else ""
-    self._client = client.Client(how.path, how.model, key=key)
+  def __init__(self, settings: Teacher, tokenizer: Any):
+    key = os.environ.get(settings.key_variable, "") if settings.key_variable else ""
+    self._client = client.Client(settings.path, settings.model, key=key)
     ids = tokenizer.encode(PROBE)
-    texts = [token for token, _ in self._asked(ids)]
+    texts = [token for token, _ in self._score(ids)]
     if b"".join(texts[: len(ids)]).strip() != PROBE.encode():
       raise ValueError(
         f"config.loss.teacher.path: {self._client.where} reads the policy's ids of {PROBE!r} as "
@@ -147,31 +147,31 @@ class RemoteTeacher:
       NoCompletion: the server gives no answer, or one without log-probabilities of the ids.
     """
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-      return [np.asarray([0.0, *(x for _, x in one[1:])], np.float32) for one in pool.map(self._asked, texts)]
+      return [np.asarray([0.0, *(x for _, x in one[1:])], np.float32) for one in pool.map(self._score, texts)]
 
-  def _asked(self, ids: Sequence[int]) -> list[tuple[bytes, float]]:
+  def _score(self, ids: Sequence[int]) -> list[tuple[bytes, float]]:
     ids = [int(i) for i in ids]
     reply = self._client.ask(ids, max_tokens=1, temperature=1.0, echo=True, logprobs=1)
-    said = list(reply.logprobs)[: len(ids)]
-    if len(said) < len(ids) or not all(math.isfinite(value) for _, value in said[1:]):
+    logprobs = list(reply.logprobs)[: len(ids)]
+    if len(logprobs) < len(ids) or not all(math.isfinite(value) for _, value in logprobs[1:]):
       raise client.NoCompletion(
-        f"{self._client.model} at {self._client.where} sent {len(said)} log-probabilities for {len(ids)} ids: a "
+        f"{self._client.model} at {self._client.where} sent {len(logprobs)} log-probabilities for {len(ids)} ids: a "
         "teacher's server must score a given text (echo with logprobs, as vLLM and SGLang do). Or name a folder in "
         "config.loss.teacher.path."
       )
-    return said
+    return logprobs
 
 
 def ask_teacher(items: Sequence[packing.Item], teacher: RemoteTeacher) -> list[packing.Item]:
   """The items with what a teacher behind a server says. Only the first host asks, about items that are taught."""
-  found = [dataclasses.replace(item, teacher_logprobs=np.zeros(len(item.tokens), np.float32)) for item in items]
-  asked = [number for number, item in enumerate(items) if np.any(item.teaching)]
-  texts, nothing = [items[number].tokens for number in asked], np.zeros(1, np.float32)
-  said = np.concatenate(teacher.scores(texts)) if texts and hosts.is_first() else nothing
-  said = np.frombuffer(hosts.exchange_bytes(said.tobytes())[0], np.float32)
-  for number, own in zip(asked, np.split(said, np.cumsum([len(text) for text in texts])[:-1])):
-    found[number] = dataclasses.replace(found[number], teacher_logprobs=own)
-  return found
+  result = [dataclasses.replace(item, teacher_logprobs=np.zeros(len(item.tokens), np.float32)) for item in items]
+  taught = [number for number, item in enumerate(items) if np.any(item.teaching)]
+  texts, empty = [items[number].tokens for number in taught], np.zeros(1, np.float32)
+  scores = np.concatenate(teacher.scores(texts)) if texts and hosts.is_first() else empty
+  scores = np.frombuffer(hosts.exchange_bytes(scores.tobytes())[0], np.float32)
+  for number, item_scores in zip(taught, np.split(scores, np.cumsum([len(text) for text in texts])[:-1])):
+    result[number] = dataclasses.replace(result[number], teacher_logprobs=item_scores)
+  return result
 
 
 def teacher_prompt(example: structs.Example, shown: tuple[int, ...], tells: str, recipe, tokenizer) -> list[int]:
@@ -184,15 +184,15 @@ def teacher_prompt(example: structs.Example, shown: tuple[int, ...], tells: str,
     recipe: writes the prompt.
     tokenizer: encodes it.
   """
-  if not (added := _added(example, tells)):
+  if not (hint := _hint(example, tells)):
     return []
   *before, last = recipe.prompt.messages(example)
   if tuple(tokenizer.render([*before, last])) == shown:
-    return tokenizer.render([*before, {**last, "content": f"{last['content'].rstrip()}\n\n{added}\n"}])
-  return [*tokenizer.encode(f"{added}\n\n"), *shown]  # a prompt of another form, such as one that lists tools
+    return tokenizer.render([*before, {**last, "content": f"{last['content'].rstrip()}\n\n{hint}\n"}])
+  return [*tokenizer.encode(f"{hint}\n\n"), *shown]  # a prompt of another form, such as one that lists tools
 
 
-def _added(example: structs.Example, tells: str) -> str:
+def _hint(example: structs.Example, tells: str) -> str:
   if tells == "answer":
     return f"The answer is: {example.golds[0]}" if example.golds else ""
   supporting = [example.passages[number] for number in example.supporting]
@@ -202,7 +202,7 @@ def _added(example: structs.Example, tells: str) -> str:
 def check_prompts(config: Settings, examples: Sequence[structs.Example]) -> None:
   """Raises a ValueError if a policy that teaches itself could be told nothing about any of the questions."""
   how = config.loss.teacher
-  if how.itself and not any(_added(example, how.tells) for example in examples):
+  if how.itself and not any(_hint(example, how.tells) for example in examples):
     raise ValueError(
       f"config.loss.teacher.tells={how.tells!r}: no question of config.data.train has "
       f"{'supporting passages' if how.tells == 'passages' else 'an answer'}, so the policy cannot teach itself. Train "
@@ -212,17 +212,17 @@ def check_prompts(config: Settings, examples: Sequence[structs.Example]) -> None
 
 def _chosen(episode: structs.Episode, tokens: str, parser, tokenizer) -> list[np.ndarray]:
   """Whether each token of each model segment is one of these (config.loss.teacher.tokens)."""
-  chosen, queries = [], []
+  masks, queries = [], []
   for segment in reversed(episode.segments):
     if segment.owner == structs.ENVIRONMENT:
       queries += [segment.query] if segment.query else []
       continue
     answers = [answer] if (answer := parser.answer(segment.text)) else []
     phrases = dict(all=[], queries=queries, answers=answers, thought=queries + answers)[tokens]
-    inside = _inside(segment.ids, phrases, tokenizer)
-    chosen.append(inside if tokens in ("queries", "answers") else ~inside)
+    in_phrase = _inside(segment.ids, phrases, tokenizer)
+    masks.append(in_phrase if tokens in ("queries", "answers") else ~in_phrase)
     queries = []  # those of the turn before
-  return chosen[::-1]
+  return masks[::-1]
 
 
 def _inside(ids: Sequence[int], phrases: Sequence[str], tokenizer) -> np.ndarray:
@@ -230,8 +230,8 @@ def _inside(ids: Sequence[int], phrases: Sequence[str], tokenizer) -> np.ndarray
   parts = [tokenizer.token_bytes(i) for i in ids] if phrases else []
   ends = np.cumsum([len(part) for part in parts])
   starts = ends - [len(part) for part in parts]
-  found = np.zeros(len(ids), bool)
+  result = np.zeros(len(ids), bool)
   for phrase in (phrase.encode() for phrase in phrases):
     if (at := b"".join(parts).rfind(phrase)) >= 0:
-      found |= (starts < at + len(phrase)) & (ends > at)
-  return found
+      result |= (starts < at + len(phrase)) & (ends > at)
+  return result

@@ -105,12 +105,12 @@ def warnings(
     searches_expected: whether the recipe searches.
     switches: the names of the recipe's switches, so that messages name no other.
   """
-  now = _Metrics(metrics, searches_expected=searches_expected)
-  now["shown"] = "config.switches.max_passage_tokens or " * ("max_passage_tokens" in switches)
+  numbers = _Metrics(metrics, searches_expected=searches_expected)
+  numbers["shown"] = "config.switches.max_passage_tokens or " * ("max_passage_tokens" in switches)
   if first:
-    now["spreads"] = 1.0 - max(now.get("zero_spread_groups", 0.0), now.get("groups/discarded_share", 0.0))
-  shown = lambda signs: {name: text.format_map(now) for name, shows, text in signs if shows(now)}
-  return shown(ALONE) or shown(SIGNS)
+    numbers["spreads"] = 1.0 - max(numbers.get("zero_spread_groups", 0.0), numbers.get("groups/discarded_share", 0.0))
+  shown_signs = lambda signs: {name: text.format_map(numbers) for name, shows, text in signs if shows(numbers)}
+  return shown_signs(ALONE) or shown_signs(SIGNS)
 
 
 def of_training(
@@ -125,11 +125,11 @@ def of_training(
     steps: number of steps of the whole run.
     mixed: whether the run mixes easy with hard questions.
   """
-  found = warnings(metrics, first=step == 1, searches_expected=recipe.searches, switches=recipe.switches)
+  messages = warnings(metrics, first=step == 1, searches_expected=recipe.searches, switches=recipe.switches)
   if step == 1 and (cut_short := recipe.cut_short(steps, mixed=mixed)):
     weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in cut_short.items())
-    found["schedule"] = (
+    messages["schedule"] = (
       f"the run ends before the recipe's schedule does: at step {steps} there is {weights}. Raise config.steps, "
       f"or lower the step in config.switches ({recipe.name}'s README says which one)."
     )
-  return {f"warning/{name}": text for name, text in found.items()}
+  return {f"warning/{name}": text for name, text in messages.items()}
