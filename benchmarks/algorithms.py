@@ -167,10 +167,10 @@ def run(out: pathlib.Path, arm: str, seed: str, machine: str) -> None:
   config = miniature.settings(WORLD, warm / "world", int(seed), WORLD.rl, ALGORITHMS[NAMES[arm]])
   config.data.evaluate = str(warm / "world" / "held_out.jsonl.gz")
   config.model.path = str(warm / "sft" / "model")
-  began = time.perf_counter()
+  start = time.perf_counter()
   for _ in tqdm(train.train(config, workdir, evaluate=evaluate.evaluator(config)), total=STEPS, unit="step"):
     pass
-  seconds = time.perf_counter() - began
+  seconds = time.perf_counter() - start
   rows = {row["step"]: row for row in jsonl.read(workdir / "metrics.jsonl")}
   trained = [rows[step] for step in range(1, STEPS + 1)]
   median = lambda name: float(np.median([row[name] for row in trained[1:]]))  # the first step compiles

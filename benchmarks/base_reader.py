@@ -202,15 +202,15 @@ def transcript(tokenizer, lesson: lessons.Lesson) -> sft.Transcript:
 
 def drawn(stage: Stage, tokenizer, step: int) -> list[sft.Transcript]:
   """Draws the lessons of a step, as many as fit into one block."""
-  rng, found, room = random.Random(f"base/{stage.name}/{step}"), [], sft.FILL * ROWS * LENGTH
+  rng, result, room = random.Random(f"base/{stage.name}/{step}"), [], sft.FILL * ROWS * LENGTH
   while True:
     one = transcript(tokenizer, lessons.draw(stage.course, rng))
     if len(one[0]) > LENGTH:  # rare: fourteen passages with a long reply
       continue
     room -= len(one[0])
     if room < 0:
-      return found
-    found.append(one)
+      return result
+    result.append(one)
 
 
 def teach(stage: Stage, tokenizer, path: pathlib.Path, out: pathlib.Path) -> dict:
@@ -219,7 +219,7 @@ def teach(stage: Stage, tokenizer, path: pathlib.Path, out: pathlib.Path) -> dic
   Raises:
     RuntimeError: the goals were not reached within the stage's steps.
   """
-  config, began, workdir = settings(out, path), time.perf_counter(), out / stage.name
+  config, start, workdir = settings(out, path), time.perf_counter(), out / stage.name
   config.steps, config.checkpoint.every, config.data.train = stage.steps, 100, "lessons"
   share_right = measurer(stage, tokenizer)
   curves: dict[int | str, dict[int, float]] = {kind: {} for kind in stage.course.kinds}
@@ -236,7 +236,7 @@ def teach(stage: Stage, tokenizer, path: pathlib.Path, out: pathlib.Path) -> dic
       if kind in curves:
         curves[kind][step] = share
     said = ", ".join(f"{kind} {share:.3f}" for kind, share in found.items())
-    print(f"{stage.name} {step} (at most {stage.steps}), {time.perf_counter() - began:.0f} s: {said}", flush=True)
+    print(f"{stage.name} {step} (at most {stage.steps}), {time.perf_counter() - start:.0f} s: {said}", flush=True)
     return {f"development/{kind}": share for kind, share in found.items()}
 
   reached = lambda row: all(schedules.holds([*curves[kind].values()], least) for kind, least in stage.goals.items())
@@ -249,7 +249,7 @@ def teach(stage: Stage, tokenizer, path: pathlib.Path, out: pathlib.Path) -> dic
       f"{workdir}: after {max(curves[1])} steps these shares of whole replies are right: {last}. The goals are "
       f"{dict(stage.goals)}, twice in a row. Raise the stage's steps, and delete the folder."
     )
-  return dict(steps=max(curves[1]), seconds=round(time.perf_counter() - began), right=last)
+  return dict(steps=max(curves[1]), seconds=round(time.perf_counter() - start), right=last)
 
 
 def measurer(stage: Stage, tokenizer):
@@ -289,18 +289,18 @@ def measurer(stage: Stage, tokenizer):
 def exam(path: pathlib.Path, out: pathlib.Path) -> dict[str, dict[str, dict]]:
   """{passages: {hops, or "comparison": {n, em}}} on a made-up world's held-out questions, answered by the engine."""
   made = synthetic.build(seed=0, entities=4000, held_out=2000, syllables=SYLLABLES, wordings=AHEAD, years=True)
-  found: dict[str, dict[str, dict]] = {}
+  result: dict[str, dict[str, dict]] = {}
   for passages in PASSAGES:
     player = player_lib.build(prepare(settings(out, path, context=512, max_new_tokens=96)))
-    found[str(passages)] = {}
+    result[str(passages)] = {}
     for kind in ANY:
       asked = synthetic.questions(
         made, QUESTIONS, mix={kind: 1.0}, part=synthetic.HELD_OUT, passages=passages, distinct=False
       )
       metrics, _ = evaluate.measure(player, lora.split(player.model)[1], asked)
-      found[str(passages)][str(kind)] = dict(n=metrics["n"], em=metrics["em"], interval=metrics["em_interval"])
-      print(f"{passages} passages, {kind}: {found[str(passages)][str(kind)]}", flush=True)
-  return found
+      result[str(passages)][str(kind)] = dict(n=metrics["n"], em=metrics["em"], interval=metrics["em_interval"])
+      print(f"{passages} passages, {kind}: {result[str(passages)][str(kind)]}", flush=True)
+  return result
 
 
 if __name__ == "__main__":

@@ -40,9 +40,9 @@ def main() -> None:
     for name, run in dict(
       folder=files.fingerprint, folder_again=files.fingerprint, arrays=lambda: tensors.fingerprint(held)
     ).items():
-      began = time.perf_counter()
+      start = time.perf_counter()
       run()
-      pace = total / (time.perf_counter() - began)
+      pace = total / (time.perf_counter() - start)
       found |= {f"{name}_gb_a_second": round(pace, 2), f"{name}_7b_seconds": round(OF_7B / pace, 1)}
   print(json.dumps(found))
 

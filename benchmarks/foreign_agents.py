@@ -140,7 +140,7 @@ def demonstrations(world, asked: Sequence[Example], retriever, seed: int) -> lis
   """The quickstart's transcripts, including their deliberate faults, as turns of a chat with tool calls."""
   queries = list(dict.fromkeys(write_query(hop) for example in asked for hop in example.meta["decomposition"]))
   found = dict(zip(queries, retriever.search(queries, 1)))
-  rng, made = random.Random(f"demonstrations/{seed}"), []
+  rng, result = random.Random(f"demonstrations/{seed}"), []
   for example in asked:
     turns, searched = [], ""
     for owner, text in demonstrate(example, found.__getitem__, rng):
@@ -154,8 +154,8 @@ def demonstrations(world, asked: Sequence[Example], retriever, seed: int) -> lis
       else:
         said = plan + text.split("<answer>")[1].split("</answer>")[0].rstrip()
       turns.append((MODEL, said))
-    made.append(turns)
-  return made
+    result.append(turns)
+  return result
 
 
 def tokenised(tokenizer: HuggingFaceTokenizer, example: Example) -> sft.Transcript:
@@ -194,7 +194,7 @@ def settings(out: pathlib.Path, seed: int, program: str, variant: str = "") -> A
 
 def warm(out: pathlib.Path, seed: int) -> None:
   """Trains the warm start of a seed: SFT on faulty demonstrations, until the model answers one-hop questions."""
-  folder, began = out / f"warm_{seed}", time.perf_counter()
+  folder, start = out / f"warm_{seed}", time.perf_counter()
   if not (folder / "world" / "tokenizer" / "tokenizer_config.json").is_file():
     make_world(folder / "world", seed)
   config = settings(out, seed, "openai", "sft")
@@ -214,7 +214,7 @@ def warm(out: pathlib.Path, seed: int) -> None:
     for name in curve:
       curve[name].append(measured[name])
     print(
-      f"[{time.perf_counter() - began:4.0f} s] warm {seed}, step {step}: one-hop EM {measured['em']:.3f}", flush=True
+      f"[{time.perf_counter() - start:4.0f} s] warm {seed}, step {step}: one-hop EM {measured['em']:.3f}", flush=True
     )
     return {f"development/{name}": values[-1] for name, values in curve.items()}
 
@@ -223,13 +223,13 @@ def warm(out: pathlib.Path, seed: int) -> None:
   for row in sft.sft(config, folder / "sft", drawn=drawn, evaluate=measure, reached=reached):
     step = row["step"]
   jsonl.write(folder / "curve.jsonl", [curve])
-  minutes = (time.perf_counter() - began) / 60
+  minutes = (time.perf_counter() - start) / 60
   (folder / "result.json").write_text(json.dumps(dict(seed=seed, steps=step, minutes=minutes, reached=reached(None))))
 
 
 def learn(out: pathlib.Path, program: str, seed: int) -> None:
   """Trains by RL on a program's episodes, until EM on the development questions has stopped rising."""
-  folder, began, curve, found = out / f"{program}_{seed}", time.perf_counter(), [], {}
+  folder, start, curve, found = out / f"{program}_{seed}", time.perf_counter(), [], {}
   config = settings(out, seed, program)
   config.model.path = str(out / f"warm_{seed}" / "sft" / "model")
   asked = list(readers.read_examples(out / f"warm_{seed}" / "world" / "development.jsonl.gz"))
@@ -243,7 +243,7 @@ def learn(out: pathlib.Path, program: str, seed: int) -> None:
     curve.append(measured["em"])
     if step == 0 or step == config.steps or over():
       found[step], _ = evaluate.measure(player, params, held_out, version=step)
-    print(f"[{time.perf_counter() - began:4.0f} s] {program} {seed}, step {step}: EM {curve[-1]:.3f}", flush=True)
+    print(f"[{time.perf_counter() - start:4.0f} s] {program} {seed}, step {step}: EM {curve[-1]:.3f}", flush=True)
     return {"development/em": curve[-1]}
 
   for row in train.train(config, folder, evaluate=measure, reached=lambda row: over()):
@@ -261,7 +261,7 @@ def learn(out: pathlib.Path, program: str, seed: int) -> None:
     calls_after=calls(after),
     steps=max(found),
     curve=curve,
-    minutes=(time.perf_counter() - began) / 60,
+    minutes=(time.perf_counter() - start) / 60,
     commit=subprocess.run(
       ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
     ).stdout.strip(),

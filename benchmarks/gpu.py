@@ -57,13 +57,13 @@ print(json.dumps(dict(platform=jax.default_backend(), card=jax.devices()[0].devi
 
 def read() -> Found:
   """(side, part, shape) → the last figures that are stored, or the reason why there are none."""
-  found: Found = {}
+  result: Found = {}
   for line in KEPT.read_text().splitlines() if KEPT.is_file() else []:
     row = json.loads(line)
     key = row["side"], row["part"], row["shape"]
-    if "error" not in row or key not in found:
-      found[key] = row
-  return found
+    if "error" not in row or key not in result:
+      result[key] = row
+  return result
 
 
 def page(found: Found, counted: Found | None = None) -> str:

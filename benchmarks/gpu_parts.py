@@ -206,7 +206,7 @@ def learn(config, sizes: Sizes, rank: int = 0) -> dict:
   from ragrl_jax.learner.learner import drain
 
   _, made = learner(config, sizes, rank)
-  state, found = made.init(0), {}
+  state, result = made.init(0), {}
   for name, parts in dict(single=1, packed=sizes.packed).items():
     (items, packed), metrics = sequences(config, sizes, parts), {}
 
@@ -216,12 +216,12 @@ def learn(config, sizes: Sizes, rank: int = 0) -> dict:
       metrics.update(new)
 
     seconds = best(sizes.rounds, step)
-    found[name] = dict(
+    result[name] = dict(
       tokens_per_s=sizes.rows * sizes.length / seconds,
       loss=metrics["loss"],
       mfu=flops.mfu(metrics["flops"], seconds, 1, jax.devices()[0]),
     )
-  return found
+  return result
 
 
 def switch(config, sizes: Sizes, rank: int = 0) -> dict:

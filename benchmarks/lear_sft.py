@@ -55,9 +55,9 @@ SIZES = dict(
 
 def main(_):
   logging.set_verbosity(logging.WARNING)
-  began, out = time.perf_counter(), pathlib.Path(OUT.value) / str(SEED.value)
+  start, out = time.perf_counter(), pathlib.Path(OUT.value) / str(SEED.value)
   jax.config.update("jax_compilation_cache_dir", str((out / "compiled").resolve()))  # arms compile the same programs
-  say = lambda text: print(f"[{time.perf_counter() - began:4.0f} s] {text}", flush=True)
+  say = lambda text: print(f"[{time.perf_counter() - start:4.0f} s] {text}", flush=True)
   if not (out / "world" / "tokenizer.model").is_file():
     make_world(out / "world")
   base = tuned(out, "base", "sft", "")

@@ -63,7 +63,7 @@ def main(_):
   if DOCS.value:
     block = re.compile(r"(<!-- audits -->\n).*?(<!-- end -->\n)", re.DOTALL)
     whole = "\n\n".join(blocks)
-    text = block.sub(lambda found: f"{found[1]}\n```\n{whole}\n```\n\n{found[2]}", PAGE.read_text(encoding="utf-8"))
+    text = block.sub(lambda match: f"{match[1]}\n```\n{whole}\n```\n\n{match[2]}", PAGE.read_text(encoding="utf-8"))
     PAGE.write_text(text, encoding="utf-8")
 
 
@@ -97,9 +97,9 @@ def timed(data: pathlib.Path, count: int) -> str:
   # Later copies have changed words, so that not every phrase is found again at once.
   turn = lambda passage, number: Passage(passage.id, passage.title, passage.text.replace(" the ", f" the {number} "))
   stream = (turn(passage, number) for number in itertools.count() for passage in known)
-  began, cpu = time.perf_counter(), time.process_time()
+  start, cpu = time.perf_counter(), time.process_time()
   held = corpus_audit.holdings(examples, itertools.islice(stream, count))
-  seconds, used = time.perf_counter() - began, time.process_time() - cpu
+  seconds, used = time.perf_counter() - start, time.process_time() - cpu
   minutes = 21e6 * used / count / 60
   return (
     f"Speed: {count} passages, {len(examples)} questions, {len(held.phrases)} phrases to look for:\n"

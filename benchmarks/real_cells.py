@@ -187,7 +187,7 @@ def trained(training: Training, out: pathlib.Path, reader: pathlib.Path):
   sets = config.data.train.split(",")
   recipe, variants = config.recipe, training.config.partition(":")[2].split(",")
   if recipe == "arena":
-    held_out = next((WITHOUT[one] for one in variants if one in WITHOUT), None)
+    held_out = next((WITHOUT[variant] for variant in variants if variant in WITHOUT), None)
     sets = [f"{name}_train" for name in ("hotpotqa", "2wikimultihopqa", "musique") if name != held_out]
   else:
     sets = [TRAINED_ON.get(recipe, "hotpotqa_train")]

@@ -105,7 +105,7 @@ def lessons(name: str, data: pathlib.Path, words) -> list[sft.Transcript]:
 
 def examples(data: pathlib.Path, seed: str, count: int, *, whole: bool) -> list[Example]:
   """Questions of the training sets, with SHOWN whole passages (two of them gold), or with the two gold ones, cut."""
-  rng, found = random.Random(seed), []
+  rng, result = random.Random(seed), []
   files = ",".join(str(data / "qa" / f"{name}.jsonl.gz") for name in TRAIN)
   for asked in rng.sample(list(readers.read_examples(files)), count):
     golds = list(asked.supporting[:2])
@@ -116,8 +116,8 @@ def examples(data: pathlib.Path, seed: str, count: int, *, whole: bool) -> list[
     if not whole:
       shown = [dataclasses.replace(one, text=" ".join(one.text.split()[:WORDS])) for one in shown]
     supporting = tuple(i for i, place in enumerate(places) if place in golds)
-    found.append(dataclasses.replace(asked, passages=tuple(shown), supporting=supporting, evidence=()))
-  return found
+    result.append(dataclasses.replace(asked, passages=tuple(shown), supporting=supporting, evidence=()))
+  return result
 
 
 def with_turns(recipe, example: Example) -> Example:

@@ -69,13 +69,13 @@ def main(_):
   reader = real_reader.model(out, out / "data")
   prepare(out)
 
-  began, lost = time.monotonic(), []
+  start, lost = time.monotonic(), []
   wanted = real_cells.evaluations()
   left = [one for one in wanted if re.search(ONLY.value, one.name) and not finished(one, out)]
   print(f"{len(left)} of {len(wanted)} evaluations are not finished yet", flush=True)
   with tqdm(left, unit="evaluation") as bar:
     for one in bar:
-      if MINUTES.value and time.monotonic() - began > 60 * MINUTES.value:
+      if MINUTES.value and time.monotonic() - start > 60 * MINUTES.value:
         break
       bar.set_description(one.name)
       answered(one, out, reader, lambda done, of: bar.set_postfix_str(f"{done}/{of} questions"))
@@ -101,7 +101,7 @@ def prepare(out: pathlib.Path) -> None:
     if not path.is_file():
       file, corpus = real_cells.FILES[dataset]
       examples = list(readers.read_examples(out / "data" / "qa" / f"{file}.jsonl.gz", max_examples=400))
-      found = retrieval.load_index(out / "indexes" / corpus).search([one.question for one in examples], 5)
+      found = retrieval.load_index(out / "indexes" / corpus).search([example.question for example in examples], 5)
       writers.write_examples(
         path, [dataclasses.replace(e, passages=tuple(p), supporting=(), evidence=()) for e, p in zip(examples, found)]
       )
@@ -182,12 +182,12 @@ def _page(counts, wanted, done, lost: list[str], out: pathlib.Path) -> None:
     of_paper = sum(name in wanted[one] for one in done)
     lines.append(f"| {paper.title} | {counts[name][0]} | {counts[name][1]} | {of_paper} |")
   ARCHIVE.write_bytes(gzip.compress("\n".join(texts).encode(), mtime=0))
-  said = (
+  message = (
     f"The tables have {len(done)} of {len(wanted)} evaluations, with {total(done, out)} questions in all. "
     f"{len(lost)} evaluations lost a question."
   )
   told = TOLD.format(questions=QUESTIONS.value)
-  PAGE.write_text(f"# Real questions\n\n{told}\n\n{said}\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+  PAGE.write_text(f"# Real questions\n\n{told}\n\n{message}\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

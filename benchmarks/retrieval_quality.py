@@ -33,10 +33,10 @@ BEGIN, END = "<!-- quality: python benchmarks/retrieval_quality.py --docs -->", 
 
 
 def found_by(folder: pathlib.Path, texts: list[str]) -> list[list[str]]:
-  index, found = load_index(folder), []
+  index, result = load_index(folder), []
   for at in range(0, len(texts), 64):
-    found.extend([p.id for p in answer] for answer in index.search(texts[at : at + 64], 100))
-  return found
+    result.extend([p.id for p in answer] for answer in index.search(texts[at : at + 64], 100))
+  return result
 
 
 def scores(found: list[list[str]], names: list[str], grades) -> dict[str, list[float]]:
@@ -96,9 +96,9 @@ def table(every: dict[str, dict]) -> list[str]:
   for fusion, name in FUSED.items():
     above = [corpus for corpus, (gain, _, _) in gaps[fusion].items() if gain > 0]
     clearly = [corpus for corpus, (_, low, _) in gaps[fusion].items() if low > 0]
-    said = f"- {name}: above the better index on {len(above)} of {len(every)} corpora, clearly on {len(clearly)}."
+    message = f"- {name}: above the better index on {len(above)} of {len(every)} corpora, clearly on {len(clearly)}."
     rest = [f"{corpus} ({singles[corpus]})" for corpus in every if corpus not in above]
-    lines.append(said + (f" Not above it: {', '.join(rest)}." if rest else ""))
+    lines.append(message + (f" Not above it: {', '.join(rest)}." if rest else ""))
   if lexical := [corpus for corpus, rows in every.items() if "minilm" not in rows]:
     lines += [
       "",

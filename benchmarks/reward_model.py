@@ -164,7 +164,7 @@ def compare(out: pathlib.Path) -> None:
 
 def run(seed: int, out: pathlib.Path) -> None:
   """Runs one seed, and writes its results to `out`/result.json."""
-  began, say = time.perf_counter(), clock()
+  start, say = time.perf_counter(), clock()
   settings = lambda *parts: miniature.settings(PAPER, out / "world", seed, *parts)
   miniature.make_world(PAPER, out / "world", seed)
   asked = list(readers.read_examples(str(out / "world" / "development.jsonl.gz")))
@@ -200,14 +200,14 @@ def run(seed: int, out: pathlib.Path) -> None:
   say(f"{len(rows)} steps of VERITAS with it; all rewards follow from its verdicts")
   for key in ("term/information_think", "weight/information_think", "reward", "seconds/judge_wait", "seconds/step"):
     print(f"{key}: {' '.join(f'{row[key]:.3f}' for row in rows)}")
-  result["seconds"] = round(time.perf_counter() - began)
+  result["seconds"] = round(time.perf_counter() - start)
   (out / "result.json").write_text(json.dumps(result, indent=1))
 
 
 def clock():
   """Makes a function that prints a text with the seconds since this call."""
-  began = time.perf_counter()
-  return lambda text: print(f"[{time.perf_counter() - began:4.0f} s] {text}", flush=True)
+  start = time.perf_counter()
+  return lambda text: print(f"[{time.perf_counter() - start:4.0f} s] {text}", flush=True)
 
 
 def taught(
@@ -267,21 +267,21 @@ def sampled(config, count: int) -> list[Episode]:
 def report(title: str, pairs: Sequence[Example], verdicts: Sequence[float | None]) -> dict[str, dict]:
   """Agreement with the labels, overall and by kind of thought, and the share of the more frequent label."""
   states = [" is " in pair.question for pair in pairs]
-  found = {}
+  result = {}
   for kind, chosen in (
     ("all", [True] * len(pairs)),
     ("states something", states),
-    ("does not", [not one for one in states]),
+    ("does not", [not state for state in states]),
   ):
     some = [(pair, verdict) for pair, verdict, take in zip(pairs, verdicts, chosen) if take]
     of = distil.agreement(*zip(*some))
-    found[kind] = of | dict(majority=max(of["ones"], 1 - of["ones"]))
+    result[kind] = of | dict(majority=max(of["ones"], 1 - of["ones"]))
     print(
-      f"{title}, {kind}: n {of['n']}, majority {found[kind]['majority']:.3f}, "
+      f"{title}, {kind}: n {of['n']}, majority {result[kind]['majority']:.3f}, "
       f"consistency {of['consistency']:.3f}, kappa {of['kappa']:.3f}",
       flush=True,
     )
-  return found
+  return result
 
 
 def table(results: Sequence[dict]) -> str:

@@ -189,13 +189,13 @@ def with_passages(world: pathlib.Path) -> str:
 
 def recorded(out: pathlib.Path) -> list[dict[str, Any]]:
   """What each finished run in the folder shows: EM by step."""
-  found = []
+  result = []
   for path in sorted(out.glob("*/result.json")):
     if "arm" in (row := json.loads(path.read_text())):  # not a warm start
       rows = list(jsonl.read(path.parent / "metrics.jsonl"))
       row["em"] = [[one["step"], round(one["evaluation/em"], 3)] for one in rows if "evaluation/em" in one]
-      found.append(row)
-  return found
+      result.append(row)
+  return result
 
 
 def merge(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -49,7 +49,7 @@ def lower(devices, layers, tokens, chunk):
     DecoderConfig(num_layers=layers, **WIDTHS), rngs=nnx.Rngs(0), dtype=jnp.bfloat16, remat=True, mesh=mesh
   )
   settings = Settings(logprob_chunk=chunk)
-  objective = lambda *given: step.policy_objective(*given, settings=settings)
+  objective = lambda *args: step.policy_objective(*args, settings=settings)
   trained = Trained(nnx.eval_shape(make), optax.identity(), objective, trainable=nnx.Param, mesh=mesh, names=step.SUMS)
   rows = {
     field.name: jax.ShapeDtypeStruct(

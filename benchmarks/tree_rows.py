@@ -26,13 +26,13 @@ from ragrl_jax.store import episodes as episodes_lib
 
 def items(path: pathlib.Path) -> list[packing.Item]:
   """The items of a step's episodes, with the advantages that they had."""
-  found = []
+  result = []
   for row in episodes_lib.read_episodes(path):
     episode = episodes_lib.episode_of(row)
     for item in packing.of_episode(episode, [0.0] * sum(s.owner == "model" for s in episode.segments)):
       item.advantages[item.loss_mask] = row["advantage"] or 0.0
-      found.append(item)
-  return found
+      result.append(item)
+  return result
 
 
 def main():
@@ -48,23 +48,23 @@ def main():
   model, _ = weights.load_pretrained(args.model or args.workdir / "warm" / "model", dtype="float32")
   learner = learner_lib.Learner(model, Settings(logprob_chunk=2048), OptimizerSettings(learning_rate=1e-9))
   kinds = {"apart": None, "one level": row_layout.Sharing(deep=False), "trees": row_layout.Sharing()}
-  how = {}
+  options = {}
   for kind, sharing in kinds.items():
     lengths = row_layout.choose([*steps.values()], rows=args.rows, sharing=sharing)
-    how[kind] = dict(rows=args.rows, lengths=lengths, sharing=sharing)
+    options[kind] = dict(rows=args.rows, lengths=lengths, sharing=sharing)
   print(f"{'step':>6s}  {'rows':10s}{'lengths':>14s}{'tokens':>9s}{'places':>9s}{'seconds':>9s}")
   for number, some in steps.items():
     took = {kind: np.inf for kind in kinds}
     metrics = {}
     for _ in range(args.repeats + 1):  # the first one compiles
       for kind in kinds:
-        state, began = learner.init(0), time.perf_counter()
-        ready = learner.prepare(state, [some], lambda parts, kind=kind: [packing.pack_items(parts[0], **how[kind])])
+        state, start = learner.init(0), time.perf_counter()
+        ready = learner.prepare(state, [some], lambda parts, kind=kind: [packing.pack_items(parts[0], **options[kind])])
         metrics[kind] = learner_lib.drain(learner.train(state, ready))[1]
-        took[kind] = min(took[kind], time.perf_counter() - began)
+        took[kind] = min(took[kind], time.perf_counter() - start)
     for kind, found in metrics.items():
       tokens, places = found["packed_tokens"], found["packed_tokens"] / found["packing"]
-      lengths = " ".join(map(str, how[kind]["lengths"]))
+      lengths = " ".join(map(str, options[kind]["lengths"]))
       print(f"{number:6d}  {kind:10s}{lengths:>14s}{tokens:9.0f}{places:9.0f}{took[kind]:9.3f}")
 
 

@@ -221,7 +221,7 @@ def validate(config: Config | settings.Settings, *, training: bool = True) -> se
   Raises:
     ValueError: the message has the setting's path, its value and what it must be.
   """
-  made = settings.of(config)
+  result = settings.of(config)
   if training:
-    made.check_rows()
-  return made
+    result.check_rows()
+  return result

@@ -77,8 +77,8 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
     for number, passage in enumerate(example.passages, 1)
     if any((fact.subject, fact.relation) in hops for fact in world.stated[passage.id])
   }
-  found = CITED.search(text)
-  cited = {int(number) for number in re.findall(r"\d+", found[1])} if found else set()
+  match = CITED.search(text)
+  cited = {int(number) for number in re.findall(r"\d+", match[1])} if match else set()
   answer = re.search(r"<answer>(.*?)</answer>", text, re.DOTALL)
   right = float(answer is not None and answer[1].strip() == example.golds[0])
   return dict(

@@ -35,12 +35,12 @@ QUOTE = re.compile(r"<retrieval>(.*?)</retrieval>", re.DOTALL)
 
 
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
-  def drawn(count, number, **how):
-    asked = synthetic.questions(world, count, mix=MIX, seed=number, passages=PASSAGES, distinct=False, **how)
+  def drawn(count, number, **options):
+    asked = synthetic.questions(world, count, mix=MIX, seed=number, passages=PASSAGES, distinct=False, **options)
     return [example for example in asked if not any(hop["counterfactual"] for hop in example.meta["decomposition"])]
 
-  unseen = lambda count, part=synthetic.HELD_OUT, mix=MIX, **how: synthetic.questions(
-    world, count, mix=mix, seed=seed, passages=PASSAGES, part=part, **how
+  unseen = lambda count, part=synthetic.HELD_OUT, mix=MIX, **options: synthetic.questions(
+    world, count, mix=mix, seed=seed, passages=PASSAGES, part=part, **options
   )
   single = synthetic.questions(world, 200_000, mix={1: 1}, seed=seed + 3, passages=PASSAGES, distinct=False)
   remembered = [example for example in single if example.meta["decomposition"][0]["memorised"]]
@@ -104,7 +104,7 @@ def demonstrate(example: Example, world: synthetic.World, search, rng: random.Ra
   if quotes == "none":
     text = QUOTE.sub("", text).replace("  ", " ")
   elif quotes == "embellished":
-    text = QUOTE.sub(lambda found: f"<retrieval>{found[1].rstrip(' .')}, it seems. </retrieval>", text)
+    text = QUOTE.sub(lambda match: f"<retrieval>{match[1].rstrip(' .')}, it seems. </retrieval>", text)
   return [(owner, text)]
 
 

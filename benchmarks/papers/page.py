@@ -62,10 +62,10 @@ def judged(paper: Paper, claim: Claim, rows: Rows) -> dict[str, Any] | None:
   None if no seed has both sides yet.
   """
   seeds = sorted({seed for name, _, seed in rows if name == paper.name})
-  both = lambda **how: [
+  both = lambda **options: [
     pair
     for seed in seeds
-    for pair in [[values(rows, paper, side, seed, **how) for side in (claim.side, claim.other)]]
+    for pair in [[values(rows, paper, side, seed, **options) for side in (claim.side, claim.other)]]
     if all(one is not None for one in pair)
   ]
   pairs = both()

@@ -193,15 +193,15 @@ def play_when_to_search(
     asked = [step for step in asked for _ in range(2)]
   known = [step for step in steps if step not in asked]
   thought = " ".join(_fact(step) for step in known) or " ".join(step["relation"] for step in steps)
-  turns, said = [], f"<think> {thought} </think>"
+  turns, message = [], f"<think> {thought} </think>"
   for step in asked:
     query = f"{step['relation']} {step['subject']}"
-    turns.append((MODEL, f"{said}<search> {f'what is the {query} ?' if kind == 'ask' else query} </search>"))
+    turns.append((MODEL, f"{message}<search> {f'what is the {query} ?' if kind == 'ask' else query} </search>"))
     turns.append((ENVIRONMENT, passages.block(search(query))))
-    said = f"<reflect> {_fact(step)} </reflect>"
+    message = f"<reflect> {_fact(step)} </reflect>"
   if not asked:
-    said += f"<reflect> {thought} </reflect>"
-  return [*turns, (MODEL, f"{said}<answer> {answer} </answer>")]
+    message += f"<reflect> {thought} </reflect>"
+  return [*turns, (MODEL, f"{message}<answer> {answer} </answer>")]
 
 
 def _fact(step) -> str:

@@ -250,7 +250,7 @@ def draw(records: Sequence[Record]) -> None:
 
 
 def _mean(metrics: Sequence[Mapping[str, Any]], name: str, digits: int = 3) -> str:
-  values = [one[name] for one in metrics if one.get(name) is not None]
+  values = [metric[name] for metric in metrics if metric.get(name) is not None]
   return f"{sum(values) / len(values):.{digits}f}" if values else "–"
 
 
@@ -273,7 +273,7 @@ def _questions(predictions: pathlib.Path, system: str) -> dict[str, list[Any]]:
 def _of_all(seeds: Sequence[Record], evaluation: str) -> list[dict[str, Any]]:
   """The rows of an evaluation, of all seeds."""
   columns = [seed["questions"][evaluation] for seed in seeds]
-  return [dict(zip(one, values), terms={}) for one in columns for values in zip(*one.values())]
+  return [dict(zip(column, values), terms={}) for column in columns for values in zip(*column.values())]
 
 
 def _shown(seed: pathlib.Path) -> dict[str, Any] | None:

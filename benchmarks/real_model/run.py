@@ -57,7 +57,7 @@ def main() -> int:
   if given.list:
     print("\n".join(stage.line() for stage in plan))
     return 0
-  began = time.perf_counter()
+  start = time.perf_counter()
   for number, stage in enumerate(plan, 1):
     head = f"[{number} of {len(plan)}] {stage.name}"
     if stage.done.exists():
@@ -74,7 +74,7 @@ def main() -> int:
   if given.system == "untrained":
     return 0
   print(
-    f"\n{(time.perf_counter() - began) / 60:.0f} minutes. The page: {out}/rl/report.html\nTo ask the trained model:"
+    f"\n{(time.perf_counter() - start) / 60:.0f} minutes. The page: {out}/rl/report.html\nTo ask the trained model:"
   )
   ask = [ragrl(), "ask", "--checkpoint", str(out / "rl"), "--data", f"{given.workdir}/questions/test.jsonl.gz"]
   print(f"  {shlex.join(ask)}")

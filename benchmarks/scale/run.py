@@ -51,8 +51,8 @@ def main(_):
 
 def play() -> None:
   """Compiles the cases one by one, each in its own process, since libtpu may end the process."""
-  began, on_gpus = time.monotonic(), has_plugin()
-  while not (MINUTES.value and time.monotonic() - began > 60 * MINUTES.value):
+  start, on_gpus = time.monotonic(), has_plugin()
+  while not (MINUTES.value and time.monotonic() - start > 60 * MINUTES.value):
     row = cases.missing(page.read_rows(KEPT), LEVEL.value, on_gpus=on_gpus)
     if row is None:
       return

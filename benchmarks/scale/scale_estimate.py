@@ -158,7 +158,7 @@ class Part:
   @functools.cached_property
   def room(self) -> float:
     """Bytes for the largest temporaries of a program, and for the gradient."""
-    return max(one.temporaries for one in self.programs) + self.resident.get(memory.GRADIENT, 0.0)
+    return max(program.temporaries for program in self.programs) + self.resident.get(memory.GRADIENT, 0.0)
 
 
 def joined(
@@ -305,4 +305,4 @@ def needed(learner: Part, engine: Part, together: bool) -> float:
 
 def interconnect(report: Report) -> float:
   """Seconds per step in collectives, if they do not overlap with other work."""
-  return sum(one.calls * one.sent for one in report.programs) / report.chip.interconnect
+  return sum(program.calls * program.sent for program in report.programs) / report.chip.interconnect

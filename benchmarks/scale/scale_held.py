@@ -68,7 +68,7 @@ def parts(found: Mapping[tuple[str, str, str], Any]) -> list[list[str]]:
   names = ("learner: accumulate", "learner: score", "engine: prefill", "engine: decode")
   lines = []
   for (run, where, kind), report in found.items():
-    programs = {one.name: one for one in report.programs}
+    programs = {program.name: program for program in report.programs}
     cells = []
     for name in names:
       seconds, bound = report.seconds(programs[name]) if name in programs else (0.0, "")
@@ -97,7 +97,7 @@ def tried() -> list[list[str]]:
     assert found is not None  # the recipe's own plan fits, and these need no more
     report = found[1]
     part = lambda kind, report=report: sum(
-      one.calls * report.seconds(one)[0] for one in report.programs if one.name.startswith(kind)
+      program.calls * report.seconds(program)[0] for program in report.programs if program.name.startswith(kind)
     )
     lines.append([name, f"{report.step_s:.1f}", f"{part('learner'):.1f}", f"{part('engine'):.1f}"])
   return lines

@@ -152,7 +152,7 @@ def drawing(plans) -> str:
     if found is None:
       return "–"
     _, report = found
-    decode = next(one for one in report.programs if one.name == "engine: decode")
+    decode = next(program for program in report.programs if program.name == "engine: decode")
     return f"{decode.calls * report.seconds(decode)[0] / report.step_s:.0%}"
 
   return table(

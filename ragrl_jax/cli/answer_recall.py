@@ -52,6 +52,6 @@ def main():
   print(json.dumps(dict(measured=" and ".join(searched + owned), **found), indent=1))
   if OUT.value:
     index = dict(index=index, **index_flags.retriever().describe()) if index else None
-    how = dict(top_k=k, own_passages=None if own else False, retrieval=index)
-    settings = dict(data=DATA.value, only=ONLY.value or None, **how)
+    options = dict(top_k=k, own_passages=None if own else False, retrieval=index)
+    settings = dict(data=DATA.value, only=ONLY.value or None, **options)
     answer_recall.write(pathlib.Path(OUT.value), examples, found, settings)

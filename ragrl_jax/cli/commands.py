@@ -101,12 +101,12 @@ def _main(argv: list[str], module: types.ModuleType) -> None:
     module.main()
 
 
-def guarded(function, *arguments, shown: bool = False, **named):
+def guarded(function, *arguments, shown: bool = False, **kwargs):
   """Calls the function. A user's mistake, or a run that had to stop, ends the process with one line."""
   for client in ("httpx", "httpx2"):  # they report every request
     logging.getLogger(client).setLevel(logging.WARNING)
   try:
-    return function(*arguments, **named)
+    return function(*arguments, **kwargs)
   except Exception as error:
     if shown or status_of(error) is None:
       raise
@@ -173,14 +173,14 @@ def ready(config, flag: str, path: str, *, training: bool = True) -> settings.Se
   Raises:
     ValueError: a setting is invalid, or the folder cannot be created or written to.
   """
-  made = config_lib.validate(config, training=training)
+  result = config_lib.validate(config, training=training)
   try:
     pathlib.Path(path).mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise ValueError(f"--{flag}={path}: this folder cannot be created ({error.strerror}). Name another one.") from error
   if not os.access(path, os.W_OK | os.X_OK):
     raise ValueError(f"--{flag}={path}: this folder cannot be written to. Name another one.")
-  return made
+  return result
 
 
 class Parser(argparse.ArgumentParser):
@@ -196,10 +196,10 @@ class Parser(argparse.ArgumentParser):
 
 def config_flag(*, required: bool = True) -> flags.FlagHolder:
   """Defines --config."""
-  made = config_flags.DEFINE_config_file("config", help_string=CONFIG_HELP, lock_config=True)
+  result = config_flags.DEFINE_config_file("config", help_string=CONFIG_HELP, lock_config=True)
   if required:
     flags.mark_flag_as_required("config")
-  return made
+  return result
 
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
@@ -265,10 +265,10 @@ def _said(error: BaseException, argv: list[str]) -> str:
   if unset and not file:
     way = ", or a --checkpoint whose run has one" * ("checkpoint" in flags.FLAGS)
     return f"--{unset[1]} is missing{way}: there is no config to change (--help shows an example)."
-  found = re.match(r"flag --(\w+)=None: Flag --\w+ must have a value", str(error))
-  if found and file and found[1] == file[0].lstrip("-"):
+  match = re.match(r"flag --(\w+)=None: Flag --\w+ must have a value", str(error))
+  if match and file and match[1] == file[0].lstrip("-"):
     return _no_config(file[1])
-  return f"--{found[1]} is missing (--help shows an example)." if found else str(error)
+  return f"--{match[1]} is missing (--help shows an example)." if match else str(error)
 
 
 def _no_config(file: str) -> str:

@@ -53,8 +53,8 @@ def main():
     evaluate.locate(checkpoint)
     checks.devices()
   with commands.answers_bar() as progress:
-    how = dict(sample=SAMPLE.value, seeds=SEEDS.value, chosen_by=BEST.value, progress=progress)
-    metrics = evaluate.evaluate(settings, checkpoint, DATA.value, OUT.value, **how)
+    options = dict(sample=SAMPLE.value, seeds=SEEDS.value, chosen_by=BEST.value, progress=progress)
+    metrics = evaluate.evaluate(settings, checkpoint, DATA.value, OUT.value, **options)
   print(metric_tables.one(metrics))
   if settings.endpoint.model:
     print(asked(metrics))

@@ -67,15 +67,15 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
   whole, added = huggingface.add_tokens(source, wanted) if wanted else (None, ())
   if added and arguments.adapters:
     raise ValueError("--add_tokens with --adapters: merge the adapters first, then add tokens to the merged model.")
-  how = dict(dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)
+  options = dict(dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)
   if arguments.adapters:
     if source.resolve() == out.resolve():
       raise ValueError(f"{out} is also the source folder: write to another one (--out).")
     model, config = weights.load_pretrained(source)
     lora.load_adapters(model, hub.folder(arguments.adapters, "--adapters"), base=source)
-    weights.save_pretrained(model, config, out, **how)
+    weights.save_pretrained(model, config, out, **options)
   else:
-    config = weights.copy_pretrained(source, out, added=added, **how)
+    config = weights.copy_pretrained(source, out, added=added, **options)
   if tokenizer.vocab_size > config.vocab_size:
     raise ValueError(
       f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: they do not match."

@@ -24,7 +24,7 @@ def listing(name: str = "") -> str:
   groups = fields.find(settings.Settings, name) if name else list(fields.groups(settings.Settings))
   if not groups:
     every = list(fields.groups(settings.Settings))
-    known = [*(one.name for group in every for one in group.settings), *(group.path for group in every)]
+    known = [*(setting.name for group in every for setting in group.settings), *(group.path for group in every)]
     near = difflib.get_close_matches(name.rpartition(".")[2], [*filter(None, known), *recipes.RECIPES], n=1)
     advice = f"Did you mean {near[0]}?" if near else "`ragrl settings` lists all."
     raise ValueError(f"there is no setting, section or recipe {name!r}. {advice}")

@@ -91,8 +91,8 @@ class _Stub(types.ModuleType):
       raise AttributeError(name)
     return self
 
-  def __call__(self, *given, **named):
-    return given[0] if given and callable(given[0]) else self  # what a decorator gets
+  def __call__(self, *args, **kwargs):
+    return args[0] if args and callable(args[0]) else self  # what a decorator gets
 
   def __getitem__(self, key):
     return self

@@ -59,8 +59,8 @@ def main() -> int:
   if not arguments.to:
     print(f"{out}: {size}, of step {made.step}. Nothing was uploaded: read {README}, then `hf upload USER/NAME {out}`.")
     return 0
-  said = f"Step {made.step} of {made.run.resolve().name}"
-  print(f"{size}: {upload(out, arguments.to, token=token, private=arguments.private, message=said)}")
+  message = f"Step {made.step} of {made.run.resolve().name}"
+  print(f"{size}: {upload(out, arguments.to, token=token, private=arguments.private, message=message)}")
   return 0
 
 
@@ -80,29 +80,29 @@ def write(
   """
   found = [(folder, answer_files.finished(folder)) for folder in results]
   config = settings_lib.of(config_lib.of_run(config_lib.run_of(checkpoint) or checkpoint))
-  made = export_hf.export(checkpoint, out, dtype=dtype, read_as=config.model.param_dtype, config=config)
-  scores = held_out(made)
+  result = export_hf.export(checkpoint, out, dtype=dtype, read_as=config.model.param_dtype, config=config)
+  scores = held_out(result)
   for folder, metrics in found:
     settings = metrics.get("settings") or {}
-    if settings.get("weights") != made.weights:
+    if settings.get("weights") != result.weights:
       raise ValueError(
-        f"--results={folder} scores other weights ({settings.get('weights')}) than step {made.step} of {made.run} "
-        f"({made.weights}): evaluate this checkpoint, or leave the folder out. {out} has no card yet."
+        f"--results={folder} scores other weights ({settings.get('weights')}) than step {result.step} of {result.run} "
+        f"({result.weights}): evaluate this checkpoint, or leave the folder out. {out} has no card yet."
       )
     asked = ", ".join(pathlib.PurePath(part).name for part in str(settings.get("data")).split(","))
     scores.append((asked, None, metrics))
   text = card.write(
-    made.run,
-    made.step,
+    result.run,
+    result.step,
     config=config,
-    name=name or made.run.resolve().name,
+    name=name or result.run.resolve().name,
     baseline=baseline(config),
     scores=scores,
     licence=licence,
     base=base,
   )
   jsonl.write_text(out / README, text)
-  return made
+  return result
 
 
 def held_out(made: export_hf.Exported) -> list[tuple[str, dict[str, Any] | None, dict[str, Any]]]:

@@ -242,9 +242,9 @@ def browsecomp_plus(row: Row, identity: str, source: str) -> Example:
 
   def ids(column: str) -> list[str]:
     documents = columns.listed(row, column)
-    if not all(isinstance(one, Mapping) and isinstance(one.get("docid"), str) for one in documents):
+    if not all(isinstance(document, Mapping) and isinstance(document.get("docid"), str) for document in documents):
       raise ValueError(f"'{column}' must be a list of documents with a text 'docid'.")
-    return [one["docid"] for one in documents]
+    return [document["docid"] for document in documents]
 
   meta = dict(gold_ids=ids("evidence_docs"), answer_ids=ids("gold_docs"))
   return Example(*_asked(row, identity, ("query_id",), "query", "answer"), source=source, meta=meta)

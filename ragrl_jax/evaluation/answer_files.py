@@ -169,8 +169,8 @@ def in_order(path: pathlib.Path) -> None:
   lines, at = [], 0
   with open(path, "rb") as file:
     for place, line in enumerate(file):
-      found = _INDEX.match(line)
-      lines.append((int(found[1]) if found else place, at, len(line)))
+      match = _INDEX.match(line)
+      lines.append((int(match[1]) if match else place, at, len(line)))
       at += len(line)
   if lines == sorted(lines):
     return

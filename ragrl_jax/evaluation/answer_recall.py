@@ -88,7 +88,7 @@ def means(scores: Sequence[Mapping[str, float]], k: int, prefix: str = "") -> di
   """n and the means of the questions' scores, at least one, with 95 % bootstrap intervals."""
   result: dict = {f"{prefix}n": len(scores)}
   for name in METRICS:
-    values = [one[name] for one in scores]
+    values = [score[name] for score in scores]
     result[f"{prefix}{name}@{k}"] = sum(values) / len(values)
     result[f"{prefix}{name}@{k}_interval"] = stats.bootstrap_interval(values, seed=0)
   return result
@@ -96,5 +96,5 @@ def means(scores: Sequence[Mapping[str, float]], k: int, prefix: str = "") -> di
 
 def gold_means(scores: Sequence[Mapping[str, float] | None], k: int) -> dict[str, float]:
   """`means` of `gold_scores`, with the prefix "gold_"; empty if no question has known documents."""
-  known = [one for one in scores if one is not None]
+  known = [score for score in scores if score is not None]
   return means(known, k, "gold_") if known else {}

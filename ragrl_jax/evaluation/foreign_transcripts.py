@@ -221,7 +221,7 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
     if example.id in result:
       raise ValueError(f"{where}: question {example.id!r} has a transcript already, {places[example.id]}.")
     result[example.id], places[example.id] = _episode(where, row, example, recipe, system), where
-    queries += sum("</search>" in one.text for one in result[example.id].segments[1:] if one.owner == MODEL)
+    queries += sum("</search>" in segment.text for segment in result[example.id].segments[1:] if segment.owner == MODEL)
   if missing := [example.id for example in examples if example.id not in result]:
     raise ValueError(
       f"{path}: {len(missing)} of {len(examples)} questions have no transcript (first {missing[0]!r}): give --data a "
@@ -283,8 +283,8 @@ def _without_prompt(text: str, row: Mapping[str, Any], example: Example, system:
   if isinstance(prompt, str) and prompt and text.startswith(prompt):
     return text[len(prompt) :]
   asked = re.escape(" ".join(example.question.split()).rstrip("? ")).replace(r"\ ", r"\s+")
-  found = re.search(rf"(?:question|user):\s*{asked}\s*\??\s*(?:assistant:)?", text, re.IGNORECASE)
-  return text[found.end() :] if found and not searched(text[: found.start()], system) else text
+  match = re.search(rf"(?:question|user):\s*{asked}\s*\??\s*(?:assistant:)?", text, re.IGNORECASE)
+  return text[match.end() :] if match and not searched(text[: match.start()], system) else text
 
 
 def _joined(where: str, messages: Sequence[Any]) -> str:

@@ -244,8 +244,8 @@ def evaluate(
     asked = [group for group in asked if group]
     resumed = sum(len(one.rows) for one in files)
     progress(resumed)
-    took, began = [], time.perf_counter()
-    last = began
+    took, start = [], time.perf_counter()
+    last = start
 
     def answered(kept: int) -> None:
       nonlocal last
@@ -257,7 +257,7 @@ def evaluate(
       keeper = _Keeper(files, max(batch, FEWEST), max_failed_share, max_unjudged_share)
       answer_all(asked, play, recipe, keeper, at_once=batch, progress=answered)
       keeper.check()
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     rows = [one.finish() for one in files]
   found = [summarise(part) for part in rows]
   for folder, own, part in zip(folders, ownership, found):

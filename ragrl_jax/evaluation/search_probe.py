@@ -61,7 +61,7 @@ def played(
   """
   ways: dict[str, Any] = {OWN: None, **finders(examples, corpus, seed)}
   rows: dict[str, Rows | str] = {name: find for name, find in ways.items() if isinstance(find, str)}
-  known = [one for one in examples if supporting(one, corpus)]
+  known = [example for example in examples if supporting(example, corpus)]
   asked = {name: known if name == ORACLE else examples for name in ways if name not in rows}
   done, total = 0, sum(map(len, asked.values())) + len(examples)
   for name, some in asked.items():

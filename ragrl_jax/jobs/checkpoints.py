@@ -38,9 +38,9 @@ def opened(
   """
   config, source = evaluate.chosen(settings.of(config), checkpoint)
   prepared = prepared_lib.prepare(config, purpose="play" if playing else "sample")
-  made = player_lib.build(prepared, judged=judged) if playing else player_lib.sampler(prepared)
-  evaluate.load(made, source)
-  return made
+  result = player_lib.build(prepared, judged=judged) if playing else player_lib.sampler(prepared)
+  evaluate.load(result, source)
+  return result
 
 
 def ask(checkpoint: str | pathlib.Path, questions: Iterable[str | structs.Example], *, config=None) -> inline.Answers:

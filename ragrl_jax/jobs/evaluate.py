@@ -356,13 +356,13 @@ def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
       "questions during the run (config.evaluate.every)."
     )
   step = max(rows, key=lambda row: (row[metric], -row["step"]))["step"]
-  found = run / "checkpoints" / str(step)
-  if not found.is_dir():
+  result = run / "checkpoints" / str(step)
+  if not result.is_dir():
     raise ValueError(
       f"{run}: {metric} is highest at step {step}, but this checkpoint was not kept: set config.checkpoint.every to "
       "config.evaluate.every, and raise config.checkpoint.keep to the number of checkpoints."
     )
-  return found
+  return result
 
 
 def config_of(checkpoint: str | pathlib.Path):

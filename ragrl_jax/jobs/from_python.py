@@ -44,7 +44,7 @@ def train(
   settings: Mapping[str, Any] | None = None,
   on_step: OnStep | None = None,
   say: Callable[[str], None] = tqdm.write,
-  **how: Any,
+  **options: Any,
 ) -> inline.Run:
   """Trains as `ragrl train` does, until its last step; the same call again resumes.
 
@@ -62,7 +62,7 @@ def train(
     on_step: called with (step, row of metrics) after each step, in this thread; with step 0 before training if held-out
       questions are measured then. If it raises an error, the step is saved and the run ends with this error.
     say: prints a line for the user.
-    **how: `reached`, `resume`, `accept_changes`, `profile`, as in jobs/train.py.
+    **options: `reached`, `resume`, `accept_changes`, `profile`, as in jobs/train.py.
 
   Raises:
     ValueError: there is no such setting; or as in jobs/train.py.
@@ -75,20 +75,20 @@ def train(
   prepared = prepared_lib.prepare(_set(config, named | {"steps": steps}, settings), workdir)
   if reward is not None:
     prepared = prepared_lib.with_reward(prepared, reward)
-  return trained(prepared, workdir, on_step=on_step, say=say, **how)
+  return trained(prepared, workdir, on_step=on_step, say=say, **options)
 
 
 def trained(
-  prepared: prepared_lib.Prepared, workdir: str | os.PathLike, *, on_step: OnStep | None = None, **how: Any
+  prepared: prepared_lib.Prepared, workdir: str | os.PathLike, *, on_step: OnStep | None = None, **options: Any
 ) -> inline.Run:
   """Trains with held-out questions, a progress bar and each warning once, and writes the run's page.
 
   Args:
     prepared: what the run consists of.
     workdir, on_step: as in `train`.
-    **how: as in jobs/train.py.
+    **options: as in jobs/train.py.
   """
-  say, said = how["say"], set()  # a warning is in the metrics of every step, but is printed once
+  say, said = options["say"], set()  # a warning is in the metrics of every step, but is printed once
   measure = evaluate_lib.evaluator(prepared, workdir=workdir) if prepared.settings.data.evaluate else None
 
   def tell(row: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ def trained(
         said.add(name)
         say(f"step {row['step']}: {text}")
 
-  rows = train_lib.train(prepared, workdir, evaluate=measure, **how)
+  rows = train_lib.train(prepared, workdir, evaluate=measure, **options)
   _to_the_end(rows, prepared.settings.steps, on_step, progress.headline, tell)
   if hosts.is_first():
     page_lib.write_report(workdir)
@@ -114,7 +114,7 @@ def sft(
   settings: Mapping[str, Any] | None = None,
   on_step: OnStep | None = None,
   say: Callable[[str], None] = tqdm.write,
-  **how: Any,
+  **options: Any,
 ) -> inline.Run:
   """Fine-tunes as `ragrl sft` does, until its last step; the same call again resumes.
 
@@ -123,7 +123,7 @@ def sft(
     transcripts: config.data.train: questions with `turns` (docs/howto/model.md).
     steps: config.steps, in place of config.sft.epochs and its warm-up.
     workdir, model, settings, on_step, say: as in `train`.
-    **how: `drawn`, `evaluate`, `reached`, `resume`, `accept_changes`, `profile`, as in jobs/sft.py.
+    **options: `drawn`, `evaluate`, `reached`, `resume`, `accept_changes`, `profile`, as in jobs/sft.py.
 
   Raises:
     ValueError: there is no such setting; or as in jobs/sft.py.
@@ -134,16 +134,16 @@ def sft(
     named,
     ({"sft.epochs": 0, "sft.warmup_share": 0.0} if steps else {}) | dict(settings or {}),
   )
-  return tuned(sft_lib.prepare(made, workdir), workdir, on_step=on_step, say=say, **how)
+  return tuned(sft_lib.prepare(made, workdir), workdir, on_step=on_step, say=say, **options)
 
 
 def tuned(
-  prepared: prepared_lib.Prepared, workdir: str | os.PathLike, *, on_step: OnStep | None = None, **how: Any
+  prepared: prepared_lib.Prepared, workdir: str | os.PathLike, *, on_step: OnStep | None = None, **options: Any
 ) -> inline.Run:
   """Fine-tunes with a progress bar. Arguments: as in `trained`."""
   # Without a trained token, a step has no gradient.
   headline = lambda row: f"loss {row['loss']:.3f} grad norm {row['grad_norm']:.2f}" if "grad_norm" in row else ""
-  _to_the_end(sft_lib.sft(prepared, workdir, **how), prepared.settings.steps, on_step, headline)
+  _to_the_end(sft_lib.sft(prepared, workdir, **options), prepared.settings.steps, on_step, headline)
   return inline.Run(pathlib.Path(workdir))
 
 
@@ -154,7 +154,7 @@ def evaluate(
   *,
   config: config_lib.Config | str | os.PathLike | None = None,
   settings: Mapping[str, Any] | None = None,
-  **how: Any,
+  **options: Any,
 ) -> inline.Evaluation:
   """Scores a checkpoint as `ragrl evaluate` does. The result is a dict of metrics.json.
 
@@ -164,12 +164,12 @@ def evaluate(
     out: the folder of the results.
     config: as in `train`; None: the settings of the checkpoint's run.
     settings: as in `train`.
-    **how: `sample`, `seeds`, `chosen_by`, `progress`, as in jobs/evaluate.py.
+    **options: `sample`, `seeds`, `chosen_by`, `progress`, as in jobs/evaluate.py.
 
   Raises:
     ValueError: there is no such setting; or as in jobs/evaluate.py.
   """
-  return inline.Evaluation(_scored(evaluate_lib.evaluate, checkpoint, questions, out, config, settings, how), out)
+  return inline.Evaluation(_scored(evaluate_lib.evaluate, checkpoint, questions, out, config, settings, options), out)
 
 
 def probe(
@@ -179,18 +179,18 @@ def probe(
   *,
   config: config_lib.Config | str | os.PathLike | None = None,
   settings: Mapping[str, Any] | None = None,
-  **how: Any,
+  **options: Any,
 ) -> inline.Probe:
   """Asks as `ragrl probe` does whether a run really searches. The result is a dict of probe.json.
 
   Args:
     checkpoint, questions, out, config, settings: as in `evaluate`.
-    **how: `sample`, `progress`, as in jobs/probe.py.
+    **options: `sample`, `progress`, as in jobs/probe.py.
 
   Raises:
     ValueError: there is no such setting; or as in jobs/probe.py.
   """
-  return inline.Probe(_scored(probe_lib.probe, checkpoint, questions, out, config, settings, how), out)
+  return inline.Probe(_scored(probe_lib.probe, checkpoint, questions, out, config, settings, options), out)
 
 
 def _scored(job, checkpoint, questions, out, config, settings, how) -> dict[str, Any]:
@@ -249,17 +249,17 @@ def _set(config, named: Mapping[str, Any], more: Mapping[str, Any] | None) -> co
   Raises:
     ValueError: there is no such setting, or it has another type.
   """
-  made = config_lib.load(config) if isinstance(config, str | os.PathLike) else copy.deepcopy(config)
-  known = dict(jsonl.flat(made.to_dict()))
+  result = config_lib.load(config) if isinstance(config, str | os.PathLike) else copy.deepcopy(config)
+  known = dict(jsonl.flat(result.to_dict()))
   for name, value in ({name: value for name, value in named.items() if value} | dict(more or {})).items():
     if name not in known:
       near = difflib.get_close_matches(name, known, n=1)
       raise ValueError(f"there is no setting {name!r}{near and f'; did you mean {near[0]!r}?' or ''} (settings=).")
     try:
-      made.update_from_flattened_dict({name: value})
+      result.update_from_flattened_dict({name: value})
     except TypeError:
       raise ValueError(f"config.{name}={value!r}: it must be like {known[name]!r}.") from None
-  return made
+  return result
 
 
 def _index(corpus: str | os.PathLike, beside: pathlib.Path, say: Callable[[str], None]) -> str:

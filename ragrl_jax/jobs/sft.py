@@ -88,7 +88,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profi
     examples = list(readers.read_examples(config.data.train, max_examples=config.data.max_examples))
     found["data.train"] = contents.of_questions(examples)
     how = dict(most=config.sft.max_tokens, longest=max(lengths, default=0))
-    transcripts = [tokenised(recipe, one, tokenizer, config.sft.environment_weight, **how) for one in examples]
+    transcripts = [tokenised(recipe, example, tokenizer, config.sft.environment_weight, **how) for example in examples]
     # Each part is spread over the whole file, which may be sorted by length.
     parts = -(-len(transcripts) // (config.sft.batch or SEEN))
     lengths = row_lengths(config, mesh, [transcripts[part::parts] for part in range(min(parts, FIRST))])

@@ -66,8 +66,8 @@ def train(
   prepared = prepare(config, workdir)
   config = prepared.settings
   waits = progress.waits_for_held_out(config, prepared.recipe, measured=evaluate is not None)
-  how = dict(waits_for_held_out=waits, resume=resume, accept_changes=accept_changes, say=say)
-  with run_lib.opened(pathlib.Path(workdir), config, objective="rl", **how) as run:
+  options = dict(waits_for_held_out=waits, resume=resume, accept_changes=accept_changes, say=say)
+  with run_lib.opened(pathlib.Path(workdir), config, objective="rl", **options) as run:
     if not run.finished:
       say(questions.named(config))
       yield from _trained(prepared, run, evaluate, reached, progress.Profile(run.workdir, profile, of=config.steps))

@@ -229,19 +229,19 @@ def parse_groups(line: str) -> list[list[int]]:
   Raises:
     ValueError: the text has an unknown form.
   """
-  found = FORMS.search(line)
-  if not found:
+  match = FORMS.search(line)
+  if not match:
     if listed := LISTED.search(line):
       raise ValueError(f"cannot read the groups of a collective: {listed[0]}. Add the form to plan/aot.py.")
     return []
-  if found[1].startswith("{"):
-    return [_numbers(group) for group in re.findall(r"\{([\d,]+)\}", found[1])]
-  if found[1].startswith("["):
-    shape, _, rest = found[1].partition("<=")
+  if match[1].startswith("{"):
+    return [_numbers(group) for group in re.findall(r"\{([\d,]+)\}", match[1])]
+  if match[1].startswith("["):
+    shape, _, rest = match[1].partition("<=")
     sizes, _, order = rest.partition("T")
     places = np.arange(math.prod(_numbers(sizes))).reshape(_numbers(sizes))
     return places.transpose(_numbers(order) or None).reshape(_numbers(shape)).tolist()
-  return _of_mesh(found[1])
+  return _of_mesh(match[1])
 
 
 def _numbers(part: str) -> list[int]:
@@ -250,9 +250,9 @@ def _numbers(part: str) -> list[int]:
 
 def _of_mesh(form: str) -> list[list[int]]:
   """The groups along axes of a mesh."""
-  found = MESH.fullmatch(form)
-  assert found is not None
-  mesh, rows, turned, axes = found.groups()
+  match = MESH.fullmatch(form)
+  assert match is not None
+  mesh, rows, turned, axes = match.groups()
   sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh)}
   chosen = re.findall(r"'([^']+)'", axes)
   if ":" in axes or "device" in mesh or not set(chosen) <= set(sizes):

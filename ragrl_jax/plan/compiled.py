@@ -131,7 +131,7 @@ def abstract_model(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Me
   settings = config.model
 
   def make():
-    made = Decoder(
+    result = Decoder(
       shape,
       rngs=nnx.Rngs(0),
       param_dtype=jnp.dtype(settings.param_dtype),
@@ -139,10 +139,10 @@ def abstract_model(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Me
       remat=settings.remat,
     )
     if settings.lora.rank:
-      lora.add(made, rank=settings.lora.rank, alpha=settings.lora.alpha, layers=settings.lora.layers, seed=0)
+      lora.add(result, rank=settings.lora.rank, alpha=settings.lora.alpha, layers=settings.lora.layers, seed=0)
     elif settings.lora.path:
-      lora.add_zeros(made, hub.folder(settings.lora.path, "config.model.lora.path", part="config"))
-    return made
+      lora.add_zeros(result, hub.folder(settings.lora.path, "config.model.lora.path", part="config"))
+    return result
 
   model = nnx.eval_shape(make)
   model.mesh = mesh
@@ -183,17 +183,17 @@ class _Compiler:
     """
     if self.only and name not in self.only:
       return
-    began = time.perf_counter()
+    start = time.perf_counter()
     try:
       compiled = lower().compile()
     except jax.errors.JaxRuntimeError as error:
       if "RESOURCE_EXHAUSTED" not in str(error):
         raise
       self.programs.append(
-        Program(name, time.perf_counter() - began, calls=calls, error=" ".join(str(error).split())[:400])
+        Program(name, time.perf_counter() - start, calls=calls, error=" ".join(str(error).split())[:400])
       )
       return
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     text = compiled.as_text()
     moved = [dataclasses.replace(one, times=one.times * (turns if one.loops else 1)) for one in aot.collectives(text)]
     devices = self.mesh.size if name.startswith("learner") else self.here.size
@@ -298,7 +298,7 @@ class _Compiler:
     hidden = jax.ShapeDtypeStruct(hidden.shape, hidden.dtype, sharding=at)
     return ((hidden, rules.place(self.mesh, {"embedding": head})["embedding"]),)
 
-  def _trained(self, name: str, trained: Trained, block: Batch, *given, calls, work: float, tokens: float) -> None:
+  def _trained(self, name: str, trained: Trained, block: Batch, *args, calls, work: float, tokens: float) -> None:
     """Compiles `accumulate` and `apply` of one model, and adds its resident bytes."""
     whole = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
     number = lambda *size: jax.ShapeDtypeStruct(size, jnp.float32, sharding=whole)
@@ -313,7 +313,7 @@ class _Compiler:
     self.add(
       f"{name}: accumulate",
       lambda: trained.accumulate.lower(
-        grads, sums, state.params, trained.frozen, block, number(2), state.kl_coef, *given
+        grads, sums, state.params, trained.frozen, block, number(2), state.kl_coef, *args
       ),
       calls=calls[0],
       work=work,
@@ -374,8 +374,8 @@ class _Compiler:
       jnp.zeros((STATES,), jnp.int32),
       jnp.full((STATES, 1), -1, jnp.int32),
     )
-    how = dict(chunk=r.chunk, speculate=r.speculate, routes=c.num_layers * c.experts_per_token)
-    made = programs.Programs(graphdef, table, layout, **how, mesh=here)
+    options = dict(chunk=r.chunk, speculate=r.speculate, routes=c.num_layers * c.experts_per_token)
+    made = programs.Programs(graphdef, table, layout, **options, mesh=here)
     held, cached = aot.on_chip(weights), aot.on_chip(cache)
     self.resident |= {"engine: weights": held, "engine: cache": cached}
     split = jax.sharding.NamedSharding(here, programs.SPLIT)

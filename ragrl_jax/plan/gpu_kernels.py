@@ -98,9 +98,9 @@ def _launches(bodies: Mapping[str, Mapping[str, Instruction]], name: str, turns:
 
 def _named(part: str, line: str) -> str:
   """The computation that is a part of a loop, such as "body"."""
-  found = re.search(rf"{part}=%?([\w.\-]+)", line)
-  assert found is not None
-  return found[1]
+  match = re.search(rf"{part}=%?([\w.\-]+)", line)
+  assert match is not None
+  return match[1]
 
 
 def moved(text: str, turns: int = 1) -> int:

@@ -96,13 +96,13 @@ def hosts(topology: str) -> tuple[int, int]:
   Raises:
     ValueError: the topology says something else, or more than `MOST` GPUs a host.
   """
-  found = re.fullmatch(r"\w+:(?:([1-9]\d*)x)?([1-9]\d*)", topology)
-  if not found or int(found[2]) > MOST:
+  match = re.fullmatch(r"\w+:(?:([1-9]\d*)x)?([1-9]\d*)", topology)
+  if not match or int(match[2]) > MOST:
     kind = topology.partition(":")[0]
     raise ValueError(
       f"topology {topology!r}: it must be {kind}:N with 1 to {MOST} GPUs of one host, or {kind}:HxN for H such hosts."
     )
-  return int(found[1] or 1), int(found[2])
+  return int(match[1] or 1), int(match[2])
 
 
 class CompilerMissing(NotImplementedError):

@@ -182,9 +182,9 @@ def alone(index: Index, topology: str) -> Alone:
 
 
 def _compiled(name: str, lowered, *, flops: float, hbm: float, on_gpu: bool, calls: int = 1) -> Program:
-  began = time.perf_counter()
+  start = time.perf_counter()
   compiled = lowered.compile()
-  took, text = time.perf_counter() - began, compiled.as_text()
+  took, text = time.perf_counter() - start, compiled.as_text()
   launched = dataclasses.asdict(gpu_kernels.launches(text)) | dict(moved=gpu_kernels.moved(text)) if on_gpu else {}
   measured = aot.measured(compiled, aot.collectives(text))
   return Program(name, took, flops=flops, hbm=hbm, calls=calls, **measured, **launched)

@@ -26,7 +26,7 @@ def program(model: Any, rollout: Rollout, mesh: jax.sharding.Mesh, here: jax.sha
 
   Only trained weights are copied at every step: those that adapters leave as they were are copied once.
   """
-  began = time.perf_counter()
+  start = time.perf_counter()
   sizes = vars(rollout.mesh)
   every = None if here is mesh else mesh_lib.engines(mesh, **sizes)
   cast = loader.Caster(model.dtype, model.config, mesh_lib.of_engine(here, **sizes), engines=every, own=True)
@@ -37,7 +37,7 @@ def program(model: Any, rollout: Rollout, mesh: jax.sharding.Mesh, here: jax.sha
     if (key := repr(one)) not in known:
       known[key] = counted(one.function.lower(one.argument).compile())
     room, sent = max(room, known[key][0]), sent + known[key][1]
-  return Program(NAME, time.perf_counter() - began, room, hbm=aot.on_chip(cast.abstract(params)), sent=sent)
+  return Program(NAME, time.perf_counter() - start, room, hbm=aot.on_chip(cast.abstract(params)), sent=sent)
 
 
 def counted(compiled: Any) -> tuple[int, float]:

@@ -123,20 +123,20 @@ class Replies:
 
   def _of_tokens(self, piece: Piece) -> dict[str, Any]:
     """Log-probabilities and token ids, if the client asked for them."""
-    made: dict[str, Any] = dict(logprobs=None)
+    result: dict[str, Any] = dict(logprobs=None)
     if self._asked.logprobs:
       data = [self._tokenizer.token_bytes(token) for token in piece.ids]
       texts = [one.decode(errors="replace") for one in data]
       if self._chat:
         entries = zip(texts, piece.logprobs, data)
         content = [dict(token=t, logprob=x, bytes=list(b), top_logprobs=[]) for t, x, b in entries]
-        made["logprobs"] = dict(content=content, refusal=None)
+        result["logprobs"] = dict(content=content, refusal=None)
       else:
         offsets = [self._read[piece.index].feed(one) for one in data]
-        made["logprobs"] = dict(tokens=texts, token_logprobs=piece.logprobs, top_logprobs=None, text_offset=offsets)
+        result["logprobs"] = dict(tokens=texts, token_logprobs=piece.logprobs, top_logprobs=None, text_offset=offsets)
     if self._asked.token_ids:
-      made["token_ids"] = piece.ids
-    return made
+      result["token_ids"] = piece.ids
+    return result
 
 
 class _Read:

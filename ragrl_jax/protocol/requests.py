@@ -267,7 +267,7 @@ def _room(prompt: int, served: Served, param: str) -> int:
 def _stops(said: Mapping[str, Any]) -> tuple[str, ...]:
   stops = said.get("stop", [])
   stops = [stops] if isinstance(stops, str) else stops
-  fine = isinstance(stops, list) and all(isinstance(one, str) and 0 < len(one) <= MAX_STOP for one in stops)
+  fine = isinstance(stops, list) and all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP for stop in stops)
   if not fine or len(stops) > MAX_STOPS:
     message = f"stop must be a string or a list of at most {MAX_STOPS} strings, each of 1 to {MAX_STOP} characters."
     raise Refused(400, message, param="stop")
@@ -389,14 +389,14 @@ def _message(said: Any, number: int) -> dict[str, Any]:
   where = f"messages[{number}]"
   if not isinstance(said, dict) or said.get("role") not in ROLES:
     raise Refused(400, f"{where} must have a role: one of {', '.join(ROLES)}.", param=where)
-  made = {name: said[name] for name in ("name", "tool_call_id") if isinstance(said.get(name), str)}
-  made["role"] = "system" if said["role"] == "developer" else said["role"]
-  made["content"] = _content(said.get("content"), where)
+  result = {name: said[name] for name in ("name", "tool_call_id") if isinstance(said.get(name), str)}
+  result["role"] = "system" if said["role"] == "developer" else said["role"]
+  result["content"] = _content(said.get("content"), where)
   if calls := said.get("tool_calls"):
     if said["role"] != "assistant" or not isinstance(calls, list):
       raise Refused(400, f"{where}.tool_calls must be a list in an assistant message.", param=f"{where}.tool_calls")
-    made["tool_calls"] = calls
-  return made
+    result["tool_calls"] = calls
+  return result
 
 
 def _content(content: Any, where: str) -> str:

@@ -99,18 +99,18 @@ def configure(
   Raises:
     ValueError: an unknown variant, or two of one group.
   """
-  chosen, known = variant.split(","), ("smoke", *more, *TEACHERS, *presets(name))
+  names, choices = variant.split(","), ("smoke", *more, *TEACHERS, *presets(name))
   one_of = (*one_of, ("opsd", "dgpo"), ("opsd", "sft"))
-  if not set(chosen) <= {"", *known} or any(len(set(chosen) & set(group)) > 1 for group in one_of):
-    apart = "".join(f", and one of {', '.join(group)} at most" for group in one_of)
-    raise ValueError(f"configs/{name}.py:{variant}: use {', '.join(known)}, joined by commas{apart}.")
+  if not set(names) <= {"", *choices} or any(len(set(names) & set(group)) > 1 for group in one_of):
+    exclusions = "".join(f", and one of {', '.join(group)} at most" for group in one_of)
+    raise ValueError(f"configs/{name}.py:{variant}: use {', '.join(choices)}, joined by commas{exclusions}.")
   config = config_lib.default_config()
   config.recipe = name
   config.switches = switches(name)
-  for teacher in TEACHERS.keys() & set(chosen):
-    config.loss.teacher.update(WARM if "sft" in chosen else TEACHERS[teacher])
-  config.preset = ",".join(preset for preset in presets(name) if preset in chosen) or "paper"
-  return config, chosen
+  for teacher in TEACHERS.keys() & set(names):
+    config.loss.teacher.update(WARM if "sft" in names else TEACHERS[teacher])
+  config.preset = ",".join(preset for preset in presets(name) if preset in names) or "paper"
+  return config, names
 
 
 def get(name: str, variant: str | None = None, **switches: Any) -> Recipe:

@@ -23,7 +23,7 @@ class Parser(recipe.Parser):
     stops: Sequence[str] = getattr(self, "stops", ())
     return next((stop for stop in stops if text.rstrip().endswith(stop)), "eos")
 
-  def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
+  def observed(self, reply: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
     """(None, None): no text of the environment is a search result."""
     return None, None
 
@@ -50,17 +50,17 @@ class SectionParser(Parser):
   def pair(self, text: str, name: str) -> tags.Pair | None:
     """The first complete section of this name in the `reply`."""
     reply = self.reply(text, name)
-    found = self._pair(reply, name)
+    result = self._pair(reply, name)
     before = 0 if reply == text else text.index(reply, max(0, text.rfind(structs.THOUGHT)))
-    return found and dataclasses.replace(found, start=found.start + before, end=found.end + before)
+    return result and dataclasses.replace(result, start=result.start + before, end=result.end + before)
 
   def _pair(self, text: str, name: str) -> tags.Pair | None:
-    found = tags.pairs(text, name, opening="first")
-    return found[0] if found else None
+    matches = tags.pairs(text, name, opening="first")
+    return matches[0] if matches else None
 
-  async def say(self, talk: Conversation, stop: Sequence[str]) -> Segment:
+  async def say(self, conversation: Conversation, stop: Sequence[str]) -> Segment:
     """The model's reply, see `parts.say`."""
-    return await say(talk, stop, every="think" not in self.sections)
+    return await say(conversation, stop, every="think" not in self.sections)
 
   def section(self, text: str, name: str) -> str | None:
     """The body of the section of this name, stripped; None if there is none."""
@@ -98,9 +98,9 @@ def one_turn(prompt: recipe.Prompt) -> Play:
   """The coroutine of a recipe whose model replies once, without tools."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    talk = policy.start(prompt.messages(example))
-    await talk.generate()
-    return talk.end()
+    conversation = policy.start(prompt.messages(example))
+    await conversation.generate()
+    return conversation.end()
 
   return play
 
@@ -139,9 +139,9 @@ class AnswerReward:
 
   def outcome(self, example: Example, episode: Episode) -> float | None:
     """Whether the last answer is right, 0 or 1; None if a verdict is missing."""
-    said = last_answer(self.parser, episode)
-    if self.kind != "judge" or not said or qa.exact_match(said, example.golds):
-      return qa.exact_match(said, example.golds)
+    answer = last_answer(self.parser, episode)
+    if self.kind != "judge" or not answer or qa.exact_match(answer, example.golds):
+      return qa.exact_match(answer, example.golds)
     verdict = episode.facts.get("correct")
     return None if verdict is None else float(verdict >= 0.5)
 
@@ -169,17 +169,17 @@ async def say(talk: Conversation, stop: Sequence[str], *, every: bool = False) -
     every: in every thought. False: only in one that the chat template opened, because in this recipe's format the model
       writes `<think>` itself, and what it does before it ends the thought counts, as in the authors' code.
   """
-  opened = structs.THINK * structs.opened(talk.segments)
-  outside = lambda said: (opened + said).rfind(structs.THINK) <= (opened + said).rfind(structs.THOUGHT)
-  said = await talk.generate(stop=stop, ends=outside) if opened or every else await talk.generate(stop=stop)
+  prefix = structs.THINK * structs.opened(talk.segments)
+  outside = lambda turn: (prefix + turn).rfind(structs.THINK) <= (prefix + turn).rfind(structs.THOUGHT)
+  turn = await talk.generate(stop=stop, ends=outside) if prefix or every else await talk.generate(stop=stop)
   # Without room for a token, the turn is not among the segments.
-  return structs.tagged(talk.segments)[-1] if talk.segments[-1] is said else said
+  return structs.tagged(talk.segments)[-1] if talk.segments[-1] is turn else turn
 
 
 def find_answer(parser: recipe.Parser, episode: Episode) -> str | None:
   """The model's last answer. Each turn is read separately, so tags of two turns never form a pair."""
-  said = (parser.answer(s.text) for s in reversed(structs.tagged(episode.segments)) if s.owner == MODEL)
-  return next((answer for answer in said if answer is not None), None)
+  answers = (parser.answer(s.text) for s in reversed(structs.tagged(episode.segments)) if s.owner == MODEL)
+  return next((answer for answer in answers if answer is not None), None)
 
 
 def last_answer(parser: recipe.Parser, episode: Episode) -> str:
@@ -192,10 +192,10 @@ def judge_answer(play: Play, parser: recipe.Parser) -> Play:
 
   async def play_and_judge(example: Example, policy: Policy, tools: Tools) -> Episode:
     episode = await play(example, policy, tools)
-    said = last_answer(parser, episode)
-    if not said or not example.golds or qa.exact_match(said, example.golds):  # a question by `ragrl ask` has no golds
+    reply = last_answer(parser, episode)
+    if not reply or not example.golds or qa.exact_match(reply, example.golds):  # a question by `ragrl ask` has no golds
       return episode
-    (verdict,) = await tools.judge([(references(example.golds), said)])
+    (verdict,) = await tools.judge([(references(example.golds), reply)])
     return dataclasses.replace(episode, facts={**episode.facts, "correct": verdict})
 
   return play_and_judge

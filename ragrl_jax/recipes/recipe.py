@@ -31,8 +31,8 @@ class Parser(Protocol):
     """The final answer in the model's text, or None."""
     ...
 
-  def observed(self, said: str, text: str) -> tuple[str | None, tuple[structs.Passage, ...] | None]:
-    """(query, passages) of the environment's text `text` after the model's text `said`; (None, None) for a notice."""
+  def observed(self, reply: str, text: str) -> tuple[str | None, tuple[structs.Passage, ...] | None]:
+    """(query, passages) of the environment's `text` after the model's `reply`; (None, None) for a notice."""
     ...
 
 
@@ -154,9 +154,9 @@ class Recipe:
     for name, weight in self.weights(step).items():
       if weight:
         if not isinstance(terms, Mapping) or name not in terms:
-          given = ", ".join(map(repr, terms)) if isinstance(terms, Mapping) else type(terms).__name__
+          names = ", ".join(map(repr, terms)) if isinstance(terms, Mapping) else type(terms).__name__
           raise ValueError(
-            f"recipe {self.name}: weights() names the term {name!r}, but score() returned {given or 'no term'}: it "
+            f"recipe {self.name}: weights() names the term {name!r}, but score() returned {names or 'no term'}: it "
             "must return a dict with every term of weights()."
           )
         if (term := terms[name]) is None:
@@ -206,19 +206,19 @@ def chosen(
       allowed.
   """
   changes: dict[str, Any] = {}
-  by: dict[str, str] = {}
+  settings_by: dict[str, str] = {}
   for preset in (variant or next(iter(presets))).split(","):
     if preset not in presets:
       raise ValueError(f"{name} has no preset {preset!r}: use one of {', '.join(presets)} (config.preset).")
     for switch, value in presets[preset].items():
       if changes.get(switch, value) != value:
         raise ValueError(
-          f"{name}'s presets {by[switch]!r} and {preset!r} both set {switch}: use only one of them, and set "
+          f"{name}'s presets {settings_by[switch]!r} and {preset!r} both set {switch}: use only one of them, and set "
           f"config.switches.{switch} if you want another value (config.preset={variant!r})."
         )
-      changes[switch], by[switch] = value, preset
-  known = [field.name for field in dataclasses.fields(kind)]
+      changes[switch], settings_by[switch] = value, preset
+  names = [field.name for field in dataclasses.fields(kind)]
   for switch in switches:
-    if switch not in known:
-      raise ValueError(f"{name} has no switch {switch!r}: use one of {', '.join(known)} (config.switches).")
+    if switch not in names:
+      raise ValueError(f"{name} has no switch {switch!r}: use one of {', '.join(names)} (config.switches).")
   return kind(**changes | {switch: value for switch, value in switches.items() if value is not None})

@@ -59,15 +59,15 @@ def facts(example: Example) -> tuple[Fact, ...]:
 
 def answer(example: Example) -> str:
   """The gold that the last fact's sentence has; the first one if it has none."""
-  said = facts(example)[-1].sentence
-  return next((gold for gold in example.golds if qa.has_answer(said, [gold])), example.golds[0])
+  sentence = facts(example)[-1].sentence
+  return next((gold for gold in example.golds if qa.has_answer(sentence, [gold])), example.golds[0])
 
 
 def keywords(text: str, but: str = "") -> str:
   """The text's words without function words and those of `but`; at most MOST_KEYWORDS."""
   left_out = {word.lower() for word in _WORDS.findall(but)}
-  found = [word for word in _WORDS.findall(text) if word.lower() not in FUNCTION_WORDS | left_out]
-  return " ".join(found[:MOST_KEYWORDS])
+  words = [word for word in _WORDS.findall(text) if word.lower() not in FUNCTION_WORDS | left_out]
+  return " ".join(words[:MOST_KEYWORDS])
 
 
 def next_query(example: Example, segments: Sequence[Segment]) -> tuple[list[Fact], str]:
@@ -78,23 +78,23 @@ def next_query(example: Example, segments: Sequence[Segment]) -> tuple[list[Fact
   Raises:
     NotShown: see `facts`; or no query finds a fact.
   """
-  left, new, asked = facts(example), [], set()
+  remaining, new, queries = facts(example), [], set()
   for search in (segment for segment in segments if segment.found is not None):
-    read = [(fact, _told(fact, search)) for fact in left]
-    left, new = [fact for fact, told in read if told is None], [told for _, told in read if told is not None]
-    asked.add(search.query)
-  if not left:
+    read = [(fact, _told(fact, search)) for fact in remaining]
+    remaining, new = [fact for fact, told in read if told is None], [told for _, told in read if told is not None]
+    queries.add(search.query)
+  if not remaining:
     return new, ""
-  title, question = left[0].title, left[0].question
+  title, question = remaining[0].title, remaining[0].question
   for query in (question, f"{title} {keywords(question, title)}".strip(), title):
-    if query and query not in asked and keywords(query) not in asked:
+    if query and query not in queries and keywords(query) not in queries:
       return new, query
   raise NotShown("the searches do not find the supporting passages")
 
 
-def quoted(told: Iterable[Fact], name: str) -> str:
+def quoted(stated: Iterable[Fact], name: str) -> str:
   """The facts as text: `NAME 2 says: …`, one after the other."""
-  return " ".join(f"{name} {fact.number} says: {fact.sentence}" for fact in told)
+  return " ".join(f"{name} {fact.number} says: {fact.sentence}" for fact in stated)
 
 
 def answer_directly(examples: Iterable[Example]) -> list[list[tuple[str, str]]]:
@@ -122,26 +122,26 @@ def _of_steps(example: Example) -> Iterable[Fact]:
 
 def _fact(example: Example, place: int, golds: Sequence[str], question: str) -> Fact:
   passage = example.passages[place]
-  marked = [sentence for at, sentence in example.evidence if at == place and sentence.strip() in passage.text]
-  sentence = _sentence(marked or [passage.text], golds, question)
+  sentences = [sentence for at, sentence in example.evidence if at == place and sentence.strip() in passage.text]
+  sentence = _sentence(sentences or [passage.text], golds, question)
   golds = tuple(golds) if qa.has_answer(sentence, golds) else ()
   return Fact(place + 1, passage.title, sentence, golds, question)
 
 
 def _sentence(texts: Sequence[str], golds: Sequence[str], question: str) -> str:
   """The sentence with a gold that has most of the question's keywords; without a gold if there is none."""
-  asked = {*keywords(question).lower().split()}
-  shared = lambda part: len(asked & {word.lower() for word in _WORDS.findall(part)})
+  words = {*keywords(question).lower().split()}
+  shared = lambda part: len(words & {word.lower() for word in _WORDS.findall(part)})
   parts = [part.strip() for text in texts for part in _SENTENCES.split(text) if part.strip()] or [""]
   return passages.neutral(max(parts, key=lambda part: (qa.has_answer(part, golds), shared(part))))
 
 
 def _told(fact: Fact, search: Segment) -> Fact | None:
   """The fact as these results state it: in its own words, else in those of the passage with its title; or None."""
-  own = lambda passage: fact.sentence if fact.sentence in passages.neutral(passage.text) else ""
+  own_sentence = lambda passage: fact.sentence if fact.sentence in passages.neutral(passage.text) else ""
   same = lambda passage: fact.title and fact.title.casefold() == passage.title.casefold()
-  theirs = lambda passage: _sentence([passage.text], fact.golds, fact.question) if same(passage) else ""
-  for said in (own, theirs):
+  other_sentence = lambda passage: _sentence([passage.text], fact.golds, fact.question) if same(passage) else ""
+  for said in (own_sentence, other_sentence):
     for number, passage in enumerate(search.found or (), 1):
       sentence = said(passage)
       if sentence and sentence in search.text and (not fact.golds or qa.has_answer(sentence, fact.golds)):

@@ -82,9 +82,9 @@ class Parser:
 
     See `acted` for tags in thoughts, and `own` for a block of results that the model wrote.
     """
-    said = acted(text)
-    found = tags.last(said, self.actions) if self.action == "last" else tags.first_match(said, self.actions)
-    return None if found is None else (found.name, found.body.strip())
+    reply = acted(text)
+    pair = tags.last(reply, self.actions) if self.action == "last" else tags.first_match(reply, self.actions)
+    return None if pair is None else (pair.name, pair.body.strip())
 
   def search(self, text: str) -> str | None:
     """The query, if the turn's action is a search."""
@@ -93,8 +93,8 @@ class Parser:
 
   def answer(self, text: str) -> str | None:
     """The last complete answer in the text, or None. "" is an answer."""
-    found = tags.pairs(acted(text), "answer", opening=self.action)
-    return found[-1].body.strip() if found else None
+    pairs = tags.pairs(acted(text), "answer", opening=self.action)
+    return pairs[-1].body.strip() if pairs else None
 
   def stop(self, text: str) -> str:
     """The stop string that a turn of a transcript ends on, or "eos".
@@ -106,7 +106,7 @@ class Parser:
       raise ValueError(_foreign(foreign[0], "search in <search> </search> and answer in <answer> </answer>"))
     return next((stop for stop in self.stops if text.rstrip().endswith(stop)), "eos")
 
-  def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
+  def observed(self, reply: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
     """(query, passages) of a result block; (None, None) for a notice.
 
     A block in another format, as in other systems' transcripts, is one passage without a title.
@@ -116,10 +116,10 @@ class Parser:
     """
     if (foreign := _FOREIGN_RESULTS.match(text)) is not None:
       raise ValueError(_foreign(foreign[1], "bring results in <information> </information>"))
-    found, body = passages.parse_block(text), text.strip()
-    if found is None and body.startswith(passages.OPEN) and body.endswith(passages.CLOSE):
-      found = (Passage("1", "", body[len(passages.OPEN) : -len(passages.CLOSE)].strip()),)
-    return (None, None) if found is None else (self.search(said), found)
+    results, body = passages.parse_block(text), text.strip()
+    if results is None and body.startswith(passages.OPEN) and body.endswith(passages.CLOSE):
+      results = (Passage("1", "", body[len(passages.OPEN) : -len(passages.CLOSE)].strip()),)
+    return (None, None) if results is None else (self.search(reply), results)
 
 
 def _foreign(tag: str, ours: str) -> str:
@@ -152,8 +152,8 @@ def in_shape(episode: Episode, names: Sequence[str] = ("think", "search", "answe
 
 def thought(turns: Sequence[Segment]) -> list[str]:
   """The bodies of the model's think blocks, in order. A block inside another section does not count."""
-  said = (own(segment.text) for segment in turns if segment.owner == MODEL)
-  return [part.body for text in said for part in tags.outer(text, ("think", *_ACTIONS)) if part.name == "think"]
+  texts = (own(segment.text) for segment in turns if segment.owner == MODEL)
+  return [part.body for text in texts for part in tags.outer(text, ("think", *_ACTIONS)) if part.name == "think"]
 
 
 def says(text: str) -> bool:

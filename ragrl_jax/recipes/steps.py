@@ -51,19 +51,19 @@ def steps(turns: Sequence[Segment], action: str = "last") -> Steps:
   query_thought: str | None = None
   for place, segment in enumerate(turns):
     if segment.owner == MODEL:
-      said = own(segment.text)
-      blocks = tags.outer(said, _NAMES)
+      text = own(segment.text)
+      blocks = tags.outer(text, _NAMES)
       thoughts = [block for block in blocks if block.name == "think" and block.body.strip()]
       if unread is not None:
         begins = thoughts and thoughts[0] == blocks[0]
         read.append((unread, thoughts[0].body.strip() if begins else None, place))
         unread = None
-      answers = tags.pairs(said, "answer", opening=action)
+      answers = tags.pairs(text, "answer", opening=action)
       if answers := [one for one in answers if not any(t.start < one.start and one.end < t.end for t in thoughts)]:
         answer = answers[-1]
         before = _last_before(thoughts, answer.start)
         answered = [(latest if before is None else before, answer.body.strip() or None)]
-      query = tags.last(said, "search") if action == "last" else tags.first_match(said, "search")
+      query = tags.last(text, "search") if action == "last" else tags.first_match(text, "search")
       query_thought = None if query is None else _last_before(thoughts, query.start)
       latest = thoughts[-1].body.strip() if thoughts else latest
     elif segment.found is not None:

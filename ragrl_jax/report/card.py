@@ -192,7 +192,7 @@ def _scores(scores) -> str:
   if not scores:
     return "These weights have not been evaluated."
   said = "Means with 95 % bootstrap intervals over the questions; n is the number of questions."
-  return "\n\n".join([said, *(_score(*one) for one in scores)])
+  return "\n\n".join([said, *(_score(*score) for score in scores)])
 
 
 def _score(asked: str, before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:

@@ -167,8 +167,8 @@ def _trajectory(segments: Sequence[Mapping[str, Any]], about: Mapping[str, str],
 
 
 def _said(segment: Mapping[str, Any]) -> dict[str, Any]:
-  found = _THOUGHT.fullmatch(segment["text"])
-  return {"message": found[2], "reasoning_content": found[1].strip()} if found else {"message": segment["text"]}
+  match = _THOUGHT.fullmatch(segment["text"])
+  return {"message": match[2], "reasoning_content": match[1].strip()} if match else {"message": segment["text"]}
 
 
 def _metrics(segment: Mapping[str, Any], before: Sequence[int]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def read(folder: pathlib.Path, lines: set[int]) -> dict[int, bytes]:
   path = folder / episodes.PLAYED
   if not path.exists() or not lines:
     return {}
-  found, last = {}, max(lines)
+  result, last = {}, max(lines)
   with open(path, "rb") as file:  # most lines need not be parsed
     for number, line in enumerate(itertools.islice(file, last + 1)):
       if number in lines and line.endswith(b"\n"):
@@ -83,8 +83,8 @@ def read(folder: pathlib.Path, lines: set[int]) -> dict[int, bytes]:
           row = json.loads(line)
         except ValueError as error:
           raise ValueError(f"{path}:{number + 1}: not a JSON object ({error}); correct or delete the line.") from error
-        found[number] = zlib.compress(json.dumps(compact(row)).encode())
-  return found
+        result[number] = zlib.compress(json.dumps(compact(row)).encode())
+  return result
 
 
 def compact(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,17 +150,17 @@ def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:
       own = spans[place, None] = []
       _quote(segment["text"], own, texts, names, spans)
       _cite(_seen(segment["text"]), own, segments[:place], spans, cited)
-  made = []
+  result = []
   for place, segment in enumerate(segments):
     if segment.get("found") is None:
-      made.append({"runs": runs(segment["text"], spans[place, None])})
+      result.append({"runs": runs(segment["text"], spans[place, None])})
     else:
       found = [
         {"runs": runs(one["text"], spans[place, i]), "cited": (place, i) in cited}
         for i, one in enumerate(segment["found"])
       ]
-      made.append({"found": found})
-  return made
+      result.append({"found": found})
+  return result
 
 
 def _seen(text: str) -> str:

@@ -90,15 +90,15 @@ def read(workdir: str | os.PathLike) -> dict[str, Any]:
 def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """The headline figures, [{"label", "before", "after"}]: from summary.json, or the first and last evaluation."""
   held_out = [row for row in rows if any(name.startswith("evaluation/") for name in row)]
-  found = []
+  result = []
   for name, label in FIGURES:
     before, after = (summary.get(f"{name}_{when}", (summary.get(when) or {}).get(name)) for when in ("before", "after"))
     if after is None and held_out:
       before = held_out[0].get(f"evaluation/{name}") if len(held_out) > 1 else None
       after = held_out[-1].get(f"evaluation/{name}")
     if after or before:  # no figures on searches for a recipe that never searches
-      found.append({"label": label, "before": before, "after": after})
-  return found
+      result.append({"label": label, "before": before, "after": after})
+  return result
 
 
 def settings(config: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -167,12 +167,12 @@ def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any
 
 def _repeated(names: set[str]) -> set[str]:
   """The columns of the only number of hops, or the only set, of an evaluation: they repeat those of all questions."""
-  found: set[str] = set()
+  result: set[str] = set()
   for prefix in (f"{split}/{group}/" for split in EVALUATED for group in GROUPED):
     columns = {name for name in names if name.startswith(prefix)}
     if len({name.removeprefix(prefix).rpartition("/")[0] for name in columns}) == 1:
-      found |= columns
-  return found
+      result |= columns
+  return result
 
 
 def _known(columns: Sequence[Sequence[float | None] | None]) -> set[float]:

@@ -93,13 +93,13 @@ class Milvus:
 
   def rows(self) -> int:
     """Number of passages."""
-    how = dict(filter="", output_fields=["count(*)"], consistency_level="Strong")
-    return int(self._call(self._client.query, self._name, **how)[0]["count(*)"])
+    options = dict(filter="", output_fields=["count(*)"], consistency_level="Strong")
+    return int(self._call(self._client.query, self._name, **options)[0]["count(*)"])
 
   def contents(self, fields: databases.Fields) -> str:
     """A text that changes with the contents: a digest of the number of passages and of the first by id."""
-    how = dict(batch_size=1000, limit=CHECKED, output_fields=_read(fields), consistency_level="Strong")
-    pages, read = self._call(self._client.query_iterator, self._name, **how), []
+    options = dict(batch_size=1000, limit=CHECKED, output_fields=_read(fields), consistency_level="Strong")
+    pages, read = self._call(self._client.query_iterator, self._name, **options), []
     while page := self._call(lambda timeout: pages.next()):
       read += [_passage(fields, row) for row in page]
     digest = corpus.checksum(sorted(read, key=lambda passage: passage.id))
@@ -129,12 +129,12 @@ class Milvus:
       bm25 = self._pymilvus.FunctionType.BM25
       schema.add_function(self._pymilvus.Function("bm25", bm25, ["contents"], ["words"]))
       indexes.add_index("words", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
-    how = dict(schema=schema, index_params=indexes, properties={CARD: json.dumps(card)})
-    self._call(self._client.create_collection, self._name, **how)
+    options = dict(schema=schema, index_params=indexes, properties={CARD: json.dumps(card)})
+    self._call(self._client.create_collection, self._name, **options)
 
   def insert(self, passages: Sequence[Passage], vectors: np.ndarray | None) -> None:
     """Adds passages, or replaces those of the same ids."""
-    rows: list[dict[str, Any]] = [dict(id=one.id, title=one.title, text=one.text) for one in passages]
+    rows: list[dict[str, Any]] = [dict(id=passage.id, title=passage.title, text=passage.text) for passage in passages]
     for number, row in enumerate(rows):
       if vectors is None:
         row["contents"] = f"{row['title']}\n{row['text']}"
@@ -149,9 +149,9 @@ class Milvus:
   def _described(self) -> dict[str, Any]:
     return self._call(self._client.describe_collection, self._name)
 
-  def _call(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+  def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     try:
-      return function(*given, **dict(timeout=self._timeout) | named)
+      return function(*args, **dict(timeout=self._timeout) | kwargs)
     except self._pymilvus.MilvusException as error:  # of a missing server, its code is a status of gRPC
       away = getattr(error, "retriable", False) or error.code in AWAY or not isinstance(error.code, int)
       raise outage.Failed(f"{error.message:.500}", away=away, again=away) from None
@@ -171,12 +171,12 @@ class OpenSearch:
     module, self._errors = databases.needed(address, "opensearchpy", "opensearchpy.exceptions")
     logging.getLogger("opensearch").setLevel(logging.CRITICAL)  # it warns of each failed call
     self._elastic, self._name, self.shown = address.scheme == "elasticsearch", address.name, address.shown
-    how: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if ":" in key:
-      how["http_auth"] = tuple(key.split(":", 1))
+      options["http_auth"] = tuple(key.split(":", 1))
     elif key:
-      how["headers"] = dict(authorization=f"{'ApiKey' if self._elastic else 'Bearer'} {key}")
-    self._client = module.OpenSearch([address.place], max_retries=0, timeout=timeout_s, pool_maxsize=16, **how)
+      options["headers"] = dict(authorization=f"{'ApiKey' if self._elastic else 'Bearer'} {key}")
+    self._client = module.OpenSearch([address.place], max_retries=0, timeout=timeout_s, pool_maxsize=16, **options)
     self._indices = self._client.indices
 
   def exists(self) -> bool:
@@ -263,9 +263,9 @@ class OpenSearch:
   def _mapping(self) -> dict[str, Any]:
     return next(iter(self._call(self._indices.get_mapping).values()))["mappings"]
 
-  def _call(self, function: Callable[..., Any], **named: Any) -> Any:
+  def _call(self, function: Callable[..., Any], **kwargs: Any) -> Any:
     try:
-      return function(**dict(index=self._name) | named)
+      return function(**dict(index=self._name) | kwargs)
     except self._errors.TransportError as error:
       if isinstance(error.status_code, int):
         raise outage.Failed.of_status(error.status_code, f"{error.error} {error.info}"[:500]) from None

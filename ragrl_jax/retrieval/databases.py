@@ -55,13 +55,13 @@ class Address:
     if scheme not in EXTRAS or not (local or place.startswith(("http://", "https://"))):
       form = "milvus:FILE.db/COLLECTION or " * (scheme == "milvus") + f"{scheme}:http(s)://HOST:PORT/NAME"
       raise ValueError(f"{addresses.without_credentials(text)!r}: a database's address is {form}.")
-    made = cls(scheme, place, name, dict(pair.partition("=")[::2] for pair in query.split("&") if pair))
-    for option, value in made.options.items():
+    result = cls(scheme, place, name, dict(pair.partition("=")[::2] for pair in query.split("&") if pair))
+    for option, value in result.options.items():
       if option not in OPTIONS:
-        raise ValueError(f"{made.shown}: unknown option {option!r}: use {', '.join(OPTIONS)}.")
+        raise ValueError(f"{result.shown}: unknown option {option!r}: use {', '.join(OPTIONS)}.")
       if option in NUMBERS and not value.isdecimal():
-        raise ValueError(f"{made.shown}: {option}={value}: it must be a whole number.")
-    return made
+        raise ValueError(f"{result.shown}: {option}={value}: it must be a whole number.")
+    return result
 
   @property
   def local(self) -> bool:
@@ -244,9 +244,9 @@ def pick(where: str, what: str, options: Mapping[str, str], names: Collection[st
   known = ", ".join(sorted(names))
   if (given := options.get(what, "")) and given not in names:
     raise ValueError(f"{where}: no field {given!r} for {what}=…: it has {known}.")
-  found = given or next((name for name in usual if name in names), "")
-  if found or what == "title":
-    return found
+  result = given or next((name for name in usual if name in names), "")
+  if result or what == "title":
+    return result
   if not names:
     raise ValueError(f"{where}: it has no field that can be its {what}.")
   if len(names) != 1:

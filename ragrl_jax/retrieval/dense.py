@@ -157,20 +157,20 @@ def encode_corpus(
 
 def encode_rows(encoder: api.Encoder, corpus: Corpus, rows: range, dtype: str) -> np.ndarray:
   """The passages' vectors. Raises ValueError if they have another shape or are not finite in this dtype."""
-  made = np.asarray(encoder.passages([corpus[row] for row in rows]))
-  if made.shape != (len(rows), encoder.dim):
+  result = np.asarray(encoder.passages([corpus[row] for row in rows]))
+  if result.shape != (len(rows), encoder.dim):
     raise ValueError(
-      f"the encoder returned an array {made.shape} for {len(rows)} passages: it must be ({len(rows)}, {encoder.dim})."
+      f"the encoder returned an array {result.shape} for {len(rows)} passages: it must be ({len(rows)}, {encoder.dim})."
     )
   with np.errstate(over="ignore"):
-    made = made.astype(np.float32 if dtype == "int8" else np.dtype(dtype))  # int8 has a scale for each row
-  if not np.isfinite(made).all():
-    row = rows[int(np.flatnonzero(~np.isfinite(made).all(axis=1))[0])]
+    result = result.astype(np.float32 if dtype == "int8" else np.dtype(dtype))  # int8 has a scale for each row
+  if not np.isfinite(result).all():
+    row = rows[int(np.flatnonzero(~np.isfinite(result).all(axis=1))[0])]
     raise ValueError(
       f"the encoder's vector for passage {row} (id {corpus[row].id!r}) is not finite in {dtype}: check that passage, "
       "or store float32."
     )
-  return made
+  return result
 
 
 def open_vectors(folder: str | os.PathLike, *, rows: int, dim: int) -> Any:

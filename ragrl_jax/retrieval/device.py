@@ -204,11 +204,11 @@ def best_of_all(
     precision = jax.lax.Precision.HIGHEST if rows.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
     exact = jnp.float32 if scales is None else jnp.int32  # sums of int8 products
     padded = jnp.pad(queries, ((0, more), (0, 0)))
-    made = jnp.einsum("nd,sd->ns", padded, rows, precision=precision, preferred_element_type=exact)[:asked]
+    result = jnp.einsum("nd,sd->ns", padded, rows, precision=precision, preferred_element_type=exact)[:asked]
     if scales is None or sizes is None:
-      return made
-    made = made.astype(jnp.float32) * sizes[:, None]
-    return made.reshape(2, -1, len(rows)).sum(axis=0) * scales[None]
+      return result
+    result = result.astype(jnp.float32) * sizes[:, None]
+    return result.reshape(2, -1, len(rows)).sum(axis=0) * scales[None]
 
   def of_part(queries, part, scales, first):
     """Of the best groups: best scores [n, g], first rows [n, g], and scores [n, g, group]."""

@@ -162,10 +162,10 @@ class Fused(_Around):
 
   def describe(self) -> dict[str, Any]:
     """The settings that are stored with every score: those of the fusion and of every part."""
-    how: dict[str, Any] = dict(fusion=self._fusion, weights=self._weights, depth=self._depth)
+    options: dict[str, Any] = dict(fusion=self._fusion, weights=self._weights, depth=self._depth)
     if self._fusion == "rrf":
-      how["rrf_k"] = self._rrf_k
-    return dict(kind="fused", **how, parts=[dict(part.describe()) for part in self._parts])
+      options["rrf_k"] = self._rrf_k
+    return dict(kind="fused", **options, parts=[dict(part.describe()) for part in self._parts])
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
     rankings = [part.search(texts, max(self._depth, k)) for part in self._parts]

@@ -76,12 +76,12 @@ def parse_reading(body: bytes, limits: Limits) -> Request:
   values = _parsed(body, '{"documents": [{"id": "…", "find": "…"}], "topk": 3}')
   documents = values.get("documents")
   if not isinstance(documents, list) or not all(
-    isinstance(one, dict) and isinstance(one.get("id"), str) and isinstance(one.get("find", ""), str)
-    for one in documents
+    isinstance(document, dict) and isinstance(document.get("id"), str) and isinstance(document.get("find", ""), str)
+    for document in documents
   ):
     raise ValueError('"documents" must be a list of {"id": "…"}, with "find" to look for words in it.')
   _few(documents, limits, "documents")
-  requests = [(one["id"], one.get("find", "")) for one in documents]
+  requests = [(document["id"], document.get("find", "")) for document in documents]
   return Request(requests, _topk(values, limits), True, _timeout(values, limits))
 
 

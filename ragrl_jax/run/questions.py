@@ -313,15 +313,15 @@ def with_evidence(examples: Sequence[structs.Example], originals: Sequence[struc
     for original in originals
     if original.evidence
   }
-  found = [
+  result = [
     e if e.evidence else dataclasses.replace(e, evidence=known.get(digests.asked(e.question), ())) for e in examples
   ]
-  if not any(example.evidence for example in found):
+  if not any(example.evidence for example in result):
     raise ValueError(
       f"none of {len(examples)} questions occurs in the set with gold sentences "
       "(config.data.evidence): name the set that they come from."
     )
-  return found
+  return result
 
 
 TRIES = 1000  # most draws for a passage that fits

@@ -89,10 +89,10 @@ class Rooms:
         self.unmeasured = None
     return [self._packed(part) for part in parts]
 
-  def _packed(self, items: Sequence[packing.Item], **how: Any) -> packing.Packed:
+  def _packed(self, items: Sequence[packing.Item], **options: Any) -> packing.Packed:
     """The rows of these items; the longest ones, until lengths are chosen."""
     lengths: Any = self.packing["lengths"] or (row_layout.longest(**self.unmeasured or {}),)
-    return packing.pack_items(items, **self.packing | dict(lengths=lengths) | how)
+    return packing.pack_items(items, **self.packing | dict(lengths=lengths) | options)
 
   def restore(self, host: Mapping[str, Any], state: TrainState, checkpoints: checkpoint.Checkpoints) -> TrainState:
     """Goes on from a checkpoint's two parts, and its older weights if it has any. Returns the state to train."""
@@ -159,7 +159,7 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
     examples,
     draws.draw,
     # player.recipe is read at each call, because a recipe whose schedule depends on the run is replaced there.
-    lambda *given: scorer.measure(player.recipe, *given),
+    lambda *args: scorer.measure(player.recipe, *args),
     prompts_per_step=rollout.prompts_per_step,
     group_size=rollout.group_size,
     filter=group_sampler.Filter(**vars(rollout.filter)),

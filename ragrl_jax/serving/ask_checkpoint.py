@@ -119,7 +119,7 @@ class Asker:
     return await asyncio.gather(*map(one, range(samples)))
 
   async def _answer(self, example, sample: int, group: Group | None, greedy: bool, seed: int, tell: Tell):
-    began, rollout, recipe = time.perf_counter(), self._rollout, self.player.recipe
+    start, rollout, recipe = time.perf_counter(), self._rollout, self.player.recipe
     live = _Live(self.thread, sample, tell)
     live.policy = conversation.Policy(
       live,
@@ -145,7 +145,7 @@ class Asker:
       outcome=recipe.outcome(example, episode) if example.golds and episode.ended != "failed" else None,
       searches=episode.num_searches,
       tokens=episode.num_model_tokens,
-      seconds=round(time.perf_counter() - began, 3),
+      seconds=round(time.perf_counter() - start, 3),
       version=episode.version,
       trace=kept_traces.compact(row),
       episode=row,

@@ -175,14 +175,14 @@ def build(record: type[T], values: Mapping[str, Any], where: str) -> T:
 
 def plain(record: Any) -> dict[str, Any]:
   """The nested dicts from which `build` makes this record."""
-  found: dict[str, Any] = {}
+  result: dict[str, Any] = {}
   for name, field in _fields(type(record)).items():
     value = getattr(record, name)
     if field.metadata.get("rest"):
-      found |= value
+      result |= value
     else:
-      found[name] = plain(value) if dataclasses.is_dataclass(value) else value
-  return found
+      result[name] = plain(value) if dataclasses.is_dataclass(value) else value
+  return result
 
 
 def at(record: Any, name: str) -> Any:
@@ -261,11 +261,11 @@ def find(record: type, name: str) -> list[Group]:
   every = list(groups(record))
   if whole := [group for group in every if group.path and f"{group.path}.".startswith(f"{name}.")]:
     return whole
-  found = []
+  result = []
   for group in every:
     kept = [one for one in group.settings if f".{group.path}.{one.name}".endswith(f".{name}")]
-    found += [group._replace(settings=tuple(kept))] if kept else []
-  return found
+    result += [group._replace(settings=tuple(kept))] if kept else []
+  return result
 
 
 def text(group: Group, where: str = "config") -> str:

@@ -76,7 +76,7 @@ def in_settings(values: dict[str, Any], folder: str | os.PathLike) -> dict[str, 
 def _in_settings(
   values: Mapping[str, Any], folder: str | os.PathLike, then: Mapping[str, str], within: str
 ) -> dict[str, Any]:
-  made = {}
+  result = {}
   for name, value in values.items():
     path = f"{within}{name}"
     if isinstance(value, Mapping):
@@ -85,8 +85,8 @@ def _in_settings(
       known = any(fnmatch.fnmatchcase(path, pattern) for pattern in SETTINGS)
       if known or value.startswith("file:") or (path.startswith("switches.") and ".py:" in value):
         value = _named(value, folder, then, local=path in LOCAL)
-    made[name] = value
-  return made
+    result[name] = value
+  return result
 
 
 def _found(part: str, folder: str | os.PathLike, then: Mapping[str, str]) -> str | None:

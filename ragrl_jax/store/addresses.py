@@ -17,7 +17,7 @@ def without_credentials(text: str) -> str:
 
   Parameters of other names stay, and so does an "@" in the path, as in "http://host/a@b".
   """
-  return _ADDRESS.sub(lambda found: _bare(found[0]), text)
+  return _ADDRESS.sub(lambda match: _bare(match[0]), text)
 
 
 def everywhere(value: Any) -> Any:

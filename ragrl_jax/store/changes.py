@@ -65,7 +65,7 @@ def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
   Raises:
     ValueError: a file that cannot be read.
   """
-  found = {}
+  result = {}
   for name, value in dict(jsonl.flat(settings)).items():
     files = {}
     if isinstance(value, str) and name.startswith("switches."):
@@ -75,11 +75,11 @@ def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
       path = pathlib.Path(value.removeprefix(fields.FILE)).expanduser()
       files = {f"{name}/{file.name}": file for file in sorted(path.glob("*.txt"))} if path.is_dir() else {name: path}
     try:
-      found |= {setting: file.read_text(encoding="utf-8-sig") for setting, file in files.items()}
+      result |= {setting: file.read_text(encoding="utf-8-sig") for setting, file in files.items()}
     except (OSError, UnicodeDecodeError) as error:
       why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
       raise ValueError(f"config.{name}={value}: the file cannot be read ({why}).") from None
-  return found
+  return result
 
 
 def wordings_of(workdir: pathlib.Path) -> dict[str, str]:

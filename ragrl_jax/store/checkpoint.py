@@ -295,8 +295,8 @@ def _quiet():
 
 def _errno(error: Exception) -> int | None:
   """The system's error number in tensorstore's message; None if it has none."""
-  found = re.search(r"os_error_code='(\d+)'", str(error))
-  return int(found[1]) if found else None
+  match = re.search(r"os_error_code='(\d+)'", str(error))
+  return int(match[1]) if match else None
 
 
 def _key(path) -> str:

@@ -146,12 +146,12 @@ def control(tokenizer, ids: Sequence[int]) -> list[tuple[int, int, str]]:
   names = tokenizer.control_names
   if names.keys().isdisjoint(ids):
     return []
-  found, at = [], 0
+  result, at = [], 0
   for place, (token, piece) in enumerate(zip(ids, pieces(tokenizer, ids))):
     if token in names:
-      found.append((place, at, names[token]))
+      result.append((place, at, names[token]))
     at += len(piece)
-  return found
+  return result
 
 
 def parts(segment: Mapping[str, Any]) -> list[str]:

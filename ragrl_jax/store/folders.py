@@ -86,10 +86,10 @@ def _marked(path: pathlib.Path) -> dict[str, list[int]]:
 
 def _files(path: pathlib.Path) -> dict[str, list[int]]:
   """[size in bytes, time of change in ns] of each file and link under the folder, by relative name."""
-  found = {}
+  result = {}
   for inner, folders, names in os.walk(path):
     for name in [*names, *(one for one in folders if os.path.islink(os.path.join(inner, one)))]:
       one = pathlib.Path(inner, name)
       told = one.lstat()
-      found[one.relative_to(path).as_posix()] = [told.st_size, told.st_mtime_ns]
-  return found
+      result[one.relative_to(path).as_posix()] = [told.st_size, told.st_mtime_ns]
+  return result

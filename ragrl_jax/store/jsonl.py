@@ -154,8 +154,8 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
   except OSError as error:
     if error.filename is not None or error.errno is None:  # the file is named, or the error is not the system's
       raise
-    said = f"{error.strerror}: correct this (make room, for example), then start the same command again"
-    raise OSError(error.errno, said, str(path)) from None
+    message = f"{error.strerror}: correct this (make room, for example), then start the same command again"
+    raise OSError(error.errno, message, str(path)) from None
 
 
 @contextlib.contextmanager

@@ -177,11 +177,11 @@ def _parsed(where: str, line: str) -> Any:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   """The object; JSON allows a name to occur twice, and then readers differ in which value they take."""
-  made = dict(pairs)
-  if len(made) < len(pairs):
+  result = dict(pairs)
+  if len(result) < len(pairs):
     twice = next(name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1)
     raise ValueError(f"the name {twice!r:.80} occurs twice in one object")
-  return made
+  return result
 
 
 _STRICT = json.JSONDecoder(object_pairs_hook=_unique)

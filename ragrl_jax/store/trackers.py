@@ -328,6 +328,6 @@ def _id(workdir: pathlib.Path, restored: int | None) -> str:
       return str(json.loads(path.read_text(encoding="utf-8"))["id"])
     except (ValueError, KeyError, TypeError) as error:
       logging.warning("%s is damaged (%s), so the trackers begin a new run.", path, error)
-  made = secrets.token_hex(4)
-  jsonl.write_text(path, json.dumps(dict(id=made)))
-  return made
+  result = secrets.token_hex(4)
+  jsonl.write_text(path, json.dumps(dict(id=result)))
+  return result

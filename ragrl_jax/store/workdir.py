@@ -157,22 +157,22 @@ class Run:
       checkpoint.Damaged: its files are damaged; nothing is deleted then.
     """
     self._say(f"{self.workdir}: {why}")
-    found = self._read(state, step)
+    result = self._read(state, step)
     self.checkpoints.delete_after(step)
-    return found
+    return result
 
   def _read(self, state: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
     jax.tree.map(lambda x: x.delete(), state)  # two copies of parameters and moments would need twice the memory
     return self.checkpoints.restore(like, step)
 
-  def write(self, function: Callable[..., Any], *given: Any) -> None:
+  def write(self, function: Callable[..., Any], *args: Any) -> None:
     """Calls a function that writes a step's files, in the run's thread, after the last call has `written`.
 
     `save` waits for it, so that no checkpoint is newer than the files of its steps. So does the end of the run.
     """
     self.written()
-    self.written = self.thread.submit(function, *given).result
+    self.written = self.thread.submit(function, *args).result
 
   def save(self, step: int, state: Any, host: Mapping[str, Any], *, reached: bool = False, older: Any = None) -> None:
     """Saves a checkpoint, unless the step already has one.

@@ -159,8 +159,8 @@ def _made(name: str, arguments: dict[str, Any]) -> ToolCall:
 
 def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]]) -> list[ToolCall]:
   """The calls of a text that contains only calls."""
-  at, made = 0, []
-  while at < len(text) or not made:
+  at, result = 0, []
+  while at < len(text) or not result:
     if (one := _FUNCTION.match(text, at)) is None:
       raise Malformed("the call must be <function=NAME>…</function> and nothing else")
     if form.kind == TAGGED:
@@ -169,9 +169,9 @@ def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]
         raise Malformed("between <function=NAME> and </function> there must be one JSON object")
     else:
       arguments = _parameters(one[2], functions.get(one[1], {}))
-    made.append(_made(one[1], arguments))
+    result.append(_made(one[1], arguments))
     at = one.end()
-  return made
+  return result
 
 
 def _parameters(body: str, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -162,13 +162,13 @@ def messages(said: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   Raises:
     ValueError: the arguments of a call are not a JSON object.
   """
-  made = []
+  result = []
   for message in said:
     message = dict(message)
     if message.get("tool_calls"):
       message["tool_calls"] = [_for_template(call) for call in message["tool_calls"]]
-    made.append(message)
-  return made
+    result.append(message)
+  return result
 
 
 def _for_template(call: Any) -> dict[str, Any]:

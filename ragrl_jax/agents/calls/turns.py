@@ -55,7 +55,7 @@ class ToolTurns:
   def __init__(self, tokenizer: Any, tools: Sequence[Mapping[str, Any]]):
     self._tokenizer: Any = tokenizer
     self._tools = list(tools)
-    self._functions = {one["function"]["name"]: one["function"].get("parameters", {}) for one in tools}
+    self._functions = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
     self.marked = isinstance(tokenizer, chat.Templated) and tokenizer.markers is not None
     self._native = self.marked and tokenizer.markers == "template"
     self.form, self.single, self.beside = OWN, False, True
@@ -80,14 +80,14 @@ class ToolTurns:
     Raises:
       Malformed: a call does not have this format; the message gives the reason.
     """
-    _, made, after = call_texts.read(spoken(text), self.form, self._functions)
-    if made and not self.beside and not text.lstrip().startswith(self.form.opening):
+    _, result, after = call_texts.read(spoken(text), self.form, self._functions)
+    if result and not self.beside and not text.lstrip().startswith(self.form.opening):
       raise call_texts.Malformed("there must be no text before a call")
-    if made and after.strip():
+    if result and after.strip():
       raise call_texts.Malformed("there is text after the last call")
-    if not made and any(self._tokenizer.control_names.get(one) == _PYTHON_TAG for one in ids):
+    if not result and any(self._tokenizer.control_names.get(one) == _PYTHON_TAG for one in ids):
       raise call_texts.Malformed(f"after {_PYTHON_TAG} there must be a JSON object")
-    return made
+    return result
 
   def after(self, results: Sequence[tuple[str, str]], *, ended: bool) -> str | list[int]:
     """The text or ids for `talk.observe` after a turn with calls: the turn's end, the results, the next turn's start.
@@ -160,7 +160,7 @@ class ToolTurns:
     messages = [dict(role=role, content=content) for role, content in pairs]
     if self._native:
       return tuple(self._tokenizer.render(messages, self._tools))
-    shown = "\n".join(json.dumps(one["function"], ensure_ascii=False) for one in self._tools)
+    shown = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in self._tools)
     messages = [dict(role="system", content=_OWN_PROMPT.format(tools=shown)), *messages]
     return tuple(self._tokenizer.render(messages)) if self.marked else messages
 

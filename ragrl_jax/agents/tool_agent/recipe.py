@@ -107,12 +107,12 @@ def make_play(
   async def play(example: Example, policy: structs.Policy, tools: structs.Tools) -> Episode:
     turns, counts, answer, why = turns_of(policy.tokenizer), dict.fromkeys(COUNTS, 0), None, "turns"
     stop = tuple(one for one in parser.stops if one == turns.form.closing)
-    talk = policy.start(turns.prompt(prompt.messages(example)))
+    conversation = policy.start(turns.prompt(prompt.messages(example)))
     for turn in range(max_turns + 1):  # the last turn can only answer
-      said = await talk.generate(stop=stop)
-      calls, wrong = _read(turns, said, 1 if turns.single else switches.max_calls)
+      reply = await conversation.generate(stop=stop)
+      calls, wrong = _read(turns, reply, 1 if turns.single else switches.max_calls)
       if not calls and not wrong:
-        answer = parser.answer(said.text)
+        answer = parser.answer(reply.text)
         why = None if answer is None else "answer"
         break
       counts["malformed"] += bool(wrong)
@@ -124,14 +124,14 @@ def make_play(
       if failed := [one.result.text for one in made if one.result.kind == FAILED and masks]:
         raise structs.ToolFailed(failed[0])
       shown = [(one.name, passages.cut(_shown(one), policy.tokenizer, switches.max_result_tokens)) for one in made]
-      new = turns.after(shown or [("", f"error: {wrong}")], ended=said.stop == "eos")
+      new = turns.after(shown or [("", f"error: {wrong}")], ended=reply.stop == "eos")
       searches = [one for one in made if one.found is not None]
       query = "; ".join(one.query for one in searches) if searches else None
       found = [passage for one in searches for passage in one.found or ()] if searches else None
-      if not talk.observe(new, query=query, found=found):
+      if not conversation.observe(new, query=query, found=found):
         why = "budget"
         break
-    return talk.end(why, answer=answer, **counts)
+    return conversation.end(why, answer=answer, **counts)
 
   return play
 

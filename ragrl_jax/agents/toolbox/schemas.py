@@ -36,22 +36,22 @@ def of_function(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
     raise ValueError(f"the tool {name} has annotations that cannot be read: {error}.") from None
   description, about = _docstring(function)
   properties: dict[str, Any] = {}
-  for one in parameters:
-    where = f"the argument {one.name!r} of the tool {name}"
-    if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+  for parameter in parameters:
+    where = f"the argument {parameter.name!r} of the tool {name}"
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
       raise ValueError(f"{where} cannot be given by name: use plain arguments, not *, ** or /.")
-    if one.name not in hints:
+    if parameter.name not in hints:
       raise ValueError(f"{where} has no type: annotate it with {_ALLOWED}.")
-    schema = _of_type(hints[one.name], where)
-    if one.name in about:
-      schema = {**schema, "description": about[one.name]}
-    if one.default is not one.empty:
+    schema = _of_type(hints[parameter.name], where)
+    if parameter.name in about:
+      schema = {**schema, "description": about[parameter.name]}
+    if parameter.default is not parameter.empty:
       try:
-        schema = {**schema, "default": json.loads(json.dumps(one.default, allow_nan=False))}
+        schema = {**schema, "default": json.loads(json.dumps(parameter.default, allow_nan=False))}
       except (TypeError, ValueError):
-        raise ValueError(f"{where} has the default {one.default!r:.{_SHOWN}}, which is no JSON.") from None
-    properties[one.name] = schema
-  required = [one.name for one in parameters if one.default is one.empty]
+        raise ValueError(f"{where} has the default {parameter.default!r:.{_SHOWN}}, which is no JSON.") from None
+    properties[parameter.name] = schema
+  required = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
   return description, dict(type="object", properties=properties, required=required, additionalProperties=False)
 
 
@@ -80,13 +80,13 @@ def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
   """(text before the first section, argument → its description under `Args:`)."""
   section, before, about, last = "", [], {}, ""
   for line in (inspect.getdoc(function) or "").splitlines():
-    if found := _SECTION.match(line):
-      section, last = found[1], ""
+    if match := _SECTION.match(line):
+      section, last = match[1], ""
     elif not section:
       before.append(line)
     elif section in ("Args", "Arguments") and line.strip():
-      if found := _ARGUMENT.match(line):
-        last, about[found[1]] = found[1], found[2].strip()
+      if match := _ARGUMENT.match(line):
+        last, about[match[1]] = match[1], match[2].strip()
       elif last:
         about[last] += " " + line.strip()
   return "\n".join(before).strip(), about

@@ -233,10 +233,10 @@ class Toolbox:
     self, tools: Sequence[Tool], *, timeout_s: float, retries: int, at_once: int, backoff_s: float = BACKOFF_S
   ):
     self.tools: dict[str, Tool] = {}
-    for one in tools:
-      if one.name in self.tools:
-        raise ValueError(f"two tools have the name {one.name!r}: rename one, or leave it out (config.switches).")
-      self.tools[one.name] = one
+    for tool in tools:
+      if tool.name in self.tools:
+        raise ValueError(f"two tools have the name {tool.name!r}: rename one, or leave it out (config.switches).")
+      self.tools[tool.name] = tool
     self._timeout_s, self._retries, self._backoff_s = timeout_s, retries, backoff_s
     self._permits, self._at_once, self._stuck = asyncio.Semaphore(at_once), at_once, 0
 

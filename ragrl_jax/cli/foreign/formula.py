@@ -46,12 +46,12 @@ def _of(node: ast.expr, get: Callable[[str], Any], calls: Mapping[str, Callable[
     case ast.UnaryOp(operation, operand) if type(operation) in OPERATORS:
       return OPERATORS[type(operation)](of(operand))
     case ast.BoolOp(operation, values):
-      found = of(values[0])
+      result = of(values[0])
       for value in values[1:]:
-        if bool(found) == isinstance(operation, ast.Or):
+        if bool(result) == isinstance(operation, ast.Or):
           break
-        found = of(value)
-      return found
+        result = of(value)
+      return result
     case ast.Compare(left, [operation], [right]):
       return OPERATORS[type(operation)](of(left), of(right))
     case ast.IfExp(test, body, otherwise):

@@ -58,14 +58,14 @@ def read(path: str | pathlib.Path) -> Script:
   try:
     text = path.read_text(encoding="utf-8")
     if path.suffix in (".yaml", ".yml", ".json"):
-      found = Script(flat(json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)))
+      result = Script(flat(json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)))
     else:
-      found = of_python(text) if path.suffix == ".py" else of_shell(text)
+      result = of_python(text) if path.suffix == ".py" else of_shell(text)
   except (ValueError, SyntaxError, yaml.YAMLError) as error:
     raise ValueError(f"{path}: it cannot be read: {' '.join(str(error).split())}") from error
-  if not found.fields:
+  if not result.fields:
     raise ValueError(f"{path}: it has no field: no command with NAME=VALUE or --NAME VALUE, and no GRPOConfig(…).")
-  return found
+  return result
 
 
 def number_or(text: Any) -> Any:
@@ -91,10 +91,10 @@ def flat(tree: Any, name: str = "") -> dict[str, Any]:
     tree = tree[0]
   if not isinstance(tree, dict) or (name and not tree):
     return {name: number_or(tree)} if name else {}
-  found: dict[str, Any] = {}
+  result: dict[str, Any] = {}
   for key, value in tree.items():
-    found |= flat(value, f"{name}.{key}".lstrip("."))
-  return found
+    result |= flat(value, f"{name}.{key}".lstrip("."))
+  return result
 
 
 def interpolated(fields: dict[str, Any]) -> dict[str, Any]:
@@ -115,12 +115,12 @@ def interpolated(fields: dict[str, Any]) -> dict[str, Any]:
 def of_shell(text: str) -> Script:
   """The fields of the command that has most of them."""
   shell = _Shell(text.replace("\r\n", "\n"))
-  found = max((of_words(words) for words in shell.commands), key=lambda script: len(script.fields), default=Script())
-  found.unread += [(f"${name}", "it is set inside a condition or a loop, which is not run") for name in shell.unsure]
+  result = max((of_words(words) for words in shell.commands), key=lambda script: len(script.fields), default=Script())
+  result.unread += [(f"${name}", "it is set inside a condition or a loop, which is not run") for name in shell.unsure]
   for words in shell.commands:
     if re.match(r"\+*\w+(\.\w+)+=", words[0]):  # the shell takes it for a command of its own
-      found.unread.append((words[0], "the shell ends the command before this word, at a comment or without a \\"))
-  return found
+      result.unread.append((words[0], "the shell ends the command before this word, at a comment or without a \\"))
+  return result
 
 
 class _Shell:
@@ -161,7 +161,7 @@ class _Shell:
           words += whole
       else:
         if kind == "double":
-          part = re.sub(r'\\(["\\$`\n])', r"\1", re.sub(VALUE, lambda found: self._text(found[0]), part))
+          part = re.sub(r'\\(["\\$`\n])', r"\1", re.sub(VALUE, lambda match: self._text(match[0]), part))
         word = (word or "") + part
 
   def _run(self, words: list[str]) -> None:
@@ -241,7 +241,7 @@ def of_words(words: list[str]) -> Script:
 def of_python(text: str) -> Script:
   """The keywords of GRPOConfig(…), and of calls that belong to it. Names that stand for literals are replaced."""
   names: dict[str, Any] = {}
-  found = Script()
+  result = Script()
   nodes = sorted(_statements(ast.parse(text)), key=lambda node: node.lineno)
   for node in nodes:
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
@@ -251,18 +251,18 @@ def of_python(text: str) -> Script:
         names.pop(node.targets[0].id, None)
     elif isinstance(node, ast.Call) and (called := ast.unparse(node.func).rpartition(".")[2]) in CALLS:
       if called == "LoraConfig":
-        found.fields["use_peft"] = called
+        result.fields["use_peft"] = called
       given = [*zip(("name", "config"), node.args)] if called == "load_dataset" else []
       for name, value in [*given, *((keyword.arg, keyword.value) for keyword in node.keywords)]:
         if name is None:
-          found.unread.append((f"**{ast.unparse(value)}", "a mapping of keywords is not read: write them out"))
+          result.unread.append((f"**{ast.unparse(value)}", "a mapping of keywords is not read: write them out"))
           continue
         name = CALLS[called] + name.removeprefix(CALLS[called])
         try:
-          found.fields.setdefault(name, _literal(value, names))
+          result.fields.setdefault(name, _literal(value, names))
         except (ValueError, KeyError, TypeError):
-          found.fields.setdefault(name, f"$({ast.unparse(value)})")
-  return found
+          result.fields.setdefault(name, f"$({ast.unparse(value)})")
+  return result
 
 
 def _literal(node: ast.expr, names: dict[str, Any]) -> Any:

@@ -94,9 +94,9 @@ def table(name: str) -> dict[str, Any]:
 
 def _spread(key: str) -> list[str]:
   """The names that a key with braces stands for: "a.{b,c}" is a.b and a.c."""
-  found = re.fullmatch(r"(.*?)\{(.*?)\}(.*)", key)
-  return [key] if not found else [
-    name for word in found[2].split(",") for name in _spread(f"{found[1]}{word}{found[3]}")
+  match = re.fullmatch(r"(.*?)\{(.*?)\}(.*)", key)
+  return [key] if not match else [
+    name for word in match[2].split(",") for name in _spread(f"{match[1]}{word}{match[3]}")
   ]  # fmt: skip
 
 

@@ -107,12 +107,12 @@ def _means(column: Column, evaluations: Sequence[Evaluation]) -> tuple[Scores, f
   measure, scores, means = MEASURES[column.measure], {}, []
   for name in column.sets:
     runs, question_sets = [], []
-    for one in evaluations:
-      rows = one.sets.get(name, [])
+    for evaluation in evaluations:
+      rows = evaluation.sets.get(name, [])
       values = {records.question(row): value for row, value in zip(rows, measure.scores(rows)) if value is not None}
       if values:
         runs.append(values)
-        question_sets.append({records.question(row) for row in one.asked[name]})
+        question_sets.append({records.question(row) for row in evaluation.asked[name]})
     if not runs:
       return {}, None
     if any(questions != question_sets[0] for questions in question_sets):
@@ -229,11 +229,11 @@ def assigned(table: Table, evaluations: Sequence[Evaluation], any_model: bool) -
   """
   runs = {row.name: row.run for row in table.rows} | {row.name + VERSUS: row.versus for row in table.rows}
   of_row: dict[str, list[Evaluation]] = {name: [] for name in runs}
-  for one in evaluations:
-    fitting = [name for name, run in runs.items() if run and not unmet(run, one.facts)]
-    exact = [name for name in fitting if _of_model(runs[name], one.facts)]
+  for evaluation in evaluations:
+    fitting = [name for name, run in runs.items() if run and not unmet(run, evaluation.facts)]
+    exact = [name for name in fitting if _of_model(runs[name], evaluation.facts)]
     for name in exact or (fitting[:1] if any_model else []):
-      of_row[name].append(one)
+      of_row[name].append(evaluation)
   return of_row
 
 
@@ -241,11 +241,11 @@ def of_column(column: Column, evaluations: Sequence[Evaluation]) -> list[Evaluat
   """The evaluations of a row that have questions of a column's sets, and meet its conditions."""
   judged = MEASURES[column.measure].judged
   return [
-    one
-    for one in evaluations
-    if (not judged or "judge" in map(one.facts.get, _JUDGES) or any("judged" in row for row in one.rows))
-    and any(name in one.sets for name in column.sets)
-    and not _unmet_by(column, one)
+    evaluation
+    for evaluation in evaluations
+    if (not judged or "judge" in map(evaluation.facts.get, _JUDGES) or any("judged" in row for row in evaluation.rows))
+    and any(name in evaluation.sets for name in column.sets)
+    and not _unmet_by(column, evaluation)
   ]
 
 

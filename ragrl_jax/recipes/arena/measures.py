@@ -35,17 +35,17 @@ class Guard:
     """
     parser, text = self.reward.parser, episode.model_text
     terms = self.reward.score(example, episode)
-    paid = any(terms[name] != 0.0 for name in ("accuracy", "relevance") if name in terms)  # None: it may be
+    pays = any(terms[name] != 0.0 for name in ("accuracy", "relevance") if name in terms)  # None: it may be
     shaped = terms["format"] == 1.0
     analysis = " ".join(forms.typed(parser.section(text, name) or "") for name in ("analysis", "think"))
-    cited = set(_NUMBER.findall(forms.typed(parser.section(text, "relevance") or "")))
+    numbers = set(_NUMBER.findall(forms.typed(parser.section(text, "relevance") or "")))
     golds = {str(number) for number in passages.gold_numbers(example, self.reward.gold_ids)}
     reasons = len(parser.sections) == 1 or len(_WORD.findall(analysis)) >= LEAST_WORDS
     return dict(
-      out_of_shape=paid and not shaped,
-      shape_alone=shaped and not paid,
-      cites_many=bool(terms.get("relevance")) and 2 * len(cited & golds) < len(cited),
-      no_reasoning=shaped and not (reasons and cited <= set(_NUMBER.findall(analysis))),
+      out_of_shape=pays and not shaped,
+      shape_alone=shaped and not pays,
+      cites_many=bool(terms.get("relevance")) and 2 * len(numbers & golds) < len(numbers),
+      no_reasoning=shaped and not (reasons and numbers <= set(_NUMBER.findall(analysis))),
     )
 
 
@@ -63,5 +63,5 @@ def measure_facts(reward: Reward, example: Example, episode: Episode) -> dict[st
   text = episode.model_text
   ids = citations.parse_ids(reward.parser.section(text, "relevance") or "", strict=reward.strict_ids)
   facts = qa.set_overlap(ids or (), golds)
-  both = qa.joint(qa.overlap(reward.parser.answer(text) or "", example.golds, yes_no_rule=True), facts)
-  return dict(fact_em=facts.exact, fact_f1=facts.f1, joint_em=both.exact, joint_f1=both.f1)
+  joint = qa.joint(qa.overlap(reward.parser.answer(text) or "", example.golds, yes_no_rule=True), facts)
+  return dict(fact_em=facts.exact, fact_f1=facts.f1, joint_em=joint.exact, joint_f1=joint.f1)

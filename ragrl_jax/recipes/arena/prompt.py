@@ -32,15 +32,15 @@ class Prompt:
   """One user message, or a file's with {question} and {references}. The arguments are switches: see recipe.py."""
 
   def __init__(self, instructions: str = "paper", reply: str = "cited", titles: bool = False):
-    told = lambda of, glue: glue.join(f"<{name}>{of[name]}</{name}>" for name in SECTIONS[reply])
+    instructions_of = lambda of, glue: glue.join(f"<{name}>{of[name]}</{name}>" for name in SECTIONS[reply])
     known = {
       "none": "{question}\n{references}",
-      "short": f"Reply with {told(_SHORT, ' ')}.\n{_ASKED}",
+      "short": f"Reply with {instructions_of(_SHORT, ' ')}.\n{_ASKED}",
       "paper": "A user puts a question to an assistant, together with references; each of these starts with its number."
-      f" The assistant replies in {_COUNT[reply]}:\n{told(_TOLD, chr(10))}\n**User**:\n{_ASKED}",
+      f" The assistant replies in {_COUNT[reply]}:\n{instructions_of(_TOLD, chr(10))}\n**User**:\n{_ASKED}",
     }
-    needs, self._titles = ("question", "references"), titles
-    self._wording = wording.chosen(instructions, known, setting="config.switches.instructions", needs=needs)
+    placeholders, self._titles = ("question", "references"), titles
+    self._wording = wording.chosen(instructions, known, setting="config.switches.instructions", needs=placeholders)
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode: question and numbered references."""
@@ -65,5 +65,5 @@ class Parser(parts.SectionParser):
     if self.shape == "repo":  # no "<" in a body; after the answer only the line must end, not the text
       pattern = r"\s*".join(f"<{name}>[^<]*</{name}>" for name in self.sections)
       return re.match(f"{pattern}$", text, re.MULTILINE) is not None
-    found = tags.sections(text, self.sections) if text.startswith(f"<{self.sections[0]}>") else None
-    return found is not None and tuple(part.name for part in found) == self.sections
+    sections = tags.sections(text, self.sections) if text.startswith(f"<{self.sections[0]}>") else None
+    return sections is not None and tuple(part.name for part in sections) == self.sections

@@ -48,9 +48,9 @@ def make_play(prompt: Prompt, parser: Parser, *, stops: Sequence[str], judge: bo
   """The coroutine with these settings. judge: ask for a verdict on each answer that is not exactly right."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    talk = policy.start(prompt.messages(example))
-    said = await parser.say(talk, stops)
-    episode = talk.end("answer" if said.stop in stops else None)  # frees its pages while the judge reads
+    conversation = policy.start(prompt.messages(example))
+    turn = await parser.say(conversation, stops)
+    episode = conversation.end("answer" if turn.stop in stops else None)  # frees its pages while the judge reads
     answer = parser.answer(episode.model_text)
     if not judge or not answer or not example.golds or qa.exact_match(answer, example.golds, style="spaced"):
       return episode

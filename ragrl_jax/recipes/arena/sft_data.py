@@ -24,8 +24,8 @@ def asked(choice: str = "paper") -> wording.Wording:
   Raises:
     ValueError: see `wording.chosen`.
   """
-  needs = ("question", "references", "relevance_ids", "answer")
-  return wording.chosen(choice, REASON, setting="--wording", needs=needs)
+  placeholders = ("question", "references", "relevance_ids", "answer")
+  return wording.chosen(choice, REASON, setting="--wording", needs=placeholders)
 
 
 async def reasoned(examples: Sequence[Example], backbone: Chat, *, words: wording.Wording | None = None, **how: Any):
@@ -48,8 +48,8 @@ async def reasoned(examples: Sequence[Example], backbone: Chat, *, words: wordin
     golds = passages.gold_numbers(example, "supporting")
     if not golds:
       return "no references", None
-    shown = dict(references=passages.numbered(example.passages), relevance_ids=str(golds), answer=example.golds[0])
-    reply = await backbone.ask(words.messages(question=example.question, **shown))
+    values = dict(references=passages.numbered(example.passages), relevance_ids=str(golds), answer=example.golds[0])
+    reply = await backbone.ask(words.messages(question=example.question, **values))
     if reply.cut:
       return "cut off", None
     thought = reply.content.rpartition("</think>")[2].strip()

@@ -73,15 +73,15 @@ async def transcript(
   context = Prompt().context(example)
   if not facts or not all(quotes.exact(fact, context) for fact in facts):
     return "no evidence", None
-  asked = reason.messages(context="\n\n".join(context), question=example.question)
-  said = await reasoner.ask(asked)
+  messages = reason.messages(context="\n\n".join(context), question=example.question)
+  said = await reasoner.ask(messages)
   if said.cut:
     return "cut off", None
   thought, answer = read(said)
   if not thought or answer is None or not qa.exact_match(answer, example.golds):
     return "wrong answer", None
-  asked = insert.messages(question=example.question, reasoning=thought, evidence="\n".join(facts))
-  inserted = await inserter.ask(asked)
+  messages = insert.messages(question=example.question, reasoning=thought, evidence="\n".join(facts))
+  inserted = await inserter.ask(messages)
   if inserted.cut:
     return "cut off", None
   reply = inserted.content.strip()
@@ -98,10 +98,10 @@ def read(reply: Completion) -> tuple[str, str | None]:
   The reasoning is the endpoint's separate field if it has one, else the text between think tags, else the text before
   the last "Answer:".
   """
-  inside, closing, rest = reply.content.rpartition("</think>")
-  before, found, answer = rest.rpartition(ANSWER)
-  thought = reply.reasoning or (inside.replace("<think>", "", 1) if closing else before)
-  return thought.strip(), answer.strip() if found else None
+  thoughts, closing, answer_text = reply.content.rpartition("</think>")
+  before, mark, answer = answer_text.rpartition(ANSWER)
+  thought = reply.reasoning or (thoughts.replace("<think>", "", 1) if closing else before)
+  return thought.strip(), answer.strip() if mark else None
 
 
 def wrapped(text: str, facts: Sequence[str]) -> str:

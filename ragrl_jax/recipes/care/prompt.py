@@ -105,8 +105,8 @@ class Parser(parts.Parser):
 
     A quote begins at the first opening tag that is not closed yet. A second opening tag is therefore part of the quote.
     """
-    found = (quotes.collapse(pair.body) for pair in tags.pairs(text, "retrieval", opening="first"))
-    return [quote for quote in found if quote]
+    texts = (quotes.collapse(pair.body) for pair in tags.pairs(text, "retrieval", opening="first"))
+    return [quote for quote in texts if quote]
 
   def strays(self, text: str) -> bool:
     """Whether a retrieval tag belongs to no quote: it is never closed, or it opens inside another quote."""

@@ -101,21 +101,21 @@ class Reward:
     "repo": the mean over the quotes of 1 for a quote in the user's message (with its white space unchanged), 0.5 for a
     near match (`quotes.soft`), and 0 otherwise; SILENCE without quotes.
     """
-    said = self.parser.quotes(text)
+    cited = self.parser.quotes(text)
     if self.switches.retrieval == "repo":
-      if not said:
+      if not cited:
         return SILENCE
-      shown, said = forms.typed(self.prompt.messages(example)[-1]["content"]), list(map(forms.typed, said))
-      return sum(1.0 if quote in shown else 0.5 * quotes.soft(quote, shown) for quote in said) / len(said)
-    shown = self.prompt.context(example)
-    real = [self._stands(quote, shown) for quote in said]
-    if not said:
+      context, cited = forms.typed(self.prompt.messages(example)[-1]["content"]), list(map(forms.typed, cited))
+      return sum(1.0 if quote in context else 0.5 * quotes.soft(quote, context) for quote in cited) / len(cited)
+    context = self.prompt.context(example)
+    real = [self._stands(quote, context) for quote in cited]
+    if not cited:
       return 0.0
     return float(all(real)) if self.switches.retrieval == "strict" else sum(real) / len(real)
 
-  def _stands(self, quote: str, shown: tuple[str, ...]) -> bool:
+  def _stands(self, quote: str, context: tuple[str, ...]) -> bool:
     words = max(self.switches.quote_words, GUARDED_WORDS) if self.switches.guarded else self.switches.quote_words
-    return quotes.whole_words(quote, shown, words) if words else quotes.exact(quote, shown)
+    return quotes.whole_words(quote, context, words) if words else quotes.exact(quote, context)
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
     """The tricks that earn format and retrieval without evidence, and whether the episode uses each; see README.md.
@@ -126,17 +126,17 @@ class Reward:
     no word with the golds.
     """
     text, shown = episode.model_text, self.prompt.context(example)
-    every = self.parser.quotes(text)
-    said = dict.fromkeys(every)
-    inside = self.parser.quotes(self.parser.thinking(text))
-    quoted, context = sum(map(quotes.words, said)), sum(map(quotes.words, shown))
+    all_quotes = self.parser.quotes(text)
+    distinct = dict.fromkeys(all_quotes)
+    thought_quotes = self.parser.quotes(self.parser.thinking(text))
+    quoted, context = sum(map(quotes.words, distinct)), sum(map(quotes.words, shown))
     return dict(
       short_quote=any(
-        quotes.exact(quote, shown) and not quotes.whole_words(quote, shown, GUARDED_WORDS) for quote in said
+        quotes.exact(quote, shown) and not quotes.whole_words(quote, shown, GUARDED_WORDS) for quote in distinct
       ),
       bulk_quote=quoted > GUARDED_SHARE * context,
       stray_tag=self.parser.strays(text),
-      quote_outside=len(every) > len(inside),
+      quote_outside=len(all_quotes) > len(thought_quotes),
       unanswered=self.right(example, text) == 0.0,
     )
 

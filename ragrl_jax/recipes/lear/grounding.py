@@ -64,17 +64,17 @@ def words(text: str) -> tuple[str, ...]:
   """The words of a text without articles, case, accents and forms of Unicode; letters where words have no spaces."""
   text = _CONTRACTED.sub(" not", _LIFE.sub(r" born \1 died \2 ", _SEPARATOR.sub("", forms.typed(text))))
   text = unicodedata.normalize("NFKD", text).casefold()
-  found: list[str] = _WORD.findall("".join(letter for letter in text if not unicodedata.combining(letter)))
-  return tuple(NUMERALS.get(word, word) for word in found if word not in ("a", "an", "the"))
+  matches: list[str] = _WORD.findall("".join(letter for letter in text if not unicodedata.combining(letter)))
+  return tuple(NUMERALS.get(word, word) for word in matches if word not in ("a", "an", "the"))
 
 
-def content(found: Sequence[str]) -> frozenset[str]:
+def content(tokens: Sequence[str]) -> frozenset[str]:
   """The words without STOP. Words with the same first five letters agree; numbers agree as a whole.
 
   Where words have no spaces, each two successive letters are a word. Hiragana is left out: it writes endings.
   """
-  kept = ["" if word in STOP or word in NEGATIONS or _HIRAGANA.fullmatch(word) else word for word in found]
-  pairs = (one + two for one, two in itertools.pairwise(kept) if _LETTER.fullmatch(one) and _LETTER.fullmatch(two))
+  kept = ["" if word in STOP or word in NEGATIONS or _HIRAGANA.fullmatch(word) else word for word in tokens]
+  pairs = (a + b for a, b in itertools.pairwise(kept) if _LETTER.fullmatch(a) and _LETTER.fullmatch(b))
   stems = (word if _number(word) else word[:5] for word in kept if word and not _LETTER.fullmatch(word))
   return frozenset(itertools.chain(stems, pairs))
 
@@ -120,10 +120,10 @@ def sources(passages: tuple[Passage, ...]) -> Sources:
     title, parts = words(passage.title), [words(part) for part in sentences(passage.text)]
     streams.append(_line((*title, *itertools.chain(*parts))))
     lines += map(_line, parts)
-    for first, then in zip(parts, [*parts[1:], ()]):
-      for said, single in (((*title, *first), True), ((*title, *first, *then), False)):
+    for first, following in zip(parts, [*parts[1:], ()]):
+      for said, single in (((*title, *first), True), ((*title, *first, *following), False)):
         windows.append(
-          Window(title, said, content(title) | content(first) | (frozenset() if single else content(then)), single)
+          Window(title, said, content(title) | content(first) | (frozenset() if single else content(following)), single)
         )
   return Sources(
     streams=tuple(streams),
@@ -164,10 +164,10 @@ class Judge:
     self.gold = frozenset().union(*(content(words(gold)) for gold in golds))
     self.spelt = frozenset(word for gold in golds for word in words(gold) if len(word) >= 5)
     self.yes_no = all(gold.strip().lower() in qa.YES_NO for gold in golds)
-    found = () if self.yes_no else [words(gold) for gold in golds if words(gold)]
+    gold_words = () if self.yes_no else [words(gold) for gold in golds if words(gold)]
     # An answer of five letters may have an ending, as "America" has in "American".
     self.golds = tuple(
-      _line(gold).rstrip() if len(gold[-1]) >= 5 and gold[-1].isalpha() else _line(gold) for gold in found
+      _line(gold).rstrip() if len(gold[-1]) >= 5 and gold[-1].isalpha() else _line(gold) for gold in gold_words
     )
     self.holds = any(self.has(tuple(stream.split())) for stream in self.sources.streams)
 
@@ -176,16 +176,16 @@ class Judge:
     units = [unit for sentence in sentences(evidence) for unit in self.units(sentence)]
     honest = any(unit.abstains for unit in units) and self.silent()
     taken = [unit for unit in units if unit.taken]
-    own = [unit for unit in units if not unit.taken and not unit.content <= self.gold | self.asked]
+    unsupported = [unit for unit in units if not unit.taken and not unit.content <= self.gold | self.asked]
     size = lambda found: sum(len(unit.words) for unit in found if not (honest and unit.abstains))
     bare = not taken and self.has(words(evidence)) and not any(unit.content - self.gold for unit in units)
-    made_up = bool(units) and not bare and (not (taken or honest) or 3 * size(own) > size(units))
+    made_up = bool(units) and not bare and (not (taken or honest) or 3 * size(unsupported) > size(units))
     beside = not (bare or made_up or honest or self.answers(taken))
     return dict(bare_answer=bare, made_up=made_up, beside_the_point=beside)
 
-  def has(self, found: tuple[str, ...]) -> bool:
+  def has(self, tokens: tuple[str, ...]) -> bool:
     """Whether the words hold an answer; "yes" and "no" are not looked for."""
-    return any(gold in _line(found) for gold in self.golds)
+    return any(gold in _line(tokens) for gold in self.golds)
 
   def silent(self) -> bool:
     """Whether the passages do not answer the question: they hold no answer, or for "yes" and "no" little of it."""
@@ -198,14 +198,14 @@ class Judge:
     unit that is about it: the steps of a chain are connected by what they share. So is a title that is mentioned in a
     passage whose own title is in the question.
     """
-    titled = [(content(one.title), one.content) for one in self.sources.windows if content(one.title)]
+    titled = [(content(window.title), window.content) for window in self.sources.windows if content(window.title)]
     asked = [said for title, said in titled if title <= self.asked]
-    reached = self.asked.union(*(title - self.gold for title, _ in titled if any(title <= said for said in asked)))
-    about, left = [], list(taken)
-    while found := [unit for unit in left if content(unit.titled) & reached]:
+    topics = self.asked.union(*(title - self.gold for title, _ in titled if any(title <= said for said in asked)))
+    about, remaining = [], list(taken)
+    while found := [unit for unit in remaining if content(unit.titled) & topics]:
       about += found
-      left = [unit for unit in left if unit not in found]
-      reached = reached.union(*(content(unit.titled) - self.gold for unit in found))
+      remaining = [unit for unit in remaining if unit not in found]
+      topics = topics.union(*(content(unit.titled) - self.gold for unit in found))
     if self.holds:
       together = tuple(itertools.chain(*(unit.words for unit in taken if unit in about)))
       return self.has(together) or any(self.has(unit.taken[0].title) for unit in about if len(unit.taken) == 1)
@@ -214,10 +214,10 @@ class Judge:
 
   def units(self, sentence: str) -> list[Unit]:
     """The sentence as one unit if it was taken from the passages as a whole, else its clauses."""
-    whole = self.unit(sentence)
-    swapped = self._swapped(whole.words, whole.content)
-    parts = [] if whole.taken or swapped else [self.unit(part) for part in _CLAUSES.split(sentence) if words(part)]
-    return parts if any(part.taken for part in parts) else [whole]
+    unit = self.unit(sentence)
+    swapped = self._swapped(unit.words, unit.content)
+    parts = [] if unit.taken or swapped else [self.unit(part) for part in _CLAUSES.split(sentence) if words(part)]
+    return parts if any(part.taken for part in parts) else [unit]
 
   def unit(self, text: str) -> Unit:
     """A sentence or clause without its reference to a passage, and where it was taken from."""
@@ -233,32 +233,32 @@ class Judge:
     successive sentences in their order, if two of them are content beside the answer; and a paraphrase (`paraphrased`).
     Except for a whole sentence, there must be an answer, or a content word that is not the question's.
     """
-    said, line = words(text), _line(words(text))
-    stems, beside = content(said), content(said) - self.gold
+    tokens, line = words(text), _line(words(text))
+    stems, beside = content(tokens), content(tokens) - self.gold
     if line not in self.sources.lines and not (stems - self.asked):
       return ()
-    swapped = self._swapped(said, stems)
-    spelt = [word for word in said if word in self.spelt]
+    swapped = self._swapped(tokens, stems)
+    in_letters = [word for word in tokens if word in self.spelt]
     windows = [
       window
       for window in self.sources.windows
-      if (window.single or not swapped) and all(any(w.startswith(word) for w in window.words) for word in spelt)
+      if (window.single or not swapped) and all(any(w.startswith(word) for w in window.words) for word in in_letters)
     ]
     for window in (window for window in windows if stems <= window.content):
       together = line in _line(window.words) and (beside or line in self.sources.lines)
-      if together or (len(beside) >= 2 and _in_order(said, window.words)):
+      if together or (len(beside) >= 2 and _in_order(tokens, window.words)):
         return (window,)
     names = content([word for part in text.split() if part[:1].isupper() for word in words(part)])
-    denied = _denied(said)
+    denied = _denied(tokens)
     alike = (
       (window,) for window in windows if denied <= (there := _denied(window.words)) and bool(denied) == bool(there)
     )
-    joined = () if swapped or denied else self._joined(stems)
+    pairs = () if swapped or denied else self._joined(stems)
     spare = 0 if swapped else len(stems) // SPARE
-    found = itertools.chain(((place, spare) for place in alike), ((pair, 0) for pair in joined))
-    return next((places for places, most in found if self.paraphrased(stems, names, places, most)), ())
+    matches = itertools.chain(((place, spare) for place in alike), ((pair, 0) for pair in pairs))
+    return next((places for places, most in matches if self.paraphrased(stems, names, places, most)), ())
 
-  def _swapped(self, said: tuple[str, ...], stems: frozenset[str]) -> bool:
+  def _swapped(self, sentence: tuple[str, ...], stems: frozenset[str]) -> bool:
     """Whether a sentence of a passage has all but the answer, or has other numbers: they were put there.
 
     The answer was not if it replaces a pronoun, or its own short form: a word of it without another name beside it.
@@ -267,14 +267,14 @@ class Judge:
     lacks = lambda part: [one for one in single if stems - part <= one.content and not part <= one.content]
     answer, numbers = stems & self.gold, frozenset(filter(_number, stems))
     return any(any(map(_number, one.content - stems)) for one in lacks(numbers)) or any(
-      not PRONOUNS & set(one.words) - set(said)
+      not PRONOUNS & set(one.words) - set(sentence)
       and not any(beside <= stems for beside in _beside(answer, one.words[len(one.title) :]))
       for one in lacks(answer)
     )
 
-  def _joined(self, said: frozenset[str]) -> Iterator[tuple[Window, ...]]:
+  def _joined(self, stems: frozenset[str]) -> Iterator[tuple[Window, ...]]:
     """Pairs of sentences that share a title's word that the evidence has, neither of the question nor the answer."""
-    new = said - self.asked - self.gold
+    new = stems - self.asked - self.gold
     near = [window for window in self.sources.windows if window.single and window.content & new]
     pairs = itertools.combinations(near, 2)
     return (
@@ -283,7 +283,7 @@ class Judge:
       if a.content & b.content & new & (content((*a.title, *b.title)) if a.title != b.title else new)
     )
 
-  def paraphrased(self, said: frozenset[str], names: frozenset[str], places: tuple[Window, ...], spare: int) -> bool:
+  def paraphrased(self, stems: frozenset[str], names: frozenset[str], places: tuple[Window, ...], spare: int) -> bool:
     """Whether the content words of a sentence are those of the windows.
 
     Its answer, its words from the question, its numbers and its names must be there, and of the other words all but
@@ -291,17 +291,17 @@ class Judge:
     otherwise it may just be the question with an answer.
     """
     source = frozenset().union(*(window.content for window in places))
-    own = said - source
-    if own & (self.asked | self.gold | names) or any(map(_number, own)) or len(own) > spare:
+    rest = stems - source
+    if rest & (self.asked | self.gold | names) or any(map(_number, rest)) or len(rest) > spare:
       return False
-    return bool((said & source) - self.asked - self.gold) or len(said) > 1 and said in self.sources.contents
+    return bool((stems & source) - self.asked - self.gold) or len(stems) > 1 and stems in self.sources.contents
 
 
-def quoted(said: tuple[str, ...], passages: tuple[Passage, ...], run: int = 4) -> int:
+def quoted(tokens: tuple[str, ...], passages: tuple[Passage, ...], run: int = 4) -> int:
   """Number of the words that are in runs of at least `run` successive words of a passage."""
-  runs = lambda found: [found[at : at + run] for at in range(len(found) - run + 1)]
-  known = {part for stream in sources(passages).streams for part in runs(tuple(stream.split()))}
-  return len({at + place for at, part in enumerate(runs(said)) if part in known for place in range(run)})
+  runs = lambda match: [match[at : at + run] for at in range(len(match) - run + 1)]
+  runs_of_sources = {part for stream in sources(passages).streams for part in runs(tuple(stream.split()))}
+  return len({at + place for at, part in enumerate(runs(tokens)) if part in runs_of_sources for place in range(run)})
 
 
 def size(passages: tuple[Passage, ...]) -> int:
@@ -313,28 +313,28 @@ def _number(word: str) -> bool:
   return any(map(str.isdigit, word))
 
 
-def _line(found: Sequence[str]) -> str:
-  return f" {' '.join(found)} "
+def _line(tokens: Sequence[str]) -> str:
+  return f" {' '.join(tokens)} "
 
 
-def _denied(found: Sequence[str]) -> set[str]:
+def _denied(tokens: Sequence[str]) -> set[str]:
   """The stems that follow negations; "" where none does."""
-  after = (content(found[at + 1 : at + 2]) for at, word in enumerate(found) if word in NEGATIONS)
+  after = (content(tokens[at + 1 : at + 2]) for at, word in enumerate(tokens) if word in NEGATIONS)
   return {stem for stems in after for stem in stems or ("",)}
 
 
-def _beside(stems: frozenset[str], found: tuple[str, ...]) -> list[frozenset[str]]:
+def _beside(stems: frozenset[str], tokens: tuple[str, ...]) -> list[frozenset[str]]:
   """The content of each of these words in a sentence, with the words beside it."""
-  return [content(found[max(0, at - 1) : at + 2]) for at, word in enumerate(found) if content((word,)) & stems]
+  return [content(tokens[max(0, at - 1) : at + 2]) for at, word in enumerate(tokens) if content((word,)) & stems]
 
 
-def _in_order(said: tuple[str, ...], source: tuple[str, ...]) -> bool:
+def _in_order(tokens: tuple[str, ...], source: tuple[str, ...]) -> bool:
   """Whether the source has the words in this order, without leaving out a negation between the first and the last."""
   at, first = 0, None
-  for word in said:
+  for word in tokens:
     try:
       at = source.index(word, at) + 1
     except ValueError:
       return False
     first = at - 1 if first is None else first
-  return not (NEGATIONS & set(source[first:at])) - set(said)
+  return not (NEGATIONS & set(source[first:at])) - set(tokens)

@@ -64,12 +64,12 @@ def main():
     print(f"{len(made)} of {len(examples)}: {files[0]}")
     return
   if not URL.value:
-    kept = sft_data.answerable(examples, RECALL.value)
-    writers.write_examples(files[0], kept)
-    print(f"{len(kept)} of {len(examples)}: {files[0]}")
+    answerable = sft_data.answerable(examples, RECALL.value)
+    writers.write_examples(files[0], answerable)
+    print(f"{len(answerable)} of {len(examples)}: {files[0]}")
     return
-  kept, counts = teach(examples)
+  answerable, counts = teach(examples)
   for file, reply in zip(files, sft_data.ARMS.values(), strict=True):
-    turns = [sft_data.arm(turns, reply) for _, turns in kept]
-    writers.write_examples(file, [example for example, _ in kept], turns=turns)
+    turns = [sft_data.arm(turns, reply) for _, turns in answerable]
+    writers.write_examples(file, [example for example, _ in answerable], turns=turns)
   generation.report(counts, out)

@@ -53,17 +53,17 @@ def find_span(tokenizer: Any, ids: Sequence[int], parser: Parser, name: str) -> 
     return None
   end = bisect.bisect_left(ends, pair.end)
   end += ends[end] == pair.end  # a following EOS has no bytes and is left out
-  rest = _text(text[ends[end - 1] if end else 0 : pair.end])
+  remainder = _text(text[ends[end - 1] if end else 0 : pair.end])
   first = bisect.bisect_left(starts, pair.start)
   if first < end:
-    lead, tail = _text(text[pair.start : starts[first]]), rest
+    lead, tail = _text(text[pair.start : starts[first]]), remainder
   else:  # one or two tokens contain the whole section
     lead, first, tail = _text(text[pair.start : pair.end]), end, ""
   body = text[pair.start + len(f"<{name}>") : pair.end - len(f"</{name}>")].encode("latin-1")
   start = pair.start + len(f"<{name}>") + len(body) - len(body.lstrip())
   stop = start + len(body.strip())
   count = bisect.bisect_left(starts, stop) - bisect.bisect_right(ends, start) if stop > start else 0
-  return Span(count, end, rest, lead=lead, first=first, last=end, tail=tail)
+  return Span(count, end, remainder, lead=lead, first=first, last=end, tail=tail)
 
 
 def whole_span(tokenizer: Any, ids: Sequence[int]) -> Span:
@@ -86,8 +86,8 @@ def cut_span(tokenizer: Any, span: Span, body: str, words: int) -> Span:
 
 def first_words(text: str, words: int | None) -> str:
   """The text up to the end of this number of words; the whole text if it has no more, or if `words` is None."""
-  found = list(itertools.islice(re.finditer(r"\S+", text), words)) if words else []
-  return text[: found[-1].end()] if found else text
+  matches = list(itertools.islice(re.finditer(r"\S+", text), words)) if words else []
+  return text[: matches[-1].end()] if matches else text
 
 
 def _text(letters: str) -> str:
@@ -107,22 +107,22 @@ def make_play(prompt: Prompt, parser: Parser, switches: "Switches"):
     if top_k and not example.passages:
       example = dataclasses.replace(example, passages=await tools.search(example.question, top_k))
       facts["retrieved"] = [(passage.title, passage.text) for passage in example.passages]
-    talk = policy.start(prompt.messages(example))
-    said = await parser.say(talk, ends)
-    found = {name: find_span(policy.tokenizer, said.ids, parser, name) for name in ("reason", "extract")}
+    conversation = policy.start(prompt.messages(example))
+    turn = await parser.say(conversation, ends)
+    found = {name: find_span(policy.tokenizer, turn.ids, parser, name) for name in ("reason", "extract")}
     if not parser.sections:
-      found["extract"] = whole_span(policy.tokenizer, said.ids)
+      found["extract"] = whole_span(policy.tokenizer, turn.ids)
     if max_evidence_words and (extract := found["extract"]):
-      found["extract"] = cut_span(policy.tokenizer, extract, parser.written(said.text), max_evidence_words)
+      found["extract"] = cut_span(policy.tokenizer, extract, parser.written(turn.text), max_evidence_words)
     facts["passage_tokens"] = count(policy.tokenizer, prompt.context(example))
     for fact, name in (("reason_tokens", "reason"), ("evidence_tokens", parser.evidence or "extract")):
       facts[fact] = span.body_tokens if (span := found.get(name)) else 0
     probes = {}
     if found["reason"] is not None and "r" in answers:
-      probes["reason_answer"] = without_evidence(talk, policy, said, found["reason"])
+      probes["reason_answer"] = without_evidence(conversation, policy, turn, found["reason"])
     if found["extract"] is not None and "e" in answers:
       probes["extract_answer"] = from_evidence(
-        policy, prompt.messages(dataclasses.replace(example, passages=())), said, found["extract"]
+        policy, prompt.messages(dataclasses.replace(example, passages=())), turn, found["extract"]
       )
     told = await asyncio.gather(
       *(probe.generate(stop=(END,), max_new_tokens=probe_tokens, greedy=True) for probe in probes.values())
@@ -134,30 +134,30 @@ def make_play(prompt: Prompt, parser: Parser, switches: "Switches"):
     if stop_at == "extract":
       if "e" in answers:
         facts["answer"] = facts.get("extract_answer")
-      return talk.end("extract" if said.stop == EXTRACTED else None, **facts)
-    return talk.end("answer" if said.stop == END else None, **facts)
+      return conversation.end("extract" if turn.stop == EXTRACTED else None, **facts)
+    return conversation.end("answer" if turn.stop == END else None, **facts)
 
   return play
 
 
-def without_evidence(talk: Conversation, policy: Policy, said: Segment, reason: Span) -> Conversation:
+def without_evidence(conversation: Conversation, policy: Policy, turn: Segment, reason: Span) -> Conversation:
   """A conversation that continues the episode from the end of its reason. The cache already has this prefix."""
-  prefix = talk.segments[0].ids + said.ids[: reason.end]
-  fork = talk.fork(at=len(prefix))
+  prefix = conversation.segments[0].ids + turn.ids[: reason.end]
+  fork = conversation.fork(at=len(prefix))
   if fork.observe(reason.rest + ASK):
     return fork
   # `observe` refuses text that leaves no room for a whole turn. A probe is shorter, and may use what is left.
   return policy.start(prefix + tuple(policy.tokenizer.encode(reason.rest + ASK)))
 
 
-def from_evidence(policy: Policy, messages: list[dict[str, str]], said: Segment, extract: Span) -> Conversation:
+def from_evidence(policy: Policy, messages: list[dict[str, str]], turn: Segment, extract: Span) -> Conversation:
   """A conversation that begins with the question without passages and the sampled tokens of the evidence."""
   tokenizer = policy.tokenizer
   return policy.start(
     (
       *tokenizer.render(messages),
       *tokenizer.encode(extract.lead),
-      *said.ids[extract.first : extract.last],
+      *turn.ids[extract.first : extract.last],
       *tokenizer.encode(extract.tail + ASK),
     )
   )

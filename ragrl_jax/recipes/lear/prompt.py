@@ -57,13 +57,13 @@ class Prompt:
 
   def __init__(self, instructions: str = "paper", reply: str = "rational", titles: bool = True):
     self._titles = titles
-    needs, direct = ("question", "passages"), reply == "direct"
+    placeholders, direct = ("question", "passages"), reply == "direct"
     self._wording = wording.chosen(
       instructions,
       _known(reply),
       setting="config.switches.instructions",
-      needs=needs[:1] if direct else needs,
-      may=needs[1:] if direct else (),
+      needs=placeholders[:1] if direct else placeholders,
+      may=placeholders[1:] if direct else (),
     )
     closed = wording.chosen("paper", {"paper": _CLOSED_BOOK}, setting="config.switches.instructions")
     self._closed = closed if direct and instructions in ("paper", "short") else self._wording
@@ -130,8 +130,8 @@ class Parser(parts.SectionParser):
       read = text
       for other in tags.outer(text, NAMES[:2]):
         read = f"{read[: other.start]}{' ' * (other.end - other.start)}{read[other.end :]}"
-      found = super()._pair(read, name)
-      body = slice(found.start + len("<answer>"), found.end - len(END)) if found else slice(0)
-      return dataclasses.replace(found, body=text[body]) if found else None
-    found = super()._pair(text, name)
-    return None if found and name == "reason" and "<extract>" in text[: found.end] else found
+      pair = super()._pair(read, name)
+      body = slice(pair.start + len("<answer>"), pair.end - len(END)) if pair else slice(0)
+      return dataclasses.replace(pair, body=text[body]) if pair else None
+    pair = super()._pair(text, name)
+    return None if pair and name == "reason" and "<extract>" in text[: pair.end] else pair

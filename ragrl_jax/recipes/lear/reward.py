@@ -43,24 +43,24 @@ class Reward:
     if self.switches.guarded and any(self.unearned(example, episode).values()):
       return dict.fromkeys(TERMS, 0.0)
     text = episode.model_text
-    found = [self._answer(letter, example, episode, text) for letter in self.switches.answers]
-    known = [value for value in found if value is not None]
-    answer = sum(known) / max(len(found), 1) if len(known) == len(found) else None
+    scores = [self._answer(letter, example, episode, text) for letter in self.switches.answers]
+    scored = [value for value in scores if value is not None]
+    answer = sum(scored) / max(len(scores), 1) if len(scored) == len(scores) else None
     shape = self.parser.in_shape(text)
     return dict(answer=answer, length=self._length(episode) if shape else 0.0, format=float(shape))
 
   def _answer(self, letter: str, example: Example, episode: Episode, text: str) -> float | None:
-    said = self._said(letter, episode, text)
+    answer = self._probed_answer(letter, episode, text)
     unit = self.switches.unit
-    return None if said is None else qa.f1(said, example.golds, style=STYLES[unit], unit=unit)
+    return None if answer is None else qa.f1(answer, example.golds, style=STYLES[unit], unit=unit)
 
-  def _said(self, letter: str, episode: Episode, text: str) -> str | None:
+  def _probed_answer(self, letter: str, episode: Episode, text: str) -> str | None:
     """The answer of this letter; "" if its section is missing, None if it was not probed."""
     if letter == "f":
       return self.parser.answer(text) or ""
     section, fact = PROBES[letter]
-    missing = self.parser.pair(text, section) is None if self.parser.sections else not text.strip()
-    return "" if missing else episode.facts.get(fact)
+    absent = self.parser.pair(text, section) is None if self.parser.sections else not text.strip()
+    return "" if absent else episode.facts.get(fact)
 
   def _length(self, episode: Episode) -> float | None:
     """The mean of the reason's and the evidence's score; the evidence's alone for a reply without a reason."""
@@ -82,8 +82,8 @@ class Reward:
     """Exact match of the answer, 0 or 1, unshaped. With stop_at="extract" it is the answer from the evidence."""
     if not self.switches.answers:
       return float(qa.CONTAINS[self.switches.recall](self.evidence(example, episode), example.golds))
-    said = episode.facts["answer"] if "answer" in episode.facts else self.parser.answer(episode.model_text)
-    return qa.exact_match(said or "", example.golds)
+    answer = episode.facts["answer"] if "answer" in episode.facts else self.parser.answer(episode.model_text)
+    return qa.exact_match(answer or "", example.golds)
 
   def evidence(self, example: Example, episode: Episode) -> str:
     """The text that a generator answers from: the evidence, else the reason, or the whole of a free text."""
@@ -99,10 +99,10 @@ class Reward:
     judge = grounding.Judge(passages, example.question, example.golds)
     of_evidence = judge.tricks(evidence) if evidence else dict.fromkeys(EVIDENCE, False)
     reason = grounding.words(section("reason") or "")
-    quoted = grounding.quoted(reason, passages)
+    quoted_words = grounding.quoted(reason, passages)
     return of_evidence | dict(
       padded_reason=len(reason) > LONG and len(set(reason)) < LEAST_DISTINCT * len(reason),
-      copied_reason=2 * quoted > len(reason) and 2 * quoted > grounding.size(passages),
+      copied_reason=2 * quoted_words > len(reason) and 2 * quoted_words > grounding.size(passages),
     )
 
   def measures(self, example: Example, episode: Episode) -> dict[str, float | None]:
@@ -111,14 +111,14 @@ class Reward:
     text, facts = episode.model_text, episode.facts
     sections = self.parser.sections
     absent = {letter for letter, (section, _) in PROBES.items() if sections and section not in sections}
-    said = {letter: None if letter in absent else self._said(letter, episode, text) for letter in "ref"}
-    f1 = {letter: None if one is None else qa.f1(one, example.golds) for letter, one in said.items()}
+    answers = {letter: None if letter in absent else self._probed_answer(letter, episode, text) for letter in "ref"}
+    f1 = {letter: None if answer is None else qa.f1(answer, example.golds) for letter, answer in answers.items()}
     reason = self.parser.section(text, "reason")
     return dict(
       f1_from_reason=f1["r"],
       f1_from_evidence=f1["e"],
       f1_in_full=f1["f"] if "answer" in self.parser.sections else None,
-      em_from_evidence=None if said["e"] is None else qa.exact_match(said["e"], example.golds),
+      em_from_evidence=None if answers["e"] is None else qa.exact_match(answers["e"], example.golds),
       reason_tokens=facts.get("reason_tokens"),
       extract_tokens=facts.get("evidence_tokens"),
       reason_recall=None if reason is None else float(qa.CONTAINS[self.switches.recall](reason, example.golds)),
@@ -127,5 +127,5 @@ class Reward:
 
 def shown(example: Example, episode: Episode) -> tuple[Passage, ...]:
   """The passages that the prompt shows: the question's own, or the retrieved ones, which `play` keeps as a fact."""
-  found: Sequence[Sequence[str]] = episode.facts.get("retrieved", ())
-  return example.passages or tuple(Passage("", title, text) for title, text in found)
+  retrieved: Sequence[Sequence[str]] = episode.facts.get("retrieved", ())
+  return example.passages or tuple(Passage("", title, text) for title, text in retrieved)

@@ -19,8 +19,8 @@ ORACLES = ("string_inclusion", "lexical_overlap")
 _END = re.compile(r"(?<=[.!?])\s+")
 
 
-async def taught(examples: Sequence[Example], teacher: Chat, *, instructions: str = "paper", **how: Any):
-  """The teacher's replies, in the recipe's own format. `how` is passed to `data.transcripts.make`.
+async def taught(examples: Sequence[Example], teacher: Chat, *, instructions: str = "paper", **options: Any):
+  """The teacher's replies, in the recipe's own format. `options` is passed to `data.transcripts.make`.
 
   Args:
     examples: with passages and golds.
@@ -46,7 +46,7 @@ async def taught(examples: Sequence[Example], teacher: Chat, *, instructions: st
       return "wrong answer", None
     return "kept", [(MODEL, text)]
 
-  return await transcripts_lib.make(examples, one, **how)
+  return await transcripts_lib.make(examples, one, **options)
 
 
 def arm(turns: transcripts_lib.Turns, reply: str) -> transcripts_lib.Turns:
@@ -57,8 +57,8 @@ def arm(turns: transcripts_lib.Turns, reply: str) -> transcripts_lib.Turns:
 
 def answerable(examples: Sequence[Example], recall: str = "words") -> list[Example]:
   """Examples with a passage that contains a gold, as words or letters (`qa.CONTAINS`); the study is tested on these."""
-  holds = qa.CONTAINS[recall]
-  return [e for e in examples if any(holds(passage.text, e.golds) for passage in e.passages)]
+  contains = qa.CONTAINS[recall]
+  return [e for e in examples if any(contains(passage.text, e.golds) for passage in e.passages)]
 
 
 def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str, Any]], by: str = "") -> list[Example]:
@@ -72,10 +72,10 @@ def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str
   Raises:
     ValueError: an example has no prediction, or its prediction no evidence (the recipe writes none, or it failed).
   """
-  said = {(row.get("source") or "", str(row["id"])): row for row in predictions}
+  by_id = {(row.get("source") or "", str(row["id"])): row for row in predictions}
   result = []
   for example in examples:
-    row = said.get((example.source, example.id), {})
+    row = by_id.get((example.source, example.id), {})
     evidence = row.get("evidence")
     if evidence is None:
       raise ValueError(
@@ -116,7 +116,7 @@ def find_oracle(example: Example, by: str) -> str | None:
 
 def demonstrate_filter(examples: Sequence[Example], by: str) -> list[tuple[Example, list[tuple[str, str]]]]:
   """(example, transcript in the form of the reply `extract`) of each example in which the oracle finds a sentence."""
-  kept = [(example, find_oracle(example, by)) for example in examples]
+  pairs = [(example, find_oracle(example, by)) for example in examples]
   return [
-    (example, [(MODEL, f"<extract> {sentence} </extract>")]) for example, sentence in kept if sentence is not None
+    (example, [(MODEL, f"<extract> {sentence} </extract>")]) for example, sentence in pairs if sentence is not None
   ]

@@ -59,16 +59,16 @@ class Agent:
     """The contents of a block; None if the text is not a block."""
     before, after = (part.strip() for part in self._around)
     text = text.strip()
-    found = text.startswith(before) and text.endswith(after)
-    return text[len(before) : len(text) - len(after)] if found else None
+    is_block = text.startswith(before) and text.endswith(after)
+    return text[len(before) : len(text) - len(after)] if is_block else None
 
-  def shown(self, found: Sequence[Passage], tokenizer, limit: int | None) -> str:
+  def shown(self, documents: Sequence[Passage], tokenizer, limit: int | None) -> str:
     """The documents as text. Text that looks like a tag is broken up. Documents are cut to `limit` tokens."""
     if self.documents == "heads":
-      whole = passages.block(found, tokenizer=tokenizer, max_passage_tokens=limit).strip()
-      return whole.removeprefix(passages.OPEN).removesuffix(passages.CLOSE)
-    whole = (f"{one.title}\n{one.text}".strip() for one in found)
-    short = (beginnings.for_ids(line, limit, tokenizer.encode) if limit else line for line in whole)
+      text = passages.block(documents, tokenizer=tokenizer, max_passage_tokens=limit).strip()
+      return text.removeprefix(passages.OPEN).removesuffix(passages.CLOSE)
+    text = (f"{one.title}\n{one.text}".strip() for one in documents)
+    short = (beginnings.for_ids(line, limit, tokenizer.encode) if limit else line for line in text)
     lines = [passages.neutral(line) for line in short]
     if self.documents == "counted":
       lines = [f"({number}){' '.join(line.split())}" for number, line in enumerate(lines, 1)]
@@ -122,4 +122,4 @@ def boxed(text: str) -> str | None:
 
 def _plain(text: str) -> str:
   text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}", r"\1", text)
-  return re.sub(r"\\([%$&#_,; ])", lambda found: " " if found[1] in ",; " else found[1], text).strip()
+  return re.sub(r"\\([%$&#_,; ])", lambda match: " " if match[1] in ",; " else match[1], text).strip()

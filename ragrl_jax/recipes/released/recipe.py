@@ -64,14 +64,14 @@ def wordings(agent: Agent) -> dict[str, str]:
   thinks = "" if agent.answered == "box" else "Reason first, between <think> and </think>. "
   refines = "After every search, write down between <refine> and </refine> what matters in the documents. "
   query, results = " your query ".join(agent.query), " and ".join(agent.results)
-  told = (
+  instructions = (
     f"Answer the question below, step by step. {thinks}Whenever a piece of knowledge is missing, search for it: write "
     f"{query}, and results come between {results}. "
     f"Search as many times as it takes. {refines if '<refine>' in agent.others else ''}As soon as nothing is missing, "
     f"give {answer}.\nQuestion: {{question}}\n"
   )
   short = f"Search in {agent.query[0]} {agent.query[1]}; give {answer}.\nQuestion: {{question}}\n"
-  return {"paper": told, "short": short, "none": "{question}"}
+  return {"paper": instructions, "short": short, "none": "{question}"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,34 +91,34 @@ class Parser(parts.Parser):
     An empty one is a query for Search-R1 and the agents on its code, which search for it, and none for the others.
     """
     opening, closing = self.agent.query
-    said, closed, _ = self.own(text).rpartition(closing)
-    if not closed or opening not in said:
+    before, closed, _ = self.own(text).rpartition(closing)
+    if not closed or opening not in before:
       return None
-    query = " ".join(said.rpartition(opening)[2].split())
+    query = " ".join(before.rpartition(opening)[2].split())
     return query if query or self.agent.notice else None
 
   def answer(self, text: str) -> str | None:
     """The last complete answer in a turn, or None. A box before a query does not count."""
-    said = self.own(text)
+    reply = self.own(text)
     if self.agent.answered == "box":
-      return boxed(said.rpartition(self.agent.query[1])[2])
-    found = tags.last(said, "answer")
-    if found is None:
+      return boxed(reply.rpartition(self.agent.query[1])[2])
+    pair = tags.last(reply, "answer")
+    if pair is None:
       return None
-    box = boxed(found.body) if self.agent.answered == "boxed" else None
-    return found.body.strip() if box is None else box
+    box = boxed(pair.body) if self.agent.answered == "boxed" else None
+    return pair.body.strip() if box is None else box
 
   def own(self, text: str) -> str:
     """The text without result blocks that the model wrote itself. A tag that it never closes is a mention."""
     return tags.without(text, *self.agent.results)
 
-  def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
+  def observed(self, reply: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
     """(query, passages) of a result block; (None, None) for a notice. A block in a foreign format is one passage."""
-    inside = self.agent.inside(text)
-    if inside is None:
+    contents = self.agent.inside(text)
+    if contents is None:
       return None, None
-    found = passages.parse_block(f"{passages.OPEN}{inside}{passages.CLOSE}")
-    return self.query(said), (Passage("1", "", inside.strip()),) if found is None else found
+    parsed = passages.parse_block(f"{passages.OPEN}{contents}{passages.CLOSE}")
+    return self.query(reply), (Passage("1", "", contents.strip()),) if parsed is None else parsed
 
 
 def digest_wording(choice: str) -> wording.Wording:
@@ -128,11 +128,11 @@ def digest_wording(choice: str) -> wording.Wording:
 
 async def digest(policy: Policy, how: wording.Wording, reasoning: str, query: str, documents: str) -> tuple[str, int]:
   """(the model's digest of the documents, number of its tokens)."""
-  talk = policy.start(how.messages(reasoning=reasoning, query=query, documents=documents))
-  said = await talk.generate()
-  talk.end()
-  text = said.text.rpartition("</think>")[2]
-  return passages.neutral(_MARK.split(text)[-1].strip()) or NOTHING, len(said.ids)
+  conversation = policy.start(how.messages(reasoning=reasoning, query=query, documents=documents))
+  turn = await conversation.generate()
+  conversation.end()
+  text = turn.text.rpartition("</think>")[2]
+  return passages.neutral(_MARK.split(text)[-1].strip()) or NOTHING, len(turn.ids)
 
 
 def shortened(reasoning: str, agent: Agent) -> str:
@@ -142,13 +142,13 @@ def shortened(reasoning: str, agent: Agent) -> str:
   """
   steps = [line for line in reasoning.split("\n") if line.strip()]
   marks = (agent.query[0], agent.results[0])
-  kept: list[str] = []
+  result: list[str] = []
   for number, step in enumerate(steps):
     if not number or number >= len(steps) - LAST or any(mark in step for mark in marks):
-      kept.append(step)
-    elif kept[-1] != "...":
-      kept.append("...")
-  return "\n".join(kept)
+      result.append(step)
+    elif result[-1] != "...":
+      result.append("...")
+  return "\n".join(result)
 
 
 def make_play(prompt: Prompt, parser: Parser, switches: Switches):
@@ -157,36 +157,36 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches):
   agent, max_searches = parser.agent, switches.max_searches
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    talk, question = policy.start(prompt.messages(example)), example.question.strip()
-    asked: set[str] = set()
+    conversation, question = policy.start(prompt.messages(example)), example.question.strip()
+    past_queries: set[str] = set()
     facts = dict(digest_tokens=0) if agent.digests else {}
 
     async def results(query: str) -> tuple[str, tuple[Passage, ...] | None]:
       """(the block after a query, the passages if there was a search)."""
-      if agent.digests and (len(asked) == max_searches or query in asked):
-        return agent.block(AGAIN if query in asked else NO_MORE), None
-      asked.add(query)
+      if agent.digests and (len(past_queries) == max_searches or query in past_queries):
+        return agent.block(AGAIN if query in past_queries else NO_MORE), None
+      past_queries.add(query)
       found = example.passages if switches.documents == "given" else await tools.search(query)
-      shown = agent.shown(found, policy.tokenizer, switches.max_passage_tokens)
+      block = agent.shown(found, policy.tokenizer, switches.max_passage_tokens)
       if agent.digests:
-        said = "".join(segment.text for segment in talk.segments[1:])
-        reasoning = shortened(f"Question: {question}\n{said}", agent)
-        shown, tokens = await digest(policy, words, reasoning, query, shown)
+        text = "".join(segment.text for segment in conversation.segments[1:])
+        reasoning = shortened(f"Question: {question}\n{text}", agent)
+        block, tokens = await digest(policy, words, reasoning, query, block)
         facts["digest_tokens"] += tokens
-      return agent.block(shown), found
+      return agent.block(block), found
 
     turns = max_searches + 1 + (TOLD if agent.digests else 0)
     for turn in range(turns):
-      said = await talk.generate(stop=parser.stops)
+      said = await conversation.generate(stop=parser.stops)
       query = parser.query(said.text)
       if said.stop == END or (query is None and not agent.notice):
-        return talk.end("answer" if said.stop == END or parser.answer(said.text) is not None else None, **facts)
+        return conversation.end("answer" if said.stop == END or parser.answer(said.text) is not None else None, **facts)
       if turn == turns - 1:
         break
-      shown, found = (notice, None) if query is None else await results(query)
-      if not talk.observe(shown, query=query if found is not None else None, found=found):
-        return talk.end("budget", **facts)
-    return talk.end("searches", **facts)
+      block, found = (notice, None) if query is None else await results(query)
+      if not conversation.observe(block, query=query if found is not None else None, found=found):
+        return conversation.end("budget", **facts)
+    return conversation.end("searches", **facts)
 
   return play
 
@@ -206,7 +206,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
-  agent, given = AGENTS[switches.agent], switches.documents == "given"
+  agent, has_documents = AGENTS[switches.agent], switches.documents == "given"
   prompt, parser = Prompt(switches.instructions, wordings(agent), marked=agent.asks), Parser(agent)
   play = make_play(prompt, parser, switches)
   # The model's tokens in its digests are not in the episode.
@@ -216,8 +216,8 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     prompt=prompt,
     stops=parser.stops,
     switches=switches,
-    searches=switches.max_searches > 0 and not given,
+    searches=switches.max_searches > 0 and not has_documents,
     measures=unrecorded if agent.digests else None,
-    needs_passages=given,
+    needs_passages=has_documents,
     **parts.answer_fields(play, parts.AnswerReward(parser, switches.correctness)),
   )

@@ -59,9 +59,9 @@ def main():
   logging.set_verbosity(logging.WARNING)
   malloc.limit()
   compile_cache.keep()
-  began, workdir, seed = time.perf_counter(), pathlib.Path(WORKDIR.value), SEED.value
+  start, workdir, seed = time.perf_counter(), pathlib.Path(WORKDIR.value), SEED.value
   folders.empty(workdir)
-  say = lambda text: tqdm.write(f"[{time.perf_counter() - began:4.0f} s] {text}")
+  say = lambda text: tqdm.write(f"[{time.perf_counter() - start:4.0f} s] {text}")
   make_world(workdir / "world", seed)
   say(
     "world, index, tokenizer and demonstrations are made; now the warm start: EM stays low for a while, "
@@ -79,9 +79,9 @@ def main():
 
   config.model.path = str(workdir / "warm" / "model")
   held_out = list(readers.read_examples(config.data.evaluate))
-  found, curve = learn(config, workdir, held_out)
-  before, after = found[0], found[max(found)]
-  seconds = time.perf_counter() - began
+  results, curve = learn(config, workdir, held_out)
+  before, after = results[0], results[max(results)]
+  seconds = time.perf_counter() - start
   summary = dict(
     em_before=before["em"],
     em_after=after["em"],
@@ -90,7 +90,7 @@ def main():
     seconds=round(seconds, 1),
     seed=seed,
     warm=warm,
-    rl=dict(steps=max(found), em=curve),
+    rl=dict(steps=max(results), em=curve),
     machine=machine(),
     before=before,
     after=after,
@@ -100,15 +100,15 @@ def main():
   print("\nHeld-out questions, greedy answers; all names in them are new to the model\n")
   print(metric_tables.text_table(metric_tables.comparison(before, after)))
   print("\nOne sampled episode of the last step\n")
-  traces.show(last_episode(workdir, max(found)))
-  if missed := verdict(summary, config):
-    print(f"\n{missed}")
+  traces.show(last_episode(workdir, max(results)))
+  if problem := verdict(summary, config):
+    print(f"\n{problem}")
   print(
     f"\n{seconds:.0f} s in all.\nNow open {page} in a browser; then README.md, 'Your own model, questions and "
     "corpus', has the commands for yours.\nTo ask the model that was just trained (--page: on a page):\n"
     f"{asks(workdir, max(held_out, key=lambda example: example.hops or 0))}"
   )
-  sys.exit(1 if missed else 0)
+  sys.exit(1 if problem else 0)
 
 
 def asks(workdir: pathlib.Path, example) -> str:
@@ -121,9 +121,9 @@ def make_world(folder: pathlib.Path, seed: int) -> None:
   world = synthetic.build(synthetic.Settings(seed=seed, development=80))
   writers.write_passages(folder / "corpus.jsonl.gz", world.passages)
   retrieval.build_index(folder / "corpus.jsonl.gz", "hashing", folder / "index")
-  asked = synthetic.questions(world, DEMONSTRATIONS.value, seed=seed, distinct=False)
-  turns = demonstrations(asked, retrieval.load_index(folder / "index"), seed)
-  writers.write_examples(folder / "demonstrations.jsonl.gz", asked, turns=turns)
+  questions = synthetic.questions(world, DEMONSTRATIONS.value, seed=seed, distinct=False)
+  turns = demonstrations(questions, retrieval.load_index(folder / "index"), seed)
+  writers.write_examples(folder / "demonstrations.jsonl.gz", questions, turns=turns)
   writers.write_examples(folder / "train.jsonl.gz", synthetic.questions(world, 4000, seed=seed + 1, distinct=False))
   for part, count in ((synthetic.HELD_OUT, HELD_OUT.value), (synthetic.DEVELOPMENT, DEVELOPMENT)):
     writers.write_examples(folder / f"{part}.jsonl.gz", synthetic.questions(world, count, part=part, seed=seed))
@@ -132,13 +132,13 @@ def make_world(folder: pathlib.Path, seed: int) -> None:
   sentencepiece.train(lines, vocab_size=506, marks=recipe_lib.MARKS, path=folder / "tokenizer.model")
 
 
-def demonstrations(asked, retriever, seed: int) -> list[list[tuple[str, str]]]:
+def demonstrations(examples, retriever, seed: int) -> list[list[tuple[str, str]]]:
   """Scripted transcripts with deliberate faults. All searches are made in one batch."""
-  hops = [hop for example in asked for hop in example.meta["decomposition"]]
+  hops = [hop for example in examples for hop in example.meta["decomposition"]]
   queries = list(dict.fromkeys(map(recipe_lib.write_query, hops)))
-  found = dict(zip(queries, retriever.search(queries, 1)))
+  results = dict(zip(queries, retriever.search(queries, 1)))
   rng = random.Random(f"demonstrations/{seed}")
-  return [recipe_lib.demonstrate(example, found.__getitem__, rng) for example in asked]
+  return [recipe_lib.demonstrate(example, results.__getitem__, rng) for example in examples]
 
 
 def use_world(config, folder: pathlib.Path, seed: int) -> None:
@@ -161,25 +161,25 @@ def warm_start(config, workdir: pathlib.Path) -> dict:
   Returns:
     {"reached": whether it got there within config.steps, "steps", "em" and "answered": one number per measurement}.
   """
-  asked = [example for example in development(config) if example.hops == 1]
+  questions = [example for example in development(config) if example.hops == 1]
   config.data.train = str(pathlib.Path(config.data.train).parent / "demonstrations.jsonl.gz")
   player, curve = player_lib.build(prepare(config)), dict(em=[], answered=[])
 
   def measure(step, model):
     if step % config.evaluate.every and step != config.steps:
       return {}
-    measured, _ = evaluate.measure(player, nnx.split(model)[1], asked, version=step)
+    results, _ = evaluate.measure(player, nnx.split(model)[1], questions, version=step)
     for name in curve:
-      curve[name].append(measured[name])
+      curve[name].append(results[name])
     return {f"development/{name}": values[-1] for name, values in curve.items()}
 
-  reached = lambda row: schedules.holds(curve["em"], WARM_EM) and schedules.holds(curve["answered"], WARM_ANSWERED)
-  left, metrics = Left(warm=TYPICAL["warm"], rl=TYPICAL["rl"]), {}
-  with bar("warm start (SFT)", config.steps) as shown:
-    for metrics in sft.sft(config, workdir, evaluate=measure, reached=reached):
+  is_warm = lambda row: schedules.holds(curve["em"], WARM_EM) and schedules.holds(curve["answered"], WARM_ANSWERED)
+  remaining, metrics = Left(warm=TYPICAL["warm"], rl=TYPICAL["rl"]), {}
+  with bar("warm start (SFT)", config.steps) as progress:
+    for metrics in sft.sft(config, workdir, evaluate=measure, reached=is_warm):
       em = f"one-hop EM {curve['em'][-1]:.2f} (until {WARM_EM}), " if curve["em"] else ""
-      tick(shown, f"loss {metrics['loss']:.2f}, {em}{left.after('warm', metrics['step'])}")
-  return dict(reached=reached(None), steps=metrics["step"], **curve)
+      tick(progress, f"loss {metrics['loss']:.2f}, {em}{remaining.after('warm', metrics['step'])}")
+  return dict(reached=is_warm(None), steps=metrics["step"], **curve)
 
 
 def learn(config, workdir: pathlib.Path, held_out) -> tuple[dict[int, dict], list[float]]:
@@ -189,28 +189,28 @@ def learn(config, workdir: pathlib.Path, held_out) -> tuple[dict[int, dict], lis
     (metrics of the held-out questions by step, before the first and after the last; the development EM, measured every
     config.evaluate.every steps from step 0).
   """
-  asked, found, curve = development(config), {}, []
+  questions, results, curve = development(config), {}, []
   over = lambda: schedules.stopped_rising(curve, patience=PATIENCE, rise=RISE, gain=GAIN)
 
   def measure(step, player: player_lib.Player, params):
     if step % config.evaluate.every and step != config.steps:
       return {}
-    measured, _ = evaluate.measure(player, params, asked, version=step)
+    measured, _ = evaluate.measure(player, params, questions, version=step)
     curve.append(measured["em"])
     metrics = harness.flat(measured, prefix="development/")
     if step == 0 or step == config.steps or over():
-      found[step], scored = evaluate.measure(player, params, held_out, version=step)
+      results[step], scored = evaluate.measure(player, params, held_out, version=step)
       evaluate.keep(workdir, step, player.recipe, scored)
-      metrics |= harness.flat(found[step])
+      metrics |= harness.flat(results[step])
     return metrics
 
-  left = Left(rl=TYPICAL["rl"])
+  remaining = Left(rl=TYPICAL["rl"])
   with bar("RL (GRPO)", config.steps) as shown:
     for metrics in train.train(config, workdir, evaluate=measure, reached=lambda row: over()):
       if metrics["step"]:
         text = f"EM {metrics['outcome']:.2f}, searches {metrics['searches']:.2f}, development EM {curve[-1]:.2f}"
-        tick(shown, f"{text}, {left.after('rl', metrics['step'])}")
-  return found, curve
+        tick(shown, f"{text}, {remaining.after('rl', metrics['step'])}")
+  return results, curve
 
 
 class Left:
@@ -226,10 +226,10 @@ class Left:
       self._began, self._first = now, done
       return "time left: not known yet"
     a_step = (now - self._began) / (done - self._first)
-    rest = max(self._steps[stage] - done, 0) * a_step
+    seconds = max(self._steps[stage] - done, 0) * a_step
     if stage == "warm":
-      rest += self._steps["rl"] * RL_COST * a_step
-    return f"about {rest / 60:.0f} min left" if rest > 90 else f"about {max(rest, 10):.0f} s left"
+      seconds += self._steps["rl"] * RL_COST * a_step
+    return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {max(seconds, 10):.0f} s left"
 
 
 def bar(what: str, most: int) -> tqdm:
@@ -237,10 +237,10 @@ def bar(what: str, most: int) -> tqdm:
   return tqdm(total=most, desc=what, bar_format="{desc}: step {n_fmt}, at most {total_fmt} [{elapsed}] {postfix}")
 
 
-def tick(shown: tqdm, text: str) -> None:
+def tick(progress: tqdm, text: str) -> None:
   """Moves the bar by one step, with a text beside it."""
-  shown.set_postfix_str(text, refresh=False)
-  shown.update()
+  progress.set_postfix_str(text, refresh=False)
+  progress.update()
 
 
 def machine() -> dict:
@@ -254,16 +254,16 @@ def verdict(summary: dict, config) -> str:
   if summary["em_after"] >= CLAIM:
     return ""
   if not summary["warm"]["reached"]:
-    what = (
+    reason = (
       f"the warm start did not reach one-hop EM {WARM_EM} within {summary['warm']['steps']} steps. Raise "
       "--sft_config.steps, or try another --seed"
     )
   elif summary["rl"]["steps"] == config.steps:
-    what = f"EM was still rising, or had not begun to rise, after {config.steps} steps of RL. Raise --config.steps"
+    reason = f"EM was still rising, or had not begun to rise, after {config.steps} steps of RL. Raise --config.steps"
   else:
-    what = "EM on development questions stopped rising before. Try another --seed, or raise --config.evaluate.every"
+    reason = "EM on development questions stopped rising before. Try another --seed, or raise --config.evaluate.every"
   return (
-    f"MISSED: held-out EM {summary['em_after']:.3f} after RL, but every run should reach {CLAIM}: {what}. "
+    f"MISSED: held-out EM {summary['em_after']:.3f} after RL, but every run should reach {CLAIM}: {reason}. "
     "summary.json has the curves and the machine: please report it."
   )
 

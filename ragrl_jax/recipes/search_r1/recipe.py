@@ -103,24 +103,24 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str):
   max_searches = switches.max_searches
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    talk, reader = policy.start(prompt.messages(example)), Reader(tools)
+    conversation, reader = policy.start(prompt.messages(example)), Reader(tools)
     for turn in range(max_searches + 1):  # n searches, n + 1 generations; the last one can only answer
-      said = await say(talk, parser.stops)
-      action = parser.act(said.text)
+      reply = await say(conversation, parser.stops)
+      action = parser.act(reply.text)
       if action is not None and action[0] == "answer":
-        return talk.end("answer", **parser.facts)
+        return conversation.end("answer", **parser.facts)
       if turn == max_searches:
         break
       read = None if action is None else await reader.act(*action)
       if read is None:
-        went_on = talk.observe(notice)
+        has_room = conversation.observe(notice)
       else:
         query, found = read
-        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
-        went_on = talk.observe(shown, query=query, found=found)
-      if not went_on:
-        return talk.end("budget", **parser.facts)
-    return talk.end("searches", **parser.facts)
+        block = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
+        has_room = conversation.observe(block, query=query, found=found)
+      if not has_room:
+        return conversation.end("budget", **parser.facts)
+    return conversation.end("searches", **parser.facts)
 
   return play
 
@@ -136,18 +136,18 @@ class Reader:
   async def act(self, kind: str, text: str) -> tuple[str, tuple[Passage, ...]] | None:
     """(query, passages); None for an invalid action: an unknown number, no words, or no open document."""
     if kind == "search":
-      query, found = text, await self._tools.search(text)
+      query, results = text, await self._tools.search(text)
     elif kind == "open":
       number = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
       if not 1 <= number <= len(self._shown):
         return None
       self._open = self._shown[number - 1].id
-      query, found = f"open {self._open}", await self._tools.open(self._open)
+      query, results = f"open {self._open}", await self._tools.open(self._open)
     else:
       if self._open is None or not text:
         return None
-      query, found = f"find {text} in {self._open}", await self._tools.find(self._open, text)
-    self._shown = tuple(found)
+      query, results = f"find {text} in {self._open}", await self._tools.find(self._open, text)
+    self._shown = tuple(results)
     return query, self._shown
 
 
@@ -212,10 +212,10 @@ def write_script(example: Example, segments: Sequence[Segment], rng: random.Rand
     return f"<think> I remember {answer}. </think><answer> {answer} </answer>"
   new, query = scripts.next_query(example, segments)
   first = len(segments) == 1
-  seen = "I have to search for this." if first else scripts.quoted(new, "Doc") or "This does not say it."
+  remark = "I have to search for this." if first else scripts.quoted(new, "Doc") or "This does not say it."
   if query:
-    return f"<think> {seen}{'' if first else ' I search on.'} </think><search> {query} </search>"
-  return f"<think> {seen} So the answer is {answer}. </think><answer> {answer} </answer>"
+    return f"<think> {remark}{'' if first else ' I search on.'} </think><search> {query} </search>"
+  return f"<think> {remark} So the answer is {answer}. </think><answer> {answer} </answer>"
 
 
 def demonstrate(

@@ -97,19 +97,19 @@ class Prompt:
 
   def __init__(self, method: str = "rag", instructions: str = "paper", documents: str = "search"):
     self._given = documents == "given"
-    needs = ("question", "passages") if self._given else ("question",)
+    placeholders = ("question", "passages") if self._given else ("question",)
     may = ("passages",) if method == "flare" else ()
     # A prompt without given documents does not mention documents.
     methods = {"search": "closed_book" if self._given and method == "rag" else method, "given": method}
-    told = lambda where: _TOLD[methods[where]].replace("{answer}", _ANSWER).replace("{shown}", _SHOWN[where])
-    known = lambda before, where: {
-      "paper": f"{told(where)}\n{before}Question: {{question}}\n",
+    instructions_of = lambda where: _TOLD[methods[where]].replace("{answer}", _ANSWER).replace("{shown}", _SHOWN[where])
+    wordings_of = lambda before, where: {
+      "paper": f"{instructions_of(where)}\n{before}Question: {{question}}\n",
       "short": f"Reply with {_SHORT[method]}\n{before}Question: {{question}}\n",
       "none": f"{before}{{question}}",
     }
-    chosen = functools.partial(wording.chosen, setting="config.switches.instructions", needs=needs, may=may)
-    self._bare = chosen(instructions, known("", "search"))
-    self._shown = chosen(instructions, known("Documents:\n{passages}\n", "given"))
+    choose = functools.partial(wording.chosen, setting="config.switches.instructions", needs=placeholders, may=may)
+    self._bare = choose(instructions, wordings_of("", "search"))
+    self._shown = choose(instructions, wordings_of("Documents:\n{passages}\n", "given"))
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode."""
@@ -117,8 +117,8 @@ class Prompt:
 
   def over(self, example: Example, documents: Sequence[Passage]) -> list[dict[str, str]]:
     """The messages that show these documents, numbered. Text that looks like a tag is broken up."""
-    shown = passages.numbered(documents, titles=True)
-    return (self._shown if documents else self._bare).messages(question=example.question.strip(), passages=shown)
+    text = passages.numbered(documents, titles=True)
+    return (self._shown if documents else self._bare).messages(question=example.question.strip(), passages=text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,24 +136,24 @@ class Parser(parts.Parser):
   def query(self, text: str, question: str) -> str | None:
     """The query after a turn with this text, or None."""
     if self.method == "iter_retgen":
-      said = " ".join(_TAG.sub(" ", text).split())
-      return f"{question} {said}".strip() if said else None
+      reply = " ".join(_TAG.sub(" ", text).split())
+      return f"{question} {reply}".strip() if reply else None
     if self.method not in ASKS:
       return None
-    found = tags.last(text, (ASKS[self.method], "answer"))
-    if found is None or found.name == "answer" or not found.body.strip():
+    pair = tags.last(text, (ASKS[self.method], "answer"))
+    if pair is None or pair.name == "answer" or not pair.body.strip():
       return None
     if self.method == "skr":
-      said = _YES_NO.search(found.body.lower())  # its first word of the two
-      return question if said and said[0] == "yes" else None
-    return found.body.strip()
+      reply = _YES_NO.search(pair.body.lower())  # its first word of the two
+      return question if reply and reply[0] == "yes" else None
+    return pair.body.strip()
 
   def answer(self, text: str) -> str | None:
     """The last complete answer in the text after its thoughts, outside of `search_agent.own`'s blocks, or None."""
-    found = tags.last(parts.spoken(own(text)), ("answer",))
-    return None if found is None else found.body.strip()
+    pair = tags.last(parts.spoken(own(text)), ("answer",))
+    return None if pair is None else pair.body.strip()
 
-  def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
+  def observed(self, reply: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
     """(the model's query, or None if the question itself was the query; passages) of a result block."""
-    found = passages.parse_block(text)
-    return (None, None) if found is None else (self.query(said, "") or None, found)
+    results = passages.parse_block(text)
+    return (None, None) if results is None else (self.query(reply, "") or None, results)

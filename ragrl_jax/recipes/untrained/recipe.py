@@ -44,23 +44,23 @@ def make_loop(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_
   """The coroutine of methods with one conversation: perhaps a first search, then write, and search again with that."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    talk = policy.start(prompt.messages(example))
+    conversation = policy.start(prompt.messages(example))
     question = example.question.strip()
-    query, left = question if parser.method in FIRST and max_searches else None, max_searches
+    query, searches_left = question if parser.method in FIRST and max_searches else None, max_searches
     while True:
       if query is not None:
-        left -= 1
-        found = await tools.search(query)
-        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
-        if not talk.observe(shown, query=query, found=found):
-          return talk.end("budget")
-      stops = parser.stops if left else (END,)  # after the last search, the model can only answer
-      said = await parts.say(talk, stops, every=True)
-      query = parser.query(said.text, question) if left and said.stop in stops else None
-      if query is None and (said.stop == END or said.stop not in stops):
-        return talk.end("answer" if said.stop == END else None)
+        searches_left -= 1
+        results = await tools.search(query)
+        block = passages.block(results, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
+        if not conversation.observe(block, query=query, found=results):
+          return conversation.end("budget")
+      stops = parser.stops if searches_left else (END,)  # after the last search, the model can only answer
+      turn = await parts.say(conversation, stops, every=True)
+      query = parser.query(turn.text, question) if searches_left and turn.stop in stops else None
+      if query is None and (turn.stop == END or turn.stop not in stops):
+        return conversation.end("answer" if turn.stop == END else None)
       if query is None:  # the model needs no search, so the same turn continues
-        left = 0
+        searches_left = 0
 
   return play
 
@@ -107,7 +107,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
-  method, given = switches.method, switches.documents == "given"
+  method, has_documents = switches.method, switches.documents == "given"
   prompt, parser = Prompt(method, switches.instructions, switches.documents), Parser(method)
   play = make_play(prompt, parser, switches)
   # The model's tokens in its drafts are not in the episode.
@@ -119,8 +119,8 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     switches=switches,
     judged=("complexity",) if method == "adaptive" and switches.classifier == "judge" else (),
     evidence=(lambda example, episode: episode.facts.get("refined", "")) if method in several.REFINED else None,
-    searches=switches.max_searches > 0 and not given,
-    needs_passages=given,
+    searches=switches.max_searches > 0 and not has_documents,
+    needs_passages=has_documents,
     measures=unrecorded if method == "flare" else None,
     trainable=method not in JOINED,
     **parts.answer_fields(play, parts.AnswerReward(parser, switches.correctness)),

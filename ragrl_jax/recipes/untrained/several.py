@@ -21,9 +21,9 @@ from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Pol
 
 async def ask(policy: Policy, text: str) -> Episode:
   """The reply to one prompt, as a separate conversation. See `spoken`."""
-  talk = policy.start([dict(role="user", content=text)])
-  await talk.generate()
-  return talk.end()
+  conversation = policy.start([dict(role="user", content=text)])
+  await conversation.generate()
+  return conversation.end()
 
 
 def spoken(reply: Episode) -> str:
@@ -45,16 +45,16 @@ async def ask_about_documents(
 
   They are searched for with the question, or else (`search` False) the example's own.
   """
-  talk, found = policy.start(prompt.messages(example)), example.passages
+  conversation, results = policy.start(prompt.messages(example)), example.passages
   if search:
     query = example.question.strip()
-    found = await tools.search(query)
-    shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
-    if not talk.observe(shown, query=query, found=found):
-      return talk.end("budget"), ()
-    found = passages.parse_block(shown) or ()  # later prompts show the same shortened documents
-  await parts.say(talk, stop, every=True)
-  return talk.end(), found
+    results = await tools.search(query)
+    block = passages.block(results, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
+    if not conversation.observe(block, query=query, found=results):
+      return conversation.end("budget"), ()
+    results = passages.parse_block(block) or ()  # later prompts show the same shortened documents
+  await parts.say(conversation, stop, every=True)
+  return conversation.end(), results
 
 
 def join(*parts: Episode, ended: str, **facts: Any) -> Episode:
@@ -92,18 +92,18 @@ def make_sure(prompt: Prompt, *, search: bool, max_passage_tokens: int | None):
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     question = example.question.strip()
-    first, found = await ask_about_documents(
+    first, documents = await ask_about_documents(
       prompt, example, policy, tools, stop=(), search=search, max_passage_tokens=max_passage_tokens
     )
     bodies = (pair.body.strip() for pair in tags.pairs(spoken(first), "answer"))
     candidates = list(dict.fromkeys(body for body in bodies if body))[:CANDIDATES]
     if len(candidates) < CANDIDATES:  # nothing to choose from
-      chosen = candidates[0] if candidates else None
-      return join(first, ended="answer" if chosen else first.ended, answer=chosen, candidates=candidates)
-    shown = passages.numbered(found, titles=True)
-    told = [_SUMMARISE.format(documents=shown, question=question, answer=one) for one in candidates]
-    written = await asyncio.gather(*(ask(policy, text) for text in told))
-    summaries = [passages.neutral(spoken(one).strip()) for one in written]
+      best_answer = candidates[0] if candidates else None
+      return join(first, ended="answer" if best_answer else first.ended, answer=best_answer, candidates=candidates)
+    shown = passages.numbered(documents, titles=True)
+    prompts = [_SUMMARISE.format(documents=shown, question=question, answer=one) for one in candidates]
+    replies = await asyncio.gather(*(ask(policy, text) for text in prompts))
+    summaries = [passages.neutral(spoken(one).strip()) for one in replies]
     valid = [
       _VALID.format(question=question, answer=one, summary=text)
       for one, text in zip(candidates, summaries, strict=True)
@@ -119,7 +119,7 @@ def make_sure(prompt: Prompt, *, search: bool, max_passage_tokens: int | None):
       point + (0.5 if not preferred else float(wins)) for point, wins in zip(points, (preferred > 0, preferred < 0))
     ]
     best = candidates[max(range(CANDIDATES), key=lambda one: points[one])]
-    return join(first, *written, *verdicts, ended="answer", answer=best, candidates=candidates, points=points)
+    return join(first, *replies, *verdicts, ended="answer", answer=best, candidates=candidates, points=points)
 
   return play
 
@@ -151,7 +151,7 @@ def make_refined(prompt: Prompt, reader: Prompt, method: str, *, search: bool, m
   tag = REFINED[method]
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    first, found = await ask_about_documents(
+    first, documents = await ask_about_documents(
       prompt, example, policy, tools, stop=(f"</{tag}>",), search=search, max_passage_tokens=max_passage_tokens
     )
     if first.ended == "budget":
@@ -159,19 +159,19 @@ def make_refined(prompt: Prompt, reader: Prompt, method: str, *, search: bool, m
     body = tags.last(spoken(first), tag)
     text = "" if body is None else body.body.strip()
     if method == "filco":
-      text = " ".join(find_copied(text, found))
-    left = (Passage("refined", "", text),) if text else ()
-    talk = policy.start(reader.over(dataclasses.replace(example, passages=left), left))
-    said = await parts.say(talk, (END,), every=True)
+      text = " ".join(find_copied(text, documents))
+    kept_passages = (Passage("refined", "", text),) if text else ()
+    conversation = policy.start(reader.over(dataclasses.replace(example, passages=kept_passages), kept_passages))
+    turn = await parts.say(conversation, (END,), every=True)
     encode = policy.tokenizer.encode
     count = lambda text: len(encode(beginnings.for_ids(text, MOST_COUNTED, encode)))
     return join(
       first,
-      talk.end(),
-      ended="answer" if said.stop == END else said.stop,
+      conversation.end(),
+      ended="answer" if turn.stop == END else turn.stop,
       refined=text,
       evidence_tokens=count(text),
-      passage_tokens=count(passages.numbered(found, titles=True)),
+      passage_tokens=count(passages.numbered(documents, titles=True)),
     )
 
   return play
@@ -194,8 +194,8 @@ _CLAIMS = (
 
 def read_label(text: str) -> str:
   """The label in a text: the text itself, or the last capital A, B or C that is a word; B without one."""
-  if (whole := text.strip().upper()) in ROUTES:
-    return whole
+  if (label := text.strip().upper()) in ROUTES:
+    return label
   return next(iter(re.findall(r"\b[ABC]\b", text)[::-1]), "B")
 
 
@@ -217,18 +217,18 @@ def make_adaptive(
     before = []
     if classifier == "judge":
       question = f"Question: {example.question.strip()}"
-      alone, once = await tools.judge([(question, claim) for claim in _CLAIMS], "complexity")
-      if alone is None or (once is None and alone < 0.5):
+      without, with_one = await tools.judge([(question, claim) for claim in _CLAIMS], "complexity")
+      if without is None or (with_one is None and without < 0.5):
         raise ToolFailed("the judge gave no verdict on the complexity of the question")
-      label = "A" if alone >= 0.5 else "B" if once and once >= 0.5 else "C"
+      label = "A" if without >= 0.5 else "B" if with_one and with_one >= 0.5 else "C"
     else:
-      talk = policy.start(prompt.messages(example))
-      said = await parts.say(talk, (NEED,), every=True)
-      before.append(talk.end())
-      found = tags.last(said.text, "need")
-      label = read_label(found.body if found else "")
-    answered = await routes[label](example, policy, tools)
-    return join(*before, answered, ended=answered.ended, complexity=label)
+      conversation = policy.start(prompt.messages(example))
+      turn = await parts.say(conversation, (NEED,), every=True)
+      before.append(conversation.end())
+      pair = tags.last(turn.text, "need")
+      label = read_label(pair.body if pair else "")
+    part = await routes[label](example, policy, tools)
+    return join(*before, part, ended=part.ended, complexity=label)
 
   return play
 
@@ -263,65 +263,65 @@ def make_flare(
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     tokenizer, question = policy.tokenizer, example.question.strip()
-    bare = tuple(tokenizer.render(prompt.over(example, ())))
-    record = [Segment(ENVIRONMENT, bare, tokenizer.decode(bare))]
-    written: tuple[int, ...] = ()
+    prompt_ids = tuple(tokenizer.render(prompt.over(example, ())))
+    record = [Segment(ENVIRONMENT, prompt_ids, tokenizer.decode(prompt_ids))]
+    kept_ids: tuple[int, ...] = ()
     sampled = 0
 
     async def sentence(opening: tuple[int, ...]) -> tuple[Segment, Episode]:
       """(next sentence after these tokens and the kept sentences, its conversation)."""
-      talk = policy.start(opening + written)
+      conversation = policy.start(opening + kept_ids)
       nonlocal sampled
-      said = await talk.generate(stop=(END,), max_new_tokens=SENTENCE_TOKENS)
-      sampled += len(said.ids)
-      if len(said.logprobs) != len(said.ids):
+      turn = await conversation.generate(stop=(END,), max_new_tokens=SENTENCE_TOKENS)
+      sampled += len(turn.ids)
+      if len(turn.logprobs) != len(turn.ids):
         raise ValueError("flare needs log-probabilities, but there are none: set config.endpoint.logprobs=True.")
-      return _first(said, tokenizer), talk.end()
+      return _first(turn, tokenizer), conversation.end()
 
     async def informed(query: str) -> tuple[Segment, Episode]:
-      found = await tools.search(query)
-      shown = passages.block(found, tokenizer=tokenizer, max_passage_tokens=max_passage_tokens)
-      record.append(Segment(ENVIRONMENT, tuple(tokenizer.encode(shown)), shown, query=query, found=tuple(found)))
-      cut = passages.parse_block(shown) or ()  # the documents as they are shown, cut
+      results = await tools.search(query)
+      block = passages.block(results, tokenizer=tokenizer, max_passage_tokens=max_passage_tokens)
+      record.append(Segment(ENVIRONMENT, tuple(tokenizer.encode(block)), block, query=query, found=tuple(results)))
+      cut = passages.parse_block(block) or ()  # the documents as they are shown, cut
       return await sentence(tuple(tokenizer.render(prompt.over(example, cut))))
 
-    said, part = await (informed(question) if max_searches else sentence(bare))
+    drafted, part = await (informed(question) if max_searches else sentence(prompt_ids))
     searches, ended = int(max_searches > 0), "length"
     for _ in range(SENTENCES):
-      if said.ids:
-        record.append(said)
-        written += said.ids
-      if said.stop or not said.ids:
-        ended = "answer" if said.stop == END else said.stop
+      if drafted.ids:
+        record.append(drafted)
+        kept_ids += drafted.ids
+      if drafted.stop or not drafted.ids:
+        ended = "answer" if drafted.stop == END else drafted.stop
         break
-      said, part = await sentence(bare)
-      if searches < max_searches and min(said.logprobs, default=0.0) < math.log(sure_above):
+      drafted, part = await sentence(prompt_ids)
+      if searches < max_searches and min(drafted.logprobs, default=0.0) < math.log(sure_above):
         searches += 1
-        said, part = await informed(_query(said, tokenizer, mask_below) or question)
-    facts: dict[str, Any] = dict(draft_tokens=sampled - len(written))
-    whole = dataclasses.replace(part, segments=tuple(record), ended=ended, facts=facts)
-    answer = parser.answer(tokenizer.decode(written))
-    if answer is not None and answer != parts.last_answer(parser, whole):
+        drafted, part = await informed(_query(drafted, tokenizer, mask_below) or question)
+    facts: dict[str, Any] = dict(draft_tokens=sampled - len(kept_ids))
+    episode = dataclasses.replace(part, segments=tuple(record), ended=ended, facts=facts)
+    answer = parser.answer(tokenizer.decode(kept_ids))
+    if answer is not None and answer != parts.last_answer(parser, episode):
       facts["answer"] = answer
-    return whole
+    return episode
 
   return play
 
 
-def _first(said: Segment, tokenizer) -> Segment:
+def _first(draft: Segment, tokenizer) -> Segment:
   """The first sentence of a draft, in whole tokens. Its stop is "" if the draft continues or was cut off."""
-  found = _SENTENCE.match(said.text)
-  if found is None or (END in said.text and "<answer>" in found[0]):
-    return said if said.stop != "length" else dataclasses.replace(said, stop="")
+  match = _SENTENCE.match(draft.text)
+  if match is None or (END in draft.text and "<answer>" in match[0]):
+    return draft if draft.stop != "length" else dataclasses.replace(draft, stop="")
   # Compared as text: bytes that are not UTF-8 have another length there.
-  texts = (tokenizer.decode(said.ids[:number]) for number in range(1, len(said.ids)))
-  keep = next((number for number, text in enumerate(texts, 1) if len(text) >= found.end()), len(said.ids))
-  ids = said.ids[:keep]
-  return Segment(MODEL, ids, tokenizer.decode(ids), logprobs=said.logprobs[:keep])
+  texts = (tokenizer.decode(draft.ids[:number]) for number in range(1, len(draft.ids)))
+  keep = next((number for number, text in enumerate(texts, 1) if len(text) >= match.end()), len(draft.ids))
+  ids = draft.ids[:keep]
+  return Segment(MODEL, ids, tokenizer.decode(ids), logprobs=draft.logprobs[:keep])
 
 
-def _query(said: Segment, tokenizer, mask_below: float) -> str:
+def _query(draft: Segment, tokenizer, mask_below: float) -> str:
   """The sentence without its unlikely tokens and without tags."""
-  likely = (token for token, logprob in zip(said.ids, said.logprobs) if logprob >= math.log(mask_below))
+  likely = (token for token, logprob in zip(draft.ids, draft.logprobs) if logprob >= math.log(mask_below))
   text = b"".join(map(tokenizer.token_bytes, likely)).decode(errors="ignore")
   return " ".join(re.sub(r"</?\w+>", " ", text).split())

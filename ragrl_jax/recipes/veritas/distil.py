@@ -19,14 +19,14 @@ from ragrl_jax.structs import MODEL, Episode, Example, Passage
 
 def pairs(episodes: Iterable[Episode], term: str = "information_think") -> list[Example]:
   """The distinct complete pairs of the episodes, without labels. `source` is the question of the episode."""
-  found: dict[tuple[str, str], Example] = {}
+  result: dict[tuple[str, str], Example] = {}
   for episode in episodes:
     for premise, claim in faithful.whole(getattr(steps(episode.turns, episode.facts.get("action", "last")), term)):
-      name = f"{episode.example_id}/{len(found)}"
-      found.setdefault(
+      name = f"{episode.example_id}/{len(result)}"
+      result.setdefault(
         (premise, claim), Example(name, claim, (), (Passage("1", "", premise),), source=episode.example_id)
       )
-  return list(found.values())
+  return list(result.values())
 
 
 def asked(example: Example) -> tuple[str, str]:
@@ -54,12 +54,12 @@ def split(examples: Sequence[Example], held_out: int, *, seed: int) -> tuple[lis
   counts = dict.fromkeys(order, 0)
   for example in examples:
     counts[example.source] += 1
-  kept, taken = 0, set()
+  count, taken = 0, set()
   for source in order:
-    if kept >= held_out:
+    if count >= held_out:
       break
     taken.add(source)
-    kept += counts[source]
+    count += counts[source]
   if len(taken) == len(order):
     raise ValueError(
       f"held_out={held_out} of {len(examples)} pairs: no question would be left to train on. Lower it (--held_out)."
@@ -82,20 +82,20 @@ def agreement(examples: Sequence[Example], verdicts: Sequence[float | None]) -> 
   Raises:
     ValueError: there is no verdict.
   """
-  both = [
+  digits = [
     (example.golds[0], "1" if verdict >= 0.5 else "0")
     for example, verdict in zip(examples, verdicts, strict=True)
     if verdict is not None
   ]
-  if not both:
+  if not digits:
     raise ValueError("the judge gave no verdict on any of the pairs.")
-  labels, said = zip(*both)
+  labels, predicted = zip(*digits)
   return dict(
-    n=len(both),
-    unread=len(verdicts) - len(both),
-    ones=labels.count("1") / len(both),
-    consistency=sum(a == b for a, b in both) / len(both),
-    kappa=stats.cohen_kappa(labels, said),
+    n=len(digits),
+    unread=len(verdicts) - len(digits),
+    ones=labels.count("1") / len(digits),
+    consistency=sum(a == b for a, b in digits) / len(digits),
+    kappa=stats.cohen_kappa(labels, predicted),
   )
 
 

@@ -61,8 +61,8 @@ def main():
     if len(systems) > 1:
       print(f"{', '.join(one['folders'])}:")
     print(table(one["sets"], one["macro"]))
-  every = [numbers for one in systems for terms in one["sets"].values() for numbers in terms.values()]
-  judged, unread = (sum(one[count] for one in every) for count in ("judged", "unjudged"))
+  all_numbers = [numbers for one in systems for terms in one["sets"].values() for numbers in terms.values()]
+  judged, unread = (sum(one[count] for one in all_numbers) for count in ("judged", "unjudged"))
   print(f"{judged} pairs judged, {unread} without a verdict")
   generation.settle(unread, judged + unread, "pairs", again=generation.of_judges(config.judge, by_term))
 

@@ -70,13 +70,13 @@ def main():
     pairs = raters.labelled_by_hand(COMPARE.value) if by_hand else list(readers.read_examples(COMPARE.value))
     if OUT.value:
       folders.refuse_others(OUT.value, folders.SCORES)
-    found = judged(judge, pairs)
-    print(json.dumps(distil.agreement(pairs, found), indent=1))
+    verdicts = judged(judge, pairs)
+    print(json.dumps(distil.agreement(pairs, verdicts), indent=1))
     if OUT.value:
       its = judging.chosen(config.judge, config.judges, [TERM.value])[TERM.value]
       of = dict(recipe="veritas", preset="reward_model")
-      raters.write_verdicts(OUT.value, COMPARE.value, pairs, found, judge.describe(), its.path, **of)
-    generation.settle(found.count(None), len(pairs), "pairs", again=again)
+      raters.write_verdicts(OUT.value, COMPARE.value, pairs, verdicts, judge.describe(), its.path, **of)
+    generation.settle(verdicts.count(None), len(pairs), "pairs", again=again)
     return
   if not EPISODES.value or not OUT.value:
     raise app.UsageError("give --episodes and --out, or --compare.")

@@ -36,44 +36,44 @@ def measured(
   Raises:
     JudgeFailed: see `judge_api.verdicts`.
   """
-  found: dict[str, list[dict[str, tuple[faithful.Pair, ...]]]] = {}
-  asked: dict[str, list[str]] = {}
+  pairs_of_sets: dict[str, list[dict[str, tuple[faithful.Pair, ...]]]] = {}
+  ids_of_sets: dict[str, list[str]] = {}
   for row in rows:
     if row["ended"] != "failed":
       its = steps(episodes_lib.episode_of(row).turns, row["facts"].get("action", "last"))
-      found.setdefault(row["source"] or "", []).append({term: getattr(its, term) for term in judges})
-      asked.setdefault(row["source"] or "", []).append(row["id"])
-  verdicts = {term: _asked(term, judge, found, progress) for term, judge in judges.items()}
+      pairs_of_sets.setdefault(row["source"] or "", []).append({term: getattr(its, term) for term in judges})
+      ids_of_sets.setdefault(row["source"] or "", []).append(row["id"])
+  verdicts = {term: _judge(term, judge, pairs_of_sets, progress) for term, judge in judges.items()}
   return {
-    name: {term: _pooled(asked[name], [one[term] for one in of_set], verdicts[term]) for term in judges}
-    for name, of_set in sorted(found.items())
+    name: {term: _pooled(ids_of_sets[name], [one[term] for one in of_set], verdicts[term]) for term in judges}
+    for name, of_set in sorted(pairs_of_sets.items())
   }
 
 
-def _asked(term: str, judge: judge_api.Judge, found, progress) -> dict[tuple[str, str], float | None]:
+def _judge(term: str, judge: judge_api.Judge, found, progress) -> dict[tuple[str, str], float | None]:
   pairs = dict.fromkeys(pair for of_set in found.values() for one in of_set for pair in faithful.whole(one[term]))
   done = lambda number: progress(term, number, len(pairs))
   return dict(zip(pairs, judge_api.verdicts(judge, list(pairs), progress=done) if pairs else (), strict=True))
 
 
 def _pooled(ids, episodes, verdicts) -> dict[str, Any]:
-  whole = [faithful.whole(pairs) for pairs in episodes]
-  said = [[verdicts[pair] for pair in pairs] for pairs in whole]
-  numbers = [faithful.pooled(pairs, its) for pairs, its in zip(episodes, said)]
+  complete = [faithful.whole(pairs) for pairs in episodes]
+  verdicts_of = [[verdicts[pair] for pair in pairs] for pairs in complete]
+  numbers = [faithful.pooled(pairs, its) for pairs, its in zip(episodes, verdicts_of)]
   played = collections.Counter(ids)
   value, number = sum(value for value, _ in numbers), sum(number for _, number in numbers)
-  judged, unjudged = sum(len(its) - its.count(None) for its in said), sum(its.count(None) for its in said)
-  known = number and (judged or not unjudged)  # without any verdict, the incomplete pairs alone would be a mean of 0
+  judged, unjudged = sum(len(its) - its.count(None) for its in verdicts_of), sum(its.count(None) for its in verdicts_of)
+  is_known = number and (judged or not unjudged)  # without any verdict, the incomplete pairs alone would be a mean of 0
   return dict(
-    faithful=value / number if known else None,
+    faithful=value / number if is_known else None,
     pairs=number,
-    incomplete=sum(len(pairs) - len(its) for pairs, its in zip(episodes, said) if None not in its),
+    incomplete=sum(len(pairs) - len(its) for pairs, its in zip(episodes, verdicts_of) if None not in its),
     unjudged=unjudged,
     judged=judged,
-    left_out=sum(None in its for its in said),
+    left_out=sum(None in its for its in verdicts_of),
     without=sum(not pairs for pairs in episodes),
-    verdicts={_hash(pair): verdicts[pair] for pairs in whole for pair in pairs},
-    questions={id: of for id, of in zip(ids, numbers) if known and played[id] == 1},
+    verdicts={_hash(pair): verdicts[pair] for pairs in complete for pair in pairs},
+    questions={id: of for id, of in zip(ids, numbers) if is_known and played[id] == 1},
   )
 
 
@@ -87,5 +87,5 @@ def macro(sets: Sets) -> dict[str, float | None]:
   for terms in sets.values():
     for term, numbers in terms.items():
       values.setdefault(term, []).append(numbers["faithful"])
-  known = {term: [value for value in some if value is not None] for term, some in values.items()}
-  return {term: sum(some) / len(some) if len(some) == len(values[term]) else None for term, some in known.items()}
+  scores = {term: [value for value in some if value is not None] for term, some in values.items()}
+  return {term: sum(some) / len(some) if len(some) == len(values[term]) else None for term, some in scores.items()}

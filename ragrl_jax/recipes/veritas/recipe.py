@@ -113,31 +113,31 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str, j
     episode = talk.end(await search_and_answer(talk, policy, tools))  # frees its pages while the judge reads
     return dataclasses.replace(episode, facts=parser.facts | await verdicts(episode, tools))
 
-  async def search_and_answer(talk: Conversation, policy: Policy, tools: Tools) -> str:
+  async def search_and_answer(conversation: Conversation, policy: Policy, tools: Tools) -> str:
     for turn in range(max_searches + 1):  # n searches, n + 1 generations: the last one can only answer
-      said = await parts.say(talk, STOPS)
-      action, text = parser.act(said.text) or ("", "")
+      reply = await parts.say(conversation, STOPS)
+      action, text = parser.act(reply.text) or ("", "")
       if action == "answer":
         return "answer"
       if turn == max_searches:
         break
       if action == "search" and text:
-        found = await tools.search(text)
-        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
-        went_on = talk.observe(shown, query=text, found=found)
+        results = await tools.search(text)
+        block = passages.block(results, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
+        has_room = conversation.observe(block, query=text, found=results)
       else:
-        went_on = talk.observe(notice)
-      if not went_on:
+        has_room = conversation.observe(notice)
+      if not has_room:
         return "budget"
     return "searches"
 
   async def verdicts(episode: Episode, tools: Tools) -> dict[str, tuple[float | None, ...]]:
     """For each judged term, one verdict for each of its complete pairs, in order."""
-    found = steps(episode.turns, parser.action)
-    pairs = {name: faithful.whole(getattr(found, name)) for name in judged}
-    answers = await asyncio.gather(*(tools.judge(some, term) for term, some in pairs.items() if some))
-    told = iter(answers)
-    return {name: tuple(next(told)) if some else () for name, some in pairs.items()}
+    results = steps(episode.turns, parser.action)
+    pairs = {name: faithful.whole(getattr(results, name)) for name in judged}
+    answers = await asyncio.gather(*(tools.judge(wanted, term) for term, wanted in pairs.items() if wanted))
+    lists = iter(answers)
+    return {name: tuple(next(lists)) if wanted else () for name, wanted in pairs.items()}
 
   return play
 

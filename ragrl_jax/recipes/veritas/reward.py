@@ -46,42 +46,42 @@ class Reward(search_agent.Reward):
     """
     if episode.ended == "failed":
       return dict.fromkeys(self.weights(0))
-    found = steps(episode.turns, self.parser.action)
+    turns = steps(episode.turns, self.parser.action)
     terms: dict[str, float | None] = dict(answer=self.score_answer(example, episode))
     for name in FAITHFUL:
-      asked = name in self.judged
-      terms[name] = faithful.share(getattr(found, name), self._verdicts(name, found, episode)) if asked else None
+      is_judged = name in self.judged
+      terms[name] = faithful.share(getattr(turns, name), self._verdicts(name, turns, episode)) if is_judged else None
     if self.sub_em:
-      refused = self.switches.guarded and any(tricks_of(found)["think_answer"])
-      terms["think_answer"] = 0.0 if refused else max(self._stated(found), default=0.0)
+      refused = self.switches.guarded and any(tricks_of(turns)["think_answer"])
+      terms["think_answer"] = 0.0 if refused else max(self._stated(turns), default=0.0)
     if self.switches.structure_weight:
       terms["format"] = self.score_format(example, episode)
     return terms
 
-  def _stated(self, found: Steps) -> list[float]:
-    return [faithful.states(*pair, words=self.sub_em == "words") for pair in found.think_answer]
+  def _stated(self, turns: Steps) -> list[float]:
+    return [faithful.states(*pair, words=self.sub_em == "words") for pair in turns.think_answer]
 
-  def _verdicts(self, name: str, found: Steps, episode: Episode) -> Sequence[float | None] | None:
+  def _verdicts(self, name: str, turns: Steps, episode: Episode) -> Sequence[float | None] | None:
     verdicts = episode.facts.get(name)
     if not self.switches.guarded or name == "think_search":
       return verdicts
     if verdicts is None:
       return None
     # 0 for each complete pair with a trick, even if its verdict is missing.
-    asked = [
-      trick for trick, pair in zip(tricks_of(found)[name], getattr(found, name), strict=True) if None not in pair
+    terms = [
+      trick for trick, pair in zip(tricks_of(turns)[name], getattr(turns, name), strict=True) if None not in pair
     ]
-    return [0.0 if trick else verdict for trick, verdict in zip(asked, verdicts, strict=True)]
+    return [0.0 if trick else verdict for trick, verdict in zip(terms, verdicts, strict=True)]
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
     """The tricks that this reward pays for, and whether the episode uses them (README.md, "Unearned reward")."""
     if episode.ended == "failed":
       return {}
-    said, found = tricks_of(steps(episode.turns, self.parser.action)), {}
+    used, result = tricks_of(steps(episode.turns, self.parser.action)), {}
     for term, tricks in TRICKS.items():
       if term != "information_think" or term in self.judged:
-        found |= {trick: found.get(trick, False) or trick in said[term] for trick in tricks}
-    return self.find_tricks(example, episode, format=bool(self.switches.structure_weight)) | found
+        result |= {trick: result.get(trick, False) or trick in used[term] for trick in tricks}
+    return self.find_tricks(example, episode, format=bool(self.switches.structure_weight)) | result
 
   def pooled(self, example: Example, episode: Episode) -> dict[str, tuple[float, int]]:
     """(sum of the verdicts, number of pairs) of each measured term of FAITHFUL; see `faithful.pooled`.
@@ -90,12 +90,12 @@ class Reward(search_agent.Reward):
     """
     if episode.ended == "failed":
       return {}
-    found = steps(episode.turns, self.parser.action)
+    turns = steps(episode.turns, self.parser.action)
     numbers = {
-      name: faithful.pooled(getattr(found, name), self._verdicts(name, found, episode)) for name in self.judged
+      name: faithful.pooled(getattr(turns, name), self._verdicts(name, turns, episode)) for name in self.judged
     }
     if self.sub_em:
-      stated = self._stated(found)
+      stated = self._stated(turns)
       numbers["think_answer"] = sum(stated), len(stated)
     return numbers
 
@@ -106,16 +106,16 @@ class Reward(search_agent.Reward):
     """
     if self.score(example, episode)["information_think"] is None:
       return {}
-    found = steps(episode.turns, self.parser.action)
+    turns = steps(episode.turns, self.parser.action)
     places = {
       place: number
       for number, place in enumerate(place for place, segment in enumerate(episode.turns) if segment.owner == MODEL)
     }
     parts = [0.0] * len(places)
-    pairs = zip(found.information_think, found.spoken)
+    pairs = zip(turns.information_think, turns.spoken)
     thought = [place for (_, claim), place in pairs if claim is not None and place is not None]
-    for place, verdict in zip(thought, self._verdicts("information_think", found, episode) or (), strict=True):
-      parts[places[place]] += (verdict or 0.0) / len(found.information_think)
+    for place, verdict in zip(thought, self._verdicts("information_think", turns, episode) or (), strict=True):
+      parts[places[place]] += (verdict or 0.0) / len(turns.information_think)
     return dict(information_think=parts)
 
   def weights(self, step: int) -> Mapping[str, float]:

@@ -95,8 +95,8 @@ def in_shape(episode: Episode) -> bool:
 
 def wordless(episode: Episode) -> bool:
   """Whether a think or a reflection has no letter and no digit."""
-  said = [segment.text for segment in episode.turns if segment.owner == MODEL]
-  return any(not search_agent.says(pair.body) for text in said for pair in tags.pairs(text, ("think", "reflect")))
+  texts = [segment.text for segment in episode.turns if segment.owner == MODEL]
+  return any(not search_agent.says(pair.body) for text in texts for pair in tags.pairs(text, ("think", "reflect")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,15 +211,15 @@ def to_judge(answer: str, golds: Sequence[str]) -> str:
 
   If a gold becomes empty by normalising ("The The"), a right answer may too. Then the answer is not normalised.
   """
-  said = normalize(answer, "squad")
-  return said if said or all(normalize(gold, "squad") for gold in golds) else answer.strip()
+  text = normalize(answer, "squad")
+  return text if text or all(normalize(gold, "squad") for gold in golds) else answer.strip()
 
 
 def hedged(answer: str, golds: Sequence[str]) -> bool:
   """Whether an answer names several ("or"), or has more than ten words and three times as many as every gold."""
-  words, known = normalize(answer, "squad").split(), [normalize(gold, "squad").split() for gold in golds]
-  longest = max(map(len, known), default=0)
-  return ("or" in words and not any("or" in gold for gold in known)) or len(words) > max(10, 3 * longest)
+  words, golds_words = normalize(answer, "squad").split(), [normalize(gold, "squad").split() for gold in golds]
+  longest = max(map(len, golds_words), default=0)
+  return ("or" in words and not any("or" in gold for gold in golds_words)) or len(words) > max(10, 3 * longest)
 
 
 def make_play(prompt: Prompt, parser: Parser, switches: Switches):
@@ -227,38 +227,38 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches):
   max_searches = switches.max_searches
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    talk = policy.start(prompt.messages(example))
-    why = None
+    conversation = policy.start(prompt.messages(example))
+    reason = None
     for searches in range(max_searches + 1):  # n searches, n + 1 generations; the last one can only answer
-      said = await say(talk, STOPS)
-      action, text = parser.act(said.text) or ("", "")
+      turn = await say(conversation, STOPS)
+      action, text = parser.act(turn.text) or ("", "")
       if action == "answer":
-        why = "answer"
+        reason = "answer"
       if action != "search" or not text:  # an invalid action ends the episode
         break
       if searches == max_searches:
-        why = "searches"
+        reason = "searches"
         break
-      found = await tools.search(text)
-      shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
-      if not talk.observe(shown, query=text, found=found):
-        why = "budget"
+      results = await tools.search(text)
+      block = passages.block(results, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
+      if not conversation.observe(block, query=text, found=results):
+        reason = "budget"
         break
-    episode = talk.end(why)  # frees its pages while judge and encoder work
+    episode = conversation.end(reason)  # frees its pages while judge and encoder work
     return dataclasses.replace(episode, facts=await facts(example, episode, tools))
 
   async def facts(example: Example, episode: Episode, tools: Tools) -> dict[str, Any]:
     """`correct`: the verdict on an answer that equals no gold; `query_vectors`: the vectors of several queries."""
-    known: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     said = find_answer(parser, episode) or ""
     answer = to_judge(said, example.golds)
     if switches.judges and answer and example.golds and not qa.exact_match(said, example.golds):
       # Texts are normalised, as for the paper's judge. This gives fewer different pairs, so fewer calls.
       golds = [normalize(gold, "squad") or gold for gold in example.golds]
-      (known["correct"],) = await tools.judge([(references(golds), answer)])
+      (result["correct"],) = await tools.judge([(references(golds), answer)])
     if switches.similarity == "encoder" and episode.num_searches > 1:
-      known["query_vectors"] = await tools.embed([search.query or "" for search in episode.searches])
-    return known
+      result["query_vectors"] = await tools.embed([search.query or "" for search in episode.searches])
+    return result
 
   return play
 
@@ -274,10 +274,10 @@ def settled_step(rows: Sequence[Mapping[str, Any]], *, metric: str, patience: in
     metric: for example "evaluation/em"; higher is better.
     patience: evaluations without a rise, at least 1.
   """
-  seen = [row for row in rows if isinstance(row.get(metric), int | float) and math.isfinite(row[metric])]
-  curve = [row[metric] for row in seen]
+  measured = [row for row in rows if isinstance(row.get(metric), int | float) and math.isfinite(row[metric])]
+  curve = [row[metric] for row in measured]
   ends = (end for end in range(1, len(curve) + 1) if schedules.stopped_rising(curve[:end], patience=patience))
-  return next((seen[end - 1]["step"] for end in ends), None)
+  return next((measured[end - 1]["step"] for end in ends), None)
 
 
 def write_script(example: Example, segments: Sequence[Segment], rng: random.Random, *, searches: int) -> str:
@@ -287,11 +287,11 @@ def write_script(example: Example, segments: Sequence[Segment], rng: random.Rand
   if first and (not searches or (rng.random() < KNOWN if known is None else known)):
     return f"<think> I know this. </think><reflect> It is {answer}. </reflect><answer> {answer} </answer>"
   new, query = scripts.next_query(example, segments)
-  seen = scripts.quoted(new, "Doc") or "The results do not say it."
-  said = "<think> I do not know this. </think>" if first else f"<reflect> {seen} </reflect>"
+  remark = scripts.quoted(new, "Doc") or "The results do not say it."
+  text = "<think> I do not know this. </think>" if first else f"<reflect> {remark} </reflect>"
   if query:
-    return f"{said}<search> {scripts.keywords(query)} </search>"
-  return f"{said}<answer> {answer} </answer>"
+    return f"{text}<search> {scripts.keywords(query)} </search>"
+  return f"{text}<answer> {answer} </answer>"
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ def agent() -> Any:
   """The agent: it has one tool, and its answers are texts."""
   import pydantic_ai
 
-  made = pydantic_ai.Agent(deps_type=Task)
+  result = pydantic_ai.Agent(deps_type=Task)
 
   async def search(context: Any, query: str) -> str:
     """Finds passages."""
@@ -22,8 +22,8 @@ def agent() -> Any:
 
   # pydantic-ai reads the annotation at run time. It is set here, so that this file can be imported without pydantic-ai.
   search.__annotations__["context"] = pydantic_ai.RunContext[Task]
-  made.tool(search)
-  return made
+  result.tool(search)
+  return result
 
 
 async def run(task: Task) -> str | None:
