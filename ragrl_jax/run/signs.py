@@ -67,7 +67,7 @@ def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
   signs |= {f"tokens/{name}": float(count[name]) for name in count if name != "tag"}
   signs |= {f"entropy/{name}": surprise[name] / count[name] for name in count if name != "tag"}
   within, between = thought.repeated(thoughts)
-  repeats = {"repeats/within": within, "repeats/between": between}
+  text_signs = {"repeats/within": within, "repeats/between": between}
   if thoughts:
-    repeats |= {"broken_tags": float(broken), "answered": float(any(one is not None for one in answers))}
-  return signs | {name: value for name, value in repeats.items() if value is not None}
+    text_signs |= {"broken_tags": float(broken), "answered": float(any(one is not None for one in answers))}
+  return signs | {name: value for name, value in text_signs.items() if value is not None}
