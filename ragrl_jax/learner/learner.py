@@ -429,7 +429,7 @@ _penalty = jax.jit(kl_lib.kl_penalty, static_argnums=2, static_argnames="tangent
 
 def _to_host(x: jax.Array) -> np.ndarray:
   """An array that may be distributed over several hosts."""
-  return np.asarray(x if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True))
+  return jax.device_get(x) if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True)
 
 
 def _as_float32(model: Decoder) -> Decoder:

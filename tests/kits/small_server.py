@@ -53,7 +53,7 @@ def stream(url, page, **body):
   chunks = []
   with CLIENT.stream("POST", f"{url}/{page}", json=dict(model=MODEL, stream=True) | body) as said:
     assert said.status_code == 200 and said.headers["content-type"].startswith("text/event-stream"), said.read()
-    lines = [line for line in said.iter_lines() if line]
+    lines = [line for line in said.read().decode().split("\n") if line]  # a text may have other ends of lines
   assert lines[-1] == "data: [DONE]"
   for line in lines[:-1]:
     chunks.append(json.loads(line.removeprefix("data: ")))
