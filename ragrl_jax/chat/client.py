@@ -137,8 +137,8 @@ class Client:
       if reply.status >= 300:
         status, wait = reply.status, reply.retry_after_s or 0.0
         why = f"status {status}: {self._words(reply.text)}"
-      elif (said := _read(reply.body)) is not None:
-        return said
+      elif (completion := _read(reply.body)) is not None:
+        return completion
       else:
         why = f"the server's reply is not a completion: {self._words(reply.text)}"
     raise NoCompletion(
@@ -149,8 +149,8 @@ class Client:
   def payload(self, question: Sequence[Mapping[str, str]] | str | list[int], **sampling: Any) -> dict[str, Any]:
     """The body of the request for a question."""
     chat = not isinstance(question, str) and isinstance(question[0], Mapping)
-    asked: dict[str, Any] = {"messages": [*map(dict, question)]} if chat else {"prompt": question}
-    return dict(model=self.model) | asked | sampling
+    body: dict[str, Any] = {"messages": [*map(dict, question)]} if chat else {"prompt": question}
+    return dict(model=self.model) | body | sampling
 
   def _call(self, payload: Mapping[str, Any], until: float) -> http.Reply:
     key = self._secret()
@@ -166,8 +166,8 @@ class Client:
   def _words(self, text: str) -> str:
     """The server's text, shortened and escaped. It is cut where it quotes the key."""
     key = self._secret()
-    said = text.partition(key[:8])[0] if len(key) > 3 else text
-    return repr(said[:WORDS])
+    shown = text.partition(key[:8])[0] if len(key) > 3 else text
+    return repr(shown[:WORDS])
 
 
 def daemon(function: Callable[..., Any], *arguments: Any) -> concurrent.futures.Future:
@@ -201,8 +201,8 @@ def _read(body: Any) -> Completion | None:
   if not isinstance(content, str):
     return None
   stop, usage = choice.get("stop_reason"), body.get("usage")
-  counted = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
-  tokens_in, tokens_out = (count if type(count) is int and count >= 0 else None for count in counted)
+  counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
+  tokens_in, tokens_out = (count if type(count) is int and count >= 0 else None for count in counts)
   return Completion(
     well_formed(content),
     well_formed(reasoning),
@@ -233,9 +233,9 @@ def _logprobs(said: Any) -> tuple[tuple[bytes, float], ...]:
 
 def _bytes(token: dict[str, Any]) -> bytes | None:
   """The bytes of a chat's token; None if it has none."""
-  given = token.get("bytes")
-  fine = isinstance(given, list) and all(type(one) is int and 0 <= one < 256 for one in given)
-  return bytes(given) if fine else None
+  values = token.get("bytes")
+  is_valid = isinstance(values, list) and all(type(value) is int and 0 <= value < 256 for value in values)
+  return bytes(values) if is_valid else None
 
 
 def _is_here(host: str) -> bool:
@@ -287,10 +287,10 @@ class CachedClient:
         The job should stop, since no question would be answered.
     """
     sampling = self.sampling | sampling
-    named = self._client.payload(question, **sampling) | ({"draw": list(draw)} if draw else {})
-    key = disk_cache.key(named)
-    known = self._answers.get([key])
-    if not known:
+    key_fields = self._client.payload(question, **sampling) | ({"draw": list(draw)} if draw else {})
+    key = disk_cache.key(key_fields)
+    stored = self._answers.get([key])
+    if not stored:
       try:
         reply = await asyncio.wrap_future(daemon(lambda: self._client.ask(question, **sampling)))
       except NoCompletion as failure:
@@ -300,9 +300,9 @@ class CachedClient:
             f"{failure}. Check the address, the model and the key, and that the server is running."
           ) from failure
         raise
-      known = self._answers.add({key: dict(question=named, reply=_stored(reply))})
+      stored = self._answers.add({key: dict(question=key_fields, reply=_stored(reply))})
     self._heard = True
-    return _restored(known[key]["reply"])
+    return _restored(stored[key]["reply"])
 
 
 def _stored(reply: Completion) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class Reply:
   @property
   def retry_after_s(self) -> float | None:
     """Seconds in the Retry-After header. None if there is none, or if it is a date or invalid."""
-    said = self.headers.get("retry-after", "").strip()
-    return float(said) if SECONDS.fullmatch(said) else None
+    value = self.headers.get("retry-after", "").strip()
+    return float(value) if SECONDS.fullmatch(value) else None
 
 
 def post_json(
@@ -108,39 +108,39 @@ def _call(
   headers: Mapping[str, str] | None,
   proxies: bool,
 ) -> Reply:
-  sent = {"accept": "application/json", "accept-encoding": "identity"}
+  headers_sent = {"accept": "application/json", "accept-encoding": "identity"}
   if content is not None:
-    sent["content-type"] = "application/json"
+    headers_sent["content-type"] = "application/json"
   for name, value in (headers or {}).items():
     if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", value):
       raise ValueError(f"the header {name!r} contains characters that HTTP forbids, such as a line break at its end.")
-    sent[name.lower()] = value
+    headers_sent[name.lower()] = value
   try:
-    request = httpx.Request(method, url, content=content, headers=sent)
+    request = httpx.Request(method, url, content=content, headers=headers_sent)
   except httpx.InvalidURL as error:
     raise ValueError(f"{url!r} is not a valid address ({error}).") from None
   if request.url.scheme not in ("http", "https") or not request.url.host:
     raise ValueError(f"{url!r}: an address must be http://HOST:PORT/… or https://….")
   with _starting:
     loop, client = _loop(), _client(proxies)
-  left = deadline - time.monotonic()
-  if left <= 0:
+  remaining = deadline - time.monotonic()
+  if remaining <= 0:
     raise NoAnswerInTime("no time was left for the call")
-  work = asyncio.run_coroutine_threadsafe(_answer(client, request, left, max_bytes), loop)
+  work = asyncio.run_coroutine_threadsafe(_answer(client, request, remaining, max_bytes), loop)
   try:
-    status, given, raw = work.result(left + SLACK_S)
+    status, reply_headers, raw = work.result(remaining + SLACK_S)
   except concurrent.futures.TimeoutError:
-    raise NoAnswerInTime(f"no whole answer within {left:.3g} s") from None
+    raise NoAnswerInTime(f"no whole answer within {remaining:.3g} s") from None
   finally:
     work.cancel()
   text = raw[:300].decode(errors="replace")
   try:
-    body = _parsed(raw, given)
+    body = _parsed(raw, reply_headers)
   except NotJSON:
     if status < 300:
       raise
     body = None
-  return Reply(status, given, body, text)
+  return Reply(status, reply_headers, body, text)
 
 
 async def _answer(

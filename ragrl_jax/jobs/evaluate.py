@@ -188,7 +188,7 @@ def described(config: Settings, player: player_lib.Answerer, *, sample: bool) ->
   """The settings that are stored with a score. All results in a folder must have the same ones."""
   # Settings that only change the speed, such as lanes and chunks, are not included.
   r = config.rollout
-  drawn = dict(temperature=r.temperature, top_k=r.top_k, top_p=r.top_p, seed=config.seed)
+  sampling = dict(temperature=r.temperature, top_k=r.top_k, top_p=r.top_p, seed=config.seed)
   retrieval = None
   if player.retriever is not None:
     index = addresses.without_credentials(config.retrieval.index)
@@ -206,7 +206,7 @@ def described(config: Settings, player: player_lib.Answerer, *, sample: bool) ->
     recipe=config.recipe,
     preset=config.preset,
     switches=dict(player.recipe.switches),
-    sampling=drawn if sample else "greedy",
+    sampling=sampling if sample else "greedy",
     noise=config.data.noise,
     own_passages=None if config.data.own_passages else False,
     evidence=config.data.evidence,
@@ -243,8 +243,8 @@ def evaluator(
   else:
     config = settings_lib.of(config)
     recipe = prepared_lib.recipe(config)
-  steps, every, batch = config.steps, config.evaluate.every, batch_of(config)
-  progress.waits_for_held_out(config, recipe, measured=bool(every))
+  steps, interval, batch = config.steps, config.evaluate.every, batch_of(config)
+  progress.waits_for_held_out(config, recipe, measured=bool(interval))
   if examples is None:
     most = config.evaluate.examples
     examples = questions.testing(config, config.data.evaluate, max_examples=most, setting="config.data.evaluate")
@@ -253,7 +253,7 @@ def evaluator(
     questions.say_trained_on(config, examples, what, hub=True)
 
   def evaluate_step(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
-    due = step == steps or (every and step % every == 0)
+    due = step == steps or (interval and step % interval == 0)
     if not due:
       return {}
     fitting = questions.fitting(config, player, examples)
@@ -284,14 +284,14 @@ def measure(
 ) -> tuple[dict[str, Any], list[rewards.Scored]]:
   """(metrics of `harness.summarise`, scored episodes) of these weights. Answers are greedy unless `sample`."""
   player.engine.load(params, version=version)
-  found: dict[int, tuple[dict[str, Any], rewards.Scored]] = {}
+  results: dict[int, tuple[dict[str, Any], rewards.Scored]] = {}
 
   def keep(row: dict[str, Any], scored: rewards.Scored) -> None:
-    found[scored.episode.prompt_index] = row, scored
+    results[scored.episode.prompt_index] = row, scored
 
-  asked = [[collect.Request(example, index)] for index, example in enumerate(examples)]
-  harness.answer_all(asked, play(player, greedy=not sample), player.recipe, keep, at_once=batch)
-  in_order = [found[index] for index in range(len(examples))]
+  requests = [[collect.Request(example, index)] for index, example in enumerate(examples)]
+  harness.answer_all(requests, play(player, greedy=not sample), player.recipe, keep, at_once=batch)
+  in_order = [results[index] for index in range(len(examples))]
   return harness.summarise([row for row, _ in in_order]), [scored for _, scored in in_order]
 
 
@@ -332,10 +332,10 @@ def locate(checkpoint: str | pathlib.Path) -> Source:
 
 def refuse_others(folder: str | pathlib.Path) -> None:
   """Raises a ValueError if the folder is that of an evaluation or an index."""
-  here = pathlib.Path(folder)
+  path = pathlib.Path(folder)
   for name, what in (("metrics.json", "an evaluation"), ("index.json", "an index")):
-    if (here / name).is_file() and not (here / "config.json").is_file():
-      raise ValueError(f"{here}: it is the folder of {what}: name a run, one of its checkpoints or a model instead.")
+    if (path / name).is_file() and not (path / "config.json").is_file():
+      raise ValueError(f"{path}: it is the folder of {what}: name a run, one of its checkpoints or a model instead.")
 
 
 def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
@@ -391,7 +391,7 @@ def config_of(checkpoint: str | pathlib.Path):
 
 def play(player: player_lib.Answerer, *, greedy: bool = True) -> harness.Play:
   """Plays questions for the harness. The sampled tokens depend only on the numbers of the question and of the seed."""
-  return lambda asked, at_once: player.rollout.stream(asked, step=0, at_once=at_once, greedy=greedy)
+  return lambda requests, at_once: player.rollout.stream(requests, step=0, at_once=at_once, greedy=greedy)
 
 
 def fingerprint(params: Any) -> str:
@@ -404,8 +404,8 @@ def _as_trained(config: Settings, run: pathlib.Path) -> Settings:
   if not (run / "config.json").exists():
     return config
   trained = settings_lib.of(config_lib.of_run(run))
-  moved = not pathlib.Path(trained.model.path).is_dir() and not hub.is_name(trained.model.path)
-  path = config.model.path if config.model.path and moved else trained.model.path  # the run's base has moved
+  is_gone = not pathlib.Path(trained.model.path).is_dir() and not hub.is_name(trained.model.path)
+  path = config.model.path if config.model.path and is_gone else trained.model.path  # the run's base has moved
   # Each of these changes the train state: layers, adapters, moments, a critic.
   arrays = {name: getattr(trained, name) for name in ("optimizer", "loss", "advantage", "critic")}
   tokenizer = config.prompting.tokenizer or trained.prompting.tokenizer

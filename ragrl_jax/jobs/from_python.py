@@ -71,8 +71,8 @@ def train(
   index = _index(corpus, workdir.parent, say) if corpus else ""
   if not config:
     config = _default("" if index or (settings or {}).get("retrieval.index") else ",r1")
-  named = {"model.path": model, "data.train": questions, "data.evaluate": held_out, "retrieval.index": index}
-  prepared = prepared_lib.prepare(_set(config, named | {"steps": steps}, settings), workdir)
+  values = {"model.path": model, "data.train": questions, "data.evaluate": held_out, "retrieval.index": index}
+  prepared = prepared_lib.prepare(_set(config, values | {"steps": steps}, settings), workdir)
   if reward is not None:
     prepared = prepared_lib.with_reward(prepared, reward)
   return trained(prepared, workdir, on_step=on_step, say=say, **options)
@@ -88,13 +88,13 @@ def trained(
     workdir, on_step: as in `train`.
     **options: as in jobs/train.py.
   """
-  say, said = options["say"], set()  # a warning is in the metrics of every step, but is printed once
+  say, printed = options["say"], set()  # a warning is in the metrics of every step, but is printed once
   measure = evaluate_lib.evaluator(prepared, workdir=workdir) if prepared.settings.data.evaluate else None
 
   def tell(row: dict[str, Any]) -> None:
     for name, text in row.items():
-      if name.startswith("warning/") and name not in said and hosts.is_first():
-        said.add(name)
+      if name.startswith("warning/") and name not in printed and hosts.is_first():
+        printed.add(name)
         say(f"step {row['step']}: {text}")
 
   rows = train_lib.train(prepared, workdir, evaluate=measure, **options)
@@ -128,13 +128,13 @@ def sft(
   Raises:
     ValueError: there is no such setting; or as in jobs/sft.py.
   """
-  named = {"model.path": model, "data.train": transcripts, "steps": steps}
-  made = _set(
+  values = {"model.path": model, "data.train": transcripts, "steps": steps}
+  result = _set(
     config or _default(",sft"),
-    named,
+    values,
     ({"sft.epochs": 0, "sft.warmup_share": 0.0} if steps else {}) | dict(settings or {}),
   )
-  return tuned(sft_lib.prepare(made, workdir), workdir, on_step=on_step, say=say, **options)
+  return tuned(sft_lib.prepare(result, workdir), workdir, on_step=on_step, say=say, **options)
 
 
 def tuned(
@@ -195,8 +195,8 @@ def probe(
 
 def _scored(job, checkpoint, questions, out, config, settings, how) -> dict[str, Any]:
   checkpoint = None if checkpoint is None else os.fspath(checkpoint)
-  made = _set(evaluate_lib.config_of(checkpoint) if config is None else config, {}, settings)
-  return job(made, checkpoint, questions, out, **how)
+  result = _set(evaluate_lib.config_of(checkpoint) if config is None else config, {}, settings)
+  return job(result, checkpoint, questions, out, **how)
 
 
 def compare(*results: str | os.PathLike, alternative: str = "two-sided") -> inline.Comparison:
@@ -211,10 +211,8 @@ def compare(*results: str | os.PathLike, alternative: str = "two-sided") -> inli
     ValueError: fewer than two, or other questions.
   """
   places = [os.fspath(place) for place in results]
-  compared = comparison.compare(
-    {place: answer_verdicts.predictions(place) for place in places}, alternative=alternative
-  )
-  return inline.Comparison(compared, places, comparison.text(compared, places, alternative=alternative))
+  result = comparison.compare({place: answer_verdicts.predictions(place) for place in places}, alternative=alternative)
+  return inline.Comparison(result, places, comparison.text(result, places, alternative=alternative))
 
 
 def _to_the_end(rows: Rows, steps: int, on_step: OnStep | None, headline, tell=lambda row: None) -> None:
@@ -243,30 +241,30 @@ def _default(variant: str) -> str:
   return f"small:{settings.Settings().recipe}{variant}"
 
 
-def _set(config, named: Mapping[str, Any], more: Mapping[str, Any] | None) -> config_lib.Config:
-  """A copy of the settings, with those of `named` that are not empty, and then `more`.
+def _set(config, values: Mapping[str, Any], more: Mapping[str, Any] | None) -> config_lib.Config:
+  """A copy of the settings, with those of `values` that are not empty, and then `more`.
 
   Raises:
     ValueError: there is no such setting, or it has another type.
   """
   result = config_lib.load(config) if isinstance(config, str | os.PathLike) else copy.deepcopy(config)
-  known = dict(jsonl.flat(result.to_dict()))
-  for name, value in ({name: value for name, value in named.items() if value} | dict(more or {})).items():
-    if name not in known:
-      near = difflib.get_close_matches(name, known, n=1)
+  defaults = dict(jsonl.flat(result.to_dict()))
+  for name, value in ({name: value for name, value in values.items() if value} | dict(more or {})).items():
+    if name not in defaults:
+      near = difflib.get_close_matches(name, defaults, n=1)
       raise ValueError(f"there is no setting {name!r}{near and f'; did you mean {near[0]!r}?' or ''} (settings=).")
     try:
       result.update_from_flattened_dict({name: value})
     except TypeError:
-      raise ValueError(f"config.{name}={value!r}: it must be like {known[name]!r}.") from None
+      raise ValueError(f"config.{name}={value!r}: it must be like {defaults[name]!r}.") from None
   return result
 
 
-def _index(corpus: str | os.PathLike, beside: pathlib.Path, say: Callable[[str], None]) -> str:
+def _index(corpus: str | os.PathLike, run_folder: pathlib.Path, say: Callable[[str], None]) -> str:
   """The index of the documents in this folder, named by their contents; made if it is not there."""
   if retrieval.is_served(str(corpus)) or (pathlib.Path(corpus) / "index.json").is_file():
     return os.fspath(corpus)
-  out = beside / f"index_{corpus_lib.identity(corpus)['sha256'][:12]}"
+  out = run_folder / f"index_{corpus_lib.identity(corpus)['sha256'][:12]}"
   if not (out / "index.json").is_file():
     say(f"{corpus} is indexed in {out}")
   return str(retrieval.build_index(corpus, "bm25", out))

@@ -76,26 +76,26 @@ def sft(
       yield from _tuned(prepared, run, drawn, evaluate, reached, profiled)
 
 
-def _tuned(prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profiled: progress.Profile):
+def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profiled: progress.Profile):
   # ---- 2. the rooms are built: every check comes before the weights are read -----------------------------------------
   config, recipe, tokenizer, mesh = prepared.settings, prepared.recipe, prepared.tokenizer, prepared.mesh
   steps, save_every = config.steps, config.checkpoint.every
   objective = settings_lib.from_config(config, objective="sft")
   optimizer = settings_lib.optimizer_from_config(config, total_steps=steps)
   rows, lengths = config.learner.micro_rows, config.learner.row_lengths
-  found = contents.of_folders(config) if hosts.is_first() else {}
-  if drawn is None:
+  digests = contents.of_folders(config) if hosts.is_first() else {}
+  if draws is None:
     examples = list(readers.read_examples(config.data.train, max_examples=config.data.max_examples))
-    found["data.train"] = contents.of_questions(examples)
+    digests["data.train"] = contents.of_questions(examples)
     how = dict(most=config.sft.max_tokens, longest=max(lengths, default=0))
     transcripts = [tokenised(recipe, example, tokenizer, config.sft.environment_weight, **how) for example in examples]
     # Each part is spread over the whole file, which may be sorted by length.
     parts = -(-len(transcripts) // (config.sft.batch or SEEN))
     lengths = row_lengths(config, mesh, [transcripts[part::parts] for part in range(min(parts, FIRST))])
-    drawn = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
+    draws = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
   elif not lengths:
-    lengths = row_lengths(config, mesh, [drawn(step) for step in range(min(steps, FIRST))])
-  run.compare(found)
+    lengths = row_lengths(config, mesh, [draws(step) for step in range(min(steps, FIRST))])
+  run.compare(digests)
   pack = lambda parts: [packing.pack_items(part, rows=rows, lengths=lengths) for part in parts]
   model, shape = player_lib.model(config, tokenizer, prepared.shape, mesh)
   teacher = teaching.load(config, tokenizer, model)
@@ -104,7 +104,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profi
   # ---- 3. the train state is restored --------------------------------------------------------------------------------
   state, host = run.restore(learner.init(config.seed, keep=False))
   first, done = run.restored or 0, host is not None and host["reached"]
-  step, saved = first, first
+  step, last_saved = first, first
   log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not hosts.is_first())
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
@@ -113,8 +113,8 @@ def _tuned(prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profi
     for step in range(first + 1, first + 1 if done else steps + 1):
       # One mini-batch per step. Nothing needs to be scored first, and the weights take the place of advantages.
       with profiled(step), clock("update"):
-        ready = learner.prepare(state, [items(drawn(step - 1), teaching.coefficient(config, step))], pack)
-        state, metrics = learner_lib.drain(learner.train(state, ready, checkpoint=str(saved or "")))
+        ready = learner.prepare(state, [items(draws(step - 1), teaching.coefficient(config, step))], pack)
+        state, metrics = learner_lib.drain(learner.train(state, ready, checkpoint=str(last_saved or "")))
       if evaluate is not None:
         nnx.update(model, state.params)
         metrics |= progress.evaluated(clock, evaluate, step, model)
@@ -129,7 +129,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, drawn, evaluate, reached, profi
       if step % save_every == 0 or last:
         with clock("checkpoint"):
           run.save(step, state, {}, reached=done)
-        saved = step
+        last_saved = step
       with clock("handing_over"):
         failed = yield row
       if last:
@@ -240,5 +240,5 @@ def batches(
 
 def items(transcripts: Sequence[Transcript], coef: float = 0.0) -> list[packing.Item]:
   """One step's transcripts, to be packed. `coef` times a token's weight is that of the teacher's term."""
-  made = [packing.of_demonstration(*one, number) for number, one in enumerate(transcripts)]
-  return [dataclasses.replace(one, teaching=coef * one.advantages) for one in made]
+  packed_items = [packing.of_demonstration(*one, number) for number, one in enumerate(transcripts)]
+  return [dataclasses.replace(one, teaching=coef * one.advantages) for one in packed_items]

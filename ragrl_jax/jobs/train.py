@@ -97,9 +97,9 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
     rooms.learner.rate = guard.rate
     clock = progress.Clock()
     if evaluate is not None and host is None:
-      found = progress.evaluated(clock, evaluate, 0, player, policy(state.params)) | clock.report()
-      if sent := (yield writer.write(0, found)):
-        raise sent
+      first_metrics = progress.evaluated(clock, evaluate, 0, player, policy(state.params)) | clock.report()
+      if stop := (yield writer.write(0, first_metrics)):
+        raise stop
     if config.guard.rollback and host is None:  # for a collapse before the first checkpoint
       run.save(0, state, rooms.saved())
     for step in range(first + 1, first + 1 if done else steps + 1):
@@ -107,10 +107,10 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
         state, scored, metrics, failed = _step(rooms, run, clock, step, state, last=step == steps)
       # ---- its row; what follows its report counts in the next one ---------------------------------------------------
       with clock("metrics"):
-        seen = guard.see(step, metrics)
-        metrics |= warning_signs.of_training(metrics, player.recipe, step, steps, mixed=bool(config.data.hard)) | seen
-      if returns := rollback.TO in seen:
-        state = rooms.rewind(run, state, guard, seen)
+        alarms = guard.see(step, metrics)
+        metrics |= warning_signs.of_training(metrics, player.recipe, step, steps, mixed=bool(config.data.hard)) | alarms
+      if returns := rollback.TO in alarms:
+        state = rooms.rewind(run, state, guard, alarms)
       run.checkpoints.spared = guard.spared(step)
       if evaluate is not None:
         metrics |= progress.evaluated(clock, evaluate, step, player, policy(state.params))
@@ -122,7 +122,7 @@ def _trained(prepared: Prepared, run, evaluate, reached, profiled: progress.Prof
           run.write(rewards.write, run.workdir, step, scored, player.tokenizer)
           metrics |= progress.costs(run.workdir, metrics, config) if last else {}
         row = writer.write(step, metrics)
-      guard.stop(seen)
+      guard.stop(alarms)
       # ---- its checkpoint --------------------------------------------------------------------------------------------
       if step % save_every == 0 or last or returns:
         with clock("checkpoint"):
@@ -146,20 +146,20 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, clock: progress.Clock, step:
   player, learner, failed = rooms.player, rooms.learner, None
   if player.recipe.next_recipe is not None:
     # The schedule depends on the run's metrics. Rows after the restored step are cut, so a resumed run does the same.
-    seen = metrics_lib.read_metrics(run.workdir) if hosts.is_first() else []
-    player.recipe = player.recipe.next_recipe(rollback.lasting(hosts.exchange(seen)[0]))
+    past_rows = metrics_lib.read_metrics(run.workdir) if hosts.is_first() else []
+    player.recipe = player.recipe.next_recipe(rollback.lasting(hosts.exchange(past_rows)[0]))
   with rooms_lib.saving_what_is_done(run, step - 1, state, rooms):
     with clock("weights"):
       rooms.load(step, state)
     # Example → play → Episode, until there are enough groups. The next step's prompts use lanes that become idle.
     with clock("rollout"):
-      taken = rooms.sampler.take(step, last=last)
+      groups = rooms.sampler.take(step, last=last)
     if not rooms.sampler.ahead:
       player.engine.release()  # frees the memory of its weights and its cache for the learner
     with clock("scoring"):
       # Episode → terms → reward per turn
-      examples = [rooms.sampler.example(episode) for episode in taken.episodes]
-      scored = rooms.scorer.score(player.recipe, examples, taken.episodes, step)
+      examples = [rooms.sampler.example(episode) for episode in groups.episodes]
+      scored = rooms.scorer.score(player.recipe, examples, groups.episodes, step)
       parts = rewards.by_prompts(scored, rooms.minibatches)
       # → advantage per turn → rows → scores on the device; with a critic, scores come before advantages
       ready = learner.prepare(state, [rooms.items(part, step, state) for part in parts], rooms.pack)
@@ -172,5 +172,5 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, clock: progress.Clock, step:
   with clock("update"):
     state, learned = learning.finish()
   with clock("metrics"):
-    metrics = rewards.summarise(scored) | taken.metrics | learned
+    metrics = rewards.summarise(scored) | groups.metrics | learned
   return state, scored, metrics, failed

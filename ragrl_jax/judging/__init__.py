@@ -41,7 +41,7 @@ def load(
   kind, prompt = settings.kind, prompts.get(settings.prompt)
   if kind == "none":
     return None
-  judge = _made(kind, settings, dict(dtype=dtype, mesh=mesh, dispatch=dispatch), {} if decoders is None else decoders)
+  judge = _make(kind, settings, dict(dtype=dtype, mesh=mesh, dispatch=dispatch), {} if decoders is None else decoders)
   if kind in WORDS:  # cheaper than a look-up in the cache
     return judge
   if settings.cache:
@@ -54,7 +54,7 @@ def load(
 
 
 def of_terms(
-  settings: settings_lib.Judge, by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = (), **here: Any
+  settings: settings_lib.Judge, by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = (), **local: Any
 ) -> dict[str, Judge]:
   """The judges of a run by reward term, with the judge of config.judge under "".
 
@@ -63,29 +63,29 @@ def of_terms(
   Args:
     by_term: config.judges: term → fields that override config.judge's for this term; None keeps a field.
     terms: the terms that the recipe has judged (`Recipe.judged`). Judges of other terms are not loaded.
-    **here: keyword arguments of `load`.
+    **local: keyword arguments of `load`.
 
   Raises:
     ValueError: see `load` and `chosen`.
   """
-  return _loaded(chosen(settings, by_term, terms), here)
+  return _load_judges(chosen(settings, by_term, terms), local)
 
 
 def of_steps(
-  settings: settings_lib.Judge, by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str], **here: Any
+  settings: settings_lib.Judge, by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str], **local: Any
 ) -> dict[str, Judge]:
   """As `of_terms`, without the judge of config.judge, which need not be loadable."""
-  found = chosen(settings, by_term, terms)
-  del found[""]
-  return _loaded(found, here)
+  settings_of = chosen(settings, by_term, terms)
+  del settings_of[""]
+  return _load_judges(settings_of, local)
 
 
-def _loaded(by_term: Mapping[str, settings_lib.Judge], here: Mapping[str, Any]) -> dict[str, Judge]:
-  made, judges, here = [], {}, {**here, "decoders": {}}
+def _load_judges(by_term: Mapping[str, settings_lib.Judge], local: Mapping[str, Any]) -> dict[str, Judge]:
+  loaded, judges, local = [], {}, {**local, "decoders": {}}
   for term, its in by_term.items():
-    judge = next((judge for known, judge in made if known == its), None)
-    if judge is None and (judge := load(its, **here)) is not None:
-      made.append((its, judge))
+    judge = next((judge for past, judge in loaded if past == its), None)
+    if judge is None and (judge := load(its, **local)) is not None:
+      loaded.append((its, judge))
     if judge is not None:
       judges[term] = judge
   return judges
@@ -108,11 +108,11 @@ def chosen(
     ValueError: a field that config.judge does not have; a question or a kind that is not about the term; or a
       wording that no judge is asked in.
   """
-  known = {field.name for field in dataclasses.fields(settings)}
+  names = {field.name for field in dataclasses.fields(settings)}
   result = {}
   for term in ("", *terms):
     changed = {field: value for field, value in by_term.get(term, {}).items() if value is not None}
-    if unknown := sorted(changed.keys() - known):
+    if unknown := sorted(changed.keys() - names):
       raise ValueError(f"config.judges.{term} sets {', '.join(unknown)}: use fields of config.judge.")
     its = dataclasses.replace(settings, **changed)
     if term in prompts.TERMS:
@@ -141,31 +141,31 @@ def _check_term(term: str, its: settings_lib.Judge) -> None:
 def _check_wordings(settings, by_term, found) -> None:
   """Refuses a wording in which nothing is asked."""
   for term, its in found.items():
-    given = by_term.get(term, {}).get("wording") if term else settings.wording
-    if not given or prompts.is_folder(given):
+    wording = by_term.get(term, {}).get("wording") if term else settings.wording
+    if not wording or prompts.is_folder(wording):
       continue
-    asked = {name: one for name, one in found.items() if name == term or (name and not term)}
-    if not term and len(asked) > 1:  # config.judge itself is not asked if the terms have judges
-      del asked[""]
-    if not any(one.kind in (*ASKED, "none") and one.wording == given for one in asked.values()):
-      said = ", ".join(
-        f"{name or 'config.judge'}: {one.kind}" + f" asks {one.prompt!r}" * (one.kind in ASKED)
-        for name, one in asked.items()
+    candidates = {name: judge for name, judge in found.items() if name == term or (name and not term)}
+    if not term and len(candidates) > 1:  # config.judge itself is not asked if the terms have judges
+      del candidates[""]
+    if not any(judge.kind in (*ASKED, "none") and judge.wording == wording for judge in candidates.values()):
+      listing = ", ".join(
+        f"{name or 'config.judge'}: {judge.kind}" + f" asks {judge.prompt!r}" * (judge.kind in ASKED)
+        for name, judge in candidates.items()
       )
       raise ValueError(
-        f"config.{f'judges.{term}' if term else 'judge'}.wording={given}: this is a wording of the question "
-        f"{its.prompt!r}, but nothing is asked in it ({said}). Give it to the term that it is for "
+        f"config.{f'judges.{term}' if term else 'judge'}.wording={wording}: this is a wording of the question "
+        f"{its.prompt!r}, but nothing is asked in it ({listing}). Give it to the term that it is for "
         "(config.judges.TERM.wording), or name a folder with a file QUESTION.txt for each question."
       )
 
 
-def _made(kind: str, settings: settings_lib.Judge, here: Mapping[str, Any], decoders: dict[Any, Any]) -> Judge:
-  chosen = lambda *names: {name: getattr(settings, name) for name in names}
+def _make(kind: str, settings: settings_lib.Judge, here: Mapping[str, Any], decoders: dict[Any, Any]) -> Judge:
+  fields = lambda *names: {name: getattr(settings, name) for name in names}
   if kind == "llm":
     from ragrl_jax.judging.llm import LLM
 
     return LLM(
-      **chosen("model", "prompt", "wording", "endpoint", "key_variable", "timeout_s", "retries", "concurrency")
+      **fields("model", "prompt", "wording", "endpoint", "key_variable", "timeout_s", "retries", "concurrency")
     )
   if kind in WORDS:
     from ragrl_jax.judging import lexical
@@ -173,13 +173,13 @@ def _made(kind: str, settings: settings_lib.Judge, here: Mapping[str, Any], deco
     if kind == "lexical":
       return lexical.Lexical(settings.threshold)
     return lexical.Exact() if kind == "exact" else lexical.SubEM(words=kind == "sub_em_words")
-  local = chosen("threshold", "batch", "max_tokens") | dict(here)
+  local = fields("threshold", "batch", "max_tokens") | dict(here)
   from ragrl_jax.judging.local import NLI, RewardModel
 
   if kind == "nli":
     return NLI(settings.path, **local)
   labels = prompts.get(settings.prompt).labels
   key = (settings.path, labels, settings.threshold, settings.batch, settings.max_tokens)
-  if (known := decoders.get(key)) is None:
-    known = decoders[key] = RewardModel(settings.path, **chosen("prompt", "wording"), **local)
-  return known.asking(settings.prompt, settings.wording)
+  if (decoder := decoders.get(key)) is None:
+    decoder = decoders[key] = RewardModel(settings.path, **fields("prompt", "wording"), **local)
+  return decoder.asking(settings.prompt, settings.wording)

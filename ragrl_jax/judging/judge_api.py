@@ -81,8 +81,8 @@ def each(pairs: Sequence[Pair], ask: Callable[[list[Pair]], Verdicts]) -> Verdic
     ValueError: see `Judge.judge`.
   """
   pairs = checked(pairs)
-  asked = list(dict.fromkeys(pair for pair in pairs if pair[1].strip()))
-  verdicts = dict(zip(asked, ask(asked), strict=True)) if asked else {}
+  unique = list(dict.fromkeys(pair for pair in pairs if pair[1].strip()))
+  verdicts = dict(zip(unique, ask(unique), strict=True)) if unique else {}
   return [verdicts.get(pair, 0.0) for pair in pairs]
 
 
@@ -144,7 +144,7 @@ def verdicts(
     JudgeFailed: the judge is down: it gave no answer on a whole batch, or on any pair so far.
   """
   result: list[float | None] = []
-  lost: list[int] = []
+  unanswered: list[int] = []
   for start in range(0, len(pairs), at_once):
     part = pairs[start : start + at_once]
     try:
@@ -153,10 +153,10 @@ def verdicts(
       if not error.answered and (len(part) == at_once or not start):
         raise
       result += _answered(error, part)
-      lost += [number for number in range(start, len(result)) if result[number] is None]
+      unanswered += [number for number in range(start, len(result)) if result[number] is None]
     progress(len(result))
-  for start in range(0, len(lost), at_once):
-    numbers = lost[start : start + at_once]
+  for start in range(0, len(unanswered), at_once):
+    numbers = unanswered[start : start + at_once]
     part = [pairs[number] for number in numbers]
     try:
       again = judge.judge(part)
@@ -193,16 +193,16 @@ class Cached(OfPairs):
 
   def _verdicts(self, pairs: list[Pair]) -> Verdicts:
     keys = {pair: disk_cache.key(self._identity, *pair) for pair in pairs}
-    known = self._cache.get(keys.values())
-    if new := [pair for pair in pairs if keys[pair] not in known]:
+    stored = self._cache.get(keys.values())
+    if new := [pair for pair in pairs if keys[pair] not in stored]:
       try:
         verdicts = dict(zip(new, self._judge.judge(new), strict=True))
       except JudgeFailed as error:  # keep the verdicts that were given
-        known |= self._keep(keys, error.answered)
-        error.answered |= {pair: known[key] for pair, key in keys.items() if key in known}
+        stored |= self._keep(keys, error.answered)
+        error.answered |= {pair: stored[key] for pair, key in keys.items() if key in stored}
         raise
-      known |= self._keep(keys, verdicts)
-    return [known.get(key) for key in keys.values()]
+      stored |= self._keep(keys, verdicts)
+    return [stored.get(key) for key in keys.values()]
 
   def _keep(self, keys: Mapping[Pair, str], verdicts: Mapping[Pair, float | None]) -> dict[str, float]:
     return self._cache.add({keys[pair]: verdict for pair, verdict in verdicts.items() if verdict is not None})

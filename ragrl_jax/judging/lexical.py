@@ -97,8 +97,8 @@ class Lexical(judge_api.OfPairs):
 
 def overlap(premise: str, claim: str) -> float:
   """The share of the claim's distinct content words that are in the premise; 0 if it has none."""
-  wanted = _words(claim)
-  return len(wanted & _words(premise)) / len(wanted) if wanted else 0.0
+  words = _words(claim)
+  return len(words & _words(premise)) / len(words) if words else 0.0
 
 
 def _words(text: str) -> set[str]:

@@ -102,8 +102,8 @@ class LLM(judge_api.OfPairs):
     return [answered[pair] for pair in pairs]
 
   def _ask(self, premise: str, claim: str) -> float | None:
-    said = self._client.ask(self._prompt.messages(premise, claim), temperature=0.0)
-    verdict = None if said.cut else self._prompt.read(said.content)
+    reply = self._client.ask(self._prompt.messages(premise, claim), temperature=0.0)
+    verdict = None if reply.cut else self._prompt.read(reply.content)
     if verdict is None and not self._said_unread:
       self._said_unread = True
       logging.warning(
@@ -111,7 +111,7 @@ class LLM(judge_api.OfPairs):
         "not logged.",
         self._client.model,
         self._client.where,
-        " (it was cut off)" if said.cut else "",
-        said.content[:200],
+        " (it was cut off)" if reply.cut else "",
+        reply.content[:200],
       )
     return verdict

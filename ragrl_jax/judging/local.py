@@ -60,11 +60,11 @@ class Rows:
   def scores(self, rows: Sequence[Sequence[int] | None]) -> list[float | None]:
     """One score per row, in order; None for a row that is None (a text that is too long)."""
     result: list[float | None] = [None] * len(rows)
-    there = [i for i, row in enumerate(rows) if row is not None]
+    present = [i for i, row in enumerate(rows) if row is not None]
     padded = lambda size: next(length for length in LENGTHS if size <= length)
-    for some, arrays in encoder.batches([(rows[i], [1] * len(rows[i])) for i in there], self.batch, padded):
-      for i, score in zip(some, self._dispatch(self._compute, *arrays)):
-        result[there[i]] = float(score)
+    for indices, arrays in encoder.batches([(rows[i], [1] * len(rows[i])) for i in present], self.batch, padded):
+      for i, score in zip(indices, self._dispatch(self._compute, *arrays)):
+        result[present[i]] = float(score)
     return result
 
 

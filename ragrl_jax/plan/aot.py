@@ -43,7 +43,7 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
   for name, value in SETTINGS.items():
     os.environ.setdefault(name, value)
   try:
-    found = topologies.get_topology_desc(
+    description = topologies.get_topology_desc(
       platform="tpu", topology_name=topology, **({} if slices == 1 else dict(num_slices=slices))
     )
   except jax.errors.JaxRuntimeError as error:
@@ -53,7 +53,7 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
     ) from error
   except (ImportError, FileNotFoundError, RuntimeError) as error:
     raise gpus.CompilerMissing("compiling for TPUs needs libtpu: pip install 'ragrl_jax[tpu]'.") from error
-  return list(found.devices)
+  return list(description.devices)
 
 
 def of_hosts(topology: str, hosts: int = 1) -> str:
@@ -97,26 +97,26 @@ def collectives(text: str) -> list[Collective]:
   """All collectives of a compiled program, from `Compiled.as_text()`. A loop without a known count counts once."""
   bodies, entry = computations(text)
   fused = {name for lines in bodies.values() for line in lines if " fusion(" in line for name in called(line)}
-  found = {}
+  result = {}
   for place, (name, line, times, loops) in enumerate(walk(bodies, entry)):
     if match := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(", line):
-      kind, (size, moved) = match[2], _moved(match, line)
+      kind, (size, size_sent) = match[2], _moved(match, line)
       # On TPUs a collective that overlaps several fusions is listed in each of them, with the same channel.
       channel = re.search(r"channel_id=(\d+)", line) if name in fused else None
       key = (kind, channel[1]) if channel else place
-      one = Collective(kind, size, moved, times, loops, group_text(line))
-      found[key] = max(one, found.get(key, one), key=lambda c: c.times)
-  return list(found.values())
+      item = Collective(kind, size, size_sent, times, loops, group_text(line))
+      result[key] = max(item, result.get(key, item), key=lambda c: c.times)
+  return list(result.values())
 
 
-def measured(compiled: Any, moved: Iterable[Collective]) -> dict[str, Any]:
-  """The fields of a `Program` about memory and traffic; `moved` are the collectives of the compiled program."""
-  memory, kinds, sent = compiled.memory_analysis(), {}, 0
-  for one in moved:
-    kinds[one.kind] = kinds.get(one.kind, 0) + one.times
-    sent += one.bytes * one.times
+def measured(compiled: Any, traffic: Iterable[Collective]) -> dict[str, Any]:
+  """The fields of a `Program` about memory and traffic; `traffic` are the collectives of the compiled program."""
+  memory, kinds, bytes_of = compiled.memory_analysis(), {}, 0
+  for collective in traffic:
+    kinds[collective.kind] = kinds.get(collective.kind, 0) + collective.times
+    bytes_of += collective.bytes * collective.times
   return dict(
-    temporaries=memory.temp_size_in_bytes, peak=memory.peak_memory_in_bytes, sent=float(sent), collectives=kinds
+    temporaries=memory.temp_size_in_bytes, peak=memory.peak_memory_in_bytes, sent=float(bytes_of), collectives=kinds
   )
 
 
@@ -126,31 +126,31 @@ def between_slices(text: str) -> int:
   libtpu splits a collective over several slices into one within each slice, and a `send` and `recv` between slices.
   """
   bodies, entry = computations(text)
-  found = dict.fromkeys(("send", "recv"), 0)
+  bytes_sent = dict.fromkeys(("send", "recv"), 0)
   for _, line, times, _ in walk(bodies, entry):
     if "xla_megascale" in line and (match := re.search(r"= \((\w+\[[\d,]*\]).*? (send|recv)\(", line)):
       [(size, width)] = arrays(match[1])
-      found[match[2]] += size * width // 8 * times
-  return max(found.values())
+      bytes_sent[match[2]] += size * width // 8 * times
+  return max(bytes_sent.values())
 
 
-def _moved(found: re.Match, line: str) -> tuple[int, int]:
+def _moved(match: re.Match, line: str) -> tuple[int, int]:
   """(elements of the largest array, bytes of all arguments or of all results) of a collective.
 
   An instruction's type lists its results: `(f32[8], f32[4])` are two. The type of one that starts lists arguments and
   results: `((f32[1], f32[2]), (f32[8], f32[16]))`, or `(f32[1], f32[8], u32[])` with a number for the compiler's own
   use. An all-reduce that starts lists its results only.
   """
-  types, kind, starts = found.groups()
-  listed = arrays(types)
-  both = bool(starts) and kind != "all-reduce" and len(listed) > 1
+  types, kind, starts = match.groups()
+  arrays_listed = arrays(types)
+  both = bool(starts) and kind != "all-reduce" and len(arrays_listed) > 1
   if both:
-    listed = [array for array in listed if array[0] > 1] or listed
-  half = len(listed) // 2 if both else 0
+    arrays_listed = [array for array in arrays_listed if array[0] > 1] or arrays_listed
+  half = len(arrays_listed) // 2 if both else 0
   # The type of a reduce-scatter that does not start lists its results, which are smaller than its arguments.
   times = max(map(len, parse_groups(line)), default=1) if kind == "reduce-scatter" and not both else 1
   size_of = lambda side: sum(size * width // 8 for size, width in side)
-  return max(listed)[0] * times, max(size_of(listed[:half]), size_of(listed[half:])) * times
+  return max(arrays_listed)[0] * times, max(size_of(arrays_listed[:half]), size_of(arrays_listed[half:])) * times
 
 
 def walk(bodies: Mapping[str, list[str]], name: str, times: int = 1, loops: int = 0) -> Iterator[tuple]:
@@ -166,8 +166,8 @@ def walk(bodies: Mapping[str, list[str]], name: str, times: int = 1, loops: int 
 
 def trips(bodies: Mapping[str, list[str]], line: str) -> int | None:
   """Number of iterations of a loop: its known trip count, or from a condition `i < constant`; None without either."""
-  if known := re.search(r"known_trip_count\W+n\W+(\d+)", line):
-    return int(known[1])
+  if match := re.search(r"known_trip_count\W+n\W+(\d+)", line):
+    return int(match[1])
   condition = "\n".join(bodies[re.search(r"condition=%?([\w.\-]+)", line)[1]])
   root = re.search(r"ROOT .*compare\(%?[\w.\-]+, %?([\w.\-]+)\), direction=LT", condition)
   bound = root and re.search(rf"%?{re.escape(root[1])} = s32\[\]\S* constant\((\d+)\)", condition)
@@ -219,8 +219,8 @@ LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=(?!\{\}).{,160}")
 
 def group_text(line: str) -> str:
   """The part of an instruction that lists its groups of devices; "" if all devices are one group."""
-  found = FORMS.search(line) or LISTED.search(line)
-  return found[0] if found else ""
+  match = FORMS.search(line) or LISTED.search(line)
+  return match[0] if match else ""
 
 
 def parse_groups(line: str) -> list[list[int]]:
@@ -254,15 +254,15 @@ def _of_mesh(form: str) -> list[list[int]]:
   assert match is not None
   mesh, rows, turned, axes = match.groups()
   sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh)}
-  chosen = re.findall(r"'([^']+)'", axes)
-  if ":" in axes or "device" in mesh or not set(chosen) <= set(sizes):
+  names = re.findall(r"'([^']+)'", axes)
+  if ":" in axes or "device" in mesh or not set(names) <= set(sizes):
     raise ValueError(f"cannot read the groups of a collective: {form}. Add the form to plan/aot.py.")
-  order = [list(sizes).index(name) for name in (*(name for name in sizes if name not in chosen), *chosen)]
+  order = [list(sizes).index(name) for name in (*(name for name in sizes if name not in names), *names)]
   places = np.arange(math.prod(sizes.values()))
   if rows:
     places = places.reshape(_numbers(rows)).transpose(_numbers(turned or "") or None)
   places = places.reshape(list(sizes.values())).transpose(order)
-  return places.reshape(-1, math.prod(sizes[name] for name in chosen)).tolist()
+  return places.reshape(-1, math.prod(sizes[name] for name in names)).tolist()
 
 
 def between_hosts(kind: str, size: float, line: str, each: int, devices: int) -> float:

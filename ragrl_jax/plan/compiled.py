@@ -78,8 +78,8 @@ def check(
   hosts = len({device.process_index for device in devices})
   span = mesh_lib.engine_size(len(devices) // hosts, hosts, **vars(config.rollout.mesh)) * hosts // len(devices)
   inside = mesh.local_mesh.shape if span == 1 else dict(tensor=-1, data=1)
-  here = mesh if hosts == span else mesh_lib.make(aot.devices(aot.of_hosts(topology, span)), **inside)
-  compiled = _Compiler(config, mesh, here, model, model_shape, load_lib.load(config, fill=fill, drawn=drawn), only)
+  own_mesh = mesh if hosts == span else mesh_lib.make(aot.devices(aot.of_hosts(topology, span)), **inside)
+  compiled = _Compiler(config, mesh, own_mesh, model, model_shape, load_lib.load(config, fill=fill, drawn=drawn), only)
   compiled.engine()
   of_engine = compiled.programs, compiled.resident
   compiled.programs, compiled.resident = [], {}
@@ -90,7 +90,7 @@ def check(
   if index is not None:
     compiled.index(index)
   if not only or switch.NAME in only:
-    compiled.programs.append(switch.program(model, config.rollout, mesh, here))
+    compiled.programs.append(switch.program(model, config.rollout, mesh, own_mesh))
   assert compiled.conversation is not None  # `engine` counts it, whatever is compiled
   return Report(
     topology,
@@ -153,11 +153,11 @@ def spare(model: Decoder, mesh: jax.sharding.Mesh, topology: str, beside: int) -
   """`Decoder.room` in a run on these devices, beside so many bytes of an engine."""
   if mesh.size > 1 or mesh.devices.flat[0].platform != "gpu":
     return 0
-  every, trained = (
+  all_bytes, trained = (
     aot.on_chip(rules.place(mesh, x)) for x in (nnx.state(model), nnx.state(model, lora.trainable(model)))
   )
   # JAX reserves three quarters of a GPU. Beside the trained parameters: their gradient and two moments.
-  return max(0, round(0.75 * chips.for_topology(topology).memory) - every - 3 * trained - beside) // 2
+  return max(0, round(0.75 * chips.for_topology(topology).memory) - all_bytes - 3 * trained - beside) // 2
 
 
 class _Compiler:
@@ -195,7 +195,7 @@ class _Compiler:
       return
     seconds = time.perf_counter() - start
     text = compiled.as_text()
-    moved = [dataclasses.replace(one, times=one.times * (turns if one.loops else 1)) for one in aot.collectives(text)]
+    sent = [dataclasses.replace(one, times=one.times * (turns if one.loops else 1)) for one in aot.collectives(text)]
     devices = self.mesh.size if name.startswith("learner") else self.here.size
     links = self._on_gpus if self.mesh.devices.flat[0].platform == "gpu" else _on_tpus
     self.programs.append(
@@ -206,8 +206,8 @@ class _Compiler:
         hbm=hbm,
         calls=calls,
         turns=turns,
-        **aot.measured(compiled, moved),
-        **links(text, moved, turns, pages, devices),
+        **aot.measured(compiled, sent),
+        **links(text, sent, turns, pages, devices),
       )
     )
 
@@ -232,7 +232,7 @@ class _Compiler:
       frozen = {"model.param_dtype": config.model.dtype, "model.lora.rank": 0, "model.lora.path": ""}
       shape = dataclasses.replace(shape, vocab_size=self.shape.vocab_size)
       teacher = abstract_model(fields.replaced(config, frozen), shape, mesh)
-    made = learner.Learner(
+    built = learner.Learner(
       self.model,
       settings,
       settings_lib.optimizer_from_config(config),
@@ -245,41 +245,41 @@ class _Compiler:
     remat = cut.forward * bool(config.model.remat)
     shape_of_teacher = self.shape if teacher is None else teacher.config
     of_teacher = flops.teacher(shape_of_teacher, settings, **self.load.sizes)
-    needed = load_lib.needed(self.shape, settings, cut, self.load, made.adapters)
-    self.needed_flops = (needed + of_teacher) / mesh.size
+    operations = load_lib.needed(self.shape, settings, cut, self.load, built.adapters)
+    self.needed_flops = (operations + of_teacher) / mesh.size
     chip_tokens = cut.rows * cut.length / (mesh.shape["data"] * mesh.shape["fsdp"] * mesh.shape["sequence"])
 
-    trained = dict(learner=made.trained) | ({} if made.critic is None else {"learner critic": made.critic})
-    for name, one in trained.items():
+    trained = dict(learner=built.trained) | ({} if built.critic is None else {"learner critic": built.critic})
+    for name, model in trained.items():
       work = 3 * cut.forward + remat
-      if made.adapters and one is made.trained:
-        work += 6.0 * made.adapters * cut.rows * cut.length - cut.matrices
-      given = self._taught(made, block) if taught.in_loss and one is made.trained else ()
-      self._trained(name, one, block, *given, calls=(cut.count, cut.updates), work=work, tokens=chip_tokens)
-    hbm = self._train_bytes(chip_tokens, _count(made.trained.params)) / 4
+      if built.adapters and model is built.trained:
+        work += 6.0 * built.adapters * cut.rows * cut.length - cut.matrices
+      arguments = self._taught(built, block) if taught.in_loss and model is built.trained else ()
+      self._trained(name, model, block, *arguments, calls=(cut.count, cut.updates), work=work, tokens=chip_tokens)
+    hbm = self._train_bytes(chip_tokens, _count(built.trained.params)) / 4
     passes = dict(calls=cut.count // settings.epochs, work=cut.forward, hbm=hbm)
     scores = settings.scores_old + settings.needs_reference + config.advantage.informs
     if settings.needs_reference:
-      self.resident["reference"] = aot.on_chip(made.trained.params)
-    if made.teacher is not None:
+      self.resident["reference"] = aot.on_chip(built.trained.params)
+    if built.teacher is not None:
       if teacher is not None:
-        self.resident["teacher"] = aot.on_chip(made.teacher.params)
+        self.resident["teacher"] = aot.on_chip(built.teacher.params)
       calls = cut.count if taught.in_loss else passes["calls"]
-      program = made.teacher.states if taught.in_loss else made.teacher.scores
+      program = built.teacher.states if taught.in_loss else built.teacher.scores
       self.add(
         "learner: teacher",
-        lambda: program.lower(*self._read(made, block)),
+        lambda: program.lower(*self._read(built, block)),
         **passes | dict(calls=calls, work=of_teacher / max(calls, 1)),
       )
     if scores:
       self.add(
         "learner: score",
-        lambda: made._score.lower(made.trained.params, made.trained.frozen, block),
+        lambda: built._score.lower(built.trained.params, built.trained.frozen, block),
         **passes | dict(calls=scores * passes["calls"]),
       )
     if settings.critic.kind != "none":
-      critic = made.critic or made.trained
-      self.add(VALUES, lambda: made._values.lower(critic.params, critic.frozen, block), **passes)
+      critic = built.critic or built.trained
+      self.add(VALUES, lambda: built._values.lower(critic.params, critic.frozen, block), **passes)
 
   def _read(self, made: Any, block: Batch) -> tuple[Any, Batch, TeacherRows | None]:
     """What the teacher's programs are called with. Prompts that only it reads are counted as half a row."""
@@ -300,8 +300,8 @@ class _Compiler:
 
   def _trained(self, name: str, trained: Trained, block: Batch, *args, calls, work: float, tokens: float) -> None:
     """Compiles `accumulate` and `apply` of one model, and adds its resident bytes."""
-    whole = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
-    number = lambda *size: jax.ShapeDtypeStruct(size, jnp.float32, sharding=whole)
+    replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+    number = lambda *size: jax.ShapeDtypeStruct(size, jnp.float32, sharding=replicated)
     state = rules.place(self.mesh, jax.eval_shape(lambda p: trained.init(p, 0), trained.params))
     sums = dict.fromkeys(("loss",) if "critic" in name else step.SUMS, number())
     grads = state.params
@@ -356,14 +356,14 @@ class _Compiler:
     """
     config, c = self.config, self.shape
     r, engines = config.rollout, self.mesh.size // self.here.size
-    here = mesh_lib.of_engine(self.here, **vars(r.mesh))
-    sizes = sizes_lib.from_settings(r, here)
-    sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"], **c.parts)
+    engine_mesh = mesh_lib.of_engine(self.here, **vars(r.mesh))
+    sizes = sizes_lib.from_settings(r, engine_mesh)
+    sizes_lib.check_model(c.num_kv_heads, c.vocab_size, engine_mesh.shape["tensor"], **c.parts)
     graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)
-    weights = loader.Caster(dtype, c, here, own=True).abstract(params)
-    at, pages = programs.Programs.cache_sharding(here), sizes.cache_pages * sizes.replicas
-    platform, tensor = here.devices.flat[0].platform, here.shape["tensor"]
+    weights = loader.Caster(dtype, c, engine_mesh, own=True).abstract(params)
+    at, pages = programs.Programs.cache_sharding(engine_mesh), sizes.cache_pages * sizes.replicas
+    platform, tensor = engine_mesh.devices.flat[0].platform, engine_mesh.shape["tensor"]
     layout = cache_lib.layout(c, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
     layout.check(sizes.cache_pages, tensor)
     self.conversation = load_lib.conversation(config, self.load, layout, Axes(data=sizes.replicas, tensor=tensor))
@@ -375,10 +375,10 @@ class _Compiler:
       jnp.full((STATES, 1), -1, jnp.int32),
     )
     options = dict(chunk=r.chunk, speculate=r.speculate, routes=c.num_layers * c.experts_per_token)
-    made = programs.Programs(graphdef, table, layout, **options, mesh=here)
-    held, cached = aot.on_chip(weights), aot.on_chip(cache)
-    self.resident |= {"engine: weights": held, "engine: cache": cached}
-    split = jax.sharding.NamedSharding(here, programs.SPLIT)
+    compiled = programs.Programs(graphdef, table, layout, **options, mesh=engine_mesh)
+    held, cache_bytes = aot.on_chip(weights), aot.on_chip(cache)
+    self.resident |= {"engine: weights": held, "engine: cache": cache_bytes}
+    split = jax.sharding.NamedSharding(engine_mesh, programs.SPLIT)
     ints = lambda rows, *size: jax.ShapeDtypeStruct((rows * sizes.replicas, *size), jnp.int32, sharding=split)
     work = load_lib.engine(
       config,
@@ -397,14 +397,14 @@ class _Compiler:
       arguments = ints(n, width), ints(n, 3), ints(n, sizes.table)
       self.add(
         f"engine: {name}",
-        lambda arguments=arguments: made.extend.lower(weights, cache, *arguments),
+        lambda arguments=arguments: compiled.extend.lower(weights, cache, *arguments),
         calls=calls,
         **fill,
       )
     lanes = sizes.lanes // sizes.replicas
     self.add(
       "engine: decode",
-      lambda: made.decode.lower(weights, cache, ints(lanes, sizes.columns), ints(lanes, sizes.table), ints(1, 2)),
+      lambda: compiled.decode.lower(weights, cache, ints(lanes, sizes.columns), ints(lanes, sizes.table), ints(1, 2)),
       calls=work.chunks,
       work=work.chunk_flops,
       hbm=work.chunk_bytes + r.chunk * lanes * remembered,

@@ -74,19 +74,19 @@ def _launches(bodies: Mapping[str, Mapping[str, Instruction]], name: str, turns:
   for one in bodies[name].values():
     kind, line = one.kind, one.line
     if kind == "while":
-      known = re.search(r"known_trip_count\W+n\W+(\d+)", line)
+      match = re.search(r"known_trip_count\W+n\W+(\d+)", line)
       body, condition = (_launches(bodies, _named(part, line), 1) for part in ("body", "condition"))
       # The host counts if the compiler could not. Then the condition also runs, and its result is copied to the host.
-      kernels += int(known[1]) * body.kernels if known else turns * (body.kernels + condition.kernels + 1)
-      fewest += int(known[1]) * body.fewest if known else turns * (body.fewest + condition.fewest + 1)
-      loops += body.host_loops + (0 if known else 1 + condition.host_loops)
-      branches += body.host_branches + (0 if known else condition.host_branches)
+      kernels += int(match[1]) * body.kernels if match else turns * (body.kernels + condition.kernels + 1)
+      fewest += int(match[1]) * body.fewest if match else turns * (body.fewest + condition.fewest + 1)
+      loops += body.host_loops + (0 if match else 1 + condition.host_loops)
+      branches += body.host_branches + (0 if match else condition.host_branches)
     elif kind == "conditional":
-      found = [_launches(bodies, other, turns) for other in aot.called(line)]
-      kernels += 1 + max(one.kernels for one in found)  # the copy of the condition to the host, and the longer branch
-      fewest += 1 + min(one.fewest for one in found)
-      loops += sum(one.host_loops for one in found)
-      branches += 1 + sum(one.host_branches for one in found)
+      counts = [_launches(bodies, other, turns) for other in aot.called(line)]
+      kernels += 1 + max(one.kernels for one in counts)  # the copy of the condition to the host, and the longer branch
+      fewest += 1 + min(one.fewest for one in counts)
+      loops += sum(one.host_loops for one in counts)
+      branches += 1 + sum(one.host_branches for one in counts)
     elif kind in ("call", "async-start"):
       [inside] = (_launches(bodies, other, turns) for other in aot.called(line))
       kernels, loops, branches = (kernels + inside.kernels, loops + inside.host_loops, branches + inside.host_branches)
@@ -134,17 +134,17 @@ def _parsed(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
 
 def _moved(bodies: Mapping[str, dict[str, Instruction]], name: str, turns: int) -> int:
   total, body = 0, bodies[name]
-  for one in body.values():
-    if one.kind == "while":
-      known = re.search(r"known_trip_count\W+n\W+(\d+)", one.line)
-      inside = _moved(bodies, _named("body", one.line), 1)
-      total += inside * (int(known[1]) if known else turns)
-    elif one.kind == "conditional":
-      total += min(_moved(bodies, other, turns) for other in aot.called(one.line))
-    elif one.kind in ("call", "async-start"):
-      total += sum(_moved(bodies, other, turns) for other in aot.called(one.line))
-    elif one.kind not in FREE and not one.kind.endswith(("-done", "-update")):
-      total += _kernel(bodies, body, one)
+  for instruction in body.values():
+    if instruction.kind == "while":
+      match = re.search(r"known_trip_count\W+n\W+(\d+)", instruction.line)
+      inside = _moved(bodies, _named("body", instruction.line), 1)
+      total += inside * (int(match[1]) if match else turns)
+    elif instruction.kind == "conditional":
+      total += min(_moved(bodies, other, turns) for other in aot.called(instruction.line))
+    elif instruction.kind in ("call", "async-start"):
+      total += sum(_moved(bodies, other, turns) for other in aot.called(instruction.line))
+    elif instruction.kind not in FREE and not instruction.kind.endswith(("-done", "-update")):
+      total += _kernel(bodies, body, instruction)
   return total
 
 
@@ -160,27 +160,27 @@ def _kernel(bodies, body: Mapping[str, Instruction], one: Instruction) -> int:
   if one.kind != "fusion":
     return sum(given) + one.bytes
   inside = bodies[aot.called(one.line)[0]]
-  total, kept = 0, list(one.sizes)
+  total, sizes = 0, list(one.sizes)
   for name, parameter in inside.items():
     if parameter.kind == "parameter":
       read, updated = _read(inside, name)
       total += read
-      if updated and parameter.bytes in kept:  # it is a result, too, of which only the update is written
-        kept.remove(parameter.bytes)
+      if updated and parameter.bytes in sizes:  # it is a result, too, of which only the update is written
+        sizes.remove(parameter.bytes)
         total += updated
-  return total + sum(kept)
+  return total + sum(sizes)
 
 
 def _read(inside: Mapping[str, Instruction], name: str) -> tuple[int, int]:
   """(bytes that a fusion reads of what `name` gives, bytes of an update in place of it)."""
   read = updated = 0
-  for user in (one for one in inside.values() if name in one.operands):
+  for user in (instruction for instruction in inside.values() if name in instruction.operands):
     if user.kind in TAKES and user.operands[0] == name:
       read += user.bytes
     elif user.kind in PUTS and user.operands[0] == name:
       updated += inside[user.operands[-1]].bytes if user.kind == "scatter" else inside[user.operands[1]].bytes
     elif user.kind in SAME:
-      more, put = _read(inside, next(key for key, one in inside.items() if one is user))
+      more, put = _read(inside, next(key for key, instruction in inside.items() if instruction is user))
       read, updated = read + more, updated + put
     else:
       read += inside[name].bytes

@@ -127,7 +127,7 @@ def devices(topology: str) -> list[jax.Device]:
   os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # the compiler needs none of CUDA's libraries
   try:
     # Partitions × hosts of a partition × GPUs a host. NVLink joins the GPUs of one host only.
-    found = topologies.get_topology_desc(
+    description = topologies.get_topology_desc(
       platform="cuda", topology=f"{number}x1x{each}", target_config=target(topology.partition(":")[0])
     )
   except jax.errors.JaxRuntimeError:
@@ -137,7 +137,7 @@ def devices(topology: str) -> list[jax.Device]:
       "compiling for GPUs needs JAX's CUDA plugin in JAX's version: "
       f"pip install 'ragrl_jax[gpu-check]' jax-cuda12-plugin=={jax.__version__}."
     ) from error
-  return list(found.devices)
+  return list(description.devices)
 
 
 def _without_cudnn() -> None:

@@ -60,8 +60,8 @@ class Index:
   @property
   def candidates(self) -> int:
     """Number of candidates that the devices find for a query in the first search."""
-    wanted = max(self.top_k + 8, 4 * self.top_k * (self.dtype != "float32"))
-    return 1 << (wanted - 1).bit_length()
+    count = max(self.top_k + 8, 4 * self.top_k * (self.dtype != "float32"))
+    return 1 << (count - 1).bit_length()
 
 
 def search(index: Index, devices: list[jax.Device], *, calls: int = 1) -> Program:
@@ -102,8 +102,8 @@ def encode(
   settings = encoder_settings.EncoderSettings(pooling, True)
   make = lambda: bert.Bert(shape, pooler=False, param_dtype=jnp.bfloat16, dtype=jnp.bfloat16)
   graphdef, abstract = nnx.split(nnx.eval_shape(make))
-  whole, spread = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-  params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), abstract)
+  replicated, spread = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+  params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated), abstract)
   ints = jax.ShapeDtypeStruct((texts, tokens), jnp.int32, sharding=spread)
   run = jax.jit(lambda params, tokens, mask: encoder.vectors_of(settings, graphdef, params, tokens, mask, mesh))
   c, each = shape, texts // len(devices)
@@ -146,25 +146,25 @@ class Alone:
 
   def to_json(self) -> dict[str, Any]:
     """The report as JSON values."""
-    took, bound = seconds(self.topology, self.program)
-    return dataclasses.asdict(self) | dict(left=self.left, fits=self.fits, seconds=took, bound=bound)
+    time_s, bound = seconds(self.topology, self.program)
+    return dataclasses.asdict(self) | dict(left=self.left, fits=self.fits, seconds=time_s, bound=bound)
 
   def text(self) -> str:
     """The report as lines."""
-    one, asked, gib = self.program, self.index, 2.0**30
-    took, bound = seconds(self.topology, one)
-    kernels = f"; {one.kernels} kernels" if gpus.is_gpu(self.topology) else ""
-    moved = ", ".join(f"{count} {kind}" for kind, count in one.collectives.items()) or "none"
+    job, asked, gib = self.program, self.index, 2.0**30
+    time_s, bound = seconds(self.topology, job)
+    kernels = f"; {job.kernels} kernels" if gpus.is_gpu(self.topology) else ""
+    counts = ", ".join(f"{count} {kind}" for kind, count in job.collectives.items()) or "none"
     return "\n".join(
       [
         f"{asked.passages:,} vectors of {asked.dim} in {asked.dtype} on {self.topology}, {self.devices} chips; "
         f"{asked.queries} queries a batch, {asked.candidates} candidates each",
         f"resident on a chip   {self.resident / gib:8.2f} GiB",
-        f"temporaries          {one.temporaries / gib:8.2f} GiB",
+        f"temporaries          {job.temporaries / gib:8.2f} GiB",
         f"left on a chip       {self.left / gib:8.2f} GiB of {chips.for_topology(self.topology).hbm / gib:.2f}",
-        f"least ms a batch     {1000 * took:8.2f} ({bound})",
-        f"{'It fits' if self.fits else 'IT DOES NOT FIT'}; compiled in {one.compile_s:.0f} s{kernels}; "
-        f"collectives: {moved}.",
+        f"least ms a batch     {1000 * time_s:8.2f} ({bound})",
+        f"{'It fits' if self.fits else 'IT DOES NOT FIT'}; compiled in {job.compile_s:.0f} s{kernels}; "
+        f"collectives: {counts}.",
       ]
     )
 
@@ -184,7 +184,7 @@ def alone(index: Index, topology: str) -> Alone:
 def _compiled(name: str, lowered, *, flops: float, hbm: float, on_gpu: bool, calls: int = 1) -> Program:
   start = time.perf_counter()
   compiled = lowered.compile()
-  took, text = time.perf_counter() - start, compiled.as_text()
+  compile_s, text = time.perf_counter() - start, compiled.as_text()
   launched = dataclasses.asdict(gpu_kernels.launches(text)) | dict(moved=gpu_kernels.moved(text)) if on_gpu else {}
-  measured = aot.measured(compiled, aot.collectives(text))
-  return Program(name, took, flops=flops, hbm=hbm, calls=calls, **measured, **launched)
+  fields = aot.measured(compiled, aot.collectives(text))
+  return Program(name, compile_s, flops=flops, hbm=hbm, calls=calls, **fields, **launched)

@@ -72,12 +72,12 @@ def counted(shape: Any, axes: Axes) -> Counted:
   biases = c.num_layers * c.head_dim * (c.num_heads + 2 * c.num_kv_heads) * c.attention_bias
   # The convolution, and the decay and step of each head.
   biases += deltas * (c.delta_conv * c.delta_channels + 2 * c.delta_value_heads)
-  whole = c.num_layers * c.d_model * c.output_bias  # the output's bias is not sharded
+  unsharded = c.num_layers * c.d_model * c.output_bias  # the output's bias is not sharded
   routers = c.num_layers * c.d_model * c.num_experts / axes.fsdp  # tensor splits the experts, not the router
   return Counted(
     c.num_layers * layer_matrices(c) / (axes.tensor * axes.fsdp) + routers,
     c.vocab_size * c.d_model * (1 if c.tied else 2) / (axes.fsdp * axes.tensor),
-    norms + biases / axes.tensor + whole,
+    norms + biases / axes.tensor + unsharded,
   )
 
 
@@ -95,5 +95,5 @@ def fewest_hosts(shape: Any, each: int, hosts: int, room: float) -> int | None:
 
 def of_weights(shape: Any, here: Axes) -> float:
   """Bytes of an engine's bf16 weights on a chip, with float32 norms and biases."""
-  mine = counted(shape, here)
-  return 2.0 * (mine.matrices + mine.tables) + 4.0 * mine.narrow
+  count = counted(shape, here)
+  return 2.0 * (count.matrices + count.tables) + 4.0 * count.narrow

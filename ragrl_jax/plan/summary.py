@@ -161,9 +161,9 @@ class Report:
   @property
   def conversations(self) -> int:
     """Conversations of the mean length that an engine's cache can hold beside the train state."""
-    one = self.conversation
-    most = max(0, int(self.free // one.bytes))
-    return one.replicas * (most if one.most is None else min(most, one.most))
+    size = self.conversation
+    most = max(0, int(self.free // size.bytes))
+    return size.replicas * (most if size.most is None else min(most, size.most))
 
   @property
   def reserved_rows(self) -> int:
@@ -204,8 +204,8 @@ class Report:
   @property
   def mfu(self) -> float:
     """Model FLOPs utilisation of the learner at the roofline; remat's second pass and padding do not count as work."""
-    mine = [program for program in self.programs if program.name.startswith(LEARNER)]
-    seconds = sum(program.calls * self.seconds(program)[0] for program in mine)
+    learner_programs = [program for program in self.programs if program.name.startswith(LEARNER)]
+    seconds = sum(program.calls * self.seconds(program)[0] for program in learner_programs)
     return self.needed_flops / (seconds * self.peak) if seconds else 0.0
 
 
@@ -263,46 +263,46 @@ def too_narrow(report: Report) -> list[str]:
   if report.fits or report.fewest is not None and report.fewest <= report.span:
     return []
   if report.fewest is None:
-    says = "nor on more of them: a replica has at most as many chips as the model has key-value heads"
+    advice = "nor on more of them: a replica has at most as many chips as the model has key-value heads"
   else:
-    says = f"but on {_hosts(report.fewest)}: raise config.rollout.mesh.tensor, so that an engine spans them"
-  return [f"Beside the train state, an engine's weights do not fit on {_hosts(report.span)}, {says}."]
+    advice = f"but on {_hosts(report.fewest)}: raise config.rollout.mesh.tensor, so that an engine spans them"
+  return [f"Beside the train state, an engine's weights do not fit on {_hosts(report.span)}, {advice}."]
 
 
 def _hosts(number: int) -> str:
   return f"{number} host{'s' * (number > 1)}"
 
 
-def cells(report: Report, one: Program, on_gpus: bool) -> dict[str, str]:
+def cells(report: Report, program: Program, on_gpus: bool) -> dict[str, str]:
   """A program's line of the table, by column."""
   gib = lambda size: f"{size / 2**30:.2f}"
-  seconds, bound = report.seconds(one)
+  seconds, bound = report.seconds(program)
   result = {
-    "program": one.name,
-    "compile s": f"{one.compile_s:.0f}",
-    "temporaries GiB": gib(one.temporaries),
-    "peak GiB": gib(one.peak),
-    "TFLOP": f"{one.flops / 1e12:.2f}",
-    "HBM GB": f"{one.hbm / 1e9:.2f}",
-    "sent GB": f"{one.sent / 1e9:.2f}",
-    f"between {'hosts' if on_gpus else 'slices'} GB": f"{one.dcn / 1e9:.2f}",
-    "collectives": ", ".join(collectives(one)) or "-",
+    "program": program.name,
+    "compile s": f"{program.compile_s:.0f}",
+    "temporaries GiB": gib(program.temporaries),
+    "peak GiB": gib(program.peak),
+    "TFLOP": f"{program.flops / 1e12:.2f}",
+    "HBM GB": f"{program.hbm / 1e9:.2f}",
+    "sent GB": f"{program.sent / 1e9:.2f}",
+    f"between {'hosts' if on_gpus else 'slices'} GB": f"{program.dcn / 1e9:.2f}",
+    "collectives": ", ".join(collectives(program)) or "-",
   }
   if on_gpus:
-    per = "token" if one.turns > 1 else "call"
+    per = "token" if program.turns > 1 else "call"
     result |= {
-      "moved GB": f"{one.moved / 1e9:.2f}",
-      "kernels": f"{one.fewest / one.turns:,.0f} to {one.kernels / one.turns:,.0f} a {per}",
-      "host-read loops": str(one.host_loops),
-      "conditions": str(one.host_branches),
+      "moved GB": f"{program.moved / 1e9:.2f}",
+      "kernels": f"{program.fewest / program.turns:,.0f} to {program.kernels / program.turns:,.0f} a {per}",
+      "host-read loops": str(program.host_loops),
+      "conditions": str(program.host_branches),
     }
-  return result | {"least ms": f"{1000 * seconds:.1f}", "bound": bound, "calls a step": str(one.calls)}
+  return result | {"least ms": f"{1000 * seconds:.1f}", "bound": bound, "calls a step": str(program.calls)}
 
 
-def collectives(one: Program) -> list[str]:
+def collectives(program: Program) -> list[str]:
   """The numbers of a program's collectives by kind, and how many of them cross hosts of GPUs."""
-  crossing = lambda kind: f" ({one.crossing[kind]} between hosts)" if kind in one.crossing else ""
-  return [f"{count} {kind}{crossing(kind)}" for kind, count in one.collectives.items()]
+  crossing = lambda kind: f" ({program.crossing[kind]} between hosts)" if kind in program.crossing else ""
+  return [f"{count} {kind}{crossing(kind)}" for kind, count in program.collectives.items()]
 
 
 def preallocated(report: Report, on_gpus: bool) -> list[str]:

@@ -28,19 +28,19 @@ def program(model: Any, rollout: Rollout, mesh: jax.sharding.Mesh, here: jax.sha
   """
   start = time.perf_counter()
   sizes = vars(rollout.mesh)
-  every = None if here is mesh else mesh_lib.engines(mesh, **sizes)
-  cast = loader.Caster(model.dtype, model.config, mesh_lib.of_engine(here, **sizes), engines=every, own=True)
-  room, sent, known = 0, 0.0, {}
+  engines_mesh = None if here is mesh else mesh_lib.engines(mesh, **sizes)
+  cast = loader.Caster(model.dtype, model.config, mesh_lib.of_engine(here, **sizes), engines=engines_mesh, own=True)
+  room, sent, sizes_of = 0, 0.0, {}
   params = rules.place(mesh, lora.split(model)[1])
   for _, one in cast.programs(params):
     # Leaves of one shape and sharding, such as gate and up, have the same program.
-    if (key := repr(one)) not in known:
-      known[key] = counted(one.function.lower(one.argument).compile())
-    room, sent = max(room, known[key][0]), sent + known[key][1]
+    if (key := repr(one)) not in sizes_of:
+      sizes_of[key] = counted(one.function.lower(one.argument).compile())
+    room, sent = max(room, sizes_of[key][0]), sent + sizes_of[key][1]
   return Program(NAME, time.perf_counter() - start, room, hbm=aot.on_chip(cast.abstract(params)), sent=sent)
 
 
 def counted(compiled: Any) -> tuple[int, float]:
   """(bytes beside the engine's leaf, bytes sent) per chip, of the compiled program of one leaf."""
-  moved = aot.collectives(compiled.as_text())
-  return compiled.memory_analysis().temp_size_in_bytes, float(sum(one.bytes * one.times for one in moved))
+  sent = aot.collectives(compiled.as_text())
+  return compiled.memory_analysis().temp_size_in_bytes, float(sum(one.bytes * one.times for one in sent))

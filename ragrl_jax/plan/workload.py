@@ -203,9 +203,9 @@ def engine(
   """
   r, prompt, mine = config.rollout, load.length - load.drawn, math.ceil(load.episodes / hosts)
   token = passes * cache / tokens  # bytes that attention to one cached token moves on a chip
-  one = lambda seen: flops.forward(shape, tokens=1, pairs=seen, scored=0)
+  pass_flops = lambda context: flops.forward(shape, tokens=1, pairs=context, scored=0)
   head = flops.forward(shape, tokens=0, pairs=0, scored=1)
-  seen = prompt + load.drawn / 2
+  context = prompt + load.drawn / 2
   fills = math.ceil(load.read / hosts / (PREFILL_ROWS * r.prefill * replicas))
   # An episode's tokens are sampled one after the other, so more lanes than episodes do not reduce the steps. Drafts
   # reduce them, but by how much depends on the text, so no draft is counted as kept.
@@ -213,8 +213,8 @@ def engine(
   return Engine(
     fills,
     math.ceil(steps / r.chunk),
-    one(prompt / 2) * PREFILL_ROWS * r.prefill * replicas,
-    (one(seen) + head) * r.lanes * r.chunk * (r.speculate + 1),
+    pass_flops(prompt / 2) * PREFILL_ROWS * r.prefill * replicas,
+    (pass_flops(context) + head) * r.lanes * r.chunk * (r.speculate + 1),
     weights + PREFILL_ROWS * token * prompt / 2,
-    r.chunk * (weights + math.ceil(min(r.lanes, mine) / replicas) * token * seen),  # an empty lane reads nothing
+    r.chunk * (weights + math.ceil(min(r.lanes, mine) / replicas) * token * context),  # an empty lane reads nothing
   )

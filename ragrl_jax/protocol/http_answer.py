@@ -129,19 +129,19 @@ async def answered(work: Coroutine[Any, Any, None], receive, timeout_s: float) -
   Raises:
     Refused: the time limit has passed, or the work refused the request.
   """
-  here = asyncio.current_task()
-  assert here is not None
-  left = asyncio.create_task(cancel_when_left(receive, here))
+  task = asyncio.current_task()
+  assert task is not None
+  watcher = asyncio.create_task(cancel_when_left(receive, task))
   try:
     async with asyncio.timeout(timeout_s):
       await work
   except TimeoutError:
     raise Refused(504, f"the reply took longer than {timeout_s:g} s: ask for fewer tokens or replies.") from None
   except asyncio.CancelledError:
-    if not left.done():  # the server is shutting down
+    if not watcher.done():  # the server is shutting down
       raise
   finally:
-    left.cancel()
+    watcher.cancel()
 
 
 async def cancel_when_left(receive, work: asyncio.Future) -> None:

@@ -104,12 +104,12 @@ class _Guarded(H11Protocol):
 
   def _look(self):
     """Updates the connection's phase; each phase has its own deadline."""
-    theirs = self.conn.their_state
+    client_state = self.conn.their_state
     if self.transport.is_closing():
       self._enter("closed")
-    elif theirs is h11.SEND_BODY:
+    elif client_state is h11.SEND_BODY:
       self._enter("body")
-    elif theirs is not h11.IDLE:
+    elif client_state is not h11.IDLE:
       self._enter("answer")
     elif self.cycle is not None and not self.conn.trailing_data[0]:
       self._enter("idle")  # uvicorn's own timer limits this phase
@@ -132,12 +132,12 @@ class _Guarded(H11Protocol):
 
   def _watch(self, unread=math.inf):
     """Drops the client if it has not read enough since `unread` bytes waited for it."""
-    left = self.transport.get_write_buffer_size()
+    unread_now = self.transport.get_write_buffer_size()
     self._stop_watching()
-    if left > unread - LEAST:
+    if unread_now > unread - LEAST:
       self.drop()
-    elif left:
-      self._reader = self.loop.call_later(self.guard.read_s, self._watch, left)
+    elif unread_now:
+      self._reader = self.loop.call_later(self.guard.read_s, self._watch, unread_now)
 
   def _stop_watching(self):
     if self._reader is not None:
@@ -206,8 +206,8 @@ def check(scope, *, local: bool, key: str = "") -> None:
     raise Refused(400, "Content-Length and Transfer-Encoding contradict each other: send one of them.", close)
   host = headers.get(b"host", b"").decode("latin-1")
   if local and not is_loopback(_name(host)):
-    named = f"Host {host[:80]!r}: this server answers only as localhost; --host opens it to other names."
-    raise Refused(400, named, close)
+    advice = f"Host {host[:80]!r}: this server answers only as localhost; --host opens it to other names."
+    raise Refused(400, advice, close)
   origin = headers.get(b"origin")
   if origin is not None and origin.decode("latin-1") != f"http://{host}":
     raise Refused(403, "this server refuses requests from pages of other sites.", close)
@@ -245,11 +245,11 @@ def is_loopback(host: str) -> bool:
     return host.lower() == "localhost"
 
 
-def _descriptors(wanted: int) -> int:
-  """Number of connections for which there are file descriptors, at most `wanted`. Raises the soft limit if needed."""
+def _descriptors(count: int) -> int:
+  """Number of connections for which there are file descriptors, at most `count`. Raises the soft limit if needed."""
   spare = 64  # for the index's files and for Python's own
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  if soft < wanted + spare:
-    soft = min(hard, wanted + spare) if hard != resource.RLIM_INFINITY else wanted + spare
+  if soft < count + spare:
+    soft = min(hard, count + spare) if hard != resource.RLIM_INFINITY else count + spare
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-  return max(min(wanted, soft - spare), 1)
+  return max(min(count, soft - spare), 1)

@@ -38,17 +38,17 @@ class Replies:
     version: the version of the weights; None omits it from the reply.
   """
 
-  def __init__(self, asked: Asked, name: str, version: int | None, tokenizer: Tokenizer):
-    self._asked, self._tokenizer = asked, tokenizer
-    self._chat = asked.kind == CHAT
+  def __init__(self, request: Asked, name: str, version: int | None, tokenizer: Tokenizer):
+    self._asked, self._tokenizer = request, tokenizer
+    self._chat = request.kind == CHAT
     self._head = dict(
       id=f"{'chatcmpl' if self._chat else 'cmpl'}-{secrets.token_hex(12)}",
       created=int(time.time()),
       model=name,
       system_fingerprint=None if version is None else f"version-{version}",
     )
-    number = len(asked.prompts) * asked.n
-    self._held = [_Held(asked) for _ in range(number)]
+    number = len(request.prompts) * request.n
+    self._held = [_Held(request) for _ in range(number)]
     self._begun: set[int] = set()
     self._read = [_Read() for _ in range(number)]
     self._tokens = 0
@@ -58,16 +58,16 @@ class Replies:
     self._tokens = sum(len(piece.ids) for piece in pieces)
     choices = []
     for index in range(len(self._held)):
-      own = [piece for piece in pieces if piece.index == index]
-      joined = Piece(
+      reply_pieces = [piece for piece in pieces if piece.index == index]
+      merged = Piece(
         index,
-        "".join(piece.text for piece in own),
-        tuple(i for piece in own for i in piece.ids),
-        tuple(x for piece in own for x in piece.logprobs),
-        own[-1].finish,
-        own[-1].stop,
+        "".join(piece.text for piece in reply_pieces),
+        tuple(i for piece in reply_pieces for i in piece.ids),
+        tuple(x for piece in reply_pieces for x in piece.logprobs),
+        reply_pieces[-1].finish,
+        reply_pieces[-1].stop,
       )
-      choices.append(self._choice(joined))
+      choices.append(self._choice(merged))
     kind = "chat.completion" if self._chat else "text_completion"
     return {**self._head, "object": kind, "choices": choices, **self._prompt_ids(), "usage": self._usage()}
 
@@ -76,19 +76,19 @@ class Replies:
     self._tokens += len(piece.ids)
     if not self._chat:
       return [self._chunk(self._choice(piece))]
-    chunks, held = [], self._held[piece.index]
+    chunks, state = [], self._held[piece.index]
     if piece.index not in self._begun:
       self._begun.add(piece.index)
       first = dict(index=piece.index, delta=dict(role="assistant", content=""), logprobs=None, finish_reason=None)
       chunks.append(self._chunk(first) | self._prompt_ids())
-    text = held.feed(piece.text, last=bool(piece.finish))
+    text = state.feed(piece.text, last=bool(piece.finish))
     choice = dict(index=piece.index, delta=dict(content=text) if text else {}, **self._of_tokens(piece))
     chunks.append(self._chunk(choice | dict(finish_reason=None)))
     if piece.finish:
       delta: dict[str, Any] = {}
-      if held.calls:
-        delta = dict(tool_calls=[dict(index=i) | one for i, one in enumerate(map(_call, held.calls))])
-      ended = dict(index=piece.index, delta=delta, logprobs=None, **_ended(piece, bool(held.calls)))
+      if state.calls:
+        delta = dict(tool_calls=[dict(index=i) | one for i, one in enumerate(map(_call, state.calls))])
+      ended = dict(index=piece.index, delta=delta, logprobs=None, **_ended(piece, bool(state.calls)))
       chunks.append(self._chunk(ended))
     return chunks
 
@@ -109,17 +109,17 @@ class Replies:
 
   def _choice(self, piece: Piece) -> dict[str, Any]:
     """A choice of a complete response, or of a chunk of a text completion."""
-    made: dict[str, Any] = dict(index=piece.index, **self._of_tokens(piece))
+    choice: dict[str, Any] = dict(index=piece.index, **self._of_tokens(piece))
     if not self._chat:
       if self._asked.token_ids:
-        made["prompt_token_ids"] = self._asked.prompts[piece.index // self._asked.n]
-      return made | dict(text=piece.text, **_ended(piece, False))
-    held = self._held[piece.index]
-    text = held.feed(piece.text, last=True)
+        choice["prompt_token_ids"] = self._asked.prompts[piece.index // self._asked.n]
+      return choice | dict(text=piece.text, **_ended(piece, False))
+    state = self._held[piece.index]
+    text = state.feed(piece.text, last=True)
     message: dict[str, Any] = dict(role="assistant", content=text, refusal=None)
-    if held.calls:
-      message |= dict(content=text or None, tool_calls=[*map(_call, held.calls)])
-    return made | dict(message=message, **_ended(piece, bool(held.calls)))
+    if state.calls:
+      message |= dict(content=text or None, tool_calls=[*map(_call, state.calls)])
+    return choice | dict(message=message, **_ended(piece, bool(state.calls)))
 
   def _of_tokens(self, piece: Piece) -> dict[str, Any]:
     """Log-probabilities and token ids, if the client asked for them."""
@@ -161,8 +161,8 @@ class _Held:
     calls: the calls of the reply; [] before its end.
   """
 
-  def __init__(self, asked: Asked):
-    self._tools, self._text, self._given = asked.tools, asked.tools.forced, 0
+  def __init__(self, request: Asked):
+    self._tools, self._text, self._given = request.tools, request.tools.forced, 0
     self.calls: list[ToolCall] = []
 
   def feed(self, text: str, *, last: bool) -> str:
@@ -174,8 +174,8 @@ class _Held:
       before, self.calls = self._tools.calls(self._text)
       return "" if self.calls and self._tools.forced else before[self._given :]
     end = 0 if self._tools.forced else self._tools.begin(self._text)
-    given, self._given = self._text[self._given : end], end
-    return given
+    sendable, self._given = self._text[self._given : end], end
+    return sendable
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -63,11 +63,11 @@ class Tools:
 class ToolReader(Protocol):
   """Reads the tools and the calls of requests, for one chat template (`agents.calls.served`)."""
 
-  def tools(self, said: Mapping[str, Any]) -> Tools:
-    """The tools of a request, whose fields are `said`. Raises Refused if they are not supported."""
+  def tools(self, fields: Mapping[str, Any]) -> Tools:
+    """The tools of a request, whose fields are `fields`. Raises Refused if they are not supported."""
     ...
 
-  def messages(self, said: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+  def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages in the template's form. Raises ValueError if a call's arguments are not a JSON object."""
     ...
 
@@ -152,25 +152,25 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
       another model.
   """
   try:
-    said: Any = json.loads(body)
+    fields: Any = json.loads(body)
   except (ValueError, RecursionError):
     raise Refused(400, "the body must be JSON.") from None
-  if not isinstance(said, dict):
+  if not isinstance(fields, dict):
     raise Refused(400, "the body must be a JSON object.")
-  said = {name: value for name, value in said.items() if value is not None}  # null means the same as missing
-  _check_names(said, kind)
-  if served.name and said.get("model") != served.name:
-    message = f"the model {said.get('model')!r:.80} is not served here: ask for {served.name!r} (GET /v1/models)."
+  fields = {name: value for name, value in fields.items() if value is not None}  # null means the same as missing
+  _check_names(fields, kind)
+  if served.name and fields.get("model") != served.name:
+    message = f"the model {fields.get('model')!r:.80} is not served here: ask for {served.name!r} (GET /v1/models)."
     raise Refused(404, message, param="model", code="model_not_found")
-  field = _Fields(said)
-  tools = _tools(said, served) if kind == CHAT else Tools()
-  chat = _chat(said, served, tools) if kind == CHAT else None
-  prompts = _texts(said, served) if chat is None else (chat.ids,)
+  field = _Fields(fields)
+  tools = _tools(fields, served) if kind == CHAT else Tools()
+  chat = _chat(fields, served, tools) if kind == CHAT else None
+  prompts = _texts(fields, served) if chat is None else (chat.ids,)
   n = field.number("n", 1, least=1, most=served.max_replies, whole=True)
   if n * len(prompts) > served.max_replies:
     message = f"{n} replies to each of {len(prompts)} prompts: at most {served.max_replies} replies per request."
     raise Refused(400, message, param="n")
-  options = said.get("stream_options", {})
+  options = fields.get("stream_options", {})
   if not isinstance(options, dict):
     raise Refused(400, "stream_options must be an object.", param="stream_options")
   return Asked(
@@ -181,41 +181,41 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
       _temperature(field.number("temperature", 1.0, least=0, most=2)),
       max(int(field.number("top_k", 0, least=-1, most=2**31 - 1, whole=True)), 0),  # -1 and 0 both keep all tokens
       field.number("top_p", 1.0, least=0, most=1) or 1e-9,  # 0 keeps only the most likely token
-      _length(said, field, kind, served, max(map(len, prompts))),
+      _length(fields, field, kind, served, max(map(len, prompts))),
     ),
     int(field.number("seed", secrets.randbits(62), least=-(2**63), most=2**63 - 1, whole=True)),
-    _stops(said),
+    _stops(fields),
     field.flag("include_stop_str_in_output"),
     field.flag("stream"),
     bool(options.get("include_usage")),
-    _logprobs(said, field, kind),
+    _logprobs(fields, field, kind),
     field.flag("return_token_ids"),
     tools,
     () if chat is None else chat.messages,
     "" if chat is None else chat.opened,
-    any(name in said for name in ("max_tokens", "max_completion_tokens")),
+    any(name in fields for name in ("max_tokens", "max_completion_tokens")),
   )
 
 
-def _tools(said: Mapping[str, Any], served: Served) -> Tools:
+def _tools(fields: Mapping[str, Any], served: Served) -> Tools:
   if served.tools is not None:
-    return served.tools.tools(said)
-  if said.get("tools") or said.get("tool_choice", "none") not in ("auto", "none"):
+    return served.tools.tools(fields)
+  if fields.get("tools") or fields.get("tool_choice", "none") not in ("auto", "none"):
     message = "this model's chat template has no known format of tool calls: leave out tools and tool_choice."
     raise Refused(400, message, param="tools")
   return Tools()
 
 
-def _temperature(asked: float) -> float:
+def _temperature(value: float) -> float:
   """0, which is greedy, instead of a temperature whose logits would overflow."""
-  return asked if asked >= COLDEST else 0.0
+  return value if value >= COLDEST else 0.0
 
 
 class _Fields:
   """Reads and checks single fields."""
 
-  def __init__(self, said: Mapping[str, Any]):
-    self._said = said
+  def __init__(self, values: Mapping[str, Any]):
+    self._said = values
 
   def number(self, name: str, default: float, *, least: float, most: float, whole: bool = False) -> float:
     """A number from `least` to `most`. Raises Refused if the field has another value."""
@@ -234,26 +234,26 @@ class _Fields:
     return value
 
 
-def _check_names(said: Mapping[str, Any], kind: str) -> None:
-  known = FIELDS | (OF_CHAT if kind == CHAT else {"prompt"}) | set(UNUSED)
-  for name, value in said.items():
+def _check_names(fields: Mapping[str, Any], kind: str) -> None:
+  names = FIELDS | (OF_CHAT if kind == CHAT else {"prompt"}) | set(UNUSED)
+  for name, value in fields.items():
     if name in NEUTRAL and value not in NEUTRAL[name]:
       allowed = json.dumps(NEUTRAL[name][0])
       raise Refused(400, f"{name}={value!r:.80} is not supported: leave it out, or set it to {allowed}.", param=name)
-    if name not in known and name not in NEUTRAL:
+    if name not in names and name not in NEUTRAL:
       raise Refused(400, f"unknown field {name!r:.80}: leave it out.", param=name[:80])
 
 
-def _length(said: Mapping[str, Any], field: _Fields, kind: str, served: Served, prompt: int) -> int:
+def _length(fields: Mapping[str, Any], field: _Fields, kind: str, served: Served, prompt: int) -> int:
   room = _room(prompt, served, "messages" if kind == CHAT else "prompt")
-  name = "max_completion_tokens" if "max_completion_tokens" in said else "max_tokens"
-  if name not in said:
+  name = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+  if name not in fields:
     return min(room, served.max_tokens, COMPLETION_TOKENS if kind == TEXT else room)
-  asked = int(field.number(name, 0, least=1, most=served.max_tokens, whole=True))
-  if asked > room:
-    message = f"{name}={asked}: at most {room}, since the prompt has {prompt} of {served.context} tokens."
+  limit = int(field.number(name, 0, least=1, most=served.max_tokens, whole=True))
+  if limit > room:
+    message = f"{name}={limit}: at most {room}, since the prompt has {prompt} of {served.context} tokens."
     raise Refused(400, message, param=name, code="context_length_exceeded")
-  return asked
+  return limit
 
 
 def _room(prompt: int, served: Served, param: str) -> int:
@@ -264,8 +264,8 @@ def _room(prompt: int, served: Served, param: str) -> int:
   return served.context - prompt
 
 
-def _stops(said: Mapping[str, Any]) -> tuple[str, ...]:
-  stops = said.get("stop", [])
+def _stops(fields: Mapping[str, Any]) -> tuple[str, ...]:
+  stops = fields.get("stop", [])
   stops = [stops] if isinstance(stops, str) else stops
   fine = isinstance(stops, list) and all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP for stop in stops)
   if not fine or len(stops) > MAX_STOPS:
@@ -278,10 +278,10 @@ def _stops(said: Mapping[str, Any]) -> tuple[str, ...]:
   return tuple(stops)
 
 
-def _logprobs(said: Mapping[str, Any], field: _Fields, kind: str) -> bool:
+def _logprobs(fields: Mapping[str, Any], field: _Fields, kind: str) -> bool:
   if kind == CHAT:
     return field.flag("logprobs")
-  if "logprobs" not in said:
+  if "logprobs" not in fields:
     return False
   field.number("logprobs", 0, least=0, most=1, whole=True)
   return True
@@ -290,16 +290,16 @@ def _logprobs(said: Mapping[str, Any], field: _Fields, kind: str) -> bool:
 # ---- prompts ---------------------------------------------------------------------------------------------------------
 
 
-def _texts(said: Mapping[str, Any], served: Served) -> tuple[tuple[int, ...], ...]:
+def _texts(fields: Mapping[str, Any], served: Served) -> tuple[tuple[int, ...], ...]:
   """The prompts of a text completion: a string, token ids, or a list of either."""
-  prompt = said.get("prompt")
-  one = isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(type(i) is int for i in prompt))
-  given = [prompt] if one else prompt
-  if not isinstance(given, list) or not given:
+  prompt = fields.get("prompt")
+  is_single = isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(type(i) is int for i in prompt))
+  prompts = [prompt] if is_single else prompt
+  if not isinstance(prompts, list) or not prompts:
     raise Refused(400, "prompt must be a text, a list of token ids, or a list of either.", param="prompt")
-  if len(given) > served.max_replies:
-    raise Refused(400, f"{len(given)} prompts: at most {served.max_replies} per request.", param="prompt")
-  return tuple(_ids(value, served) for value in given)
+  if len(prompts) > served.max_replies:
+    raise Refused(400, f"{len(prompts)} prompts: at most {served.max_replies} per request.", param="prompt")
+  return tuple(_ids(value, served) for value in prompts)
 
 
 def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
@@ -355,45 +355,45 @@ class _Chat:
   opened: str
 
 
-def _chat(said: Mapping[str, Any], served: Served, tools: Tools) -> _Chat:
+def _chat(fields: Mapping[str, Any], served: Served, tools: Tools) -> _Chat:
   """The prompt of a chat, rendered by the model's chat template."""
-  messages = said.get("messages")
+  messages = fields.get("messages")
   if not isinstance(messages, list) or not messages:
     raise Refused(400, "messages must be a list of at least one message.", param="messages")
   read = [_message(one, number) for number, one in enumerate(messages)]
-  opened = tools.forced
-  if said.get("continue_final_message"):
-    if read[-1]["role"] != "assistant" or read[-1].get("tool_calls") or opened:
+  open_text = tools.forced
+  if fields.get("continue_final_message"):
+    if read[-1]["role"] != "assistant" or read[-1].get("tool_calls") or open_text:
       message = "continue_final_message: the last message must be the assistant's, with text only and no forced call."
       raise Refused(400, message, param="continue_final_message")
-    opened = read.pop()["content"]
-  elif not said.get("add_generation_prompt", True):
+    open_text = read.pop()["content"]
+  elif not fields.get("add_generation_prompt", True):
     message = "add_generation_prompt=false needs continue_final_message=true, since a reply is the assistant's turn."
     raise Refused(400, message, param="add_generation_prompt")
   try:
-    _check_fits("".join([*map(_texts_of, read), _texts_of(dict(tools=tools.shown)), opened]), served, "messages")
+    _check_fits("".join([*map(_texts_of, read), _texts_of(dict(tools=tools.shown)), open_text]), served, "messages")
     if served.tools is None and any(one.get("tool_calls") for one in read):
       raise ValueError("this model's chat template has no known format of tool calls: leave out tool_calls.")
-    told: list[Any] = read if served.tools is None else served.tools.messages(read)
+    rendered: list[Any] = read if served.tools is None else served.tools.messages(read)
     render: Any = served.tokenizer.render
-    ids = render(told, list(tools.shown)) if tools.shown else render(told)
+    ids = render(rendered, list(tools.shown)) if tools.shown else render(rendered)
   except (ValueError, RecursionError) as error:  # refused by the template, or nested too deeply
     raise Refused(400, " ".join(str(error).split()), param="messages") from None
-  ids = [*ids, *served.tokenizer.encode(opened)]
+  ids = [*ids, *served.tokenizer.encode(open_text)]
   if not ids:
     raise Refused(400, "the messages give an empty prompt: it must have at least one token.", param="messages")
-  return _Chat(tuple(ids), tuple(told), opened)
+  return _Chat(tuple(ids), tuple(rendered), open_text)
 
 
-def _message(said: Any, number: int) -> dict[str, Any]:
+def _message(message: Any, number: int) -> dict[str, Any]:
   where = f"messages[{number}]"
-  if not isinstance(said, dict) or said.get("role") not in ROLES:
+  if not isinstance(message, dict) or message.get("role") not in ROLES:
     raise Refused(400, f"{where} must have a role: one of {', '.join(ROLES)}.", param=where)
-  result = {name: said[name] for name in ("name", "tool_call_id") if isinstance(said.get(name), str)}
-  result["role"] = "system" if said["role"] == "developer" else said["role"]
-  result["content"] = _content(said.get("content"), where)
-  if calls := said.get("tool_calls"):
-    if said["role"] != "assistant" or not isinstance(calls, list):
+  result = {name: message[name] for name in ("name", "tool_call_id") if isinstance(message.get(name), str)}
+  result["role"] = "system" if message["role"] == "developer" else message["role"]
+  result["content"] = _content(message.get("content"), where)
+  if calls := message.get("tool_calls"):
+    if message["role"] != "assistant" or not isinstance(calls, list):
       raise Refused(400, f"{where}.tool_calls must be a list in an assistant message.", param=f"{where}.tool_calls")
     result["tool_calls"] = calls
   return result

@@ -76,9 +76,9 @@ def load_index(
     if encoder is not None or options is not None:
       raise ValueError(f"{where}: encoder and options belong to one index, not to a file that joins several.")
 
-    def part(name, **given):  # only servers, and files that may name some, get the arguments for servers
+    def part(name, **settings):  # only servers, and files that may name some, get the arguments for servers
       takes = is_served(name) or os.fspath(name).endswith(".json")
-      return load_index(name, **given, **(remote if takes else {}))
+      return load_index(name, **settings, **(remote if takes else {}))
 
     settings = dict(search=search, device_dtype=device_dtype, threads=threads, dispatch=dispatch)
     return fusion.load(where, part, **settings, verify_bytes=verify_bytes)
@@ -118,7 +118,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
   options = card["options"] if options is None else options
   if card.get("made", made_of(card)) != made_of(card):
     raise ValueError(f"{folder}: {INDEX} was changed since the index was built (its settings): build it again.")
-  made = encoders.reload(card, folder, encoder)
+  model = encoders.reload(card, folder, encoder)
   description = dict(
     kind="dense",
     encoder=card["encoder"]["settings"],
@@ -144,7 +144,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
       folder / "index.faiss", vectors, options=options, oversample=card["oversample"], threads=threads
     )
   return dense.DenseRetriever(
-    corpus, made, index, description=description, model=encoders.find_name(card), dispatch=dispatch
+    corpus, model, index, description=description, model=encoders.find_name(card), dispatch=dispatch
   )
 
 

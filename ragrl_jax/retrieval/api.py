@@ -80,21 +80,21 @@ def check_queries(queries: Sequence[str], k: int) -> list[str]:
 def answer_each(queries: Sequence[str], k: int, search: Callable[[list[str], int], Answers]) -> Answers:
   """Checks the arguments. Answers blank queries with empty lists, and all other queries by one call of `search`."""
   queries = check_queries(queries, k)
-  asked = [i for i, query in enumerate(queries) if query.strip()]
+  positions = [i for i, query in enumerate(queries) if query.strip()]
   answers: Answers = [[] for _ in queries]
-  if asked:
-    for i, found in zip(asked, search([queries[i] for i in asked], int(k)), strict=True):
-      answers[i] = found
+  if positions:
+    for i, passages in zip(positions, search([queries[i] for i in positions], int(k)), strict=True):
+      answers[i] = passages
   return answers
 
 
-def placeless(described: Any) -> Any:
+def placeless(description: Any) -> Any:
   """A retriever's description without paths. A server that describes its retriever is known by that, not by address."""
-  if isinstance(described, list | tuple):
-    return [placeless(one) for one in described]
-  if not isinstance(described, Mapping):
-    return described
-  server = described.get("server")
+  if isinstance(description, list | tuple):
+    return [placeless(one) for one in description]
+  if not isinstance(description, Mapping):
+    return description
+  server = description.get("server")
   if isinstance(server, Mapping) and server.get("retriever"):
     return placeless(server["retriever"])
-  return {name: placeless(value) for name, value in described.items() if name not in ("index", "path")}
+  return {name: placeless(value) for name, value in description.items() if name not in ("index", "path")}

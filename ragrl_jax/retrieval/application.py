@@ -221,7 +221,7 @@ class Metrics:
 
   def _look(self) -> None:
     """Records the process's memory and processor time."""
-    self._looked, used = time.monotonic(), sum(self._process.cpu_times()[:2])
+    self._looked, cpu_s = time.monotonic(), sum(self._process.cpu_times()[:2])
     self._memory.set(self._process.memory_info().rss)
-    self._cpu.inc(used - self._used)
-    self._used = used
+    self._cpu.inc(cpu_s - self._used)
+    self._used = cpu_s

@@ -120,9 +120,9 @@ class Batcher:
     while True:
       parts = self._batches.get()
       begun = time.perf_counter()
-      found = self._found(parts)
+      results = self._found(parts)
       try:
-        loop.call_soon_threadsafe(self._done, parts, found, time.perf_counter() - begun)
+        loop.call_soon_threadsafe(self._done, parts, results, time.perf_counter() - begun)
       except RuntimeError:  # the loop is closed because the server has ended
         return
 
@@ -138,7 +138,7 @@ class Batcher:
     except Exception as error:  # noqa: BLE001  (raised again by the requests' futures)
       if isinstance(error, StopIteration):  # a bug in the retriever; a future takes no StopIteration
         error = RuntimeError("the retriever raised StopIteration")
-      return [error] if len(parts) == 1 else [found for part in parts for found in self._found([part])]
+      return [error] if len(parts) == 1 else [part_results for part in parts for part_results in self._found([part])]
 
   def _done(self, parts: list[_Part], found: list[list[Any] | Exception], seconds: float) -> None:
     self._idle += 1

@@ -85,16 +85,16 @@ class Words:
 
   def __call__(self, text: str) -> list[str]:
     if text.isascii():
-      found = [word for word in _ASCII.findall(text.lower()) if len(word) >= self._least]
+      words = [word for word in _ASCII.findall(text.lower()) if len(word) >= self._least]
     else:
-      found = list(self._of_any_script(text))
+      words = list(self._of_any_script(text))
     if self._drop:
-      found = [word for word in found if word not in self._drop]
+      words = [word for word in words if word not in self._drop]
     if self.settings["stemmer"]:
       if not hasattr(self._local, "stemmer"):
         self._local.stemmer = Stemmer.Stemmer(self.settings["stemmer"])
-      found = self._local.stemmer.stemWords(found)
-    return found if text.isascii() else [word.translate(_SAME) for word in found]
+      words = self._local.stemmer.stemWords(words)
+    return words if text.isascii() else [word.translate(_SAME) for word in words]
 
   def _of_any_script(self, text: str) -> Iterator[str]:
     plain = _LEFT_OUT.sub("", forms.composed(text).lower())
@@ -110,10 +110,10 @@ class Words:
       yield from (sign for sign in signs if len(signs) == 1 or tokens.pattern("[CJK]").match(sign))
 
 
-def say_wordless(what: str, found: int, total: int, example: str) -> None:
+def say_wordless(what: str, count: int, total: int, example: str) -> None:
   """Logs how many passages or queries have no words: searches by words do not find them, or find nothing."""
-  if found:
-    logging.warning("%d of %d %s have no words to search by, such as %.80r.", found, total, what, example)
+  if count:
+    logging.warning("%d of %d %s have no words to search by, such as %.80r.", count, total, what, example)
 
 
 def title_and_text(passage: Passage) -> str:
@@ -280,11 +280,11 @@ def _columns(index: bm25s.BM25, *, rows: int | None) -> int:
 
 def _keep(scores: dict[str, Any], rows: range) -> None:
   """Drops the scores of all other rows from bm25s's compressed columns (a column is a word, `indices` are rows)."""
-  kept = (scores["indices"] >= rows.start) & (scores["indices"] < rows.stop)
-  before = np.concatenate([[0], np.cumsum(kept)])  # before[i]: number of kept scores among the first i
+  mask = (scores["indices"] >= rows.start) & (scores["indices"] < rows.stop)
+  before = np.concatenate([[0], np.cumsum(mask)])  # before[i]: number of kept scores among the first i
   scores.update(
-    data=scores["data"][kept],
-    indices=scores["indices"][kept] - rows.start,
+    data=scores["data"][mask],
+    indices=scores["indices"][mask] - rows.start,
     indptr=before[scores["indptr"]].astype(scores["indptr"].dtype),
     num_docs=len(rows),
   )

@@ -92,11 +92,11 @@ def build_index(
     chunks = OF_DOCUMENTS
   request = out / REQUEST
   before = json.loads(request.read_text(encoding="utf-8")) if request.is_file() and not overwrite else {}
-  chosen = encoders.describe(encoder, encoder_options, before.get("encoder"))
+  described = encoders.describe(encoder, encoder_options, before.get("encoder"))
   request = dict(
     format=FORMAT,
     corpus=_source(corpus),
-    encoder=chosen,
+    encoder=described,
     factory=factory,
     options=options,
     oversample=oversample,
@@ -108,36 +108,36 @@ def build_index(
     number, of = shard
     if not 1 <= number <= of:
       raise ValueError(f"shard={number}/{of}: it must be one of 1/{of} to {of}/{of}.")
-    whole = json.dumps([request["corpus"]["sha256"], request.get("chunks")])
-    request["shard"] = dict(number=number, of=of, corpus=hashlib.sha256(whole.encode()).hexdigest())
+    passage_source = json.dumps([request["corpus"]["sha256"], request.get("chunks")])
+    request["shard"] = dict(number=number, of=of, corpus=hashlib.sha256(passage_source.encode()).hexdigest())
   if _finished(out, request, overwrite=overwrite):
     return out
   out.mkdir(parents=True, exist_ok=True)
   write_json(out / REQUEST, request)
-  whole = Whole(corpus, chunks)
-  rows = _part(whole, shard)
+  passage_source = Whole(corpus, chunks)
+  rows = _part(passage_source, shard)
   path = corpus if isinstance(corpus, str | os.PathLike) and chunks is None else None
-  passages = _stored(whole, out, rows, path, progress=progress)
-  whole.tell_skipped()
+  passages = _stored(passage_source, out, rows, path, progress=progress)
+  passage_source.tell_skipped()
   if rows is None:  # all passages are stored, so they need not be read and cut again
-    whole = passages
+    passage_source = passages
   card = dict(request, corpus=dict(request["corpus"], rows=len(passages), checksum=passages.checksum))
-  if chosen["kind"] == "bm25":
-    card["bm25"] = bm25.build(whole, out / "bm25", rows=rows, progress=progress, **chosen["options"])
+  if described["kind"] == "bm25":
+    card["bm25"] = bm25.build(passage_source, out / "bm25", rows=rows, progress=progress, **described["options"])
   else:
-    made = encoders.fit(encoder, chosen, whole, out)
-    faiss_index.set_options(faiss_index.make(factory, made.dim), options)  # a typo fails before hours of encoding
+    model = encoders.fit(encoder, described, passage_source, out)
+    faiss_index.set_options(faiss_index.make(factory, model.dim), options)  # a typo fails before hours of encoding
     max_norm = dense.encode_corpus(
-      passages, made, out, dtype=dtype, shard_rows=shard_rows, note_s=note_s, batch=batch, progress=progress
+      passages, model, out, dtype=dtype, shard_rows=shard_rows, note_s=note_s, batch=batch, progress=progress
     )
     if factory != "Flat" and not (out / "index.faiss").is_file():
-      stored = dense.open_vectors(out, rows=len(passages), dim=made.dim)
+      stored = dense.open_vectors(out, rows=len(passages), dim=model.dim)
       faiss_index.build(
         stored, out / "index.faiss", factory=factory, options=options, threads=threads, progress=progress
       )
-    card.update(encoder=dict(chosen, settings=dict(made.settings)), dim=made.dim, max_norm=max_norm)
+    card.update(encoder=dict(described, settings=dict(model.settings)), dim=model.dim, max_norm=max_norm)
     card["made"] = made_of(card)
-  if chosen["kind"] == "model":
+  if described["kind"] == "model":
     stored_paths.note(out)
   write_json(out / INDEX, dict(card, files=cards.digest_files(out)))
   return out
@@ -186,12 +186,12 @@ class Whole(Collection[Passage]):
     return any(passage == own for own in self)
 
 
-def _part(whole: Collection[Passage], shard: tuple[int, int] | None) -> range | None:
+def _part(passages: Collection[Passage], shard: tuple[int, int] | None) -> range | None:
   """The rows of the corpus's part; None for all."""
   if shard is None:
     return None
   number, of = shard
-  total = len(whole)
+  total = len(passages)
   if total < of:
     raise ValueError(f"shard={number}/{of}: the corpus has only {total} passages: make fewer parts.")
   return range(total * (number - 1) // of, total * number // of)
@@ -232,8 +232,8 @@ def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) ->
   if not (out / REQUEST).is_file():
     raise ValueError(f"{out}: the folder has files that `ragrl index` did not write: choose another folder.")
   before, finished = json.loads((out / REQUEST).read_text(encoding="utf-8")), (out / INDEX).is_file()
-  asked = json.loads(json.dumps(request))
-  differs = {name for name in asked.keys() | before.keys() if before.get(name) != asked.get(name)}
+  wanted = json.loads(json.dumps(request))
+  differs = {name for name in wanted.keys() | before.keys() if before.get(name) != wanted.get(name)}
   if not differs:
     return finished
   same_vectors = differs <= {"factory", "options", "oversample"}

@@ -59,9 +59,9 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]], *, verif
   if sum(stored["bytes"] for stored in files.values()) > verify_bytes:
     return
   for name, stored in files.items():
-    if (found := sums.digest(folder / name)) != stored["sha256"]:
+    if (digest := sums.digest(folder / name)) != stored["sha256"]:
       raise ValueError(
-        f"{folder / name}: changed since the index was built (SHA-256 {found[:12]}, not "
+        f"{folder / name}: changed since the index was built (SHA-256 {digest[:12]}, not "
         f"{stored['sha256'][:12]}): {AGAIN}."
       )
 

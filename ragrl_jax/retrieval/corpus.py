@@ -167,14 +167,14 @@ def read_passages(path: str | os.PathLike, skipped: Skipped | None = None) -> It
     ValueError: a row is not a passage, a file of rows is truncated or damaged, or no document can be read; the message
       names file and line.
   """
-  counted, some = Skipped() if skipped is None else skipped, False
-  for _, passage in _placed(path, counted):
-    some = True
+  skips, any_passage = Skipped() if skipped is None else skipped, False
+  for _, passage in _placed(path, skips):
+    any_passage = True
     yield passage
-  if not some and str(counted):
-    raise ValueError(f"{path}: the corpus has no passages; left out: {counted}.")
+  if not any_passage and str(skips):
+    raise ValueError(f"{path}: the corpus has no passages; left out: {skips}.")
   if skipped is None:
-    counted.tell(path)
+    skips.tell(path)
 
 
 def _placed(path: str | os.PathLike, skipped: Skipped) -> Iterator[tuple[str, Passage]]:
@@ -205,15 +205,15 @@ def identity(path: str | os.PathLike) -> dict[str, str]:
   """
   files = _files(path, Skipped())
   digests = [f"{sums.digest(file)}{f'  {name}' if name else ''}" for file, name in files]
-  alone = len(files) == 1
-  together = digests[0] if alone and not files[0][1] else hashlib.sha256("\n".join(digests).encode()).hexdigest()
-  return dict(name=files[0][0].name if alone else pathlib.Path(path).name, sha256=together)
+  single = len(files) == 1
+  together = digests[0] if single and not files[0][1] else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+  return dict(name=files[0][0].name if single else pathlib.Path(path).name, sha256=together)
 
 
 def places(path: str | os.PathLike, rows: Iterable[int]) -> list[str]:
   """The places "file:line" of the passages with these numbers (from 0)."""
-  wanted = set(rows)
-  return [where for number, (where, _) in enumerate(_placed(path, Skipped())) if number in wanted]
+  numbers = set(rows)
+  return [where for number, (where, _) in enumerate(_placed(path, Skipped())) if number in numbers]
 
 
 def _passage(row: dict[str, Any], where: str) -> Passage:
@@ -300,8 +300,8 @@ class Corpus:
         rows = np.argsort(hashes, kind="stable").astype(np.uint32 if len(hashes) < 1 << 32 else np.int64)
         self._by_id = hashes[rows], rows
     hashes, rows = self._by_id
-    wanted = np.uint64(_hash(name))
-    for place in range(*(int(np.searchsorted(hashes, wanted, side)) for side in ("left", "right"))):
+    digest = np.uint64(_hash(name))
+    for place in range(*(int(np.searchsorted(hashes, digest, side)) for side in ("left", "right"))):
       if self[int(rows[place])].id == name:
         return int(rows[place])
     return None
@@ -340,10 +340,10 @@ def store(
   raw_offsets.unlink()
   np.save(path / HASHES, np.asarray(ids))
   write_json(path / CARD, dict(rows=count, checksum=digest.hexdigest()))
-  stored = Corpus(path)
+  corpus = Corpus(path)
   if unique:
-    _refuse_twins(stored, np.asarray(ids))
-  return stored
+    _refuse_twins(corpus, np.asarray(ids))
+  return corpus
 
 
 def _hash(name: str) -> int:

@@ -47,9 +47,9 @@ class Milvus:
 
   def exists(self) -> bool:
     """Whether the server has the collection, which is loaded then."""
-    if known := self._call(self._client.has_collection, self._name):
+    if exists := self._call(self._client.has_collection, self._name):
       self._call(self._client.load_collection, self._name)
-    return known
+    return exists
 
   def names(self) -> list[str]:
     """All collections."""
@@ -61,15 +61,15 @@ class Milvus:
     Fields that the schema does not declare are found in one passage.
     """
     kinds, schema = self._pymilvus.DataType, self._described()
-    some = self._call(self._client.query, self._name, filter="", limit=1, output_fields=["*"])
+    rows = self._call(self._client.query, self._name, filter="", limit=1, output_fields=["*"])
     declared = {field["name"]: field for field in schema["fields"]}
-    texts = {field for field, how in declared.items() if how["type"] == kinds.VARCHAR}
-    texts |= {field for row in some for field, value in row.items() if isinstance(value, str)}
-    primary = [field for field, how in declared.items() if how.get("is_primary")]
+    texts = {field for field, definition in declared.items() if definition["type"] == kinds.VARCHAR}
+    texts |= {field for row in rows for field, value in row.items() if isinstance(value, str)}
+    primary = [field for field, definition in declared.items() if definition.get("is_primary")]
     name = databases.pick(self.shown, "id", options, {*declared, *texts}, primary)
     dim = 0
     if encoded:
-      vectors = [field for field, how in declared.items() if how["type"] == kinds.FLOAT_VECTOR]
+      vectors = [field for field, definition in declared.items() if definition["type"] == kinds.FLOAT_VECTOR]
       vector = databases.pick(self.shown, "vector", options, vectors, ("vector", "embedding"))
       dim = int(declared[vector]["params"]["dim"])
     else:
@@ -107,9 +107,9 @@ class Milvus:
 
   def search(self, fields: databases.Fields, queries: list[Any], k: int, timeout_s: float) -> api.Answers:
     """The answers to texts (`fields.dim` is 0) or vectors."""
-    asked = queries if not fields.dim else [row.tolist() for row in queries]
+    inputs = queries if not fields.dim else [row.tolist() for row in queries]
     how = dict(anns_field=fields.vector, limit=k, output_fields=_read(fields), search_params=dict(params=self._params))
-    found = self._call(self._client.search, self._name, asked, **how, timeout=timeout_s)
+    found = self._call(self._client.search, self._name, inputs, **how, timeout=timeout_s)
     sign = float if fields.dim else abs  # Milvus Lite gives BM25's scores a minus, servers do not
     return [[_passage(fields, hit["entity"], sign(hit["distance"])) for hit in hits] for hits in found]
 
@@ -216,21 +216,21 @@ class OpenSearch:
     """See `Milvus`: the index's id, its passages, and the sum of the numbers of their last writes."""
     (settings,) = self._call(self._indices.get_settings).values()
     last = dict(sum=dict(field="_seq_no"))
-    said = self._call(self._client.search, body=dict(size=0, track_total_hits=True, aggs=dict(writes=last)))
-    writes = said["aggregations"]["writes"]["value"]
-    return f"{settings['settings']['index']['uuid']} {said['hits']['total']['value']} {writes:.0f}"
+    reply = self._call(self._client.search, body=dict(size=0, track_total_hits=True, aggs=dict(writes=last)))
+    writes = reply["aggregations"]["writes"]["value"]
+    return f"{settings['settings']['index']['uuid']} {reply['hits']['total']['value']} {writes:.0f}"
 
   def search(self, fields: databases.Fields, queries: list[Any], k: int, timeout_s: float) -> api.Answers:
     """See `Milvus`."""
     shared = dict(size=k, fields=_read(fields), _source=False)
     body = [part for query in queries for part in ({}, dict(_query(fields, query, k), **shared))]
-    said = self._call(self._client.msearch, body=body, params=dict(request_timeout=timeout_s))
-    for one in said["responses"]:
+    reply = self._call(self._client.msearch, body=body, params=dict(request_timeout=timeout_s))
+    for one in reply["responses"]:
       if "error" in one:
         raise outage.Failed.of_status(one.get("status", 400), f"{one['error']}"[:500])
       if one.get("timed_out") or one.get("_shards", {}).get("failed"):
         raise outage.Failed("a part of the index did not answer")
-    return [[_hit(fields, hit) for hit in one["hits"]["hits"]] for one in said["responses"]]
+    return [[_hit(fields, hit) for hit in one["hits"]["hits"]] for one in reply["responses"]]
 
   def create(self, card: Mapping[str, Any]) -> None:
     """See `Milvus`."""
@@ -248,12 +248,12 @@ class OpenSearch:
   def insert(self, passages: Sequence[Passage], vectors: np.ndarray | None) -> None:
     """See `Milvus`."""
     body: list[dict[str, Any]] = []
-    for number, one in enumerate(passages):
+    for number, passage in enumerate(passages):
       vector = {} if vectors is None else dict(vector=vectors[number].tolist())
-      body += [dict(index=dict(_id=one.id)), dict(title=one.title, text=one.text, **vector)]
-    said = self._call(self._client.bulk, body=body, params=dict(refresh="true"))
-    if said["errors"]:
-      bad = next(item["index"] for item in said["items"] if "error" in item["index"])
+      body += [dict(index=dict(_id=passage.id)), dict(title=passage.title, text=passage.text, **vector)]
+    reply = self._call(self._client.bulk, body=body, params=dict(refresh="true"))
+    if reply["errors"]:
+      bad = next(item["index"] for item in reply["items"] if "error" in item["index"])
       raise outage.Failed(f"it refuses the passage {bad['_id']!r}: {bad['error']}")
 
   def drop(self) -> None:
@@ -307,6 +307,6 @@ def _passage(fields: databases.Fields, row: Mapping[str, Any], score: float | No
 
 
 def _flat(properties: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-  for name, how in properties.items():
-    yield f"{within}{name}", how
-    yield from _flat(how.get("properties", {}), f"{within}{name}.")
+  for name, definition in properties.items():
+    yield f"{within}{name}", definition
+    yield from _flat(definition.get("properties", {}), f"{within}{name}.")

@@ -90,8 +90,8 @@ class Fields:
 class DatabaseRetriever(dense.Embeds):
   """Searches a database; see `api.Retriever`. Deadlines, retries and outages are as in `remote.RemoteRetriever`."""
 
-  def __init__(self, database: Any, fields: Fields, description: Mapping[str, Any], *, calls: outage.Calls, **given):
-    super().__init__(**given)
+  def __init__(self, database: Any, fields: Fields, description: Mapping[str, Any], *, calls: outage.Calls, **settings):
+    super().__init__(**settings)
     self._database, self._fields, self._description, self._calls = database, fields, dict(description), calls
 
   def describe(self) -> dict[str, Any]:
@@ -107,15 +107,15 @@ class DatabaseRetriever(dense.Embeds):
     return api.answer_each(queries, k, self._search)
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
-    asked: dict[str, Any] = {text: text for text in texts}
+    inputs: dict[str, Any] = {text: text for text in texts}
     if self.encoder is not None:  # a zero vector, of a query without known words, finds nothing
-      asked = {text: row for text, row in zip(texts, self._vectors(texts, "query")) if row.any()}
+      inputs = {text: row for text, row in zip(texts, self._vectors(texts, "query")) if row.any()}
 
-    def call(some: list[str], deadline: float) -> api.Answers:
+    def call(batch: list[str], deadline: float) -> api.Answers:
       left_s = max(deadline - time.monotonic(), 0.01)
-      return self._database.search(self._fields, [asked[text] for text in some], k, left_s)
+      return self._database.search(self._fields, [inputs[text] for text in batch], k, left_s)
 
-    answers = dict(zip(asked, self._calls.in_batches(list(asked), call), strict=True))
+    answers = dict(zip(inputs, self._calls.in_batches(list(inputs), call), strict=True))
     return [answers.get(text, []) for text in texts]
 
 
@@ -149,9 +149,9 @@ def open_database(
     if not address.name or not database.exists():
       raise ValueError(f"{database.shown}: no such collection. There are: {', '.join(database.names()) or 'none'}.")
     card, rows = database.card(), database.rows()
-    if rows < (wanted := card.get("corpus", {}).get("rows", 0)):
+    if rows < (expected := card.get("corpus", {}).get("rows", 0)):
       raise ValueError(
-        f"{database.shown}: {rows} of {wanted} passages: run the same `ragrl index` command to continue."
+        f"{database.shown}: {rows} of {expected} passages: run the same `ragrl index` command to continue."
       )
     encoder = encoder or address.options.get("encoder")
     if "dim" in card:
@@ -162,10 +162,10 @@ def open_database(
     if encoder is not None:
       _check_vectors(database.shown, fields, encoder)
     contents = database.contents(fields)
-  named = dict(id=fields.id, title=fields.title, text=fields.text, vector=fields.vector)
-  if not card and named.keys() - address.options.keys():
-    logging.warning("%s: its fields are %s. Name others after '?', as in ?text=NAME.", database.shown, named)
-  description: dict[str, Any] = dict(kind=address.scheme, path=database.shown, fields=list(named.values()))
+  names = dict(id=fields.id, title=fields.title, text=fields.text, vector=fields.vector)
+  if not card and names.keys() - address.options.keys():
+    logging.warning("%s: its fields are %s. Name others after '?', as in ?text=NAME.", database.shown, names)
+  description: dict[str, Any] = dict(kind=address.scheme, path=database.shown, fields=list(names.values()))
   description |= dict(metric=fields.metric, type=fields.type, rows=rows, checksum=contents)
   if encoder is not None:
     description["encoder"] = dict(encoder.settings)
@@ -202,21 +202,21 @@ def fill(
   address = Address.parse(where)
   if not address.name:
     raise ValueError(f"{address.shown}: name the collection too: {address.shown}/NAME.")
-  chosen = encoders.describe(encoder, encoder_options)
-  if chosen["kind"] == "hashing" or (chosen["kind"] == "bm25" and chosen["options"]):
-    raise ValueError(f"encoder={encoder!r} {chosen['options']}: in a database use bm25 without options, or a model.")
+  described = encoders.describe(encoder, encoder_options)
+  if described["kind"] == "hashing" or (described["kind"] == "bm25" and described["options"]):
+    raise ValueError(f"encoder={encoder!r} {described['options']}: in a database use bm25 without options, or a model.")
   if address.local:
     pathlib.Path(address.place).parent.mkdir(parents=True, exist_ok=True)
   database = _connect(address, key, 60.0)
   with tempfile.TemporaryDirectory() as folder, _failing(database.shown):
     if chunks is None and isinstance(passages, str | os.PathLike) and corpus.of_documents(passages):
       chunks = documents.OF_DOCUMENTS
-    stored = corpus.store(build.Whole(passages, chunks), folder, unique=True, progress=progress)
-    card: dict[str, Any] = dict(encoder=chosen, corpus=dict(rows=len(stored), checksum=stored.checksum))
-    made = None
-    if chosen["kind"] != "bm25":
-      made = encoders.fit(encoder, chosen, stored, pathlib.Path(folder))
-      card |= dict(encoder=dict(chosen, settings=dict(made.settings)), dim=made.dim)
+    corpus_rows = corpus.store(build.Whole(passages, chunks), folder, unique=True, progress=progress)
+    card: dict[str, Any] = dict(encoder=described, corpus=dict(rows=len(corpus_rows), checksum=corpus_rows.checksum))
+    model = None
+    if described["kind"] != "bm25":
+      model = encoders.fit(encoder, described, corpus_rows, pathlib.Path(folder))
+      card |= dict(encoder=dict(described, settings=dict(model.settings)), dim=model.dim)
     if database.exists():
       if overwrite:
         database.drop()
@@ -226,13 +226,13 @@ def fill(
         )
     if not database.exists():
       database.create(card)
-    rows = range(database.rows(), len(stored))
-    with tqdm(total=len(stored), initial=rows.start, desc="fill", unit=" passages", disable=not progress) as bar:
+    rows = range(database.rows(), len(corpus_rows))
+    with tqdm(total=len(corpus_rows), initial=rows.start, desc="fill", unit=" passages", disable=not progress) as bar:
       for start in rows[::batch]:
-        some = range(start, min(start + batch, rows.stop))
-        vectors = None if made is None else dense.encode_rows(made, stored, some, "float32")
-        database.insert([stored[row] for row in some], vectors)
-        bar.update(len(some))
+        batch_rows = range(start, min(start + batch, rows.stop))
+        vectors = None if model is None else dense.encode_rows(model, corpus_rows, batch_rows, "float32")
+        database.insert([corpus_rows[row] for row in batch_rows], vectors)
+        bar.update(len(batch_rows))
 
 
 def pick(where: str, what: str, options: Mapping[str, str], names: Collection[str], usual: Sequence[str] = ()) -> str:
@@ -241,27 +241,27 @@ def pick(where: str, what: str, options: Mapping[str, str], names: Collection[st
   Raises:
     ValueError: there is no such field, or none is known and the text or the vector must be.
   """
-  known = ", ".join(sorted(names))
+  listed = ", ".join(sorted(names))
   if (given := options.get(what, "")) and given not in names:
-    raise ValueError(f"{where}: no field {given!r} for {what}=…: it has {known}.")
+    raise ValueError(f"{where}: no field {given!r} for {what}=…: it has {listed}.")
   result = given or next((name for name in usual if name in names), "")
   if result or what == "title":
     return result
   if not names:
     raise ValueError(f"{where}: it has no field that can be its {what}.")
   if len(names) != 1:
-    raise ValueError(f"{where}: name the field of {what}: add {what}=NAME, one of {known}.")
+    raise ValueError(f"{where}: name the field of {what}: add {what}=NAME, one of {listed}.")
   return next(iter(names))
 
 
 @contextlib.contextmanager
-def _failing(shown: str) -> Iterator[None]:
+def _failing(address: str) -> Iterator[None]:
   try:
     yield
   except outage.Failed as error:
     why = addresses.without_credentials(str(error))
     help = ": start it, or correct the address" if error.away else ""
-    raise api.RetrievalFailed(f"{shown} gives no answer ({why}){help}.") from None
+    raise api.RetrievalFailed(f"{address} gives no answer ({why}){help}.") from None
 
 
 def needed(address: Address, *modules: str) -> list[Any]:

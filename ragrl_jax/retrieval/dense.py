@@ -96,11 +96,11 @@ class DenseRetriever(Embeds):
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
     vectors = self._vectors(texts, "query")
-    known = np.flatnonzero(vectors.any(axis=1))  # a query without known words has a zero vector, and finds nothing
+    nonzero = np.flatnonzero(vectors.any(axis=1))  # a query without known words has a zero vector, and finds nothing
     answers: api.Answers = [[] for _ in texts]
-    if len(known):
+    if len(nonzero):
       run = self._where(self._index, default=False)
-      for i, best in zip(known, run(self._index.search, vectors[known], k), strict=True):
+      for i, best in zip(nonzero, run(self._index.search, vectors[nonzero], k), strict=True):
         answers[i] = [self.corpus.scored(row, score) for score, row in zip(*best)]
     return answers
 

@@ -66,23 +66,23 @@ class DeviceIndex:
     queries, k = queries.astype(np.float32), min(k, len(self._vectors))
     # The error of a score is at most |q' - q| |v| + |q'| |v' - v|, where q' and v' are the rounded vectors.
     norm = lambda x: np.linalg.norm(x.astype(np.float64), axis=1)
-    narrow = _seen(*self._asked(queries), len(queries))
+    narrow = _seen(*self._encode(queries), len(queries))
     errors = norm(narrow - queries) * self._max_norm + norm(narrow) * self._lost
     first = _power_of_two(k + 8 if self._dtype == np.float32 else max(k + 8, 4 * k))
     return rank_exactly(self._rough, self._vectors, queries, k, max_norm=self._max_norm, errors=errors, first=first)
 
   def _rough(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The best rows by the devices' scores, computed in one of a few compiled shapes."""
-    wanted = min(_power_of_two(count), len(self._vectors))
+    candidates = min(_power_of_two(count), len(self._vectors))
     padded = np.zeros((_power_of_two(len(queries)), queries.shape[1]), np.float32)
     padded[: len(queries)] = queries
-    places = np.zeros(wanted, np.int32)  # its length is the number of rows that the compiled program keeps
-    given = jax.device_put((*self._asked(padded), places), self._everywhere)
-    scores, rows = self._scan(*self._stored, *given)
-    found = slice(0, len(queries)), slice(0, count)
-    return np.asarray(scores)[found], np.asarray(rows)[found].astype(np.int64)
+    places = np.zeros(candidates, np.int32)  # its length is the number of rows that the compiled program keeps
+    inputs = jax.device_put((*self._encode(padded), places), self._everywhere)
+    scores, rows = self._scan(*self._stored, *inputs)
+    part = slice(0, len(queries)), slice(0, count)
+    return np.asarray(scores)[part], np.asarray(rows)[part].astype(np.int64)
 
-  def _asked(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+  def _encode(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     """The queries for the devices: in the vectors' dtype, or for int8 as two codes and their scales.
 
     The second code encodes the rounding error of the first, so that little of a query is lost.
@@ -99,12 +99,12 @@ class DeviceIndex:
     at, shape = NamedSharding(mesh, PartitionSpec(AXIS)), (rows * mesh.size, self._vectors.shape[1])
     stored, scales = [], []
     for number in range(parts):
-      own = []
+      shards = []
       for place, device in enumerate(mesh.devices.flat):
         part, scale = self._part((place * parts + number) * rows, rows)
         # XLA on a CPU copies slices of bfloat16 ten times slower than those of its bits.
-        own.append(jax.device_put((part.view(np.int16) if bits else part, scale), device))
-      part, scale = zip(*own)
+        shards.append(jax.device_put((part.view(np.int16) if bits else part, scale), device))
+      part, scale = zip(*shards)
       stored.append(jax.make_array_from_single_device_arrays(shape, at, list(part)))
       if self._dtype == np.int8:
         scales.append(jax.make_array_from_single_device_arrays(shape[:1], at, list(scale)))
@@ -116,18 +116,18 @@ class DeviceIndex:
     scales = np.zeros(size, np.float32) if self._dtype == np.int8 else None
     for at in range(0, min(size, max(len(self._vectors) - start, 0)), READ_ROWS):
       rows = slice(start + at, min(start + at + READ_ROWS, start + size, len(self._vectors)))
-      here = slice(at, at + rows.stop - rows.start)
+      place = slice(at, at + rows.stop - rows.start)
       if scales is not None and isinstance(self._vectors, Int8):
-        out[here], scales[here] = self._vectors.codes[rows], self._vectors.scales[rows]
+        out[place], scales[place] = self._vectors.codes[rows], self._vectors.scales[rows]
         continue
-      held = np.asarray(self._vectors[rows], np.float32)
+      values = np.asarray(self._vectors[rows], np.float32)
       if scales is not None:
-        out[here], scales[here] = quantise(held)
-        back = out[here] * scales[here, None]
+        out[place], scales[place] = quantise(values)
+        back = out[place] * scales[place, None]
       else:
-        out[here] = held.astype(self._dtype)
-        back = out[here].astype(np.float32)
-      self._lost = max(self._lost, float(np.linalg.norm((back - held).astype(np.float64), axis=1).max()))
+        out[place] = values.astype(self._dtype)
+        back = out[place].astype(np.float32)
+      self._lost = max(self._lost, float(np.linalg.norm((back - values).astype(np.float64), axis=1).max()))
     return out, scales
 
 
@@ -146,14 +146,14 @@ def cut(total: int, devices: Sequence[Any], block_rows: int = 0) -> tuple[int, i
 
 def scan_of(mesh: Mesh, *, block: int, total: int):
   """The compiled search: `best_of_all` on every device of a mesh with the single axis AXIS."""
-  rows, whole, platform = PartitionSpec(AXIS), PartitionSpec(), mesh.devices.flat[0].platform
+  rows, replicated, platform = PartitionSpec(AXIS), PartitionSpec(), mesh.devices.flat[0].platform
   best = functools.partial(best_of_all, fewest=FEWEST if platform == "cpu" else 1, largest=GROUPS[platform])
   return jax.jit(
     jax.shard_map(
       functools.partial(best, block=block, total=total),
       mesh=mesh,
-      in_specs=(rows, rows, whole, whole, whole),
-      out_specs=whole,
+      in_specs=(rows, rows, replicated, replicated, replicated),
+      out_specs=replicated,
       check_vma=False,
     )
   )
@@ -181,7 +181,7 @@ def best_of_all(
     parts: this device's rows [P, D], one array after the other: float32, bfloat16, the bits of bfloat16 as int16, or
       int8.
     scales: float32 [P] each, scales of int8 rows; None for other dtypes.
-    queries: [n, D] in the rows' dtype; for int8 [2 n, D], see `DeviceIndex._asked`.
+    queries: [n, D] in the rows' dtype; for int8 [2 n, D], see `DeviceIndex._encode`.
     sizes: float32 [2 n], scales of int8 queries; None for other dtypes.
     places: [count]; only its length is used.
     block: rows scored at a time; divides P.
@@ -198,13 +198,13 @@ def best_of_all(
 
   def products(queries, rows, scales):
     """Scores [n, r] of queries and rows [r, D]."""
-    asked = len(queries)
-    more = max(fewest - asked, 0) if rows.dtype != jnp.float32 else 0
+    size = len(queries)
+    more = max(fewest - size, 0) if rows.dtype != jnp.float32 else 0
     rows = jax.lax.bitcast_convert_type(rows, jnp.bfloat16) if rows.dtype == jnp.int16 else rows
     precision = jax.lax.Precision.HIGHEST if rows.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
     exact = jnp.float32 if scales is None else jnp.int32  # sums of int8 products
     padded = jnp.pad(queries, ((0, more), (0, 0)))
-    result = jnp.einsum("nd,sd->ns", padded, rows, precision=precision, preferred_element_type=exact)[:asked]
+    result = jnp.einsum("nd,sd->ns", padded, rows, precision=precision, preferred_element_type=exact)[:size]
     if scales is None or sizes is None:
       return result
     result = result.astype(jnp.float32) * sizes[:, None]
@@ -226,13 +226,13 @@ def best_of_all(
 
   real = lambda scores, rows: jnp.where(rows < total, scores, -jnp.inf)
   take = lambda x, at: jnp.take_along_axis(x, at, axis=1)
-  first, found = jax.lax.axis_index(AXIS) * share, []
+  first, candidates = jax.lax.axis_index(AXIS) * share, []
   for part, scale in zip(parts, scales or [None] * len(parts)):
     # A part waits for the one before it, so that only one part's scores are in memory.
     best, queries = jax.lax.optimization_barrier((of_part(queries, part, scale, first), queries))
-    found.append(best)
+    candidates.append(best)
     first += len(part)
-  tops, rows, scores = (jnp.concatenate(x, axis=1) for x in zip(*found))
+  tops, rows, scores = (jnp.concatenate(x, axis=1) for x in zip(*candidates))
   at = jax.lax.top_k(tops, min(count, share // group))[1]
   at = take(at, jnp.argsort(take(rows, at), axis=1))  # so that equal scores are in the order of their rows
   scores, rows = (
@@ -250,8 +250,8 @@ def _seen(queries: np.ndarray, sizes: np.ndarray | None, n: int) -> np.ndarray:
   """float32 [n, D]: the rounded queries that the devices use."""
   if sizes is None:
     return queries.astype(np.float32)
-  both = queries * sizes[:, None]
-  return both[:n] + both[n:]
+  scaled = queries * sizes[:, None]
+  return scaled[:n] + scaled[n:]
 
 
 def _power_of_two(n: int) -> int:

@@ -43,8 +43,8 @@ def read(path: pathlib.Path) -> tuple[str, str]:
     raise Unread("not UTF-8") from None
   if not text.strip():
     raise Unread("without text")
-  whole = lambda text: text.strip().encode(errors="replace").decode()  # a PDF may have half a surrogate pair
-  return whole(" ".join(title.split()) or path.stem), whole(text)
+  clean = lambda text: text.strip().encode(errors="replace").decode()  # a PDF may have half a surrogate pair
+  return clean(" ".join(title.split()) or path.stem), clean(text)
 
 
 def _plain(path: pathlib.Path) -> tuple[str, str]:
@@ -59,9 +59,9 @@ def _markdown(path: pathlib.Path) -> tuple[str, str]:
 
 def _html(path: pathlib.Path) -> tuple[str, str]:
   raw = path.read_bytes()
-  named = _CHARSET.search(raw[:2048])
+  match = _CHARSET.search(raw[:2048])
   try:
-    text = raw.decode(codecs.lookup(named[1].decode()).name if named else "utf-8-sig")
+    text = raw.decode(codecs.lookup(match[1].decode()).name if match else "utf-8-sig")
   except LookupError:  # no such encoding
     text = raw.decode()
   page = _Page()

@@ -49,10 +49,10 @@ class Chunks:
   @property
   def settings(self) -> dict[str, Any]:
     """JSON, stored with the index."""
-    made = dict(tokens=self.tokens, overlap=self.overlap)
+    settings = dict(tokens=self.tokens, overlap=self.overlap)
     if self.tokenizer == "words":
-      return dict(made, tokenizer="words", rule=RULE)
-    return dict(made, tokenizer=self._file.parent.name, sha256=sums.digest(self._file))
+      return dict(settings, tokenizer="words", rule=RULE)
+    return dict(settings, tokenizer=self._file.parent.name, sha256=sums.digest(self._file))
 
   def cut(self, documents: Iterable[Passage]) -> Iterator[Passage]:
     """The documents' passages, in order."""
@@ -159,8 +159,8 @@ def _read(corpus: Corpus, name: str, words: str, k: int) -> list[Passage]:
   if row is None:
     return []
   rows = document(corpus, row)
-  if wanted := _plain(words):
-    hits = (passage for passage in map(corpus.__getitem__, rows) if wanted in _plain(passage.text))
+  if query := _plain(words):
+    hits = (passage for passage in map(corpus.__getitem__, rows) if query in _plain(passage.text))
     return [passage for passage, _ in zip(hits, range(k))]
   first = max(min(row - (k - 1) // 2, rows.stop - k), rows.start)  # the passage is in the middle, if possible
   return [corpus[place] for place in range(first, min(first + k, rows.stop))]
@@ -168,12 +168,12 @@ def _read(corpus: Corpus, name: str, words: str, k: int) -> list[Passage]:
 
 def document(corpus: Corpus, row: int) -> range:
   """The rows of the document that contains this row."""
-  here, start, stop = _mark(corpus[row]), row, row + 1
-  if here is None:
+  mark, start, stop = _mark(corpus[row]), row, row + 1
+  if mark is None:
     return range(start, stop)
-  while start > max(row - FAR, 0) and _mark(corpus[start - 1]) == here:
+  while start > max(row - FAR, 0) and _mark(corpus[start - 1]) == mark:
     start -= 1
-  while stop < min(row + FAR, len(corpus)) and _mark(corpus[stop]) == here:
+  while stop < min(row + FAR, len(corpus)) and _mark(corpus[stop]) == mark:
     stop += 1
   return range(start, stop)
 

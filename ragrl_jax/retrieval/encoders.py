@@ -58,7 +58,7 @@ def describe(
     bm25.checked(**options)
     return dict(kind="bm25", options=options, words=RULE)
   if str(encoder) == "hashing":
-    _check("hashing", options, HashingEncoder, given=("rows", "mean_length"))
+    _check("hashing", options, HashingEncoder, entries=("rows", "mean_length"))
     HashingEncoder({}, rows=0, mean_length=0.0, **options)
     return dict(kind="hashing", options=options, words=RULE)
   if not hub.is_name(encoder) and not (pathlib.Path(encoder) / "config.json").is_file():
@@ -68,12 +68,12 @@ def describe(
     )
   from ragrl_jax.models.encoder import load_encoder  # takes a while, and bm25 and hashing do not need it
 
-  _check("model", options, load_encoder, given=("mesh",))
+  _check("model", options, load_encoder, entries=("mesh",))
 
-  def at(where: str | os.PathLike, known: Any) -> str:
+  def at(where: str | os.PathLike, description: Any) -> str:
     if not hub.is_name(where):
       return str(pathlib.Path(where).resolve())
-    return hub.stored(known, str(where), "encoder") or hub.with_commit(str(where), "encoder")
+    return hub.stored(description, str(where), "encoder") or hub.with_commit(str(where), "encoder")
 
   before = before or {}
   if second := options.get("passage_path"):
@@ -81,34 +81,34 @@ def describe(
   return dict(kind="model", path=at(encoder, before.get("path")), options=options)
 
 
-def _check(kind: str, options: Mapping[str, Any], made_by: Callable[..., Any], given: Collection[str] = ()) -> None:
-  """Refuses an option that is no keyword of `made_by`, or one that is `given` by the index."""
+def _check(kind: str, options: Mapping[str, Any], made_by: Callable[..., Any], fixed: Collection[str] = ()) -> None:
+  """Refuses an option that is no keyword of `made_by`, or one that is `fixed` by the index."""
   keywords = [p.name for p in inspect.signature(made_by).parameters.values() if p.kind is p.KEYWORD_ONLY]
-  known = [name for name in keywords if name not in given]
-  if unknown := sorted(map(str, options.keys() - set(known))):
+  names = [name for name in keywords if name not in fixed]
+  if unknown := sorted(map(str, options.keys() - set(names))):
     raise ValueError(
-      f"encoder_options: unknown {', '.join(unknown)}: for this encoder ({kind}) use only {', '.join(known)}."
+      f"encoder_options: unknown {', '.join(unknown)}: for this encoder ({kind}) use only {', '.join(names)}."
     )
 
 
 def fit(
-  encoder: str | os.PathLike | Encoder, chosen: Mapping[str, Any], corpus: Iterable[Passage], out: pathlib.Path
+  encoder: str | os.PathLike | Encoder, settings: Mapping[str, Any], corpus: Iterable[Passage], out: pathlib.Path
 ) -> Encoder:
   """The encoder for this corpus. "hashing" counts the corpus's words and stores them in the index's folder."""
-  if chosen["kind"] == "given":
+  if settings["kind"] == "given":
     return encoder
-  if chosen["kind"] == "model":
-    return load_model(chosen["path"], spread=True, **chosen["options"])
+  if settings["kind"] == "model":
+    return load_model(settings["path"], spread=True, **settings["options"])
   if not (out / FITTED).is_file():
-    HashingEncoder.fit(corpus, **chosen["options"]).save(out / FITTED)
+    HashingEncoder.fit(corpus, **settings["options"]).save(out / FITTED)
   return HashingEncoder.load(out / FITTED)
 
 
-def reload(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLike | Encoder | None) -> Encoder:
+def reload(card: Mapping[str, Any], folder: pathlib.Path, override: str | os.PathLike | Encoder | None) -> Encoder:
   """The encoder for queries to a finished index.
 
   Args:
-    given: the encoder, or its folder or hub name if it was moved; None loads the encoder that the index names.
+    override: the encoder, or its folder or hub name if it was moved; None loads the encoder that the index names.
 
   Raises:
     ValueError: there is no encoder, or the vectors were made by another one.
@@ -117,10 +117,10 @@ def reload(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLi
   if kind == "hashing":
     with cards.opening(folder / FITTED):
       encoder = HashingEncoder.load(folder / FITTED)
-  elif given is not None and not isinstance(given, str | os.PathLike):
-    encoder = given
+  elif override is not None and not isinstance(override, str | os.PathLike):
+    encoder = override
   elif kind == "model":
-    path = given or stored_paths.found(card["encoder"]["path"], folder)
+    path = override or stored_paths.found(card["encoder"]["path"], folder)
     if not pathlib.Path(path).is_dir() and not hub.is_name(path):
       raise ValueError(f"{folder}: its encoder is no longer at {path}: name it (load_index(…, encoder=PATH_OR_NAME)).")
     options = dict(card["encoder"]["options"], stored=card["encoder"]["settings"])
@@ -129,11 +129,11 @@ def reload(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLi
     encoder = load_model(path, setting=f"{folder}, encoder", **options)
   else:
     raise ValueError(f"{folder}: it was built with an encoder object: pass the object, load_index(…, encoder=…).")
-  settings, stored = dict(encoder.settings), card["encoder"]["settings"]
+  settings, stored_settings = dict(encoder.settings), card["encoder"]["settings"]
   differs = [
-    f"{name}: {settings.get(name)!r}, the index {stored.get(name)!r}"
-    for name in sorted(stored.keys() - {"path"})
-    if settings.get(name) != stored.get(name)
+    f"{name}: {settings.get(name)!r}, the index {stored_settings.get(name)!r}"
+    for name in sorted(stored_settings.keys() - {"path"})
+    if settings.get(name) != stored_settings.get(name)
   ]
   if differs or encoder.dim != card["dim"]:
     raise ValueError(f"{folder}: its vectors were made with another encoder ({'; '.join(differs)}): pass that encoder.")
@@ -142,8 +142,8 @@ def reload(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLi
 
 def find_name(card: Mapping[str, Any]) -> str:
   """The name of an index's encoder: that of its folder, else its kind. `card` is the contents of index.json."""
-  chosen = card["encoder"]
-  return pathlib.Path(chosen["path"]).name.partition("@")[0] if chosen["kind"] == "model" else chosen["kind"]
+  settings = card["encoder"]
+  return pathlib.Path(settings["path"]).name.partition("@")[0] if settings["kind"] == "model" else settings["kind"]
 
 
 def load_model(
@@ -253,10 +253,10 @@ class HashingEncoder:
   @classmethod
   def load(cls, path: pathlib.Path) -> HashingEncoder:
     """Reads what `save` wrote. Raises ValueError if its words are those of another version's rule."""
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    settings = {name: value for name, value in stored["settings"].items() if name not in ("kind", "rule")}
-    Words.from_settings(dict(rule=stored["settings"].get("rule", 1)), path)
-    return cls(stored["frequencies"], rows=stored["rows"], mean_length=stored["mean_length"], **settings)
+    counts = json.loads(path.read_text(encoding="utf-8"))
+    settings = {name: value for name, value in counts["settings"].items() if name not in ("kind", "rule")}
+    Words.from_settings(dict(rule=counts["settings"].get("rule", 1)), path)
+    return cls(counts["frequencies"], rows=counts["rows"], mean_length=counts["mean_length"], **settings)
 
   def idf(self, word: str) -> float:
     """ln(1 + (N - df + 1/2) / (df + 1/2)); 0 for a word outside the corpus."""

@@ -90,8 +90,8 @@ class Approximate:
   def _search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
     faiss.omp_set_num_threads(1)
     _, candidates = self._index.search(queries, min(len(self._vectors), self._oversample * k))
-    found = [rows[rows >= 0] for rows in candidates]  # FAISS pads with -1
-    return [take_best(rescore(self._vectors, query, rows), rows, k) for query, rows in zip(queries, found)]
+    rows_of_query = [rows[rows >= 0] for rows in candidates]  # FAISS pads with -1
+    return [take_best(rescore(self._vectors, query, rows), rows, k) for query, rows in zip(queries, rows_of_query)]
 
 
 def build(
@@ -121,7 +121,7 @@ def build(
       index.train(np.asarray(vectors[rows], dtype=np.float32))
     except RuntimeError as error:
       raise ValueError(
-        f"factory={factory!r} cannot be trained on {len(rows)} vectors: {_said(error)} "
+        f"factory={factory!r} cannot be trained on {len(rows)} vectors: {_message(error)} "
         "Use fewer cells or codes, or 'Flat'."
       ) from None
   for start in tqdm(range(0, total, BLOCK), desc=f"index: {factory}", unit=" blocks", disable=not progress):
@@ -137,7 +137,7 @@ def make(factory: str, dim: int) -> faiss.Index:
     index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
   except RuntimeError as error:
     raise ValueError(
-      f"factory={factory!r} is not an index that FAISS can make for {dim} dimensions: {_said(error)} "
+      f"factory={factory!r} is not an index that FAISS can make for {dim} dimensions: {_message(error)} "
       "Use 'Flat', 'HNSW32' or 'IVF1024,PQ64', for example."
     ) from None
   # Skip the sorting of a product quantizer's codes: it takes 2 s per sub-quantizer, for a filter that we never use.
@@ -154,7 +154,7 @@ def set_options(index: faiss.Index, options: str) -> None:
       faiss.ParameterSpace().set_index_parameters(index, options)
     except RuntimeError as error:
       raise ValueError(
-        f"options={options!r} do not fit this index: {_said(error)} "
+        f"options={options!r} do not fit this index: {_message(error)} "
         "Use nprobe=… for an IVF index, efSearch=… for an HNSW index."
       ) from None
 
@@ -164,6 +164,6 @@ def cores() -> int:
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _said(error: RuntimeError) -> str:
+def _message(error: RuntimeError) -> str:
   """FAISS's message without its C++ signature and location."""
   return re.sub(r"(?s)^.*\.(cpp|h):\d+: (Error: .*? failed: )?", "", str(error)).strip().rstrip(".") + "."

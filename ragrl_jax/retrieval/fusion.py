@@ -41,7 +41,7 @@ def _count(value: Any) -> bool:
 
 
 def _texts(value: Any) -> bool:
-  return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+  return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
 
 
 # Entries of a file and of its "rerank": name → (test of the value, what it must be). null means the same as missing
@@ -110,10 +110,10 @@ class _Around:
 
 def _checksum(part: api.Retriever) -> str | None:
   """The checksum of a retriever's corpus, or of its server's; None if it is unknown."""
-  described: Any = part.describe()
+  description: Any = part.describe()
   for name in ("server", "retriever"):
-    described = described.get(name, described) if isinstance(described, Mapping) else {}
-  return described.get("checksum") if isinstance(described, Mapping) else None
+    description = description.get(name, description) if isinstance(description, Mapping) else {}
+  return description.get("checksum") if isinstance(description, Mapping) else None
 
 
 class Fused(_Around):
@@ -207,10 +207,10 @@ class Fused(_Around):
         break
     return out
 
-  def _points(self, found: list[Passage]) -> list[float]:
+  def _points(self, passages: list[Passage]) -> list[float]:
     if self._fusion == "rrf":
-      return [1.0 / (self._rrf_k + rank) for rank in range(1, len(found) + 1)]
-    scores = [passage.score for passage in found]
+      return [1.0 / (self._rrf_k + rank) for rank in range(1, len(passages) + 1)]
+    scores = [passage.score for passage in passages]
     if any(score is None for score in scores):
       raise api.RetrievalFailed("a retriever gives no scores: use fusion 'rrf', which needs only ranks.")
     high, low = (scores[0], scores[-1]) if scores else (0.0, 0.0)
@@ -294,20 +294,20 @@ def _beside(path: pathlib.Path, name: str) -> str | pathlib.Path:
 
 def _refuse_circles(path: pathlib.Path, within: tuple[pathlib.Path, ...]) -> None:
   """Raises ValueError if the file is among its own indexes, or among theirs."""
-  here = path.resolve()
-  if here in within:
+  own_path = path.resolve()
+  if own_path in within:
     raise ValueError(f"{path}: it is among its own indexes: name other indexes in {within[-1].name}.")
-  for name in read_card(here, dict(indexes=list))["indexes"]:
-    if isinstance(name, str) and name.endswith(".json") and (here.parent / name).is_file():
-      _refuse_circles(here.parent / name, (*within, here))
+  for name in read_card(own_path, dict(indexes=list))["indexes"]:
+    if isinstance(name, str) and name.endswith(".json") and (own_path.parent / name).is_file():
+      _refuse_circles(own_path.parent / name, (*within, own_path))
 
 
-def _check(path: pathlib.Path, given: Mapping[str, Any], known: Mapping[str, Any], within: str = "") -> None:
+def _check(path: pathlib.Path, entries: Mapping[str, Any], known: Mapping[str, Any], within: str = "") -> None:
   """Raises ValueError for an entry that is not known, or whose value does not fit."""
-  if unknown := sorted(given.keys() - known.keys()):
-    some = ", ".join(within + name for name in unknown)
-    raise ValueError(f"{path}: unknown entries {some}: use only {', '.join(known)}.")
-  for name, value in given.items():
+  if unknown := sorted(entries.keys() - known.keys()):
+    names = ", ".join(within + name for name in unknown)
+    raise ValueError(f"{path}: unknown entries {names}: use only {', '.join(known)}.")
+  for name, value in entries.items():
     fits, words = known[name]
     if not fits(value) and not (value is None and name in ("weights", "rerank", "batch")):
       raise ValueError(f"{path}: {within}{name}={value!r:.80}: it must be {words}.")
@@ -334,9 +334,9 @@ class ShardedRetriever(_Around):
       wanted = list(range(1, known[0]["of"] + 1))
       same = all(shard["of"] == known[0]["of"] and shard["made"] == known[0]["made"] for shard in known)
       if len(known) < len(parts) or not same or numbers != wanted:
-        said = "; ".join(f"{part.name}: {_told(shard)}" for part, shard in zip(parts, shards))
+        listing = "; ".join(f"{part.name}: {_label(shard)}" for part, shard in zip(parts, shards))
         raise ValueError(
-          f"{said}: together they must be all parts of one corpus, each once, with the same encoder "
+          f"{listing}: together they must be all parts of one corpus, each once, with the same encoder "
           "(config.retrieval.index)."
         )
       parts = [parts[place] for place in sorted(range(len(parts)), key=lambda place: known[place]["number"])]
@@ -376,11 +376,11 @@ class ShardedRetriever(_Around):
       raise failed[0]
     return answers
 
-  def _merged(self, found: tuple[list, ...], k: int) -> list:
-    for part, passages in zip(self._parts, found):
+  def _merged(self, answers: tuple[list, ...], k: int) -> list:
+    for part, passages in zip(self._parts, answers):
       if any(passage.score is None for passage in passages):
         raise api.RetrievalFailed(f"{part.name} returns no scores: parts of a corpus cannot be merged without them.")
-    together = [passage for passages in found for passage in passages]
+    together = [passage for passages in answers for passage in passages]
     return sorted(together, key=lambda passage: -passage.score)[:k]  # stable: equal scores keep the order of the parts
 
 
@@ -390,11 +390,11 @@ def _shard(part: RemoteRetriever) -> dict[str, Any] | None:
   shard = index.get("shard") if isinstance(index, dict) else None
   if not isinstance(shard, dict) or not all(isinstance(shard.get(name), int) for name in ("number", "of")):
     return None
-  made = dict(corpus=shard.get("corpus"), **{name: index[name] for name in SCORING if name in index})
-  return dict(number=shard["number"], of=shard["of"], made=made)
+  contents = dict(corpus=shard.get("corpus"), **{name: index[name] for name in SCORING if name in index})
+  return dict(number=shard["number"], of=shard["of"], made=contents)
 
 
-def _told(shard: Mapping[str, Any] | None) -> str:
+def _label(shard: Mapping[str, Any] | None) -> str:
   if shard is None:
     return "a whole index"
   return f"part {shard['number']} of {shard['of']} of {str(shard['made']['corpus'])[:12]} ({shard['made'].get('kind')})"

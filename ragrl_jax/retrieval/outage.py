@@ -98,47 +98,47 @@ class Calls:
     return [found for batch in batches for found in self._ask(batch, call)]
 
   def _ask(self, texts: list[Any], call: Callable[[list[Any], float], api.Answers]) -> api.Answers:
-    tried, give_up = _Tried(), time.monotonic() + self._deadline + self._wait
-    result = self._tries(texts, call, tried, give_up)
+    attempt, give_up = _Tried(), time.monotonic() + self._deadline + self._wait
+    result = self._tries(texts, call, attempt, give_up)
     was_away = True
-    while result is None and tried.away and self._wait and time.monotonic() < give_up:
-      looks = self._outage.wait(tried.reasons[-1])
+    while result is None and attempt.away and self._wait and time.monotonic() < give_up:
+      looks = self._outage.wait(attempt.reasons[-1])
       if looks is None:
-        tried.reasons[-1] += f"; nobody answered for {self._wait:g} s (config.retrieval.wait_s)"
+        attempt.reasons[-1] += f"; nobody answered for {self._wait:g} s (config.retrieval.wait_s)"
         break
       if not looks and not was_away:  # the server is up, but fails for these queries
         break
       was_away = looks > 0
-      result = self._tries(texts, call, tried, give_up)
+      result = self._tries(texts, call, attempt, give_up)
     if result is not None:
       self._outage.over()
       return result
     some = ", ".join(f"{text!r:.80}" for text in texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
-    *before, why = tried.reasons
+    *before, why = attempt.reasons
     if others := [reason for reason in dict.fromkeys(before[-5:]) if reason != why]:
       why += f" (before that: {'; '.join(others)})"
     why = addresses.without_credentials(why)
-    raise api.RetrievalFailed(f"no passages for {some} from {self._name} after {tried.calls} calls: {why}.", texts)
+    raise api.RetrievalFailed(f"no passages for {some} from {self._name} after {attempt.calls} calls: {why}.", texts)
 
   def _tries(
-    self, texts: list[Any], call: Callable[[list[Any], float], api.Answers], tried: _Tried, give_up: float
+    self, texts: list[Any], call: Callable[[list[Any], float], api.Answers], attempt: _Tried, give_up: float
   ) -> api.Answers | None:
-    """One call and its retries, recorded in `tried`; None when all have failed."""
-    until, left, backoff = min(time.monotonic() + self._deadline, give_up), self._retries, self._backoff
+    """One call and its retries, recorded in `attempt`; None when all have failed."""
+    until, retries_left, backoff = min(time.monotonic() + self._deadline, give_up), self._retries, self._backoff
     while True:
       try:
-        tried.calls += 1
+        attempt.calls += 1
         return call(texts, min(until, time.monotonic() + self._timeout))
       except Failed as error:
-        tried.reasons.append(str(error))
-        tried.away, again, busy = error.away, error.again, error.busy_s
+        attempt.reasons.append(str(error))
+        attempt.away, again, busy = error.away, error.again, error.busy_s
       if busy is None:
-        left -= 1
+        retries_left -= 1
       pause = max(backoff * random.uniform(0.5, 1.5), busy or 0.0)
-      if left < 0 or not again:
+      if retries_left < 0 or not again:
         return None
       if time.monotonic() + pause >= until:
-        tried.reasons[-1] += f"; the deadline of {self._deadline:g} s is spent"
+        attempt.reasons[-1] += f"; the deadline of {self._deadline:g} s is spent"
         return None
       time.sleep(pause)
       backoff *= 2 if busy is None else 1

@@ -129,8 +129,8 @@ def configured(
   metrics: Metrics | None = None,
 ) -> uvicorn.Config:
   """The server's uvicorn configuration. The server ends within five seconds of SIGTERM, whatever its clients do."""
-  served = Application(retriever, limits, local=is_loopback(host), key=key, metrics=metrics)
-  return http_limits.configured(served, host=host, port=port, guard=guard)
+  application = Application(retriever, limits, local=is_loopback(host), key=key, metrics=metrics)
+  return http_limits.configured(application, host=host, port=port, guard=guard)
 
 
 class Reloading:
@@ -203,9 +203,9 @@ class Processes:
     try:
       for row in range(self._count):
         self._start(row)
-      said = [self._begun(pipe) for pipe in self._pipes.values()]
-      if None not in said:
-        ready(said[0])
+      descriptions = [self._begun(pipe) for pipe in self._pipes.values()]
+      if None not in descriptions:
+        ready(descriptions[0])
         self._watch()
     finally:
       self._end()
@@ -213,11 +213,11 @@ class Processes:
         signal.signal(number, handler)
 
   def _start(self, row: int) -> None:
-    here, there = self._made.Pipe(duplex=False)
-    process = self._made.Process(target=_begin, args=(self._work, self._arguments, row, there), name=f"server-{row}")
+    receiver, sender = self._made.Pipe(duplex=False)
+    process = self._made.Process(target=_begin, args=(self._work, self._arguments, row, sender), name=f"server-{row}")
     process.start()
-    there.close()
-    self._running[row], self._pipes[row] = process, here
+    sender.close()
+    self._running[row], self._pipes[row] = process, receiver
 
   def _begun(self, pipe: multiprocessing.connection.Connection) -> Any:
     """The description that the process passed to `ready`; None if all processes must end."""
@@ -225,22 +225,22 @@ class Processes:
       if self._ends():
         return None
     try:
-      fine, said = pipe.recv()
+      ok, message = pipe.recv()
     except EOFError:
       raise ValueError("a server process ended while it loaded the index; its message is above.") from None
-    if not fine:
-      raise ValueError(said)
-    return said
+    if not ok:
+      raise ValueError(message)
+    return message
 
   def _why(self, row: int) -> str:
     """Why a process that has ended could not start, as " It said: …"; "" if it had started, or said nothing."""
-    fine, said = True, None
+    ok, message = True, None
     while self._pipes[row].poll():
       try:
-        fine, said = self._pipes[row].recv()
+        ok, message = self._pipes[row].recv()
       except EOFError:
         break
-    return "" if fine else f" It said: {said}"
+    return "" if ok else f" It said: {message}"
 
   def _ends(self) -> bool:
     return signal.SIGTERM in self._asked or signal.SIGINT in self._asked

@@ -41,8 +41,8 @@ class Int8:
   def __getitem__(self, rows: Any) -> np.ndarray:
     return self.codes[rows].astype(np.float32) * self.scales[rows][..., None]
 
-  def __setitem__(self, rows: Any, made: np.ndarray) -> None:
-    self.codes[rows], self.scales[rows] = quantise(made)
+  def __setitem__(self, rows: Any, values: np.ndarray) -> None:
+    self.codes[rows], self.scales[rows] = quantise(values)
 
   def flush(self) -> None:
     """Writes changes to disk."""
@@ -51,11 +51,11 @@ class Int8:
       part.flush()
 
 
-def quantise(made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantise(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """(int8 codes [n, D], float32 scales [n]) of rows [n, D]: the largest number of a row gets the code ±127."""
-  made = np.asarray(made, dtype=np.float32)
-  scales = np.abs(made).max(axis=-1) / np.float32(LARGEST)
-  codes = np.rint(made / np.where(scales > 0, scales, np.float32(1))[..., None])
+  rows = np.asarray(rows, dtype=np.float32)
+  scales = np.abs(rows).max(axis=-1) / np.float32(LARGEST)
+  codes = np.rint(rows / np.where(scales > 0, scales, np.float32(1))[..., None])
   return np.clip(codes, -LARGEST, LARGEST).astype(np.int8), scales
 
 
@@ -63,10 +63,10 @@ def create(folder: pathlib.Path, dtype: str, shape: tuple[int, int]) -> Any:
   """Creates files whose rows are assigned later. Raises ValueError: an unknown dtype."""
   if dtype not in DTYPES:
     raise ValueError(f"dtype={dtype!r}: it must be one of {', '.join(DTYPES)}.")
-  stored = np.uint16 if dtype == "bfloat16" else np.dtype(dtype)
+  file_dtype = np.uint16 if dtype == "bfloat16" else np.dtype(dtype)
   if dtype == "int8":
     np.lib.format.open_memmap(folder / SCALES, mode="w+", dtype=np.float32, shape=shape[:1])
-  np.lib.format.open_memmap(folder / FILE, mode="w+", dtype=stored, shape=shape)
+  np.lib.format.open_memmap(folder / FILE, mode="w+", dtype=file_dtype, shape=shape)
   return open_mapped(folder, mode="r+")
 
 
@@ -140,11 +140,11 @@ def rank_exactly(
   open_, count = np.arange(len(queries)), min(total, max(k + 8, first))
   while len(open_):
     rough, rows = search(queries[open_], count)
-    left = []
+    unresolved = []
     for i, worst, candidates in zip(open_, rough[:, -1], rows):
       scores, best = take_best(rescore(vectors, queries[i], candidates), candidates, k)
       result[i] = scores, best
       if count < total and scores[-1] <= worst + slack[i]:
-        left.append(i)
-    open_, count = np.array(left, dtype=np.int64), min(total, 2 * count)
+        unresolved.append(i)
+    open_, count = np.array(unresolved, dtype=np.int64), min(total, 2 * count)
   return result

@@ -85,9 +85,9 @@ def parse_reading(body: bytes, limits: Limits) -> Request:
   return Request(requests, _topk(values, limits), True, _timeout(values, limits))
 
 
-def render_passages(found: list[Passage], with_scores: bool) -> bytes:
+def render_passages(passages: list[Passage], with_scores: bool) -> bytes:
   """One query's passages as JSON."""
-  return json.dumps([_hit(passage, with_scores) for passage in found], ensure_ascii=False).encode()
+  return json.dumps([_hit(passage, with_scores) for passage in passages], ensure_ascii=False).encode()
 
 
 def render_results(rendered: Sequence[bytes]) -> bytes:
@@ -115,9 +115,9 @@ def parse_embedding(body: bytes, limits: Limits, model: str) -> Request:
   return Request(texts, kind, form == "base64", _timeout(values, limits))
 
 
-def render_vector(made: tuple[np.ndarray, int], as_base64: bool) -> tuple[bytes, int]:
+def render_vector(vector: tuple[np.ndarray, int], as_base64: bool) -> tuple[bytes, int]:
   """(a text's vector as JSON, its number of tokens). In base64 the vector is little-endian float32."""
-  values, tokens = made
+  values, tokens = vector
   if as_base64:
     return b'"' + base64.b64encode(values.astype("<f4").tobytes()) + b'"', tokens
   return json.dumps(values.tolist()).encode(), tokens
@@ -138,13 +138,13 @@ def render_models(name: str) -> bytes:
   return json.dumps(dict(object="list", data=[dict(id=name, object="model")] if name else [])).encode()
 
 
-def _parsed(body: bytes, wanted: str) -> dict[str, Any]:
+def _parsed(body: bytes, field: str) -> dict[str, Any]:
   try:
     values = json.loads(body)
   except (ValueError, RecursionError):
-    raise ValueError(f"the body must be JSON: {wanted}.") from None
+    raise ValueError(f"the body must be JSON: {field}.") from None
   if not isinstance(values, dict):
-    raise ValueError(f"the body must be {wanted}, with a list of strings.")
+    raise ValueError(f"the body must be {field}, with a list of strings.")
   return values
 
 
@@ -164,12 +164,12 @@ def _topk(values: dict[str, Any], limits: Limits) -> int:
 
 
 def _timeout(values: dict[str, Any], limits: Limits) -> float:
-  given = values.get("timeout_s")
-  if given is None:
+  value = values.get("timeout_s")
+  if value is None:
     return limits.deadline_s
-  if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
-    raise ValueError(f'"timeout_s" must be a positive number of seconds, not {given!r:.40}.')
-  return float(min(given, limits.deadline_s))  # min first: a whole number may be too large for a float
+  if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    raise ValueError(f'"timeout_s" must be a positive number of seconds, not {value!r:.40}.')
+  return float(min(value, limits.deadline_s))  # min first: a whole number may be too large for a float
 
 
 def _hit(passage: Passage, with_scores: bool) -> dict[str, Any]:

@@ -47,16 +47,16 @@ def in_conversation(earlier: Sequence[tuple[str, str]], question: str) -> str:
     earlier: (question, answer) pairs, the oldest first.
     question: the new question.
   """
-  said = "".join(f"Earlier question: {before}\nEarlier answer: {answer}\n" for before, answer in earlier)
-  return f"{said}Question now: {question}" if said else question
+  history = "".join(f"Earlier question: {before}\nEarlier answer: {answer}\n" for before, answer in earlier)
+  return f"{history}Question now: {question}" if history else question
 
 
 def agreement(answers: Sequence[str | None]) -> list[dict[str, Any]]:
   """[{answer, count, share}], the most frequent first. Answers are compared by exact match. None means no answer."""
   keys = [None if answer is None else normalize(answer, "squad") for answer in answers]
   first = {key: answer for key, answer in zip(reversed(keys), reversed(answers))}
-  counted = Counter(keys).most_common()
-  return [dict(answer=first[key], count=count, share=count / len(keys)) for key, count in counted]
+  counts = Counter(keys).most_common()
+  return [dict(answer=first[key], count=count, share=count / len(keys)) for key, count in counts]
 
 
 def judged(config: Settings) -> tuple[str, ...]:
@@ -115,8 +115,8 @@ class Asker:
     self.check(example)
     group = Group(next(self.thread.numbers), samples) if samples > 1 else None
     seed = self._rollout.seed if seed is None else seed
-    one = lambda sample: self._answer(example, sample, group, greedy, seed, tell)
-    return await asyncio.gather(*map(one, range(samples)))
+    ask_sample = lambda sample: self._answer(example, sample, group, greedy, seed, tell)
+    return await asyncio.gather(*map(ask_sample, range(samples)))
 
   async def _answer(self, example, sample: int, group: Group | None, greedy: bool, seed: int, tell: Tell):
     start, rollout, recipe = time.perf_counter(), self._rollout, self.player.recipe
@@ -192,24 +192,24 @@ class _Live:
     loop, text, slices = asyncio.get_running_loop(), TextStream(self.tokenizer), []
     answer: asyncio.Future[TurnEnded] = loop.create_future()
 
-    def take(heard: Slice | BaseException) -> None:
+    def take(piece: Slice | BaseException) -> None:
       if answer.done():  # its episode was cancelled
         return
-      if isinstance(heard, BaseException):
-        answer.set_exception(heard)
+      if isinstance(piece, BaseException):
+        answer.set_exception(piece)
         return
-      slices.append(heard)
-      text.feed(heard.ids)
-      if said := text.piece(last=heard.stop is not None):
+      slices.append(piece)
+      text.feed(piece.ids)
+      if new_text := text.piece(last=piece.stop is not None):
         place = next(i for i, talk in enumerate(self.policy.conversations) if talk.number == turn.conversation)
-        self.tell("said", conversation=place, text=said)
-      if heard.stop is not None:
+        self.tell("said", conversation=place, text=new_text)
+      if piece.stop is not None:
         ids, logprobs = (tuple(itertools.chain(*parts)) for parts in zip(*((one.ids, one.logprobs) for one in slices)))
-        answer.set_result(TurnEnded(turn.conversation, ids, logprobs, heard.stop))
+        answer.set_result(TurnEnded(turn.conversation, ids, logprobs, piece.stop))
 
-    def hear(heard: Slice | BaseException) -> bool:
+    def hear(piece: Slice | BaseException) -> bool:
       with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(take, heard)
+        loop.call_soon_threadsafe(take, piece)
       return True
 
     self._thread.submit(turn, hear)
@@ -218,9 +218,9 @@ class _Live:
   def look(self) -> None:
     """Reports the environment's new segments."""
     for place, talk in enumerate(self.policy.conversations):
-      segments, seen = talk.segments, self._seen.get(place, 0)
+      segments, count = talk.segments, self._seen.get(place, 0)
       self._seen[place] = len(segments)
-      for at, segment in enumerate(segments[seen:], start=seen):
+      for at, segment in enumerate(segments[count:], start=count):
         if segment.owner == structs.MODEL:  # was reported while it was sampled
           continue
         if segment.found is not None:

@@ -32,13 +32,13 @@ class LiveText:
     """Prints an event."""
     kind = event["event"]
     if kind == "said":
-      self._said(event["text"])
+      self._text(event["text"])
       return
     self._end()
     if kind == "searching":
       self.line("search", event["query"], "search")
     elif kind == "found":
-      self._found(event["passages"])
+      self._passages(event["passages"])
     elif kind == "notice":
       self.line("notice", event["text"].strip(), "search")
     elif kind == "judging":
@@ -48,7 +48,7 @@ class LiveText:
 
   # ---- the model's words, as they come -------------------------------------------------------------------------------
 
-  def _said(self, text: str) -> None:
+  def _text(self, text: str) -> None:
     if not self._open:
       self._write(f"{'model':>11} │ ")
       self._open, self._column = "model", 0
@@ -89,17 +89,17 @@ class LiveText:
 
   # ---- everything else -----------------------------------------------------------------------------------------------
 
-  def _found(self, passages) -> None:
+  def _passages(self, passages) -> None:
     if not passages:
       self.line("found", "nothing", "found")
-    for number, one in enumerate(passages, start=1):
-      text = " ".join(one["text"].split())
+    for number, passage in enumerate(passages, start=1):
+      text = " ".join(passage["text"].split())
       text = text if len(text) <= SHOWN else text[:SHOWN] + " …"
-      self.line("found" if number == 1 else "", f"{number}  {one['title'] or one['id']}: {text}", "found")
+      self.line("found" if number == 1 else "", f"{number}  {passage['title'] or passage['id']}: {text}", "found")
 
   def _answer(self, event: Mapping[str, Any]) -> None:
-    said = (segment for segment in event["trace"]["segments"] if segment["owner"] == "model")
-    for text, kind, where in (run for segment in said for run in segment["runs"] if len(run) == 3):
+    segments = (segment for segment in event["trace"]["segments"] if segment["owner"] == "model")
+    for text, kind, where in (run for segment in segments for run in segment["runs"] if len(run) == 3):
       if kind == "cite":
         self.line("cites", f"{text}: {where}")
       elif kind in QUOTES:

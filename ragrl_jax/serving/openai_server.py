@@ -121,12 +121,12 @@ class Application(Site):
     await answer.whole(health)
 
   async def _models(self, answer: Answer, path: str) -> None:
-    one = dict(id=self._served.name, object="model", created=0, owned_by="ragrl_jax")
-    one |= dict(max_model_len=self._served.context, version=self._thread.engine.version)
+    card = dict(id=self._served.name, object="model", created=0, owned_by="ragrl_jax")
+    card |= dict(max_model_len=self._served.context, version=self._thread.engine.version)
     if path == "/v1/models":
-      await answer.whole(dict(object="list", data=[one]))
+      await answer.whole(dict(object="list", data=[card]))
     elif path == f"/v1/models/{self._served.name}":
-      await answer.whole(one)
+      await answer.whole(card)
     else:
       raise Refused(404, f"the model {path[11:91]!r} is not served here.", code="model_not_found")
 
@@ -243,7 +243,7 @@ class Gate:
       self._open.set()
 
 
-async def draw(thread: EngineThread, asked: Asked) -> AsyncGenerator[Piece, None]:
+async def draw(thread: EngineThread, request: Asked) -> AsyncGenerator[Piece, None]:
   """Yields the pieces of all replies to a request as they are sampled. The last one of a reply says why it ended.
 
   A reply leaves the engine at its own end, so more replies than the engine has rows follow each other, and nobody waits
@@ -255,25 +255,25 @@ async def draw(thread: EngineThread, asked: Asked) -> AsyncGenerator[Piece, None
     The error that ended the engine.
   """
   loop, pieces = asyncio.get_running_loop(), asyncio.Queue()
-  engine, sampling, opened = thread.engine, asked.sampling, []
+  engine, sampling, numbers = thread.engine, request.sampling, []
 
   def listener(index: int, number: int) -> Hear:
     """Makes pieces of a reply's slices, on the engine's thread."""
-    text = TextStream(engine.tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=asked.tools.ends)
+    text = TextStream(engine.tokenizer, request.stops, keep_stop=request.keep_stop, ends=request.tools.ends)
 
-    def hear(heard: Slice | BaseException) -> bool:
-      if isinstance(heard, BaseException):
-        tell(heard)
+    def hear(chunk: Slice | BaseException) -> bool:
+      if isinstance(chunk, BaseException):
+        tell(chunk)
         return False
-      kept, finish = text.feed(heard.ids), ""
-      if text.stop is not None or (heard.stop is not None and heard.stop != FULL):
+      text_kept, finish = text.feed(chunk.ids), ""
+      if text.stop is not None or (chunk.stop is not None and chunk.stop != FULL):
         finish = "stop"
-      elif heard.stop is not None:
+      elif chunk.stop is not None:
         finish = "length"
       if finish:
         thread.close_conversation(number)
-      stop = text.stop if text.stop in asked.stops else None
-      tell(Piece(index, text.piece(last=bool(finish)), heard.ids[:kept], heard.logprobs[:kept], finish, stop))
+      stop = text.stop if text.stop in request.stops else None
+      tell(Piece(index, text.piece(last=bool(finish)), chunk.ids[:text_kept], chunk.logprobs[:text_kept], finish, stop))
       return not finish
 
     return hear
@@ -283,12 +283,12 @@ async def draw(thread: EngineThread, asked: Asked) -> AsyncGenerator[Piece, None
       loop.call_soon_threadsafe(pieces.put_nowait, what)
 
   try:
-    for place, prompt in enumerate(asked.prompts):
-      group = Group(next(thread.numbers), asked.n) if asked.n > 1 else None
-      for sample in range(asked.n):
+    for place, prompt in enumerate(request.prompts):
+      group = Group(next(thread.numbers), request.n) if request.n > 1 else None
+      for sample in range(request.n):
         number = next(thread.numbers)
-        thread.open(Open(number, prompt, conversation.key_of(asked.seed, 0, place, sample, 0), group=group))
-        opened.append(number)
+        thread.open(Open(number, prompt, conversation.key_of(request.seed, 0, place, sample, 0), group=group))
+        numbers.append(number)
         turn = Turn(
           number,
           budget=sampling.max_new_tokens,
@@ -297,14 +297,14 @@ async def draw(thread: EngineThread, asked: Asked) -> AsyncGenerator[Piece, None
           top_k=sampling.top_k,
           top_p=sampling.top_p,
         )
-        thread.submit(turn, listener(place * asked.n + sample, number))
-    left = len(opened)
-    while left:
+        thread.submit(turn, listener(place * request.n + sample, number))
+    remaining = len(numbers)
+    while remaining:
       piece = await pieces.get()
       if isinstance(piece, BaseException):
         raise piece
-      left -= bool(piece.finish)
+      remaining -= bool(piece.finish)
       yield piece
   finally:
-    for number in opened:
+    for number in numbers:
       thread.close_conversation(number)

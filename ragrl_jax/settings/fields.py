@@ -44,8 +44,8 @@ def setting(
     **bounds: bounds of a number: least, above, most, below.
   """
   assert bounds.keys() <= BOUNDS.keys()
-  said = {"meaning": meaning, "unit": unit, "choices": tuple(choices), "files": files, "bounds": bounds}
-  return dataclasses.field(default=default, metadata=said)
+  metadata = {"meaning": meaning, "unit": unit, "choices": tuple(choices), "files": files, "bounds": bounds}
+  return dataclasses.field(default=default, metadata=metadata)
 
 
 def mapping(meaning: str) -> Any:
@@ -156,9 +156,9 @@ def build(record: type[T], values: Mapping[str, Any], where: str) -> T:
   Raises:
     ValueError: an unknown name, or an invalid value.
   """
-  known, given, more = _fields(record), {}, {}
+  fields, given, more = _fields(record), {}, {}
   for name, value in values.items():
-    if name not in known or known[name].metadata.get("rest"):
+    if name not in fields or fields[name].metadata.get("rest"):
       more[name] = value
       continue
     inner = kinds(record)[name][0]
@@ -166,9 +166,9 @@ def build(record: type[T], values: Mapping[str, Any], where: str) -> T:
       value = build(inner, value, f"{where}.{name}")
     given[name] = tuple(value) if isinstance(value, list) else value
   if more:
-    into = next((name for name, field in known.items() if field.metadata.get("rest")), None)
+    into = next((name for name, field in fields.items() if field.metadata.get("rest")), None)
     if into is None:
-      raise ValueError(f"{where}.{next(iter(more))}: there is no such setting; {where} has {', '.join(known)}.")
+      raise ValueError(f"{where}.{next(iter(more))}: there is no such setting; {where} has {', '.join(fields)}.")
     given[into] = more
   return record(**given)
 
@@ -202,7 +202,7 @@ def replaced(record: T, values: Mapping[str, Any]) -> T:
       inner.setdefault(first, {})[rest] = value
     else:
       own[first] = value
-  own |= {first: replaced(at(record, first), some) for first, some in inner.items()}
+  own |= {first: replaced(at(record, first), group) for first, group in inner.items()}
   return {**record, **own} if isinstance(record, Mapping) else dataclasses.replace(record, **own)  # pyright: ignore
 
 
@@ -239,7 +239,7 @@ class Group(NamedTuple):
 
 def groups(record: type, path: str = "") -> Iterator[Group]:
   """A record's own settings, then those of the records in it."""
-  own, inner = [], []
+  settings, inner = [], []
   for field in dataclasses.fields(record):
     kind = kinds(record)[field.name][0]
     if isinstance(kind, type) and issubclass(kind, Checked):
@@ -249,8 +249,8 @@ def groups(record: type, path: str = "") -> Iterator[Group]:
     default = "" if field.default is dataclasses.MISSING or field.default == "" else str(field.default)
     choices = [*(str(one) for one in more.get("choices", ()) if one != ""), *["file:PATH"] * more.get("files", False)]
     allowed = ", ".join(choices) or in_words(more.get("bounds", {}))
-    own.append(Setting(field.name, default, more.get("meaning", ""), more.get("unit", ""), allowed))
-  yield Group(path, " ".join((record.__doc__ or "").split()), tuple(own))
+    settings.append(Setting(field.name, default, more.get("meaning", ""), more.get("unit", ""), allowed))
+  yield Group(path, " ".join((record.__doc__ or "").split()), tuple(settings))
   for kind, place in inner:
     yield from groups(kind, place)
 
@@ -258,13 +258,13 @@ def groups(record: type, path: str = "") -> Iterator[Group]:
 def find(record: type, name: str) -> list[Group]:
   """The groups of `record` that a name stands for: a section with those in it, or each setting of this name."""
   name = name.removeprefix("config.")
-  every = list(groups(record))
-  if whole := [group for group in every if group.path and f"{group.path}.".startswith(f"{name}.")]:
-    return whole
+  all_groups = list(groups(record))
+  if sections := [group for group in all_groups if group.path and f"{group.path}.".startswith(f"{name}.")]:
+    return sections
   result = []
-  for group in every:
-    kept = [one for one in group.settings if f".{group.path}.{one.name}".endswith(f".{name}")]
-    result += [group._replace(settings=tuple(kept))] if kept else []
+  for group in all_groups:
+    settings = [option for option in group.settings if f".{group.path}.{option.name}".endswith(f".{name}")]
+    result += [group._replace(settings=tuple(settings))] if settings else []
   return result
 
 
@@ -273,8 +273,8 @@ def text(group: Group, where: str = "config") -> str:
   path = ".".join(part for part in (where, group.path) if part)
   width = min(shutil.get_terminal_size((120, 24)).columns, 120)
   lines = [textwrap.fill(f"{path}: {group.meaning}", width)]
-  for one in group.settings:
-    limits = "; ".join(part for part in (one.unit, one.allowed) if part)
-    left, right = f"  {one.name}={one.default}", f"{one.meaning} {limits and f'[{limits}]'}".rstrip()
+  for item in group.settings:
+    limits = "; ".join(part for part in (item.unit, item.allowed) if part)
+    left, right = f"  {item.name}={item.default}", f"{item.meaning} {limits and f'[{limits}]'}".rstrip()
     lines.append(textwrap.fill(right, width, initial_indent=f"{left:<26}  ", subsequent_indent=" " * 28))
   return "\n".join(lines)

@@ -56,9 +56,9 @@ def _noted(folder: str | os.PathLike) -> dict[str, str]:
 def _named(value: str, folder: str | os.PathLike, then: Mapping[str, str], *, local: bool) -> str:
   if not value:
     return value
-  whole = None if ".py:" in value else _found(value, folder, then)  # a file may have commas in its name
-  if whole is not None:
-    return whole
+  path = None if ".py:" in value else _found(value, folder, then)  # a file may have commas in its name
+  if path is not None:
+    return path
   return ",".join(_found(part, folder, then) or _missing(part, then, local=local) for part in value.split(","))
 
 
@@ -82,8 +82,8 @@ def _in_settings(
     if isinstance(value, Mapping):
       value = _in_settings(value, folder, then, f"{path}.")
     elif isinstance(value, str):
-      known = any(fnmatch.fnmatchcase(path, pattern) for pattern in SETTINGS)
-      if known or value.startswith("file:") or (path.startswith("switches.") and ".py:" in value):
+      matches = any(fnmatch.fnmatchcase(path, pattern) for pattern in SETTINGS)
+      if matches or value.startswith("file:") or (path.startswith("switches.") and ".py:" in value):
         value = _named(value, folder, then, local=path in LOCAL)
     result[name] = value
   return result
@@ -99,8 +99,8 @@ def _found(part: str, folder: str | os.PathLike, then: Mapping[str, str]) -> str
   path, python, name = part.lstrip().removeprefix("file:").partition(".py:")
   path += python[:3]
   old = os.path.join(then["began"], os.path.expanduser(path))
-  moved = os.path.normpath(os.path.join(os.path.realpath(folder), os.path.relpath(old, then["folder"])))
-  for place in (moved, old, path):
+  candidate = os.path.normpath(os.path.join(os.path.realpath(folder), os.path.relpath(old, then["folder"])))
+  for place in (candidate, old, path):
     if os.path.exists(place) or (glob.has_magic(place) and glob.glob(place)):
       same = os.path.realpath(path) == os.path.realpath(place)
       return before + (path if same else place) + python[3:] + name

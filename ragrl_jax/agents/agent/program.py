@@ -77,14 +77,14 @@ class Program:
 
   def _thread(self, function: Callable[[Task], Any], task: Task) -> asyncio.Future[Any]:
     self._threads = [one for one in self._threads if one[0].is_alive()]
-    if (late := sum(given.done() for _, given in self._threads)) >= MOST_LATE:
+    if (late := sum(future.done() for _, future in self._threads)) >= MOST_LATE:
       raise Died(
         f"the program {self.name} is not started: {late} earlier calls still run in their threads after their time "
         "limit. Give what it waits for a time limit of its own."
       )
-    thread, given = tool.in_thread(functools.partial(self._called, function, task), "program")
-    self._threads.append((thread, given))
-    return given
+    thread, future = tool.in_thread(functools.partial(self._called, function, task), "program")
+    self._threads.append((thread, future))
+    return future
 
   def _called(self, function: Callable[[Task], Any], task: Task) -> Any:
     try:
@@ -102,13 +102,13 @@ class Program:
     except OSError as error:
       raise Died(f"the program {self.name} could not be started: {error}.") from None
     try:
-      said, errors = await self._talk(process, task.json().encode() + b"\n")
+      output, errors = await self._talk(process, task.json().encode() + b"\n")
     finally:
       self._kill(process)
     if process.returncode:
       last = errors.decode(errors="replace").strip().splitlines()[-1:] or [""]
       raise Died(f"the program {self.name} ended with status {process.returncode}: {last[0][:300]}")
-    lines = said.decode(errors="replace").strip().splitlines()
+    lines = output.decode(errors="replace").strip().splitlines()
     if not lines:
       return None
     try:
@@ -133,19 +133,19 @@ class Program:
         stdin.close()
 
     async def read(stream: asyncio.StreamReader) -> bytes:
-      said = bytearray()
+      outputs = bytearray()
       while part := await stream.read(1 << 16):
-        if len(said) <= MOST_BYTES:
-          said += part
+        if len(outputs) <= MOST_BYTES:
+          outputs += part
         elif process.returncode is None:
           self._kill(process)
-      return bytes(said)
+      return bytes(outputs)
 
-    _, *said = await asyncio.gather(send(), read(stdout), read(stderr))
+    _, *outputs = await asyncio.gather(send(), read(stdout), read(stderr))
     await process.wait()
-    if max(map(len, said)) > MOST_BYTES:
+    if max(map(len, outputs)) > MOST_BYTES:
       raise Died(f"the program {self.name} printed more than {MOST_BYTES} bytes, the most that it may print.")
-    return said
+    return outputs
 
   @staticmethod
   def _kill(process: asyncio.subprocess.Process) -> None:

@@ -98,8 +98,8 @@ def make_play(program: program_lib.Program, prompt: Prompt, stops: Sequence[str]
       url = await gateway.open(session, readings[tokenizer], timeout_s)
       result, error = task_lib.Result(), ""
       try:
-        given = task_lib.Task(example.id, example.question, example.passages, url, timeout_s=timeout_s)
-        result = _read(program, await program.run(given))
+        task = task_lib.Task(example.id, example.question, example.passages, url, timeout_s=timeout_s)
+        result = _read(program, await program.run(task))
       except program_lib.Died as died:
         error = str(died)
       except asyncio.CancelledError:  # the run ends: the reply that is being sampled is cancelled, too

@@ -93,13 +93,13 @@ class Session:
 
   # ---- requests ------------------------------------------------------------------------------------------------------
 
-  async def reply(self, asked: Asked) -> Piece:
+  async def reply(self, request: Asked) -> Piece:
     """The policy's reply to a request.
 
     Raises:
       Refused: the episode is over, its limits are reached, or its history was rewritten.
     """
-    return await self._own(self._reply(asked))
+    return await self._own(self._reply(request))
 
   async def search(self, query: str, k: int | None) -> tuple[structs.Passage, ...]:
     """Searches the run's index for k passages (None: config.retrieval.top_k), best first.
@@ -143,7 +143,7 @@ class Session:
     self.searches += 1
     return result
 
-  async def _reply(self, asked: Asked) -> Piece:
+  async def _reply(self, request: Asked) -> Piece:
     async with self._turn:
       if self._over:
         raise Refused(410, "this episode is over.", code=OVER)
@@ -151,20 +151,20 @@ class Session:
         self.ended = "requests"
         message = f"the episode has used all its {self.requests} requests (config.switches.max_requests)."
         raise Refused(400, message, code="too_many_requests")
-      if unknown := [stop for stop in asked.stops if stop not in self._reading.stops]:
+      if unknown := [stop for stop in request.stops if stop not in self._reading.stops]:
         message = f"stop={unknown[0]!r}: the run's engine does not know it. Add it to config.switches.stops."
         raise Refused(400, message, param="stop")
-      record = self._placed(asked)
-      stops = (*asked.stops, *(end for end in asked.tools.ends if end in self._reading.stops))
-      most = asked.sampling.max_new_tokens if asked.limited else None
+      record = self._find_record(request)
+      stops = (*request.stops, *(end for end in request.tools.ends if end in self._reading.stops))
+      most = request.sampling.max_new_tokens if request.limited else None
       segment = await record.talk.generate(stop=stops, max_new_tokens=most)
       if not segment.ids:
         self._forget(record)
         raise self._full()
       self.requests += 1
-      return self._said(record, asked, segment)
+      return self._as_reply(record, request, segment)
 
-  def _said(self, record: _Record, asked: Asked, segment: structs.Segment) -> Piece:
+  def _as_reply(self, record: _Record, asked: Asked, segment: structs.Segment) -> Piece:
     """The reply as the client sees it. The record then expects this reply in the next request's history."""
     ends = [end for end in asked.tools.ends if end in self._reading.stops]
     text = TextStream(self._reading.tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=ends)
@@ -183,7 +183,7 @@ class Session:
 
   # ---- conversations -------------------------------------------------------------------------------------------------
 
-  def _placed(self, asked: Asked) -> _Record:
+  def _find_record(self, asked: Asked) -> _Record:
     """The conversation that the request continues, or a new one. The request's new tokens are appended to it."""
     why = []
     for record in sorted(self._records, key=lambda one: -len(one.keys)):
@@ -191,8 +191,8 @@ class Session:
       if isinstance(new, str):
         why.append(new)
         continue
-      query, found = self._observed()
-      if not record.talk.observe(new, query=query, found=found):
+      query, passages = self._observed()
+      if not record.talk.observe(new, query=query, found=passages):
         raise self._full()
       self._found = []
       return record
@@ -212,33 +212,33 @@ class Session:
     if len(record.talk.segments) > 1:
       return
     self._records.remove(record)
-    query, found = record.begun
-    self._found = [] if query is None or found is None else [(query, found)]
+    query, passages = record.begun
+    self._found = [] if query is None or passages is None else [(query, passages)]
 
-  def _new(self, record: _Record, asked: Asked) -> list[int] | str:
+  def _new(self, record: _Record, request: Asked) -> list[int] | str:
     """The token ids that a request appends to a conversation; or a text: why it does not continue the conversation."""
-    if asked.kind != record.kind:
+    if request.kind != record.kind:
       return "the program sends chat requests and text requests in one conversation."
-    if asked.kind != CHAT:
-      return self._text_after(record, asked.prompts[0])
-    if json.dumps(asked.tools.shown) != record.tools:
+    if request.kind != CHAT:
+      return self._text_after(record, request.prompts[0])
+    if json.dumps(request.tools.shown) != record.tools:
       return "the tools differ from those at the conversation's beginning."
-    keys = [_key(message) for message in asked.messages]
-    for number, (known, now) in enumerate(zip(record.keys, keys)):
-      if known != now:
-        return f"messages[{number}] ({known[0]}) was {_shown(known)} and is now {_shown(now)}."
+    keys = [_key(message) for message in request.messages]
+    for number, (old, new_key) in enumerate(zip(record.keys, keys)):
+      if old != new_key:
+        return f"messages[{number}] ({old[0]}) was {_shown(old)} and is now {_shown(new_key)}."
     if len(keys) < len(record.keys):
       return f"messages[{len(keys)}] ({record.keys[len(keys)][0]}) and the later ones are missing."
     ended = record.last.stop == "eos"
     try:
       new = self._reading.appender.after(
-        self._short(asked.messages, record), len(record.keys), asked.tools.shown, ended=ended
+        self._short(request.messages, record), len(record.keys), request.tools.shown, ended=ended
       )
     except Rewritten as error:
       return f"{error} (prompting.markers='own' only appends)."
     except ValueError as error:
       return " ".join(str(error).split())
-    return [*new, *self._reading.tokenizer.encode(asked.opened)]
+    return [*new, *self._reading.tokenizer.encode(request.opened)]
 
   def _short(self, messages: Sequence[Mapping[str, Any]], record: _Record) -> list[Mapping[str, Any]]:
     """The messages; a new one that is longer than the room is cut, and is too long still."""
@@ -298,8 +298,8 @@ class Session:
     for record in self._records:
       starts.append(len(segments))
       prompt, *rest = record.talk.segments
-      query, found = record.begun
-      segments += [dataclasses.replace(prompt, query=query, found=found), *rest]
+      query, passages = record.begun
+      segments += [dataclasses.replace(prompt, query=query, found=passages), *rest]
     ended = [record.talk.end(self.ended or None) for record in self._records]
     return dataclasses.replace(ended[-1], segments=tuple(segments), starts=tuple(starts[1:]), facts=facts)
 

@@ -60,10 +60,10 @@ class Task:
     Raises:
       httpx.HTTPStatusError: the request was refused.
     """
-    said = _client().post(f"{self.base_url}/{page}", json=body, timeout=self.timeout_s)
-    if said.is_error:
-      raise httpx.HTTPStatusError(f"{said.status_code}: {said.text[:500]}", request=said.request, response=said)
-    return said.json()
+    reply = _client().post(f"{self.base_url}/{page}", json=body, timeout=self.timeout_s)
+    if reply.is_error:
+      raise httpx.HTTPStatusError(f"{reply.status_code}: {reply.text[:500]}", request=reply.request, response=reply)
+    return reply.json()
 
   def json(self) -> str:
     """The task as one line of JSON, which a command reads from its standard input."""
@@ -105,8 +105,8 @@ def read(returned: Any) -> Result:
   number = isinstance(reward, int | float) and -sys.float_info.max <= reward <= sys.float_info.max
   if not (reward is None or number):
     raise ValueError(f"its reward is {reward!r:.80}: it must be a finite number or None.")
-  if taken := sorted(OWN & returned.keys()):
-    raise ValueError(f"it returned {taken[0]!r}, a name that the recipe uses for its own counts: use another one.")
+  if reserved := sorted(OWN & returned.keys()):
+    raise ValueError(f"it returned {reserved[0]!r}, a name that the recipe uses for its own counts: use another one.")
   try:
     facts = json.dumps({key: value for key, value in returned.items() if key not in ("answer", "reward")})
   except (TypeError, ValueError, RecursionError) as error:

@@ -32,10 +32,10 @@ def calls(
   """
   start, end = outside(text)
   try:
-    before, made, _ = read(text[start:end], dataclasses.replace(form, lenient=True), functions)
+    before, result, _ = read(text[start:end], dataclasses.replace(form, lenient=True), functions)
   except Malformed:
     return text, []
-  return ((text[:start] + before).rstrip(), made) if made else (text, [])
+  return ((text[:start] + before).rstrip(), result) if result else (text, [])
 
 
 def outside(text: str) -> tuple[int, int]:
@@ -60,29 +60,29 @@ def read(
     if not text.lstrip().startswith("{"):
       return text, [], ""
     return "", *_objects(text, form)
-  made, first, at = [], None, 0
+  result, first, at = [], None, 0
   while (start := text.find(form.opening, at)) >= 0:
-    if made and text[at:start].strip():
+    if result and text[at:start].strip():
       raise Malformed("there is text between two calls")
-    found, at = _one(text, start, form, functions or {})
+    calls_here, at = _one(text, start, form, functions or {})
     first = start if first is None else first
-    made += found
-  before, after = text[:first], text[at:] if made else ""
+    result += calls_here
+  before, after = text[:first], text[at:] if result else ""
   if form.closing and form.closing in before + after:
     raise Malformed(f"there is {form.closing} without {form.opening} before it")
-  return before, made, after
+  return before, result, after
 
 
 def _one(text: str, start: int, form: ToolFormat, functions: Mapping[str, Any]) -> tuple[list[ToolCall], int]:
   """(the calls within the marks that begin at `start`, usually one; where they end)."""
   inside = start + len(form.begin)
   if form.kind == JSON:
-    found, rest = _objects(text[inside:], form)
+    objects, rest = _objects(text[inside:], form)
     end = len(text) - len(rest)
     if not text.startswith(form.end, end):
       cut = not rest
       raise Malformed(f"the call does not end with {form.end}" + (": it was cut off" if cut else " after its object"))
-    return found, end + len(form.end)
+    return objects, end + len(form.end)
   end = text.find(form.closing, inside)
   if end < 0:
     raise Malformed(f"the call does not end with {form.closing}: it was cut off")
@@ -93,18 +93,18 @@ def _one(text: str, start: int, form: ToolFormat, functions: Mapping[str, Any]) 
 
 def _objects(text: str, form: ToolFormat) -> tuple[list[ToolCall], str]:
   """(the calls at the beginning of a text, the text after them without leading white space)."""
-  at, made = 0, []
-  while (rest := text[at:].lstrip()) and (rest[0] == "{" or not made):
+  at, result = 0, []
+  while (rest := text[at:].lstrip()) and (rest[0] == "{" or not result):
     at = len(text) - len(rest)
     value, at = _decoded(text, at)
-    made.append(_call(value, form))
+    result.append(_call(value, form))
     while at < len(text) and text[at] in "; \n\t":  # Llama 3 puts a semicolon between calls
       at += 1
-  if not made:
+  if not result:
     raise Malformed("there is no JSON object in the call")
   if not form.marked and text[at:]:
     raise Malformed("there is text after the call")
-  return made, text[at:]
+  return result, text[at:]
 
 
 def _decoded(text: str, at: int) -> tuple[Any, int]:
@@ -138,17 +138,17 @@ def _call(value: Any, form: ToolFormat) -> ToolCall:
     raise Malformed('the call has no "name" with the function\'s name')
   others = value.keys() - {"name", form.arguments}
   if others - {"type"} or value.get("type", "function") != "function":
-    known = f'"name" and "{form.arguments}"'
-    raise Malformed(f'the call has "{min(others)[:40]}": it must have {known} alone')
+    form_text = f'"name" and "{form.arguments}"'
+    raise Malformed(f'the call has "{min(others)[:40]}": it must have {form_text} alone')
   arguments = value.get(form.arguments, {})
   if form.lenient and not isinstance(arguments, dict):
     arguments = {} if arguments in ("", None) else _json(arguments) if isinstance(arguments, str) else arguments
   if not isinstance(arguments, dict):
     raise Malformed(f'"{form.arguments}" must be an object')
-  return _made(value["name"], arguments)
+  return _make(value["name"], arguments)
 
 
-def _made(name: str, arguments: dict[str, Any]) -> ToolCall:
+def _make(name: str, arguments: dict[str, Any]) -> ToolCall:
   # JSON may contain half a surrogate pair, which UTF-8 cannot encode.
   try:
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
@@ -161,30 +161,30 @@ def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]
   """The calls of a text that contains only calls."""
   at, result = 0, []
   while at < len(text) or not result:
-    if (one := _FUNCTION.match(text, at)) is None:
+    if (match := _FUNCTION.match(text, at)) is None:
       raise Malformed("the call must be <function=NAME>…</function> and nothing else")
     if form.kind == TAGGED:
-      arguments, end = _decoded(one[2].strip() or " ", 0)
-      if not isinstance(arguments, dict) or one[2].strip()[end:].strip():
+      arguments, end = _decoded(match[2].strip() or " ", 0)
+      if not isinstance(arguments, dict) or match[2].strip()[end:].strip():
         raise Malformed("between <function=NAME> and </function> there must be one JSON object")
     else:
-      arguments = _parameters(one[2], functions.get(one[1], {}))
-    result.append(_made(one[1], arguments))
-    at = one.end()
+      arguments = _parameters(match[2], functions.get(match[1], {}))
+    result.append(_make(match[1], arguments))
+    at = match.end()
   return result
 
 
 def _parameters(body: str, schema: Mapping[str, Any]) -> dict[str, Any]:
   """The arguments of an XML call."""
-  known = schema.get("properties")
-  known, at, result = known if isinstance(known, Mapping) else {}, 0, {}
+  properties = schema.get("properties")
+  properties, at, result = properties if isinstance(properties, Mapping) else {}, 0, {}
   while body[at:].strip():
-    if (one := _PARAMETER.match(body, at)) is None:
+    if (match := _PARAMETER.match(body, at)) is None:
       raise Malformed("the arguments must be <parameter=NAME>…</parameter> and nothing else")
-    if one[1] in result:
-      raise Malformed(f"<parameter={one[1][:40]}> stands in the call twice")
-    result[one[1]] = _value(one[2], known.get(one[1]))
-    at = one.end()
+    if match[1] in result:
+      raise Malformed(f"<parameter={match[1][:40]}> stands in the call twice")
+    result[match[1]] = _value(match[2], properties.get(match[1]))
+    at = match.end()
   return result
 
 

@@ -86,13 +86,13 @@ def format_of(tokenizer: Tokenizer) -> ToolFormat | None:
   """The format of calls in the tokenizer's chat template; None without a template, or if the format is unknown."""
   if not isinstance(tokenizer, Templated) or tokenizer.markers != "template":
     return None
-  asked = [{"role": "user", "content": "A question?"}]
+  question = [{"role": "user", "content": "A question?"}]
   call = {"type": "function", "id": "call_1", "function": {"name": _NAME, "arguments": {_KEY: _VALUE}}}
-  said: Any = {"role": "assistant", "content": "", "tool_calls": [call]}
+  reply: Any = {"role": "assistant", "content": "", "tool_calls": [call]}
   render: Any = tokenizer.template
   try:
-    before = render(asked, open_turn=True, tools=[_TOOL])
-    after = render([*asked, said], open_turn=False, tools=[_TOOL])
+    before = render(question, open_turn=True, tools=[_TOOL])
+    after = render([*question, reply], open_turn=False, tools=[_TOOL])
   except ValueError:  # the template refuses calls
     return None
   if not after.startswith(before):
@@ -114,9 +114,9 @@ def _in_json(turn: str, control: Sequence[str]) -> ToolFormat | None:
       mark = _end_mark(turn[end:], control)
       if mark is None:  # the object is a part of something else, such as a list
         continue
-      name, given = turn.index(_NAME, start), turn.index(_KEY, start)
-      # {"name": "f", "arguments": {"x" …: `given` is at x, and the arguments begin with the brace before it
-      first = turn.rindex("{", start, given)
+      name, key_at = turn.index(_NAME, start), turn.index(_KEY, start)
+      # {"name": "f", "arguments": {"x" …: `key_at` is at x, and the arguments begin with the brace before it
+      first = turn.rindex("{", start, key_at)
       opens = (turn[:name], turn[name + len(_NAME) : first]) if name < first else ("", "")
       return ToolFormat(_begin_mark(turn[:start]), mark, names[0], JSON, *opens)
   return None
@@ -156,14 +156,14 @@ def _end_mark(rest: str, control: Sequence[str]) -> str | None:
   return mark if rest.strip() == mark else None
 
 
-def messages(said: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def messages(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """Converts messages from the form of servers to that of templates: arguments of calls from JSON text to objects.
 
   Raises:
     ValueError: the arguments of a call are not a JSON object.
   """
   result = []
-  for message in said:
+  for message in entries:
     message = dict(message)
     if message.get("tool_calls"):
       message["tool_calls"] = [_for_template(call) for call in message["tool_calls"]]

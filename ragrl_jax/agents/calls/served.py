@@ -26,7 +26,7 @@ class Reader:
   def __init__(self, form: ToolFormat):
     self._form = form
 
-  def tools(self, said: Mapping[str, Any]) -> Tools:
+  def tools(self, fields: Mapping[str, Any]) -> Tools:
     """Parses `tools`, `tool_choice` and `parallel_tool_calls` of a request.
 
     To force a call, the prompt ends with the beginning of a call in the template's format. The rest is sampled.
@@ -34,16 +34,16 @@ class Reader:
     Raises:
       Refused: one of the fields has a value that is not supported.
     """
-    form, tools, choice = self._form, said.get("tools"), said.get("tool_choice", "auto")
+    form, tools, choice = self._form, fields.get("tools"), fields.get("tool_choice", "auto")
     named = lambda one: isinstance(one, dict) and isinstance(one.get("function"), dict) and _is_name(one["function"])
     if tools and not (isinstance(tools, list) and all(map(named, tools))):
       message = 'tools must be a list of {"type": "function", "function": {"name": …, "parameters": {…}}}.'
       raise Refused(400, message, param="tools")
     functions = {one["function"]["name"]: _schema(one["function"]) for one in tools or ()}
-    name = _chosen(choice, functions)
+    name = _forced_name(choice, functions)
     if not tools or choice == "none":
       return Tools()
-    single = name or said.get("parallel_tool_calls") is False
+    single = name or fields.get("parallel_tool_calls") is False
     forced = ""
     if name is not None:
       try:
@@ -54,30 +54,30 @@ class Reader:
     begin = functools.partial(_may_begin, form=form)
     return Tools(tuple(tools), ends, forced, begin, lambda text: call_texts.calls(text, form, functions))
 
-  def messages(self, said: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+  def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """See `formats.messages`."""
-    return formats.messages(said)
+    return formats.messages(messages)
 
 
 def _may_begin(text: str, form: ToolFormat) -> int:
   """Position where a call begins or may begin, or where the white space before it begins. No call is in a thought."""
   start, end = call_texts.outside(text)
-  said, thinks = text[start:end], end < len(text)
+  tail, thinks = text[start:end], end < len(text)
   if not form.marked:
-    if said.lstrip().startswith(form.opening) or not (said.strip() or thinks):
+    if tail.lstrip().startswith(form.opening) or not (tail.strip() or thinks):
       return start
     return len(text)
-  place = said.find(form.opening)
+  place = tail.find(form.opening)
   if place < 0:
     if thinks:
       return len(text)
-    most = min(len(form.opening) - 1, len(said))
-    held = next((length for length in range(most, 0, -1) if form.opening.startswith(said[-length:])), 0)
-    place = len(said) - held
+    most = min(len(form.opening) - 1, len(tail))
+    size = next((length for length in range(most, 0, -1) if form.opening.startswith(tail[-length:])), 0)
+    place = len(tail) - size
   return len(text[: start + place].rstrip())
 
 
-def _chosen(choice: Any, functions: Mapping[str, Any]) -> str | None:
+def _forced_name(choice: Any, functions: Mapping[str, Any]) -> str | None:
   """The name of the function that the model must call, "" for any function, or None if it need not call one."""
   if choice in ("auto", "none"):
     return None

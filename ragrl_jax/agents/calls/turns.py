@@ -30,7 +30,7 @@ _OWN_PROMPT = (
   "What it gives comes back between <tool_response> and </tool_response>."
 )
 _VALUE = "ragrl probe value"  # marks the canonical call in a rendered conversation; no tool's schema contains it
-_ASKED = {"role": "user", "content": "A question?"}
+_QUESTION = {"role": "user", "content": "A question?"}
 _THOUGHT = "<think>\nA thought.\n</think>\n\n"
 _RESPONSE = re.compile("<(?=/?tool_response>)")  # a result must not contain the tags that enclose it
 _PYTHON_TAG = "<|python_tag|>"  # Llama 3 begins some calls with this control token
@@ -61,8 +61,8 @@ class ToolTurns:
     self.form, self.single, self.beside = OWN, False, True
     if self._native:
       self._find()
-    bare, shown = self._tokenizer.render([_ASKED]), self._prompt((("user", _ASKED["content"]),))
-    self.tokens = len(shown if self.marked else self._tokenizer.render(shown)) - len(bare)
+    plain, own = self._tokenizer.render([_QUESTION]), self._prompt((("user", _QUESTION["content"]),))
+    self.tokens = len(own if self.marked else self._tokenizer.render(own)) - len(plain)
     self._prompts = functools.lru_cache(4096)(self._prompt)  # the samples of a group share a prompt
     # The text of the canonical turn between its argument and the end of the turn.
     self._tail = self._tail_of() if self.marked else ""
@@ -85,7 +85,7 @@ class ToolTurns:
       raise call_texts.Malformed("there must be no text before a call")
     if result and after.strip():
       raise call_texts.Malformed("there is text after the last call")
-    if not result and any(self._tokenizer.control_names.get(one) == _PYTHON_TAG for one in ids):
+    if not result and any(self._tokenizer.control_names.get(token) == _PYTHON_TAG for token in ids):
       raise call_texts.Malformed(f"after {_PYTHON_TAG} there must be a JSON object")
     return result
 
@@ -99,7 +99,7 @@ class ToolTurns:
     results = [(name, _RESPONSE.sub("< ", text)) for name, text in results]
     if not self.marked:
       return "".join(f"\n<tool_response>\n{text}\n</tool_response>\n" for _, text in results)
-    whole = self._text([_ASKED, self._said(len(results)), *self._answers(results)], True)
+    whole = self._text([_QUESTION, self._said(len(results)), *self._answers(results)], True)
     end, mark = 0, _VALUE + self._tail
     for _ in results:  # the calls come first, so the mark is found in them even if a result contains it
       end = whole.index(mark, end) + len(mark)
@@ -111,30 +111,30 @@ class ToolTurns:
   def _find(self) -> None:
     form = formats.format_of(self._tokenizer)
     name = self._tools[0]["function"]["name"]
-    opened = self._text([_ASKED], True)
-    if form is None or name not in opened:
+    text = self._text([_QUESTION], True)
+    if form is None or name not in text:
       lacks = "has no format of tool calls that can be read" if form is None else "does not show the tools to the model"
       raise ValueError(
         f"this model's chat template {lacks}. Set prompting.markers='own', for this library's role markers and calls."
       )
     self.form = form
-    self.beside = form.marked and "A thought." in self._text([_ASKED, {**self._said(1), "content": _THOUGHT}], False)
-    thought = _THOUGHT.removeprefix("<think>\n") if opened.rstrip().endswith("<think>") else _THOUGHT
-    if not self.beside or opened.rstrip().endswith("</think>"):  # the model does not think
+    self.beside = form.marked and "A thought." in self._text([_QUESTION, {**self._said(1), "content": _THOUGHT}], False)
+    thought = _THOUGHT.removeprefix("<think>\n") if text.rstrip().endswith("<think>") else _THOUGHT
+    if not self.beside or text.rstrip().endswith("</think>"):  # the model does not think
       thought = ""
-    asked = lambda: [{**self._said(1), "content": thought}, *self._answers([(name, "A result.")])]
-    chat.check_append_only(self._tokenizer, [_ASKED, *asked(), *asked()], self._tools)
+    messages_of = lambda: [{**self._said(1), "content": thought}, *self._answers([(name, "A result.")])]
+    chat.check_append_only(self._tokenizer, [_QUESTION, *messages_of(), *messages_of()], self._tools)
     try:
-      self._text([_ASKED, self._said(2), *self._answers([(name, "1"), (name, "2")])], True)
+      self._text([_QUESTION, self._said(2), *self._answers([(name, "1"), (name, "2")])], True)
     except ValueError:  # Llama 3's template refuses two calls
       self.single = True
 
   def _tail_of(self) -> str:
     """The rest of a turn with one call, from the call's argument to where the template ends the turn."""
     word = "probe"
-    said = self._text([_ASKED, {"role": "assistant", "content": word}], False)
-    closing = said[said.rindex(word) + len(word) :]
-    turn = self._text([_ASKED, self._said(1)], False)
+    text = self._text([_QUESTION, {"role": "assistant", "content": word}], False)
+    closing = text[text.rindex(word) + len(word) :]
+    turn = self._text([_QUESTION, self._said(1)], False)
     return turn[turn.rindex(_VALUE) + len(_VALUE) :].removesuffix(closing)
 
   def _said(self, number: int) -> dict[str, Any]:

@@ -42,8 +42,8 @@ class Parser(parts.Parser):
 
   def answer(self, text: str) -> str | None:
     """The last `<answer>` of a turn, outside its thoughts; None if there is none."""
-    found = tags.last(spoken(text), "answer")
-    return None if found is None else found.body.strip()
+    pair = tags.last(spoken(text), "answer")
+    return None if pair is None else pair.body.strip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,16 +119,16 @@ def make_play(
       if turn == max_turns:
         break
       # The calls of a turn run at the same time, while the engine samples for other episodes.
-      made = await asyncio.gather(*(_made(call, toolbox, tools) for call in calls))
-      _count(counts, made)
-      if failed := [one.result.text for one in made if one.result.kind == FAILED and masks]:
+      results = await asyncio.gather(*(_run_call(call, toolbox, tools) for call in calls))
+      _count(counts, results)
+      if failed := [one.result.text for one in results if one.result.kind == FAILED and masks]:
         raise structs.ToolFailed(failed[0])
-      shown = [(one.name, passages.cut(_shown(one), policy.tokenizer, switches.max_result_tokens)) for one in made]
-      new = turns.after(shown or [("", f"error: {wrong}")], ended=reply.stop == "eos")
-      searches = [one for one in made if one.found is not None]
+      texts = [(one.name, passages.cut(_shown(one), policy.tokenizer, switches.max_result_tokens)) for one in results]
+      new = turns.after(texts or [("", f"error: {wrong}")], ended=reply.stop == "eos")
+      searches = [one for one in results if one.found is not None]
       query = "; ".join(one.query for one in searches) if searches else None
-      found = [passage for one in searches for passage in one.found or ()] if searches else None
-      if not conversation.observe(new, query=query, found=found):
+      passages_found = [passage for one in searches for passage in one.found or ()] if searches else None
+      if not conversation.observe(new, query=query, found=passages_found):
         why = "budget"
         break
     return conversation.end(why, answer=answer, **counts)
@@ -136,36 +136,36 @@ def make_play(
   return play
 
 
-def _read(turns: ToolTurns, said: Segment, most: int) -> tuple[list[ToolCall], str]:
+def _read(turns: ToolTurns, turn: Segment, most: int) -> tuple[list[ToolCall], str]:
   """(calls of the turn, error message for the model). The message is empty if the calls are valid."""
   try:
-    calls = turns.calls(said.text, said.ids)
+    calls = turns.calls(turn.text, turn.ids)
   except Malformed as error:
     return [], f"the call cannot be read: {error}"
   return (calls, "") if len(calls) <= most else ([], f"{len(calls)} calls in one turn: at most {most} are allowed")
 
 
-async def _made(call: ToolCall, toolbox: Toolbox, tools: structs.Tools) -> Made:
+async def _run_call(call: ToolCall, toolbox: Toolbox, tools: structs.Tools) -> Made:
   if toolbox.tools.get(call.name) is not SEARCH or toolbox.wrong(call.name, call.arguments):
     return Made(call.name, await toolbox.call(call.name, call.arguments))
   query = json.loads(call.arguments)["query"]
   try:  # config.retrieval has the deadline and the retries of a search
-    found = tuple(await tools.search(query))
+    results = tuple(await tools.search(query))
   except structs.ToolFailed as failure:
     return Made(call.name, Result(f"search failed: {failure}", FAILED))
-  listed = passages.block(found).strip().removeprefix(passages.OPEN).removesuffix(passages.CLOSE)
-  return Made(call.name, Result(listed or "No passages were found."), query, found)
+  block = passages.block(results).strip().removeprefix(passages.OPEN).removesuffix(passages.CLOSE)
+  return Made(call.name, Result(block or "No passages were found."), query, results)
 
 
-def _shown(made: Made) -> str:
-  return made.result.text if made.result.kind == OK else f"error: {made.result.text}"
+def _shown(call: Made) -> str:
+  return call.result.text if call.result.kind == OK else f"error: {call.result.text}"
 
 
-def _count(counts: dict[str, int], made: list[Made]) -> None:
-  counts["calls"] += len(made)
-  counts["refused"] += sum(one.result.kind == REFUSED for one in made)
-  counts["failed"] += sum(one.result.kind == FAILED for one in made)
-  counts["searches"] += sum(one.found is not None for one in made)
+def _count(counts: dict[str, int], calls: list[Made]) -> None:
+  counts["calls"] += len(calls)
+  counts["refused"] += sum(one.result.kind == REFUSED for one in calls)
+  counts["failed"] += sum(one.result.kind == FAILED for one in calls)
+  counts["searches"] += sum(one.found is not None for one in calls)
 
 
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}}

@@ -31,16 +31,16 @@ def tools_of(where: str, timeout_s: float) -> tuple[Tool, ...]:
     ValueError: the SDK is not installed, the command does not exist, or the server does not list its tools in time.
   """
   server = Server(where)
-  asked = asyncio.run_coroutine_threadsafe(asyncio.wait_for(server.tools(), timeout_s), loop())
+  future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(server.tools(), timeout_s), loop())
   try:
-    listed = asked.result()
+    tools = future.result()
   except TimeoutError:
     why = f"it gave no list of its tools within {timeout_s:g} s (config.switches.timeout_s)"
   except Exception as error:  # noqa: BLE001  (any reason is reported to the user who named the server)
     why = _causes(error)
   else:
     atexit.register(server.close)
-    return listed
+    return tools
   server.close()
   where, why = map(addresses.without_credentials, (where, why))
   raise ValueError(f"config.switches.mcp: the MCP server {where!r} cannot be used: {why}.")
@@ -90,14 +90,14 @@ class Server:
     Raises:
       ConnectionError: the server cannot be reached or started.
     """
-    client, listed, cursor = await self._client(), [], None
+    client, tools, cursor = await self._client(), [], None
     while True:
       page = await client.list_tools(cursor=cursor)
-      listed += page.tools
+      tools += page.tools
       if not (cursor := page.next_cursor):
         break
     return tuple(
-      Tool(one.name, one.description or "", one.input_schema, functools.partial(self._call, one.name)) for one in listed
+      Tool(one.name, one.description or "", one.input_schema, functools.partial(self._call, one.name)) for one in tools
     )
 
   async def _call(self, name: str, arguments: dict[str, Any]) -> str:

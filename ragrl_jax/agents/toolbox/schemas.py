@@ -56,23 +56,23 @@ def of_function(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _of_type(kind: Any, where: str) -> dict[str, Any]:
-  origin, given = typing.get_origin(kind), typing.get_args(kind)
+  origin, arguments = typing.get_origin(kind), typing.get_args(kind)
   if origin is typing.Annotated:  # Annotated[int, "what it is"]
-    texts = [text for text in given[1:] if isinstance(text, str)]
-    return _of_type(given[0], where) | (dict(description=texts[0]) if texts else {})
+    texts = [text for text in arguments[1:] if isinstance(text, str)]
+    return _of_type(arguments[0], where) | (dict(description=texts[0]) if texts else {})
   if kind is Any:
     return {}
   if kind in _SIMPLE:
     return dict(type=_SIMPLE[kind])
   if origin in (typing.Union, types.UnionType):
-    return dict(anyOf=[_of_type(one, where) for one in given])
-  if origin is typing.Literal and all(type(one) in _SIMPLE for one in given):
-    kinds = list(dict.fromkeys(_SIMPLE[type(one)] for one in given))
-    return dict(type=kinds[0] if len(kinds) == 1 else kinds, enum=list(given))
+    return dict(anyOf=[_of_type(one, where) for one in arguments])
+  if origin is typing.Literal and all(type(one) in _SIMPLE for one in arguments):
+    kinds = list(dict.fromkeys(_SIMPLE[type(one)] for one in arguments))
+    return dict(type=kinds[0] if len(kinds) == 1 else kinds, enum=list(arguments))
   if (origin or kind) in (list, Sequence):
-    return dict(type="array", **(dict(items=_of_type(given[0], where)) if given else {}))
-  if (origin or kind) in (dict, Mapping) and (not given or given[0] is str):
-    return dict(type="object", **(dict(additionalProperties=_of_type(given[1], where)) if given else {}))
+    return dict(type="array", **(dict(items=_of_type(arguments[0], where)) if arguments else {}))
+  if (origin or kind) in (dict, Mapping) and (not arguments or arguments[0] is str):
+    return dict(type="object", **(dict(additionalProperties=_of_type(arguments[1], where)) if arguments else {}))
   raise ValueError(f"{where} has the type {kind!r:.{_SHOWN}}, which a model cannot write: use {_ALLOWED}.")
 
 
@@ -136,10 +136,10 @@ def fitted(value: Any, schema: Any) -> Any:
     if not fault(value, way):
       return fitted(value, way)
   kinds = schema.get("type") or ()
-  whole = kinds == "integer" or "integer" in kinds and "number" not in kinds
+  is_whole = kinds == "integer" or "integer" in kinds and "number" not in kinds
   if isinstance(value, float) and value.is_integer():
-    same = [one for one in schema.get("enum") or () if _same(one, value)]
-    return same[0] if same else int(value) if whole else value
+    equal = [one for one in schema.get("enum") or () if _same(one, value)]
+    return equal[0] if equal else int(value) if is_whole else value
   if isinstance(value, dict):
     properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
     return {name: fitted(one, properties.get(name, others)) for name, one in value.items()}

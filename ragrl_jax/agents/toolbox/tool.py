@@ -107,7 +107,7 @@ def _json(value: Any) -> str:
 def in_thread(function: Callable[[], Any], name: str) -> tuple[threading.Thread, asyncio.Future[Any]]:
   """Runs a function of the user's in a thread of this name; the future has its result on the running event loop."""
   loop = asyncio.get_running_loop()
-  given = loop.create_future()
+  future = loop.create_future()
 
   def work() -> None:
     result, error = None, None
@@ -116,12 +116,12 @@ def in_thread(function: Callable[[], Any], name: str) -> tuple[threading.Thread,
     except BaseException as raised:  # noqa: BLE001  (`_settle` raises it in the calling coroutine)
       error = raised
     with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
-      loop.call_soon_threadsafe(_settle, given, result, error)
+      loop.call_soon_threadsafe(_settle, future, result, error)
 
   # A daemon thread instead of a pool: Python waits for a pool's threads at exit, and the function may hang.
   thread = threading.Thread(target=work, name=name, daemon=True)
   thread.start()
-  return thread, given
+  return thread, future
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
@@ -245,17 +245,17 @@ class Toolbox:
     if name not in self.tools:
       return f"there is no tool {name!r:.80}: there is {', '.join(self.tools)}"
     try:
-      found = schemas.fault(json.loads(arguments), self.tools[name].parameters)
+      problem = schemas.fault(json.loads(arguments), self.tools[name].parameters)
     except RecursionError:
-      found = "the arguments are nested too deep"
-    return f"{name}: {found}" if found else ""
+      problem = "the arguments are nested too deep"
+    return f"{name}: {problem}" if problem else ""
 
   async def call(self, name: str, arguments: str) -> Result:
     """Makes a call. It can be awaited on any event loop; the tool runs on `tool.loop()`."""
     if wrong := self.wrong(name, arguments):
       return Result(wrong, REFUSED)
     tool = self.tools[name]
-    tried = self._tried(tool, schemas.fitted(json.loads(arguments), tool.parameters))
+    tried = self._try_call(tool, schemas.fitted(json.loads(arguments), tool.parameters))
     work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(tried, loop()))
     try:
       while True:
@@ -270,7 +270,7 @@ class Toolbox:
     finally:
       work.cancel()
 
-  async def _tried(self, tool: Tool, arguments: dict) -> Result:
+  async def _try_call(self, tool: Tool, arguments: dict) -> Result:
     why, task = "", asyncio.current_task()
     assert task is not None
     task.set_name(tool.name)  # for the message of a tool that blocks the loop
@@ -314,12 +314,12 @@ class Toolbox:
     try:
       yield
     finally:
-      left = [one for one in threads if not one.done()]
-      if not left:
+      running = [thread for thread in threads if not thread.done()]
+      if not running:
         self._permits.release()
-      for one in left:
+      for thread in running:
         self._stuck += 1
-        one.add_done_callback(self._ended)
+        thread.add_done_callback(self._ended)
 
   def _ended(self, thread: asyncio.Future) -> None:
     if not thread.cancelled():

@@ -17,8 +17,8 @@ def tool() -> Any:
 
   async def search(context: Any, query: str) -> str:
     """Finds passages."""
-    found = await asyncio.to_thread(context.context.search, query)
-    return "".join(f" {passage['text']}" for passage in found)
+    passages = await asyncio.to_thread(context.context.search, query)
+    return "".join(f" {passage['text']}" for passage in passages)
 
   # The SDK reads the annotation at run time. It is set here, so that this file can be imported without the SDK.
   search.__annotations__["context"] = agents.RunContextWrapper[Task]

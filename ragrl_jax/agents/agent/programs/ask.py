@@ -5,5 +5,5 @@ from ragrl_jax.agents.agent.task import Task
 
 def run(task: Task) -> str | None:
   """Sends one request that contains only the question."""
-  said = task.post("chat/completions", model=task.model, messages=[dict(role="user", content=task.question)])
-  return said["choices"][0]["message"]["content"]
+  reply = task.post("chat/completions", model=task.model, messages=[dict(role="user", content=task.question)])
+  return reply["choices"][0]["message"]["content"]

@@ -17,8 +17,8 @@ def agent() -> Any:
 
   async def search(context: Any, query: str) -> str:
     """Finds passages."""
-    found = await asyncio.to_thread(context.deps.search, query)
-    return "".join(f" {passage['text']}" for passage in found)
+    passages = await asyncio.to_thread(context.deps.search, query)
+    return "".join(f" {passage['text']}" for passage in passages)
 
   # pydantic-ai reads the annotation at run time. It is set here, so that this file can be imported without pydantic-ai.
   search.__annotations__["context"] = pydantic_ai.RunContext[Task]

@@ -34,13 +34,13 @@ async def run(task: Task) -> str | None:
   completions = client().with_options(base_url=task.base_url).chat.completions
   messages: list[Any] = [{"role": "user", "content": task.question}]
   for _ in range(MAX_SEARCHES + 1):
-    said = (await completions.create(model=task.model, messages=messages, tools=TOOLS)).choices[0].message
-    if not said.tool_calls:
-      return said.content
-    messages.append(said.model_dump(exclude_none=True))
-    for call in said.tool_calls:
+    message = (await completions.create(model=task.model, messages=messages, tools=TOOLS)).choices[0].message
+    if not message.tool_calls:
+      return message.content
+    messages.append(message.model_dump(exclude_none=True))
+    for call in message.tool_calls:
       query = json.loads(call.function.arguments).get("query", "")
-      found = await asyncio.to_thread(task.search, str(query))
-      text = "".join(f" {passage['text']}" for passage in found)
+      passages = await asyncio.to_thread(task.search, str(query))
+      text = "".join(f" {passage['text']}" for passage in passages)
       messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
   return None
