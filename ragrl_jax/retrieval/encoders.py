@@ -58,7 +58,7 @@ def describe(
     bm25.checked(**options)
     return dict(kind="bm25", options=options, words=RULE)
   if str(encoder) == "hashing":
-    _check("hashing", options, HashingEncoder, entries=("rows", "mean_length"))
+    _check("hashing", options, HashingEncoder, fixed=("rows", "mean_length"))
     HashingEncoder({}, rows=0, mean_length=0.0, **options)
     return dict(kind="hashing", options=options, words=RULE)
   if not hub.is_name(encoder) and not (pathlib.Path(encoder) / "config.json").is_file():
@@ -68,7 +68,7 @@ def describe(
     )
   from ragrl_jax.models.encoder import load_encoder  # takes a while, and bm25 and hashing do not need it
 
-  _check("model", options, load_encoder, entries=("mesh",))
+  _check("model", options, load_encoder, fixed=("mesh",))
 
   def at(where: str | os.PathLike, description: Any) -> str:
     if not hub.is_name(where):
