@@ -31,27 +31,27 @@ def main():
     folders.refuse_others(OUT.value, folders.SCORES)
   examples = list(readers.read_examples(DATA.value))
   if ONLY.value:
-    column, given, value = ONLY.value.partition("=")
-    if not given:
+    column, has_value, value = ONLY.value.partition("=")
+    if not has_value:
       raise app.UsageError(f"--only={ONLY.value}: write COLUMN=VALUE.")
-    own = {"hops", "source"}  # fields of an example; all other columns of a row are in its meta
-    of = lambda example: getattr(example, column) if column in own else example.meta.get(column)
+    own_fields = {"hops", "source"}  # fields of an example; all other columns of a row are in its meta
+    of = lambda example: getattr(example, column) if column in own_fields else example.meta.get(column)
     examples = [example for example in examples if str(of(example)) == value]
     if not examples:
       raise ValueError(f"--only={ONLY.value}: no row of {DATA.value} has this value.")
-  own = index_flags.OWN.value if flags.FLAGS["own_passages"].present else not index_flags.INDEX.value
-  having = sum(bool(example.passages) for example in examples) if own else 0
-  examples = index_flags.with_passages(examples, own=own)
-  if bare := sum(not example.passages for example in examples):
-    raise ValueError(f"{bare} of {len(examples)} questions have no passages: give a retriever with --index.")
+  own_fields = index_flags.OWN.value if flags.FLAGS["own_passages"].present else not index_flags.INDEX.value
+  having = sum(bool(example.passages) for example in examples) if own_fields else 0
+  examples = index_flags.with_passages(examples, own=own_fields)
+  if without := sum(not example.passages for example in examples):
+    raise ValueError(f"{without} of {len(examples)} questions have no passages: give a retriever with --index.")
   passages, k = [example.passages for example in examples], index_flags.TOP_K.value
-  found = answer_recall.measured(examples, passages, k)
+  scores = answer_recall.measured(examples, passages, k)
   index = addresses.without_credentials(index_flags.INDEX.value)
-  searched = [f"searches in {index} for {len(examples) - having} questions"] if having < len(examples) else []
+  search_note = [f"searches in {index} for {len(examples) - having} questions"] if having < len(examples) else []
   owned = [f"the own passages of {having} questions"] if having else []
-  print(json.dumps(dict(measured=" and ".join(searched + owned), **found), indent=1))
+  print(json.dumps(dict(measured=" and ".join(search_note + owned), **scores), indent=1))
   if OUT.value:
     index = dict(index=index, **index_flags.retriever().describe()) if index else None
-    options = dict(top_k=k, own_passages=None if own else False, retrieval=index)
+    options = dict(top_k=k, own_passages=None if own_fields else False, retrieval=index)
     settings = dict(data=DATA.value, only=ONLY.value or None, **options)
-    answer_recall.write(pathlib.Path(OUT.value), examples, found, settings)
+    answer_recall.write(pathlib.Path(OUT.value), examples, scores, settings)

@@ -55,19 +55,19 @@ def main(words):
   for checkpoint in filter(None, (CHECKPOINT.value, AGAINST.value)):
     evaluate.locate(checkpoint)
   checks.devices()
-  asked = [(CONFIG.value, CHECKPOINT.value)]
+  pairs = [(CONFIG.value, CHECKPOINT.value)]
   if AGAINST.value:
     other = evaluate.config_of(AGAINST.value)
     if other.judge.kind == "none":  # both get the same judge
       other.judge, other.judges = CONFIG.value.judge, CONFIG.value.judges
-    asked.append((other, AGAINST.value))
-  configs = [(settings.of(config), checkpoint) for config, checkpoint in asked]
+    pairs.append((other, AGAINST.value))
+  configs = [(settings.of(config), checkpoint) for config, checkpoint in pairs]
   example = _example(configs[0][0], words)
   askers = []
   try:
     for config, checkpoint in configs:
-      made = checkpoints.opened(config, checkpoint, judged=ask_checkpoint.judged(config))
-      askers.append(ask_checkpoint.Asker(made, checkpoint))
+      sampler = checkpoints.opened(config, checkpoint, judged=ask_checkpoint.judged(config))
+      askers.append(ask_checkpoint.Asker(sampler, checkpoint))
     if PAGE.value:
       _page(askers, _examples(configs[0][0]))
     failed = not PAGE.value and asyncio.run(_session(askers, example))
@@ -114,10 +114,10 @@ def _example(config, words: Sequence[str]) -> structs.Example | None:
       raise app.UsageError(f"--id={ID.value}: give the file of the question with --data.")
     return None
   examples = questions.testing(config, DATA.value, max_examples=0)
-  found = [example for example in examples if ID.value in ("", example.id)]
-  if not found:
+  matches = [example for example in examples if ID.value in ("", example.id)]
+  if not matches:
     raise ValueError(f"--data={DATA.value}: none of its {len(examples)} questions has the id {ID.value!r} (--id).")
-  return found[0]
+  return matches[0]
 
 
 async def _session(askers: list[ask_checkpoint.Asker], example: structs.Example | None) -> bool:
@@ -137,10 +137,10 @@ async def _session(askers: list[ask_checkpoint.Asker], example: structs.Example 
   return failed
 
 
-async def _ask(askers, example: structs.Example, earlier: list[tuple[str, str]], said: str = "") -> bool:
+async def _ask(askers, example: structs.Example, earlier: list[tuple[str, str]], text: str = "") -> bool:
   failed = False
   for place, asker in enumerate(askers):
-    shown = live_text.LiveText()
+    live = live_text.LiveText()
     quiet = JSON.value or SAMPLES.value > 1
     if len(askers) > 1 and not JSON.value:
       print(f"{asker.name}")
@@ -149,7 +149,7 @@ async def _ask(askers, example: structs.Example, earlier: list[tuple[str, str]],
       samples=SAMPLES.value,
       greedy=SAMPLES.value == 1,
       seed=SEED.value,
-      tell=(lambda event: None) if quiet else shown.tell,
+      tell=(lambda event: None) if quiet else live.tell,
     )
     unjudged = [answer["no_verdict"] for answer in answers if answer["no_verdict"]]
     failed |= bool(unjudged) or any(answer["ended"] == "failed" for answer in answers)
@@ -158,9 +158,9 @@ async def _ask(askers, example: structs.Example, earlier: list[tuple[str, str]],
         print(json.dumps(dict(checkpoint=asker.name) | answer, ensure_ascii=False), flush=True)
     elif SAMPLES.value > 1:
       for one in ask_checkpoint.agreement([answer["answer"] for answer in answers]):
-        shown.line(f"{one['count']} of {SAMPLES.value}", "no answer" if one["answer"] is None else one["answer"])
+        live.line(f"{one['count']} of {SAMPLES.value}", "no answer" if one["answer"] is None else one["answer"])
       if unjudged:
-        shown.line("no verdict", f"on steps of {len(unjudged)} of {SAMPLES.value} answers: {unjudged[0]}", "bad")
+        live.line("no verdict", f"on steps of {len(unjudged)} of {SAMPLES.value} answers: {unjudged[0]}", "bad")
     if not place:
-      earlier.append((said, answers[0]["answer"] or "none"))
+      earlier.append((text, answers[0]["answer"] or "none"))
   return failed

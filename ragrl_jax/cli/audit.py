@@ -41,28 +41,28 @@ def main():
   folder = pathlib.Path(INDEX.value) / "corpus"
   if INDEX.value and not retrieval.is_served(INDEX.value) and not pathlib.Path(INDEX.value).exists():
     raise app.UsageError(f"--index={INDEX.value}: no index here. Name a folder of `ragrl index`, or an address.")
-  stored = bool(INDEX.value) and folder.is_dir()
-  if not CORPUS.value and not stored:
+  is_stored = bool(INDEX.value) and folder.is_dir()
+  if not CORPUS.value and not is_stored:
     raise app.UsageError("give --index=FOLDER, or --corpus=FILE and optionally the --index of a remote retriever.")
   if OUT.value:
     folders.refuse_others(OUT.value, folders.EVALUATION, folders.SCORES)
   index = retrieval.load_index(INDEX.value) if INDEX.value else None  # errors show before the corpus is read
   examples = list(readers.read_examples(",".join(DATA.value)))
-  if stored and not CORPUS.value:
-    held = corpus_audit.of_folder(examples, folder, WORKERS.value)
+  if is_stored and not CORPUS.value:
+    holdings = corpus_audit.of_folder(examples, folder, WORKERS.value)
   else:
     passages = tqdm(corpus.read_passages(CORPUS.value), unit=" passages")
-    held = corpus_audit.holdings(examples, passages)
-  found = None
+    holdings = corpus_audit.holdings(examples, passages)
+  rankings = None
   if index is not None:
-    found, asked = [], [example.question for example in examples]
-    for start in tqdm(range(0, len(asked), BATCH), unit="batch"):
-      found += index.search(asked[start : start + BATCH], TOP_K.value)
-  summary, rows = corpus_audit.audited(examples, held, found, k=TOP_K.value)
-  described: dict[str, Any] = dict(index.describe()) if index is not None else dict(corpus=CORPUS.value)
+    rankings, questions = [], [example.question for example in examples]
+    for start in tqdm(range(0, len(questions), BATCH), unit="batch"):
+      rankings += index.search(questions[start : start + BATCH], TOP_K.value)
+  summary, rows = corpus_audit.audited(examples, holdings, rankings, k=TOP_K.value)
+  description: dict[str, Any] = dict(index.describe()) if index is not None else dict(corpus=CORPUS.value)
   trained = digests.also_in(examples, readers.read_examples(",".join(TRAIN.value))) if TRAIN.value else []
   summary |= dict(trained_on=len(trained)) if TRAIN.value else {}
-  summary = dict(data=DATA.value, retrieval=described, **summary)
+  summary = dict(data=DATA.value, retrieval=description, **summary)
   if OUT.value:
     jsonl.write(pathlib.Path(OUT.value) / corpus_audit.ROWS, rows)
     answer_files.write_json(pathlib.Path(OUT.value) / corpus_audit.AUDIT, summary)

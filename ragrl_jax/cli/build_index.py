@@ -45,23 +45,23 @@ def main() -> int:
   unused = lambda names: [f"--{name}" for name in names if arguments[name] != parser.get_default(name)]
   if not arguments["chunk_tokens"] and (given := unused(("chunk_overlap", "chunk_tokenizer"))):
     parser.error(f"{', '.join(given)} without --chunk_tokens: only chunks have these; give it, or leave them out")
-  served, key = is_served(arguments["out"]), os.environ.get(arguments.pop("key_variable"), "")
-  if served and (given := unused(("factory", "options", "oversample", "dtype", "shard", "threads"))):
+  is_server, key = is_served(arguments["out"]), os.environ.get(arguments.pop("key_variable"), "")
+  if is_server and (given := unused(("factory", "options", "oversample", "dtype", "shard", "threads"))):
     parser.error(f"{', '.join(given)} with a database: only an index's folder has these, so leave them out")
   if arguments["encoder"] == "bm25" and (given := unused(("factory", "options", "oversample", "dtype"))):
     parser.error(f"{', '.join(given)} with --encoder bm25: only a dense index has these, so leave them out")
   tokens, overlap, tokenizer = (arguments.pop(f"chunk_{name}") for name in ("tokens", "overlap", "tokenizer"))
   chunks = Chunks(tokens, overlap, tokenizer) if tokens else None
   compile_cache.keep()
-  if served:
+  if is_server:
     corpus, encoder, out = (arguments[name] for name in ("corpus", "encoder", "out"))
-    how = {name: arguments[name] for name in ("encoder_options", "overwrite")}
-    databases.fill(corpus, encoder, out, chunks=chunks, key=key, **how)
-    described = load_index(out, key=key).describe()
+    options = {name: arguments[name] for name in ("encoder_options", "overwrite")}
+    databases.fill(corpus, encoder, out, chunks=chunks, key=key, **options)
+    description = load_index(out, key=key).describe()
   else:
     out = build_index(chunks=chunks, **arguments)
-    described = load_index(out).describe()
-  print(json.dumps(dict(index=str(out), **described), ensure_ascii=False))
+    description = load_index(out).describe()
+  print(json.dumps(dict(index=str(out), **description), ensure_ascii=False))
   return 0
 
 

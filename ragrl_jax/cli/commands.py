@@ -138,8 +138,8 @@ def status_of(error: BaseException) -> int | None:
     return 2
   if _is_full(error):
     return 1
-  ours = type(error).__module__.startswith("ragrl_jax")
-  if not ours and not (isinstance(error, ValueError | RuntimeError) and _raised_by_us(error)):
+  is_own = type(error).__module__.startswith("ragrl_jax")
+  if not is_own and not (isinstance(error, ValueError | RuntimeError) and _raised_by_us(error)):
     return None
   return 2 if isinstance(error, ValueError | NotImplementedError) else 1
 
@@ -225,7 +225,7 @@ def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str
   try:
     rest = flags.FLAGS(argv)
   except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError, SyntaxError, ImportError) as error:
-    raise flags.Error(_said(error, argv)) from error
+    raise flags.Error(_message(error, argv)) from error
   for name in of_configs:
     flag = flags.FLAGS[name]
     if flag.value is not None:
@@ -235,7 +235,7 @@ def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str
   return rest
 
 
-def _said(error: BaseException, argv: list[str]) -> str:
+def _message(error: BaseException, argv: list[str]) -> str:
   """The message of a flag parser's error, in words for the user."""
   file = next((word.split("=", 1) for word in argv if re.match(r"--?\w*config=", word)), None)
   if file and isinstance(error, OSError):
@@ -279,36 +279,36 @@ def _text(error: BaseException) -> str:
   """ml_collections' message about a missing setting, without its list of all settings."""
   while error.args and isinstance(error.args[0], BaseException):
     error = error.args[0]
-  said, _, near = (str(error.args[0]) if error.args else type(error).__name__).partition("Did you mean")
-  return f"{said.split(' Other fields present')[0].strip()} {near and f'Did you mean{near}'}".strip()
+  message, _, near = (str(error.args[0]) if error.args else type(error).__name__).partition("Did you mean")
+  return f"{message.split(' Other fields present')[0].strip()} {near and f'Did you mean{near}'}".strip()
 
 
 def _no_file(flag: str, path: str) -> str:
-  there = ", ".join(sorted(file.name for file in pathlib.Path(path).parent.glob("*.py")))
-  return f"--{flag}={path}: there is no such file" + (f"; beside it are {there}." if there else ".")
+  files = ", ".join(sorted(file.name for file in pathlib.Path(path).parent.glob("*.py")))
+  return f"--{flag}={path}: there is no such file" + (f"; beside it are {files}." if files else ".")
 
 
 def usage(module: types.ModuleType, full: bool = False) -> str:
   """A command's docstring and flags, without the flags of the libraries. full: with every setting and its meaning."""
   texts = [module, *(sys.modules.get(f"ragrl_jax.cli.{name}") for name in SHARED_FLAGS)]
   values = [value for one in texts if one is not None for value in vars(one).values()]
-  shown = {id(flag): flag for value in values if (flag := _flag(value)) is not None}
+  shown_flags = {id(flag): flag for value in values if (flag := _flag(value)) is not None}
   lines = [inspect.cleandoc(module.__doc__ or ""), ""]
-  for flag in shown.values():
+  for flag in shown_flags.values():
     plain = flag.default not in (None, "", []) and not config_flags.config_flags.is_config_flag(flag)
     default = "" if not plain else f" [{flag.default}]".replace(str(config_lib.folder()), "configs")
     lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
-  every = []
-  if any(config_flags.config_flags.is_config_flag(flag) for flag in shown.values()):
+  all_settings = []
+  if any(config_flags.config_flags.is_config_flag(flag) for flag in shown_flags.values()):
     first, *sections = fields.groups(settings.Settings)
     names = [*(one.name for one in first.settings), *(group.path for group in sections)]
     text = (
       f"any setting, such as --config.model.path=FOLDER. `ragrl settings A` explains those of A: {', '.join(names)}"
     )
     lines.append(textwrap.fill(text, 120, initial_indent="  --config.A.B=VALUE ", subsequent_indent=" " * 21))
-    every = ["", *("\n" + fields.text(group) for group in (first, *sections))] if full else []
+    all_settings = ["", *("\n" + fields.text(group) for group in (first, *sections))] if full else []
   ending = ["  --traceback        show where an error was raised", "  --helpfull         all settings too"]
-  return "\n".join([*lines, *ending, *every])
+  return "\n".join([*lines, *ending, *all_settings])
 
 
 def _flag(value):

@@ -51,11 +51,11 @@ def main():
 def systems() -> str:
   """The tables that compare the systems of --results."""
   rows = {name: answer_verdicts.predictions(name) for name in RESULTS.value}
-  compared = comparison.compare(rows, alternative=ALTERNATIVE.value)
-  if unknown := [name for name in MEASURES.value if name not in compared]:
-    raise ValueError(f"--measures={','.join(unknown)}: all systems have {', '.join(compared)}.")
-  shown = {name: compared[name] for name in MEASURES.value or compared}
-  return comparison.text(shown, RESULTS.value, alternative=ALTERNATIVE.value)
+  result = comparison.compare(rows, alternative=ALTERNATIVE.value)
+  if unknown := [name for name in MEASURES.value if name not in result]:
+    raise ValueError(f"--measures={','.join(unknown)}: all systems have {', '.join(result)}.")
+  result_shown = {name: result[name] for name in MEASURES.value or result}
+  return comparison.text(result_shown, RESULTS.value, alternative=ALTERNATIVE.value)
 
 
 def judges() -> str:

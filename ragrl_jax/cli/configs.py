@@ -13,27 +13,27 @@ def with_paths(argv: list[str], names: list[str]) -> list[str]:
   """
   if not names:
     return list(argv)
-  words, left, found = [], list(argv), re.compile(rf"--?({'|'.join(names)})(=(.*))?", re.DOTALL)
-  while left:
-    word = left.pop(0)
+  words, remaining, found = [], list(argv), re.compile(rf"--?({'|'.join(names)})(=(.*))?", re.DOTALL)
+  while remaining:
+    word = remaining.pop(0)
     match = found.fullmatch(word)
-    if not match or (match[2] is None and not left):
+    if not match or (match[2] is None and not remaining):
       words.append(word)
       continue
-    given = left.pop(0) if match[2] is None else match[3]  # --config arena is the same as --config=arena
+    value = remaining.pop(0) if match[2] is None else match[3]  # --config arena is the same as --config=arena
     try:
-      words.append(f"--{match[1]}={config_lib.find(given)}")
+      words.append(f"--{match[1]}={config_lib.find(value)}")
     except ValueError as error:
-      raise ValueError(f"--{match[1]}={given}: {error}") from None
+      raise ValueError(f"--{match[1]}={value}: {error}") from None
   return words
 
 
 def with_config(argv: list[str], kind: str) -> list[str]:
   """Adds --config to the arguments if they have --checkpoint alone: `get_config` of this file then makes the config."""
-  given = {word.split("=", 1)[0].lstrip("-"): at for at, word in enumerate(argv) if word.startswith("-")}
-  if "config" in given or "checkpoint" not in given:
+  flags_at = {word.split("=", 1)[0].lstrip("-"): at for at, word in enumerate(argv) if word.startswith("-")}
+  if "config" in flags_at or "checkpoint" not in flags_at:
     return argv
-  words = [*argv[given["checkpoint"]].split("=", 1)[1:], *argv[given["checkpoint"] + 1 :]]
+  words = [*argv[flags_at["checkpoint"]].split("=", 1)[1:], *argv[flags_at["checkpoint"] + 1 :]]
   return [argv[0], f"--config={__file__}:{kind}:{words[0]}", *argv[1:]] if words else argv
 
 

@@ -67,6 +67,6 @@ def asked(metrics) -> str:
   measure, n = metrics.get("measure", {}), metrics["n"] * metrics.get("seeds", 1)
   total = lambda name: None if measure.get(name) is None else measure[name] * n
   names = dict(calls="calls", tokens_in="tokens in", tokens_out="tokens out")
-  known = [f"{round(value):,} {words}" for name, words in names.items() if (value := total(name)) is not None]
+  totals = [f"{round(value):,} {words}" for name, words in names.items() if (value := total(name)) is not None]
   cost = total("cost")
-  return ", ".join(known + ([f"cost {cost:.4f}"] if cost else [])) or "The server reports no token counts."
+  return ", ".join(totals + ([f"cost {cost:.4f}"] if cost else [])) or "The server reports no token counts."

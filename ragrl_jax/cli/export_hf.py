@@ -41,17 +41,17 @@ def restore(steps: pathlib.Path, step: int, model: Decoder, *, shared: bool = Fa
   """
   graphdef, abstract, frozen = lora.split(model)
   where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  wanted = nnx.to_pure_dict(abstract)
-  wanted = {"params": {"trunk": wanted} if shared else wanted}
-  wanted = jax.tree.map(lambda x: {"value": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)}, wanted)
+  template = nnx.to_pure_dict(abstract)
+  template = {"params": {"trunk": template} if shared else template}
+  template = jax.tree.map(lambda x: {"value": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)}, template)
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-    found = reader.restore(
+    restored = reader.restore(
       steps.absolute() / str(step) / "state",
       args=ocp.args.PyTreeRestore(
-        item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
+        item=template, restore_args=ocp.checkpoint_utils.construct_restore_args(template), partial_restore=True
       ),
     )
-  leaves = jax.tree.leaves(found["params"])
+  leaves = jax.tree.leaves(restored["params"])
   for (path, leaf), array in zip(jax.tree_util.tree_leaves_with_path(abstract), leaves, strict=True):
     if array.shape != leaf.shape:
       raise ValueError(
@@ -63,9 +63,9 @@ def restore(steps: pathlib.Path, step: int, model: Decoder, *, shared: bool = Fa
 
 def settings_of(run: pathlib.Path) -> settings.Settings:
   """The run's settings of model, tokenizer and critic, and defaults for all others."""
-  written = hf.read_json(run / "config.json")
-  taken = {name: written[name] for name in ("seed", "model", "prompting", "critic")}
-  return settings.of(stored_paths.in_settings(taken, run))
+  stored = hf.read_json(run / "config.json")
+  kept_settings = {name: stored[name] for name in ("seed", "model", "prompting", "critic")}
+  return settings.of(stored_paths.in_settings(kept_settings, run))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +132,6 @@ def main() -> int:
   parser.add_argument("--out", required=True)
   parser.add_argument("--dtype", default="float32", choices=DTYPES)
   arguments = parser.parse_args()
-  made = export(arguments.checkpoint, arguments.out, dtype=arguments.dtype)
-  print(json.dumps(dict(model=arguments.out, step=made.step, dtype=arguments.dtype, family=made.family)))
+  exported = export(arguments.checkpoint, arguments.out, dtype=arguments.dtype)
+  print(json.dumps(dict(model=arguments.out, step=exported.step, dtype=arguments.dtype, family=exported.family)))
   return 0

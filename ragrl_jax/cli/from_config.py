@@ -28,17 +28,17 @@ def main() -> int:
   parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of theirs")
   parser.add_argument("--anyway", action="store_true", help="exit with 0 although fields were refused")
   arguments = parser.parse_args()
-  made = made_of(arguments.files, arguments.set, arguments.of)
-  print(account(made))
+  translation = made_of(arguments.files, arguments.set, arguments.of)
+  print(account(translation))
   if arguments.out:
     if not arguments.out.endswith(".py"):
       raise ValueError(f"--out={arguments.out}: a config is a Python file: name it {arguments.out}.py.")
     writers.refuse_inputs([arguments.out], [pathlib.Path(file) for file in arguments.files])
     source = " and ".join(pathlib.Path(file).name for file in arguments.files)
-    pathlib.Path(arguments.out).write_text(translate.config_text(made, source), encoding="utf-8")
+    pathlib.Path(arguments.out).write_text(translate.config_text(translation, source), encoding="utf-8")
     config_lib.validate(config_lib.load(arguments.out if "/" in arguments.out else f"./{arguments.out}"))
     print(f"\n{arguments.out}")
-  return 0 if made.complete or arguments.anyway else 1
+  return 0 if translation.complete or arguments.anyway else 1
 
 
 def made_of(files: Sequence[str], changes: Sequence[str] = (), of: str = "") -> translate.Translation:
@@ -63,24 +63,24 @@ def made_of(files: Sequence[str], changes: Sequence[str] = (), of: str = "") -> 
       raise ValueError(f"--set {change}: it must be FIELD=VALUE, such as questions=169615.")
     script.fields[name] = script_text.number_or(value)
   flat = (script_text.flat(value, name) for name, value in script.fields.items())
-  script.fields = script_text.interpolated({name: value for one in flat for name, value in one.items()})
+  script.fields = script_text.interpolated({name: value for fields in flat for name, value in fields.items()})
   return translate.translate(script, of or translate.chosen(script.fields), files=len(files))
 
 
-def account(made: translate.Translation) -> str:
+def account(translation: translate.Translation) -> str:
   """Every field of a script with its verdict, how many have each, and the settings that follow from no field."""
-  counts = ", ".join(f"{verdict} {len(made.of(verdict))}" for verdict in reversed(translate.VERDICTS))
-  lines = [f"Read as {made.name}: {sum(not one.left_out for one in made.lines)} fields: {counts}."]
+  counts = ", ".join(f"{verdict} {len(translation.of(verdict))}" for verdict in reversed(translate.VERDICTS))
+  lines = [f"Read as {translation.name}: {sum(not one.left_out for one in translation.lines)} fields: {counts}."]
   for verdict, title in translate.VERDICTS.items():
-    found = made.of(verdict)
-    lines += ["", f"{title[0].upper()}{title[1:]}"] if found else []
-    for one in found:
+    lines_found = translation.of(verdict)
+    lines += ["", f"{title[0].upper()}{title[1:]}"] if lines_found else []
+    for one in lines_found:
       ours = ", ".join(f"config.{name}={value}" for name, value in one.ours.items())
-      notes = [made.notes[name] for name in one.ours if name in made.notes] if verdict == "mapped" else []
-      left = " (their default)" if one.left_out else ""
-      said = f"  {one.field}={one.value}{left} → {ours}" if ours else f"  {one.field}={one.value}{left}"
-      lines.append(said + "".join(f": {why}" for why in ([one.why] if one.why else []) + notes[:1]))
+      notes = [translation.notes[name] for name in one.ours if name in translation.notes] if verdict == "mapped" else []
+      note = " (their default)" if one.left_out else ""
+      line = f"  {one.field}={one.value}{note} → {ours}" if ours else f"  {one.field}={one.value}{note}"
+      lines.append(line + "".join(f": {why}" for why in ([one.why] if one.why else []) + notes[:1]))
   lines += ["", "Left out by the script: their defaults where they differ from ours, and sizes for accelerators"]
-  for name, value in made.defaults.items():
-    lines.append(f"  config.{name}={value}" + (f": {made.notes[name]}" if name in made.notes else ""))
+  for name, value in translation.defaults.items():
+    lines.append(f"  config.{name}={value}" + (f": {translation.notes[name]}" if name in translation.notes else ""))
   return "\n".join(lines)

@@ -55,16 +55,16 @@ def _folder(source: pathlib.Path, out: pathlib.Path, dtype) -> Iterator[pathlib.
     yield source
     return
   out.parent.mkdir(parents=True, exist_ok=True)
-  with gguf_file.opened(source) as file, tempfile.TemporaryDirectory(dir=out.parent, prefix=".gguf-") as made:
-    gguf_file.write(file, made, dtype)
-    declared.save_gguf(file.fields, file.where, made)
-    yield pathlib.Path(made)
+  with gguf_file.opened(source) as file, tempfile.TemporaryDirectory(dir=out.parent, prefix=".gguf-") as temporary:
+    gguf_file.write(file, temporary, dtype)
+    declared.save_gguf(file.fields, file.where, temporary)
+    yield pathlib.Path(temporary)
 
 
 def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
   tokenizer = tokenizer_lib.load_tokenizer(source)
-  wanted = arguments.add_tokens.split()
-  whole, added = huggingface.add_tokens(source, wanted) if wanted else (None, ())
+  new_tokens = arguments.add_tokens.split()
+  whole, added = huggingface.add_tokens(source, new_tokens) if new_tokens else (None, ())
   if added and arguments.adapters:
     raise ValueError("--add_tokens with --adapters: merge the adapters first, then add tokens to the merged model.")
   options = dict(dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)

@@ -31,15 +31,15 @@ def with_passages(examples: "Sequence[structs.Example]", *, own: bool | None = N
   """
   if not (OWN.value if own is None else own):
     examples = [questions.without_passages(example) for example in examples]
-  bare = [number for number, example in enumerate(examples) if not example.passages]
-  if not INDEX.value or not bare:
+  without = [number for number, example in enumerate(examples) if not example.passages]
+  if not INDEX.value or not without:
     return list(examples)
   passages: dict[int, tuple] = {}
-  with tqdm(total=len(bare), unit=" questions") as bar:
-    for start in range(0, len(bare), BATCH):
-      batch = bare[start : start + BATCH]
-      found = retriever().search([examples[number].question for number in batch], TOP_K.value)
-      passages |= {number: tuple(hits) for number, hits in zip(batch, found, strict=True)}
+  with tqdm(total=len(without), unit=" questions") as bar:
+    for start in range(0, len(without), BATCH):
+      batch = without[start : start + BATCH]
+      results = retriever().search([examples[number].question for number in batch], TOP_K.value)
+      passages |= {number: tuple(hits) for number, hits in zip(batch, results, strict=True)}
       bar.update(len(batch))
   return [
     dataclasses.replace(example, passages=passages.get(number, example.passages))

@@ -41,8 +41,8 @@ def main():
       "use llm, reward_model, nli or exact; cover_em is in every evaluation."
     )
   if kind not in judging.WORDS and not prompts.get(prompt).of_answers:
-    known = ", ".join(name for name, prompt in prompts.PROMPTS.items() if prompt.of_answers)
-    raise ValueError(f"config.judge.prompt={prompt!r} does not judge answers: use one of {known}.")
+    prompt_names = ", ".join(name for name, prompt in prompts.PROMPTS.items() if prompt.of_answers)
+    raise ValueError(f"config.judge.prompt={prompt!r} does not judge answers: use one of {prompt_names}.")
   compile_cache.keep()
   judge = judging.load(config.judge, dtype=config.model.dtype)
   if judge is None:
@@ -52,11 +52,11 @@ def main():
     rows = list(jsonl.read(folder / harness.PREDICTIONS))
     with tqdm(desc=f"judge {folder.name}", unit="answer") as bar:
       ask = lambda pairs, bar=bar: judge_api.verdicts(judge, pairs, progress=lambda done: bar.update(done - bar.n))
-      found = answer_verdicts.judged(rows, ask)
-    sets = answer_verdicts.totals(rows, found)
-    jsonl.write(folder / answer_verdicts.FILE, found)
+      verdict_rows = answer_verdicts.judged(rows, ask)
+    sets = answer_verdicts.totals(rows, verdict_rows)
+    jsonl.write(folder / answer_verdicts.FILE, verdict_rows)
     answer_files.write_json(folder / answer_verdicts.SUMMARY, dict(judge=dict(judge.describe()), sets=sets))
     print(f"{folder}\n{answer_verdicts.text(sets)}\n")
-    unread += sum(row["verdict"] is None for row in found)
-    total += len(found)
+    unread += sum(row["verdict"] is None for row in verdict_rows)
+    total += len(verdict_rows)
   generation.settle(unread, total, "answers", again=generation.of_judges(config.judge, {}))

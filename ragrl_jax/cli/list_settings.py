@@ -19,13 +19,13 @@ def listing(name: str = "") -> str:
     ValueError: there is no such section, setting or recipe.
   """
   if name in recipes.RECIPES:
-    own = recipes.RECIPES[name].Switches
-    return "\n\n".join(fields.text(group, "config.switches") for group in fields.groups(own))
+    switches = recipes.RECIPES[name].Switches
+    return "\n\n".join(fields.text(group, "config.switches") for group in fields.groups(switches))
   groups = fields.find(settings.Settings, name) if name else list(fields.groups(settings.Settings))
   if not groups:
     every = list(fields.groups(settings.Settings))
-    known = [*(setting.name for group in every for setting in group.settings), *(group.path for group in every)]
-    near = difflib.get_close_matches(name.rpartition(".")[2], [*filter(None, known), *recipes.RECIPES], n=1)
+    names = [*(setting.name for group in every for setting in group.settings), *(group.path for group in every)]
+    near = difflib.get_close_matches(name.rpartition(".")[2], [*filter(None, names), *recipes.RECIPES], n=1)
     advice = f"Did you mean {near[0]}?" if near else "`ragrl settings` lists all."
     raise ValueError(f"there is no setting, section or recipe {name!r}. {advice}")
   return "\n\n".join(map(fields.text, groups))

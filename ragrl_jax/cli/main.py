@@ -113,12 +113,12 @@ class _Finder(importlib.machinery.PathFinder):
     """See `importlib.abc.MetaPathFinder`."""
     if fullname.partition(".")[0] in ("jax", "jaxtyping", "flax", "optax", "orbax"):
       return importlib.machinery.ModuleSpec(fullname, _Loader(None), is_package=True)
-    own = fullname.startswith("ragrl_jax.cli") or fullname == cls.command
+    is_own = fullname.startswith("ragrl_jax.cli") or fullname == cls.command
     spec = super().find_spec(fullname, path, target) if fullname.startswith("ragrl_jax.") else None
     if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
       if not fullname.startswith("ragrl_jax.settings"):  # which reads the types of its fields
         spec.loader = _Untyped(fullname, spec.loader.path)
-      spec.loader = spec.loader if own else _Loader(spec.loader)
+      spec.loader = spec.loader if is_own else _Loader(spec.loader)
     return spec
 
 

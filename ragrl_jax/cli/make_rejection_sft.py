@@ -35,6 +35,6 @@ def main():
     print(f"{count:7d}  {status}")
   if not kept:
     raise ValueError(f"--results: none of {counts.total()} episodes is correct, so there is nothing to train on.")
-  asked = len({(example.source, example.question) for example, _ in kept})
+  question_count = len({(example.source, example.question) for example, _ in kept})
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
-  print(f"{OUT.value}: {len(kept)} transcripts of {asked} question{'s' * (asked != 1)}")
+  print(f"{OUT.value}: {len(kept)} transcripts of {question_count} question{'s' * (question_count != 1)}")

@@ -78,19 +78,19 @@ def write(
     FileNotFoundError: see `export_hf.export`.
     ValueError: see `export_hf.export`; or an evaluation is unfinished, or of other weights.
   """
-  found = [(folder, answer_files.finished(folder)) for folder in results]
+  evaluations = [(folder, answer_files.finished(folder)) for folder in results]
   config = settings_lib.of(config_lib.of_run(config_lib.run_of(checkpoint) or checkpoint))
   result = export_hf.export(checkpoint, out, dtype=dtype, read_as=config.model.param_dtype, config=config)
   scores = held_out(result)
-  for folder, metrics in found:
+  for folder, metrics in evaluations:
     settings = metrics.get("settings") or {}
     if settings.get("weights") != result.weights:
       raise ValueError(
         f"--results={folder} scores other weights ({settings.get('weights')}) than step {result.step} of {result.run} "
         f"({result.weights}): evaluate this checkpoint, or leave the folder out. {out} has no card yet."
       )
-    asked = ", ".join(pathlib.PurePath(part).name for part in str(settings.get("data")).split(","))
-    scores.append((asked, None, metrics))
+    files = ", ".join(pathlib.PurePath(part).name for part in str(settings.get("data")).split(","))
+    scores.append((files, None, metrics))
   text = card.write(
     result.run,
     result.step,
@@ -105,16 +105,16 @@ def write(
   return result
 
 
-def held_out(made: export_hf.Exported) -> list[tuple[str, dict[str, Any] | None, dict[str, Any]]]:
+def held_out(exported: export_hf.Exported) -> list[tuple[str, dict[str, Any] | None, dict[str, Any]]]:
   """The run's own held-out evaluation: [(name, metrics before training or None, metrics at the checkpoint's step)].
 
   The list is empty if the run was not evaluated at this step.
   """
-  files = jsonl.step_files(made.run / jsonl.EVALUATIONS)
-  if made.step not in files:
+  files = jsonl.step_files(exported.run / jsonl.EVALUATIONS)
+  if exported.step not in files:
     return []
   of = lambda step: harness.summarise(list(jsonl.read(files[step]))) if step in files else None
-  after = of(made.step)
+  after = of(exported.step)
   assert after is not None
   return [("Held-out questions of the run", of(0), after)]
 

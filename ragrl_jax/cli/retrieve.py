@@ -24,9 +24,9 @@ def main():
     raise app.UsageError("--index is missing (--help shows an example).")
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value))
-  own = [bool(index_flags.OWN.value and example.passages) for example in examples]
-  found = index_flags.with_passages(examples)
-  examples = [example if kept else questions.marked(example) for example, kept in zip(found, own, strict=True)]
+  with_own = [bool(index_flags.OWN.value and example.passages) for example in examples]
+  loaded = index_flags.with_passages(examples)
+  examples = [example if kept else questions.marked(example) for example, kept in zip(loaded, with_own, strict=True)]
   writers.write_examples(OUT.value, examples)
   right = sum(any(qa.has_answer(p.text, example.golds) for p in example.passages) for example in examples)
   print(

@@ -31,7 +31,7 @@ def main():
   """Runs `ragrl score`."""
   examples = list(readers.read_examples(DATA.value))
   retriever = RETRIEVER.value or "not known"  # None would say that the system does not search
-  said = dict(data=DATA.value, model=MODEL.value, transcripts=TRANSCRIPTS.value, retrieval=retriever)
-  metrics = foreign_transcripts.score(TRANSCRIPTS.value, examples, OUT.value, system=SYSTEM.value, settings=said)
+  facts = dict(data=DATA.value, model=MODEL.value, transcripts=TRANSCRIPTS.value, retrieval=retriever)
+  metrics = foreign_transcripts.score(TRANSCRIPTS.value, examples, OUT.value, system=SYSTEM.value, settings=facts)
   print(metric_tables.one(metrics))
   print(f"{OUT.value}/metrics.json")

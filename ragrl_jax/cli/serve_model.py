@@ -59,11 +59,11 @@ def main():
   """Runs `ragrl serve-model`."""
   logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
-  given, key = CHECKPOINT.value, _key()
-  checkpoint = evaluate.best(given, BEST.value) if BEST.value else given
+  path_given, key = CHECKPOINT.value, _key()
+  checkpoint = evaluate.best(path_given, BEST.value) if BEST.value else path_given
   evaluate.locate(checkpoint)
   checks.devices()
-  made = checkpoints.opened(CONFIG.value, checkpoint, playing=False)
+  sampler = checkpoints.opened(CONFIG.value, checkpoint, playing=False)
   run = config_lib.run_of(checkpoint)
   name = NAME.value or (run or pathlib.Path(checkpoint).absolute()).name
 
@@ -73,19 +73,19 @@ def main():
         f"step {step}: {checkpoint} is a model's folder, which has no steps. Send {{}} to read it again."
       )
     path = pathlib.Path(checkpoint) if run is None else run / "checkpoints"
-    return checkpoints.reopen(made, path if step is None else path / str(step))
+    return checkpoints.reopen(sampler, path if step is None else path / str(step))
 
-  thread = engine_thread.EngineThread(made.engine)
+  thread = engine_thread.EngineThread(sampler.engine)
   limits = openai_server.Limits(
     MAX_BYTES.value, MAX_TOKENS.value, MAX_REPLIES.value, MAX_WAITING.value, TIMEOUT_S.value, DRAIN_S.value
   )
-  tools, local = checkpoints.tool_reader(made.engine.tokenizer), http_limits.is_loopback(HOST.value)
+  tools, local = checkpoints.tool_reader(sampler.engine.tokenizer), http_limits.is_loopback(HOST.value)
   application = openai_server.Application(thread, name, limits, reload=reload, tools=tools, key=key, local=local)
   server = openai_server.server(application, host=HOST.value, port=PORT.value)
   thread.failed = lambda error: setattr(server, "should_exit", True)
   thread.start()
   where = f"http://{HOST.value}:{PORT.value}/v1"
-  print(f"{where} serves {name}, version {made.engine.version}, context {made.engine.context}", flush=True)
+  print(f"{where} serves {name}, version {sampler.engine.version}, context {sampler.engine.context}", flush=True)
   try:
     server.run()
   except KeyboardInterrupt:

@@ -37,9 +37,9 @@ def main() -> int:
   parser.add_argument("--search", default="faiss", choices=("faiss", "device"), help="device: exact, on accelerators")
   parser.add_argument("--threads", type=int, default=None, help="threads of FAISS per search; all cores by default")
   limits = server.Limits()
-  for name, says in LIMITS.items():
+  for name, meaning in LIMITS.items():
     default = getattr(limits, name)
-    parser.add_argument(f"--{name}", type=type(default), default=default, help=says)
+    parser.add_argument(f"--{name}", type=type(default), default=default, help=meaning)
   given = parser.parse_args()
   if given.processes < 1 or (given.processes > 1 and given.search == "device"):
     raise ValueError(

@@ -34,13 +34,13 @@ def main():
   paths = [pathlib.Path(path) for path in folders(RUNS.value)]
   evaluations = [records.read(path) for path in paths if not path.is_file()]
   evaluations = step_verdicts.joined(evaluations, filter(pathlib.Path.is_file, paths), **measures.STEPS)
-  filled = filling.fill(paper, evaluations, any_model=ANY_MODEL.value)
+  tables_filled = filling.fill(paper, evaluations, any_model=ANY_MODEL.value)
   if TABLE.value:
-    names = [one.table.name for one in filled]
-    filled = [one for one in filled if one.table.name.startswith(tuple(TABLE.value))]
-    if not filled:
+    names = [one.table.name for one in tables_filled]
+    tables_filled = [one for one in tables_filled if one.table.name.startswith(tuple(TABLE.value))]
+    if not tables_filled:
       raise ValueError(f"--table={','.join(TABLE.value)}: {paper.name} has {', '.join(names)}.")
-  text = writing.FORMATS[FORMAT.value](paper, filled)
+  text = writing.FORMATS[FORMAT.value](paper, tables_filled)
   if OUT.value is None:
     print(text, end="")
     return
@@ -56,15 +56,15 @@ def folders(patterns: list[str]) -> list[str]:
   Raises:
     FileNotFoundError: a pattern matches no folder.
   """
-  found: dict[str, None] = {}
+  result: dict[str, None] = {}
   for pattern in patterns:
     names = sorted(glob.glob(pattern)) or ([pattern] if pathlib.Path(pattern).exists() else [])
     if not names:
       raise FileNotFoundError(f"--runs={pattern}: there is no such folder.")
-    named = [part for name in names for part in answer_files.parts(pathlib.Path(name))]
-    kept = [part for part in named if (part / harness.METRICS).is_file() or part.suffix == ".json"]
-    if kept and len(named) > len(kept):
-      rest = ", ".join(str(part) for part in named if part not in kept)
+    parts = [part for name in names for part in answer_files.parts(pathlib.Path(name))]
+    finished = [part for part in parts if (part / harness.METRICS).is_file() or part.suffix == ".json"]
+    if finished and len(parts) > len(finished):
+      rest = ", ".join(str(part) for part in parts if part not in finished)
       print(f"--runs={pattern}: no evaluations, left out: {rest}", file=sys.stderr)
-    found |= dict.fromkeys(map(str, kept or named))
-  return list(found)
+    result |= dict.fromkeys(map(str, finished or parts))
+  return list(result)

@@ -31,36 +31,36 @@ def main() -> int:
   parser.add_argument(
     "--measures", default=",".join(metrics.MEASURES), help="separated by commas, with the names of ir_measures"
   )
-  given = parser.parse_args()
-  if bool(given.index) != bool(given.queries):
+  arguments = parser.parse_args()
+  if bool(arguments.index) != bool(arguments.queries):
     raise ValueError("--index and --queries: give both to search, or none to read the file of --run.")
-  if not given.index and not given.qrels:
+  if not arguments.index and not arguments.qrels:
     raise ValueError("--qrels is missing: a run file without qrels cannot be scored.")
-  if given.index:
-    writers.refuse_inputs([given.run], filter(None, (given.queries, given.qrels)), flag="--run")
-  judgements = trec_files.read_qrels(given.qrels) if given.qrels else None
-  names = given.measures.split(",")
+  if arguments.index:
+    writers.refuse_inputs([arguments.run], filter(None, (arguments.queries, arguments.qrels)), flag="--run")
+  judgements = trec_files.read_qrels(arguments.qrels) if arguments.qrels else None
+  names = arguments.measures.split(",")
   metrics.means({}, {}, names)  # refuses an unknown measure before the search
-  if given.index:
-    _search(given, judgements)
+  if arguments.index:
+    _search(arguments, judgements)
   if judgements is not None:
-    found = metrics.means(trec_files.read_run(given.run), judgements, names)
-    print(json.dumps(dict(run=given.run, queries=len(judgements), **found), indent=1))
+    scores = metrics.means(trec_files.read_run(arguments.run), judgements, names)
+    print(json.dumps(dict(run=arguments.run, queries=len(judgements), **scores), indent=1))
   return 0
 
 
-def _search(given, judgements) -> None:
-  queries = trec_files.read_queries(given.queries)
+def _search(arguments, judgements) -> None:
+  queries = trec_files.read_queries(arguments.queries)
   if judgements is not None:
     if missing := judgements.keys() - queries.keys():
       raise ValueError(
-        f"{given.qrels} judges {len(missing)} queries that {given.queries} lacks, such as {min(missing)!r}."
+        f"{arguments.qrels} judges {len(missing)} queries that {arguments.queries} lacks, such as {min(missing)!r}."
       )
     queries = {name: text for name, text in queries.items() if name in judgements}
-  index, names, answers = load_index(given.index), list(queries), {}
+  index, names, answers = load_index(arguments.index), list(queries), {}
   with tqdm(total=len(names), unit=" queries") as bar:
     for start in range(0, len(names), BATCH):
-      some = names[start : start + BATCH]
-      answers.update(zip(some, index.search([queries[name] for name in some], given.top_k), strict=True))
-      bar.update(len(some))
-  trec_files.write_run(given.run, answers)
+      batch = names[start : start + BATCH]
+      answers.update(zip(batch, index.search([queries[name] for name in batch], arguments.top_k), strict=True))
+      bar.update(len(batch))
+  trec_files.write_run(arguments.run, answers)

@@ -21,7 +21,7 @@ EVERY = flags.DEFINE_float(
 
 def main():
   """Runs `ragrl watch`."""
-  folder, said = pathlib.Path(WORKDIR.value), set()
+  folder, printed = pathlib.Path(WORKDIR.value), set()
   while True:
     rows = metrics.read_metrics(folder)
     if not rows and not (folder / "config.json").exists():
@@ -29,11 +29,11 @@ def main():
     alarms: list[detectors.Alarm] = []
     for row, alarms in rollback.replayed(rows):  # from the first, since a resumed run writes its last rows again
       for alarm in alarms:
-        if (key := (alarm.detector, alarm.metric, alarm.since)) not in said:
-          said.add(key)
+        if (key := (alarm.detector, alarm.metric, alarm.since)) not in printed:
+          printed.add(key)
           print(f"step {alarm.step}: {alarm.text}{_showing(folder, alarm)}", flush=True)
-      if (why := row.get(rollback.WHY)) and row["step"] not in said:
-        said.add(row["step"])
+      if (why := row.get(rollback.WHY)) and row["step"] not in printed:
+        printed.add(row["step"])
         print(f"step {row['step']}: {why}", flush=True)
     if not EVERY.value or rows and "cost/hours" in rows[-1]:
       break
@@ -44,6 +44,6 @@ def main():
 
 def _showing(folder: pathlib.Path, alarm: detectors.Alarm) -> str:
   """An episode of the alarm's step that shows it, if there is a log."""
-  logged = episodes.steps(folder).get(alarm.step)
-  row = alarm.shown((row.get("signs", {}), row) for row in episodes.read_episodes(logged)) if logged else None
-  return row and f" See prompt {row['prompt_index']}, sample {row['sample']} in {logged}: {row['question']}" or ""
+  file = episodes.steps(folder).get(alarm.step)
+  row = alarm.shown((row.get("signs", {}), row) for row in episodes.read_episodes(file)) if file else None
+  return row and f" See prompt {row['prompt_index']}, sample {row['sample']} in {file}: {row['question']}" or ""

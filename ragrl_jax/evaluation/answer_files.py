@@ -100,13 +100,13 @@ class AnswerFiles:
     self.out = out
     settings = jsonl.plain({CONTENTS: digests.by_field(examples), **settings})
     out.mkdir(parents=True, exist_ok=True)
-    found = jsonl.repair(out / PREDICTIONS)
-    self.rows = {row["index"]: row for row in found}
-    stale = _stale(out, settings) if found else ()
-    if not found:
+    rows_kept = jsonl.repair(out / PREDICTIONS)
+    self.rows = {row["index"]: row for row in rows_kept}
+    stale = _stale(out, settings) if rows_kept else ()
+    if not rows_kept:
       write_json(out / SETTINGS, settings)
     # The episode is written before the row, so only the last episode can lack its row.
-    if jsonl.cut(out / episodes_lib.PLAYED, len(found)) < len(found) < len(examples):
+    if jsonl.cut(out / episodes_lib.PLAYED, len(rows_kept)) < len(rows_kept) < len(examples):
       raise ValueError(
         f"{out / episodes_lib.PLAYED} holds fewer episodes than {PREDICTIONS} has rows: choose another --out, or "
         "delete the folder."
@@ -269,17 +269,17 @@ def over_seeds(
   """
   metrics = {"seeds": len(found), **_each(found, statistics.fmean)}
   for name in with_interval:
-    known = [[value for row in same if (value := row[name]) is not None] for same in zip(*rows, strict=True)]
-    means = [statistics.fmean(values) for values in known if values]
+    scored = [[value for row in same if (value := row[name]) is not None] for same in zip(*rows, strict=True)]
+    means = [statistics.fmean(values) for values in scored if values]
     metrics[f"{name}_interval"] = list(stats.bootstrap_interval(means, seed=0)) if means else None
   return metrics | {"deviation": _each(found, statistics.stdev)}
 
 
-def _each(found: Sequence[Mapping[str, Any]], of) -> dict[str, Any]:
+def _each(metrics: Sequence[Mapping[str, Any]], of) -> dict[str, Any]:
   """Applies `of` to the seeds' values of every number that all seeds have."""
   merged: dict[str, Any] = {}
-  for name, first in found[0].items():
-    values = [one.get(name) for one in found]
+  for name, first in metrics[0].items():
+    values = [one.get(name) for one in metrics]
     if isinstance(first, Mapping):
       merged[name] = _each([value or {} for value in values], of)
     elif all(isinstance(value, int | float) for value in values):

@@ -14,7 +14,7 @@ SYSTEM = "retrieval"  # the name of retrieval alone among the systems of the pap
 METRICS = dict(recall=retrieval.recall, ndcg=retrieval.ndcg, mrr=retrieval.reciprocal_rank)
 
 
-def measured(examples: Sequence[Example], found: Sequence[Sequence[Passage]], k: int) -> dict[str, float]:
+def measured(examples: Sequence[Example], rankings: Sequence[Sequence[Passage]], k: int) -> dict[str, float]:
   """Recall@k, nDCG@k and MRR@k over the questions, by answer and by gold document, with 95 % bootstrap intervals.
 
   By answer, a passage is relevant if its text contains a gold (`qa.has_answer`). Recall is the share of questions with
@@ -28,7 +28,7 @@ def measured(examples: Sequence[Example], found: Sequence[Sequence[Passage]], k:
   are left out.
 
   Args:
-    found: the passages of each question, best first.
+    rankings: the passages of each question, best first.
 
   Returns:
     n, recall@k, ndcg@k, mrr@k; gold_n, gold_recall@k, gold_ndcg@k, gold_mrr@k; each measure with `_interval`.
@@ -40,12 +40,12 @@ def measured(examples: Sequence[Example], found: Sequence[Sequence[Passage]], k:
   """
   if not examples:
     raise ValueError("there are no questions: recall is a mean over questions.")
-  scores = [answer_scores(*pair, k) for pair in zip(examples, found, strict=True)]
-  return means(scores, k) | gold_means([gold_scores(*pair, k) for pair in zip(examples, found)], k)
+  scores = [answer_scores(*pair, k) for pair in zip(examples, rankings, strict=True)]
+  return means(scores, k) | gold_means([gold_scores(*pair, k) for pair in zip(examples, rankings)], k)
 
 
 def write(
-  out: pathlib.Path, examples: Sequence[Example], found: Mapping[str, Any], settings: Mapping[str, Any]
+  out: pathlib.Path, examples: Sequence[Example], scores: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> None:
   """Writes the scores of each question by its answers as a folder that `ragrl tables` reads, of the system SYSTEM.
 
@@ -61,7 +61,7 @@ def write(
   out.mkdir(parents=True, exist_ok=True)
   jsonl.write(out / answer_files.PREDICTIONS, rows)
   answer_files.write_json(
-    out / answer_files.METRICS, dict(found, settings=dict(settings, recipe=SYSTEM, system=SYSTEM))
+    out / answer_files.METRICS, dict(scores, settings=dict(settings, recipe=SYSTEM, system=SYSTEM))
   )
 
 
@@ -77,11 +77,11 @@ def gold_scores(example: Example, passages: Sequence[Passage], k: int) -> Mappin
   """`answer_scores` by gold documents instead of answers; None if the documents are unknown."""
   golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(episodes_lib.GOLDS, ())]
   if ids := example.meta.get("gold_ids"):
-    wanted, ranked = {str(name): 1 for name in ids}, [passage.id for passage in passages]
+    relevance, ranked = {str(name): 1 for name in ids}, [passage.id for passage in passages]
   else:
     named = lambda passage: " ".join(episodes_lib.content(passage))
-    wanted, ranked = {named(gold): 1 for gold in golds}, [named(passage) for passage in passages]
-  return {name: metric(ranked, wanted, k) or 0.0 for name, metric in METRICS.items()} if wanted else None
+    relevance, ranked = {named(gold): 1 for gold in golds}, [named(passage) for passage in passages]
+  return {name: metric(ranked, relevance, k) or 0.0 for name, metric in METRICS.items()} if relevance else None
 
 
 def means(scores: Sequence[Mapping[str, float]], k: int, prefix: str = "") -> dict[str, float]:
@@ -96,5 +96,5 @@ def means(scores: Sequence[Mapping[str, float]], k: int, prefix: str = "") -> di
 
 def gold_means(scores: Sequence[Mapping[str, float] | None], k: int) -> dict[str, float]:
   """`means` of `gold_scores`, with the prefix "gold_"; empty if no question has known documents."""
-  known = [score for score in scores if score is not None]
-  return means(known, k, "gold_") if known else {}
+  scored = [score for score in scores if score is not None]
+  return means(scored, k, "gold_") if scored else {}

@@ -27,8 +27,8 @@ def predictions(folders: str) -> list[dict[str, Any]]:
   Raises:
     FileNotFoundError: no folder has predictions.
   """
-  named = [part for name in sorted(glob.glob(folders)) for part in answer_files.parts(pathlib.Path(name))]
-  paths = [folder / PREDICTIONS for folder in named]
+  folders_of_seeds = [part for name in sorted(glob.glob(folders)) for part in answer_files.parts(pathlib.Path(name))]
+  paths = [folder / PREDICTIONS for folder in folders_of_seeds]
   if not (paths := [path for path in paths if path.exists()]):
     raise FileNotFoundError(f"--results={folders}: no {PREDICTIONS} there.")
   return [row for path in paths for row in beside(path.parent, list(jsonl.read(path)))]
@@ -42,8 +42,8 @@ def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:
   Args:
     ask: asks the judge; gives None if its verdict cannot be read.
   """
-  known = [row for row in rows if row["ended"] != "failed"]
-  pairs = [(judging.references(row["golds"]), row["prediction"] or "") for row in known]
+  answered = [row for row in rows if row["ended"] != "failed"]
+  pairs = [(judging.references(row["golds"]), row["prediction"] or "") for row in answered]
   distinct = list(dict.fromkeys(pair for pair in pairs if pair[1].strip()))
   verdicts = dict(zip(distinct, ask(distinct), strict=True)) if distinct else {}
   return [
@@ -54,7 +54,7 @@ def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:
       prediction=row["prediction"],
       verdict=verdicts.get(pair, 0.0),
     )
-    for row, pair in zip(known, pairs)
+    for row, pair in zip(answered, pairs)
   ]
 
 
@@ -84,9 +84,9 @@ def totals(rows: Rows, verdicts: Rows) -> dict[str, dict[str, Any]]:
 
   The agreement is that of verdict (right from 0.5 on) and exact match. With several sets, "" has the macro average.
   """
-  known = [row for row in rows if row["ended"] != "failed"]
+  answered = [row for row in rows if row["ended"] != "failed"]
   of_set: dict[str, list[tuple[float | None, float]]] = {}
-  for row, verdict in zip(known, verdicts, strict=True):
+  for row, verdict in zip(answered, verdicts, strict=True):
     exact = 0.0 if row["prediction"] is None else qa.exact_match(row["prediction"], row["golds"])
     of_set.setdefault(row["source"] or "", []).append((verdict["verdict"], exact))
   result = {name: _total(pairs) for name, pairs in sorted(of_set.items())}
@@ -100,17 +100,17 @@ def totals(rows: Rows, verdicts: Rows) -> dict[str, dict[str, Any]]:
 
 
 def _total(pairs: Sequence[tuple[float | None, float]]) -> dict[str, Any]:
-  known = [(verdict, exact) for verdict, exact in pairs if verdict is not None]
-  if not known:
+  judged_pairs = [(verdict, exact) for verdict, exact in pairs if verdict is not None]
+  if not judged_pairs:
     return dict(n=0, unjudged=len(pairs))
-  values = [verdict for verdict, _ in known]
+  values = [verdict for verdict, _ in judged_pairs]
   return dict(
-    n=len(known),
-    unjudged=len(pairs) - len(known),
-    accuracy=sum(values) / len(known),
+    n=len(judged_pairs),
+    unjudged=len(pairs) - len(judged_pairs),
+    accuracy=sum(values) / len(judged_pairs),
     interval=list(stats.bootstrap_interval(values, seed=0)),
-    em=sum(exact for _, exact in known) / len(known),
-    agreement=sum((verdict >= 0.5) == (exact == 1.0) for verdict, exact in known) / len(known),
+    em=sum(exact for _, exact in judged_pairs) / len(judged_pairs),
+    agreement=sum((verdict >= 0.5) == (exact == 1.0) for verdict, exact in judged_pairs) / len(judged_pairs),
   )
 
 

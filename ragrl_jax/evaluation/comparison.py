@@ -44,10 +44,10 @@ def by_question(rows: Rows) -> dict[str, dict[Any, float]]:
 
 def _scores(row: Mapping[str, Any]) -> dict[str, float]:
   """The known values of a row, by measure."""
-  found = {name: row[column] for name, column in _COLUMNS.items()}
-  found |= {name: row[name] for name in _SOME if name in row}
-  found |= {f"terms/{name}": value for name, value in row["terms"].items()}
-  return {name: float(value) for name, value in found.items() if value is not None}
+  scores = {name: row[column] for name, column in _COLUMNS.items()}
+  scores |= {name: row[name] for name in _SOME if name in row}
+  scores |= {f"terms/{name}": value for name, value in row["terms"].items()}
+  return {name: float(value) for name, value in scores.items() if value is not None}
 
 
 def named(of_set: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,15 +119,15 @@ def compare(results: Mapping[str, Rows], *, alternative: str = "two-sided") -> d
   for name in names[1:]:
     refuse_others(asked[names[0]], asked[name], f"{names[0]} and {name}")
     if asked[name] != asked[names[0]]:
-      alone = len(asked[names[0]].keys() - asked[name]), len(asked[name].keys() - asked[names[0]])
+      unshared = len(asked[names[0]].keys() - asked[name]), len(asked[name].keys() - asked[names[0]])
       raise ValueError(
-        f"{names[0]} and {name} were asked different questions: {alone[0]} are only in the first, "
-        f"{alone[1]} only in the second."
+        f"{names[0]} and {name} were asked different questions: {unshared[0]} are only in the first, "
+        f"{unshared[1]} only in the second."
       )
   systems = [[(by_set(run), by_question(run)) for run in runs_of(results[name])] for name in names]
-  every = [means for runs in systems for means, _ in runs]
-  alike = all(means.keys() == every[0].keys() for means in every)
-  averages = [macro(means) if alike else {} for means in every]
+  all_means = [means for runs in systems for means, _ in runs]
+  alike = all(means.keys() == all_means[0].keys() for means in all_means)
+  averages = [macro(means) if alike else {} for means in all_means]
   measures = [name for name in averages[0] if all(name in average for average in averages)]
   if not measures:
     raise ValueError(f"{', '.join(names)}: no measure has a value for every system on every set.")
@@ -191,19 +191,19 @@ def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str], *, a
   tests has a further line with p-values adjusted by Holm's method.
   """
   blocks = []
-  for measure, found in compared.items():
+  for measure, result in compared.items():
     cells = [(measure, *systems)]
-    for name, means in found["sets"].items():
-      cells.append((name or NAMELESS, *map(_mean, means, found["deviations"][name])))
-    if len(found["sets"]) > 1:
-      cells.append(("macro average", *map(_mean, found["macro"], found["macro_deviation"])))
-    if found["questions"]:
-      between = zip(found["questions"], found["intervals"])
-      shown = (f"{difference:+.3f} [{low:+.3f}, {high:+.3f}]" for (difference, _), (low, high) in between)
-      cells.append(("difference from the first [95 %]", "", *shown))
+    for name, means in result["sets"].items():
+      cells.append((name or NAMELESS, *map(_mean, means, result["deviations"][name])))
+    if len(result["sets"]) > 1:
+      cells.append(("macro average", *map(_mean, result["macro"], result["macro_deviation"])))
+    if result["questions"]:
+      between = zip(result["questions"], result["intervals"])
+      intervals = (f"{difference:+.3f} [{low:+.3f}, {high:+.3f}]" for (difference, _), (low, high) in between)
+      cells.append(("difference from the first [95 %]", "", *intervals))
     side = "" if alternative == "two-sided" else f", one-sided: {alternative}"
-    cells += _tests(f"p, paired by set ({len(found['sets'])}; Wilcoxon{side})", found["wilcoxon"])
-    cells += _tests(f"p, paired by question ({found['paired']}; permutation)", found["questions"])
+    cells += _tests(f"p, paired by set ({len(result['sets'])}; Wilcoxon{side})", result["wilcoxon"])
+    cells += _tests(f"p, paired by question ({result['paired']}; permutation)", result["questions"])
     blocks.append(aligned.columns(cells, left=1))
   return "\n\n".join(blocks)
 

@@ -85,11 +85,11 @@ def of_folder(examples: Sequence[Example], folder: pathlib.Path, workers: int) -
   # A forked process would share JAX's threads.
   with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
     running = [pool.submit(_of_part, examples, folder, *pair) for pair in itertools.pairwise(edges)]
-    done = [one.result() for one in tqdm(running, desc="audit: corpus", unit="part")]
-  held = done[0]
-  for other in done[1:]:
-    held = held.plus(other)
-  return held
+    parts_done = [one.result() for one in tqdm(running, desc="audit: corpus", unit="part")]
+  total = parts_done[0]
+  for other in parts_done[1:]:
+    total = total.plus(other)
+  return total
 
 
 def _of_part(examples: Sequence[Example], folder: pathlib.Path, first: int, last: int) -> Holdings:
@@ -98,7 +98,7 @@ def _of_part(examples: Sequence[Example], folder: pathlib.Path, first: int, last
   return holdings(examples, (stored[row] for row in range(first, last)))
 
 
-def row(example: Example, held: Holdings) -> dict[str, Any]:
+def row(example: Example, holdings_of: Holdings) -> dict[str, Any]:
   """The row of one question: which answers and gold documents the corpus has.
 
   Returns:
@@ -112,15 +112,15 @@ def row(example: Example, held: Holdings) -> dict[str, Any]:
   """
   answers, documents = _answers(example), _documents(example)
   result: dict[str, Any] = dict(source=example.source, id=example.id, question=example.question, golds=example.golds)
-  result["passages"] = max(held.phrases[answer] for answer in answers) if answers else None
+  result["passages"] = max(holdings_of.phrases[answer] for answer in answers) if answers else None
   result["gold"] = len(documents) or len(_ids(example))
-  pieces = [[held.phrases[piece] > 0 for piece in _pieces(text)] for _, text in documents if text]
-  there = dict(
-    by_title=[title in held.titles for title, _ in documents if title],
-    by_text=[2 * sum(known) >= len(known) for known in pieces],
-    by_id=[name in held.ids for name in _ids(example)],
+  pieces = [[holdings_of.phrases[piece] > 0 for piece in _pieces(text)] for _, text in documents if text]
+  found_in = dict(
+    by_title=[title in holdings_of.titles for title, _ in documents if title],
+    by_text=[2 * sum(matches) >= len(matches) for matches in pieces],
+    by_id=[name in holdings_of.ids for name in _ids(example)],
   )
-  return result | {way: [sum(known), len(known)] for way, known in there.items() if known}
+  return result | {way: [sum(matches), len(matches)] for way, matches in found_in.items() if matches}
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -144,19 +144,19 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   result["gold_documents"] = sum(row["gold"] for row in rows)
   for way in ("by_title", "by_text", "by_id"):
     pairs = [row[way] for row in rows if way in row]
-    result[way] = sum(there for there, _ in pairs) / sum(of for _, of in pairs) if pairs else None
-    result[f"complete_{way}"] = sum(there == of for there, of in pairs) / len(pairs) if pairs else None
+    result[way] = sum(held for held, _ in pairs) / sum(of for _, of in pairs) if pairs else None
+    result[f"complete_{way}"] = sum(held == of for held, of in pairs) / len(pairs) if pairs else None
   return result
 
 
 def audited(
-  examples: Sequence[Example], held: Holdings, found: Sequence[Sequence[Passage]] | None = None, *, k: int = 5
+  examples: Sequence[Example], held: Holdings, rankings: Sequence[Sequence[Passage]] | None = None, *, k: int = 5
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
   """The audit of a corpus, and of an index over it.
 
   Args:
     held: the answers and gold documents found in the corpus.
-    found: the passages that the index finds for each question, best first; None without an index.
+    rankings: the passages that the index finds for each question, best first; None without an index.
     k: number of counted ranks.
 
   Returns:
@@ -165,8 +165,8 @@ def audited(
     if the answer cannot be searched) and by_gold (`answer_recall.gold_scores`; None if the documents are unknown).
   """
   rows = [row(example, held) for example in examples]
-  for number, one in enumerate(rows if found is not None else ()):
-    given, passages = examples[number], found[number]
+  for number, one in enumerate(rows if rankings is not None else ()):
+    given, passages = examples[number], rankings[number]
     known = one["passages"] is not None
     one["by_answer"] = answer_recall.answer_scores(given, passages, k) if known else None
     one["by_gold"] = answer_recall.gold_scores(given, passages, k)
@@ -175,7 +175,7 @@ def audited(
     of_set.setdefault(example.source, []).append(one)
   if len(of_set) > 1:
     of_set = comparison.named(of_set) | {"": rows}
-  top_k = None if found is None else k
+  top_k = None if rankings is None else k
   sets = {name: totals(some, top_k) for name, some in of_set.items()}
   return dict(passages=held.passages, top_k=top_k, sets=sets), rows
 
@@ -189,8 +189,8 @@ def totals(rows: Sequence[Mapping[str, Any]], k: int | None) -> dict[str, Any]:
   result = summarise(rows)
   if k is None:
     return result
-  if asked := [row["by_answer"] for row in rows if row["by_answer"] is not None]:
-    result |= answer_recall.means(asked, k)
+  if answered := [row["by_answer"] for row in rows if row["by_answer"] is not None]:
+    result |= answer_recall.means(answered, k)
   able = [row["by_answer"]["recall"] for row in rows if row["passages"]]
   result[f"missed@{k}"] = 1 - sum(able) / len(able) if able else None
   return result | answer_recall.gold_means([row["by_gold"] for row in rows], k)
@@ -219,21 +219,21 @@ def beside(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> dict[str,
       f"{folder / AUDIT}: {len(missing)} of the evaluation's {len(keys)} questions are not in the audit, the first is "
       f"{missing[0][1]!r}: run `ragrl audit` on the evaluation's --data, or delete the file."
     )
-  own = [by_question[key] for key in keys]
-  for audit, row in zip(own, rows):
+  own_rows = [by_question[key] for key in keys]
+  for audit, row in zip(own_rows, rows):
     if (audit.get("question"), audit.get("golds")) != (row["question"], list(row["golds"])):
       raise ValueError(
         f"{folder / AUDIT}: question {row['id']!r} has another text or other golds there than in the evaluation: run "
         "`ragrl audit` again, or delete the file."
       )
   scores: dict[bool, list[float]] = {True: [], False: []}
-  for audit, row in zip(own, rows):
+  for audit, row in zip(own_rows, rows):
     if audit["passages"] is not None:
       scores[audit["passages"] > 0].append(
         0.0 if row["prediction"] is None else qa.exact_match(row["prediction"], row["golds"])
       )
   em = {able: sum(values) / len(values) if values else None for able, values in scores.items()}
-  return summary | dict(totals=totals(own, summary["top_k"]), em_answerable=em[True], em_others=em[False])
+  return summary | dict(totals=totals(own_rows, summary["top_k"]), em_answerable=em[True], em_others=em[False])
 
 
 def in_a_line(audit: Mapping[str, Any]) -> str:
@@ -246,11 +246,11 @@ def in_a_line(audit: Mapping[str, Any]) -> str:
     "by text": of["by_text"],
     f"have an answer among the first {k}": of.get(f"recall@{k}"),
   }
-  known = [f"{100 * value:.1f} % {what}" for what, value in shares.items() if value is not None]
+  shares_known = [f"{100 * value:.1f} % {what}" for what, value in shares.items() if value is not None]
   scores = {"with an answer in a passage": audit["em_answerable"], "without": audit["em_others"]}
   em = [f"EM {value:.3f} {what}" for what, value in scores.items() if value is not None]
   number = f"{audit['passages']} passages; {of['with_string']} of {of['questions']} questions have a searchable answer"
-  return "; ".join([number, *known, *em])
+  return "; ".join([number, *shares_known, *em])
 
 
 def text(summary: Mapping[str, Any]) -> str:
@@ -258,10 +258,10 @@ def text(summary: Mapping[str, Any]) -> str:
   k = summary["top_k"]
   columns = {"answerable": "answerable", "gold by id": "by_id", "by title": "by_title", "by text": "by_text"}
   columns |= {f"recall@{k}": f"recall@{k}", f"missed@{k}": f"missed@{k}", f"gold recall@{k}": f"gold_recall@{k}"}
-  shown = {head: name for head, name in columns.items() if any(name in of for of in summary["sets"].values())}
-  lines = [("set", "questions", "with a string", *shown)]
+  shown_columns = {head: name for head, name in columns.items() if any(name in of for of in summary["sets"].values())}
+  lines = [("set", "questions", "with a string", *shown_columns)]
   for name, of in summary["sets"].items():
-    numbers = ("–" if of.get(column) is None else f"{of[column]:.3f}" for column in shown.values())
+    numbers = ("–" if of.get(column) is None else f"{of[column]:.3f}" for column in shown_columns.values())
     lines.append((name or "(all)", str(of["questions"]), str(of["with_string"]), *numbers))
   return f"{aligned.columns(lines, left=1)}\n{summary['passages']} passages"
 
@@ -286,8 +286,8 @@ def _pieces(text: str) -> list[str]:
   """The text's runs of PIECE tokens; a shorter rest only if the text has no other."""
   words = text.split()
   runs = [words[start : start + PIECE] for start in range(0, len(words), PIECE)]
-  whole = [run for run in runs if len(run) == PIECE] or runs
-  return [" ".join(run) for run in whole]
+  full = [run for run in runs if len(run) == PIECE] or runs
+  return [" ".join(run) for run in full]
 
 
 class Phrases:

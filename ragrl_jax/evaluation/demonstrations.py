@@ -61,18 +61,18 @@ class Maker:
       raise ValueError(
         f"config.retrieval.index is empty, and {recipe.name} searches: name an index's folder or an address."
       )
-    known = bool(config.prompting.tokenizer or config.model.path)
-    size = 1 if known else BYTES
-    if not known and recipe.switches.get("max_passage_tokens"):
+    has_tokenizer = bool(config.prompting.tokenizer or config.model.path)
+    size = 1 if has_tokenizer else BYTES
+    if not has_tokenizer and recipe.switches.get("max_passage_tokens"):
       most = BYTES * recipe.switches["max_passage_tokens"]
       recipe = prepared.recipe(fields.replaced(config, {"switches.max_passage_tokens": most}))
-    self.tokenizer = prepared.tokenizer(config, recipe) if known else ByteTokenizer()
+    self.tokenizer = prepared.tokenizer(config, recipe) if has_tokenizer else ByteTokenizer()
     self.recipe: Recipe = recipe
     self.seed = config.seed
     self.room, self.longest = size * config.rollout.context, size * config.rollout.max_new_tokens
     where, how = config.retrieval.index, environment_tools.remote(config.retrieval)
-    found = retrieval.load_index(where, **how) if self.recipe.searches and where else None
-    self.tools = Tools(found, top_k=config.retrieval.top_k, timeout_s=600.0)
+    index = retrieval.load_index(where, **how) if self.recipe.searches and where else None
+    self.tools = Tools(index, top_k=config.retrieval.top_k, timeout_s=600.0)
 
   async def many(
     self, examples: Sequence[Example], most: int, progress: Callable[[int], None] = lambda kept: None
@@ -83,13 +83,13 @@ class Maker:
       most: number of demonstrations after which it stops.
       progress: called with the number of demonstrations so far.
     """
-    drawn, kept, counts = list(examples), [], collections.Counter()
-    random.Random(self.seed).shuffle(drawn)
-    while drawn and (not most or len(kept) < most):
-      batch = drawn[: min(AT_ONCE, most - len(kept)) if most else AT_ONCE]
-      del drawn[: len(batch)]
-      made, said = await transcripts.make(batch, self.one)
-      kept, counts = kept + made, counts + said
+    order, kept, counts = list(examples), [], collections.Counter()
+    random.Random(self.seed).shuffle(order)
+    while order and (not most or len(kept) < most):
+      batch = order[: min(AT_ONCE, most - len(kept)) if most else AT_ONCE]
+      del order[: len(batch)]
+      batch_kept, statuses = await transcripts.make(batch, self.one)
+      kept, counts = kept + batch_kept, counts + statuses
       progress(len(kept))
     return kept, counts
 
@@ -102,8 +102,8 @@ class Maker:
       scripts.facts(example)
       written = lambda segments: script(example, segments, rng)
       # The chat template may have opened the thought that the script begins with.
-      said = lambda segments: written(segments).removeprefix(structs.THINK * structs.opened(segments))
-      policy: Any = ScriptedPolicy(said, room=self.room, tokenizer=self.tokenizer)
+      text_of = lambda segments: written(segments).removeprefix(structs.THINK * structs.opened(segments))
+      policy: Any = ScriptedPolicy(text_of, room=self.room, tokenizer=self.tokenizer)
       episode = await self.recipe.play(example, policy, self.tools)
     except scripts.NotShown as why:
       return f"left out: {why}", None
@@ -114,18 +114,18 @@ class Maker:
   def fault(self, example: Example, episode: structs.Episode) -> str | None:
     """Why the episode is no demonstration: too long, not right, out of shape, or with a trick; None if it is one."""
     turns = [segment for segment in episode.turns if segment.owner == MODEL]
-    said = [len(segment.ids) + (segment.stop == "eos") for segment in turns]  # the model would sample EOS, too
-    if episode.ended == "budget" or not said:
+    lengths = [len(segment.ids) + (segment.stop == "eos") for segment in turns]  # the model would sample EOS, too
+    if episode.ended == "budget" or not lengths:
       return "longer than config.rollout.context"
-    if max(said) > self.longest:
+    if max(lengths) > self.longest:
       return "a turn longer than config.rollout.max_new_tokens"
     if episode.ended == "searches":
       return "more searches than config.switches.max_searches"
     if self.recipe.outcome(example, episode) != 1.0 or self.recipe.score(example, episode).get("format", 1.0) != 1.0:
       return "the recipe does not give it the full reward for format and answer"
     tricks = self.recipe.unearned(example, episode) if self.recipe.unearned is not None else {}
-    found = next((trick for trick, used in tricks.items() if used), None)
-    return found and f"the recipe's guard finds the trick {found!r}"
+    trick_used = next((trick for trick, used in tricks.items() if used), None)
+    return trick_used and f"the recipe's guard finds the trick {trick_used!r}"
 
 
 WHOLE = ("length", "budget")  # stops of a turn that was cut off
@@ -153,15 +153,15 @@ def keep_right(
 
   Source: rejection sampling as in Search-R1 (arXiv 2503.09516) sec. 5.1: five samples a question, the right ones kept.
   """
-  known = {(example.source, example.id): example for example in examples}
-  if len(known) < len(examples):
+  by_place = {(example.source, example.id): example for example in examples}
+  if len(by_place) < len(examples):
     raise ValueError("--data: two of its questions have the same source and id, so that transcripts cannot be matched.")
-  found: dict[tuple[str, str], list[transcripts.Turns]] = {}
+  earlier: dict[tuple[str, str], list[transcripts.Turns]] = {}
   counts: collections.Counter = collections.Counter()
   settings = _agreed([(str(folder), answer_files.finished(folder)["settings"]) for folder in folders])
   if settings.get("own_passages") is False:
-    known = {place: questions.without_passages(example) for place, example in known.items()}
-  _check_passages(settings, list(known.values()))
+    by_place = {place: questions.without_passages(example) for place, example in by_place.items()}
+  _check_passages(settings, list(by_place.values()))
   for folder in map(pathlib.Path, folders):
     rows = list(jsonl.read(folder / harness.PREDICTIONS))
     played = list(episodes_lib.read_folder(folder))
@@ -169,33 +169,33 @@ def keep_right(
       raise ValueError(f"{folder}: {len(rows)} predictions and {len(played)} episodes: run the evaluation to its end.")
     for row, logged in zip(rows, played):
       place = (row["source"] or "", row["id"])
-      if place not in known:
+      if place not in by_place:
         raise ValueError(f"{folder}: question {row['id']!r} is not in --data: give it the evaluation's questions.")
-      if comparison.asked_of(row) != (known[place].question, known[place].golds):
+      if comparison.asked_of(row) != (by_place[place].question, by_place[place].golds):
         raise ValueError(
           f"{folder}: question {row['id']!r} has another text or other golds there than in --data, so it is not known "
           "which answers are right: give the evaluation's questions, or run the evaluation again (it scores again)."
         )
       turns = [(segment["owner"], segment["text"]) for segment in logged["segments"][1:]]
-      status = _status(row, logged, turns, found.get(place, []))
+      status = _status(row, logged, turns, earlier.get(place, []))
       counts[status] += 1
       if status == "kept":
-        found.setdefault(place, []).append(turns)
-  pairs = [(example, turns) for place, example in known.items() for turns in found.get(place, [])]
+        earlier.setdefault(place, []).append(turns)
+  pairs = [(example, turns) for place, example in by_place.items() for turns in earlier.get(place, [])]
   return list(zip(_named([example for example, _ in pairs]), [turns for _, turns in pairs])), counts
 
 
 def _named(examples: Sequence[Example]) -> list[Example]:
   """The examples with distinct ids, which a file requires: "q7", then "q7.2"."""
   seen: collections.Counter = collections.Counter()
-  result, taken = [], {example.id for example in examples}
+  result, used = [], {example.id for example in examples}
   for example in examples:
     seen[example.id] += 1
     number, name = seen[example.id], example.id
-    while number > 1 and (name := f"{example.id}.{number}") in taken:
+    while number > 1 and (name := f"{example.id}.{number}") in used:
       number += 1
     seen[example.id] = number
-    taken.add(name)
+    used.add(name)
     result.append(dataclasses.replace(example, id=name))
   return result
 
@@ -224,10 +224,10 @@ def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> Mapping[str
   recipe = settings["recipe"]
   if recipe not in recipes.RECIPES:
     raise ValueError(f"{first}: its recipe {recipe!r} is not one of this package: {', '.join(recipes.RECIPES)}.")
-  made = recipes.get(recipe, settings["preset"], **settings["switches"])
-  if not made.trainable:
+  rebuilt = recipes.get(recipe, settings["preset"], **settings["switches"])
+  if not rebuilt.trainable:
     raise ValueError(f"{first}: {recipe} joins several conversations in an episode: no policy can be trained on it.")
-  if recipe == "agent" or made.tool_tokens is not None:
+  if recipe == "agent" or rebuilt.tool_tokens is not None:
     raise ValueError(
       f"{first}: the prompts of {recipe} hold tools or a program's own messages, which transcripts do not have: SFT "
       "would train on other prompts."

@@ -14,8 +14,8 @@ from ragrl_jax.evaluation import answer_recall
 MEANS = ("precision", "recall", "repeated_searches", "stale_searches", "found_answer", "found_gold", "confidence")
 
 
-def conduct(example: structs.Example, episode: structs.Episode, said: str | None) -> dict[str, Any]:
-  """Columns about searches and the answer; empty for a failed episode. `said` is its answer, or None.
+def conduct(example: structs.Example, episode: structs.Episode, answer_text: str | None) -> dict[str, Any]:
+  """Columns about searches and the answer; empty for a failed episode. `answer_text` is its answer, or None.
 
   precision, recall: of the answer's words (`qa.overlap`); 0 without an answer.
   repeated_searches, stale_searches: see `core.metrics.searches`. Passages are compared by title and text.
@@ -27,17 +27,17 @@ def conduct(example: structs.Example, episode: structs.Episode, said: str | None
   """
   if episode.ended == "failed":
     return {}
-  found = [passage for search in episode.searches for passage in search.found or ()]
-  asked = [(s.query or "", [f"{p.title}\n{p.text}" for p in s.found or ()]) for s in episode.searches]
-  held = any(qa.has_answer(passage.text, example.golds) for passage in found)
-  by_gold = answer_recall.gold_scores(example, found, max(len(found), 1)) if asked else None
-  words = qa.overlap(said or "", example.golds)
+  passages = [passage for search in episode.searches for passage in search.found or ()]
+  queries = [(s.query or "", [f"{p.title}\n{p.text}" for p in s.found or ()]) for s in episode.searches]
+  has_gold = any(qa.has_answer(passage.text, example.golds) for passage in passages)
+  by_gold = answer_recall.gold_scores(example, passages, max(len(passages), 1)) if queries else None
+  words = qa.overlap(answer_text or "", example.golds)
   return dict(
     precision=words.precision,
     recall=words.recall,
-    repeated_searches=searches.repeated_searches(asked),
-    stale_searches=searches.stale_searches(asked),
-    found_answer=float(held) if asked and qa.searchable(example.golds) else None,
+    repeated_searches=searches.repeated_searches(queries),
+    stale_searches=searches.stale_searches(queries),
+    found_answer=float(has_gold) if queries and qa.searchable(example.golds) else None,
     found_gold=None if by_gold is None else by_gold["recall"],
     confidence=confidence(episode),
   )
@@ -74,7 +74,7 @@ def rouge_l(evidence: Sequence[str], golds: Sequence[str]) -> float:
   from rouge_score import rouge_scorer  # imports nltk
 
   scorer = rouge_scorer.RougeScorer(["rougeL"])
-  scores = [scorer.score(target, said)["rougeL"].fmeasure for said, target in zip(evidence, golds, strict=True)]
+  scores = [scorer.score(target, text)["rougeL"].fmeasure for text, target in zip(evidence, golds, strict=True)]
   return sum(scores) / len(scores)
 
 
@@ -92,11 +92,11 @@ def evidence(recipe, example, episode) -> dict[str, Any]:
     result["extraction"] = example.meta["extraction"]
   if recipe.evidence is None:
     return result
-  said = recipe.evidence(example, episode)
+  quotes = recipe.evidence(example, episode)
   return result | dict(
-    evidence=said,
+    evidence=quotes,
     gold_evidence=gold(example),
-    answer_recall=float(qa.CONTAINS[recipe.switches.get("recall", "words")](said, example.golds)),
+    answer_recall=float(qa.CONTAINS[recipe.switches.get("recall", "words")](quotes, example.golds)),
     evidence_tokens=episode.facts.get("evidence_tokens"),
     passage_tokens=episode.facts.get("passage_tokens"),
   )
@@ -104,8 +104,8 @@ def evidence(recipe, example, episode) -> dict[str, Any]:
 
 def digest(rows: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
   """A hash that identifies an extraction: of the evidence in its rows, whatever their order, and of its settings."""
-  said = sorted((row.get("source") or "", str(row["id"]), row.get("evidence") or "") for row in rows)
-  return hashlib.sha256(json.dumps([said, settings], sort_keys=True).encode()).hexdigest()[:16]
+  contents = sorted((row.get("source") or "", str(row["id"]), row.get("evidence") or "") for row in rows)
+  return hashlib.sha256(json.dumps([contents, settings], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -123,34 +123,34 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     answer that have both.
   """
   result = _conduct_means(rows)
-  if measured := _measures([row["measures"] for row in rows if "measures" in row]):
-    result["measure"] = measured
+  if measures := _measures([row["measures"] for row in rows if "measures" in row]):
+    result["measure"] = measures
   rows = [row for row in rows if "evidence" in row]
   if not rows:
     return result
   result["answer_recall"] = sum(row["answer_recall"] for row in rows) / len(rows)
-  marked = [row for row in rows if row["gold_evidence"]]
-  if marked:
-    said, golds = [row["evidence"] for row in marked], [row["gold_evidence"] for row in marked]
-    result |= {"evidence_bleu": bleu(said, golds), "evidence_rouge_l": rouge_l(said, golds)}
+  with_gold = [row for row in rows if row["gold_evidence"]]
+  if with_gold:
+    texts, golds = [row["evidence"] for row in with_gold], [row["gold_evidence"] for row in with_gold]
+    result |= {"evidence_bleu": bleu(texts, golds), "evidence_rouge_l": rouge_l(texts, golds)}
   lengths = [(row["passage_tokens"], row["evidence_tokens"]) for row in rows if row["evidence_tokens"] is not None]
   # Empty evidence compresses nothing: with its passages in the sum, a policy that extracts less would compress more.
-  written = [(passages, evidence) for passages, evidence in lengths if evidence]
+  pairs_written = [(passages, evidence) for passages, evidence in lengths if evidence]
   if lengths:
-    result["evidence_empty"] = 1 - len(written) / len(lengths)
-  if written:
-    sizes = [evidence for _, evidence in written]
+    result["evidence_empty"] = 1 - len(pairs_written) / len(lengths)
+  if pairs_written:
+    sizes = [evidence for _, evidence in pairs_written]
     result |= {"evidence_tokens": statistics.fmean(sizes), "evidence_tokens_std": statistics.pstdev(sizes)}
-    result["compression"] = statistics.fmean(passages / evidence for passages, evidence in written)
-    result["compression_total"] = sum(passages for passages, _ in written) / sum(sizes)
+    result["compression"] = statistics.fmean(passages / evidence for passages, evidence in pairs_written)
+    result["compression_total"] = sum(passages for passages, _ in pairs_written) / sum(sizes)
   return result
 
 
 def _conduct_means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   result: dict[str, Any] = {}
   for name in MEANS:
-    if known := [row[name] for row in rows if row.get(name) is not None]:
-      result[name] = sum(known) / len(known)
+    if values := [row[name] for row in rows if row.get(name) is not None]:
+      result[name] = sum(values) / len(values)
   if sized := [row["episode_tokens"] - row["response_tokens"] for row in rows if row.get("episode_tokens") is not None]:
     result["given_tokens"] = sum(sized) / len(sized)
   pairs = [
@@ -159,12 +159,12 @@ def _conduct_means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if row.get("confidence") is not None and row["outcome"] is not None and row["prediction"] is not None
   ]
   if pairs:
-    said, right = zip(*pairs)
-    result |= dict(ece=stats.calibration_error(said, right), brier=stats.brier(said, right))
+    predicted, right = zip(*pairs)
+    result |= dict(ece=stats.calibration_error(predicted, right), brier=stats.brier(predicted, right))
   return result
 
 
 def _measures(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
   names = dict.fromkeys(name for row in rows for name in row)
-  known = {name: [value for row in rows if (value := row.get(name)) is not None] for name in names}
-  return {name: statistics.fmean(values) for name, values in known.items() if values}
+  values_of = {name: [value for row in rows if (value := row.get(name)) is not None] for name in names}
+  return {name: statistics.fmean(values) for name, values in values_of.items() if values}

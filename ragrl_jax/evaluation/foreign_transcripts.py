@@ -64,18 +64,18 @@ def turns(text: str, system: str) -> Turns:
   if start := _ASSISTANT.search(text):
     text = text[start.end() :]
   text = _ENDS.sub("", text)
-  found: Turns = []
+  result: Turns = []
   opening = _opening(adapter)
   while begun := opening.search(text):
-    asked, after = text[: begun.start()] + adapter.query[1], text[begun.end() :]
+    before_results, after = text[: begun.start()] + adapter.query[1], text[begun.end() :]
     inside, text = _results(after, adapter)
-    found += [(MODEL, asked), (ENVIRONMENT, inside)]
-  found.append((MODEL, text))
-  if not found[-1][1].strip() and len(found) > 1:
-    found.pop()
-  spoken = "".join(part for owner, part in found if owner == MODEL)
+    result += [(MODEL, before_results), (ENVIRONMENT, inside)]
+  result.append((MODEL, text))
+  if not result[-1][1].strip() and len(result) > 1:
+    result.pop()
+  spoken = "".join(part for owner, part in result if owner == MODEL)
   _check(spoken, system, adapter)
-  return [turn for owner, part in found for turn in _translated(owner, part, adapter)]
+  return [turn for owner, part in result for turn in _translated(owner, part, adapter)]
 
 
 def searched(text: str, system: str) -> bool:
@@ -100,12 +100,12 @@ def _results(text: str, adapter: Agent) -> tuple[str, str]:
 
 def _check(spoken: str, system: str, adapter: Agent) -> None:
   """Refuses the model's text if it has none of the system's tags, or tags of another system."""
-  own = {*adapter.query, *adapter.results, *adapter.others}
+  own_tags = {*adapter.query, *adapter.results, *adapter.others}
   for name, other in AGENTS.items():
-    foreign = {other.query[0], other.results[0], *other.others} - own
-    seen = sorted(tag for tag in foreign if tag in spoken)
-    if seen:
-      raise ValueError(f"it has {', '.join(seen)}, which {system} does not write: is it {name}'s?")
+    foreign = {other.query[0], other.results[0], *other.others} - own_tags
+    foreign_tags = sorted(tag for tag in foreign if tag in spoken)
+    if foreign_tags:
+      raise ValueError(f"it has {', '.join(foreign_tags)}, which {system} does not write: is it {name}'s?")
   marks = (adapter.query[0], r"\boxed{" if adapter.answered != "tags" else ANSWER[0], ANSWER[0], *THOUGHT)
   if not any(mark in spoken for mark in marks):
     raise ValueError(
@@ -130,20 +130,20 @@ def block(inside: str) -> str:
 
 def said(text: str, adapter: Agent) -> str:
   """The model's text with our tags."""
-  for mine, ours in zip(adapter.query, SEARCH):
-    text = text.replace(mine, ours)
-  for mine, ours in zip(adapter.results, ("<information>", "</information>")):
-    text = text.replace(mine, ours)  # a block written by the model: parsers ignore it
+  for theirs_tag, own_tag in zip(adapter.query, SEARCH):
+    text = text.replace(theirs_tag, own_tag)
+  for theirs_tag, own_tag in zip(adapter.results, ("<information>", "</information>")):
+    text = text.replace(theirs_tag, own_tag)  # a block written by the model: parsers ignore it
   if adapter.answered == "box" and not text.endswith(SEARCH[1]) and (answer := boxed(text)) is not None:
     text += f"{ANSWER[0]}{answer}{ANSWER[1]}"
   if adapter.answered == "boxed":
-    text = re.sub(r"<answer>(.*?)</answer>", _unboxed, text, flags=re.DOTALL)
+    text = re.sub(r"<answer>(.*?)</answer>", _unbox, text, flags=re.DOTALL)
   return text
 
 
-def _unboxed(found: re.Match) -> str:
-  answer = boxed(found[1])
-  return found[0] if answer is None else f"{ANSWER[0]}{answer}{ANSWER[1]}"
+def _unbox(match: re.Match) -> str:
+  answer = boxed(match[1])
+  return match[0] if answer is None else f"{ANSWER[0]}{answer}{ANSWER[1]}"
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------
@@ -236,16 +236,16 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
 
 
 def _example(where: str, row: Mapping[str, Any], by_id, by_question) -> Example:
-  asked = digests.asked(str(row.get("question") or ""))
+  question = digests.asked(str(row.get("question") or ""))
   if "id" in row and (example := by_id.get(str(row["id"]))) is not None:
     # Systems that number their own outputs may have another order than the data.
-    if asked and asked != digests.asked(example.question):
+    if question and question != digests.asked(example.question):
       raise ValueError(
         f"{where}: its id {row['id']!r} is that of the question {example.question!r} of --data, but its question is "
         f"{row['question']!r}: remove its id or its question, whichever is not of --data."
       )
     return example
-  same = by_question.get(asked, [])
+  same = by_question.get(question, [])
   if len(same) != 1:
     raise ValueError(
       f"{where}: its id {row.get('id')!r} and question {row.get('question')!r} match {len(same)} questions of --data; "
@@ -266,11 +266,11 @@ def _episode(where: str, row: Mapping[str, Any], example: Example, recipe, syste
   if not isinstance(text, str):
     raise ValueError(f"{where}: the transcript is a {type(text).__name__}; it must be a text or a list of messages.")
   try:
-    found = Episode.from_text(recipe, example, turns(_without_prompt(text, row, example, system), system))
+    episode = Episode.from_text(recipe, example, turns(_without_prompt(text, row, example, system), system))
   except ValueError as error:
     raise ValueError(f"{where}: {error}") from error
   # An episode that was played ends by the name of what it did, a transcript by its stop string.
-  return dataclasses.replace(found, ended="answer") if found.ended == ANSWER[1] else found
+  return dataclasses.replace(episode, ended="answer") if episode.ended == ANSWER[1] else episode
 
 
 def _without_prompt(text: str, row: Mapping[str, Any], example: Example, system: str) -> str:
@@ -282,8 +282,8 @@ def _without_prompt(text: str, row: Mapping[str, Any], example: Example, system:
   prompt = row.get("prompt")
   if isinstance(prompt, str) and prompt and text.startswith(prompt):
     return text[len(prompt) :]
-  asked = re.escape(" ".join(example.question.split()).rstrip("? ")).replace(r"\ ", r"\s+")
-  match = re.search(rf"(?:question|user):\s*{asked}\s*\??\s*(?:assistant:)?", text, re.IGNORECASE)
+  pattern = re.escape(" ".join(example.question.split()).rstrip("? ")).replace(r"\ ", r"\s+")
+  match = re.search(rf"(?:question|user):\s*{pattern}\s*\??\s*(?:assistant:)?", text, re.IGNORECASE)
   return text[match.end() :] if match and not searched(text[: match.start()], system) else text
 
 

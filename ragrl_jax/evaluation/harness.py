@@ -58,16 +58,16 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
   The outcome is also None if a judge gave no verdict.
   """
   example, episode = scored.example, scored.episode
-  said = answer(recipe, episode)
+  answer_text = answer(recipe, episode)
   failed = episode.ended == "failed"
-  measure = lambda metric: None if failed else 0.0 if said is None else metric(said, example.golds)
+  measure = lambda metric: None if failed else 0.0 if answer_text is None else metric(answer_text, example.golds)
   golds = episodes_lib.gold_ids(example, episode)
   return {
     "id": example.id,
     "question": example.question,
     "golds": example.golds,
-    "prediction": said,
-    "unanswered": None if failed or said is not None else _unanswered(example, episode),
+    "prediction": answer_text,
+    "unanswered": None if failed or answer_text is not None else _unanswered(example, episode),
     "em": measure(qa.exact_match),
     "f1": measure(qa.f1),
     "cover_em": measure(qa.cover_em),
@@ -86,7 +86,7 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
     "hops": example.hops,
     "source": example.source,
     **episode_rows.evidence(recipe, example, episode),
-    **episode_rows.conduct(example, episode, said),
+    **episode_rows.conduct(example, episode, answer_text),
   }
 
 
@@ -124,7 +124,7 @@ def _in_style(style: str, measure: Callable[..., float | None]) -> dict[str, flo
 
 
 def answer_all(
-  asked: Sequence[Sequence[collect.Request]],
+  requests: Sequence[Sequence[collect.Request]],
   play: Play,
   recipe,
   keep: Callable[[dict[str, Any], rewards.Scored], None],
@@ -135,7 +135,7 @@ def answer_all(
   """Plays and scores every request. Answers are scored in a thread, and passed to `keep`, while others are played.
 
   Args:
-    asked: the requests, grouped by question.
+    requests: the requests, grouped by question.
     at_once: episodes played at a time. With 1, the next one begins after `keep` has returned.
     progress: called with the number of kept answers.
 
@@ -143,8 +143,8 @@ def answer_all(
     RuntimeError: `play` did not return one episode for each request.
     Errors of `play` and `keep`.
   """
-  left = {(one.prompt_index, one.sample): one.example for group in asked for one in group}
-  number, kept = len(left), 0
+  left = {(one.prompt_index, one.sample): one.example for group in requests for one in group}
+  number, count = len(left), 0
   waiting: collections.deque[concurrent.futures.Future] = collections.deque()
 
   def score(example: structs.Example, episode: structs.Episode) -> None:
@@ -154,7 +154,7 @@ def answer_all(
   # One thread suffices: scoring is Python, which runs while the device samples.
   with (
     concurrent.futures.ThreadPoolExecutor(1, "scoring") as scoring,
-    contextlib.closing(play(asked, at_once)) as played,
+    contextlib.closing(play(requests, at_once)) as played,
   ):
     for episode in played:
       example = left.pop((episode.prompt_index, episode.sample), None)
@@ -167,12 +167,12 @@ def answer_all(
       # Unscored episodes occupy memory, so playing waits for scoring if scoring is slower.
       while waiting and (waiting[0].done() or len(waiting) >= at_once):
         waiting.popleft().result()
-        kept += 1
-        progress(kept)
+        count += 1
+        progress(count)
     while waiting:
       waiting.popleft().result()
-      kept += 1
-      progress(kept)
+      count += 1
+      progress(count)
   if left:
     raise RuntimeError(
       f"{number} questions were played and {number - len(left)} episodes returned (first missing: {next(iter(left))})."
@@ -234,45 +234,45 @@ def evaluate(
   with contextlib.ExitStack() as stack:
     stack.enter_context(lock.held(out))
     again = functools.partial(scored_again, recipe)
-    files = [AnswerFiles(folder, own, examples, again) for folder, own in zip(folders, ownership)]
+    files = [AnswerFiles(folder, owned, examples, again) for folder, owned in zip(folders, ownership)]
     for one in files:
       stack.callback(one.close)
-    asked = [
+    requests = [
       [collect.Request(example, index, seed) for seed, one in enumerate(files) if index not in one.rows]
       for index, example in enumerate(examples)
     ]
-    asked = [group for group in asked if group]
+    requests = [group for group in requests if group]
     resumed = sum(len(one.rows) for one in files)
     progress(resumed)
-    took, start = [], time.perf_counter()
+    seconds_of, start = [], time.perf_counter()
     last = start
 
-    def answered(kept: int) -> None:
+    def answered(count: int) -> None:
       nonlocal last
-      took.append(time.perf_counter() - last)
-      progress(resumed + kept)
+      seconds_of.append(time.perf_counter() - last)
+      progress(resumed + count)
       last = time.perf_counter()
 
-    if asked:
+    if requests:
       keeper = _Keeper(files, max(batch, FEWEST), max_failed_share, max_unjudged_share)
-      answer_all(asked, play, recipe, keeper, at_once=batch, progress=answered)
+      answer_all(requests, play, recipe, keeper, at_once=batch, progress=answered)
       keeper.check()
     seconds = time.perf_counter() - start
     rows = [one.finish() for one in files]
-  found = [summarise(part) for part in rows]
-  for folder, own, part in zip(folders, ownership, found):
+  parts = [summarise(part) for part in rows]
+  for folder, owned, part in zip(folders, ownership, parts):
     if seeds > 1:
-      write_json(folder / METRICS, part | dict(settings=own))
-  metrics = (found[0] if seeds == 1 else answer_files.over_seeds(found, rows, WITH_INTERVAL)) | {
+      write_json(folder / METRICS, part | dict(settings=owned))
+  metrics = (parts[0] if seeds == 1 else answer_files.over_seeds(parts, rows, WITH_INTERVAL)) | {
     "seconds": round(seconds, 3),
-    "seconds_cover": len(took),
+    "seconds_cover": len(seconds_of),
     "peak_memory": peak_memory(),
     **({"devices": devices} if devices else {}),
     **({"price": seconds / 3600 * price_per_hour} if price_per_hour else {}),
     "settings": jsonl.plain(settings),
   }
-  if batch == 1 and seeds == 1 and took:
-    metrics["latency"] = round(statistics.median(took), 6)
+  if batch == 1 and seeds == 1 and seconds_of:
+    metrics["latency"] = round(statistics.median(seconds_of), 6)
   for folder in {out, *folders}:
     stored_paths.note(folder)
   write_json(out / METRICS, metrics)
@@ -327,33 +327,33 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     {value: {n, em, em_interval, f1, searches}}; with several sources, macro: the mean of their means
     (`comparison.macro`).
   """
-  known = [row for row in rows if row["ended"] != "failed"]
-  metrics: dict[str, Any] = {"n": len(known), "failed": len(rows) - len(known)}
-  metrics["unjudged"] = sum(row["outcome"] is None for row in known)
+  scored = [row for row in rows if row["ended"] != "failed"]
+  metrics: dict[str, Any] = {"n": len(scored), "failed": len(rows) - len(scored)}
+  metrics["unjudged"] = sum(row["outcome"] is None for row in scored)
   for name in WITH_INTERVAL:
-    metrics |= _with_interval(name, known)
-  metrics["char_f1"] = stats.mean_known([row["char_f1"] for row in known])
+    metrics |= _with_interval(name, scored)
+  metrics["char_f1"] = stats.mean_known([row["char_f1"] for row in scored])
   for name in ("em_spaced", "f1_spaced"):
-    if any(name in row for row in known):
-      metrics[name] = stats.mean_known([row[name] for row in known])
-  metrics["answered"] = stats.mean_known([row["prediction"] is not None for row in known])
-  silent = [row["unanswered"] for row in known if row.get("unanswered")]
-  held = sum(one["has_gold"] for one in silent)
-  metrics["unanswered"] = dict(replies=len(silent), with_gold=held, seen=[one["reply"] for one in silent[:SHOWN]])
-  metrics["searches"] = stats.mean_known([row["num_searches"] for row in known])
-  metrics["wasted_searches"] = stats.mean_known([row["wasted_searches"] for row in known])
-  metrics["response_tokens"] = stats.mean_known([row["response_tokens"] for row in known])
-  names = dict.fromkeys(name for row in known for name in row["terms"])
-  metrics["terms"] = {name: stats.mean_known([row["terms"].get(name) for row in known]) for name in names}
-  metrics["pooled"] = rewards.ratios([row.get("pooled", {}) for row in known])
+    if any(name in row for row in scored):
+      metrics[name] = stats.mean_known([row[name] for row in scored])
+  metrics["answered"] = stats.mean_known([row["prediction"] is not None for row in scored])
+  silent = [row["unanswered"] for row in scored if row.get("unanswered")]
+  with_gold = sum(one["has_gold"] for one in silent)
+  metrics["unanswered"] = dict(replies=len(silent), with_gold=with_gold, seen=[one["reply"] for one in silent[:SHOWN]])
+  metrics["searches"] = stats.mean_known([row["num_searches"] for row in scored])
+  metrics["wasted_searches"] = stats.mean_known([row["wasted_searches"] for row in scored])
+  metrics["response_tokens"] = stats.mean_known([row["response_tokens"] for row in scored])
+  names = dict.fromkeys(name for row in scored for name in row["terms"])
+  metrics["terms"] = {name: stats.mean_known([row["terms"].get(name) for row in scored]) for name in names}
+  metrics["pooled"] = rewards.ratios([row.get("pooled", {}) for row in scored])
   ends = [row["ended"] for row in rows]
   metrics["ended"] = {why: ends.count(why) for why in sorted(set(ends))}
-  metrics |= episode_rows.summarise(known)
+  metrics |= episode_rows.summarise(scored)
   for group, key in (("by_hops", "hops"), ("by_source", "source")):
-    values = sorted({row[key] for row in known if row[key] not in (None, "")})
-    metrics[group] = {str(value): _part([row for row in known if row[key] == value]) for value in values}
+    values = sorted({row[key] for row in scored if row[key] not in (None, "")})
+    metrics[group] = {str(value): _part([row for row in scored if row[key] == value]) for value in values}
   if len(metrics["by_source"]) > 1:
-    metrics["macro"] = comparison.macro(comparison.by_set([row for row in known if row["source"]]))
+    metrics["macro"] = comparison.macro(comparison.by_set([row for row in scored if row["source"]]))
   return metrics
 
 
@@ -378,9 +378,9 @@ def peak_memory() -> dict[str, int]:
   unit = 1 if sys.platform == "darwin" else 1024
   result = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
   for device in jax.local_devices():
-    held = (device.memory_stats() or {}).get("peak_bytes_in_use")
-    if held is not None:
-      result[device.platform] = max(result.get(device.platform, 0), held)
+    peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
+    if peak is not None:
+      result[device.platform] = max(result.get(device.platform, 0), peak)
   return result
 
 

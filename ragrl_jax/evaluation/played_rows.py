@@ -26,9 +26,9 @@ def read(folder: str | pathlib.Path) -> Iterator[dict[str, Any]]:
   rows = episodes_lib.read_folder(folder)
   if name not in recipes.RECIPES:  # transcripts of other systems, and recipes of others
     return rows
-  chosen = recipes.chosen(name, settings.get("preset"), **switches)
-  agent = chosen.get("agent")
-  if not chosen.stepped:
+  switches_read = recipes.chosen(name, settings.get("preset"), **switches)
+  agent = switches_read.get("agent")
+  if not switches_read.stepped:
     raise ValueError(_refusal(folder, f"agent {agent!r}" if agent else f"recipe {name!r}"))
   return (_translated(row, AGENTS[agent]) for row in rows) if agent else rows
 
@@ -46,26 +46,26 @@ def systems(folders: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
   Raises:
     ValueError: see `read`; or two folders of one system have the same questions, and are not seeds of an evaluation.
   """
-  found: dict[str, list[pathlib.Path]] = {}
+  folders_of: dict[str, list[pathlib.Path]] = {}
   for folder in folders:
     read(folder)  # refuses a folder before a judge is paid
     settings = _settings(folder)
-    known = settings.get("weights") or settings.get("model")
-    who = {name: settings[name] for name in _WHO if name in settings} if isinstance(known, str) else str(folder)
-    drawn = settings.get("sampling")
-    how = {**drawn, "seed": None} if isinstance(drawn, Mapping) else drawn
-    found.setdefault(json.dumps([who, how], sort_keys=True), []).append(folder)
-  for group in found.values():
-    asked: dict[Any, pathlib.Path] = {}
+    model = settings.get("weights") or settings.get("model")
+    identity = {name: settings[name] for name in _WHO if name in settings} if isinstance(model, str) else str(folder)
+    sampling = settings.get("sampling")
+    sampling_key = {**sampling, "seed": None} if isinstance(sampling, Mapping) else sampling
+    folders_of.setdefault(json.dumps([identity, sampling_key], sort_keys=True), []).append(folder)
+  for group in folders_of.values():
+    questions_of: dict[Any, pathlib.Path] = {}
     seeds = isinstance(_settings(group[0]).get("sampling"), Mapping)
     for folder in group if len(group) > 1 and not seeds else ():
       for row in episodes_lib.read_folder(folder):
-        if (other := asked.setdefault((row["source"], row["id"]), folder)) is not folder:
+        if (other := questions_of.setdefault((row["source"], row["id"]), folder)) is not folder:
           raise ValueError(
             f"{other} and {folder} have answers of one system to the same question {row['id']!r}, and both would be "
             "counted: name one of them, or run the command for each (--episodes)."
           )
-  return list(found.values())
+  return list(folders_of.values())
 
 
 def digest(folder: pathlib.Path) -> str:
@@ -86,8 +86,8 @@ def _settings(folder: pathlib.Path) -> Mapping[str, Any]:
   """The settings of an evaluation, of `ragrl score`, or of a run; empty if there are none."""
   for name in (SETTINGS, METRICS, changes.FILE):
     if (path := folder / name).is_file():
-      found = json.loads(path.read_text(encoding="utf-8"))
-      return found.get("settings", {}) if name == METRICS else found
+      values = json.loads(path.read_text(encoding="utf-8"))
+      return values.get("settings", {}) if name == METRICS else values
   return {}
 
 

@@ -83,11 +83,11 @@ def need(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float |
 
   Source: over- and under-search as in "Search Wisely" (arXiv 2505.17281), per question.
   """
-  left, right = _paired(first, second)
-  if searching := sum(bool(row["num_searches"]) for row in right.values()):
+  with_search, without_search = _paired(first, second)
+  if searching := sum(bool(row["num_searches"]) for row in without_search.values()):
     raise ValueError(f"the second evaluation searched for {searching} questions: it must be one that never searches.")
-  known = {name: row for name, row in left.items() if row["num_searches"] is not None}  # not of bare predictions
-  kinds = _by_set(known, right, measure, lambda row, one, two: (row["num_searches"] > 0, one, two))
+  known = {name: row for name, row in with_search.items() if row["num_searches"] is not None}  # not of bare predictions
+  kinds = _by_set(known, without_search, measure, lambda row, one, two: (row["num_searches"] > 0, one, two))
   return {name: _need(triples) for name, triples in kinds.items()}
 
 
@@ -121,22 +121,22 @@ def curve(results: Mapping[str, tuple[Mapping[str, Any], Rows]], measure: str) -
   """
   points = []
   for folder, (metrics, rows) in results.items():
-    known = [(row, value) for row in rows if (value := _value(row, measure)) is not None]
-    if not known:
+    pairs = [(row, value) for row in rows if (value := _value(row, measure)) is not None]
+    if not pairs:
       raise ValueError(f"{folder}: no question has a value of {measure!r}.")
-    values = [value for _, value in known]
+    values = [value for _, value in pairs]
     low, high = stats.bootstrap_interval(values, seed=0)
     points.append(
       dict(
         folder=folder,
         top_k=_top_k(metrics["settings"].get("retrieval")),
-        n=len(known),
+        n=len(pairs),
         mean=statistics.fmean(values),
         low=low,
         high=high,
-        response_tokens=stats.mean_known(row["response_tokens"] for row, _ in known),
+        response_tokens=stats.mean_known(row["response_tokens"] for row, _ in pairs),
         given_tokens=stats.mean_known(
-          row["episode_tokens"] - row["response_tokens"] for row, _ in known if row["response_tokens"] is not None
+          row["episode_tokens"] - row["response_tokens"] for row, _ in pairs if row["response_tokens"] is not None
         ),
       )
     )
@@ -153,8 +153,8 @@ def text(sets: Mapping[str, Mapping[str, float | None]]) -> str:
   names = [name for name in next(iter(sets.values())) if name != "n"]
   lines = [("set", *(_HEADINGS.get(name, name) for name in names), "n")]
   for name, of in sets.items():
-    shown = ("–" if of[column] is None else f"{of[column]:.3f}" for column in names)
-    lines.append((name or "(all)", *shown, str(of["n"])))
+    cells_shown = ("–" if of[column] is None else f"{of[column]:.3f}" for column in names)
+    lines.append((name or "(all)", *cells_shown, str(of["n"])))
   return aligned.columns(lines)
 
 
@@ -163,8 +163,8 @@ def curve_text(rows: Sequence[Mapping[str, Any]], measure: str) -> str:
   lines = [("top-k", measure, "95 %", "reply's tokens", "given tokens", "n", "folder")]
   for row in rows:
     between = f"{row['low']:.3f} to {row['high']:.3f}"
-    given = (row[name] for name in ("response_tokens", "given_tokens"))
-    tokens = ("–" if number is None else f"{number:.1f}" for number in given)
+    tokens_of = (row[name] for name in ("response_tokens", "given_tokens"))
+    tokens = ("–" if number is None else f"{number:.1f}" for number in tokens_of)
     lines.append((str(row["top_k"]), f"{row['mean']:.3f}", between, *tokens, str(row["n"]), row["folder"]))
   return aligned.columns(lines)
 
@@ -188,13 +188,13 @@ def _by_set(left: ByQuestion, right: ByQuestion, measure: str, of: Callable[...,
   """{set: [of(row, whether it is right, whether the second evaluation's is)]} of the questions with a value in both."""
   sets: dict[str, list[Any]] = {}
   for name, row in left.items():
-    one, two = _value(row, measure), _value(right[name], measure)
-    if one is not None and two is not None:
-      sets.setdefault(name[0], []).append(of(row, one >= 0.5, two >= 0.5))
+    first_right, second_right = _value(row, measure), _value(right[name], measure)
+    if first_right is not None and second_right is not None:
+      sets.setdefault(name[0], []).append(of(row, first_right >= 0.5, second_right >= 0.5))
   if not sets:
     raise ValueError(f"no question has a value of {measure!r} in both evaluations.")
   if len(sets) > 1:
-    sets = comparison.named(sets) | {"": [one for some in sets.values() for one in some]}
+    sets = comparison.named(sets) | {"": [first_right for some in sets.values() for first_right in some]}
   return dict(sorted(sets.items()))
 
 

@@ -53,18 +53,18 @@ def agreement(raters: Mapping[str, Mapping[Any, str]], *, seed: int = 0) -> dict
     raise ValueError(
       f"{len(names)} judges have labelled {len(shared)} items in common: at least two judges and one item are needed."
     )
-  said = Counter(sorted(tuple(rater[item] for rater in raters.values()) for item in shared))
+  labels = Counter(sorted(tuple(rater[item] for rater in raters.values()) for item in shared))
   pairs = {}
   for i, j in itertools.combinations(range(len(names)), 2):
-    of_two = _part(said, (i, j))
+    of_two = _part(labels, (i, j))
     a, b = zip(*of_two)
     measures = dict(agreement=_agreement(of_two), cohen_kappa=functools.partial(stats.cohen_kappas, a, b))
     pairs[f"{names[i]}, {names[j]}"] = _measured(of_two, measures, seed)
-  fleiss = functools.partial(stats.fleiss_kappas, stats.label_counts(list(said)))
+  fleiss = functools.partial(stats.fleiss_kappas, stats.label_counts(list(labels)))
   return dict(
     n=len(shared),
     left_out=len(set().union(*raters.values())) - len(shared),
-    **_measured(said, dict(agreement=_agreement(said), fleiss_kappa=fleiss), seed),
+    **_measured(labels, dict(agreement=_agreement(labels), fleiss_kappa=fleiss), seed),
     pairs=pairs,
     shares={name: _shares([rater[item] for item in shared]) for name, rater in raters.items()},
   )
@@ -81,21 +81,21 @@ def _shares(labels: Sequence[str]) -> dict[str, float]:
   return {label: labels.count(label) / len(labels) for label in sorted(set(labels))}
 
 
-def _agreement(said: Counter) -> Measure:
-  return functools.partial(stats.agreement, stats.label_counts(list(said)))
+def _agreement(labels: Counter) -> Measure:
+  return functools.partial(stats.agreement, stats.label_counts(list(labels)))
 
 
-def _measured(said: Counter, measures: Mapping[str, Measure], seed: int) -> dict[str, Any]:
+def _measured(labels: Counter, measures: Mapping[str, Measure], seed: int) -> dict[str, Any]:
   """Each measure, and its interval over resampled items.
 
   Items with the same labels are equivalent, so the resampling draws numbers of items per pattern, and not the items.
   """
-  counts, n = np.asarray([*said.values()], np.float64), said.total()
-  drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=_RESAMPLES)
+  counts, n = np.asarray([*labels.values()], np.float64), labels.total()
+  resamples = np.random.default_rng(seed).multinomial(n, counts / n, size=_RESAMPLES)
   result: dict[str, Any] = {}
   for name, measure in measures.items():
     result[name] = float(measure(counts[None])[0])
-    edges = np.percentile(measure(drawn), (2.5, 97.5))
+    edges = np.percentile(measure(resamples), (2.5, 97.5))
     result[f"{name}_interval"] = [float(edge) for edge in edges]
   return result
 
@@ -183,17 +183,17 @@ def write_verdicts(
          prediction=None if verdict is None else str(int(verdict >= 0.5)), ended="failed" if verdict is None else "eos")
     for pair, verdict in zip(pairs, verdicts, strict=True)
   ]  # fmt: skip
-  known = {number: row for number, row in enumerate(rows) if row["prediction"] is not None}
-  both = dict(
-    labels={n: row["golds"][0] for n, row in known.items()}, judge={n: row["prediction"] for n, row in known.items()}
+  judged = {number: row for number, row in enumerate(rows) if row["prediction"] is not None}
+  pair_counts = dict(
+    labels={n: row["golds"][0] for n, row in judged.items()}, judge={n: row["prediction"] for n, row in judged.items()}
   )
-  of = agreement(both)["pairs"]["labels, judge"]
+  of = agreement(pair_counts)["pairs"]["labels, judge"]
   settings = dict(trained, data=path, judges={"": dict(judge)}, labels=_labels(path, model))
   if judge["kind"] == "llm":
     settings |= dict(model=judge["model"], endpoint=judge["endpoint"] or "OpenAI")
   elif model:
     settings |= dict(checkpoint=model)
-  metrics = dict(n=len(known), failed=len(rows) - len(known), consistency=of["agreement"], kappa=of["cohen_kappa"])
+  metrics = dict(n=len(judged), failed=len(rows) - len(judged), consistency=of["agreement"], kappa=of["cohen_kappa"])
   metrics |= dict(kappa_interval=of["cohen_kappa_interval"], settings=settings)
   pathlib.Path(out).mkdir(parents=True, exist_ok=True)
   jsonl.write(pathlib.Path(out) / PREDICTIONS, rows)

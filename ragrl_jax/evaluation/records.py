@@ -98,8 +98,8 @@ def linked(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
   Raises:
     ValueError: the extraction is not among them, or an evaluation reads evidence of several.
   """
-  extracted = [one for one in evaluations if any("evidence" in row for row in one.rows)]
-  extractions = {episode_rows.digest(one.rows, one.metrics["settings"]): one.facts for one in extracted}
+  with_evidence = [one for one in evaluations if any("evidence" in row for row in one.rows)]
+  extractions = {episode_rows.digest(one.rows, one.metrics["settings"]): one.facts for one in with_evidence}
   result = []
   for one in evaluations:
     by = {row["extraction"].get("by") for row in one.rows if row.get("extraction")}
@@ -134,8 +134,8 @@ def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
   if (folder / answer_verdicts.SUMMARY).is_file():
     facts["verdicts"] = jsonl.read_object(folder / answer_verdicts.SUMMARY).get("judge")
   base = stored_paths.found((trained.get("model") or {}).get("path") or "", run or folder)
-  known, facts["shape"] = _model((checkpoint, run, base))
-  facts["model"] = _served(settings) or settings.get("model") or known
+  known_model, facts["shape"] = _model((checkpoint, run, base))
+  facts["model"] = _served(settings) or settings.get("model") or known_model
   return facts
 
 
@@ -145,7 +145,7 @@ def _served(settings: Mapping[str, Any]) -> str | None:
     return None
   name = str(settings.get("model")).rpartition("/")[2].lower()
   names = [of.get("known") or re.escape(of["hub"].rpartition("/")[2].lower()) for of in MODELS.values()]
-  return next((model for model, known in zip(MODELS, names) if re.fullmatch(known, name)), None)
+  return next((model for model, pattern in zip(MODELS, names) if re.fullmatch(pattern, name)), None)
 
 
 def _model(folders: Sequence[str | pathlib.Path | None]) -> tuple[str | None, str | None]:

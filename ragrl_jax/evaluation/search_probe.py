@@ -59,15 +59,15 @@ def played(
     settings: what the answers depend on, for `harness.evaluate`.
     **limits: other arguments of `harness.evaluate`.
   """
-  ways: dict[str, Any] = {OWN: None, **finders(examples, corpus, seed)}
-  rows: dict[str, Rows | str] = {name: find for name, find in ways.items() if isinstance(find, str)}
-  known = [example for example in examples if supporting(example, corpus)]
-  asked = {name: known if name == ORACLE else examples for name in ways if name not in rows}
-  done, total = 0, sum(map(len, asked.values())) + len(examples)
-  for name, some in asked.items():
+  retrievers: dict[str, Any] = {OWN: None, **finders(examples, corpus, seed)}
+  rows: dict[str, Rows | str] = {name: find for name, find in retrievers.items() if isinstance(find, str)}
+  with_gold = [example for example in examples if supporting(example, corpus)]
+  examples_of = {name: with_gold if name == ORACLE else examples for name in retrievers if name not in rows}
+  done, total = 0, sum(map(len, examples_of.values())) + len(examples)
+  for name, subset in examples_of.items():
     harness.evaluate(
-      some,
-      play_with(recipe.play if name == OWN else swapped(recipe.play, ways[name], top_k)),
+      subset,
+      play_with(recipe.play if name == OWN else swapped(recipe.play, retrievers[name], top_k)),
       recipe,
       out / name,
       settings=dict(settings, probe=name, **({} if name == OWN else dict(probe_seed=seed))),
@@ -76,10 +76,10 @@ def played(
       **limits,
     )
     folders = answer_files.parts(out / name)
-    done += len(some) * len(folders)
+    done += len(subset) * len(folders)
     rows |= {part: list(jsonl.read(folder / harness.PREDICTIONS)) for part, folder in zip((name, AGAIN), folders)}
-  logged = list(jsonl.read(out / OWN / "seed_0" / episodes.PLAYED))
-  return measured(rows, logged, None if corpus is None else len(corpus))
+  played_rows = list(jsonl.read(out / OWN / "seed_0" / episodes.PLAYED))
+  return measured(rows, played_rows, None if corpus is None else len(corpus))
 
 
 def measured(rows: Mapping[str, Rows | str], logged: Rows, passages: int | None) -> dict[str, Any]:
@@ -94,29 +94,29 @@ def measured(rows: Mapping[str, Rows | str], logged: Rows, passages: int | None)
     {"retrievers": {name: means, and the difference own - name}, "noise": the floor, "by_hops": {hops: searches},
     "searched", "once", "copied": shares with intervals, "coverage", "verdict", "said": its reasons}.
   """
-  own = rows[OWN]
-  assert not isinstance(own, str)
-  again = _difference(own, rows[AGAIN], 0.0)
+  own_rows = rows[OWN]
+  assert not isinstance(own_rows, str)
+  again = _difference(own_rows, rows[AGAIN], 0.0)
   noise = max(map(abs, again["interval"] or (0.0,)))
-  known = [row for row in own if row["ended"] != "failed"]
+  answered = [row for row in own_rows if row["ended"] != "failed"]
   shown = [(row, searches.in_row(row)[0]) for row in logged if row["ended"] != "failed"]
   copied = [[qa.f1(query, (row["question"],)) >= COPY for query, _ in asked] for row, asked in shown if asked]
-  hops = sorted({row["hops"] for row in known if row["hops"] is not None})
-  found = Counter(name for _, asked in shown for _, brought in asked for name in brought)
+  hops = sorted({row["hops"] for row in answered if row["hops"] is not None})
+  frequencies = Counter(name for _, asked in shown for _, brought in asked for name in brought)
   numbers: dict[str, Any] = dict(
     retrievers={
-      name: dict(unmeasured=some) if isinstance(some, str) else _means(some) | _difference(own, some, noise)
+      name: dict(unmeasured=some) if isinstance(some, str) else _means(some) | _difference(own_rows, some, noise)
       for name, some in rows.items()
     },
     noise=noise,
-    by_hops={str(n): _mean([row["num_searches"] for row in known if row["hops"] == n]) for n in hops},
-    searched=_mean([row["num_searches"] > 0 for row in known]),
-    once=_mean([row["num_searches"] == 1 for row in known]),
+    by_hops={str(n): _mean([row["num_searches"] for row in answered if row["hops"] == n]) for n in hops},
+    searched=_mean([row["num_searches"] > 0 for row in answered]),
+    once=_mean([row["num_searches"] == 1 for row in answered]),
     copied=_mean([sum(each) / len(each) for each in copied]),
-    coverage=dict(passages=passages, found=len(found), shown=found.total()),
+    coverage=dict(passages=passages, found=len(frequencies), shown=frequencies.total()),
   )
-  name, said = verdict(numbers)
-  return numbers | dict(verdict=name, said=said)
+  name, reasons = verdict(numbers)
+  return numbers | dict(verdict=name, said=reasons)
 
 
 def verdict(numbers: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -176,13 +176,13 @@ def text(numbers: Mapping[str, Any]) -> str:
     if "unmeasured" in of:
       missing.append(f"{name}: not measurable ({of['unmeasured']})")
       continue
-    compared = ("", "") if name == OWN else (_signed(of), "(noise)" if name == AGAIN else of["difference"])
+    verdict_columns = ("", "") if name == OWN else (_signed(of), "(noise)" if name == AGAIN else of["difference"])
     means = of["outcome"]["mean"], of["searches"], of["found_answer"]
     right, asked, found = map(share, means)
-    lines.append((name, right, _between(of["outcome"]), *compared, asked, found, str(of["n"])))
-  hops = [f"{n}: {_told(of)}" for n, of in numbers["by_hops"].items()]
+    lines.append((name, right, _between(of["outcome"]), *verdict_columns, asked, found, str(of["n"])))
+  hops = [f"{n}: {_label(of)}" for n, of in numbers["by_hops"].items()]
   c = numbers["coverage"]
-  whole = "" if not c["passages"] else f" of {c['passages']:,} in the corpus ({c['found'] / c['passages']:.1%})"
+  of_corpus = "" if not c["passages"] else f" of {c['passages']:,} in the corpus ({c['found'] / c['passages']:.1%})"
   return "\n".join(
     [
       aligned.columns(lines),
@@ -191,8 +191,8 @@ def text(numbers: Mapping[str, Any]) -> str:
       "effect: more or less if the interval of own - it excludes 0, and it exceeds the noise floor, own against itself",
       f"({numbers['noise']:.3f}); none below the floor or within ±{MARGIN}; else unclear",
       f"searches by hops: {', '.join(hops) or 'the questions have no hops'}",
-      f"queries that are the question: {_told(numbers['copied'])}",
-      f"passages: {c['found']:,} different ones in {c['shown']:,} results{whole}",
+      f"queries that are the question: {_label(numbers['copied'])}",
+      f"passages: {c['found']:,} different ones in {c['shown']:,} results{of_corpus}",
       "",
       f"Verdict: {numbers['verdict']}.",
       *(f"  {reason}" for reason in numbers["said"]),
@@ -200,10 +200,10 @@ def text(numbers: Mapping[str, Any]) -> str:
   )
 
 
-def _difference(own: Rows, other: Rows | str, noise: float) -> dict[str, Any]:
+def _difference(first: Rows, other: Rows | str, noise: float) -> dict[str, Any]:
   """The mean difference in outcome, own - other, over the questions with both."""
   assert not isinstance(other, str)
-  one, two = (comparison.by_question(rows).get("outcome", {}) for rows in (own, other))
+  one, two = (comparison.by_question(rows).get("outcome", {}) for rows in (first, other))
   values = [one[key] - two[key] for key in sorted(one.keys() & two.keys())]
   mean, (low, high) = (sum(values) / len(values), stats.bootstrap_interval(values, seed=0)) if values else (0.0, (0, 0))
   beyond, within = not low <= 0 <= high and abs(mean) > noise, max(-low, high) <= MARGIN
@@ -217,8 +217,8 @@ def _difference(own: Rows, other: Rows | str, noise: float) -> dict[str, Any]:
 
 
 def _means(rows: Rows) -> dict[str, Any]:
-  known = [row for row in rows if row["ended"] != "failed"]
-  of = lambda name: [row[name] for row in known if row.get(name) is not None]
+  answered = [row for row in rows if row["ended"] != "failed"]
+  of = lambda name: [row[name] for row in answered if row.get(name) is not None]
   return dict(
     outcome=_mean(of("outcome")),
     searches=_mean(of("num_searches"))["mean"],
@@ -236,15 +236,15 @@ def _mean(values: Sequence[float]) -> dict[str, Any]:
 def _by_hops(by_hops: Mapping[str, Any]) -> str:
   fewest, *_, most = by_hops.values()
   rises = most["interval"][0] > fewest["interval"][1]
-  told = ", ".join(f"{n}: {_told(of)}" for n, of in by_hops.items())
-  return f"More hops have {'more' if rises else 'not clearly more'} searches (by hops {told}): the intervals decide."
+  listing = ", ".join(f"{n}: {_label(of)}" for n, of in by_hops.items())
+  return f"More hops have {'more' if rises else 'not clearly more'} searches (by hops {listing}): the intervals decide."
 
 
 def _between(of: Mapping[str, Any]) -> str:
   return "[{:.3f}, {:.3f}]".format(*of["interval"])
 
 
-def _told(of: Mapping[str, Any]) -> str:
+def _label(of: Mapping[str, Any]) -> str:
   return "none" if of["mean"] is None else f"{of['mean']:.2f} {_between(of)}"
 
 

@@ -37,16 +37,16 @@ def joined(
     ValueError: a file is not of `ragrl faithfulness`, is of no evaluation here, or is the second one of a kind.
   """
   contents = {path: _read(path) for path in map(str, files)}
-  used, result = set(), []
+  paths_used, result = set(), []
   for one in evaluations:
     if verdicts := _on(one.folder, contents):
-      used |= {path for path, _, _ in verdicts.values()}
+      paths_used |= {path for path, _, _ in verdicts.values()}
       rows = _pooled(one.rows, verdicts, automatic)
       metrics = {**one.metrics, **_agreements(rows, verdicts, compared)}
       judges = {f"{term} {kind}": judge for (term, kind), (_, judge, _) in verdicts.items()}
       one = dataclasses.replace(one, rows=rows, metrics=metrics, facts={**one.facts, "steps_judged_by": judges})
     result.append(one)
-  if unused := contents.keys() - used:
+  if unused := contents.keys() - paths_used:
     raise ValueError(f"--runs={min(unused)}: its verdicts are on episodes of no given run: add --runs=FOLDER of them.")
   return result
 

@@ -64,8 +64,8 @@ def write(
   run = pathlib.Path(run)
   if base and not _HUB.fullmatch(base):
     raise ValueError(f"--base_model={base}: name a model of the hub, as in OWNER/NAME.")
-  known, commit = hub.parts(config.model.path)
-  base = base or (known if commit else "")
+  hub_name, commit = hub.parts(config.model.path)
+  base = base or (hub_name if commit else "")
   rows = [row for row in metrics.read_metrics(run) if 0 < row["step"] <= step]
   tuned = bool(rows) and not any("reward" in row for row in rows)
   head = huggingface_hub.ModelCardData(
@@ -97,41 +97,41 @@ def differing(config: Settings, baseline: Settings) -> list[tuple[str, Any, Any]
   """
   was = dict(page_lib.flat(fields.plain(baseline)))
   free = (*changes.FREE, *_ELSEWHERE)
-  found = [
+  differences = [
     (path, value, was.get(path))
     for path, value in page_lib.flat(fields.plain(config))
     if value != was.get(path) and not any(fnmatch.fnmatchcase(path, pattern) for pattern in free)
   ]
   preset = recipes.get(config.recipe, config.preset).switches if config.recipe in recipes.RECIPES else {}
-  given = {name: value for name, value in config.switches.items() if value is not None}
-  return [(f"switches.{n}", v, preset.get(n)) for n, v in given.items() if v != preset.get(n)] + found
+  switches = {name: value for name, value in config.switches.items() if value is not None}
+  return [(f"switches.{n}", v, preset.get(n)) for n, v in switches.items() if v != preset.get(n)] + differences
 
 
 def _lead(config: Settings, base: str, *, tuned: bool) -> str:
-  how = "fine-tuned on transcripts" if tuned else "trained by reinforcement learning to use retrieved documents"
-  came = f"[{markdown(base)}](https://huggingface.co/{base})" if base else markdown(_model(config)) or "a new model"
+  method = "fine-tuned on transcripts" if tuned else "trained by reinforcement learning to use retrieved documents"
+  origin = f"[{markdown(base)}](https://huggingface.co/{base})" if base else markdown(_model(config)) or "a new model"
   return (
-    f"A language model {how}, with ragrl\\_jax. Recipe: "
-    f"{markdown(config.recipe)}, preset {markdown(config.preset)}. Initial model: {came}."
+    f"A language model {method}, with ragrl\\_jax. Recipe: "
+    f"{markdown(config.recipe)}, preset {markdown(config.preset)}. Initial model: {origin}."
   )
 
 
 def _training(run: pathlib.Path, config: Settings, rows, step: int, *, tuned: bool) -> list[tuple[str, str]]:
-  kept = [row for row in versions.read(run) if row["step"] < step] or [{}]
-  code = list(dict.fromkeys(_code(row) for row in kept))
-  played = config.rollout.prompts_per_step * config.rollout.group_size
+  rows_before = [row for row in versions.read(run) if row["step"] < step] or [{}]
+  code = list(dict.fromkeys(_code(row) for row in rows_before))
+  episodes = config.rollout.prompts_per_step * config.rollout.group_size
   tokens = sum(row.get("tokens") or 0 for row in rows)
-  spent = metrics.cost_of_rows(rows, config.log.price_per_hour)
-  hours, price = spent.get("cost/hours", 0.0), spent.get("cost/price")
-  phases = [f"{n.removeprefix('cost/hours/')} {spent[n]:.2f}".replace("_", " ") for n in spent if "/hours/" in n]
+  cost = metrics.cost_of_rows(rows, config.log.price_per_hour)
+  hours, price = cost.get("cost/hours", 0.0), cost.get("cost/price")
+  phases = [f"{n.removeprefix('cost/hours/')} {cost[n]:.2f}".replace("_", " ") for n in cost if "/hours/" in n]
   lines = [
     ("Steps", f"{step:,} of {config.steps:,}"),
-    *([] if tuned else [("Episodes", f"{step * played:,}, {played:,} per step")]),
+    *([] if tuned else [("Episodes", f"{step * episodes:,}, {episodes:,} per step")]),
     *([("Trained tokens", f"{tokens:,.0f}")] if tokens else []),
     *([("Time", f"{hours:.2f} h" + f" ({', '.join(phases)})" * (len(phases) > 1))] if hours else []),
     *([("Price", f"{price:,.2f} at {config.log.price_per_hour:g} an hour")] if price else []),
     ("Seed", str(config.seed)),
-    ("Devices", markdown("; ".join(dict.fromkeys(row.get("devices") or "not recorded" for row in kept)))),
+    ("Devices", markdown("; ".join(dict.fromkeys(row.get("devices") or "not recorded" for row in rows_before)))),
     ("Code", "; ".join(code)),
   ]
   return lines
@@ -149,8 +149,8 @@ def _data(config: Settings) -> str:
   for field, role in SETS.items():
     for part in filter(None, str(getattr(config.data, field)).split(",")):
       lines += [(markdown(role), *cells) for cells in _sources(part)]
-  said = "\n\nThe numbers and SHA-256 sums were computed for this card." if any(line[3] for line in lines) else ""
-  return _table(("Role", "Questions", "Number", "SHA-256"), lines) + said if lines else "The run has no data files."
+  note = "\n\nThe numbers and SHA-256 sums were computed for this card." if any(line[3] for line in lines) else ""
+  return _table(("Role", "Questions", "Number", "SHA-256"), lines) + note if lines else "The run has no data files."
 
 
 def _sources(part: str) -> list[tuple[str, str, str]]:
@@ -159,7 +159,7 @@ def _sources(part: str) -> list[tuple[str, str, str]]:
     local = _LOCAL.match(part.removeprefix("hf:"))
     return [("a local data set" if local else markdown(part), "", "")]
   try:
-    files = [file for named in readers.files(part) for file in row_files.saved(named) or [named]]
+    files = [file for path in readers.files(part) for file in row_files.saved(path) or [path]]
     return [
       (markdown(file.name), f"{sum(1 for _ in readers.read_examples(file)):,}", f"`{sums.digest(file)}`")
       for file in files
@@ -191,11 +191,11 @@ def _value(value: Any) -> str:
 def _scores(scores) -> str:
   if not scores:
     return "These weights have not been evaluated."
-  said = "Means with 95 % bootstrap intervals over the questions; n is the number of questions."
-  return "\n\n".join([said, *(_score(*score) for score in scores)])
+  note = "Means with 95 % bootstrap intervals over the questions; n is the number of questions."
+  return "\n\n".join([note, *(_score(*score) for score in scores)])
 
 
-def _score(asked: str, before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:
+def _score(questions: str, before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:
   lines = []
   for row in metric_tables.comparison(before, after):
     sides = [row["before"], row["after"]] if before else [row["after"]]
@@ -213,7 +213,7 @@ def _score(asked: str, before: Mapping[str, Any] | None, after: Mapping[str, Any
   for name, text in (("failed", "questions failed and are left out"), ("unjudged", "answers got no verdict")):
     if after.get(name):
       notes.append(f"{after[name]:g} {text}.")
-  return "\n\n".join(filter(None, [f"### {markdown(asked)}", _table(heads, lines), " ".join(notes)]))
+  return "\n\n".join(filter(None, [f"### {markdown(questions)}", _table(heads, lines), " ".join(notes)]))
 
 
 def _side(side: Mapping[str, float | None] | None) -> str:

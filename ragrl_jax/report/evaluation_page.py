@@ -90,7 +90,7 @@ def gather(folders: Sequence[str | os.PathLike], *, max_bytes: int = excerpt.MAX
     paths = [paths[0] / name for name in RETRIEVERS.values()]
   names = list(RETRIEVERS) if probe else side_by_side.distinct([path.resolve() for path in paths])
   metrics = [_metrics(path) for path in paths]
-  questions, alone = question_rows.joined([path / PREDICTIONS for path in paths])
+  questions, unpaired = question_rows.joined([path / PREDICTIONS for path in paths])
   places = kept_traces.chosen(questions, paths, max_bytes)
   traces = [-1] * len(questions)
   for number, place in enumerate(places):
@@ -114,7 +114,7 @@ def gather(folders: Sequence[str | os.PathLike], *, max_bytes: int = excerpt.MAX
     "index": question_rows.columns(questions, traces),
     "blocks": kept_traces.blocks(questions, paths, places),
     "total": len(questions),
-    "alone": alone,
+    "alone": unpaired,
     "kept": len(places),
     "settings": side_by_side.differing([dict(page_lib.flat(one["settings"])) for one in metrics])
     if len(metrics) > 1
@@ -130,17 +130,17 @@ def _metrics(folder: pathlib.Path) -> dict[str, Any]:
       "folder that `ragrl evaluate` has finished (with several seeds, one of its folders seed_0, seed_1, …)."
     )
   try:
-    found = json.loads(path.read_text(encoding="utf-8"))
+    metrics = json.loads(path.read_text(encoding="utf-8"))
   except ValueError as error:
     raise ValueError(f"{path} is damaged ({error}): delete it and run `ragrl evaluate` again.") from None
-  return found | {"settings": found.get("settings") or {}}
+  return metrics | {"settings": metrics.get("settings") or {}}
 
 
 def _run(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
   """The header of one evaluation."""
   settings = metrics["settings"]
   facts = [(label, metric_tables.in_words(settings[key])) for label, key in FACTS if settings.get(key)]
-  facts = [(label, _ABOVE.sub("…/", whole), whole) for label, whole in facts]
+  facts = [(label, _ABOVE.sub("…/", value), value) for label, value in facts]
   return {
     "name": name,
     "facts": facts,
@@ -155,9 +155,9 @@ def _run(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def _terms(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """[{"group", "name", "values"}]: means of terms and measures, and how episodes ended."""
-  shown = {key for _, key in metric_tables.LINES} | ABOUT
+  shown_names = {key for _, key in metric_tables.LINES} | ABOUT
   others = dict.fromkeys(
-    name for one in metrics for name, value in one.items() if isinstance(value, int | float) and name not in shown
+    name for one in metrics for name, value in one.items() if isinstance(value, int | float) and name not in shown_names
   )
   groups = {"terms": "Reward term", "pooled": "Pooled over pairs", "measure": "Measure", "ended": "Ended by"}
   names = [(key, name) for key in groups for name in dict.fromkeys(n for one in metrics for n in one.get(key) or {})]

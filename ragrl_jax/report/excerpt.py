@@ -34,11 +34,11 @@ def excerpt(workdir: str | os.PathLike, *, max_bytes: int = MAX_BYTES) -> dict[s
   files = episodes.steps(workdir)
   count = min(len(files), MAX_STEPS)
   places = sorted({round(i * (len(files) - 1) / max(1, count - 1)) for i in range(count)})
-  chosen = [list(files)[place] for place in places]
+  steps_taken = [list(files)[place] for place in places]
   even = 2 * max_bytes // max(1, count)
-  read = {step: _read(files[step], max_bytes if step == chosen[-1] else even) for step in chosen}
+  read = {step: _read(files[step], max_bytes if step == steps_taken[-1] else even) for step in steps_taken}
   _take(list(read.values()), max_bytes)
-  steps = [_step(step, files[step], read[step]) for step in chosen]
+  steps = [_step(step, files[step], read[step]) for step in steps_taken]
   return {
     "steps": steps,
     "logged": len(files),
@@ -66,36 +66,36 @@ class _Group:
 def _read(path: pathlib.Path, most_bytes: int) -> list[_Group]:
   """The groups of a file, in its order. Groups that begin beyond `most_bytes` lose their samples, to save memory."""
   groups: dict[int, _Group] = {}
-  spent = 0
+  size = 0
   for row in jsonl.read(path):
     group = groups.get(row["prompt_index"])
     if group is None:
       group = groups[row["prompt_index"]] = _Group(
         {name: row.get(name) for name in ("prompt_index", "id", "question", "golds", "hops")},
         {"tokens": 0, "text": ""},
-        samples=[] if spent <= most_bytes else None,
+        samples=[] if size <= most_bytes else None,
       )
     if not group.prompt["tokens"] and row["segments"]:  # a sample without segments failed before its prompt was made
       group.prompt = {"tokens": len(row["segments"][0]["ids"])} | _text(row["segments"][0])
     group.ends.append((row["reward"], row["outcome"], row["ended"]))
     if group.samples is not None:
       group.samples.append(zlib.compress(json.dumps(compact(row)).encode()))
-      spent += len(group.samples[-1]) * 4 // 3
+      size += len(group.samples[-1]) * 4 // 3
   return list(groups.values())
 
 
 def _take(steps: list[list[_Group]], max_bytes: int) -> None:
   """Marks the groups to take, by the rule in `excerpt`."""
-  left = max_bytes
+  bytes_left = max_bytes
   for group in steps[-1] if steps else ():
-    if group.samples is None or (left < max_bytes and group.size > left - max_bytes // 2):
+    if group.samples is None or (bytes_left < max_bytes and group.size > bytes_left - max_bytes // 2):
       break
-    group.taken, left = True, left - group.size
+    group.taken, bytes_left = True, bytes_left - group.size
   for place in range(max(map(len, steps), default=0)):
     for group in (groups[place] for groups in steps if place < len(groups) and not groups[place].taken):
-      if group.samples is None or group.size > left:
+      if group.samples is None or group.size > bytes_left:
         return
-      group.taken, left = True, left - group.size
+      group.taken, bytes_left = True, bytes_left - group.size
 
 
 def _step(step: int, path: pathlib.Path, groups: list[_Group]) -> dict[str, Any]:
@@ -156,8 +156,8 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
         item["found"] = [passage | {"gold": passage["id"] in golds} for passage in segment["found"]]
         item["verdict"] = next(verdicts)
     segments.append(item)
-  kept = ("sample", "version", "ended", "failure", "facts")
-  return {name: row[name] for name in kept} | {
+  keys = ("sample", "version", "ended", "failure", "facts")
+  return {name: row[name] for name in keys} | {
     "reward": _round(row["reward"]),
     "outcome": row["outcome"],
     "advantage": _round(row["advantage"]),
@@ -175,8 +175,8 @@ def _text(segment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mean(values) -> float | None:
-  known = [value for value in values if value is not None]
-  return _round(sum(known) / len(known)) if known else None
+  numbers = [value for value in values if value is not None]
+  return _round(sum(numbers) / len(numbers)) if numbers else None
 
 
 def _round(value):

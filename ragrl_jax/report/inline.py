@@ -80,10 +80,10 @@ class Comparison(dict):
     return self.text
 
   def _repr_html_(self) -> str:
-    shown = f"<pre>{html.escape(self.text)}</pre>"
+    markup = f"<pre>{html.escape(self.text)}</pre>"
     if len(self.places) > 2 or not all(map(evaluation_page.is_folder, self.places)):
-      return shown
-    return shown + framed(rendering.evaluation(evaluation_page.gather(self.places, max_bytes=MAX_BYTES)))
+      return markup
+    return markup + framed(rendering.evaluation(evaluation_page.gather(self.places, max_bytes=MAX_BYTES)))
 
 
 class Answers(list):

@@ -53,13 +53,13 @@ def write(folder: str | pathlib.Path, form: str, out: str | pathlib.Path) -> int
     ValueError: a file in the folder is damaged.
   """
   folder, number = pathlib.Path(folder), 0
-  about, kept = described(folder), episodes.read_folder(folder)
+  facts, kept = described(folder), episodes.read_folder(folder)
 
   def rows() -> Iterator[dict[str, Any]]:
     nonlocal number
     for row in kept:
       number += 1
-      yield FORMS[form](row, about)
+      yield FORMS[form](row, facts)
 
   jsonl.write(out, rows())
   return number
@@ -73,15 +73,15 @@ def described(folder: pathlib.Path) -> dict[str, str]:
   else:
     config = jsonl.read_object(folder / "settings.json")
     model = str(config.get("checkpoint") or config.get("model") or "")
-  named = {name: str(config.get(name) or "") for name in ("recipe", "preset")}
+  names = {name: str(config.get(name) or "") for name in ("recipe", "preset")}
   # Only the last two parts of a path: the rest tells where files are on this machine.
-  return {"run": folder.resolve().name, **named, "model": "/".join(pathlib.PurePath(model).parts[-2:])}
+  return {"run": folder.resolve().name, **names, "model": "/".join(pathlib.PurePath(model).parts[-2:])}
 
 
 def flat(row: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
   """An episode in the flat format (see the module's docstring)."""
-  which = {name: row[name] for name in ("step", "prompt_index", "sample", "version") if name in row}
-  asked = {name: row[name] for name in ("id", "question", "golds", "source", "hops")}
+  keys = {name: row[name] for name in ("step", "prompt_index", "sample", "version") if name in row}
+  question_fields = {name: row[name] for name in ("id", "question", "golds", "source", "hops")}
   several = len(_conversations(row)) > 1
   messages = []
   for number, segments in enumerate(_conversations(row)):
@@ -89,7 +89,7 @@ def flat(row: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
       messages.append(_message(segment) | ({"conversation": number} if several else {}))
   scores = {name: row[name] for name in _SCORES if name in row}
   ends = {"verdicts": row["facts"], "ended": row["ended"], "failure": row["failure"]}
-  return {"run": about["run"], **which, **asked, "messages": messages, **scores, **ends}
+  return {"run": about["run"], **keys, **question_fields, "messages": messages, **scores, **ends}
 
 
 def atif(row: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
@@ -103,8 +103,8 @@ def atif(row: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
     _trajectory(segments, about, f"{name}{f', conversation {number}' if number else ''}")
     for number, segments in enumerate(_conversations(row))
   )
-  kept = ("version", "id", "question", "golds", "source", "hops", "gold_ids", "ended", "failure", "facts")
-  first["extra"] = {"run": about["run"]} | {name: row[name] for name in kept if name in row}
+  keys = ("version", "id", "question", "golds", "source", "hops", "gold_ids", "ended", "failure", "facts")
+  first["extra"] = {"run": about["run"]} | {name: row[name] for name in keys if name in row}
   if scores := {name: row[name] for name in _SCORES if name in row}:
     first["final_metrics"]["extra"] = scores
   if others:
@@ -173,10 +173,10 @@ def _said(segment: Mapping[str, Any]) -> dict[str, Any]:
 
 def _metrics(segment: Mapping[str, Any], before: Sequence[int]) -> dict[str, Any]:
   ids, logprobs = segment["ids"], segment.get("logprobs") or []
-  found = {"prompt_tokens": len(before), "completion_tokens": len(ids)}
-  found |= {"prompt_token_ids": list(before), "completion_token_ids": list(ids)}
-  whole = len(logprobs) == len(ids) and None not in logprobs  # null is a value that was not finite
-  return found | ({"logprobs": list(logprobs)} if whole else {})
+  metrics = {"prompt_tokens": len(before), "completion_tokens": len(ids)}
+  metrics |= {"prompt_token_ids": list(before), "completion_token_ids": list(ids)}
+  has_all = len(logprobs) == len(ids) and None not in logprobs  # null is a value that was not finite
+  return metrics | ({"logprobs": list(logprobs)} if has_all else {})
 
 
 def _observed(step: dict[str, Any], segment: Mapping[str, Any], call: str) -> None:
@@ -185,13 +185,13 @@ def _observed(step: dict[str, Any], segment: Mapping[str, Any], call: str) -> No
   if _searched(segment):
     query = {"query": segment["query"]} if segment.get("query") is not None else {}
     step.setdefault("tool_calls", []).append({"tool_call_id": call, "function_name": "search", "arguments": query})
-    passages = [{name: one[name] for name in ("id", "title", "score")} for one in segment.get("found") or ()]
+    passages = [{name: passage[name] for name in ("id", "title", "score")} for passage in segment.get("found") or ()]
     result = {"source_call_id": call, **result, "extra": {"passages": passages}}
   step.setdefault("observation", {"results": []})["results"].append(result)
 
 
 def _totals(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-  known = [step["metrics"] for step in steps if "metrics" in step]
-  total = lambda name: sum(metrics[name] for metrics in known)
-  counted = {f"total_{name}": total(name) for name in ("prompt_tokens", "completion_tokens")} if known else {}
-  return {**counted, "total_steps": len(steps)}
+  with_metrics = [step["metrics"] for step in steps if "metrics" in step]
+  total = lambda name: sum(metrics[name] for metrics in with_metrics)
+  totals = {f"total_{name}": total(name) for name in ("prompt_tokens", "completion_tokens")} if with_metrics else {}
+  return {**totals, "total_steps": len(steps)}

@@ -40,13 +40,13 @@ def chosen(
   order = sorted(range(len(questions)), key=lambda place: place * _STRIDE % 1)
   changed = lambda rows: len({bool(row["em"]) for row in rows}) > 1
   order.sort(key=lambda place: not changed(questions[place]))  # stable
-  tried = order[:TRIED]
+  candidates = order[:TRIED]
   # A block is compressed as a whole, since its episodes may have passages in common.
-  made = blocks(questions, folders, sorted(tried))
-  spent = sum(len(zlib.compress(json.dumps(block).encode())) for block in made)
-  held = any(trace is not None for block in made for sides in block for trace in sides)
-  each = max(1.0, spent * 4 / 3 / max(1, len(tried)))  # base64 turns three bytes into four
-  return sorted(order[: int(max_bytes / each)]) if held else []
+  sample = blocks(questions, folders, sorted(candidates))
+  size = sum(len(zlib.compress(json.dumps(block).encode())) for block in sample)
+  has_traces = any(trace is not None for block in sample for sides in block for trace in sides)
+  size_each = max(1.0, size * 4 / 3 / max(1, len(candidates)))  # base64 turns three bytes into four
+  return sorted(order[: int(max_bytes / size_each)]) if has_traces else []
 
 
 def blocks(
@@ -100,13 +100,13 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
     else:
       item |= {"query": segment.get("query"), "verdict": next(verdicts)}
       item["found"] = [
-        {"title": one["title"] or one["id"], "score": one["score"], "gold": one["id"] in golds, **its}
-        for one, its in zip(segment["found"], more["found"], strict=True)
+        {"title": one["title"] or one["id"], "score": one["score"], "gold": one["id"] in golds, **own}
+        for one, own in zip(segment["found"], more["found"], strict=True)
       ]
     segments.append(item)
   steps = judged(row)
-  shown = {structs.NO_VERDICT, *(one["term"] for one in steps)}
-  others = {name: value for name, value in row["facts"].items() if name not in shown}
+  terms_shown = {structs.NO_VERDICT, *(one["term"] for one in steps)}
+  others = {name: value for name, value in row["facts"].items() if name not in terms_shown}
   facts = json.dumps(others, ensure_ascii=False, indent=1) if others else ""
   return {
     "ended": row["ended"],
@@ -144,22 +144,22 @@ def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:
   texts = {key: _seen(text) for key, text in texts.items()}
   names = {key: _name(segments, *key) for key in texts}
   spans: dict[tuple[int, int | None], list[Span]] = {key: [] for key in texts}
-  cited: set[tuple[int, int | None]] = set()
+  cited_places: set[tuple[int, int | None]] = set()
   for place, segment in enumerate(segments):
     if segment["owner"] == MODEL:
-      own = spans[place, None] = []
-      _quote(segment["text"], own, texts, names, spans)
-      _cite(_seen(segment["text"]), own, segments[:place], spans, cited)
+      own_spans = spans[place, None] = []
+      _quote(segment["text"], own_spans, texts, names, spans)
+      _cite(_seen(segment["text"]), own_spans, segments[:place], spans, cited_places)
   result = []
   for place, segment in enumerate(segments):
     if segment.get("found") is None:
       result.append({"runs": runs(segment["text"], spans[place, None])})
     else:
-      found = [
-        {"runs": runs(one["text"], spans[place, i]), "cited": (place, i) in cited}
+      results = [
+        {"runs": runs(one["text"], spans[place, i]), "cited": (place, i) in cited_places}
         for i, one in enumerate(segment["found"])
       ]
-      result.append({"found": found})
+      result.append({"found": results})
   return result
 
 
@@ -184,15 +184,15 @@ def judged(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def runs(text: str, spans: Sequence[Span]) -> list[Run]:
   """The text cut at its spans. If spans overlap, the one that begins first is used."""
-  made, at = [], 0
-  for start, end, kind, said in sorted(spans, key=lambda span: (span[0], -span[1])):
+  result, at = [], 0
+  for start, end, kind, label in sorted(spans, key=lambda span: (span[0], -span[1])):
     if start < at or start == end:
       continue
     if start > at:
-      made.append([text[at:start]])
-    made.append([text[start:end], kind, said])
+      result.append([text[at:start]])
+    result.append([text[start:end], kind, label])
     at = end
-  return [*made, [text[at:]]] if at < len(text) or not made else made
+  return [*result, [text[at:]]] if at < len(text) or not result else result
 
 
 def _name(segments, place: int, number: int | None) -> str:
@@ -202,10 +202,10 @@ def _name(segments, place: int, number: int | None) -> str:
   return f"passage {number + 1}, {passage['title']}" if passage["title"] else f"passage {number + 1}"
 
 
-def _quote(said: str, own: list[Span], texts, names, spans) -> None:
+def _quote(text_said: str, own_spans: list[Span], texts, names, spans) -> None:
   """Marks quotes in the model's text and in their sources."""
-  for start, end, tagged in _quotes(said):
-    quote, kind, where = _seen(said[start:end]), "missing" if tagged else "", "stands in no passage"
+  for start, end, tagged in _quotes(text_said):
+    quote, kind, where = _seen(text_said[start:end]), "missing" if tagged else "", "stands in no passage"
     for flags, better in ((0, "found"), (re.IGNORECASE, "near")):
       pattern = re.compile(r"\s+".join(map(re.escape, quote.split())), flags)
       hits = {key: hit for key, text in texts.items() if (hit := pattern.search(text))}
@@ -219,36 +219,36 @@ def _quote(said: str, own: list[Span], texts, names, spans) -> None:
       if near:
         kind, where = "near", "stands nearly so in " + "; ".join(names[key] for key in near)
     if kind:
-      own.append((start, end, kind, where))
+      own_spans.append((start, end, kind, where))
 
 
-def _quotes(said: str) -> list[tuple[int, int, bool]]:
+def _quotes(text: str) -> list[tuple[int, int, bool]]:
   """(start, end, whether it is tagged) of a text's quotes: sentences in quoting tags, and texts in quotation marks.
 
   Texts between quotation marks may be names or queries, so they are quotes only if a source contains them.
   """
-  found = []
-  for pair in tags.pairs(said, QUOTING):
+  result = []
+  for pair in tags.pairs(text, QUOTING):
     start = pair.start + len(f"<{pair.name}>")
-    found += [(start + one.start(), start + one.end(), True) for one in _SENTENCE.finditer(pair.body)]
-  found += [(*one.span(1 if one[1] else 2), False) for one in _SPOKEN.finditer(said)]
+    result += [(start + one.start(), start + one.end(), True) for one in _SENTENCE.finditer(pair.body)]
+  result += [(*one.span(1 if one[1] else 2), False) for one in _SPOKEN.finditer(text)]
   stripped = []
-  for start, end, tagged in found:
-    inside = said[start:end]
+  for start, end, tagged in result:
+    inside = text[start:end]
     start, end = start + len(inside) - len(inside.lstrip()), start + len(inside.rstrip())
-    if quotes.words(said[start:end]) >= WORDS:
+    if quotes.words(text[start:end]) >= WORDS:
       stripped.append((start, end, tagged))
   return stripped
 
 
-def _cite(said: str, own: list[Span], before, spans, cited) -> None:
+def _cite(text_said: str, own_spans: list[Span], before, spans, cited) -> None:
   """Marks citations in the model's text, and the cited passages: those of the newest search, or of the prompt."""
   newest = next((place for place in reversed(range(len(before))) if before[place].get("found")), None)
   prompt = before[0]["text"] if before else ""
   lines = (
     {int(one[1]): one.span() for one in _NUMBERED.finditer(prompt)} if newest is None and (0, None) in spans else {}
   )
-  for one in _CITED.finditer(said):
+  for one in _CITED.finditer(text_said):
     numbers = [int(number) for number in re.findall(r"\d+", one[0])]
     named = []
     for number in numbers:
@@ -259,4 +259,4 @@ def _cite(said: str, own: list[Span], before, spans, cited) -> None:
         named.append(prompt[slice(*lines[number])][:90])
         spans[0, None].append((*lines[number], "cited", f"cited by the model: {number}"))
     if named:
-      own.append((one.start(), one.end(), "cite", "cites " + "; ".join(named)))
+      own_spans.append((one.start(), one.end(), "cite", "cites " + "; ".join(named)))

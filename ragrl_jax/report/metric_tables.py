@@ -42,8 +42,8 @@ def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
       for group, wording in (("by_hops", "{}-hop"), ("by_source", "{}")):
         parts = sorted({*before.get(group, {}), *after.get(group, {})})
         for part in parts if len(parts) > 1 else ():
-          one, two = before.get(group, {}).get(part, {}), after.get(group, {}).get(part, {})
-          rows.append(_row("   " + wording.format(part), two.get("n", one.get("n")), key, one, two))
+          first, second = before.get(group, {}).get(part, {}), after.get(group, {}).get(part, {})
+          rows.append(_row("   " + wording.format(part), second.get("n", first.get("n")), key, first, second))
       if before.get("macro") or after.get("macro"):
         rows.append(_row("   mean of the sources", None, key, before.get("macro", {}), after.get("macro", {})))
   return rows
@@ -127,10 +127,10 @@ def one(metrics: Mapping[str, Any]) -> str:
     if name in settings:
       lines.append(f"{name}: {in_words(settings[name])}")
   if "seconds" in metrics:
-    held = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in metrics["peak_memory"].items())
+    peak_text = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in metrics["peak_memory"].items())
     what = "answers" if "seeds" in metrics else "questions"
-    took = f"{metrics['seconds']:.1f} s for {metrics['seconds_cover']} {what} {spent(metrics)}".rstrip()
-    lines.append(f"{took}; peak memory: {held}")
+    duration = f"{metrics['seconds']:.1f} s for {metrics['seconds_cover']} {what} {spent(metrics)}".rstrip()
+    lines.append(f"{duration}; peak memory: {peak_text}")
   if "latency" in metrics:
     lines.append(f"{metrics['latency']:.3f} s from a question to its answer, one at a time (median)")
   return "\n".join(lines)

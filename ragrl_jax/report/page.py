@@ -37,32 +37,32 @@ def write_report(
 
 def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
   """The contents of the page as plain data. `limits` are keyword arguments of `excerpt.excerpt`."""
-  found = read(workdir)
-  rows, summary = found["rows"], found["summary"]
+  run_data = read(workdir)
+  rows, summary = run_data["rows"], run_data["summary"]
   held_out = metric_tables.held_out(rows)
   episodes = excerpt.excerpt(workdir, **limits)
-  logged = {row["step"]: row for row in rows}
+  rows_by_step = {row["step"]: row for row in rows}
   for step in episodes["steps"]:  # means over all hosts' episodes, as in the curves; the log has only the first host's
     step |= {
-      name: logged[step["step"]][name]
+      name: rows_by_step[step["step"]][name]
       for name in ("reward", "outcome")
-      if logged.get(step["step"], {}).get(name) is not None
+      if rows_by_step.get(step["step"], {}).get(name) is not None
     }
-  for warning in found["run"]["warnings"]:
+  for warning in run_data["run"]["warnings"]:
     if "alarm" in warning:
       warning["episode"] = _showing(warning["alarm"], episodes["steps"])
   return {
-    "run": found["run"],
+    "run": run_data["run"],
     "headline": headline(summary, rows),
     "table": metric_tables.comparison(
       *((summary.get("before"), summary.get("after")) if "after" in summary else (one and one[1] for one in held_out))
     ),
     "measured": None if "after" in summary else [one and one[0] for one in held_out],
-    "curves": panels.curves({found["run"]["name"]: rows}, searching=found["searching"]),
+    "curves": panels.curves({run_data["run"]["name"]: rows}, searching=run_data["searching"]),
     "time": panels.breakdown(rows),
     "answers": question_rows.gather_changes(workdir),
     "episodes": episodes,
-    "settings": settings(found["config"]),
+    "settings": settings(run_data["config"]),
   }
 
 
@@ -106,13 +106,13 @@ def settings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
   A setting without a default is a switch of the recipe. It counts as changed unless it is null, which is the preset's.
   """
-  known = dict(flat(config_lib.default_config().to_dict()))
+  defaults = dict(flat(config_lib.default_config().to_dict()))
   return [
     {
       "path": path,
       "value": said(value),
-      "changed": known.get(path) != value,
-      "default": said(known[path]) if path in known else "",
+      "changed": defaults.get(path) != value,
+      "default": said(defaults[path]) if path in defaults else "",
     }
     for path, value in flat(config)
     if path != config_lib.OBJECTIVE
@@ -165,23 +165,23 @@ def _warnings(rows) -> list[dict[str, Any]]:
   {"text", "first": its first step, "times": number of steps, "over": the last of them if it is over, "episode"}; what
   moved has its last "alarm" too.
   """
-  moved: dict[Any, dict[str, Any]] = {}
-  found: dict[str, dict[str, Any]] = {}
+  alarms_of: dict[Any, dict[str, Any]] = {}
+  result: dict[str, dict[str, Any]] = {}
   last: list[detectors.Alarm] = []
   for row, last in rollback.replayed(rows):
     for alarm in last:
-      known = moved.setdefault((alarm.metric, alarm.detector), {"first": alarm.since, "times": 0})
-      known |= {"text": alarm.text, "times": known["times"] + 1, "alarm": alarm}
+      entry = alarms_of.setdefault((alarm.metric, alarm.detector), {"first": alarm.since, "times": 0})
+      entry |= {"text": alarm.text, "times": entry["times"] + 1, "alarm": alarm}
     for name, text in row.items():
       if name.startswith("warning/") and text:
         once = {"text": str(text), "first": row["step"], "times": 0, "over": None, "episode": None}
-        found.setdefault(name, once)["times"] += 1
-  for one in moved.values():
-    found.pop(f"warning/{one['alarm'].metric}", None)
-    one["over"] = None if one["alarm"] in last else one["alarm"].step
+        result.setdefault(name, once)["times"] += 1
+  for moved_one in alarms_of.values():
+    result.pop(f"warning/{moved_one['alarm'].metric}", None)
+    moved_one["over"] = None if moved_one["alarm"] in last else moved_one["alarm"].step
   back = [(row["step"], row[rollback.WHY]) for row in rows if rollback.WHY in row]
   rollbacks = [{"text": text, "first": step, "times": 1, "over": None, "episode": None} for step, text in back]
-  return [*rollbacks, *moved.values(), *found.values()]
+  return [*rollbacks, *alarms_of.values(), *result.values()]
 
 
 def _showing(alarm: detectors.Alarm, steps: Sequence[Mapping[str, Any]]) -> str | None:

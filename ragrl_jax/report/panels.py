@@ -132,24 +132,24 @@ def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any
   flat = {name for name in names if not any(any(column or ()) for column in values[name])}
   matched = lambda pattern: {match[1]: name for name in sorted(names) if (match := pattern.fullmatch(name))}
   terms, tricks = matched(TERM), matched(TRICK)
-  alone = {name for name in terms.values() if values[name] == values.get("reward")}  # the reward is this term
-  panels, taken = [], {*terms.values(), *tricks.values()}
+  single_terms = {name for name in terms.values() if values[name] == values.get("reward")}  # the reward is this term
+  panels, used = [], {*terms.values(), *tricks.values()}
   for panel in PANELS:
     absent = flat if panel.zero_is_off or (panel.searching and not searching) else set()
     series = {label: name for label, name in panel.series.items() if name in names - absent}
-    taken |= {*series.values()} | ({*panel.series.values()} if panel.searching else set())
-    if panel.title == "Outcome" and alone and values.get("outcome") == values["reward"]:
+    used |= {*series.values()} | ({*panel.series.values()} if panel.searching else set())
+    if panel.title == "Outcome" and single_terms and values.get("outcome") == values["reward"]:
       continue
-    if panel.title == "Reward" and alone:
-      panel = dataclasses.replace(panel, note=_alone(terms, alone, values))
+    if panel.title == "Reward" and single_terms:
+      panel = dataclasses.replace(panel, note=_alone(terms, single_terms, values))
     panels += _charts(panel, series, columns)
     if panel.title == "Reward":
       for term, name in terms.items():
-        if name not in alone:
+        if name not in single_terms:
           panels += _charts(Panel(f"Term: {term}", "Unweighted, mean of episodes", "value", {}), {term: name}, columns)
       panels += _charts(TRICKS, {trick: name for trick, name in tricks.items() if name not in flat}, columns)
   costs = {name for name in names if name.startswith(metrics.COST)}
-  others = sorted(name for name in names - taken - costs if not TIME.fullmatch(name))
+  others = sorted(name for name in names - used - costs if not TIME.fullmatch(name))
   constant = {name: known.pop() for name in others if len(known := _known(values[name])) == 1}
   groups: dict[str, list] = {}
   for name in others:
@@ -161,8 +161,8 @@ def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any
   for run in columns:
     run["columns"] = {name: values for name, values in run["columns"].items() if name in drawn}
     run["joined"] = sorted(drawn & {*run["joined"]})
-  said = [{"name": name, "value": value} for name, value in constant.items()]
-  return {"runs": columns, "panels": panels, "more": more, "constant": said}
+  constants = [{"name": name, "value": value} for name, value in constant.items()]
+  return {"runs": columns, "panels": panels, "more": more, "constant": constants}
 
 
 def _repeated(names: set[str]) -> set[str]:
@@ -179,9 +179,9 @@ def _known(columns: Sequence[Sequence[float | None] | None]) -> set[float]:
   return {value for column in columns for value in column or () if value is not None}
 
 
-def _alone(terms: Mapping[str, str], alone: set[str], values: Mapping[str, Any]) -> str:
+def _alone(terms: Mapping[str, str], single_terms: set[str], values: Mapping[str, Any]) -> str:
   """The note of a reward that is one term, which has no chart of its own."""
-  same = [f"the term {label}" for label, name in terms.items() if name in alone]
+  same = [f"the term {label}" for label, name in terms.items() if name in single_terms]
   same += ["the outcome"] if values.get("outcome") == values["reward"] else []
   return f"Mean of episodes; the same as {' and '.join(same)}"
 
@@ -221,11 +221,11 @@ def _columns(name: str, rows: Rows) -> dict[str, Any]:
       if isinstance(value, int | float) and not column.startswith(("rollback/", detectors.NOISE)):
         numbers.add(column)
   numbers -= _NOT_CURVES
-  every = -(-len(rows) // MAX_POINTS) if rows else 1
-  stretches = [rows[i : i + every] for i in range(0, len(rows), every)]
+  stride = -(-len(rows) // MAX_POINTS) if rows else 1
+  stretches = [rows[i : i + stride] for i in range(0, len(rows), stride)]
   return {
     "name": name,
-    "every": every,
+    "every": stride,
     "steps": [stretch[-1]["step"] for stretch in stretches],
     "rollbacks": [row["step"] for row in rows if "rollback/to" in row],
     "joined": [column for column in numbers if len(places[column]) <= places[column][-1] - places[column][0]],
@@ -237,9 +237,9 @@ def _columns(name: str, rows: Rows) -> dict[str, Any]:
 
 def _without_holes(rows: Rows) -> list[Mapping[str, Any]]:
   """The rows with 0 for each kind of ending that no episode of a step had, since only occurring kinds are logged."""
-  ways = {match[0]: match[1] for row in rows for name in row if (match := ENDED.fullmatch(name))}
-  known = [{match[1] for name in row if (match := ENDED.fullmatch(name))} for row in rows]
-  return [{way: 0.0 for way, kind in ways.items() if kind in kinds} | row for row, kinds in zip(rows, known)]
+  endings = {match[0]: match[1] for row in rows for name in row if (match := ENDED.fullmatch(name))}
+  ending_rows = [{match[1] for name in row if (match := ENDED.fullmatch(name))} for row in rows]
+  return [{way: 0.0 for way, kind in endings.items() if kind in kinds} | row for row, kinds in zip(rows, ending_rows)]
 
 
 def breakdown(rows: Rows) -> dict[str, Any] | None:
@@ -254,29 +254,29 @@ def breakdown(rows: Rows) -> dict[str, Any] | None:
   parts = {TIME.fullmatch(name)[1]: [row.get(name) or 0.0 for row in rows] for name in names if name != "seconds/step"}
   total = sum(map(sum, parts.values()))
   small = [parts.pop(name) for name in OF_HOST if 0 < sum(parts.get(name, ())) < 0.01 * total]
-  parts["other"] = [sum(own) for own in zip(parts.get("other", [0.0] * len(rows)), *small)]
+  parts["other"] = [sum(values_of_part) for values_of_part in zip(parts.get("other", [0.0] * len(rows)), *small)]
   order = {name: place for place, name in enumerate(PARTS)}
   parts = {name: parts[name] for name in sorted(parts, key=lambda n: order.get(n, len(order))) if any(parts[name])}
   if not parts:
     return None
   steps = [place for place, row in enumerate(rows) if row["step"] > 0] or [*range(len(rows))]
   medians = {name: statistics.median([seconds[i] for i in steps[1:] or steps]) for name, seconds in parts.items()}
-  every = -(-len(rows) // MAX_BARS)
+  stride = -(-len(rows) // MAX_BARS)
   return {
-    "steps": [row["step"] for row in rows][every - 1 :: every],
+    "steps": [row["step"] for row in rows][stride - 1 :: stride],
     "parts": [
       {
         "name": name.replace("_", " "),
         "median": _short(medians[name]),
         "total": _short(sum(seconds)),
         "share": _short(sum(seconds) / total),
-        "seconds": [_mean(seconds[i : i + every]) for i in range(0, len(seconds) - len(seconds) % every, every)],
+        "seconds": [_mean(seconds[i : i + stride]) for i in range(0, len(seconds) - len(seconds) % stride, stride)],
       }
       for name, seconds in parts.items()
     ],
     "median": _short(sum(medians.values())),
     "total": _short(total),
-    "every": every,
+    "every": stride,
     "bottleneck": max(medians, key=medians.get).replace("_", " "),
   }
 
@@ -288,8 +288,8 @@ def seconds(rows: Rows) -> float | None:
 
 
 def _mean(values) -> float | None:
-  known = [value for value in values if isinstance(value, int | float)]
-  return _short(sum(known) / len(known)) if known else None
+  numbers = [value for value in values if isinstance(value, int | float)]
+  return _short(sum(numbers) / len(numbers)) if numbers else None
 
 
 def _short(value: float) -> float:

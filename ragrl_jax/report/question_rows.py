@@ -25,13 +25,13 @@ def joined(paths: Sequence[pathlib.Path]) -> tuple[list[tuple[Row, ...]], int]:
   Raises:
     ValueError: a damaged file, or two evaluations without a common question.
   """
-  found = []
+  result = []
   for path in paths:
-    found.append(_by_question(dict(row, line=line) for line, row in enumerate(jsonl.read(path, torn_end=True))))
-  common = [tuple(of[key] for of in found) for key in found[0] if all(key in of for of in found[1:])]
+    result.append(_by_question(dict(row, line=line) for line, row in enumerate(jsonl.read(path, torn_end=True))))
+  common = [tuple(of[key] for of in result) for key in result[0] if all(key in of for of in result[1:])]
   if not common:
     raise ValueError(f"{' and '.join(map(str, paths))}: they have no question in common.")
-  return common, sum(map(len, found)) - len(common) * len(found)
+  return common, sum(map(len, result)) - len(common) * len(result)
 
 
 def columns(questions: Sequence[tuple[Row, ...]], traces: Sequence[int]) -> dict[str, Any]:
@@ -78,44 +78,44 @@ def measured(questions: Sequence[tuple[Row, ...]]) -> list[dict[str, Any]]:
     "right", "wrong" and "p", of the paired permutation test over questions (for scores of 0 and 1: McNemar's test).
     Questions that failed on a side are left out.
   """
-  known = [rows for rows in questions if all(row["ended"] != "failed" for row in rows)]
-  parts = [("", "all questions", known)]
+  answered = [rows for rows in questions if all(row["ended"] != "failed" for row in rows)]
+  parts = [("", "all questions", answered)]
   for group, of in (("Set", _source), ("Hops", _hops), ("Ended", _ended)):
     names = sorted(
-      {of(rows[-1]) for rows in known} - {""}, key=lambda name: (len(name), name) if group == "Hops" else name
+      {of(rows[-1]) for rows in answered} - {""}, key=lambda name: (len(name), name) if group == "Hops" else name
     )
     if len(names) > 1:
-      parts += [(group, name, [rows for rows in known if of(rows[-1]) == name]) for name in names]
+      parts += [(group, name, [rows for rows in answered if of(rows[-1]) == name]) for name in names]
   return [_part(group, name, rows) for group, name, rows in parts if rows]
 
 
 def _part(group: str, name: str, questions: Sequence[tuple[Row, ...]]) -> dict[str, Any]:
   sides = list(zip(*questions, strict=True))
-  found: dict[str, Any] = {"group": group, "name": name, "n": len(questions)}
-  found["sides"] = [
+  result: dict[str, Any] = {"group": group, "name": name, "n": len(questions)}
+  result["sides"] = [
     {measure: stats.mean_known([row.get(measure) for row in side]) for measure in (*MEASURES, *COUNTS)}
     for side in sides
   ]
   scores = [np.asarray([row["em"] for row in side], float) for side in sides]
   if len(sides) == 1:
-    return found | {"interval": stats.bootstrap_interval(scores[0], seed=0)}
+    return result | {"interval": stats.bootstrap_interval(scores[0], seed=0)}
   difference = scores[1] - scores[0]
   right = [score > 0 for score in scores]
-  won, lost = int((right[1] & ~right[0]).sum()), int((right[0] & ~right[1]).sum())
-  return found | {
+  better, worse = int((right[1] & ~right[0]).sum()), int((right[0] & ~right[1]).sum())
+  return result | {
     "difference": float(difference.mean()),
     "interval": stats.bootstrap_interval(difference, seed=0),
-    "won": won,
-    "lost": lost,
+    "won": better,
+    "lost": worse,
     "right": int((right[0] & right[1]).sum()),
     "wrong": int((~right[0] & ~right[1]).sum()),
-    "p": _sign_test(won, lost),
+    "p": _sign_test(better, worse),
   }
 
 
-def _sign_test(won: int, lost: int) -> float:
+def _sign_test(better: int, worse: int) -> float:
   """The exact p-value of the paired permutation test of scores of 0 and 1, which is McNemar's test."""
-  return float(scipy.stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
+  return float(scipy.stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
 
 
 class _Names(dict):
@@ -157,12 +157,12 @@ def gather_changes(workdir: pathlib.Path, *, max_rows: int = MAX_ROWS) -> dict[s
     questions beyond max_rows}. A row is {"id", "question", "golds", "source", "hops", "kind", "before", "after"}; a
     side is {"said", "searches"}; a kind is "gained", "lost", "right" (both times) or "wrong" (both times).
   """
-  found = jsonl.step_files(pathlib.Path(workdir) / jsonl.EVALUATIONS)
-  if len(found) < 2:
+  files = jsonl.step_files(pathlib.Path(workdir) / jsonl.EVALUATIONS)
+  if len(files) < 2:
     return None
-  first, last = min(found), max(found)
-  known = lambda step: (row for row in jsonl.read(found[step]) if row["ended"] != "failed")
-  before, after = (_by_question(known(step)) for step in (first, last))
+  first, last = min(files), max(files)
+  rows_of = lambda step: (row for row in jsonl.read(files[step]) if row["ended"] != "failed")
+  before, after = (_by_question(rows_of(step)) for step in (first, last))
   rows = [_row(before[key], after[key]) for key in after if key in before]
   order = ("gained", "lost", "wrong", "right")
   counts = {kind: sum(row["kind"] == kind for row in rows) for kind in order}

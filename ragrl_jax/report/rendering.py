@@ -48,8 +48,8 @@ def evaluation(data: Mapping[str, Any]) -> str:
   blocks = {"questions-index": packed(data["index"])}
   blocks |= {f"traces-{number}": packed(block) for number, block in enumerate(data["blocks"])}
   payload = {name: data[name] for name in ("names", "measures", "counts")} | {"block": kept_traces.BLOCK}
-  shown = {name: value for name, value in data.items() if name not in ("index", "blocks")}
-  return _page("evaluation.html.jinja", QUESTIONS, payload, blocks=blocks, **shown)
+  contents = {name: value for name, value in data.items() if name not in ("index", "blocks")}
+  return _page("evaluation.html.jinja", QUESTIONS, payload, blocks=blocks, **contents)
 
 
 def asking_page(
@@ -67,8 +67,8 @@ def asking_page(
     samples: allowed numbers of answers.
     longest: most characters of a question.
   """
-  shown = dict(names=names, facts=facts, samples=samples, longest=longest, examples=examples)
-  return _page("ask.html.jinja", ASKING, {"names": names}, blocks={}, **shown)
+  contents = dict(names=names, facts=facts, samples=samples, longest=longest, examples=examples)
+  return _page("ask.html.jinja", ASKING, {"names": names}, blocks={}, **contents)
 
 
 def _page(template: str, scripts: Sequence[str], payload: Any, **data: Any) -> str:

@@ -34,14 +34,14 @@ def write(workdirs: Sequence[str | os.PathLike], out: str | os.PathLike) -> path
 def gather(workdirs: Sequence[str | os.PathLike]) -> dict[str, Any]:
   """The contents of the page as plain data."""
   names = distinct([pathlib.Path(workdir).resolve() for workdir in workdirs])
-  found = dict(zip(names, map(page_lib.read, workdirs)))
-  searching = any(one["searching"] for one in found.values())
+  runs_data = dict(zip(names, map(page_lib.read, workdirs)))
+  searching = any(run_data["searching"] for run_data in runs_data.values())
   return {
-    "runs": [one["run"] | {"name": name} for name, one in found.items()],
-    "figures": figures([one["rows"] for one in found.values()], searching=searching),
-    "settings": differing([dict(page_lib.flat(one["config"])) for one in found.values()]),
-    "times": times([panels.breakdown(one["rows"]) for one in found.values()]),
-    "curves": panels.curves({name: one["rows"] for name, one in found.items()}, searching=searching),
+    "runs": [run_data["run"] | {"name": name} for name, run_data in runs_data.items()],
+    "figures": figures([run_data["rows"] for run_data in runs_data.values()], searching=searching),
+    "settings": differing([dict(page_lib.flat(run_data["config"])) for run_data in runs_data.values()]),
+    "times": times([panels.breakdown(run_data["rows"]) for run_data in runs_data.values()]),
+    "curves": panels.curves({name: run_data["rows"] for name, run_data in runs_data.items()}, searching=searching),
   }
 
 
@@ -67,10 +67,10 @@ def figures(runs: Sequence[panels.Rows], *, searching: bool) -> list[dict[str, A
   Searches are left out if no run has a retriever.
   """
   last = lambda rows, name: next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
-  found = [(name, {"label": label, "values": [last(rows, name) for rows in runs]}) for label, name in FIGURES]
+  rows_found = [(name, {"label": label, "values": [last(rows, name) for rows in runs]}) for label, name in FIGURES]
   return [
     line
-    for name, line in found
+    for name, line in rows_found
     if any(line["values"] if name == "searches" and not searching else [v is not None for v in line["values"]])
   ]
 
@@ -91,5 +91,5 @@ def times(breakdowns: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
   of = lambda found, name: next((part["median"] for part in found["parts"] if part["name"] == name), 0.0)
   lines = [{"name": name, "values": [of(found, name) if found else None for found in breakdowns]} for name in names]
   lines = [line for line in lines if any(line["values"])]  # few steps have evaluations and checkpoints
-  whole = [found["median"] if found else None for found in breakdowns]
-  return [*lines, {"name": "a whole step", "values": whole}] if lines else []
+  totals = [found["median"] if found else None for found in breakdowns]
+  return [*lines, {"name": "a whole step", "values": totals}] if lines else []

@@ -17,19 +17,19 @@ def without_credentials(text: str) -> str:
 
   Parameters of other names stay, and so does an "@" in the path, as in "http://host/a@b".
   """
-  return _ADDRESS.sub(lambda match: _bare(match[0]), text)
+  return _ADDRESS.sub(lambda match: _strip(match[0]), text)
 
 
 def everywhere(value: Any) -> Any:
   """The JSON value with `without_credentials` applied to all texts in it."""
   if isinstance(value, dict):
-    return {name: everywhere(one) for name, one in value.items()}
+    return {name: everywhere(item) for name, item in value.items()}
   if isinstance(value, list | tuple):
-    return [everywhere(one) for one in value]
+    return [everywhere(item) for item in value]
   return without_credentials(value) if isinstance(value, str) else value
 
 
-def _bare(address: str) -> str:
+def _strip(address: str) -> str:
   address = _CREDENTIALS.sub("", address)
   bare = _SECRET.sub("", address)
   return address if bare == address else re.sub(r"[?&;#]+(?=#|$)", "", bare)

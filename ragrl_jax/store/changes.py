@@ -49,10 +49,10 @@ def write(workdir: pathlib.Path, config: Settings, objective: str) -> None:
 
   Addresses are written without user and password.
   """
-  made = values(config)
-  if texts := wordings(made):
+  values_made = values(config)
+  if texts := wordings(values_made):
     jsonl.write_text(workdir / WORDINGS, json.dumps(texts, indent=1, ensure_ascii=False))
-  jsonl.write_text(workdir / FILE, json.dumps(made | {config_lib.OBJECTIVE: objective}, indent=1))
+  jsonl.write_text(workdir / FILE, json.dumps(values_made | {config_lib.OBJECTIVE: objective}, indent=1))
   stored_paths.note(workdir)
 
 
@@ -110,26 +110,26 @@ def differences(workdir: pathlib.Path, config: Settings) -> dict[str, tuple[Any,
   """
   path = workdir / FILE
   try:
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    saved.pop(config_lib.OBJECTIVE, None)
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored.pop(config_lib.OBJECTIVE, None)
     was = dict(jsonl.flat(values(Settings())))
-    was |= jsonl.flat(saved)
+    was |= jsonl.flat(stored)
   except (FileNotFoundError, AttributeError, ValueError) as error:
     raise ValueError(
       f"{path} is missing or damaged ({error}), so the settings of the checkpoints beside it are unknown. "
       "Put it back, use another workdir, or remove it and resume with "
       "--accept_changes."
     ) from error
-  made = values(config)
-  now = dict(jsonl.flat(made))
-  texts = {f"{name} (its text)": pair for name, pair in reworded(workdir, made).items()}
-  kept, read = wordings_of(workdir), wordings(made)
+  current = values(config)
+  now = dict(jsonl.flat(current))
+  texts = {f"{name} (its text)": pair for name, pair in reworded(workdir, current).items()}
+  kept, read = wordings_of(workdir), wordings(current)
   moved = {name.partition("/")[0] for name in kept.keys() & read.keys()} if kept.keys() == read.keys() else set()
   nothing = object()
-  found = {name: (was.get(name, nothing), now.get(name, nothing)) for name in [*now, *(was.keys() - now.keys())]}
+  result = {name: (was.get(name, nothing), now.get(name, nothing)) for name in [*now, *(was.keys() - now.keys())]}
   return texts | {
     name: tuple(None if value is nothing else value for value in pair)
-    for name, pair in found.items()
+    for name, pair in result.items()
     if pair[0] != pair[1] and not (name in moved and _only_moved(*pair))
   }
 
@@ -148,14 +148,14 @@ def refuse_other_kind(workdir: pathlib.Path, objective: str) -> None:
   Raises:
     ValueError: the folder's config.json has another kind ("rl" or "sft").
   """
-  found = None
+  kind_stored = None
   with contextlib.suppress(OSError, ValueError, AttributeError):  # `differences` refuses a missing or damaged file
-    found = json.loads((workdir / FILE).read_text(encoding="utf-8")).get(config_lib.OBJECTIVE)
-  if found not in (None, objective):
+    kind_stored = json.loads((workdir / FILE).read_text(encoding="utf-8")).get(config_lib.OBJECTIVE)
+  if kind_stored not in (None, objective):
     commands = dict(rl="ragrl train", sft="ragrl sft")
     raise ValueError(
-      f"{workdir} holds a run of the kind {found!r}, this is one of {objective!r}: continue it with "
-      f"`{commands.get(found, found)}`, or use another workdir (--workdir)."
+      f"{workdir} holds a run of the kind {kind_stored!r}, this is one of {objective!r}: continue it with "
+      f"`{commands.get(kind_stored, kind_stored)}`, or use another workdir (--workdir)."
     )
 
 
@@ -175,10 +175,10 @@ def refuse_others(
   """
   bound = {name: pair for name, pair in changes.items() if not _is_free(name, config, waits_for_held_out)}
   if bound:
-    said = "; ".join(f"config.{name} was {was!r}, is {now!r}" for name, (was, now) in sorted(bound.items())[:12])
+    listing = "; ".join(f"config.{name} was {was!r}, is {now!r}" for name, (was, now) in sorted(bound.items())[:12])
     more = f"; and {len(bound) - 12} more" if len(bound) > 12 else ""
     raise ValueError(
-      f"{workdir} holds a run with other settings: {said}{more}. Put them back, use another workdir, or resume with "
+      f"{workdir} holds a run with other settings: {listing}{more}. Put them back, use another workdir, or resume with "
       f"--accept_changes (accept_changes=True); {CHANGES} then records the changes."
     )
 

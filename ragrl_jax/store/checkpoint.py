@@ -171,40 +171,40 @@ class Checkpoints:
     self._arrays.close()
 
   def _there(self, step: int | None) -> int:
-    wanted = self.latest() if step is None else step
-    if wanted is None or wanted not in self.steps():
+    number = self.latest() if step is None else step
+    if number is None or number not in self.steps():
       raise FileNotFoundError(
-        f"no checkpoint {'at all' if wanted is None else wanted} in {self.folder}; there are {self.steps() or 'none'}."
+        f"no checkpoint {'at all' if number is None else number} in {self.folder}; there are {self.steps() or 'none'}."
       )
-    return wanted
+    return number
 
   def _sound(self, steps: list[int]) -> int:
     """The first undamaged one of these steps, which host 0 finds for all; renames the damaged ones before it."""
     if not steps:
       self._there(None)
-    found = {}
+    damages = {}
     if hosts.is_first():
       for step in steps:
-        found[step] = sums.damage(self.path(step))
-        if not found[step]:
+        damages[step] = sums.damage(self.path(step))
+        if not damages[step]:
           break
-    sound = next((step for step, damage in found.items() if not damage), -1)
+    sound = next((step for step, damage in damages.items() if not damage), -1)
     sound = int(multihost_utils.broadcast_one_to_all(np.int32(sound)))
-    said = "; ".join(f"{self.path(step)}: {damage}" for step, damage in found.items() if damage)
+    listing = "; ".join(f"{self.path(step)}: {damage}" for step, damage in damages.items() if damage)
     if sound < 0:
       others = [step for step in self.steps() if step not in steps]
       raise Damaged(
-        f"no undamaged checkpoint: {said or 'see host 0'}. "
+        f"no undamaged checkpoint: {listing or 'see host 0'}. "
         + (f"Others: {others}." if others else "Put the files back, or start in a new workdir.")
       )
-    if said and not self._read_only:
-      for step in (step for step, damage in found.items() if damage):
+    if listing and not self._read_only:
+      for step in (step for step, damage in damages.items() if damage):
         aside = self.folder / f"{step}{DAMAGED}"
         shutil.rmtree(aside, ignore_errors=True)
         self.path(step).rename(aside)
-    if said:
+    if listing:
       warnings.warn(
-        f"damaged checkpoint {said}. Step {sound} is undamaged and used instead; damaged checkpoints are kept as "
+        f"damaged checkpoint {listing}. Step {sound} is undamaged and used instead; damaged checkpoints are kept as "
         f"STEP{DAMAGED}.",
         stacklevel=3,
       )
@@ -242,14 +242,14 @@ class Checkpoints:
         shutil.rmtree(path, ignore_errors=True)
 
   def _check_shapes(self, step: int, like: Any) -> None:
-    saved = self._arrays.metadata(self.path(step) / "state").item_metadata.tree
-    saved = {_key(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(saved)}
-    asked = {_key(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(like)}
-    for name in sorted(saved.keys() | asked.keys()):
-      if saved.get(name) != asked.get(name):
+    stored = self._arrays.metadata(self.path(step) / "state").item_metadata.tree
+    stored = {_key(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(stored)}
+    needed = {_key(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(like)}
+    for name in sorted(stored.keys() | needed.keys()):
+      if stored.get(name) != needed.get(name):
         raise ValueError(
-          f"{self.path(step)}: array {name} has shape {saved.get(name, 'none')} in the checkpoint and "
-          f"{asked.get(name, 'none')} in this run: config.model, config.optimizer or the trained parameters have "
+          f"{self.path(step)}: array {name} has shape {stored.get(name, 'none')} in the checkpoint and "
+          f"{needed.get(name, 'none')} in this run: config.model, config.optimizer or the trained parameters have "
           "changed. Start with the run's config.json, or in a new workdir."
         )
 
@@ -283,8 +283,8 @@ def _quiet():
   """
   logger, hook = logging.getLogger("absl"), sys.unraisablehook
   level = logger.level
-  late = lambda told: told.exc_type is RuntimeError and "Event loop is closed" in str(told.exc_value)
-  sys.unraisablehook = lambda told: None if late(told) else hook(told)
+  late = lambda raised: raised.exc_type is RuntimeError and "Event loop is closed" in str(raised.exc_value)
+  sys.unraisablehook = lambda raised: None if late(raised) else hook(raised)
   logger.setLevel(logging.CRITICAL)
   try:
     yield

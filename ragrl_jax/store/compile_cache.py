@@ -31,9 +31,9 @@ def keep() -> pathlib.Path | None:
   Returns:
     The folder. None if it cannot be used: a message on stderr gives the reason, and the run goes on without a cache.
   """
-  if given := jax.config.jax_compilation_cache_dir:
-    announce(given)
-    return pathlib.Path(given)
+  if configured := jax.config.jax_compilation_cache_dir:
+    announce(configured)
+    return pathlib.Path(configured)
   try:
     folder = place()
     _prepare(folder)
@@ -57,8 +57,8 @@ def place() -> pathlib.Path:
   Raises:
     RuntimeError: this user has no home folder.
   """
-  given = os.environ.get("XDG_CACHE_HOME", "")
-  caches = pathlib.Path(given) if os.path.isabs(given) else pathlib.Path.home() / ".cache"
+  base = os.environ.get("XDG_CACHE_HOME", "")
+  caches = pathlib.Path(base) if os.path.isabs(base) else pathlib.Path.home() / ".cache"
   return caches / "ragrl_jax" / "compiled" / f"{platform.machine()}-{_processor()}-{_threads()}"
 
 
@@ -73,12 +73,12 @@ def announce(folder: str, *, say: Callable[[str], None] | None = None, after_s: 
   Returns:
     A function that ends the messages.
   """
-  say, kept = say or _say, f" (once: it is kept in {folder})" if folder else ""
+  say, hint = say or _say, f" (once: it is kept in {folder})" if folder else ""
   waiting: dict[tuple[int, str], threading.Timer] = {}
 
   def begun(event: str, _: float, fun_name: str = "", **__) -> None:
     if event == EVENT:
-      timer = threading.Timer(after_s, say, [f"compiling {_plain(fun_name)} …{kept}"])
+      timer = threading.Timer(after_s, say, [f"compiling {_plain(fun_name)} …{hint}"])
       timer.daemon = True
       waiting[threading.get_ident(), fun_name] = timer
       timer.start()

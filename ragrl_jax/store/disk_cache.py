@@ -71,7 +71,7 @@ class Cache:
 
     def read(connection: sqlite3.Connection) -> dict[str, Any]:
       rows = ((key, connection.execute("SELECT value, checksum FROM entries WHERE key = ?", (key,))) for key in keys)
-      return {key: _opened(key, *row) for key, found in rows for row in found}
+      return {key: _decode(key, *row) for key, matches in rows for row in matches}
 
     return {key: self._unsaved[key] for key in keys if key in self._unsaved} | self._use(read, {})
 
@@ -106,10 +106,10 @@ class Cache:
   def _identity(self) -> tuple[int, int] | None:
     """(device, inode) of the file; None if there is none."""
     try:
-      found = os.stat(self._path)
+      status = os.stat(self._path)
     except OSError:
       return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
   def _give_up(self, error: Exception, file: tuple[int, int] | None) -> None:
     """Renames a damaged file. A file that cannot be used for another reason is not tried again for a while."""
@@ -150,7 +150,7 @@ def _checksum(key: str, value: bytes) -> bytes:
   return hashlib.sha256(key.encode() + value).digest()[:8]
 
 
-def _opened(key: str, value: Any, checksum: Any) -> Any:
+def _decode(key: str, value: Any, checksum: Any) -> Any:
   """The value of a row.
 
   Raises:

@@ -99,8 +99,8 @@ def played(example: structs.Example, episode: structs.Episode) -> dict[str, Any]
   segments = [
     {name: value for name, value in item.items() if name not in ("ids", "logprobs")} for item in full["segments"]
   ]
-  kept = ("version", "id", "question", "golds", "source", "hops", "gold_ids", "ended", "failure", "facts")
-  return {name: full[name] for name in kept} | dict(segments=segments, **_starts(episode))
+  keys = ("version", "id", "question", "golds", "source", "hops", "gold_ids", "ended", "failure", "facts")
+  return {name: full[name] for name in keys} | dict(segments=segments, **_starts(episode))
 
 
 def gold_ids(example: structs.Example, episode: structs.Episode) -> list[str] | None:
@@ -114,8 +114,8 @@ def gold_ids(example: structs.Example, episode: structs.Episode) -> list[str] | 
     return [str(i) for i in example.meta["gold_ids"]]
   golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(GOLDS, ())]
   known = {content(passage) for passage in golds}
-  found = [passage for search in episode.searches for passage in search.found or () if content(passage) in known]
-  return list(dict.fromkeys(passage.id for passage in (*golds, *found))) or None
+  matches = [passage for search in episode.searches for passage in search.found or () if content(passage) in known]
+  return list(dict.fromkeys(passage.id for passage in (*golds, *matches))) or None
 
 
 def searched(episode: structs.Episode) -> list[tuple[str, list[str]]]:
@@ -156,11 +156,11 @@ def control(tokenizer, ids: Sequence[int]) -> list[tuple[int, int, str]]:
 
 def parts(segment: Mapping[str, Any]) -> list[str]:
   """Text of a row's segment, split at its control tokens: [text, name, text, name, …, text]."""
-  found, last = [], 0
+  result, last = [], 0
   for _, at, name in segment.get("control", ()):
-    found += [segment["text"][last:at], name]
+    result += [segment["text"][last:at], name]
     last = at
-  return [*found, segment["text"][last:]]
+  return [*result, segment["text"][last:]]
 
 
 def write_episodes(workdir: str | os.PathLike, step: int, rows: Iterable[Mapping[str, Any]]) -> pathlib.Path:
@@ -184,10 +184,10 @@ def read_folder(folder: str | os.PathLike) -> Iterator[dict[str, Any]]:
     FileNotFoundError: the folder has neither.
     ValueError: see `read_episodes`.
   """
-  found = [*steps(folder).values()] or [pathlib.Path(folder) / PLAYED]
-  if not found[0].exists():
+  files = [*steps(folder).values()] or [pathlib.Path(folder) / PLAYED]
+  if not files[0].exists():
     raise FileNotFoundError(f"{folder} has no episodes: name a run's folder, or an evaluation's, which has {PLAYED}.")
-  for path in found:
+  for path in files:
     yield from jsonl.read(path, torn_end=path.name == PLAYED)
 
 
@@ -234,9 +234,9 @@ def record(episode: structs.Episode) -> dict[str, Any]:
   }
 
 
-def of_record(saved: Mapping[str, Any]) -> structs.Episode:
+def of_record(stored: Mapping[str, Any]) -> structs.Episode:
   """The episode that `record` encoded."""
-  return dataclasses.replace(episode_of(saved), facts=lossless_json.decode(saved["facts"]))
+  return dataclasses.replace(episode_of(stored), facts=lossless_json.decode(stored["facts"]))
 
 
 def mean_advantage(advantages: Sequence[np.ndarray]) -> float | None:
@@ -250,7 +250,7 @@ def _starts(episode: structs.Episode) -> dict[str, Any]:
 
 
 def _segment_of(item: Mapping[str, Any]) -> structs.Segment:
-  found = item.get("found")
+  passages = item.get("found")
   logprobs = np.asarray(item.get("logprobs") or (), np.float32)  # the file has the shortest decimal of each float32
   return structs.Segment(
     item["owner"],
@@ -259,7 +259,7 @@ def _segment_of(item: Mapping[str, Any]) -> structs.Segment:
     tuple(logprobs.tolist()),
     item.get("stop", ""),
     item.get("query"),
-    None if found is None else tuple(structs.Passage(**passage) for passage in found),
+    None if passages is None else tuple(structs.Passage(**passage) for passage in passages),
     base64.b64decode(item.get("routes", "")),
   )
 
@@ -283,10 +283,10 @@ def _segment(segment: structs.Segment, tokenizer) -> dict[str, Any]:
 
 def _add_advantages(segments: list[dict[str, Any]], advantages: Sequence[np.ndarray]) -> None:
   """Adds to each model segment the advantages of its tokens: one number if all are equal."""
-  written = [item for item in segments if item["owner"] == structs.MODEL]
-  sizes, given = [len(item["ids"]) for item in written], [len(own) for own in advantages]
-  if sizes != given:
-    raise ValueError(f"advantages of {given} tokens for model segments of {sizes}: give one for each token.")
-  for item, own in zip(written, advantages):
-    own = jsonl.plain(np.asarray(own, np.float32))
-    item["advantages"] = own[0] if len(set(own)) == 1 else own
+  model_items = [item for item in segments if item["owner"] == structs.MODEL]
+  sizes, advantage_counts = [len(item["ids"]) for item in model_items], [len(values) for values in advantages]
+  if sizes != advantage_counts:
+    raise ValueError(f"advantages of {advantage_counts} tokens for model segments of {sizes}: give one for each token.")
+  for item, values in zip(model_items, advantages):
+    values = jsonl.plain(np.asarray(values, np.float32))
+    item["advantages"] = values[0] if len(set(values)) == 1 else values

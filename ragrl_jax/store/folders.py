@@ -51,13 +51,13 @@ def empty(path: pathlib.Path) -> pathlib.Path:
   if path.exists() and not path.is_dir():
     raise ValueError(f"{path} is not a folder: name a new one.")
   path.mkdir(parents=True, exist_ok=True)
-  written, found = _marked(path), _files(path)
-  if foreign := sorted(name for name in found if name != MARKER and found[name] != written.get(name)):
+  own_files, files_now = _marked(path), _files(path)
+  if foreign := sorted(name for name in files_now if name != MARKER and files_now[name] != own_files.get(name)):
     raise ValueError(
       f"{path}: {foreign[0]} (of {len(foreign)} such files) was not written by this command, or was changed since, "
       "and it needs an empty folder. Nothing was touched: name a new folder."
     )
-  for name in found:
+  for name in files_now:
     (path / name).unlink()
   for inner, _, _ in os.walk(path, topdown=False):
     if inner != str(path):
@@ -72,14 +72,14 @@ def keep(path: pathlib.Path) -> None:
   if not path.is_dir():
     return
   files = {name: mark for name, mark in _files(path).items() if name != MARKER}
-  made = dict(folder=str(path.resolve()), files=files)
-  (path / MARKER).write_text(json.dumps(made, indent=0))
+  record = dict(folder=str(path.resolve()), files=files)
+  (path / MARKER).write_text(json.dumps(record, indent=0))
 
 
 def _marked(path: pathlib.Path) -> dict[str, list[int]]:
   try:
-    said = json.loads((path / MARKER).read_text())
-    return said["files"] if said["folder"] == str(path.resolve()) else {}
+    stored = json.loads((path / MARKER).read_text())
+    return stored["files"] if stored["folder"] == str(path.resolve()) else {}
   except (OSError, ValueError, TypeError, KeyError):  # no marker, or not one of ours: no file is known
     return {}
 
@@ -90,6 +90,6 @@ def _files(path: pathlib.Path) -> dict[str, list[int]]:
   for inner, folders, names in os.walk(path):
     for name in [*names, *(one for one in folders if os.path.islink(os.path.join(inner, one)))]:
       one = pathlib.Path(inner, name)
-      told = one.lstat()
-      result[one.relative_to(path).as_posix()] = [told.st_size, told.st_mtime_ns]
+      status = one.lstat()
+      result[one.relative_to(path).as_posix()] = [status.st_size, status.st_mtime_ns]
   return result

@@ -78,17 +78,17 @@ def _offsets(path: str | os.PathLike, *, torn_end: bool) -> Iterator[tuple[int, 
   offset = 0
   with open(path, "rb") as file:
     for number, raw in enumerate(file, start=1):
-      whole = raw.endswith(b"\n")
+      has_end = raw.endswith(b"\n")
       try:
         row = json.loads(raw)
       except ValueError as error:
-        if torn_end and not whole:
+        if torn_end and not has_end:
           return
         raise ValueError(f"{path}:{number}: not a JSON object ({error}); correct or delete the line.") from error
       if not isinstance(row, dict):
         raise ValueError(f"{path}:{number}: a {type(row).__name__}, but it must be a JSON object; delete the line.")
       # A last line without a newline is unfinished, even if it happens to be valid JSON.
-      if torn_end and not whole:
+      if torn_end and not has_end:
         return
       yield offset, row
       offset += len(raw)
@@ -121,12 +121,12 @@ def cut(path: str | os.PathLike, rows: int) -> int:
   path = pathlib.Path(path)
   if not path.exists():
     return 0
-  kept = end = 0
+  count = end = 0
   with open(path, "rb") as file:
-    while kept < rows and (raw := file.readline()).endswith(b"\n"):
-      kept, end = kept + 1, end + len(raw)
+    while count < rows and (raw := file.readline()).endswith(b"\n"):
+      count, end = count + 1, end + len(raw)
   os.truncate(path, end)
-  return kept
+  return count
 
 
 def read_object(path: pathlib.Path) -> dict[str, Any]:
@@ -197,8 +197,8 @@ def write_step(folder: pathlib.Path, step: int, rows: Iterable[Mapping[str, Any]
 
 def step_files(folder: pathlib.Path) -> dict[int, pathlib.Path]:
   """The steps that have a file, in order, with their files."""
-  found = {int(match[1]): file for file in folder.glob("step_*.jsonl") if (match := _NAME.fullmatch(file.name))}
-  return dict(sorted(found.items()))
+  files = {int(match[1]): file for file in folder.glob("step_*.jsonl") if (match := _NAME.fullmatch(file.name))}
+  return dict(sorted(files.items()))
 
 
 def cut_steps(folder: pathlib.Path, restored: int | None) -> None:

@@ -50,7 +50,7 @@ def held(
     # If flock succeeds although the file names a process of this machine, that process has ended.
     watched = owner and (locked is None or owner["machine"] != _machine())
     if locked is False or watched and _touched(path, beat_s, watched_s):
-      raise Held(_said(path, owner))
+      raise Held(_message(path, owner))
     me = dict(machine=_machine(), host=socket.gethostname(), pid=os.getpid(), since=int(time.time()))
     os.ftruncate(handle, 0)
     os.pwrite(handle, json.dumps(me).encode(), 0)
@@ -117,12 +117,12 @@ def _time(path: pathlib.Path) -> int:
 
 def _refuse_another(path: pathlib.Path, me: dict[str, Any]) -> None:
   if (owner := _read(path)) != me:
-    raise Held(_said(path, owner))
+    raise Held(_message(path, owner))
 
 
-def _said(path: pathlib.Path, owner: dict[str, Any]) -> str:
-  who = "another process"
+def _message(path: pathlib.Path, owner: dict[str, Any]) -> str:
+  owner_text = "another process"
   if owner:
     since = datetime.datetime.fromtimestamp(owner["since"], datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    who = f"process {owner['pid']} on {owner['host']}, since {since},"
-  return f"{path.parent} is in use: {who} holds {path.name}. Wait until it ends, or use another folder."
+    owner_text = f"process {owner['pid']} on {owner['host']}, since {since},"
+  return f"{path.parent} is in use: {owner_text} holds {path.name}. Wait until it ends, or use another folder."

@@ -49,14 +49,14 @@ def decode(value: Any) -> Any:
     return [decode(item) for item in value]
   if not isinstance(value, dict):
     return value
-  ((kind, held),) = value.items()
+  ((kind, content),) = value.items()
   if kind == "tuple":
-    return tuple(decode(item) for item in held)
+    return tuple(decode(item) for item in content)
   if kind == "mapping":
-    return {decode(key): decode(item) for key, item in held}
+    return {decode(key): decode(item) for key, item in content}
   if kind == "array":
-    dtype, shape, numbers = held
+    dtype, shape, numbers = content
     return np.asarray([decode(number) for number in numbers], np.dtype(dtype)).reshape(shape)[()]
   if kind == "float":
-    return float(held)
+    return float(content)
   raise ValueError(f"{kind!r} is not a kind of saved value: the file was not written by this library.")

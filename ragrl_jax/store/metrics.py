@@ -50,8 +50,8 @@ class MetricWriter:
       return
     self.path = pathlib.Path(workdir) / FILE
     self.path.parent.mkdir(parents=True, exist_ok=True)
-    kept = jsonl.repair(self.path, keep=lambda row: restored is not None and row["step"] <= restored)
-    self._last = kept[-1]["step"] if kept else None
+    rows_kept = jsonl.repair(self.path, keep=lambda row: restored is not None and row["step"] <= restored)
+    self._last = rows_kept[-1]["step"] if rows_kept else None
     # Unbuffered: a buffer could write the rest of a row later that a full disk refused.
     self._file = open(self.path, "ab", buffering=0)
     names = dict.fromkeys([*(["tensorboard"] if tensorboard else []), *trackers])
@@ -148,8 +148,8 @@ def cost_of_rows(rows: Iterable[Mapping[str, Any]], price_per_hour: float = 0.0)
         hours[name.removeprefix("seconds/")] += value / 3600
       elif name in TOKENS and value:
         tokens[TOKENS[name]] += value
-  found = {f"hours/{phase}": spent for phase, spent in hours.items()} | dict(tokens)
+  costs = {f"hours/{phase}": spent for phase, spent in hours.items()} | dict(tokens)
   if hours:
-    found["hours"] = sum(hours.values())
-    found |= {"price": found["hours"] * price_per_hour} if price_per_hour else {}
-  return {COST + name: float(value) for name, value in found.items()}
+    costs["hours"] = sum(hours.values())
+    costs |= {"price": costs["hours"] * price_per_hour} if price_per_hour else {}
+  return {COST + name: float(value) for name, value in costs.items()}

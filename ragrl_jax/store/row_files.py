@@ -140,11 +140,11 @@ def _whole(path: pathlib.Path, lines: Iterable[tuple[int, str]]) -> str:
 
 def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
   """The members of a JSON array."""
-  decoder, at, line, counted = _STRICT, _skip(text, _skip(text, 0) + 1), 1, 0
+  decoder, at, line, counted_to = _STRICT, _skip(text, _skip(text, 0) + 1), 1, 0
   number = 0
   while text[at : at + 1] != "]":
     number += 1
-    line, counted = line + text.count("\n", counted, at), at
+    line, counted_to = line + text.count("\n", counted_to, at), at
     where = f"{path}:{line} (row {number})"
     try:
       row, at = decoder.raw_decode(text, at)
@@ -209,12 +209,12 @@ def _csv(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
   """(first line, values) of each row. The first line decides whether commas, semicolons or tabs separate them."""
   first, lines = next(read_lines(path), (0, ""))[1], (line for _, line in read_lines(path))
   csv.field_size_limit(MOST)
-  found, number = csv.reader(lines, delimiter=max(",;\t", key=first.count), strict=True), 0
+  reader, number = csv.reader(lines, delimiter=max(",;\t", key=first.count), strict=True), 0
   try:
-    for values in found:
+    for values in reader:
       if values:
         yield number + 1, values
-      number = found.line_num
+      number = reader.line_num
   except csv.Error as error:
     raise ValueError(f"{path}:{number + 1}: no row of comma-separated values: {error}.") from None
 
@@ -226,8 +226,8 @@ def _tsv(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
   """
   for number, line in read_lines(path):
     if line.strip():
-      found = _VALUE.findall("\t" + line.rstrip("\r\n"))
-      yield number, [quoted.replace('""', '"') if quoted else plain for quoted, plain in found]
+      values = _VALUE.findall("\t" + line.rstrip("\r\n"))
+      yield number, [quoted.replace('""', '"') if quoted else plain for quoted, plain in values]
 
 
 def _of_batches(path: pathlib.Path, columns: Sequence[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -245,13 +245,13 @@ def _batches(path: pathlib.Path, columns: Sequence[str] | None) -> Iterator[Any]
 
   _check_exists(path)
   # All columns where none of these exists: a message can name them then.
-  chosen = lambda schema: [name for name in schema.names if name in (columns or ())] or schema.names
+  names_of = lambda schema: [name for name in schema.names if name in (columns or ())] or schema.names
   try:
     if kind(path) == ".parquet":
       with pyarrow.parquet.ParquetFile(path) as file:
-        yield from file.iter_batches(1024, columns=chosen(file.schema_arrow))
+        yield from file.iter_batches(1024, columns=names_of(file.schema_arrow))
     else:
       with pyarrow.memory_map(os.fspath(path)) as raw, pyarrow.ipc.open_stream(raw) as file:
-        yield from (batch.select(chosen(file.schema)) for batch in file)
+        yield from (batch.select(names_of(file.schema)) for batch in file)
   except (pyarrow.ArrowException, OSError) as error:
     raise ValueError(f"{path}: no {kind(path)[1:]} file that can be read ({error!s:.200}): fetch it again.") from None

@@ -97,15 +97,15 @@ def wandb(run: Run) -> Tracker:
   The x axis is the metric `step` instead of W&B's own step count, because a resumed run writes some steps again: W&B
   ignores rows whose count is not larger than its last one.
   """
-  given = os.environ.get("WANDB_MODE")
-  if not given:
+  mode = os.environ.get("WANDB_MODE")
+  if not mode:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B would send crash reports over the network
   import wandb
 
-  named = {} if os.environ.get("WANDB_PROJECT") else {"project": run.project}
-  made = wandb.init(
-    **named,
-    mode=None if given else "offline",
+  options = {} if os.environ.get("WANDB_PROJECT") else {"project": run.project}
+  wandb_run = wandb.init(
+    **options,
+    mode=None if mode else "offline",
     dir=str(run.workdir),
     name=run.name,
     id=run.id,
@@ -113,13 +113,13 @@ def wandb(run: Run) -> Tracker:
     config=dict(run.settings),
     settings=wandb.Settings(console="off", silent=True),
   )
-  made.define_metric("step")
-  made.define_metric("*", step_metric="step")
+  wandb_run.define_metric("step")
+  wandb_run.define_metric("*", step_metric="step")
 
   def write(step, seconds, values):
-    made.log({"step": step, **{plain(name): value for name, value in values.items()}})
+    wandb_run.log({"step": step, **{plain(name): value for name, value in values.items()}})
 
-  return Tracker(write, made.finish)
+  return Tracker(write, wandb_run.finish)
 
 
 def trackio(run: Run) -> Tracker:
@@ -129,7 +129,7 @@ def trackio(run: Run) -> Tracker:
   """
   import trackio
 
-  made = trackio.init(
+  trackio_run = trackio.init(
     project=run.project,
     name=f"{run.name}-{run.id}",
     config=dict(run.settings),
@@ -139,9 +139,9 @@ def trackio(run: Run) -> Tracker:
   )
 
   def write(step, seconds, values):
-    made.log({plain(name): value for name, value in values.items()}, step=step)
+    trackio_run.log({plain(name): value for name, value in values.items()}, step=step)
 
-  return Tracker(write, made.finish)
+  return Tracker(write, trackio_run.finish)
 
 
 def mlflow(run: Run) -> Tracker:
@@ -151,28 +151,28 @@ def mlflow(run: Run) -> Tracker:
     logging.getLogger(name).setLevel(logging.WARNING)
   import mlflow
 
-  given = os.environ.get("MLFLOW_TRACKING_URI")
-  client = mlflow.MlflowClient(tracking_uri=given or f"sqlite:///{run.workdir / 'mlflow.db'}")
+  address = os.environ.get("MLFLOW_TRACKING_URI")
+  client = mlflow.MlflowClient(tracking_uri=address or f"sqlite:///{run.workdir / 'mlflow.db'}")
   experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.project
   found = client.get_experiment_by_name(experiment)
-  local = None if given else (run.workdir / "mlartifacts").as_uri()
+  local = None if address else (run.workdir / "mlartifacts").as_uri()
   at = found.experiment_id if found else client.create_experiment(experiment, artifact_location=local)
   if earlier := client.search_runs([at], f"tags.`{TAG}` = '{run.id}'"):
-    made = earlier[0].info.run_id
-    client.update_run(made, status="RUNNING")
+    run_id = earlier[0].info.run_id
+    client.update_run(run_id, status="RUNNING")
   else:
-    made = client.create_run(at, run_name=run.name, tags={TAG: run.id}).info.run_id
+    run_id = client.create_run(at, run_name=run.name, tags={TAG: run.id}).info.run_id
     # MLflow's parameters cannot change, so they are written at the first start only.
     params = [mlflow.entities.Param(plain(name), str(value)[:LONGEST]) for name, value in jsonl.flat(run.settings)]
     for start in range(0, len(params), PARAMETERS):
-      client.log_batch(made, params=params[start : start + PARAMETERS])
+      client.log_batch(run_id, params=params[start : start + PARAMETERS])
 
   def write(step, seconds, values):
     when = int(1000 * seconds)
     metrics = [mlflow.entities.Metric(plain(name), value, when, step) for name, value in values.items()]
-    client.log_batch(made, metrics=metrics)
+    client.log_batch(run_id, metrics=metrics)
 
-  return Tracker(write, lambda: client.set_terminated(made))
+  return Tracker(write, lambda: client.set_terminated(run_id))
 
 
 KINDS: Mapping[str, Callable[[Run], Tracker]] = {

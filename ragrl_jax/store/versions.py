@@ -38,8 +38,8 @@ def record(workdir: pathlib.Path, restored: int | None) -> None:
 
 def devices() -> str:
   """The devices of all hosts, such as "8 x TPU v6e"."""
-  found = jax.devices()
-  return f"{len(found)} x {found[0].device_kind}"
+  all_devices = jax.devices()
+  return f"{len(all_devices)} x {all_devices[0].device_kind}"
 
 
 def read(workdir: pathlib.Path) -> list[dict[str, Any]]:

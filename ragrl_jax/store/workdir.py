@@ -60,10 +60,10 @@ class Run:
     self._config, self._still_held, self._say, self._changes = config, still_held, say, {}
     self._accept_changes, self._was, self.contents = accept_changes, {}, {}
     self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
-    found = (-1, False, False)
+    state = (-1, False, False)
     if hosts.is_first():  # host 0 decides for all: a later host could already see what this one writes
-      found = self._found(resume, accept_changes)
-    latest, finished, reached = (int(x) for x in multihost_utils.broadcast_one_to_all(np.asarray(found, np.int32)))
+      state = self._found(resume, accept_changes)
+    latest, finished, reached = (int(x) for x in multihost_utils.broadcast_one_to_all(np.asarray(state, np.int32)))
     self._latest, self.finished = latest, bool(finished)
     if self.finished:
       all_steps, goal = f"it has its {latest} steps", f"it reached its goal at step {latest}"
@@ -88,8 +88,8 @@ class Run:
       self._changes = changes.differences(workdir, self._config)
     self._was = changes.contents_of(workdir)
     if not accept_changes:  # a place that moved is compared by its contents, in `compare`
-      moved = {name for name, pair in self._changes.items() if name in self._was and all(pair)}
-      self._refuse({name: pair for name, pair in self._changes.items() if name not in moved})
+      changed = {name for name, pair in self._changes.items() if name in self._was and all(pair)}
+      self._refuse({name: pair for name, pair in self._changes.items() if name not in changed})
     end = _end(workdir)
     ended, reached = end.get("step") == latest, end.get("reached", False)
     return latest, ended and (reached or latest >= self._config.steps), ended and reached

@@ -78,11 +78,11 @@ def number_or(text: Any) -> Any:
     except ValueError:
       pass
   try:
-    found = yaml.safe_load(text) if text and "$" not in text else text
+    value = yaml.safe_load(text) if text and "$" not in text else text
   except yaml.YAMLError:
     return text
-  kept = isinstance(found, bool | list | dict) or (found is None and text in ("null", "None", "~"))
-  return [*map(number_or, found)] if isinstance(found, list) else found if kept else text
+  is_value = isinstance(value, bool | list | dict) or (value is None and text in ("null", "None", "~"))
+  return [*map(number_or, value)] if isinstance(value, list) else value if is_value else text
 
 
 def flat(tree: Any, name: str = "") -> dict[str, Any]:
@@ -101,10 +101,10 @@ def interpolated(fields: dict[str, Any]) -> dict[str, Any]:
   """Values such as ${data.max_prompt_length} or ${oc.select:NAME,DEFAULT}, replaced by what they name."""
 
   def of(value: Any, depth: int = 0) -> Any:
-    named = isinstance(value, str) and re.fullmatch(r"\$\{(?:oc\.select:\s*)?([\w.]+)(?:,\s*(.*?))?\s*\}", value)
-    if not named or depth > 20 or (named[1] not in fields and named[2] is None):
+    match = isinstance(value, str) and re.fullmatch(r"\$\{(?:oc\.select:\s*)?([\w.]+)(?:,\s*(.*?))?\s*\}", value)
+    if not match or depth > 20 or (match[1] not in fields and match[2] is None):
       return value
-    return of(fields[named[1]] if named[1] in fields else number_or(named[2]), depth + 1)
+    return of(fields[match[1]] if match[1] in fields else number_or(match[2]), depth + 1)
 
   return {name: of(value) for name, value in fields.items()}
 
@@ -153,11 +153,11 @@ class _Shell:
           self._run(words)
           words = []
       elif kind == "value" or (kind == "double" and re.fullmatch(VALUE, part)):
-        made = self._expanded(part)
-        if isinstance(made, str):  # without quotes the shell splits it
-          made = [made] if kind == "double" or made == part else made.split()
-        if made:
-          *whole, word = [(word or "") + made[0], *made[1:]]
+        expanded = self._expanded(part)
+        if isinstance(expanded, str):  # without quotes the shell splits it
+          expanded = [expanded] if kind == "double" or expanded == part else expanded.split()
+        if expanded:
+          *whole, word = [(word or "") + expanded[0], *expanded[1:]]
           words += whole
       else:
         if kind == "double":
@@ -184,36 +184,36 @@ class _Shell:
     self.names[name] = self.names.get(name, type(value)()) + value if adds else value
 
   def _text(self, piece: str) -> str:
-    found = self._expanded(piece)
-    return " ".join(found) if isinstance(found, list) else found
+    value = self._expanded(piece)
+    return " ".join(value) if isinstance(value, list) else value
 
   def _expanded(self, piece: str) -> Any:
     """The value of $NAME, ${NAME:-OTHER}, ${NAME[@]} or $((FORMULA)). Others keep their text."""
     if piece.startswith("$(("):
       try:
-        plain = re.sub(VALUE, lambda found: self._text(found[0]), piece[3:-2]).replace("/", "//")
+        plain = re.sub(VALUE, lambda value: self._text(value[0]), piece[3:-2]).replace("/", "//")
         return str(formula.evaluate(plain, lambda name: number_or(self.names[name]), {}))
       except (ValueError, KeyError, TypeError, ZeroDivisionError):
         return piece
-    named = re.fullmatch(r"\$\{?(\w+|[@*#?!])(?:\[[@*]\])?(?::?[-=](.*?))?\}?", piece, re.DOTALL)
-    if not named:
+    match = re.fullmatch(r"\$\{?(\w+|[@*#?!])(?:\[[@*]\])?(?::?[-=](.*?))?\}?", piece, re.DOTALL)
+    if not match:
       return piece
-    if named[1] in "@*#?!" or named[1].isdigit():
+    if match[1] in "@*#?!" or match[1].isdigit():
       return ""  # the script's own arguments
-    if self.branched.get(named[1]):
-      self.unsure[named[1]] = None
-    found = self.names.get(named[1], os.environ.get(named[1]))
-    if named[2] is not None and not found:
-      return re.sub(VALUE, lambda inner: self._text(inner[0]), named[2].strip("\"'"))
-    return piece if found is None else found
+    if self.branched.get(match[1]):
+      self.unsure[match[1]] = None
+    value = self.names.get(match[1], os.environ.get(match[1]))
+    if match[2] is not None and not value:
+      return re.sub(VALUE, lambda inner: self._text(inner[0]), match[2].strip("\"'"))
+    return piece if value is None else value
 
 
 def of_words(words: list[str]) -> Script:
   """The fields of one command: hydra's NAME=VALUE after `-m MODULE`, or --NAME VALUE after a file or `trl grpo`."""
-  found, flag, started = Script(), "", False
+  script, flag, started = Script(), "", False
   for before, word in zip(("", *words), words):
     if not started and (before == "-m" or word.endswith(".py") or before == "trl"):
-      found.fields["module"], flag, started = word, "", True
+      script.fields["module"], flag, started = word, "", True
     elif word == "--":
       flag = ""
     elif word.startswith("--"):
@@ -221,18 +221,18 @@ def of_words(words: list[str]) -> Script:
       flag = flag.replace("-", "_") if started or flag in COUNTS else f"launcher.{flag}"
       flag = "num_processes" if flag == "nproc_per_node" else flag
       negated = started and flag.startswith("no_") and not has
-      found.fields[flag.removeprefix("no_") if negated else flag] = number_or(value) if has else not negated
+      script.fields[flag.removeprefix("no_") if negated else flag] = number_or(value) if has else not negated
       flag = "" if negated else flag
       flag = "" if has else flag
     elif started and (field := FIELD.fullmatch(word)) and (field[3] is not None or field[1]):
       flag = ""
-      found.fields.pop(field[2], None)
+      script.fields.pop(field[2], None)
       if not field[1]:
-        found.fields[field[2]] = number_or(field[3])
+        script.fields[field[2]] = number_or(field[3])
     elif flag:
-      now, value = found.fields[flag], number_or(word)
-      found.fields[flag] = value if now is True else [*now, value] if isinstance(now, list) else [now, value]
-  return found if started else Script()
+      now, value = script.fields[flag], number_or(word)
+      script.fields[flag] = value if now is True else [*now, value] if isinstance(now, list) else [now, value]
+  return script if started else Script()
 
 
 # ---- Python ----------------------------------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ def of_python(text: str) -> Script:
     elif isinstance(node, ast.Call) and (called := ast.unparse(node.func).rpartition(".")[2]) in CALLS:
       if called == "LoraConfig":
         result.fields["use_peft"] = called
-      given = [*zip(("name", "config"), node.args)] if called == "load_dataset" else []
-      for name, value in [*given, *((keyword.arg, keyword.value) for keyword in node.keywords)]:
+      fields_of = [*zip(("name", "config"), node.args)] if called == "load_dataset" else []
+      for name, value in [*fields_of, *((keyword.arg, keyword.value) for keyword in node.keywords)]:
         if name is None:
           result.unread.append((f"**{ast.unparse(value)}", "a mapping of keywords is not read: write them out"))
           continue

@@ -78,18 +78,18 @@ class Translation:
 @functools.cache
 def table(name: str) -> dict[str, Any]:
   """A table; one that `extends` another has its entries, too, except those that it sets itself."""
-  own = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-  base = table(own["extends"]) if "extends" in own else {}
-  own["short"] = own.get("short", {}) | base.get("short", {})
+  entries_own = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+  base = table(entries_own["extends"]) if "extends" in entries_own else {}
+  entries_own["short"] = entries_own.get("short", {}) | base.get("short", {})
   for part in PARTS:
     entries = {
-      _long(one, own) if part in OF_THEIRS else one: value
-      for key, value in own.get(part, {}).items()
+      _long(one, entries_own) if part in OF_THEIRS else one: value
+      for key, value in entries_own.get(part, {}).items()
       for one in _spread(key)
     }
-    joined = entries | {key: value for key, value in base.get(part, {}).items() if key not in entries}
-    own[part] = {key: value for key, value in joined.items() if value != ""}
-  return own
+    entries_joined = entries | {key: value for key, value in base.get(part, {}).items() if key not in entries}
+    entries_own[part] = {key: value for key, value in entries_joined.items() if value != ""}
+  return entries_own
 
 
 def _spread(key: str) -> list[str]:
@@ -118,9 +118,9 @@ def chosen(given: Mapping[str, Any]) -> str:
     return sum(field in read or _aside(field, one) is not None for field in given), "extends" not in one
 
   best = max(TABLES, key=score)
-  if 2 * (found := score(best)[0]) < len(given):
+  if 2 * (score_found := score(best)[0]) < len(given):
     raise ValueError(
-      f"only {found} of the script's {len(given)} fields are known ({', '.join(TABLES)}): scripts of other "
+      f"only {score_found} of the script's {len(given)} fields are known ({', '.join(TABLES)}): scripts of other "
       "libraries are not read. --of reads it all the same."
     )
   return best
@@ -133,14 +133,14 @@ def translate(script: Script, name: str, *, files: int = 1) -> Translation:
 
 def _names(one: Mapping[str, Any]) -> set[str]:
   """Every field that a table's formulas name."""
-  found = {*one["defaults"], *one["refuse"]}
+  names = {*one["defaults"], *one["refuse"]}
   for text in (*one["let"].values(), *one["settings"].values(), *(when for when, _ in one["refuse"].values())):
     for node in ast.walk(ast.parse(str(text).strip(), mode="eval")):
       if isinstance(node, ast.Name | ast.Attribute):
-        found.add(_long(ast.unparse(node), one))
+        names.add(_long(ast.unparse(node), one))
       elif isinstance(node, ast.Call) and ast.unparse(node.func) == "given":
-        found |= {_long(str(one_of.value), one) for one_of in node.args if isinstance(one_of, ast.Constant)}
-  return found - set(one["let"])
+        names |= {_long(str(one_of.value), one) for one_of in node.args if isinstance(one_of, ast.Constant)}
+  return names - set(one["let"])
 
 
 def _aside(field: str, one: Mapping[str, Any]) -> str | None:
@@ -154,8 +154,8 @@ class _Work:
     self.table, self.script, self.files = one, script, files
     self.known = _names(one)
     self.read: set[str] = set()  # fields that the formula in hand has read
-    given = lambda *names: any(_long(name, one) in script.fields for name in names)
-    self.calls: dict[str, Callable[..., Any]] = dict(formula.CALLS, given=given, join=_join, layers=_layers)
+    has = lambda *names: any(_long(name, one) in script.fields for name in names)
+    self.calls: dict[str, Callable[..., Any]] = dict(formula.CALLS, given=has, join=_join, layers=_layers)
     self.refused: dict[str, str] = {}
     self.used: dict[str, dict[str, Any]] = {}  # field → our settings that depend on it
 
@@ -187,31 +187,31 @@ class _Work:
       except (KeyError, TypeError):
         continue  # it depends on what the script computes, which is refused
     given, defaults, notes = {}, {}, {}
-    for ours, text in {**self.table["settings"], **self.table["sizes"]}.items():
+    for setting, text in {**self.table["settings"], **self.table["sizes"]}.items():
       self.read = set()
       try:
         value = self.value(text)
         if isinstance(value, str) and "$" in value:
           raise TypeError("text of the shell")
       except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        self._no_value(ours, str(text), error)
+        self._no_value(setting, str(text), error)
         continue
       if value is None:
         continue
-      mine = set() if ours in self.table["sizes"] else self.read & self.script.fields.keys()
-      for field in mine:
-        self.used.setdefault(field, {})[ours] = value
-      if mine or value != _default(ours):
-        (given if mine else defaults)[ours] = value
-        if note := self.table["notes"].get(f"{ours}={value}", self.table["notes"].get(ours)):
-          notes[ours] = note
+      fields_read = set() if setting in self.table["sizes"] else self.read & self.script.fields.keys()
+      for field in fields_read:
+        self.used.setdefault(field, {})[setting] = value
+      if fields_read or value != _default(setting):
+        (given if fields_read else defaults)[setting] = value
+        if note := self.table["notes"].get(f"{setting}={value}", self.table["notes"].get(setting)):
+          notes[setting] = note
     lines = [self._line(field, value) for field, value in self.script.fields.items()]
-    left = [Line(field, self.of(field), "refused", why=why, left_out=True)
+    lines_refused = [Line(field, self.of(field), "refused", why=why, left_out=True)
             for field, why in self.refused.items() if field not in self.script.fields]  # fmt: skip
     unread = [Line(field, "", "refused", why=why) for field, why in self.script.unread]
-    return Translation(self.table["name"], (*lines, *left, *unread), given, defaults, notes)
+    return Translation(self.table["name"], (*lines, *lines_refused, *unread), given, defaults, notes)
 
-  def _no_value(self, ours: str, text: str, error: Exception) -> None:
+  def _no_value(self, setting: str, text: str, error: Exception) -> None:
     """Refuses the fields of a formula without a value."""
     if self.read & self.refused.keys():
       return
@@ -221,9 +221,9 @@ class _Work:
     if isinstance(error, KeyError):  # a word that has no entry
       fields = [one for one in fields if self.of(one) == error.args[0]]
       words = ", ".join(re.findall(r"'([^']*)':", text))
-      why = self.table["instead"].get(error.args[0]) or f"config.{ours} has nothing like it; known are {words}"
+      why = self.table["instead"].get(error.args[0]) or f"config.{setting} has nothing like it; known are {words}"
     else:
-      why = f"config.{ours} cannot be computed from it ({error})"
+      why = f"config.{setting} cannot be computed from it ({error})"
     for field in fields:
       self.refused.setdefault(field, why)
 
@@ -246,10 +246,10 @@ class _Work:
     return Line(field, value, "unknown", why=f"the nearest known field is {near[0]}" if near else "")
 
 
-def _default(ours: str) -> Any:
-  if ours.startswith("switches."):
+def _default(setting: str) -> Any:
+  if setting.startswith("switches."):
     return None
-  return fields_lib.at(settings.Settings(), ours)
+  return fields_lib.at(settings.Settings(), setting)
 
 
 def _join(names: Any) -> str | None:
@@ -264,29 +264,29 @@ def _layers(names: Any) -> str | None:
   return " ".join(str(name).removesuffix("_proj") for name in ([names] if isinstance(names, str) else names))
 
 
-def config_text(made: Translation, source: str) -> str:
+def config_text(translation: Translation, source: str) -> str:
   """A config file with the settings of a translation: `--config FILE.py`, with the variant smoke."""
-  recipe = made.given.get("recipe") or made.defaults.get("recipe") or settings.Settings().recipe
-  lost = [*made.of("refused"), *made.of("unknown")]
-  said = [f"{source} in the settings of this package, read as {made.name}.", ""]
-  said += ["Not taken over:"] * bool(lost)
-  for one in lost:
+  recipe = translation.given.get("recipe") or translation.defaults.get("recipe") or settings.Settings().recipe
+  left_out = [*translation.of("refused"), *translation.of("unknown")]
+  lines = [f"{source} in the settings of this package, read as {translation.name}.", ""]
+  lines += ["Not taken over:"] * bool(left_out)
+  for one in left_out:
     text = f"{one.field}={one.value}: {one.why}"
-    said += textwrap.wrap(text, 120, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-  said += [""] * bool(lost)
-  said += ["Run:    ragrl train --config THIS_FILE.py --workdir OUT", "Variants: smoke (tiny sizes, same rules)."]
+    lines += textwrap.wrap(text, 120, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+  lines += [""] * bool(left_out)
+  lines += ["Run:    ragrl train --config THIS_FILE.py --workdir OUT", "Variants: smoke (tiny sizes, same rules)."]
   body = [f'  config, chosen = recipes.configure("{recipe}", variant)']
   sections = [field.name for field in dataclasses.fields(settings.Settings)]
-  theirs = "Their defaults, where they differ from ours, and sizes for accelerators."
-  for values, title in ((made.given, "From the script."), (made.defaults, theirs)):
+  heading = "Their defaults, where they differ from ours, and sizes for accelerators."
+  for values, title in ((translation.given, "From the script."), (translation.defaults, heading)):
     body += ["", f"  # {title}"]
     for name, value in sorted(values.items(), key=lambda one: sections.index(one[0].partition(".")[0])):
-      if note := made.notes.get(name):
+      if note := translation.notes.get(name):
         text = note[0].upper() + note[1:] + "."
         body += textwrap.wrap(text, 120, initial_indent="  # ", subsequent_indent="  # ")
-      shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-      body += [f"  config.{name} = {shown}"] * (name != "recipe")
-  docstring = "\n".join(said).replace("\\", "/").replace('"""', "'''")
+      value_text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+      body += [f"  config.{name} = {value_text}"] * (name != "recipe")
+  docstring = "\n".join(lines).replace("\\", "/").replace('"""', "'''")
   head = "from ragrl_jax import config as config_lib\nfrom ragrl_jax import recipes\n\n\n"
   last = '  return config_lib.shrink(config) if "smoke" in chosen else config\n'
   return "\n".join([f'r"""{docstring}\n"""\n\n{head}def get_config(variant: str = ""):', *body, last])

@@ -38,8 +38,8 @@ def evaluation(paper: Paper, column: Column, run: Run) -> str:
     return " && ".join(commands)
   if run.evaluate == RATERS:
     path = f"{folder}/model" if run.train else model.get("hub")
-    served = dict(kind="llm", model=model.get("served"), endpoint="ENDPOINT")
-    judge = served if "served" in model else dict(kind="reward_model", path=path)
+    judge_flags = dict(kind="llm", model=model.get("served"), endpoint="ENDPOINT")
+    judge = judge_flags if "served" in model else dict(kind="reward_model", path=path)
     flags = [f"--config.judge.{name}={value}" for name, value in judge.items()]
     return _ragrl("make-judge-data", "--config=veritas", *flags, f"--compare={questions}", to)
   if "served" in model and not run.train:

@@ -67,8 +67,8 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
     ValueError: an evaluation fills no row of this paper, or evaluations of one cell have different questions.
   """
   evaluations = records.linked(evaluations)
-  used = {id(one.facts.get("reads")) for one in evaluations}
-  filled = []
+  used_ids = {id(one.facts.get("reads")) for one in evaluations}
+  result = []
   for table in paper.tables:
     of_row = assigned(table, evaluations, any_model)
     cells = {
@@ -76,13 +76,13 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
       for row in table.rows
     }
     _test(table, cells)
-    filled.append(Filled(table, [*cells.values()]))
-    every = [one for evaluations in of_row.values() for one in evaluations]
-    used |= {id(one.facts) for column in table.columns for one in of_column(column, every)}
+    result.append(Filled(table, [*cells.values()]))
+    all_evaluations = [one for evaluations in of_row.values() for one in evaluations]
+    used_ids |= {id(one.facts) for column in table.columns for one in of_column(column, all_evaluations)}
   for one in evaluations:
-    if id(one.facts) not in used:
+    if id(one.facts) not in used_ids:
       raise ValueError(f"--runs={one.folder}: {foreign(paper, one, any_model)}")
-  return filled
+  return result
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ def _distinct(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
   distinct: dict[str, Evaluation] = {}
   for one in evaluations:
     answers = sorted((row["source"] or "", records.question(row), row["prediction"] or "") for row in one.rows)
-    known = repr(({**one.facts, "evidence": None}, answers)) if one.facts.get("checkpoint") else one.folder
-    distinct.setdefault(known, one)
+    key = repr(({**one.facts, "evidence": None}, answers)) if one.facts.get("checkpoint") else one.folder
+    distinct.setdefault(key, one)
   return list(distinct.values())
 
 
@@ -131,8 +131,8 @@ def _shares(first: Scores, second: Scores, both: tuple[bool, bool]) -> Scores:
   """For each question with scores of both runs, whether the first and the second run are right as `both` says."""
   shares = {}
   for name in first.keys() & second.keys():
-    one, other = first[name], second[name]
-    shares[name] = {key: float((one[key] >= 0.5, other[key] >= 0.5) == both) for key in one.keys() & other.keys()}
+    a, b = first[name], second[name]
+    shares[name] = {key: float((a[key] >= 0.5, b[key] >= 0.5) == both) for key in a.keys() & b.keys()}
   return shares
 
 
@@ -150,9 +150,9 @@ def _test(table: Table, cells: Mapping[str, Sequence[Cell]]) -> None:
       if column.average:
         cell.p, cell.paired = stats.wilcoxon(_of_sets(cell.scores), _of_sets(base.scores))[1], len(column.sets)
         continue
-      ((mine,), (other,)) = cell.scores.values(), base.scores.values()
-      if shared := sorted(mine.keys() & other.keys()):
-        cell.p = stats.paired_permutation([mine[key] for key in shared], [other[key] for key in shared])[1]
+      ((own_scores,), (other,)) = cell.scores.values(), base.scores.values()
+      if shared := sorted(own_scores.keys() & other.keys()):
+        cell.p = stats.paired_permutation([own_scores[key] for key in shared], [other[key] for key in shared])[1]
         cell.paired = len(shared)
   tested = [cell for line in cells.values() for cell in line if cell.p is not None]
   for cell, adjusted in zip(tested, stats.holm([cell.p for cell in tested])):
@@ -204,17 +204,17 @@ def _empty(
 ) -> dict[str, str]:
   """Why a cell has no value of ours, or the command that fills it."""
   half = bool(first and column.both and not second)  # the row's own run is there, the second one is not
-  run, here, measure = row.versus if half else row.run, () if half else first, MEASURES[column.measure]
+  run, own_evaluations, measure = row.versus if half else row.run, () if half else first, MEASURES[column.measure]
   if column.average or run is None:
     return {}
   if measure.judged and run.system:
     command = f"ragrl judge --config={paper.judge} --config.judge.model=NAME --results FOLDER"
     return dict(why_not=f"it needs a judge: `{command}`")
-  if not here or run.system and measure.steps:
+  if not own_evaluations or run.system and measure.steps:
     return dict(command=commands_of.evaluation(paper, column, run))
-  if len(here) > 1 and measure.whole:
-    return dict(why_not=f"{len(here)} runs, but this measure is for one run")
-  return dict(why_not=f"{', '.join(one.folder for one in here)}: no value of this measure")
+  if len(own_evaluations) > 1 and measure.whole:
+    return dict(why_not=f"{len(own_evaluations)} runs, but this measure is for one run")
+  return dict(why_not=f"{', '.join(one.folder for one in own_evaluations)}: no value of this measure")
 
 
 VERSUS = " / versus"
@@ -251,8 +251,8 @@ def of_column(column: Column, evaluations: Sequence[Evaluation]) -> list[Evaluat
 
 def unmet(run: Run, facts: Facts) -> list[str]:
   """The facts of an evaluation that do not fit a row, in words; without a look at the model."""
-  played = facts.get("switches.agent") if facts.get("recipe") == "released" else None
-  if (facts.get("system") or played or "") != run.system:
+  agent = facts.get("switches.agent") if facts.get("recipe") == "released" else None
+  if (facts.get("system") or agent or "") != run.system:
     return [f"it is not of the system {run.system}" if run.system else "it is of another system"]
   if run.system:
     return _others({"switches.documents": ("search", None)} | dict(run.where), facts)  # None: of transcripts
@@ -266,13 +266,13 @@ def unmet(run: Run, facts: Facts) -> list[str]:
   if run.train and not trained and not _others(preset, facts):
     place = f"beside its checkpoint {facts.get('checkpoint')}"
     return [f"it is of no run: no config.json is {place}; copy the run's config.json into the evaluation's folder"]
-  wanted = preset | dict(trained=bool(run.train), step=run.checkpoint)
+  required = preset | dict(trained=bool(run.train), step=run.checkpoint)
   if run.best and facts.get("chosen_by") == run.best:
-    del wanted["step"]
+    del required["step"]
   if run.train:
-    wanted |= {"trained.objective": "sft" if run.transcripts else "rl"}
-    wanted |= {f"trained.{name}": value for name, value in _preset(run.train).items()}
-  others = _others(wanted | dict(run.where), facts)
+    required |= {"trained.objective": "sft" if run.transcripts else "rl"}
+    required |= {f"trained.{name}": value for name, value in _preset(run.train).items()}
+  others = _others(required | dict(run.where), facts)
   if bool(reads) != bool(run.reads) or (run.reads and unmet(run.reads, reads)):
     others.append("it reads evidence of another evaluation, or none")
   return others
@@ -280,8 +280,8 @@ def unmet(run: Run, facts: Facts) -> list[str]:
 
 def _of_model(run: Run, facts: Facts) -> bool:
   """Whether the models of an evaluation that fits a row are the row's."""
-  own = run.model in ("", facts["model"])
-  return own and (run.reads is None or _of_model(run.reads, facts["reads"]))
+  fits_model = run.model in ("", facts["model"])
+  return fits_model and (run.reads is None or _of_model(run.reads, facts["reads"]))
 
 
 def _unmet_by(column: Column, one: Evaluation) -> list[str]:
@@ -293,34 +293,34 @@ def _unmet_by(column: Column, one: Evaluation) -> list[str]:
 def _preset(config: str) -> dict[str, str]:
   """Recipe and preset of a config with its variant."""
   name, _, variant = config.partition(":")
-  chosen = [preset for preset in recipes.presets(name) if preset in variant.split(",")]
-  return dict(recipe=name, preset=",".join(chosen) or "paper")
+  presets_named = [preset for preset in recipes.presets(name) if preset in variant.split(",")]
+  return dict(recipe=name, preset=",".join(presets_named) or "paper")
 
 
-def _others(wanted: Facts, facts: Facts) -> list[str]:
+def _others(required: Facts, facts: Facts) -> list[str]:
   """The facts with other values than the wanted ones, in words."""
 
-  def same(known: Any, value: Any) -> bool:
+  def same(actual: Any, value: Any) -> bool:
     if isinstance(value, str) and value.startswith("~"):
-      return value[1:] in str(known).lower()
-    return known in value if isinstance(value, tuple) else known == value
+      return value[1:] in str(actual).lower()
+    return actual in value if isinstance(value, tuple) else actual == value
 
-  return [f"{name}={facts.get(name)!r}, not {of!r}" for name, of in wanted.items() if not same(facts.get(name), of)]
+  return [f"{name}={facts.get(name)!r}, not {of!r}" for name, of in required.items() if not same(facts.get(name), of)]
 
 
 def foreign(paper: Paper, one: Evaluation, any_model: bool) -> str:
   """Why an evaluation fills no row."""
   facts = one.facts
-  system, played = facts.get("system"), f"recipe {facts['recipe']}, preset {facts.get('preset')}"
-  what = f"system {system}" if system else played
+  system, setting_text = facts.get("system"), f"recipe {facts['recipe']}, preset {facts.get('preset')}"
+  what = f"system {system}" if system else setting_text
   rows = [(row.name, row.run, table) for table in paper.tables for row in table.rows if row.run is not None]
   fitting = [row for row in rows if not unmet(row[1], facts)]
-  if own := [row for row in fitting if _of_model(row[1], facts)] or (fitting if any_model else []):
-    name, _, table = own[0]
+  if own_rows := [row for row in fitting if _of_model(row[1], facts)] or (fitting if any_model else []):
+    name, _, table = own_rows[0]
     reasons = [_unmet_by(column, one) for column in table.columns if column.sets[0] in one.sets]
     sets = ", ".join(one.sets)
-    asked = f"its questions are {sets}" if sets else f"{facts['data']} names no data set of the tables"
-    why = ", but with ".join([asked, *(", ".join(reason) for reason in reasons[:1] if reason)])
+    questions_text = f"its questions are {sets}" if sets else f"{facts['data']} names no data set of the tables"
+    why = ", but with ".join([questions_text, *(", ".join(reason) for reason in reasons[:1] if reason)])
     return f"{what} belongs into the row {name!r}, but fills none of its columns: {why}."
   lacking: dict[str, dict[str, None]] = {}  # reason → rows; several may lack the same
   for name, run, _ in fitting or [row for row in rows if row[1].evaluate.partition(":")[0] == facts["recipe"]] or rows:

@@ -35,8 +35,8 @@ def paper(name: str) -> Paper:
     other = _file(file["runs_of"])
     file |= {part: other[part] | file[part] for part in ("runs", "texts")}
   tables = []
-  for heading, own in file["tables"].items():
-    settings = file["every_table"] | _inherited(own, file.get("columns", {}))
+  for heading, table_settings in file["tables"].items():
+    settings = file["every_table"] | _inherited(table_settings, file.get("columns", {}))
     parts = (
       columns(settings, file["sets"], file["texts"]),
       rows(settings["rows"], file["runs"], file["texts"], settings.get("against", "")),
@@ -50,14 +50,14 @@ def columns(settings: Settings, heads: Mapping[str, str], texts: Settings) -> tu
   if "groups" in settings:
     return tuple(one for group in settings["groups"] for one in columns(group, heads, texts))
   sets, measures, head = settings.get("sets", [*heads]), settings["measures"], settings.get("head", "{head}")
-  headed = measures.items() if isinstance(measures, dict) else [(head, one) for one in measures]
+  pairs = measures.items() if isinstance(measures, dict) else [(head, one) for one in measures]
   own = _named(settings, "where", "flags", "data", "made", "both")
   result = []
-  for name, values, (head, measure) in itertools.product(sets, settings.get("each", [{}]), headed):
+  for name, values, (head, measure) in itertools.product(sets, settings.get("each", [{}]), pairs):
     of_set = {"set": name, "head": heads.get(name), "questions": SETS[name]["questions"], **values}
-    result.append(_made(Column, dict(head=head, measure=measure, sets=[name], **own), texts | of_set))
+    result.append(_make(Column, dict(head=head, measure=measure, sets=[name], **own), texts | of_set))
   if settings.get("average"):
-    result += [_made(Column, dict(head=settings["average"], measure=one, sets=sets, **own), texts) for one in measures]
+    result += [_make(Column, dict(head=settings["average"], measure=one, sets=sets, **own), texts) for one in measures]
   return tuple(result)
 
 
@@ -75,13 +75,13 @@ def rows(text: str, runs: Settings, texts: Settings, against: str = "") -> tuple
     name, filled, numbers = (part.strip() for part in line.split("|", 2))
     filled, _, base = filled.partition(" against ")
     kind, *words = filled.split()
-    own = dict(word.split("=") for word in words if "=" in word)
+    options = dict(word.split("=") for word in words if "=" in word)
     model = next((word for word in words if "=" not in word), "")
-    run, versus = (_run(one, model, runs, texts) if one else None for one in (kind, own.pop("versus", "")))
+    run, versus = (_run(one, model, runs, texts) if one else None for one in (kind, options.pop("versus", "")))
     printed = tuple(None if word in NOT_PRINTED else word for word in numbers.replace("|", " ").split())
     filling = dict(why_not=run) if isinstance(run, str) else dict(run=run, versus=versus)
     base = base or (against if against != name else "")
-    result.append(Row(name, printed, against=base, section=section, **filling, **own))
+    result.append(Row(name, printed, against=base, section=section, **filling, **options))
   return tuple(result)
 
 
@@ -89,19 +89,19 @@ def _run(name: str, model: str, runs: Settings, texts: Settings) -> Any:
   """The run of this name with a model; a reason as it is."""
   if isinstance(runs[name], str):
     return runs[name]
-  own = _inherited(runs[name], runs) | dict(model=model)
-  if "reads" in own:
-    own["reads"] = _run(own["reads"], model, runs, texts)
-  return _made(Run, own, texts | dict(model=model, hub=MODELS.get(model, {}).get("hub", "")))
+  settings = _inherited(runs[name], runs) | dict(model=model)
+  if "reads" in settings:
+    settings["reads"] = _run(settings["reads"], model, runs, texts)
+  return _make(Run, settings, texts | dict(model=model, hub=MODELS.get(model, {}).get("hub", "")))
 
 
-def _inherited(own: Settings, others: Settings) -> dict[str, Any]:
+def _inherited(settings: Settings, others: Settings) -> dict[str, Any]:
   """Settings with those of the one that they are like; their facts are joined."""
-  base = _inherited(others[own["like"]], others) if "like" in own else {}
-  return {**base, **own, "where": base.get("where", {}) | own.get("where", {})}
+  base = _inherited(others[settings["like"]], others) if "like" in settings else {}
+  return {**base, **settings, "where": base.get("where", {}) | settings.get("where", {})}
 
 
-def _made(kind: type, settings: Settings, texts: Settings) -> Any:
+def _make(kind: type, settings: Settings, texts: Settings) -> Any:
   """The `Run` or `Column` of these fields. A list becomes a tuple, and a dash None: a fact that is not there."""
 
   def filled(value: Any) -> Any:

@@ -28,9 +28,9 @@ TEST = (
 
 def rendered(template: str, paper: Paper, filled: Sequence[Filled]) -> str:
   """Every table with its notes. HTML is one page that loads nothing and runs no script, and has every text escaped."""
-  loader, whole = jinja2.PackageLoader("ragrl_jax.evaluation.tables", "."), template.endswith(".html.jinja")
+  loader, is_html = jinja2.PackageLoader("ragrl_jax.evaluation.tables", "."), template.endswith(".html.jinja")
   spaces = dict(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-  environment = jinja2.Environment(loader=loader, autoescape=whole, **spaces)
+  environment = jinja2.Environment(loader=loader, autoescape=is_html, **spaces)
   environment.filters |= dict(pipe=_pipe, code=_code, tex=_tex)
   blocks = [(one.table, *grid(one), notes_of(paper, one)) for one in filled]
   return environment.get_template(template).render(paper=paper, blocks=blocks, commands=COMMANDS)
@@ -62,13 +62,13 @@ FORMATS: Mapping[str, Callable[[Paper, Sequence[Filled]], str]] = {
 }
 
 
-def grid(one: Filled) -> tuple[list[str], list[list[str]]]:
+def grid(table_filled: Filled) -> tuple[list[str], list[list[str]]]:
   """(headings, lines) in the paper's layout. Each line of published numbers is followed by a line of ours."""
-  cells = [[(cell.published or EMPTY, _ours(one, cell)) for cell in line] for line in one.cells]
-  down = [f"{row.section}: {row.name}" if row.section else row.name for row in one.table.rows]
-  across = [f"{column.head} {MEASURES[column.measure].label}".strip() for column in one.table.columns]
-  if one.table.transposed:
-    cells, down, across = [*zip(*cells)], across, [row.name for row in one.table.rows]
+  cells = [[(cell.published or EMPTY, _ours(table_filled, cell)) for cell in line] for line in table_filled.cells]
+  down = [f"{row.section}: {row.name}" if row.section else row.name for row in table_filled.table.rows]
+  across = [f"{column.head} {MEASURES[column.measure].label}".strip() for column in table_filled.table.columns]
+  if table_filled.table.transposed:
+    cells, down, across = [*zip(*cells)], across, [row.name for row in table_filled.table.rows]
   whose = ("paper", "ours")
   lines = [[name, whose[i], *(cell[i] for cell in line)] for name, line in zip(down, cells) for i in range(2)]
   return ["", "", *across], lines
@@ -87,9 +87,9 @@ def _ours(one: Filled, cell: Cell) -> str:
   return f"{number(cell.value)}{spread}{bounds} n {cell.n}{test}"
 
 
-def notes_of(paper: Paper, one: Filled) -> dict[str, list[str]]:
+def notes_of(paper: Paper, table_filled: Filled) -> dict[str, list[str]]:
   """The notes below a table, {title: notes}, without titles that have none."""
-  table, each = one.table, one.each()
+  table, each = table_filled.table, table_filled.each()
   runs = {(row.name, run.folder): run for row, _, cell in each for run in cell.evaluations}
   of_columns = [(column.head, MEASURES[column.measure]) for column in table.columns]
   named = lambda head, measure: measure.label or head if len(table.columns) > 3 else f"{head} {measure.label}".strip()
@@ -107,7 +107,7 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[str]]:
     "Paired tests": sorted(f"{row.name} against {row.against} ({TEST})" for row, _, cell in each if cell.p is not None),
     "Make first": [*(run.made for run in needed), *(column.made for _, column in lacks)],
     "Train first": [commands_of.training(paper, run) for run in needed],
-    "Commands that fill a cell": list(one.commands),
+    "Commands that fill a cell": list(table_filled.commands),
   }
   printed = " ".join(note for title in COMMANDS for note in notes[title])
   notes["Folders in the commands"] = [f"{name}: {what}" for name, what in FOLDERS.items() if name in printed]
@@ -161,8 +161,8 @@ def _words(value: Any) -> str:
   if not isinstance(value, Mapping):
     return str(value)
   short = {"checksum": 12}  # enough to tell two corpora apart
-  known = {name: item for name, item in value.items() if item not in (None, "")}
-  return ", ".join(f"{name} {_words(item)[: short.get(name)]}".strip() for name, item in known.items())
+  items_known = {name: item for name, item in value.items() if item not in (None, "")}
+  return ", ".join(f"{name} {_words(item)[: short.get(name)]}".strip() for name, item in items_known.items())
 
 
 def _pipe(text: str) -> str:
