@@ -209,5 +209,5 @@ def load_bert(
   heads = ("cls.", f"{root}pooler.", *((f"{head}.",) if head else ()))
   ignore = lambda name: name.endswith("position_ids") or name.startswith(heads)
   mapping.refuse_surplus(files, table, abstract, ignore, "BERT")
-  whole = None if mesh is None else jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), abstract)
-  return nnx.merge(graphdef, mapping.load(files, table, abstract, whole)), config
+  replicated = None if mesh is None else jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), abstract)
+  return nnx.merge(graphdef, mapping.load(files, table, abstract, replicated)), config

@@ -54,11 +54,11 @@ def batches(
     buckets.setdefault(padded(len(row[0])), []).append(i)
   for length, members in sorted(buckets.items()):
     for start in range(0, len(members), batch):
-      some = members[start : start + batch]
+      members_of_batch = members[start : start + batch]
       stacked = np.zeros((len(rows[0]), batch, length), np.int32)
-      for at, i in enumerate(some):
+      for at, i in enumerate(members_of_batch):
         stacked[:, at, : len(rows[i][0])] = rows[i]
-      yield some, stacked
+      yield members_of_batch, stacked
 
 
 def usual_batch() -> int:
@@ -141,11 +141,11 @@ class Encoder:
       batch += -batch % rules.ways(self._mesh, rules.MESH_AXES["batch"])
     rows = [(ids, [1] * len(ids)) for ids in self._ids(texts, kind)]
     out = np.zeros((len(rows), self.dim), np.float32)
-    for some, arrays in batches(rows, batch, lambda size: min(padded_length(size), self._settings.max_tokens)):
+    for indices, arrays in batches(rows, batch, lambda size: min(padded_length(size), self._settings.max_tokens)):
       if self._mesh is not None:
         spread = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(rules.MESH_AXES["batch"]))
         arrays = jax.device_put(tuple(arrays), spread)
-      out[some] = np.asarray(self.encode(*arrays, kind))[: len(some)]
+      out[indices] = np.asarray(self.encode(*arrays, kind))[: len(indices)]
     return out
 
   def queries(self, texts: Sequence[str]) -> np.ndarray:
@@ -165,9 +165,9 @@ class Encoder:
     prefix = self._settings.query_prefix if kind == "query" else self._settings.passage_prefix
     tokenizer, most = self._tokenizers[kind], self._settings.max_tokens
     # Stripped, as in sentence-transformers.
-    whole = [well_formed(beginnings.for_rows((prefix + text).strip(), most, tokenizer)) for text in texts]
-    whole = [text.lower() for text in whole] if self._settings.lower_case else whole
-    return [encoding.ids for encoding in tokenizer.encode_batch(whole)]
+    prepared = [well_formed(beginnings.for_rows((prefix + text).strip(), most, tokenizer)) for text in texts]
+    prepared = [text.lower() for text in prepared] if self._settings.lower_case else prepared
+    return [encoding.ids for encoding in tokenizer.encode_batch(prepared)]
 
 
 def vectors_of(
@@ -211,9 +211,9 @@ def load_encoder(
   Raises:
     ValueError: an unknown architecture, weights that do not fit it, no tokenizer, or unknown settings.
   """
-  chosen = encoder_settings.settings_for(path, settings, query_prefix)
+  resolved = encoder_settings.settings_for(path, settings, query_prefix)
   towers = {
-    kind: _tower(folder, chosen, jnp.dtype(dtype), mesh)
+    kind: _tower(folder, resolved, jnp.dtype(dtype), mesh)
     for kind, folder in zip(TOWERS, (path, passage_path))
     if folder is not None
   }
@@ -221,14 +221,14 @@ def load_encoder(
   models, texts, marks, sizes, limits = zip(*towers.values())
   if len(set(sizes)) > 1:
     raise ValueError(f"{path} gives vectors of {sizes[0]}, {passage_path} of {sizes[1]}: they must agree.")
-  chosen = dataclasses.replace(chosen, max_tokens=min(chosen.max_tokens, *limits))
+  resolved = dataclasses.replace(resolved, max_tokens=min(resolved.max_tokens, *limits))
   for text in texts:
     text.no_padding()
-    text.enable_truncation(chosen.max_tokens)
+    text.enable_truncation(resolved.max_tokens)
   return Encoder(
     dict(zip(TOWERS, models)),
     dict(zip(TOWERS, texts)),
-    chosen,
+    resolved,
     dim=sizes[0],
     batch=batch or usual_batch(),
     mesh=mesh,
@@ -263,10 +263,10 @@ def tokenizer_of(folder: pathlib.Path):
 
   if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model")):
     raise ValueError(f"{folder} has no tokenizer (tokenizer.json or vocab.txt): copy the model's own there.")
-  found = declared.loaded(folder, lambda: transformers.AutoTokenizer.from_pretrained(folder, use_fast=True))
-  made = found.backend_tokenizer
-  if found.init_kwargs.get("do_lower_case") and made.encode("A").ids != made.encode("a").ids:
+  whole = declared.loaded(folder, lambda: transformers.AutoTokenizer.from_pretrained(folder, use_fast=True))
+  backend = whole.backend_tokenizer
+  if whole.init_kwargs.get("do_lower_case") and backend.encode("A").ids != backend.encode("a").ids:
     # A flag that transformers only reads for tokenizers of its class BertTokenizer.
-    parts = [] if made.normalizer is None else [made.normalizer]
-    made.normalizer = tokenizers.normalizers.Sequence([*parts, tokenizers.normalizers.Lowercase()])
-  return made
+    parts = [] if backend.normalizer is None else [backend.normalizer]
+    backend.normalizer = tokenizers.normalizers.Sequence([*parts, tokenizers.normalizers.Lowercase()])
+  return backend

@@ -96,30 +96,30 @@ def settings_for(
   given = _given(chosen) | ({} if query_prefix is None else dict(query_prefix=query_prefix))
   folder = pathlib.Path(path)
   declared = _declared(folder)
-  family, named, note = _family(folder, declared)
+  family, source, note = _family(folder, declared)
   usual = dataclasses.asdict(PRESETS[family]) if family else {}
   fallback = dict(title_separator=" ") if (folder / MODULES).is_file() else {}
-  found: dict[str, Sourced] = {}
+  sources: dict[str, Sourced] = {}
   for name in FIELDS:
     told, where = declared.get(name, (None, ""))
     if name in given:
-      found[name] = given[name], "given" if told in (None, given[name]) else f"given; {where} has {told!r}"
+      sources[name] = given[name], "given" if told in (None, given[name]) else f"given; {where} has {told!r}"
     elif name in declared:
-      found[name] = told, where if usual.get(name, told) == told else f"{where}; {family} has {usual[name]!r}"
+      sources[name] = told, where if usual.get(name, told) == told else f"{where}; {family} has {usual[name]!r}"
     elif name in usual:
-      found[name] = usual[name], f"{family}, by {named}"
+      sources[name] = usual[name], f"{family}, by {source}"
     elif name in fallback:
-      found[name] = fallback[name], "default"
-  if missing := {"pooling", "normalize"} - found.keys():
+      sources[name] = fallback[name], "default"
+  if missing := {"pooling", "normalize"} - sources.keys():
     raise ValueError(
       f"{folder}: this encoder's {', '.join(sorted(missing))}: unknown, since there is no {MODULES}, and neither its "
       f"files nor its name say that it is one of {', '.join(PRESETS)}. Give its settings, for example "
       '--encoder_options \'{"settings": "e5"}\' or \'{"settings": {"pooling": "mean", "normalize": true}}\'.'
     )
-  if len(given) < len(FIELDS) or any(";" in where for _, where in found.values()):
-    values = ", ".join(f"{name}={value!r} ({where})" for name, (value, where) in found.items())
+  if len(given) < len(FIELDS) or any(";" in where for _, where in sources.values()):
+    values = ", ".join(f"{name}={value!r} ({where})" for name, (value, where) in sources.items())
     logging.warning("encoder %s: %s%s", folder, values, note)
-  return EncoderSettings(**{name: value for name, (value, _) in found.items()})
+  return EncoderSettings(**{name: value for name, (value, _) in sources.items()})
 
 
 def _given(chosen: str | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -177,24 +177,24 @@ def _family(folder: pathlib.Path, declared: Mapping[str, Sourced]) -> tuple[str,
 
 def _declared(folder: pathlib.Path) -> dict[str, Sourced]:
   """Field → (value, file) for what the folder's files declare."""
-  told, length = _read(folder / TRANSFORMER), _read(folder / TRANSFORMER).get("max_seq_length")
-  found: dict[str, Sourced] = _prompts(folder / PROMPTS)
-  if told:
-    found["lower_case"] = bool(told.get("do_lower_case", False)), TRANSFORMER
+  transformer, length = _read(folder / TRANSFORMER), _read(folder / TRANSFORMER).get("max_seq_length")
+  sources: dict[str, Sourced] = _prompts(folder / PROMPTS)
+  if transformer:
+    sources["lower_case"] = bool(transformer.get("do_lower_case", False)), TRANSFORMER
   where = TRANSFORMER
   if length is None:
     length, where = longest(folder), TOKENIZER
   if length is not None:
     if not isinstance(length, int | float) or length < 1:
       raise ValueError(f"{folder / where}: the longest text is {length!r}: it must be a number of tokens.")
-    found["max_tokens"] = min(int(length), MOST_TOKENS), where
+    sources["max_tokens"] = min(int(length), MOST_TOKENS), where
   if (folder / MODULES).is_file():
     modules = _modules(folder / MODULES)
-    found["pooling"] = _pooling(folder / modules["Pooling"] / "config.json"), MODULES
-    cosine = found.pop("similarity", ("", ""))[0] == "cosine"
-    found["normalize"] = "Normalize" in modules or cosine, MODULES if not cosine else PROMPTS
-  found.pop("similarity", None)
-  return found
+    sources["pooling"] = _pooling(folder / modules["Pooling"] / "config.json"), MODULES
+    cosine = sources.pop("similarity", ("", ""))[0] == "cosine"
+    sources["normalize"] = "Normalize" in modules or cosine, MODULES if not cosine else PROMPTS
+  sources.pop("similarity", None)
+  return sources
 
 
 def longest(folder: pathlib.Path) -> int | None:
@@ -205,7 +205,7 @@ def longest(folder: pathlib.Path) -> int | None:
 
 def _modules(path: pathlib.Path) -> dict[str, str]:
   """The kind of each module → its folder."""
-  found = {}
+  folders = {}
   for module in hf.read_json(path, list):
     if (
       not isinstance(module, dict) or not isinstance(module.get("type"), str) or not isinstance(module.get("path"), str)
@@ -214,10 +214,10 @@ def _modules(path: pathlib.Path) -> dict[str, str]:
     package, _, kind = module["type"].rpartition(".")
     if not package.startswith("sentence_transformers") or kind not in ("Transformer", "Pooling", "Normalize"):
       raise ValueError(f"{path}: the module {module['type']} is not supported.")
-    found[kind] = module["path"]
-  if "Pooling" not in found or found.get("Transformer") != "":
-    raise ValueError(f"{path}: it must have a Pooling module, and a Transformer module whose path is '' ({found}).")
-  return found
+    folders[kind] = module["path"]
+  if "Pooling" not in folders or folders.get("Transformer") != "":
+    raise ValueError(f"{path}: it must have a Pooling module, and a Transformer module whose path is '' ({folders}).")
+  return folders
 
 
 def _pooling(path: pathlib.Path) -> str:
@@ -232,21 +232,21 @@ def _pooling(path: pathlib.Path) -> str:
 
 def _prompts(path: pathlib.Path) -> dict[str, Sourced]:
   """query_prefix, passage_prefix and "similarity" of config_sentence_transformers.json, as far as it has them."""
-  told = _read(path)
-  hf.refuse(told, str(path), model_type=("SentenceTransformer",), similarity_fn_name=("cosine", "dot", "dot_product"))
+  values = _read(path)
+  hf.refuse(values, str(path), model_type=("SentenceTransformer",), similarity_fn_name=("cosine", "dot", "dot_product"))
   known = {"__version__", "model_type", "similarity_fn_name", "prompts", "default_prompt_name"}
-  hf.refuse_unknown(told, str(path), known)
-  prompts, usual = told.get("prompts"), told.get("default_prompt_name")
+  hf.refuse_unknown(values, str(path), known)
+  prompts, usual = values.get("prompts"), values.get("default_prompt_name")
   prompts = {} if prompts is None else prompts
   if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
     raise ValueError(f"{path}: prompts is {prompts!r:.80}: it must be an object of texts.")
   if usual is not None and usual not in prompts:
     raise ValueError(f"{path}: default_prompt_name is {usual!r}: it must be one of prompts ({', '.join(prompts)}).")
-  found: dict[str, Sourced] = {}
-  if told.get("prompts") is not None:
+  sources: dict[str, Sourced] = {}
+  if values.get("prompts") is not None:
     for field, names in (("query_prefix", ("query",)), ("passage_prefix", ("document", "passage", "corpus"))):
       name = next((name for name in names if name in prompts), usual)
-      found[field] = prompts.get(name, ""), path.name
-  if told.get("similarity_fn_name"):
-    found["similarity"] = told["similarity_fn_name"], path.name
-  return found
+      sources[field] = prompts.get(name, ""), path.name
+  if values.get("similarity_fn_name"):
+    sources["similarity"] = values["similarity_fn_name"], path.name
+  return sources

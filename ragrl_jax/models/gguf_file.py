@@ -199,19 +199,19 @@ def _entries(file: GgufFile, config: dict[str, Any]) -> Iterator[tuple]:
   names = gguf.get_tensor_name_map(number, layers)
   ours = {**families.TENSORS, **families.FAMILIES[family].tensors}
   ours |= families.DELTA if families.FAMILIES[family].hybrid else {}
-  theirs = {}
+  tensors_of_file = {}
   for name in (name.format(layer) for name in ours.values() if name.count("{}") < 2 for layer in range(layers)):
-    theirs[names.get_name(name.replace("dt_bias", "dt_proj.bias"), try_suffixes=(".weight", ".bias"))] = name
+    tensors_of_file[names.get_name(name.replace("dt_bias", "dt_proj.bias"), try_suffixes=(".weight", ".bias"))] = name
   drafts = tuple(f"blk.{block}." for block in range(layers, file.fields[f"{architecture}.block_count"]))
   for name, tensor in file.tensors.items():
     if name == "rope_freqs.weight" or name.startswith(drafts):  # the first is a setting, see _rope_scaling
       continue
-    if name not in theirs:
+    if name not in tensors_of_file:
       raise ValueError(f"{file.where}: tensor {name} has no place in a {family} model.")
     shape = tuple(int(size) for size in reversed(tensor.shape))
     if "conv1d" in name:
       shape = shape[0], 1, shape[1]
-    yield theirs[name], shape, functools.partial(_tensor, tensor, theirs[name], shape, config)
+    yield tensors_of_file[name], shape, functools.partial(_tensor, tensor, tensors_of_file[name], shape, config)
 
 
 def _tensor(tensor, name: str, shape: tuple[int, ...], config: dict[str, Any]) -> np.ndarray:
@@ -236,8 +236,8 @@ def _of_delta_layer(values: np.ndarray, name: str, config: dict[str, Any]) -> np
     return _of_delta_layer(values.T, "in_proj_z.weight", config).T
   first = 2 * keys * config["linear_key_head_dim"] if "qkv" in name or "conv1d" in name else 0  # rows of q and k
   rows = values[first:].reshape(heads // keys, keys, -1, *values.shape[1:])
-  made = np.concatenate((values[:first], rows.swapaxes(0, 1).reshape(values[first:].shape)))
-  return np.log(-made) if name == "A_log" else made
+  joined = np.concatenate((values[:first], rows.swapaxes(0, 1).reshape(values[first:].shape)))
+  return np.log(-joined) if name == "A_log" else joined
 
 
 def _dequantised(tensor) -> np.ndarray:

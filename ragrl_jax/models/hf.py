@@ -116,10 +116,10 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, str | None, dict
     ValueError: theta is missing, the two layouts disagree, or the scaling is neither "linear" nor "llama3".
   """
   new, old = values.get("rope_parameters") or {}, values.get("rope_scaling") or {}
-  for key, given in (("rope_parameters", new), ("rope_scaling", old)):
-    if not isinstance(given, dict):
-      raise ValueError(f"{where}: {key} is {given!r}: it must be an object or null.")
-  thetas = {number(given, "rope_theta", where) for given in (new, values) if given.get("rope_theta") is not None}
+  for key, layout in (("rope_parameters", new), ("rope_scaling", old)):
+    if not isinstance(layout, dict):
+      raise ValueError(f"{where}: {key} is {layout!r}: it must be an object or null.")
+  thetas = {number(layout, "rope_theta", where) for layout in (new, values) if layout.get("rope_theta") is not None}
   if not thetas:
     raise ValueError(
       f"{where}: no rope_theta, neither at the top nor in rope_parameters. A guess would change every position: add it "
@@ -127,20 +127,20 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, str | None, dict
     )
   if len(thetas) > 1:
     raise ValueError(f"{where}: rope_theta is {' and '.join(map(str, sorted(thetas)))}: keep the right one.")
-  both = [
-    {"type": given.get("rope_type", given.get("type", "default"))}
-    | {name: value for name, value in given.items() if name not in ("rope_type", "type", "rope_theta")}
-    for given in (new, old)
-    if given
+  conflicting = [
+    {"type": layout.get("rope_type", layout.get("type", "default"))}
+    | {name: value for name, value in layout.items() if name not in ("rope_type", "type", "rope_theta")}
+    for layout in (new, old)
+    if layout
   ]
-  if len(both) == 2 and both[0] != both[1]:
+  if len(conflicting) == 2 and conflicting[0] != conflicting[1]:
     raise ValueError(f"{where}: rope_parameters and rope_scaling disagree: keep the right one.")
   settings = new if len(new) > 1 else old
   kind = settings.get("rope_type", settings.get("type", "default"))
   if settings.get("type", kind) != kind:
     raise ValueError(f"{where}: rope scaling has rope_type {kind!r} and type {settings['type']!r}: keep the right one.")
-  for given in (values, settings):
-    refuse(given, where, partial_rotary_factor=(1,))
+  for layout in (values, settings):
+    refuse(layout, where, partial_rotary_factor=(1,))
   if kind not in _SCALED:
     raise ValueError(f"{where}: rope_type {kind!r}: only {', '.join(map(repr, _SCALED))} are supported.")
   refuse_unknown(settings, f"{where}, rope scaling", _ROPE | _SCALED[kind])

@@ -48,10 +48,10 @@ def is_name(where: str | os.PathLike) -> bool:
 
 def parts(name: str | os.PathLike) -> tuple[str, str]:
   """(OWNER/NAME, commit) of a name with a commit or of a folder in the hub's cache; "" for what is not known."""
-  if found := _CACHED.search(pathlib.Path(name).as_posix()):
-    return f"{found[1]}/{found[2]}", found[3]
-  found = _NAME.fullmatch(str(name)) if is_name(name) else None
-  return (found[1], found[3] or "") if found else ("", "")
+  if match := _CACHED.search(pathlib.Path(name).as_posix()):
+    return f"{match[1]}/{match[2]}", match[3]
+  match = _NAME.fullmatch(str(name)) if is_name(name) else None
+  return (match[1], match[3] or "") if match else ("", "")
 
 
 def folder(where: str | os.PathLike, setting: str, *, part: str = "model") -> pathlib.Path:
@@ -64,23 +64,23 @@ def folder(where: str | os.PathLike, setting: str, *, part: str = "model") -> pa
   Raises:
     ValueError: there is no such folder, and the hub does not give it.
   """
-  path, found = pathlib.Path(where), _NAME.fullmatch(str(where))
+  path, match = pathlib.Path(where), _NAME.fullmatch(str(where))
   if (path / "checkpoints").is_dir() and not any(path.glob("*.safetensors")):
     raise ValueError(
       f"{setting}={str(where)!r}: this is a run's folder: use {where}/model of a finished run, or write a model's "
       f"folder with `ragrl export --checkpoint {where} --out FOLDER`. Adapters are named by config.model.lora.path."
     )
-  if found is None and part != "tokenizer" and not path.is_dir():
+  if match is None and part != "tokenizer" and not path.is_dir():
     raise ValueError(
       f"{setting}={str(where)!r}: there is no such folder, and it is no name on the Hugging Face hub (OWNER/NAME or "
       "OWNER/NAME@REVISION). A model is a folder with config.json, *.safetensors and tokenizer."
     )
-  if found is None:
+  if match is None:
     return path
   if _is_here(path):
     _say(f"{setting}={where}: the folder here is used, not a model of that name on the hub.")
     return path
-  return _fetched(f"{setting}={str(where)!r}", *found.groups(), part)
+  return _fetched(f"{setting}={str(where)!r}", *match.groups(), part)
 
 
 def with_commit(where: str, setting: str, part: str = "config") -> str:
@@ -104,8 +104,8 @@ def in_cache(where: str | os.PathLike) -> pathlib.Path:
   import huggingface_hub
 
   repo, commit = parts(where)
-  found = huggingface_hub.try_to_load_from_cache(repo, "config.json", revision=commit) if commit else None
-  return pathlib.Path(found).parent if isinstance(found, str) else pathlib.Path(where)
+  path = huggingface_hub.try_to_load_from_cache(repo, "config.json", revision=commit) if commit else None
+  return pathlib.Path(path).parent if isinstance(path, str) else pathlib.Path(where)
 
 
 def pinned(config: Settings, workdir: str | os.PathLike | None = None) -> Settings:
@@ -116,15 +116,15 @@ def pinned(config: Settings, workdir: str | os.PathLike | None = None) -> Settin
   Raises:
     ValueError: see `folder`; or the run's config.json is damaged.
   """
-  wanted = SETTINGS | {f"judges.{term}.path": "config" for term in config.judges}
-  found = {}
-  for setting, part in wanted.items():
+  settings_named = SETTINGS | {f"judges.{term}.path": "config" for term in config.judges}
+  commits = {}
+  for setting, part in settings_named.items():
     where = fields.at(config, setting)
     if where and is_name(where):
-      found[setting] = _of_run(workdir, setting, where) or with_commit(where, f"config.{setting}", part)
+      commits[setting] = _of_run(workdir, setting, where) or with_commit(where, f"config.{setting}", part)
     elif where and part != "tokenizer" and _NAME.fullmatch(where):
       folder(where, f"config.{setting}")  # says that it is the folder here
-  return fields.replaced(config, hosts.exchange(found)[0])
+  return fields.replaced(config, hosts.exchange(commits)[0])
 
 
 def _of_run(workdir: str | os.PathLike | None, setting: str, where: str) -> str:
@@ -167,8 +167,8 @@ def _fetched(what: str, repo: str, revision: str | None, commit: str | None, par
     _announce(what, repo, info, patterns, part)
     return pathlib.Path(hub.snapshot_download(repo, revision=info.sha, allow_patterns=patterns))
   except (errors.HTTPError, errors.HFValidationError, errors.LocalEntryNotFoundError, ConnectionError) as error:
-    if said := _refusal(repo, commit or revision, error):
-      raise ValueError(f"{what}: {said}") from error
+    if reason := _refusal(repo, commit or revision, error):
+      raise ValueError(f"{what}: {reason}") from error
     if path := cached(commit or revision, known=False):
       _say(f"{what}: {_reason(error)}, so the cache's commit is used, {path.name}.")
       return path

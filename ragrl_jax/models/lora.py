@@ -57,13 +57,13 @@ def matrices(config: DecoderConfig) -> tuple[str, ...]:
 
 def table(config: DecoderConfig) -> mapping.Table:
   """Our adapters → the names of their tensors."""
-  found: dict[str, Any] = {}
+  result: dict[str, Any] = {}
   for place, tensor in families.tensors(config).items():
     if place.partition("/")[2] in EVERY:
       for form, side in ((A, "A"), (B, "B")):
-        whole = lambda name, side=side: f"base_model.model.{name.removesuffix('.weight')}.lora_{side}.weight"
-        found |= mapping.renamed({form.format(place): tensor}, whole)
-  return found
+        full_name = lambda name, side=side: f"base_model.model.{name.removesuffix('.weight')}.lora_{side}.weight"
+        result |= mapping.renamed({form.format(place): tensor}, full_name)
+  return result
 
 
 def placed(model: Decoder, names: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:
@@ -80,7 +80,7 @@ def select_matrices(pattern: str, matrices: tuple[str, ...] = MATRICES) -> tuple
   Raises:
     ValueError: a word is not a regular expression or matches no matrix, or the pattern is empty.
   """
-  found = set()
+  selected = set()
   for word in pattern.split():
     try:
       names = [name for name in matrices if re.fullmatch(word, name)]
@@ -92,22 +92,22 @@ def select_matrices(pattern: str, matrices: tuple[str, ...] = MATRICES) -> tuple
       raise ValueError(
         f"LoRA layers {pattern!r}: {word!r} matches none of {', '.join(matrices)} (config.model.lora.layers)."
       )
-    found.update(names)
-  if not found:
+    selected.update(names)
+  if not selected:
     raise ValueError(
       f"LoRA layers {pattern!r} names no matrix: use some of {', '.join(matrices)} (config.model.lora.layers)."
     )
-  return tuple(name for name in matrices if name in found)
+  return tuple(name for name in matrices if name in selected)
 
 
 def shapes(model: Decoder, names: tuple[str, ...], rank: int) -> dict[str, Any]:
   """{stack: {parameter: float32 ShapeDtypeStruct}} of adapters on these matrices; a tree for `parallel/rules.py`."""
-  found: dict[str, Any] = {}
+  result: dict[str, Any] = {}
   for stack, name, matrix in placed(model, names):
     layers, rows, columns = matrix.shape
-    found.setdefault(stack, {})[A.format(name)] = jax.ShapeDtypeStruct((layers, rows, rank), jnp.float32)
-    found[stack][B.format(name)] = jax.ShapeDtypeStruct((layers, rank, columns), jnp.float32)
-  return found
+    result.setdefault(stack, {})[A.format(name)] = jax.ShapeDtypeStruct((layers, rows, rank), jnp.float32)
+    result[stack][B.format(name)] = jax.ShapeDtypeStruct((layers, rank, columns), jnp.float32)
+  return result
 
 
 def attach(model: Decoder, adapters: Mapping[str, Mapping[str, jax.Array]], alpha: float) -> None:
@@ -139,17 +139,17 @@ def add(model: Decoder, *, rank: int, alpha: float, layers: str, seed: int) -> N
     raise ValueError(f"LoRA rank {rank}: it must be at least 1 (config.model.lora.rank).")
   names, key = select_matrices(layers, matrices(model.config)), jax.random.key(seed)
   tree = shapes(model, names, rank)
-  found = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
+  values = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
   for stack, name, _ in placed(model, names):
     # PEFT's kaiming_uniform_(a=√5) over `in` inputs: bound √(6 / (1 + 5) / in).
     number = EVERY.index(name) + len(EVERY) * STACKS.index(stack)
     leaf = tree[stack][A.format(name)]
     bound = leaf.shape[1] ** -0.5
-    drawn = jax.random.uniform(jax.random.fold_in(key, number), leaf.shape, leaf.dtype, -bound, bound)
-    found[stack][A.format(name)] = drawn
+    noise = jax.random.uniform(jax.random.fold_in(key, number), leaf.shape, leaf.dtype, -bound, bound)
+    values[stack][A.format(name)] = noise
   if model.mesh is not None:
-    found = jax.device_put(found, rules.shardings(model.mesh, tree))
-  attach(model, found, alpha)
+    values = jax.device_put(values, rules.shardings(model.mesh, tree))
+  attach(model, values, alpha)
 
 
 def has(model: nnx.Module) -> bool:
@@ -193,8 +193,8 @@ def merged(model: Decoder, dtype: Any = None) -> Decoder:
     layers, matrix = getattr(model, stack), matrix[...]
     if hasattr(layers, A.format(name)):
       a, b = getattr(layers, A.format(name)), getattr(layers, B.format(name))
-      both = _sum(matrix, a[...], b[...], layers.lora_alpha / a.shape[-1], jnp.dtype(dtype or matrix.dtype))
-      setattr(layers, name, nnx.Param(both))
+      matrix_sum = _sum(matrix, a[...], b[...], layers.lora_alpha / a.shape[-1], jnp.dtype(dtype or matrix.dtype))
+      setattr(layers, name, nnx.Param(matrix_sum))
       delattr(layers, A.format(name))
       delattr(layers, B.format(name))
   for stack in STACKS:
@@ -205,8 +205,8 @@ def merged(model: Decoder, dtype: Any = None) -> Decoder:
 
 @functools.partial(jax.jit, static_argnums=4)
 def _sum(matrix, a, b, scale, dtype):
-  both = jnp.einsum("lir,lro->lio", a, b, precision=jax.lax.Precision.HIGHEST) * scale
-  return (matrix.astype(jnp.float32) + both).astype(dtype)
+  product = jnp.einsum("lir,lro->lio", a, b, precision=jax.lax.Precision.HIGHEST) * scale
+  return (matrix.astype(jnp.float32) + product).astype(dtype)
 
 
 def is_folder(path: str | os.PathLike) -> bool:
@@ -222,13 +222,13 @@ def find_base(path: str | os.PathLike, otherwise: str) -> str:
   """
   where = pathlib.Path(path) / CONFIG
   values = hf.read_json(where)
-  named, revision = values.get("base_model_name_or_path") or "", values.get("revision")
-  for folder in (named, otherwise):
+  base_name, revision = values.get("base_model_name_or_path") or "", values.get("revision")
+  for folder in (base_name, otherwise):
     if folder and (pathlib.Path(folder).is_dir() or (folder == otherwise and hub.is_name(folder))):
       return folder
-  if hub.is_name(named):
-    return f"{named}@{revision}" if revision else named
-  raise ValueError(f"{where}: the base model {named!r} is not a folder here: set config.model.path to its folder.")
+  if hub.is_name(base_name):
+    return f"{base_name}@{revision}" if revision else base_name
+  raise ValueError(f"{where}: the base model {base_name!r} is not a folder here: set config.model.path to its folder.")
 
 
 def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerprint: str = "") -> None:
@@ -238,7 +238,7 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
     base: the base model's folder or its name on the hub, written as base_model_name_or_path.
     fingerprint: `TensorFolder.fingerprint` of the base on which they were trained; "" records none.
   """
-  known, commit = hub.parts(base) if hub.is_name(base) else (str(pathlib.Path(base).resolve()), "")
+  base_name, commit = hub.parts(base) if hub.is_name(base) else (str(pathlib.Path(base).resolve()), "")
   stack, first, a = next(found := placed(model, tuple(map(A.format, EVERY))))
   names = dict.fromkeys(name.removesuffix(A.format("")) for name in (first, *(name for _, name, _ in found)))
   rank, alpha = a.shape[-1], getattr(model, stack).lora_alpha
@@ -253,7 +253,7 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
   values = dict(
     peft_type="LORA",
     task_type="CAUSAL_LM",
-    base_model_name_or_path=known,
+    base_model_name_or_path=base_name,
     revision=commit or None,
     r=rank,
     lora_alpha=int(alpha) if alpha.is_integer() else alpha,
@@ -365,19 +365,19 @@ def _matrices(targets: Any, where: str, model: Decoder) -> tuple[str, ...]:
     finds = lambda word, path: (
       re.fullmatch(word, path) is not None if isinstance(targets, str) else f".{path}".endswith(f".{word}")
     )
-    found = {word: {path for paths in modules.values() for path in paths if finds(word, path)} for word in words}
+    paths_of = {word: {path for paths in modules.values() for path in paths if finds(word, path)} for word in words}
   except re.error as error:
     raise ValueError(f"{where}: target_modules {targets!r} is not a regular expression ({error}).") from error
-  for word, places in found.items():
+  for word, places in paths_of.items():
     if not places:
       raise ValueError(
         f"{where}: target module {word!r} names no matrix that can have an adapter: use "
         f"{', '.join(MODULES[name].rsplit('.', 1)[-1] for name in modules)}."
       )
-  chosen = set().union(*found.values())
-  names = tuple(name for name in matrices(model.config) if chosen & set(modules[name]))
+  selected = set().union(*paths_of.values())
+  names = tuple(name for name in matrices(model.config) if selected & set(modules[name]))
   for name in names:
-    if not chosen >= set(modules[name]):
+    if not selected >= set(modules[name]):
       raise ValueError(
         f"{where}: target_modules names {MODULES[name].rsplit('.', 1)[-1]} in some of {layers} layers: "
         "here a matrix has an adapter in all layers or in none."

@@ -34,7 +34,7 @@ def tensor_names(table: Table, name: str, shape: Sequence[int]) -> list[tuple[st
   """(name, shape in the file) of the tensors of our parameter: one, or one per layer, or one per layer and expert."""
   template, stacked = table[name], _stacked(table, name)
   if not isinstance(template, str):
-    return [(each, tuple(shape[:0:-1])) for each in template]
+    return [(name_of_layer, tuple(shape[:0:-1])) for name_of_layer in template]
   if not stacked:
     return [(template, tuple(shape))]
   return [(template.format(*place), tuple(shape[: stacked - 1 : -1])) for place in np.ndindex(*shape[:stacked])]
@@ -69,8 +69,8 @@ def refuse_layers(files: TensorFolder, where: str, **layers: int) -> None:
 
 def refuse_surplus(files: TensorFolder, table: Table, abstract: Any, ignore: Callable[[str], bool], model: str) -> None:
   """Raises a ValueError for a tensor that belongs to no parameter of the model, unless `ignore(name)` is true."""
-  known = {tensor for name, leaf in named(abstract) for tensor, _ in tensor_names(table, name, leaf.shape)}
-  surplus = sorted(tensor for tensor in files.names() - known if not ignore(tensor))
+  expected = {tensor for name, leaf in named(abstract) for tensor, _ in tensor_names(table, name, leaf.shape)}
+  surplus = sorted(tensor for tensor in files.names() - expected if not ignore(tensor))
   if surplus:
     raise ValueError(
       f"{files.file(surplus[0])}: tensor {surplus[0]} has no place in a {model} model as config.json describes it "
@@ -122,10 +122,10 @@ def _read(files, entries, stacked: int, leaf, rows: np.ndarray | None, index: tu
   dtype = np.dtype(leaf.dtype)
   if not stacked:
     return np.asarray(files.open(*entries[0])[index], dtype=dtype)
-  chosen = np.arange(len(entries)).reshape(leaf.shape[:stacked])[index[:stacked]]
+  entry_numbers = np.arange(len(entries)).reshape(leaf.shape[:stacked])[index[:stacked]]
   sizes = [len(range(*part.indices(size))) for part, size in zip(index[stacked:], leaf.shape[stacked:])]
-  out = np.empty((*chosen.shape, *sizes), dtype)
-  for place, number in np.ndenumerate(chosen):
+  out = np.empty((*entry_numbers.shape, *sizes), dtype)
+  for place, number in np.ndenumerate(entry_numbers):
     tensor = files.open(*entries[number])[index[-1] if rows is None else rows[index[-1]]]
     out[place] = tensor[(slice(None), *index[-2 : stacked - 1 : -1])].T
   return out
@@ -138,7 +138,7 @@ def entries(
 
   A reader gathers its tensor from all hosts, so all hosts must call all readers, in the same order.
   """
-  found = []
+  result = []
   for name, leaf in named(params):
     stacked = _stacked(table, name)
     for i, (tensor, shape) in enumerate(tensor_names(table, name, leaf.shape)):
@@ -146,8 +146,8 @@ def entries(
       read = functools.partial(_pieces, leaf)
       if stacked:
         read = functools.partial(_matrix_to_host, leaf, place, rows.get(name))
-      found.append((tensor, shape, read))
-  return found
+      result.append((tensor, shape, read))
+  return result
 
 
 def hand_over(entries) -> None:

@@ -32,9 +32,9 @@ def _computed(run: Callable[..., jax.Array], batch: int, longest: int) -> Callab
 
   def compute(rows: Sequence[Sequence[Sequence[int]]]) -> list[np.ndarray]:
     out: list[Any] = [None] * len(rows)
-    for some, arrays in encoder.batches(rows, batch, lambda size: min(encoder.padded_length(size), longest)):
-      for i, found in zip(some, np.asarray(compiled(*arrays))):
-        out[i] = found
+    for indices, arrays in encoder.batches(rows, batch, lambda size: min(encoder.padded_length(size), longest)):
+      for i, value in zip(indices, np.asarray(compiled(*arrays))):
+        out[i] = value
     return out
 
   return compute
@@ -59,8 +59,8 @@ class CrossEncoder:
     graphdef, params = nnx.split(model)
 
     def run(ids, mask, types):
-      one = nnx.merge(graphdef, params)
-      first = one.pooled(one.hidden(ids, mask, types=types)[:, 0].astype(jnp.float32).astype(dtype))
+      model = nnx.merge(graphdef, params)
+      first = model.pooled(model.hidden(ids, mask, types=types)[:, 0].astype(jnp.float32).astype(dtype))
       return (first @ weight.T + bias[None]).astype(jnp.float32)[:, 0]
 
     self._run = _computed(run, batch, most)
@@ -87,7 +87,7 @@ class LateInteraction:
   def __init__(self, folder: pathlib.Path, *, title_separator: str, dtype: Any, batch: int):
     """Use `load_scorer`."""
     where = folder / "artifact.metadata"
-    told = hf.read_json(where) if where.is_file() else {}
+    settings = hf.read_json(where) if where.is_file() else {}
     model, shape = bert.load_bert(folder, pooler=False, dtype=dtype, head="linear")
     files = tensors.TensorFolder(folder)
     dim = files.shape("linear.weight")[0] if "linear.weight" in files.names() else 0  # if it is missing, `open` raises
@@ -95,14 +95,14 @@ class LateInteraction:
     self._tokenizer, self._join = encoder.tokenizer_of(folder), title_separator
     self._tokenizer.no_padding()
     self._tokenizer.no_truncation()
-    self._query_tokens = hf.whole(told, "query_maxlen", str(where), default=32)
-    self._passage_tokens = min(hf.whole(told, "doc_maxlen", str(where), default=220), shape.max_position)
-    ids = {name: self._id(told.get(name, usual), folder) for name, usual in _MARKS.items()}
+    self._query_tokens = hf.whole(settings, "query_maxlen", str(where), default=32)
+    self._passage_tokens = min(hf.whole(settings, "doc_maxlen", str(where), default=220), shape.max_position)
+    ids = {name: self._id(settings.get(name, usual), folder) for name, usual in _MARKS.items()}
     self._marks = ids["query_token_id"], ids["doc_token_id"]
     self._mask_id = self._id("[MASK]", folder)
-    dropped = string.punctuation if told.get("mask_punctuation", True) else ""
+    dropped = string.punctuation if settings.get("mask_punctuation", True) else ""
     self._dropped = np.array([self._tokenizer.token_to_id(one) for one in dropped if self._tokenizer.token_to_id(one)])
-    self._seen = bool(told.get("attend_to_mask_tokens", False))
+    self._seen = bool(settings.get("attend_to_mask_tokens", False))
     self.settings = dict(
       kind="late-interaction",
       query_tokens=self._query_tokens,
@@ -114,22 +114,22 @@ class LateInteraction:
 
     def run(ids, mask, counts):
       states = nnx.merge(graphdef, params).hidden(ids, mask, plain=True)
-      made = (states @ weight.T).astype(jnp.float32)
-      made = made / jnp.maximum(jnp.linalg.norm(made, axis=-1, keepdims=True), 1e-12)
-      return made * counts[:, :, None].astype(jnp.float32)
+      vectors = (states @ weight.T).astype(jnp.float32)
+      vectors = vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+      return vectors * counts[:, :, None].astype(jnp.float32)
 
     self._run = _computed(run, batch, shape.max_position)
 
   def scores(self, pairs: Sequence[tuple[str, Passage]]) -> np.ndarray:
     """float32 [n]: the sum over the query's tokens of the best inner product with a token of the passage."""
     queries = list(dict.fromkeys(query for query, _ in pairs))  # each is encoded once
-    asked = dict(zip(queries, self._run([self._query(text) for text in queries])))
+    query_vectors = dict(zip(queries, self._run([self._query(text) for text in queries])))
     rows = [self._passage(_text(passage, self._join)) for _, passage in pairs]
-    found = self._run(rows)
+    passage_vectors = self._run(rows)
     out = np.zeros(len(pairs), np.float32)
-    for i, ((query, _), vectors, (_, _, counts)) in enumerate(zip(pairs, found, rows)):
+    for i, ((query, _), vectors, (_, _, counts)) in enumerate(zip(pairs, passage_vectors, rows)):
       # Tokens that do not count are removed: their vectors are 0, and 0 is more than a negative product.
-      products = asked[query][: self._query_tokens] @ vectors[: len(counts)][counts > 0].T
+      products = query_vectors[query][: self._query_tokens] @ vectors[: len(counts)][counts > 0].T
       out[i] = products.max(axis=1).sum()
     return out
 
@@ -149,9 +149,9 @@ class LateInteraction:
     return np.array([ids[0], mark, *ids[1:-1][: most - 3], ids[-1]])
 
   def _id(self, token: str, folder: pathlib.Path) -> int:
-    if (found := self._tokenizer.token_to_id(token)) is None:
+    if (number := self._tokenizer.token_to_id(token)) is None:
       raise ValueError(f"{folder}: its tokenizer has no token {token!r}, which late interaction adds to each text.")
-    return found
+    return number
 
 
 _MARKS = dict(query_token_id="[unused0]", doc_token_id="[unused1]")

@@ -92,17 +92,17 @@ class TensorFolder:
     """Raises a ValueError unless the folder has a tensor of this name and shape, in one of DTYPES."""
     if name not in self._entries:
       raise ValueError(f"{self.path} has no tensor {name} of shape {tuple(shape)}, which {self._config} asks for.")
-    file, dtype, found, *_ = self._entries[name]
-    if found != tuple(shape):
-      raise ValueError(f"{file}: tensor {name} has shape {found}, {self._config} asks for {tuple(shape)}.")
+    file, dtype, actual, *_ = self._entries[name]
+    if actual != tuple(shape):
+      raise ValueError(f"{file}: tensor {name} has shape {actual}, {self._config} asks for {tuple(shape)}.")
     if dtype not in DTYPES:
       raise ValueError(f"{file}: tensor {name} is {dtype}: it must be one of {', '.join(DTYPES)}.")
 
   def open(self, name: str, shape: Sequence[int]) -> np.ndarray:
     """The tensor as a read-only memory map; only the parts that are used are read. Raises ValueError: see `check`."""
     self.check(name, shape)
-    file, dtype, found, offset, _ = self._entries[name]
-    return np.memmap(file, dtype=DTYPES[dtype], mode="r", offset=offset, shape=found)
+    file, dtype, shape_found, offset, _ = self._entries[name]
+    return np.memmap(file, dtype=DTYPES[dtype], mode="r", offset=offset, shape=shape_found)
 
   def equal(self, one: str, other: str) -> bool:
     """Whether two tensors have the same shape and values; read piece by piece, up to the first difference."""
@@ -183,14 +183,14 @@ def write(
   folder, dtype = pathlib.Path(path), np.dtype(dtype)
   if dtype not in NAMES:
     raise ValueError(f"weights cannot be stored as {dtype}: use one of {', '.join(map(str, NAMES))}.")
-  shards, filled = [[]], 0
+  shards, size_filled = [[]], 0
   for entry in entries:
     size = _bytes(entry[1], dtype)
-    if filled and filled + size > shard_bytes:
+    if size_filled and size_filled + size > shard_bytes:
       shards.append([])
-      filled = 0
+      size_filled = 0
     shards[-1].append(entry)
-    filled += size
+    size_filled += size
   names = (
     [f"{stem}.safetensors"]
     if len(shards) == 1
@@ -226,8 +226,8 @@ def _write_file(file: pathlib.Path, entries, dtype: np.dtype, metadata: Mapping[
   with open(file, "wb") as stream:
     stream.write(len(encoded).to_bytes(8, "little") + encoded)
     for name, shape, read in entries:
-      found, rows = read(), 0
-      for piece in (found,) if isinstance(found, np.ndarray) else found:
+      array, rows = read(), 0
+      for piece in (array,) if isinstance(array, np.ndarray) else array:
         if piece.shape[1:] != tuple(shape[1:]):
           raise ValueError(f"tensor {name} has shape {piece.shape}, it must have {tuple(shape)}.")
         rows += len(piece)

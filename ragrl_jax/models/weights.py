@@ -146,10 +146,10 @@ def copy_pretrained(
   config, files, table, _, abstract = _opened(source, head=True)
   entries, names = [], families.tensors(config)
   for name, leaf in mapping.named(abstract):
-    ours = mapping.tensor_names(names, name, leaf.shape)
-    for (tensor, shape), (theirs, _) in zip(ours, mapping.tensor_names(table, name, leaf.shape)):
-      files.open(theirs, shape)  # every tensor is checked before the first is written
-      read = functools.partial(files.open, theirs, shape)
+    own_names = mapping.tensor_names(names, name, leaf.shape)
+    for (tensor, shape), (name_in_file, _) in zip(own_names, mapping.tensor_names(table, name, leaf.shape)):
+      files.open(name_in_file, shape)  # every tensor is checked before the first is written
+      read = functools.partial(files.open, name_in_file, shape)
       if added and name in ("embedding", "lm_head"):
         shape = (max(shape[0], max(added) + 1), *shape[1:])
         read = functools.partial(_with_rows, read, shape[0], added)
