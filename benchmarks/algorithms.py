@@ -67,14 +67,14 @@ MIX = {1: 1, 2: 2}
 
 
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
-  drawn = lambda count, number, part=synthetic.TRAIN, mix=MIX: synthetic.questions(
+  draw = lambda count, number, part=synthetic.TRAIN, mix=MIX: synthetic.questions(
     world, count, mix=mix, part=part, seed=number, distinct=part == synthetic.HELD_OUT
   )
   return dict(
-    demonstrations=drawn(6000, seed),
-    train=drawn(4000, seed + 1),
-    development=drawn(miniature.DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1}),
-    held_out=drawn(HELD_OUT, seed, synthetic.HELD_OUT),
+    demonstrations=draw(6000, seed),
+    train=draw(4000, seed + 1),
+    development=draw(miniature.DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1}),
+    held_out=draw(HELD_OUT, seed, synthetic.HELD_OUT),
   )
 
 
@@ -196,8 +196,8 @@ def run(out: pathlib.Path, arm: str, seed: str, machine: str) -> None:
 def by_arm(results):
   """[(name, its results, run by run)], best final EM first."""
   arms = {arm: [r for r in results if r["arm"] == arm] for arm in NAMES}
-  found = [(NAMES[arm], runs) for arm, runs in arms.items() if runs]
-  return sorted(found, key=lambda item: -np.mean([last(r) for r in item[1]]))
+  result = [(NAMES[arm], runs) for arm, runs in arms.items() if runs]
+  return sorted(result, key=lambda item: -np.mean([last(r) for r in item[1]]))
 
 
 def last(result) -> float:
@@ -213,15 +213,15 @@ def said(results) -> str:
 def same_digits(results) -> str:
   """The number of runs whose curves are equal on two machines, although sums are split differently there."""
   curves = {(r["machine"], r["arm"], r["seed"]): r["em"] for r in results}
-  found = []
+  result = []
   for first, second in itertools.combinations(machines.MACHINES, 2):
     both = [
       (curves[first, *run], em)
       for (machine, *run), em in curves.items()
       if machine == second and (first, *run) in curves
     ]
-    found += [f"{first} and {second}, {sum(a == b for a, b in both)} of {len(both)}"] if both else []
-  return f"Runs with the same curve on two machines: {'; '.join(found) or 'none was made on two'}."
+    result += [f"{first} and {second}, {sum(a == b for a, b in both)} of {len(both)}"] if both else []
+  return f"Runs with the same curve on two machines: {'; '.join(result) or 'none was made on two'}."
 
 
 def table(results) -> str:
@@ -260,7 +260,7 @@ def figure(results, path: pathlib.Path) -> None:
   matplotlib.use("agg")
   from matplotlib import pyplot
 
-  drawn, axes = pyplot.subplots(figsize=(8, 4.5), dpi=150)
+  picture, axes = pyplot.subplots(figsize=(8, 4.5), dpi=150)
   steps = list(range(0, STEPS + 1, EVERY))
   for name, runs in by_arm(results):
     curves = np.asarray([[r["em"][str(s)] for s in steps] for r in runs])
@@ -269,8 +269,8 @@ def figure(results, path: pathlib.Path) -> None:
   axes.set(xlabel="step", ylabel="held-out exact match (greedy)", ylim=(0, 1.02), xticks=steps)
   axes.grid(alpha=0.3)
   axes.legend(frameon=False, ncols=2, loc="lower right")
-  drawn.tight_layout()
-  drawn.savefig(path)
+  picture.tight_layout()
+  picture.savefig(path)
 
 
 PAGE = """# Seven algorithms, one world

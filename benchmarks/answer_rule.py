@@ -47,9 +47,9 @@ def compared(name: str, data: pathlib.Path, out: pathlib.Path) -> str:
   """The table's row of a set. Raises ValueError for a passage on which the rules differ."""
   examples = list(readers.read_examples(data / "qa" / f"{name}.jsonl.gz"))
   index = retrieval.build_index(data / "corpora" / f"{SETS[name]}.jsonl.gz", "bm25", out / SETS[name], progress=False)
-  found = retrieval.load_index(index).search([example.question for example in examples], max(DEPTHS))
+  results = retrieval.load_index(index).search([example.question for example in examples], max(DEPTHS))
   ranks = []  # of the first passage with an answer, from 1: in the search, and among the question's own
-  for example, passages in zip(examples, found):
+  for example, passages in zip(examples, results):
     for group in (passages, example.passages):
       right = [holds(passage.text, example.golds) for passage in group]
       for passage, theirs in zip(group, right):
@@ -64,14 +64,14 @@ def compared(name: str, data: pathlib.Path, out: pathlib.Path) -> str:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--out", help="folder of the indexes; a temporary one if not given")
-  given = parser.parse_args()
+  args = parser.parse_args()
   data = pathlib.Path(os.environ.get("RAGRL_DATA") or ROOT.parent / "shared" / "data")
   if not (data / "corpora").is_dir():
     raise SystemExit(f"no real corpora at {data}: set RAGRL_DATA to the folder that holds corpora/")
   print(f"{'set':22}{'n':>6}  " + "  ".join(f"{name:>8}" for name in (*(f"recall@{k}" for k in DEPTHS), "own")))
   with tempfile.TemporaryDirectory() as folder:
     for name in SETS:
-      print(compared(name, data, pathlib.Path(given.out or folder)), flush=True)
+      print(compared(name, data, pathlib.Path(args.out or folder)), flush=True)
   print("all decisions are those of DPR's rule")
 
 

@@ -111,15 +111,15 @@ ASKED = {8: {1: 0.95, 2: 0.8, lessons.COMPARISON: 0.8}, 14: {1: 0.97, 2: 0.9}}  
 def main(_):
   logging.set_verbosity(logging.WARNING)
   out = pathlib.Path(flags.FLAGS.out)
-  found = exam(train(out), out)
+  result = exam(train(out), out)
   print(f"\n{out}: questions about names that occur in no lesson; greedy answers of the engine\n")
   print("| Passages | Hops | n | EM | goal |\n|---|---|---|---|---|")
-  for passages, by_hops in found.items():
+  for passages, by_hops in result.items():
     for hops, part in by_hops.items():
       wanted = ASKED[int(passages)].get(int(hops) if hops.isdigit() else hops, "")
       print(f"| {passages} | {hops} | {part['n']} | {part['em']:.3f} | {wanted} |")
-  (out / "exam.json").write_text(json.dumps(found, indent=1))
-  sys.exit(any(found["8"][str(hops)]["em"] < least for hops, least in ASKED[8].items()))
+  (out / "exam.json").write_text(json.dumps(result, indent=1))
+  sys.exit(any(result["8"][str(hops)]["em"] < least for hops, least in ASKED[8].items()))
 
 
 def model(out: pathlib.Path = FOLDER, stage: str = STAGES[-1].name) -> pathlib.Path:
@@ -137,14 +137,14 @@ def model(out: pathlib.Path = FOLDER, stage: str = STAGES[-1].name) -> pathlib.P
 def train(out: pathlib.Path) -> pathlib.Path:
   """Trains the unfinished stages, and returns the folder of the base reader."""
   out.mkdir(parents=True, exist_ok=True)
-  made = tokenizer(out / "tokenizer.model")
+  built = tokenizer(out / "tokenizer.model")
   path = out / "first"
   if not (path / "config.json").is_file():
     save_first(out, path)
   for stage in (*STAGES, *NUMBERING):
     kept = out / stage.name / "reached.json"
     if not kept.is_file():
-      taught = teach(stage, made, path, out)
+      taught = teach(stage, built, path, out)
       kept.write_text(json.dumps(taught, indent=1))
     taught = json.loads(kept.read_text())
     print(f"stage {stage.name}: {taught['steps']} steps, {taught['seconds']:.0f} s, {taught['right']}", flush=True)
@@ -183,9 +183,9 @@ def tokenizer(path: pathlib.Path) -> sentencepiece.SentencePieceTokenizer:
 
 def save_first(out: pathlib.Path, path: pathlib.Path) -> None:
   """Saves the primed weights with which the first stage begins."""
-  made = prepare(settings(out, ""), purpose="sft")
-  config, tokenizer = made.settings, made.tokenizer
-  model, shape = player_lib.model(config, tokenizer, made.shape)
+  ready = prepare(settings(out, ""), purpose="sft")
+  config, tokenizer = ready.settings, ready.tokenizer
+  model, shape = player_lib.model(config, tokenizer, ready.shape)
   primed.prime(model, shape, config.seed)
   saving.save(model, shape, tokenizer, config, path)
 
@@ -194,9 +194,9 @@ def transcript(tokenizer, lesson: lessons.Lesson) -> sft.Transcript:
   """(token ids, loss weights) of a lesson: 1 for the reply and its EOS, 0 for passages and question."""
   ids, weights = [], []
   for owner, text in lesson.turns:
-    said = [*tokenizer.encode(text), *(tokenizer.eos_ids[:1] if owner == MODEL else ())]
-    ids += said
-    weights += [float(owner == MODEL)] * len(said)
+    lines = [*tokenizer.encode(text), *(tokenizer.eos_ids[:1] if owner == MODEL else ())]
+    ids += lines
+    weights += [float(owner == MODEL)] * len(lines)
   return ids, weights
 
 
@@ -231,13 +231,13 @@ def teach(stage: Stage, tokenizer, path: pathlib.Path, out: pathlib.Path) -> dic
   def measure(step, model):
     if step % EVERY:
       return {}
-    found = share_right(model)
-    for kind, share in found.items():
+    result = share_right(model)
+    for kind, share in result.items():
       if kind in curves:
         curves[kind][step] = share
-    said = ", ".join(f"{kind} {share:.3f}" for kind, share in found.items())
-    print(f"{stage.name} {step} (at most {stage.steps}), {time.perf_counter() - start:.0f} s: {said}", flush=True)
-    return {f"development/{kind}": share for kind, share in found.items()}
+    text = ", ".join(f"{kind} {share:.3f}" for kind, share in result.items())
+    print(f"{stage.name} {step} (at most {stage.steps}), {time.perf_counter() - start:.0f} s: {text}", flush=True)
+    return {f"development/{kind}": share for kind, share in result.items()}
 
   reached = lambda row: all(schedules.holds([*curves[kind].values()], least) for kind, least in stage.goals.items())
   lessons_of = functools.partial(drawn, stage, tokenizer)
@@ -288,16 +288,16 @@ def measurer(stage: Stage, tokenizer):
 
 def exam(path: pathlib.Path, out: pathlib.Path) -> dict[str, dict[str, dict]]:
   """{passages: {hops, or "comparison": {n, em}}} on a made-up world's held-out questions, answered by the engine."""
-  made = synthetic.build(seed=0, entities=4000, held_out=2000, syllables=SYLLABLES, wordings=AHEAD, years=True)
+  built = synthetic.build(seed=0, entities=4000, held_out=2000, syllables=SYLLABLES, wordings=AHEAD, years=True)
   result: dict[str, dict[str, dict]] = {}
   for passages in PASSAGES:
     player = player_lib.build(prepare(settings(out, path, context=512, max_new_tokens=96)))
     result[str(passages)] = {}
     for kind in ANY:
-      asked = synthetic.questions(
-        made, QUESTIONS, mix={kind: 1.0}, part=synthetic.HELD_OUT, passages=passages, distinct=False
+      questions = synthetic.questions(
+        built, QUESTIONS, mix={kind: 1.0}, part=synthetic.HELD_OUT, passages=passages, distinct=False
       )
-      metrics, _ = evaluate.measure(player, lora.split(player.model)[1], asked)
+      metrics, _ = evaluate.measure(player, lora.split(player.model)[1], questions)
       result[str(passages)][str(kind)] = dict(n=metrics["n"], em=metrics["em"], interval=metrics["em_interval"])
       print(f"{passages} passages, {kind}: {result[str(passages)][str(kind)]}", flush=True)
   return result

@@ -72,11 +72,11 @@ def on_chips(topologies: list[str], tokens: int) -> None:
   print("| chips | passages/s | bound | 21M passages, chip-hours | temporaries MiB a chip |\n|---|---|---|---|---|")
   for topology in topologies:
     devices, texts = aot.devices(topology), 64
-    made = index.encode(index.BASE, devices, texts=texts * len(devices), tokens=tokens)
-    took, bound = index.seconds(topology, made)
+    built = index.encode(index.BASE, devices, texts=texts * len(devices), tokens=tokens)
+    took, bound = index.seconds(topology, built)
     hours = 21_015_324 / texts * took / 3600
     print(
-      f"| {topology} | {texts * len(devices) / took:,.0f} | {bound} | {hours:.2f} | {made.temporaries / 2**20:.0f} |",
+      f"| {topology} | {texts * len(devices) / took:,.0f} | {bound} | {hours:.2f} | {built.temporaries / 2**20:.0f} |",
       flush=True,
     )
 

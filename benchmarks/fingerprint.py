@@ -26,25 +26,25 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--gigabytes", type=float, default=3.0)
   parser.add_argument("--folder", default=None)
-  given = parser.parse_args()
+  args = parser.parse_args()
   shape, rng = (8192, 16384), np.random.default_rng(0)  # 268 MB each
-  count = max(1, round(given.gigabytes * 1e9 / (2 * shape[0] * shape[1])))
+  count = max(1, round(args.gigabytes * 1e9 / (2 * shape[0] * shape[1])))
   block = rng.integers(0, 2**16, shape, dtype=np.uint16).view(ml_dtypes.bfloat16)
-  with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+  with tempfile.TemporaryDirectory(dir=args.folder) as folder:
     entries = [(f"layer.{i}", shape, lambda i=i: np.roll(block, i, axis=0)) for i in range(count)]
     tensors.write(folder, entries, block.dtype, shard_bytes=2_000_000_000)
     files, total = tensors.TensorFolder(folder), count * block.nbytes / 1e9
     held = {f"layer.{i}": jnp.array(files.open(f"layer.{i}", shape), copy=True) for i in range(count)}
     jax.block_until_ready(held)
-    found = dict(gigabytes=round(total, 2))
+    result = dict(gigabytes=round(total, 2))
     for name, run in dict(
       folder=files.fingerprint, folder_again=files.fingerprint, arrays=lambda: tensors.fingerprint(held)
     ).items():
       start = time.perf_counter()
       run()
       pace = total / (time.perf_counter() - start)
-      found |= {f"{name}_gb_a_second": round(pace, 2), f"{name}_7b_seconds": round(OF_7B / pace, 1)}
-  print(json.dumps(found))
+      result |= {f"{name}_gb_a_second": round(pace, 2), f"{name}_7b_seconds": round(OF_7B / pace, 1)}
+  print(json.dumps(result))
 
 
 if __name__ == "__main__":

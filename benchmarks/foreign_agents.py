@@ -108,9 +108,9 @@ def make_world(folder: pathlib.Path, seed: int) -> None:
   world = synthetic.build(synthetic.Settings(seed=seed, development=80))
   writers.write_passages(folder / "corpus.jsonl.gz", world.passages)
   retrieval.build_index(folder / "corpus.jsonl.gz", "hashing", folder / "index", progress=False)
-  asked = synthetic.questions(world, TASKS, seed=seed, distinct=False)
-  turns = demonstrations(world, asked, retrieval.load_index(folder / "index"), seed)
-  writers.write_examples(folder / "demonstrations.jsonl.gz", asked, turns=turns)
+  questions = synthetic.questions(world, TASKS, seed=seed, distinct=False)
+  turns = demonstrations(world, questions, retrieval.load_index(folder / "index"), seed)
+  writers.write_examples(folder / "demonstrations.jsonl.gz", questions, turns=turns)
   writers.write_examples(folder / "train.jsonl.gz", synthetic.questions(world, ASKED, seed=seed + 1, distinct=False))
   for part, count in ((synthetic.HELD_OUT, HELD_OUT), (synthetic.DEVELOPMENT, DEVELOPMENT)):
     writers.write_examples(folder / f"{part}.jsonl.gz", synthetic.questions(world, count, part=part, seed=seed))
@@ -139,13 +139,13 @@ def make_tokenizer(folder: pathlib.Path, lines: Sequence[str]) -> None:
 def demonstrations(world, asked: Sequence[Example], retriever, seed: int) -> list[list[tuple[str, str]]]:
   """The quickstart's transcripts, including their deliberate faults, as turns of a chat with tool calls."""
   queries = list(dict.fromkeys(write_query(hop) for example in asked for hop in example.meta["decomposition"]))
-  found = dict(zip(queries, retriever.search(queries, 1)))
+  results = dict(zip(queries, retriever.search(queries, 1)))
   rng, result = random.Random(f"demonstrations/{seed}"), []
   for example in asked:
     turns, searched = [], ""
-    for owner, text in demonstrate(example, found.__getitem__, rng):
+    for owner, text in demonstrate(example, results.__getitem__, rng):
       if owner != MODEL:
-        turns.append(("environment", f" {found[searched][0].text}"))
+        turns.append(("environment", f" {results[searched][0].text}"))
         continue
       plan = text.partition("</think>")[0].removeprefix("<think>").rstrip() if "<think>" in text else ""
       if "<search>" in text:
@@ -166,9 +166,9 @@ def tokenised(tokenizer: HuggingFaceTokenizer, example: Example) -> sft.Transcri
   weights = [0.0] * len(ids)
   for owner, text in example.meta["turns"]:
     if owner == MODEL:
-      said = [*tokenizer.encode(text), end]
+      lines = [*tokenizer.encode(text), end]
       messages.append(dict(role="assistant", content=text))
-      ids, weights = ids + said, weights + [1.0] * len(said)
+      ids, weights = ids + lines, weights + [1.0] * len(lines)
     else:
       messages.append(dict(role="tool", content=text))
       new = appender.after(messages, len(messages) - 1, ended=True)
@@ -200,12 +200,12 @@ def warm(out: pathlib.Path, seed: int) -> None:
   config = settings(out, seed, "openai", "sft")
   player, curve = player_lib.build(prepare(config)), dict(em=[], answered=[])
   asked = [example for example in readers.read_examples(folder / "world" / "development.jsonl.gz") if example.hops == 1]
-  shown = [
+  lines = [
     tokenised(player.tokenizer, example)
     for example in readers.read_examples(folder / "world" / "demonstrations.jsonl.gz")
   ]
   rows, lengths = config.learner.micro_rows, config.learner.row_lengths
-  drawn = sft.batches(shown, rows=rows, lengths=lengths, seed=seed)
+  drawn = sft.batches(lines, rows=rows, lengths=lengths, seed=seed)
 
   def measure(step: int, model: nnx.Module) -> dict[str, Any]:
     if step % config.evaluate.every and step != config.steps:
@@ -229,20 +229,20 @@ def warm(out: pathlib.Path, seed: int) -> None:
 
 def learn(out: pathlib.Path, program: str, seed: int) -> None:
   """Trains by RL on a program's episodes, until EM on the development questions has stopped rising."""
-  folder, start, curve, found = out / f"{program}_{seed}", time.perf_counter(), [], {}
+  folder, start, curve, results = out / f"{program}_{seed}", time.perf_counter(), [], {}
   config = settings(out, seed, program)
   config.model.path = str(out / f"warm_{seed}" / "sft" / "model")
-  asked = list(readers.read_examples(out / f"warm_{seed}" / "world" / "development.jsonl.gz"))
+  questions = list(readers.read_examples(out / f"warm_{seed}" / "world" / "development.jsonl.gz"))
   held_out = list(readers.read_examples(config.data.evaluate))
   over: Callable[[], bool] = lambda: schedules.stopped_rising(curve, patience=PATIENCE, rise=RISE, gain=GAIN)
 
   def measure(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
     if step % config.evaluate.every and step != config.steps:
       return {}
-    measured, _ = evaluate.measure(player, params, asked, version=step)
+    measured, _ = evaluate.measure(player, params, questions, version=step)
     curve.append(measured["em"])
     if step == 0 or step == config.steps or over():
-      found[step], _ = evaluate.measure(player, params, held_out, version=step)
+      results[step], _ = evaluate.measure(player, params, held_out, version=step)
     print(f"[{time.perf_counter() - start:4.0f} s] {program} {seed}, step {step}: EM {curve[-1]:.3f}", flush=True)
     return {"development/em": curve[-1]}
 
@@ -250,7 +250,7 @@ def learn(out: pathlib.Path, program: str, seed: int) -> None:
     if row["step"]:
       shown = ("outcome", "measure/tool_calls", "failed_share", "seconds/rollout", "seconds/update")
       print(f"step {row['step']}: " + ", ".join(f"{name} {row[name]:.2f}" for name in shown if name in row), flush=True)
-  before, after = found[0], found[max(found)]
+  before, after = results[0], results[max(results)]
   calls = lambda measured: measured.get("searches", float("nan"))
   result = dict(
     program=program,
@@ -259,7 +259,7 @@ def learn(out: pathlib.Path, program: str, seed: int) -> None:
     after=after["em"],
     calls_before=calls(before),
     calls_after=calls(after),
-    steps=max(found),
+    steps=max(results),
     curve=curve,
     minutes=(time.perf_counter() - start) / 60,
     commit=subprocess.run(

@@ -66,17 +66,17 @@ def read() -> Found:
   return result
 
 
-def page(found: Found, counted: Found | None = None) -> str:
+def page(results: Found, counted: Found | None = None) -> str:
   """The text of the page.
 
   Args:
-    found: see `read`.
+    results: see `read`.
     counted: (part, shape) → what compiling showed, see gpu_compiled.py.
   """
   counted = counted or {}
 
   def value(side, part, shape, *path):
-    at = found.get((side, part, shape), {})
+    at = results.get((side, part, shape), {})
     for name in path:
       at = at.get(name) if isinstance(at, dict) else None
     return at
@@ -88,7 +88,7 @@ def page(found: Found, counted: Found | None = None) -> str:
     "# Performance on a GPU",
     "",
     "Written by `python benchmarks/gpu.py`; its docstring explains the measurements.",
-    *measured_with(found),
+    *measured_with(results),
     *compiled_with(counted),
     "",
     "| Decoding, batch 64 | tokens/s | HBM bound | share (aim 70 %) | transformers + torch, tokens/s | "
@@ -126,9 +126,9 @@ def page(found: Found, counted: Found | None = None) -> str:
       )
   lines += ["", "| | | compiled: temporaries |", "|---|---|---|"]
   for shape, what in ((SMALLER, "1.5B, all parameters"), (f"{LARGER}+lora", "7B, LoRA")):
-    took, count = value("ours", "switch", shape, "seconds"), counted.get(("switch", shape))
+    seconds, count = value("ours", "switch", shape, "seconds"), counted.get(("switch", shape))
     room = f"{gib(count['temporaries'])}, beside weights of {gib(count['weights'])}" if count else UNCOMPILED
-    lines.append(f"| Learner → engine, {what} | {shown(took and 1e3 * took, '.1f', ' ms')} | {room} |")
+    lines.append(f"| Learner → engine, {what} | {shown(seconds and 1e3 * seconds, '.1f', ' ms')} | {room} |")
   taken, bound = (value("ours", "search", "", name) for name in ("ms", "bound_ms"))
   count = counted.get(("search", ""))
   room = UNCOMPILED
@@ -139,17 +139,17 @@ def page(found: Found, counted: Found | None = None) -> str:
     f"| Exact search, 21M × 768 bfloat16, a batch of 64 (aim 10 ms) | {shown(taken, '.1f', ' ms')} | {room} |"
   )
   lines.append(f"| … reading all rows once from HBM | {shown(bound, '.1f', ' ms')} | |")
-  if errors := [(key, result["error"]) for key, result in found.items() if "error" in result]:
+  if errors := [(key, result["error"]) for key, result in results.items() if "error" in result]:
     lines += ["", "Not measured, with the reason:", ""]
     lines += [f"- {' '.join(key).strip()}: {error}" for key, error in errors]
   lines += ["", *DECODING, "", *ATTENTION, "", *HOST, ""]
   return "\n".join(lines)
 
 
-def measured_with(found: Found) -> list[str]:
+def measured_with(results: Found) -> list[str]:
   """Lines that say when, where and with which versions the figures were measured."""
   when = "{card}, {versions}, commit {commit}, {day}, best of {rounds} after a warm-up"
-  named = sorted({when.format(**row) for row in found.values() if "error" not in row})
+  named = sorted({when.format(**row) for row in results.values() if "error" not in row})
   if not named:
     return [f'No GPU has run it yet: every time is "{NONE}". For speeds on CPU see the [README](../README.md#speed).']
   return [
@@ -238,8 +238,8 @@ def measure(work: list[tuple[str, ...]], pythons: dict[str, str], rounds: int, m
   for side, part, shape in work:
     if (left := end - time.monotonic()) > 0:
       seconds = min(left, 60 * each)
-      found = run(pythons[side], side, part, shape, f"--rounds={rounds}", seconds=seconds)
-      yield dict(side=side, part=part, shape=shape) | found | said | dict(rounds=rounds)
+      result = run(pythons[side], side, part, shape, f"--rounds={rounds}", seconds=seconds)
+      yield dict(side=side, part=part, shape=shape) | result | said | dict(rounds=rounds)
 
 
 def main():

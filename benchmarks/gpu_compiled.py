@@ -94,9 +94,9 @@ def play(cases: list[tuple[str, str]]) -> None:
   """Compiles the cases that are not in KEPT, and writes them there one by one."""
   gpus.devices(TOPOLOGY)  # fails at once if the compiler is missing
   said = dict(plugin=importlib.metadata.version("jax-cuda12-plugin"), commit=commit())
-  found = read()
+  result = read()
   for part, shape in cases:
-    if (part, shape) not in found:
-      found[part, shape] = dict(part=part, shape=shape) | counts(part, shape) | said
-      KEPT.write_text(json.dumps(list(found.values()), indent=1) + "\n")
-      print(json.dumps(found[part, shape]), flush=True)
+    if (part, shape) not in result:
+      result[part, shape] = dict(part=part, shape=shape) | counts(part, shape) | said
+      KEPT.write_text(json.dumps(list(result.values()), indent=1) + "\n")
+      print(json.dumps(result[part, shape]), flush=True)

@@ -149,17 +149,17 @@ def decode(config, sizes: Sizes) -> dict:
   from ragrl_jax.engine.messages import Open, Turn
 
   graphdef, params = nnx.split(model(config, param_dtype=jnp.bfloat16))
-  made, draw, rates = engine(config, graphdef, sizes), np.random.default_rng(0), []
-  made.load(params, version=0)
+  built, draw, rates = engine(config, graphdef, sizes), np.random.default_rng(0), []
+  built.load(params, version=0)
   for step in range(sizes.rounds + 1):
-    counters = made.restart_counters()
+    counters = built.restart_counters()
     for lane in range(sizes.lanes):
-      made.open(Open(lane, tuple(draw.integers(0, config.vocab_size, sizes.prompt).tolist()), (step, lane)))
-      made.submit(Turn(lane, budget=sizes.new))
-    while made.busy:
-      made.step()
+      built.open(Open(lane, tuple(draw.integers(0, config.vocab_size, sizes.prompt).tolist()), (step, lane)))
+      built.submit(Turn(lane, budget=sizes.new))
+    while built.busy:
+      built.step()
     for lane in range(sizes.lanes):
-      made.close(lane)
+      built.close(lane)
     rates.append(counters.sampled_tokens / counters.decode_s)
   speed = bandwidth(jax.devices()[0].device_kind)
   needed = decode_bytes(config, sizes.lanes, sizes.prompt + sizes.new / 2)
@@ -192,10 +192,10 @@ def learner(config, sizes: Sizes, rank: int):
   from ragrl_jax.learner.settings import OptimizerSettings, Settings
   from ragrl_jax.models import lora
 
-  made = model(config, param_dtype=jnp.bfloat16 if rank else jnp.float32, remat=True)
+  network = model(config, param_dtype=jnp.bfloat16 if rank else jnp.float32, remat=True)
   if rank:
-    lora.add(made, rank=rank, alpha=2.0 * rank, layers=".*", seed=0)
-  return made, Learner(made, Settings(logprob_chunk=1024), OptimizerSettings(total_steps=1000))
+    lora.add(network, rank=rank, alpha=2.0 * rank, layers=".*", seed=0)
+  return network, Learner(network, Settings(logprob_chunk=1024), OptimizerSettings(total_steps=1000))
 
 
 def learn(config, sizes: Sizes, rank: int = 0) -> dict:

@@ -43,10 +43,10 @@ def main():
   for run in args.runs:
     if not metrics.read_metrics(run):
       with tempfile.TemporaryDirectory() as folder:
-        made = scripted(pathlib.Path(folder), args.steps)
+        built = scripted(pathlib.Path(folder), args.steps)
         if args.cpu:
           time.perf_counter = time.time = time.thread_time
-        for _ in train.train(made, run):
+        for _ in train.train(built, run):
           pass
   print(table({str(run): medians(metrics.read_metrics(run)) for run in args.runs}))
 
@@ -62,15 +62,15 @@ def scripted(world: pathlib.Path, steps: int) -> prepared.Prepared:
   config.rollout.update(prompts_per_step=PROMPTS, group_size=GROUP, max_new_tokens=96)
   config.rollout.update(lanes=8, rows=8, context=256, prefill=64, page=32)
   config.learner.update(micro_rows=32, row_lengths=(1024,))
-  made = synthetic.build(synthetic.Settings(seed=0, entities=120, held_out=12))
-  asked = synthetic.questions(made, QUESTIONS, passages=2, distinct=False)
-  writers.write_examples(world / "questions.jsonl", asked)
+  built = synthetic.build(synthetic.Settings(seed=0, entities=120, held_out=12))
+  questions = synthetic.questions(built, QUESTIONS, passages=2, distinct=False)
+  writers.write_examples(world / "questions.jsonl", questions)
   script = prepared.recipe(config).script
-  replies = {one.id: script(one, (), random.Random(one.id)) for one in asked}
-  lines = [*(" " + line for line in synthetic.lines(made, fillers=500)), *replies.values()]
+  replies = {one.id: script(one, (), random.Random(one.id)) for one in questions}
+  lines = [*(" " + line for line in synthetic.lines(built, fillers=500)), *replies.values()]
   sentencepiece.train(lines, vocab_size=1000, path=world / "tokenizer.model")
   ready = prepared.prepare(config)
-  return dataclasses.replace(ready, recipe=replying(ready, asked, replies))
+  return dataclasses.replace(ready, recipe=replying(ready, questions, replies))
 
 
 def replying(ready: prepared.Prepared, asked, replies: dict[str, str]):
@@ -93,14 +93,14 @@ def replying(ready: prepared.Prepared, asked, replies: dict[str, str]):
 
 def medians(rows) -> dict[str, float]:
   """Seconds of each phase, by the clock and outside of every phase."""
-  found: dict[str, list[float]] = {}
+  result: dict[str, list[float]] = {}
   for before, row in zip(rows[1:], rows[2:]):
     seconds = {name.removeprefix("seconds/"): value for name, value in row.items() if name.startswith("seconds/")}
     seconds["by the clock"] = row["time"] - before["time"]
     seconds["outside"] = seconds["by the clock"] - seconds.pop("step") - seconds.get("checkpoint", 0.0)
     for name, value in seconds.items():
-      found.setdefault(name, []).append(value)
-  return {name: statistics.median(values) for name, values in found.items()}
+      result.setdefault(name, []).append(value)
+  return {name: statistics.median(values) for name, values in result.items()}
 
 
 def table(columns: dict[str, dict[str, float]]) -> str:

@@ -39,8 +39,8 @@ def written(path: pathlib.Path, total: int, dim: int) -> np.ndarray:
     out = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(total, dim))
     for start in range(0, total, BLOCK):
       n = min(BLOCK, total - start)
-      made = centres[draw.integers(1000, size=n)] + draw.standard_normal((n, dim), dtype=np.float32)
-      out[start : start + n] = made / np.linalg.norm(made, axis=1, keepdims=True)
+      built = centres[draw.integers(1000, size=n)] + draw.standard_normal((n, dim), dtype=np.float32)
+      out[start : start + n] = built / np.linalg.norm(built, axis=1, keepdims=True)
     out.flush()
     os.replace(partial, path)
   return np.load(path, mmap_mode="r")
@@ -63,11 +63,11 @@ def main() -> int:
   parser.add_argument("--rounds", type=int, default=2)
   parser.add_argument("--dtypes", default="bfloat16,int8")
   parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/index_search"))
-  given = parser.parse_args()
-  vectors = written(given.out / f"{given.passages}x{given.dim}.npy", given.passages, given.dim)
+  args = parser.parse_args()
+  vectors = written(args.out / f"{args.passages}x{args.dim}.npy", args.passages, args.dim)
   draw = np.random.default_rng(1)
-  sizes = [int(size) for size in given.batches.split(",")]
-  near = vectors[np.sort(draw.choice(given.passages, max(sizes), replace=False))]
+  sizes = [int(size) for size in args.batches.split(",")]
+  near = vectors[np.sort(draw.choice(args.passages, max(sizes), replace=False))]
   asked = near + np.float32(0.02) * draw.standard_normal(near.shape, dtype=np.float32)
   faiss.omp_set_num_threads(1)
   # FAISS has two methods and chooses by the batch's size. Here both are timed at every size, and the faster one counts.
@@ -77,18 +77,18 @@ def main() -> int:
     ms = {}
     for n in sizes:
       queries = asked[:n]
-      ms[n] = 1000 * best(lambda queries=queries: search(queries), given.rounds)
+      ms[n] = 1000 * best(lambda queries=queries: search(queries), args.rounds)
     answers[name] = [set(map(int, row)) for row in search(asked)]
     rows.append((name, size_gb, ms))
     ratio = lambda n: f" ({rows[0][2][n] / ms[n]:.2f}x)" if len(rows) > 1 else ""
     print(f"| {name} | {size_gb:.2f} | " + " | ".join(f"{ms[n]:.0f}{ratio(n)}" for n in sizes) + " |", flush=True)
 
   print(
-    f"{given.passages:,} vectors of {given.dim}, the best {K}; CPU ms a batch on one thread (ratio to FAISS's Flat)\n"
+    f"{args.passages:,} vectors of {args.dim}, the best {K}; CPU ms a batch on one thread (ratio to FAISS's Flat)\n"
   )
   print("| | GB | " + " | ".join(f"{n} queries" for n in sizes) + " |\n|---|---|" + "---|" * len(sizes))
-  peer = faiss.IndexFlatIP(given.dim)
-  for start in range(0, given.passages, BLOCK):
+  peer = faiss.IndexFlatIP(args.dim)
+  for start in range(0, args.passages, BLOCK):
     peer.add(np.ascontiguousarray(vectors[start : start + BLOCK]))
 
   def flat(queries):
@@ -98,7 +98,7 @@ def main() -> int:
   measure("faiss.IndexFlatIP", flat, vectors.nbytes / 1e9)
   del peer
   gc.collect()
-  for dtype in given.dtypes.split(","):
+  for dtype in args.dtypes.split(","):
     index = DeviceIndex(vectors, max_norm=1.0001, dtype=dtype)
     size = sum(part.nbytes for part in jax.tree.leaves(index._stored)) / 1e9
     measure(f"ours, {dtype}", lambda queries, index=index: [found for _, found in index.search(queries, K)], size)

@@ -68,11 +68,11 @@ def main(_):
   say("the generator")
   for reply, variant in REPLIES.items():
     extractor = tuned(out, reply, f"sft,{variant}", base)
-    found = answers(out, reply, variant, extractor, tests)
+    result = answers(out, reply, variant, extractor, tests)
     predictions = list(jsonl.read(out / reply / "answers" / "predictions.jsonl"))
     asked = str(out / reply / "asked.jsonl.gz")
     writers.write_examples(asked, sft_data.from_evidence(readers.read_examples(tests), predictions))
-    rows.append(row(reply, found, predictions, answers(out, f"{reply}_generator", "generator", answering, asked)))
+    rows.append(row(reply, result, predictions, answers(out, f"{reply}_generator", "generator", answering, asked)))
     say(reply)
   print(table(rows))
 
@@ -142,8 +142,8 @@ def tuned(out: pathlib.Path, name: str, variant: str, base: str) -> str:
 
 def epoch(config) -> int:
   """The number of steps in one epoch."""
-  made = prepare(config)
-  tokenizer, recipe = made.tokenizer, made.recipe
+  ready = prepare(config)
+  tokenizer, recipe = ready.tokenizer, ready.recipe
   lengths = [
     len(sft.tokenised(recipe, example, tokenizer, 0.0)[0]) for example in readers.read_examples(config.data.train)
   ]
@@ -156,14 +156,14 @@ def answers(out: pathlib.Path, name: str, variant: str, model: str, questions: s
   from the evidence alone where the reply has any, as configs/lear.py:inference does it."""
   config = settings(out, variant)
   config.switches.answers = "f"  # no probes
-  found = evaluate.evaluate(config, model, questions, out / name / "answers")
+  result = evaluate.evaluate(config, model, questions, out / name / "answers")
   if "extract" in SECTIONS[recipes.get("lear", config.preset).switches["reply"]]:
     config.switches.update(dict(stop_at="extract", answers="e"))
   config.evaluate.batch, config.data.max_examples = 1, LATENCY
-  return found | dict(latency=evaluate.evaluate(config, model, questions, out / name / "one_by_one")["latency"])
+  return result | dict(latency=evaluate.evaluate(config, model, questions, out / name / "one_by_one")["latency"])
 
 
-def row(name: str, found, predictions, answered) -> list[str]:
+def row(name: str, results, predictions, answered) -> list[str]:
   """One line of the table: the extractor's evidence, and the generator's answers from it."""
   em = [f"{answered['em']:.3f}", span(answered["em_interval"])]
   if not predictions:
@@ -175,10 +175,10 @@ def row(name: str, found, predictions, answered) -> list[str]:
     f"{sum(recall) / len(recall):.3f}",
     span(stats.bootstrap_interval(recall, seed=0)),
     f"{sum(tokens) / len(tokens):.1f}",
-    f"{found['compression_total']:.1f}",
+    f"{results['compression_total']:.1f}",
     *em,
-    f"{found['em']:.3f}",
-    f"{found['latency']:.3f}",
+    f"{results['em']:.3f}",
+    f"{results['latency']:.3f}",
   ]
 
 

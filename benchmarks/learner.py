@@ -50,8 +50,8 @@ def equal(draw):
 
 def real(draw, questions):
   """(episodes, a description of their source)."""
-  named = os.environ.get("RAGRL_DATA")
-  file = (pathlib.Path(named) if named else ROOT.parent / "shared" / "data") / "qa" / "hotpotqa_train.jsonl.gz"
+  location = os.environ.get("RAGRL_DATA")
+  file = (pathlib.Path(location) if location else ROOT.parent / "shared" / "data") / "qa" / "hotpotqa_train.jsonl.gz"
   if not file.is_file():
     return log_normal(draw, questions), f"log-normal lengths, for {file.name} is not there"
   with gzip.open(file, "rt", encoding="utf-8") as lines:
@@ -248,7 +248,7 @@ def main():
   pythons = dict(ours=sys.executable, apart=sys.executable, torch=sys.executable, tunix=args.tunix_python)
   pythons = {name: pythons[name] for name in args.sides.split(",") if pythons[name]}
   print(f"{args.threads} threads, {args.clock} time, {args.rounds} rounds, load {os.getloadavg()[0]:.1f}")
-  found = []
+  result = []
   with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
     save_model(folder / "model", args.shape, args.layers)
@@ -256,16 +256,16 @@ def main():
       episodes = equal(np.random.default_rng(3))
       once = {name: python for name, python in pythons.items() if name != "apart"}
       work = dict(packing=dict(rows=GROUP, lengths=[256]), shares=False)  # the micro-batch of the other sides
-      found.append(workload("equal", episodes, work, folder, args, once))
-      show(found[-1], "random tokens; aim 1.0 of torch")
+      result.append(workload("equal", episodes, work, folder, args, once))
+      show(result[-1], "random tokens; aim 1.0 of torch")
     if args.only in (None, "real"):
       episodes, where = real(np.random.default_rng(4), args.questions)
       work = dict(packing=dict(rows=1, lengths=[4096, 3072, 2048]), shares=True)
-      found.append(workload("real", episodes, work, folder, args, pythons))
-      show(found[-1], f"{where}; aims 2 of torch, 3 of tunix")
+      result.append(workload("real", episodes, work, folder, args, pythons))
+      show(result[-1], f"{where}; aims 2 of torch, 3 of tunix")
   if args.json:
-    pathlib.Path(args.json).write_text(json.dumps(dict(threads=args.threads, workloads=found), indent=2) + "\n")
-  gaps = [f["gradient_gap"] for f in found if f["gradient_gap"] is not None]
+    pathlib.Path(args.json).write_text(json.dumps(dict(threads=args.threads, workloads=result), indent=2) + "\n")
+  gaps = [f["gradient_gap"] for f in result if f["gradient_gap"] is not None]
   if any(gap > TOLERANCE for gap in gaps):
     sys.exit(f"gradients differ by {max(gaps):.1e}, more than {TOLERANCE}: the sides do not compute the same thing.")
 

@@ -52,8 +52,8 @@ def long() -> None:
       quote = spoilt(rng, " ".join(words[at : at + length]), noise)
       quotes._index.cache_clear()
       begin = time.process_time()
-      found = quotes.soft(quote, context)
-      print(f"{length:4d} words  1 in {noise:3d}  {time.process_time() - begin:5.2f} s  {found}", flush=True)
+      result = quotes.soft(quote, context)
+      print(f"{length:4d} words  1 in {noise:3d}  {time.process_time() - begin:5.2f} s  {result}", flush=True)
 
 
 def main() -> None:

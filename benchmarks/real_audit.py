@@ -85,8 +85,8 @@ def audited(path: pathlib.Path, questions: list[pathlib.Path], folder: pathlib.P
   index = retrieval.load_index(folder)
   examples = list(readers.read_examples(",".join(map(str, questions))))
   held = corpus_audit.holdings(examples, read_passages(path))
-  found = index.search([example.question for example in examples], TOP_K)
-  return corpus_audit.audited(examples, held, found, k=TOP_K)[0]
+  results = index.search([example.question for example in examples], TOP_K)
+  return corpus_audit.audited(examples, held, results, k=TOP_K)[0]
 
 
 def timed(data: pathlib.Path, count: int) -> str:

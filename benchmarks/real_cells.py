@@ -103,20 +103,20 @@ def evaluations() -> dict[Evaluation, set[str]]:
   Recipes and baselines come first, and the papers alternate, so that the first evaluations fill tables of every paper.
   """
   of_papers = [[(one, name) for one in _of_paper(paper)] for name, paper in papers.PAPERS.items()]
-  found: dict[Evaluation, set[str]] = {}
+  result: dict[Evaluation, set[str]] = {}
   for turn in itertools.zip_longest(*of_papers):
     for one, name in filter(None, turn):
-      found.setdefault(one, set()).add(name)
-  known = {one.config for one in found}
+      result.setdefault(one, set()).add(name)
+  known = {one.config for one in result}
   for config in BASELINES:
     if config not in known:
-      found |= {Evaluation(config, None, dataset): set() for dataset in FILES}
-  return dict(sorted(found.items(), key=lambda item: _rank(item[0])))
+      result |= {Evaluation(config, None, dataset): set() for dataset in FILES}
+  return dict(sorted(result.items(), key=lambda item: _rank(item[0])))
 
 
-def _rank(one: Evaluation) -> int:
+def _rank(evaluation: Evaluation) -> int:
   """The recipes and the baselines come first, then the arms of their ablations."""
-  return int(one.training is not None and one.training.config not in MAIN)
+  return int(evaluation.training is not None and evaluation.training.config not in MAIN)
 
 
 def data(one: Evaluation, out: pathlib.Path) -> pathlib.Path:
@@ -161,15 +161,15 @@ def _evaluation(run: layout.Run, column: layout.Column) -> Evaluation:
 
 def _settings(flags: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
   """The flags without those of sizes, paths and judges, which this benchmark sets itself."""
-  found = []
+  result = []
   for flag in flags:
     match = _FLAG.fullmatch(flag)
     assert match is not None, flag
     name, value = match.groups()
     if name.startswith(OURS) and name != "rollout.group_size":
       continue
-    found.append((name, "hotpotqa_dev" if name == "data.evidence" else value))
-  return tuple(found)
+    result.append((name, "hotpotqa_dev" if name == "data.evidence" else value))
+  return tuple(result)
 
 
 def _name(config: str, flags: tuple[tuple[str, str], ...]) -> str:

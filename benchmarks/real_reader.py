@@ -112,18 +112,18 @@ def examples(data: pathlib.Path, seed: str, count: int, *, whole: bool) -> list[
     others = [place for place in range(len(asked.passages)) if place not in asked.supporting]
     places = golds + others[: SHOWN - len(golds)] if whole else golds
     rng.shuffle(places)
-    shown = [asked.passages[place] for place in places]
+    lines = [asked.passages[place] for place in places]
     if not whole:
-      shown = [dataclasses.replace(one, text=" ".join(one.text.split()[:WORDS])) for one in shown]
+      lines = [dataclasses.replace(one, text=" ".join(one.text.split()[:WORDS])) for one in lines]
     supporting = tuple(i for i, place in enumerate(places) if place in golds)
-    result.append(dataclasses.replace(asked, passages=tuple(shown), supporting=supporting, evidence=()))
+    result.append(dataclasses.replace(asked, passages=tuple(lines), supporting=supporting, evidence=()))
   return result
 
 
 def with_turns(recipe, example: Example) -> Example:
   """The example with a transcript in the recipe's reply format."""
-  said = random.Random(example.id).choice(ANSWERS)
-  turns = _TURNS[recipe.name](recipe.switches, dataclasses.replace(example, golds=(said,)))
+  text = random.Random(example.id).choice(ANSWERS)
+  turns = _TURNS[recipe.name](recipe.switches, dataclasses.replace(example, golds=(text,)))
   if recipe.searches and not recipe.needs_passages:
     example = dataclasses.replace(example, passages=(), supporting=())
   return dataclasses.replace(example, meta={"turns": turns})
@@ -164,8 +164,8 @@ def _searching(switches, example: Example) -> Turns:
   if getattr(switches, "max_searches", 1) == 0:
     return _said(example.golds[0], think="I know this.")
   query = f"<think> I have to look this up. </think><search> {QUERY} </search>"
-  found = (ENVIRONMENT, passages_lib.block(example.passages))
-  return [(MODEL, query), found, *_said(example.golds[0], think=f"{QUOTE}.")]
+  result = (ENVIRONMENT, passages_lib.block(example.passages))
+  return [(MODEL, query), result, *_said(example.golds[0], think=f"{QUOTE}.")]
 
 
 def _when_to_search(switches, example: Example) -> Turns:
@@ -175,15 +175,15 @@ def _when_to_search(switches, example: Example) -> Turns:
 
 def _untrained(switches, example: Example) -> Turns:
   gold, thought = example.golds[0], f"{QUOTE}."
-  found = (ENVIRONMENT, passages_lib.block(example.passages))
+  result = (ENVIRONMENT, passages_lib.block(example.passages))
   asks = dict(ircot="thought", self_ask="question", skr="need")
   if switches.method in asks and switches.documents == "search":
     said = {"ircot": thought, "self_ask": f"{QUERY}?", "skr": "yes"}[switches.method]
-    return [(MODEL, f"<{asks[switches.method]}> {said} </{asks[switches.method]}>"), found, *_said(gold)]
+    return [(MODEL, f"<{asks[switches.method]}> {said} </{asks[switches.method]}>"), result, *_said(gold)]
   if switches.method in ("rag", "iter_retgen", "sure", "recomp", "filco") and switches.documents == "search":
-    found = [found]
+    result = [result]
   else:
-    found = []
+    result = []
   replies = dict(
     cot=_said(gold, think=thought),
     iter_retgen=_said(gold, think=thought),
@@ -192,7 +192,7 @@ def _untrained(switches, example: Example) -> Turns:
     recomp=[(MODEL, f"<summary> {thought} </summary>")],
     filco=[(MODEL, f"<extract> {thought} </extract>")],
   )
-  return [*found, *replies.get(switches.method, _said(gold))]
+  return [*result, *replies.get(switches.method, _said(gold))]
 
 
 def _released(switches, example: Example) -> Turns:

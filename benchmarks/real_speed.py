@@ -46,9 +46,9 @@ def transcripts(args):
   file, _, variant = args.config.partition(":")
   config = config_lib.load(ROOT / file, variant)
   config.model.path, config.switches.instructions = args.model, "short"
-  made = config_lib.validate(config, training=False)
-  recipe = prepared.recipe(made)
-  tokenizer = prepared.tokenizer(made, recipe)
+  built = config_lib.validate(config, training=False)
+  recipe = prepared.recipe(built)
+  tokenizer = prepared.tokenizer(built, recipe)
   pairs = []
   for example in readers.read_examples(args.transcripts, max_examples=512):
     ids, weights = sft.tokenised(recipe, example, tokenizer, 0.0)
@@ -109,34 +109,34 @@ def generate(episodes, args):
   turns = np.asarray([[len(e["completion"])] for e in episodes])
   room = 64 * -(-(max(map(len, starts)) + int(turns.max())) // 64)
   ours = rollout.Ours(*nnx.split(model), lanes=64, rows=128, context=room, chunk=16, prefill=256, page=64)
-  took = rollout.best(
+  seconds = rollout.best(
     args.rounds,
     ours=lambda: ours.play(starts, turns),
     theirs_16=lambda: theirs.play(starts, turns, 16),
     theirs_64=lambda: theirs.play(starts, turns, 64),
   )
-  return took["ours"], min(took["theirs_16"], took["theirs_64"])
+  return seconds["ours"], min(seconds["theirs_16"], seconds["theirs_64"])
 
 
 def measured(args, folder):
   """The table of one count of threads: (name, tokens, seconds of ours, of torch, note) each."""
   (folder / "model").symlink_to(pathlib.Path(args.model).resolve())
-  made, pythons = workloads(transcripts(args), args.groups), dict(ours=sys.executable, torch=sys.executable)
+  built, pythons = workloads(transcripts(args), args.groups), dict(ours=sys.executable, torch=sys.executable)
   table = []
-  for name, (episodes, shares) in made.items():
+  for name, (episodes, shares) in built.items():
     if args.only and name not in args.only.split(","):
       continue
     rows = GROUP if name == "equal" else args.micro_rows
     chosen, tokens, places = ([256], 2048, 2048) if name == "equal" else lengths(episodes, shares, rows)
     work = dict(packing=dict(rows=rows, lengths=chosen), shares=shares)
-    found = learner.workload(name, episodes, work, folder, args, pythons)
-    seconds = [found["sides"][side]["best_s"] for side in ("ours", "torch")]
-    note = f"rows of {chosen}, {tokens / places:.2f} full; gradients differ by {found['gradient_gap']:.1e}"
-    table.append((name, found["tokens"], *seconds, note))
-    if found["gradient_gap"] > TOLERANCE:
+    result = learner.workload(name, episodes, work, folder, args, pythons)
+    seconds = [result["sides"][side]["best_s"] for side in ("ours", "torch")]
+    note = f"rows of {chosen}, {tokens / places:.2f} full; gradients differ by {result['gradient_gap']:.1e}"
+    table.append((name, result["tokens"], *seconds, note))
+    if result["gradient_gap"] > TOLERANCE:
       sys.exit(f"{name}: {note}, more than {TOLERANCE}: the sides do not compute the same thing.")
   if not args.only or "generate" in args.only:
-    episodes = made["packed"][0]
+    episodes = built["packed"][0]
     said = sum(len(e["completion"]) for e in episodes)
     table.append(("generate", said, *generate(episodes, args), f"{len(episodes)} replies, {said} tokens"))
   by_name = {row[0]: row for row in table}

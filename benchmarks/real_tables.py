@@ -54,10 +54,10 @@ command that fills it. `benchmarks/real_tables.md.gz` has the tables; `out/real/
 
 def main(_):
   logging.set_verbosity(logging.WARNING)
-  named = os.environ.get("RAGRL_DATA")
-  data = pathlib.Path(named) if named else ROOT.parent / "shared" / "data"
+  location = os.environ.get("RAGRL_DATA")
+  data = pathlib.Path(location) if location else ROOT.parent / "shared" / "data"
   if not (data / "qa").is_dir():
-    print(f"skipped: no real questions at {named or '../shared/data'}; set RAGRL_DATA to the folder that holds qa/")
+    print(f"skipped: no real questions at {location or '../shared/data'}; set RAGRL_DATA to the folder that holds qa/")
     return
   compile_cache.keep()
   os.chdir(ROOT)  # so that the paths of files in the results begin in the repository, wherever the data are
@@ -101,9 +101,9 @@ def prepare(out: pathlib.Path) -> None:
     if not path.is_file():
       file, corpus = real_cells.FILES[dataset]
       examples = list(readers.read_examples(out / "data" / "qa" / f"{file}.jsonl.gz", max_examples=400))
-      found = retrieval.load_index(out / "indexes" / corpus).search([example.question for example in examples], 5)
+      results = retrieval.load_index(out / "indexes" / corpus).search([example.question for example in examples], 5)
       writers.write_examples(
-        path, [dataclasses.replace(e, passages=tuple(p), supporting=(), evidence=()) for e, p in zip(examples, found)]
+        path, [dataclasses.replace(e, passages=tuple(p), supporting=(), evidence=()) for e, p in zip(examples, results)]
       )
 
 
@@ -126,28 +126,28 @@ def trained(training: real_cells.Training, out: pathlib.Path, reader: pathlib.Pa
     recipe = prepared.recipe(config_lib.validate(config, training=False))
     examples = real_reader.examples(out / "data", f"sft/{training.name}", 16, whole=recipe.needs_passages)
     config.data.train = str(path)
-    made = [real_reader.with_turns(recipe, example) for example in examples]
-    writers.write_examples(path, made, turns=[example.meta["turns"] for example in made])
+    built = [real_reader.with_turns(recipe, example) for example in examples]
+    writers.write_examples(path, built, turns=[example.meta["turns"] for example in built])
   config_lib.validate(config)
   for _ in sft.sft(config, workdir) if training.supervised else train.train(config, workdir):
     pass
   return workdir
 
 
-def place(one: real_cells.Evaluation, out: pathlib.Path) -> pathlib.Path:
+def place(evaluation: real_cells.Evaluation, out: pathlib.Path) -> pathlib.Path:
   """The folder of an evaluation."""
-  return out / "evaluations" / one.name
+  return out / "evaluations" / evaluation.name
 
 
-def finished(one: real_cells.Evaluation, out: pathlib.Path) -> bool:
+def finished(evaluation: real_cells.Evaluation, out: pathlib.Path) -> bool:
   """Whether the evaluation has metrics of as many questions as are wanted now."""
-  path = place(one, out) / harness.METRICS
-  return path.is_file() and json.loads(path.read_text())["settings"]["questions"] == asked_for(one, out)
+  path = place(evaluation, out) / harness.METRICS
+  return path.is_file() and json.loads(path.read_text())["settings"]["questions"] == asked_for(evaluation, out)
 
 
-def asked_for(one: real_cells.Evaluation, out: pathlib.Path) -> int:
+def asked_for(evaluation: real_cells.Evaluation, out: pathlib.Path) -> int:
   """The number of questions of an evaluation: --questions, or as many as the set has."""
-  return min(QUESTIONS.value, real_cells.count(real_cells.data(one, out)))
+  return min(QUESTIONS.value, real_cells.count(real_cells.data(evaluation, out)))
 
 
 def total(done: list, out: pathlib.Path) -> int:

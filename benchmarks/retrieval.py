@@ -62,8 +62,8 @@ def dense(n: int, dim: int) -> None:
     base = best(lambda queries=queries: peer.search(queries, K), size)
     print(f"  batch {size}: faiss.IndexFlatIP {base:.3f}", end="")
     for name, run in (("ours", exact.search), ("device", device.search), ("numpy", None)):
-      took = best(lambda run=run, queries=queries: run(queries, K) if run else plain(vectors, queries), size)
-      print(f" · {name} {took:.3f} ({base / took:.2f}x)", end="")
+      seconds = best(lambda run=run, queries=queries: run(queries, K) if run else plain(vectors, queries), size)
+      print(f" · {name} {seconds:.3f} ({base / seconds:.2f}x)", end="")
     print(flush=True)
   queries = clustered(256, dim, 2)
   truth = [set(rows) for _, rows in exact.search(queries, K)]
@@ -75,9 +75,9 @@ def dense(n: int, dim: int) -> None:
       built, size = time.perf_counter() - start, path.stat().st_size / 2**20
       index = faiss_index.Approximate(path, vectors, options=options)
       found = np.mean([len(want & set(rows)) / K for want, (_, rows) in zip(truth, index.search(queries, K))])
-      took = best(lambda index=index: index.search(queries, K), 256)
+      seconds = best(lambda index=index: index.search(queries, K), 256)
     print(
-      f"  {factory} {options}: {took:.3f} ({base / took:.1f}x exact), finds {found:.3f} of its top {K}; built in "
+      f"  {factory} {options}: {seconds:.3f} ({base / seconds:.1f}x exact), finds {found:.3f} of its top {K}; built in "
       f"{built:.1f} s, {size:.0f} MiB",
       flush=True,
     )
@@ -99,10 +99,10 @@ def lexical(n: int) -> None:
       with contextlib.redirect_stderr(io.StringIO()):
         return ours._index.retrieve(tokens, k=K, show_progress=False, backend_selection="numpy")
 
-    base, took = best(peer, len(asked)), best(lambda: ours.search(asked, K), len(asked))
+    base, seconds = best(peer, len(asked)), best(lambda: ours.search(asked, K), len(asked))
     print(
-      f"\nBM25, {n} passages of 61 words, built in {built:.1f} s: bm25s {base:.3f} · ours {took:.3f} "
-      f"({base / took:.2f}x; words, ties by row and the passages themselves included)"
+      f"\nBM25, {n} passages of 61 words, built in {built:.1f} s: bm25s {base:.3f} · ours {seconds:.3f} "
+      f"({base / seconds:.2f}x; words, ties by row and the passages themselves included)"
     )
 
 

@@ -44,8 +44,8 @@ SIZES = (100_000, 1_000_000)
 def cpu(function):
   """(result, seconds of CPU time)."""
   begun = time.process_time()
-  found = function()
-  return found, time.process_time() - begun
+  result = function()
+  return result, time.process_time() - begun
 
 
 def bm25(total: int, out: pathlib.Path) -> dict:
@@ -55,9 +55,9 @@ def bm25(total: int, out: pathlib.Path) -> dict:
   _, build_s = cpu(lambda: build_index(passages, "bm25", out / f"bm25-{total}", progress=False, overwrite=True))
   index, asked = load_index(out / f"bm25-{total}"), [" ".join(draw.choices(words, k=6)) for _ in range(BATCH)]
   index.search(asked, K)
-  _, took = cpu(lambda: index.search(asked, K))
+  _, seconds = cpu(lambda: index.search(asked, K))
   size = sum(path.stat().st_size for path in (out / f"bm25-{total}" / "bm25").iterdir())
-  return dict(gb=size / 1e9, build_s=build_s, batch_s=took)
+  return dict(gb=size / 1e9, build_s=build_s, batch_s=seconds)
 
 
 def dense(kind: str, total: int, out: pathlib.Path) -> dict:
@@ -68,8 +68,8 @@ def dense(kind: str, total: int, out: pathlib.Path) -> dict:
   exact = faiss_index.Flat(vectors, max_norm=1.0001, threads=1)
   if kind == "flat":
     exact.search(asked, K)
-    _, took = cpu(lambda: exact.search(asked, K))
-    return dict(gb=vectors.nbytes / 1e9, build_s=0.0, batch_s=took, recall=1.0)
+    _, seconds = cpu(lambda: exact.search(asked, K))
+    return dict(gb=vectors.nbytes / 1e9, build_s=0.0, batch_s=seconds, recall=1.0)
   truth = [set(rows) for _, rows in exact.search(asked, K)]
   if kind == "int8":
     index, build_s = cpu(lambda: DeviceIndex(vectors, max_norm=1.0001, dtype="int8"))
@@ -82,9 +82,9 @@ def dense(kind: str, total: int, out: pathlib.Path) -> dict:
     _, build_s = cpu(make)
     index, size = faiss_index.Approximate(path, vectors, options=options, threads=1), path.stat().st_size
   index.search(asked, K)
-  found, took = cpu(lambda: index.search(asked, K))
+  found, seconds = cpu(lambda: index.search(asked, K))
   recall = np.mean([len(want & set(rows)) / K for want, (_, rows) in zip(truth, found)])
-  return dict(gb=size / 1e9, build_s=build_s, batch_s=took, recall=float(recall))
+  return dict(gb=size / 1e9, build_s=build_s, batch_s=seconds, recall=float(recall))
 
 
 def at_wiki(kind: str, known: dict, size: int) -> dict:
@@ -112,24 +112,24 @@ def main() -> int:
   parser.add_argument("--topologies", default="h200:1,h200:8,v5e:8x8", help="compiled at 21M; '': nothing new")
   parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/index_search"))
   parser.add_argument("--docs", action="store_true", help="write docs/retrieval.md")
-  given = parser.parse_args()
-  given.out.mkdir(parents=True, exist_ok=True)
-  kept = given.out / "cost.json"
+  args = parser.parse_args()
+  args.out.mkdir(parents=True, exist_ok=True)
+  kept = args.out / "cost.json"
   cells = json.loads(kept.read_text()) if kept.is_file() else {}
-  for name in filter(None, given.cells.split(",")):
+  for name in filter(None, args.cells.split(",")):
     kind, _, size = name.partition(":")
     if name not in cells:
-      cells[name] = (bm25 if kind == "bm25" else lambda n, out, kind=kind: dense(kind, n, out))(int(size), given.out)
+      cells[name] = (bm25 if kind == "bm25" else lambda n, out, kind=kind: dense(kind, n, out))(int(size), args.out)
       kept.write_text(json.dumps(cells, indent=1))
       print(name, cells[name], flush=True)
-  for topology in filter(None, given.topologies.split(",")):
+  for topology in filter(None, args.topologies.split(",")):
     for dtype in ("bfloat16", "int8"):
       if (name := f"{dtype}@{topology}") not in cells:
-        found = index_lib.alone(index_lib.Index(WIKI, DIM, dtype, BATCH), topology)
-        took, bound = index_lib.seconds(topology, found.program)
-        size = found.resident * found.devices / 1e9
-        more = dict(resident=found.resident, temporaries=found.program.temporaries, left=found.left, bound=bound)
-        cells[name] = dict(gb=size, batch_s=took, chips=found.devices, recall=1.0, **more)
+        result = index_lib.alone(index_lib.Index(WIKI, DIM, dtype, BATCH), topology)
+        seconds, bound = index_lib.seconds(topology, result.program)
+        size = result.resident * result.devices / 1e9
+        more = dict(resident=result.resident, temporaries=result.program.temporaries, left=result.left, bound=bound)
+        cells[name] = dict(gb=size, batch_s=seconds, chips=result.devices, recall=1.0, **more)
         kept.write_text(json.dumps(cells, indent=1))
         print(name, cells[name], flush=True)
   lines = ["| index | passages | how known | GB | build hours | ms a batch | seconds a million queries | recall |"]
@@ -155,7 +155,7 @@ def main() -> int:
   if missing:
     lines += ["", f"Not run: {', '.join(missing)}."]
   print("\n".join(lines))
-  if given.docs:
+  if args.docs:
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     PAGE.write_text("\n".join([before.rstrip(), "", BEGIN, "", *lines, "", END]) + after)

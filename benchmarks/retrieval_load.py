@@ -52,10 +52,10 @@ async def load(port: int, clients: int, bodies: list[bytes]) -> dict[str, float]
   times, failures, count = [], [], len(bodies)
   begun = time.perf_counter()
   done = await asyncio.gather(*(client(port, bodies, times, failures) for _ in range(clients)), return_exceptions=True)
-  took = time.perf_counter() - begun
+  seconds = time.perf_counter() - begun
   p50, p99 = (1000 * sorted(times)[int(share * len(times))] for share in (0.5, 0.99))
   failed = len(failures) + sum(isinstance(result, Exception) for result in done)
-  return dict(rate=count / took, p50=p50, p99=p99, failed=failed)
+  return dict(rate=count / seconds, p50=p50, p99=p99, failed=failed)
 
 
 def served(checkout: pathlib.Path, index: pathlib.Path) -> tuple[subprocess.Popen, int]:
@@ -79,18 +79,18 @@ def main() -> int:
   parser.add_argument("--against", type=pathlib.Path, help="another checkout, whose server is the peer")
   parser.add_argument("--encoder", default="hashing", choices=("hashing", "bm25"))
   parser.add_argument("--rounds", type=int, default=3, help="of every load; the best counts")
-  given = parser.parse_args()
+  args = parser.parse_args()
   world = synthetic.build(synthetic.Settings())
   asked = [example.question for example in synthetic.questions(world, 1000, distinct=False)]
   draw, failed = random.Random(0), 0
   with tempfile.TemporaryDirectory() as folder:
-    index = build_index(world.passages, given.encoder, pathlib.Path(folder) / "index", progress=False)
-    sides = dict(here=ROOT) | (dict(against=given.against.resolve()) if given.against else {})
+    index = build_index(world.passages, args.encoder, pathlib.Path(folder) / "index", progress=False)
+    sides = dict(here=ROOT) | (dict(against=args.against.resolve()) if args.against else {})
     servers = {name: served(checkout, index) for name, checkout in sides.items()}
-    print(f"{len(world.passages)} passages, {given.encoder}")
+    print(f"{len(world.passages)} passages, {args.encoder}")
     for clients, requests in LOADS:
       best: dict[str, dict[str, float]] = {}
-      for _ in range(given.rounds):
+      for _ in range(args.rounds):
         for name, (server, port) in servers.items():
           bodies = [
             json.dumps(dict(queries=[draw.choice(asked)], topk=3, return_scores=True)).encode() for _ in range(requests)
@@ -106,7 +106,7 @@ def main() -> int:
           f"p99 {row['p99']:7.1f} ms, {row['cpu']:5.2f} ms of a core a request",
           flush=True,
         )
-      if given.against:
+      if args.against:
         here, peer = best["here"], best["against"]
         print(f"{'':15s}ratio: {here['rate'] / peer['rate']:.2f}, of a core's time {peer['cpu'] / here['cpu']:.2f}")
     for server, _ in servers.values():

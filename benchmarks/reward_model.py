@@ -167,11 +167,11 @@ def run(seed: int, out: pathlib.Path) -> None:
   start, say = time.perf_counter(), clock()
   settings = lambda *parts: miniature.settings(PAPER, out / "world", seed, *parts)
   miniature.make_world(PAPER, out / "world", seed)
-  asked = list(readers.read_examples(str(out / "world" / "development.jsonl.gz")))
+  questions = list(readers.read_examples(str(out / "world" / "development.jsonl.gz")))
   config = settings(miniature.SFT, PAPER.sft)
   config.model.path = str(base_reader.model())
   config.data.train = str(out / "world" / "demonstrations.jsonl.gz")
-  curve = supervised(config, out / "sft", asked, lambda curve: schedules.holds(curve, WARM_EM))
+  curve = supervised(config, out / "sft", questions, lambda curve: schedules.holds(curve, WARM_EM))
   say(f"warm start: {curve}")
 
   labeller = judging.load(config_lib.validate(settings()).judge)
@@ -227,9 +227,9 @@ def taught(
     The curve of consistency on `development`.
   """
   writers.write_examples(out / f"{name}.jsonl.gz", pairs, turns=turns)
-  made = miniature.settings(PAPER, out / "world", seed, miniature.SFT, PAPER.sft, JUDGE, settings)
-  made.model.path, made.data.train = path, str(out / f"{name}.jsonl.gz")
-  return supervised(made, out / name, development, over)
+  built = miniature.settings(PAPER, out / "world", seed, miniature.SFT, PAPER.sft, JUDGE, settings)
+  built.model.path, built.data.train = path, str(out / f"{name}.jsonl.gz")
+  return supervised(built, out / name, development, over)
 
 
 # Comparing is learned for each syllable, so the world has 60 of the base reader's 200 syllables. It is as large.

@@ -96,13 +96,13 @@ class Ours:
     """One episode for each row of `turns`; consecutive rows share a beginning. Returns seconds."""
 
     async def play(example, policy, tools):
-      talk = policy.start(starts[example.meta["start"]])
+      conversation = policy.start(starts[example.meta["start"]])
       for turn, tokens in enumerate(turns[example.meta["row"]]):
         if turn:
           await tools.search("")
-          talk.observe(str(OBSERVATION))
-        await talk.generate(max_new_tokens=int(tokens))
-      return talk.end()
+          conversation.observe(str(OBSERVATION))
+        await conversation.generate(max_new_tokens=int(tokens))
+      return conversation.end()
 
     samples = len(turns) // len(starts)
     requests = [
@@ -213,20 +213,20 @@ def main():
 def generate(graphdef, params, theirs, rounds):
   turns, starts = np.full((16, 1), NEW), prompts(16)
   ours = Ours(graphdef, params, lanes=16, rows=16, context=PROMPT + NEW, chunk=32, prefill=PROMPT, page=64)
-  took = best(rounds, ours=lambda: ours.play(starts, turns), theirs=lambda: theirs.play(starts, turns, 16))
-  show("generate", turns.sum(), took, "aim 1.2")
+  seconds = best(rounds, ours=lambda: ours.play(starts, turns), theirs=lambda: theirs.play(starts, turns, 16))
+  show("generate", turns.sum(), seconds, "aim 1.2")
 
 
 def rl(graphdef, params, theirs, rounds):
   turns, starts = lengths(64, 3, 8, 96), prompts(8)
   ours = Ours(graphdef, params, lanes=16, rows=32, context=512, chunk=16, prefill=PROMPT, page=128)
-  took = best(
+  seconds = best(
     rounds,
     ours=lambda: ours.play(starts, turns),
     theirs_16=lambda: theirs.play(starts, turns, 16),
     theirs_64=lambda: theirs.play(starts, turns, 64),
   )
-  show("rl", turns.sum(), took, "aim 3")
+  show("rl", turns.sum(), seconds, "aim 3")
 
 
 def retriever(graphdef, params, theirs, rounds):
@@ -235,12 +235,12 @@ def retriever(graphdef, params, theirs, rounds):
   reports = {}
 
   def side(name, seconds):
-    took = ours.play(starts, turns, seconds)
+    elapsed = ours.play(starts, turns, seconds)
     reports[name] = ours.report
-    return took
+    return elapsed
 
-  took = best(rounds, ours=lambda: side("ours", 0.2), instant=lambda: side("instant", 0.0))
-  show("retriever", turns.sum(), took, "aim 0.9")
+  elapsed = best(rounds, ours=lambda: side("ours", 0.2), instant=lambda: side("instant", 0.0))
+  show("retriever", turns.sum(), elapsed, "aim 0.9")
   # Measures that other work on the machine hardly affects: the number of steps, and the time without a lane to decode.
   for name, report in reports.items():
     print(f"  {name}: lanes full {report.engine.occupancy:.3f}, idle {report.wait_s:.2f} of {report.seconds:.1f} s")

@@ -74,8 +74,8 @@ def main(_):
 
 def papers_of(names) -> dict:
   """The papers with these names, in their full or short version."""
-  found = {name: importlib.import_module(f"papers.{name}").PAPER for name in names}
-  return {name: short(paper) for name, paper in found.items()} if SHORT.value else found
+  result = {name: importlib.import_module(f"papers.{name}").PAPER for name in names}
+  return {name: short(paper) for name, paper in result.items()} if SHORT.value else result
 
 
 def play(out: pathlib.Path, papers, todo: list) -> list:

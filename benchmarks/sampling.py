@@ -34,13 +34,13 @@ def by_sorting(scaled, top_k, top_p):
 
 def best(rounds, clock, given, *sides):
   """Milliseconds of each side's best round of side(*given), after one warm-up round."""
-  took = [[] for _ in sides]
+  elapsed = [[] for _ in sides]
   for _ in range(rounds + 1):
-    for seconds, side in zip(took, sides):
+    for seconds, side in zip(elapsed, sides):
       begin = clock()
       jax.block_until_ready(side(*given))
       seconds.append(clock() - begin)
-  return [1e3 * min(seconds[1:]) for seconds in took]
+  return [1e3 * min(seconds[1:]) for seconds in elapsed]
 
 
 def main():

@@ -234,13 +234,13 @@ def _rollout(setting: Setting) -> Iterator[tuple[Clock, collect.Rollout]]:
   engine, queue = Engine(clock, setting.lanes, setting.limit), Queue(clock)
 
   async def play(example, policy, tools):
-    talk = policy.start([1])
-    await talk.generate()
+    conversation = policy.start([1])
+    await conversation.generate()
     for _ in range(setting.searches):
       await clock.sleep(setting.wait)
-      talk.observe("found")
-      await talk.generate()
-    return talk.end()
+      conversation.observe("found")
+      await conversation.generate()
+    return conversation.end()
 
   sampling = structs.Sampling(temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=engine.context // 4)
   rollout = collect.Rollout(engine, play, None, seed=0, sampling=sampling, dispatch=queue)
@@ -265,9 +265,9 @@ def main() -> None:
   schedules = "before", "ahead=0", "ahead=1"
   print(f"{'':26s}" + "".join(f"{name:>16s}" for name in schedules) + "   before / ahead=1")
   for setting in SETTINGS:
-    found = [simulate(setting, schedule) for schedule in schedules]
-    shown = "".join(f"  {clock:7,.0f} {share:6.1%}" for clock, share in found)
-    print(f"{setting.name:26s}{shown}   {found[0][0] / found[2][0]:.2f} x", flush=True)
+    result = [simulate(setting, schedule) for schedule in schedules]
+    shown = "".join(f"  {clock:7,.0f} {share:6.1%}" for clock, share in result)
+    print(f"{setting.name:26s}{shown}   {result[0][0] / result[2][0]:.2f} x", flush=True)
 
 
 if __name__ == "__main__":

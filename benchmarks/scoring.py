@@ -53,23 +53,23 @@ def main():
 def against_peers(rng, words, rows: int, golds: int):
   """Scores of `rows` answers with `golds` right answers each."""
   asked = [tuple(phrase(rng, words) for _ in range(golds)) for _ in range(rows)]
-  said = [rng.choice(right) if rng.random() < 0.4 else near(rng, words, right[0]) for right in asked]
+  texts = [rng.choice(right) if rng.random() < 0.4 else near(rng, words, right[0]) for right in asked]
   plain = recipes.get("search_r1")
-  made = [structs.Example(f"q{i}", "Who?", right) for i, right in enumerate(asked)]
+  built = [structs.Example(f"q{i}", "Who?", right) for i, right in enumerate(asked)]
   turn = lambda text: structs.Segment(structs.MODEL, (1, 2, 3), f"<answer>{text}</answer>", (0.0,) * 3, "</answer>")
-  played = [structs.Episode((turn(text),), ended="answer", example_id=one.id) for one, text in zip(made, said)]
+  played = [structs.Episode((turn(text),), ended="answer", example_id=one.id) for one, text in zip(built, texts)]
 
-  ours, took = timed(lambda: [(qa.exact_match(a, g), qa.cover_em(a, g), qa.f1(a, g)) for a, g in zip(said, asked)])
-  lines = [("ours: EM, sub-EM, F1", took)]
+  ours, elapsed = timed(lambda: [(qa.exact_match(a, g), qa.cover_em(a, g), qa.f1(a, g)) for a, g in zip(texts, asked)])
+  lines = [("ours: EM, sub-EM, F1", elapsed)]
   # One after the other, as `ragrl evaluate` scores finished episodes.
-  pairs = zip(made, played)
+  pairs = zip(built, played)
   score = lambda one, episode: harness.prediction(plain, rewards.score(plain, [one], [episode], 0)[0])
-  found, took = timed(lambda: [score(one, episode) for one, episode in pairs])
-  lines.append(("ours: an evaluation's rows", took))
-  squad, took = timed(lambda: [squad_scores(a, g) for a, g in zip(said, asked)])
-  lines.append(("SQuAD's formulas: EM, F1", took))
-  flash, took = timed(lambda: [flashrag_scores(a, g) for a, g in zip(said, asked)])
-  lines.append(("FlashRAG's formulas: EM, sub-EM, F1", took))
+  found, elapsed = timed(lambda: [score(one, episode) for one, episode in pairs])
+  lines.append(("ours: an evaluation's rows", elapsed))
+  squad, elapsed = timed(lambda: [squad_scores(a, g) for a, g in zip(texts, asked)])
+  lines.append(("SQuAD's formulas: EM, F1", elapsed))
+  flash, elapsed = timed(lambda: [flashrag_scores(a, g) for a, g in zip(texts, asked)])
+  lines.append(("FlashRAG's formulas: EM, sub-EM, F1", elapsed))
 
   assert [(em, f1) for em, _, f1 in ours] == squad and ours == flash
   assert [(row["em"], row["cover_em"], row["f1"]) for row in found] == ours
@@ -119,11 +119,11 @@ def transcript(rng, words, passages, example) -> structs.Episode:
   model = lambda text: structs.Segment(structs.MODEL, (), text)
   segments = [structs.Segment(structs.ENVIRONMENT, (), f"Question: {example.question}")]
   for _ in range(2):
-    query, found = phrase(rng, words), tuple(rng.sample(passages, 3))
-    block = "\n".join(f"Doc {i}(Title: {one.title}) {one.text}" for i, one in enumerate(found, 1))
+    query, result = phrase(rng, words), tuple(rng.sample(passages, 3))
+    block = "\n".join(f"Doc {i}(Title: {one.title}) {one.text}" for i, one in enumerate(result, 1))
     segments.append(model(f"<think> {phrase(rng, words, 20)} </think><search> {query} </search>"))
     segments.append(
-      structs.Segment(structs.ENVIRONMENT, (), f"<information>{block}</information>", (), "", query, found)
+      structs.Segment(structs.ENVIRONMENT, (), f"<information>{block}</information>", (), "", query, result)
     )
   said = example.golds[0] if rng.random() < 0.5 else phrase(rng, words)
   segments.append(model(f"<think> It is {said}. </think><answer> {said} </answer>"))
@@ -142,8 +142,8 @@ def near(rng, words, text: str) -> str:
 def timed(work):
   """(result, CPU seconds)."""
   begin = time.process_time()
-  found = work()
-  return found, time.process_time() - begin
+  result = work()
+  return result, time.process_time() - begin
 
 
 # ---- the peers' formulas ---------------------------------------------------------------------------------------------
@@ -155,9 +155,9 @@ def normal(text: str) -> str:
   return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
 
 
-def overlap(said: str, gold: str) -> float:
+def overlap(answer: str, gold: str) -> float:
   """F1 over the words of a prediction and one gold."""
-  ours, theirs = normal(said).split(), normal(gold).split()
+  ours, theirs = normal(answer).split(), normal(gold).split()
   common = sum((collections.Counter(ours) & collections.Counter(theirs)).values())
   if not common:
     return 0.0
@@ -167,18 +167,18 @@ def overlap(said: str, gold: str) -> float:
   return 2.0 * common / (len(ours) + len(theirs))
 
 
-def squad_scores(said: str, golds) -> tuple[float, float]:
+def squad_scores(answer: str, golds) -> tuple[float, float]:
   """(EM, F1), each the best over the golds."""
-  return max(float(normal(said) == normal(gold)) for gold in golds), max(overlap(said, gold) for gold in golds)
+  return max(float(normal(answer) == normal(gold)) for gold in golds), max(overlap(answer, gold) for gold in golds)
 
 
-def flashrag_scores(said: str, golds) -> tuple[float, float, float]:
+def flashrag_scores(answer: str, golds) -> tuple[float, float, float]:
   """(EM, sub-EM, F1): each metric stops at its first hit, except F1, which takes the best gold."""
-  ours = normal(said)
+  ours = normal(answer)
   em = any(normal(gold) == ours for gold in golds)
-  ours = normal(said)
+  ours = normal(answer)
   covered = any(normal(gold) in ours for gold in golds)
-  return float(em), float(covered), max(overlap(said, gold) for gold in golds)
+  return float(em), float(covered), max(overlap(answer, gold) for gold in golds)
 
 
 if __name__ == "__main__":

@@ -60,12 +60,12 @@ def main():
     groups = collections.defaultdict(list)
     for row in episodes_lib.read_episodes(path):
       groups[row["prompt_index"]].append(episodes_lib.episode_of(row))
-    found = collections.Counter(groups=len(groups))
+    result = collections.Counter(groups=len(groups))
     for members in groups.values():
-      found.update(group(members))
-    whole += found
+      result.update(group(members))
+    whole += result
     if step % args.every == 0:
-      show(step, found)
+      show(step, result)
   if whole:
     show("all", whole)
 

@@ -65,27 +65,27 @@ CLOCKS = dict(wall=time.perf_counter, cpu=time.process_time)
 def of_search_r1(count: int):
   """(recipe, questions, their turns, world, special tags, number of pieces) of the quickstart."""
   world = synthetic.build(synthetic.Settings(seed=0))
-  asked = synthetic.questions(world, count, seed=0, distinct=False)
+  questions = synthetic.questions(world, count, seed=0, distinct=False)
   with tempfile.TemporaryDirectory() as folder:
     writers.write_passages(pathlib.Path(folder) / "corpus.jsonl.gz", world.passages)
     retrieval.build_index(pathlib.Path(folder) / "corpus.jsonl.gz", "hashing", pathlib.Path(folder) / "index")
-    turns = quickstart.demonstrations(asked, retrieval.load_index(pathlib.Path(folder) / "index"), 0)
+    turns = quickstart.demonstrations(questions, retrieval.load_index(pathlib.Path(folder) / "index"), 0)
   config = config_lib.load(ROOT / "configs" / "quickstart.py")
-  return config, asked, turns, world, recipe.MARKS, 506
+  return config, questions, turns, world, recipe.MARKS, 506
 
 
 def of_paper(name: str, count: int):
   """The same of a paper's miniature, in a smaller world."""
   paper, mix, passages = PAPERS[name]
   world = synthetic.build(synthetic.Settings(seed=0, **(miniature.WORLD | dict(paper.world) | dict(entities=ENTITIES))))
-  asked = synthetic.questions(world, count, mix=mix, seed=0, passages=passages, distinct=False)
+  questions = synthetic.questions(world, count, mix=mix, seed=0, passages=passages, distinct=False)
   rng = random.Random(name)
-  turns = [paper.demonstrate(example, world, None, rng) for example in asked]
+  turns = [paper.demonstrate(example, world, None, rng) for example in questions]
   config = config_lib.default_config()
   config.recipe, config.switches = name, recipes.switches(name)
   config.update(paper.base)
   config.prompting.chat = False
-  return config, asked, turns, world, base_reader.MARKS, base_reader.VOCAB
+  return config, questions, turns, world, base_reader.MARKS, base_reader.VOCAB
 
 
 def transcripts(name: str, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -208,7 +208,7 @@ def merge(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def cost(out: pathlib.Path) -> dict[str, list[list[float]]]:
   """Seconds of the quickstart's steps with four searches each: by credit [of the processor, on the clock] per step."""
-  runs, took = {}, {}
+  runs, elapsed = {}, {}
   for credit in ("episode", "information"):
     workdir = out / f"cost_{credit}"
     collapse.begin(workdir)
@@ -218,28 +218,28 @@ def cost(out: pathlib.Path) -> dict[str, list[list[float]]]:
     prepared = prepare(config)
     recipe = dataclasses.replace(prepared.recipe, play=four_searches(prepared.recipe))
     runs[credit] = train.train(dataclasses.replace(prepared, recipe=recipe), workdir)
-    took[credit] = []
+    elapsed[credit] = []
   for _ in range(COST_STEPS):
     for credit, steps in runs.items():
       began = time.process_time()
       row = next(steps)
-      took[credit].append([round(time.process_time() - began, 3), round(row["seconds/step"], 3)])
-      print(credit, took[credit][-1], {name: row.get(name) for name in ("searches", "information_gain")}, flush=True)
-  return {credit: seconds[COST_STEPS // 3 :] for credit, seconds in took.items()}  # the first ones compile
+      elapsed[credit].append([round(time.process_time() - began, 3), round(row["seconds/step"], 3)])
+      print(credit, elapsed[credit][-1], {name: row.get(name) for name in ("searches", "information_gain")}, flush=True)
+  return {credit: seconds[COST_STEPS // 3 :] for credit, seconds in elapsed.items()}  # the first ones compile
 
 
 def four_searches(recipe):
   """The recipe's episode with four searches, for the question's facts in turn, whatever the policy writes."""
 
   async def play(example, policy, tools):
-    talk, hops = policy.start(recipe.prompt.messages(example)), example.meta["decomposition"]
+    conversation, hops = policy.start(recipe.prompt.messages(example)), example.meta["decomposition"]
     for turn in range(4):
-      await talk.generate(stop=recipe.stops)
+      await conversation.generate(stop=recipe.stops)
       query = search_r1.write_query(hops[turn % len(hops)])
-      found = await tools.search(query)
-      talk.observe(passages.block(found), query=query, found=found)
-    await talk.generate(stop=recipe.stops)
-    return talk.end()
+      results = await tools.search(query)
+      conversation.observe(passages.block(results), query=query, found=results)
+    await conversation.generate(stop=recipe.stops)
+    return conversation.end()
 
   return play
 

@@ -54,18 +54,18 @@ def main():
     options[kind] = dict(rows=args.rows, lengths=lengths, sharing=sharing)
   print(f"{'step':>6s}  {'rows':10s}{'lengths':>14s}{'tokens':>9s}{'places':>9s}{'seconds':>9s}")
   for number, some in steps.items():
-    took = {kind: np.inf for kind in kinds}
+    seconds = {kind: np.inf for kind in kinds}
     metrics = {}
     for _ in range(args.repeats + 1):  # the first one compiles
       for kind in kinds:
         state, start = learner.init(0), time.perf_counter()
         ready = learner.prepare(state, [some], lambda parts, kind=kind: [packing.pack_items(parts[0], **options[kind])])
         metrics[kind] = learner_lib.drain(learner.train(state, ready))[1]
-        took[kind] = min(took[kind], time.perf_counter() - start)
+        seconds[kind] = min(seconds[kind], time.perf_counter() - start)
     for kind, found in metrics.items():
       tokens, places = found["packed_tokens"], found["packed_tokens"] / found["packing"]
       lengths = " ".join(map(str, options[kind]["lengths"]))
-      print(f"{number:6d}  {kind:10s}{lengths:>14s}{tokens:9.0f}{places:9.0f}{took[kind]:9.3f}")
+      print(f"{number:6d}  {kind:10s}{lengths:>14s}{tokens:9.0f}{places:9.0f}{seconds[kind]:9.3f}")
 
 
 if __name__ == "__main__":

@@ -120,11 +120,11 @@ def child(source: pathlib.Path, target: pathlib.Path, also_reshard: bool) -> Non
   jax.block_until_ready(nnx.split(model)[1])
   say(stage="save")
   weights.save_pretrained(model, config, target, shard_bytes=SHARD_BYTES)
-  found = None
+  result = None
   if also_reshard:
     say(stage="reshard")
-    found = reshard(model, devices)
-  say(stage="end", reshard=found)
+    result = reshard(model, devices)
+  say(stage="end", reshard=result)
 
 
 def watched(source: pathlib.Path, target: pathlib.Path, also_reshard: bool) -> dict:
@@ -137,7 +137,7 @@ def watched(source: pathlib.Path, target: pathlib.Path, also_reshard: bool) -> d
     text=True,
     stdout=subprocess.PIPE,
   )
-  stage, peaks, begins, found = "start", {}, {}, {}
+  stage, peaks, begins, result = "start", {}, {}, {}
 
   def watch():
     while process.poll() is None:
@@ -150,13 +150,13 @@ def watched(source: pathlib.Path, target: pathlib.Path, also_reshard: bool) -> d
   for line in process.stdout:
     said = json.loads(line)
     stage, begins[said["stage"]] = said["stage"], time.perf_counter()
-    found = said
+    result = said
   if process.wait():
     raise RuntimeError(f"the loading process ended with {process.returncode}; its error stands above.")
   watcher.join()
   names = list(begins)
   seconds = {name: begins[after] - begins[name] for name, after in zip(names, names[1:])}
-  return dict(seconds=seconds, peaks={name: peaks[name] for name in seconds}, reshard=found["reshard"])
+  return dict(seconds=seconds, peaks={name: peaks[name] for name in seconds}, reshard=result["reshard"])
 
 
 def anonymous(pid: int) -> int:
@@ -175,12 +175,12 @@ def run(config: DecoderConfig, folder: str | None, also_reshard: bool) -> dict:
     start = time.perf_counter()
     size = write(source, config)
     written = time.perf_counter() - start
-    found = watched(source, target, also_reshard)
+    result = watched(source, target, also_reshard)
     return dict(
       bytes=size,
-      seconds=dict(write=written) | found["seconds"],
-      reshard=found["reshard"],
-      ratios={name: peak / size for name, peak in found["peaks"].items()},
+      seconds=dict(write=written) | result["seconds"],
+      reshard=result["reshard"],
+      ratios={name: peak / size for name, peak in result["peaks"].items()},
       differing=differing(source, target, config),
     )
 
@@ -196,21 +196,21 @@ def main():
   if args.child:
     child(*map(pathlib.Path, args.child), not args.no_reshard)
     return
-  found = dict(shape=args.shape) | run(SHAPES[args.shape], args.folder, not args.no_reshard)
-  print(f"{args.shape}: {found['bytes'] / 1e9:.2f} GB of weights in bfloat16")
-  for name, seconds in found["seconds"].items():
-    ratio = f"  peak {found['ratios'][name]:.3f} × the weights" if name in found["ratios"] else ""
+  result = dict(shape=args.shape) | run(SHAPES[args.shape], args.folder, not args.no_reshard)
+  print(f"{args.shape}: {result['bytes'] / 1e9:.2f} GB of weights in bfloat16")
+  for name, seconds in result["seconds"].items():
+    ratio = f"  peak {result['ratios'][name]:.3f} × the weights" if name in result["ratios"] else ""
     print(f"  {name:8s}{seconds:8.1f} s{ratio}")
-  if found["reshard"]:
-    one = found["reshard"]
+  if result["reshard"]:
+    one = result["reshard"]
     print(
       f"  resharding: {one['programs']} programs, {one['compile_s']:.1f} s to compile, {one['seconds']:.2f} s a run"
     )
   if args.json:
-    pathlib.Path(args.json).write_text(json.dumps(found, indent=2) + "\n")
-  if found["differing"]:
-    sys.exit(f"{len(found['differing'])} tensors came back changed, first {found['differing'][0]}.")
-  if worst := [f"{name} {found['ratios'][name]:.3f}" for name in ("load", "save") if found["ratios"][name] > AIM]:
+    pathlib.Path(args.json).write_text(json.dumps(result, indent=2) + "\n")
+  if result["differing"]:
+    sys.exit(f"{len(result['differing'])} tensors came back changed, first {result['differing'][0]}.")
+  if worst := [f"{name} {result['ratios'][name]:.3f}" for name in ("load", "save") if result["ratios"][name] > AIM]:
     sys.exit(f"more anonymous memory than {AIM} × the weights: {', '.join(worst)}.")
 
 

@@ -36,14 +36,14 @@ CITED = re.compile(r"<relevance>\s*\[([\d, ]*)\]\s*</relevance>")
 
 
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
-  drawn = lambda count, number, part=synthetic.TRAIN, mix=MIX: synthetic.questions(
+  draw = lambda count, number, part=synthetic.TRAIN, mix=MIX: synthetic.questions(
     world, count, mix=mix, part=part, seed=number, passages=PASSAGES, distinct=part == synthetic.HELD_OUT
   )
   return dict(
-    demonstrations=miniature.mixed_in(drawn(6000, seed), THOUGHT),
-    train=drawn(4000, seed + 1),
-    development=drawn(DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1, 2: 1}),
-    held_out=drawn(TEST, seed, synthetic.HELD_OUT),
+    demonstrations=miniature.mixed_in(draw(6000, seed), THOUGHT),
+    train=draw(4000, seed + 1),
+    development=draw(DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1, 2: 1}),
+    held_out=draw(TEST, seed, synthetic.HELD_OUT),
   )
 
 

@@ -36,8 +36,8 @@ QUOTE = re.compile(r"<retrieval>(.*?)</retrieval>", re.DOTALL)
 
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
   def drawn(count, number, **options):
-    asked = synthetic.questions(world, count, mix=MIX, seed=number, passages=PASSAGES, distinct=False, **options)
-    return [example for example in asked if not any(hop["counterfactual"] for hop in example.meta["decomposition"])]
+    texts = synthetic.questions(world, count, mix=MIX, seed=number, passages=PASSAGES, distinct=False, **options)
+    return [example for example in texts if not any(hop["counterfactual"] for hop in example.meta["decomposition"])]
 
   unseen = lambda count, part=synthetic.HELD_OUT, mix=MIX, **options: synthetic.questions(
     world, count, mix=mix, seed=seed, passages=PASSAGES, part=part, **options
@@ -118,15 +118,15 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
   """
   text, hops = episode.model_text, example.meta["decomposition"]
   answer = Parser().answer(text) or ""
-  said = [quote for quote in (" ".join(found.split()) for found in QUOTE.findall(text)) if quote]
-  real = [any(quote in passage.text for passage in example.passages) for quote in said]
+  lines = [quote for quote in (" ".join(found.split()) for found in QUOTE.findall(text)) if quote]
+  real = [any(quote in passage.text for passage in example.passages) for quote in lines]
   stated = {sentence for passage in example.passages for sentence in world.sentences[passage.id]}
   evidence = [
-    hop["sentence"] in stated and any(hop["sentence"] in quote for quote in said) for hop in hops if "sentence" in hop
+    hop["sentence"] in stated and any(hop["sentence"] in quote for quote in lines) for hop in hops if "sentence" in hop
   ]
   known = world.memory.get((hops[-1]["subject"], hops[-1]["relation"])) if hops[-1]["counterfactual"] else None
   return dict(
-    quoted=float(bool(said) and all(real)) if example.passages else None,
+    quoted=float(bool(lines) and all(real)) if example.passages else None,
     real=sum(real) / len(real) if real else None,
     evidence=sum(evidence) / len(evidence) if evidence else None,
     em_2=qa.exact_match(answer, example.golds) if example.hops == 2 else None,

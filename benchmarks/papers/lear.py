@@ -35,7 +35,7 @@ def questions(world, seed):
   ask = lambda count, draw, passages=GIVEN, mix=MIX, **options: synthetic.questions(
     world, count, mix=mix, seed=draw, passages=passages, **options
   )
-  shown = [
+  lines = [
     example for draw, given in enumerate(SHOWN) for example in ask(1000, 100 * seed + draw, given, distinct=False)
   ]
   alone = [
@@ -45,7 +45,7 @@ def questions(world, seed):
   held_out = ask(TEST, seed, part=synthetic.HELD_OUT)
   return dict(
     train=ask(4000, 100 * seed + 50, distinct=False),
-    demonstrations=mixed_in(shown + alone, DIRECT),
+    demonstrations=mixed_in(lines + alone, DIRECT),
     development=ask(DEVELOPMENT, seed, mix={1: 1, 2: 1}, part=synthetic.DEVELOPMENT, distinct=False),
     held_out=held_out,
     full=held_out,
@@ -67,8 +67,8 @@ def demonstrate(example, world, search, rng: random.Random):
   if not example.passages:
     given = rng.sample(hops, len(hops) - (len(hops) > 1 and rng.random() < 0.4))
     answer = hops[-1]["object"] if len(given) == len(hops) else "unknown"
-    said = " ".join(hop["sentence"] for hop in given)
-    return [(ENVIRONMENT, f"<extract> {said} </extract>\n"), (MODEL, f"<answer> {answer} </answer>")]
+    text = " ".join(hop["sentence"] for hop in given)
+    return [(ENVIRONMENT, f"<extract> {text} </extract>\n"), (MODEL, f"<answer> {answer} </answer>")]
   (fault,) = rng.choices(list(FAULTS), list(FAULTS.values()))
   hops = hops[:1] if fault == "stop" else hops
   kept = hops[:1] if fault == "thin" else hops

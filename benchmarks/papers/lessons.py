@@ -166,8 +166,8 @@ def _facts(course: Course, rng: random.Random):
   )
   subjects = (world_lib.PERSON, world_lib.PERSON, world_lib.COMPANY, world_lib.TOWN)
 
-  def add(subject: str, relation: str, found: str) -> world_lib.Fact:
-    return stated.setdefault((subject, relation), world_lib.Fact(subject, relation, found))
+  def add(subject: str, relation: str, results: str) -> world_lib.Fact:
+    return stated.setdefault((subject, relation), world_lib.Fact(subject, relation, results))
 
   chains = []
   for kind in rng.choices(*zip(*course.kinds.items()), k=course.asked):

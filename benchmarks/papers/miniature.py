@@ -259,10 +259,10 @@ def warm_up(paper: Paper, seed: int, out: pathlib.Path) -> dict[str, list[float]
     return {}
   config = settings(paper, out / "world", seed, SFT, paper.sft)
   config.model.path = str(base_reader.model(stage=paper.reader))
-  asked = list(readers.read_examples(config.data.evaluate))
+  questions = list(readers.read_examples(config.data.evaluate))
   config.data.train = str(out / "world" / "demonstrations.jsonl.gz")
   measure = functools.partial(measured, paper, build(paper, seed), config, "")
-  curves = supervised(config, out / "sft", asked, measure, paper.warm)
+  curves = supervised(config, out / "sft", questions, measure, paper.warm)
   if not ended(curves, paper.warm):
     last = {name: curve[-1] for name, curve in curves.items()}
     raise RuntimeError(
@@ -288,12 +288,12 @@ def supervised(config, workdir: pathlib.Path, asked, measure, goals: Mapping[str
     if step % config.evaluate.every:
       return {}
     params = lora.split(model)[1]
-    found = {
+    result = {
       drawn: measure(player, params, asked, step, sample=drawn)[0]
       for drawn in dict.fromkeys(name.endswith(SAMPLED) for name in goals)
     }
     for name, curve in curves.items():
-      reached = found[name.endswith(SAMPLED)][name.removesuffix(SAMPLED)]
+      reached = result[name.endswith(SAMPLED)][name.removesuffix(SAMPLED)]
       curve.append(round(reached or 0.0, 3))  # None: it applies to no question yet, so the goal is not reached
     print(f"warm {step}: { ({name: curve[-1] for name, curve in curves.items()}) }", flush=True)
     return {f"development/{name}": curve[-1] for name, curve in curves.items()}
@@ -322,7 +322,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
   began, workdir = time.process_time(), out / arm
   if arm == WARM:
     warmed = warm_up(paper, seed, out)
-  made = time.process_time()
+  built = time.process_time()
   config = settings(paper, out / "world", seed, paper.rl, paper.arms.get(arm, {}))
   config.model.path = str(out / "sft" / "model")
   world = build(paper, seed)
@@ -343,9 +343,9 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
 
   def keep(key: str, test: str, player, params, step, sample=False):
     """Measures a test, and keeps what was found in a file, for a run that is killed later."""
-    found = measured(paper, world, config, test, player, params, tests[test], step, sample=sample)
+    results = measured(paper, world, config, test, player, params, tests[test], step, sample=sample)
     with jsonl.whole(workdir / "measured" / f"{key}.json") as part:
-      part.write_text(json.dumps(found))
+      part.write_text(json.dumps(results))
 
   def measure(step, player, params):
     last = step == config.steps or arm == WARM or over(step)
@@ -376,10 +376,10 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
     arm=arm,
     seed=seed,
     commit=commit(),
-    seconds=round(time.process_time() - made, 1),
-    warm_seconds=round(made - began, 1),
+    seconds=round(time.process_time() - built, 1),
+    warm_seconds=round(built - began, 1),
     steps=max(curve),
-    curve={step: found for step, row in curve.items() if (found := measures(row))},
+    curve={step: results for step, row in curve.items() if (results := measures(row))},
     reached={key: means for key, (means, _) in kept.items()},
     values={key: values for key, (_, values) in kept.items()},
   )
@@ -421,13 +421,13 @@ def measured(paper, world, config, test, player, params, examples, step, *, samp
     ]
   finally:
     player.recipe, player.rollout.play = trained_as
-  found = harness.flat(metrics, prefix="")
+  result = harness.flat(metrics, prefix="")
   for key in rows[0]:
     known = [float(row[key]) for row in rows if row[key] is not None]
-    found[key] = sum(known) / len(known) if known else None
-    found[f"{key}/n"] = len(known)
+    result[key] = sum(known) / len(known) if known else None
+    result[f"{key}/n"] = len(known)
   wanted = {side.measure for claim in paper.claims for side in claim.sides} & set(rows[0])
-  return found, {name: [compact(row[name]) for row in rows] for name in sorted(wanted)}
+  return result, {name: [compact(row[name]) for row in rows] for name in sorted(wanted)}
 
 
 def compact(value: float | None) -> float | int | None:
@@ -441,10 +441,10 @@ def compact(value: float | None) -> float | int | None:
 def trained(names: Sequence[str], rows) -> dict[str, float]:
   """Medians and maxima of these metrics over the steps of a run."""
   steps = [row for row in rows if row["step"]]  # step 0 is before the first
-  found = {name: [row[name] for row in steps] for name in names}
+  result = {name: [row[name] for row in steps] for name in names}
   return {
     f"trained/{name}/{kind.__name__}": float(kind(values))
-    for name, values in found.items()
+    for name, values in result.items()
     for kind in (statistics.median, max)
   }
 

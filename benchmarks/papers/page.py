@@ -52,8 +52,8 @@ def values(rows: Rows, paper: Paper, side: Side | float, seed: int, *, sampled: 
   if row is None or key not in row["reached"]:
     return None
   kept = row["values"].get(key, {}).get(side.measure, [row["reached"][key].get(side.measure)])
-  found = np.asarray([np.nan if one is None else one for one in kept], np.float64)
-  return None if np.isnan(found).all() else found
+  result = np.asarray([np.nan if one is None else one for one in kept], np.float64)
+  return None if np.isnan(result).all() else result
 
 
 def judged(paper: Paper, claim: Claim, rows: Rows) -> dict[str, Any] | None:
@@ -140,26 +140,26 @@ def tables(papers: Mapping[str, Paper], rows: Rows) -> str:
   lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
   for paper in papers.values():
     for claim in paper.claims:
-      found, stated = judged(paper, claim, rows), f"{'≤ −' if claim.lower else '≥ '}{claim.least:g}"
+      result, stated = judged(paper, claim, rows), f"{'≤ −' if claim.lower else '≥ '}{claim.least:g}"
       if not claim.least:
         stated = "< 0" if claim.lower else "> 0"
-      if found is None:
+      if result is None:
         lines.append(f"| {paper.name} | {claim.text} | {stated} | | | | | not run | |")
         continue
-      interval = "{:+.3f} to {:+.3f}".format(*found["interval"]) if found["interval"] else ""
-      sampled = "" if found["sampled"] is None else f"{found['sampled']:+.3f}"
+      interval = "{:+.3f} to {:+.3f}".format(*result["interval"]) if result["interval"] else ""
+      sampled = "" if result["sampled"] is None else f"{result['sampled']:+.3f}"
       lines.append(
-        f"| {paper.name} | {claim.text} | {stated} | {found['side']:.3f} | {found['other']:.3f} | {interval} "
-        f"| {sampled} | {found['seeds']} × {found['questions']} | {found['verdict']} |"
+        f"| {paper.name} | {claim.text} | {stated} | {result['side']:.3f} | {result['other']:.3f} | {interval} "
+        f"| {sampled} | {result['seeds']} × {result['questions']} | {result['verdict']} |"
       )
   return "\n".join(lines)
 
 
 def summary(papers: Mapping[str, Paper], rows: Rows) -> str:
   """How many claims have which verdict."""
-  found = [judged(paper, claim, rows) for paper in papers.values() for claim in paper.claims]
-  said = ["not run" if one is None else one["verdict"] for one in found]
-  return f"{len(said)} claims: " + ", ".join(f"{said.count(kind)} {kind}" for kind in dict.fromkeys(sorted(said)))
+  result = [judged(paper, claim, rows) for paper in papers.values() for claim in paper.claims]
+  lines = ["not run" if one is None else one["verdict"] for one in result]
+  return f"{len(lines)} claims: " + ", ".join(f"{lines.count(kind)} {kind}" for kind in dict.fromkeys(sorted(lines)))
 
 
 def not_shown(papers: Mapping[str, Paper], rows: Rows) -> list[str]:
@@ -168,7 +168,7 @@ def not_shown(papers: Mapping[str, Paper], rows: Rows) -> list[str]:
     f"{paper.name}: {claim.text}"
     for paper in papers.values()
     for claim in paper.claims
-    if (found := judged(paper, claim, rows)) is None or found["verdict"] != "shown"
+    if (result := judged(paper, claim, rows)) is None or result["verdict"] != "shown"
   ]
 
 
@@ -179,7 +179,7 @@ def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
     test = next(iter(paper.tests))
     arms = [arm for arm in (WARM, *paper.arms) if any(key[:2] == (paper.name, arm) for key in rows)]
     parts.append(f"## {paper.name}\n\n{importlib.import_module('papers.' + paper.name).__doc__}".rstrip())
-    said = [f"- {claim.text}: {claim.note}" for claim in paper.claims if claim.note]
+    texts = [f"- {claim.text}: {claim.note}" for claim in paper.claims if claim.note]
     lines = [
       f"| arm | {paper.shown[0]} | {paper.shown[1]} | steps | core seconds per run | seeds | commit |",
       "|---" * 7 + "|",
@@ -196,7 +196,7 @@ def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
         f"| {np.mean([row['seconds'] for row in runs]):.0f} "
         f"| {len(runs)} | {', '.join(sorted({row['commit'] for row in runs}))} |"
       )
-    parts += ["\n".join(said)] * bool(said) + ["\n".join(lines)]
+    parts += ["\n".join(texts)] * bool(texts) + ["\n".join(lines)]
   return "\n\n".join(parts)
 
 
@@ -205,7 +205,7 @@ def figure(papers: Mapping[str, Paper], rows: Rows, path: pathlib.Path) -> None:
   matplotlib.use("agg")
   from matplotlib import pyplot
 
-  drawn, axes = pyplot.subplots(2, len(papers), figsize=(4 * len(papers), 7), dpi=110, squeeze=False)
+  picture, axes = pyplot.subplots(2, len(papers), figsize=(4 * len(papers), 7), dpi=110, squeeze=False)
   for column, paper in enumerate(papers.values()):
     for line, measure in enumerate(paper.shown):
       plot = axes[line, column]
@@ -215,9 +215,9 @@ def figure(papers: Mapping[str, Paper], rows: Rows, path: pathlib.Path) -> None:
       plot.grid(alpha=0.3)
     if axes[0, column].lines:
       axes[0, column].legend(frameon=False, fontsize=7)
-  drawn.tight_layout()
-  drawn.savefig(path)
-  pyplot.close(drawn)
+  picture.tight_layout()
+  picture.savefig(path)
+  pyplot.close(picture)
 
 
 def curve(plot, paper: Paper, arm: str, measure: str, rows: Rows) -> None:

@@ -139,8 +139,8 @@ def play_lear(
     evidence = " ".join(passage.text for passage in example.passages)
   reason = " ".join(f"{relation} of {subject}? {sentence} So {found}." for relation, subject, found, sentence in steps)
   bodies = dict(reason=reason, extract=evidence, answer=answer)
-  said = "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in LEAR_SECTIONS[reply])
-  return [(MODEL, said or f"{reason} The answer is {answer}.")]
+  text = "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in LEAR_SECTIONS[reply])
+  return [(MODEL, text or f"{reason} The answer is {answer}.")]
 
 
 def play_veritas(

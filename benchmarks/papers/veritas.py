@@ -28,14 +28,14 @@ HEAVY = dict(information_think_weight=0.8, think_answer_weight=0.32)
 
 
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
-  drawn = lambda count, number, part=synthetic.TRAIN, mix=MIX: synthetic.questions(
+  draw = lambda count, number, part=synthetic.TRAIN, mix=MIX: synthetic.questions(
     world, count, mix=mix, part=part, seed=number, distinct=part == synthetic.HELD_OUT
   )
   return dict(
-    demonstrations=[*drawn(5000, seed), *drawn(1000, seed + 2, mix={1: 1})],
-    train=drawn(4000, seed + 1),
-    development=drawn(DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1, 2: 1, 3: 1}),
-    held_out=drawn(TEST, seed, synthetic.HELD_OUT),
+    demonstrations=[*draw(5000, seed), *draw(1000, seed + 2, mix={1: 1})],
+    train=draw(4000, seed + 1),
+    development=draw(DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1, 2: 1, 3: 1}),
+    held_out=draw(TEST, seed, synthetic.HELD_OUT),
   )
 
 
@@ -56,8 +56,8 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
   `thinks`: the share whose next turn begins with any thought. `fooled`: the share whose thought states no such fact but
   is accepted by the rewarded judge. `grounded`: whether the last thought contains the answer.
   """
-  found = steps(episode.turns)
-  thoughts = [thought for _, thought in found.information_think]
+  result = steps(episode.turns)
+  thoughts = [thought for _, thought in result.information_think]
   read = [search.found for search in episode.searches]
   faithful = [
     thought is not None and states(world, thought, passages) for thought, passages in zip(thoughts, read, strict=True)
@@ -65,7 +65,7 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
   verdicts = iter(episode.facts["information_think"])  # one for each thought
   accepted = [thought is not None and next(verdicts) for thought in thoughts]
   mean = lambda truths: sum(truths) / len(truths) if truths else None
-  grounded = [None not in pair and holds(pair[0], pair[1]) for pair in found.think_answer]
+  grounded = [None not in pair and holds(pair[0], pair[1]) for pair in result.think_answer]
   return dict(
     faithful=mean(faithful),
     thinks=mean([thought is not None for thought in thoughts]),

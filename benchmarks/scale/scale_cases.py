@@ -149,9 +149,9 @@ def missing(rows: Sequence[Mapping[str, Any]], level: str, *, on_gpus: bool = Tr
     mine = [row for row in rows if (row["model"], row["run"], row["slice"]) == (model, run, where)]
     if any(row.get("report", {}).get("fits") for row in mine) or len(mine) >= TRIES:
       continue
-    found = plan(model, run, where, frozenset(choice_of(row) for row in mine))
-    if found is not None:
-      choice, _ = found
+    result = plan(model, run, where, frozenset(choice_of(row) for row in mine))
+    if result is not None:
+      choice, _ = result
       return dict(
         model=model,
         run=run,

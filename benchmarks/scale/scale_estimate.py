@@ -66,16 +66,16 @@ def estimate(config: Any, shape: Any, where: Slice, *, fill: float = 0.5, drawn:
     fill, drawn: as for `workload.load`.
   """
   axes, settings = Axes(**config.mesh.to_dict()), settings_lib.from_config(run_settings.of(config))
-  made = load_lib.load(config, fill=fill, drawn=drawn)
+  load = load_lib.load(config, fill=fill, drawn=drawn)
   return joined(
     config,
     config.rollout.rows,
     shape,
     where,
-    made,
+    load,
     axes,
-    learner_part(config, shape, where, made, settings, axes),
-    engine_part(config, shape, where, made),
+    learner_part(config, shape, where, load, settings, axes),
+    engine_part(config, shape, where, load),
   )
 
 
@@ -116,13 +116,13 @@ def of_learner(shape: Any, axes: Axes, *, reference: bool, critic: bool) -> dict
     critic: whether the critic has its own decoder.
   """
   mine = memory.counted(shape, axes).all
-  found = {"learner": 12.0 * mine}
+  result = {"learner": 12.0 * mine}
   if reference:
-    found["reference"] = 4.0 * mine
+    result["reference"] = 4.0 * mine
   if critic:
     mine += shape.d_model + 1
-    found["critic"] = 12.0 * mine
-  return found | {memory.GRADIENT: 4.0 * mine}
+    result["critic"] = 12.0 * mine
+  return result | {memory.GRADIENT: 4.0 * mine}
 
 
 def of_engine(shape: Any, config: Any, here: Axes, cache: cache_lib.Layout) -> dict[str, float]:
@@ -203,7 +203,7 @@ def learner_part(config: Any, shape: Any, where: Slice, made: load_lib.Load, set
   # Only the data axis spans islands. The gradient is summed within each first. Then each chip's part is scattered over
   # the islands and gathered, so that a chip sends it, mine · h / data, 2 (h - 1) / h times over h islands.
   between = 2 * 4.0 * mine * (where.islands - 1) / axes.data
-  found = [
+  result = [
     Program(
       "learner: accumulate",
       0.0,
@@ -216,12 +216,12 @@ def learner_part(config: Any, shape: Any, where: Slice, made: load_lib.Load, set
     )
   ]
   update = Program("learner: apply", 0.0, hbm=28.0 * mine, calls=cut.updates)
-  found.append(update)
+  result.append(update)
   critic = settings.critic.kind == "own"
   if critic:
-    found += [
+    result += [
       dataclasses.replace(
-        found[0],
+        result[0],
         name="learner critic: accumulate",
         sent=temporaries.accumulate_sent(shape, config, axes, head=False),
         temporaries=temporaries.accumulate_room(shape, config, axes, head=False),
@@ -231,7 +231,7 @@ def learner_part(config: Any, shape: Any, where: Slice, made: load_lib.Load, set
   passes = {"learner: score": settings.scores_old + settings.needs_reference, VALUES: settings.critic.kind != "none"}
   for name, number in passes.items():
     if number:
-      found.append(
+      result.append(
         Program(
           name,
           0.0,
@@ -243,7 +243,7 @@ def learner_part(config: Any, shape: Any, where: Slice, made: load_lib.Load, set
         )
       )
   stays = of_learner(shape, axes, reference=settings.needs_reference, critic=critic)
-  return Part(stays, tuple(found), load_lib.passes(settings) * cut.whole / axes.size)
+  return Part(stays, tuple(result), load_lib.passes(settings) * cut.whole / axes.size)
 
 
 def engine_part(config: Any, shape: Any, where: Slice, made: load_lib.Load) -> Part:

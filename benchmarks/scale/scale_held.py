@@ -43,16 +43,16 @@ def reports() -> dict[tuple[str, str, str], Any]:
   }
 
 
-def conversations(found: Mapping[tuple[str, str, str], Any]) -> list[list[str]]:
+def conversations(results: Mapping[tuple[str, str, str], Any]) -> list[list[str]]:
   """A line for each case: what fitted before, and what fits in pages of bfloat16 and of int8."""
   lines = []
   for (run, where), before in BEFORE.items():
     line = [run, where, "–" if before is None else f"{before:,}"]
     for kind in ("model", "int8"):
-      report = found[run, where, kind]
+      report = results[run, where, kind]
       times = "" if before is None else f" ({report.conversations / before:.1f} ×)"
       line.append(f"{report.conversations:,}{times}")
-    wide, narrow = (found[run, where, kind] for kind in ("model", "int8"))
+    wide, narrow = (results[run, where, kind] for kind in ("model", "int8"))
     line += [
       f"{wide.free / GIB:.1f} / {narrow.free / GIB:.1f}",
       f"{wide.conversation.reserved / MIB:.0f} / {wide.conversation.bytes / MIB:.0f} / "
@@ -63,11 +63,11 @@ def conversations(found: Mapping[tuple[str, str, str], Any]) -> list[list[str]]:
   return lines
 
 
-def parts(found: Mapping[tuple[str, str, str], Any]) -> list[list[str]]:
+def parts(results: Mapping[tuple[str, str, str], Any]) -> list[list[str]]:
   """A line for each case: seconds of each program, and those of the learner's operations without remat at the peak."""
   names = ("learner: accumulate", "learner: score", "engine: prefill", "engine: decode")
   lines = []
-  for (run, where, kind), report in found.items():
+  for (run, where, kind), report in results.items():
     programs = {program.name: program for program in report.programs}
     cells = []
     for name in names:
@@ -86,7 +86,7 @@ def tried() -> list[list[str]]:
     for path, value in changes.items():
       section, field = path.split(".")
       config[section][field] = value
-    found = search.best(
+    result = search.best(
       config,
       SHAPES[MODEL],
       cases.SLICES[where],
@@ -94,8 +94,8 @@ def tried() -> list[list[str]]:
       fill=cases.FILL,
       drawn=cases.RUNS[run].drawn(config),
     )
-    assert found is not None  # the recipe's own plan fits, and these need no more
-    report = found[1]
+    assert result is not None  # the recipe's own plan fits, and these need no more
+    report = result[1]
     part = lambda kind, report=report: sum(
       program.calls * report.seconds(program)[0] for program in report.programs if program.name.startswith(kind)
     )
@@ -105,14 +105,14 @@ def tried() -> list[list[str]]:
 
 def section(table: Callable[..., str]) -> str:
   """The page's section; `table` makes one of a head and lines."""
-  found = reports()
+  result = reports()
   return SECTION.format(
     conversations=table(
-      ["recipe", "slice", "before", "pages", "int8 pages", "GiB free", "MiB each", "episodes"], conversations(found)
+      ["recipe", "slice", "before", "pages", "int8 pages", "GiB free", "MiB each", "episodes"], conversations(result)
     ),
     parts=table(
       ["recipe", "slice", "cache", "step, s", "gradient", "scoring", "prefill", "decode", "learner's least"],
-      parts(found),
+      parts(result),
     ),
     tried=table(["search_r1 on v5e-64", "step, s", "learner", "engine"], tried()),
   )

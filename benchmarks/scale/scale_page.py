@@ -75,16 +75,16 @@ def runs() -> str:
   lines = []
   for name, run in cases.RUNS.items():
     config = run.config()
-    r, made = config.rollout, load(config, fill=cases.FILL, drawn=run.drawn(config))
+    r, built = config.rollout, load(config, fill=cases.FILL, drawn=run.drawn(config))
     lines.append(
       [
         name,
         f"{r.prompts_per_step} × {r.group_size}",
         f"{r.context:,}",
-        f"{made.length:,.0f}",
-        f"{made.drawn:,.0f}",
-        f"{made.tokens / 1e6:.1f}M",
-        f"{made.packed / 1e6:.1f}M",
+        f"{built.length:,.0f}",
+        f"{built.drawn:,.0f}",
+        f"{built.tokens / 1e6:.1f}M",
+        f"{built.packed / 1e6:.1f}M",
         str(config.loss.minibatches * config.loss.epochs),
         run.note,
       ]
@@ -112,11 +112,11 @@ def best(plans, rows, run) -> str:
   for model in cases.MODELS:
     line = [model]
     for where in cases.SLICES:
-      found = plans[model, run, where]
-      if found is None:
+      result = plans[model, run, where]
+      if result is None:
         line.append(f"– ({cases.least(model, run, where) / GIB:.1f} GiB)")
         continue
-      choice, report = found
+      choice, report = result
       mark = "*" if (model, run, where) in done else ""
       line.append(
         f"{seconds(report.step_s)} s{mark}<br>{mesh(choice)}, {choice.lanes} lanes / {choice.tensor}<br>"
@@ -148,10 +148,10 @@ def scaling(plans) -> str:
 def drawing(plans) -> str:
   """Decoding's share of a step, for one model."""
 
-  def share(found):
-    if found is None:
+  def share(results):
+    if results is None:
       return "–"
-    _, report = found
+    _, report = results
     decode = next(program for program in report.programs if program.name == "engine: decode")
     return f"{decode.calls * report.seconds(decode)[0] / report.step_s:.0%}"
 
@@ -169,12 +169,12 @@ def never(plans) -> str:
       model: [run for run in cases.RUNS if all(plans[model, run, name] is None for name in names)]
       for model in cases.MODELS
     }
-    said = [
+    texts = [
       f"{model} ({'every recipe' if len(runs) == len(cases.RUNS) else ', '.join(runs)})"
       for model, runs in out.items()
       if runs
     ]
-    lines.append(f"- {', '.join(names)}: {'; '.join(said) if said else 'everything fits on one of them'}")
+    lines.append(f"- {', '.join(names)}: {'; '.join(texts) if texts else 'everything fits on one of them'}")
   return "\n".join(lines)
 
 
@@ -183,7 +183,7 @@ def figure(plans, rows, path: pathlib.Path) -> None:
   matplotlib.use("agg")
   from matplotlib import pyplot
 
-  drawn, axes = pyplot.subplots(
+  picture, axes = pyplot.subplots(
     2, len(cases.MODELS), figsize=(3.4 * len(cases.MODELS), 6.4), dpi=110, sharex=True, sharey="row"
   )
   for column, model in enumerate(cases.MODELS):
@@ -225,10 +225,10 @@ def figure(plans, rows, path: pathlib.Path) -> None:
   axes[0, 0].set_ylabel("seconds a step, at best")
   axes[1, 0].set_ylabel("tokens a second, at best")
   axes[0, 0].legend(frameon=False, fontsize=7)
-  drawn.suptitle(f"{SHOWN}: arithmetic (lines) and compiled (circles)")
-  drawn.tight_layout()
-  drawn.savefig(path)
-  pyplot.close(drawn)
+  picture.suptitle(f"{SHOWN}: arithmetic (lines) and compiled (circles)")
+  picture.tight_layout()
+  picture.savefig(path)
+  pyplot.close(picture)
 
 
 PAGE = """# Scale: what fits on which TPU slice and on which GPUs, and lower bounds of step times

@@ -135,10 +135,10 @@ def best(
     refused: choices that are known not to fit.
   """
   room = (1 - margin) * chips.for_topology(where.topology).hbm
-  made = load_lib.load(config, fill=fill, drawn=drawn)
+  load = load_lib.load(config, fill=fill, drawn=drawn)
   fitting = [
-    (choice, estimate.joined(config, choice.rows, shape, where, made, choice.axes, learner, engine))
-    for choice, learner, engine in _parts(config, shape, where, made)
+    (choice, estimate.joined(config, choice.rows, shape, where, load, choice.axes, learner, engine))
+    for choice, learner, engine in _parts(config, shape, where, load)
     if estimate.needed(learner, engine, config.rollout.ahead > 0) <= room and choice not in refused
   ]
   if not fitting:

@@ -149,9 +149,9 @@ def good(rows) -> str:
 
 def versions(rows) -> str:
   compilers = ("libtpu", "jax-cuda12-plugin")
-  found = sorted({(f"{name} {row[name]}", row["level"]) for name in compilers for row in rows if name in row})
+  result = sorted({(f"{name} {row[name]}", row["level"]) for name in compilers for row in rows if name in row})
   spent = sum(row.get("cpu_s", 0.0) for row in rows)
   return (
-    ", ".join(f"{version} at jax_optimization_level={level}" for version, level in found)
+    ", ".join(f"{version} at jax_optimization_level={level}" for version, level in result)
     + f"; {sum('report' in row for row in rows)} cases, {spent / 60:.0f} minutes of one core in all"
   )
