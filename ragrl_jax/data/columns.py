@@ -18,7 +18,7 @@ def is_text(context: Any) -> bool:
   return isinstance(context, str) and not context.lstrip().startswith(("[", "{"))
 
 
-def made(title: str, text: str) -> Passage:
+def make_passage(title: str, text: str) -> Passage:
   """A passage whose id is a hash of its text."""
   return Passage(sums.content_id(title, text), title, text)
 
@@ -73,7 +73,7 @@ def by_title(contexts: list[tuple[str, list[str]]], facts: list[tuple[str, int]]
   for place, (title, sentences) in enumerate(contexts):
     # HotpotQA's sentences bring their leading space along, 2WikiMultihopQA's do not.
     glue = "" if any(sentence[:1].isspace() for sentence in sentences[1:]) else " "
-    passages.append(made(title, glue.join(sentences).strip()))
+    passages.append(make_passage(title, glue.join(sentences).strip()))
     first.setdefault(title, place)
   supporting = sorted({first[title] for title, _ in facts if title in first})
   evidence = tuple(

@@ -41,11 +41,11 @@ def _fields(example: Example) -> Iterator[tuple[str, Any]]:
 
 
 def also_in(examples: Iterable[Example], others: Iterable[Example]) -> list[Example]:
-  """The examples whose question others ask too (`asked`)."""
-  questions = {asked(other.question) for other in others}
-  return [example for example in examples if asked(example.question) in questions]
+  """The examples whose question others ask too (`key_of`)."""
+  questions = {key_of(other.question) for other in others}
+  return [example for example in examples if key_of(example.question) in questions]
 
 
-def asked(question: str) -> str:
+def key_of(question: str) -> str:
   """A question without forms of Unicode, case, white space and question mark, as questions are compared."""
   return " ".join(forms.plain(question).rstrip("? .").split())

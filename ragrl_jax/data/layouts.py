@@ -126,7 +126,7 @@ def musique(row: Row, identity: str, source: str) -> Example:
       raise ValueError(f"'paragraphs[{i}]' must be an object with a text 'paragraph_text'.")
     if not isinstance(title := paragraph.get("title") or "", str) or not isinstance(paragraph.get("idx", i), str | int):
       raise ValueError(f"'paragraphs[{i}]' must have a text as 'title' and a number as 'idx'.")
-    passages.append(columns.made(title, paragraph["paragraph_text"]))
+    passages.append(columns.make_passage(title, paragraph["paragraph_text"]))
     place[paragraph.get("idx", i)] = i
     if paragraph.get("is_supporting"):
       supporting.append(i)
@@ -166,7 +166,7 @@ def drop(row: Row, identity: str, source: str) -> Example:
   if types == ["span"] and len(golds) == len(answers["spans"]):
     golds = (", ".join(golds),)
   name, question = columns.identified(row, ("query_id",), identity), columns.question(row)
-  return Example(name, question, golds, (columns.made("", row["passage"]),), (0,), source, 1, meta=meta)
+  return Example(name, question, golds, (columns.make_passage("", row["passage"]),), (0,), source, 1, meta=meta)
 
 
 def ms_marco(row: Row, identity: str, source: str) -> Example:
@@ -183,7 +183,7 @@ def ms_marco(row: Row, identity: str, source: str) -> Example:
     answerable=golds != ("No Answer Present.",), query_type=row.get("query_type"), urls=columns.listed(passages, "url")
   )
   supporting = tuple(i for i, is_gold in enumerate(selected) if is_gold)
-  passages = tuple(columns.made("", text) for text in texts)
+  passages = tuple(columns.make_passage("", text) for text in texts)
   return Example(name, question, golds, passages, supporting, source, len(supporting) or None, meta=meta)
 
 
@@ -224,7 +224,7 @@ def _simple(
   """An example from the columns of its id, question and answer, with this text as its passage; columns that are none of
   these, nor `ignored` them, go to meta."""
   meta = {column: value for column, value in row.items() if column not in {*ids, question, answer, *ignored}}
-  passages = () if text is None else (columns.made("", text),)
+  passages = () if text is None else (columns.make_passage("", text),)
   return Example(*_asked(row, identity, ids, question, answer), passages, source=source, meta=meta)
 
 

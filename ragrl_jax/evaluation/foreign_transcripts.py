@@ -214,7 +214,7 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
     raise ValueError("--data: several of these sets use the same ids: score one set at a time.")
   by_question: dict[str, list[Example]] = {}
   for example in examples:
-    by_question.setdefault(digests.asked(example.question), []).append(example)
+    by_question.setdefault(digests.key_of(example.question), []).append(example)
   result, places, queries = {}, {}, 0
   for where, row in row_files.read_rows(path):
     example = _example(where, row, by_id, by_question)
@@ -236,10 +236,10 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
 
 
 def _example(where: str, row: Mapping[str, Any], by_id, by_question) -> Example:
-  question = digests.asked(str(row.get("question") or ""))
+  question = digests.key_of(str(row.get("question") or ""))
   if "id" in row and (example := by_id.get(str(row["id"]))) is not None:
     # Systems that number their own outputs may have another order than the data.
-    if question and question != digests.asked(example.question):
+    if question and question != digests.key_of(example.question):
       raise ValueError(
         f"{where}: its id {row['id']!r} is that of the question {example.question!r} of --data, but its question is "
         f"{row['question']!r}: remove its id or its question, whichever is not of --data."

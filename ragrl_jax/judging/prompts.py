@@ -81,7 +81,7 @@ def get(name: str, wording: str = "", *, setting: str = "config.judge.wording") 
     setting: the path of `wording` in the config, for messages.
 
   Raises:
-    ValueError: there is no such prompt; see `wording.chosen`.
+    ValueError: there is no such prompt; see `wording.resolve`.
   """
   if name not in PROMPTS:
     raise ValueError(f"judge prompt {name!r}: it must be one of {', '.join(PROMPTS)} (config.judge.prompt).")
@@ -93,7 +93,7 @@ def get(name: str, wording: str = "", *, setting: str = "config.judge.wording") 
     if others:
       raise ValueError(f"{setting}={wording}: {others[0]}.txt is named after no question: {', '.join(PROMPTS)}.")
     wording = f"{wording}/{name}.txt"
-  words = wording_lib.chosen(wording, {"": ""}, setting=setting, needs=prompt.values("", ""))
+  words = wording_lib.resolve(wording, {"": ""}, setting=setting, needs=prompt.values("", ""))
   return dataclasses.replace(prompt, messages=lambda premise, claim: words.messages(**prompt.values(premise, claim)))
 
 

@@ -48,7 +48,7 @@ class Wording:
     return frozenset(match[2] for _, text in self.parts for match in _PLACE.finditer(text) if match[2])
 
 
-def chosen(
+def resolve(
   choice: str,
   wordings: Mapping[str, str],
   *,

@@ -81,12 +81,12 @@ class Prompt:
     marked: every question ends with "?", as in Search-R1's data.
 
   Raises:
-    ValueError: see `wording.chosen`.
+    ValueError: see `wording.resolve`.
   """
 
   def __init__(self, instructions: str, known: Mapping[str, str], *, marked: bool = False):
     setting = "config.switches.instructions"
-    self._wording = wording.chosen(instructions, known, setting=setting, needs=("question",))
+    self._wording = wording.resolve(instructions, known, setting=setting, needs=("question",))
     self._read = asked if marked else str.strip
 
   def messages(self, example: Example) -> list[dict[str, str]]:

@@ -35,9 +35,9 @@ def notice(choice: str, known: Mapping[str, str] = NOTICES) -> str:
   """The notice that config.switches.notice names: a key of `known`, or file:PATH.
 
   Raises:
-    ValueError: see `wording.chosen`.
+    ValueError: see `wording.resolve`.
   """
-  return wording.chosen(choice, known, setting="config.switches.notice", roles=False).text()
+  return wording.resolve(choice, known, setting="config.switches.notice", roles=False).text()
 
 
 def own(text: str) -> str:

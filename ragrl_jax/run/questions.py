@@ -300,7 +300,7 @@ def say_trained_on(config: Settings, examples: Sequence[structs.Example], what: 
 def with_evidence(examples: Sequence[structs.Example], originals: Sequence[structs.Example]) -> list[structs.Example]:
   """Gives examples without gold sentences those of the original with the same question.
 
-  Questions are compared by `digests.asked`. The sentences need not occur in the example's own
+  Questions are compared by `digests.key_of`. The sentences need not occur in the example's own
   passages, so all of them refer to its first passage.
 
   Raises:
@@ -309,12 +309,12 @@ def with_evidence(examples: Sequence[structs.Example], originals: Sequence[struc
   Source: CARE sec. 4.3, which compares quotes on LongBench's HotpotQA with HotpotQA's own supporting facts.
   """
   known = {
-    digests.asked(original.question): tuple((0, sentence) for _, sentence in original.evidence)
+    digests.key_of(original.question): tuple((0, sentence) for _, sentence in original.evidence)
     for original in originals
     if original.evidence
   }
   result = [
-    e if e.evidence else dataclasses.replace(e, evidence=known.get(digests.asked(e.question), ())) for e in examples
+    e if e.evidence else dataclasses.replace(e, evidence=known.get(digests.key_of(e.question), ())) for e in examples
   ]
   if not any(example.evidence for example in result):
     raise ValueError(

@@ -19,7 +19,7 @@ def file(tmp_path, text, name="wording.txt"):
 
 
 def chosen(choice, **more):
-  return wording.chosen(choice, KNOWN, **dict(setting="config.x", needs=("question",), may=("titles",)) | more)
+  return wording.resolve(choice, KNOWN, **dict(setting="config.x", needs=("question",), may=("titles",)) | more)
 
 
 def test_a_name_and_a_file_are_filled_in_once(tmp_path):

@@ -40,7 +40,7 @@ class Prompt:
       f" The assistant replies in {_COUNT[reply]}:\n{instructions_of(_TOLD, chr(10))}\n**User**:\n{_ASKED}",
     }
     placeholders, self._titles = ("question", "references"), titles
-    self._wording = wording.chosen(instructions, known, setting="config.switches.instructions", needs=placeholders)
+    self._wording = wording.resolve(instructions, known, setting="config.switches.instructions", needs=placeholders)
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode: question and numbered references."""

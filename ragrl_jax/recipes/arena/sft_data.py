@@ -22,10 +22,10 @@ def asked(choice: str = "paper") -> wording.Wording:
   """The backbone's prompt: ours, or file:PATH with {question}, {references}, {relevance_ids} and {answer}.
 
   Raises:
-    ValueError: see `wording.chosen`.
+    ValueError: see `wording.resolve`.
   """
   placeholders = ("question", "references", "relevance_ids", "answer")
-  return wording.chosen(choice, REASON, setting="--wording", needs=placeholders)
+  return wording.resolve(choice, REASON, setting="--wording", needs=placeholders)
 
 
 async def reasoned(examples: Sequence[Example], backbone: Chat, *, words: wording.Wording | None = None, **how: Any):

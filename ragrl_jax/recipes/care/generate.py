@@ -31,11 +31,11 @@ def wordings(reason: str = "paper", insert: str = "paper") -> tuple[wording.Word
   """The prompts of M_R and M_I: each "paper" (our wording), or file:PATH.
 
   Raises:
-    ValueError: see `wording.chosen`.
+    ValueError: see `wording.resolve`.
   """
   return (
-    wording.chosen(reason, REASON, setting="--reasoner_wording", needs=("context", "question")),
-    wording.chosen(insert, INSERT, setting="--inserter_wording", needs=("question", "reasoning", "evidence")),
+    wording.resolve(reason, REASON, setting="--reasoner_wording", needs=("context", "question")),
+    wording.resolve(insert, INSERT, setting="--inserter_wording", needs=("question", "reasoning", "evidence")),
   )
 
 

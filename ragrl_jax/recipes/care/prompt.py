@@ -39,9 +39,9 @@ class Prompt:
   """
 
   def __init__(self, instructions: str = "paper", system: str = "", titles: bool = True, asked: str = "paper"):
-    told = wording.chosen(instructions, INSTRUCTIONS, setting="config.switches.instructions", roles=False).text()
+    told = wording.resolve(instructions, INSTRUCTIONS, setting="config.switches.instructions", roles=False).text()
     self._system = " ".join(part for part in (system, told) if part)
-    self._asked = wording.chosen(
+    self._asked = wording.resolve(
       asked, ASKED, setting="config.switches.asked", needs=("context", "question"), roles=False
     )
     self._titles = titles

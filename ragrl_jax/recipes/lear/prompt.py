@@ -58,14 +58,14 @@ class Prompt:
   def __init__(self, instructions: str = "paper", reply: str = "rational", titles: bool = True):
     self._titles = titles
     placeholders, direct = ("question", "passages"), reply == "direct"
-    self._wording = wording.chosen(
+    self._wording = wording.resolve(
       instructions,
       _known(reply),
       setting="config.switches.instructions",
       needs=placeholders[:1] if direct else placeholders,
       may=placeholders[1:] if direct else (),
     )
-    closed = wording.chosen("paper", {"paper": _CLOSED_BOOK}, setting="config.switches.instructions")
+    closed = wording.resolve("paper", {"paper": _CLOSED_BOOK}, setting="config.switches.instructions")
     self._closed = closed if direct and instructions in ("paper", "short") else self._wording
 
   def messages(self, example: Example) -> list[dict[str, str]]:

@@ -123,7 +123,7 @@ class Parser(parts.Parser):
 
 def digest_wording(choice: str) -> wording.Wording:
   """The prompt that config.switches.digest names: the default, or a file with {reasoning}, {query} and {documents}."""
-  return wording.chosen(choice, DIGESTS, setting="config.switches.digest", needs=("reasoning", "query", "documents"))
+  return wording.resolve(choice, DIGESTS, setting="config.switches.digest", needs=("reasoning", "query", "documents"))
 
 
 async def digest(policy: Policy, how: wording.Wording, reasoning: str, query: str, documents: str) -> tuple[str, int]:

@@ -107,7 +107,7 @@ class Prompt:
       "short": f"Reply with {_SHORT[method]}\n{before}Question: {{question}}\n",
       "none": f"{before}{{question}}",
     }
-    choose = functools.partial(wording.chosen, setting="config.switches.instructions", needs=placeholders, may=may)
+    choose = functools.partial(wording.resolve, setting="config.switches.instructions", needs=placeholders, may=may)
     self._bare = choose(instructions, wordings_of("", "search"))
     self._shown = choose(instructions, wordings_of("Documents:\n{passages}\n", "given"))
 
