@@ -161,21 +161,39 @@ def _convolve(joined, weight, positions, branches):
     weight: [K, 1, C]; the last entry is that of the token itself.
   """
   T, K = positions.shape[1], len(weight)
-  total = jnp.zeros((len(joined), T, joined.shape[2]), jnp.float32)
+  total = 0.0
   for back in range(K):
     earlier = joined[:, K - 1 - back :][:, :T]
     if branches is not None and back:  # before a rest's first token is the shared beginning's last one
       shared = jnp.maximum(branches.start + positions - back, 0)[..., None]
       here = jnp.arange(T, dtype=jnp.int32)[None] - back >= branches.branch
       earlier = jnp.where(here[..., None], earlier, jnp.take_along_axis(joined[:, K - 1 :], shared, axis=1))
-    tap = weight[K - 1 - back][None].astype(jnp.float32) * earlier.astype(jnp.float32)
-    total += jnp.where((positions >= back)[..., None], tap, 0.0)
+    taps = jnp.where((positions >= back)[..., None], weight[K - 1 - back][None].astype(jnp.float32), 0.0)
+    total += taps * earlier.astype(jnp.float32)
   return jax.nn.silu(total)
 
 
 def _unit(x):
   """Vectors of length 1."""
   return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + 1e-6)
+
+
+@jax.custom_vjp
+def _inverse(below):
+  """The inverse of 1 + below [..., n, n]; only entries below the diagonal are read.
+
+  Its gradient by hand is two matmuls; JAX's would solve two more systems.
+  """
+  unit = jnp.broadcast_to(jnp.eye(below.shape[-1], dtype=below.dtype), below.shape)
+  return jax.lax.linalg.triangular_solve(below, unit, left_side=True, lower=True, unit_diagonal=True)
+
+
+def _inverse_backward(inverse, gradient):
+  turned = inverse.swapaxes(-1, -2)
+  return (-jnp.tril(turned @ gradient @ turned, -1),)
+
+
+_inverse.defvjp(lambda below: (_inverse(below),) * 2, _inverse_backward)
 
 
 def one(q, k, v, fade, beta, starts, state):
@@ -220,44 +238,44 @@ def chunked(q, k, v, fade, beta, starts, state, *, positions=None, branches=None
   # Entry i, j of `since` is the sum over j + 1 … i. A difference of sums from the chunk's start would lose digits.
   if branches is None:
     text = jnp.cumsum(cut(starts[..., None]), axis=-1, dtype=jnp.int32)  # [chunks, B, 1, size]; 0 goes on
-    since = jnp.cumsum(jnp.where(after, fade[..., None], 0.0), axis=-2)
     earlier = lower & (text[..., :, None] == text[..., None, :])
-    sums, reaches = jnp.cumsum(fade, axis=-1), [text == 0]
+    reaches = [text == 0]
   else:
     position, start, branch, first, ends = (cut(x[..., None]) for x in (positions, *branches))
     begin = size * jnp.arange(len(q), dtype=jnp.int32)[:, None, None, None]
     i, j = lambda x: x[..., :, None], lambda x: x[..., None, :]
     shared = (j(branch) == j(start)) & (j(position) < i(first))
     earlier = lower & (i(start) == j(start)) & ((i(branch) == j(branch)) | shared)
-    own = jnp.where(earlier, j(fade), 0.0)
-    since, sums = own @ after.astype(own.dtype), own.sum(axis=-1)
     follows = (branch < begin) | (start + first > begin)  # the token before the chunk, and not the end of the beginning
     reaches = [(start < begin) & follows, (start < begin) & ~follows]
+  own = jnp.where(earlier, fade[..., None, :], 0.0)
+  # "highest": GPUs would round the summands.
+  since, sums = jnp.matmul(own, after.astype(own.dtype), precision="highest"), own.sum(axis=-1)
   ratio = jnp.where(earlier, jnp.exp(since), 0.0)
   of_state = jnp.where(jnp.stack(reaches, axis=-1), jnp.exp(sums)[..., None], 0.0)  # [chunks, B, H, size, states]
   dot = lambda x, y: jnp.einsum("...id,...jd->...ij", x, y)
-  each = lambda x, by: (x[..., None, :] * by[..., None]).reshape(*x.shape[:-1], -1)  # [.., size, states · dk]
-  system = dot(k * beta[..., None], k) * ratio
-  wanted = jnp.concatenate((v, each(k, of_state)), axis=-1) * beta[..., None]
-  # Unit diagonal: the system's own diagonal is not read.
-  solved = jax.lax.linalg.triangular_solve(system, wanted, left_side=True, lower=True, unit_diagonal=True)
-  new, reads = jnp.split(solved, (v.shape[-1],), axis=-1)
-  scores, asks, last, keep = dot(q, k) * ratio, each(q, of_state), ratio[..., -1:, :], of_state[..., -1:, :]
+  beside = lambda make: jnp.concatenate([make(of_state[..., n]) for n in range(len(reaches))], axis=-1)
+  inverse = _inverse(dot(k, k) * ratio * beta[..., None])
+  wanted = (inverse * beta[..., None, :]) @ v
+  reads = beside(lambda of: (inverse * (beta * of)[..., None, :]) @ k)
+  scores, asks = dot(q, k) * ratio, beside(lambda of: q * of[..., None])
+  last, keep = ratio[..., -1:, :], of_state[..., -1:, :]
   if branches is not None:  # the states after the chunk: of its last token, and of its last end of a beginning, if any
     state = jnp.concatenate((state, jnp.zeros_like(state)), axis=2)
     at = jnp.broadcast_to(jnp.where(ends, jnp.arange(size), -1).max(axis=-1)[..., None, None], (*last.shape[:-1], 1))
     row = lambda x: jnp.take_along_axis(x, jnp.maximum(at, 0), axis=-2)
     last = jnp.concatenate((last, jnp.where(at < 0, 0.0, row(ratio))), axis=-2)
     keep = jnp.concatenate((keep, jnp.where(at < 0, jnp.array([0.0, 1.0]), row(of_state))), axis=-2)
-  writes = each(k, last.swapaxes(-1, -2))
+  writes = jnp.concatenate([k * last[..., n, :, None] for n in range(len(reaches))], axis=-1)
 
   def over(state, chunk):
-    new, reads, scores, asks, writes, keep = chunk
-    new = new - reads @ state
+    wanted, reads, writes, keep = chunk
+    new = wanted - reads @ state
     states = state.reshape(B, H, 1, -1, dk, state.shape[-1])
     kept = (states * keep[..., None, None]).sum(axis=3).reshape(state.shape)
-    return kept + writes.swapaxes(-1, -2) @ new, asks @ state + scores @ new
+    return kept + writes.swapaxes(-1, -2) @ new, (state, new)
 
-  state, out = jax.lax.scan(over, state, (new, reads, scores, asks, writes, keep))
+  state, (states, new) = jax.lax.scan(over, state, (wanted, reads, writes, keep))
+  out = asks @ states + scores @ new
   out = jnp.moveaxis(out, (0, 2), (1, 3)).reshape(B, -1, H, v.shape[-1])
   return out[:, :T], state.swapaxes(1, 2)
