@@ -205,7 +205,7 @@ def test_gpus_have_their_layers_apart_and_keep_what_fits(family, monkeypatch):
     found = traced.lower().compile()(params)
     scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(want))
     for one, same in zip(*map(jax.tree.leaves, (want, found)), strict=True):
-      np.testing.assert_allclose(same, one, atol=5e-6 * scale)
+      np.testing.assert_allclose(same, one, atol=1e-5 * scale)
   assert counts[0] == counts[1] > counts[2] >= counts[3] >= counts[4]  # a mixture's experts have no name
 
 
