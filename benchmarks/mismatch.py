@@ -138,9 +138,10 @@ def compare(ids, others, first, second):
   return np.concatenate(gaps), different
 
 
-def pairs(model, adapted, talks, texts, tokens):
+def pairs(model, adapted, talks, texts, tokens, known=()):
   """The rows of the table, one after the other as they are found: {name, tokens, largest gap in nats, share of tokens
-  with the same bits, conversations apart}. `talks` are what the model has sampled of these texts.
+  with the same bits, conversations apart}. `talks` are what the model has sampled of these texts. Rows whose names are
+  known are left out.
   """
   ids, masks, said = zip(*talks)
 
@@ -156,12 +157,12 @@ def pairs(model, adapted, talks, texts, tokens):
     own, on, by = zip(*mine)
     return compare(own, own, zip(by, on), zip(score(adapted, mine), on))
 
-  alone = score(model, talks, rows=8, length=256)
+  alone = functools.cache(lambda: score(model, talks, rows=8, length=256))
   for name, found in {
-    "learner beside sampler": lambda: compare(ids, ids, zip(said, masks), zip(alone, masks)),
-    "learner: rows of 512 beside 256": lambda: learned(alone),
-    "learner: shared prompts beside none": lambda: learned(alone, share=True),
-    "learner: 1 row a block beside 8": lambda: learned(alone, rows=1, length=256),
+    "learner beside sampler": lambda: compare(ids, ids, zip(said, masks), zip(alone(), masks)),
+    "learner: rows of 512 beside 256": lambda: learned(alone()),
+    "learner: shared prompts beside none": lambda: learned(alone(), share=True),
+    "learner: 1 row a block beside 8": lambda: learned(alone(), rows=1, length=256),
     "sampler: drafts of 4 beside none": lambda: sampled(speculate=4),
     "sampler: a prefilled beginning beside a sampled one": lambda: sampled(given=talks),
     "learner with adapters beside sampler with them merged": with_adapters,
@@ -170,6 +171,8 @@ def pairs(model, adapted, talks, texts, tokens):
     "sampler: 8 lanes beside 64": lambda: sampled(lanes=8),
     "sampler: the same again": sampled,
   }.items():
+    if name in known:
+      continue
     gaps, apart = found()
     yield dict(name=name, tokens=len(gaps), most=gaps.max(), same=float((gaps == 0).mean()), apart=apart)
 
@@ -254,10 +257,9 @@ def costs(model, talks):
 
 def tables() -> str:
   """The second half of docs/steady.md, from the record."""
-  text = [INTRODUCTION]
-  recorded = [*map(json.loads, RECORD.read_text().splitlines())] if RECORD.is_file() else []
-  pairs = {pair["name"] for row in recorded for pair in row.get("pairs", ())}
-  for row in recorded:
+  text, rows = [INTRODUCTION], recorded().values()
+  pairs = {pair["name"] for row in rows for pair in row.get("pairs", ())}
+  for row in rows:
     text.append(f"### {row['name']}\n")
     if "pairs" in row:
       text += ["| float32 on a CPU | tokens | largest gap, nats | tokens with the same bits |", "|---" * 4 + "|"]
@@ -324,36 +326,48 @@ def main():
   cli.add_argument("--tokens", type=int, default=64)
   cli.add_argument("--gradients", type=int, default=160, help="conversations whose gradients are compared")
   cli.add_argument("--parts", default="pairs,gaps,costs")
+  cli.add_argument("--missing", action="store_true", help="only what the model's row of the record lacks")
   args = cli.parse_args()
   load = lambda dtype: weights.load_pretrained(args.model, compute_dtype=jnp.dtype(dtype))[0]
   words = tokenizer_lib.load_tokenizer(args.model)
   asked = [words.encode(example.question) for example in readers.read_examples(args.questions, max_examples=200)]
   prompts = [tuple(ids[:PROMPT]) for ids in asked]
   texts = [(prompts[n // 8], prompts[n // 8 + 100][:OBSERVED]) for n in range(args.conversations)]
+  known = recorded().get(args.name, {}) if args.missing else {}
   if "pairs" in args.parts:
     adapted = load("float32")
     lora.add(adapted, rank=8, alpha=16.0, layers=".*", seed=0)
     draw = np.random.default_rng(1)  # B is 0 at first, which would change nothing
     for x in (x for key, x in vars(adapted.layers).items() if key.endswith(lora.B.format(""))):
       x[...] = jnp.asarray(draw.normal(0, 0.02, x.shape), jnp.float32)
-    talks, found = sample(model := load("float32"), texts, args.tokens), []
-    for row in pairs(model, adapted, talks, texts, args.tokens):
+    talks, found = sample(model := load("float32"), texts, args.tokens), [*known.get("pairs", ())]
+    for row in pairs(model, adapted, talks, texts, args.tokens, {row["name"] for row in found}):
+      print(row, flush=True)
       record(args.name, pairs=(found := [*found, row]))
-  rows, paid = [], {}
+  rows, paid = [*known.get("gaps", ())], known.get("costs", {})
   for dtype, cache in DTYPES if "gaps" in args.parts else ():
-    name, model = f"{dtype}, cache {dict(model=dtype).get(cache, cache)}", load(dtype)
-    talks = sample(model, texts, args.tokens, kv_dtype=cache)
-    rows.append(dict(name=name) | gaps(model, talks))
-    print(rows[-1], flush=True)
-    record(args.name, gaps=rows)
-    if "costs" in args.parts:
+    name = f"{dtype}, cache {dict(model=dtype).get(cache, cache)}"
+    measured, priced = name in {row["name"] for row in rows}, name in paid or "costs" not in args.parts
+    if measured and priced:
+      continue
+    talks = sample(model := load(dtype), texts, args.tokens, kv_dtype=cache)
+    if not measured:
+      rows.append(dict(name=name) | gaps(model, talks))
+      print(rows[-1], flush=True)
+      record(args.name, gaps=rows)
+    if not priced:
       paid[name] = costs(model, talks[: args.gradients])
       record(args.name, costs=paid)
 
 
+def recorded() -> dict[str, dict]:
+  """Each model's row of the record, by its name."""
+  return {row["name"]: row for row in map(json.loads, RECORD.read_text().splitlines())} if RECORD.is_file() else {}
+
+
 def record(name: str, **found) -> None:
   """Puts a part of a model's row into the record."""
-  rows = {row["name"]: row for row in map(json.loads, RECORD.read_text().splitlines())} if RECORD.is_file() else {}
+  rows = recorded()
   rows[name] = rows.get(name, dict(name=name)) | found | dict(commit=commit())
   numbers = lambda x: float(f"{x:.3g}")  # of NumPy
   RECORD.write_text("".join(json.dumps(row, default=numbers) + "\n" for row in rows.values()))
