@@ -126,22 +126,22 @@ def score(model, talks, *, rows=8, length=512, share=False):
 
 
 def compare(ids, others, first, second):
-  """What differs of the tokens that both sampled, up to the first that differs: (tokens, other tokens, gaps)."""
-  gaps, different = [], 0
+  """The gaps of the tokens that both sampled, up to the first that differs, and the probabilities of those that do."""
+  gaps, parted = [], []
   for mine, theirs, (a, on), (b, also) in zip(ids, others, first, second):
     n = min(len(mine), len(theirs))
     apart = np.flatnonzero(mine[:n] != theirs[:n])
-    different += len(apart) > 0
+    parted += [np.exp(a[n]) for n in apart[:1]]
     upto = np.arange(n) < (apart[0] if len(apart) else n)
     both = on[:n] & also[:n] & upto
     gaps.append(np.abs(a[:n][both].astype(np.float64) - b[:n][both]))
-  return np.concatenate(gaps), different
+  return np.concatenate(gaps), parted
 
 
 def pairs(model, adapted, talks, texts, tokens, known=()):
   """The rows of the table, one after the other as they are found: {name, tokens, largest gap in nats, share of tokens
-  with the same bits, conversations apart}. `talks` are what the model has sampled of these texts. Rows whose names are
-  known are left out.
+  with the same bits, conversations apart, median probability of the token there}. `talks` are what the model has
+  sampled of these texts. Rows whose names are known are left out.
   """
   ids, masks, said = zip(*talks)
 
@@ -173,8 +173,11 @@ def pairs(model, adapted, talks, texts, tokens, known=()):
   }.items():
     if name in known:
       continue
-    gaps, apart = found()
-    yield dict(name=name, tokens=len(gaps), most=gaps.max(), same=float((gaps == 0).mean()), apart=apart)
+    gaps, parted = found()
+    rarity = dict(parted_at=np.median(parted)) if parted else {}
+    yield dict(
+      name=name, tokens=len(gaps), most=gaps.max(), same=float((gaps == 0).mean()), apart=len(parted), **rarity
+    )
 
 
 def gaps(model, talks) -> dict[str, float]:
@@ -262,8 +265,11 @@ def tables() -> str:
   for row in rows:
     text.append(f"### {row['name']}\n")
     if "pairs" in row:
-      text += ["| float32 on a CPU | tokens | largest gap, nats | tokens with the same bits |", "|---" * 4 + "|"]
-      text += [f"| {x['name']} | {x['tokens']:,} | {x['most']:.1e} | {x['same']:.1%} |" for x in row["pairs"]]
+      text += ["| float32 on a CPU | tokens | largest gap, nats | tokens with the same bits | conversations apart |"]
+      text += ["|---" * 5 + "|"]
+      for x in row["pairs"]:
+        at = f", at tokens of {x['parted_at']:.0e}" if x["apart"] else ""
+        text.append(f"| {x['name']} | {x['tokens']:,} | {x['most']:.1e} | {x['same']:.1%} | {x['apart']}{at} |")
       text.append("")
     if "gaps" in row:
       text.append(
@@ -293,7 +299,10 @@ INTRODUCTION = f"""## Sampler and learner
 The engine samples conversations of two turns, and the learner's forward pass scores the same tokens. Gaps are of
 log-probabilities, in nats; of a sequence, of their sums. IcePop's bounds are [{FLOOR}, {CAP}]. The unbiased gradient
 weighs each token by its exact ratio; advantages are random signs. Distances are of one sample of 64 conversations, so
-a part of them is chance; 0 means that no weight lay beyond a correction's bounds.
+a part of them is chance; 0 means that no weight lay beyond a correction's bounds. Two samplers with the same random
+numbers part where a number falls between their sums of probabilities, mostly at tokens about as rare as these sums'
+rounding (the median probability stands there); tokens are compared up to there. A conversation that an engine goes on
+with, as after a resume, is the prefilled beginning; a run that resumes repeats its programs and ends with equal files.
 
 Why float32 differs (XLA:CPU, found by comparing single operations):
 
@@ -301,8 +310,8 @@ Why float32 differs (XLA:CPU, found by comparing single operations):
   agree to the bit, 32 and 64 do not; give an engine on a CPU at least 64 lanes if runs shall be compared by bits.
 - The learner's blocks of 512 tokens and fewer also have other kernels; 1,024 and 2,048 tokens agree to the bit.
 - Attention adds up in pieces. The engine's are the call's own tokens and then the cache's pages, so a prefilled token
-  or a draft adds its neighbours first. The learner's are 64 places of the row (128 when this was measured), so the bits
-  of a sequence depend on the place in the row at which it begins.
+  or a draft adds its neighbours first. The learner's are 64 places of the row, so the bits of a sequence
+  depend on the place in the row at which it begins.
 - Adapters are merged into the engine's weights, x(W + AB); the learner computes xW + (xA)B.
 
 Decode and the learner's forward would be equal to the bit only with the same pieces, counted from the sequence's start,
