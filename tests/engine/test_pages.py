@@ -132,7 +132,7 @@ class World:
       return
     new = self.rng.integers(0, 99, int(self.rng.integers(0, min(room, 6)))).tolist()
     one.ids += new
-    one.turn, one.drawn = Turn(one.number, tuple(new), budget=int(self.rng.integers(1, room - len(new) + 1))), []
+    one.turn, one.logprobs = Turn(one.number, tuple(new), budget=int(self.rng.integers(1, room - len(new) + 1))), []
     self.replica.submit(one)
 
   def end(self, one):
@@ -189,7 +189,7 @@ class World:
         self.write(one, one.cached, one.ids[-1])
         self.remember(one, one.ids[-1:])
         one.ids.append(int(self.rng.integers(99)))
-        one.drawn.append(0.0)
+        one.logprobs.append(0.0)
         one.cached += 1
       if not one.budget:
         replica.empty(one)
