@@ -166,7 +166,7 @@ class Decoder(nnx.Module):
       inputs = *inputs, jax.tree.map(of_periods, (numbers, stacks["delta"][1], None))
 
       def period(state, inputs):
-        # A loop copies matrices and what is kept out of and into stacked arrays: a tenth of a step on CPUs.
+        # A loop copies matrices and what is kept out of and into stacked arrays.
         unroll = attention.platform(self.mesh) == "cpu"
         return blocks["layers"](jax.lax.scan(blocks["delta"], state, inputs[3], unroll=unroll)[0], inputs[:3])
 
