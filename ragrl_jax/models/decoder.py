@@ -166,9 +166,12 @@ class Decoder(nnx.Module):
       inputs = *inputs, jax.tree.map(of_periods, (numbers, stacks["delta"][1], None))
 
       def period(state, inputs):
-        # A loop copies matrices and what is kept out of and into stacked arrays.
-        unroll = attention.platform(self.mesh) == "cpu"
-        return blocks["layers"](jax.lax.scan(blocks["delta"], state, inputs[3], unroll=unroll)[0], inputs[:3])
+        if attention.platform(self.mesh) != "cpu":
+          return blocks["layers"](jax.lax.scan(blocks["delta"], state, inputs[3])[0], inputs[:3])
+        # A loop, unrolled or not, copies matrices and what is kept out of and into stacked arrays.
+        for layer in _split(inputs[3]):
+          state, _ = blocks["delta"](state, layer)
+        return blocks["layers"](state, inputs[:3])
 
     (x, carry), chosen = jax.lax.scan(period, (x, carry), inputs)
     return self._normed(x), carry, chosen
@@ -276,11 +279,15 @@ def _policy(kept: Sequence[str]):
 
 def _apart(stacks: dict[str, Any], places: Sequence[tuple[str, int]]) -> list[Any]:
   """The parameters of each layer, in order, from the stacked ones; their gradients are joined once."""
-  leaves, trees = {}, {}
-  for name, stack in stacks.items():
-    flat, trees[name] = jax.tree.flatten(stack)
-    leaves[name] = [[part[0] for part in jax.lax.split(x, (1,) * len(x))] for x in flat]
-  return [jax.tree.unflatten(trees[name], [parts[number] for parts in leaves[name]]) for name, number in places]
+  layers = {name: _split(stack) for name, stack in stacks.items()}
+  return [layers[name][number] for name, number in places]
+
+
+def _split(stack: Any) -> list[Any]:
+  """A tree of stacked arrays as a tree for each of the layers."""
+  leaves, tree = jax.tree.flatten(stack)
+  apart = [[part[0] for part in jax.lax.split(x, (1,) * len(x))] for x in leaves]
+  return [jax.tree.unflatten(tree, layer) for layer in zip(*apart)]
 
 
 class ValueParam(nnx.Param):

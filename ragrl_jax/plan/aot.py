@@ -101,11 +101,12 @@ def collectives(text: str) -> list[Collective]:
   for place, (name, line, times, loops) in enumerate(walk(bodies, entry)):
     if match := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(", line):
       kind, (size, size_sent) = match[2], _moved(match, line)
-      # On TPUs a collective that overlaps several fusions is listed in each of them, with the same channel.
+      # On TPUs a collective that overlaps several fusions is listed in each of them, with the same channel. If it
+      # overlaps a whole loop, it is listed in the loop too, but starts once.
       channel = re.search(r"channel_id=(\d+)", line) if name in fused else None
       key = (kind, channel[1]) if channel else place
       item = Collective(kind, size, size_sent, times, loops, group_text(line))
-      result[key] = max(item, result.get(key, item), key=lambda c: c.times)
+      result[key] = min(item, result.get(key, item), key=lambda c: c.times)
   return list(result.values())
 
 

@@ -85,6 +85,10 @@ ENTRY %main (x: s32[]) -> (s32[]) {
 }
 """
   assert aot.collectives(text) == [aot.Collective("all-gather", 32, 64, 28, 1)]
+  # One that starts before the loop and overlaps it is listed in its body too.
+  outside = "ENTRY %main (x: s32[]) -> (s32[]) {"
+  started = text.replace(outside, f"{outside}\n  %f.2 = bf16[32]{{0}} fusion(%x), kind=kCustom, calls=%beside")
+  assert aot.collectives(started) == [aot.Collective("all-gather", 32, 64, 1, 0)]
 
 
 @pytest.mark.parametrize(
