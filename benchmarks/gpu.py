@@ -199,9 +199,9 @@ ATTENTION = (
   "`gpu_compiled.config_of`, qwen2.5-1.5b with 2 or 8 layers, four rows of 4,096 tokens): a layer has about 53 kernels",
   "and moves 10.1 GB there and back where all is kept, 69 and 11.0 where some is computed again, and had 103 and",
   "14.0; the rest of the program has about 65 kernels and had 435. The table's steps were compiled with cuDNN and with",
-  "the memory that an H200 has free: at 1.5B 2,199 kernels and 306 GB where 7d1ca43 had 3,434 and 461, at 7B with",
+  "the memory that an H200 has free: at 1.5B 2,199 kernels and 306 GB where f812552 had 3,434 and 461, at 7B with",
   "adapters 4,748 and 1,033 GB instead of 6,113 and 1,208. A hybrid's delta layers run through a row's 64 chunks one",
-  "after the other, there and back, with some 39 small kernels a chunk: nearly all of its 45,455.",
+  "after the other, there and back, with 36 small kernels a chunk and layer: nine tenths of its 45,455.",
 )
 
 HOST = (
