@@ -68,17 +68,8 @@ class Ours:
     from ragrl_jax.learner import blocks
 
     counts, trained = blocks.count(self.packed.blocks, self.learner.settings), self.learner.trained
-    grads, sums = trained.zeros(self.learner.params)
-    for batch in self.packed.blocks:
-      grads, sums = trained.accumulate(
-        grads,
-        sums,
-        self.learner.params,
-        trained.frozen,
-        batch,
-        np.asarray([counts["tokens"], counts["sequences"]], np.float32),
-        np.float32(0.0),
-      )
+    totals = np.asarray([counts["tokens"], counts["sequences"]], np.float32)
+    grads, _ = self.drain(trained.gradient(self.learner.params, self.packed.blocks, totals, np.float32(0.0)))
     self.weights.save_pretrained(nnx.merge(nnx.split(self.model)[0], grads), self.config, path)
 
 

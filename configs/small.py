@@ -49,11 +49,11 @@ def get_config(variant: str = ""):
     config.retrieval.top_k = 2  # whole paragraphs
   # A small model moves far from its warm start before it answers well, so no KL pulls it back.
   config.loss.update(kl="none", kl_coef=0.0, entropy_coef=0.0, minibatches=1)
-  config.optimizer.update(learning_rate=1e-5, schedule="constant", warmup_steps=2, weight_decay=0.0, clip_norm=1.0)
+  config.optimizer.update(learning_rate=2e-5, schedule="constant", warmup_steps=2, weight_decay=0.0, clip_norm=1.0)
   if not grouped:
     config.critic.warmup_steps = 2
   config.learner.update(micro_rows=4 if gpu else 1, row_lengths=(), share_prompts=True, logprob_chunk=1024)
-  config.evaluate.update(every=10 if gpu else 20, examples=400 if gpu else 200)
+  config.evaluate.update(every=10 if gpu else 20, examples=400 if gpu else 100)
   config.checkpoint.every, config.steps = 50 if gpu else 10, 80
   if sft:
     config.sft.update(batch=32, epochs=1, warmup_share=0.1, environment_weight=0.0)

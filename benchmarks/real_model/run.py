@@ -28,9 +28,9 @@ HUB = "hf:rajpurkar/squad/plain_text/train~8000"
 # Judges without a model: words and letters in common.
 VARIANTS = dict(when_to_search=",exact,ngrams")
 FLAGS = dict(veritas=["--config.judge.kind=lexical"])
-STEPS, QUESTIONS = 30, 300  # of an hour's run on two cores
+STEPS, QUESTIONS = 14, 150  # of an hour's run on two cores
 # Minutes of the long stages on two idle cores, and on a GPU; all others take seconds.
-MINUTES = {"fine-tune": (14.0, 1.0), "reinforcement learning": (38.0, 4.0), "evaluate": (1.0, 0.4)}
+MINUTES = {"fine-tune": (9.5, 1.0), "reinforcement learning": (30.0, 4.0), "evaluate": (1.6, 0.4)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ def arguments() -> argparse.Namespace:
   parser.add_argument("--model", default="", help="folder or Hugging Face name, instead of the package index's model")
   parser.add_argument("--gpu", action=argparse.BooleanOptionalAction, help="whole paragraphs and larger steps")
   parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--demonstrations", type=int, default=0, help="0: 480, or 1,280 on a GPU")
+  parser.add_argument("--demonstrations", type=int, default=0, help="0: 320, or 1,280 on a GPU")
   parser.add_argument("--steps", type=int, default=0, help=f"steps of RL; 0: {STEPS}, or those of the config on a GPU")
   parser.add_argument("--questions", type=int, default=QUESTIONS, help="most test questions; 0: all")
   parser.add_argument("--smoke", action="store_true", help="two steps of each stage, to test the commands")
@@ -99,7 +99,7 @@ def arguments() -> argparse.Namespace:
   if args.gpu is None:  # asked in a process of its own, which gives the GPU's memory back
     backend = subprocess.run([sys.executable, "-c", "import jax; print(jax.default_backend())"], capture_output=True)
     args.gpu = backend.stdout.decode().strip() == "gpu"
-  args.demonstrations = 16 if args.smoke else args.demonstrations or (1280 if args.gpu else 480)
+  args.demonstrations = 16 if args.smoke else args.demonstrations or (1280 if args.gpu else 320)
   args.steps = 2 if args.smoke else args.steps or (0 if args.gpu else STEPS)
   args.questions = 8 if args.smoke else args.questions
   return args

@@ -1,5 +1,6 @@
 """The compiled programs of a trained model. The policy uses them, and so does a separate critic."""
 
+import itertools
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ from ragrl_jax.structs import Batch
 # in bfloat16: two layers at 2,048 tokens then take .15 instead of .19 GiB, and compile in a fifth less
 # (benchmarks/LOG.md).
 COMPILER = dict(tpu=dict(xla_jf_spmd_threshold_for_windowed_einsum_mib="1000000"))
+# On one CPU a program runs so many blocks in a loop. Each call takes new memory for its temporaries, several GB, which
+# the system fills with zeros first.
+TOGETHER = 8
 
 
 class Trained:
@@ -69,6 +73,11 @@ class Trained:
     def accumulate(grads, sums, params, frozen, *inputs):
       return step.accumulate(grads, sums, loss, params, frozen, *inputs)
 
+    def accumulate_all(grads, sums, params, frozen, blocks, count, *inputs):
+      stacked = jax.tree.map(lambda *found: jnp.stack(found), *blocks)
+      more = lambda i, so_far: step.accumulate(*so_far, loss, params, frozen, _at(stacked, i), *inputs)
+      return jax.lax.fori_loop(0, count, more, (grads, sums))
+
     def apply(state, grads, sums, rate=None):
       return step.apply(state, grads, sums, optimizer, rate)
 
@@ -88,6 +97,8 @@ class Trained:
     self.accumulate = jax.jit(
       accumulate, donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **sharding("accumulate")
     )
+    self._accumulate_all = jax.jit(accumulate_all, donate_argnums=(0, 1), **sharding("accumulate"))
+    self._together = TOGETHER if platform == "cpu" and (mesh is None or mesh.size == 1) else 1
     self.apply = jax.jit(apply, donate_argnums=0, **sharding("apply"))
 
   def start(self, seed: int) -> TrainState:
@@ -125,11 +136,36 @@ class Trained:
       rate: multiplies the learning rate.
       taught: for each block the objective's argument `teacher`, made when the block's turn has come.
     """
-    # Zeros, a call per block, then the step: the gradient of the whole batch in the memory of one block.
-    grads, sums = self.zeros(state.params)
-    totals = hosts.put(totals, self._whole)
-    for block in blocks:
-      more = () if taught is None else (next(taught),)
-      grads, sums = self.accumulate(grads, sums, state.params, self.frozen, block, totals, state.kl_coef, *more)
-      yield sums
+    grads, sums = yield from self.gradient(state.params, blocks, totals, state.kl_coef, taught=taught)
     return self.apply(state, grads, sums, *([] if rate == 1.0 else [hosts.put(np.float32(rate), self._whole)]))
+
+  def gradient(
+    self, params: Any, blocks: Sequence[Batch], totals: Any, kl_coef: Any, *, taught: Iterator[Any] | None = None
+  ) -> Generator[Any, None, tuple[Any, dict[str, jax.Array]]]:
+    """The gradient of a step, and the sums of its metrics; arguments as in `steps`."""
+    # Zeros, then one block after the other: the gradient of the whole batch in the memory of one block.
+    grads, sums = self.zeros(params)
+    given = params, self.frozen
+    step_numbers = hosts.put(totals, self._whole), kl_coef
+    if taught is not None or self._together == 1:
+      for block in blocks:
+        more = () if taught is None else (next(taught),)
+        grads, sums = self.accumulate(grads, sums, *given, block, *step_numbers, *more)
+        yield sums
+      return grads, sums
+    for same in _of_one_shape(blocks, self._together):
+      count, same = np.int32(len(same)), same + same[:1] * (self._together - len(same))  # one program for any number
+      grads, sums = self._accumulate_all(grads, sums, *given, same, count, *step_numbers)
+      yield sums
+    return grads, sums
+
+
+def _of_one_shape(blocks: Sequence[Batch], most: int) -> Iterator[list[Batch]]:
+  """The blocks in order, at most `most` at a time, with rows of one shape."""
+  for _, found in itertools.groupby(blocks, lambda block: [x.shape for x in jax.tree.leaves(block)]):
+    same = list(found)
+    yield from (same[at : at + most] for at in range(0, len(same), most))
+
+
+def _at(tree: Any, i: jax.Array) -> Any:
+  return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), tree)

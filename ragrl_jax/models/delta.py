@@ -132,11 +132,7 @@ def mix(
     real = (jnp.arange(T, dtype=jnp.int32)[None] < counts[:, None])[..., None]
     beta, fade = jnp.where(real, beta, 0.0), jnp.where(real, fade, 0.0)
   joined = jnp.concatenate((memory.channels.astype(channels.dtype), channels), axis=1)
-  mixed = _convolve(joined, layer.conv[...], positions, branches).astype(x.dtype)
-  heads = mixed.astype(jnp.float32).reshape(B, T, c.delta_key_heads, -1)  # see `families.rows`
-  q, k, v = jnp.split(heads, (c.delta_key_dim, 2 * c.delta_key_dim), axis=-1)
-  each = lambda y: jnp.repeat(_unit(y), c.delta_value_heads // c.delta_key_heads, axis=2)
-  q, k, v = each(q) * c.delta_key_dim**-0.5, each(k), v.reshape(B, T, c.delta_value_heads, -1)
+  q, k, v = _heads(c, x.dtype, joined, layer.conv[...], positions, branches)
   rule = one if T == 1 else functools.partial(chunked, positions=positions, branches=branches)
   out, state = rule(q, k, v, fade, beta, positions == 0, memory.state)
   out = layers.rms_norm(out.astype(x.dtype), layer.delta_norm[...], c.norm_eps)
@@ -151,6 +147,18 @@ def _last(joined, channels, counts):
   """The K - 1 tokens of `joined` up to the `counts`-th one of the row, in the form of `channels` [B, K - 1, C]."""
   at = counts[:, None] + jnp.arange(channels.shape[1])[None]
   return jnp.take_along_axis(joined, at[..., None], axis=1).astype(channels.dtype)
+
+
+# The backward pass computes it again. It would otherwise store each tap's product, and lengths and norms.
+@functools.partial(jax.checkpoint, static_argnums=(0, 1))
+def _heads(config, dtype, joined, weight, positions, branches):
+  """q and k [B, T, H, dk] of each head, scaled, and v [B, T, H, dv], float32, from what `_convolve` takes."""
+  c, (B, T) = config, positions.shape
+  mixed = _convolve(joined, weight, positions, branches).astype(dtype)
+  heads = mixed.astype(jnp.float32).reshape(B, T, c.delta_key_heads, -1)  # see `families.rows`
+  q, k, v = jnp.split(heads, (c.delta_key_dim, 2 * c.delta_key_dim), axis=-1)
+  each = lambda y: jnp.repeat(_unit(y), c.delta_value_heads // c.delta_key_heads, axis=2)
+  return each(q) * c.delta_key_dim**-0.5, each(k), v.reshape(B, T, c.delta_value_heads, -1)
 
 
 def _convolve(joined, weight, positions, branches):
@@ -268,14 +276,18 @@ def chunked(q, k, v, fade, beta, starts, state, *, positions=None, branches=None
     keep = jnp.concatenate((keep, jnp.where(at < 0, jnp.array([0.0, 1.0]), row(of_state))), axis=-2)
   writes = jnp.concatenate([k * last[..., n, :, None] for n in range(len(reaches))], axis=-1)
 
+  # Since new = wanted - reads @ state, the next state is what is kept + writesᵀ wanted - (writesᵀ reads) @ state.
+  # So the loop over chunks has one matmul; all others are of all chunks at once.
+  writes = writes.swapaxes(-1, -2)
+
   def over(state, chunk):
-    wanted, reads, writes, keep = chunk
-    new = wanted - reads @ state
+    written, erases, keep = chunk
     states = state.reshape(B, H, 1, -1, dk, state.shape[-1])
     kept = (states * keep[..., None, None]).sum(axis=3).reshape(state.shape)
-    return kept + writes.swapaxes(-1, -2) @ new, (state, new)
+    return kept + written - erases @ state, state
 
-  state, (states, new) = jax.lax.scan(over, state, (wanted, reads, writes, keep))
+  state, states = jax.lax.scan(over, state, (writes @ wanted, writes @ reads, keep))
+  new = wanted - reads @ states
   out = asks @ states + scores @ new
   out = jnp.moveaxis(out, (0, 2), (1, 3)).reshape(B, -1, H, v.shape[-1])
   return out[:, :T], state.swapaxes(1, 2)

@@ -106,12 +106,8 @@ def gradient(learner, batches, params=None):
   counts = blocks_lib.count(batches, learner.settings)
   totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
   params = learner.params if params is None else params
-  trained = learner.trained
-  grads, sums = trained.zeros(params)
-  for batch in batches:
-    grads, sums = trained.accumulate(
-      grads, sums, params, trained.frozen, learner.place(batch), totals, np.float32(learner.settings.kl_coef)
-    )
+  batches = [learner.place(batch) for batch in batches]
+  grads, sums = drain(learner.trained.gradient(params, batches, totals, np.float32(learner.settings.kl_coef)))
   return float(sums["loss"]), grads
 
 

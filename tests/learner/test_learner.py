@@ -404,6 +404,24 @@ def test_no_compilation_after_warm_up():
   assert warm.count == 0
 
 
+def test_blocks_in_a_loop_add_up_to_the_same(full):
+  """On one CPU a program runs up to eight blocks of a shape."""
+  batches = [*small.padded(small.items(88, seed=1)), *small.padded(small.items(24, seed=2), length=16)]
+  batches = [full.place(batch) for batch in off_policy(batches)]
+  assert [batch.tokens.shape[1] for batch in batches] == [24] * 11 + [16] * 3
+  totals, trained, kl_coef = np.asarray([500.0, 100.0], np.float32), full.trained, np.float32(0.3)
+  want = trained.zeros(full.params)
+  for batch in batches:
+    want = trained.accumulate(*want, full.params, trained.frozen, batch, totals, kl_coef)
+  yielded = trained.gradient(full.params, batches, totals, kl_coef)
+  assert len(list(yielded)) == 3  # 8 and 3 of the first shape, 3 of the other
+  got = learner_lib.drain(trained.gradient(full.params, batches, totals, kl_coef))
+  assert small.distance(got, want) < 1e-6
+  spread = small.learner(FULL, mesh=mesh_lib.make(jax.devices(), data=8))
+  placed = [spread.place(batch) for batch in batches]
+  assert len(list(spread.trained.gradient(spread.params, placed, totals, kl_coef))) == 14  # several devices: no loop
+
+
 def test_rows_that_the_mesh_does_not_divide_are_refused():
   learner = small.learner(mesh=mesh_lib.make(jax.devices(), data=8))
   with pytest.raises(ValueError, match="4 rows a block cannot be spread over 8 devices.*micro_rows"):

@@ -10,6 +10,7 @@ import scale_estimate
 import small_learner as small
 from flax import nnx
 
+from ragrl_jax.learner import forward
 from ragrl_jax.learner.learner import Learner
 from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, Settings
 from ragrl_jax.models import lora
@@ -117,3 +118,16 @@ def test_parameters_that_were_handed_over_are_the_state_and_a_second_start_says_
     learner.init(0)
   state, metrics = small.update(learner, state, small.blocks(small.items()))  # the names are still known, for messages
   assert metrics["optimizer_step"] == 1
+
+
+def test_a_cpu_holds_few_logits_whatever_the_chunk():
+  config = dataclasses.replace(small.CONFIG, vocab_size=2**15)
+  graphdef, params = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
+  (block,) = small.blocks(small.items(100), rows=1, lengths=(1024,))
+  found = []
+  for chunk in (1024, 64):
+    loss = lambda params, chunk=chunk: forward.scores(nnx.merge(graphdef, params), block, temperature=1.0, chunk=chunk)[
+      0
+    ].sum()
+    found.append(jax.jit(jax.grad(loss)).lower(params).compile().memory_analysis().temp_size_in_bytes)
+  assert 1024 * 2**15 * 4 > found[0] > found[1]  # less than the logits of 1,024 tokens; 64 are fewer than it takes
