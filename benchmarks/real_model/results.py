@@ -89,7 +89,7 @@ def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
     metrics = [json.loads(line) for line in (seed / "rl/metrics.jsonl").read_text().splitlines()]
     version = json.loads((seed / "rl/versions.jsonl").read_text().splitlines()[-1])
     system, guarded = seed.parent.name, bool(config["switches"].get("guarded"))
-    name = system + " guarded" * guarded + " on a GPU" * ("cpu" not in version["devices"].lower())
+    name = system + " guarded" * guarded + (" on a CPU" if "cpu" in version["devices"].lower() else " on a GPU")
     run = dict(system=system, name=name, seed=config["seed"])
     run |= {key: version[key] for key in ("commit", "jax", "devices")}
     run |= dict(steps=metrics[-1]["step"], learning_rate=config["optimizer"]["learning_rate"])
