@@ -154,7 +154,8 @@ class Trained:
         yield sums
       return grads, sums
     for same in _of_one_shape(blocks, self._together):
-      count, same = np.int32(len(same)), same + same[:1] * (self._together - len(same))  # one program for any number
+      count = hosts.put(np.int32(len(same)), self._whole)
+      same = same + same[:1] * (self._together - len(same))  # one program for any number
       grads, sums = self._accumulate_all(grads, sums, *given, same, count, *step_numbers)
       yield sums
     return grads, sums
