@@ -12,11 +12,11 @@ with the same weights, loss and sequences on every side:
            lengths are log-normal: prompts around 1300 tokens (sigma .25), completions around 150 (sigma .6).
            Ours packs, and computes a group's prompt once per row ("apart": once per sequence). torch pads each group
            of 8 to its longest sequence. tunix pads the whole batch to its longest, as in its own training.
-Every side runs in its own process, with huge pages and the same number of threads. Rounds alternate, and each side's
-best round counts (a side whose step takes over 60 s is timed once). Tokens are those of all sequences, without padding.
-Compile time is the first step minus the best one; memory is the process's growth during the steps, at its peak. The
-gradients of ours and torch must agree. On a busy machine the benchmark says so and makes one round; then compare CPU
-seconds of one thread (taskset -c 0 … --threads 1 --clock cpu).
+Every side runs in its own process, with huge pages and the same number of threads. Rounds alternate, with
+two steps a side, and each side's best step counts (one whose steps take over 60 s has one round). Tokens are those of
+all sequences, without padding. Compile time is the first step minus the best one; memory is the process's growth during
+the steps, at its peak. The gradients of ours and torch must agree. On a busy machine the benchmark says so and makes
+one round; then compare CPU seconds of one thread (taskset -c 0 … --threads 1 --clock cpu).
 """
 
 import argparse

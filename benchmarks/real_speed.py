@@ -11,7 +11,8 @@ Expect: benchmarks/LOG.md.
   generate one reply for each row of `packed`, as long as its own reply.
   whole    generate and packed together: a GRPO step without rewards, which are equal for both.
 Each count of threads has its own process, and each side of a learner's step too (benchmarks/learner.py). Rounds
-alternate, and each side's best round counts. torch generates in batches of 16 and of 64 rows; the better one counts.
+alternate, with two steps of a learner each, and each side's best counts. torch generates in batches of 16 and of 64
+rows; the better one counts.
 """
 
 import argparse
