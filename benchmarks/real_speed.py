@@ -6,8 +6,9 @@ Expect: benchmarks/LOG.md.
 
   equal    8 sequences of 256 tokens, 128 of them trained: nothing to pack, nothing shared.
   packed   groups of 8 replies to one prompt, cut from the transcripts: ours computes a prompt once per row.
-  sft      32 transcripts, one sequence each. At the current policy, the clipped surrogate's gradient with equal
-           advantages is that of the log-likelihood, so both sides run the step of benchmarks/learner.py.
+  sft      32 transcripts; ours computes the instructions, which are the same, once per row. At the current policy, the
+           clipped surrogate's gradient with equal advantages is that of the log-likelihood, so both sides run the step
+           of benchmarks/learner.py.
   generate one reply for each row of `packed`, as long as its own reply.
   whole    generate and packed together: a GRPO step without rewards, which are equal for both.
 Each count of threads has its own process, and each side of a learner's step too (benchmarks/learner.py). Rounds
@@ -70,7 +71,7 @@ def workloads(pairs, groups):
   return dict(
     equal=([dict(prompt=ids(), completion=ids(), group=group) for group in range(GROUP)], False),
     packed=([said(prompt, reply, g) for g, prompt in enumerate(chosen) for reply in others[g]], True),
-    sft=([said(row, row, g) for g, row in enumerate(draw.choice(len(pairs), BATCH, replace=False))], False),
+    sft=([said(row, row, 0) for row in draw.choice(len(pairs), BATCH, replace=False)], True),
   )
 
 
@@ -127,7 +128,7 @@ def measured(args, folder):
   for name, (episodes, shares) in built.items():
     if args.only and name not in args.only.split(","):
       continue
-    rows = GROUP if name == "equal" else args.micro_rows
+    rows = GROUP // 2 if name == "equal" else args.micro_rows
     chosen, tokens, places = ([256], 2048, 2048) if name == "equal" else lengths(episodes, shares, rows)
     work = dict(packing=dict(rows=rows, lengths=chosen), shares=shares)
     result = learner.workload(name, episodes, work, folder, args, pythons)
@@ -165,7 +166,7 @@ def main():
   cli.add_argument("--transcripts", required=True)
   cli.add_argument("--config", default="configs/arena.py:sft", help="of the recipe that the transcripts are in")
   cli.add_argument("--groups", type=int, default=8)
-  cli.add_argument("--micro_rows", type=int, default=2)
+  cli.add_argument("--micro_rows", type=int, default=1)  # as configs/small.py has it on CPUs
   cli.add_argument("--rounds", type=int, default=1 if busy.NOW else 2)
   cli.add_argument("--threads", default="1,2")
   cli.add_argument("--clock", choices=("wall", "cpu"), default="wall")

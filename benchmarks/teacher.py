@@ -25,6 +25,9 @@ import mismatch
 import scipy.stats
 from absl import logging
 
+sys.path.append(str(pathlib.Path(__file__).parent / "real_model"))
+import self_teaching
+
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.data import readers, writers
@@ -267,6 +270,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     from_weak=table(WEAK_ARMS, "weak, GRPO"),
     weak_sooner=sooner("weak, teacher", "weak, GRPO"),
     missing=", ".join(f"{arm} ({len(runs.get(arm, ()))} of 5)" for arm in ARMS if len(runs.get(arm, ())) < 5) or "none",
+    real=self_teaching.section() or "Not run yet: `python benchmarks/real_model/self_teaching.py`.",
     cost="an unmeasured factor" if costs is None else cost_text(costs),
     curves="\n".join(curve_row(arm, seed, row) for arm, found in runs.items() for seed, row in found.items()),
     commits=", ".join(sorted({row["commit"] for row in rows})),
@@ -367,7 +371,11 @@ Runs that are missing: {missing}.
 - `:opsd` neither helps nor harms by more than .07: the reward already teaches what the gold passages would.
 - A policy that does not copy names yet learns it from neither in so few episodes: with the teacher EM rose a little,
   with GRPO it fell (+.07 over the run, better in five seeds of five). Fine-tune it first.
-- Self-teaching at 135M has not been run.
+- At 135M: below.
+
+## Self-teaching at 135M
+
+{real}
 
 ## What a gain costs
 

@@ -107,7 +107,7 @@ def finished(workdir: pathlib.Path) -> Iterator[tuple[str, Record]]:
         run=run,
         curves=curves(metrics),
         evaluations={key: {name: one[name] for name in kept if name in one} for key, one in evaluations.items()},
-        questions={key: _questions(seed / "evaluations" / key / "predictions.jsonl", system) for key in evaluations},
+        questions={key: questions(seed / "evaluations" / key / "predictions.jsonl", system) for key in evaluations},
         shown=_shown(seed),
       ),
     )
@@ -137,8 +137,8 @@ def summary(by_system: Mapping[str, Sequence[Record]]) -> str:
   for name, seeds in by_system.items():
     before, after = ([seed["evaluations"][f"{state}_greedy"] for seed in seeds] for state in ("sft", "rl"))
     rows = {state: _of_all(seeds, f"{state}_greedy") for state in ("sft", "rl")}
-    difference = _difference("em", comparison.compare(rows)["em"]).removeprefix("EM ")
-    cells = (name, f"{int(after[0]['n'])}", _mean(before, "em"), _mean(after, "em"), difference)
+    gap = difference("em", comparison.compare(rows)["em"]).removeprefix("EM ")
+    cells = (name, f"{int(after[0]['n'])}", _mean(before, "em"), _mean(after, "em"), gap)
     lines.append(f"| {' | '.join(cells)} |")
   return "\n".join(lines) if lines[2:] else ""
 
@@ -162,11 +162,11 @@ def claims(by_system: Mapping[str, Sequence[Record]]) -> str:
         continue
       rows = [[row | dict(em=row[measure]) for row in _of_all(seeds, f"{state}_greedy")] for state, measure in sides]
       result = comparison.compare(dict(without=rows[1], given=rows[0]))["em"]
-      ((difference, _),), ((low, high),) = result["questions"], result["intervals"]
-      shown = low > min(0, least) and difference >= least
+      ((gap, _),), ((low, high),) = result["questions"], result["intervals"]
+      shown = low > min(0, least) and gap >= least
       verdict = "shown" if shown else "refuted here" if high < least else "not decidable"
       means = [sum(row["em"] for row in side) / len(side) for side in rows]
-      numbers = f"≥ {least} | {means[0]:.3f} | {means[1]:.3f} | {difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+      numbers = f"≥ {least} | {means[0]:.3f} | {means[1]:.3f} | {gap:+.3f} [{low:+.3f}, {high:+.3f}]"
       lines.append(f"| {name} | {claim} | {numbers} | {verdict} |")
   return "\n".join(lines) if lines[2:] else ""
 
@@ -198,7 +198,7 @@ def section(name: str, seeds: Sequence[Record]) -> str:
       both = [f"{state}_{mode}" for state in (before, "rl")]
       if with_both := [seed for seed in seeds if set(both) <= seed["questions"].keys()]:
         compared = comparison.compare({key: _of_all(with_both, key) for key in both})
-        shown = [_difference(measure, compared[measure]) for measure in ("em", "f1")]
+        shown = [difference(measure, compared[measure]) for measure in ("em", "f1")]
         count = f", {len(with_both)} of {len(seeds)} seeds" * (len(seeds) > 1)
         lines.append(f"- RL beside {STATES[before]}, {mode}: {', '.join(shown)} (95 %, paired, n = {n}{count}).")
   if shown := max((seed["shown"] for seed in seeds if seed["shown"]), key=len, default=None):  # best before and after
@@ -212,9 +212,9 @@ def section(name: str, seeds: Sequence[Record]) -> str:
   return "\n".join(lines)
 
 
-def _difference(measure: str, result: Mapping[str, Any]) -> str:
-  ((difference, _),), ((low, high),) = result["questions"], result["intervals"]
-  return f"{measure.upper()} {difference:+.3f} [{low:+.3f}, {high:+.3f}]"
+def difference(measure: str, result: Mapping[str, Any]) -> str:
+  ((mean, _),), ((low, high),) = result["questions"], result["intervals"]
+  return f"{measure.upper()} {mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 def draw(records: Sequence[Record]) -> None:
@@ -258,7 +258,7 @@ def _each(runs: Sequence[Mapping[str, Any]], name: str) -> str:
   return " and ".join(dict.fromkeys(f"{run[name]:,}" for run in runs))
 
 
-def _questions(predictions: pathlib.Path, system: str) -> dict[str, list[Any]]:
+def questions(predictions: pathlib.Path, system: str) -> dict[str, list[Any]]:
   """The columns KEPT of an evaluation's rows, and the system's own measures."""
   rows = [json.loads(line) for line in predictions.read_text(encoding="utf-8").splitlines()]
   rounded = lambda value: round(value, 3) if isinstance(value, float) else value
@@ -272,7 +272,11 @@ def _questions(predictions: pathlib.Path, system: str) -> dict[str, list[Any]]:
 
 def _of_all(seeds: Sequence[Record], evaluation: str) -> list[dict[str, Any]]:
   """The rows of an evaluation, of all seeds."""
-  columns = [seed["questions"][evaluation] for seed in seeds]
+  return rows_of([seed["questions"][evaluation] for seed in seeds])
+
+
+def rows_of(columns: Sequence[Mapping[str, Sequence[Any]]]) -> list[dict[str, Any]]:
+  """The rows of `questions`, of several evaluations."""
   return [dict(zip(column, values), terms={}) for column in columns for values in zip(*column.values())]
 
 
@@ -286,7 +290,7 @@ def _shown(seed: pathlib.Path) -> dict[str, Any] | None:
   if all((folder / episodes.PLAYED).exists() for folder in folders.values()):
     right = {}
     for state, folder in folders.items():
-      rows = _questions(folder / "predictions.jsonl", seed.parent.name)
+      rows = questions(folder / "predictions.jsonl", seed.parent.name)
       right[state] = {key for key, em in zip(rows["id"], rows["em"]) if em == 1}
     episodes_of = {state: {row["id"]: row for row in episodes.read_folder(path)} for state, path in folders.items()}
     for key, row in episodes_of["rl"].items():

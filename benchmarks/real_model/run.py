@@ -18,6 +18,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 HERE = pathlib.Path(__file__).parent
 SEARCHERS = ("search_r1", "veritas", "when_to_search")
@@ -58,18 +59,8 @@ def main() -> int:
     print("\n".join(stage.line() for stage in plan))
     return 0
   start = time.perf_counter()
-  for number, stage in enumerate(plan, 1):
-    head = f"[{number} of {len(plan)}] {stage.name}"
-    if stage.done.exists():
-      print(f"{head}: done before", flush=True)
-      continue
-    print(f"{head}; some {left(plan, args.gpu):.0f} minutes left in all\n  {stage.line()}", flush=True)
-    at = time.perf_counter()
-    if status := subprocess.run(stage.command).returncode:
-      print(f"{stage.name} ended with status {status}. The same command goes on from here.", file=sys.stderr)
-      return status
-    stage.done.parent.mkdir(parents=True, exist_ok=True)
-    stage.done.write_text(json.dumps(dict(seconds=round(time.perf_counter() - at, 1))) + "\n")
+  if status := play(plan, args.gpu):
+    return status
   out = args.workdir / args.system / f"seed_{args.seed}"
   if args.system == "untrained":
     return 0
@@ -78,6 +69,23 @@ def main() -> int:
   )
   ask = [ragrl(), "ask", "--checkpoint", str(out / "rl"), "--data", f"{args.workdir}/questions/test.jsonl.gz"]
   print(f"  {shlex.join(ask)}")
+  return 0
+
+
+def play(plan: Sequence[Stage], gpu: bool) -> int:
+  """Runs the stages that have not ended, until one fails; returns its status."""
+  for number, stage in enumerate(plan, 1):
+    head = f"[{number} of {len(plan)}] {stage.name}"
+    if stage.done.exists():
+      print(f"{head}: done before", flush=True)
+      continue
+    print(f"{head}; some {left(plan, gpu):.0f} minutes left in all\n  {stage.line()}", flush=True)
+    at = time.perf_counter()
+    if status := subprocess.run(stage.command).returncode:
+      print(f"{stage.name} ended with status {status}. The same command goes on from here.", file=sys.stderr)
+      return status
+    stage.done.parent.mkdir(parents=True, exist_ok=True)
+    stage.done.write_text(json.dumps(dict(seconds=round(time.perf_counter() - at, 1))) + "\n")
   return 0
 
 

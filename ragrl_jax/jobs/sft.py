@@ -83,6 +83,7 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
   objective = settings_lib.from_config(config, objective="sft")
   optimizer = settings_lib.optimizer_from_config(config, total_steps=steps)
   rows, lengths = config.learner.micro_rows, config.learner.row_lengths
+  sharing = settings_lib.sharing(config, prepared.shape, mesh)
   digests = contents.of_folders(config) if hosts.is_first() else {}
   if draws is None:
     examples = list(readers.read_examples(config.data.train, max_examples=config.data.max_examples))
@@ -91,12 +92,12 @@ def _tuned(prepared: Prepared, run: run_lib.Run, draws, evaluate, reached, profi
     transcripts = [tokenised(recipe, example, tokenizer, config.sft.environment_weight, **how) for example in examples]
     # Each part is spread over the whole file, which may be sorted by length.
     parts = -(-len(transcripts) // (config.sft.batch or SEEN))
-    lengths = row_lengths(config, mesh, [transcripts[part::parts] for part in range(min(parts, FIRST))])
+    lengths = row_lengths(config, mesh, [transcripts[part::parts] for part in range(min(parts, FIRST))], sharing)
     draws = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
   elif not lengths:
-    lengths = row_lengths(config, mesh, [draws(step) for step in range(min(steps, FIRST))])
+    lengths = row_lengths(config, mesh, [draws(step) for step in range(min(steps, FIRST))], sharing)
   run.compare(digests)
-  pack = lambda parts: [packing.pack_items(part, rows=rows, lengths=lengths) for part in parts]
+  pack = lambda parts: [packing.pack_items(part, rows=rows, lengths=lengths, sharing=sharing) for part in parts]
   model, shape = player_lib.model(config, tokenizer, prepared.shape, mesh)
   teacher = teaching.load(config, tokenizer, model)
   learner = learner_lib.Learner(model, objective, optimizer, mesh=mesh, teacher=teacher)
@@ -199,12 +200,15 @@ def tokenised(
   return ids, weights
 
 
-def row_lengths(config: settings.Settings, mesh, steps: Sequence[Sequence[Transcript]]) -> tuple[int, ...]:
+def row_lengths(
+  config: settings.Settings, mesh, steps: Sequence[Sequence[Transcript]], sharing: row_layout.Sharing | None
+) -> tuple[int, ...]:
   """The row lengths for these transcripts of a few steps; see `row_layout.choose`."""
   return row_layout.choose(
     [items(some) for some in steps],
     rows=config.learner.micro_rows,
     lengths=config.learner.row_lengths,
+    sharing=sharing,
     multiple=1 if mesh is None else mesh.shape["sequence"],
   )
 

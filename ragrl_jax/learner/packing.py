@@ -29,7 +29,7 @@ class Item:
     loss_mask: bool, True for trained tokens; the first token is never trained, whatever its entry.
     advantages: float; in SFT the token's weight; zeros before they are computed from the rewards.
     sampler_logprobs: float, for the tokens under the mask.
-    group_id: the prompt's running number.
+    group_id: the prompt's running number. Only items of one group share their beginnings in a row.
     name: the item's name in error messages.
     turns: int, the number of the turn that the token belongs to, counted in its episode; -1 for the environment's
       tokens. Empty in SFT.
@@ -174,13 +174,15 @@ def _routes(segments: Sequence[structs.Segment]) -> np.ndarray | None:
 def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int = 0) -> Item:
   """A sequence for SFT: tokens with a weight above 0 are trained; the weights are in `advantages`.
 
+  All demonstrations are of one group: they begin with the same instructions, which a row needs once.
+
   Raises:
     ValueError: the numbers of weights and ids differ. The message names the demonstration by `number`.
   """
   tokens, weighed, name = np.asarray(ids, np.int32), np.asarray(weights, np.float32), f"demonstration {number}"
   if tokens.shape != weighed.shape:
     raise ValueError(f"{name}: {len(tokens)} ids with {len(weighed)} weights, one each is needed.")
-  return Item(tokens, weighed > 0, weighed, np.zeros(tokens.shape, np.float32), group_id=number, name=name)
+  return Item(tokens, weighed > 0, weighed, np.zeros(tokens.shape, np.float32), name=name)
 
 
 def pack_items(

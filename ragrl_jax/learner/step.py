@@ -236,6 +236,20 @@ def accumulate(
   return jax.tree.map(jnp.add, grads, new), jax.tree.map(jnp.add, sums, metrics)
 
 
+def accumulate_in_place(
+  grads: Any,
+  sums: dict[str, jax.Array],
+  loss: Callable[..., tuple[jax.Array, dict[str, jax.Array]]],
+  params: Any,
+  *inputs: Any,
+) -> tuple[Any, dict[str, jax.Array]]:
+  """`accumulate` without a block's own gradient: each layer's is added as soon as it is known."""
+  value, vjp, metrics = jax.vjp(lambda params: loss(params, *inputs), params, has_aux=True)
+  held = jax.tree.map(jax.new_ref, grads)
+  vjp.with_refs(held)(jnp.ones_like(value))
+  return jax.tree.map(jax.freeze, held), jax.tree.map(jnp.add, sums, metrics)
+
+
 def zeros(params: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, jax.Array]]:
   """The initial sums of `accumulate`."""
   return jax.tree.map(jnp.zeros_like, params), {name: jnp.float32(0.0) for name in names}

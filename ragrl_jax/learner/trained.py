@@ -1,6 +1,9 @@
 """The compiled programs of a trained model. The policy uses them, and so does a separate critic."""
 
+import concurrent.futures
+import functools
 import itertools
+import os
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +26,11 @@ COMPILER = dict(tpu=dict(xla_jf_spmd_threshold_for_windowed_einsum_mib="1000000"
 # On one CPU a program runs so many blocks in a loop. Each call takes new memory for its temporaries, several GB, which
 # the system fills with zeros first.
 TOGETHER = 8
+# Two programs run side by side on one CPU, each with every other block, because much of a program runs on one core:
+# attention's small matmuls, and what is between matmuls. JAX runs the calls of one thread one after the other, so a
+# second thread makes those of the second half. On one core the halves take turns, with the same result.
+_ASIDE = concurrent.futures.ThreadPoolExecutor(1, "aside")
+_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Trained:
@@ -75,7 +83,7 @@ class Trained:
 
     def accumulate_all(grads, sums, params, frozen, blocks, count, *inputs):
       stacked = jax.tree.map(lambda *found: jnp.stack(found), *blocks)
-      more = lambda i, so_far: step.accumulate(*so_far, loss, params, frozen, _at(stacked, i), *inputs)
+      more = lambda i, so_far: step.accumulate_in_place(*so_far, loss, params, frozen, _at(stacked, i), *inputs)
       return jax.lax.fori_loop(0, count, more, (grads, sums))
 
     def apply(state, grads, sums, rate=None):
@@ -98,6 +106,7 @@ class Trained:
       accumulate, donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **sharding("accumulate")
     )
     self._accumulate_all = jax.jit(accumulate_all, donate_argnums=(0, 1), **sharding("accumulate"))
+    self._add = jax.jit(lambda *halves: jax.tree.map(jnp.add, *halves), donate_argnums=0)
     self._together = TOGETHER if platform == "cpu" and (mesh is None or mesh.size == 1) else 1
     self.apply = jax.jit(apply, donate_argnums=0, **sharding("apply"))
 
@@ -153,12 +162,18 @@ class Trained:
         grads, sums = self.accumulate(grads, sums, *given, block, *step_numbers, *more)
         yield sums
       return grads, sums
-    for same in _of_one_shape(blocks, self._together):
-      count = hosts.put(np.int32(len(same)), self._whole)
-      same = same + same[:1] * (self._together - len(same))  # one program for any number
-      grads, sums = self._accumulate_all(grads, sums, *given, same, count, *step_numbers)
-      yield sums
-    return grads, sums
+    chains = [(grads, sums), self.zeros(params)] if len(blocks) > 1 else [(grads, sums)]
+    calls = [[*_of_one_shape(blocks[at :: len(chains)], self._together)] for at in range(len(chains))]
+    for together in itertools.zip_longest(*calls):
+      for at, same in enumerate(together):
+        if same is None:
+          continue
+        count = hosts.put(np.int32(len(same)), self._whole)
+        same = same + same[:1] * (self._together - len(same))  # one program for any number
+        call = functools.partial(self._accumulate_all, *chains[at], *given, same, count, *step_numbers)
+        chains[at] = _ASIDE.submit(call).result() if at and _CORES > 1 else call()
+      yield chains
+    return chains[0] if len(chains) == 1 else self._add(*chains)
 
 
 def _of_one_shape(blocks: Sequence[Batch], most: int) -> Iterator[list[Batch]]:

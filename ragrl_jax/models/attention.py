@@ -8,6 +8,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from ragrl_jax.models import cudnn, kernels, splash
@@ -128,6 +129,7 @@ def _attend(q, k, v, rows, block, sharded):
 
 def _attend_forward(q, k, v, rows, block, sharded):
   out, sums = _by_platform(functools.partial(_forward, block=block), sharded, q, k, v, rows)
+  out, sums = (checkpoint_name(x, "attention") for x in (out, sums))
   return out, (q, k, v, rows, out, sums)
 
 

@@ -157,8 +157,9 @@ class Decoder(nnx.Module):
         (x, carry), taken = run((x, carry), layers_of[at], None if routes is None else routes[at])
         chosen.append(taken)
       return self._normed(x), carry, jnp.stack(chosen) if self.config.num_experts else None
-    if remat:
-      blocks = {name: jax.checkpoint(block, prevent_cse=False) for name, block in blocks.items()}
+    if remat or self._all_named:
+      how = dict(prevent_cse=False, policy=_policy([] if remat else ["attention", "mlp"]))
+      blocks = {name: jax.checkpoint(block, **how) for name, block in blocks.items()}
     period, inputs = blocks["layers"], (jnp.arange(self.config.attending, dtype=jnp.int32), stacks["layers"][1], routes)
     if "delta" in stacks:
       numbers = jnp.arange(self.config.num_layers - self.config.attending, dtype=jnp.int32)
@@ -179,6 +180,17 @@ class Decoder(nnx.Module):
   @property
   def _on_one_gpu(self) -> bool:
     return attention.platform(self.mesh) == "gpu" and (self.mesh is None or self.mesh.size == 1)
+
+  @property
+  def _all_named(self) -> bool:
+    """Whether a scan keeps what `_kept` names instead of all. On CPUs it then moves half as many bytes.
+
+    Only where no matmul has to be computed again: of experts and delta layers nothing has a name, and norms of queries,
+    keys and outputs need what is before them.
+    """
+    c = self.config
+    others = c.num_experts or c.traits.hybrid or c.traits.post_norms or c.qk_norm
+    return attention.platform(self.mesh) == "cpu" and not others
 
   def spare(self) -> int:
     """`room`, or what it is by default."""

@@ -16,6 +16,7 @@ from ragrl_jax.core import guards, losses
 from ragrl_jax.learner import blocks as blocks_lib
 from ragrl_jax.learner import forward, packing, row_layout, step
 from ragrl_jax.learner import learner as learner_lib
+from ragrl_jax.learner import trained as trained_lib
 from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, OptimizerSettings, Settings
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
@@ -404,22 +405,27 @@ def test_no_compilation_after_warm_up():
   assert warm.count == 0
 
 
-def test_blocks_in_a_loop_add_up_to_the_same(full):
-  """On one CPU a program runs up to eight blocks of a shape."""
-  batches = [*small.padded(small.items(88, seed=1)), *small.padded(small.items(24, seed=2), length=16)]
+def test_blocks_in_a_loop_add_up_to_the_same(full, monkeypatch):
+  """On one CPU a program runs up to eight blocks of a shape, and two programs run side by side."""
+  batches = [*small.padded(small.items(160, seed=1)), *small.padded(small.items(24, seed=2), length=16)]
   batches = [full.place(batch) for batch in off_policy(batches)]
-  assert [batch.tokens.shape[1] for batch in batches] == [24] * 11 + [16] * 3
+  assert [batch.tokens.shape[1] for batch in batches] == [24] * 20 + [16] * 3
   totals, trained, kl_coef = np.asarray([500.0, 100.0], np.float32), full.trained, np.float32(0.3)
-  want = trained.zeros(full.params)
-  for batch in batches:
-    want = trained.accumulate(*want, full.params, trained.frozen, batch, totals, kl_coef)
+  gradient = lambda some: learner_lib.drain(trained.gradient(full.params, some, totals, kl_coef))
+  for some in (batches, batches[:1]):
+    want = trained.zeros(full.params)
+    for batch in some:
+      want = trained.accumulate(*want, full.params, trained.frozen, batch, totals, kl_coef)
+    assert small.distance(gradient(some), want) < 1e-6
   yielded = trained.gradient(full.params, batches, totals, kl_coef)
-  assert len(list(yielded)) == 3  # 8 and 3 of the first shape, 3 of the other
-  got = learner_lib.drain(trained.gradient(full.params, batches, totals, kl_coef))
-  assert small.distance(got, want) < 1e-6
+  assert len(list(yielded)) == 3  # of each half 8 and 2 of the first shape, then those of the other
+  side_by_side = gradient(batches)
+  monkeypatch.setattr(trained_lib, "_CORES", 1)
+  in_turn = gradient(batches)
+  jax.tree.map(np.testing.assert_array_equal, side_by_side, in_turn)
   spread = small.learner(FULL, mesh=mesh_lib.make(jax.devices(), data=8))
   placed = [spread.place(batch) for batch in batches]
-  assert len(list(spread.trained.gradient(spread.params, placed, totals, kl_coef))) == 14  # several devices: no loop
+  assert len(list(spread.trained.gradient(spread.params, placed, totals, kl_coef))) == 23  # several devices: no loop
 
 
 def test_rows_that_the_mesh_does_not_divide_are_refused():
