@@ -24,9 +24,7 @@ import machines
 import mismatch
 import scipy.stats
 from absl import logging
-
-sys.path.append(str(pathlib.Path(__file__).parent / "real_model"))
-import self_teaching
+from real_model import self_teaching
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes

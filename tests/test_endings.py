@@ -39,7 +39,7 @@ def on(step, do):
 
 
 @pytest.mark.slow  # five runs of one world
-@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_signals_failed_tools_and_damaged_checkpoints_cost_no_finished_step(world, tmp_path, monkeypatch, ahead):
   config, said = settings(world), []
   config.rollout.ahead = ahead

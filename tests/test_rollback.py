@@ -203,7 +203,7 @@ def same(one, other):
   assert (one / "model/model.safetensors").read_bytes() == (other / "model/model.safetensors").read_bytes()
 
 
-@pytest.mark.slow  # a run of 11 steps
+@pytest.mark.long  # a run of 11 steps
 def test_a_collapsed_run_goes_on_from_healthy_weights_with_other_questions_and_half_the_rate(start, tmp_path):
   rows = start(tmp_path, {"checkpoint.keep": 9})
   assert [row["step"] for row in rows] == [*range(1, STEPS + 1)] and returns(rows) == {9: 6}

@@ -2,13 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
+import small_learner
 import small_tokenizers
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
 from ragrl_jax.jobs import sft
-from ragrl_jax.learner import packing
+from ragrl_jax.learner import packing, row_layout
+from ragrl_jax.learner.settings import Settings
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.structs import Example
@@ -61,6 +64,28 @@ def test_a_long_transcript_loses_its_end():
   assert sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, most=20, longest=20) == cut
   with pytest.raises(ValueError, match="'q' has .* tokens, the longest row 20.*row_lengths.*config.sft.max_tokens"):
     sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, longest=20)
+
+
+def test_transcripts_share_their_instructions_and_take_the_same_step():
+  learner, draw = small_learner.learner(Settings(objective="sft", logprob_chunk=64)), np.random.default_rng(0)
+  some = lambda least, most: draw.integers(1, 32, draw.integers(least, most)).tolist()
+  instructions, transcripts = some(6, 7), []
+  for _ in range(12):
+    asked, replied = some(2, 5), some(3, 8)
+    weights = [0.0] * 6 + [0.3] * len(asked) + [1.0] * len(replied)
+    transcripts.append((instructions + asked + replied, weights))
+  items = sft.items(transcripts)
+  apart, shared, flat = (
+    packing.pack_items(items, rows=2, lengths=(48,), sharing=sharing)
+    for sharing in (None, row_layout.Sharing(), row_layout.Sharing(deep=False))
+  )
+  read = [sum(int((b.until > 0).sum()) for b in packed.blocks) for packed in (shared, flat)]
+  rows = {span[:2] for span in shared.spans}
+  assert read[0] <= read[1] == sum(len(ids) - 6 for ids, _ in transcripts) + 6 * len(rows)
+  want = small_learner.gradient(learner, apart.blocks)
+  for packed in (shared, flat):
+    got = small_learner.gradient(learner, packed.blocks)
+    assert abs(got[0] - want[0]) < 1e-6 and small_learner.distance(got[1], want[1]) < 3e-6
 
 
 def test_a_batch_counts_transcripts_whatever_their_length():

@@ -221,7 +221,7 @@ def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resu
 
 
 @pytest.mark.slow  # compiles two runs' programs
-@pytest.mark.parametrize("devices, critic", [(1, "none"), (2, "own")])
+@pytest.mark.parametrize("devices, critic", [(1, "none"), pytest.param(2, "own", marks=pytest.mark.long)])
 def test_a_step_moves_no_array_between_host_and_devices_unasked(world, tmp_path, devices, critic):
   """JAX_TRANSFER_GUARD=disallow holds through a step, from the weights' way to the engine to the step's metrics."""
   config = tiny_world.config(world)

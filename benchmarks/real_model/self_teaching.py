@@ -13,8 +13,8 @@ import pathlib
 import sys
 from typing import Any
 
-import results
-import run
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+from real_model import results, run
 
 from ragrl_jax.evaluation import comparison
 

@@ -349,7 +349,9 @@ class Learner(Section):
 
   micro_rows: int = setting(8, "rows of one accumulation block", unit="rows", least=1)
   row_lengths: tuple[int, ...] = setting((), "T: up to three lengths of rows; (): chosen from the data", unit="tokens")
-  share_prompts: bool = setting(False, "compute what a group's samples begin with once per row: prompts, equal turns")
+  share_prompts: bool = setting(
+    False, "compute common beginnings once per row: a group's prompt and equal turns; in SFT the instructions"
+  )
   logprob_chunk: int = setting(
     512, "tokens whose logits a device holds at once; a CPU at most 32 MB of them", unit="tokens", least=1
   )

@@ -41,7 +41,7 @@ def settings(world, words, **switches):
   return config
 
 
-@pytest.mark.slow  # two runs
+@pytest.mark.long  # two runs
 def test_a_run_trains_on_sampled_calls_and_resumes_exactly(world, words, tmp_path, monkeypatch, rewarding):
   monkeypatch.setattr(ToolTurns, "calls", calls)
   config = settings(world, words)

@@ -22,7 +22,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 
 
-@pytest.mark.slow  # compiles another engine
+@pytest.mark.long  # compiles another engine
 def test_matmuls_use_the_decoders_dtype_and_norms_stay_float32():
   model = Decoder(kit.CONFIG, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
   graphdef, params = nnx.split(model)
@@ -45,7 +45,7 @@ def test_matmuls_use_the_decoders_dtype_and_norms_stay_float32():
     np.testing.assert_allclose(said.logprobs, want, atol=0.05)
 
 
-@pytest.mark.slow  # compiles another engine
+@pytest.mark.long  # compiles another engine
 def test_int8_keys_and_values_keep_a_rows_numbers_its_own():
   slow = kit.Tools(lambda query: 0.01 * (len(query) % 3))
   scarce, plenty = (kit.engine(kv_dtype="int8", page=16, **more) for more in (dict(pages=8), {}))
@@ -89,7 +89,7 @@ def test_adapters_are_loaded_again_and_their_frozen_base_is_cast_once():
   assert [program._cache_size() for program in programs] == compiled
 
 
-@pytest.mark.slow  # compiles another engine, and the learner's forward pass
+@pytest.mark.long  # compiles another engine, and the learner's forward pass
 def test_rows_without_a_token_are_never_drawn_and_have_no_probability():
   # A third of the rows, between and beyond the tokenizer's ids: without the mask a third of these tokens would be such.
   model, temperature = Decoder(kit.CONFIG, rngs=nnx.Rngs(0)), 0.7
@@ -147,7 +147,9 @@ def compare(episodes, forward):
 
 
 @pytest.mark.slow  # compiles an engine of its own
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+  "family", ["gemma3_text", *(pytest.param(x, marks=pytest.mark.long) for x in ("mistral", "qwen3_moe"))]
+)
 def test_recorded_logprobs_equal_a_forward_pass(family):
   made, forward = engine(family)
   played = rollout(made)
@@ -168,7 +170,7 @@ def test_greedy_takes_the_likeliest_tokens(family):
     at += len(segment.ids)
 
 
-@pytest.mark.slow  # compiles two engines
+@pytest.mark.long  # compiles two engines
 def test_an_expert_a_device_gives_the_tokens_of_one_device():
   mesh = mesh_lib.make(jax.devices()[:4], data=2, tensor=2)
   made, forward = engine("qwen3_moe", mesh, replicas=2)

@@ -71,7 +71,13 @@ def logprobs(episode):
 
 
 @pytest.mark.parametrize(
-  "sampling", [dict(), dict(temperature=0.6), dict(top_k=3), dict(top_p=0.7), dict(top_k=5, top_p=0.9), "greedy"]
+  "sampling",
+  [
+    *(pytest.param(x, marks=pytest.mark.long) for x in (dict(), dict(top_k=3), dict(top_p=0.7))),
+    dict(temperature=0.6),
+    dict(top_k=5, top_p=0.9),
+    "greedy",
+  ],
 )
 def test_tokens_stops_and_logprobs_are_those_without_drafts(sampling):
   greedy, settings = sampling == "greedy", {} if sampling == "greedy" else sampling

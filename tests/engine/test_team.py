@@ -46,6 +46,7 @@ class Follower(threading.Thread):
       self.error = error
 
 
+@pytest.mark.long  # compiles two engines
 def test_the_others_run_the_first_hosts_programs_to_the_bit():
   first, other, _ = pair()
   teams = team.Team(first, MESH), team.Team(other, MESH)

@@ -172,6 +172,7 @@ def test_the_command(tmp_path):
   assert "--data is missing" in say(f"--corpus={tmp_path}/corpus.jsonl").stderr
 
 
+@pytest.mark.long  # starts processes
 def test_several_processes_read_a_corpus(tmp_path, monkeypatch):
   corpus_lib.store(CORPUS, tmp_path, progress=False)
   monkeypatch.setattr(corpus_audit, "PART", 1)

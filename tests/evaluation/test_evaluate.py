@@ -214,7 +214,7 @@ def test_the_best_checkpoint_of_a_run(tmp_path):
 @pytest.mark.parametrize(
   ("recipe", "switches"),
   [
-    ("untrained", dict(method="sure")),
+    pytest.param("untrained", dict(method="sure"), marks=pytest.mark.long),
     ("untrained", dict(method="flare", max_searches=2)),
     ("released", dict(agent="search_o1")),
   ],

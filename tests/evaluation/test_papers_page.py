@@ -184,6 +184,7 @@ def test_a_short_paper_tests_one_claim_of_its_own_arm(module):
   assert least <= module.PAPER.warm[name.removesuffix(miniature.SAMPLED)]
 
 
+@pytest.mark.long  # four small runs
 def test_seeds_of_a_short_paper_share_the_world_and_the_warm_start(monkeypatch, tmp_path):
   """The questions are their own. A second call, after a kill, finds the link."""
   monkeypatch.setattr(miniature, "make_world", lambda paper, folder, seed: folder.mkdir(parents=True, exist_ok=True))

@@ -92,6 +92,7 @@ def test_packing_padding_order_and_micro_batches_change_nothing(full):
     assert small.distance(grads, want_grads) < 1e-5, name
 
 
+@pytest.mark.long  # the learner's programs for eight devices
 def test_one_and_eight_devices_take_the_same_step(full):
   batches = small.blocks(small.items(16, seed=1))
   want, want_grads = small.gradient(full, off_policy(batches))
@@ -108,6 +109,7 @@ def test_one_and_eight_devices_take_the_same_step(full):
     assert more[name] == pytest.approx(metrics[name], rel=1e-3), name
 
 
+@pytest.mark.long  # the learner's programs for eight devices
 def test_guards_do_not_depend_on_packing_or_devices():
   guarded = dict(importance_cap=2.0, importance_floor=0.3, sequence_low=0.55, max_fall=0.02, max_rise=0.02)
   settings = dataclasses.replace(FULL, surrogate="cispo", kl="k3+", kl_corrected=True, llds_coef=0.2, **guarded)
@@ -542,7 +544,7 @@ def test_trees_take_the_same_step(objective):
     assert numbers[1]["packed_tokens"] < 0.6 * numbers[0]["packed_tokens"]
 
 
-@pytest.mark.parametrize("kind", ("own", "shared"))
+@pytest.mark.parametrize("kind", [pytest.param("own", marks=pytest.mark.long), "shared"])
 def test_trees_with_a_critic(kind):
   """Values, returns and advantages of PPO, through the rows and back."""
   how = Settings(

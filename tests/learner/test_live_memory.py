@@ -77,7 +77,7 @@ class Lives:
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
-@pytest.mark.parametrize("kl", [False, True])
+@pytest.mark.parametrize("kl", [pytest.param(False, marks=pytest.mark.long), True])
 def test_parameters_two_moments_a_gradient_and_a_reference_only_if_needed(kl):
   found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})))
   unit = found.trained
@@ -93,7 +93,7 @@ def test_only_adapters_have_optimiser_state_and_the_base_is_stored_once(kl):
   assert [units(x) for x in (found.start, found.most, found.end)] == [3 + kl, 4 + kl, 3 + kl]
 
 
-@pytest.mark.parametrize("kind, models", [("own", 2), ("shared", 1)])
+@pytest.mark.parametrize("kind, models", [pytest.param("own", 2, marks=pytest.mark.long), ("shared", 1)])
 def test_a_critic_of_its_own_has_a_state_and_no_copy(kind, models):
   found = Lives(ppo(kind))
   rounded = [round(x / found.trained, 1) for x in (found.start, found.most, found.end)]

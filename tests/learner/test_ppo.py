@@ -35,6 +35,7 @@ def own():
   return small.learner(ppo("own", minibatches=2, kl="k1", kl_in="reward", kl_coef=0.05))
 
 
+@pytest.mark.long  # some sixty steps
 def test_a_critic_of_its_own_learns_the_returns(own):
   minibatches = [earning()[:6], earning()[6:]]
   state, first = small.update(own, own.init(0), *minibatches)

@@ -166,8 +166,7 @@ HYBRID = DecoderConfig.from_shape(
   "sharing, shape",
   [
     *((sharing, small.CONFIG) for sharing in (None, row_layout.Sharing(), row_layout.Sharing(deep=False))),
-    (None, HYBRID),
-    pytest.param(row_layout.Sharing(deep=False), HYBRID, marks=pytest.mark.long),
+    *(pytest.param(x, HYBRID, marks=pytest.mark.long) for x in (None, row_layout.Sharing(deep=False))),
   ],
 )
 def test_a_policy_teaches_itself_what_it_was_told(sharing, shape, monkeypatch):

@@ -177,7 +177,9 @@ def test_remat_changes_nothing_and_bfloat16_little():
 
 
 @pytest.mark.slow  # backward passes to compile
-@pytest.mark.parametrize("family", ["qwen2", pytest.param("qwen3_moe", marks=pytest.mark.long), "qwen3_5_text"])
+@pytest.mark.parametrize(
+  "family", ["qwen2", *(pytest.param(name, marks=pytest.mark.long) for name in ("qwen3_moe", "qwen3_5_text"))]
+)
 def test_gpus_have_their_layers_apart_and_keep_what_fits(family, monkeypatch):
   graphdef, params = nnx.split(made(family))
   tokens = jnp.asarray(np.random.default_rng(4).integers(0, V, (2, 12)))
