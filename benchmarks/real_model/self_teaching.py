@@ -45,8 +45,7 @@ def stages(args: argparse.Namespace) -> list[run.Stage]:
   names = [stage.name for stage in first]
   plan = first[: names.index("fine-tune") + 1]
   shared, warm = args.workdir, args.workdir / SYSTEM / "seed_0" / "sft" / "model"
-  data = [f"--config.data.train={shared}/questions/train.jsonl.gz"]
-  data.append(f"--config.data.evaluate={shared}/questions/development.jsonl.gz")
+  data = [f"--config.data.train={shared}/questions/train.jsonl.gz", "--config.evaluate.every=0"]
   test = ["--data", f"{shared}/questions/test.jsonl.gz", f"--config.data.max_examples={QUESTIONS}"]
   for seed in SEEDS:
     for arm in ARMS:

@@ -244,7 +244,8 @@ def accumulate_in_place(
   *inputs: Any,
 ) -> tuple[Any, dict[str, jax.Array]]:
   """`accumulate` without a block's own gradient: each layer's is added as soon as it is known."""
-  value, vjp, metrics = jax.vjp(lambda params: loss(params, *inputs), params, has_aux=True)
+  found: Any = jax.vjp(lambda params: loss(params, *inputs), params, has_aux=True)
+  value, vjp, metrics = found
   held = jax.tree.map(jax.new_ref, grads)
   vjp.with_refs(held)(jnp.ones_like(value))
   return jax.tree.map(jax.freeze, held), jax.tree.map(jnp.add, sums, metrics)
