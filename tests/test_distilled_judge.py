@@ -34,7 +34,7 @@ def reached_at(run):
   return [row["step"] for row in run][-1]
 
 
-@pytest.mark.slow  # trains a decoder, and compiles another to judge
+@pytest.mark.long  # trains and serves a model
 def test_from_labels_to_service(tmp_path):
   config = tiny_world.config(tmp_path)
   lines = [distil.Prompt(PROMPT).messages(pair)[0]["content"] for pair in pairs(40)]

@@ -84,7 +84,7 @@ def test_a_run_from_keywords_to_a_comparison(world, tmp_path, capsys):
   assert "&lt;b&gt;it" in asked._repr_html_() and "<b>" not in asked._repr_html_() and episode.num_model_tokens
 
 
-@pytest.mark.slow  # two runs
+@pytest.mark.long  # two runs
 def test_fine_tuning_is_stopped_and_continued(world, tmp_path):
   config, steps = tiny_world.config(world, variant="sft"), []
   config.checkpoint.every, config.data.train = 50, ""

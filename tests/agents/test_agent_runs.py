@@ -7,7 +7,7 @@ from ragrl_jax.jobs import train
 from ragrl_jax.store import episodes as episodes_lib
 
 
-@pytest.mark.slow  # two runs and their programs
+@pytest.mark.long  # two runs
 def test_a_run_resumes_exactly_with_rewritten_histories(world, tmp_path):
   config = tiny_world.config(world)
   config.recipe, config.preset = "agent", "paper"

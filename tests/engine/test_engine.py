@@ -118,7 +118,7 @@ def test_random_delays_and_permuted_rows_change_no_bit():
       assert kit.drawn(episode) == kit.drawn(straight[i])
 
 
-@pytest.mark.slow  # compiles a second engine, of 32 lanes
+@pytest.mark.long  # compiles another engine
 def test_with_other_lanes_tokens_differ_only_near_the_boundaries_of_a_draw():
   asked = requests(6, 8)
   few, many = rollout(engine()).run(asked, step=4), rollout(engine(lanes=32, rows=32)).run(asked, step=4)

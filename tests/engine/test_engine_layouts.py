@@ -63,7 +63,7 @@ def test_int8_keys_and_values_keep_a_rows_numbers_its_own():
   assert 1e-6 < gap.mean() < 5e-3 and gap.max() < 0.05
 
 
-@pytest.mark.slow  # compiles another engine
+@pytest.mark.long  # compiles another engine
 def test_adapters_are_loaded_again_and_their_frozen_base_is_cast_once():
   model = Decoder(kit.CONFIG, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)  # computed in float32
   lora.add(model, rank=4, alpha=16.0, layers="q o|down", seed=0)

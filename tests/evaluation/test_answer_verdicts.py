@@ -76,6 +76,7 @@ def test_a_table_takes_them_for_any_recipe(tmp_path):
   assert "verdicts on answers by kind llm, model big" in writing.described(records.read(folder))
 
 
+@pytest.mark.long  # starts processes
 def test_the_command(tmp_path):
   for name, rows in (("a", ROWS), ("b", ROWS[:2])):
     (tmp_path / name).mkdir()

@@ -146,6 +146,7 @@ def test_a_one_sided_test_says_so():
   assert "p, paired by set (7; Wilcoxon, one-sided: greater)" in said and "0.008" in said
 
 
+@pytest.mark.long  # starts processes
 def test_the_command(tmp_path):
   for name, some in (("a", A), ("b", B)):  # the first sets are in one folder, the others in another
     for part, sets in (("one", "s0 s1 s2"), ("two", "s3 s4 s5 s6")):

@@ -145,6 +145,7 @@ def test_counts_on_a_real_corpus_are_those_of_every_answer_in_every_passage():
   assert 30 < known < 150
 
 
+@pytest.mark.long  # starts processes
 def test_the_command(tmp_path):
   (tmp_path / "corpus.jsonl").write_text(
     "".join(json.dumps(dict(id=p.id, title=p.title, text=p.text)) + "\n" for p in CORPUS)

@@ -89,6 +89,7 @@ def test_config_sets_the_room_that_results_leave_for_the_next_turn(place, whole)
     run(place, config, "whole")
 
 
+@pytest.mark.long  # compiles another engine
 def test_a_runs_checkpoint_scores_as_its_exported_model(place, whole):
   (place, config, player), (metrics, got) = place, whole
   typed = settings.of(config)

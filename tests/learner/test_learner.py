@@ -425,9 +425,6 @@ def test_blocks_in_a_loop_add_up_to_the_same(full, monkeypatch):
   monkeypatch.setattr(trained_lib, "_CORES", 1)
   in_turn = gradient(batches)
   jax.tree.map(np.testing.assert_array_equal, side_by_side, in_turn)
-  spread = small.learner(FULL, mesh=mesh_lib.make(jax.devices(), data=8))
-  placed = [spread.place(batch) for batch in batches]
-  assert len(list(spread.trained.gradient(spread.params, placed, totals, kl_coef))) == 23  # several devices: no loop
 
 
 def test_rows_that_the_mesh_does_not_divide_are_refused():

@@ -86,7 +86,8 @@ def test_parameters_two_moments_a_gradient_and_a_reference_only_if_needed(kl):
   assert found.most == pytest.approx(sum(planned.values()), rel=0.005)
 
 
-@pytest.mark.parametrize("kl", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long  # compiles a learner with adapters
+@pytest.mark.parametrize("kl", [False, True])
 def test_only_adapters_have_optimiser_state_and_the_base_is_stored_once(kl):
   found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})), rank=16)
   units = lambda x: round((x - found.frozen) / found.trained, 1)
@@ -100,8 +101,8 @@ def test_a_critic_of_its_own_has_a_state_and_no_copy(kind, models):
   assert rounded == [3 * models, 3 * models + 1, 3 * models]  # one gradient at a time
 
 
-@pytest.mark.slow  # compiles for eight devices
-@pytest.mark.parametrize("kl", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long  # compiles for eight devices
+@pytest.mark.parametrize("kl", [False, True])
 def test_on_a_mesh_too(kl):
   mesh = mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2)
   found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})), mesh=mesh)

@@ -15,7 +15,7 @@ def batches(step):
   return small.blocks(small.items(12, seed=step))
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", ["adamw", pytest.param("muon", marks=pytest.mark.long)])
 def test_resume_is_exact(tmp_path, kind):
   optimizer = OptimizerSettings(kind=kind, learning_rate=1e-2, warmup_steps=2, schedule="cosine", total_steps=6)
   learner = small.learner(SETTINGS, optimizer)

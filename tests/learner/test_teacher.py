@@ -46,7 +46,9 @@ def gradient(learner, batches):
   return jax.device_get(sums), grads
 
 
-@pytest.mark.parametrize("kind", ["reverse", "forward", "jsd"])
+@pytest.mark.parametrize(
+  "kind", ["jsd", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("reverse", "forward"))]
+)
 def test_loss_and_gradient_equal_a_plain_computation(kind):
   """Reference: one sequence at a time, all logits at once."""
   learner, items = made(kind), weighed(small.items(3))

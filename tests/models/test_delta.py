@@ -92,6 +92,7 @@ def test_a_row_in_parts_is_the_whole_row_and_its_padding_is_not_remembered():
   near(memory, mix(x[:, 12:13], positions[:, 12:13], memory, jnp.zeros(2, jnp.int32))[1])
 
 
+@pytest.mark.long  # compiles for many lengths
 def test_rests_go_on_from_the_end_of_their_shared_beginning():
   """Beginnings end inside of chunks and between them, and rests are shorter and longer than the convolution."""
   draw, graphdef = np.random.default_rng(0), nnx.split(Decoder(CONFIG, rngs=nnx.Rngs(0)))[0]
