@@ -74,7 +74,7 @@ def test_a_run_that_fails_while_it_is_traced_leaves_its_trace(tmp_path):
   assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.slow  # two runs and their programs
+@pytest.mark.long  # two runs and their programs
 def test_training_and_fine_tuning_are_traced(world, tmp_path):
   tuned, trained = tmp_path / "tuned", tmp_path / "trained"
   assert len(list(sft.sft(tiny_world.config(world, variant="sft"), tuned, profile=range(3, 9)))) == 3

@@ -260,16 +260,16 @@ STEERED = {"loss.kl": "k2", "loss.kl_coef": 0.1, "loss.kl_target": 0.001, "optim
 STEERED |= {"advantage.kind": "gae", "critic.kind": "own", "critic.learning_rate": 1e-2, "critic.alone_steps": 1}
 
 
-@pytest.mark.slow  # two runs a point
+@pytest.mark.long  # two runs a point
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
   "settings, points",
   [
     ({}, ("deleting", "its row", "its checkpoint", 8)),
-    pytest.param({}, ("before", "its episodes", "after", 7, 10), marks=pytest.mark.long),
-    pytest.param(AHEAD, ("its row", "after", 8, 10), marks=pytest.mark.long),
-    pytest.param(KEEPING, ("its row", "after", 8, 10), marks=pytest.mark.long),
-    pytest.param(STEERED, ("its row", "after", 8, 10), marks=pytest.mark.long),
+    ({}, ("before", "its episodes", "after", 7, 10)),
+    (AHEAD, ("its row", "after", 8, 10)),
+    (KEEPING, ("its row", "after", 8, 10)),
+    (STEERED, ("its row", "after", 8, 10)),
   ],
 )
 def test_a_run_that_is_killed_around_a_rollback_ends_bit_for_bit_like_an_undisturbed_one(

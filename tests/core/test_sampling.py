@@ -236,7 +236,7 @@ def given(vocabulary):
 
 
 @pytest.mark.parametrize(
-  "vocabulary, tensor", [pytest.param(151_936, 8, marks=pytest.mark.slow), (320, 2)]
+  "vocabulary, tensor", [pytest.param(151_936, 8, marks=pytest.mark.long), (320, 2)]
 )  # much to compile
 def test_tokens_are_the_same_and_no_weights_are_sent(vocabulary, tensor):
   mesh = Mesh(np.asarray(jax.devices()).reshape(-1, tensor), ("data", "tensor"))

@@ -80,7 +80,8 @@ def test_logprobs_are_those_of_the_forward_pass_shared_swapped_and_alone(sizes):
   assert [replica.slots.free for replica in engine(**sizes)._replicas] == [engine(**sizes).sizes.slots]
 
 
-@pytest.mark.parametrize("devices, speculate", [(2, 0), pytest.param(4, 3, marks=pytest.mark.long)])
+@pytest.mark.long  # compiles engines for several devices
+@pytest.mark.parametrize("devices, speculate", [(2, 0), (4, 3)])
 def test_devices_that_share_the_heads_draw_the_tokens_of_one(devices, speculate):
   asked, made = kit.requests(3, 4), engine(devices, speculate=speculate)
   together, alone = (kit.rollout(one, play).run(asked, step=0) for one in (made, engine()))

@@ -217,7 +217,7 @@ def test_the_best_checkpoint_of_a_run(tmp_path):
   [
     pytest.param("untrained", dict(method="sure"), marks=pytest.mark.long),
     ("untrained", dict(method="flare", max_searches=2)),
-    ("released", dict(agent="search_o1")),
+    pytest.param("released", dict(agent="search_o1"), marks=pytest.mark.long),
   ],
 )
 def test_methods_are_played_by_an_engine(place, recipe, switches):

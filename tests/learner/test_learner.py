@@ -524,7 +524,7 @@ ONE_TERM = dict(aggregation="token_mean", clip_high=0.28, dual_clip=3.0, importa
 ALL_TERMS = dict(aggregation="seq_mean_token_mean", ratio="sequence", entropy_coef=0.1, kl="k3", kl_coef=0.3)
 
 
-@pytest.mark.parametrize("objective", (ONE_TERM, ALL_TERMS))
+@pytest.mark.parametrize("objective", [ONE_TERM, pytest.param(ALL_TERMS, marks=pytest.mark.long)])
 def test_trees_take_the_same_step(objective):
   learner = small.learner(Settings(**objective, temperature=0.8, logprob_chunk=64, epochs=2))
   shifts = dict(old_logprobs=0.3, ref_logprobs=-0.4)

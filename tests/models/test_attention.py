@@ -98,6 +98,7 @@ def test_blocks_of_other_segments_are_skipped(causal):
   assert [w[:n] for w, n in zip(which.tolist(), count.tolist())] == [[0] if causal else [0, 1], [0, 1], [2]]
 
 
+@pytest.mark.long  # compiles for long rows
 def test_rows_of_16k_tokens_never_materialise_a_square():
   length = 16_384
   segments = np.repeat([1, 2, 0], [10_000, 6_000, 384]).astype(np.int32)[None]

@@ -56,12 +56,7 @@ def test_a_kernel_in_windows(kernel, prefixes, window, sizes):
 @pytest.mark.slow  # as above
 @pytest.mark.parametrize(
   "heads, kv_heads, size",
-  [
-    (28, 4, 128),
-    (14, 2, 64),
-    pytest.param(12, 2, 128, marks=pytest.mark.long),
-    pytest.param(32, 8, 64, marks=pytest.mark.long),
-  ],
+  [(14, 2, 64), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((28, 4, 128), (12, 2, 128), (32, 8, 64)))],
 )
 def test_the_heads_of_real_models_in_bfloat16(heads, kv_heads, size):
   shape, segments, prefixes = (1, 256, heads, kv_heads, size), SHARED[:1, :256], jnp.asarray(PREFIXES[:1, :256])

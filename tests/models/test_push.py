@@ -68,7 +68,7 @@ def test_a_folder_is_uploaded_and_refusals_are_one_line(tmp_path, monkeypatch):
     push_hf.upload(tmp_path, "me/policy", token="right", **how)  # nobody listens there any more
 
 
-@pytest.mark.slow  # trains, evaluates and exports
+@pytest.mark.long  # trains, evaluates and exports
 def test_a_trained_run_is_scored_and_pushed(world, tmp_path, monkeypatch, capsys):
   config = tiny_world.config(world)
   config.steps = 2

@@ -65,8 +65,8 @@ def test_parts_add_up_to_the_product(rows, size, columns, parts):
     ("qwen2", dict(attention_bias=True)),
     ("qwen3", dict(adapters="o down")),
     ("gemma3_text", {}),
-    ("qwen3_moe", dict(num_experts=4, experts_per_token=2)),
-    ("qwen3_5_text", DELTA),
+    pytest.param("qwen3_moe", dict(num_experts=4, experts_per_token=2), marks=pytest.mark.long),
+    pytest.param("qwen3_5_text", DELTA, marks=pytest.mark.long),
   ],
 )
 def test_a_decoder_gives_the_same(family, more):

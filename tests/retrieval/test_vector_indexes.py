@@ -206,7 +206,7 @@ def test_a_share_is_cut_into_parts_and_blocks_with_little_padding():
   assert device_lib.cut(21_000_000, gpu) == (21, 1_000_064, 1_000_064)
 
 
-@pytest.mark.parametrize("num_devices", [1, pytest.param(8, marks=pytest.mark.slow)])  # more to compile
+@pytest.mark.parametrize("num_devices", [1, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("total", [5, 64, 130, 259])
 def test_hard_cases_are_found_as_by_sorting(num_devices, total, monkeypatch):
   """Vectors of one number are their scores. Groups have 8 rows, blocks 16, parts 64: ties lie at every border."""

@@ -34,7 +34,7 @@ def answers(client):
     return False
 
 
-@pytest.mark.slow  # starts a process that compiles an engine
+@pytest.mark.long  # starts a process that compiles an engine
 def test_a_folder_is_served_and_read_again(tmp_path):
   weights.save_pretrained(kit.model(), kit.CONFIG, tmp_path / "model")
   with socket.socket() as free:
