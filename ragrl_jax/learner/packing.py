@@ -174,7 +174,8 @@ def _routes(segments: Sequence[structs.Segment]) -> np.ndarray | None:
 def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int = 0) -> Item:
   """A sequence for SFT: tokens with a weight above 0 are trained; the weights are in `advantages`.
 
-  All demonstrations are of one group: they begin with the same instructions, which a row needs once.
+  Demonstrations begin with the same instructions, which a row needs once, so each 32 of them are a group. Of larger
+  groups, rows would be laid out slowly.
 
   Raises:
     ValueError: the numbers of weights and ids differ. The message names the demonstration by `number`.
@@ -182,7 +183,7 @@ def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int =
   tokens, weighed, name = np.asarray(ids, np.int32), np.asarray(weights, np.float32), f"demonstration {number}"
   if tokens.shape != weighed.shape:
     raise ValueError(f"{name}: {len(tokens)} ids with {len(weighed)} weights, one each is needed.")
-  return Item(tokens, weighed > 0, weighed, np.zeros(tokens.shape, np.float32), name=name)
+  return Item(tokens, weighed > 0, weighed, np.zeros(tokens.shape, np.float32), group_id=number // 32, name=name)
 
 
 def pack_items(
