@@ -17,10 +17,8 @@ from ragrl_jax.store import metrics
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.slow  # each kill needs a new process, which traces its programs again
-@pytest.mark.parametrize(
-  "ahead, steps, kills", [pytest.param(*how, marks=pytest.mark.long) for how in ((0, 6, 3), (0, 10, 6), (1, 10, 3))]
-)
+@pytest.mark.long  # each kill needs a new process, which traces its programs again
+@pytest.mark.parametrize("ahead, steps, kills", [(0, 6, 3), (0, 10, 6), (1, 10, 3)])
 def test_a_run_that_is_killed_repeatedly_ends_bit_for_bit_like_an_undisturbed_one(world, tmp_path, ahead, steps, kills):
   errors = tmp_path / "errors"
 

@@ -162,8 +162,9 @@ class Trained:
         grads, sums = self.accumulate(grads, sums, *given, block, *step_numbers, *more)
         yield sums
       return grads, sums
-    chains = [(grads, sums), self.zeros(params)] if len(blocks) > 1 else [(grads, sums)]
-    calls = [[*_of_one_shape(blocks[at :: len(chains)], self._together)] for at in range(len(chains))]
+    halves = [half for half in (blocks[::2], blocks[1::2]) if half]
+    chains = [(grads, sums), *(self.zeros(params) for _ in halves[1:])]
+    calls = [[*_of_one_shape(half, self._together)] for half in halves]
     for together in itertools.zip_longest(*calls):
       for at, same in enumerate(together):
         if same is None:
