@@ -48,6 +48,7 @@ def chunked(
   tokenless: Ranges = (),
   teacher: tuple[Float[AnyArray, "R T E"], Float[AnyArray, "V E"]] | None = None,
   beta: float = 1.0,
+  piece: int | None = None,
 ) -> tuple[Float[Array, "R T"], ...]:
   """Log-probability of each target, entropy of its distribution, and divergence from a teacher's; differentiable.
 
@@ -69,6 +70,7 @@ def chunked(
     teacher: its hidden states and unembedding, which are constants, with the same rows of the vocabulary. Its logits
       are divided by the same temperature.
     beta: of the divergence from the teacher, see `core/kl.py`.
+    piece: most rows of its vocabulary whose logits a device holds at once; None: all.
 
   Returns:
     (logprobs, entropies), and with a teacher the divergences, in nats, float32, zeros where the mask is 0.
@@ -84,7 +86,7 @@ def chunked(
     jnp.asarray(targets),
     masked.as_bool(mask),
     teacher or (),
-    _Static(chunk, float(temperature), spread, tokenless, float(beta)),
+    _Static(chunk, float(temperature), spread, tokenless, float(beta), piece),
   )
 
 
@@ -96,6 +98,7 @@ class _Static(NamedTuple):
   spread: Spread
   tokenless: Ranges
   beta: float
+  piece: int | None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -123,27 +126,34 @@ _scores.defvjp(_forward, _backward)
 def _forward_here(hidden, unembedding, targets, on, *teacher, static):
   """On one device, slab by slab: the results of `chunked`, and what the backward pass needs, [R, T] each."""
   spread = static.spread
-  weights, rows, real = _piece(unembedding.astype(hidden.dtype), spread, static.tokenless)
+  pieces = _pieces(unembedding.astype(hidden.dtype), static)
   cut, join = _slabs(on, static.chunk, spread)
-  states, teacher_logits = _teacher_parts(teacher, static)
+  states, teacher_pieces = _teacher_parts(teacher, static)
 
   def slab(_, inputs):
     live, h, ids, teacher_states = inputs
 
     def compute():
-      z = _logits(spread.gather(h), weights, static.temperature, real)
-      log_norm = spread.logsumexp(jax.nn.logsumexp(z, axis=-1))
-      log_p = z - log_norm[..., None]
-      at = jnp.where(_hit(rows, spread.gather(ids)), z, 0.0).sum(axis=-1)
-      entropy = spread.sum(-(jnp.exp(log_p) * log_p).sum(axis=-1))
+      h_all, ids_all, *theirs = (_flat(spread.gather(x)) for x in (h, ids[..., None], *teacher_states))
+      most, total, moment, at = _sums(h_all, pieces, ids_all, static)
+      log_norm = spread.logsumexp(most + jnp.log(total))
+      shift = most - log_norm
+      entropy = spread.sum(-jnp.exp(shift) * (moment + total * shift))
       outputs, saved = (spread.sum(at) - log_norm, entropy), (entropy, log_norm)
-      if teacher_states:
-        z = teacher_logits(*teacher_states)
-        log_norm = spread.logsumexp(jax.nn.logsumexp(z, axis=-1))
-        terms = kl.divergence_terms(log_p, z - log_norm[..., None], static.beta)
-        divergence, pull = (spread.sum(x.sum(axis=-1)) for x in terms)
-        outputs, saved = (*outputs, divergence), (*saved, log_norm, pull)
-      return jax.tree.map(spread.own, (outputs, saved))
+      if theirs:
+        most, total, *_ = _sums(*theirs, *teacher_pieces, ids_all, static)
+        q_norm = spread.logsumexp(most + jnp.log(total))
+
+        def more(_, both, so_far):
+          z = [_logits(*given, static.temperature) for given in zip((h_all, *theirs), both, strict=True)]
+          terms = kl.divergence_terms(z[0] - log_norm, z[1] - q_norm, static.beta)
+          return tuple(so_far + x.sum(axis=-1, keepdims=True) for so_far, x in zip(so_far, terms, strict=True))
+
+        zeros = jnp.zeros(ids_all.shape, jnp.float32)
+        divergence, pull = map(spread.sum, _for_each((pieces, *teacher_pieces), more, (zeros, zeros)))
+        outputs, saved = (*outputs, divergence), (*saved, q_norm, pull)
+      rows = lambda x: spread.own(x.reshape(-1, ids.shape[1]))
+      return jax.tree.map(rows, (outputs, saved))
 
     zeros = lambda: jax.tree.map(lambda x: jnp.zeros(ids.shape, x.dtype), jax.eval_shape(compute))
     return None, jax.lax.cond(live, compute, zeros)
@@ -160,30 +170,41 @@ def _backward_here(hidden, unembedding, targets, on, saved, cotangents, *teacher
   With logits z, dlogp/dz = onehot - p and dH/dz = -p (log p + H); for the divergence see `kl.divergence_terms`.
   """
   spread = static.spread
-  weights, rows, real = _piece(unembedding.astype(hidden.dtype), spread, static.tokenless)
+  pieces = _pieces(unembedding.astype(hidden.dtype), static)
   cut, join = _slabs(on, static.chunk, spread)
-  states, teacher_logits = _teacher_parts(teacher, static)
+  states, teacher_pieces = _teacher_parts(teacher, static)
 
   def slab(sums, inputs):
     live, h, teacher_states, *numbers = inputs
 
     def compute(sums):
-      gathered = spread.gather(h)
+      h_all, *theirs = (_flat(spread.gather(x)) for x in (h, *teacher_states))
       ids, on, (entropy, log_norm, *saved), (g, g_entropy, *rest) = jax.tree.map(
-        lambda x: spread.gather(x)[..., None], tuple(numbers)
+        lambda x: _flat(spread.gather(x)[..., None]), tuple(numbers)
       )
-      log_p = _logits(gathered, weights, static.temperature, real) - log_norm
-      p = jnp.exp(log_p)
-      dz = jnp.where(_hit(rows, ids[..., 0]), g, 0.0) - p * (g + g_entropy * (log_p + entropy))
-      if teacher_states:
-        q_norm, pull = saved
-        pulls = kl.divergence_terms(log_p, teacher_logits(*teacher_states) - q_norm, static.beta)[1]
-        dz = dz + rest[0] * (pulls - p * pull)
-      dz = jnp.where(on, dz / static.temperature, 0.0).astype(h.dtype)
-      dh = jax.lax.dot_general(dz, weights, (((2,), (0,)), ((), ())), preferred_element_type=jnp.float32)
-      flat = lambda x: x.reshape(-1, x.shape[-1])
-      dw = jax.lax.dot_general(flat(dz), flat(gathered), (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
-      return sums + dw, spread.own_sum(dh).astype(h.dtype)
+
+      def more(at, given, so_far):
+        """Adds to the gradient of the states, and to that of this piece of the vocabulary."""
+        (piece, *teacher_piece), (sums, dh) = given, so_far
+        log_p = _logits(h_all, piece, static.temperature) - log_norm
+        p = jnp.exp(log_p)
+        dz = jnp.where(_hit(piece, ids), g, 0.0) - p * (g + g_entropy * (log_p + entropy))
+        if theirs:
+          q_norm, pull = saved
+          log_q = _logits(*theirs, *teacher_piece, static.temperature) - q_norm
+          pulls = kl.divergence_terms(log_p, log_q, static.beta)[1]
+          dz = dz + rest[0] * (pulls - p * pull)
+        dz = jnp.where(on, dz / static.temperature, 0.0).astype(h.dtype)
+        full = dict(preferred_element_type=jnp.float32)
+        dh = dh + jax.lax.dot_general(dz, piece.weights, (((1,), (0,)), ((), ())), **full)
+        dw = jax.lax.dot_general(dz, h_all, (((0,), (0,)), ((), ())), **full)
+        # Added in its place: a gradient of the whole vocabulary for each slab would be read and written three times.
+        so_far = jax.lax.dynamic_index_in_dim(sums, at, keepdims=False)
+        return jax.lax.dynamic_update_index_in_dim(sums, so_far + dw, at, 0), dh
+
+      sums, dh = _for_each((pieces, *teacher_pieces), more, (sums, jnp.zeros(h_all.shape, jnp.float32)))
+      dh = dh.reshape(-1, *h.shape[1:])
+      return sums, spread.own_sum(dh).astype(h.dtype)
 
     return jax.lax.cond(live, compute, lambda sums: (sums, jnp.zeros(h.shape, h.dtype)), sums)
 
@@ -191,19 +212,37 @@ def _backward_here(hidden, unembedding, targets, on, saved, cotangents, *teacher
   cotangents = jax.tree.map(lambda x: jnp.where(on, x, 0.0), cotangents)
   d_weights, d_hidden = jax.lax.scan(
     slab,
-    jnp.zeros(weights.shape, jnp.float32),
+    jnp.zeros(pieces.weights.shape, jnp.float32),
     (live, *jax.tree.map(cut, (hidden, states, targets, on, saved, cotangents))),
   )
-  return join(d_hidden), spread.stored(d_weights, unembedding.shape[0]).astype(unembedding.dtype)
+  d_weights = spread.stored(d_weights.reshape(-1, d_weights.shape[-1]), unembedding.shape[0])
+  return join(d_hidden), d_weights.astype(unembedding.dtype)
 
 
 def _teacher_parts(teacher, static):
-  """(the teacher's states as a list, a slab of them → its logits); without a teacher the list is empty."""
+  """(the teacher's states, its vocabulary in pieces), each in a list; without a teacher the lists are empty."""
   if not teacher:
-    return [], lambda h: h
+    return [], []
   states, unembedding = teacher
-  weights, _, real = _piece(unembedding.astype(states.dtype), static.spread, static.tokenless)
-  return [states], lambda h: _logits(static.spread.gather(h), weights, static.temperature, real)
+  return [states], [_pieces(unembedding.astype(states.dtype), static)]
+
+
+def _sums(h, pieces, ids, static):
+  """[N, 1] each: the greatest logit m, the sums of e^(z - m) and e^(z - m) (z - m), and the logit of the token."""
+  add_up = lambda x: x.sum(axis=-1, keepdims=True)
+
+  def more(_, piece, so_far):
+    most, total, moment, at = so_far
+    z = _logits(h, piece, static.temperature)
+    top = jnp.maximum(most, z.max(axis=-1, keepdims=True))
+    below, fall = z - top, most - top
+    e = jnp.exp(below)
+    moment = jnp.exp(fall) * (moment + total * fall) + add_up(e * below)
+    total = jnp.exp(fall) * total + add_up(e)
+    return top, total, moment, at + add_up(jnp.where(_hit(piece, ids), z, 0.0))
+
+  zeros = jnp.zeros(ids.shape, jnp.float32)
+  return _for_each(pieces, more, (zeros + MASKED, zeros, zeros, zeros))
 
 
 def _slabs(on, chunk, spread):
@@ -228,24 +267,48 @@ def _slabs(on, chunk, spread):
   return cut, join
 
 
-def _piece(unembedding, spread, tokenless):
-  """`Spread.piece`, whose mask also leaves out rows without a token."""
-  weights, rows, real = spread.piece(unembedding)
-  if tokenless:
-    have = _have_tokens(rows, tokenless)
+class _Vocabulary(NamedTuple):
+  """Rows of the vocabulary: weights [v, D], their ids int32 [v], and a mask of those with a token (None: all)."""
+
+  weights: jax.Array
+  ids: jax.Array
+  real: jax.Array | None
+
+
+def _pieces(unembedding, static):
+  """This device's rows of the vocabulary in equal pieces, stacked."""
+  weights, ids, real = static.spread.piece(unembedding)
+  if static.tokenless:
+    have = _have_tokens(ids, static.tokenless)
     real = have if real is None else real & have
-  return weights, rows, real
+  rows = weights.shape[0]
+  most = min(static.piece or rows, rows)
+  # A vocabulary with no divisor near the size asked for stays whole.
+  size = next((size for size in range(most, most // 4, -1) if rows % size == 0), rows)
+  return jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), _Vocabulary(weights, ids, real))
 
 
-def _logits(h, weights, temperature, real):
-  """[R, c, D] @ [V, D]^T in float32, divided by the temperature."""
-  flat = h.reshape(-1, h.shape[-1])  # XLA:CPU uses its fast matmul library for two-dimensional arrays only
-  z = jax.lax.dot_general(flat, weights, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
-  z = z.reshape(*h.shape[:-1], weights.shape[0])
+def _for_each(pieces, f, start):
+  """The last result of f(number, piece, result before); without a loop if there is one piece."""
+  count = jax.tree.leaves(pieces)[0].shape[0]
+  take = lambda i: jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), pieces)
+  if count == 1:
+    return f(0, take(0), start)
+  return jax.lax.fori_loop(0, count, lambda i, so_far: f(i, take(i), so_far), start)
+
+
+def _flat(x):
+  """[R, c, …] → [R c, …]: XLA:CPU has its fast matmuls, and divides elementwise work, along a long first dimension."""
+  return x.reshape(-1, *x.shape[2:])
+
+
+def _logits(h, piece, temperature):
+  """[N, D] @ [v, D]^T in float32, divided by the temperature."""
+  z = jax.lax.dot_general(h, piece.weights, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
   z = z if temperature == 1.0 else z / temperature
-  return z if real is None else jnp.where(real[None, None], z, MASKED)
+  return z if piece.real is None else jnp.where(piece.real[None], z, MASKED)
 
 
-def _hit(rows, ids):
-  """Whether the vocabulary's row is the token's, bool [R, c, v]."""
-  return rows[None, None, :] == ids[..., None].astype(rows.dtype)
+def _hit(piece, ids):
+  """Whether the vocabulary's row is the token's [N, 1], bool [N, v]."""
+  return piece.ids[None] == ids.astype(piece.ids.dtype)

@@ -11,9 +11,10 @@ from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Batch
 
 MOST = 8192  # tokens whose logits a GPU with spare memory holds at once
-# Bytes of logits that a CPU holds at once. For each operation on larger ones XLA takes new memory, up to four times as
-# much, which the system fills with zeros first: 135M's head is 2.8 times as fast as with 1,024 tokens at a time.
-CPU_LOGITS = 2**25
+# Logits that a CPU holds at once: for each operation on more, XLA takes new memory, which the system fills with zeros
+# first. A large vocabulary is taken in pieces instead of fewer tokens, because each token's share of the unembedding's
+# gradient is read and written: 135M's head is 4 times as fast as with 1,024 tokens at a time (benchmarks/LOG.md).
+CPU_LOGITS, CPU_TOKENS, CPU_ROWS = 2**23, 256, 4096
 
 
 def states(model: Any, batch: Batch) -> jax.Array:
@@ -63,8 +64,9 @@ def scores(
   # spare memory takes more at a time, because each chunk reads and writes the gradient of the unembedding.
   weights = model.unembedding()
   chunk = max(chunk, min(MOST, model.spare() // (16 * weights.shape[0])))  # a quarter of it, four bytes a logit
+  piece = None
   if attention.platform(model.mesh) == "cpu":
-    chunk = min(chunk, max(1, CPU_LOGITS // (4 * weights.shape[0])))
+    chunk, piece = min(chunk, max(CPU_TOKENS, CPU_LOGITS // weights.shape[0])), CPU_ROWS
   results = logprobs_lib.chunked(
     hidden,
     weights,
@@ -76,6 +78,7 @@ def scores(
     tokenless=model.tokenless,
     teacher=teacher,
     beta=beta,
+    piece=piece,
   )
   if batch.places is None:
     return tuple(jnp.roll(x, 1, axis=1) for x in results)

@@ -45,14 +45,15 @@ def plain(hidden, unembedding, teacher, beta):
   return beta * kl(q, m) + (1 - beta) * kl(p, m)
 
 
+@pytest.mark.parametrize("piece", [None, 4])
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
-def test_chunks_of_a_wider_teacher_give_what_the_whole_gives(beta):
+def test_chunks_of_a_wider_teacher_give_what_the_whole_gives(beta, piece):
   keys = jax.random.split(jax.random.key(0), 4)
-  sizes = (3, 7, 4), (11, 4), (3, 7, 6), (11, 6)
+  sizes = (3, 7, 4), (12, 4), (3, 7, 6), (12, 6)
   hidden, weights, *teacher = (jax.random.normal(key, size) for key, size in zip(keys, sizes))
   mask = jnp.asarray([[0, 1, 1, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0]], jnp.float32)
   g = jax.random.normal(jax.random.key(5), mask.shape) * mask
-  chunked = lambda h, w: (apart(h, w, tuple(teacher), beta, mask, chunk=6) * g).sum()
+  chunked = lambda h, w: (apart(h, w, tuple(teacher), beta, mask, chunk=6, piece=piece) * g).sum()
   whole = lambda h, w: (plain(h, w, teacher, beta) * g).sum()
   got, want = (jax.jit(jax.value_and_grad(f, (0, 1)))(hidden, weights) for f in (chunked, whole))
   for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -64,7 +65,7 @@ def test_rows_without_a_token_are_as_if_they_were_not_there(beta):
   draw = lambda seed, *size: jax.random.normal(jax.random.key(seed), size)
   hidden, weights, states, head = draw(0, 1, 2, 4), draw(1, 6, 4), draw(2, 1, 2, 5), draw(3, 6, 5)
   kept = np.array([0, 1, 4])
-  got, back = jax.vjp(lambda h: apart(h, weights, (states, head), beta, tokenless=((2, 4), (5, 6))), hidden)
+  got, back = jax.vjp(lambda h: apart(h, weights, (states, head), beta, tokenless=((2, 4), (5, 6)), piece=2), hidden)
   want, back_want = jax.vjp(lambda h: plain(h, weights[kept], (states, head[kept]), beta), hidden)
   np.testing.assert_allclose(got, want, atol=1e-6)
   np.testing.assert_allclose(back(jnp.ones((1, 2)))[0], back_want(jnp.ones((1, 2)))[0], atol=1e-6)

@@ -5,7 +5,7 @@ import pytest
 
 from ragrl_jax.core import logprobs
 
-R, T, D, V = 3, 7, 4, 11
+R, T, D, V = 3, 7, 4, 12
 MASK = np.array([[0, 1, 1, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0]])
 
 
@@ -35,15 +35,16 @@ def test_entropy_by_hand():
   np.testing.assert_allclose(logprobs.entropy(jnp.array([[0.0, 0.0, -jnp.inf]])), [np.log(2)], rtol=1e-6)
 
 
-@pytest.mark.parametrize("chunk, temperature", [(1, 1.0), (6, 0.7), (100, 1.0)])
-def test_chunks_give_what_the_whole_gives(inputs, chunk, temperature):
+@pytest.mark.parametrize("chunk, temperature, piece", [(1, 1.0, None), (6, 0.7, 4), (100, 1.0, 1), (100, 1.0, 5)])
+def test_chunks_give_what_the_whole_gives(inputs, chunk, temperature, piece):
   mask = jnp.asarray(MASK)
-  got = jax.jit(lambda *x: logprobs.chunked(*x, chunk=chunk, temperature=temperature))(*inputs, mask)
+  got = jax.jit(lambda *x: logprobs.chunked(*x, chunk=chunk, temperature=temperature, piece=piece))(*inputs, mask)
   for a, b in zip(got, plain(*inputs, mask, temperature)):
     np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
 
 
-def test_gradients_are_those_of_the_whole(inputs):
+@pytest.mark.parametrize("piece", [None, 3])
+def test_gradients_are_those_of_the_whole(inputs, piece):
   hidden, weights, targets = inputs
   mask = jnp.asarray(MASK)
   g = jax.random.normal(jax.random.key(5), (2, R, T))
@@ -51,7 +52,7 @@ def test_gradients_are_those_of_the_whole(inputs):
   def pulled(f):
     return jax.jit(jax.grad(lambda h, w: sum((x * c).sum() for x, c in zip(f(h, w), g)), (0, 1)))(hidden, weights)
 
-  got = pulled(lambda h, w: logprobs.chunked(h, w, targets, mask, chunk=6, temperature=0.7))
+  got = pulled(lambda h, w: logprobs.chunked(h, w, targets, mask, chunk=6, temperature=0.7, piece=piece))
   for a, b in zip(got, pulled(lambda h, w: plain(h, w, targets, mask, 0.7))):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
   np.testing.assert_array_equal(got[0][MASK == 0], 0.0)  # untrained places get no gradient
@@ -65,9 +66,10 @@ def test_rows_without_a_token_by_hand():
   np.testing.assert_allclose(logprobs.entropy(whole), [-(p * np.log(p)).sum()], rtol=1e-6)
 
 
-def test_rows_without_a_token_are_as_if_they_were_not_there(inputs):
+@pytest.mark.parametrize("piece", [None, 2])  # two pieces of two rows have no token at all
+def test_rows_without_a_token_are_as_if_they_were_not_there(inputs, piece):
   hidden, weights, _ = inputs
-  mask, kept = jnp.asarray(MASK), np.array([0, 1, 4, 5, 6, 7])  # rows 2, 3 and 8 to 10 have no token
+  mask, kept = jnp.asarray(MASK), np.array([0, 1, 4, 5, 6, 7])  # rows 2, 3 and 8 to 11 have no token
   targets = np.random.default_rng(0).integers(0, len(kept), (R, T))
   g = jax.random.normal(jax.random.key(5), (2, R, T))
 
@@ -76,7 +78,7 @@ def test_rows_without_a_token_are_as_if_they_were_not_there(inputs):
     found, back = jax.jit(lambda h, w: jax.vjp(f, h, w))(hidden, w)
     return found, back(tuple(g))
 
-  (found, (of_hidden, of_weights)) = pulled(weights, kept[targets], tokenless=((2, 4), (8, 11)))
+  (found, (of_hidden, of_weights)) = pulled(weights, kept[targets], tokenless=((2, 4), (8, 12)), piece=piece)
   (want, (hidden_want, weights_want)) = pulled(weights[kept], targets)
   for a, b in zip((*found, of_hidden, of_weights[kept]), (*want, hidden_want, weights_want)):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
@@ -100,13 +102,31 @@ def test_bfloat16_states_are_summed_in_float32(inputs):
   np.testing.assert_allclose(got, want, atol=0.06)
 
 
-def test_the_full_logits_are_never_materialised(inputs):
+def test_the_first_piece_may_hold_the_greatest_logit_or_the_last():
+  # One token has nearly all of the probability: the entropy is a small number, and no difference of large ones.
+  for first in (40.0, 0.0):
+    logits = jnp.zeros(8).at[0 if first else 7].set(40.0)
+    got = logprobs.chunked(jnp.ones((1, 1, 1)), logits[:, None], jnp.array([[3]]), jnp.ones((1, 1)), chunk=1, piece=2)
+    assert abs(got[0][0, 0] + 40.0) < 1e-5
+    np.testing.assert_allclose(got[1][0, 0], 7 * 40.0 * np.exp(-40.0), rtol=1e-4)
+
+
+def test_a_vocabulary_that_no_piece_divides_is_computed_whole():
+  weights = jax.random.normal(jax.random.key(0), (13, 2))
+  f = lambda piece: jax.jit(
+    lambda h: logprobs.chunked(h, weights, jnp.zeros((1, 3), int), jnp.ones((1, 3)), chunk=3, piece=piece)
+  )(jnp.ones((1, 3, 2)))
+  np.testing.assert_array_equal(f(5), f(None))
+
+
+@pytest.mark.parametrize("piece", [None, 1024])
+def test_the_full_logits_are_never_materialised(inputs, piece):
   # The largest array in the compiled gradient is far smaller than R · T · V elements.
   rows, length, vocabulary = 4, 64, 4096
 
   def f(h, w):
     ones = jnp.ones((rows, length), jnp.int32)
-    return sum(x.sum() for x in logprobs.chunked(h, w, ones, ones, chunk=16))
+    return sum(x.sum() for x in logprobs.chunked(h, w, ones, ones, chunk=16, piece=piece))
 
   args = jax.ShapeDtypeStruct((rows, length, D), jnp.float32), jax.ShapeDtypeStruct((vocabulary, D), jnp.float32)
   memory = jax.jit(jax.grad(f, (0, 1))).lower(*args).compile().memory_analysis()

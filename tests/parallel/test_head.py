@@ -26,7 +26,7 @@ def arrays(vocab):
 
 
 @functools.cache
-def run(mesh, vocab, tokenless=(), beta=None):
+def run(mesh, vocab, tokenless=(), beta=None, piece=2):
   hidden, weights, targets, mask, weigh = arrays(vocab)
   spread = rules.head(mesh, hidden, weights)
   if mesh is not None:
@@ -41,7 +41,7 @@ def run(mesh, vocab, tokenless=(), beta=None):
   @jax.jit
   def f(hidden, weights):
     call = lambda h, w: logprobs.chunked(
-      h, w, targets, mask, chunk=3, temperature=0.7, spread=spread, tokenless=tokenless, **taught
+      h, w, targets, mask, chunk=3, temperature=0.7, spread=spread, tokenless=tokenless, piece=piece, **taught
     )
     found, back = jax.vjp(call, hidden, weights)
     return found, back((*weigh, weigh[0])[: len(found)])
