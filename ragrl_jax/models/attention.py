@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from ragrl_jax.models import cudnn, kernels, splash
+from ragrl_jax.models import cudnn, kernels, layers, splash
 from ragrl_jax.parallel import rules
 
 BLOCK = 64  # tokens per block; on CPUs the fastest of 32, 64, 128 and 256 for packed rows and trees of 256 to 2048
@@ -245,7 +245,7 @@ def _backward(q, k, v, rows, out, sums, gradient, *, block: int, row_major):
   """Gradients of q, k and v."""
   B, KV, T, G, h = q.shape
   # Per query: the part of every score's gradient that comes from the softmax's normalisation.
-  shared = jnp.sum(out.astype(jnp.float32) * gradient.astype(jnp.float32), axis=-1)
+  shared = layers.dots(out, gradient)
   flat = lambda x: x.reshape(B, KV, block * G, -1)
   turned = lambda x: row_major(x.transpose(0, 1, 3, 2))
 

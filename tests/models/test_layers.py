@@ -26,7 +26,7 @@ def test_rotation_by_hand():
   np.testing.assert_allclose(got.reshape(-1), [-2.0, 5.0, 1.0, 6.0], atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 8), (2, 3, 4, 8)])
+@pytest.mark.parametrize("shape", [(2, 3, 8), (2, 3, 4, 8), (1, 6, 8)])
 def test_rms_norm_backward(shape):
   x, gain, weight = draws(shape, (8,), shape)
   row = lambda gain: gain.reshape((1,) * (len(shape) - 1) + (8,))
