@@ -141,13 +141,14 @@ def _forward_here(hidden, unembedding, targets, on, *teacher, static):
       entropy = spread.sum(-jnp.exp(shift) * (moment + total * shift))
       outputs, saved = (spread.sum(at) - log_norm, entropy), (entropy, log_norm)
       if theirs:
-        most, total, *_ = _sums(*theirs, *teacher_pieces, ids_all, static)
+        most, total, *_ = _sums(theirs[0], teacher_pieces[0], ids_all, static)
         q_norm = spread.logsumexp(most + jnp.log(total))
 
         def more(_, both, so_far):
-          z = [_logits(*given, static.temperature) for given in zip((h_all, *theirs), both, strict=True)]
-          terms = kl.divergence_terms(z[0] - log_norm, z[1] - q_norm, static.beta)
-          return tuple(so_far + x.sum(axis=-1, keepdims=True) for so_far, x in zip(so_far, terms, strict=True))
+          log_p = _logits(h_all, both[0], static.temperature) - log_norm
+          log_q = _logits(theirs[0], both[1], static.temperature) - q_norm
+          terms = kl.divergence_terms(log_p, log_q, static.beta)
+          return tuple(x + term.sum(axis=-1, keepdims=True) for x, term in zip(so_far, terms, strict=True))
 
         zeros = jnp.zeros(ids_all.shape, jnp.float32)
         divergence, pull = map(spread.sum, _for_each((pieces, *teacher_pieces), more, (zeros, zeros)))
@@ -191,7 +192,7 @@ def _backward_here(hidden, unembedding, targets, on, saved, cotangents, *teacher
         dz = jnp.where(_hit(piece, ids), g, 0.0) - p * (g + g_entropy * (log_p + entropy))
         if theirs:
           q_norm, pull = saved
-          log_q = _logits(*theirs, *teacher_piece, static.temperature) - q_norm
+          log_q = _logits(theirs[0], teacher_piece[0], static.temperature) - q_norm
           pulls = kl.divergence_terms(log_p, log_q, static.beta)[1]
           dz = dz + rest[0] * (pulls - p * pull)
         dz = jnp.where(on, dz / static.temperature, 0.0).astype(h.dtype)
