@@ -35,8 +35,8 @@ def test_supervised_then_rl_then_an_evaluation(world, tmp_path):
   config.loss.kl, config.loss.kl_coef, config.steps = "k3", 0.01, 2
   whole = list(train.train(config, tmp_path / "whole"))
   assert whole[0]["mismatch"] < 1e-4  # the engine plays with the trained adapters
-  assert whole[0]["kl"] == 0.0  # the reference is the policy that the run starts from, as with merged weights
-  assert whole[1]["kl"] > 0.0
+  # The reference is the policy that the run starts from, as with merged weights: two programs' rounding, then a step.
+  assert whole[0]["kl"] < 1e-12 < whole[1]["kl"]
   next(train.train(config, tmp_path / "parts"))
   assert [metrics["step"] for metrics in train.train(config, tmp_path / "parts")] == [2]
   (_, one), (_, other) = (tiny_world.arrays(tmp_path / name) for name in ("whole", "parts"))
