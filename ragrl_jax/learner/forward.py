@@ -13,7 +13,7 @@ from ragrl_jax.structs import Batch
 MOST = 8192  # tokens whose logits a GPU with spare memory holds at once
 # Logits that a CPU holds at once: for each operation on more, XLA takes new memory, which the system fills with zeros
 # first. A large vocabulary is taken in pieces instead of fewer tokens, because each token's share of the unembedding's
-# gradient is read and written: 135M's head is 4 times as fast as with 1,024 tokens at a time (benchmarks/LOG.md).
+# gradient is read and written (benchmarks/LOG.md).
 CPU_LOGITS, CPU_TOKENS, CPU_ROWS = 2**23, 256, 4096
 
 

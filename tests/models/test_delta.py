@@ -73,9 +73,9 @@ def layer():
   return nnx.merge(graphdef, jax.tree.map(lambda x: x[0], stacked))
 
 
-def near(a, b):
+def near(a, b, atol=5e-6):
   for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-    np.testing.assert_allclose(x, y, atol=1e-5)
+    np.testing.assert_allclose(x, y, atol=atol)
 
 
 def test_a_row_in_parts_is_the_whole_row_and_its_padding_is_not_remembered():
@@ -150,7 +150,7 @@ def test_several_devices_compute_what_one_does(data, fsdp, tensor):
     return jax.device_get(jax.jit(jax.grad(loss, has_aux=True))(params))
 
   mesh = mesh_lib.make(jax.devices()[: data * fsdp * tensor], data=data, fsdp=fsdp, tensor=tensor)
-  near(run(params, None), run(rules.place(mesh, params), mesh))
+  near(run(params, None), run(rules.place(mesh, params), mesh), atol=1e-5)  # devices add up in another order
 
 
 def test_sizes_that_do_not_fit_are_refused():

@@ -26,7 +26,7 @@ def arrays(vocab):
 
 
 @functools.cache
-def run(mesh, vocab, tokenless=(), beta=None, piece=2):
+def run(mesh, vocab, tokenless=(), beta=None, piece=None):
   hidden, weights, targets, mask, weigh = arrays(vocab)
   spread = rules.head(mesh, hidden, weights)
   if mesh is not None:
@@ -49,6 +49,7 @@ def run(mesh, vocab, tokenless=(), beta=None, piece=2):
   return jax.device_get(f(hidden, weights))
 
 
+@pytest.mark.parametrize("piece", [None, 2])  # rows of the vocabulary at a time; one device takes all
 @pytest.mark.parametrize(
   "vocab, sizes",
   [
@@ -57,15 +58,16 @@ def run(mesh, vocab, tokenless=(), beta=None, piece=2):
     (35, dict(fsdp=2, tensor=2, sequence=2)),  # 35: no mesh divides this vocabulary
   ],
 )
-def test_a_mesh_computes_what_one_device_computes(vocab, sizes):
+def test_a_mesh_computes_what_one_device_computes(vocab, sizes, piece):
   mesh = mesh_lib.make(jax.devices(), **{"data": 1, **sizes})
-  for one, two in zip(jax.tree.leaves(run(None, vocab)), jax.tree.leaves(run(mesh, vocab)), strict=True):
+  for one, two in zip(jax.tree.leaves(run(None, vocab)), jax.tree.leaves(run(mesh, vocab, piece=piece)), strict=True):
     np.testing.assert_allclose(one, two, atol=1e-5)
 
 
 def test_a_mesh_computes_the_divergence_from_a_teacher():
   mesh = mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2)
-  pair = (jax.tree.leaves(run(here, 34, ((30, 34),), beta=0.3)) for here in (None, mesh))
+  how = (dict(mesh=None), dict(mesh=mesh, piece=2))
+  pair = (jax.tree.leaves(run(**here, vocab=34, tokenless=((30, 34),), beta=0.3)) for here in how)
   for one, two in zip(*pair, strict=True):
     np.testing.assert_allclose(one, two, atol=1e-5, rtol=1e-5)
 
