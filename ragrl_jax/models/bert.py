@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ragrl_jax.models import attention, hf, layers, mapping, tensors
+from ragrl_jax.models import attention, hf, mapping, matmul, tensors
 
 TABLE = {
   "words": "embeddings.word_embeddings.weight",
@@ -117,15 +117,15 @@ class BertLayer(nnx.Module):
   def __call__(self, x: jax.Array, segment_ids: jax.Array, c: BertConfig, mesh=None, plain=False) -> jax.Array:
     heads = (*x.shape[:2], c.num_heads, c.d_model // c.num_heads)
     q, k, v = (
-      layers.linear(x, w[...], b[...]).reshape(heads)
+      matmul.linear(x, w[...], b[...]).reshape(heads)
       for w, b in ((self.q, self.q_bias), (self.k, self.k_bias), (self.v, self.v_bias))
     )
     attend = functools.partial(attention.attend, causal=False, mesh=mesh) if not plain else _attend_from_all
     out = attend(q, k, v, segment_ids).reshape(x.shape)
-    x = x + layers.linear(out, self.o[...], self.o_bias[...])
+    x = x + matmul.linear(out, self.o[...], self.o_bias[...])
     x = layer_norm(x, self.attention_norm[...], self.attention_norm_bias[...], c.norm_eps)
-    up = jax.nn.gelu(layers.linear(x, self.up[...], self.up_bias[...]), approximate=False)
-    x = x + layers.linear(up, self.down[...], self.down_bias[...])
+    up = jax.nn.gelu(matmul.linear(x, self.up[...], self.up_bias[...]), approximate=False)
+    x = x + matmul.linear(up, self.down[...], self.down_bias[...])
     return layer_norm(x, self.mlp_norm[...], self.mlp_norm_bias[...], c.norm_eps)
 
 
@@ -172,7 +172,7 @@ class Bert(nnx.Module):
 
   def pooled(self, first: jax.Array) -> jax.Array:
     """BERT's pooler, tanh(W first + b), on the first tokens' states [B, D]. Its matrix is [out, in]."""
-    return jnp.tanh(layers.linear(first, self.pooler[...].T, self.pooler_bias[...]))
+    return jnp.tanh(matmul.linear(first, self.pooler[...].T, self.pooler_bias[...]))
 
 
 def _attend_from_all(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:

@@ -144,16 +144,23 @@ class Decoder(nnx.Module):
       delta=lambda layer, number, x, carry: recur(number, functools.partial(delta.mix, layer, x, positions), carry),
     )
     blocks = {name: functools.partial(self._block, stack[0], mixers[name]) for name, stack in stacks.items()}
-    remat = self.remat and layers_of is None
+    remat, frozen = self.remat and layers_of is None, {}
     if remat and self._on_one_gpu:
       # A scan copies matrices, gradients and what is kept out of and into stacked arrays. On several GPUs it limits how
       # many layers' matrices are gathered.
-      layers_of = _apart({name: stack[1] for name, stack in stacks.items()}, self.config.places)
+      trained, frozen = _by_training(stacks)
+      layers_of = _apart(trained, self.config.places)
     if layers_of is not None:
-      chosen, kept = [], self._kept(x.shape[0] * x.shape[1]) if remat else [ALL]
+      chosen = []
+      kept = self._kept(x.shape[0] * x.shape[1]) if remat else [[ALL]] * self.config.num_layers
       for at, (name, number) in enumerate(self.config.places):
-        block = lambda state, params, own, name=name, number=number: blocks[name](state, (number, params, own))
-        run = block if ALL in kept else jax.checkpoint(block, policy=_policy(kept))
+
+        def block(state, params, own, name=name, number=number):
+          if name in frozen:  # cut out here, so that no copy of them is kept for the backward pass
+            params = nnx.merge_state(params, jax.tree.map(lambda matrix, number=number: matrix[number], frozen[name]))
+          return blocks[name](state, (number, params, own))
+
+        run = block if ALL in kept[at] else jax.checkpoint(block, policy=_policy(kept[at]))
         (x, carry), taken = run((x, carry), layers_of[at], None if routes is None else routes[at])
         chosen.append(taken)
       return self._normed(x), carry, jnp.stack(chosen) if self.config.num_experts else None
@@ -200,18 +207,24 @@ class Decoder(nnx.Module):
     found = device.memory_stats() or {}
     return max(0, found.get("bytes_limit", 0) - found.get("bytes_in_use", 0)) // 2
 
-  def _kept(self, tokens: int) -> list[str]:
-    """What remat keeps of every layer for so many tokens, by name: what fits into three quarters of `spare`."""
-    c, names = self.config, []
+  def _kept(self, tokens: int) -> list[list[str]]:
+    """What remat keeps of each layer for so many tokens, by name: what fits into three quarters of `spare`.
+
+    Of what does not fit for all layers it keeps the last ones', which the backward pass needs first.
+    """
+    c, result = self.config, [[] for _ in range(self.config.num_layers)]
     numbers = dict(attention=2 * (c.num_heads + c.num_kv_heads) * c.head_dim + 2 * c.num_heads + c.d_model)
     if not c.num_experts and not c.traits.hybrid:  # of experts and delta layers nothing has a name
       numbers |= {"mlp": 2 * c.d_ff, ALL: c.d_ff + 2 * c.d_model}
-    left = 0.75 * self.spare() / (tokens * c.num_layers * self.dtype.itemsize)
+    left = 0.75 * self.spare() / (tokens * self.dtype.itemsize)
     for name, size in numbers.items():
-      left -= size
-      if left >= 0:
+      fit = min(c.num_layers, int(left / size))
+      for names in result[c.num_layers - fit :]:
         names.append(name)
-    return names
+      if fit < c.num_layers:
+        break
+      left -= fit * size
+    return result
 
   def _normed(self, x):
     return layers.rms_norm(x, layers.true_gain(self.final_norm[...], self.config), self.config.norm_eps)
@@ -220,7 +233,9 @@ class Decoder(nnx.Module):
     """One layer, as `lax.scan` calls it: state is (x, carry), inputs are (number, params, routes or None)."""
     (x, carry), (number, params, routes) = state, inputs
     layer = nnx.merge(graphdef, params)
-    layer.in_parts = isinstance(x, residual.Stream) and not self.config.traits.post_norms
+    in_stream = isinstance(x, residual.Stream)
+    layer.in_parts = in_stream and not self.config.traits.post_norms
+    layer.on_one_gpu = self._on_one_gpu and not in_stream
     out, carry = mixer(layer, number, x, carry)
     x, chosen = checkpoint_name(x + out, "attention"), None
     if self.config.num_experts:
@@ -289,10 +304,19 @@ def _policy(kept: Sequence[str]):
   return jax.checkpoint_policies.save_from_both_policies(by_name, cudnns)
 
 
+def _by_training(stacks: dict[str, tuple[Any, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+  """(stack → the parameters that are trained, stack → the frozen ones); without adapters all are trained."""
+  adapters = {name: nnx.filter_state(state, layers.Adapter) for name, (_, state) in stacks.items()}
+  if not jax.tree.leaves(adapters):
+    return {name: state for name, (_, state) in stacks.items()}, {}
+  return adapters, {name: nnx.filter_state(state, nnx.Not(layers.Adapter)) for name, (_, state) in stacks.items()}
+
+
 def _apart(stacks: dict[str, Any], places: Sequence[tuple[str, int]]) -> list[Any]:
   """The parameters of each layer, in order, from the stacked ones; their gradients are joined once."""
   layers = {name: _split(stack) for name, stack in stacks.items()}
-  return [layers[name][number] for name, number in places]
+  # A hybrid whose adapters are all in one of the stacks has nothing in the other.
+  return [layers[name][number] if layers[name] else stacks[name] for name, number in places]
 
 
 def _split(stack: Any) -> list[Any]:

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from ragrl_jax.models.layers import Layer, gated, linear
+from ragrl_jax.models.layers import Layer, gated
+from ragrl_jax.models.matmul import linear
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 
@@ -123,7 +124,7 @@ def _permute(x, order):
 def _grouped(x, weight, sizes):
   """Multiplies each row of x [N, in], sorted by group, by its group's matrix of weight [E, in, out]: float32 [N, out].
 
-  As for the other matmuls (`layers.linear`), the gradient is rounded to x's dtype.
+  As for the other matmuls (`matmul.linear`), the gradient is rounded to x's dtype.
   """
   return jax.lax.ragged_dot(x, weight, sizes, preferred_element_type=jnp.float32)
 

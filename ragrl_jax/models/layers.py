@@ -1,4 +1,4 @@
-"""The parts of a decoder layer: RMSNorm, rotary embedding, gated MLP, and the matmul that they share."""
+"""The parts of a decoder layer: RMSNorm, rotary embedding, gated MLP."""
 
 import functools
 
@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from ragrl_jax.models import families, residual
+from ragrl_jax.models import families, matmul, residual
 from ragrl_jax.models.config import DecoderConfig, LinearScaling, Scaling
 
 ACTIVATIONS = {
@@ -83,46 +83,6 @@ def _gated_backward(activation, saved, gradient):
 gated.defvjp(lambda gate, up, activation: (gated(gate, up, activation), (gate, up)), _gated_backward)
 
 
-def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-  """x [B, T, in] @ weight [in, out] (+ bias) in x's dtype, accumulated in float32.
-
-  The tokens are flattened first: on CPUs, XLA's two-dimensional matmuls are a sixth faster, and the weight's gradient
-  three times as fast.
-  """
-  y = _matmul(x.reshape(-1, x.shape[-1]), weight)
-  if bias is not None:
-    y = y + bias.astype(jnp.float32)[None]
-  return y.astype(x.dtype).reshape(*x.shape[:-1], weight.shape[-1])
-
-
-def _dot(a, b, contract_a: int, contract_b: int):
-  return jax.lax.dot_general(a, b, (((contract_a,), (contract_b,)), ((), ())), preferred_element_type=jnp.float32)
-
-
-@jax.custom_vjp
-def _matmul(x, weight):
-  """x [N, in] @ weight [in, out] in x's dtype. The result is float32; its gradient is rounded to x's dtype."""
-  return _dot(x, weight.astype(x.dtype), 1, 0)
-
-
-def _matmul_backward(saved, gradient):
-  x, weight = saved
-  gradient = gradient.astype(x.dtype)
-  of_x = _dot(gradient, weight.astype(x.dtype), 1, 1).astype(x.dtype)
-  whole = lambda x, gradient: _dot(x, gradient, 0, 0)
-  # XLA's CPU matmul is twice as fast if the smaller axis of the weight's gradient is the rows. The barrier keeps XLA
-  # from removing the transposition.
-  turned = lambda x, gradient: jax.lax.optimization_barrier(_dot(gradient, x, 0, 0)).T
-  if weight.shape[0] > weight.shape[1]:
-    of_weight = jax.lax.platform_dependent(x, gradient, cpu=turned, default=whole)
-  else:
-    of_weight = whole(x, gradient)
-  return of_x, of_weight.astype(weight.dtype)
-
-
-_matmul.defvjp(lambda x, weight: (_matmul(x, weight), (x, weight)), _matmul_backward)
-
-
 def rope_frequencies(head_dim: int, theta: float, scaling: Scaling) -> np.ndarray:
   """Angle per token of each of the head_dim / 2 pairs, in radians.
 
@@ -184,6 +144,10 @@ def true_gain(stored: jax.Array, config: DecoderConfig) -> jax.Array:
   return stored.astype(jnp.float32) + 1.0 if config.traits.zero_norms else stored
 
 
+class Adapter(nnx.Param):
+  """A parameter of an adapter (`models/lora.py`). A model with adapters trains these only."""
+
+
 class Layer(nnx.Module):
   """Attention, then a gated MLP or a mixture of experts, each after an RMSNorm or between two. Matrices: [in, out].
 
@@ -243,19 +207,36 @@ class Layer(nnx.Module):
       self.down = matrix(c.d_ff, c.d_model, 0.3)
     self.config, self.delta = config, delta
     self.in_parts = False  # `o`, `out` and `down` return parts of sums, see `models/residual.py`
+    self.on_one_gpu = False  # matrices and adapters are multiplied together, see `models/matmul.py`
+
+  def projects(self, x, *names):
+    """[`project`(x, name) for each of the names]."""
+    together = [name for name in names if self.on_one_gpu and hasattr(self, f"{name}_lora_a")]
+    matrices, results = [], {}
+    for name in together:
+      weight, a, b = (getattr(self, name + part)[...] for part in ("", "_lora_a", "_lora_b"))
+      bias = getattr(self, f"{name}_bias", None)
+      scaled = b * (self.lora_alpha / a.shape[-1])
+      matrices.append(matmul.Adapted(weight, a, scaled, None if bias is None else bias[...]))
+    if together:
+      results = dict(zip(together, matmul.adapted(x, matrices)))
+    return [results[name] if name in results else self._project(x, name) for name in names]
 
   def project(self, x, name):
     """x [B, T, in] times the matrix of this name, plus its bias and its adapter (`models/lora.py`) if it has them."""
+    return self.projects(x, name)[0]
+
+  def _project(self, x, name):
     bias, a = getattr(self, f"{name}_bias", None), getattr(self, f"{name}_lora_a", None)
     if self.in_parts and name in ("o", "out", "down") and bias is a is None:
       return residual.parts(x, getattr(self, name)[...])
     if self.in_parts and name in ("gate", "up") and a is None:
       return x @ getattr(self, name)[...].astype(x.dtype)  # rounded at once: half as much is stored
-    y = linear(x, getattr(self, name)[...], None if bias is None else bias[...])
+    y = matmul.linear(x, getattr(self, name)[...], None if bias is None else bias[...])
     if a is None:
       return y
-    narrow = linear(x, a[...]) * (self.lora_alpha / a.shape[-1])
-    return y + linear(narrow, getattr(self, f"{name}_lora_b")[...])
+    narrow = matmul.linear(x, a[...]) * (self.lora_alpha / a.shape[-1])
+    return y + matmul.linear(narrow, getattr(self, f"{name}_lora_b")[...])
 
   def norm(self, x, name, scale=1.0):
     """RMSNorm of x with the gain of this name, times `scale`."""
@@ -270,7 +251,7 @@ class Layer(nnx.Module):
     """
     c, traits = self.config, self.config.traits
     x = self.norm(x, "attention_norm")
-    q, k, v = (self.project(x, name).reshape(*x.shape[:2], -1, c.head_dim) for name in ("q", "k", "v"))
+    q, k, v = (y.reshape(*x.shape[:2], -1, c.head_dim) for y in self.projects(x, "q", "k", "v"))
     if traits.hybrid:
       q, gate = jnp.moveaxis(q.reshape(*k.shape[:2], -1, 2, c.head_dim), 3, 0)  # each head's query, and its gate
     if c.qk_norm:
@@ -291,6 +272,9 @@ class Layer(nnx.Module):
     """
     traits = self.config.traits
     x = self.norm(x, "mlp_norm")
-    gate, up = (checkpoint_name(self.project(x, name), "mlp") for name in ("gate", "up"))
+    gate, up = (checkpoint_name(y, "mlp") for y in self.projects(x, "gate", "up"))
+    if self.on_one_gpu:
+      # XLA computes `gated` and its gradients in one pass only if it does not see that matmuls give their inputs.
+      gate, up = jax.lax.optimization_barrier((gate, up))
     out = self.project(gated(gate, up, traits.activation), "down")
     return self.norm(out, "mlp_post_norm") if traits.post_norms else out

@@ -25,6 +25,7 @@ from flax import nnx
 from ragrl_jax.models import families, hf, hub, mapping, tensors
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import STACKS, Decoder
+from ragrl_jax.models.layers import Adapter
 from ragrl_jax.parallel import hosts, rules
 
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # of a `layers.Layer`; a layer with experts has the first four
@@ -44,10 +45,6 @@ HARMLESS = set(
   "r lora_alpha target_modules peft_type task_type auto_mapping base_model_name_or_path revision peft_version "
   "inference_mode init_lora_weights bias runtime_config megatron_core qalora_group_size lora_dropout".split()
 )
-
-
-class Adapter(nnx.Param):
-  """A parameter of an adapter. Training changes these only; every other `nnx.Param` of the model is frozen."""
 
 
 def matrices(config: DecoderConfig) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.models import hf, layers, mapping, tensors
+from ragrl_jax.models import hf, layers, mapping, matmul, tensors
 from ragrl_jax.parallel import rules
 
 # config.json's feed_forward_proj → (activation of the MLP, whether a second matrix gates it).
@@ -150,18 +150,18 @@ class T5Layer(nnx.Module):
   def __call__(self, x, bias, states, states_bias):
     """x [B, T, D] → [B, T, D]; a decoder layer also attends to states [B, S, D]. For the biases see `attend`."""
     c = self.config
-    heads = lambda x, w: layers.linear(x, w[...]).reshape(*x.shape[:2], c.num_heads, c.head_dim)
+    heads = lambda x, w: matmul.linear(x, w[...]).reshape(*x.shape[:2], c.num_heads, c.head_dim)
     y = layers.rms_norm(x, self.attention_norm[...], c.norm_eps)
-    x = x + layers.linear(attend(heads(y, self.q), heads(y, self.k), heads(y, self.v), bias), self.o[...])
+    x = x + matmul.linear(attend(heads(y, self.q), heads(y, self.k), heads(y, self.v), bias), self.o[...])
     if self.cross:
       y = layers.rms_norm(x, self.cross_norm[...], c.norm_eps)
       out = attend(heads(y, self.cross_q), heads(states, self.cross_k), heads(states, self.cross_v), states_bias)
-      x = x + layers.linear(out, self.cross_o[...])
+      x = x + matmul.linear(out, self.cross_o[...])
     y = layers.rms_norm(x, self.mlp_norm[...], c.norm_eps)
     activation, gated = ACTIVATIONS[c.mlp]
-    up = layers.linear(y, self.up[...])
-    up = activation(layers.linear(y, self.gate[...])) * up if gated else activation(up)
-    return x + layers.linear(up, self.down[...])
+    up = matmul.linear(y, self.up[...])
+    up = activation(matmul.linear(y, self.gate[...])) * up if gated else activation(up)
+    return x + matmul.linear(up, self.down[...])
 
 
 class Stack(nnx.Module):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ragrl_jax.models import layers
+from ragrl_jax.models import layers, matmul
 
 
 def draws(*shapes, dtype=jnp.float32):
@@ -70,4 +70,4 @@ def test_a_zero_row_has_a_finite_gradient():
 def test_linear_of_flattened_tokens():
   x, weight, bias = draws((2, 3, 4), (4, 5), (5,))
   want = np.einsum("btk,kn->btn", x, weight) + np.asarray(bias)[None, None]
-  np.testing.assert_allclose(layers.linear(x, weight, bias), want, atol=1e-5)
+  np.testing.assert_allclose(matmul.linear(x, weight, bias), want, atol=1e-5)

@@ -11,20 +11,32 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from ragrl_jax.models import layers, lora, mapping, tensors, weights
+from ragrl_jax.models import attention, layers, lora, mapping, tensors, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 
 SHAPE = dict(d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=24, rope_theta=100.0, tied=True)
+MORE = dict(
+  gemma3_text=dict(window=3, sliding=(True, False), local_rope_theta=10.0, query_scale=6.0),
+  qwen3_5_text=dict(
+    attend_every=2,
+    delta_key_heads=2,
+    delta_value_heads=4,
+    delta_key_dim=8,
+    delta_value_dim=6,
+    delta_conv=3,
+    rotary_dim=4,
+  ),
+)
 V = 29
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, V, (2, 12)))
 
 
 def fresh(*, family="qwen3", rank=4, alpha=8.0, pattern=".*", drawn=True, seed=0, mesh=None, **how):
   """A model with adapters and weights drawn by NumPy; `drawn` gives the adapters a non-zero B."""
-  config = DecoderConfig.from_shape(V, family=family, **SHAPE)
+  config = DecoderConfig.from_shape(V, family=family, **SHAPE | MORE.get(family, {}))
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), mesh=mesh, **how)))
   draw = np.random.default_rng(seed)
   model = nnx.merge(graphdef, jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.5, x.shape), x.dtype), abstract))
@@ -147,6 +159,38 @@ def test_gradients_are_those_of_the_merged_matrices():
     np.testing.assert_allclose(got[f"layers/{name}_lora_a"], scale * np.einsum("lio,lro->lir", of_w, b), atol=2e-6)
     np.testing.assert_allclose(got[f"layers/{name}_lora_b"], scale * np.einsum("lir,lio->lro", a, of_w), atol=2e-6)
   assert got.keys() == parts.keys()
+
+
+@pytest.mark.slow  # two backward passes to compile
+@pytest.mark.parametrize(
+  "family, pattern, rank, room",
+  [
+    ("qwen2", ".*", 4, 0),  # with biases
+    ("qwen3", "q v down", 3, 10**9),
+    pytest.param("llama", "k|gate|o", 17, 10**9, marks=pytest.mark.long),
+    pytest.param("gemma3_text", "up down", 1, 0, marks=pytest.mark.long),
+    pytest.param("qwen3_5_text", ".*", 4, 0, marks=pytest.mark.long),  # with delta layers
+    pytest.param("qwen3_5_text", "q v", 2, 10**9, marks=pytest.mark.long),  # which have no adapters
+  ],
+)
+def test_one_gpu_computes_a_matrix_and_its_adapter_together(family, pattern, rank, room, monkeypatch):
+  model = fresh(family=family, pattern=pattern, rank=rank, remat=True)
+  model.room = room
+  graphdef, adapters, frozen = lora.split(model)
+
+  def gradients(also):
+    loss = lambda adapters, frozen: jax.nn.log_softmax(nnx.merge(graphdef, adapters, frozen)(TOKENS))[..., 0].mean()
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)[: 1 + also])).trace(adapters, frozen)
+
+  whole = family == "llama"  # frozen matrices have gradients, too, for whoever asks for them
+  want = gradients(whole).lower().compile()(adapters, frozen)
+  monkeypatch.setattr(attention, "platform", lambda mesh: "gpu")
+  monkeypatch.setattr(attention, "_kernel", lambda mesh, q: None)
+  traced = gradients(whole)
+  assert "optimization_barrier" in str(traced.jaxpr)
+  found = traced.lower().compile()(adapters, frozen)
+  for (name, one), (_, same) in zip(mapping.named(want), mapping.named(found), strict=True):
+    np.testing.assert_allclose(same, one, atol=2e-5 * float(np.abs(one).max()), err_msg=name)
 
 
 def test_a_bfloat16_base_has_float32_adapters():
