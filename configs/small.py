@@ -42,7 +42,7 @@ def get_config(variant: str = ""):
     max_new_tokens=128 if gpu else 96,
     chunk=32 if gpu else 16,
   )
-  config.rollout.update(temperature=1.0, top_p=1.0)
+  config.rollout.update(temperature=1.0, top_p=1.0, reserve=min(config.rollout.reserve, config.rollout.max_new_tokens))
   if search:
     config.switches.max_searches = 2  # one step waits for its longest episode: with four, lanes were 15 % full
   if gpu and search:

@@ -157,7 +157,7 @@ def test_a_setting_that_may_be_none_can_be_set_on_the_command_line():
     ("rollout.max_new_tokens", 600, "no room for a prompt"),
     ("learner.row_lengths", (64,), "the longest must hold"),
     ("loss.kl_coef", 0.1, "name an estimator"),
-    ("rollout.reserve", 512, "reserve=512.*less than context=512"),
+    ("rollout.reserve", 65, "reserve=65.*at most max_new_tokens=64"),
   ],
 )
 def test_relations_are_checked(path, value, words):

@@ -54,6 +54,13 @@ SIGNS = (
     "read episodes/.",
   ),
   (
+    "no_room",
+    lambda m: m["ended/budget"] > 0.2,
+    "{ended/budget:.0%} of the episodes ended because config.rollout.context was full: what was found left too little "
+    "for a turn (config.rollout.reserve), and such an episode has no answer. Raise config.rollout.context, or lower "
+    "{shown}config.retrieval.top_k.",
+  ),
+  (
     "little_trained",
     lambda m: m["mask_coverage"] < 0.02,
     "only {mask_coverage:.1%} of the tokens are trained: the rest are prompts and retrieved text. Lower {shown}"

@@ -291,9 +291,9 @@ class Rollout(Section):
       "no tokens.",
     )
     yield (
-      0 <= self.reserve < self.context,
-      f"config.rollout.reserve={self.reserve}: it must be 0 (a whole turn of max_new_tokens), or at least 1 and less "
-      f"than context={self.context}.",
+      0 <= self.reserve <= self.max_new_tokens,
+      f"config.rollout.reserve={self.reserve}: it must be 0 (a whole turn), or at least 1 and at most "
+      f"max_new_tokens={self.max_new_tokens}. A turn uses no more, so results that leave less need not end an episode.",
     )
     yield (
       self.filter.metric == "none" or self.group_size > 1,

@@ -75,7 +75,7 @@ def test_every_warning_is_declared():
     skipped=1,
   )
   steps = [
-    off | {"groups/missing": 1},
+    off | {"groups/missing": 1, "ended/budget": 0.3},
     dict(zero_advantage_share=0.95),
     {"groups/trained": 0},
     dict(episodes=8, unscorable=8, failed_share=0),

@@ -19,6 +19,7 @@ def test_a_healthy_run_gets_no_warning():
     (dict(zero_advantage_share=1.0), "no_signal", "every advantage is 0"),
     (dict(zero_advantage_share=0.95), "little_signal", "95%"),
     (dict(searches=0.0), "no_searches", "no episode called"),
+    ({"ended/budget": 0.5}, "no_room", "50% of the episodes"),
     (dict(mask_coverage=0.001), "little_trained", "0.1%"),
     (dict(mismatch=0.2), "mismatch", "0.200 nats"),
     (dict(kl=3.0), "far_from_reference", "kl_coef"),
