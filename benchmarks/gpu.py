@@ -194,14 +194,14 @@ ATTENTION = (
   "of 64, 128 and 256. JAX is going to drop Pallas' Triton backend (0.12 warns when it compiles such a kernel).",
   "Decoding on GPUs still needs it (`models/paged_gpu.py`, `models/residual.py`); nothing else imports it.",
   "",
-  "With `model.remat` on one GPU, layers are compiled apart, activations that fit into half of the free memory are",
-  "kept, and the head takes up to 8,192 tokens at once. Compiled, not run (jax-cuda12-plugin 0.11.2,",
-  "`gpu_compiled.config_of`, qwen2.5-1.5b with 2 or 8 layers, four rows of 4,096 tokens): a layer has about 53 kernels",
-  "and moves 10.1 GB there and back where all is kept, 69 and 11.0 where some is computed again, and had 103 and",
-  "14.0; the rest of the program has about 65 kernels and had 435. The table's steps were compiled with cuDNN and with",
-  "the memory that an H200 has free: at 1.5B 2,199 kernels and 306 GB where f812552 had 3,434 and 461, at 7B with",
-  "adapters 4,748 and 1,033 GB instead of 6,113 and 1,208. A hybrid's delta layers run through a row's 64 chunks one",
-  "after the other, there and back, with 21 small kernels a chunk and layer (36 at 500e5c7d): most of its 28,605.",
+  "With `model.remat` on one GPU, layers are compiled apart, and the head takes up to 8,192 tokens at once. Three",
+  "eighths of the free memory keep activations, kind by kind and layer by layer; what does not fit is computed again.",
+  "A gated MLP's activation and both of its gradients are one pass. A matrix and its LoRA adapter are one matmul, [x,",
+  "x A] [W; B], and frozen matrices are cut out of their stack inside the layer. Compiled, not run, with cuDNN and",
+  "the memory that an H200 has free: at 1.5B 1,506 kernels and 275 GB (7cd99269: 2,199 and 306; f812552: 3,434 and",
+  "461), at 7B with adapters 3,259 and 757 GB (4,748 and 1,033; 6,113 and 1,208). A hybrid's delta layers run through",
+  "a row's 64 chunks one after the other, there and back, with 21 small kernels a chunk and layer (36 at 500e5c7d):",
+  "most of its 28,557.",
 )
 
 HOST = (
