@@ -249,11 +249,11 @@ def search(sizes: Sizes) -> dict:
 
   from ragrl_jax.retrieval import device
 
-  parts, rows, block = device.cut(sizes.vectors, jax.devices()[:1])
+  parts, rows, chunk, block = device.cut(sizes.vectors, jax.devices()[:1])
   mesh = Mesh(np.array(jax.devices()[:1]), (device.AXIS,))
   draw = jax.jit(lambda key: jax.random.normal(key, (rows, sizes.dim), jnp.float32).astype(jnp.bfloat16))
   stored = [draw(key) for key in jax.random.split(jax.random.key(0), parts)]
-  scan = device.scan_of(mesh, block=block, total=sizes.vectors)
+  scan = device.scan_of(mesh, chunk=chunk, block=block, total=sizes.vectors)
   queries = jax.random.normal(jax.random.key(1), (sizes.queries, sizes.dim), jnp.float32).astype(jnp.bfloat16)
   places = jnp.zeros(sizes.k, jnp.int32)
   seconds = best(max(10, sizes.rounds), lambda: jax.block_until_ready(scan(stored, None, queries, None, places)))

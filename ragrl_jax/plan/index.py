@@ -49,7 +49,7 @@ class Index:
 
   def shape(self, devices: list[jax.Device]) -> tuple[int, int]:
     """(rows on each of these chips, parts that they are in)."""
-    parts, rows, _ = device.cut(self.passages, devices)
+    parts, rows, *_ = device.cut(self.passages, devices)
     return parts * rows, parts
 
   def bytes(self, devices: list[jax.Device]) -> int:
@@ -66,11 +66,11 @@ class Index:
 
 def search(index: Index, devices: list[jax.Device], *, calls: int = 1) -> Program:
   """The compiled search of one batch of queries, with the vectors split over these devices."""
-  mesh, (parts, part, block) = Mesh(np.array(devices), (device.AXIS,)), device.cut(index.passages, devices)
+  mesh, (parts, part, chunk, block) = Mesh(np.array(devices), (device.AXIS,)), device.cut(index.passages, devices)
   shape = lambda kind, axes, *size: jax.ShapeDtypeStruct(size, kind, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
   share, total, rows = parts * part, part * len(devices), (device.AXIS,)
   halves = 2 if index.dtype == "int8" else 1  # of a query, see `device.DeviceIndex`
-  lowered = device.scan_of(mesh, block=block, total=index.passages).lower(
+  lowered = device.scan_of(mesh, chunk=chunk, block=block, total=index.passages).lower(
     [shape(jnp.dtype(index.dtype), rows, total, index.dim)] * parts,
     [shape(jnp.float32, rows, total)] * parts if index.dtype == "int8" else None,
     shape(jnp.dtype(index.dtype), (), halves * index.queries, index.dim),

@@ -199,18 +199,19 @@ def test_rounding_on_the_devices_changes_no_answer(dtype, num_devices):
 
 def test_a_share_is_cut_into_parts_and_blocks_with_little_padding():
   one = jax.devices()[:1]
-  assert device_lib.cut(5000, one) == (1, 5088, 1696)  # three blocks of at most 2,048, in groups of 32
-  assert device_lib.cut(5000, jax.devices()[:8]) == (1, 640, 640) and device_lib.cut(7, one) == (1, 7, 7)
-  assert device_lib.cut(1_000_000, one) == (4, 251_904, 2048)
+  assert device_lib.cut(5000, one) == (1, 5088, 5088, 1696)  # three blocks of at most 2,048, in groups of 32
+  assert device_lib.cut(5000, jax.devices()[:8]) == (1, 640, 640, 640) and device_lib.cut(7, one) == (1, 7, 7, 7)
+  assert device_lib.cut(1_000_000, one) == (1, 16 * 31 * 2048, 31 * 2048, 2048)
   gpu = [types.SimpleNamespace(platform="gpu")]  # a part is one product
-  assert device_lib.cut(21_000_000, gpu) == (21, 1_000_064, 1_000_064)
+  assert device_lib.cut(21_000_000, gpu) == (21, 1_000_064, 1_000_064, 1_000_064)
 
 
 @pytest.mark.parametrize("num_devices", [1, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("total", [5, 64, 130, 259])
 def test_hard_cases_are_found_as_by_sorting(num_devices, total, monkeypatch):
-  """Vectors of one number are their scores. Groups have 8 rows, blocks 16, parts 64: ties lie at every border."""
+  """A vector of one number is its score. Groups have 8 rows, blocks 16, chunks 32, parts 64: ties at every border."""
   monkeypatch.setattr(device_lib, "PART_ROWS", dict(cpu=64))
+  monkeypatch.setattr(device_lib, "CHUNK_ROWS", dict(cpu=32))
   monkeypatch.setattr(device_lib, "GROUPS", dict(cpu=8))
   draw, n = np.random.default_rng(total), np.arange(total)
   cases = dict(
@@ -235,6 +236,7 @@ def test_hard_cases_are_found_as_by_sorting(num_devices, total, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_many_parts_equal_brute_force(dtype, monkeypatch):
   monkeypatch.setattr(device_lib, "PART_ROWS", dict(cpu=64))
+  monkeypatch.setattr(device_lib, "CHUNK_ROWS", dict(cpu=32))
   draw = np.random.default_rng(5)
   vectors = draw.integers(-2, 3, (259, 8)).astype(np.float32)  # many equal scores
   vectors[100:140] = vectors[60]
