@@ -55,6 +55,8 @@ def get_config(variant: str = ""):
   config.learner.update(micro_rows=4 if gpu else 1, row_lengths=(), share_prompts=True, logprob_chunk=1024)
   config.evaluate.update(every=10 if gpu else 20, examples=400 if gpu else 100)
   config.checkpoint.every, config.steps = 50 if gpu else 10, 80
+  if name == "when_to_search":
+    config.switches.stage_two_from = round(0.6 * config.steps) + 1  # the paper's share; set it with config.steps
   if sft:
     config.sft.update(batch=32, epochs=1, warmup_share=0.1, environment_weight=0.0)
     config.optimizer.update(learning_rate=5e-5, schedule="cosine", final_share=0.1, warmup_steps=0)

@@ -11,6 +11,9 @@ import time
 import pytest
 import towns
 
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
+
 ROOT = pathlib.Path(__file__).parents[1]
 RUN = ROOT / "benchmarks" / "real_model" / "run.py"
 
@@ -83,6 +86,17 @@ def test_a_killed_run_goes_on_where_it_stopped(given, tmp_path):
   assert "fine-tune: done before" in found.stdout and "reinforcement learning; some" in found.stdout
   again = run(given, tmp_path, "--system=care")
   assert again.returncode == 0 and "left in all" not in again.stdout
+
+
+def test_both_stages_of_when_to_search_are_played():
+  plan = [sys.executable, str(RUN), "--list", "--system=when_to_search", "--model=M"]
+  for flags, says in ((["--no-gpu"], "--config.steps=14 --config.switches.stage_two_from=9"), (["--gpu"], None)):
+    found = subprocess.run([*plan, *flags], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    (line,) = (line for line in found.splitlines() if line.startswith("ragrl train"))
+    assert says in line if says else "stage_two_from" not in line  # the config's own
+  config = config_lib.load("small:when_to_search,exact,ngrams")
+  recipe = recipes.get(config.recipe, config.preset, **config.switches)
+  assert recipe.cut_short(config.steps) == {} and recipe.cut_short(config.switches.stage_two_from - 1)
 
 
 def test_the_page_prints_the_commands_as_they_are_run():

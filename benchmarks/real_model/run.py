@@ -171,6 +171,8 @@ def stages(given: argparse.Namespace) -> list[Stage]:
   rl = (*rl, f"--config.data.train={questions}/train.jsonl.gz", held_out, f"--config.model.path={out / 'sft/model'}")
   if given.system == "care":  # its curriculum goes from two passages to four, or from four to eight
     rl = (*rl, f"--config.data.hard={questions}/hard.jsonl.gz")
+  if given.system == "when_to_search" and given.steps:  # its second stage begins after 60 % of the steps
+    steps.append(f"--config.switches.stage_two_from={round(0.6 * given.steps) + 1}")
   plan.append(built("reinforcement learning", out, *rl, *common, *steps, *given.flags))
   for name, checkpoint in (("untrained", model), ("sft", out / "sft/model"), ("rl", out / "rl")):
     for mode in ("greedy", "sampled"):
