@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ragrl_jax.models import layers
+from ragrl_jax.models import layers, recurrence
 
 CHUNK = 64  # tokens whose updates are computed together
 
@@ -277,16 +277,11 @@ def chunked(q, k, v, fade, beta, starts, state, *, positions=None, branches=None
   writes = jnp.concatenate([k * last[..., n, :, None] for n in range(len(reaches))], axis=-1)
 
   # Since new = wanted - reads @ state, the next state is what is kept + writesᵀ wanted - (writesᵀ reads) @ state.
-  # So the loop over chunks has one matmul; all others are of all chunks at once.
+  # So from chunk to chunk there is one matmul; all others are of all chunks at once.
   writes = writes.swapaxes(-1, -2)
 
-  def over(state, chunk):
-    written, erases, keep = chunk
-    states = state.reshape(B, H, 1, -1, dk, state.shape[-1])
-    kept = (states * keep[..., None, None]).sum(axis=3).reshape(state.shape)
-    return kept + written - erases @ state, state
-
-  state, states = jax.lax.scan(over, state, (writes @ wanted, writes @ reads, keep))
+  chunks = recurrence.Step(keep, writes @ reads, writes @ wanted)
+  states, state = recurrence.states(chunks, state)
   new = wanted - reads @ states
   out = asks @ states + scores @ new
   out = jnp.moveaxis(out, (0, 2), (1, 3)).reshape(B, -1, H, v.shape[-1])
