@@ -12,23 +12,28 @@ import pathlib
 import runpy
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
 
 RECIPES = ("arena", "care", "lear", "search_r1", "veritas", "when_to_search")
 SEARCHERS = ("search_r1", "veritas", "when_to_search")
 
 
 def get_config(variant: str = ""):
-  chosen = [word for word in variant.split(",") if word]
-  name = chosen.pop(0) if chosen and chosen[0] in RECIPES else "arena"
-  gpu, sft, smoke = "gpu" in chosen, "sft" in chosen, "smoke" in chosen
-  own = [word for word in chosen if word not in ("gpu", "sft", "smoke")]
-  config = runpy.run_path(str(pathlib.Path(__file__).with_name(f"{name}.py")))["get_config"](",".join(own))
+  words = [word for word in variant.split(",") if word]
+  name = words.pop(0) if words and words[0] in RECIPES else "arena"
+  gpu, sft, smoke = "gpu" in words, "sft" in words, "smoke" in words
+  own = [word for word in words if word not in ("gpu", "sft", "smoke")]
+  if left_out := [word for word in own if word.startswith("without_")]:
+    raise ValueError(f"small:{name},{left_out[0]}: its questions are your own sets, of which none is left out.")
+  made = runpy.run_path(str(pathlib.Path(__file__).with_name(f"{name}.py")))["get_config"]
+  config, plain = made(",".join(own)), made("")
+  switches, defaults = recipes.get(name, config.preset).switches, recipes.get(name).switches
+  free = lambda switch: switch in switches and switches[switch] == defaults[switch]  # the variant does not set it
   config.data.update(train="", evaluate="")
-  alone = config.preset == "r1"  # answers without search, and its prompt says so
-  if not alone:
+  search = name in SEARCHERS and switches["max_searches"] > 0  # r1 answers without, and its prompt says so
+  if free("instructions"):
     config.switches.instructions = "short"
   config.model.update(dtype="bfloat16" if gpu else "float32", remat=False)
-  search = name in SEARCHERS and not alone
   grouped = config.advantage.kind == "group_relative"  # a critic needs no groups
   config.rollout.update(
     prompts_per_step=(16 if not gpu else 32 if search else 64) * (1 if grouped else 8),
@@ -42,20 +47,24 @@ def get_config(variant: str = ""):
     max_new_tokens=128 if gpu else 96,
     chunk=32 if gpu else 16,
   )
-  config.rollout.update(temperature=1.0, top_p=1.0, reserve=min(config.rollout.reserve, config.rollout.max_new_tokens))
+  config.rollout.update(temperature=1.0, top_p=1.0, reserve=0)
   if search:
-    config.switches.max_searches = 2  # one step waits for its longest episode: with four, lanes were 15 % full
-  if gpu and search:
-    config.retrieval.top_k = 2  # whole paragraphs
-  # A small model moves far from its warm start before it answers well, so no KL pulls it back.
-  config.loss.update(kl="none", kl_coef=0.0, entropy_coef=0.0, minibatches=1)
+    config.retrieval.top_k = 2 if gpu else 3  # whole paragraphs, or sentences
+    if free("max_searches") and not switches.get("browse"):
+      config.switches.max_searches = 2  # one step waits for its longest episode: with four, lanes were 15 % full
+    if gpu and name != "when_to_search" and free("max_passage_tokens"):
+      config.switches.max_passage_tokens = 400  # a SQuAD paragraph has up to 345, and two in five more than 166
+  # A small model moves far from its warm start before it answers well, so no KL pulls it back, unless the variant says.
+  if config.loss.kl == plain.loss.kl:
+    config.loss.update(kl="none", kl_coef=0.0)
+  config.loss.update(entropy_coef=0.0, minibatches=1)
   config.optimizer.update(learning_rate=2e-5, schedule="constant", warmup_steps=2, weight_decay=0.0, clip_norm=1.0)
   if not grouped:
     config.critic.warmup_steps = 2
   config.learner.update(micro_rows=4 if gpu else 1, row_lengths=(), share_prompts=True, logprob_chunk=1024)
   config.evaluate.update(every=10 if gpu else 20, examples=400 if gpu else 100)
   config.checkpoint.every, config.steps = 50 if gpu else 10, 80
-  if name == "when_to_search":
+  if name == "when_to_search" and free("stage_two_from"):
     config.switches.stage_two_from = round(0.6 * config.steps) + 1  # the paper's share; set it with config.steps
   if sft:
     config.sft.update(batch=32, epochs=1, warmup_share=0.1, environment_weight=0.0)

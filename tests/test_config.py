@@ -157,7 +157,7 @@ def test_a_setting_that_may_be_none_can_be_set_on_the_command_line():
     ("rollout.max_new_tokens", 600, "no room for a prompt"),
     ("learner.row_lengths", (64,), "the longest must hold"),
     ("loss.kl_coef", 0.1, "name an estimator"),
-    ("rollout.reserve", 65, "reserve=65.*at most max_new_tokens=64"),
+    ("rollout.reserve", 512, "reserve=512.*less than context=512"),
   ],
 )
 def test_relations_are_checked(path, value, words):
@@ -165,6 +165,11 @@ def test_relations_are_checked(path, value, words):
   config.update_from_flattened_dict({path: value})
   with pytest.raises(ValueError, match=words):
     config_lib.validate(config)
+
+
+def test_no_more_than_a_turn_is_reserved():
+  of = lambda **sizes: settings.Rollout(**sizes).least_room
+  assert [of(max_new_tokens=96, reserve=room) for room in (0, 5, 96, 400)] == [96, 5, 96, 96]
 
 
 def test_an_evaluation_needs_no_row_lengths():

@@ -143,7 +143,8 @@ class Decoder(nnx.Module):
       ),
       delta=lambda layer, number, x, carry: recur(number, functools.partial(delta.mix, layer, x, positions), carry),
     )
-    blocks = {name: functools.partial(self._block, stack[0], mixers[name]) for name, stack in stacks.items()}
+    together = self._on_one_gpu and layers_of is None  # an engine's layers are apart, and may be on several devices
+    blocks = {name: functools.partial(self._block, stack[0], mixers[name], together) for name, stack in stacks.items()}
     remat, frozen = self.remat and layers_of is None, {}
     if remat and self._on_one_gpu:
       # A scan copies matrices, gradients and what is kept out of and into stacked arrays. On several GPUs it limits how
@@ -157,10 +158,11 @@ class Decoder(nnx.Module):
 
         def block(state, params, own, name=name, number=number):
           if name in frozen:  # cut out here, so that no copy of them is kept for the backward pass
-            params = nnx.merge_state(params, jax.tree.map(lambda matrix, number=number: matrix[number], frozen[name]))
+            cut = lambda matrix: jax.lax.index_in_dim(matrix, number, keepdims=False)
+            params = nnx.merge_state(params, jax.tree.map(cut, frozen[name]))
           return blocks[name](state, (number, params, own))
 
-        run = block if ALL in kept[at] else jax.checkpoint(block, policy=_policy(kept[at]))
+        run = block if ALL in kept[at] and not frozen else jax.checkpoint(block, policy=_policy(kept[at]))
         (x, carry), taken = run((x, carry), layers_of[at], None if routes is None else routes[at])
         chosen.append(taken)
       return self._normed(x), carry, jnp.stack(chosen) if self.config.num_experts else None
@@ -229,13 +231,15 @@ class Decoder(nnx.Module):
   def _normed(self, x):
     return layers.rms_norm(x, layers.true_gain(self.final_norm[...], self.config), self.config.norm_eps)
 
-  def _block(self, graphdef, mixer, state, inputs):
-    """One layer, as `lax.scan` calls it: state is (x, carry), inputs are (number, params, routes or None)."""
+  def _block(self, graphdef, mixer, together, state, inputs):
+    """One layer, as `lax.scan` calls it: state is (x, carry), inputs are (number, params, routes or None).
+
+    `together`: see `layers.Layer.together`.
+    """
     (x, carry), (number, params, routes) = state, inputs
     layer = nnx.merge(graphdef, params)
-    in_stream = isinstance(x, residual.Stream)
-    layer.in_parts = in_stream and not self.config.traits.post_norms
-    layer.on_one_gpu = self._on_one_gpu and not in_stream
+    layer.in_parts = isinstance(x, residual.Stream) and not self.config.traits.post_norms
+    layer.together = together
     out, carry = mixer(layer, number, x, carry)
     x, chosen = checkpoint_name(x + out, "attention"), None
     if self.config.num_experts:
@@ -298,6 +302,8 @@ def _policy(kept: Sequence[str]):
   """Of `jax.checkpoint`; None: keep nothing."""
   if not kept:
     return None
+  if ALL in kept:
+    return lambda primitive, *_, **__: primitive.name not in ("slice", "squeeze")  # but no copy of a frozen matrix
   by_name = jax.checkpoint_policies.save_only_these_names(*kept)
   # cuDNN's forward pass, which names nothing: its output and the softmax's sums.
   cudnns = lambda primitive, *_, **__: primitive.name.startswith("dot_product_attention_fwd")

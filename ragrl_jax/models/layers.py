@@ -207,11 +207,11 @@ class Layer(nnx.Module):
       self.down = matrix(c.d_ff, c.d_model, 0.3)
     self.config, self.delta = config, delta
     self.in_parts = False  # `o`, `out` and `down` return parts of sums, see `models/residual.py`
-    self.on_one_gpu = False  # matrices and adapters are multiplied together, see `models/matmul.py`
+    self.together = False  # training on one GPU: a matrix and its adapter are one matmul, see `models/matmul.py`
 
   def projects(self, x, *names):
     """[`project`(x, name) for each of the names]."""
-    together = [name for name in names if self.on_one_gpu and hasattr(self, f"{name}_lora_a")]
+    together = [name for name in names if self.together and hasattr(self, f"{name}_lora_a")]
     matrices, results = [], {}
     for name in together:
       weight, a, b = (getattr(self, name + part)[...] for part in ("", "_lora_a", "_lora_b"))
@@ -273,7 +273,7 @@ class Layer(nnx.Module):
     traits = self.config.traits
     x = self.norm(x, "mlp_norm")
     gate, up = (checkpoint_name(y, "mlp") for y in self.projects(x, "gate", "up"))
-    if self.on_one_gpu:
+    if self.together:
       # XLA computes `gated` and its gradients in one pass only if it does not see that matmuls give their inputs.
       gate, up = jax.lax.optimization_barrier((gate, up))
     out = self.project(gated(gate, up, traits.activation), "down")

@@ -89,7 +89,7 @@ def build(config: Settings, recipe: Recipe, keep: pathlib.Path) -> EndpointPlaye
     tools,
     seed=config.seed,
     sampling=rollout.sampling,
-    reserve=rollout.reserve or None,
+    reserve=rollout.least_room,
     dispatch=queue,
   )
   recipe = priced(recipe, endpoint.input_price, endpoint.output_price)

@@ -112,7 +112,7 @@ def build(prepared: Prepared, *, seed: int | None = None, judged: Sequence[str] 
     episode_tools,
     seed=config.seed if seed is None else seed,
     sampling=config.rollout.sampling,
-    reserve=config.rollout.reserve or None,
+    reserve=config.rollout.least_room,
     dispatch=queue,
   )
   if hosts.count() > 1:

@@ -55,10 +55,10 @@ SIGNS = (
   ),
   (
     "no_room",
-    lambda m: m["ended/budget"] > 0.2,
+    lambda m: m["searches_expected"] and m["ended/budget"] > 0.05,
     "{ended/budget:.0%} of the episodes ended because config.rollout.context was full: what was found left too little "
-    "for a turn (config.rollout.reserve), and such an episode has no answer. Raise config.rollout.context, or lower "
-    "{shown}config.retrieval.top_k.",
+    "for another turn, so they have no answer. Raise config.rollout.context, or lower {shown}the number of passages a "
+    "search (config.retrieval.top_k, or a switch of the recipe).",
   ),
   (
     "little_trained",

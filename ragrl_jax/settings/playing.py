@@ -251,7 +251,8 @@ class Rollout(Section):
   max_new_tokens: int = setting(64, "longest turn", unit="tokens", least=1)
   reserve: int = setting(
     0,
-    "tokens that search results must leave for the next turn, else the episode ends without them; 0: max_new_tokens",
+    "tokens that search results must leave for the next turn, at most max_new_tokens, else the episode ends without "
+    "them; 0: max_new_tokens",
     unit="tokens",
   )
   ahead: int = setting(
@@ -262,6 +263,11 @@ class Rollout(Section):
     choices=(0, 1),
   )
   filter: Filter = Filter()
+
+  @property
+  def least_room(self) -> int:
+    """Tokens that search results leave for the next turn; a turn uses no more than max_new_tokens."""
+    return min(self.reserve or self.max_new_tokens, self.max_new_tokens)
 
   @property
   def sampling(self) -> "structs.Sampling":
@@ -291,9 +297,9 @@ class Rollout(Section):
       "no tokens.",
     )
     yield (
-      0 <= self.reserve <= self.max_new_tokens,
-      f"config.rollout.reserve={self.reserve}: it must be 0 (a whole turn), or at least 1 and at most "
-      f"max_new_tokens={self.max_new_tokens}. A turn uses no more, so results that leave less need not end an episode.",
+      0 <= self.reserve < self.context,
+      f"config.rollout.reserve={self.reserve}: it must be 0 (a whole turn of max_new_tokens), or at least 1 and less "
+      f"than context={self.context}.",
     )
     yield (
       self.filter.metric == "none" or self.group_size > 1,

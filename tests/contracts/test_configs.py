@@ -329,3 +329,22 @@ def test_dgpo_is_ppo_with_a_teacher_in_the_reward_and_a_warm_start_by_distillati
   config.loss.teacher.path = "TEACHER"
   warm = learner_settings.from_config(settings.of(config), objective="sft")
   assert warm.teacher.mixture == 0.0 and warm.teacher.alone and warm.teacher.episodes == "all"
+
+
+def test_a_small_model_keeps_what_a_variant_is_about():
+  of = lambda variant: config_lib.load(f"small:{variant}")
+  wts = "when_to_search,exact,ngrams"
+  for variant, stage_two_from in ((wts, 49), (f"{wts},no_stage_one", None), (f"{wts},no_stage_two", None)):
+    assert of(variant).switches.get("stage_two_from") == stage_two_from
+  assert [of(variant).loss.kl for variant in (wts, f"{wts},table", "arena", "arena,k3")] == ["none", "k3", "none", "k3"]
+  for variant, instructions in (
+    ("search_r1", "short"),
+    ("search_r1,browse", None),
+    ("search_r1,r1,repo", None),
+    ("care,original", None),
+  ):
+    assert of(variant).switches.get("instructions") == instructions
+  assert of("search_r1").switches.max_searches == 2 and of("search_r1,browse").switches.get("max_searches") is None
+  assert of("search_r1,r1,repo").rollout.context == of("arena").rollout.context  # it does not search
+  with pytest.raises(ValueError, match="without_2wiki"):
+    of("arena,without_2wiki")
