@@ -166,7 +166,7 @@ def stages(given: argparse.Namespace) -> list[Stage]:
   held_out = f"--config.data.evaluate={questions}/development.jsonl.gz"
   sft = (ragrl(), "sft", f"--config={config},sft", f"--workdir={out / 'sft'}", f"--config.data.train={transcripts}")
   steps = [f"--config.steps={given.steps}"] * bool(given.steps)
-  plan.append(built("fine-tune", out, *sft, held_out, start, *common, *(steps if given.smoke else [])))
+  plan.append(built("fine-tune", out, *sft, start, *common, *(steps if given.smoke else [])))
   rl = (ragrl(), "train", f"--config={config}", f"--workdir={out / 'rl'}")
   rl = (*rl, f"--config.data.train={questions}/train.jsonl.gz", held_out, f"--config.model.path={out / 'sft/model'}")
   if given.system == "care":  # its curriculum goes from two passages to four, or from four to eight

@@ -194,12 +194,14 @@ def test_documents_are_cut_and_keep_their_titles(tmp_path, caplog):
   index = load_index(build_index(tmp_path / "docs", "bm25", tmp_path / "i", progress=False))
   assert len(said(caplog)) == 1 and "of another kind (.png): 1" in said(caplog)[0]
   found = index.search(["beta"], 9)[0]
-  assert {p.id for p in found} == {"beta.md#0", "beta.md#1", "beta.md#2"} and {p.title for p in found} == {"On beta"}
+  assert {p.id for p in found} == {f"beta.md#{number}" for number in range(7)} and {p.title for p in found} == {
+    "On beta"
+  }
   stored = corpus.Corpus(tmp_path / "i" / "corpus")
-  assert [len(passage.text.split()) for passage in stored][:3] == [256, 256, 603 - 2 * 224]
+  assert [len(passage.text.split()) for passage in stored][:7] == [100] * 6 + [603 - 6 * 88]
   assert build_index(tmp_path / "docs", "bm25", tmp_path / "i", progress=False)  # finished: nothing is read
   half = load_index(build_index(tmp_path / "docs", "bm25", tmp_path / "half", shard=(2, 2), progress=False))
-  assert len(half.search(["common"], 9)[0]) == 5 and len(caplog.records) >= 2 == len(said(caplog))
+  assert len(half.search(["common"], 19)[0]) == 11 and len(caplog.records) >= 2 == len(said(caplog))
   (tmp_path / "docs" / "beta.md").rename(tmp_path / "docs" / "d.md")  # names are ids
   with pytest.raises(ValueError, match="another request .other corpus"):
     build_index(tmp_path / "docs", "bm25", tmp_path / "i", progress=False)
