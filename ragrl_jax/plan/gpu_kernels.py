@@ -17,7 +17,11 @@ FREE = frozenset(
 )
 TAKES = ("gather", "dynamic-slice", "slice")
 PUTS = ("scatter", "dynamic-update-slice")
-SAME = ("bitcast", "reshape", "transpose", "convert", "copy")  # pass on what they are given
+# Pass on what they are given, number by number: of an operand they read as much as is read of their result.
+SAME = frozenset(
+  "bitcast reshape transpose reverse pad convert copy negate exponential add subtract multiply divide maximum minimum "
+  "select compare and or".split()
+)
 PAGED = "paged_attention"  # reads some of its second operand's pages, its caller knows which, and writes new tokens
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*?)\)")
 
@@ -173,15 +177,16 @@ def _kernel(bodies, body: Mapping[str, Instruction], one: Instruction) -> int:
 
 def _read(inside: Mapping[str, Instruction], name: str) -> tuple[int, int]:
   """(bytes that a fusion reads of what `name` gives, bytes of an update in place of it)."""
-  read = updated = 0
-  for user in (instruction for instruction in inside.values() if name in instruction.operands):
+  read, updated = 0.0, 0
+  users = [(key, instruction) for key, instruction in inside.items() if name in instruction.operands]
+  for key, user in users:
     if user.kind in TAKES and user.operands[0] == name:
       read += user.bytes
     elif user.kind in PUTS and user.operands[0] == name:
       updated += inside[user.operands[-1]].bytes if user.kind == "scatter" else inside[user.operands[1]].bytes
-    elif user.kind in SAME:
-      more, put = _read(inside, next(key for key, instruction in inside.items() if instruction is user))
-      read, updated = read + more, updated + put
+    elif user.kind in SAME and any(key in other.operands for other in inside.values()):
+      more, put = _read(inside, key)
+      read, updated = read + more * inside[name].bytes / max(user.bytes, 1), updated + put
     else:
       read += inside[name].bytes
-  return min(read, inside[name].bytes), updated
+  return min(round(read), inside[name].bytes), updated

@@ -195,3 +195,28 @@ def test_the_cheaper_branch_counts():
 def test_an_operand_that_is_used_whole_and_in_part_is_read_once():
   text = MOVING.replace("ROOT %rows", "%twice = bf16[1000,8]{1,0} add(%wide, %p)\n  ROOT %rows")
   assert gpu_kernels.moved(text) == gpu_kernels.moved(MOVING) + 1000 * 8 * 2 - 4 * 8 * 2
+
+
+def test_a_slice_of_what_is_computed_first_reads_a_part_and_a_computed_whole_all():
+  text = """HloModule jit_f, is_scheduled=true
+
+%part (p: bf16[8,16]) -> f32[2,16] {
+  %p = bf16[8,16]{1,0} parameter(0)
+  %wide = f32[8,16]{1,0} convert(%p)
+  %back = f32[8,16]{1,0} reverse(%wide), dimensions={0}
+  ROOT %cut = f32[2,16]{1,0} slice(%back), slice={[0:2], [0:16]}
+}
+
+%whole (q: bf16[8,16]) -> f32[8,16] {
+  %q = bf16[8,16]{1,0} parameter(0)
+  ROOT %c = f32[8,16]{1,0} convert(%q)
+}
+
+ENTRY %main (x: bf16[8,16]) -> (f32[2,16], f32[8,16]) {
+  %x = bf16[8,16]{1,0} parameter(0)
+  %a = f32[2,16]{1,0} fusion(%x), kind=kLoop, calls=%part
+  %b = f32[8,16]{1,0} fusion(%x), kind=kLoop, calls=%whole
+  ROOT %t = (f32[2,16]{1,0}, f32[8,16]{1,0}) tuple(%a, %b)
+}
+"""
+  assert gpu_kernels.moved(text) == 2 * 16 * (2 + 4) + 8 * 16 * (2 + 4)
