@@ -198,10 +198,11 @@ ATTENTION = (
   "eighths of the free memory keep activations, kind by kind and layer by layer; what does not fit is computed again.",
   "A gated MLP's activation and both of its gradients are one pass. A matrix and its LoRA adapter are one matmul, [x,",
   "x A] [W; B], and frozen matrices are cut out of their stack inside the layer. Compiled, not run, with cuDNN and",
-  "the memory that an H200 has free: at 1.5B 1,506 kernels and 275 GB (7cd99269: 2,199 and 306; f812552: 3,434 and",
-  "461), at 7B with adapters 3,259 and 757 GB (4,748 and 1,033; 6,113 and 1,208). A hybrid's delta layers run through",
-  "a row's 64 chunks one after the other, there and back, with 21 small kernels a chunk and layer (36 at 500e5c7d):",
-  "most of its 28,557.",
+  "the memory that an H200 has free: at 1.5B 1,506 kernels and 279 GB (b345f646: 2,199 and 312; f812552: 3,434 and",
+  "461 as counted then), at 7B with adapters 3,259 and 741 GB (4,748 and 1,034; 6,113 and 1,208 as counted then). A",
+  "hybrid's delta layers carry their states through a row's 64 chunks in eight groups side by side",
+  "(`models/recurrence.py`): at 0.8B 6,682 kernels, 1,106 GB and 17 GiB of temporaries, where one chunk after the",
+  "other took 28,605, 1,021 and 34.",
 )
 
 HOST = (
