@@ -23,8 +23,8 @@ def get_config(variant: str = ""):
   name = words.pop(0) if words and words[0] in RECIPES else "arena"
   gpu, sft, smoke = "gpu" in words, "sft" in words, "smoke" in words
   own = [word for word in words if word not in ("gpu", "sft", "smoke")]
-  if left_out := [word for word in own if word.startswith("without_")]:
-    raise ValueError(f"small:{name},{left_out[0]}: its questions are your own sets, of which none is left out.")
+  if others := [word for word in own if word.startswith("without_") or word == "longbench"]:
+    raise ValueError(f"small:{name},{others[0]}: small's questions are your own, and short. Use {name}:{others[0]}.")
   made = runpy.run_path(str(pathlib.Path(__file__).with_name(f"{name}.py")))["get_config"]
   config, plain = made(",".join(own)), made("")
   switches, defaults = recipes.get(name, config.preset).switches, recipes.get(name).switches
@@ -54,8 +54,8 @@ def get_config(variant: str = ""):
       config.switches.max_searches = 2  # one step waits for its longest episode: with four, lanes were 15 % full
     if gpu and name != "when_to_search" and free("max_passage_tokens"):
       config.switches.max_passage_tokens = 400  # a SQuAD paragraph has up to 345, and two in five more than 166
-  # A small model moves far from its warm start before it answers well, so no KL pulls it back, unless the variant says.
-  if config.loss.kl == plain.loss.kl:
+  # A small model moves far from its warm start before it answers well, so no KL pulls it back but a variant's own.
+  if (config.loss.kl, config.loss.kl_coef) == (plain.loss.kl, plain.loss.kl_coef):
     config.loss.update(kl="none", kl_coef=0.0)
   config.loss.update(entropy_coef=0.0, minibatches=1)
   config.optimizer.update(learning_rate=2e-5, schedule="constant", warmup_steps=2, weight_decay=0.0, clip_norm=1.0)

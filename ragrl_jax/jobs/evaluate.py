@@ -214,7 +214,7 @@ def described(config: Settings, player: player_lib.Answerer, *, sample: bool) ->
     thinking=chat.thinking(player.tokenizer) if config.prompting.thinking == "default" else config.prompting.thinking,
     max_new_tokens=r.max_new_tokens,
     context=r.context,
-    reserve=r.reserve or None,
+    reserve=None if r.least_room == r.max_new_tokens else r.least_room,
     retrieval=retrieval,
     judges={term: dict(judge.describe()) for term, judge in player.judges.items()},
   )

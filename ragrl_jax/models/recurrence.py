@@ -34,7 +34,8 @@ class Step(NamedTuple):
     """This step after the `first` one, as one step."""
     turned = lambda x: x.swapaxes(-1, -2)
     kept = _mixed(self.keep, first.erases) + turned(_mixed(turned(first.keep), turned(self.erases)))
-    return Step(self.keep @ first.keep, kept - self.erases @ first.erases, self(first.written))
+    keep = jnp.matmul(self.keep, first.keep, precision="highest")
+    return Step(keep, kept - self.erases @ first.erases, self(first.written))
 
 
 @jax.custom_vjp

@@ -6,6 +6,7 @@ some operand twice moves more, and what stays in a GPU's second-level cache move
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 
@@ -177,16 +178,26 @@ def _kernel(bodies, body: Mapping[str, Instruction], one: Instruction) -> int:
 
 def _read(inside: Mapping[str, Instruction], name: str) -> tuple[int, int]:
   """(bytes that a fusion reads of what `name` gives, bytes of an update in place of it)."""
-  read, updated = 0.0, 0
-  users = [(key, instruction) for key, instruction in inside.items() if name in instruction.operands]
-  for key, user in users:
-    if user.kind in TAKES and user.operands[0] == name:
-      read += user.bytes
-    elif user.kind in PUTS and user.operands[0] == name:
-      updated += inside[user.operands[-1]].bytes if user.kind == "scatter" else inside[user.operands[1]].bytes
-    elif user.kind in SAME and any(key in other.operands for other in inside.values()):
-      more, put = _read(inside, key)
-      read, updated = read + more * inside[name].bytes / max(user.bytes, 1), updated + put
-    else:
-      read += inside[name].bytes
-  return min(round(read), inside[name].bytes), updated
+  users: dict[str, list[str]] = {}
+  for key, instruction in inside.items():
+    for operand in dict.fromkeys(instruction.operands):
+      users.setdefault(operand, []).append(key)
+
+  @functools.cache  # paths that part and meet again are followed once
+  def of(name: str) -> tuple[float, int]:
+    read, updated = 0.0, 0
+    for key in users.get(name, ()):
+      user = inside[key]
+      if user.kind in TAKES and user.operands[0] == name:
+        read += user.bytes
+      elif user.kind in PUTS and user.operands[0] == name:
+        updated += inside[user.operands[-1]].bytes if user.kind == "scatter" else inside[user.operands[1]].bytes
+      elif user.kind in SAME and key in users:
+        more, put = of(key)
+        read, updated = read + more * inside[name].bytes / max(user.bytes, 1), updated + put
+      else:
+        read += inside[name].bytes
+    return min(read, inside[name].bytes), updated
+
+  read, updated = of(name)
+  return round(read), updated

@@ -90,7 +90,7 @@ class Chunks:
     return spans
 
 
-# For documents in files of their own: passages as long as the papers'. Recipes show 166 tokens of one.
+# For documents in files of their own: passages as long as the papers'. Search-R1 and VERITAS show 166 tokens of one.
 OF_DOCUMENTS = Chunks(100, overlap=12)
 
 

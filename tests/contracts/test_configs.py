@@ -336,7 +336,12 @@ def test_a_small_model_keeps_what_a_variant_is_about():
   wts = "when_to_search,exact,ngrams"
   for variant, stage_two_from in ((wts, 49), (f"{wts},no_stage_one", None), (f"{wts},no_stage_two", None)):
     assert of(variant).switches.get("stage_two_from") == stage_two_from
-  assert [of(variant).loss.kl for variant in (wts, f"{wts},table", "arena", "arena,k3")] == ["none", "k3", "none", "k3"]
+  for variants, kl in (
+    (("arena", "care", "search_r1", wts), "none"),
+    (("arena,k3", "arena,naive", f"{wts},table"), "k3"),
+  ):
+    assert {of(variant).loss.kl for variant in variants} == {kl}
+  assert of("care,repo").loss.kl_coef > 0 and of("search_r1,ppo").loss.kl_coef > 0
   for variant, instructions in (
     ("search_r1", "short"),
     ("search_r1,browse", None),
@@ -346,5 +351,6 @@ def test_a_small_model_keeps_what_a_variant_is_about():
     assert of(variant).switches.get("instructions") == instructions
   assert of("search_r1").switches.max_searches == 2 and of("search_r1,browse").switches.get("max_searches") is None
   assert of("search_r1,r1,repo").rollout.context == of("arena").rollout.context  # it does not search
-  with pytest.raises(ValueError, match="without_2wiki"):
-    of("arena,without_2wiki")
+  for variant in ("arena,without_2wiki", "care,longbench"):
+    with pytest.raises(ValueError, match=variant.partition(",")[2]):
+      of(variant)

@@ -220,3 +220,22 @@ ENTRY %main (x: bf16[8,16]) -> (f32[2,16], f32[8,16]) {
 }
 """
   assert gpu_kernels.moved(text) == 2 * 16 * (2 + 4) + 8 * 16 * (2 + 4)
+
+
+def test_paths_that_part_and_meet_are_followed_once():
+  lines = ["  %x0 = f32[8]{0} parameter(0)"]
+  for n in range(40):
+    lines += [f"  %n{n} = f32[8]{{0}} negate(%x{n})", f"  %x{n + 1} = f32[8]{{0}} add(%x{n}, %n{n})"]
+  body = "\n".join((*lines, "  ROOT %cut = f32[2]{0} slice(%x40), slice={[0:2]}"))
+  text = f"""HloModule jit_f, is_scheduled=true
+
+%f (x0: f32[8]) -> f32[2] {{
+{body}
+}}
+
+ENTRY %main (x: f32[8]) -> f32[2] {{
+  %x = f32[8]{{0}} parameter(0)
+  ROOT %a = f32[2]{{0}} fusion(%x), kind=kLoop, calls=%f
+}}
+"""
+  assert gpu_kernels.moved(text) == 8 * 4 + 2 * 4  # read on several paths, so no more than the whole is known
