@@ -47,13 +47,13 @@ def get_config(variant: str = ""):
     max_new_tokens=128 if gpu else 96,
     chunk=32 if gpu else 16,
   )
-  config.rollout.update(temperature=1.0, top_p=1.0, reserve=0)
+  config.rollout.update(temperature=1.0, top_p=1.0)
   if search:
     config.retrieval.top_k = 2 if gpu else 3  # whole paragraphs, or sentences
     if free("max_searches") and not switches.get("browse"):
       config.switches.max_searches = 2  # one step waits for its longest episode: with four, lanes were 15 % full
     if gpu and name != "when_to_search" and free("max_passage_tokens"):
-      config.switches.max_passage_tokens = 400  # a SQuAD paragraph has up to 345, and two in five more than 166
+      config.switches.max_passage_tokens = 400  # a whole paragraph of SQuAD
   # A small model moves far from its warm start before it answers well, so no KL pulls it back but a variant's own.
   if (config.loss.kl, config.loss.kl_coef) == (plain.loss.kl, plain.loss.kl_coef):
     config.loss.update(kl="none", kl_coef=0.0)

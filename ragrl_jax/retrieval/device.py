@@ -243,7 +243,7 @@ def best_of_all(
   take = lambda x, at: jnp.take_along_axis(x, at, axis=1)
   first, candidates = jax.lax.axis_index(AXIS) * share, []
   for part, scale in zip(parts, scales or [None] * len(parts)):
-    # A part waits for the one before it, so that only one part's scores are in memory.
+    # A part waits for the one before it, so that only one chunk's scores are in memory.
     best, queries = jax.lax.optimization_barrier((of_part(queries, part, scale, first), queries))
     candidates.append(best)
     first += len(part)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoder_shapes import MORE, SHAPE, V
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
@@ -17,20 +18,6 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 
-SHAPE = dict(d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=24, rope_theta=100.0, tied=True)
-MORE = dict(
-  gemma3_text=dict(window=3, sliding=(True, False), local_rope_theta=10.0, query_scale=6.0),
-  qwen3_5_text=dict(
-    attend_every=2,
-    delta_key_heads=2,
-    delta_value_heads=4,
-    delta_key_dim=8,
-    delta_value_dim=6,
-    delta_conv=3,
-    rotary_dim=4,
-  ),
-)
-V = 29
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, V, (2, 12)))
 
 

@@ -19,7 +19,7 @@ def by_hand(chunks, state):
   before = []
   for keep, erases, written in zip(*map(np.float64, chunks)):
     before.append(state)
-    whole = np.kron(keep, np.eye(erases.shape[-1] // keep.shape[-1])) if keep.ndim == 2 else None
+    whole = np.kron(keep, np.eye(len(erases) // len(keep)))
     state = (whole - erases) @ state + written
   return np.stack(before), state
 
