@@ -234,6 +234,4 @@ def _first_above(
 
 def _rise_above(edges: Float[Array, "B n"], target: Float[Array, "B"]) -> Int32[Array, "B"]:
   """The first index with edges > target; if rounding leaves none, the last index at which the edges rise."""
-  rises = jnp.concatenate([edges[:, :1] > 0, edges[:, 1:] > edges[:, :-1]], axis=1)
-  last = edges.shape[1] - 1 - jnp.argmax(rises[:, ::-1], axis=1).astype(jnp.int32)
-  return jnp.minimum((edges <= target[:, None]).sum(axis=1, dtype=jnp.int32), last)
+  return ((edges <= target[:, None]) & (edges < edges[:, -1:])).sum(axis=1, dtype=jnp.int32)
