@@ -219,8 +219,8 @@ class _Compiler:
       if sent := aot.between_hosts(one.kind, one.bytes, one.groups, each, devices):
         crossing[one.kind] = crossing.get(one.kind, 0) + one.times
         network += sent * one.times
-    launched = dataclasses.asdict(gpu_kernels.launches(text, turns))
-    return launched | dict(dcn=network, crossing=crossing, moved=gpu_kernels.moved(text, turns) + pages)
+    counts = gpu_kernels.counted(text, turns)
+    return dataclasses.asdict(counts) | dict(dcn=network, crossing=crossing, moved=counts.moved + pages)
 
   def learner(self) -> None:
     """Compiles the learner's programs."""

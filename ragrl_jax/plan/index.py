@@ -185,6 +185,6 @@ def _compiled(name: str, lowered, *, flops: float, hbm: float, on_gpu: bool, cal
   start = time.perf_counter()
   compiled = lowered.compile()
   compile_s, text = time.perf_counter() - start, compiled.as_text()
-  launched = dataclasses.asdict(gpu_kernels.launches(text)) | dict(moved=gpu_kernels.moved(text)) if on_gpu else {}
+  counts = dataclasses.asdict(gpu_kernels.counted(text)) if on_gpu else {}
   fields = aot.measured(compiled, aot.collectives(text))
-  return Program(name, compile_s, flops=flops, hbm=hbm, calls=calls, **fields, **launched)
+  return Program(name, compile_s, flops=flops, hbm=hbm, calls=calls, **fields, **counts)
