@@ -18,7 +18,7 @@ import sys
 import textwrap
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import app, flags
 from ml_collections import config_flags
@@ -30,7 +30,6 @@ from ragrl_jax.cli import configs
 from ragrl_jax.settings import fields
 
 OURS = str(pathlib.Path(config_lib.__file__).resolve().parent) + os.sep
-CONFIG_HELP = "A config of the package, such as small or small:smoke, or the path of a file."
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it advises to install PyTorch, which is not needed
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)  # no rights, or a file system that is only read
 FULL = (
@@ -167,6 +166,16 @@ def answers_bar() -> Iterator[Callable[[int, int], None]]:
     yield progress
 
 
+def searched(index, queries: Sequence[str], k: int) -> list:
+  """The first k passages that the index finds for each query; shows a progress bar."""
+  found, at_once = [], 256
+  with tqdm(total=len(queries), unit=" queries") as bar:
+    for start in range(0, len(queries), at_once):
+      found += index.search(queries[start : start + at_once], k)
+      bar.update(len(found) - bar.n)
+  return found
+
+
 def ready(config, flag: str, path: str, *, training: bool = True) -> settings.Settings:
   """The typed settings, after their check; creates the folder of results that `flag` names.
 
@@ -194,10 +203,13 @@ class Parser(argparse.ArgumentParser):
     self.exit(2, f"error: {message} (--help shows an example).\n")
 
 
-def config_flag(*, required: bool = True) -> flags.FlagHolder:
-  """Defines --config."""
-  result = config_flags.DEFINE_config_file("config", help_string=CONFIG_HELP, lock_config=True)
-  if required:
+def config_flag(*, required: bool = True, missing: str = "") -> flags.FlagHolder:
+  """Defines --config. `missing`: what a command says that has neither it nor a checkpoint, which stands for it."""
+  about = "A config of the package, such as small or small:smoke, or the path of a file."
+  result = config_flags.DEFINE_config_file("config", help_string=about, lock_config=True)
+  if missing:
+    flags.register_validator("config", lambda given: given is not None, missing)
+  elif required:
     flags.mark_flag_as_required("config")
   return result
 
@@ -292,7 +304,7 @@ def usage(module: types.ModuleType, full: bool = False) -> str:
   """A command's docstring and flags, without the flags of the libraries. full: with every setting and its meaning."""
   texts = [module, *(sys.modules.get(f"ragrl_jax.cli.{name}") for name in SHARED_FLAGS)]
   values = [value for one in texts if one is not None for value in vars(one).values()]
-  shown_flags = {id(flag): flag for value in values if (flag := _flag(value)) is not None}
+  shown_flags = {value.name: flags.FLAGS[value.name] for value in values if isinstance(value, flags.FlagHolder)}
   lines = [inspect.cleandoc(module.__doc__ or ""), ""]
   for flag in shown_flags.values():
     plain = flag.default not in (None, "", []) and not config_flags.config_flags.is_config_flag(flag)
@@ -309,7 +321,3 @@ def usage(module: types.ModuleType, full: bool = False) -> str:
     all_settings = ["", *("\n" + fields.text(group) for group in (first, *sections))] if full else []
   ending = ["  --traceback        show where an error was raised", "  --helpfull         all settings too"]
   return "\n".join([*lines, *ending, *all_settings])
-
-
-def _flag(value):
-  return flags.FLAGS[value.name] if isinstance(value, flags.FlagHolder) else None

@@ -24,8 +24,6 @@ from ragrl_jax.settings import Settings
 from ragrl_jax.store import jsonl
 
 README = "README.md"
-# The base class of the errors of failed requests. It depends on the HTTP library that the hub's client uses.
-HTTPError = next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
 
 
 def main() -> int:
@@ -113,10 +111,8 @@ def held_out(exported: export_hf.Exported) -> list[tuple[str, dict[str, Any] | N
   files = jsonl.step_files(exported.run / jsonl.EVALUATIONS)
   if exported.step not in files:
     return []
-  of = lambda step: harness.summarise(list(jsonl.read(files[step]))) if step in files else None
-  after = of(exported.step)
-  assert after is not None
-  return [("Held-out questions of the run", of(0), after)]
+  of = lambda step: harness.summarise(list(jsonl.read(files[step])))
+  return [("Held-out questions of the run", of(0) if 0 in files else None, of(exported.step))]
 
 
 def baseline(config: Settings) -> Settings:
@@ -164,7 +160,7 @@ def upload(
   try:
     hub.create_repo(to, private=private, exist_ok=True)
     return str(hub.upload_folder(repo_id=to, folder_path=folder, commit_message=message))
-  except HTTPError as error:
+  except errors.HTTPError as error:
     why = " ".join(str(error).split())
     raise ValueError(
       f"--to={to}: the upload failed ({why}). {folder} is complete: `hf upload {to} {folder}`."

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from huggingface_hub import errors
+import huggingface_hub
+from huggingface_hub import constants, errors
 
 from ragrl_jax.data import layouts
 from ragrl_jax.store import row_files
@@ -148,11 +149,9 @@ def check(path: str, setting: str) -> None:
 
 def _no_answer(path: str, name: str) -> str:
   """Asks the hub for a data set once, and says so: the datasets library tries for minutes. "" if it answers."""
-  import huggingface_hub.constants
-
-  if huggingface_hub.constants.HF_HUB_OFFLINE:
+  if constants.HF_HUB_OFFLINE:
     return "HF_HUB_OFFLINE is set, and the cache has none"
-  print(f"{path}: asks {huggingface_hub.constants.ENDPOINT}", file=sys.stderr)
+  print(f"{path}: asks {constants.ENDPOINT}", file=sys.stderr)
   try:
     huggingface_hub.HfApi().dataset_info(name, timeout=10)
   except errors.HfHubHTTPError:
@@ -166,9 +165,8 @@ def _no_answer(path: str, name: str) -> str:
 def _offline():
   """Only the cache is read, whatever the environment says."""
   import datasets
-  import huggingface_hub.constants
 
-  places = (datasets.config, huggingface_hub.constants)
+  places = (datasets.config, constants)
   before = [place.HF_HUB_OFFLINE for place in places]
   try:
     for place in places:
