@@ -1,5 +1,6 @@
 """Recipes with given passages, from questions to trained steps and held-out answers, with a tiny random model."""
 
+import functools
 import json
 import pathlib
 import random
@@ -46,12 +47,8 @@ def small(name, world, variant="smoke"):
   return made
 
 
-def vanilla(example, world, rng):
-  return players.play_lear(example, world, rng, reply="vanilla")
-
-
-def direct(example, world, rng):
-  return players.play_arena(example, world, rng, reply="direct")
+vanilla = functools.partial(players.play_lear, reply="vanilla")
+direct = functools.partial(players.play_arena, reply="direct")
 
 
 @pytest.mark.long  # the run's programs
@@ -59,8 +56,7 @@ def test_care(world, tmp_path):
   config = small("care", world)
   config.data.hard = str(world / "hard.jsonl")
   config.switches.easy_steps = 1  # α is 1 in step 1 and 0 in step 2
-  rows = list(train.train(config, tmp_path, evaluate=evaluate.evaluator(config)))
-  start, *rows = rows
+  start, *rows = train.train(config, tmp_path, evaluate=evaluate.evaluator(config))
   assert start["step"] == 0 and [row["step"] for row in rows] == [1, 2]
   assert {"term/accuracy", "term/format", "term/retrieval"} <= rows[0].keys() and rows[0]["mismatch"] < 1e-4
   assert {"evaluation/answer_recall", "evaluation/evidence_rouge_l", "evaluation/char_f1"} <= rows[1].keys()

@@ -40,9 +40,6 @@ def test_all_orders_are_equally_likely():
 def test_the_recorded_order():
   # Recorded on Python 3.11. A resumed run must draw the same examples on every Python version.
   assert [Stream(6, seed=0).at(i) for i in range(12)] == [0, 5, 1, 4, 3, 2, 2, 0, 1, 5, 3, 4]
-
-
-def test_one_example():
   assert Stream(1, seed=0).draw(5, 2) == [(5, 0), (6, 0)]
 
 

@@ -192,20 +192,21 @@ def test_fusions_that_start_early_move_the_same():
 
 def test_a_loop_that_the_host_counts_has_as_many_turns():
   text = MOVING.replace(', backend_config={"known_trip_count":{"n":"2"}}', "")
-  assert [moved(text, turns) for turns in (1, 7)] == pytest.approx(
-    [EMBED + CONVERT + turns * LAYER + SUM + PUT for turns in (1, 7)]
-  )
+  for turns in (1, 7):
+    assert moved(text, turns) == EMBED + CONVERT + turns * LAYER + SUM + PUT
 
 
-def test_the_cheaper_branch_counts():
-  # Without the branch that returns what it is given, both copies are made in either branch.
-  text = MOVING.replace("false_computation=%short", "false_computation=%long")
-  assert moved(text) == moved(MOVING) + 4 * 4 * 8 * 4
-
-
-def test_an_operand_that_is_used_whole_and_in_part_is_read_once():
-  text = MOVING.replace("ROOT %rows", "%twice = bf16[1000,8]{1,0} add(%wide, %p)\n  ROOT %rows")
-  assert moved(text) == moved(MOVING) + 1000 * 8 * 2 - 4 * 8 * 2
+@pytest.mark.parametrize(
+  "before, after, more",
+  [
+    # The cheaper branch counts: without the one that returns what it is given, both copies are made in either.
+    ("false_computation=%short", "false_computation=%long", 4 * 4 * 8 * 4),
+    # An operand that is used whole and in part is read once.
+    ("ROOT %rows", "%twice = bf16[1000,8]{1,0} add(%wide, %p)\n  ROOT %rows", 1000 * 8 * 2 - 4 * 8 * 2),
+  ],
+)
+def test_what_a_change_moves(before, after, more):
+  assert moved(MOVING.replace(before, after)) == moved(MOVING) + more
 
 
 def test_a_slice_of_what_is_computed_first_reads_a_part_and_a_computed_whole_all():

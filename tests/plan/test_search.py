@@ -76,10 +76,8 @@ def test_conversations_beside_the_train_state():
   # 512 tokens, half of them drawn, in pages of 64, and a page more; 12 layers, keys and values, one of 4 heads of 128.
   assert report.conversation.tokens == 576 and report.conversation.replicas == 1
   assert report.conversation.bytes == 576 * 12 * 2 * 128 * 2 and report.conversation.reserved == 1024 * 12 * 2 * 128 * 2
-  assert (
-    narrow.conversation.bytes == 576 * 12 * 2 * (128 + 4)
-    and narrow.conversation.reserved == report.conversation.reserved
-  )
+  assert narrow.conversation.bytes == 576 * 12 * 2 * (128 + 4)
+  assert narrow.conversation.reserved == report.conversation.reserved
   assert report.conversations == report.free // report.conversation.bytes
   assert narrow.conversations / narrow.reserved_rows == pytest.approx(1024 / 576 * 256 / 132, rel=0.01)
   together = planned("model", ahead=1)  # the learner works meanwhile
