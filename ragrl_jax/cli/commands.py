@@ -249,42 +249,36 @@ def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str
 
 def _message(error: BaseException, argv: list[str]) -> str:
   """The message of a flag parser's error, in words for the user."""
-  file = next((word.split("=", 1) for word in argv if re.match(r"--?\w*config=", word)), None)
+  given = (word.lstrip("-").partition("=") for word in argv if re.match(r"--?\w*config=", word))
+  flag, _, name = next(given, ("", "", ""))
+  file = name.split(":")[0]
   if file and isinstance(error, OSError):
-    return _no_file(file[0].lstrip("-"), file[1].split(":")[0])
+    return _no_file(flag, file)
   if isinstance(error, SyntaxError):
     return f"{error.filename}:{error.lineno}: {error.msg}"
   chain = [error]  # from the last error to the first
   while following := chain[-1].__cause__ or chain[-1].__context__:
     chain.append(following)
   for one in reversed(chain):
-    lines = [
-      frame.lineno
-      for frame in traceback.extract_tb(one.__traceback__)
-      if file and frame.filename == file[1].split(":")[0]
-    ]
-    if lines:
-      return str(one) if isinstance(one, ValueError) else f"{file[1].split(':')[0]}:{lines[-1]}: {_text(one)}"
+    if lines := [frame.lineno for frame in traceback.extract_tb(one.__traceback__) if file and frame.filename == file]:
+      return str(one) if isinstance(one, ValueError) else f"{file}:{lines[-1]}: {_text(one)}"
   if file and "no attribute 'get_config'" in _text(error):
-    return f"{file[1].split(':')[0]}: it has no function get_config(variant), which returns the config."
+    return f"{file}: it has no function get_config(variant), which returns the config."
+  nothing = f"{file}: get_config(variant) returned nothing: it must return the config."
   if isinstance(error, AttributeError | KeyError):  # of the settings: 'stepz' Did you mean "steps" …
     if file and "'NoneType'" in _text(error):
-      return _no_config(file[1])
-    name = re.match(r"'(\w+)'", _text(error))
-    word = next((word for word in argv if name and re.match(rf"--?[\w.]*\.{name[1]}(\.|=|$)", word)), "a setting")
+      return nothing
+    setting = re.match(r"'(\w+)'", _text(error))
+    word = next((word for word in argv if setting and re.match(rf"--?[\w.]*\.{setting[1]}(\.|=|$)", word)), "a setting")
     return f"{word.split('=')[0]}: there is no such setting: {_text(error)}"
   unset = re.match(r"Unknown command line flag '(\w*config)\.", _text(error))  # known only once the config is read
   if unset and not file:
     way = ", or a --checkpoint whose run has one" * ("checkpoint" in flags.FLAGS)
     return f"--{unset[1]} is missing{way}: there is no config to change (--help shows an example)."
   match = re.match(r"flag --(\w+)=None: Flag --\w+ must have a value", str(error))
-  if match and file and match[1] == file[0].lstrip("-"):
-    return _no_config(file[1])
+  if match and file and match[1] == flag:
+    return nothing
   return f"--{match[1]} is missing (--help shows an example)." if match else str(error)
-
-
-def _no_config(file: str) -> str:
-  return f"{file.split(':')[0]}: get_config(variant) returned nothing: it must return the config."
 
 
 def _text(error: BaseException) -> str:

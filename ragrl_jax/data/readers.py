@@ -43,34 +43,25 @@ def read_examples(
     raise ValueError(f"max_examples={max_examples}: it must be 0 (all) or more (config.data.max_examples).")
   if not str(path):
     raise ValueError("no file to read questions from: name one (config.data.train, config.data.evaluate).")
-  number = 0
   seen: dict[tuple[str, str], str] = {}
   for source, rows in _sources(str(path), setting):
-    for example in _examples(source, rows, seen):
+    for number, (where, row) in enumerate(rows):
+      try:
+        example = layouts.example(row, identity=f"{source}-{number}", source=source)
+      except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+      key = example.source, example.id
+      if key in seen:
+        raise ValueError(
+          f"{where}: the id {example.id!r} occurs twice, first at {seen[key]}: ids must be unique within a source "
+          f"({example.source!r})."
+        )
+      seen[key] = where
       yield example
-      number += 1
-      if number == max_examples:
+      if len(seen) == max_examples:
         return
-  if not number:
+  if not seen:
     raise ValueError(f"{path}: there are no questions in it (config.data, --data).")
-
-
-def _examples(
-  source: str, rows: Iterator[tuple[str, dict[str, Any]]], seen: dict[tuple[str, str], str]
-) -> Iterator[Example]:
-  for number, (where, row) in enumerate(rows):
-    try:
-      example = layouts.example(row, identity=f"{source}-{number}", source=source)
-    except ValueError as error:
-      raise ValueError(f"{where}: {error}") from error
-    key = example.source, example.id
-    if key in seen:
-      raise ValueError(
-        f"{where}: the id {example.id!r} occurs twice, first at {seen[key]}: ids must be unique within a source "
-        f"({example.source!r})."
-      )
-    seen[key] = where
-    yield example
 
 
 def _sources(path: str, setting: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any]]]]]:

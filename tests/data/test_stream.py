@@ -2,7 +2,8 @@ import collections
 
 import pytest
 
-from ragrl_jax.data.stream import Mixture, Stream
+from ragrl_jax.data.stream import Mixture, Stream, split
+from ragrl_jax.structs import Example
 
 
 def test_every_epoch_draws_every_example_once():
@@ -74,3 +75,25 @@ def test_a_mixtures_draw_depends_on_seed_and_number_alone():
     assert [which for _, which in other] != [which for _, which in whole]
   with pytest.raises(ValueError, match="config.data.hard"):
     Mixture(3, 0, share=half, prompts_per_step=1, seed=0)
+
+
+# ---- parts of a set -------------------------------------------------------------------------------------------------
+
+
+EXAMPLES = [Example(str(number), "?", ("a",)) for number in range(101)]
+
+
+def test_every_question_is_in_exactly_one_part():
+  train, held_out = split(EXAMPLES, [80, 20])
+  assert (len(train), len(held_out)) == (81, 20)  # 80.8 is the nearest to 81
+  names = [[int(example.id) for example in part] for part in (train, held_out)]
+  assert sorted(names[0] + names[1]) == list(range(101)) and all(part == sorted(part) for part in names)
+  assert split(EXAMPLES, [0.8, 0.2]) == [train, held_out]
+  assert split(EXAMPLES, [80, 20], seed=1) != [train, held_out]
+  assert [len(part) for part in split(EXAMPLES, [1, 1, 2])] == [25, 25, 51]
+
+
+@pytest.mark.parametrize(("shares", "number"), [([1], 9), ([1, 0], 9), ([99, 1], 3), ([1, float("nan")], 9)])
+def test_shares_that_split_nothing_are_refused(shares, number):
+  with pytest.raises(ValueError, match="share"):
+    split(EXAMPLES[:number], shares)
