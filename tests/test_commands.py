@@ -119,7 +119,7 @@ def parse(monkeypatch, capsys):
   return parsed
 
 
-CONFIG = "--config=configs/search_r1.py:smoke"
+CONFIG, NONE = "--config=configs/search_r1.py:smoke", "--config=configs/none.py"
 
 
 def test_whole_numbers_can_have_separators_and_exponents(parse):
@@ -140,11 +140,8 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
     ((CONFIG,), "--workdir is missing"),
     (("--workdir=x",), "--config is missing"),
     (("--workdir=x", "--config.steps=3"), "--config is missing: there is no config to change"),
-    (("--config=configs/none.py", "--workdir=x"), "--config=configs/none.py: there is no such file; .* arena.py"),
-    (
-      ("--config=configs/none.py", "--workdir=x", "--config.steps=3"),
-      "--config=configs/none.py: there is no such file",
-    ),
+    ((NONE, "--workdir=x"), f"{NONE}: there is no such file; .* arena.py"),
+    ((NONE, "--workdir=x", "--config.steps=3"), f"{NONE}: there is no such file"),
     (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, dgpo"),
     ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
     (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),

@@ -141,8 +141,8 @@ def spare(model: Decoder, mesh: jax.sharding.Mesh, topology: str, beside: int) -
   all_bytes, trained = (
     aot.on_chip(rules.place(mesh, x)) for x in (nnx.state(model), nnx.state(model, lora.trainable(model)))
   )
-  # JAX reserves three quarters of a GPU. Beside the trained parameters: their gradient and two moments.
-  return max(0, round(0.75 * chips.for_topology(topology).memory) - all_bytes - 3 * trained - beside) // 2
+  # Beside the trained parameters: their gradient and two moments.
+  return max(0, round(chips.JAX_SHARE * chips.for_topology(topology).memory) - all_bytes - 3 * trained - beside) // 2
 
 
 class _Compiler:

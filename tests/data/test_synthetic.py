@@ -91,10 +91,8 @@ def test_chains_of_facts_visit_no_entity_twice_and_years_only_at_their_end():
 def test_held_out_questions_share_no_name_with_training():
   held_out = synthetic.questions(WORLD, 100, part=synthetic.HELD_OUT, mix=EVERY)
   names = set(WORLD.parts[synthetic.HELD_OUT].names)
-  train_text = " ".join(
-    [e.question + " ".join(e.golds) + " ".join(p.text for p in e.passages) for e in ASKED]
-    + list(synthetic.lines(WORLD))
-  )
+  texts = [text for e in ASKED for text in (e.question, *e.golds, *(p.text for p in e.passages))]
+  train_text = " ".join([*texts, *synthetic.lines(WORLD)])
   assert not [name for name in names if name in train_text]
   for example in held_out:
     assert {step["subject"] for step in example.meta["decomposition"]} <= names

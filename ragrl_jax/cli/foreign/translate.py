@@ -1,8 +1,9 @@
 """Says of every field of a training script what it becomes here, by the tables beside this file.
 
-A table is data. [settings] has a formula of their fields for each of our settings, in their units; [let] has formulas
-that several share; [defaults] has their values of fields that a script leaves out; [refuse] has, for a field x, when it
-is refused and why; [aside] for a reason the fields that have no meaning here; [notes] in what a setting differs.
+A table is data, and holds every field that is known. [settings] has a formula of their fields for each of our settings,
+in their units; [let] has formulas that several share; [defaults] has their values of fields that a script leaves out;
+[refuse] has, for a field x, when it is refused and why; [aside] has, for a reason, the fields without a meaning here;
+[notes] in what a setting differs.
 """
 
 import ast
