@@ -203,13 +203,11 @@ class Parser(argparse.ArgumentParser):
     self.exit(2, f"error: {message} (--help shows an example).\n")
 
 
-def config_flag(*, required: bool = True, missing: str = "") -> flags.FlagHolder:
-  """Defines --config. `missing`: what a command says that has neither it nor a checkpoint, which stands for it."""
+def config_flag(*, required: bool = True) -> flags.FlagHolder:
+  """Defines --config."""
   about = "A config of the package, such as small or small:smoke, or the path of a file."
   result = config_flags.DEFINE_config_file("config", help_string=about, lock_config=True)
-  if missing:
-    flags.register_validator("config", lambda given: given is not None, missing)
-  elif required:
+  if required:
     flags.mark_flag_as_required("config")
   return result
 

@@ -21,9 +21,7 @@ from ragrl_jax.run import checks
 from ragrl_jax.store import compile_cache, folders
 
 FROM_CHECKPOINT = "run"
-CONFIG = commands.config_flag(
-  missing="give a --checkpoint, or a --config for a model without a run or behind a server (--help shows examples)."
-)
+CONFIG = commands.config_flag(required=False)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "RUN, RUN/checkpoints/STEP, model's folder or Hugging Face name.")
 BEST = flags.DEFINE_string(
   "best", "", "Evaluate the run's checkpoint with the highest value of this metric, such as evaluation/em."
@@ -32,6 +30,11 @@ DATA = flags.DEFINE_string("data", None, "Questions: file, folder, glob or hf:NA
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json.", required=True)
 SAMPLE = flags.DEFINE_bool("sample", False, "Sample with the settings of config.rollout instead of greedy decoding.")
 SEEDS = flags.DEFINE_integer("seeds", 1, "Number of answers to each question; several are sampled.", lower_bound=1)
+flags.register_validator(
+  "config",
+  lambda given: given is not None,
+  "give a --checkpoint, or a --config for a model without a run or behind a server (--help shows examples).",
+)
 
 
 def main():
