@@ -43,10 +43,8 @@ def test_every_command_has_a_module():
 
 def test_a_recipe_declares_its_own_commands(ragrl):
   assert ragrl("make-lear-sft", "--data=x")[3] == ["make-lear-sft"]
-  assert main.COMMANDS["faithfulness"] == (
-    "recipes.veritas.faithfulness",
-    "judge the steps of logged episodes, set by set",
-  )
+  text = "judge the steps of logged episodes, set by set"
+  assert main.COMMANDS["faithfulness"] == ("recipes.veritas.faithfulness", text)
 
 
 def test_launchers_run_commands_by_path():
@@ -90,17 +88,10 @@ def test_configs_are_found_by_name(monkeypatch, tmp_path):
   (tmp_path / "mine.py").write_text("")
   assert config_lib.find("mine") == f"{tmp_path}/mine.py"
   monkeypatch.undo()
-  argv = [
-    "ragrl train", "--config", "arena:smoke", "--config.steps=3", "--workdir=care", "--sft_config=care", "--config",
-  ]  # fmt: skip
-  found = configs.with_paths(argv, ["config", "sft_config"])
-  assert found == [
-    argv[0],
-    f"--config={config_lib.find('arena:smoke')}",
-    *argv[3:5],
-    f"--sft_config={config_lib.find('care')}",
-    "--config",
-  ]
+  words = "ragrl train", "--config.steps=3", "--workdir=care"
+  argv = [*words, "--config", "arena:smoke", "--sft_config=care", "--config"]
+  paths = f"--config={config_lib.find('arena:smoke')}", f"--sft_config={config_lib.find('care')}"
+  assert configs.with_paths(argv, ["config", "sft_config"]) == [*words, *paths, "--config"]
   assert configs.with_paths(argv, []) == argv
 
 

@@ -1,7 +1,6 @@
 """LoRA from end to end: a supervised run, RL that continues with its adapters, and an evaluation of both."""
 
 import decoders
-import numpy as np
 import pytest
 import tiny_world
 from flax import nnx
@@ -39,10 +38,7 @@ def test_supervised_then_rl_then_an_evaluation(world, tmp_path):
   assert whole[0]["kl"] < 1e-12 < whole[1]["kl"]
   next(train.train(config, tmp_path / "parts"))
   assert [metrics["step"] for metrics in train.train(config, tmp_path / "parts")] == [2]
-  (_, one), (_, other) = (tiny_world.arrays(tmp_path / name) for name in ("whole", "parts"))
-  assert one.keys() == other.keys()
-  for name in one:
-    np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+  tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
   before, after = (load_file(folder / "adapter_model.safetensors") for folder in (warm, tmp_path / "whole" / "model"))
   assert before.keys() == after.keys() and any((before[name] != after[name]).any() for name in after)
   assert (tmp_path / "base" / "model.safetensors").read_bytes() == base
@@ -67,10 +63,9 @@ def test_supervised_then_rl_then_an_evaluation(world, tmp_path):
     next(train.train(config, tmp_path / "whole"))
   with pytest.raises(ValueError, match="trained on other weights than those in"):
     export_hf.export(step, tmp_path / "exported", dtype="float32")
-  with pytest.raises(ValueError, match="trained on other weights than those in"):
-    checkpoints.opened(config, step, playing=False)
-  with pytest.raises(ValueError, match="trained on other weights than those in"):
-    checkpoints.opened(config, tmp_path / "whole" / "model", playing=False)
+  for folder in (step, tmp_path / "whole" / "model"):
+    with pytest.raises(ValueError, match="trained on other weights than those in"):
+      checkpoints.opened(config, folder, playing=False)
   assert checkpoints.reopen(server, step) == 2  # the served base is still the one of the training
   file.write_bytes(base)
   (tmp_path / "base").rename(tmp_path / "moved")

@@ -51,9 +51,8 @@ SMALL = {  # smaller sizes, added to the commands that these patterns find
 def printed(page, inline=False):
   """The words of each line in a page's blocks without a language; with inline, also of flags within sentences."""
   text = page.read_text(encoding="utf-8")
-  lines = [
-    line for language, block in BLOCK.findall(text) if not language for line in block.replace(" \\\n", " ").splitlines()
-  ]
+  blocks = (block for language, block in BLOCK.findall(text) if not language)
+  lines = [line for block in blocks for line in block.replace(" \\\n", " ").splitlines()]
   if inline:
     lines += [line for line in re.findall(r"`(ragrl [^`\n]*)`", BLOCK.sub("", text)) if " --" in line]
   return [words for line in lines if (words := split(line))]

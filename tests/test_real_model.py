@@ -30,7 +30,10 @@ def command(given, workdir, *flags):
 
 
 def run(given, workdir, *flags):
-  return subprocess.run(command(given, workdir, *flags), capture_output=True, text=True, cwd=ROOT)
+  """What a run prints that ends well."""
+  done = subprocess.run(command(given, workdir, *flags), capture_output=True, text=True, cwd=ROOT)
+  assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+  return done.stdout
 
 
 def results(*flags):
@@ -41,10 +44,8 @@ def results(*flags):
 @pytest.mark.long  # twelve commands
 @pytest.mark.parametrize("system", ["search_r1", "veritas"])
 def test_every_stage_runs(given, tmp_path, system):
-  found = run(given, tmp_path, "--system", system)
-  assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-4000:]
-  out = tmp_path / system / "seed_0"
-  assert (out / "rl" / "report.html").is_file() and "minutes left in all" in found.stdout
+  said, out = run(given, tmp_path, "--system", system), tmp_path / system / "seed_0"
+  assert (out / "rl" / "report.html").is_file() and "minutes left in all" in said
   steps = [json.loads(line)["step"] for line in (out / "rl" / "metrics.jsonl").read_text().splitlines()]
   assert max(steps) == 2
   for name in ("untrained", "sft", "rl"):
@@ -60,8 +61,7 @@ def test_every_stage_runs(given, tmp_path, system):
 
 @pytest.mark.long  # seven commands
 def test_the_untrained_model_is_prompted(given, tmp_path):
-  found = run(given, tmp_path, "--system=untrained")
-  assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-4000:]
+  run(given, tmp_path, "--system=untrained")
   page = results("--workdir", tmp_path, "--records", tmp_path / "records")
   rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("| ") and "questions" not in line]
   assert rows == [[f"| {method}", "8"] for method in ("closed_book", "given", "ircot", "rag")]
@@ -81,11 +81,9 @@ def test_a_killed_run_goes_on_where_it_stopped(given, tmp_path):
   finally:
     os.killpg(began.pid, signal.SIGKILL)
     began.communicate()
-  found = run(given, tmp_path, "--system=care")
-  assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-4000:]
-  assert "fine-tune: done before" in found.stdout and "reinforcement learning; some" in found.stdout
-  again = run(given, tmp_path, "--system=care")
-  assert again.returncode == 0 and "left in all" not in again.stdout
+  said = run(given, tmp_path, "--system=care")
+  assert "fine-tune: done before" in said and "reinforcement learning; some" in said
+  assert "left in all" not in run(given, tmp_path, "--system=care")
 
 
 def test_both_stages_of_when_to_search_are_played():
@@ -123,11 +121,9 @@ def test_the_page_prints_the_recorded_runs(tmp_path):
     return columns | dict(source=[""] * 4, id=[*"abcd"], ended=["answer"] * 4, em=em, f1=em)
 
   right = dict(untrained=[0, 0, 0, 0], sft=[1, 0, 0, 0], rl=[1, 1, 1, 0])
-  run = dict(
-    system="arena", name="arena", seed=0, commit="", jax="", devices="1 x cpu", steps=2, episodes=16, minutes=1
-  )
+  known = dict(system="arena", name="arena", commit="", jax="", devices="1 x cpu", steps=2, episodes=16, minutes=1)
   for seed in range(2):
-    record = dict(run=run | dict(seed=seed), curves=dict(em=[(0, 0.25), (2, 0.75)]), shown=None)
+    record = dict(run=known | dict(seed=seed), curves=dict(em=[(0, 0.25), (2, 0.75)]), shown=None)
     record |= dict(evaluations={}, questions={})
     for state, em in right.items():
       for how in ("greedy", "sampled"):

@@ -1,5 +1,6 @@
 """Recipes with given passages, from questions to trained steps and held-out answers, with a tiny random model."""
 
+import functools
 import json
 import pathlib
 import random
@@ -11,27 +12,24 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.jobs import evaluate, sft, train
 from ragrl_jax.prompting import sentencepiece
+from ragrl_jax.store import jsonl
 
 ROOT = pathlib.Path(__file__).parents[1]
+WORLD = dict(seed=0, entities=24, held_out=12, syllables=12)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
   folder = tmp_path_factory.mktemp("world")
-  world = synthetic.build(synthetic.Settings(seed=0, entities=24, held_out=12, syllables=12))
+  world = synthetic.build(**WORLD)
   ask = lambda count, **options: synthetic.questions(world, count, distinct=False, passages=3, **options)
   writers.write_examples(folder / "easy.jsonl", ask(12))
   writers.write_examples(folder / "hard.jsonl", ask(12, seed=1, difficulty="hard"))
   writers.write_examples(folder / "held_out.jsonl", ask(4, part=synthetic.HELD_OUT))
   rng = random.Random(0)
   said = [text for e in ask(40) for _, text in players.play_care(e, world, rng)]
-  sentencepiece.train(
-    [*synthetic.lines(world, fillers=50, num_questions=50), *said],
-    vocab_size=420,
-    marks=players.CARE_MARKS,
-    path=folder / "tokenizer.model",
-    threads=1,
-  )
+  lines, path = [*synthetic.lines(world, fillers=50, num_questions=50), *said], folder / "tokenizer.model"
+  sentencepiece.train(lines, vocab_size=420, marks=players.CARE_MARKS, path=path, threads=1)
   return folder
 
 
@@ -46,12 +44,8 @@ def small(name, world, variant="smoke"):
   return made
 
 
-def vanilla(example, world, rng):
-  return players.play_lear(example, world, rng, reply="vanilla")
-
-
-def direct(example, world, rng):
-  return players.play_arena(example, world, rng, reply="direct")
+vanilla = functools.partial(players.play_lear, reply="vanilla")
+direct = functools.partial(players.play_arena, reply="direct")
 
 
 @pytest.mark.long  # the run's programs
@@ -59,15 +53,11 @@ def test_care(world, tmp_path):
   config = small("care", world)
   config.data.hard = str(world / "hard.jsonl")
   config.switches.easy_steps = 1  # α is 1 in step 1 and 0 in step 2
-  rows = list(train.train(config, tmp_path, evaluate=evaluate.evaluator(config)))
-  start, *rows = rows
+  start, *rows = train.train(config, tmp_path, evaluate=evaluate.evaluator(config))
   assert start["step"] == 0 and [row["step"] for row in rows] == [1, 2]
   assert {"term/accuracy", "term/format", "term/retrieval"} <= rows[0].keys() and rows[0]["mismatch"] < 1e-4
   assert {"evaluation/answer_recall", "evaluation/evidence_rouge_l", "evaluation/char_f1"} <= rows[1].keys()
-  first, second = (
-    [json.loads(line) for line in (tmp_path / "episodes" / f"step_00000{step}.jsonl").read_text().splitlines()]
-    for step in (1, 2)
-  )
+  first, second = (list(jsonl.read(file)) for file in jsonl.step_files(tmp_path / "episodes").values())
   assert len(first) == 4 and not any("step by step" in row["question"] for row in first)  # only easy questions
   assert len(second) == 4 and all("step by step" in row["question"] for row in second)  # only hard questions
   assert {"unearned/short_quote", "unearned/unanswered"} <= rows[0].keys()
@@ -85,7 +75,7 @@ def test_supervised_then_rl(world, tmp_path, name, variant, demonstrated, rank):
   config.steps, config.learner.micro_rows, config.learner.row_lengths = 12, 4, (320,)
   config.optimizer.update(dict(learning_rate=2e-2, warmup_steps=1))
   asked = list(readers.read_examples(config.data.train))
-  made, rng = synthetic.build(synthetic.Settings(seed=0, entities=24, held_out=12, syllables=12)), random.Random(0)
+  made, rng = synthetic.build(**WORLD), random.Random(0)
   config.data.train = str(tmp_path / "sft.jsonl")
   writers.write_examples(config.data.train, asked, turns=[demonstrated(e, made, rng) for e in asked])
   losses = [metrics["loss"] for metrics in sft.sft(config, tmp_path / "sft")]

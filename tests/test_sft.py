@@ -16,15 +16,22 @@ from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.structs import Example
 
+TOKENIZER = ByteTokenizer()
+
+
+def example(*turns):
+  return Example("q", "Where?", ("Rome",), meta=dict(turns=[list(turn) for turn in turns]))
+
+
+def tokenised(*turns, recipe="care", weight=1.0, **how):
+  return sft.tokenised(recipes.get(recipe), example(*turns), TOKENIZER, weight, **how)
+
 
 def test_a_turn_without_a_stop_string_is_trained_to_end_with_eos():
-  tokenizer = ByteTokenizer()
-  (end,) = tokenizer.eos_ids
-  care, text = recipes.get("care"), "<think> so </think> Answer: Rome"
-  example = Example("q", "Where?", ("Rome",), meta=dict(turns=[["model", text]]))
-  ids, weights = sft.tokenised(care, example, tokenizer, 0.3)
+  text = "<think> so </think> Answer: Rome"
+  ids, weights = tokenised(("model", text), weight=0.3)
   size = len(text) + 1
-  assert ids[-1] == end and tokenizer.decode(ids[-size:]) == text
+  assert ids[-1:] == list(TOKENIZER.eos_ids) and TOKENIZER.decode(ids[-size:]) == text
   assert weights[-size:] == [1.0] * size and set(weights[:-size]) == {0.3}
 
 
@@ -35,35 +42,29 @@ def test_a_turn_ends_with_the_eos_of_its_chat_template(tmp_path):
   (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=settings["eos_token_id"][::-1])))
   tokenizer = HuggingFaceTokenizer(folder)
   care, text = recipes.get("care"), "<think> so </think> Answer: Rome"
-  example = Example("q", "Where?", ("Rome",), meta=dict(turns=[["model", text]]))
-  messages = [*care.prompt.messages(example), dict(role="assistant", content=text)]
-  ids, _ = sft.tokenised(care, example, tokenizer, 0.0)
+  asked = example(("model", text))
+  messages = [*care.prompt.messages(asked), dict(role="assistant", content=text)]
+  ids, _ = sft.tokenised(care, asked, tokenizer, 0.0)
   assert ids == tokenizer.encode_template(tokenizer.template(messages, open_turn=False))
   assert ids[-1] != tokenizer.eos_ids[0]
 
 
 def test_a_turn_that_a_stop_string_ends_has_no_eos():
-  tokenizer = ByteTokenizer()
-  turns = [
-    ["model", "<search> Rome </search>"],
-    ["environment", "\n\n<information></information>\n\n"],
-    ["model", "<answer> Rome </answer>"],
-  ]
-  example = Example("q", "Where?", ("Rome",), meta=dict(turns=turns))
-  ids, _ = sft.tokenised(recipes.get("search_r1"), example, tokenizer, 0.0)
-  assert tokenizer.decode(ids).endswith("".join(text for _, text in turns)) and not set(tokenizer.eos_ids) & set(ids)
+  results = "\n\n<information></information>\n\n"
+  turns = ("model", "<search> Rome </search>"), ("environment", results), ("model", "<answer> Rome </answer>")
+  ids, _ = tokenised(*turns, recipe="search_r1", weight=0.0)
+  assert TOKENIZER.decode(ids).endswith("".join(text for _, text in turns)) and not set(TOKENIZER.eos_ids) & set(ids)
 
 
 def test_a_long_transcript_loses_its_end():
-  tokenizer = ByteTokenizer()
-  example = Example("q", "Where?", ("Rome",), meta=dict(turns=[["model", "Answer: Rome"]]))
-  whole, weights = sft.tokenised(recipes.get("care"), example, tokenizer, 1.0)
-  cut = sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, most=20)
+  turn = "model", "Answer: Rome"
+  whole, weights = tokenised(turn)
+  cut = tokenised(turn, most=20)
   assert cut == (whole[:20], weights[:20]) and len(whole) > 20
-  assert sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, most=len(whole)) == (whole, weights)
-  assert sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, most=20, longest=20) == cut
+  assert tokenised(turn, most=len(whole)) == (whole, weights)
+  assert tokenised(turn, most=20, longest=20) == cut
   with pytest.raises(ValueError, match="'q' has .* tokens, the longest row 20.*row_lengths.*config.sft.max_tokens"):
-    sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, longest=20)
+    tokenised(turn, longest=20)
 
 
 def test_transcripts_share_their_instructions_and_take_the_same_step():
@@ -107,11 +108,16 @@ def test_rows_need_not_hold_episodes_which_are_not_played(tmp_path):
     list(sft.sft(config, tmp_path))
 
 
+def rows(folder, count):
+  """A file of so many transcripts."""
+  file = folder / "sft.jsonl"
+  file.write_text("".join(json.dumps(dict(question="Q?", answers=["a"], turns=[])) + "\n" for _ in range(count)))
+  return str(file)
+
+
 def test_epochs_say_how_many_steps(tmp_path):
-  rows = tmp_path / "sft.jsonl"
-  rows.write_text("".join(json.dumps(dict(question="Q?", answers=["a"], turns=[])) + "\n" for _ in range(23)))
   config = config_lib.default_config()
-  config.data.train = str(rows)
+  config.data.train = rows(tmp_path, 23)
   assert sft.planned(whole := settings.of(config)) is whole
   config.sft.update(batch=10, epochs=2, warmup_share=0.5)
   made = sft.planned(settings.of(config))
@@ -124,9 +130,7 @@ def test_epochs_say_how_many_steps(tmp_path):
 
 def test_the_papers_warm_start_has_its_steps(tmp_path):
   """CARE: 7,739 transcripts in batches of 64, three times: 3 · 121 steps, of which a tenth warms up."""
-  rows = tmp_path / "sft.jsonl"
-  rows.write_text("".join(json.dumps(dict(question="Q?", answers=["a"], turns=[])) + "\n" for _ in range(7739)))
   config = config_lib.load("configs/care.py", "sft")
-  config.data.train = str(rows)
+  config.data.train = rows(tmp_path, 7739)
   made = sft.planned(settings.of(config))
   assert (made.steps, made.optimizer.warmup_steps, made.sft.batch) == (363, 36, 64)

@@ -141,16 +141,11 @@ async def _ask(askers, example: structs.Example, earlier: list[tuple[str, str]],
   failed = False
   for place, asker in enumerate(askers):
     live = live_text.LiveText()
-    quiet = JSON.value or SAMPLES.value > 1
+    tell = (lambda event: None) if JSON.value or SAMPLES.value > 1 else live.tell
     if len(askers) > 1 and not JSON.value:
       print(f"{asker.name}")
-    answers = await asker.ask(
-      example,
-      samples=SAMPLES.value,
-      greedy=SAMPLES.value == 1,
-      seed=SEED.value,
-      tell=(lambda event: None) if quiet else live.tell,
-    )
+    how = dict(samples=SAMPLES.value, greedy=SAMPLES.value == 1, seed=SEED.value)
+    answers = await asker.ask(example, tell=tell, **how)
     unjudged = [answer["no_verdict"] for answer in answers if answer["no_verdict"]]
     failed |= bool(unjudged) or any(answer["ended"] == "failed" for answer in answers)
     if JSON.value:

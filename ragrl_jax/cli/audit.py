@@ -18,6 +18,7 @@ from absl import app, flags, logging
 from tqdm import tqdm
 
 from ragrl_jax import retrieval
+from ragrl_jax.cli import commands
 from ragrl_jax.data import digests, readers
 from ragrl_jax.evaluation import answer_files, corpus_audit
 from ragrl_jax.retrieval import corpus
@@ -32,7 +33,6 @@ WORKERS = flags.DEFINE_integer("workers", os.cpu_count() or 1, "Processes that r
 TRAIN = flags.DEFINE_multi_string(
   "train", [], "Questions that a model is trained on: those of --data among them are told."
 )
-BATCH = 256  # questions searched together
 
 
 def main():
@@ -53,11 +53,8 @@ def main():
   else:
     passages = tqdm(corpus.read_passages(CORPUS.value), unit=" passages")
     holdings = corpus_audit.holdings(examples, passages)
-  rankings = None
-  if index is not None:
-    rankings, questions = [], [example.question for example in examples]
-    for start in tqdm(range(0, len(questions), BATCH), unit="batch"):
-      rankings += index.search(questions[start : start + BATCH], TOP_K.value)
+  questions = [example.question for example in examples]
+  rankings = None if index is None else commands.searched(index, questions, TOP_K.value)
   summary, rows = corpus_audit.audited(examples, holdings, rankings, k=TOP_K.value)
   description: dict[str, Any] = dict(index.describe()) if index is not None else dict(corpus=CORPUS.value)
   trained = digests.also_in(examples, readers.read_examples(",".join(TRAIN.value))) if TRAIN.value else []

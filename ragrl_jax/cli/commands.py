@@ -18,7 +18,7 @@ import sys
 import textwrap
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import app, flags
 from ml_collections import config_flags
@@ -30,7 +30,6 @@ from ragrl_jax.cli import configs
 from ragrl_jax.settings import fields
 
 OURS = str(pathlib.Path(config_lib.__file__).resolve().parent) + os.sep
-CONFIG_HELP = "A config of the package, such as small or small:smoke, or the path of a file."
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it advises to install PyTorch, which is not needed
 DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)  # no rights, or a file system that is only read
 FULL = (
@@ -167,6 +166,16 @@ def answers_bar() -> Iterator[Callable[[int, int], None]]:
     yield progress
 
 
+def searched(index, queries: Sequence[str], k: int) -> list:
+  """The first k passages that the index finds for each query; shows a progress bar."""
+  found, at_once = [], 256
+  with tqdm(total=len(queries), unit=" queries") as bar:
+    for start in range(0, len(queries), at_once):
+      found += index.search(queries[start : start + at_once], k)
+      bar.update(len(found) - bar.n)
+  return found
+
+
 def ready(config, flag: str, path: str, *, training: bool = True) -> settings.Settings:
   """The typed settings, after their check; creates the folder of results that `flag` names.
 
@@ -196,7 +205,8 @@ class Parser(argparse.ArgumentParser):
 
 def config_flag(*, required: bool = True) -> flags.FlagHolder:
   """Defines --config."""
-  result = config_flags.DEFINE_config_file("config", help_string=CONFIG_HELP, lock_config=True)
+  about = "A config of the package, such as small or small:smoke, or the path of a file."
+  result = config_flags.DEFINE_config_file("config", help_string=about, lock_config=True)
   if required:
     flags.mark_flag_as_required("config")
   return result
@@ -237,42 +247,36 @@ def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str
 
 def _message(error: BaseException, argv: list[str]) -> str:
   """The message of a flag parser's error, in words for the user."""
-  file = next((word.split("=", 1) for word in argv if re.match(r"--?\w*config=", word)), None)
+  given = (word.lstrip("-").partition("=") for word in argv if re.match(r"--?\w*config=", word))
+  flag, _, name = next(given, ("", "", ""))
+  file = name.split(":")[0]
   if file and isinstance(error, OSError):
-    return _no_file(file[0].lstrip("-"), file[1].split(":")[0])
+    return _no_file(flag, file)
   if isinstance(error, SyntaxError):
     return f"{error.filename}:{error.lineno}: {error.msg}"
   chain = [error]  # from the last error to the first
   while following := chain[-1].__cause__ or chain[-1].__context__:
     chain.append(following)
   for one in reversed(chain):
-    lines = [
-      frame.lineno
-      for frame in traceback.extract_tb(one.__traceback__)
-      if file and frame.filename == file[1].split(":")[0]
-    ]
-    if lines:
-      return str(one) if isinstance(one, ValueError) else f"{file[1].split(':')[0]}:{lines[-1]}: {_text(one)}"
+    if lines := [frame.lineno for frame in traceback.extract_tb(one.__traceback__) if file and frame.filename == file]:
+      return str(one) if isinstance(one, ValueError) else f"{file}:{lines[-1]}: {_text(one)}"
   if file and "no attribute 'get_config'" in _text(error):
-    return f"{file[1].split(':')[0]}: it has no function get_config(variant), which returns the config."
+    return f"{file}: it has no function get_config(variant), which returns the config."
+  nothing = f"{file}: get_config(variant) returned nothing: it must return the config."
   if isinstance(error, AttributeError | KeyError):  # of the settings: 'stepz' Did you mean "steps" …
     if file and "'NoneType'" in _text(error):
-      return _no_config(file[1])
-    name = re.match(r"'(\w+)'", _text(error))
-    word = next((word for word in argv if name and re.match(rf"--?[\w.]*\.{name[1]}(\.|=|$)", word)), "a setting")
+      return nothing
+    setting = re.match(r"'(\w+)'", _text(error))
+    word = next((word for word in argv if setting and re.match(rf"--?[\w.]*\.{setting[1]}(\.|=|$)", word)), "a setting")
     return f"{word.split('=')[0]}: there is no such setting: {_text(error)}"
   unset = re.match(r"Unknown command line flag '(\w*config)\.", _text(error))  # known only once the config is read
   if unset and not file:
     way = ", or a --checkpoint whose run has one" * ("checkpoint" in flags.FLAGS)
     return f"--{unset[1]} is missing{way}: there is no config to change (--help shows an example)."
   match = re.match(r"flag --(\w+)=None: Flag --\w+ must have a value", str(error))
-  if match and file and match[1] == file[0].lstrip("-"):
-    return _no_config(file[1])
+  if match and file and match[1] == flag:
+    return nothing
   return f"--{match[1]} is missing (--help shows an example)." if match else str(error)
-
-
-def _no_config(file: str) -> str:
-  return f"{file.split(':')[0]}: get_config(variant) returned nothing: it must return the config."
 
 
 def _text(error: BaseException) -> str:
@@ -292,7 +296,7 @@ def usage(module: types.ModuleType, full: bool = False) -> str:
   """A command's docstring and flags, without the flags of the libraries. full: with every setting and its meaning."""
   texts = [module, *(sys.modules.get(f"ragrl_jax.cli.{name}") for name in SHARED_FLAGS)]
   values = [value for one in texts if one is not None for value in vars(one).values()]
-  shown_flags = {id(flag): flag for value in values if (flag := _flag(value)) is not None}
+  shown_flags = {value.name: flags.FLAGS[value.name] for value in values if isinstance(value, flags.FlagHolder)}
   lines = [inspect.cleandoc(module.__doc__ or ""), ""]
   for flag in shown_flags.values():
     plain = flag.default not in (None, "", []) and not config_flags.config_flags.is_config_flag(flag)
@@ -309,7 +313,3 @@ def usage(module: types.ModuleType, full: bool = False) -> str:
     all_settings = ["", *("\n" + fields.text(group) for group in (first, *sections))] if full else []
   ending = ["  --traceback        show where an error was raised", "  --helpfull         all settings too"]
   return "\n".join([*lines, *ending, *all_settings])
-
-
-def _flag(value):
-  return flags.FLAGS[value.name] if isinstance(value, flags.FlagHolder) else None

@@ -45,7 +45,10 @@ def main():
   """Runs `ragrl compare`."""
   if bool(RESULTS.value) == bool(VERDICTS.value):
     raise app.UsageError("give --results once per system, or --verdicts once per judge.")
-  print(systems() if RESULTS.value else judges())
+  if RESULTS.value:
+    print(systems())
+  else:
+    print(json.dumps(raters.agreement({path: labels(path) for path in VERDICTS.value}), indent=1))
 
 
 def systems() -> str:
@@ -56,11 +59,6 @@ def systems() -> str:
     raise ValueError(f"--measures={','.join(unknown)}: all systems have {', '.join(result)}.")
   result_shown = {name: result[name] for name in MEASURES.value or result}
   return comparison.text(result_shown, RESULTS.value, alternative=ALTERNATIVE.value)
-
-
-def judges() -> str:
-  """The agreement of the judges of --verdicts, as JSON."""
-  return json.dumps(raters.agreement({path: labels(path) for path in VERDICTS.value}), indent=1)
 
 
 def labels(path: str) -> dict[raters.Pair, str]:

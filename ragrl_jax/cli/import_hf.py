@@ -87,19 +87,8 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
     whole.save_pretrained(str(out))
   if not (out / "generation_config.json").exists():
     weights.write_generation_config(out, tokenizer.eos_ids, config.bos_id)
-  print(
-    json.dumps(
-      dict(
-        model=str(out),
-        source="@".join(hub.parts(source)).strip("@") or arguments.model,
-        family=config.family,
-        layers=config.num_layers,
-        d_model=config.d_model,
-        vocabulary=config.vocab_size,
-        token_ids=tokenizer.vocab_size + len(set(added)),
-        eos_ids=list(tokenizer.eos_ids),
-        dtype=arguments.dtype,
-        bytes=sum(file.stat().st_size for file in out.glob("*.safetensors")),
-      )
-    )
-  )
+  named = dict(model=str(out), source="@".join(hub.parts(source)).strip("@") or arguments.model, family=config.family)
+  shape = dict(layers=config.num_layers, d_model=config.d_model, vocabulary=config.vocab_size)
+  ids = dict(token_ids=tokenizer.vocab_size + len(set(added)), eos_ids=list(tokenizer.eos_ids))
+  size = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+  print(json.dumps(named | shape | ids | dict(dtype=arguments.dtype, bytes=size)))

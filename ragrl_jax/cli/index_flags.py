@@ -5,16 +5,14 @@ import functools
 from collections.abc import Sequence
 
 from absl import flags
-from tqdm import tqdm
 
 from ragrl_jax import retrieval, structs
+from ragrl_jax.cli import commands
 from ragrl_jax.run import questions
 
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever or a database.")
 OWN = flags.DEFINE_bool("own_passages", True, "--noown_passages: drop the questions' own passages.")
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages to retrieve per question.", lower_bound=1)
-
-BATCH = 256  # questions per search
 
 
 @functools.cache
@@ -34,14 +32,8 @@ def with_passages(examples: "Sequence[structs.Example]", *, own: bool | None = N
   without = [number for number, example in enumerate(examples) if not example.passages]
   if not INDEX.value or not without:
     return list(examples)
-  passages: dict[int, tuple] = {}
-  with tqdm(total=len(without), unit=" questions") as bar:
-    for start in range(0, len(without), BATCH):
-      batch = without[start : start + BATCH]
-      results = retriever().search([examples[number].question for number in batch], TOP_K.value)
-      passages |= {number: tuple(hits) for number, hits in zip(batch, results, strict=True)}
-      bar.update(len(batch))
-  return [
-    dataclasses.replace(example, passages=passages.get(number, example.passages))
-    for number, example in enumerate(examples)
-  ]
+  result = list(examples)
+  found = commands.searched(retriever(), [examples[number].question for number in without], TOP_K.value)
+  for number, passages in zip(without, found, strict=True):
+    result[number] = dataclasses.replace(examples[number], passages=tuple(passages))
+  return result

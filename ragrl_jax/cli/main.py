@@ -158,12 +158,5 @@ def listing() -> str:
   """The list of commands, one per line."""
   width = max(map(len, COMMANDS))
   lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
-  return "\n".join(
-    [
-      "usage: ragrl COMMAND [FLAGS]",
-      "",
-      *lines,
-      "",
-      "ragrl COMMAND --help shows a command's flags; ragrl --version shows the version.",
-    ]
-  )
+  ending = "ragrl COMMAND --help shows a command's flags; ragrl --version shows the version."
+  return "\n".join(["usage: ragrl COMMAND [FLAGS]", "", *lines, "", ending])

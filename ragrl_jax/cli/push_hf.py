@@ -24,8 +24,6 @@ from ragrl_jax.settings import Settings
 from ragrl_jax.store import jsonl
 
 README = "README.md"
-# The base class of the errors of failed requests. It depends on the HTTP library that the hub's client uses.
-HTTPError = next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
 
 
 def main() -> int:
@@ -44,15 +42,8 @@ def main() -> int:
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
     raise ValueError(f"--out={out} is not empty, and the whole folder would be uploaded: name a new folder.")
   token = allowed(arguments.to, arguments.license) if arguments.to else ""
-  made = write(
-    arguments.checkpoint,
-    out,
-    results=arguments.results,
-    dtype=arguments.dtype,
-    name=arguments.to.partition("/")[2],
-    licence=arguments.license,
-    base=arguments.base_model,
-  )
+  named = dict(name=arguments.to.partition("/")[2], licence=arguments.license, base=arguments.base_model)
+  made = write(arguments.checkpoint, out, results=arguments.results, dtype=arguments.dtype, **named)
   files = {str(path.relative_to(out)): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()}
   size = f"{len(files)} files, {sum(files.values()) / 1e6:.1f} MB"
   print("\n".join(f"{count:>14,}  {file}" for file, count in files.items()))
@@ -91,16 +82,8 @@ def write(
       )
     files = ", ".join(pathlib.PurePath(part).name for part in str(settings.get("data")).split(","))
     scores.append((files, None, metrics))
-  text = card.write(
-    result.run,
-    result.step,
-    config=config,
-    name=name or result.run.resolve().name,
-    baseline=baseline(config),
-    scores=scores,
-    licence=licence,
-    base=base,
-  )
+  named = dict(name=name or result.run.resolve().name, licence=licence, base=base)
+  text = card.write(result.run, result.step, config=config, baseline=baseline(config), scores=scores, **named)
   jsonl.write_text(out / README, text)
   return result
 
@@ -113,10 +96,8 @@ def held_out(exported: export_hf.Exported) -> list[tuple[str, dict[str, Any] | N
   files = jsonl.step_files(exported.run / jsonl.EVALUATIONS)
   if exported.step not in files:
     return []
-  of = lambda step: harness.summarise(list(jsonl.read(files[step]))) if step in files else None
-  after = of(exported.step)
-  assert after is not None
-  return [("Held-out questions of the run", of(0), after)]
+  of = lambda step: harness.summarise(list(jsonl.read(files[step])))
+  return [("Held-out questions of the run", of(0) if 0 in files else None, of(exported.step))]
 
 
 def baseline(config: Settings) -> Settings:
@@ -164,7 +145,7 @@ def upload(
   try:
     hub.create_repo(to, private=private, exist_ok=True)
     return str(hub.upload_folder(repo_id=to, folder_path=folder, commit_message=message))
-  except HTTPError as error:
+  except errors.HTTPError as error:
     why = " ".join(str(error).split())
     raise ValueError(
       f"--to={to}: the upload failed ({why}). {folder} is complete: `hf upload {to} {folder}`."

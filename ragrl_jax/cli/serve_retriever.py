@@ -49,15 +49,9 @@ def main() -> int:
   if given.key_variable and not key:
     raise ValueError(f"the environment variable {given.key_variable!r} holds no token (--key_variable).")
   local = dict(encoder=given.encoder, search=given.search, options=given.options, threads=given.threads)
-  server.serve(
-    functools.partial(_load, given.index, local),
-    host=given.host,
-    port=given.port,
-    limits=server.Limits(**{name: getattr(given, name) for name in LIMITS}),
-    key=key,
-    processes=given.processes,
-    say=functools.partial(print, flush=True),
-  )
+  load, say = functools.partial(_load, given.index, local), functools.partial(print, flush=True)
+  how = dict(limits=server.Limits(**{name: getattr(given, name) for name in LIMITS}), processes=given.processes)
+  server.serve(load, host=given.host, port=given.port, key=key, say=say, **how)
   return 0
 
 

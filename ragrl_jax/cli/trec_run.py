@@ -10,14 +10,10 @@ corpus-id and score.
 
 import json
 
-from tqdm import tqdm
-
 from ragrl_jax.cli import commands
 from ragrl_jax.core.metrics import retrieval as metrics
 from ragrl_jax.data import writers
 from ragrl_jax.retrieval import load_index, trec_files
-
-BATCH = 256  # queries searched together
 
 
 def main() -> int:
@@ -57,10 +53,5 @@ def _search(arguments, judgements) -> None:
         f"{arguments.qrels} judges {len(missing)} queries that {arguments.queries} lacks, such as {min(missing)!r}."
       )
     queries = {name: text for name, text in queries.items() if name in judgements}
-  index, names, answers = load_index(arguments.index), list(queries), {}
-  with tqdm(total=len(names), unit=" queries") as bar:
-    for start in range(0, len(names), BATCH):
-      batch = names[start : start + BATCH]
-      answers.update(zip(batch, index.search([queries[name] for name in batch], arguments.top_k), strict=True))
-      bar.update(len(batch))
-  trec_files.write_run(arguments.run, answers)
+  found = commands.searched(load_index(arguments.index), list(queries.values()), arguments.top_k)
+  trec_files.write_run(arguments.run, dict(zip(queries, found, strict=True)))

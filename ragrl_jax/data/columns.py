@@ -150,23 +150,22 @@ def identified(row: Row, columns: Sequence[str], default: str) -> str:
 
 def listed(row: Row, column: str, within: str = "") -> list:
   """A column that holds a list, or JSON text of one; one that is missing is empty. `within`: the column of `row`."""
-  value = row.get(column)
-  if isinstance(value, str):
-    value = unpacked(value, column) if value.strip() else None
-  if value is not None and not isinstance(value, list | tuple):
-    column = f"{within}.{column}" if within else column
-    raise ValueError(f"{column!r} must be a list, this is {value!r:.80}.")
-  return list(value or ())
+  return list(_held(row, column, list | tuple, "a list", within))
 
 
 def mapping(row: Row, column: str) -> dict[str, Any]:
   """A column that holds an object, or JSON text of one; one that is missing is empty."""
+  return dict(_held(row, column, Mapping, "an object"))
+
+
+def _held(row: Row, column: str, kind: Any, what: str, within: str = "") -> Any:
   value = row.get(column)
   if isinstance(value, str):
     value = unpacked(value, column) if value.strip() else None
-  if value is not None and not isinstance(value, Mapping):
-    raise ValueError(f"{column!r} must be an object, this is {value!r:.80}.")
-  return dict(value or {})
+  if value is not None and not isinstance(value, kind):
+    column = f"{within}.{column}" if within else column
+    raise ValueError(f"{column!r} must be {what}, this is {value!r:.80}.")
+  return value or ()
 
 
 def position(value: Any, size: int, column: str) -> int:

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from huggingface_hub import errors
+import huggingface_hub
+from huggingface_hub import constants, errors
 
 from ragrl_jax.data import layouts
 from ragrl_jax.store import row_files
@@ -42,34 +43,25 @@ def read_examples(
     raise ValueError(f"max_examples={max_examples}: it must be 0 (all) or more (config.data.max_examples).")
   if not str(path):
     raise ValueError("no file to read questions from: name one (config.data.train, config.data.evaluate).")
-  number = 0
   seen: dict[tuple[str, str], str] = {}
   for source, rows in _sources(str(path), setting):
-    for example in _examples(source, rows, seen):
+    for number, (where, row) in enumerate(rows):
+      try:
+        example = layouts.example(row, identity=f"{source}-{number}", source=source)
+      except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+      key = example.source, example.id
+      if key in seen:
+        raise ValueError(
+          f"{where}: the id {example.id!r} occurs twice, first at {seen[key]}: ids must be unique within a source "
+          f"({example.source!r})."
+        )
+      seen[key] = where
       yield example
-      number += 1
-      if number == max_examples:
+      if len(seen) == max_examples:
         return
-  if not number:
+  if not seen:
     raise ValueError(f"{path}: there are no questions in it (config.data, --data).")
-
-
-def _examples(
-  source: str, rows: Iterator[tuple[str, dict[str, Any]]], seen: dict[tuple[str, str], str]
-) -> Iterator[Example]:
-  for number, (where, row) in enumerate(rows):
-    try:
-      example = layouts.example(row, identity=f"{source}-{number}", source=source)
-    except ValueError as error:
-      raise ValueError(f"{where}: {error}") from error
-    key = example.source, example.id
-    if key in seen:
-      raise ValueError(
-        f"{where}: the id {example.id!r} occurs twice, first at {seen[key]}: ids must be unique within a source "
-        f"({example.source!r})."
-      )
-    seen[key] = where
-    yield example
 
 
 def _sources(path: str, setting: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any]]]]]:
@@ -148,11 +140,9 @@ def check(path: str, setting: str) -> None:
 
 def _no_answer(path: str, name: str) -> str:
   """Asks the hub for a data set once, and says so: the datasets library tries for minutes. "" if it answers."""
-  import huggingface_hub.constants
-
-  if huggingface_hub.constants.HF_HUB_OFFLINE:
+  if constants.HF_HUB_OFFLINE:
     return "HF_HUB_OFFLINE is set, and the cache has none"
-  print(f"{path}: asks {huggingface_hub.constants.ENDPOINT}", file=sys.stderr)
+  print(f"{path}: asks {constants.ENDPOINT}", file=sys.stderr)
   try:
     huggingface_hub.HfApi().dataset_info(name, timeout=10)
   except errors.HfHubHTTPError:
@@ -166,9 +156,8 @@ def _no_answer(path: str, name: str) -> str:
 def _offline():
   """Only the cache is read, whatever the environment says."""
   import datasets
-  import huggingface_hub.constants
 
-  places = (datasets.config, huggingface_hub.constants)
+  places = (datasets.config, constants)
   before = [place.HF_HUB_OFFLINE for place in places]
   try:
     for place in places:

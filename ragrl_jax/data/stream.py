@@ -43,7 +43,7 @@ class Stream:
     return order
 
 
-class Mixture:
+class Mixture(Stream):
   """A curriculum: an endless stream over an easy and a hard set, whose shares change during the run.
 
   Draws are independent, with replacement. A draw depends only on the seed and its number.
@@ -65,11 +65,8 @@ class Mixture:
         f"a mixture of {easy} easy and {hard} hard examples: there must be at least one of each "
         "(config.data.train, config.data.hard)."
       )
-    self.easy, self.hard, self.share, self.prompts_per_step, self.seed = easy, hard, share, prompts_per_step, seed
-
-  def draw(self, cursor: int, count: int) -> list[tuple[int, int]]:
-    """The next `count` draws after `cursor`, each (number of the draw, position of its example)."""
-    return [(index, self.at(index)) for index in range(cursor, cursor + count)]
+    super().__init__(easy + hard, seed=seed)
+    self.easy, self.hard, self.share, self.prompts_per_step = easy, hard, share, prompts_per_step
 
   def at(self, index: int) -> int:
     """The position of the example in draw number `index`."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ragrl_jax.data import world as world_lib
 from ragrl_jax.data.world import BESIDE, DEVELOPMENT, HELD_OUT, TRAIN, Settings, World, build
-from ragrl_jax.structs import Example, Passage
+from ragrl_jax.structs import Example
 
 __all__ = ["BESIDE", "DEVELOPMENT", "HELD_OUT", "TRAIN", "Settings", "World", "build", "lines", "questions"]
 
@@ -55,7 +55,10 @@ def questions(
   drawn, seen, stating = [], set(), list(world.parts[part].facts)
   for number, kind in enumerate(kinds):
     for _ in range(_ATTEMPTS):
-      item = _ask(world, part, kind, difficulty, rng)
+      if kind in (COMPARISON, YES_NO):
+        item = (_compare if kind == COMPARISON else _yes_no)(world, part, rng)
+      else:
+        item = _chain(world, part, int(kind), difficulty, rng)
       if not distinct or item["question"] not in seen:
         break
     else:
@@ -69,17 +72,14 @@ def lines(world: World, *, seed: int = 0, fillers: int = 3000, num_questions: in
   """Text for training a tokenizer: passages and `num_questions` questions of the training part, and `fillers` random
   names that are of no other part. The seed draws questions and names.
   """
-  yield from (passage.text for passage in world.passages if _is_in(world, passage, TRAIN))
+  known = world.parts[TRAIN].facts
+  states = lambda passage: any((fact.subject, fact.relation) in known for fact in world.stated[passage.id])
+  yield from (passage.text for passage in world.passages if states(passage))
   yield from (example.question for example in questions(world, num_questions, seed=seed, distinct=False))
   syllables = sorted({name[at : at + 3].lower() for name in world.parts[TRAIN].names for at in range(0, len(name), 3)})
   rng = random.Random(f"lines/{world.settings.seed}/{seed}")
   unseen = [name for part in world.parts if part != TRAIN for name in world.parts[part].names]
   yield from world_lib.draw_names(rng, syllables, fillers, avoid=unseen)
-
-
-def _is_in(world: World, passage: Passage, part: str) -> bool:
-  facts = world.stated[passage.id]
-  return bool(facts) and (facts[0].subject, facts[0].relation) in world.parts[part].facts
 
 
 def _kinds(mix: Mapping[int | str, float], count: int) -> list[int | str]:
@@ -98,16 +98,8 @@ def _kinds(mix: Mapping[int | str, float], count: int) -> list[int | str]:
   return [kind for kind in mix for _ in range(numbers[kind])]
 
 
-def _ask(world: World, part: str, kind: int | str, difficulty: str, rng: random.Random) -> dict:
-  """{"question", "gold", "steps": [(subject, relation, object)]}."""
-  if kind == COMPARISON:
-    return _compare(world, part, rng)
-  if kind == YES_NO:
-    return _yes_no(world, part, rng)
-  return _chain(world, part, kind, difficulty, rng)
-
-
 def _chain(world: World, part: str, hops: int, difficulty: str, rng: random.Random) -> dict:
+  """{"question", "gold", "steps": [(subject, relation, object)]}, as from `_compare` and `_yes_no`."""
   kinds, facts = world.parts[part].kinds, world.parts[part].facts
   while True:
     kind = rng.choice(sorted(kinds))

@@ -5,8 +5,8 @@ import gzip
 import io
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, TextIO
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO
 
 from ragrl_jax.store import jsonl
 from ragrl_jax.store.episodes import GOLDS
@@ -29,20 +29,15 @@ def write_examples(
   examples = list(examples)
   if turns is not None and len(turns) != len(examples):
     raise ValueError(f"{len(turns)} transcripts for {len(examples)} examples: there must be one for each.")
-  with _whole_file(path) as file:
-    for number, example in enumerate(examples):
-      row = to_row(example)
-      if turns is not None:
-        row["turns"] = [list(turn) for turn in turns[number]]
-      file.write(json.dumps(row, ensure_ascii=False) + "\n")
+  rows = [to_row(example) for example in examples]
+  for row, said in zip(rows, turns or ()):
+    row["turns"] = [list(turn) for turn in said]
+  _write(path, rows)
 
 
 def write_passages(path: str | pathlib.Path, passages: Iterable[Passage]) -> None:
   """Writes a corpus as JSON lines {"id", "title", "text"}, compressed if the name ends in .gz."""
-  with _whole_file(path) as file:
-    for passage in passages:
-      row = dict(id=passage.id, title=passage.title, text=passage.text)
-      file.write(json.dumps(row, ensure_ascii=False) + "\n")
+  _write(path, (dict(id=passage.id, title=passage.title, text=passage.text) for passage in passages))
 
 
 def refuse_inputs(
@@ -68,9 +63,7 @@ def refuse_inputs(
 
 def to_row(example: Example) -> dict[str, Any]:
   """The example in our own layout. Evidence is written with its passages only, as it names their positions."""
-  meta = {
-    name: value for name, value in example.meta.items() if name != GOLDS
-  }  # passages of the source, not of the row
+  meta = {name: value for name, value in example.meta.items() if name != GOLDS}  # which are the source's, not the row's
   if example.evidence and example.passages:
     meta["evidence"] = [list(pair) for pair in example.evidence]
   return dict(
@@ -85,11 +78,11 @@ def to_row(example: Example) -> dict[str, Any]:
   )
 
 
-@contextlib.contextmanager
-def _whole_file(path: str | pathlib.Path) -> Iterator[TextIO]:
+def _write(path: str | pathlib.Path, rows: Iterable[dict[str, Any]]) -> None:
   with jsonl.whole(path) as part, contextlib.ExitStack() as files:
     file: BinaryIO = files.enter_context(open(part, "wb"))
     if pathlib.Path(path).suffix == ".gz":
       # No file name and no time in gzip's header, so that the same rows give the same file.
       file = files.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))
-    yield files.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline="\n"))
+    lines = files.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline="\n"))
+    lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

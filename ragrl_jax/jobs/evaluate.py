@@ -72,16 +72,8 @@ def evaluate(
   # Earlier results with the same settings are continued.
   answers |= dict(chosen_by=chosen_by) if chosen_by else {}
   settings = dict(**answers, data=str(data), questions=len(examples), **described(config, player, sample=sample))
-  return harness.evaluate(
-    examples,
-    play(player, greedy=not sample),
-    player.recipe,
-    out,
-    settings=settings,
-    seeds=seeds,
-    progress=lambda done: progress(done, len(examples) * seeds),
-    **limits(config),
-  )
+  how = dict(settings=settings, seeds=seeds, progress=lambda done: progress(done, len(examples) * seeds))
+  return harness.evaluate(examples, play(player, greedy=not sample), player.recipe, out, **how, **limits(config))
 
 
 def limits(config: Settings) -> dict[str, Any]:

@@ -129,11 +129,8 @@ def sft(
     ValueError: there is no such setting; or as in jobs/sft.py.
   """
   values = {"model.path": model, "data.train": transcripts, "steps": steps}
-  result = _set(
-    config or _default(",sft"),
-    values,
-    ({"sft.epochs": 0, "sft.warmup_share": 0.0} if steps else {}) | dict(settings or {}),
-  )
+  in_place_of_epochs = {"sft.epochs": 0, "sft.warmup_share": 0.0} if steps else {}
+  result = _set(config or _default(",sft"), values, in_place_of_epochs | dict(settings or {}))
   return tuned(sft_lib.prepare(result, workdir), workdir, on_step=on_step, say=say, **options)
 
 

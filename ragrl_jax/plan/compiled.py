@@ -92,23 +92,13 @@ def check(
   if not only or switch.NAME in only:
     compiled.programs.append(switch.program(model, config.rollout, mesh, own_mesh))
   assert compiled.conversation is not None  # `engine` counts it, whatever is compiled
-  return Report(
-    topology,
-    slices,
-    len(devices),
-    hosts,
-    dict(mesh.shape),
-    _count(nnx.state(model)),
-    compiled.resident,
-    tuple(compiled.programs),
-    config.rollout.rows,
-    compiled.load.tokens,
-    compiled.needed_flops,
-    config.rollout.ahead > 0,
-    compiled.conversation,
-    span,
-    memory.fewest_hosts(model_shape, len(devices) // hosts, hosts, chips.for_topology(topology).hbm - stays),
-  )
+  where = dict(topology=topology, slices=slices, devices=len(devices), hosts=hosts, mesh=dict(mesh.shape), span=span)
+  run = dict(rows=config.rollout.rows, tokens=compiled.load.tokens, together=config.rollout.ahead > 0)
+  made = dict(resident=compiled.resident, programs=tuple(compiled.programs), conversation=compiled.conversation)
+  counts = dict(parameters=_count(nnx.state(model)), needed_flops=compiled.needed_flops)
+  room = chips.for_topology(topology).hbm - stays
+  fewest = memory.fewest_hosts(model_shape, len(devices) // hosts, hosts, room)
+  return Report(**where, **run, **made, **counts, fewest=fewest)
 
 
 def shape_of(config: Settings, name: str) -> DecoderConfig:
@@ -131,13 +121,8 @@ def abstract_model(config: Settings, shape: DecoderConfig, mesh: jax.sharding.Me
   settings = config.model
 
   def make():
-    result = Decoder(
-      shape,
-      rngs=nnx.Rngs(0),
-      param_dtype=jnp.dtype(settings.param_dtype),
-      dtype=jnp.dtype(settings.dtype),
-      remat=settings.remat,
-    )
+    dtypes = dict(param_dtype=jnp.dtype(settings.param_dtype), dtype=jnp.dtype(settings.dtype))
+    result = Decoder(shape, rngs=nnx.Rngs(0), remat=settings.remat, **dtypes)
     if settings.lora.rank:
       lora.add(result, rank=settings.lora.rank, alpha=settings.lora.alpha, layers=settings.lora.layers, seed=0)
     elif settings.lora.path:
@@ -156,8 +141,8 @@ def spare(model: Decoder, mesh: jax.sharding.Mesh, topology: str, beside: int) -
   all_bytes, trained = (
     aot.on_chip(rules.place(mesh, x)) for x in (nnx.state(model), nnx.state(model, lora.trainable(model)))
   )
-  # JAX reserves three quarters of a GPU. Beside the trained parameters: their gradient and two moments.
-  return max(0, round(0.75 * chips.for_topology(topology).memory) - all_bytes - 3 * trained - beside) // 2
+  # Beside the trained parameters: their gradient and two moments.
+  return max(0, round(chips.JAX_SHARE * chips.for_topology(topology).memory) - all_bytes - 3 * trained - beside) // 2
 
 
 class _Compiler:
@@ -197,19 +182,12 @@ class _Compiler:
     text = compiled.as_text()
     sent = [dataclasses.replace(one, times=one.times * (turns if one.loops else 1)) for one in aot.collectives(text)]
     devices = self.mesh.size if name.startswith("learner") else self.here.size
-    links = self._on_gpus if self.mesh.devices.flat[0].platform == "gpu" else _on_tpus
-    self.programs.append(
-      Program(
-        name,
-        seconds,
-        flops=work / devices,
-        hbm=hbm,
-        calls=calls,
-        turns=turns,
-        **aot.measured(compiled, sent),
-        **links(text, sent, turns, pages, devices),
-      )
-    )
+    if self.mesh.devices.flat[0].platform == "gpu":
+      links = self._on_gpus(text, sent, turns, pages, devices)
+    else:
+      links = dict(dcn=float(aot.between_slices(text)))
+    counts = aot.measured(compiled, sent) | links
+    self.programs.append(Program(name, seconds, flops=work / devices, hbm=hbm, calls=calls, turns=turns, **counts))
 
   def _on_gpus(self, text: str, moved: list[aot.Collective], turns: int, pages: float, devices: int) -> dict[str, Any]:
     """A program's traffic between hosts of GPUs, from the groups of its collectives, its launches and its bytes."""
@@ -219,8 +197,8 @@ class _Compiler:
       if sent := aot.between_hosts(one.kind, one.bytes, one.groups, each, devices):
         crossing[one.kind] = crossing.get(one.kind, 0) + one.times
         network += sent * one.times
-    launched = dataclasses.asdict(gpu_kernels.launches(text, turns))
-    return launched | dict(dcn=network, crossing=crossing, moved=gpu_kernels.moved(text, turns) + pages)
+    counts = gpu_kernels.counted(text, turns)
+    return dataclasses.asdict(counts) | dict(dcn=network, crossing=crossing, moved=counts.moved + pages)
 
   def learner(self) -> None:
     """Compiles the learner's programs."""
@@ -232,14 +210,9 @@ class _Compiler:
       frozen = {"model.param_dtype": config.model.dtype, "model.lora.rank": 0, "model.lora.path": ""}
       shape = dataclasses.replace(shape, vocab_size=self.shape.vocab_size)
       teacher = abstract_model(fields.replaced(config, frozen), shape, mesh)
-    built = learner.Learner(
-      self.model,
-      settings,
-      settings_lib.optimizer_from_config(config),
-      mesh=mesh,
-      reference=rules.place(mesh, nnx.state(self.model, lora.trainable(self.model))),
-      teacher=teacher,
-    )
+    reference = rules.place(mesh, nnx.state(self.model, lora.trainable(self.model)))
+    how = settings, settings_lib.optimizer_from_config(config)
+    built = learner.Learner(self.model, *how, mesh=mesh, reference=reference, teacher=teacher)
     cut = load_lib.blocks(config, self.shape, self.load)
     block = self._block(cut.rows, cut.length, settings_lib.sharing(config, self.shape, mesh))
     remat = cut.forward * bool(config.model.remat)
@@ -340,14 +313,8 @@ class _Compiler:
 
   def _train_bytes(self, tokens: float, parameters: int) -> float:
     settings = self.config.model
-    return load_lib.train_bytes(
-      self.shape,
-      self.mesh.shape,
-      tokens,
-      width=jnp.dtype(settings.dtype).itemsize,
-      remat=bool(settings.remat),
-      parameters=parameters,
-    )
+    how = dict(width=jnp.dtype(settings.dtype).itemsize, remat=bool(settings.remat), parameters=parameters)
+    return load_lib.train_bytes(self.shape, self.mesh.shape, tokens, **how)
 
   def engine(self) -> None:
     """Compiles one engine, which has the devices of one or several hosts, and its share of the episodes.
@@ -380,17 +347,8 @@ class _Compiler:
     self.resident |= {"engine: weights": held, "engine: cache": cache_bytes}
     split = jax.sharding.NamedSharding(engine_mesh, programs.SPLIT)
     ints = lambda rows, *size: jax.ShapeDtypeStruct((rows * sizes.replicas, *size), jnp.int32, sharding=split)
-    work = load_lib.engine(
-      config,
-      c,
-      self.load,
-      engines,
-      replicas=sizes.replicas,
-      weights=held,
-      cache=aot.on_chip(cache[: layout.paged]),
-      tokens=sizes.cache_pages * sizes.page,
-      passes=layout.passes,
-    )
+    paged = dict(cache=aot.on_chip(cache[: layout.paged]), tokens=sizes.cache_pages * sizes.page, passes=layout.passes)
+    work = load_lib.engine(config, c, self.load, engines, replicas=sizes.replicas, weights=held, **paged)
     remembered = 2 * layout.memory_bytes / tensor  # a step reads and writes a lane's
     fill = dict(work=work.fill_flops, hbm=work.fill_bytes + PREFILL_ROWS * remembered, pages=work.fill_bytes - held)
     for name, calls, (width, n) in zip(("prefill", "extend"), (work.fills, 0), sizes.widths.items()):
@@ -419,10 +377,6 @@ class _Compiler:
     if not self.only or index_lib.SEARCH in self.only:
       calls = math.ceil(self.load.episodes / engines / index.queries)
       self.programs.append(index_lib.search(index, devices, calls=calls))
-
-
-def _on_tpus(text: str, *_) -> dict[str, Any]:
-  return dict(dcn=float(aot.between_slices(text)))
 
 
 def _count(tree: Any) -> int:

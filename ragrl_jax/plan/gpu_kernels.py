@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from ragrl_jax.plan import aot
 
 # Instructions that launch nothing. Any other instruction outside of a fusion is a kernel or a copy of memory.
-FREE = frozenset(
-  ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "add-dependency", "opt-barrier")
-)
+FREE = frozenset("parameter constant tuple get-tuple-element bitcast after-all add-dependency opt-barrier".split())
 TAKES = ("gather", "dynamic-slice", "slice")
 PUTS = ("scatter", "dynamic-update-slice")
 # Pass on what they are given, number by number: of an operand they read as much as is read of their result.
@@ -28,8 +26,8 @@ INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\
 
 
 @dataclasses.dataclass(frozen=True)
-class Launches:
-  """Numbers of launches of one call of a program.
+class Counts:
+  """What one call of a program launches and moves.
 
   Attributes:
     kernels: number of kernels, copies of memory and collectives. It is a lower bound: a sort counts as one. The body of
@@ -38,12 +36,24 @@ class Launches:
       read whether to continue.
     host_branches: number of conditions. At each condition the GPU waits until the host has read which branch to take.
     fewest: `kernels` if every condition takes its shorter branch, as in a step without top-k and top-p.
+    moved: bytes that the kernels read and write if every condition takes its cheaper branch. Keys and values that
+      attention reads through a page table are left out: how many there are depends on the lengths.
   """
 
-  kernels: int
-  host_loops: int
-  host_branches: int
-  fewest: int
+  kernels: int = 0
+  host_loops: int = 0
+  host_branches: int = 0
+  fewest: int = 0
+  moved: int = 0
+
+  def __add__(self, other: "Counts") -> "Counts":
+    """Both, one after the other."""
+    return Counts(*map(sum, zip(dataclasses.astuple(self), dataclasses.astuple(other))))
+
+  def times(self, number: int) -> "Counts":
+    """This many iterations of a loop, whose loops and conditions are the same ones."""
+    repeated = {name: number * getattr(self, name) for name in ("kernels", "fewest", "moved")}
+    return dataclasses.replace(self, **repeated)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,37 +78,38 @@ class Instruction:
     return sum(self.sizes)
 
 
-def launches(text: str, turns: int = 1) -> Launches:
-  """Counts the launches of a call of a program. An outermost loop that the host counts has `turns` iterations."""
+def counted(text: str, turns: int = 1) -> Counts:
+  """Counts a call of a compiled program. An outermost loop that the host counts has `turns` iterations."""
   bodies, entry = _parsed(text)
-  return _launches(bodies, entry, turns)
+  return _counted(bodies, entry, turns)
 
 
-def _launches(bodies: Mapping[str, Mapping[str, Instruction]], name: str, turns: int) -> Launches:
-  kernels = loops = branches = fewest = 0
+def _counted(bodies: Mapping[str, Mapping[str, Instruction]], name: str, turns: int) -> Counts:
+  total = Counts()
   for one in bodies[name].values():
-    kind, line = one.kind, one.line
-    if kind == "while":
-      match = re.search(r"known_trip_count\W+n\W+(\d+)", line)
-      body, condition = (_launches(bodies, _named(part, line), 1) for part in ("body", "condition"))
-      # The host counts if the compiler could not. Then the condition also runs, and its result is copied to the host.
-      kernels += int(match[1]) * body.kernels if match else turns * (body.kernels + condition.kernels + 1)
-      fewest += int(match[1]) * body.fewest if match else turns * (body.fewest + condition.fewest + 1)
-      loops += body.host_loops + (0 if match else 1 + condition.host_loops)
-      branches += body.host_branches + (0 if match else condition.host_branches)
-    elif kind == "conditional":
-      counts = [_launches(bodies, other, turns) for other in aot.called(line)]
-      kernels += 1 + max(one.kernels for one in counts)  # the copy of the condition to the host, and the longer branch
-      fewest += 1 + min(one.fewest for one in counts)
-      loops += sum(one.host_loops for one in counts)
-      branches += 1 + sum(one.host_branches for one in counts)
-    elif kind in ("call", "async-start"):
-      [inside] = (_launches(bodies, other, turns) for other in aot.called(line))
-      kernels, loops, branches = (kernels + inside.kernels, loops + inside.host_loops, branches + inside.host_branches)
-      fewest += inside.fewest
-    elif kind not in FREE and not kind.endswith(("-done", "-update")):
-      kernels, fewest = kernels + 1, fewest + 1
-  return Launches(kernels, loops, branches, fewest)
+    if one.kind == "while":
+      body, condition = (_counted(bodies, _named(part, one.line), 1) for part in ("body", "condition"))
+      if known := re.search(r"known_trip_count\W+n\W+(\d+)", one.line):
+        total += body.times(int(known[1]))
+      else:  # the host counts: then the condition also runs, and its result is copied to the host
+        asked = dataclasses.replace(condition, moved=0) + Counts(kernels=1, host_loops=1, fewest=1)
+        total += (body + asked).times(turns)
+    elif one.kind == "conditional":
+      branches = [_counted(bodies, other, turns) for other in aot.called(one.line)]
+      either = lambda pick, name, branches=branches: pick(getattr(branch, name) for branch in branches)
+      total += Counts(  # the copy of the condition to the host, and a branch
+        kernels=1 + either(max, "kernels"),
+        host_loops=either(sum, "host_loops"),
+        host_branches=1 + either(sum, "host_branches"),
+        fewest=1 + either(min, "fewest"),
+        moved=either(min, "moved"),
+      )
+    elif one.kind in ("call", "async-start"):
+      [other] = aot.called(one.line)
+      total += _counted(bodies, other, turns)
+    elif one.kind not in FREE and not one.kind.endswith(("-done", "-update")):
+      total += Counts(kernels=1, fewest=1, moved=_kernel(bodies, bodies[name], one))
+  return total
 
 
 def _named(part: str, line: str) -> str:
@@ -106,19 +117,6 @@ def _named(part: str, line: str) -> str:
   match = re.search(rf"{part}=%?([\w.\-]+)", line)
   assert match is not None
   return match[1]
-
-
-def moved(text: str, turns: int = 1) -> int:
-  """Bytes that a call's kernels read and write, where every condition takes its cheaper branch.
-
-  Keys and values that attention reads through a page table are left out: how many there are depends on the lengths.
-
-  Args:
-    text: of the compiled program.
-    turns: iterations of an outermost loop that the host counts.
-  """
-  bodies, entry = _parsed(text)
-  return _moved(bodies, entry, turns)
 
 
 def _parsed(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
@@ -135,22 +133,6 @@ def _parsed(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
         sizes = tuple(size * width // 8 for size, width in aot.arrays(types))
         bodies[body][name] = Instruction(kind, sizes, tuple(re.findall(r"%([\w.\-]+)", operands)), plain)
   return bodies, entry
-
-
-def _moved(bodies: Mapping[str, dict[str, Instruction]], name: str, turns: int) -> int:
-  total, body = 0, bodies[name]
-  for instruction in body.values():
-    if instruction.kind == "while":
-      match = re.search(r"known_trip_count\W+n\W+(\d+)", instruction.line)
-      inside = _moved(bodies, _named("body", instruction.line), 1)
-      total += inside * (int(match[1]) if match else turns)
-    elif instruction.kind == "conditional":
-      total += min(_moved(bodies, other, turns) for other in aot.called(instruction.line))
-    elif instruction.kind in ("call", "async-start"):
-      total += sum(_moved(bodies, other, turns) for other in aot.called(instruction.line))
-    elif instruction.kind not in FREE and not instruction.kind.endswith(("-done", "-update")):
-      total += _kernel(bodies, body, instruction)
-  return total
 
 
 def _kernel(bodies, body: Mapping[str, Instruction], one: Instruction) -> int:

@@ -78,14 +78,8 @@ def search(index: Index, devices: list[jax.Device], *, calls: int = 1) -> Progra
     shape(jnp.int32, (), index.candidates),
   )
   scores = 2 * 4 * halves * index.queries * share  # written by the product and read by the maxima
-  return _compiled(
-    SEARCH,
-    lowered,
-    flops=2.0 * halves * index.dim * index.queries * share,
-    hbm=float(index.bytes(devices) + scores),
-    calls=calls,
-    on_gpu=devices[0].platform == "gpu",
-  )
+  flops, hbm = 2.0 * halves * index.dim * index.queries * share, float(index.bytes(devices) + scores)
+  return _compiled(SEARCH, lowered, devices, flops=flops, hbm=hbm, calls=calls)
 
 
 def encode(
@@ -110,13 +104,9 @@ def encode(
   matrices = c.num_layers * (4 * c.d_model**2 + 2 * c.d_model * c.d_ff)
   attention = c.num_layers * 4 * tokens * c.d_model  # of a token: scores and their product with the values
   states = 2.0 * each * tokens * c.d_model
-  return _compiled(
-    "encoder",
-    run.lower(params, ints, ints),
-    flops=float(each * tokens * (2 * matrices + attention)),
-    hbm=2.0 * matrices + c.num_layers * states * (8 + 2 * c.d_ff / c.d_model),
-    on_gpu=devices[0].platform == "gpu",
-  )
+  flops = float(each * tokens * (2 * matrices + attention))
+  hbm = 2.0 * matrices + c.num_layers * states * (8 + 2 * c.d_ff / c.d_model)
+  return _compiled("encoder", run.lower(params, ints, ints), devices, flops=flops, hbm=hbm)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,10 +171,10 @@ def alone(index: Index, topology: str) -> Alone:
   return Alone(index, topology, len(devices), index.bytes(devices), search(index, devices))
 
 
-def _compiled(name: str, lowered, *, flops: float, hbm: float, on_gpu: bool, calls: int = 1) -> Program:
+def _compiled(name: str, lowered, devices: list[jax.Device], *, flops: float, hbm: float, calls: int = 1) -> Program:
   start = time.perf_counter()
   compiled = lowered.compile()
   compile_s, text = time.perf_counter() - start, compiled.as_text()
-  launched = dataclasses.asdict(gpu_kernels.launches(text)) | dict(moved=gpu_kernels.moved(text)) if on_gpu else {}
+  counts = dataclasses.asdict(gpu_kernels.counted(text)) if devices[0].platform == "gpu" else {}
   fields = aot.measured(compiled, aot.collectives(text))
-  return Program(name, compile_s, flops=flops, hbm=hbm, calls=calls, **fields, **launched)
+  return Program(name, compile_s, flops=flops, hbm=hbm, calls=calls, **fields, **counts)

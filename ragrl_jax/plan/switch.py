@@ -30,17 +30,12 @@ def program(model: Any, rollout: Rollout, mesh: jax.sharding.Mesh, here: jax.sha
   sizes = vars(rollout.mesh)
   engines_mesh = None if here is mesh else mesh_lib.engines(mesh, **sizes)
   cast = loader.Caster(model.dtype, model.config, mesh_lib.of_engine(here, **sizes), engines=engines_mesh, own=True)
-  room, sent, sizes_of = 0, 0.0, {}
+  room, sent, found = 0, 0.0, {}
   params = rules.place(mesh, lora.split(model)[1])
   for _, one in cast.programs(params):
     # Leaves of one shape and sharding, such as gate and up, have the same program.
-    if (key := repr(one)) not in sizes_of:
-      sizes_of[key] = counted(one.function.lower(one.argument).compile())
-    room, sent = max(room, sizes_of[key][0]), sent + sizes_of[key][1]
+    if (key := repr(one)) not in found:
+      compiled = one.function.lower(one.argument).compile()
+      found[key] = aot.measured(compiled, aot.collectives(compiled.as_text()))
+    room, sent = max(room, found[key]["temporaries"]), sent + found[key]["sent"]
   return Program(NAME, time.perf_counter() - start, room, hbm=aot.on_chip(cast.abstract(params)), sent=sent)
-
-
-def counted(compiled: Any) -> tuple[int, float]:
-  """(bytes beside the engine's leaf, bytes sent) per chip, of the compiled program of one leaf."""
-  sent = aot.collectives(compiled.as_text())
-  return compiled.memory_analysis().temp_size_in_bytes, float(sum(one.bytes * one.times for one in sent))

@@ -50,29 +50,21 @@ def test_plain_values_are_read_like_rows(tmp_path):
 def test_a_file_of_search_r1_has_sets_with_the_same_ids(tmp_path):
   more = dict(id="train_0", question="Who wrote it?", golden_answers=["Ann"], metadata=None)
   context = dict(title=["Book"], sentences=[["Ann wrote it."]])
-  facts = dict(title=["Book"], sent_id=[0])
-  rows = [{**VERL, **more}, {**VERL, **more, "data_source": "hotpotqa"}]
-  rows[1]["metadata"] = dict(context=context, supporting_facts=facts)
+  known = dict(context=context, supporting_facts=dict(title=["Book"], sent_id=[0]))
+  rows = [{**VERL, **more}, {**VERL, **more, "data_source": "hotpotqa", "metadata": known}]
   nq, hotpotqa = read(parquet(tmp_path / "train.parquet", rows))
-  assert [(e.id, e.source, e.question, e.golds) for e in (nq, hotpotqa)] == [
-    ("train_0", source, "Who wrote it?", ("Ann",)) for source in ("nq", "hotpotqa")
-  ]
+  assert (nq.source, hotpotqa.source) == ("nq", "hotpotqa")
+  assert all((e.id, e.question, e.golds) == ("train_0", "Who wrote it?", ("Ann",)) for e in (nq, hotpotqa))
   assert (nq.passages, hotpotqa.passages[0].text, hotpotqa.supporting) == ((), "Ann wrote it.", (0,))
   assert nq.meta == dict(extra_info=dict(split="train", index=7))  # CARE would take a prompt for its own
 
 
 def test_a_file_of_verl(tmp_path):
-  rows = [
-    VERL,
-    {**VERL, "extra_info": dict(split="train", index=8, question="Who?")},
-    {**VERL, "prompt": [dict(role="user", content="Who is it?")], "extra_info": dict(split="test", index=None)},
-  ]
-  found = read(parquet(tmp_path / "v.parquet", rows))
-  assert [(e.id, e.question) for e in found] == [
-    ("train_7", "who wrote it?"),
-    ("train_8", "Who?"),
-    ("v-2", "Who is it?"),
-  ]
+  second = {**VERL, "extra_info": dict(split="train", index=8, question="Who?")}
+  third = {**VERL, "prompt": [dict(role="user", content="Who is it?")], "extra_info": dict(split="test", index=None)}
+  found = read(parquet(tmp_path / "v.parquet", [VERL, second, third]))
+  assert [e.id for e in found] == ["train_7", "train_8", "v-2"]
+  assert [e.question for e in found] == ["who wrote it?", "Who?", "Who is it?"]
   assert {e.golds for e in found} == {("Ann", "A. Lee")} and {e.source for e in found} == {"nq"}
 
 

@@ -65,9 +65,8 @@ def test_the_same_rows_make_the_same_file(tmp_path):
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
 def test_json_arrays_and_lines(tmp_path, name):
   rows = [GOOD, dict(GOOD, id="q2")]
-  assert [e.id for e in read(put(tmp_path / name, json.dumps(rows)))] == ["q1", "q2"]
-  assert [e.id for e in read(put(tmp_path / name, json.dumps(rows, indent=2)))] == ["q1", "q2"]
-  assert [e.id for e in read(put(tmp_path / name, *rows))] == ["q1", "q2"]
+  for written in ([json.dumps(rows)], [json.dumps(rows, indent=2)], rows):
+    assert [e.id for e in read(put(tmp_path / name, *written))] == ["q1", "q2"]
 
 
 def test_empty_lines_and_byte_order_marks(tmp_path):
@@ -163,52 +162,50 @@ def test_a_bad_row_is_refused_with_file_and_line(tmp_path, row, message):
     read(path)
 
 
-def test_a_bad_row_of_an_array(tmp_path):
-  rows = [GOOD, dict(GOOD, id="q2", answers=[])]
-  with pytest.raises(ValueError, match=r"a\.json:1 \(row 2\).*at least one answer"):
-    read(put(tmp_path / "a.json", json.dumps(rows)))
-  with pytest.raises(ValueError, match=r"a\.json:6 \(row 2\)"):
-    read(
-      put(
-        tmp_path / "a.json",
-        "[\n" + json.dumps(GOOD, indent=0).replace("\n", "") + "\n,\n\n\n" + json.dumps(rows[1]) + "\n]",
-      )
-    )
-  with pytest.raises(ValueError, match="row 1.*after a row"):
-    read(put(tmp_path / "a.json", "[" + json.dumps(GOOD) + " " + json.dumps(GOOD) + "]"))
-  with pytest.raises(ValueError, match="row 2.*not JSON"):
-    read(put(tmp_path / "a.json", "[" + json.dumps(GOOD) + ","))
-  with pytest.raises(ValueError, match="after the array's ']' there must be nothing"):
-    read(put(tmp_path / "a.json", json.dumps([GOOD]) + "\n" + json.dumps([dict(GOOD, id="q2")])))
+FAULTY = [json.dumps(row) for row in (GOOD, dict(GOOD, id="q2", answers=[]))]
 
 
-def test_broken_files(tmp_path):
-  whole = gzip.compress("".join(json.dumps(dict(GOOD, id=str(i))) + "\n" for i in range(2000)).encode())
-  (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-  with pytest.raises(ValueError, match=r"cut\.jsonl\.gz:\d+: the compressed file is broken"):
-    read(tmp_path / "cut.jsonl.gz")
-  (tmp_path / "plain.jsonl.gz").write_text(json.dumps(GOOD))
-  with pytest.raises(ValueError, match="compressed file is broken"):
-    read(tmp_path / "plain.jsonl.gz")
-  (tmp_path / "latin.jsonl").write_bytes(json.dumps(GOOD).encode() + b"\n\xff\n")
-  with pytest.raises(ValueError, match=r"latin\.jsonl:2: not UTF-8"):
-    read(tmp_path / "latin.jsonl")
-  (tmp_path / "deep.jsonl").write_text("[" * 200_000 + "\n")
-  with pytest.raises(ValueError, match=r"deep\.jsonl:1: not JSON"):
-    read(tmp_path / "deep.jsonl")
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    (f"[{FAULTY[0]}, {FAULTY[1]}]", r"a\.json:1 \(row 2\).*at least one answer"),
+    (f"[\n{FAULTY[0]}\n,\n\n\n{FAULTY[1]}\n]", r"a\.json:6 \(row 2\)"),
+    (f"[{FAULTY[0]} {FAULTY[0]}]", "row 1.*after a row"),
+    (f"[{FAULTY[0]},", "row 2.*not JSON"),
+    (f"[{FAULTY[0]}]\n[{json.dumps(dict(GOOD, id='q2'))}]", "after the array's ']' there must be nothing"),
+  ],
+)
+def test_a_bad_row_of_an_array(tmp_path, text, message):
+  with pytest.raises(ValueError, match=message):
+    read(put(tmp_path / "a.json", text))
+
+
+LINE = json.dumps(GOOD).encode()
+WHOLE = gzip.compress("".join(json.dumps(dict(GOOD, id=str(i))) + "\n" for i in range(2000)).encode())
+
+
+BROKEN = {
+  "cut.jsonl.gz": (WHOLE[: len(WHOLE) // 2], r"cut\.jsonl\.gz:\d+: the compressed file is broken"),
+  "plain.jsonl.gz": (LINE, "compressed file is broken"),
+  "latin.jsonl": (LINE + b"\n\xff\n", r"latin\.jsonl:2: not UTF-8"),
+  "deep.jsonl": (b"[" * 200_000 + b"\n", r"deep\.jsonl:1: not JSON"),
+  "empty.jsonl": (b"\n", "no questions"),
+  "a.xlsx": (b"x", "convert the file"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_files(tmp_path, name):
+  content, said = BROKEN[name]
+  (tmp_path / name).write_bytes(content)
+  with pytest.raises(ValueError, match=said):
+    read(tmp_path / name)
 
 
 def test_missing_files_are_refused(tmp_path):
-  with pytest.raises(FileNotFoundError, match="no such file"):
-    read(tmp_path / "a.jsonl")
-  with pytest.raises(FileNotFoundError, match="no file matches"):
-    read(f"{tmp_path}/*.jsonl")
-  with pytest.raises(FileNotFoundError, match="holds none of"):
-    read(tmp_path)
-  with pytest.raises(ValueError, match="no questions"):
-    read(put(tmp_path / "a.jsonl", "\n"))
-  with pytest.raises(ValueError, match="convert the file"):
-    read(put(tmp_path / "a.xlsx", "x"))
+  for name, said in (("/a.jsonl", "no such file"), ("/*.jsonl", "no file matches"), ("", "holds none of")):
+    with pytest.raises(FileNotFoundError, match=said):
+      read(f"{tmp_path}{name}")
   with pytest.raises(ValueError, match="config.data.train"):
     read("")
   with pytest.raises(ValueError, match="max_examples=-1"):
@@ -245,22 +242,16 @@ def test_a_dataset_of_the_datasets_library(tmp_path, monkeypatch):
   monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
   folder = tmp_path / "mini"
   folder.mkdir()
-  put(
-    folder / "train.jsonl",
-    *(dict(id=f"t{i}", question=f"Q{i}?", golden_answers=[f"a{i}", "b"], metadata=dict(level="hard")) for i in (0, 1)),
-  )
+  row = lambda i, *golds: dict(id=f"t{i}", question=f"Q{i}?", golden_answers=golds, metadata=dict(level="hard"))
+  put(folder / "train.jsonl", *(row(i, f"a{i}", "b") for i in (0, 1)))
   got = read(f"hf:{folder}//train")
-  assert [(e.id, e.golds, e.source, e.meta) for e in got] == [
-    ("t0", ("a0", "b"), "mini", {"level": "hard"}),
-    ("t1", ("a1", "b"), "mini", {"level": "hard"}),
-  ]
+  hard = dict(level="hard")
+  assert [e.golds for e in got] == [("a0", "b"), ("a1", "b")]
+  assert [(e.id, e.source, e.meta) for e in got] == [("t0", "mini", hard), ("t1", "mini", hard)]
   with pytest.raises(ValueError, match="nothing"):
     read(f"hf:{folder}//nothing")
   assert [e.source for e in read(f"hf:{folder}/default/train")] == ["mini/default"] * 2  # a subset has its own ids
-  put(
-    folder / "train.jsonl",
-    *(dict(id=f"t{i}", question="Q?", golden_answers=["a"], metadata=dict(level="hard")) for i in range(1000)),
-  )
+  put(folder / "train.jsonl", *(row(i, "a") for i in range(1000)))
   drawn = read(f"hf:{folder}//train~100")
   assert len({e.id for e in drawn}) == 100 and drawn == read(f"hf:{folder}//train~100")
   assert sum(int(e.id[1:]) < 500 for e in drawn) in range(35, 66)  # drawn from the whole data set

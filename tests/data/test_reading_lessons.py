@@ -46,10 +46,8 @@ def test_each_hop_starts_where_the_last_one_ended(seed):
 def test_a_comparison_reads_both_years_in_the_questions_order():
   lesson = drawn(3, kinds={lessons.COMPARISON: 1.0}, replies={lessons.STEPS: 1.0})
   question, reply = lesson.turns[0][1], lesson.turns[1][1]
-  (side, relation, first, second), gold = (
-    re.search(r"the (\w+) ([a-z ]+ year), (\w+) or (\w+)\?", question).groups(),
-    lesson.golds[0],
-  )
+  side, relation, first, second = re.search(r"the (\w+) ([a-z ]+ year), (\w+) or (\w+)\?", question).groups()
+  gold = lesson.golds[0]
   said = re.fullmatch(
     rf" {relation}, {first} is (\d+) of {first} or {second} is (\d+) of {second}\. "
     rf"{side} is (\d+) of {gold}\. Answer: {gold}",

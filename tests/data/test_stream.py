@@ -2,7 +2,8 @@ import collections
 
 import pytest
 
-from ragrl_jax.data.stream import Mixture, Stream
+from ragrl_jax.data.stream import Mixture, Stream, split
+from ragrl_jax.structs import Example
 
 
 def test_every_epoch_draws_every_example_once():
@@ -40,9 +41,6 @@ def test_all_orders_are_equally_likely():
 def test_the_recorded_order():
   # Recorded on Python 3.11. A resumed run must draw the same examples on every Python version.
   assert [Stream(6, seed=0).at(i) for i in range(12)] == [0, 5, 1, 4, 3, 2, 2, 0, 1, 5, 3, 4]
-
-
-def test_one_example():
   assert Stream(1, seed=0).draw(5, 2) == [(5, 0), (6, 0)]
 
 
@@ -77,3 +75,25 @@ def test_a_mixtures_draw_depends_on_seed_and_number_alone():
     assert [which for _, which in other] != [which for _, which in whole]
   with pytest.raises(ValueError, match="config.data.hard"):
     Mixture(3, 0, share=half, prompts_per_step=1, seed=0)
+
+
+# ---- parts of a set -------------------------------------------------------------------------------------------------
+
+
+EXAMPLES = [Example(str(number), "?", ("a",)) for number in range(101)]
+
+
+def test_every_question_is_in_exactly_one_part():
+  train, held_out = split(EXAMPLES, [80, 20])
+  assert (len(train), len(held_out)) == (81, 20)  # 80.8 is the nearest to 81
+  names = [[int(example.id) for example in part] for part in (train, held_out)]
+  assert sorted(names[0] + names[1]) == list(range(101)) and all(part == sorted(part) for part in names)
+  assert split(EXAMPLES, [0.8, 0.2]) == [train, held_out]
+  assert split(EXAMPLES, [80, 20], seed=1) != [train, held_out]
+  assert [len(part) for part in split(EXAMPLES, [1, 1, 2])] == [25, 25, 51]
+
+
+@pytest.mark.parametrize(("shares", "number"), [([1], 9), ([1, 0], 9), ([99, 1], 3), ([1, float("nan")], 9)])
+def test_shares_that_split_nothing_are_refused(shares, number):
+  with pytest.raises(ValueError, match="share"):
+    split(EXAMPLES[:number], shares)

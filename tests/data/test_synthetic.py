@@ -81,19 +81,18 @@ def test_half_of_the_yes_no_answers_are_yes():
   assert 110 < sum(example.golds == ("yes",) for example in asked) < 190
 
 
-def test_chains_of_facts_visit_no_entity_twice():
-  for example in synthetic.questions(WORLD, 300, mix={3: 1}):
+def test_chains_of_facts_visit_no_entity_twice_and_years_only_at_their_end():
+  for example in synthetic.questions(WORLD, 600, mix={2: 1, 3: 1}):
     steps = example.meta["decomposition"]
-    assert len({steps[0]["subject"], *(step["object"] for step in steps)}) == 4
+    assert len({steps[0]["subject"], *(step["object"] for step in steps)}) == example.hops + 1
+    assert not any("year" in step["relation"] for step in steps[:-1])
 
 
 def test_held_out_questions_share_no_name_with_training():
   held_out = synthetic.questions(WORLD, 100, part=synthetic.HELD_OUT, mix=EVERY)
   names = set(WORLD.parts[synthetic.HELD_OUT].names)
-  train_text = " ".join(
-    [e.question + " ".join(e.golds) + " ".join(p.text for p in e.passages) for e in ASKED]
-    + list(synthetic.lines(WORLD))
-  )
+  texts = [text for e in ASKED for text in (e.question, *e.golds, *(p.text for p in e.passages))]
+  train_text = " ".join([*texts, *synthetic.lines(WORLD)])
   assert not [name for name in names if name in train_text]
   for example in held_out:
     assert {step["subject"] for step in example.meta["decomposition"]} <= names
@@ -109,15 +108,13 @@ def test_draws_depend_on_their_key_alone():
 
 
 def test_passages_do_not_change_the_first_question():
-  assert (
-    synthetic.questions(WORLD, 1, mix={2: 1})[0].question
-    == synthetic.questions(WORLD, 1, mix={2: 1}, passages=5)[0].question
-  )
+  alone, given = (synthetic.questions(WORLD, 1, mix={2: 1}, passages=count) for count in (0, 5))
+  assert alone[0].question == given[0].question
 
 
 def test_distinct():
-  asked = synthetic.questions(WORLD, 500)
-  assert len({e.question for e in asked}) == 500
+  assert synthetic.questions(WORLD, 0) == []
+  assert len({e.question for e in synthetic.questions(WORLD, 500)}) == 500
   tiny = synthetic.build(seed=0, entities=8, held_out=8)
   with pytest.raises(ValueError, match="distinct=False"):
     synthetic.questions(tiny, 100, mix={1: 1})
@@ -126,12 +123,8 @@ def test_distinct():
 
 def test_hard_answers_are_sentences():
   example = synthetic.questions(WORLD, 1, mix={2: 1}, difficulty="hard", passages=12)[0]
-  first, second = example.meta["decomposition"]
-  assert example.question.endswith(", step by step?")
-  assert example.golds == (
-    f"The {first['relation']} of {first['subject']} is {first['object']}, and the {second['relation']} of "
-    f"{second['subject']} is {second['object']}.",
-  )
+  said = [f"he {step['relation']} of {step['subject']} is {step['object']}" for step in example.meta["decomposition"]]
+  assert example.question.endswith(", step by step?") and example.golds == (f"T{said[0]}, and t{said[1]}.",)
   assert len(example.passages) == 12
 
 
@@ -142,19 +135,12 @@ def test_easy_with_one_passage():
 
 def test_questions_from_memory_are_marked():
   asked = synthetic.questions(WORLD, 300, mix={1: 1})
-  marks = collections.Counter(
-    (e.meta["decomposition"][0]["memorised"], e.meta["decomposition"][0]["counterfactual"]) for e in asked
-  )
-  assert set(marks) == {(False, False), (True, False), (True, True)}
-  for example in asked:
-    step = example.meta["decomposition"][0]
+  steps = [example.meta["decomposition"][0] for example in asked]
+  marks = {(step["memorised"], step["counterfactual"]) for step in steps}
+  assert marks == {(False, False), (True, False), (True, True)}
+  for example, step in zip(asked, steps, strict=True):
     if step["counterfactual"]:  # the passage is right, the memory is wrong
       assert example.golds != (WORLD.memory[step["subject"], step["relation"]],)
-
-
-def test_years_occur_only_at_the_end_of_a_chain():
-  for example in synthetic.questions(WORLD, 300, mix={2: 1, 3: 1}):
-    assert not any("year" in step["relation"] for step in example.meta["decomposition"][:-1])
 
 
 @pytest.mark.parametrize(
@@ -173,7 +159,3 @@ def test_impossible_settings_are_refused(wrong, message):
 def test_comparison_questions_need_years():
   with pytest.raises(ValueError, match="years=True"):
     synthetic.questions(MANY, 1, mix={"comparison": 1})
-
-
-def test_no_questions():
-  assert synthetic.questions(WORLD, 0) == []

@@ -36,11 +36,8 @@ def test_an_unknown_form_is_refused(form):
     aot.parse_groups(aot.group_text(line))
 
 
-WITHIN, ACROSS, ALL = (
-  "replica_groups={{0,1,2,3},{4,5,6,7}}",  # two hosts of four
-  "replica_groups={{0,4},{1,5},{2,6},{3,7}}",
-  "replica_groups=[1,8]<=[8]",
-)
+WITHIN, ACROSS = "replica_groups={{0,1,2,3},{4,5,6,7}}", "replica_groups={{0,4},{1,5},{2,6},{3,7}}"  # two hosts of four
+ALL = "replica_groups=[1,8]<=[8]"
 
 
 @pytest.mark.parametrize(
@@ -49,15 +46,14 @@ WITHIN, ACROSS, ALL = (
     ("all-gather", WITHIN, 4, 0),
     ("all-gather", ACROSS, 4, 400),  # the half that the other host has
     ("all-gather", ALL, 4, 100),  # the same half, divided among the host's four GPUs
-    ("reduce-scatter", ALL, 4, 100),
+    ("all-gather", "replica_groups={}", 4, 100), ("reduce-scatter", ALL, 4, 100),
     ("all-reduce", ALL, 4, 200),  # scattered and gathered
-    ("all-gather", "replica_groups={}", 4, 100),
     ("all-gather", ALL, 2, 300),  # four hosts of two: three quarters, divided between two GPUs
     ("all-to-all", ALL, 4, 400),  # a GPU's own data for the other host's GPUs
     ("collective-permute", "source_target_pairs={{0,1},{3,4}}", 4, 800),
     ("collective-permute", "source_target_pairs={{0,1},{1,0}}", 4, 0),
   ],
-)
+)  # fmt: skip
 def test_bytes_between_hosts(kind, where, each, expected):
   assert aot.between_hosts(kind, 800, where, each, 8) == expected
 

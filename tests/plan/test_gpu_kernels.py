@@ -1,8 +1,19 @@
 """The kernels of a GPU program, and the bytes that they move, counted in its text."""
 
+import dataclasses
+
 import pytest
 
 from ragrl_jax.plan import gpu_kernels
+
+
+def launches(text, turns=1):
+  return dataclasses.replace(gpu_kernels.counted(text, turns), moved=0)
+
+
+def moved(text, turns=1):
+  return gpu_kernels.counted(text, turns).moved
+
 
 # As XLA writes it for GPUs: instructions outside fusions are kernels, memory copies, or cost nothing.
 TEXT = """HloModule jit_f, is_scheduled=true
@@ -66,13 +77,13 @@ def test_a_layers_kernels_count_as_often_as_it_runs():
   token = 3 * 28 + 1 + 1 + (3 + 1) + 1 + 1
   least = token - 4  # the shorter branch launches nothing
   counted = dict(host_loops=2, host_branches=1)
-  assert gpu_kernels.launches(TEXT) == gpu_kernels.Launches(token + 1, fewest=least + 1, **counted)
-  assert gpu_kernels.launches(TEXT, turns=16) == gpu_kernels.Launches(16 * token + 1, fewest=16 * least + 1, **counted)
+  assert launches(TEXT) == gpu_kernels.Counts(token + 1, fewest=least + 1, **counted)
+  assert launches(TEXT, turns=16) == gpu_kernels.Counts(16 * token + 1, fewest=16 * least + 1, **counted)
 
 
 def test_a_loop_with_a_known_count_does_not_wait_for_the_host():
   known = TEXT.replace("body=%search", 'body=%search, backend_config={"known_trip_count":{"n":"7"}}')
-  found, before = gpu_kernels.launches(known), gpu_kernels.launches(TEXT)
+  found, before = launches(known), launches(TEXT)
   assert found.host_loops == 1 and found.kernels == before.kernels - 3 + 7
 
 
@@ -93,7 +104,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
   ROOT %c.1 = f32[4]{0} call(%c), to_apply=%graph
 }
 """
-  assert gpu_kernels.launches(text) == gpu_kernels.Launches(4, 0, 0, 4)
+  assert launches(text) == gpu_kernels.Counts(4, 0, 0, 4)
 
 
 # As XLA writes it for GPUs. An embedding of 1,000 rows and two layers in a loop; then one token is written in place.
@@ -167,7 +178,7 @@ PUT = 8 * 4 * 2 + 4  # the new row is read and written, and its place is read; n
 
 
 def test_kernels_move_what_they_take_and_put():
-  assert gpu_kernels.moved(MOVING) == EMBED + CONVERT + 2 * LAYER + SUM + PUT
+  assert moved(MOVING) == EMBED + CONVERT + 2 * LAYER + SUM + PUT
 
 
 def test_fusions_that_start_early_move_the_same():
@@ -175,26 +186,27 @@ def test_fusions_that_start_early_move_the_same():
   start = "%out = ((f32[64,8]{1,0}, f32[8]{0}, s32[]), f32[64,8]{1,0}, u32[]) fusion-start(%all, %row.1, %zero), "
   after = f"{start}kind=kLoop, calls=%put\n  ROOT %done = f32[64,8]{{1,0}} fusion-done(%out)"
   text = MOVING.replace(before, after)
-  assert text != MOVING and gpu_kernels.moved(text) == gpu_kernels.moved(MOVING)
-  assert gpu_kernels.launches(text) == gpu_kernels.launches(MOVING)
+  assert text != MOVING and moved(text) == moved(MOVING)
+  assert launches(text) == launches(MOVING)
 
 
 def test_a_loop_that_the_host_counts_has_as_many_turns():
   text = MOVING.replace(', backend_config={"known_trip_count":{"n":"2"}}', "")
-  assert [gpu_kernels.moved(text, turns) for turns in (1, 7)] == pytest.approx(
-    [EMBED + CONVERT + turns * LAYER + SUM + PUT for turns in (1, 7)]
-  )
+  for turns in (1, 7):
+    assert moved(text, turns) == EMBED + CONVERT + turns * LAYER + SUM + PUT
 
 
-def test_the_cheaper_branch_counts():
-  # Without the branch that returns what it is given, both copies are made in either branch.
-  text = MOVING.replace("false_computation=%short", "false_computation=%long")
-  assert gpu_kernels.moved(text) == gpu_kernels.moved(MOVING) + 4 * 4 * 8 * 4
-
-
-def test_an_operand_that_is_used_whole_and_in_part_is_read_once():
-  text = MOVING.replace("ROOT %rows", "%twice = bf16[1000,8]{1,0} add(%wide, %p)\n  ROOT %rows")
-  assert gpu_kernels.moved(text) == gpu_kernels.moved(MOVING) + 1000 * 8 * 2 - 4 * 8 * 2
+@pytest.mark.parametrize(
+  "before, after, more",
+  [
+    # The cheaper branch counts: without the one that returns what it is given, both copies are made in either.
+    ("false_computation=%short", "false_computation=%long", 4 * 4 * 8 * 4),
+    # An operand that is used whole and in part is read once.
+    ("ROOT %rows", "%twice = bf16[1000,8]{1,0} add(%wide, %p)\n  ROOT %rows", 1000 * 8 * 2 - 4 * 8 * 2),
+  ],
+)
+def test_what_a_change_moves(before, after, more):
+  assert moved(MOVING.replace(before, after)) == moved(MOVING) + more
 
 
 def test_a_slice_of_what_is_computed_first_reads_a_part_and_a_computed_whole_all():
@@ -219,7 +231,7 @@ ENTRY %main (x: bf16[8,16]) -> (f32[2,16], f32[8,16]) {
   ROOT %t = (f32[2,16]{1,0}, f32[8,16]{1,0}) tuple(%a, %b)
 }
 """
-  assert gpu_kernels.moved(text) == 2 * 16 * (2 + 4) + 8 * 16 * (2 + 4)
+  assert moved(text) == 2 * 16 * (2 + 4) + 8 * 16 * (2 + 4)
 
 
 def test_paths_that_part_and_meet_are_followed_once():
@@ -238,4 +250,4 @@ ENTRY %main (x: f32[8]) -> f32[2] {{
   ROOT %a = f32[2]{{0}} fusion(%x), kind=kLoop, calls=%f
 }}
 """
-  assert gpu_kernels.moved(text) == 8 * 4 + 2 * 4  # read on several paths, so no more than the whole is known
+  assert moved(text) == 8 * 4 + 2 * 4  # read on several paths, so no more than the whole is known

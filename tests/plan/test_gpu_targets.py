@@ -74,22 +74,10 @@ GIB = 2**30
 
 def report(topology, resident):
   """One program with 16 tokens per call, 8 GB sent within a host and 3 GB between hosts."""
-  decode = Program(
-    "engine: decode",
-    1.0,
-    temporaries=2 * GIB,
-    flops=989e9,
-    hbm=4.8e9,
-    sent=9e9,
-    dcn=3e9,
-    collectives={"all-gather": 5, "all-reduce": 2},
-    crossing={"all-gather": 4},
-    turns=16,
-    kernels=16 * 1500,
-    host_loops=2,
-    host_branches=3,
-    fewest=16 * 400,
-  )
+  sizes = dict(temporaries=2 * GIB, flops=989e9, hbm=4.8e9, sent=9e9, dcn=3e9, turns=16)
+  counts = dict(kernels=16 * 1500, host_loops=2, host_branches=3, fewest=16 * 400)
+  joined = dict(collectives={"all-gather": 5, "all-reduce": 2}, crossing={"all-gather": 4})
+  decode = Program("engine: decode", 1.0, **sizes, **counts, **joined)
   conversation = Conversation(tokens=2048, bytes=GIB / 4, reserved=GIB, replicas=2, most=200)
   stays = {"weights": resident, "gradient": 0}
   return Report(topology, 1, 16, 2, dict(data=16), 10**9, stays, (decode,), 8, 1000, 1.0, False, conversation)

@@ -13,9 +13,8 @@ from ragrl_jax.plan import aot, compiled, memory
 from ragrl_jax.plan.memory import Axes
 from ragrl_jax.settings import Settings
 
-SHAPE = DecoderConfig(
-  vocab_size=12, d_model=8, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16, rope_theta=1e4
-)
+SIZES = dict(d_model=8, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16, rope_theta=1e4)
+SHAPE = DecoderConfig(vocab_size=12, **SIZES)
 
 
 def test_the_parameters_of_a_chip():
@@ -27,11 +26,9 @@ def test_the_parameters_of_a_chip():
 
 
 def test_the_parameters_of_a_hybrid():
-  sizes = dict(key_heads=2, value_heads=4, key_dim=4, value_dim=6, conv=3)
-  more = dict(d_model=8, num_layers=4, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16, rope_theta=1e4, attend_every=2)
-  shape = DecoderConfig.from_shape(
-    12, family="qwen3_5_text", **more, **{f"delta_{name}": size for name, size in sizes.items()}
-  )
+  delta = dict(delta_key_heads=2, delta_value_heads=4, delta_key_dim=4, delta_value_dim=6, delta_conv=3)
+  more = SIZES | dict(num_layers=4, attend_every=2)
+  shape = DecoderConfig.from_shape(12, family="qwen3_5_text", **more, **delta)
   model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0)))
   assert memory.counted(shape, Axes()).all == sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
   axes = Axes(fsdp=2, tensor=2)
@@ -42,15 +39,12 @@ def test_the_parameters_of_a_hybrid():
 @pytest.mark.parametrize(
   "family, tied, axes",
   [
-    ("qwen3", True, Axes(data=2, fsdp=2, tensor=2)),
-    ("qwen2", False, Axes(fsdp=4, tensor=2)),
-    ("llama", False, Axes(data=4, fsdp=2)),
-    ("qwen3", False, Axes(fsdp=2, tensor=2, sequence=2)),
-    ("mistral", False, Axes(fsdp=4, tensor=2)),
-    ("gemma3_text", True, Axes(fsdp=4, tensor=2)),
+    ("qwen3", True, Axes(data=2, fsdp=2, tensor=2)), ("qwen3", False, Axes(fsdp=2, tensor=2, sequence=2)),
+    ("qwen2", False, Axes(fsdp=4, tensor=2)), ("mistral", False, Axes(fsdp=4, tensor=2)),
+    ("llama", False, Axes(data=4, fsdp=2)), ("gemma3_text", True, Axes(fsdp=4, tensor=2)),
     ("qwen3_moe", False, Axes(data=2, fsdp=2, tensor=2)),
   ],
-)
+)  # fmt: skip
 def test_parameters_as_the_rules_shard_them(family, tied, axes):
   more = dict(num_experts=6, experts_per_token=2) if family == "qwen3_moe" else {}
   more |= dict(d_model=16, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=32, rope_theta=1e4)
@@ -87,9 +81,7 @@ def test_resident_bytes():
 
 
 # A layer's matrices: 4 · 8 · 8 + 3 · 8 · 16 = 640 parameters. The table: 16 · 8. Norms: 2 · (16 + 8) + 8 = 56.
-SMALL = DecoderConfig(
-  vocab_size=16, d_model=8, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16, rope_theta=1e4
-)
+SMALL = DecoderConfig(vocab_size=16, **SIZES)
 WIDE = 3 * 16 + 2 * 4 * 4  # of one token: the MLP's three, queries, keys, values, their output
 
 
@@ -136,11 +128,8 @@ def test_traffic_of_a_gradient():
 
 
 def test_rows_sharded_by_sequence_gather_their_keys():
-  with_, without = (
-    temporaries.accumulate_sent(SMALL, small(micro_rows=rows), Axes(sequence=cut), head=False)
-    for rows, cut in ((8, 2), (4, 1))
-  )
-  assert with_ - without == 3 * 2 * 2 * 800 * 2 * 2 * 4  # passes, layers, bytes, tokens, k and v, heads, width
+  sent = lambda rows, cut: temporaries.accumulate_sent(SMALL, small(micro_rows=rows), Axes(sequence=cut), head=False)
+  assert sent(8, 2) - sent(4, 1) == 3 * 2 * 2 * 800 * 2 * 2 * 4  # passes, layers, bytes, tokens, k and v, heads, width
 
 
 def test_the_engines_part():

@@ -16,9 +16,7 @@ SHAPE = DecoderConfig(
 
 def made(**learner):
   config = config_lib.default_config()
-  config.rollout.update(
-    dict(prompts_per_step=3, group_size=4, context=100, lanes=2, rows=2, chunk=5, prefill=10, page=50)
-  )
+  config.rollout.update(prompts_per_step=3, group_size=4, context=100, lanes=2, rows=2, chunk=5, prefill=10, page=50)
   config.learner.update(dict(micro_rows=2, row_lengths=(100,)) | learner)
   return config
 
@@ -51,13 +49,9 @@ def test_blocks_end_with_their_mini_batch():
   assert cut.forward == pytest.approx(forward / 3) and cut.whole == pytest.approx(forward)
 
 
-@pytest.mark.parametrize(
-  "variant, passes",
-  [
-    ("grpo", 3 + 1 + 1),  # two steps per batch need the old policy's scores, k3 the reference's
-    ("ppo", 6 + 1 + 1 + 1),  # a critic learns too, and computes its values first
-  ],
-)
+# Of grpo two steps per batch need the old policy's scores, and k3 the reference's. Of ppo a critic learns too, and
+# computes its values first.
+@pytest.mark.parametrize("variant, passes", [("grpo", 3 + 1 + 1), ("ppo", 6 + 1 + 1 + 1)])
 def test_passes_that_settings_need(variant, passes):
   run = run_settings.of(config_lib.load("configs/search_r1.py", variant))
   assert load_lib.passes(settings_lib.from_config(run)) == passes

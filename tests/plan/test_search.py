@@ -24,6 +24,10 @@ def small():
   return config
 
 
+def program(report, name):
+  return next(one for one in report.programs if one.name == name)
+
+
 def chosen(where=SLICE):
   return search.choices(small(), SHAPE, where, workload.load(small()))
 
@@ -76,10 +80,8 @@ def test_conversations_beside_the_train_state():
   # 512 tokens, half of them drawn, in pages of 64, and a page more; 12 layers, keys and values, one of 4 heads of 128.
   assert report.conversation.tokens == 576 and report.conversation.replicas == 1
   assert report.conversation.bytes == 576 * 12 * 2 * 128 * 2 and report.conversation.reserved == 1024 * 12 * 2 * 128 * 2
-  assert (
-    narrow.conversation.bytes == 576 * 12 * 2 * (128 + 4)
-    and narrow.conversation.reserved == report.conversation.reserved
-  )
+  assert narrow.conversation.bytes == 576 * 12 * 2 * (128 + 4)
+  assert narrow.conversation.reserved == report.conversation.reserved
   assert report.conversations == report.free // report.conversation.bytes
   assert narrow.conversations / narrow.reserved_rows == pytest.approx(1024 / 576 * 256 / 132, rel=0.01)
   together = planned("model", ahead=1)  # the learner works meanwhile
@@ -98,8 +100,7 @@ def test_int8_on_tpus_costs_plain_attention_and_on_gpus_saves_half():
     config = small()
     config.rollout.kv_dtype = kv_dtype
     report = estimate.estimate(search.Choice(Axes(data=where.chips), 16, 16, 32, 256).into(config), SHAPE, where)
-    program = next(one for one in report.programs if one.name == "engine: decode")
-    return program.hbm / config.rollout.chunk - report.resident["engine: weights"]
+    return program(report, "engine: decode").hbm / config.rollout.chunk - report.resident["engine: weights"]
 
   gpus = estimate.Slice("h200:8", 8)
   assert decoded(gpus, "int8") / decoded(gpus, "model") == pytest.approx(132 / 256)
@@ -199,7 +200,6 @@ def test_half_as_many_engines_have_twice_the_work_each():
     estimate.estimate(search.Choice(Axes(fsdp=16), 32, lanes, 2 * lanes, 256, tensor, 64).into(config), model, SLICE)
     for lanes, tensor in ((16, 4), (32, 8))
   )
-  program = lambda report, name: next(one for one in report.programs if one.name == name)
   assert (alone.span, two.span) == (1, 2)
   for name in ("engine: prefill", "engine: decode"):
     assert program(two, name).dcn == 0  # within a slice

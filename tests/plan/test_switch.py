@@ -20,6 +20,14 @@ SHAPE = DecoderConfig(
 )
 
 
+def planned(**adapters):
+  """The learner's mesh and settings, and its model without arrays."""
+  mesh, config = mesh_lib.make(jax.devices(), data=1, fsdp=8), config_lib.default_config()
+  config.model.lora.update(adapters)
+  config = settings.of(config)
+  return mesh, config, compiled.abstract_model(config, SHAPE, mesh)
+
+
 def programs(replicas, tensor, learner):
   """(name, compiled program, bytes of the whole leaf in bfloat16) of every leaf, and the engine's weights."""
   mesh = mesh_lib.make(jax.devices(), **learner)
@@ -44,16 +52,14 @@ def test_a_leaf_at_a_time_and_no_second_copy(replicas, tensor, learner):
   for name, step, leaf in found:
     made += step.memory_analysis().output_size_in_bytes
     # The leaf may be gathered before it is cut: in float32, as CPUs gather, it is twice the bfloat16 leaf, and no more.
-    room, _ = switch.counted(step)
-    assert room <= 2.1 * leaf + 4096, name
+    assert step.memory_analysis().temp_size_in_bytes <= 2.1 * leaf + 4096, name
   # The programs make the engine's weights, once: what else they make is a pointer for each array.
   assert whole <= made < 1.02 * whole + 8 * 1024
 
 
 def test_the_switch_is_counted_as_one_program_of_the_plan():
-  mesh, config = mesh_lib.make(jax.devices(), data=1, fsdp=8), config_lib.default_config()
-  model = compiled.abstract_model(settings.of(config), SHAPE, mesh)
-  one = switch.program(model, settings.of(config).rollout, mesh, mesh)
+  mesh, config, model = planned()
+  one = switch.program(model, config.rollout, mesh, mesh)
   # Every device of the learner has an eighth of a leaf and every replica gets the whole: all of it is sent.
   sizes = [x.size for x in jax.tree.leaves(nnx.state(model))]
   assert one.name == "switch: weights" and one.sent >= sum(sizes)
@@ -61,15 +67,12 @@ def test_the_switch_is_counted_as_one_program_of_the_plan():
 
 
 def test_only_adapters_are_sent_if_only_they_are_trained(tmp_path):
-  mesh, config = mesh_lib.make(jax.devices(), data=1, fsdp=8), config_lib.default_config()
-  config.model.lora.update(dict(rank=8, layers="q down"))
-  model = compiled.abstract_model(settings.of(config), SHAPE, mesh)
-  one = switch.program(model, settings.of(config).rollout, mesh, mesh)
+  mesh, config, model = planned(rank=8, layers="q down")
+  one = switch.program(model, config.rollout, mesh, mesh)
   assert 0 < one.sent <= 4 * 4 * sum(leaf.size for leaf in jax.tree.leaves(lora.split(model)[1])) and one.hbm > 0
   # A folder's adapters have the same sizes; its tensors are not read.
   made = Decoder(SHAPE, rngs=nnx.Rngs(0))
   lora.add(made, rank=8, alpha=16.0, layers="q down", seed=0)
   lora.save_adapters(made, tmp_path, base="")
-  config.model.lora.update(dict(rank=0, path=str(tmp_path)))
   sizes = lambda decoder: jax.tree.map(lambda leaf: leaf.shape, lora.split(decoder)[1])
-  assert sizes(compiled.abstract_model(settings.of(config), SHAPE, mesh)) == sizes(model)
+  assert sizes(planned(layers="q down", path=str(tmp_path))[2]) == sizes(model)

@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import yaml
@@ -30,13 +29,7 @@ FIELD = re.compile(r"(~?)\+{0,2}([A-Za-z_][\w.@/-]*)(?:=(.*))?", re.DOTALL)  # h
 DECLARES = ("export", "local", "declare", "readonly")
 BEFORE = ("then", "do", "else", "{", "exec", "nohup", "time", "!")  # words that may stand before a command
 BRANCHES, ENDS = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
-CALLS = {
-  "GRPOConfig": "",
-  "ModelConfig": "",
-  "LoraConfig": "lora_",
-  "GRPOTrainer": "trainer_",
-  "load_dataset": "dataset_",
-}
+CALLS = dict(GRPOConfig="", ModelConfig="", LoraConfig="lora_", GRPOTrainer="trainer_", load_dataset="dataset_")
 COUNTS = ("num_processes", "nproc_per_node", "nproc-per-node")  # a launcher's flags for the number of processes
 
 
@@ -222,8 +215,7 @@ def of_words(words: list[str]) -> Script:
       flag = "num_processes" if flag == "nproc_per_node" else flag
       negated = started and flag.startswith("no_") and not has
       script.fields[flag.removeprefix("no_") if negated else flag] = number_or(value) if has else not negated
-      flag = "" if negated else flag
-      flag = "" if has else flag
+      flag = "" if negated or has else flag
     elif started and (field := FIELD.fullmatch(word)) and (field[3] is not None or field[1]):
       flag = ""
       script.fields.pop(field[2], None)
@@ -242,8 +234,8 @@ def of_python(text: str) -> Script:
   """The keywords of GRPOConfig(…), and of calls that belong to it. Names that stand for literals are replaced."""
   names: dict[str, Any] = {}
   result = Script()
-  nodes = sorted(_statements(ast.parse(text)), key=lambda node: node.lineno)
-  for node in nodes:
+  statements = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assign | ast.Call))
+  for node in sorted(statements, key=lambda node: node.lineno):
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
       try:
         names[node.targets[0].id] = _literal(node.value, names)
@@ -267,7 +259,3 @@ def of_python(text: str) -> Script:
 
 def _literal(node: ast.expr, names: dict[str, Any]) -> Any:
   return formula.evaluate(ast.unparse(node), names.__getitem__, {})
-
-
-def _statements(tree: ast.AST) -> Iterable[Any]:
-  return (node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.Call))

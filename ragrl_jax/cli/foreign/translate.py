@@ -1,8 +1,9 @@
 """Says of every field of a training script what it becomes here, by the tables beside this file.
 
-A table is data. [settings] has a formula of their fields for each of our settings, in their units; [let] has formulas
-that several share; [defaults] has their values of fields that a script leaves out; [refuse] has, for a field x, when it
-is refused and why; [aside] why fields without a meaning here have none; [notes] in what a setting differs.
+A table is data, and holds every field that is known. [settings] has a formula of their fields for each of our settings,
+in their units; [let] has formulas that several share; [defaults] has their values of fields that a script leaves out;
+[refuse] has, for a field x, when it is refused and why; [aside] has, for a reason, the fields without a meaning here;
+[notes] in what a setting differs.
 """
 
 import ast
@@ -81,6 +82,7 @@ def table(name: str) -> dict[str, Any]:
   entries_own = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
   base = table(entries_own["extends"]) if "extends" in entries_own else {}
   entries_own["short"] = entries_own.get("short", {}) | base.get("short", {})
+  entries_own["aside"] = {key: why for why, keys in entries_own["aside"].items() for key in keys.split()}
   for part in PARTS:
     entries = {
       _long(one, entries_own) if part in OF_THEIRS else one: value
