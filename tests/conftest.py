@@ -50,6 +50,14 @@ def world(tmp_path_factory):
   return folder
 
 
+@pytest.fixture
+def tokenizer():
+  """A small tokenizer like Qwen's, whose template shows tools."""
+  import small_tokenizers
+
+  return small_tokenizers.with_tools("qwen")
+
+
 @pytest.fixture(scope="module")
 def share_programs():
   """Learners and engines of this module's tests share their programs: those of equal settings are traced once."""

@@ -1,7 +1,5 @@
 """The tools of real MCP servers, on standard input and output and over HTTP: listed, called, and started again."""
 
-import asyncio
-import json
 import os
 import pathlib
 import resource
@@ -12,6 +10,7 @@ import sys
 import time
 
 import pytest
+from tool_functions import called
 
 from ragrl_jax.agents.toolbox import mcp_servers
 from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Toolbox
@@ -21,17 +20,8 @@ STDIO = f"{sys.executable} {KIT}"
 
 
 def box(where, **how):
-  how = dict(timeout_s=120.0, retries=0, at_once=64, backoff_s=0.05) | how
+  how = dict(timeout_s=120.0, retries=0, at_once=64) | how
   return Toolbox(mcp_servers.tools_of(where, 60.0), **how)
-
-
-def called(toolbox, *calls):
-  """The results of these (name, arguments), called at the same time."""
-
-  async def all_of_them():
-    return await asyncio.gather(*(toolbox.call(name, json.dumps(arguments)) for name, arguments in calls))
-
-  return asyncio.run(all_of_them())
 
 
 @pytest.fixture(scope="module")

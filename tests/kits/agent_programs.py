@@ -110,14 +110,6 @@ async def coroutine(task):
   return dict(answer=said["content"], reward=0.25, steps=[1, 2], why="It says so.")
 
 
-def text(task):
-  prompt = f"Q: {task.question} A:"
-  for more in (" So? A:", " And? A:"):
-    said = task.post("completions", prompt=prompt, max_tokens=9)["choices"][0]["text"]
-    prompt += said + more
-  return said
-
-
 def varied(task):
   """A search and two turns; then a third turn, before which some rewrite what was said. All by what was said."""
   messages, said = [user(task.question)], ""

@@ -1,7 +1,15 @@
-"""A scripted policy over any tokenizer, for tests of conversations as token ids."""
+"""A scripted policy over any tokenizer, and its tools, for tests of conversations as token ids."""
 
+import json
+
+from ragrl_jax import structs
 from ragrl_jax.chat.client import Completion
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Segment
+
+
+def call(name, **arguments):
+  """A call as Qwen's template writes it."""
+  return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
 
 
 class ChatPolicy:
@@ -65,6 +73,24 @@ class ChatTalk:
     """The episode so far."""
     said = [segment for segment in self._segments if segment.owner == MODEL]
     return Episode(self.segments, facts=facts, ended=reason or (said[-1].stop if said else ""))
+
+
+class Tools:
+  """See `structs.Tools`. A search finds one passage, which repeats the query, or fails; every verdict is the same."""
+
+  def __init__(self, fails=False, verdict=1.0):
+    self.fails, self.verdict, self.asked = fails, verdict, []
+
+  async def search(self, query, k=None):
+    """See `structs.Tools`."""
+    self.asked.append(query)
+    if self.fails:
+      raise structs.ToolFailed("the index is gone")
+    return (structs.Passage("p", "Rome", f"{query} is in Italy.", 1.0),)
+
+  async def judge(self, pairs, term=""):
+    """See `structs.Tools`."""
+    return (self.verdict,) * len(pairs)
 
 
 class Teacher:

@@ -1,9 +1,11 @@
 """Small real tokenizers of every kind, trained on made-up text."""
 
 import base64
+import functools
 import importlib.metadata
 import json
 import pathlib
+import tempfile
 
 import pytest
 import sentencepiece
@@ -11,6 +13,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from ragrl_jax.prompting import sentencepiece as sentencepiece_lib
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
 MARKS = ("<think>", "</think>", "<search>", "</search>", "<information>", "</information>")
 LINES = [
@@ -65,6 +68,7 @@ HERMES_TOOLS = (
   '{"name": "{{ m.name }}", "content": {{ m.content | tojson }}}\n</tool_response>{% else %}{{ m.content }}{% endif %}'
   "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+WITH_TOOLS = dict(qwen=QWEN_TOOLS, coder=CODER_TOOLS, hermes=HERMES_TOOLS, llama=LLAMA_TOOLS)
 # What Gemma 3's does: special tags around each turn, and BOS before the first.
 GEMMA = (
   "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
@@ -132,6 +136,15 @@ def llama3(folder, *, template=LLAMA_TOOLS):
   settings |= dict(bos_token="<|begin_of_text|>", eos_token="<|eot_id|>")
   (folder / "tokenizer_config.json").write_text(json.dumps(settings))
   return folder
+
+
+@functools.cache
+def with_tools(name, **how):
+  """A tokenizer whose template shows tools: one of WITH_TOOLS, or a published one. It is made once a process."""
+  template = WITH_TOOLS[name] if name in WITH_TOOLS else published_template(name)
+  make = llama3 if name.startswith("llama") else byte_level
+  with tempfile.TemporaryDirectory() as folder:
+    return HuggingFaceTokenizer(make(folder, template=template), **how)
 
 
 def llama_like(folder, *, cls="PreTrainedTokenizerFast"):

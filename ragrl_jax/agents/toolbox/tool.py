@@ -220,24 +220,21 @@ class Toolbox:
 
   Args:
     timeout_s: most seconds per try of a call.
-    retries: further tries after a failure. Set 0 if a tool has side effects.
+    retries: further tries after a failure, BACKOFF_S later at first. Set 0 if a tool has side effects.
     at_once: most calls that run at the same time. Further calls wait; the wait does not count towards `timeout_s`. A
       function that still runs in its thread after its time limit counts until it returns.
-    backoff_s: seconds before the second try; doubled for each further try.
 
   Raises:
     ValueError: two tools have the same name.
   """
 
-  def __init__(
-    self, tools: Sequence[Tool], *, timeout_s: float, retries: int, at_once: int, backoff_s: float = BACKOFF_S
-  ):
+  def __init__(self, tools: Sequence[Tool], *, timeout_s: float, retries: int, at_once: int):
     self.tools: dict[str, Tool] = {}
     for tool in tools:
       if tool.name in self.tools:
         raise ValueError(f"two tools have the name {tool.name!r}: rename one, or leave it out (config.switches).")
       self.tools[tool.name] = tool
-    self._timeout_s, self._retries, self._backoff_s = timeout_s, retries, backoff_s
+    self._timeout_s, self._retries = timeout_s, retries
     self._permits, self._at_once, self._stuck = asyncio.Semaphore(at_once), at_once, 0
 
   def wrong(self, name: str, arguments: str) -> str:
@@ -276,7 +273,7 @@ class Toolbox:
     task.set_name(tool.name)  # for the message of a tool that blocks the loop
     for number in range(self._retries + 1):
       if number:
-        await asyncio.sleep(self._backoff_s * 2 ** (number - 1))
+        await asyncio.sleep(BACKOFF_S * 2 ** (number - 1))
       limit = None
       try:
         async with self._permit(), asyncio.timeout(self._timeout_s) as limit:
