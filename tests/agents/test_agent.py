@@ -332,4 +332,4 @@ def test_functions_that_hang_are_bounded_and_a_coroutine_that_never_awaits_is_na
       with contextlib.suppress(program_lib.Died):
         return await fine.run(task)
 
-  assert asyncio.run(later()) == "Italy"
+  assert asyncio.run(later()).answer == "Italy"

@@ -202,19 +202,20 @@ def dummy_prefix_sentencepiece(path):
 
 
 def published_template(name):
-  """A model's chat template as it is published, from a file in the wheel trl. The package is never imported."""
-  try:
-    wheel = importlib.metadata.distribution("trl")
-  except importlib.metadata.PackageNotFoundError:
-    pytest.skip("the wheel trl, which carries chat templates, is not installed (make test installs it)")
-  return pathlib.Path(str(wheel.locate_file(f"trl/chat_templates/{name}.jinja"))).read_text(encoding="utf-8")
+  """A model's chat template as it is published."""
+  return _in_wheel("trl", f"trl/chat_templates/{name}.jinja", "chat templates").read_text(encoding="utf-8")
 
 
 def qwen_vocabulary():
-  """The bytes of Qwen's 151,643 tokens, from a file in the wheel dashscope. The package is never imported."""
+  """The bytes of Qwen's 151,643 tokens."""
+  lines = _in_wheel("dashscope", "dashscope/resources/qwen.tiktoken", "Qwen's vocabulary").read_bytes().splitlines()
+  return [base64.b64decode(line.split()[0]) for line in lines if line]
+
+
+def _in_wheel(name, file, what):
+  """A file of a wheel whose package is never imported; without the wheel, the test is skipped."""
   try:
-    wheel = importlib.metadata.distribution("dashscope")
+    wheel = importlib.metadata.distribution(name)
   except importlib.metadata.PackageNotFoundError:
-    pytest.skip("the wheel dashscope, which carries Qwen's vocabulary, is not installed (make test installs it)")
-  path = pathlib.Path(str(wheel.locate_file("dashscope/resources/qwen.tiktoken")))
-  return [base64.b64decode(line.split()[0]) for line in path.read_bytes().splitlines() if line]
+    pytest.skip(f"the wheel {name}, which carries {what}, is not installed (make test installs it)")
+  return pathlib.Path(str(wheel.locate_file(file)))

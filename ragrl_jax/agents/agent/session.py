@@ -51,10 +51,6 @@ class _Record:
   begun: tuple[str | None, tuple[structs.Passage, ...] | None]  # (queries, passages) found before its first turn
 
   @property
-  def last(self) -> structs.Segment:
-    return self.talk.segments[-1]
-
-  @property
   def ids(self) -> list[int]:
     return [i for segment in self.talk.segments for i in segment.ids]
 
@@ -229,7 +225,7 @@ class Session:
         return f"messages[{number}] ({old[0]}) was {_shown(old)} and is now {_shown(new_key)}."
     if len(keys) < len(record.keys):
       return f"messages[{len(keys)}] ({record.keys[len(keys)][0]}) and the later ones are missing."
-    ended = record.last.stop == "eos"
+    ended = record.talk.segments[-1].stop == "eos"
     try:
       new = self._reading.appender.after(
         self._short(request.messages, record), len(record.keys), request.tools.shown, ended=ended
