@@ -122,11 +122,7 @@ class Program:
     return value if value is None or isinstance(value, dict | str) else lines[-1]
 
   async def _talk(self, process: asyncio.subprocess.Process, task: bytes) -> list[bytes]:
-    """Sends the task; returns what the process prints and its errors, once it has ended.
-
-    Raises:
-      Died: the process printed too much. It is killed, and the rest is not kept.
-    """
+    """Sends the task; returns what the process printed, and its errors, once it has ended. If it is too much: Died."""
     stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
     assert stdin and stdout and stderr
 

@@ -110,30 +110,20 @@ def in_thread(function: Callable[[], Any], name: str) -> tuple[threading.Thread,
   future = loop.create_future()
 
   def work() -> None:
-    result, error = None, None
     try:
-      result = function()
-    except BaseException as raised:  # noqa: BLE001  (`_settle` raises it in the calling coroutine)
-      error = raised
+      settle = functools.partial(future.set_result, function())
+    except (SystemExit, KeyboardInterrupt, StopIteration, asyncio.CancelledError) as error:
+      # A future cannot hold StopIteration. A CancelledError is that of the tool's own tasks: nobody cancels a thread.
+      settle = functools.partial(future.set_exception, RuntimeError(f"{type(error).__name__}: {error}"))
+    except BaseException as error:  # noqa: BLE001  (raised in the calling coroutine)
+      settle = functools.partial(future.set_exception, error)
     with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
-      loop.call_soon_threadsafe(_settle, future, result, error)
+      loop.call_soon_threadsafe(lambda: future.done() or settle())  # done: the deadline has passed
 
   # A daemon thread instead of a pool: Python waits for a pool's threads at exit, and the function may hang.
   thread = threading.Thread(target=work, name=name, daemon=True)
   thread.start()
   return thread, future
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-  if future.done():  # the deadline has passed
-    return
-  if error is None:
-    future.set_result(result)
-  elif isinstance(error, SystemExit | KeyboardInterrupt | StopIteration | asyncio.CancelledError):
-    # A future cannot hold StopIteration. A CancelledError is that of the tool's own tasks: nobody cancels a thread.
-    future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
-  else:
-    future.set_exception(error)
 
 
 _LOCK = threading.Lock()
