@@ -2,10 +2,11 @@
 
 import gguf
 import numpy as np
-from small_tokenizers import CHATML
 
-# config.json's model_type → GGUF's architecture, where they differ
-NAMES = {"gemma3_text": "gemma3", "qwen3_5_text": "qwen35"}
+NAMES = {
+  "gemma3_text": "gemma3",
+  "qwen3_5_text": "qwen35",
+}  # config.json's model_type → GGUF's architecture, where they differ
 ALPHABET = [chr(code) for code in [*range(33, 127), *range(161, 173), *range(174, 256)]]  # spells bytes
 ALPHABET += [chr(256 + more) for more in range(256 - len(ALPHABET))]
 PLAIN = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.merges": ["Ġ t"]}
@@ -14,12 +15,16 @@ PLAIN = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokeniz
 def byte_level(**fields):
   """The metadata of a byte-level tokenizer with a merge, two control tokens and ChatML."""
   tokens = [*ALPHABET, "Ġt", "<|im_start|>", "<|im_end|>"]
+  template = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+  )
   return {
     **PLAIN,
     "tokenizer.ggml.tokens": tokens,
     "tokenizer.ggml.token_type": [1] * 257 + [3, 3],
     "tokenizer.ggml.eos_token_id": 258,
-    "tokenizer.chat_template": CHATML,
+    "tokenizer.chat_template": template,
     **fields,
   }
 

@@ -11,7 +11,7 @@ import served
 from huggingface_hub import constants
 
 
-class Hub(served.Threaded):
+class Hub(served.Threads):
   """Keeps what it is sent.
 
   Attributes:
@@ -41,22 +41,22 @@ class Hub(served.Threaded):
     return commit
 
 
-class Handler(served.Replying):
+class Handler(served.Handler):
   def do_POST(self):
     hub, raw = self.server, self.rfile.read(int(self.headers["Content-Length"]))
     hub.seen.append(self.path)
     if self.headers.get("Authorization") != f"Bearer {hub.token}":
-      return self.reply(401, {"error": "Invalid credentials"})
+      return self.answer(401, {"error": "Invalid credentials"})
     if self.path == "/api/repos/create":
       hub.made.append(json.loads(raw))
-      return self.reply(200, {"url": f"{hub.address}/me/policy"})
+      return self.answer(200, {"url": f"{hub.address}/me/policy"})
     if self.path == "/api/validate-yaml":
-      return self.reply(200, {"errors": [], "warnings": []})
+      return self.answer(200, {"errors": [], "warnings": []})
     if self.path == "/api/models/me/policy/preupload/main":
       files = [
         {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in json.loads(raw)["files"]
       ]
-      return self.reply(200, {"files": files})
+      return self.answer(200, {"files": files})
     if self.path == "/api/models/me/policy/commit/main":
       for line in map(json.loads, raw.splitlines()):
         if line["key"] == "file":
@@ -64,8 +64,8 @@ class Handler(served.Replying):
         else:
           hub.files["the message"] = line["value"]["summary"].encode()
       commit = "0" * 40
-      return self.reply(200, {"commitUrl": f"{hub.address}/me/policy/commit/{commit}", "commitOid": commit})
-    return self.reply(404, {"error": f"no {self.path} here"})
+      return self.answer(200, {"commitUrl": f"{hub.address}/me/policy/commit/{commit}", "commitOid": commit})
+    return self.answer(404, {"error": f"no {self.path} here"})
 
   def do_GET(self):
     hub, path = self.server, self.path.partition("?")[0]
@@ -73,25 +73,28 @@ class Handler(served.Replying):
     asked = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path)
     file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
     if not asked and not file:
-      return self.reply(404, {"error": f"no {self.path} here"})
+      return self.answer(404, {"error": f"no {self.path} here"})
     name, revision = asked.group(1, 3) if asked else file.group(1, 2)
     if name not in hub.revisions:
-      return self.reply(401, {"error": "Invalid username or password."}, **{"X-Error-Code": "RepoNotFound"})
+      return self.answer(401, {"error": "Invalid username or password."}, X_Error_Code="RepoNotFound")
     if (commit := hub.revisions[name].get(revision or "main")) is None:
-      return self.reply(404, {"error": "Invalid rev id"}, **{"X-Error-Code": "RevisionNotFound"})
+      return self.answer(404, {"error": "Invalid rev id"}, X_Error_Code="RevisionNotFound")
     files = hub.trees[commit]
     if asked and asked[2] == "tree":
-      return self.reply(200, [dict(type="file", path=p, size=len(c), oid=_etag(c)) for p, c in files.items()])
+      return self.answer(200, [dict(type="file", path=p, size=len(c), oid=_etag(c)) for p, c in files.items()])
     if asked:
       siblings = [dict(rfilename=path, size=len(content)) for path, content in files.items()]
-      return self.reply(200, dict(id=name, sha=commit, siblings=siblings, tags=[]))
+      return self.answer(200, dict(id=name, sha=commit, siblings=siblings, tags=[]))
     if name in hub.gated:
-      return self.reply(403, {"error": "Access is restricted"}, **{"X-Error-Code": "GatedRepo"})
+      return self.answer(403, {"error": "Access is restricted"}, X_Error_Code="GatedRepo")
     if file[3] not in files:
-      return self.reply(404, {"error": "Entry not found"}, **{"X-Error-Code": "EntryNotFound"})
+      return self.answer(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
     self.file(file[3], files[file[3]], commit)
 
   do_HEAD = do_GET
+
+  def answer(self, status, body, **headers):
+    self.reply(status, json.dumps(body).encode(), content_type="application/json", **headers)
 
   def file(self, path, content, commit):
     hub, size = self.server, len(content)

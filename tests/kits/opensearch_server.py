@@ -92,7 +92,7 @@ def at(source, field):
   return source
 
 
-class Server(served.Threaded):
+class Server(served.Threads):
   """
   Attributes:
     indexes: by name.
@@ -105,7 +105,7 @@ class Server(served.Threaded):
     super().__init__(Handler, port)
 
 
-class Handler(served.Replying):
+class Handler(served.Handler):
   def handle_any(self):
     raw = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
     path = self.path.partition("?")[0].strip("/")
@@ -171,6 +171,6 @@ class Handler(served.Replying):
         said.append(error.body)
     return dict(took=1, responses=said)
 
-  def reply(self, status, body, **headers):
+  def reply(self, status, body):
     with contextlib.suppress(OSError):
-      super().reply(status, body, **headers)
+      super().reply(status, json.dumps(body).encode(), content_type="application/json; charset=UTF-8")
