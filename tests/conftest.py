@@ -35,7 +35,7 @@ LONGEST = (
   "test_train.py", "test_endings.py", "test_crash.py", "test_replicas.py", "test_evaluate.py", "test_learner.py",
   "test_ppo.py", "test_speculation.py", "test_engine_layouts.py", "test_engine.py",
   "test_from_python.py", "test_papers_page.py", "test_moved.py", "test_profile.py", "test_distilled_judge.py",
-  "test_tool_agent_runs.py", "test_conversation.py", "test_comparison.py", "test_live_memory.py",
+  "test_agent_runs.py", "test_conversation.py", "test_comparison.py", "test_live_memory.py",
   "test_corpus_audit.py", "test_answer_verdicts.py",
 )  # fmt: skip
 

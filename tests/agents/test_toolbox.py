@@ -17,8 +17,9 @@ from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Toolbox
 
 
 @pytest.fixture(autouse=True)
-def tries_follow_at_once(monkeypatch):
+def a_new_list_of_calls_and_no_pause_between_tries(monkeypatch):
   monkeypatch.setattr(tool, "BACKOFF_S", 0.0)
+  tool_functions.CALLS.clear()
 
 
 def box(*names, timeout_s=20.0, retries=0, at_once=64):
@@ -36,7 +37,6 @@ def test_results_are_texts_or_json():
 
 
 def test_the_models_mistakes_are_told_and_never_tried_again():
-  tool_functions.CALLS.clear()
   toolbox = box("add", "capital", retries=3)
   found = called(toolbox, ("walk", {}), ("add", dict(a="2")), ("add", {}), ("capital", dict(country="Spain")))
   assert found == [
@@ -55,7 +55,6 @@ def test_the_models_mistakes_are_told_and_never_tried_again():
 
 def test_failures_are_tried_again(monkeypatch):
   monkeypatch.setattr(tool, "BACKOFF_S", 0.1)
-  tool_functions.CALLS.clear()
   tool_functions.FAILS[0] = 2
   begin = time.monotonic()
   (found,) = called(box("flaky", retries=2), ("flaky", {}))
@@ -78,7 +77,6 @@ def test_odd_tools_fail_alone():
 
 @pytest.mark.parametrize("name", ["hangs_up", "hangs_up_in_a_thread"])
 def test_a_tool_whose_own_task_is_cancelled_fails(name):
-  tool_functions.CALLS.clear()
   (found,) = called(box(name, retries=1), (name, {}))
   assert found.kind == FAILED and found.text.startswith(f"{name} failed in 2 tries: ")
   assert "CancelledError" in found.text and tool_functions.CALLS == [name] * 2
@@ -93,7 +91,6 @@ def test_a_call_that_is_cancelled_ends():
       await call
     await asyncio.sleep(0.1)
 
-  tool_functions.CALLS.clear()
   asyncio.run(cancelled())
   assert tool_functions.CALLS == ["slow"]  # it is not tried again
 
