@@ -104,7 +104,7 @@ def assert_same(workdir, other):
 
 
 def resumed(config, folder, stop=2):
-  """The rows of a run in folder/whole. One in folder/parts, stopped after the step `stop`, ends with the same arrays."""
+  """The rows of a run in folder/whole. One in folder/parts, which is stopped after `stop` steps, ends as it does."""
   rows = list(train.train(config, folder / "whole"))
   part = train.train(config, folder / "parts")
   assert [next(part)["step"] for _ in range(stop)] == [*range(1, stop + 1)]
