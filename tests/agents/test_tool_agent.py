@@ -177,14 +177,14 @@ def test_long_results_are_cut(tokenizer):
 def test_limits_end_the_episode(tokenizer):
   again = [call("add", a=1)] * 9
   recipe, episode, policy = played(tokenizer, again, max_turns=2)
-  assert episode.ended == "turns" and len(policy.replies) == 6 and episode.facts == dict(NOTHING, answer=None, calls=2)
+  assert episode.ended == "turns" and len(policy.script) == 6 and episode.facts == dict(NOTHING, answer=None, calls=2)
   assert recipe.score(EXAMPLE, episode) == dict(answer=0.0)
   _, episode, _ = played(tokenizer, [call("add", a=1) * 3, ANSWER], max_calls=2)
   assert results(episode) == [["error: 3 calls in one turn: at most 2 are allowed"]] and episode.facts["calls"] == 0
   _, episode, _ = played(tokenizer, again, room=len(episode.segments[0].ids) + 150, max_turns=99)
   assert episode.ended == "budget" and episode.facts["answer"] is None and 1 < episode.facts["calls"] < 99
   _, episode, policy = played(tokenizer, [call("add", a=1), ANSWER], max_turns=0)
-  assert episode.ended == "turns" and len(policy.replies) == 1
+  assert episode.ended == "turns" and len(policy.script) == 1
 
 
 @pytest.mark.parametrize(
