@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from patience import until
 from tool_functions import called
 
 from ragrl_jax.agents.toolbox import mcp_servers
@@ -36,16 +37,13 @@ def over_http(port):
   """(address, start): a server on this machine, and what starts it anew; its processes end with the test."""
   running = []
 
+  def listens():
+    with socket.socket() as client:
+      return client.connect_ex(("127.0.0.1", port)) == 0
+
   def start():
     running.append(subprocess.Popen([sys.executable, str(KIT), str(port)], stderr=subprocess.DEVNULL))
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-      try:
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
-        return running[-1]
-      except OSError:
-        time.sleep(0.05)
-    raise AssertionError("the server does not start")
+    until(listens)
 
   start()
   yield f"http://127.0.0.1:{port}/mcp", start
@@ -169,8 +167,6 @@ def test_servers_end_with_the_process():
   )
   done = subprocess.run([sys.executable, "-c", program, STDIO], capture_output=True, text=True, timeout=120)
   assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-  end = time.monotonic() + 60
-  while time.monotonic() < end and pathlib.Path(f"/proc/{int(done.stdout)}").exists():
-    time.sleep(0.1)
+  until(lambda: not pathlib.Path(f"/proc/{int(done.stdout)}").exists())
   with pytest.raises(ProcessLookupError):
     os.kill(int(done.stdout), 0)

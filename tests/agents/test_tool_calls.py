@@ -146,13 +146,9 @@ PLACE = "<tool_call>\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>
     (QWENS, 'So: <tool_call>{"name": "f", "arguments": {"é": 1}}</tool_call>', "So:", [ToolCall("f", '{"é": 1}')]),
     (QWENS, '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n' + F.replace("f", "g"), "", [G, H]),
     (QWENS, F.replace("}", ', "arguments": {"x": "</tool_call>?"}}'), "", [ToolCall("f", '{"x": "</tool_call>?"}')]),
-    (QWENS, '<tool_call>{"name": "f", "arg</tool_call>', None, []),
-    (QWENS, '<tool_call>{"name": "f", "arguments": 3}</tool_call>', None, []),
-    (QWENS, '<tool_call>{"name": "f"}', None, []),  # it was cut off
     (QWENS, f"So: {F}<think>or {F}", "So:", [G]),
     (LLAMAS, '{"name": "f", "parameters": {"x": 1}}', "", [ToolCall("f", '{"x": 1}')]),
     (LLAMAS, '{"name": "f"}; {"name": "g"}', "", [G, H]),
-    (LLAMAS, 'I call {"name": "f"}', None, []),
     (LLAMAS, '{"title": "f"}', None, []),
     (LLAMAS, "", "", []),
     (CODERS, "So: " + PLACE.format("a\n</parameter>b"), "So:", [ToolCall("f", r'{"x": "a\n</parameter>b"}')]),
