@@ -35,7 +35,7 @@ LONGEST = (
   "test_train.py", "test_endings.py", "test_crash.py", "test_replicas.py", "test_evaluate.py", "test_learner.py",
   "test_ppo.py", "test_speculation.py", "test_engine_layouts.py", "test_engine.py",
   "test_from_python.py", "test_papers_page.py", "test_moved.py", "test_profile.py", "test_distilled_judge.py",
-  "test_tool_agent_runs.py", "test_conversation.py", "test_comparison.py", "test_live_memory.py",
+  "test_agent_runs.py", "test_conversation.py", "test_comparison.py", "test_live_memory.py",
   "test_corpus_audit.py", "test_answer_verdicts.py",
 )  # fmt: skip
 
@@ -48,6 +48,14 @@ def world(tmp_path_factory):
   folder = tmp_path_factory.mktemp("world")
   tiny_world.make(folder)
   return folder
+
+
+@pytest.fixture
+def tokenizer():
+  """A small tokenizer like Qwen's, whose template shows tools."""
+  import small_tokenizers
+
+  return small_tokenizers.with_tools("qwen")
 
 
 @pytest.fixture(scope="module")

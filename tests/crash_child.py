@@ -12,8 +12,6 @@ from ragrl_jax.jobs import train
 from ragrl_jax.run import prepared
 from ragrl_jax.store import episodes
 
-ROOT = pathlib.Path(__file__).parents[1]
-
 
 def main(
   world: pathlib.Path, workdir: pathlib.Path, steps: int, ahead: int, errors: pathlib.Path, model="", hub=None

@@ -17,8 +17,6 @@ from ragrl_jax.jobs import evaluate, train
 from ragrl_jax.parallel import hosts
 from ragrl_jax.run import prepared
 
-ROOT = pathlib.Path(__file__).parents[1]
-
 
 def settings(world, steps, ahead=0, engine=1, **mesh):
   """Dynamic sampling, too: its surplus and its cursor go into the checkpoint."""

@@ -62,7 +62,7 @@ def test_a_killed_run_on_a_hub_name_goes_on_with_its_commit(world, tmp_path):
 
   first, second = (weights(world, tmp_path / str(seed), seed) for seed in (0, 1))
   end(begun(tmp_path / "whole", str(first)), errors)
-  with hub_kit.serving() as server:
+  with hub_kit.Hub() as server:
     there = hub_kit.places(server.address, tmp_path / "cache")
     commit = server.serve("org/tiny", first)
     for step in (1, 2):

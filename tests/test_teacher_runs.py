@@ -6,7 +6,7 @@ import pytest
 import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.jobs import sft, train
+from ragrl_jax.jobs import sft
 
 pytestmark = pytest.mark.long  # the runs and their programs
 
@@ -24,17 +24,6 @@ def chosen(world, variant, **teacher):
   return made
 
 
-def resumed(config, folder):
-  """The rows of a run; a second one that was stopped after two steps ends with the same weights."""
-  rows = list(train.train(config, folder / "whole"))
-  part = train.train(config, folder / "part")
-  assert [next(part)["step"] for _ in range(2)] == [1, 2]
-  part.close()
-  list(train.train(config, folder / "part"))
-  tiny_world.assert_same(folder / "whole", folder / "part")
-  return rows
-
-
 def test_dgpo_after_its_warm_start(world, tmp_path):
   config = tiny_world.config(world, variant="sft")
   config.seed = 1
@@ -45,7 +34,7 @@ def test_dgpo_after_its_warm_start(world, tmp_path):
   assert last["loss"] == pytest.approx(last["teacher_kl"], rel=0.5) and last["loss"] < 0.8 * first["loss"]
   config = chosen(world, "dgpo", path=path)
   config.model.path = str(tmp_path / "warm" / "model")
-  rows = resumed(config, tmp_path)
+  rows = tiny_world.resumed(config, tmp_path)
   assert all(row["taught"] == pytest.approx(1 - row["outcome"], abs=0.5) and "teacher_kl" in row for row in rows)
   assert "loss.teacher.path" in json.loads((tmp_path / "whole" / "contents.json").read_text())
 
@@ -53,10 +42,10 @@ def test_dgpo_after_its_warm_start(world, tmp_path):
 def test_information_gains(world, tmp_path):
   config = tiny_world.config(world)
   config.advantage.credit = "information"
-  rows = resumed(config, tmp_path)
+  rows = tiny_world.resumed(config, tmp_path)
   assert all(row["information_gain"] and row["zero_advantage_share"] < 1 for row in rows)
 
 
 def test_opsd(world, tmp_path):
-  rows = resumed(chosen(world, "opsd", tokens="all", tells="answer"), tmp_path)
+  rows = tiny_world.resumed(chosen(world, "opsd", tokens="all", tells="answer"), tmp_path)
   assert all(0 < row["taught"] <= 1 and row["teacher_kl"] > 0 for row in rows)

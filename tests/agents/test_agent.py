@@ -17,7 +17,7 @@ import patience
 import pytest
 import small_engine as kit
 import small_tokenizers
-from scripted_chat import ChatPolicy
+from scripted_chat import ChatPolicy, Tools, call
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.agents.agent import program as program_lib
@@ -27,33 +27,11 @@ from ragrl_jax.learner import packing
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
 from ragrl_jax.testing import scripted
 
 EXAMPLE = Example("q1", "Where is Rome?", ("Italy",))
-CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Rome"}}\n</tool_call>'
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-  return HuggingFaceTokenizer(
-    small_tokenizers.byte_level(tmp_path_factory.mktemp("words"), template=small_tokenizers.QWEN_TOOLS)
-  )
-
-
-class Tools:
-  """A search that finds one passage, or fails."""
-
-  def __init__(self, fails=False, verdict=1.0):
-    self.fails, self.verdict = fails, verdict
-
-  async def search(self, query, k=None):
-    if self.fails:
-      raise structs.ToolFailed("the index is gone")
-    return (Passage("p", "Rome", f"{query} is in Italy.", 1.0),)
-
-  async def judge(self, pairs, term=""):
-    return (self.verdict,) * len(pairs)
+CALL = call("search", query="Rome")
 
 
 def played(name, policy, tools=None, **switches):
@@ -158,20 +136,8 @@ def test_the_policys_limits_are_no_failure(tokenizer):
 
 
 def test_a_run_that_ends_does_not_wait_for_programs():
-  """An error ends the rollout: programs that hang, and turns that nobody draws any more, do not keep it."""
-
-  async def play(example, policy, tools):
-    if example.id == "e0":
-      await asyncio.sleep(0.3)
-      raise RuntimeError("a bug")
-    return await recipe.play(example, policy, tools)
-
-  recipe = recipes.get("agent", program="agent_programs:hangs")
-  rollout, began = kit.rollout(kit.engine(), play=play), time.monotonic()
-  with pytest.raises(RuntimeError, match="a bug"):
-    rollout.run(kit.requests(3, 1), step=0)
-  rollout.close()
-  assert time.monotonic() - began < 50
+  """Programs that hang, and turns that nobody draws any more, do not keep it."""
+  kit.ends_at_a_bug(recipes.get("agent", program="agent_programs:hangs").play)
 
 
 # ---- kinds of rewards --------------------------------------------------------------------------------------
@@ -366,4 +332,4 @@ def test_functions_that_hang_are_bounded_and_a_coroutine_that_never_awaits_is_na
       with contextlib.suppress(program_lib.Died):
         return await fine.run(task)
 
-  assert asyncio.run(later()) == "Italy"
+  assert asyncio.run(later()).answer == "Italy"

@@ -1,35 +1,32 @@
 """The tool loops of two public agent libraries, as published, run over the server (make agents)."""
 
 import asyncio
-import json
 
 import pytest
+import scripted_chat
 import small_tokenizers
 from small_server import MODEL, ScriptedEngine, serving
 
 from ragrl_jax.jobs import checkpoints
-from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
 pytestmark = pytest.mark.agents
 openai = pytest.importorskip("openai")
 FACTS = {"mentor Danbel": "The mentor of Danbel is Kormin.", "port Kormin": "The port of Kormin is Tolper."}
-FORMS = {"json": small_tokenizers.QWEN_TOOLS, "xml": small_tokenizers.CODER_TOOLS}
 
 
 def call(form, name, **arguments):
   """A call as the model writes it."""
-  if form == "json":
-    return f"<tool_call>\n{json.dumps(dict(name=name, arguments=arguments))}\n</tool_call>"
+  if form == "qwen":
+    return scripted_chat.call(name, **arguments)
   given = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
   return f"<tool_call>\n<function={name}>\n{given}</function>\n</tool_call>"
 
 
-@pytest.fixture(params=FORMS)
-def engine(request, tmp_path):
+@pytest.fixture(params=["qwen", "coder"])
+def engine(request):
   """An engine that searches twice and answers, in either format of calls."""
-  tokenizer = HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path, template=FORMS[request.param]))
   said = [call(request.param, "search", query=query) for query in FACTS]
-  made = ScriptedEngine(tokenizer, ["I look. " + said[0], said[1], "It is Tolper."])
+  made = ScriptedEngine(small_tokenizers.with_tools(request.param), ["I look. " + said[0], said[1], "It is Tolper."])
   made.form = request.param
   return made
 
@@ -127,7 +124,7 @@ def test_pydantic_ai_forces_its_output_tool(engine):
     place: str
 
   whole = [call(engine.form, "search", query="port Kormin"), call(engine.form, "final_result", place="Tolper")]
-  head = '<tool_call>\n{"name": "' if engine.form == "json" else "<tool_call>\n<function="
+  head = '<tool_call>\n{"name": "' if engine.form == "qwen" else "<tool_call>\n<function="
   left = [text.removeprefix(head) for text in whole]
   engine._text = lambda turn, prompt: left.pop(0)
 

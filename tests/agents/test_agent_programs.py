@@ -1,12 +1,10 @@
 """The programs to begin with, each over its library: one conversation, whose sampled tokens are kept."""
 
 import pytest
-import small_tokenizers
-from scripted_chat import ChatPolicy
+from scripted_chat import ChatPolicy, Tools
 
 from ragrl_jax import recipes
-from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
 from ragrl_jax.testing import scripted
 
 EXAMPLE = Example("q1", "Where is the port of Rome?", ("Tolper",))
@@ -24,23 +22,6 @@ def call(name, query):
   )
 
 
-class Tools:
-  """Finds a passage that repeats the query."""
-
-  def __init__(self):
-    self.asked = []
-
-  async def search(self, query, k=None):
-    self.asked.append(query)
-    return (Passage("p", "T", f"I know {query}.", 1.0),)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("words")
-  return HuggingFaceTokenizer(small_tokenizers.byte_level(folder, template=small_tokenizers.QWEN_TOOLS))
-
-
 @pytest.mark.parametrize(("program", "library"), LIBRARIES.values())
 def test_a_librarys_agent_is_one_conversation(tokenizer, program, library):
   pytest.importorskip(library, reason=f"{library} is not installed (make agents installs it)")
@@ -52,7 +33,7 @@ def test_a_librarys_agent_is_one_conversation(tokenizer, program, library):
   said = [list(s.ids) for s in episode.segments if s.owner == MODEL]
   assert said == [[*tokenizer.encode(text), tokenizer.eos_ids[0]] for text in replies]
   assert [s.text for s in episode.segments[2::2]] == [
-    f"\ntool\n I know {query}.\nassistant\n" for query in ("Rome", "port Danbel")
+    f"\ntool\n {query} is in Italy.\nassistant\n" for query in ("Rome", "port Danbel")
   ]
   assert "<tools>" in episode.segments[0].text and EXAMPLE.question in episode.segments[0].text
   assert episode.facts["answer"].strip() == "Tolper" and recipe.score(EXAMPLE, episode) == dict(answer=1.0)

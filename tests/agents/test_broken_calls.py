@@ -5,11 +5,10 @@ import random
 import re
 
 import pytest
-import small_tokenizers
+from small_tokenizers import with_tools
 
 from ragrl_jax.agents.calls import call_texts, formats
 from ragrl_jax.agents.calls.call_texts import Malformed
-from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
 CASES = 1000
 SIGNS = '{}[]"\\,:<>/ \n0e-.tfn\u00e9\U0001f600'
@@ -76,11 +75,8 @@ def expected(name, text):
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_random_changes_of_calls(tmp_path, name):
-  template = {"qwen": small_tokenizers.QWEN_TOOLS, "coder": small_tokenizers.CODER_TOOLS}
-  make = small_tokenizers.llama3 if name == "llama" else small_tokenizers.byte_level
-  tokenizer = HuggingFaceTokenizer(make(tmp_path, template=template.get(name, small_tokenizers.LLAMA_TOOLS)))
-  form, rng = formats.format_of(tokenizer), random.Random(0)  # any seed: the cases must be the same at every run
+def test_random_changes_of_calls(name):
+  form, rng = formats.format_of(with_tools(name)), random.Random(0)  # any seed: the cases must be the same at every run
   counts = dict(calls=0, text=0, malformed=0, compared=0)
   for _ in range(CASES):
     text = broken(rng.choice(SEEDS[name]), rng)

@@ -1,7 +1,5 @@
 """The tools of real MCP servers, on standard input and output and over HTTP: listed, called, and started again."""
 
-import asyncio
-import json
 import os
 import pathlib
 import resource
@@ -12,6 +10,8 @@ import sys
 import time
 
 import pytest
+from patience import until
+from tool_functions import called
 
 from ragrl_jax.agents.toolbox import mcp_servers
 from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Toolbox
@@ -21,17 +21,8 @@ STDIO = f"{sys.executable} {KIT}"
 
 
 def box(where, **how):
-  how = dict(timeout_s=120.0, retries=0, at_once=64, backoff_s=0.05) | how
+  how = dict(timeout_s=120.0, retries=0, at_once=64) | how
   return Toolbox(mcp_servers.tools_of(where, 60.0), **how)
-
-
-def called(toolbox, *calls):
-  """The results of these (name, arguments), called at the same time."""
-
-  async def all_of_them():
-    return await asyncio.gather(*(toolbox.call(name, json.dumps(arguments)) for name, arguments in calls))
-
-  return asyncio.run(all_of_them())
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +37,13 @@ def over_http(port):
   """(address, start): a server on this machine, and what starts it anew; its processes end with the test."""
   running = []
 
+  def listens():
+    with socket.socket() as client:
+      return client.connect_ex(("127.0.0.1", port)) == 0
+
   def start():
     running.append(subprocess.Popen([sys.executable, str(KIT), str(port)], stderr=subprocess.DEVNULL))
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-      try:
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
-        return running[-1]
-      except OSError:
-        time.sleep(0.05)
-    raise AssertionError("the server does not start")
+    until(listens)
 
   start()
   yield f"http://127.0.0.1:{port}/mcp", start
@@ -179,8 +167,6 @@ def test_servers_end_with_the_process():
   )
   done = subprocess.run([sys.executable, "-c", program, STDIO], capture_output=True, text=True, timeout=120)
   assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-  end = time.monotonic() + 60
-  while time.monotonic() < end and pathlib.Path(f"/proc/{int(done.stdout)}").exists():
-    time.sleep(0.1)
+  until(lambda: not pathlib.Path(f"/proc/{int(done.stdout)}").exists())
   with pytest.raises(ProcessLookupError):
     os.kill(int(done.stdout), 0)

@@ -1,6 +1,7 @@
 """Tool calls of a reply, whole and streamed in pieces: a call inside a thought is text, and is never held back."""
 
 import pytest
+from scripted_chat import call
 
 from ragrl_jax.agents.calls import served
 from ragrl_jax.agents.calls.formats import ToolFormat
@@ -9,8 +10,9 @@ from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.protocol import replies, requests
 from ragrl_jax.structs import Sampling
 
-CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>'
+CALL = call("search", query="x")
 BARE = '{"name": "search", "parameters": {"query": "x"}}'
+FOUND = [dict(name="search", arguments='{"query": "x"}')]
 LLAMAS = ToolFormat("", "", "parameters")
 
 
@@ -53,7 +55,10 @@ def streamed(text, form):
 def test_calls_are_read_outside_thoughts(form, text, content, number):
   content = content or ("" if number else text)
   message = made(form).whole([replies.Piece(0, text, (1,), (0.0,), "stop")])["choices"][0]["message"]
-  assert (message["content"] or "", len(message.get("tool_calls", ()))) == (content, number)
+  assert (message["content"] or "", [one["function"] for one in message.get("tool_calls", ())]) == (
+    content,
+    FOUND * number,
+  )
   shown, calls = streamed(text, form)
   assert (shown[-1], len(calls)) == (content, number)
 

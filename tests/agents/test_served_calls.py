@@ -3,16 +3,16 @@
 import json
 
 import pytest
-import small_tokenizers
+import scripted_chat
 from small_server import MODEL, ScriptedEngine, serving
+from small_tokenizers import with_tools
 
 from ragrl_jax.jobs import checkpoints
-from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
 openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.slow  # the package builds its types at the first call
 
-CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Rome"}}\n</tool_call>'
+CALL = scripted_chat.call("search", query="Rome")
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}]
 
 
@@ -21,8 +21,7 @@ def client_of(url):
 
 
 @pytest.mark.parametrize("before", ["", "Let me look. "])
-def test_tool_calls_in_the_templates_format(tmp_path, before):
-  tokenizer = HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path, template=small_tokenizers.QWEN_TOOLS))
+def test_tool_calls_in_the_templates_format(tokenizer, before):
   engine = ScriptedEngine(tokenizer, [before + CALL] * 2 + ["It is <b>Rome</b>, <tool", before + CALL])
   asked = dict(model=MODEL, messages=[dict(role="user", content="Where?")], tools=TOOLS)
   with serving(engine, tools=checkpoints.tool_reader(tokenizer)) as (url, _), client_of(url) as client:
@@ -53,26 +52,19 @@ def test_tool_calls_in_the_templates_format(tmp_path, before):
     assert plain.choices[0].message.content == before + CALL and "<tools>" not in tokenizer.decode(engine.prompts[-1])
 
 
-@pytest.mark.parametrize("kind", ["json", "xml"])
-def test_forced_calls_begin_in_the_prompt(tmp_path, kind):
-  template = small_tokenizers.QWEN_TOOLS if kind == "json" else small_tokenizers.CODER_TOOLS
-  tokenizer = HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path, template=template))
-  said = {
-    "json": dict(
-      any='look", "arguments": {"x": "1"}}\n</tool_call>',
-      named='{"x": "1"}}\n</tool_call>',
-      head='<tool_call>\n{"name": "',
-    ),
-    "xml": dict(
-      any="look>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>",
-      named="<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>",
-      head="<tool_call>\n<function=",
-    ),
-  }[kind]
+@pytest.mark.parametrize(
+  ("kind", "head", "middle", "rest"),
+  [
+    ("qwen", '<tool_call>\n{"name": "', '", "arguments": ', '{"x": "1"}}\n</tool_call>'),
+    ("coder", "<tool_call>\n<function=", ">\n", "<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>"),
+  ],
+)
+def test_forced_calls_begin_in_the_prompt(kind, head, middle, rest):
+  tokenizer, said = with_tools(kind), f"look{middle}{rest}"
   tool = lambda name: dict(type="function", function=dict(name=name, parameters=dict(type="object", properties={})))
   named = dict(type="function", function=dict(name="look"))
-  twice = said["named"] + "\n" + CALL  # what follows the first call is never drawn
-  engine = ScriptedEngine(tokenizer, [said["any"], said["any"], twice, twice, "nonsense", said["named"]])
+  twice = rest + "\n" + CALL  # what follows the first call is never drawn
+  engine = ScriptedEngine(tokenizer, [said, said, twice, twice, "nonsense", rest])
   asked = dict(model=MODEL, messages=[dict(role="user", content="Where?")], tools=[tool("search"), tool("look")])
   with serving(engine, tools=checkpoints.tool_reader(tokenizer)) as (url, _), client_of(url) as client:
 
@@ -87,18 +79,18 @@ def test_forced_calls_begin_in_the_prompt(tmp_path, kind):
 
     whole, choice = ask(tool_choice="required")
     check(choice)
-    assert tokenizer.decode(whole.prompt_token_ids).endswith(said["head"])
+    assert tokenizer.decode(whole.prompt_token_ids).endswith(head)
     parts = [*client.chat.completions.create(**asked, tool_choice="required", stream=True)]
     assert not any(part.choices[0].delta.content for part in parts)
     assert [call.function.name for part in parts for call in part.choices[0].delta.tool_calls or ()] == ["look"]
     for how in (dict(tool_choice=named), dict(tool_choice="required", tools=[tool("look")])):
       whole, choice = ask(**how, parallel_tool_calls=False)
       check(choice)
-      assert tokenizer.decode(choice.token_ids).rstrip() == said["named"]  # it ends with its first call
+      assert tokenizer.decode(choice.token_ids).rstrip() == rest  # it ends with its first call
     # What is no call is the reply's text, with the beginning that it was given.
     _, choice = ask(tool_choice=named)
     assert not choice.message.tool_calls and choice.finish_reason == "stop"
-    assert choice.message.content.startswith(said["head"]) and choice.message.content.endswith("nonsense")
+    assert choice.message.content.startswith(head) and choice.message.content.endswith("nonsense")
     for refused, words in (
       (dict(tool_choice=dict(type="function", function=dict(name="hear"))), "which tools does not have"),
       (dict(tool_choice="always"), "tool_choice must be"),

@@ -12,53 +12,22 @@ import small_engine as kit
 import small_tokenizers
 import tool_functions
 from patience import reached
-from scripted_chat import ChatPolicy
+from scripted_chat import ChatPolicy, Tools, call
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.agents.calls.turns import OWN
 from ragrl_jax.agents.tool_agent.recipe import INSTRUCTIONS, Parser, make_play
 from ragrl_jax.agents.toolbox import tool
 from ragrl_jax.learner import packing
-from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.protocol.requests import ToolCall
 from ragrl_jax.recipes.parts import Prompt
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
 from ragrl_jax.testing import scripted
 
 EXAMPLE = Example("q1", "Where is Rome?", ("Italy",))
 ANSWER = "<answer> Italy </answer>"
 FUNCTIONS = ",".join(f"tool_functions:{name}" for name in ("add", "capital", "flaky", "sleeps", "slow", "long"))
 NOTHING = dict(malformed=0, calls=0, refused=0, failed=0, searches=0)
-
-
-def call(name, **arguments):
-  return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("words")
-  return HuggingFaceTokenizer(small_tokenizers.byte_level(folder, template=small_tokenizers.QWEN_TOOLS))
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-  return HuggingFaceTokenizer(small_tokenizers.llama3(tmp_path_factory.mktemp("llama")))
-
-
-class Tools:
-  """A search that finds one passage, or fails."""
-
-  def __init__(self, fails=False):
-    self.fails = fails
-
-  async def search(self, query, k=None):
-    if self.fails:
-      raise structs.ToolFailed("the index is gone")
-    return (Passage("p", "Rome", f"{query} is in Italy.", 1.0),)
-
-  async def judge(self, pairs, term=""):
-    return (1.0,) * len(pairs)
 
 
 def played(tokenizer, replies, tools=None, *, room=10_000, **switches):
@@ -73,10 +42,6 @@ def results(episode):
   """The environment's texts after the prompt, between the template's marks."""
   texts = [segment.text for segment in episode.turns if segment.owner == ENVIRONMENT]
   return [text.removeprefix("\ntool\n").removesuffix("\nassistant\n").split("\ntool\n") for text in texts]
-
-
-def facts(**changes):
-  return NOTHING | changes
 
 
 # ---- turns -----------------------------------------------------------------------------------------------------------
@@ -95,14 +60,15 @@ def test_calls_results_and_answer_token_by_token(tokenizer):
   )
   assert list(found.ids) == tokenizer.encode_template(rest)
   assert found.query == "Rome" and [passage.id for passage in found.found] == ["p"]
-  assert episode.ended == "answer" and episode.facts == facts(answer="Italy", calls=2, searches=1)
+  assert episode.ended == "answer" and episode.facts == dict(NOTHING, answer="Italy", calls=2, searches=1)
   assert recipe.score(EXAMPLE, episode) == dict(answer=1.0) and recipe.outcome(EXAMPLE, episode) == 1.0
-  assert recipe.measures(EXAMPLE, episode) == facts(calls=2, searches=1)
+  assert recipe.measures(EXAMPLE, episode) == dict(NOTHING, calls=2, searches=1)
   (item,) = packing.of_episode(episode, (0.0, 1.0))
   assert [int(i) for i in item.tokens[item.loss_mask]] == [*said.ids, *answer.ids]
 
 
-def test_llamas_turns(llama):
+def test_llamas_turns():
+  llama = small_tokenizers.with_tools("llama")
   first = '{"name": "search", "parameters": {"query": "Rome"}}'
   both = first + "; " + first  # its template renders one call a turn
   _, episode, _ = played(llama, [both, first, ANSWER])
@@ -115,7 +81,7 @@ def test_llamas_turns(llama):
     f"{head}error: 2 calls in one turn: at most 1 are allowed{tail}",
     f"{head}Doc 1(Title: Rome) Rome is in Italy.{tail}",
   ]
-  assert episode.facts == facts(answer="Italy", malformed=1, calls=1, searches=1)
+  assert episode.facts == dict(NOTHING, answer="Italy", malformed=1, calls=1, searches=1)
 
 
 def test_one_call_a_turn_stops_at_its_end(tokenizer):
@@ -159,7 +125,7 @@ def test_the_models_mistakes_are_observations(tokenizer):
     ["error: capital: I do not know Spain"],
     ["error: the call cannot be read: the call does not end with </tool_call>: it was cut off"],
   ]
-  assert episode.facts == facts(answer="Italy", calls=4, refused=4, malformed=1)
+  assert episode.facts == dict(NOTHING, answer="Italy", calls=4, refused=4, malformed=1)
   assert recipe.score(EXAMPLE, episode) == dict(answer=1.0)
 
 
@@ -168,7 +134,7 @@ def test_a_failed_tool_is_an_observation_or_a_mask(tokenizer):
   replies = [call("flaky") + call("add", a=1), ANSWER]
   _, episode, _ = played(tokenizer, replies)
   assert results(episode) == [["error: flaky failed: ConnectionError: the line is down", "2"]]
-  assert episode.facts == facts(answer="Italy", calls=2, failed=1)
+  assert episode.facts == dict(NOTHING, answer="Italy", calls=2, failed=1)
   with pytest.raises(structs.ToolFailed, match="flaky failed: ConnectionError: the line is down"):
     played(tokenizer, replies, failure="mask")
   searching = [call("search", query="Rome"), ANSWER]
@@ -211,14 +177,14 @@ def test_long_results_are_cut(tokenizer):
 def test_limits_end_the_episode(tokenizer):
   again = [call("add", a=1)] * 9
   recipe, episode, policy = played(tokenizer, again, max_turns=2)
-  assert episode.ended == "turns" and len(policy.replies) == 6 and episode.facts == facts(answer=None, calls=2)
+  assert episode.ended == "turns" and len(policy.script) == 6 and episode.facts == dict(NOTHING, answer=None, calls=2)
   assert recipe.score(EXAMPLE, episode) == dict(answer=0.0)
   _, episode, _ = played(tokenizer, [call("add", a=1) * 3, ANSWER], max_calls=2)
   assert results(episode) == [["error: 3 calls in one turn: at most 2 are allowed"]] and episode.facts["calls"] == 0
   _, episode, _ = played(tokenizer, again, room=len(episode.segments[0].ids) + 150, max_turns=99)
   assert episode.ended == "budget" and episode.facts["answer"] is None and 1 < episode.facts["calls"] < 99
   _, episode, policy = played(tokenizer, [call("add", a=1), ANSWER], max_turns=0)
-  assert episode.ended == "turns" and len(policy.replies) == 1
+  assert episode.ended == "turns" and len(policy.script) == 1
 
 
 @pytest.mark.parametrize(
@@ -235,13 +201,6 @@ def test_limits_end_the_episode(tokenizer):
 def test_wrong_switches_are_refused_before_anything_runs(switches, says):
   with pytest.raises(ValueError, match=says):
     recipes.get("tool_agent", **switches)
-
-
-def test_a_template_that_does_not_fit_is_refused_at_the_start(tmp_path):
-  recipe = recipes.get("tool_agent")
-  with pytest.raises(ValueError, match="has no format of tool calls"):
-    recipe.tool_tokens(HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path)))
-  assert recipe.tool_tokens(HuggingFaceTokenizer(tmp_path, markers="own")) > 50
 
 
 def test_rewards(tokenizer):
@@ -324,19 +283,7 @@ def test_the_engine_goes_on_while_tools_run(monkeypatch):
 
 
 def test_a_run_that_ends_does_not_wait_for_tools():
-  turns = Turns("sleeps", seconds=60)
-
-  async def play(example, policy, tools):
-    if example.id == "e0":
-      await asyncio.sleep(0.3)
-      raise RuntimeError("a bug")
-    return await calling(tool_functions.sleeps, turns)(example, policy, tools)
-
-  rollout, begin = kit.rollout(kit.engine(), play=play), time.monotonic()
-  with pytest.raises(RuntimeError, match="a bug"):
-    rollout.run(kit.requests(2, 1), step=0)
-  rollout.close()
-  assert time.monotonic() - begin < 50
+  kit.ends_at_a_bug(calling(tool_functions.sleeps, Turns("sleeps", seconds=60)))
 
 
 def test_a_result_of_100_mb_neither_stops_the_loop_nor_fills_the_memory(tokenizer, monkeypatch):

@@ -135,7 +135,7 @@ def test_a_reply_to_a_client_may_give_arguments_as_text(given, arguments):
     call_texts.read(text, QWENS)
 
 
-F, G = '<tool_call>{"name": "f"}</tool_call>', ToolCall("f", "{}")
+F, G, H = '<tool_call>{"name": "f"}</tool_call>', ToolCall("f", "{}"), ToolCall("g", "{}")
 PLACE = "<tool_call>\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>\n</tool_call>"
 
 
@@ -144,40 +144,22 @@ PLACE = "<tool_call>\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>
   [
     (QWENS, "no call", "no call", []),
     (QWENS, 'So: <tool_call>{"name": "f", "arguments": {"é": 1}}</tool_call>', "So:", [ToolCall("f", '{"é": 1}')]),
-    (
-      QWENS,
-      '<tool_call>\n{"name": "f"}\n</tool_call>\n<tool_call>{"name": "g", "arguments": {}}</tool_call>',
-      "",
-      [ToolCall("f", "{}"), ToolCall("g", "{}")],
-    ),
+    (QWENS, '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n' + F.replace("f", "g"), "", [G, H]),
     (QWENS, F.replace("}", ', "arguments": {"x": "</tool_call>?"}}'), "", [ToolCall("f", '{"x": "</tool_call>?"}')]),
-    (QWENS, '<tool_call>{"name": "f", "arg</tool_call>', None, []),
-    (QWENS, '<tool_call>{"name": "f", "arguments": 3}</tool_call>', None, []),
-    (QWENS, '<tool_call>{"name": "f"}', None, []),  # it was cut off
-    (QWENS, f"<think>I write <tool_call> now</think>\n{F}", "<think>I write <tool_call> now</think>", [G]),
-    (QWENS, f"<think>draft: {F} no</think>\nIt is 3.", None, []),
-    (QWENS, f"<think>draft {F}</think>\n{F}", f"<think>draft {F}</think>", [G]),
     (QWENS, f"So: {F}<think>or {F}", "So:", [G]),
-    (LLAMAS, '<think>{"name": "g"}</think> {"name": "f"}', '<think>{"name": "g"}</think>', [G]),
     (LLAMAS, '{"name": "f", "parameters": {"x": 1}}', "", [ToolCall("f", '{"x": 1}')]),
-    (LLAMAS, '{"name": "f"}; {"name": "g"}', "", [ToolCall("f", "{}"), ToolCall("g", "{}")]),
-    (LLAMAS, 'I call {"name": "f"}', None, []),
+    (LLAMAS, '{"name": "f"}; {"name": "g"}', "", [G, H]),
     (LLAMAS, '{"title": "f"}', None, []),
     (LLAMAS, "", "", []),
     (CODERS, "So: " + PLACE.format("a\n</parameter>b"), "So:", [ToolCall("f", r'{"x": "a\n</parameter>b"}')]),
-    (CODERS, "<tool_call><function=f></function></tool_call>", "", [ToolCall("f", "{}")]),
+    (CODERS, "<tool_call><function=f></function></tool_call>", "", [G]),
     (CODERS, PLACE.replace("</function>", "more</function>"), None, []),
     (CODERS, PLACE.replace("</parameter>", ""), None, []),
     (CODERS, PLACE.replace("</function>\n", ""), None, []),
-    (
-      CODERS,
-      "<tool_call><function=f><parameter=x>1</parameter><parameter=x>2</parameter></function></tool_call>",
-      None,
-      [],
-    ),
+    (CODERS, PLACE.replace("</function>", "<parameter=x>2</parameter></function>"), None, []),
     (CODERS, '<tool_call>{"name": "f", "arguments": {}}</tool_call>', None, []),
     (TAGGEDS, 'So: <function=f>{"x": 1}</function>', "So:", [ToolCall("f", '{"x": 1}')]),
-    (TAGGEDS, "<function=f>{}</function><function=g>{}</function>", "", [ToolCall("f", "{}"), ToolCall("g", "{}")]),
+    (TAGGEDS, "<function=f>{}</function><function=g>{}</function>", "", [G, H]),
     (TAGGEDS, "<function=f>[1]</function>", None, []),
     (TAGGEDS, "<function=f>{}", None, []),
   ],

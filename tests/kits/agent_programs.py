@@ -26,15 +26,9 @@ def loop(task):
     said = ask(task, messages, tools=TOOLS)
     if not said.get("tool_calls"):
       return said["content"]
+    written = lambda name, arguments: dict(name=name, arguments=json.dumps(json.loads(arguments), indent=1))
     calls = [
-      dict(
-        id=f"mine-{turn}",
-        type="function",
-        function=dict(
-          name=call["function"]["name"], arguments=json.dumps(json.loads(call["function"]["arguments"]), indent=1)
-        ),
-      )
-      for call in said["tool_calls"]
+      dict(id=f"mine-{turn}", type="function", function=written(**call["function"])) for call in said["tool_calls"]
     ]
     messages.append(dict(role="assistant", content=(said["content"] or "") + " ", tool_calls=calls))
     for call in calls:
@@ -108,14 +102,6 @@ def odd(task):
 async def coroutine(task):
   said = await asyncio.to_thread(ask, task, [user(task.question)])
   return dict(answer=said["content"], reward=0.25, steps=[1, 2], why="It says so.")
-
-
-def text(task):
-  prompt = f"Q: {task.question} A:"
-  for more in (" So? A:", " And? A:"):
-    said = task.post("completions", prompt=prompt, max_tokens=9)["choices"][0]["text"]
-    prompt += said + more
-  return said
 
 
 def varied(task):

@@ -3,16 +3,15 @@
 import base64
 import contextlib
 import hashlib
-import http.server
 import json
 import re
-import threading
 import time
 
+import served
 from huggingface_hub import constants
 
 
-class Hub(http.server.ThreadingHTTPServer):
+class Hub(served.Threads):
   """Keeps what it is sent.
 
   Attributes:
@@ -27,16 +26,10 @@ class Hub(http.server.ThreadingHTTPServer):
     ranges: the Range of every request for a part of a file.
   """
 
-  daemon_threads = True
-
-  def __init__(self, token):
-    super().__init__(("127.0.0.1", 0), Handler)
+  def __init__(self, token="right"):
+    super().__init__(Handler)
     self.token, self.made, self.files, self.seen = token, [], {}, []
     self.revisions, self.trees, self.gated, self.broken, self.ranges = {}, {}, set(), {}, []
-
-  @property
-  def address(self):
-    return f"http://127.0.0.1:{self.server_port}"
 
   def serve(self, name, folder, revision="main", **more):
     """Makes the files of a folder, and more {path: content}, a commit to which the revision points; returns it."""
@@ -48,7 +41,7 @@ class Hub(http.server.ThreadingHTTPServer):
     return commit
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(served.Handler):
   def do_POST(self):
     hub, raw = self.server, self.rfile.read(int(self.headers["Content-Length"]))
     hub.seen.append(self.path)
@@ -83,9 +76,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
       return self.answer(404, {"error": f"no {self.path} here"})
     name, revision = asked.group(1, 3) if asked else file.group(1, 2)
     if name not in hub.revisions:
-      return self.answer(401, {"error": "Invalid username or password."}, **{"X-Error-Code": "RepoNotFound"})
+      return self.answer(401, {"error": "Invalid username or password."}, X_Error_Code="RepoNotFound")
     if (commit := hub.revisions[name].get(revision or "main")) is None:
-      return self.answer(404, {"error": "Invalid rev id"}, **{"X-Error-Code": "RevisionNotFound"})
+      return self.answer(404, {"error": "Invalid rev id"}, X_Error_Code="RevisionNotFound")
     files = hub.trees[commit]
     if asked and asked[2] == "tree":
       return self.answer(200, [dict(type="file", path=p, size=len(c), oid=_etag(c)) for p, c in files.items()])
@@ -93,12 +86,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
       siblings = [dict(rfilename=path, size=len(content)) for path, content in files.items()]
       return self.answer(200, dict(id=name, sha=commit, siblings=siblings, tags=[]))
     if name in hub.gated:
-      return self.answer(403, {"error": "Access is restricted"}, **{"X-Error-Code": "GatedRepo"})
+      return self.answer(403, {"error": "Access is restricted"}, X_Error_Code="GatedRepo")
     if file[3] not in files:
-      return self.answer(404, {"error": "Entry not found"}, **{"X-Error-Code": "EntryNotFound"})
+      return self.answer(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
     self.file(file[3], files[file[3]], commit)
 
   do_HEAD = do_GET
+
+  def answer(self, status, body, **headers):
+    self.reply(status, json.dumps(body).encode(), content_type="application/json", **headers)
 
   def file(self, path, content, commit):
     hub, size = self.server, len(content)
@@ -116,20 +112,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if self.command == "GET":
       self.wfile.write(content[start : hub.broken.get(path)])
 
-  def answer(self, status, body, **headers):
-    data = json.dumps(body).encode()
-    self.send_response(status)
-    for name, value in headers.items():
-      self.send_header(name, value)
-    self.send_header("Content-Type", "application/json")
-    self.send_header("Content-Length", str(len(data)))
-    self.end_headers()
-    if self.command != "HEAD":
-      self.wfile.write(data)
-
-  def log_message(self, *_):
-    pass
-
 
 def _etag(content):
   return hashlib.sha1(content).hexdigest()
@@ -138,7 +120,7 @@ def _etag(content):
 @contextlib.contextmanager
 def reached(monkeypatch, cache):
   """A running hub that huggingface_hub takes for the public one, with its cache in a new folder."""
-  with serving() as made:
+  with Hub() as made:
     for name, value in places(made.address, cache).items():
       monkeypatch.setattr(constants, name, value)
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 512)
@@ -150,17 +132,3 @@ def places(address, cache):
   """The constants by which huggingface_hub takes this address for the public hub's, {name: value}."""
   template = address + "/{repo_id}/resolve/{revision}/{filename}"
   return dict(HF_HUB_OFFLINE=False, HF_HUB_CACHE=str(cache), ENDPOINT=address, HUGGINGFACE_CO_URL_TEMPLATE=template)
-
-
-@contextlib.contextmanager
-def serving(token="right"):
-  """A running hub."""
-  hub = Hub(token)
-  thread = threading.Thread(target=hub.serve_forever, daemon=True)
-  thread.start()
-  try:
-    yield hub
-  finally:
-    hub.shutdown()
-    hub.server_close()
-    thread.join()

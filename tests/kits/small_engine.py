@@ -4,10 +4,12 @@ import asyncio
 import dataclasses
 import functools
 import re
+import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from ragrl_jax import structs
@@ -126,6 +128,22 @@ def rollout(engine, play=play, tools=None, max_new_tokens=12, reserve=None, **se
   """A rollout of `play` on an engine of this module."""
   sampling = dataclasses.replace(Rollout().sampling, max_new_tokens=max_new_tokens, **settings)
   return collect.Rollout(engine, play, tools or Tools(), seed=3, sampling=sampling, reserve=reserve)
+
+
+def ends_at_a_bug(play):
+  """A rollout ends at an error of its first episode: it does not wait for the others, which play `play`."""
+
+  async def first_fails(example, policy, tools):
+    if example.id == "e0":
+      await asyncio.sleep(0.3)
+      raise RuntimeError("a bug")
+    return await play(example, policy, tools)
+
+  made, began = rollout(engine(), play=first_fails), time.monotonic()
+  with pytest.raises(RuntimeError, match="a bug"):
+    made.run(requests(3, 1), step=0)
+  made.close()
+  assert time.monotonic() - began < 50
 
 
 def drawn(episode):

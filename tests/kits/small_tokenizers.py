@@ -1,9 +1,11 @@
 """Small real tokenizers of every kind, trained on made-up text."""
 
 import base64
+import functools
 import importlib.metadata
 import json
 import pathlib
+import tempfile
 
 import pytest
 import sentencepiece
@@ -11,6 +13,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from ragrl_jax.prompting import sentencepiece as sentencepiece_lib
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
 MARKS = ("<think>", "</think>", "<search>", "</search>", "<information>", "</information>")
 LINES = [
@@ -65,6 +68,7 @@ HERMES_TOOLS = (
   '{"name": "{{ m.name }}", "content": {{ m.content | tojson }}}\n</tool_response>{% else %}{{ m.content }}{% endif %}'
   "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+WITH_TOOLS = dict(qwen=QWEN_TOOLS, coder=CODER_TOOLS, hermes=HERMES_TOOLS, llama=LLAMA_TOOLS)
 # What Gemma 3's does: special tags around each turn, and BOS before the first.
 GEMMA = (
   "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
@@ -134,6 +138,15 @@ def llama3(folder, *, template=LLAMA_TOOLS):
   return folder
 
 
+@functools.cache
+def with_tools(name, **how):
+  """A tokenizer whose template shows tools: one of WITH_TOOLS, or a published one. It is made once a process."""
+  template = WITH_TOOLS[name] if name in WITH_TOOLS else published_template(name)
+  make = llama3 if name.startswith("llama") else byte_level
+  with tempfile.TemporaryDirectory() as folder:
+    return HuggingFaceTokenizer(make(folder, template=template), **how)
+
+
 def llama_like(folder, *, cls="PreTrainedTokenizerFast"):
   """A folder like Llama 2's: pieces with U+2581, byte pieces, a space before each text, BOS before each prompt."""
   first = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
@@ -189,19 +202,20 @@ def dummy_prefix_sentencepiece(path):
 
 
 def published_template(name):
-  """A model's chat template as it is published, from a file in the wheel trl. The package is never imported."""
-  try:
-    wheel = importlib.metadata.distribution("trl")
-  except importlib.metadata.PackageNotFoundError:
-    pytest.skip("the wheel trl, which carries chat templates, is not installed (make test installs it)")
-  return pathlib.Path(str(wheel.locate_file(f"trl/chat_templates/{name}.jinja"))).read_text(encoding="utf-8")
+  """A model's chat template as it is published."""
+  return _in_wheel("trl", f"trl/chat_templates/{name}.jinja", "chat templates").read_text(encoding="utf-8")
 
 
 def qwen_vocabulary():
-  """The bytes of Qwen's 151,643 tokens, from a file in the wheel dashscope. The package is never imported."""
+  """The bytes of Qwen's 151,643 tokens."""
+  lines = _in_wheel("dashscope", "dashscope/resources/qwen.tiktoken", "Qwen's vocabulary").read_bytes().splitlines()
+  return [base64.b64decode(line.split()[0]) for line in lines if line]
+
+
+def _in_wheel(name, file, what):
+  """A file of a wheel whose package is never imported; without the wheel, the test is skipped."""
   try:
-    wheel = importlib.metadata.distribution("dashscope")
+    wheel = importlib.metadata.distribution(name)
   except importlib.metadata.PackageNotFoundError:
-    pytest.skip("the wheel dashscope, which carries Qwen's vocabulary, is not installed (make test installs it)")
-  path = pathlib.Path(str(wheel.locate_file("dashscope/resources/qwen.tiktoken")))
-  return [base64.b64decode(line.split()[0]) for line in path.read_bytes().splitlines() if line]
+    pytest.skip(f"the wheel {name}, which carries {what}, is not installed (make test installs it)")
+  return pathlib.Path(str(wheel.locate_file(file)))

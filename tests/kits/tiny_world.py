@@ -11,6 +11,7 @@ import orbax.checkpoint as ocp
 from ragrl_jax import config as config_lib
 from ragrl_jax import retrieval, structs
 from ragrl_jax.data import synthetic, writers
+from ragrl_jax.jobs import train
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1.recipe import MARKS, demonstrate
 from ragrl_jax.run import detectors
@@ -100,3 +101,14 @@ def assert_same(workdir, other):
   for name in one:
     np.testing.assert_array_equal(one[name], two[name], err_msg=name)
   return step
+
+
+def resumed(config, folder, stop=2):
+  """The rows of a run in folder/whole. One in folder/parts, which is stopped after `stop` steps, ends as it does."""
+  rows = list(train.train(config, folder / "whole"))
+  part = train.train(config, folder / "parts")
+  assert [next(part)["step"] for _ in range(stop)] == [*range(1, stop + 1)]
+  part.close()
+  assert [row["step"] for row in train.train(config, folder / "parts")] == [row["step"] for row in rows[stop:]]
+  assert_same(folder / "whole", folder / "parts")
+  return rows

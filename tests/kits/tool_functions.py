@@ -88,6 +88,15 @@ def meeting(monkeypatch, count):
   return most
 
 
+def called(toolbox, *calls):
+  """The results of these (name, arguments), called at the same time."""
+
+  async def all_of_them():
+    return await asyncio.gather(*(toolbox.call(name, json.dumps(arguments)) for name, arguments in calls))
+
+  return asyncio.run(all_of_them())
+
+
 def capital(country: str) -> str:
   """The capital of a country."""
   CALLS.append("capital")

@@ -51,7 +51,7 @@ def test_a_folder_is_uploaded_and_refusals_are_one_line(tmp_path, monkeypatch):
   (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# policy\n")
   (tmp_path / "model.safetensors").write_bytes(bytes(range(256)))
   online(monkeypatch, "right")
-  with hub.serving() as made:
+  with hub.Hub() as made:
     how = dict(private=True, message="Step 2 of run", endpoint=made.address)
     assert push_hf.upload(tmp_path, "me/policy", token="right", **how).startswith(made.address)
     assert made.files == {

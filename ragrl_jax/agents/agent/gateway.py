@@ -31,9 +31,8 @@ STARTED_S = 30.0  # seconds that the server has to start
 # Seconds that an idle connection stays open. Clients close theirs much earlier, so no request is sent on a connection
 # that the server is closing.
 KEPT_S = 3600
-GUARD = http_limits.Guard(
-  header_s=120.0, body_s=120.0, read_s=120.0
-)  # long: clients run on this machine, which may be busy
+# Long: clients run on this machine, which may be busy.
+GUARD = http_limits.Guard(header_s=120.0, body_s=120.0, read_s=120.0)
 
 
 class Gateway(Site):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ragrl_jax.agents.agent.task import Task
+from ragrl_jax.agents.agent.task import Result, Task, read
 from ragrl_jax.agents.toolbox import tool
 
 COMMAND = "command:"
@@ -44,20 +44,24 @@ class Program:
     self._function = None if self._command else tool.function_of(name, "config.switches.program")
     self._threads: list[tuple[threading.Thread, asyncio.Future[Any]]] = []
 
-  async def run(self, task: Task) -> Any:
-    """Runs the program on a task, and returns what the program returns.
+  async def run(self, task: Task) -> Result:
+    """Runs the program on a task, and reads what it returns.
 
     Raises:
-      Died: the program raised an error, exited with a status other than 0, or took longer than `task.timeout_s`; or
-        MOST_LATE earlier calls still run.
+      Died: the program raised an error, exited with a status other than 0, took longer than `task.timeout_s`, or
+        returned no result (`task.read`); or MOST_LATE earlier calls still run.
     """
     try:
-      return await asyncio.wait_for(self._run(task), task.timeout_s)
+      returned = await asyncio.wait_for(self._run(task), task.timeout_s)
     except TimeoutError:
       why = f"gave no result within {task.timeout_s:g} s (config.switches.timeout_s)"
       if inspect.iscoroutinefunction(self._function) and (who := await tool.blocker(LOOP_S)):
         why += f": {who} is an `async def` that does not await, so that no other one can run"
       raise Died(f"the program {self.name} {why}.") from None
+    try:
+      return read(returned)
+    except ValueError as error:
+      raise Died(f"the program {self.name}: {error}") from None
 
   def _run(self, task: Task) -> Awaitable[Any]:
     if self._function is None:
@@ -118,11 +122,7 @@ class Program:
     return value if value is None or isinstance(value, dict | str) else lines[-1]
 
   async def _talk(self, process: asyncio.subprocess.Process, task: bytes) -> list[bytes]:
-    """Sends the task; returns what the process prints and its errors, once it has ended.
-
-    Raises:
-      Died: the process printed too much. It is killed, and the rest is not kept.
-    """
+    """Sends the task; returns what the process printed, and its errors, once it has ended. If it is too much: Died."""
     stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
     assert stdin and stdout and stderr
 
@@ -132,7 +132,7 @@ class Program:
         await stdin.drain()
         stdin.close()
 
-    async def read(stream: asyncio.StreamReader) -> bytes:
+    async def printed(stream: asyncio.StreamReader) -> bytes:
       outputs = bytearray()
       while part := await stream.read(1 << 16):
         if len(outputs) <= MOST_BYTES:
@@ -141,7 +141,7 @@ class Program:
           self._kill(process)
       return bytes(outputs)
 
-    _, *outputs = await asyncio.gather(send(), read(stdout), read(stderr))
+    _, *outputs = await asyncio.gather(send(), printed(stdout), printed(stderr))
     await process.wait()
     if max(map(len, outputs)) > MOST_BYTES:
       raise Died(f"the program {self.name} printed more than {MOST_BYTES} bytes, the most that it may print.")

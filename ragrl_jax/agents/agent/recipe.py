@@ -99,7 +99,7 @@ def make_play(program: program_lib.Program, prompt: Prompt, stops: Sequence[str]
       result, error = task_lib.Result(), ""
       try:
         task = task_lib.Task(example.id, example.question, example.passages, url, timeout_s=timeout_s)
-        result = _read(program, await program.run(task))
+        result = await program.run(task)
       except program_lib.Died as died:
         error = str(died)
       except asyncio.CancelledError:  # the run ends: the reply that is being sampled is cancelled, too
@@ -122,13 +122,6 @@ def make_play(program: program_lib.Program, prompt: Prompt, stops: Sequence[str]
     return session.episode({**result.facts, **facts}, prompt.messages(example))
 
   return play
-
-
-def _read(program: program_lib.Program, returned: Any) -> task_lib.Result:
-  try:
-    return task_lib.read(returned)
-  except ValueError as error:
-    raise program_lib.Died(f"the program {program.name}: {error}") from None
 
 
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}}

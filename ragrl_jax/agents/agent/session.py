@@ -11,7 +11,6 @@ conversation (its own training row), or is refused.
 
 import asyncio
 import dataclasses
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,6 +29,7 @@ from ragrl_jax.protocol.text_stream import TextStream
 UNLIMITED = 1 << 30  # tokens; the conversation itself limits them
 OVER = "over"  # error code of requests after the episode's end
 Key = tuple[Any, ...]
+Searches = list[tuple[str, tuple[structs.Passage, ...]]]  # (query, what it found)
 
 
 class Reading:
@@ -48,11 +48,7 @@ class _Record:
   kind: str
   keys: list[Key]
   tools: str
-  begun: tuple[str | None, tuple[structs.Passage, ...] | None]  # (queries, passages) found before its first turn
-
-  @property
-  def last(self) -> structs.Segment:
-    return self.talk.segments[-1]
+  begun: Searches  # before its first turn
 
   @property
   def ids(self) -> list[int]:
@@ -86,7 +82,7 @@ class Session:
     self.rewrites: list[str] = []
     self.requests = self.calls = self.searches = 0
     self._records: list[_Record] = []
-    self._found: list[tuple[str, tuple[structs.Passage, ...]]] = []  # searches since the last turn
+    self._found: Searches = []  # since the last turn
     self._turn = asyncio.Lock()  # requests of an episode are answered one after the other
     self._tasks: set[asyncio.Task[Any]] = set()
     self._over = False
@@ -175,10 +171,9 @@ class Session:
     if asked.kind == CHAT:
       said = Replies(asked, MODEL, None, self._reading.tokenizer).whole([piece])["choices"][0]["message"]
       begun = "" if asked.tools.forced else asked.opened  # the message already contains the beginning of a forced call
-      message = dict(role="assistant", content=begun + (said["content"] or ""))
-      message |= dict(tool_calls=said["tool_calls"]) if "tool_calls" in said else {}
-      self.calls += len(message.get("tool_calls", ()))
-      record.keys = [*map(_key, asked.messages), *map(_key, formats.messages([message]))]
+      self.calls += len(said.get("tool_calls", ()))
+      said["content"] = begun + (said["content"] or "")
+      record.keys = [*map(_key, asked.messages), *map(_key, formats.messages([said]))]
     return piece
 
   # ---- conversations -------------------------------------------------------------------------------------------------
@@ -191,7 +186,7 @@ class Session:
       if isinstance(new, str):
         why.append(new)
         continue
-      query, passages = self._observed()
+      query, passages = _joined(self._found)
       if not record.talk.observe(new, query=query, found=passages):
         raise self._full()
       self._found = []
@@ -202,18 +197,16 @@ class Session:
         self.failure = self.failure or f"the program rewrote its conversation: {why[0]}"
         message = f"{why[0]} A conversation may only grow (config.switches.rewritten='split' trains on both)."
         raise Refused(400, message, param="messages", code="history_rewritten")
-    begun, self._found = self._observed(), []
-    record = _Record(self._policy.start(list(asked.prompts[0])), asked.kind, [], json.dumps(asked.tools.shown), begun)
-    self._records.append(record)
-    return record
+    talk = self._policy.start(list(asked.prompts[0]))
+    self._records.append(_Record(talk, asked.kind, [], json.dumps(asked.tools.shown), self._found))
+    self._found = []
+    return self._records[-1]
 
   def _forget(self, record: _Record) -> None:
     """Drops a conversation whose first request left no room for a reply. A shorter request can then begin one."""
-    if len(record.talk.segments) > 1:
-      return
-    self._records.remove(record)
-    query, passages = record.begun
-    self._found = [] if query is None or passages is None else [(query, passages)]
+    if len(record.talk.segments) == 1:
+      self._records.remove(record)
+      self._found = record.begun
 
   def _new(self, record: _Record, request: Asked) -> list[int] | str:
     """The token ids that a request appends to a conversation; or a text: why it does not continue the conversation."""
@@ -229,7 +222,7 @@ class Session:
         return f"messages[{number}] ({old[0]}) was {_shown(old)} and is now {_shown(new_key)}."
     if len(keys) < len(record.keys):
       return f"messages[{len(keys)}] ({record.keys[len(keys)][0]}) and the later ones are missing."
-    ended = record.last.stop == "eos"
+    ended = record.talk.segments[-1].stop == "eos"
     try:
       new = self._reading.appender.after(
         self._short(request.messages, record), len(record.keys), request.tools.shown, ended=ended
@@ -242,11 +235,9 @@ class Session:
 
   def _short(self, messages: Sequence[Mapping[str, Any]], record: _Record) -> list[Mapping[str, Any]]:
     """The messages; a new one that is longer than the room is cut, and is too long still."""
-    short = functools.partial(
-      beginnings.for_ids, tokens=max(record.talk.room(), 0), encode=self._reading.tokenizer.encode
-    )
-    new = ({**message, "content": short(message["content"])} for message in messages[len(record.keys) :])
-    return [*messages[: len(record.keys)], *new]
+    room, encode, kept = max(record.talk.room(), 0), self._reading.tokenizer.encode, len(record.keys)
+    short = lambda text: beginnings.for_ids(text, tokens=room, encode=encode)
+    return [*messages[:kept], *({**message, "content": short(message["content"])} for message in messages[kept:])]
 
   def _text_after(self, record: _Record, prompt: Sequence[int]) -> list[int] | str:
     """`_new` for a text request: it must begin with the conversation's tokens, or with their text."""
@@ -265,12 +256,6 @@ class Session:
       return new[1:] if ended else new
     same = next((i for i, (a, b) in enumerate(zip(text, now)) if a != b), min(len(text), len(now)))
     return f"the text from character {same} on was {text[same : same + 40]!r} and is now {now[same : same + 40]!r}."
-
-  def _observed(self) -> tuple[str | None, tuple[structs.Passage, ...] | None]:
-    """(queries, passages) of the searches since the last turn."""
-    if not self._found:
-      return None, None
-    return "; ".join(query for query, _ in self._found), tuple(passage for _, found in self._found for passage in found)
 
   def _full(self) -> Refused:
     self.ended = "budget"
@@ -298,10 +283,17 @@ class Session:
     for record in self._records:
       starts.append(len(segments))
       prompt, *rest = record.talk.segments
-      query, passages = record.begun
+      query, passages = _joined(record.begun)
       segments += [dataclasses.replace(prompt, query=query, found=passages), *rest]
     ended = [record.talk.end(self.ended or None) for record in self._records]
     return dataclasses.replace(ended[-1], segments=tuple(segments), starts=tuple(starts[1:]), facts=facts)
+
+
+def _joined(searches: Searches) -> tuple[str | None, tuple[structs.Passage, ...] | None]:
+  """(queries, passages) of these searches."""
+  if not searches:
+    return None, None
+  return "; ".join(query for query, _ in searches), tuple(passage for _, found in searches for passage in found)
 
 
 def _key(message: Mapping[str, Any]) -> Key:

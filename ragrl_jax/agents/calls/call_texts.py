@@ -19,9 +19,7 @@ class Malformed(ValueError):
   """A turn begins or ends like a call, but is not a call in the template's format. The message gives the reason."""
 
 
-def calls(
-  text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]] | None = None
-) -> tuple[str, list[ToolCall]]:
+def calls(text: str, form: ToolFormat, functions: Mapping[str, Any] | None = None) -> tuple[str, list[ToolCall]]:
   """(the text before the first call, the calls). If a call is malformed, all is text, and there are no calls.
 
   A call inside a thought is a draft, and part of the text. Clients get what this finds. So arguments that are a JSON
@@ -48,9 +46,7 @@ def outside(text: str) -> tuple[int, int]:
   return start, len(text) if opened < 0 else opened
 
 
-def read(
-  text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]] | None = None
-) -> tuple[str, list[ToolCall], str]:
+def read(text: str, form: ToolFormat, functions: Mapping[str, Any] | None = None) -> tuple[str, list[ToolCall], str]:
   """(the text before the first call, the calls, the text after the last one). Arguments as for `calls`.
 
   Raises:
@@ -98,8 +94,7 @@ def _objects(text: str, form: ToolFormat) -> tuple[list[ToolCall], str]:
     at = len(text) - len(rest)
     value, at = _decoded(text, at)
     result.append(_call(value, form))
-    while at < len(text) and text[at] in "; \n\t":  # Llama 3 puts a semicolon between calls
-      at += 1
+    at = len(text) - len(text[at:].lstrip("; \n\t"))  # Llama 3 puts a semicolon between calls
   if not result:
     raise Malformed("there is no JSON object in the call")
   if not form.marked and text[at:]:
@@ -138,8 +133,7 @@ def _call(value: Any, form: ToolFormat) -> ToolCall:
     raise Malformed('the call has no "name" with the function\'s name')
   others = value.keys() - {"name", form.arguments}
   if others - {"type"} or value.get("type", "function") != "function":
-    form_text = f'"name" and "{form.arguments}"'
-    raise Malformed(f'the call has "{min(others)[:40]}": it must have {form_text} alone')
+    raise Malformed(f'the call has "{min(others)[:40]}": it must have "name" and "{form.arguments}" alone')
   arguments = value.get(form.arguments, {})
   if form.lenient and not isinstance(arguments, dict):
     arguments = {} if arguments in ("", None) else _json(arguments) if isinstance(arguments, str) else arguments
@@ -157,7 +151,7 @@ def _make(name: str, arguments: dict[str, Any]) -> ToolCall:
   return ToolCall(well_formed(name), well_formed(text))
 
 
-def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]]) -> list[ToolCall]:
+def _tags(text: str, form: ToolFormat, functions: Mapping[str, Any]) -> list[ToolCall]:
   """The calls of a text that contains only calls."""
   at, result = 0, []
   while at < len(text) or not result:
@@ -168,15 +162,15 @@ def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]
       if not isinstance(arguments, dict) or match[2].strip()[end:].strip():
         raise Malformed("between <function=NAME> and </function> there must be one JSON object")
     else:
-      arguments = _parameters(match[2], functions.get(match[1], {}))
+      arguments = _parameters(match[2], functions.get(match[1]))
     result.append(_make(match[1], arguments))
     at = match.end()
   return result
 
 
-def _parameters(body: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _parameters(body: str, schema: Any) -> dict[str, Any]:
   """The arguments of an XML call."""
-  properties = schema.get("properties")
+  properties = schema.get("properties") if isinstance(schema, Mapping) else None
   properties, at, result = properties if isinstance(properties, Mapping) else {}, 0, {}
   while body[at:].strip():
     if (match := _PARAMETER.match(body, at)) is None:

@@ -22,14 +22,8 @@ from ragrl_jax.prompting.tokenizer import Tokenizer
 JSON, TAGGED, XML = "json", "tagged", "xml"
 _NAME, _KEY, _VALUE = "probe_name", "probe_key", "probe_value"
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
-_TOOL = {
-  "type": "function",
-  "function": {
-    "name": _NAME,
-    "description": "A probe.",
-    "parameters": {"type": "object", "properties": {_KEY: {"type": "string"}}},
-  },
-}
+_SCHEMA = {"type": "object", "properties": {_KEY: {"type": "string"}}}
+_TOOL = {"type": "function", "function": {"name": _NAME, "description": "A probe.", "parameters": _SCHEMA}}
 _READ = json.JSONDecoder()
 _CLOSING = re.compile(r"\s*(</[^<>|]+>)")
 _PARAMETER = re.compile(rf"\s*<parameter={_KEY}>\s*{_VALUE}\s*</parameter>\s*")
@@ -156,29 +150,25 @@ def _end_mark(rest: str, control: Sequence[str]) -> str | None:
   return mark if rest.strip() == mark else None
 
 
-def messages(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """Converts messages from the form of servers to that of templates: arguments of calls from JSON text to objects.
 
   Raises:
     ValueError: the arguments of a call are not a JSON object.
   """
-  result = []
-  for message in entries:
-    message = dict(message)
-    if message.get("tool_calls"):
-      message["tool_calls"] = [_for_template(call) for call in message["tool_calls"]]
-    result.append(message)
-  return result
+  changed = lambda calls: dict(tool_calls=[_for_template(call) for call in calls]) if calls else {}
+  return [{**message, **changed(message.get("tool_calls"))} for message in messages]
 
 
 def _for_template(call: Any) -> dict[str, Any]:
-  function = call.get("function") if isinstance(call, Mapping) else None
-  try:
-    arguments = json.loads(function["arguments"]) if isinstance(function, Mapping) else None
-  except (KeyError, TypeError, ValueError):
-    arguments = None
-  if not isinstance(arguments, dict) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-    raise ValueError(
-      'a tool call must be {"type": "function", "function": {"name": …, "arguments": "{…}"}}, with JSON in "arguments".'
-    )
-  return {**call, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+  match call:
+    case {"function": {"name": str(name), "arguments": str(text)}}:
+      try:
+        arguments = json.loads(text)
+      except ValueError:
+        arguments = None
+      if isinstance(arguments, dict):
+        return {**call, "type": "function", "function": {"name": name, "arguments": arguments}}
+  raise ValueError(
+    'a tool call must be {"type": "function", "function": {"name": …, "arguments": "{…}"}}, with JSON in "arguments".'
+  )

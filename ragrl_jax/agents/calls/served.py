@@ -1,8 +1,7 @@
 """Tools of requests to an OpenAI-compatible server, and calls in its replies, for one chat template."""
 
-import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax.agents.calls import call_texts, formats
@@ -23,6 +22,8 @@ def reader(tokenizer: Tokenizer) -> "Reader | None":
 class Reader:
   """Reads tools and calls of requests (`protocol.requests.ToolReader`). `form`: the format of the template's calls."""
 
+  messages = staticmethod(formats.messages)
+
   def __init__(self, form: ToolFormat):
     self._form = form
 
@@ -35,11 +36,10 @@ class Reader:
       Refused: one of the fields has a value that is not supported.
     """
     form, tools, choice = self._form, fields.get("tools"), fields.get("tool_choice", "auto")
-    named = lambda one: isinstance(one, dict) and isinstance(one.get("function"), dict) and _is_name(one["function"])
-    if tools and not (isinstance(tools, list) and all(map(named, tools))):
+    if tools and not (isinstance(tools, list) and all(map(_is_named, tools))):
       message = 'tools must be a list of {"type": "function", "function": {"name": …, "parameters": {…}}}.'
       raise Refused(400, message, param="tools")
-    functions = {one["function"]["name"]: _schema(one["function"]) for one in tools or ()}
+    functions = {one["function"]["name"]: one["function"].get("parameters") for one in tools or ()}
     name = _forced_name(choice, functions)
     if not tools or choice == "none":
       return Tools()
@@ -51,55 +51,43 @@ class Reader:
       except ValueError as error:
         raise Refused(400, f"tool_choice: {error} So no call can be forced.", param="tool_choice") from None
     ends = (form.closing,) if single and form.closing else ()
-    begin = functools.partial(_may_begin, form=form)
-    return Tools(tuple(tools), ends, forced, begin, lambda text: call_texts.calls(text, form, functions))
+    return Tools(tuple(tools), ends, forced, self._may_begin, lambda text: call_texts.calls(text, form, functions))
 
-  def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """See `formats.messages`."""
-    return formats.messages(messages)
-
-
-def _may_begin(text: str, form: ToolFormat) -> int:
-  """Position where a call begins or may begin, or where the white space before it begins. No call is in a thought."""
-  start, end = call_texts.outside(text)
-  tail, thinks = text[start:end], end < len(text)
-  if not form.marked:
-    if tail.lstrip().startswith(form.opening) or not (tail.strip() or thinks):
-      return start
-    return len(text)
-  place = tail.find(form.opening)
-  if place < 0:
-    if thinks:
-      return len(text)
-    most = min(len(form.opening) - 1, len(tail))
-    size = next((length for length in range(most, 0, -1) if form.opening.startswith(tail[-length:])), 0)
-    place = len(tail) - size
-  return len(text[: start + place].rstrip())
+  def _may_begin(self, text: str) -> int:
+    """Position where a call begins or may begin, or where the white space before it begins. No call is in a thought."""
+    start, end = call_texts.outside(text)
+    tail, thinks, opening = text[start:end], end < len(text), self._form.opening
+    if not self._form.marked:
+      return start if tail.lstrip().startswith(opening) or not (tail.strip() or thinks) else len(text)
+    place = tail.find(opening)
+    if place < 0:
+      if thinks:
+        return len(text)
+      most = min(len(opening) - 1, len(tail))
+      place = len(tail) - next((size for size in range(most, 0, -1) if opening.startswith(tail[-size:])), 0)
+    return len(text[: start + place].rstrip())
 
 
 def _forced_name(choice: Any, functions: Mapping[str, Any]) -> str | None:
   """The name of the function that the model must call, "" for any function, or None if it need not call one."""
-  if choice in ("auto", "none"):
-    return None
-  name = ""
-  if choice != "required":
-    function = choice.get("function") if isinstance(choice, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
+  match choice:
+    case "auto" | "none":
+      return None
+    case "required" if functions:
+      return ""
+    case {"function": {"name": str(name)}} if name in functions:
+      return name
+    case "required":
+      message = "tool_choice is 'required', but there are no tools."
+    case {"function": {"name": str(name)}}:
+      message = f"tool_choice names the function {name!r:.80}, which tools does not have."
+    case _:
       message = 'tool_choice must be \'auto\', \'none\', \'required\' or {"type": "function", "function": {"name": …}}.'
-      raise Refused(400, message, param="tool_choice")
-  if name not in functions if name else not functions:
-    has = (
-      f"names the function {name!r:.80}, which tools does not have" if name else "is 'required', but there are no tools"
-    )
-    raise Refused(400, f"tool_choice {has}.", param="tool_choice")
-  return name
+  raise Refused(400, message, param="tool_choice")
 
 
-def _is_name(function: Mapping[str, Any]) -> bool:
-  return isinstance(function.get("name"), str) and _NAME.fullmatch(function["name"]) is not None
-
-
-def _schema(function: Mapping[str, Any]) -> Mapping[str, Any]:
-  schema = function.get("parameters")
-  return schema if isinstance(schema, dict) else {}
+def _is_named(tool: Any) -> bool:
+  match tool:
+    case {"function": {"name": str(name)}}:
+      return _NAME.fullmatch(name) is not None
+  return False

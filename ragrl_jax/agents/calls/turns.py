@@ -21,8 +21,6 @@ from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting import chat
 from ragrl_jax.protocol.requests import ToolCall
 
-Messages = Sequence[Mapping[str, str]]
-
 OWN = ToolFormat("<tool_call>", "</tool_call>", "arguments", head='<tool_call>\n{"name": "', middle='", "arguments": ')
 _OWN_PROMPT = (
   "You have these tools, each as a JSON schema:\n{tools}\n"
@@ -55,7 +53,7 @@ class ToolTurns:
   def __init__(self, tokenizer: Any, tools: Sequence[Mapping[str, Any]]):
     self._tokenizer: Any = tokenizer
     self._tools = list(tools)
-    self._functions = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
+    self._functions = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
     self.marked = isinstance(tokenizer, chat.Templated) and tokenizer.markers is not None
     self._native = self.marked and tokenizer.markers == "template"
     self.form, self.single, self.beside = OWN, False, True
@@ -67,7 +65,7 @@ class ToolTurns:
     # The text of the canonical turn between its argument and the end of the turn.
     self._tail = self._tail_of() if self.marked else ""
 
-  def prompt(self, messages: Messages) -> Sequence[Mapping[str, str]] | tuple[int, ...]:
+  def prompt(self, messages: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]] | tuple[int, ...]:
     """The messages with the tools, for `policy.start`: as token ids if there are role markers."""
     return self._prompts(tuple((message["role"], message["content"]) for message in messages))
 

@@ -1,17 +1,18 @@
 """Agents that call tools in their model's own format: see README.md."""
 
 import asyncio
+import collections
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from ragrl_jax import structs
 from ragrl_jax.agents.calls.call_texts import Malformed, ToolCall
 from ragrl_jax.agents.calls.turns import ToolTurns, spoken
 from ragrl_jax.agents.toolbox import mcp_servers
 from ragrl_jax.agents.toolbox import tool as tool_lib
-from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Tool, Toolbox
+from ragrl_jax.agents.toolbox.tool import FAILED, OK, REFUSED, Result, Toolbox
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import parts
@@ -71,21 +72,12 @@ class Switches(recipe_lib.Switches):
     )
 
 
-async def _by_the_episode(arguments: dict[str, Any]) -> str:
+def search(query: Annotated[str, "what to look for"]) -> str:
+  """Finds passages on what is asked for, the best ones first."""
   raise NotImplementedError("the run's own search is called by `play`, with the episode's tools")
 
 
-SEARCH = Tool(
-  "search",
-  "Finds passages on what is asked for, the best ones first.",
-  dict(
-    type="object",
-    properties=dict(query=dict(type="string", description="what to look for")),
-    required=["query"],
-    additionalProperties=False,
-  ),
-  _by_the_episode,
-)
+SEARCH = tool_lib.of_function(search)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +97,8 @@ def make_play(
   max_turns, masks = switches.max_turns, switches.failure == "mask"
 
   async def play(example: Example, policy: structs.Policy, tools: structs.Tools) -> Episode:
-    turns, counts, answer, why = turns_of(policy.tokenizer), dict.fromkeys(COUNTS, 0), None, "turns"
+    turns, answer, why = turns_of(policy.tokenizer), None, "turns"
+    counts = collections.Counter(dict.fromkeys(COUNTS, 0))
     stop = tuple(one for one in parser.stops if one == turns.form.closing)
     conversation = policy.start(turns.prompt(prompt.messages(example)))
     for turn in range(max_turns + 1):  # the last turn can only answer
@@ -120,12 +113,14 @@ def make_play(
         break
       # The calls of a turn run at the same time, while the engine samples for other episodes.
       results = await asyncio.gather(*(_run_call(call, toolbox, tools) for call in calls))
-      _count(counts, results)
-      if failed := [one.result.text for one in results if one.result.kind == FAILED and masks]:
+      failed = [one.result.text for one in results if one.result.kind == FAILED]
+      if failed and masks:
         raise structs.ToolFailed(failed[0])
+      searches = [one for one in results if one.found is not None]
+      refused = sum(one.result.kind == REFUSED for one in results)
+      counts.update(calls=len(calls), refused=refused, failed=len(failed), searches=len(searches))
       texts = [(one.name, passages.cut(_shown(one), policy.tokenizer, switches.max_result_tokens)) for one in results]
       new = turns.after(texts or [("", f"error: {wrong}")], ended=reply.stop == "eos")
-      searches = [one for one in results if one.found is not None]
       query = "; ".join(one.query for one in searches) if searches else None
       passages_found = [passage for one in searches for passage in one.found or ()] if searches else None
       if not conversation.observe(new, query=query, found=passages_found):
@@ -159,13 +154,6 @@ async def _run_call(call: ToolCall, toolbox: Toolbox, tools: structs.Tools) -> M
 
 def _shown(call: Made) -> str:
   return call.result.text if call.result.kind == OK else f"error: {call.result.text}"
-
-
-def _count(counts: dict[str, int], calls: list[Made]) -> None:
-  counts["calls"] += len(calls)
-  counts["refused"] += sum(one.result.kind == REFUSED for one in calls)
-  counts["failed"] += sum(one.result.kind == FAILED for one in calls)
-  counts["searches"] += sum(one.found is not None for one in calls)
 
 
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}}

@@ -110,30 +110,20 @@ def in_thread(function: Callable[[], Any], name: str) -> tuple[threading.Thread,
   future = loop.create_future()
 
   def work() -> None:
-    result, error = None, None
     try:
-      result = function()
-    except BaseException as raised:  # noqa: BLE001  (`_settle` raises it in the calling coroutine)
-      error = raised
+      settle = functools.partial(future.set_result, function())
+    except (SystemExit, KeyboardInterrupt, StopIteration, asyncio.CancelledError) as error:
+      # A future cannot hold StopIteration. A CancelledError is that of the tool's own tasks: nobody cancels a thread.
+      settle = functools.partial(future.set_exception, RuntimeError(f"{type(error).__name__}: {error}"))
+    except BaseException as error:  # noqa: BLE001  (raised in the calling coroutine)
+      settle = functools.partial(future.set_exception, error)
     with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
-      loop.call_soon_threadsafe(_settle, future, result, error)
+      loop.call_soon_threadsafe(lambda: future.done() or settle())  # done: the deadline has passed
 
   # A daemon thread instead of a pool: Python waits for a pool's threads at exit, and the function may hang.
   thread = threading.Thread(target=work, name=name, daemon=True)
   thread.start()
   return thread, future
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-  if future.done():  # the deadline has passed
-    return
-  if error is None:
-    future.set_result(result)
-  elif isinstance(error, SystemExit | KeyboardInterrupt | StopIteration | asyncio.CancelledError):
-    # A future cannot hold StopIteration. A CancelledError is that of the tool's own tasks: nobody cancels a thread.
-    future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
-  else:
-    future.set_exception(error)
 
 
 _LOCK = threading.Lock()
@@ -220,24 +210,21 @@ class Toolbox:
 
   Args:
     timeout_s: most seconds per try of a call.
-    retries: further tries after a failure. Set 0 if a tool has side effects.
+    retries: further tries after a failure, BACKOFF_S later at first. Set 0 if a tool has side effects.
     at_once: most calls that run at the same time. Further calls wait; the wait does not count towards `timeout_s`. A
       function that still runs in its thread after its time limit counts until it returns.
-    backoff_s: seconds before the second try; doubled for each further try.
 
   Raises:
     ValueError: two tools have the same name.
   """
 
-  def __init__(
-    self, tools: Sequence[Tool], *, timeout_s: float, retries: int, at_once: int, backoff_s: float = BACKOFF_S
-  ):
+  def __init__(self, tools: Sequence[Tool], *, timeout_s: float, retries: int, at_once: int):
     self.tools: dict[str, Tool] = {}
     for tool in tools:
       if tool.name in self.tools:
         raise ValueError(f"two tools have the name {tool.name!r}: rename one, or leave it out (config.switches).")
       self.tools[tool.name] = tool
-    self._timeout_s, self._retries, self._backoff_s = timeout_s, retries, backoff_s
+    self._timeout_s, self._retries = timeout_s, retries
     self._permits, self._at_once, self._stuck = asyncio.Semaphore(at_once), at_once, 0
 
   def wrong(self, name: str, arguments: str) -> str:
@@ -276,7 +263,7 @@ class Toolbox:
     task.set_name(tool.name)  # for the message of a tool that blocks the loop
     for number in range(self._retries + 1):
       if number:
-        await asyncio.sleep(self._backoff_s * 2 ** (number - 1))
+        await asyncio.sleep(BACKOFF_S * 2 ** (number - 1))
       limit = None
       try:
         async with self._permit(), asyncio.timeout(self._timeout_s) as limit:

@@ -7,16 +7,9 @@ from typing import Any
 
 from ragrl_jax.agents.agent.task import Task
 
-TOOLS: list[Any] = [
-  {
-    "type": "function",
-    "function": {
-      "name": "search",
-      "description": "Finds passages.",
-      "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
-    },
-  }
-]
+QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+SEARCH = {"name": "search", "description": "Finds passages.", "parameters": QUERY}
+TOOLS: list[Any] = [{"type": "function", "function": SEARCH}]
 MAX_SEARCHES = 3
 
 
