@@ -136,7 +136,7 @@ coverage: $(VENV)/.ready  ## lines of each room that the fast tests run; TESTS=t
 	$(RUN) -m coverage json --quiet -o out/coverage.json
 	$(if $(TESTS),-)$(RUN) tests/coverage_by_room.py out/coverage.json
 
-bench: $(PARITY_VENV)/.ready-parity  ## speed, as ratios to other libraries in the same run
+bench: $(VENV)/.ready $(PARITY_VENV)/.ready-parity  ## speed, as ratios to other libraries in the same run
 	$(PARITY_VENV)/bin/python benchmarks/rollout.py
 	$(PARITY_VENV)/bin/python benchmarks/learner.py $(if $(TUNIX_PYTHON),--tunix_python $(TUNIX_PYTHON))
 	$(VENV)/bin/python benchmarks/schedule.py

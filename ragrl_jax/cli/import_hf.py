@@ -67,6 +67,11 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
   whole, added = huggingface.add_tokens(source, new_tokens) if new_tokens else (None, ())
   if added and arguments.adapters:
     raise ValueError("--add_tokens with --adapters: merge the adapters first, then add tokens to the merged model.")
+  rows = max(weights.config_of(source).vocab_size, *(i + 1 for i in added), 0)
+  if tokenizer.vocab_size > rows:
+    raise ValueError(
+      f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {rows} rows: they do not match."
+    )
   options = dict(dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)
   if arguments.adapters:
     if source.resolve() == out.resolve():
@@ -76,10 +81,6 @@ def _write(arguments, source: pathlib.Path, out: pathlib.Path) -> None:
     weights.save_pretrained(model, config, out, **options)
   else:
     config = weights.copy_pretrained(source, out, added=added, **options)
-  if tokenizer.vocab_size > config.vocab_size:
-    raise ValueError(
-      f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: they do not match."
-    )
   for name in saving.TOKENIZER_FILES:
     if (source / name).is_file():
       shutil.copyfile(source / name, out / name)

@@ -97,7 +97,8 @@ def test_a_servers_schemas_may_hold_more_than_is_checked():
   assert fault(3, oneOf=[dict(type="string"), dict(type="integer")]) == ""
   assert schemas.fault(dict(x=1), dict(properties=dict(x=False))) == "'x' must be left out"
   assert schemas.fault(dict(x=1), dict(properties=dict(x=True))) == ""
-  assert fault(3, type=None) == "" and schemas.fault(dict(x=1), dict(required=None)) == ""
+  assert fault(3, type=None, enum=None) == "" and schemas.fault(dict(x=1), dict(required=None, properties=None)) == ""
+  assert schemas.fitted(dict(x=1.0), dict(properties=None)) == dict(x=1.0)
   assert fault(3.0, type="integer") == "" and fault(3.5, type="integer") != "" and fault(True, type="integer") != ""
 
 

@@ -180,6 +180,15 @@ def test_a_malformed_call_says_what_is_wrong(name, said, says):
     ToolTurns(with_tools(name), TOOLS).calls(said)
 
 
+def test_a_call_that_can_be_read_but_not_written_is_malformed():
+  turns = ToolTurns(with_tools("qwen"), TOOLS)
+  for depth in range(940, 1010):  # around what Python 3.11's parser and writer can nest
+    try:
+      assert len(turns.calls(CALL.replace('"Rome"', "[" * depth + "]" * depth))) == 1
+    except Malformed as error:
+      assert "nested too deeply" in str(error)
+
+
 def test_llamas_calls():
   tokenizer = with_tools("llama")
   turns, found = ToolTurns(tokenizer, TOOLS), [ToolCall("search", '{"query": "Rome"}')]

@@ -138,6 +138,9 @@ def test_the_commands(tmp_path):
   searched = ["recall", f"--data={tmp_path}/asked.jsonl", f"--index={index}", "--top_k=2"]
   said = json.loads(ragrl(*searched).stdout)  # what the index finds, though the questions have passages
   assert said["recall@2"] == 0.0 and said["measured"] == f"searches in {index} for 5 questions"
+  (tmp_path / "odd.jsonl").write_text(json.dumps(dict(id="0", question="zzzz?", answers=["Paris"])) + "\n")
+  found = ["recall", f"--data={tmp_path}/odd.jsonl", f"--index={index}", "--top_k=2"]
+  assert json.loads(ragrl(*found).stdout)["recall@2"] == 0.0  # BM25 finds nothing
   said = json.loads(ragrl(*searched, "--own_passages").stdout)
   assert said["recall@2"] == 1.0 and said["measured"] == "the own passages of 5 questions"
   (first, *_) = readers.read_examples(tmp_path / "filter.jsonl.gz")

@@ -111,6 +111,13 @@ def test_tokens_that_are_there_are_refused(tmp_path, monkeypatch, capsys, tokens
   assert status == 2 and said in complaint and not (tmp_path / "out").exists()
 
 
+def test_a_tokenizer_that_does_not_fit_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
+  status, _, complaint = run(
+    "import_hf", monkeypatch, capsys, model=model_folder(tmp_path / "in", 200), out=tmp_path / "out"
+  )
+  assert status == 2 and "has 257 ids, the model 200 rows" in complaint and not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow  # compiles a learner's first state
 def test_export(tmp_path, monkeypatch, capsys):
   config = config_lib.default_config()

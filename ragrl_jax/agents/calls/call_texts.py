@@ -148,6 +148,8 @@ def _make(name: str, arguments: dict[str, Any]) -> ToolCall:
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
   except ValueError:  # Python's parser reads 1e999 as infinity
     raise Malformed("a number in the arguments is not finite") from None
+  except RecursionError:  # writing nests deeper than reading
+    raise Malformed("the arguments are nested too deeply") from None
   return ToolCall(well_formed(name), well_formed(text))
 
 

@@ -112,8 +112,9 @@ def fault(value: Any, schema: Any, where: str = "the arguments") -> str:
     ways = schema.get(word)
     if isinstance(ways, list) and (faults := [fault(value, way, where) for way in ways]) and all(faults):
       return "; or ".join(dict.fromkeys(faults))
-  if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
-    return f"{where} must be one of {json.dumps(schema['enum'], ensure_ascii=False)}, not {_shown(value)}"
+  choices = schema.get("enum")
+  if isinstance(choices, list | tuple) and not any(_same(value, one) for one in choices):
+    return f"{where} must be one of {json.dumps(choices, ensure_ascii=False)}, not {_shown(value)}"
   if "const" in schema and not _same(value, schema["const"]):
     return f"{where} must be {json.dumps(schema['const'], ensure_ascii=False)}, not {_shown(value)}"
   kinds = schema.get("type") or ()
@@ -141,13 +142,13 @@ def fitted(value: Any, schema: Any) -> Any:
     equal = [one for one in schema.get("enum") or () if _same(one, value)]
     return equal[0] if equal else int(value) if is_whole else value
   if isinstance(value, dict):
-    properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    properties, others = schema.get("properties") or {}, schema.get("additionalProperties", True)
     return {name: fitted(one, properties.get(name, others)) for name, one in value.items()}
   return [fitted(one, schema.get("items", {})) for one in value] if isinstance(value, list) else value
 
 
 def _fault_of_object(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> str:
-  properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+  properties, others = schema.get("properties") or {}, schema.get("additionalProperties", True)
   if missing := [name for name in schema.get("required") or () if name not in value]:
     return f"{where} must have {missing[0]!r}"
   for name, one in value.items():
