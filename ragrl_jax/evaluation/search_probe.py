@@ -98,11 +98,9 @@ def measured(rows: Mapping[str, Rows | str], logged: Rows, passages: int | None)
   copied = [[qa.f1(query, (row["question"],)) >= COPY for query, _ in asked] for row, asked in shown if asked]
   hops = sorted({row["hops"] for row in answered if row["hops"] is not None})
   frequencies = Counter(name for _, asked in shown for _, brought in asked for name in brought)
+  against = lambda some: _means(some) | _difference(own_rows, some, noise)
   numbers: dict[str, Any] = dict(
-    retrievers={
-      name: dict(unmeasured=some) if isinstance(some, str) else _means(some) | _difference(own_rows, some, noise)
-      for name, some in rows.items()
-    },
+    retrievers={name: dict(unmeasured=it) if isinstance(it, str) else against(it) for name, it in rows.items()},
     noise=noise,
     by_hops={str(n): _mean([row["num_searches"] for row in answered if row["hops"] == n]) for n in hops},
     searched=_mean([row["num_searches"] > 0 for row in answered]),

@@ -39,12 +39,8 @@ def excerpt(workdir: str | os.PathLike, *, max_bytes: int = MAX_BYTES) -> dict[s
   read = {step: _read(files[step], max_bytes if step == steps_taken[-1] else even) for step in steps_taken}
   _take(list(read.values()), max_bytes)
   steps = [_step(step, files[step], read[step]) for step in steps_taken]
-  return {
-    "steps": steps,
-    "logged": len(files),
-    "episodes": sum(step["episodes"] for step in steps),
-    "taken": sum(step["taken"] for step in steps),
-  }
+  totals = {name: sum(step[name] for step in steps) for name in ("episodes", "taken")}
+  return {"steps": steps, "logged": len(files)} | totals
 
 
 @dataclasses.dataclass
