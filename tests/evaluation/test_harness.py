@@ -116,6 +116,16 @@ def test_batches_of_one_report_the_latency(tmp_path, monkeypatch):
   assert "latency" not in evaluate(tmp_path / "together")
 
 
+def noting(ids):
+  """A play that adds the ids of the questions that it is given."""
+
+  def noted(asked, at_once):
+    ids.extend(request.example.id for group in asked for request in group)
+    return play(asked, at_once)
+
+  return noted
+
+
 def killed(out, after, **how):
   """The ids of the answers that a kill leaves behind, after so many were played."""
 
@@ -142,12 +152,7 @@ def test_after_a_kill_no_answer_is_lost_or_repeated(tmp_path, torn):
     played = tmp_path / "killed" / "episodes.jsonl"
     played.write_bytes(played.read_bytes() + b'{"index": 7, "id": "q7"')  # the episodes were further on
   again = []
-
-  def counted(asked, at_once):
-    again.extend(request.example.id for group in asked for request in group)
-    yield from play(asked, at_once)
-
-  resumed = evaluate(tmp_path / "killed", play=counted)
+  resumed = evaluate(tmp_path / "killed", play=noting(again))
   assert again == (["q6", "q7", "q8", "q9"] if torn else ["q6", "q7", "q9"])
   for name in ("predictions.jsonl", "episodes.jsonl"):
     assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -247,12 +252,7 @@ def test_kept_answers_are_scored_again_if_only_golds_have_changed(tmp_path, capl
   killed(tmp_path, after=after) if after else evaluate(tmp_path)
   before = {row["id"]: row for row in rows(tmp_path)}
   asked = []
-
-  def counted(some, at_once):
-    asked.extend(one.example.id for group in some for one in group)
-    return play(some, at_once)
-
-  m = evaluate(tmp_path, examples=regold("town {} hall"), play=counted)
+  m = evaluate(tmp_path, examples=regold("town {} hall"), play=noting(asked))
   assert len(asked) == (3 if after else 0) and not set(asked) & set(before)  # no kept answer is played again
   assert m["em"] == pytest.approx(2 / 9) and "their golds" in caplog.text and "without playing" in caplog.text
   assert m["em"] == evaluate(tmp_path / "new", examples=regold("town {} hall"))["em"]
@@ -323,9 +323,8 @@ def test_pairs_are_pooled_over_questions(tmp_path):
   searched = [("model", "<search> 1 </search>"), ("environment", FOUND)]
   turns = {"q0": [*searched * 3, thought], "q1": [*searched, thought], "q2": [thought]}
   facts = {"q0": (1.0,), "q1": (1.0,), "q2": ()}
-  play = played.by_example(
-    lambda e: structs.Episode.from_text(recipe, e, turns[e.id], facts=dict(information_think=facts[e.id]))
-  )
+  judged = lambda e: dict(facts=dict(information_think=facts[e.id]))
+  play = played.by_example(lambda e: structs.Episode.from_text(recipe, e, turns[e.id], **judged(e)))
   metrics = harness.evaluate(EXAMPLES[:3], play, recipe, tmp_path, settings={})
   # Blocks 3, 1 and 0; thoughts after the last ones only, both faithful. By episodes (1/3 + 1 + 0) / 3, by pairs 2 / 4.
   assert metrics["terms"]["information_think"] == pytest.approx(4 / 9) and metrics["pooled"]["information_think"] == 0.5
