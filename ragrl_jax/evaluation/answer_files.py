@@ -24,10 +24,8 @@ from ragrl_jax.store import jsonl
 
 PREDICTIONS, METRICS, SETTINGS = "predictions.jsonl", "metrics.json", "settings.json"
 CONTENTS = "contents"  # the setting with the digests of the questions
-PLACES = {
-  "checkpoint": "weights",
-  "data": CONTENTS,
-}  # setting that names a place → the one that identifies what is there
+# Setting that names a place → the one that identifies what is there.
+PLACES = {"checkpoint": "weights", "data": CONTENTS}
 _NEEDED = ("id", "question", "golds", "prediction", "terms", "ended", "source")  # columns of predictions.jsonl
 DIGEST = " (its contents)"  # after the name of a setting in `other`: the digest of the folder that it names
 AGAIN = "choose another --out, or delete the folder"
@@ -107,10 +105,7 @@ class AnswerFiles:
       write_json(out / SETTINGS, settings)
     # The episode is written before the row, so only the last episode can lack its row.
     if jsonl.cut(out / episodes_lib.PLAYED, len(rows_kept)) < len(rows_kept) < len(examples):
-      raise ValueError(
-        f"{out / episodes_lib.PLAYED} holds fewer episodes than {PREDICTIONS} has rows: choose another --out, or "
-        "delete the folder."
-      )
+      raise ValueError(f"{out / episodes_lib.PLAYED} holds fewer episodes than {PREDICTIONS} has rows: {AGAIN}.")
     if stale:
       self._score_again(stale, examples, again)
       write_json(out / SETTINGS, settings)
@@ -129,13 +124,8 @@ class AnswerFiles:
     """Replaces questions and scores in both files. A killed call leaves the old ones, or is repeated by the next."""
     if again is None:
       raise ValueError(_differs(self.out, stale))
-    logging.warning(
-      "%s: the questions differ in their %s from those that were scored: its %d kept answers are scored again, without "
-      "playing.",
-      self.out,
-      ", ".join(stale),
-      len(self.rows),
-    )
+    said = "%s: the questions differ in their %s from those that were scored: its %d kept answers are scored again, "
+    logging.warning(said + "without playing.", self.out, ", ".join(stale), len(self.rows))
     played, told = self.out / episodes_lib.PLAYED, self.out / PREDICTIONS
     rows = {}
     with jsonl.whole(told) as part_told, jsonl.whole(played) as part_played:

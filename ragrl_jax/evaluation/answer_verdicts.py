@@ -5,14 +5,15 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ragrl_jax import judging
 from ragrl_jax.core.metrics import qa, stats
 from ragrl_jax.core.text import aligned
 from ragrl_jax.evaluation import answer_files, comparison
 from ragrl_jax.evaluation.answer_files import PREDICTIONS
+from ragrl_jax.judging import judge_api
 from ragrl_jax.store import jsonl
 
 FILE, SUMMARY = "judged.jsonl", "judged.json"
+_SHARES = ("accuracy", "em", "agreement")
 
 Rows = Sequence[Mapping[str, Any]]
 Ask = Callable[[list[tuple[str, str]]], list[float | None]]  # (right answers, given answer) → verdicts
@@ -43,19 +44,9 @@ def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:
     ask: asks the judge; gives None if its verdict cannot be read.
   """
   answered = [row for row in rows if row["ended"] != "failed"]
-  pairs = [(judging.references(row["golds"]), row["prediction"] or "") for row in answered]
-  distinct = list(dict.fromkeys(pair for pair in pairs if pair[1].strip()))
-  verdicts = dict(zip(distinct, ask(distinct), strict=True)) if distinct else {}
-  return [
-    dict(
-      source=row["source"],
-      id=row["id"],
-      golds=row["golds"],
-      prediction=row["prediction"],
-      verdict=verdicts.get(pair, 0.0),
-    )
-    for row, pair in zip(answered, pairs)
-  ]
+  pairs = [(judge_api.references(row["golds"]), row["prediction"] or "") for row in answered]
+  about = lambda row: {name: row[name] for name in ("source", "id", "golds", "prediction")}
+  return [about(row) | dict(verdict=verdict) for row, verdict in zip(answered, judge_api.each(pairs, ask))]
 
 
 def beside(folder: pathlib.Path, rows: Rows) -> list[Mapping[str, Any]]:
@@ -90,35 +81,29 @@ def totals(rows: Rows, verdicts: Rows) -> dict[str, dict[str, Any]]:
     exact = 0.0 if row["prediction"] is None else qa.exact_match(row["prediction"], row["golds"])
     of_set.setdefault(row["source"] or "", []).append((verdict["verdict"], exact))
   result = {name: _total(pairs) for name, pairs in sorted(of_set.items())}
-  scored = [of for of in result.values() if of["n"]]
-  if len(result) > 1 and len(scored) == len(result):
-    mean = lambda key: sum(of[key] for of in scored) / len(scored)
-    several = {key: mean(key) for key in ("accuracy", "em", "agreement")}
-    total = dict(n=sum(of["n"] for of in scored), unjudged=sum(of["unjudged"] for of in scored), **several)
+  if len(result) > 1 and all(of["n"] for of in result.values()):
+    total = {key: sum(of[key] for of in result.values()) for key in ("n", "unjudged", *_SHARES)}
+    total |= {key: total[key] / len(result) for key in _SHARES}
     result = comparison.named(result) | {"": total}
   return result
 
 
 def _total(pairs: Sequence[tuple[float | None, float]]) -> dict[str, Any]:
-  judged_pairs = [(verdict, exact) for verdict, exact in pairs if verdict is not None]
-  if not judged_pairs:
-    return dict(n=0, unjudged=len(pairs))
-  values = [verdict for verdict, _ in judged_pairs]
-  return dict(
-    n=len(judged_pairs),
-    unjudged=len(pairs) - len(judged_pairs),
-    accuracy=sum(values) / len(judged_pairs),
-    interval=list(stats.bootstrap_interval(values, seed=0)),
-    em=sum(exact for _, exact in judged_pairs) / len(judged_pairs),
-    agreement=sum((verdict >= 0.5) == (exact == 1.0) for verdict, exact in judged_pairs) / len(judged_pairs),
-  )
+  known = [(verdict, exact) for verdict, exact in pairs if verdict is not None]
+  result: dict[str, Any] = dict(n=len(known), unjudged=len(pairs) - len(known))
+  if not known:
+    return result
+  verdicts, matches = zip(*known)
+  agreed = [(verdict >= 0.5) == (exact == 1.0) for verdict, exact in known]
+  shares = {name: stats.mean_known(values) for name, values in zip(_SHARES, (verdicts, matches, agreed))}
+  return result | shares | dict(interval=list(stats.bootstrap_interval(verdicts, seed=0)))
 
 
 def text(sets: Mapping[str, Mapping[str, Any]]) -> str:
   """The result of `totals` as a plain table."""
   lines = [("set", "judge", "95 %", "em", "agreement", "n", "unjudged")]
   for name, of in sets.items():
-    shares = [f"{of[key]:.3f}" if key in of else "–" for key in ("accuracy", "em", "agreement")]
+    shares = [f"{of[key]:.3f}" if key in of else "–" for key in _SHARES]
     between = "{:.3f} to {:.3f}".format(*of["interval"]) if "interval" in of else "–"
     what = name or ("macro average" if len(sets) > 1 and name == list(sets)[-1] else comparison.NAMELESS)
     lines.append((what, shares[0], between, *shares[1:], str(of["n"]), str(of["unjudged"])))

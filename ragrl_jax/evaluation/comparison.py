@@ -57,12 +57,8 @@ def named(of_set: Mapping[str, Any]) -> dict[str, Any]:
 
 def macro(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
   """{measure: mean of the sets' means}, with equal weight for each set, for the measures that every set has."""
-  names = dict.fromkeys(name for means in sets.values() for name in means)
-  return {
-    name: sum(means[name] for means in sets.values()) / len(sets)
-    for name in names
-    if all(name in means for means in sets.values())
-  }
+  shared = [name for name in next(iter(sets.values()), {}) if all(name in means for means in sets.values())]
+  return {name: sum(means[name] for means in sets.values()) / len(sets) for name in shared}
 
 
 def runs_of(rows: Rows) -> list[list[Mapping[str, Any]]]:

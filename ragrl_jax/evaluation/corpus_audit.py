@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import itertools
 import json
 import multiprocessing
@@ -86,10 +87,7 @@ def of_folder(examples: Sequence[Example], folder: pathlib.Path, workers: int) -
   with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
     running = [pool.submit(_of_part, examples, folder, *pair) for pair in itertools.pairwise(edges)]
     parts_done = [one.result() for one in tqdm(running, desc="audit: corpus", unit="part")]
-  total = parts_done[0]
-  for other in parts_done[1:]:
-    total = total.plus(other)
-  return total
+  return functools.reduce(Holdings.plus, parts_done)
 
 
 def _of_part(examples: Sequence[Example], folder: pathlib.Path, first: int, last: int) -> Holdings:
@@ -136,7 +134,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   """
   known = [row["passages"] for row in rows if row["passages"] is not None]
   result: dict[str, Any] = dict(questions=len(rows), with_string=len(known))
-  result["answerable"] = sum(count > 0 for count in known) / len(known) if known else None
+  result["answerable"] = stats.mean_known(count > 0 for count in known)
   if known:
     result["answerable_interval"] = list(stats.bootstrap_interval([float(count > 0) for count in known], seed=0))
   labels = Counter(max((label for label in HELD if HELD[label] <= count), key=HELD.__getitem__) for count in known)
@@ -165,14 +163,13 @@ def audited(
     if the answer cannot be searched) and by_gold (`answer_recall.gold_scores`; None if the documents are unknown).
   """
   rows = [row(example, held) for example in examples]
-  for number, one in enumerate(rows if rankings is not None else ()):
-    given, passages = examples[number], rankings[number]
+  for example, one, passages in zip(examples, rows, rankings or ()):
     known = one["passages"] is not None
-    one["by_answer"] = answer_recall.answer_scores(given, passages, k) if known else None
-    one["by_gold"] = answer_recall.gold_scores(given, passages, k)
+    one["by_answer"] = answer_recall.answer_scores(example, passages, k) if known else None
+    one["by_gold"] = answer_recall.gold_scores(example, passages, k)
   of_set: dict[str, list[dict[str, Any]]] = {}
-  for example, one in zip(examples, rows):
-    of_set.setdefault(example.source, []).append(one)
+  for one in rows:
+    of_set.setdefault(one["source"], []).append(one)
   if len(of_set) > 1:
     of_set = comparison.named(of_set) | {"": rows}
   top_k = None if rankings is None else k
@@ -220,20 +217,18 @@ def beside(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> dict[str,
       f"{missing[0][1]!r}: run `ragrl audit` on the evaluation's --data, or delete the file."
     )
   own_rows = [by_question[key] for key in keys]
+  scores: dict[bool, list[float]] = {True: [], False: []}
   for audit, row in zip(own_rows, rows):
     if (audit.get("question"), audit.get("golds")) != (row["question"], list(row["golds"])):
       raise ValueError(
         f"{folder / AUDIT}: question {row['id']!r} has another text or other golds there than in the evaluation: run "
         "`ragrl audit` again, or delete the file."
       )
-  scores: dict[bool, list[float]] = {True: [], False: []}
-  for audit, row in zip(own_rows, rows):
     if audit["passages"] is not None:
-      scores[audit["passages"] > 0].append(
-        0.0 if row["prediction"] is None else qa.exact_match(row["prediction"], row["golds"])
-      )
-  em = {able: sum(values) / len(values) if values else None for able, values in scores.items()}
-  return summary | dict(totals=totals(own_rows, summary["top_k"]), em_answerable=em[True], em_others=em[False])
+      exact = 0.0 if row["prediction"] is None else qa.exact_match(row["prediction"], row["golds"])
+      scores[audit["passages"] > 0].append(exact)
+  means = {name: stats.mean_known(scores[able]) for name, able in (("em_answerable", True), ("em_others", False))}
+  return summary | dict(totals=totals(own_rows, summary["top_k"]), **means)
 
 
 def in_a_line(audit: Mapping[str, Any]) -> str:

@@ -158,10 +158,15 @@ def keep_right(
     raise ValueError("--data: two of its questions have the same source and id, so that transcripts cannot be matched.")
   earlier: dict[tuple[str, str], list[transcripts.Turns]] = {}
   counts: collections.Counter = collections.Counter()
-  settings = _agreed([(str(folder), answer_files.finished(folder)["settings"]) for folder in folders])
+  settings, recipe = _agreed([(str(folder), answer_files.finished(folder)["settings"]) for folder in folders])
   if settings.get("own_passages") is False:
     by_place = {place: questions.without_passages(example) for place, example in by_place.items()}
-  _check_passages(settings, list(by_place.values()))
+  bare = sum(not example.passages for example in by_place.values())
+  if recipe.needs_passages and bare:
+    raise ValueError(
+      f"--data: {bare} of its {len(by_place)} questions have no passages, but {recipe.name}'s prompt shows passages, "
+      "which the evaluation retrieved. Evaluate questions with passages: `ragrl retrieve` attaches an index's."
+    )
   for folder in map(pathlib.Path, folders):
     rows = list(jsonl.read(folder / harness.PREDICTIONS))
     played = list(episodes_lib.read_folder(folder))
@@ -212,8 +217,8 @@ def _status(
   return "again" if turns in before else "kept"
 
 
-def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:
-  """The settings that the evaluations share. Refuses evaluations whose transcripts cannot form one training set."""
+def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Mapping[str, Any], Recipe]:
+  """The evaluations' settings and recipe. Refuses evaluations whose transcripts cannot form one training set."""
   first, settings = evaluations[0]
   for folder, other in evaluations[1:]:
     for name in ("recipe", "switches", "own_passages"):
@@ -232,14 +237,4 @@ def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> Mapping[str
       f"{first}: the prompts of {recipe} hold tools or a program's own messages, which transcripts do not have: SFT "
       "would train on other prompts."
     )
-  return settings
-
-
-def _check_passages(settings: Mapping[str, Any], examples: Sequence[Example]) -> None:
-  recipe = recipes.get(settings["recipe"], settings["preset"], **settings["switches"])
-  bare = sum(not example.passages for example in examples)
-  if recipe.needs_passages and bare:
-    raise ValueError(
-      f"--data: {bare} of its {len(examples)} questions have no passages, but {recipe.name}'s prompt shows passages, "
-      "which the evaluation retrieved. Evaluate questions with passages: `ragrl retrieve` attaches an index's."
-    )
+  return settings, rebuilt

@@ -123,8 +123,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     answer that have both.
   """
   result = _conduct_means(rows)
-  if measures := _measures([row["measures"] for row in rows if "measures" in row]):
-    result["measure"] = measures
+  measures = [row["measures"] for row in rows if "measures" in row]
+  if means := _means(measures, dict.fromkeys(name for row in measures for name in row)):
+    result["measure"] = means
   rows = [row for row in rows if "evidence" in row]
   if not rows:
     return result
@@ -147,24 +148,18 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _conduct_means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-  result: dict[str, Any] = {}
-  for name in MEANS:
-    if values := [row[name] for row in rows if row.get(name) is not None]:
-      result[name] = sum(values) / len(values)
+  result: dict[str, Any] = _means(rows, MEANS)
   if sized := [row["episode_tokens"] - row["response_tokens"] for row in rows if row.get("episode_tokens") is not None]:
     result["given_tokens"] = sum(sized) / len(sized)
-  pairs = [
-    (row["confidence"], float(row["outcome"] >= 0.5))
-    for row in rows
-    if row.get("confidence") is not None and row["outcome"] is not None and row["prediction"] is not None
-  ]
+  is_known = lambda row: None not in map(row.get, ("confidence", "outcome", "prediction"))
+  pairs = [(row["confidence"], float(row["outcome"] >= 0.5)) for row in rows if is_known(row)]
   if pairs:
     predicted, right = zip(*pairs)
     result |= dict(ece=stats.calibration_error(predicted, right), brier=stats.brier(predicted, right))
   return result
 
 
-def _measures(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-  names = dict.fromkeys(name for row in rows for name in row)
-  values_of = {name: [value for row in rows if (value := row.get(name)) is not None] for name in names}
-  return {name: statistics.fmean(values) for name, values in values_of.items() if values}
+def _means(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, float]:
+  """The means of these columns over the rows in which they are known; a column without any is left out."""
+  means = {name: stats.mean_known(row.get(name) for row in rows) for name in names}
+  return {name: mean for name, mean in means.items() if mean is not None}

@@ -1,6 +1,6 @@
 """Transcripts of other systems: read into episodes, scored, and written as an evaluation's folder.
 
-An adapter reads the the text of another search agent → turns in Search-R1's tags, which the recipes' parsers read.
+An adapter reads the text of another search agent → turns in Search-R1's tags, which the recipes' parsers read.
 
     R1-Searcher's  <|begin_of_query|>q<|end_of_query|><|begin_of_documents|>d<|end_of_documents|><answer>a</answer>
     read as        ("model", "<search>q</search>"), ("environment", "<information>d</information>"),
@@ -30,15 +30,7 @@ TEXTS = ("transcript", "response", "output", "generation", "Output", "messages")
 ANSWERS = ("prediction", "pred", "pred_ans")
 # Columns that are unknown: the tokenizer and the corpus are other ones, a block of results is one text, and transcripts
 # have no log-probabilities.
-_UNKNOWN = (
-  "prompt_tokens",
-  "response_tokens",
-  "episode_tokens",
-  "wasted_searches",
-  "stale_searches",
-  "found_gold",
-  "confidence",
-)
+_UNKNOWN = "prompt_tokens response_tokens episode_tokens wasted_searches stale_searches found_gold confidence".split()
 Turns = list[tuple[str, str]]
 _ASSISTANT = re.compile(r"<\|im_start\|>assistant\n|<\|start_header_id\|>assistant<\|end_header_id\|>\n+")
 # What Search-R1's environment, and those built on it, say after a turn without an action. It explains the tags.
@@ -56,9 +48,10 @@ def turns(text: str, system: str) -> Turns:
   Args:
     text: everything after the prompt. If it has the assistant's mark of a chat template, only the text after the first
       mark is read.
+    system: a name in AGENTS.
 
   Raises:
-    system: a name in AGENTS.
+    ValueError: the text has none of the system's tags, or tags of another system.
   """
   adapter = AGENTS[system]
   if start := _ASSISTANT.search(text):
@@ -70,9 +63,8 @@ def turns(text: str, system: str) -> Turns:
     before_results, after = text[: begun.start()] + adapter.query[1], text[begun.end() :]
     inside, text = _results(after, adapter)
     result += [(MODEL, before_results), (ENVIRONMENT, inside)]
-  result.append((MODEL, text))
-  if not result[-1][1].strip() and len(result) > 1:
-    result.pop()
+  if text.strip() or not result:
+    result.append((MODEL, text))
   spoken = "".join(part for owner, part in result if owner == MODEL)
   _check(spoken, system, adapter)
   return [turn for owner, part in result for turn in _translated(owner, part, adapter)]

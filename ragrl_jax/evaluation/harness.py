@@ -144,12 +144,16 @@ def answer_all(
     Errors of `play` and `keep`.
   """
   left = {(one.prompt_index, one.sample): one.example for group in requests for one in group}
-  number, count = len(left), 0
+  number = len(left)
   waiting: collections.deque[concurrent.futures.Future] = collections.deque()
 
   def score(example: structs.Example, episode: structs.Episode) -> None:
     (scored,) = rewards.score(recipe, [example], [episode], 0)
     keep(prediction(recipe, scored), scored)
+
+  def finish_first() -> None:
+    waiting.popleft().result()
+    progress(number - len(left) - len(waiting))
 
   # One thread suffices: scoring is Python, which runs while the device samples.
   with (
@@ -166,13 +170,9 @@ def answer_all(
       waiting.append(scoring.submit(score, example, episode))
       # Unscored episodes occupy memory, so playing waits for scoring if scoring is slower.
       while waiting and (waiting[0].done() or len(waiting) >= at_once):
-        waiting.popleft().result()
-        count += 1
-        progress(count)
+        finish_first()
     while waiting:
-      waiting.popleft().result()
-      count += 1
-      progress(count)
+      finish_first()
   if left:
     raise RuntimeError(
       f"{number} questions were played and {number - len(left)} episodes returned (first missing: {next(iter(left))})."

@@ -31,10 +31,8 @@ def over_seeds(parts: Sequence[Rows], measure: str) -> Rows:
   result = []
   for key in seeds[0]:
     rows = [row for seed in seeds if (row := seed[key])["ended"] != "failed"]
-    counts = {
-      name: stats.mean_known(row.get(name) for row in rows)
-      for name in ("num_searches", "response_tokens", "episode_tokens")
-    }
+    names = ("num_searches", "response_tokens", "episode_tokens")
+    counts = {name: stats.mean_known(row.get(name) for row in rows) for name in names}
     value, (group, _, name) = stats.mean_known(_value(row, measure) for row in rows), measure.partition("/")
     score = dict(measures={name: value}) if group == "measure" and name else {measure: value}
     result.append({**(rows or [seeds[0][key]])[0], **counts, **score})
@@ -92,14 +90,13 @@ def need(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float |
 
 
 def _need(triples: Sequence[tuple[bool, bool, bool]]) -> dict[str, float | None]:
-  share = lambda values: sum(values) / len(values) if values else None
   searched_for = [(one, two) for searched, one, two in triples if searched]
   return dict(
     n=len(triples),
     searched=len(searched_for) / len(triples),
-    over=share([two for _, two in searched_for]),
-    needed=share([one and not two for one, two in searched_for]),
-    under=share([not one for searched, one, _ in triples if not searched]),
+    over=stats.mean_known(two for _, two in searched_for),
+    needed=stats.mean_known(one and not two for one, two in searched_for),
+    under=stats.mean_known(not one for searched, one, _ in triples if not searched),
   )
 
 
@@ -121,25 +118,17 @@ def curve(results: Mapping[str, tuple[Mapping[str, Any], Rows]], measure: str) -
   """
   points = []
   for folder, (metrics, rows) in results.items():
-    pairs = [(row, value) for row in rows if (value := _value(row, measure)) is not None]
-    if not pairs:
+    known = [row for row in rows if _value(row, measure) is not None]
+    if not known:
       raise ValueError(f"{folder}: no question has a value of {measure!r}.")
-    values = [value for _, value in pairs]
+    values = [_value(row, measure) for row in known]
     low, high = stats.bootstrap_interval(values, seed=0)
-    points.append(
-      dict(
-        folder=folder,
-        top_k=_top_k(metrics["settings"].get("retrieval")),
-        n=len(pairs),
-        mean=statistics.fmean(values),
-        low=low,
-        high=high,
-        response_tokens=stats.mean_known(row["response_tokens"] for row, _ in pairs),
-        given_tokens=stats.mean_known(
-          row["episode_tokens"] - row["response_tokens"] for row, _ in pairs if row["response_tokens"] is not None
-        ),
-      )
-    )
+    point = dict(folder=folder, top_k=_top_k(metrics["settings"].get("retrieval")), n=len(known))
+    point |= dict(mean=statistics.fmean(values), low=low, high=high)
+    counted = [row for row in known if row["response_tokens"] is not None]
+    point["response_tokens"] = stats.mean_known(row["response_tokens"] for row in counted)
+    point["given_tokens"] = stats.mean_known(row["episode_tokens"] - row["response_tokens"] for row in counted)
+    points.append(point)
   return sorted(points, key=lambda point: (point["top_k"], point["folder"]))
 
 

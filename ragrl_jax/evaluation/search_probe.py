@@ -26,13 +26,8 @@ OWN, EMPTY, RANDOM, SHUFFLED, ORACLE = "own", "empty", "random", "shuffled", "or
 NEVER, IGNORES, REMEMBERS, MISLED = "never searches", "ignores results", "remembers", "is misled by results"
 STARVED, COPIES, ONCE, HONEST = "lacks results", "copies the question", "always searches once", "searches honestly"
 UNDECIDED = "undecided"
-_NAMED = {
-  OWN: "its own retriever",
-  EMPTY: "an empty one",
-  RANDOM: "random passages",
-  SHUFFLED: "another question's results",
-  ORACLE: "its supporting passages first",
-}
+_NAMED = {OWN: "its own retriever", EMPTY: "an empty one", RANDOM: "random passages"}
+_NAMED |= {SHUFFLED: "another question's results", ORACLE: "its supporting passages first"}
 Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
 # (the run's tools, question, query, number of passages, titles and texts shown before in this episode) → passages
 Find = Callable[[structs.Tools, Example, str, int, set], Awaitable[Sequence[Passage]]]
@@ -103,11 +98,9 @@ def measured(rows: Mapping[str, Rows | str], logged: Rows, passages: int | None)
   copied = [[qa.f1(query, (row["question"],)) >= COPY for query, _ in asked] for row, asked in shown if asked]
   hops = sorted({row["hops"] for row in answered if row["hops"] is not None})
   frequencies = Counter(name for _, asked in shown for _, brought in asked for name in brought)
+  against = lambda some: _means(some) | _difference(own_rows, some, noise)
   numbers: dict[str, Any] = dict(
-    retrievers={
-      name: dict(unmeasured=some) if isinstance(some, str) else _means(some) | _difference(own_rows, some, noise)
-      for name, some in rows.items()
-    },
+    retrievers={name: dict(unmeasured=it) if isinstance(it, str) else against(it) for name, it in rows.items()},
     noise=noise,
     by_hops={str(n): _mean([row["num_searches"] for row in answered if row["hops"] == n]) for n in hops},
     searched=_mean([row["num_searches"] > 0 for row in answered]),
@@ -159,12 +152,8 @@ def verdict(numbers: Mapping[str, Any]) -> tuple[str, list[str]]:
     if many:
       return ONCE, [*said, f"{what}, whatever their hops (always: at least {1 - MARGIN:.0%})."]
     return HONEST, [*said, f"{what}; whether it would search more for more hops is not known from these."]
-  return HONEST, [
-    *said,
-    _by_hops(numbers["by_hops"])
-    if many
-    else "Its searches by hops are not known: the questions have one number of hops, or none.",
-  ]
+  unknown = "Its searches by hops are not known: the questions have one number of hops, or none."
+  return HONEST, [*said, _by_hops(numbers["by_hops"]) if many else unknown]
 
 
 def text(numbers: Mapping[str, Any]) -> str:
@@ -218,12 +207,9 @@ def _difference(first: Rows, other: Rows | str, noise: float) -> dict[str, Any]:
 
 def _means(rows: Rows) -> dict[str, Any]:
   answered = [row for row in rows if row["ended"] != "failed"]
-  of = lambda name: [row[name] for row in answered if row.get(name) is not None]
-  return dict(
-    outcome=_mean(of("outcome")),
-    searches=_mean(of("num_searches"))["mean"],
-    found_answer=_mean(of("found_answer"))["mean"],
-  )
+  mean = lambda name: stats.mean_known(row.get(name) for row in answered)
+  outcome = _mean([row["outcome"] for row in answered if row["outcome"] is not None])
+  return dict(outcome=outcome, searches=mean("num_searches"), found_answer=mean("found_answer"))
 
 
 def _mean(values: Sequence[float]) -> dict[str, Any]:
@@ -285,13 +271,12 @@ def finders(examples: Sequence[Example], corpus: Any, seed: int) -> dict[str, Fi
     corpus: the retriever's corpus; None if it is behind an address or joins several indexes.
     seed: of the drawing.
   """
+  are_known = any(supporting(one, corpus) for one in examples)
   return {
     EMPTY: _nothing,
     RANDOM: "the corpus is not on this machine" if corpus is None else _drawn(corpus, seed),
     SHUFFLED: _of_others(examples, seed) if len({one.golds for one in examples}) > 1 else "all golds are the same",
-    ORACLE: _gold_first(corpus)
-    if any(supporting(one, corpus) for one in examples)
-    else "no row has its supporting passages",
+    ORACLE: _gold_first(corpus) if are_known else "no row has its supporting passages",
   }
 
 

@@ -76,9 +76,14 @@ class Local(judge_api.OfPairs):
 
   _rows: Rows
   _threshold: float
+  _mark: str  # of the weights
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
     raise NotImplementedError
+
+  def _described(self, kind: str, **question: str) -> dict[str, Any]:
+    limits = dict(threshold=self._threshold, max_tokens=self._rows.max_tokens)
+    return dict(kind=kind, weights=self._mark, **question, **limits)
 
   def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
     scores = self._rows.scores([self._row(*pair) for pair in pairs])
@@ -131,7 +136,7 @@ class NLI(Local):
 
   def describe(self) -> dict[str, Any]:
     """See `judge_api.Judge`."""
-    return dict(kind="nli", weights=self._mark, threshold=self._threshold, max_tokens=self._rows.max_tokens)
+    return self._described("nli")
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
     # Like T5's own tokenizer: white space is collapsed, and a space is put in front. Pieces never cross a space.
@@ -200,14 +205,7 @@ class RewardModel(Local):
 
   def describe(self) -> dict[str, Any]:
     """See `judge_api.Judge`."""
-    return dict(
-      kind="reward_model",
-      weights=self._mark,
-      prompt=self._name,
-      wording=self._prompt.mark,
-      threshold=self._threshold,
-      max_tokens=self._rows.max_tokens,
-    )
+    return self._described("reward_model", prompt=self._name, wording=self._prompt.mark)
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
     tokens, limit = self._tokenizer, self._rows.max_tokens

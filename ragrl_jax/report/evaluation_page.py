@@ -1,10 +1,10 @@
 """Writes the page of one or two evaluations: tables, a browser of the questions, and their episodes."""
 
-import datetime
 import json
 import os
 import pathlib
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,24 +14,10 @@ from ragrl_jax.store import jsonl
 
 PREDICTIONS, METRICS = "predictions.jsonl", "metrics.json"
 PROBE, RETRIEVERS = "probe.json", {"empty": "empty", "own": "own/seed_0"}  # of a probe, and its evaluations on the page
-ABOUT = {
-  "n",
-  "failed",
-  "unjudged",
-  "seconds",
-  "seconds_cover",
-  "latency",
-  "price",
-}  # measures of the run, not of its answers
-FACTS = (
-  ("Recipe", "recipe"),
-  ("System", "system"),
-  ("Model", "model"),
-  ("Checkpoint", "checkpoint"),
-  ("Questions", "data"),
-  ("Decoding", "sampling"),
-  ("Retrieval", "retrieval"),
-)
+# Measures of the run, not of its answers.
+ABOUT = {"n", "failed", "unjudged", "seconds", "seconds_cover", "latency", "price"}
+FACTS = dict(Recipe="recipe", System="system", Model="model", Checkpoint="checkpoint", Questions="data")
+FACTS |= dict(Decoding="sampling", Retrieval="retrieval")
 _ABOVE = re.compile(
   r"(?<![\w:.])/(?:[^/\s,]+/)+(?=(?:[^/\s,]+/){2}[^/\s,]+)"
 )  # of a path, all but its last three names
@@ -105,7 +91,7 @@ def gather(folders: Sequence[str | os.PathLike], *, max_bytes: int = excerpt.MAX
     "runs": runs,
     "common": common,
     "probe": probe,
-    "written": _now(),
+    "written": page_lib.clock(time.time()),
     "table": metric_tables.comparison(*((None, metrics[0]) if len(metrics) == 1 else metrics)),
     "terms": _terms(metrics),
     "parts": parts,
@@ -139,18 +125,10 @@ def _metrics(folder: pathlib.Path) -> dict[str, Any]:
 def _run(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
   """The header of one evaluation."""
   settings = metrics["settings"]
-  facts = [(label, metric_tables.in_words(settings[key])) for label, key in FACTS if settings.get(key)]
+  facts = [(label, metric_tables.in_words(settings[key])) for label, key in FACTS.items() if settings.get(key)]
   facts = [(label, _ABOVE.sub("…/", value), value) for label, value in facts]
-  return {
-    "name": name,
-    "facts": facts,
-    "seconds": metrics.get("seconds"),
-    "devices": metrics.get("devices", ""),
-    "price": metrics.get("price"),
-    "latency": metrics.get("latency"),
-    "failed": metrics.get("failed", 0),
-    "unjudged": metrics.get("unjudged", 0),
-  }
+  unknown = dict(seconds=None, devices="", price=None, latency=None, failed=0, unjudged=0)
+  return {"name": name, "facts": facts} | {key: metrics.get(key, value) for key, value in unknown.items()}
 
 
 def _terms(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -161,17 +139,12 @@ def _terms(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   )
   groups = {"terms": "Reward term", "pooled": "Pooled over pairs", "measure": "Measure", "ended": "Ended by"}
   names = [(key, name) for key in groups for name in dict.fromkeys(n for one in metrics for n in one.get(key) or {})]
-  return [
-    {"group": groups[key], "name": name, "values": [(one.get(key) or {}).get(name) for one in metrics]}
-    for key, name in names
-  ] + [{"group": "", "name": MEASURES.get(name, name), "values": [one.get(name) for one in metrics]} for name in others]
+  line = lambda group, name, values: {"group": group, "name": name, "values": list(values)}
+  terms = [line(groups[key], name, ((one.get(key) or {}).get(name) for one in metrics)) for key, name in names]
+  return terms + [line("", MEASURES.get(name, name), (one.get(name) for one in metrics)) for name in others]
 
 
 def _known(parts: Sequence[Mapping[str, Any]], measure: str) -> bool:
   """Whether a measure has values. Zeros of a recipe that never searches do not count."""
   values = [side[measure] for part in parts for side in part["sides"]]
   return any(values) if measure == "num_searches" else any(value is not None for value in values)
-
-
-def _now() -> str:
-  return datetime.datetime.now(datetime.UTC).strftime("%-d %B %Y, %H:%M UTC")

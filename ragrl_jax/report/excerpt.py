@@ -39,12 +39,8 @@ def excerpt(workdir: str | os.PathLike, *, max_bytes: int = MAX_BYTES) -> dict[s
   read = {step: _read(files[step], max_bytes if step == steps_taken[-1] else even) for step in steps_taken}
   _take(list(read.values()), max_bytes)
   steps = [_step(step, files[step], read[step]) for step in steps_taken]
-  return {
-    "steps": steps,
-    "logged": len(files),
-    "episodes": sum(step["episodes"] for step in steps),
-    "taken": sum(step["taken"] for step in steps),
-  }
+  totals = {name: sum(step[name] for step in steps) for name in ("episodes", "taken")}
+  return {"steps": steps, "logged": len(files)} | totals
 
 
 @dataclasses.dataclass
@@ -68,13 +64,10 @@ def _read(path: pathlib.Path, most_bytes: int) -> list[_Group]:
   groups: dict[int, _Group] = {}
   size = 0
   for row in jsonl.read(path):
-    group = groups.get(row["prompt_index"])
-    if group is None:
-      group = groups[row["prompt_index"]] = _Group(
-        {name: row.get(name) for name in ("prompt_index", "id", "question", "golds", "hops")},
-        {"tokens": 0, "text": ""},
-        samples=[] if size <= most_bytes else None,
-      )
+    if (group := groups.get(row["prompt_index"])) is None:
+      about = {name: row.get(name) for name in ("prompt_index", "id", "question", "golds", "hops")}
+      group = _Group(about, {"tokens": 0, "text": ""}, samples=[] if size <= most_bytes else None)
+      groups[row["prompt_index"]] = group
     if not group.prompt["tokens"] and row["segments"]:  # a sample without segments failed before its prompt was made
       group.prompt = {"tokens": len(row["segments"][0]["ids"])} | _text(row["segments"][0])
     group.ends.append((row["reward"], row["outcome"], row["ended"]))
@@ -156,16 +149,11 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
         item["found"] = [passage | {"gold": passage["id"] in golds} for passage in segment["found"]]
         item["verdict"] = next(verdicts)
     segments.append(item)
-  keys = ("sample", "version", "ended", "failure", "facts")
-  return {name: row[name] for name in keys} | {
-    "reward": _round(row["reward"]),
-    "outcome": row["outcome"],
-    "advantage": _round(row["advantage"]),
-    "terms": {name: _round(value) for name, value in row["terms"].items()},
-    "weights": row["weights"],
-    "signs": {name: _round(value) for name, value in row.get("signs", {}).items()},
-    "segments": segments,
-  }
+  sample = {name: row[name] for name in ("sample", "version", "ended", "failure", "facts", "outcome", "weights")}
+  sample |= {name: _round(row[name]) for name in ("reward", "advantage")}
+  for name in ("terms", "signs"):
+    sample[name] = {key: _round(value) for key, value in row.get(name, {}).items()}
+  return sample | {"segments": segments}
 
 
 def _text(segment: Mapping[str, Any]) -> dict[str, Any]:

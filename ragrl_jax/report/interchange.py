@@ -26,13 +26,10 @@ from ragrl_jax.report import page as page_lib
 from ragrl_jax.store import episodes, jsonl
 
 ATIF = "ATIF-v1.7"
+_QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 SEARCH = {
   "type": "function",
-  "function": {
-    "name": "search",
-    "description": "Searches the corpus.",
-    "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
-  },
+  "function": {"name": "search", "description": "Searches the corpus.", "parameters": _QUERY},
 }
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*(.*)", re.DOTALL)
 _SCORES = ("reward", "outcome", "advantage", "terms", "weights")
@@ -156,14 +153,8 @@ def _trajectory(segments: Sequence[Mapping[str, Any]], about: Mapping[str, str],
   agent |= {"model_name": about["model"]} if about["model"] else {}
   agent |= {"tool_definitions": [SEARCH]} if calls else {}
   agent |= {"extra": {"library": "ragrl_jax", "preset": about["preset"]}}
-  return {
-    "schema_version": ATIF,
-    "session_id": about["run"],
-    "trajectory_id": name,
-    "agent": agent,
-    "steps": steps,
-    "final_metrics": _totals(steps),
-  }
+  names = {"schema_version": ATIF, "session_id": about["run"], "trajectory_id": name}
+  return names | {"agent": agent, "steps": steps, "final_metrics": _totals(steps)}
 
 
 def _said(segment: Mapping[str, Any]) -> dict[str, Any]:

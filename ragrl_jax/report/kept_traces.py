@@ -134,14 +134,10 @@ _NUMBERED = re.compile(r"^(?:(?:Passage|Document|Doc|Reference)?\s*\[?(\d{1,2})\
 def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:
   """An episode's segments with their runs: {"runs"}, and for results of a search {"found": [{"runs", "cited"}]}."""
   segments = row["segments"]
-  texts = {
-    (place, None): segment["text"]
-    for place, segment in enumerate(segments)
-    if segment["owner"] != MODEL and segment.get("found") is None
-  }
+  told = [place for place, one in enumerate(segments) if one["owner"] != MODEL and one.get("found") is None]
+  texts = {(place, None): _seen(segments[place]["text"]) for place in told}
   for place, segment in enumerate(segments):
-    texts |= {(place, number): one["text"] for number, one in enumerate(segment.get("found") or ())}
-  texts = {key: _seen(text) for key, text in texts.items()}
+    texts |= {(place, number): _seen(one["text"]) for number, one in enumerate(segment.get("found") or ())}
   names = {key: _name(segments, *key) for key in texts}
   spans: dict[tuple[int, int | None], list[Span]] = {key: [] for key in texts}
   cited_places: set[tuple[int, int | None]] = set()
@@ -150,17 +146,13 @@ def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:
       own_spans = spans[place, None] = []
       _quote(segment["text"], own_spans, texts, names, spans)
       _cite(_seen(segment["text"]), own_spans, segments[:place], spans, cited_places)
-  result = []
-  for place, segment in enumerate(segments):
-    if segment.get("found") is None:
-      result.append({"runs": runs(segment["text"], spans[place, None])})
-    else:
-      results = [
-        {"runs": runs(one["text"], spans[place, i]), "cited": (place, i) in cited_places}
-        for i, one in enumerate(segment["found"])
-      ]
-      result.append({"found": results})
-  return result
+  passage = lambda key, text: {"runs": runs(text, spans[key]), "cited": key in cited_places}
+  return [
+    {"runs": runs(segment["text"], spans[place, None])}
+    if segment.get("found") is None
+    else {"found": [passage((place, number), one["text"]) for number, one in enumerate(segment["found"])]}
+    for place, segment in enumerate(segments)
+  ]
 
 
 def _seen(text: str) -> str:
@@ -245,9 +237,8 @@ def _cite(text_said: str, own_spans: list[Span], before, spans, cited) -> None:
   """Marks citations in the model's text, and the cited passages: those of the newest search, or of the prompt."""
   newest = next((place for place in reversed(range(len(before))) if before[place].get("found")), None)
   prompt = before[0]["text"] if before else ""
-  lines = (
-    {int(one[1]): one.span() for one in _NUMBERED.finditer(prompt)} if newest is None and (0, None) in spans else {}
-  )
+  numbered = _NUMBERED.finditer(prompt) if newest is None and (0, None) in spans else ()
+  lines = {int(one[1]): one.span() for one in numbered}
   for one in _CITED.finditer(text_said):
     numbers = [int(number) for number in re.findall(r"\d+", one[0])]
     named = []

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import pathlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,21 +44,18 @@ def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
   episodes = excerpt.excerpt(workdir, **limits)
   rows_by_step = {row["step"]: row for row in rows}
   for step in episodes["steps"]:  # means over all hosts' episodes, as in the curves; the log has only the first host's
-    step |= {
-      name: rows_by_step[step["step"]][name]
-      for name in ("reward", "outcome")
-      if rows_by_step.get(step["step"], {}).get(name) is not None
-    }
+    row = rows_by_step.get(step["step"], {})
+    step |= {name: row[name] for name in ("reward", "outcome") if row.get(name) is not None}
   for warning in run_data["run"]["warnings"]:
     if "alarm" in warning:
       warning["episode"] = _showing(warning["alarm"], episodes["steps"])
+  measured = None if "after" in summary else [one and one[0] for one in held_out]
+  sides = (one and one[1] for one in held_out) if measured else (summary.get("before"), summary["after"])
   return {
     "run": run_data["run"],
     "headline": headline(summary, rows),
-    "table": metric_tables.comparison(
-      *((summary.get("before"), summary.get("after")) if "after" in summary else (one and one[1] for one in held_out))
-    ),
-    "measured": None if "after" in summary else [one and one[0] for one in held_out],
+    "table": metric_tables.comparison(*sides),
+    "measured": measured,
     "curves": panels.curves({run_data["run"]["name"]: rows}, searching=run_data["searching"]),
     "time": panels.breakdown(rows),
     "answers": question_rows.gather_changes(workdir),
@@ -149,11 +147,11 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
     "of_steps": config.get("steps"),
     "model": named(model := model_of(config.get("model") or {}), workdir),
     "model_path": model,
-    "began": _clock(times[0]) if times else "",
+    "began": clock(times[0]) if times else "",
     "seconds": summary.get("seconds") or panels.seconds(rows),
     "devices": next((row["devices"] for row in reversed(versions.read(workdir)) if row.get("devices")), ""),
     "cost": metrics.cost_of_rows(rows, (config.get("log") or {}).get("price_per_hour") or 0.0),
-    "written": _clock(datetime.datetime.now(datetime.UTC).timestamp()),
+    "written": clock(time.time()),
     "nulls": {"rows": len(bad), "first": bad[0]} if bad else None,
     "warnings": _warnings(rows),
   }
@@ -165,6 +163,7 @@ def _warnings(rows) -> list[dict[str, Any]]:
   {"text", "first": its first step, "times": number of steps, "over": the last of them if it is over, "episode"}; what
   moved has its last "alarm" too.
   """
+  first_at = lambda text, step: {"text": str(text), "first": step, "times": 1, "over": None, "episode": None}
   alarms_of: dict[Any, dict[str, Any]] = {}
   result: dict[str, dict[str, Any]] = {}
   last: list[detectors.Alarm] = []
@@ -174,13 +173,11 @@ def _warnings(rows) -> list[dict[str, Any]]:
       entry |= {"text": alarm.text, "times": entry["times"] + 1, "alarm": alarm}
     for name, text in row.items():
       if name.startswith("warning/") and text:
-        once = {"text": str(text), "first": row["step"], "times": 0, "over": None, "episode": None}
-        result.setdefault(name, once)["times"] += 1
+        result.setdefault(name, first_at(text, row["step"]) | {"times": 0})["times"] += 1
   for moved_one in alarms_of.values():
     result.pop(f"warning/{moved_one['alarm'].metric}", None)
     moved_one["over"] = None if moved_one["alarm"] in last else moved_one["alarm"].step
-  back = [(row["step"], row[rollback.WHY]) for row in rows if rollback.WHY in row]
-  rollbacks = [{"text": text, "first": step, "times": 1, "over": None, "episode": None} for step, text in back]
+  rollbacks = [first_at(row[rollback.WHY], row["step"]) for row in rows if rollback.WHY in row]
   return [*rollbacks, *alarms_of.values(), *result.values()]
 
 
@@ -213,5 +210,6 @@ def named(model: str, workdir: pathlib.Path) -> str:
   return f"{named(before, run)}, trained in {run.name}" if before else "/".join(path.parts[-2:])
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+  """A point in time in words."""
   return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%-d %B %Y, %H:%M UTC")

@@ -38,70 +38,33 @@ _of = lambda name: {kind: f"{name}/{kind}" for kind in ("thought", "query", "ans
 PANELS = (
   Panel("Reward", "Weighted sum of the terms, mean of episodes", "reward", {"reward": "reward"}),
   Panel("Outcome", "Share of training episodes that are right, unshaped", "share", {"outcome": "outcome"}),
-  Panel(
-    "Held-out exact match",
-    "Greedy answers to questions never trained on",
-    "share",
-    {
-      "all": "evaluation/em",
-      "1 hop": "evaluation/by_hops/1/em",
-      **{f"{hops} hops": f"evaluation/by_hops/{hops}/em" for hops in (2, 3, 4)},
-      "development": "development/em",
-    },
-    featured=True,
-  ),
-  Panel(
-    "Searches per question",
-    "Executed searches an episode",
-    "searches",
-    {"training": "searches", "held-out": "evaluation/searches", "wasted": "evaluation/wasted_searches"},
-    searching=True,
-  ),
-  Panel(
-    "Response length", "Tokens the model wrote in an episode", "tokens", {"all": "response_tokens"} | _of("tokens")
-  ),
-  Panel(
-    "Groups without spread",
-    "All samples earned the same: nothing to learn from",
-    "share",
-    {"groups": "zero_spread_groups"},
-  ),
+  Panel("Held-out exact match", "Greedy answers to questions never trained on", "share",
+        {"all": "evaluation/em", "1 hop": "evaluation/by_hops/1/em",
+         **{f"{hops} hops": f"evaluation/by_hops/{hops}/em" for hops in (2, 3, 4)}, "development": "development/em"},
+        featured=True),
+  Panel("Searches per question", "Executed searches an episode", "searches",
+        {"training": "searches", "held-out": "evaluation/searches", "wasted": "evaluation/wasted_searches"},
+        searching=True),
+  Panel("Response length", "Tokens the model wrote in an episode", "tokens",
+        {"all": "response_tokens"} | _of("tokens")),
+  Panel("Groups without spread", "All samples earned the same: nothing to learn from", "share",
+        {"groups": "zero_spread_groups"}),
   Panel("Entropy", "At trained tokens; near 0 nothing new is tried", "nats", {"all": "entropy"} | _of("entropy")),
-  Panel(
-    "Thought",
-    "Shares that rise while it dies",
-    "share",
-    {
-      "repeated words": "repeats/within",
-      "words of earlier turns": "repeats/between",
-      "broken tags": "broken_tags",
-      "repeated queries": "queries/repeated",
-      "queries shared by questions": "queries/shared",
-      "less likely though right": "fallen_tokens",
-    },
-    zero_is_off=True,
-  ),
-  Panel(
-    "KL",
-    "To the reference, and over the updates of a step",
-    "nats",
-    {"reference": "kl", "update": "old_kl"},
-    zero_is_off=True,
-  ),
+  Panel("Thought", "Shares that rise while it dies", "share",
+        {"repeated words": "repeats/within", "words of earlier turns": "repeats/between", "broken tags": "broken_tags",
+         "repeated queries": "queries/repeated", "queries shared by questions": "queries/shared",
+         "less likely though right": "fallen_tokens"},
+        zero_is_off=True),
+  Panel("KL", "To the reference, and over the updates of a step", "nats", {"reference": "kl", "update": "old_kl"},
+        zero_is_off=True),
   Panel("Loss", "The minimised value; in RL its size is not informative", "loss", {"loss": "loss"}),
   Panel("Gradient norm", "Before clipping", "norm", {"norm": "grad_norm"}),
-  Panel(
-    "Clip fraction",
-    "Trained tokens whose ratio left the clip range",
-    "share",
-    {"clipped": "clip_fraction", "dual": "dual_clip_fraction"},
-    zero_is_off=True,
-  ),
-  Panel(
-    "Sampler mismatch", "|log-probability as sampled − as scored|", "nats", {"mismatch": "mismatch"}, zero_is_off=True
-  ),
+  Panel("Clip fraction", "Trained tokens whose ratio left the clip range", "share",
+        {"clipped": "clip_fraction", "dual": "dual_clip_fraction"}, zero_is_off=True),
+  Panel("Sampler mismatch", "|log-probability as sampled − as scored|", "nats", {"mismatch": "mismatch"},
+        zero_is_off=True),
   Panel("Throughput", "Tokens of the step's episodes over its seconds", "tokens/s", {"tokens/s": "tokens_per_second"}),
-)
+)  # fmt: skip
 EVALUATED, GROUPED = ("evaluation", "development"), ("by_hops", "by_source")
 TRICKS = Panel("Unearned reward", "Replies with a trick that the recipe's README names", "share", {})
 # Parts of a step in stacking order. The order is fixed, so that a part has the same colour in every run.
@@ -188,26 +151,15 @@ def _alone(terms: Mapping[str, str], single_terms: set[str], values: Mapping[str
 
 def _charts(panel: Panel, series: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """For one run, one chart with a line for each label. For several runs, a chart per label with a line for each run."""
-  chart = lambda title, lines: {
-    "title": title,
-    "note": panel.note,
-    "unit": panel.unit,
-    "series": lines,
-    "featured": panel.featured,
-  }
+  about = {"note": panel.note, "unit": panel.unit, "featured": panel.featured}
+  chart = lambda title, lines: {"title": title, "series": lines} | about
   if len(runs) == 1:
     lines = [{"label": label, "column": name, "run": 0} for label, name in series.items()]
     return [chart(panel.title, lines)] if lines else []
   title = lambda label: panel.title if len(series) == 1 else f"{panel.title}: {label}"
-  return [
-    chart(
-      title(label),
-      [
-        {"label": run["name"], "column": name, "run": place} for place, run in enumerate(runs) if name in run["columns"]
-      ],
-    )
-    for label, name in series.items()
-  ]
+  line = lambda run, name, place: {"label": run["name"], "column": name, "run": place}
+  lines_of = lambda name: [line(run, name, place) for place, run in enumerate(runs) if name in run["columns"]]
+  return [chart(title(label), lines_of(name)) for label, name in series.items()]
 
 
 def _columns(name: str, rows: Rows) -> dict[str, Any]:
@@ -223,15 +175,14 @@ def _columns(name: str, rows: Rows) -> dict[str, Any]:
   numbers -= _NOT_CURVES
   stride = -(-len(rows) // MAX_POINTS) if rows else 1
   stretches = [rows[i : i + stride] for i in range(0, len(rows), stride)]
+  mean = lambda column: [_mean(row.get(column) for row in stretch) for stretch in stretches]
   return {
     "name": name,
     "every": stride,
     "steps": [stretch[-1]["step"] for stretch in stretches],
     "rollbacks": [row["step"] for row in rows if "rollback/to" in row],
     "joined": [column for column in numbers if len(places[column]) <= places[column][-1] - places[column][0]],
-    "columns": {
-      column: [_mean(row.get(column) for row in stretch) for stretch in stretches] for column in sorted(numbers)
-    },
+    "columns": {column: mean(column) for column in sorted(numbers)},
   }
 
 
@@ -262,18 +213,15 @@ def breakdown(rows: Rows) -> dict[str, Any] | None:
   steps = [place for place, row in enumerate(rows) if row["step"] > 0] or [*range(len(rows))]
   medians = {name: statistics.median([seconds[i] for i in steps[1:] or steps]) for name, seconds in parts.items()}
   stride = -(-len(rows) // MAX_BARS)
+
+  def part(name: str, seconds: Sequence[float]) -> dict[str, Any]:
+    numbers = dict(median=medians[name], total=sum(seconds), share=sum(seconds) / total)
+    bars = [_mean(seconds[i : i + stride]) for i in range(0, len(seconds) - len(seconds) % stride, stride)]
+    return {"name": name.replace("_", " "), "seconds": bars} | {key: _short(value) for key, value in numbers.items()}
+
   return {
     "steps": [row["step"] for row in rows][stride - 1 :: stride],
-    "parts": [
-      {
-        "name": name.replace("_", " "),
-        "median": _short(medians[name]),
-        "total": _short(sum(seconds)),
-        "share": _short(sum(seconds) / total),
-        "seconds": [_mean(seconds[i : i + stride]) for i in range(0, len(seconds) - len(seconds) % stride, stride)],
-      }
-      for name, seconds in parts.items()
-    ],
+    "parts": [part(*one) for one in parts.items()],
     "median": _short(sum(medians.values())),
     "total": _short(total),
     "every": stride,

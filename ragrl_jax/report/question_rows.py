@@ -81,9 +81,8 @@ def measured(questions: Sequence[tuple[Row, ...]]) -> list[dict[str, Any]]:
   answered = [rows for rows in questions if all(row["ended"] != "failed" for row in rows)]
   parts = [("", "all questions", answered)]
   for group, of in (("Set", _source), ("Hops", _hops), ("Ended", _ended)):
-    names = sorted(
-      {of(rows[-1]) for rows in answered} - {""}, key=lambda name: (len(name), name) if group == "Hops" else name
-    )
+    in_order = (lambda name: (len(name), name)) if group == "Hops" else None
+    names = sorted({of(rows[-1]) for rows in answered} - {""}, key=in_order)
     if len(names) > 1:
       parts += [(group, name, [rows for rows in answered if of(rows[-1]) == name]) for name in names]
   return [_part(group, name, rows) for group, name, rows in parts if rows]
@@ -91,11 +90,8 @@ def measured(questions: Sequence[tuple[Row, ...]]) -> list[dict[str, Any]]:
 
 def _part(group: str, name: str, questions: Sequence[tuple[Row, ...]]) -> dict[str, Any]:
   sides = list(zip(*questions, strict=True))
-  result: dict[str, Any] = {"group": group, "name": name, "n": len(questions)}
-  result["sides"] = [
-    {measure: stats.mean_known([row.get(measure) for row in side]) for measure in (*MEASURES, *COUNTS)}
-    for side in sides
-  ]
+  means = lambda side: {name: stats.mean_known(row.get(name) for row in side) for name in (*MEASURES, *COUNTS)}
+  result: dict[str, Any] = {"group": group, "name": name, "n": len(questions), "sides": [*map(means, sides)]}
   scores = [np.asarray([row["em"] for row in side], float) for side in sides]
   if len(sides) == 1:
     return result | {"interval": stats.bootstrap_interval(scores[0], seed=0)}

@@ -73,24 +73,13 @@ def asking_page(
 
 def _page(template: str, scripts: Sequence[str], payload: Any, **data: Any) -> str:
   """Renders a template with its style, its scripts, and a content security policy that allows only these."""
-  environment = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(TEMPLATES),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-  )
+  how = dict(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+  environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), **how)
   style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
   script = "\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in scripts)
-  page = environment.get_template(template).render(
-    **data,
-    style=markupsafe.Markup(style),
-    script=markupsafe.Markup(script),
-    payload=data_block(payload),
-    style_hash=hash_of(style),
-    script_hash=hash_of(script),
-  )
-  return well_formed(page)
+  parts = dict(style=markupsafe.Markup(style), script=markupsafe.Markup(script), payload=data_block(payload))
+  hashes = dict(style_hash=hash_of(style), script_hash=hash_of(script))
+  return well_formed(environment.get_template(template).render(**data, **parts, **hashes))
 
 
 def split(episodes: Mapping[str, Any]) -> tuple[dict[str, Any], list[list[Any]]]:

@@ -78,10 +78,8 @@ def figures(runs: Sequence[panels.Rows], *, searching: bool) -> list[dict[str, A
 def differing(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   """[{"path", "values"}]: the settings that differ between runs; None for a run without the setting."""
   paths = dict.fromkeys(path for config in configs for path in config)
-  lines = [
-    {"path": path, "values": [page_lib.said(config[path]) if path in config else None for config in configs]}
-    for path in paths
-  ]
+  values = lambda path: [page_lib.said(config[path]) if path in config else None for config in configs]
+  lines = [{"path": path, "values": values(path)} for path in paths]
   return [line for line in lines if len(set(line["values"])) > 1]
 
 

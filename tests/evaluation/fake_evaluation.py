@@ -15,18 +15,10 @@ SETS = ("nq", "hotpotqa", "musique")
 RECIPE = recipes.get("veritas")
 
 
-def examples(number):
-  return [
-    structs.Example(
-      f"q{i}",
-      f"In which town was {PEOPLE[i % len(PEOPLE)]}, the founder of guild {i}, born?",
-      (TOWNS[i % len(TOWNS)], TOWNS[i % len(TOWNS)].upper()),
-      meta={"gold_ids": [f"p{i}"]},
-      source=SETS[i % len(SETS)],
-      hops=1 + i % 3,
-    )
-    for i in range(number)
-  ]
+def example(i):
+  question = f"In which town was {PEOPLE[i % len(PEOPLE)]}, the founder of guild {i}, born?"
+  golds, more = (TOWNS[i % len(TOWNS)], TOWNS[i % len(TOWNS)].upper()), dict(source=SETS[i % len(SETS)], hops=1 + i % 3)
+  return structs.Example(f"q{i}", question, golds, meta={"gold_ids": [f"p{i}"]}, **more)
 
 
 def episode(example, skill, rng, filler=""):
@@ -43,15 +35,12 @@ def episode(example, skill, rng, filler=""):
   quote = fact if right else f"{PEOPLE[i % len(PEOPLE)]} was certainly never born in {said} at all."
   block = "\n".join(f"Doc {n}(Title: {one.title}) {one.text}" for n, one in enumerate(found, 1))
   model = lambda text, stop: structs.Segment(structs.MODEL, (1,) * (len(text) // 4), text, (), stop)
+  query = f"founder of guild {i}"
+  thought = f"<think> Doc 1 says: <quote>{quote}</quote> So the answer is {said}. </think>"
   turns = [
-    model(f"<think> I look for the founder. </think>\n<search> founder of guild {i} </search>", "</search>"),
-    structs.Segment(
-      structs.ENVIRONMENT, (1,) * 40, f"<information>{block}</information>", (), "", f"founder of guild {i}", found
-    ),
-    model(
-      f"<think> Doc 1 says: <quote>{quote}</quote> So the answer is {said}. </think>\n<answer> {said} </answer>",
-      "</answer>",
-    ),
+    model(f"<think> I look for the founder. </think>\n<search> {query} </search>", "</search>"),
+    structs.Segment(structs.ENVIRONMENT, (1,) * 40, f"<information>{block}</information>", (), "", query, found),
+    model(f"{thought}\n<answer> {said} </answer>", "</answer>"),
   ]
   prompt = structs.Segment(structs.ENVIRONMENT, (1,) * 90, f"Answer by searching.\nQuestion: {example.question}\n")
   verdict = 1.0 if right else 0.0
@@ -70,7 +59,7 @@ def evaluation(folder, skill, number=150, seed=0, filler="", asked=None):
     retrieval=dict(index="out/index", kind="bm25", top_k=3),
   )  # fmt: skip
   cost = dict(devices="1 x NVIDIA H100", price_per_hour=1e6)
-  harness.evaluate(asked or examples(number), play, RECIPE, folder, settings=settings, **cost)
+  harness.evaluate(asked or [*map(example, range(number))], play, RECIPE, folder, settings=settings, **cost)
   return folder
 
 

@@ -63,11 +63,8 @@ def passage(rng, number):
 def example(rng, number):
   gold = (passage(rng, 1000 + 2 * number), passage(rng, 1001 + 2 * number))
   hops = 1 + number % 2
-  question = (
-    f"Where did {gold[0].title} live?"
-    if hops == 1
-    else (f"In which town was the friend of {gold[0].title}, who made maps, born?")
-  )
+  second = f"In which town was the friend of {gold[0].title}, who made maps, born?"
+  question = f"Where did {gold[0].title} live?" if hops == 1 else second
   return structs.Example(
     f"q{number:04d}", question, (str(rng.choice(PLACES)),), gold, tuple(range(hops)), source="made-up", hops=hops
   )
@@ -104,11 +101,8 @@ def episode(rng, tokenizer, question, index, sample, skill):
   right = bool(rng.random() < 0.1 + 0.85 * skill)
   late = rng.random() < 0.12 * (1 - skill)
   reply = question.golds[0] if right else str(rng.choice(PLACES))
-  text = (
-    "<think>I do not know yet, so I shall think about it once more"
-    if late
-    else (f"<think>The passage says it.</think>\n<answer>{reply}</answer>")
-  )
+  told = f"<think>The passage says it.</think>\n<answer>{reply}</answer>"
+  text = "<think>I do not know yet, so I shall think about it once more" if late else told
   stop = ANSWER if not late else "length" if sample % 2 else "eos"
   said.append(segment(structs.MODEL, text, stop=stop))
   return structs.Episode(
@@ -142,12 +136,9 @@ def step_rows(step, skill, *, prompts=4, group=6):
         advantages = np.split(advantage * np.linspace(0.2, 1.6, sum(sizes)), np.cumsum(sizes)[:-1])
       elif index == 2:  # as turns that are compared give them: one per turn
         advantages = [np.full(size, advantage / turn) for turn, size in enumerate(sizes, start=1)]
-      rows.append(
-        episodes.row(
-          question, got, step=step, terms=terms, weights=weights, reward=float(total), outcome=right,
-          advantages=advantages, tokenizer=tokenizer, signs=signs.of(PARSER, tokenizer, [got])[0],
-        )
-      )  # fmt: skip
+      how = dict(reward=float(total), outcome=right, advantages=advantages, tokenizer=tokenizer)
+      how |= dict(step=step, terms=terms, weights=weights, signs=signs.of(PARSER, tokenizer, [got])[0])
+      rows.append(episodes.row(question, got, **how))
   return rows
 
 
@@ -163,18 +154,15 @@ def step_metrics(rng, step, skill):
   tokens = 5200 + 900 * skill
   return {
     "reward": answer + 0.2 * (0.9 + 0.1 * skill) + 0.1 * skill,
-    "term": {
-      "answer": answer, "format": min(1.0, 0.88 + 0.12 * skill + noise(0.01)),
-      "retrieval": min(1.0, 0.4 + 0.6 * skill + noise(0.02)),
-    },
+    "term": {"answer": answer, "format": min(1.0, 0.88 + 0.12 * skill + noise(0.01)),
+             "retrieval": min(1.0, 0.4 + 0.6 * skill + noise(0.02))},
     "weight": {"answer": 1.0, "format": 0.2, "retrieval": 0.1},
     "outcome": answer, "searches": 0.8 + 0.75 * skill + noise(0.05), "response_tokens": 42 + 20 * skill + noise(1.5),
     "entropy": 0.9 - 0.75 * skill + abs(noise(0.02)), "kl": 0.002 + 0.06 * skill**2 + abs(noise(0.003)),
     "old_kl": abs(noise(0.001)),
     "grad_norm": float("nan") if step == 37 else 0.5 + abs(noise(0.25)) + (2.0 if step % 29 == 0 else 0),
     "clip_fraction": abs(noise(0.006)), "dual_clip_fraction": 0.0, "mismatch": abs(noise(2e-7)), "loss": noise(0.02),
-    "zero_spread_groups": min(1.0, 0.2 + 0.4 * skill + abs(noise(0.03))),
-    "failed_share": 0.0,
+    "zero_spread_groups": min(1.0, 0.2 + 0.4 * skill + abs(noise(0.03))), "failed_share": 0.0,
     "learning_rate": 5e-4 * min(1.0, step / 10),
     "ended": {"answer": 0.88 + 0.12 * skill} | ({} if step % 3 else {"length": 0.12 * (1 - skill)}),
     "seconds": {**seconds, "step": sum(seconds.values())}, "tokens_per_second": tokens / sum(seconds.values()),
@@ -196,19 +184,11 @@ def answered(rng, skill, number=150):
   for i in range(number):
     gold = PLACES[i % len(PLACES)]
     right, silent = rng.random() < 0.1 + 0.85 * skill, rng.random() < 0.1 * (1 - skill)
-    rows.append(
-      {
-        "id": f"q{i}",
-        "question": f"In which town was {PEOPLE[i % len(PEOPLE)]}, the {TRADES[i % len(TRADES)]} number {i}, born?",
-        "golds": [gold, gold.upper()],
-        "prediction": None if silent and not right else gold if right else PLACES[(i + 3) % len(PLACES)],
-        "em": float(right),
-        "num_searches": int(rng.integers(0, 3)),
-        "ended": "failed" if i == 7 else "answer",
-        "source": "made up",
-        "hops": 1 + i % 2,
-      }
-    )
+    said = None if silent and not right else gold if right else PLACES[(i + 3) % len(PLACES)]
+    row = dict(id=f"q{i}", golds=[gold, gold.upper()], prediction=said, em=float(right), source="made up")
+    row |= dict(num_searches=int(rng.integers(0, 3)), ended="failed" if i == 7 else "answer", hops=1 + i % 2)
+    who = f"{PEOPLE[i % len(PEOPLE)]}, the {TRADES[i % len(TRADES)]} number {i}"
+    rows.append(row | dict(question=f"In which town was {who}, born?"))
   return rows
 
 
@@ -235,23 +215,16 @@ def make(workdir, *, steps=120, logged_every=5):
       writer.write(step, row)
       if step % logged_every == 0 or step == 1:
         episodes.write_episodes(workdir, step, step_rows(step, skill_at(step)))
-  score = lambda value, searches, wasted: (
-    evaluated(value, searches)
-    | {
-      "em_interval": [value - 0.05, min(1.0, value + 0.05)],
-      "f1_interval": [value - 0.02, min(1.0, value + 0.08)],
-      "wasted_searches": wasted,
-    }
-  )
+
+  def score(value, searches, wasted):
+    intervals = {"em_interval": [value - 0.05, min(1.0, value + 0.05)]}
+    intervals |= {"f1_interval": [value - 0.02, min(1.0, value + 0.08)]}
+    return evaluated(value, searches) | intervals | {"wasted_searches": wasted}
+
   before, after = score(em(skill_at(0)), 0.9, 0.41), score(em(skill_at(steps)), 1.62, 0.05)
-  (workdir / "summary.json").write_text(
-    json.dumps(
-      {
-        "em_before": before["em"], "em_after": after["em"], "searches_before": 0.9, "searches_after": 1.62,
-        "seconds": 241.7, "seed": 0, "before": before, "after": after,
-      }
-    )
-  )  # fmt: skip
+  summary = dict(em_before=before["em"], em_after=after["em"], searches_before=0.9, searches_after=1.62)
+  summary |= dict(seconds=241.7, seed=0, before=before, after=after)
+  (workdir / "summary.json").write_text(json.dumps(summary))
   return workdir
 
 

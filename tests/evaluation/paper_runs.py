@@ -1,11 +1,18 @@
-"""Evaluations' folders by hand, as `ragrl evaluate` leaves them, for the tests of the papers' tables."""
+"""Evaluations by hand, in folders as `ragrl evaluate` leaves them, for the tests of the papers' tables."""
 
 import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import episode_rows, harness
+from ragrl_jax.evaluation import episode_rows, harness, records
 from ragrl_jax.evaluation.records import MODELS
+from ragrl_jax.evaluation.tables import filling, papers
 
 
 def row(number, *, right=True, source="hotpotqa", **more):
@@ -52,8 +59,9 @@ def trained(folder, name, of, *flags):
   return folder
 
 
-def evaluation(folder, name, rows, *, checkpoint, data, flags=(), judged=False, **settings):
-  """The folder of a finished evaluation."""
+def evaluation(folder, name, rows=None, *, checkpoint=None, data="hotpotqa.jsonl", flags=(), judged=False, **settings):
+  """A finished evaluation; by default of one question."""
+  rows = [row(0)] if rows is None else rows
   config = config_of(name, *flags)
   switches = {key: value for key, value in config.switches.items() if value is not None}
   recipe = recipes.get(config.recipe, config.preset, **switches)
@@ -71,14 +79,14 @@ def evaluation(folder, name, rows, *, checkpoint, data, flags=(), judged=False, 
 
 
 def read(folder, extracted, rows, **of):
-  """The folder of an evaluation of LEAR's generator that read the evidence of another one."""
+  """An evaluation of LEAR's generator that read the evidence of another one."""
   by = episode_rows.digest(extracted.rows, extracted.metrics["settings"])
   extraction = dict(by=by, passage_tokens=600, evidence_tokens=20)
   return evaluation(folder, "lear:generator", [one | dict(extraction=extraction) for one in rows], **of)
 
 
 def written(folder, rows, settings):
-  """The two files of an evaluation."""
+  """An evaluation by its two files."""
   folder.mkdir(parents=True, exist_ok=True)
   (folder / harness.PREDICTIONS).write_text("".join(json.dumps(one) + "\n" for one in rows))
   failed = sum(one["ended"] == "failed" for one in rows)
@@ -87,4 +95,28 @@ def written(folder, rows, settings):
     seconds_cover=10,
   )  # fmt: skip
   (folder / harness.METRICS).write_text(json.dumps(metrics))
-  return folder
+  return records.read(folder)
+
+
+def run(command, changes, *more):
+  """Runs a printed command with other inputs (pattern → text) and further flags; returns its words."""
+  for pattern, by in changes.items():
+    command = re.sub(pattern, by, command)
+  words, root = shlex.split(command)[1:], pathlib.Path(__file__).parents[2]
+  quick = subprocess.run([sys.executable, str(root / "tests" / "xla_flags.py")], capture_output=True, text=True).stdout
+  program = [sys.executable, "-c", "from ragrl_jax.cli import main; main.main()", *words, *more]
+  done = subprocess.run(program, capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": quick.strip()})
+  assert done.returncode == 0, f"{command}\n{done.stderr[-2000:]}"
+  assert "HTTP Request" not in done.stderr and "PyTorch was not found" not in done.stderr
+  return words
+
+
+def filled(name, *evaluations, **how):
+  """Table's name → this table of a paper, filled with the evaluations."""
+  return {one.table.name: one for one in filling.fill(papers.PAPERS[name], evaluations, **how)}
+
+
+def cells(name, table, *evaluations, **how):
+  """Row's name → its cells in a paper's table that is filled with the evaluations."""
+  one = filled(name, *evaluations, **how)[table]
+  return dict(zip([row.name for row in one.table.rows], one.cells, strict=True))

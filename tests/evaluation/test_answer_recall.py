@@ -1,10 +1,10 @@
 import math
 
+import paper_runs
 import pytest
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.evaluation import answer_recall, records
-from ragrl_jax.evaluation.tables import filling, papers
 from ragrl_jax.structs import Example, Passage
 
 
@@ -28,18 +28,14 @@ def test_recall_and_ndcg_by_hand():
 def test_a_folder_of_recall_fills_lears_table_three(tmp_path):
   """By the ids' split, and for HotpotQA by bridge questions alone: two questions, one with a hit at rank two."""
   hit, miss = Passage("1", "", "It is in Paris."), Passage("2", "", "A comparison of Parisians.")
-  asked = [
-    Example(f"dev_{i}", "Where?", ("Paris",), found, source="hotpotqa") for i, found in ((0, (miss, hit)), (7, (miss,)))
-  ]
+  given = {0: (miss, hit), 7: (miss,)}
+  asked = [Example(f"dev_{i}", "Where?", ("Paris",), found, source="hotpotqa") for i, found in given.items()]
   measured = answer_recall.measured(asked, [example.passages for example in asked], 5)
-  fill = lambda name: {
-    one.table.name: one for one in filling.fill(papers.PAPERS["lear"], [records.read(tmp_path / name)])
-  }
+  fill = lambda name: paper_runs.cells("lear", "Table 3", records.read(tmp_path / name))
   for name, only in (("bridge", "type=bridge"), ("all", None)):
     settings = dict(data="hf:x/hotpotqa/dev", only=only, top_k=5, own_passages=False, retrieval=dict(index="i"))
     answer_recall.write(tmp_path / name, asked, measured, settings)
-  (cells,) = fill("bridge")["Table 3"].cells
-  filled = {cell.published: cell.value for cell in cells if cell.value is not None}
+  filled = {cell.published: cell.value for cell in fill("bridge")["DPR"] if cell.value is not None}
   assert filled == {"28.45": 50.0, "22.39": pytest.approx(100 / math.log2(3) / 2)}
   with pytest.raises(ValueError, match="row 'DPR', but fills none of its columns.*only=None, not 'type=bridge'"):
     fill("all")

@@ -8,7 +8,7 @@ import pytest
 from console import ragrl
 
 from ragrl_jax.evaluation import answer_verdicts, comparison, records
-from ragrl_jax.evaluation.tables import filling, papers, writing
+from ragrl_jax.evaluation.tables import writing
 from ragrl_jax.store import jsonl
 
 
@@ -61,14 +61,9 @@ def test_a_table_takes_them_for_any_recipe(tmp_path):
   """ARENA's judge column of a run that was evaluated without a judge."""
   run = paper_runs.trained(tmp_path / "run", "arena", "qwen2.5-7b")
   rows = [paper_runs.row(i, right=i < 2) for i in range(4)]
-  folder = paper_runs.evaluation(tmp_path / "e", "arena", rows, checkpoint=run, data="hotpotqa.jsonl")
-  main = lambda: next(
-    cells
-    for table in filling.fill(papers.PAPERS["arena"], [records.read(folder)])
-    if table.table.name == "Table 3"
-    for row, cells in zip(table.table.rows, table.cells)
-    if row.name == "ARENA-Qwen-7B"
-  )
+  folder = tmp_path / "e"
+  paper_runs.evaluation(folder, "arena", rows, checkpoint=run)
+  main = lambda: paper_runs.cells("arena", "Table 3", records.read(folder))["ARENA-Qwen-7B"]
   assert [cell.value for cell in main()[:3]] == [0.5, 0.5, None]
   jsonl.write(folder / answer_verdicts.FILE, answer_verdicts.judged(rows, lambda pairs: [1.0] * len(pairs)))
   (folder / answer_verdicts.SUMMARY).write_text(json.dumps(dict(judge=dict(kind="llm", model="big"), sets={})))
@@ -79,7 +74,6 @@ def test_a_table_takes_them_for_any_recipe(tmp_path):
 @pytest.mark.long  # starts processes
 def test_the_command(tmp_path):
   for name, rows in (("a", ROWS), ("b", ROWS[:2])):
-    (tmp_path / name).mkdir()
     jsonl.write(tmp_path / name / "predictions.jsonl", rows)
 
   say = functools.partial(ragrl, "judge", "--config=untrained:smoke")

@@ -58,13 +58,9 @@ def section(text, name):
 def test_the_card_says_what_the_run_was(tmp_path):
   data = tmp_path / "asked_me.jsonl"
   writers.write_examples(data, [Example(f"q{i}", "Where?", ("Rome",)) for i in range(7)])
-  folder = run(
-    tmp_path / "run",
-    recipe="care",
-    data__train=f"{data},hf:owner/name//train",
-    data__evaluate=str(tmp_path / "gone.jsonl"),
-    model__path="/data/me/.cache/hub/models--Qwen--Qwen2.5-3B/snapshots/" + "ab" * 20,
-  )
+  model = "/data/me/.cache/hub/models--Qwen--Qwen2.5-3B/snapshots/" + "ab" * 20
+  given = dict(data__train=f"{data},hf:owner/name//train", data__evaluate=str(tmp_path / "gone.jsonl"))
+  folder = run(tmp_path / "run", recipe="care", model__path=model, **given)
   versions.record(folder, None)
   text = written(folder, step=4, licence="apache-2.0")
   head = yaml.safe_load(text.split("---")[1])
@@ -90,10 +86,8 @@ def test_the_card_says_what_the_run_was(tmp_path):
 def test_the_files_of_a_saved_data_set_are_listed(tmp_path):
   data = saved_rows.save(tmp_path / "train", [dict(question="Where?", answer="Rome")] * 3, shards=2)
   rows = section(written(run(tmp_path / "run", recipe="care", data__train=str(data))), "Data").splitlines()
-  assert [row.split(" | ")[1:3] for row in rows[2:4]] == [
-    ["data-00000-of-00002.arrow", "2"],
-    ["data-00001-of-00002.arrow", "1"],
-  ]
+  files = [["data-00000-of-00002.arrow", "2"], ["data-00001-of-00002.arrow", "1"]]
+  assert [row.split(" | ")[1:3] for row in rows[2:4]] == files
 
 
 def test_settings_are_compared_with_the_presets(tmp_path):
@@ -101,11 +95,10 @@ def test_settings_are_compared_with_the_presets(tmp_path):
   changes.write(tmp_path, settings.of(recipe), "rl")
   same = run(tmp_path / "same", like=tmp_path)
   assert "No settings differ" in section(written(same), "Settings")
-  other = run(
-    tmp_path / "other", like=tmp_path, loss__kl_coef=0.5, switches={"bonus": 3.0}, log__wandb=True,
-    prompting__tokenizer="/data/me/words.model", retrieval__index="http://10.0.0.7:8000",
-    judge__endpoint="10.0.0.7:8000/v1", judge__wording="file:/data/me/words.txt",
-  )  # fmt: skip
+  given = dict(like=tmp_path, loss__kl_coef=0.5, switches={"bonus": 3.0}, log__wandb=True)
+  given |= dict(prompting__tokenizer="/data/me/words.model", retrieval__index="http://10.0.0.7:8000")
+  given |= dict(judge__endpoint="10.0.0.7:8000/v1", judge__wording="file:/data/me/words.txt")
+  other = run(tmp_path / "other", **given)
   lines = section(written(other), "Settings").splitlines()
   assert [line for line in lines if line.startswith("| `switches")] == ["| `switches.bonus` | 3.0 | 10.0 |"]
   assert sorted(line for line in lines if line.startswith("| `") and "switches" not in line) == [

@@ -9,19 +9,21 @@ from console import ragrl
 
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import comparison, quadrants
+from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example, Passage
+
+
+def row(name, em, source="dev", **more):
+  """A row of predictions.jsonl."""
+  others = dict(f1=0.0, cover_em=0.0, outcome=None, num_searches=0, terms={})
+  return dict(others, id=name, source=source, ended="answer", em=None if em is None else float(em)) | more
 
 
 def rows(*right, failed=0, **terms):
   """Seven sets "s0" … of one, two … questions. `right`: the number of right answers in each set."""
-  return [
-    dict(
-      id=f"q{j}", source=f"s{i}", ended="failed" if i < failed else "answer", em=float(j < right[i]), f1=0.5,
-      cover_em=0.0, outcome=None if j == 1 else float(j < right[i]), num_searches=i, terms=terms,
-    )
-    for i in range(7)
-    for j in range(i + 1)
-  ]  # fmt: skip
+  more = lambda i: dict(ended="failed" if i < failed else "answer", f1=0.5, num_searches=i, terms=terms)
+  outcome = lambda i, j: None if j == 1 else float(j < right[i])
+  return [row(f"q{j}", j < right[i], f"s{i}", outcome=outcome(i, j), **more(i)) for i in range(7) for j in range(i + 1)]
 
 
 A, B = rows(1, 1, 1, 1, 1, 1, 1), rows(1, 2, 2, 2, 2, 2, 2, late=0.5, unknown=None)
@@ -58,13 +60,7 @@ def test_systems_are_compared_over_sets():
 
 def test_runs_of_a_system_count_once():
   """Three seeds against two: 40 questions, each right in a share of the runs."""
-  ask = lambda right: [
-    dict(
-      id=i, source="dev", ended="answer", em=float(i in right), f1=0.0, cover_em=0.0, outcome=None, num_searches=0,
-      terms={},
-    )
-    for i in range(40)
-  ]  # fmt: skip
+  ask = lambda right: [row(i, i in right) for i in range(40)]
   low = [*ask(range(10)), *ask(range(12))]
   high = [*ask(range(20)), *ask(range(24)), *ask(range(28))]
   assert [len(run) for run in comparison.runs_of(high)] == [40, 40, 40]
@@ -82,13 +78,7 @@ def test_runs_of_a_system_count_once():
 
 def test_a_single_set_is_paired_by_question():
   # Means of one set have no spread, and a test over one set always gives p = 1. So the questions are the sample.
-  one = lambda right: [
-    dict(
-      id=f"q{j}", source="dev", ended="answer", em=float(j in right), f1=0.0, cover_em=0.0, outcome=None,
-      num_searches=1, terms={},
-    )
-    for j in range(100)
-  ]  # fmt: skip
+  one = lambda right: [row(f"q{j}", j in right) for j in range(100)]
   better, shuffled = one(range(20, 80)), one(range(20, 80))[::-1]
   found = comparison.compare({"a": one(range(40, 80)), "b": better, "again": shuffled})["em"]
   assert found["wilcoxon"] == [] and found["paired"] == 100
@@ -99,13 +89,8 @@ def test_a_single_set_is_paired_by_question():
 
 
 def test_only_questions_that_all_systems_have_are_paired():
-  rows = lambda values: [
-    dict(
-      id=i, source="dev", ended="failed" if v is None else "answer", em=v, f1=v, cover_em=v, outcome=v,
-      num_searches=0, terms={},
-    )
-    for i, v in enumerate(values)
-  ]  # fmt: skip
+  failed = lambda v: dict(ended="failed" if v is None else "answer", f1=v, cover_em=v, outcome=v)
+  rows = lambda values: [row(i, v, **failed(v)) for i, v in enumerate(values)]
   found = comparison.compare({"a": rows([1, None, 0, 1]), "b": rows([1, 1, 1, None])})["em"]
   assert found["paired"] == 2 and found["questions"] == [(0.5, 1.0)]  # a's and b's score
   alone = comparison.compare({"a": rows([1, None]), "b": rows([None, 1])})["em"]
@@ -128,21 +113,16 @@ def test_a_one_sided_test_says_so():
     shaped=(0.488, 0.644, 0.469, 0.436, 0.412, 0.187, 0.403),
     ours=(0.486, 0.650, 0.463, 0.445, 0.423, 0.206, 0.456),
   )
-  row = dict(ended="answer", f1=0.0, cover_em=0.0, outcome=None, num_searches=0, terms={})
-  rows = {
-    name: [dict(row, id="q", source=f"s{i}", em=score) for i, score in enumerate(scores)]
-    for name, scores in table.items()
-  }
-  p = lambda first, **side: comparison.compare({first: rows[first], "ours": rows["ours"]}, **side)["em"]["wilcoxon"][0][
-    1
-  ]
+  rows = {name: [row("q", score, f"s{i}") for i, score in enumerate(scores)] for name, scores in table.items()}
+  found = lambda first, **side: comparison.compare({first: rows[first], "ours": rows["ours"]}, **side)["em"]
+  p = lambda first, **side: found(first, **side)["wilcoxon"][0][1]
   # Seven of seven above the first: 2 / 2^7. Of seven, -0.002 and -0.006 (tied with 0.006) are below the second.
   assert p("base") == pytest.approx(2 / 2**7) and p("base", alternative="greater") == pytest.approx(1 / 2**7)
   assert p("base", alternative="less") == 1.0
   # The sums of the ranks below are 3.5 or less for 6 of the 2^7 patterns. So the test's side decides the paper's mark.
   assert p("shaped") == pytest.approx(12 / 2**7) and p("shaped", alternative="greater") == pytest.approx(6 / 2**7)
-  found = comparison.compare({"base": rows["base"], "ours": rows["ours"]}, alternative="greater")
-  said = comparison.text({"em": found["em"]}, ("base", "ours"), alternative="greater")
+  greater = found("base", alternative="greater")
+  said = comparison.text({"em": greater}, ("base", "ours"), alternative="greater")
   assert "p, paired by set (7; Wilcoxon, one-sided: greater)" in said and "0.008" in said
 
 
@@ -150,10 +130,8 @@ def test_a_one_sided_test_says_so():
 def test_the_command(tmp_path):
   for name, some in (("a", A), ("b", B)):  # the first sets are in one folder, the others in another
     for part, sets in (("one", "s0 s1 s2"), ("two", "s3 s4 s5 s6")):
-      folder = tmp_path / name / part
-      folder.mkdir(parents=True)
       kept = [row for row in some if row["source"] in sets.split()]
-      (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+      jsonl.write(tmp_path / name / part / "predictions.jsonl", kept)
   pairs = [Example(str(i), f"Claim {i}.", ("1",), (Passage("1", "", "premise"),), source="q") for i in range(4)]
   writers.write_examples(tmp_path / "one.jsonl.gz", pairs)
   writers.write_examples(tmp_path / "two.jsonl.gz", [*pairs[1:], dataclasses.replace(pairs[0], golds=("0",))])
@@ -164,9 +142,7 @@ def test_the_command(tmp_path):
   said = say(f"--results={tmp_path}/a/*", f"--results={tmp_path}/b/*", "--measures=em", "--alternative=greater")
   assert "0.016" in said.stdout and "one-sided: greater" in said.stdout, said.stderr
   for seed in (0, 1):  # an evaluation under two seeds
-    folder = tmp_path / "c" / f"seed_{seed}"
-    folder.mkdir(parents=True)
-    (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (A, B)[seed]))
+    jsonl.write(tmp_path / "c" / f"seed_{seed}" / "predictions.jsonl", (A, B)[seed])
   said = say(f"--results={tmp_path}/a/*", f"--results={tmp_path}/c", "--measures=em")
   assert said.returncode == 0 and "0.750 ± 0.354" in said.stdout, said.stderr  # s1: .5 and 1
   said = say(f"--verdicts={tmp_path}/one.jsonl.gz", f"--verdicts={tmp_path}/two.jsonl.gz")

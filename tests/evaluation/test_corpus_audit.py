@@ -82,17 +82,11 @@ def test_the_index_is_measured_on_what_it_can_find():
   assert corpus_audit.audited(ASKED, held, found, k=2)[0]["sets"]["a"]["missed@2"] == 0.0  # Oslo's names Paris
   assert rows[2]["by_answer"] is None and rows[0]["by_gold"]["recall"] == 0.0 and rows[3]["by_gold"] is None
   lines = corpus_audit.text(summary).splitlines()
-  assert (
-    lines[0].split("   ")[0] == "set"
-    and lines[3].split() == "(all) 4 3 0.667 0.500 0.500 0.500 0.000 1.000 0.167".split()
-  )
+  assert lines[0].split("   ")[0] == "set"
+  assert lines[3].split() == "(all) 4 3 0.667 0.500 0.500 0.500 0.000 1.000 0.167".split()
   nameless = [dataclasses.replace(ASKED[0], source=""), *ASKED[1:]]
-  assert {name: of["questions"] for name, of in corpus_audit.audited(nameless, held)[0]["sets"].items()} == {
-    "": 4,
-    "(no name)": 1,
-    "a": 1,
-    "b": 2,
-  }
+  sets = corpus_audit.audited(nameless, held)[0]["sets"]
+  assert {name: of["questions"] for name, of in sets.items()} == {"": 4, "(no name)": 1, "a": 1, "b": 2}
   without, _ = corpus_audit.audited(ASKED, held)
   assert "recall" not in corpus_audit.text(without) and without["top_k"] is None
 
@@ -105,7 +99,8 @@ def write(folder, summary, rows):
 def test_tables_say_what_the_corpus_holds(tmp_path):
   run = paper_runs.trained(tmp_path / "run", "arena", "qwen2.5-7b")
   asked = [paper_runs.row(i, right=i < 3) for i in range(4)]
-  folder = paper_runs.evaluation(tmp_path / "e", "arena", asked, checkpoint=run, data="hotpotqa.jsonl")
+  folder = tmp_path / "e"
+  paper_runs.evaluation(folder, "arena", asked, checkpoint=run)
   audit = lambda row, passages: {**row, "source": row["source"] or "", "passages": passages, "gold": 0}
   of = lambda rows: dict(passages=7, top_k=None, sets={}, rows=rows)
   rows = [audit(row, count) for row, count in zip(asked, (5, 1, 0, 0))]
@@ -147,9 +142,7 @@ def test_counts_on_a_real_corpus_are_those_of_every_answer_in_every_passage():
 
 @pytest.mark.long  # starts processes
 def test_the_command(tmp_path):
-  (tmp_path / "corpus.jsonl").write_text(
-    "".join(json.dumps(dict(id=p.id, title=p.title, text=p.text)) + "\n" for p in CORPUS)
-  )
+  jsonl.write(tmp_path / "corpus.jsonl", (dict(id=p.id, title=p.title, text=p.text) for p in CORPUS))
   build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index")
   for source in "ab":
     writers.write_examples(tmp_path / f"{source}.jsonl.gz", [e for e in ASKED if e.source == source])

@@ -58,28 +58,15 @@ def test_the_search_for_metric_names_finds_some():
 def test_names_by_hand():
   fine = ["reward", "term/f", "ended/eos", "evaluation/em", "development/terms/x", "evaluation/by_hops/2/em"]
   odd = ["rewards", "term", "term/a/b", "em", "evaluation/reward", "warning/no_sense", "macro/em", "development"]
-  assert (
-    declared.undeclared([*fine, "warning/entropy", "warning/unearned/x", "evaluation/macro/terms/answer", *odd]) == odd
-  )
+  more = ["warning/entropy", "warning/unearned/x", "evaluation/macro/terms/answer"]
+  assert declared.undeclared([*fine, *more, *odd]) == odd
 
 
 def test_every_warning_is_declared():
-  off = dict(
-    zero_advantage_share=1.0,
-    searches=0,
-    mask_coverage=0.0,
-    mismatch=1.0,
-    kl=9.0,
-    old_kl=1.0,
-    clip_fraction=1.0,
-    skipped=1,
-  )
-  steps = [
-    off | {"groups/missing": 1, "ended/budget": 0.3},
-    dict(zero_advantage_share=0.95),
-    {"groups/trained": 0},
-    dict(episodes=8, unscorable=8, failed_share=0),
-  ]
+  off = dict(zero_advantage_share=1.0, searches=0, mask_coverage=0.0, mismatch=1.0)
+  off |= dict(kl=9.0, old_kl=1.0, clip_fraction=1.0, skipped=1)
+  steps = [off | {"groups/missing": 1, "ended/budget": 0.3}, dict(zero_advantage_share=0.95), {"groups/trained": 0}]
+  steps.append(dict(episodes=8, unscorable=8, failed_share=0))
   found = {name for metrics in steps for name in warning_signs.warnings(metrics, searches_expected=True)}
   # The tests of the recipes and of `warning_signs.of_training` cover the others.
   assert found | {"schedule", "few_spreads", "collapsed"} == set(declared.names("warnings"))

@@ -36,9 +36,8 @@ def config_of(place, url, recipe="search_r1", switches=None, **endpoint):
   config.prompting.update(dict(tokenizer="bytes", chat=False))
   config.retrieval.update(dict(index=str(place / "index"), top_k=1))
   config.rollout.update(dict(context=8192, max_new_tokens=200))
-  config.endpoint.update(
-    dict(model="m", url=url, key_variable="", retries=1, timeout_s=60.0, deadline_s=120.0) | endpoint
-  )
+  usual = dict(model="m", url=url, key_variable="", retries=1, timeout_s=60.0, deadline_s=120.0)
+  config.endpoint.update(usual | endpoint)
   return config
 
 
@@ -189,21 +188,18 @@ def test_flare_looks_at_the_servers_log_probabilities(place):
 def test_what_is_refused_before_anything_is_asked(place, monkeypatch):
   monkeypatch.delenv("NO_SUCH_KEY", raising=False)
   url = "http://127.0.0.1:9/v1"
-  for change, says in (
-    (lambda c: c.endpoint.update(dict(url="", key_variable="NO_SUCH_KEY")), "'NO_SUCH_KEY' holds no key"),
-    (lambda c: c.endpoint.update(dict(url="ftp://x")), "begins with http.*config.endpoint.url"),
-    (lambda c: c.prompting.update(dict(tokenizer="")), "config.prompting.tokenizer is empty"),
-    (lambda c: c.endpoint.update(dict(omit="stop,top_k")), "omit='stop,top_k': .*top_k"),
-    (
-      lambda c: c.prompting.update(dict(thinking="off")),
-      "config.prompting.thinking='off': it has no effect on a chat server",
-    ),
-    (lambda c: c.endpoint.update(dict(protocol="grpc")), "config.endpoint.protocol='grpc'"),
-    (lambda c: c.retrieval.update(dict(index="")), "config.retrieval.index is empty"),
-    (lambda c: c.endpoint.update(dict(model="")), "either a checkpoint answers"),
+  for section, change, says in (
+    ("endpoint", dict(url="", key_variable="NO_SUCH_KEY"), "'NO_SUCH_KEY' holds no key"),
+    ("endpoint", dict(url="ftp://x"), "begins with http.*config.endpoint.url"),
+    ("prompting", dict(tokenizer=""), "config.prompting.tokenizer is empty"),
+    ("endpoint", dict(omit="stop,top_k"), "omit='stop,top_k': .*top_k"),
+    ("prompting", dict(thinking="off"), "config.prompting.thinking='off': it has no effect on a chat server"),
+    ("endpoint", dict(protocol="grpc"), "config.endpoint.protocol='grpc'"),
+    ("retrieval", dict(index=""), "config.retrieval.index is empty"),
+    ("endpoint", dict(model=""), "either a checkpoint answers"),
   ):
     config = config_of(place, url)
-    change(config)
+    config[section].update(change)
     with pytest.raises(ValueError, match=says):
       run(place, config, "refused_early")
   with pytest.raises(ValueError, match="either a checkpoint answers"):
@@ -215,10 +211,8 @@ def test_chats_of_ids_can_be_read_back():
   tokenizer = MarkedTokenizer(ByteTokenizer())
   chat = [dict(role="system", content="é {x}"), dict(role="user", content="<assistant> no role")]
   ids = tokenizer.render(chat)
-  assert (
-    tokenizer.messages(ids) == [*chat, dict(role="assistant", content="")]
-    and tokenizer.decode(ids) == "é {x}<assistant> no role"
-  )
+  assert tokenizer.messages(ids) == [*chat, dict(role="assistant", content="")]
+  assert tokenizer.decode(ids) == "é {x}<assistant> no role"
   more = [*ids, *tokenizer.encode("a"), *tokenizer.answered("b")]
   assert [m["role"] for m in tokenizer.messages(more)] == ["system", "user", "assistant", "user", "assistant"]
   assert tokenizer.messages([*ids, *tokenizer.encode("so far")])[-1]["content"] == "so far"

@@ -34,14 +34,11 @@ def test_repeated_and_stale_searches_by_hand():
 
 def test_a_row_by_hand():
   example = Example("q", "?", ("Oslo",), (OSLO, PARIS), (0, 1))
-  found = episode_rows.conduct(
-    example, played(("x", [PARIS]), ("y", [AGAIN]), logprobs=[math.log(0.5), math.log(0.125)]), "in Oslo"
-  )
+  twice = played(("x", [PARIS]), ("y", [AGAIN]), logprobs=[math.log(0.5), math.log(0.125)])
+  found = episode_rows.conduct(example, twice, "in Oslo")
   # The second search brings the first one's text under another id. One of two gold documents; no passage names Oslo.
-  assert found == dict(
-    precision=0.5, recall=1.0, repeated_searches=0, stale_searches=1, found_answer=0.0, found_gold=0.5,
-    confidence=pytest.approx(0.25),
-  )  # fmt: skip
+  counts = dict(repeated_searches=0, stale_searches=1, found_answer=0.0, found_gold=0.5)
+  assert found == dict(precision=0.5, recall=1.0, confidence=pytest.approx(0.25), **counts)
   both = episode_rows.conduct(example, played(("x", [PARIS, OSLO]), logprobs=[0.0]), None)
   assert (both["found_answer"], both["found_gold"], both["confidence"], both["recall"]) == (1.0, 1.0, 1.0, 0.0)
   nothing = episode_rows.conduct(example, played(("x", [])), "in Oslo")

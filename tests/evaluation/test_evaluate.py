@@ -15,7 +15,7 @@ from ragrl_jax.models import weights
 from ragrl_jax.report import evaluation_page
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run.prepared import prepare
-from ragrl_jax.store import changes, checkpoint
+from ragrl_jax.store import changes, checkpoint, jsonl
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("share_programs")]  # builds an engine for each test
 
@@ -27,17 +27,14 @@ def place(tmp_path_factory):
   """A folder with questions, an index, a model and a config that fits them."""
   place = tmp_path_factory.mktemp("evaluate")
   writers.write_examples(place / "questions.jsonl.gz", EXAMPLES)
-  writers.write_passages(
-    place / "corpus.jsonl.gz", [structs.Passage(str(i), f"Town {i}", f"Town {i} is where {i} is.") for i in range(9)]
-  )
+  passages = [structs.Passage(str(i), f"Town {i}", f"Town {i} is where {i} is.") for i in range(9)]
+  writers.write_passages(place / "corpus.jsonl.gz", passages)
   retrieval.build_index(place / "corpus.jsonl.gz", "hashing", place / "index")
   config = config_lib.default_config()
   config.recipe, config.switches = "search_r1", dict(instructions="none", max_searches=1)
   config.prompting.update(dict(tokenizer="bytes", chat=False))
-  config.model.shape = dict(
-    family="qwen3", d_model=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=32, rope_theta=1e4,
-    tied=True,
-  )  # fmt: skip
+  shape = dict(family="qwen3", d_model=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8)
+  config.model.shape = shape | dict(d_ff=32, rope_theta=1e4, tied=True)
   config.retrieval.update(dict(index=str(place / "index"), top_k=1))
   config.rollout.update(dict(lanes=2, rows=4, context=256, chunk=8, prefill=32, page=64, max_new_tokens=8))
   config.evaluate.batch, config.mesh.data, config.log.price_per_hour = 3, 2, 3.6e6
@@ -47,7 +44,7 @@ def place(tmp_path_factory):
 
 
 def predictions(out):
-  return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+  return list(jsonl.read(out / "predictions.jsonl"))
 
 
 def run(place, config, out, *, checkpoint="model", **more):
@@ -93,9 +90,8 @@ def test_config_sets_the_room_that_results_leave_for_the_next_turn(place, whole)
 def test_a_runs_checkpoint_scores_as_its_exported_model(place, whole):
   (place, config, player), (metrics, got) = place, whole
   typed = settings.of(config)
-  learner = learner_lib.Learner(
-    player.model, settings_lib.from_config(typed), settings_lib.optimizer_from_config(typed)
-  )
+  how = settings_lib.from_config(typed), settings_lib.optimizer_from_config(typed)
+  learner = learner_lib.Learner(player.model, *how)
   saved = checkpoint.Checkpoints(place / "run" / "checkpoints", keep=2)
   saved.save(3, learner.init(0), host=dict(step=3))
   saved.close()
@@ -133,10 +129,9 @@ def test_a_probe_plays_an_engine_with_each_retriever(place, whole):
   numbers = probe.probe(config, place / "model", str(place / "questions.jsonl.gz"), place / "probe")
   assert numbers["verdict"] == "undecided" and "at least 30 are needed" in numbers["said"][0]
   assert predictions(place / "probe" / "own" / "seed_0") == got  # the evaluation itself, which repeats
-  assert (
-    numbers["noise"] == 0.0 and numbers["retrievers"]["again"]["outcome"] == numbers["retrievers"]["own"]["outcome"]
-  )
-  assert "no row has" in numbers["retrievers"]["oracle"]["unmeasured"]
+  of = numbers["retrievers"]
+  assert numbers["noise"] == 0.0 and of["again"]["outcome"] == of["own"]["outcome"]
+  assert "no row has" in of["oracle"]["unmeasured"]
   stored = json.loads((place / "probe" / "probe.json").read_text())
   page = evaluation_page.write([place / "probe"]).read_text()
   assert stored["coverage"]["passages"] == 9 and "Verdict: undecided." in page and stored["text"][:300] in page
@@ -202,7 +197,7 @@ def test_the_evaluator_measures_when_it_is_due(place):
 def test_the_best_checkpoint_of_a_run(tmp_path):
   rows = [(0, 0.9), (10, 0.2), (20, 0.5), (25, None), (30, 0.5), (40, 0.4)]
   lines = [{"step": step} | ({} if value is None else {"evaluation/em": value}) for step, value in rows]
-  (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  jsonl.write(tmp_path / "metrics.jsonl", lines)
   with pytest.raises(ValueError, match="step 20, but this checkpoint was not kept"):
     evaluate.best(tmp_path, "evaluation/em")
   (tmp_path / "checkpoints" / "20").mkdir(parents=True)
@@ -212,14 +207,11 @@ def test_the_best_checkpoint_of_a_run(tmp_path):
     evaluate.best(tmp_path, "evaluation/f1")
 
 
-@pytest.mark.parametrize(
-  ("recipe", "switches"),
-  [
-    pytest.param("untrained", dict(method="sure"), marks=pytest.mark.long),
-    ("untrained", dict(method="flare", max_searches=2)),
-    pytest.param("released", dict(agent="search_o1"), marks=pytest.mark.long),
-  ],
-)
+@pytest.mark.parametrize(("recipe", "switches"), [
+  pytest.param("untrained", dict(method="sure"), marks=pytest.mark.long),
+  ("untrained", dict(method="flare", max_searches=2)),
+  pytest.param("released", dict(agent="search_o1"), marks=pytest.mark.long),
+])  # fmt: skip
 def test_methods_are_played_by_an_engine(place, recipe, switches):
   """Its words are nonsense; what counts is that stops, conversations and log-probabilities are an engine's."""
   place, config, _ = place
@@ -228,7 +220,6 @@ def test_methods_are_played_by_an_engine(place, recipe, switches):
   config.rollout.update(dict(context=2048, prefill=128, max_new_tokens=16))
   metrics = run(place, config, name)
   assert metrics["n"] == 3 and metrics["failed"] == 0
-  played = [json.loads(line) for line in (place / name / "episodes.jsonl").read_text().splitlines()]
+  played = jsonl.read(place / name / "episodes.jsonl")
   said = [segment for row in played for segment in row["segments"] if segment["owner"] == "model"]
-  first_search = recipe == "untrained"
-  assert len(said) >= 3 and metrics["searches"] >= first_search
+  assert len(said) >= 3 and metrics["searches"] >= (recipe == "untrained")

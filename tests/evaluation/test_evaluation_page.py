@@ -1,25 +1,20 @@
 """The page of an evaluation, as a file. What a reader does with it: test_questions_browser.py."""
 
-import html
 import json
 import re
 
 import fake_evaluation
 import pytest
 from console import ragrl
-from test_report import HOSTILE, data_of, unpacked
+from test_report import HOSTILE, data_of, unpacked, words
 
 from ragrl_jax.report import evaluation_page, rendering
+from ragrl_jax.store import jsonl
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
   return fake_evaluation.make(tmp_path_factory.mktemp("evaluations"), 90)
-
-
-def words(page):
-  text = html.unescape(re.sub(r"<[^>]+>", " ", page.split('<script type="application/json"')[0]))
-  return " ".join(text.split())
 
 
 def test_one_evaluation(folders):
@@ -109,8 +104,7 @@ def test_what_two_evaluations_share_is_said_once(folders):
 
 
 def test_hostile_text_is_data(folders, tmp_path):
-  rows = [json.loads(line) for line in (folders[0] / "predictions.jsonl").read_text().splitlines()]
-  kept = [json.loads(line) for line in (folders[0] / "episodes.jsonl").read_text().splitlines()]
+  rows, kept = (list(jsonl.read(folders[0] / name)) for name in ("predictions.jsonl", "episodes.jsonl"))
   for one in rows:
     one |= dict(question=HOSTILE, golds=[HOSTILE], prediction=HOSTILE, source=HOSTILE)
   for one in kept:
@@ -126,7 +120,7 @@ def test_hostile_text_is_data(folders, tmp_path):
   metrics["terms"] = {HOSTILE: 0.5}
   (folder / "metrics.json").write_text(json.dumps(metrics))
   for name, some in (("predictions.jsonl", rows), ("episodes.jsonl", kept)):
-    (folder / name).write_text("".join(json.dumps(one) + "\n" for one in some))
+    jsonl.write(folder / name, some)
   page = evaluation_page.write([folder]).read_text(encoding="utf-8")
   markup = re.sub(r"<script.*?</script>", "", page, flags=re.S)
   assert "<img" not in markup and "<a href='java" not in markup and "<b>" not in markup and "alert(" in markup

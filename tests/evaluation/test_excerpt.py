@@ -13,13 +13,9 @@ def row(index, sample, text="hello", step=1):
     "segments": [
       {"owner": "environment", "text": "prompt", "ids": [1, 2]},
       {"owner": "model", "text": text, "ids": [3], "logprobs": [-0.123456], "stop": "</search>", "pieces": [text]},
-      {
-        "owner": "environment", "text": "…", "ids": [4], "query": "q",
-        "found": [
-          {"id": "g", "title": "t", "text": "x", "score": None},
-          {"id": "h", "title": "t", "text": "x", "score": 1},
-        ],
-      },
+      {"owner": "environment", "text": "…", "ids": [4], "query": "q",
+       "found": [{"id": "g", "title": "t", "text": "x", "score": None},
+                 {"id": "h", "title": "t", "text": "x", "score": 1}]},
     ],
   }  # fmt: skip
 

@@ -11,16 +11,14 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.report import metric_tables
 from ragrl_jax.rollout.collect import Request
 from ragrl_jax.run import rewards
-from ragrl_jax.store import episodes, lock
+from ragrl_jax.store import episodes, jsonl, lock
 
 RECIPE = recipes.get("search_r1")
+T = structs.Passage("1", "t", "x")
 EXAMPLES = [
-  structs.Example(
-    f"q{i}", f"Where is {i}?", (f"town {i}",), (structs.Passage("1", "t", "x"),), (0,), source="a" if i < 4 else "b",
-    hops=1 + i % 2,
-  )
+  structs.Example(f"q{i}", f"Where is {i}?", (f"town {i}",), (T,), (0,), source="ab"[i > 3], hops=1 + i % 2)
   for i in range(10)
-]  # fmt: skip
+]
 FOUND = "\n\n<information>Doc 1(Title: t) x</information>\n\n"
 RIGHT, WRONG, NONE = "right", "wrong", "none"
 
@@ -56,7 +54,7 @@ def evaluate(out, examples=EXAMPLES, play=play, batch=3, seeds=1, **settings):
 
 
 def rows(out):
-  return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+  return list(jsonl.read(out / "predictions.jsonl"))
 
 
 def test_every_example_once_in_order(tmp_path):
@@ -94,17 +92,14 @@ def test_means_by_hand(tmp_path):
   # Two of the five scored questions of source b are right. Each source counts once.
   assert m["macro"]["em"] == pytest.approx((1.0 + 0.4) / 2) == m["macro"]["terms/answer"]
   assert m["macro"]["searches"] == pytest.approx((0.5 + 0.4) / 2)
+  assert "macro" not in evaluate(tmp_path / "one source", EXAMPLES[:3])
   assert m["terms"] == {"answer": pytest.approx(6 / 9)}
   assert m["ended"]["failed"] == 1 and sum(m["ended"].values()) == 10
-  assert (
-    m["settings"] == {"checkpoint": "m", "contents": digests.by_field(EXAMPLES)}
-    and m["seconds_cover"] == 10
-    and m["peak_memory"]["host"] > 2**20
-  )
-
-
-def test_one_source_has_no_average_over_sources(tmp_path):
-  assert "macro" not in evaluate(tmp_path, EXAMPLES[:3])
+  assert m["settings"] == {"checkpoint": "m", "contents": digests.by_field(EXAMPLES)} and m["seconds_cover"] == 10
+  assert m["peak_memory"]["host"] > 2**20
+  flat = harness.flat(m)  # for metrics.jsonl
+  assert flat["evaluation/em"] == pytest.approx(6 / 9) and flat["evaluation/by_hops/2/em"] == 0.75
+  assert all(isinstance(value, int | float) for value in flat.values()) and "evaluation/em_interval" not in flat
 
 
 def test_batches_of_one_report_the_latency(tmp_path, monkeypatch):
@@ -119,6 +114,16 @@ def test_batches_of_one_report_the_latency(tmp_path, monkeypatch):
   alone = evaluate(tmp_path / "alone", play=takes, batch=1)
   assert alone["latency"] == 6.5 and alone["seconds"] == 60 + sum(range(2, 11))  # the middle two are 6 and 7
   assert "latency" not in evaluate(tmp_path / "together")
+
+
+def noting(ids):
+  """A play that adds the ids of the questions that it is given."""
+
+  def noted(asked, at_once):
+    ids.extend(request.example.id for group in asked for request in group)
+    return play(asked, at_once)
+
+  return noted
 
 
 def killed(out, after, **how):
@@ -147,12 +152,7 @@ def test_after_a_kill_no_answer_is_lost_or_repeated(tmp_path, torn):
     played = tmp_path / "killed" / "episodes.jsonl"
     played.write_bytes(played.read_bytes() + b'{"index": 7, "id": "q7"')  # the episodes were further on
   again = []
-
-  def counted(asked, at_once):
-    again.extend(request.example.id for group in asked for request in group)
-    yield from play(asked, at_once)
-
-  resumed = evaluate(tmp_path / "killed", play=counted)
+  resumed = evaluate(tmp_path / "killed", play=noting(again))
   assert again == (["q6", "q7", "q8", "q9"] if torn else ["q6", "q7", "q9"])
   for name in ("predictions.jsonl", "episodes.jsonl"):
     assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -207,11 +207,8 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
   assert "means ± sample deviations over 2 seeds" in (said := metric_tables.one(m))
   assert "Exact match                    0.250 ± 0.000  [0.0" in said
   one = json.loads((tmp_path / "seed_1" / "metrics.json").read_text())
-  assert one["em"] == 0.25 and one["settings"] == {
-    "checkpoint": "m",
-    "sample": 1,
-    "contents": digests.by_field(EXAMPLES[:4]),
-  }
+  settings = {"checkpoint": "m", "sample": 1, "contents": digests.by_field(EXAMPLES[:4])}
+  assert one["em"] == 0.25 and one["settings"] == settings
   assert [row["em"] for row in rows(tmp_path / "seed_1")] == [0.0, 1.0, 0.0, 0.0]
   # A third seed is added, and only that one is played. It has question 2 right.
   more = evaluate(tmp_path, EXAMPLES[:4], play=sampled, seeds=3)
@@ -255,19 +252,12 @@ def test_kept_answers_are_scored_again_if_only_golds_have_changed(tmp_path, capl
   killed(tmp_path, after=after) if after else evaluate(tmp_path)
   before = {row["id"]: row for row in rows(tmp_path)}
   asked = []
-
-  def counted(some, at_once):
-    asked.extend(one.example.id for group in some for one in group)
-    return play(some, at_once)
-
-  m = evaluate(tmp_path, examples=regold("town {} hall"), play=counted)
+  m = evaluate(tmp_path, examples=regold("town {} hall"), play=noting(asked))
   assert len(asked) == (3 if after else 0) and not set(asked) & set(before)  # no kept answer is played again
   assert m["em"] == pytest.approx(2 / 9) and "their golds" in caplog.text and "without playing" in caplog.text
   assert m["em"] == evaluate(tmp_path / "new", examples=regold("town {} hall"))["em"]
-  columns = lambda folder: [{name: value for name, value in row.items()} for row in rows(folder)]
-  assert columns(tmp_path) == columns(tmp_path / "new")  # lengths in tokens included
-  strip = lambda folder: list(episodes.read_folder(folder))
-  assert strip(tmp_path) == strip(tmp_path / "new")
+  assert rows(tmp_path) == rows(tmp_path / "new")  # lengths in tokens included
+  assert list(episodes.read_folder(tmp_path)) == list(episodes.read_folder(tmp_path / "new"))
   assert evaluate(tmp_path, examples=regold("Lyon"), play=play)["em"] == 0.0
 
 
@@ -333,9 +323,8 @@ def test_pairs_are_pooled_over_questions(tmp_path):
   searched = [("model", "<search> 1 </search>"), ("environment", FOUND)]
   turns = {"q0": [*searched * 3, thought], "q1": [*searched, thought], "q2": [thought]}
   facts = {"q0": (1.0,), "q1": (1.0,), "q2": ()}
-  play = played.by_example(
-    lambda e: structs.Episode.from_text(recipe, e, turns[e.id], facts=dict(information_think=facts[e.id]))
-  )
+  judged = lambda e: dict(facts=dict(information_think=facts[e.id]))
+  play = played.by_example(lambda e: structs.Episode.from_text(recipe, e, turns[e.id], **judged(e)))
   metrics = harness.evaluate(EXAMPLES[:3], play, recipe, tmp_path, settings={})
   # Blocks 3, 1 and 0; thoughts after the last ones only, both faithful. By episodes (1/3 + 1 + 0) / 3, by pairs 2 / 4.
   assert metrics["terms"]["information_think"] == pytest.approx(4 / 9) and metrics["pooled"]["information_think"] == 0.5
@@ -422,13 +411,6 @@ def test_training_excludes_answers_without_a_verdict_from_the_outcome():
     metrics = rewards.summarise(rewards.score(judged, EXAMPLES[:3], made, 1))
     assert (metrics["outcome"], metrics["unjudged"], metrics["unscorable"]) == (1.0, 1.0, unscorable)
     assert rewards.Scorer(metric="outcome").measure(judged, EXAMPLES[:3], made, 1) == [1.0, None, None]
-
-
-def test_flat_numbers_for_the_metrics_file(tmp_path):
-  flat = harness.flat(evaluate(tmp_path))
-  assert flat["evaluation/em"] == pytest.approx(6 / 9) and flat["evaluation/by_hops/2/em"] == 0.75
-  assert all(isinstance(value, int | float) for value in flat.values())
-  assert "evaluation/em_interval" not in flat
 
 
 def test_each_turn_is_read_alone_and_the_last_answer_counts():

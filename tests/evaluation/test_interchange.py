@@ -9,38 +9,29 @@ import pytest
 from ragrl_jax import recipes, structs
 from ragrl_jax.cli import commands, export_traces
 from ragrl_jax.report import interchange
-from ragrl_jax.store import episodes
+from ragrl_jax.store import episodes, jsonl
 
-# The fields of ATIF 1.7, as Harbor's models have them: name → (type, whether it is required). No others are allowed.
-METRICS = {
-  "prompt_tokens": (int, False), "completion_tokens": (int, False), "cached_tokens": (int, False),
-  "cost_usd": (float, False), "prompt_token_ids": ([int], False), "completion_token_ids": ([int], False),
-  "logprobs": ([float], False), "extra": (dict, False),
-}  # fmt: skip
-CALL = {"tool_call_id": (str, True), "function_name": (str, True), "arguments": (dict, True), "extra": (dict, False)}
-RESULT = {
-  "source_call_id": (str, False), "content": (str, False), "subagent_trajectory_ref": ([dict], False),
-  "extra": (dict, False),
-}  # fmt: skip
-STEP = {
-  "step_id": (int, True), "timestamp": (str, False), "source": (str, True), "model_name": (str, False),
-  "reasoning_effort": (str, False), "message": (str, True), "reasoning_content": (str, False),
-  "tool_calls": ([CALL], False), "observation": ({"results": ([RESULT], True)}, False), "metrics": (METRICS, False),
-  "is_copied_context": (bool, False), "llm_call_count": (int, False), "extra": (dict, False),
-}  # fmt: skip
-AGENT = {
-  "name": (str, True), "version": (str, True), "model_name": (str, False), "tool_definitions": ([dict], False),
-  "extra": (dict, False),
-}  # fmt: skip
-TOTALS = {
-  "total_prompt_tokens": (int, False), "total_completion_tokens": (int, False), "total_cached_tokens": (int, False),
-  "total_cost_usd": (float, False), "total_steps": (int, False), "extra": (dict, False),
-}  # fmt: skip
-TRAJECTORY = {
-  "schema_version": (str, True), "session_id": (str, False), "trajectory_id": (str, False), "agent": (AGENT, True),
-  "steps": ([STEP], True), "notes": (str, False), "final_metrics": (TOTALS, False),
-  "continued_trajectory_ref": (str, False), "extra": (dict, False), "subagent_trajectories": ([dict], False),
-}  # fmt: skip
+
+def fields(required, **optional):
+  """name → (type, whether it is required)."""
+  kinds = {True: required, False: optional}
+  return {name: (kind, must) for must, named in kinds.items() for name, kind in named.items()}
+
+
+# The fields of ATIF 1.7, as Harbor's models have them. No others are allowed.
+METRICS = fields({}, prompt_tokens=int, completion_tokens=int, cached_tokens=int, cost_usd=float,
+                 prompt_token_ids=[int], completion_token_ids=[int], logprobs=[float], extra=dict)  # fmt: skip
+CALL = fields(dict(tool_call_id=str, function_name=str, arguments=dict), extra=dict)
+RESULT = fields({}, source_call_id=str, content=str, subagent_trajectory_ref=[dict], extra=dict)
+STEP = fields(dict(step_id=int, source=str, message=str), timestamp=str, model_name=str, reasoning_effort=str,
+              reasoning_content=str, tool_calls=[CALL], observation=fields(dict(results=[RESULT])), metrics=METRICS,
+              is_copied_context=bool, llm_call_count=int, extra=dict)  # fmt: skip
+AGENT = fields(dict(name=str, version=str), model_name=str, tool_definitions=[dict], extra=dict)
+TOTALS = fields({}, total_prompt_tokens=int, total_completion_tokens=int, total_cached_tokens=int, total_cost_usd=float,
+                total_steps=int, extra=dict)  # fmt: skip
+TRAJECTORY = fields(dict(schema_version=str, agent=AGENT, steps=[STEP]), session_id=str, trajectory_id=str, notes=str,
+                    final_metrics=TOTALS, continued_trajectory_ref=str, extra=dict,
+                    subagent_trajectories=[dict])  # fmt: skip
 OF_AGENTS = ("model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics")
 
 
@@ -86,10 +77,9 @@ def test_the_check_refuses_what_is_wrong():
   check(good | dict(steps=[asked]))
   for bad in (
     dict(steps=[]),
-    dict(steps=[asked | dict(step_id=2)]),
-    dict(steps=[asked | dict(reasoning_content="x")]),
-    dict(steps=[asked | dict(odd=1)]),
-    dict(steps=[asked | dict(message=1)]),
+    *(
+      dict(steps=[asked | odd]) for odd in (dict(step_id=2), dict(reasoning_content="x"), dict(odd=1), dict(message=1))
+    ),
     dict(steps=[asked | dict(observation=dict(results=[dict(source_call_id="call_1")]))]),
     dict(steps=[dict(step_id=1, source="agent", message="", metrics=dict(logprobs=[None]))]),
   ):
@@ -106,7 +96,7 @@ def folder(tmp_path_factory):
 def exported(folder, form, out, monkeypatch, capsys):
   monkeypatch.setattr(sys, "argv", ["x", "--workdir", str(folder), "--format", form, "--out", str(out)])
   assert commands.guarded(export_traces.main) == 0
-  rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+  rows = list(jsonl.read(out))
   assert json.loads(capsys.readouterr().out) == dict(episodes=len(rows), format=form, file=str(out))
   return rows
 
@@ -142,18 +132,14 @@ def test_the_flat_form(folder, tmp_path, monkeypatch, capsys):
   found = exported(folder, "jsonl", tmp_path / "traces.jsonl", monkeypatch, capsys)
   kept = list(episodes.read_folder(folder))
   for flat, row in zip(found, kept, strict=True):
-    assert [m["role"] for m in flat["messages"]] == [
-      "user" if n == 0 else "assistant" if s["owner"] == "model" else "tool" for n, s in enumerate(row["segments"])
-    ]
-    assert [m["query"] for m in flat["messages"] if m["role"] == "tool"] == [s.query for s in row_searches(row)]
+    roles = ["assistant" if segment["owner"] == "model" else "tool" for segment in row["segments"][1:]]
+    assert [m["role"] for m in flat["messages"]] == ["user", *roles]
+    queries = [search.query for search in episodes.episode_of(row).searches]
+    assert [m["query"] for m in flat["messages"] if m["role"] == "tool"] == queries
     assert flat["reward"] == row["reward"] and flat["terms"] == row["terms"] and flat["verdicts"] == row["facts"]
     assert flat["run"] == "a" and flat["id"] == row["id"] and flat["step"] == row["step"]
   assert found[0]["messages"][0]["content"].startswith("<|im_start|>user\nAnswer the question.")
   assert any(flat["verdicts"] for flat in found)
-
-
-def row_searches(row):
-  return episodes.episode_of(row).searches
 
 
 def test_an_evaluations_episodes_have_texts_only_and_several_conversations_are_kept_apart(tmp_path):
@@ -161,15 +147,13 @@ def test_an_evaluations_episodes_have_texts_only_and_several_conversations_are_k
   turns = [("model", "<search>the capital</search>"), ("environment", "a notice"), ("model", "<answer>Rome</answer>")]
   episode = structs.Episode.from_text(recipes.get("search_r1"), example, turns)
   second = structs.Segment(structs.ENVIRONMENT, (1, 2), "Again")
-  split = structs.Episode(
-    (*episode.segments, second, structs.Segment(structs.MODEL, (3,), "No", (-0.5,), "eos")), starts=(4,), ended="eos"
-  )
-  (tmp_path / "settings.json").write_text(
-    json.dumps({"recipe": "search_r1", "preset": "paper", "checkpoint": "/data/me/out/run/checkpoints/40"})
-  )
-  (tmp_path / episodes.PLAYED).write_text(json.dumps(episodes.played(example, episode)) + "\n")
+  last = structs.Segment(structs.MODEL, (3,), "No", (-0.5,), "eos")
+  split = structs.Episode((*episode.segments, second, last), starts=(4,), ended="eos")
+  settings = {"recipe": "search_r1", "preset": "paper", "checkpoint": "/data/me/out/run/checkpoints/40"}
+  (tmp_path / "settings.json").write_text(json.dumps(settings))
+  jsonl.write(tmp_path / episodes.PLAYED, [episodes.played(example, episode)])
   assert interchange.write(tmp_path, "atif", tmp_path / "out.jsonl") == 1
-  (found,) = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+  (found,) = jsonl.read(tmp_path / "out.jsonl")
   check(found)
   assert found["agent"]["model_name"] == "checkpoints/40" and found["agent"]["name"] == "search_r1"
   assert [step["source"] for step in found["steps"]] == ["user", "agent", "agent"] and "/home" not in json.dumps(found)

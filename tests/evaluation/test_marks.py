@@ -48,22 +48,16 @@ def test_a_quote_is_marked_where_it_was_written_and_where_it_stands():
 
 def test_a_quote_as_it_is_printed_stands_where_it_was_typed():
   found = marked(PASSAGES, "<quote>Oda\u00a0Kelmut was born in Ｖｅｌｍａｒ.</quote> See ［２］.")
-  assert [(kind, where) for _, kind, where in only(found[2])] == [
-    ("found", "stands in passage 1, Oda"),
-    ("cite", "cites passage 2"),
-  ]
+  marks = [(kind, where) for _, kind, where in only(found[2])]
+  assert marks == [("found", "stands in passage 1, Oda"), ("cite", "cites passage 2")]
   assert only(found[1]["found"][0]) == [("Oda Kelmut was\nborn in Velmar.", "found", "quoted by the model")]
 
 
 def test_a_quote_in_other_letters_or_nearly_so():
-  found = marked(
-    PASSAGES,
-    "<retrieval>the GUILD of weavers</retrieval> <retrieval>the guild of weaver met in Tosk every yearr</retrieval>",
-  )
-  assert [(kind, where) for _, kind, where in only(found[2])] == [
-    ("near", "stands in passage 2"),
-    ("near", "stands nearly so in passage 2"),
-  ]
+  quoted = ("the GUILD of weavers", "the guild of weaver met in Tosk every yearr")
+  found = marked(PASSAGES, " ".join(f"<retrieval>{quote}</retrieval>" for quote in quoted))
+  found_marks = [(kind, where) for _, kind, where in only(found[2])]
+  assert found_marks == [("near", "stands in passage 2"), ("near", "stands nearly so in passage 2")]
   assert only(found[1]["found"][1]) == [("The guild of weavers", "near", "quoted by the model")]
 
 
@@ -117,14 +111,9 @@ def test_judged_steps_have_their_basis():
   facts = dict(information_think=(0.0,), think_answer=(None,), think_search=())
   episode = structs.Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
   got = kept_traces.judged(episodes.played(EXAMPLE, episode))
+  basis, claim = "Doc 1(Title: Oda) Oda was born in Velmar.", "Velmar it is."
   assert got == [
-    dict(
-      name="thought after results",
-      term="information_think",
-      claim="Velmar it is.",
-      basis="Doc 1(Title: Oda) Oda was born in Velmar.",
-      verdict=0.0,
-    ),
-    dict(name="answer after its thought", term="think_answer", claim="Velmar", basis="Velmar it is.", verdict=None),
+    dict(name="thought after results", term="information_think", claim=claim, basis=basis, verdict=0.0),
+    dict(name="answer after its thought", term="think_answer", claim="Velmar", basis=claim, verdict=None),
   ]
   assert kept_traces.judged(row("x")) == []

@@ -3,46 +3,33 @@ import pytest
 from ragrl_jax.core.metrics import searches as searches_lib
 from ragrl_jax.report import metric_tables
 
-RETRIEVAL = dict(
-  index="wiki", top_k=3, encoder=dict(kind="hashing", dim=512), options="", made="e16c8d68609a72e5f6ae43"
-)
-RETRIEVAL |= dict(rows=13650, checksum="c3ec80521f350ccd8732eb")
+RETRIEVAL = dict(index="wiki", top_k=3, encoder=dict(kind="hashing", dim=512), options="", rows=13650)
+RETRIEVAL |= dict(made="e16c8d68609a72e5f6ae43", checksum="c3ec80521f350ccd8732eb")
 
 
-def row(*searches, golds=("g1", "g2")):
-  """A row with these searches: (query, ids found)."""
+def of(*searches, golds=("g1", "g2")):
+  """What is read from a row with these searches: (query, ids found)."""
   segments = [{"owner": "environment", "text": "prompt"}]
   for query, ids in searches:
     segments.append({"owner": "model", "text": f"<search>{query}</search>"})
     segments.append({"owner": "environment", "text": "…", "query": query, "found": [{"id": i} for i in ids]})
-  return {"segments": segments, "gold_ids": None if golds is None else list(golds)}
+  return searches_lib.in_row({"segments": segments, "gold_ids": None if golds is None else list(golds)})
 
 
-def of(*searches, golds=("g1", "g2")):
-  return searches_lib.in_row(row(*searches, golds=golds))
-
-
-@pytest.mark.parametrize(
-  "searches, verdicts",
-  [
-    ([], []),
-    ([("a", ["g1", "x"]), ("b", ["g2"])], ["gold", "gold"]),
-    ([("a", ["x"])], ["no gold"]),
-    ([("a", [])], ["no gold"]),
-    # The second search finds g1 again, which was shown already.
-    ([("a", ["g1"]), ("b", ["g1", "x"])], ["gold", "no gold"]),
-    ([("x", ["g1"]), (" X ", ["g2"])], ["gold", "repeat"]),  # for any result
-    # g2 is new, g1 is not.
-    ([("a", ["g1"]), ("b", ["g1", "g2"])], ["gold", "gold"]),
-    # A query that differs only in case, spaces and forms of Unicode is a repetition, even if it finds something new.
-    ([("Where is  Kel", ["x"]), (" where is kel ", ["g1"])], ["no gold", "repeat"]),
-    ([("O'Neill's \"1939-40\"", ["x"]), ("O’Neill‘s\u00a0“１９３９–４０”", ["g1"])], ["no gold", "repeat"]),
-    (
-      [("capital_of_Kel", ["x"]), ("c\u0430pital of Kel", ["g1"])],
-      ["no gold", "repeat"],
-    ),  # as in When to Search's reward
-  ],
-)
+@pytest.mark.parametrize("searches, verdicts", [
+  ([], []), ([("a", ["g1", "x"]), ("b", ["g2"])], ["gold", "gold"]), ([("a", ["x"])], ["no gold"]),
+  ([("a", [])], ["no gold"]),
+  # The second search finds g1 again, which was shown already.
+  ([("a", ["g1"]), ("b", ["g1", "x"])], ["gold", "no gold"]),
+  ([("x", ["g1"]), (" X ", ["g2"])], ["gold", "repeat"]),  # for any result
+  # g2 is new, g1 is not.
+  ([("a", ["g1"]), ("b", ["g1", "g2"])], ["gold", "gold"]),
+  # A query that differs only in case, spaces and forms of Unicode is a repetition, even if it finds something new.
+  ([("Where is  Kel", ["x"]), (" where is kel ", ["g1"])], ["no gold", "repeat"]),
+  ([("O'Neill's \"1939-40\"", ["x"]), ("O’Neill‘s\u00a0“１９３９–４０”", ["g1"])], ["no gold", "repeat"]),
+  # As in When to Search's reward.
+  ([("capital_of_Kel", ["x"]), ("c\u0430pital of Kel", ["g1"])], ["no gold", "repeat"]),
+])  # fmt: skip
 def test_verdicts_on_searches(searches, verdicts):
   assert searches_lib.verdicts(*of(*searches)) == verdicts
   assert searches_lib.wasted_searches(*of(*searches)) == sum(verdict != "gold" for verdict in verdicts)
@@ -82,20 +69,12 @@ def test_comparison_by_hop_and_with_gaps():
 
 
 def test_several_sources_are_followed_by_their_mean():
-  several = {
-    "n": 4,
-    "em": 0.25,
-    "macro": {"em": 0.5},
-    "by_source": {"a": {"n": 3, "em": 0.0}, "b": {"n": 1, "em": 1.0}},
-  }
+  several = {"n": 4, "em": 0.25, "macro": {"em": 0.5}}
+  several["by_source"] = {"a": {"n": 3, "em": 0.0}, "b": {"n": 1, "em": 1.0}}
   rows = metric_tables.comparison(BEFORE, several)
   assert [row["label"].strip() for row in rows[3:7]] == ["a", "b", "world", "mean of the sources"]
-  assert rows[6] == {
-    "label": "   mean of the sources",
-    "n": None,
-    "before": None,
-    "after": {"value": 0.5, "low": None, "high": None},
-  }
+  mean = {"value": 0.5, "low": None, "high": None}
+  assert rows[6] == {"label": "   mean of the sources", "n": None, "before": None, "after": mean}
   assert "mean of the sources   0.500" in metric_tables.one(several)
 
 
@@ -110,16 +89,9 @@ def test_the_text_table_is_aligned():
 
 
 def test_one_evaluation_shows_its_settings():
-  text = metric_tables.one(
-    AFTER
-    | {
-      "failed": 2,
-      "seconds": 3.21,
-      "seconds_cover": 10,
-      "peak_memory": {"host": 2**30},
-      "settings": {"retrieval": RETRIEVAL, "sampling": "greedy", "checkpoint": "m"},
-    }
-  )
+  more = {"failed": 2, "seconds": 3.21, "seconds_cover": 10, "peak_memory": {"host": 2**30}}
+  more["settings"] = {"retrieval": RETRIEVAL, "sampling": "greedy", "checkpoint": "m"}
+  text = metric_tables.one(AFTER | more)
   assert "Exact match" in text and "0.750  [0.600, 0.900]" in text and "n 10" in text
   assert "2 questions failed" in text and "retrieval: index wiki, top_k 3, encoder hashing, rows 13,650\n" in text
   spent = {"seconds": 9.0, "seconds_cover": 3, "peak_memory": {}, "devices": "2 x TPU v6e", "price": 0.01234}

@@ -50,20 +50,9 @@ WIDTHS = (1400, 390)
 
 def opened(path, folder, *flags, size=(1400, 1000), budget=FILE_BUDGET):
   """The document after the browser has run its scripts; without a budget, once everything in it has loaded."""
-  done = subprocess.run(
-    [
-      BROWSER,
-      *FLAGS,
-      *([budget] if budget else []),
-      f"--user-data-dir={folder / 'profile'}",
-      f"--window-size={size[0]},{size[1]}",
-      *(flags or ["--dump-dom"]),
-      path.as_uri(),
-    ],
-    capture_output=True,
-    text=True,
-    timeout=250,
-  )
+  flags = [*filter(None, [budget]), *(flags or ["--dump-dom"]), f"--window-size={size[0]},{size[1]}"]
+  words = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", *flags, path.as_uri()]
+  done = subprocess.run(words, capture_output=True, text=True, timeout=250)
   assert done.returncode == 0, done.stderr[-2000:]
   return done.stdout
 
@@ -101,45 +90,47 @@ def seen(page, several, tmp_path_factory):
   """{"page 390": the recorded view, …}: three pages at two widths, in one browser."""
   folder = tmp_path_factory.mktemp("seen")
   data = page_lib.gather(page.parent, max_bytes=50_000)
-  pages = {
-    "page": page.read_text(encoding="utf-8"),
-    "runs": several.read_text(encoding="utf-8"),
-    "long": rendering.run(too_long(data)),
-  }
+  pages = {name: path.read_text(encoding="utf-8") for name, path in (("page", page), ("runs", several))}
+  return recorded(pages | {"long": rendering.run(too_long(data))}, ACTIONS, folder)
+
+
+def recorded(pages, actions, folder):
+  """{"page 390": what a reader saw, …} of pages at two widths, in one browser; the reader is a script."""
   for name, text in pages.items():
     # The policy forbids other scripts, so the reader's script goes into a copy without the policy.
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
-    (folder / f"{name}.html").write_text(
-      text.replace("</body>", f"<script>{ACTIONS}</script></body>"), encoding="utf-8"
-    )
+    text = text.replace("</body>", f"<script>{actions}</script></body>")
+    (folder / f"{name}.html").write_text(text, encoding="utf-8")
   frames = "".join(FRAME.format(name, width) for name in pages for width in WIDTHS)
   (folder / "host.html").write_text(HOST.format(frames), encoding="utf-8")
   dom = opened(folder / "host.html", folder)
   return json.loads(html.unescape(re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)[1]))
 
 
+def picture_of(name, folder, width, height, out, *flags):
+  """Takes a picture of the page NAME.html of a folder, in a frame of this size; it is also in PICTURES for a person."""
+  PICTURES.mkdir(parents=True, exist_ok=True)
+  out = PICTURES / f"{out}.png"
+  out.unlink(missing_ok=True)
+  frame = f'<iframe src="{name}.html" width="{width}" height="{height}" style="border:0;display:block"></iframe>'
+  (folder / "host.html").write_text(f'<!doctype html><body style="margin:0">{frame}')  # with its page's own policy
+  opened(folder / "host.html", folder, *flags, f"--screenshot={out}", size=(max(500, width), height))
+  picture = out.read_bytes()
+  assert picture.startswith(b"\x89PNG") and len(picture) > 50_000
+
+
 def pictured(path, folder, name, width, height, scheme):
   """Takes the whole page's picture in a scheme: PICTURES/NAME_WIDTH_SCHEME.png."""
-  PICTURES.mkdir(parents=True, exist_ok=True)
-  out = PICTURES / f"{name}_{width}_{scheme}.png"
-  out.unlink(missing_ok=True)
   text = path.read_text(encoding="utf-8").replace('<html lang="en">', f'<html lang="en" data-scheme="{scheme}">')
   (folder / "shown.html").write_text(text, encoding="utf-8")
-  # A frame has its page's own policy.
-  (folder / "host.html").write_text(
-    f'<!doctype html><body style="margin:0"><iframe src="shown.html" width="{width}" height="{height}" '
-    'style="border:0;display:block"></iframe>'
-  )
-  opened(folder / "host.html", folder, f"--screenshot={out}", size=(max(500, width), height))
-  return out.read_bytes()
+  picture_of("shown", folder, width, height, f"{name}_{width}_{scheme}")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_screenshots(page, several, seen, tmp_path, width, scheme):
   for name, shown, path in (("run", "page", page), ("runs", "runs", several)):
-    picture = pictured(path, tmp_path, name, width, seen[f"{shown} {width}"]["height"], scheme)
-    assert picture.startswith(b"\x89PNG") and len(picture) > 50_000
+    pictured(path, tmp_path, name, width, seen[f"{shown} {width}"]["height"], scheme)
 
 
 def too_long(data):
@@ -148,22 +139,25 @@ def too_long(data):
   data["run"] |= {"name": long[:120], "model": "/models/" + long, "recipe": long[:60]}
   data["run"]["warnings"] = [{"text": long, "first": 1, "times": 2, "over": 2, "episode": "#episode-1-0-0"}]
   data["settings"][0] |= {"changed": True, "value": long, "path": long[:80]}
-  for step in data["episodes"]["steps"]:
-    for group in step["groups"]:
-      group["question"], group["golds"] = long, [long]
-      if group["samples"] is None:
-        continue
-      group["prompt"]["text"] = lines + long
-      for sample in group["samples"]:
-        sample["terms"] |= {f"a term with a long name {i} {long[:30]}": 0.123 for i in range(8)}
-        sample["facts"], sample["failure"] = {long: [long] * 30}, long
-        for segment in sample["segments"]:
-          segment["query"], segment["text"] = long, lines + long
-          if "pieces" in segment:
-            segment["pieces"][0] = long
-          for passage in segment.get("found") or ():
-            passage["title"] = passage["text"] = long
+  for _, sample in spoiled(data, long, lines + long):
+    sample["terms"] |= {f"a term with a long name {i} {long[:30]}": 0.123 for i in range(8)}
+    sample["facts"] = {long: [long] * 30}
   return data
+
+
+def spoiled(data, text, body):
+  """Every group and sample of the page's data, with this text in all that was asked, found and said (`body`)."""
+  for group in (group for step in data["episodes"]["steps"] for group in step["groups"]):
+    group["question"], group["golds"] = text, [text]
+    for sample in group["samples"] or ():
+      group["prompt"]["text"], sample["failure"] = body, text
+      for segment in sample["segments"]:
+        segment["query"], segment["text"] = text, body
+        if "pieces" in segment:
+          segment["pieces"][0] = text
+        for passage in segment.get("found") or ():
+          passage["title"] = passage["text"] = text
+      yield group, sample
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -248,44 +242,42 @@ def test_no_text_is_too_long_for_the_page(seen, width):
   assert seen[f"long {width}"]["outside"] == [] and seen[f"long {width}"]["wide"] == [width, width]
 
 
-def test_hostile_text_is_not_executed(page, tmp_path):
-  data = page_lib.gather(page.parent)
-  attack = (
-    "</script><script>document.title='OWNED'</script><img src=x onerror=\"document.title='OWNED'\">"
-    "<a href=\"javascript:document.title='OWNED'\">\u2028\u202e\u200b\udc00{{ 7 * 7 }}"
-  )
-  data["episodes"]["steps"][-1]["file"] = data["run"]["name"] = attack
-  data["curves"]["panels"][0] |= {"title": attack, "note": attack, "unit": attack}
-  data["curves"]["runs"][0]["name"] = attack
-  for step in data["episodes"]["steps"]:
-    for group in step["groups"]:
-      group["question"], group["golds"], group["prompt"]["text"] = attack, [attack], attack
-      group["prompt"]["parts"], group["kinds"] = [attack, attack], [("right", attack), ("wrong", attack)]
-      for sample in group["samples"]:
-        sample["facts"], sample["ended"], sample["failure"] = {attack: attack}, attack, attack
-        sample["terms"][attack], sample["advantage"] = 1.0, 1e-9  # rounding; and there is no range for shading
-        for segment in sample["segments"]:
-          segment.pop("advantages", None)
-          segment["text"], segment["stop"], segment["query"] = attack, attack, attack
-          if "pieces" in segment:
-            segment["pieces"][0], segment["control"] = attack, {"1": attack}
-          for passage in segment.get("found") or ():
-            passage["title"] = passage["text"] = attack
-  bad = tmp_path / "bad.html"
-  bad.write_text(rendering.run(data), encoding="utf-8")
-  dom = opened(bad, tmp_path)
+ATTACK = (
+  "</script><script>document.title='OWNED'</script><img src=x onerror=\"document.title='OWNED'\">"
+  "<a href=\"javascript:document.title='OWNED'\">\u2028\u202e\u200b\udc00{{ 7 * 7 }}"
+)
+
+
+def withstood(page, folder):
+  """The document of a page that is full of ATTACK, which has done nothing."""
+  (folder / "bad.html").write_text(page, encoding="utf-8")
+  dom = opened(folder / "bad.html", folder)
   title = html.unescape(re.search(r"<title>(.*?)</title>", dom)[1])
   assert title.startswith("</script><script>document.title='OWNED'") and title != "OWNED"
   assert 'class="segment model"' in dom and "<img" not in dom and '<a href="java' not in dom
   # Invisible characters, and those that change the direction of text, are shown as escapes.
   episode = dom[dom.index('class="segment model"') : dom.index('id="settings"')]
-  assert "No advantage in this step" in dom and 'class="ramp"' not in dom
   assert "\\u{202e}\\u{200b}" in episode and not re.search("[\u202e\u200b\u2028]", episode)
+  return dom
+
+
+def test_hostile_text_is_not_executed(page, tmp_path):
+  data = page_lib.gather(page.parent)
+  data["episodes"]["steps"][-1]["file"] = data["run"]["name"] = data["curves"]["runs"][0]["name"] = ATTACK
+  data["curves"]["panels"][0] |= {"title": ATTACK, "note": ATTACK, "unit": ATTACK}
+  for group, sample in spoiled(data, ATTACK, ATTACK):
+    group["prompt"]["parts"], group["kinds"] = [ATTACK, ATTACK], [("right", ATTACK), ("wrong", ATTACK)]
+    sample["facts"], sample["ended"] = {ATTACK: ATTACK}, ATTACK
+    sample["terms"][ATTACK], sample["advantage"] = 1.0, 1e-9  # rounding; and there is no range for shading
+    for segment in sample["segments"]:
+      segment.pop("advantages", None)
+      segment |= {"stop": ATTACK} | ({"control": {"1": ATTACK}} if "pieces" in segment else {})
+  dom = withstood(rendering.run(data), tmp_path)
+  assert "No advantage in this step" in dom and 'class="ramp"' not in dom
 
 
 def test_a_wrong_answers_row_does_not_colour_its_question_and_gold():
   style = (rendering.TEMPLATES / "page.css").read_text(encoding="utf-8")
   assert style.index(".wrong { color") < style.index(".answers tr { color: inherit; }")
-  assert all(
-    '"table", "answers' in (rendering.TEMPLATES / f"{name}.js").read_text() for name in ("answers", "questions")
-  )
+  scripts = [(rendering.TEMPLATES / f"{name}.js").read_text() for name in ("answers", "questions")]
+  assert all('"table", "answers' in script for script in scripts)

@@ -8,14 +8,10 @@ from ragrl_jax.report import panels
 def test_curves_find_their_columns_and_other_metrics_are_shown_too():
   rows = [
     {"step": 0, "time": 5.0, "evaluation/em": 0.25},
-    {
-      "step": 1, "time": 6.0, "reward": 1.0, "term/format": 0.5, "term/answer": 0.0, "seconds/rollout": 2.0,
-      "grad_norm": None, "odd/one": 3, "bottleneck": "rollout", "kl": 0.0, "old_kl": 0.0,
-    },
-    {
-      "step": 2, "time": 7.0, "reward": 1.123456789, "term/format": 0.5, "term/answer": 1.0, "grad_norm": 2.0,
-      "evaluation/em": 0.5, "kl": 0.0, "old_kl": 0.125, "odd/one": 4,
-    },
+    {"step": 1, "time": 6.0, "reward": 1.0, "term/format": 0.5, "term/answer": 0.0, "seconds/rollout": 2.0,
+     "grad_norm": None, "odd/one": 3, "bottleneck": "rollout", "kl": 0.0, "old_kl": 0.0},
+    {"step": 2, "time": 7.0, "reward": 1.123456789, "term/format": 0.5, "term/answer": 1.0, "grad_norm": 2.0,
+     "evaluation/em": 0.5, "kl": 0.0, "old_kl": 0.125, "odd/one": 4},
   ]  # fmt: skip
   found = panels.curves({"run": rows})
   (run,) = found["runs"]
@@ -28,9 +24,8 @@ def test_curves_find_their_columns_and_other_metrics_are_shown_too():
   # A KL that is always 0 is switched off: its chart has no curve for it, but the page says its value.
   drawn = {panel["title"]: [line["column"] for line in panel["series"]] for panel in found["panels"]}
   assert drawn["KL"] == ["old_kl"]
-  assert [(part["group"], [chart["title"] for chart in part["charts"]]) for part in found["more"]] == [
-    ("odd", ["odd/one"])
-  ]
+  more = [(part["group"], [chart["title"] for chart in part["charts"]]) for part in found["more"]]
+  assert more == [("odd", ["odd/one"])]
   assert found["constant"] == [{"name": "kl", "value": 0.0}]
 
 
@@ -85,9 +80,8 @@ def test_without_a_retriever_searches_are_not_shown():
 
 def test_several_runs_share_a_chart():
   rows = lambda steps, **more: [{"step": step, "time": 0.0, "reward": 1.0 * step, **more} for step in range(steps)]
-  found = panels.curves(
-    {"a": rows(3, kl=0.0, old_kl=0.5, speed=1), "b": rows(2, **{"evaluation/em": 0.5, "new": 1, "speed": 2})}
-  )
+  second = rows(2, **{"evaluation/em": 0.5, "new": 1, "speed": 2})
+  found = panels.curves({"a": rows(3, kl=0.0, old_kl=0.5, speed=1), "b": second})
   lines = {
     chart["title"]: [(line["label"], line["column"], line["run"]) for line in chart["series"]]
     for chart in found["panels"] + found["more"][0]["charts"]

@@ -22,14 +22,11 @@ from ragrl_jax.evaluation.tables import commands_of, filling, papers, writing
 
 def test_given_passages_fill_arenas_row_alone(tmp_path):
   checkpoint = paper_runs.model(tmp_path / "model", "qwen2.5-7b")
-  for number, variant in enumerate(("research", "research,given")):
-    paper_runs.evaluation(
-      tmp_path / str(number), f"released:{variant}", [paper_runs.row(0)], checkpoint=checkpoint, data="hotpotqa.jsonl"
-    )
-  searched, given = (records.read(tmp_path / name).facts for name in "01")
+  played = lambda variant: paper_runs.evaluation(tmp_path / variant, f"released:{variant}", checkpoint=checkpoint).facts
+  searched, given = played("research"), played("research,given")
   (arena,) = [row.run for row in papers.PAPERS["arena"].tables[0].rows if row.name == "ReSearch-7B"]
-  (veritas,) = [run for paper, table, name, run in every_row() if (paper.name, table.name, name) == (
-    "veritas", "Table 2", "ReSearch-7B-Instruct")]  # fmt: skip
+  table = next(table for table in papers.PAPERS["veritas"].tables if table.name == "Table 2")
+  (veritas,) = [row.run for row in table.rows if row.name == "ReSearch-7B-Instruct"]
   assert not filling.unmet(arena, given) and filling.unmet(arena, searched)
   assert not filling.unmet(veritas, searched) and filling.unmet(veritas, given)
 
@@ -61,11 +58,11 @@ def test_every_row_finds_the_run_of_its_own_commands(tmp_path):
 def _made(folder, run, column):
   """The evaluations of a cell, the one that fills it last."""
   if run.reads is None:
-    return [records.read(_evaluated(folder, run, column))]
+    return [_evaluated(folder, run, column)]
   (extracted,) = _made(folder / "extracted", run.reads, column)
   checkpoint = paper_runs.trained(folder / "run", run.train, run.model, *run.train_flags)
   rows, data = [paper_runs.row(0)], f"{column.sets[0]}.jsonl"
-  return [extracted, records.read(paper_runs.read(folder / "out", extracted, rows, checkpoint=checkpoint, data=data))]
+  return [extracted, paper_runs.read(folder / "out", extracted, rows, checkpoint=checkpoint, data=data)]
 
 
 def _evaluated(folder, run, column):
@@ -91,28 +88,19 @@ def _evaluated(folder, run, column):
   judged = any("judge.kind" in flag for flag in given)
   rows = [paper_runs.row(0, evidence="yes") if run.evaluate.startswith("lear:") else paper_runs.row(0)]
   served = {} if checkpoint else dict(model=records.MODELS[run.model]["served"], endpoint=dict(url="http://x/v1"))
-  return paper_runs.evaluation(
-    folder / "out", run.evaluate, rows, checkpoint=checkpoint, data=data, flags=given, judged=judged, **served
-  )
+  of = dict(checkpoint=checkpoint, data=data, flags=given, judged=judged)
+  return paper_runs.evaluation(folder / "out", run.evaluate, rows, **of, **served)
 
 
-@pytest.mark.parametrize(
-  ("name", "model"),
-  [
-    ("gpt-4o", "gpt-4o"),
-    ("gpt-4o-2024-08-06", "gpt-4o"),
-    ("gpt-4o-mini", "gpt-4o-mini"),  # another model, under its own name
-    ("o1-mini", "o1-mini"),
-    ("deepseek-ai/DeepSeek-R1", "deepseek-r1"),
-    ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
-    ("Qwen2.5-7B", "qwen2.5-7b-base"),
-    ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
-  ],
-)
+@pytest.mark.parametrize(("name", "model"), [
+  ("gpt-4o", "gpt-4o"), ("gpt-4o-2024-08-06", "gpt-4o"),
+  ("gpt-4o-mini", "gpt-4o-mini"), ("o1-mini", "o1-mini"),  # other models, under their own names
+  ("deepseek-ai/DeepSeek-R1", "deepseek-r1"), ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
+  ("Qwen2.5-7B", "qwen2.5-7b-base"), ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+])  # fmt: skip
 def test_a_served_model_has_the_tables_name(tmp_path, name, model):
   served = dict(model=name, endpoint=dict(url="http://x/v1"))
-  paper_runs.evaluation(tmp_path, "arena:direct", [paper_runs.row(0)], checkpoint=None, data="musique.jsonl", **served)
-  assert records.read(tmp_path).facts["model"] == model
+  assert paper_runs.evaluation(tmp_path, "arena:direct", **served).facts["model"] == model
 
 
 def test_the_commands_parse(monkeypatch):
@@ -125,6 +113,8 @@ def test_the_commands_parse(monkeypatch):
         commands |= dict.fromkeys(part for made in (column.made, run.made) for part in made.split(" && ") if part)
     if train := commands_of.training(paper, run):
       commands[train] = None
+  others = "score recall faithfulness make-judge-data make-lear-sft make-lear-generator make-care-sft".split()
+  others += ["make-arena-sft", "make-rejection-sft"]
   parsed = set()
   for command, column in commands.items():
     words = shlex.split(command)
@@ -134,21 +124,7 @@ def test_the_commands_parse(monkeypatch):
       name = given["data"]
       assert records.set_of(name.rpartition("/")[2]) or records.set_of(name) == column.sets[0], command
     settings = tuple(word for word in words[2:] if word.startswith("--config"))
-    if (
-      words[1]
-      in (
-        "score",
-        "recall",
-        "faithfulness",
-        "make-judge-data",
-        "make-lear-sft",
-        "make-lear-generator",
-        "make-care-sft",
-        "make-arena-sft",
-        "make-rejection-sft",
-      )
-      or settings in parsed
-    ):
+    if words[1] in others or settings in parsed:
       continue
     parsed.add(settings)
     values = flags.FlagValues()
@@ -179,8 +155,7 @@ def test_an_evaluation_of_a_hub_name_has_the_model_in_the_cache(tmp_path, monkey
   commit, cache = "ab" * 20, tmp_path / "cache"
   monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
   name = f"Qwen/Qwen2.5-7B@main@{commit}"
-  paper_runs.evaluation(tmp_path / "out", "arena:direct", [paper_runs.row(0)], checkpoint=name, data="musique.jsonl")
-  assert records.read(tmp_path / "out").facts["model"] is None
+  assert paper_runs.evaluation(tmp_path / "out", "arena:direct", checkpoint=name).facts["model"] is None
   paper_runs.model(cache / "models--Qwen--Qwen2.5-7B" / "snapshots" / commit, "qwen2.5-7b-base")
   assert records.read(tmp_path / "out").facts["model"] == "qwen2.5-7b-base"
 

@@ -22,11 +22,8 @@ from ragrl_jax.recipes.released import agents
 OWN = "--config.data.own_passages=False"
 HEADS = {"hotpotqa": "HotpotQA", "musique": "MuSiQue"}
 COLUMNS = papers.columns(dict(measures=["em_spaced"], average="Avg."), HEADS, {})
-RUNS = {
-  "ours": dict(evaluate="arena", train="arena", flags="{flags}"),
-  "direct": dict(evaluate="arena:direct"),
-  "api": "an API",
-}
+RUNS = {"direct": dict(evaluate="arena:direct"), "api": "an API"}
+RUNS["ours"] = dict(evaluate="arena", train="arena", flags="{flags}")
 ROWS = """
 # Group
 ours & co | ours qwen2.5-7b against plain | 0.9 | 0.8 0.85
@@ -38,18 +35,21 @@ TABLE = layout.Table("Table 9", "a table", COLUMNS, papers.rows(ROWS, RUNS, TEXT
 PAPER = layout.Paper("made", "Made <up>", (TABLE,), {"Figure 1": "a drawing"}, "nowhere")
 
 
-def runs(tmp_path, *, sets=("hotpotqa", "musique"), right=True):
+def rows_of(right, number=4):
+  """Rows of questions of which the first ones are right."""
+  return [paper_runs.row(i, right=i < right) for i in range(number)]
+
+
+def runs(tmp_path, *, sets=("hotpotqa", "musique")):
   """One evaluation of ours and one of the untrained model for each set, of four questions."""
   run = paper_runs.trained(tmp_path / "a_run", "arena", "qwen2.5-7b")
   plain = paper_runs.model(tmp_path / "plain", "qwen2.5-7b")
-  rows = lambda right: [paper_runs.row(i, right=right) for i in range(4)]
   made = []
   for name in sets:
-    ours = tmp_path / f"x_{name}"
-    made.append(paper_runs.evaluation(ours, "arena", rows(right), checkpoint=run, data=f"{name}.jsonl"))
-    other = tmp_path / f"y_{name}"
-    made.append(paper_runs.evaluation(other, "arena:direct", rows(False), checkpoint=plain, data=f"{name}.jsonl"))
-  return [records.read(folder) for folder in made]
+    data, plain_too = f"{name}.jsonl", tmp_path / f"y_{name}"
+    made.append(paper_runs.evaluation(tmp_path / f"x_{name}", "arena", rows_of(4), checkpoint=run, data=data))
+    made.append(paper_runs.evaluation(plain_too, "arena:direct", rows_of(0), checkpoint=plain, data=data))
+  return made
 
 
 def test_a_table_by_hand_in_four_formats(tmp_path):
@@ -68,18 +68,12 @@ def test_a_table_by_hand_in_four_formats(tmp_path):
   assert "1. `closed: an API`" in lines and "- Figure 1: a drawing." in lines
   assert any("ours & co against plain (two-sided; by question a permutation test" in line for line in lines)
   (said,) = [line for line in lines if "in " + str(tmp_path / "x_hotpotqa") in line]
-  for part in (
-    "questions 4 of hotpotqa.jsonl",
-    "model qwen2.5-7b",
-    "decoding greedy",
-    "256 new tokens a turn, 5120 in all",
-  ):
-    assert part in said
+  described = ("model qwen2.5-7b", "decoding greedy", "256 new tokens a turn, 5120 in all")
+  assert all(part in said for part in ("questions 4 of hotpotqa.jsonl", *described))
   table = list(csv.DictReader(io.StringIO(writing.csv_text(PAPER, filled))))
   assert len(table) == 9 and table[0]["row"] == "ours & co" and table[0]["published"] == "0.9"
-  assert [table[0][name] for name in ("ours", "low", "high", "n", "p", "against")] == [
-    "1", "1", "1", "4", "0.125", "plain",
-  ]  # fmt: skip
+  names = ("ours", "low", "high", "n", "p", "against")
+  assert [table[0][name] for name in names] == ["1", "1", "1", "4", "0.125", "plain"]
   assert table[2]["p"] == "0.5" and table[2]["pairs"] == "2" and table[4]["published"] == ""
   assert table[0]["settings"] == writing.described(filled[0].cells[0][0].evaluations[0])
   assert table[8]["note"] == "an API" and table[0]["runs"] == str(tmp_path / "x_hotpotqa")
@@ -99,15 +93,10 @@ def test_a_missing_run_has_its_command(tmp_path):
   filled = filling.fill(PAPER, runs(tmp_path, sets=("hotpotqa",)))
   text = writing.FORMATS["markdown"](PAPER, filled)
   assert "| Group: ours &amp; co | ours | 1.000 [1.000, 1.000] n 4 p 0.125 | → 1 | – |" in text
-  assert (
-    "1. `ragrl evaluate --config=arena --checkpoint=out/made/arena-qwen2.5-7b "
-    "--data=hf:RUC-NLPIR/FlashRAG_datasets/musique/dev --out=out/made/arena-qwen2.5-7b-musique "
-    "--config.rollout.top_p=0.5`" in text
-  )
-  assert (
-    "1. `ragrl train --config=arena --workdir=out/made/arena-qwen2.5-7b --config.model.path=Qwen/Qwen2.5-7B-Instruct`"
-    in text
-  )
+  out = "out/made/arena-qwen2.5-7b"
+  asked = f"--data=hf:RUC-NLPIR/FlashRAG_datasets/musique/dev --out={out}-musique --config.rollout.top_p=0.5"
+  assert f"1. `ragrl evaluate --config=arena --checkpoint={out} {asked}`" in text
+  assert f"1. `ragrl train --config=arena --workdir={out} --config.model.path=Qwen/Qwen2.5-7B-Instruct`" in text
 
 
 def test_hostile_text_is_escaped(tmp_path):
@@ -127,31 +116,26 @@ def test_a_run_says_what_stands_beside_its_scores(tmp_path):
   (tmp_path / "small").mkdir()
   (tmp_path / "small" / "config.json").write_text(json.dumps(small))
   more = dict(own_passages=False, retrieval=dict(index="out/index", top_k=3, checksum="0123456789abcdef" * 4))
-  made = paper_runs.evaluation(
-    tmp_path / "e", "untrained", [paper_runs.row(0)], checkpoint=tmp_path / "small", data="nq.jsonl", **more
-  )
-  said = writing.described(records.read(made))
+  of = dict(checkpoint=tmp_path / "small", data="nq.jsonl")
+  said = writing.described(paper_runs.evaluation(tmp_path / "e", "untrained", **of, **more))
   assert "model qwen3 of 2 layers, width 64; " in said and "passages the questions' own left out; " in said
   assert "retriever index out/index, top_k 3, checksum 0123456789ab; " in said and "cut in the middle" not in said
 
 
 def test_seeds_are_averaged_by_question(tmp_path):
   run = paper_runs.trained(tmp_path / "run", "arena", "qwen2.5-7b")
-  rows = lambda right: [paper_runs.row(i, right=i < right) for i in range(4)]
-  read = lambda name, found: records.read(
-    paper_runs.evaluation(tmp_path / name, "arena", found, checkpoint=run, data="hotpotqa.jsonl")
-  )
-  filled = filling.fill(PAPER, [read("a", rows(4)), read("b", rows(2))])
+  read = lambda name, found: paper_runs.evaluation(tmp_path / name, "arena", found, checkpoint=run)
+  filled = filling.fill(PAPER, [read("a", rows_of(4)), read("b", rows_of(2))])
   cell = filled[0].cells[0][0]
   assert cell.value == 0.75 and cell.n == 4 and len(cell.evaluations) == 2  # questions at 1, 1, .5, .5
   assert cell.deviation == pytest.approx(0.5 / 2**0.5)  # of the runs' means, 1 and .5
   assert "0.750 ± 0.354 [" in writing.FORMATS["markdown"](PAPER, filled)
   # A question that failed in one seed has the value of the other.
-  failed = [*rows(2)[:3], paper_runs.row(3, ended="failed")]
-  cell = filling.fill(PAPER, [read("a", rows(4)), read("f", failed)])[0].cells[0][0]
+  failed = [*rows_of(2, 3), paper_runs.row(3, ended="failed")]
+  cell = filling.fill(PAPER, [read("a", rows_of(4)), read("f", failed)])[0].cells[0][0]
   assert cell.n == 4 and cell.value == (1 + 1 + 0.5 + 1) / 4
   with pytest.raises(ValueError, match="several runs fill a cell of hotpotqa .4, 3 questions."):
-    filling.fill(PAPER, [read("a", rows(4)), read("c", rows(3)[:3])])
+    filling.fill(PAPER, [read("a", rows_of(4)), read("c", rows_of(3, 3))])
 
 
 def test_runs_with_noise_or_other_passages_are_in_their_own_columns_alone(tmp_path):
@@ -159,24 +143,23 @@ def test_runs_with_noise_or_other_passages_are_in_their_own_columns_alone(tmp_pa
   run = paper_runs.trained(tmp_path / "run", "lear", "qwen2.5-1.5b")
   generator = paper_runs.trained(tmp_path / "generator", "lear:sft,generator", "qwen2.5-1.5b")
   plain = paper_runs.model(tmp_path / "plain", "qwen2.5-3b")
-  read = lambda name, config, of, *flags, **more: records.read(
-    paper_runs.evaluation(
-      tmp_path / name, config, [paper_runs.row(0, **more)], checkpoint=of, data="nq.jsonl", flags=flags
-    )
-  )
+
+  def read(name, config, run, *flags, **more):
+    of = dict(checkpoint=run, data="nq.jsonl", flags=flags)
+    return paper_runs.evaluation(tmp_path / name, config, [paper_runs.row(0, **more)], **of)
+
   noisy = []
   for name, flag, right in (("n0", "--config.data.noise=0", 1), ("n8", "--config.data.noise=8", 0), ("own", OWN, 1)):
     noisy.append(read(name, "lear:inference", run, flag, evidence="e"))  # one evidence: they differ in their settings
-    rows_ = [paper_runs.row(0, right=right)]
     of = dict(checkpoint=generator, data="nq.jsonl")
-    noisy.append(records.read(paper_runs.read(tmp_path / f"read_{name}", noisy[-1], rows_, **of)))
-  tables_ = {one.table.name: one for one in filling.fill(papers.PAPERS["lear"], noisy)}
+    noisy.append(paper_runs.read(tmp_path / f"read_{name}", noisy[-1], rows_of(right, 1), **of))
+  tables_ = paper_runs.filled("lear", *noisy)
   values = lambda one: [cell.value for cells in one.cells for cell in cells if cell.value is not None]
   assert values(tables_["Figure 6"]) == [100.0, 0.0] and values(tables_["Table 4, 1.5B"])[0] == 100.0
   counted = [read(f"k{k}", "untrained", plain, f"--config.retrieval.top_k={k}", right=k < 10) for k in (5, 10)]
   counted += [read(mode, f"untrained:{mode}", plain, right=False) for mode in ("thinking", "no_thinking")]
-  tables_ = {one.table.name: one for one in filling.fill(papers.PAPERS["when_to_search"], counted, any_model=True)}
-  rag = next(cells for row, cells in zip(tables_["Table 3"].table.rows, tables_["Table 3"].cells) if "RAG" in row.name)
+  tables_ = paper_runs.filled("when_to_search", *counted, any_model=True)
+  rag = paper_runs.cells("when_to_search", "Table 3", *counted, any_model=True)["Standard RAG"]
   assert rag[0].value == 1.0 and len(rag[0].evaluations) == 1 and 0.0 in values(tables_["Figure 5"])
 
 
@@ -187,7 +170,7 @@ def test_answers_of_the_same_weights_are_no_seeds(tmp_path):
   def read(name, run, *flags):
     of = dict(checkpoint=run, data="nq.jsonl", flags=(OWN, *flags))
     rows_ = [paper_runs.row(0, answer_recall=1.0, evidence="e")]
-    return records.read(paper_runs.evaluation(tmp_path / name, "lear:study_vanilla", rows_, **of))
+    return paper_runs.evaluation(tmp_path / name, "lear:study_vanilla", rows_, **of)
 
   given = [read("plain", runs_[0]), read("marked", runs_[0], "--config.data.evidence=nq_dev.jsonl")]
   cell = lambda: filling.fill(papers.PAPERS["lear"], given)[0].cells[0][0]
@@ -239,61 +222,53 @@ def test_care_without_its_curriculum_loads_no_hard_questions():
 def test_shares_of_two_runs_by_hand(tmp_path):
   """Rational evidence recalls questions 0, 1; vanilla 0, 2: a quarter each way. The rationale recalls three."""
   read = []
+  values = lambda i, right: dict(answer_recall=float(i in right), measures=dict(reason_recall=float(i < 3)))
   for name, right in (("study_rational", (0, 1)), ("study_vanilla", (0, 2))):
     run = paper_runs.trained(tmp_path / f"run{name}", f"lear:sft,{name}", "qwen2.5-1.5b")
-    found = [
-      paper_runs.row(i, answer_recall=float(i in right), measures=dict(reason_recall=float(i < 3))) for i in range(4)
-    ]
-    config = f"lear:{name}"
-    of = dict(checkpoint=run, data="hotpotqa.jsonl", flags=(OWN,))
-    read.append(records.read(paper_runs.evaluation(tmp_path / f"e{name}", config, found, **of)))
-  of = lambda given: next(one for one in filling.fill(papers.PAPERS["lear"], given) if one.table.name == "Figure 2")
-  cells = of(read).cells[0]
+    found, of = [paper_runs.row(i, **values(i, right)) for i in range(4)], dict(checkpoint=run, flags=(OWN,))
+    read.append(paper_runs.evaluation(tmp_path / f"e{name}", f"lear:{name}", found, **of))
+  of = lambda *given: paper_runs.filled("lear", *given)["Figure 2"].cells[0]
+  cells = of(*read)
   assert [cell.value for cell in cells[4:]] == [25.0] * 4 and cells[5].published == "14.49%"
-  assert (
-    len(cells[5].evaluations) == 2 and cells[0].value is None and "--config=lear:study_rational " in cells[0].command
-  )
-  alone = of(read[:1]).cells[0]
+  assert len(cells[5].evaluations) == 2 and cells[0].value is None
+  assert "--config=lear:study_rational " in cells[0].command
+  alone = of(read[0])
   assert alone[5].value is None and "--config=lear:study_vanilla" in alone[5].command  # the other half is missing
   study = filling.fill(papers.PAPERS["lear"], read)[0]
   assert [cells[1].value for cells in study.cells] == [50.0, 50.0, 75.0]
-  assert "Rationale: share of rationales that hold a gold answer" in writing.FORMATS["markdown"](
-    papers.PAPERS["lear"], [study]
-  )
+  text = writing.FORMATS["markdown"](papers.PAPERS["lear"], [study])
+  assert "Rationale: share of rationales that hold a gold answer" in text
 
 
 def test_a_judge_may_be_asked_in_either_way(tmp_path):
   run = paper_runs.trained(tmp_path / "run", "arena", "qwen2.5-7b")
   rows_ = [paper_runs.row(i, terms=dict(accuracy=float(i < 3))) for i in range(4)]
   for name, more in (("arena:judge", {}), ("arena", dict(flags=("--config.switches.accuracy=judge",)))):
-    made = paper_runs.evaluation(
-      tmp_path / name.replace(":", "_"), name, rows_, checkpoint=run, data="hotpotqa.jsonl", judged=True, **more
-    )
-    filled = filling.fill(papers.PAPERS["arena"], [records.read(made)])
-    (main,) = [one for one in filled if one.table.name == "Table 3"]
-    cells = dict(zip([row.name for row in main.table.rows], main.cells))
+    place, of = tmp_path / name.replace(":", "_"), dict(checkpoint=run, judged=True)
+    made = paper_runs.evaluation(place, name, rows_, **of, **more)
+    cells = paper_runs.cells("arena", "Table 3", made)
     assert [cell.value for cell in cells.pop("ARENA-Qwen-7B")[:3]] == [1.0, 1.0, 0.75]
     assert {cell.value for found in cells.values() for cell in found} == {None}
-    assert ("switches unlike the preset's: accuracy judge" in writing.described(records.read(made))) == bool(more)
+    assert ("switches unlike the preset's: accuracy judge" in writing.described(made)) == bool(more)
 
 
 def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
   one = runs(tmp_path, sets=("hotpotqa",))[0]
   folder = tmp_path / "x_hotpotqa"
   metrics = json.loads((folder / "metrics.json").read_text())
-  for file, content, error, says in (
-    ("metrics.json", "{", ValueError, "metrics.json: not JSON"),
-    ("metrics.json", "[]", ValueError, "metrics.json: a list, but it must be a JSON object"),
-    ("metrics.json", '{"n": 1}', ValueError, "was not written by `ragrl evaluate`"),
-    ("metrics.json", json.dumps(metrics | {"n": 9}), ValueError, "of 9 questions, predictions.jsonl has 4"),
-    ("predictions.jsonl", "x\n", ValueError, "predictions.jsonl:1: not a JSON object"),
-    ("predictions.jsonl", '{"id": 1}\n', ValueError, "predictions.jsonl:1: no question, golds"),
-    ("predictions.jsonl", None, ValueError, "it has no predictions.jsonl, so it is not a finished"),
+  for file, content, says in (
+    ("metrics.json", "{", "metrics.json: not JSON"),
+    ("metrics.json", "[]", "metrics.json: a list, but it must be a JSON object"),
+    ("metrics.json", '{"n": 1}', "was not written by `ragrl evaluate`"),
+    ("metrics.json", json.dumps(metrics | {"n": 9}), "of 9 questions, predictions.jsonl has 4"),
+    ("predictions.jsonl", "x\n", "predictions.jsonl:1: not a JSON object"),
+    ("predictions.jsonl", '{"id": 1}\n', "predictions.jsonl:1: no question, golds"),
+    ("predictions.jsonl", None, "it has no predictions.jsonl, so it is not a finished"),
   ):
     path = folder / file
     before = path.read_text()
     path.write_text(content) if content is not None else path.unlink()
-    with pytest.raises(error, match=says):
+    with pytest.raises(ValueError, match=says):
       records.read(folder)
     path.write_text(before)
   change = lambda **facts: dataclasses.replace(one, folder="F", facts=one.facts | facts)
@@ -318,30 +293,19 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
   assert cell.value == 1.0 and "model qwen2.5-1.5b" in writing.described(cell.evaluations[0])
 
 
-def test_scored_transcripts_fill_their_row(tmp_path):
-  path = tmp_path / "research.jsonl"
-  path.write_text(json.dumps(dict(id="q0", response="<think>a</think><answer>\\boxed{yes}</answer>")) + "\n")
-  asked = [structs.Example("q0", "Question 0?", ("yes",), source="hotpotqa")]
-  said = dict(data="hotpotqa.jsonl", model="qwen2.5-7b")
-  foreign_transcripts.score(path, asked, tmp_path / "out", system="research", settings=said)
-  filled = filling.fill(papers.PAPERS["veritas"], [records.read(tmp_path / "out")])
-  (main,) = [one for one in filled if one.table.name == "Table 2"]
-  names = [row.name for row in main.table.rows]
-  values = {name: cells[3].value for name, cells in zip(names, main.cells)}
-  assert values.pop("ReSearch-7B-Instruct") == 1.0 and set(values.values()) == {None}
-
-
-def test_a_released_checkpoint_that_was_played_fills_the_row_of_its_transcripts(tmp_path):
-  checkpoint = paper_runs.model(tmp_path / "model", "qwen2.5-7b")
-  paper_runs.evaluation(
-    tmp_path / "out", "released:research", [paper_runs.row(0)], checkpoint=checkpoint, data="hotpotqa.jsonl"
-  )
-  (main,) = [
-    one
-    for one in filling.fill(papers.PAPERS["veritas"], [records.read(tmp_path / "out")])
-    if one.table.name == "Table 2"
-  ]
-  values = {row.name: cells[3].value for row, cells in zip(main.table.rows, main.cells)}
+@pytest.mark.parametrize("played", [False, True])
+def test_a_released_agent_fills_its_row_by_transcripts_or_by_its_played_checkpoint(tmp_path, played):
+  out = tmp_path / "out"
+  if played:
+    paper_runs.evaluation(out, "released:research", checkpoint=paper_runs.model(tmp_path / "model", "qwen2.5-7b"))
+  else:
+    path = tmp_path / "research.jsonl"
+    path.write_text(json.dumps(dict(id="q0", response="<think>a</think><answer>\\boxed{yes}</answer>")) + "\n")
+    asked = [structs.Example("q0", "Question 0?", ("yes",), source="hotpotqa")]
+    said = dict(data="hotpotqa.jsonl", model="qwen2.5-7b")
+    foreign_transcripts.score(path, asked, out, system="research", settings=said)
+  found = paper_runs.cells("veritas", "Table 2", records.read(out))
+  values = {name: cells[3].value for name, cells in found.items()}
   assert values.pop("ReSearch-7B-Instruct") == 1.0 and set(values.values()) == {None}
 
 
@@ -375,49 +339,37 @@ def test_the_page_lists_every_table():
 
 def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
   runs(tmp_path)
-  called = flagged(monkeypatch)
-  main = called(paper="arena", runs=[str(tmp_path / "[xy]_hotpotqa")], table=["Table 5"])
-  main()
+
+  def call(paper, runs, table=(), format="markdown", out=None):
+    given = dict(PAPER=paper, RUNS=runs, TABLE=list(table), FORMAT=format, OUT=out, ANY_MODEL=False)
+    for name, value in given.items():
+      monkeypatch.setattr(tables, name, types.SimpleNamespace(value=value))
+    tables.main()
+
+  call("arena", [str(tmp_path / "[xy]_hotpotqa")], ["Table 5"])
   out = capsys.readouterr().out
   assert "| ARENA-Qwen-7B | ours | 1.000 [1.000, 1.000] n 4 | 1.000 [1.000, 1.000] n 4 | → 4 |" in out  # nobody judged
   assert "--config.endpoint.model=gpt-4o-2024-11-20 --config.prompting.tokenizer=Qwen/Qwen2.5-7B-Instruct" in out
   assert "## Figure 2" not in out
-  main = called(paper="arena", runs=[], format="csv", out=str(tmp_path / "all.csv"))
-  main()
+  call("arena", [], format="csv", out=str(tmp_path / "all.csv"))
   assert len((tmp_path / "all.csv").read_text().splitlines()) > 300
-  for given, says in (
-    (dict(paper="arena", runs=["/nowhere/x"]), "--runs=/nowhere/x: there is no such folder"),
-    (dict(paper="arena", runs=[], table=["Table 99"]), "--table=Table 99: arena has Table 3"),
-  ):
-    with pytest.raises((ValueError, FileNotFoundError), match=says):
-      called(**given)()
-
-
-def flagged(monkeypatch):
-  """The command's main with these flags, parsed nowhere."""
-
-  def called(paper, runs, table=(), format="markdown", out=None, any_model=False):
-    given = dict(PAPER=paper, RUNS=runs, TABLE=list(table), FORMAT=format, OUT=out, ANY_MODEL=any_model)
-    for name, value in given.items():
-      monkeypatch.setattr(tables, name, types.SimpleNamespace(value=value))
-    return tables.main
-
-  return called
+  with pytest.raises((ValueError, FileNotFoundError), match="--runs=/nowhere/x: there is no such folder"):
+    call("arena", ["/nowhere/x"])
+  with pytest.raises((ValueError, FileNotFoundError), match="--table=Table 99: arena has Table 3"):
+    call("arena", [], ["Table 99"])
 
 
 @pytest.mark.parametrize("data", ["hotpotqa_project/qa", "musique/qa/*_dev.jsonl.gz", "data/qa/*_dev.jsonl.gz"])
 def test_sets_of_one_folder_are_told_apart_by_their_rows_whatever_the_folder_is_called(tmp_path, data):
   def sets(*sources):
     rows = [paper_runs.row(number, source=source) for number, source in enumerate(sources)]
-    settings = dict(recipe="arena", data=data)
-    paper_runs.written(tmp_path, rows, settings)
-    return {name: [row["id"] for row in some] for name, some in records.read(tmp_path).sets.items()}
+    found = paper_runs.written(tmp_path, rows, dict(recipe="arena", data=data))
+    return {name: [row["id"] for row in some] for name, some in found.sets.items()}
 
   assert sets("nq", "triviaqa_dev", "musique", "nq") == dict(nq=["q0", "q3"], triviaqa=["q1"], musique=["q2"])
   assert sets("nq") == dict(nq=["q0"]) and sets("mine", "other") == {}
-  assert sets("test") == {"hotpotqa": dict(hotpotqa=["q0"]), "musique": dict(musique=["q0"])}.get(
-    records.set_of(data), {}
-  )
+  known = {"hotpotqa": dict(hotpotqa=["q0"]), "musique": dict(musique=["q0"])}
+  assert sets("test") == known.get(records.set_of(data), {})
 
 
 @pytest.mark.parametrize("name, row", [
@@ -430,32 +382,32 @@ def test_the_recorded_kind_of_a_run_decides_its_row(tmp_path, name, row, weight)
   run = paper_runs.trained(tmp_path / "run", name, "qwen2.5-7b", f"--config.sft.environment_weight={weight}")
   asked = name.replace("sft,", "").replace(":sft", "")
   rows = [paper_runs.row(i, em_spaced=1.0, f1_spaced=1.0) for i in range(2)]
-  made = paper_runs.evaluation(tmp_path / "out", asked, rows, checkpoint=run, data="hotpotqa.jsonl")
-  (main,) = [one for one in filling.fill(papers.PAPERS["arena"], [records.read(made)]) if one.table.name == "Table 3"]
-  filled = [its.name for its, cells in zip(main.table.rows, main.cells) if any(cell.value for cell in cells)]
-  assert filled == [row]
+  made = paper_runs.evaluation(tmp_path / "out", asked, rows, checkpoint=run)
+  cells = paper_runs.cells("arena", "Table 3", made)
+  assert [name for name, found in cells.items() if any(cell.value for cell in found)] == [row]
 
 
 def test_a_run_that_fills_no_row_is_told_what_each_row_lacks(tmp_path):
   run = paper_runs.trained(tmp_path / "run", "search_r1", "qwen2.5-7b")
-  made = paper_runs.evaluation(tmp_path / "out", "search_r1", [paper_runs.row(0)], checkpoint=run, data="nq.jsonl")
-  with pytest.raises(ValueError, match="fills no row.*Search-R1-base.*: preset='paper', not 'ppo'"):
-    filling.fill(papers.PAPERS["search_r1"], [records.read(made)])
-  with pytest.raises(ValueError, match="Rejection Sampling.*: trained.objective='rl', not 'sft'"):
-    filling.fill(papers.PAPERS["search_r1"], [records.read(made)])
+  made = paper_runs.evaluation(tmp_path / "out", "search_r1", checkpoint=run, data="nq.jsonl")
+  for lacks in (
+    "fills no row.*Search-R1-base.*: preset='paper', not 'ppo'",
+    "Rejection Sampling.*: trained.objective='rl', not 'sft'",
+  ):
+    with pytest.raises(ValueError, match=lacks):
+      filling.fill(papers.PAPERS["search_r1"], [made])
 
 
 def test_scores_of_other_golds_are_no_pairs(tmp_path):
   """Two of the four questions had other golds when the untrained model was scored."""
-  runs(tmp_path, sets=("hotpotqa",))
-  rows = [paper_runs.row(i, right=False) | (dict(golds=["no"]) if i < 2 else {}) for i in range(4)]
-  paper_runs.evaluation(tmp_path / "y_hotpotqa", "arena:direct", rows, checkpoint=tmp_path / "plain", data="hotpotqa")
-  (table,) = filling.fill(PAPER, [records.read(tmp_path / name) for name in ("x_hotpotqa", "y_hotpotqa")])
+  ours, _ = runs(tmp_path, sets=("hotpotqa",))
+  rows = [row | (dict(golds=["no"]) if i < 2 else {}) for i, row in enumerate(rows_of(0))]
+  read = lambda name, rows: paper_runs.evaluation(tmp_path / name, "arena:direct", rows, checkpoint=tmp_path / "plain")
+  other = read("y_hotpotqa", rows)
+  (table,) = filling.fill(PAPER, [ours, other])
   assert (table.cells[0][0].n, table.cells[0][0].paired) == (4, 2)
-  again = [paper_runs.row(i, right=False) for i in range(4)]
-  paper_runs.evaluation(tmp_path / "z", "arena:direct", again, checkpoint=tmp_path / "plain", data="hotpotqa")
   with pytest.raises(ValueError, match="several runs fill a cell of hotpotqa .* different questions"):  # no seeds
-    filling.fill(PAPER, [records.read(tmp_path / name) for name in ("y_hotpotqa", "z")])
+    filling.fill(PAPER, [other, read("z", rows_of(0))])
 
 
 def test_runs_and_columns_inherit_and_insert_texts():

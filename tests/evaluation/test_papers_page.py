@@ -13,12 +13,9 @@ def result(arm, seed, answers, step=None):
   """A run whose answers to the test's questions are `answers`; greedy and sampled ones are the same."""
   keys = ["held_out" if step is None else f"held_out@{step}"] + ["held_out, sampled"]
   mean = float(np.mean([one for one in answers if one is not None]))
-  return dict(
-    paper="care", arm=arm, seed=seed, steps=8, seconds=1.0, commit="c",
-    curve={"0": dict(em=0.1), "4": dict(em=mean)},
-    reached={key: dict(em=mean) for key in keys},
-    values={key: dict(em=list(answers)) for key in keys},
-  )  # fmt: skip
+  about = dict(paper="care", arm=arm, seed=seed, steps=8, seconds=1.0, commit="c")
+  reached, values = ({key: dict(em=its) for key in keys} for its in (mean, list(answers)))
+  return about | dict(curve={"0": dict(em=0.1), "4": dict(em=mean)}, reached=reached, values=values)
 
 
 def rows(*pairs):
@@ -38,23 +35,14 @@ def ones(share, count=200):
 BETTER = Claim("em", Side("paper", "em"), Side("easy_only", "em"))
 
 
-@pytest.mark.parametrize(
-  "claim, verdict",
-  [
-    (dict(), "shown"),
-    (dict(least=0.1), "shown"),
-    (dict(least=0.5), "refuted here"),
-    (dict(least=0.32), "not decidable"),
-    (dict(lower=True), "refuted here"),
-    (dict(lower=True, least=-0.02), "refuted here"),
-  ],
-)
+@pytest.mark.parametrize("claim, verdict", [
+  (dict(), "shown"), (dict(least=0.1), "shown"), (dict(least=0.5), "refuted here"),
+  (dict(least=0.32), "not decidable"), (dict(lower=True), "refuted here"),
+  (dict(lower=True, least=-0.02), "refuted here"),
+])  # fmt: skip
 def test_verdicts(claim, verdict):
-  found = page.judged(
-    care.PAPER,
-    dataclasses.replace(BETTER, **claim),
-    rows((ones(0.8), ones(0.5)), (ones(0.75), ones(0.5)), (ones(0.85), ones(0.5))),
-  )
+  runs = rows(*((ones(share), ones(0.5)) for share in (0.8, 0.75, 0.85)))
+  found = page.judged(care.PAPER, dataclasses.replace(BETTER, **claim), runs)
   assert found["verdict"] == verdict and (found["seeds"], found["questions"]) == (3, 200)
   assert found["side"] == pytest.approx(0.8) and found["interval"][0] < 0.3 < found["interval"][1]
   assert found["sampled"] == pytest.approx(0.3)
@@ -87,11 +75,8 @@ def test_questions_are_paired_and_may_not_apply():
 
 
 def test_claims_without_runs_are_marked():
-  claims = (
-    Claim("a", Side("paper", "em", step=4), Side("easy_only", "em")),
-    Claim("b", Side("paper", "em"), 0.9),
-    Claim("c", Side("paper", "em"), Side("no_retrieval", "em")),
-  )
+  other = Claim("c", Side("paper", "em"), Side("no_retrieval", "em"))
+  claims = (Claim("a", Side("paper", "em", step=4), BETTER.sides[1]), Claim("b", Side("paper", "em"), 0.9), other)
   paper = dataclasses.replace(care.PAPER, claims=claims)
   found = rows((ones(0.5), ones(0.2)))
   a, b, c = page.tables(dict(care=paper), found).splitlines()[2:]
@@ -109,7 +94,7 @@ def test_claims_that_are_not_shown_are_named():
 
 def test_runs_of_a_seed_are_not_mixed_with_those_of_another_warm_start():
   # Seed 0 is finished, seeds 1 and 2 lack a run each. The warm start of seed 2 is here, that of seed 1 is not.
-  found = rows((ones(0.9), ones(0.6)), (ones(0.9), ones(0.6)), (ones(0.9), ones(0.6)))
+  found = rows(*[(ones(0.9), ones(0.6))] * 3)
   work = [("care", arm, seed) for seed in range(3) for arm in ("paper", "easy_only")]
   del found["care", "paper", 1], found["care", "paper", 2]
   kept = page.comparable(found, work, lambda run: run[2] == 2)
@@ -117,8 +102,7 @@ def test_runs_of_a_seed_are_not_mixed_with_those_of_another_warm_start():
 
 
 def test_runs_are_read_as_they_were_written(tmp_path):
-  claims = (BETTER,)
-  paper, found = dataclasses.replace(care.PAPER, claims=claims), rows((ones(0.5), ones(0.2)), (ones(0.6), ones(0.2)))
+  paper, found = dataclasses.replace(care.PAPER, claims=(BETTER,)), rows(*((ones(x), ones(0.2)) for x in (0.5, 0.6)))
   page.write(dict(care=paper), found, tmp_path)
   first = (tmp_path / page.RUNS).read_bytes()
   assert page.read_rows(tmp_path / page.RUNS) == found

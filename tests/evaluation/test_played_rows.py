@@ -16,7 +16,7 @@ from ragrl_jax.evaluation import foreign_transcripts, harness, played_rows
 from ragrl_jax.judging import lexical
 from ragrl_jax.recipes.released.agents import AGENTS
 from ragrl_jax.recipes.veritas import distil, measured
-from ragrl_jax.store import episodes
+from ragrl_jax.store import episodes, jsonl
 from ragrl_jax.structs import Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -42,16 +42,13 @@ def test_a_played_agents_steps_are_those_of_its_scored_transcript(tmp_path):
   episode = evaluated(tmp_path / "played")
   text = "".join(segment.text for segment in episode.turns)
   (tmp_path / "t.jsonl").write_text(json.dumps(dict(id="1", transcript=text)))
-  scored = foreign_transcripts.score(
-    tmp_path / "t.jsonl", [EXAMPLE], tmp_path / "scored", system="research", settings={}
-  )
+  how = dict(system="research", settings={})
+  scored = foreign_transcripts.score(tmp_path / "t.jsonl", [EXAMPLE], tmp_path / "scored", **how)
   read = lambda name: played_rows.read(tmp_path / name)
   found = {name: measured.measured(read(name), TERMS)["nq"] for name in ("played", "scored")}
   assert found["played"] == found["scored"] and scored["pooled"]["think_answer"] == 1.0
   assert {term: of["faithful"] for term, of in found["played"].items()} == dict.fromkeys(TERMS, 1.0)
-  pairs = {
-    name: distil.pairs(map(episodes.episode_of, played_rows.read(tmp_path / name))) for name in ("played", "scored")
-  }
+  pairs = {name: distil.pairs(map(episodes.episode_of, read(name))) for name in ("played", "scored")}
   assert pairs["played"] == pairs["scored"] and "result>" not in pairs["played"][0].passages[0].text
 
 
@@ -122,9 +119,8 @@ def test_only_folders_of_one_system_are_pooled(tmp_path):
   """The recorded settings decide, not the names: weights, switches and retriever, but not the questions or seeds."""
 
   def folder(name, *ids, **settings):
-    (tmp_path / name).mkdir(parents=True)
+    jsonl.write(tmp_path / name / "episodes.jsonl", (dict(source="nq", id=one) for one in ids))
     (tmp_path / name / "metrics.json").write_text(json.dumps(dict(settings=settings)))
-    (tmp_path / name / "episodes.jsonl").write_text("".join(json.dumps(dict(source="nq", id=id)) + "\n" for id in ids))
     return tmp_path / name
 
   how = dict(recipe="search_r1", weights="a", sampling="greedy", retrieval=dict(top_k=3))

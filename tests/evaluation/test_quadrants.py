@@ -6,6 +6,7 @@ from console import ragrl
 from ragrl_jax import retrieval
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import quadrants
+from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Passage
 
 
@@ -102,40 +103,33 @@ def test_as_text():
     "set   both    first only   second only   neither   n",
     "nq    1.000   0.000        0.000         0.000     1",
   ]
-  text = quadrants.curve_text(
-    quadrants.curve({"k5": (dict(settings=dict(retrieval=dict(top_k=5))), WITH)}, "outcome"), "outcome"
-  )
+  curve = quadrants.curve({"k5": (dict(settings=dict(retrieval=dict(top_k=5))), WITH)}, "outcome")
+  text = quadrants.curve_text(curve, "outcome")
   assert text.splitlines()[1].split()[:2] == ["5", "0.600"] and text.splitlines()[1].endswith("k5")
 
 
 def test_the_commands(tmp_path):
   for name, rows in (("a", WITH), ("b", WITHOUT), ("seeds/seed_0", WITH), ("seeds/seed_1", WITHOUT)):
-    (tmp_path / name).mkdir(parents=True)
-    (tmp_path / name / "predictions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-  (tmp_path / "a" / "metrics.json").write_text(
-    json.dumps(dict(n=1, settings=dict(recipe="untrained", data="x", retrieval=dict(top_k=5))))
-  )
+    jsonl.write(tmp_path / name / "predictions.jsonl", rows)
+  settings = dict(recipe="untrained", data="x", retrieval=dict(top_k=5))
+  (tmp_path / "a" / "metrics.json").write_text(json.dumps(dict(n=1, settings=settings)))
   passages = [dict(id=str(i), title="", text=text) for i, text in enumerate(("In Oslo.", "In Paris."))]
-  asked = [
-    dict(id=str(i), question="Where?", answers=["Paris"], passages=passages, meta=dict(type="bridge")) for i in range(5)
-  ]
-  (tmp_path / "asked.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+  asked = dict(question="Where?", answers=["Paris"], passages=passages, meta=dict(type="bridge"))
+  jsonl.write(tmp_path / "asked.jsonl", (asked | dict(id=str(i)) for i in range(5)))
+  data = f"--data={tmp_path}/asked.jsonl"
   for command, says in (
     (["quadrants", f"--results={tmp_path}/a", f"--results={tmp_path}/b"], "popqa"),
     (["quadrants", f"--curve={tmp_path}/a"], "0.600"),
     (["quadrants", f"--results={tmp_path}/seeds", f"--results={tmp_path}/b"], "popqa"),
     # The second of two passages holds the answer: 1 / log2(3).
-    (["recall", f"--data={tmp_path}/asked.jsonl", "--only=type=bridge", "--top_k=2"], '"ndcg@2": 0.63'),
-    (
-      ["split", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}/train.jsonl", f"--out={tmp_path}/held.jsonl"],
-      "train.jsonl: 4 questions",
-    ),
-    (["make-lear-sft", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}", "--oracle=string_inclusion"], "5 of 5"),
+    (["recall", data, "--only=type=bridge", "--top_k=2"], '"ndcg@2": 0.63'),
+    (["split", data, f"--out={tmp_path}/train.jsonl", f"--out={tmp_path}/held.jsonl"], "train.jsonl: 4 questions"),
+    (["make-lear-sft", data, f"--out={tmp_path}", "--oracle=string_inclusion"], "5 of 5"),
   ):
     ragrl(*command, says=says)
   corpus = [Passage("a", "", "Where? In Bergen."), Passage("b", "", "Nowhere.")]
   index = retrieval.build_index(corpus, "bm25", tmp_path / "index", progress=False)
-  searched = ["recall", f"--data={tmp_path}/asked.jsonl", f"--index={index}", "--top_k=2"]
+  searched = ["recall", data, f"--index={index}", "--top_k=2"]
   said = json.loads(ragrl(*searched).stdout)  # what the index finds, though the questions have passages
   assert said["recall@2"] == 0.0 and said["measured"] == f"searches in {index} for 5 questions"
   (tmp_path / "odd.jsonl").write_text(json.dumps(dict(id="0", question="zzzz?", answers=["Paris"])) + "\n")

@@ -1,24 +1,21 @@
-"""The questions of one evaluation or of two: joined, by column, and their parts."""
-
-import json
+"""The questions of one evaluation or of two: joined, by column, and their parts; and what a run has changed."""
 
 import pytest
 
 from ragrl_jax import structs
 from ragrl_jax.report import kept_traces, question_rows
-from ragrl_jax.store import episodes
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.store import episodes, jsonl, metrics
 
 
 def row(name, em, source="nq", **more):
-  fields = dict(
-    id=name, question=f"{name}?", golds=["x", "y"], prediction="x" if em else "no", em=em, f1=em, cover_em=em
-  )
-  return fields | dict(outcome=em, num_searches=2, response_tokens=9, ended="answer", source=source, hops=1) | more
+  fields = dict(id=name, question=f"{name}?", golds=["x", "y"], prediction="x" if em else "no", em=em, f1=em)
+  fields |= dict(cover_em=em, outcome=em, num_searches=2, response_tokens=9, ended="answer", source=source, hops=1)
+  return fields | more
 
 
 def folder(path, rows):
-  path.mkdir()
-  (path / "predictions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+  jsonl.write(path / "predictions.jsonl", rows)
   return path
 
 
@@ -77,12 +74,9 @@ def test_columns(two):
 def test_changed_questions_are_kept_first_and_the_rest_evenly(two, tmp_path):
   segments = [dict(owner="environment", text="Q?"), dict(owner="model", text="x", stop="eos")]
   for path in two:
-    rows = [json.loads(line) for line in (path / "predictions.jsonl").read_text().splitlines()]
     facts = {structs.NO_VERDICT: "the judge said maybe"}
-    kept = [
-      dict(id=one["id"], segments=segments, facts=facts, ended="answer", failure="", gold_ids=None) for one in rows
-    ]
-    (path / episodes.PLAYED).write_text("".join(json.dumps(one) + "\n" for one in kept))
+    about = dict(segments=segments, facts=facts, ended="answer", failure="", gold_ids=None)
+    jsonl.write(path / episodes.PLAYED, (about | dict(id=one["id"]) for one in jsonl.read(path / "predictions.jsonl")))
   questions, _ = joined(two)
   places = kept_traces.chosen(questions, two, 10**6)
   assert places == [0, 1, 2, 3, 4]
@@ -96,3 +90,53 @@ def test_changed_questions_are_kept_first_and_the_rest_evenly(two, tmp_path):
   assert kept_traces.blocks(questions, two, [0])[0][0][1] is None
   (two[0] / episodes.PLAYED).unlink()
   assert kept_traces.chosen(questions, two, 10**6) == []
+
+
+# ---- a run's changes -------------------------------------------------------------------------------------------------
+
+
+def write(workdir, step, rows):
+  jsonl.write_step(workdir / jsonl.EVALUATIONS, step, rows)
+
+
+def test_questions_are_joined_and_changed_answers_come_first(tmp_path):
+  write(tmp_path, 0, [row("a", 1.0), row("b", 0.0), row("c", 1.0), row("d", 0.0, prediction=None), row("e", 0.0)])
+  assert question_rows.gather_changes(tmp_path) is None  # one evaluation has nothing to compare with
+  write(tmp_path, 5, [row("a", 0.0)])  # an evaluation between the first and the last is not read
+  failed = row("e", None, ended="failed")
+  later = [row("a", 1.0), row("b", 1.0), row("c", 0.0), row("d", 0.0, prediction="Tosk"), failed, row("new", 1.0)]
+  write(tmp_path, 12, later)
+  found = question_rows.gather_changes(tmp_path)
+  assert found["steps"] == (0, 12) and found["left_out"] == 0
+  kinds = [(one["id"], one["kind"]) for one in found["rows"]]
+  assert kinds == [("b", "gained"), ("c", "lost"), ("d", "wrong"), ("a", "right")]
+  assert found["rows"][2]["before"]["said"] is None and found["rows"][2]["after"]["said"] == "Tosk"
+  cut = question_rows.gather_changes(tmp_path, max_rows=1)
+  assert [one["id"] for one in cut["rows"]] == ["b"] and cut["left_out"] == 3 and cut["counts"]["right"] == 1
+
+
+def test_answers_after_the_restored_step_belong_to_an_abandoned_attempt(tmp_path):
+  for step in (0, 3, 12):
+    write(tmp_path, step, [row("a", 0.0)])
+  jsonl.cut_steps(tmp_path / jsonl.EVALUATIONS, 3)
+  assert list(jsonl.step_files(tmp_path / jsonl.EVALUATIONS)) == [0, 3]
+  jsonl.cut_steps(tmp_path / jsonl.EVALUATIONS, None)  # a new run
+  assert not jsonl.step_files(tmp_path / jsonl.EVALUATIONS) and question_rows.gather_changes(tmp_path) is None
+
+
+def test_the_same_id_in_two_sets_is_two_questions(tmp_path):
+  for step, em in ((0, 0.0), (3, 1.0)):
+    write(tmp_path, step, [row("1", em), row("1", 0.0, "musique")])
+  found = question_rows.gather_changes(tmp_path)["rows"]
+  assert [(one["source"], one["kind"]) for one in found] == [("nq", "gained"), ("musique", "wrong")]
+
+
+def test_hostile_answers_are_shown_as_text(tmp_path):
+  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+    writer.write(1, {"reward": 0.5})
+  for step in (0, 1):
+    write(tmp_path, step, [row("a", 0.0, prediction="</script><b>bold" + "x" * 1000)])
+  text = page_lib.write_report(tmp_path).read_text(encoding="utf-8")
+  assert "<b>bold" not in text and 'id="answers-table"' in text
+  said = page_lib.gather(tmp_path)["answers"]["rows"][0]["after"]["said"]
+  assert len(said) < 410 and said.endswith(" …")

@@ -21,12 +21,8 @@ def made(folder, recipe="care", context=1000, **data):
   long = [Example(f"l{i}", "Who?", ("a",), (Passage("", "", "word " * 500),)) for i in range(3)]
   for name, examples in (("short", short), ("mixed", short + long), ("long", long)):
     writers.write_examples(folder / f"{name}.jsonl", examples)
-  config.data.update(
-    {
-      key: str(folder / f"{value}.jsonl") if isinstance(value, str) and ":" not in value else value
-      for key, value in data.items()
-    }
-  )
+  named = lambda value: str(folder / f"{value}.jsonl") if isinstance(value, str) and ":" not in value else value
+  config.data.update({key: named(value) for key, value in data.items()})
   config.rollout.update(dict(context=context, max_new_tokens=100, prompts_per_step=5))
   player = types.SimpleNamespace(tokenizer=ByteTokenizer(), recipe=recipes.get(recipe, instructions="none"))
   return questions.training(config, player.recipe, player.tokenizer)
@@ -128,12 +124,9 @@ def test_gold_sentences_come_from_the_original_question():
 
 
 def test_noise_depends_on_its_key_and_positions_stay_right():
-  examples = [
-    Example(
-      str(i), "?", ("a",), (PASSAGES[i], Passage("", "own", f"own {i}")), supporting=(1,), evidence=((1, f"own {i}"),)
-    )
-    for i in range(3)
-  ]
+  passages = lambda i: (PASSAGES[i], Passage("", "own", f"own {i}"))
+  own = lambda i: dict(supporting=(1,), evidence=((1, f"own {i}"),))
+  examples = [Example(str(i), "?", ("a",), passages(i), **own(i)) for i in range(3)]
   assert questions.with_noise(examples, 0, seed=0) == examples
   noisy = questions.with_noise(examples, 2, seed=0)
   assert questions.with_noise(examples[:], 2, seed=0) == noisy != questions.with_noise(examples, 2, seed=1)

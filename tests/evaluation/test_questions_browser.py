@@ -1,13 +1,11 @@
 """The page of an evaluation in a browser: filters, sorting, links, marks and layout. See test_page.py."""
 
-import html
 import json
 import pathlib
-import re
 
 import fake_evaluation
 import pytest
-from test_page import FRAME, HOST, PICTURES, WIDTHS, opened, pictured
+from test_page import ATTACK, WIDTHS, opened, picture_of, pictured, recorded, withstood
 from test_page import pytestmark as pytestmark
 
 from ragrl_jax.evaluation.tables import filling, papers, writing
@@ -34,15 +32,7 @@ def seen(pages, tmp_path_factory):
   folder = tmp_path_factory.mktemp("seen")
   shown = {name: pages[name].read_text(encoding="utf-8") for name in ("one", "two")}
   shown["long"] = rendering.evaluation(too_long(json.loads(json.dumps(pages["data"]))))
-  for name, text in shown.items():
-    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
-    (folder / f"{name}.html").write_text(
-      text.replace("</body>", f"<script>{ACTIONS}</script></body>"), encoding="utf-8"
-    )
-  frames = "".join(FRAME.format(name, width) for name in shown for width in WIDTHS)
-  (folder / "host.html").write_text(HOST.format(frames), encoding="utf-8")
-  dom = opened(folder / "host.html", folder)
-  return json.loads(html.unescape(re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)[1]))
+  return recorded(shown, ACTIONS, folder)
 
 
 def too_long(data):
@@ -53,29 +43,30 @@ def too_long(data):
   data["terms"][0]["name"] = data["parts"][1]["name"] = long[:200]
   for run in data["runs"]:
     run |= {"name": long[:120], "facts": [["Checkpoint", long, long]]}
-  for side in data["index"]["sides"]:
-    side["said"] = [long] * NUMBER
-  data["index"] |= {"question": [long] * NUMBER, "golds": [[long, long]] * NUMBER}
-  for trace in (trace for block in data["blocks"] for sides in block for trace in sides):
-    trace["facts"], trace["failure"] = long, long
-    for step in trace["judged"]:
-      step |= {"claim": long, "basis": "one line\n" * 90}
-    for segment in trace["segments"]:
-      segment["query"] = long
-      if "runs" in segment:
-        segment["runs"] = [[long], [long, "found", long]]
-      for passage in segment.get("found") or ():
-        passage |= {"title": long, "runs": [[long, "near", long]]}
+  for trace in spoiled(data, long, "near"):
+    trace["judged"] = [step | {"claim": long, "basis": "one line\n" * 90} for step in trace["judged"]]
   return data
+
+
+def spoiled(data, text, kind):
+  """Every trace of the page's data, with this text in all that was asked, found and said; passages have such marks."""
+  for side in data["index"]["sides"]:
+    side["said"] = [text] * NUMBER
+  data["index"] |= {"question": [text] * NUMBER, "golds": [[text, text]] * NUMBER}
+  for trace in (trace for block in data["blocks"] for sides in block for trace in sides):
+    trace |= {"facts": text, "failure": text}
+    for segment in trace["segments"]:
+      segment |= {"query": text} | ({"runs": [[text], [text, "found", text]]} if "runs" in segment else {})
+      for passage in segment.get("found") or ():
+        passage |= {"title": text, "runs": [[text, kind, text]]}
+    yield trace
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_screenshots(pages, seen, tmp_path, width, scheme):
   for name in ("one", "two"):
-    height = seen[f"{name} {width}"]["height"]
-    picture = pictured(pages[name], tmp_path, f"evaluation_{name}", width, height, scheme)
-    assert picture.startswith(b"\x89PNG") and len(picture) > 50_000
+    pictured(pages[name], tmp_path, f"evaluation_{name}", width, seen[f"{name} {width}"]["height"], scheme)
 
 
 def test_the_page_runs_under_its_own_policy(pages, tmp_path):
@@ -119,36 +110,13 @@ def test_no_text_is_too_long_for_the_page(seen, width):
 
 def test_hostile_text_is_not_executed(pages, tmp_path):
   data = json.loads(json.dumps(pages["data"]))
-  attack = (
-    "</script><script>document.title='OWNED'</script><img src=x onerror=\"document.title='OWNED'\">"
-    "<a href=\"javascript:document.title='OWNED'\">\u2028\u202e\u200b{{ 7 * 7 }}"
-  )
-  data["names"] = [attack, "x" + attack]
-  data["index"] |= {name: [attack] * NUMBER for name in ("question", "id")} | {"golds": [[attack]] * NUMBER}
-  data["index"] |= {"sources": [attack] * 3, "ends": [attack] * len(data["index"]["ends"])}
-  for side in data["index"]["sides"]:
-    side["said"] = [attack] * NUMBER
-  for part in data["parts"]:
-    part |= {"group": attack, "name": attack}
-  for trace in (trace for block in data["blocks"] for sides in block for trace in sides):
-    trace |= {"facts": attack, "failure": attack}
-    for step in trace["judged"]:
-      step |= {"term": attack, "claim": attack, "basis": attack}
-    for segment in trace["segments"]:
-      segment |= {"query": attack, "stop": attack}
-      if "runs" in segment:
-        segment["runs"] = [[attack], [attack, "found", attack]]
-      for passage in segment.get("found") or ():
-        passage |= {"title": attack, "runs": [[attack, "cited", attack]]}
-  bad = tmp_path / "bad.html"
-  bad.write_text(rendering.evaluation(data), encoding="utf-8")
-  dom = opened(bad, tmp_path)
-  title = html.unescape(re.search(r"<title>(.*?)</title>", dom)[1])
-  assert title.startswith("</script><script>document.title='OWNED'") and title != "OWNED"
-  assert 'class="segment model"' in dom and "<img" not in dom and '<a href="java' not in dom
-  # Invisible characters, and those that change the direction of text, are shown as escapes.
-  episode = dom[dom.index('class="segment model"') : dom.index('id="settings"')]
-  assert "\\u{202e}\\u{200b}" in episode and not re.search("[\u202e\u200b\u2028]", episode)
+  data["names"] = [ATTACK, "x" + ATTACK]
+  for trace in spoiled(data, ATTACK, "cited"):
+    trace["judged"] = [step | {"term": ATTACK, "claim": ATTACK, "basis": ATTACK} for step in trace["judged"]]
+    trace["segments"] = [segment | {"stop": ATTACK} for segment in trace["segments"]]
+  data["index"] |= {"id": [ATTACK] * NUMBER, "sources": [ATTACK] * 3, "ends": [ATTACK] * len(data["index"]["ends"])}
+  data["parts"] = [part | {"group": ATTACK, "name": ATTACK} for part in data["parts"]]
+  withstood(rendering.evaluation(data), tmp_path)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -156,13 +124,5 @@ def test_hostile_text_is_not_executed(pages, tmp_path):
 def test_a_papers_tables(tmp_path, width, scheme):
   paper = papers.PAPERS["veritas"]
   (tmp_path / "tables.html").write_text(writing.FORMATS["html"](paper, filling.fill(paper, [])), encoding="utf-8")
-  (tmp_path / "host.html").write_text(
-    f'<!doctype html><body style="margin:0"><iframe src="tables.html" width="{width}" height="2400" '
-    'style="border:0;display:block"></iframe>'
-  )
-  out = PICTURES / f"tables_{width}_{scheme}.png"
-  PICTURES.mkdir(parents=True, exist_ok=True)
-  out.unlink(missing_ok=True)
-  dark = [f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
-  opened(tmp_path / "host.html", tmp_path, *dark, f"--screenshot={out}", size=(max(500, width), 2400))
-  assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 50_000
+  dark = f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"
+  picture_of("tables", tmp_path, width, 2400, f"tables_{width}_{scheme}", dark)

@@ -26,6 +26,12 @@ def unpacked(page, name):
   return json.loads(gzip.decompress(base64.b64decode(block, validate=True)))
 
 
+def words(page):
+  """What a reader sees of a page before its scripts run."""
+  text = html.unescape(re.sub(r"<[^>]+>", " ", page.split('<script type="application/json"')[0]))
+  return " ".join(text.split())
+
+
 @pytest.fixture(scope="module")
 def page(fake_run):
   return page_lib.write_report(fake_run).read_text(encoding="utf-8")
@@ -55,15 +61,13 @@ def test_the_policy_names_the_hash_of_the_script(page):
 
 
 def test_the_summary_of_the_page(page):
-  words = html.unescape(re.sub(r"<[^>]+>", " ", page.split('<script type="application/json"')[0]))
-  words = " ".join(words.split())
-  assert "search_r1" in words and "Steps 60" in words and "qwen3, 4 layers of 128" in words
-  assert "Exact match 0.166 → 0.916" in words
-  assert "The bottleneck is rollout" in words
-  assert "All 312 episodes of 13 steps are in this page." in words  # 13 logged steps, 4 groups of 6 episodes
-  assert "evaluate – 39 s" in words and "not timed" not in words
-  assert "First at step 37, in 1 row of metrics.jsonl" in words  # the gradient norm that is not finite
-  assert "steps 60 100" in words  # the only changed setting, with its value and its default
+  said = words(page)
+  assert "search_r1" in said and "Steps 60" in said and "qwen3, 4 layers of 128" in said
+  assert "Exact match 0.166 → 0.916" in said and "The bottleneck is rollout" in said
+  assert "All 312 episodes of 13 steps are in this page." in said  # 13 logged steps, 4 groups of 6 episodes
+  assert "evaluate – 39 s" in said and "not timed" not in said
+  assert "First at step 37, in 1 row of metrics.jsonl" in said  # the gradient norm that is not finite
+  assert "steps 60 100" in said  # the only changed setting, with its value and its default
 
 
 def test_the_data_of_the_curves(page):
@@ -180,10 +184,8 @@ def test_held_out_questions_before_and_after_without_a_summary(tmp_path):
     writer.write(5, {"reward": 1.0})
     writer.write(6, {"evaluation": {"n": 8, "em": 0.5, "by_source": {"a/b": part(1.0), "c": part(0.0)}}})
   found = page_lib.gather(tmp_path)
-  lines = {
-    line["label"].strip(): tuple(line[side] and line[side]["value"] for side in ("before", "after"))
-    for line in found["table"]
-  }
+  sides = lambda line: tuple(line[side] and line[side]["value"] for side in ("before", "after"))
+  lines = {line["label"].strip(): sides(line) for line in found["table"]}
   assert lines == {
     "Exact match": (0.25, 0.5), "1-hop": (0.5, None), "2-hop": (0.0, None), "a/b": (None, 1.0), "c": (None, 0.0),
   }  # fmt: skip

@@ -16,15 +16,13 @@ from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 EXAMPLES = [Example("1", "Who?", ("Ann",), source="nq"), Example("2", "Where?", ("Oslo",), source="nq")]
 FOUND = (ENVIRONMENT, "\n\n<information>Doc 1(Title: T) Ann.</information>\n\n")
 RIGHT = [(MODEL, "<search> who </search>"), FOUND, (MODEL, "<answer> Ann </answer>")]
-SHORT, WRONG, OSLO = (
-  [(MODEL, f"<answer> {text} </answer>")] for text in ("Ann", "Bob", "Oslo")
-)  # of the first question; and the second's
+# Of the first question; and the second's.
+SHORT, WRONG, OSLO = ([(MODEL, f"<answer> {text} </answer>")] for text in ("Ann", "Bob", "Oslo"))
 
 
 def sampled(folder, *transcripts, recipe="search_r1", preset="paper", examples=EXAMPLES, change=None, **settings):
   """The folder of an evaluation in which these were played, one a question."""
   made = recipes.get(recipe, preset)
-
   turns = dict(zip((example.id for example in examples), transcripts, strict=True))
 
   def episode(example):
@@ -37,11 +35,8 @@ def sampled(folder, *transcripts, recipe="search_r1", preset="paper", examples=E
 
 
 def test_right_transcripts_are_kept_once(tmp_path):
-  folders = [
-    sampled(tmp_path / "a", RIGHT, WRONG),
-    sampled(tmp_path / "b", RIGHT, OSLO),
-    sampled(tmp_path / "c", SHORT, WRONG),
-  ]
+  given = dict(a=(RIGHT, WRONG), b=(RIGHT, OSLO), c=(SHORT, WRONG))
+  folders = [sampled(tmp_path / name, *transcripts) for name, transcripts in given.items()]
   kept, counts = demonstrations.keep_right(folders, EXAMPLES)
   assert [(example.id, turns) for example, turns in kept] == [("1", RIGHT), ("1.2", SHORT), ("2", OSLO)]
   assert counts == {"kept": 3, "wrong": 2, "again": 1}

@@ -88,17 +88,15 @@ def read(i, hops, shown):
 
 
 gold = lambda i, hops: (TOWN, MAYOR)[hops - 1](i)
+reads = lambda i, hops, shown, turns: read(i, hops, shown) if turns == hops else None
+misled = lambda i, hops, shown: "nobody" if PERSON(i) in shown else gold(i, hops)
 BEHAVIOURS = {
   search_probe.NEVER: lambda i, hops, shown, turns: gold(i, hops),
   search_probe.ONCE: lambda i, hops, shown, turns: read(i, hops, shown) if turns else None,
   search_probe.IGNORES: lambda i, hops, shown, turns: "nobody" if turns == hops else None,
   search_probe.REMEMBERS: lambda i, hops, shown, turns: gold(i, hops) if turns == hops else None,
-  search_probe.COPIES: lambda i, hops, shown, turns: read(i, hops, shown) if turns == hops else None,
-  search_probe.HONEST: lambda i, hops, shown, turns: read(i, hops, shown) if turns == hops else None,
-  search_probe.MISLED: lambda i, hops, shown, turns: (
-    None if turns < hops else "nobody" if PERSON(i) in shown else gold(i, hops)
-  ),
-  search_probe.STARVED: lambda i, hops, shown, turns: read(i, hops, shown) if turns == hops else None,
+  search_probe.MISLED: lambda i, hops, shown, turns: None if turns < hops else misled(i, hops, shown),
+  **dict.fromkeys((search_probe.COPIES, search_probe.HONEST, search_probe.STARVED), reads),
 }
 QUERIES = {
   search_probe.COPIES: lambda i, shown: (BORN, RULER)[i % 2](PERSON(i)),
@@ -174,20 +172,18 @@ def rows(outcomes):
   return [dict(base, id=str(i), outcome=value) for i, value in enumerate(outcomes)]
 
 
-@pytest.mark.parametrize(
-  ("own", "other", "noise", "kind"),
-  [
-    ([1.0] * 30, [0.0] * 30, 0.0, "more"),
-    ([0.0] * 30, [1.0] * 30, 0.0, "less"),
-    ([1.0] * 29, [0.0] * 29, 0.0, "unclear"),  # too few
-    ([1.0] * 30, [1.0] * 30, 0.0, "none"),
-    ([1.0] * 20 + [0.0] * 20, [1.0] * 16 + [0.0] * 24, 0.15, "unclear"),  # not above the floor, which is wide
-    ([1.0] * 20 + [0.0] * 20, [1.0] * 16 + [0.0] * 24, 0.0, "more"),
-    ([1.0] * 20 + [0.0] * 20, [1.0] * 19 + [0.0, 0.0, 0.0] + [0.0] * 18, 0.08, "none"),  # below the floor
-    ([1.0, 0.0] * 20, [0.0, 1.0] * 20, 0.0, "unclear"),  # no difference, but a wide interval
-    ([1.0] * 30 + [None], [None] + [0.0] * 30, 0.0, "unclear"),  # 29 questions have both
-  ],
-)
+SOME, FEWER = [1.0] * 20 + [0.0] * 20, [1.0] * 16 + [0.0] * 24
+
+
+@pytest.mark.parametrize(("own", "other", "noise", "kind"), [
+  ([1.0] * 30, [0.0] * 30, 0.0, "more"), ([0.0] * 30, [1.0] * 30, 0.0, "less"),
+  ([1.0] * 29, [0.0] * 29, 0.0, "unclear"),  # too few
+  ([1.0] * 30, [1.0] * 30, 0.0, "none"), (SOME, FEWER, 0.0, "more"),
+  (SOME, FEWER, 0.15, "unclear"),  # not above the floor, which is wide
+  (SOME, [1.0] * 19 + [0.0] * 21, 0.08, "none"),  # below the floor
+  ([1.0, 0.0] * 20, [0.0, 1.0] * 20, 0.0, "unclear"),  # no difference, but a wide interval
+  ([1.0] * 30 + [None], [None] + [0.0] * 30, 0.0, "unclear"),  # 29 questions have both
+])  # fmt: skip
 def test_the_rule_of_a_difference(own, other, noise, kind):
   assert search_probe._difference(rows(own), rows(other), noise)["difference"] == kind
 
@@ -202,19 +198,16 @@ def found(kinds, *, right=0.0):
   return dict(retrievers=dict(retrievers, own=of("none")), **shares)
 
 
-@pytest.mark.parametrize(
-  ("kinds", "verdict", "says"),
-  [
-    (dict(empty="unclear"), search_probe.UNDECIDED, "too wide"),
-    (dict(empty="none"), search_probe.UNDECIDED, "nothing to use"),  # 5 % of its results held the answer
-    (dict(empty="none", oracle="none"), search_probe.IGNORES, "change nothing"),
-    (dict(empty="none", oracle="less"), search_probe.STARVED, "do not bring the right ones"),
-    (dict(empty="more"), search_probe.UNDECIDED, "contents"),
-    (dict(empty="more", random="unclear", shuffled="none"), search_probe.UNDECIDED, "contents"),
-    (dict(empty="more", random="less", shuffled="none"), search_probe.IGNORES, "Any passages"),
-    (dict(empty="more", random="none", shuffled="more"), search_probe.HONEST, "not known"),
-  ],
-)
+@pytest.mark.parametrize(("kinds", "verdict", "says"), [
+  (dict(empty="unclear"), search_probe.UNDECIDED, "too wide"),
+  (dict(empty="none"), search_probe.UNDECIDED, "nothing to use"),  # 5 % of its results held the answer
+  (dict(empty="none", oracle="none"), search_probe.IGNORES, "change nothing"),
+  (dict(empty="none", oracle="less"), search_probe.STARVED, "do not bring the right ones"),
+  (dict(empty="more"), search_probe.UNDECIDED, "contents"),
+  (dict(empty="more", random="unclear", shuffled="none"), search_probe.UNDECIDED, "contents"),
+  (dict(empty="more", random="less", shuffled="none"), search_probe.IGNORES, "Any passages"),
+  (dict(empty="more", random="none", shuffled="more"), search_probe.HONEST, "not known"),
+])  # fmt: skip
 def test_the_verdict_of_differences(kinds, verdict, says):
   name, said = search_probe.verdict(found(kinds))
   assert name == verdict and says in said[-1]

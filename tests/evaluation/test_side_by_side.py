@@ -16,9 +16,8 @@ def run(folder, reward, **config):
   (folder / "config.json").write_text(json.dumps({"recipe": "arena", "seed": 0, "retrieval": {"index": ""}} | config))
   with metrics.MetricWriter(folder, tensorboard=False) as writer:
     for step in (1, 2, 3):
-      writer.write(
-        step, {"reward": reward * step, "searches": 0.0, "seconds": {"rollout": 2.0, "other": 0.5, "step": 2.5}}
-      )
+      seconds = {"rollout": 2.0, "other": 0.5, "step": 2.5}
+      writer.write(step, {"reward": reward * step, "searches": 0.0, "seconds": seconds})
   return folder
 
 
@@ -40,11 +39,8 @@ def test_the_summary_of_several_runs(tmp_path):
   found = side_by_side.gather(runs)
   assert found["settings"] == [{"path": "seed", "values": ["0", "7"]}, {"path": "new.x", "values": [None, "[1, 2]"]}]
   assert found["figures"] == [{"label": "Steps", "values": [3, 3]}, {"label": "Reward", "values": [0.75, 1.5]}]
-  assert found["times"] == [
-    {"name": "rollout", "values": [2.0, 2.0]},
-    {"name": "other", "values": [0.5, 0.5]},
-    {"name": "a whole step", "values": [2.5, 2.5]},
-  ]
+  times = {"rollout": [2.0, 2.0], "other": [0.5, 0.5], "a whole step": [2.5, 2.5]}
+  assert found["times"] == [{"name": name, "values": values} for name, values in times.items()]
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):

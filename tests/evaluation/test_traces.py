@@ -10,12 +10,8 @@ ROW = {
   "segments": [
     {"owner": "environment", "text": "Which river?\n"},
     {"owner": "model", "text": "<search>Kel</search>"},
-    {
-      "owner": "environment",
-      "text": "\n<information>Doc 1(Title: Mazur) A river.\x1b[2J\r</information>\n",
-      "query": "Kel",
-      "found": [{"id": "p1", "title": "Mazur"}, {"id": "p2", "title": ""}],
-    },
+    {"owner": "environment", "text": "\n<information>Doc 1(Title: Mazur) A river.\x1b[2J\r</information>\n",
+     "query": "Kel", "found": [{"id": "p1", "title": "Mazur"}, {"id": "p2", "title": ""}]},
     {"owner": "model", "text": "<answer>Mazur " + "and so on " * 30 + "</answer>"},
   ],
 }  # fmt: skip

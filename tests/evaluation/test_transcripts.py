@@ -1,7 +1,5 @@
 """Transcripts of other systems: one of each by hand, and what cannot be read."""
 
-import json
-
 import pytest
 from console import ragrl
 
@@ -10,7 +8,7 @@ from ragrl_jax.evaluation import foreign_transcripts
 from ragrl_jax.judging import lexical
 from ragrl_jax.recipes.released import agents
 from ragrl_jax.recipes.veritas import measured
-from ragrl_jax.store import episodes
+from ragrl_jax.store import episodes, jsonl
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
 
 EXAMPLES = [
@@ -37,11 +35,9 @@ WRITTEN |= {"desa": WRITTEN["search_r1"], "simpledeepsearcher": WRITTEN["search_
 
 def scored(tmp_path, rows, system, examples=EXAMPLES):
   path = tmp_path / "transcripts.jsonl"
-  tmp_path.mkdir(exist_ok=True)
-  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  jsonl.write(path, rows)
   metrics = foreign_transcripts.score(path, examples, tmp_path / "out", system=system, settings=dict(data="nq.jsonl"))
-  found = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
-  return metrics, found
+  return metrics, list(jsonl.read(tmp_path / "out" / "predictions.jsonl"))
 
 
 @pytest.mark.parametrize("system", agents.AGENTS)
@@ -115,15 +111,11 @@ def test_the_prompt_is_not_the_models(tmp_path):
   prompt = "Search with <search> query </search>. For example, <answer> Beijing </answer>. Question: Who wrote Emma?\n"
   chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
   said = "<think>I do not know.</think>"
-  other = dict(
-    id="q2",
-    messages=[dict(role="user", content="<answer>x</answer>"), dict(role="assistant", content="<answer>Peru</answer>")],
-  )
-  for before, more in (
-    (chat, {}),
-    (prompt, {}),
-    ("Rules: <answer>Beijing</answer>", dict(prompt="Rules: <answer>Beijing</answer>")),
-  ):
+  messages = [
+    dict(role=role, content=f"<answer>{text}</answer>") for role, text in dict(user="x", assistant="Peru").items()
+  ]
+  other, rules = dict(id="q2", messages=messages), "Rules: <answer>Beijing</answer>"
+  for before, more in ((chat, {}), (prompt, {}), (rules, dict(prompt=rules))):
     _, rows = scored(tmp_path, [dict(id="q1", output=before + said, **more), other], "search_r1")
     assert rows[0]["prediction"] is None and rows[0]["em"] == 0.0 and rows[1]["em"] == 1.0
 
@@ -177,11 +169,24 @@ def test_scores_are_not_written_into_an_evaluation_or_over_the_transcripts(tmp_p
 
 
 def test_the_command_does_not_know_a_retriever_that_nobody_named(tmp_path):
-  (tmp_path / "t.jsonl").write_text(json.dumps(dict(id="q1", response=WRITTEN["search_r1"].format(FOUND))) + "\n")
+  jsonl.write(tmp_path / "t.jsonl", [dict(id="q1", response=WRITTEN["search_r1"].format(FOUND))])
   writers.write_examples(tmp_path / "q.jsonl", EXAMPLES[:1])
   words = [f"--{name}={tmp_path}/{file}" for name, file in dict(transcripts="t.jsonl", data="q.jsonl", out="o").items()]
   for more, known in (([], "not known"), (["--retriever=BM25, top 3"], "BM25, top 3")):
     ragrl("score", "--system=search_r1", *words, *more, says=f"retrieval: {known}\n")
+
+
+BAD = (  # rows for the first question
+  (dict(id="q9", response="x"), "transcripts.jsonl:1: its id 'q9'.*match 0 questions"),
+  # A system that numbers its outputs in an order of its own.
+  (dict(id="q2", question="Who wrote Emma?", prediction="a"),
+   "transcripts.jsonl:1: its id 'q2' is that of the question 'Where is Lima.'.*remove its id or its question"),
+  (dict(id="q1", text="x"), "transcripts.jsonl:1: it has none of transcript"),
+  (dict(id="q1", response="Austen"), "transcripts.jsonl:1: none of search_r1's tags"),
+  (dict(id="q1", response=7), "transcripts.jsonl:1: the transcript is a int"),
+  (dict(id="q1", messages=["a"]), "transcripts.jsonl:1: a message must have role"),
+  (dict(id="q1", response="<search>a</search><answer>b</answer>"), "1 queries, but no results"),
+)  # fmt: skip
 
 
 def test_files_that_cannot_be_scored(tmp_path):
@@ -189,17 +194,7 @@ def test_files_that_cannot_be_scored(tmp_path):
   for rows, says in (
     (good[:1], "1 of 2 questions have no transcript .first 'q2'"),
     ([*good, good[0]], "transcripts.jsonl:3: question 'q1' has a transcript already, .*:1"),
-    ([dict(id="q9", response="x")], "transcripts.jsonl:1: its id 'q9'.*match 0 questions"),
-    # A system that numbers its outputs in an order of its own.
-    (
-      [dict(id="q2", question="Who wrote Emma?", prediction="a"), good[1]],
-      "transcripts.jsonl:1: its id 'q2' is that of the question 'Where is Lima.'.*remove its id or its question",
-    ),
-    ([dict(id="q1", text="x"), good[1]], "transcripts.jsonl:1: it has none of transcript"),
-    ([dict(id="q1", response="Austen"), good[1]], "transcripts.jsonl:1: none of search_r1's tags"),
-    ([dict(id="q1", response=7), good[1]], "transcripts.jsonl:1: the transcript is a int"),
-    ([dict(id="q1", messages=["a"]), good[1]], "transcripts.jsonl:1: a message must have role"),
-    ([dict(id="q1", response="<search>a</search><answer>b</answer>"), good[1]], "1 queries, but no results"),
+    *(([row, good[1]], says) for row, says in BAD),
   ):
     with pytest.raises(ValueError, match=says):
       scored(tmp_path, rows, "search_r1")

@@ -2,24 +2,21 @@
 
 import csv
 import json
-import os
 import pathlib
 import re
-import shlex
-import subprocess
-import sys
 
 import judge_folders
+import paper_runs
 import pytest
 from scripted_server import serving
 
 from ragrl_jax.cli import tables as tables_command
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import foreign_transcripts, played_rows, raters, records, step_verdicts
-from ragrl_jax.evaluation.tables import commands_of, filling, measures, papers
+from ragrl_jax.evaluation.tables import commands_of, measures, papers
+from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example, Passage
 
-ROOT = pathlib.Path(__file__).parents[2]
 PAPER = papers.PAPERS["veritas"]
 NUMBERS = range(12)
 
@@ -32,9 +29,8 @@ def said(number):
   """A transcript of Search-R1, whose answer is right but for question 3."""
   found = f"<information>Doc 1(Title: Town {number}) Town {number} was founded by Olaf {number}.</information>"
   asked = f"<think> Who founded Town {number}? </think><search> founder of Town {number} </search>"
-  return (
-    f"{asked}{found}<think> Olaf {number} did. </think><answer> {'Knut' if number == 3 else f'Olaf {number}'} </answer>"
-  )
+  answer = "Knut" if number == 3 else f"Olaf {number}"
+  return f"{asked}{found}<think> Olaf {number} did. </think><answer> {answer} </answer>"
 
 
 def questions():
@@ -42,7 +38,7 @@ def questions():
 
 
 def transcribed(path):
-  path.write_text("".join(json.dumps(dict(id=f"test_{n}", transcript=said(n))) + "\n" for n in NUMBERS))
+  jsonl.write(path, (dict(id=f"test_{n}", transcript=said(n)) for n in NUMBERS))
   return path
 
 
@@ -55,13 +51,9 @@ def scored(folder):
 
 def verdicts(path, one, given):
   """A file of `ragrl faithfulness`: per term (kind, {question's number: verdict on its one pair})."""
-  judged = {
-    term: dict(
-      verdicts={str(n): v for n, v in its.items()},
-      questions={f"test_{n}": (v or 0.0, int(v is not None)) for n, v in its.items()},
-    )
-    for term, (_, its) in given.items()
-  }
+  verdicts_of = lambda its: {str(n): v for n, v in its.items()}
+  questions_of = lambda its: {f"test_{n}": (v or 0.0, int(v is not None)) for n, v in its.items()}
+  judged = {term: dict(verdicts=verdicts_of(its), questions=questions_of(its)) for term, (_, its) in given.items()}
   folders = {"elsewhere": played_rows.digest(pathlib.Path(one.folder))}
   file = dict(judges={term: dict(kind=kind) for term, (kind, _) in given.items()})
   path.write_text(json.dumps(file | dict(systems=[dict(folders=folders, sets=dict(nq=judged))])))
@@ -70,7 +62,7 @@ def verdicts(path, one, given):
 
 def cells(evaluations, table, row):
   """Heading → cell of a row."""
-  (one,) = [one for one in filling.fill(PAPER, evaluations, any_model=True) if one.table.name == table]
+  one = paper_runs.filled("veritas", *evaluations, any_model=True)[table]
   place = [of.name for of in one.table.rows].index(row)
   return {column.head: cell for column, cell in zip(one.table.columns, one.cells[place])}
 
@@ -138,22 +130,6 @@ def test_a_pattern_leaves_out_what_lies_beside_evaluations(tmp_path, capsys):
   assert tables_command.folders([f"{tmp_path}/run"]) == [f"{tmp_path}/run"]  # named alone: `records.read` refuses it
 
 
-def run(command, small):
-  """Runs a printed command with other inputs and fewer pairs; returns its words."""
-  for pattern, by in small.items():
-    command = re.sub(pattern, by, command)
-  words = shlex.split(command)[1:]
-  quickly = subprocess.run(
-    [sys.executable, str(ROOT / "tests" / "xla_flags.py")], capture_output=True, text=True
-  ).stdout
-  program = [sys.executable, "-c", "from ragrl_jax.cli import main; main.main()"]
-  environment = os.environ | {"XLA_FLAGS": quickly.strip()}
-  done = subprocess.run([*program, *words], capture_output=True, text=True, env=environment)
-  assert done.returncode == 0, f"{command}\n{done.stderr[-2000:]}"
-  assert "HTTP Request" not in done.stderr and "PyTorch was not found" not in done.stderr
-  return words
-
-
 def even(messages, number):
   """The scripted judge: 1 for even towns."""
   found = re.findall(r"Olaf (\d+) did|founder of Town (\d+)", messages[-1]["content"])[-1]
@@ -168,14 +144,10 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
   tables = {one.name: one for one in PAPER.tables}
   named = lambda table, row: next(one for one in tables[table].rows if one.name == row)
   row = named("Table 1, NQ", "SearchR1-7B-PPO")
-  commands = [
-    part
-    for column in tables["Table 1, NQ"].columns
-    for part in commands_of.evaluation(PAPER, column, row.run).split(" && ")
-  ]
-  judged = [("Table 9", name) for name in ("Qwen2.5-7B-Inst", "Qwen2.5-7B-Inst + LoRA", "Claude-3.7-Sonnet")] + [
-    ("Table 11", "Claude-4.5-Sonnet")
-  ]
+  evaluated = [commands_of.evaluation(PAPER, column, row.run) for column in tables["Table 1, NQ"].columns]
+  commands = " && ".join(evaluated).split(" && ")
+  judged = [("Table 9", name) for name in ("Qwen2.5-7B-Inst", "Qwen2.5-7B-Inst + LoRA", "Claude-3.7-Sonnet")]
+  judged.append(("Table 11", "Claude-4.5-Sonnet"))
   made, compared = [labelled := PAPER.tables[-2].columns[0].made], []
   for table, name in judged:
     of, column = named(table, name).run, tables[table].columns[0]
@@ -194,11 +166,11 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
       "--config=veritas:reward_model": "--config=veritas:reward_model,smoke",
       "--config.steps=195": "--config.steps=2",
     }
-    outs = []
+    outs, places = [], lambda words: [pathlib.Path(word[6:]) for word in words if word.startswith("--out=")]
     for command in dict.fromkeys([*commands, *made]):
-      words = run(command, small)
+      words = paper_runs.run(command, small)
       if words[0] in ("score", "faithfulness"):
-        outs += [pathlib.Path(word.removeprefix("--out=")) for word in words if word.startswith("--out=")]
+        outs += places(words)
     sheet = tmp_path / "out" / "veritas" / "labelled_by_hand.csv"
     with open(sheet, encoding="utf-8-sig", newline="") as file:
       rows = list(csv.DictReader(file))
@@ -207,7 +179,7 @@ def test_the_commands_run_as_printed_in_miniature(tmp_path):
       out.writeheader()
       out.writerows(dict(one, label="01"[number % 2]) for number, one in enumerate(rows))
     for command in compared:
-      outs += [pathlib.Path(word.removeprefix("--out=")) for word in run(command, small) if word.startswith("--out=")]
+      outs += places(paper_runs.run(command, small))
   assert labelled in commands + made
   files = [path for path in outs if path.is_file()]
   evaluations = with_verdicts([records.read(path) for path in outs if path.is_dir()], files)

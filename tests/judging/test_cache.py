@@ -1,5 +1,6 @@
 """Verdicts on disk: each is asked for once, and a kill of the writer leaves no broken verdict."""
 
+import concurrent.futures
 import logging
 import os
 import pathlib
@@ -76,38 +77,30 @@ def test_the_first_verdict_is_kept(tmp_path):
   asked, gate, first, second = threading.Event(), threading.Event(), Judge(0.1), Judge(0.7)
   answer = second.judge
   second.judge = lambda pairs: asked.set() or gate.wait(60) and answer(pairs)
-  late, got = Cached(second, tmp_path / "v"), []
-  thread = threading.Thread(target=lambda: got.append(late.judge([("p", "a")])))
-  thread.start()
-  assert asked.wait(60)
-  assert Cached(first, tmp_path / "v").judge([("p", "a")]) == [0.101]
-  gate.set()
-  thread.join()
-  assert got == [[0.101]] and second.asked  # it asked the judge, and then used the stored verdict
+  late = Cached(second, tmp_path / "v")
+  with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    got = pool.submit(late.judge, [("p", "a")])
+    assert asked.wait(60)
+    assert Cached(first, tmp_path / "v").judge([("p", "a")]) == [0.101]
+    gate.set()
+  assert got.result() == [0.101] and second.asked  # it asked the judge, and then used the stored verdict
 
 
 def test_many_threads_and_two_runs_share_a_file(tmp_path):
   runs = [Cached(Judge(), tmp_path / "v") for _ in range(2)]
-  said = []
-  work = lambda run: said.append(run.judge([("p", str(i)) for i in range(30)]))
-  threads = [threading.Thread(target=work, args=(runs[i % 2],)) for i in range(8)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  assert len(said) == 8 and all(verdicts == said[0] for verdicts in said)
+  work = lambda i: runs[i % 2].judge([("p", str(n)) for n in range(30)])
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    said = [*pool.map(work, range(8))]
+  assert all(verdicts == said[0] for verdicts in said)
 
 
 @pytest.mark.slow  # an interpreter that imports JAX
 def test_two_killed_writers_leave_complete_verdicts(tmp_path):
   file, told = tmp_path / "v", {0: 0, 100_000: 100_000}
-  child = subprocess.Popen(
-    [sys.executable, "-W", "ignore", cache_child.__file__, str(file), *map(str, told)],
-    stdout=subprocess.PIPE,
-    text=True,
-    start_new_session=True,
-    env=os.environ | dict(PYTHONPATH=str(pathlib.Path(__file__).parents[2])),
-  )
+  words = [sys.executable, "-W", "ignore", cache_child.__file__, str(file), *map(str, told)]
+  path = dict(PYTHONPATH=str(pathlib.Path(__file__).parents[2]))
+  how = dict(stdout=subprocess.PIPE, text=True, start_new_session=True)
+  child = subprocess.Popen(words, env=os.environ | path, **how)
   while min(number - start for start, number in told.items()) < 50:
     start, number = map(int, child.stdout.readline().split(":"))
     told[start] = number
@@ -153,17 +146,16 @@ def asked_for_all(file):
   return judge.asked == PAIRS
 
 
-@pytest.mark.parametrize(
-  "damage",
-  [
-    lambda raw: b"my notes\n" * 200,
-    lambda raw: raw[:-4096],  # a page
-    lambda raw: raw[:50],
-    lambda raw: flipped(raw, 3),  # the header with which every database begins
-    lambda raw: flipped(raw, raw.index(b"0.05")),
-  ],
-  ids=["text", "truncated", "cut short", "header", "one bit of one verdict"],
-)
+DAMAGES = {
+  "text": lambda raw: b"my notes\n" * 200,
+  "truncated": lambda raw: raw[:-4096],  # a page
+  "cut short": lambda raw: raw[:50],
+  "header": lambda raw: flipped(raw, 3),  # with which every database begins
+  "one bit of one verdict": lambda raw: flipped(raw, raw.index(b"0.05")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_set_aside_with_a_warning(tmp_path, caplog, sound, damage):
   raw = damage(sound)
   (tmp_path / "v").write_bytes(raw)

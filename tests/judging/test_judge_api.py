@@ -16,14 +16,8 @@ def test_each_asks_once_for_what_needs_asking():
   say = lambda pairs: asked.append(pairs) or [float(len(claim)) for _, claim in pairs]
   assert judge_api.each([["p", "ab"], ("p", " \n"), ("p", "a"), ("p", "ab")], say) == [2.0, 0.0, 1.0, 2.0]
   assert asked == [[("p", "ab"), ("p", "a")]]
-
-
-def test_nothing_to_ask_makes_no_call():
   refuse = lambda pairs: pytest.fail("asked")
   assert judge_api.each([], refuse) == [] and judge_api.each([("p", "")], refuse) == [0.0]
-
-
-def test_a_judge_that_omits_a_pair_is_refused():
   with pytest.raises(ValueError, match="shorter"):
     judge_api.each([("p", "a"), ("p", "b")], lambda pairs: [1.0])
 
@@ -57,15 +51,11 @@ def test_load_returns_each_kind(tmp_path, monkeypatch):
 
 
 def test_load_refuses():
-  for changed, named in (
-    (dict(kind="oracle"), "kind"),
-    (dict(prompt="vibes"), "prompt"),
-    (dict(kind="nli"), "path"),
-    (dict(kind="reward_model"), "path"),
-    (dict(kind="llm"), "model"),
-  ):
+  with pytest.raises(ValueError, match="config.judge.prompt"):
+    judging.load(settings(prompt="vibes"))
+  for kind, named in dict(oracle="kind", nli="path", reward_model="path", llm="model").items():
     with pytest.raises(ValueError, match=f"config.judge.{named}"):
-      judging.load(settings(**changed))
+      judging.load(settings(kind=kind))
 
 
 def test_the_judge_of_a_step_is_asked_with_the_terms_own_prompt():
@@ -102,15 +92,11 @@ def test_a_wording_belongs_to_its_question(tmp_path):
   # Other terms of a recipe are asked config.judge.prompt, so in its wording.
   assert used(llm, ("helpful",))["helpful"] == ("information_think", mine)
 
+  wordless = dataclasses.replace(llm, wording="")
   for base, some, by_term, named in (
     (llm, ("think_search",), {}, f"config.judge.wording={mine}.*'information_think'.*think_search: llm asks"),
     (llm, terms[:1], dict(information_think=dict(kind="sub_em")), "nothing is asked in it .information_think: sub_em"),
-    (
-      dataclasses.replace(llm, wording=""),
-      terms,
-      dict(think_answer=dict(kind="nli", wording=other)),
-      "config.judges.think_answer.w",
-    ),
+    (wordless, terms, dict(think_answer=dict(kind="nli", wording=other)), "config.judges.think_answer.w"),
     (llm, terms, dict(think_search=dict(prompt="information_think")), "not the question of think_search"),
     (settings(kind="exact"), terms, {}, "compares an answer with right answers, but information_think has"),
     (settings(kind="lexical", wording=mine), (), {}, "config.judge.wording.*config.judge: lexical"),

@@ -5,17 +5,13 @@ import pytest
 from ragrl_jax.judging import judge_api, lexical
 
 
-@pytest.mark.parametrize(
-  "premise,claim,share",
-  [
-    ("The Rhine passes Basel and Cologne.", "So the Rhine flows through COLOGNE", 2 / 3),  # rhine, flows, cologne
-    ("Basel Basel", "basel", 1.0),
-    ("Basel", "basel basel bern", 0.5),  # distinct words: repetition earns nothing
-    ("", "basel", 0.0),
-    ("O’Brien’s well–known ｎｏｖｅｌ", "O'Brien's well-known novel", 1.0),
-    ("What is it and how?", "what is it, and how", 0.0),  # stop words do not count
-  ],
-)
+@pytest.mark.parametrize("premise,claim,share", [
+  ("The Rhine passes Basel and Cologne.", "So the Rhine flows through COLOGNE", 2 / 3),  # rhine, flows, cologne
+  ("Basel", "basel basel bern", 0.5),  # distinct words: repetition earns nothing
+  ("Basel Basel", "basel", 1.0), ("", "basel", 0.0),
+  ("O’Brien’s well–known ｎｏｖｅｌ", "O'Brien's well-known novel", 1.0),
+  ("What is it and how?", "what is it, and how", 0.0),  # stop words do not count
+])  # fmt: skip
 def test_overlap(premise, claim, share):
   assert lexical.overlap(premise, claim) == pytest.approx(share)
 

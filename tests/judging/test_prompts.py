@@ -21,55 +21,36 @@ def test_digits():
     ("1 \u0662", None), ("1st", None), ("H0", None), ("step_1", None), ("1/2", None), ("01", None),
     ("<think>score 1", None), ("1 <think> or 0", None), ("<think>0</think> <think>1", None),
     # A digit that leads or ends the answer is the verdict, whatever numbers explain it.
-    ("1\n\nThe query asks for the 1991 film.", 1.0),
-    ("0\n\nThe thought ignores Doc 1.", 0.0),
-    ("1. The query asks for the 1991 film.", 1.0),
-    ("1, because the film is of 1991", 1.0),
-    ("1 because the film is of 1991", 1.0),
-    ("Verdict: 0. The thought cites Doc 1 from 1991.", 0.0),
-    ("**Score: 1.** The film is of 1991", 1.0),
-    ("The film is of 1991.\n\nScore: 1", 1.0),
-    ('{\n"score": 1,\n"reason": "of 1991"\n}', 1.0),
-    ("\\boxed{0}", 0.0),
-    ("1 (follows)", 1.0),
+    ("1\n\nThe query asks for the 1991 film.", 1.0), ("0\n\nThe thought ignores Doc 1.", 0.0),
+    ("1. The query asks for the 1991 film.", 1.0), ("1, because the film is of 1991", 1.0),
+    ("1 because the film is of 1991", 1.0), ("Verdict: 0. The thought cites Doc 1 from 1991.", 0.0),
+    ("**Score: 1.** The film is of 1991", 1.0), ("The film is of 1991.\n\nScore: 1", 1.0),
+    ('{\n"score": 1,\n"reason": "of 1991"\n}', 1.0), ("\\boxed{0}", 0.0), ("1 (follows)", 1.0),
     # Digits that count, number or compare something are not.
     ("not 1", None), ("The score is not 1", None), ("1 of ten", None), ("1, of ten", None), ("1 out of 10", None),
-    ("1 (of 10)", None), ("1 percent", None), ("<1", None),
-    ("#1", None),
-    ("$1", None), ("1+", None), ("1?", None), ("No. 1", None), ("1 or 0, it depends", None),
-    ("The thought considers Doc 1.", None),
+    ("1 (of 10)", None), ("1 percent", None), ("<1", None), ("#1", None), ("$1", None), ("1+", None), ("1?", None),
+    ("No. 1", None), ("1 or 0, it depends", None), ("The thought considers Doc 1.", None),
     # Neither are those of lists, scales and second thoughts.
-    ("1. It uses Doc 2.\n2. It is right.", None),
-    ("1. It uses Doc 2.\n2. It is wrong.\nScore: 0", 0.0),
-    ("1: it follows, 0: it does not", None),
-    ("Output 1 if it follows. Output 0 if not.", None),
-    ("1\n\nFinal answer: 0", None),
-    ("1\n2\n3", None),
+    ("1. It uses Doc 2.\n2. It is right.", None), ("1. It uses Doc 2.\n2. It is wrong.\nScore: 0", 0.0),
+    ("1: it follows, 0: it does not", None), ("Output 1 if it follows. Output 0 if not.", None),
+    ("1\n\nFinal answer: 0", None), ("1\n2\n3", None),
   ]:  # fmt: skip
     assert prompts.read_digit(text) == verdict, repr(text)
 
 
-@pytest.mark.parametrize(
-  "text,verdict",
-  [
-    ("YES", 1.0), ("No.", 0.0), ("**yes**", 1.0), ("<think>no, or yes</think> YES", 1.0), ("no, no", 0.0), ("", None),
-    ("yes and no", None), ("not known", None), ("yesterday", None), ("1", None), ("<think>yes", None),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("text,verdict", [
+  ("YES", 1.0), ("No.", 0.0), ("**yes**", 1.0), ("<think>no, or yes</think> YES", 1.0), ("no, no", 0.0), ("", None),
+  ("yes and no", None), ("not known", None), ("yesterday", None), ("1", None), ("<think>yes", None),
+])  # fmt: skip
 def test_words(text, verdict):
   assert prompts.read_word(text) == verdict
 
 
-@pytest.mark.parametrize(
-  "text,verdict",
-  [
-    ("Yes", 1.0), ("no", 0.0), ("yes, not no", 1.0),
-    ("No, yes would be wrong", 0.0),  # how it begins decides
-    ("**Yes**", 1.0),
-    ("Not quite: yes and no", 1.0),  # it begins with neither: "yes" stands in it
-    ("I cannot say", 0.0), ("maybe", 0.5), ("", None), (" ", None), ("<think>yes, or", None),
-  ],
-)  # fmt: skip
+@pytest.mark.parametrize("text,verdict", [
+  ("Yes", 1.0), ("no", 0.0), ("yes, not no", 1.0), ("No, yes would be wrong", 0.0),  # how it begins decides
+  ("Not quite: yes and no", 1.0),  # it begins with neither: "yes" stands in it
+  ("**Yes**", 1.0), ("I cannot say", 0.0), ("maybe", 0.5), ("", None), (" ", None), ("<think>yes, or", None),
+])  # fmt: skip
 def test_arena_accepts_any_substring(text, verdict):
   assert prompts.read_substring(text) == verdict
 

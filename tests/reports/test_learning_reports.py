@@ -27,15 +27,10 @@ def trained(episodes, kind="group_relative", **how):
   return [one.advantage for one in rewards.with_advantages(scored, items)]
 
 
-@pytest.mark.parametrize(
-  ("how", "right", "wrong"),
-  [
-    # Rewards 1, 0, 0: mean 1/3; sample deviation sqrt((4/9 + 1/9 + 1/9) / 2) = .57735.
-    (dict(std="sample"), 1.1547, -0.57735),
-    (dict(std="none"), 2 / 3, -1 / 3),
-    (dict(kind="leave_one_out"), 1.0, -0.5),
-  ],
-)
+@pytest.mark.parametrize(("how", "right", "wrong"), [
+  # Rewards 1, 0, 0: mean 1/3; sample deviation sqrt((4/9 + 1/9 + 1/9) / 2) = .57735.
+  (dict(std="sample"), 1.1547, -0.57735), (dict(std="none"), 2 / 3, -1 / 3), (dict(kind="leave_one_out"), 1.0, -0.5),
+])  # fmt: skip
 @pytest.mark.parametrize("masked", [dict(failed=True), dict(tokens=0)])
 def test_samples_that_do_not_train_count_in_no_mean(how, right, wrong, masked):
   """NeMo-RL #3467: masked samples stay in their group's mean and deviation."""

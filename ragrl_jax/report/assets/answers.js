@@ -11,18 +11,13 @@ class Answers {
     element("option", "", `all (${rows.length.toLocaleString("en-US")})`, select).value = "";
     for (const [kind, name] of Object.entries(KINDS)) if (counts[kind]) element("option", "", `${name} (${counts[kind]})`, select).value = kind;
     select.addEventListener("change", () => { this.chosen.kind = select.value; this.show(); });
-    const search = element("label", "", "Search answers", tools), words = element("input", "", null, search);
-    words.type = "search";
-    words.placeholder = "words, a gold, an answer";
-    words.addEventListener("input", () => { this.chosen.words = words.value.trim().toLowerCase(); this.show(); });
+    searcher(tools, "Search answers", "words, a gold, an answer", (words) => { this.chosen.words = words.toLowerCase(); this.show(); });
     this.count = element("p", "small", null, root);
     const table = element("table", "answers questions fixed", null, element("div", "scroll tall", null, root));
     const head = element("tr", "", null, element("thead", "", null, table));
     for (const title of ["", "Question", "Gold", "Before", "After"]) element("th", "", title, head).scope = "col";
     this.body = element("tbody", "", null, table);
-    this.more = element("button", "plain", "Show more", root);
-    this.more.type = "button";
-    this.more.addEventListener("click", () => { this.most += AT_A_TIME; this.#draw(); });
+    this.more = presser("plain", "Show more", root, () => { this.most += AT_A_TIME; this.#draw(); });
     this.show();
   }
 

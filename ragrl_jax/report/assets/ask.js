@@ -90,12 +90,7 @@ class Side {
     this.choice.hidden = count < 2;
     this.shown = element("div", "", null, box);
     this.answers = Array.from({length: count}, () => new Answer());
-    this.buttons = this.answers.map((_, at) => {
-      const button = element("button", "plain", `${at + 1}`, this.choice);
-      button.type = "button";
-      button.addEventListener("click", () => this.show(at));
-      return button;
-    });
+    this.buttons = this.answers.map((_, at) => presser("plain", `${at + 1}`, this.choice, () => this.show(at)));
     this.show(0);
   }
 
@@ -110,14 +105,12 @@ class Side {
     this.answers[event.sample].take(event);
     if (event.event !== "answer") return;
     this.buttons[event.sample].textContent = visible(`${event.sample + 1}: ${this.answers[event.sample].text}`).slice(0, 60);
-    if (this.answers.length === 1) this.head.replaceChildren(this.#bold(this.answers[0].text));
+    if (this.answers.length === 1) this.head.replaceChildren(element("b", "", this.answers[0].text));
   }
-
-  #bold(text) { return element("b", "", text); }
 
   #agreement(answers) {
     const [best] = answers;
-    this.head.replaceChildren(this.#bold(best.answer ?? "no answer"), visible(` in ${best.count} of ${this.answers.length} answers`));
+    this.head.replaceChildren(element("b", "", best.answer ?? "no answer"), visible(` in ${best.count} of ${this.answers.length} answers`));
     if (answers.length > 1) {
       const others = answers.slice(1).map((one) => `${one.answer ?? "no answer"} (${one.count})`).join(", ");
       element("span", "dim", `; else ${others}`, this.head);

@@ -14,6 +14,21 @@ function element(tag, className, text, parent) {
   return made;
 }
 
+// A button that does this when it is pressed.
+function presser(className, text, parent, press) {
+  const made = element("button", className, text, parent);
+  made.type = "button";
+  made.addEventListener("click", press);
+  return made;
+}
+
+// A field for words to search, with its label; `change` gets them.
+function searcher(parent, title, placeholder, change) {
+  const field = element("input", "", null, element("label", "", title, parent));
+  Object.assign(field, {type: "search", placeholder});
+  field.addEventListener("input", () => change(field.value.trim()));
+}
+
 function drawn(tag, attributes, parent, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -56,9 +71,7 @@ const TAG = /<\/?[A-Za-z_][\w.|:-]*>/g;
 
 function fold(body, parent) {
   body.classList.add("clipped");
-  const button = element("button", "unfold", "Show all", parent);
-  button.type = "button";
-  button.addEventListener("click", () => {
+  const button = presser("unfold", "Show all", parent, () => {
     const clipped = body.classList.toggle("clipped");
     button.textContent = clipped ? "Show all" : "Show less";
   });
@@ -74,9 +87,7 @@ function cell(value) {
 
 // A button that saves text() as a file.
 function downloads(parent, name, text, title) {
-  const button = element("button", "plain", "Download CSV", parent);
-  Object.assign(button, {type: "button", title});
-  button.addEventListener("click", () => saves(name, text(), "text/csv"));
+  presser("plain", "Download CSV", parent, () => saves(name, text(), "text/csv")).title = title;
 }
 
 function saves(name, text, type) {

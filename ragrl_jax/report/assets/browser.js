@@ -70,18 +70,13 @@ class Browser {
     this.select = this.#choice("Step", this.steps.map(label), "step");
     const row = element("div", "step");
     this.select.replaceWith(row);
-    this.back = element("button", "", "←", row);
+    const turn = (by) => () => { view.step += by; this.go({start: true}); };
+    this.back = presser("", "←", row, turn(-1));
     row.append(this.select);
-    this.next = element("button", "", "→", row);
-    for (const [button, by, name] of [[this.back, -1, "Step before"], [this.next, 1, "Step after"]]) {
-      button.type = "button";
-      button.setAttribute("aria-label", name);
-      button.addEventListener("click", () => { view.step += by; this.go({start: true}); });
-    }
-    const label2 = element("label", "", "Search questions", this.tools), words = element("input", "", null, label2);
-    words.type = "search";
-    words.placeholder = "words, a gold answer, an id";
-    words.addEventListener("input", () => { view.words = words.value.trim(); this.show(); });
+    this.next = presser("", "→", row, turn(1));
+    this.back.setAttribute("aria-label", "Step before");
+    this.next.setAttribute("aria-label", "Step after");
+    searcher(this.tools, "Search questions", "words, a gold answer, an id", (words) => { view.words = words; this.show(); });
     const ended = [...new Set(this.steps.flatMap((s) => s.groups.flatMap((g) => g.kinds.map((kind) => kind[1]))))].sort();
     this.#choice("Outcome", [["", "all"], ["right", "right"], ["wrong", "wrong"], ["unscored", "not scored"]], "outcome");
     this.#choice("Ended by", [["", "anything"], ...ended.map((why) => [why, why || "(nothing)"])], "ended");
@@ -177,8 +172,7 @@ class Browser {
     this.episode.replaceChildren();
     const box = element("div", "empty", "No episode of this step fits. ", this.episode);
     if (other < 0) { box.append("None of the others does."); return; }
-    const button = element("button", "unfold", `Go to step ${this.steps[other].step}, which has one`, box);
-    button.addEventListener("click", () => {
+    presser("unfold", `Go to step ${this.steps[other].step}, which has one`, box, () => {
       view.step = other;
       view.group = this.steps[other].groups.findIndex(fitting);
       this.go();
@@ -206,35 +200,30 @@ class Browser {
     const more = found.length > MOST_FOUND ? `, the first ${MOST_FOUND} of them here` : "";
     element("div", "count", found.length ? `${plural(found.length, "group")} of other steps${more}` : "No group of other steps", this.groups);
     for (const {step, place, group, i} of found.slice(0, MOST_FOUND)) {
-      const button = element("button", "", null, element("div", "group", null, this.groups));
-      button.type = "button";
+      const show = () => { [view.step, view.group] = [place, i]; this.go(); };
+      const button = presser("", null, element("div", "group", null, this.groups), show);
       element("div", "question", group.question, button);
       element("div", "sub", `step ${step.step} · reward ${tidy(group.reward)} · ${group.right} of ${group.count} right`, button);
-      button.addEventListener("click", () => { [view.step, view.group] = [place, i]; this.go(); });
     }
   }
 
   #group({group, place, samples}, open) {
     const box = element("div", open ? "group open" : "group", null, this.groups);
-    const head = element("button", "", null, box);
-    head.type = "button";
+    const head = presser("", null, box, () => this.#pick(place, samples[0]?.sample ?? 0));
     head.setAttribute("aria-expanded", open);
     element("div", "question", group.question, head);
     element("div", "sub", `reward ${tidy(group.reward)} · ${group.right} of ${group.count} right` +
             (group.hops ? ` · ${plural(group.hops, "hop")}` : "") + (group.held ? "" : " · not in this page"), head);
-    head.addEventListener("click", () => this.#pick(place, samples[0]?.sample ?? 0));
     if (!open || !samples.length) return;
     const list = element("ul", "samples", null, box), searching = group.samples.some((s) => searchesOf(s).length);
     for (const sample of samples) {
-      const button = element("button", "", null, element("li", "", null, list));
-      button.type = "button";
+      const button = presser("", null, element("li", "", null, list), () => this.#pick(place, sample.sample));
       const [tone, sign, word] = verdictOf(sample);
       element("span", tone, sign, button).title = word;
       const count = searching ? plural(searchesOf(sample).length, "search") + ", " : "";
       element("span", "", `${count}${tokensOf(sample)} tokens`, button);
       element("span", "", tidy(sample.reward), button).title = "reward";
       button.setAttribute("aria-current", sample.sample === view.sample);
-      button.addEventListener("click", () => this.#pick(place, sample.sample));
     }
   }
 }
@@ -246,8 +235,7 @@ async function browse(root) {
     element("p", "callout", "This browser is too old to unpack the episodes (it has no DecompressionStream); they are in episodes/.", root);
     return;
   }
-  const index = await unpacked("all-groups");
-  browser = new Browser(root, index);
+  browser = new Browser(root, await unpacked("all-groups"));
   await browser.ready;
 }
 

@@ -9,11 +9,6 @@ function verdictOf(sample) {
 const searchesOf = (sample) => sample.segments.filter((segment) => segment.found);
 const tokensOf = (sample) => sample.segments.reduce((sum, s) => sum + (s.owner === "model" ? s.tokens : 0), 0);
 
-function mean(values) {
-  const known = values.filter((value) => value !== null);
-  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
-}
-
 class Episode {
   // `largest`: the step's largest absolute advantage, so that shades are alike in all its episodes.
   constructor(root, group, sample, largest, shade) {

@@ -31,25 +31,18 @@ function csv() {
   return lines.map((line) => line.map(cell).join(",") + "\n").join("");
 }
 
-function download(parent) {
-  const name = RUNS.length > 1 ? "curves.csv" : `${RUNS[0].name}.csv`;
-  downloads(parent, name, csv, "The points of all curves, before smoothing; metrics.jsonl has every digit and the text");
-}
-
 function switches(parent) {
   const box = element("div", "switches", null, parent);
   RUNS.forEach((run, place) => {
-    const button = element("button", "plain", null, box);
-    button.type = "button";
-    element("i", `swatch line${place % TONES}`, null, button);
-    button.append(visible(run.name));
-    button.setAttribute("aria-pressed", "true");
-    button.addEventListener("click", () => {
+    const button = presser("plain", null, box, () => {
       if (!hidden.delete(place)) hidden.add(place);
       button.setAttribute("aria-pressed", String(!hidden.has(place)));
       redraw(true);
       charts.forEach((chart) => chart.point(null));
     });
+    element("i", `swatch line${place % TONES}`, null, button);
+    button.append(visible(run.name));
+    button.setAttribute("aria-pressed", "true");
   });
 }
 
@@ -67,7 +60,8 @@ if (more) {
 if (reading) {
   if (RUNS.length > 1) switches(reading);
   smoothing(reading);
-  download(reading);
+  const name = RUNS.length > 1 ? "curves.csv" : `${RUNS[0].name}.csv`;
+  downloads(reading, name, csv, "The points of all curves, before smoothing; metrics.jsonl has every digit and the text");
 }
 addEventListener("resize", redraw);
 redraw();

@@ -23,7 +23,7 @@ class Questions {
     this.heads = this.columns.map((column, place) => {
       const cell = element("th", column.tone ?? "", null, head);
       cell.scope = "col";
-      sorter(cell, column.title, () => this.#sortBy(place));
+      presser("sort", column.title, cell, () => this.#sortBy(place));
       return cell;
     });
     this.body = element("tbody", "", null, table);
@@ -31,9 +31,7 @@ class Questions {
       const line = event.target.closest("tr");
       if (line && !getSelection().toString()) this.open(Number(line.dataset.at), true);
     });
-    this.more = element("button", "plain", "Show more", root);
-    this.more.type = "button";
-    this.more.addEventListener("click", () => { this.most += AT_A_TIME; this.#draw(); });
+    this.more = presser("plain", "Show more", root, () => { this.most += AT_A_TIME; this.#draw(); });
     addEventListener("hashchange", () => this.#fromAddress(true));
     this.show();
     if (!this.#fromAddress(true) && this.found.length) this.open(this.found.find((at) => index.trace[at] >= 0) ?? this.found[0], false);
@@ -56,10 +54,7 @@ class Questions {
     const hops = [...new Set(index.hops)].filter((n) => n !== null).sort((a, b) => a - b);
     if (hops.length > 1) this.#choice(tools, "Hops", [all, ...hops.map((n) => [n, n])], "hops");
     if (index.ends.length > 1) this.#choice(tools, "Ended by", [all, ...index.ends.map((name, i) => [i, name || "(nothing)"])], "ended");
-    const label = element("label", "", "Search", tools), words = element("input", "", null, label);
-    words.type = "search";
-    words.placeholder = "words, an answer, an id";
-    words.addEventListener("input", () => { this.chosen.words = words.value.trim().toLowerCase(); this.show(); });
+    searcher(tools, "Search", "words, an answer, an id", (words) => { this.chosen.words = words.toLowerCase(); this.show(); });
     const held = index.trace.filter((trace) => trace >= 0).length;
     if (held && held < this.count) {
       const box = element("label", "check", null, tools), check = element("input", "", null, box);
@@ -222,11 +217,9 @@ class Questions {
     article.replaceChildren();
     const bar = element("div", "step turn", null, article), here = this.found.indexOf(at);
     for (const [sign, by, name] of [["←", -1, "Question before"], ["→", 1, "Question after"]]) {
-      const button = element("button", "", sign, bar), there = this.found[here + by];
-      button.type = "button";
+      const button = presser("", sign, bar, () => this.open(this.found[this.found.indexOf(at) + by], true));
       button.setAttribute("aria-label", name);
-      button.disabled = here < 0 || there === undefined;
-      button.addEventListener("click", () => this.open(this.found[this.found.indexOf(at) + by], true));
+      button.disabled = here < 0 || this.found[here + by] === undefined;
     }
     if (here >= 0) element("span", "dim", `${(here + 1).toLocaleString("en-US")} of ${this.found.length.toLocaleString("en-US")}`, bar);
     const link = element("a", "dim", "link", bar);

@@ -1,13 +1,6 @@
-// Tables that sort by the column whose head is pressed: first the larger values, then the smaller ones.
+// Tables that sort by the column whose head is pressed: first the larger values, then the smaller ones. A head's button
+// has ▾ or ▴ where its column sorts.
 const collator = new Intl.Collator("en", {numeric: true});
-
-// A head's button, with ▾ or ▴ where its column sorts.
-function sorter(head, text, press) {
-  const button = element("button", "sort", text, head);
-  button.type = "button";
-  button.addEventListener("click", press);
-  return button;
-}
 
 function sorted(heads, chosen, down) {
   heads.forEach((head, place) => head.setAttribute("aria-sort", place === chosen ? down ? "descending" : "ascending" : "none"));
@@ -31,7 +24,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   heads.forEach((head, place) => {
     const text = head.textContent;
     head.replaceChildren();
-    sorter(head, text, () => {
+    presser("sort", text, head, () => {
       // A third press restores the first order.
       if (chosen !== place) [chosen, down] = [place, place > 0];
       else if (down === place > 0) down = !down;
