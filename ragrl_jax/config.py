@@ -195,15 +195,7 @@ SMOKE = dict(
 
 def shrink(config: Config) -> Config:
   """The same run in miniature, for ":smoke" variants: sizes shrink; rewards, loss and recipe switches stay."""
-
-  def set_all(into: Config, sizes: dict[str, Any]) -> None:
-    for name, value in sizes.items():
-      if isinstance(value, dict):
-        set_all(into[name], value)
-      else:
-        into[name] = value
-
-  set_all(config, SMOKE)
+  config.update(SMOKE)
   config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, config.steps)
   config.critic.warmup_steps = min(config.critic.warmup_steps, config.steps)
   config.loss.minibatches = min(config.loss.minibatches, config.rollout.prompts_per_step)

@@ -49,13 +49,25 @@ def test_sections_check_themselves():
   for make, words in (
     (lambda: settings.Rollout(lanes=0), "config.rollout.lanes=0: it must be at least 1."),
     (lambda: settings.Rollout(top_p=1.5), "config.rollout.top_p=1.5: it must be above 0 and at most 1."),
-    (lambda: settings.Advantage(lam=2), "config.advantage.lam=2: it must be between 0 and 1."),
-    (lambda: settings.Loss(dual_clip=1.0), "config.loss.dual_clip=1.0: it must be None or a number above 1."),
-    (lambda: settings.Loss(surrogate="cispo", dual_clip=3.0), "config.loss.dual_clip=3.0 with config.loss.surrogate="),
-    (lambda: settings.Loss(llds_coef=0.2), "config.loss.llds_coef=0.2 with one optimiser step per batch"),
-    (lambda: settings.Loss(kl="k3", kl_corrected=True), "config.loss.kl_corrected=True with kl='k3' in the loss"),
-    (lambda: settings.Loss(importance_floor=0.5), "config.loss.importance_floor=0.5 with config.loss.importance_cap="),
-    (lambda: settings.Loss(kl_target=0.1), "config.loss.kl_target=0.1 with config.loss.kl_coef=0.0: the controller"),
+    (lambda: settings.learning.Advantage(lam=2), "config.advantage.lam=2: it must be between 0 and 1."),
+    (lambda: settings.learning.Loss(dual_clip=1.0), "config.loss.dual_clip=1.0: it must be None or a number above 1."),
+    (
+      lambda: settings.learning.Loss(surrogate="cispo", dual_clip=3.0),
+      "config.loss.dual_clip=3.0 with config.loss.surrogate=",
+    ),
+    (lambda: settings.learning.Loss(llds_coef=0.2), "config.loss.llds_coef=0.2 with one optimiser step per batch"),
+    (
+      lambda: settings.learning.Loss(kl="k3", kl_corrected=True),
+      "config.loss.kl_corrected=True with kl='k3' in the loss",
+    ),
+    (
+      lambda: settings.learning.Loss(importance_floor=0.5),
+      "config.loss.importance_floor=0.5 with config.loss.importance_cap=",
+    ),
+    (
+      lambda: settings.learning.Loss(kl_target=0.1),
+      "config.loss.kl_target=0.1 with config.loss.kl_coef=0.0: the controller",
+    ),
     (lambda: settings.Prompting(chat=1), "config.prompting.chat=1: it must be True or False."),
     (lambda: settings.Data(train=None), "config.data.train=None: it must be a text, such as ''."),
     (lambda: settings.Rollout(ahead=True), "config.rollout.ahead=True: it must be 0 or 1."),
@@ -66,7 +78,7 @@ def test_sections_check_themselves():
     with pytest.raises(ValueError) as refused:
       make()
     assert words in str(refused.value)
-  settings.Critic(clip=None)
+  settings.learning.Critic(clip=None)
   assert settings.Rollout(temperature=1).temperature == 1
 
 

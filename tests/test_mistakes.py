@@ -461,7 +461,7 @@ def test_another_folder_as_a_checkpoint_is_named(tmp_path, name, what):
 
 def test_an_algorithms_name_leads_to_the_estimators():
   with pytest.raises(ValueError, match="config.advantage.kind='grpo': it must be 'group_relative', which is GRPO."):
-    settings.Advantage(kind="grpo")
+    settings.learning.Advantage(kind="grpo")
 
 
 def test_a_corpus_as_an_index_is_named(tmp_path):

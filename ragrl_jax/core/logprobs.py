@@ -15,13 +15,6 @@ MASKED = -1e30  # logit of rows of the vocabulary that are padding or have no to
 Ranges = tuple[tuple[int, int], ...]  # (first, end) of rows of the vocabulary without a token
 
 
-def entropy(logits: Float[AnyArray, "*s V"]) -> Float[Array, "*s"]:
-  """Entropy of softmax(logits): -sum_v p_v log p_v, float32, in nats."""
-  logp = jax.nn.log_softmax(jnp.asarray(logits).astype(jnp.float32), axis=-1)
-  # 0 log 0 is 0: an excluded token has logp = -inf.
-  return -jnp.where(logp > -jnp.inf, jnp.exp(logp) * logp, 0.0).sum(axis=-1)
-
-
 def without(logits: Float[AnyArray, "*s V"], tokenless: Ranges) -> Float[Array, "*s V"]:
   """The logits with MASKED in these rows of the vocabulary: softmax is then over the rows that have a token."""
   logits = jnp.asarray(logits)

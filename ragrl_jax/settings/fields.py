@@ -86,9 +86,12 @@ class Checked:
 
 @dataclasses.dataclass(frozen=True)
 class Section(Checked):
-  """Settings under config.PATH."""
+  """Settings under config.PATH: `class Loss(Section, path="loss")`."""
 
-  PATH: ClassVar[str] = ""
+  PATH: ClassVar[str]
+
+  def __init_subclass__(cls, path: str = "") -> None:
+    cls.PATH = path
 
   def refusal(self, name: str, value: Any, must: str) -> str:
     """The message, with the setting's path."""

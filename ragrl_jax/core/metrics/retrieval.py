@@ -135,14 +135,9 @@ def means(run: Run, judgements: Judgements, names: Sequence[str] = MEASURES) -> 
   return {name: sum(values.values()) / max(len(values), 1) for name, values in scores.items()}
 
 
-_SCORERS: dict[str, Callable[..., float | None]] = {
-  "nDCG": ndcg,
-  "R": recall,
-  "RR": reciprocal_rank,
-  "AP": average_precision,
-  "P": precision,
-  "Success": success,
-}
+_SCORERS: dict[str, Callable[..., float | None]] = dict(
+  nDCG=ndcg, R=recall, RR=reciprocal_rank, AP=average_precision, P=precision, Success=success
+)
 
 
 def _scorer(name: str) -> Callable[[Sequence[str], Mapping[str, int]], float]:
