@@ -147,7 +147,6 @@ class Episode:
 
     Args:
       recipe: a recipe (`recipes.get(name)`). Its prompt becomes the first segment; its parser reads the turns.
-      example: the question it answers.
       turns: ("model" | "environment", text) in order, without the prompt.
       facts: answers of judges and probes, by name.
       tokenizer: encodes the texts; if None, the ids are the text's bytes (0 to 255).

@@ -68,7 +68,6 @@ def kept_sequences(
     logprobs, sampler_logprobs: log-probabilities of the sampled tokens under the policy, and recorded by the sampler.
     mask: 1 on trained tokens.
     low, high: the bounds of the ratio; None for no bound.
-    segment_ids: the sequence of each token in its row; if None, each row is one sequence.
 
   Source: prime-rl 0.3's geometric mask (geo_mask_low, geo_mask_high); with one step per batch, also verl's
   seq_mean_k1 and SkyRL's geometric mask.
@@ -127,7 +126,6 @@ def fallen_likelihood(
     old_logprobs: of the same tokens at the start of the update; constant.
     advantages: one per token.
     mask: 1 on trained tokens.
-    segment_ids: the sequence of each token in its row; if None, each row is one sequence.
 
   Returns:
     (falls, fell): nats per token, >= 0, and whether its action became less likely.

@@ -73,14 +73,9 @@ def chunked(
   """
   if not temperature > 0:
     raise ValueError(f"temperature {temperature}: it must be above 0; a greedy sampler is scored at 1.")
-  return _scores(
-    jnp.asarray(hidden),
-    jnp.asarray(unembedding),
-    jnp.asarray(targets),
-    masked.as_bool(mask),
-    teacher or (),
-    _Static(chunk, float(temperature), spread, tokenless, float(beta), piece),
-  )
+  arrays = (jnp.asarray(x) for x in (hidden, unembedding, targets))
+  static = _Static(chunk, float(temperature), spread, tokenless, float(beta), piece)
+  return _scores(*arrays, masked.as_bool(mask), teacher or (), static)
 
 
 class _Static(NamedTuple):

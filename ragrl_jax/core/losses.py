@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from ragrl_jax.core import masked
 from ragrl_jax.core.masked import Mask, Number, PerToken, Segments, Totals
-from ragrl_jax.core.names import SURROGATES
 
+SURROGATES = ("clipped", "cispo")
 MAX_LOG_RATIO = 20.0  # e^20 is far beyond any clip bound and far below float32's maximum
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from ragrl_jax.core.names import AGGREGATIONS
+AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 
 # Functions accept arrays of JAX and of NumPy. Masks are bool, or 0/1 of any dtype.
 AnyArray = jax.Array | np.ndarray

@@ -159,22 +159,17 @@ def _vocab(config: Settings, shape: DecoderConfig) -> int | None:
 
 
 def devices() -> list[jax.Device]:
-  """All devices of all hosts, if this machine has one of the platforms in the environment variable JAX_PLATFORMS."""
+  """All devices of all hosts, if this machine has one of the platforms that JAX was told to use (JAX_PLATFORMS)."""
   try:
     return jax.devices()
   except (RuntimeError, AssertionError) as error:
-    if not (platforms := asked_platforms()):
+    if not (platforms := jax.config.jax_platforms):
       raise
     extras = [f"pip install 'ragrl_jax[{PLUGINS[name]}]'" for name in platforms.split(",") if name in PLUGINS]
     raise ValueError(
       f"JAX_PLATFORMS={platforms}: JAX finds no such device here. It needs the hardware, its driver, and JAX's plugin"
       f"{': ' if extras else ''}{' or '.join(extras)}. JAX_PLATFORMS=cpu runs on the CPU."
     ) from error
-
-
-def asked_platforms() -> str:
-  """The platforms that JAX was told to use (JAX_PLATFORMS); "" if none were named."""
-  return jax.config.jax_platforms or ""
 
 
 def _platform(mesh: jax.sharding.Mesh | None) -> str:

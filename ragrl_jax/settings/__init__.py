@@ -78,14 +78,6 @@ class Settings(Section):
         must = None if value is None else fields.must_be(Judge, name, value)
         yield must is None, f"config.judges.{term}.{name}={value!r}: it must be {must}."
 
-  def check_rows(self) -> None:
-    """Raises a ValueError unless the learner's rows hold whole episodes. Evaluation packs no rows."""
-    if self.learner.row_lengths and max(self.learner.row_lengths) < self.rollout.context:
-      raise ValueError(
-        f"config.learner.row_lengths={self.learner.row_lengths}: the longest must hold an episode of "
-        f"config.rollout.context={self.rollout.context} tokens."
-      )
-
 
 def of(config: Any) -> Settings:
   """The typed settings of a ConfigDict, or of nested mappings. They are checked, and nothing is loaded.

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from ragrl_jax.core import names
+from ragrl_jax.core import kl, losses, masked
 from ragrl_jax.settings.fields import Rules, Section, setting
 
 # Advantages either compare an episode with the samples of the same prompt, or are sums along its tokens.
@@ -52,7 +52,7 @@ class Advantage(Section, path="advantage"):
     )
 
   def refusal(self, name: str, value: Any, must: str) -> str:
-    """See `Section.refusal`; an algorithm's name as its kind gets the kind that it has here."""
+    """See `Checked.refusal`; an algorithm's name as its kind gets the kind that it has here."""
     here = ALSO_CALLED.get(str(value).lower()) if name == "kind" else None
     return super().refusal(name, value, f"{here!r}, which is {value.upper()}" if here else must)
 
@@ -157,7 +157,7 @@ class Teacher(Section, path="loss.teacher"):
 class Loss(Section, path="loss"):
   """The policy's loss (core/losses.py)."""
 
-  aggregation: str = setting("token_mean", "how tokens are averaged", choices=names.AGGREGATIONS)
+  aggregation: str = setting("token_mean", "how tokens are averaged", choices=masked.AGGREGATIONS)
   clip_low: float = setting(0.2, "the policy ratio is clipped at 1 - clip_low", least=0)
   clip_high: float = setting(0.2, "the policy ratio is clipped at 1 + clip_high", least=0)
   dual_clip: float | None = setting(None, "upper bound of the ratio for tokens with negative advantage", above=1)
@@ -165,10 +165,10 @@ class Loss(Section, path="loss"):
     "clipped",
     "clipped: PPO's, without a gradient where the clip acts; cispo: the clipped ratio is a constant weight of the "
     "token's log-probability, so every token keeps a gradient",
-    choices=names.SURROGATES,
+    choices=losses.SURROGATES,
   )
   ratio: str = setting("token", "the clipped ratio; sequence: GSPO's", choices=("token", "sequence"))
-  kl: str = setting("none", "estimator of the penalty; none: no penalty", choices=("none", *names.ESTIMATORS))
+  kl: str = setting("none", "estimator of the penalty; none: no penalty", choices=("none", *kl.ESTIMATORS))
   kl_in: str = setting("loss", "where the penalty is added", choices=("loss", "reward"))
   kl_corrected: bool = setting(
     False,
@@ -251,7 +251,7 @@ class Loss(Section, path="loss"):
       "advantage's sign. Set dual_clip to None, or surrogate to 'clipped'.",
     )
     yield (
-      not self.kl_corrected or (self.kl in names.UNBIASED and self.kl_in == "loss"),
+      not self.kl_corrected or (self.kl in kl.UNBIASED and self.kl_in == "loss"),
       f"config.loss.kl_corrected=True with kl={self.kl!r} in the {self.kl_in}: the ratio corrects a penalty in the "
       "loss with the KL's gradient, 'k3+', 'k1+' or 'k2'. Name one, with kl_in='loss', or set kl_corrected to False.",
     )

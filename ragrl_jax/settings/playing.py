@@ -9,15 +9,7 @@ from ragrl_jax.settings import fields
 from ragrl_jax.settings.fields import Rules, Section, setting
 
 DTYPES = ("float32", "bfloat16", "float16")
-FAMILIES = (
-  "qwen2",
-  "qwen3",
-  "qwen3_moe",
-  "llama",
-  "mistral",
-  "gemma3_text",
-  "qwen3_5_text",
-)  # those of models/families.py
+FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "gemma3_text", "qwen3_5_text")  # of models/families.py
 JUDGES = ("none", "exact", "sub_em", "sub_em_words", "lexical", "nli", "llm", "reward_model")
 
 # Fixed sizes of the engine.
@@ -38,7 +30,7 @@ class Shape(Section, path="model.shape"):
   d_ff: int = setting(344, "width of the MLP", unit="features")
   rope_theta: float = setting(10_000.0, "base of the rotary embeddings' wavelengths")
   tied: bool = setting(True, "the output layer is the embedding")
-  more: Mapping[str, Any] = fields.rest("any other field of models.config.DecoderConfig, by its own name")
+  more: Mapping[str, Any] = fields.mapping("any other field of models.config.DecoderConfig, by its name", rest=True)
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""

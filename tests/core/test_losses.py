@@ -7,7 +7,7 @@ import pytest
 from jax.test_util import check_grads
 
 from ragrl_jax.core import losses, masked
-from ragrl_jax.core.names import AGGREGATIONS
+from ragrl_jax.core.masked import AGGREGATIONS
 from ragrl_jax.core.value import value_loss
 
 MASK = jnp.array([[1, 1, 1, 0], [1, 0, 0, 0]])
@@ -49,16 +49,13 @@ def one(gap, advantage, **how):
   return float(loss), float(slope[0, 0]), {k: float(v) for k, v in metrics.items()}
 
 
-@pytest.mark.parametrize(
-  "ratio, advantage, want, clipped",
-  [
-    (1.1, 1.0, -1.1, 0.0),  # inside the bounds: -A rho
-    (1.5, 1.0, -1.3, 1.0),  # above 1 + .3 and A > 0: clipped
-    (0.5, 1.0, -0.5, 0.0),  # below the bound and A > 0: not clipped
-    (0.5, -1.0, 0.8, 1.0),  # below 1 - .2 and A < 0: clipped
-    (1.5, -1.0, 1.5, 0.0),
-  ],
-)
+@pytest.mark.parametrize("ratio, advantage, want, clipped", [
+  (1.1, 1.0, -1.1, 0.0),  # inside the bounds: -A rho
+  (1.5, 1.0, -1.3, 1.0),  # above 1 + .3 and A > 0: clipped
+  (0.5, 1.0, -0.5, 0.0),  # below the bound and A > 0: not clipped
+  (0.5, -1.0, 0.8, 1.0),  # below 1 - .2 and A < 0: clipped
+  (1.5, -1.0, 1.5, 0.0),
+])  # fmt: skip
 def test_clipping_by_hand(ratio, advantage, want, clipped):
   loss, slope, metrics = one(np.log(ratio), advantage)
   assert loss == pytest.approx(want, rel=1e-5)
@@ -170,15 +167,10 @@ def test_value_loss_by_hand():
   np.testing.assert_allclose(got, 1.0 / 2 + 1.8**2 / 2, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-  "how, word",
-  [
-    (dict(ratio="step"), "ratio='step'"),
-    (dict(clip_low=-0.1), "negative"),
-    (dict(dual_clip=1.0), "above 1"),
-    (dict(aggregation="mean"), "token_mean"),
-  ],
-)
+@pytest.mark.parametrize("how, word", [
+  (dict(ratio="step"), "ratio='step'"), (dict(clip_low=-0.1), "negative"), (dict(dual_clip=1.0), "above 1"),
+  (dict(aggregation="mean"), "token_mean"),
+])  # fmt: skip
 def test_invalid_arguments_are_refused(how, word):
   with pytest.raises(ValueError, match=word):
     losses.policy_loss(X, X, X, MASK, **(HOW | how))
@@ -193,12 +185,8 @@ def test_masked_values_have_no_effect():
   gradient = jax.grad(lambda x: masked.total(jnp.square(masked.keep(x, mask)), mask))(x)
   # d/dx of x0^2 + x3^2 is 2 x0 and 2 x3. All other gradients are 0.
   np.testing.assert_array_equal(gradient, [[2.0, 0.0, 0.0, 6.0]])
-
-
-def test_an_empty_mask_gives_zero():
-  x, off = jnp.ones((2, 3)), jnp.zeros((2, 3), bool)
-  assert float(masked.total(x, off)) == 0.0
-  assert float(masked.num_sequences(off)) == 0.0
+  off = jnp.zeros((1, 4), bool)
+  assert float(masked.total(x, off)) == float(masked.num_sequences(off)) == 0.0
 
 
 def test_segment_sums_by_hand():

@@ -22,13 +22,8 @@ def row(value, dtype=jnp.float32, n=B):
 
 def draw(logits, uniform, temperature=1.0, top_k=0, top_p=1.0):
   n = logits.shape[0]
-  return DRAW(
-    jnp.asarray(logits, jnp.float32),
-    jnp.asarray(uniform, jnp.float32),
-    row(temperature, n=n),
-    row(top_k, jnp.int32, n),
-    row(top_p, n=n),
-  )
+  how = row(temperature, n=n), row(top_k, jnp.int32, n), row(top_p, n=n)
+  return DRAW(jnp.asarray(logits, jnp.float32), jnp.asarray(uniform, jnp.float32), *how)
 
 
 def random_logits(seed, n=B, v=V):
@@ -158,13 +153,8 @@ def test_a_row_depends_on_that_row_alone():
   for seed in range(3):
     other = random_logits(seed + 10)
     other[3] = logits[3]
-    mixed = DRAW(
-      jnp.asarray(other),
-      jnp.asarray(uniform),
-      row(0.9).at[0].set(0.0),
-      row(0, jnp.int32).at[1].set(2),
-      row(1.0).at[5].set(0.3),
-    )
+    filtering = row(0.9).at[0].set(0.0), row(0, jnp.int32).at[1].set(2), row(1.0).at[5].set(0.3)
+    mixed = DRAW(jnp.asarray(other), jnp.asarray(uniform), *filtering)
     assert mixed[0][3] == alone[0][3] and mixed[1][3].tobytes() == alone[1][3].tobytes()
 
 
@@ -235,9 +225,8 @@ def given(vocabulary):
   )
 
 
-@pytest.mark.parametrize(
-  "vocabulary, tensor", [pytest.param(151_936, 8, marks=pytest.mark.long), (320, 2)]
-)  # much to compile
+# the larger one has much to compile
+@pytest.mark.parametrize("vocabulary, tensor", [pytest.param(151_936, 8, marks=pytest.mark.long), (320, 2)])
 def test_tokens_are_the_same_and_no_weights_are_sent(vocabulary, tensor):
   mesh = Mesh(np.asarray(jax.devices()).reshape(-1, tensor), ("data", "tensor"))
   sharded, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, "tensor"), ()))

@@ -145,7 +145,8 @@ def step_rows(step, skill, *, prompts=4, group=6):
       rows.append(
         episodes.row(
           question, got, step=step, terms=terms, weights=weights, reward=float(total), outcome=right,
-          advantages=advantages, tokenizer=tokenizer, signs=signs.of(PARSER, tokenizer, [got])[0],
+          advantages=advantages, tokenizer=tokenizer,
+          signs=signs.written(PARSER, tokenizer, got) | signs.asked([got])[0],
         )
       )  # fmt: skip
   return rows

@@ -5,21 +5,17 @@ import random
 
 STEPS, EVERY = 8, 2  # steps of the small run, and of its checkpoints
 TOOLS = ("retriever", "judge")
-OUTAGES = ("refused", "reset", "silent", "status")
 GARBAGE = ("html", "deep", "score", "number", "nan", "bytes", "gzip")
-HALVES = ("cut", "few", "empty")
-SLOW = ("late", "too late", "dribbled")
-DAMAGE = ("bit", "bit", "cut", "lost")
 POINTS = ("row", "checkpoint", *TOOLS)
 KINDS = {  # kind of fault → its variants
   "kill": ("",),
-  "outage": OUTAGES,
-  "damage": DAMAGE,
-  "slow": SLOW,
+  "outage": ("refused", "reset", "silent", "status"),
+  "damage": ("bit", "bit", "cut", "lost"),
+  "slow": ("late", "too late", "dribbled"),
   "term": ("",),
   "garbage": GARBAGE,
   "disk": ("full",),
-  "half": HALVES,
+  "half": ("cut", "few", "empty"),
   "interrupt": ("",),
   "clock": ("jump",),
 }

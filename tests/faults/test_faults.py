@@ -94,13 +94,5 @@ def test_an_end_is_clear_if_its_last_line_names_the_fault(tmp_path):
   assert "names none" in run.wrong(2, said)  # no fault has occurred yet
   run.live[0].came = True
   assert run.wrong(2, said) == "" and run.wrong(0, "") == ""
-  assert all(
-    run.wrong(*end)
-    for end in (
-      (2, "error: no passages."),
-      (1, "KeyError: 'judge'"),
-      (1, f"Traceback …\n{said}"),
-      (-11, said),
-      (None, said),
-    )
-  )
+  ends = (2, "error: no passages."), (1, "KeyError: 'judge'"), (1, f"Traceback …\n{said}"), (-11, said), (None, said)
+  assert all(run.wrong(*end) for end in ends)

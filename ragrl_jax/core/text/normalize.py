@@ -71,9 +71,8 @@ def kept(text: str, style: str) -> str:
 def normalize_all(texts: tuple[str, ...], style: str) -> tuple[str, ...]:
   """Each text as `normalize` leaves it, several times as fast where all are plain: printable ASCII characters."""
   together = "".join(texts)
-  if not texts or style not in ("squad", "spaced") and not (style == "filco" and together.replace(" ", "").isalnum()):
-    return tuple(normalize(text, style) for text in texts)
-  if not (together.isascii() and together.isprintable()):
+  plain = bool(texts) and together.isascii() and together.isprintable()
+  if not plain or style not in ("squad", "spaced") and not (style == "filco" and together.replace(" ", "").isalnum()):
     return tuple(normalize(text, style) for text in texts)
   joined = " \0 ".join(texts).lower()  # a word of its own between two texts: no printable one has it
   if style != "filco":
