@@ -225,6 +225,7 @@ class Conversation(Protocol):
   @property
   def segments(self) -> tuple[Segment, ...]:
     """The segments so far, the prompt first."""
+    ...
 
   async def generate(
     self,
@@ -238,6 +239,7 @@ class Conversation(Protocol):
 
     ends: whether a stop string ends the turn, which has this text so far.
     """
+    ...
 
   def observe(
     self, text: str | Sequence[int], *, query: str | None = None, found: Sequence[Passage] | None = None
@@ -246,15 +248,19 @@ class Conversation(Protocol):
 
     Returns False, and appends nothing, if there is no room for them and an answer.
     """
+    ...
 
   def room(self) -> int:
     """Number of tokens that still fit into the context; the next generation must fit into them too."""
+    ...
 
   def fork(self, at: int) -> Conversation:
     """A new conversation that starts with the first `at` tokens of this one."""
+    ...
 
   def end(self, reason: str | None = None, **facts: Any) -> Episode:
     """Closes the conversation, returns its episode with these facts; `reason` defaults to the last segment's stop."""
+    ...
 
 
 class Policy(Protocol):
@@ -264,6 +270,7 @@ class Policy(Protocol):
 
   def start(self, prompt: Sequence[Mapping[str, str]] | Sequence[int]) -> Conversation:
     """A new conversation from chat messages ({"role", "content"}) or from token ids."""
+    ...
 
 
 class Tools(Protocol):
@@ -271,18 +278,23 @@ class Tools(Protocol):
 
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
     """The k best passages (config.retrieval.top_k if None). Raises ToolFailed after the last retry or the deadline."""
+    ...
 
   async def open(self, name: str, k: int | None = None) -> tuple[Passage, ...]:
     """k passages of a document, in order: the one with this id and its neighbours; none if the id is unknown."""
+    ...
 
   async def find(self, name: str, words: str, k: int | None = None) -> tuple[Passage, ...]:
     """The first k passages with these words in the document of this passage. Fails as `search` does."""
+    ...
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
     """One verdict in [0, 1] per (premise, claim) pair, from this term's judge; None if the judge gave no verdict."""
+    ...
 
   async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
     """One unit vector per text, rounded to four decimals, because facts are logged. ValueError without an encoder."""
+    ...
 
 
 class ToolFailed(RuntimeError):

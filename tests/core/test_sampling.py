@@ -89,14 +89,11 @@ def test_filters_keep_what_float64_keeps_for_all_kinds_of_logits(vocabulary):
   draw_ = np.random.default_rng(3)
   noise = draw_.normal(size=vocabulary).astype(np.float32)
   kinds = dict(
-    random=noise * 2,
-    negative=noise - 50,
-    tied=np.round(noise * 2),
+    random=noise * 2, negative=noise - 50, tied=np.round(noise * 2), flat=np.zeros(vocabulary, np.float32),
     zeros=np.where(np.round(noise) == 0, np.float32(-0.0) * (noise > 0), noise),  # -0.0 and 0.0 are equal
     peaked=np.where(np.arange(vocabulary) == 700, np.float32(10), noise),
-    flat=np.zeros(vocabulary, np.float32),
     cut=np.where(noise > 0, noise, -np.inf).astype(np.float32),
-  )
+  )  # fmt: skip
   rows, names = [], []
   for name, logits in kinds.items():
     for top_k, rank in CASES:
@@ -216,13 +213,8 @@ def given(vocabulary):
   random = np.random.default_rng(0)
   logits = (random.normal(size=(B, vocabulary)) * 3).astype(np.float32)
   logits[1], logits[2] = np.round(logits[1]), 0
-  return (
-    logits,
-    random.random(B, np.float32),
-    np.float32([1, 0.8, 1, 0, 0.7, 1, 1, 1]),
-    np.int32([0, 0, 0, 0, 20, 0, 40, 0]),
-    np.float32([1, 1, 1, 1, 1, 0.9, 0.8, 0.3]),
-  )
+  temperature, top_k = np.float32([1, 0.8, 1, 0, 0.7, 1, 1, 1]), np.int32([0, 0, 0, 0, 20, 0, 40, 0])
+  return logits, random.random(B, np.float32), temperature, top_k, np.float32([1, 1, 1, 1, 1, 0.9, 0.8, 0.3])
 
 
 # the larger one has much to compile

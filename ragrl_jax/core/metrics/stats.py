@@ -60,8 +60,8 @@ def cohen_kappas(a: Values, b: Values, times: np.ndarray) -> np.ndarray:
   return _beyond_chance(agreement(votes, times), expected)
 
 
-def fleiss_kappa(counts: Values) -> float:
-  """Agreement of several raters beyond chance.
+def fleiss_kappas(counts: Values, times: np.ndarray) -> np.ndarray:
+  """[R] agreement of several raters beyond chance, where item i counts times[r, i] times.
 
   With P_i the share of agreeing pairs of raters on item i and p_j the share of category j overall, it is
   (mean P_i - Σ p_j²) / (1 - Σ p_j²). If all items are in one category, the result is 1.
@@ -69,17 +69,13 @@ def fleiss_kappa(counts: Values) -> float:
   Args:
     counts: counts[i, j] is the number of raters who put item i into category j. Every item has the same number of
       raters, at least two.
+    times: [R, I].
 
   Raises:
     ValueError: no items, one rater, or items with different numbers of raters.
 
   Source: Fleiss, "Measuring nominal scale agreement among many raters" (1971).
   """
-  return float(fleiss_kappas(counts, np.ones((1, len(counts))))[0])
-
-
-def fleiss_kappas(counts: Values, times: np.ndarray) -> np.ndarray:
-  """[R] `fleiss_kappa` where item i counts times[r, i] times."""
   table = _of_raters(counts)
   shares = times @ table / (times.sum(axis=1, keepdims=True) * table[0].sum())
   return _beyond_chance(agreement(table, times), np.square(shares).sum(axis=1))
@@ -89,7 +85,7 @@ def agreement(counts: Values, times: np.ndarray) -> np.ndarray:
   """[R] share of agreeing pairs of raters, mean over the items, where item i counts times[r, i] times.
 
   Args:
-    counts: [I, L] as in `fleiss_kappa`, with its errors.
+    counts: [I, L] as in `fleiss_kappas`, with its errors.
     times: [R, I].
   """
   table = _of_raters(counts)

@@ -51,7 +51,7 @@ def test_the_penalty_is_never_positive_and_grows_with_length():
   assert [overlong_penalty(n, limit=4, buffer=1) for n in (3, 4)] == [0.0, -1.0]
 
 
-@pytest.mark.parametrize("given", [dict(limit=10, buffer=0), dict(limit=10, buffer=11)])
-def test_settings_that_divide_by_zero_are_refused(given):
+@pytest.mark.parametrize("buffer", [0, 11])
+def test_settings_that_divide_by_zero_are_refused(buffer):
   with pytest.raises(ValueError, match="buffer="):
-    overlong_penalty(3, **given)
+    overlong_penalty(3, limit=10, buffer=buffer)
