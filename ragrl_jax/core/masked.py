@@ -40,8 +40,8 @@ def segment_sums(x: PerToken, mask: Mask, segment_ids: Segments) -> Float[Array,
   kept = keep(x, mask)
   if segment_ids is None:
     return jnp.broadcast_to(kept.sum(axis=1, keepdims=True), kept.shape)
-  ids = _flat_ids(segment_ids)
-  return jax.ops.segment_sum(kept.reshape(-1), ids, num_segments=_num_segments(kept))[ids].reshape(kept.shape)
+  ids, number = _flat_ids(segment_ids)
+  return jax.ops.segment_sum(kept.reshape(-1), ids, num_segments=number)[ids].reshape(kept.shape)
 
 
 def segment_lengths(mask: Mask, segment_ids: Segments) -> Float[Array, "R T"]:
@@ -54,7 +54,8 @@ def num_sequences(mask: Mask, segment_ids: Segments = None) -> Float[Array, ""]:
   on = as_bool(mask)
   if segment_ids is None:
     return on.any(axis=1).sum().astype(jnp.float32)
-  counts = jax.ops.segment_sum(on.reshape(-1).astype(jnp.int32), _flat_ids(segment_ids), num_segments=_num_segments(on))
+  ids, number = _flat_ids(segment_ids)
+  counts = jax.ops.segment_sum(on.reshape(-1).astype(jnp.int32), ids, num_segments=number)
   return (counts > 0).sum().astype(jnp.float32)
 
 
@@ -114,13 +115,8 @@ def divisors(mask: Mask, segment_ids: Segments, totals: Totals | None) -> tuple[
   return tokens, sequences
 
 
-def _num_segments(x) -> int:
-  rows, length = x.shape
-  return rows * (length + 1)
-
-
 def _flat_ids(segment_ids):
-  """Flattened segment ids [R · T], made unique over all rows."""
+  """(flattened segment ids [R · T], made unique over all rows; the number of ids that there may be)."""
   rows, length = segment_ids.shape
   first = jnp.arange(rows, dtype=jnp.int32)[:, None] * (length + 1)
-  return (first + jnp.asarray(segment_ids).astype(jnp.int32)).reshape(-1)
+  return (first + jnp.asarray(segment_ids).astype(jnp.int32)).reshape(-1), rows * (length + 1)

@@ -69,12 +69,9 @@ def tools(config: Settings, recipe: Recipe) -> None:
 def learner(config: Settings, purpose: str) -> None:
   """Trackers, objective and optimiser of a run, the dtype of its weights, and its files of questions ("rl")."""
   trackers.check(trackers.chosen(config.log))
-  if purpose == "sft":
-    learner_settings.from_config(config, objective="sft")
-    learner_settings.optimizer_from_config(config, total_steps=config.steps)
-  else:
-    learner_settings.from_config(config)
-    learner_settings.optimizer_from_config(config)
+  tuning = purpose == "sft"
+  learner_settings.from_config(config, objective="sft" if tuning else "policy")
+  learner_settings.optimizer_from_config(config, total_steps=config.steps if tuning else None)
   # A step changes a weight by about the learning rate. Of 1 with steps of 1e-6, bfloat16 keeps 1.
   if config.model.param_dtype != "float32" and not (config.model.lora.rank or config.model.lora.path):
     raise ValueError(

@@ -46,9 +46,8 @@ def normalize(text: str, style: str) -> str:
   if text.isascii() and text.isprintable():  # most answers; bytes are translated ten times as fast as text
     if style != "filco":
       text = text.encode().translate(_SPACED, b"" if style == "spaced" else _MARKS).decode()
-    if (
-      style != "filco" or text.replace(" ", "").isalnum()
-    ):  # words and spaces alone: a whole word is an item of `split`
+    # In words and spaces alone, a whole word is an item of `split`.
+    if style != "filco" or text.replace(" ", "").isalnum():
       return " ".join([word for word in text.split() if word not in _ARTICLES])
   elif style != "filco":
     text = text.translate(_DELETE if style == "squad" else _SPACE)
