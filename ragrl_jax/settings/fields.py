@@ -18,7 +18,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 FILE = "file:"  # "file:PATH" instead of a name: the user's own text, see prompting/wording.py
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Checked:
     ValueError: the message has the field, its value and what it must be.
   """
 
-  WHERE: ClassVar[str] = ""  # before a field's name in messages
+  WHERE = ""  # before a field's name in messages
 
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
