@@ -158,13 +158,8 @@ def unset(record: type) -> dict[str, Any]:
 
 def _set_ones(values: dict[str, Any]) -> ml_collections.ConfigDict:
   """The values without those that are None, which means unset."""
-  return ml_collections.ConfigDict(
-    {
-      name: _set_ones(value) if isinstance(value, dict) else value
-      for name, value in values.items()
-      if value is not None
-    }
-  )
+  chosen = {name: value for name, value in values.items() if value is not None}
+  return ml_collections.ConfigDict({n: _set_ones(v) if isinstance(v, dict) else v for n, v in chosen.items()})
 
 
 def own_sets(config: Config, *, train: str, **others: str) -> None:
@@ -195,15 +190,7 @@ SMOKE = dict(
 
 def shrink(config: Config) -> Config:
   """The same run in miniature, for ":smoke" variants: sizes shrink; rewards, loss and recipe switches stay."""
-
-  def set_all(into: Config, sizes: dict[str, Any]) -> None:
-    for name, value in sizes.items():
-      if isinstance(value, dict):
-        set_all(into[name], value)
-      else:
-        into[name] = value
-
-  set_all(config, SMOKE)
+  config.update(SMOKE)
   config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, config.steps)
   config.critic.warmup_steps = min(config.critic.warmup_steps, config.steps)
   config.loss.minibatches = min(config.loss.minibatches, config.rollout.prompts_per_step)
@@ -222,6 +209,10 @@ def validate(config: Config | settings.Settings, *, training: bool = True) -> se
     ValueError: the message has the setting's path, its value and what it must be.
   """
   result = settings.of(config)
-  if training:
-    result.check_rows()
+  lengths, context = result.learner.row_lengths, result.rollout.context
+  if training and lengths and max(lengths) < context:
+    raise ValueError(
+      f"config.learner.row_lengths={lengths}: the longest must hold an episode of config.rollout.context={context} "
+      "tokens."
+    )
   return result

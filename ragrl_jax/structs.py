@@ -147,7 +147,6 @@ class Episode:
 
     Args:
       recipe: a recipe (`recipes.get(name)`). Its prompt becomes the first segment; its parser reads the turns.
-      example: the question it answers.
       turns: ("model" | "environment", text) in order, without the prompt.
       facts: answers of judges and probes, by name.
       tokenizer: encodes the texts; if None, the ids are the text's bytes (0 to 255).
@@ -159,11 +158,11 @@ class Episode:
     messages = recipe.prompt.messages(example)
     if tokenizer is None:
       prompt = "\n\n".join(m["content"] for m in messages)
-      segments = [Segment(ENVIRONMENT, encode(prompt), prompt)]
+      ids = encode(prompt)
     else:
       ids = tuple(tokenizer.render(messages))
-      segments = [Segment(ENVIRONMENT, ids, tokenizer.decode(ids))]
-    said = ""
+      prompt = tokenizer.decode(ids)
+    segments, said = [Segment(ENVIRONMENT, ids, prompt)], ""
     for owner, text in turns:
       ids = encode(text)
       if owner == MODEL:

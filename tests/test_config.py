@@ -12,7 +12,8 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, settings
 from ragrl_jax.cli import commands, list_settings  # noqa: F401  (commands registers how flags are read)
 from ragrl_jax.run import questions
-from ragrl_jax.settings import fields
+from ragrl_jax.settings import Rollout, fields, learning, playing
+from ragrl_jax.settings.learning import Loss
 from ragrl_jax.store import changes
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "default_config.json"  # the settings before they were dataclasses
@@ -43,31 +44,32 @@ def test_the_typed_settings_equal_the_configs():
   assert typed.model.shape.more == dict(max_position=1024) and typed.switches == dict(max_searches=2)
   assert fields.plain(typed) == config.to_dict()
   assert typed.rollout.sampling.max_new_tokens == config.rollout.max_new_tokens == 64
+  assert learning.Critic(clip=None).clip is None and Rollout(temperature=1).temperature == 1
 
 
-def test_sections_check_themselves():
-  for make, words in (
-    (lambda: settings.Rollout(lanes=0), "config.rollout.lanes=0: it must be at least 1."),
-    (lambda: settings.Rollout(top_p=1.5), "config.rollout.top_p=1.5: it must be above 0 and at most 1."),
-    (lambda: settings.Advantage(lam=2), "config.advantage.lam=2: it must be between 0 and 1."),
-    (lambda: settings.Loss(dual_clip=1.0), "config.loss.dual_clip=1.0: it must be None or a number above 1."),
-    (lambda: settings.Loss(surrogate="cispo", dual_clip=3.0), "config.loss.dual_clip=3.0 with config.loss.surrogate="),
-    (lambda: settings.Loss(llds_coef=0.2), "config.loss.llds_coef=0.2 with one optimiser step per batch"),
-    (lambda: settings.Loss(kl="k3", kl_corrected=True), "config.loss.kl_corrected=True with kl='k3' in the loss"),
-    (lambda: settings.Loss(importance_floor=0.5), "config.loss.importance_floor=0.5 with config.loss.importance_cap="),
-    (lambda: settings.Loss(kl_target=0.1), "config.loss.kl_target=0.1 with config.loss.kl_coef=0.0: the controller"),
-    (lambda: settings.Prompting(chat=1), "config.prompting.chat=1: it must be True or False."),
-    (lambda: settings.Data(train=None), "config.data.train=None: it must be a text, such as ''."),
-    (lambda: settings.Rollout(ahead=True), "config.rollout.ahead=True: it must be 0 or 1."),
-    (lambda: settings.Settings(steps=2.5), "config.steps=2.5: it must be a whole number, such as 100."),
-    (lambda: settings.of(dict(rollout=dict(lane=1))), "config.rollout.lane: there is no such setting"),
-    (lambda: settings.of(dict(judges=dict(x=dict(kin="nli")))), "config.judges.x sets kin: use fields of config.judge"),
-  ):
-    with pytest.raises(ValueError) as refused:
-      make()
-    assert words in str(refused.value)
-  settings.Critic(clip=None)
-  assert settings.Rollout(temperature=1).temperature == 1
+@pytest.mark.parametrize("make, values, words", [
+  (Rollout, dict(lanes=0), "config.rollout.lanes=0: it must be at least 1."),
+  (Rollout, dict(top_p=1.5), "config.rollout.top_p=1.5: it must be above 0 and at most 1."),
+  (Rollout, dict(ahead=True), "config.rollout.ahead=True: it must be 0 or 1."),
+  (learning.Advantage, dict(lam=2), "config.advantage.lam=2: it must be between 0 and 1."),
+  (learning.Advantage, dict(kind="grpo"), "config.advantage.kind='grpo': it must be 'group_relative', which is GRPO."),
+  (Loss, dict(dual_clip=1.0), "config.loss.dual_clip=1.0: it must be None or a number above 1."),
+  (Loss, dict(surrogate="cispo", dual_clip=3.0), "config.loss.dual_clip=3.0 with config.loss.surrogate="),
+  (Loss, dict(llds_coef=0.2), "config.loss.llds_coef=0.2 with one optimiser step per batch"),
+  (Loss, dict(kl="k3", kl_corrected=True), "config.loss.kl_corrected=True with kl='k3' in the loss"),
+  (Loss, dict(importance_floor=0.5), "config.loss.importance_floor=0.5 with config.loss.importance_cap="),
+  (Loss, dict(kl_target=0.1), "config.loss.kl_target=0.1 with config.loss.kl_coef=0.0: the controller"),
+  (playing.Prompting, dict(chat=1), "config.prompting.chat=1: it must be True or False."),
+  (playing.Data, dict(train=None), "config.data.train=None: it must be a text, such as ''."),
+  (settings.Settings, dict(steps=2.5), "config.steps=2.5: it must be a whole number, such as 100."),
+  (settings.of, dict(rollout=dict(lane=1)), "config.rollout.lane: there is no such setting"),
+  (settings.of, dict(judges=dict(x=dict(kin="nli"))), "config.judges.x sets kin: use fields of config.judge"),
+  (settings.of, dict(judges=dict(think_answer=dict(kind="oracle"))),
+   "config.judges.think_answer.kind='oracle': it must be 'none', 'exact', 'sub_em', 'sub_em_words', 'lexical', 'nli'"),
+])  # fmt: skip
+def test_sections_check_themselves(make, values, words):
+  with pytest.raises(ValueError, match=re.escape(words)):
+    make(values) if make is settings.of else make(**values)
 
 
 # What a number's name says about its unit.
@@ -148,48 +150,26 @@ def test_a_setting_that_may_be_none_can_be_set_on_the_command_line():
     config_lib.validate(read("--config.loss.clip_low=None"))
 
 
-@pytest.mark.parametrize(
-  "path, value, words",
-  [
-    ("rollout.rows", 1, "rows=1 is less than lanes"),
-    ("rollout.group_size", 1, "a group of one"),
-    ("rollout.temperature", 0.0, "above 0"),
-    ("rollout.max_new_tokens", 600, "no room for a prompt"),
-    ("learner.row_lengths", (64,), "the longest must hold"),
-    ("loss.kl_coef", 0.1, "name an estimator"),
-    ("rollout.reserve", 512, "reserve=512.*less than context=512"),
-  ],
-)
-def test_relations_are_checked(path, value, words):
+@pytest.mark.parametrize("changes, words", [
+  ({"rollout.rows": 1}, "rows=1 is less than lanes"), ({"rollout.group_size": 1}, "a group of one"),
+  ({"rollout.temperature": 0.0}, "above 0"), ({"rollout.max_new_tokens": 600}, "no room for a prompt"),
+  ({"learner.row_lengths": (64,)}, "the longest must hold"), ({"loss.kl_coef": 0.1}, "name an estimator"),
+  ({"rollout.reserve": 512}, "reserve=512.*less than context=512"),
+  ({"rollout.ahead": 1, "rollout.filter.surplus": "keep"}, "two steps stale"),
+  ({"model.lora.rank": 8, "model.lora.path": "run/model"}, "the folder determines the rank"),
+])  # fmt: skip
+def test_relations_are_checked(changes, words):
   config = config_lib.default_config()
-  config.update_from_flattened_dict({path: value})
+  config.update_from_flattened_dict(changes)
   with pytest.raises(ValueError, match=words):
     config_lib.validate(config)
+  if "learner.row_lengths" in changes:
+    config_lib.validate(config, training=False)  # an evaluation needs no rows
 
 
 def test_no_more_than_a_turn_is_reserved():
   of = lambda **sizes: settings.Rollout(**sizes).least_room
   assert [of(max_new_tokens=96, reserve=room) for room in (0, 5, 96, 400)] == [96, 5, 96, 96]
-
-
-def test_an_evaluation_needs_no_row_lengths():
-  config = config_lib.default_config()
-  config.learner.row_lengths = (64,)
-  config_lib.validate(config, training=False)
-
-
-def test_groups_sampled_ahead_are_not_kept_longer():
-  config = config_lib.default_config()
-  config.rollout.ahead, config.rollout.filter.surplus = 1, "keep"
-  with pytest.raises(ValueError, match="two steps stale"):
-    config_lib.validate(config)
-
-
-def test_a_folder_of_adapters_gives_their_rank():
-  config = config_lib.default_config()
-  config.model.lora.update(dict(rank=8, path="run/model"))
-  with pytest.raises(ValueError, match="the folder determines the rank"):
-    config_lib.validate(config)
 
 
 def test_shrink_changes_only_sizes():

@@ -31,7 +31,7 @@ def test_a_run_that_is_killed_repeatedly_ends_bit_for_bit_like_an_undisturbed_on
       if killed % 3 == 0:  # while the episodes of a step are written beside the next one
         kill_when(child, lambda name=f"episodes/.step_*.{child.pid}.part": any(workdir.glob(name)))
       elif killed % 3 == 1:  # as soon as there is an unfinished checkpoint
-        kill_when(child, lambda: unfinished(workdir))
+        kill_when(child, lambda: tiny_world.unfinished(workdir))
       else:  # some time after it has made a step
         kill_when(child, lambda before=steps_before: newest(workdir) > before, after_s=rng.uniform(0, 0.4))
       if child.exitcode == 0:
@@ -96,11 +96,7 @@ def weights(world, folder, seed):
 
 
 def newest(workdir) -> int:
-  return max((int(p.name) for p in (workdir / "checkpoints").glob("*") if p.name.isdigit()), default=0)
-
-
-def unfinished(workdir) -> bool:
-  return any("tmp" in p.name for p in (workdir / "checkpoints").glob("*"))
+  return max(tiny_world.checkpoints(workdir), default=0)
 
 
 def kill_when(child, ready, *, after_s: float = 0.0) -> None:

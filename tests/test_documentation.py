@@ -1,4 +1,4 @@
-"""The pages: every public symbol has a docstring, every link has a target, the notebooks stay short."""
+"""The pages: every public symbol has a docstring, every link a target; short notebooks; the steps of the checks."""
 
 import ast
 import dataclasses
@@ -83,6 +83,14 @@ def test_the_tests_of_a_first_look_exist():
   said = subprocess.run(["make", "--dry-run", "quick"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
   named = [word for word in said.rpartition("-m pytest")[2].split() if word.startswith("tests/")]
   assert len(named) > 10 and all((ROOT / name).exists() for name in named)
+
+
+def test_the_hosted_workflow_has_every_step_of_ci_run():
+  """And every step is a target of the Makefile."""
+  steps = lambda path, pattern: {*re.findall(pattern, (ROOT / path).read_text(), re.MULTILINE)}
+  parts, workflow = steps(".ci/run", r"^part ([a-z]+)"), ".github/workflows/ci.yml"
+  assert parts == steps(workflow, r"^ +step: \[([a-z]+)\]") | steps(workflow, r"- \{step: ([a-z]+),")
+  assert {"lint", "test", "long"} <= parts <= steps("Makefile", r"^([a-z-]+):")
 
 
 def test_a_symbol_without_a_docstring_is_named(tmp_path):

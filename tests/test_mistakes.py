@@ -5,6 +5,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import types
 
 import jax
 import ml_collections
@@ -42,12 +43,10 @@ def bad_values(section, prefix=""):
 
 BAD = [
   *bad_values(settings.Settings()),
-  ("model.dtype", "bf16"), ("model.lora.rank", -1), ("rollout.top_p", 1.5), ("learner.row_lengths", (0,)),
-  ("learner.row_lengths", (64, 64)),
+  ("model.lora.rank", -1), ("rollout.top_p", 1.5), ("learner.row_lengths", (0,)), ("learner.row_lengths", (64, 64)),
   ("reward.overlong_limit", 30),  # without a buffer
   ("loss.dual_clip", 0.5), ("loss.importance_cap", -1.0), ("mesh.data", 0), ("rollout.temperature", float("nan")),
-  ("rollout.prefill", 1024), ("optimizer.learning_rate", float("inf")),
-  ("optimizer.learning_rate", 1.0),
+  ("rollout.prefill", 1024), ("optimizer.learning_rate", float("inf")), ("optimizer.learning_rate", 1.0),
 ]  # fmt: skip
 
 
@@ -64,12 +63,9 @@ def refuse(*arguments, **named):
 @pytest.fixture
 def nothing_loads(monkeypatch):
   for room, name in (
-    (weights, "load_pretrained"),
-    (retrieval, "load_index"),
-    (tokenizer_lib, "load_tokenizer"),
-    (readers, "read_examples"),
-    (player_lib, "Decoder"),
-  ):
+    (weights, "load_pretrained"), (retrieval, "load_index"), (tokenizer_lib, "load_tokenizer"),
+    (readers, "read_examples"), (player_lib, "Decoder"),
+  ):  # fmt: skip
     monkeypatch.setattr(room, name, refuse)
 
 
@@ -84,25 +80,15 @@ def test_bad_values_are_refused_before_anything_is_loaded(nothing_loads, tmp_pat
     config = changed(path, value)
     field = path if path != "mesh.data" or value is None else "mesh"
     for run in (
-      config_lib.validate,
-      lambda c: list(train.train(c, tmp_path)),
-      lambda c: list(sft.sft(c, tmp_path)),
+      config_lib.validate, lambda c: list(train.train(c, tmp_path)), lambda c: list(sft.sft(c, tmp_path)),
       lambda c: evaluate.evaluate(c, tmp_path, "none.jsonl", tmp_path / "out"),
-    ):
+    ):  # fmt: skip
       with pytest.raises(ValueError, match=rf"config\.{field.rpartition('.')[0]}.*{field.rpartition('.')[2]}"):
         run(config)
 
 
-def test_the_judge_of_a_single_term_is_checked_too():
-  config = config_lib.default_config()
-  with config.unlocked():
-    config.judges = dict(think_answer=dict(kind="oracle"))
-  with pytest.raises(ValueError, match="config.judges.think_answer.kind='oracle'.*'nli'"):
-    config_lib.validate(config)
-
-
 def test_a_judge_of_a_term_that_nobody_asks_for_is_refused():
-  config = config_lib.load(pathlib.Path(__file__).parents[1] / "configs" / "veritas.py", "em,smoke")
+  config = config_lib.load("veritas", "em,smoke")
   config.retrieval.index, config.mesh.data = "http://a:1", 1
   check = lambda: environment_tools.check_judges(settings.of(config), recipes.get("veritas", "em").judged)
   check()  # this arm asks no judge, but `ragrl faithfulness` may
@@ -117,10 +103,8 @@ def test_a_judge_of_a_term_that_nobody_asks_for_is_refused():
 def test_a_stage_cannot_wait_for_what_is_measured_at_the_end_only(tmp_path):
   config = config_lib.default_config()
   config.recipe, config.switches = "when_to_search", dict(settle_metric="evaluation/em", similarity="ngrams")
-  with pytest.raises(
-    ValueError,
-    match="when_to_search' with these switches waits for evaluation/em: .*Set config.data.evaluate and config.eval",
-  ):
+  words = "when_to_search' with these switches waits for evaluation/em: .*Set config.data.evaluate and config.eval"
+  with pytest.raises(ValueError, match=words):
     evaluate.evaluator(config, [])
   config.retrieval.index = "http://a:1"
   config.prompting.update(tokenizer="bytes", chat=False)
@@ -134,46 +118,35 @@ def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothin
   training = lambda config: list(train.train(config, tmp_path / "run"))
   tuning = lambda config: list(sft.sft(config, tmp_path / "run"))
   evaluating = lambda config: evaluate.evaluate(config, tmp_path, "none.jsonl", tmp_path / "out")
-  every, playing = (training, tuning, evaluating), (training, evaluating)
+  every, learning, playing, alone = (
+    (training, tuning, evaluating),
+    (training, tuning),
+    (training, evaluating),
+    (training,),
+  )
   care, judge = {"recipe": "care"}, {"recipe": "care", "judge.kind": "reward_model"}
+  hub_name = "='owner/name': there is no such folder"
   for change, says, runs in (
-    (care | {"preset": "nonsense"}, "config.preset", every),
-    ({"recipe": "nonsense"}, "config.recipe", every),
+    (care | {"preset": "nonsense"}, "config.preset", every), ({"recipe": "nonsense"}, "config.recipe", every),
     ({"switches": dict(max_searches=-1)}, "config.switches.max_searches", every),
     ({"switches": dict(max_turns=1)}, "search_r1 has no switch 'max_turns'.*config.switches", every),
     (care | {"switches": dict(accuracy="f2")}, "config.switches.accuracy", every),
     ({}, r"config.retrieval.index is empty, but the recipe search_r1 searches", playing),
-    (
-      {"retrieval.index": "http://a:1", "retrieval.key_variable": "NO_SUCH_KEY"},
-      r"'NO_SUCH_KEY' holds no token .config.retrieval.key_variable",
-      playing,
-    ),
-    (judge | {"judge.prompt": "nonsense"}, "config.judge.prompt", playing),
-    (judge, "config.judge.path is empty", playing),
+    ({"retrieval.index": "http://a:1", "retrieval.key_variable": "NO_SUCH_KEY"},
+     r"'NO_SUCH_KEY' holds no token .config.retrieval.key_variable", playing),
+    ({"retrieval.index": "nowhere/index"},
+     r"config.retrieval.index='nowhere/index': no index here \(/.* A run's own is looked for beside the run", playing),
     (care | {"judge.kind": "llm"}, "config.judge.model is empty", playing),
-    (
-      {"retrieval.index": "nowhere/index"},
-      r"config.retrieval.index='nowhere/index': no index here \(/.* A run's own is looked for beside the run",
-      playing,
-    ),
-    (care | {"data.train": "/nowhere/a.jsonl"}, "config.data.train=/nowhere/a.jsonl: there is no file", (training,)),
-    (judge | {"judge.path": "owner/name"}, "config.judge.path='owner/name': there is no such folder", playing),
-    (care | {"optimizer.warmup_steps": 101}, "optimizer.warmup_steps=101", (training, tuning)),
-    (care | {"critic.warmup_steps": 101}, "config.critic.warmup_steps=101", (training,)),
-    (
-      care | {"model.lora.rank": 4, "model.lora.layers": "q vv"},
-      "'vv' matches none of.*config.model.lora",
-      (training, tuning),
-    ),
-    (
-      care | {"model.path": "owner/name"},
-      "config.model.path='owner/name': there is no such folder",
-      (training, tuning),
-    ),
-    (care | {"loss.kl": "k1"}, "pulls nowhere", (training,)),
-    (care | {"model.param_dtype": "bfloat16"}, "config.model.param_dtype='bfloat16' without", (training, tuning)),
-    (care | {"critic.kind": "own"}, "needs a critic", (training,)),
-  ):
+    (judge, "config.judge.path is empty", playing), (judge | {"judge.prompt": "none"}, "config.judge.prompt", playing),
+    (judge | {"judge.path": "owner/name"}, f"config.judge.path{hub_name}", playing),
+    (care | {"model.path": "owner/name"}, f"config.model.path{hub_name}", learning),
+    (care | {"data.train": "/nowhere/a.jsonl"}, "config.data.train=/nowhere/a.jsonl: there is no file", alone),
+    (care | {"optimizer.warmup_steps": 101}, "optimizer.warmup_steps=101", learning),
+    (care | {"critic.warmup_steps": 101}, "config.critic.warmup_steps=101", alone),
+    (care | {"model.lora.rank": 4, "model.lora.layers": "q vv"}, "'vv' matches none of.*config.model.lora", learning),
+    (care | {"model.param_dtype": "bfloat16"}, "config.model.param_dtype='bfloat16' without", learning),
+    (care | {"loss.kl": "k1"}, "pulls nowhere", alone), (care | {"critic.kind": "own"}, "needs a critic", alone),
+  ):  # fmt: skip
     config = config_lib.default_config()
     config.update_from_flattened_dict({name: value for name, value in change.items() if name != "switches"})
     with config.unlocked():
@@ -206,17 +179,11 @@ def test_chat_without_a_template_is_refused(monkeypatch):
   assert prepared.tokenizer(settings.of(config), None).markers == "own"
 
 
-@pytest.mark.parametrize(
-  "context, factor, original, fits",
-  [
-    (128, None, None, True),
-    (129, None, None, False),
-    (256, 2.0, 128, True),  # stretched by its user
-    (257, 2.0, 128, False),
-    (128, 32.0, 8, True),  # as Llama 3.2, whose number of positions is that after scaling
-    (129, 32.0, 8, False),
-  ],
-)
+@pytest.mark.parametrize("context, factor, original, fits", [
+  (128, None, None, True), (129, None, None, False),
+  (256, 2.0, 128, True), (257, 2.0, 128, False),  # stretched by its user
+  (128, 32.0, 8, True), (129, 32.0, 8, False),  # as Llama 3.2, whose number of positions is that after scaling
+])  # fmt: skip
 def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context, factor, original, fits):
   values = dict(
     model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
@@ -248,14 +215,10 @@ def test_more_devices_than_there_are_is_refused(monkeypatch, sizes):
     prepared.mesh(settings.of(config))
 
 
-@pytest.mark.parametrize(
-  "sizes, setting",
-  [
-    (dict(data=2, tensor=4), "config.mesh.tensor=4"),  # two key-value heads
-    (dict(fsdp=8), "config.learner.micro_rows=2"),
-    (dict(data=1, sequence=8), "config.learner.row_lengths"),
-  ],
-)
+@pytest.mark.parametrize("sizes, setting", [
+  (dict(data=2, tensor=4), "config.mesh.tensor=4"),  # two key-value heads
+  (dict(fsdp=8), "config.learner.micro_rows=2"), (dict(data=1, sequence=8), "config.learner.row_lengths"),
+])  # fmt: skip
 def test_a_mesh_that_does_not_divide_model_or_rows_is_refused_before_weights_are_read(sizes, setting):
   config = config_lib.default_config()
   config.learner.update(dict(micro_rows=2, row_lengths=(1000, 1020)))
@@ -269,8 +232,8 @@ def test_a_missing_platform_is_refused(monkeypatch, error):
   def none():
     raise error
 
-  monkeypatch.setattr(jax, "devices", none)
-  monkeypatch.setattr(checks, "asked_platforms", lambda: "cuda")
+  told = types.SimpleNamespace(jax_platforms="cuda")
+  monkeypatch.setattr(checks, "jax", types.SimpleNamespace(devices=none, config=told))
   with pytest.raises(ValueError, match=r"JAX_PLATFORMS=cuda: .*pip install 'ragrl_jax\[cuda\]'"):
     checks.devices()
 
@@ -319,16 +282,12 @@ def test_questions_that_cannot_be_rewarded():
     questions.check_scores(recipes.get(name), SHOWN + MARKED, "data.jsonl")
 
 
-@pytest.mark.parametrize(
-  "terms, says",
-  [
-    ({"found": 1.0}, "weights() names the term 'quote', but score() returned 'found'"),
-    ({"quotes": 1.0}, "weights() names the term 'quote', but score() returned 'quotes'"),
-    ("quote", "weights() names the term 'quote', but score() returned str"),
-    (None, "score() returned NoneType"),
-    ({}, "score() returned no term"),
-  ],
-)
+@pytest.mark.parametrize("terms, says", [
+  ({"found": 1.0}, "weights() names the term 'quote', but score() returned 'found'"),
+  ({"quotes": 1.0}, "weights() names the term 'quote', but score() returned 'quotes'"),
+  ("quote", "weights() names the term 'quote', but score() returned str"), (None, "score() returned NoneType"),
+  ({}, "score() returned no term"),
+])  # fmt: skip
 def test_a_reward_without_its_terms_is_refused_before_the_run(terms, says):
   own = dataclasses.replace(
     recipes.get("arena"), score=lambda example, episode: terms, weights=lambda step: {"quote": 1}
@@ -369,7 +328,7 @@ def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
 
 
 def test_an_evaluation_uses_the_runs_own_settings(tmp_path):
-  config = config_lib.load(ROOT / "configs" / "veritas.py", "smoke,em_it")
+  config = config_lib.load("veritas", "smoke,em_it")
   config.rollout.context, config.switches.max_searches, config.judges.think_search.kind = 1024, 2, "exact"
   run = tmp_path / "run"
   (run / "checkpoints" / "40").mkdir(parents=True)
@@ -451,17 +410,10 @@ def resolves(names, config, switches) -> bool:
 def test_another_folder_as_a_checkpoint_is_named(tmp_path, name, what):
   (tmp_path / name).write_text("{}")
   for reads in (
-    evaluate.config_of,
-    evaluate.locate,
-    lambda folder: export_hf.export(folder, folder / "out", dtype="float32"),
-  ):
+    evaluate.config_of, evaluate.locate, lambda folder: export_hf.export(folder, folder / "out", dtype="float32"),
+  ):  # fmt: skip
     with pytest.raises(ValueError, match=f"it is the folder of {what}: name a run"):
       reads(tmp_path)
-
-
-def test_an_algorithms_name_leads_to_the_estimators():
-  with pytest.raises(ValueError, match="config.advantage.kind='grpo': it must be 'group_relative', which is GRPO."):
-    settings.Advantage(kind="grpo")
 
 
 def test_a_corpus_as_an_index_is_named(tmp_path):

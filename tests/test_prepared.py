@@ -1,6 +1,7 @@
 """A start parses its settings once, and makes recipe, tokenizer and mesh once."""
 
 import collections
+from unittest import mock
 
 import decoders
 import pytest
@@ -28,23 +29,15 @@ def counts(monkeypatch):
 
   def count(module, function, name, counted=lambda *given: True):
     made = getattr(module, function)
-
-    def wrapped(*given, **named):
-      found[name] += counted(*given)
-      return made(*given, **named)
-
+    wrapped = lambda *given, **named: found.update({name: counted(*given)}) or made(*given, **named)
     monkeypatch.setattr(module, function, wrapped)
 
   count(fields, "build", "parses", lambda record, *rest: record is Settings)
   count(recipes, "get", "recipes")
   count(tokenizer, "load_tokenizer", "tokenizers")
   count(prepared, "mesh", "meshes")
-
-  def end(*given, **named):
-    raise Made
-
-  monkeypatch.setattr(workdir.Run, "restore", end)
-  monkeypatch.setattr(harness, "evaluate", end)
+  for owner, begin in ((workdir.Run, "restore"), (harness, "evaluate")):
+    monkeypatch.setattr(owner, begin, mock.Mock(side_effect=Made))
   monkeypatch.setattr(evaluate, "load", lambda player, source: None)
   return found
 

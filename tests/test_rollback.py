@@ -16,7 +16,6 @@ from ragrl_jax.run import detectors, prepared, rewards, rollback
 from ragrl_jax.settings import Settings, fields
 from ragrl_jax.store import checkpoint, episodes, jsonl, metrics, sums
 
-TIMED = ("seconds/", "cost/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "time", "warning/")
 EVERY = tuple({detector.metric for detector in detectors.DETECTORS})
 
 # ---- what is decided -------------------------------------------------------------------------------------------------
@@ -52,28 +51,21 @@ def returns(rows):
   return {row["step"]: row[rollback.TO] for row in rows if rollback.TO in row}
 
 
-@pytest.mark.parametrize(
-  "sick, how, want",
-  [
-    # Step 12 is sampled by the weights of step 11, so those of 10 sampled a healthy step.
-    ({12, 13}, {}, {13: 10}),
-    ({11, 12}, {}, {12: 5}),  # the weights of checkpoint 10 sampled step 11
-    ({12}, {}, {}),
-    ({12, 14, 16}, {}, {}),  # never two in a row
-    ({12, 13, 14}, dict(rollback=4), {}),
-    ({8, 9}, {}, {9: 5}),
-    ({7, 8}, dict(ahead=1), {8: 0}),  # the weights of step 5 may have sampled step 7
-    ({8, 9}, dict(ahead=1), {9: 5}),
-    ({9, 10}, dict(every=1), {10: 7}),
-    ({6, 7}, dict(every=9), {7: 0}),  # to the beginning
-    ({12, 13}, dict(ignored=("entropy",)), {}),
-    ({12, 13}, dict(rollback=0), {}),
-    # After a rollback the state is that of its step, whatever held before it.
-    ({12, 13, 14, 15}, {}, {13: 10, 15: 13}),
-    ({12, 13, 16, 17}, {}, {13: 10, 17: 13}),
-    ({12, 13, 21, 22}, {}, {13: 10, 22: 15}),
-  ],
-)
+@pytest.mark.parametrize("sick, how, want", [
+  # Step 12 is sampled by the weights of step 11, so those of 10 sampled a healthy step.
+  ({12, 13}, {}, {13: 10}),
+  ({11, 12}, {}, {12: 5}),  # the weights of checkpoint 10 sampled step 11
+  ({12}, {}, {}),
+  ({12, 14, 16}, {}, {}),  # never two in a row
+  ({12, 13, 14}, dict(rollback=4), {}), ({8, 9}, {}, {9: 5}),
+  ({7, 8}, dict(ahead=1), {8: 0}),  # the weights of step 5 may have sampled step 7
+  ({8, 9}, dict(ahead=1), {9: 5}), ({9, 10}, dict(every=1), {10: 7}),
+  ({6, 7}, dict(every=9), {7: 0}),  # to the beginning
+  ({12, 13}, dict(ignored=("entropy",)), {}), ({12, 13}, dict(rollback=0), {}),
+  # After a rollback the state is that of its step, whatever held before it.
+  ({12, 13, 14, 15}, {}, {13: 10, 15: 13}), ({12, 13, 16, 17}, {}, {13: 10, 17: 13}),
+  ({12, 13, 21, 22}, {}, {13: 10, 22: 15}),
+])  # fmt: skip
 def test_the_run_returns_to_the_last_weights_that_sampled_a_healthy_step(tmp_path, sick, how, want):
   rows, made = played(tmp_path, sick, 25, **how)
   assert returns(rows) == want and made.rate == 0.5 ** len(want)
@@ -122,30 +114,18 @@ def test_after_the_last_rollback_the_run_stops_and_says_where_its_healthy_weight
   made.stop({})
 
 
-@pytest.mark.parametrize(
-  "change, words",
-  [
-    (dict(guard=dict(rollback=3)), "checkpoint.every=3 with config.steps=3 saves none before the end: lower `every`"),
-    (dict(guard=dict(ignored=("entropie",))), "no detector watches 'entropie', but .*entropy"),
-    (
-      dict(guard=dict(rollback=3, ignored=tuple({detector.metric for detector in detectors.DETECTORS}))),
-      "ignored=.* leaves none: set rollback to 0",
-    ),
-  ],
-)
-def test_what_cannot_return_is_refused_before_anything_is_read(world, change, words):
-  config = tiny_world.config(world)
+@pytest.mark.parametrize("purpose, change, words", [
+  ("rl", dict(rollback=3), "checkpoint.every=3 with config.steps=3 saves none before the end: lower `every`"),
+  ("rl", dict(ignored=("entropie",)), "no detector watches 'entropie', but .*entropy"),
+  ("rl", dict(rollback=3, ignored=EVERY), "ignored=.* leaves none: set rollback to 0"),
+  ("sft", dict(rollback=3), "guard.rollback=3 waits for a detector, and fine-tuning has no detectors"),
+])  # fmt: skip
+def test_what_cannot_return_is_refused_before_anything_is_read(world, purpose, change, words):
+  config = tiny_world.config(world, variant="" if purpose == "rl" else purpose)
   config.checkpoint.every = config.steps
-  config.guard.update(change["guard"])
+  config.guard.update(change)
   with pytest.raises(ValueError, match=words):
-    prepared.prepare(config)
-
-
-def test_fine_tuning_has_no_detectors(world):
-  config = tiny_world.config(world, variant="sft")
-  config.guard.rollback = 3
-  with pytest.raises(ValueError, match="guard.rollback=3 waits for a detector, and fine-tuning has no detectors"):
-    prepared.prepare(config, purpose="sft")
+    prepared.prepare(config, purpose=purpose)
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
@@ -188,12 +168,10 @@ def start(world, monkeypatch):
 
 def made(workdir: pathlib.Path):
   """All that a run makes which another one of the same settings must make to the bit."""
-  rows = [
-    {name: value for name, value in row.items() if not name.startswith(TIMED)} for row in metrics.read_metrics(workdir)
-  ]
+  rows = tiny_world.untimed(metrics.read_metrics(workdir))
   logged = {step: path.read_bytes() for step, path in episodes.steps(workdir).items()}
-  names = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
-  hosts = [json.loads((workdir / "checkpoints" / str(name) / "host.json").read_text()) for name in names]
+  steps = tiny_world.checkpoints(workdir)
+  hosts = [json.loads((workdir / "checkpoints" / str(step) / "host.json").read_text()) for step in steps]
   return rows, logged, hosts
 
 
@@ -262,16 +240,10 @@ STEERED |= {"advantage.kind": "gae", "critic.kind": "own", "critic.learning_rate
 
 @pytest.mark.long  # two runs a point
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-  "settings, points",
-  [
-    ({}, ("deleting", "its row", "its checkpoint", 8)),
-    ({}, ("before", "its episodes", "after", 7, 10)),
-    (AHEAD, ("its row", "after", 8, 10)),
-    (KEEPING, ("its row", "after", 8, 10)),
-    (STEERED, ("its row", "after", 8, 10)),
-  ],
-)
+@pytest.mark.parametrize("settings, points", [
+  ({}, ("deleting", "its row", "its checkpoint", 8)), ({}, ("before", "its episodes", "after", 7, 10)),
+  (AHEAD, ("its row", "after", 8, 10)), (KEEPING, ("its row", "after", 8, 10)), (STEERED, ("its row", "after", 8, 10)),
+])  # fmt: skip
 def test_a_run_that_is_killed_around_a_rollback_ends_bit_for_bit_like_an_undisturbed_one(
   start, tmp_path, settings, points
 ):

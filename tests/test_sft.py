@@ -125,7 +125,7 @@ def test_epochs_say_how_many_steps(tmp_path):
   assert config.steps == 100 and sft.planned(made).steps == 6
   for wrong, said in ((dict(epochs=1), "depends on the batch"), (dict(warmup_share=0.1), "without config.sft.epochs")):
     with pytest.raises(ValueError, match=said):
-      settings.SFT(**wrong)
+      settings.learning.SFT(**wrong)
 
 
 def test_the_papers_warm_start_has_its_steps(tmp_path):

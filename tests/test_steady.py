@@ -16,16 +16,13 @@ def curve(*em):
   return [[2 * at, value] for at, value in enumerate(em)]
 
 
-@pytest.mark.parametrize(
-  "em, step, lost",
-  [
-    ((0.4, 0.9, 0.9, 0.9, 0.9), None, False),
-    ((0.4, 0.9, 0.9, 0.5, 0.9, 0.9), None, False),  # it came back
-    ((0.4, 0.9, 0.9, 0.8, 0.8), 8, False),  # it fell, but did not collapse
-    ((0.4, 0.9, 0.9, 0.4, 0.3), 6, True),
-    ((0.4, 0.4, 0.4), None, False),  # it learned nothing
-  ],
-)
+@pytest.mark.parametrize("em, step, lost", [
+  ((0.4, 0.9, 0.9, 0.9, 0.9), None, False),
+  ((0.4, 0.9, 0.9, 0.5, 0.9, 0.9), None, False),  # it came back
+  ((0.4, 0.9, 0.9, 0.8, 0.8), 8, False),  # it fell, but did not collapse
+  ((0.4, 0.9, 0.9, 0.4, 0.3), 6, True),
+  ((0.4, 0.4, 0.4), None, False),  # it learned nothing
+])  # fmt: skip
 def test_a_run_collapses_if_its_best_is_lost_for_good(em, step, lost):
   assert collapse.falls(curve(*em)) == step and collapse.collapsed(curve(*em)) == lost
 

@@ -112,12 +112,6 @@ def rewarding(monkeypatch):
   return counted
 
 
-def untimed(rows):
-  """The metrics of each step that another run of the same steps must repeat."""
-  timed = ("seconds/", "cost/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/")
-  return [{name: x for name, x in row.items() if not name.startswith(timed)} for row in rows]
-
-
 @pytest.mark.slow  # three runs
 def test_dynamic_sampling_fills_its_steps_and_resumes_with_kept_groups(world, tmp_path, rewarding):
   config = tiny_world.config(world)
@@ -143,7 +137,7 @@ def test_dynamic_sampling_fills_its_steps_and_resumes_with_kept_groups(world, tm
   assert host["group_sampler"]["surplus"]
   assert host["group_sampler"]["cursor"] == sum(m["groups/drawn"] for m in whole[:stop])
   rest = list(train.train(config, tmp_path / "parts"))
-  assert untimed(rest) == untimed(whole[stop:])
+  assert tiny_world.untimed(rest) == tiny_world.untimed(whole[stop:])
   tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
 
   # Nothing has a spread: the step reports it, and the parameters stay as they are.
@@ -216,7 +210,7 @@ def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resu
     if metrics["step"] == 1:  # step 2 has been sampled
       break
   rest = list(train.train(config, tmp_path / "parts"))
-  assert untimed(rest) == untimed(whole[1:])
+  assert tiny_world.untimed(rest) == tiny_world.untimed(whole[1:])
   tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
 
 

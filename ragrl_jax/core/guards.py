@@ -10,22 +10,17 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float
 
 from ragrl_jax.core import masked
 from ragrl_jax.core.losses import MAX_LOG_RATIO
-from ragrl_jax.core.masked import AnyArray, Mask, Number
+from ragrl_jax.core.masked import Mask, Number, PerToken, Segments
 
 KEPT = 0.9  # of an action's likelihood; less is a fall that rounding does not make
 
 
 def importance_weights(
-  old_logprobs: Shaped[AnyArray, "R T"],
-  sampler_logprobs: Shaped[AnyArray, "R T"],
-  mask: Mask,
-  *,
-  cap: Number,
-  floor: Number | None = None,
+  old_logprobs: PerToken, sampler_logprobs: PerToken, mask: Mask, *, cap: Number, floor: Number | None = None
 ) -> Float[Array, "R T"]:
   """min(pi_old / pi_sampler, cap) per token: corrects for tokens drawn from another distribution than the learner's.
 
@@ -59,13 +54,13 @@ def importance_weights(
 
 
 def kept_sequences(
-  logprobs: Shaped[AnyArray, "R T"],
-  sampler_logprobs: Shaped[AnyArray, "R T"],
+  logprobs: PerToken,
+  sampler_logprobs: PerToken,
   mask: Mask,
   *,
   low: Number | None,
   high: Number | None,
-  segment_ids: Int[AnyArray, "R T"] | None = None,
+  segment_ids: Segments = None,
 ) -> Float[Array, "R T"]:
   """1 on the trained tokens of sequences whose geometric mean of pi / pi_sampler lies in [low, high].
 
@@ -73,7 +68,6 @@ def kept_sequences(
     logprobs, sampler_logprobs: log-probabilities of the sampled tokens under the policy, and recorded by the sampler.
     mask: 1 on trained tokens.
     low, high: the bounds of the ratio; None for no bound.
-    segment_ids: the sequence of each token in its row; if None, each row is one sequence.
 
   Source: prime-rl 0.3's geometric mask (geo_mask_low, geo_mask_high); with one step per batch, also verl's
   seq_mean_k1 and SkyRL's geometric mask.
@@ -90,9 +84,9 @@ def kept_sequences(
 
 
 def kept_tokens(
-  logprobs: Shaped[AnyArray, "R T"],
-  sampler_logprobs: Shaped[AnyArray, "R T"],
-  advantages: Shaped[AnyArray, "R T"],
+  logprobs: PerToken,
+  sampler_logprobs: PerToken,
+  advantages: PerToken,
   mask: Mask,
   *,
   max_fall: Number | None,
@@ -120,12 +114,7 @@ def kept_tokens(
 
 
 def fallen_likelihood(
-  logprobs: Shaped[AnyArray, "R T"],
-  old_logprobs: Shaped[AnyArray, "R T"],
-  advantages: Shaped[AnyArray, "R T"],
-  mask: Mask,
-  *,
-  segment_ids: Int[AnyArray, "R T"] | None = None,
+  logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, mask: Mask, *, segment_ids: Segments = None
 ) -> tuple[Float[Array, "R T"], Bool[Array, "R T"]]:
   """LLDS: by how much tokens became less likely, in actions that became less likely and did not earn less than others.
 
@@ -137,7 +126,6 @@ def fallen_likelihood(
     old_logprobs: of the same tokens at the start of the update; constant.
     advantages: one per token.
     mask: 1 on trained tokens.
-    segment_ids: the sequence of each token in its row; if None, each row is one sequence.
 
   Returns:
     (falls, fell): nats per token, >= 0, and whether its action became less likely.
@@ -153,17 +141,11 @@ def fallen_likelihood(
 
 
 def fallen_actions(
-  logprobs: Shaped[AnyArray, "R T"],
-  old_logprobs: Shaped[AnyArray, "R T"],
-  advantages: Shaped[AnyArray, "R T"],
-  mask: Mask,
-  *,
-  segment_ids: Int[AnyArray, "R T"] | None = None,
+  logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, mask: Mask, *, segment_ids: Segments = None
 ) -> Bool[Array, "R T"]:
   """Whether a token belongs to an action with A > 0 that is less than KEPT times as likely as before the update.
 
-  Args:
-    logprobs, old_logprobs, advantages, mask, segment_ids: as for `fallen_likelihood`.
+  Arguments as for `fallen_likelihood`.
   """
   on = masked.as_bool(mask)
   on &= masked.keep(advantages, on) > 0.0

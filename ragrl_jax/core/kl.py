@@ -23,8 +23,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ragrl_jax.core.masked import AnyArray, Number
-from ragrl_jax.core.names import ESTIMATORS as ESTIMATORS
-from ragrl_jax.core.names import UNBIASED as UNBIASED
+
+ESTIMATORS = ("k1", "k2", "k3", "abs", "k1+", "k3+")
+UNBIASED = ("k2", "k1+", "k3+")  # on-policy, their expected gradient is the KL's
 
 
 def kl_penalty(

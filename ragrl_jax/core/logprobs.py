@@ -15,13 +15,6 @@ MASKED = -1e30  # logit of rows of the vocabulary that are padding or have no to
 Ranges = tuple[tuple[int, int], ...]  # (first, end) of rows of the vocabulary without a token
 
 
-def entropy(logits: Float[AnyArray, "*s V"]) -> Float[Array, "*s"]:
-  """Entropy of softmax(logits): -sum_v p_v log p_v, float32, in nats."""
-  logp = jax.nn.log_softmax(jnp.asarray(logits).astype(jnp.float32), axis=-1)
-  # 0 log 0 is 0: an excluded token has logp = -inf.
-  return -jnp.where(logp > -jnp.inf, jnp.exp(logp) * logp, 0.0).sum(axis=-1)
-
-
 def without(logits: Float[AnyArray, "*s V"], tokenless: Ranges) -> Float[Array, "*s V"]:
   """The logits with MASKED in these rows of the vocabulary: softmax is then over the rows that have a token."""
   logits = jnp.asarray(logits)
@@ -80,14 +73,9 @@ def chunked(
   """
   if not temperature > 0:
     raise ValueError(f"temperature {temperature}: it must be above 0; a greedy sampler is scored at 1.")
-  return _scores(
-    jnp.asarray(hidden),
-    jnp.asarray(unembedding),
-    jnp.asarray(targets),
-    masked.as_bool(mask),
-    teacher or (),
-    _Static(chunk, float(temperature), spread, tokenless, float(beta), piece),
-  )
+  arrays = (jnp.asarray(x) for x in (hidden, unembedding, targets))
+  static = _Static(chunk, float(temperature), spread, tokenless, float(beta), piece)
+  return _scores(*arrays, masked.as_bool(mask), teacher or (), static)
 
 
 class _Static(NamedTuple):

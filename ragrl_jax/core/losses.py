@@ -5,19 +5,19 @@ How tokens are averaged: `masked.aggregate`. PPO's critic: core/value.py. KL pen
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float
 
 from ragrl_jax.core import masked
-from ragrl_jax.core.masked import AnyArray, Mask, Number, Totals
-from ragrl_jax.core.names import SURROGATES
+from ragrl_jax.core.masked import Mask, Number, PerToken, Segments, Totals
 
+SURROGATES = ("clipped", "cispo")
 MAX_LOG_RATIO = 20.0  # e^20 is far beyond any clip bound and far below float32's maximum
 
 
 def policy_loss(
-  logprobs: Shaped[AnyArray, "R T"],
-  old_logprobs: Shaped[AnyArray, "R T"],
-  advantages: Shaped[AnyArray, "R T"],
+  logprobs: PerToken,
+  old_logprobs: PerToken,
+  advantages: PerToken,
   mask: Mask,
   *,
   clip_low: Number,
@@ -26,10 +26,10 @@ def policy_loss(
   aggregation: str,
   ratio: str = "token",
   surrogate: str = "clipped",
-  segment_ids: Int[AnyArray, "R T"] | None = None,
+  segment_ids: Segments = None,
   totals: Totals | None = None,
   norm: Number | None = None,
-  weights: Shaped[AnyArray, "R T"] | None = None,
+  weights: PerToken | None = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
   """The surrogate loss, to be minimised.
 

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from ragrl_jax.core.names import AGGREGATIONS
+AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 
 # Functions accept arrays of JAX and of NumPy. Masks are bool, or 0/1 of any dtype.
 AnyArray = jax.Array | np.ndarray
 Number = float | int | np.number
 Mask = Shaped[AnyArray, "*s"]
+PerToken = Shaped[AnyArray, "R T"]  # a number for each token of packed rows
+Segments = Int[AnyArray, "R T"] | None  # the sequence of each token in its row; None: each row is one sequence
 Count = Shaped[AnyArray, ""] | Number
 Totals = tuple[Count, Count]
 
@@ -33,43 +35,36 @@ def total(x: Shaped[AnyArray, "*s"], mask: Mask) -> Float[Array, ""]:
   return keep(x, mask).sum()
 
 
-def segment_sums(
-  x: Shaped[AnyArray, "R T"], mask: Mask, segment_ids: Int[AnyArray, "R T"] | None
-) -> Float[Array, "R T"]:
-  """For every token, the sum of x over the masked-in tokens of its sequence.
-
-  Args:
-    x: one number per token.
-    mask: 1 on the tokens that count.
-    segment_ids: the sequence of each token in its row, in [0, T]; if None, each row is one sequence.
-  """
+def segment_sums(x: PerToken, mask: Mask, segment_ids: Segments) -> Float[Array, "R T"]:
+  """For every token, the sum of x over the masked-in tokens of its sequence, whose id in its row is in [0, T]."""
   kept = keep(x, mask)
   if segment_ids is None:
     return jnp.broadcast_to(kept.sum(axis=1, keepdims=True), kept.shape)
-  ids = _flat_ids(segment_ids)
-  return jax.ops.segment_sum(kept.reshape(-1), ids, num_segments=_num_segments(kept))[ids].reshape(kept.shape)
+  ids, number = _flat_ids(segment_ids)
+  return jax.ops.segment_sum(kept.reshape(-1), ids, num_segments=number)[ids].reshape(kept.shape)
 
 
-def segment_lengths(mask: Mask, segment_ids: Int[AnyArray, "R T"] | None) -> Float[Array, "R T"]:
+def segment_lengths(mask: Mask, segment_ids: Segments) -> Float[Array, "R T"]:
   """For every token, the number of masked-in tokens of its sequence, at least 1. Arguments as for `segment_sums`."""
   return jnp.maximum(segment_sums(jnp.ones(mask.shape, jnp.float32), mask, segment_ids), 1.0)
 
 
-def num_sequences(mask: Mask, segment_ids: Int[AnyArray, "R T"] | None = None) -> Float[Array, ""]:
+def num_sequences(mask: Mask, segment_ids: Segments = None) -> Float[Array, ""]:
   """Number of sequences with at least one token where the mask is 1, as float32."""
   on = as_bool(mask)
   if segment_ids is None:
     return on.any(axis=1).sum().astype(jnp.float32)
-  counts = jax.ops.segment_sum(on.reshape(-1).astype(jnp.int32), _flat_ids(segment_ids), num_segments=_num_segments(on))
+  ids, number = _flat_ids(segment_ids)
+  counts = jax.ops.segment_sum(on.reshape(-1).astype(jnp.int32), ids, num_segments=number)
   return (counts > 0).sum().astype(jnp.float32)
 
 
 def aggregate(
-  per_token: Shaped[AnyArray, "R T"],
+  per_token: PerToken,
   mask: Mask,
   mode: str,
   *,
-  segment_ids: Int[AnyArray, "R T"] | None = None,
+  segment_ids: Segments = None,
   totals: Totals | None = None,
   norm: Number | None = None,
 ) -> Float[Array, ""]:
@@ -112,9 +107,7 @@ def aggregate(
   return total
 
 
-def divisors(
-  mask: Mask, segment_ids: Int[AnyArray, "R T"] | None, totals: Totals | None
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def divisors(mask: Mask, segment_ids: Segments, totals: Totals | None) -> tuple[Float[Array, ""], Float[Array, ""]]:
   """(tokens, sequences) that a mean divides by, each at least 1: `totals`, or counted from the mask."""
   if totals is None:
     totals = as_bool(mask).sum(), num_sequences(mask, segment_ids)
@@ -122,13 +115,8 @@ def divisors(
   return tokens, sequences
 
 
-def _num_segments(x) -> int:
-  rows, length = x.shape
-  return rows * (length + 1)
-
-
 def _flat_ids(segment_ids):
-  """Flattened segment ids [R · T], made unique over all rows."""
+  """(flattened segment ids [R · T], made unique over all rows; the number of ids that there may be)."""
   rows, length = segment_ids.shape
   first = jnp.arange(rows, dtype=jnp.int32)[:, None] * (length + 1)
-  return (first + jnp.asarray(segment_ids).astype(jnp.int32)).reshape(-1)
+  return (first + jnp.asarray(segment_ids).astype(jnp.int32)).reshape(-1), rows * (length + 1)

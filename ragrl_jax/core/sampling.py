@@ -17,6 +17,8 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
 
 SHARES = 16  # a vocabulary of 151,936 is 16 shares of 9,496 numbers; a share is 24 blocks of 396
 UNITS = 2.0**30  # the mass of a row in the whole numbers that top-p adds up
+Blocks = Float[Array, "B n m"]
+Chosen = Bool[Array, "B n m"]
 
 
 def uniforms(keys: UInt32[Array, "B 2"], positions: Int32[Array, "B"]) -> Float32[Array, "B"]:
@@ -94,9 +96,7 @@ def keep(scaled: Float32[Array, "B V"], top_k: Int32[Array, "B"], top_p: Float32
   return kept.reshape(len(scaled), shares, -1)[:, :, :share].reshape(scaled.shape)
 
 
-def _kept(
-  blocks: Float32[Array, "B n m"], vocabulary: int, top_k: Int32[Array, "B"], top_p: Float32[Array, "B"]
-) -> Bool[Array, "B n m"]:
+def _kept(blocks: Blocks, vocabulary: int, top_k: Int32[Array, "B"], top_p: Float32[Array, "B"]) -> Chosen:
   """What `keep` keeps. A filter that no row uses costs nothing."""
   all_ids = _blocked(jnp.ones((len(blocks), vocabulary), bool), False)  # False at the blocks' padding
   limited, nucleus = (top_k > 0) & (top_k < vocabulary), top_p < 1
@@ -120,11 +120,8 @@ def _kept(
 
 
 def _smallest_set(
-  blocks: Float32[Array, "B n m"],
-  among: Bool[Array, "B n m"],
-  measure: Callable[[Bool[Array, "B n m"]], Int32[Array, "B"]],
-  target: Int32[Array, "B"],
-) -> Bool[Array, "B n m"]:
+  blocks: Blocks, among: Chosen, measure: Callable[[Chosen], Int32[Array, "B"]], target: Int32[Array, "B"]
+) -> Chosen:
   """The fewest likeliest of these tokens whose measure reaches the target, which is at least 1."""
   wide = lambda x: x[:, None, None]
   # Others need not be looked at here: padding is -inf, and what top-k left out has no mass.
@@ -183,7 +180,7 @@ def _id(place: Int32[Array, "B"], vocabulary: int) -> Int32[Array, "B"]:
   return place // (blocks * size) * share + place % (blocks * size)
 
 
-def _edges(blocks: Float[Array, "B n m"]) -> Float[Array, "B n"]:
+def _edges(blocks: Blocks) -> Float[Array, "B n"]:
   """Running sums of the blocks' sums."""
   return jnp.cumsum(_gather(blocks.sum(axis=2)), axis=1)
 
@@ -195,23 +192,23 @@ def _gather(x: Array) -> Array:
   return jax.lax.with_sharding_constraint(x, PartitionSpec(*[None] * x.ndim)) if sharded else x
 
 
-def _at(blocks: Float[Array, "B n m"], place: Int32[Array, "B"]) -> Float[Array, "B"]:
+def _at(blocks: Blocks, place: Int32[Array, "B"]) -> Float[Array, "B"]:
   """The numbers at these places of the flattened blocks."""
   size = blocks.shape[2]
   return jnp.take_along_axis(_block(blocks, place // size), (place % size)[:, None], axis=1)[:, 0]
 
 
-def _block(blocks: Float[Array, "B n m"], number: Int32[Array, "B"]) -> Float[Array, "B m"]:
+def _block(blocks: Blocks, number: Int32[Array, "B"]) -> Float[Array, "B m"]:
   return _gather(jnp.take_along_axis(blocks, number[:, None, None], axis=1)[:, 0])
 
 
-def _likeliest(blocks: Float[Array, "B n m"], peaks: Float[Array, "B n"]) -> Int32[Array, "B"]:
+def _likeliest(blocks: Blocks, peaks: Float[Array, "B n"]) -> Int32[Array, "B"]:
   """The first place of the largest number. On a CPU one argmax over V numbers would be ten times as slow."""
   number = jnp.argmax(peaks, axis=1).astype(jnp.int32)
   return number * blocks.shape[2] + jnp.argmax(_block(blocks, number), axis=1).astype(jnp.int32)
 
 
-def _icdf(weights: Float[Array, "B n m"], edges: Float[Array, "B n"], uniform: Float[Array, "B"]) -> Int32[Array, "B"]:
+def _icdf(weights: Blocks, edges: Float[Array, "B n"], uniform: Float[Array, "B"]) -> Int32[Array, "B"]:
   """The first place whose running sum exceeds uniform · total."""
   total = edges[:, -1]
   # The minimum changes no number. Without it a compiler may round uniform · total − below once in some rows (a fused
@@ -219,9 +216,7 @@ def _icdf(weights: Float[Array, "B n m"], edges: Float[Array, "B n"], uniform: F
   return _first_above(weights, edges, jnp.minimum(uniform * total, total))
 
 
-def _first_above(
-  blocks: Float[Array, "B n m"], edges: Float[Array, "B n"], target: Float[Array, "B"]
-) -> Int32[Array, "B"]:
+def _first_above(blocks: Blocks, edges: Float[Array, "B n"], target: Float[Array, "B"]) -> Int32[Array, "B"]:
   """The first place of the flattened blocks whose running sum exceeds the target; never a place of weight 0.
 
   It finds the block first, then the place in it. On a CPU this is 30 times faster than V Gumbel numbers per token, and

@@ -36,15 +36,9 @@ def decay(step: Number, total: Number, *, rate: Number = 1.0, floor: Number = 0.
   return float(max(floor, 1.0 - rate * step / total))
 
 
-def holds(curve: Sequence[float], least: float, *, times: int = 2) -> bool:
-  """Whether the last `times` measurements are all at least `least`. A single one may be chance.
-
-  Args:
-    curve: one number per measurement, oldest first.
-    least: the value to reach.
-    times: number of measurements in a row, at least 1.
-  """
-  return len(curve) >= times and min(curve[-times:]) >= least
+def holds(curve: Sequence[float], least: float) -> bool:
+  """Whether the last two measurements are at least `least`; a single one may be chance. `curve`: oldest first."""
+  return len(curve) >= 2 and min(curve[-2:]) >= least
 
 
 def stopped_rising(curve: Sequence[float], *, patience: int, rise: float = 0.0, gain: float = 0.0) -> bool:

@@ -2,21 +2,21 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float
 
 from ragrl_jax.core import masked
-from ragrl_jax.core.masked import AnyArray, Mask, Number, Totals
+from ragrl_jax.core.masked import Mask, Number, PerToken, Segments, Totals
 
 
 def value_loss(
-  values: Shaped[AnyArray, "R T"],
-  old_values: Shaped[AnyArray, "R T"],
-  returns: Shaped[AnyArray, "R T"],
+  values: PerToken,
+  old_values: PerToken,
+  returns: PerToken,
   mask: Mask,
   *,
   clip: Number | None,
   aggregation: str,
-  segment_ids: Int[AnyArray, "R T"] | None = None,
+  segment_ids: Segments = None,
   totals: Totals | None = None,
 ) -> Float[Array, ""]:
   """The clipped value loss: half the larger of two squared errors, with the value and with the clipped value.

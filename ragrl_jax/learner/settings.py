@@ -12,8 +12,9 @@ from ragrl_jax import settings as run_settings
 from ragrl_jax.learner import row_layout
 from ragrl_jax.models import attention, splash
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.settings import Advantage as AdvantageSettings
-from ragrl_jax.settings import Critic, Learner, Loss, Optimizer, Rollout
+from ragrl_jax.settings import Rollout
+from ragrl_jax.settings.learning import Advantage as AdvantageSettings
+from ragrl_jax.settings.learning import Critic, Learner, Loss, Optimizer
 
 __all__ = [
   "AdvantageSettings",

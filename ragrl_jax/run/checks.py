@@ -69,12 +69,9 @@ def tools(config: Settings, recipe: Recipe) -> None:
 def learner(config: Settings, purpose: str) -> None:
   """Trackers, objective and optimiser of a run, the dtype of its weights, and its files of questions ("rl")."""
   trackers.check(trackers.chosen(config.log))
-  if purpose == "sft":
-    learner_settings.from_config(config, objective="sft")
-    learner_settings.optimizer_from_config(config, total_steps=config.steps)
-  else:
-    learner_settings.from_config(config)
-    learner_settings.optimizer_from_config(config)
+  tuning = purpose == "sft"
+  learner_settings.from_config(config, objective="sft" if tuning else "policy")
+  learner_settings.optimizer_from_config(config, total_steps=config.steps if tuning else None)
   # A step changes a weight by about the learning rate. Of 1 with steps of 1e-6, bfloat16 keeps 1.
   if config.model.param_dtype != "float32" and not (config.model.lora.rank or config.model.lora.path):
     raise ValueError(
@@ -159,22 +156,17 @@ def _vocab(config: Settings, shape: DecoderConfig) -> int | None:
 
 
 def devices() -> list[jax.Device]:
-  """All devices of all hosts, if this machine has one of the platforms in the environment variable JAX_PLATFORMS."""
+  """All devices of all hosts, if this machine has one of the platforms that JAX was told to use (JAX_PLATFORMS)."""
   try:
     return jax.devices()
   except (RuntimeError, AssertionError) as error:
-    if not (platforms := asked_platforms()):
+    if not (platforms := jax.config.jax_platforms):
       raise
     extras = [f"pip install 'ragrl_jax[{PLUGINS[name]}]'" for name in platforms.split(",") if name in PLUGINS]
     raise ValueError(
       f"JAX_PLATFORMS={platforms}: JAX finds no such device here. It needs the hardware, its driver, and JAX's plugin"
       f"{': ' if extras else ''}{' or '.join(extras)}. JAX_PLATFORMS=cpu runs on the CPU."
     ) from error
-
-
-def asked_platforms() -> str:
-  """The platforms that JAX was told to use (JAX_PLATFORMS); "" if none were named."""
-  return jax.config.jax_platforms or ""
 
 
 def _platform(mesh: jax.sharding.Mesh | None) -> str:

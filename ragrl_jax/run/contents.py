@@ -10,7 +10,7 @@ from ragrl_jax import judging, structs
 from ragrl_jax.data import digests
 from ragrl_jax.models import hub, lora, tensors
 from ragrl_jax.retrieval import api
-from ragrl_jax.settings import Settings
+from ragrl_jax.settings import Settings, fields
 from ragrl_jax.store import sums
 
 _READ = (".json", ".jinja", ".model", ".txt")  # files of a model's folder that are read beside the weights
@@ -19,21 +19,18 @@ _READ = (".json", ".jinja", ".model", ".txt")  # files of a model's folder that 
 def of_folders(config: Settings, terms: Sequence[str] | None = None) -> dict[str, str]:
   """Setting → digest of its folder: the models and tokenizers that training reads but does not train.
 
-  With full fine-tuning too: the reference policy of a KL is read from config.model.path.
-
-  Args:
-    config: all settings.
-    terms: the recipe's judged terms; None for fine-tuning, which has no judges and no encoder of queries.
+  With full fine-tuning too: the reference policy of a KL is read from config.model.path. `terms` are those that the
+  recipe has judged; None for fine-tuning, which has no judges and no encoder of queries.
   """
-  paths = {"model.path": config.model.path, "model.lora.path": config.model.lora.path}
-  paths["prompting.tokenizer"] = config.prompting.tokenizer
+  paths = {name: fields.at(config, name) for name in ("model.path", "model.lora.path", "prompting.tokenizer")}
   if not config.loss.teacher.itself and not config.loss.teacher.remote:
     paths["loss.teacher.path"] = config.loss.teacher.path
   if terms is not None:
     paths["retrieval.query_encoder"] = config.retrieval.query_encoder
     for term, judge in judging.chosen(config.judge, config.judges, terms).items():
-      path = term and config.judges.get(term, {}).get("path")
-      paths[f"judges.{term}.path" if path else "judge.path"] = judge.path * (judge.kind in ("nli", "reward_model"))
+      if judge.kind in ("nli", "reward_model"):  # the other kinds read no model here
+        own_path = term and config.judges.get(term, {}).get("path")
+        paths[f"judges.{term}.path" if own_path else "judge.path"] = judge.path
   return {setting: digest for setting, place in paths.items() if place and (digest := of_folder(place, setting))}
 
 
@@ -70,8 +67,7 @@ def of_folder(place: str, setting: str = "") -> str:
 
 def of_questions(examples: Sequence[structs.Example]) -> str:
   """Digest of questions, passages, golds and options, without the names of their sets."""
-  fields = digests.by_field(examples)
-  return _hash({name: fields[name] for name in sorted(fields) if name != "sets"})
+  return _hash({name: digest for name, digest in digests.by_field(examples).items() if name != "sets"})
 
 
 def of_retriever(retriever: Any) -> str:

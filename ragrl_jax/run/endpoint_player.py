@@ -14,8 +14,6 @@ from ragrl_jax.rollout import dispatch, endpoint_client, endpoint_rollout
 from ragrl_jax.run import checks, environment_tools, prepared
 from ragrl_jax.settings import Endpoint, Settings
 
-MILLION = 1e6
-
 
 @dataclasses.dataclass
 class EndpointPlayer:
@@ -57,12 +55,7 @@ def check(config: Settings, recipe: Recipe) -> None:
 
 
 def build(config: Settings, recipe: Recipe, keep: pathlib.Path) -> EndpointPlayer:
-  """Makes a player of checked settings.
-
-  Args:
-    config: all settings.
-    recipe: the config's.
-    keep: file for the server's answers, unless config.endpoint.cache names one.
+  """Makes a player of checked settings. The server's answers go to the file `keep`, or to config.endpoint.cache.
 
   Raises:
     ValueError: an input cannot be read.
@@ -100,10 +93,7 @@ def priced(recipe: Recipe, input_price: float, output_price: float) -> Recipe:
   """The recipe with additional measures of each question: calls, tokens_in, tokens_out, cost.
 
   Cached answers count like answers of the server. Token counts and cost are None if the server does not report tokens.
-
-  Args:
-    recipe: the recipe; it may have measures.
-    input_price, output_price: price of a million tokens.
+  The prices are those of a million tokens.
   """
 
   def measures(example: structs.Example, episode: structs.Episode) -> Mapping[str, float | None]:
@@ -111,14 +101,14 @@ def priced(recipe: Recipe, input_price: float, output_price: float) -> Recipe:
     usage = episode.facts.get(endpoint_rollout.USAGE, {})
     tokens_in, tokens_out = usage.get("tokens_in"), usage.get("tokens_out")
     counted = tokens_in is not None and tokens_out is not None
-    cost = (tokens_in * input_price + tokens_out * output_price) / MILLION if counted else None
+    cost = (tokens_in * input_price + tokens_out * output_price) / 1e6 if counted else None
     return numbers | dict(calls=usage.get("calls"), tokens_in=tokens_in, tokens_out=tokens_out, cost=cost)
 
   return dataclasses.replace(recipe, measures=measures)
 
 
 def _client(endpoint: Endpoint) -> client_lib.Client:
-  key = os.environ.get(endpoint.key_variable, "") if endpoint.key_variable else ""
+  key = os.environ.get(endpoint.key_variable, "")
   if not key and not endpoint.url:
     raise ValueError(
       f"the environment variable {endpoint.key_variable!r} holds no key (config.endpoint.key_variable), and without "

@@ -28,8 +28,6 @@ def tools(
   """(retriever or None, judges by term, the tools of episodes that use them).
 
   Args:
-    config: all settings.
-    recipe: the recipe.
     queue: to the thread that dispatches JAX programs.
     mesh: the devices of judges that run in this process.
     judged: terms that need a judge although the recipe asks none about them.
@@ -38,26 +36,18 @@ def tools(
   if config.retrieval.index:
     # Searches come from a pool of threads. Encoders and on-device indexes must run on the thread that runs the engine.
     retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **remote(config.retrieval))
+  encode = None
+  if config.retrieval.query_encoder:
+    encoder = encoders.load_model(config.retrieval.query_encoder, setting="config.retrieval.query_encoder")
+    encode = lambda texts: queue.call(encoder.queries, list(texts))
   terms = tuple(dict.fromkeys((*recipe.judged, *judged)))
   judges = judging.of_terms(
     config.judge, config.judges, terms, dtype=config.model.dtype, mesh=mesh, dispatch=queue.call
   )
   episode_tools = tools_lib.RetrievalTools(
-    retriever,
-    top_k=config.retrieval.top_k,
-    timeout_s=_longest(config.retrieval),
-    judges=judges,
-    encode=_encode(config.retrieval.query_encoder, queue),
+    retriever, top_k=config.retrieval.top_k, timeout_s=_longest(config.retrieval), judges=judges, encode=encode
   )
   return retriever, judges, episode_tools
-
-
-def _encode(folder: str, queue: dispatch.Dispatch):
-  """Texts → vectors, computed on the thread that runs the engine; None without an encoder."""
-  if not folder:
-    return None
-  encoder = encoders.load_model(folder, setting="config.retrieval.query_encoder")
-  return lambda texts: queue.call(encoder.queries, list(texts))
 
 
 def _longest(settings: Retrieval) -> float:
@@ -78,7 +68,7 @@ def remote(settings: Retrieval) -> dict[str, Any]:
   """
   if not retrieval.is_served(settings.index) and not settings.index.endswith(".json"):
     return {}
-  key = os.environ.get(settings.key_variable, "") if settings.key_variable else ""
+  key = os.environ.get(settings.key_variable, "")
   if settings.key_variable and not key:
     raise ValueError(
       f"the environment variable {settings.key_variable!r} holds no token (config.retrieval.key_variable)."
@@ -101,11 +91,10 @@ def check_judges(config: Settings, terms: Sequence[str]) -> None:
       prompts.get(
         judge.prompt, judge.wording, setting=f"config.judges.{term}.wording" if wording else "config.judge.wording"
       )
+    section = f"config.judges.{term}" if term else "config.judge"
     if judge.kind == "llm" and not judge.model:
-      setting = f"config.judges.{term}.model" if term else "config.judge.model"
-      raise ValueError(f"{setting} is empty: name the model that the judge's server is to use.")
+      raise ValueError(f"{section}.model is empty: name the model that the judge's server is to use.")
     if judge.kind in ("nli", "reward_model"):
-      setting = f"config.judges.{term}.path" if term else "config.judge.path"
       if not judge.path:
-        raise ValueError(f"{setting} is empty: name the judge's model, a folder or OWNER/NAME on the hub.")
-      hub.folder(judge.path, setting, part="config")
+        raise ValueError(f"{section}.path is empty: name the judge's model, a folder or OWNER/NAME on the hub.")
+      hub.folder(judge.path, f"{section}.path", part="config")

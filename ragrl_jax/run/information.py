@@ -34,7 +34,6 @@ def gained(
   Args:
     items: of the episodes that train, in order.
     scored: the episodes.
-    config: all settings.
     tokenizer: the policy's.
     score: sequences → the log-probability of each one's tokens under the mask.
   """
@@ -72,10 +71,8 @@ def _contexts(
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
   """(number of a turn, its conversation up to the next turn, what that is compared with).
 
-  Args:
-    episode: its model segments with tokens are its turns.
-    others: results of other questions, one of which stands in place of the turn's own; None: the comparison is with the
-      conversation before the turn.
+  Turns are model segments with tokens. They are compared with the conversation before the turn; or, given the results
+  of other questions, with one of these in place of the turn's own.
   """
   turn = 0
   for segments in episode.conversations:

@@ -94,7 +94,6 @@ def build(prepared: Prepared, *, seed: int | None = None, judged: Sequence[str] 
   """Builds a player. Its engine is warmed up at the first use.
 
   Args:
-    prepared: what the run consists of.
     seed: seed of the sampling; config.seed by default.
     judged: terms that need a judge although the recipe asks none about them.
 

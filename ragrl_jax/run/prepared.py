@@ -92,7 +92,6 @@ def with_reward(prepared: Prepared, reward: Reward) -> Prepared:
   Prompt, play and outcome stay the recipe's.
 
   Args:
-    prepared: the run.
     reward: (example, episode) → a number, or None for an episode that cannot be scored. It must be pure: it is called
       in another thread, beside the rollout. A run records the digest of its text, and is not continued with another.
   """
@@ -126,9 +125,7 @@ def recipe(config: Settings) -> Recipe:
 def tokenizer(config: Settings, recipe: Recipe | None) -> Any:
   """The tokenizer of config.prompting, or of the model's folder.
 
-  Args:
-    config: all settings.
-    recipe: its conversations are rendered; None: none are, and the chat template is not checked.
+  With a recipe of None no conversations are rendered, and the chat template is not checked.
 
   Raises:
     ValueError: there is no tokenizer; config.prompting.chat is set and it has no chat template; or the recipe cannot
@@ -140,8 +137,8 @@ def tokenizer(config: Settings, recipe: Recipe | None) -> Any:
       "config.prompting.tokenizer is empty and so is config.model.path: name the folder, the "
       "Hugging Face name or the .model file that holds the tokenizer."
     )
-  setting, part = ("prompting.tokenizer", "tokenizer") if config.prompting.tokenizer else ("model.path", "config")
   prompting = config.prompting
+  setting, part = ("prompting.tokenizer", "tokenizer") if prompting.tokenizer else ("model.path", "config")
   check = (lambda tokenizer: None) if recipe is None else recipe.tool_tokens or chat.check_append_only
   result = tokenizer_lib.load_tokenizer(
     hub.folder(where, f"config.{setting}", part=part),

@@ -103,10 +103,7 @@ def costs(workdir: pathlib.Path, metrics: dict[str, Any], config: Settings) -> d
 def throughput(metrics: dict[str, Any], learner: Learner, episodes: Sequence[structs.Episode]) -> dict[str, Any]:
   """Tokens per second of the whole step, the learner's share of the hardware's peak, and the slowest phase.
 
-  Args:
-    metrics: the step's metrics: its seconds, and the learner's `flops`.
-    learner: the learner that made the update.
-    episodes: the episodes that the step trained on.
+  `metrics` has the step's seconds and the learner's `flops`, and the step trained on these episodes.
   """
   seconds = {name.removeprefix("seconds/"): value for name, value in metrics.items() if name.startswith("seconds/")}
   step = seconds.pop("step")
@@ -150,7 +147,7 @@ def steps_of(text: str) -> range | None:
   return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
-class Profile:
+class Profile(contextlib.AbstractContextManager):
   """Writes one trace of the steps to `workdir`/profile, for xprof. Ended by a `with` block, after an error too.
 
   Every host writes its own devices' part. Python's calls are left out: a step has millions.
@@ -190,9 +187,6 @@ class Profile:
     if self._runs:
       self._runs = False
       jax.profiler.stop_trace()
-
-  def __enter__(self) -> "Profile":
-    return self
 
   def __exit__(self, *_) -> None:
     self.close()

@@ -22,12 +22,8 @@ def training(
 ) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:
   """The questions of config.data.train, followed by those of config.data.hard, and the stream that draws them.
 
-  No weights are needed, so that unusable questions are refused before the model is loaded.
-
-  Args:
-    config: all settings.
-    recipe: the recipe that is trained.
-    tokenizer: measures the prompts.
+  No weights are needed, so that unusable questions are refused before the model is loaded. The tokenizer measures the
+  prompts.
 
   Raises:
     ValueError: config.data.hard is set and the recipe has no curriculum; or the recipe cannot use the questions.
@@ -58,8 +54,6 @@ def check_passages(config: Settings, recipe: Recipe, examples: Sequence[structs.
   """Refuses questions without the passages that the recipe's prompt shows.
 
   Args:
-    config: all settings.
-    recipe: the recipe that plays the questions.
     examples: all questions of a set. Some may lack passages if others have them.
     what: the set's name in messages: a setting or a flag.
 
@@ -259,7 +253,6 @@ def testing(config: Settings, path: str, *, max_examples: int, setting: str = "-
   """The questions for evaluating a model, with gold sentences from config.data.evidence and noise by config.data.noise.
 
   Args:
-    config: all settings.
     path: the questions; see `readers.read_examples`.
     max_examples: stop after this number; 0 reads all.
     setting: what names the path, for messages.
@@ -273,13 +266,10 @@ def testing(config: Settings, path: str, *, max_examples: int, setting: str = "-
 
 
 def say_trained_on(config: Settings, examples: Sequence[structs.Example], what: str, *, hub: bool) -> None:
-  """Warns if questions of an evaluation are among those of config.data.train or config.data.hard.
+  """Warns if questions of an evaluation (`what` names them) are among those that the model was trained on.
 
-  Args:
-    config: the config of the run that trained the model.
-    examples: the questions of the evaluation.
-    what: names them in the message.
-    hub: also read training sets of the Hugging Face hub; else only files that are there.
+  These are config.data.train and config.data.hard of its run. With `hub`, sets of the Hugging Face hub are read, too;
+  else only files that are there.
   """
   for name in ("train", "hard"):
     path = getattr(config.data, name)
@@ -324,7 +314,7 @@ def with_evidence(examples: Sequence[structs.Example], originals: Sequence[struc
   return result
 
 
-TRIES = 1000  # most draws for a passage that fits
+TRIES = 1001  # most draws for a passage that fits
 
 
 def with_noise(examples: Sequence[structs.Example], count: int, *, seed: int) -> list[structs.Example]:
@@ -354,12 +344,8 @@ def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage]
   order = list(range(len(example.passages)))  # the current positions of the example's own passages
   result = list(example.passages)
   for _ in range(count):
-    drawn = rng.choice(pool) if pool else None
-    for _ in range(TRIES):
-      if drawn is None or not unfit(drawn):
-        break
-      drawn = rng.choice(pool)
-    if drawn is None or unfit(drawn):
+    draws = (rng.choice(pool) for _ in range(TRIES if pool else 0))
+    if (drawn := next((one for one in draws if not unfit(one)), None)) is None:
       raise ValueError(
         f"example {example.id!r}: {count} random passages are needed, but the set's {len(pool)} passages have fewer "
         "that do not answer it (config.data.noise)."

@@ -37,7 +37,7 @@ class Scored:
     unearned: known tricks, and whether the episode uses them (`Recipe.unearned`).
     pooled: (sum, number) of terms that are means (`Recipe.pooled`).
     measures: other measures of the recipe (`Recipe.measures`).
-    signs: how it is written (`signs.of`).
+    signs: how it is written (signs.py).
   """
 
   example: structs.Example
@@ -70,24 +70,14 @@ class Scored:
 
 
 def overlong(*, limit: int, buffer: int) -> Penalty | None:
-  """DAPO's penalty for episodes in which the model wrote too much. None if there is no limit (0).
-
-  Args:
-    limit, buffer: model tokens, see `core.rewards.lengths`.
-  """
+  """DAPO's penalty of too many model tokens, see `core.rewards.lengths`. None if there is no limit (0)."""
   if not limit:
     return None
   return lambda episode: lengths.overlong_penalty(episode.num_model_tokens, limit=limit, buffer=buffer)
 
 
 def score(recipe, examples: Sequence[structs.Example], episodes: Sequence[structs.Episode], step: int) -> list[Scored]:
-  """Scores each episode for its example, with the recipe's weights at this step.
-
-  Args:
-    recipe: computes terms, weights and outcome.
-    examples, episodes: one example for each episode, in the same order.
-    step: the run's step.
-  """
+  """Scores each episode for its example, in the same order, with the recipe's weights at this step."""
   return Scorer().score(recipe, examples, episodes, step)
 
 
@@ -208,12 +198,7 @@ def items(scored: Sequence[Scored]) -> list[packing.Item]:
 
 
 def with_advantages(scored: Sequence[Scored], items: Sequence[packing.Item]) -> list[Scored]:
-  """The episodes with the advantages of their tokens.
-
-  Args:
-    scored: the episodes, in the order of their `items`.
-    items: with advantages.
-  """
+  """The episodes with the advantages of their tokens, from their `items` in the same order."""
   join = lambda own: np.concatenate([items[number].advantages[items[number].loss_mask] for number in own])
   joined = iter([join(own) for own in advantages.by_episode(items)])
   return [

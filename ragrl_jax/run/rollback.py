@@ -51,11 +51,7 @@ def replayed(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, A
 
 
 class Guard:
-  """Watches a run's rows, and decides when it returns to a checkpoint, and to which.
-
-  Args:
-    config: all settings.
-    workdir: the run's folder, whose metrics.jsonl has the rows of earlier steps.
+  """Watches a run's rows, those in its folder first, and decides when it returns to a checkpoint, and to which.
 
   Attributes:
     to: the checkpoint to return to: the last one whose weights sampled a step before any detector held.
@@ -87,11 +83,7 @@ class Guard:
     return (self.to, self._regular(step - self._config.rollout.ahead)) if self._config.guard.rollback else ()
 
   def stop(self, seen: Mapping[str, Any]) -> None:
-    """Ends the run if `seen`, what `see` has added to the row that is now written, says so.
-
-    Raises:
-      Collapsed: a detector holds again after the last rollback.
-    """
+    """Raises Collapsed if `seen`, what `see` has added to the row that is now written, says that the run must stop."""
     if STOPPED in seen:
       raise Collapsed(seen[STOPPED])
 

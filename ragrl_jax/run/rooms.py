@@ -111,11 +111,7 @@ class Rooms:
   def rewind(self, run: run_lib.Run, state: TrainState, guard: rollback.Guard, found: Mapping[str, Any]) -> TrainState:
     """The state of an older checkpoint, to be trained on with the guard's rate and with questions not yet asked.
 
-    Args:
-      run: has the checkpoint.
-      state: the present state; its arrays are freed.
-      guard: has decided to return.
-      found: the metrics of its decision.
+    The arrays of the present state are freed. `found` has the metrics of the guard's decision.
     """
     state, host = run.rewind(found[rollback.TO], state, found[rollback.WHY])
     self.sampler.forget(host[SAMPLER])
@@ -127,10 +123,8 @@ class Rooms:
 def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
   """The rooms and the settings of a step. All questions are checked before weights and index are read.
 
-  Args:
-    prepared: what the run consists of.
-    run: compares the contents of questions, models and index with those of its last start, and has the thread in which
-      episodes are measured when they end.
+  The run compares the contents of questions, models and index with those of its last start, and has the thread in which
+  episodes are measured when they end.
   """
   config, recipe = prepared.settings, prepared.recipe
   objective, optimizer = settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
@@ -168,17 +162,12 @@ def build(prepared: Prepared, run: run_lib.Run | None = None) -> Rooms:
     ahead=rollout.ahead > 0,
     on_episode=None if beside is None else measured,
   )
+  teacher = teaching.load(config, prepared.tokenizer, player.model)
   return Rooms(
     player.recipe,
     player,
     sampler,
-    learner_lib.Learner(
-      player.model,
-      objective,
-      optimizer,
-      mesh=player.mesh,
-      teacher=teaching.load(config, prepared.tokenizer, player.model),
-    ),
+    learner_lib.Learner(player.model, objective, optimizer, mesh=player.mesh, teacher=teacher),
     scorer=scorer,
     minibatches=objective.minibatches,
     packing=dict(

@@ -10,16 +10,9 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts
 from ragrl_jax.settings import Settings
 
-TOKENIZER_FILES = (
-  "tokenizer.json",
-  "tokenizer.model",
-  "tokenizer_config.json",
-  "special_tokens_map.json",
-  "added_tokens.json",
-  "vocab.json",
-  "merges.txt",
-  "chat_template.jinja",
-  "generation_config.json",
+TOKENIZER_FILES = tuple(
+  "tokenizer.json tokenizer.model tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json "
+  "merges.txt chat_template.jinja generation_config.json".split()
 )
 
 
@@ -39,12 +32,11 @@ def save(
   is no folder of the base, so the adapters are merged into it.
 
   Args:
-    model: the model to save; adapters are always float32.
-    shape: the model's config.
+    model, shape: the model to save and its config.
     tokenizer: the run's tokenizer, with the ids that end a reply.
     config: the run's settings, with the folders of model and tokenizer that the run started from.
     out: the folder.
-    dtype: dtype of the stored weights; unchanged by default.
+    dtype: dtype of the stored weights, except of adapters, which are float32; unchanged by default.
     base: fingerprint of the base of adapters, see `lora.save_adapters`.
   """
   if lora.has(model) and config.model.path:

@@ -1,4 +1,7 @@
-"""Signs of how an episode was thought: the numbers of one episode whose means the detectors watch (detectors.py)."""
+"""Signs of how an episode was thought: the numbers of one episode whose means the detectors watch (detectors.py).
+
+Their names are those of docs/metrics.md.
+"""
 
 import re
 from collections import Counter, defaultdict
@@ -14,19 +17,11 @@ THOUGHT = thought.KINDS.index("thought")
 _OPENED = re.compile(r"<[A-Za-z_][\w-]*>\s*$")  # a chat template may open the thought at the prompt's end
 
 
-def of(parser, tokenizer, episodes: Sequence[Episode]) -> list[dict[str, float]]:
-  """The signs of each episode of a step, by the names of docs/metrics.md; without those that it cannot show.
-
-  Args:
-    parser: the recipe's, which finds the answer in a turn's text.
-    tokenizer: gives the text of each token.
-    episodes: all of the step. A query is shared if it is asked for two of their questions.
-  """
-  return [written(parser, tokenizer, episode) | own for episode, own in zip(episodes, asked(episodes))]
-
-
 def asked(episodes: Sequence[Episode]) -> list[dict[str, float]]:
-  """The signs of each episode in its searches, and its length."""
+  """The signs of each episode of a step in its searches, and its length; without those that it cannot show.
+
+  A query is shared if it is asked for two of their questions.
+  """
   queries_of_episodes = [[queries.plain(search.query or "") for search in episode.searches] for episode in episodes]
   prompts: dict[str, set[int]] = defaultdict(set)
   for episode, texts in zip(episodes, queries_of_episodes):
@@ -43,7 +38,10 @@ def asked(episodes: Sequence[Episode]) -> list[dict[str, float]]:
 
 
 def written(parser, tokenizer, episode: Episode) -> dict[str, float]:
-  """The signs in the text that the model wrote: kinds of tokens, repeated words, broken tags and an answer."""
+  """The signs in the text that the model wrote: kinds of tokens, repeated words, broken tags and an answer.
+
+  The recipe's parser finds the answer in a turn's text, the tokenizer gives the text of each token.
+  """
   thoughts, broken, count, answers = [], False, Counter(), [episode.facts.get("answer")]
   surprise: dict[str, float] = defaultdict(float)
   for segments in episode.conversations:

@@ -74,14 +74,8 @@ def coefficient(config: Settings, step: int) -> float:
 def items(scored: Sequence[rewards.Scored], config: Settings, step: int, recipe, tokenizer) -> list[packing.Item]:
   """`rewards.items`, and with a teacher the weight of its term at each token, that of the step or 0.
 
-  A policy that teaches itself reads another prompt, see `teacher_prompt`. Where there is none, nothing is taught.
-
-  Args:
-    scored: the episodes.
-    config: all settings.
-    step: counted from 1.
-    recipe: writes the prompts, and finds the answers.
-    tokenizer: the policy's.
+  A policy that teaches itself reads another prompt, see `teacher_prompt`. Where there is none, nothing is taught. The
+  step is counted from 1. The recipe writes the prompts and finds the answers.
   """
   result, how = rewards.items(scored), config.loss.teacher
   if not how.path:
@@ -121,7 +115,7 @@ class RemoteTeacher:
   "logprobs". The ids' log-probabilities are at temperature 1.
 
   Args:
-    how: config.loss.teacher.
+    settings: config.loss.teacher.
     tokenizer: the policy's, compared with the server's by the texts of a few tokens.
 
   Raises:
@@ -130,7 +124,7 @@ class RemoteTeacher:
   """
 
   def __init__(self, settings: Teacher, tokenizer: Any):
-    key = os.environ.get(settings.key_variable, "") if settings.key_variable else ""
+    key = os.environ.get(settings.key_variable, "")
     self._client = client.Client(settings.path, settings.model, key=key)
     ids = tokenizer.encode(PROBE)
     texts = [token for token, _ in self._score(ids)]
@@ -175,14 +169,9 @@ def ask_teacher(items: Sequence[packing.Item], teacher: RemoteTeacher) -> list[p
 
 
 def teacher_prompt(example: structs.Example, shown: tuple[int, ...], tells: str, recipe, tokenizer) -> list[int]:
-  """The ids of a prompt that also says where or what the answer is; empty if that is unknown.
+  """The ids of a prompt that also says where or what the answer is (`tells`); empty if that is unknown.
 
-  Args:
-    example: the question.
-    shown: the ids of the policy's own prompt.
-    tells: as config.loss.teacher.tells.
-    recipe: writes the prompt.
-    tokenizer: encodes it.
+  `shown` has the ids of the policy's own prompt.
   """
   if not (hint := _hint(example, tells)):
     return []

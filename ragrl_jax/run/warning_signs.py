@@ -107,7 +107,6 @@ def warnings(
   """The warnings about a step, {name: message}; empty if there are none.
 
   Args:
-    metrics: of the step.
     first: whether it is the run's first step.
     searches_expected: whether the recipe searches.
     switches: the names of the recipe's switches, so that messages name no other.
@@ -126,7 +125,6 @@ def of_training(
   """`warnings` as metrics, "warning/NAME" → text, and at the first step a warning of too few `steps`.
 
   Args:
-    metrics: as for `warnings`.
     recipe: searches are expected if it searches; its weights may change with the steps.
     step: of the metrics, counted from 1.
     steps: number of steps of the whole run.

@@ -1,31 +1,15 @@
 """Every setting of a run with type, default, meaning, unit and allowed values. `config.py` makes a ConfigDict of them.
 
 A section is a frozen dataclass that checks itself when it is made: first each field, then the relations between fields
-(`rules`). The sections are in `playing.py` and `learning.py`, in the order of `Settings`. Read
-`config.py` next.
+(`rules`). The sections are in `playing.py` and `learning.py`, in the order of `Settings`. Read `config.py` next.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ragrl_jax.settings import fields
+from ragrl_jax.settings import fields, learning
 from ragrl_jax.settings.fields import Rules, Section, setting
-from ragrl_jax.settings.learning import (
-  COUNTED,
-  SFT,
-  Advantage,
-  Checkpoint,
-  Critic,
-  Evaluate,
-  Guard,
-  Learner,
-  Log,
-  Loss,
-  Mesh,
-  Optimizer,
-  Reward,
-)
 from ragrl_jax.settings.playing import DTYPES as DTYPES
 from ragrl_jax.settings.playing import FAMILIES as FAMILIES
 from ragrl_jax.settings.playing import JUDGES as JUDGES
@@ -51,26 +35,26 @@ class Settings(Section):
   judge: Judge = Judge()
   judges: Mapping[str, Mapping[str, Any]] = fields.mapping("term → fields of `judge` that differ for it")
   rollout: Rollout = Rollout()
-  advantage: Advantage = Advantage()
-  loss: Loss = Loss()
-  critic: Critic = Critic()
-  reward: Reward = Reward()
-  optimizer: Optimizer = Optimizer()
-  learner: Learner = Learner()
-  mesh: Mesh = Mesh()
-  checkpoint: Checkpoint = Checkpoint()
-  guard: Guard = Guard()
-  evaluate: Evaluate = Evaluate()
+  advantage: learning.Advantage = learning.Advantage()
+  loss: learning.Loss = learning.Loss()
+  critic: learning.Critic = learning.Critic()
+  reward: learning.Reward = learning.Reward()
+  optimizer: learning.Optimizer = learning.Optimizer()
+  learner: learning.Learner = learning.Learner()
+  mesh: learning.Mesh = learning.Mesh()
+  checkpoint: learning.Checkpoint = learning.Checkpoint()
+  guard: learning.Guard = learning.Guard()
+  evaluate: learning.Evaluate = learning.Evaluate()
   endpoint: Endpoint = Endpoint()
-  log: Log = Log()
-  sft: SFT = SFT()
+  log: learning.Log = learning.Log()
+  sft: learning.SFT = learning.SFT()
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
     yield from self._judges()
     rollout, advantage, loss = self.rollout, self.advantage, self.loss
     yield (
-      advantage.kind in COUNTED or rollout.group_size > 1,
+      not advantage.compares or rollout.group_size > 1,
       f"config.rollout.group_size=1 with config.advantage.kind={advantage.kind!r}: a group of one has no spread and "
       "teaches nothing. Raise group_size.",
     )
@@ -93,14 +77,6 @@ class Settings(Section):
       for name, value in changes.items():
         must = None if value is None else fields.must_be(Judge, name, value)
         yield must is None, f"config.judges.{term}.{name}={value!r}: it must be {must}."
-
-  def check_rows(self) -> None:
-    """Raises a ValueError unless the learner's rows hold whole episodes. Evaluation packs no rows."""
-    if self.learner.row_lengths and max(self.learner.row_lengths) < self.rollout.context:
-      raise ValueError(
-        f"config.learner.row_lengths={self.learner.row_lengths}: the longest must hold an episode of "
-        f"config.rollout.context={self.rollout.context} tokens."
-      )
 
 
 def of(config: Any) -> Settings:

@@ -18,7 +18,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 FILE = "file:"  # "file:PATH" instead of a name: the user's own text, see prompting/wording.py
 T = TypeVar("T")
@@ -48,14 +48,9 @@ def setting(
   return dataclasses.field(default=default, metadata=metadata)
 
 
-def mapping(meaning: str) -> Any:
-  """A field for a mapping, empty by default."""
-  return dataclasses.field(default_factory=dict, metadata={"meaning": meaning})
-
-
-def rest(meaning: str) -> Any:
-  """A field for values that `build` gets under other names than those of the class."""
-  return dataclasses.field(default_factory=dict, metadata={"meaning": meaning, "rest": True})
+def mapping(meaning: str, *, rest: bool = False) -> Any:
+  """A field for a mapping, empty by default; or for the `rest`: what `build` gets under names that the class lacks."""
+  return dataclasses.field(default_factory=dict, metadata={"meaning": meaning, "rest": rest})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +60,8 @@ class Checked:
   Raises:
     ValueError: the message has the field, its value and what it must be.
   """
+
+  WHERE = ""  # before a field's name in messages
 
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
@@ -77,7 +74,7 @@ class Checked:
 
   def refusal(self, name: str, value: Any, must: str) -> str:
     """The message for a field with a value that is not allowed."""
-    return f"{name}={value!r}: it must be {must}."
+    return f"{self.WHERE}{name}={value!r}: it must be {must}."
 
   def rules(self) -> Rules:
     """(whether the rule holds, message if not) for every rule between fields."""
@@ -86,13 +83,10 @@ class Checked:
 
 @dataclasses.dataclass(frozen=True)
 class Section(Checked):
-  """Settings under config.PATH."""
+  """Settings under a path of the config: `class Loss(Section, path="loss")`."""
 
-  PATH: ClassVar[str] = ""
-
-  def refusal(self, name: str, value: Any, must: str) -> str:
-    """The message, with the setting's path."""
-    return f"config.{self.PATH}{'.' * bool(self.PATH)}{name}={value!r}: it must be {must}."
+  def __init_subclass__(cls, path: str = "") -> None:
+    cls.WHERE = f"config.{path}." if path else "config."
 
 
 def must_be(record: type, name: str, value: Any) -> str | None:
@@ -261,11 +255,8 @@ def find(record: type, name: str) -> list[Group]:
   all_groups = list(groups(record))
   if sections := [group for group in all_groups if group.path and f"{group.path}.".startswith(f"{name}.")]:
     return sections
-  result = []
-  for group in all_groups:
-    settings = [option for option in group.settings if f".{group.path}.{option.name}".endswith(f".{name}")]
-    result += [group._replace(settings=tuple(settings))] if settings else []
-  return result
+  of = lambda group: tuple(one for one in group.settings if f".{group.path}.{one.name}".endswith(f".{name}"))
+  return [group._replace(settings=settings) for group in all_groups if (settings := of(group))]
 
 
 def text(group: Group, where: str = "config") -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from ragrl_jax.core import names
+from ragrl_jax.core import kl, losses, masked
 from ragrl_jax.settings.fields import Rules, Section, setting
 
 # Advantages either compare an episode with the samples of the same prompt, or are sums along its tokens.
@@ -13,10 +13,8 @@ ALSO_CALLED = {"grpo": "group_relative", "rloo": "leave_one_out", "ppo": "gae"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Advantage(Section):
+class Advantage(Section, path="advantage"):
   """How rewards become advantages (core/advantages.py)."""
-
-  PATH = "advantage"
 
   kind: str = setting(
     "group_relative",
@@ -54,7 +52,7 @@ class Advantage(Section):
     )
 
   def refusal(self, name: str, value: Any, must: str) -> str:
-    """See `Section.refusal`; an algorithm's name as its kind gets the kind that it has here."""
+    """See `Checked.refusal`; an algorithm's name as its kind gets the kind that it has here."""
     here = ALSO_CALLED.get(str(value).lower()) if name == "kind" else None
     return super().refusal(name, value, f"{here!r}, which is {value.upper()}" if here else must)
 
@@ -75,10 +73,8 @@ class Advantage(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Teacher(Section):
+class Teacher(Section, path="loss.teacher"):
   """A model to whose word on the policy's own tokens the policy is pulled (learner/teacher.py)."""
-
-  PATH = "loss.teacher"
 
   path: str = setting(
     "",
@@ -158,12 +154,10 @@ class Teacher(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Loss(Section):
+class Loss(Section, path="loss"):
   """The policy's loss (core/losses.py)."""
 
-  PATH = "loss"
-
-  aggregation: str = setting("token_mean", "how tokens are averaged", choices=names.AGGREGATIONS)
+  aggregation: str = setting("token_mean", "how tokens are averaged", choices=masked.AGGREGATIONS)
   clip_low: float = setting(0.2, "the policy ratio is clipped at 1 - clip_low", least=0)
   clip_high: float = setting(0.2, "the policy ratio is clipped at 1 + clip_high", least=0)
   dual_clip: float | None = setting(None, "upper bound of the ratio for tokens with negative advantage", above=1)
@@ -171,10 +165,10 @@ class Loss(Section):
     "clipped",
     "clipped: PPO's, without a gradient where the clip acts; cispo: the clipped ratio is a constant weight of the "
     "token's log-probability, so every token keeps a gradient",
-    choices=names.SURROGATES,
+    choices=losses.SURROGATES,
   )
   ratio: str = setting("token", "the clipped ratio; sequence: GSPO's", choices=("token", "sequence"))
-  kl: str = setting("none", "estimator of the penalty; none: no penalty", choices=("none", *names.ESTIMATORS))
+  kl: str = setting("none", "estimator of the penalty; none: no penalty", choices=("none", *kl.ESTIMATORS))
   kl_in: str = setting("loss", "where the penalty is added", choices=("loss", "reward"))
   kl_corrected: bool = setting(
     False,
@@ -257,7 +251,7 @@ class Loss(Section):
       "advantage's sign. Set dual_clip to None, or surrogate to 'clipped'.",
     )
     yield (
-      not self.kl_corrected or (self.kl in names.UNBIASED and self.kl_in == "loss"),
+      not self.kl_corrected or (self.kl in kl.UNBIASED and self.kl_in == "loss"),
       f"config.loss.kl_corrected=True with kl={self.kl!r} in the {self.kl_in}: the ratio corrects a penalty in the "
       "loss with the KL's gradient, 'k3+', 'k1+' or 'k2'. Name one, with kl_in='loss', or set kl_corrected to False.",
     )
@@ -284,10 +278,8 @@ class Loss(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Critic(Section):
+class Critic(Section, path="critic"):
   """The value function, which advantage.kind="gae" needs."""
-
-  PATH = "critic"
 
   kind: str = setting(
     "none",
@@ -302,10 +294,8 @@ class Critic(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reward(Section):
+class Reward(Section, path="reward"):
   """DAPO's soft penalty on long answers."""
-
-  PATH = "reward"
 
   overlong_limit: int = setting(0, "model tokens where the penalty is 1; 0: no penalty", unit="tokens", least=0)
   overlong_buffer: int = setting(0, "model tokens before it over which the penalty grows", unit="tokens", least=0)
@@ -320,10 +310,8 @@ class Reward(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Optimizer(Section):
+class Optimizer(Section, path="optimizer"):
   """AdamW, or Muon for the hidden matrices and AdamW for the rest."""
-
-  PATH = "optimizer"
 
   kind: str = setting("adamw", "the optimiser", choices=("adamw", "muon"))
   learning_rate: float = setting(1e-6, "the peak of the learning rate", least=0, most=0.5)
@@ -342,10 +330,8 @@ class Optimizer(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Learner(Section):
+class Learner(Section, path="learner"):
   """How an update is computed."""
-
-  PATH = "learner"
 
   micro_rows: int = setting(8, "rows of one accumulation block", unit="rows", least=1)
   row_lengths: tuple[int, ...] = setting((), "T: up to three lengths of rows; (): chosen from the data", unit="tokens")
@@ -370,10 +356,8 @@ class Learner(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Mesh(Section):
+class Mesh(Section, path="mesh"):
   """Sizes of the device mesh. One of them may be -1: all remaining devices."""
-
-  PATH = "mesh"
 
   data: int = setting(-1, "shards of rows", unit="devices")
   fsdp: int = setting(1, "shards of rows and of weights, gradients and the optimiser's state", unit="devices")
@@ -390,20 +374,16 @@ class Mesh(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkpoint(Section):
+class Checkpoint(Section, path="checkpoint"):
   """When a run is saved."""
-
-  PATH = "checkpoint"
 
   every: int = setting(50, "steps between two checkpoints", unit="steps", least=1)
   keep: int = setting(2, "newest checkpoints that are kept", unit="checkpoints", least=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Guard(Section):
+class Guard(Section, path="guard"):
   """What a run does when it collapses (run/rollback.py)."""
-
-  PATH = "guard"
 
   rollback: int = setting(
     0,
@@ -417,10 +397,8 @@ class Guard(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate(Section):
+class Evaluate(Section, path="evaluate"):
   """Held-out questions during training."""
-
-  PATH = "evaluate"
 
   every: int = setting(0, "steps between two evaluations; 0: only at the end", unit="steps", least=0)
   examples: int = setting(200, "questions of an evaluation; 0: all", unit="questions", least=0)
@@ -428,10 +406,8 @@ class Evaluate(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Log(Section):
+class Log(Section, path="log"):
   """Logs of training."""
-
-  PATH = "log"
 
   price_per_hour: float = setting(0.0, "price of an hour of all the run's devices; 0: no price is shown", least=0)
   tensorboard: bool = setting(True, "write TensorBoard's files")
@@ -441,10 +417,8 @@ class Log(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class SFT(Section):
+class SFT(Section, path="sft"):
   """Supervised fine-tuning."""
-
-  PATH = "sft"
 
   environment_weight: float = setting(0.3, "weight of tokens of prompts and results; the model's have 1", least=0)
   batch: int = setting(0, "transcripts per step; 0: as many as fit into one block of rows", unit="transcripts", least=0)

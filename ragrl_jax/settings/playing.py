@@ -9,15 +9,7 @@ from ragrl_jax.settings import fields
 from ragrl_jax.settings.fields import Rules, Section, setting
 
 DTYPES = ("float32", "bfloat16", "float16")
-FAMILIES = (
-  "qwen2",
-  "qwen3",
-  "qwen3_moe",
-  "llama",
-  "mistral",
-  "gemma3_text",
-  "qwen3_5_text",
-)  # those of models/families.py
+FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "gemma3_text", "qwen3_5_text")  # of models/families.py
 JUDGES = ("none", "exact", "sub_em", "sub_em_words", "lexical", "nli", "llm", "reward_model")
 
 # Fixed sizes of the engine.
@@ -26,10 +18,8 @@ MAX_PROMPTS = 8  # additional full conversations that fit into the cache, for sh
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape(Section):
+class Shape(Section, path="model.shape"):
   """The shape of a new decoder, if model.path is empty."""
-
-  PATH = "model.shape"
 
   family: str = setting("qwen3", f"architecture: {', '.join(FAMILIES)}")
   d_model: int = setting(128, "width of the residual stream", unit="features")
@@ -40,7 +30,7 @@ class Shape(Section):
   d_ff: int = setting(344, "width of the MLP", unit="features")
   rope_theta: float = setting(10_000.0, "base of the rotary embeddings' wavelengths")
   tied: bool = setting(True, "the output layer is the embedding")
-  more: Mapping[str, Any] = fields.rest("any other field of models.config.DecoderConfig, by its own name")
+  more: Mapping[str, Any] = fields.mapping("any other field of models.config.DecoderConfig, by its name", rest=True)
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -52,10 +42,8 @@ class Shape(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Lora(Section):
+class Lora(Section, path="model.lora"):
   """Low-rank adapters."""
-
-  PATH = "model.lora"
 
   rank: int = setting(0, "only adapters of this rank are trained, in float32; 0: all parameters", unit="features")
   alpha: float = setting(16.0, "the adapters' output is scaled by alpha / rank")
@@ -76,10 +64,8 @@ class Lora(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Model(Section):
+class Model(Section, path="model"):
   """The policy."""
-
-  PATH = "model"
 
   path: str = setting("", "folder or Hugging Face name to start from; empty: a new model of `shape`")
   shape: Shape = Shape()
@@ -90,10 +76,8 @@ class Model(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Prompting(Section):
+class Prompting(Section, path="prompting"):
   """How messages become tokens."""
-
-  PATH = "prompting"
 
   tokenizer: str = setting("", "folder, Hugging Face name or sentencepiece file; empty: the model's")
   chat: bool = setting(True, "render messages with the tokenizer's chat template; False: bare text")
@@ -111,10 +95,8 @@ class Prompting(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Data(Section):
+class Data(Section, path="data"):
   """Questions."""
-
-  PATH = "data"
 
   train: str = setting("", 'training questions: FILE (JSON, CSV, Parquet …), folder, glob or "hf:name/subset/split"')
   hard: str = setting("", "for a recipe with a curriculum: the hard questions; `train` has the easy ones")
@@ -129,10 +111,8 @@ class Data(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Retrieval(Section):
+class Retrieval(Section, path="retrieval"):
   """The retriever."""
-
-  PATH = "retrieval"
 
   index: str = setting("", "an index's folder, a retriever's or database's address, or those of all parts, by commas")
   key_variable: str = setting("", "environment variable with the token for these addresses; empty: no token")
@@ -147,10 +127,8 @@ class Retrieval(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Judge(Section):
+class Judge(Section, path="judge"):
   """The model or rule that gives verdicts."""
-
-  PATH = "judge"
 
   kind: str = setting("none", "what gives verdicts", choices=JUDGES)
   prompt: str = setting("information_think", "the question to the judge: a name in judging/prompts.py")
@@ -174,10 +152,8 @@ class Judge(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Filter(Section):
+class Filter(Section, path="rollout.filter"):
   """Dynamic sampling: a step trains on groups whose samples differ."""
-
-  PATH = "rollout.filter"
 
   metric: str = setting(
     "none",
@@ -192,10 +168,8 @@ class Filter(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class RolloutMesh(Section):
+class RolloutMesh(Section, path="rollout.mesh"):
   """The devices of an engine, which are those of one or several hosts. Independent of the learner's config.mesh."""
-
-  PATH = "rollout.mesh"
 
   replicas: int = setting(
     0,
@@ -207,10 +181,8 @@ class RolloutMesh(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rollout(Section):
+class Rollout(Section, path="rollout"):
   """How episodes are sampled. A step has prompts_per_step · group_size episodes."""
-
-  PATH = "rollout"
 
   prompts_per_step: int = setting(32, "P: prompts of a step", unit="prompts", least=1)
   group_size: int = setting(8, "G: samples of each prompt", unit="samples", least=1)
@@ -314,10 +286,8 @@ class Rollout(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Endpoint(Section):
+class Endpoint(Section, path="endpoint"):
   """A model behind an OpenAI-compatible server. In evaluations it answers instead of a checkpoint."""
-
-  PATH = "endpoint"
 
   model: str = setting("", "the model's name at the server; empty: a checkpoint answers")
   url: str = setting("", '"http(s)://host/v1"; empty: OpenAI\'s server')

@@ -59,7 +59,8 @@ def _named(value: str, folder: str | os.PathLike, then: Mapping[str, str], *, lo
   path = None if ".py:" in value else _found(value, folder, then)  # a file may have commas in its name
   if path is not None:
     return path
-  return ",".join(_found(part, folder, then) or _missing(part, then, local=local) for part in value.split(","))
+  missing = lambda part: os.path.join(then["began"], part) if local and not part.startswith("hf:") else part
+  return ",".join(_found(part, folder, then) or missing(part) for part in value.split(","))
 
 
 def in_address(value: str, change: Callable[[str], str]) -> str | None:
@@ -105,7 +106,3 @@ def _found(part: str, folder: str | os.PathLike, then: Mapping[str, str]) -> str
       same = os.path.realpath(path) == os.path.realpath(place)
       return before + (path if same else place) + python[3:] + name
   return None
-
-
-def _missing(part: str, then: Mapping[str, str], *, local: bool) -> str:
-  return os.path.join(then["began"], part) if local and not part.startswith("hf:") else part

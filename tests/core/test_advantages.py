@@ -11,15 +11,11 @@ ONE = jnp.zeros(4, jnp.int32)
 RIGHT = jnp.array([1.0, 0.0, 0.0, 0.0])
 
 
-@pytest.mark.parametrize(
-  "std, want",
-  [
-    # Deviations (.75, -.25, -.25, -.25), sum of squares .75. Sample: sqrt(.75 / 3) = .5; population: sqrt(.75 / 4).
-    ("sample", [1.5, -0.5, -0.5, -0.5]),
-    ("population", [3**0.5, -1 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5]),
-    ("none", [0.75, -0.25, -0.25, -0.25]),
-  ],
-)
+@pytest.mark.parametrize("std, want", [
+  # Deviations (.75, -.25, -.25, -.25), sum of squares .75. Sample: sqrt(.75 / 3) = .5; population: sqrt(.75 / 4).
+  ("sample", [1.5, -0.5, -0.5, -0.5]), ("population", [3**0.5, -1 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5]),
+  ("none", [0.75, -0.25, -0.25, -0.25]),
+])  # fmt: skip
 def test_group_relative_by_hand(std, want):
   np.testing.assert_allclose(advantages.group_relative(RIGHT, ONE, std=std, eps=0.0), want, rtol=1e-6)
 

@@ -13,19 +13,12 @@ def slope(estimator, gaps, **how):
   return jax.vmap(jax.grad(lambda x, y: kl.kl_penalty(x, y, estimator, **how)))(-gaps, jnp.zeros_like(gaps))
 
 
-@pytest.mark.parametrize(
-  "estimator, value, slope_there",
-  [
-    # x - y = -2: the policy gives the token less probability than the reference does. e^2 - 2 - 1 = 4.389.
-    # d/dx: 1; sign; x - y; 1 - e^(y - x) = 1 - e^2. The two straight-through forms have k2's.
-    ("k1", -2.0, 1.0),
-    ("abs", 2.0, -1.0),
-    ("k2", 2.0, -2.0),
-    ("k3", np.exp(2.0) - 3.0, 1.0 - np.exp(2.0)),
-    ("k1+", -2.0, -2.0),
-    ("k3+", np.exp(2.0) - 3.0, -2.0),
-  ],
-)
+@pytest.mark.parametrize("estimator, value, slope_there", [
+  # x - y = -2: the policy gives the token less probability than the reference does. e^2 - 2 - 1 = 4.389.
+  # d/dx: 1; sign; x - y; 1 - e^(y - x) = 1 - e^2. The two straight-through forms have k2's.
+  ("k1", -2.0, 1.0), ("abs", 2.0, -1.0), ("k2", 2.0, -2.0), ("k3", np.exp(2.0) - 3.0, 1.0 - np.exp(2.0)),
+  ("k1+", -2.0, -2.0), ("k3+", np.exp(2.0) - 3.0, -2.0),
+])  # fmt: skip
 def test_value_and_slope_by_hand(estimator, value, slope_there):
   np.testing.assert_allclose(kl.kl_penalty(jnp.array([-3.0]), jnp.array([-1.0]), estimator), [value], rtol=1e-6)
   np.testing.assert_allclose(slope(estimator, jnp.array([2.0])), [slope_there], rtol=1e-6)
@@ -40,16 +33,13 @@ def test_at_any_gap_values_are_finite_and_gradients_pull_back(estimator):
     np.testing.assert_array_equal(jnp.sign(slopes), jnp.sign(-GAPS))
 
 
-@pytest.mark.parametrize(
-  "gap, tangent, value, slope_there",
-  [
-    # At the tangent point 2: value e^2 - 3, slope e^2 - 1. At 3 the tangent gives their sum; e^3 - 4 would be 16.1.
-    (3.0, 2.0, np.exp(2.0) - 3.0 + np.exp(2.0) - 1.0, 1.0 - np.exp(2.0)),
-    (-3.0, 2.0, 2.0, 1.0 - np.exp(-2.0)),  # e^-2 - 1 + 2, and once -(e^-2 - 1)
-    (10.0, 5.0, 879.479, -147.413),  # e^5 - 6 + 5 (e^5 - 1)
-    (10.0, None, 22_015.466, -22_025.466),  # as published: e^10 - 11
-  ],
-)
+@pytest.mark.parametrize("gap, tangent, value, slope_there", [
+  # At the tangent point 2: value e^2 - 3, slope e^2 - 1. At 3 the tangent gives their sum; e^3 - 4 would be 16.1.
+  (3.0, 2.0, np.exp(2.0) - 3.0 + np.exp(2.0) - 1.0, 1.0 - np.exp(2.0)),
+  (-3.0, 2.0, 2.0, 1.0 - np.exp(-2.0)),  # e^-2 - 1 + 2, and once -(e^-2 - 1)
+  (10.0, 5.0, 879.479, -147.413),  # e^5 - 6 + 5 (e^5 - 1)
+  (10.0, None, 22_015.466, -22_025.466),  # as published: e^10 - 11
+])  # fmt: skip
 def test_k3_continues_along_its_tangent(gap, tangent, value, slope_there):
   got = kl.kl_penalty(jnp.array([-gap]), jnp.array([0.0]), "k3", tangent=tangent)
   np.testing.assert_allclose(got, [value], rtol=1e-5)

@@ -7,7 +7,7 @@ import pytest
 from jax.test_util import check_grads
 
 from ragrl_jax.core import losses, masked
-from ragrl_jax.core.names import AGGREGATIONS
+from ragrl_jax.core.masked import AGGREGATIONS
 from ragrl_jax.core.value import value_loss
 
 MASK = jnp.array([[1, 1, 1, 0], [1, 0, 0, 0]])
@@ -49,16 +49,13 @@ def one(gap, advantage, **how):
   return float(loss), float(slope[0, 0]), {k: float(v) for k, v in metrics.items()}
 
 
-@pytest.mark.parametrize(
-  "ratio, advantage, want, clipped",
-  [
-    (1.1, 1.0, -1.1, 0.0),  # inside the bounds: -A rho
-    (1.5, 1.0, -1.3, 1.0),  # above 1 + .3 and A > 0: clipped
-    (0.5, 1.0, -0.5, 0.0),  # below the bound and A > 0: not clipped
-    (0.5, -1.0, 0.8, 1.0),  # below 1 - .2 and A < 0: clipped
-    (1.5, -1.0, 1.5, 0.0),
-  ],
-)
+@pytest.mark.parametrize("ratio, advantage, want, clipped", [
+  (1.1, 1.0, -1.1, 0.0),  # inside the bounds: -A rho
+  (1.5, 1.0, -1.3, 1.0),  # above 1 + .3 and A > 0: clipped
+  (0.5, 1.0, -0.5, 0.0),  # below the bound and A > 0: not clipped
+  (0.5, -1.0, 0.8, 1.0),  # below 1 - .2 and A < 0: clipped
+  (1.5, -1.0, 1.5, 0.0),
+])  # fmt: skip
 def test_clipping_by_hand(ratio, advantage, want, clipped):
   loss, slope, metrics = one(np.log(ratio), advantage)
   assert loss == pytest.approx(want, rel=1e-5)
@@ -121,12 +118,8 @@ WAYS = (dict(), dict(ratio="sequence", dual_clip=3.0), dict(surrogate="cispo"))
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_untrained_tokens_have_finite_values_and_no_gradient_however_far_off_policy(aggregation, way):
-  gaps = jnp.array(
-    [
-      [-120.0, 120.0, -30.0, 30.0, 0.0, 120.0, jnp.nan, jnp.inf],
-      [120.0, -120.0, 88.5, -88.5, 1.0, jnp.nan, -jnp.inf, -120.0],
-    ]
-  )
+  first = [-120.0, 120.0, -30.0, 30.0, 0.0, 120.0, jnp.nan, jnp.inf]
+  gaps = jnp.array([first, [120.0, -120.0, 88.5, -88.5, 1.0, jnp.nan, -jnp.inf, -120.0]])
   mask = jnp.array([[1, 1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0]])
   advantages = jnp.array([[1.0] * 7 + [jnp.nan], [-1.0] * 7 + [jnp.inf]])
   how = HOW | dict(aggregation=aggregation, **way)
@@ -152,10 +145,8 @@ def test_metrics_of_parts_add_up():
   key = jax.random.key(1)
   x, advantages = jax.random.normal(key, (2, 2, 4))
   whole = losses.policy_loss(x, jnp.zeros((2, 4)), advantages, MASK, **HOW)[1]
-  parts = [
-    losses.policy_loss(x[i : i + 1], jnp.zeros((1, 4)), advantages[i : i + 1], MASK[i : i + 1], totals=(4, 2), **HOW)[1]
-    for i in range(2)
-  ]
+  of = lambda i: losses.policy_loss(x[i], jnp.zeros((1, 4)), advantages[i], MASK[i], totals=(4, 2), **HOW)[1]
+  parts = [of(slice(i, i + 1)) for i in range(2)]
   for name, value in whole.items():
     np.testing.assert_allclose(parts[0][name] + parts[1][name], value, rtol=1e-6)
 
@@ -170,15 +161,10 @@ def test_value_loss_by_hand():
   np.testing.assert_allclose(got, 1.0 / 2 + 1.8**2 / 2, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-  "how, word",
-  [
-    (dict(ratio="step"), "ratio='step'"),
-    (dict(clip_low=-0.1), "negative"),
-    (dict(dual_clip=1.0), "above 1"),
-    (dict(aggregation="mean"), "token_mean"),
-  ],
-)
+@pytest.mark.parametrize("how, word", [
+  (dict(ratio="step"), "ratio='step'"), (dict(clip_low=-0.1), "negative"), (dict(dual_clip=1.0), "above 1"),
+  (dict(aggregation="mean"), "token_mean"),
+])  # fmt: skip
 def test_invalid_arguments_are_refused(how, word):
   with pytest.raises(ValueError, match=word):
     losses.policy_loss(X, X, X, MASK, **(HOW | how))
@@ -193,12 +179,8 @@ def test_masked_values_have_no_effect():
   gradient = jax.grad(lambda x: masked.total(jnp.square(masked.keep(x, mask)), mask))(x)
   # d/dx of x0^2 + x3^2 is 2 x0 and 2 x3. All other gradients are 0.
   np.testing.assert_array_equal(gradient, [[2.0, 0.0, 0.0, 6.0]])
-
-
-def test_an_empty_mask_gives_zero():
-  x, off = jnp.ones((2, 3)), jnp.zeros((2, 3), bool)
-  assert float(masked.total(x, off)) == 0.0
-  assert float(masked.num_sequences(off)) == 0.0
+  off = jnp.zeros((1, 4), bool)
+  assert float(masked.total(x, off)) == float(masked.num_sequences(off)) == 0.0
 
 
 def test_segment_sums_by_hand():

@@ -22,13 +22,8 @@ def row(value, dtype=jnp.float32, n=B):
 
 def draw(logits, uniform, temperature=1.0, top_k=0, top_p=1.0):
   n = logits.shape[0]
-  return DRAW(
-    jnp.asarray(logits, jnp.float32),
-    jnp.asarray(uniform, jnp.float32),
-    row(temperature, n=n),
-    row(top_k, jnp.int32, n),
-    row(top_p, n=n),
-  )
+  how = row(temperature, n=n), row(top_k, jnp.int32, n), row(top_p, n=n)
+  return DRAW(jnp.asarray(logits, jnp.float32), jnp.asarray(uniform, jnp.float32), *how)
 
 
 def random_logits(seed, n=B, v=V):
@@ -94,14 +89,11 @@ def test_filters_keep_what_float64_keeps_for_all_kinds_of_logits(vocabulary):
   draw_ = np.random.default_rng(3)
   noise = draw_.normal(size=vocabulary).astype(np.float32)
   kinds = dict(
-    random=noise * 2,
-    negative=noise - 50,
-    tied=np.round(noise * 2),
+    random=noise * 2, negative=noise - 50, tied=np.round(noise * 2), flat=np.zeros(vocabulary, np.float32),
     zeros=np.where(np.round(noise) == 0, np.float32(-0.0) * (noise > 0), noise),  # -0.0 and 0.0 are equal
     peaked=np.where(np.arange(vocabulary) == 700, np.float32(10), noise),
-    flat=np.zeros(vocabulary, np.float32),
     cut=np.where(noise > 0, noise, -np.inf).astype(np.float32),
-  )
+  )  # fmt: skip
   rows, names = [], []
   for name, logits in kinds.items():
     for top_k, rank in CASES:
@@ -158,13 +150,8 @@ def test_a_row_depends_on_that_row_alone():
   for seed in range(3):
     other = random_logits(seed + 10)
     other[3] = logits[3]
-    mixed = DRAW(
-      jnp.asarray(other),
-      jnp.asarray(uniform),
-      row(0.9).at[0].set(0.0),
-      row(0, jnp.int32).at[1].set(2),
-      row(1.0).at[5].set(0.3),
-    )
+    filtering = row(0.9).at[0].set(0.0), row(0, jnp.int32).at[1].set(2), row(1.0).at[5].set(0.3)
+    mixed = DRAW(jnp.asarray(other), jnp.asarray(uniform), *filtering)
     assert mixed[0][3] == alone[0][3] and mixed[1][3].tobytes() == alone[1][3].tobytes()
 
 
@@ -226,18 +213,12 @@ def given(vocabulary):
   random = np.random.default_rng(0)
   logits = (random.normal(size=(B, vocabulary)) * 3).astype(np.float32)
   logits[1], logits[2] = np.round(logits[1]), 0
-  return (
-    logits,
-    random.random(B, np.float32),
-    np.float32([1, 0.8, 1, 0, 0.7, 1, 1, 1]),
-    np.int32([0, 0, 0, 0, 20, 0, 40, 0]),
-    np.float32([1, 1, 1, 1, 1, 0.9, 0.8, 0.3]),
-  )
+  temperature, top_k = np.float32([1, 0.8, 1, 0, 0.7, 1, 1, 1]), np.int32([0, 0, 0, 0, 20, 0, 40, 0])
+  return logits, random.random(B, np.float32), temperature, top_k, np.float32([1, 1, 1, 1, 1, 0.9, 0.8, 0.3])
 
 
-@pytest.mark.parametrize(
-  "vocabulary, tensor", [pytest.param(151_936, 8, marks=pytest.mark.long), (320, 2)]
-)  # much to compile
+# the larger one has much to compile
+@pytest.mark.parametrize("vocabulary, tensor", [pytest.param(151_936, 8, marks=pytest.mark.long), (320, 2)])
 def test_tokens_are_the_same_and_no_weights_are_sent(vocabulary, tensor):
   mesh = Mesh(np.asarray(jax.devices()).reshape(-1, tensor), ("data", "tensor"))
   sharded, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, "tensor"), ()))

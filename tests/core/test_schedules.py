@@ -38,9 +38,7 @@ def test_a_curve_has_stopped_rising():
   assert all(map(stopped, ([0.4, 0.4, 0.4], [0.4, 0.96, 0.95, 0.94], [0.4, 0.96, 0.95, 0.9601])))
   rising = [], [0.4, 0.4], [0.4, 0.9, 0.95], [0.4, 0.9, 0.95, 0.96], [0.4, 0.96, 0.95, 0.98]
   assert not any(map(stopped, rising))
-
-
-def test_a_curve_that_has_not_begun_to_rise_has_not_stopped_rising():
+  # A curve that has not begun to rise has not stopped rising.
   flat = [0.4, 0.4, 0.41, 0.4]
   assert schedules.stopped_rising(flat, patience=3, rise=0.02)
   assert not schedules.stopped_rising(flat, patience=3, rise=0.02, gain=0.05)

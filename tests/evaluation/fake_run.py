@@ -137,7 +137,8 @@ def step_rows(step, skill, *, prompts=4, group=6):
       elif index == 2:  # as turns that are compared give them: one per turn
         advantages = [np.full(size, advantage / turn) for turn, size in enumerate(sizes, start=1)]
       how = dict(reward=float(total), outcome=right, advantages=advantages, tokenizer=tokenizer)
-      how |= dict(step=step, terms=terms, weights=weights, signs=signs.of(PARSER, tokenizer, [got])[0])
+      of_reply = signs.written(PARSER, tokenizer, got) | signs.asked([got])[0]
+      how |= dict(step=step, terms=terms, weights=weights, signs=of_reply)
       rows.append(episodes.row(question, got, **how))
   return rows
 

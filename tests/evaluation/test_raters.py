@@ -3,6 +3,7 @@
 import csv
 import random
 
+import numpy as np
 import pytest
 
 from ragrl_jax.core.metrics import stats
@@ -31,7 +32,7 @@ def test_the_coefficients_are_those_of_stats():
     judges = {str(j): {i: draw.choice("0012") for i in range(30)} for j in range(raters_)}
     found, of = raters.agreement(judges), list(judges.values())
     counts = [[sum(judge[i] == label for judge in of) for label in "012"] for i in range(30)]
-    assert found["fleiss_kappa"] == pytest.approx(stats.fleiss_kappa(counts))
+    assert found["fleiss_kappa"] == pytest.approx(stats.fleiss_kappas(counts, np.ones((1, len(counts))))[0])
     for pair, numbers in found["pairs"].items():
       a, b = (list(judges[name].values()) for name in pair.split(", "))
       assert numbers["cohen_kappa"] == pytest.approx(stats.cohen_kappa(a, b))

@@ -78,14 +78,10 @@ def jump(seconds):
 
 
 def main(flags, faults, said, errors):
-  """Runs the command to its end.
+  """Runs `ragrl train` to its end. stdout and stderr are pipes, which a limit on the size of files does not affect.
 
-  Args:
-    flags: flags of `ragrl train`.
-    faults: {"disk": (step, bytes)}: from this step on, no file grows beyond these bytes; {"clock": (step, seconds)}:
-      the wall clock jumps; {"memory": file}: writes the resident MB after every step to this file.
-    said: pipe for stdout; a limit on the size of files does not affect pipes.
-    errors: pipe for stderr.
+  Of the faults, {"disk": (step, bytes)}: from this step on, no file grows beyond these bytes; {"clock": (step,
+  seconds)}: the wall clock jumps; {"memory": file}: writes the resident MB after every step to this file.
   """
   os.dup2(said.fileno(), 1)
   os.dup2(errors.fileno(), 2)

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent import futures
 
 import child
 import plans
@@ -43,20 +44,12 @@ class Live:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """How a plan ended.
-
-  Attributes:
-    plan: the faults.
-    missed: faults whose moment never came.
-    story: how each start ended.
-    problem: what went wrong against expectation, or "".
-    seconds: duration of the whole plan.
-  """
+  """How a plan ended."""
 
   plan: plans.Plan
-  missed: tuple[plans.Fault, ...]
-  story: tuple[str, ...]
-  problem: str
+  missed: tuple[plans.Fault, ...]  # those whose moment never came
+  story: tuple[str, ...]  # how each start ended
+  problem: str  # what went wrong against expectation, or ""
   seconds: float
 
 
@@ -103,11 +96,8 @@ class Run:
   def start(self, **own: object) -> tuple[int | None, str, str]:
     """Runs one start to its end: (exit code or None if it hung, stdout, stderr). own: arguments of `child.main`."""
     self.sent, self.asks, self.starts = [], False, self.starts + 1
-    own |= {
-      live.fault.kind: (live.fault.step, live.fault.lasts)
-      for live in self.live
-      if live.fault.kind in OWN and not live.over
-    }
+    faults = [live.fault for live in self.live if live.fault.kind in OWN and not live.over]
+    own |= {fault.kind: (fault.step, fault.lasts) for fault in faults}
     (out, said), (err, errors) = FORKS.Pipe(duplex=False), FORKS.Pipe(duplex=False)
     self.process = FORKS.Process(target=child.main, args=(self.flags, own, said, errors))
     self.process.start()
@@ -115,15 +105,16 @@ class Run:
       tool.faults = self.request
     said.close()
     errors.close()
-    held = [_Reader(pipe) for pipe in (out, err)]
-    until = time.monotonic() + HANGS_S
-    while self.process.is_alive() and time.monotonic() < until:
-      self.look()
-      self.process.join(0.01)
-    hung = self.process.is_alive()
-    self.process.kill()
-    self.process.join()
-    said, errors = (reader.text() for reader in held)
+    with futures.ThreadPoolExecutor(2) as threads:
+      texts = [threads.submit(text_of, pipe) for pipe in (out, err)]
+      until = time.monotonic() + HANGS_S
+      while self.process.is_alive() and time.monotonic() < until:
+        self.look()
+        self.process.join(0.01)
+      hung = self.process.is_alive()
+      self.process.kill()
+      self.process.join()
+      said, errors = (text.result() for text in texts)
     (self.folder / f"stderr.{self.starts}").write_text(errors)
     self.after()
     return None if hung else self.process.exitcode, said, errors
@@ -151,7 +142,7 @@ class Run:
       for live in self.due(SIGNALS):
         at = live.fault.at
         live.passed += at == tool
-        if {"row": True, "checkpoint": record.unfinished(self.workdir)}.get(at, live.passed > live.fault.after):
+        if {"row": True, "checkpoint": tiny_world.unfinished(self.workdir)}.get(at, live.passed > live.fault.after):
           with contextlib.suppress(ProcessLookupError):  # the process has just ended
             os.kill(self.process.pid, SIGNALS[live.fault.kind])
             live.came = live.over = True
@@ -165,7 +156,7 @@ class Run:
     self.step = max(self.step, record.steps_made(self.workdir))
     for live in self.live:
       fault = live.fault
-      if fault.kind == "damage" and live.came and not live.ended and len(record.checkpoints(self.workdir)) > 1:
+      if fault.kind == "damage" and live.came and not live.ended and len(tiny_world.checkpoints(self.workdir)) > 1:
         rng = random.Random(f"faults/{self.plan.seed}/damage")
         self.damaged = record.damage(self.workdir, fault.how, rng)
       if fault.kind in OWN and self.step >= fault.step:
@@ -177,13 +168,8 @@ class Run:
 
   def expected(self) -> int:
     """The first step of the next start: the one after the newest undamaged checkpoint."""
-    return (
-      max(
-        (step for step in record.checkpoints(self.workdir) if record.mark(self.workdir, step) != self.damaged),
-        default=0,
-      )
-      + 1
-    )
+    sound = [step for step in tiny_world.checkpoints(self.workdir) if record.mark(self.workdir, step) != self.damaged]
+    return max(sound, default=0) + 1
 
   def wrong(self, code: int | None, errors: str) -> str:
     """What is wrong with how a start ended, or ""."""
@@ -242,19 +228,7 @@ def last_line(errors: str) -> str:
   return next((line for line in reversed(lines) if line), "")
 
 
-class _Reader:
-  """Reads a pipe to its end in a thread."""
-
-  def __init__(self, pipe):
-    self._pipe, self._held = pipe, b""
-    self._thread = threading.Thread(target=self._read, daemon=True)
-    self._thread.start()
-
-  def _read(self) -> None:
-    while more := os.read(self._pipe.fileno(), 1 << 16):
-      self._held += more
-
-  def text(self) -> str:
-    self._thread.join()
-    self._pipe.close()
-    return self._held.decode(errors="replace")
+def text_of(pipe) -> str:
+  """What a pipe holds until its end."""
+  with pipe:
+    return b"".join(iter(lambda: os.read(pipe.fileno(), 1 << 16), b"")).decode(errors="replace")

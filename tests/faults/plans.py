@@ -5,21 +5,17 @@ import random
 
 STEPS, EVERY = 8, 2  # steps of the small run, and of its checkpoints
 TOOLS = ("retriever", "judge")
-OUTAGES = ("refused", "reset", "silent", "status")
 GARBAGE = ("html", "deep", "score", "number", "nan", "bytes", "gzip")
-HALVES = ("cut", "few", "empty")
-SLOW = ("late", "too late", "dribbled")
-DAMAGE = ("bit", "bit", "cut", "lost")
 POINTS = ("row", "checkpoint", *TOOLS)
 KINDS = {  # kind of fault → its variants
   "kill": ("",),
-  "outage": OUTAGES,
-  "damage": DAMAGE,
-  "slow": SLOW,
+  "outage": ("refused", "reset", "silent", "status"),
+  "damage": ("bit", "bit", "cut", "lost"),
+  "slow": ("late", "too late", "dribbled"),
   "term": ("",),
   "garbage": GARBAGE,
   "disk": ("full",),
-  "half": HALVES,
+  "half": ("cut", "few", "empty"),
   "interrupt": ("",),
   "clock": ("jump",),
 }
@@ -27,25 +23,17 @@ KINDS = {  # kind of fault → its variants
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-  """One fault.
-
-  Attributes:
-    step: the fault comes after this number of steps.
-    kind, how: one of KINDS, and one of its variants.
-    at: for a fault of a tool, the tool. For a signal, and for damage (which follows a SIGKILL), when the signal comes:
-      while a step's "row" or a "checkpoint" is written, or while a tool is asked.
-    after: number of requests to the tool that succeed first.
-    lasts: for a tool, number of requests that fail; for "disk", bytes that a file may have; for "clock", seconds.
-    starts: number of starts of the run that a tool's fault may end before it is over.
+  """One fault. A signal, and damage (which follows a SIGKILL), comes `at` a moment: while a step's "row" or a
+  "checkpoint" is written, or while this tool is asked.
   """
 
-  step: int
-  kind: str
-  how: str
-  at: str = ""
-  after: int = 0
-  lasts: float = 0
-  starts: int = 1
+  step: int  # it comes after this number of steps
+  kind: str  # one of KINDS
+  how: str  # one of its variants
+  at: str = ""  # for a fault of a tool, the tool
+  after: int = 0  # requests to the tool that succeed first
+  lasts: float = 0  # for a tool, requests that fail; for "disk", bytes that a file may have; for "clock", seconds
+  starts: int = 1  # starts of the run that a tool's fault may end before it is over
 
   def __str__(self) -> str:
     much = f"{self.lasts:g}" if self.lasts else ""

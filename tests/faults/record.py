@@ -7,24 +7,12 @@ import random
 
 import tiny_world
 
-TIMED = ("seconds/", "cost/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/", "time")
-
 
 def steps_made(workdir: pathlib.Path) -> int:
   """The step of the last complete row of metrics.jsonl."""
   path = workdir / "metrics.jsonl"
   rows = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
   return json.loads(rows[-1])["step"] if rows else 0
-
-
-def checkpoints(workdir: pathlib.Path) -> list[int]:
-  """Steps of the finished checkpoints, oldest first."""
-  return sorted(int(path.name) for path in (workdir / "checkpoints").glob("*") if path.name.isdigit())
-
-
-def unfinished(workdir: pathlib.Path) -> bool:
-  """Whether a checkpoint is being written."""
-  return any("tmp" in path.name for path in (workdir / "checkpoints").glob("*"))
 
 
 def mark(workdir: pathlib.Path, step: int) -> tuple[int, int]:
@@ -34,7 +22,7 @@ def mark(workdir: pathlib.Path, step: int) -> tuple[int, int]:
 
 def damage(workdir: pathlib.Path, how: str, rng: random.Random) -> tuple[int, int]:
   """Flips a "bit" in the newest checkpoint's files, or makes one "cut" or "lost". Returns the checkpoint's mark."""
-  step = checkpoints(workdir)[-1]
+  step = tiny_world.checkpoints(workdir)[-1]
   files = sorted(path for path in (workdir / "checkpoints" / str(step)).rglob("*") if path.is_file())
   files = [path for path in files if path.stat().st_size]
   path = rng.choices(files, [file.stat().st_size for file in files])[0]  # every byte is equally likely
@@ -56,8 +44,7 @@ def made(workdir: pathlib.Path) -> dict[str, str]:
   _, arrays = tiny_world.arrays(workdir)
   found = {f"array {name}": _hash(str((x.dtype, x.shape)).encode() + x.tobytes()) for name, x in arrays.items()}
   found["model/model.safetensors"] = _hash((workdir / "model" / "model.safetensors").read_bytes())
-  for line in (workdir / "metrics.jsonl").read_text().splitlines():
-    row = {name: value for name, value in json.loads(line).items() if not name.startswith(TIMED)}
+  for row in tiny_world.untimed(map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())):
     found[f"metrics of step {row['step']}"] = _hash(json.dumps(row, sort_keys=True).encode())
   for path in sorted((workdir / "episodes").iterdir()):
     found[f"episodes/{path.name}"] = _hash(path.read_bytes())

@@ -6,6 +6,7 @@ after the fault it must resume from its newest undamaged checkpoint. --seed repe
 the end, a run of 120 steps checks that resident memory does not grow.
 """
 
+import functools
 import pathlib
 import tempfile
 import time
@@ -22,6 +23,7 @@ SOAK = flags.DEFINE_bool("soak", True, "Whether to end with the soak.")
 
 SOAK_STEPS = 120
 MAX_SLOPE = 0.1  # MB per step
+say = functools.partial(print, flush=True)
 
 
 def main(_):
@@ -34,18 +36,13 @@ def main(_):
     for seed in seeds:
       plan = plans.draw(seed)
       outcome = driver.play(plan, scene, folder / str(seed), undisturbed[plan.ahead])
-      print(told(outcome), flush=True)
+      say(told(outcome))
       if outcome.problem:
         failed.append(seed)
-        print(
-          f"      PYTHONPATH=tests/kits python tests/faults/run.py --seed {seed}; folder: {folder / str(seed)}",
-          flush=True,
-        )
-    print(
-      f"{len(seeds) - len(failed)} of {len(seeds)} plans as they must be, {time.monotonic() - begin:.0f} s"
-      + (f"; not {', '.join(map(str, failed))}" if failed else ""),
-      flush=True,
-    )
+        say(f"      PYTHONPATH=tests/kits python tests/faults/run.py --seed {seed}; folder: {folder / str(seed)}")
+    others = f"; not {', '.join(map(str, failed))}" if failed else ""
+    took = f"{time.monotonic() - begin:.0f} s{others}"
+    say(f"{len(seeds) - len(failed)} of {len(seeds)} plans as they must be, {took}")
     grows = SOAK.value and SEED.value is None and soak(scene, folder / "soak") > MAX_SLOPE
   raise SystemExit(1 if failed or grows else 0)
 
@@ -68,10 +65,9 @@ def soak(scene, folder: pathlib.Path) -> float:
   megabytes = np.loadtxt(folder / "memory")
   half = len(megabytes) // 2
   slope = float(np.polyfit(np.arange(half, len(megabytes)), megabytes[half:], 1)[0])
-  print(
+  say(
     f"soak: {len(megabytes)} steps, {megabytes[-1]:.0f} MB at the end, {slope:+.4f} MB a step over the second half "
-    f"(at most {MAX_SLOPE:g})",
-    flush=True,
+    f"(at most {MAX_SLOPE:g})"
   )
   return slope
 

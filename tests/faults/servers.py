@@ -31,42 +31,25 @@ GARBAGE = {
 def retrieve(passages: Sequence) -> Callable[[dict], dict]:
   """An answer of Search-R1's protocol: the first passages by a hash of query and passage number."""
 
-  def answer(asked):
-    found = []
-    for query in asked["queries"]:
-      first = int.from_bytes(hashlib.sha256(query.encode()).digest()[:4], "big")
-      chosen = [passages[(first + n) % len(passages)] for n in range(asked["topk"])]
-      found.append(
-        [dict(document=dict(id=p.id, contents=corpus.contents(p)), score=1 / (n + 1)) for n, p in enumerate(chosen)]
-      )
-    return dict(result=found)
+  def found(query, k):
+    first = int.from_bytes(hashlib.sha256(query.encode()).digest()[:4], "big")
+    chosen = [passages[(first + n) % len(passages)] for n in range(k)]
+    return [dict(document=dict(id=p.id, contents=corpus.contents(p)), score=1 / (n + 1)) for n, p in enumerate(chosen)]
 
-  return answer
+  return lambda asked: dict(result=[found(query, asked["topk"]) for query in asked["queries"]])
 
 
 def judge(asked: dict) -> dict:
   """A chat completion: 0 or 1, by a hash of the messages."""
   digit = hashlib.sha256(json.dumps(asked["messages"]).encode()).digest()[0] % 2
-  return dict(
-    id="c",
-    object="chat.completion",
-    created=0,
-    model="scripted",
-    choices=[dict(index=0, finish_reason="stop", message=dict(role="assistant", content=str(digit)))],
-  )
+  choice = dict(index=0, finish_reason="stop", message=dict(role="assistant", content=str(digit)))
+  return dict(id="c", object="chat.completion", created=0, model="scripted", choices=[choice])
 
 
 class Tool:
-  """A server on loopback, for the length of a `with` block.
+  """A server on loopback, for the length of a `with` block. Its port stays the same, even while it refuses connections.
 
-  Args:
-    name: one of plans.TOOLS.
-    answer: request → reply, both JSON.
-
-  Attributes:
-    port: stays the same, even while connections are refused.
-    faults: (name, whether it is a request rather than a health check) → the fault of this request, or None; called for
-      every request.
+  For every request `faults` is called: (name, whether it is a request rather than a health check) → its fault or None.
   """
 
   def __init__(self, name: str, answer: Callable[[dict], dict]):

@@ -42,15 +42,12 @@ def test_a_seed_gives_one_plan_and_a_hundred_seeds_give_every_fault():
   }
 
 
-def _client() -> httpx.Client:
-  """Opens a connection for every call: a tool that failed closes its own, perhaps just when the next call begins."""
-  return httpx.Client(timeout=60, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
-
-
 def test_tools_repeat_their_answers_and_fail_on_command():
   asked, told = dict(queries=["a", "b"], topk=1), []
   passages = [types.SimpleNamespace(id=str(n), title="", text=f"text {n}") for n in range(9)]
-  with servers.Tool("retriever", servers.retrieve(passages)) as tool, _client() as client:
+  # A connection for every call: a tool that failed closes its own, perhaps just when the next call begins.
+  client = httpx.Client(timeout=60, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+  with servers.Tool("retriever", servers.retrieve(passages)) as tool, client:
     tool.faults = lambda name, asks: told.pop() if told else None
     ask = lambda: client.post(f"http://127.0.0.1:{tool.port}/retrieve", json=asked)
     whole = ask().json()
@@ -94,13 +91,5 @@ def test_an_end_is_clear_if_its_last_line_names_the_fault(tmp_path):
   assert "names none" in run.wrong(2, said)  # no fault has occurred yet
   run.live[0].came = True
   assert run.wrong(2, said) == "" and run.wrong(0, "") == ""
-  assert all(
-    run.wrong(*end)
-    for end in (
-      (2, "error: no passages."),
-      (1, "KeyError: 'judge'"),
-      (1, f"Traceback …\n{said}"),
-      (-11, said),
-      (None, said),
-    )
-  )
+  ends = (2, "error: no passages."), (1, "KeyError: 'judge'"), (1, f"Traceback …\n{said}"), (-11, said), (None, said)
+  assert all(run.wrong(*end) for end in ends)

@@ -86,11 +86,28 @@ def config(folder: pathlib.Path, name: str | pathlib.Path = "quickstart", varian
   return made
 
 
+TIMED = ("seconds/", "cost/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "time", "warning/")
+
+
+def untimed(rows):
+  """The metrics of each step that another run of the same steps must repeat."""
+  return [{name: value for name, value in row.items() if not name.startswith(TIMED)} for row in rows]
+
+
+def checkpoints(workdir) -> list[int]:
+  """Steps of a run's finished checkpoints, oldest first."""
+  return sorted(int(path.name) for path in (workdir / "checkpoints").glob("*") if path.name.isdigit())
+
+
+def unfinished(workdir) -> bool:
+  """Whether a checkpoint is being written."""
+  return any("tmp" in path.name for path in (workdir / "checkpoints").glob("*"))
+
+
 def arrays(workdir, step=None):
   """(step, {path: array}) of a run's newest checkpoint, or of this step's."""
-  folder = pathlib.Path(workdir) / "checkpoints"
-  step = max(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if step is None else step
-  tree = ocp.StandardCheckpointer().restore((folder / str(step) / "state").absolute())
+  step = checkpoints(workdir)[-1] if step is None else step
+  tree = ocp.StandardCheckpointer().restore((workdir / "checkpoints" / str(step) / "state").absolute())
   return step, {jax.tree_util.keystr(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 

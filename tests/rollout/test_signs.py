@@ -21,7 +21,7 @@ def played(*turns, prompt=0):
 
 
 def of(*made):
-  return signs.of(RECIPE.parser, TOKENIZER, made)
+  return [signs.written(RECIPE.parser, TOKENIZER, one) | own for one, own in zip(made, signs.asked(made))]
 
 
 def test_the_signs_of_an_episode():

@@ -64,6 +64,12 @@ def test_every_model_that_training_reads_is_compared(tmp_path):
   }
   tuned = {"model.path", "model.lora.path", "loss.teacher.path"}
   assert contents.of_folders(config).keys() == tuned  # fine-tuning asks no judge
+  of_terms = config_lib.default_config()
+  of_terms.judge, of_terms.judges = (
+    dict(kind="nli", prompt="think_answer", path=folders["judge"]),
+    dict(b=dict(kind="exact")),
+  )
+  assert contents.of_folders(settings.of(of_terms), ("a", "b")) == {"judge.path": contents.of_folder(folders["judge"])}
   assert contents.base(config) == tensors.TensorFolder(folders["base"]).fingerprint()
 
 

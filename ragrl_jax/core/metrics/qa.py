@@ -50,9 +50,7 @@ def f1(
   2 · overlap / (units of prediction + units of gold). Texts without a unit score as in `exact_match`.
 
   Args:
-    prediction: the answer.
-    golds: right answers, any of them; a single string is one gold.
-    style: see `normalize`.
+    prediction, golds, style: as for `exact_match`.
     unit: "word" (multiset), "char" (multiset of the normalised string's characters, spaces included) or "word_set".
     yes_no_rule: the score is 0 if one side is yes, no or noanswer and the other side differs.
 

@@ -40,11 +40,8 @@ def ndcg(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) ->
   ideal = sorted((grade for grade in relevance.values() if grade > 0), reverse=True)[:k]
   if not ideal:
     return None
-  seen: set[str] = set()
-  gains = []
-  for name in ranked[:k]:
-    gains.append(0.0 if name in seen else max(relevance.get(name, 0), 0))
-    seen.add(name)
+  first = {name: place for place, name in reversed([*enumerate(ranked[:k])])}
+  gains = [max(relevance.get(name, 0), 0) * (first[name] == place) for place, name in enumerate(ranked[:k])]
   return _dcg(gains) / _dcg(ideal)
 
 
@@ -135,14 +132,9 @@ def means(run: Run, judgements: Judgements, names: Sequence[str] = MEASURES) -> 
   return {name: sum(values.values()) / max(len(values), 1) for name, values in scores.items()}
 
 
-_SCORERS: dict[str, Callable[..., float | None]] = {
-  "nDCG": ndcg,
-  "R": recall,
-  "RR": reciprocal_rank,
-  "AP": average_precision,
-  "P": precision,
-  "Success": success,
-}
+_SCORERS: dict[str, Callable[..., float | None]] = dict(
+  nDCG=ndcg, R=recall, RR=reciprocal_rank, AP=average_precision, P=precision, Success=success
+)
 
 
 def _scorer(name: str) -> Callable[[Sequence[str], Mapping[str, int]], float]:

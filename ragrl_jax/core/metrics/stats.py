@@ -11,6 +11,7 @@ import scipy  # loads scipy.stats, which takes half a second, at its first use
 
 ALTERNATIVES = ("two-sided", "greater", "less")
 
+RESAMPLES = 10_000
 BATCH = 2**17  # items drawn at once, which fit in a processor's cache
 
 Values = Sequence | np.ndarray
@@ -59,8 +60,8 @@ def cohen_kappas(a: Values, b: Values, times: np.ndarray) -> np.ndarray:
   return _beyond_chance(agreement(votes, times), expected)
 
 
-def fleiss_kappa(counts: Values) -> float:
-  """Agreement of several raters beyond chance.
+def fleiss_kappas(counts: Values, times: np.ndarray) -> np.ndarray:
+  """[R] agreement of several raters beyond chance, where item i counts times[r, i] times.
 
   With P_i the share of agreeing pairs of raters on item i and p_j the share of category j overall, it is
   (mean P_i - Σ p_j²) / (1 - Σ p_j²). If all items are in one category, the result is 1.
@@ -68,17 +69,13 @@ def fleiss_kappa(counts: Values) -> float:
   Args:
     counts: counts[i, j] is the number of raters who put item i into category j. Every item has the same number of
       raters, at least two.
+    times: [R, I].
 
   Raises:
     ValueError: no items, one rater, or items with different numbers of raters.
 
   Source: Fleiss, "Measuring nominal scale agreement among many raters" (1971).
   """
-  return float(fleiss_kappas(counts, np.ones((1, len(counts))))[0])
-
-
-def fleiss_kappas(counts: Values, times: np.ndarray) -> np.ndarray:
-  """[R] `fleiss_kappa` where item i counts times[r, i] times."""
   table = _of_raters(counts)
   shares = times @ table / (times.sum(axis=1, keepdims=True) * table[0].sum())
   return _beyond_chance(agreement(table, times), np.square(shares).sum(axis=1))
@@ -88,7 +85,7 @@ def agreement(counts: Values, times: np.ndarray) -> np.ndarray:
   """[R] share of agreeing pairs of raters, mean over the items, where item i counts times[r, i] times.
 
   Args:
-    counts: [I, L] as in `fleiss_kappa`, with its errors.
+    counts: [I, L] as in `fleiss_kappas`, with its errors.
     times: [R, I].
   """
   table = _of_raters(counts)
@@ -189,19 +186,17 @@ def wilcoxon(x: Values, y: Values, *, alternative: str = "two-sided") -> tuple[f
   return float(statistic), float(p)
 
 
-def paired_permutation(x: Values, y: Values, *, seed: int = 0, resamples: int = 10_000) -> tuple[float, float]:
+def paired_permutation(x: Values, y: Values) -> tuple[float, float]:
   """The two-sided permutation test of paired scores: (mean of x - y, p).
 
   Under the null hypothesis the two scores of each pair may be swapped. p is the share of all swaps whose mean
-  difference is at least as far from 0 as the observed one. It is exact where at most `resamples` swaps exist, and where
-  all differences have one size (for scores of 0 and 1 it is McNemar's test). Else `resamples` swaps are drawn
+  difference is at least as far from 0 as the observed one. It is exact where at most RESAMPLES swaps exist, and where
+  all differences have one size (for scores of 0 and 1 it is McNemar's test). Else RESAMPLES swaps are drawn
   (`signed_sums`), and the observed one is added. The test is valid for any scores, even with many ties.
 
   Args:
     x: scores, one per question.
     y: the other system's scores, in the same order.
-    seed: seed of the drawn swaps.
-    resamples: number of swaps to draw.
 
   Raises:
     ValueError: different lengths, or no pairs.
@@ -217,11 +212,11 @@ def paired_permutation(x: Values, y: Values, *, seed: int = 0, resamples: int = 
   if np.ptp(sizes) < 1e-12 * sizes.max():
     return mean, float(scipy.stats.binomtest(int((differences > 0).sum()), sizes.size).pvalue)
   observed = abs(differences.sum()) - 1e-12 * sizes.sum()  # sums of the same numbers differ by their order
-  if 2**sizes.size <= resamples:
+  if 2**sizes.size <= RESAMPLES:
     signs = 1 - 2 * ((np.arange(2**sizes.size)[:, None] >> np.arange(sizes.size)) & 1)
     return mean, float((np.abs(signs @ sizes) >= observed).mean())
-  sums = signed_sums(sizes, resamples=resamples, seed=seed)
-  return mean, float(((np.abs(sums) >= observed).sum() + 1) / (resamples + 1))
+  sums = signed_sums(sizes, resamples=RESAMPLES, seed=0)
+  return mean, float(((np.abs(sums) >= observed).sum() + 1) / (RESAMPLES + 1))
 
 
 def holm(ps: Values) -> list[float]:
@@ -250,10 +245,8 @@ def _paired(x: Values, y: Values) -> tuple[np.ndarray, np.ndarray]:
 # ---- intervals -------------------------------------------------------------------------------------------------------
 
 
-def bootstrap_interval(
-  values: Values, *, seed: int, level: float = 0.95, resamples: int = 10_000
-) -> tuple[float, float]:
-  """The percentile bootstrap interval of the mean: (low, high). If all values are equal, it is (value, value).
+def bootstrap_interval(values: Values, *, seed: int, resamples: int = RESAMPLES) -> tuple[float, float]:
+  """The 95 % percentile bootstrap interval of the mean: (low, high). If all values are equal, it is (value, value).
 
   The cost hardly depends on the number of values; see `resampled_means` for the method and its error. For the
   difference of two systems on the same questions, pass the differences (the paired bootstrap).
@@ -261,33 +254,29 @@ def bootstrap_interval(
   Args:
     values: one score per item, for example 0 or 1.
     seed: seed of the resampling; the same seed gives the same interval.
-    level: share of the resampled means inside the interval, between 0 and 1.
     resamples: number of resamples.
 
   Raises:
-    ValueError: no values, one that is not finite, or a level outside (0, 1).
+    ValueError: no values, or one that is not finite.
 
   Source: Efron, "Bootstrap methods: another look at the jackknife" (1979).
   """
   values = np.asarray(values, dtype=np.float64)
   if values.ndim != 1 or not values.size or not np.isfinite(values).all():
     raise ValueError(f"an interval needs a list of finite values, these have the shape {values.shape}.")
-  _check(level)
   if np.all(values == values[0]):
     return float(values[0]), float(values[0])
-  return _percentiles(resampled_means(values, resamples=resamples, seed=seed), level)
+  return _percentiles(resampled_means(values, resamples=resamples, seed=seed))
 
 
-def seeds_interval(
-  x: Values, y: Values, *, seed: int, level: float = 0.95, resamples: int = 10_000
-) -> tuple[float, float, float]:
+def seeds_interval(x: Values, y: Values, *, seed: int, resamples: int = RESAMPLES) -> tuple[float, float, float]:
   """The difference of two arms with several runs (seeds) each on the same questions: (mean of x - y, low, high).
 
   A hierarchical bootstrap: each resample draws questions, the same for all runs of both arms. From each arm's S runs it
   draws S - 1 with replacement, so that the variance of their mean has no bias. With a single run, the variance between
   runs is unknown. Then the arm's runs are not drawn, and the interval holds for these weights only.
 
-  In simulations (`python benchmarks/seeds_coverage.py`) the 95 % interval holds the true difference in 86 to 94 % of
+  In simulations (`python benchmarks/seeds_coverage.py`) this 95 % interval holds the true difference in 86 to 94 % of
   cases with 2 runs an arm, 93 % with 3 and 94 to 97 % with 5, if runs differ, against 43 to 56 % with a single run. If
   they do not differ it is too wide, since the noise of single answers counts both for questions and for runs.
 
@@ -295,11 +284,10 @@ def seeds_interval(
     x: scores [runs, questions].
     y: the other arm's, [its runs, the same questions].
     seed: seed of the draws.
-    level: share of the resamples inside the interval.
     resamples: number of resamples.
 
   Raises:
-    ValueError: no two tables of the same questions, or a level outside (0, 1).
+    ValueError: no two tables of the same questions.
 
   Source: Owen, "The pigeonhole bootstrap" (2007); S - 1 draws: Rao and Wu, "Resampling inference with complex survey
     data" (1988).
@@ -307,22 +295,16 @@ def seeds_interval(
   x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
   if x.ndim != 2 or y.ndim != 2 or not x.size or not y.size or x.shape[1] != y.shape[1]:
     raise ValueError(f"scores [runs, questions] of the same questions are needed, these are {x.shape} and {y.shape}.")
-  _check(level)
   # [resamples, runs of both]: each run's mean over the drawn questions
   means = resampled_means(np.concatenate([x, y]).T, resamples=resamples, seed=seed)
   x_weights = run_weights(len(x), resamples=resamples, seed=seed + 1)
   y_weights = run_weights(len(y), resamples=resamples, seed=seed + 2)
   differences = (means[:, : len(x)] * x_weights).sum(axis=1) - (means[:, len(x) :] * y_weights).sum(axis=1)
-  return float(x.mean() - y.mean()), *_percentiles(differences, level)
+  return float(x.mean() - y.mean()), *_percentiles(differences)
 
 
-def _check(level: float) -> None:
-  if not 0.0 < level < 1.0:
-    raise ValueError(f"level={level}: it must be between 0 and 1.")
-
-
-def _percentiles(draws: np.ndarray, level: float) -> tuple[float, float]:
-  low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+def _percentiles(draws: np.ndarray) -> tuple[float, float]:
+  low, high = np.quantile(draws, [0.025, 0.975])
   return float(low), float(high)
 
 
@@ -338,6 +320,8 @@ def resampled_means(rows: np.ndarray, *, resamples: int, seed: int) -> np.ndarra
     seed: of the draws.
   """
   size = len(rows)
+  if size == 1:
+    return np.repeat(rows, resamples, axis=0)
   distinct, counts = np.unique(rows, axis=0, return_counts=True)
   if 16 * len(distinct) <= rows.size:  # then drawing the number of each different row is faster than drawing each item
     return scipy.stats.multinomial.rvs(size, counts / size, size=resamples, random_state=seed) @ distinct / size

@@ -16,7 +16,6 @@ def kinds(text: str, query: str | None, answer: str | None) -> np.ndarray:
   """The place in KINDS of each character of a turn's text, int8. What is neither tag, query nor answer is thought.
 
   Args:
-    text: of the model.
     query: of the search that it asked for, which is where it is last in the text; None without one.
     answer: its answer, where it is last; None without one.
   """

@@ -14,7 +14,6 @@ def parse_ids(text: str, *, strict: bool = True) -> list | None:
   """The distinct numbers in a JSON list, sorted; None if the text, as `forms.typed` has it, is not such a list.
 
   Args:
-    text: the text between the tags.
     strict: accept plain integers only. Otherwise accept any JSON list whose items can be put into a set and sorted, as
       ARENA's code does: 1.0 and true then equal 1, and items that are not numbers match nothing.
   """

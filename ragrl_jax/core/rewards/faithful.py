@@ -34,8 +34,13 @@ def share(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> fl
     return 0.0
   if verdicts is None:
     return None
-  _check(complete, verdicts)
+  if len(verdicts) != len(complete):
+    raise ValueError(
+      f"{len(verdicts)} verdicts for {len(complete)} (premise, claim) pairs: they are not of this episode."
+    )
   scores = [verdict for verdict in verdicts if verdict is not None]
+  if not all(0.0 <= verdict <= 1.0 for verdict in scores):
+    raise ValueError(f"verdicts {scores}: each must be from 0 to 1.")
   return float(sum(scores)) / len(pairs) if len(scores) == len(verdicts) else None
 
 
@@ -71,11 +76,3 @@ def states(premise: str | None, claim: str | None, *, words: bool = False) -> fl
 def copied(premise: str | None, claim: str | None) -> bool:
   """Whether the claim is nothing but a run of the premise's words, both `forms.typed` and normalised as in SQuAD."""
   return states(forms.typed(premise or ""), forms.typed(claim or ""), words=True) == 1.0
-
-
-def _check(pairs: Sequence[tuple[str, str]], verdicts: Sequence[Number | None]) -> None:
-  if len(verdicts) != len(pairs):
-    raise ValueError(f"{len(verdicts)} verdicts for {len(pairs)} (premise, claim) pairs: they are not of this episode.")
-  scores = [verdict for verdict in verdicts if verdict is not None]
-  if not all(0.0 <= verdict <= 1.0 for verdict in scores):
-    raise ValueError(f"verdicts {scores}: each must be from 0 to 1.")

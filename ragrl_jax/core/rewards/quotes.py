@@ -170,13 +170,8 @@ def _reach(quote, rare, text, starts, ends, least) -> np.ndarray:
   A block is either the common prefix, or the stretch of agreement around a position where both texts have the same rare
   (not popular) character. So all matched characters lie in the prefix or in such stretches. Matches keep their order.
   So a block that is d characters further right in the window than in the quote leaves d characters of the window
-  unmatched, or −d of the quote. As `least` characters must match, this bounds d.
-
-  Args:
-    quote, text: character codes.
-    rare: character → its positions in the quote.
-    starts, ends: positions of the windows in the text.
-    least: number of characters of each window that must match; the bound is valid only for windows with so many.
+  unmatched, or −d of the quote. As `least` characters of each window must match, this bounds d. Quote and text are
+  character codes, `rare` has the positions of a character in the quote.
   """
   at, place = _stretches(quote, rare, text)
   if at is None or place is None:

@@ -25,7 +25,6 @@ def pairs(text: str, names: str | Sequence[str], *, opening: str = "last") -> li
   """The complete pairs of these names, in order of their ends. Pairs of the same name never overlap.
 
   Args:
-    text: the model's text.
     names: one tag name, or several.
     opening: the opening tag that a closing tag belongs to, if there are several: the "last" one before it (so the body
       contains no tag of its own name), or the "first" one, as a shortest-match regular expression finds it.
@@ -82,12 +81,7 @@ def without(text: str, opening: str, closing: str, *, thought: str = "think") ->
 
   A tag that is never closed is a mention: it makes no block, and hides nothing. A closing tag belongs to the last
   opening tag before it that has none, so a mention before a block does not begin it. A block and a complete thought do
-  not cross: tags of which one is inside and one outside of the thought are mentions.
-
-  Args:
-    text: the model's text.
-    opening, closing: the tags.
-    thought: the name of a thought's tags.
+  not cross: tags of which one is inside and one outside of the thought are mentions. `thought` is the name of its tags.
 
   Example: in "the <a> says <a>x</a> y" the block is "<a>x</a>".
   """

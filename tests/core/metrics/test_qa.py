@@ -19,6 +19,8 @@ GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "answers.jso
 def test_agrees_with_the_published_scripts():
   for row in GOLDEN["rows"]:
     prediction, golds = row["prediction"], [row["gold"]]
+    assert normalize(prediction, "squad") == row["hotpotqa"]["normalized"], row
+    assert normalize(prediction, "spaced") == row["triviaqa"]["normalized"], row
     assert qa.exact_match(prediction, golds) == row["hotpotqa"]["em"], row
     assert qa.f1(prediction, golds, yes_no_rule=True) == pytest.approx(row["hotpotqa"]["f1"], abs=1e-8), row
     assert qa.exact_match(prediction, golds, style="spaced") == row["triviaqa"]["em"], row

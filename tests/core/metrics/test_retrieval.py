@@ -13,52 +13,32 @@ IDS = st.lists(st.sampled_from("abcdefgh"), max_size=8, unique=True)
 GRADES = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 3), max_size=8)
 
 
-def test_ndcg_by_hand():
+@pytest.mark.parametrize("metric, ranked, grades, k, want", [
   # Gains 0, 2, 1 at ranks 1, 2, 3: DCG = 2/log2(3) + 1/log2(4) = 2/1.58496 + 1/2 = 1.76186.
   # Best order 2, 1: IDCG = 2/log2(2) + 1/log2(3) = 2.63093. Ratio 0.66967.
-  assert ndcg(["x", "b", "a"], {"a": 1, "b": 2}, 10) == pytest.approx(1.7618595 / 2.6309298, rel=1e-6)
-  # At k = 2 the third rank does not count: (2/1.58496) / 2.63093.
-  assert ndcg(["x", "b", "a"], {"a": 1, "b": 2}, 2) == pytest.approx(1.2618595 / 2.6309298, rel=1e-6)
+  (ndcg, "xba", dict(a=1, b=2), 10, 1.7618595 / 2.6309298),
+  (ndcg, "xba", dict(a=1, b=2), 2, 1.2618595 / 2.6309298),  # the third rank does not count: (2/1.58496) / 2.63093
+  # Of three relevant passages two are found, which is all that the ideal ranking has at k = 2.
+  (ndcg, "ab", dict(a=1, b=1, c=1), 2, 1), (recall, "ab", dict(a=1, b=1, c=1), 2, 2 / 3),
+  # The second "a" takes a rank and earns nothing: 1/log2(2) over 1/log2(2) + 1/log2(3).
+  (ndcg, "aa", dict(a=1, b=1), 2, 1 / (1 + 1 / math.log2(3))), (recall, "aa", dict(a=1, b=1), 2, 0.5),
+  (ndcg, "xa", dict(a=1, x=-1), 10, 1 / math.log2(3)),  # a negative grade has no gain
+  (reciprocal_rank, "xab", dict(a=1, b=2), 3, 1 / 2), (reciprocal_rank, "xya", dict(a=1), 2, 0),
+  (ndcg, "", dict(a=1), 10, 0), (recall, "", dict(a=1), 10, 0),
+  # Queries without relevant passages cannot be scored.
+  (ndcg, "a", {}, 10, None), (ndcg, "a", dict(a=0, b=-1), 10, None), (recall, "a", {}, 10, None),
+  (recall, "a", dict(a=0), 10, None), (reciprocal_rank, "a", dict(a=0), 2, None),
+])  # fmt: skip
+def test_a_ranking_by_hand(metric, ranked, grades, k, want):
+  assert metric([*ranked], grades, k) == (want if want is None else pytest.approx(want, rel=1e-6))
+  with pytest.raises(ValueError, match="k=0"):
+    metric([*ranked], grades, 0)
 
 
 def test_one_relevant_passage_at_rank_r_scores_its_discount():
-  for rank in range(1, 11):
+  for rank in range(1, 12):
     ranked = [f"n{i}" for i in range(rank - 1)] + ["right"]
-    assert ndcg(ranked, {"right": 1}, 10) == pytest.approx(1 / math.log2(rank + 1))
-  assert ndcg([f"n{i}" for i in range(10)] + ["right"], {"right": 1}, 10) == 0
-
-
-def test_the_ideal_ranking_is_cut_at_k():
-  # Three relevant passages and k = 2: two relevant results are a perfect score.
-  assert ndcg(["a", "b"], {"a": 1, "b": 1, "c": 1}, 2) == 1
-  assert recall(["a", "b"], {"a": 1, "b": 1, "c": 1}, 2) == pytest.approx(2 / 3)
-
-
-def test_an_id_twice_counts_once():
-  # The second "a" takes a rank and earns nothing: 1/log2(2) over 1/log2(2) + 1/log2(3).
-  assert ndcg(["a", "a"], {"a": 1, "b": 1}, 2) == pytest.approx(1 / (1 + 1 / math.log2(3)))
-  assert recall(["a", "a"], {"a": 1, "b": 1}, 2) == 0.5
-
-
-def test_reciprocal_rank_by_hand():
-  assert reciprocal_rank(["x", "a", "b"], {"a": 1, "b": 2}, 3) == 1 / 2
-  assert reciprocal_rank(["x", "y", "a"], {"a": 1}, 2) == 0 and reciprocal_rank(["a"], {"a": 0}, 2) is None
-
-
-def test_queries_without_relevant_passages_cannot_be_scored():
-  assert ndcg(["a"], {}, 10) is None and recall(["a"], {}, 10) is None
-  assert ndcg(["a"], {"a": 0, "b": -1}, 10) is None and recall(["a"], {"a": 0}, 10) is None
-  assert ndcg([], {"a": 1}, 10) == 0 and recall([], {"a": 1}, 10) == 0
-
-
-def test_negative_grades_have_no_gain():
-  assert ndcg(["bad", "a"], {"a": 1, "bad": -1}, 10) == pytest.approx(1 / math.log2(3))
-
-
-@pytest.mark.parametrize("metric", [ndcg, recall, reciprocal_rank])
-def test_k_below_one_is_refused(metric):
-  with pytest.raises(ValueError, match="k=0"):
-    metric(["a"], {"a": 1}, 0)
+    assert ndcg(ranked, {"right": 1}, 10) == pytest.approx(1 / math.log2(rank + 1) if rank <= 10 else 0)
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
@@ -83,17 +63,11 @@ def test_by_hand():
   assert retrieval.ordered(run["q1"]) == ["d", "a", "b"]
   assert retrieval.ordered({"a": 0.5, "b": 0.3 + 0.2 + 1e-12}) == ["b", "a"]  # equal in 32 bits
   assert retrieval.ordered({"b": 0.5, "c": 0.5 - 1e-12, "a": 0.6}) == ["a", "c", "b"]
-  found = retrieval.measured(run, judged, ["nDCG@10", "AP", "AP@2", "RR", "R@2", "P@2", "P@10", "Success@1"])
   by_hand = {
-    "nDCG@10": (2 / math.log2(3) + 1 / 2) / (2 + 1 / math.log2(3)),
-    "AP": (1 / 2 + 2 / 3) / 2,
-    "AP@2": (1 / 2) / 2,
-    "RR": 1 / 2,
-    "R@2": 1 / 2,
-    "P@2": 1 / 2,
-    "P@10": 2 / 10,
-    "Success@1": 0.0,
-  }
+    "nDCG@10": (2 / math.log2(3) + 1 / 2) / (2 + 1 / math.log2(3)), "AP": (1 / 2 + 2 / 3) / 2, "AP@2": (1 / 2) / 2,
+    "RR": 1 / 2, "R@2": 1 / 2, "P@2": 1 / 2, "P@10": 2 / 10, "Success@1": 0.0,
+  }  # fmt: skip
+  found = retrieval.measured(run, judged, [*by_hand])
   for name, value in by_hand.items():
     assert found[name] == dict(q1=pytest.approx(value), q2=0.0, q3=0.0)  # q2 has no relevant passage, q3 no results
   assert retrieval.means(run, judged, ["RR"]) == {"RR": pytest.approx(0.5 / 3)}

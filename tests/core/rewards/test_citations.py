@@ -2,13 +2,7 @@ from ragrl_jax.core.rewards import citations
 
 # Gold ids 1 and 5: texts of the section, by their score.
 TABLE = {
-  1.0: (
-    "[1, 5]",
-    "[5,1]",
-    "[1,5,5]",
-    " [ 1 , 5 ] ",
-    "［１，\u00a05］",
-  ),  # the last full-width, as in Chinese and Japanese
+  1.0: ("[1, 5]", "[5,1]", "[1,5,5]", " [ 1 , 5 ] ", "［１，\u00a05］"),  # the last as in Chinese and Japanese
   0.5: ("[1]", "[1,5,7]", "[-1, 5]", "[\u22121,\u202f5]"),
   0.0: ("[7]", "[]", '["1"]', "1,5", "1", "[1,5,]", "[[1]]", '[1,"a"]', "null", '{"1":2}', "", "[1 5]", "[01, 5]"),
 }

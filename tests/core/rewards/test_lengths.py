@@ -6,15 +6,11 @@ from ragrl_jax.core.rewards import lengths
 from ragrl_jax.core.rewards.lengths import overlong_penalty
 
 
-@pytest.mark.parametrize(
-  ("tau", "paid"),
-  [
-    # L_r/L_e = 0.25, 0.5, 1, 1.5, 2, 4 gives x = −3, −1, 0, 0.5, 1, 3; the score is σ(x / τ).
-    (0.1, (0.0, 0.0, 0.5, 0.9933, 1.0, 1.0)),
-    (0.5, (0.0025, 0.1192, 0.5, 0.7311, 0.8808, 0.9975)),
-    (1.0, (0.0474, 0.2689, 0.5, 0.6225, 0.7311, 0.9526)),
-  ],
-)
+@pytest.mark.parametrize(("tau", "paid"), [
+  # L_r/L_e = 0.25, 0.5, 1, 1.5, 2, 4 gives x = −3, −1, 0, 0.5, 1, 3; the score is σ(x / τ).
+  (0.1, (0.0, 0.0, 0.5, 0.9933, 1.0, 1.0)), (0.5, (0.0025, 0.1192, 0.5, 0.7311, 0.8808, 0.9975)),
+  (1.0, (0.0474, 0.2689, 0.5, 0.6225, 0.7311, 0.9526)),
+])  # fmt: skip
 def test_rationale(tau, paid):
   got = [lengths.rationale(reason, 100, tau=tau) for reason in (25, 50, 100, 150, 200, 400)]
   assert got == pytest.approx(paid, abs=5e-5)
@@ -55,7 +51,7 @@ def test_the_penalty_is_never_positive_and_grows_with_length():
   assert [overlong_penalty(n, limit=4, buffer=1) for n in (3, 4)] == [0.0, -1.0]
 
 
-@pytest.mark.parametrize("given", [dict(limit=10, buffer=0), dict(limit=10, buffer=11)])
-def test_settings_that_divide_by_zero_are_refused(given):
+@pytest.mark.parametrize("buffer", [0, 11])
+def test_settings_that_divide_by_zero_are_refused(buffer):
   with pytest.raises(ValueError, match="buffer="):
-    overlong_penalty(3, **given)
+    overlong_penalty(3, limit=10, buffer=buffer)

@@ -32,17 +32,13 @@ def test_a_quote_that_spans_two_contexts_is_in_neither():
   assert not quotes.exact("x", [])
 
 
-@pytest.mark.parametrize(
-  ("quote", "found"),
-  [
-    ("STANDS IN PARIS.", True),
-    # Window "in paris. it was built", 22 letters, against 21: 20 match in order; 2 · 20 / 43 = .93.
-    ("in Paris It was buit", True),
-    ("stands in Berlin.", False),  # little more than "stands in " matches: 2 · 11 / 33
-    ("", False),
-    ("word " * 40, False),
-  ],
-)
+@pytest.mark.parametrize(("quote", "found"), [
+  ("STANDS IN PARIS.", True),
+  # Window "in paris. it was built", 22 letters, against 21: 20 match in order; 2 · 20 / 43 = .93.
+  ("in Paris It was buit", True),
+  ("stands in Berlin.", False),  # little more than "stands in " matches: 2 · 11 / 33
+  ("", False), ("word " * 40, False),
+])  # fmt: skip
 def test_soft(quote, found):
   assert quotes.soft(quote, CONTEXT) == plain(quote, CONTEXT) == found
 
@@ -104,12 +100,10 @@ def test_long_quotes_get_the_plain_windows_verdicts():
 
 def test_forms_of_unicode_are_equal_in_quotes():
   for one, other in (
-    ("Cafe\u0301 au lait", "Caf\u00e9 au lait"),
-    ("ＮＨＫ is one", "NHK is one"),
-    ("ﬁne day now", "fine day now"),
+    ("Cafe\u0301 au lait", "Caf\u00e9 au lait"), ("ＮＨＫ is one", "NHK is one"), ("ﬁne day now", "fine day now"),
     ("the “well‑known” O’Brien’s – 1939", "the \"well-known\" O'Brien's - 1939"),
     ("3\u00a0000 km at\u202f−5 °C…", "3 000 km at -5 °C..."),
-  ):
+  ):  # fmt: skip
     for quote, context in ((one, f"so {other} ."), (other, f"so {one} .")):
       assert quotes.exact(quote, [context]) and quotes.whole_words(quote, [context], 3)
       assert quotes.soft(quote, context, 1.0)

@@ -56,26 +56,21 @@ def test_pairs_hold_no_tag_of_their_own_name():
       assert text[pair.start : pair.end] == f"<{pair.name}>{pair.body}</{pair.name}>"
 
 
-@pytest.mark.parametrize(
-  ("text", "expected"),
-  [
-    ("1<a>2</a>3", "13"),
-    ("1<a>2", "1<a>2"),  # never closed: a mention
-    ("1</a>2", "1</a>2"),  # no tag is open
-    ("<a>1<a>2</a>3</a>4", "4"),  # one block in another
-    ("<a>1</a>2<a>3<a>4</a></a>5", "25"),
-    ("<t>the <a> says so</t>1<a>2</a>3", "<t>the <a> says so</t>13"),  # a mention before a block
-    ("<a>1</a>2<a>3", "2<a>3"),
-    ("<think>1<a>2</think>3</a>4", "<think>1<a>2</think>3</a>4"),  # it would cross a thought: two mentions
-    ("<a>1<think>2</a>3</think>4", "<a>1<think>2</a>3</think>4"),
-    ("<a>1<think>2</a>3", "3"),  # no complete thought
-    ("<think>1</a>2<a>3</think>4</a>5<a>6</a>", "<think>1</a>2<a>3</think>4</a>5"),
-    ("<think>1<a>2</a>3</think><a><think>4</think></a>5", "<think>13</think>5"),
-    ("<think><think>1<a></think>2</think></a>", "<think><think>1<a></think>2</think></a>"),
-    ("<a></a>", ""),
-    ("", ""),
-  ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+  ("1<a>2</a>3", "13"),
+  ("1<a>2", "1<a>2"),  # never closed: a mention
+  ("1</a>2", "1</a>2"),  # no tag is open
+  ("<a>1<a>2</a>3</a>4", "4"),  # one block in another
+  ("<a>1</a>2<a>3<a>4</a></a>5", "25"),
+  ("<t>the <a> says so</t>1<a>2</a>3", "<t>the <a> says so</t>13"),  # a mention before a block
+  ("<a>1</a>2<a>3", "2<a>3"),
+  ("<think>1<a>2</think>3</a>4", "<think>1<a>2</think>3</a>4"),  # it would cross a thought: two mentions
+  ("<a>1<think>2</a>3</think>4", "<a>1<think>2</a>3</think>4"),
+  ("<a>1<think>2</a>3", "3"),  # no complete thought
+  ("<think>1</a>2<a>3</think>4</a>5<a>6</a>", "<think>1</a>2<a>3</think>4</a>5"),
+  ("<think>1<a>2</a>3</think><a><think>4</think></a>5", "<think>13</think>5"),
+  ("<think><think>1<a></think>2</think></a>", "<think><think>1<a></think>2</think></a>"), ("<a></a>", ""), ("", ""),
+])  # fmt: skip
 def test_without(text, expected):
   assert tags.without(text, "<a>", "</a>") == expected
   odd = lambda shown: shown.replace("</a>", "|a)").replace("<a>", "(a|")  # tags are plain text, not patterns
