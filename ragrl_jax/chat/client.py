@@ -170,8 +170,8 @@ class Client:
     return repr(shown[:WORDS])
 
 
-def daemon(function: Callable[..., Any], *arguments: Any) -> concurrent.futures.Future:
-  """Calls the function on a daemon thread. A pool's thread would keep the process alive until the deadline."""
+def daemon(function: Callable[..., Any], *arguments: Any, name: str = "chat") -> concurrent.futures.Future:
+  """Calls the function on a daemon thread. At exit Python would wait for a pool's threads, also for one that hangs."""
   future: concurrent.futures.Future = concurrent.futures.Future()
   future.set_running_or_notify_cancel()
 
@@ -181,7 +181,7 @@ def daemon(function: Callable[..., Any], *arguments: Any) -> concurrent.futures.
     except BaseException as error:  # noqa: BLE001 — raised where the result is asked for
       future.set_exception(error)
 
-  threading.Thread(target=work, name="chat", daemon=True).start()
+  threading.Thread(target=work, name=name, daemon=True).start()
   return future
 
 

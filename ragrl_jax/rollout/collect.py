@@ -19,7 +19,7 @@ from ragrl_jax.engine.messages import Group
 from ragrl_jax.prompting import passages
 from ragrl_jax.rollout import conversation
 from ragrl_jax.rollout.dispatch import Dispatch, Work
-from ragrl_jax.rollout.engine_client import EngineClient
+from ragrl_jax.rollout.engine_client import Client, EngineClient
 from ragrl_jax.rollout.timings import Timings
 from ragrl_jax.rollout.tools import EpisodeTools, Waits
 from ragrl_jax.structs import Episode, Example
@@ -157,13 +157,16 @@ class Rollout:
     # Temperature 0 is greedy; log-probabilities are then recorded at temperature 1.
     sampling = dataclasses.replace(self.sampling, temperature=0.0) if greedy else self.sampling
     self.report = Timings(engine=self.engine.restart_counters())
-    session = Session(self, sampling, on_episode)
+    session = self._opened(sampling, on_episode)
     with self.dispatch.serving():
       try:
         yield session
         session.drain()
       finally:
         session.stop()
+
+  def _opened(self, *how) -> "Session":
+    return Session(self, *how)
 
   def close(self) -> None:
     """Stops the event loop and its thread."""
@@ -331,10 +334,10 @@ class Session:
       self.tasks.add(task)
       task.add_done_callback(lambda task, number=number: self._done(started, number, task))
 
-  async def _episode(self, request: Request, group: Group | None, step: int) -> Episode:
+  async def _episode(self, request: Request, group: Group | None, step: int, client: Client | None = None) -> Episode:
     rollout = self.rollout
     policy = conversation.Policy(
-      self.client,
+      client or self.client,
       rollout._texts,
       keys=(rollout.seed, step, request.prompt_index, request.sample),
       sampling=self.sampling,

@@ -6,6 +6,7 @@ for the future of a turn, and holds no lock.
 """
 
 import dataclasses
+import functools
 import hashlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from ragrl_jax.rollout.engine_client import Client
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Segment
 
 BUDGET = "budget"
+KNOWN = 4096  # texts, and prompts, whose ids are remembered
 
 
 def key_of(seed: int, step: int, prompt_index: int, sample: int, conversation: int) -> tuple[int, int]:
@@ -31,24 +33,13 @@ def key_of(seed: int, step: int, prompt_index: int, sample: int, conversation: i
 class TextCache:
   """Remembers the token ids of texts and prompts, because the samples of a group use the same ones."""
 
-  def __init__(self, tokenizer: Any, size: int = 4096):
-    self._tokenizer, self._size, self._known = tokenizer, size, {}
-
-  def encode(self, text: str) -> tuple[int, ...]:
-    """Token ids of the text, computed once per text."""
-    return self._get(text, lambda: self._tokenizer.encode(text))
+  def __init__(self, tokenizer: Any):
+    self.encode = functools.lru_cache(KNOWN)(lambda text: tuple(tokenizer.encode(text)))
+    self._render = functools.lru_cache(KNOWN)(lambda items: tuple(tokenizer.render([*map(dict, items)])))
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
     """Token ids of chat messages, computed once per prompt."""
-    key = tuple(tuple(sorted(message.items())) for message in messages)
-    return self._get(key, lambda: self._tokenizer.render(messages))
-
-  def _get(self, key, make):
-    if key not in self._known:
-      if len(self._known) >= self._size:  # a dict keeps its order, so the oldest entry goes
-        del self._known[next(iter(self._known))]
-      self._known[key] = tuple(make())
-    return self._known[key]
+    return self._render(tuple(tuple(message.items()) for message in messages))
 
 
 class Policy:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ragrl_jax import structs
+from ragrl_jax.chat.client import daemon
 from ragrl_jax.judging.judge_api import Judge
 from ragrl_jax.structs import Passage, ToolFailed
 
@@ -185,15 +186,20 @@ class _Batches:
       if later:
         self._waiting[option] = later
       self._idle -= 1
-      work = _in_daemon(f"tools-{self._name}", self._permits, self._once, [q for q, _ in batch], option)
-      task = asyncio.get_running_loop().create_task(asyncio.wait_for(work, self._timeout_s))
+      work = daemon(self._once, [q for q, _ in batch], option, name=f"tools-{self._name}")
+      task = asyncio.get_running_loop().create_task(asyncio.wait_for(asyncio.wrap_future(work), self._timeout_s))
       self._running.add(task)
       task.add_done_callback(lambda task, batch=batch, option=option: self._returned(task, batch, option))
 
   def _once(self, questions: list[Any], option: int) -> Sequence[Any]:
     """The answers. The samples of a group often ask the same: each different question is asked once."""
     different = list(dict.fromkeys(questions))
-    answers = self._function(different, option)
+    try:
+      with self._permits:
+        answers = self._function(different, option)
+    # A future takes no StopIteration, and an error that is no Exception would end the event loop.
+    except (StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit) as raised:
+      raise RuntimeError(f"{type(raised).__name__}: {raised}") from raised
     if len(different) == len(questions) or len(answers) != len(different):  # a wrong number is refused by `_returned`
       return answers
     answer_of = dict(zip(different, answers))
@@ -229,37 +235,13 @@ class _Batches:
       self._waiting.setdefault(option, []).extend(others)
 
 
-def _in_daemon(name: str, permits: threading.Semaphore, function, *arguments) -> asyncio.Future:
-  """Runs the function in a daemon thread; returns the future of its result."""
-  # Not a pool: Python waits for a pool's threads at exit, so a hanging search would keep a failed run alive.
-  loop = asyncio.get_running_loop()
-  future = loop.create_future()
-
-  def work():
-    answer, error = None, None
-    try:
-      with permits:
-        answer = function(*arguments)
-    except BaseException as raised:  # noqa: BLE001  (raised in the coroutine that asked)
-      error = raised
-    with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
-      loop.call_soon_threadsafe(_set, future, answer, error)
-
-  threading.Thread(target=work, name=name, daemon=True).start()
-  return future
-
-
 def _set(future: asyncio.Future, answer: Any = None, error: BaseException | None = None) -> None:
   if future.done():  # its episode was cancelled
     return
   if error is None:
     future.set_result(answer)
-    return
-  # A future takes no StopIteration, and an error that is no Exception would end the event loop.
-  if not isinstance(error, Exception) or isinstance(error, StopIteration):
-    raised, error = error, RuntimeError(f"{type(error).__name__}: {error}")
-    error.__cause__ = raised
-  future.set_exception(error)
+  else:
+    future.set_exception(error)
 
 
 class Waits:
