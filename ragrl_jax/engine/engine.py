@@ -43,7 +43,7 @@ class Engine:
     sizes: of lanes, pages and programs.
     mesh: the engine's devices, "data" for replicas and "tensor" within one; None leaves the weights where they are.
     team: the hosts of the engine, if there are several.
-    **weights: `every`, `frozen` and `own_weights`, see `Loader`.
+    **weights: `engines`, `frozen` and `own_weights`, see `Loader`.
 
   Raises:
     ValueError: sizes and mesh have different numbers of replicas.

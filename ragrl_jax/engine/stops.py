@@ -89,8 +89,8 @@ class Stops:
     outcome, state, order = compile_table(tokens, [s.encode() for s in strings], tokenizer.eos_ids)
     self.table = Table(jnp.asarray(outcome), jnp.asarray(state), jnp.asarray(order))
 
-  def mask(self, strings: Sequence[str], *, eos: bool = True) -> int:
-    """The accept mask of a turn that stops on these strings and, by default, on EOS.
+  def mask(self, strings: Sequence[str]) -> int:
+    """The accept mask of a turn that stops on these strings and on EOS.
 
     Raises:
       ValueError: a string was not compiled.
@@ -101,10 +101,7 @@ class Stops:
         f"stop strings {unknown} were not compiled: the engine knows {list(self.names[:-1])}; "
         "name them in the recipe's `stops`."
       )
-    mask = self._bit[EOS] if eos else 0
-    for s in strings:
-      mask |= self._bit[s]
-    return mask
+    return sum(self._bit[s] for s in {EOS, *strings})
 
 
 def _check(strings: Sequence[str], rows: int, tokenizer: Tokenizer) -> None:

@@ -23,7 +23,7 @@ MESH_AXES: dict[str | None, str | tuple[str, ...] | None] = {
   "length": "sequence",
 }
 
-# Logical axes → the parameters that have them, by the beginnings of their paths' ends.
+# Stack of layers (or none) → logical axes → names of the parameters that have them.
 PARAMETERS: dict[str, dict[tuple[str | None, ...], str]] = {
   "": {
     ("vocab", "embed"): "embedding lm_head",

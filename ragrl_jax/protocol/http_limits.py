@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
-import ipaddress
 import math
 import resource
 import urllib.parse
@@ -15,6 +14,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ragrl_jax.chat.http import is_loopback
 from ragrl_jax.protocol.http_answer import Left, Refused
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -235,14 +235,6 @@ def _name(host: str) -> str:
     return urllib.parse.urlsplit(f"//{host}").hostname or ""
   except ValueError:
     return ""
-
-
-def is_loopback(host: str) -> bool:
-  """Whether a host name or an address is this machine's loopback."""
-  try:
-    return ipaddress.ip_address(host).is_loopback
-  except ValueError:
-    return host.lower() == "localhost"
 
 
 def _descriptors(count: int) -> int:

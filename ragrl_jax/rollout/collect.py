@@ -24,6 +24,7 @@ from ragrl_jax.rollout.timings import Timings
 from ragrl_jax.rollout.tools import EpisodeTools, Waits
 from ragrl_jax.structs import Episode, Example
 
+OnEpisode = Callable[[Episode], None]
 Play = Callable[[Example, structs.Policy, structs.Tools], Awaitable[Episode]]
 FEW = 0.5  # share of the lanes: if fewer sample, other work is done between two chunks
 
@@ -100,7 +101,7 @@ class Rollout:
     *,
     step: int,
     greedy: bool = False,
-    on_episode: Callable[[Episode], None] | None = None,
+    on_episode: OnEpisode | None = None,
     work: Work | None = None,
   ) -> list[Episode]:
     """Plays every request and returns the episodes in the requests' order.
@@ -146,9 +147,7 @@ class Rollout:
           yield ended.popleft()
 
   @contextlib.contextmanager
-  def session(
-    self, *, greedy: bool = False, on_episode: Callable[[Episode], None] | None = None
-  ) -> Iterator["Session"]:
+  def session(self, *, greedy: bool = False, on_episode: OnEpisode | None = None) -> Iterator["Session"]:
     """Plays several batches of episodes at a time, all with the engine's present weights.
 
     This thread serves `dispatch` until the block ends. Unfinished episodes are then cancelled.
@@ -215,12 +214,7 @@ class Session:
     self._unfinished, self._over, self._cancelling = 0, False, False
 
   def start(self, requests: Sequence[Request], *, step: int) -> Started:
-    """Starts episodes behind those that were started before. `finish` returns them.
-
-    Args:
-      requests: place the samples of one prompt next to each other; the engine then computes the prompt once.
-      step: the run's step. The random numbers depend only on the seed, the step and the request's numbers.
-    """
+    """Starts episodes behind those that were started before. `finish` returns them. See `Rollout.run`."""
     started = Started(requests, step)
     self._unfinished += started.left
     self.rollout.loop().call_soon_threadsafe(self._start, started)
@@ -235,7 +229,7 @@ class Session:
         between two chunks while less than `few` of the lanes sample. The caller finishes the rest of it.
 
     Raises:
-      Errors of `play` and of `work`. A ToolFailed is not raised; it only ends its own episode, as "failed".
+      See `Rollout.run`.
     """
     self.play_until(lambda: not started.left, work)
     return started.episodes

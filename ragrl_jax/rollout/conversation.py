@@ -153,9 +153,7 @@ class Conversation:
     greedy: bool = False,
     ends: Callable[[str], bool] = lambda text: True,
   ) -> Segment:
-    """Samples until a stop string is completed (kept whole), EOS, the turn's budget or the end of the context.
-
-    ends: whether a stop string ends the turn, which has this text so far.
+    """See `structs.Conversation`. The end of the context ends a turn, too.
 
     Returns:
       The new segment. If there is no room for one token, an empty one whose stop is "budget"; it is not kept.
@@ -201,10 +199,7 @@ class Conversation:
   def observe(
     self, text: str | Sequence[int], *, query: str | None = None, found: Sequence[Passage] | None = None
   ) -> bool:
-    """Appends the environment's text, or its token ids.
-
-    Returns False, and appends nothing, if there is no room for it and another turn.
-    """
+    """See `structs.Conversation`."""
     self._check_idle("observe")
     if isinstance(text, str) and beginnings.for_ids(text, self.room(), self._policy.texts.encode) != text:
       self._full = True  # it has more tokens than there is room

@@ -86,15 +86,8 @@ class Application(Site):
   ):
     engine = thread.engine
     self._thread, self._limits, self._reload, self._key, self._local = thread, limits, reload, key, local
-    self._served = Served(
-      name,
-      engine.tokenizer,
-      engine.stops.rows,
-      engine.context,
-      min(limits.max_tokens or engine.context, engine.context),
-      limits.max_replies,
-      tools,
-    )
+    most = min(limits.max_tokens or engine.context, engine.context)
+    self._served = Served(name, engine.tokenizer, engine.stops.rows, engine.context, most, limits.max_replies, tools)
     self._gate, self._waiting = Gate(), 0
 
   def failed(self) -> str:
@@ -112,7 +105,8 @@ class Application(Site):
       await self._models(answer, page)
     else:
       body = await http_limits.read_body(receive, self._limits.max_bytes)
-      await answered(self._reply(page, body, answer), receive, self._limits.timeout_s)
+      work = self._weights(body, answer) if page == "/v1/weights" else self._complete(page, body, answer)
+      await answered(work, receive, self._limits.timeout_s)
 
   async def _health(self, answer: Answer) -> None:
     if self._thread.error is not None:
@@ -130,16 +124,10 @@ class Application(Site):
     else:
       raise Refused(404, f"the model {path[11:91]!r} is not served here.", code="model_not_found")
 
-  async def _reply(self, page: str, body: bytes, answer: Answer) -> None:
-    if page == "/v1/weights":
-      await self._weights(body, answer)
-      return
+  async def _complete(self, page: str, body: bytes, answer: Answer) -> None:
     kind = CHAT if page == "/v1/chat/completions" else TEXT
     # Tokenizing a long prompt is slow. A thread does it, so that the event loop can stream other replies.
     request = await asyncio.to_thread(read, body, kind, self._served)
-    await self._complete(request, answer)
-
-  async def _complete(self, request: Asked, answer: Answer) -> None:
     number = len(request.prompts) * request.n
     if self._waiting + number > self._limits.max_waiting:
       message = f"{self._waiting} replies are being sampled, of at most {self._limits.max_waiting}: ask again later."

@@ -88,7 +88,8 @@ def test_a_call_alone_waits_for_the_slices_of_clients_that_left():
 
 def test_closing_tells_turns_that_are_under_way_and_later_ones():
   engine, first, late = kit.engine(), queue.SimpleQueue(), []
-  thread = EngineThread(engine, failed=late.append)
+  thread = EngineThread(engine)
+  thread.failed = late.append
   thread.start()
   thread.open(Open(0, tuple(IDS), (7, 0)))
   thread.submit(Turn(0, budget=10_000), lambda one: first.put(one) or True)
