@@ -109,7 +109,11 @@ class Caster:
     layered, names = bool(stack), ((stack,) if stack else ()) + rules.names_of(path)
     keeps = any(word in names[-1] for word in ("norm", "bias", "decay")) or not jnp.issubdtype(x.dtype, jnp.floating)
     dtype = x.dtype if keeps else self._dtype
-    at = None if self._mesh is None else _sharding(self._mesh, names, x.shape, layered)
+    at = None
+    if self._mesh is not None:
+      what = f"the engine's parameter {'/'.join(names)}"
+      parts = rules.spec(self._mesh, rules.parameter_axes(names), x.shape, what)
+      at = NamedSharding(self._mesh, PartitionSpec(*parts[1:]) if layered else parts)
     return leaf(x, names, layered, dtype, at)
 
   def _cast(self, x, names, layered, dtype, at):
@@ -123,12 +127,6 @@ class Caster:
     """The program that moves a leaf to the engine. With several hosts, it moves the leaf to all engines at once."""
     to = at if self._engines is None or at is None else NamedSharding(self._engines, at.spec)
     return _program(dtype, layers, to)
-
-
-def _sharding(mesh, names, shape, layered: bool) -> NamedSharding:
-  """The sharding of the parameter of this name and shape, or of one of its layers."""
-  parts = rules.spec(mesh, rules.parameter_axes(names), shape, f"the engine's parameter {'/'.join(names)}")
-  return NamedSharding(mesh, PartitionSpec(*parts[1:]) if layered else parts)
 
 
 @functools.lru_cache(maxsize=256)

@@ -90,11 +90,7 @@ class Stops:
     self.table = Table(jnp.asarray(outcome), jnp.asarray(state), jnp.asarray(order))
 
   def mask(self, strings: Sequence[str]) -> int:
-    """The accept mask of a turn that stops on these strings and on EOS.
-
-    Raises:
-      ValueError: a string was not compiled.
-    """
+    """The accept mask of a turn that stops on these strings and on EOS. Raises ValueError for one not compiled."""
     unknown = [s for s in strings if s not in self._bit]
     if unknown:
       raise ValueError(

@@ -137,11 +137,7 @@ def names_of(path: Sequence[Any]) -> tuple[str, ...]:
 
 
 def parameter_axes(names: Sequence[str]) -> tuple[str | None, ...]:
-  """Logical axes of the parameter at this path.
-
-  Raises:
-    ValueError: no rule matches the end of the path.
-  """
+  """Logical axes of the parameter at this path. Raises ValueError if no rule matches the path's end."""
   for length in (2, 1):
     if (axes := _AXES_OF.get("/".join(names[-length:]))) is not None:
       return axes

@@ -114,15 +114,13 @@ class Site:
 
 
 async def answered(work: Coroutine[Any, Any, None], receive, timeout_s: float) -> None:
-  """Runs the work of a request, and cancels it if the client disconnects.
+  """Runs the work that sends a response, and cancels it if the client disconnects.
 
   Args:
-    work: the coroutine that sends the response.
     receive: the `receive` of ASGI, from which the request's body has been read.
-    timeout_s: time limit in seconds.
 
   Raises:
-    Refused: the time limit has passed, or the work refused the request.
+    Refused: `timeout_s` seconds have passed, or the work refused the request.
   """
   task = asyncio.current_task()
   assert task is not None

@@ -218,11 +218,7 @@ def check(scope, *, local: bool, key: str = "") -> None:
 
 
 def check_page(page: str, method: str, pages: Mapping[str, str]) -> None:
-  """Checks a request's page and method. pages: page → its method.
-
-  Raises:
-    Refused: there is no such page, or it needs another method.
-  """
+  """Raises Refused if there is no such page, or if it needs another method. pages: page → its method."""
   if (needed := pages.get(page)) is None:
     raise Refused(404, f"no page {page[:80]!r}: use one of {', '.join(pages)}.")
   if method != needed:

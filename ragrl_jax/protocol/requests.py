@@ -116,7 +116,6 @@ class Served:
 
   Attributes:
     name: the model's name; "" accepts any name.
-    tokenizer: the model's tokenizer.
     rows: token ids of a prompt are below it: rows of the model's embedding.
     context: largest number of tokens of a prompt and its reply together.
     max_tokens: largest number of tokens of a reply.
@@ -141,12 +140,7 @@ class Served:
 
 
 def read(body: bytes, kind: str, served: Served) -> Asked:
-  """Parses a request.
-
-  Args:
-    body: the body of the HTTP request.
-    kind: CHAT or TEXT.
-    served: the server's properties.
+  """Parses the body of a request of this kind, CHAT or TEXT.
 
   Raises:
     Refused: the body is not a JSON object; a field is unknown, or has a value that is not supported; or the server has

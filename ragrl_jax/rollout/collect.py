@@ -39,11 +39,7 @@ class Request:
 
 
 async def played(play: Play, request: Request, policy: conversation.Policy, tools: EpisodeTools) -> Episode:
-  """Plays one episode and closes its conversation. A failed tool ends only this episode.
-
-  Raises:
-    Errors of `play` other than ToolFailed.
-  """
+  """Plays one episode and closes its conversation. A ToolFailed ends only this episode; other errors are raised."""
   try:
     example = passages.shortened(request.example, policy.tokenizer, policy.client.context)
     episode = await play(example, policy, tools)
@@ -62,7 +58,6 @@ class Rollout:
 
   Args:
     tools: searches and judges for the coroutines.
-    sampling: sampling settings.
     reserve: tokens that an observation must leave for the next turn; by default a whole turn.
     dispatch: shared with the tools that need the accelerator; by default a new one.
 
@@ -224,7 +219,6 @@ class Session:
     """Samples until these episodes have ended; returns them in their requests' order.
 
     Args:
-      started: the result of `start`.
       work: other work for this thread. One piece of it is done whenever no conversation has tokens to sample, and
         between two chunks while less than `few` of the lanes sample. The caller finishes the rest of it.
 

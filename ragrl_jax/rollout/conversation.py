@@ -71,11 +71,7 @@ class Policy:
     self._closed = False
 
   def start(self, prompt: Sequence[Mapping[str, str]] | Sequence[int]) -> "Conversation":
-    """A new conversation from chat messages or from token ids.
-
-    Raises:
-      ValueError: an empty prompt.
-    """
+    """A new conversation from chat messages or from token ids. Raises ValueError if there are none."""
     messages = len(prompt) > 0 and isinstance(prompt[0], Mapping)
     if messages:  # a prompt beyond the context ends the episode in any case
       short = lambda text: beginnings.for_ids(text, self.client.context, self.texts.encode)
@@ -222,11 +218,7 @@ class Conversation:
     return self._policy.client.context - len(self._ids)
 
   def fork(self, at: int) -> "Conversation":
-    """A new conversation over the first `at` tokens of this one, which the cache keeps for it.
-
-    Raises:
-      ValueError: `at` is outside of 1 … number of tokens.
-    """
+    """A conversation over the first `at` ≥ 1 tokens of this one, kept in the cache. ValueError if there are fewer."""
     self._check_idle("fork")
     if not 1 <= at <= len(self._ids):
       raise ValueError(f"fork(at={at}): it must be between 1 and the conversation's {len(self._ids)} tokens.")

@@ -98,11 +98,7 @@ class EndpointClient:
     self.numbers, self._ids, self._keys = itertools.count(), {}, {}
 
   def open(self, message: Open) -> None:
-    """Opens a conversation. Nothing is shared with others.
-
-    Raises:
-      ValueError: the conversation begins within the assistant's turn, and the protocol cannot continue it.
-    """
+    """Opens a conversation. ValueError if it begins within the assistant's turn and the protocol cannot continue it."""
     self._ids[message.conversation], self._keys[message.conversation] = list(message.ids), message.key
     if self._server.protocol == CHAT and self.tokenizer.messages(message.ids)[-1]["content"]:
       raise ValueError(

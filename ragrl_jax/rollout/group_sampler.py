@@ -186,11 +186,7 @@ class GroupSampler:
     return dict(cursor=self.cursor, surplus=_to_json(self._surplus), ahead=ahead, coming=draw, seen=list(self._seen))
 
   def restore(self, state: Mapping[str, Any]) -> None:
-    """Restores the state that `saved` returned.
-
-    Raises:
-      ValueError: the config now draws another question for a saved group's prompt.
-    """
+    """Restores what `saved` returned. Raises ValueError if the config draws another question for a saved group now."""
     self.cursor = state["cursor"]
     self._surplus = self._from_json(state["surplus"])
     ahead = state["ahead"]

@@ -72,11 +72,7 @@ class RetrievalTools:
     self._judges = {term: batches[id(judge)] for term, judge in judges.items()}
 
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
-    """The k best passages. Raises ToolFailed if there is no answer in time.
-
-    Raises:
-      ValueError: there is no retriever.
-    """
+    """The k best passages. Raises ToolFailed if there is no answer in time, and ValueError without a retriever."""
     if self._retriever is None:
       raise ValueError(
         "this run has no retriever, but its recipe searches: name an index's folder or an address "
@@ -89,11 +85,7 @@ class RetrievalTools:
     return await self._read(name, "", k)
 
   async def find(self, name: str, words: str, k: int | None = None) -> tuple[Passage, ...]:
-    """See `structs.Tools`. Raises ToolFailed if there is no answer in time.
-
-    Raises:
-      ValueError: there are no words.
-    """
+    """See `structs.Tools`. Raises ToolFailed if there is no answer in time, and ValueError without words."""
     if not words.strip():
       raise ValueError("find needs words to look for; `open` shows the document.")
     return await self._read(name, words, k)
@@ -107,11 +99,7 @@ class RetrievalTools:
     return tuple(await self._readings.ask((name, words), self.top_k if k is None else k))
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
-    """One verdict per pair from the term's judge. Raises ToolFailed if there is no answer in time.
-
-    Raises:
-      ValueError: there is no judge.
-    """
+    """One verdict per pair. Raises ToolFailed if the term's judge gives none in time, ValueError without a judge."""
     if (judge := self._judges.get(term, self._judges.get(""))) is None:
       raise ValueError("this run has no judge, but its recipe asks for verdicts: set config.judge.kind.")
     return tuple(await asyncio.gather(*(judge.ask(tuple(pair), 0) for pair in pairs)))
@@ -265,11 +253,7 @@ class Waits:
 
 
 class EpisodeTools:
-  """Tools for one episode. Attributes other than these are those of the shared Tools.
-
-  Args:
-    tools: shared by all episodes.
-    waits: shared by the episodes of a session.
+  """Tools for one episode, over those of all episodes, which have all other attributes. A session shares its `waits`.
 
   Attributes:
     no_verdict: why a judge first gave no verdict; "" if every pair got one.

@@ -64,7 +64,6 @@ class Application(Site):
   Args:
     thread: the engine's thread, started.
     name: of the model.
-    limits: limits of requests.
     tools: reads tools and calls of requests; None: they are refused.
     reload: `reload(step)` loads the weights of a step (None: the newest) and returns their version. It is called on the
       engine's thread while no conversation is open. None: the weights cannot be changed.
@@ -237,10 +236,8 @@ async def draw(thread: EngineThread, request: Asked) -> AsyncGenerator[Piece, No
   A reply leaves the engine at its own end, so more replies than the engine has rows follow each other, and nobody waits
   for a client that reads slowly.
 
-  Close the iterator if you leave it early: then sampling stops after the current chunk.
-
-  Raises:
-    The error that ended the engine.
+  Close the iterator if you leave it early: then sampling stops after the current chunk. An error that ended the engine
+  is raised.
   """
   loop, pieces = asyncio.get_running_loop(), asyncio.Queue()
   engine, sampling, numbers = thread.engine, request.sampling, []

@@ -8,8 +8,6 @@ import pytest
 import small_engine as kit
 from flax import nnx
 
-from ragrl_jax.engine.engine import Engine
-from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -30,15 +28,11 @@ def model():
 
 @functools.cache
 def engine(devices=1, **sizes):
-  (graphdef, params), mesh = nnx.split(model()), None
-  if devices > 1:
-    learners = mesh_lib.make(jax.devices()[:devices], data=1, fsdp=devices)
-    mesh, params = mesh_lib.of_engine(learners, tensor=2), rules.place(learners, params)
-  made = Engine(
-    graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES | sizes, replicas=max(devices // 2, 1)), mesh=mesh
-  )
-  made.load(params, version=1)
-  return made
+  if devices == 1:
+    return kit.loaded(model(), **sizes)
+  learners = mesh_lib.make(jax.devices()[:devices], data=1, fsdp=devices)
+  mesh, params = mesh_lib.of_engine(learners, tensor=2), rules.place(learners, nnx.state(model()))
+  return kit.loaded(model(), params=params, mesh=mesh, replicas=devices // 2, **sizes)
 
 
 async def play(example, policy, tools):

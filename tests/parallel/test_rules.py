@@ -143,13 +143,10 @@ def test_one_device():
 @pytest.mark.parametrize(
   "sizes, says",
   [
-    (dict(data=3), "must multiply to their number"),
-    (dict(data=-1, fsdp=3), "does not fit 8 devices"),
-    (dict(data=-1, fsdp=-1), "one may be -1"),
-    (dict(data=0), "at least 1"),
-    (dict(fsdp=16), "does not fit 8 devices"),
+    (dict(data=3), "must multiply to their number"), (dict(data=-1, fsdp=3), "does not fit 8 devices"),
+    (dict(data=-1, fsdp=-1), "one may be -1"), (dict(data=0), "at least 1"), (dict(fsdp=16), "does not fit 8 devices"),
   ],
-)
+)  # fmt: skip
 def test_sizes_that_do_not_fit(sizes, says):
   with pytest.raises(ValueError, match=says):
     mesh_lib.make(jax.devices(), **sizes)
