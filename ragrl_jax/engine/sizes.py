@@ -106,8 +106,8 @@ class Sizes:
 def from_settings(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
   """The sizes of config.rollout on the engine's mesh. Lanes, rows and pages are rounded up to equal shares."""
   replicas = 1 if mesh is None else mesh.shape["data"]
-  equal = ("context", "chunk", "prefill", "page", "kv_dtype", "speculate")
-  sizes = {name: getattr(rollout, name) for name in equal}
+  as_given = ("context", "chunk", "prefill", "page", "kv_dtype", "speculate")
+  sizes = {name: getattr(rollout, name) for name in as_given}
   sizes |= {name: -(-getattr(rollout, name) // replicas) * replicas for name in ("lanes", "rows", "pages")}
   return Sizes(**sizes, replicas=replicas)
 

@@ -216,14 +216,11 @@ class Session:
     return started
 
   def finish(self, started: Started, work: Work | None = None) -> list[Episode]:
-    """Samples until these episodes have ended; returns them in their requests' order.
+    """Samples until these episodes have ended; returns them in their requests' order. Raises what `Rollout.run` raises.
 
     Args:
       work: other work for this thread. One piece of it is done whenever no conversation has tokens to sample, and
         between two chunks while less than `few` of the lanes sample. The caller finishes the rest of it.
-
-    Raises:
-      See `Rollout.run`.
     """
     self.play_until(lambda: not started.left, work)
     return started.episodes

@@ -83,7 +83,6 @@ class EndpointClient:
   """An `engine_client.Client` for one episode. Nothing here is a JAX program.
 
   Args:
-    server: the server.
     tokenizer: of the conversations; a MarkedTokenizer for chats.
     stops: all stop strings of the recipe.
     gate: limits the calls of all episodes of a run.

@@ -56,9 +56,7 @@ alone = functools.cache(lambda: played(1, 1)[1])
 def test_every_mesh_draws_the_tokens_of_one_device(replicas, tensor, speculate):
   engine, episodes = played(replicas, tensor, speculate=speculate)
   for one, two in zip(alone(), episodes, strict=True):
-    assert kit.drawn(one)[0] == kit.drawn(two)[0]
-    numbers = [np.frombuffer(kit.drawn(x)[1], np.float32) for x in (one, two)]
-    np.testing.assert_allclose(*numbers, atol=1e-5)
+    kit.check_close(one, two)
   pages = engine._kv.cache[0]
   # A device holds the pages of its replica and its heads, and nothing twice.
   assert pages.sharding.shard_shape(pages.shape)[0] == pages.shape[0] // replicas

@@ -59,19 +59,10 @@ def said(episode):
   return [(s.owner, s.ids, s.stop) for s in episode.segments], episode.facts, episode.ended
 
 
-def logprobs(episode):
-  return np.array([x for s in episode.segments for x in s.logprobs])
+LONG = [pytest.param(x, marks=pytest.mark.long) for x in (dict(), dict(top_k=3), dict(top_p=0.7))]
 
 
-@pytest.mark.parametrize(
-  "sampling",
-  [
-    *(pytest.param(x, marks=pytest.mark.long) for x in (dict(), dict(top_k=3), dict(top_p=0.7))),
-    dict(temperature=0.6),
-    dict(top_k=5, top_p=0.9),
-    "greedy",
-  ],
-)
+@pytest.mark.parametrize("sampling", [*LONG, dict(temperature=0.6), dict(top_k=5, top_p=0.9), "greedy"])
 def test_tokens_stops_and_logprobs_are_those_without_drafts(sampling):
   greedy, settings = sampling == "greedy", {} if sampling == "greedy" else sampling
   plain, drafting = (rollout(engine(k), play, **settings) for k in (0, K))
@@ -79,7 +70,7 @@ def test_tokens_stops_and_logprobs_are_those_without_drafts(sampling):
   one, other = (played.run(asked, step=1, greedy=greedy) for played in (plain, drafting))
   for a, b in zip(one, other, strict=True):
     assert said(a) == said(b)
-    np.testing.assert_allclose(logprobs(a), logprobs(b), atol=1e-5)
+    kit.check_close(a, b)
   assert {"ef", "length"} <= {s.stop for e in one for s in e.segments}
   before, after = plain.report.engine, drafting.report.engine
   assert after.sampled_tokens == before.sampled_tokens == before.drawing_steps > 400

@@ -172,6 +172,13 @@ def drawn(episode):
   return [s.ids for s in said], np.float32([x for s in said for x in s.logprobs]).tobytes()
 
 
+def check_close(one, other):
+  """Checks that two episodes have the same tokens and facts, and equal log-probabilities up to rounding."""
+  (ids, logprobs), (other_ids, other_logprobs) = drawn(one), drawn(other)
+  assert ids == other_ids and one.facts == other.facts
+  np.testing.assert_allclose(*(np.frombuffer(x, np.float32) for x in (logprobs, other_logprobs)), atol=1e-5)
+
+
 def padded(episode):
   """The ids of an episode, with zeros up to the context, [1, CONTEXT]."""
   ids = [i for s in episode.segments for i in s.ids]

@@ -88,15 +88,6 @@ def test_every_recipe_is_played_over_every_protocol(name, preset, protocol):
       assert sent.decode(segment.ids) == segment.text and len(segment.logprobs) == len(segment.ids)
 
 
-def test_every_request_is_played_once_under_its_numbers():
-  slow = lambda question, n: f"<answer> {question[0]['content'][-6]} </answer>"
-  asked = [dataclasses.replace(EXAMPLE, id=str(i), question=f"Who is {i}?") for i in range(20)]
-  recipe = recipes.get("untrained", "closed_book", instructions="none")
-  found = played(recipe, Asked(slow), requests=[Request(one, i, 1) for i, one in enumerate(asked)], concurrency=3)
-  assert [e.example_id for e in found] == [one.id for one in asked]
-  assert [(e.prompt_index, e.sample) for e in found] == [(i, 1) for i in range(20)]
-
-
 def test_a_tool_that_fails_ends_its_own_episode_and_a_bug_all():
   fails = lambda question, n: NoCompletion("gone") if n == 1 else "<answer> a </answer>"
   recipe = recipes.get("untrained", "closed_book")

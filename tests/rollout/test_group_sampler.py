@@ -52,16 +52,10 @@ class Rollout:
     failed = (request.prompt_index, request.sample) in self.broken
     said = structs.Segment(structs.MODEL, (5,), "!", (-0.5,), "eos")
     facts = {structs.NO_VERDICT: "status 401"} if (request.prompt_index, request.sample) in self.unjudged else {}
-    return structs.Episode(
-      (structs.Segment(structs.ENVIRONMENT, (1,), "?"), said),
-      version=self.version,
-      facts=facts,
-      failure="down" * failed,
-      ended="failed" if failed else "eos",
-      prompt_index=request.prompt_index,
-      sample=request.sample,
-      example_id=request.example.id,
-    )
+    numbers = dict(prompt_index=request.prompt_index, sample=request.sample, example_id=request.example.id)
+    ended = dict(failure="down", ended="failed") if failed else dict(ended="eos")
+    segments = (structs.Segment(structs.ENVIRONMENT, (1,), "?"), said)
+    return structs.Episode(segments, version=self.version, facts=facts, **ended, **numbers)
 
 
 def spread_in(*prompts, unknown=()):

@@ -61,9 +61,17 @@ def test_searches_with_another_k_are_another_batch():
   assert [len(f) for f in found] == [1, 3, 1]
 
 
-def test_searching_without_a_retriever_names_the_setting():
-  (error,) = ask(RetrievalTools(None), "a")
-  assert isinstance(error, ValueError) and "config.retrieval.index" in str(error)
+@pytest.mark.parametrize(
+  "call, setting",
+  [
+    (lambda tools: tools.search("a"), "config.retrieval.index"),
+    (lambda tools: tools.judge([("a", "b")]), "config.judge.kind"),
+    (lambda tools: tools.embed(["a"]), "config.retrieval.query_encoder"),
+  ],
+)
+def test_what_a_run_lacks_is_named_by_its_setting(call, setting):
+  (error,) = together(lambda: [call(RetrievalTools(None))])
+  assert isinstance(error, ValueError) and setting in str(error)
 
 
 def test_searches_collect_while_the_worker_is_busy():
@@ -198,14 +206,8 @@ def test_each_judge_has_its_own_limits():
 def test_a_term_can_have_its_own_judge():
   every, own = Judge(), Judge(fails=[("a", "x")])
   tools = RetrievalTools(Retriever(), judges={"": every, "search": every, "answer": own})
-  asked = (
-    (("a", "a"), ""),
-    (("a", "b"), "search"),
-    (("a", "?"), "thought"),
-    (("b", "b"), "answer"),
-    (("a", "x"), "answer"),
-  )
-  *known, lost = together(lambda: [tools.judge([pair], term) for pair, term in asked])
+  asked = ("aa", ""), ("ab", "search"), ("a?", "thought"), ("bb", "answer"), ("ax", "answer")  # premise and claim
+  *known, lost = together(lambda: [tools.judge([tuple(pair)], term) for pair, term in asked])
   assert known == [(1.0,), (0.0,), (None,), (1.0,)] and isinstance(lost, ToolFailed)
   assert every.asked == [[("a", "a"), ("a", "b"), ("a", "?")]]  # one batch for all terms of one judge
   assert own.asked == [[("b", "b"), ("a", "x")], [("b", "b")]]
@@ -224,11 +226,6 @@ def test_a_judge_that_does_not_answer_in_time_fails():
   (got,) = verdicts(judge, [("a", "a")])
   over.set()
   assert isinstance(got, ToolFailed) and "config.judge.timeout_s" in str(got)
-
-
-def test_asking_without_a_judge_names_the_setting():
-  with pytest.raises(ValueError, match="judge"):
-    asyncio.run(RetrievalTools(Retriever()).judge([("a", "b")]))
 
 
 @pytest.mark.parametrize("wrong", [dict(top_k=0), dict(workers=0), dict(max_batch=0), dict(timeout_s=0.0)])
@@ -255,5 +252,3 @@ def test_vectors_have_length_one_and_are_short():
   first, second = together(lambda: (tools.embed(["a", "bcd"]), tools.embed(["none"])))
   assert asked == [("a", "bcd", "none")]
   assert first == ((0.7071, 0.7071), (0.9487, 0.3162)) and second == ((0.0, 0.0),)  # 3 and 1 over √10
-  with pytest.raises(ValueError, match="query_encoder"):
-    asyncio.run(RetrievalTools(Retriever()).embed(["a"]))

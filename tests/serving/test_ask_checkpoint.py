@@ -149,16 +149,14 @@ def test_the_judge_of_a_recipe_that_fails_ends_no_answer():
 
 
 def test_the_answer_to_a_question_without_right_answers_is_not_judged():
-  judge = Judge(1.0)
+  judge, example = Judge(1.0), Example("q", "Where?", (), tuple(asked.TOWNS))
   for recipe, switches, text in (
     ("arena", dict(accuracy="judge"), "<analysis>see 1</analysis>\n<answer>Tolper</answer>"),
     ("when_to_search", dict(similarity="ngrams"), "<think>I know</think><answer>Tolper</answer>"),
     ("untrained", dict(correctness="judge", method="closed_book"), "<answer>Tolper</answer>"),
   ):
     recipe = recipes.get(recipe, None, **switches)
-    (answer,), _ = ask(
-      asked.asker((text,), recipe=recipe, judge={"": judge}), Example("q", "Where?", (), tuple(asked.TOWNS))
-    )
+    (answer,), _ = ask(asked.asker((text,), recipe=recipe, judge={"": judge}), example)
     assert answer["ended"] != "failed" and judge.pairs == [], recipe.name
 
 
