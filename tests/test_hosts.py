@@ -31,29 +31,17 @@ def free_port():
 
 def start_all(commands, logs):
   """Starts one process per command; their output goes to logs/NUMBER.txt."""
-  children = []
+  children, environment = [], os.environ | dict(JAX_PLATFORMS="cpu", PYTHONPATH=str(ROOT))
   for number, command in enumerate(commands):
     with open(logs / f"{number}.txt", "w") as log:
-      children.append(
-        subprocess.Popen(
-          [sys.executable, *map(str, command)],
-          stdout=log,
-          stderr=subprocess.STDOUT,
-          env=os.environ | dict(JAX_PLATFORMS="cpu", PYTHONPATH=str(ROOT)),
-        )
-      )
+      told, command = dict(stdout=log, stderr=subprocess.STDOUT), [sys.executable, *map(str, command)]
+      children.append(subprocess.Popen(command, env=environment, **told))
   return children
 
 
 def start(count, devices, mesh, world, workdir, steps, logs, ahead=0, engine=1):
-  port = free_port()
-  return start_all(
-    [
-      (hosts_child.__file__, number, count, port, world, workdir, steps, devices, json.dumps(mesh), ahead, engine)
-      for number in range(count)
-    ],
-    logs,
-  )
+  port, rest = free_port(), (world, workdir, steps, devices, json.dumps(mesh), ahead, engine)
+  return start_all([(hosts_child.__file__, number, count, port, *rest) for number in range(count)], logs)
 
 
 def end_all(children, logs, seconds=400):
@@ -121,6 +109,15 @@ def check_equal(got, want):
     assert got.get(name) == (pytest.approx(want[name], rel=1e-5, abs=1e-5) if name in want else None), name
 
 
+def check_runs_equal(many, one):
+  """Compares the metrics of two runs, and the episodes of each step."""
+  found = {row["step"]: row for row in metrics_lib.read_metrics(many)}
+  for want in metrics_lib.read_metrics(one):
+    check_equal(found[want["step"]], want)
+    if want["step"]:
+      assert sampled(many, want["step"]) == sampled(one, want["step"])
+
+
 @pytest.mark.hosts  # six processes and this one compile a run's programs
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -136,11 +133,7 @@ def test_four_hosts_train_five_steps_like_one_and_two_hosts_resume(world, tmp_pa
     own = count * devices // hosts_now
     end_all(start(hosts_now, own, mesh, world, tmp_path / "many", steps, tmp_path, ahead), tmp_path)
     list(hosts_child.run(world, tmp_path / "one", steps, ahead, **mesh))
-  found = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "many")}
-  for want in metrics_lib.read_metrics(tmp_path / "one"):
-    check_equal(found[want["step"]], want)
-    if want["step"]:
-      assert sampled(tmp_path / "many", want["step"]) == sampled(tmp_path / "one", want["step"])
+  check_runs_equal(tmp_path / "many", tmp_path / "one")
 
 
 @pytest.mark.hosts  # starts fourteen processes
@@ -192,26 +185,21 @@ def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_is_refused(t
 @pytest.mark.timeout(600)
 def test_supervised_fine_tuning_on_two_hosts_is_ones(world, tmp_path):
   """Uses the launcher and its flags."""
-  made = flat(tiny_world.config(world, variant="sft"))
-  changed = [
-    f"--config.{name}={value}"
-    for name, value in made.items()
-    if value != flat(config_lib.load("quickstart", "sft")).get(name)
-  ]
+  made, usual = flat(tiny_world.config(world, variant="sft")), flat(config_lib.load("quickstart", "sft"))
+  changed = [f"--config.{name}={value}" for name, value in made.items() if value != usual.get(name)]
   for count in (1, 2):
-    port, workdir = free_port(), tmp_path / str(count)
     command = [
-      "-m", "ragrl_jax", "sft", f"--config={ROOT}/configs/quickstart.py:sft", f"--workdir={workdir}",
-      *changed,
-      f"--config.mesh.data={count}",
-    ]  # fmt: skip
-    joining = [] if count == 1 else [f"--coordinator=127.0.0.1:{port}", f"--num_processes={count}"]
-    end_all(
-      start_all(
-        [[*command, *joining, *([f"--process_id={number}"] if joining else [])] for number in range(count)], tmp_path
-      ),
-      tmp_path,
-    )
+      "-m",
+      "ragrl_jax",
+      "sft",
+      f"--config={ROOT}/configs/quickstart.py:sft",
+      f"--workdir={tmp_path / str(count)}",
+    ]
+    command += [*changed, f"--config.mesh.data={count}"]
+    if count > 1:
+      command += [f"--coordinator=127.0.0.1:{free_port()}", f"--num_processes={count}"]
+    each = [[*command, *[f"--process_id={number}"] * (count > 1)] for number in range(count)]
+    end_all(start_all(each, tmp_path), tmp_path)
   one, two = (metrics_lib.read_metrics(tmp_path / str(count)) for count in (1, 2))
   assert len(one) == len(two) == made["steps"]
   for want, got in zip(one, two):

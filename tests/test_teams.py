@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import team_child
 from safetensors.numpy import load_file
-from test_hosts import check_equal, end_all, free_port, sampled, start, start_all
+from test_hosts import check_runs_equal, end_all, free_port, start, start_all
 
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.store import metrics as metrics_lib
 
 pytestmark = pytest.mark.hosts  # two to four processes at a time
 CHILD = pathlib.Path(team_child.__file__)
@@ -77,11 +76,7 @@ def test_engines_over_two_hosts_train_as_one_process(world, tmp_path, count, ahe
   for steps in (3,) if ahead else (2, 3):  # the second job resumes
     end_all(start(count, 1, mesh, world, tmp_path / "many", steps, tmp_path, ahead, engine=2), tmp_path, 1500)
   list(hosts_child.run(world, tmp_path / "one", 3, ahead, **mesh))
-  found = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "many")}
-  for want in metrics_lib.read_metrics(tmp_path / "one"):
-    check_equal(found[want["step"]], want)
-    if want["step"]:
-      assert sampled(tmp_path / "many", want["step"]) == sampled(tmp_path / "one", want["step"])
+  check_runs_equal(tmp_path / "many", tmp_path / "one")
   many, one = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("many", "one"))
   assert many.keys() == one.keys()
   for name, array in one.items():

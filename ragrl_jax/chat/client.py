@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
-import ipaddress
 import math
 import os
 import random
@@ -101,7 +100,7 @@ class Client:
     if not (key.isascii() and key.isprintable() and key == key.strip()):
       raise ValueError(f"the key for {self.where} contains an invalid character, such as a line break at its end.")
     self.model, self._timeout, self._deadline, self._retries = model, timeout_s, deadline_s, retries
-    self._backoff, self._proxies = backoff_s, not _is_here(host)
+    self._backoff, self._proxies = backoff_s, not http.is_loopback(host)
     self._url = (endpoint or OPENAI).rstrip("/")
     self._secret = lambda: key  # a function, so that a log of this object's fields does not show the key
 
@@ -170,8 +169,8 @@ class Client:
     return repr(shown[:WORDS])
 
 
-def daemon(function: Callable[..., Any], *arguments: Any) -> concurrent.futures.Future:
-  """Calls the function on a daemon thread. A pool's thread would keep the process alive until the deadline."""
+def daemon(function: Callable[..., Any], *arguments: Any, name: str = "chat") -> concurrent.futures.Future:
+  """Calls the function on a daemon thread. At exit Python would wait for a pool's threads, also for one that hangs."""
   future: concurrent.futures.Future = concurrent.futures.Future()
   future.set_running_or_notify_cancel()
 
@@ -181,7 +180,7 @@ def daemon(function: Callable[..., Any], *arguments: Any) -> concurrent.futures.
     except BaseException as error:  # noqa: BLE001 — raised where the result is asked for
       future.set_exception(error)
 
-  threading.Thread(target=work, name="chat", daemon=True).start()
+  threading.Thread(target=work, name=name, daemon=True).start()
   return future
 
 
@@ -236,14 +235,6 @@ def _bytes(token: dict[str, Any]) -> bytes | None:
   values = token.get("bytes")
   is_valid = isinstance(values, list) and all(type(value) is int and 0 <= value < 256 for value in values)
   return bytes(values) if is_valid else None
-
-
-def _is_here(host: str) -> bool:
-  """Whether the host is this machine. Calls to it use no proxy."""
-  try:
-    return ipaddress.ip_address(host).is_loopback
-  except ValueError:
-    return host == "localhost"
 
 
 SETTINGS = frozenset({401, 404})  # a wrong key, address or model: the server would refuse every question

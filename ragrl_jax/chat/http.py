@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import functools
+import ipaddress
 import json
 import re
 import threading
@@ -22,6 +23,7 @@ import httpx
 
 SLACK_S = 1.0  # seconds for the loop to close an abandoned call before the caller leaves without it
 SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+Headers = Mapping[str, str]
 _starting = threading.Lock()
 
 
@@ -69,13 +71,7 @@ class Reply:
 
 
 def post_json(
-  url: str,
-  payload: Any,
-  *,
-  deadline: float,
-  max_bytes: int,
-  headers: Mapping[str, str] | None = None,
-  proxies: bool = False,
+  url: str, payload: Any, *, deadline: float, max_bytes: int, headers: Headers | None = None, proxies: bool = False
 ) -> Reply:
   """POSTs a value as JSON. Any thread may call it.
 
@@ -94,19 +90,13 @@ def post_json(
   return _call("POST", url, json.dumps(payload).encode(), deadline, max_bytes, headers, proxies)
 
 
-def get_json(url: str, *, deadline: float, max_bytes: int, headers: Mapping[str, str] | None = None) -> Reply:
+def get_json(url: str, *, deadline: float, max_bytes: int, headers: Headers | None = None) -> Reply:
   """GETs a value without proxies. Otherwise like `post_json`."""
   return _call("GET", url, None, deadline, max_bytes, headers, proxies=False)
 
 
 def _call(
-  method: str,
-  url: str,
-  content: bytes | None,
-  deadline: float,
-  max_bytes: int,
-  headers: Mapping[str, str] | None,
-  proxies: bool,
+  method: str, url: str, content: bytes | None, deadline: float, max_bytes: int, headers: Headers | None, proxies: bool
 ) -> Reply:
   headers_sent = {"accept": "application/json", "accept-encoding": "identity"}
   if content is not None:
@@ -141,6 +131,14 @@ def _call(
       raise
     body = None
   return Reply(status, reply_headers, body, text)
+
+
+def is_loopback(host: str) -> bool:
+  """Whether a host name or an address is this machine's loopback."""
+  try:
+    return ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    return host.lower() == "localhost"
 
 
 async def _answer(

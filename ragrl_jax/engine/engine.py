@@ -43,10 +43,9 @@ class Engine:
     sizes: of lanes, pages and programs.
     mesh: the engine's devices, "data" for replicas and "tensor" within one; None leaves the weights where they are.
     team: the hosts of the engine, if there are several.
-    **weights: `every`, `frozen` and `own_weights`, see `Loader`.
+    **weights: `engines`, `frozen` and `own_weights`, see `Loader`.
 
-  Raises:
-    ValueError: sizes and mesh have different numbers of replicas.
+  It raises ValueError if sizes and mesh have different numbers of replicas.
   """
 
   def __init__(
@@ -146,11 +145,7 @@ class Engine:
       self._replicas[conversation.replica].fork(parent, conversation)
 
   def submit(self, turn: Turn) -> None:
-    """Starts a turn. `step` returns it as a TurnEnded when it ends.
-
-    Raises:
-      ValueError: the conversation is not open, or its last turn has not ended.
-    """
+    """Starts a turn, which `step` returns when it ends. Raises ValueError if its conversation is not open and idle."""
     conversation = self._find(turn.conversation)
     if conversation.turn is not None:
       raise ValueError(f"{turn}: conversation {turn.conversation} has a turn under way; submit it when that has ended.")

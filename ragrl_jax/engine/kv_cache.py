@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
 from ragrl_jax.engine.lanes import Chunk
 from ragrl_jax.engine.loader import NO_WEIGHTS, Loader, Weights
@@ -50,16 +51,10 @@ class KVCache:
   programs: Programs
 
   def __init__(
-    self,
-    graphdef: nnx.GraphDef,
-    loader: Loader,
-    stops: Stops,
-    sizes: Sizes,
-    mesh: jax.sharding.Mesh | None,
-    team: Team | None = None,
+    self, graphdef: nnx.GraphDef, loader: Loader, stops: Stops, sizes: Sizes, mesh: Mesh | None, team: Team | None
   ):
-    self._graphdef, self._loader, self._stops, self._sizes, self._mesh = graphdef, loader, stops, sizes, mesh
-    self._team = team
+    self._graphdef, self._loader, self._stops, self._sizes = graphdef, loader, stops, sizes
+    self._mesh, self._team = mesh, team
     self._moved = min(MOVED, sizes.table)
     self._copies = max(1, sizes.lanes // sizes.replicas)  # of one program call
     self._allocate: Callable[[], cache_lib.Cache] | None = None  # makes an empty cache; None before the first weights
@@ -185,7 +180,7 @@ class KVCache:
     for at in range(0, len(pages), self._moved):
       part = pages[at : at + self._moved]
       # The program returns pages of every replica. Those of the others are ignored.
-      fetched = jax.device_get(self._run("take", self._table(replica, part)))
+      fetched = jax.device_get(self._run("take", self._only(replica, part, self._moved)))
       arrays += [page.copy() for page in fetched[replica * self._moved :][: len(part)]]
     return tuple(arrays)
 
@@ -195,25 +190,23 @@ class KVCache:
       part = pages[at : at + self._moved]
       moved = np.zeros((self._sizes.replicas, self._moved, *saved[0].shape), saved[0].dtype)
       moved[replica, : len(part)] = saved[at : at + self._moved]
-      self._run("put", self._table(replica, part), moved.reshape(-1, *saved[0].shape))
+      self._run("put", self._only(replica, part, self._moved), moved.reshape(-1, *saved[0].shape))
 
   def take_memory(self, replica: int, slot: int) -> tuple[np.ndarray, ...]:
     """The memories in this slot of a replica, on the host."""
-    arrays = jax.device_get(self._run("take_memory", self._slot(replica, slot)))
+    arrays = jax.device_get(self._run("take_memory", self._only(replica, [slot], 1)))
     return tuple(np.copy(x[replica : replica + 1]) for x in arrays)
 
   def put_memory(self, replica: int, slot: int, saved: Sequence[np.ndarray]) -> None:
     """Writes the result of `take_memory` to this slot of a replica, bit for bit."""
-    self._run("put_memory", self._slot(replica, slot), *(np.repeat(x, self._sizes.replicas, axis=0) for x in saved))
+    self._run(
+      "put_memory", self._only(replica, [slot], 1), *(np.repeat(x, self._sizes.replicas, axis=0) for x in saved)
+    )
 
-  def _slot(self, replica: int, slot: int) -> np.ndarray:
-    table = np.full((self._sizes.replicas,), cache_lib.DROPPED, np.int32)  # the other replicas' are not written
-    table[replica] = slot
-    return table
-
-  def _table(self, replica: int, pages: Sequence[int]) -> np.ndarray:
-    table = np.full((self._sizes.replicas, self._moved), self._sizes.cache_pages, np.int32)
-    table[replica, : len(pages)] = pages
+  def _only(self, replica: int, places: Sequence[int], width: int) -> np.ndarray:
+    """These places of one replica, and none of the others', `width` each."""
+    table = np.full((self._sizes.replicas, width), cache_lib.DROPPED, np.int32)  # out of range: not written
+    table[replica, : len(places)] = places
     return table.reshape(-1)
 
   def block_until_ready(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ragrl_jax.engine import sizes
 from ragrl_jax.models.decoder import STACKS
@@ -51,19 +52,13 @@ class Caster:
     dtype: of the matmuls. Norms, biases and decays keep theirs: the decoder computes them in float32.
     config: the decoder's.
     mesh: the engine's; None leaves the weights on their device.
-    every: the meshes of all engines (`mesh.engines`), if there are several hosts. One program moves a leaf to
+    engines: the meshes of all engines (`mesh.engines`), if there are several hosts. One program moves a leaf to
       all of them.
     own: share no memory with the learner's weights, so an update may overwrite the learner's.
   """
 
   def __init__(
-    self,
-    dtype: jnp.dtype,
-    config: Any,
-    mesh: jax.sharding.Mesh | None = None,
-    *,
-    engines: jax.sharding.Mesh | None = None,
-    own: bool = False,
+    self, dtype: jnp.dtype, config: Any, mesh: Mesh | None = None, *, engines: Mesh | None = None, own: bool = False
   ):
     self._dtype, self._places = jnp.dtype(dtype), config.places
     self._mesh, self._engines, self._own = mesh, engines, own
@@ -114,7 +109,11 @@ class Caster:
     layered, names = bool(stack), ((stack,) if stack else ()) + rules.names_of(path)
     keeps = any(word in names[-1] for word in ("norm", "bias", "decay")) or not jnp.issubdtype(x.dtype, jnp.floating)
     dtype = x.dtype if keeps else self._dtype
-    at = None if self._mesh is None else _sharding(self._mesh, names, x.shape, layered)
+    at = None
+    if self._mesh is not None:
+      what = f"the engine's parameter {'/'.join(names)}"
+      parts = rules.spec(self._mesh, rules.parameter_axes(names), x.shape, what)
+      at = NamedSharding(self._mesh, PartitionSpec(*parts[1:]) if layered else parts)
     return leaf(x, names, layered, dtype, at)
 
   def _cast(self, x, names, layered, dtype, at):
@@ -126,14 +125,8 @@ class Caster:
 
   def _program(self, layers: int, dtype, at):
     """The program that moves a leaf to the engine. With several hosts, it moves the leaf to all engines at once."""
-    to = at if self._engines is None or at is None else jax.sharding.NamedSharding(self._engines, at.spec)
+    to = at if self._engines is None or at is None else NamedSharding(self._engines, at.spec)
     return _program(dtype, layers, to)
-
-
-def _sharding(mesh, names, shape, layered: bool) -> jax.sharding.NamedSharding:
-  """The sharding of the parameter of this name and shape, or of one of its layers."""
-  parts = rules.spec(mesh, rules.parameter_axes(names), shape, f"the engine's parameter {'/'.join(names)}")
-  return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*parts[1:]) if layered else parts)
 
 
 @functools.lru_cache(maxsize=256)
@@ -154,7 +147,7 @@ class Loader:
   Args:
     graphdef: the decoder's, from `nnx.split`.
     mesh: the engine's; None leaves the weights where they are.
-    every: the meshes of all engines, if there are several hosts. All engines load together.
+    engines: the meshes of all engines, if there are several hosts. All engines load together.
     frozen: the decoder's weights that are the same in every version. `load` gets the others.
     own_weights: keep a copy of the weights, so an update may overwrite the learner's while the engine samples.
 
@@ -167,9 +160,9 @@ class Loader:
   def __init__(
     self,
     graphdef: nnx.GraphDef,
-    mesh: jax.sharding.Mesh | None,
+    mesh: Mesh | None,
     *,
-    engines: jax.sharding.Mesh | None = None,
+    engines: Mesh | None = None,
     frozen: nnx.State | None = None,
     own_weights: bool = False,
   ):

@@ -74,11 +74,7 @@ class Prompts:
     return conversation.group is not None and (conversation.group, tuple(conversation.ids)) in self._prompts
 
   def find(self, conversation: ConversationState, *, full: bool = False) -> ConversationState | None:
-    """The prompt that the conversation shares, perhaps a new one; None if it computes its prompt itself.
-
-    Args:
-      full: there is no room for a new prompt.
-    """
+    """The prompt that the conversation shares, a new one unless it is `full`; None if it computes its prompt itself."""
     group = conversation.group
     if group is None or not conversation.missing:
       return None

@@ -89,22 +89,15 @@ class Stops:
     outcome, state, order = compile_table(tokens, [s.encode() for s in strings], tokenizer.eos_ids)
     self.table = Table(jnp.asarray(outcome), jnp.asarray(state), jnp.asarray(order))
 
-  def mask(self, strings: Sequence[str], *, eos: bool = True) -> int:
-    """The accept mask of a turn that stops on these strings and, by default, on EOS.
-
-    Raises:
-      ValueError: a string was not compiled.
-    """
+  def mask(self, strings: Sequence[str]) -> int:
+    """The accept mask of a turn that stops on these strings and on EOS. Raises ValueError for one not compiled."""
     unknown = [s for s in strings if s not in self._bit]
     if unknown:
       raise ValueError(
         f"stop strings {unknown} were not compiled: the engine knows {list(self.names[:-1])}; "
         "name them in the recipe's `stops`."
       )
-    mask = self._bit[EOS] if eos else 0
-    for s in strings:
-      mask |= self._bit[s]
-    return mask
+    return sum(self._bit[s] for s in {EOS, *strings})
 
 
 def _check(strings: Sequence[str], rows: int, tokenizer: Tokenizer) -> None:

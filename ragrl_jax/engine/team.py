@@ -49,11 +49,7 @@ class Team:
 
   @contextlib.contextmanager
   def session(self) -> Iterator[None]:
-    """Lasts from the first program of a run of episodes to the last one. All hosts of the engine enter it.
-
-    Raises:
-      links.Lost: the connection to a host is lost.
-    """
+    """Lasts from a run's first program to its last; all hosts of the engine enter it. Raises links.Lost if one is."""
     with self._link.busy():
       if self.leads:
         self._link.send(BEGIN)

@@ -127,12 +127,9 @@ def is_first() -> bool:
 
 
 def exchange(value: Any) -> list[Any]:
-  """Gathers one value from every host, in order of the hosts.
+  """Gathers one JSON value from every host, in order of the hosts; as JSON decodes it, floats bit for bit.
 
   All hosts must call it, in the same order among their collective operations.
-
-  Args:
-    value: a JSON value. It is returned as JSON decodes it; floats come back bit for bit.
   """
   return [json.loads(said) for said in exchange_bytes(json.dumps(value).encode())]
 

@@ -52,10 +52,7 @@ class Message(NamedTuple):
 def connect(size: int) -> "Link":
   """Connects this host with the other hosts of its group. A group is `size` successive hosts. All hosts call it.
 
-  The first host of a group sends, the others receive.
-
-  Raises:
-    Lost: a host of the group has not connected within WAIT_S.
+  The first host of a group sends, the others receive. Raises Lost if one has not connected within WAIT_S.
   """
   first = hosts.number() // size * size
   if hosts.number() == first:

@@ -118,11 +118,7 @@ def host_by_host(devices: Sequence[jax.Device], shape: Sequence[int]) -> np.ndar
 
 
 def within_host(shape: Sequence[int], devices: int) -> tuple[int, ...]:
-  """Shape of the block of the mesh that one host's devices fill, last axes first. An engine runs on such a block.
-
-  Raises:
-    ValueError: the host's devices do not fill a block.
-  """
+  """Shape of the block of the mesh that one host's devices fill, last axes first; ValueError if they fill none."""
   parts, left = [], devices
   for size in reversed(shape):
     parts.append(math.gcd(size, left))

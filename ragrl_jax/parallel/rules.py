@@ -23,54 +23,42 @@ MESH_AXES: dict[str | None, str | tuple[str, ...] | None] = {
   "length": "sequence",
 }
 
-# End of a parameter's path → its logical axes. The paths of optimiser moments have the same ends.
-PARAMETERS: dict[str, tuple[str | None, ...]] = {
-  "embedding": ("vocab", "embed"),
-  "lm_head": ("vocab", "embed"),
-  "final_norm": (None,),
-  "layers/attention_norm": ("layer", None),
-  "layers/mlp_norm": ("layer", None),
-  "layers/q_norm": ("layer", None),
-  "layers/k_norm": ("layer", None),
-  "layers/q": ("layer", "embed", "heads"),
-  "layers/k": ("layer", "embed", "heads"),
-  "layers/v": ("layer", "embed", "heads"),
-  "layers/o": ("layer", "heads", "embed"),
-  "layers/q_bias": ("layer", "heads"),
-  "layers/k_bias": ("layer", "heads"),
-  "layers/v_bias": ("layer", "heads"),
-  "layers/o_bias": ("layer", None),
-  "layers/gate": ("layer", "embed", "ff"),
-  "layers/up": ("layer", "embed", "ff"),
-  "layers/down": ("layer", "ff", "embed"),
-  "layers/attention_post_norm": ("layer", None),
-  "layers/mlp_post_norm": ("layer", None),
-  "layers/router": ("layer", "embed", None),
-  "layers/experts_gate": ("layer", "expert", "embed", None),
-  "layers/experts_up": ("layer", "expert", "embed", None),
-  "layers/experts_down": ("layer", "expert", None, "embed"),
-  "value_head": (None,),
-  "value_bias": (None,),
-  "layers/cross_norm": ("layer", None),
-  "layers/cross_q": ("layer", "embed", "heads"),
-  "layers/cross_k": ("layer", "embed", "heads"),
-  "layers/cross_v": ("layer", "embed", "heads"),
-  "layers/cross_o": ("layer", "heads", "embed"),
-  "relative_bias": (None, None),
-  "ns_coeffs": (None,),  # coefficients of Muon's Newton-Schulz polynomial
-  "rng": (None,),
+# Stack of layers (or none) → logical axes → names of the parameters that have them.
+PARAMETERS: dict[str, dict[tuple[str | None, ...], str]] = {
+  "": {
+    ("vocab", "embed"): "embedding lm_head",
+    (None, None): "relative_bias",
+    (None,): "final_norm value_head value_bias rng ns_coeffs",  # the last: of Muon's Newton-Schulz polynomial
+  },
+  "layers/": {
+    ("layer", None): "attention_norm mlp_norm attention_post_norm mlp_post_norm cross_norm q_norm k_norm o_bias",
+    ("layer", "embed", "heads"): "q k v cross_q cross_k cross_v",
+    ("layer", "heads", "embed"): "o cross_o",
+    ("layer", "heads"): "q_bias k_bias v_bias",
+    ("layer", "embed", "ff"): "gate up",
+    ("layer", "ff", "embed"): "down",
+    ("layer", "embed", None): "router",
+    ("layer", "expert", "embed", None): "experts_gate experts_up",
+    ("layer", "expert", None, "embed"): "experts_down",
+  },
+  "delta/": {
+    ("layer", None): "attention_norm mlp_norm delta_norm",
+    ("layer", "embed", "heads"): "qkv z b a",
+    ("layer", "heads", "embed"): "out",
+    ("layer", "heads"): "log_decay step_bias",
+    ("layer", None, None, "heads"): "conv",
+    ("layer", "embed", "ff"): "gate up",
+    ("layer", "ff", "embed"): "down",
+  },
 }
-# Delta layers have the norms and the MLP of other layers.
-for _name in ("attention_norm", "mlp_norm", "gate", "up", "down"):
-  PARAMETERS[f"delta/{_name}"] = PARAMETERS[f"layers/{_name}"]
-PARAMETERS |= {f"delta/{_name}": ("layer", "embed", "heads") for _name in ("qkv", "z", "b", "a")}
-PARAMETERS |= {f"delta/{_name}": ("layer", "heads") for _name in ("log_decay", "step_bias")}
-PARAMETERS |= {"delta/delta_norm": ("layer", None), "delta/conv": ("layer", None, None, "heads")}
-PARAMETERS["delta/out"] = ("layer", "heads", "embed")
+# End of a parameter's path → its logical axes. The paths of optimiser moments have the same ends.
+_AXES_OF = {
+  at + name: axes for at, named in PARAMETERS.items() for axes, names in named.items() for name in names.split()
+}
 # LoRA's A has the input axis of its matrix, B the output axis. The rank is small and not sharded.
-for _name, _axes in list(PARAMETERS.items()):
+for _name, _axes in list(_AXES_OF.items()):
   if _name.partition("/")[2] in ("q", "k", "v", "o", "gate", "up", "down", "qkv", "z", "out"):
-    PARAMETERS[f"{_name}_lora_a"], PARAMETERS[f"{_name}_lora_b"] = (*_axes[:2], None), (_axes[0], None, _axes[2])
+    _AXES_OF[f"{_name}_lora_a"], _AXES_OF[f"{_name}_lora_b"] = (*_axes[:2], None), (_axes[0], None, _axes[2])
 
 # The vocabulary size comes with the checkpoint. An encoder's may stay whole; a decoder's is refused (`check_vocab`).
 MAY_STAY_WHOLE = {"vocab"}
@@ -149,13 +137,9 @@ def names_of(path: Sequence[Any]) -> tuple[str, ...]:
 
 
 def parameter_axes(names: Sequence[str]) -> tuple[str | None, ...]:
-  """Logical axes of the parameter at this path.
-
-  Raises:
-    ValueError: no rule matches the end of the path.
-  """
+  """Logical axes of the parameter at this path. Raises ValueError if no rule matches the path's end."""
   for length in (2, 1):
-    if (axes := PARAMETERS.get("/".join(names[-length:]))) is not None:
+    if (axes := _AXES_OF.get("/".join(names[-length:]))) is not None:
       return axes
   raise ValueError(
     f"parameter {'/'.join(names)} has no sharding rule: add the end of its path and its logical axes to PARAMETERS "

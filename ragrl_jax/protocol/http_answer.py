@@ -9,6 +9,7 @@ from typing import Any
 
 from ragrl_jax.core.text.forms import well_formed
 
+Header = tuple[bytes, bytes]
 SLOW_S = 5.0  # time limit for sending an error, in seconds
 
 
@@ -23,13 +24,7 @@ class Refused(Exception):
   """
 
   def __init__(
-    self,
-    status: int,
-    message: str,
-    header: tuple[bytes, bytes] | None = None,
-    *,
-    param: str | None = None,
-    code: str | None = None,
+    self, status: int, message: str, header: Header | None = None, *, param: str | None = None, code: str | None = None
   ):
     super().__init__(message)
     self.status, self.message, self.param, self.code = status, message, param, code
@@ -48,11 +43,11 @@ class Answer:
   def __init__(self, send, *, kind: bytes = b"text/event-stream; charset=utf-8", last: bytes = b""):
     self._send, self._kind, self._last, self._begun = send, kind, last, False
 
-  async def whole(self, value: Any, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
+  async def whole(self, value: Any, status: int = 200, *headers: Header) -> None:
     """Sends a complete response: this value as JSON."""
     await self.text(json.dumps(value, ensure_ascii=False), b"application/json", status, *headers)
 
-  async def text(self, text: str, kind: bytes, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
+  async def text(self, text: str, kind: bytes, status: int = 200, *headers: Header) -> None:
     """Sends a complete response: this text, with the content type `kind`."""
     body = well_formed(text).encode()
     head = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *headers]
@@ -119,15 +114,13 @@ class Site:
 
 
 async def answered(work: Coroutine[Any, Any, None], receive, timeout_s: float) -> None:
-  """Runs the work of a request, and cancels it if the client disconnects.
+  """Runs the work that sends a response, and cancels it if the client disconnects.
 
   Args:
-    work: the coroutine that sends the response.
     receive: the `receive` of ASGI, from which the request's body has been read.
-    timeout_s: time limit in seconds.
 
   Raises:
-    Refused: the time limit has passed, or the work refused the request.
+    Refused: `timeout_s` seconds have passed, or the work refused the request.
   """
   task = asyncio.current_task()
   assert task is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
-import ipaddress
 import math
 import resource
 import urllib.parse
@@ -15,6 +14,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ragrl_jax.chat.http import is_loopback
 from ragrl_jax.protocol.http_answer import Left, Refused
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -218,11 +218,7 @@ def check(scope, *, local: bool, key: str = "") -> None:
 
 
 def check_page(page: str, method: str, pages: Mapping[str, str]) -> None:
-  """Checks a request's page and method. pages: page → its method.
-
-  Raises:
-    Refused: there is no such page, or it needs another method.
-  """
+  """Raises Refused if there is no such page, or if it needs another method. pages: page → its method."""
   if (needed := pages.get(page)) is None:
     raise Refused(404, f"no page {page[:80]!r}: use one of {', '.join(pages)}.")
   if method != needed:
@@ -235,14 +231,6 @@ def _name(host: str) -> str:
     return urllib.parse.urlsplit(f"//{host}").hostname or ""
   except ValueError:
     return ""
-
-
-def is_loopback(host: str) -> bool:
-  """Whether a host name or an address is this machine's loopback."""
-  try:
-    return ipaddress.ip_address(host).is_loopback
-  except ValueError:
-    return host.lower() == "localhost"
 
 
 def _descriptors(count: int) -> int:

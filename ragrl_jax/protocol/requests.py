@@ -29,7 +29,8 @@ OF_CHAT = {
   *("continue_final_message", "add_generation_prompt"),
 }
 MAX_STOPS, MAX_STOP = 16, 256  # number of stop strings, characters in each
-COLDEST = 1e-6  # temperatures below are greedy
+COLDEST = 1e-6  # temperatures below are greedy: their logits would overflow
+PROMPT = "prompt must be a text, a list of token ids, or a list of either."
 COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for text completions
 
 
@@ -115,7 +116,6 @@ class Served:
 
   Attributes:
     name: the model's name; "" accepts any name.
-    tokenizer: the model's tokenizer.
     rows: token ids of a prompt are below it: rows of the model's embedding.
     context: largest number of tokens of a prompt and its reply together.
     max_tokens: largest number of tokens of a reply.
@@ -140,12 +140,7 @@ class Served:
 
 
 def read(body: bytes, kind: str, served: Served) -> Asked:
-  """Parses a request.
-
-  Args:
-    body: the body of the HTTP request.
-    kind: CHAT or TEXT.
-    served: the server's properties.
+  """Parses the body of a request of this kind, CHAT or TEXT.
 
   Raises:
     Refused: the body is not a JSON object; a field is unknown, or has a value that is not supported; or the server has
@@ -157,42 +152,40 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
     raise Refused(400, "the body must be JSON.") from None
   if not isinstance(fields, dict):
     raise Refused(400, "the body must be a JSON object.")
-  fields = {name: value for name, value in fields.items() if value is not None}  # null means the same as missing
+  fields = _Fields({name: value for name, value in fields.items() if value is not None})  # null is the same as missing
   _check_names(fields, kind)
   if served.name and fields.get("model") != served.name:
     message = f"the model {fields.get('model')!r:.80} is not served here: ask for {served.name!r} (GET /v1/models)."
     raise Refused(404, message, param="model", code="model_not_found")
-  field = _Fields(fields)
   tools = _tools(fields, served) if kind == CHAT else Tools()
-  chat = _chat(fields, served, tools) if kind == CHAT else None
-  prompts = _texts(fields, served) if chat is None else (chat.ids,)
-  n = field.number("n", 1, least=1, most=served.max_replies, whole=True)
+  prompts, messages, opened = _chat(fields, served, tools) if kind == CHAT else (_texts(fields, served), (), "")
+  n = fields.number("n", 1, least=1, most=served.max_replies, whole=True)
   if n * len(prompts) > served.max_replies:
-    message = f"{n} replies to each of {len(prompts)} prompts: at most {served.max_replies} replies per request."
-    raise Refused(400, message, param="n")
+    raise _bad("n", f"{n} replies to each of {len(prompts)} prompts: at most {served.max_replies} replies per request.")
   options = fields.get("stream_options", {})
   if not isinstance(options, dict):
-    raise Refused(400, "stream_options must be an object.", param="stream_options")
+    raise _bad("stream_options", "stream_options must be an object.")
+  temperature = fields.number("temperature", 1.0, least=0, most=2)
   return Asked(
     kind,
     prompts,
     int(n),
     Sampling(
-      _temperature(field.number("temperature", 1.0, least=0, most=2)),
-      max(int(field.number("top_k", 0, least=-1, most=2**31 - 1, whole=True)), 0),  # -1 and 0 both keep all tokens
-      field.number("top_p", 1.0, least=0, most=1) or 1e-9,  # 0 keeps only the most likely token
-      _length(fields, field, kind, served, max(map(len, prompts))),
+      temperature if temperature >= COLDEST else 0.0,
+      max(int(fields.number("top_k", 0, least=-1, most=2**31 - 1, whole=True)), 0),  # -1 and 0 both keep all tokens
+      fields.number("top_p", 1.0, least=0, most=1) or 1e-9,  # 0 keeps only the most likely token
+      _length(fields, kind, served, max(map(len, prompts))),
     ),
-    int(field.number("seed", secrets.randbits(62), least=-(2**63), most=2**63 - 1, whole=True)),
+    int(fields.number("seed", secrets.randbits(62), least=-(2**63), most=2**63 - 1, whole=True)),
     _stops(fields),
-    field.flag("include_stop_str_in_output"),
-    field.flag("stream"),
+    fields.flag("include_stop_str_in_output"),
+    fields.flag("stream"),
     bool(options.get("include_usage")),
-    _logprobs(fields, field, kind),
-    field.flag("return_token_ids"),
+    _logprobs(fields, kind),
+    fields.flag("return_token_ids"),
     tools,
-    () if chat is None else chat.messages,
-    "" if chat is None else chat.opened,
+    messages,
+    opened,
     any(name in fields for name in ("max_tokens", "max_completion_tokens")),
   )
 
@@ -202,35 +195,31 @@ def _tools(fields: Mapping[str, Any], served: Served) -> Tools:
     return served.tools.tools(fields)
   if fields.get("tools") or fields.get("tool_choice", "none") not in ("auto", "none"):
     message = "this model's chat template has no known format of tool calls: leave out tools and tool_choice."
-    raise Refused(400, message, param="tools")
+    raise _bad("tools", message)
   return Tools()
 
 
-def _temperature(value: float) -> float:
-  """0, which is greedy, instead of a temperature whose logits would overflow."""
-  return value if value >= COLDEST else 0.0
+def _bad(param: str, message: str, code: str | None = None) -> Refused:
+  return Refused(400, message, param=param, code=code)
 
 
-class _Fields:
-  """Reads and checks single fields."""
-
-  def __init__(self, values: Mapping[str, Any]):
-    self._said = values
+class _Fields(dict[str, Any]):
+  """The fields of a request, which are checked as they are read."""
 
   def number(self, name: str, default: float, *, least: float, most: float, whole: bool = False) -> float:
     """A number from `least` to `most`. Raises Refused if the field has another value."""
-    value = self._said.get(name, default)
+    value = self.get(name, default)
     kinds = int if whole else int | float
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
       words = "a whole number" if whole else "a number"
-      raise Refused(400, f"{name}={value!r:.80}: it must be {words} from {least:g} to {most:g}.", param=name)
+      raise _bad(name, f"{name}={value!r:.80}: it must be {words} from {least:g} to {most:g}.")
     return value
 
   def flag(self, name: str) -> bool:
     """True or false; a missing field is false. Raises Refused if the field has another value."""
-    value = self._said.get(name, False)
+    value = self.get(name, False)
     if not isinstance(value, bool):
-      raise Refused(400, f"{name}={value!r:.80}: it must be true or false.", param=name)
+      raise _bad(name, f"{name}={value!r:.80}: it must be true or false.")
     return value
 
 
@@ -239,20 +228,20 @@ def _check_names(fields: Mapping[str, Any], kind: str) -> None:
   for name, value in fields.items():
     if name in NEUTRAL and value not in NEUTRAL[name]:
       allowed = json.dumps(NEUTRAL[name][0])
-      raise Refused(400, f"{name}={value!r:.80} is not supported: leave it out, or set it to {allowed}.", param=name)
+      raise _bad(name, f"{name}={value!r:.80} is not supported: leave it out, or set it to {allowed}.")
     if name not in names and name not in NEUTRAL:
-      raise Refused(400, f"unknown field {name!r:.80}: leave it out.", param=name[:80])
+      raise _bad(name[:80], f"unknown field {name!r:.80}: leave it out.")
 
 
-def _length(fields: Mapping[str, Any], field: _Fields, kind: str, served: Served, prompt: int) -> int:
+def _length(fields: _Fields, kind: str, served: Served, prompt: int) -> int:
   room = _room(prompt, served, "messages" if kind == CHAT else "prompt")
   name = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
   if name not in fields:
     return min(room, served.max_tokens, COMPLETION_TOKENS if kind == TEXT else room)
-  limit = int(field.number(name, 0, least=1, most=served.max_tokens, whole=True))
+  limit = int(fields.number(name, 0, least=1, most=served.max_tokens, whole=True))
   if limit > room:
     message = f"{name}={limit}: at most {room}, since the prompt has {prompt} of {served.context} tokens."
-    raise Refused(400, message, param=name, code="context_length_exceeded")
+    raise _bad(name, message, "context_length_exceeded")
   return limit
 
 
@@ -260,7 +249,7 @@ def _room(prompt: int, served: Served, param: str) -> int:
   """Tokens for the reply to a prompt of so many tokens. Raises Refused if there are none."""
   if prompt >= served.context:
     message = f"the prompt has {prompt} tokens: prompt and reply together may have {served.context}."
-    raise Refused(400, message, param=param, code="context_length_exceeded")
+    raise _bad(param, message, "context_length_exceeded")
   return served.context - prompt
 
 
@@ -270,20 +259,20 @@ def _stops(fields: Mapping[str, Any]) -> tuple[str, ...]:
   fine = isinstance(stops, list) and all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP for stop in stops)
   if not fine or len(stops) > MAX_STOPS:
     message = f"stop must be a string or a list of at most {MAX_STOPS} strings, each of 1 to {MAX_STOP} characters."
-    raise Refused(400, message, param="stop")
+    raise _bad("stop", message)
   try:
     "".join(stops).encode()
   except UnicodeEncodeError:
-    raise Refused(400, "stop contains half of a surrogate pair: it must be valid Unicode.", param="stop") from None
+    raise _bad("stop", "stop contains half of a surrogate pair: it must be valid Unicode.") from None
   return tuple(stops)
 
 
-def _logprobs(fields: Mapping[str, Any], field: _Fields, kind: str) -> bool:
+def _logprobs(fields: _Fields, kind: str) -> bool:
   if kind == CHAT:
-    return field.flag("logprobs")
+    return fields.flag("logprobs")
   if "logprobs" not in fields:
     return False
-  field.number("logprobs", 0, least=0, most=1, whole=True)
+  fields.number("logprobs", 0, least=0, most=1, whole=True)
   return True
 
 
@@ -296,9 +285,9 @@ def _texts(fields: Mapping[str, Any], served: Served) -> tuple[tuple[int, ...], 
   is_single = isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(type(i) is int for i in prompt))
   prompts = [prompt] if is_single else prompt
   if not isinstance(prompts, list) or not prompts:
-    raise Refused(400, "prompt must be a text, a list of token ids, or a list of either.", param="prompt")
+    raise _bad("prompt", PROMPT)
   if len(prompts) > served.max_replies:
-    raise Refused(400, f"{len(prompts)} prompts: at most {served.max_replies} per request.", param="prompt")
+    raise _bad("prompt", f"{len(prompts)} prompts: at most {served.max_replies} per request.")
   return tuple(_ids(value, served) for value in prompts)
 
 
@@ -309,12 +298,11 @@ def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
   elif isinstance(prompt, list) and all(type(i) is int for i in prompt):
     ids = prompt
     if wrong := next((i for i in ids if not 0 <= i < served.rows), None):
-      message = f"the prompt has the token id {wrong}: this model's ids are 0 to {served.rows - 1}."
-      raise Refused(400, message, param="prompt")
+      raise _bad("prompt", f"the prompt has the token id {wrong}: this model's ids are 0 to {served.rows - 1}.")
   else:
-    raise Refused(400, "prompt must be a text, a list of token ids, or a list of either.", param="prompt")
+    raise _bad("prompt", PROMPT)
   if not ids:
-    raise Refused(400, "the prompt is empty: it must have at least one token.", param="prompt")
+    raise _bad("prompt", "the prompt is empty: it must have at least one token.")
   _room(len(ids), served, "prompt")  # at once: further prompts are not tokenized
   return tuple(ids)
 
@@ -329,7 +317,7 @@ def _check_fits(text: str, served: Served, param: str) -> None:
     len(text) > served.longest or len(served.tokenizer.encode(text[:most])) > 2 * served.context
   ):
     message = f"the prompt has {len(text)} characters: prompt and reply together may have {served.context} tokens."
-    raise Refused(400, message, param=param, code="context_length_exceeded")
+    raise _bad(param, message, "context_length_exceeded")
 
 
 def _texts_of(message: Mapping[str, Any]) -> str:
@@ -346,30 +334,21 @@ def _whole(prompt: str, tokenizer: Tokenizer) -> list[int]:
   return ids if tuple(ids[: len(bos)]) == bos else [*bos, *ids]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Chat:
-  """The prompt of a chat: its token ids, its messages in the template's form, and the beginning of the reply."""
-
-  ids: tuple[int, ...]
-  messages: tuple[dict[str, Any], ...]
-  opened: str
-
-
-def _chat(fields: Mapping[str, Any], served: Served, tools: Tools) -> _Chat:
-  """The prompt of a chat, rendered by the model's chat template."""
+def _chat(fields: Mapping[str, Any], served: Served, tools: Tools):
+  """A chat, rendered by the model's template: `Asked.prompts`, `messages` and `opened`."""
   messages = fields.get("messages")
   if not isinstance(messages, list) or not messages:
-    raise Refused(400, "messages must be a list of at least one message.", param="messages")
+    raise _bad("messages", "messages must be a list of at least one message.")
   read = [_message(one, number) for number, one in enumerate(messages)]
   open_text = tools.forced
   if fields.get("continue_final_message"):
     if read[-1]["role"] != "assistant" or read[-1].get("tool_calls") or open_text:
       message = "continue_final_message: the last message must be the assistant's, with text only and no forced call."
-      raise Refused(400, message, param="continue_final_message")
+      raise _bad("continue_final_message", message)
     open_text = read.pop()["content"]
   elif not fields.get("add_generation_prompt", True):
     message = "add_generation_prompt=false needs continue_final_message=true, since a reply is the assistant's turn."
-    raise Refused(400, message, param="add_generation_prompt")
+    raise _bad("add_generation_prompt", message)
   try:
     _check_fits("".join([*map(_texts_of, read), _texts_of(dict(tools=tools.shown)), open_text]), served, "messages")
     if served.tools is None and any(one.get("tool_calls") for one in read):
@@ -378,23 +357,23 @@ def _chat(fields: Mapping[str, Any], served: Served, tools: Tools) -> _Chat:
     render: Any = served.tokenizer.render
     ids = render(rendered, list(tools.shown)) if tools.shown else render(rendered)
   except (ValueError, RecursionError) as error:  # refused by the template, or nested too deeply
-    raise Refused(400, " ".join(str(error).split()), param="messages") from None
+    raise _bad("messages", " ".join(str(error).split())) from None
   ids = [*ids, *served.tokenizer.encode(open_text)]
   if not ids:
-    raise Refused(400, "the messages give an empty prompt: it must have at least one token.", param="messages")
-  return _Chat(tuple(ids), tuple(rendered), open_text)
+    raise _bad("messages", "the messages give an empty prompt: it must have at least one token.")
+  return (tuple(ids),), tuple(rendered), open_text
 
 
 def _message(message: Any, number: int) -> dict[str, Any]:
   where = f"messages[{number}]"
   if not isinstance(message, dict) or message.get("role") not in ROLES:
-    raise Refused(400, f"{where} must have a role: one of {', '.join(ROLES)}.", param=where)
+    raise _bad(where, f"{where} must have a role: one of {', '.join(ROLES)}.")
   result = {name: message[name] for name in ("name", "tool_call_id") if isinstance(message.get(name), str)}
   result["role"] = "system" if message["role"] == "developer" else message["role"]
   result["content"] = _content(message.get("content"), where)
   if calls := message.get("tool_calls"):
     if message["role"] != "assistant" or not isinstance(calls, list):
-      raise Refused(400, f"{where}.tool_calls must be a list in an assistant message.", param=f"{where}.tool_calls")
+      raise _bad(f"{where}.tool_calls", f"{where}.tool_calls must be a list in an assistant message.")
     result["tool_calls"] = calls
   return result
 
@@ -408,4 +387,4 @@ def _content(content: Any, where: str) -> str:
   text = lambda part: isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
   if isinstance(content, Sequence) and all(map(text, content)):
     return "".join(part["text"] for part in content)
-  raise Refused(400, f"{where}.content must be a string, or parts of type 'text'.", param=f"{where}.content")
+  raise _bad(f"{where}.content", f"{where}.content must be a string, or parts of type 'text'.")

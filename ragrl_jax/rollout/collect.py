@@ -19,11 +19,12 @@ from ragrl_jax.engine.messages import Group
 from ragrl_jax.prompting import passages
 from ragrl_jax.rollout import conversation
 from ragrl_jax.rollout.dispatch import Dispatch, Work
-from ragrl_jax.rollout.engine_client import EngineClient
+from ragrl_jax.rollout.engine_client import Client, EngineClient
 from ragrl_jax.rollout.timings import Timings
 from ragrl_jax.rollout.tools import EpisodeTools, Waits
 from ragrl_jax.structs import Episode, Example
 
+OnEpisode = Callable[[Episode], None]
 Play = Callable[[Example, structs.Policy, structs.Tools], Awaitable[Episode]]
 FEW = 0.5  # share of the lanes: if fewer sample, other work is done between two chunks
 
@@ -38,11 +39,7 @@ class Request:
 
 
 async def played(play: Play, request: Request, policy: conversation.Policy, tools: EpisodeTools) -> Episode:
-  """Plays one episode and closes its conversation. A failed tool ends only this episode.
-
-  Raises:
-    Errors of `play` other than ToolFailed.
-  """
+  """Plays one episode and closes its conversation. A ToolFailed ends only this episode; other errors are raised."""
   try:
     example = passages.shortened(request.example, policy.tokenizer, policy.client.context)
     episode = await play(example, policy, tools)
@@ -61,7 +58,6 @@ class Rollout:
 
   Args:
     tools: searches and judges for the coroutines.
-    sampling: sampling settings.
     reserve: tokens that an observation must leave for the next turn; by default a whole turn.
     dispatch: shared with the tools that need the accelerator; by default a new one.
 
@@ -100,7 +96,7 @@ class Rollout:
     *,
     step: int,
     greedy: bool = False,
-    on_episode: Callable[[Episode], None] | None = None,
+    on_episode: OnEpisode | None = None,
     work: Work | None = None,
   ) -> list[Episode]:
     """Plays every request and returns the episodes in the requests' order.
@@ -146,9 +142,7 @@ class Rollout:
           yield ended.popleft()
 
   @contextlib.contextmanager
-  def session(
-    self, *, greedy: bool = False, on_episode: Callable[[Episode], None] | None = None
-  ) -> Iterator["Session"]:
+  def session(self, *, greedy: bool = False, on_episode: OnEpisode | None = None) -> Iterator["Session"]:
     """Plays several batches of episodes at a time, all with the engine's present weights.
 
     This thread serves `dispatch` until the block ends. Unfinished episodes are then cancelled.
@@ -157,13 +151,16 @@ class Rollout:
     # Temperature 0 is greedy; log-probabilities are then recorded at temperature 1.
     sampling = dataclasses.replace(self.sampling, temperature=0.0) if greedy else self.sampling
     self.report = Timings(engine=self.engine.restart_counters())
-    session = Session(self, sampling, on_episode)
+    session = self._opened(sampling, on_episode)
     with self.dispatch.serving():
       try:
         yield session
         session.drain()
       finally:
         session.stop()
+
+  def _opened(self, *how) -> "Session":
+    return Session(self, *how)
 
   def close(self) -> None:
     """Stops the event loop and its thread."""
@@ -212,27 +209,18 @@ class Session:
     self._unfinished, self._over, self._cancelling = 0, False, False
 
   def start(self, requests: Sequence[Request], *, step: int) -> Started:
-    """Starts episodes behind those that were started before. `finish` returns them.
-
-    Args:
-      requests: place the samples of one prompt next to each other; the engine then computes the prompt once.
-      step: the run's step. The random numbers depend only on the seed, the step and the request's numbers.
-    """
+    """Starts episodes behind those that were started before. `finish` returns them. See `Rollout.run`."""
     started = Started(requests, step)
     self._unfinished += started.left
     self.rollout.loop().call_soon_threadsafe(self._start, started)
     return started
 
   def finish(self, started: Started, work: Work | None = None) -> list[Episode]:
-    """Samples until these episodes have ended; returns them in their requests' order.
+    """Samples until these episodes have ended; returns them in their requests' order. Raises what `Rollout.run` raises.
 
     Args:
-      started: the result of `start`.
       work: other work for this thread. One piece of it is done whenever no conversation has tokens to sample, and
         between two chunks while less than `few` of the lanes sample. The caller finishes the rest of it.
-
-    Raises:
-      Errors of `play` and of `work`. A ToolFailed is not raised; it only ends its own episode, as "failed".
     """
     self.play_until(lambda: not started.left, work)
     return started.episodes
@@ -331,10 +319,10 @@ class Session:
       self.tasks.add(task)
       task.add_done_callback(lambda task, number=number: self._done(started, number, task))
 
-  async def _episode(self, request: Request, group: Group | None, step: int) -> Episode:
+  async def _episode(self, request: Request, group: Group | None, step: int, client: Client | None = None) -> Episode:
     rollout = self.rollout
     policy = conversation.Policy(
-      self.client,
+      client or self.client,
       rollout._texts,
       keys=(rollout.seed, step, request.prompt_index, request.sample),
       sampling=self.sampling,

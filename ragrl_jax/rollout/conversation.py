@@ -6,6 +6,7 @@ for the future of a turn, and holds no lock.
 """
 
 import dataclasses
+import functools
 import hashlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from ragrl_jax.rollout.engine_client import Client
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Segment
 
 BUDGET = "budget"
+KNOWN = 4096  # texts, and prompts, whose ids are remembered
 
 
 def key_of(seed: int, step: int, prompt_index: int, sample: int, conversation: int) -> tuple[int, int]:
@@ -31,24 +33,13 @@ def key_of(seed: int, step: int, prompt_index: int, sample: int, conversation: i
 class TextCache:
   """Remembers the token ids of texts and prompts, because the samples of a group use the same ones."""
 
-  def __init__(self, tokenizer: Any, size: int = 4096):
-    self._tokenizer, self._size, self._known = tokenizer, size, {}
-
-  def encode(self, text: str) -> tuple[int, ...]:
-    """Token ids of the text, computed once per text."""
-    return self._get(text, lambda: self._tokenizer.encode(text))
+  def __init__(self, tokenizer: Any):
+    self.encode = functools.lru_cache(KNOWN)(lambda text: tuple(tokenizer.encode(text)))
+    self._render = functools.lru_cache(KNOWN)(lambda items: tuple(tokenizer.render([*map(dict, items)])))
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
     """Token ids of chat messages, computed once per prompt."""
-    key = tuple(tuple(sorted(message.items())) for message in messages)
-    return self._get(key, lambda: self._tokenizer.render(messages))
-
-  def _get(self, key, make):
-    if key not in self._known:
-      if len(self._known) >= self._size:  # a dict keeps its order, so the oldest entry goes
-        del self._known[next(iter(self._known))]
-      self._known[key] = tuple(make())
-    return self._known[key]
+    return self._render(tuple(tuple(message.items()) for message in messages))
 
 
 class Policy:
@@ -80,11 +71,7 @@ class Policy:
     self._closed = False
 
   def start(self, prompt: Sequence[Mapping[str, str]] | Sequence[int]) -> "Conversation":
-    """A new conversation from chat messages or from token ids.
-
-    Raises:
-      ValueError: an empty prompt.
-    """
+    """A new conversation from chat messages or from token ids. Raises ValueError if there are none."""
     messages = len(prompt) > 0 and isinstance(prompt[0], Mapping)
     if messages:  # a prompt beyond the context ends the episode in any case
       short = lambda text: beginnings.for_ids(text, self.client.context, self.texts.encode)
@@ -162,9 +149,7 @@ class Conversation:
     greedy: bool = False,
     ends: Callable[[str], bool] = lambda text: True,
   ) -> Segment:
-    """Samples until a stop string is completed (kept whole), EOS, the turn's budget or the end of the context.
-
-    ends: whether a stop string ends the turn, which has this text so far.
+    """See `structs.Conversation`. The end of the context ends a turn, too.
 
     Returns:
       The new segment. If there is no room for one token, an empty one whose stop is "budget"; it is not kept.
@@ -210,10 +195,7 @@ class Conversation:
   def observe(
     self, text: str | Sequence[int], *, query: str | None = None, found: Sequence[Passage] | None = None
   ) -> bool:
-    """Appends the environment's text, or its token ids.
-
-    Returns False, and appends nothing, if there is no room for it and another turn.
-    """
+    """See `structs.Conversation`."""
     self._check_idle("observe")
     if isinstance(text, str) and beginnings.for_ids(text, self.room(), self._policy.texts.encode) != text:
       self._full = True  # it has more tokens than there is room
@@ -236,11 +218,7 @@ class Conversation:
     return self._policy.client.context - len(self._ids)
 
   def fork(self, at: int) -> "Conversation":
-    """A new conversation over the first `at` tokens of this one, which the cache keeps for it.
-
-    Raises:
-      ValueError: `at` is outside of 1 … number of tokens.
-    """
+    """A conversation over the first `at` ≥ 1 tokens of this one, kept in the cache. ValueError if there are fewer."""
     self._check_idle("fork")
     if not 1 <= at <= len(self._ids):
       raise ValueError(f"fork(at={at}): it must be between 1 and the conversation's {len(self._ids)} tokens.")

@@ -95,26 +95,12 @@ class Work:
       self._done, self._result = True, end.value  # the generator's return value
 
 
-class _Into:
-  """Puts any exception of its block into a future, so that it is raised in the thread that asked.
-
-  Ctrl-C is raised in the serving thread: the thread that asked may run an event loop, which it would end.
-  """
-
-  def __init__(self, future: concurrent.futures.Future):
-    self._future = future
-
-  def __enter__(self) -> None:
-    pass
-
-  def __exit__(self, kind, error, trace) -> bool:
-    if error is None:
-      return False
-    goes_on = isinstance(error, Exception)
-    self._future.set_exception(error if goes_on else RuntimeError(f"interrupted by {kind.__name__}"))
-    return goes_on  # True: the serving thread continues
-
-
 def _answer(future: concurrent.futures.Future, function: Callable[..., Any], args: tuple) -> None:
-  with _Into(future):
+  try:
     future.set_result(function(*args))
+  except BaseException as error:
+    goes_on = isinstance(error, Exception)
+    # Ctrl-C is raised in this thread: the one that asked may run an event loop, which it would end.
+    future.set_exception(error if goes_on else RuntimeError(f"interrupted by {type(error).__name__}"))
+    if not goes_on:
+      raise

@@ -83,7 +83,6 @@ class EndpointClient:
   """An `engine_client.Client` for one episode. Nothing here is a JAX program.
 
   Args:
-    server: the server.
     tokenizer: of the conversations; a MarkedTokenizer for chats.
     stops: all stop strings of the recipe.
     gate: limits the calls of all episodes of a run.
@@ -98,11 +97,7 @@ class EndpointClient:
     self.numbers, self._ids, self._keys = itertools.count(), {}, {}
 
   def open(self, message: Open) -> None:
-    """Opens a conversation. Nothing is shared with others.
-
-    Raises:
-      ValueError: the conversation begins within the assistant's turn, and the protocol cannot continue it.
-    """
+    """Opens a conversation. ValueError if it begins within the assistant's turn and the protocol cannot continue it."""
     self._ids[message.conversation], self._keys[message.conversation] = list(message.ids), message.key
     if self._server.protocol == CHAT and self.tokenizer.messages(message.ids)[-1]["content"]:
       raise ValueError(

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ragrl_jax.core import groups as groups_lib
-from ragrl_jax.rollout.collect import Request
+from ragrl_jax.rollout.collect import OnEpisode, Request
 from ragrl_jax.rollout.dispatch import Work
 from ragrl_jax.rollout.timings import Timings
 from ragrl_jax.settings import Filter
@@ -104,7 +104,7 @@ class GroupSampler:
     max_failed_share: float,
     max_unjudged_share: float = 0.5,
     ahead: bool = False,
-    on_episode: Callable[[Episode], None] | None = None,
+    on_episode: OnEpisode | None = None,
   ):
     self._told = {} if on_episode is None else dict(on_episode=on_episode)
     self._rollout, self._examples, self._draw, self._measure = rollout, examples, draw, measure
@@ -186,11 +186,7 @@ class GroupSampler:
     return dict(cursor=self.cursor, surplus=_to_json(self._surplus), ahead=ahead, coming=draw, seen=list(self._seen))
 
   def restore(self, state: Mapping[str, Any]) -> None:
-    """Restores the state that `saved` returned.
-
-    Raises:
-      ValueError: the config now draws another question for a saved group's prompt.
-    """
+    """Restores what `saved` returned. Raises ValueError if the config draws another question for a saved group now."""
     self.cursor = state["cursor"]
     self._surplus = self._from_json(state["surplus"])
     ahead = state["ahead"]
@@ -241,14 +237,9 @@ class GroupSampler:
 
   def _start(self, session, step: int, draw: tuple[int, int]) -> Any:
     # The samples of a prompt are next to each other, so that the engine computes the prompt once.
-    return session.start(
-      [
-        Request(self._examples[place], index, sample)
-        for index, place in self._draw(*draw)
-        for sample in range(self._group_size)
-      ],
-      step=step,
-    )
+    drawn, samples = self._draw(*draw), range(self._group_size)
+    requests = [Request(self._examples[place], index, sample) for index, place in drawn for sample in samples]
+    return session.start(requests, step=step)
 
   def _gather(self, session, step: int, started: Any, work: Work | None) -> StepGroups:
     """A step's groups. `started` is its first draw; None if that is yet to be made, or if the surplus suffices."""

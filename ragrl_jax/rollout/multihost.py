@@ -68,17 +68,17 @@ class MultiHostRollout:
         yield from session.finish(started.popleft())
 
   @contextlib.contextmanager
-  def session(self, *, greedy: bool = False) -> Iterator["MultiHostSession | FollowingSession"]:
+  def session(self, *, greedy: bool = False) -> Iterator["MultiHostSession"]:
     """See `Rollout.session`."""
-    self.report = Timings()
-    with contextlib.nullcontext() if self.team is None else self.team.session():
-      if self.team is not None and not self.team.leads:
+    self.report, team = Timings(), self.team
+    with contextlib.nullcontext() if team is None else team.session():
+      if team is None or team.leads:
+        with self._rollout.session(greedy=greedy) as session:
+          yield MultiHostSession(self, session)
+      else:
         # A leading host checks the weights when its episodes begin. This host begins no episodes.
         self._rollout.engine.check()
-        yield FollowingSession(self)
-        return
-      with self._rollout.session(greedy=greedy) as session:
-        yield MultiHostSession(self, session)
+        yield MultiHostSession(self, None)
 
   def exchange(self, requests: Sequence[Request], episodes: Sequence[Episode] | None) -> list[Episode]:
     """All hosts' episodes in the requests' order; also updates `report`.
@@ -99,52 +99,39 @@ class MultiHostRollout:
 
 
 class MultiHostSession:
-  """A Session over all hosts."""
+  """A Session over all hosts.
 
-  def __init__(self, rollout: MultiHostRollout, session: collect.Session):
+  Args:
+    session: this host's; None if it leaves the episodes to the first host of its engine, and runs the programs with it.
+  """
+
+  def __init__(self, rollout: MultiHostRollout, session: collect.Session | None):
     self._rollout, self._session = rollout, session
 
-  def start(self, requests: Sequence[Request], *, step: int) -> tuple[Sequence[Request], collect.Started]:
+  def start(self, requests: Sequence[Request], *, step: int) -> tuple[Sequence[Request], Any]:
     """See `Session.start`."""
+    if self._session is None:
+      return requests, None
     # Whole prompts, so that the samples of a group stay on one engine, which computes their prompt once.
     prompts = list(dict.fromkeys(request.prompt_index for request in requests))
     size = 1 if self._rollout.team is None else self._rollout.team.size
     own = set(share(prompts, hosts.number() // size, hosts.count() // size))
     return requests, self._session.start([request for request in requests if request.prompt_index in own], step=step)
 
-  def finish(self, started: tuple[Sequence[Request], collect.Started], work: Work | None = None) -> list[Episode]:
+  def finish(self, started: tuple[Sequence[Request], Any], work: Work | None = None) -> list[Episode]:
     """See `Session.finish`. `work` is finished when it returns."""
-    requests, playing = started
-    team = self._rollout.team
-    if team is None:
-      episodes = self._session.finish(playing, work)
-    else:
-      episodes = self._session.finish(playing, None if work is None else _Announced(work, team))
-      team.done()
+    (requests, playing), team, episodes = started, self._rollout.team, None
+    if self._session is not None:
+      episodes = self._session.finish(playing, work if work is None or team is None else _Announced(work, team))
+      if team is not None:
+        team.done()
+    elif team is not None:
+      team.run_programs(None if work is None else work.advance)
     # Hosts play for different times, so some have done more of `work` than others. All must start their programs in
     # the same order, or collectives would not match. So each host does the rest of it before the exchange.
     if work is not None:
       work.finish()
     return self._rollout.exchange(requests, episodes)
-
-
-class FollowingSession:
-  """The session of a host that leaves the episodes to the first host of its engine, and runs the programs with it."""
-
-  def __init__(self, rollout: MultiHostRollout):
-    self._rollout = rollout
-
-  def start(self, requests: Sequence[Request], *, step: int) -> Sequence[Request]:
-    """See `Session.start`."""
-    del step  # the first host starts them
-    return requests
-
-  def finish(self, started: Sequence[Request], work: Work | None = None) -> list[Episode]:
-    """See `Session.finish`. `work` is finished when it returns."""
-    self._rollout.team.run_programs(None if work is None else work.advance)
-    if work is not None:
-      work.finish()
-    return self._rollout.exchange(started, None)
 
 
 class _Announced(Work):

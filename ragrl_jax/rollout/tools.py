@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ragrl_jax import structs
+from ragrl_jax.chat.client import daemon
 from ragrl_jax.judging.judge_api import Judge
 from ragrl_jax.structs import Passage, ToolFailed
 
@@ -71,11 +72,7 @@ class RetrievalTools:
     self._judges = {term: batches[id(judge)] for term, judge in judges.items()}
 
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
-    """The k best passages. Raises ToolFailed if there is no answer in time.
-
-    Raises:
-      ValueError: there is no retriever.
-    """
+    """The k best passages. Raises ToolFailed if there is no answer in time, and ValueError without a retriever."""
     if self._retriever is None:
       raise ValueError(
         "this run has no retriever, but its recipe searches: name an index's folder or an address "
@@ -88,11 +85,7 @@ class RetrievalTools:
     return await self._read(name, "", k)
 
   async def find(self, name: str, words: str, k: int | None = None) -> tuple[Passage, ...]:
-    """See `structs.Tools`. Raises ToolFailed if there is no answer in time.
-
-    Raises:
-      ValueError: there are no words.
-    """
+    """See `structs.Tools`. Raises ToolFailed if there is no answer in time, and ValueError without words."""
     if not words.strip():
       raise ValueError("find needs words to look for; `open` shows the document.")
     return await self._read(name, words, k)
@@ -106,11 +99,7 @@ class RetrievalTools:
     return tuple(await self._readings.ask((name, words), self.top_k if k is None else k))
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
-    """One verdict per pair from the term's judge. Raises ToolFailed if there is no answer in time.
-
-    Raises:
-      ValueError: there is no judge.
-    """
+    """One verdict per pair. Raises ToolFailed if the term's judge gives none in time, ValueError without a judge."""
     if (judge := self._judges.get(term, self._judges.get(""))) is None:
       raise ValueError("this run has no judge, but its recipe asks for verdicts: set config.judge.kind.")
     return tuple(await asyncio.gather(*(judge.ask(tuple(pair), 0) for pair in pairs)))
@@ -133,14 +122,8 @@ def _short(answers: Sequence[Sequence[Passage]]) -> list[list[Passage]]:
 
 def _verdicts(judge: Judge) -> "_Batches":
   pace = judge.pace
-  return _Batches(
-    lambda pairs, _: judge.judge(pairs),
-    "judge",
-    workers=pace.workers,
-    max_batch=pace.batch,
-    timeout_s=pace.deadline_s,
-    setting="config.judge.timeout_s",
-  )
+  limits = dict(workers=pace.workers, max_batch=pace.batch, timeout_s=pace.deadline_s)
+  return _Batches(lambda pairs, _: judge.judge(pairs), "judge", **limits, setting="config.judge.timeout_s")
 
 
 def _unit(vectors: np.ndarray) -> list[tuple[float, ...]]:
@@ -185,15 +168,20 @@ class _Batches:
       if later:
         self._waiting[option] = later
       self._idle -= 1
-      work = _in_daemon(f"tools-{self._name}", self._permits, self._once, [q for q, _ in batch], option)
-      task = asyncio.get_running_loop().create_task(asyncio.wait_for(work, self._timeout_s))
+      work = daemon(self._once, [q for q, _ in batch], option, name=f"tools-{self._name}")
+      task = asyncio.get_running_loop().create_task(asyncio.wait_for(asyncio.wrap_future(work), self._timeout_s))
       self._running.add(task)
       task.add_done_callback(lambda task, batch=batch, option=option: self._returned(task, batch, option))
 
   def _once(self, questions: list[Any], option: int) -> Sequence[Any]:
     """The answers. The samples of a group often ask the same: each different question is asked once."""
     different = list(dict.fromkeys(questions))
-    answers = self._function(different, option)
+    try:
+      with self._permits:
+        answers = self._function(different, option)
+    # A future takes no StopIteration, and an error that is no Exception would end the event loop.
+    except (StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit) as raised:
+      raise RuntimeError(f"{type(raised).__name__}: {raised}") from raised
     if len(different) == len(questions) or len(answers) != len(different):  # a wrong number is refused by `_returned`
       return answers
     answer_of = dict(zip(different, answers))
@@ -229,37 +217,13 @@ class _Batches:
       self._waiting.setdefault(option, []).extend(others)
 
 
-def _in_daemon(name: str, permits: threading.Semaphore, function, *arguments) -> asyncio.Future:
-  """Runs the function in a daemon thread; returns the future of its result."""
-  # Not a pool: Python waits for a pool's threads at exit, so a hanging search would keep a failed run alive.
-  loop = asyncio.get_running_loop()
-  future = loop.create_future()
-
-  def work():
-    answer, error = None, None
-    try:
-      with permits:
-        answer = function(*arguments)
-    except BaseException as raised:  # noqa: BLE001  (raised in the coroutine that asked)
-      error = raised
-    with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
-      loop.call_soon_threadsafe(_set, future, answer, error)
-
-  threading.Thread(target=work, name=name, daemon=True).start()
-  return future
-
-
 def _set(future: asyncio.Future, answer: Any = None, error: BaseException | None = None) -> None:
   if future.done():  # its episode was cancelled
     return
   if error is None:
     future.set_result(answer)
-    return
-  # A future takes no StopIteration, and an error that is no Exception would end the event loop.
-  if not isinstance(error, Exception) or isinstance(error, StopIteration):
-    raised, error = error, RuntimeError(f"{type(error).__name__}: {error}")
-    error.__cause__ = raised
-  future.set_exception(error)
+  else:
+    future.set_exception(error)
 
 
 class Waits:
@@ -289,11 +253,7 @@ class Waits:
 
 
 class EpisodeTools:
-  """Tools for one episode. Attributes other than these are those of the shared Tools.
-
-  Args:
-    tools: shared by all episodes.
-    waits: shared by the episodes of a session.
+  """Tools for one episode, over those of all episodes, which have all other attributes. A session shares its `waits`.
 
   Attributes:
     no_verdict: why a judge first gave no verdict; "" if every pair got one.

@@ -41,12 +41,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def in_conversation(earlier: Sequence[tuple[str, str]], question: str) -> str:
-  """The text of a question with the earlier questions and answers before it. Recipes expect one single question.
-
-  Args:
-    earlier: (question, answer) pairs, the oldest first.
-    question: the new question.
-  """
+  """A question behind `earlier` (question, answer) pairs, the oldest first: recipes expect one single question."""
   history = "".join(f"Earlier question: {before}\nEarlier answer: {answer}\n" for before, answer in earlier)
   return f"{history}Question now: {question}" if history else question
 
@@ -109,8 +104,7 @@ class Asker:
       seed: of the sampling; config.seed by default.
       tell: called with every event, on this event loop.
 
-    Raises:
-      ValueError: see `check`.
+    It raises ValueErrors as `check` does.
     """
     self.check(example)
     group = Group(next(self.thread.numbers), samples) if samples > 1 else None

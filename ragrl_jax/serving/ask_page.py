@@ -42,13 +42,7 @@ class Limits:
 
 
 class Application(Site):
-  """The ASGI application.
-
-  Args:
-    askers: the checkpoints.
-    limits: limits of questions.
-    examples: questions to show.
-  """
+  """The ASGI application: asks these checkpoints, and shows `examples` of questions."""
 
   stream = b"application/x-ndjson"
 

@@ -51,21 +51,16 @@ class EngineThread:
   Args:
     engine: with weights. After `start` only the thread may use it.
     dispatch: the queue to the thread, shared with tools that need the accelerator; by default a new queue.
-    failed: called on the thread with the error that ended it.
 
   Attributes:
+    failed: called on the thread with the error that ended it; does nothing unless it is replaced.
     numbers: unique numbers for conversations and groups.
     error: the error that ended the thread, such as a lost device; None if there was none.
   """
 
-  def __init__(
-    self,
-    engine: Engine,
-    dispatch: Dispatch | None = None,
-    *,
-    failed: Callable[[BaseException], None] = lambda error: None,
-  ):
-    self.engine, self.dispatch, self.failed = engine, dispatch or Dispatch(), failed
+  def __init__(self, engine: Engine, dispatch: Dispatch | None = None):
+    self.engine, self.dispatch = engine, dispatch or Dispatch()
+    self.failed: Callable[[BaseException], None] = lambda error: None
     self.numbers = itertools.count()
     self.error: BaseException | None = None
     self._turns: dict[int, _Turn] = {}  # unfinished turns, by conversation

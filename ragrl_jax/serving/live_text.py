@@ -15,11 +15,7 @@ QUOTES = {"found": "✓", "near": "≈", "missing": "✗"}
 
 
 class LiveText:
-  """Prints the events of one answer. Control characters in the text of models and corpora are removed.
-
-  Args:
-    file: to print to; stdout if None.
-  """
+  """Prints the events of one answer to a file, or to stdout. Control characters of models and corpora are removed."""
 
   def __init__(self, file: TextIO | None = None):
     self._file = sys.stdout if file is None else file

@@ -64,7 +64,6 @@ class Application(Site):
   Args:
     thread: the engine's thread, started.
     name: of the model.
-    limits: limits of requests.
     tools: reads tools and calls of requests; None: they are refused.
     reload: `reload(step)` loads the weights of a step (None: the newest) and returns their version. It is called on the
       engine's thread while no conversation is open. None: the weights cannot be changed.
@@ -86,15 +85,8 @@ class Application(Site):
   ):
     engine = thread.engine
     self._thread, self._limits, self._reload, self._key, self._local = thread, limits, reload, key, local
-    self._served = Served(
-      name,
-      engine.tokenizer,
-      engine.stops.rows,
-      engine.context,
-      min(limits.max_tokens or engine.context, engine.context),
-      limits.max_replies,
-      tools,
-    )
+    most = min(limits.max_tokens or engine.context, engine.context)
+    self._served = Served(name, engine.tokenizer, engine.stops.rows, engine.context, most, limits.max_replies, tools)
     self._gate, self._waiting = Gate(), 0
 
   def failed(self) -> str:
@@ -112,7 +104,8 @@ class Application(Site):
       await self._models(answer, page)
     else:
       body = await http_limits.read_body(receive, self._limits.max_bytes)
-      await answered(self._reply(page, body, answer), receive, self._limits.timeout_s)
+      work = self._weights(body, answer) if page == "/v1/weights" else self._complete(page, body, answer)
+      await answered(work, receive, self._limits.timeout_s)
 
   async def _health(self, answer: Answer) -> None:
     if self._thread.error is not None:
@@ -130,16 +123,10 @@ class Application(Site):
     else:
       raise Refused(404, f"the model {path[11:91]!r} is not served here.", code="model_not_found")
 
-  async def _reply(self, page: str, body: bytes, answer: Answer) -> None:
-    if page == "/v1/weights":
-      await self._weights(body, answer)
-      return
+  async def _complete(self, page: str, body: bytes, answer: Answer) -> None:
     kind = CHAT if page == "/v1/chat/completions" else TEXT
     # Tokenizing a long prompt is slow. A thread does it, so that the event loop can stream other replies.
     request = await asyncio.to_thread(read, body, kind, self._served)
-    await self._complete(request, answer)
-
-  async def _complete(self, request: Asked, answer: Answer) -> None:
     number = len(request.prompts) * request.n
     if self._waiting + number > self._limits.max_waiting:
       message = f"{self._waiting} replies are being sampled, of at most {self._limits.max_waiting}: ask again later."
@@ -249,10 +236,8 @@ async def draw(thread: EngineThread, request: Asked) -> AsyncGenerator[Piece, No
   A reply leaves the engine at its own end, so more replies than the engine has rows follow each other, and nobody waits
   for a client that reads slowly.
 
-  Close the iterator if you leave it early: then sampling stops after the current chunk.
-
-  Raises:
-    The error that ended the engine.
+  Close the iterator if you leave it early: then sampling stops after the current chunk. An error that ended the engine
+  is raised.
   """
   loop, pieces = asyncio.get_running_loop(), asyncio.Queue()
   engine, sampling, numbers = thread.engine, request.sampling, []

@@ -1,5 +1,7 @@
 """The engine against the model's own forward pass, and against itself under other conditions."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -18,30 +20,21 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.rollout import conversation
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_recorded_logprobs_equal_a_forward_pass_over_the_whole_conversation(temperature):
-  # Three turns with observations in between. Each turn continues from the cache; nothing is computed twice.
-  episodes = rollout(engine(), temperature=temperature).run(requests(3, 4), step=0)
+@pytest.mark.parametrize("how", [dict(), dict(temperature=0.6), dict(top_k=5, top_p=0.9)], ids=str)
+def test_recorded_logprobs_equal_a_forward_pass_over_the_whole_conversation(how):
+  # Three turns with observations in between. Each turn continues from the cache; nothing is computed twice. Filters
+  # record the unfiltered distribution.
+  episodes = rollout(engine(), **how).run(requests(3, 4), step=0)
   for episode in episodes:
-    ours, theirs = kit.scored(episode, temperature)
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    np.testing.assert_allclose(*kit.scored(episode, how.get("temperature", 1.0)), atol=1e-5)
   assert sum(len(e.segments) > 3 for e in episodes) > 6
 
 
 def test_greedy_takes_the_likeliest_token_and_records_temperature_one():
   (episode,) = rollout(engine(), temperature=0.6).run(requests(1, 1), step=0, greedy=True)
-  ours, theirs = kit.scored(episode)
-  np.testing.assert_allclose(ours, theirs, atol=1e-5)
-  ids = [i for s in episode.segments for i in s.ids]
-  first = len(episode.segments[0].ids)
-  logits = kit._forward(0)(np.array([ids + [0] * (kit.CONTEXT - len(ids))]))[0]
-  assert ids[first] == int(np.argmax(logits[first - 1]))
-
-
-def test_filtered_sampling_records_the_unfiltered_distribution():
-  (episode,) = rollout(engine(), top_k=5, top_p=0.9).run(requests(1, 1), step=0)
-  ours, theirs = kit.scored(episode)
-  np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  np.testing.assert_allclose(*kit.scored(episode), atol=1e-5)
+  ids, first = kit.padded(episode), len(episode.segments[0].ids)
+  assert ids[0, first] == np.argmax(kit._forward(0)(ids)[0, first - 1])
 
 
 def test_segments_alternate_and_their_ids_are_the_record():
@@ -61,13 +54,8 @@ def test_segments_alternate_and_their_ids_are_the_record():
 
 
 def test_no_two_samples_of_a_group_share_random_numbers():
-  keys = {
-    conversation.key_of(3, step, prompt, sample, talk)
-    for step in range(4)
-    for prompt in range(8)
-    for sample in range(8)
-    for talk in range(3)
-  }
+  numbers = itertools.product(range(4), range(8), range(8), range(3))  # steps, prompts, samples, conversations
+  keys = {conversation.key_of(3, *each) for each in numbers}
   assert len(keys) == 4 * 8 * 8 * 3
   episodes = rollout(engine()).run(requests(2, 8), step=0)
   assert len({kit.drawn(e)[0][0] for e in episodes[:8]}) == 8
@@ -139,28 +127,16 @@ def test_with_other_lanes_tokens_differ_only_near_the_boundaries_of_a_draw():
 
 def _distance_to_an_edge(episode, segment, at):
   """Distance of the number that drew token `at` of the segment from a boundary of the model's distribution."""
-  ids, place = [], 0
-  for s in episode.segments:
-    if s is segment:
-      place = len(ids) + at
-    ids += s.ids
+  segments = episode.segments
+  place = at + sum(len(s.ids) for s in segments[: next(i for i, s in enumerate(segments) if s is segment)])
   key = np.array([conversation.key_of(3, 4, episode.prompt_index, episode.sample, 0)], np.int32).view(np.uint32)
   number = float(sampling.uniforms(key, np.array([place], np.int32))[0])
-  logits = np.asarray(kit._forward(0)(np.array([ids + [0] * (kit.CONTEXT - len(ids))]))[0][place - 1], np.float64)
+  logits = np.asarray(kit._forward(0)(kit.padded(episode))[0][place - 1], np.float64)
   weights = np.exp(logits - logits.max())
   return np.abs(np.cumsum(weights) / weights.sum() - number).min()
 
 
-COMPILING = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/backend_compile_duration")
-
-
 def test_nothing_compiles_after_warm_up():
-  # First, the listener must show that it notices a compilation.
-  heard = []
-  jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: heard.append(name))
-  jax.jit(lambda x: x * 3 + 1)(np.arange(17))
-  assert set(COMPILING) <= set(heard)
-
   async def mixed(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question * (1 + int(example.id[1:]) % 4)))
     await talk.generate(stop=kit.STOPS, max_new_tokens=5)
@@ -172,44 +148,34 @@ def test_nothing_compiles_after_warm_up():
       await talk.generate(stop=kit.STOPS[:2])
     return talk.end()
 
-  graphdef, params = nnx.split(kit.model())
-  fresh = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES))
-  fresh.load(params, version=1)
+  fresh = kit.loaded(kit.model())
   played = rollout(fresh, mixed)
-  heard.clear()
-  played.run(requests(5, 3), step=0)
-  rollout(fresh, top_k=3, top_p=0.5).run(requests(3, 2), step=1)
-  fresh.load(jax.tree.map(lambda x: x, params), version=2)
-  played.run(requests(2, 2), step=2, greedy=True)
-  assert played.report.engine.sampled_tokens > 50
-  assert not [name for name in heard if name in COMPILING]
+  with kit.compilations() as heard:
+    played.run(requests(5, 3), step=0)
+    rollout(fresh, top_k=3, top_p=0.5).run(requests(3, 2), step=1)
+    fresh.load(jax.tree.map(lambda x: x, nnx.state(kit.model())), version=2)
+    played.run(requests(2, 2), step=2, greedy=True)
+  assert played.report.engine.sampled_tokens > 50 and not heard
 
 
 def test_decoding_copies_no_cache():
   e = engine()
-  ints, cache = lambda *shape: np.zeros(shape, np.int32), e._kv.cache
-  for compiled in (
-    e._kv.programs.decode.lower(e._kv.weights, cache, e._packed, e._table, ints(1, 2)).compile(),
-    e._kv.programs.extend.lower(e._kv.weights, cache, ints(2, 32), ints(2, 2), ints(2, e.sizes.table)).compile(),
-    e._kv.programs.copy.lower(cache, ints(4, 2)).compile(),
-  ):
-    of_the_cache = kit.operations(compiled, cache[0])
-    assert "parameter" in of_the_cache
-    assert not {"copy", "transpose", "select", "concatenate"} & of_the_cache
-    assert compiled.memory_analysis().alias_size_in_bytes >= sum(x.nbytes for x in cache)  # updated in place
+  ints, cache, weights = lambda *shape: np.zeros(shape, np.int32), e._kv.cache, e._kv.weights
+  kit.check_in_place(e._kv.programs.decode, cache, weights, cache, e._packed, e._table, ints(1, 2))
+  extension = ints(2, 32), ints(2, 2), ints(2, e.sizes.table)
+  kit.check_in_place(e._kv.programs.extend, cache, weights, cache, *extension)
+  kit.check_in_place(e._kv.programs.copy, cache, cache, ints(4, 2))
 
 
 def test_a_waiting_conversation_gives_up_its_lane():
   # Six conversations over four lanes. No search ends before all six search, so a waiting one must not hold its lane.
   searching = []
 
-  class Slow(kit.Tools):
-    async def search(self, query, k=None):
-      searching.append(query)
-      await reached(lambda: len(searching) >= 6)
-      return await super().search(query, k)
+  def slow(query):
+    searching.append(query)
+    return reached(lambda: len(searching) >= 6)
 
-  played = rollout(engine(), tools=Slow())
+  played = rollout(engine(), tools=kit.Tools(before=slow))
   played.run(requests(3, 2), step=0)
   assert kit.SIZES["lanes"] < 6 <= len(searching)
   assert played.report.wait_s > 0
@@ -225,11 +191,9 @@ def submitted(e, ids, budget=4):
 def test_the_engine_alone_needs_no_event_loop():
   e = engine()
   record = submitted(e, kit.TOKENIZER.encode("Hello"))
-  ended = []
-  while e.busy:
-    ended += e.step()
-  assert ended[0].conversation == 0 and ended[0].stop == lanes.FULL and len(ended[0].ids) == 4
-  assert tuple(record.ids[5:]) == ended[0].ids and record.missing == 0
+  (ended,) = kit.finished(e)
+  assert ended.conversation == 0 and ended.stop == lanes.FULL and len(ended.ids) == 4
+  assert tuple(record.ids[5:]) == ended.ids and record.missing == 0
   e.close(0)
   assert not kit.held(e) and not e._conversations
 
@@ -240,8 +204,7 @@ def test_pages_are_not_freed_during_a_turn_that_nothing_awaits():
   assert e.step() == []  # 8 of 20 tokens
   e.close(0)
   assert kit.held(e) == 1
-  while e.busy:
-    e.step()
+  kit.finished(e)
   assert kit.held(e) == 0 and len(record.ids) == 25
 
 
@@ -250,8 +213,7 @@ def test_weights_do_not_change_under_an_open_conversation():
   submitted(e, [1, 2, 3])
   with pytest.raises(ValueError, match="open"):
     e.load(e.weights, version=8)
-  while e.busy:
-    e.step()
+  kit.finished(e)
   with pytest.raises(ValueError, match="open"):
     e.load(e.weights, version=8)
   e.close(0)
@@ -290,9 +252,8 @@ def test_an_engine_without_weights_says_so():
 
 
 def test_weights_that_were_donated_are_not_used():
-  graphdef, params = nnx.split(kit.model(seed=5))
-  e = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES))
-  e.load(params, version=3)
+  params = nnx.split(kit.model(seed=5))[1]
+  e = kit.loaded(kit.model(seed=5), 3, params)
   jax.jit(lambda tree: jax.tree.map(lambda x: x * 1, tree), donate_argnums=0)(params)
   with pytest.raises(ValueError, match="version 3 were donated"):
     rollout(e).run(requests(1, 1), step=0)

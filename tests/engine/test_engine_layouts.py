@@ -25,9 +25,7 @@ from ragrl_jax.parallel import rules
 @pytest.mark.long  # compiles another engine
 def test_matmuls_use_the_decoders_dtype_and_norms_stay_float32():
   model = Decoder(kit.CONFIG, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
-  graphdef, params = nnx.split(model)
-  narrow = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES))
-  narrow.load(params, version=1)
+  narrow = kit.loaded(model)
   dtypes = {
     rules.names_of(path)[-1]: leaf.dtype for path, leaf in jax.tree_util.tree_leaves_with_path(narrow._kv.weights)
   }
@@ -36,13 +34,8 @@ def test_matmuls_use_the_decoders_dtype_and_norms_stay_float32():
   assert narrow._kv.cache[0].dtype == jnp.bfloat16
   forward = jax.jit(model)
   for episode in rollout(narrow).run(requests(2, 2), step=0):
-    ids = [i for s in episode.segments for i in s.ids]
-    table = jax.nn.log_softmax(forward(jnp.asarray([ids + [0] * (kit.CONTEXT - len(ids))]))[0])
-    first = len(episode.segments[0].ids)
-    said = episode.segments[1]
-    want = table[np.arange(first - 1, first - 1 + len(said.ids)), np.array(said.ids)]
     # bfloat16 keeps 8 bits, so two ways of summing change logits of a few units by hundredths.
-    np.testing.assert_allclose(said.logprobs, want, atol=0.05)
+    np.testing.assert_allclose(*kit.scored(episode, forward=forward), atol=0.05)
 
 
 @pytest.mark.long  # compiles another engine
@@ -78,13 +71,9 @@ def test_adapters_are_loaded_again_and_their_frozen_base_is_cast_once():
   forward = jax.jit(lambda adapters, tokens: nnx.merge(graphdef, adapters, frozen)(tokens))
   for version, weights in ((1, trained), (2, lora.without(trained))):  # as trained, and as the reference policy
     made.load(weights, version=version)
-    episodes = rollout(made).run(requests(2, 2), step=0)
-    for episode in episodes:
-      ids = [i for s in episode.segments for i in s.ids]
-      table = jax.nn.log_softmax(forward(weights, jnp.asarray([ids + [0] * (kit.CONTEXT - len(ids))]))[0])
-      first_said, said = len(episode.segments[0].ids), episode.segments[1]
-      places = np.arange(first_said - 1, first_said - 1 + len(said.ids))
-      np.testing.assert_allclose(said.logprobs, table[places, np.array(said.ids)], atol=1e-5)
+    for episode in rollout(made).run(requests(2, 2), step=0):
+      whole = functools.partial(forward, weights)
+      np.testing.assert_allclose(*kit.scored(episode, forward=whole), atol=1e-5)
   assert made._kv.weights.layers[1]["q"][...] is first
   assert [program._cache_size() for program in programs] == compiled
 
@@ -94,16 +83,12 @@ def test_rows_without_a_token_are_never_drawn_and_have_no_probability():
   # A third of the rows, between and beyond the tokenizer's ids: without the mask a third of these tokens would be such.
   model, temperature = Decoder(kit.CONFIG, rngs=nnx.Rngs(0)), 0.7
   model.tokenless = ((20, 100), (258, 264))
-  graphdef, params = nnx.split(model)
-  made = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES, speculate=2))
-  made.load(params, version=1)
-  forward = jax.jit(model)
+  made, forward = kit.loaded(model, speculate=2), jax.jit(model)
   for how in (dict(temperature=temperature), dict(temperature=0.0), dict(top_k=250), dict(top_k=40, top_p=0.9)):
     for episode in rollout(made, **how).run(requests(2, 4), step=0):
       said = [i for segment in episode.segments if segment.owner == structs.MODEL for i in segment.ids]
       assert said and not any(first <= i < end for i in said for first, end in model.tokenless)
-      ours, single = kit.scored(episode, how.get("temperature") or 1.0, forward=forward)
-      np.testing.assert_allclose(ours, single, atol=1e-4)
+      np.testing.assert_allclose(*kit.scored(episode, how.get("temperature") or 1.0, forward=forward), atol=1e-4)
   (episode, *_) = rollout(made, temperature=temperature).run(requests(1, 1), step=0)
   packed = packing.pack_items(packing.of_episode(episode, (0.0,) * 3), rows=1, lengths=(kit.CONTEXT,))
   scored, entropies = learner_forward.scores(model, packed.blocks[0], temperature=temperature, chunk=16)
@@ -129,19 +114,14 @@ def engine(family, mesh=None, **sizes):
   """(an engine with random weights, its model's forward pass)."""
   config = DecoderConfig.from_shape(264, family=family, **SHAPE | FAMILIES[family])
   model = Decoder(config, rngs=nnx.Rngs(0))
-  graphdef, params = nnx.split(model)
-  made = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES | dict(page=16) | sizes), mesh=mesh)
-  if mesh is not None:
-    params = rules.place(mesh, params)
-  made.load(params, version=1)
-  return made, jax.jit(model)
+  params = None if mesh is None else rules.place(mesh, nnx.state(model))
+  return kit.loaded(model, params=params, mesh=mesh, **dict(page=16) | sizes), jax.jit(model)
 
 
 def compare(episodes, forward):
   """Checks the recorded log-probabilities against a forward pass over each whole conversation."""
   for episode in episodes:
-    ours, theirs = kit.scored(episode, forward=forward)
-    np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    np.testing.assert_allclose(*kit.scored(episode, forward=forward), atol=2e-5)
   assert max(len(segment.ids) for episode in episodes for segment in episode.turns) > 7
   assert max(episode.num_tokens for episode in episodes) > 50  # beyond two windows
 
@@ -162,8 +142,7 @@ def test_recorded_logprobs_equal_a_forward_pass(family):
 def test_greedy_takes_the_likeliest_tokens(family):
   made, forward = engine(family)
   (episode,) = rollout(made).run(requests(1, 1), step=0, greedy=True)
-  ids, at = [i for s in episode.segments for i in s.ids], 0
-  best = np.argmax(forward(jnp.asarray([ids + [0] * (kit.CONTEXT - len(ids))]))[0], axis=-1)
+  best, at = np.argmax(forward(kit.padded(episode))[0], axis=-1), 0
   for segment in episode.segments:
     if segment.owner == "model":
       assert list(segment.ids) == best[at - 1 : at + len(segment.ids) - 1].tolist()

@@ -8,8 +8,6 @@ import pytest
 import small_engine as kit
 from flax import nnx
 
-from ragrl_jax.engine.engine import Engine
-from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -30,15 +28,11 @@ def model():
 
 @functools.cache
 def engine(devices=1, **sizes):
-  (graphdef, params), mesh = nnx.split(model()), None
-  if devices > 1:
-    learners = mesh_lib.make(jax.devices()[:devices], data=1, fsdp=devices)
-    mesh, params = mesh_lib.of_engine(learners, tensor=2), rules.place(learners, params)
-  made = Engine(
-    graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES | sizes, replicas=max(devices // 2, 1)), mesh=mesh
-  )
-  made.load(params, version=1)
-  return made
+  if devices == 1:
+    return kit.loaded(model(), **sizes)
+  learners = mesh_lib.make(jax.devices()[:devices], data=1, fsdp=devices)
+  mesh, params = mesh_lib.of_engine(learners, tensor=2), rules.place(learners, nnx.state(model()))
+  return kit.loaded(model(), params=params, mesh=mesh, replicas=devices // 2, **sizes)
 
 
 async def play(example, policy, tools):
@@ -57,13 +51,10 @@ async def play(example, policy, tools):
   return talk.end(probes=tuple(probes))
 
 
-@pytest.mark.parametrize(
-  "sizes",
-  [
-    dict(pages=5),
-    *(pytest.param(sizes, marks=pytest.mark.long) for sizes in (dict(), dict(prefill=8), dict(speculate=3))),
-  ],
-)
+LONG = [pytest.param(sizes, marks=pytest.mark.long) for sizes in (dict(), dict(prefill=8), dict(speculate=3))]
+
+
+@pytest.mark.parametrize("sizes", [dict(pages=5), *LONG])
 def test_logprobs_are_those_of_the_forward_pass_shared_swapped_and_alone(sizes):
   forward, asked = jax.jit(model()), kit.requests(3, 4)
   played = kit.rollout(engine(**sizes), play)
@@ -73,9 +64,7 @@ def test_logprobs_are_those_of_the_forward_pass_shared_swapped_and_alone(sizes):
     np.testing.assert_allclose(*kit.scored(episode, forward=forward), atol=1e-5)
   for i in (0, 5, 11):  # alone: no shared prompt, no swaps
     (alone,) = kit.rollout(engine(), play).run([asked[i]], step=0)
-    assert kit.drawn(alone)[0] == kit.drawn(together[i])[0] and alone.facts == together[i].facts
-    ours, theirs = (np.frombuffer(kit.drawn(e)[1], np.float32) for e in (alone, together[i]))
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    kit.check_close(alone, together[i])
   assert kit.held(engine(**sizes)) == 0
   assert [replica.slots.free for replica in engine(**sizes)._replicas] == [engine(**sizes).sizes.slots]
 
@@ -86,8 +75,7 @@ def test_devices_that_share_the_heads_draw_the_tokens_of_one(devices, speculate)
   asked, made = kit.requests(3, 4), engine(devices, speculate=speculate)
   together, alone = (kit.rollout(one, play).run(asked, step=0) for one in (made, engine()))
   for one, other in zip(together, alone, strict=True):
-    assert kit.drawn(one)[0] == kit.drawn(other)[0] and one.facts == other.facts
-    np.testing.assert_allclose(*(np.frombuffer(kit.drawn(e)[1], np.float32) for e in (one, other)), atol=1e-5)
+    kit.check_close(one, other)
   mixer = made._kv.weights.layers[0]["qkv"][...]
   assert mixer.sharding.shard_shape(mixer.shape) == (32, mixer.shape[1] // 2)
   channels, state = made._kv.cache[-4], made._kv.cache[-1]  # of the first delta layer and of the second

@@ -26,7 +26,7 @@ from ragrl_jax.settings import Rollout
 SHAPE = DecoderConfig(
   vocab_size=264, d_model=64, num_layers=2, num_heads=16, num_kv_heads=8, head_dim=8, d_ff=96, rope_theta=1e4
 )
-SIZES = dict(lanes=8, rows=16, context=96, chunk=8, prefill=32, page=32, prefill_rows=2)
+SIZES = kit.SIZES | dict(lanes=8, rows=16)
 
 
 @functools.cache
@@ -40,14 +40,11 @@ def learners_mesh():
 
 def played(replicas, tensor, **sizes):
   """(engine, episodes of a few turns with searches between them)."""
-  graphdef, params = nnx.split(model())
-  if replicas * tensor == 1:
-    engine = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**SIZES | sizes))
-  else:
+  mesh = params = None
+  if replicas * tensor > 1:
     mesh = mesh_lib.of_engine(learners_mesh(), replicas=replicas, tensor=tensor)
-    params = jax.device_put(params, rules.shardings(learners_mesh(), params))
-    engine = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(replicas=replicas, **SIZES | sizes), mesh=mesh)
-  engine.load(params, version=1)
+    params = rules.place(learners_mesh(), nnx.state(model()))
+  engine = kit.loaded(model(), params=params, mesh=mesh, replicas=replicas, **SIZES | sizes)
   return engine, rollout(engine).run(requests(6, 4), step=0)
 
 
@@ -59,9 +56,7 @@ alone = functools.cache(lambda: played(1, 1)[1])
 def test_every_mesh_draws_the_tokens_of_one_device(replicas, tensor, speculate):
   engine, episodes = played(replicas, tensor, speculate=speculate)
   for one, two in zip(alone(), episodes, strict=True):
-    assert kit.drawn(one)[0] == kit.drawn(two)[0]
-    numbers = [np.frombuffer(kit.drawn(x)[1], np.float32) for x in (one, two)]
-    np.testing.assert_allclose(*numbers, atol=1e-5)
+    kit.check_close(one, two)
   pages = engine._kv.cache[0]
   # A device holds the pages of its replica and its heads, and nothing twice.
   assert pages.sharding.shard_shape(pages.shape)[0] == pages.shape[0] // replicas
@@ -80,16 +75,10 @@ def test_every_mesh_draws_the_tokens_of_one_device(replicas, tensor, speculate):
 def test_int8_pages_and_scales_are_split_like_their_heads():
   # The tokens need not be those of one device: another order of sums may round a key to the next of its 255 steps.
   engine, episodes = played(4, 2, kv_dtype="int8")
-  forward, gaps = jax.jit(model()), []
-  for episode in episodes:
-    ids = [i for segment in episode.segments for i in segment.ids]
-    table = np.asarray(jax.nn.log_softmax(forward(np.array([ids + [0] * (SIZES["context"] - len(ids))]))[0]))
-    at = 0
-    for segment in episode.segments:
-      if segment.logprobs:
-        gaps += [table[at + j - 1, token] - segment.logprobs[j] for j, token in enumerate(segment.ids)]
-      at += len(segment.ids)
-  assert 1e-6 < np.abs(gaps).mean() < 5e-3 and np.abs(gaps).max() < 0.05
+  forward = jax.jit(model())
+  ours, theirs = (np.concatenate(x) for x in zip(*(kit.scored(episode, forward=forward) for episode in episodes)))
+  gaps = np.abs(ours - theirs)
+  assert 1e-6 < gaps.mean() < 5e-3 and gaps.max() < 0.05
   for x in engine._kv.cache:
     assert x.sharding.shard_shape(x.shape)[:3:2] == (x.shape[0] // 4, SHAPE.num_kv_heads // 2)
 

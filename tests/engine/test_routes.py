@@ -11,9 +11,7 @@ from flax import nnx
 from small_engine import requests, rollout
 
 from ragrl_jax import structs
-from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.lanes import NOTHING, Chunk
-from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.learner import forward, packing
 from ragrl_jax.models import attention, experts
 from ragrl_jax.models.config import DecoderConfig
@@ -35,10 +33,7 @@ def model():
 
 @functools.cache
 def played(speculate):
-  graphdef, params = nnx.split(model())
-  made = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES | dict(speculate=speculate)))
-  made.load(params, version=1)
-  return rollout(made).run(requests(2, 3), step=0)
+  return rollout(kit.loaded(model(), speculate=speculate)).run(requests(2, 3), step=0)
 
 
 @jax.jit
@@ -58,8 +53,7 @@ def recorded(segment):
 def test_each_token_has_the_experts_of_the_state_that_drew_it(speculate):
   checked = 0
   for episode in played(speculate):
-    ids, at = [i for s in episode.segments for i in s.ids], 0
-    want = np.asarray(chosen(model(), jnp.asarray([ids + [0] * (kit.CONTEXT - len(ids))])))
+    want, at = np.asarray(chosen(model(), kit.padded(episode))), 0
     for segment in episode.segments:
       if segment.owner == structs.MODEL:
         states = np.arange(at, at + len(segment.ids)) - 1

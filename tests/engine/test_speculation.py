@@ -13,17 +13,14 @@ from small_engine import requests, rollout
 from ragrl_jax import structs
 from ragrl_jax.engine import lanes, programs
 from ragrl_jax.engine import sizes as sizes_lib
-from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn
-from ragrl_jax.engine.sizes import Sizes
-from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.settings import Rollout
 
 STOPS = ("ef", "`a", "</search>", "mno", "tuv")
 K = 4
 # Few pages, so that conversations are swapped out in the midst of their turns.
-SIZES = dict(lanes=4, rows=6, context=kit.CONTEXT, chunk=4, prefill=32, page=8, pages=26, prefill_rows=2)
+SIZES = dict(chunk=4, page=8, pages=26)
 
 
 @functools.cache
@@ -39,11 +36,7 @@ def model():
 
 @functools.cache
 def engine(speculate):
-  graphdef, params = nnx.split(model())
-  stops = Stops(kit.TOKENIZER, STOPS, rows=kit.CONFIG.vocab_size)
-  made = Engine(graphdef, kit.TOKENIZER, stops, Sizes(**SIZES, speculate=speculate))
-  made.load(params, version=7)
-  return made
+  return kit.loaded(model(), 7, texts=STOPS, speculate=speculate, **SIZES)
 
 
 async def play(example, policy, tools):
@@ -66,19 +59,10 @@ def said(episode):
   return [(s.owner, s.ids, s.stop) for s in episode.segments], episode.facts, episode.ended
 
 
-def logprobs(episode):
-  return np.array([x for s in episode.segments for x in s.logprobs])
+LONG = [pytest.param(x, marks=pytest.mark.long) for x in (dict(), dict(top_k=3), dict(top_p=0.7))]
 
 
-@pytest.mark.parametrize(
-  "sampling",
-  [
-    *(pytest.param(x, marks=pytest.mark.long) for x in (dict(), dict(top_k=3), dict(top_p=0.7))),
-    dict(temperature=0.6),
-    dict(top_k=5, top_p=0.9),
-    "greedy",
-  ],
-)
+@pytest.mark.parametrize("sampling", [*LONG, dict(temperature=0.6), dict(top_k=5, top_p=0.9), "greedy"])
 def test_tokens_stops_and_logprobs_are_those_without_drafts(sampling):
   greedy, settings = sampling == "greedy", {} if sampling == "greedy" else sampling
   plain, drafting = (rollout(engine(k), play, **settings) for k in (0, K))
@@ -86,7 +70,7 @@ def test_tokens_stops_and_logprobs_are_those_without_drafts(sampling):
   one, other = (played.run(asked, step=1, greedy=greedy) for played in (plain, drafting))
   for a, b in zip(one, other, strict=True):
     assert said(a) == said(b)
-    np.testing.assert_allclose(logprobs(a), logprobs(b), atol=1e-5)
+    kit.check_close(a, b)
   assert {"ef", "length"} <= {s.stop for e in one for s in e.segments}
   before, after = plain.report.engine, drafting.report.engine
   assert after.sampled_tokens == before.sampled_tokens == before.drawing_steps > 400
@@ -103,12 +87,7 @@ def test_tokens_stops_and_logprobs_are_those_without_drafts(sampling):
 def test_recorded_logprobs_are_the_forward_passes_over_the_whole_conversation():
   forward = jax.jit(model())
   for episode in rollout(engine(K), play, temperature=0.7).run(requests(4, 2), step=2):
-    ids, at = [i for s in episode.segments for i in s.ids], 0
-    table = jax.nn.log_softmax(forward(np.array([ids + [0] * (kit.CONTEXT - len(ids))]))[0] / 0.7)
-    for segment in episode.segments:
-      for j, logprob in enumerate(segment.logprobs):
-        assert abs(logprob - table[at + j - 1, segment.ids[j]]) < 1e-5
-      at += len(segment.ids)
+    np.testing.assert_allclose(*kit.scored(episode, 0.7, forward=forward), rtol=0, atol=1e-5)
 
 
 def test_delays_and_company_change_no_bit_of_an_episode():
@@ -128,13 +107,11 @@ def turn(e, text, **asked):
   """(ids, stop) of a greedy turn of a fresh conversation, and the tokens that the cache then holds."""
   e.open(Open(0, tuple(kit.TOKENIZER.encode(text)), (1, 2)))
   e.submit(Turn(0, temperature=0.0, **asked))
-  ended = []
-  while e.busy:
-    ended += e.step()
+  (ended,) = kit.finished(e)
   cached = e._conversations[0].cached
   e.close(0)
   assert not kit.held(e)
-  return ended[0].ids, ended[0].stop, cached
+  return ended.ids, ended.stop, cached
 
 
 def test_a_turn_ends_within_a_draft_where_it_would_end_without():
@@ -200,13 +177,8 @@ def test_drafting_compiles_nothing_after_warm_up_and_copies_no_cache():
   e.load(nnx.split(model())[1], version=8)
   rollout(e, play, temperature=0.3).run(requests(2, 2), step=7, greedy=True)
   assert sizes() == before
-  cache = e._kv.cache
-  compiled = e._kv.programs.decode.lower(
-    e._kv.weights, cache, e._packed, e._table, np.zeros((1, 2), np.int32)
-  ).compile()
-  copied = kit.operations(compiled, cache[0])
-  assert "parameter" in copied and not {"copy", "transpose", "select", "concatenate"} & copied
-  assert compiled.memory_analysis().alias_size_in_bytes >= sum(x.nbytes for x in cache)
+  cache, limits = e._kv.cache, np.zeros((1, 2), np.int32)
+  kit.check_in_place(e._kv.programs.decode, cache, e._kv.weights, cache, e._packed, e._table, limits)
 
 
 def test_the_setting_reaches_the_engine_and_is_checked():

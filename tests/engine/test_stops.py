@@ -35,52 +35,37 @@ def run(automaton, ids, accept):
   return named, int(state[0])
 
 
-def test_a_stop_in_the_middle_of_a_token():
-  vocabulary = Listed(b"ab", b"</", b"search", b">\n\n", b">")
-  automaton = stops.Stops(vocabulary, ["</search>"], rows=5)
-  accept = automaton.mask(["</search>"])
-  assert run(automaton, [0, 1, 2, 3], accept)[0] == ["", "", "", "</search>"]
-  assert run(automaton, [0, 1, 2, 4, 4], accept)[0] == ["", "", "", "</search>", ""]
-  assert run(automaton, [1, 2, 0, 4], accept)[0] == [""] * 4
+AB, LONGER, CONTROL = (b"ab", b"</", b"search", b">\n\n", b">"), (b"x</a", b">"), (b"</", b"s>", b"")
 
 
-def test_of_two_stops_in_one_token_the_first_accepted_one_is_named():
-  # "b>a>" completes "b>" at its second byte and "a>" at its fourth.
-  automaton = stops.Stops(Listed(b"b>a>"), ["a>", "b>"], rows=1)
-  assert run(automaton, [0], automaton.mask(["a>", "b>"]))[0] == ["b>"]
-  assert run(automaton, [0], automaton.mask(["a>"]))[0] == ["a>"]
-  assert run(automaton, [0], automaton.mask([]))[0] == [""]
-
-
-def test_of_two_stops_that_end_on_one_byte_the_longer_is_named():
-  automaton = stops.Stops(Listed(b"x</a", b">"), ["a>", "</a>", ">"], rows=2)
-  assert run(automaton, [0, 1], automaton.mask(["a>", "</a>", ">"]))[0] == ["", "</a>"]
-  assert run(automaton, [0, 1], automaton.mask(["a>", ">"]))[0] == ["", "a>"]
-  assert run(automaton, [0, 1], automaton.mask([">"]))[0] == ["", ">"]
-
-
-def test_a_stop_that_is_not_accepted_hides_no_other():
-  # "ab" ends inside "xabc". A row that accepts only "abc" continues and finds it.
-  automaton = stops.Stops(Listed(b"xa", b"b", b"c"), ["ab", "abc"], rows=3)
-  assert run(automaton, [0, 1, 2], automaton.mask(["abc"]))[0] == ["", "", "abc"]
-
-
-def test_failed_beginnings_are_kept_if_they_may_still_match():
-  # After "aaa" the last two letters may still begin "aab".
-  automaton = stops.Stops(Listed(b"a", b"b"), ["aab"], rows=2)
-  assert run(automaton, [0, 0, 0, 0, 1], automaton.mask(["aab"]))[0] == ["", "", "", "", "aab"]
-
-
-def test_tokens_without_bytes_change_nothing():
-  automaton = stops.Stops(Listed(b"</", b"s>", b""), ["</s>"], rows=7)
-  accept = automaton.mask(["</s>"])
-  for silent in (2, 3, 6):  # a control token, and rows beyond the vocabulary
-    assert run(automaton, [0, silent, 1], accept)[0] == ["", "", "</s>"]
-
-
-def test_a_character_cut_into_bytes_is_found():
-  automaton = stops.Stops(ByteTokenizer(), ["東"], rows=258)
-  assert run(automaton, [*"京東".encode()], automaton.mask(["東"]))[0] == [""] * 5 + ["東"]
+@pytest.mark.parametrize(
+  "tokens, strings, ids, accepted, named",
+  [
+    # A stop in the middle of a token.
+    (AB, ["</search>"], [0, 1, 2, 3], ["</search>"], ["", "", "", "</search>"]),
+    (AB, ["</search>"], [0, 1, 2, 4, 4], ["</search>"], ["", "", "", "</search>", ""]),
+    (AB, ["</search>"], [1, 2, 0, 4], ["</search>"], [""] * 4),
+    # Of two stops in one token, the first accepted one: "b>a>" completes "b>" at byte two and "a>" at byte four.
+    *(
+      ((b"b>a>",), ["a>", "b>"], [0], some, [first]) for some, first in ((["a>", "b>"], "b>"), (["a>"], "a>"), ([], ""))
+    ),
+    # Of two stops that end on one byte, the longer.
+    (LONGER, ["a>", "</a>", ">"], [0, 1], ["a>", "</a>", ">"], ["", "</a>"]),
+    (LONGER, ["a>", "</a>", ">"], [0, 1], ["a>", ">"], ["", "a>"]),
+    (LONGER, ["a>", "</a>", ">"], [0, 1], [">"], ["", ">"]),
+    # One that is not accepted hides no other: "ab" ends inside "xabc".
+    ((b"xa", b"b", b"c"), ["ab", "abc"], [0, 1, 2], ["abc"], ["", "", "abc"]),
+    # A failed beginning is kept if it may still match: after "aaa" the last two letters may begin "aab".
+    ((b"a", b"b"), ["aab"], [0, 0, 0, 0, 1], ["aab"], ["", "", "", "", "aab"]),
+    # Tokens without bytes change nothing: a control token, and rows beyond the vocabulary.
+    *((CONTROL, ["</s>"], [0, silent, 1], ["</s>"], ["", "", "</s>"]) for silent in (2, 3, 6)),
+    # A character that is cut into bytes.
+    ([bytes([i]) for i in range(256)], ["東"], [*"京東".encode()], ["東"], [""] * 5 + ["東"]),
+  ],
+)
+def test_the_stop_that_a_token_completes(tokens, strings, ids, accepted, named):
+  automaton = stops.Stops(Listed(*tokens), strings, rows=len(tokens) + 4)
+  assert run(automaton, ids, automaton.mask(accepted))[0] == named
 
 
 def test_every_eos_id_is_the_stop_eos_and_resets_the_state():
@@ -88,7 +73,7 @@ def test_every_eos_id_is_the_stop_eos_and_resets_the_state():
   accept = automaton.mask(["</s>"])
   assert run(automaton, [0, 1, 2], accept) == (["", "eos", ""], 0)
   assert run(automaton, [0, 3], accept) == (["", "eos"], 0)
-  assert run(automaton, [1], automaton.mask([], eos=False))[0] == [""]
+  assert run(automaton, [1], 0)[0] == [""]  # of a turn that accepts no stop
 
 
 def test_rows_are_independent_and_the_program_compiles_once():
@@ -169,12 +154,10 @@ def test_states_are_the_longest_matching_beginnings():
 @pytest.mark.parametrize(
   "strings, rows, message",
   [
-    (["a", ""], 258, "non-empty"),
-    (["a", "a"], 258, "given once"),
-    (["eos"], 258, "name that EOS goes by"),
+    (["a", ""], 258, "non-empty"), (["a", "a"], 258, "given once"), (["eos"], 258, "name that EOS goes by"),
     (["a"], 200, "rows=200"),
   ],
-)
+)  # fmt: skip
 def test_invalid_stop_strings_are_refused(strings, rows, message):
   with pytest.raises(ValueError, match=message):
     stops.Stops(ByteTokenizer(), strings, rows=rows)

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 import small_engine as kit
-from flax import nnx
 from linked import pair
 
 from ragrl_jax.engine import team
@@ -20,10 +19,7 @@ SIZES = kit.SIZES | dict(rows=8, pages=8)
 
 
 def engine(of):
-  graphdef, params = nnx.split(kit.model())
-  made = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**SIZES), mesh=MESH, team=of)
-  made.load(params, version=1)
-  return made
+  return kit.loaded(kit.model(), mesh=MESH, team=of, **SIZES)
 
 
 class Follower(threading.Thread):

@@ -1,6 +1,7 @@
 """A small model and engine: compiled once per process, and shared by the tests that use the same sizes."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import re
@@ -39,9 +40,9 @@ def model(seed=0):
 
 
 @functools.cache
-def stops(texts=STOPS):
-  """The automaton of these stop strings over the byte tokenizer."""
-  return Stops(TOKENIZER, texts, rows=CONFIG.vocab_size)
+def stops(texts=STOPS, tokenizer=TOKENIZER):
+  """The automaton of these stop strings over a tokenizer's vocabulary."""
+  return Stops(tokenizer, texts, rows=CONFIG.vocab_size)
 
 
 def engine(seed=0, texts=STOPS, **sizes):
@@ -57,10 +58,23 @@ def engine(seed=0, texts=STOPS, **sizes):
 
 @functools.cache
 def _engine(seed, texts, sizes):
-  graphdef, params = nnx.split(model(seed))
-  made = Engine(graphdef, TOKENIZER, stops(texts), Sizes(**dict(sizes)))
-  made.load(params, version=7)
+  return loaded(model(seed), 7, texts=texts, **dict(sizes))
+
+
+def loaded(model, version=1, params=None, *, texts=STOPS, tokenizer=TOKENIZER, mesh=None, team=None, **sizes):
+  """A new engine with the weights of a model, or others of their structure; `sizes` differ from SIZES."""
+  graphdef, own = nnx.split(model)
+  made = Engine(graphdef, tokenizer, stops(texts, tokenizer), Sizes(**SIZES | sizes), mesh=mesh, team=team)
+  made.load(own if params is None else params, version=version)
   return made
+
+
+def finished(engine):
+  """The turns that end until the engine has nothing left to do."""
+  ended = []
+  while engine.busy:
+    ended += engine.step()
+  return ended
 
 
 def held(engine):
@@ -68,10 +82,32 @@ def held(engine):
   return sum(engine.sizes.cache_pages - replica.pages.free for replica in engine._replicas)
 
 
-def operations(compiled, pages):
-  """Names of the operations of a compiled program whose result has the shape of a layer's pages, in float32."""
-  shape = "f32[" + ",".join(map(str, pages.shape)) + "]"
-  return set(re.findall(rf"= {re.escape(shape)}\S* ([\w-]+)\(", compiled.as_text()))
+def check_in_place(program, cache, *arguments):
+  """Checks that a jitted program, which is lowered with these arguments, copies no layer's pages (in float32)."""
+  compiled = program.lower(*arguments).compile()
+  shape = "f32[" + ",".join(map(str, cache[0].shape)) + "]"
+  found = set(re.findall(rf"= {re.escape(shape)}\S* ([\w-]+)\(", compiled.as_text()))
+  assert "parameter" in found and not {"copy", "transpose", "select", "concatenate"} & found
+  assert compiled.memory_analysis().alias_size_in_bytes >= sum(x.nbytes for x in cache)  # updated in place
+
+
+@contextlib.contextmanager
+def compilations():
+  """Gives the list of what is traced or compiled meanwhile, and checks first that it would be noticed."""
+  heard = []
+
+  def listener(name, *_, **__):
+    if name in ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/backend_compile_duration"):
+      heard.append(name)
+
+  jax.monitoring.register_event_duration_secs_listener(listener)
+  try:
+    jax.jit(lambda x: x * 3 + 1)(np.arange(17))
+    assert len(set(heard)) == 2
+    heard.clear()
+    yield heard
+  finally:
+    jax.monitoring.unregister_event_duration_listener(listener)
 
 
 class Retriever:
@@ -87,13 +123,15 @@ class Retriever:
 
 
 class Tools:
-  """Tools on the event loop: a search takes `delay(query)` seconds, and every verdict is 1."""
+  """Tools on the event loop: a search takes `delay(query)` seconds after `before(query)`, and every verdict is 1."""
 
-  def __init__(self, delay=lambda query: 0.0):
-    self.delay = delay
+  def __init__(self, delay=lambda query: 0.0, *, before=None):
+    self.delay, self.before = delay, before
 
   async def search(self, query, k=None):
     """See `structs.Tools`."""
+    if self.before is not None:
+      await self.before(query)
     await asyncio.sleep(self.delay(query))
     return (structs.Passage("0", "T", f"found {len(query)}", 1.0),)
 
@@ -152,14 +190,25 @@ def drawn(episode):
   return [s.ids for s in said], np.float32([x for s in said for x in s.logprobs]).tobytes()
 
 
+def check_close(one, other):
+  """Checks that two episodes have the same tokens and facts, and equal log-probabilities up to rounding."""
+  (ids, logprobs), (other_ids, other_logprobs) = drawn(one), drawn(other)
+  assert ids == other_ids and one.facts == other.facts
+  np.testing.assert_allclose(*(np.frombuffer(x, np.float32) for x in (logprobs, other_logprobs)), atol=1e-5)
+
+
+def padded(episode):
+  """The ids of an episode, with zeros up to the context, [1, CONTEXT]."""
+  ids = [i for s in episode.segments for i in s.ids]
+  return jnp.asarray([ids + [0] * (CONTEXT - len(ids))])
+
+
 def scored(episode, temperature=1.0, seed=0, forward=None):
   """The sampler's and the model's log-probabilities of the model tokens; the model's are from a single pass.
 
   `forward` is tokens [1, CONTEXT] → logits; None for that of `model(seed)`.
   """
-  ids = [i for s in episode.segments for i in s.ids]
-  padded = jnp.asarray([ids + [0] * (CONTEXT - len(ids))])
-  logits = (forward or _forward(seed))(padded)[0] / temperature
+  logits = (forward or _forward(seed))(padded(episode))[0] / temperature
   table = np.asarray(jax.nn.log_softmax(logits))
   ours, theirs, at = [], [], 0
   for segment in episode.segments:

@@ -65,11 +65,9 @@ def drawn(engine, prompt, *, seed=0, place=0, sample=0, budget=12, temperature=1
   key = conversation.key_of(seed, 0, place, sample, 0)
   engine.open(engine_thread.Open(0, tuple(prompt), key))
   engine.submit(engine_thread.Turn(0, budget=budget, accept=engine.stops.mask(()), temperature=temperature))
-  ended = []
-  while not ended:
-    ended = engine.step()
+  (ended,) = kit.finished(engine)
   engine.close(0)
-  return list(ended[0].ids), list(ended[0].logprobs), ended[0].stop
+  return list(ended.ids), list(ended.logprobs), ended.stop
 
 
 class ScriptedEngine:

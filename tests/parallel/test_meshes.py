@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -95,18 +96,11 @@ def lowered(sizes):
 
 
 PROGRAMS = ("accumulate", "apply", "score")
-QUICK = [((2, 2, 2, 1), "accumulate")]
+QUICK = ((2, 2, 2, 1), "accumulate")
+CASES = [pytest.param(*x, marks=[] if x == QUICK else pytest.mark.long) for x in itertools.product(MESHES, PROGRAMS)]
 
 
-@pytest.mark.parametrize(
-  "sizes, name",
-  [
-    pytest.param(sizes, name, marks=[] if (sizes, name) in QUICK else pytest.mark.long)
-    for sizes in MESHES
-    for name in PROGRAMS
-  ],
-  ids=str,
-)
+@pytest.mark.parametrize("sizes, name", CASES, ids=str)
 def test_no_parameter_is_gathered_outside_a_layer(sizes, name):
   mesh = mesh_of(sizes)
   found = aot.collectives(lowered(sizes)[name]().compile().as_text())

@@ -143,13 +143,10 @@ def test_one_device():
 @pytest.mark.parametrize(
   "sizes, says",
   [
-    (dict(data=3), "must multiply to their number"),
-    (dict(data=-1, fsdp=3), "does not fit 8 devices"),
-    (dict(data=-1, fsdp=-1), "one may be -1"),
-    (dict(data=0), "at least 1"),
-    (dict(fsdp=16), "does not fit 8 devices"),
+    (dict(data=3), "must multiply to their number"), (dict(data=-1, fsdp=3), "does not fit 8 devices"),
+    (dict(data=-1, fsdp=-1), "one may be -1"), (dict(data=0), "at least 1"), (dict(fsdp=16), "does not fit 8 devices"),
   ],
-)
+)  # fmt: skip
 def test_sizes_that_do_not_fit(sizes, says):
   with pytest.raises(ValueError, match=says):
     mesh_lib.make(jax.devices(), **sizes)
@@ -180,15 +177,13 @@ def test_chips_of_every_host_are_in_one_order():
 @pytest.mark.parametrize(
   "each, hosts, sizes, devices",
   [
-    (8, 1, dict(), 8),
+    (8, 1, dict(), 8), (4, 4, dict(replicas=2, tensor=2), 4),
     (8, 4, dict(tensor=2), 8),  # one host, as many replicas as fill it
-    (4, 4, dict(replicas=2, tensor=2), 4),
     (4, 4, dict(tensor=8), 8),  # the fewest hosts that it fills
     (4, 6, dict(tensor=6), 12),  # two replicas on three hosts
-    (4, 4, dict(replicas=2, tensor=8), 16),
-    (1, 2, dict(tensor=2), 2),
+    (4, 4, dict(replicas=2, tensor=8), 16), (1, 2, dict(tensor=2), 2),
   ],
-)
+)  # fmt: skip
 def test_an_engine_takes_whole_hosts(each, hosts, sizes, devices):
   assert mesh_lib.engine_size(each, hosts, **sizes) == devices
 

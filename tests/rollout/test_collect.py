@@ -1,7 +1,7 @@
 """Runs of many episodes: their order, their failures, their report."""
 
 import asyncio
-import itertools
+import functools
 import threading
 import time
 import types
@@ -13,6 +13,7 @@ from patience import LIMIT_S, reached, until
 from small_engine import engine, requests, rollout
 
 from ragrl_jax import structs
+from ragrl_jax.chat import client
 from ragrl_jax.rollout import collect, dispatch, multihost
 from ragrl_jax.rollout import tools as tools_lib
 
@@ -32,6 +33,18 @@ def blocked(played):
   return lambda: waits[-1:] == [True]
 
 
+@functools.cache
+def usual():
+  return [kit.drawn(episode) for episode in rollout(engine()).run(requests(2, 2), step=0)]
+
+
+def check_usable(played):
+  """Checks that nothing is left of an earlier run, and that the usual episodes can follow."""
+  assert not played.engine.busy and not played.engine._conversations and not kit.held(played.engine)
+  played.play, played.tools = kit.play, kit.Tools()
+  assert [kit.drawn(episode) for episode in played.run(requests(2, 2), step=0)] == usual()
+
+
 def test_episodes_come_in_the_order_of_their_requests():
   asked = requests(3, 2, first=40)
   ended, mine = [], threading.get_ident()
@@ -49,14 +62,11 @@ def test_episodes_come_in_the_order_of_their_requests():
 
 
 def test_a_failed_tool_ends_only_its_episode():
-  class Broken(kit.Tools):
-    async def search(self, query, k=None):
-      raise structs.ToolFailed("the index at http://x is down")
+  async def broken(query):
+    raise structs.ToolFailed("the index at http://x is down")
 
   async def play(example, policy, tools):
-    if example.id == "e1":
-      return await kit.play(example, policy, Broken())
-    return await kit.play(example, policy, tools)
+    return await kit.play(example, policy, kit.Tools(before=broken) if example.id == "e1" else tools)
 
   played = rollout(engine(), play)
   episodes = played.run(requests(3, 2), step=0)
@@ -138,15 +148,13 @@ def test_the_engine_sleeps_while_all_rows_wait():
   # More episodes than rows, and every row waits for a search: the thread must not spin.
   searching = []
 
-  class Slow(kit.Tools):
-    async def search(self, query, k=None):
-      searching.append(query)
-      if len(searching) <= kit.SIZES["rows"]:
-        await reached(lambda: len(searching) == kit.SIZES["rows"] and waits())
-        await asyncio.sleep(0.2)
-      return await super().search(query, k)
+  async def slow(query):
+    searching.append(query)
+    if len(searching) <= kit.SIZES["rows"]:
+      await reached(lambda: len(searching) == kit.SIZES["rows"] and waits())
+      await asyncio.sleep(0.2)
 
-  played = rollout(engine(), tools=Slow())
+  played = rollout(engine(), tools=kit.Tools(before=slow))
   waits = blocked(played)
   steps, step = [], played.engine.step
   played.engine.step = lambda: steps.append(1) or step()
@@ -188,46 +196,26 @@ def test_waits_for_verdicts_and_for_searches_are_reported_apart(monkeypatch):
   assert metrics["tool_wait_s"] == played.report.wait_s + played.report.judge_wait_s
 
 
-def test_a_bug_in_a_recipe_is_raised_and_leaves_the_engine_usable():
+@pytest.mark.parametrize(
+  "error, kind, says",
+  [
+    (KeyError("a bug"), KeyError, "'a bug'"),
+    # As if a library had cancelled one of its own tasks. Without an end the run would wait for ever.
+    (asyncio.CancelledError(), RuntimeError, "the play of 'e2' was cancelled (asyncio.CancelledError)"),
+  ],
+)
+def test_a_bug_in_a_recipe_is_raised_and_leaves_the_engine_usable(error, kind, says):
   async def play(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question))
     await talk.generate()
     if example.id == "e2":
-      raise KeyError("a bug")
+      raise error
     await asyncio.sleep(60)
 
   played = rollout(engine(), play)
-  with pytest.raises(KeyError, match="a bug"):
-    played.run(requests(4, 2), step=0)
-  assert not played.engine.busy and not kit.held(played.engine)
-  straight = rollout(engine()).run(requests(2, 2), step=0)
-  again = rollout(engine()).run(requests(2, 2), step=0)
-  assert [kit.drawn(e) for e in straight] == [kit.drawn(e) for e in again]
-
-
-def test_a_play_that_is_cancelled_ends_the_run():
-  async def play(example, policy, tools):
-    talk = policy.start(kit.TOKENIZER.encode(example.question))
-    await talk.generate()
-    if example.id == "e2":
-      raise asyncio.CancelledError  # as if a library had cancelled one of its own tasks
-    return talk.end("answer")
-
-  played, raised = rollout(engine(), play), []
-
-  def run():
-    try:
-      played.run(requests(4, 2), step=0)
-    except RuntimeError as error:
-      raised.append(error)
-
-  thread = threading.Thread(target=run, daemon=True)
-  thread.start()
-  thread.join(LIMIT_S)  # without an end the run would wait forever
-  assert raised and str(raised[0]).startswith("the play of 'e2' was cancelled (asyncio.CancelledError)")
-  assert not played.engine.busy and not kit.held(played.engine)
-  played.play = kit.play
-  assert len(played.run(requests(2, 2), step=0)) == 4
+  raised = client.daemon(lambda: played.run(requests(4, 2), step=0)).exception(LIMIT_S)
+  assert type(raised) is kind and str(raised).startswith(says)
+  check_usable(played)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -254,9 +242,8 @@ def test_an_interruption_is_not_repeated_by_episodes_that_ended_meanwhile(count,
   played.play = at_once
   with pytest.raises(KeyboardInterrupt):
     played.run(requests(count, 1), step=0, on_episode=interrupt)
-  assert len(told) == 1 and not played.engine.busy
-  played.play = kit.play
-  assert len(played.run(requests(2, 2), step=0)) == 4
+  assert len(told) == 1
+  check_usable(played)
 
 
 def test_plays_that_sample_nothing_or_build_their_own_episode():
@@ -274,13 +261,7 @@ def test_plays_that_sample_nothing_or_build_their_own_episode():
 
 
 def test_the_report_gives_the_time_of_each_part():
-  class Slow(kit.Tools):
-    async def search(self, query, k=None):
-      await reached(waits)
-      await asyncio.sleep(0.03)
-      return await super().search(query, k)
-
-  played = rollout(engine(), tools=Slow())
+  played = rollout(engine(), tools=kit.Tools(lambda query: 0.03, before=lambda query: reached(waits)))
   waits = blocked(played)
   episodes = played.run(requests(2, 2), step=0)
   metrics = played.report.metrics()
@@ -333,9 +314,7 @@ def test_unfinished_episodes_of_a_closed_session_are_cancelled():
   played = rollout(engine(), tools=kit.Tools(lambda _: 30.0))
   with played.session() as session:
     session.start(requests(2, 2), step=0)
-  assert not played.engine.busy and not played.engine._conversations
-  played.tools = kit.Tools()
-  assert len(played.run(requests(2, 2), step=0)) == 4
+  check_usable(played)
 
 
 def test_no_requests_give_no_episodes():
@@ -363,13 +342,11 @@ def test_other_work_is_done_while_every_conversation_waits():
       yield jnp.float32(1.0)
     return "done"
 
-  class Slow(kit.Tools):
-    async def search(self, query, k=None):
-      done = len(tape)
-      await reached(lambda: len(tape) >= done + 20)
-      return await super().search(query, k)
+  def slow(query):
+    done = len(tape)
+    return reached(lambda: len(tape) >= done + 20)
 
-  played = rollout(engine(), tools=Slow())
+  played = rollout(engine(), tools=kit.Tools(before=slow))
   played.few = 0.0  # never while lanes sample
   work = dispatch.Work(pieces())
   beside = played.run(asked, step=0, work=work)
@@ -423,57 +400,49 @@ def test_other_work_takes_its_turns_once_few_lanes_draw(monkeypatch):
     assert beside == (list(range(2, chunks)) if few else []), (beside, chunks)
 
 
-def grouped(asked):
-  return [list(group) for _, group in itertools.groupby(asked, key=lambda request: request.prompt_index)]
+def grouped(prompts, samples):
+  return [requests(1, samples, first=i) for i in range(prompts)]
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 100])
 def test_a_stream_plays_what_a_run_plays(at_once):
-  asked = requests(4, 2)
-  plain = {(e.prompt_index, e.sample): kit.drawn(e) for e in rollout(engine()).run(asked, step=4)}
-  played = rollout(engine(), tools=kit.Tools(lambda query: 0.01 * (len(query) % 3)))
-  found = list(played.stream(iter(grouped(asked)), step=4, at_once=at_once))
+  plain = {(e.prompt_index, e.sample): kit.drawn(e) for e in rollout(engine()).run(requests(4, 2), step=4)}
+  played, taken = rollout(engine(), tools=kit.Tools(lambda query: 0.01 * (len(query) % 3))), []
+  stream = played.stream((taken.append(group) or group for group in grouped(4, 2)), step=4, at_once=at_once)
+  found = [next(stream)]
+  assert len(taken) == {1: 1, 3: 2, 100: 4}[at_once]  # 2 episodes are fewer than 3, so a second group is started
+  found += stream
   assert len(found) == 8 and {(e.prompt_index, e.sample): kit.drawn(e) for e in found} == plain
   assert played.report.episodes == 8 and played.report.seconds > 0 and not kit.held(played.engine)
 
 
 def test_a_stream_starts_the_next_question_when_one_has_ended():
   """One question waits for a slow search. With a barrier the others would wait with it."""
-  started, slow = [], []
-
-  class Slow(kit.Tools):
-    async def search(self, query, k=None):
-      while "e0" not in slow:
-        await asyncio.sleep(0.001)
-      return await super().search(query, k)
+  started, ended = [], []
+  slow = kit.Tools(before=lambda query: reached(lambda: len(ended) == 5))
 
   async def play(example, policy, tools):
     started.append(example.id)
-    return await kit.play(example, policy, Slow() if example.id == "e0" else tools)
+    return await kit.play(example, policy, slow if example.id == "e0" else tools)
 
-  ended = []
-  for episode in rollout(engine(), play).stream(grouped(requests(6, 1)), step=0, at_once=2):
+  for episode in rollout(engine(), play).stream(grouped(6, 1), step=0, at_once=2):
     assert len(started) - len(ended) <= 2
     ended.append(episode.example_id)
-    if len(ended) == 5:
-      slow.append("e0")
   assert ended[-1] == "e0" and sorted(ended) == [f"e{i}" for i in range(6)]
 
 
 def test_a_stream_that_is_left_cancels_what_it_plays():
   played = rollout(engine(), tools=kit.Tools(lambda _: 0.0))
-  stream = played.stream(grouped(requests(5, 1)), step=0, at_once=3)
+  stream = played.stream(grouped(5, 1), step=0, at_once=3)
   next(stream)
   stream.close()
-  assert not played.engine.busy and not played.engine._conversations
-  assert len(played.run(requests(2, 2), step=0)) == 4
+  check_usable(played)
 
 
 def test_a_stream_over_hosts_exchanges_every_part():
-  asked = requests(5, 2)
-  plain = rollout(engine()).run(asked, step=4)
+  plain = rollout(engine()).run(requests(5, 2), step=4)
   many = multihost.MultiHostRollout(rollout(engine()))
-  assert list(many.stream(grouped(asked), step=4, at_once=2)) == plain
+  assert list(many.stream(grouped(5, 2), step=4, at_once=2)) == plain
 
 
 def test_a_bug_in_other_work_ends_the_run_and_leaves_the_engine_usable():
@@ -484,8 +453,7 @@ def test_a_bug_in_other_work_ends_the_run_and_leaves_the_engine_usable():
   played = rollout(engine(), tools=kit.Tools(lambda _: 600.0))
   with pytest.raises(FloatingPointError):
     played.run(requests(2, 2), step=0, work=dispatch.Work(pieces()))
-  played.tools = kit.Tools()
-  assert not played.engine.busy and len(played.run(requests(2, 2), step=0)) == 4
+  check_usable(played)
 
 
 def test_work_for_the_accelerator_runs_on_the_running_thread():
@@ -493,44 +461,28 @@ def test_work_for_the_accelerator_runs_on_the_running_thread():
   threads = []
 
   class Dense:
-    def __init__(self, encode):
-      self.encode = encode
-
     def search(self, queries, k):
       threads.append(threading.current_thread().name)
-      self.encode(queries)
+      encode(queries)
       return [[structs.Passage("0", "T", "x")] for _ in queries]
 
-  from ragrl_jax.rollout.dispatch import Dispatch
-
-  dispatch, encoded = Dispatch(), []
-  encode = dispatch.wrap(lambda queries: encoded.append((threading.get_ident(), len(queries))))
+  calls, encoded = dispatch.Dispatch(), []
+  encode = calls.wrap(lambda queries: encoded.append((threading.get_ident(), len(queries))))
   encode(["before the run: no one serves, so it is done here"])
-  tools = tools_lib.RetrievalTools(Dense(encode))
+  tools = tools_lib.RetrievalTools(Dense())
   played = rollout(engine(), tools=tools)
-  played.dispatch = dispatch
+  played.dispatch = calls
   played.run(requests(2, 2), step=0)
   assert len(encoded) > 1 and {ident for ident, _ in encoded} == {threading.get_ident()}
   assert all(name.startswith("tools") for name in threads)
 
 
 def test_an_error_on_the_running_thread_is_raised_in_the_caller():
-  from ragrl_jax.rollout.dispatch import Dispatch
-
-  dispatch, caught = Dispatch(), []
-
-  def ask():
-    try:
-      dispatch.call(lambda: 1 // 0)
-    except ZeroDivisionError as error:
-      caught.append(error)
-
-  with dispatch.serving():
-    thread = threading.Thread(target=ask)
-    thread.start()
-    while thread.is_alive():
-      dispatch.serve(wait_s=0.01)
-    with pytest.raises(ValueError, match="one run at a time"):
-      with dispatch.serving():
-        pass
-  assert len(caught) == 1
+  calls = dispatch.Dispatch()
+  with calls.serving():
+    asked = client.daemon(calls.call, lambda: 1 // 0)
+    while not asked.done():
+      calls.serve(wait_s=0.01)
+    with pytest.raises(ValueError, match="one run at a time"), calls.serving():
+      pass
+  assert isinstance(asked.exception(), ZeroDivisionError)

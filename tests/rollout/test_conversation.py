@@ -14,10 +14,7 @@ import small_engine as kit
 from flax import nnx
 from small_engine import engine, requests, rollout
 
-from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn, TurnEnded
-from ragrl_jax.engine.sizes import Sizes
-from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.rollout.conversation import Policy, TextCache
@@ -73,8 +70,7 @@ def test_a_turn_cut_by_the_context_ends_the_episode_with_budget():
 
   _, (episode,) = run_one(play)
   assert episode.ended == "budget" and len(episode.segments) == 2
-  ours, theirs = kit.scored(episode)
-  np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  np.testing.assert_allclose(*kit.scored(episode), atol=1e-5)
 
 
 def test_a_prompt_as_long_as_the_context_is_kept_and_draws_nothing():
@@ -143,15 +139,13 @@ def forger():
   model.embedding[...] = table
   before, after = jnp.array([ord("Q"), 258, 259, 260, 261]), jnp.arange(258, 263)
   model.lm_head[...] = jnp.zeros((264, 32)).at[after].set(table[before])
-  return nnx.split(model)
+  return model
 
 
 @pytest.mark.slow  # compiles another engine
 def test_information_that_the_model_writes_counts_as_the_models_text():
   tokenizer = Marks()
-  graphdef, params = forger()
-  forging = Engine(graphdef, tokenizer, Stops(tokenizer, ["</answer>"], rows=264), Sizes(**kit.SIZES))
-  forging.load(params, version=1)
+  forging = kit.loaded(forger(), texts=("</answer>",), tokenizer=tokenizer)
 
   async def play(example, policy, tools):
     talk = policy.start(tokenizer.encode("Q"))

@@ -10,7 +10,7 @@ from ragrl_jax import recipes, structs
 from ragrl_jax.chat.client import Completion, NoCompletion
 from ragrl_jax.prompting.marked import MarkedTokenizer
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
-from ragrl_jax.rollout import dispatch, endpoint_rollout
+from ragrl_jax.rollout import endpoint_rollout
 from ragrl_jax.rollout.collect import Request
 from ragrl_jax.rollout.endpoint_client import CHAT, COMPLETIONS, CONTINUE, Server
 from ragrl_jax.structs import Example, Passage
@@ -56,17 +56,8 @@ class Tools:
 
 def rollout(recipe, asked, protocol=CHAT, *, play=None, context=20_000, **server):
   tokenizer = ByteTokenizer() if protocol == COMPLETIONS else MarkedTokenizer(ByteTokenizer())
-  return endpoint_rollout.EndpointRollout(
-    Server(asked, protocol, context, **server),
-    tokenizer,
-    recipe.stops,
-    play or recipe.play,
-    Tools(),
-    seed=0,
-    sampling=structs.Sampling(1.0, 0, 1.0, 500),
-    reserve=None,
-    dispatch=dispatch.Dispatch(),
-  )
+  server, how = Server(asked, protocol, context, **server), dict(seed=0, sampling=structs.Sampling(1.0, 0, 1.0, 500))
+  return endpoint_rollout.EndpointRollout(server, tokenizer, recipe.stops, play or recipe.play, Tools(), **how)
 
 
 def played(recipe, asked, protocol=CHAT, *, requests=None, greedy=True, **more):
@@ -97,15 +88,6 @@ def test_every_recipe_is_played_over_every_protocol(name, preset, protocol):
       assert sent.decode(segment.ids) == segment.text and len(segment.logprobs) == len(segment.ids)
 
 
-def test_every_request_is_played_once_under_its_numbers():
-  slow = lambda question, n: f"<answer> {question[0]['content'][-6]} </answer>"
-  asked = [dataclasses.replace(EXAMPLE, id=str(i), question=f"Who is {i}?") for i in range(20)]
-  recipe = recipes.get("untrained", "closed_book", instructions="none")
-  found = played(recipe, Asked(slow), requests=[Request(one, i, 1) for i, one in enumerate(asked)], concurrency=3)
-  assert [e.example_id for e in found] == [one.id for one in asked]
-  assert [(e.prompt_index, e.sample) for e in found] == [(i, 1) for i in range(20)]
-
-
 def test_a_tool_that_fails_ends_its_own_episode_and_a_bug_all():
   fails = lambda question, n: NoCompletion("gone") if n == 1 else "<answer> a </answer>"
   recipe = recipes.get("untrained", "closed_book")
@@ -113,33 +95,6 @@ def test_a_tool_that_fails_ends_its_own_episode_and_a_bug_all():
   assert [e.ended for e in found] == ["failed", "answer", "answer"] and found[0].failure == "gone"
   with pytest.raises(RuntimeError, match="bug"):
     played(recipe, Asked(lambda question, n: RuntimeError("bug")), requests=[Request(EXAMPLE, i) for i in range(3)])
-
-
-def test_groups_are_started_while_few_episodes_are_played_and_episodes_are_yielded_as_they_end():
-  recipe, running, most = recipes.get("untrained", "closed_book"), set(), []
-
-  async def play(example, policy, tools):
-    running.add((asyncio.current_task(), example.id))
-    most.append(len(running))
-    while len(most) < 4:  # the first episodes end when the second group, too, has been started
-      await asyncio.sleep(0)
-    episode = await recipe.play(example, policy, tools)
-    running.discard((asyncio.current_task(), example.id))
-    return episode
-
-  taken = []
-
-  def groups():
-    for i in range(4):
-      taken.append(i)
-      yield [Request(EXAMPLE, i, sample) for sample in range(2)]
-
-  stream = rollout(recipe, Asked(), play=play).stream(groups(), step=0, at_once=3, greedy=True)
-  found = [next(stream)]
-  assert taken == [0, 1]  # 2 episodes are fewer than 3, so a second group is started; 4 are not
-  found += stream
-  assert max(most) == 4 and {(e.prompt_index, e.sample) for e in found} == {(i, s) for i in range(4) for s in range(2)}
-  assert len(found) == 8
 
 
 def test_a_stream_that_is_left_early_cancels_what_is_played():
@@ -163,18 +118,6 @@ def test_a_stream_that_is_left_early_cancels_what_is_played():
   left = {thread.name for thread in set(threading.enumerate()) - before}
   assert sorted(cancelled) == ["1", "2"] and "episodes" not in left
   assert [e.example_id for e in server.stream(asked[:1], step=0, at_once=3)] == ["0"]
-
-
-def test_what_needs_the_accelerator_runs_on_the_callers_thread():
-  recipe, seen = recipes.get("untrained", "closed_book"), []
-
-  async def play(example, policy, tools):
-    seen.append(await asyncio.to_thread(server.dispatch.call, threading.get_ident))
-    return await recipe.play(example, policy, tools)
-
-  server = rollout(recipe, Asked(), play=play)
-  assert len(list(server.stream([[Request(EXAMPLE, 0)]], step=0, at_once=1))) == 1
-  assert seen == [threading.get_ident()]
 
 
 def test_the_context_is_kept():

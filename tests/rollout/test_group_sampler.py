@@ -52,16 +52,10 @@ class Rollout:
     failed = (request.prompt_index, request.sample) in self.broken
     said = structs.Segment(structs.MODEL, (5,), "!", (-0.5,), "eos")
     facts = {structs.NO_VERDICT: "status 401"} if (request.prompt_index, request.sample) in self.unjudged else {}
-    return structs.Episode(
-      (structs.Segment(structs.ENVIRONMENT, (1,), "?"), said),
-      version=self.version,
-      facts=facts,
-      failure="down" * failed,
-      ended="failed" if failed else "eos",
-      prompt_index=request.prompt_index,
-      sample=request.sample,
-      example_id=request.example.id,
-    )
+    numbers = dict(prompt_index=request.prompt_index, sample=request.sample, example_id=request.example.id)
+    ended = dict(failure="down", ended="failed") if failed else dict(ended="eos")
+    segments = (structs.Segment(structs.ENVIRONMENT, (1,), "?"), said)
+    return structs.Episode(segments, version=self.version, facts=facts, **ended, **numbers)
 
 
 def spread_in(*prompts, unknown=()):
@@ -77,20 +71,10 @@ def spread_in(*prompts, unknown=()):
   return measure
 
 
-def make(measure=None, rollout=None, share=0.5, ahead=False, **settings):
-  rule = group_sampler.Filter(**({"metric": "outcome"} | settings))
-  rollout = rollout or Rollout()
-  return rollout, group_sampler.GroupSampler(
-    rollout,
-    EXAMPLES,
-    draw,
-    measure,
-    prompts_per_step=PROMPTS,
-    group_size=GROUP,
-    filter=rule,
-    max_failed_share=share,
-    ahead=ahead,
-  )
+def make(measure=None, rollout=None, share=0.5, ahead=False, examples=EXAMPLES, **settings):
+  rollout, rule = rollout or Rollout(), group_sampler.Filter(**({"metric": "outcome"} | settings))
+  how = dict(prompts_per_step=PROMPTS, group_size=GROUP, filter=rule, max_failed_share=share, ahead=ahead)
+  return rollout, group_sampler.GroupSampler(rollout, examples, draw, measure, **how)
 
 
 def prompts(supplied):
@@ -152,14 +136,8 @@ def test_a_draw_asks_for_what_is_missing_over_the_share_that_was_kept():
   for step in (1, 2, 3):
     rollout.version = step - 1
     assert sampler.take(step).metrics["groups/missing"] == 0
-  assert [(step, drawn[0], len(drawn)) for step, drawn in rollout.tape] == [
-    (1, 0, 3),
-    (1, 3, 4),
-    (2, 7, 6),
-    (2, 13, 3),
-    (2, 16, 3),
-    (3, 19, 7),
-  ]
+  drawn = [(step, prompts[0], len(prompts)) for step, prompts in rollout.tape]
+  assert drawn == [(1, 0, 3), (1, 3, 4), (2, 7, 6), (2, 13, 3), (2, 16, 3), (3, 19, 7)]
 
 
 def test_a_draw_is_at_most_what_the_step_may_still_draw_and_at_least_one_prompt():
@@ -316,21 +294,12 @@ def test_sampling_under_way_is_closed_once():
 
 
 def test_groups_of_other_questions_are_not_restored():
-  rollout, sampler = make(spread_in(1, 2, 4, 5), surplus="keep")
+  _, sampler = make(spread_in(1, 2, 4, 5), surplus="keep")
   sampler.cursor = 1  # 1 to 3, then 4 and 5
   sampler.take(1)
   saved = sampler.saved()
   assert len(saved["surplus"]) == 1
-  other = group_sampler.GroupSampler(
-    rollout,
-    EXAMPLES[::-1],
-    draw,
-    None,
-    prompts_per_step=PROMPTS,
-    group_size=GROUP,
-    filter=group_sampler.Filter(),
-    max_failed_share=0.0,
-  )
+  _, other = make(examples=EXAMPLES[::-1])
   with pytest.raises(ValueError, match=r"prompt 5 for example 'q1'.*is example 'q5'.*config.data.train"):
     other.restore(saved)
 

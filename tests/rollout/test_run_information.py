@@ -83,10 +83,8 @@ def test_a_context_without_room_for_the_answer_has_no_gain():
 
 
 def test_forks_in_shared_rows_score_as_separate_sequences():
-  learner, pairs = small.learner(), [played(0, "Eve", "Bob", "Eve"), played(0, "Eve", "Bob", sample=1)]
-  learner = small.learner(mesh=None)
-  pairs.append(played(1, "Ann", "Ann"))
-  kept = {}
+  learner, kept = small.learner(mesh=None), {}
+  pairs = [played(0, "Eve", "Bob", "Eve"), played(0, "Eve", "Bob", sample=1), played(1, "Ann", "Ann")]
 
   def score(forks):
     # The small model has 32 tokens.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from patience import until
 
-from ragrl_jax import structs
+from ragrl_jax.chat import client
 from ragrl_jax.judging import judge_api
 from ragrl_jax.retrieval.api import RetrievalFailed
 from ragrl_jax.rollout import dispatch
@@ -26,11 +26,17 @@ class Retriever:
     return [[Passage(q, "", q)] * k for q in queries] if given is None else given
 
 
-def ask(tools, *queries, **options):
-  async def all_of_them():
-    return await asyncio.gather(*(tools.search(q, **options) for q in queries), return_exceptions=True)
+def together(calls):
+  """What these calls return or raise, all at once."""
 
-  return asyncio.run(all_of_them())
+  async def gathered():
+    return await asyncio.gather(*calls(), return_exceptions=True)
+
+  return asyncio.run(gathered())
+
+
+def ask(tools, *queries):
+  return together(lambda: map(tools.search, queries))
 
 
 def test_passages_of_any_length_are_cut():
@@ -49,18 +55,23 @@ def test_simultaneous_searches_are_one_batch():
 def test_searches_with_another_k_are_another_batch():
   retriever = Retriever()
 
-  async def both():
-    tools = RetrievalTools(retriever, top_k=1)
-    return await asyncio.gather(tools.search("a"), tools.search("b", 3), tools.search("c"))
-
-  found = asyncio.run(both())
+  tools = RetrievalTools(retriever, top_k=1)
+  found = together(lambda: (tools.search("a"), tools.search("b", 3), tools.search("c")))
   assert sorted(retriever.batches) == [(("a", "c"), 1), (("b",), 3)]
   assert [len(f) for f in found] == [1, 3, 1]
 
 
-def test_searching_without_a_retriever_names_the_setting():
-  (error,) = ask(RetrievalTools(None), "a")
-  assert isinstance(error, ValueError) and "config.retrieval.index" in str(error)
+@pytest.mark.parametrize(
+  "call, setting",
+  [
+    (lambda tools: tools.search("a"), "config.retrieval.index"),
+    (lambda tools: tools.judge([("a", "b")]), "config.judge.kind"),
+    (lambda tools: tools.embed(["a"]), "config.retrieval.query_encoder"),
+  ],
+)
+def test_what_a_run_lacks_is_named_by_its_setting(call, setting):
+  (error,) = together(lambda: [call(RetrievalTools(None))])
+  assert isinstance(error, ValueError) and setting in str(error)
 
 
 def test_searches_collect_while_the_worker_is_busy():
@@ -99,54 +110,44 @@ def test_a_failure_that_names_its_queries_fails_only_those():
   assert [queries for queries, _ in retriever.batches] == [("x", "bad", "y"), ("x", "y")]
 
 
-@pytest.mark.parametrize("error", [ToolFailed("down"), OSError("no route"), RetrievalFailed("down", ["a", "b"])])
-def test_a_failure_of_the_whole_batch_fails_all_of_it(error):
+def raising(error):
+  """A retriever's answer that is this error."""
+
   def answer(queries, k):
     raise error
 
+  return answer
+
+
+@pytest.mark.parametrize(
+  "answer, kind, says",
+  [
+    *((raising(error), ToolFailed, "down") for error in (ToolFailed("down"), RetrievalFailed("down", ["a", "b"]))),
+    (raising(OSError("no route")), ToolFailed, "search failed: no route"),
+    (lambda queries, k: [[]], ToolFailed, "1 answers to 2"),
+    (raising(ZeroDivisionError("a bug")), ZeroDivisionError, "a bug"),  # raised in every caller
+  ],
+)
+def test_a_failure_of_the_whole_batch_fails_all_of_it(answer, kind, says):
   retriever = Retriever(answer)
   got = ask(RetrievalTools(retriever), "a", "b")
-  assert all(isinstance(x, ToolFailed) for x in got) and len(retriever.batches) == 1
-
-
-def test_a_bug_in_a_retriever_is_raised_in_every_caller():
-  got = ask(RetrievalTools(Retriever(lambda queries, k: 1 // 0)), "a", "b")
-  assert all(isinstance(x, ZeroDivisionError) for x in got)
+  assert all(isinstance(x, kind) and says in str(x) for x in got) and len(retriever.batches) == 1
 
 
 @pytest.mark.parametrize("raised", [StopIteration(), SystemExit(3), KeyboardInterrupt()])
 def test_what_no_event_loop_can_raise_is_raised_as_another_error(raised):
-  def answer(queries, k):
-    raise raised
-
-  (error,) = ask(RetrievalTools(Retriever(answer)), "a")
+  (error,) = ask(RetrievalTools(Retriever(raising(raised))), "a")
   assert type(error) is RuntimeError and type(raised).__name__ in str(error) and error.__cause__ is raised
 
 
 def test_an_interruption_ends_the_thread_that_serves():
-  calls, told = dispatch.Dispatch(), []
-
-  def interrupted():
-    raise KeyboardInterrupt
-
-  def asking():
-    try:
-      calls.call(interrupted)
-    except RuntimeError as error:
-      told.append(str(error))
-
+  calls = dispatch.Dispatch()
   with pytest.raises(KeyboardInterrupt), calls.serving():
-    thread = threading.Thread(target=asking)
-    thread.start()
+    asked = client.daemon(calls.call, raising(KeyboardInterrupt()), [], 1)
     while True:
       calls.serve(wait_s=60)
-  thread.join()
-  assert told == ["interrupted by KeyboardInterrupt"]
-
-
-def test_too_few_answers_are_a_failure():
-  got = ask(RetrievalTools(Retriever(lambda queries, k: [[]])), "a", "b")
-  assert all(isinstance(x, ToolFailed) and "1 answers to 2" in str(x) for x in got)
+  told = asked.exception(60)
+  assert type(told) is RuntimeError and str(told) == "interrupted by KeyboardInterrupt"
 
 
 def test_a_search_that_was_given_up_does_not_disturb_others():
@@ -187,11 +188,7 @@ class Judge:
 
 
 def verdicts(judge, *asked):
-  async def episodes():
-    tools = RetrievalTools(Retriever(), judges={"": judge})
-    return await asyncio.gather(*(tools.judge(pairs) for pairs in asked), return_exceptions=True)
-
-  return asyncio.run(episodes())
+  return together(lambda: map(RetrievalTools(Retriever(), judges={"": judge}).judge, asked))
 
 
 def test_verdicts_are_batched_too():
@@ -208,19 +205,9 @@ def test_each_judge_has_its_own_limits():
 
 def test_a_term_can_have_its_own_judge():
   every, own = Judge(), Judge(fails=[("a", "x")])
-
-  async def one_moment():
-    tools = RetrievalTools(Retriever(), judges={"": every, "search": every, "answer": own})
-    return await asyncio.gather(
-      tools.judge([("a", "a")]),
-      tools.judge([("a", "b")], "search"),
-      tools.judge([("a", "?")], "thought"),
-      tools.judge([("b", "b")], "answer"),
-      tools.judge([("a", "x")], "answer"),
-      return_exceptions=True,
-    )
-
-  *known, lost = asyncio.run(one_moment())
+  tools = RetrievalTools(Retriever(), judges={"": every, "search": every, "answer": own})
+  asked = ("aa", ""), ("ab", "search"), ("a?", "thought"), ("bb", "answer"), ("ax", "answer")  # premise and claim
+  *known, lost = together(lambda: [tools.judge([tuple(pair)], term) for pair, term in asked])
   assert known == [(1.0,), (0.0,), (None,), (1.0,)] and isinstance(lost, ToolFailed)
   assert every.asked == [[("a", "a"), ("a", "b"), ("a", "?")]]  # one batch for all terms of one judge
   assert own.asked == [[("b", "b"), ("a", "x")], [("b", "b")]]
@@ -241,11 +228,6 @@ def test_a_judge_that_does_not_answer_in_time_fails():
   assert isinstance(got, ToolFailed) and "config.judge.timeout_s" in str(got)
 
 
-def test_asking_without_a_judge_names_the_setting():
-  with pytest.raises(ValueError, match="judge"):
-    asyncio.run(RetrievalTools(Retriever()).judge([("a", "b")]))
-
-
 @pytest.mark.parametrize("wrong", [dict(top_k=0), dict(workers=0), dict(max_batch=0), dict(timeout_s=0.0)])
 def test_sizes_must_be_positive(wrong):
   with pytest.raises(ValueError, match="positive"):
@@ -254,19 +236,9 @@ def test_sizes_must_be_positive(wrong):
 
 def test_equal_questions_of_a_moment_are_asked_once():
   """A group's samples search for the same question: the retriever sees it once, and each gets the answer."""
-  seen = []
-
-  class Counting:
-    def search(self, queries, k):
-      seen.append(list(queries))
-      return [(structs.Passage(query, "", f"about {query}"),) for query in queries]
-
-  async def group():
-    tools = RetrievalTools(Counting())
-    return await asyncio.gather(*(tools.search(query) for query in ["a"] * 8 + ["b"] + ["a"]))
-
-  found = asyncio.run(group())
-  assert seen == [["a", "b"]] and [passage.id for (passage,) in found] == ["a"] * 8 + ["b", "a"]
+  retriever, asked = Retriever(), ["a"] * 8 + ["b", "a"]
+  found = ask(RetrievalTools(retriever, top_k=1), *asked)
+  assert retriever.batches == [(("a", "b"), 1)] and [passage.id for (passage,) in found] == asked
 
 
 def test_vectors_have_length_one_and_are_short():
@@ -276,12 +248,7 @@ def test_vectors_have_length_one_and_are_short():
     asked.append(tuple(texts))
     return np.array([[len(text), 1.0] for text in texts], np.float32) * (np.array(texts) != "none")[:, None]
 
-  async def both():
-    tools = RetrievalTools(Retriever(), encode=encode)
-    return await asyncio.gather(tools.embed(["a", "bcd"]), tools.embed(["none"]))
-
-  first, second = asyncio.run(both())
+  tools = RetrievalTools(Retriever(), encode=encode)
+  first, second = together(lambda: (tools.embed(["a", "bcd"]), tools.embed(["none"])))
   assert asked == [("a", "bcd", "none")]
   assert first == ((0.7071, 0.7071), (0.9487, 0.3162)) and second == ((0.0, 0.0),)  # 3 and 1 over √10
-  with pytest.raises(ValueError, match="query_encoder"):
-    asyncio.run(RetrievalTools(Retriever()).embed(["a"]))

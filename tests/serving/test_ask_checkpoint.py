@@ -19,11 +19,12 @@ from ragrl_jax.structs import Example
 QUESTION = Example("q", "Where was Kormin born?", ("Tolper",))
 
 
-def ask(asker, example=QUESTION, **how):
-  """(answers, everything told)."""
+def ask(asker, example=QUESTION, shown=None, **how):
+  """(answers, everything told, which `shown` is told too)."""
   told = []
+  tell = lambda event: told.append(event) or (shown and shown.tell(event))
   with contextlib.closing(asker):
-    return asyncio.run(asker.ask(example, tell=told.append, **how)), told
+    return asyncio.run(asker.ask(example, tell=tell, **how)), told
 
 
 def test_everything_is_told_as_it_happens():
@@ -61,14 +62,8 @@ def test_a_question_with_its_own_passages():
 def test_the_tokens_are_those_of_a_rollout(greedy):
   prompt = types.SimpleNamespace(messages=lambda example: [dict(role="user", content=example.question)])
   parser = types.SimpleNamespace(answer=lambda text: None)
-  recipe = types.SimpleNamespace(
-    tool_tokens=None,
-    play=kit.play,
-    prompt=prompt,
-    parser=parser,
-    needs_passages=False,
-    outcome=lambda example, episode: 0.0,
-  )
+  recipe = types.SimpleNamespace(tool_tokens=None, play=kit.play, prompt=prompt, parser=parser, needs_passages=False)
+  recipe.outcome = lambda example, episode: 0.0
   whole = kit.rollout(kit.engine()).run(kit.requests(1, 3), step=0, greedy=greedy)
   episodes = []
 
@@ -88,13 +83,23 @@ def test_the_tokens_are_those_of_a_rollout(greedy):
 
 
 class Judge:
-  """Finds that a claim follows if the basis holds its last word."""
+  """Records its pairs, and answers with what the test says; an error is raised.
+
+  By default, it finds that a claim follows if the basis holds its last word.
+  """
 
   pace = types.SimpleNamespace(workers=1, batch=8, deadline_s=120.0)
 
+  def __init__(self, says="the last word"):
+    self.says, self.pairs = says, []
+
   def judge(self, pairs):
     """See `judging.judge_api`."""
-    return [float(claim.split()[-1].strip('."') in basis) for basis, claim in pairs]
+    self.pairs += pairs
+    if isinstance(self.says, Exception):
+      raise self.says
+    follows = [float(claim.split()[-1].strip('."') in basis) for basis, claim in pairs]
+    return follows if self.says == "the last word" else [self.says] * len(pairs)
 
 
 def test_a_judge_reads_the_steps_of_a_recipe_that_has_none():
@@ -105,22 +110,8 @@ def test_a_judge_reads_the_steps_of_a_recipe_that_has_none():
   assert verdicts == dict(think_search=0.0, information_think=0.0, think_answer=1.0)
 
 
-class Asked(Judge):
-  """Records its pairs, and answers with what the test says; an error is raised."""
-
-  def __init__(self, says):
-    self.says, self.pairs = says, []
-
-  def judge(self, pairs):
-    """See `judging.judge_api`."""
-    self.pairs += pairs
-    if isinstance(self.says, Exception):
-      raise self.says
-    return [self.says] * len(pairs)
-
-
 def test_each_step_is_judged_by_the_judge_of_its_kind():
-  judges = {name: Asked(1.0) for name in ("", *steps_lib.TERMS)}
+  judges = {name: Judge(1.0) for name in ("", *steps_lib.TERMS)}
   (answer,), _ = ask(asked.asker(asked.SEARCHED, judge=judges))
   thought = 'It says "Kormin was born in Tolper." [1]'
   assert judges[""].pairs == []
@@ -137,10 +128,8 @@ def test_each_step_is_judged_by_the_judge_of_its_kind():
 )
 def test_a_verdict_that_did_not_come_is_told_with_its_reason(says, why):
   file = io.StringIO()
-  judges = {name: Asked(says if name == "think_search" else 1.0) for name in steps_lib.TERMS}
-  shown = live_text.LiveText(file)
-  with contextlib.closing(asked.asker(asked.SEARCHED, judge=judges)) as asker:
-    (answer,) = asyncio.run(asker.ask(QUESTION, tell=shown.tell))
+  judges = {name: Judge(says if name == "think_search" else 1.0) for name in steps_lib.TERMS}
+  (answer,), _ = ask(asked.asker(asked.SEARCHED, judge=judges), shown=live_text.LiveText(file))
   assert answer["ended"] == "answer" and why in answer["no_verdict"] == answer["episode"]["facts"][structs.NO_VERDICT]
   assert {step["term"]: step["verdict"] for step in answer["trace"]["judged"]} == dict(
     information_think=1.0, think_search=None, think_answer=1.0
@@ -152,7 +141,7 @@ def test_a_verdict_that_did_not_come_is_told_with_its_reason(says, why):
 
 
 def test_the_judge_of_a_recipe_that_fails_ends_no_answer():
-  judge = Asked(judge_api.JudgeFailed("the server is down"))
+  judge = Judge(judge_api.JudgeFailed("the server is down"))
   veritas = recipes.get("veritas", None, instructions="none")  # asks about (results, thought) itself
   (answer,), _ = ask(asked.asker(asked.SEARCHED, recipe=veritas, judge=judge))
   assert (answer["answer"], answer["ended"], answer["no_verdict"]) == ("Tolper", "answer", "the server is down")
@@ -160,16 +149,14 @@ def test_the_judge_of_a_recipe_that_fails_ends_no_answer():
 
 
 def test_the_answer_to_a_question_without_right_answers_is_not_judged():
-  judge = Asked(1.0)
+  judge, example = Judge(1.0), Example("q", "Where?", (), tuple(asked.TOWNS))
   for recipe, switches, text in (
     ("arena", dict(accuracy="judge"), "<analysis>see 1</analysis>\n<answer>Tolper</answer>"),
     ("when_to_search", dict(similarity="ngrams"), "<think>I know</think><answer>Tolper</answer>"),
     ("untrained", dict(correctness="judge", method="closed_book"), "<answer>Tolper</answer>"),
   ):
     recipe = recipes.get(recipe, None, **switches)
-    (answer,), _ = ask(
-      asked.asker((text,), recipe=recipe, judge={"": judge}), Example("q", "Where?", (), tuple(asked.TOWNS))
-    )
+    (answer,), _ = ask(asked.asker((text,), recipe=recipe, judge={"": judge}), example)
     assert answer["ended"] != "failed" and judge.pairs == [], recipe.name
 
 
@@ -212,9 +199,7 @@ def test_the_terminal_shows_the_trace_and_obeys_none_of_it():
     '<think>It says "Kormin was born in Tolper." [1]</think><answer>Tolper \x1b]0;x\x07</answer>',
   )
   file = io.StringIO()
-  shown = live_text.LiveText(file)
-  with contextlib.closing(asked.asker(texts, judge=Judge())) as asker:
-    asyncio.run(asker.ask(QUESTION, tell=shown.tell))
+  ask(asked.asker(texts, judge=Judge()), shown=live_text.LiveText(file))
   text = file.getvalue()
   assert not any(not sign.isprintable() and sign != "\n" for sign in text)
   lines = text.splitlines()
@@ -231,6 +216,6 @@ def test_the_terminal_shows_the_trace_and_obeys_none_of_it():
     assert line in lines, text
   assert any(line.startswith(r"     answer │ Tolper \x1b]0;x\x07") for line in lines), text
   assert "1 search, " in lines[-1] and lines[-1].endswith("ended by answer; wrong")
-  with contextlib.closing(asked.asker(asked.SEARCHED)) as asker:  # without right answers
-    asyncio.run(asker.ask(Example("q", "Where?", ()), tell=live_text.LiveText(file).tell))
+  without = Example("q", "Where?", ())  # right answers
+  ask(asked.asker(asked.SEARCHED), without, shown=live_text.LiveText(file))
   assert file.getvalue().endswith("ended by answer\n")

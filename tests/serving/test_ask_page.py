@@ -13,10 +13,10 @@ from ragrl_jax.serving import ask_page
 
 
 @contextlib.contextmanager
-def page(texts, *, limits=ask_page.Limits(), count=1, **more):  # noqa: B008  (frozen)
+def page(texts, *, limits=ask_page.Limits(), count=1, examples=(), **more):  # noqa: B008  (frozen)
   askers = [asked.asker(texts, name=f"out/run {i} <b>", **more) for i in range(count)]
   try:
-    with running(ask_page.Application(askers, limits)) as port:
+    with running(ask_page.Application(askers, limits, examples=examples)) as port:
       yield f"http://127.0.0.1:{port}", askers
   finally:
     for asker in askers:
@@ -33,15 +33,10 @@ def ask(url, **body):
 
 
 def test_the_page_shows_example_questions():
-  one = asked.asker(in_turn, name="run")
-  try:
-    with running(ask_page.Application([one], examples=["Who <b>?"])) as port:
-      text = CLIENT.get(f"http://127.0.0.1:{port}/").text
-      assert 'type="button">Who &lt;b&gt;?</button>' in text
-    with running(ask_page.Application([one])) as port:
-      assert "Such as" not in CLIENT.get(f"http://127.0.0.1:{port}/").text
-  finally:
-    one.close()
+  with page(in_turn, examples=["Who <b>?"]) as (url, _):
+    assert 'type="button">Who &lt;b&gt;?</button>' in CLIENT.get(url).text
+  with page(in_turn) as (url, _):
+    assert "Such as" not in CLIENT.get(url).text
 
 
 def test_an_answer_is_told_line_by_line():
@@ -70,16 +65,11 @@ def test_refusals():
   limits = ask_page.Limits(max_bytes=2000, longest=100, max_waiting=3, timeout_s=0.5)
   with page(in_turn, limits=limits) as (url, _):
     for body, status, says in (
-      (dict(question=3), 400, "the body must be"),
-      (dict(earlier=[["one"]]), 400, "the body must be"),
-      (dict(samples=True), 400, "the body must be"),
-      (dict(samples=99), 400, "samples=99"),
-      (dict(checkpoint=1), 400, "checkpoint=1"),
-      (dict(question=" "), 400, "the question is empty"),
-      (dict(question="x" * 101), 400, "at most 100"),
-      (dict(question="x" * 3000), 413, "2000 bytes"),
-      (dict(samples=5), 429, "ask again later"),
-    ):
+      *((body, 400, "the body must be") for body in (dict(question=3), dict(earlier=[["one"]]), dict(samples=True))),
+      (dict(samples=99), 400, "samples=99"), (dict(checkpoint=1), 400, "checkpoint=1"),
+      (dict(question=" "), 400, "the question is empty"), (dict(question="x" * 101), 400, "at most 100"),
+      (dict(question="x" * 3000), 413, "2000 bytes"), (dict(samples=5), 429, "ask again later"),
+    ):  # fmt: skip
       found, (error,) = ask(url, **body)
       assert (found, says in error["error"]["message"]) == (status, True), error
     assert CLIENT.post(f"{url}/ask", content=b"[").status_code == 400

@@ -16,15 +16,31 @@ from ragrl_jax.serving.engine_thread import Closed, EngineThread
 IDS = kit.TOKENIZER.encode("Question?")
 
 
-def in_slices(engine, keys, **how):
-  """(ids, logprobs, stop, number of slices) of a turn for each key, all at once."""
-  thread, heard = EngineThread(engine), [queue.SimpleQueue() for _ in keys]
+@contextlib.contextmanager
+def running(engine):
+  """Gives the engine's thread."""
+  thread = EngineThread(engine)
   thread.start()
   try:
-    for number, key in enumerate(keys):
-      thread.open(Open(number, tuple(IDS), key))
-      thread.submit(Turn(number, **how), lambda one, put=heard[number].put: put(one) or True)
-    found = []
+    yield thread
+  finally:
+    thread.close()
+    engine.reset()
+
+
+def listened(thread, number=0, key=(7, 0), **how):
+  """Opens a conversation and starts a turn. Returns the queue of its slices."""
+  heard = queue.SimpleQueue()
+  thread.open(Open(number, tuple(IDS), key))
+  thread.submit(Turn(number, **how), lambda one: heard.put(one) or True)
+  return heard
+
+
+def in_slices(engine, keys, **how):
+  """(ids, logprobs, stop, number of slices) of a turn for each key, all at once."""
+  found = []
+  with running(engine) as thread:
+    heard = [listened(thread, number, key, **how) for number, key in enumerate(keys)]
     for one in heard:
       slices = [one.get(timeout=60)]
       while slices[-1].stop is None:
@@ -32,10 +48,7 @@ def in_slices(engine, keys, **how):
       thread.close_conversation(len(found))  # others wait for its row
       ids, logprobs = ([x for s in slices for x in getattr(s, name)] for name in ("ids", "logprobs"))
       found.append((ids, logprobs, slices[-1].stop, len(slices)))
-    return found
-  finally:
-    thread.close()
-    engine.reset()
+  return found
 
 
 @pytest.mark.slow  # compiles an engine with other stop strings
@@ -61,40 +74,27 @@ def test_many_turns_share_the_lanes_slice_by_slice():
   for key in keys:
     engine.open(Open(0, tuple(IDS), key))
     engine.submit(Turn(0, budget=30, accept=engine.stops.mask(kit.STOPS[:2])))
-    ended = []
-    while not ended:
-      ended = engine.step()
+    (ended,) = kit.finished(engine)
     engine.close(0)
-    whole.append((list(ended[0].ids), list(ended[0].logprobs), ended[0].stop))
+    whole.append((list(ended.ids), list(ended.logprobs), ended.stop))
   found = in_slices(engine, keys, budget=30, accept=engine.stops.mask(kit.STOPS[:2]))
   assert [one[:3] for one in found] == whole
   assert max(slices for *_, slices in found) == 4 and len({stop for _, _, stop in whole}) > 1
 
 
 def test_a_call_alone_waits_for_the_slices_of_clients_that_left():
-  engine, heard = kit.engine(), queue.SimpleQueue()
-  thread = EngineThread(engine)
-  thread.start()
-  try:
-    thread.open(Open(0, tuple(IDS), (7, 0)))
-    thread.submit(Turn(0, budget=30), lambda one: heard.put(one) or True)
-    assert heard.get(timeout=60).stop is None  # the next slice is under way
+  with running(kit.engine()) as thread:
+    assert listened(thread, budget=30).get(timeout=60).stop is None  # the next slice is under way
     thread.close_conversation(0)
-    assert thread.alone(lambda: engine.busy) is False
-  finally:
-    thread.close()
-    engine.reset()
+    assert thread.alone(lambda: thread.engine.busy) is False
 
 
 def test_closing_tells_turns_that_are_under_way_and_later_ones():
-  engine, first, late = kit.engine(), queue.SimpleQueue(), []
-  thread = EngineThread(engine, failed=late.append)
-  thread.start()
-  thread.open(Open(0, tuple(IDS), (7, 0)))
-  thread.submit(Turn(0, budget=10_000), lambda one: first.put(one) or True)
-  first.get(timeout=60)
-  thread.close()
-  engine.reset()
+  late = []
+  with running(kit.engine()) as thread:
+    thread.failed = late.append
+    first = listened(thread, budget=10_000)
+    first.get(timeout=60)
   said = [first.get() for _ in range(first.qsize())]
   assert isinstance(said[-1], Closed) and late == []  # the engine has not failed
   thread.submit(Turn(1, budget=1), late.append)
