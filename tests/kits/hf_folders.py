@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pathlib
+import shutil
 import zlib
 
 import numpy as np
@@ -82,36 +83,28 @@ def on_disk(name, array):
 
 # Covers head_dim other than hidden_size / heads, shared key-value heads, windows shorter than the texts, and every
 # layout of the rope settings.
-SIZES = dict(
+SIZES = COMMON | dict(
   vocab_size=19, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
   intermediate_size=24,
 )  # fmt: skip
 DECODERS = {
-  "qwen2": COMMON | SIZES | dict(model_type="qwen2", tie_word_embeddings=False, rope_theta=1000.0),
-  "qwen3": COMMON
-  | SIZES
+  "qwen2": SIZES | dict(model_type="qwen2", tie_word_embeddings=False, rope_theta=1000.0),
+  "qwen3": SIZES
   | dict(model_type="qwen3", tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=100.0)),
-  "qwen3_moe": COMMON
-  | SIZES
+  "qwen3_moe": SIZES
   | dict(
     model_type="qwen3_moe", tie_word_embeddings=False, rope_theta=100.0, moe_intermediate_size=12, num_experts=5,
     num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
   ),
-  "llama": COMMON
-  | SIZES
+  "llama": SIZES
   | dict(
-    model_type="llama",
-    tie_word_embeddings=False,
-    rope_theta=1000.0,
+    model_type="llama", tie_word_embeddings=False, rope_theta=1000.0,
     rope_scaling=dict(
       rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
     ),
   ),
-  "mistral": COMMON
-  | SIZES
-  | dict(model_type="mistral", tie_word_embeddings=False, rope_theta=1000.0, sliding_window=4),
-  "gemma3_text": COMMON
-  | SIZES
+  "mistral": SIZES | dict(model_type="mistral", tie_word_embeddings=False, rope_theta=1000.0, sliding_window=4),
+  "gemma3_text": SIZES
   | dict(
     model_type="gemma3_text", num_hidden_layers=3, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True,
     query_pre_attn_scalar=10, rope_theta=1000.0,
@@ -120,8 +113,7 @@ DECODERS = {
     final_logit_softcapping=None, eos_token_id=[1, 5],
     pad_token_id=None,  # torch would give the padding's embedding no gradient
   ),
-  "qwen3_5_text": COMMON
-  | SIZES
+  "qwen3_5_text": SIZES
   | dict(
     model_type="qwen3_5_text", num_hidden_layers=4, full_attention_interval=2, tie_word_embeddings=True,
     linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=6,
@@ -221,6 +213,13 @@ def give_words(folder, words):
   (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
   (folder / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer_class="PreTrainedTokenizerFast")))
   return folder
+
+
+def with_minilms_tokenizer(path):
+  """Gives a small model MiniLM's tokenizer; the model must have rows for all its ids."""
+  for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+    shutil.copyfile(minilm() / name, path / name)
+  return path
 
 
 def minilm():
