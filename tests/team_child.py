@@ -37,7 +37,13 @@ def played(learner, sizes, made=None):
   params = rules.place(learner, params)
   every = mesh_lib.engines(learner, **sizes) if hosts.count() > 1 else None
   engine = Engine(
-    graphdef, kit.TOKENIZER, kit.stops(), Sizes(**SIZES, replicas=here.shape["data"]), mesh=here, every=every, team=made
+    graphdef,
+    kit.TOKENIZER,
+    kit.stops(),
+    Sizes(**SIZES, replicas=here.shape["data"]),
+    mesh=here,
+    engines=every,
+    team=made,
   )
   engine.load(params, version=1)
   many = multihost.MultiHostRollout(kit.rollout(engine), made)

@@ -24,7 +24,6 @@ def assign(
 
   Args:
     items: with turns and rewards, and whole groups.
-    settings: how rewards become advantages.
     values: the critic's values of each item's tokens, for "gae".
     penalties: subtracted from the rewards of each item's tokens: the KL penalty if it is part of the reward.
 
@@ -41,7 +40,10 @@ def assign(
   join = lambda arrays: [np.concatenate([arrays[number] for number in members]) for members in episodes]
   on, turns = join(masks), join([item.turns for item in items])
   earned = [items[members[0]].rewards for members in episodes]
-  _check(earned)  # one NaN would spread over its group and, by whitening, over the whole batch
+  for array in earned:  # one NaN would spread over its group and, by whitening, over the whole batch
+    if not np.isfinite(array).all():
+      bad = array[~np.isfinite(array)][0]
+      raise ValueError(f"a reward is {bad}: rewards must be finite; a term that is unknown is None.")
   gains = [items[members[0]].gains for members in episodes] if settings.informs else []
   if gains and not settings.compares:
     earned = [reward + np.nan_to_num(gain) for reward, gain in zip(earned, gains)]
@@ -99,13 +101,6 @@ def _cut(arrays: Sequence[np.ndarray], episodes: Sequence[Sequence[int]], like: 
   return result
 
 
-def _check(rewards: Sequence[np.ndarray]) -> None:
-  for array in rewards:
-    if not np.isfinite(array).all():
-      bad = array[~np.isfinite(array)][0]
-      raise ValueError(f"a reward is {bad}: rewards must be finite; a term that is unknown is None.")
-
-
 def _compare(rewards: Sequence[np.ndarray], group_ids: Sequence[int], settings: AdvantageSettings) -> list[np.ndarray]:
   """One advantage per turn, from one reward per turn.
 
@@ -114,12 +109,11 @@ def _compare(rewards: Sequence[np.ndarray], group_ids: Sequence[int], settings: 
   turns = max((len(r) for r in rewards), default=1)
   # 9 episodes of up to 3 turns are padded to 16 of 4.
   rows, columns = (max(least, 1 << (size - 1).bit_length()) for least, size in ((8, len(rewards)), (1, turns)))
-  padded, counts = np.zeros((rows, columns), np.float32), np.ones(rows, np.int32)
   ids = np.arange(-1, -rows - 1, -1, dtype=np.int32)  # prompts count from 0, so no padding row joins a group
-  # `counts` gives the turns of each row; entries beyond it are padding.
-  for i, (turn_rewards, group) in enumerate(zip(rewards, group_ids, strict=True)):
-    padded[i, : len(turn_rewards)], counts[i], ids[i] = turn_rewards, len(turn_rewards), group
-  s = settings
+  ids[: len(rewards)] = group_ids
+  # The turns of each row; entries beyond them are padding.
+  counts = np.asarray([*map(len, rewards), *[1] * (rows - len(rewards))], np.int32)
+  s, padded = settings, _padded(rewards, rows, columns, np.float32)
   on_device = _comparison(s.kind, s.std, s.std_floor, s.eps)(*jax.device_put((padded, counts, ids)))
   advantages = jax.device_get(on_device)
   return [advantages[i, : len(turn_rewards)] for i, turn_rewards in enumerate(rewards)]
@@ -188,18 +182,13 @@ def _whitened(advantages, masks) -> list[np.ndarray]:
 
 def _describe(returns, masks, values) -> dict[str, float]:
   """Statistics of the returns, and the share of their variance that the critic explains."""
+  # A batch without trained tokens gives zeros and not NaN.
   flat = lambda arrays: np.concatenate([a[m] for a, m in zip(arrays, masks)] or [np.zeros(0)]).astype(np.float64)
+  mean = lambda x: float(x.sum() / max(x.size, 1))
+  variance = lambda x: mean(np.square(x - mean(x)))
   targets = flat(returns)
-  flat_values = np.zeros_like(targets) if values is None else flat(values)
-  error = targets - flat_values
-  total, square, off, off_square, guess = (
-    float(x) for x in (targets.sum(), np.square(targets).sum(), error.sum(), np.square(error).sum(), flat_values.sum())
-  )
-  n = max(targets.size, 1)
-  # Var = E[x²] − E[x]², from sums, so that a batch without trained tokens gives zeros and not NaN.
-  result = dict(return_mean=total / n)
-  if values is not None:
-    variance = square / n - (total / n) ** 2
-    unexplained = off_square / n - (off / n) ** 2
-    result |= dict(value_mean=guess / n, explained_variance=1.0 - unexplained / variance if variance > 1e-12 else 0.0)
-  return result
+  if values is None:
+    return dict(return_mean=mean(targets))
+  guesses, spread = flat(values), variance(targets)
+  explained = 1.0 - variance(targets - guesses) / spread if spread > 1e-12 else 0.0
+  return dict(return_mean=mean(targets), value_mean=mean(guesses), explained_variance=explained)

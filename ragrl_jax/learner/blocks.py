@@ -13,48 +13,41 @@ T = TypeVar("T")
 
 def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
   """Totals of an optimiser step over all blocks: the divisors of the loss, and counts for the report."""
-  trained = scored = real = places = sequences = weight = silent = favoured = pairs = 0.0
+  counts = []
   for b in batches:
-    mask = np.asarray(b.loss_mask).astype(bool)
-    ids = np.asarray(b.segment_ids)
+    mask, ids, advantages = np.asarray(b.loss_mask).astype(bool), np.asarray(b.segment_ids), np.asarray(b.advantages)
     full = ids > 0 if b.until is None else np.asarray(b.until) > 0
-    trained += mask.sum()
-    scored += mask.sum() if b.states is None else (np.asarray(b.states) >= 0).sum()
-    real += full.sum()
-    places += full.size
-    # Sequences with a trained token.
-    sequences += sum(len(np.unique(row[on])) for row, on in zip(ids, mask))
-    # SFT divides by the sum of the weights, so a token of weight 0.3 counts as 0.3 tokens.
-    weight += np.asarray(b.advantages, np.float64)[mask].sum() if settings.objective == "sft" else mask.sum()
-    silent += (mask & (np.asarray(b.advantages) == 0)).sum()
-    favoured += (mask & (np.asarray(b.advantages) > 0)).sum()
-    # Token n of a sequence attends to n + 1 tokens, also if it shares some with others.
-    pairs += (np.asarray(b.positions, np.int64) + 1)[full].sum()
-  return {
-    name: float(x)
-    for name, x in dict(
-      tokens=trained,
-      scored=scored,
-      pairs=pairs,
-      packed_tokens=real,
-      places=places,
-      sequences=sequences,
-      weight=weight,
-      silent=silent,
-      favoured=favoured,
-    ).items()
-  }
+    found = dict(
+      tokens=mask.sum(),
+      scored=mask.sum() if b.states is None else (np.asarray(b.states) >= 0).sum(),
+      # Token n of a sequence attends to n + 1 tokens, also if it shares some with others.
+      pairs=(np.asarray(b.positions, np.int64) + 1)[full].sum(),
+      packed_tokens=full.sum(),
+      places=full.size,
+      # Sequences with a trained token.
+      sequences=sum(len(np.unique(row[on])) for row, on in zip(ids, mask)),
+      # SFT divides by the sum of the weights, so a token of weight 0.3 counts as 0.3 tokens.
+      weight=advantages[mask].sum(dtype=np.float64) if settings.objective == "sft" else mask.sum(),
+      silent=(mask & (advantages == 0)).sum(),
+      favoured=(mask & (advantages > 0)).sum(),
+    )
+    counts.append({name: float(x) for name, x in found.items()})
+  return _sums(counts)
 
 
 def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
   """The totals over several optimiser steps, with the shares for the report."""
-  total = {name: sum(step[name] for step in counts) for name in counts[0]}
+  total = _sums(counts)
   return total | dict(
     # Sums are divided last. A mean of the mini-batches' shares would weigh a short one like a long one.
     mask_coverage=total["scored"] / max(total["packed_tokens"], 1),
     packing=total["packed_tokens"] / max(total["places"], 1),
     zero_advantage_share=total["silent"] / max(total["tokens"], 1),
   )
+
+
+def _sums(counts: Sequence[dict[str, float]]) -> dict[str, float]:
+  return {name: sum(one[name] for one in counts) for name in counts[0]}
 
 
 def cut(values: Sequence[T], sizes: Sequence[int]) -> list[list[T]]:

@@ -5,18 +5,9 @@ from typing import Any
 # Peak bf16 operations per second of one device, dense, from the makers' data sheets; matched with `Device.device_kind`.
 # The first matching name counts, so "v5 lite" must come before "v5".
 PEAKS = (
-  ("v6 lite", 918e12),
-  ("v6e", 918e12),
-  ("v5 lite", 197e12),
-  ("v5e", 197e12),
-  ("v5p", 459e12),
-  ("v5", 459e12),
-  ("v4", 275e12),
-  ("b200", 2250e12),
-  ("h200", 989e12),
-  ("h100", 989e12),
-  ("a100", 312e12),
-)
+  ("v6 lite", 918e12), ("v6e", 918e12), ("v5 lite", 197e12), ("v5e", 197e12), ("v5p", 459e12), ("v5", 459e12),
+  ("v4", 275e12), ("b200", 2250e12), ("h200", 989e12), ("h100", 989e12), ("a100", 312e12),
+)  # fmt: skip
 
 
 def matmul_parameters(config: Any) -> int:
@@ -72,8 +63,6 @@ def update(config: Any, settings: Any, *, tokens: float, pairs: float, scored: f
   since MFU measures the needed operations.
 
   Args:
-    config: a DecoderConfig.
-    settings: the learner's settings.
     tokens, pairs, scored: of the batch, see `forward`.
     adapters: number of LoRA's parameters, if only these are trained; 0: all parameters are trained.
   """

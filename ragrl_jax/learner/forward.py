@@ -41,7 +41,6 @@ def scores(
 
   Args:
     model: a decoder with `hidden(tokens, positions, segment_ids, until)` and `unembedding()`.
-    batch: packed rows.
     temperature: the sampler's.
     chunk: number of tokens whose logits exist at the same time.
     hidden: the model's states for this batch, if they are already computed.
@@ -67,19 +66,9 @@ def scores(
   piece = None
   if attention.platform(model.mesh) == "cpu":
     chunk, piece = min(chunk, max(CPU_TOKENS, CPU_LOGITS // weights.shape[0])), CPU_ROWS
-  results = logprobs_lib.chunked(
-    hidden,
-    weights,
-    targets,
-    on,
-    chunk=chunk,
-    temperature=temperature,
-    spread=rules.head(model.mesh, hidden, weights),
-    tokenless=model.tokenless,
-    teacher=teacher,
-    beta=beta,
-    piece=piece,
-  )
+  how: dict[str, Any] = dict(chunk=chunk, piece=piece, temperature=temperature, tokenless=model.tokenless)
+  how |= dict(spread=rules.head(model.mesh, hidden, weights), teacher=teacher, beta=beta)
+  results = logprobs_lib.chunked(hidden, weights, targets, on, **how)
   if batch.places is None:
     return tuple(jnp.roll(x, 1, axis=1) for x in results)
   return tuple(jnp.where(mask, jnp.take_along_axis(x, batch.places, axis=1), 0.0) for x in results)
@@ -90,7 +79,6 @@ def values(critic: Any, batch: Batch, hidden: jax.Array | None = None) -> jax.Ar
 
   Args:
     critic: a `models.decoder.Critic`.
-    batch: packed rows.
     hidden: the states of the critic's trunk for this batch, if they are already computed.
   """
   result = critic.values(states(critic.trunk, batch) if hidden is None else hidden)

@@ -88,8 +88,6 @@ class Learner:
     Args:
       model: a decoder with `hidden` and `unembedding`. It may consist of ShapeDtypeStructs if programs are only
         compiled; `reference` must then be given.
-      settings: the objective.
-      optimizer: the optimizer's settings.
       mesh: devices that share rows and parameters; None: one device.
       reference: trained parameters of the reference policy, if the objective needs one. By default the model's present
         parameters, those arrays and not a copy; with settings.reference "base" the model without its adapters.
@@ -156,7 +154,6 @@ class Learner:
     """The state before the first step.
 
     Args:
-      seed: seed of the state's random numbers.
       keep: copy the parameters, so that model and learner keep theirs, and `init` can be called again. Without copying,
         the state takes over the parameters themselves, except those of the reference. A run does this, because the
         initial parameters would otherwise occupy memory until its end.

@@ -1,6 +1,6 @@
 """Settings → one Optax chain: clip the accumulated gradient, then AdamW, or Muon for the hidden matrices."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -15,15 +15,13 @@ def learning_rate(settings: OptimizerSettings) -> optax.Schedule:
   """Optimiser step (from 0) → learning rate. The first step of a warm-up of n is already learning_rate / n."""
   s = settings
   remaining = max(s.total_steps - s.warmup_steps, 1)
-  if s.schedule == "cosine":
-    after = optax.cosine_decay_schedule(s.learning_rate, remaining, alpha=s.final_share)
-  elif s.schedule == "linear":
-    after = optax.linear_schedule(s.learning_rate, s.learning_rate * s.final_share, remaining)
-  elif s.schedule == "inverse_sqrt":
-    top = max(s.warmup_steps, 1)
-    after = lambda step: s.learning_rate * (top / (top + jnp.maximum(step, 0))) ** 0.5  # not used below 0
-  else:
-    after = optax.constant_schedule(s.learning_rate)
+  top = max(s.warmup_steps, 1)
+  after = dict(
+    constant=optax.constant_schedule(s.learning_rate),
+    cosine=optax.cosine_decay_schedule(s.learning_rate, remaining, alpha=s.final_share),
+    linear=optax.linear_schedule(s.learning_rate, s.learning_rate * s.final_share, remaining),
+    inverse_sqrt=lambda step: s.learning_rate * (top / (top + jnp.maximum(step, 0))) ** 0.5,  # not used below 0
+  )[s.schedule]
   if not s.warmup_steps:
     return after
   # Warm-up over 4 steps: 1/4, 2/4, 3/4, 4/4 of the peak. A step at rate 0 would be wasted.
@@ -46,7 +44,8 @@ def make(settings: OptimizerSettings, head: OptimizerSettings | None = None) -> 
   # A value head starts far from its target. A common clip with its large gradients would shrink those of the trunk.
   if head is not None:
     parts: dict[Hashable, optax.GradientTransformation] = {"model": transform, "value_head": _chain(head)}
-    transform = optax.partition(parts, _which_head)
+    which = lambda name, _: "value_head" if "value_" in name else "model"
+    transform = optax.partition(parts, lambda params: _labels(params, which))
   return _promoting(transform)
 
 
@@ -80,20 +79,17 @@ def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformat
 def kinds(params: Any) -> Any:
   """ "muon" for the layers' matrices, "adamw" for all other parameters, including adapters."""
   # LoRA's factors are in the layers too, but Muon is for whole matrices, so AdamW updates the factors.
-  hidden = lambda path, x: _is_hidden_matrix(path, x) and "_lora_" not in jax.tree_util.keystr(path)
-  return jax.tree_util.tree_map_with_path(lambda path, x: "muon" if hidden(path, x) else "adamw", params)
+  return _labels(params, lambda name, x: "muon" if _is_hidden_matrix(name, x) and "_lora_" not in name else "adamw")
 
 
 def decayed(params: Any) -> Any:
   """Whether weight decay applies: to matrices, embeddings and heads, but not to norms and biases."""
-  return jax.tree_util.tree_map_with_path(
-    lambda path, x: _is_hidden_matrix(path, x) or (not _in_layers(path) and x.ndim == 2), params
-  )
+  return _labels(params, lambda name, x: _is_hidden_matrix(name, x) or ("layers" not in name and x.ndim == 2))
 
 
-def _which_head(params: Any) -> Any:
-  name = lambda path: "value_head" if "value_" in jax.tree_util.keystr(path) else "model"
-  return jax.tree_util.tree_map_with_path(lambda path, _: name(path), params)
+def _labels(params: Any, label: Callable[[str, Any], Any]) -> Any:
+  """label(path, leaf) of every leaf, as a tree."""
+  return jax.tree_util.tree_map_with_path(lambda path, x: label(jax.tree_util.keystr(path), x), params)
 
 
 def _width_scale(x: Any) -> float:
@@ -101,9 +97,5 @@ def _width_scale(x: Any) -> float:
   return max(1.0, x.shape[-1] / x.shape[-2]) ** 0.5
 
 
-def _in_layers(path) -> bool:
-  return "layers" in jax.tree_util.keystr(path)
-
-
-def _is_hidden_matrix(path, x) -> bool:
-  return _in_layers(path) and x.ndim in (3, 4)
+def _is_hidden_matrix(name: str, x: Any) -> bool:
+  return "layers" in name and x.ndim in (3, 4)

@@ -237,11 +237,7 @@ def join(parts: Sequence[Packed]) -> Packed:
 
 
 def _block(
-  items: Sequence[Item],
-  pieces: Sequence[Sequence[row_layout.Piece]],
-  length: int,
-  sharing: row_layout.Sharing | None,
-  routes: int,
+  items: Sequence[Item], pieces: Sequence[row_layout.Row], length: int, sharing: row_layout.Sharing | None, routes: int
 ) -> tuple[Batch, dict[int, tuple[int, int, np.ndarray]]]:
   """One block, from the pieces in each of its rows, and (row, first entry, tokens with an entry) of each item."""
   read, scored = (len(pieces), length), (len(pieces), length * (sharing.entries if sharing else 1))
@@ -284,10 +280,7 @@ def _block(
     loss_mask=loss_mask,
     advantages=advantages,
     sampler_logprobs=sampler_logprobs,
-    old_logprobs=floats(),
-    ref_logprobs=floats(),
-    values=floats(),
-    returns=floats(),
+    **{name: floats() for name in ("old_logprobs", "ref_logprobs", "values", "returns")},
     teaching=teaching,
     routes=chosen if routes else None,
     **(dict(until=until, states=states, places=places) if sharing else {}),
@@ -295,7 +288,7 @@ def _block(
   return batch, where
 
 
-def _teacher_rows(items: Sequence[Item], pieces: Sequence[Sequence[row_layout.Piece]], length: int) -> TeacherRows:
+def _teacher_rows(items: Sequence[Item], pieces: Sequence[row_layout.Row], length: int) -> TeacherRows:
   """The rows of a block of this length as a teacher reads them. The pieces of a row are where they are in the block.
 
   The rows are as long as the fullest one needs, rounded up to halves of `length`, because each length is compiled.

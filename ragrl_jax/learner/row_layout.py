@@ -92,11 +92,7 @@ def best(
 ) -> list[tuple[int, list[Row]]]:
   """(T, rows of pieces) per block, the longest first: a layout with few places; of equal ones the fewest blocks.
 
-  Args:
-    items, rows, lengths, sharing: see `packing.pack_items`.
-
-  Raises:
-    ValueError: see `packing.pack_items`.
+  For arguments and errors see `packing.pack_items`.
   """
   lengths = check(rows, lengths)
   longest = max(items, key=lambda item: len(item.tokens), default=None)
@@ -216,10 +212,7 @@ def entries(item: "Item") -> np.ndarray:
 def _parts(sizes: Sequence[int], common: Sequence[int], deep: bool) -> list[tuple[int, int]]:
   """The families of a group's items: stretches first:end with the fewest tokens in all.
 
-  Args:
-    sizes: tokens of each item.
-    common: tokens that each item has in common with the one before it.
-    deep: see `Sharing`.
+  `sizes` are the items' tokens, and `common` those that each has in common with the one before it.
   """
   best: list[tuple[int, int]] = [(0, 0)]  # for the first n items: tokens, and where their last family begins
   for end in range(1, len(sizes) + 1):
@@ -233,12 +226,10 @@ def _parts(sizes: Sequence[int], common: Sequence[int], deep: bool) -> list[tupl
       least = min(least, common[first])
     tokens, first = min(tries)  # of equal ones the smallest families, which fill rows best
     best.append((tokens, -first))
-  parts = []
-  end = len(sizes)
-  while end:
+  parts = [(len(sizes), 0)]
+  while end := parts[-1][0]:
     parts.append((best[end][1], end))
-    end = parts[-1][0]
-  return parts[::-1]
+  return parts[:0:-1]
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:
@@ -269,7 +260,13 @@ class Choice:
   """The items of a few optimiser steps, for which row lengths are chosen; see `choose`."""
 
   def __init__(
-    self, steps: Sequence[Sequence["Item"]], rows: int, sharing: Sharing | None, context: int, multiple: int
+    self,
+    steps: Sequence[Sequence["Item"]],
+    *,
+    rows: int,
+    sharing: Sharing | None = None,
+    context: int = 0,
+    multiple: int = 1,
   ):
     self.units = [Units.of(items, sharing) for items in steps if items]
     self.rows, self.step = rows, math.lcm(STEP, multiple)
@@ -305,25 +302,16 @@ class Choice:
     logging.warning(text, lengths, self, share)
 
 
-def choose(
-  steps: Sequence[Sequence["Item"]],
-  *,
-  rows: int,
-  lengths: Sequence[int] = (),
-  sharing: Sharing | None = None,
-  context: int = 0,
-  multiple: int = 1,
-) -> tuple[int, ...]:
+def choose(steps: Sequence[Sequence["Item"]], *, lengths: Sequence[int] = (), **how: Any) -> tuple[int, ...]:
   """The row lengths of a run: those given, or one or two for these items. It says which, and why.
 
   Args:
     steps: the items of each of a few optimiser steps; at least one item.
-    rows, sharing: as for `packing.pack_items`.
     lengths: the given ones; they are kept, with a warning if they waste much. Empty: lengths are chosen.
-    context: tokens that the longest row must hold, besides the longest item.
-    multiple: a divisor of every chosen length, config.mesh.sequence.
+    **how: `rows` and `sharing`, as for `packing.pack_items`; `context`, tokens that the longest row must hold, besides
+      the longest item; `multiple`, a divisor of every chosen length, config.mesh.sequence.
   """
-  choice = Choice(steps, rows, sharing, context, multiple)
+  choice = Choice(steps, **how)
   result = choice.more((), 2, WORTH)
   if not lengths:
     choice.tell(result)
@@ -338,22 +326,14 @@ def choose(
   return tuple(lengths)
 
 
-def extend(
-  steps: Sequence[Sequence["Item"]],
-  *,
-  lengths: Sequence[int],
-  rows: int,
-  sharing: Sharing | None = None,
-  context: int = 0,
-  multiple: int = 1,
-) -> tuple[int, ...]:
+def extend(steps: Sequence[Sequence["Item"]], *, lengths: Sequence[int], **how: Any) -> tuple[int, ...]:
   """The lengths that were chosen, and a third or second one if the items of a later step leave too much empty.
 
-  The lengths and these items alone decide, so that a run that is resumed adds the same.
+  The lengths and these items alone decide, so that a run that is resumed adds the same. `how`: see `choose`.
   """
   if len(lengths) == MOST:  # nothing is laid out for nothing
     return tuple(lengths)
-  choice = Choice(steps, rows, sharing, context, multiple)
+  choice = Choice(steps, **how)
   result = choice.more(tuple(lengths), MOST, LATER)
   if len(result) > len(lengths):
     choice.tell(result)

@@ -16,16 +16,6 @@ from ragrl_jax.settings import Rollout
 from ragrl_jax.settings.learning import Advantage as AdvantageSettings
 from ragrl_jax.settings.learning import Critic, Learner, Loss, Optimizer
 
-__all__ = [
-  "AdvantageSettings",
-  "CriticSettings",
-  "OptimizerSettings",
-  "Settings",
-  "from_config",
-  "optimizer_from_config",
-  "sharing",
-]
-
 OBJECTIVES = ("policy", "sft")
 
 
@@ -54,28 +44,23 @@ class OptimizerSettings(Optimizer):
 
 
 @dataclasses.dataclass(frozen=True)
-class CriticSettings:
+class CriticSettings(Critic):
   """config.critic, with an optimizer made from its learning rate and warm-up.
 
   Attributes:
-    kind, clip, coef, alone_steps: as in config.critic.
     optimizer: of a separate critic, or of the value head of a shared critic.
   """
 
-  kind: str = Critic.kind
   optimizer: OptimizerSettings = OptimizerSettings(learning_rate=Critic.learning_rate)
-  clip: float | None = Critic.clip
-  coef: float = Critic.coef
-  alone_steps: int = Critic.alone_steps
 
-  def __post_init__(self) -> None:
-    # Each field is checked in its section. Relations between fields are checked for training only.
-    Critic(kind=self.kind, clip=self.clip, coef=self.coef, alone_steps=self.alone_steps)
-    if self.alone_steps and self.kind != "own":
-      raise ValueError(
-        f"config.critic.alone_steps={self.alone_steps} with kind={self.kind!r}: only a critic of kind 'own' can learn "
-        "alone."
-      )
+  def rules(self) -> run_settings.Rules:
+    """See `Checked.rules`; these are checked for training only."""
+    yield from super().rules()
+    yield (
+      not self.alone_steps or self.kind == "own",
+      f"config.critic.alone_steps={self.alone_steps} with kind={self.kind!r}: only a critic of kind 'own' can learn "
+      "alone.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,10 +157,6 @@ class Settings(Loss):
 def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Settings:
   """The learner's settings for a run. SFT takes the mean over weighted tokens, without KL or entropy bonus.
 
-  Args:
-    run: all settings of the run.
-    objective: as in `Settings`.
-
   Raises:
     ValueError: settings that contradict each other.
   """
@@ -210,19 +191,15 @@ def from_config(run: run_settings.Settings, *, objective: str = "policy") -> Set
       f"config.critic.alone_steps={critic.alone_steps}: the run has only {total} optimiser steps (steps · epochs · "
       "minibatches), so the policy would never learn. Lower it, or raise config.steps."
     )
-  critic_optimizer = dataclasses.replace(
-    of_policy,
-    kind="adamw",
-    learning_rate=critic.learning_rate,
-    warmup_steps=critic.warmup_steps,
-    total_steps=of_policy.total_steps + critic.alone_steps,
-  )
+  rates = dict(learning_rate=critic.learning_rate, warmup_steps=critic.warmup_steps)
+  total_steps = of_policy.total_steps + critic.alone_steps
+  critic_optimizer = dataclasses.replace(of_policy, kind="adamw", total_steps=total_steps, **rates)
   return Settings(
     objective=objective,
     norm=float(max(run.learner.row_lengths, default=run.rollout.context)),
     temperature=run.rollout.temperature,
     advantage=run.advantage,
-    critic=CriticSettings(critic.kind, critic_optimizer, critic.clip, critic.coef, critic.alone_steps),
+    critic=CriticSettings(optimizer=critic_optimizer, **vars(critic)),
     **vars(run.loss),
     **shared,
   )

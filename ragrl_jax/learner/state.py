@@ -35,14 +35,7 @@ class TrainState:
   critic: Any = None
 
 
-def init(
-  params: Any,
-  optimizer: optax.GradientTransformation,
-  seed: int,
-  *,
-  kl_coef: float = 0.0,
-  critic: TrainState | None = None,
-) -> TrainState:
+def init(params: Any, optimizer: optax.GradientTransformation, seed: int, *, kl_coef: float = 0.0) -> TrainState:
   """A state before the first step."""
   return TrainState(
     params=params,
@@ -54,5 +47,4 @@ def init(
     skipped=jnp.int32(0),
     # In the state and not in the settings, because the controller changes it, and a resumed run continues with it.
     kl_coef=jnp.float32(kl_coef),
-    critic=critic,
   )

@@ -22,52 +22,36 @@ from ragrl_jax.learner.state import TrainState
 from ragrl_jax.structs import Batch
 
 # The sums of the policy's `accumulate`: the loss, and means over the step's trained tokens.
-SUMS = (
-  "loss",
-  "policy_loss",
-  "kl",
-  "kl_k2",
-  "kl_k3",
-  "entropy",
-  "clip_fraction",
-  "dual_clip_fraction",
-  "ratio",
-  "old_kl",
-  "mismatch",
-  "importance",
-  "importance_capped",
-  "importance_dropped",
-  "left_out_sequences",
-  "left_out_tokens",
-  "llds",
-  "llds_tokens",
-  "fallen_tokens",
-  "teacher_kl",
-  "taught",
-  "value_loss",
+SUMS = tuple(
+  "loss policy_loss kl kl_k2 kl_k3 entropy clip_fraction dual_clip_fraction ratio old_kl mismatch importance "
+  "importance_capped importance_dropped left_out_sequences left_out_tokens llds llds_tokens fallen_tokens teacher_kl "
+  "taught value_loss".split()
 )
 
 
 def computed(settings: Settings) -> set[str]:
   """The names of SUMS that mean something with these settings. The others stay 0, and are not reported."""
-  s, names = settings, {"loss", "entropy"}
-  names |= {"teacher_kl", "taught"} if s.teacher.in_loss else set()
+  s = settings
+  given = {"loss entropy": True, "teacher_kl taught": s.teacher.in_loss, "value_loss": s.critic.kind == "shared"}
   if s.objective == "policy":
-    names |= {"policy_loss", "clip_fraction", "ratio", "old_kl", "mismatch"}
-    names |= {"dual_clip_fraction"} if s.dual_clip is not None else set()
-    names |= {"importance"} if s.importance_cap is not None else set()
-    names |= {"importance_capped"} if s.importance_cap is not None and s.importance_floor is None else set()
-    names |= {"importance_dropped"} if s.importance_floor is not None else set()
-    names |= {"left_out_sequences"} if s.masks_sequences else set()
-    names |= {"left_out_tokens"} if s.masks_tokens else set()
-    names |= {"llds", "llds_tokens"} if s.llds_coef else set()
-    names |= {"fallen_tokens"} if s.steps > 1 else set()
-    names |= {"kl", "kl_k2", "kl_k3"} if s.kl != "none" else set()
-  return names | ({"value_loss"} if s.critic.kind == "shared" else set())
+    given |= {
+      "policy_loss clip_fraction ratio old_kl mismatch": True,
+      "dual_clip_fraction": s.dual_clip is not None,
+      "importance": s.importance_cap is not None,
+      "importance_capped": s.importance_cap is not None and s.importance_floor is None,
+      "importance_dropped": s.importance_floor is not None,
+      "left_out_sequences": s.masks_sequences,
+      "left_out_tokens": s.masks_tokens,
+      "llds llds_tokens": s.llds_coef,
+      "fallen_tokens": s.steps > 1,
+      "kl kl_k2 kl_k3": s.kl != "none",
+    }
+  return {name for names, on in given.items() if on for name in names.split()}
 
 
+Sums = dict[str, jax.Array]
 # (model, batch, totals [2], kl_coef, teacher or None) → (this block's share of the loss, its metrics)
-Objective = Callable[..., tuple[jax.Array, dict[str, jax.Array]]]
+Objective = Callable[..., tuple[jax.Array, Sums]]
 
 
 def policy_objective(
@@ -78,16 +62,14 @@ def policy_objective(
   teacher: tuple[jax.Array, jax.Array] | None = None,
   *,
   settings: Settings,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+) -> tuple[jax.Array, Sums]:
   """This block's share of the step's loss, and of its metrics (SUMS).
 
   Args:
     model: the policy; with a shared critic, that critic, whose trunk the policy is.
-    batch: one block of packed rows.
     totals: float32 [2], trained tokens (for SFT: the sum of their weights) and sequences of the whole step.
     kl_coef: float32, the penalty's weight in the loss.
     teacher: the states of a teacher for this block, and its unembedding.
-    settings: the objective.
   """
   s = settings
   policy = model.trunk if s.critic.kind == "shared" else model
@@ -114,8 +96,12 @@ def policy_objective(
   if s.critic.kind == "shared":
     metrics["value_loss"] = _value(forward.values(model, batch, hidden), batch, of_step, s)
     value = value + s.critic.coef * metrics["value_loss"]
-  entropy = masked.total(jax.lax.stop_gradient(entropies) * weights, mask) / jnp.maximum(of_step[0], 1e-6)
-  return value, metrics | dict(loss=value, entropy=entropy)
+  return value, metrics | dict(loss=value, entropy=_share(mask, of_step)(entropies * weights))
+
+
+def _share(mask, totals):
+  """x → this block's share of its mean over the whole step's tokens. Metrics have no gradient."""
+  return lambda x: masked.total(jax.lax.stop_gradient(x), mask) / jnp.maximum(totals[0], 1e-6)
 
 
 def _policy(logprobs, entropies, batch, totals, kl_coef, s):
@@ -123,8 +109,7 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   mask = batch.loss_mask
   # Every aggregation needs the sequences (by segments) and the whole step's totals.
   add_up = dict(segment_ids=batch.segment_ids, totals=totals, norm=s.norm)
-  # This block's share of a mean over the whole step's tokens. Metrics have no gradient.
-  share = lambda x: masked.total(jax.lax.stop_gradient(x), mask) / jnp.maximum(totals[0], 1e-6)
+  share = _share(mask, totals)
   # With one step per batch the current policy is the old one: the ratio is 1, and its gradient the policy gradient.
   old = masked.keep(batch.old_logprobs, mask) if s.scores_old else jax.lax.stop_gradient(logprobs)
   # Sampler and learner compute the same log-probabilities with different programs; this measures the difference. The
@@ -132,20 +117,9 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   metrics = dict(mismatch=share(jnp.abs(old - masked.keep(batch.sampler_logprobs, mask))))
   weights, extra_metrics = _weights(logprobs, old, batch, share, s)
   metrics |= extra_metrics
-  value, extra = losses.policy_loss(
-    logprobs,
-    old,
-    batch.advantages,
-    mask,
-    clip_low=s.clip_low,
-    clip_high=s.clip_high,
-    dual_clip=s.dual_clip,
-    aggregation=s.aggregation,
-    ratio=s.ratio,
-    surrogate=s.surrogate,
-    weights=weights,
-    **add_up,
-  )
+  how = dict(ratio=s.ratio, clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip, surrogate=s.surrogate)
+  how |= dict(aggregation=s.aggregation, weights=weights, **add_up)
+  value, extra = losses.policy_loss(logprobs, old, batch.advantages, mask, **how)
   metrics |= extra | dict(policy_loss=value)
   if s.kl != "none":
     # If the penalty is part of the reward, it is only measured here.
@@ -176,7 +150,7 @@ def _teacher_term(apart, batch, totals, s):
   mask, on = batch.loss_mask, (batch.teaching > 0.0).astype(jnp.float32)
   mode = "token_mean" if s.objective == "sft" else s.aggregation
   term = masked.aggregate(apart * batch.teaching, mask, mode, segment_ids=batch.segment_ids, totals=totals, norm=s.norm)
-  share = lambda x: masked.total(jax.lax.stop_gradient(x), mask) / jnp.maximum(totals[0], 1e-6)
+  share = _share(mask, totals)
   return term, dict(teacher_kl=share(apart * on), taught=share(on))
 
 
@@ -202,7 +176,7 @@ def _weights(logprobs, old, batch, share, s):
 
 def value_objective(
   critic: Any, batch: Batch, totals: jax.Array, _: jax.Array, *, settings: Settings
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+) -> tuple[jax.Array, Sums]:
   """The loss of a critic with its own trunk, and its metrics ("loss")."""
   batch = dataclasses.replace(batch, routes=None)  # the policy's, not this trunk's
   value = _value(forward.values(critic, batch), batch, (totals[0], totals[1]), settings)
@@ -211,38 +185,18 @@ def value_objective(
 
 def _value(values, batch, totals, s):
   # A mean over tokens for every aggregation of the policy's loss, because each value belongs to a token.
-  return value_loss(
-    values,
-    batch.values,
-    batch.returns,
-    batch.loss_mask,
-    clip=s.critic.clip,
-    aggregation="token_mean",
-    segment_ids=batch.segment_ids,
-    totals=totals,
-  )
+  how: dict[str, Any] = dict(clip=s.critic.clip, aggregation="token_mean", segment_ids=batch.segment_ids, totals=totals)
+  return value_loss(values, batch.values, batch.returns, batch.loss_mask, **how)
 
 
-def accumulate(
-  grads: Any,
-  sums: dict[str, jax.Array],
-  loss: Callable[..., tuple[jax.Array, dict[str, jax.Array]]],
-  params: Any,
-  *inputs: Any,
-) -> tuple[Any, dict[str, jax.Array]]:
+def accumulate(grads: Any, sums: Sums, loss: Objective, params: Any, *inputs: Any) -> tuple[Any, Sums]:
   """Adds the gradient and metrics of loss(params, *given), for one block, to those of earlier blocks (donated)."""
   (_, metrics), new = jax.value_and_grad(loss, has_aux=True)(params, *inputs)
   # Sums and not means, because the loss is already divided by the whole step's totals.
   return jax.tree.map(jnp.add, grads, new), jax.tree.map(jnp.add, sums, metrics)
 
 
-def accumulate_in_place(
-  grads: Any,
-  sums: dict[str, jax.Array],
-  loss: Callable[..., tuple[jax.Array, dict[str, jax.Array]]],
-  params: Any,
-  *inputs: Any,
-) -> tuple[Any, dict[str, jax.Array]]:
+def accumulate_in_place(grads: Any, sums: Sums, loss: Objective, params: Any, *inputs: Any) -> tuple[Any, Sums]:
   """`accumulate` without a block's own gradient: each layer's is added as soon as it is known."""
   found: Any = jax.vjp(lambda params: loss(params, *inputs), params, has_aux=True)
   value, vjp, metrics = found
@@ -251,18 +205,14 @@ def accumulate_in_place(
   return jax.tree.map(jax.freeze, held), jax.tree.map(jnp.add, sums, metrics)
 
 
-def zeros(params: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, jax.Array]]:
+def zeros(params: Any, names: tuple[str, ...]) -> tuple[Any, Sums]:
   """The initial sums of `accumulate`."""
   return jax.tree.map(jnp.zeros_like, params), {name: jnp.float32(0.0) for name in names}
 
 
 def apply(
-  state: TrainState,
-  grads: Any,
-  sums: dict[str, jax.Array],
-  optimizer: optax.GradientTransformation,
-  rate: jax.Array | None = None,
-) -> tuple[TrainState, dict[str, jax.Array]]:
+  state: TrainState, grads: Any, sums: Sums, optimizer: optax.GradientTransformation, rate: jax.Array | None = None
+) -> tuple[TrainState, Sums]:
   """One optimiser step with the accumulated gradient.
 
   If loss, gradient or update is not finite, the step is skipped and the state unchanged. `rate` multiplies the learning

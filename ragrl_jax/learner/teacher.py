@@ -45,7 +45,6 @@ class Teacher:
       model: parameters → the model. It has the policy's rows of the vocabulary, see `with_rows`, and its ranges without
         a token.
       params: its parameters. They may be ShapeDtypeStructs if programs are only compiled.
-      settings: the objective.
     """
     self.params, self._model, s = params, model, settings
 
@@ -74,7 +73,6 @@ class Teacher:
     """(hidden states [R, T, E] for this block, unembedding [V, E]), for `step.policy_objective`.
 
     Args:
-      batch: the block.
       rows: the block as the teacher reads it; None: as it is.
       params: the policy's parameters, if it teaches itself.
     """

@@ -57,8 +57,6 @@ class Trained:
 
     Args:
       model: has the methods that `objective` calls; of ShapeDtypeStructs if programs are only compiled (on a mesh).
-      optimizer: Optax's.
-      objective: see `step.Objective`.
       trainable: an nnx filter.
       mesh: devices that share rows and parameters; None: one device.
       names: names of the objective's metrics.

@@ -166,11 +166,7 @@ def _dot(a, b, contract_a: int, contract_b: int):
 def _scores(q, k, i, queries, keys, row_major):
   """Scores [B, KV, t, G, s] of one pair of blocks; MASKED where a query must not attend.
 
-  Args:
-    q: queries [B, KV, t, G, h]. k: keys [B, KV, s, h].
-    i: number of the queries' block.
-    queries, keys: of both blocks, (Seen, Windows or None).
-    row_major: see `_by_platform`.
+  q is block `i`, [B, KV, t, G, h], and k [B, KV, s, h]; `queries` and `keys` are their (Seen, Windows or None).
   """
   B, KV, t, G, h = q.shape
   scores = _dot(q.reshape(B, KV, t * G, h), k, 3, 3).reshape(B, KV, t, G, -1) * (h**-0.5)

@@ -18,27 +18,20 @@ TABLE = {
   "words": "embeddings.word_embeddings.weight",
   "places": "embeddings.position_embeddings.weight",
   "types": "embeddings.token_type_embeddings.weight",
-  "norm": "embeddings.LayerNorm.weight",
-  "norm_bias": "embeddings.LayerNorm.bias",
-  "pooler": "pooler.dense.weight",
-  "pooler_bias": "pooler.dense.bias",
-  "layers/q": "encoder.layer.{}.attention.self.query.weight",
-  "layers/k": "encoder.layer.{}.attention.self.key.weight",
-  "layers/v": "encoder.layer.{}.attention.self.value.weight",
-  "layers/o": "encoder.layer.{}.attention.output.dense.weight",
-  "layers/q_bias": "encoder.layer.{}.attention.self.query.bias",
-  "layers/k_bias": "encoder.layer.{}.attention.self.key.bias",
-  "layers/v_bias": "encoder.layer.{}.attention.self.value.bias",
-  "layers/o_bias": "encoder.layer.{}.attention.output.dense.bias",
-  "layers/attention_norm": "encoder.layer.{}.attention.output.LayerNorm.weight",
-  "layers/attention_norm_bias": "encoder.layer.{}.attention.output.LayerNorm.bias",
-  "layers/up": "encoder.layer.{}.intermediate.dense.weight",
-  "layers/up_bias": "encoder.layer.{}.intermediate.dense.bias",
-  "layers/down": "encoder.layer.{}.output.dense.weight",
-  "layers/down_bias": "encoder.layer.{}.output.dense.bias",
-  "layers/mlp_norm": "encoder.layer.{}.output.LayerNorm.weight",
-  "layers/mlp_norm_bias": "encoder.layer.{}.output.LayerNorm.bias",
 }
+for _name, _module in {
+  "norm": "embeddings.LayerNorm",
+  "pooler": "pooler.dense",
+  "layers/q": "encoder.layer.{}.attention.self.query",
+  "layers/k": "encoder.layer.{}.attention.self.key",
+  "layers/v": "encoder.layer.{}.attention.self.value",
+  "layers/o": "encoder.layer.{}.attention.output.dense",
+  "layers/attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
+  "layers/up": "encoder.layer.{}.intermediate.dense",
+  "layers/down": "encoder.layer.{}.output.dense",
+  "layers/mlp_norm": "encoder.layer.{}.output.LayerNorm",
+}.items():
+  TABLE |= {_name: f"{_module}.weight", f"{_name}_bias": f"{_module}.bias"}
 
 # Settings that are read or refused below; those of the pooler are notes of the first BERTs.
 KNOWN = hf.HARMLESS | set(
@@ -71,15 +64,8 @@ class BertConfig:
     size = functools.partial(hf.whole, values, where=where)
     if hf.required(values, "model_type", where) not in ("bert", "dpr"):
       raise ValueError(f"{where}: model_type {values['model_type']!r} is not a BERT: it must be bert or dpr.")
-    hf.refuse(
-      values,
-      where,
-      hidden_act=("gelu",),
-      position_embedding_type=("absolute",),
-      projection_dim=(0,),
-      is_decoder=(False,),
-      directionality=("bidi",),
-    )
+    hf.refuse(values, where, hidden_act=("gelu",), position_embedding_type=("absolute",), projection_dim=(0,))
+    hf.refuse(values, where, is_decoder=(False,), directionality=("bidi",))
     hf.refuse_unknown(values, where, KNOWN)
     return cls(
       vocab_size=size("vocab_size"),

@@ -8,33 +8,11 @@ from typing import Any
 
 from ragrl_jax.models import families
 from ragrl_jax.models.families import Family
+from ragrl_jax.models.hf import RopeScaling, Scaling
 
 WHERE = "config.model.shape, or the model folder's config.json"
 DELTA = ("delta_key_heads", "delta_value_heads", "delta_key_dim", "delta_value_dim", "delta_conv")
 EVERYTHING = 2**30  # the window of a layer without one: more tokens than any row has
-
-
-@dataclasses.dataclass(frozen=True)
-class RopeScaling:
-  """Llama 3.1's scaling of the low rotary frequencies; `original_max_position` is in tokens.
-
-  Source: transformers, modeling_rope_utils.py, "llama3".
-  """
-
-  factor: float
-  low_freq_factor: float
-  high_freq_factor: float
-  original_max_position: int
-
-
-@dataclasses.dataclass(frozen=True)
-class LinearScaling:
-  """All rotary frequencies are divided by `factor`. Source: transformers, modeling_rope_utils.py, "linear"."""
-
-  factor: float
-
-
-Scaling = RopeScaling | LinearScaling | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,8 +202,8 @@ class DecoderConfig:
     """Number of positions that the model was made for, in tokens, after the scaling of its rope."""
     scaling = self.rope_scaling
     # Published folders count after scaling, as Llama 3.2's 131,072. One that a user stretched still has the old number.
-    if isinstance(scaling, RopeScaling) and self.max_position <= scaling.original_max_position:
-      return max(self.max_position, int(scaling.factor * scaling.original_max_position))
+    if isinstance(scaling, RopeScaling) and self.max_position <= scaling.original_max_position_embeddings:
+      return max(self.max_position, int(scaling.factor * scaling.original_max_position_embeddings))
     return self.max_position
 
   @property
@@ -268,22 +246,8 @@ class DecoderConfig:
     Raises:
       ValueError: an architecture or option that this decoder does not support, or a missing setting.
     """
-    fields = families.read_config(values, where)
-    kind = {"llama3": RopeScaling, "linear": LinearScaling, None: lambda: None}
-    name, settings = fields.pop("rope_scaling")
-    return cls(**fields, rope_scaling=kind[name](**settings))
+    return cls(**families.read_config(values, where))
 
   def to_hf(self) -> dict[str, Any]:
-    """The contents of a config.json, with the rope settings in the layouts of transformers 4 and 5."""
-    scaling = None
-    if isinstance(self.rope_scaling, LinearScaling):
-      scaling = dict(rope_type="linear", factor=self.rope_scaling.factor)
-    elif self.rope_scaling is not None:
-      scaling = dict(
-        rope_type="llama3",
-        factor=self.rope_scaling.factor,
-        low_freq_factor=self.rope_scaling.low_freq_factor,
-        high_freq_factor=self.rope_scaling.high_freq_factor,
-        original_max_position_embeddings=self.rope_scaling.original_max_position,
-      )
-    return families.write_config(self, scaling)
+    """The contents of a config.json."""
+    return families.write_config(self)

@@ -69,26 +69,17 @@ def attend(
   seen: jax.Array | None = None,
   implementation: str = "cudnn",
 ) -> jax.Array:
-  """`attention.attend`; see there for the shapes.
+  """`attention.attend`, see there and `kernels.per_device`.
 
-  Args:
-    mesh: each device computes its rows and heads, for its part of the rows' queries; None means one device.
-    windows: how far back the tokens attend; None: no windows.
-    seen: bool [B, T, T], the mask without the windows; None: it is made here.
-    implementation: of `jax.nn.dot_product_attention`; "xla" runs on any device, for tests.
+  `implementation` is that of `jax.nn.dot_product_attention`; "xla" runs on any device, for tests.
   """
 
   def local(q, k, v, queries: Tokens, keys: Tokens):
     # Padding attends to padding. With values of 0 its output and gradients are 0.
     v = jnp.where((keys.segment_ids != 0)[:, :, None, None], v, jnp.zeros_like(v))
-    return jax.nn.dot_product_attention(
-      q,
-      k,
-      v,
-      mask=kernels.mask(queries, keys, causal)[:, None],
-      is_causal=causal and q.shape[1] == k.shape[1],  # a part of a row's queries has other diagonals
-      implementation=implementation,
-    )
+    mask = kernels.mask(queries, keys, causal)[:, None]
+    whole = q.shape[1] == k.shape[1]  # a part of a row's queries has other diagonals
+    return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=causal and whole, implementation=implementation)
 
   more = dict(multiple=MULTIPLE, mesh=mesh, windows=windows, seen=seen)
   return kernels.per_device(local, q, k, v, segment_ids, prefix_ids, **more)

@@ -164,9 +164,7 @@ def _heads(config, dtype, joined, weight, positions, branches):
 def _convolve(joined, weight, positions, branches):
   """SiLU of each channel's weighted sum over the last K tokens of its text, float32 [B, T, C].
 
-  Args:
-    joined: [B, K - 1 + T, C], with the K - 1 tokens before the row.
-    weight: [K, 1, C]; the last entry is that of the token itself.
+  joined [B, K - 1 + T, C] has the K - 1 tokens before the row, and the last of weight [K, 1, C] is the token's own.
   """
   T, K = positions.shape[1], len(weight)
   total = 0.0

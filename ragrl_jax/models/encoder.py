@@ -21,13 +21,7 @@ from ragrl_jax.prompting import declared
 from ragrl_jax.structs import Passage
 
 # Texts are padded to one of these lengths: 16, 32, 48, 64, 80, …, 128, 160, …, 256, 320, …, 8192.
-LENGTHS = (
-  16,
-  32,
-  48,
-  *(n for step in (16, 32, 64, 128, 256, 512, 1024) for n in range(4 * step, 8 * step, step)),
-  8192,
-)
+LENGTHS = (16, 32, 48, *(n for k in range(4, 11) for n in range(4 << k, 8 << k, 1 << k)), 8192)
 TOWERS = ("query", "passage")
 
 
@@ -59,6 +53,11 @@ def batches(
       for at, i in enumerate(members_of_batch):
         stacked[:, at, : len(rows[i][0])] = rows[i]
       yield members_of_batch, stacked
+
+
+def text_of(passage: Passage, join: str) -> str:
+  """Title, `join` and text; the text alone without a title."""
+  return f"{passage.title}{join}{passage.text}" if passage.title else passage.text
 
 
 def usual_batch() -> int:
@@ -154,8 +153,7 @@ class Encoder:
 
   def passages(self, passages: Sequence[Passage]) -> np.ndarray:
     """Vectors of passages, float32 [n, dim]; a passage's title is put before its text."""
-    join = self._settings.title_separator
-    return self.embed_texts([f"{p.title}{join}{p.text}" if p.title else p.text for p in passages], "passage")
+    return self.embed_texts([text_of(passage, self._settings.title_separator) for passage in passages], "passage")
 
   def num_tokens(self, texts: Sequence[str], kind: str) -> list[int]:
     """Number of ids of each text, with its prefix and special tokens, after truncation."""
@@ -225,15 +223,8 @@ def load_encoder(
   for text in texts:
     text.no_padding()
     text.enable_truncation(resolved.max_tokens)
-  return Encoder(
-    dict(zip(TOWERS, models)),
-    dict(zip(TOWERS, texts)),
-    resolved,
-    dim=sizes[0],
-    batch=batch or usual_batch(),
-    mesh=mesh,
-    mark="+".join(dict.fromkeys(marks)),
-  )
+  how = dict(dim=sizes[0], batch=batch or usual_batch(), mesh=mesh, mark="+".join(dict.fromkeys(marks)))
+  return Encoder(dict(zip(TOWERS, models)), dict(zip(TOWERS, texts)), resolved, **how)
 
 
 def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, Any, str, int, int]:

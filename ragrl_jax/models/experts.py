@@ -26,9 +26,7 @@ def mlp(
 ) -> tuple[jax.Array, jax.Array]:
   """(what the experts add to the residual stream, [B, T, D], the experts of each token, int32 [B, T, k]).
 
-  Args:
-    x: [B, T, D]; it is normed first.
-    mesh, chosen: see `mix` and `route`.
+  x [B, T, D] is normed first; for `mesh` and `chosen` see `mix` and `route`.
   """
   c = layer.config
   x = layer.norm(x, "mlp_norm")

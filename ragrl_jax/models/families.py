@@ -23,45 +23,32 @@ ATTEND_EVERY, PARTIAL = 4, 0.25  # of Qwen3.5: every fourth layer attends, and r
 MOST_LAYERS = 10_000
 MISTRALS = 4096  # Mistral's window, if config.json has no such key; null there means no window
 
+_MLP = ("gate", "up", "down")
 # Our parameter → the name of its tensor; see `models/mapping.py`. A family changes or adds names by `Family.tensors`.
 TENSORS = {
   "embedding": "model.embed_tokens.weight",
   "final_norm": "model.norm.weight",
   "lm_head": "lm_head.weight",
   "layers/attention_norm": "model.layers.{}.input_layernorm.weight",
-  "layers/q": "model.layers.{}.self_attn.q_proj.weight",
-  "layers/k": "model.layers.{}.self_attn.k_proj.weight",
-  "layers/v": "model.layers.{}.self_attn.v_proj.weight",
-  "layers/o": "model.layers.{}.self_attn.o_proj.weight",
-  "layers/q_bias": "model.layers.{}.self_attn.q_proj.bias",
-  "layers/k_bias": "model.layers.{}.self_attn.k_proj.bias",
-  "layers/v_bias": "model.layers.{}.self_attn.v_proj.bias",
-  "layers/o_bias": "model.layers.{}.self_attn.o_proj.bias",
+  **{f"layers/{name}": f"model.layers.{{}}.self_attn.{name}_proj.weight" for name in "qkvo"},
+  **{f"layers/{name}_bias": f"model.layers.{{}}.self_attn.{name}_proj.bias" for name in "qkvo"},
   "layers/q_norm": "model.layers.{}.self_attn.q_norm.weight",
   "layers/k_norm": "model.layers.{}.self_attn.k_norm.weight",
   "layers/mlp_norm": "model.layers.{}.post_attention_layernorm.weight",
-  "layers/gate": "model.layers.{}.mlp.gate_proj.weight",
-  "layers/up": "model.layers.{}.mlp.up_proj.weight",
-  "layers/down": "model.layers.{}.mlp.down_proj.weight",
+  **{f"layers/{name}": f"model.layers.{{}}.mlp.{name}_proj.weight" for name in _MLP},
   "layers/router": "model.layers.{}.mlp.gate.weight",
-  "layers/experts_gate": "model.layers.{}.mlp.experts.{}.gate_proj.weight",
-  "layers/experts_up": "model.layers.{}.mlp.experts.{}.up_proj.weight",
-  "layers/experts_down": "model.layers.{}.mlp.experts.{}.down_proj.weight",
+  **{f"layers/experts_{name}": f"model.layers.{{}}.mlp.experts.{{}}.{name}_proj.weight" for name in _MLP},
 }
 # The tensors that delta layers alone have. They also have the norms and the MLP of other layers, under delta/.
 DELTA = {
-  "delta/qkv": "model.layers.{}.linear_attn.in_proj_qkv.weight",
-  "delta/z": "model.layers.{}.linear_attn.in_proj_z.weight",
-  "delta/b": "model.layers.{}.linear_attn.in_proj_b.weight",
-  "delta/a": "model.layers.{}.linear_attn.in_proj_a.weight",
+  **{f"delta/{name}": f"model.layers.{{}}.linear_attn.in_proj_{name}.weight" for name in ("qkv", "z", "b", "a")},
   "delta/conv": "model.layers.{}.linear_attn.conv1d.weight",
   "delta/log_decay": "model.layers.{}.linear_attn.A_log",
   "delta/step_bias": "model.layers.{}.linear_attn.dt_bias",
   "delta/delta_norm": "model.layers.{}.linear_attn.norm.weight",
   "delta/out": "model.layers.{}.linear_attn.out_proj.weight",
+  **{f"delta/{name}": TENSORS[f"layers/{name}"] for name in ("attention_norm", "mlp_norm", *_MLP)},
 }
-for _name in ("attention_norm", "mlp_norm", "gate", "up", "down"):
-  DELTA[f"delta/{_name}"] = TENSORS[f"layers/{_name}"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +177,7 @@ def pattern(layers: int, every: int = PATTERN) -> tuple[bool, ...]:
 
 
 def read_config(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-  """The fields of a `DecoderConfig` in a config.json; "rope_scaling" is (its kind or None, its settings).
+  """The fields of a `DecoderConfig` in a config.json.
 
   Raises:
     ValueError: a family or option that the decoder does not support, or a missing setting.
@@ -315,8 +302,8 @@ def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any
     window = None
     if family.windows == "all" and values.get("sliding_window", MISTRALS) is not None:
       window = hf.whole(values, "sliding_window", where, default=MISTRALS)
-    theta, *scaling = hf.rope(values, where)
-    return dict(rope_theta=theta, rope_scaling=tuple(scaling), window=window)
+    theta, scaling = hf.rope(values, where)
+    return dict(rope_theta=theta, rope_scaling=scaling, window=window)
   every = hf.whole(values, "sliding_window_pattern", where, default=PATTERN)
   if kinds is None:
     kinds = [SLIDING if slides else FULL for slides in pattern(layers, every)]
@@ -325,11 +312,9 @@ def _attention(values, family: Family, layers: int, where: str) -> dict[str, Any
       f"{where}: layer_types has {reprlib.repr(kinds)}: it must have {FULL} or {SLIDING} for each of {layers} layers."
     )
   slides = tuple(kind == SLIDING for kind in kinds)
-  theta, local, *scaling = hf.two_ropes(values, where, local=LOCAL_THETA)
+  theta, local, scaling = hf.two_ropes(values, where, local=LOCAL_THETA)
   query_scale, head_dim = hf.number(values, "query_pre_attn_scalar", where), values.get("head_dim", family.head_dim)
-  found = dict(
-    rope_theta=theta, rope_scaling=tuple(scaling), query_scale=None if query_scale == head_dim else query_scale
-  )
+  found = dict(rope_theta=theta, rope_scaling=scaling, query_scale=None if query_scale == head_dim else query_scale)
   if any(slides):
     found |= dict(window=hf.whole(values, "sliding_window", where), sliding=slides, local_rope_theta=local)
   return found
@@ -352,17 +337,16 @@ def _hybrid(values, family: Family, layers: int, where: str) -> dict[str, Any]:
       partial = hf.number(given, "partial_rotary_factor", where, default=partial)
       values[name] = {k: v for k, v in given.items() if k not in _OF_GRIDS | {"partial_rotary_factor"}}
   values.pop("partial_rotary_factor", None)
-  theta, *scaling = hf.rope(values, where)
+  theta, scaling = hf.rope(values, where)
   head_dim = hf.whole(values, "head_dim", where, default=family.head_dim)
   sizes = {name: hf.whole(values, key, where) for name, key in _OF_DELTA.items()}
-  return dict(
-    rope_theta=theta, rope_scaling=tuple(scaling), attend_every=every, rotary_dim=int(head_dim * partial), **sizes
-  )
+  return dict(rope_theta=theta, rope_scaling=scaling, attend_every=every, rotary_dim=int(head_dim * partial), **sizes)
 
 
-def write_config(config: Any, scaling: dict[str, Any] | None) -> dict[str, Any]:
-  """The contents of a config.json from a `DecoderConfig`; `scaling` is its rope's, as transformers names it."""
+def write_config(config: Any) -> dict[str, Any]:
+  """The contents of a config.json from a `DecoderConfig`, with its rope in the layouts of transformers 4 and 5."""
   c, family = config, config.traits
+  scaling = c.rope_scaling and dict(rope_type=c.rope_scaling.kind, **dataclasses.asdict(c.rope_scaling))
   rope = {**(scaling or dict(rope_type="default")), "rope_theta": c.rope_theta}
   values = dict(
     architectures=[family.architecture],

@@ -38,13 +38,7 @@ def attend(
   windows: Windows | None = None,
   interpret: bool = False,
 ) -> jax.Array:
-  """`attention.attend`; see there for the shapes.
-
-  Args:
-    mesh: each device computes its rows and heads, for its part of the rows' queries; None means one device.
-    windows: how far back the tokens attend; None: no windows.
-    interpret: run the kernels as plain JAX, on any device; for tests.
-  """
+  """`attention.attend`, see there and `kernels.per_device`; `interpret` runs the kernels as plain JAX, for tests."""
   h = q.shape[3]
   if rest := max(NARROWEST, pl.next_power_of_2(h)) - h:
     q, k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, rest))) for x in (q, k, v))

@@ -19,11 +19,7 @@ import numpy as np
 
 from ragrl_jax.models import families, hf, tensors
 
-ARCHITECTURES = {  # → our family
-  **{name: name for name in ("llama", "qwen2", "qwen3")},
-  "gemma3": "gemma3_text",
-  "qwen35": "qwen3_5_text",
-}
+ARCHITECTURES = dict(llama="llama", qwen2="qwen2", qwen3="qwen3", gemma3="gemma3_text", qwen35="qwen3_5_text")  # → ours
 LARGEST_GEMMA = 62  # layers of Gemma 3 27B, whose scores alone are divided by √(d_model / num_heads) (llama.cpp)
 LLAMA3 = dict(low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 

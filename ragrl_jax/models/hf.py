@@ -1,5 +1,6 @@
 """Reads a Hugging Face folder's JSON files. Refuses missing settings, and settings that this library would ignore."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -102,12 +103,37 @@ def refuse_unknown(values: Mapping[str, Any], where: str, known: Collection[str]
       )
 
 
+@dataclasses.dataclass(frozen=True)
+class LinearScaling:
+  """All rotary frequencies are divided by `factor`. Source: transformers, modeling_rope_utils.py, "linear"."""
+
+  factor: float
+
+  kind = "linear"  # its rope_type in config.json, where the fields have the same names
+
+
+@dataclasses.dataclass(frozen=True)
+class RopeScaling:
+  """Llama 3.1's scaling of the low rotary frequencies; `original_max_position_embeddings` is in tokens.
+
+  Source: transformers, modeling_rope_utils.py, "llama3".
+  """
+
+  factor: float
+  low_freq_factor: float
+  high_freq_factor: float
+  original_max_position_embeddings: int
+
+  kind = "llama3"
+
+
+Scaling = RopeScaling | LinearScaling | None
+_SCALINGS = {"default": None, **{scaling.kind: scaling for scaling in (LinearScaling, RopeScaling)}}
 _ROPE = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}
-_SCALED = {"default": set(), "linear": {"factor"}, "llama3": {"factor", "low_freq_factor", "high_freq_factor"}}
 
 
-def rope(values: Mapping[str, Any], where: str) -> tuple[float, str | None, dict[str, Any]]:
-  """(theta, kind of the scaling or None, its settings) from either layout of config.json.
+def rope(values: Mapping[str, Any], where: str) -> tuple[float, Scaling]:
+  """(theta, the scaling or None) from either layout of config.json.
 
   transformers 5 writes `rope_parameters` {rope_theta, rope_type, …}. Earlier versions write `rope_theta` at the top and
   `rope_scaling`, which is null or {rope_type or type, …}.
@@ -141,30 +167,17 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, str | None, dict
     raise ValueError(f"{where}: rope scaling has rope_type {kind!r} and type {settings['type']!r}: keep the right one.")
   for layout in (values, settings):
     refuse(layout, where, partial_rotary_factor=(1,))
-  if kind not in _SCALED:
-    raise ValueError(f"{where}: rope_type {kind!r}: only {', '.join(map(repr, _SCALED))} are supported.")
-  refuse_unknown(settings, f"{where}, rope scaling", _ROPE | _SCALED[kind])
-  if kind == "default":
-    return thetas.pop(), None, {}
-  need = lambda key: number(settings, key, f"{where}, rope scaling")
-  if kind == "linear":
-    return thetas.pop(), kind, dict(factor=need("factor"))
-  return (
-    thetas.pop(),
-    kind,
-    dict(
-      factor=need("factor"),
-      low_freq_factor=need("low_freq_factor"),
-      high_freq_factor=need("high_freq_factor"),
-      original_max_position=whole(settings, "original_max_position_embeddings", f"{where}, rope scaling"),
-    ),
-  )
+  if kind not in _SCALINGS:
+    raise ValueError(f"{where}: rope_type {kind!r}: only {', '.join(map(repr, _SCALINGS))} are supported.")
+  scaling = _SCALINGS[kind]
+  types = {field.name: field.type for field in dataclasses.fields(scaling)} if scaling else {}
+  refuse_unknown(settings, f"{where}, rope scaling", _ROPE.union(types))
+  read = lambda name: (whole if types[name] is int else number)(settings, name, f"{where}, rope scaling")
+  return thetas.pop(), scaling and scaling(**{name: read(name) for name in types})
 
 
-def two_ropes(
-  values: Mapping[str, Any], where: str, *, local: float
-) -> tuple[float, float, str | None, dict[str, Any]]:
-  """(theta, theta of sliding layers, kind of the scaling or None, its settings) from either layout of config.json.
+def two_ropes(values: Mapping[str, Any], where: str, *, local: float) -> tuple[float, float, Scaling]:
+  """(theta, theta of sliding layers, the scaling or None) from either layout of config.json.
 
   transformers 5 writes `rope_parameters` {full_attention: …, sliding_attention: …}. Earlier versions write the settings
   of full attention as `rope` describes, and the theta of sliding layers as `rope_local_base_freq`.
@@ -183,9 +196,9 @@ def two_ropes(
       "sliding_attention."
     )
   full, sliding = parts
-  theta, kind, settings = rope({**values, "rope_parameters": full}, where)
+  theta, scaling = rope({**values, "rope_parameters": full}, where)
   base = values.get("rope_local_base_freq", None if sliding.get("rope_theta") is not None else local)
-  slid, unwanted, _ = rope(dict(rope_parameters=sliding, rope_theta=base), f"{where}, sliding_attention")
+  slid, unwanted = rope(dict(rope_parameters=sliding, rope_theta=base), f"{where}, sliding_attention")
   if unwanted is not None:
-    raise ValueError(f"{where}: sliding_attention has rope_type {unwanted!r}: only 'default' is supported.")
-  return theta, slid, kind, settings
+    raise ValueError(f"{where}: sliding_attention has rope_type {unwanted.kind!r}: only 'default' is supported.")
+  return theta, slid, scaling

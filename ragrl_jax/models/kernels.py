@@ -146,8 +146,8 @@ def per_device(
   Args:
     local: attention of a device's rows and heads, for its part of the rows' queries, to the whole rows' keys.
     multiple: rows are padded until a device's number of queries per row is a multiple of it.
-    mesh: None means one device.
-    windows: windows of the tokens; None: no windows.
+    mesh: each device computes its rows and heads, for its part of the rows' queries. None means one device.
+    windows: how far back the tokens attend; None: no windows.
     seen: bool [B, T, T], see `Tokens`; None: a kernel that needs a mask makes it.
 
   Returns:
@@ -188,13 +188,10 @@ def keys_for_all(k: jax.Array, v: jax.Array, heads: int, devices: int) -> tuple[
 
 
 def overlap(queries: jax.Array, keys: jax.Array, block_q: int, block_k: int) -> jax.Array:
-  """Which pairs of blocks may have an id in common, bool [B, queries / block_q, keys / block_k].
+  """Which pairs of blocks of ids [B, T] may share one other than 0, bool [B, queries / block_q, keys / block_k].
 
   The ranges of the blocks' ids are compared. So the result is exact for packed rows, whose ids ascend. For other rows
   it may include pairs without a common id, but it includes all pairs that have one.
-
-  Args:
-    queries, keys: ids [B, T]; 0 is padding.
   """
 
   def ranges(ids, block):

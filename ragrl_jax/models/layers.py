@@ -9,7 +9,8 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from ragrl_jax.models import families, matmul, residual
-from ragrl_jax.models.config import DecoderConfig, LinearScaling, Scaling
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.hf import LinearScaling, Scaling
 
 ACTIVATIONS = {
   families.SILU: lambda x: x * jax.nn.sigmoid(x),
@@ -86,8 +87,8 @@ gated.defvjp(lambda gate, up, activation: (gated(gate, up, activation), (gate, u
 def rope_frequencies(head_dim: int, theta: float, scaling: Scaling) -> np.ndarray:
   """Angle per token of each of the head_dim / 2 pairs, in radians.
 
-  With Llama's scaling ("llama3" in transformers), frequencies whose wavelength is above original_max_position /
-  low_freq_factor are divided by `factor`. Those with a wavelength below original_max_position / high_freq_factor are
+  With Llama's scaling ("llama3" in transformers), frequencies whose wavelength is above n / low_freq_factor are divided
+  by `factor`, with n = original_max_position_embeddings. Those with a wavelength below n / high_freq_factor are
   unchanged. Between the two, the result is interpolated. With a linear scaling all frequencies are divided by `factor`.
 
   Source: RoFormer (arXiv 2104.09864) sec. 3.2; transformers, modeling_rope_utils.py.
@@ -99,7 +100,7 @@ def rope_frequencies(head_dim: int, theta: float, scaling: Scaling) -> np.ndarra
   if isinstance(scaling, LinearScaling):
     return frequencies / np.float32(scaling.factor)
   wavelengths = 2 * np.pi / frequencies
-  ratio = scaling.original_max_position / wavelengths
+  ratio = scaling.original_max_position_embeddings / wavelengths
   smooth = (ratio - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
   smooth = np.clip(smooth, 0.0, 1.0)
   return ((1 - smooth) * frequencies / scaling.factor + smooth * frequencies).astype(np.float32)
@@ -111,12 +112,9 @@ class Angles:
   def __init__(self, positions: jax.Array, config: DecoderConfig):
     self._kinds = tuple(dict.fromkeys(config.ropes))
     self._of_layer = np.array([self._kinds.index(rope) for rope in config.ropes], np.int32)
-    self._found = [self._angles(positions, rope_frequencies(config.rotated, *rope)) for rope in self._kinds]
-
-  @staticmethod
-  def _angles(positions, frequencies: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    angles = positions.astype(jnp.float32)[:, :, None, None] * jnp.asarray(frequencies)[None, None, None, :]
-    return jnp.cos(angles), jnp.sin(angles)
+    at = positions.astype(jnp.float32)[:, :, None, None]
+    each = [at * rope_frequencies(config.rotated, *rope)[None, None, None, :] for rope in self._kinds]
+    self._found = [(jnp.cos(angles), jnp.sin(angles)) for angles in each]
 
   def for_layer(self, layer: int | jax.Array) -> tuple[jax.Array, jax.Array]:
     """cos and sin [B, T, 1, rotated / 2] for a layer's number, float32."""
@@ -183,8 +181,7 @@ class Layer(nnx.Module):
       self.out = matrix(values, c.d_model, 0.3)
     else:
       self.q = matrix(c.d_model, queries * (2 if traits.hybrid else 1))
-      self.k = matrix(c.d_model, keys)
-      self.v = matrix(c.d_model, keys)
+      self.k, self.v = (matrix(c.d_model, keys) for _ in range(2))
       self.o = matrix(queries, c.d_model, 0.3)
     if c.attention_bias:
       self.q_bias, self.k_bias, self.v_bias = constant(queries, 0.0), constant(keys, 0.0), constant(keys, 0.0)
@@ -202,8 +199,7 @@ class Layer(nnx.Module):
       self.experts_up = matrix(c.d_model, c.d_ff, stacked=(c.num_experts,))
       self.experts_down = matrix(c.d_ff, c.d_model, 0.3, stacked=(c.num_experts,))
     else:
-      self.gate = matrix(c.d_model, c.d_ff)
-      self.up = matrix(c.d_model, c.d_ff)
+      self.gate, self.up = (matrix(c.d_model, c.d_ff) for _ in range(2))
       self.down = matrix(c.d_ff, c.d_model, 0.3)
     self.config, self.delta = config, delta
     self.in_parts = False  # `o`, `out` and `down` return parts of sums, see `models/residual.py`

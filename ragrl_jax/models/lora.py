@@ -78,22 +78,17 @@ def select_matrices(pattern: str, matrices: tuple[str, ...] = MATRICES) -> tuple
     ValueError: a word is not a regular expression or matches no matrix, or the pattern is empty.
   """
   selected = set()
+  refusal = lambda says: ValueError(f"LoRA layers {pattern!r}{says} (config.model.lora.layers).")
   for word in pattern.split():
     try:
       names = [name for name in matrices if re.fullmatch(word, name)]
     except re.error as error:
-      raise ValueError(
-        f"LoRA layers {pattern!r}: {word!r} is not a regular expression ({error}) (config.model.lora.layers)."
-      ) from error
+      raise refusal(f": {word!r} is not a regular expression ({error})") from error
     if not names:
-      raise ValueError(
-        f"LoRA layers {pattern!r}: {word!r} matches none of {', '.join(matrices)} (config.model.lora.layers)."
-      )
+      raise refusal(f": {word!r} matches none of {', '.join(matrices)}")
     selected.update(names)
   if not selected:
-    raise ValueError(
-      f"LoRA layers {pattern!r} names no matrix: use some of {', '.join(matrices)} (config.model.lora.layers)."
-    )
+    raise refusal(f" names no matrix: use some of {', '.join(matrices)}")
   return tuple(name for name in matrices if name in selected)
 
 
@@ -136,7 +131,7 @@ def add(model: Decoder, *, rank: int, alpha: float, layers: str, seed: int) -> N
     raise ValueError(f"LoRA rank {rank}: it must be at least 1 (config.model.lora.rank).")
   names, key = select_matrices(layers, matrices(model.config)), jax.random.key(seed)
   tree = shapes(model, names, rank)
-  values = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
+  values = jax.tree.map(jnp.zeros_like, tree)
   for stack, name, _ in placed(model, names):
     # PEFT's kaiming_uniform_(a=√5) over `in` inputs: bound √(6 / (1 + 5) / in).
     number = EVERY.index(name) + len(EVERY) * STACKS.index(stack)
@@ -257,15 +252,12 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str, fingerp
     target_modules=[MODULES[name].rsplit(".", 1)[-1] for name in names],
     lora_dropout=0.0,
     bias="none",
-    fan_in_fan_out=False,
-    use_rslora=False,
-    use_dora=False,
+    **dict.fromkeys(("fan_in_fan_out", "use_rslora", "use_dora"), False),
     init_lora_weights=True,
     inference_mode=True,
     rank_pattern={},
     alpha_pattern={},
-    modules_to_save=None,
-    layers_to_transform=None,
+    **dict.fromkeys(("modules_to_save", "layers_to_transform")),
   )
   hf.write_json(folder / CONFIG, values)
 
@@ -281,12 +273,10 @@ def load_adapters(model: Decoder, path: str | os.PathLike, *, base: str | os.Pat
     ValueError: the folder is missing; the adapters were trained on another base; a setting is not supported; a tensor
       is missing, surplus or of another shape; or the model has adapters already.
   """
-  where = pathlib.Path(path) / CONFIG
-  rank, alpha, names = _settings(hf.read_json(where), str(where), model)
+  tree, alpha = _described(path, model)
   files = tensors.TensorFolder(path, stem=STEM, config=CONFIG)
   if base:
     refuse_other_base(path, files.metadata.get(BASE, ""), base)
-  tree = shapes(model, names, rank)
   named = table(model.config)
   known = {tensor for name, leaf in mapping.named(tree) for tensor, _ in mapping.tensor_names(named, name, leaf.shape)}
   if surplus := sorted(files.names() - known):
@@ -324,21 +314,16 @@ def add_zeros(model: Decoder, path: str | os.PathLike) -> None:
   Raises:
     ValueError: see `load_adapters`.
   """
-  where = pathlib.Path(path) / CONFIG
-  rank, alpha, names = _settings(hf.read_json(where), str(where), model)
-  attach(model, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes(model, names, rank)), alpha)
+  tree, alpha = _described(path, model)
+  attach(model, jax.tree.map(jnp.zeros_like, tree), alpha)
 
 
-def _settings(values: Mapping[str, Any], where: str, model: Decoder) -> tuple[int, float, tuple[str, ...]]:
-  """(rank, alpha, matrices) of an adapter_config.json."""
-  hf.refuse(
-    values,
-    where,
-    peft_type=("LORA",),
-    bias=("none",),
-    init_lora_weights=(True, False, "gaussian"),
-    task_type=("CAUSAL_LM",),
-  )
+def _described(path: str | os.PathLike, model: Decoder) -> tuple[dict[str, Any], float]:
+  """(`shapes` of the adapters, alpha) by a folder's adapter_config.json."""
+  file = pathlib.Path(path) / CONFIG
+  values, where = hf.read_json(file), str(file)
+  hf.refuse(values, where, peft_type=("LORA",), bias=("none",), task_type=("CAUSAL_LM",))
+  hf.refuse(values, where, init_lora_weights=(True, False, "gaussian"))
   for key in sorted(values.keys() - HARMLESS):
     if values[key]:
       raise ValueError(
@@ -347,7 +332,7 @@ def _settings(values: Mapping[str, Any], where: str, model: Decoder) -> tuple[in
   rank, alpha, targets = (hf.required(values, key, where) for key in ("r", "lora_alpha", "target_modules"))
   if not (isinstance(rank, int) and rank >= 1 and isinstance(alpha, int | float)):
     raise ValueError(f"{where}: r is {rank!r}, lora_alpha {alpha!r}: they must be a whole number from 1, and a number.")
-  return rank, float(alpha), _matrices(targets, where, model)
+  return shapes(model, _matrices(targets, where, model), rank), float(alpha)
 
 
 def _matrices(targets: Any, where: str, model: Decoder) -> tuple[str, ...]:

@@ -13,15 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 
+from ragrl_jax.models import tensors
 from ragrl_jax.models.tensors import TensorFolder
 from ragrl_jax.parallel import rules
 
 Table = Mapping[str, str | tuple[str, ...]]
 Rows = Mapping[str, np.ndarray]
 NONE: Rows = {}
-PIECE = 2**26  # most bytes of an array that are copied from the devices at a time
 
 
 def named(tree: Any) -> Iterator[tuple[str, Any]]:
@@ -52,12 +51,9 @@ def renamed(table: Table, change: Callable[[str], str]) -> Table:
 
 
 def refuse_layers(files: TensorFolder, where: str, **layers: int) -> None:
-  """Raises a ValueError if config.json gives more layers than the folder has tensors.
+  """Raises a ValueError if config.json gives more layers, by their key there, than the folder has tensors.
 
   This check comes before any memory of that size is allocated, since a config.json may contain any number.
-
-  Args:
-    **layers: number of layers, by its key in config.json.
   """
   for key, number in layers.items():
     if number > len(files.names()):
@@ -131,9 +127,7 @@ def _read(files, entries, stacked: int, leaf, rows: np.ndarray | None, index: tu
   return out
 
 
-def entries(
-  table: Table, params: Any, rows: Rows = NONE
-) -> list[tuple[str, tuple[int, ...], Callable[[], Iterator[np.ndarray]]]]:
+def entries(table: Table, params: Any, rows: Rows = NONE) -> list[tensors.Entry]:
   """(name, shape, reader) of every tensor, for `tensors.write`.
 
   A reader gathers its tensor from all hosts, so all hosts must call all readers, in the same order.
@@ -143,7 +137,7 @@ def entries(
     stacked = _stacked(table, name)
     for i, (tensor, shape) in enumerate(tensor_names(table, name, leaf.shape)):
       place = np.unravel_index(i, leaf.shape[:stacked]) if stacked else ()
-      read = functools.partial(_pieces, leaf)
+      read = functools.partial(tensors.pieces, leaf)
       if stacked:
         read = functools.partial(_matrix_to_host, leaf, place, rows.get(name))
       result.append((tensor, shape, read))
@@ -165,29 +159,5 @@ def _matrix(stacked, place):
 
 
 def _matrix_to_host(leaf: jax.Array, place, rows: np.ndarray | None) -> Iterator[np.ndarray]:
-  tensor = np.concatenate(list(_pieces(_matrix(leaf, tuple(np.int32(number) for number in place))))).T
+  tensor = np.concatenate(list(tensors.pieces(_matrix(leaf, tuple(np.int32(number) for number in place))))).T
   yield tensor if rows is None else tensor[np.argsort(rows)]
-
-
-@functools.partial(jax.jit, static_argnames="size")
-def _rows(part, start, size):
-  return jax.lax.dynamic_slice_in_dim(part, start, size)
-
-
-def _pieces(x: jax.Array) -> Iterator[np.ndarray]:
-  """The array in pieces along its first axis, of at most PIECE bytes, so that no device or host holds all of it."""
-  if not x.is_fully_addressable:
-    x = multihost_utils.process_allgather(x, tiled=True)
-    yield x
-    return
-  rows = max(1, PIECE // (x.nbytes // len(x)))
-  for start in range(0, len(x), rows):
-    stop = min(start + rows, len(x))
-    piece = np.empty((stop - start, *x.shape[1:]), x.dtype)
-    for shard in x.addressable_shards:
-      first, last, _ = shard.index[0].indices(len(x))
-      low, high = max(start, first), min(stop, last)
-      if shard.replica_id == 0 and low < high:
-        # A jitted slice: np.asarray of the whole shard would stay in memory as long as the shard.
-        piece[low - start : high - start, *shard.index[1:]] = _rows(shard.data, np.int32(low - first), high - low)
-    yield piece

@@ -79,11 +79,6 @@ def supports(page: int, size: int) -> bool:
   return min(page, size) >= 16 and not page & (page - 1) and not size & (size - 1)
 
 
-def addresses(numbers: int) -> bool:
-  """Whether the kernel can address the pages of a layer, if they hold so many int8 numbers on a device."""
-  return not NEAR < numbers <= 2 * NEAR
-
-
 def _check(q, pages, table, lengths, scales) -> None:
   """Raises ValueError if `attend` does not take arrays of these shapes and dtypes."""
   (n, _, H, h), (_, two, KV, page, size) = q.shape, pages.shape
@@ -106,7 +101,7 @@ def _local(q, pages, scales, k, v, table, lengths, positions, *, window, interpr
   queries = t * (H // KV)
   choices = EXACT_ROWS if q.dtype == jnp.float32 else ROWS
   rows = next((rows for rows in choices if rows >= queries), choices[-1])
-  if scales is not None and not addresses(pages.size):
+  if scales is not None and NEAR < pages.size <= 2 * NEAR:
     raise ValueError(
       f"int8 pages {pages.shape} have {pages.size / 2**30:.1f} GiB per device, and 2 to 4 GiB cannot be addressed: use "
       "fewer pages."

@@ -4,6 +4,7 @@ A matmul of few rows is faster if several programs share its inner dimension, ea
 adds up these parts, too.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -16,7 +17,8 @@ TILE = 64  # rows and columns of a product per program
 LEAST, MOST = 384, 2560  # numbers of the inner dimension per part; XLA would divide more, and add up in one more kernel
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(eq=False)
 class Stream:
   """The residual stream [B, T, D] in place of an array, for the blocks of a decoder. `layers.rms_norm` norms it.
 
@@ -26,19 +28,10 @@ class Stream:
     interpret: run the kernel as plain JAX, on any device; for tests.
   """
 
+  x: jax.Array
+  parts: jax.Array | None = None
+
   interpret = False
-
-  def __init__(self, x: jax.Array, parts: jax.Array | None = None):
-    self.x, self.parts = x, parts
-
-  def tree_flatten(self):
-    """The arrays, for JAX."""
-    return (self.x, self.parts), None
-
-  @classmethod
-  def tree_unflatten(cls, _, children) -> "Stream":
-    """The stream of these arrays, for JAX."""
-    return cls(*children)
 
   @property
   def shape(self) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ class CrossEncoder:
   def scores(self, pairs: Sequence[tuple[str, Passage]]) -> np.ndarray:
     """float32 [n]: the logit of each (query, passage)."""
     short = functools.partial(beginnings.for_rows, tokens=self._most, tokenizer=self._tokenizer)
-    texts = [(short(query), short(_text(passage, self._join))) for query, passage in pairs]
+    texts = [(short(query), short(encoder.text_of(passage, self._join))) for query, passage in pairs]
     rows = [
       (np.array(one.ids), np.ones(len(one.ids), np.int32), np.array(one.type_ids))
       for one in self._tokenizer.encode_batch(texts)
@@ -103,12 +103,9 @@ class LateInteraction:
     dropped = string.punctuation if settings.get("mask_punctuation", True) else ""
     self._dropped = np.array([self._tokenizer.token_to_id(one) for one in dropped if self._tokenizer.token_to_id(one)])
     self._seen = bool(settings.get("attend_to_mask_tokens", False))
+    tokens = dict(query_tokens=self._query_tokens, passage_tokens=self._passage_tokens)
     self.settings = dict(
-      kind="late-interaction",
-      query_tokens=self._query_tokens,
-      passage_tokens=self._passage_tokens,
-      title_separator=title_separator,
-      weights=files.fingerprint(),
+      kind="late-interaction", **tokens, title_separator=title_separator, weights=files.fingerprint()
     )
     graphdef, params = nnx.split(model)
 
@@ -124,7 +121,7 @@ class LateInteraction:
     """float32 [n]: the sum over the query's tokens of the best inner product with a token of the passage."""
     queries = list(dict.fromkeys(query for query, _ in pairs))  # each is encoded once
     query_vectors = dict(zip(queries, self._run([self._query(text) for text in queries])))
-    rows = [self._passage(_text(passage, self._join)) for _, passage in pairs]
+    rows = [self._passage(encoder.text_of(passage, self._join)) for _, passage in pairs]
     passage_vectors = self._run(rows)
     out = np.zeros(len(pairs), np.float32)
     for i, ((query, _), vectors, (_, _, counts)) in enumerate(zip(pairs, passage_vectors, rows)):
@@ -186,7 +183,3 @@ def load_scorer(
   if kind == "cross-encoder":
     return CrossEncoder(folder, max_tokens=max_tokens, **settings)
   return LateInteraction(folder, **settings)
-
-
-def _text(passage: Passage, join: str) -> str:
-  return f"{passage.title}{join}{passage.text}" if passage.title else passage.text

@@ -1,7 +1,8 @@
 """Shapes of published models, for compiling programs without weights. Source: each model's config.json."""
 
 from ragrl_jax.models import families
-from ragrl_jax.models.config import DecoderConfig, RopeScaling
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.hf import RopeScaling
 
 QWEN2 = dict(family="qwen2", qk_norm=False, attention_bias=True, tied=False)
 QWEN3 = dict(family="qwen3", tied=False, max_position=40_960)

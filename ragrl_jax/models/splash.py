@@ -39,17 +39,10 @@ def attend(
   windows: Windows | None = None,
   interpret: bool = False,
 ) -> jax.Array:
-  """`attention.attend`; see there for the shapes.
-
-  Rows with prefixes or windows must be causal, and have at most LONGEST_SHARED tokens.
-
-  Args:
-    mesh: each device computes its rows and heads, for its part of the rows' queries; None means one device.
-    windows: how far back the tokens attend; None: no windows.
-    interpret: run the kernel as plain JAX, on any device; for tests.
+  """`attention.attend`, see there and `kernels.per_device`; `interpret` runs the kernel as plain JAX, for tests.
 
   Raises:
-    ValueError: rows with prefixes or windows are longer, or not causal; or rows have both.
+    ValueError: rows with prefixes or windows have more than LONGEST_SHARED tokens, or are not causal; or have both.
   """
   shared, slides = prefix_ids is not None, windows is not None
   if shared and slides:

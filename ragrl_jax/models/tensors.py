@@ -5,6 +5,7 @@ Source: github.com/huggingface/safetensors, README.
 """
 
 import concurrent.futures
+import functools
 import json
 import math
 import os
@@ -17,12 +18,14 @@ import ml_dtypes
 import numpy as np
 import safetensors
 import xxhash
+from jax.experimental import multihost_utils
 
 from ragrl_jax.models import hf
 
 DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-PIECE = 1 << 28  # bytes of an array that are copied from a device at a time
+PIECE = 2**26  # most bytes of an array that are copied from the devices at a time
+Entry = tuple[str, tuple[int, ...], Callable[[], np.ndarray | Iterable[np.ndarray]]]  # of `write`
 
 
 class TensorFolder:
@@ -127,7 +130,8 @@ def fingerprint(arrays: Mapping[str, Any]) -> str:
   def hashed(name: str) -> bytes:
     array = arrays[name]
     digest = xxhash.xxh3_128(f"{name} {array.dtype} {array.shape} ".encode())
-    for piece in _pieces(array):
+    whole = isinstance(array, np.ndarray) or not array.ndim or array.nbytes <= PIECE
+    for piece in [np.asarray(array)] if whole else pieces(array):
       digest.update(np.ascontiguousarray(piece).reshape(-1).view(np.uint8))
     return digest.digest()
 
@@ -135,14 +139,27 @@ def fingerprint(arrays: Mapping[str, Any]) -> str:
     return xxhash.xxh3_128(b"".join(pool.map(hashed, sorted(arrays)))).hexdigest()
 
 
-def _pieces(array: Any) -> Iterator[np.ndarray]:
-  """The array in pieces of its first axis, of about PIECE bytes if it is on a device."""
-  if isinstance(array, np.ndarray) or not array.ndim or array.nbytes <= PIECE:
-    yield np.asarray(array)
+def pieces(x: jax.Array) -> Iterator[np.ndarray]:
+  """The array in pieces along its first axis, of at most PIECE bytes, so that no device or host holds all of it."""
+  if not x.is_fully_addressable:
+    yield multihost_utils.process_allgather(x, tiled=True)
     return
-  rows = max(1, PIECE * len(array) // array.nbytes)
-  for start in range(0, len(array), rows):
-    yield np.asarray(jax.lax.dynamic_slice_in_dim(array, start, min(rows, len(array) - start)))
+  rows = max(1, PIECE // (x.nbytes // len(x)))
+  for start in range(0, len(x), rows):
+    stop = min(start + rows, len(x))
+    piece = np.empty((stop - start, *x.shape[1:]), x.dtype)
+    for shard in x.addressable_shards:
+      first, last, _ = shard.index[0].indices(len(x))
+      low, high = max(start, first), min(stop, last)
+      if shard.replica_id == 0 and low < high:
+        # A jitted slice: np.asarray of the whole shard would stay in memory as long as the shard.
+        piece[low - start : high - start, *shard.index[1:]] = _rows(shard.data, np.int32(low - first), high - low)
+    yield piece
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def _rows(part, start, size):
+  return jax.lax.dynamic_slice_in_dim(part, start, size)
 
 
 def _read_header(file: pathlib.Path) -> tuple[dict, int]:
@@ -159,7 +176,7 @@ def _read_header(file: pathlib.Path) -> tuple[dict, int]:
 
 def write(
   path: str | os.PathLike,
-  entries: Sequence[tuple[str, tuple[int, ...], Callable[[], np.ndarray | Iterable[np.ndarray]]]],
+  entries: Sequence[Entry],
   dtype,
   *,
   shard_bytes: int,

@@ -175,6 +175,7 @@ class Conversation:
         temperature=0.0 if greedy else sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
+        resumed=bool(reply.ids),  # a stop string may have begun in what `ends` passed over
       )
       self._unsent, self._generating = 0, True
       result = await policy.client.submit(turn)

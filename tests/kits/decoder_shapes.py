@@ -1,4 +1,11 @@
-"""Tiny shapes of decoders, and what each family has besides."""
+"""Tiny shapes of decoders, what each family has besides, and weights for them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from ragrl_jax.models.decoder import Decoder
 
 MORE = dict(  # besides SHAPE: windows shorter than the texts, and layers of both kinds
   qwen3_moe=dict(num_experts=5, experts_per_token=2),
@@ -11,3 +18,11 @@ MORE = dict(  # besides SHAPE: windows shorter than the texts, and layers of bot
 )  # fmt: skip
 SHAPE = dict(d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=24, rope_theta=100.0, tied=True)
 V = 29
+
+
+def drawn(config, deviation=0.5, seed=0, **how):
+  """A decoder with weights drawn by NumPy, which needs no compilation. Its logits are uneven, so that a leak shows."""
+  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), **how)))
+  draw = np.random.default_rng(seed)
+  values = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, deviation, x.shape), x.dtype), abstract)
+  return nnx.merge(graphdef, values)

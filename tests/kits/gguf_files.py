@@ -3,10 +3,17 @@
 import gguf
 import numpy as np
 
-NAMES = {
-  "gemma3_text": "gemma3",
-  "qwen3_5_text": "qwen35",
-}  # config.json's model_type → GGUF's architecture, where they differ
+NAMES = dict(gemma3_text="gemma3", qwen3_5_text="qwen35")  # model_type → GGUF's architecture, where they differ
+COUNTS = dict(  # GGUF's word → config.json's
+  block_count="num_hidden_layers", context_length="max_position_embeddings", embedding_length="hidden_size",
+  feed_forward_length="intermediate_size", head_count="num_attention_heads", head_count_kv="num_key_value_heads",
+  layer_norm_rms_eps="rms_norm_eps", key_length="head_dim",
+)  # fmt: skip
+OF_DELTA = dict(
+  full_attention_interval="full_attention_interval", ssm_conv_kernel="linear_conv_kernel_dim",
+  ssm_state_size="linear_key_head_dim", ssm_group_count="linear_num_key_heads",
+  ssm_time_step_rank="linear_num_value_heads",
+)  # fmt: skip
 ALPHABET = [chr(code) for code in [*range(33, 127), *range(161, 173), *range(174, 256)]]  # spells bytes
 ALPHABET += [chr(256 + more) for more in range(256 - len(ALPHABET))]
 PLAIN = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.merges": ["Ġ t"]}
@@ -34,24 +41,13 @@ def write(path, config, tensors, *, kind=None, fields=None, frequencies=None, ra
   `raw`: {tensor: (its bytes, its quantisation)}."""
   name = NAMES.get(config["model_type"], config["model_type"])
   writer = gguf.GGUFWriter(path, name)
-  writer.add_block_count(config["num_hidden_layers"])
-  writer.add_context_length(config["max_position_embeddings"])
-  writer.add_embedding_length(config["hidden_size"])
-  writer.add_feed_forward_length(config["intermediate_size"])
-  writer.add_head_count(config["num_attention_heads"])
-  writer.add_head_count_kv(config["num_key_value_heads"])
-  writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+  for word, key in (COUNTS | (OF_DELTA if name == "qwen35" else {})).items():
+    getattr(writer, f"add_{word}")(config[key])
   writer.add_rope_freq_base(config.get("rope_theta") or config["rope_parameters"]["rope_theta"])
-  writer.add_key_length(config["head_dim"])
   rope = config.get("rope_parameters") or {}
   writer.add_rope_dimension_count(int(config["head_dim"] * rope.get("partial_rotary_factor", 1)))
   if name == "qwen35":
     writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
-    writer.add_full_attention_interval(config["full_attention_interval"])
-    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
-    writer.add_ssm_state_size(config["linear_key_head_dim"])
-    writer.add_ssm_group_count(config["linear_num_key_heads"])
-    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
     writer.add_ssm_inner_size(config["linear_num_value_heads"] * config["linear_value_head_dim"])
   if config.get("sliding_window"):
     writer.add_sliding_window(config["sliding_window"])

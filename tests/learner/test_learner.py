@@ -24,15 +24,8 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.run import progress
 
 # All at once: off-policy ratios, a sequence-level aggregation, KL and entropy.
-FULL = Settings(
-  aggregation="seq_mean_token_mean",
-  kl="k3",
-  kl_coef=0.3,
-  entropy_coef=0.05,
-  logprob_chunk=64,
-  epochs=2,
-  temperature=0.8,
-)
+TERMS = dict(aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_coef=0.05)
+FULL = Settings(**TERMS, logprob_chunk=64, epochs=2, temperature=0.8)
 
 
 def off_policy(batches):
@@ -319,9 +312,8 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_stopped(plain):
   assert metrics["nonfinite_in_a_row"] == 0 and int(state.step) == 2
   state, _ = small.update(plain, state, bad)
   state, _ = small.update(plain, state, bad)
-  with pytest.raises(
-    learner_lib.NonFinite, match=r"3 optimiser steps in a row.*run/checkpoints/7. .*learning_rate, and"
-  ):
+  says = r"3 optimiser steps in a row.*run/checkpoints/7. .*learning_rate, and"
+  with pytest.raises(learner_lib.NonFinite, match=says):
     small.update(plain, state, bad, checkpoint="run/checkpoints/7")
 
 
@@ -544,15 +536,8 @@ def test_trees_take_the_same_step(objective):
 @pytest.mark.parametrize("kind", [pytest.param("own", marks=pytest.mark.long), "shared"])
 def test_trees_with_a_critic(kind):
   """Values, returns and advantages of PPO, through the rows and back."""
-  how = Settings(
-    logprob_chunk=64,
-    kl="k1",
-    kl_coef=0.5,
-    kl_in="reward",
-    advantage=AdvantageSettings(kind="gae", lam=0.9),
-    critic=CriticSettings(kind, OptimizerSettings(learning_rate=1e-2, total_steps=100)),
-  )
-  learner = small.learner(how)
+  how = dict(advantage=AdvantageSettings(kind="gae", lam=0.9), critic=CriticSettings(kind, optimizer=small.OPTIMIZER))
+  learner = small.learner(Settings(logprob_chunk=64, kl="k1", kl_coef=0.5, kl_in="reward", **how))
   learner.reference = jax.tree.map(lambda x: x + 0.02, learner.params)
   items = [small.earning(item, 0.5, number % 3) for number, item in enumerate(groups())]
   found = []

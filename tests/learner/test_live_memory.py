@@ -37,15 +37,6 @@ def size(tree):
   return sum(shard.data.nbytes for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards)
 
 
-def ppo(kind, **how):
-  return Settings(
-    advantage=AdvantageSettings(kind="gae", gamma=1.0, lam=1.0),
-    critic=CriticSettings(kind=kind),
-    logprob_chunk=64,
-    **how,
-  )
-
-
 class Lives:
   """Bytes in addition to those before: after the start, the maximum during a step, and after the step."""
 
@@ -77,36 +68,35 @@ class Lives:
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
-@pytest.mark.parametrize("kl", [pytest.param(False, marks=pytest.mark.long), True])
-def test_parameters_two_moments_a_gradient_and_a_reference_only_if_needed(kl):
-  found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})))
-  unit = found.trained
-  assert [round(x / unit, 2) for x in (found.start, found.most, found.end)] == [3 + kl, 4 + kl, 3 + kl]
-  planned = scale_estimate.of_learner(CONFIG, memory.Axes(), reference=kl, critic=False)
-  assert found.most == pytest.approx(sum(planned.values()), rel=0.005)
+LONG = pytest.mark.long  # compiles a learner with adapters, or for eight devices
 
 
-@pytest.mark.long  # compiles a learner with adapters
-@pytest.mark.parametrize("kl", [False, True])
-def test_only_adapters_have_optimiser_state_and_the_base_is_stored_once(kl):
-  found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})), rank=16)
-  units = lambda x: round((x - found.frozen) / found.trained, 1)
-  assert [units(x) for x in (found.start, found.most, found.end)] == [3 + kl, 4 + kl, 3 + kl]
+@pytest.mark.parametrize(
+  "kl, rank, sizes",
+  [
+    (True, 0, None),
+    *(pytest.param(*case, marks=LONG) for case in ((False, 0, None), (False, 16, None), (True, 16, None))),
+    *(pytest.param(kl, 0, dict(data=2, fsdp=2, tensor=2), marks=LONG) for kl in (False, True)),
+  ],
+)
+def test_parameters_two_moments_a_gradient_and_a_reference_only_if_needed(kl, rank, sizes):
+  """Of adapters alone, if there are any: the base is stored once."""
+  mesh = None if sizes is None else mesh_lib.make(jax.devices(), **sizes)
+  found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})), rank=rank, mesh=mesh)
+  units = [(x - found.frozen) / found.trained for x in (found.start, found.most, found.end)]
+  plain = not rank and mesh is None
+  assert [round(x, 2 if plain else 1) for x in units] == [3 + kl, 4 + kl, 3 + kl]
+  if plain:
+    planned = scale_estimate.of_learner(CONFIG, memory.Axes(), reference=kl, critic=False)
+    assert found.most == pytest.approx(sum(planned.values()), rel=0.005)
 
 
 @pytest.mark.parametrize("kind, models", [pytest.param("own", 2, marks=pytest.mark.long), ("shared", 1)])
 def test_a_critic_of_its_own_has_a_state_and_no_copy(kind, models):
-  found = Lives(ppo(kind))
+  gae = AdvantageSettings(kind="gae", gamma=1.0, lam=1.0)
+  found = Lives(Settings(advantage=gae, critic=CriticSettings(kind=kind), logprob_chunk=64))
   rounded = [round(x / found.trained, 1) for x in (found.start, found.most, found.end)]
   assert rounded == [3 * models, 3 * models + 1, 3 * models]  # one gradient at a time
-
-
-@pytest.mark.long  # compiles for eight devices
-@pytest.mark.parametrize("kl", [False, True])
-def test_on_a_mesh_too(kl):
-  mesh = mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2)
-  found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})), mesh=mesh)
-  assert [round(x / found.trained, 1) for x in (found.start, found.most, found.end)] == [3 + kl, 4 + kl, 3 + kl]
 
 
 def test_parameters_that_were_handed_over_are_the_state_and_a_second_start_says_so():

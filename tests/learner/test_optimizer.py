@@ -17,29 +17,30 @@ PARAMS = dict(
 )
 
 
-def test_rates_by_hand():
-  # A linear warm-up of 4 steps: 1/4, 2/4, 3/4, 4/4 of the peak; then constant.
-  rate = optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, warmup_steps=4, total_steps=10))
-  np.testing.assert_allclose([float(rate(s)) for s in (0, 1, 3, 4, 9)], [0.1, 0.2, 0.4, 0.4, 0.4], rtol=1e-6)
-  # Cosine to a tenth over the 6 steps after the warm-up. Half-way, at step 7: (1 + .1) / 2.
-  rate = optimizer.learning_rate(
-    OptimizerSettings(learning_rate=0.4, warmup_steps=4, schedule="cosine", final_share=0.1, total_steps=10)
-  )
-  np.testing.assert_allclose([float(rate(s)) for s in (4, 7, 10, 99)], [0.4, 0.22, 0.04, 0.04], rtol=1e-5)
-  assert float(optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, warmup_steps=1))(0)) == pytest.approx(0.4)
-  # Linear to a tenth over the same 6 steps: half-way (1 + .1) / 2 again, a sixth of the way 1 - .9 / 6.
-  rate = optimizer.learning_rate(
-    OptimizerSettings(learning_rate=0.4, warmup_steps=4, schedule="linear", final_share=0.1, total_steps=10)
-  )
-  np.testing.assert_allclose([float(rate(s)) for s in (4, 5, 7, 10, 99)], [0.4, 0.34, 0.22, 0.04, 0.04], rtol=1e-5)
-  # Inverse square root: 4 steps up, then .4 * sqrt(4 / step): a half at step 16, a third at 36, wherever the run ends.
-  for total_steps in (20, 999):
-    rate = optimizer.learning_rate(
-      OptimizerSettings(learning_rate=0.4, warmup_steps=4, schedule="inverse_sqrt", total_steps=total_steps)
-    )
-    np.testing.assert_allclose([float(rate(s)) for s in (0, 3, 4, 16, 36)], [0.1, 0.4, 0.4, 0.2, 0.4 / 3], rtol=1e-6)
-  rate = optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, schedule="inverse_sqrt"))
-  np.testing.assert_allclose([float(rate(s)) for s in (0, 3)], [0.4, 0.2], rtol=1e-6)  # n = 1
+@pytest.mark.parametrize(
+  "how, rates",
+  [
+    # A linear warm-up of 4 steps: 1/4, 2/4, 3/4, 4/4 of the peak; then constant.
+    (dict(warmup_steps=4, total_steps=10), {0: 0.1, 1: 0.2, 3: 0.4, 4: 0.4, 9: 0.4}),
+    (dict(warmup_steps=1), {0: 0.4}),
+    # Cosine to a tenth over the 6 steps after the warm-up. Half-way, at step 7: (1 + .1) / 2.
+    (dict(warmup_steps=4, schedule="cosine", final_share=0.1, total_steps=10), {4: 0.4, 7: 0.22, 10: 0.04, 99: 0.04}),
+    # Linear to a tenth over the same 6 steps: half-way (1 + .1) / 2 again, a sixth of the way 1 - .9 / 6.
+    (
+      dict(warmup_steps=4, schedule="linear", final_share=0.1, total_steps=10),
+      {4: 0.4, 5: 0.34, 7: 0.22, 10: 0.04, 99: 0.04},
+    ),
+    # Inverse square root: 4 steps up, then .4 sqrt(4 / step): a half at step 16, a third at 36, wherever the run ends.
+    *(
+      (dict(warmup_steps=4, schedule="inverse_sqrt", total_steps=n), {0: 0.1, 3: 0.4, 4: 0.4, 16: 0.2, 36: 0.4 / 3})
+      for n in (20, 999)
+    ),
+    (dict(schedule="inverse_sqrt"), {0: 0.4, 3: 0.2}),  # n = 1
+  ],
+)
+def test_rates_by_hand(how, rates):
+  rate = optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, **how))
+  assert {step: float(rate(step)) for step in rates} == pytest.approx(rates, rel=1e-5)
 
 
 def test_which_parameters_decay_and_which_use_muon():

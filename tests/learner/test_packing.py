@@ -103,13 +103,7 @@ def test_a_span_points_to_its_item():
   assert both.blocks[: len(tokens)] == packed.blocks and both.spans[:-1] == packed.spans
   assert both.spans[-1] == (len(tokens), 0, 0, 3)
   # Samples that share a prompt: a span covers the trained tokens.
-  starts = lambda n: dataclasses.replace(
-    of_size(n, n),
-    tokens=np.concatenate([[1, 2, 3], np.arange(n - 3) + 10 * n]).astype(np.int32),
-    group_id=0,
-    loss_mask=np.arange(n) >= 3,
-  )
-  items = [starts(n) for n in (6, 7, 8, 9)]
+  items = [reply([1, 2, 3], np.arange(n - 3) + 10 * n, 0, n) for n in (6, 7, 8, 9)]
   packed = packing.pack_items(items, rows=2, lengths=(16,), sharing=row_layout.Sharing())
   tokens = [np.take_along_axis(b.tokens, b.places, axis=1) for b in packed.blocks]
   masks = [b.loss_mask for b in packed.blocks]
@@ -219,16 +213,10 @@ def test_an_episode_that_is_too_long_says_what_to_change():
     pack([episode()], [(0.0, 1.0)], rows=1, lengths=(7,))
 
 
-@pytest.mark.parametrize(
-  "rows, lengths, word",
-  [
-    (0, (8,), "micro_rows"),
-    (1, (), "row_lengths"),
-    (1, (8, 9, 10, 11), "one to three"),
-    (1, (8, 8), "different"),
-    (1, (1,), "at least 2"),
-  ],
-)
+@pytest.mark.parametrize("rows, lengths, word", [
+  (0, (8,), "micro_rows"), (1, (), "row_lengths"), (1, (8, 9, 10, 11), "one to three"), (1, (8, 8), "different"),
+  (1, (1,), "at least 2"),
+])  # fmt: skip
 def test_impossible_shapes_are_refused(rows, lengths, word):
   with pytest.raises(ValueError, match=word):
     pack([episode()], [(0.0, 1.0)], rows=rows, lengths=lengths)
@@ -242,22 +230,17 @@ def test_log_probabilities_must_match_the_tokens():
     pack([episode()], [(0.0, 0.0, 1.0)], rows=1, lengths=(8,))
 
 
+def reply(prompt, said, group, number=0):
+  """An item of the prompt's ids and of those said, which are trained."""
+  ids = np.concatenate([prompt, said]).astype(np.int32)
+  advantages, logprobs = np.full(len(ids), number, np.float32), -ids.astype(np.float32)
+  return packing.Item(ids, np.arange(len(ids)) >= len(prompt), advantages, logprobs, group, f"item {number}")
+
+
 def shared(sizes, prompt=3, group=7):
-  """Items of one group: the same prompt, then the given numbers of tokens, all trained."""
-  made = []
-  for number, size in enumerate(sizes):
-    ids = np.concatenate([np.arange(prompt), 100 * (number + 1) + np.arange(size)]).astype(np.int32)
-    made.append(
-      packing.Item(
-        ids,
-        np.arange(len(ids)) >= prompt,
-        np.full(len(ids), number + 1, np.float32),
-        -ids.astype(np.float32),
-        group,
-        f"item {number}",
-      )
-    )
-  return made
+  """Items of one group: the same prompt, then the given numbers of tokens."""
+  said = lambda number, size: reply(np.arange(prompt), 100 * number + np.arange(size), group, number)
+  return [said(number, size) for number, size in enumerate(sizes, 1)]
 
 
 def test_a_tree_by_hand():
@@ -370,10 +353,7 @@ def groups_like_real_ones(draw, groups):
   made = []
   for group in range(groups):
     prompt = draw.integers(0, 9999, size(224, 30, 150, 330))
-    for _ in range(8):
-      ids = np.concatenate([prompt, draw.integers(0, 9999, size(63, 13, 36, 96))]).astype(np.int32)
-      zeros = np.zeros(len(ids), np.float32)
-      made.append(packing.Item(ids, np.arange(len(ids)) >= len(prompt), zeros, zeros, group))
+    made += [reply(prompt, draw.integers(0, 9999, size(63, 13, 36, 96)), group) for _ in range(8)]
   return made
 
 
@@ -416,10 +396,8 @@ def shrinking(draw):
     steps.append([])
     for group, size in enumerate((prompts / 64 + more - more.mean()).astype(int)):
       prompt = draw.integers(0, 9999, size)
-      for own in (share[group] * replies / share.sum()).clip(8, 128).astype(int):
-        ids = np.concatenate([prompt, draw.integers(0, 9999, own + 1)]).astype(np.int32)
-        zeros = np.zeros(len(ids), np.float32)
-        steps[-1].append(packing.Item(ids, np.arange(len(ids)) >= size, zeros, zeros, group))
+      owns = (share[group] * replies / share.sum()).clip(8, 128).astype(int)
+      steps[-1] += [reply(prompt, draw.integers(0, 9999, own + 1), group) for own in owns]
   return steps
 
 

@@ -180,7 +180,9 @@ def test_importance_weights_correct_for_the_sampler():
 def test_only_adapters_are_trained_and_with_new_ones_the_reference_is_the_base():
   model = small.model()
   lora.add(model, rank=2, alpha=4.0, layers="q v", seed=0)
-  settings = Settings(logprob_chunk=64, kl="k3", kl_coef=0.1, critic=CriticSettings("shared", FAST), advantage=GAE)
+  settings = Settings(
+    logprob_chunk=64, kl="k3", kl_coef=0.1, critic=CriticSettings("shared", optimizer=FAST), advantage=GAE
+  )
   learner = Learner(model, settings, FAST)
   state, batches = learner.init(0), earning()
   sizes = lambda tree: sum(x.size for x in jax.tree.leaves(tree))

@@ -31,24 +31,19 @@ def test_invalid_settings_are_refused(how, word):
     Settings(**how)
 
 
-def test_only_a_critic_of_its_own_can_learn_alone():
-  assert settings.CriticSettings(kind="own", alone_steps=2).alone_steps == 2
-  for kind in ("none", "shared"):
-    with pytest.raises(ValueError, match="config.critic.alone_steps=2"):
-      settings.CriticSettings(kind=kind, alone_steps=2)
-
-
 @pytest.mark.parametrize(
-  "how, word",
+  "made, how, word",
   [
-    (dict(kind="sgd"), "'adamw' or 'muon'"),
-    (dict(schedule="rising"), "'constant', 'cosine', 'linear' or 'inverse_sqrt'"),
-    (dict(warmup_steps=11, total_steps=10), "warmup_steps=11"),
+    (OptimizerSettings, dict(kind="sgd"), "'adamw' or 'muon'"),
+    (OptimizerSettings, dict(schedule="rising"), "'constant', 'cosine', 'linear' or 'inverse_sqrt'"),
+    (OptimizerSettings, dict(warmup_steps=11, total_steps=10), "warmup_steps=11"),
+    (settings.CriticSettings, dict(kind="none", alone_steps=2), "config.critic.alone_steps=2"),
+    (settings.CriticSettings, dict(kind="shared", alone_steps=2), "config.critic.alone_steps=2"),
   ],
 )
-def test_invalid_optimizer_settings_are_refused(how, word):
+def test_invalid_settings_of_an_optimizer_and_a_critic_are_refused(made, how, word):
   with pytest.raises(ValueError, match=word):
-    OptimizerSettings(**how)
+    made(**how)
 
 
 def test_settings_come_from_the_config():

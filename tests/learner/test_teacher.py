@@ -24,10 +24,15 @@ SHAPE = DecoderConfig(
 )  # fmt: skip
 
 
-def made(kind="jsd", mesh=None, **how):
-  settings = Settings(logprob_chunk=64, temperature=0.8, teacher=Teacher(path="elsewhere", kind=kind, beta=0.3), **how)
-  decoder = teacher_lib.with_rows(Decoder(SHAPE, rngs=nnx.Rngs(5), mesh=mesh), small.CONFIG.vocab_size)
-  return Learner(small.model(mesh=mesh), settings, small.OPTIMIZER, mesh=mesh, teacher=decoder)
+def other(mesh=None):
+  """The teacher's model, with the policy's rows of the vocabulary."""
+  return teacher_lib.with_rows(Decoder(SHAPE, rngs=nnx.Rngs(5), mesh=mesh), small.CONFIG.vocab_size)
+
+
+def made(kind="jsd", mesh=None, alone=False, **how):
+  taught = Teacher(path="elsewhere", kind=kind, beta=0.3, alone=alone)
+  settings = Settings(logprob_chunk=64, temperature=0.8, teacher=taught, **how)
+  return Learner(small.model(mesh=mesh), settings, small.OPTIMIZER, mesh=mesh, teacher=other(mesh))
 
 
 def weighed(items, seed=3):
@@ -53,12 +58,12 @@ def test_loss_and_gradient_equal_a_plain_computation(kind):
   """Reference: one sequence at a time, all logits at once."""
   learner, items = made(kind), weighed(small.items(3))
   tokens = sum(int(item.loss_mask[1:].sum()) for item in items)
-  other = Decoder(SHAPE, rngs=nnx.Rngs(5))
+  whole = Decoder(SHAPE, rngs=nnx.Rngs(5))
 
   def loss(params):
     total = 0.0
     for item in items:
-      models = learner.trained.model(params, learner.trained.frozen), other
+      models = learner.trained.model(params, learner.trained.frozen), whole
       logits = (model(item.tokens[None])[0, :-1, : small.CONFIG.vocab_size] for model in models)
       p, q = (jax.nn.log_softmax(one / 0.8) for one in logits)
       m = jnp.log(0.3 * jnp.exp(q) + 0.7 * jnp.exp(p))
@@ -80,11 +85,7 @@ def test_a_term_alone_is_the_whole_loss_of_rl_and_of_distillation():
   items = weighed(small.items(4))
   plain, _ = gradient(made("forward"), small.blocks(items))
   for objective in ("policy", "sft"):
-    taught = Teacher(path="elsewhere", kind="forward", alone=True)
-    settings = Settings(objective=objective, logprob_chunk=64, temperature=0.8, entropy_coef=0.1, teacher=taught)
-    decoder = teacher_lib.with_rows(Decoder(SHAPE, rngs=nnx.Rngs(5)), small.CONFIG.vocab_size)
-    learner = Learner(small.model(), settings, small.OPTIMIZER, teacher=decoder)
-    found, _ = gradient(learner, small.blocks(items))
+    found, _ = gradient(made("forward", alone=True, objective=objective, entropy_coef=0.1), small.blocks(items))
     assert found["loss"] == pytest.approx(0.5 * found["teacher_kl"], rel=1e-5)  # each weight is 0.5
     assert found["teacher_kl"] == pytest.approx(plain["teacher_kl"], rel=1e-5)
 
@@ -120,9 +121,8 @@ def test_the_sampled_tokens_k1_is_subtracted_from_the_rewards_of_failed_episodes
   teach = lambda item, coef: dataclasses.replace(item, teaching=np.full(len(item.tokens), coef, np.float32))
   state, items = learner.init(0), [teach(right, 0.0), teach(wrong, 0.001)]
   ready = learner.prepare(state, [items], small.pack)
-  policy, other = small.model(), teacher_lib.with_rows(Decoder(SHAPE, rngs=nnx.Rngs(5)), small.CONFIG.vocab_size)
   for item, got, score, coef in zip(items, ready.items, (1.0, 0.0), (0.0, 0.001)):
-    log = (jax.nn.log_softmax(small.logits(model, item.tokens)[:-1] / 0.8) for model in (policy, other))
+    log = (jax.nn.log_softmax(small.logits(model, item.tokens)[:-1] / 0.8) for model in (small.model(), other()))
     x, y = (np.take_along_axis(one, item.tokens[1:, None], 1)[:, 0] for one in log)
     on = item.loss_mask[1:]
     rewards = -coef * np.asarray(x - y)[on]
@@ -150,8 +150,8 @@ def test_a_teacher_behind_a_server_is_subtracted_in_the_same_way():
   scores = packed.of_items([learner.teacher.score(learner.place(block)) for block in packed.blocks], items)
   scored = [dataclasses.replace(item, teacher_logprobs=np.asarray(own)) for item, own in zip(items, scores)]
   far = dataclasses.replace(learner.settings.teacher, path="http://there/v1", model="m")
-  other = small.learner(dataclasses.replace(learner.settings, teacher=far))
-  found = other.prepare(other.init(0), [scored], small.pack)
+  remote = small.learner(dataclasses.replace(learner.settings, teacher=far))
+  found = remote.prepare(remote.init(0), [scored], small.pack)
   for one, two in zip(ready.items, found.items):
     np.testing.assert_allclose(one.advantages, two.advantages, atol=1e-5)
   assert found.metrics["teacher_kl"] == pytest.approx(ready.metrics["teacher_kl"], rel=1e-5)

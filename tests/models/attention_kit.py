@@ -60,11 +60,15 @@ def positions(segments, prefixes):
 
 
 def in_windows(q, k, v, segments, prefixes, window):
-  """Causal attention to the nearest `window` tokens by position, in one piece, which JAX can differentiate."""
-  T, H, at = q.shape[1], q.shape[2], positions(segments, prefixes)
-  k, v = (jnp.repeat(x, H // k.shape[2], axis=2) for x in (k, v))
+  """Causal attention to the nearest `window` tokens by position."""
+  T, at = q.shape[1], positions(segments, prefixes)
   same = (segments[:, :, None] == segments[:, None]) | (prefixes[:, :, None] == segments[:, None])
   near = at[:, None, :] > at[:, :, None] - window
-  mask = same & near & (segments != 0)[:, :, None] & np.tril(np.ones((T, T), bool))[None]
+  return plain(q, k, v, same & near & (segments != 0)[:, :, None] & np.tril(np.ones((T, T), bool))[None])
+
+
+def plain(q, k, v, mask):
+  """Attention to the keys of mask [B, T, T], in one piece, which JAX can differentiate; zeros where there is none."""
+  k, v = (jnp.repeat(x, q.shape[2] // k.shape[2], axis=2) for x in (k, v))
   scores = jnp.where(mask[:, None], jnp.einsum("bthd,bshd->bhts", q, k) / np.float32(q.shape[3] ** 0.5), -1e9)
   return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores, -1) * mask[:, None].astype(np.float32), v)

@@ -7,45 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_kit import PREFIXES, SHARED, UNTIL, agree, in_windows
+from attention_kit import PREFIXES, SHARED, UNTIL, agree, arrays, in_windows, plain
 from attention_kit import positions as positions_of
 
 from ragrl_jax.models import attention, kernels
 from ragrl_jax.parallel import mesh as mesh_lib
 
-B, T, H, KV, h = 4, 24, 4, 2, 8
+SHAPE = B, T, H, KV, h = 4, 24, 4, 2, 8
 # One segment; two segments and padding at the end; padding first and falling ids; only padding.
 SEGMENTS = np.array([[1] * 24, [1] * 5 + [2] * 9 + [0] * 10, [0] * 3 + [2] * 10 + [1] * 11, [0] * 24], np.int32)
 
 
-def by_formula(q, k, v, causal, segments=SEGMENTS):
-  """Softmax over the allowed tokens, head by head, in float64; zeros if none is allowed."""
-  q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
-  out = np.zeros_like(q)
-  for b, t, head in np.ndindex(*q.shape[:3]):
-    allowed = (segments[b] == segments[b, t]) & (segments[b, t] != 0)
-    if causal:
-      allowed &= np.arange(len(allowed)) <= t
-    if allowed.any():
-      scores = k[b, allowed, head // (H // KV)] @ q[b, t, head] / np.sqrt(h)
-      weights = np.exp(scores - scores.max())
-      out[b, t, head] = weights @ v[b, allowed, head // (H // KV)] / weights.sum()
-  return out
-
-
-def plain(q, k, v, causal, segments=SEGMENTS):
-  """The same in one piece, which JAX can differentiate."""
-  k, v = (jnp.repeat(x, H // KV, axis=2) for x in (k, v))
-  mask = (segments[:, :, None] == segments[:, None, :]) & (segments != 0)[:, :, None]
-  if causal:
-    mask &= np.tril(np.ones((T, T), bool))[None]
-  scores = jnp.where(mask[:, None], jnp.einsum("bthd,bshd->bhts", q, k) / np.float32(np.sqrt(h)), -1e9)
-  return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores, -1) * mask[:, None].astype(np.float32), v)
-
-
-def arrays(seed=0):
-  draw = np.random.default_rng(seed)
-  return [jnp.asarray(draw.normal(size=(B, T, heads, h)), jnp.float32) for heads in (H, KV, KV, H)]
+def by_formula(q, k, v, causal=True):
+  mask = (SEGMENTS[:, :, None] == SEGMENTS[:, None, :]) & (SEGMENTS != 0)[:, :, None]
+  return plain(q, k, v, mask & np.tril(np.ones((T, T), bool))[None] if causal else mask)
 
 
 @functools.partial(jax.jit, static_argnames=("causal", "block"))
@@ -59,11 +34,11 @@ def attend(q, k, v, weight, *, causal=True, block=8):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("block", [T, 8, 7])  # one block; three; four, the last one with padding
 def test_attention_and_its_gradient(causal, block):
-  q, k, v, weight = arrays()
-  got, gradients = attend(q, k, v, weight, causal=causal, block=block)
-  np.testing.assert_allclose(got, by_formula(q, k, v, causal), atol=2e-6)
-  want = jax.jit(lambda *x: jax.vjp(lambda q, k, v: plain(q, k, v, causal), *x)[1](weight))(q, k, v)
-  for mine, theirs in zip(gradients, want):
+  *inputs, weight = arrays(SHAPE)
+  got, gradients = attend(*inputs, weight, causal=causal, block=block)
+  want, back = jax.vjp(functools.partial(by_formula, causal=causal), *inputs)
+  np.testing.assert_allclose(got, want, atol=2e-6)
+  for mine, theirs in zip(gradients, back(weight), strict=True):
     np.testing.assert_allclose(mine, theirs, atol=5e-6)
   for array in (got, *gradients):  # padding gives zeros and gets no gradient
     np.testing.assert_array_equal(np.asarray(array)[SEGMENTS == 0], 0.0)
@@ -71,20 +46,19 @@ def test_attention_and_its_gradient(causal, block):
 
 def test_huge_scores_stay_finite():
   # Scores of ±1e5: exp overflows float32 above 88 unless the largest score is subtracted first.
-  q, k, v, weight = arrays()
+  q, k, v, weight = arrays(SHAPE)
   got, gradients = attend(q * 1e3, k * 1e3, v, weight)
-  np.testing.assert_allclose(got, by_formula(q * 1e3, k * 1e3, v, True), atol=1e-3)
+  np.testing.assert_allclose(got, by_formula(q * 1e3, k * 1e3, v), atol=1e-3)
   assert all(np.isfinite(x).all() for x in gradients)
 
 
 def test_bfloat16_inputs_are_summed_in_float32():
-  half = [x.astype(jnp.bfloat16) for x in arrays()]
+  half = arrays(SHAPE, jnp.bfloat16)
   got, _ = attend(*half)
   assert got.dtype == jnp.bfloat16
   # Output and weights are rounded to 8 bits of mantissa: 2^-8 of values up to 3, twice.
-  np.testing.assert_allclose(
-    got.astype(jnp.float32), by_formula(*(x.astype(jnp.float32) for x in half[:3]), True), atol=2 * 3 * 2**-8
-  )
+  want = by_formula(*(x.astype(jnp.float32) for x in half[:3]))
+  np.testing.assert_allclose(got.astype(jnp.float32), want, atol=2 * 3 * 2**-8)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -153,21 +127,17 @@ def test_tokens_of_a_tree_attend_to_their_paths(block):
   for row, found in enumerate(parents):
     for index, parent in enumerate(found):
       mask[row, index] = (mask[row, parent] if parent >= 0 else False) | (np.arange(T) == index)
-  q, k, v, weight = arrays()
+  *inputs, weight = arrays(SHAPE)
 
-  @functools.partial(jax.jit, static_argnames="mesh")
-  def mine(q, k, v, mesh):
-    out, back = jax.vjp(lambda *x: attention.attend(*x, until, until, block=block, mesh=mesh), q, k, v)
+  @functools.partial(jax.jit, static_argnames="attend")
+  def run(attend):
+    out, back = jax.vjp(attend, *inputs)
     return out, *back(weight)
 
-  def formula(q, k, v):
-    k, v = (jnp.repeat(x, H // KV, axis=2) for x in (k, v))
-    scores = jnp.where(mask[:, None], jnp.einsum("bthd,bshd->bhts", q, k) / np.float32(np.sqrt(h)), -1e9)
-    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores, -1) * mask[:, None].astype(np.float32), v)
-
-  want = jax.jit(lambda *x: (lambda out, back: (out, *back(weight)))(*jax.vjp(formula, *x)))(q, k, v)
+  want = run(functools.partial(plain, mask=mask))
   for mesh in (None, mesh_lib.make(jax.devices()[:1])):
-    for one, two in zip(want, mine(q, k, v, mesh), strict=True):
+    got = run(lambda *x, mesh=mesh: attention.attend(*x, until, until, block=block, mesh=mesh))
+    for one, two in zip(want, got, strict=True):
       np.testing.assert_allclose(one, two, atol=5e-6)
   # Exactly the blocks with a pair are read.
   size = 4
@@ -196,4 +166,4 @@ def test_blocks_before_every_window_are_skipped():
 
 def test_a_window_needs_positions():
   with pytest.raises(ValueError, match="pass positions"):
-    attention.attend(*arrays()[:3], jnp.asarray(SEGMENTS), window=3)
+    attention.attend(*arrays(SHAPE)[:3], jnp.asarray(SEGMENTS), window=3)

@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from decoder_shapes import MORE, SHAPE, V
+from decoder_shapes import MORE, SHAPE, V, drawn
 from flax import nnx
 
 from ragrl_jax.models import attention, families, mapping, weights
-from ragrl_jax.models.config import DecoderConfig, LinearScaling, RopeScaling
+from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.models.hf import LinearScaling, RopeScaling
 from ragrl_jax.models.layers import rope_frequencies
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "models_decoders.json").read_text())
-FAMILIES = ["qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "gemma3_text", "qwen3_5_text"]
 
 
 def config_of(family="qwen3", **changes):
@@ -27,10 +27,7 @@ def config_of(family="qwen3", **changes):
 
 @functools.cache  # cached by arguments, because models are not changed
 def made(family="qwen3"):
-  """A model with uneven logits, so that a leak would show; drawn by NumPy, which needs no compilation."""
-  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config_of(family), rngs=nnx.Rngs(0))))
-  draw = np.random.default_rng(0)
-  return nnx.merge(graphdef, jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.8, x.shape), jnp.float32), abstract))
+  return drawn(config_of(family), 0.8)
 
 
 @jax.jit
@@ -70,13 +67,10 @@ def test_transformers_logits_and_gradients(family, tmp_path):
   assert len(tensors) == len(golden["gradients"])
 
 
-def test_linear_rope_by_hand():
+def test_rope_by_hand():
   np.testing.assert_allclose(rope_frequencies(4, 1e4, LinearScaling(8.0)), [1 / 8, 0.01 / 8], rtol=1e-6)
-
-
-def test_llama_rope_by_hand():
-  # head_dim 4, theta 10⁴: frequencies 1 and 10⁻². Wavelengths of 6.28 and 628 tokens fit 10.2 and 0.102 times into a
-  # context of 64. Above high_freq_factor 4 nothing changes; below low_freq_factor 1 it turns 8 times slower.
+  # Llama's, with head_dim 4, theta 10⁴: frequencies 1 and 10⁻². Wavelengths of 6.28 and 628 tokens fit 10.2 and 0.102
+  # times into a context of 64. Above high_freq_factor 4 nothing changes, below low_freq_factor 1 it is 8 times slower.
   got = rope_frequencies(4, 1e4, RopeScaling(8.0, 1.0, 4.0, 64))
   np.testing.assert_allclose(got, [1.0, 0.01 / 8], rtol=1e-6)
   # In between: context 4π, so wavelength 2π fits 2 times; smooth = (2 - 1) / (4 - 1) = 1/3: 2/3 · 1/8 + 1/3 = 5/12.
@@ -103,7 +97,7 @@ def test_no_later_token_and_no_other_segment_leaks(family, length):
   assert same[place - 1 : 2 * third - 1].mean() < 0.5  # saturated ones may be equal to the last bit
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families.FAMILIES)
 def test_packed_and_padded_rows_equal_rows_of_their_own(family):
   model = made(family)
   draw = np.random.default_rng(2)
@@ -224,22 +218,11 @@ def test_fresh_weights_start_near_uniform(tied):
   assert abs(-float(logprobs(model, tokens).mean()) - np.log(V)) < 0.1
 
 
-@pytest.mark.parametrize(
-  "change, says",
-  [
-    (dict(num_kv_heads=3), "multiple of num_kv_heads"),
-    (dict(head_dim=7), "must be even"),
-    (dict(d_ff=0), "d_ff is 0"),
-    (dict(rope_theta=0.0), "rope_theta"),
-    (dict(heads=3), "it may have"),
-    (dict(qk_norm=False), "qwen3 has q/k norm"),
-  ],
-)
+@pytest.mark.parametrize("change, says", [
+  (dict(num_kv_heads=3), "multiple of num_kv_heads"), (dict(head_dim=7), "must be even"), (dict(d_ff=0), "d_ff is 0"),
+  (dict(rope_theta=0.0), "rope_theta"), (dict(heads=3), "it may have"), (dict(qk_norm=False), "qwen3 has q/k norm"),
+  (dict(family="gpt2"), "shape.family: 'gpt2'.*qwen2, qwen3, .*ragrl_jax/models/families.py"),
+])  # fmt: skip
 def test_impossible_shapes_are_refused(change, says):
   with pytest.raises(ValueError, match=says):
-    DecoderConfig.from_shape(V, family="qwen3", **SHAPE | change)
-
-
-def test_unknown_family():
-  with pytest.raises(ValueError, match="shape.family: 'gpt2'.*qwen2, qwen3, .*ragrl_jax/models/families.py"):
-    DecoderConfig.from_shape(V, family="gpt2", **SHAPE)
+    DecoderConfig.from_shape(V, **dict(family="qwen3") | SHAPE | change)

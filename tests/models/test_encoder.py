@@ -28,13 +28,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mean(folder):
-  return encoder.load_encoder(
-    folder,
-    settings=encoder_settings.EncoderSettings(
-      "mean", False, "query: ", "passage: ", max_tokens=16, title_separator=" "
-    ),
-    batch=4,
-  )
+  settings = encoder_settings.EncoderSettings("mean", False, "query: ", "passage: ", max_tokens=16, title_separator=" ")
+  return encoder.load_encoder(folder, settings=settings, batch=4)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
@@ -60,16 +55,12 @@ def test_prefixes_titles_and_order(mean):
   got = mean.queries(texts)
   assert got.shape == (3, 16) and got.dtype == np.float32
   # "query: a" is [CLS] query: a [SEP]: ids 2 4 14 3. The model gives their mean state.
-  by_hand = mean.encode(jnp.array([[2, 4, 14, 3]]), jnp.ones((1, 4), jnp.int32))
-  np.testing.assert_allclose(got[1:2], by_hand, atol=1e-5)
+  by_hand = lambda *ids: mean.encode(jnp.array([ids]), jnp.ones((1, len(ids)), jnp.int32))
+  np.testing.assert_allclose(got[1:2], by_hand(2, 4, 14, 3), atol=1e-5)
   # The passage "a", "b c" is "passage: a b c": 2 5 14 15 16 3. Without a title it is the text alone.
   passages = mean.passages([Passage("1", "a", "b c"), Passage("2", "", "b")])
-  np.testing.assert_allclose(
-    passages[:1], mean.encode(jnp.array([[2, 5, 14, 15, 16, 3]]), jnp.ones((1, 6), jnp.int32)), atol=1e-5
-  )
-  np.testing.assert_allclose(
-    passages[1:], mean.encode(jnp.array([[2, 5, 15, 3]]), jnp.ones((1, 4), jnp.int32)), atol=1e-5
-  )
+  np.testing.assert_allclose(passages[:1], by_hand(2, 5, 14, 15, 16, 3), atol=1e-5)
+  np.testing.assert_allclose(passages[1:], by_hand(2, 5, 15, 3), atol=1e-5)
 
 
 def test_a_vector_depends_only_on_its_text(mean):
@@ -108,14 +99,8 @@ def test_a_mesh_gives_the_same_vectors(folder, mean):
 def test_two_towers_without_normalisation(tmp_path):
   config = hf_folders.BERT | dict(model_type="dpr", projection_dim=0)
   question, passage = "question_encoder.bert_model.", "ctx_encoder.bert_model."
-  paths = [
-    folder_of(
-      tmp_path / f"dpr-{root[:3]}",
-      config,
-      {name: shape for name, shape in hf_folders.bert_shapes(config, root).items() if "pooler" not in name},
-    )
-    for root in (question, passage)
-  ]
+  shapes = lambda root: {n: shape for n, shape in hf_folders.bert_shapes(config, root).items() if "pooler" not in n}
+  paths = [folder_of(tmp_path / f"dpr-{root[:3]}", config, shapes(root)) for root in (question, passage)]
   made = encoder.load_encoder(paths[0], passage_path=paths[1])
   assert (made.settings["pooling"], made.settings["normalize"]) == ("cls", False)  # the preset of the folder's name
   both = [made.queries(["a b"]), made.embed_texts(["a b"], "passage")]
@@ -152,10 +137,9 @@ def _alone(text, made):
 
 def test_a_decoder_with_code_of_its_own_is_refused(tmp_path):
   config = hf_folders.DECODERS["qwen3"] | dict(auto_map=dict(AutoModel="modeling.Model"))
+  folder = folder_of(tmp_path / "gte-Qwen2-tiny", config, {})
   with pytest.raises(ValueError, match="auto_map"):
-    encoder.load_encoder(
-      folder_of(tmp_path / "gte-Qwen2-tiny", config, {}), settings=dict(pooling="last", normalize=True)
-    )
+    encoder.load_encoder(folder, settings=dict(pooling="last", normalize=True))
 
 
 def test_folders_without_an_encoder_are_refused(folder, tmp_path):

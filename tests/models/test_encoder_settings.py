@@ -43,10 +43,8 @@ def test_the_real_minilm_has_its_own_settings_under_any_name(name, tmp_path):
 def test_declared_settings_win_over_any_name(name, prompts, tmp_path):
   folder = sentence_transformers(tmp_path / name, MEAN, length=128, prompts=prompts)
   found = encoder_settings.settings_for(folder)
-  want = EncoderSettings(
-    "mean", True, prompts.get("query", ""), prompts.get("document", ""), 128, found.title_separator
-  )
-  assert found == want
+  prefixes = prompts.get("query", ""), prompts.get("document", "")
+  assert found == EncoderSettings("mean", True, *prefixes, 128, found.title_separator)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention_kit import positions
 from flax import nnx
 
 from ragrl_jax.models import lora
@@ -25,11 +26,7 @@ TOKENS = jnp.asarray(DRAW.integers(0, 32, (8, 16)), jnp.int32)
 # Packed rows: two and three segments, with and without padding; in the last four rows 2 and 3 continue 1.
 SEGMENTS = np.array([[1] * 7 + [2] * 9, [1] * 4 + [2] * 5 + [3] * 5 + [0] * 2] * 4, np.int32)
 PREFIXES = np.where((np.arange(8) >= 4)[:, None], np.minimum(SEGMENTS, 1), SEGMENTS)
-POSITIONS = np.where(
-  (PREFIXES != SEGMENTS) & (SEGMENTS > 1),
-  np.arange(16)[None] - np.argmax(SEGMENTS[:, :, None] == SEGMENTS[:, None], axis=1) + (SEGMENTS == 1).sum(1)[:, None],
-  np.arange(16)[None] - np.argmax(SEGMENTS[:, :, None] == SEGMENTS[:, None], axis=1),
-).astype(np.int32)
+POSITIONS = positions(SEGMENTS, PREFIXES)
 
 
 def made(family):

@@ -77,7 +77,7 @@ def test_llama_3s_divisors_become_its_scaling(tmp_path):
   config, tensors = made("llama", rope_theta=5e5)
   path = gguf_files.write(tmp_path / "m.gguf", config, tensors, frequencies=[1, 1, 2.6946, 8])
   scaling = weights.config_of(folder_of(path, tmp_path / "out")).rope_scaling
-  assert (scaling.factor, scaling.original_max_position, scaling.high_freq_factor) == (8, 8192, 4)
+  assert (scaling.factor, scaling.original_max_position_embeddings, scaling.high_freq_factor) == (8, 8192, 4)
   path = gguf_files.write(tmp_path / "n.gguf", config, tensors, frequencies=[1, 2, 2.6946, 8])
   with pytest.raises(ValueError, match="not Llama 3's scaling"):
     folder_of(path, tmp_path / "other")

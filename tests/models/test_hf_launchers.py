@@ -44,9 +44,8 @@ def model_folder(path, rows=300):
 
 def test_import(tmp_path, monkeypatch, capsys):
   folder = model_folder(tmp_path / "in")
-  status, out, _ = run(
-    "import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out", dtype="float32", shard_bytes=20_000
-  )
+  where = dict(model=folder, out=tmp_path / "out", dtype="float32", shard_bytes=20_000)
+  status, out, _ = run("import_hf", monkeypatch, capsys, **where)
   said = json.loads(out)
   assert status == 0 and (said["family"], said["vocabulary"], said["token_ids"]) == ("qwen2", 300, 257)
   want, _ = weights.load_pretrained(folder)
@@ -101,10 +100,9 @@ def test_tokens_are_added(tmp_path, monkeypatch, capsys, rows):
   assert np.isfinite(np.asarray(got(jnp.asarray([after.encode(text)])))).all()
 
 
-@pytest.mark.parametrize(
-  ("tokens", "said"),
-  [("a", "'a' is a token of"), ("<|endoftext|>", "is a token of"), ("<new> <new> b", "'b' is a token")],
-)
+@pytest.mark.parametrize("tokens, said", [
+  ("a", "'a' is a token of"), ("<|endoftext|>", "is a token of"), ("<new> <new> b", "'b' is a token"),
+])  # fmt: skip
 def test_tokens_that_are_there_are_refused(tmp_path, monkeypatch, capsys, tokens, said):
   folder = model_folder(tmp_path / "in")
   status, _, complaint = run("import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out", add_tokens=tokens)
@@ -118,6 +116,16 @@ def test_a_tokenizer_that_does_not_fit_is_refused_before_anything_is_written(tmp
   assert status == 2 and "has 257 ids, the model 200 rows" in complaint and not (tmp_path / "out").exists()
 
 
+def saved(folder, config, step, state, kind="rl"):
+  """A run's folder with a checkpoint."""
+  folder.mkdir(exist_ok=True)
+  changes.write(folder, config, kind)
+  checkpoints = checkpoint.Checkpoints(folder / "checkpoints", keep=1)
+  checkpoints.save(step, state, dict(step=step))
+  checkpoints.close()
+  return folder
+
+
 @pytest.mark.slow  # compiles a learner's first state
 def test_export(tmp_path, monkeypatch, capsys):
   config = config_lib.default_config()
@@ -127,11 +135,7 @@ def test_export(tmp_path, monkeypatch, capsys):
   graphdef, params = nnx.split(model)
   trained = nnx.merge(graphdef, jax.tree.map(lambda x: x + 1.0, params))
   made = learner.Learner(trained, settings.from_config(config), settings.optimizer_from_config(config))
-  run_folder = tmp_path / "0"  # a run's folder may be named by its seed
-  with_state = checkpoint.Checkpoints(run_folder / "checkpoints", keep=2)
-  with_state.save(7, made.init(0), dict(step=7))
-  with_state.close()
-  changes.write(run_folder, config, "rl")
+  run_folder = saved(tmp_path / "0", config, 7, made.init(0))  # a run's folder may be named by its seed
   saving.save(trained, shape, tokenizer, config, run_folder / "model")
   (run_folder / "finished.json").write_text(json.dumps(dict(step=7, reached=False)))
   for source, number in ((run_folder, "out"), (run_folder / "checkpoints" / "7", "again")):
@@ -160,11 +164,7 @@ def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys)
   model, shape, tokenizer, config = decoders.made(config)
   draw = np.random.default_rng(0)
   trained = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), x.dtype), lora.split(model)[1])
-  (tmp_path / "run").mkdir()
-  changes.write(tmp_path / "run", config, "rl")
-  saved = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", keep=1)
-  saved.save(3, dict(params=trained), dict(step=3))  # nothing of the base
-  saved.close()
+  saved(tmp_path / "run", config, 3, dict(params=trained))  # nothing of the base
   nnx.update(model, trained)
   saving.save(model, shape, tokenizer, config, tmp_path / "adapters")
   assert lora.find_base(tmp_path / "adapters", "") == config.model.path
@@ -200,11 +200,8 @@ def test_export_of_a_policy_with_a_value_head(tmp_path, monkeypatch, capsys, ran
   draw = np.random.default_rng(0)
   params = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), x.dtype), trained.params)
   assert "value_head" in params and bool(rank) == bool(trained.adapters)
-  (tmp_path / "run").mkdir()
-  changes.write(tmp_path / "run", config, "sft" if tuned else "rl")
-  saved = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", keep=1)
-  saved.save(3, dict(params=trained.policy(params) if tuned else params), dict(step=3))
-  saved.close()
+  state = dict(params=trained.policy(params) if tuned else params)
+  saved(tmp_path / "run", config, 3, state, "sft" if tuned else "rl")
   status, _, complaint = run("export_hf", monkeypatch, capsys, checkpoint=tmp_path / "run", out=tmp_path / "out")
   assert status == 0, complaint
   nnx.update(model, trained.policy(params))

@@ -49,9 +49,13 @@ def called(kernel, rows=slice(None), q=None, k=None, v=None):
   return call(cache, *new, LENGTHS[rows].astype(np.int32), places[rows].astype(np.int32))
 
 
-@pytest.fixture(params=[cache_lib.PLAIN, cache_lib.TRITON])
-def kernel(request, monkeypatch):
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch):
   monkeypatch.setattr(paged_gpu, "attend", functools.partial(paged_gpu.attend, interpret=INTERPRET))
+
+
+@pytest.fixture(params=[cache_lib.PLAIN, cache_lib.TRITON])
+def kernel(request):
   return request.param
 
 
@@ -82,8 +86,7 @@ def test_a_rows_numbers_depend_on_that_row_alone(kernel):
   assert np.abs(np.asarray(together[0] - among_others[0])).max() > 1e-3
 
 
-def test_the_paths_agree(monkeypatch):
-  monkeypatch.setattr(paged_gpu, "attend", functools.partial(paged_gpu.attend, interpret=INTERPRET))
+def test_the_paths_agree():
   (plain, one), (kernel, two) = (called(kernel) for kernel in (cache_lib.PLAIN, cache_lib.TRITON))
   np.testing.assert_allclose(plain, kernel, atol=1e-5)
   # The same numbers in both caches: pairs [P, page, KV, h] and their scales, beside int8 [P, 2, KV, page, h].
@@ -100,13 +103,11 @@ def test_pairs_are_two_numbers():
   np.testing.assert_array_equal(cache_lib.unpair(pairs), (k, v))
 
 
-@pytest.mark.parametrize("way", [cache_lib.PLAIN, cache_lib.TRITON])
-def test_pages_go_to_the_host_and_come_back_bit_for_bit(way, monkeypatch):
-  monkeypatch.setattr(paged_gpu, "attend", functools.partial(paged_gpu.attend, interpret=INTERPRET))
-  _, cache = called(way)
+def test_pages_go_to_the_host_and_come_back_bit_for_bit(kernel):
+  _, cache = called(kernel)
   taken = jax.jit(cache_lib.take)(cache, jnp.array([5, 1, 8]))
   assert taken.dtype == jnp.uint8 and taken.shape == (3, 2, 2 * KV * PAGE * (SIZE + 4))
-  elsewhere = jax.jit(cache_lib.put)(layout(way).allocate(9), jnp.array([2, 9, 0]), np.asarray(taken))
+  elsewhere = jax.jit(cache_lib.put)(layout(kernel).allocate(9), jnp.array([2, 9, 0]), np.asarray(taken))
   for x, y in zip(cache, elsewhere, strict=True):
     assert x.dtype == y.dtype
     np.testing.assert_array_equal(y[2], x[5])

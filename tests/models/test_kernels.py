@@ -3,6 +3,7 @@
 import functools
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -76,9 +77,8 @@ def test_trees_of_one_level_as_segments_with_prefixes():
   # Two trunks, each with two branches, of which the last ends with its trunk; then a sequence alone, and padding.
   row = jnp.array([[4, 4, 3, 4, 8, 8, 7, 8, 10, 10, 0]], jnp.int32)
   segments, prefixes = kernels.segments(row)
-  assert segments.tolist() == [[1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 0]] and prefixes.tolist() == [
-    [1] * 4 + [4] * 4 + [7, 7, 0]
-  ]
+  assert segments.tolist() == [[1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 0]]
+  assert prefixes.tolist() == [[1] * 4 + [4] * 4 + [7, 7, 0]]
 
 
 @pytest.mark.parametrize("block_q, block_k", [(64, 32), (32, 64)])
@@ -193,15 +193,9 @@ def test_blocks_before_every_window_are_skipped():
 
 
 def test_the_platform_of_the_mesh_decides(monkeypatch):
-  class Tpu:
-    platform = "tpu"
-
-  class Mesh:
-    devices = np.array([Tpu()])
-
+  mesh = types.SimpleNamespace(devices=np.array([types.SimpleNamespace(platform="tpu")]))
   monkeypatch.setattr(splash, "attend", lambda q, k, v, ids, prefix, *, causal, mesh: ("splash", causal, mesh))
   q, k, v, _ = arrays(SHAPE)
-  mesh = Mesh()
   assert attention.attend(q, k, v, jnp.asarray(SHARED), causal=False, mesh=mesh) == ("splash", False, mesh)
   assert attention.attend(q, k, v, jnp.asarray(SHARED)).shape == q.shape  # here the CPU's
 

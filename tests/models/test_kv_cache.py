@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from paged_kit import dense, scattered
 
 from ragrl_jax.models import cache as cache_lib
 
@@ -34,29 +35,19 @@ def test_where_tokens_are_written():
 @pytest.mark.parametrize("window", [None, 1, 4, 6])
 def test_attention_over_pages_is_attention_over_the_conversation(window):
   # Two sequences share their first page. G = 2 query heads share a key-value head.
-  table, lengths, t = np.array([[2, 5, 0], [2, 1, 6]]), np.array([5, 9]), 3
-  keys, values = filled(0, 2, 12, KV, H), filled(1, 2, 12, KV, H)
-  keys[1, :PAGE], values[1, :PAGE] = keys[0, :PAGE], values[0, :PAGE]
-  pages = filled(2, PAGES, 2, KV, PAGE, H)
-  for i in range(2):
-    for place in range(lengths[i]):
-      pages[table[i, place // PAGE], :, :, place % PAGE] = keys[i, place], values[i, place]
-  q = filled(3, 2, t, 2 * KV, H)
-  positions = lengths[:, None] + np.arange(t)
-  new = [np.stack([x[i, positions[i]] for i in range(2)]) for x in (keys, values)]
+  lengths, t = np.array([5, 9], np.int32), 3
+  q, keys, values, pages, table = scattered(2 * KV, KV, H, PAGE, t, lengths)
+  table[1, 0], keys[1, :PAGE], values[1, :PAGE] = table[0, 0], keys[0, :PAGE], values[0, :PAGE]
+  positions = lengths[:, None] + np.arange(t, dtype=np.int32)
+  new = [np.take_along_axis(x, positions[..., None, None], axis=1) for x in (keys, values)]
+  for i, j in np.ndindex(2, t):  # these the call writes
+    pages[table[i, positions[i, j] // PAGE], :, :, positions[i, j] % PAGE] = np.nan
+  pages = np.nan_to_num(pages, nan=7.0)
   layout = cache_lib.Layout(cache_lib.PLAIN, 1, KV, H, PAGE, jnp.float32, (window,))
-  attend = layout.attention(jnp.asarray(table), jnp.asarray(lengths), jnp.asarray(positions, jnp.int32))
+  attend = layout.attention(jnp.asarray(table), jnp.asarray(lengths), jnp.asarray(positions))
   got, (after,) = jax.jit(lambda *x: attend(0, *x))(q, *new, (jnp.asarray(pages),))
-  for i in range(2):
-    for j in range(t):
-      for head in range(2 * KV):
-        seen = slice(max(0, lengths[i] + j + 1 - (window or 99)), lengths[i] + j + 1)
-        scores = keys[i, seen, head // 2] @ q[i, j, head] / H**0.5
-        weights = np.exp(scores - scores.max())
-        np.testing.assert_allclose(
-          got[i, j, head], weights @ values[i, seen, head // 2] / weights.sum(), rtol=1e-5, atol=1e-6
-        )
-  np.testing.assert_array_equal(after[2], pages[2])  # the shared page was not written to
+  np.testing.assert_allclose(got, dense(q, keys, values, lengths, window or 99), rtol=1e-5, atol=1e-6)
+  np.testing.assert_array_equal(after[table[0, 0]], pages[table[0, 0]])  # the shared page was not written to
 
 
 def test_pages_are_copied_taken_and_restored():

@@ -26,30 +26,25 @@ def test_rotation_by_hand():
   np.testing.assert_allclose(got.reshape(-1), [-2.0, 5.0, 1.0, 6.0], atol=1e-6)
 
 
+def same_gradients(mine, theirs, inputs, weight, atol):
+  found, want = (jax.jit(lambda *x, f=f: jax.vjp(f, *x)[1](weight))(*inputs) for f in (mine, theirs))
+  for one, other in zip(found, want, strict=True):
+    np.testing.assert_allclose(one, other, atol=atol)
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 8), (2, 3, 4, 8), (1, 6, 8)])
 def test_rms_norm_backward(shape):
-  x, gain, weight = draws(shape, (8,), shape)
+  *inputs, weight = draws(shape, (8,), shape)
   row = lambda gain: gain.reshape((1,) * (len(shape) - 1) + (8,))
   plain = lambda x, gain: x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-3) * row(gain)
-  for mine, theirs in zip(
-    *(
-      jax.jit(lambda x, gain, f=f: jax.vjp(f, x, gain)[1](weight))(x, gain)
-      for f in (lambda x, gain: layers.rms_norm(x, gain, 1e-3), plain)
-    )
-  ):
-    np.testing.assert_allclose(mine, theirs, atol=2e-5)
+  same_gradients(lambda x, gain: layers.rms_norm(x, gain, 1e-3), plain, inputs, weight, 2e-5)
 
 
 @pytest.mark.parametrize("name, activation", [("silu", jax.nn.silu), ("gelu_pytorch_tanh", jax.nn.gelu)])
 def test_gate_backward(name, activation):
   gate, up, weight = draws((5, 8), (5, 8), (5, 8))
-  for mine, theirs in zip(
-    *(
-      jax.jit(lambda gate, up, f=f: jax.vjp(f, gate, up)[1](weight))(3.0 * gate, up)
-      for f in (lambda gate, up: layers.gated(gate, up, name), lambda gate, up: activation(gate) * up)
-    )
-  ):
-    np.testing.assert_allclose(mine, theirs, atol=2e-6)
+  plain = lambda gate, up: activation(gate) * up
+  same_gradients(lambda *x: layers.gated(*x, name), plain, (3.0 * gate, up), weight, 2e-6)
 
 
 def test_bfloat16_in_and_out_and_float32_gain_with_float32_gradient():

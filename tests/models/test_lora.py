@@ -3,6 +3,7 @@
 import json
 import re
 
+import decoder_shapes
 import hf_folders
 import jax
 import jax.numpy as jnp
@@ -22,11 +23,9 @@ TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, V, (2, 12)))
 
 
 def fresh(*, family="qwen3", rank=4, alpha=8.0, pattern=".*", drawn=True, seed=0, mesh=None, **how):
-  """A model with adapters and weights drawn by NumPy; `drawn` gives the adapters a non-zero B."""
+  """A drawn model with adapters; `drawn` gives them a non-zero B."""
   config = DecoderConfig.from_shape(V, family=family, **SHAPE | MORE.get(family, {}))
-  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), mesh=mesh, **how)))
-  draw = np.random.default_rng(seed)
-  model = nnx.merge(graphdef, jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.5, x.shape), x.dtype), abstract))
+  model, draw = decoder_shapes.drawn(config, seed=seed, mesh=mesh, **how), np.random.default_rng([seed, 1])
   if rank:
     lora.add(model, rank=rank, alpha=alpha, layers=pattern, seed=seed)
   if drawn and rank:
@@ -47,40 +46,25 @@ def equal(one, two):
 
 def test_a_layer_by_hand():
   # x = (1, 2); W = I; A = (3, 1)ᵀ of rank 1, so x A = 5; alpha / rank = 2; B = (1, -1): y = (1, 2) + 2 · 5 · (1, -1).
-  layer = nnx.eval_shape(
-    lambda: layers.Layer(
-      DecoderConfig.from_shape(V, family="llama", **SHAPE | dict(d_model=2)), rngs=nnx.Rngs(0), param_dtype=jnp.float32
-    )
-  )
+  shape = DecoderConfig.from_shape(V, family="llama", **SHAPE | dict(d_model=2))
+  layer = nnx.eval_shape(lambda: layers.Layer(shape, rngs=nnx.Rngs(0), param_dtype=jnp.float32))
   layer.q, layer.lora_alpha = nnx.Param(jnp.eye(2)), 2.0
   layer.q_lora_a, layer.q_lora_b = lora.Adapter(jnp.array([[3.0], [1.0]])), lora.Adapter(jnp.array([[1.0, -1.0]]))
   np.testing.assert_allclose(layer.project(jnp.array([[[1.0, 2.0]]]), "q"), [[[11.0, -8.0]]], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-  "pattern, names",
-  [
-    ("q k v o gate up down", lora.MATRICES),
-    (".*", lora.MATRICES),
-    ("down q", ("q", "down")),
-    ("[qkvo]", tuple("qkvo")),
-    ("gate|up|down", ("gate", "up", "down")),
-    ("q q|v", ("q", "v")),
-  ],
-)
+@pytest.mark.parametrize("pattern, names", [
+  ("q k v o gate up down", lora.MATRICES), (".*", lora.MATRICES), ("down q", ("q", "down")), ("[qkvo]", tuple("qkvo")),
+  ("gate|up|down", ("gate", "up", "down")), ("q q|v", ("q", "v")),
+])  # fmt: skip
 def test_patterns(pattern, names):
   assert lora.select_matrices(pattern) == names
 
 
-@pytest.mark.parametrize(
-  "pattern, says",
-  [
-    ("q_proj", "'q_proj' matches none of q, k"),
-    ("q (", "'\\(' is not a regular"),
-    (" ", "names no matrix"),
-    ("q lm_head", "'lm_head' matches none"),
-  ],
-)
+@pytest.mark.parametrize("pattern, says", [
+  ("q_proj", "'q_proj' matches none of q, k"), ("q (", "'\\(' is not a regular"), (" ", "names no matrix"),
+  ("q lm_head", "'lm_head' matches none"),
+])  # fmt: skip
 def test_patterns_that_match_nothing(pattern, says):
   with pytest.raises(ValueError, match=f"{says}.*config.model.lora.layers"):
     lora.select_matrices(pattern)
@@ -355,11 +339,7 @@ def test_unsupported_settings_are_refused(settings, says, folder, tmp_path):
   [
     (dict(r=8), {}, r"layers.0.mlp.down_proj.lora_A.weight has shape \(4, 24\), adapter_config.json asks for \(8, 24"),
     ({}, {Q1B: None}, rf"no tensor {re.escape(Q1B)} of shape \(32, 4\), which adapter_config.json"),
-    (
-      {},
-      {Q1B: np.zeros((16, 4), np.float32)},
-      rf"adapter_model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4",
-    ),
+    ({}, {Q1B: np.zeros((16, 4), np.float32)}, rf"model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4"),
     ({}, {"lm_head.lora_A": np.zeros((4, 16), np.float32)}, "adapter_model.safetensors: tensor lm_head.lora_A is no"),
     (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is not an adapter.*does not name its module"),
   ],

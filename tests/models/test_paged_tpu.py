@@ -28,25 +28,16 @@ def interpreted(monkeypatch):
 
 
 @pytest.mark.slow  # the interpreter traces every step of the kernel
-@pytest.mark.parametrize("H, KV, t", [(7, 1, 1), (7, 1, 8), (14, 2, 1), (28, 4, 8)])
-def test_the_kernel_is_plain_attention(interpreted, H, KV, t):
-  lengths = np.array([0, 19, 32 - t], np.int32)
+@pytest.mark.parametrize("H, KV, t, window", [
+  (7, 1, 1, None), (7, 1, 8, None), (14, 2, 1, None), (28, 4, 8, None), (14, 2, 1, 5), (14, 2, 8, 20),
+])  # fmt: skip
+def test_the_kernel_is_plain_attention(interpreted, H, KV, t, window):
+  lengths = np.array([0, 19, (60 if window else 32) - t], np.int32)
   q, k, v, pages, table = scattered(H, KV, 128, 16, t, lengths)
   pages = jnp.asarray(side_by_side(pages))
   assert paged_tpu.takes(q, pages)
-  got = paged_tpu.attend(jnp.asarray(q), pages, jnp.asarray(table), jnp.asarray(lengths))
-  np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
-
-
-@pytest.mark.slow  # as above
-@pytest.mark.parametrize("window, t", [(5, 1), (20, 8)])
-def test_the_kernel_in_windows(interpreted, window, t):
-  lengths = np.array([0, 19, 60 - t], np.int32)
-  q, k, v, pages, table = scattered(14, 2, 128, 16, t, lengths)
-  got = paged_tpu.attend(
-    jnp.asarray(q), jnp.asarray(side_by_side(pages)), jnp.asarray(table), jnp.asarray(lengths), window=window
-  )
-  np.testing.assert_allclose(got, dense(q, k, v, lengths, window), atol=1e-5)
+  got = paged_tpu.attend(jnp.asarray(q), pages, jnp.asarray(table), jnp.asarray(lengths), window=window)
+  np.testing.assert_allclose(got, dense(q, k, v, lengths, window or 10**9), atol=1e-5)
 
 
 @pytest.mark.parametrize("t", [1, 5])

@@ -39,17 +39,10 @@ def test_the_kernel_adds_and_norms(dtype, D, parts):
   np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (out, layers.rms_norm(want, gain, 1e-6))), **near)
 
 
-@pytest.mark.parametrize(
-  "rows, size, columns, parts",
-  [
-    (64, 1536, 1536, 4),
-    (64, 8960, 1536, 8),
-    (64, 18944, 3584, 8),
-    (256, 8960, 1536, 4),
-    (64, 128, 64, 1),
-    (1, 770, 64, 2),
-  ],
-)
+@pytest.mark.parametrize("rows, size, columns, parts", [
+  (64, 1536, 1536, 4), (64, 8960, 1536, 8), (64, 18944, 3584, 8), (256, 8960, 1536, 4), (64, 128, 64, 1),
+  (1, 770, 64, 2),
+])  # fmt: skip
 def test_parts_add_up_to_the_product(rows, size, columns, parts):
   shapes = jax.ShapeDtypeStruct((rows, 1, size), "bfloat16"), jax.ShapeDtypeStruct((size, columns), "bfloat16")
   found = jax.eval_shape(residual.parts, *shapes)

@@ -37,9 +37,8 @@ def test_a_cross_encoder_reads_both_texts_with_their_types(cross):
   from safetensors.numpy import load_file
 
   head = load_file(cross / "model.safetensors")
-  ids = [
-    scorer_folders.WORDS.index(w) for w in "[CLS] a b [SEP] c a , b . [SEP]".split()
-  ]  # title and text: "c a , b ."
+  # Title and text: "c a , b ."
+  ids = [scorer_folders.WORDS.index(w) for w in "[CLS] a b [SEP] c a , b . [SEP]".split()]
   tokens, types = jnp.array([ids]), jnp.array([[0] * 4 + [1] * 6])
   want = jax.jit(lambda m: m.pooled(m.hidden(tokens, jnp.ones_like(tokens), types=types)[:, 0]))(model)
   want = np.asarray(want) @ head["classifier.weight"].T + head["classifier.bias"]

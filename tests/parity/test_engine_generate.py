@@ -51,17 +51,10 @@ def test_greedy_turns_are_those_of_generate(tmp_path):
   sampling = dataclasses.replace(Rollout().sampling, max_new_tokens=NEW)
   rollout = collect.Rollout(engine, play, None, seed=0, sampling=sampling)
   episodes = rollout.run([collect.Request(structs.Example(str(i), "", ()), i) for i in range(4)], step=0)
+  greedy = dict(do_sample=False, max_new_tokens=NEW, eos_token_id=256, pad_token_id=0)
   for prompt, episode in zip(prompts, episodes):
     with torch.no_grad():
-      out = theirs.generate(
-        torch.tensor([prompt]),
-        do_sample=False,
-        max_new_tokens=NEW,
-        eos_token_id=256,
-        pad_token_id=0,
-        return_dict_in_generate=True,
-        output_logits=True,
-      )
+      out = theirs.generate(torch.tensor([prompt]), **greedy, return_dict_in_generate=True, output_logits=True)
     said = out.sequences[0, len(prompt) :].tolist()
     assert list(episode.segments[1].ids) == said
     want = [torch.log_softmax(logits[0].double(), -1)[token].item() for logits, token in zip(out.logits, said)]

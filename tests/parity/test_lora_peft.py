@@ -74,18 +74,10 @@ def compare(ours, theirs):
   return logits
 
 
-@pytest.mark.parametrize(
-  "family, pattern",
-  [
-    ("qwen2", "q v"),
-    ("qwen3", ".*"),
-    ("llama", "o gate|up|down"),
-    ("mistral", "[qkvo] down"),
-    ("gemma3_text", ".*"),
-    ("qwen3_moe", ".*"),  # attention's four
-    ("qwen3_5_text", ".*"),
-  ],
-)
+@pytest.mark.parametrize("family, pattern", [
+  ("qwen2", "q v"), ("qwen3", ".*"), ("llama", "o gate|up|down"), ("mistral", "[qkvo] down"), ("gemma3_text", ".*"),
+  ("qwen3_moe", ".*"), ("qwen3_5_text", ".*"),  # the former: attention's four
+])  # fmt: skip
 def test_our_folder_in_peft(family, pattern, tmp_path):
   ours, theirs = base(family, tmp_path / "base")
   lora.add(ours, rank=4, alpha=10.0, layers=pattern, seed=1)
@@ -109,17 +101,10 @@ def test_our_folder_in_peft(family, pattern, tmp_path):
     np.testing.assert_allclose(a.numpy(), b.numpy(), atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize(
-  "family, targets",
-  [
-    ("qwen2", "all-linear"),
-    ("qwen3", ["q_proj", "down_proj"]),
-    ("llama", r".*\.(k|up)_proj"),
-    ("mistral", "all-linear"),
-    ("gemma3_text", "all-linear"),
-    ("qwen3_moe", ["q_proj", "v_proj"]),
-  ],
-)
+@pytest.mark.parametrize("family, targets", [
+  ("qwen2", "all-linear"), ("qwen3", ["q_proj", "down_proj"]), ("llama", r".*\.(k|up)_proj"),
+  ("mistral", "all-linear"), ("gemma3_text", "all-linear"), ("qwen3_moe", ["q_proj", "v_proj"]),
+])  # fmt: skip
 def test_pefts_folder_here(family, targets, tmp_path):
   ours, theirs = base(family, tmp_path / "base")
   torch.manual_seed(0)

@@ -12,8 +12,9 @@ import pytest
 from flax import nnx
 
 from ragrl_jax.models import families, mapping, weights
-from ragrl_jax.models.config import DecoderConfig, LinearScaling, RopeScaling
+from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.models.hf import LinearScaling, RopeScaling
 from ragrl_jax.models.shapes import SHAPES
 
 torch = pytest.importorskip("torch")
@@ -193,19 +194,23 @@ def test_logits_and_gradients_padded_and_packed(family, seed, tmp_path):
   compare(gradients, model)
 
 
+def agree(config, tokens, path):
+  """Logits, and gradients of the sum of log-probabilities / 100, of these rows."""
+  ours = random_model(config, 0)
+  model = theirs(ours, config, path)
+  their_logits, logprobs = their_logprobs(model, tokens)
+  (logprobs.sum() / 100.0).backward()
+  logits, gradients = our_gradient(ours)(tokens, np.ones_like(tokens), np.full(logprobs.shape, 0.01))
+  np.testing.assert_allclose(logits, their_logits.detach().numpy(), atol=TOLERANCE, rtol=TOLERANCE)
+  compare(gradients, model)
+
+
 @pytest.mark.parametrize("name", [name for name, shape in SHAPES.items() if shape.traits.hybrid])
 def test_published_hybrids_with_narrow_heads(name, tmp_path):
   """Their numbers of heads and ties, in 4 layers."""
   narrow = dict(d_model=32, head_dim=16, rotary_dim=4, d_ff=48, delta_key_dim=32, delta_value_dim=32)
   config = dataclasses.replace(SHAPES[name], vocab_size=64, num_layers=4, **narrow)
-  ours = random_model(config, 0)
-  model = theirs(ours, config, tmp_path)
-  tokens = np.random.default_rng(0).integers(0, 64, (1, 90))
-  their_logits, logprobs = their_logprobs(model, tokens)
-  (logprobs.sum() / 100.0).backward()
-  logits, gradients = our_gradient(ours)(tokens, np.ones_like(tokens), np.full((1, 89), 0.01))
-  np.testing.assert_allclose(logits, their_logits.detach().numpy(), atol=TOLERANCE, rtol=TOLERANCE)
-  compare(gradients, model)
+  agree(config, np.random.default_rng(0).integers(0, 64, (1, 90)), tmp_path)
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
@@ -213,14 +218,7 @@ def test_blockwise_attention_on_long_rows(family, tmp_path):
   config = random_config(family, 0)
   if family in ("mistral", "gemma3_text"):
     config = dataclasses.replace(config, window=150, **LOCAL if family == "gemma3_text" else {})
-  ours = random_model(config, 0)
-  model = theirs(ours, config, tmp_path)
-  tokens = np.random.default_rng(0).integers(1, config.vocab_size, (2, 300))  # three blocks of 128
-  their_logits, logprobs = their_logprobs(model, tokens)
-  (logprobs.sum() / 100.0).backward()
-  logits, gradients = our_gradient(ours)(tokens, np.ones_like(tokens), np.full((2, 299), 0.01))
-  np.testing.assert_allclose(logits, their_logits.detach().numpy(), atol=TOLERANCE, rtol=TOLERANCE)
-  compare(gradients, model)
+  agree(config, np.random.default_rng(0).integers(1, config.vocab_size, (2, 300)), tmp_path)  # three blocks of 128
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)

@@ -1,7 +1,5 @@
 """Encoders against transformers and torch: random BERTs, DPR's towers, a decoder that embeds, the real MiniLM."""
 
-import shutil
-
 import hf_folders
 import numpy as np
 import pytest
@@ -22,16 +20,7 @@ SENTENCES = (
 )
 
 
-@pytest.fixture(scope="module")
-def minilm():
-  return hf_folders.minilm()
-
-
-def with_tokenizer(minilm, path):
-  """Gives a small model MiniLM's tokenizer; the model must have rows for all its ids."""
-  for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
-    shutil.copyfile(minilm / name, path / name)
-  return path
+SMALL = dict(vocab_size=30522, num_hidden_layers=2, intermediate_size=24, initializer_range=0.3)
 
 
 def batch(path, texts, **settings):
@@ -44,7 +33,8 @@ def mean_pooled(states, mask):
   return (states * weights).sum(1) / weights.sum(1)
 
 
-def test_minilm_sentence_embeddings(minilm):
+def test_minilm_sentence_embeddings():
+  minilm = hf_folders.minilm()
   tokens = batch(minilm, SENTENCES, max_length=256)
   with torch.no_grad():
     states = transformers.AutoModel.from_pretrained(minilm).eval()(**tokens).last_hidden_state
@@ -54,24 +44,16 @@ def test_minilm_sentence_embeddings(minilm):
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
-def test_random_berts(seed, pooling, minilm, tmp_path):
+def test_random_berts(seed, pooling, tmp_path):
   draw = np.random.default_rng(seed)
   heads = int(draw.choice([1, 2, 4]))
   torch.manual_seed(seed)
-  model = transformers.BertModel(
-    transformers.BertConfig(
-      vocab_size=30522,
-      hidden_size=8 * heads,
-      num_hidden_layers=1 + seed % 3,
-      num_attention_heads=heads,
-      intermediate_size=int(draw.choice([20, 32])),
-      max_position_embeddings=int(draw.choice([40, 128])),
-      initializer_range=0.3,
-      layer_norm_eps=float(draw.choice([1e-12, 1e-6])),
-    )
-  ).eval()
+  sizes = SMALL | dict(hidden_size=8 * heads, num_hidden_layers=1 + seed % 3, num_attention_heads=heads)
+  sizes |= dict(intermediate_size=int(draw.choice([20, 32])), max_position_embeddings=int(draw.choice([40, 128])))
+  sizes |= dict(layer_norm_eps=float(draw.choice([1e-12, 1e-6])))
+  model = transformers.BertModel(transformers.BertConfig(**sizes)).eval()
   model.save_pretrained(tmp_path)
-  with_tokenizer(minilm, tmp_path)
+  hf_folders.with_minilms_tokenizer(tmp_path)
   tokens = batch(tmp_path, SENTENCES, max_length=32)
   with torch.no_grad():
     out = model(**tokens)
@@ -84,25 +66,15 @@ def test_random_berts(seed, pooling, minilm, tmp_path):
   np.testing.assert_allclose(made.queries(SENTENCES), want, atol=1e-4)
 
 
-def test_dpr_towers(minilm, tmp_path):
-  made = {}
+def test_dpr_towers(tmp_path):
+  made, sizes = {}, SMALL | dict(hidden_size=16, num_attention_heads=2, max_position_embeddings=64)
   for seed, (name, kind) in enumerate(
     (("dpr-question", transformers.DPRQuestionEncoder), ("dpr-passage", transformers.DPRContextEncoder))
   ):
     torch.manual_seed(seed)
-    made[name] = kind(
-      transformers.DPRConfig(
-        vocab_size=30522,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-      )
-    ).eval()
+    made[name] = kind(transformers.DPRConfig(**sizes)).eval()
     made[name].save_pretrained(tmp_path / name)
-    with_tokenizer(minilm, tmp_path / name)
+    hf_folders.with_minilms_tokenizer(tmp_path / name)
   ours = encoder.load_encoder(tmp_path / "dpr-question", passage_path=tmp_path / "dpr-passage")
   for name, kind in (("dpr-question", "query"), ("dpr-passage", "passage")):
     with torch.no_grad():
@@ -110,24 +82,14 @@ def test_dpr_towers(minilm, tmp_path):
     np.testing.assert_allclose(ours.embed_texts(SENTENCES, kind), want, atol=1e-4)
 
 
-def test_a_decoder_that_embeds(minilm, tmp_path):
+def test_a_decoder_that_embeds(tmp_path):
   torch.manual_seed(0)
-  model = transformers.Qwen3Model(
-    transformers.Qwen3Config(
-      vocab_size=30522,
-      hidden_size=16,
-      num_hidden_layers=2,
-      num_attention_heads=4,
-      num_key_value_heads=2,
-      head_dim=8,
-      intermediate_size=24,
-      max_position_embeddings=128,
-      initializer_range=0.3,
-    )
-  ).eval()
+  heads = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+  config = transformers.Qwen3Config(**SMALL, **heads, hidden_size=16, max_position_embeddings=128)
+  model = transformers.Qwen3Model(config).eval()
   path = tmp_path / "qwen3-embedding"
   model.save_pretrained(path)  # without a head, names start one level lower
-  with_tokenizer(minilm, path)
+  hf_folders.with_minilms_tokenizer(path)
   ours = encoder.load_encoder(path)
   prefix = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
   for kind, texts in (("query", [prefix + text for text in SENTENCES]), ("passage", SENTENCES)):

@@ -1,6 +1,5 @@
 """Rerankers against transformers and torch: cross-encoders and ColBERT with random weights."""
 
-import shutil
 import string
 
 import hf_folders
@@ -23,38 +22,24 @@ TEXTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def minilm():
-  return hf_folders.minilm()
-
-
 def config(seed):
   draw = np.random.default_rng(seed)
   heads = int(draw.choice([1, 2, 4]))
-  return transformers.BertConfig(
-    vocab_size=30522,
-    hidden_size=8 * heads,
-    num_hidden_layers=1 + seed % 3,
-    num_attention_heads=heads,
-    intermediate_size=24,
-    max_position_embeddings=128,
-    initializer_range=0.3,
-    num_labels=1,
-  )
+  sizes = dict(vocab_size=30522, hidden_size=8 * heads, num_hidden_layers=1 + seed % 3, num_attention_heads=heads)
+  more = dict(intermediate_size=24, max_position_embeddings=128, initializer_range=0.3, num_labels=1)
+  return transformers.BertConfig(**sizes, **more)
 
 
-def with_tokenizer(minilm, path):
-  for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
-    shutil.copyfile(minilm / name, path / name)
-  return transformers.AutoTokenizer.from_pretrained(path)
+def with_tokenizer(path):
+  return transformers.AutoTokenizer.from_pretrained(hf_folders.with_minilms_tokenizer(path))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_cross_encoders(seed, minilm, tmp_path):
+def test_cross_encoders(seed, tmp_path):
   torch.manual_seed(seed)
   model = transformers.BertForSequenceClassification(config(seed)).eval()
   model.save_pretrained(tmp_path)
-  tokenizer = with_tokenizer(minilm, tmp_path)
+  tokenizer = with_tokenizer(tmp_path)
   tokens = tokenizer(
     [QUERY] * len(TEXTS), list(TEXTS), padding=True, truncation=True, max_length=64, return_tensors="pt"
   )
@@ -66,7 +51,7 @@ def test_cross_encoders(seed, minilm, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_colbert(seed, minilm, tmp_path):
+def test_colbert(seed, tmp_path):
   """ColBERT's arithmetic over transformers' BertModel: masks fill the query, and nothing attends to them."""
   torch.manual_seed(seed)
   model = transformers.BertModel(config(seed), add_pooling_layer=False).eval()
@@ -76,7 +61,7 @@ def test_colbert(seed, minilm, tmp_path):
 
   save_file(state | {"linear.weight": linear.weight.detach()}, tmp_path / "model.safetensors")
   model.config.save_pretrained(tmp_path)
-  tokenizer = with_tokenizer(minilm, tmp_path)
+  tokenizer = with_tokenizer(tmp_path)
   mark = {kind: tokenizer.convert_tokens_to_ids(f"[unused{i}]") for i, kind in enumerate(("query", "passage"))}
 
   def vectors(ids, mask):

@@ -28,23 +28,11 @@ SHAPES = [
 def made(number, mlp, scaled, encoder, decoder, buckets, far, draw):
   """A model whose norms, position biases and embedding are large enough for errors to show."""
   torch.manual_seed(number)
-  model = transformers.T5ForConditionalGeneration(
-    transformers.T5Config(
-      vocab_size=50,
-      d_model=int(draw.choice([16, 24])),
-      d_kv=8,
-      d_ff=40,
-      num_heads=int(draw.choice([2, 3])),
-      num_layers=encoder,
-      num_decoder_layers=decoder,
-      relative_attention_num_buckets=buckets,
-      relative_attention_max_distance=far,
-      feed_forward_proj=mlp,
-      tie_word_embeddings=scaled,
-      decoder_start_token_id=0,
-      dropout_rate=0.0,
-    )
-  ).eval()
+  sizes = dict(vocab_size=50, d_model=int(draw.choice([16, 24])), d_kv=8, d_ff=40, num_heads=int(draw.choice([2, 3])))
+  sizes |= dict(num_layers=encoder, num_decoder_layers=decoder, relative_attention_num_buckets=buckets)
+  how = dict(relative_attention_max_distance=far, feed_forward_proj=mlp, tie_word_embeddings=scaled)
+  config = transformers.T5Config(**sizes, **how, decoder_start_token_id=0, dropout_rate=0.0)
+  model = transformers.T5ForConditionalGeneration(config).eval()
   with torch.no_grad():
     for name, weights in model.named_parameters():
       if "norm" in name:

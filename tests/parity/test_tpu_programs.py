@@ -67,25 +67,10 @@ def test_the_command_reports_what_does_not_fit(tmp_path):
     vocab_size=1024, d_model=256, num_layers=1, num_heads=4, num_kv_heads=2, head_dim=64, d_ff=512, rope_theta=1e6
   )
   (tmp_path / "config.json").write_text(json.dumps(shape.to_hf()))
-  done = subprocess.run(
-    [
-      sys.executable,
-      "-m",
-      "ragrl_jax",
-      "check",
-      "--config=configs/search_r1.py:smoke",
-      "--topology=v5e:2x2",
-      "--json",
-      "--config.model.dtype=bfloat16",
-      "--config.learner.micro_rows=4",
-      f"--config.model.path={tmp_path}",
-      "--config.rollout.rows=200000",
-    ],
-    capture_output=True,
-    text=True,
-    check=False,
-    env=os.environ | dict(JAX_OPTIMIZATION_LEVEL="O1"),
-  )
+  words = "check --config=configs/search_r1.py:smoke --topology=v5e:2x2 --json --config.model.dtype=bfloat16".split()
+  words += ["--config.learner.micro_rows=4", f"--config.model.path={tmp_path}", "--config.rollout.rows=200000"]
+  how = dict(capture_output=True, text=True, check=False, env=os.environ | dict(JAX_OPTIMIZATION_LEVEL="O1"))
+  done = subprocess.run([sys.executable, "-m", "ragrl_jax", *words], **how)
   assert done.returncode == 1, done.stderr
   report = json.loads(done.stdout)
   assert not report["fits"] and report["needed"] > report["capacity"] and report["hosts"] == 1
