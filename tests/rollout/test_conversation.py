@@ -14,6 +14,7 @@ import small_engine as kit
 from flax import nnx
 from small_engine import engine, requests, rollout
 
+from ragrl_jax.engine import lanes, stops
 from ragrl_jax.engine.messages import Open, Turn, TurnEnded
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
@@ -306,3 +307,26 @@ def test_texts_of_any_length_are_not_tokenized_whole():
   assert not talk.observe("x" * 10**7) and talk.room() == room and talk.end().ended == "budget"
   assert make().start([dict(role="user", content="Who? " * 10**6)]).room() < 1
   assert spy.longest < 10_000
+
+
+def test_a_rejected_stop_string_may_begin_an_accepted_one():
+  # Of "abcd" the stop "ab" is passed over. "bc" ends the turn, though it began before the engine had paused.
+  said, state, known = iter(kit.TOKENIZER.encode("abcd")), np.zeros(1, np.int32), kit.stops(("ab", "bc"))
+
+  async def submit(turn):
+    nonlocal state
+    state, ids, stop = state if turn.resumed else 0 * state, [], -1
+    while stop < 0 and len(ids) < turn.budget:
+      ids.append(next(said))
+      (state, (stop,)) = stops.advance(known.table, state, np.asarray(ids[-1:]), np.asarray([turn.accept]))
+    return TurnEnded(0, tuple(ids), (0.0,) * len(ids), lanes.FULL if stop < 0 else int(stop))
+
+  client = types.SimpleNamespace(
+    tokenizer=kit.TOKENIZER, context=100, version=0, numbers=itertools.count(), open=lambda _: None, submit=submit,
+    stops=known,
+  )  # fmt: skip
+  policy = Policy(
+    client, TextCache(kit.TOKENIZER), keys=(0, 0, 0, 0), sampling=Sampling(1.0, 0, 1.0, 8), group=None, reserve=1
+  )
+  reply = asyncio.run(policy.start([65]).generate(stop=("ab", "bc"), ends=lambda text: text != "ab"))
+  assert (reply.text, reply.stop) == ("abc", "bc")
