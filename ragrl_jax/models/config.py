@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ragrl_jax.models import families
+from ragrl_jax.models import families, hf
 from ragrl_jax.models.families import Family
 from ragrl_jax.models.hf import RopeScaling, Scaling
 
@@ -237,6 +237,8 @@ class DecoderConfig:
       implied["attend_every"] = families.ATTEND_EVERY
     for name in shape.keys() & {"sliding", "eos_ids"}:  # a config's tuples may come as lists
       shape[name] = tuple(shape[name])
+    if isinstance(scaling := shape.get("rope_scaling"), Mapping):
+      shape["rope_scaling"] = hf.rope(dict(rope_theta=1.0, rope_scaling=scaling), "config.model.shape")[1]
     return cls(vocab_size=vocab_size, family=family, **{**implied, **shape})
 
   @classmethod

@@ -27,6 +27,9 @@ TOKENS = jnp.asarray(DRAW.integers(0, 32, (8, 16)), jnp.int32)
 SEGMENTS = np.array([[1] * 7 + [2] * 9, [1] * 4 + [2] * 5 + [3] * 5 + [0] * 2] * 4, np.int32)
 PREFIXES = np.where((np.arange(8) >= 4)[:, None], np.minimum(SEGMENTS, 1), SEGMENTS)
 POSITIONS = positions(SEGMENTS, PREFIXES)
+ENDS = np.array([[np.flatnonzero(row == one)[-1] + 1 if one else 0 for one in row] for row in SEGMENTS], np.int32)
+# What others continue reaches to the end of the last of them.
+UNTIL = np.where((np.arange(8) >= 4)[:, None] & (SEGMENTS == 1), ENDS.max(axis=1, keepdims=True), ENDS)
 
 
 def made(family):
@@ -60,7 +63,7 @@ def logits_and_gradients(family, sizes=None):
     def loss(params):
       model = nnx.merge(graphdef, params)
       model.mesh = mesh
-      hidden = model.hidden(TOKENS, jnp.asarray(POSITIONS), jnp.asarray(SEGMENTS), jnp.asarray(PREFIXES))
+      hidden = model.hidden(TOKENS, jnp.asarray(POSITIONS), jnp.asarray(SEGMENTS), jnp.asarray(UNTIL))
       logits = jnp.einsum("btd,vd->btv", hidden, model.unembedding())
       real = jnp.asarray(SEGMENTS != 0, jnp.float32)
       return jnp.sum(jax.nn.log_softmax(logits)[..., 0] * real) / 100, logits * real[..., None]

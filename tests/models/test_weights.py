@@ -311,6 +311,11 @@ def test_both_layouts_of_rope_settings_are_equal():
   read = DecoderConfig.from_hf(old)
   assert read.rope_scaling.factor == 4.0 and read.rope_theta == 1000.0
   assert DecoderConfig.from_hf(new) == read and DecoderConfig.from_hf(read.to_hf()) == read
+  shape = dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=16, rope_theta=9.0)
+  made = DecoderConfig.from_shape(9, family="llama", rope_scaling=old["rope_scaling"], **shape)
+  assert made.rope_scaling == read.rope_scaling and made.rope_theta == 9.0
+  with pytest.raises(ValueError, match="config.model.shape, rope scaling: low_freq_factor is missing"):
+    DecoderConfig.from_shape(9, family="llama", rope_scaling=dict(rope_type="llama3", factor=2.0), **shape)
 
 
 def test_windows_and_both_layouts_of_two_ropes():
