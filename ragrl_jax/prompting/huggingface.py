@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 import tokenizers
 import transformers
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting import chat as chat_lib
@@ -206,12 +207,10 @@ def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFas
       f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."
       "tokenizer); `AutoTokenizer.from_pretrained(…).save_pretrained(folder)` writes one."
     )
-  path_text = str(folder)
-  if as_it_says:
-    fast = transformers.PreTrainedTokenizerFast
-    return declared.loaded(path, lambda: fast.from_pretrained(path_text, local_files_only=True))
-  auto = transformers.AutoTokenizer
-  return declared.loaded(path, lambda: auto.from_pretrained(path_text, local_files_only=True, trust_remote_code=False))
+  kind, more = transformers.PreTrainedTokenizerFast, {}
+  if not as_it_says:
+    kind, more = transformers.AutoTokenizer, dict(trust_remote_code=False)
+  return declared.loaded(path, lambda: kind.from_pretrained(str(folder), local_files_only=True, **more))
 
 
 def _eos_ids(folder: pathlib.Path, tokenizer) -> tuple[int, ...]:
@@ -251,7 +250,7 @@ def _all_bytes(tokenizer, settings, size: int, added: Mapping[int, dict], contro
   """The bytes of every id, as a list over ids."""
   decoders = {node["type"] for node in _nodes(settings["decoder"])}
   if "ByteLevel" in decoders:
-    byte_of = {letter: byte for byte, letter in _byte_letters().items()}
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}  # GPT-2's table
     read = lambda piece: b"".join(bytes([byte_of[c]]) if c in byte_of else c.encode() for c in piece)
     of_added = str.encode
   elif decoders & {"Metaspace", "ByteFallback"}:
@@ -272,16 +271,6 @@ def _all_bytes(tokenizer, settings, size: int, added: Mapping[int, dict], contro
 def _read_sentencepiece(piece: str) -> bytes:
   byte = _BYTE_PIECE.fullmatch(piece)
   return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode()
-
-
-def _byte_letters() -> dict[int, str]:
-  """Byte → the printable character for it in byte-level BPE (GPT-2's table).
-
-  Printable bytes keep their character; the others get the characters from U+0100 on, in order.
-  """
-  prints = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-  others = [b for b in range(256) if b not in prints]
-  return {b: chr(b) for b in prints} | {b: chr(0x100 + i) for i, b in enumerate(others)}
 
 
 def _continuing(settings: dict, control: set[int]) -> tokenizers.Tokenizer:

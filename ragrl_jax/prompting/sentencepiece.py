@@ -22,14 +22,13 @@ class SentencePieceTokenizer:
   `train` have none.
 
   Args:
-    bos: put BOS before a prompt (for Llama; not for models made by `train`).
     eos_ids: ids that end a turn beside the model's own EOS, which comes last.
 
   Raises:
     ValueError: the file is not a SentencePiece model, or the model has no EOS piece.
   """
 
-  def __init__(self, path: str | os.PathLike, *, bos: bool = False, eos_ids: Sequence[int] = ()):
+  def __init__(self, path: str | os.PathLike, *, eos_ids: Sequence[int] = ()):
     proto = sentencepiece_model_pb2.ModelProto()
     try:
       proto.ParseFromString(pathlib.Path(path).read_bytes())
@@ -49,7 +48,7 @@ class SentencePieceTokenizer:
           f"{path}: EOS id {i} of the model's folder is no control piece here, so no text may end by it."
         )
     self.pad_id = pad if pad >= 0 else self.eos_ids[0]
-    self.bos = (self._pieces.bos_id(),) if bos else ()
+    self.bos = ()
     self.control_names = {
       i: self._pieces.id_to_piece(i)
       for i in range(self.vocab_size)
@@ -78,30 +77,23 @@ class SentencePieceTokenizer:
     return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Token ids of chat messages as bare text, after BOS where the model has one."""
-    return [*self.bos, *self.encode(chat.plain(messages))]
+    """Token ids of chat messages as bare text, without BOS."""
+    return self.encode(chat.plain(messages))
 
 
 def train(
-  lines: Iterable[str],
-  *,
-  vocab_size: int,
-  marks: Sequence[str] = (),
-  path: str | os.PathLike,
-  split_digits: bool = True,
-  threads: int = 2,
+  lines: Iterable[str], *, vocab_size: int, marks: Sequence[str] = (), path: str | os.PathLike, threads: int = 2
 ) -> SentencePieceTokenizer:
   """Trains a BPE model on `lines` and writes it to `path`.
 
   Each mark (`<think>`, `</search>`, …) is always one piece. No space is added or removed, so that a text has the same
-  pieces in a demonstration and in a rollout. Every byte is a piece, so that any text can be encoded. If the first word
-  of a line should have the same pieces as inside a sentence, begin the line with a space.
+  pieces in a demonstration and in a rollout. Every digit and every byte is a piece, so that any text can be encoded. If
+  the first word of a line should have the same pieces as inside a sentence, begin the line with a space.
 
   Args:
     lines: the texts; a line may contain newlines.
     vocab_size: largest number of pieces, including marks, 256 bytes and four control pieces (pad 0, unk 1, bos 2, eos
       3); a small corpus may give fewer.
-    split_digits: make every digit a piece of its own.
 
   Raises:
     ValueError: vocab_size has no room for marks, bytes and control pieces, or a mark is given twice.
@@ -123,7 +115,7 @@ def train(
       normalization_rule_name="identity",
       add_dummy_prefix=False,
       remove_extra_whitespaces=False,
-      split_digits=split_digits,
+      split_digits=True,
       character_coverage=1.0,
       byte_fallback=True,
       hard_vocab_limit=False,

@@ -185,7 +185,7 @@ def dummy_prefix_sentencepiece(path):
       sentence_iterator=iter(LINES), model_writer=file, model_type="bpe", vocab_size=480, byte_fallback=True,
       normalization_rule_name="identity", character_coverage=1.0, hard_vocab_limit=False, minloglevel=2,
     )  # fmt: skip
-  return sentencepiece_lib.SentencePieceTokenizer(path, bos=True)
+  return sentencepiece_lib.SentencePieceTokenizer(path)
 
 
 def published_template(name):

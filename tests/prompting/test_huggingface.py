@@ -7,8 +7,9 @@ import small_tokenizers as small
 import tokenizers
 import transformers
 from tokenizers import decoders, models, pre_tokenizers
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer, _byte_letters
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
 TEXT = "The spouse of Danbel is Kormin.\n\n<answer> Tolper's </answer> 12,345 \u6771\u4eac  ok <think>x</think>\n"
 
@@ -166,19 +167,10 @@ def test_the_models_text_normalisation_is_kept(tmp_path):
   assert HuggingFaceTokenizer(folder).decode(HuggingFaceTokenizer(folder).encode("cafe\u0301")) == "caf\u00e9"
 
 
-def test_letters_that_stand_for_bytes():
-  # GPT-2's table: printable bytes map to themselves. The 33 control bytes and the space start at U+0100, then DEL.
-  letters = _byte_letters()
-  assert letters[ord("A")] == "A" and letters[0xFF] == "\u00ff"
-  assert letters[0] == "\u0100" and letters[ord(" ")] == "\u0120" and letters[ord("\n")] == "\u010a"
-  assert letters[0x7F] == "\u0121" and letters[0xAD] == "\u0143"
-  assert len(set(letters.values())) == 256
-
-
 @pytest.mark.slow  # writes and reads a vocabulary of 151,643 tokens
 def test_bytes_of_the_real_vocabulary(tmp_path):
   pieces = small.qwen_vocabulary()
-  letters = _byte_letters()
+  letters = bytes_to_unicode()
   bpe = tokenizers.Tokenizer(models.BPE({"".join(letters[b] for b in p): i for i, p in enumerate(pieces)}, []))
   bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   bpe.decoder = decoders.ByteLevel()

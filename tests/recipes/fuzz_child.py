@@ -136,7 +136,7 @@ def check_lear(recipe, episode, terms):
     assert (span is None) == (pair is None)
     if span is not None:
       assert bytes(ids[: span.end]).decode() + span.rest == text[: pair.end]
-      assert bytes(ids[span.first : span.last]).decode() == text[pair.start : pair.end]
+      assert bytes(ids[span.first : span.end]).decode() == text[pair.start : pair.end]
       assert span.body_tokens == len(pair.body.encode().strip())
 
 

@@ -162,15 +162,15 @@ def find(name, *pieces):
 
 def test_spans_of_whole_tags_and_of_straddling_ones():
   whole = find("extract", "<reason>", "r", "</reason>", "\n", "<extract>", " It", " is", "</extract>", "\n", "")
-  assert whole == Span(2, 8, "", "", 4, 8, "")
+  assert whole == Span(2, 8, "", "", 4, "")
   # "><extract" and "></" cross a boundary: the text outside is left out, and the text inside is added beside the ids.
   cut = find("extract", "<reason>r</reason", "><extract", ">", "It is", "</", "extract", "></", "answer>")
-  assert cut == Span(1, 6, ">", "<extract", 2, 6, ">")
+  assert cut == Span(1, 6, ">", "<extract", 2, ">")
   reason = find("reason", "<reason>r</reason", "><extract")
   assert (reason.end, reason.rest) == (1, ">")
   assert find("extract", "<extract>") is None and find("reason") is None
   one = find("answer", "x<answer>a</answer>y")  # nothing of "y" reaches a probe
-  assert one == Span(1, 0, "x<answer>a</answer>", "<answer>a</answer>", 0, 0, "")
+  assert one == Span(1, 0, "x<answer>a</answer>", "<answer>a</answer>", 0, "")
   halves = find("answer", "<answer>", b"\xc3", b"\xa9", "</answer>", "")  # of a letter; EOS is left out
   assert (halves.body_tokens, halves.end) == (2, 4)
 

@@ -83,9 +83,6 @@ def _hash(pair: tuple[str, str]) -> str:
 
 def macro(sets: Sets) -> dict[str, float | None]:
   """{term: mean of the sets' values} with equal weights; None if a set has no pair."""
-  values: dict[str, list[float | None]] = {}
-  for terms in sets.values():
-    for term, numbers in terms.items():
-      values.setdefault(term, []).append(numbers["faithful"])
-  scores = {term: [value for value in some if value is not None] for term, some in values.items()}
-  return {term: sum(some) / len(some) if len(some) == len(values[term]) else None for term, some in scores.items()}
+  names = next(iter(sets.values()), ())
+  values = {name: [terms[name]["faithful"] for terms in sets.values()] for name in names}
+  return {name: None if None in some else sum(some) / len(some) for name, some in values.items()}
