@@ -16,6 +16,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting import chat as chat_lib
 from ragrl_jax.prompting import declared
+from ragrl_jax.prompting.tokenizer import Tokenizer
 
 SPACE = "\u2581"  # stands for a space in pieces of SentencePiece types
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -24,7 +25,7 @@ _TAG = re.compile(r"</?[A-Za-z][\w-]*>")
 _MARKS = re.compile(r"</?s>|<(bos|eos|pad|unk|mask|image_soft_token|(start|end)_of_(turn|image|audio))>")
 
 
-class HuggingFaceTokenizer:
+class HuggingFaceTokenizer(Tokenizer):
   """Text ↔ ids by a fast tokenizer in a local folder. See `prompting.tokenizer.Tokenizer`.
 
   All EOS ids end a turn, and so does the token with which the role markers end the assistant's turn.
@@ -68,10 +69,8 @@ class HuggingFaceTokenizer:
     self.eos_ids = _eos_ids(pathlib.Path(folder), self._whole)
     if (end := self._end_of_turn(added)) is not None and end not in self.eos_ids:
       self.eos_ids += (end,)
-      say = (
-        f"{folder}: the role markers end a turn with {added[end]['content']}, which is no EOS there; it ends turns too."
-      )
-      declared.say_once(say)
+      name = added[end]["content"]
+      declared.say_once(f"{folder}: the role markers end a turn with {name}, which is no EOS there; it ends turns too.")
     self.pad_id = self.eos_ids[0] if self._whole.pad_token_id is None else self._whole.pad_token_id
     ids = set(self._whole.get_vocab().values())
     self.vocab_size = 1 + max(ids)
@@ -120,7 +119,9 @@ class HuggingFaceTokenizer:
       return ""
 
   def _control(self, added: Mapping[int, dict]) -> set[int]:
-    named, special = {*self.eos_ids, self.pad_id, *self._named()}, {i: a for i, a in added.items() if a["special"]}
+    names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # without lists like additional_special_tokens
+    named = {*self.eos_ids, self.pad_id, *(getattr(self._whole, f"{name}_token_id") for name in names)} - {None}
+    special = {i: a for i, a in added.items() if a["special"]}
     turn, begin = self._around()
     is_text = lambda tag: _TAG.fullmatch(tag) and not _MARKS.fullmatch(tag) and tag not in turn
     return named | {i for i, a in special.items() if not is_text(a["content"]) or begin.startswith(a["content"])}
@@ -133,12 +134,6 @@ class HuggingFaceTokenizer:
     turn, texts = (self._rendered([{"role": "user", "content": "probe"}], opened) for opened in (False, True))
     return turn, texts.removeprefix(turn).lstrip()
 
-  def _named(self) -> set[int]:
-    """Ids of the tokenizer's named special tokens (bos, eos, …), without lists like additional_special_tokens."""
-    names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-    ids = (getattr(self._whole, f"{name}_token_id") for name in names)
-    return {i for i in ids if i is not None}
-
   def encode(self, text: str) -> list[int]:
     """Token ids of the text alone, without BOS and EOS; control tokens that the text spells are encoded as letters."""
     return self._text.encode(well_formed(text), add_special_tokens=False).ids
@@ -150,10 +145,6 @@ class HuggingFaceTokenizer:
   def token_bytes(self, token: int) -> bytes:
     """The bytes that a token id stands for; empty for control tokens and for ids outside the vocabulary."""
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
-
-  def decode(self, ids: Sequence[int]) -> str:
-    """The text of the ids, as UTF-8; bytes that are not UTF-8 become U+FFFD."""
-    return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def template(
     self, messages: chat_lib.Messages, *, open_turn: bool, tools: Sequence[Mapping[str, Any]] | None = None

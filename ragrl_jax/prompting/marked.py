@@ -7,7 +7,7 @@ from ragrl_jax.prompting.tokenizer import Tokenizer
 ROLES = ("system", "user", "assistant")
 
 
-class MarkedTokenizer:
+class MarkedTokenizer(Tokenizer):
   """A tokenizer whose chats can be decoded to messages. Three further ids without bytes mark messages by role.
 
   See `prompting.tokenizer.Tokenizer`. The base tokenizer only counts and cuts tokens; the server uses its own.
@@ -30,10 +30,6 @@ class MarkedTokenizer:
   def token_bytes(self, token: int) -> bytes:
     """See `prompting.tokenizer.Tokenizer`."""
     return b"" if token in self._roles else self._base.token_bytes(token)
-
-  def decode(self, ids: Sequence[int]) -> str:
-    """See `prompting.tokenizer.Tokenizer`."""
-    return self._base.decode([token for token in ids if token not in self._roles])
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Ids of chat messages, each after its mark, and the mark of the assistant's next turn.

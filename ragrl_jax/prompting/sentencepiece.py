@@ -2,20 +2,20 @@
 
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import sentencepiece
 from google.protobuf import message
 from sentencepiece import sentencepiece_model_pb2
 
 from ragrl_jax.core.text.forms import well_formed
-from ragrl_jax.prompting import chat
+from ragrl_jax.prompting.tokenizer import Tokenizer
 
 SPACE = "\u2581"  # stands for a space in pieces, so the character itself is also decoded as a space
 
 
-class SentencePieceTokenizer:
-  """Text ↔ ids by a SentencePiece model. See `prompting.tokenizer.Tokenizer`.
+class SentencePieceTokenizer(Tokenizer):
+  """Text ↔ ids by a SentencePiece model; no BOS is put before a text. See `prompting.tokenizer.Tokenizer`.
 
   Many models put a space before a text and remove repeated spaces. Both are switched off here, since a text always
   continues another one and must decode to itself. The model's own normalisation (such as NFKC) is kept; models made by
@@ -71,14 +71,6 @@ class SentencePieceTokenizer:
   def token_bytes(self, token: int) -> bytes:
     """See `prompting.tokenizer.Tokenizer`."""
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
-
-  def decode(self, ids: Sequence[int]) -> str:
-    """See `prompting.tokenizer.Tokenizer`."""
-    return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
-
-  def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Token ids of chat messages as bare text, without BOS."""
-    return self.encode(chat.plain(messages))
 
 
 def train(

@@ -1,18 +1,15 @@
-import collections
 import dataclasses
 import itertools
-import random
 import types
 
 import pytest
 import unearned
-from papers import players
 from printed import printed
 
 from ragrl_jax import recipes
 from ragrl_jax.core.rewards import quotes as quotes_lib
 from ragrl_jax.core.text import forms
-from ragrl_jax.data import layouts, stream, synthetic
+from ragrl_jax.data import layouts, stream
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -300,32 +297,3 @@ def test_least_words_of_a_quote():
   ):
     assert scored(said(quote), recipe)[0]["retrieval"] == real, quote
   assert quotes_lib.words("\u200b . é1 don't") == 3
-
-
-# ---- demonstrations -------------------------------------------------------------------------------------------------
-
-WORLD = synthetic.build(seed=2, entities=200, held_out=20, years=True)
-ASKED = synthetic.questions(WORLD, 60, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1}, passages=6)
-
-
-def demonstrated(example, **options):
-  turns = players.play_care(example, WORLD, random.Random(example.id), **options)
-  episode = Episode.from_text(paper, example, turns)
-  return paper.score(example, episode), episode
-
-
-def test_demonstrations_with_and_without_faults():
-  missed = collections.Counter()
-  for example in ASKED:
-    terms, episode = demonstrated(example, fault=0.0)
-    assert terms == dict(accuracy=1.0, format=1.0, retrieval=1.0)
-    assert all(sentence in paper.evidence(example, episode) for _, sentence in example.evidence)
-    assert demonstrated(example, fault=1.0, kinds=("misquote",))[0] == dict(accuracy=1.0, format=1.0, retrieval=0.0)
-    assert demonstrated(example, fault=1.0, kinds=("silent",))[0] == dict(accuracy=1.0, format=0.0, retrieval=0.0)
-    for kind in ("stop", "wrong"):
-      terms, episode = demonstrated(example, fault=1.0, kinds=(kind,))
-      assert terms["format"] == terms["retrieval"] == 1.0
-      missed[kind] += paper.outcome(example, episode) == 0.0
-  assert missed["stop"] == sum(example.hops > 1 for example in ASKED) and missed["wrong"] > 30
-  with pytest.raises(ValueError, match="misquote"):
-    demonstrated(ASKED[0], kinds=("loud",))

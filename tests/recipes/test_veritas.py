@@ -6,11 +6,9 @@ import time
 
 import fuzz_child
 import pytest
-from papers import players
 
 from ragrl_jax import recipes
 from ragrl_jax.core.rewards import faithful
-from ragrl_jax.data import synthetic
 from ragrl_jax.judging import lexical
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.search_agent import NOTICE
@@ -408,47 +406,3 @@ def test_any_verdicts_give_terms():
     assert all(0.0 <= value <= 1.0 for value in terms.values())
     judged += terms["information_think"] > 0.0
   assert judged > 10
-
-
-# ---- demonstrations -------------------------------------------------------------------------------------------------
-
-WORLD = synthetic.build(seed=2, entities=200, held_out=20, years=True)
-ASKED = synthetic.questions(WORLD, 60, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1})
-
-
-def look_up(query):
-  relation, _, subject = query.rpartition(" ")
-  return [WORLD.passage(subject, relation)]
-
-
-@pytest.mark.parametrize(("kind", "read", "right"), [(None, 1.0, 1.0), ("skip", 0.0, 1.0), ("ignore", 1.0, 1.0)])
-def test_demonstrations(kind, read, right):
-  for example in ASKED:
-    turns = players.play_veritas(
-      example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "skip",)
-    )
-    made = Episode.from_text(paper, example, turns)
-    found = steps(made.turns)
-    made = dataclasses.replace(
-      made, facts=dict(information_think=(1.0,) * sum(None not in p for p in found.information_think))
-    )
-    terms = paper.score(example, made)
-    assert (terms["information_think"], terms["answer"]) == (read, right)
-    assert terms["think_answer"] == float(kind is None) or example.golds[0] in found.think_answer[0][0]
-    live, _ = scripted.play(
-      recipes.get("veritas", max_searches=9, max_passage_tokens=None),
-      example,
-      [t for o, t in turns if o == "model"],
-      [look_up(pair[1]) for pair in found.think_search],
-      verdicts=[1.0] * 9,
-    )
-    assert [(s.owner, s.text) for s in live.turns] == turns
-
-
-def test_demonstrations_that_stop():
-  example = next(example for example in ASKED if example.hops == 3)
-  turns = players.play_veritas(example, look_up, random.Random(0), fault=1.0, kinds=("stop",))
-  terms = paper.score(example, Episode.from_text(paper, example, turns))
-  assert (terms["answer"], terms["think_answer"]) == (0.0, 1.0)
-  with pytest.raises(ValueError, match="skip, ignore, stop"):
-    players.play_veritas(example, look_up, random.Random(0), kinds=("guess",))

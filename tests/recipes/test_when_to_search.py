@@ -1,11 +1,8 @@
 import dataclasses
-import random
 
 import pytest
-from papers import players
 
 from ragrl_jax import recipes
-from ragrl_jax.data import synthetic
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.when_to_search.recipe import in_shape, settled_step
 from ragrl_jax.structs import Episode, Example, Passage
@@ -293,42 +290,3 @@ def test_copying_everything_into_the_answer():
 
 def test_spaces_and_case_do_not_change_a_query():
   assert scored(searching("Oslo", " OSLO ", "oslo"))["search"] == pytest.approx(-1.0)
-
-
-# ---- demonstrations -------------------------------------------------------------------------------------------------
-
-WORLD = synthetic.build(seed=2, entities=200, held_out=20, memorised=0.5)
-ASKED = synthetic.questions(WORLD, 40, mix={1: 1, 2: 1, 3: 1})
-
-
-def look_up(query):
-  relation, _, subject = query.removeprefix("what is the ").removesuffix(" ?").rpartition(" ")
-  return [WORLD.passage(subject, relation)]
-
-
-@pytest.mark.parametrize(
-  ("kind", "form", "right"),
-  [(None, 1.0, 1.0), ("check", 1.0, 1.0), ("repeat", 1.0, 1.0), ("ask", 1.0, 1.0), ("guess", 1.0, 0.0)],
-)
-def test_demonstrations(kind, form, right):
-  searches = 0
-  for example in ASKED:
-    turns = players.play_when_to_search(
-      example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "check",)
-    )
-    made = Episode.from_text(exact, example, turns)
-    terms = exact.score(example, made)
-    assert terms["format"] == form and exact.outcome(example, made) == right
-    unknown = sum(not step["memorised"] for step in example.meta["decomposition"])
-    assert made.num_searches == {"check": example.hops, "repeat": 2 * unknown, "guess": 0}.get(kind, unknown)
-    assert made.num_searches != 1 or terms["search"] == (-1.0 if kind == "ask" else 0.0)
-    searches += made.num_searches
-    if made.num_searches <= 5:
-      live = recipes.get("when_to_search", "exact,ngrams", max_passage_tokens=None)
-      played, _ = scripted.play(
-        live, example, [t for owner, t in turns if owner == "model"], [look_up(s.query) for s in made.searches]
-      )
-      assert [(s.owner, s.text) for s in played.turns] == turns
-  assert searches > 0 or kind == "guess"
-  with pytest.raises(ValueError, match="guess, check, repeat, ask"):
-    players.play_when_to_search(ASKED[0], look_up, random.Random(0), kinds=("skip",))
