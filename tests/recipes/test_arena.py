@@ -317,14 +317,3 @@ def test_tables_have_the_papers_em_and_f1():
   other = recipes.get("care")
   episode = Episode.from_text(other, EXAMPLE, [("model", "Answer: Ann Lee")])
   assert "em_spaced" not in harness.prediction(other, rewards.score(other, [EXAMPLE], [episode], 1)[0])
-
-
-def test_the_papers_prompt_comes_from_a_file(tmp_path):
-  file = tmp_path / "arena.txt"
-  file.write_text("[system]\nBe brief.\n[user]\n<q>{question}</q>\n{references} {[1,5]}\n")
-  system, user = recipes.get("arena", instructions=f"file:{file}").prompt.messages(EXAMPLE)
-  assert system == dict(role="system", content="Be brief.")
-  assert user["content"].startswith("<q>Who {is} it?</q>\n1. Text number 1.") and user["content"].endswith("{[1,5]}")
-  file.write_text("{question}")
-  with pytest.raises(ValueError, match="placeholder {references} is missing"):
-    recipes.get("arena", instructions=f"file:{file}")

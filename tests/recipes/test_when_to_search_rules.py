@@ -80,18 +80,6 @@ def test_the_paper_compares_embeddings_and_needs_an_encoder():
     prepare(config)
 
 
-def test_instructions_from_a_file(tmp_path):
-  (tmp_path / "words.txt").write_text("[system]\nThink.\n[user]\nQ: {question}\n")
-  recipe = recipes.get("when_to_search", instructions=f"file:{tmp_path}/words.txt")
-  assert recipe.prompt.messages(EXAMPLE) == [
-    dict(role="system", content="Think."),
-    dict(role="user", content=f"Q: {EXAMPLE.question}"),
-  ]
-  (tmp_path / "words.txt").write_text("nothing")
-  with pytest.raises(ValueError, match="question.* is missing"):
-    recipes.get("when_to_search", instructions=f"file:{tmp_path}/words.txt")
-
-
 # ---- unearned reward: the table of README.md -------------------------------------------------------------------------
 
 # Five different vectors of cosine 0, two opposite ones.
