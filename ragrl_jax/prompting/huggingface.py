@@ -109,14 +109,13 @@ class HuggingFaceTokenizer(Tokenizer):
   def _rendered(self, messages: chat_lib.Messages, opened: bool) -> str:
     """The messages by the folder's template; "" if it cannot render them (`template` says why)."""
     try:
-      return self._whole.apply_chat_template(
-        messages,
-        chat_template=self._clock + self._whole.get_chat_template(),
-        tokenize=False,
-        add_generation_prompt=opened,
-      )
+      return self._applied(messages, opened)
     except (ValueError, TypeError, jinja2.TemplateError):
       return ""
+
+  def _applied(self, messages: Sequence[Mapping[str, Any]], opened: bool, *, tools: Any = None, **options: bool) -> str:
+    text, how = self._clock + self._whole.get_chat_template(tools=tools), dict(tools=tools, tokenize=False, **options)
+    return self._whole.apply_chat_template(messages, chat_template=text, add_generation_prompt=opened, **how)
 
   def _control(self, added: Mapping[int, dict]) -> set[int]:
     names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # without lists like additional_special_tokens
@@ -127,10 +126,8 @@ class HuggingFaceTokenizer(Tokenizer):
     return named | {i for i, a in special.items() if not is_text(a["content"]) or begin.startswith(a["content"])}
 
   def _around(self) -> tuple[str, str]:
-    """What the folder's template writes for a user's message, and what begins the assistant's turn after it.
-
-    Only the beginning of that turn is a mark: templates of reasoning models go on with `<think>`, which is text.
-    """
+    """What the folder's template writes for a user's message, and what begins the assistant's turn after it."""
+    # Only the beginning of that turn is a mark: templates of reasoning models go on with `<think>`, which is text.
     turn, texts = (self._rendered([{"role": "user", "content": "probe"}], opened) for opened in (False, True))
     return turn, texts.removeprefix(turn).lstrip()
 
@@ -165,11 +162,8 @@ class HuggingFaceTokenizer(Tokenizer):
     if self.markers == "own":
       return chat_lib.own(messages, open_turn=open_turn, known=self.control, thinking=self._thinking)
     options = {} if self._thinking == "default" else dict(enable_thinking=self._thinking == "on")
-    text = self._clock + self._whole.get_chat_template(tools=tools)
     try:
-      return self._whole.apply_chat_template(
-        messages, chat_template=text, tokenize=False, add_generation_prompt=open_turn, tools=tools, **options
-      )
+      return self._applied(messages, open_turn, tools=tools, **options)
     except jinja2.TemplateError as error:
       roles = [m["role"] for m in messages]
       raise ValueError(

@@ -57,8 +57,7 @@ class MarkedTokenizer(Tokenizer):
     places = [place for place, token in enumerate(ids) if token in self._roles]
     if not places or places[0]:
       raise ValueError("these ids are not a chat: the first must be a role's mark. Start a conversation from messages.")
-    ends = [*places[1:], len(ids)]
     return [
       dict(role=self._roles[ids[start]], content=self._base.decode(ids[start + 1 : end]))
-      for start, end in zip(places, ends)
+      for start, end in zip(places, [*places[1:], len(ids)])
     ]

@@ -42,23 +42,20 @@ class SentencePieceTokenizer(Tokenizer):
       raise ValueError(f"{path}: the model has no EOS piece, so no turn could end. Train it with eos_id >= 0.")
     self.vocab_size = self._pieces.get_piece_size()
     self.eos_ids = tuple(dict.fromkeys([*eos_ids, *([eos] if eos >= 0 else [])]))
+    control = [i for i in range(self.vocab_size) if self._pieces.is_control(i) or self._pieces.is_unknown(i)]
     for i in self.eos_ids:
-      if i >= self.vocab_size or not (self._pieces.is_control(i) or self._pieces.is_unknown(i)):
+      if i not in control:
         raise ValueError(
           f"{path}: EOS id {i} of the model's folder is no control piece here, so no text may end by it."
         )
     self.pad_id = pad if pad >= 0 else self.eos_ids[0]
     self.bos = ()
-    self.control_names = {
-      i: self._pieces.id_to_piece(i)
-      for i in range(self.vocab_size)
-      if self._pieces.is_control(i) or self._pieces.is_unknown(i)
-    }
+    self.control_names = {i: self._pieces.id_to_piece(i) for i in control}
     self._bytes = [self._piece_bytes(i) for i in range(self.vocab_size)]
 
   def _piece_bytes(self, token: int) -> bytes:
     piece = self._pieces.id_to_piece(token)
-    if self._pieces.is_control(token) or self._pieces.is_unknown(token) or self._pieces.is_unused(token):
+    if token in self.control_names or self._pieces.is_unused(token):
       return b""
     if self._pieces.is_byte(token):
       return bytes([int(piece[3:5], 16)])  # "<0x0A>"

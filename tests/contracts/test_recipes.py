@@ -76,26 +76,15 @@ def for_each_preset(name, check):
       raise
 
 
-def scored_by(name):
-  """(preset, recipe, transcript's name, its turns): every preset of a recipe on every transcript."""
-  for preset in recipes.RECIPES[name].PRESETS:
-    recipe = recipes.get(name, preset)
-    for transcript, turns in TRANSCRIPTS.items():
-      yield preset, recipe, transcript, turns
-
-
 @pytest.mark.parametrize(
   ("name", "preset", "steps", "cut_short"),
   [
     ("when_to_search", "paper", 300, dict(answer_explore=(1.0, 0.0), answer_economise=(0.0, 1.0))),
-    ("when_to_search", "paper", 301, {}),
-    ("when_to_search", "no_stage_two", 2, {}),
-    ("search_r1", "paper", 2, {}),
-    ("veritas", "em_it", 414, dict(information_think=(0.025, 0.05))),
-    ("veritas", "em_it", 497, {}),
+    ("when_to_search", "paper", 301, {}), ("when_to_search", "no_stage_two", 2, {}), ("search_r1", "paper", 2, {}),
+    ("veritas", "em_it", 414, dict(information_think=(0.025, 0.05))), ("veritas", "em_it", 497, {}),
     ("veritas", "em", 2, {}),
   ],
-)
+)  # fmt: skip
 def test_a_run_too_short_for_its_schedule_is_warned_about(name, preset, steps, cut_short):
   found = recipes.get(name, preset).cut_short(steps)
   assert found == {term: pytest.approx(weights) for term, weights in cut_short.items()}
@@ -120,19 +109,13 @@ def test_every_preset_is_listed():
 @pytest.mark.parametrize("name", recipes.RECIPES)
 def test_paper_is_the_default_and_names_all_switches(name):
   module = recipes.RECIPES[name]
-  assert next(iter(module.PRESETS)) == "paper"
+  assert next(iter(module.PRESETS)) == "paper" and recipes.get(name).name == name
   assert recipes.get(name).switches == recipes.get(name, "paper").switches == module.Switches()
   for preset, changes in module.PRESETS.items():
     switches = recipes.get(name, preset).switches
     assert set(switches) == set(module.Switches()) == set(recipes.switches(name)), preset
     for switch, value in changes.items():
       assert switches[switch] == value, preset
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_slots(name):
-  for_each_preset(name, lambda recipe: contract.slots(recipe, EXAMPLE))
-  assert recipes.get(name).name == name
 
 
 @pytest.mark.parametrize("name", [name for name in recipes.RECIPES if name not in OWN_WORDS])
@@ -153,37 +136,35 @@ def test_every_wording_asks_the_question(name):
   for_each_preset(name, check)
 
 
+CHECKS = {
+  "slots": lambda recipe: contract.slots(recipe, EXAMPLE),
+  "ends": lambda recipe: contract.ends(recipe, EXAMPLE),
+  "stops": contract.stops,
+  "failed": lambda recipe: contract.failed(recipe, EXAMPLE, Episode.from_text(recipe, EXAMPLE, TRANSCRIPTS["answer"])),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", recipes.RECIPES)
-def test_a_play_ends_and_uses_its_own_stops(name):
-  for_each_preset(name, lambda recipe: contract.ends(recipe, EXAMPLE))
+def test_contract(name, check):
+  for_each_preset(name, CHECKS[check])
 
 
+@pytest.mark.parametrize("transcript", TRANSCRIPTS)
 @pytest.mark.parametrize("name", recipes.RECIPES)
-def test_terms(name):
-  for preset, recipe, transcript, turns in scored_by(name):
-    which = f"{preset} of {transcript!r}"
-    episode = Episode.from_text(recipe, EXAMPLE, turns)
-    terms = contract.terms(recipe, EXAMPLE, episode)
-    assert set(terms) == TERMS[name, preset], which
-    least = -1.0 if name == "when_to_search" else 0.0
-    assert all(value is None or least <= value <= 1.0 for value in terms.values()), which
-    outcome = recipe.outcome(EXAMPLE, episode)
-    assert outcome in (0.0, 1.0) or outcome is None and recipe.switches["correctness"] == "judge", which
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_scoring_is_pure(name):
-  for preset, recipe, transcript, turns in scored_by(name):
-    which = f"{preset} of {transcript!r}"
+def test_scores(name, transcript):
+  """Terms and outcome are in their ranges; scoring is pure, and does not depend on the ids."""
+  turns, least = TRANSCRIPTS[transcript], -1.0 if name == "when_to_search" else 0.0
+  for preset in recipes.RECIPES[name].PRESETS:
+    recipe = recipes.get(name, preset)
+    terms = contract.terms(recipe, EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns))
+    assert set(terms) == TERMS[name, preset], preset
+    assert all(value is None or least <= value <= 1.0 for value in terms.values()), preset
     episode = Episode.from_text(recipe, EXAMPLE, turns, facts={"verdict": 1})
+    outcome = recipe.outcome(EXAMPLE, episode)
+    assert outcome in (0.0, 1.0) or outcome is None and recipe.switches["correctness"] == "judge", preset
     contract.pure(recipe, EXAMPLE, episode)
-    again = recipes.get(recipe.name, **recipe.switches)
-    assert again.score(EXAMPLE, episode) == recipe.score(EXAMPLE, episode), which
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_ids_do_not_change_the_score(name):
-  for _, recipe, _, turns in scored_by(name):
+    assert recipes.get(name, **recipe.switches).score(EXAMPLE, episode) == recipe.score(EXAMPLE, episode), preset
     contract.text_alone(recipe, EXAMPLE, turns)
 
 
@@ -203,17 +184,6 @@ def test_only_the_models_words_are_rewarded(name):
     assert recipe.score(example, Episode.from_text(recipe, example, [])) == silence
 
   for_each_preset(name, check)
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_a_failed_episode_is_unscorable(name):
-  said = TRANSCRIPTS["answer"]
-  for_each_preset(name, lambda recipe: contract.failed(recipe, EXAMPLE, Episode.from_text(recipe, EXAMPLE, said)))
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_stops_of_a_turn_and_notices(name):
-  for_each_preset(name, contract.stops)
 
 
 def test_unknown_names():

@@ -33,6 +33,12 @@ def theirs(folder):
   return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
 
 
+def all_special(settings):
+  """Marks all added tokens as special, also <think> and </think>."""
+  for token in settings["added_tokens"]:
+    token["special"] = True
+
+
 def test_ordinary_text_has_the_ids_of_transformers(folder):
   ids = HuggingFaceTokenizer(folder).encode(TEXT)
   assert ids == theirs(folder).encode(TEXT, add_special_tokens=False)
@@ -127,10 +133,7 @@ def test_tags_that_begin_a_thought_or_a_call_are_text(tmp_path, user, begin, con
   )
   tags = ("<asked>", "<said>", "<tool_call>", "</tool_call>")
   folder = small.byte_level(tmp_path, template=template, special_tags=tags)
-  settings = json.loads((folder / "tokenizer.json").read_text())
-  for token in settings["added_tokens"]:
-    token["special"] = True  # also <think> and </think>
-  (folder / "tokenizer.json").write_text(json.dumps(settings))
+  small.edit(folder, "tokenizer.json", all_special)
   tokenizer = HuggingFaceTokenizer(folder)
   assert set(tokenizer.control) == {"<|endoftext|>", "<|im_start|>", "<|im_end|>"} | control
   assert tokenizer.decode(tokenizer.encode("<think>x</think><tool_call>")) == "<think>x</think><tool_call>"
@@ -138,10 +141,7 @@ def test_tags_that_begin_a_thought_or_a_call_are_text(tmp_path, user, begin, con
 
 def test_the_published_template_of_qwen3_leaves_thoughts_text(tmp_path):
   folder = small.byte_level(tmp_path, template=small.published_template("qwen3"))
-  settings = json.loads((folder / "tokenizer.json").read_text())
-  for token in settings["added_tokens"]:
-    token["special"] = True
-  (folder / "tokenizer.json").write_text(json.dumps(settings))
+  small.edit(folder, "tokenizer.json", all_special)
   for thinking in ("default", "off"):
     tokenizer = HuggingFaceTokenizer(folder, thinking=thinking)
     assert tokenizer.control == ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
@@ -162,8 +162,7 @@ def test_the_models_text_normalisation_is_kept(tmp_path):
   folder = small.byte_level(tmp_path, cls="Qwen2TokenizerFast")
   (folder / "config.json").write_text(json.dumps(dict(model_type="qwen2")))
   assert HuggingFaceTokenizer(folder).decode(HuggingFaceTokenizer(folder).encode("cafe\u0301")) == "cafe\u0301"
-  contents = json.loads((folder / "tokenizer.json").read_text())
-  (folder / "tokenizer.json").write_text(json.dumps(contents | dict(normalizer=dict(type="NFC"))))
+  small.edit(folder, "tokenizer.json", lambda its: its | dict(normalizer=dict(type="NFC")))
   assert HuggingFaceTokenizer(folder).decode(HuggingFaceTokenizer(folder).encode("cafe\u0301")) == "caf\u00e9"
 
 
@@ -183,8 +182,7 @@ def test_bytes_of_the_real_vocabulary(tmp_path):
 
 def test_a_tokenizer_without_eos_is_refused(tmp_path):
   folder = small.byte_level(tmp_path, generation={})
-  settings = json.loads((folder / "tokenizer_config.json").read_text())
-  (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": None}))
+  small.edit(folder, "tokenizer_config.json", lambda its: its | dict(eos_token=None))
   with pytest.raises(ValueError, match="no EOS id.*Name one as eos_token_id"):
     HuggingFaceTokenizer(folder)
 

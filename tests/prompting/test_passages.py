@@ -33,12 +33,9 @@ def test_an_empty_block():
 
 def test_a_block_can_be_read_back():
   found = [
-    Passage("a", "T", "x"),
-    Passage("b", "A (b (c)) d", "(e) f) ("),
-    Passage("c", "", "no title"),
-    Passage("d", "no text", ""),
-    Passage("e", 'Q: "x"', "Doc 3 says\n\nnothing"),
-  ]
+    Passage("a", "T", "x"), Passage("b", "A (b (c)) d", "(e) f) ("), Passage("c", "", "no title"),
+    Passage("d", "no text", ""), Passage("e", 'Q: "x"', "Doc 3 says\n\nnothing"),
+  ]  # fmt: skip
   back = passages.parse_block(passages.block(found))
   assert titles_and_texts(back) == titles_and_texts(found)
   assert [p.id for p in back] == ["1", "2", "3", "4", "5"]

@@ -34,9 +34,8 @@ def test_a_name_and_a_file_are_filled_in_once(tmp_path):
 
 
 def test_roles(tmp_path):
-  mine = chosen(
-    file(tmp_path, "\ufeff[system]\r\nRules.\r\n\r\n[user]\r\nAsk {question}\r\n[assistant]\r\n<think>\r\n")
-  )
+  text = "\ufeff[system]\r\nRules.\r\n\r\n[user]\r\nAsk {question}\r\n[assistant]\r\n<think>\r\n"
+  mine = chosen(file(tmp_path, text))
   assert mine.messages(question="Q") == [
     dict(role="system", content="Rules.\n"),
     dict(role="user", content="Ask Q"),
@@ -97,13 +96,10 @@ def test_recipes_take_instructions_from_a_file(name, text, user, needs, tmp_path
 
 @pytest.mark.parametrize("name", ["search_r1", "veritas"])
 def test_search_agents_take_their_notice_from_a_file(name, tmp_path):
-  _, tape = scripted.play(
-    recipes.get(name, notice=file(tmp_path, "Once more.")), EXAMPLE, ["hm", "<answer> no </answer>"]
-  )
+  recipe = recipes.get(name, notice=file(tmp_path, "Once more."))
+  _, tape = scripted.play(recipe, EXAMPLE, ["hm", "<answer> no </answer>"])
   assert ("observe", "Once more.") in tape
-  with pytest.raises(
-    ValueError, match=r"config\.switches\.notice=file:.*{question} is not a placeholder here; there is n"
-  ):
+  with pytest.raises(ValueError, match=r"switches\.notice=file:.*{question} is not a placeholder here; there is none"):
     recipes.get(name, notice=file(tmp_path, "{question}"))
 
 

@@ -29,12 +29,8 @@ COMMON = ("<answer> Harald III </answer>", "<think> Harald III </think>", " Hara
 COMMON += (*"\n<é\x00", "<<think>>", "{0}%s")
 pairs = lambda *names: tuple(f"<{slash}{name}>" for name in names for slash in ("", "/"))
 SEARCHING = (
-  *COMMON,
-  *pairs(*TAGS),
-  *(f"<{tag}> Oslo </{tag}>" for tag in TAGS),
-  "<search> Oslo founder </search>",
-  BLOCKS[0],
-)
+  *COMMON, *pairs(*TAGS), *(f"<{tag}> Oslo </{tag}>" for tag in TAGS), "<search> Oslo founder </search>", BLOCKS[0],
+)  # fmt: skip
 PIECES = {
   "arena": (
     *COMMON,
@@ -55,12 +51,8 @@ PIECES = {
     BLOCKS[0],
   ),
   "lear": (
-    *COMMON,
-    *pairs("reason", "extract", "answer"),
-    "<reason> Oslo </reason>",
-    "<extract> Oslo </extract>",
-    "<reason>r</reason><extract>e</extract><answer>Harald III</answer>",
-    BLOCKS[0],
+    *COMMON, *pairs("reason", "extract", "answer"), "<reason> Oslo </reason>", "<extract> Oslo </extract>",
+    "<reason>r</reason><extract>e</extract><answer>Harald III</answer>", BLOCKS[0],
   ),
 }  # fmt: skip
 

@@ -35,9 +35,8 @@ def test_without_faults_every_question_is_answered():
   for example in ASKED:
     episode = Episode.from_text(recipe, example, searching(example, fault=0.0))
     assert episode.num_searches == example.hops and recipe.score(example, episode) == dict(answer=1.0)
-    assert {p.text for s in episode.searches for p in s.found} == {
-      WORLD.passages[int(i[1:])].text for i in example.meta["gold_ids"]
-    }
+    golds = {WORLD.passages[int(name[1:])].text for name in example.meta["gold_ids"]}
+    assert {p.text for s in episode.searches for p in s.found} == golds
 
 
 def replayed(live, example, turns, look_up=look_up):

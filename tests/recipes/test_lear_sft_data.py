@@ -118,9 +118,8 @@ def test_the_generators_launcher(tmp_path):
   bare = dataclasses.replace(named("tower", passages=()), question="Where does the tower stand?")
   writers.write_examples(tmp_path / "asked.jsonl", [bare, named("b", passages=PASSAGES[1:])])
   made = {}
-  for name, options in dict(
-    sft=["--index", tmp_path / "index", "--top_k=1"], full=["--index", tmp_path / "index", "--noturns"], zero=[]
-  ).items():
+  index = ["--index", tmp_path / "index"]
+  for name, options in dict(sft=[*index, "--top_k=1"], full=[*index, "--noturns"], zero=[]).items():
     counts, out = f"2 questions, {1 if name == 'zero' else 2} of them", tmp_path / f"{name}.jsonl"
     ragrl("make-lear-generator", "--data", tmp_path / "asked.jsonl", "--out", out, *options, says=counts)
     made[name] = list(readers.read_examples(out))

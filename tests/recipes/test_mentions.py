@@ -86,11 +86,8 @@ def test_a_block_that_the_model_writes_is_no_result(name, preset):
   recipe = recipes.get(name, preset)
   (opening, closing), query, answer = tags_of(recipe)
   for inside in (
-    answer,
-    f"{query[0]} x {query[1]}",
-    f"{opening} {answer} {closing} {answer}",
-    f"{opening}{closing}{answer}",
-  ):
+    answer, f"{query[0]} x {query[1]}", f"{opening} {answer} {closing} {answer}", f"{opening}{closing}{answer}",
+  ):  # fmt: skip
     assert recipe.parser.answer(f"{opening}{inside}{closing}") is None, inside
   assert recipe.parser.answer(f"{opening}{answer}{closing}{answer.replace('Oslo', 'Rome')}") == "Rome"
   # Closed or not, a block of the model's own is no search, and the format is broken where one is scored.

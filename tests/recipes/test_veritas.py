@@ -28,12 +28,8 @@ SAID = (
   f"<think> {END} </think><answer> Harald III </answer>",
 )
 TURNS = [
-  ("model", SAID[0]),
-  ("environment", BLOCKS[0]),
-  ("model", SAID[1]),
-  ("environment", BLOCKS[1]),
-  ("model", SAID[2]),
-]
+  ("model", SAID[0]), ("environment", BLOCKS[0]), ("model", SAID[1]), ("environment", BLOCKS[1]), ("model", SAID[2]),
+]  # fmt: skip
 paper = recipes.get("veritas")
 
 
@@ -84,38 +80,24 @@ def test_the_judge_is_asked_about_the_chosen_terms():
 
 
 def test_each_dimension_asks_its_own_judge():
+  terms = {}
 
   class Named(scripted.ScriptedTools):
-    def __init__(self, *args):
-      super().__init__(*args)
-      self.terms = {}
-
     async def judge(self, pairs, term=""):
-      self.terms[term] = len(pairs)
+      terms[term] = len(pairs)
       return await super().judge(pairs, term)
 
   every = recipes.get("veritas", judge_search=True, judge_answer=True)
   policy = scripted.ScriptedPolicy(SAID)
-  tools = Named(policy, [[FILM], [TOWN]], [1.0] * 5)
-  asyncio.run(every.play(EXAMPLE, policy, tools))
-  assert tools.terms == dict(information_think=2, think_search=2, think_answer=1)
-  assert set(every.judged) == set(tools.terms) and paper.judged == ("information_think",)
+  asyncio.run(every.play(EXAMPLE, policy, Named(policy, [[FILM], [TOWN]], [1.0] * 5)))
+  assert terms == dict(information_think=2, think_search=2, think_answer=1)
+  assert set(every.judged) == set(terms) and paper.judged == ("information_think",)
   assert recipes.get("veritas", "em").judged == ()
 
 
 def test_nothing_to_judge_makes_no_call():
   played, tape = scripted.play(paper, EXAMPLE, ["<answer> Oslo </answer>"])
   assert played.facts == {"information_think": ()} and "judge" not in [event[0] for event in tape]
-
-
-@pytest.mark.parametrize("max_searches", [0, 1, 4])
-def test_n_searches_and_n_plus_one_generations(max_searches):
-  recipe = recipes.get("veritas", max_searches=max_searches)
-  script = [f"<search> {i} </search>" for i in range(9)]
-  played, tape = scripted.play(recipe, EXAMPLE, script, [[TOWN]] * 9)
-  assert played.ended == "searches" and played.num_searches == max_searches
-  assert sum(event[0] == "generate" for event in tape) == max_searches + 1
-  assert recipe.score(EXAMPLE, played)["information_think"] == 0.0  # without thoughts no judge is needed
 
 
 def test_notices_empty_queries_and_a_full_context():
@@ -167,12 +149,9 @@ def test_results_without_a_thought():
 
 def test_thoughts_before_their_query_and_answer():
   turns = [
-    ("model", f"<think> a </think>{SAID[0]}"),
-    ("environment", BLOCKS[0]),
-    ("model", "<search> x </search>"),
-    ("environment", BLOCKS[1]),
-    ("model", "<answer> Oslo </answer><think> Oslo </think>"),
-  ]
+    ("model", f"<think> a </think>{SAID[0]}"), ("environment", BLOCKS[0]), ("model", "<search> x </search>"),
+    ("environment", BLOCKS[1]), ("model", "<answer> Oslo </answer><think> Oslo </think>"),
+  ]  # fmt: skip
   found = pairs(turns)
   assert found.think_search == ((PLAN, "Norsk Film seat"), (None, "x"))  # an earlier turn's thought leads to no query
   assert found.think_answer == ((PLAN, "Oslo"),)  # the latest before it; the one after is too late
@@ -221,12 +200,10 @@ def test_arms_and_ramp():
 def test_the_baseline_that_rewards_format():
   recipe = recipes.get("veritas", "em_format")
   for turns, expected in (
-    (TURNS, 1.0),
-    (with_last("<answer> Harald III </answer>"), 0.8),
-    (with_last("<think> x </think><answer> x </answer>"), 0.2),
-    (with_last("<answer> x </answer>"), 0.1),
+    (TURNS, 1.0), (with_last("<answer> Harald III </answer>"), 0.8),
+    (with_last("<think> x </think><answer> x </answer>"), 0.2), (with_last("<answer> x </answer>"), 0.1),
     (TURNS[:-1], 0.0),
-  ):
+  ):  # fmt: skip
     assert recipe.reward(scored(turns, recipe), 1005) == pytest.approx(expected)
 
 
@@ -246,12 +223,10 @@ def test_unknown_terms_are_not_scored():
 @pytest.mark.parametrize(
   ("preset", "unasked"),
   [
-    ("paper", {"think_search"}),
-    ("em", {"information_think", "think_search"}),
-    ("em_ta", {"information_think", "think_search"}),
-    ("em_format", {"information_think", "think_search"}),
+    ("paper", {"think_search"}), ("em", {"information_think", "think_search"}),
+    ("em_ta", {"information_think", "think_search"}), ("em_format", {"information_think", "think_search"}),
   ],
-)
+)  # fmt: skip
 def test_terms_that_were_not_judged_are_not_scored(preset, unasked):
   recipe = recipes.get("veritas", preset)
   facts = {term: (1.0, 1.0) for term in recipe.judged}
@@ -266,15 +241,10 @@ def test_terms_that_were_not_judged_are_not_scored(preset, unasked):
 @pytest.mark.parametrize(
   ("thought", "answer", "holds"),
   [
-    ("It was the Harald III!", "harald iii", 1.0),
-    ("Harald", "Harald III", 0.0),
-    ("Harald III", "", 0.0),
-    ("the the", "the", 0.0),
-    ("?", "?", 0.0),
-    ("", "Harald III", 0.0),
-    ("Oslo’s founder", "Oslo’s", 1.0),
+    ("It was the Harald III!", "harald iii", 1.0), ("Harald", "Harald III", 0.0), ("Harald III", "", 0.0),
+    ("the the", "the", 0.0), ("?", "?", 0.0), ("", "Harald III", 0.0), ("Oslo’s founder", "Oslo’s", 1.0),
   ],
-)
+)  # fmt: skip
 def test_sub_em(thought, answer, holds):
   assert scored(with_last(f"<think> {thought} </think><answer> {answer} </answer>"))["think_answer"] == holds
 
@@ -284,10 +254,9 @@ def test_credit_goes_to_the_turn_with_the_thought():
   turns = [*TURNS[:2], ("model", SAID[1]), *TURNS[1:2], ("model", "<search> x </search>"), TURNS[3], TURNS[4]]
   reward = recipes.get("veritas", turn_credit=True)
   made = episode(turns, information_think=(1.0, 0.5))
-  assert reward.credit(EXAMPLE, made) == {"information_think": pytest.approx([0.0, 1 / 3, 0.0, 1 / 6])}
-  assert sum(reward.credit(EXAMPLE, made)["information_think"]) == pytest.approx(
-    reward.score(EXAMPLE, made)["information_think"]
-  )
+  credit, terms = reward.credit(EXAMPLE, made), reward.score(EXAMPLE, made)
+  assert credit == {"information_think": pytest.approx([0.0, 1 / 3, 0.0, 1 / 6])}
+  assert sum(credit["information_think"]) == pytest.approx(terms["information_think"])
   assert reward.credit(EXAMPLE, episode(turns)) == {} and paper.credit is None
 
 
