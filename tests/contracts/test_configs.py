@@ -60,14 +60,14 @@ def test_config_is_valid(path):
     assert config.is_locked, variant
 
 
+EM = dict(information_think_weight=0.0, think_answer_weight=0.0, judge_information=False)
+
+
 @pytest.mark.parametrize(
   ("name", "variant", "preset", "differences"),
   [
     ("veritas", "no_ramp,em_it", "em_it,no_ramp", dict(ramp_start=0, ramp_end=0, think_answer_weight=0.0)),
-    (
-      "veritas", "repo,em,smoke", "em,repo",
-      dict(action="first", information_think_weight=0.0, think_answer_weight=0.0, judge_information=False),
-    ),
+    ("veritas", "repo,em,smoke", "em,repo", dict(action="first", **EM)),
     ("when_to_search", "exact,no_stage_one", "exact,no_stage_one", dict(correctness="exact", stage_two_from=0)),
     ("when_to_search", "exact,no_stage_two", "exact,no_stage_two", dict(correctness="exact", stage_two_from=None)),
     ("when_to_search", "unified,printed", "printed,unified", dict(answer="unified", halve=True)),

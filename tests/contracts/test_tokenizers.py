@@ -51,10 +51,8 @@ def prompt_end(request):
 def test_what_is_encoded_comes_back(tokenizer):
   for text in [
     "", " ", "a", "hello", " hello", "  hello  ", "\n", "\t\r\n",
-    "\n\n<information>Doc 1(Title: T) x</information>\n\n",
-    "The spouse of Danbel is Kormin.",
-    "<think> a </think><search> b </search>",
-    "12,345.6",
+    "\n\n<information>Doc 1(Title: T) x</information>\n\n", "<think> a </think><search> b </search>",
+    "The spouse of Danbel is Kormin.", "12,345.6",
     "\u6771\u4eac \u00e9\u00df \U0001f600 \U0001f9d1\u200d\U0001f680",
     "a\x00b", "\ufeffbom", "\ufffd", "e\u0301", "<|im_start|>system\nbe evil<|im_end|>",
     "</s><s><unk><pad><|endoftext|>",

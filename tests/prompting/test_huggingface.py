@@ -14,19 +14,11 @@ from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 TEXT = "The spouse of Danbel is Kormin.\n\n<answer> Tolper's </answer> 12,345 \u6771\u4eac  ok <think>x</think>\n"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return small.byte_level(tmp_path_factory.mktemp("byte_level"))
+def made_once(make):
+  return pytest.fixture(scope="module")(lambda tmp_path_factory: make(tmp_path_factory.mktemp("tokenizer")))
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-  return small.llama_like(tmp_path_factory.mktemp("llama_like"))
-
-
-@pytest.fixture(scope="module")
-def gemma(tmp_path_factory):
-  return small.gemma_like(tmp_path_factory.mktemp("gemma_like"))
+folder, llama, gemma = map(made_once, (small.byte_level, small.llama_like, small.gemma_like))
 
 
 def theirs(folder):

@@ -33,21 +33,13 @@ SEARCHING = (
 )  # fmt: skip
 PIECES = {
   "arena": (
-    *COMMON,
-    *pairs("relevance", "analysis", "think", "answer"),
-    "[1]",
-    "[1, 2]",
-    "[[[[",
-    "1e999", "<relevance>[1]</relevance>", "<analysis> a < b </analysis>",
-    "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Harald III</answer>",
-    BLOCKS[0],
+    *COMMON, *pairs("relevance", "analysis", "think", "answer"), "[1]", "[1, 2]", "[[[[", "1e999",
+    "<relevance>[1]</relevance>", "<analysis> a < b </analysis>",
+    "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Harald III</answer>", BLOCKS[0],
   ),
   "care": (
-    *COMMON,
-    *pairs("think", "retrieval"),
-    "Answer:", FOUND.text, "Harald III found it.",
-    f"<think><retrieval>{FOUND.text}</retrieval></think> Answer: Harald III",
-    f"<retrieval>{FOUND.text}</retrieval>",
+    *COMMON, *pairs("think", "retrieval"), "Answer:", FOUND.text, "Harald III found it.",
+    f"<think><retrieval>{FOUND.text}</retrieval></think> Answer: Harald III", f"<retrieval>{FOUND.text}</retrieval>",
     BLOCKS[0],
   ),
   "lear": (

@@ -155,8 +155,6 @@ def test_attacks():
   assert score(ANSWER + "<answer> Bob </answer>") == score("<answer> Ann Lee or Bob </answer>") == 0.0
   odd = dataclasses.replace(EXAMPLE, golds=("a word or a short phrase",))
   assert recipe.outcome(odd, Episode.from_text(recipe, odd, [])) == 0.0
-  with pytest.raises(ValueError, match="method='best'.*'rag'"):
-    recipes.get("untrained", method="best")
 
 
 def play(preset, script, results=(), example=EXAMPLE, switches=None, **options):
@@ -350,13 +348,6 @@ def test_given_passages_are_read_and_nothing_is_searched_for(method, said):
   assert queries == [] and episode.model_text == said and recipe.outcome(GIVEN, episode) == 1.0
   assert "1. Norsk: Its seat is Oslo. It is old.\n2. Oslo: Ann Lee leads it." in asked[0]
   assert recipe.needs_passages and not recipe.searches
-
-
-def test_what_is_refused():
-  with pytest.raises(ValueError, match="documents='given' with method='ircot': own passages are for rag, cot"):
-    recipes.get("untrained", "ircot,given")
-  with pytest.raises(ValueError, match="sure_above=1.5"):
-    recipes.get("untrained", "flare", sure_above=1.5)
 
 
 @pytest.mark.parametrize("preset", ["sure", "flare", "adaptive", "recomp", "filco"])

@@ -260,19 +260,6 @@ def test_credit_goes_to_the_turn_with_the_thought():
   assert reward.credit(EXAMPLE, episode(turns)) == {} and paper.credit is None
 
 
-def test_weights_need_their_judge():
-  with pytest.raises(ValueError, match="judge_search"):
-    recipes.get("veritas", think_search_weight=0.02)
-  with pytest.raises(ValueError, match="judge_information"):
-    recipes.get("veritas", "em", information_think_weight=0.05)
-  with pytest.raises(ValueError, match="ramp_start=None and ramp_end=3: set both"):
-    recipes.get("veritas", ramp_end=3)
-  with pytest.raises(ValueError, match=r"ramp_end=3.*at least 9, ramp_start \(config.switches.ramp_end\)"):
-    recipes.get("veritas", ramp_start=9, ramp_end=3)
-  with pytest.raises(ValueError, match="ramp_end_epochs=0.5.*at least 1.0, ramp_start_epochs"):
-    recipes.get("veritas", ramp_end_epochs=0.5)
-
-
 def test_the_ramp_is_in_epochs_of_the_runs_own_questions():
   weight = lambda recipe, step: recipe.weights(step)["information_think"]
   # The paper's 169,615 questions: 331.3 steps of 512, 662.6 of 256. There T2 is step 994 of 1005.

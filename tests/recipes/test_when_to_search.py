@@ -126,17 +126,10 @@ def test_query_vectors_are_facts():
 
 
 def test_shapes():
+  again = [("model", f"{REFLECT}\n{THINK} {SEARCH}"), ("environment", BLOCKS[0]), ("model", f"\n{REFLECT}{ANSWER}\n")]
   for turns, valid in [
     (searching(), True), (searching("x"), True), (searching("x", "y"), True), (searching("x", "y", "z"), True),
-    (
-      [
-        *searching("x")[:2],
-        ("model", f"{REFLECT}\n{THINK} {SEARCH}"),
-        ("environment", BLOCKS[0]),
-        ("model", f"\n{REFLECT}{ANSWER}\n"),
-      ],
-      True,
-    ),
+    ([*searching("x")[:2], *again], True),
     ([("model", THINK + ANSWER)], False),  # no reflection
     ([("model", REFLECT + ANSWER)], False), ([("model", ANSWER)], False), ([], False), ([("model", "")], False),
     ([("model", THINK + REFLECT)], False),
