@@ -221,14 +221,11 @@ def _check_bos(folder: pathlib.Path, put: bool) -> None:
 
 def _nodes(settings):
   """Yields every dict with a "type" in a tree of settings, parents first."""
-  if isinstance(settings, dict):
-    if "type" in settings:
-      yield settings
-    for value in settings.values():
-      yield from _nodes(value)
-  elif isinstance(settings, list):
-    for value in settings:
-      yield from _nodes(value)
+  if isinstance(settings, dict) and "type" in settings:
+    yield settings
+  inside = settings.values() if isinstance(settings, dict) else settings
+  for value in inside if isinstance(settings, dict | list) else ():
+    yield from _nodes(value)
 
 
 def _all_bytes(tokenizer, settings, size: int, added: Mapping[int, dict], control: set[int]) -> list[bytes]:
@@ -260,12 +257,11 @@ def _read_sentencepiece(piece: str) -> bytes:
 
 def _continuing(settings: dict, control: set[int]) -> tokenizers.Tokenizer:
   """The tokenizer for text inside a sequence: it adds no space in front and makes no control token from text."""
-  if settings["normalizer"] is not None:
-    for node in _nodes(settings["normalizer"]):
-      if "normalizers" in node:
-        node["normalizers"] = [n for n in node["normalizers"] if n["type"] != "Prepend"]
-    if settings["normalizer"]["type"] == "Prepend":
-      settings["normalizer"] = None
+  for node in _nodes(settings["normalizer"]):
+    if "normalizers" in node:
+      node["normalizers"] = [n for n in node["normalizers"] if n["type"] != "Prepend"]
+  if settings["normalizer"] and settings["normalizer"]["type"] == "Prepend":
+    settings["normalizer"] = None
   for node in _nodes(settings["pre_tokenizer"]):
     if node["type"] == "Metaspace":
       node["prepend_scheme"] = "never"

@@ -55,8 +55,7 @@ class SectionParser(Parser):
     return result and dataclasses.replace(result, start=result.start + before, end=result.end + before)
 
   def _pair(self, text: str, name: str) -> tags.Pair | None:
-    matches = tags.pairs(text, name, opening="first")
-    return matches[0] if matches else None
+    return tags.first_match(text, name)
 
   async def say(self, conversation: Conversation, stop: Sequence[str]) -> Segment:
     """The model's reply, see `parts.say`."""

@@ -65,10 +65,7 @@ def find_span(tokenizer: Any, ids: Sequence[int], parser: Parser, name: str) -> 
 
 def whole_span(tokenizer: Any, ids: Sequence[int]) -> Span:
   """The span of all ids, without EOS at the end, as the body of an <extract> section."""
-  sizes = [len(tokenizer.token_bytes(token)) for token in ids]
-  end = len(ids)
-  while end and not sizes[end - 1]:
-    end -= 1
+  end = max((number for number, token in enumerate(ids, 1) if tokenizer.token_bytes(token)), default=0)
   return Span(end, end, "", lead="<extract>", first=0, tail="</extract>")
 
 

@@ -107,12 +107,9 @@ class Parser(parts.SectionParser):
     """
     if not self.sections:
       return says(self.reply(text, self.evidence))
-    parts = tags.sections(self.reply(text, self.evidence), NAMES)
-    return (
-      parts is not None
-      and tuple(part.name for part in parts) == self.sections
-      and all(says(part.body) for part in parts if part.name != "answer")
-    )
+    parts = tags.sections(self.reply(text, self.evidence), NAMES) or []
+    told = all(says(part.body) for part in parts if part.name != "answer")
+    return told and tuple(part.name for part in parts) == self.sections
 
   def _pair(self, text: str, name: str) -> tags.Pair | None:
     """The first complete section of this name, anywhere in the text; an answer only outside of the other sections.
