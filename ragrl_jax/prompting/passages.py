@@ -101,11 +101,9 @@ def gold_numbers(example: Example, by: str) -> list[int]:
     return sorted({place + 1 for place in example.supporting})
   sentences = [sentence for _, sentence in example.evidence]
   sentences = sentences or [example.passages[place].text for place in example.supporting]
-  numbers = {
-    next((i for i, passage in enumerate(example.passages, 1) if sentence in passage.text), None)
-    for sentence in sentences
-  }
-  return [] if None in numbers else sorted(place for place in numbers if place is not None)
+  texts = [passage.text for passage in example.passages]
+  numbers = {next((i for i, text in enumerate(texts, 1) if sentence in text), None) for sentence in sentences}
+  return [] if None in numbers else sorted(numbers)
 
 
 def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
