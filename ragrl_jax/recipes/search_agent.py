@@ -14,7 +14,6 @@ from ragrl_jax.prompting import passages, wording
 from ragrl_jax.recipes.parts import find_answer, say
 from ragrl_jax.structs import ENVIRONMENT, MODEL, THINK, THOUGHT, Conversation, Episode, Example, Passage, Segment
 
-STOPS = ("</search>", "</answer>")
 _ACTIONS = ("search", "answer")
 
 # Opening tags of results, and of actions, of other agents (ReSearch, DeSA, Search-o1, tool calls).

@@ -125,10 +125,8 @@ def test_every_wording_asks_the_question(name):
   def check(recipe):
     if dict(recipe.switches).get("task") == "judge":  # this prompt has one wording only
       return
-    shown = {
-      wording: recipes.get(name, **dict(recipe.switches) | dict(instructions=wording)).prompt.messages(EXAMPLE)
-      for wording in ("paper", "short", "none")
-    }
+    told = lambda wording: recipes.get(name, **dict(recipe.switches) | dict(instructions=wording))
+    shown = {wording: told(wording).prompt.messages(EXAMPLE) for wording in ("paper", "short", "none")}
     assert all(EXAMPLE.question in messages[-1]["content"] for messages in shown.values())
     lengths = [sum(len(message["content"]) for message in messages) for messages in shown.values()]
     assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) == 3, lengths

@@ -7,16 +7,14 @@ import small_tokenizers as small
 
 from ragrl_jax.prompting.tokenizer import load_tokenizer
 
+ASSISTANT = "user\nWho?\nassistant\n"
 # name → (function that makes it in a folder, the end of its prompt for the one message "Who?")
 FAMILY = {
   "bytes": (lambda folder: load_tokenizer("bytes"), "Who?"),
   "sentencepiece": (lambda folder: small.small_sentencepiece(folder / "a.model"), "Who?"),
   "sentencepiece, dummy prefix": (lambda folder: small.dummy_prefix_sentencepiece(folder / "a.model"), "Who?"),
-  "byte-level": (lambda folder: load_tokenizer(small.byte_level(folder)), "user\nWho?\nassistant\n"),
-  "byte-level, own markers": (
-    lambda folder: load_tokenizer(small.byte_level(folder), markers="own"),
-    "user\nWho?\nassistant\n",
-  ),
+  "byte-level": (lambda folder: load_tokenizer(small.byte_level(folder)), ASSISTANT),
+  "byte-level, own markers": (lambda folder: load_tokenizer(small.byte_level(folder), markers="own"), ASSISTANT),
   "byte-level, bare": (lambda folder: load_tokenizer(small.byte_level(folder), chat=False), "Who?"),
   "gemma-like": (lambda folder: load_tokenizer(small.gemma_like(folder)), "user\nWho?\nmodel\n"),
   "llama-like, prepended": (lambda folder: load_tokenizer(small.llama_like(folder)), "Who?"),

@@ -119,9 +119,8 @@ def test_a_judge_that_is_down_stops_the_labelling(claims, at_once):
 def test_agreement_by_hand():
   # Labels 1 1 0 0, verdicts 1 0 0 0 and one unread: p_o = 3/4, p_e = 1/2 · 1/4 + 1/2 · 3/4 = 1/2, κ = 1/2.
   labelled = distil.labelled(PAIRS[:5], (1.0, 1.0, 0.0, 0.0, 1.0))
-  assert distil.agreement(labelled, (0.9, 0.1, 0.2, 0.0, None)) == pytest.approx(
-    dict(n=4, unread=1, ones=0.5, consistency=0.75, kappa=0.5)
-  )
+  found = distil.agreement(labelled, (0.9, 0.1, 0.2, 0.0, None))
+  assert found == pytest.approx(dict(n=4, unread=1, ones=0.5, consistency=0.75, kappa=0.5))
   with pytest.raises(ValueError, match="no verdict"):
     distil.agreement(labelled, (None,) * 5)
 

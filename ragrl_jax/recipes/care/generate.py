@@ -55,8 +55,8 @@ async def transcripts(
     inserter: M_I. It does not see the context.
     words: see `wordings`; None: the default ones.
 
-  Fates: "kept"; "no evidence" (the data has no gold sentence, or one that no passage contains; not asked); "no
-  answer" (none, asked twice); "wrong answer"; "tags" (M_I's reply contains tags); "evidence
+  Fates: "kept"; "no evidence" (the data has no gold sentence, or one that no passage contains; not asked); "no answer"
+  (none, asked twice); "cut off" (by the token limit); "wrong answer"; "tags" (M_I's reply contains tags); "evidence
   changed" (a gold sentence is missing).
 
   Source: CARE sec. 3.2 and appendix C (DeepSeek-R1, then DeepSeek-V3).

@@ -12,7 +12,7 @@ from ragrl_jax.judging import prompts
 from ragrl_jax.recipes import parts, scripts, search_agent
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
-from ragrl_jax.recipes.search_agent import NOTICES, STOPS, Parser, notice
+from ragrl_jax.recipes.search_agent import NOTICES, Parser, notice
 from ragrl_jax.recipes.steps import steps
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.recipes.veritas.reward import Reward
@@ -168,7 +168,7 @@ def build(switches: Switches, epoch: float = PAPERS_EPOCH) -> recipe_lib.Recipe:
     prompt=prompt,
     parser=parser,
     play=make_play(prompt, parser, switches, notice(switches.notice), judged),
-    stops=STOPS,
+    stops=parser.stops,
     switches=switches,
     judged=judged,
     credit=reward.credit if switches.turn_credit else None,
