@@ -8,8 +8,9 @@ from typing import Any
 
 from ragrl_jax.recipes import parts, scripts
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.arena.measures import Measured
 from ragrl_jax.recipes.arena.prompt import INSTRUCTIONS, SECTIONS, Parser, Prompt
-from ragrl_jax.recipes.arena.reward import ACCURACY, Reward
+from ragrl_jax.recipes.arena.reward import ACCURACY
 from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Episode, Example, Policy, Segment, Tools
 
@@ -65,7 +66,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   prompt = Prompt(switches.instructions, switches.reply, switches.titles)
   parser = Parser(SECTIONS[switches.reply], shape=switches.shape)
   stops, judged = parser.stops if switches.stop_at_answer else (), switches.accuracy == "judge"
-  play, scoring = make_play(prompt, parser, stops), recipe_lib.scoring(Reward(parser, switches))
+  play, scoring = make_play(prompt, parser, stops), recipe_lib.scoring(Measured(parser, switches))
   if switches.reply != "cited":
     scoring["measures"] = None
   return recipe_lib.Recipe(
