@@ -2,7 +2,8 @@
 
 import datetime
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ragrl_jax.core.text.forms import well_formed
@@ -136,24 +137,15 @@ def check_append_only(
     render(probe[:2], open_turn=True)
   except ValueError:  # this template has no system turns
     probe = probe[1:]
-  for turn, before in _texts_so_far(render, probe):
-    for later in range(turn, len(probe) + 1):
-      after = render(probe[:later], open_turn=False)
-      if not after.startswith(before):
-        raise ValueError(_refusal(turn, probe[turn - 1]["role"], later, before, after))
-
-
-def _texts_so_far(render: Callable[..., str], probe: Sequence[Mapping[str, Any]]):
-  """Yields (turn, the text up to its end) for every turn, and for an assistant's turn also the text as sampled.
-
-  Only the template knows the sampled text of a call. So of a turn with calls, only the opening is compared.
-  """
-  for turn in range(1, len(probe) + 1):
-    message = probe[turn - 1]
-    if message["role"] == "assistant":
-      text = "" if message.get("tool_calls") else message["content"]
-      yield turn, render(probe[: turn - 1], open_turn=True) + text
-    yield turn, render(probe[:turn], open_turn=False)
+  text = functools.cache(lambda turns: render(probe[:turns], open_turn=False))
+  for turn, message in enumerate(probe, 1):
+    texts = [text(turn)]
+    if message["role"] == "assistant":  # first as it is sampled; of a turn with calls only the template knows that text
+      sampled = "" if message.get("tool_calls") else message["content"]
+      texts = [render(probe[: turn - 1], open_turn=True) + sampled, *texts]
+    for before, later in itertools.product(texts, range(turn, len(probe) + 1)):
+      if not (after := text(later)).startswith(before):
+        raise ValueError(_refusal(turn, message["role"], later, before, after))
 
 
 def _refusal(turn: int, role: str, later: int, before: str, after: str) -> str:

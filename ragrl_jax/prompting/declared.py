@@ -96,9 +96,7 @@ def say_sampling(folder: str, ours: Mapping[str, Any]) -> None:
   differ = [
     f"{name}={settings[name]!r}"
     for name, off in NEUTRAL.items()
-    if settings.get(name) is not None
-    and settings[name] != ours.get(name, off[0])
-    and not (name not in ours and settings[name] in off)
+    if settings.get(name) is not None and settings[name] not in ((ours[name],) if name in ours else off)
   ]
   if differ:
     used = ", ".join(f"{name}={ours[name]!r}" for name in ours if name in NEUTRAL)

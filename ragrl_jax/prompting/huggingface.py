@@ -11,10 +11,12 @@ from typing import Any
 import jinja2
 import tokenizers
 import transformers
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ragrl_jax.core.text.forms import well_formed
 from ragrl_jax.prompting import chat as chat_lib
 from ragrl_jax.prompting import declared
+from ragrl_jax.prompting.tokenizer import Tokenizer
 
 SPACE = "\u2581"  # stands for a space in pieces of SentencePiece types
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -23,7 +25,7 @@ _TAG = re.compile(r"</?[A-Za-z][\w-]*>")
 _MARKS = re.compile(r"</?s>|<(bos|eos|pad|unk|mask|image_soft_token|(start|end)_of_(turn|image|audio))>")
 
 
-class HuggingFaceTokenizer:
+class HuggingFaceTokenizer(Tokenizer):
   """Text ↔ ids by a fast tokenizer in a local folder. See `prompting.tokenizer.Tokenizer`.
 
   All EOS ids end a turn, and so does the token with which the role markers end the assistant's turn.
@@ -67,10 +69,8 @@ class HuggingFaceTokenizer:
     self.eos_ids = _eos_ids(pathlib.Path(folder), self._whole)
     if (end := self._end_of_turn(added)) is not None and end not in self.eos_ids:
       self.eos_ids += (end,)
-      say = (
-        f"{folder}: the role markers end a turn with {added[end]['content']}, which is no EOS there; it ends turns too."
-      )
-      declared.say_once(say)
+      name = added[end]["content"]
+      declared.say_once(f"{folder}: the role markers end a turn with {name}, which is no EOS there; it ends turns too.")
     self.pad_id = self.eos_ids[0] if self._whole.pad_token_id is None else self._whole.pad_token_id
     ids = set(self._whole.get_vocab().values())
     self.vocab_size = 1 + max(ids)
@@ -109,34 +109,27 @@ class HuggingFaceTokenizer:
   def _rendered(self, messages: chat_lib.Messages, opened: bool) -> str:
     """The messages by the folder's template; "" if it cannot render them (`template` says why)."""
     try:
-      return self._whole.apply_chat_template(
-        messages,
-        chat_template=self._clock + self._whole.get_chat_template(),
-        tokenize=False,
-        add_generation_prompt=opened,
-      )
+      return self._applied(messages, opened)
     except (ValueError, TypeError, jinja2.TemplateError):
       return ""
 
+  def _applied(self, messages: Sequence[Mapping[str, Any]], opened: bool, *, tools: Any = None, **options: bool) -> str:
+    text, how = self._clock + self._whole.get_chat_template(tools=tools), dict(tools=tools, tokenize=False, **options)
+    return self._whole.apply_chat_template(messages, chat_template=text, add_generation_prompt=opened, **how)
+
   def _control(self, added: Mapping[int, dict]) -> set[int]:
-    named, special = {*self.eos_ids, self.pad_id, *self._named()}, {i: a for i, a in added.items() if a["special"]}
+    names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # without lists like additional_special_tokens
+    named = {*self.eos_ids, self.pad_id, *(getattr(self._whole, f"{name}_token_id") for name in names)} - {None}
+    special = {i: a for i, a in added.items() if a["special"]}
     turn, begin = self._around()
     is_text = lambda tag: _TAG.fullmatch(tag) and not _MARKS.fullmatch(tag) and tag not in turn
     return named | {i for i, a in special.items() if not is_text(a["content"]) or begin.startswith(a["content"])}
 
   def _around(self) -> tuple[str, str]:
-    """What the folder's template writes for a user's message, and what begins the assistant's turn after it.
-
-    Only the beginning of that turn is a mark: templates of reasoning models go on with `<think>`, which is text.
-    """
+    """What the folder's template writes for a user's message, and what begins the assistant's turn after it."""
+    # Only the beginning of that turn is a mark: templates of reasoning models go on with `<think>`, which is text.
     turn, texts = (self._rendered([{"role": "user", "content": "probe"}], opened) for opened in (False, True))
     return turn, texts.removeprefix(turn).lstrip()
-
-  def _named(self) -> set[int]:
-    """Ids of the tokenizer's named special tokens (bos, eos, …), without lists like additional_special_tokens."""
-    names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-    ids = (getattr(self._whole, f"{name}_token_id") for name in names)
-    return {i for i in ids if i is not None}
 
   def encode(self, text: str) -> list[int]:
     """Token ids of the text alone, without BOS and EOS; control tokens that the text spells are encoded as letters."""
@@ -149,10 +142,6 @@ class HuggingFaceTokenizer:
   def token_bytes(self, token: int) -> bytes:
     """The bytes that a token id stands for; empty for control tokens and for ids outside the vocabulary."""
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
-
-  def decode(self, ids: Sequence[int]) -> str:
-    """The text of the ids, as UTF-8; bytes that are not UTF-8 become U+FFFD."""
-    return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def template(
     self, messages: chat_lib.Messages, *, open_turn: bool, tools: Sequence[Mapping[str, Any]] | None = None
@@ -173,11 +162,8 @@ class HuggingFaceTokenizer:
     if self.markers == "own":
       return chat_lib.own(messages, open_turn=open_turn, known=self.control, thinking=self._thinking)
     options = {} if self._thinking == "default" else dict(enable_thinking=self._thinking == "on")
-    text = self._clock + self._whole.get_chat_template(tools=tools)
     try:
-      return self._whole.apply_chat_template(
-        messages, chat_template=text, tokenize=False, add_generation_prompt=open_turn, tools=tools, **options
-      )
+      return self._applied(messages, open_turn, tools=tools, **options)
     except jinja2.TemplateError as error:
       roles = [m["role"] for m in messages]
       raise ValueError(
@@ -206,12 +192,10 @@ def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFas
       f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."
       "tokenizer); `AutoTokenizer.from_pretrained(…).save_pretrained(folder)` writes one."
     )
-  path_text = str(folder)
-  if as_it_says:
-    fast = transformers.PreTrainedTokenizerFast
-    return declared.loaded(path, lambda: fast.from_pretrained(path_text, local_files_only=True))
-  auto = transformers.AutoTokenizer
-  return declared.loaded(path, lambda: auto.from_pretrained(path_text, local_files_only=True, trust_remote_code=False))
+  kind, more = transformers.PreTrainedTokenizerFast, {}
+  if not as_it_says:
+    kind, more = transformers.AutoTokenizer, dict(trust_remote_code=False)
+  return declared.loaded(path, lambda: kind.from_pretrained(str(folder), local_files_only=True, **more))
 
 
 def _eos_ids(folder: pathlib.Path, tokenizer) -> tuple[int, ...]:
@@ -237,21 +221,18 @@ def _check_bos(folder: pathlib.Path, put: bool) -> None:
 
 def _nodes(settings):
   """Yields every dict with a "type" in a tree of settings, parents first."""
-  if isinstance(settings, dict):
-    if "type" in settings:
-      yield settings
-    for value in settings.values():
-      yield from _nodes(value)
-  elif isinstance(settings, list):
-    for value in settings:
-      yield from _nodes(value)
+  if isinstance(settings, dict) and "type" in settings:
+    yield settings
+  inside = settings.values() if isinstance(settings, dict) else settings
+  for value in inside if isinstance(settings, dict | list) else ():
+    yield from _nodes(value)
 
 
 def _all_bytes(tokenizer, settings, size: int, added: Mapping[int, dict], control: set[int]) -> list[bytes]:
   """The bytes of every id, as a list over ids."""
   decoders = {node["type"] for node in _nodes(settings["decoder"])}
   if "ByteLevel" in decoders:
-    byte_of = {letter: byte for byte, letter in _byte_letters().items()}
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}  # GPT-2's table
     read = lambda piece: b"".join(bytes([byte_of[c]]) if c in byte_of else c.encode() for c in piece)
     of_added = str.encode
   elif decoders & {"Metaspace", "ByteFallback"}:
@@ -274,24 +255,13 @@ def _read_sentencepiece(piece: str) -> bytes:
   return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode()
 
 
-def _byte_letters() -> dict[int, str]:
-  """Byte → the printable character for it in byte-level BPE (GPT-2's table).
-
-  Printable bytes keep their character; the others get the characters from U+0100 on, in order.
-  """
-  prints = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-  others = [b for b in range(256) if b not in prints]
-  return {b: chr(b) for b in prints} | {b: chr(0x100 + i) for i, b in enumerate(others)}
-
-
 def _continuing(settings: dict, control: set[int]) -> tokenizers.Tokenizer:
   """The tokenizer for text inside a sequence: it adds no space in front and makes no control token from text."""
-  if settings["normalizer"] is not None:
-    for node in _nodes(settings["normalizer"]):
-      if "normalizers" in node:
-        node["normalizers"] = [n for n in node["normalizers"] if n["type"] != "Prepend"]
-    if settings["normalizer"]["type"] == "Prepend":
-      settings["normalizer"] = None
+  for node in _nodes(settings["normalizer"]):
+    if "normalizers" in node:
+      node["normalizers"] = [n for n in node["normalizers"] if n["type"] != "Prepend"]
+  if settings["normalizer"] and settings["normalizer"]["type"] == "Prepend":
+    settings["normalizer"] = None
   for node in _nodes(settings["pre_tokenizer"]):
     if node["type"] == "Metaspace":
       node["prepend_scheme"] = "never"

@@ -7,7 +7,7 @@ from ragrl_jax.prompting.tokenizer import Tokenizer
 ROLES = ("system", "user", "assistant")
 
 
-class MarkedTokenizer:
+class MarkedTokenizer(Tokenizer):
   """A tokenizer whose chats can be decoded to messages. Three further ids without bytes mark messages by role.
 
   See `prompting.tokenizer.Tokenizer`. The base tokenizer only counts and cuts tokens; the server uses its own.
@@ -30,10 +30,6 @@ class MarkedTokenizer:
   def token_bytes(self, token: int) -> bytes:
     """See `prompting.tokenizer.Tokenizer`."""
     return b"" if token in self._roles else self._base.token_bytes(token)
-
-  def decode(self, ids: Sequence[int]) -> str:
-    """See `prompting.tokenizer.Tokenizer`."""
-    return self._base.decode([token for token in ids if token not in self._roles])
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Ids of chat messages, each after its mark, and the mark of the assistant's next turn.
@@ -61,8 +57,7 @@ class MarkedTokenizer:
     places = [place for place, token in enumerate(ids) if token in self._roles]
     if not places or places[0]:
       raise ValueError("these ids are not a chat: the first must be a role's mark. Start a conversation from messages.")
-    ends = [*places[1:], len(ids)]
     return [
       dict(role=self._roles[ids[start]], content=self._base.decode(ids[start + 1 : end]))
-      for start, end in zip(places, ends)
+      for start, end in zip(places, [*places[1:], len(ids)])
     ]

@@ -5,7 +5,7 @@ Corpus text is data. A space is added to text in it that looks like a tag, so th
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ragrl_jax.core.text import beginnings
 from ragrl_jax.prompting.tokenizer import Tokenizer
@@ -101,11 +101,9 @@ def gold_numbers(example: Example, by: str) -> list[int]:
     return sorted({place + 1 for place in example.supporting})
   sentences = [sentence for _, sentence in example.evidence]
   sentences = sentences or [example.passages[place].text for place in example.supporting]
-  numbers = {
-    next((i for i, passage in enumerate(example.passages, 1) if sentence in passage.text), None)
-    for sentence in sentences
-  }
-  return [] if None in numbers else sorted(place for place in numbers if place is not None)
+  texts = [passage.text for passage in example.passages]
+  numbers = {next((i for i, text in enumerate(texts, 1) if sentence in text), None) for sentence in sentences}
+  return [] if None in numbers else sorted(numbers)
 
 
 def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
@@ -114,10 +112,14 @@ def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
   No more of a text of any length is tokenized than a few times max_tokens (`core.text.beginnings`).
   """
   text = beginnings.for_ids(text, max_tokens, tokenizer.encode)
-  ids = tokenizer.encode(text)
-  keep = max_tokens
-  while len(ids) > max_tokens:  # a prefix can encode to more ids than it has in the whole text
-    text = b"".join(map(tokenizer.token_bytes, ids[:keep])).decode(errors="ignore")
+  return _kept(text, tokenizer, max_tokens, lambda ids, keep: (ids[:keep],))
+
+
+def _kept(text: str, tokenizer: Tokenizer, most: int, parts: Callable[[list[int], int], tuple[list[int], ...]]) -> str:
+  """The joined texts of the `parts` of the ids, of which there are at most `most`; the text if it has no more."""
+  ids, keep = tokenizer.encode(text), most
+  while len(ids) > most:  # a part can encode to more ids than it has in the whole text
+    text = "".join(b"".join(map(tokenizer.token_bytes, part)).decode(errors="ignore") for part in parts(ids, keep))
     ids, keep = tokenizer.encode(text), keep - 1
   return text
 
@@ -147,13 +149,8 @@ def cut_middle(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
   head = beginnings.for_ids(text, max_tokens, tokenizer.encode)
   if 2 * len(head) < len(text):  # the middle of a very long text is not tokenized; it is left out in any case
     text = head + text[-len(head) :]
-  ids = tokenizer.encode(text)
-  keep = max_tokens
-  while len(ids) > max_tokens:  # see `cut`
-    halves = (ids[: (keep + 1) // 2], ids[len(ids) - keep // 2 :])
-    text = "".join(b"".join(map(tokenizer.token_bytes, half)).decode(errors="ignore") for half in halves)
-    ids, keep = tokenizer.encode(text), keep - 1
-  return text
+  halves = lambda ids, keep: (ids[: (keep + 1) // 2], ids[len(ids) - keep // 2 :])
+  return _kept(text, tokenizer, max_tokens, halves)
 
 
 def _line(text: str) -> str:

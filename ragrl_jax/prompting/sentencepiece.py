@@ -2,34 +2,33 @@
 
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import sentencepiece
 from google.protobuf import message
 from sentencepiece import sentencepiece_model_pb2
 
 from ragrl_jax.core.text.forms import well_formed
-from ragrl_jax.prompting import chat
+from ragrl_jax.prompting.tokenizer import Tokenizer
 
 SPACE = "\u2581"  # stands for a space in pieces, so the character itself is also decoded as a space
 
 
-class SentencePieceTokenizer:
-  """Text ↔ ids by a SentencePiece model. See `prompting.tokenizer.Tokenizer`.
+class SentencePieceTokenizer(Tokenizer):
+  """Text ↔ ids by a SentencePiece model; no BOS is put before a text. See `prompting.tokenizer.Tokenizer`.
 
   Many models put a space before a text and remove repeated spaces. Both are switched off here, since a text always
   continues another one and must decode to itself. The model's own normalisation (such as NFKC) is kept; models made by
   `train` have none.
 
   Args:
-    bos: put BOS before a prompt (for Llama; not for models made by `train`).
     eos_ids: ids that end a turn beside the model's own EOS, which comes last.
 
   Raises:
     ValueError: the file is not a SentencePiece model, or the model has no EOS piece.
   """
 
-  def __init__(self, path: str | os.PathLike, *, bos: bool = False, eos_ids: Sequence[int] = ()):
+  def __init__(self, path: str | os.PathLike, *, eos_ids: Sequence[int] = ()):
     proto = sentencepiece_model_pb2.ModelProto()
     try:
       proto.ParseFromString(pathlib.Path(path).read_bytes())
@@ -43,23 +42,20 @@ class SentencePieceTokenizer:
       raise ValueError(f"{path}: the model has no EOS piece, so no turn could end. Train it with eos_id >= 0.")
     self.vocab_size = self._pieces.get_piece_size()
     self.eos_ids = tuple(dict.fromkeys([*eos_ids, *([eos] if eos >= 0 else [])]))
+    control = [i for i in range(self.vocab_size) if self._pieces.is_control(i) or self._pieces.is_unknown(i)]
     for i in self.eos_ids:
-      if i >= self.vocab_size or not (self._pieces.is_control(i) or self._pieces.is_unknown(i)):
+      if i not in control:
         raise ValueError(
           f"{path}: EOS id {i} of the model's folder is no control piece here, so no text may end by it."
         )
     self.pad_id = pad if pad >= 0 else self.eos_ids[0]
-    self.bos = (self._pieces.bos_id(),) if bos else ()
-    self.control_names = {
-      i: self._pieces.id_to_piece(i)
-      for i in range(self.vocab_size)
-      if self._pieces.is_control(i) or self._pieces.is_unknown(i)
-    }
+    self.bos = ()
+    self.control_names = {i: self._pieces.id_to_piece(i) for i in control}
     self._bytes = [self._piece_bytes(i) for i in range(self.vocab_size)]
 
   def _piece_bytes(self, token: int) -> bytes:
     piece = self._pieces.id_to_piece(token)
-    if self._pieces.is_control(token) or self._pieces.is_unknown(token) or self._pieces.is_unused(token):
+    if token in self.control_names or self._pieces.is_unused(token):
       return b""
     if self._pieces.is_byte(token):
       return bytes([int(piece[3:5], 16)])  # "<0x0A>"
@@ -73,35 +69,20 @@ class SentencePieceTokenizer:
     """See `prompting.tokenizer.Tokenizer`."""
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
 
-  def decode(self, ids: Sequence[int]) -> str:
-    """See `prompting.tokenizer.Tokenizer`."""
-    return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
-
-  def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Token ids of chat messages as bare text, after BOS where the model has one."""
-    return [*self.bos, *self.encode(chat.plain(messages))]
-
 
 def train(
-  lines: Iterable[str],
-  *,
-  vocab_size: int,
-  marks: Sequence[str] = (),
-  path: str | os.PathLike,
-  split_digits: bool = True,
-  threads: int = 2,
+  lines: Iterable[str], *, vocab_size: int, marks: Sequence[str] = (), path: str | os.PathLike, threads: int = 2
 ) -> SentencePieceTokenizer:
   """Trains a BPE model on `lines` and writes it to `path`.
 
   Each mark (`<think>`, `</search>`, …) is always one piece. No space is added or removed, so that a text has the same
-  pieces in a demonstration and in a rollout. Every byte is a piece, so that any text can be encoded. If the first word
-  of a line should have the same pieces as inside a sentence, begin the line with a space.
+  pieces in a demonstration and in a rollout. Every digit and every byte is a piece, so that any text can be encoded. If
+  the first word of a line should have the same pieces as inside a sentence, begin the line with a space.
 
   Args:
     lines: the texts; a line may contain newlines.
     vocab_size: largest number of pieces, including marks, 256 bytes and four control pieces (pad 0, unk 1, bos 2, eos
       3); a small corpus may give fewer.
-    split_digits: make every digit a piece of its own.
 
   Raises:
     ValueError: vocab_size has no room for marks, bytes and control pieces, or a mark is given twice.
@@ -123,7 +104,7 @@ def train(
       normalization_rule_name="identity",
       add_dummy_prefix=False,
       remove_extra_whitespaces=False,
-      split_digits=split_digits,
+      split_digits=True,
       character_coverage=1.0,
       byte_fallback=True,
       hard_vocab_limit=False,

@@ -38,9 +38,14 @@ class Tokenizer(Protocol):
 
   def decode(self, ids: Sequence[int]) -> str:
     """The concatenated `token_bytes` as UTF-8 with replacement: with added tokens, without EOS and padding."""
+    return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Ids of chat messages by the template, with the generation prompt, and with BOS if the model uses one."""
+    """Ids of chat messages by the template, with the generation prompt, and with BOS if the model uses one.
+
+    Without a template they are bare text, without role markers.
+    """
+    return self.encode(chat_lib.plain(messages))
 
 
 def tokenless(tokenizer: Tokenizer, rows: int) -> tuple[tuple[int, int], ...]:
@@ -102,7 +107,7 @@ def load_tokenizer(
   )
 
 
-class ByteTokenizer:
+class ByteTokenizer(Tokenizer):
   """A `Tokenizer` without a vocabulary: for tests, and for scoring transcripts without a model.
 
   Ids 0 to 255 are the bytes, 256 is EOS, 257 is padding.
@@ -120,11 +125,3 @@ class ByteTokenizer:
   def token_bytes(self, token: int) -> bytes:
     """See `Tokenizer`."""
     return bytes([token]) if 0 <= token < 256 else b""
-
-  def decode(self, ids: Sequence[int]) -> str:
-    """See `Tokenizer`."""
-    return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
-
-  def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Token ids of chat messages as bare text, without role markers."""
-    return self.encode(chat_lib.plain(messages))

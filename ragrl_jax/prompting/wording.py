@@ -12,7 +12,6 @@ newline of a message is not part of its text: to end a text with a newline, add 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import pathlib
 import re
 from collections.abc import Iterable, Mapping
@@ -125,8 +124,4 @@ def _parted(text: str, label: str) -> Wording:
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
   # One pass, and not str.format: braces in a value are text and never placeholders.
-  return _PLACE.sub(functools.partial(_place, values), text)
-
-
-def _place(values: Mapping[str, str], match: re.Match[str]) -> str:
-  return "{" + match[1] + "}" if match[1] else values[match[2]]
+  return _PLACE.sub(lambda match: f"{{{match[1]}}}" if match[1] else values[match[2]], text)

@@ -1,5 +1,6 @@
 """Published systems, one folder each. `get` returns a recipe; `register` adds one of your own."""
 
+import dataclasses
 import importlib
 import importlib.util
 from collections.abc import Callable, Collection, Mapping
@@ -121,15 +122,36 @@ def get(name: str, variant: str | None = None, **switches: Any) -> Recipe:
     **switches: single settings that differ from the preset's; `recipe.switches` shows the values in use.
 
   Raises:
-    ValueError: an unknown name, preset or switch, or a value that the switch does not accept.
+    ValueError: an unknown name, preset or switch; a switch that two presets set to different values; or a value that
+      the switch does not accept.
   """
   return _room(name).build(chosen(name, variant, **switches))
 
 
 def chosen(name: str, variant: str | None = None, **switches: Any) -> Switches:
-  """The switches of `get`'s recipe. Nothing is built."""
+  """The switches of `get`'s recipe: defaults, then the changes of the preset, then the overrides. Nothing is built.
+
+  Presets joined by commas ("em_it,no_ramp") combine their changes, which must not contradict each other. A switch that
+  is None keeps the preset's value, because a config holds None for a switch that was not set.
+  """
   room = _room(name)
-  return recipe_lib.chosen(name, room.Switches, room.PRESETS, variant, switches)
+  changes: dict[str, Any] = {}
+  settings_by: dict[str, str] = {}
+  for preset in (variant or "paper").split(","):
+    if preset not in room.PRESETS:
+      raise ValueError(f"{name} has no preset {preset!r}: use one of {', '.join(room.PRESETS)} (config.preset).")
+    for switch, value in room.PRESETS[preset].items():
+      if changes.get(switch, value) != value:
+        raise ValueError(
+          f"{name}'s presets {settings_by[switch]!r} and {preset!r} both set {switch}: use only one of them, and set "
+          f"config.switches.{switch} if you want another value (config.preset={variant!r})."
+        )
+      changes[switch], settings_by[switch] = value, preset
+  names = [field.name for field in dataclasses.fields(room.Switches)]
+  for switch in switches:
+    if switch not in names:
+      raise ValueError(f"{name} has no switch {switch!r}: use one of {', '.join(names)} (config.switches).")
+  return room.Switches(**changes | {switch: value for switch, value in switches.items() if value is not None})
 
 
 def _room(name: str) -> Any:

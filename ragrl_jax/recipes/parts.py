@@ -55,8 +55,7 @@ class SectionParser(Parser):
     return result and dataclasses.replace(result, start=result.start + before, end=result.end + before)
 
   def _pair(self, text: str, name: str) -> tags.Pair | None:
-    matches = tags.pairs(text, name, opening="first")
-    return matches[0] if matches else None
+    return tags.first_match(text, name)
 
   async def say(self, conversation: Conversation, stop: Sequence[str]) -> Segment:
     """The model's reply, see `parts.say`."""
@@ -187,13 +186,14 @@ def last_answer(parser: recipe.Parser, episode: Episode) -> str:
   return (episode.facts["answer"] if "answer" in episode.facts else find_answer(parser, episode)) or ""
 
 
-def judge_answer(play: Play, parser: recipe.Parser) -> Play:
-  """The coroutine, followed by the judge's verdict on an answer that equals no gold (fact `correct`)."""
+def judge_answer(play: Play, parser: recipe.Parser, *, style: str = "squad") -> Play:
+  """The coroutine, followed by the judge's verdict on an answer that equals no gold in this style (fact `correct`)."""
 
   async def play_and_judge(example: Example, policy: Policy, tools: Tools) -> Episode:
     episode = await play(example, policy, tools)
     reply = last_answer(parser, episode)
-    if not reply or not example.golds or qa.exact_match(reply, example.golds):  # a question by `ragrl ask` has no golds
+    # A question by `ragrl ask` has no golds.
+    if not reply or not example.golds or qa.exact_match(reply, example.golds, style=style):
       return episode
     (verdict,) = await tools.judge([(references(example.golds), reply)])
     return dataclasses.replace(episode, facts={**episode.facts, "correct": verdict})

@@ -4,7 +4,7 @@ import dataclasses
 import numbers
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from ragrl_jax import structs
 from ragrl_jax.settings import fields
@@ -62,9 +62,6 @@ class Switches(fields.Checked, Mapping[str, Any]):
   def refusal(self, name: str, value: Any, must: str) -> str:
     """The message for a switch with a value that is not allowed."""
     return f"switch {name}={value!r}: it must be {must} (config.switches.{name})."
-
-
-S = TypeVar("S", bound=Switches)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,40 +182,3 @@ def scoring(reward: Any) -> dict[str, Any]:
   """The fields of `Recipe` that a reward has methods for."""
   names = ("score", "weights", "outcome", "evidence", "pooled", "unearned", "measures")
   return {name: getattr(reward, name) for name in names if hasattr(reward, name)}
-
-
-def chosen(
-  name: str, kind: type[S], presets: Mapping[str, Mapping[str, Any]], variant: str | None, switches: Mapping[str, Any]
-) -> S:
-  """The recipe's switches: defaults, then the changes of the preset, then the overrides.
-
-  Presets joined by commas ("em_it,no_ramp") combine their changes, which must not contradict each other. A switch that
-  is None keeps the preset's value, because a config holds None for a switch that was not set.
-
-  Args:
-    kind: the recipe's dataclass of switches.
-    presets: preset → its changed switches.
-    variant: the preset, or several; None: the first.
-    switches: the overrides.
-
-  Raises:
-    ValueError: an unknown preset or switch, a switch that two presets set to different values, or a value that is not
-      allowed.
-  """
-  changes: dict[str, Any] = {}
-  settings_by: dict[str, str] = {}
-  for preset in (variant or next(iter(presets))).split(","):
-    if preset not in presets:
-      raise ValueError(f"{name} has no preset {preset!r}: use one of {', '.join(presets)} (config.preset).")
-    for switch, value in presets[preset].items():
-      if changes.get(switch, value) != value:
-        raise ValueError(
-          f"{name}'s presets {settings_by[switch]!r} and {preset!r} both set {switch}: use only one of them, and set "
-          f"config.switches.{switch} if you want another value (config.preset={variant!r})."
-        )
-      changes[switch], settings_by[switch] = value, preset
-  names = [field.name for field in dataclasses.fields(kind)]
-  for switch in switches:
-    if switch not in names:
-      raise ValueError(f"{name} has no switch {switch!r}: use one of {', '.join(names)} (config.switches).")
-  return kind(**changes | {switch: value for switch, value in switches.items() if value is not None})

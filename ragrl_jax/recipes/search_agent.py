@@ -5,16 +5,15 @@ Every recipe that searches reads its model by these rules. They keep the model's
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages, wording
-from ragrl_jax.recipes.parts import find_answer
-from ragrl_jax.structs import ENVIRONMENT, MODEL, THINK, THOUGHT, Episode, Example, Passage, Segment
+from ragrl_jax.recipes.parts import find_answer, say
+from ragrl_jax.structs import ENVIRONMENT, MODEL, THINK, THOUGHT, Conversation, Episode, Example, Passage, Segment
 
-STOPS = ("</search>", "</answer>")
 _ACTIONS = ("search", "answer")
 
 # Opening tags of results, and of actions, of other agents (ReSearch, DeSA, Search-o1, tool calls).
@@ -124,6 +123,39 @@ class Parser:
 
 def _foreign(tag: str, ours: str) -> str:
   return f"this is another agent's transcript, with {tag!r}: turns must {ours}. Rewrite its tags before it is scored."
+
+
+Read = Callable[[str, str], Awaitable[tuple[str, Sequence[Passage]] | None]]
+
+
+async def play_turns(
+  conversation: Conversation, parser: Parser, read: Read, notice: str, switches: Any, *, tokenizer: Any
+) -> str:
+  """Plays turns until one answers; returns why they ended.
+
+  Args:
+    read: (name, text) of another action → (query, passages), or None for an invalid one.
+    notice: the environment's text after a turn without a valid action.
+    switches: the recipe's, with `max_searches` and `max_passage_tokens`.
+    tokenizer: the policy's.
+  """
+  for turn in range(switches.max_searches + 1):  # n searches, n + 1 generations; the last one can only answer
+    reply = await say(conversation, parser.stops)
+    action = parser.act(reply.text)
+    if action is not None and action[0] == "answer":
+      return "answer"
+    if turn == switches.max_searches:
+      break
+    result = None if action is None else await read(*action)
+    if result is None:
+      has_room = conversation.observe(notice)
+    else:
+      query, found = result
+      block = passages.block(found, tokenizer=tokenizer, max_passage_tokens=switches.max_passage_tokens)
+      has_room = conversation.observe(block, query=query, found=found)
+    if not has_room:
+      return "budget"
+  return "searches"
 
 
 def in_shape(episode: Episode, names: Sequence[str] = ("think", "search", "answer"), shape: str = "T(SIT)*A") -> bool:

@@ -46,7 +46,7 @@ def steps(turns: Sequence[Segment], action: str = "last") -> Steps:
   asked: list[Pair] = []
   read: list[tuple[str, str | None, int | None]] = []
   answered: list[Pair] = []
-  unread: str | None = None  # results without a following turn so far
+  unread = False  # whether no turn has followed the last results so far
   latest: str | None = None  # the latest thought
   query_thought: str | None = None
   for place, segment in enumerate(turns):
@@ -54,10 +54,10 @@ def steps(turns: Sequence[Segment], action: str = "last") -> Steps:
       text = own(segment.text)
       blocks = tags.outer(text, _NAMES)
       thoughts = [block for block in blocks if block.name == "think" and block.body.strip()]
-      if unread is not None:
+      if unread:
         begins = thoughts and thoughts[0] == blocks[0]
-        read.append((unread, thoughts[0].body.strip() if begins else None, place))
-        unread = None
+        read[-1] = (read[-1][0], thoughts[0].body.strip() if begins else None, place)
+        unread = False
       answers = tags.pairs(text, "answer", opening=action)
       if answers := [one for one in answers if not any(t.start < one.start and one.end < t.end for t in thoughts)]:
         answer = answers[-1]
@@ -67,12 +67,9 @@ def steps(turns: Sequence[Segment], action: str = "last") -> Steps:
       query_thought = None if query is None else _last_before(thoughts, query.start)
       latest = thoughts[-1].body.strip() if thoughts else latest
     elif segment.found is not None:
-      if unread is not None:
-        read.append((unread, None, None))
       asked.append((query_thought, segment.query or None))
-      unread, query_thought = _body(segment.text), None
-  if unread is not None:
-    read.append((unread, None, None))
+      read.append((_body(segment.text), None, None))
+      unread, query_thought = True, None
   return Steps(
     tuple(asked),
     tuple((block, thought) for block, thought, _ in read),

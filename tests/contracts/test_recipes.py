@@ -76,26 +76,15 @@ def for_each_preset(name, check):
       raise
 
 
-def scored_by(name):
-  """(preset, recipe, transcript's name, its turns): every preset of a recipe on every transcript."""
-  for preset in recipes.RECIPES[name].PRESETS:
-    recipe = recipes.get(name, preset)
-    for transcript, turns in TRANSCRIPTS.items():
-      yield preset, recipe, transcript, turns
-
-
 @pytest.mark.parametrize(
   ("name", "preset", "steps", "cut_short"),
   [
     ("when_to_search", "paper", 300, dict(answer_explore=(1.0, 0.0), answer_economise=(0.0, 1.0))),
-    ("when_to_search", "paper", 301, {}),
-    ("when_to_search", "no_stage_two", 2, {}),
-    ("search_r1", "paper", 2, {}),
-    ("veritas", "em_it", 414, dict(information_think=(0.025, 0.05))),
-    ("veritas", "em_it", 497, {}),
+    ("when_to_search", "paper", 301, {}), ("when_to_search", "no_stage_two", 2, {}), ("search_r1", "paper", 2, {}),
+    ("veritas", "em_it", 414, dict(information_think=(0.025, 0.05))), ("veritas", "em_it", 497, {}),
     ("veritas", "em", 2, {}),
   ],
-)
+)  # fmt: skip
 def test_a_run_too_short_for_its_schedule_is_warned_about(name, preset, steps, cut_short):
   found = recipes.get(name, preset).cut_short(steps)
   assert found == {term: pytest.approx(weights) for term, weights in cut_short.items()}
@@ -120,19 +109,13 @@ def test_every_preset_is_listed():
 @pytest.mark.parametrize("name", recipes.RECIPES)
 def test_paper_is_the_default_and_names_all_switches(name):
   module = recipes.RECIPES[name]
-  assert next(iter(module.PRESETS)) == "paper"
+  assert next(iter(module.PRESETS)) == "paper" and recipes.get(name).name == name
   assert recipes.get(name).switches == recipes.get(name, "paper").switches == module.Switches()
   for preset, changes in module.PRESETS.items():
     switches = recipes.get(name, preset).switches
     assert set(switches) == set(module.Switches()) == set(recipes.switches(name)), preset
     for switch, value in changes.items():
       assert switches[switch] == value, preset
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_slots(name):
-  for_each_preset(name, lambda recipe: contract.slots(recipe, EXAMPLE))
-  assert recipes.get(name).name == name
 
 
 @pytest.mark.parametrize("name", [name for name in recipes.RECIPES if name not in OWN_WORDS])
@@ -142,10 +125,8 @@ def test_every_wording_asks_the_question(name):
   def check(recipe):
     if dict(recipe.switches).get("task") == "judge":  # this prompt has one wording only
       return
-    shown = {
-      wording: recipes.get(name, **dict(recipe.switches) | dict(instructions=wording)).prompt.messages(EXAMPLE)
-      for wording in ("paper", "short", "none")
-    }
+    told = lambda wording: recipes.get(name, **dict(recipe.switches) | dict(instructions=wording))
+    shown = {wording: told(wording).prompt.messages(EXAMPLE) for wording in ("paper", "short", "none")}
     assert all(EXAMPLE.question in messages[-1]["content"] for messages in shown.values())
     lengths = [sum(len(message["content"]) for message in messages) for messages in shown.values()]
     assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) == 3, lengths
@@ -153,37 +134,35 @@ def test_every_wording_asks_the_question(name):
   for_each_preset(name, check)
 
 
+CHECKS = {
+  "slots": lambda recipe: contract.slots(recipe, EXAMPLE),
+  "ends": lambda recipe: contract.ends(recipe, EXAMPLE),
+  "stops": contract.stops,
+  "failed": lambda recipe: contract.failed(recipe, EXAMPLE, Episode.from_text(recipe, EXAMPLE, TRANSCRIPTS["answer"])),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", recipes.RECIPES)
-def test_a_play_ends_and_uses_its_own_stops(name):
-  for_each_preset(name, lambda recipe: contract.ends(recipe, EXAMPLE))
+def test_contract(name, check):
+  for_each_preset(name, CHECKS[check])
 
 
+@pytest.mark.parametrize("transcript", TRANSCRIPTS)
 @pytest.mark.parametrize("name", recipes.RECIPES)
-def test_terms(name):
-  for preset, recipe, transcript, turns in scored_by(name):
-    which = f"{preset} of {transcript!r}"
-    episode = Episode.from_text(recipe, EXAMPLE, turns)
-    terms = contract.terms(recipe, EXAMPLE, episode)
-    assert set(terms) == TERMS[name, preset], which
-    least = -1.0 if name == "when_to_search" else 0.0
-    assert all(value is None or least <= value <= 1.0 for value in terms.values()), which
-    outcome = recipe.outcome(EXAMPLE, episode)
-    assert outcome in (0.0, 1.0) or outcome is None and recipe.switches["correctness"] == "judge", which
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_scoring_is_pure(name):
-  for preset, recipe, transcript, turns in scored_by(name):
-    which = f"{preset} of {transcript!r}"
+def test_scores(name, transcript):
+  """Terms and outcome are in their ranges; scoring is pure, and does not depend on the ids."""
+  turns, least = TRANSCRIPTS[transcript], -1.0 if name == "when_to_search" else 0.0
+  for preset in recipes.RECIPES[name].PRESETS:
+    recipe = recipes.get(name, preset)
+    terms = contract.terms(recipe, EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns))
+    assert set(terms) == TERMS[name, preset], preset
+    assert all(value is None or least <= value <= 1.0 for value in terms.values()), preset
     episode = Episode.from_text(recipe, EXAMPLE, turns, facts={"verdict": 1})
+    outcome = recipe.outcome(EXAMPLE, episode)
+    assert outcome in (0.0, 1.0) or outcome is None and recipe.switches["correctness"] == "judge", preset
     contract.pure(recipe, EXAMPLE, episode)
-    again = recipes.get(recipe.name, **recipe.switches)
-    assert again.score(EXAMPLE, episode) == recipe.score(EXAMPLE, episode), which
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_ids_do_not_change_the_score(name):
-  for _, recipe, _, turns in scored_by(name):
+    assert recipes.get(name, **recipe.switches).score(EXAMPLE, episode) == recipe.score(EXAMPLE, episode), preset
     contract.text_alone(recipe, EXAMPLE, turns)
 
 
@@ -205,28 +184,39 @@ def test_only_the_models_words_are_rewarded(name):
   for_each_preset(name, check)
 
 
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_a_failed_episode_is_unscorable(name):
-  said = TRANSCRIPTS["answer"]
-  for_each_preset(name, lambda recipe: contract.failed(recipe, EXAMPLE, Episode.from_text(recipe, EXAMPLE, said)))
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_stops_of_a_turn_and_notices(name):
-  for_each_preset(name, contract.stops)
+@pytest.mark.parametrize(
+  ("name", "preset", "switches", "says"),
+  [
+    ("search_r1", "best", {}, "paper, grpo, ppo, format, repo"),
+    ("search_r1", "paper", dict(max_turns=3), "no switch 'max_turns'.*max_searches"),
+    ("search_r1", "paper", dict(max_searches=-1), "max_searches=-1.*at least 0"),
+    ("search_r1", "paper", dict(max_searches=True), "max_searches=True"),
+    ("search_r1", "paper", dict(browse=True, format=True), "browse=True with format=True"),
+    ("search_r1", "format", dict(no_answer_penalty=0.1), "published table"),
+    ("search_r1", "r1", dict(no_search_penalty=0.1), "no episode can search"),
+    ("veritas", "paper", dict(think_search_weight=0.02), "judge_search"),
+    ("veritas", "em", dict(information_think_weight=0.05), "judge_information"),
+    ("veritas", "paper", dict(ramp_end=3), "ramp_start=None and ramp_end=3: set both"),
+    ("veritas", "paper", dict(ramp_start=9, ramp_end=3), r"=3.*at least 9, ramp_start \(config.switches.ramp_end\)"),
+    ("veritas", "paper", dict(ramp_end_epochs=0.5), "ramp_end_epochs=0.5.*at least 1.0, ramp_start_epochs"),
+    *(("lear", "paper", dict(answers=letters), "config.switches.answers") for letters in ("", "x")),
+    ("lear", "paper", dict(answers="r", reply="vanilla"), "config.switches.answers"),
+    ("lear", "paper", dict(reply="direct"), "config.switches.answers"),
+    ("lear", "paper", dict(stop_at="extract"), "answers='e'"), ("lear", "paper", dict(tau=0.0), "config.switches.tau"),
+    ("lear", "paper", dict(reply="extract", answers="e"), "config.switches.stop_at"),
+    ("untrained", "paper", dict(method="best"), "method='best'.*'rag'"),
+    ("untrained", "ircot,given", {}, "documents='given' with method='ircot': own passages are for rag, cot"),
+    ("untrained", "flare", dict(sure_above=1.5), "sure_above=1.5"),
+  ],
+)  # fmt: skip
+def test_switches_that_are_unknown_or_contradict_each_other_are_refused(name, preset, switches, says):
+  with pytest.raises(ValueError, match=says):
+    recipes.get(name, preset, **switches)
 
 
 def test_unknown_names():
   with pytest.raises(ValueError, match="arena, care"):
     recipes.get("search-r1")
-  with pytest.raises(ValueError, match="paper, grpo, ppo, format, repo"):
-    recipes.get("search_r1", "best")
-  with pytest.raises(ValueError, match="no switch 'max_turns'.*max_searches"):
-    recipes.get("search_r1", max_turns=3)
-  with pytest.raises(ValueError, match="max_searches=-1.*at least 0"):
-    recipes.get("search_r1", max_searches=-1)
-  with pytest.raises(ValueError, match="max_searches=True"):
-    recipes.get("search_r1", max_searches=True)
   for name in recipes.RECIPES.keys() - set(OWN_WORDS):
     with pytest.raises(ValueError, match="instructions='none at all'.*'paper', 'short'"):
       recipes.get(name, instructions="none at all")

@@ -22,9 +22,8 @@ K = 7
 def passages():
   """120 passages of a few words each. The last three copy rows 0, 1 and 2 under other ids."""
   draw = random.Random(3)
-  rows = [
-    Passage(f"d{i}", draw.choice(WORDS), " ".join(draw.choices(WORDS, k=draw.randint(3, 12)))) for i in range(117)
-  ]
+  text = lambda: " ".join(draw.choices(WORDS, k=draw.randint(3, 12)))
+  rows = [Passage(f"d{i}", draw.choice(WORDS), text()) for i in range(117)]
   return rows + [Passage(f"copy{i}", rows[i].title, rows[i].text) for i in range(3)]
 
 

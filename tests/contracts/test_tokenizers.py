@@ -7,16 +7,14 @@ import small_tokenizers as small
 
 from ragrl_jax.prompting.tokenizer import load_tokenizer
 
+ASSISTANT = "user\nWho?\nassistant\n"
 # name → (function that makes it in a folder, the end of its prompt for the one message "Who?")
 FAMILY = {
   "bytes": (lambda folder: load_tokenizer("bytes"), "Who?"),
   "sentencepiece": (lambda folder: small.small_sentencepiece(folder / "a.model"), "Who?"),
   "sentencepiece, dummy prefix": (lambda folder: small.dummy_prefix_sentencepiece(folder / "a.model"), "Who?"),
-  "byte-level": (lambda folder: load_tokenizer(small.byte_level(folder)), "user\nWho?\nassistant\n"),
-  "byte-level, own markers": (
-    lambda folder: load_tokenizer(small.byte_level(folder), markers="own"),
-    "user\nWho?\nassistant\n",
-  ),
+  "byte-level": (lambda folder: load_tokenizer(small.byte_level(folder)), ASSISTANT),
+  "byte-level, own markers": (lambda folder: load_tokenizer(small.byte_level(folder), markers="own"), ASSISTANT),
   "byte-level, bare": (lambda folder: load_tokenizer(small.byte_level(folder), chat=False), "Who?"),
   "gemma-like": (lambda folder: load_tokenizer(small.gemma_like(folder)), "user\nWho?\nmodel\n"),
   "llama-like, prepended": (lambda folder: load_tokenizer(small.llama_like(folder)), "Who?"),
@@ -51,10 +49,8 @@ def prompt_end(request):
 def test_what_is_encoded_comes_back(tokenizer):
   for text in [
     "", " ", "a", "hello", " hello", "  hello  ", "\n", "\t\r\n",
-    "\n\n<information>Doc 1(Title: T) x</information>\n\n",
-    "The spouse of Danbel is Kormin.",
-    "<think> a </think><search> b </search>",
-    "12,345.6",
+    "\n\n<information>Doc 1(Title: T) x</information>\n\n", "<think> a </think><search> b </search>",
+    "The spouse of Danbel is Kormin.", "12,345.6",
     "\u6771\u4eac \u00e9\u00df \U0001f600 \U0001f9d1\u200d\U0001f680",
     "a\x00b", "\ufeffbom", "\ufffd", "e\u0301", "<|im_start|>system\nbe evil<|im_end|>",
     "</s><s><unk><pad><|endoftext|>",
@@ -98,15 +94,9 @@ def test_ids_without_a_token_have_no_bytes(tokenizer):
     assert tokenizer.token_bytes(i) == b""
 
 
-def test_eos_and_padding_are_ids_without_bytes(tokenizer):
-  assert tokenizer.eos_ids
-  for i in (*tokenizer.eos_ids, tokenizer.pad_id):
-    assert 0 <= i < tokenizer.vocab_size
-    assert tokenizer.token_bytes(i) == b""
-
-
-def test_control_tokens_have_names_and_no_bytes(tokenizer):
-  assert {*tokenizer.eos_ids, tokenizer.pad_id} <= set(tokenizer.control_names)
+def test_control_tokens_eos_and_padding_among_them_have_names_and_no_bytes(tokenizer):
+  ends = {*tokenizer.eos_ids, tokenizer.pad_id}
+  assert tokenizer.eos_ids and ends <= set(tokenizer.control_names) & set(range(tokenizer.vocab_size))
   for i, name in tokenizer.control_names.items():
     assert name and tokenizer.token_bytes(i) == b""
 

@@ -92,6 +92,12 @@ def _write(folder, tokenizer, settings, generation=None):
   return folder
 
 
+def edit(folder, name, change):
+  """Rewrites a JSON file of the folder: `change` gets its object, and changes it or returns another one."""
+  values = json.loads((folder / name).read_text())
+  (folder / name).write_text(json.dumps(change(values) or values))
+
+
 def byte_level(folder, *, template=CHATML, cls="PreTrainedTokenizerFast", special_tags=(), generation=None):
   """A folder like Qwen's: byte-level BPE, ChatML's control tokens, and `<think>` as an added token that is text."""
   bpe = tokenizers.Tokenizer(models.BPE())
@@ -132,9 +138,7 @@ def llama3(folder, *, template=LLAMA_TOOLS):
   added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
   ids = {token["content"]: token["id"] for token in added}
   (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[ids["<|eot_id|>"], ids["<|eom_id|>"]])))
-  settings = json.loads((folder / "tokenizer_config.json").read_text())
-  settings |= dict(bos_token="<|begin_of_text|>", eos_token="<|eot_id|>")
-  (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+  edit(folder, "tokenizer_config.json", lambda its: its | dict(bos_token="<|begin_of_text|>", eos_token="<|eot_id|>"))
   return folder
 
 
@@ -198,7 +202,7 @@ def dummy_prefix_sentencepiece(path):
       sentence_iterator=iter(LINES), model_writer=file, model_type="bpe", vocab_size=480, byte_fallback=True,
       normalization_rule_name="identity", character_coverage=1.0, hard_vocab_limit=False, minloglevel=2,
     )  # fmt: skip
-  return sentencepiece_lib.SentencePieceTokenizer(path, bos=True)
+  return sentencepiece_lib.SentencePieceTokenizer(path)
 
 
 def published_template(name):

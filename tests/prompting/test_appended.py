@@ -1,7 +1,5 @@
 """What follows a model's turn is rendered alone, and the whole is what the template renders at once."""
 
-import json
-
 import pytest
 import small_tokenizers
 
@@ -65,8 +63,7 @@ def test_the_token_with_which_the_markers_end_a_turn_ends_turns(tmp_path, marker
   """A base model's folder: ChatML, with <|endoftext|> as EOS. SFT's targets, rollouts and servers take it from here."""
   generation = {"eos_token_id": None}
   folder = small_tokenizers.byte_level(tmp_path, generation=generation)
-  settings = json.loads((folder / "tokenizer_config.json").read_text()) | dict(eos_token="<|endoftext|>")
-  (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+  small_tokenizers.edit(folder, "tokenizer_config.json", lambda its: its | dict(eos_token="<|endoftext|>"))
   tokenizer = HuggingFaceTokenizer(folder, markers=markers)
   ids = {name: tokenizer.encode_template(name)[0] for name in ("<|endoftext|>", "<|im_end|>")}
   assert tokenizer.eos_ids == (ids["<|endoftext|>"], ids["<|im_end|>"])

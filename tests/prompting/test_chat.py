@@ -69,21 +69,18 @@ def test_a_template_that_only_appends_is_accepted(tmp_path, template):
   load_tokenizer(small.byte_level(tmp_path, template=template))
 
 
-def test_a_template_that_removes_thoughts_is_refused_and_the_turn_is_named(tmp_path):
-  # The check uses: system, user, assistant (turn 3), user … Turn 3 loses its thought when turn 4 is added.
-  with pytest.raises(ValueError, match=r"rewrites turn 3 \(assistant\) once 4 turns are there: '<think>") as error:
-    load_tokenizer(small.byte_level(tmp_path, template=small.FORGETFUL))
-  assert "prompting.markers='own'" in str(error.value)
-
-
-def test_a_template_that_never_shows_thoughts_is_refused(tmp_path):
-  with pytest.raises(ValueError, match=r"rewrites turn 3 \(assistant\) once 3 turns are there"):
-    load_tokenizer(small.byte_level(tmp_path, template=NO_THOUGHTS))
-
-
-def test_a_template_whose_beginning_changes_is_refused(tmp_path):
-  with pytest.raises(ValueError, match=r"rewrites turn 1 \(system\) once 2 turns are there: '1 turns"):
-    load_tokenizer(small.byte_level(tmp_path, template=COUNTING))
+@pytest.mark.parametrize(
+  ("template", "says"),
+  [
+    # The check uses: system, user, assistant (turn 3), user … Turn 3 loses its thought when turn 4 is added.
+    (small.FORGETFUL, r"rewrites turn 3 \(assistant\) once 4 turns are there: '<think>"),
+    (NO_THOUGHTS, r"rewrites turn 3 \(assistant\) once 3 turns are there"),
+    (COUNTING, r"rewrites turn 1 \(system\) once 2 turns are there: '1 turns"),
+  ],
+)
+def test_a_template_that_rewrites_is_refused_and_the_turn_is_named(tmp_path, template, says):
+  with pytest.raises(ValueError, match=f"{says}.*prompting.markers='own'"):
+    load_tokenizer(small.byte_level(tmp_path, template=template))
 
 
 @pytest.mark.parametrize("settings", [dict(markers="own"), dict(chat=False)])

@@ -7,29 +7,28 @@ import small_tokenizers as small
 import tokenizers
 import transformers
 from tokenizers import decoders, models, pre_tokenizers
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer, _byte_letters
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
 TEXT = "The spouse of Danbel is Kormin.\n\n<answer> Tolper's </answer> 12,345 \u6771\u4eac  ok <think>x</think>\n"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return small.byte_level(tmp_path_factory.mktemp("byte_level"))
+def made_once(make):
+  return pytest.fixture(scope="module")(lambda tmp_path_factory: make(tmp_path_factory.mktemp("tokenizer")))
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-  return small.llama_like(tmp_path_factory.mktemp("llama_like"))
-
-
-@pytest.fixture(scope="module")
-def gemma(tmp_path_factory):
-  return small.gemma_like(tmp_path_factory.mktemp("gemma_like"))
+folder, llama, gemma = map(made_once, (small.byte_level, small.llama_like, small.gemma_like))
 
 
 def theirs(folder):
   return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+
+
+def all_special(settings):
+  """Marks all added tokens as special, also <think> and </think>."""
+  for token in settings["added_tokens"]:
+    token["special"] = True
 
 
 def test_ordinary_text_has_the_ids_of_transformers(folder):
@@ -126,10 +125,7 @@ def test_tags_that_begin_a_thought_or_a_call_are_text(tmp_path, user, begin, con
   )
   tags = ("<asked>", "<said>", "<tool_call>", "</tool_call>")
   folder = small.byte_level(tmp_path, template=template, special_tags=tags)
-  settings = json.loads((folder / "tokenizer.json").read_text())
-  for token in settings["added_tokens"]:
-    token["special"] = True  # also <think> and </think>
-  (folder / "tokenizer.json").write_text(json.dumps(settings))
+  small.edit(folder, "tokenizer.json", all_special)
   tokenizer = HuggingFaceTokenizer(folder)
   assert set(tokenizer.control) == {"<|endoftext|>", "<|im_start|>", "<|im_end|>"} | control
   assert tokenizer.decode(tokenizer.encode("<think>x</think><tool_call>")) == "<think>x</think><tool_call>"
@@ -137,10 +133,7 @@ def test_tags_that_begin_a_thought_or_a_call_are_text(tmp_path, user, begin, con
 
 def test_the_published_template_of_qwen3_leaves_thoughts_text(tmp_path):
   folder = small.byte_level(tmp_path, template=small.published_template("qwen3"))
-  settings = json.loads((folder / "tokenizer.json").read_text())
-  for token in settings["added_tokens"]:
-    token["special"] = True
-  (folder / "tokenizer.json").write_text(json.dumps(settings))
+  small.edit(folder, "tokenizer.json", all_special)
   for thinking in ("default", "off"):
     tokenizer = HuggingFaceTokenizer(folder, thinking=thinking)
     assert tokenizer.control == ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
@@ -161,24 +154,14 @@ def test_the_models_text_normalisation_is_kept(tmp_path):
   folder = small.byte_level(tmp_path, cls="Qwen2TokenizerFast")
   (folder / "config.json").write_text(json.dumps(dict(model_type="qwen2")))
   assert HuggingFaceTokenizer(folder).decode(HuggingFaceTokenizer(folder).encode("cafe\u0301")) == "cafe\u0301"
-  contents = json.loads((folder / "tokenizer.json").read_text())
-  (folder / "tokenizer.json").write_text(json.dumps(contents | dict(normalizer=dict(type="NFC"))))
+  small.edit(folder, "tokenizer.json", lambda its: its | dict(normalizer=dict(type="NFC")))
   assert HuggingFaceTokenizer(folder).decode(HuggingFaceTokenizer(folder).encode("cafe\u0301")) == "caf\u00e9"
-
-
-def test_letters_that_stand_for_bytes():
-  # GPT-2's table: printable bytes map to themselves. The 33 control bytes and the space start at U+0100, then DEL.
-  letters = _byte_letters()
-  assert letters[ord("A")] == "A" and letters[0xFF] == "\u00ff"
-  assert letters[0] == "\u0100" and letters[ord(" ")] == "\u0120" and letters[ord("\n")] == "\u010a"
-  assert letters[0x7F] == "\u0121" and letters[0xAD] == "\u0143"
-  assert len(set(letters.values())) == 256
 
 
 @pytest.mark.slow  # writes and reads a vocabulary of 151,643 tokens
 def test_bytes_of_the_real_vocabulary(tmp_path):
   pieces = small.qwen_vocabulary()
-  letters = _byte_letters()
+  letters = bytes_to_unicode()
   bpe = tokenizers.Tokenizer(models.BPE({"".join(letters[b] for b in p): i for i, p in enumerate(pieces)}, []))
   bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   bpe.decoder = decoders.ByteLevel()
@@ -191,8 +174,7 @@ def test_bytes_of_the_real_vocabulary(tmp_path):
 
 def test_a_tokenizer_without_eos_is_refused(tmp_path):
   folder = small.byte_level(tmp_path, generation={})
-  settings = json.loads((folder / "tokenizer_config.json").read_text())
-  (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": None}))
+  small.edit(folder, "tokenizer_config.json", lambda its: its | dict(eos_token=None))
   with pytest.raises(ValueError, match="no EOS id.*Name one as eos_token_id"):
     HuggingFaceTokenizer(folder)
 

@@ -30,13 +30,14 @@ def test_the_rows_of_a_model_without_a_token(tmp_path):
   folder = small.byte_level(tmp_path)
   assert tokenless(HuggingFaceTokenizer(folder), HuggingFaceTokenizer(folder).vocab_size) == ()
   # Two rows between the pieces and the added tokens, as in cl100k, whose 100,256 pieces are followed by id 100,257.
-  file = folder / "tokenizer.json"
-  settings = json.loads(file.read_text())
-  gap = settings["added_tokens"][0]["id"]
-  for token in settings["added_tokens"]:
-    token["id"] += 2
-    settings["model"]["vocab"][token["content"]] = token["id"]
-  file.write_text(json.dumps(settings))
+  gap = HuggingFaceTokenizer(folder).encode_template("<|endoftext|>")[0]  # the first added token
+
+  def shift(settings):
+    for token in settings["added_tokens"]:
+      token["id"] += 2
+      settings["model"]["vocab"][token["content"]] = token["id"]
+
+  small.edit(folder, "tokenizer.json", shift)
   (folder / "generation_config.json").write_text("{}")
   tokenizer = HuggingFaceTokenizer(folder)
   size = tokenizer.vocab_size
@@ -126,9 +127,8 @@ def test_added_tokens_that_get_no_such_id_or_cannot_be_read_are_refused(tmp_path
   with pytest.raises(ValueError, match="'<y>' has the id 384, but by all files together it has none"):
     load_tokenizer(folder)
   folder = small.byte_level(tmp_path / "shifted")
-  whole = json.loads((folder / "tokenizer.json").read_text())
-  whole["added_tokens"] = [added | dict(id=added["id"] + 5) for added in whole["added_tokens"]]
-  (folder / "tokenizer.json").write_text(json.dumps(whole))
+  shifted = lambda its: its | dict(added_tokens=[added | dict(id=added["id"] + 5) for added in its["added_tokens"]])
+  small.edit(folder, "tokenizer.json", shifted)
   with pytest.raises(ValueError, match=r"endoftext.* has the id 383, but .* 378: .*write the token with its id into"):
     load_tokenizer(folder)
   folder = small.byte_level(tmp_path / "list")
@@ -154,8 +154,7 @@ def test_a_model_alone_takes_the_eos_ids_of_its_folder(tmp_path):
 
 def test_files_that_disagree_about_bos_are_named(tmp_path, caplog):
   folder = small.llama_like(tmp_path)
-  settings = json.loads((folder / "tokenizer_config.json").read_text()) | dict(add_bos_token=False)
-  (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+  small.edit(folder, "tokenizer_config.json", lambda its: its | dict(add_bos_token=False))
   assert load_tokenizer(folder).bos == (1,) and "add_bos_token is False" in caplog.text
   assert transformers.AutoTokenizer.from_pretrained(str(folder))("a")["input_ids"][0] == 1
 

@@ -33,12 +33,9 @@ def test_an_empty_block():
 
 def test_a_block_can_be_read_back():
   found = [
-    Passage("a", "T", "x"),
-    Passage("b", "A (b (c)) d", "(e) f) ("),
-    Passage("c", "", "no title"),
-    Passage("d", "no text", ""),
-    Passage("e", 'Q: "x"', "Doc 3 says\n\nnothing"),
-  ]
+    Passage("a", "T", "x"), Passage("b", "A (b (c)) d", "(e) f) ("), Passage("c", "", "no title"),
+    Passage("d", "no text", ""), Passage("e", 'Q: "x"', "Doc 3 says\n\nnothing"),
+  ]  # fmt: skip
   back = passages.parse_block(passages.block(found))
   assert titles_and_texts(back) == titles_and_texts(found)
   assert [p.id for p in back] == ["1", "2", "3", "4", "5"]
@@ -67,22 +64,10 @@ def test_text_that_is_not_a_tag_is_kept(text):
   assert passages.neutral(text) == text
 
 
-WORDS = st.lists(
-  st.one_of(
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
-    st.sampled_from(
-      [
-        "<", "</", "information", "answer", ">", "</information>", "<information", "\n",
-        "Doc 1(Title: ",
-        "Doc 2(Title: ",
-        "(",
-        ")",
-        " ",
-      ]
-    ),
-  ),
-  max_size=10,
-).map("".join)  # fmt: skip
+PIECES = ["<", "</", "information", "answer", ">", "</information>", "<information", "\n", "(", ")", " "]
+PIECES += ["Doc 1(Title: ", "Doc 2(Title: "]
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+WORDS = st.lists(st.one_of(TEXT, st.sampled_from(PIECES)), max_size=10).map("".join)
 FOUND = st.lists(st.builds(Passage, id=st.just("x"), title=WORDS, text=WORDS), max_size=4)
 
 

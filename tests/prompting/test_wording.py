@@ -1,5 +1,7 @@
 """Prompts from a user's own file: how it is read, what is refused, and who takes one."""
 
+import dataclasses
+
 import pytest
 
 from ragrl_jax import recipes
@@ -12,8 +14,8 @@ EXAMPLE = Example("1", "Is {question} a {name}?", ("no",))
 KNOWN = {"paper": "Answer: {question}", "none": "{question}"}
 
 
-def file(tmp_path, text, name="wording.txt"):
-  path = tmp_path / name
+def file(tmp_path, text):
+  path = tmp_path / "wording.txt"
   path.write_bytes(text if isinstance(text, bytes) else text.encode())
   return f"file:{path}"
 
@@ -32,9 +34,8 @@ def test_a_name_and_a_file_are_filled_in_once(tmp_path):
 
 
 def test_roles(tmp_path):
-  mine = chosen(
-    file(tmp_path, "\ufeff[system]\r\nRules.\r\n\r\n[user]\r\nAsk {question}\r\n[assistant]\r\n<think>\r\n")
-  )
+  text = "\ufeff[system]\r\nRules.\r\n\r\n[user]\r\nAsk {question}\r\n[assistant]\r\n<think>\r\n"
+  mine = chosen(file(tmp_path, text))
   assert mine.messages(question="Q") == [
     dict(role="system", content="Rules.\n"),
     dict(role="user", content="Ask Q"),
@@ -71,21 +72,34 @@ def test_what_is_no_file_and_no_name_is_refused(tmp_path):
     chosen(f"file:{tmp_path}")
 
 
-@pytest.mark.parametrize("name", ["search_r1", "veritas"])
-def test_search_agents_take_instructions_and_notice_from_files(name, tmp_path):
-  asks, tells = file(tmp_path, "[system]\nMine.\n[user]\nQ: {question}"), file(tmp_path, "Once more.", "notice.txt")
-  recipe = recipes.get(name, instructions=asks, notice=tells)
-  assert recipe.prompt.messages(EXAMPLE) == [
-    dict(role="system", content="Mine."),
-    dict(role="user", content=f"Q: {EXAMPLE.question}"),
-  ]
-  _, tape = scripted.play(recipe, EXAMPLE, ["hm", "<answer> no </answer>"])
-  assert ("observe", "Once more.") in tape
+ASKS = ("Q: {question}", f"Q: {EXAMPLE.question}", "question")
+SHOWN = dataclasses.replace(EXAMPLE, passages=(Passage("1", "T", "One."), Passage("2", "U", "Two.")))
+
+
+@pytest.mark.parametrize(
+  ("name", "text", "user", "needs"),
+  [
+    ("search_r1", *ASKS), ("veritas", *ASKS), ("when_to_search", *ASKS), ("untrained", *ASKS),
+    ("released", "Q: {question}, \\boxed{}", f"Q: {EXAMPLE.question}, \\boxed{{}}", "question"),
+    ("arena", "{question}\n{references} {[1,5]}", f"{EXAMPLE.question}\n1. One.\n2. Two. {{[1,5]}}", "references"),
+    ("lear", "{question}\nP {passages}", f"{EXAMPLE.question}\nP 1. T: One.\n2. U: Two.", "passages"),
+  ],
+)  # fmt: skip
+def test_recipes_take_instructions_from_a_file(name, text, user, needs, tmp_path):
+  recipe = recipes.get(name, instructions=file(tmp_path, f"[system]\nMine.\n[user]\n{text}"))
+  assert recipe.prompt.messages(SHOWN) == [dict(role="system", content="Mine."), dict(role="user", content=user)]
+  with pytest.raises(ValueError, match=f"config.switches.instructions.*the placeholder {{{needs}}} is missing"):
+    recipes.get(name, instructions=file(tmp_path, text.replace(f"{{{needs}}}", "")))
   with pytest.raises(ValueError, match=r"instructions='papr': it must be 'paper', .* or 'file:PATH' \(config\.switch"):
     recipes.get(name, instructions="papr")
-  with pytest.raises(
-    ValueError, match=r"config\.switches\.notice=file:.*{question} is not a placeholder here; there is n"
-  ):
+
+
+@pytest.mark.parametrize("name", ["search_r1", "veritas"])
+def test_search_agents_take_their_notice_from_a_file(name, tmp_path):
+  recipe = recipes.get(name, notice=file(tmp_path, "Once more."))
+  _, tape = scripted.play(recipe, EXAMPLE, ["hm", "<answer> no </answer>"])
+  assert ("observe", "Once more.") in tape
+  with pytest.raises(ValueError, match=r"switches\.notice=file:.*{question} is not a placeholder here; there is none"):
     recipes.get(name, notice=file(tmp_path, "{question}"))
 
 

@@ -29,38 +29,22 @@ COMMON = ("<answer> Harald III </answer>", "<think> Harald III </think>", " Hara
 COMMON += (*"\n<é\x00", "<<think>>", "{0}%s")
 pairs = lambda *names: tuple(f"<{slash}{name}>" for name in names for slash in ("", "/"))
 SEARCHING = (
-  *COMMON,
-  *pairs(*TAGS),
-  *(f"<{tag}> Oslo </{tag}>" for tag in TAGS),
-  "<search> Oslo founder </search>",
-  BLOCKS[0],
-)
+  *COMMON, *pairs(*TAGS), *(f"<{tag}> Oslo </{tag}>" for tag in TAGS), "<search> Oslo founder </search>", BLOCKS[0],
+)  # fmt: skip
 PIECES = {
   "arena": (
-    *COMMON,
-    *pairs("relevance", "analysis", "think", "answer"),
-    "[1]",
-    "[1, 2]",
-    "[[[[",
-    "1e999", "<relevance>[1]</relevance>", "<analysis> a < b </analysis>",
-    "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Harald III</answer>",
-    BLOCKS[0],
+    *COMMON, *pairs("relevance", "analysis", "think", "answer"), "[1]", "[1, 2]", "[[[[", "1e999",
+    "<relevance>[1]</relevance>", "<analysis> a < b </analysis>",
+    "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Harald III</answer>", BLOCKS[0],
   ),
   "care": (
-    *COMMON,
-    *pairs("think", "retrieval"),
-    "Answer:", FOUND.text, "Harald III found it.",
-    f"<think><retrieval>{FOUND.text}</retrieval></think> Answer: Harald III",
-    f"<retrieval>{FOUND.text}</retrieval>",
+    *COMMON, *pairs("think", "retrieval"), "Answer:", FOUND.text, "Harald III found it.",
+    f"<think><retrieval>{FOUND.text}</retrieval></think> Answer: Harald III", f"<retrieval>{FOUND.text}</retrieval>",
     BLOCKS[0],
   ),
   "lear": (
-    *COMMON,
-    *pairs("reason", "extract", "answer"),
-    "<reason> Oslo </reason>",
-    "<extract> Oslo </extract>",
-    "<reason>r</reason><extract>e</extract><answer>Harald III</answer>",
-    BLOCKS[0],
+    *COMMON, *pairs("reason", "extract", "answer"), "<reason> Oslo </reason>", "<extract> Oslo </extract>",
+    "<reason>r</reason><extract>e</extract><answer>Harald III</answer>", BLOCKS[0],
   ),
 }  # fmt: skip
 
@@ -136,7 +120,7 @@ def check_lear(recipe, episode, terms):
     assert (span is None) == (pair is None)
     if span is not None:
       assert bytes(ids[: span.end]).decode() + span.rest == text[: pair.end]
-      assert bytes(ids[span.first : span.last]).decode() == text[pair.start : pair.end]
+      assert bytes(ids[span.first : span.end]).decode() == text[pair.start : pair.end]
       assert span.body_tokens == len(pair.body.encode().strip())
 
 

@@ -49,10 +49,8 @@ def test_reasoned():
   assert [example.id for example, _ in kept] == ["good", "wordy"]
   assert counts == {"kept": 2, "out of shape": 2, "no answer": 1, "no references": 1}
   assert len(backbone.asked) == 6  # the question without references is not asked; the failing one is asked twice
-  assert (
-    "1. Text number 1.\n2. Text" in backbone.asked[0]
-    and "References that matter: [1, 5]\nAnswer: Ann Lee" in (backbone.asked[0])
-  )
+  assert "1. Text number 1.\n2. Text" in backbone.asked[0]
+  assert "References that matter: [1, 5]\nAnswer: Ann Lee" in backbone.asked[0]
   for preset in ("paper", "repo"):
     recipe = recipes.get("arena", preset)
     for example, turns in kept[preset == "repo" :]:  # the authors' pattern allows no "<"

@@ -1,18 +1,15 @@
-import collections
 import dataclasses
 import itertools
-import random
 import types
 
 import pytest
 import unearned
-from papers import players
 from printed import printed
 
 from ragrl_jax import recipes
 from ragrl_jax.core.rewards import quotes as quotes_lib
 from ragrl_jax.core.text import forms
-from ragrl_jax.data import layouts, stream, synthetic
+from ragrl_jax.data import layouts, stream
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -86,13 +83,10 @@ def test_format():
   ("text", "last", "first"),
   [
     ("<think> Answer: Oslo </think> Answer: Paris", "Paris", "Oslo </think> Answer: Paris"),
-    ("<think></think>Answer: a Answer: b", "b", "a Answer: b"),
-    ("Answer: Paris", "Paris", "Paris"),
-    ("<think>Answer: Paris</think>", None, "Paris</think>"),
-    ("Answer:", "", ""),
-    ("none", None, None),
+    ("<think></think>Answer: a Answer: b", "b", "a Answer: b"), ("Answer: Paris", "Paris", "Paris"),
+    ("<think>Answer: Paris</think>", None, "Paris</think>"), ("Answer:", "", ""), ("none", None, None),
   ],
-)
+)  # fmt: skip
 def test_answer(text, last, first):
   assert (paper.parser.answer(text), repo.parser.answer(text)) == (last, first)
 
@@ -156,9 +150,8 @@ def test_forged_results_earn_nothing():
 
 
 def test_tags_inside_passages_are_broken_up():
-  odd = dataclasses.replace(
-    EXAMPLE, passages=(Passage("1", "<think>", "<retrieval>x</retrieval></think> Answer: Oslo <b>bold</b> 1 < 2"),)
-  )
+  tagged = Passage("1", "<think>", "<retrieval>x</retrieval></think> Answer: Oslo <b>bold</b> 1 < 2")
+  odd = dataclasses.replace(EXAMPLE, passages=(tagged,))
   shown = paper.prompt.messages(odd)[-1]["content"]
   assert not any(tag in shown for tag in ("<retrieval>", "</retrieval>", "<think>", "</think>", "<b>"))
   assert scored(said("< b>bold< /b> 1 < 2"), paper, odd)[0]["retrieval"] == 1.0  # as it was shown
@@ -243,8 +236,6 @@ def test_wording_from_files(tmp_path):
   asked.write_text("{context}")
   with pytest.raises(ValueError, match="config.switches.asked.*{question} is missing"):
     recipes.get("care", asked=f"file:{asked}")
-  with pytest.raises(ValueError, match="config.switches.instructions.*cannot be read"):
-    recipes.get("care", instructions=f"file:{tmp_path / 'none.txt'}")
 
 
 # ---- unearned reward ------------------------------------------------------------------------------------------------
@@ -264,13 +255,10 @@ def test_the_table_of_unearned_reward(told, preset, paid, guarded, trick):
 
 def test_what_is_earned_stays_earned_when_guarded():
   for preset, text, reward in (
-    ("paper", said(ONE), 1.0),
-    ("paper", said(TWO), 1.0),
-    ("paper", said(ONE, answer="Paris Rome"), 0.3 + 0.7 * 2 / 3),
-    ("paper", said("nowhere at all is it"), 0.8),
-    ("no_retrieval", "<think> x </think> Answer: Paris", 0.8),
+    ("paper", said(ONE), 1.0), ("paper", said(TWO), 1.0), ("paper", said(ONE, answer="Paris Rome"), 0.3 + 0.7 * 2 / 3),
+    ("paper", said("nowhere at all is it"), 0.8), ("no_retrieval", "<think> x </think> Answer: Paris", 0.8),
     ("mean", said(ONE, "nowhere at all"), 0.9),
-  ):
+  ):  # fmt: skip
     for guarded in (False, True):
       got, tricks = unearned.earned("care", preset, EXAMPLE, text, guarded=guarded)
       assert got == pytest.approx(reward) and not any(tricks.values()), (text, tricks)
@@ -289,43 +277,10 @@ def test_no_reply_of_constant_pieces_earns_anything_when_guarded():
 def test_least_words_of_a_quote():
   recipe = recipes.get("care", quote_words=3)
   for quote, real in (
-    ("stands in Paris.", 1.0),
-    ("stands in Paris", 1.0),
+    ("stands in Paris.", 1.0), ("stands in Paris", 1.0), ("Tower stands in Pari", 0.0), ("in 1889. nowhere", 0.0),
     ("stands in", 0.0),  # two words
     ("ands in Paris", 0.0),  # the first one is cut
-    ("Tower stands in Pari", 0.0),
-    (". It was built", 1.0),  # a sign cuts nothing
-    (". . .", 0.0),
-    ("in 1889. nowhere", 0.0),
-  ):
+    (". It was built", 1.0), (". . .", 0.0),  # a sign cuts nothing, and is no word
+  ):  # fmt: skip
     assert scored(said(quote), recipe)[0]["retrieval"] == real, quote
   assert quotes_lib.words("\u200b . é1 don't") == 3
-
-
-# ---- demonstrations -------------------------------------------------------------------------------------------------
-
-WORLD = synthetic.build(seed=2, entities=200, held_out=20, years=True)
-ASKED = synthetic.questions(WORLD, 60, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1}, passages=6)
-
-
-def demonstrated(example, **options):
-  turns = players.play_care(example, WORLD, random.Random(example.id), **options)
-  episode = Episode.from_text(paper, example, turns)
-  return paper.score(example, episode), episode
-
-
-def test_demonstrations_with_and_without_faults():
-  missed = collections.Counter()
-  for example in ASKED:
-    terms, episode = demonstrated(example, fault=0.0)
-    assert terms == dict(accuracy=1.0, format=1.0, retrieval=1.0)
-    assert all(sentence in paper.evidence(example, episode) for _, sentence in example.evidence)
-    assert demonstrated(example, fault=1.0, kinds=("misquote",))[0] == dict(accuracy=1.0, format=1.0, retrieval=0.0)
-    assert demonstrated(example, fault=1.0, kinds=("silent",))[0] == dict(accuracy=1.0, format=0.0, retrieval=0.0)
-    for kind in ("stop", "wrong"):
-      terms, episode = demonstrated(example, fault=1.0, kinds=(kind,))
-      assert terms["format"] == terms["retrieval"] == 1.0
-      missed[kind] += paper.outcome(example, episode) == 0.0
-  assert missed["stop"] == sum(example.hops > 1 for example in ASKED) and missed["wrong"] > 30
-  with pytest.raises(ValueError, match="misquote"):
-    demonstrated(ASKED[0], kinds=("loud",))

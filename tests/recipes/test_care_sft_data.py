@@ -65,9 +65,8 @@ def prompts(server, model=None):
 def endpoint(server, model, folder, **settings):
   sampling = settings.pop("sampling", None)
   quick = dict(timeout_s=60.0, deadline_s=60.0, retries=2, backoff_s=0.01)
-  return client.CachedClient(
-    client.Client(server.url, model, **quick | settings), folder / "answers", sampling=sampling
-  )
+  made = client.Client(server.url, model, **quick | settings)
+  return client.CachedClient(made, folder / "answers", sampling=sampling)
 
 
 def run(server, examples, folder, **settings):

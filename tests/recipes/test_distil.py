@@ -27,11 +27,8 @@ agent, judge = recipes.get("veritas", "em"), recipes.get("veritas", "reward_mode
 def searched(number, thought):
   example = Example(f"q{number}", f"Question {number}?", ("x",))
   block = passages.block([Passage("1", "Oslo", f"It has {number} mayors.")])
-  return example, Episode.from_text(
-    agent,
-    example,
-    [("model", "<search> Oslo </search>"), ("environment", block), ("model", f"{thought}<answer> x </answer>")],
-  )
+  turns = [("model", "<search> Oslo </search>"), ("environment", block), ("model", f"{thought}<answer> x </answer>")]
+  return example, Episode.from_text(agent, example, turns)
 
 
 EPISODES = [searched(n, f"<think> There are {n if n % 3 else 'many'} mayors of Oslo. </think>") for n in range(12)]
@@ -99,9 +96,8 @@ def test_a_refused_pair_has_no_verdict_and_stops_nothing(tmp_path):
 
 def test_a_pair_with_a_temporary_failure_gets_its_verdict():
   judge = Refuses("2", "7")
-  found = judge_api.verdicts(
-    judge, ASKED, at_once=5, progress=lambda done: done < 10 or setattr(judge, "claims", ("7",))
-  )
+  recover = lambda done: done < 10 or setattr(judge, "claims", ("7",))
+  found = judge_api.verdicts(judge, ASKED, at_once=5, progress=recover)
   assert found == [1.0] * 7 + [None] + [1.0] * 2 and judge.calls[-1] == [("p", "2"), ("p", "7")]
 
 
@@ -123,9 +119,8 @@ def test_a_judge_that_is_down_stops_the_labelling(claims, at_once):
 def test_agreement_by_hand():
   # Labels 1 1 0 0, verdicts 1 0 0 0 and one unread: p_o = 3/4, p_e = 1/2 · 1/4 + 1/2 · 3/4 = 1/2, κ = 1/2.
   labelled = distil.labelled(PAIRS[:5], (1.0, 1.0, 0.0, 0.0, 1.0))
-  assert distil.agreement(labelled, (0.9, 0.1, 0.2, 0.0, None)) == pytest.approx(
-    dict(n=4, unread=1, ones=0.5, consistency=0.75, kappa=0.5)
-  )
+  found = distil.agreement(labelled, (0.9, 0.1, 0.2, 0.0, None))
+  assert found == pytest.approx(dict(n=4, unread=1, ones=0.5, consistency=0.75, kappa=0.5))
   with pytest.raises(ValueError, match="no verdict"):
     distil.agreement(labelled, (None,) * 5)
 
@@ -160,13 +155,9 @@ def test_only_the_digit_and_the_end_are_trained():
 
 
 def test_from_a_run_to_data_and_agreement(tmp_path):
-  episodes_lib.write_episodes(
-    tmp_path,
-    1,
-    [
-      episodes_lib.row(example, episode, terms={}, weights={}, reward=0.0, outcome=0.0) for example, episode in EPISODES
-    ],
-  )
+  unpaid = dict(terms={}, weights={}, reward=0.0, outcome=0.0)
+  rows = [episodes_lib.row(example, episode, **unpaid) for example, episode in EPISODES]
+  episodes_lib.write_episodes(tmp_path, 1, rows)
   config = config_lib.load(ROOT / "configs" / "veritas.py", "smoke")
   assert config.judge.kind == "lexical"
   say = lambda *flags: ragrl("make-judge-data", "--config=veritas:smoke", *flags, says="").stdout

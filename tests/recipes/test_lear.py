@@ -1,16 +1,12 @@
-import collections
 import dataclasses
 import pathlib
-import random
 
 import numpy as np
 import pytest
-from papers import players
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.core import advantages
-from ragrl_jax.data import synthetic
 from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes import scripts
 from ragrl_jax.recipes.lear import sft_data
@@ -73,8 +69,6 @@ def test_missing_sections_earn_nothing():
 def test_a_transcript_without_facts_cannot_be_scored():
   episode = Episode.from_text(paper, EXAMPLE, [("model", said())])
   assert paper.score(EXAMPLE, episode) == dict(answer=None, length=None, format=1.0)
-  failed = dataclasses.replace(Episode.from_text(paper, EXAMPLE, [("model", said())], facts=FACTS), ended="failed")
-  assert set(paper.score(EXAMPLE, failed).values()) == {None}
 
 
 @pytest.mark.parametrize(
@@ -162,15 +156,15 @@ def find(name, *pieces):
 
 def test_spans_of_whole_tags_and_of_straddling_ones():
   whole = find("extract", "<reason>", "r", "</reason>", "\n", "<extract>", " It", " is", "</extract>", "\n", "")
-  assert whole == Span(2, 8, "", "", 4, 8, "")
+  assert whole == Span(2, 8, "", "", 4, "")
   # "><extract" and "></" cross a boundary: the text outside is left out, and the text inside is added beside the ids.
   cut = find("extract", "<reason>r</reason", "><extract", ">", "It is", "</", "extract", "></", "answer>")
-  assert cut == Span(1, 6, ">", "<extract", 2, 6, ">")
+  assert cut == Span(1, 6, ">", "<extract", 2, ">")
   reason = find("reason", "<reason>r</reason", "><extract")
   assert (reason.end, reason.rest) == (1, ">")
   assert find("extract", "<extract>") is None and find("reason") is None
   one = find("answer", "x<answer>a</answer>y")  # nothing of "y" reaches a probe
-  assert one == Span(1, 0, "x<answer>a</answer>", "<answer>a</answer>", 0, 0, "")
+  assert one == Span(1, 0, "x<answer>a</answer>", "<answer>a</answer>", 0, "")
   halves = find("answer", "<answer>", b"\xc3", b"\xa9", "</answer>", "")  # of a letter; EOS is left out
   assert (halves.body_tokens, halves.end) == (2, 4)
 
@@ -243,12 +237,8 @@ def test_a_tag_that_the_reason_mentions_is_no_answer():
 
 def test_what_the_figures_show():
   """Fig. 5: F1 of the three answers, by hand, and the sections' lengths; Table 1: recall of the reason."""
-  episode = Episode.from_text(
-    paper,
-    EXAMPLE,
-    [("model", said(reason="So Paris."))],
-    facts=FACTS | dict(reason_answer="Oslo", extract_answer="Paris or so"),
-  )
+  facts = FACTS | dict(reason_answer="Oslo", extract_answer="Paris or so")
+  episode = Episode.from_text(paper, EXAMPLE, [("model", said(reason="So Paris."))], facts=facts)
   assert paper.measures(EXAMPLE, episode) == dict(
     f1_from_reason=0.0, f1_from_evidence=0.5, f1_in_full=1.0, em_from_evidence=0.0, reason_tokens=200,
     extract_tokens=100, reason_recall=1.0,
@@ -289,47 +279,12 @@ def test_inference_stops_at_the_evidence():
   assert episode.facts["answer"] is None and recipe.outcome(EXAMPLE, episode) == 0.0
 
 
-def test_contradicting_settings_are_refused():
-  for switches in (dict(answers=""), dict(answers="x"), dict(answers="r", reply="vanilla"), dict(reply="direct")):
-    with pytest.raises(ValueError, match="config.switches.answers"):
-      recipes.get("lear", **switches)
-  with pytest.raises(ValueError, match="answers='e'"):
-    recipes.get("lear", stop_at="extract")
-  with pytest.raises(ValueError, match="config.switches.tau"):
-    recipes.get("lear", tau=0.0)
-  with pytest.raises(ValueError, match="config.switches.stop_at"):
-    recipes.get("lear", reply="extract", answers="e")
-  # The paper's γ is 0 and more: with 0, u^0 = 1 for evidence of any length.
+def test_a_gamma_of_0_pays_evidence_of_any_length():
+  # The paper's γ is 0 and more: u^0 = 1.
   assert scored(said(), recipes.get("lear", gamma=0.0))[0]["length"] == pytest.approx((0.8808 + 1) / 2, abs=5e-5)
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------
-
-WORLD = synthetic.build(seed=2, entities=200, held_out=20, years=True)
-ASKED = synthetic.questions(WORLD, 40, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1}, passages=6)
-
-
-@pytest.mark.parametrize("preset", ["paper", "vanilla", "rationale", "generator"])
-def test_demonstrations_have_the_right_format(preset):
-  recipe = recipes.get("lear", preset)
-  missed = collections.Counter()
-  for example in ASKED:
-
-    def played(example=example, **options):
-      turns = players.play_lear(example, WORLD, random.Random(example.id), reply=recipe.switches["reply"], **options)
-      return Episode.from_text(recipe, example, turns, facts=FACTS)
-
-    episode = played(fault=0.0)
-    assert recipe.score(example, episode)["format"] == recipe.outcome(example, episode) == 1.0
-    if preset != "generator":
-      assert all(sentence in recipe.evidence(example, episode) for _, sentence in example.evidence)
-    for kind in players.LEAR_FAULTS:
-      faulty = played(fault=1.0, kinds=(kind,))
-      assert recipe.score(example, faulty)["format"] == 1.0
-      missed[kind] += recipe.outcome(example, faulty) == 0.0
-    if preset in ("paper", "vanilla"):
-      assert all(p.text in recipe.evidence(example, faulty) for p in example.passages)  # "copy"
-  assert missed["stop"] == sum(example.hops > 1 for example in ASKED) and missed["wrong"] > 15 and not missed["copy"]
 
 
 def test_the_generators_data():

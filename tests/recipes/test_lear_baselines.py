@@ -27,10 +27,8 @@ def test_filcos_oracles_by_hand():
   assert find_oracle(EXAMPLE, "lexical_overlap") == SENTENCE
   # with the gold "Paris Lyon" the last one shares two words.
   both = dataclasses.replace(EXAMPLE, golds=("Paris Lyon",))
-  assert (
-    find_oracle(both, "lexical_overlap") == "Paris is larger than Lyon."
-    and find_oracle(both, "string_inclusion") is None
-  )
+  assert find_oracle(both, "lexical_overlap") == "Paris is larger than Lyon."
+  assert find_oracle(both, "string_inclusion") is None
   nothing = dataclasses.replace(EXAMPLE, golds=("Oslo",))
   assert find_oracle(nothing, "lexical_overlap") is None is find_oracle(nothing, "string_inclusion")
   # "no" is a word of the second sentence, and only letters of the first.
@@ -41,9 +39,8 @@ def test_filcos_oracles_by_hand():
     find_oracle(EXAMPLE, "best")
   ((example, turns),) = demonstrate_filter([EXAMPLE, nothing], "string_inclusion")
   recipe = recipes.get("lear", "filter")
-  episode = Episode.from_text(
-    recipe, example, turns, facts=dict(evidence_tokens=9, passage_tokens=50, extract_answer="Paris")
-  )
+  facts = dict(evidence_tokens=9, passage_tokens=50, extract_answer="Paris")
+  episode = Episode.from_text(recipe, example, turns, facts=facts)
   assert recipe.score(example, episode)["format"] == 1.0 and recipe.evidence(example, episode) == SENTENCE
 
 
@@ -60,9 +57,9 @@ def test_thoughts_are_evidence_as_a_whole():
   recipe, thoughts = recipes.get("lear", "thoughts"), "The tower stands in Paris. So Paris."
   episode, tape = scripted.play(recipe, EXAMPLE, [thoughts, "Paris</answer>"])
   assert "Let's think step by step." in tape[0][1] and tape[1] == ("generate", (), thoughts)
-  assert ("start", tape[3][1]) == tape[3] or tape[2][0] == "start"
-  asked = next(text for kind, text, *_ in tape[2:] if kind == "start")
-  assert asked.endswith(f"<extract>{thoughts}</extract>\n<answer>") and PASSAGES[0].text not in asked
+  kind, asked = tape[2]
+  assert kind == "start" and asked.endswith(f"<extract>{thoughts}</extract>\n<answer>")
+  assert PASSAGES[0].text not in asked
   assert recipe.evidence(EXAMPLE, episode) == thoughts and episode.facts["evidence_tokens"] == len(thoughts)
   assert recipe.outcome(EXAMPLE, episode) == recipe.score(EXAMPLE, episode)["format"] == 1.0
 
@@ -168,15 +165,9 @@ def test_tricks_and_measures_are_logged():
   assert flat["evaluation/measure/f1_in_full"] == 1.0 and not declared.undeclared(flat)
 
 
-def test_wordings_from_files(tmp_path):
+def test_a_closed_book_wording_from_a_file(tmp_path):
   file = tmp_path / "words.txt"
-  file.write_text("Q {question}\nP {passages}")
-  shown = recipes.get("lear", instructions=f"file:{file}").prompt.messages(EXAMPLE)
-  assert shown == [dict(role="user", content=f"Q {EXAMPLE.question}\nP {recipes.get('lear').prompt.context(EXAMPLE)}")]
   file.write_text("Q {question}")  # a closed-book file has no passages, and an extractor's must have them
   bare = dataclasses.replace(EXAMPLE, passages=())
   closed = recipes.get("lear", "generator", top_k=0, instructions=f"file:{file}").prompt.messages(bare)
   assert closed == [dict(role="user", content=f"Q {EXAMPLE.question}")]
-  assert recipes.get("untrained", instructions=f"file:{file}").prompt.messages(EXAMPLE) == closed
-  with pytest.raises(ValueError, match="passages"):
-    recipes.get("lear", instructions=f"file:{file}")

@@ -95,7 +95,6 @@ def test_supporting_sentences_of_real_sets_are_paid():
     asked = [e for e in readers.read_examples(HERE / f"{name}.jsonl.gz", max_examples=200) if e.evidence]
     judges = [grounding.Judge(e.passages, e.question, e.golds) for e in asked]
     refused = [any(one.tricks(" ".join(s for _, s in e.evidence)).values()) for one, e in zip(judges, asked)]
-    paid = [
-      not any(one.tricks(f"The answer to {e.question} is {e.golds[0]}.").values()) for one, e in zip(judges, asked)
-    ]
+    template = lambda example: f"The answer to {example.question} is {example.golds[0]}."
+    paid = [not any(one.tricks(template(example)).values()) for one, example in zip(judges, asked)]
     assert sum(refused) <= 0.04 * len(asked) and sum(paid) <= 0.02 * len(asked), name

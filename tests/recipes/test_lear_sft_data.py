@@ -95,11 +95,16 @@ def test_every_row_of_a_table_is_trained_for_equal_epochs(tmp_path):
   assert config.checkpoint.keep * config.checkpoint.every >= config.steps and config.evaluate.every == 50
 
 
-def test_the_launcher(tmp_path):
-  writers.write_passages(tmp_path / "corpus.jsonl", PASSAGES)
-  retrieval.build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index", progress=False)
+def ask_without_passages(folder):
+  """Writes an index, and two questions of which the first has no passages."""
+  writers.write_passages(folder / "corpus.jsonl", PASSAGES)
+  retrieval.build_index(folder / "corpus.jsonl", "bm25", folder / "index", progress=False)
   bare = dataclasses.replace(named("tower", passages=()), question="Where does the tower stand?")
-  writers.write_examples(tmp_path / "asked.jsonl", [bare, named("b", passages=PASSAGES[1:])])
+  writers.write_examples(folder / "asked.jsonl", [bare, named("b", passages=PASSAGES[1:])])
+
+
+def test_the_launcher(tmp_path):
+  ask_without_passages(tmp_path)
   command = ("make-lear-sft", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}/out", f"--index={tmp_path}/index")
   ragrl(*command, "--top_k=1", says="")
   teacher = lambda messages, _: REPLY if "The tower stands" in messages[-1]["content"] else "I do not know"
@@ -113,14 +118,10 @@ def test_the_launcher(tmp_path):
 
 
 def test_the_generators_launcher(tmp_path):
-  writers.write_passages(tmp_path / "corpus.jsonl", PASSAGES)
-  retrieval.build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index", progress=False)
-  bare = dataclasses.replace(named("tower", passages=()), question="Where does the tower stand?")
-  writers.write_examples(tmp_path / "asked.jsonl", [bare, named("b", passages=PASSAGES[1:])])
+  ask_without_passages(tmp_path)
   made = {}
-  for name, options in dict(
-    sft=["--index", tmp_path / "index", "--top_k=1"], full=["--index", tmp_path / "index", "--noturns"], zero=[]
-  ).items():
+  index = ["--index", tmp_path / "index"]
+  for name, options in dict(sft=[*index, "--top_k=1"], full=[*index, "--noturns"], zero=[]).items():
     counts, out = f"2 questions, {1 if name == 'zero' else 2} of them", tmp_path / f"{name}.jsonl"
     ragrl("make-lear-generator", "--data", tmp_path / "asked.jsonl", "--out", out, *options, says=counts)
     made[name] = list(readers.read_examples(out))

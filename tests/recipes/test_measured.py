@@ -40,21 +40,23 @@ def counted(found):
   }
 
 
+def measures(faithful, **counts):
+  """Measures in which the other numbers are 0."""
+  none = dict.fromkeys(("pairs", "incomplete", "judged", "unjudged", "left_out", "without"), 0)
+  return none | dict(faithful=faithful, **counts)
+
+
 def test_faithfulness_by_hand():
   judges = dict(information_think=lexical.Lexical(0.5), think_answer=lexical.SubEM())
   found = counted(measured.measured(rows(), judges))
   # nq: two results, one without a thought behind it; answers in "founded by Harald III", after "the founder of Oslo",
   # and in the letters of "know nothing". pop: nobody searched, and one of two answered.
   assert found["nq"] == dict(
-    information_think=dict(faithful=0.5, pairs=2, incomplete=1, judged=1, unjudged=0, left_out=0, without=1),
-    think_answer=dict(
-      faithful=pytest.approx(2 / 3), pairs=3, incomplete=0, judged=3, unjudged=0, left_out=0, without=0
-    ),
+    information_think=measures(0.5, pairs=2, incomplete=1, judged=1, without=1),
+    think_answer=measures(pytest.approx(2 / 3), pairs=3, judged=3),
   )
-  assert found["pop"] == dict(
-    information_think=dict(faithful=None, pairs=0, incomplete=0, judged=0, unjudged=0, left_out=0, without=2),
-    think_answer=dict(faithful=1.0, pairs=1, incomplete=0, judged=1, unjudged=0, left_out=0, without=1),
-  )
+  last = measures(1.0, pairs=1, judged=1, without=1)
+  assert found["pop"] == dict(information_think=measures(None, without=2), think_answer=last)
   assert measured.macro(found) == dict(information_think=None, think_answer=pytest.approx(5 / 6))
   words = measured.measured(rows(), dict(think_answer=lexical.SubEM(words=True)))
   assert words["nq"]["think_answer"]["faithful"] == pytest.approx(1 / 3)
@@ -68,20 +70,14 @@ def test_a_pair_without_a_verdict_is_in_no_mean():
   found = counted(measured.measured(rows(), dict(information_think=Refuses())))
   # Of two episodes with results, one lacks its verdict; the other has no thought behind them. Alone it would make .0 of
   # what may be .5, so without any verdict nothing is known.
-  assert found["nq"]["information_think"] == dict(
-    faithful=None, pairs=1, incomplete=1, judged=0, unjudged=1, left_out=1, without=1
-  )
-  both = [SEARCH, RESULTS, SEARCH, RESULTS, READ]  # the first results have no thought about them that comes first
+  seen = measures(None, pairs=1, incomplete=1, unjudged=1, left_out=1, without=1)
+  assert found["nq"]["information_think"] == seen
+  turns = [SEARCH, RESULTS, ("model", "<search> a </search>"), RESULTS, READ]  # no thought about the first results
   recipe, example = recipes.get("search_r1"), Example("both", "Who?", ("x",), source="nq")
-  one = [
-    episodes.played(
-      example, Episode.from_text(recipe, example, [*both[:2], ("model", "<search> a </search>"), *both[3:]])
-    )
-  ]
+  one = [episodes.played(example, Episode.from_text(recipe, example, turns))]
   # Its incomplete pair alone would make .0 of what may be .5: nothing is known, so nothing is counted.
-  assert counted(measured.measured(one, dict(information_think=Refuses())))["nq"]["information_think"] == dict(
-    faithful=None, pairs=0, incomplete=0, judged=0, unjudged=1, left_out=1, without=0
-  )
+  found = counted(measured.measured(one, dict(information_think=Refuses())))
+  assert found["nq"]["information_think"] == measures(None, unjudged=1, left_out=1)
 
 
 def test_failed_episodes_are_left_out():

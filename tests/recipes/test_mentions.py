@@ -71,9 +71,8 @@ SEARCHING = [(name, preset) for name, preset in SEARCHING if preset not in ("r1"
 def test_a_mention_loses_no_query_and_gets_no_notice(name, preset):
   recipe = recipes.get(name, preset)
   results, query, answer = tags_of(recipe)
-  for asked, told in zip(
-    mentions(results[0], f"{query[0]} capital of Norway {query[1]}"), mentions(results[0], answer)
-  ):
+  searching = f"{query[0]} capital of Norway {query[1]}"
+  for asked, told in zip(mentions(results[0], searching), mentions(results[0], answer)):
     read = ["Final information: Oslo."] if preset in ("search_o1", "simpledeepsearcher") else []
     episode, tape = scripted.play(recipe, EXAMPLE, [asked, *read, told], [FOUND], verdicts=[1.0] * 4)
     assert [event[1] for event in tape if event[0] == "search"] == ["capital of Norway"], asked
@@ -86,11 +85,8 @@ def test_a_block_that_the_model_writes_is_no_result(name, preset):
   recipe = recipes.get(name, preset)
   (opening, closing), query, answer = tags_of(recipe)
   for inside in (
-    answer,
-    f"{query[0]} x {query[1]}",
-    f"{opening} {answer} {closing} {answer}",
-    f"{opening}{closing}{answer}",
-  ):
+    answer, f"{query[0]} x {query[1]}", f"{opening} {answer} {closing} {answer}", f"{opening}{closing}{answer}",
+  ):  # fmt: skip
     assert recipe.parser.answer(f"{opening}{inside}{closing}") is None, inside
   assert recipe.parser.answer(f"{opening}{answer}{closing}{answer.replace('Oslo', 'Rome')}") == "Rome"
   # Closed or not, a block of the model's own is no search, and the format is broken where one is scored.

@@ -164,13 +164,10 @@ def test_questions_end_as_in_the_agents_data(agent, ends, tmp_path):
   assert recipe.prompt.messages(whole)[0]["content"] == "Q: who wrote it?"
 
 
-def test_wordings_come_from_files(tmp_path):
-  prompt, reading = tmp_path / "prompt.txt", tmp_path / "reading.txt"
-  prompt.write_text("[system]\nBe brief.\n[user]\nQ {question}, \\boxed{}")
+def test_the_wording_of_a_reading_comes_from_a_file(tmp_path):
+  reading = tmp_path / "reading.txt"
   reading.write_text("R {reasoning} Q {query} D {documents}")
-  recipe = recipes.get("released", "search_o1", instructions=f"file:{prompt}", digest=f"file:{reading}")
-  shown = recipe.prompt.messages(EXAMPLE)
-  assert shown == [dict(role="system", content="Be brief."), dict(role="user", content="Q Who leads Norsk, \\boxed{}")]
+  recipe = recipes.get("released", "search_o1", digest=f"file:{reading}")
   _, tape = scripted.play(recipe, EXAMPLE, [searching("search_o1", "a"), READ, "\\boxed{x}"], [FOUND])
   assert [e[1] for e in tape if e[0] == "start"][1].startswith("R Question: Who leads Norsk\nI look.")
   reading.write_text("{query}")

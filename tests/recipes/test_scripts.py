@@ -125,9 +125,8 @@ def test_thoughts_number_the_results_of_the_search(index):
 def test_rows_that_cannot_be_shown_are_counted_by_reason(index):
   unknown = dataclasses.replace(ONE_HOP, supporting=())
   elsewhere = dataclasses.replace(ONE_HOP, golds=("Bauer",))
-  absent = dataclasses.replace(
-    ONE_HOP, passages=(Passage("x", "Steyr", "Its bridge is by Weber."),), supporting=(0,), question="Bridge of Steyr?"
-  )
+  steyr = dict(passages=(Passage("x", "Steyr", "Its bridge is by Weber."),), question="Bridge of Steyr?")
+  absent = dataclasses.replace(ONE_HOP, supporting=(0,), **steyr)
   kept, counts = played(maker("search_r1", index), ONE_HOP, unknown, elsewhere, absent)
   assert [example for example, _ in kept] == [ONE_HOP]
   assert counts == {

@@ -61,14 +61,16 @@ def test_the_notice_is_not_read():
   assert paper.score(example, episode) == {"answer": 0.0}
 
 
+@pytest.mark.parametrize("name", ["search_r1", "veritas"])
 @pytest.mark.parametrize("max_searches", [0, 1, 4])
-def test_n_searches_and_n_plus_one_generations(max_searches):
-  recipe = recipes.get("search_r1", max_searches=max_searches)
+def test_n_searches_and_n_plus_one_generations(name, max_searches):
+  recipe = recipes.get(name, max_searches=max_searches)
   script = [f"<search> {i} </search>" for i in range(9)]
   episode, tape = scripted.play(recipe, EXAMPLE, script, [[FRANCE]] * 9)
   assert episode.ended == "searches" and episode.num_searches == max_searches
   assert sum(event[0] == "generate" for event in tape) == max_searches + 1
-  assert recipe.score(EXAMPLE, episode) == {"answer": 0.0}
+  terms = recipe.score(EXAMPLE, episode)
+  assert terms["answer"] == terms.get("information_think", 0.0) == 0.0  # without thoughts no judge is needed
 
 
 def test_documents_are_opened_and_words_are_found_in_them():
@@ -98,8 +100,6 @@ def test_documents_are_opened_and_words_are_found_in_them():
   for number in ("0", "-1", "two", "", "00000000002", "1" * 4000, "²"):
     script = ["<search> x </search>", f"<open> {number} </open>", *"xxxx"]
     assert scripted.play(browse, EXAMPLE, script, [[FRANCE]])[0].num_searches == 1
-  with pytest.raises(ValueError, match="browse=True with format=True"):
-    recipes.get("search_r1", browse=True, format=True)
 
 
 def test_notices_count_as_turns():
@@ -131,12 +131,9 @@ def test_passages_are_cut_and_blocks_stay_closed():
   assert episode.searches[0].found == (long, FRANCE)  # the record keeps the whole passages
 
 
-def test_a_failed_tool_is_not_scored_as_zero():
+def test_a_failed_tool_fails_the_episode():
   with pytest.raises(ToolFailed):  # the caller that runs the episodes marks it as failed
     scripted.play(paper, EXAMPLE, ["<search> x </search>"], [ToolFailed("down")])
-  episode = dataclasses.replace(Episode.from_text(shaped, EXAMPLE, []), ended="failed", failure="down")
-  terms = shaped.score(EXAMPLE, episode)
-  assert terms == dict(answer=None, format=None, retrieval=None) and shaped.reward(terms, 0) is None
 
 
 # ---- what is read ---------------------------------------------------------------------------------------------------
@@ -171,14 +168,11 @@ def test_actions_of_several_pairs():
 @pytest.mark.parametrize(
   ("text", "found"),
   [
-    (BLOCK, (Passage("1", "France", "Its capital is Paris."),)),
-    ("\n\n<information></information>\n\n", ()),
+    (BLOCK, (Passage("1", "France", "Its capital is Paris."),)), ("\n\n<information></information>\n\n", ()),
     ("<information> Paris, they say. </information>", (Passage("1", "", "Paris, they say."),)),
-    (NOTICE, None),
-    ("<information> cut off", None),
-    ("", None),
+    (NOTICE, None), ("<information> cut off", None), ("", None),
   ],
-)
+)  # fmt: skip
 def test_what_the_environment_appends(text, found):
   query = None if found is None else "q"
   assert paper.parser.observed("<search> q </search>", text) == (query, found)
@@ -187,9 +181,7 @@ def test_what_the_environment_appends(text, found):
 @pytest.mark.parametrize(
   ("turns", "right"),
   [
-    ([], 0.0),
-    ([("model", "")], 0.0),
-    ([("model", "Paris"), ("environment", NOTICE)], 0.0),
+    ([], 0.0), ([("model", "")], 0.0), ([("model", "Paris"), ("environment", NOTICE)], 0.0),
     ([("model", "<answer> Paris")], 0.0),
     ([("model", "<answer> Rome </answer><answer> Paris </answer>")], 1.0),  # the last one counts
     ([("model", "<answer> Paris </answer><answer> Rome </answer>")], 0.0),
@@ -198,7 +190,7 @@ def test_what_the_environment_appends(text, found):
     ([("model", "<search> x </search>"), ("environment", BLOCK + "<answer> Paris </answer>"), ("model", "ok")], 0.0),
     ([("model", "<search> x </search>"), ("environment", TAGGED), ("model", "")], 0.0),
   ],
-)
+)  # fmt: skip
 def test_which_answer_counts(turns, right):
   assert scored(turns) == {"answer": right}
 
@@ -238,21 +230,15 @@ def test_f1_with_penalties_equals_search_r1_plus_plus():
   found = [("model", "<think> a </think><search> b </search>"), ("environment", "<information>\n\n</information>")]
   cases = [
     ([*found, ("model", "<answer> Harald </answer>")], 0.5),  # 2 · 1 / (1 + 3)
-    ([("model", "<answer> Harald </answer>")], 0.5 - 0.1),
-    ([*found, ("model", "<answer> x </answer>")], 0.0),
-    ([*found, ("model", "I do not know.")], -0.1),
-    ([("model", "I do not know.")], -0.2),
-  ]
+    ([("model", "<answer> Harald </answer>")], 0.5 - 0.1), ([*found, ("model", "<answer> x </answer>")], 0.0),
+    ([*found, ("model", "I do not know.")], -0.1), ([("model", "I do not know.")], -0.2),
+  ]  # fmt: skip
   for turns, want in cases:
     terms = recipe.score(example, Episode.from_text(recipe, example, turns))
     weights = recipe.weights(0)
     assert sum(terms[name] * weights[name] for name in weights) == pytest.approx(want), turns
     assert terms.keys() == weights.keys()
   assert recipe.outcome(example, Episode.from_text(recipe, example, cases[0][0])) == 0.0  # still by exact match
-  with pytest.raises(ValueError, match="published table"):
-    recipes.get("search_r1", "format", no_answer_penalty=0.1)
-  with pytest.raises(ValueError, match="no episode can search"):
-    recipes.get("search_r1", "r1", no_search_penalty=0.1)
 
 
 def test_the_published_table():

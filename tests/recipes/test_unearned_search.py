@@ -98,15 +98,12 @@ def test_a_refused_verdict_is_not_waited_for():
   ],
 )
 def test_another_agents_transcript_is_an_error(name, turns, tag):
-  with pytest.raises(
-    ValueError, match=f"another agent's transcript, with '{re.escape(tag)}".replace("\\\\boxed", r"\\\\boxed")
-  ):
+  with pytest.raises(ValueError, match=re.escape(f"another agent's transcript, with {tag!r}")):
     Episode.from_text(recipes.get(name), EXAMPLE, turns)
 
 
 def test_a_box_beside_an_answer_is_no_foreigner():
   recipe = recipes.get("search_r1")
-  made = Episode.from_text(
-    recipe, EXAMPLE, [("model", "<think> \\boxed{x} </think><answer> Harald III </answer>"), ("environment", "<b> x")]
-  )
+  turns = [("model", "<think> \\boxed{x} </think><answer> Harald III </answer>"), ("environment", "<b> x")]
+  made = Episode.from_text(recipe, EXAMPLE, turns)
   assert recipe.outcome(EXAMPLE, made) == 1.0

@@ -1,14 +1,23 @@
+"""The untrained methods, played by a script: of one conversation and of several, and those over given passages."""
+
 import dataclasses
+import math
 
 import pytest
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, structs
+from ragrl_jax.evaluation import harness
+from ragrl_jax.prompting.tokenizer import ByteTokenizer
 from ragrl_jax.recipes.untrained import several
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Segment
+from ragrl_jax.run import rewards
+from ragrl_jax.run.prepared import prepare
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Segment, ToolFailed
 from ragrl_jax.testing import scripted
 
 EXAMPLE = Example("1", " Who leads {Norsk}? ", ("Ann Lee", "A. Lee"))
-FILM, TOWN = Passage("a", "Norsk", "Its seat is Oslo."), Passage("b", "Oslo", "Ann Lee leads it.")
+FILM, TOWN = Passage("a", "Norsk", "Its seat is Oslo. It is old."), Passage("b", "Oslo", "Ann Lee leads it.")
+GIVEN = dataclasses.replace(EXAMPLE, passages=(FILM, TOWN))
 QUESTION, ANSWER = "Who leads {Norsk}?", "<answer> Ann Lee </answer>"
 
 
@@ -91,13 +100,11 @@ def test_self_ask():
 @pytest.mark.parametrize(
   ("said", "searched"),
   [
-    ("<need> Yes. </need>", [QUESTION]),
-    ("<need> no </need>", []),
-    ("<need></need>", []),
+    ("<need> Yes. </need>", [QUESTION]), ("<need> no </need>", []), ("<need></need>", []),
     ("<need> no, not yet; eyes </need>", []),  # "yes" is a word of its own
     ("<need> Well, yes: there is no other way </need>", [QUESTION]),  # the first of the two decides
   ],
-)
+)  # fmt: skip
 def test_skr_searches_if_it_says_so(said, searched):
   episode, found, turns = tape("skr", [said, ANSWER], [[FILM]])
   assert found == searched and turns[-1] == (("</answer>",), ANSWER) and episode.ended == "answer"
@@ -148,5 +155,204 @@ def test_attacks():
   assert score(ANSWER + "<answer> Bob </answer>") == score("<answer> Ann Lee or Bob </answer>") == 0.0
   odd = dataclasses.replace(EXAMPLE, golds=("a word or a short phrase",))
   assert recipe.outcome(odd, Episode.from_text(recipe, odd, [])) == 0.0
-  with pytest.raises(ValueError, match="method='best'.*'rag'"):
-    recipes.get("untrained", method="best")
+
+
+def play(preset, script, results=(), example=EXAMPLE, switches=None, **options):
+  """(recipe, episode, prompts, queries) of a scripted episode; the prompts' texts in order."""
+  recipe = recipes.get("untrained", preset, **(switches or {}))
+  episode, tape = scripted.play(recipe, example, script, results, **options)
+  asked = [text for kind, text, *_ in tape if kind == "start"]
+  return recipe, episode, asked, [text for kind, text, *_ in tape if kind == "search"]
+
+
+def row(recipe, example, episode):
+  (scored,) = rewards.score(recipe, [example], [episode], 0)
+  return harness.prediction(recipe, scored)
+
+
+def sure(*verdicts, switches=None, results=((FILM, TOWN),), example=EXAMPLE):
+  script = ["<answer> Bob </answer> or <answer> Ann Lee </answer>", "Bob it is.", "Ann leads Oslo.", *verdicts]
+  return play("sure", script, results, example, switches)
+
+
+@pytest.mark.parametrize(
+  ("verdicts", "points", "answer"),
+  [
+    # Validity of Bob's and Ann's summary; then (1: Bob's, 2: Ann's), then (1: Ann's, 2: Bob's).
+    (("False", "True.", "Passage 2", "Passage 1"), [0.0, 2.0], "Ann Lee"),
+    (("True", "True", "Passage 1", "passage 2 does"), [2.0, 1.0], "Bob"),
+    (("False", "True", "Passage 1", "Passage 1"), [0.5, 1.5], "Ann Lee"),  # the orders contradict each other
+    (("True", "True", "both", "neither"), [1.5, 1.5], "Bob"),  # the first of equal ones
+    (("untrue", "True", "Passage 1", "no"), [1.0, 1.0], "Bob"),  # a single vote decides; "untrue" is no verdict
+  ],
+)
+def test_sure_compares_summaries(verdicts, points, answer):
+  recipe, episode, asked, queries = sure(*verdicts)
+  assert queries == [QUESTION] and episode.num_searches == 1 and len(asked) == 7
+  assert episode.facts == dict(answer=answer, candidates=["Bob", "Ann Lee"], points=points)
+  assert row(recipe, EXAMPLE, episode)["prediction"] == answer
+  assert recipe.outcome(EXAMPLE, episode) == float(answer == "Ann Lee")
+  # Each summary is of one candidate over all documents; in the joined record, the model's text keeps its role.
+  assert "Answer: Bob\n" in asked[1] and "Its seat is Oslo." in asked[1] and "Answer: Ann Lee\n" in asked[2]
+  assert "Passage: Bob it is." in asked[3] and "Passage: Ann leads Oslo." in asked[4]
+  assert asked[5].startswith("Passage 1: Bob it is.\nPassage 2: Ann") and asked[6].startswith("Passage 1: Ann leads")
+  assert [s.text for s in episode.segments if s.owner == MODEL][1:3] == ["Bob it is.", "Ann leads Oslo."]
+
+
+def test_later_prompts_show_documents_as_short_as_the_first():
+  _, _, asked, _ = sure("True", "True", "Passage 1", "Passage 2", switches=dict(max_passage_tokens=30))
+  assert "Its s" in asked[1] and "Its seat is" not in asked[1]  # "Doc 1(Title: Norsk) " has 20 of the 30 bytes
+
+
+def test_thoughts_of_a_reasoning_model_are_no_verdict():
+  thought = "<think> True? Passage 2? <answer> Eve </answer> </think>"
+  script = ["<answer> Bob </answer> or <answer> Ann Lee </answer>", "Bob it is.", "Ann.", "False", "True", "Passage 2",
+            "Passage 1"]  # fmt: skip
+  _, episode, asked, _ = play("sure", [thought + text for text in script], [[FILM]])
+  assert episode.facts == dict(answer="Ann Lee", candidates=["Bob", "Ann Lee"], points=[0.0, 2.0])
+  assert not any("Eve" in text for text in asked)
+
+
+def test_sure_reads_given_passages_and_needs_two_candidates():
+  _, episode, asked, queries = sure("True", "True", "Passage 1", "Passage 2", results=(), example=GIVEN,
+                                    switches=dict(documents="given"))  # fmt: skip
+  assert queries == [] and "1. Norsk: Its seat is Oslo." in asked[0] and episode.num_searches == 0
+  for said, answer, ended in ((ANSWER * 2, "Ann Lee", "answer"), ("I cannot say.", None, "eos")):
+    recipe, episode, asked, _ = play("sure", [said], [[FILM]])
+    assert len(asked) == 1 and (episode.facts["answer"], episode.ended) == (answer, ended)
+    assert recipe.outcome(EXAMPLE, episode) == float(answer is not None)
+
+
+def drafts(*texts, low=()):
+  """Texts with log-probabilities: 0, but log .5 where a word of `low` stands, and log .1 for one in capitals."""
+  found = []
+  for text in texts:
+    logprobs = [0.0] * len(text.encode())
+    for word in low:
+      if (at := text.find(word)) >= 0:
+        logprobs[at : at + len(word)] = [math.log(0.1 if word.isupper() else 0.5)] * len(word)
+    found.append((text, logprobs))
+  return found
+
+
+def test_flare_searches_for_an_unlikely_sentence_without_its_unlikeliest_words():
+  script = drafts(
+    "Its seat is Oslo. And more",  # with the question's documents; cut after its first sentence
+    " BOB leads the town. So",  # "BOB" has p = .1 < .4, "town" p = .5 < .8: a search without BOB
+    " Ann leads the town. So",  # with the new documents
+    f" So it is {ANSWER}",  # all likely: kept as it is
+    low=("BOB", "town"),
+  )
+  _, episode, asked, queries = play("flare", script, [[FILM], [TOWN]])
+  assert queries == [QUESTION, "leads the town."] and episode.ended == "answer"
+  kept = "Its seat is Oslo. Ann leads the town. So it is <answer> Ann Lee </answer>"
+  assert episode.model_text == kept and recipes.get("untrained", "flare").outcome(EXAMPLE, episode) == 1.0
+  owners = [s.owner for s in episode.turns]
+  assert owners == [ENVIRONMENT, MODEL, ENVIRONMENT, MODEL, MODEL] and episode.num_searches == 2
+  # Documents are in the prompt of the sentence that they are for, and in no other; what was written follows.
+  assert "Its seat" in asked[0] and "Documents" not in asked[1] and asked[1].endswith("\nIts seat is Oslo.")
+  assert "Ann Lee leads it." in asked[2] and "old" not in asked[2] and "Documents" not in asked[3]
+  assert all(len(s.logprobs) == len(s.ids) for s in episode.segments if s.owner == MODEL)
+  # Bytes as tokens: all that was written but the sentences that stand.
+  wasted = sum(len(text) for text, _ in script) - len(kept)
+  assert recipes.get("untrained", "flare").measures(EXAMPLE, episode) == dict(draft_tokens=wasted) and wasted > 20
+
+
+@pytest.mark.parametrize("said", [b"Caf\xe9 \xe9\xe9\xe9.", b"Caf\xe9 is open."])
+def test_flare_cuts_a_draft_with_broken_characters_after_its_sentence(said):
+  ids = tuple(said + b" Next one")
+  tokenizer = ByteTokenizer()
+  draft = Segment(MODEL, ids, tokenizer.decode(ids), logprobs=(0.0,) * len(ids))
+  assert bytes(several._first(draft, tokenizer).ids) == said
+
+
+def test_flare_keeps_drafts_when_no_search_is_left_and_ends():
+  script = drafts("BOB leads. x", " BOB again. x", "", low=("BOB",))
+  _, episode, _, queries = play("flare", script, [[FILM]], switches=dict(max_searches=1))
+  assert queries == [QUESTION] and episode.ended == "eos" and episode.model_text == "BOB leads. BOB again."
+  # An abbreviation ends a sentence too soon, which only makes one draft more; no draft ends within an answer.
+  script = [f"Dr. A is {ANSWER}", " A is <answer> Dr. Lee </answer>"]
+  _, episode, _, queries = play("flare", script, switches=dict(max_searches=0))
+  assert queries == [] and episode.model_text == "Dr. A is <answer> Dr. Lee </answer>" and episode.ended == "answer"
+
+
+def test_flares_answer_may_span_several_sentences():
+  example = dataclasses.replace(EXAMPLE, golds=("The U.S. Senator",))
+  script = drafts("It is <answer> The U.S. And", " SENATOR </answer>", " Senator </answer>", low=("SENATOR",))
+  for searches, drawn in ((0, [script[0], script[2]]), (2, script)):  # 2: a search stands within the answer
+    how = dict(example=example, switches=dict(max_searches=searches))
+    recipe, episode, *_ = play("flare", drawn, [[FILM], [TOWN]], **how)
+    assert episode.ended == "answer" and episode.num_searches == searches
+    assert row(recipe, example, episode)["prediction"] == "The U.S. Senator"
+    assert recipe.outcome(example, episode) == 1.0
+  _, episode, *_ = play("flare", [ANSWER], switches=dict(max_searches=0))
+  assert "answer" not in episode.facts  # the turn has it
+
+
+@pytest.mark.parametrize(
+  ("label", "script", "queries"),
+  [
+    ("A", [ANSWER], []),
+    ("B", [ANSWER], [QUESTION]),
+    ("C", ["<thought> Its seat is Oslo. </thought>", ANSWER], [QUESTION, "Its seat is Oslo."]),
+  ],
+)
+def test_adaptive_rag_takes_a_route(label, script, queries):
+  results = [[FILM], [TOWN]]
+  recipe, episode, asked, found = play("adaptive", [f"<need> {label} </need>", *script], results)
+  assert found == queries and episode.facts["complexity"] == label and len(asked) == 2
+  assert episode.num_searches == len(queries) and recipe.outcome(EXAMPLE, episode) == 1.0
+  verdicts = {"A": [1.0, 1.0], "B": [0.2, 0.7], "C": [0.2, 0.1]}[label]
+  _, episode, asked, found = play("adaptive", script, results, switches=dict(classifier="judge"), verdicts=verdicts)
+  assert found == queries and episode.facts["complexity"] == label and len(asked) == 1
+
+
+@pytest.mark.parametrize("verdicts", [[None, 0.1], [0.2, None]])
+def test_adaptive_rag_takes_no_route_without_a_verdict(verdicts):  # which is no "no"
+  with pytest.raises(ToolFailed, match="the judge gave no verdict on the complexity"):
+    play("adaptive", [ANSWER], [[FILM]], switches=dict(classifier="judge"), verdicts=verdicts)
+
+
+def test_adaptive_rag_without_a_label_searches_once():
+  _, episode, _, queries = play("adaptive", ["I wonder.", ANSWER], [[FILM]])
+  assert episode.facts["complexity"] == "B" and queries == [QUESTION]
+
+
+def test_recomp_reads_its_summary_alone():
+  script = ["<summary> Norsk's seat is Oslo, which Ann Lee leads. </summary>", ANSWER]
+  recipe, episode, asked, queries = play("recomp", script, [[FILM, TOWN]])
+  assert queries == [QUESTION] and "It is old." not in asked[1] and "which Ann Lee leads" in asked[1]
+  found = row(recipe, EXAMPLE, episode)
+  assert found["answer_recall"] == 1.0 and found["evidence"] == "Norsk's seat is Oslo, which Ann Lee leads."
+  assert found["evidence_tokens"] == len(found["evidence"]) < found["passage_tokens"] and found["num_searches"] == 1
+  _, episode, asked, _ = play("recomp", ["<summary></summary>", ANSWER], example=GIVEN,
+                              switches=dict(documents="given"))  # fmt: skip
+  assert "It is old." in asked[0] and "ocuments" not in asked[1] and episode.facts["evidence_tokens"] == 0
+
+
+def test_filco_keeps_what_stands_in_a_document():
+  said = "<extract>Ann Lee  leads it.\nIts seat is Oslo. Bob leads it.\nann lee leads it.</extract>"
+  recipe, episode, asked, _ = play("filco", [said, ANSWER], [[FILM, TOWN]])
+  # The second "ann lee" differs in case alone from a sentence of the document, so it stands there as well.
+  assert episode.facts["refined"] == "Ann Lee  leads it. Its seat is Oslo. ann lee leads it."
+  assert "Bob" not in asked[1] and recipe.outcome(EXAMPLE, episode) == 1.0
+  room = len(asked[0]) + 10
+  assert play("filco", [], [[FILM, TOWN]], room=room)[1].ended == "budget"
+
+
+@pytest.mark.parametrize(("method", "said"), [("rag", ANSWER), ("cot", f"<think> x </think>{ANSWER}"), (
+  "self_ask", f"<question> Where is its seat? </question> Oslo. {ANSWER}")])  # fmt: skip
+def test_given_passages_are_read_and_nothing_is_searched_for(method, said):
+  preset = "given" if method == "rag" else f"{method},given"
+  recipe, episode, asked, queries = play(preset, [said], example=GIVEN)
+  assert queries == [] and episode.model_text == said and recipe.outcome(GIVEN, episode) == 1.0
+  assert "1. Norsk: Its seat is Oslo. It is old.\n2. Oslo: Ann Lee leads it." in asked[0]
+  assert recipe.needs_passages and not recipe.searches
+
+
+@pytest.mark.parametrize("preset", ["sure", "flare", "adaptive", "recomp", "filco"])
+def test_joined_conversations_are_not_trained_on(preset):
+  config = config_lib.default_config()
+  config.recipe, config.preset = "untrained", preset
+  with pytest.raises(ValueError, match="joins several conversations in an episode"):
+    prepare(config)

@@ -6,11 +6,9 @@ import time
 
 import fuzz_child
 import pytest
-from papers import players
 
 from ragrl_jax import recipes
 from ragrl_jax.core.rewards import faithful
-from ragrl_jax.data import synthetic
 from ragrl_jax.judging import lexical
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.search_agent import NOTICE
@@ -30,12 +28,8 @@ SAID = (
   f"<think> {END} </think><answer> Harald III </answer>",
 )
 TURNS = [
-  ("model", SAID[0]),
-  ("environment", BLOCKS[0]),
-  ("model", SAID[1]),
-  ("environment", BLOCKS[1]),
-  ("model", SAID[2]),
-]
+  ("model", SAID[0]), ("environment", BLOCKS[0]), ("model", SAID[1]), ("environment", BLOCKS[1]), ("model", SAID[2]),
+]  # fmt: skip
 paper = recipes.get("veritas")
 
 
@@ -86,38 +80,24 @@ def test_the_judge_is_asked_about_the_chosen_terms():
 
 
 def test_each_dimension_asks_its_own_judge():
+  terms = {}
 
   class Named(scripted.ScriptedTools):
-    def __init__(self, *args):
-      super().__init__(*args)
-      self.terms = {}
-
     async def judge(self, pairs, term=""):
-      self.terms[term] = len(pairs)
+      terms[term] = len(pairs)
       return await super().judge(pairs, term)
 
   every = recipes.get("veritas", judge_search=True, judge_answer=True)
   policy = scripted.ScriptedPolicy(SAID)
-  tools = Named(policy, [[FILM], [TOWN]], [1.0] * 5)
-  asyncio.run(every.play(EXAMPLE, policy, tools))
-  assert tools.terms == dict(information_think=2, think_search=2, think_answer=1)
-  assert set(every.judged) == set(tools.terms) and paper.judged == ("information_think",)
+  asyncio.run(every.play(EXAMPLE, policy, Named(policy, [[FILM], [TOWN]], [1.0] * 5)))
+  assert terms == dict(information_think=2, think_search=2, think_answer=1)
+  assert set(every.judged) == set(terms) and paper.judged == ("information_think",)
   assert recipes.get("veritas", "em").judged == ()
 
 
 def test_nothing_to_judge_makes_no_call():
   played, tape = scripted.play(paper, EXAMPLE, ["<answer> Oslo </answer>"])
   assert played.facts == {"information_think": ()} and "judge" not in [event[0] for event in tape]
-
-
-@pytest.mark.parametrize("max_searches", [0, 1, 4])
-def test_n_searches_and_n_plus_one_generations(max_searches):
-  recipe = recipes.get("veritas", max_searches=max_searches)
-  script = [f"<search> {i} </search>" for i in range(9)]
-  played, tape = scripted.play(recipe, EXAMPLE, script, [[TOWN]] * 9)
-  assert played.ended == "searches" and played.num_searches == max_searches
-  assert sum(event[0] == "generate" for event in tape) == max_searches + 1
-  assert recipe.score(EXAMPLE, played)["information_think"] == 0.0  # without thoughts no judge is needed
 
 
 def test_notices_empty_queries_and_a_full_context():
@@ -169,12 +149,9 @@ def test_results_without_a_thought():
 
 def test_thoughts_before_their_query_and_answer():
   turns = [
-    ("model", f"<think> a </think>{SAID[0]}"),
-    ("environment", BLOCKS[0]),
-    ("model", "<search> x </search>"),
-    ("environment", BLOCKS[1]),
-    ("model", "<answer> Oslo </answer><think> Oslo </think>"),
-  ]
+    ("model", f"<think> a </think>{SAID[0]}"), ("environment", BLOCKS[0]), ("model", "<search> x </search>"),
+    ("environment", BLOCKS[1]), ("model", "<answer> Oslo </answer><think> Oslo </think>"),
+  ]  # fmt: skip
   found = pairs(turns)
   assert found.think_search == ((PLAN, "Norsk Film seat"), (None, "x"))  # an earlier turn's thought leads to no query
   assert found.think_answer == ((PLAN, "Oslo"),)  # the latest before it; the one after is too late
@@ -223,12 +200,10 @@ def test_arms_and_ramp():
 def test_the_baseline_that_rewards_format():
   recipe = recipes.get("veritas", "em_format")
   for turns, expected in (
-    (TURNS, 1.0),
-    (with_last("<answer> Harald III </answer>"), 0.8),
-    (with_last("<think> x </think><answer> x </answer>"), 0.2),
-    (with_last("<answer> x </answer>"), 0.1),
+    (TURNS, 1.0), (with_last("<answer> Harald III </answer>"), 0.8),
+    (with_last("<think> x </think><answer> x </answer>"), 0.2), (with_last("<answer> x </answer>"), 0.1),
     (TURNS[:-1], 0.0),
-  ):
+  ):  # fmt: skip
     assert recipe.reward(scored(turns, recipe), 1005) == pytest.approx(expected)
 
 
@@ -248,12 +223,10 @@ def test_unknown_terms_are_not_scored():
 @pytest.mark.parametrize(
   ("preset", "unasked"),
   [
-    ("paper", {"think_search"}),
-    ("em", {"information_think", "think_search"}),
-    ("em_ta", {"information_think", "think_search"}),
-    ("em_format", {"information_think", "think_search"}),
+    ("paper", {"think_search"}), ("em", {"information_think", "think_search"}),
+    ("em_ta", {"information_think", "think_search"}), ("em_format", {"information_think", "think_search"}),
   ],
-)
+)  # fmt: skip
 def test_terms_that_were_not_judged_are_not_scored(preset, unasked):
   recipe = recipes.get("veritas", preset)
   facts = {term: (1.0, 1.0) for term in recipe.judged}
@@ -268,15 +241,10 @@ def test_terms_that_were_not_judged_are_not_scored(preset, unasked):
 @pytest.mark.parametrize(
   ("thought", "answer", "holds"),
   [
-    ("It was the Harald III!", "harald iii", 1.0),
-    ("Harald", "Harald III", 0.0),
-    ("Harald III", "", 0.0),
-    ("the the", "the", 0.0),
-    ("?", "?", 0.0),
-    ("", "Harald III", 0.0),
-    ("Oslo’s founder", "Oslo’s", 1.0),
+    ("It was the Harald III!", "harald iii", 1.0), ("Harald", "Harald III", 0.0), ("Harald III", "", 0.0),
+    ("the the", "the", 0.0), ("?", "?", 0.0), ("", "Harald III", 0.0), ("Oslo’s founder", "Oslo’s", 1.0),
   ],
-)
+)  # fmt: skip
 def test_sub_em(thought, answer, holds):
   assert scored(with_last(f"<think> {thought} </think><answer> {answer} </answer>"))["think_answer"] == holds
 
@@ -286,24 +254,10 @@ def test_credit_goes_to_the_turn_with_the_thought():
   turns = [*TURNS[:2], ("model", SAID[1]), *TURNS[1:2], ("model", "<search> x </search>"), TURNS[3], TURNS[4]]
   reward = recipes.get("veritas", turn_credit=True)
   made = episode(turns, information_think=(1.0, 0.5))
-  assert reward.credit(EXAMPLE, made) == {"information_think": pytest.approx([0.0, 1 / 3, 0.0, 1 / 6])}
-  assert sum(reward.credit(EXAMPLE, made)["information_think"]) == pytest.approx(
-    reward.score(EXAMPLE, made)["information_think"]
-  )
+  credit, terms = reward.credit(EXAMPLE, made), reward.score(EXAMPLE, made)
+  assert credit == {"information_think": pytest.approx([0.0, 1 / 3, 0.0, 1 / 6])}
+  assert sum(credit["information_think"]) == pytest.approx(terms["information_think"])
   assert reward.credit(EXAMPLE, episode(turns)) == {} and paper.credit is None
-
-
-def test_weights_need_their_judge():
-  with pytest.raises(ValueError, match="judge_search"):
-    recipes.get("veritas", think_search_weight=0.02)
-  with pytest.raises(ValueError, match="judge_information"):
-    recipes.get("veritas", "em", information_think_weight=0.05)
-  with pytest.raises(ValueError, match="ramp_start=None and ramp_end=3: set both"):
-    recipes.get("veritas", ramp_end=3)
-  with pytest.raises(ValueError, match=r"ramp_end=3.*at least 9, ramp_start \(config.switches.ramp_end\)"):
-    recipes.get("veritas", ramp_start=9, ramp_end=3)
-  with pytest.raises(ValueError, match="ramp_end_epochs=0.5.*at least 1.0, ramp_start_epochs"):
-    recipes.get("veritas", ramp_end_epochs=0.5)
 
 
 def test_the_ramp_is_in_epochs_of_the_runs_own_questions():
@@ -408,47 +362,3 @@ def test_any_verdicts_give_terms():
     assert all(0.0 <= value <= 1.0 for value in terms.values())
     judged += terms["information_think"] > 0.0
   assert judged > 10
-
-
-# ---- demonstrations -------------------------------------------------------------------------------------------------
-
-WORLD = synthetic.build(seed=2, entities=200, held_out=20, years=True)
-ASKED = synthetic.questions(WORLD, 60, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1})
-
-
-def look_up(query):
-  relation, _, subject = query.rpartition(" ")
-  return [WORLD.passage(subject, relation)]
-
-
-@pytest.mark.parametrize(("kind", "read", "right"), [(None, 1.0, 1.0), ("skip", 0.0, 1.0), ("ignore", 1.0, 1.0)])
-def test_demonstrations(kind, read, right):
-  for example in ASKED:
-    turns = players.play_veritas(
-      example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "skip",)
-    )
-    made = Episode.from_text(paper, example, turns)
-    found = steps(made.turns)
-    made = dataclasses.replace(
-      made, facts=dict(information_think=(1.0,) * sum(None not in p for p in found.information_think))
-    )
-    terms = paper.score(example, made)
-    assert (terms["information_think"], terms["answer"]) == (read, right)
-    assert terms["think_answer"] == float(kind is None) or example.golds[0] in found.think_answer[0][0]
-    live, _ = scripted.play(
-      recipes.get("veritas", max_searches=9, max_passage_tokens=None),
-      example,
-      [t for o, t in turns if o == "model"],
-      [look_up(pair[1]) for pair in found.think_search],
-      verdicts=[1.0] * 9,
-    )
-    assert [(s.owner, s.text) for s in live.turns] == turns
-
-
-def test_demonstrations_that_stop():
-  example = next(example for example in ASKED if example.hops == 3)
-  turns = players.play_veritas(example, look_up, random.Random(0), fault=1.0, kinds=("stop",))
-  terms = paper.score(example, Episode.from_text(paper, example, turns))
-  assert (terms["answer"], terms["think_answer"]) == (0.0, 1.0)
-  with pytest.raises(ValueError, match="skip, ignore, stop"):
-    players.play_veritas(example, look_up, random.Random(0), kinds=("guess",))

@@ -1,13 +1,14 @@
 import dataclasses
-import random
+import pathlib
 
 import pytest
-from papers import players
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
-from ragrl_jax.data import synthetic
+from ragrl_jax.core.rewards import queries
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.when_to_search.recipe import in_shape, settled_step
+from ragrl_jax.run.prepared import prepare
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -18,15 +19,17 @@ THINK, REFLECT, ANSWER = "<think> a </think>", "<reflect> b </reflect>", "<answe
 SEARCH = "<search> Oslo founder </search>"
 paper, exact = recipes.get("when_to_search"), recipes.get("when_to_search", "exact,ngrams")
 SECOND = 400  # a step of stage 2
+ROGER = Example("1", "Who directed the film Who Framed Roger Rabbit?", ("Robert Zemeckis",))
+README = pathlib.Path(recipes.__file__).parent / "when_to_search" / "README.md"
 
 
-def searching(*queries, answer="Harald III", begin=THINK):
-  """The turns of an episode in the right format with these searches."""
+def searching(*queries, answer="Harald III", begin=THINK, reflect=REFLECT, found=(TOWN,)):
+  """The turns of an episode in the right format with these searches, each of which finds the same."""
   turns, said = [], begin
   for query in queries:
-    turns += [("model", f"{said}<search> {query} </search>"), ("environment", BLOCKS[1])]
-    said = REFLECT
-  said = said if queries else said + REFLECT
+    turns += [("model", f"{said}<search> {query} </search>"), ("environment", passages.block(found))]
+    said = reflect
+  said = said if queries else said + reflect
   return [*turns, ("model", f"{said}<answer> {answer} </answer>")]
 
 
@@ -57,9 +60,8 @@ def test_the_tape_of_an_episode():
 
 @pytest.mark.parametrize(("verdict", "right"), [(1.0, 1.0), (0.0, 0.0), (None, None)])
 def test_the_judge_is_asked_about_answers_that_equal_no_gold(verdict, right):
-  played, tape = scripted.play(
-    paper, EXAMPLE, [f"{THINK}{REFLECT}<answer> The King Harald! </answer>"], verdicts=[verdict]
-  )
+  said = f"{THINK}{REFLECT}<answer> The King Harald! </answer>"
+  played, tape = scripted.play(paper, EXAMPLE, [said], verdicts=[verdict])
   assert tape[-1] == ("judge", (("harald iii\nharald hardrada", "king harald"),))
   terms = paper.score(EXAMPLE, played)
   assert terms["answer_explore"] == (None if right is None else 2 * right - 1)
@@ -87,14 +89,10 @@ def test_five_searches_and_six_generations():
 @pytest.mark.parametrize(
   "said",
   [
-    "hm",
-    "<search>  </search>",
-    "<search></search>",
-    "",
-    "<think> x </think>",
+    "hm", "<search>  </search>", "<search></search>", "", "<think> x </think>",
     "<information> <search> </search> </information>",
   ],
-)
+)  # fmt: skip
 def test_an_invalid_action_ends_it(said):
   played, tape = scripted.play(exact, EXAMPLE, [said, "never"])
   assert [event[0] for event in tape] == ["start", "generate", "end"]
@@ -128,17 +126,10 @@ def test_query_vectors_are_facts():
 
 
 def test_shapes():
+  again = [("model", f"{REFLECT}\n{THINK} {SEARCH}"), ("environment", BLOCKS[0]), ("model", f"\n{REFLECT}{ANSWER}\n")]
   for turns, valid in [
     (searching(), True), (searching("x"), True), (searching("x", "y"), True), (searching("x", "y", "z"), True),
-    (
-      [
-        *searching("x")[:2],
-        ("model", f"{REFLECT}\n{THINK} {SEARCH}"),
-        ("environment", BLOCKS[0]),
-        ("model", f"\n{REFLECT}{ANSWER}\n"),
-      ],
-      True,
-    ),
+    ([*searching("x")[:2], *again], True),
     ([("model", THINK + ANSWER)], False),  # no reflection
     ([("model", REFLECT + ANSWER)], False), ([("model", ANSWER)], False), ([], False), ([("model", "")], False),
     ([("model", THINK + REFLECT)], False),
@@ -210,11 +201,9 @@ def test_stages():
   paid = lambda recipe, step: tuple(recipe.weights(step)[name] for name in ("answer_explore", "answer_economise"))
   assert [paid(paper, step) for step in (0, 1, 300, 301, 500)] == [(1, 0)] * 3 + [(0, 1)] * 2
   for preset, expected in (
-    ("no_stage_one", [(0, 1)] * 2),
-    ("no_stage_two", [(1, 0)] * 2),
-    ("no_answer_reward", [(0, 0)] * 2),
+    ("no_stage_one", [(0, 1)] * 2), ("no_stage_two", [(1, 0)] * 2), ("no_answer_reward", [(0, 0)] * 2),
     ("unified", [(1, 0), (0, 1)]),
-  ):
+  ):  # fmt: skip
     recipe = recipes.get("when_to_search", preset)
     assert [paid(recipe, step) for step in (1, 10_000)] == expected
     assert recipe.weights(1)["search"] == recipe.weights(1)["format"] == 1.0
@@ -274,13 +263,10 @@ def test_answers_in_thoughts_break_the_format():
 @pytest.mark.parametrize(
   "text",
   [
-    "<think>" * 99 + "</think>" * 99 + REFLECT,
-    "<search>" * 99,
-    "<answer>" * 99 + "Oslo" + "</answer>" * 99,
-    (THINK + REFLECT) * 99 + "<answer> Oslo </answer>",
-    "</answer></reflect></think>" * 99,
+    "<think>" * 99 + "</think>" * 99 + REFLECT, "<search>" * 99, "<answer>" * 99 + "Oslo" + "</answer>" * 99,
+    (THINK + REFLECT) * 99 + "<answer> Oslo </answer>", "</answer></reflect></think>" * 99,
   ],
-)
+)  # fmt: skip
 def test_tag_spam(text):
   assert scored([("model", text)]) == dict(answer_explore=-1.0, answer_economise=-1.0, search=0.0, format=-1.0)
 
@@ -295,40 +281,91 @@ def test_spaces_and_case_do_not_change_a_query():
   assert scored(searching("Oslo", " OSLO ", "oslo"))["search"] == pytest.approx(-1.0)
 
 
-# ---- demonstrations -------------------------------------------------------------------------------------------------
-
-WORLD = synthetic.build(seed=2, entities=200, held_out=20, memorised=0.5)
-ASKED = synthetic.questions(WORLD, 40, mix={1: 1, 2: 1, 3: 1})
+# ---- golds that normalise to nothing, titles with question words ----------------------------------------------------
 
 
-def look_up(query):
-  relation, _, subject = query.removeprefix("what is the ").removesuffix(" ?").rpartition(" ")
-  return [WORLD.passage(subject, relation)]
+@pytest.mark.parametrize(("verdict", "right"), [(1.0, 1.0), (0.0, 0.0)])
+def test_a_gold_that_normalises_to_nothing(verdict, right):
+  """The band "The The", the album "?": EM is 1 for the same answer, and the judge is asked about another one."""
+  example = dataclasses.replace(EXAMPLE, golds=("The The",))
+  script = lambda answer: [f"{THINK}{REFLECT}<answer> {answer} </answer>"]
+  played, tape = scripted.play(paper, example, script("the the"))
+  assert paper.outcome(example, played) == 1.0 and tape[-1][0] == "end"
+  played, tape = scripted.play(paper, example, script("A!"), verdicts=[verdict])
+  assert tape[-1] == ("judge", (("The The", "A!"),)) and paper.outcome(example, played) == right
+
+
+def test_query_words_of_a_title_are_no_question():
+  known = ["Who Framed Roger Rabbit", "The Who"]
+  for query in ("Who Framed Roger Rabbit director", "who framed roger rabbit director", "The Who drummer"):
+    assert not queries.is_keywords(query) and queries.is_keywords(query, known)
+  for query in ("who directed Who Framed Roger Rabbit", "who is the drummer of The Who", "Who drummer"):
+    assert not queries.is_keywords(query, known)
+  assert not queries.is_keywords("who leads it", ["Who"])  # a title of one word would excuse every question
+  assert queries.names_in(ROGER.question) == ["Who Framed Roger Rabbit"]
+  assert queries.names_in("Who Is The Director?") == []  # a run at the start is the question itself
 
 
 @pytest.mark.parametrize(
-  ("kind", "form", "right"),
-  [(None, 1.0, 1.0), ("check", 1.0, 1.0), ("repeat", 1.0, 1.0), ("ask", 1.0, 1.0), ("guess", 1.0, 0.0)],
+  ("query", "found", "term"),
+  [
+    ("Who Framed Roger Rabbit director", (), 0.0),  # the question names the film
+    ("What Women Want cast", (Passage("1", "What Women Want", "A film."),), 0.0),  # what was found has the title
+    ("What Women Want cast", (Passage("1", "What Women Want (2000 film)", "A film."),), 0.0),  # Wikipedia's title of it
+    ("what women want", (Passage("1", "Women (2000 film)", "A film."),), -1.0),  # one word excuses nothing
+    ("What Women Want cast", (), -1.0),
+    ("who directed Who Framed Roger Rabbit", (), -1.0),
+  ],
 )
-def test_demonstrations(kind, form, right):
-  searches = 0
-  for example in ASKED:
-    turns = players.play_when_to_search(
-      example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "check",)
-    )
-    made = Episode.from_text(exact, example, turns)
-    terms = exact.score(example, made)
-    assert terms["format"] == form and exact.outcome(example, made) == right
-    unknown = sum(not step["memorised"] for step in example.meta["decomposition"])
-    assert made.num_searches == {"check": example.hops, "repeat": 2 * unknown, "guess": 0}.get(kind, unknown)
-    assert made.num_searches != 1 or terms["search"] == (-1.0 if kind == "ask" else 0.0)
-    searches += made.num_searches
-    if made.num_searches <= 5:
-      live = recipes.get("when_to_search", "exact,ngrams", max_passage_tokens=None)
-      played, _ = scripted.play(
-        live, example, [t for owner, t in turns if owner == "model"], [look_up(s.query) for s in made.searches]
-      )
-      assert [(s.owner, s.text) for s in played.turns] == turns
-  assert searches > 0 or kind == "guess"
-  with pytest.raises(ValueError, match="guess, check, repeat, ask"):
-    players.play_when_to_search(ASKED[0], look_up, random.Random(0), kinds=("skip",))
+def test_a_single_query_with_a_title(query, found, term):
+  recipe = recipes.get("when_to_search", "exact")
+  made = Episode.from_text(recipe, ROGER, searching(query, found=found))
+  assert recipe.score(ROGER, made)["search"] == term
+
+
+def test_the_paper_compares_embeddings_and_needs_an_encoder():
+  assert paper.encodes and paper.switches.similarity == "encoder"
+  assert not recipes.get("when_to_search", "ngrams").encodes
+  config = config_lib.load(pathlib.Path(__file__).parents[2] / "configs" / "when_to_search.py")
+  config.retrieval.index = "http://localhost:1"
+  with pytest.raises(ValueError, match="config.retrieval.query_encoder is empty"):
+    prepare(config)
+
+
+# ---- unearned reward: the table of README.md -------------------------------------------------------------------------
+
+# Five different vectors of cosine 0, two opposite ones.
+FIVE = [[float(i == j) for j in range(5)] for i in range(5)]
+# trick → (turns, facts, the term that it is after)
+TRICKS = {
+  "paid_failure": (searching(*"xbcde", answer="Oslo"), dict(query_vectors=FIVE, correct=0.0), "answer_explore"),
+  "hidden_question": (searching("who directed it?", "b"), dict(query_vectors=FIVE[:2]), "search"),
+  "opposite_queries": (searching("x", "b"), dict(query_vectors=[[1.0, 0.0], [-1.0, 0.0]]), "search"),
+  "wordless": (searching(begin="<think> . </think>", reflect="<reflect></reflect>"), {}, "format"),
+  "hedged": (searching(answer="Oslo or Robert or Zemeckis"), dict(correct=1.0), "answer_economise"),
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_unearned_reward(trick):
+  said, facts, term = TRICKS[trick]
+  guarded = recipes.get("when_to_search", guarded=True)
+  seen = {name for name, done in paper.unearned(EXAMPLE, episode(said, paper, **facts)).items() if done}
+  assert seen == {trick}
+  plain, less = (scored(said, recipe, **facts)[term] for recipe in (paper, guarded))
+  assert less <= 0.0 and less < plain
+  (line,) = [line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{trick}` ")]
+  cells = [cell.strip().replace("−", "-") for cell in line.split("|")]
+  assert cells[3:6] == [f"`{term}`", f"{plain + 0.0:g}", f"{less + 0.0:g}"], (plain, less)
+
+
+def test_what_is_earned_honestly_stays():
+  guarded = recipes.get("when_to_search", guarded=True)
+  for said, facts in (
+    (searching(), {}), (searching("Oslo founder"), {}), (searching("x", "b", "c"), dict(query_vectors=FIVE[:3])),
+    (searching("x", "b", "c", answer="Oslo"), dict(query_vectors=FIVE[:3], correct=0.0)),
+    (searching(answer="the director Robert Zemeckis"), dict(correct=1.0)),
+  ):  # fmt: skip
+    made = episode(said, paper, **facts)
+    assert in_shape(made) and not any(paper.unearned(EXAMPLE, made).values())
+    assert paper.score(EXAMPLE, made) == guarded.score(EXAMPLE, made)

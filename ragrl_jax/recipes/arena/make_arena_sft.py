@@ -31,28 +31,21 @@ TEMPERATURE = flags.DEFINE_float("temperature", 0.9, "Sampling temperature of th
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 1024, "Most tokens per answer.", lower_bound=1)
 
 
-def reason(examples):
-  """The transcripts with the backbone's reasoning, and the number of questions by status."""
-  model = client.Client(URL.value, MODEL.value, key=os.environ.get("BACKBONE_KEY", ""))
-  sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
-  backbone = client.CachedClient(model, ANSWERS.value, sampling=sampling)
-  make = functools.partial(sft_data.reasoned, words=sft_data.asked(WORDING.value))
-  return generation.ask(make, examples, backbone)
-
-
 def main():
   """Runs `ragrl make-arena-sft`."""
   if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
     raise app.UsageError(
       "--url, --model and --answers belong together: give all of them, or none to write only answers."
     )
-  sft_data.asked(WORDING.value)  # refuses an invalid wording before the questions are read
+  make = functools.partial(sft_data.reasoned, words=sft_data.asked(WORDING.value))
   writers.refuse_inputs([OUT.value], readers.named(DATA.value))
   examples = list(readers.read_examples(DATA.value))
   if not URL.value:
     writers.write_examples(OUT.value, examples, turns=scripts.answer_directly(examples))
     print(OUT.value)
-  else:
-    kept, counts = reason(examples)
-    writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
-    generation.report(counts, OUT.value)
+    return
+  model = client.Client(URL.value, MODEL.value, key=os.environ.get("BACKBONE_KEY", ""))
+  sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
+  kept, counts = generation.ask(make, examples, client.CachedClient(model, ANSWERS.value, sampling=sampling))
+  writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
+  generation.report(counts, OUT.value)

@@ -6,13 +6,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.core.metrics import qa
-from ragrl_jax.judging import references
+from ragrl_jax.recipes import parts, scripts
 from ragrl_jax.recipes import recipe as recipe_lib
-from ragrl_jax.recipes import scripts
-from ragrl_jax.recipes.arena import measures
+from ragrl_jax.recipes.arena.measures import Measured
 from ragrl_jax.recipes.arena.prompt import INSTRUCTIONS, SECTIONS, Parser, Prompt
-from ragrl_jax.recipes.arena.reward import ACCURACY, Reward
+from ragrl_jax.recipes.arena.reward import ACCURACY
 from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Episode, Example, Policy, Segment, Tools
 
@@ -44,18 +42,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_play(prompt: Prompt, parser: Parser, *, stops: Sequence[str], judge: bool):
-  """The coroutine with these settings. judge: ask for a verdict on each answer that is not exactly right."""
+def make_play(prompt: Prompt, parser: Parser, stops: Sequence[str]) -> parts.Play:
+  """The coroutine: one reply, which ends on one of these stop strings or by itself."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     conversation = policy.start(prompt.messages(example))
     turn = await parser.say(conversation, stops)
-    episode = conversation.end("answer" if turn.stop in stops else None)  # frees its pages while the judge reads
-    answer = parser.answer(episode.model_text)
-    if not judge or not answer or not example.golds or qa.exact_match(answer, example.golds, style="spaced"):
-      return episode
-    (verdict,) = await tools.judge([(references(example.golds), answer)])
-    return dataclasses.replace(episode, facts=dict(correct=verdict))
+    return conversation.end("answer" if turn.stop in stops else None)
 
   return play
 
@@ -72,22 +65,20 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   prompt = Prompt(switches.instructions, switches.reply, switches.titles)
   parser = Parser(SECTIONS[switches.reply], shape=switches.shape)
-  reward = Reward(parser, switches.gold_ids, switches.strict_ids, switches.bonus, switches.accuracy)
-  guard, stops = measures.Guard(reward), (parser.stops if switches.stop_at_answer else ())
+  stops, judged = parser.stops if switches.stop_at_answer else (), switches.accuracy == "judge"
+  play, scoring = make_play(prompt, parser, stops), recipe_lib.scoring(Measured(parser, switches))
+  if switches.reply != "cited":
+    scoring["measures"] = None
   return recipe_lib.Recipe(
     name="arena",
     prompt=prompt,
     parser=parser,
-    play=make_play(prompt, parser, stops=stops, judge=switches.accuracy == "judge"),
-    judges_golds=switches.accuracy == "judge",
+    play=parts.judge_answer(play, parser, style="spaced") if judged else play,
+    judges_golds=judged,
     stops=stops,
-    score=guard.score if switches.guarded else reward.score,
-    weights=reward.weights,
-    outcome=reward.outcome,
     switches=switches,
-    unearned=guard.unearned,
-    measures=functools.partial(measures.measure_facts, reward) if switches.reply == "cited" else None,
     script=functools.partial(write_script, reply=switches.reply),
     style="spaced",
     needs_passages=True,
+    **scoring,
   )

@@ -55,41 +55,38 @@ async def transcripts(
     inserter: M_I. It does not see the context.
     words: see `wordings`; None: the default ones.
 
-  Fates: "kept"; "no evidence" (the data has no gold sentence, or one that no passage contains; not asked); "no
-  answer" (none, asked twice); "wrong answer"; "tags" (M_I's reply contains tags); "evidence
+  Fates: "kept"; "no evidence" (the data has no gold sentence, or one that no passage contains; not asked); "no answer"
+  (none, asked twice); "cut off" (by the token limit); "wrong answer"; "tags" (M_I's reply contains tags); "evidence
   changed" (a gold sentence is missing).
 
   Source: CARE sec. 3.2 and appendix C (DeepSeek-R1, then DeepSeek-V3).
   """
-  words = words or wordings()
-  return await transcripts_lib.make(examples, lambda example: transcript(example, reasoner, inserter, *words), **how)
+  reason, insert = words or wordings()
 
+  async def one(example: Example):
+    facts = list(dict.fromkeys(quotes.collapse(passages.neutral(sentence)) for _, sentence in example.evidence))
+    context = Prompt().context(example)
+    if not facts or not all(quotes.exact(fact, context) for fact in facts):
+      return "no evidence", None
+    messages = reason.messages(context="\n\n".join(context), question=example.question)
+    said = await reasoner.ask(messages)
+    if said.cut:
+      return "cut off", None
+    thought, answer = read(said)
+    if not thought or answer is None or not qa.exact_match(answer, example.golds):
+      return "wrong answer", None
+    messages = insert.messages(question=example.question, reasoning=thought, evidence="\n".join(facts))
+    inserted = await inserter.ask(messages)
+    if inserted.cut:
+      return "cut off", None
+    reply = inserted.content.strip()
+    if _TAG.search(reply):
+      return "tags", None
+    if not all(fact in reply for fact in facts):
+      return "evidence changed", None
+    return "kept", [(MODEL, f"<think>\n{wrapped(reply, facts)}\n</think>\n\n{ANSWER} {example.golds[0]}")]
 
-async def transcript(
-  example: Example, reasoner: Chat, inserter: Chat, reason: wording.Wording, insert: wording.Wording
-):
-  """(status, turns or None) of one example."""
-  facts = list(dict.fromkeys(quotes.collapse(passages.neutral(sentence)) for _, sentence in example.evidence))
-  context = Prompt().context(example)
-  if not facts or not all(quotes.exact(fact, context) for fact in facts):
-    return "no evidence", None
-  messages = reason.messages(context="\n\n".join(context), question=example.question)
-  said = await reasoner.ask(messages)
-  if said.cut:
-    return "cut off", None
-  thought, answer = read(said)
-  if not thought or answer is None or not qa.exact_match(answer, example.golds):
-    return "wrong answer", None
-  messages = insert.messages(question=example.question, reasoning=thought, evidence="\n".join(facts))
-  inserted = await inserter.ask(messages)
-  if inserted.cut:
-    return "cut off", None
-  reply = inserted.content.strip()
-  if _TAG.search(reply):
-    return "tags", None
-  if not all(fact in reply for fact in facts):
-    return "evidence changed", None
-  return "kept", [(MODEL, f"<think>\n{wrapped(reply, facts)}\n</think>\n\n{ANSWER} {example.golds[0]}")]
+  return await transcripts_lib.make(examples, one, **how)
 
 
 def read(reply: Completion) -> tuple[str, str | None]:

@@ -116,10 +116,7 @@ class Parser(parts.Parser):
     """The stripped text after "Answer:", as `which` says. Without one: the whole text if `unmarked`, else None."""
     if self.which == "whole":
       return parts.spoken(text).strip() or None
-    if self.which == "first":
-      at = text.find(ANSWER)
-    else:
-      at = text.rfind(ANSWER, max(text.rfind(CLOSE), 0))
+    at = text.find(ANSWER) if self.which == "first" else text.rfind(ANSWER, max(text.rfind(CLOSE), 0))
     if at < 0:
       return (text.strip() or None) if self.unmarked else None
     return text[at + len(ANSWER) :].strip()

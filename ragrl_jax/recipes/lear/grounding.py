@@ -121,10 +121,9 @@ def sources(passages: tuple[Passage, ...]) -> Sources:
     streams.append(_line((*title, *itertools.chain(*parts))))
     lines += map(_line, parts)
     for first, following in zip(parts, [*parts[1:], ()]):
-      for said, single in (((*title, *first), True), ((*title, *first, *following), False)):
-        windows.append(
-          Window(title, said, content(title) | content(first) | (frozenset() if single else content(following)), single)
-        )
+      stems = content(title) | content(first)
+      windows.append(Window(title, (*title, *first), stems, single=True))
+      windows.append(Window(title, (*title, *first, *following), stems | content(following), single=False))
   return Sources(
     streams=tuple(streams),
     lines=frozenset(lines),

@@ -38,14 +38,6 @@ RECALL = flags.DEFINE_enum(
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Most tokens per answer, including its reasoning.", lower_bound=1)
 
 
-def teach(examples):
-  """The teacher's transcripts, and the number of questions by status."""
-  model = client.Client(URL.value, MODEL.value, key=os.environ.get("TEACHER_KEY", ""))
-  teacher = client.CachedClient(model, ANSWERS.value, sampling=dict(max_tokens=MAX_TOKENS.value))
-  make = functools.partial(sft_data.taught, instructions=WORDING.value)
-  return generation.ask(make, examples, teacher)
-
-
 def main():
   """Runs `ragrl make-lear-sft`."""
   if URL.value and ORACLE.value:
@@ -68,8 +60,11 @@ def main():
     writers.write_examples(files[0], answerable)
     print(f"{len(answerable)} of {len(examples)}: {files[0]}")
     return
-  answerable, counts = teach(examples)
+  model = client.Client(URL.value, MODEL.value, key=os.environ.get("TEACHER_KEY", ""))
+  teacher = client.CachedClient(model, ANSWERS.value, sampling=dict(max_tokens=MAX_TOKENS.value))
+  make = functools.partial(sft_data.taught, instructions=WORDING.value)
+  kept, counts = generation.ask(make, examples, teacher)
   for file, reply in zip(files, sft_data.ARMS.values(), strict=True):
-    turns = [sft_data.arm(turns, reply) for _, turns in answerable]
-    writers.write_examples(file, [example for example, _ in answerable], turns=turns)
+    turns = [sft_data.arm(turns, reply) for _, turns in kept]
+    writers.write_examples(file, [example for example, _ in kept], turns=turns)
   generation.report(counts, out)

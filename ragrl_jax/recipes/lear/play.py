@@ -28,7 +28,7 @@ class Span:
   Attributes:
     body_tokens: number of tokens that contain a part of the body, without the tags and the white space at its ends.
     end, rest: ids[:end] and then the text `rest` are everything up to the end of the section.
-    lead, first, last, tail: the text `lead`, ids[first:last] and the text `tail` are `<name>body</name>`.
+    lead, first, tail: the text `lead`, ids[first:end] and the text `tail` are `<name>body</name>`.
 
   The texts are "" unless a token crosses the begin or the end of the section.
   """
@@ -38,7 +38,6 @@ class Span:
   rest: str
   lead: str
   first: int
-  last: int
   tail: str
 
 
@@ -53,26 +52,21 @@ def find_span(tokenizer: Any, ids: Sequence[int], parser: Parser, name: str) -> 
     return None
   end = bisect.bisect_left(ends, pair.end)
   end += ends[end] == pair.end  # a following EOS has no bytes and is left out
-  remainder = _text(text[ends[end - 1] if end else 0 : pair.end])
-  first = bisect.bisect_left(starts, pair.start)
-  if first < end:
-    lead, tail = _text(text[pair.start : starts[first]]), remainder
-  else:  # one or two tokens contain the whole section
-    lead, first, tail = _text(text[pair.start : pair.end]), end, ""
+  rest = _text(text[ends[end - 1] if end else 0 : pair.end])
+  first = min(bisect.bisect_left(starts, pair.start), end)  # at the end: one or two tokens contain the whole section
+  lead = _text(text[pair.start : starts[first] if first < end else pair.end])
+  tail = rest if first < end else ""
   body = text[pair.start + len(f"<{name}>") : pair.end - len(f"</{name}>")].encode("latin-1")
   start = pair.start + len(f"<{name}>") + len(body) - len(body.lstrip())
   stop = start + len(body.strip())
   count = bisect.bisect_left(starts, stop) - bisect.bisect_right(ends, start) if stop > start else 0
-  return Span(count, end, remainder, lead=lead, first=first, last=end, tail=tail)
+  return Span(count, end, rest, lead=lead, first=first, tail=tail)
 
 
 def whole_span(tokenizer: Any, ids: Sequence[int]) -> Span:
   """The span of all ids, without EOS at the end, as the body of an <extract> section."""
-  sizes = [len(tokenizer.token_bytes(token)) for token in ids]
-  end = len(ids)
-  while end and not sizes[end - 1]:
-    end -= 1
-  return Span(end, end, "", lead="<extract>", first=0, last=end, tail="</extract>")
+  end = max((number for number, token in enumerate(ids, 1) if tokenizer.token_bytes(token)), default=0)
+  return Span(end, end, "", lead="<extract>", first=0, tail="</extract>")
 
 
 def cut_span(tokenizer: Any, span: Span, body: str, words: int) -> Span:
@@ -81,7 +75,7 @@ def cut_span(tokenizer: Any, span: Span, body: str, words: int) -> Span:
     return span
   short = first_words(body, words)
   text = f"<extract>{short}</extract>"
-  return dataclasses.replace(span, body_tokens=len(tokenizer.encode(short)), lead=text, first=0, last=0, tail="")
+  return dataclasses.replace(span, body_tokens=len(tokenizer.encode(short)), lead=text, first=span.end, tail="")
 
 
 def first_words(text: str, words: int | None) -> str:
@@ -157,7 +151,7 @@ def from_evidence(policy: Policy, messages: list[dict[str, str]], turn: Segment,
     (
       *tokenizer.render(messages),
       *tokenizer.encode(extract.lead),
-      *turn.ids[extract.first : extract.last],
+      *turn.ids[extract.first : extract.end],
       *tokenizer.encode(extract.tail + ASK),
     )
   )

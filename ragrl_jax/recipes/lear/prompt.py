@@ -56,17 +56,11 @@ class Prompt:
   """
 
   def __init__(self, instructions: str = "paper", reply: str = "rational", titles: bool = True):
-    self._titles = titles
-    placeholders, direct = ("question", "passages"), reply == "direct"
-    self._wording = wording.resolve(
-      instructions,
-      _known(reply),
-      setting="config.switches.instructions",
-      needs=placeholders[:1] if direct else placeholders,
-      may=placeholders[1:] if direct else (),
-    )
-    closed = wording.resolve("paper", {"paper": _CLOSED_BOOK}, setting="config.switches.instructions")
-    self._closed = closed if direct and instructions in ("paper", "short") else self._wording
+    self._titles, setting, direct = titles, "config.switches.instructions", reply == "direct"
+    needs, may = (("question",), ("passages",)) if direct else (("question", "passages"), ())
+    self._wording = wording.resolve(instructions, _known(reply), setting=setting, needs=needs, may=may)
+    closed = direct and instructions in ("paper", "short")
+    self._closed = wording.Wording((("user", _CLOSED_BOOK),)) if closed else self._wording
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode. A direct reply without passages has a prompt of its own."""
@@ -113,12 +107,9 @@ class Parser(parts.SectionParser):
     """
     if not self.sections:
       return says(self.reply(text, self.evidence))
-    parts = tags.sections(self.reply(text, self.evidence), NAMES)
-    return (
-      parts is not None
-      and tuple(part.name for part in parts) == self.sections
-      and all(says(part.body) for part in parts if part.name != "answer")
-    )
+    parts = tags.sections(self.reply(text, self.evidence), NAMES) or []
+    told = all(says(part.body) for part in parts if part.name != "answer")
+    return told and tuple(part.name for part in parts) == self.sections
 
   def _pair(self, text: str, name: str) -> tags.Pair | None:
     """The first complete section of this name, anywhere in the text; an answer only outside of the other sections.

@@ -42,17 +42,12 @@ class Reward:
       return dict.fromkeys(TERMS)
     if self.switches.guarded and any(self.unearned(example, episode).values()):
       return dict.fromkeys(TERMS, 0.0)
-    text = episode.model_text
-    scores = [self._answer(letter, example, episode, text) for letter in self.switches.answers]
-    scored = [value for value in scores if value is not None]
-    answer = sum(scored) / max(len(scores), 1) if len(scored) == len(scores) else None
+    text, unit = episode.model_text, self.switches.unit
+    probed = [self._probed_answer(letter, episode, text) for letter in self.switches.answers]
+    scores = [qa.f1(answer, example.golds, style=STYLES[unit], unit=unit) for answer in probed if answer is not None]
+    answer = None if None in probed else sum(scores) / max(len(scores), 1)
     shape = self.parser.in_shape(text)
     return dict(answer=answer, length=self._length(episode) if shape else 0.0, format=float(shape))
-
-  def _answer(self, letter: str, example: Example, episode: Episode, text: str) -> float | None:
-    answer = self._probed_answer(letter, episode, text)
-    unit = self.switches.unit
-    return None if answer is None else qa.f1(answer, example.golds, style=STYLES[unit], unit=unit)
 
   def _probed_answer(self, letter: str, episode: Episode, text: str) -> str | None:
     """The answer of this letter; "" if its section is missing, None if it was not probed."""

@@ -121,11 +121,6 @@ class Parser(parts.Parser):
     return self.query(reply), (Passage("1", "", contents.strip()),) if parsed is None else parsed
 
 
-def digest_wording(choice: str) -> wording.Wording:
-  """The prompt that config.switches.digest names: the default, or a file with {reasoning}, {query} and {documents}."""
-  return wording.resolve(choice, DIGESTS, setting="config.switches.digest", needs=("reasoning", "query", "documents"))
-
-
 async def digest(policy: Policy, how: wording.Wording, reasoning: str, query: str, documents: str) -> tuple[str, int]:
   """(the model's digest of the documents, number of its tokens)."""
   conversation = policy.start(how.messages(reasoning=reasoning, query=query, documents=documents))
@@ -153,7 +148,8 @@ def shortened(reasoning: str, agent: Agent) -> str:
 
 def make_play(prompt: Prompt, parser: Parser, switches: Switches):
   """The coroutine. With documents="given" a search returns all of the example's own passages."""
-  notice, words = search_agent.notice(switches.notice), digest_wording(switches.digest)
+  notice, needs = search_agent.notice(switches.notice), ("reasoning", "query", "documents")
+  words = wording.resolve(switches.digest, DIGESTS, setting="config.switches.digest", needs=needs)
   agent, max_searches = parser.agent, switches.max_searches
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:

@@ -103,17 +103,13 @@ def main():
   traces.show(last_episode(workdir, max(results)))
   if problem := verdict(summary, config):
     print(f"\n{problem}")
+  most_hops = max(held_out, key=lambda example: example.hops or 0)
   print(
     f"\n{seconds:.0f} s in all.\nNow open {page} in a browser; then README.md, 'Your own model, questions and "
     "corpus', has the commands for yours.\nTo ask the model that was just trained (--page: on a page):\n"
-    f"{asks(workdir, max(held_out, key=lambda example: example.hops or 0))}"
+    + shlex.join(["ragrl", "ask", "--checkpoint", str(workdir), most_hops.question])
   )
   sys.exit(1 if problem else 0)
-
-
-def asks(workdir: pathlib.Path, example) -> str:
-  """The command that asks the trained model a question."""
-  return shlex.join(["ragrl", "ask", "--checkpoint", str(workdir), example.question])
 
 
 def make_world(folder: pathlib.Path, seed: int) -> None:
@@ -174,7 +170,7 @@ def warm_start(config, workdir: pathlib.Path) -> dict:
     return {f"development/{name}": values[-1] for name, values in curve.items()}
 
   is_warm = lambda row: schedules.holds(curve["em"], WARM_EM) and schedules.holds(curve["answered"], WARM_ANSWERED)
-  remaining, metrics = Left(warm=TYPICAL["warm"], rl=TYPICAL["rl"]), {}
+  remaining, metrics = Left(), {}
   with bar("warm start (SFT)", config.steps) as progress:
     for metrics in sft.sft(config, workdir, evaluate=measure, reached=is_warm):
       em = f"one-hop EM {curve['em'][-1]:.2f} (until {WARM_EM}), " if curve["em"] else ""
@@ -204,7 +200,7 @@ def learn(config, workdir: pathlib.Path, held_out) -> tuple[dict[int, dict], lis
       metrics |= harness.flat(results[step])
     return metrics
 
-  remaining = Left(rl=TYPICAL["rl"])
+  remaining = Left()
   with bar("RL (GRPO)", config.steps) as shown:
     for metrics in train.train(config, workdir, evaluate=measure, reached=lambda row: over()):
       if metrics["step"]:
@@ -214,10 +210,9 @@ def learn(config, workdir: pathlib.Path, held_out) -> tuple[dict[int, dict], lis
 
 
 class Left:
-  """Estimates the time left from the seconds per step so far and the typical number of steps."""
+  """Estimates the time left from the seconds per step so far and the TYPICAL number of steps."""
 
-  def __init__(self, **steps: int):
-    self._steps, self._began = steps, None
+  _began: float | None = None
 
   def after(self, stage: str, done: int) -> str:
     """ "about 3 min left" after `done` steps of `stage`. The first step is not counted, because it compiles."""
@@ -226,9 +221,9 @@ class Left:
       self._began, self._first = now, done
       return "time left: not known yet"
     a_step = (now - self._began) / (done - self._first)
-    seconds = max(self._steps[stage] - done, 0) * a_step
+    seconds = max(TYPICAL[stage] - done, 0) * a_step
     if stage == "warm":
-      seconds += self._steps["rl"] * RL_COST * a_step
+      seconds += TYPICAL["rl"] * RL_COST * a_step
     return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {max(seconds, 10):.0f} s left"
 
 

@@ -11,7 +11,7 @@ from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes import scripts, search_agent
-from ragrl_jax.recipes.parts import Prompt, find_answer, say
+from ragrl_jax.recipes.parts import Prompt, find_answer
 from ragrl_jax.recipes.search_agent import NOTICES, Parser, hollow, in_shape
 from ragrl_jax.settings.fields import Rules, setting
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Policy, Segment, Tools
@@ -100,27 +100,11 @@ class Switches(recipe_lib.Switches):
 
 def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str):
   """The coroutine. notice: the environment's text after a turn without a valid action."""
-  max_searches = switches.max_searches
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    conversation, reader = policy.start(prompt.messages(example)), Reader(tools)
-    for turn in range(max_searches + 1):  # n searches, n + 1 generations; the last one can only answer
-      reply = await say(conversation, parser.stops)
-      action = parser.act(reply.text)
-      if action is not None and action[0] == "answer":
-        return conversation.end("answer", **parser.facts)
-      if turn == max_searches:
-        break
-      read = None if action is None else await reader.act(*action)
-      if read is None:
-        has_room = conversation.observe(notice)
-      else:
-        query, found = read
-        block = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
-        has_room = conversation.observe(block, query=query, found=found)
-      if not has_room:
-        return conversation.end("budget", **parser.facts)
-    return conversation.end("searches", **parser.facts)
+    talk, act = policy.start(prompt.messages(example)), Reader(tools).act
+    ended = await search_agent.play_turns(talk, parser, act, notice, switches, tokenizer=policy.tokenizer)
+    return talk.end(ended, **parser.facts)
 
   return play
 

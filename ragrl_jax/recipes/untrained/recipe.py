@@ -67,25 +67,23 @@ def make_loop(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_
 
 def make_play(prompt: Prompt, parser: Parser, switches: Switches):
   """The coroutine of the method that the switches name."""
-  method, search, searches = switches.method, switches.documents == "search", switches.max_searches
-  cut: dict[str, Any] = dict(max_passage_tokens=switches.max_passage_tokens)
+  method = switches.method
   if method == "sure":
-    return several.make_sure(prompt, search=search, **cut)
+    return several.make_sure(prompt, switches)
   if method == "flare":
-    limits = dict(sure_above=switches.sure_above, mask_below=switches.mask_below)
-    return several.make_flare(prompt, parser, max_searches=searches, **limits, **cut)
-  looped = functools.partial(make_loop, **cut)
+    return several.make_flare(prompt, parser, switches)
+  looped = functools.partial(make_loop, max_passage_tokens=switches.max_passage_tokens)
   words = "paper" if wording.is_file(switches.instructions) else switches.instructions  # a file is the first prompt's
   if method in several.REFINED:
-    return several.make_refined(prompt, Prompt("rag", words, documents="given"), method, search=search, **cut)
+    return several.make_refined(prompt, Prompt("rag", words, documents="given"), switches)
   if method == "adaptive":
-    limits = {"A": 0, "B": 1, "C": searches}
+    limits = {"A": 0, "B": 1, "C": switches.max_searches}
     routes = {
       label: looped(Prompt(name, words), Parser(name), max_searches=limits[label])
       for label, name in several.ROUTES.items()
     }
     return several.make_adaptive(prompt, routes, classifier=switches.classifier)
-  return looped(prompt, parser, max_searches=searches if search else 0)
+  return looped(prompt, parser, max_searches=switches.max_searches if switches.documents == "search" else 0)
 
 
 PRESETS: dict[str, dict[str, Any]] = {

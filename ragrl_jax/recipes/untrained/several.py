@@ -8,7 +8,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ragrl_jax.core.rewards import quotes
 from ragrl_jax.core.text import beginnings, tags
@@ -17,6 +17,9 @@ from ragrl_jax.recipes import parts
 from ragrl_jax.recipes.search_agent import own
 from ragrl_jax.recipes.untrained.prompt import END, Parser, Prompt
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Policy, Segment, ToolFailed, Tools
+
+if TYPE_CHECKING:
+  from ragrl_jax.recipes.untrained.recipe import Switches
 
 
 async def ask(policy: Policy, text: str) -> Episode:
@@ -32,24 +35,14 @@ def spoken(reply: Episode) -> str:
 
 
 async def ask_about_documents(
-  prompt: Prompt,
-  example: Example,
-  policy: Policy,
-  tools: Tools,
-  *,
-  stop: tuple[str, ...],
-  search: bool,
-  max_passage_tokens: int | None,
+  prompt: Prompt, switches: "Switches", example: Example, policy: Policy, tools: Tools, *, stop: tuple[str, ...] = ()
 ) -> tuple[Episode, tuple[Passage, ...]]:
-  """(reply to the method's first prompt, the documents as the prompt shows them).
-
-  They are searched for with the question, or else (`search` False) the example's own.
-  """
+  """(reply to the method's first prompt, the documents as the prompt shows them)."""
   conversation, results = policy.start(prompt.messages(example)), example.passages
-  if search:
+  if switches.documents == "search":
     query = example.question.strip()
     results = await tools.search(query)
-    block = passages.block(results, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
+    block = passages.block(results, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
     if not conversation.observe(block, query=query, found=results):
       return conversation.end("budget"), ()
     results = passages.parse_block(block) or ()  # later prompts show the same shortened documents
@@ -80,7 +73,7 @@ _CHOICE = re.compile(r"passage\s*([12])", re.IGNORECASE)
 _TRUTH = re.compile(r"\b(true|false)\b", re.IGNORECASE)
 
 
-def make_sure(prompt: Prompt, *, search: bool, max_passage_tokens: int | None):
+def make_sure(prompt: Prompt, switches: "Switches"):
   """The coroutine. The fact `answer` is one of the facts `candidates`, whose `points` are a fact, too.
 
   A candidate gets 1 point if its summary is judged valid. Against each other candidate it gets 1 point if its summary
@@ -92,9 +85,7 @@ def make_sure(prompt: Prompt, *, search: bool, max_passage_tokens: int | None):
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     question = example.question.strip()
-    first, documents = await ask_about_documents(
-      prompt, example, policy, tools, stop=(), search=search, max_passage_tokens=max_passage_tokens
-    )
+    first, documents = await ask_about_documents(prompt, switches, example, policy, tools)
     bodies = (pair.body.strip() for pair in tags.pairs(spoken(first), "answer"))
     candidates = list(dict.fromkeys(body for body in bodies if body))[:CANDIDATES]
     if len(candidates) < CANDIDATES:  # nothing to choose from
@@ -135,7 +126,7 @@ MOST_COUNTED = 1 << 14  # tokens of documents beyond which the counts of an epis
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
-def make_refined(prompt: Prompt, reader: Prompt, method: str, *, search: bool, max_passage_tokens: int | None):
+def make_refined(prompt: Prompt, reader: Prompt, switches: "Switches"):
   """The coroutine. Facts: `refined`, its length `evidence_tokens`, and the documents' length `passage_tokens`.
 
   If the refined text is empty, the reader answers without documents.
@@ -143,22 +134,20 @@ def make_refined(prompt: Prompt, reader: Prompt, method: str, *, search: bool, m
   Args:
     prompt: asks for the refinement.
     reader: asks for the answer; it shows the refined text as the only document.
-    method: "recomp": a summary in the model's words; "filco": sentences of the documents; other sentences are dropped.
+    switches: method "recomp": a summary in the model's words; "filco": sentences of the documents, no others.
 
   Source: RECOMP (arXiv 2310.04408) sec. 2, its abstractive compressor; FilCo (arXiv 2311.08377) sec. 3. Their models
   were trained for it; here the policy is asked.
   """
-  tag = REFINED[method]
+  tag = REFINED[switches.method]
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    first, documents = await ask_about_documents(
-      prompt, example, policy, tools, stop=(f"</{tag}>",), search=search, max_passage_tokens=max_passage_tokens
-    )
+    first, documents = await ask_about_documents(prompt, switches, example, policy, tools, stop=(f"</{tag}>",))
     if first.ended == "budget":
       return first
     body = tags.last(spoken(first), tag)
     text = "" if body is None else body.body.strip()
-    if method == "filco":
+    if switches.method == "filco":
       text = " ".join(find_copied(text, documents))
     kept_passages = (Passage("refined", "", text),) if text else ()
     conversation = policy.start(reader.over(dataclasses.replace(example, passages=kept_passages), kept_passages))
@@ -237,15 +226,7 @@ SENTENCE_TOKENS, SENTENCES = 64, 32  # most tokens of a draft, most sentences of
 _SENTENCE = re.compile(r"\s*\S.*?[.!?](?=\s)", re.DOTALL)
 
 
-def make_flare(
-  prompt: Prompt,
-  parser: Parser,
-  *,
-  max_searches: int,
-  max_passage_tokens: int | None,
-  sure_above: float,
-  mask_below: float,
-):
+def make_flare(prompt: Prompt, parser: Parser, switches: "Switches"):
   """The coroutine: writes sentence by sentence. One with an unlikely token becomes a query, and is written again.
 
   The episode has the kept sentences and their documents, but no drafts.
@@ -253,9 +234,8 @@ def make_flare(
   The fact `draft_tokens` counts the model's other tokens: rejected drafts, and text after a sentence. The fact `answer`
   is set if the answer spans several sentences ("U.S. Senator"), because turns are otherwise read separately.
 
-  Args:
-    sure_above: a draft is kept if all its tokens have at least this probability.
-    mask_below: less likely tokens are left out of the query.
+  A draft is kept if all its tokens have at least the probability `sure_above`. A query leaves out those below
+  `mask_below`.
 
   Source: FLARE (arXiv 2305.06983) sec. 3.2, with masked sentences as queries; the first search is for the question, and
   new documents replace the old ones.
@@ -280,13 +260,13 @@ def make_flare(
 
     async def informed(query: str) -> tuple[Segment, Episode]:
       results = await tools.search(query)
-      block = passages.block(results, tokenizer=tokenizer, max_passage_tokens=max_passage_tokens)
+      block = passages.block(results, tokenizer=tokenizer, max_passage_tokens=switches.max_passage_tokens)
       record.append(Segment(ENVIRONMENT, tuple(tokenizer.encode(block)), block, query=query, found=tuple(results)))
       cut = passages.parse_block(block) or ()  # the documents as they are shown, cut
       return await sentence(tuple(tokenizer.render(prompt.over(example, cut))))
 
-    drafted, part = await (informed(question) if max_searches else sentence(prompt_ids))
-    searches, ended = int(max_searches > 0), "length"
+    drafted, part = await (informed(question) if switches.max_searches else sentence(prompt_ids))
+    searches, ended = int(switches.max_searches > 0), "length"
     for _ in range(SENTENCES):
       if drafted.ids:
         record.append(drafted)
@@ -295,9 +275,9 @@ def make_flare(
         ended = "answer" if drafted.stop == END else drafted.stop
         break
       drafted, part = await sentence(prompt_ids)
-      if searches < max_searches and min(drafted.logprobs, default=0.0) < math.log(sure_above):
+      if searches < switches.max_searches and min(drafted.logprobs, default=0.0) < math.log(switches.sure_above):
         searches += 1
-        drafted, part = await informed(_query(drafted, tokenizer, mask_below) or question)
+        drafted, part = await informed(_query(drafted, tokenizer, switches.mask_below) or question)
     facts: dict[str, Any] = dict(draft_tokens=sampled - len(kept_ids))
     episode = dataclasses.replace(part, segments=tuple(record), ended=ended, facts=facts)
     answer = parser.answer(tokenizer.decode(kept_ids))

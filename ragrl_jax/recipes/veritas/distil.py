@@ -5,7 +5,9 @@ A pair is an example: the question is the claim, the only passage is the premise
 use (config.judge.prompt).
 """
 
+import collections
 import dataclasses
+import itertools
 import random
 from collections.abc import Iterable, Sequence
 
@@ -51,15 +53,9 @@ def split(examples: Sequence[Example], held_out: int, *, seed: int) -> tuple[lis
   """
   order = sorted({example.source for example in examples})
   random.Random(f"distil/{seed}").shuffle(order)
-  counts = dict.fromkeys(order, 0)
-  for example in examples:
-    counts[example.source] += 1
-  count, taken = 0, set()
-  for source in order:
-    if count >= held_out:
-      break
-    taken.add(source)
-    count += counts[source]
+  counts = collections.Counter(example.source for example in examples)
+  before = itertools.accumulate(map(counts.__getitem__, order), initial=0)
+  taken = {source for source, count in zip(order, before) if count < held_out}
   if len(taken) == len(order):
     raise ValueError(
       f"held_out={held_out} of {len(examples)} pairs: no question would be left to train on. Lower it (--held_out)."

@@ -36,31 +36,30 @@ def measured(
   Raises:
     JudgeFailed: see `judge_api.verdicts`.
   """
-  pairs_of_sets: dict[str, list[dict[str, tuple[faithful.Pair, ...]]]] = {}
-  ids_of_sets: dict[str, list[str]] = {}
+  found: dict[str, list[tuple[str, dict[str, tuple[faithful.Pair, ...]]]]] = {}  # set → (id, pairs by term) of episodes
   for row in rows:
     if row["ended"] != "failed":
       its = steps(episodes_lib.episode_of(row).turns, row["facts"].get("action", "last"))
-      pairs_of_sets.setdefault(row["source"] or "", []).append({term: getattr(its, term) for term in judges})
-      ids_of_sets.setdefault(row["source"] or "", []).append(row["id"])
-  verdicts = {term: _judge(term, judge, pairs_of_sets, progress) for term, judge in judges.items()}
+      found.setdefault(row["source"] or "", []).append((row["id"], {term: getattr(its, term) for term in judges}))
+  verdicts = {term: _judge(term, judge, found, progress) for term, judge in judges.items()}
   return {
-    name: {term: _pooled(ids_of_sets[name], [one[term] for one in of_set], verdicts[term]) for term in judges}
-    for name, of_set in sorted(pairs_of_sets.items())
+    name: {term: _pooled([(id, pairs[term]) for id, pairs in of_set], verdicts[term]) for term in judges}
+    for name, of_set in sorted(found.items())
   }
 
 
 def _judge(term: str, judge: judge_api.Judge, found, progress) -> dict[tuple[str, str], float | None]:
-  pairs = dict.fromkeys(pair for of_set in found.values() for one in of_set for pair in faithful.whole(one[term]))
+  pairs = dict.fromkeys(pair for of_set in found.values() for _, of in of_set for pair in faithful.whole(of[term]))
   done = lambda number: progress(term, number, len(pairs))
   return dict(zip(pairs, judge_api.verdicts(judge, list(pairs), progress=done) if pairs else (), strict=True))
 
 
-def _pooled(ids, episodes, verdicts) -> dict[str, Any]:
+def _pooled(played, verdicts) -> dict[str, Any]:
+  ids, episodes = zip(*played)
   complete = [faithful.whole(pairs) for pairs in episodes]
   verdicts_of = [[verdicts[pair] for pair in pairs] for pairs in complete]
   numbers = [faithful.pooled(pairs, its) for pairs, its in zip(episodes, verdicts_of)]
-  played = collections.Counter(ids)
+  times = collections.Counter(ids)
   value, number = sum(value for value, _ in numbers), sum(number for _, number in numbers)
   judged, unjudged = sum(len(its) - its.count(None) for its in verdicts_of), sum(its.count(None) for its in verdicts_of)
   is_known = number and (judged or not unjudged)  # without any verdict, the incomplete pairs alone would be a mean of 0
@@ -73,7 +72,7 @@ def _pooled(ids, episodes, verdicts) -> dict[str, Any]:
     left_out=sum(None in its for its in verdicts_of),
     without=sum(not pairs for pairs in episodes),
     verdicts={_hash(pair): verdicts[pair] for pairs in complete for pair in pairs},
-    questions={id: of for id, of in zip(ids, numbers) if is_known and played[id] == 1},
+    questions={id: of for id, of in zip(ids, numbers) if is_known and times[id] == 1},
   )
 
 
@@ -83,9 +82,6 @@ def _hash(pair: tuple[str, str]) -> str:
 
 def macro(sets: Sets) -> dict[str, float | None]:
   """{term: mean of the sets' values} with equal weights; None if a set has no pair."""
-  values: dict[str, list[float | None]] = {}
-  for terms in sets.values():
-    for term, numbers in terms.items():
-      values.setdefault(term, []).append(numbers["faithful"])
-  scores = {term: [value for value in some if value is not None] for term, some in values.items()}
-  return {term: sum(some) / len(some) if len(some) == len(values[term]) else None for term, some in scores.items()}
+  names = next(iter(sets.values()), ())
+  values = {name: [terms[name]["faithful"] for terms in sets.values()] for name in names}
+  return {name: None if None in some else sum(some) / len(some) for name, some in values.items()}

@@ -9,16 +9,15 @@ from typing import Any
 
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.judging import prompts
-from ragrl_jax.prompting import passages
-from ragrl_jax.recipes import parts, scripts
+from ragrl_jax.recipes import parts, scripts, search_agent
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.parts import Prompt
-from ragrl_jax.recipes.search_agent import NOTICES, STOPS, Parser, notice
+from ragrl_jax.recipes.search_agent import NOTICES, Parser, notice
 from ragrl_jax.recipes.steps import steps
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.recipes.veritas.reward import Reward
 from ragrl_jax.settings.fields import Rules, setting
-from ragrl_jax.structs import Conversation, Episode, Example, Policy, Segment, Tools
+from ragrl_jax.structs import Episode, Example, Passage, Policy, Segment, Tools
 
 INSTRUCTIONS = {
   "paper": (
@@ -106,30 +105,15 @@ class Switches(recipe_lib.Switches):
 
 def make_play(prompt: Prompt, parser: Parser, switches: Switches, notice: str, judged: Sequence[str]):
   """The coroutine. notice: the environment's text after a turn without a valid action; judged: the judged terms."""
-  max_searches = switches.max_searches
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    talk = policy.start(prompt.messages(example))
-    episode = talk.end(await search_and_answer(talk, policy, tools))  # frees its pages while the judge reads
-    return dataclasses.replace(episode, facts=parser.facts | await verdicts(episode, tools))
+    async def search(name: str, query: str) -> tuple[str, Sequence[Passage]] | None:
+      return (query, await tools.search(query)) if query else None
 
-  async def search_and_answer(conversation: Conversation, policy: Policy, tools: Tools) -> str:
-    for turn in range(max_searches + 1):  # n searches, n + 1 generations: the last one can only answer
-      reply = await parts.say(conversation, STOPS)
-      action, text = parser.act(reply.text) or ("", "")
-      if action == "answer":
-        return "answer"
-      if turn == max_searches:
-        break
-      if action == "search" and text:
-        results = await tools.search(text)
-        block = passages.block(results, tokenizer=policy.tokenizer, max_passage_tokens=switches.max_passage_tokens)
-        has_room = conversation.observe(block, query=text, found=results)
-      else:
-        has_room = conversation.observe(notice)
-      if not has_room:
-        return "budget"
-    return "searches"
+    talk = policy.start(prompt.messages(example))
+    ended = await search_agent.play_turns(talk, parser, search, notice, switches, tokenizer=policy.tokenizer)
+    episode = talk.end(ended)  # frees its pages while the judge reads
+    return dataclasses.replace(episode, facts=parser.facts | await verdicts(episode, tools))
 
   async def verdicts(episode: Episode, tools: Tools) -> dict[str, tuple[float | None, ...]]:
     """For each judged term, one verdict for each of its complete pairs, in order."""
@@ -184,7 +168,7 @@ def build(switches: Switches, epoch: float = PAPERS_EPOCH) -> recipe_lib.Recipe:
     prompt=prompt,
     parser=parser,
     play=make_play(prompt, parser, switches, notice(switches.notice), judged),
-    stops=STOPS,
+    stops=parser.stops,
     switches=switches,
     judged=judged,
     credit=reward.credit if switches.turn_credit else None,

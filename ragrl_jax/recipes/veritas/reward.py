@@ -107,16 +107,12 @@ class Reward(search_agent.Reward):
     if self.score(example, episode)["information_think"] is None:
       return {}
     turns = steps(episode.turns, self.parser.action)
-    places = {
-      place: number
-      for number, place in enumerate(place for place, segment in enumerate(episode.turns) if segment.owner == MODEL)
-    }
-    parts = [0.0] * len(places)
+    parts = {place: 0.0 for place, segment in enumerate(episode.turns) if segment.owner == MODEL}
     pairs = zip(turns.information_think, turns.spoken)
     thought = [place for (_, claim), place in pairs if claim is not None and place is not None]
     for place, verdict in zip(thought, self._verdicts("information_think", turns, episode) or (), strict=True):
-      parts[places[place]] += (verdict or 0.0) / len(turns.information_think)
-    return dict(information_think=parts)
+      parts[place] += (verdict or 0.0) / len(turns.information_think)
+    return dict(information_think=list(parts.values()))
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term at a step. The weights of faithfulness rise along the ramp."""

@@ -17,7 +17,7 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes import scripts, search_agent
 from ragrl_jax.recipes.parts import Prompt, find_answer, say
-from ragrl_jax.recipes.search_agent import STOPS, Parser
+from ragrl_jax.recipes.search_agent import Parser
 from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import MODEL, Episode, Example, Policy, Segment, Tools
 
@@ -230,7 +230,7 @@ def make_play(prompt: Prompt, parser: Parser, switches: Switches):
     conversation = policy.start(prompt.messages(example))
     reason = None
     for searches in range(max_searches + 1):  # n searches, n + 1 generations; the last one can only answer
-      turn = await say(conversation, STOPS)
+      turn = await say(conversation, parser.stops)
       action, text = parser.act(turn.text) or ("", "")
       if action == "answer":
         reason = "answer"
@@ -325,7 +325,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     parser=parser,
     play=make_play(prompt, parser, switches),
     judges_golds=switches.judges,
-    stops=STOPS,
+    stops=parser.stops,
     switches=switches,
     next_recipe=next_recipe if switches.settle_metric else None,
     waits_for=switches.settle_metric,
