@@ -76,6 +76,13 @@ def for_each_preset(name, check):
       raise
 
 
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_without_a_preset_the_papers_is_chosen_wherever_it_is_listed(name, monkeypatch):
+  module = recipes.RECIPES[name]
+  monkeypatch.setattr(module, "PRESETS", dict(reversed(module.PRESETS.items())))
+  assert recipes.chosen(name) == module.Switches(**module.PRESETS["paper"])
+
+
 @pytest.mark.parametrize(
   ("name", "preset", "steps", "cut_short"),
   [

@@ -61,6 +61,8 @@ def test_thoughts_are_evidence_as_a_whole():
   assert kind == "start" and asked.endswith(f"<extract>{thoughts}</extract>\n<answer>")
   assert PASSAGES[0].text not in asked
   assert recipe.evidence(EXAMPLE, episode) == thoughts and episode.facts["evidence_tokens"] == len(thoughts)
+  tagged, _ = scripted.play(recipe, EXAMPLE, ["<reason>Paris</reason> it is.", "Paris</answer>"])
+  assert tagged.facts["reason_tokens"] == 0 and recipe.measures(EXAMPLE, tagged)["reason_recall"] is None
   assert recipe.outcome(EXAMPLE, episode) == recipe.score(EXAMPLE, episode)["format"] == 1.0
 
 

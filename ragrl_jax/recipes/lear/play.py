@@ -103,7 +103,8 @@ def make_play(prompt: Prompt, parser: Parser, switches: "Switches"):
       facts["retrieved"] = [(passage.title, passage.text) for passage in example.passages]
     conversation = policy.start(prompt.messages(example))
     turn = await parser.say(conversation, ends)
-    found = {name: find_span(policy.tokenizer, turn.ids, parser, name) for name in ("reason", "extract")}
+    find = lambda name: find_span(policy.tokenizer, turn.ids, parser, name) if name in parser.sections else None
+    found = {name: find(name) for name in ("reason", "extract")}
     if not parser.sections:
       found["extract"] = whole_span(policy.tokenizer, turn.ids)
     if max_evidence_words and (extract := found["extract"]):

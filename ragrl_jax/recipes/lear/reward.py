@@ -108,7 +108,7 @@ class Reward:
     absent = {letter for letter, (section, _) in PROBES.items() if sections and section not in sections}
     answers = {letter: None if letter in absent else self._probed_answer(letter, episode, text) for letter in "ref"}
     f1 = {letter: None if answer is None else qa.f1(answer, example.golds) for letter, answer in answers.items()}
-    reason = self.parser.section(text, "reason")
+    reason = self.parser.section(text, "reason") if "reason" in sections else None
     return dict(
       f1_from_reason=f1["r"],
       f1_from_evidence=f1["e"],
