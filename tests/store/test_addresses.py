@@ -5,10 +5,8 @@ from ragrl_jax.store.addresses import everywhere, without_credentials
 
 def test_addresses_are_shown_without_credentials():
   for text, shown in [
-    ("http://me:s3cret@host:80/v1", "http://host:80/v1"),
-    ("https://s3cret@host", "https://host"),
-    ("http://me:s3@cret@[::1]/v1?a=b@c", "http://[::1]/v1?a=b@c"),
-    ("http://host/a@b", "http://host/a@b"),
+    ("http://me:s3cret@host:80/v1", "http://host:80/v1"), ("https://s3cret@host", "https://host"),
+    ("http://me:s3@cret@[::1]/v1?a=b@c", "http://[::1]/v1?a=b@c"), ("http://host/a@b", "http://host/a@b"),
     ("milvus:http://me:s3cret@h:1/a?encoder=o/e5&token=s3cret", "milvus:http://h:1/a?encoder=o/e5"),
     ("from http://me:s3cret@one/ and ftp://s3cret@two: a@b", "from http://one/ and ftp://two: a@b"),
     ('{"index": "http://me:s3cret@host", "mail": "a@b"}', '{"index": "http://host", "mail": "a@b"}'),
@@ -18,9 +16,8 @@ def test_addresses_are_shown_without_credentials():
     ("http://a?X-Amz-Signature=s3cret,http://b/v1?sig=s3%20cret&k=2", "http://a,http://b/v1?k=2"),
     ("('http://host/?Password=s3,cret#token=s3cret', 3)", "('http://host/', 3)"),
     ("http://host/v1?question=why&k=3 ?key=shown", "http://host/v1?question=why&k=3 ?key=shown"),
-    ("hf:name/subset/split", "hf:name/subset/split"),
-    ("", ""),
-  ]:
+    ("hf:name/subset/split", "hf:name/subset/split"), ("", ""),
+  ]:  # fmt: skip
     assert without_credentials(text) == shown
 
 

@@ -110,10 +110,8 @@ def test_a_wording_that_changes_is_another_setting(tmp_path):
   words.write_text("Mine: {question}")
   config = settings_of(switches__instructions=f"file:{words}", judge__wording=f"file:{words}")
   begun(tmp_path / "run", config)
-  assert json.loads((tmp_path / "run" / "wordings.json").read_text()) == {
-    "judge.wording": "Mine: {question}",
-    "switches.instructions": "Mine: {question}",
-  }
+  kept = json.loads((tmp_path / "run" / "wordings.json").read_text())
+  assert kept == dict.fromkeys(("judge.wording", "switches.instructions"), "Mine: {question}")
   opened(tmp_path / "run", config)
   moved = f"file:{words.rename(tmp_path / 'moved.txt')}"
   opened(tmp_path / "run", settings_of(switches__instructions=moved, judge__wording=moved))
@@ -149,12 +147,12 @@ def test_what_must_be_there_and_what_must_not(old, tmp_path):
     opened(old, settings_of(steps=9), resume="yes")
 
 
-@pytest.mark.parametrize("mark", ["settings.json", "predictions.jsonl", "index.json"])
-def test_a_run_does_not_begin_in_an_evaluation_or_an_index(tmp_path, mark):
-  (tmp_path / mark).write_text("{}")
-  with pytest.raises(ValueError, match=rf"--workdir=.*: this folder holds .* \({mark}\)"):
+def test_a_run_does_not_begin_in_a_folder_of_another_kind(tmp_path):
+  """Of all kinds: tests/store/test_folders.py."""
+  (tmp_path / "index.json").write_text("{}")
+  with pytest.raises(ValueError, match=r"--workdir=.*: this folder holds .* \(index.json\)"):
     opened(tmp_path, settings_of())
-  assert [path.name for path in tmp_path.iterdir()] == [mark]
+  assert [path.name for path in tmp_path.iterdir()] == ["index.json"]
 
 
 @pytest.mark.parametrize("reached, more", [(False, False), (True, True)])
@@ -204,12 +202,9 @@ def test_only_the_holder_of_the_folder_saves(tmp_path):
 
 
 def test_lone_surrogates_and_passwords_are_written_so_that_they_can_be_read(tmp_path):
-  config = settings_of(
-    data__train="half \ud800",
-    retrieval__index="http://user:p%40ss@host:80/a@b?c=d@e",
-    judge__endpoint="https://me@x/v1",
-    judges__answer=dict(endpoint="http://a:b@c"),
-  )
+  endpoints = dict(judge__endpoint="https://me@x/v1", judges__answer=dict(endpoint="http://a:b@c"))
+  index = "http://user:p%40ss@host:80/a@b?c=d@e"
+  config = settings_of(data__train="half \ud800", retrieval__index=index, **endpoints)
   changes.write(tmp_path, config, "rl")
   text = (tmp_path / changes.FILE).read_text(encoding="ascii")
   assert "half \\ud800" in text and "user" not in text and "p%40ss" not in text
