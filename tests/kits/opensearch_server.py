@@ -4,13 +4,12 @@ It keeps its indexes in memory, compares all vectors, and refuses what it does n
 """
 
 import contextlib
-import http.server
 import json
 import re
-import threading
 import time
 
 import numpy as np
+import served
 
 KNOWN = {"size", "fields", "_source", "query", "knn", "track_total_hits", "aggs"}
 SHARDS = dict(total=1, successful=1, skipped=0, failed=0)
@@ -93,7 +92,7 @@ def at(source, field):
   return source
 
 
-class Server(http.server.ThreadingHTTPServer):
+class Server(served.Threads):
   """
   Attributes:
     indexes: by name.
@@ -101,23 +100,12 @@ class Server(http.server.ThreadingHTTPServer):
     asked: (method, path, headers, body) of all requests.
   """
 
-  daemon_threads, allow_reuse_address = True, True
-
   def __init__(self, port=0, indexes=None):
     self.indexes, self.script, self.asked = {} if indexes is None else indexes, [], []
-    super().__init__(("127.0.0.1", port), Handler)
-    threading.Thread(target=self.serve_forever, kwargs=dict(poll_interval=0.01), daemon=True).start()
-
-  @property
-  def address(self):
-    return f"http://127.0.0.1:{self.server_port}"
-
-  def server_close(self):
-    self.shutdown()
-    super().server_close()
+    super().__init__(Handler, port)
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(served.Handler):
   def handle_any(self):
     raw = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
     path = self.path.partition("?")[0].strip("/")
@@ -184,14 +172,5 @@ class Handler(http.server.BaseHTTPRequestHandler):
     return dict(took=1, responses=said)
 
   def reply(self, status, body):
-    raw = json.dumps(body).encode()
     with contextlib.suppress(OSError):
-      self.send_response(status)
-      self.send_header("content-type", "application/json; charset=UTF-8")
-      self.send_header("content-length", str(len(raw)))
-      self.end_headers()
-      if self.command != "HEAD":
-        self.wfile.write(raw)
-
-  def log_message(self, *arguments):
-    pass
+      super().reply(status, json.dumps(body).encode(), content_type="application/json; charset=UTF-8")
