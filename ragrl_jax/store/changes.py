@@ -146,11 +146,6 @@ def refuse_other_kind(workdir: pathlib.Path, objective: str) -> None:
     )
 
 
-def contents_of(workdir: pathlib.Path) -> dict[str, str]:
-  """Setting → digest of the files that it named when the run was last started; {} before the first start."""
-  return jsonl.read_object(workdir / CONTENTS)
-
-
 def refuse_others(
   workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]], config: Settings, waits_for_held_out: bool = False
 ) -> None:

@@ -59,7 +59,8 @@ class Tracker(NamedTuple):
   """What a run calls, all from one thread.
 
   Attributes:
-    write: (step, seconds, values) stores the metrics of a step. `seconds` is the step's time, in seconds since 1970.
+    write: (step, seconds, values) stores the metrics of a step, by `plain` names. `seconds` is the step's time, in
+      seconds since 1970.
     close: stores what is still buffered, and marks the run as ended.
   """
 
@@ -86,7 +87,7 @@ def tensorboard(run: Run) -> Tracker:
 
   def write(step, seconds, values):
     for name, value in values.items():
-      writer.add_scalar(plain(name), value, step, walltime=seconds)
+      writer.add_scalar(name, value, step, walltime=seconds)
 
   return Tracker(write, writer.close)
 
@@ -108,11 +109,7 @@ def wandb(run: Run) -> Tracker:
   wandb_run = wandb.init(**options, mode=None if mode else "offline", settings=quiet)
   wandb_run.define_metric("step")
   wandb_run.define_metric("*", step_metric="step")
-
-  def write(step, seconds, values):
-    wandb_run.log({"step": step, **{plain(name): value for name, value in values.items()}})
-
-  return Tracker(write, wandb_run.finish)
+  return Tracker(lambda step, seconds, values: wandb_run.log({"step": step, **values}), wandb_run.finish)
 
 
 def trackio(run: Run) -> Tracker:
@@ -124,11 +121,7 @@ def trackio(run: Run) -> Tracker:
 
   how = dict(resume="never" if run.restored is None else "allow", embed=False, auto_log_cpu=False)
   trackio_run = trackio.init(project=run.project, name=f"{run.name}-{run.id}", config=dict(run.settings), **how)
-
-  def write(step, seconds, values):
-    trackio_run.log({plain(name): value for name, value in values.items()}, step=step)
-
-  return Tracker(write, trackio_run.finish)
+  return Tracker(lambda step, seconds, values: trackio_run.log(dict(values), step=step), trackio_run.finish)
 
 
 def mlflow(run: Run) -> Tracker:
@@ -156,7 +149,7 @@ def mlflow(run: Run) -> Tracker:
 
   def write(step, seconds, values):
     when = int(1000 * seconds)
-    metrics = [mlflow.entities.Metric(plain(name), value, when, step) for name, value in values.items()]
+    metrics = [mlflow.entities.Metric(name, value, when, step) for name, value in values.items()]
     client.log_batch(run_id, metrics=metrics)
 
   return Tracker(write, lambda: client.set_terminated(run_id))
@@ -214,8 +207,9 @@ class Trackers:
 
   def write(self, step: int, seconds: float, values: Values) -> None:
     """Queues the metrics of a step for every tracker, without waiting. `seconds`: its time since 1970."""
+    row = step, seconds, {plain(name): value for name, value in values.items()}
     for sender in self._senders:
-      sender.put((step, seconds, values))
+      sender.put(row)
 
   def close(self) -> None:
     """Waits until the trackers have taken all rows, at most CLOSE_S seconds for all trackers together."""

@@ -80,7 +80,7 @@ class Run:
     changes.refuse_other_kind(workdir, self._objective)
     if not (accept_changes and not (workdir / changes.FILE).exists()):
       self._changes = changes.differences(workdir, self._config)
-    self._was = changes.contents_of(workdir)
+    self._was = jsonl.read_object(workdir / changes.CONTENTS)  # as at the last start
     if not accept_changes:  # a place that moved is compared by its contents, in `compare`
       changed = {name for name, pair in self._changes.items() if name in self._was and all(pair)}
       self._refuse({name: pair for name, pair in self._changes.items() if name not in changed})
