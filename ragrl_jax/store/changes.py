@@ -48,7 +48,7 @@ def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
   """Setting → the text of its file, of each setting that is "file:PATH" (prompting/wording.py).
 
   A folder of wordings has one entry SETTING/NAME.txt for each file; functions FILE.py:NAME of a switch have one entry
-  SETTING/FILE.py for each file.
+  SETTING/FILE.py for each file (see `_programs`).
 
   Raises:
     ValueError: a file that cannot be read.
@@ -57,8 +57,7 @@ def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
   for name, value in dict(jsonl.flat(settings)).items():
     files = {}
     if isinstance(value, str) and name.startswith("switches."):
-      programs = (pathlib.Path(part.strip().rpartition(":")[0]) for part in value.split(","))
-      files = {f"{name}/{path.name}": path for path in programs if path.suffix == ".py" and path.is_file()}
+      files = {f"{name}/{key}": path for key, path, _ in _programs(value) if path.suffix == ".py" and path.is_file()}
     if isinstance(value, str) and value.startswith(fields.FILE):
       path = pathlib.Path(value.removeprefix(fields.FILE)).expanduser()
       files = {f"{name}/{file.name}": file for file in sorted(path.glob("*.txt"))} if path.is_dir() else {name: path}
@@ -68,6 +67,20 @@ def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
       why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
       raise ValueError(f"config.{name}={value}: the file cannot be read ({why}).") from None
   return result
+
+
+def _programs(value: str) -> list[tuple[str, pathlib.Path, str]]:
+  """(key, file, name of the function) of each part of "FILE.py:NAME,…".
+
+  The key is the file's name. Where files of several folders share it, the last one has it alone, and those before have
+  numbers: "2/tools.py". So a moved run keeps its keys, and runs recorded before the numbers still compare.
+  """
+  keys: dict[pathlib.Path, str] = {}
+  parts = [part.strip().rpartition(":")[::2] for part in value.split(",")]
+  for path in (pathlib.Path(file) for file, _ in reversed(parts)):
+    same = sum(other.name == path.name for other in keys)
+    keys.setdefault(path, f"{same + 1}/{path.name}" if same else path.name)
+  return [(keys[path], path, name) for path, name in ((pathlib.Path(file), name) for file, name in parts)]
 
 
 def wordings_of(workdir: pathlib.Path) -> dict[str, str]:
@@ -125,7 +138,7 @@ def _only_moved(was: Any, now: Any) -> bool:
   """Whether two values of a setting name files whose texts are compared (`wordings`), so that paths do not matter."""
   if not (isinstance(was, str) and isinstance(now, str)):
     return False
-  names = lambda value: [part.strip().rpartition("/")[2] for part in value.split(",")]  # FILE.py:NAME
+  names = lambda value: [(key, name) for key, _, name in _programs(value)]
   return was.startswith(fields.FILE) and now.startswith(fields.FILE) or ".py:" in was and names(was) == names(now)
 
 

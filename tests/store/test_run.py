@@ -136,6 +136,26 @@ def test_a_program_that_changes_is_another_setting(tmp_path):
     opened(tmp_path / "run", config)
 
 
+@pytest.mark.parametrize(("changed", "key"), [("a", "2/tools"), ("b", "tools")])  # the last has its name alone
+def test_programs_of_one_name_are_told_apart(tmp_path, changed, key):
+  files = [tmp_path / folder / "tools.py" for folder in "ab"]
+  for file in files:
+    file.parent.mkdir()
+    file.write_text(f"def one(): return {file.parent.name!r}")
+  settings_at = lambda first, second: settings_of(switches__tools=f"{first}:one,{second}:one,{second}:two")
+  begun(tmp_path / "run", settings_at(*files))
+  differ = lambda *files: changes.differences(tmp_path / "run", settings_at(*files))
+  assert differ(*files) == {}
+  assert sorted(differ(*files[::-1])) == [f"switches.tools/{key}.py (its text)" for key in ("2/tools", "tools")]
+  moved = [file.parent.rename(tmp_path / f"moved_{file.parent.name}") / "tools.py" for file in files]
+  assert differ(*moved) == {}
+  (tmp_path / f"moved_{changed}" / "tools.py").write_text("def one(): return 2")
+  assert list(differ(*moved)) == [f"switches.tools/{key}.py (its text)"]
+  last = "switches.tools/tools.py"
+  (tmp_path / "run" / changes.WORDINGS).write_text(json.dumps({last: "def one(): return 'b'"}))  # as before the numbers
+  assert (last in changes.reworded(tmp_path / "run", changes.values(settings_at(*moved)))) == (changed == "b")
+
+
 def test_what_must_be_there_and_what_must_not(old, tmp_path):
   with pytest.raises(ValueError, match="--resume=must, but .*no checkpoint"):
     opened(tmp_path / "new", settings_of(), resume="must")
