@@ -148,6 +148,8 @@ def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
     at = _skip(text, at)
     if text[at : at + 1] == ",":
       at = _skip(text, at + 1)
+      if text[at : at + 1] == "]":
+        raise ValueError(f"{where}: not JSON: after ',' there must be another row, not ']'.")
     elif text[at : at + 1] != "]":
       raise ValueError(f"{where}: after a row there must be ',' or ']', not {text[at : at + 20]!r}.")
   if rest := text[_skip(text, at + 1) :]:
