@@ -72,28 +72,37 @@ def _html(path: pathlib.Path) -> tuple[str, str]:
 
 
 class _Page(html.parser.HTMLParser):
-  """The title and the text of a page, without scripts and styles; blocks begin and end lines."""
+  """The title and the text of a page, without scripts and styles; blocks begin and end lines.
+
+  The title is the first one outside of drawings (<svg>), whose own titles are left out, as are further ones.
+  """
 
   def __init__(self):
     super().__init__()
     self.title: list[str] = []
     self.text: list[str] = []
-    self._inside = ""
+    self._into: list[str] | None = self.text  # what the data that follow are added to
+    self._titled = False
+    self._drawings = 0  # that are open
 
   def handle_starttag(self, tag, attrs):
-    self._inside = tag if tag in ("script", "style", "title") else ""
+    self._drawings += tag == "svg"
+    self._into = None if tag in ("script", "style", "title") else self.text
+    if tag == "title" and not (self._titled or self._drawings):
+      self._into, self._titled = self.title, True
     self._break(tag)
 
   def handle_endtag(self, tag):
-    self._inside = ""
+    self._drawings = max(0, self._drawings - (tag == "svg"))
+    self._into = self.text
     self._break(tag)
 
   def _break(self, tag):
     self.text.append("\n" if tag in _BLOCKS else "")
 
   def handle_data(self, data):
-    if self._inside not in ("script", "style"):
-      (self.title if self._inside == "title" else self.text).append(re.sub(r"\s+", " ", data))
+    if self._into is not None:
+      self._into.append(re.sub(r"\s+", " ", data))
 
 
 def _pdf(path: pathlib.Path) -> tuple[str, str]:

@@ -87,6 +87,20 @@ def test_every_kind_of_document(tmp_path):
   assert [p.id for p in passages(f"{tmp_path}/*.docx")] == ["g.docx", "h.docx"]
 
 
+@pytest.mark.parametrize(
+  ("page", "title", "text"),
+  [
+    ("<title>Oslo</title><svg><title>menu icon</title><text>+</text></svg>A town.", "Oslo", "+A town."),
+    ("<svg><title>menu</title></svg>A <svg/><title>Oslo</title>town.", "Oslo", "A\ntown."),
+    ("<title>Oslo</title><title>Bergen</title>A town.", "Oslo", "A town."),
+    ("<svg><svg><title>a</title></svg><title>b</title></svg></svg>A town.", "a", "A town."),  # the file's name
+  ],
+)
+def test_the_title_of_a_page_is_its_own(tmp_path, page, title, text):
+  (tmp_path / "a.html").write_text(page)
+  assert document_files.read(tmp_path / "a.html") == (title, text)
+
+
 def faulty(folder):
   """A folder with a text and every fault; the reasons."""
   folder.mkdir()
