@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 MOST = 1 << 28  # bytes of a file, and of what is packed in it
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]+)", re.IGNORECASE)
+_MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _BLOCKS = set(
   "address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr "
   "li main nav ol option p pre section summary table td th title tr ul".split()
@@ -32,7 +33,7 @@ def read(path: pathlib.Path) -> tuple[str, str]:
   """(title, text). The title is the document's own, or the file's name without its ending.
 
   Raises:
-    Unread: the document is damaged, encrypted, too large, without text, or no UTF-8.
+    Unread: the document is damaged, encrypted, too large, without text, or not in UTF-8 (a page: in its charset).
     ValueError: the library that reads this kind is not installed.
   """
   if path.stat().st_size > MOST:
@@ -59,16 +60,31 @@ def _markdown(path: pathlib.Path) -> tuple[str, str]:
 
 def _html(path: pathlib.Path) -> tuple[str, str]:
   raw = path.read_bytes()
-  match = _CHARSET.search(raw[:2048])
+  charset = _charset(raw)
   try:
-    text = raw.decode(codecs.lookup(match[1].decode()).name if match else "utf-8-sig")
-  except LookupError:  # no such encoding
-    text = raw.decode()
+    text = raw.decode(charset).removeprefix("\ufeff")
+  except UnicodeError:
+    raise Unread(f"not {charset}") from None
   page = _Page()
   page.feed(text)
   page.close()
   lines = (" ".join(line.split()) for line in "".join(page.text).split("\n"))
   return "".join(page.title), "\n".join(filter(None, lines))
+
+
+def _charset(raw: bytes) -> str:
+  """The charset of a page: by its byte order mark, or else by its <meta>, or else UTF-8 (HTML, section 13.2.3.2)."""
+  for mark, charset in _MARKS.items():
+    if raw.startswith(mark):
+      return charset
+  match = _CHARSET.search(raw[:2048])
+  said = match[1].decode() if match else "UTF-8"
+  try:
+    # The <meta> was found as ASCII, so a charset in which its text reads otherwise, such as utf-16, is not the page's.
+    fits = said.encode().decode(said) == said
+  except (LookupError, UnicodeError):  # no such charset
+    fits = False
+  return said if fits and codecs.lookup(said).name != "utf-8" else "UTF-8"
 
 
 class _Page(html.parser.HTMLParser):

@@ -88,6 +88,24 @@ def test_every_kind_of_document(tmp_path):
 
 
 @pytest.mark.parametrize(
+  ("page", "charset", "text"),
+  [
+    ("<meta charset=utf-16>Oslo", "ascii", "Oslo"),  # even and odd numbers of bytes
+    ("<meta charset='UTF-16LE'>Ålesund", "utf-8", "Ålesund"),
+    ("<meta charset=utf-32>Oslo", "ascii", "Oslo"), ("<meta charset=cp037>Oslo", "ascii", "Oslo"),
+    ("<meta charset=undefined>Oslo", "ascii", "Oslo"), ("<meta charset=hex>Oslo", "ascii", "Oslo"),
+    ("<meta charset=shift_jis>東京", "shift_jis", "東京"),
+    ("\ufeff<meta charset=utf-16>Ålesund", "utf-16-le", "Ålesund"), ("\ufeffÅlesund", "utf-16-be", "Ålesund"),
+    ("\ufeff<meta charset=windows-1252>Ålesund", "utf-8", "Ålesund"), ("\ufeff<meta charset=utf8>a", "utf-8", "a"),
+  ],
+)  # fmt: skip
+def test_the_charset_of_a_page(tmp_path, page, charset, text):
+  for end in ("", " "):
+    (tmp_path / "a.html").write_bytes((page + end).encode(charset))
+    assert document_files.read(tmp_path / "a.html") == ("a", text)
+
+
+@pytest.mark.parametrize(
   ("page", "title", "text"),
   [
     ("<title>Oslo</title><svg><title>menu icon</title><text>+</text></svg>A town.", "Oslo", "+A town."),
@@ -107,6 +125,7 @@ def faulty(folder):
   (folder / "good.txt").write_text("A text.")
   (folder / "latin.txt").write_bytes("Stra\xdfe".encode("latin-1"))
   (folder / "odd.html").write_text("<meta charset=klingon>\xe9", encoding="latin-1")
+  (folder / "western.html").write_bytes(b"<meta charset=windows-1252>\x81")
   (folder / "empty.md").write_text(" \n")
   (folder / "huge.txt").touch()
   os.truncate(folder / "huge.txt", document_files.MOST + 1)
@@ -136,6 +155,7 @@ def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
   for reason in (
     "hidden: 1 (such as", "links to folders: 1", "pipes, or links to nothing: 3", "of another kind (.png): 1",
     "of another kind (no ending): 1", "files of rows beside documents: 1", "not UTF-8: 2", "without text: 2",
+    "not windows-1252: 1",
     "larger than 256 MiB: 1", "larger than 256 MiB when unpacked: 1", "encrypted with a password: 1",
     "a damaged .docx (BadZipFile): 1", "a damaged PDF (",
   ):  # fmt: skip
