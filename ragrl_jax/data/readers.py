@@ -68,17 +68,29 @@ def _sources(path: str, setting: str) -> Iterator[tuple[str, Iterator[tuple[str,
   """Yields (name, rows with their locations) for every source that the path names.
 
   A file's name without its suffix is that of its source. Files of the same name, such as nq/test.jsonl and
-  hotpotqa/test.jsonl, also have their folder's.
+  hotpotqa/test.jsonl, also have their folder's, and those of folders above where folders have the same name, too.
   """
   parts = _parts(path)
   paths = [[] if part.startswith("hf:") else files(part) for part in parts]
-  stems = collections.Counter(_stem(file) for file in dict.fromkeys(itertools.chain(*paths)))
+  names = _names(list(dict.fromkeys(itertools.chain(*paths))))
   for part, part_paths in zip(parts, paths):
     if part.startswith("hf:"):
       yield _from_hub(part, setting)
     for file in part_paths:
-      stem = _stem(file)
-      yield stem if stems[stem] == 1 else f"{file.parent.name}/{stem}", row_files.read_rows(file)
+      yield names[file.parent / _stem(file)], row_files.read_rows(file)
+
+
+def _names(paths: list[pathlib.Path]) -> dict[pathlib.Path, str]:
+  """Path without the suffix → name of the source."""
+  stems = collections.Counter(map(_stem, paths))
+  bare = dict.fromkeys(file.parent / _stem(file) for file in paths)
+  names = {path: path.name if stems[path.name] == 1 else f"{path.parent.name}/{path.name}" for path in bare}
+  for parts in range(3, max((len(path.parts) for path in bare), default=0) + 1):
+    counts = collections.Counter(names.values())
+    names = {
+      path: name if counts[name] == 1 else "/".join(path.parts[-parts:]).lstrip("/") for path, name in names.items()
+    }
+  return names
 
 
 def _stem(file: pathlib.Path) -> str:

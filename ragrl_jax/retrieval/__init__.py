@@ -90,7 +90,6 @@ def load_index(
 def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads, dispatch, verify_bytes) -> Retriever:
   from ragrl_jax.retrieval import bm25, cards, dense, encoders, faiss_index
   from ragrl_jax.retrieval.build import FORMAT, INDEX, REQUEST, made_of
-  from ragrl_jax.retrieval.cards import check_card, read_card
   from ragrl_jax.retrieval.corpus import Corpus
 
   if not (folder / INDEX).is_file():
@@ -100,7 +99,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
       else "build one with `ragrl index` (config.retrieval.index, --index)"
     )
     raise ValueError(f"{folder}: no index here: {why}.")
-  card = read_card(folder / INDEX, {"corpus.checksum": str, "encoder.kind": str, "files": dict})
+  card = cards.read_card(folder / INDEX, {"corpus.checksum": str, "encoder.kind": str, "files": dict})
   if card.get("format") != FORMAT:
     raise ValueError(f"{folder}: index format {card.get('format')!r}, this version reads {FORMAT}: build it again.")
   corpus = Corpus(folder / "corpus")
@@ -110,26 +109,19 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
       f"({corpus.checksum[:12]}, not {card['corpus']['checksum'][:12]}): build it again."
     )
   lexical = card["encoder"]["kind"] == "bm25"
-  check_card(folder / INDEX, card, LEXICAL if lexical else DENSE)
+  cards.check_card(folder / INDEX, card, LEXICAL if lexical else DENSE)
   vectors = None if lexical else dense.open_vectors(folder, rows=len(corpus), dim=card["dim"])
   cards.check(folder, card["files"], verify_bytes=verify_bytes)
   if lexical:
-    return bm25.BM25Retriever.load(folder / "bm25", corpus, card["bm25"], shard=card.get("shard"))
+    return bm25.BM25Retriever(folder / "bm25", corpus, card["bm25"], card.get("shard"))
   options = card["options"] if options is None else options
   if card.get("made", made_of(card)) != made_of(card):
     raise ValueError(f"{folder}: {INDEX} was changed since the index was built (its settings): build it again.")
   model = encoders.reload(card, folder, encoder)
-  description = dict(
-    kind="dense",
-    encoder=card["encoder"]["settings"],
-    factory=card["factory"],
-    options=options,
-    dtype=card["dtype"],
-    made=made_of(card),
-    search=search,
+  description = dict(kind="dense", encoder=card["encoder"]["settings"], options=options, search=search)
+  description |= dict(
+    made=made_of(card), **{name: card[name] for name in ("factory", "dtype", "shard") if name in card}
   )
-  if "shard" in card:
-    description["shard"] = card["shard"]
   if search == "device":
     from ragrl_jax.retrieval.device import DeviceIndex
 
@@ -143,9 +135,8 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
     index = faiss_index.Approximate(
       folder / "index.faiss", vectors, options=options, oversample=card["oversample"], threads=threads
     )
-  return dense.DenseRetriever(
-    corpus, model, index, description=description, model=encoders.find_name(card), dispatch=dispatch
-  )
+  embeds = dict(encoder=model, model=encoders.find_name(card), dispatch=dispatch)
+  return dense.DenseRetriever(corpus, index, description=description, **embeds)
 
 
 def build_index(*arguments: Any, **settings: Any) -> pathlib.Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -77,15 +77,21 @@ def check_queries(queries: Sequence[str], k: int) -> list[str]:
   return queries
 
 
-def answer_each(queries: Sequence[str], k: int, search: Callable[[list[str], int], Answers]) -> Answers:
-  """Checks the arguments. Answers blank queries with empty lists, and all other queries by one call of `search`."""
-  queries = check_queries(queries, k)
-  positions = [i for i, query in enumerate(queries) if query.strip()]
-  answers: Answers = [[] for _ in queries]
-  if positions:
-    for i, passages in zip(positions, search([queries[i] for i in positions], int(k)), strict=True):
-      answers[i] = passages
-  return answers
+class Searches:
+  """Base class of the retrievers, whose `_search` gets only queries that are not blank."""
+
+  def search(self, queries: Sequence[str], k: int) -> Answers:
+    """The k best passages for each query, best first, with scores. See `Retriever`."""
+    queries = check_queries(queries, k)
+    positions = [i for i, query in enumerate(queries) if query.strip()]
+    answers: Answers = [[] for _ in queries]
+    if positions:
+      for i, passages in zip(positions, self._search([queries[i] for i in positions], int(k)), strict=True):
+        answers[i] = passages
+    return answers
+
+  def _search(self, texts: list[str], k: int) -> Answers:
+    raise NotImplementedError
 
 
 def placeless(description: Any) -> Any:

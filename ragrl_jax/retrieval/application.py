@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -23,7 +24,6 @@ FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the environment variable that names a fol
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # upper bounds of the histograms
 TIMED = ("/retrieve", "/v1/embeddings", "/read")  # pages whose requests are timed; the same names for batches
-PAGES = (*TIMED, "/v1/models", "/health", "/metrics")
 METHODS = {page: "POST" for page in TIMED} | {page: "GET" for page in ("/v1/models", "/health", "/metrics")}
 LEFT = 499  # the counted status if the client has disconnected
 
@@ -48,23 +48,15 @@ class Application:
   ):
     self._retriever, self._limits, self._local, self._key = retriever, limits, local, key
     self._metrics = metrics or Metrics()
-    # Attributes are looked up when called, since not every retriever has them.
-    embed, read = (lambda texts, kind: retriever.embed(texts, kind)), (lambda requests, k: retriever.read(requests, k))
+    # Attributes are looked up when called: not every retriever has them, and those of a `Reloading` change.
+    works = {
+      "/retrieve": (lambda queries, k: retriever.search(queries, k), wire.render_passages),
+      "/v1/embeddings": (lambda texts, kind: retriever.embed(texts, kind), wire.render_vector),
+      "/read": (lambda requests, k: retriever.read(requests, k), wire.render_passages),
+    }
+    sizes = dict(workers=limits.workers, batch=limits.batch, waiting=limits.max_waiting)
     self._work = {
-      page: Batcher(
-        work,
-        render,
-        workers=limits.workers,
-        batch=limits.batch,
-        waiting=limits.max_waiting,
-        done=lambda texts, seconds, page=page: self._metrics.batch(page, texts, seconds),
-      )
-      for page, work, render in zip(
-        TIMED,
-        (retriever.search, embed, read),
-        (wire.render_passages, wire.render_vector, wire.render_passages),
-        strict=True,
-      )
+      page: Batcher(*works[page], **sizes, done=functools.partial(self._metrics.batch, page)) for page in TIMED
     }
 
   async def __call__(self, scope, receive, send) -> None:
@@ -186,7 +178,7 @@ class Metrics:
 
   def request(self, page: str, status: int, seconds: float, *, waiting: int) -> None:
     """Counts a finished request. `waiting`: number of texts in the queue now."""
-    self._requests.labels(page if page in PAGES else "other", status).inc()
+    self._requests.labels(page if page in METHODS else "other", status).inc()
     if page in TIMED:
       self._request_seconds.labels(page).observe(seconds)
     self._waiting.set(waiting)

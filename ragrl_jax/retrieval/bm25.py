@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import os
 import pathlib
 import re
 import threading
@@ -121,81 +120,37 @@ def title_and_text(passage: Passage) -> str:
   return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
-class BM25Retriever:
+class BM25Retriever(documents.OverCorpus):
   """Ranks the passages that share a word with the query by BM25 (Lucene's idf) over title and text."""
 
   def __init__(
-    self,
-    corpus: Corpus,
-    index: bm25s.BM25,
-    words: Words,
-    wordless: int,
-    folder: pathlib.Path,
-    shard: Mapping[str, Any] | None = None,
+    self, folder: pathlib.Path, corpus: Corpus, settings: Mapping[str, Any], shard: Mapping[str, Any] | None = None
   ):
-    self.corpus, self._index, self._words, self._wordless, self._shard = corpus, index, words, wordless, shard
-    self._folder = folder
-
-  @classmethod
-  def load(
-    cls,
-    folder: str | os.PathLike,
-    corpus: Corpus,
-    settings: Mapping[str, Any],
-    *,
-    shard: Mapping[str, Any] | None = None,
-  ) -> BM25Retriever:
-    """Reads the files of `build`. `shard`: which part of a corpus it is; None for a whole corpus.
+    """Reads the files of `build`, which returned `settings`. `shard`: the part of a corpus; None for a whole one.
 
     Raises:
       ValueError: the files do not match, or their words are those of another version's rule.
     """
     import bm25s
 
-    folder = pathlib.Path(folder)
-    words = Words.from_settings(settings["words"], folder)
+    self._folder, self._words = folder, Words.from_settings(settings["words"], folder)
     with cards.opening(folder):
-      index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
-      columns = _columns(index, rows=len(corpus) if shard is None else None)
-    if len(index.vocab_dict) != columns:
+      self._index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
+      columns = _columns(self._index, rows=len(corpus) if shard is None else None)
+    if (count := len(self._index.vocab_dict)) != columns:
       raise ValueError(
-        f"{folder / 'vocab.index.json'}: {len(index.vocab_dict)} words, but the scores are for "
-        f"{columns}: copy the index again, or build it again."
+        f"{folder / 'vocab.index.json'}: {count} words, but the scores are for {columns}: {cards.AGAIN}."
       )
-    return cls(corpus, index, words, settings["wordless"], folder, shard)
+    about = dict(k1=self._index.k1, b=self._index.b, words=self._words.settings, wordless=settings["wordless"])
+    super().__init__(corpus, dict(kind="bm25", **about, **(dict(shard=shard) if shard else {})))
 
-  def describe(self) -> dict[str, Any]:
-    """The settings that are stored with every score: kind, options, and the corpus with its checksum."""
-    return dict(
-      kind="bm25",
-      k1=self._index.k1,
-      b=self._index.b,
-      words=self._words.settings,
-      wordless=self._wordless,
-      rows=len(self.corpus),
-      checksum=self.corpus.checksum,
-      **(dict(shard=self._shard) if self._shard else {}),
-    )
-
-  def row_of(self, name: str) -> int | None:
-    """The row of the passage with this id, or None."""
-    return self.corpus.row_of(name)
-
-  def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
-    """Opens documents, and finds words in them. See `documents.read`."""
-    return documents.read(self.corpus, requests, k)
-
-  def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """The k best passages for each query, best first, with scores. See `retrieval.api`."""
-    return api.answer_each(queries, k, self._search_all)
-
-  def _search_all(self, texts: Sequence[str], k: int) -> api.Answers:
+  def _search(self, texts: list[str], k: int) -> api.Answers:
     words = [self._words(text) for text in texts]
     if without := [text for text, found in zip(texts, words) if not found]:
       say_wordless("queries", len(without), len(texts), without[0])
-    return [self._search(found, k) for found in words]
+    return [self._best(found, k) for found in words]
 
-  def _search(self, words: Sequence[str], k: int) -> list[Passage]:
+  def _best(self, words: Sequence[str], k: int) -> list[Passage]:
     ids = [self._index.vocab_dict[word] for word in words if word in self._index.vocab_dict]
     if not ids:
       return []
@@ -210,32 +165,23 @@ class BM25Retriever:
 
 
 def build(
-  corpus: Collection[Passage],
-  folder: pathlib.Path,
-  *,
-  k1: float = 0.9,
-  b: float = 0.4,
-  stemmer: str = "",
-  stopwords: str = "english",
-  pattern: str = "two",
-  rows: range | None = None,
-  progress: bool = True,
+  corpus: Collection[Passage], folder: pathlib.Path, *, rows: range | None = None, progress: bool = True, **options: Any
 ) -> dict[str, Any]:
   """Writes bm25s's files. The same corpus gives the same files, since words are numbered by first appearance.
 
   Memory: about 4 bytes per word of the corpus while words are counted, then 12 bytes per distinct word of each passage.
 
   Args:
-    k1, b: BM25's saturation (at least 0) and length normalisation (0 to 1).
     rows: rows of the passages that searches return; None for all.
+    **options: see `checked`.
 
   Returns:
-    The settings that `BM25Retriever.load` needs beside the files.
+    The settings that `BM25Retriever` needs beside the files.
 
   Raises:
-    ValueError: k1 or b is outside its range, or the corpus has no words.
+    ValueError: a wrong option, or the corpus has no words.
   """
-  words = checked(k1=k1, b=b, stemmer=stemmer, stopwords=stopwords, pattern=pattern)
+  k1, b, words = checked(**options)
   vocabulary, documents, wordless, example = {}, [], 0, ""
   for passage in tqdm(corpus, total=len(corpus), desc="index: bm25", unit=" passages", disable=not progress):
     ids = [vocabulary.setdefault(word, len(vocabulary)) for word in words(title_and_text(passage))]
@@ -257,11 +203,15 @@ def build(
 
 def checked(
   *, k1: float = 0.9, b: float = 0.4, stemmer: str = "", stopwords: str = "english", pattern: str = "two"
-) -> Words:
-  """The words of these options of `build`. Raises ValueError: an option is of a wrong type or outside its range."""
+) -> tuple[float, float, Words]:
+  """BM25's saturation (at least 0) and length normalisation (0 to 1), and the words of these options of `build`.
+
+  Raises:
+    ValueError: an option is of a wrong type or outside its range.
+  """
   if not all(type(value) in (int, float) for value in (k1, b)) or not 0 <= k1 < math.inf or not 0 <= b <= 1:
     raise ValueError(f"k1={k1!r}, b={b!r}: they must be numbers; k1 must not be negative and b must lie in [0, 1].")
-  return Words(stemmer=stemmer, stopwords=stopwords, pattern=pattern)
+  return k1, b, Words(stemmer=stemmer, stopwords=stopwords, pattern=pattern)
 
 
 def _columns(index: bm25s.BM25, *, rows: int | None) -> int:
@@ -282,9 +232,6 @@ def _keep(scores: dict[str, Any], rows: range) -> None:
   """Drops the scores of all other rows from bm25s's compressed columns (a column is a word, `indices` are rows)."""
   mask = (scores["indices"] >= rows.start) & (scores["indices"] < rows.stop)
   before = np.concatenate([[0], np.cumsum(mask)])  # before[i]: number of kept scores among the first i
-  scores.update(
-    data=scores["data"][mask],
-    indices=scores["indices"][mask] - rows.start,
-    indptr=before[scores["indptr"]].astype(scores["indptr"].dtype),
-    num_docs=len(rows),
-  )
+  starts = before[scores["indptr"]].astype(scores["indptr"].dtype)
+  kept = dict(data=scores["data"][mask], indices=scores["indices"][mask] - rows.start)
+  scores.update(kept, indptr=starts, num_docs=len(rows))

@@ -17,24 +17,14 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 from ragrl_jax.retrieval import bm25, cards, dense, encoders, faiss_index, vectors
+from ragrl_jax.retrieval import corpus as corpus_lib
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.cards import write_json
-from ragrl_jax.retrieval.corpus import (
-  CARD,
-  Corpus,
-  Skipped,
-  Twice,
-  checksum,
-  identity,
-  of_documents,
-  places,
-  read_passages,
-  store,
-)
+from ragrl_jax.retrieval.corpus import CARD, Corpus
 from ragrl_jax.retrieval.documents import OF_DOCUMENTS, Chunks
 from ragrl_jax.settings import stored_paths
 from ragrl_jax.structs import Passage
@@ -70,7 +60,7 @@ def build_index(
     factory: FAISS's factory string for a dense index: "Flat" (exact), "HNSW32", "IVF1024,PQ64", …
     options: FAISS's search parameters, such as "nprobe=32" or "efSearch=128".
     oversample: candidates per requested passage that an approximate index fetches. Exact scores rank the candidates.
-    dtype: dtype of the stored vectors: "float32", "float16", "bfloat16" or "int8".
+    dtype: dtype of the stored vectors: "float32", "float16" or "bfloat16" (half the space), or "int8" (a quarter).
     encoder_options: keyword arguments of the encoder: for "bm25" k1, b, stemmer, stopwords; for "hashing" dim, seed,
       title_weight, k1, b; for a folder those of `models.encoder.load_encoder`.
     chunks: how documents are cut into passages. None cuts documents in files of their own by `OF_DOCUMENTS`, and leaves
@@ -88,33 +78,25 @@ def build_index(
   out = pathlib.Path(out)
   if not isinstance(corpus, str | os.PathLike | Corpus):
     corpus = tuple(corpus)
-  if chunks is None and isinstance(corpus, str | os.PathLike) and of_documents(corpus):
-    chunks = OF_DOCUMENTS
+  passage_source = Whole(corpus, chunks)
+  chunks = passage_source.chunks
   request = out / REQUEST
   before = json.loads(request.read_text(encoding="utf-8")) if request.is_file() and not overwrite else {}
   described = encoders.describe(encoder, encoder_options, before.get("encoder"))
-  request = dict(
-    format=FORMAT,
-    corpus=_source(corpus),
-    encoder=described,
-    factory=factory,
-    options=options,
-    oversample=oversample,
-    dtype=dtype,
-  )
+  request = dict(format=FORMAT, corpus=_source(corpus), encoder=described)
+  request |= dict(factory=factory, options=options, oversample=oversample, dtype=dtype)
   if chunks is not None:
     request["chunks"] = chunks.settings
   if shard is not None:
     number, of = shard
     if not 1 <= number <= of:
       raise ValueError(f"shard={number}/{of}: it must be one of 1/{of} to {of}/{of}.")
-    passage_source = json.dumps([request["corpus"]["sha256"], request.get("chunks")])
-    request["shard"] = dict(number=number, of=of, corpus=hashlib.sha256(passage_source.encode()).hexdigest())
+    contents = json.dumps([request["corpus"]["sha256"], request.get("chunks")])
+    request["shard"] = dict(number=number, of=of, corpus=hashlib.sha256(contents.encode()).hexdigest())
   if _finished(out, request, overwrite=overwrite):
     return out
   out.mkdir(parents=True, exist_ok=True)
   write_json(out / REQUEST, request)
-  passage_source = Whole(corpus, chunks)
   rows = _part(passage_source, shard)
   path = corpus if isinstance(corpus, str | os.PathLike) and chunks is None else None
   passages = _stored(passage_source, out, rows, path, progress=progress)
@@ -156,23 +138,30 @@ def made_of(card: Mapping[str, Any]) -> str:
 def _source(corpus: str | os.PathLike | Iterable[Passage]) -> dict[str, Any]:
   """The corpus's identity: the SHA-256 of the files' bytes, or the passages' checksum."""
   if isinstance(corpus, str | os.PathLike):
-    return identity(corpus)
-  return dict(name="passages", sha256=corpus.checksum if isinstance(corpus, Corpus) else checksum(corpus))
+    return corpus_lib.identity(corpus)
+  sha256 = corpus.checksum if isinstance(corpus, Corpus) else corpus_lib.checksum(corpus)
+  return dict(name="passages", sha256=sha256)
 
 
-class Whole(Collection[Passage]):
-  """The passages of files or from memory, cut into chunks. Each iteration reads the files again."""
+class Whole(Sized, Iterable[Passage]):
+  """The passages of files or from memory, cut into chunks. Each iteration reads the files again.
+
+  Args:
+    chunks: None cuts documents in files of their own by `OF_DOCUMENTS`, and leaves rows as they are.
+  """
 
   def __init__(self, corpus: str | os.PathLike | Collection[Passage], chunks: Chunks | None):
-    self._corpus, self._chunks, self._skipped = corpus, chunks, None
+    if chunks is None and isinstance(corpus, str | os.PathLike) and corpus_lib.of_documents(corpus):
+      chunks = OF_DOCUMENTS
+    self._corpus, self.chunks, self._skipped = corpus, chunks, None
 
   def __iter__(self) -> Iterator[Passage]:
     documents = self._corpus
     if isinstance(documents, str | os.PathLike):
-      skipped = Skipped()
+      skipped = corpus_lib.Skipped()
       self._skipped = self._skipped or skipped  # the first reading counts, the others may end early
-      documents = read_passages(documents, skipped)
-    return iter(documents) if self._chunks is None else self._chunks.cut(documents)
+      documents = corpus_lib.read_passages(documents, skipped)
+    return iter(documents) if self.chunks is None else self.chunks.cut(documents)
 
   def __len__(self) -> int:
     return sum(1 for _ in self)
@@ -182,11 +171,8 @@ class Whole(Collection[Passage]):
     if self._skipped:
       self._skipped.tell(self._corpus)
 
-  def __contains__(self, passage: object) -> bool:
-    return any(passage == own for own in self)
 
-
-def _part(passages: Collection[Passage], shard: tuple[int, int] | None) -> range | None:
+def _part(passages: Sized, shard: tuple[int, int] | None) -> range | None:
   """The rows of the corpus's part; None for all."""
   if shard is None:
     return None
@@ -208,16 +194,16 @@ def _stored(
     return Corpus(out / "corpus")
   try:
     passages = iter(whole) if rows is None else itertools.islice(whole, rows.start, rows.stop)
-    return store(passages, out / "corpus", unique=True, progress=progress)
+    return corpus_lib.store(passages, out / "corpus", progress=progress)
   except ValueError as error:
     shutil.rmtree(out / "corpus")
     (out / REQUEST).unlink()
     if not any(out.iterdir()):
       out.rmdir()
-    if isinstance(error, Twice) and path is not None:
+    if isinstance(error, corpus_lib.Twice) and path is not None:
       start = rows.start if rows else 0
-      first, second = places(path, [start + row for row in error.rows])
-      raise Twice(error.name, error.rows, f"{first} and {second}") from None
+      first, second = corpus_lib.places(path, [start + row for row in error.rows])
+      raise corpus_lib.Twice(error.name, error.rows, f"{first} and {second}") from None
     raise
 
 
@@ -243,9 +229,8 @@ def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) ->
       f"{out}: it has an index of another request (other {', '.join(sorted(differs))}): choose another "
       "folder, or build with overwrite=True (--overwrite)."
     )
-  for name in (INDEX, "index.faiss") + (
-    () if same_vectors else (encoders.FITTED, vectors.FILE, vectors.SCALES, dense.PROGRESS)
-  ):
+  of_vectors = () if same_vectors else (encoders.FITTED, vectors.FILE, vectors.SCALES, dense.PROGRESS)
+  for name in (INDEX, "index.faiss", *of_vectors):
     (out / name).unlink(missing_ok=True)
   if not same_vectors:
     shutil.rmtree(out / "corpus", ignore_errors=True)

@@ -9,6 +9,8 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from ragrl_jax.store import sums
 
 PARTS = ("corpus/*", "bm25/*", "encoder.json", "vectors.npy", "scales.npy", "index.faiss")
@@ -17,11 +19,7 @@ AGAIN = "copy the index again, or build it again with --overwrite"
 
 @contextlib.contextmanager
 def opening(path: pathlib.Path) -> Iterator[None]:
-  """Names a file that cannot be read.
-
-  Raises:
-    ValueError: the body failed; the message names the file, and says what to do.
-  """
+  """Makes any error of the body a ValueError that names the file, which cannot be read, and says what to do."""
   try:
     yield
   except Exception as error:  # noqa: BLE001 – NumPy, bm25s and FAISS raise all kinds, SyntaxError among them
@@ -32,6 +30,15 @@ def unreadable(path: pathlib.Path, error: Exception) -> ValueError:
   """The error that names a file, and says what to do."""
   why = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
   return ValueError(f"{path}: it cannot be read ({why:.300}): {AGAIN}.")
+
+
+def load_array(path: pathlib.Path, dtype: Any, shape: tuple[int, ...], mode: Any = "r") -> np.ndarray:
+  """A memory-mapped array. Raises ValueError: the file is none, or one of another type or shape."""
+  with opening(path):
+    array = np.load(path, mmap_mode=mode, allow_pickle=False)
+    if array.dtype != dtype or array.shape != shape:
+      raise ValueError(f"{array.dtype} {list(array.shape)}, but it must be {np.dtype(dtype)} {list(shape)}")
+  return array
 
 
 def digest_files(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
@@ -67,11 +74,7 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]], *, verif
 
 
 def read_card(path: pathlib.Path, entries: Mapping[str, type | tuple[type, ...]]) -> dict:
-  """Reads a file written by `write_json`.
-
-  Raises:
-    ValueError: the file is not JSON, or an entry is missing or of another type.
-  """
+  """Reads a file written by `write_json`. Raises ValueError: it is not JSON; see `check_card`."""
   try:
     card = json.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:

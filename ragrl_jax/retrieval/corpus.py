@@ -255,13 +255,10 @@ class Corpus:
       raise ValueError(f"{self.path}: no corpus is stored here ({CARD} is missing): build the index again.")
     card = read_card(self.path / CARD, dict(rows=int, checksum=str))
     self.checksum = card["checksum"]
-    with cards.opening(self.path / OFFSETS):
-      self._offsets = np.load(self.path / OFFSETS, mmap_mode="r", allow_pickle=False)
-      if self._offsets.dtype != np.int64 or self._offsets.ndim != 1 or not len(self._offsets):
-        raise ValueError(f"{self._offsets.dtype} {list(self._offsets.shape)}, but it must be int64, one per passage")
+    self._offsets = cards.load_array(self.path / OFFSETS, np.int64, (card["rows"] + 1,))
     with cards.opening(self.path / ROWS):
       size = (self.path / ROWS).stat().st_size
-    if len(self._offsets) != card["rows"] + 1 or int(self._offsets[-1]) != size:
+    if int(self._offsets[-1]) != size:
       raise ValueError(
         f"{self.path}: {ROWS} has {size} bytes, but {int(self._offsets[-1])} were written: "
         "the copy is incomplete: copy it again or build the index again."
@@ -293,10 +290,7 @@ class Corpus:
     """The row of the passage with this id, or None. The first call sorts the ids' hashes (12 bytes per passage)."""
     with self._sorting:
       if self._by_id is None:
-        with cards.opening(self.path / HASHES):
-          hashes = np.load(self.path / HASHES, mmap_mode="r", allow_pickle=False)
-          if hashes.dtype != np.uint64 or hashes.shape != (len(self),):
-            raise ValueError(f"{hashes.dtype} {list(hashes.shape)}, but it must be uint64 [{len(self)}]")
+        hashes = cards.load_array(self.path / HASHES, np.uint64, (len(self),))
         rows = np.argsort(hashes, kind="stable").astype(np.uint32 if len(hashes) < 1 << 32 else np.int64)
         self._by_id = hashes[rows], rows
     hashes, rows = self._by_id
@@ -307,9 +301,7 @@ class Corpus:
     return None
 
 
-def store(
-  passages: Iterable[Passage], path: str | os.PathLike, *, unique: bool = False, progress: bool = True
-) -> Corpus:
+def store(passages: Iterable[Passage], path: str | os.PathLike, *, progress: bool = True) -> Corpus:
   """Streams passages into a folder for `Corpus`. The card is written last: a folder without it is incomplete.
 
   Args:
@@ -317,7 +309,7 @@ def store(
 
   Raises:
     ValueError: there are no passages.
-    Twice: two passages have the same id (only with `unique`).
+    Twice: two passages have the same id.
   """
   path = pathlib.Path(path)
   path.mkdir(parents=True, exist_ok=True)
@@ -341,8 +333,7 @@ def store(
   np.save(path / HASHES, np.asarray(ids))
   write_json(path / CARD, dict(rows=count, checksum=digest.hexdigest()))
   corpus = Corpus(path)
-  if unique:
-    _refuse_twins(corpus, np.asarray(ids))
+  _refuse_twins(corpus, np.asarray(ids))
   return corpus
 
 

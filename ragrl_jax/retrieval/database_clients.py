@@ -134,12 +134,11 @@ class Milvus:
 
   def insert(self, passages: Sequence[Passage], vectors: np.ndarray | None) -> None:
     """Adds passages, or replaces those of the same ids."""
-    rows: list[dict[str, Any]] = [dict(id=passage.id, title=passage.title, text=passage.text) for passage in passages]
-    for number, row in enumerate(rows):
-      if vectors is None:
-        row["contents"] = f"{row['title']}\n{row['text']}"
-      else:
-        row["vector"] = vectors[number].tolist()
+    if vectors is None:
+      searched = [dict(contents=f"{passage.title}\n{passage.text}") for passage in passages]
+    else:
+      searched = [dict(vector=vector.tolist()) for vector in vectors]
+    rows = [dict(id=one.id, title=one.title, text=one.text, **more) for one, more in zip(passages, searched)]
     self._call(self._client.upsert, self._name, rows)
 
   def drop(self) -> None:

@@ -87,7 +87,7 @@ class Fields:
   type: str = ""
 
 
-class DatabaseRetriever(dense.Embeds):
+class DatabaseRetriever(dense.Embeds, api.Searches):
   """Searches a database; see `api.Retriever`. Deadlines, retries and outages are as in `remote.RemoteRetriever`."""
 
   def __init__(self, database: Any, fields: Fields, description: Mapping[str, Any], *, calls: outage.Calls, **settings):
@@ -101,10 +101,6 @@ class DatabaseRetriever(dense.Embeds):
   def close(self) -> None:
     """Ends the waiting for the server."""
     self._calls.close()
-
-  def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """See `api.Retriever`."""
-    return api.answer_each(queries, k, self._search)
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
     inputs: dict[str, Any] = {text: text for text in texts}
@@ -209,9 +205,7 @@ def fill(
     pathlib.Path(address.place).parent.mkdir(parents=True, exist_ok=True)
   database = _connect(address, key, 60.0)
   with tempfile.TemporaryDirectory() as folder, _failing(database.shown):
-    if chunks is None and isinstance(passages, str | os.PathLike) and corpus.of_documents(passages):
-      chunks = documents.OF_DOCUMENTS
-    corpus_rows = corpus.store(build.Whole(passages, chunks), folder, unique=True, progress=progress)
+    corpus_rows = corpus.store(build.Whole(passages, chunks), folder, progress=progress)
     card: dict[str, Any] = dict(encoder=described, corpus=dict(rows=len(corpus_rows), checksum=corpus_rows.checksum))
     model = None
     if described["kind"] != "bm25":

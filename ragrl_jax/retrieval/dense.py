@@ -62,37 +62,14 @@ class Embeds:
     return self.dispatch if getattr(worker, "on_device", default) else lambda function, *a: function(*a)
 
 
-class DenseRetriever(Embeds):
+class DenseRetriever(Embeds, documents.OverCorpus):
   """Ranks passages by the inner product of the encoded query and passage."""
 
-  def __init__(
-    self,
-    corpus: Corpus,
-    encoder: api.Encoder,
-    index: VectorIndex,
-    *,
-    description: Mapping[str, Any],
-    model: str,
-    dispatch: Callable[..., Any] | None = None,
-  ):
-    super().__init__(encoder, model=model, dispatch=dispatch)
-    self.corpus, self._index, self._description = corpus, index, dict(description)
-
-  def describe(self) -> dict[str, Any]:
-    """The settings that are stored with every score: kind, options, and the corpus with its checksum."""
-    return dict(self._description, rows=len(self.corpus), checksum=self.corpus.checksum)
-
-  def row_of(self, name: str) -> int | None:
-    """The row of the passage with this id, or None."""
-    return self.corpus.row_of(name)
-
-  def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
-    """Opens documents, and finds words in them. See `documents.read`."""
-    return documents.read(self.corpus, requests, k)
-
-  def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """The k best passages for each query, best first, with scores. See `retrieval.api`."""
-    return api.answer_each(queries, k, self._search)
+  def __init__(self, corpus: Corpus, index: VectorIndex, *, description: Mapping[str, Any], **settings: Any):
+    """**settings: those of `Embeds`."""
+    Embeds.__init__(self, **settings)
+    documents.OverCorpus.__init__(self, corpus, description)
+    self._index = index
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
     vectors = self._vectors(texts, "query")
@@ -106,24 +83,13 @@ class DenseRetriever(Embeds):
 
 
 def encode_corpus(
-  corpus: Corpus,
-  encoder: api.Encoder,
-  folder: pathlib.Path,
-  *,
-  dtype: str = "float32",
-  shard_rows: int = 8192,
-  note_s: float = 20.0,
-  batch: int = 2048,
-  progress: bool = True,
-) -> float:
+  corpus: Corpus, encoder: api.Encoder, folder: pathlib.Path, *, dtype: str, shard_rows: int, note_s: float, batch: int,
+  progress: bool,
+) -> float:  # fmt: skip
   """Encodes the passages into a memory-mapped array [N, dim]. A killed build continues from the last save.
 
-  Args:
-    dtype: one of `vectors.DTYPES`. Scores are computed from the rounded vectors. "bfloat16" and "float16" take half
-      the space of "float32", "int8" a quarter.
-    shard_rows: most passages between two saves. Each shard starts a new batch, so that a continued build has the same
-      batches.
-    note_s: most seconds between two saves, plus the time of one batch.
+  The settings are those of `build.build_index`. Scores are computed from the rounded vectors. Each shard starts a new
+  batch, so that a continued build has the same batches.
 
   Returns:
     The largest Euclidean norm of a vector.

@@ -38,14 +38,13 @@ class DeviceIndex:
 
   on_device = True
 
-  def __init__(self, vectors: Any, *, max_norm: float, dtype: str = "float32", devices=None, block_rows: int = 0):
+  def __init__(self, vectors: Any, *, max_norm: float, dtype: str = "float32", devices=None):
     """
     Args:
       vectors: [N, D], in memory or memory-mapped (`vectors.open_mapped`); read once, one device's share at a time.
       max_norm: the largest Euclidean norm of a vector.
       dtype: on the devices: "float32", "bfloat16" (half the memory), or "int8" with a scale for each row (a quarter).
       devices: the devices to use; by default those of this process.
-      block_rows: most rows of a matrix product; 0 for BLOCK_ROWS.
 
     Raises:
       ValueError: the dtype is unknown.
@@ -56,7 +55,7 @@ class DeviceIndex:
     self._lost = 0.0  # largest norm of the difference between a stored vector and its rounded copy on the device
     devices = list(jax.local_devices() if devices is None else devices)
     total, dim = vectors.shape
-    parts, rows, chunk, block = cut(total, devices, block_rows)
+    parts, rows, chunk, block = cut(total, devices)
     mesh = Mesh(np.array(devices), (AXIS,))
     self._everywhere = NamedSharding(mesh, PartitionSpec())
     self._stored = self._placed(mesh, parts, rows)
@@ -132,7 +131,7 @@ class DeviceIndex:
     return out, scales
 
 
-def cut(total: int, devices: Sequence[Any], block_rows: int = 0) -> tuple[int, int, int, int]:
+def cut(total: int, devices: Sequence[Any]) -> tuple[int, int, int, int]:
   """(parts, rows of a part, of a chunk, of a block) of each device's share of `total` rows. Padding is small.
 
   A part has whole chunks, and a chunk whole blocks.
@@ -142,7 +141,7 @@ def cut(total: int, devices: Sequence[Any], block_rows: int = 0) -> tuple[int, i
   parts = -(-share // PART_ROWS[platform])
   part = -(-share // parts)
   chunks = -(-part // CHUNK_ROWS[platform])
-  limit = block_rows or BLOCK_ROWS[platform]
+  limit = BLOCK_ROWS[platform]
   blocks, unit = -(-part // (chunks * limit)), math.gcd(limit, GROUPS[platform])
   block = -(-part // (chunks * blocks))
   block = block if block < unit else -(-block // unit) * unit  # so that groups are whole ones
@@ -152,16 +151,11 @@ def cut(total: int, devices: Sequence[Any], block_rows: int = 0) -> tuple[int, i
 def scan_of(mesh: Mesh, *, chunk: int, block: int, total: int):
   """The compiled search: `best_of_all` on every device of a mesh with the single axis AXIS."""
   rows, replicated, platform = PartitionSpec(AXIS), PartitionSpec(), mesh.devices.flat[0].platform
-  best = functools.partial(best_of_all, fewest=FEWEST if platform == "cpu" else 1, largest=GROUPS[platform])
-  return jax.jit(
-    jax.shard_map(
-      functools.partial(best, chunk=chunk, block=block, total=total),
-      mesh=mesh,
-      in_specs=(rows, rows, replicated, replicated, replicated),
-      out_specs=replicated,
-      check_vma=False,
-    )
+  sizes = dict(
+    chunk=chunk, block=block, total=total, fewest=FEWEST if platform == "cpu" else 1, largest=GROUPS[platform]
   )
+  specs = dict(in_specs=(rows, rows, replicated, replicated, replicated), out_specs=replicated)
+  return jax.jit(jax.shard_map(functools.partial(best_of_all, **sizes), mesh=mesh, **specs, check_vma=False))
 
 
 def best_of_all(
@@ -250,10 +244,8 @@ def best_of_all(
   tops, rows, scores = (jnp.concatenate(x, axis=1) for x in zip(*candidates))
   at = jax.lax.top_k(tops, min(count, share // group))[1]
   at = take(at, jnp.argsort(take(rows, at), axis=1))  # so that equal scores are in the order of their rows
-  scores, rows = (
-    take(scores, at[:, :, None]),
-    take(rows, at)[:, :, None] + jnp.arange(group, dtype=jnp.int32)[None, None],
-  )
+  scores = take(scores, at[:, :, None])
+  rows = take(rows, at)[:, :, None] + jnp.arange(group, dtype=jnp.int32)[None, None]
   scores, at = jax.lax.top_k(real(scores, rows).reshape(n, -1), min(count, share))
   rows = take(rows.reshape(n, -1), at)
   scores, rows = (jax.lax.all_gather(x, AXIS, axis=1, tiled=True) for x in (scores, rows))

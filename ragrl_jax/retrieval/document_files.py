@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 MOST = 1 << 28  # bytes of a file, and of what is packed in it
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]+)", re.IGNORECASE)
+_MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _BLOCKS = set(
   "address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr "
   "li main nav ol option p pre section summary table td th title tr ul".split()
@@ -32,7 +33,7 @@ def read(path: pathlib.Path) -> tuple[str, str]:
   """(title, text). The title is the document's own, or the file's name without its ending.
 
   Raises:
-    Unread: the document is damaged, encrypted, too large, without text, or no UTF-8.
+    Unread: the document is damaged, encrypted, too large, without text, or not in UTF-8 (a page: in its charset).
     ValueError: the library that reads this kind is not installed.
   """
   if path.stat().st_size > MOST:
@@ -59,11 +60,11 @@ def _markdown(path: pathlib.Path) -> tuple[str, str]:
 
 def _html(path: pathlib.Path) -> tuple[str, str]:
   raw = path.read_bytes()
-  match = _CHARSET.search(raw[:2048])
+  charset = _charset(raw)
   try:
-    text = raw.decode(codecs.lookup(match[1].decode()).name if match else "utf-8-sig")
-  except LookupError:  # no such encoding
-    text = raw.decode()
+    text = raw.decode(charset).removeprefix("\ufeff")
+  except UnicodeError:
+    raise Unread(f"not {charset}") from None
   page = _Page()
   page.feed(text)
   page.close()
@@ -71,29 +72,53 @@ def _html(path: pathlib.Path) -> tuple[str, str]:
   return "".join(page.title), "\n".join(filter(None, lines))
 
 
+def _charset(raw: bytes) -> str:
+  """The charset of a page: by its byte order mark, or else by its <meta>, or else UTF-8 (HTML, section 13.2.3.2)."""
+  for mark, charset in _MARKS.items():
+    if raw.startswith(mark):
+      return charset
+  match = _CHARSET.search(raw[:2048])
+  said = match[1].decode() if match else "UTF-8"
+  try:
+    # The <meta> was found as ASCII, so a charset in which its text reads otherwise, such as utf-16, is not the page's.
+    fits = said.encode().decode(said) == said
+  except (LookupError, UnicodeError):  # no such charset
+    fits = False
+  return said if fits and codecs.lookup(said).name != "utf-8" else "UTF-8"
+
+
 class _Page(html.parser.HTMLParser):
-  """The title and the text of a page, without scripts and styles; blocks begin and end lines."""
+  """The title and the text of a page, without scripts and styles; blocks begin and end lines.
+
+  The title is the first one outside of drawings (<svg>), whose own titles are left out, as are further ones.
+  """
 
   def __init__(self):
     super().__init__()
     self.title: list[str] = []
     self.text: list[str] = []
-    self._inside = ""
+    self._into: list[str] | None = self.text  # what the data that follow are added to
+    self._titled = False
+    self._drawings = 0  # that are open
 
   def handle_starttag(self, tag, attrs):
-    self._inside = tag if tag in ("script", "style", "title") else ""
+    self._drawings += tag == "svg"
+    self._into = None if tag in ("script", "style", "title") else self.text
+    if tag == "title" and not (self._titled or self._drawings):
+      self._into, self._titled = self.title, True
     self._break(tag)
 
   def handle_endtag(self, tag):
-    self._inside = ""
+    self._drawings = max(0, self._drawings - (tag == "svg"))
+    self._into = self.text
     self._break(tag)
 
   def _break(self, tag):
     self.text.append("\n" if tag in _BLOCKS else "")
 
   def handle_data(self, data):
-    if self._inside not in ("script", "style"):
-      (self.title if self._inside == "title" else self.text).append(re.sub(r"\s+", " ", data))
+    if self._into is not None:
+      self._into.append(re.sub(r"\s+", " ", data))
 
 
 def _pdf(path: pathlib.Path) -> tuple[str, str]:

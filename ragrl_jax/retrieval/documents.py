@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.text import forms
@@ -58,7 +58,7 @@ class Chunks:
     """The documents' passages, in order."""
     spans = self._spans()
     for document in documents:
-      for number, text in enumerate(pieces(document.text, spans(document.text), self.tokens, self.overlap)):
+      for number, text in enumerate(_pieces(document.text, spans(document.text), self.tokens, self.overlap)):
         yield dataclasses.replace(document, id=f"{document.id}{MARK}{number}", text=text)
 
   @property
@@ -94,15 +94,10 @@ class Chunks:
 OF_DOCUMENTS = Chunks(100, overlap=12)
 
 
-def pieces(text: str, spans: list[tuple[int, int]], tokens: int, overlap: int) -> list[str]:
-  """Pieces of at most `tokens` tokens. A text without tokens is one piece.
+def _pieces(text: str, spans: list[tuple[int, int]], tokens: int, overlap: int) -> list[str]:
+  """Pieces of at most `tokens` tokens, whose places are `spans`. A text without tokens is one piece.
 
   Characters are never split: a rare character can have several tokens, and a piece ends before or after all of them.
-
-  Args:
-    spans: (start, end) of each token, in characters.
-    tokens: most tokens of a piece. A character of more tokens stays whole.
-    overlap: tokens that a piece shares with the previous one; less than `tokens`.
   """
   if not spans:
     return [text]
@@ -145,6 +140,25 @@ def read(corpus: Corpus, requests: Sequence[tuple[str, str]], k: int) -> api.Ans
   """
   check_requests(requests, k)
   return [_read(corpus, name, words, k) for name, words in requests]
+
+
+class OverCorpus(api.Searches):
+  """Base class of the retrievers whose passages are on this machine."""
+
+  def __init__(self, corpus: Corpus, description: Mapping[str, Any]):
+    self.corpus, self._description = corpus, dict(description)
+
+  def describe(self) -> dict[str, Any]:
+    """The settings that are stored with every score: kind, options, and the corpus with its checksum."""
+    return dict(self._description, rows=len(self.corpus), checksum=self.corpus.checksum)
+
+  def row_of(self, name: str) -> int | None:
+    """The row of the passage with this id, or None."""
+    return self.corpus.row_of(name)
+
+  def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
+    """Opens documents, and finds words in them. See `documents.read`."""
+    return read(self.corpus, requests, k)
 
 
 def check_requests(requests: Sequence[tuple[str, str]], k: int) -> None:

@@ -130,11 +130,8 @@ def reload(card: Mapping[str, Any], folder: pathlib.Path, override: str | os.Pat
   else:
     raise ValueError(f"{folder}: it was built with an encoder object: pass the object, load_index(…, encoder=…).")
   settings, stored_settings = dict(encoder.settings), card["encoder"]["settings"]
-  differs = [
-    f"{name}: {settings.get(name)!r}, the index {stored_settings.get(name)!r}"
-    for name in sorted(stored_settings.keys() - {"path"})
-    if settings.get(name) != stored_settings.get(name)
-  ]
+  pairs = {name: (settings.get(name), stored) for name, stored in sorted(stored_settings.items()) if name != "path"}
+  differs = [f"{name}: {own!r}, the index {stored!r}" for name, (own, stored) in pairs.items() if own != stored]
   if differs or encoder.dim != card["dim"]:
     raise ValueError(f"{folder}: its vectors were made with another encoder ({'; '.join(differs)}): pass that encoder.")
   return encoder
@@ -269,23 +266,20 @@ class HashingEncoder:
 
   def passages(self, passages: Sequence[Passage]) -> np.ndarray:
     """float32 `[n, D]`: a vector for each passage; words of the title count `title_weight` times."""
-    weights = []
+    k1, b, weights = self.settings["k1"], self.settings["b"], []
     for passage in passages:
       counts: collections.Counter = collections.Counter(self._words(passage.text))
       for word in self._words(passage.title):
         counts[word] += self.settings["title_weight"]
-      weights.append(self._saturated(counts))
+      floor = k1 * (
+        1 - b + b * counts.total() / max(self._mean_length, 1e-9)
+      )  # of BM25's weights, here without the idf
+      weights.append({word: count * (k1 + 1) / (count + floor) for word, count in counts.items()})
     return self._vectors(weights)
 
   def num_tokens(self, texts: Sequence[str], kind: str) -> list[int]:
     """Number of words of each text; they are the same for both kinds."""
     return [len(self._words(text)) for text in texts]
-
-  def _saturated(self, counts: dict[str, float]) -> dict[str, float]:
-    """Word counts → BM25's term weights, without the idf."""
-    k1, b = self.settings["k1"], self.settings["b"]
-    floor = k1 * (1 - b + b * sum(counts.values()) / max(self._mean_length, 1e-9))
-    return {word: count * (k1 + 1) / (count + floor) for word, count in counts.items()}
 
   def _vectors(self, weighted: Sequence[dict[str, float]]) -> np.ndarray:
     out = np.zeros((len(weighted), self.dim), np.float32)

@@ -9,9 +9,11 @@ A pool of n callers with long searches may start n * `threads` threads: use `thr
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 
 import faiss
 import numpy as np
@@ -117,13 +119,9 @@ def build(
   set_options(index, options)
   if not index.is_trained:
     rows = np.unique(np.linspace(0, total - 1, min(total, train_rows)).astype(np.int64))
-    try:
+    what = f"factory={factory!r} cannot be trained on {len(rows)} vectors"
+    with _refusing(what, "Use fewer cells or codes, or 'Flat'."):
       index.train(np.asarray(vectors[rows], dtype=np.float32))
-    except RuntimeError as error:
-      raise ValueError(
-        f"factory={factory!r} cannot be trained on {len(rows)} vectors: {_message(error)} "
-        "Use fewer cells or codes, or 'Flat'."
-      ) from None
   for start in tqdm(range(0, total, BLOCK), desc=f"index: {factory}", unit=" blocks", disable=not progress):
     index.add(np.asarray(vectors[start : start + BLOCK], dtype=np.float32))
   partial = path.with_name(path.name + ".partial")
@@ -133,13 +131,9 @@ def build(
 
 def make(factory: str, dim: int) -> faiss.Index:
   """An empty index for inner products. Raises ValueError if FAISS does not know the factory string."""
-  try:
+  what = f"factory={factory!r} is not an index that FAISS can make for {dim} dimensions"
+  with _refusing(what, "Use 'Flat', 'HNSW32' or 'IVF1024,PQ64', for example."):
     index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
-  except RuntimeError as error:
-    raise ValueError(
-      f"factory={factory!r} is not an index that FAISS can make for {dim} dimensions: {_message(error)} "
-      "Use 'Flat', 'HNSW32' or 'IVF1024,PQ64', for example."
-    ) from None
   # Skip the sorting of a product quantizer's codes: it takes 2 s per sub-quantizer, for a filter that we never use.
   for part in (index, faiss.try_extract_index_ivf(index)):
     if part is not None and hasattr(faiss.downcast_index(part), "do_polysemous_training"):
@@ -150,13 +144,9 @@ def make(factory: str, dim: int) -> faiss.Index:
 def set_options(index: faiss.Index, options: str) -> None:
   """Sets options "name=value,name=value". Raises ValueError if FAISS does not know one of them."""
   if options:
-    try:
+    hint = "Use nprobe=… for an IVF index, efSearch=… for an HNSW index."
+    with _refusing(f"options={options!r} do not fit this index", hint):
       faiss.ParameterSpace().set_index_parameters(index, options)
-    except RuntimeError as error:
-      raise ValueError(
-        f"options={options!r} do not fit this index: {_message(error)} "
-        "Use nprobe=… for an IVF index, efSearch=… for an HNSW index."
-      ) from None
 
 
 def cores() -> int:
@@ -164,6 +154,11 @@ def cores() -> int:
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _message(error: RuntimeError) -> str:
-  """FAISS's message without its C++ signature and location."""
-  return re.sub(r"(?s)^.*\.(cpp|h):\d+: (Error: .*? failed: )?", "", str(error)).strip().rstrip(".") + "."
+@contextlib.contextmanager
+def _refusing(what: str, hint: str) -> Iterator[None]:
+  """Makes FAISS's error a ValueError with its message, but for its C++ signature and location."""
+  try:
+    yield
+  except RuntimeError as error:
+    why = re.sub(r"(?s)^.*\.(cpp|h):\d+: (Error: .*? failed: )?", "", str(error)).strip().rstrip(".")
+    raise ValueError(f"{what}: {why}. {hint}") from None

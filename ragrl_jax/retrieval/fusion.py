@@ -10,6 +10,7 @@ Paths are relative to the file. See `Fused` and `Reranked` for the other entries
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import dataclasses
 import itertools
 import math
@@ -36,34 +37,23 @@ def _number(value: Any) -> bool:
   return type(value) in (int, float) and -math.inf < value < math.inf
 
 
-def _count(value: Any) -> bool:
-  return type(value) is int and value >= 1
-
-
-def _texts(value: Any) -> bool:
-  return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
-
-
 # Entries of a file and of its "rerank": name → (test of the value, what it must be). null means the same as missing
 # where the default is None.
-_TEXT, _COUNT = (lambda value: isinstance(value, str), "a text"), (_count, "a whole number of at least 1")
+_TEXT = lambda value: isinstance(value, str), "a text"
+_COUNT = lambda value: type(value) is int and value >= 1, "a whole number of at least 1"
 ENTRIES = {
-  "indexes": (_texts, "a list of the folders or addresses of at least one index"),
+  "indexes": (
+    lambda value: isinstance(value, list) and value and all(isinstance(text, str) for text in value),
+    "a list of the folders or addresses of at least one index",
+  ),
   "fusion": (lambda value: value in FUSIONS, f"one of {', '.join(FUSIONS)}"),
   "weights": (lambda value: isinstance(value, list) and all(map(_number, value)), "a list of numbers, one per index"),
   "depth": _COUNT,
   "rrf_k": (_number, "a number"),
   "rerank": (lambda value: isinstance(value, dict), "an object with a kind and the path of a model"),
 }
-RERANK = {
-  "kind": _TEXT,
-  "path": _TEXT,
-  "depth": _COUNT,
-  "title_separator": _TEXT,
-  "max_tokens": _COUNT,
-  "dtype": (lambda value: value in DTYPES, f"one of {', '.join(DTYPES)}"),
-  "batch": _COUNT,
-}
+RERANK = dict(kind=_TEXT, path=_TEXT, depth=_COUNT, title_separator=_TEXT, max_tokens=_COUNT, batch=_COUNT)
+RERANK["dtype"] = lambda value: value in DTYPES, f"one of {', '.join(DTYPES)}"
 
 
 class Scorer(Protocol):
@@ -79,11 +69,11 @@ class Scorer(Protocol):
     ...
 
 
-class _Around:
+class _Around(api.Searches):
   """Base class of retrievers that wrap others. Documents are read from the first wrapped retriever."""
 
-  def __init__(self, first: api.Retriever):
-    self._first = first
+  def __init__(self, parts: Sequence[Any]):
+    self._parts, self._first = list(parts), parts[0]
 
   def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """See `documents.read`; the first retriever opens the documents. Raises ValueError: it cannot open documents."""
@@ -94,16 +84,9 @@ class _Around:
       )
     return self._first.read(requests, k)
 
-  def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """See `api.Retriever`."""
-    return api.answer_each(queries, k, self._search)
-
-  def _search(self, texts: list[str], k: int) -> api.Answers:
-    raise NotImplementedError
-
   def close(self) -> None:
     """Stops waiting for servers."""
-    for part in getattr(self, "_parts", [self._first]):
+    for part in self._parts:
       if hasattr(part, "close"):
         part.close()
 
@@ -155,9 +138,8 @@ class Fused(_Around):
       raise ValueError(f"weights={weights}: there must be {len(parts)} weights, one per index, all above 0.")
     if depth < 1 or rrf_k < 0:
       raise ValueError(f"depth={depth}, rrf_k={rrf_k}: depth must be at least 1, and rrf_k not negative.")
-    super().__init__(parts[0])
-    self._parts, self._fusion, self._weights = list(parts), fusion, weights
-    self._depth, self._rrf_k = depth, rrf_k
+    super().__init__(parts)
+    self._fusion, self._weights, self._depth, self._rrf_k = fusion, weights, depth, rrf_k
     self._checksums = [_checksum(part) for part in parts]
 
   def describe(self) -> dict[str, Any]:
@@ -232,7 +214,7 @@ class Reranked(_Around):
   ):
     if depth < 1:
       raise ValueError(f"depth={depth}: at least one passage must be reranked.")
-    super().__init__(retriever)
+    super().__init__([retriever])
     self._scorer, self._depth = scorer, depth
     self._dispatch = dispatch or (lambda function, *arguments: function(*arguments))
 
@@ -340,8 +322,7 @@ class ShardedRetriever(_Around):
           "(config.retrieval.index)."
         )
       parts = [parts[place] for place in sorted(range(len(parts)), key=lambda place: known[place]["number"])]
-    super().__init__(parts[0])
-    self._parts = list(parts)
+    super().__init__(parts)
 
   def describe(self) -> dict[str, Any]:
     """The settings of all parts, which are stored with every score."""
@@ -357,24 +338,19 @@ class ShardedRetriever(_Around):
 
   def _asked(self, call: Callable[[RemoteRetriever], api.Answers]) -> list[api.Answers]:
     """The result of `call` for each part. All parts are called at the same time."""
-    answers: list[Any] = [None] * len(self._parts)
+    answers = [concurrent.futures.Future() for _ in self._parts]
 
-    def ask(place: int) -> None:
+    def ask(part: RemoteRetriever, answer: concurrent.futures.Future) -> None:
       try:
-        answers[place] = call(self._parts[place])
+        answer.set_result(call(part))
       except Exception as error:  # noqa: BLE001  (raised below, on the thread that searches)
-        answers[place] = error
+        answer.set_exception(error)
 
     # Not a pool: Python waits for a pool's threads at exit, so a hanging search would keep a failed run alive.
-    threads = [threading.Thread(target=ask, args=(place,), daemon=True) for place in range(1, len(self._parts))]
-    for thread in threads:
-      thread.start()
-    ask(0)
-    for thread in threads:
-      thread.join()
-    if failed := [answer for answer in answers if isinstance(answer, Exception)]:
-      raise failed[0]
-    return answers
+    for asked in zip(self._parts, answers):
+      threading.Thread(target=ask, args=asked, daemon=True).start()
+    concurrent.futures.wait(answers)
+    return [answer.result() for answer in answers]
 
   def _merged(self, answers: tuple[list, ...], k: int) -> list:
     for part, passages in zip(self._parts, answers):

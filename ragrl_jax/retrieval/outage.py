@@ -15,6 +15,7 @@ from ragrl_jax.retrieval import api
 from ragrl_jax.store import addresses
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})  # temporary errors; any other status would only be repeated
+SETTING = "config.retrieval.wait_s"
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 5.0  # between polls during an outage
 
 
@@ -80,7 +81,7 @@ class Calls:
     self._name, self._timeout, self._retries, self._wait, self._backoff = name, timeout_s, retries, wait_s, backoff_s
     self._deadline = deadline_s if deadline_s is not None else timeout_s * (retries + 1)
     self._batch = batch
-    self._outage = Outage(name, answers, wait_s=wait_s, setting="config.retrieval.wait_s", say=say)
+    self._outage = Outage(name, answers, wait_s=wait_s, say=say)
 
   def close(self) -> None:
     """Ends all waiting: searches that wait fail now."""
@@ -104,7 +105,7 @@ class Calls:
     while result is None and attempt.away and self._wait and time.monotonic() < give_up:
       looks = self._outage.wait(attempt.reasons[-1])
       if looks is None:
-        attempt.reasons[-1] += f"; nobody answered for {self._wait:g} s (config.retrieval.wait_s)"
+        attempt.reasons[-1] += f"; nobody answered for {self._wait:g} s ({SETTING})"
         break
       if not looks and not was_away:  # the server is up, but fails for these queries
         break
@@ -158,20 +159,11 @@ class Outage:
 
   Args:
     wait_s: longest wait for one outage, in seconds. Later searches fail at once until the server answers.
-    setting: the config path of wait_s, for messages.
     say: called with a message when the wait begins, and when the server answers again.
   """
 
-  def __init__(
-    self,
-    name: str,
-    answers: Callable[[], bool],
-    *,
-    wait_s: float,
-    setting: str,
-    say: Callable[[str], None] = logging.warning,
-  ):
-    self._name, self._answers, self._wait_s, self._setting, self._say = name, answers, wait_s, setting, say
+  def __init__(self, name: str, answers: Callable[[], bool], *, wait_s: float, say: Callable[[str], None]):
+    self._name, self._answers, self._wait_s, self._say = name, answers, wait_s, say
     self._lock, self._poll, self._closed = threading.Lock(), None, threading.Event()
     self._since: float | None = None  # when the outage began; None while the server answers
 
@@ -218,7 +210,7 @@ class Outage:
       now = time.monotonic()
       if self._since is None:
         self._since = now
-        self._say(f"{self._name} does not answer ({why}): waiting for it, up to {self._wait_s:g} s ({self._setting}).")
+        self._say(f"{self._name} does not answer ({why}): waiting for it, up to {self._wait_s:g} s ({SETTING}).")
       if now + pause >= self._since + self._wait_s or self._closed.wait(pause):
         return None
       silent, pause = silent + 1, min(2 * pause, LAST_PAUSE_S)

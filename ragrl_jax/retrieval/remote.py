@@ -18,7 +18,7 @@ from ragrl_jax.structs import Passage
 HEALTH_S = 10.0
 
 
-class RemoteRetriever:
+class RemoteRetriever(api.Searches):
   """Searches by calling a server. Several threads may use it. The shape and size of every answer are checked.
 
   Two formats of answers are read: with scores ({"document": …, "score": …}) and without. Items as search engines return
@@ -26,7 +26,11 @@ class RemoteRetriever:
   requested (the rest is dropped). Passages keep the server's order. Proxy settings in the environment are ignored.
 
   A busy server (status 429 or 503 with Retry-After) is called again after the time it names, within the deadline. If
-  the server cannot be reached, searches wait for it (`wait_s`).
+  the server cannot be reached, searches wait for it (`wait_s`). Without a valid answer within retries, deadline and
+  wait, a search raises RetrievalFailed, which names the queries.
+
+  Attributes:
+    name: the address without credentials, for messages, logs and the files of evaluations.
   """
 
   def __init__(
@@ -56,21 +60,15 @@ class RemoteRetriever:
     if max_bytes < 1:
       raise ValueError(f"max_bytes={max_bytes}: it must be positive.")
     self._base = address.rstrip("/").removesuffix("/retrieve")
-    self._shown = addresses.without_credentials(self._base)  # for messages, logs and the files of evaluations
+    self.name = addresses.without_credentials(self._base)
     self._timeout, self._max_bytes = timeout_s, max_bytes
     self._headers = {"authorization": f"Bearer {key}"} if key else {}
-    name = f"the retriever at {self._shown}"
-    self._calls = outage.Calls(name, self._answers, timeout_s=timeout_s, **patience)
+    self._calls = outage.Calls(f"the retriever at {self.name}", self._answers, timeout_s=timeout_s, **patience)
     self._health = self.health() if check else {}
-
-  @property
-  def name(self) -> str:
-    """The address, without credentials."""
-    return self._shown
 
   def describe(self) -> dict[str, Any]:
     """The settings that are stored with every score: the address without credentials, and the server's own settings."""
-    return dict(kind="remote", address=self._shown, server=self._health)
+    return dict(kind="remote", address=self.name, server=self._health)
 
   def close(self) -> None:
     """Ends the waiting for the server: searches that wait fail now."""
@@ -88,18 +86,18 @@ class RemoteRetriever:
       return {}
     except http.CallFailed as error:
       raise api.RetrievalFailed(
-        f"no retriever answers at {self._shown} ({addresses.without_credentials(str(error))}): start it with "
+        f"no retriever answers at {self.name} ({addresses.without_credentials(str(error))}): start it with "
         "`ragrl serve-index`, or correct config.retrieval.index."
       ) from error
     if reply.status in (404, 405):
       return {}
     if reply.status == 401:
       raise api.RetrievalFailed(
-        f"the retriever at {self._shown} refuses the token, or wants one: config.retrieval.key_variable names the "
+        f"the retriever at {self.name} refuses the token, or wants one: config.retrieval.key_variable names the "
         "environment variable that holds it."
       )
     if reply.status != 200:
-      raise api.RetrievalFailed(f"the retriever at {self._shown} is not healthy: GET /health gave {reply.status}.")
+      raise api.RetrievalFailed(f"the retriever at {self.name} is not healthy: GET /health gave {reply.status}.")
     return reply.body if isinstance(reply.body, dict) else {}
 
   def _answers(self) -> bool:
@@ -114,13 +112,8 @@ class RemoteRetriever:
     until = time.monotonic() + min(HEALTH_S, self._timeout)
     return http.get_json(f"{self._base}/health", deadline=until, max_bytes=self._max_bytes, headers=self._headers)
 
-  def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """See `api.Retriever`.
-
-    Raises:
-      RetrievalFailed: no valid answer within retries, deadline and wait; the message names the queries.
-    """
-    return api.answer_each(queries, k, lambda texts, k: self._in_batches(texts, k, "/retrieve"))
+  def _search(self, texts: list[str], k: int) -> api.Answers:
+    return self._in_batches(texts, k, "/retrieve")
 
   def read(self, requests: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """See `documents.read`. Raises RetrievalFailed as `search` does; a server without the page /read fails at once."""

@@ -26,7 +26,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -144,16 +144,8 @@ class Reloading:
     self._load, self._loading = load, threading.Lock()
     self.retriever, self.loaded = load(), time.time()
 
-  def describe(self) -> Mapping[str, Any]:
-    """The current retriever's settings."""
-    return self.retriever.describe()
-
-  def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """The current retriever's answers. See `api.Retriever`."""
-    return self.retriever.search(queries, k)
-
   def __getattr__(self, name: str) -> Any:
-    return getattr(self.retriever, name)  # read, embed and model, if the current one has them
+    return getattr(self.retriever, name)  # search and describe; read, embed and model, if the current one has them
 
   def reload(self) -> str | None:
     """Loads a new retriever; if that fails, keeps the old one. Any thread may call it.

@@ -108,13 +108,9 @@ def _judged(path: str | os.PathLike) -> Iterator[tuple[str, str, str, object]]:
     columns = line.rstrip("\r\n").split("\t") if "\t" in line else line.split()
     if number == 0 and columns[0] in HEADS:
       continue
-    if len(columns) == 4:
-      query, _, passage, grade = columns
-    elif len(columns) == 3:
-      query, passage, grade = columns
-    else:
+    if len(columns) not in (3, 4):
       raise ValueError(f"{where}: a line of qrels must be QUERY 0 PASSAGE GRADE, or BEIR's three columns with tabs.")
-    yield where, query, passage, grade
+    yield where, columns[0], columns[-2], columns[-1]
 
 
 def _first(row: Any, *names: str) -> Any:

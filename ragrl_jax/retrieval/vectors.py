@@ -84,11 +84,7 @@ def open_mapped(folder: str | os.PathLike, *, mode: Any = "r") -> Any:
   if result.dtype == np.uint16:
     return result.view(ml_dtypes.bfloat16)
   if result.dtype == np.int8:
-    with cards.opening(folder / SCALES):
-      scales = np.load(folder / SCALES, mmap_mode=mode, allow_pickle=False)
-      if scales.dtype != np.float32 or scales.shape != result.shape[:1]:
-        raise ValueError(f"{scales.dtype} {list(scales.shape)}, but it must be float32 {list(result.shape[:1])}")
-    return Int8(result, scales)
+    return Int8(result, cards.load_array(folder / SCALES, np.float32, result.shape[:1], mode))
   return result
 
 

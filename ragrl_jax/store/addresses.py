@@ -1,21 +1,35 @@
 """Removes credentials from addresses, for logs, saved settings and error messages."""
 
 import re
+import urllib.parse
 from typing import Any
 
 _ADDRESS = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*://(?:(?!,[A-Za-z][A-Za-z0-9+.-]*://)[^\s"'<>])+""")
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@")
-# A parameter of the query or the fragment whose name says that its value is secret.
-_SECRET = re.compile(
-  r"(?<=[?&;#])[^=&;#]*(?:key|token|secret|passw|pwd|sig|auth|cred|(?<!en)code|session|jwt|bearer)[^=&;#]*=[^&;#]*(?:[&;]|(?=#)|$)",
-  re.IGNORECASE,
+_NAME = re.compile(r"(?<=[?&;#])[^=&;#]*(?==)")  # of a parameter of the query or the fragment
+_CAPITALS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # "AWSAccessKeyId" → AWS, Access, Key, Id
+
+# What a parameter's name says if its value is secret: one of WORDS as a word, or one of PARTS anywhere in a word, as in
+# "accesstoken". Ordinary words that have such a part by chance are taken out before.
+_WORDS = "code codes sign signing sigv".split()
+_WORDS += [
+  "(?:access|activation|api|app|client|confirmation|device|function|invite|login|master|otp|pass|pin|request|reset|secret|"
+  "security|share|url|user|verification)(?:codes?|sign)",
+  "code(?:challenge|verifier)",
+]
+_PARTS = "auth key token session secret passw passphrase pwd cred sigs?\\b signature \\bsigned jwt bearer".split()
+_ORDINARY = re.compile(
+  r"\b(?:co)?author(?!i[sz])|key(?:board|frame|note|phrase|space|word)|\b(?:don|hoc|mon|tur)key|tokeni[sz]|"
+  r"\b(?:max|min|num) ?(?:new ?)?tokens\b|\b(?:ob|pos)session|\bsecretar|\bsacred|cred(?:ib|it)"
 )
+_SECRET = re.compile("|".join([*_PARTS, rf"\b(?:{'|'.join(_WORDS)})\b"]))
 
 
 def without_credentials(text: str) -> str:
   """The text without the secrets of its addresses: "http://me:s3cret@host/v1?api_key=s3cret" → "http://host/v1".
 
-  Parameters of other names stay, and so does an "@" in the path, as in "http://host/a@b".
+  A parameter is secret if a word of its name says so, as in api_key, apiKey and apikey. Others stay, such as author, as
+  does an "@" in the path, as in "http://host/a@b".
   """
   return _ADDRESS.sub(lambda match: _strip(match[0]), text)
 
@@ -31,5 +45,14 @@ def everywhere(value: Any) -> Any:
 
 def _strip(address: str) -> str:
   address = _CREDENTIALS.sub("", address)
-  bare = _SECRET.sub("", address)
-  return address if bare == address else re.sub(r"[?&;#]+(?=#|$)", "", bare)
+  names = "|".join(re.escape(name) for name in dict.fromkeys(_NAME.findall(address)) if _is_secret(name))
+  if not names:
+    return address
+  bare = re.sub(rf"(?<=[?&;#])(?:{names})=[^&;#]*(?:[&;]|(?=#)|$)", "", address)
+  return re.sub(r"[?&;#]+(?=#|$)", "", bare)
+
+
+def _is_secret(name: str) -> bool:
+  name = urllib.parse.unquote(name)
+  words = [*_CAPITALS.findall(name), *re.findall("[A-Za-z]+", name)]  # the second for "PassWord"
+  return bool(_SECRET.search(_ORDINARY.sub("", " ".join(words).lower())))

@@ -17,28 +17,16 @@ FILE, CHANGES = "config.json", "changes.jsonl"
 CONTENTS = "contents.json"  # setting → digest of the files that it names (run/contents.py)
 WORDINGS = "wordings.json"  # the texts of settings that are "file:PATH", as they were when the run began
 
-# Patterns of the settings that do not change the trained weights, each with the reason. All others may change them, if
-# only by the order of a sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate, a
-# curriculum or the last step's sampling (rollout.ahead) depends on it.
-FREE = {
-  "log.*": "only what is logged",
-  "checkpoint.*": "only when it is saved",
-  "evaluate.*": "held-out questions are played greedily beside training, and do not affect it",
-  "data.evaluate": "as evaluate",
-  "data.evidence": "as evaluate",
-  "data.noise": "as evaluate",
-  "data.cut_middle": "as evaluate",
-  "retrieval.*_s": "only how long to wait for an answer, not its content",
-  "judge.*_s": "as retrieval",
-  "judges.*_s": "as retrieval",
-  "*.retries": "as retrieval",
-  "*.max_failed_share": "only when the run stops",
-  "judge*.concurrency": "only how many requests run at a time",
-  "judge*.cache": "cached verdicts equal the judge's",
-  "judge*.key_variable": "only which account pays",
-  "retrieval.key_variable": "only the token of the same server",
-  "loss.teacher.key_variable": "as retrieval",
-}
+# Patterns of the settings that do not change the trained weights. All others may change them, if only by the order of a
+# sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate, a curriculum or the last
+# step's sampling (rollout.ahead) depends on it.
+FREE = "log.* checkpoint.* *.max_failed_share".split()  # only what is logged, when it is saved, when the run stops
+# Held-out questions are played greedily beside training, and do not affect it.
+FREE += "evaluate.* data.evaluate data.evidence data.noise data.cut_middle".split()
+FREE += "retrieval.*_s judge.*_s judges.*_s *.retries".split()  # only how long to wait for an answer, not its content
+FREE += "judge*.concurrency judge*.cache".split()  # only how many requests run; cached verdicts equal the judge's
+# Only which account pays, and the token of the same server.
+FREE += "judge*.key_variable retrieval.key_variable loss.teacher.key_variable".split()
 
 # They change the held-out metrics.
 HELD_OUT = ("evaluate.", "data.evaluate", "data.evidence", "data.noise", "data.cut_middle")
@@ -60,7 +48,7 @@ def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
   """Setting → the text of its file, of each setting that is "file:PATH" (prompting/wording.py).
 
   A folder of wordings has one entry SETTING/NAME.txt for each file; functions FILE.py:NAME of a switch have one entry
-  SETTING/FILE.py for each file.
+  SETTING/FILE.py for each file (see `_programs`).
 
   Raises:
     ValueError: a file that cannot be read.
@@ -69,8 +57,7 @@ def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
   for name, value in dict(jsonl.flat(settings)).items():
     files = {}
     if isinstance(value, str) and name.startswith("switches."):
-      programs = (pathlib.Path(part.strip().rpartition(":")[0]) for part in value.split(","))
-      files = {f"{name}/{path.name}": path for path in programs if path.suffix == ".py" and path.is_file()}
+      files = {f"{name}/{key}": path for key, path, _ in _programs(value) if path.suffix == ".py" and path.is_file()}
     if isinstance(value, str) and value.startswith(fields.FILE):
       path = pathlib.Path(value.removeprefix(fields.FILE)).expanduser()
       files = {f"{name}/{file.name}": file for file in sorted(path.glob("*.txt"))} if path.is_dir() else {name: path}
@@ -82,10 +69,23 @@ def wordings(settings: Mapping[str, Any]) -> dict[str, str]:
   return result
 
 
+def _programs(value: str) -> list[tuple[str, pathlib.Path, str]]:
+  """(key, file, name of the function) of each part of "FILE.py:NAME,…".
+
+  The key is the file's name. Where files of several folders share it, the last one has it alone, and those before have
+  numbers: "2/tools.py". So a moved run keeps its keys, and runs recorded before the numbers still compare.
+  """
+  keys: dict[pathlib.Path, str] = {}
+  parts = [part.strip().rpartition(":")[::2] for part in value.split(",")]
+  for path in (pathlib.Path(file) for file, _ in reversed(parts)):
+    same = sum(other.name == path.name for other in keys)
+    keys.setdefault(path, f"{same + 1}/{path.name}" if same else path.name)
+  return [(keys[path], path, name) for path, name in ((pathlib.Path(file), name) for file, name in parts)]
+
+
 def wordings_of(workdir: pathlib.Path) -> dict[str, str]:
   """Setting → its file's text when the run began; {} if no setting was "file:PATH"."""
-  path = workdir / WORDINGS
-  return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+  return jsonl.read_object(workdir / WORDINGS)
 
 
 def digests(texts: Mapping[str, str]) -> dict[str, str]:
@@ -138,7 +138,7 @@ def _only_moved(was: Any, now: Any) -> bool:
   """Whether two values of a setting name files whose texts are compared (`wordings`), so that paths do not matter."""
   if not (isinstance(was, str) and isinstance(now, str)):
     return False
-  names = lambda value: [part.strip().rpartition("/")[2] for part in value.split(",")]  # FILE.py:NAME
+  names = lambda value: [(key, name) for key, _, name in _programs(value)]
   return was.startswith(fields.FILE) and now.startswith(fields.FILE) or ".py:" in was and names(was) == names(now)
 
 
@@ -157,12 +157,6 @@ def refuse_other_kind(workdir: pathlib.Path, objective: str) -> None:
       f"{workdir} holds a run of the kind {kind_stored!r}, this is one of {objective!r}: continue it with "
       f"`{commands.get(kind_stored, kind_stored)}`, or use another workdir (--workdir)."
     )
-
-
-def contents_of(workdir: pathlib.Path) -> dict[str, str]:
-  """Setting → digest of the files that it named when the run was last started; {} before the first start."""
-  path = workdir / CONTENTS
-  return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def refuse_others(

@@ -182,15 +182,14 @@ class Checkpoints:
     """The first undamaged one of these steps, which host 0 finds for all; renames the damaged ones before it."""
     if not steps:
       self._there(None)
-    damages = {}
-    if hosts.is_first():
-      for step in steps:
-        damages[step] = sums.damage(self.path(step))
-        if not damages[step]:
-          break
-    sound = next((step for step, damage in damages.items() if not damage), -1)
+    sound, damages = -1, {}
+    for step in steps if hosts.is_first() else ():
+      if not (damage := sums.damage(self.path(step))):
+        sound = step
+        break
+      damages[step] = damage
     sound = int(multihost_utils.broadcast_one_to_all(np.int32(sound)))
-    listing = "; ".join(f"{self.path(step)}: {damage}" for step, damage in damages.items() if damage)
+    listing = "; ".join(f"{self.path(step)}: {damage}" for step, damage in damages.items())
     if sound < 0:
       others = [step for step in self.steps() if step not in steps]
       raise Damaged(
@@ -198,7 +197,7 @@ class Checkpoints:
         + (f"Others: {others}." if others else "Put the files back, or start in a new workdir.")
       )
     if listing and not self._read_only:
-      for step in (step for step, damage in damages.items() if damage):
+      for step in damages:
         aside = self.folder / f"{step}{DAMAGED}"
         shutil.rmtree(aside, ignore_errors=True)
         self.path(step).rename(aside)
@@ -222,14 +221,11 @@ class Checkpoints:
       if number is None:
         raise
       free = shutil.disk_usage(self.folder).free / 1e6
-      raise OSError(
-        number,
-        (
-          f"checkpoint {step} could not be written: {os.strerror(number)} ({free:,.0f} MB are free). Make room, then "
-          f"start the same command again: it goes on from step {self.latest() or 0}"
-        ),
-        str(self.folder),
-      ) from None
+      message = (
+        f"checkpoint {step} could not be written: {os.strerror(number)} ({free:,.0f} MB are free). Make room, then "
+        f"start the same command again: it goes on from step {self.latest() or 0}"
+      )
+      raise OSError(number, message, str(self.folder)) from None
 
   def _delete(self, steps: Iterable[int]) -> None:
     for step in steps:
@@ -305,20 +301,15 @@ def _key(path) -> str:
 
 
 def _check_json(value: Any, where: str) -> None:
-  if value is None or isinstance(value, (bool, int, str)):
-    return
-  if isinstance(value, float):
-    if not math.isfinite(value):
-      raise ValueError(f"{where}={value}: JSON cannot hold this number; store None or a string.")
-    return
   if isinstance(value, Mapping):
     for name, item in value.items():
       if not isinstance(name, str):
         raise ValueError(f"{where} has the key {name!r}: keys must be strings.")
       _check_json(item, f"{where}.{name}")
-    return
-  if isinstance(value, (list, tuple)):
+  elif isinstance(value, list | tuple):
     for number, item in enumerate(value):
       _check_json(item, f"{where}[{number}]")
-    return
-  raise ValueError(f"{where} is a {type(value).__name__}: a checkpoint's host part must be JSON; store plain values.")
+  elif isinstance(value, float) and not math.isfinite(value):
+    raise ValueError(f"{where}={value}: JSON cannot hold this number; store None or a string.")
+  elif not isinstance(value, bool | int | float | str | None):
+    raise ValueError(f"{where} is a {type(value).__name__}: a checkpoint's host part must be JSON; store plain values.")

@@ -151,11 +151,7 @@ def _checksum(key: str, value: bytes) -> bytes:
 
 
 def _decode(key: str, value: Any, checksum: Any) -> Any:
-  """The value of a row.
-
-  Raises:
-    sqlite3.DatabaseError: the checksum is wrong.
-  """
+  """The value of a row. Raises sqlite3.DatabaseError: the checksum is wrong."""
   if not isinstance(value, bytes) or checksum != _checksum(key, value):
     raise sqlite3.DatabaseError("a value's checksum is wrong")
   return json.loads(value)

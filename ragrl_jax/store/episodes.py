@@ -34,6 +34,8 @@ from ragrl_jax.store import jsonl, lossless_json
 
 FOLDER = "episodes"
 PLAYED = "episodes.jsonl"  # file of an evaluation
+PLACE, ENDING = ("prompt_index", "sample", "version"), ("ended", "failure")  # of an episode
+ASKED = ("id", "question", "golds", "source", "hops")  # of its example
 GOLDS = "gold_passages"  # key of an example's meta: its supporting passages, if it was made without passages
 
 
@@ -68,29 +70,15 @@ def row(
   segments = [_segment(segment, tokenizer) for segment in episode.segments]
   if len(advantages):
     _add_advantages(segments, advantages)
-  return {
-    "step": step,
-    "prompt_index": episode.prompt_index,
-    "sample": episode.sample,
-    "version": episode.version,
-    "id": example.id,
-    "question": example.question,
-    "golds": example.golds,
-    "source": example.source,
-    "hops": example.hops,
-    "gold_ids": gold_ids(example, episode),
-    "ended": episode.ended,
-    "failure": episode.failure,
-    "reward": reward,
-    "outcome": outcome,
-    "advantage": mean_advantage(advantages),
-    "terms": dict(terms),
-    "weights": dict(weights),
-    "signs": dict(signs or {}),
-    "facts": episode.facts,
-    "segments": segments,
-    **_starts(episode),
-  }
+  which = {"step": step, **_fields(episode, *PLACE), **_fields(example, *ASKED), "gold_ids": gold_ids(example, episode)}
+  scored = dict(reward=reward, outcome=outcome, advantage=mean_advantage(advantages))
+  scored |= dict(terms=dict(terms), weights=dict(weights), signs=dict(signs or {}))
+  said = dict(facts=episode.facts, segments=segments, **_starts(episode))
+  return which | _fields(episode, *ENDING) | scored | said
+
+
+def _fields(of: Any, *names: str) -> dict[str, Any]:
+  return {name: getattr(of, name) for name in names}
 
 
 def played(example: structs.Example, episode: structs.Episode) -> dict[str, Any]:
@@ -99,7 +87,7 @@ def played(example: structs.Example, episode: structs.Episode) -> dict[str, Any]
   segments = [
     {name: value for name, value in item.items() if name not in ("ids", "logprobs")} for item in full["segments"]
   ]
-  keys = ("version", "id", "question", "golds", "source", "hops", "gold_ids", "ended", "failure", "facts")
+  keys = ("version", *ASKED, "gold_ids", *ENDING, "facts")
   return {name: full[name] for name in keys} | dict(segments=segments, **_starts(episode))
 
 
@@ -169,11 +157,7 @@ def write_episodes(workdir: str | os.PathLike, step: int, rows: Iterable[Mapping
 
 
 def read_episodes(path: str | os.PathLike) -> list[dict[str, Any]]:
-  """The rows of one step's file.
-
-  Raises:
-    ValueError: a line is not a JSON object; the message names file and line.
-  """
+  """The rows of one step's file. Raises ValueError: a line is not a JSON object; the message names file and line."""
   return list(jsonl.read(path))
 
 
@@ -206,32 +190,16 @@ def episode_of(logged: Mapping[str, Any]) -> structs.Episode:
 
   An evaluation's row has texts only: segments without token ids.
   """
-  return structs.Episode(
-    tuple(_segment_of(item) for item in logged["segments"]),
-    facts=logged["facts"],
-    version=logged["version"],
-    ended=logged["ended"],
-    failure=logged["failure"],
-    prompt_index=logged.get("prompt_index", 0),
-    sample=logged.get("sample", 0),
-    example_id=logged["id"],
-    starts=tuple(logged.get("starts", ())),
-  )
+  segments, starts = tuple(_segment_of(item) for item in logged["segments"]), tuple(logged.get("starts", ()))
+  known = {name: logged[name] for name in ("facts", "version", *ENDING)}
+  known |= {name: logged.get(name, 0) for name in ("prompt_index", "sample")}
+  return structs.Episode(segments, **known, example_id=logged["id"], starts=starts)
 
 
 def record(episode: structs.Episode) -> dict[str, Any]:
   """The episode as JSON, for training on it later. `of_record` restores it exactly, facts included."""
-  return {
-    "id": episode.example_id,
-    "prompt_index": episode.prompt_index,
-    "sample": episode.sample,
-    "version": episode.version,
-    "ended": episode.ended,
-    "failure": episode.failure,
-    "facts": lossless_json.encode(episode.facts),
-    "segments": [_segment(segment, None) for segment in episode.segments],
-    **_starts(episode),
-  }
+  which = {"id": episode.example_id, **_fields(episode, *PLACE, *ENDING), "facts": lossless_json.encode(episode.facts)}
+  return which | dict(segments=[_segment(segment, None) for segment in episode.segments], **_starts(episode))
 
 
 def of_record(stored: Mapping[str, Any]) -> structs.Episode:
@@ -252,16 +220,9 @@ def _starts(episode: structs.Episode) -> dict[str, Any]:
 def _segment_of(item: Mapping[str, Any]) -> structs.Segment:
   passages = item.get("found")
   logprobs = np.asarray(item.get("logprobs") or (), np.float32)  # the file has the shortest decimal of each float32
-  return structs.Segment(
-    item["owner"],
-    tuple(item.get("ids", ())),
-    item["text"],
-    tuple(logprobs.tolist()),
-    item.get("stop", ""),
-    item.get("query"),
-    None if passages is None else tuple(structs.Passage(**passage) for passage in passages),
-    base64.b64decode(item.get("routes", "")),
-  )
+  said = tuple(item.get("ids", ())), item["text"], tuple(logprobs.tolist()), item.get("stop", "")
+  found = None if passages is None else tuple(structs.Passage(**passage) for passage in passages)
+  return structs.Segment(item["owner"], *said, item.get("query"), found, base64.b64decode(item.get("routes", "")))
 
 
 def _segment(segment: structs.Segment, tokenizer) -> dict[str, Any]:

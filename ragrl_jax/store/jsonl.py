@@ -78,18 +78,14 @@ def _offsets(path: str | os.PathLike, *, torn_end: bool) -> Iterator[tuple[int, 
   offset = 0
   with open(path, "rb") as file:
     for number, raw in enumerate(file, start=1):
-      has_end = raw.endswith(b"\n")
+      if torn_end and not raw.endswith(b"\n"):  # unfinished, even if it happens to be valid JSON
+        return
       try:
         row = json.loads(raw)
       except ValueError as error:
-        if torn_end and not has_end:
-          return
         raise ValueError(f"{path}:{number}: not a JSON object ({error}); correct or delete the line.") from error
       if not isinstance(row, dict):
         raise ValueError(f"{path}:{number}: a {type(row).__name__}, but it must be a JSON object; delete the line.")
-      # A last line without a newline is unfinished, even if it happens to be valid JSON.
-      if torn_end and not has_end:
-        return
       yield offset, row
       offset += len(raw)
 
@@ -130,11 +126,7 @@ def cut(path: str | os.PathLike, rows: int) -> int:
 
 
 def read_object(path: pathlib.Path) -> dict[str, Any]:
-  """The JSON object in a file; empty if there is no file.
-
-  Raises:
-    ValueError: the file holds something else.
-  """
+  """The JSON object in a file; empty if there is no file. Raises ValueError: the file holds something else."""
   if not path.exists():
     return {}
   try:

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 FILE = "run.lock"
-BEAT_S, WATCHED_S = 5.0, 30.0
+BEAT_S = 5.0  # the holder touches the file so often
+WATCHED_S = 30.0  # a holder on another machine that does not touch the file for so long counts as dead
 
 
 class Held(ValueError):
@@ -27,14 +28,8 @@ class Held(ValueError):
 
 
 @contextlib.contextmanager
-def held(
-  folder: str | os.PathLike, *, beat_s: float = BEAT_S, watched_s: float = WATCHED_S
-) -> Iterator[Callable[[], None]]:
+def held(folder: str | os.PathLike) -> Iterator[Callable[[], None]]:
   """Holds the folder for the length of a `with` block.
-
-  Args:
-    beat_s: the holder touches the file every `beat_s` seconds.
-    watched_s: a holder on another machine that does not touch the file for this many seconds counts as dead.
 
   Yields:
     A function that raises Held if another machine has taken the folder since.
@@ -49,13 +44,13 @@ def held(
     locked, owner = _locked(handle), _read(path)
     # If flock succeeds although the file names a process of this machine, that process has ended.
     watched = owner and (locked is None or owner["machine"] != _machine())
-    if locked is False or watched and _touched(path, beat_s, watched_s):
+    if locked is False or watched and _touched(path):
       raise Held(_message(path, owner))
     me = dict(machine=_machine(), host=socket.gethostname(), pid=os.getpid(), since=int(time.time()))
     os.ftruncate(handle, 0)
     os.pwrite(handle, json.dumps(me).encode(), 0)
     ended = threading.Event()
-    beating = threading.Thread(target=_beat, args=(handle, ended, beat_s), name=FILE, daemon=True)
+    beating = threading.Thread(target=_beat, args=(handle, ended), name=FILE, daemon=True)
     beating.start()
     try:
       yield lambda: _refuse_another(path, me)
@@ -94,17 +89,17 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
   return owner if isinstance(owner, dict) and {"machine", "host", "pid", "since"} <= owner.keys() else {}
 
 
-def _beat(handle: int, ended: threading.Event, beat_s: float) -> None:
-  while not ended.wait(beat_s):
+def _beat(handle: int, ended: threading.Event) -> None:
+  while not ended.wait(BEAT_S):
     os.utime(handle)
 
 
-def _touched(path: pathlib.Path, beat_s: float, watched_s: float) -> bool:
-  """Whether another process touches the file within `watched_s`."""
-  end = time.monotonic() + watched_s
+def _touched(path: pathlib.Path) -> bool:
+  """Whether another process touches the file within WATCHED_S."""
+  end = time.monotonic() + WATCHED_S
   before = _time(path)
   while time.monotonic() < end:
-    time.sleep(min(beat_s, watched_s) / 4)
+    time.sleep(min(BEAT_S, WATCHED_S) / 4)
     if _time(path) != before:
       return True
   return False

@@ -1,6 +1,7 @@
 """Writes and reads the metrics of a run: metrics.jsonl, and the trackers (`trackers.py`). Sums up its cost."""
 
 import collections
+import contextlib
 import errno
 import os
 import pathlib
@@ -17,7 +18,7 @@ from ragrl_jax.store import trackers as trackers_lib
 FILE = "metrics.jsonl"
 
 
-class MetricWriter:
+class MetricWriter(contextlib.AbstractContextManager):
   """Appends one JSON object per step to metrics.jsonl, and hands the same numbers to the run's trackers.
 
   A row is `{"step": n, "time": seconds since 1970, …}`. `step` is the number of optimiser steps done when the row was
@@ -106,9 +107,6 @@ class MetricWriter:
       self._file.close()
     if self._trackers is not None:
       self._trackers.close()
-
-  def __enter__(self) -> "MetricWriter":
-    return self
 
   def __exit__(self, *_) -> None:
     self.close()

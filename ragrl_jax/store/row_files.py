@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import csv
 import gzip
-import itertools
 import json
 import os
 import pathlib
@@ -17,6 +16,7 @@ from typing import Any
 KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".arrow")
 SAID = ".jsonl, .json, .csv or .tsv (each also with .gz), .parquet, or a folder that `datasets` saved"
 MOST = 1 << 30  # characters that are held in memory for one row, or for one JSON array
+_SPACE = re.compile(r"[ \t\r\n]*")
 _VALUE = re.compile(r'\t(?:"((?:[^"]|"")*)"(?=\t|$)|([^\t]*))')
 
 
@@ -113,18 +113,12 @@ def _check_exists(path: pathlib.Path) -> None:
 
 def _json(path: pathlib.Path, ending: str) -> Iterator[tuple[str, Any]]:
   """The rows, one a line; or those of an array, if the name ends in .json."""
-  lines = read_lines(path)
   if not ending.startswith(".jsonl"):
-    start = []  # up to the first line that is not empty
-    for number, line in lines:
-      start.append((number, line))
-      if line.strip():
-        break
-    lines = itertools.chain(start, lines)
-    if start and start[-1][1].lstrip().startswith("["):
-      yield from _of_array(path, _whole(path, lines))
+    first = next((line for _, line in read_lines(path) if line.strip()), "")
+    if first.lstrip().startswith("["):
+      yield from _of_array(path, _whole(path, read_lines(path)))
       return
-  for number, line in lines:
+  for number, line in read_lines(path):
     if line.strip():
       yield f"{path}:{number}", _parsed(f"{path}:{number}", line)
 
@@ -154,6 +148,8 @@ def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
     at = _skip(text, at)
     if text[at : at + 1] == ",":
       at = _skip(text, at + 1)
+      if text[at : at + 1] == "]":
+        raise ValueError(f"{where}: not JSON: after ',' there must be another row, not ']'.")
     elif text[at : at + 1] != "]":
       raise ValueError(f"{where}: after a row there must be ',' or ']', not {text[at : at + 20]!r}.")
   if rest := text[_skip(text, at + 1) :]:
@@ -163,9 +159,7 @@ def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _skip(text: str, at: int) -> int:
-  while at < len(text) and text[at] in " \t\r\n":
-    at += 1
-  return at
+  return _SPACE.match(text, at).end()
 
 
 def _parsed(where: str, line: str) -> Any:

@@ -59,7 +59,8 @@ class Tracker(NamedTuple):
   """What a run calls, all from one thread.
 
   Attributes:
-    write: (step, seconds, values) stores the metrics of a step. `seconds` is the step's time, in seconds since 1970.
+    write: (step, seconds, values) stores the metrics of a step, by `plain` names. `seconds` is the step's time, in
+      seconds since 1970.
     close: stores what is still buffered, and marks the run as ended.
   """
 
@@ -86,7 +87,7 @@ def tensorboard(run: Run) -> Tracker:
 
   def write(step, seconds, values):
     for name, value in values.items():
-      writer.add_scalar(plain(name), value, step, walltime=seconds)
+      writer.add_scalar(name, value, step, walltime=seconds)
 
   return Tracker(write, writer.close)
 
@@ -103,23 +104,12 @@ def wandb(run: Run) -> Tracker:
   import wandb
 
   options = {} if os.environ.get("WANDB_PROJECT") else {"project": run.project}
-  wandb_run = wandb.init(
-    **options,
-    mode=None if mode else "offline",
-    dir=str(run.workdir),
-    name=run.name,
-    id=run.id,
-    resume="allow",
-    config=dict(run.settings),
-    settings=wandb.Settings(console="off", silent=True),
-  )
+  options |= dict(name=run.name, id=run.id, dir=str(run.workdir), resume="allow", config=dict(run.settings))
+  quiet = wandb.Settings(console="off", silent=True)
+  wandb_run = wandb.init(**options, mode=None if mode else "offline", settings=quiet)
   wandb_run.define_metric("step")
   wandb_run.define_metric("*", step_metric="step")
-
-  def write(step, seconds, values):
-    wandb_run.log({"step": step, **{plain(name): value for name, value in values.items()}})
-
-  return Tracker(write, wandb_run.finish)
+  return Tracker(lambda step, seconds, values: wandb_run.log({"step": step, **values}), wandb_run.finish)
 
 
 def trackio(run: Run) -> Tracker:
@@ -129,19 +119,9 @@ def trackio(run: Run) -> Tracker:
   """
   import trackio
 
-  trackio_run = trackio.init(
-    project=run.project,
-    name=f"{run.name}-{run.id}",
-    config=dict(run.settings),
-    resume="never" if run.restored is None else "allow",
-    embed=False,
-    auto_log_cpu=False,
-  )
-
-  def write(step, seconds, values):
-    trackio_run.log({plain(name): value for name, value in values.items()}, step=step)
-
-  return Tracker(write, trackio_run.finish)
+  how = dict(resume="never" if run.restored is None else "allow", embed=False, auto_log_cpu=False)
+  trackio_run = trackio.init(project=run.project, name=f"{run.name}-{run.id}", config=dict(run.settings), **how)
+  return Tracker(lambda step, seconds, values: trackio_run.log(dict(values), step=step), trackio_run.finish)
 
 
 def mlflow(run: Run) -> Tracker:
@@ -169,28 +149,20 @@ def mlflow(run: Run) -> Tracker:
 
   def write(step, seconds, values):
     when = int(1000 * seconds)
-    metrics = [mlflow.entities.Metric(plain(name), value, when, step) for name, value in values.items()]
+    metrics = [mlflow.entities.Metric(name, value, when, step) for name, value in values.items()]
     client.log_batch(run_id, metrics=metrics)
 
   return Tracker(write, lambda: client.set_terminated(run_id))
 
 
-KINDS: Mapping[str, Callable[[Run], Tracker]] = {
-  "tensorboard": tensorboard,
-  "wandb": wandb,
-  "trackio": trackio,
-  "mlflow": mlflow,
-}  # NAME of the setting config.log.NAME → tracker
-
-
+# NAME of the setting config.log.NAME → tracker, and → modules of the extra packages that it needs
+KINDS: Mapping[str, Callable[[Run], Tracker]] = dict(
+  tensorboard=tensorboard, wandb=wandb, trackio=trackio, mlflow=mlflow
+)
+PACKAGES = dict(wandb=("wandb",), trackio=("trackio",), mlflow=("mlflow", "sqlalchemy", "alembic"))
 FILE = "tracking.json"  # has the run's id for its trackers
 ROWS = 256  # most rows that wait for a tracker; if there are more, the tracker is dropped
 CLOSE_S = 30.0  # most seconds that the end of a run waits for its trackers
-PACKAGES = {  # tracker → modules of the extra packages that it needs
-  "wandb": ("wandb",),
-  "trackio": ("trackio",),
-  "mlflow": ("mlflow", "sqlalchemy", "alembic"),
-}
 
 
 def chosen(log: Any) -> tuple[str, ...]:
@@ -218,8 +190,7 @@ class Trackers:
 
   Args:
     names: keys of KINDS.
-    workdir: the run's folder. Its name is the run's name, and its parent's name is the project's.
-    restored: the step that was restored; None for a new run. A resumed run keeps its id.
+    workdir, restored: see `Run`.
     settings: the run's settings as JSON values, without credentials; each tracker gets them once.
   """
 
@@ -235,30 +206,22 @@ class Trackers:
     return sum(sender.lacking for sender in self._senders)
 
   def write(self, step: int, seconds: float, values: Values) -> None:
-    """Queues the metrics of a step for every tracker, without waiting.
-
-    Args:
-      seconds: the step's time, in seconds since 1970.
-    """
+    """Queues the metrics of a step for every tracker, without waiting. `seconds`: its time since 1970."""
+    row = step, seconds, {plain(name): value for name, value in values.items()}
     for sender in self._senders:
-      sender.write(step, seconds, values)
+      sender.put(row)
 
   def close(self) -> None:
     """Waits until the trackers have taken all rows, at most CLOSE_S seconds for all trackers together."""
     deadline = time.monotonic() + CLOSE_S
     for sender in self._senders:
-      sender.end()
+      sender.put(None)
     for sender in self._senders:
       sender.join(deadline)
 
 
 class _Sender:
-  """One tracker and its thread.
-
-  Args:
-    name: the name of the tracker's setting, for messages.
-    start: makes the tracker. It runs in the thread, because importing the package takes seconds.
-  """
+  """One tracker and its thread. `start` makes it, in the thread, because importing the package takes seconds."""
 
   def __init__(self, name: str, start: Callable[[], Tracker]):
     self._name, self._start = name, start
@@ -274,14 +237,15 @@ class _Sender:
     """Number of rows that the tracker will never get; 0 unless it was dropped."""
     return self._given - self._taken if self._dropped.is_set() else 0
 
-  def write(self, step: int, seconds: float, values: Values) -> None:
-    """Queues a row. A full queue drops the tracker."""
-    self._given += 1
-    self._put((step, seconds, values))
-
-  def end(self) -> None:
-    """Tells the thread to end after the rows that are queued."""
-    self._put(None)
+  def put(self, row: tuple[int, float, Values] | None) -> None:
+    """Queues a row; None ends the thread after the rows that are queued. A full queue drops the tracker."""
+    self._given += row is not None
+    if self._dropped.is_set():
+      return
+    try:
+      self._rows.put_nowait(row)
+    except queue.Full:
+      self._drop(f"{ROWS} rows wait for it")
 
   def join(self, deadline: float) -> None:
     """Waits for the thread until the deadline (a time of `time.monotonic`), and then drops the tracker."""
@@ -289,14 +253,6 @@ class _Sender:
       self._thread.join(max(0.0, deadline - time.monotonic()))
       if self._thread.is_alive():
         self._drop(f"it was not done {CLOSE_S:g} s after the last step")
-
-  def _put(self, row: tuple[int, float, Values] | None) -> None:
-    if self._dropped.is_set():
-      return
-    try:
-      self._rows.put_nowait(row)
-    except queue.Full:
-      self._drop(f"{ROWS} rows wait for it")
 
   def _work(self) -> None:
     try:
@@ -312,11 +268,8 @@ class _Sender:
     if not self._dropped.is_set():
       self._dropped.set()
       logging.warning(
-        "config.log.%s: this tracker gets no more rows (%s). It lacks %d so far. The run continues, and metrics.jsonl "
-        "has every row.",
-        self._name,
-        why,
-        self.lacking,
+        f"config.log.{self._name}: this tracker gets no more rows ({why}). It lacks {self.lacking} so far. The run "
+        "continues, and metrics.jsonl has every row."
       )
 
 

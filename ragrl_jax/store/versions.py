@@ -24,14 +24,8 @@ def record(workdir: pathlib.Path, restored: int | None) -> None:
   """
   path = workdir / FILE
   jsonl.repair(path, keep=lambda row: restored is not None)
-  row = dict(
-    step=restored or 0,
-    time=round(time.time(), 3),
-    **library(),
-    jax=jax.__version__,
-    python=platform.python_version(),
-    devices=devices(),
-  )
+  row = dict(step=restored or 0, time=round(time.time(), 3), **library())
+  row |= dict(jax=jax.__version__, python=platform.python_version(), devices=devices())
   with open(path, "a", encoding="utf-8", newline="\n") as file:
     file.write(jsonl.line(row))
 

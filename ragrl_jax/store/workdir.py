@@ -21,13 +21,7 @@ FINISHED = "finished.json"  # written after the last checkpoint and model/
 
 def ended(workdir: pathlib.Path) -> int:
   """The step at which the run ended, to which its model/ belongs; -1 if it has not ended."""
-  return _end(workdir).get("step", -1)
-
-
-def _end(workdir: pathlib.Path) -> dict[str, Any]:
-  """The contents of finished.json; {} if the run has not ended."""
-  path = workdir / FINISHED
-  return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+  return jsonl.read_object(workdir / FINISHED).get("step", -1)
 
 
 class Run:
@@ -86,11 +80,11 @@ class Run:
     changes.refuse_other_kind(workdir, self._objective)
     if not (accept_changes and not (workdir / changes.FILE).exists()):
       self._changes = changes.differences(workdir, self._config)
-    self._was = changes.contents_of(workdir)
+    self._was = jsonl.read_object(workdir / changes.CONTENTS)  # as at the last start
     if not accept_changes:  # a place that moved is compared by its contents, in `compare`
       changed = {name for name, pair in self._changes.items() if name in self._was and all(pair)}
       self._refuse({name: pair for name, pair in self._changes.items() if name not in changed})
-    end = _end(workdir)
+    end = jsonl.read_object(workdir / FINISHED)
     ended, reached = end.get("step") == latest, end.get("reached", False)
     return latest, ended and (reached or latest >= self._config.steps), ended and reached
 

@@ -99,6 +99,13 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
   nq, triviaqa = tmp_path / "nq" / "test.jsonl", tmp_path / "triviaqa" / "test.jsonl"
   assert [e.source for e in read(f"{nq},{triviaqa}")] == ["nq/test", "triviaqa/test"]
   assert [e.source for e in read(nq)] == ["test"]
+  (tmp_path / "old" / "nq").mkdir(parents=True)
+  third = put(tmp_path / "old" / "nq" / "test.jsonl", GOOD)  # where folders have the same name, too
+  assert [e.source for e in read(f"{nq},{third},{triviaqa}")] == [
+    f"{tmp_path.name}/nq/test",
+    "old/nq/test",
+    "triviaqa/test",
+  ]
   with pytest.raises(ValueError, match="occurs twice, first at"):  # rows may name a source of their own
     read(f"{put(tmp_path / 'a.jsonl', dict(GOOD, source='x'))},{put(tmp_path / 'b.jsonl', dict(GOOD, source='x'))}")
 

@@ -87,12 +87,45 @@ def test_every_kind_of_document(tmp_path):
   assert [p.id for p in passages(f"{tmp_path}/*.docx")] == ["g.docx", "h.docx"]
 
 
+@pytest.mark.parametrize(
+  ("page", "charset", "text"),
+  [
+    ("<meta charset=utf-16>Oslo", "ascii", "Oslo"),  # even and odd numbers of bytes
+    ("<meta charset='UTF-16LE'>Ålesund", "utf-8", "Ålesund"),
+    ("<meta charset=utf-32>Oslo", "ascii", "Oslo"), ("<meta charset=cp037>Oslo", "ascii", "Oslo"),
+    ("<meta charset=undefined>Oslo", "ascii", "Oslo"), ("<meta charset=hex>Oslo", "ascii", "Oslo"),
+    ("<meta charset=shift_jis>東京", "shift_jis", "東京"),
+    ("\ufeff<meta charset=utf-16>Ålesund", "utf-16-le", "Ålesund"), ("\ufeffÅlesund", "utf-16-be", "Ålesund"),
+    ("\ufeff<meta charset=windows-1252>Ålesund", "utf-8", "Ålesund"), ("\ufeff<meta charset=utf8>a", "utf-8", "a"),
+  ],
+)  # fmt: skip
+def test_the_charset_of_a_page(tmp_path, page, charset, text):
+  for end in ("", " "):
+    (tmp_path / "a.html").write_bytes((page + end).encode(charset))
+    assert document_files.read(tmp_path / "a.html") == ("a", text)
+
+
+@pytest.mark.parametrize(
+  ("page", "title", "text"),
+  [
+    ("<title>Oslo</title><svg><title>menu icon</title><text>+</text></svg>A town.", "Oslo", "+A town."),
+    ("<svg><title>menu</title></svg>A <svg/><title>Oslo</title>town.", "Oslo", "A\ntown."),
+    ("<title>Oslo</title><title>Bergen</title>A town.", "Oslo", "A town."),
+    ("<svg><svg><title>a</title></svg><title>b</title></svg></svg>A town.", "a", "A town."),  # the file's name
+  ],
+)
+def test_the_title_of_a_page_is_its_own(tmp_path, page, title, text):
+  (tmp_path / "a.html").write_text(page)
+  assert document_files.read(tmp_path / "a.html") == (title, text)
+
+
 def faulty(folder):
   """A folder with a text and every fault; the reasons."""
   folder.mkdir()
   (folder / "good.txt").write_text("A text.")
   (folder / "latin.txt").write_bytes("Stra\xdfe".encode("latin-1"))
   (folder / "odd.html").write_text("<meta charset=klingon>\xe9", encoding="latin-1")
+  (folder / "western.html").write_bytes(b"<meta charset=windows-1252>\x81")
   (folder / "empty.md").write_text(" \n")
   (folder / "huge.txt").touch()
   os.truncate(folder / "huge.txt", document_files.MOST + 1)
@@ -122,6 +155,7 @@ def test_what_cannot_be_read_is_counted_and_said(tmp_path, caplog):
   for reason in (
     "hidden: 1 (such as", "links to folders: 1", "pipes, or links to nothing: 3", "of another kind (.png): 1",
     "of another kind (no ending): 1", "files of rows beside documents: 1", "not UTF-8: 2", "without text: 2",
+    "not windows-1252: 1",
     "larger than 256 MiB: 1", "larger than 256 MiB when unpacked: 1", "encrypted with a password: 1",
     "a damaged .docx (BadZipFile): 1", "a damaged PDF (",
   ):  # fmt: skip
@@ -146,13 +180,6 @@ def test_faults_of_the_whole_corpus(tmp_path):
   with pytest.raises(ValueError, match="both have the id 'x.txt': name the folder that holds both"):
     passages(f"{tmp_path}/docs/a,{tmp_path}/docs/b")
   assert [p.id for p in passages(tmp_path / "docs")] == ["a/x.txt", "b/x.txt"]
-
-
-def test_nothing_but_faults_is_no_corpus(tmp_path, caplog):
-  for name in "ab":
-    (tmp_path / f"{name}.txt").touch()
-  with pytest.raises(ValueError, match="has no passages; left out: .*without text: 2 .such as .*a.txt"):
-    build_index(tmp_path, "bm25", tmp_path / "i", progress=False)
 
 
 def test_a_missing_library_is_named(tmp_path, monkeypatch):

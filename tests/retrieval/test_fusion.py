@@ -62,20 +62,6 @@ def test_a_passage_keeps_its_text_and_blank_queries_find_nothing():
     closed.read([("a", "")], 1)
 
 
-@pytest.mark.parametrize(
-  "settings, says",
-  [
-    (dict(fusion="sum"), "fusion='sum'"),
-    (dict(weights=[1]), "there must be 2 weights"),
-    (dict(weights=[1, 0]), "above 0"),
-  ]
-  + [(dict(depth=0), "depth=0")],
-)
-def test_bad_settings(settings, says):
-  with pytest.raises(ValueError, match=says):
-    fusion.Fused([Scripted(), Scripted()], **settings)
-
-
 class Length:
   """Prefers short texts, of the two queries "short" alone."""
 
@@ -166,12 +152,14 @@ def test_servers_in_nested_files_get_the_settings_of_servers(folder, monkeypatch
 @pytest.mark.parametrize(
   "card, says",
   [
-    (dict(), "'indexes' is missing"),
-    (dict(indexes=[]), "at least one index"),
+    (dict(), "'indexes' is missing"), (dict(indexes=[]), "at least one index"),
     (dict(indexes=["bm25"], k=3), "unknown entries k"),
-    (dict(indexes=["gone"]), "no index here"),
+    (dict(indexes=["gone"]), "no index here: build one with `ragrl index`"),
     (dict(indexes=["bm25"], depth="10"), "wrong.json: depth='10': it must be a whole number of at least 1"),
-    (dict(indexes=["bm25"], depth=True), "depth=True: it must be"),
+    (dict(indexes=["bm25"], depth=True), "depth=True: it must be"), (dict(indexes=["bm25"], depth=0), "depth=0"),
+    (dict(indexes=["bm25", "hashing"], fusion="sum"), "fusion='sum'"),
+    (dict(indexes=["bm25", "hashing"], weights=[1]), "there must be 2 weights"),
+    (dict(indexes=["bm25", "hashing"], weights=[1, 0]), "above 0"),
     (dict(indexes=["bm25"], rrf_k=None), "rrf_k=None: it must be a number"),
     (dict(indexes=["bm25"], weights=2), "weights=2: it must be a list of numbers"),
     (dict(indexes=["bm25"], weights=["2"]), "weights=.'2'.: it must be a list of numbers"),
@@ -184,7 +172,7 @@ def test_servers_in_nested_files_get_the_settings_of_servers(folder, monkeypatch
     (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
     (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|it must be one of cross-encoder"),
   ],
-)
+)  # fmt: skip
 def test_files_with_mistakes(folder, card, says):
   (folder / "wrong.json").write_text(json.dumps(card))
   with pytest.raises(ValueError, match=says):

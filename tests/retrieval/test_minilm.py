@@ -23,14 +23,9 @@ PASSAGES = [
   Passage("glacier", "Glacier", "A body of dense ice that moves slowly under its own weight."),
   Passage("chess", "Chess", "A board game for two players, each with sixteen pieces."),
 ]
-# The query shares no content word with the passage it means.
-QUERIES = {
-  "the rusty world next to ours": "mars",
-  "what a baker sells": "bread",
-  "orchestral music": "violin",
-  "frozen river creeping downhill": "glacier",
-  "checkmate in two moves": "chess",
-}
+# One for each passage, with which it shares no content word.
+QUERIES = ["the rusty world next to ours", "what a baker sells", "orchestral music", "frozen river creeping downhill"]
+QUERIES += ["checkmate in two moves"]
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +38,8 @@ def folder(tmp_path_factory):
 @pytest.mark.slow  # loads and compiles a real encoder
 def test_it_finds_passages_by_meaning(folder):
   retriever = load_index(folder)
-  found = retriever.search(list(QUERIES), 2)
-  assert [f[0].id for f in found] == list(QUERIES.values())
+  found = retriever.search(QUERIES, 2)
+  assert [f[0].id for f in found] == [passage.id for passage in PASSAGES]
   assert retriever.describe()["encoder"]["pooling"] == "mean"
   # Vectors are normalised: with a passage's own words as the query the score is close to 1, and no score is above 1.
   ((own, *_),) = retriever.search(["Mars The fourth planet from the Sun, red with iron oxide."], 1)
@@ -69,7 +64,7 @@ def test_an_encoder_with_other_weights_is_refused_and_a_renamed_one_is_not(folde
   together = tmp_path / "together"
   shutil.copytree(MODEL, together / "model")
   build_index(PASSAGES, together / "model", together / "i", encoder_options=dict(settings="minilm"), progress=False)
-  asked = list(QUERIES)[:2]
+  asked = QUERIES[:2]
   assert load_index(together.rename(tmp_path / "both") / "i").search(asked, 3) == load_index(folder).search(asked, 3)
   assert load_index(moved, encoder=MODEL).search(asked, 3) == load_index(folder).search(asked, 3)
   # The index's settings decide, whatever the encoder's folder is called and declares by now.

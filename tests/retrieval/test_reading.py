@@ -1,6 +1,7 @@
 """Documents are opened around a passage, and words are found in them: in an index, behind a server, over parts."""
 
 import asyncio
+import types
 
 import pytest
 import served
@@ -27,22 +28,16 @@ def ids(found):
 
 def test_a_passage_is_opened_in_the_middle_of_those_around_it(chunked):
   assert ids(chunked.read([("d1#2", "")], 3)) == [["d1#1", "d1#2", "d1#3"]]
-  assert ids(chunked.read([("d1#0", ""), ("d1#4", ""), ("d1#2", "")], 4)) == [
-    ["d1#0", "d1#1", "d1#2", "d1#3"],
-    ["d1#1", "d1#2", "d1#3", "d1#4"],
-    ["d1#1", "d1#2", "d1#3", "d1#4"],
-  ]
+  first, last = ["d1#0", "d1#1", "d1#2", "d1#3"], ["d1#1", "d1#2", "d1#3", "d1#4"]
+  assert ids(chunked.read([("d1#0", ""), ("d1#4", ""), ("d1#2", "")], 4)) == [first, last, last]
   assert ids(chunked.read([("d2#3", ""), ("d9#0", ""), ("d1", "")], 99)) == [[f"d2#{n}" for n in range(5)], [], []]
   (opened,) = chunked.read([("d0#0", "")], 1)
   assert opened == [Passage("d0#0", "T0", "w0x0 of w0x1 of w0x2 of w0x3 of")]
 
 
 def test_words_are_found_in_the_passages_document_alone(chunked):
-  assert ids(chunked.read([("d1#0", "W1X9  of"), ("d1#0", "w2x9"), ("d1#0", "of")], 2)) == [
-    ["d1#2"],
-    [],
-    ["d1#0", "d1#1"],
-  ]
+  found = chunked.read([("d1#0", "W1X9  of"), ("d1#0", "w2x9"), ("d1#0", "of")], 2)
+  assert ids(found) == [["d1#2"], [], ["d1#0", "d1#1"]]
 
 
 def test_neighbours_with_one_title_are_a_document(tmp_path):
@@ -57,15 +52,11 @@ def test_neighbours_with_one_title_are_a_document(tmp_path):
 
 def test_a_server_reads_as_its_index_does_and_so_do_parts(tmp_path, chunked):
   asked = [("d1#2", ""), ("d2#0", "w2x9"), ("unknown", ""), ("d0#4", "")]
-  parts = [
-    load_index(build_index(DOCUMENTS, "bm25", tmp_path / f"{n}", chunks=Chunks(8), shard=(n, 3), progress=False))
-    for n in (1, 2, 3)
-  ]
+  how = dict(chunks=Chunks(8), progress=False)
+  parts = [load_index(build_index(DOCUMENTS, "bm25", tmp_path / f"{n}", shard=(n, 3), **how)) for n in (1, 2, 3)]
 
-  class Bare:  # as every retriever, but it opens no documents
-    search, describe = chunked.search, chunked.describe
-
-  with served.serving(chunked, *parts, Bare()) as (whole, *split, bare):
+  bare = types.SimpleNamespace(search=chunked.search, describe=chunked.describe)  # it opens no documents
+  with served.serving(chunked, *parts, bare) as (whole, *split, bare):
     remote = load_index(whole)
     for k in (1, 3, 9):
       assert remote.read(asked, k) == load_index(",".join(split)).read(asked, k) == chunked.read(asked, k)
@@ -77,17 +68,11 @@ def test_a_server_reads_as_its_index_does_and_so_do_parts(tmp_path, chunked):
 
 def test_tools_open_and_find_in_batches(chunked):
   calls = []
-
-  class Recording:
-    def search(self, queries, k):
-      return chunked.search(queries, k)
-
-    def read(self, asked, k):
-      calls.append(list(asked))
-      return chunked.read(asked, k)
+  read = lambda asked, k: (calls.append(list(asked)), chunked.read(asked, k))[1]
+  recording = types.SimpleNamespace(search=chunked.search, read=read)
 
   async def several():
-    tools = tools_lib.RetrievalTools(Recording(), top_k=2)
+    tools = tools_lib.RetrievalTools(recording, top_k=2)
     return await asyncio.gather(tools.open("d1#0"), tools.find("d1#0", "w1x9"), tools.open("d1#0", 1))
 
   opened, found, one = asyncio.run(several())
@@ -100,7 +85,7 @@ def test_tools_open_and_find_in_batches(chunked):
   with pytest.raises(ValueError, match="opens no documents"):
     asyncio.run(fails(None, "x"))
   with pytest.raises(ValueError, match="needs words"):
-    asyncio.run(fails(Recording(), " "))
+    asyncio.run(fails(recording, " "))
 
   class Broken:
     def read(self, asked, k):

@@ -12,31 +12,11 @@ import pytest
 import served
 import uvicorn
 from patience import until
+from served import LONG_S, Slow
 
 from ragrl_jax.protocol import http_limits as guard_lib
 from ragrl_jax.protocol.http_limits import Guard
 from ragrl_jax.retrieval import server
-from ragrl_jax.structs import Passage
-
-LONG_S = 120.0  # only ends a test that would hang
-
-
-class Slow:
-  """Answers when it is allowed to; records the queries."""
-
-  def __init__(self):
-    self.go, self.began, self.asked = threading.Event(), threading.Event(), []
-
-  def describe(self):
-    return dict(kind="slow")
-
-  def search(self, queries, k):
-    self.asked.append((list(queries), k))
-    self.began.set()
-    self.go.wait(LONG_S)
-    if "bad" in queries:
-      raise ValueError("bad")
-    return [[Passage(query, "", query, 1.0)] * k for query in queries]
 
 
 @contextlib.contextmanager
@@ -114,9 +94,10 @@ def test_deadlines_of_headers_and_bodies(half):
 
 
 def test_a_second_request_that_drips_is_cut_off_too():
-  slow = Slow()
-  slow.go.set()
-  with running(slow, guard=Guard(header_s=0.2)) as (_, state), connected_at_once(state, request()) as connection:
+  with (
+    running(Slow(go=True), guard=Guard(header_s=0.2)) as (_, state),
+    connected_at_once(state, request()) as connection,
+  ):
     assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
     with pytest.raises(OSError):  # the server closes it during the loop
       for _ in range(2000):
@@ -217,11 +198,9 @@ def answer_to(port, said):
 def test_lengths_that_contradict_each_other_are_refused():
   with running() as (port, _):
     for headers in (
-      ("Content-Length: 5", "Transfer-Encoding: chunked"),
-      ("Content-Length: 5", "Content-Length: 6"),
-      ("Transfer-Encoding: chunked, identity",),
-      ("Content-Length: -5",),
-    ):
+      ("Content-Length: 5", "Transfer-Encoding: chunked"), ("Content-Length: 5", "Content-Length: 6"),
+      ("Transfer-Encoding: chunked, identity",), ("Content-Length: -5",),
+    ):  # fmt: skip
       said = answer_to(port, request(b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", *headers))
       assert said.startswith(b"HTTP/1.1 400") and said.count(b"HTTP/1.1 ") == 1  # the rest is no request
 
@@ -238,9 +217,7 @@ def test_only_local_names_are_served_on_loopback_and_any_on_an_open_address():
 
 
 def test_pages_of_other_sites_are_refused():
-  slow = Slow()
-  slow.go.set()
-  with running(slow) as (port, _):
+  with running(Slow(go=True)) as (port, _):
     for origin in ("http://evil.example", "null", "http://localhost:3000"):
       assert post(port, "q", origin=origin).status_code == 403
     assert post(port, "q", origin=f"http://127.0.0.1:{port}").status_code == 200

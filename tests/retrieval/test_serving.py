@@ -66,25 +66,19 @@ def test_embeddings_are_the_encoders_vectors(folder):
 def test_embeddings_that_cannot_be_made_are_refused_in_openais_form(folder):
   with serving(load_index(folder), server.Limits(max_queries=4)) as client:
     for ask, status, says in (
-      (dict(input=[]), 400, '"input"'),
-      (dict(input=""), 400, '"input"'),
-      (dict(input=[[1, 2]]), 400, "token ids"),
-      (dict(input=["a"] * 5), 400, "at most 4"),
-      (dict(input="a", model="gpt"), 400, "only has 'hashing'"),
-      (dict(input="a", dimensions=8), 400, "dimensions"),
-      (dict(input="a", input_type="title"), 400, "input_type"),
+      (dict(input=[]), 400, '"input"'), (dict(input=""), 400, '"input"'), (dict(input=[[1, 2]]), 400, "token ids"),
+      (dict(input=["a"] * 5), 400, "at most 4"), (dict(input="a", model="gpt"), 400, "only has 'hashing'"),
+      (dict(input="a", dimensions=8), 400, "dimensions"), (dict(input="a", input_type="title"), 400, "input_type"),
       (dict(input="a", encoding_format="int8"), 400, "encoding_format"),
-      (dict(input="a", timeout_s=0), 400, "timeout_s"),
-      (dict(input="a", timeout_s=10**400), 200, ""),
-    ):
+      (dict(input="a", timeout_s=0), 400, "timeout_s"), (dict(input="a", timeout_s=10**400), 200, ""),
+    ):  # fmt: skip
       said = client.post("/v1/embeddings", json=ask)
       assert said.status_code == status
       assert status == 200 or (says in said.json()["error"]["message"] and "invalid" in said.json()["error"]["type"])
 
 
-def test_a_lexical_index_has_no_embeddings(tmp_path):
-  index = load_index(build_index(passages("old"), "bm25", tmp_path / "i", progress=False))
-  with serving(index) as client:
+def test_a_retriever_without_an_encoder_has_no_embeddings():
+  with serving(served.Slow()) as client:
     said = client.post("/v1/embeddings", json=dict(input="a"))
     assert said.status_code == 404 and "dense index" in said.json()["error"]["message"]
     assert client.get("/v1/models").json()["data"] == []
@@ -102,23 +96,8 @@ def test_a_key_is_asked_of_every_page(folder):
     assert client.post("/retrieve", json=dict(queries=["fact1"]), headers=right).status_code == 200
 
 
-class Held:
-  """Answers when `go` is set."""
-
-  def __init__(self):
-    self.go, self.asked = threading.Event(), []
-
-  def describe(self):
-    return dict(kind="held")
-
-  def search(self, queries, k):
-    self.asked.append(list(queries))
-    self.go.wait(120)
-    return [[] for _ in queries]
-
-
 def test_the_deadline_ends_a_request_and_takes_it_from_the_queue():
-  held = Held()
+  held = served.Slow()
   with serving(held, server.Limits(workers=1, deadline_s=0.5)) as client:
     while not held.asked:  # until its search begins within its time
       soon = client.post("/retrieve", json=dict(queries=["a"], timeout_s=0.1))
@@ -127,7 +106,7 @@ def test_the_deadline_ends_a_request_and_takes_it_from_the_queue():
     assert late.status_code == 504 and "within 0.5 s" in late.json()["error"]
     held.go.set()
     until(lambda: client.post("/retrieve", json=dict(queries=["c"])).status_code == 200)
-  first, *more = held.asked
+  first, *more = (asked for asked, _ in held.asked)
   assert first == ["a"] and more and all(asked == ["c"] for asked in more)
 
 
@@ -145,16 +124,12 @@ def test_metrics_count_requests_texts_and_seconds(folder):
   lines = said.text.splitlines()
   for line in (
     'ragrl_requests_total{page="/retrieve",status="200"} 3.0',
-    'ragrl_requests_total{page="/retrieve",status="400"} 1.0',
-    'ragrl_requests_total{page="other",status="404"} 1.0',
-    'ragrl_texts_total{page="/retrieve"} 6.0',
-    'ragrl_texts_total{page="/v1/embeddings"} 1.0',
-    'ragrl_request_seconds_bucket{le="+Inf",page="/retrieve"} 4.0',
-    'ragrl_request_seconds_count{page="/retrieve"} 4.0',
-    'ragrl_batch_seconds_count{page="/v1/embeddings"} 1.0',
-    "ragrl_waiting_texts 0.0",
+    'ragrl_requests_total{page="/retrieve",status="400"} 1.0', 'ragrl_requests_total{page="other",status="404"} 1.0',
+    'ragrl_texts_total{page="/retrieve"} 6.0', 'ragrl_texts_total{page="/v1/embeddings"} 1.0',
+    'ragrl_request_seconds_bucket{le="+Inf",page="/retrieve"} 4.0', 'ragrl_request_seconds_count{page="/retrieve"} 4.0',
+    'ragrl_batch_seconds_count{page="/v1/embeddings"} 1.0', "ragrl_waiting_texts 0.0",
     "# TYPE ragrl_request_seconds histogram",
-  ):
+  ):  # fmt: skip
     assert line in lines, line
   memory = next(float(line.split()[1]) for line in lines if line.startswith("process_resident_memory_bytes "))
   assert memory > 10e6
@@ -176,17 +151,10 @@ sys.stdin.read()
 @pytest.mark.slow  # starts processes
 def test_metrics_are_the_sums_of_all_processes(tmp_path):
   def counted(*given):
-    running = subprocess.Popen(
-      [sys.executable, "-c", COUNTS, *map(str, given)],
-      env=os.environ | {"PYTHONPATH": str(ROOT), application.FOLDER: str(tmp_path)},
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      text=True,
-    )
-    lines = []
-    while line := running.stdout.readline().rstrip("\n"):
-      lines.append(line)
-    return running, lines
+    how = dict(env=os.environ | {"PYTHONPATH": str(ROOT), application.FOLDER: str(tmp_path)}, text=True)
+    command = [sys.executable, "-c", COUNTS, *map(str, given)]
+    running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)
+    return running, [line.rstrip("\n") for line in iter(running.stdout.readline, "\n")]
 
   first, _ = counted([0.004, 0.005, 0.3, 99], 2, 50)  # at most .005: two; at most .5: three; more than 30: one
   second, lines = counted([0.2], 3, 40)
@@ -195,11 +163,9 @@ def test_metrics_are_the_sums_of_all_processes(tmp_path):
     'ragrl_request_seconds_bucket{le="0.005",page="/retrieve"} 2.0',
     'ragrl_request_seconds_bucket{le="0.25",page="/retrieve"} 3.0',
     'ragrl_request_seconds_bucket{le="30.0",page="/retrieve"} 4.0',
-    'ragrl_request_seconds_bucket{le="+Inf",page="/retrieve"} 5.0',
-    "ragrl_waiting_texts 5.0",
-    "ragrl_reloads_total 1.0",
-    "ragrl_index_loaded_timestamp_seconds 40.0",
-  ):
+    'ragrl_request_seconds_bucket{le="+Inf",page="/retrieve"} 5.0', "ragrl_waiting_texts 5.0",
+    "ragrl_reloads_total 1.0", "ragrl_index_loaded_timestamp_seconds 40.0",
+  ):  # fmt: skip
     assert line in lines, line
   first.communicate("")  # it ends: its counts stay, its queue and its index do not
   second.communicate("")
@@ -302,45 +268,34 @@ def test_processes_share_a_port_and_reload_together(tmp_path, folder):
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
-  command = ["-m", "ragrl_jax", "serve-index", "--index", link, "--port", port, "--processes", 2]
-  running = subprocess.Popen(
-    [sys.executable, *map(str, command), "--key_variable", "TEST_KEY"],
-    env=os.environ | dict(PYTHONPATH=str(ROOT), TEST_KEY="k3y"),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-  ask = lambda page, **body: httpx.request(
-    "POST" if body else "GET",
-    f"http://127.0.0.1:{port}{page}",
-    json=body or None,
-    headers=dict(authorization="Bearer k3y"),
-    timeout=120,
-  )
-  metric = lambda name: next(
-    float(line.split()[-1]) for line in ask("/metrics").text.splitlines() if line.startswith(name + " ")
-  )
+  flags = ["--index", link, "--port", port, "--processes", 2, "--key_variable", "TEST_KEY"]
+  command = [sys.executable, "-m", "ragrl_jax", "serve-index", *map(str, flags)]
+  how = dict(env=os.environ | dict(PYTHONPATH=str(ROOT), TEST_KEY="k3y"), text=True)
+  running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+  key = dict(headers=dict(authorization="Bearer k3y"), timeout=120)
+  post = lambda: httpx.post(f"http://127.0.0.1:{port}/retrieve", json=dict(queries=["fact1"]), **key)
+  best = lambda: post().json()["result"][0][0]["id"][:3]
+  lines = lambda: httpx.get(f"http://127.0.0.1:{port}/metrics", **key).text.splitlines()
+  metric = lambda name: next(line.split()[-1] for line in lines() if line.startswith(name))
   try:
     assert "in 2 processes" in running.stdout.readline()
-    assert ask("/retrieve", queries=["fact1"]).json()["result"][0][0]["id"].startswith("old")
+    assert best() == "old"
     link.unlink()
     link.symlink_to(new)
     running.send_signal(signal.SIGHUP)
-    until(lambda: metric("ragrl_reloads_total") == 2)
-    for _ in range(8):  # each on a new connection, so that both processes answer
-      assert ask("/retrieve", queries=["fact1"]).json()["result"][0][0]["id"].startswith("new")
-    texts = next(line for line in ask("/metrics").text.splitlines() if line.startswith("ragrl_texts_total"))
-    assert texts == 'ragrl_texts_total{page="/retrieve"} 9.0'
+    until(lambda: metric("ragrl_reloads_total") == "2.0")
+    assert [best() for _ in range(8)] == ["new"] * 8  # each on a new connection, so that both processes answer
+    assert metric('ragrl_texts_total{page="/retrieve"}') == "9.0"
     pgrep = ["pgrep", "-P", str(running.pid), "-f", "spawn_main"]
     children = lambda: subprocess.run(pgrep, capture_output=True, text=True).stdout.split()
     first, other = children()
     os.kill(int(first), signal.SIGKILL)  # it is started again, and the other one answers meanwhile
     until(lambda: first not in children())
-    assert ask("/retrieve", queries=["fact1"]).status_code == 200
+    assert post().status_code == 200
     until(lambda: len(children()) == 2)
     os.kill(int(other), signal.SIGKILL)  # now only the one that was started again can answer
     until(lambda: other not in children())
-    assert ask("/retrieve", queries=["fact1"]).status_code == 200
+    assert post().status_code == 200
   finally:
     running.terminate()
     _, errors = running.communicate(timeout=120)

@@ -1,6 +1,7 @@
 """A corpus in parts: together the parts answer as one index; one part that is missing is a failed search."""
 
 import contextlib
+import types
 
 import pytest
 import served
@@ -11,20 +12,16 @@ from ragrl_jax.retrieval.remote import RemoteRetriever
 from ragrl_jax.structs import Passage
 
 # Every word's frequency differs between the parts: "rare" is in the first passages only, "late" in the last.
+WORDS = ["rare"] * 5 + [""] * 26 + ["late"] * 10
 PASSAGES = [
-  Passage(
-    f"p{i}", f"Title {i % 7}", f"word{i % 4} {'rare' if i < 5 else 'late' if i > 30 else ''} fact{i % 9} " * (i % 3 + 1)
-  )
-  for i in range(41)
+  Passage(f"p{i}", f"Title {i % 7}", f"word{i % 4} {word} fact{i % 9} " * (i % 3 + 1)) for i, word in enumerate(WORDS)
 ]
 QUERIES = ["word1 fact3", "rare word2", "late Title 3", "fact8 word0 rare late", "", "nothing"]
 
 
 def parts(tmp_path, encoder, of=3):
-  return [
-    load_index(build_index(PASSAGES, encoder, tmp_path / f"{encoder}{number}", shard=(number, of), progress=False))
-    for number in range(1, of + 1)
-  ]
+  made = lambda n: build_index(PASSAGES, encoder, tmp_path / f"{encoder}{n}", shard=(n, of), progress=False)
+  return [load_index(made(number)) for number in range(1, of + 1)]
 
 
 @pytest.mark.parametrize("encoder", ["bm25", "hashing"])
@@ -84,17 +81,10 @@ def test_a_part_that_is_down_is_waited_for_and_then_named(tmp_path):
 
 
 def test_passages_without_scores_cannot_be_merged():
-  class Bare:
-    name = "http://bare"
-
-    def describe(self):
-      return dict(kind="remote", server={})
-
-    def search(self, queries, k):
-      return [[Passage("1", "", "x", None)] for _ in queries]
-
+  search = lambda queries, k: [[Passage("1", "", "x", None)] for _ in queries]
+  bare = types.SimpleNamespace(name="http://bare", describe=lambda: dict(kind="remote", server={}), search=search)
   with pytest.raises(api.RetrievalFailed, match="http://bare returns no scores"):
-    ShardedRetriever([Bare(), Bare()]).search(["q"], 1)
+    ShardedRetriever([bare, bare]).search(["q"], 1)
 
 
 def test_the_client_sends_its_token(tmp_path):

@@ -24,8 +24,12 @@ def brute_force(vectors, queries, k):
   return np.take_along_axis(scores, rows, axis=1), rows
 
 
+def norm(vectors):
+  return float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
+
+
 def flat(vectors, **settings):
-  return faiss_index.Flat(vectors, max_norm=float(np.linalg.norm(vectors.astype(np.float64), axis=1).max()), **settings)
+  return faiss_index.Flat(vectors, max_norm=norm(vectors), **settings)
 
 
 def clustered(n, dim, clusters, seed):
@@ -36,6 +40,13 @@ def clustered(n, dim, clusters, seed):
   return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
+def check(index, vectors, queries, k):
+  scores, rows = brute_force(vectors, queries, k)
+  found = index.search(queries, k)
+  np.testing.assert_array_equal(np.array([r for _, r in found]), rows)
+  np.testing.assert_array_equal(np.array([s for s, _ in found]), scores)
+
+
 @pytest.mark.parametrize("dtype, block", [("float32", faiss_index.BLOCK), ("float16", 37)])
 @pytest.mark.parametrize("num_queries", [1, 33])  # 33: FAISS uses BLAS for batches of 20 and more
 def test_flat_equals_brute_force(dtype, block, num_queries, monkeypatch):
@@ -43,10 +54,7 @@ def test_flat_equals_brute_force(dtype, block, num_queries, monkeypatch):
   draw = np.random.default_rng(0)
   vectors = draw.normal(size=(500, 24)).astype(dtype)
   queries = draw.normal(size=(num_queries, 24)).astype(np.float32)
-  scores, rows = brute_force(vectors, queries, 10)
-  found = flat(vectors).search(queries, 10)
-  np.testing.assert_array_equal(np.array([r for _, r in found]), rows)
-  np.testing.assert_array_equal(np.array([s for s, _ in found]), scores)
+  check(flat(vectors), vectors, queries, 10)
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
@@ -60,10 +68,7 @@ def test_ties_and_near_ties(data):
   )
   query = np.array([data.draw(st.lists(values, min_size=dim, max_size=dim))], dtype=np.float32)
   k = data.draw(st.integers(1, 45))
-  scores, order = brute_force(vectors, query, min(k, rows))
-  ((found_scores, found_rows),) = flat(vectors).search(query, k)
-  np.testing.assert_array_equal(found_rows, order[0])
-  np.testing.assert_array_equal(found_scores, scores[0])
+  check(flat(vectors), vectors, query, k)
 
 
 def test_a_whole_corpus_of_copies_is_ranked_by_row():
@@ -95,13 +100,10 @@ def test_exact_widens_until_the_rough_scores_error_bound_is_met():
 @pytest.mark.parametrize(
   "factory, options, least",
   [
-    ("HNSW32", "efSearch=64", 0.95),
-    ("IVF64,Flat", "nprobe=8", 0.95),
-    ("IVF64,PQ16", "nprobe=8", 0.9),
-    ("PCA24,IVF64,PQ12", "nprobe=8", 0.85),
-    ("SQfp16", "", 0.99),
+    ("HNSW32", "efSearch=64", 0.95), ("IVF64,Flat", "nprobe=8", 0.95), ("IVF64,PQ16", "nprobe=8", 0.9),
+    ("PCA24,IVF64,PQ12", "nprobe=8", 0.85), ("SQfp16", "", 0.99),
   ],
-)
+)  # fmt: skip
 def test_approximate_indexes_find_nearly_everything(tmp_path, factory, options, least):
   vectors, queries = clustered(4000, 32, 64, seed=0), clustered(64, 32, 64, seed=0)
   truth = [set(rows) for _, rows in flat(vectors).search(queries, 10)]
@@ -146,12 +148,10 @@ def test_a_large_batch_is_searched_in_parts(tmp_path):
 @pytest.mark.parametrize(
   "factory, options, says",
   [
-    ("HNSV32", "", "is not an index that FAISS can make"),
-    ("IVF8,PQ7", "", "is not an index that FAISS can make"),
-    ("IVF512,Flat", "", "cannot be trained on 100 vectors"),
-    ("IVF4,Flat", "nprob=3", "do not fit this index"),
+    ("HNSV32", "", "is not an index that FAISS can make"), ("IVF8,PQ7", "", "is not an index that FAISS can make"),
+    ("IVF512,Flat", "", "cannot be trained on 100 vectors"), ("IVF4,Flat", "nprob=3", "do not fit this index"),
   ],
-)
+)  # fmt: skip
 def test_what_faiss_cannot_do_is_refused(tmp_path, factory, options, says):
   with pytest.raises(ValueError, match=says):
     faiss_index.build(clustered(100, 16, 4, seed=0), tmp_path / "i", factory=factory, options=options, progress=False)
@@ -164,15 +164,12 @@ def test_an_index_of_other_vectors_is_refused(tmp_path):
     faiss_index.Approximate(tmp_path / "i", clustered(99, 16, 4, seed=0))
 
 
-def norm(vectors):
-  return float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
-
-
-def check(index, vectors, queries, k):
-  scores, rows = brute_force(vectors, queries, k)
-  found = index.search(queries, k)
-  np.testing.assert_array_equal(np.array([r for _, r in found]), rows)
-  np.testing.assert_array_equal(np.array([s for s, _ in found]), scores)
+def on_devices(vectors, *, devices=None, block_rows=device_lib.BLOCK_ROWS["cpu"], **settings):
+  """An index on the first `devices`, by default on those of this process."""
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(device_lib, "BLOCK_ROWS", dict(cpu=block_rows))
+    chosen = jax.devices()[:devices] if devices else None
+    return DeviceIndex(vectors, max_norm=norm(vectors[:]), devices=chosen, **settings)
 
 
 @pytest.mark.parametrize("num_devices", [1, 8])
@@ -180,7 +177,7 @@ def test_float32_equals_brute_force(num_devices):
   draw = np.random.default_rng(0)
   vectors, queries = draw.normal(size=(203, 12)).astype(np.float32), draw.normal(size=(5, 12)).astype(np.float32)
   # 203 rows on 8 devices: 26 per device, 21 on the last, in blocks of 8 (32 places per device).
-  index = DeviceIndex(vectors, max_norm=norm(vectors), devices=jax.devices()[:num_devices], block_rows=8)
+  index = on_devices(vectors, devices=num_devices, block_rows=8)
   check(index, vectors, queries, 10)
   check(index, vectors, queries[:3], 12)  # other sizes, the same compiled shapes
   check(index, vectors, queries, 203)  # all rows: every device gives all it has
@@ -192,7 +189,7 @@ def test_float32_equals_brute_force(num_devices):
 def test_rounding_on_the_devices_changes_no_answer(dtype, num_devices):
   draw = np.random.default_rng(1)
   vectors, queries = draw.normal(size=(150, 16)).astype(np.float32), draw.normal(size=(4, 16)).astype(np.float32)
-  index = DeviceIndex(vectors, max_norm=norm(vectors), dtype=dtype, devices=jax.devices()[:num_devices], block_rows=16)
+  index = on_devices(vectors, dtype=dtype, devices=num_devices, block_rows=16)
   assert index._stored[0][0].dtype == dict(bfloat16=jnp.int16, int8=jnp.int8)[dtype]  # a CPU holds bfloat16's bits
   check(index, vectors, queries, 9)
 
@@ -214,18 +211,12 @@ def test_hard_cases_are_found_as_by_sorting(num_devices, total, monkeypatch):
   monkeypatch.setattr(device_lib, "CHUNK_ROWS", dict(cpu=32))
   monkeypatch.setattr(device_lib, "GROUPS", dict(cpu=8))
   draw, n = np.random.default_rng(total), np.arange(total)
-  cases = dict(
-    equal=np.zeros(total),
-    borders=np.where((n % 8 == 0) | (n % 8 == 7), 1.0, 0.5),
-    copies=draw.integers(3, size=total) - 1.0,
-    rising=n / 512,
-    one_group=np.where(n < 8, 9.0 - n, -1.0),
-    nothing=np.where(n % 3 == 0, -np.inf, -2.0),
-    all_lost=np.full(total, -np.inf),
-  )
+  borders, nothing = np.where((n % 8 == 0) | (n % 8 == 7), 1.0, 0.5), np.where(n % 3 == 0, -np.inf, -2.0)
+  cases = dict(equal=np.zeros(total), borders=borders, copies=draw.integers(3, size=total) - 1.0, rising=n / 512)
+  cases |= dict(one_group=np.where(n < 8, 9.0 - n, -1.0), nothing=nothing, all_lost=np.full(total, -np.inf))
   for name, scores in cases.items():
     with np.errstate(invalid="ignore"):  # -inf less itself
-      index = DeviceIndex(np.float32(scores)[:, None], max_norm=1.0, devices=jax.devices()[:num_devices], block_rows=16)
+      index = on_devices(np.float32(scores)[:, None], devices=num_devices, block_rows=16)
     for count in (16, total):
       found, rows = index._rough(np.ones((1, 1), np.float32), count)
       order = np.argsort(-scores, kind="stable")[: min(count, total)]
@@ -240,7 +231,7 @@ def test_many_parts_equal_brute_force(dtype, monkeypatch):
   draw = np.random.default_rng(5)
   vectors = draw.integers(-2, 3, (259, 8)).astype(np.float32)  # many equal scores
   vectors[100:140] = vectors[60]
-  index = DeviceIndex(vectors, max_norm=norm(vectors), dtype=dtype, devices=jax.devices()[:2], block_rows=16)
+  index = on_devices(vectors, dtype=dtype, devices=2, block_rows=16)
   assert len(index._stored[0]) == 3
   check(index, vectors, np.concatenate([vectors[58:62], draw.normal(size=(1, 8)).astype(np.float32)]), 20)
 
@@ -250,7 +241,7 @@ def test_rows_that_rounding_swaps_are_found_in_their_true_order(dtype):
   # 200 rows whose scores differ by 2^-20: on the device they are equal, so the first candidates are arbitrary ones.
   vectors = np.ones((200, 4), np.float32)
   vectors[:, 0] += np.random.default_rng(0).permutation(200).astype(np.float32) * 2.0**-20
-  index = DeviceIndex(vectors, max_norm=norm(vectors), dtype=dtype, devices=jax.devices()[:1], block_rows=8)
+  index = on_devices(vectors, dtype=dtype, devices=1, block_rows=8)
   check(index, vectors, np.float32([[1.0, 0.5, 0.25, 0.125]]), 5)
 
 
@@ -260,7 +251,7 @@ def test_int8_finds_all_of_the_best_among_four_times_as_many_candidates():
   made = draw.normal(size=(64, 96))[draw.integers(64, size=4096)] + 0.5 * draw.normal(size=(4096, 96))
   vectors = (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
   queries, k = vectors[:32] + np.float32(0.02) * draw.normal(size=(32, 96)).astype(np.float32), 10
-  index = DeviceIndex(vectors, max_norm=norm(vectors), dtype="int8", devices=jax.devices()[:1], block_rows=512)
+  index = on_devices(vectors, dtype="int8", devices=1, block_rows=512)
   _, rows = brute_force(vectors, queries, k)
   _, rough = index._rough(queries, 4 * k)
   assert all(set(best) <= set(candidates) for best, candidates in zip(rows, rough))  # recall 1.0 after re-scoring 4k
@@ -274,14 +265,14 @@ def test_an_int8_store_is_searched_as_it_is(tmp_path):
   store[0:70] = made
   store.flush()
   stored = vectors_lib.open_mapped(tmp_path)
-  index = DeviceIndex(stored, max_norm=norm(stored[:]), dtype="int8", devices=jax.devices()[:2])
+  index = on_devices(stored, dtype="int8", devices=2)
   assert index._lost == 0.0
   check(index, stored[:], made[:3], 7)
 
 
 def test_each_device_holds_only_its_share():
   vectors = np.arange(64, dtype=np.float32).reshape(32, 2)
-  index = DeviceIndex(vectors, max_norm=norm(vectors), devices=jax.devices())
+  index = on_devices(vectors, devices=8)
   ((stored,), scales) = index._stored
   assert [shard.data.shape for shard in stored.addressable_shards] == [(4, 2)] * 8 and scales is None
   np.testing.assert_array_equal(stored.addressable_shards[3].data, vectors[12:16])
@@ -290,14 +281,14 @@ def test_each_device_holds_only_its_share():
 def test_copies_on_several_devices_keep_the_order_of_rows():
   vectors = np.tile(np.float32([[3.0, 4.0]]), (40, 1))
   vectors[17] = [5.0, 5.0]
-  index = DeviceIndex(vectors, max_norm=norm(vectors), block_rows=2)
+  index = on_devices(vectors, block_rows=2)
   ((scores, rows),) = index.search(np.float32([[1.0, 1.0]]), 6)
   assert rows.tolist() == [17, 0, 1, 2, 3, 4] and scores.tolist() == [10.0] + [7.0] * 5
 
 
 def test_padding_is_never_found():
   vectors = -np.ones((9, 3), np.float32)  # mostly padding, whose zeros would score 0
-  index = DeviceIndex(vectors, max_norm=norm(vectors))
+  index = on_devices(vectors)
   ((scores, rows),) = index.search(np.ones((1, 3), np.float32), 9)
   assert rows.tolist() == list(range(9)) and (scores == -3).all()
 
@@ -305,7 +296,7 @@ def test_padding_is_never_found():
 def test_few_shapes_are_compiled():
   draw = np.random.default_rng(2)
   vectors = draw.normal(size=(100, 4)).astype(np.float32)
-  index = DeviceIndex(vectors, max_norm=norm(vectors), devices=jax.devices()[:1])
+  index = on_devices(vectors, devices=1)
   for n in range(1, 9):
     for k in (1, 3, 5, 8):
       index.search(draw.normal(size=(n, 4)).astype(np.float32), k)

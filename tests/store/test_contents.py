@@ -45,23 +45,16 @@ def test_a_folder_is_its_weights_and_what_is_read_beside_them(tmp_path):
 
 
 def test_every_model_that_training_reads_is_compared(tmp_path):
-  folders = {
-    name: str(model(tmp_path / name, value))
-    for value, name in enumerate(("base", "lora", "encoder", "judge", "teacher"))
-  }
+  names = ("base", "lora", "encoder", "judge", "teacher")
+  folders = {name: str(model(tmp_path / name, value)) for value, name in enumerate(names)}
   config = config_lib.default_config()
   config.model.path, config.model.lora.path = folders["base"], folders["lora"]
   config.retrieval.query_encoder, config.loss.teacher.path = folders["encoder"], folders["teacher"]
   config.judge.kind, config.judge.prompt = "nli", "think_answer"
   config.judge.path = folders["judge"]
   config = settings.of(config)
-  assert contents.of_folders(config, ()) == {
-    "model.path": contents.of_folder(folders["base"]),
-    "model.lora.path": contents.of_folder(folders["lora"]),
-    "retrieval.query_encoder": contents.of_folder(folders["encoder"]),
-    "judge.path": contents.of_folder(folders["judge"]),
-    "loss.teacher.path": contents.of_folder(folders["teacher"]),
-  }
+  read = ("model.path", "model.lora.path", "retrieval.query_encoder", "judge.path", "loss.teacher.path")
+  assert contents.of_folders(config, ()) == {one: contents.of_folder(folders[name]) for one, name in zip(read, names)}
   tuned = {"model.path", "model.lora.path", "loss.teacher.path"}
   assert contents.of_folders(config).keys() == tuned  # fine-tuning asks no judge
   of_terms = config_lib.default_config()
@@ -85,9 +78,10 @@ def test_a_described_server_is_known_by_its_retriever():
   remote = lambda address, server: dict(kind="remote", address=address, server=server)
   one = api.placeless(remote("http://a", dict(status="ok", retriever=index, limits=dict(rows=1))))
   assert one == api.placeless(remote("http://b", dict(status="ok", retriever=index, limits=dict(rows=2)))) == index
-  assert api.placeless(remote("http://a", {})) != api.placeless(
-    remote("http://b", {})
-  )  # they say nothing of themselves
+  silent = [
+    api.placeless(remote(address, {})) for address in ("http://a", "http://b")
+  ]  # they say nothing of themselves
+  assert silent[0] != silent[1]
 
 
 def test_a_runs_folder_is_no_model(tmp_path):

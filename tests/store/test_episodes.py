@@ -10,15 +10,9 @@ from ragrl_jax.store import episodes
 
 MODEL, ENVIRONMENT = structs.MODEL, structs.ENVIRONMENT
 FOUND = (structs.Passage("p1", "Mazur", "Mazur is the river of Kel.", 2.5), structs.Passage("p2", "", "x</script>"))
-EXAMPLE = structs.Example(
-  "q1",
-  "Which river?",
-  ("Mazur", "the Mazur"),
-  (structs.Passage("p1", "Mazur", "…"), structs.Passage("p9", "", "…")),
-  supporting=(0,),
-  source="world",
-  hops=1,
-)
+PASSAGES = (structs.Passage("p1", "Mazur", "…"), structs.Passage("p9", "", "…"))
+ABOUT = dict(supporting=(0,), source="world", hops=1)
+EXAMPLE = structs.Example("q1", "Which river?", ("Mazur", "the Mazur"), PASSAGES, **ABOUT)
 
 
 def f32(*values):
@@ -34,11 +28,7 @@ EPISODE = structs.Episode(
     structs.Segment(MODEL, (8, 9, 10), "<answer>Mazur</answer>", f32(-0.5, 0.0, -1e-9), "</answer>"),
   ),
   facts={"verdict": 0.5, "vectors": np.float32([[0.1, 0.2]])},
-  version=3,
-  ended="answer",
-  prompt_index=7,
-  sample=1,
-  example_id="q1",
+  **dict(version=3, ended="answer", prompt_index=7, sample=1, example_id="q1"),
 )
 SCORED = dict(terms={"answer": 1.0, "format": None}, weights={"answer": 1.0, "format": 0.2}, reward=None, outcome=1)
 
@@ -62,12 +52,10 @@ def logged(path, **given):
 
 def test_a_row_describes_the_whole_episode(tmp_path):
   row = logged(tmp_path)
-  assert (row["step"], row["prompt_index"], row["sample"], row["version"], row["id"]) == (12, 7, 1, 3, "q1")
-  assert (row["question"], row["golds"]) == ("Which river?", ["Mazur", "the Mazur"])
-  assert (row["gold_ids"], row["hops"]) == (["p1"], 1)
-  assert (row["reward"], row["outcome"], row["advantage"]) == (None, 1, None)
-  assert row["terms"] == {"answer": 1.0, "format": None} and row["weights"]["format"] == 0.2
-  assert row["facts"] == {"verdict": 0.5, "vectors": [[0.1, 0.2]]}
+  about = dict(step=12, prompt_index=7, sample=1, version=3, id="q1", question="Which river?", gold_ids=["p1"], hops=1)
+  about |= dict(golds=["Mazur", "the Mazur"], reward=None, outcome=1, advantage=None)
+  about |= dict(terms={"answer": 1.0, "format": None}, facts={"verdict": 0.5, "vectors": [[0.1, 0.2]]})
+  assert row.items() >= about.items() and row["weights"]["format"] == 0.2
   prompt, said, seen, notice, answer = row["segments"]
   assert prompt == {"owner": ENVIRONMENT, "text": "Which river?", "ids": [1, 2, 3]}
   text, stop = "<search>Kel</search>", "</search>"
@@ -124,6 +112,9 @@ def test_pieces_join_to_the_text():
   broken = [*"é".encode()[:1], 256]
   assert "".join(episodes.pieces(Bytes(), broken)) == Bytes().decode(broken) == "\ufffd"
   assert episodes.pieces(Bytes(), []) == []
+  for seed in range(20):
+    ids = np.random.default_rng(seed).integers(100, 257, 50).tolist()
+    assert "".join(episodes.pieces(Bytes(), ids)) == Bytes().decode(ids)
 
 
 def test_control_tokens_are_named_with_their_position():
@@ -136,12 +127,6 @@ def test_control_tokens_are_named_with_their_position():
   assert episodes.parts(told) == ["", "<|end|>", "a é", "<|end|>", "", "<|end|>", "<|end|>"]
   plain = episodes.row(EXAMPLE, EPISODE, **SCORED, tokenizer=Bytes())["segments"][0]
   assert "control" not in plain and episodes.parts(plain) == ["Which river?"]
-
-
-def test_pieces_of_any_bytes_join_to_the_text():
-  for seed in range(20):
-    ids = np.random.default_rng(seed).integers(100, 257, 50).tolist()
-    assert "".join(episodes.pieces(Bytes(), ids)) == Bytes().decode(ids)
 
 
 @pytest.mark.parametrize("meta, want", [({}, ["p1"]), ({"gold_ids": (5, "x")}, ["5", "x"]), ({"gold_ids": []}, [])])
@@ -158,11 +143,8 @@ def test_a_gold_article_is_gold_under_the_ids_of_a_dump():
   )
   example = structs.Example("1", "Where?", ("Paris",), own, supporting=(0,))
   dump = structs.Passage("771", "Tower", "100 words of it"), structs.Passage("772", "Lyon", "A city.")
-  asked = [
-    structs.Segment(structs.ENVIRONMENT, (), "", query=query, found=found)
-    for query, found in (("tower", dump), ("lyon", dump[1:]))
-  ]
-  episode = structs.Episode((structs.Segment(structs.ENVIRONMENT, (), ""), *asked))
+  segment = lambda **search: structs.Segment(ENVIRONMENT, (), "", **search)
+  episode = structs.Episode((segment(), segment(query="tower", found=dump), segment(query="lyon", found=dump[1:])))
   golds = episodes.gold_ids(example, episode)
   assert golds == ["hash", "771"]
   assert searches.wasted_searches(episodes.searched(episode), golds) == 1
@@ -181,10 +163,3 @@ def test_steps_come_in_order_and_later_ones_can_be_removed(tmp_path):
   episodes.cut(tmp_path, None)
   assert episodes.steps(tmp_path) == {}
   assert (tmp_path / "episodes" / "step_notes.jsonl").exists()
-
-
-def test_a_damaged_row_names_file_and_line(tmp_path):
-  path = episodes.write_episodes(tmp_path, 1, [{"a": 1}])
-  path.write_text(path.read_text() + json.dumps([1]) + "\n")
-  with pytest.raises(ValueError, match=r"step_000001\.jsonl:2"):
-    episodes.read_episodes(path)

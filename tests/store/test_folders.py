@@ -51,12 +51,18 @@ def test_evaluate_refuses_a_folder_before_it_looks_for_the_model(tmp_path):
   assert told.returncode == 2 and "this folder holds a run (metrics.jsonl)" in told.stderr, told.stderr
 
 
-def test_a_folder_with_other_files_is_refused(tmp_path):
+@pytest.fixture
+def thesis(tmp_path):
+  """A folder of the user's; its chapter must stay."""
   (tmp_path / "thesis").mkdir()
   (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+  yield tmp_path / "thesis"
+  assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path, thesis):
   with pytest.raises(ValueError, match="was not written by this command.*Nothing was touched: name a new folder"):
     folders.empty(tmp_path)
-  assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
   assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
 
 
@@ -69,10 +75,12 @@ def written(path):
   return path
 
 
-def test_a_folder_made_by_the_same_program_is_emptied(tmp_path):
+def test_a_folder_made_by_the_same_program_is_emptied_and_a_new_one_made(tmp_path):
   path = written(tmp_path / "out" / "run")
   assert folders.empty(path) == path
   assert [left.name for left in path.iterdir()] == [folders.MARKER]
+  (tmp_path / "empty").mkdir()
+  assert (folders.empty(tmp_path / "empty") / folders.MARKER).is_file()
 
 
 def test_later_files_copies_and_links_are_kept(tmp_path):
@@ -81,6 +89,9 @@ def test_later_files_copies_and_links_are_kept(tmp_path):
   (changed / "metrics.jsonl").write_text("{} mine")
   shutil.copytree(whole, tmp_path / "copy")  # with the marker and the times, as `cp -a` does
   (tmp_path / "link").symlink_to(whole)
+  (tmp_path / "file").write_text("text")
+  with pytest.raises(ValueError, match="is not a folder"):
+    folders.empty(tmp_path / "file")
   for name, said in {
     "added": "checkpoints/notes.txt .* was not written",
     "changed": "metrics.jsonl .* was changed since",
@@ -93,14 +104,11 @@ def test_later_files_copies_and_links_are_kept(tmp_path):
   assert (added / "checkpoints" / "notes.txt").read_text() == "mine"
 
 
-def test_a_link_to_somebodys_folder_is_not_followed(tmp_path):
-  (tmp_path / "thesis").mkdir()
-  (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+def test_a_link_to_somebodys_folder_is_not_followed(tmp_path, thesis):
   path = written(tmp_path / "run")
-  (path / "data").symlink_to(tmp_path / "thesis")
+  (path / "data").symlink_to(thesis)
   folders.keep(path)  # made while the command ran
   folders.empty(path)
-  assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
 
 
 def test_a_command_that_fails_lists_its_files(tmp_path):
@@ -109,11 +117,3 @@ def test_a_command_that_fails_lists_its_files(tmp_path):
   assert b"ZeroDivisionError" in subprocess.run([sys.executable, "-c", program], capture_output=True).stderr
   assert (tmp_path / "run" / "a").exists()
   assert [left.name for left in folders.empty(tmp_path / "run").iterdir()] == [folders.MARKER]
-
-
-def test_an_empty_folder_can_be_used_and_a_file_cannot(tmp_path):
-  (tmp_path / "empty").mkdir()
-  assert (folders.empty(tmp_path / "empty") / folders.MARKER).is_file()
-  (tmp_path / "file").write_text("text")
-  with pytest.raises(ValueError, match="is not a folder"):
-    folders.empty(tmp_path / "file")

@@ -51,15 +51,18 @@ def test_another_machines_name_counts_while_its_file_is_touched(tmp_path, monkey
         raise flock
 
     monkeypatch.setattr(fcntl, "flock", stub)
-  path, quick = tmp_path / lock.FILE, dict(beat_s=0.02, watched_s=0.2)
+  monkeypatch.setattr(lock, "BEAT_S", 0.02)
+  monkeypatch.setattr(lock, "WATCHED_S", 0.2)
+  path = tmp_path / lock.FILE
   path.write_text(json.dumps(dict(machine="another", host="far", pid=7, since=time.time())))
-  with lock.held(tmp_path, **quick) as check:  # not updated, so its owner is dead
+  with lock.held(tmp_path) as check:  # not updated, so its owner is dead
     check()
     path.write_text(json.dumps(dict(machine="another", host="far", pid=7, since=time.time())))  # at the same time
     with pytest.raises(lock.Held, match="process 7 on far"):
       check()
+    monkeypatch.setattr(lock, "WATCHED_S", 120.0)
     if flock is not None:  # the first one's heartbeat is still there, and the first touch is enough
-      with pytest.raises(lock.Held, match="process 7 on far"), lock.held(tmp_path, beat_s=0.02, watched_s=120.0):
+      with pytest.raises(lock.Held, match="process 7 on far"), lock.held(tmp_path):
         pass
   assert json.loads(path.read_text())["pid"] == 7  # not ours, so it must not be emptied
 

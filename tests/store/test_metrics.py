@@ -132,12 +132,8 @@ def test_tensorboard_of_a_new_run_and_of_a_resumed_one(tmp_path):
       for step in steps:
         writer.write(step, {f"after {restored}": step})
   # The first run's events are gone. A purge mark hides the steps that the resumed run writes again.
-  assert scalars(tmp_path / "tensorboard").keys() == {
-    ("after_None", 1),
-    ("after_None", 2),
-    ("after_1", 2),
-    ("after_1", 3),
-  }
+  want = {("after_None", 1), ("after_None", 2), ("after_1", 2), ("after_1", 3)}
+  assert scalars(tmp_path / "tensorboard").keys() == want
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

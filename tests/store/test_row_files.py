@@ -41,10 +41,8 @@ def test_places_are_lines_where_rows_begin(tmp_path):
 def test_what_datasets_saved(tmp_path):
   folder = saved_rows.save(tmp_path / "train", ROWS, shards=2)
   assert read(folder) == ROWS and read(folder, "text", "more") == [dict(text=row["text"]) for row in ROWS]
-  assert [where.rpartition("/")[2] for where, _ in row_files.read_rows(folder)] == [
-    "data-00000-of-00002.arrow: row 1",
-    "data-00001-of-00002.arrow: row 1",
-  ]
+  places = [where.rpartition("/")[2] for where, _ in row_files.read_rows(folder)]
+  assert places == ["data-00000-of-00002.arrow: row 1", "data-00001-of-00002.arrow: row 1"]
   (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
   with pytest.raises(ValueError, match="it holds the splits train, test: name one of them, such as .*/train"):
     read(tmp_path)
@@ -89,6 +87,11 @@ def test_the_datasets_library_saves_such_folders(tmp_path):
     ("a.csv", "id,text\n1,a\n".encode("utf-16"), "a.csv:1: not UTF-8"),
     ("a.csv.gz", b"id,text\n", "a.csv.gz:1: the compressed file is broken"),
     ("a.tsv", b"id\tid\n", "a.tsv:1: two columns are named 'id'"),
+    ("a.tsv", b"id\ttext\n1\ta\n2\n", "a.tsv:3: 1 columns, but the first line names 2"),
+    ("a.jsonl.gz", gzip.compress(bytes(9999))[:-9], r"a.jsonl.gz:\d+: the compressed file is broken or cut off"),
+    ("a.json", b'[{"a": 1},\n]', "a.json:1 .row 1.: not JSON: after ',' there must be another row, not ']'"),
+    ("a.json", b'[{"a": 1}, , {}]', "a.json:1 .row 2.: not JSON"),
+    ("a.json", b"[,]", "a.json:1 .row 1.: not JSON"),
     ("a.parquet", b"", "a.parquet: no parquet file that can be read"),
     ("a.xlsx", b"PK", "a.xlsx: rows are read from .jsonl, .json, .csv"),
   ],

@@ -110,10 +110,8 @@ def test_a_wording_that_changes_is_another_setting(tmp_path):
   words.write_text("Mine: {question}")
   config = settings_of(switches__instructions=f"file:{words}", judge__wording=f"file:{words}")
   begun(tmp_path / "run", config)
-  assert json.loads((tmp_path / "run" / "wordings.json").read_text()) == {
-    "judge.wording": "Mine: {question}",
-    "switches.instructions": "Mine: {question}",
-  }
+  kept = json.loads((tmp_path / "run" / "wordings.json").read_text())
+  assert kept == dict.fromkeys(("judge.wording", "switches.instructions"), "Mine: {question}")
   opened(tmp_path / "run", config)
   moved = f"file:{words.rename(tmp_path / 'moved.txt')}"
   opened(tmp_path / "run", settings_of(switches__instructions=moved, judge__wording=moved))
@@ -138,6 +136,26 @@ def test_a_program_that_changes_is_another_setting(tmp_path):
     opened(tmp_path / "run", config)
 
 
+@pytest.mark.parametrize(("changed", "key"), [("a", "2/tools"), ("b", "tools")])  # the last has its name alone
+def test_programs_of_one_name_are_told_apart(tmp_path, changed, key):
+  files = [tmp_path / folder / "tools.py" for folder in "ab"]
+  for file in files:
+    file.parent.mkdir()
+    file.write_text(f"def one(): return {file.parent.name!r}")
+  settings_at = lambda first, second: settings_of(switches__tools=f"{first}:one,{second}:one,{second}:two")
+  begun(tmp_path / "run", settings_at(*files))
+  differ = lambda *files: changes.differences(tmp_path / "run", settings_at(*files))
+  assert differ(*files) == {}
+  assert sorted(differ(*files[::-1])) == [f"switches.tools/{key}.py (its text)" for key in ("2/tools", "tools")]
+  moved = [file.parent.rename(tmp_path / f"moved_{file.parent.name}") / "tools.py" for file in files]
+  assert differ(*moved) == {}
+  (tmp_path / f"moved_{changed}" / "tools.py").write_text("def one(): return 2")
+  assert list(differ(*moved)) == [f"switches.tools/{key}.py (its text)"]
+  last = "switches.tools/tools.py"
+  (tmp_path / "run" / changes.WORDINGS).write_text(json.dumps({last: "def one(): return 'b'"}))  # as before the numbers
+  assert (last in changes.reworded(tmp_path / "run", changes.values(settings_at(*moved)))) == (changed == "b")
+
+
 def test_what_must_be_there_and_what_must_not(old, tmp_path):
   with pytest.raises(ValueError, match="--resume=must, but .*no checkpoint"):
     opened(tmp_path / "new", settings_of(), resume="must")
@@ -149,12 +167,12 @@ def test_what_must_be_there_and_what_must_not(old, tmp_path):
     opened(old, settings_of(steps=9), resume="yes")
 
 
-@pytest.mark.parametrize("mark", ["settings.json", "predictions.jsonl", "index.json"])
-def test_a_run_does_not_begin_in_an_evaluation_or_an_index(tmp_path, mark):
-  (tmp_path / mark).write_text("{}")
-  with pytest.raises(ValueError, match=rf"--workdir=.*: this folder holds .* \({mark}\)"):
+def test_a_run_does_not_begin_in_a_folder_of_another_kind(tmp_path):
+  """Of all kinds: tests/store/test_folders.py."""
+  (tmp_path / "index.json").write_text("{}")
+  with pytest.raises(ValueError, match=r"--workdir=.*: this folder holds .* \(index.json\)"):
     opened(tmp_path, settings_of())
-  assert [path.name for path in tmp_path.iterdir()] == [mark]
+  assert [path.name for path in tmp_path.iterdir()] == ["index.json"]
 
 
 @pytest.mark.parametrize("reached, more", [(False, False), (True, True)])
@@ -204,12 +222,9 @@ def test_only_the_holder_of_the_folder_saves(tmp_path):
 
 
 def test_lone_surrogates_and_passwords_are_written_so_that_they_can_be_read(tmp_path):
-  config = settings_of(
-    data__train="half \ud800",
-    retrieval__index="http://user:p%40ss@host:80/a@b?c=d@e",
-    judge__endpoint="https://me@x/v1",
-    judges__answer=dict(endpoint="http://a:b@c"),
-  )
+  endpoints = dict(judge__endpoint="https://me@x/v1", judges__answer=dict(endpoint="http://a:b@c"))
+  index = "http://user:p%40ss@host:80/a@b?c=d@e"
+  config = settings_of(data__train="half \ud800", retrieval__index=index, **endpoints)
   changes.write(tmp_path, config, "rl")
   text = (tmp_path / changes.FILE).read_text(encoding="ascii")
   assert "half \\ud800" in text and "user" not in text and "p%40ss" not in text

@@ -71,6 +71,7 @@ def test_absolute_paths_move_with_the_run_too(project, tmp_path):
 
 
 def test_lists_globs_programs_and_addresses(project, tmp_path, monkeypatch):
+  (project / "wiki.db").touch()
   stored_paths.note(project / "out")
   monkeypatch.chdir(tmp_path)
   found = lambda value, **how: stored_paths.found(value, project / "out", **how)
@@ -81,6 +82,11 @@ def test_lists_globs_programs_and_addresses(project, tmp_path, monkeypatch):
     assert found(value) == value
     assert stored_paths.found(value, tmp_path) == value  # a folder of an earlier version
   assert found("data/none.jsonl,hf:a/b//c", local=True) == f"{project}/data/none.jsonl,hf:a/b//c"
+  project = project.rename(tmp_path / "moved")
+  moved = f"milvus:{project}/wiki.db/pages?encoder={project}/out/base&text=t"
+  assert found("milvus:wiki.db/pages?encoder=out/base&text=t", local=True) == moved
+  for kept in ("milvus:http://h:1/a?encoder=intfloat/e5-base-v2", "opensearch:https://h/a", "milvus:gone.db/a"):
+    assert found(kept, local=True) == kept
 
 
 def test_a_resumed_run_may_name_its_programs_elsewhere(project, tmp_path, monkeypatch):
