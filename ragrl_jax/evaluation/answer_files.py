@@ -124,8 +124,10 @@ class AnswerFiles:
     """Replaces questions and scores in both files. A killed call leaves the old ones, or is repeated by the next."""
     if again is None:
       raise ValueError(_differs(self.out, stale))
-    said = "%s: the questions differ in their %s from those that were scored: its %d kept answers are scored again, "
-    logging.warning(said + "without playing.", self.out, ", ".join(stale), len(self.rows))
+    logging.warning(
+      "%s: the questions differ in their %s from those that were scored: its %d kept answers are scored again, without "
+      "playing.", self.out, ", ".join(stale), len(self.rows),
+    )  # fmt: skip
     played, told = self.out / episodes_lib.PLAYED, self.out / PREDICTIONS
     rows = {}
     with jsonl.whole(told) as part_told, jsonl.whole(played) as part_played:

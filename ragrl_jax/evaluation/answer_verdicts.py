@@ -95,8 +95,8 @@ def _total(pairs: Sequence[tuple[float | None, float]]) -> dict[str, Any]:
     return result
   verdicts, matches = zip(*known)
   agreed = [(verdict >= 0.5) == (exact == 1.0) for verdict, exact in known]
-  shares = {name: stats.mean_known(values) for name, values in zip(_SHARES, (verdicts, matches, agreed))}
-  return result | shares | dict(interval=list(stats.bootstrap_interval(verdicts, seed=0)))
+  mean, interval = stats.mean_known, list(stats.bootstrap_interval(verdicts, seed=0))
+  return result | dict(accuracy=mean(verdicts), interval=interval, em=mean(matches), agreement=mean(agreed))
 
 
 def text(sets: Mapping[str, Mapping[str, Any]]) -> str:

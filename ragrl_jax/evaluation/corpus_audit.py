@@ -163,10 +163,11 @@ def audited(
     if the answer cannot be searched) and by_gold (`answer_recall.gold_scores`; None if the documents are unknown).
   """
   rows = [row(example, held) for example in examples]
-  for example, one, passages in zip(examples, rows, rankings or ()):
-    known = one["passages"] is not None
-    one["by_answer"] = answer_recall.answer_scores(example, passages, k) if known else None
-    one["by_gold"] = answer_recall.gold_scores(example, passages, k)
+  if rankings is not None:
+    for example, one, passages in zip(examples, rows, rankings, strict=True):
+      known = one["passages"] is not None
+      one["by_answer"] = answer_recall.answer_scores(example, passages, k) if known else None
+      one["by_gold"] = answer_recall.gold_scores(example, passages, k)
   of_set: dict[str, list[dict[str, Any]]] = {}
   for one in rows:
     of_set.setdefault(one["source"], []).append(one)

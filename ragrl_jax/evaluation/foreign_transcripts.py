@@ -30,7 +30,9 @@ TEXTS = ("transcript", "response", "output", "generation", "Output", "messages")
 ANSWERS = ("prediction", "pred", "pred_ans")
 # Columns that are unknown: the tokenizer and the corpus are other ones, a block of results is one text, and transcripts
 # have no log-probabilities.
-_UNKNOWN = "prompt_tokens response_tokens episode_tokens wasted_searches stale_searches found_gold confidence".split()
+_UNKNOWN = (
+  "prompt_tokens", "response_tokens", "episode_tokens", "wasted_searches", "stale_searches", "found_gold", "confidence",
+)  # fmt: skip
 Turns = list[tuple[str, str]]
 _ASSISTANT = re.compile(r"<\|im_start\|>assistant\n|<\|start_header_id\|>assistant<\|end_header_id\|>\n+")
 # What Search-R1's environment, and those built on it, say after a turn without an action. It explains the tags.

@@ -26,8 +26,10 @@ OWN, EMPTY, RANDOM, SHUFFLED, ORACLE = "own", "empty", "random", "shuffled", "or
 NEVER, IGNORES, REMEMBERS, MISLED = "never searches", "ignores results", "remembers", "is misled by results"
 STARVED, COPIES, ONCE, HONEST = "lacks results", "copies the question", "always searches once", "searches honestly"
 UNDECIDED = "undecided"
-_NAMED = {OWN: "its own retriever", EMPTY: "an empty one", RANDOM: "random passages"}
-_NAMED |= {SHUFFLED: "another question's results", ORACLE: "its supporting passages first"}
+_NAMED = {
+  OWN: "its own retriever", EMPTY: "an empty one", RANDOM: "random passages", SHUFFLED: "another question's results",
+  ORACLE: "its supporting passages first",
+}  # fmt: skip
 Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
 # (the run's tools, question, query, number of passages, titles and texts shown before in this episode) → passages
 Find = Callable[[structs.Tools, Example, str, int, set], Awaitable[Sequence[Passage]]]

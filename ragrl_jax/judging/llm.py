@@ -106,9 +106,9 @@ class LLM(judge_api.OfPairs):
     verdict = None if reply.cut else self._prompt.read(reply.content)
     if verdict is None and not self._said_unread:
       self._said_unread = True
-      said = (
-        "the judge %s at %s gave an answer without a verdict%s: %r. The pair gets no verdict. Further such answers "
-      )
       cut = " (it was cut off)" if reply.cut else ""
-      logging.warning(said + "are not logged.", self._client.model, self._client.where, cut, reply.content[:200])
+      logging.warning(
+        "the judge %s at %s gave an answer without a verdict%s: %r. The pair gets no verdict. Further such answers are "
+        "not logged.", self._client.model, self._client.where, cut, reply.content[:200],
+      )  # fmt: skip
     return verdict

@@ -16,8 +16,10 @@ PREDICTIONS, METRICS = "predictions.jsonl", "metrics.json"
 PROBE, RETRIEVERS = "probe.json", {"empty": "empty", "own": "own/seed_0"}  # of a probe, and its evaluations on the page
 # Measures of the run, not of its answers.
 ABOUT = {"n", "failed", "unjudged", "seconds", "seconds_cover", "latency", "price"}
-FACTS = dict(Recipe="recipe", System="system", Model="model", Checkpoint="checkpoint", Questions="data")
-FACTS |= dict(Decoding="sampling", Retrieval="retrieval")
+FACTS = dict(
+  Recipe="recipe", System="system", Model="model", Checkpoint="checkpoint", Questions="data", Decoding="sampling",
+  Retrieval="retrieval",
+)  # fmt: skip
 _ABOVE = re.compile(
   r"(?<![\w:.])/(?:[^/\s,]+/)+(?=(?:[^/\s,]+/){2}[^/\s,]+)"
 )  # of a path, all but its last three names

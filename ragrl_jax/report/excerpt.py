@@ -151,8 +151,8 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
     segments.append(item)
   sample = {name: row[name] for name in ("sample", "version", "ended", "failure", "facts", "outcome", "weights")}
   sample |= {name: _round(row[name]) for name in ("reward", "advantage")}
-  for name in ("terms", "signs"):
-    sample[name] = {key: _round(value) for key, value in row.get(name, {}).items()}
+  for name, values in (("terms", row["terms"]), ("signs", row.get("signs", {}))):
+    sample[name] = {key: _round(value) for key, value in values.items()}
   return sample | {"segments": segments}
 
 

@@ -50,7 +50,7 @@ def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
     if "alarm" in warning:
       warning["episode"] = _showing(warning["alarm"], episodes["steps"])
   measured = None if "after" in summary else [one and one[0] for one in held_out]
-  sides = (one and one[1] for one in held_out) if measured else (summary.get("before"), summary["after"])
+  sides = (one and one[1] for one in held_out) if measured is not None else (summary.get("before"), summary["after"])
   return {
     "run": run_data["run"],
     "headline": headline(summary, rows),

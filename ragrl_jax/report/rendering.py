@@ -73,13 +73,17 @@ def asking_page(
 
 def _page(template: str, scripts: Sequence[str], payload: Any, **data: Any) -> str:
   """Renders a template with its style, its scripts, and a content security policy that allows only these."""
-  how = dict(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-  environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), **how)
+  loader, undefined = jinja2.FileSystemLoader(TEMPLATES), jinja2.StrictUndefined
+  environment = jinja2.Environment(
+    loader=loader, undefined=undefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
+  )
   style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
   script = "\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in scripts)
-  parts = dict(style=markupsafe.Markup(style), script=markupsafe.Markup(script), payload=data_block(payload))
-  hashes = dict(style_hash=hash_of(style), script_hash=hash_of(script))
-  return well_formed(environment.get_template(template).render(**data, **parts, **hashes))
+  page = environment.get_template(template).render(
+    **data, style=markupsafe.Markup(style), script=markupsafe.Markup(script), payload=data_block(payload),
+    style_hash=hash_of(style), script_hash=hash_of(script),
+  )  # fmt: skip
+  return well_formed(page)
 
 
 def split(episodes: Mapping[str, Any]) -> tuple[dict[str, Any], list[list[Any]]]:

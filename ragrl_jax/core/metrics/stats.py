@@ -4,6 +4,7 @@ Source of the drawn means and sums: Davison and Hinkley, "Bootstrap methods and 
 4.3.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ Values = Sequence | np.ndarray
 def mean_known(values: Iterable[float | int | None]) -> float | None:
   """The mean of the values (numbers, or whether something holds) that are not None; None without any."""
   known = [float(value) for value in values if value is not None]
-  return sum(known) / len(known) if known else None
+  return math.fsum(known) / len(known) if known else None  # equal in any order
 
 
 # ---- agreement -------------------------------------------------------------------------------------------------------
